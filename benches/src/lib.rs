@@ -1,0 +1,1 @@
+//! Benchmarks of kiln beside its peers.

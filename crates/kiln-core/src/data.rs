@@ -1,0 +1,205 @@
+use crate::{DType, Error, QuantFormat, Result, Shape, TensorType};
+
+/// Borrowed elements of one of the types that a tensor may have.
+#[derive(Debug, Clone, Copy)]
+pub enum Data<'a> {
+    /// f32 elements.
+    F32(&'a [f32]),
+    /// Indices.
+    U32(&'a [u32]),
+    /// Quantised blocks.
+    Blocks(QuantFormat, &'a [u8]),
+}
+
+/// Elements that an operation writes.
+#[derive(Debug)]
+pub enum DataMut<'a> {
+    /// f32 elements.
+    F32(&'a mut [f32]),
+    /// Indices.
+    U32(&'a mut [u32]),
+    /// Quantised blocks.
+    Blocks(QuantFormat, &'a mut [u8]),
+}
+
+/// Owned elements.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Buffer {
+    /// f32 elements.
+    F32(Vec<f32>),
+    /// Indices.
+    U32(Vec<u32>),
+    /// Quantised blocks.
+    Blocks(QuantFormat, Vec<u8>),
+}
+
+impl<'a> Data<'a> {
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::F32(_) => DType::F32,
+            Self::U32(_) => DType::U32,
+            Self::Blocks(format, _) => DType::Blocks(*format),
+        }
+    }
+
+    /// Bytes of the data.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::F32(d) => size_of_val(*d),
+            Self::U32(d) => size_of_val(*d),
+            Self::Blocks(_, d) => d.len(),
+        }
+    }
+
+    /// The f32 elements; empty when the data are of another type.
+    ///
+    /// Backends call this after [`Operand::new`] and the shape rule of the operation have checked the types.
+    pub fn f32(&self) -> &'a [f32] {
+        if let Self::F32(d) = self { d } else { &[] }
+    }
+
+    /// The indices; empty when the data are of another type.
+    pub fn u32(&self) -> &'a [u32] {
+        if let Self::U32(d) = self { d } else { &[] }
+    }
+
+    /// The packed blocks; empty when the data are of another type.
+    pub fn blocks(&self) -> &'a [u8] {
+        if let Self::Blocks(_, d) = self { d } else { &[] }
+    }
+}
+
+impl DataMut<'_> {
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        match self {
+            Self::F32(_) => DType::F32,
+            Self::U32(_) => DType::U32,
+            Self::Blocks(format, _) => DType::Blocks(*format),
+        }
+    }
+
+    /// Bytes of the data.
+    pub fn bytes(&self) -> usize {
+        match self {
+            Self::F32(d) => size_of_val(*d),
+            Self::U32(d) => size_of_val(*d),
+            Self::Blocks(_, d) => d.len(),
+        }
+    }
+
+    /// The f32 elements; empty when the data are of another type.
+    pub fn f32(&mut self) -> &mut [f32] {
+        if let Self::F32(d) = self { d } else { &mut [] }
+    }
+
+    /// The indices; empty when the data are of another type.
+    pub fn u32(&mut self) -> &mut [u32] {
+        if let Self::U32(d) = self { d } else { &mut [] }
+    }
+
+    /// The packed blocks; empty when the data are of another type.
+    pub fn blocks(&mut self) -> &mut [u8] {
+        if let Self::Blocks(_, d) = self { d } else { &mut [] }
+    }
+}
+
+impl Buffer {
+    /// Zeroed elements for a tensor of this type.
+    pub fn zeros(ty: &TensorType) -> Self {
+        match ty.dtype {
+            DType::F32 => Self::F32(vec![0.0; ty.shape.numel()]),
+            DType::U32 => Self::U32(vec![0; ty.shape.numel()]),
+            DType::Blocks(format) => Self::Blocks(format, vec![0; ty.bytes()]),
+        }
+    }
+
+    /// The elements, borrowed.
+    pub fn as_data(&self) -> Data<'_> {
+        match self {
+            Self::F32(d) => Data::F32(d),
+            Self::U32(d) => Data::U32(d),
+            Self::Blocks(format, d) => Data::Blocks(*format, d),
+        }
+    }
+
+    /// The elements, borrowed for writing.
+    pub fn as_mut(&mut self) -> DataMut<'_> {
+        match self {
+            Self::F32(d) => DataMut::F32(d),
+            Self::U32(d) => DataMut::U32(d),
+            Self::Blocks(format, d) => DataMut::Blocks(*format, d),
+        }
+    }
+}
+
+/// Elements with a shape they were checked against.
+#[derive(Debug, Clone, Copy)]
+pub struct Operand<'a> {
+    data: Data<'a>,
+    ty: TensorType,
+}
+
+impl<'a> Operand<'a> {
+    /// # Errors
+    /// [`Error::Length`] when the data do not fill the shape, [`Error::Format`] when a row is not whole blocks.
+    pub fn new(data: Data<'a>, shape: Shape) -> Result<Self> {
+        let ty = match data.dtype() {
+            DType::Blocks(format) => TensorType::blocks(format, shape)?,
+            dtype => TensorType { dtype, shape },
+        };
+        if data.bytes() != ty.bytes() {
+            let (expected, found) = match data.dtype() {
+                DType::Blocks(_) => (ty.bytes(), data.bytes()),
+                _ => (ty.bytes() / 4, data.bytes() / 4),
+            };
+            return Err(Error::Length { op: "operand", operand: "data", expected, found });
+        }
+        Ok(Self { data, ty })
+    }
+
+    /// A vector of f32.
+    pub fn vector(data: &'a [f32]) -> Self {
+        Self { data: Data::F32(data), ty: TensorType::f32(Shape::of_slice(data)) }
+    }
+
+    /// A tensor of f32.
+    ///
+    /// # Errors
+    /// As [`Operand::new`] and [`Shape::new`].
+    pub fn f32(data: &'a [f32], dims: &[usize]) -> Result<Self> {
+        Self::new(Data::F32(data), Shape::new(dims)?)
+    }
+
+    /// A tensor of indices.
+    ///
+    /// # Errors
+    /// As [`Operand::new`] and [`Shape::new`].
+    pub fn u32(data: &'a [u32], dims: &[usize]) -> Result<Self> {
+        Self::new(Data::U32(data), Shape::new(dims)?)
+    }
+
+    /// A quantised tensor of `dims` elements.
+    ///
+    /// # Errors
+    /// As [`Operand::new`] and [`Shape::new`].
+    pub fn blocks(format: QuantFormat, data: &'a [u8], dims: &[usize]) -> Result<Self> {
+        Self::new(Data::Blocks(format, data), Shape::new(dims)?)
+    }
+
+    /// The elements.
+    pub fn data(&self) -> Data<'a> {
+        self.data
+    }
+
+    /// Shape and element type.
+    pub fn ty(&self) -> TensorType {
+        self.ty
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> Shape {
+        self.ty.shape
+    }
+}

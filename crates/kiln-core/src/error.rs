@@ -1,0 +1,117 @@
+use crate::{DType, Shape};
+
+/// The result of everything in kiln that can fail.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// What can go wrong. Every variant names the operation or the thing concerned and what was expected of it.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A slice does not hold as many elements as its shape needs.
+    #[error("{op}: `{operand}` holds {found} elements where its shape needs {expected}")]
+    Length {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// Which operand.
+        operand: &'static str,
+        /// Elements that the shape needs.
+        expected: usize,
+        /// Elements that the slice holds.
+        found: usize,
+    },
+    /// Operand shapes do not fit the operation or one another.
+    #[error("{op}: {reason}")]
+    Shape {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// What does not fit, with the shapes.
+        reason: String,
+    },
+    /// An operand has another element type than the operation takes.
+    #[error("{op}: operand {index} is {found}, expected {expected}")]
+    Type {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// Position of the operand, from 0.
+        index: usize,
+        /// The element type that the operation takes there.
+        expected: DType,
+        /// The element type it was given.
+        found: DType,
+    },
+    /// The operation takes another number of operands.
+    #[error("{op}: {found} operands given, {expected} taken")]
+    Arity {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// Operands that it takes.
+        expected: usize,
+        /// Operands that were given.
+        found: usize,
+    },
+    /// A parameter has a value that makes no sense.
+    #[error("{op}: {reason}")]
+    Parameter {
+        /// The operation or the setting.
+        op: &'static str,
+        /// Which parameter, its value and what is allowed.
+        reason: String,
+    },
+    /// The number of elements or bytes overflows what the machine can address.
+    #[error("{what}: the extents {extents:?} need more elements than this machine can address")]
+    Overflow {
+        /// What was being sized.
+        what: &'static str,
+        /// The extents whose product overflows.
+        extents: Vec<usize>,
+    },
+    /// A view would leave its data.
+    #[error("{what}: {reason}")]
+    View {
+        /// The method.
+        what: &'static str,
+        /// Which bound is left, with the numbers.
+        reason: String,
+    },
+    /// An index points outside of the table that it selects from.
+    #[error("{op}: index {index} at position {position} is outside of 0..{bound}")]
+    Index {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// Where the index stands.
+        position: usize,
+        /// The index.
+        index: usize,
+        /// One past the largest index allowed.
+        bound: usize,
+    },
+    /// A tensor id was made by another graph or batch.
+    #[error("tensor {index} belongs to another graph or batch; an id is valid only in the one that returned it")]
+    ForeignTensor {
+        /// The index inside of the graph that made it.
+        index: usize,
+    },
+    /// The instruction set, backend or device asked for is not there.
+    #[error("{what} is not available: {reason}")]
+    Unavailable {
+        /// What was asked for.
+        what: String,
+        /// Why it is not there and what would be.
+        reason: String,
+    },
+    /// Quantised data is not whole blocks, or a block is malformed.
+    #[error("{format}: {reason}")]
+    Format {
+        /// The format.
+        format: &'static str,
+        /// What is wrong with the data.
+        reason: String,
+    },
+}
+
+impl Error {
+    /// A [`Error::Shape`] that names two shapes which do not agree.
+    pub fn mismatch(op: &'static str, what: &str, a: &Shape, b: &Shape) -> Self {
+        Self::Shape { op, reason: format!("{what}: {a} and {b} do not agree") }
+    }
+}

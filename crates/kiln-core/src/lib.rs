@@ -1,0 +1,26 @@
+//! The words that every kiln backend shares.
+//!
+//! Design choices:
+//!
+//! - An operation is defined once, here: name, formula, shape rule, cost, numerics contract, and (feature
+//!   `reference`) its meaning in plain f64 with the cases that every backend is tested on. See [`op`].
+//! - [`op::Op`] is a closed set, generated from one list of types. Backends implement their own kernel trait for each
+//!   type and dispatch through [`for_operation!`], so that a missing kernel does not compile.
+//! - Element-wise operations are rows of a table, [`elementwise_table!`], from which backends and facade generate their
+//!   functions.
+//! - A [`Shape`] that exists is sound; overflow is met when it is made, not later.
+//! - Errors only where the caller can be wrong in a way the types cannot exclude. Nothing here panics on user input.
+//! - No crate of the house is imported, no threads, no clocks, no files: everything is a pure function.
+#![forbid(unsafe_code)]
+
+mod data;
+mod error;
+pub mod graph;
+pub mod op;
+mod quant;
+mod shape;
+
+pub use data::{Buffer, Data, DataMut, Operand};
+pub use error::{Error, Result};
+pub use quant::QuantFormat;
+pub use shape::{DType, MAX_RANK, Shape, TensorType};

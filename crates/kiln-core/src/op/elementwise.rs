@@ -1,0 +1,351 @@
+use super::{Bound, Contract, Operation, Outputs, Param};
+use crate::{DType, Error, Result, TensorType};
+
+/// The table of element-wise operations; calls `$callback!` with its rows.
+///
+/// A row is: variant, function name, the name of its form that writes into a slice, operands, parameters, formula, flops an element, bound, what special values give,
+/// and the meaning in f64 of the named operands and parameters; optionally the magnitude that the bound is relative to.
+/// A new element-wise operation is a row here, one vector function in each backend, and nothing else.
+#[macro_export]
+macro_rules! elementwise_table {
+    ($callback:path) => {
+        $callback! {
+            /// Sum.
+            Add add add_into (a, b) () "a + b", 1, Exact, "IEEE 754", { a + b }
+            /// Difference.
+            Sub sub sub_into (a, b) () "a - b", 1, Exact, "IEEE 754", { a - b }
+            /// Product.
+            Mul mul mul_into (a, b) () "a * b", 1, Exact, "IEEE 754", { a * b }
+            /// Quotient.
+            Div div div_into (a, b) () "a / b", 1, Exact, "IEEE 754", { a / b }
+            /// The lesser; IEEE 754-2019 `minimum`.
+            Min min min_into (a, b) () "min(a, b)", 1, Exact, "NaN if either is NaN; -0 < +0",
+                { $crate::op::minimum(a, b) }
+            /// The greater; IEEE 754-2019 `maximum`.
+            Max max max_into (a, b) () "max(a, b)", 1, Exact, "NaN if either is NaN; -0 < +0",
+                { $crate::op::maximum(a, b) }
+            /// Sign change.
+            Neg neg neg_into (x) () "-x", 1, Exact, "flips the sign of everything, zeros and NaN included", { -x }
+            /// Absolute value.
+            Abs abs abs_into (x) () "|x|", 1, Exact, "clears the sign of everything", { x.abs() }
+            /// Square root.
+            Sqrt sqrt sqrt_into (x) () "√x", 1, Exact, "NaN below zero; √-0 = -0", { x.sqrt() }
+            /// Reciprocal square root.
+            Rsqrt rsqrt rsqrt_into (x) () "1 / √x", 2, Ulp(2.0), "±0 gives ±∞, ∞ gives 0, NaN below zero", { 1.0 / x.sqrt() }
+            /// Reciprocal.
+            Recip recip recip_into (x) () "1 / x", 1, Exact, "±0 gives ±∞, ±∞ gives ±0", { 1.0 / x }
+            /// Exponential function.
+            Exp exp exp_into (x) () "eˣ", 12, Ulp(1.0), "-∞ gives 0, overflow ∞, underflow gradual", { x.exp() }
+            /// Natural logarithm.
+            Ln ln ln_into (x) () "ln x", 14, Ulp(1.0), "±0 gives -∞, NaN below zero, ∞ gives ∞; subnormals are exact inputs",
+                { x.ln() }
+            /// Multiplication by a number.
+            Scale scale scale_into (x) (factor) "factor * x", 1, Exact, "IEEE 754", { factor * x }
+            /// Limits to an interval: min(max(x, lo), hi).
+            Clip clip clip_into (x) (lo, hi) "min(max(x, lo), hi)", 2, Exact, "NaN gives NaN",
+                { $crate::op::minimum($crate::op::maximum(x, lo), hi) }
+            /// Multiply-add with one rounding.
+            Fma fma fma_into (a, b, c) () "a * b + c", 2, Ulp(1.0), "IEEE 754", { $crate::op::fused(a, b, c) }
+            /// Linear interpolation by a number.
+            Lerp lerp lerp_into (a, b) (t) "a + t * (b - a)", 3, Magnitude(4.0), "IEEE 754 of the formula", { a + t * (b - a) },
+                magnitude { a.abs() + (t * (b - a)).abs() }
+            /// Rectified linear unit.
+            Relu relu relu_into (x) () "max(x, 0)", 1, Exact, "NaN gives NaN; -0 gives +0", { $crate::op::maximum(x, 0.0) }
+            /// Leaky rectified linear unit.
+            LeakyRelu leaky_relu leaky_relu_into (x) (slope) "x if x > 0, else slope * x", 2, Exact, "NaN gives NaN",
+                { if x > 0.0 { x } else { slope * x } }
+            /// Exponential linear unit.
+            Elu elu elu_into (x) (alpha) "x if x > 0, else alpha * (eˣ - 1)", 15, Ulp(3.0), "-∞ gives -alpha; -0 stays",
+                { if x > 0.0 { x } else { alpha * x.exp_m1() } }
+            /// Logistic function.
+            Sigmoid sigmoid sigmoid_into (x) () "1 / (1 + e⁻ˣ)", 15, Ulp(3.0), "-∞ gives 0, ∞ gives 1; tails go on into subnormals",
+                { if x < 0.0 { x.exp() / (1.0 + x.exp()) } else { 1.0 / (1.0 + (-x).exp()) } }
+            /// Hyperbolic tangent.
+            Tanh tanh tanh_into (x) () "tanh x", 16, Ulp(2.0), "±∞ gives ±1; -0 stays", { x.tanh() }
+            /// Sigmoid-weighted linear unit, also called SiLU.
+            Swish swish swish_into (x) () "x / (1 + e⁻ˣ)", 16, Ulp(3.0), "-∞ gives -0, ∞ gives ∞", { $crate::op::swish(x) }
+            /// Gaussian error linear unit, exact form.
+            Gelu gelu gelu_into (x) () "x / 2 * (1 + erf(x / √2))", 25, Ulp(4.0), "-∞ gives -0, ∞ gives ∞", { $crate::op::gelu(x) }
+            /// Gaussian error linear unit, tanh form.
+            GeluTanh gelu_tanh gelu_tanh_into (x) () "x / 2 * (1 + tanh(√(2/π) * (x + 0.044715 x³)))", 22, Ulp(4.0),
+                "-∞ gives -0, ∞ gives ∞", { $crate::op::gelu_tanh(x) }
+            /// Piecewise-linear form of swish.
+            HardSwish hard_swish hard_swish_into (x) () "x * min(max(x + 3, 0), 6) / 6", 5, Ulp(3.0), "-∞ gives -0, ∞ gives ∞",
+                { $crate::op::hard_swish(x) }
+            /// Self-regularised activation: x times tanh of softplus.
+            Mish mish mish_into (x) () "x * tanh(ln(1 + eˣ))", 25, Ulp(4.0), "-∞ gives -0, ∞ gives ∞", { $crate::op::mish(x) }
+        }
+    };
+}
+
+macro_rules! count {
+    ($($x:ident)*) => { <[&str]>::len(&[$(stringify!($x)),*]) };
+}
+
+macro_rules! define {
+    ($($(#[doc = $doc:literal])* $variant:ident $name:ident $into:ident ($($x:ident),*) ($($p:ident),*)
+        $formula:literal, $flops:literal, $bound:ident $(($ulp:literal))?, $special:literal, $value:block
+        $(, magnitude $magnitude:block)?)*) => {
+        /// Which element-wise function.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum ElementwiseKind {
+            $($(#[doc = $doc])* #[doc = concat!("\n\n`", $formula, "`")] $variant,)*
+        }
+
+        impl ElementwiseKind {
+            /// Every element-wise function.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            const fn row(self) -> Row {
+                match self {
+                    $(Self::$variant => Row {
+                        name: stringify!($name),
+                        formula: $formula,
+                        arity: count!($($x)*),
+                        params: &[$(stringify!($p)),*],
+                        flops: $flops,
+                        contract: Contract { bound: Bound::$bound $(($ulp))?, special: $special },
+                    },)*
+                }
+            }
+
+            /// The exact value and the magnitude that an error is relative to, on one element of each operand.
+            #[cfg(feature = "reference")]
+            #[allow(unused_variables)]
+            pub fn exact(self, operands: &[f64], params: [f32; 2]) -> (f64, f64) {
+                match self {
+                    $(Self::$variant => {
+                        let mut rest = operands.iter().copied();
+                        $(let $x = rest.next().unwrap_or(f64::NAN);)*
+                        #[allow(unused_mut)]
+                        let mut rest = params.iter().map(|&p| f64::from(p));
+                        $(let $p = rest.next().unwrap_or(f64::NAN);)*
+                        #[allow(unused_mut, unused_assignments)]
+                        let (value, mut magnitude) = { let v: f64 = $value; (v, v.abs()) };
+                        $(magnitude = $magnitude;)?
+                        (value, magnitude)
+                    })*
+                }
+            }
+        }
+
+        impl Elementwise {
+            $($(#[doc = $doc])* #[doc = concat!("\n\n`", $formula, "`")]
+            pub fn $name($($p: f32),*) -> Self {
+                #[allow(unused_mut)]
+                let mut params = [Param::from(0.0); 2];
+                #[allow(unused_mut, unused_variables)]
+                let mut slots = params.iter_mut();
+                $(if let Some(slot) = slots.next() { *slot = $p.into(); })*
+                Self { kind: ElementwiseKind::$variant, params }
+            })*
+        }
+    };
+}
+elementwise_table!(define);
+
+/// What the table says of one function.
+struct Row {
+    name: &'static str,
+    formula: &'static str,
+    arity: usize,
+    params: &'static [&'static str],
+    flops: u64,
+    contract: Contract,
+}
+
+impl ElementwiseKind {
+    /// The name of the function.
+    pub const fn name(self) -> &'static str {
+        self.row().name
+    }
+
+    /// Number of operands.
+    pub const fn arity(self) -> usize {
+        self.row().arity
+    }
+
+    /// The names of its parameters.
+    pub const fn param_names(self) -> &'static [&'static str] {
+        self.row().params
+    }
+
+    /// The function with parameters; as many are used as it has.
+    pub fn with_params(self, params: [f32; 2]) -> Elementwise {
+        let mut used = [Param::from(0.0); 2];
+        for (slot, value) in used.iter_mut().zip(params).take(self.param_names().len()) {
+            *slot = value.into();
+        }
+        Elementwise { kind: self, params: used }
+    }
+}
+
+/// A function applied to each element.
+///
+/// Operands have the shape of the result, or a shape that repeats along its outer dimensions: a row `[n]` or a
+/// scalar `[]` beside a matrix `[m, n]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Elementwise {
+    kind: ElementwiseKind,
+    params: [Param; 2],
+}
+
+impl Elementwise {
+    /// Which function.
+    pub fn kind(&self) -> ElementwiseKind {
+        self.kind
+    }
+
+    /// The parameters, in the order of the constructor; zeros beyond them.
+    pub fn params(&self) -> [f32; 2] {
+        self.params.map(Param::get)
+    }
+}
+
+impl Operation for Elementwise {
+    fn name(&self) -> &'static str {
+        self.kind.name()
+    }
+
+    fn formula(&self) -> &'static str {
+        self.kind.row().formula
+    }
+
+    fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
+        let op = self.name();
+        super::expect_types(op, inputs, &[DType::F32; 3][..self.kind.arity()])?;
+        let mut out = inputs[0].shape;
+        for input in &inputs[1..] {
+            if out.is_suffix_of(&input.shape) {
+                out = input.shape;
+            } else if !input.shape.is_suffix_of(&out) {
+                return Err(Error::mismatch(op, "operands", &out, &input.shape));
+            }
+        }
+        Ok(TensorType::f32(out).into())
+    }
+
+    fn flops(&self, _: &[TensorType], outputs: &[TensorType]) -> u64 {
+        super::product(&[outputs[0].shape.numel()]) * self.kind.row().flops
+    }
+
+    fn contract(&self) -> Contract {
+        self.kind.row().contract
+    }
+
+    #[cfg(feature = "reference")]
+    fn reference(&self, inputs: &[crate::Operand<'_>]) -> Vec<super::reference::Expected> {
+        let n = inputs.iter().map(|o| o.shape()).max_by_key(|s| (s.rank(), s.numel())).map_or(0, |s| s.numel());
+        let at = |i: usize| {
+            let operands: Vec<f64> = inputs
+                .iter()
+                .map(|o| {
+                    let d = o.data().f32();
+                    f64::from(d[i % d.len()])
+                })
+                .collect();
+            self.kind.exact(&operands, self.params())
+        };
+        let (values, magnitudes) = (0..n).map(at).unzip();
+        vec![super::reference::Expected::F32 { values, magnitudes }]
+    }
+
+    #[cfg(feature = "reference")]
+    fn cases() -> Vec<super::reference::Case> {
+        use super::reference::{Case, Input, LENGTHS, Random, SPECIAL};
+        let mut cases = Vec::new();
+        for &kind in ElementwiseKind::ALL {
+            let op = kind.with_params([-0.75, 1.5]);
+            let mut random = Random::new(kind as u64);
+            for n in LENGTHS {
+                let inputs = (0..kind.arity()).map(|_| Input::f32(random.uniforms(n, -9.0, 9.0), &[n]));
+                cases.push(Case::new(op, inputs.collect()));
+            }
+            // Every pairing of special values: each operand walks them at its own stride.
+            let n = SPECIAL.len();
+            let walk = |stride: usize| (0..n * n).map(|i| SPECIAL[(i / stride) % n]).collect::<Vec<f32>>();
+            let inputs = (0..kind.arity()).map(|o| Input::f32(walk([1, n, 7][o]), &[n * n]));
+            cases.push(Case::new(op, inputs.collect()));
+            if kind.arity() > 1 {
+                for (rows, columns) in [(1, 1), (3, 5), (17, 64), (2, 5000)] {
+                    let small = [&[columns][..], &[]];
+                    for small in small {
+                        let whole = Input::f32(random.uniforms(rows * columns, -9.0, 9.0), &[rows, columns]);
+                        let mut inputs = vec![whole; kind.arity()];
+                        inputs[1] = Input::f32(random.uniforms(small.iter().product(), -9.0, 9.0), small);
+                        cases.push(Case::new(op, inputs.clone()));
+                        inputs.swap(0, 1);
+                        cases.push(Case::new(op, inputs));
+                    }
+                }
+            }
+        }
+        cases
+    }
+}
+
+/// The scalar meanings that the table refers to where a formula is more than an expression.
+mod meaning {
+    /// IEEE 754-2019 `maximum`.
+    pub fn maximum(a: f64, b: f64) -> f64 {
+        if a.is_nan() || b.is_nan() {
+            f64::NAN
+        } else if a == b {
+            if a.is_sign_positive() { a } else { b }
+        } else if a > b {
+            a
+        } else {
+            b
+        }
+    }
+
+    /// IEEE 754-2019 `minimum`.
+    pub fn minimum(a: f64, b: f64) -> f64 {
+        -maximum(-a, -b)
+    }
+}
+#[cfg(feature = "reference")]
+#[allow(missing_docs)] // each is the formula of its row
+mod exact {
+    use std::f64::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI, SQRT_2};
+
+    /// The products of f32 are exact in f64; the sum rounds once more, far below the bound.
+    pub fn fused(a: f64, b: f64, c: f64) -> f64 {
+        a * b + c
+    }
+
+    /// x times a weight in 0..1 that vanishes faster than 1/x: the limit at -∞ is -0.
+    fn weighted(x: f64, weight: f64) -> f64 {
+        if x == f64::NEG_INFINITY { -0.0 } else { x * weight }
+    }
+
+    fn logistic(x: f64) -> f64 {
+        if x < 0.0 { x.exp() / (1.0 + x.exp()) } else { 1.0 / (1.0 + (-x).exp()) }
+    }
+
+    pub fn swish(x: f64) -> f64 {
+        weighted(x, logistic(x))
+    }
+
+    pub fn gelu(x: f64) -> f64 {
+        weighted(x, 0.5 * libm::erfc(-x * FRAC_1_SQRT_2))
+    }
+
+    pub fn gelu_tanh(x: f64) -> f64 {
+        let u = FRAC_2_SQRT_PI / SQRT_2 * (x + 0.044715 * x * x * x);
+        weighted(x, logistic(2.0 * u))
+    }
+
+    pub fn hard_swish(x: f64) -> f64 {
+        weighted(x, (x + 3.0).clamp(0.0, 6.0) / 6.0)
+    }
+
+    pub fn mish(x: f64) -> f64 {
+        // tanh(ln(1 + e)) = e (e + 2) / (e (e + 2) + 2), with e = exp(x); beyond 30 the weight is 1 to f64.
+        let e = x.min(30.0).exp();
+        weighted(x, e * (e + 2.0) / (e * (e + 2.0) + 2.0))
+    }
+}
+#[cfg(feature = "reference")]
+pub use exact::{fused, gelu, gelu_tanh, hard_swish, mish, swish};
+pub use meaning::{maximum, minimum};

@@ -1,0 +1,252 @@
+//! The operations: each defined once, with all that is not the kernel.
+//!
+//! A family is a file. An operation is a small `Copy` struct of its parameters that implements [`Operation`], and one
+//! row in the list below; element-wise operations are rows of [`elementwise_table!`](crate::elementwise_table) instead.
+
+mod contract;
+mod elementwise;
+mod matmul;
+mod reduce;
+#[cfg(feature = "reference")]
+pub mod reference;
+
+pub use contract::{Bound, Contract};
+pub use elementwise::{Elementwise, ElementwiseKind};
+#[cfg(feature = "reference")]
+#[doc(hidden)] // named by the rows of the table
+pub use elementwise::{fused, gelu, gelu_tanh, hard_swish, maximum, minimum, mish, swish};
+pub use matmul::{Matmul, MatmulExtents};
+pub use reduce::{Dot, Reduce, Reduction};
+
+use crate::{Error, Operand, Result, TensorType};
+
+/// A real parameter of an operation. Compared and hashed by its bits, so that nodes with `0.0` and `-0.0` differ.
+#[derive(Clone, Copy)]
+pub struct Param(f32);
+
+impl Param {
+    /// The value.
+    pub const fn get(self) -> f32 {
+        self.0
+    }
+}
+
+impl From<f32> for Param {
+    fn from(value: f32) -> Self {
+        Self(value)
+    }
+}
+
+impl PartialEq for Param {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.to_bits() == other.0.to_bits()
+    }
+}
+
+impl Eq for Param {}
+
+impl std::hash::Hash for Param {
+    fn hash<H: std::hash::Hasher>(&self, state: &mut H) {
+        self.0.to_bits().hash(state);
+    }
+}
+
+impl std::fmt::Debug for Param {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// The work an operation asks for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Cost {
+    /// Floating-point operations; a transcendental function counts as its table says.
+    pub flops: u64,
+    /// Bytes of the inputs that are read at least once.
+    pub bytes_read: u64,
+    /// Bytes of the results.
+    pub bytes_written: u64,
+}
+
+impl Cost {
+    /// Bytes read and written.
+    pub fn bytes(&self) -> u64 {
+        self.bytes_read.saturating_add(self.bytes_written)
+    }
+}
+
+/// The types of the results: one, or two for an operation such as top-k.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Outputs {
+    types: [TensorType; 2],
+    len: u8,
+}
+
+impl Outputs {
+    /// Two results.
+    pub fn pair(first: TensorType, second: TensorType) -> Self {
+        Self { types: [first, second], len: 2 }
+    }
+}
+
+impl From<TensorType> for Outputs {
+    fn from(ty: TensorType) -> Self {
+        Self { types: [ty; 2], len: 1 }
+    }
+}
+
+impl std::ops::Deref for Outputs {
+    type Target = [TensorType];
+    fn deref(&self) -> &[TensorType] {
+        &self.types[..self.len as usize]
+    }
+}
+
+/// Everything about an operation that is not its kernel.
+pub trait Operation: Copy + Eq + std::hash::Hash + std::fmt::Debug {
+    /// The field's name of it, in snake case: `layer_norm`.
+    fn name(&self) -> &'static str;
+
+    /// What it computes.
+    fn formula(&self) -> &'static str;
+
+    /// The shape rule: types of the results, or why the inputs do not fit. Parameters are checked here too.
+    ///
+    /// # Errors
+    /// [`Error::Arity`], [`Error::Type`], [`Error::Shape`], [`Error::Parameter`], [`Error::Overflow`].
+    fn infer(&self, inputs: &[TensorType]) -> Result<Outputs>;
+
+    /// Floating-point operations on inputs that [`Operation::infer`] accepts.
+    fn flops(&self, inputs: &[TensorType], outputs: &[TensorType]) -> u64;
+
+    /// Bytes read of inputs that [`Operation::infer`] accepts. By default every input is read whole.
+    fn bytes_read(&self, inputs: &[TensorType], _outputs: &[TensorType]) -> u64 {
+        inputs.iter().map(|t| t.bytes() as u64).sum()
+    }
+
+    /// How far a result may be from the reference, and what special values give.
+    fn contract(&self) -> Contract;
+
+    /// The meaning: what exact arithmetic gives, one entry for each result, on inputs that `infer` accepts.
+    #[cfg(feature = "reference")]
+    fn reference(&self, inputs: &[Operand<'_>]) -> Vec<reference::Expected>;
+
+    /// The cases that every backend is tested on: shapes and values.
+    #[cfg(feature = "reference")]
+    fn cases() -> Vec<reference::Case>;
+}
+
+/// Checks the number of operands and their element types.
+///
+/// # Errors
+/// [`Error::Arity`], [`Error::Type`].
+pub(crate) fn expect_types(op: &'static str, inputs: &[TensorType], dtypes: &[crate::DType]) -> Result<()> {
+    if inputs.len() != dtypes.len() {
+        return Err(Error::Arity { op, expected: dtypes.len(), found: inputs.len() });
+    }
+    for (index, (input, &expected)) in inputs.iter().zip(dtypes).enumerate() {
+        if input.dtype != expected {
+            return Err(Error::Type { op, index, expected, found: input.dtype });
+        }
+    }
+    Ok(())
+}
+
+/// `a * b * c ...` as flops, saturating: a cost that large is never executed.
+pub(crate) fn product(factors: &[usize]) -> u64 {
+    factors.iter().fold(1u64, |n, &f| n.saturating_mul(f as u64))
+}
+
+macro_rules! operations {
+    ($d:tt $($(#[$doc:meta])* $name:ident,)*) => {
+        /// Any operation.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Op {
+            $($(#[$doc])* $name($name),)*
+        }
+
+        $(impl From<$name> for Op {
+            fn from(op: $name) -> Self {
+                Self::$name(op)
+            }
+        })*
+
+        /// Runs `$body` with `$op` bound to the concrete operation inside of an [`Op`](crate::op::Op).
+        ///
+        /// Backends dispatch with this: their kernel trait must then be implemented for every operation.
+        #[macro_export]
+        macro_rules! for_operation {
+            ($d value:expr, $d op:ident => $d body:expr) => {
+                match $d value {
+                    $($crate::op::Op::$name($d op) => $d body,)*
+                }
+            };
+        }
+
+        /// The cases of every operation.
+        #[cfg(feature = "reference")]
+        pub fn all_cases() -> Vec<reference::Case> {
+            [$($name::cases(),)*].into_iter().flatten().collect()
+        }
+    };
+}
+
+operations! { $
+    /// An element-wise operation.
+    Elementwise,
+    /// A reduction over all elements or along an axis.
+    Reduce,
+    /// The inner product.
+    Dot,
+    /// The matrix product.
+    Matmul,
+}
+
+impl Op {
+    /// The field's name of it, in snake case.
+    pub fn name(&self) -> &'static str {
+        for_operation!(self, op => op.name())
+    }
+
+    /// What it computes.
+    pub fn formula(&self) -> &'static str {
+        for_operation!(self, op => op.formula())
+    }
+
+    /// The types of the results, or why the inputs do not fit.
+    ///
+    /// # Errors
+    /// As [`Operation::infer`].
+    pub fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
+        for_operation!(self, op => op.infer(inputs))
+    }
+
+    /// The work on these inputs.
+    ///
+    /// # Errors
+    /// As [`Operation::infer`].
+    pub fn cost(&self, inputs: &[TensorType]) -> Result<Cost> {
+        let outputs = self.infer(inputs)?;
+        Ok(for_operation!(self, op => Cost {
+            flops: op.flops(inputs, &outputs),
+            bytes_read: op.bytes_read(inputs, &outputs),
+            bytes_written: outputs.iter().map(|t| t.bytes() as u64).sum(),
+        }))
+    }
+
+    /// How far a result may be from the reference, and what special values give.
+    pub fn contract(&self) -> Contract {
+        for_operation!(self, op => op.contract())
+    }
+
+    /// What exact arithmetic gives, one entry for each result.
+    ///
+    /// # Errors
+    /// As [`Operation::infer`].
+    #[cfg(feature = "reference")]
+    pub fn reference(&self, inputs: &[Operand<'_>]) -> Result<Vec<reference::Expected>> {
+        let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();
+        self.infer(&types)?;
+        Ok(for_operation!(self, op => op.reference(inputs)))
+    }
+}

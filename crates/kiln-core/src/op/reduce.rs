@@ -1,0 +1,277 @@
+use super::{Bound, Contract, Operation, Outputs};
+use crate::{DType, Error, Result, Shape, TensorType};
+
+macro_rules! reductions {
+    ($($(#[doc = $doc:literal])* $variant:ident $name:ident $formula:literal, $flops:literal, $bound:expr,
+        $special:literal;)*) => {
+        /// Which reduction.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        pub enum Reduction {
+            $($(#[doc = $doc])* #[doc = concat!("\n\n`", $formula, "`")] $variant,)*
+        }
+
+        impl Reduction {
+            /// Every reduction.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// The name of it.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => stringify!($name),)* }
+            }
+
+            const fn formula(self) -> &'static str {
+                match self { $(Self::$variant => $formula,)* }
+            }
+
+            const fn flops(self) -> u64 {
+                match self { $(Self::$variant => $flops,)* }
+            }
+
+            const fn contract(self) -> Contract {
+                match self { $(Self::$variant => Contract { bound: $bound, special: $special },)* }
+            }
+        }
+    };
+}
+
+/// 1e-7 of the sum of magnitudes is 1.68 u; a tree over 64 lanes stays far below it.
+const TREE: Bound = Bound::Magnitude(1.6);
+
+reductions! {
+    /// Sum, by a fixed tree.
+    Sum sum "Σ xᵢ", 1, TREE, "IEEE 754; empty gives 0";
+    /// Arithmetic mean: the sum by a fixed tree, divided.
+    Mean mean "Σ xᵢ / n", 1, Bound::Magnitude(2.6), "IEEE 754; empty gives NaN";
+    /// Greatest element.
+    Max max "max xᵢ", 1, Bound::Exact, "NaN if any is NaN; -0 < +0; empty gives -∞";
+    /// Least element.
+    Min min "min xᵢ", 1, Bound::Exact, "NaN if any is NaN; -0 < +0; empty gives +∞";
+    /// Index of the greatest element, the first of equals.
+    ArgMax argmax "min { i : xᵢ = max x }", 1, Bound::Exact,
+        "the first NaN if any is NaN; -0 equals +0; empty is an error";
+    /// Index of the least element, the first of equals.
+    ArgMin argmin "min { i : xᵢ = min x }", 1, Bound::Exact,
+        "the first NaN if any is NaN; -0 equals +0; empty is an error";
+    /// Product, by a fixed tree.
+    Prod prod "Π xᵢ", 1, Bound::Magnitude(64.0),
+        "IEEE 754 in tree order: partial products may overflow or underflow where another order would not; empty gives 1";
+    /// Sum of absolute values, by a fixed tree.
+    NormL1 norm_l1 "Σ |xᵢ|", 2, TREE, "IEEE 754; empty gives 0";
+    /// Euclidean norm; rescaled where the squares would overflow or vanish.
+    NormL2 norm_l2 "√(Σ xᵢ²)", 2, Bound::Ulp(4.0), "∞ if any is ±∞ and none NaN; empty gives 0";
+    /// Greatest absolute value.
+    NormLinf norm_linf "max |xᵢ|", 2, Bound::Exact, "NaN if any is NaN; empty gives 0";
+}
+
+impl Reduction {
+    /// Whether the result is an index.
+    pub const fn gives_index(self) -> bool {
+        matches!(self, Self::ArgMax | Self::ArgMin)
+    }
+}
+
+/// A reduction over all elements, or along one axis, which vanishes from the shape.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Reduce {
+    /// Which reduction.
+    pub reduction: Reduction,
+    /// The dimension to reduce; all of them when `None`.
+    pub axis: Option<usize>,
+}
+
+impl Reduce {
+    /// Over all elements.
+    pub const fn all(reduction: Reduction) -> Self {
+        Self { reduction, axis: None }
+    }
+
+    /// Along one axis.
+    pub const fn along(reduction: Reduction, axis: usize) -> Self {
+        Self { reduction, axis: Some(axis) }
+    }
+
+    /// The extents outside of, along and inside of what is reduced.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when the axis is not there.
+    pub fn extents(&self, shape: &Shape) -> Result<(usize, usize, usize)> {
+        match self.axis {
+            None => Ok((1, shape.numel(), 1)),
+            Some(axis) => shape.split_at_axis(axis),
+        }
+    }
+}
+
+impl Operation for Reduce {
+    fn name(&self) -> &'static str {
+        self.reduction.name()
+    }
+
+    fn formula(&self) -> &'static str {
+        self.reduction.formula()
+    }
+
+    fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
+        let op = self.name();
+        super::expect_types(op, inputs, &[DType::F32])?;
+        let input = inputs[0].shape;
+        let shape = match self.axis {
+            None => Shape::SCALAR,
+            Some(axis) => input.without(axis)?,
+        };
+        if !self.reduction.gives_index() {
+            return Ok(TensorType::f32(shape).into());
+        }
+        let (_, along, _) = self.extents(&input)?;
+        if along == 0 {
+            return Err(Error::Shape { op, reason: format!("no element of {input} to point at") });
+        }
+        if u32::try_from(along).is_err() {
+            return Err(Error::Shape { op, reason: format!("{along} positions do not fit the u32 of an index") });
+        }
+        Ok(TensorType::u32(shape).into())
+    }
+
+    fn flops(&self, inputs: &[TensorType], _: &[TensorType]) -> u64 {
+        super::product(&[inputs[0].shape.numel()]) * self.reduction.flops()
+    }
+
+    fn contract(&self) -> Contract {
+        self.reduction.contract()
+    }
+
+    #[cfg(feature = "reference")]
+    fn reference(&self, inputs: &[crate::Operand<'_>]) -> Vec<super::reference::Expected> {
+        use super::reference::Expected;
+        let x = inputs[0].data().f32();
+        let (outer, along, inner) = self.extents(&inputs[0].shape()).unwrap_or((0, 0, 0));
+        let series = |o: usize, i: usize| (0..along).map(move |a| f64::from(x[(o * along + a) * inner + i]));
+        let places: Vec<(usize, usize)> = (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))).collect();
+        if self.reduction.gives_index() {
+            let sign = if self.reduction == Reduction::ArgMax { 1.0 } else { -1.0 };
+            let first = |(o, i): (usize, usize)| {
+                let mut best = (0, f64::NEG_INFINITY);
+                for (at, v) in series(o, i).map(|v| v * sign).enumerate() {
+                    if v.is_nan() {
+                        return at as u32;
+                    }
+                    if v > best.1 {
+                        best = (at, v);
+                    }
+                }
+                best.0 as u32
+            };
+            return vec![Expected::U32(places.into_iter().map(first).collect())];
+        }
+        let fold = |(o, i): (usize, usize)| {
+            let s = series(o, i);
+            let n = along as f64;
+            match self.reduction {
+                Reduction::Sum => (s.clone().sum(), s.map(f64::abs).sum()),
+                Reduction::Mean => (s.clone().sum::<f64>() / n, s.map(f64::abs).sum::<f64>() / n),
+                Reduction::Max => (s.fold(f64::NEG_INFINITY, super::maximum), 0.0),
+                Reduction::Min => (s.fold(f64::INFINITY, super::minimum), 0.0),
+                Reduction::Prod => {
+                    let p: f64 = s.product();
+                    (p, p.abs())
+                }
+                Reduction::NormL1 => {
+                    let total: f64 = s.map(f64::abs).sum();
+                    (total, total)
+                }
+                Reduction::NormL2 => (s.map(|v| v * v).sum::<f64>().sqrt(), 0.0),
+                Reduction::NormLinf => (s.map(f64::abs).fold(0.0, super::maximum), 0.0),
+                Reduction::ArgMax | Reduction::ArgMin => (f64::NAN, 0.0),
+            }
+        };
+        let (values, magnitudes) = places.into_iter().map(fold).unzip();
+        vec![Expected::F32 { values, magnitudes }]
+    }
+
+    #[cfg(feature = "reference")]
+    fn cases() -> Vec<super::reference::Case> {
+        use super::reference::{Case, Input, LENGTHS, Random, SPECIAL};
+        let mut cases = Vec::new();
+        for &reduction in Reduction::ALL {
+            let mut random = Random::new(reduction as u64);
+            // Factors around 1, so that a product of many stays in range.
+            let (lo, hi) = if reduction == Reduction::Prod { (0.9, 1.1) } else { (-1.0, 1.0) };
+            for n in LENGTHS.into_iter().filter(|&n| n > 0 || !reduction.gives_index()) {
+                cases.push(Case::new(Self::all(reduction), vec![Input::f32(random.uniforms(n, lo, hi), &[n])]));
+            }
+            for dims in [&[3, 5][..], &[1, 1], &[7, 1], &[1, 9], &[4, 1000, 3], &[65, 17], &[2, 3, 5, 7]] {
+                for axis in 0..dims.len() {
+                    let input = Input::f32(random.uniforms(dims.iter().product(), lo, hi), dims);
+                    cases.push(Case::new(Self::along(reduction, axis), vec![input]));
+                }
+            }
+            // A special value at the start, in the middle and at the end, among ordinary ones and alone.
+            for special in SPECIAL {
+                for (n, at) in [(1, 0), (3, 1), (100, 0), (100, 57), (100, 99), (5000, 4097)] {
+                    let mut data = random.uniforms(n, lo, hi);
+                    data[at] = special;
+                    cases.push(Case::new(Self::all(reduction), vec![Input::f32(data, &[n])]));
+                }
+                cases.push(Case::new(Self::all(reduction), vec![Input::f32(vec![special; 70], &[70])]));
+            }
+            for pair in [[0.0, -0.0], [-0.0, 0.0], [f32::INFINITY, f32::NEG_INFINITY]] {
+                let data: Vec<f32> = pair.into_iter().cycle().take(66).collect();
+                cases.push(Case::new(Self::all(reduction), vec![Input::f32(data, &[66])]));
+            }
+        }
+        cases
+    }
+}
+
+/// The inner product of two vectors, by the fixed tree of the sums: multiply, then add.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Dot;
+
+impl Operation for Dot {
+    fn name(&self) -> &'static str {
+        "dot"
+    }
+
+    fn formula(&self) -> &'static str {
+        "Σ aᵢ bᵢ"
+    }
+
+    fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
+        super::expect_types("dot", inputs, &[DType::F32; 2])?;
+        if inputs[0].shape != inputs[1].shape {
+            return Err(Error::mismatch("dot", "operands", &inputs[0].shape, &inputs[1].shape));
+        }
+        Ok(TensorType::f32(Shape::SCALAR).into())
+    }
+
+    fn flops(&self, inputs: &[TensorType], _: &[TensorType]) -> u64 {
+        super::product(&[2, inputs[0].shape.numel()])
+    }
+
+    fn contract(&self) -> Contract {
+        Contract { bound: Bound::Magnitude(2.6), special: "IEEE 754; empty gives 0" }
+    }
+
+    #[cfg(feature = "reference")]
+    fn reference(&self, inputs: &[crate::Operand<'_>]) -> Vec<super::reference::Expected> {
+        let terms: Vec<f64> = inputs[0]
+            .data()
+            .f32()
+            .iter()
+            .zip(inputs[1].data().f32())
+            .map(|(&a, &b)| f64::from(a) * f64::from(b))
+            .collect();
+        vec![super::reference::Expected::F32 {
+            values: vec![terms.iter().sum()],
+            magnitudes: vec![terms.iter().map(|t| t.abs()).sum()],
+        }]
+    }
+
+    #[cfg(feature = "reference")]
+    fn cases() -> Vec<super::reference::Case> {
+        use super::reference::{Case, Input, LENGTHS, Random};
+        let mut random = Random::new(7);
+        let mut vector = |n: usize| Input::f32(random.uniforms(n, -1.0, 1.0), &[n]);
+        LENGTHS.into_iter().map(|n| Case::new(Self, vec![vector(n), vector(n)])).collect()
+    }
+}

@@ -1,0 +1,280 @@
+//! The oracle: expected results in f64, cases, and the check of a result against its contract.
+
+use super::{Bound, Op};
+use crate::{Buffer, Data, Error, Operand, Result, Shape};
+
+/// What exact arithmetic gives for one result.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Expected {
+    /// Values, and for each the magnitude that [`Bound::Magnitude`] is relative to.
+    F32 {
+        /// Exact values.
+        values: Vec<f64>,
+        /// Magnitudes, as many as values.
+        magnitudes: Vec<f64>,
+    },
+    /// Indices, exact.
+    U32(Vec<u32>),
+    /// Packed blocks, exact.
+    Blocks(Vec<u8>),
+}
+
+/// One input of a case.
+#[derive(Debug, Clone)]
+pub struct Input {
+    /// Elements.
+    pub buffer: Buffer,
+    /// Extents.
+    pub shape: Shape,
+}
+
+impl Input {
+    /// A tensor of f32.
+    ///
+    /// # Panics
+    /// When the data do not fill the extents: a case that is wrong must not run.
+    pub fn f32(data: Vec<f32>, dims: &[usize]) -> Self {
+        Self::new(Buffer::F32(data), dims)
+    }
+
+    /// A tensor of any element type.
+    ///
+    /// # Panics
+    /// As [`Input::f32`].
+    pub fn new(buffer: Buffer, dims: &[usize]) -> Self {
+        let input = Self { buffer, shape: Shape::new(dims).expect("a case has a sound shape") };
+        input.operand().expect("the data of a case fill its shape");
+        input
+    }
+
+    /// The input as an operand.
+    ///
+    /// # Errors
+    /// As [`Operand::new`].
+    pub fn operand(&self) -> Result<Operand<'_>> {
+        Operand::new(self.buffer.as_data(), self.shape)
+    }
+}
+
+/// An operation on inputs, to be run on every backend.
+#[derive(Debug, Clone)]
+pub struct Case {
+    /// The operation.
+    pub op: Op,
+    /// Its inputs.
+    pub inputs: Vec<Input>,
+}
+
+impl Case {
+    /// A case.
+    pub fn new(op: impl Into<Op>, inputs: Vec<Input>) -> Self {
+        Self { op: op.into(), inputs }
+    }
+
+    /// The inputs as operands.
+    ///
+    /// # Errors
+    /// As [`Operand::new`].
+    pub fn operands(&self) -> Result<Vec<Operand<'_>>> {
+        self.inputs.iter().map(Input::operand).collect()
+    }
+}
+
+impl std::fmt::Display for Case {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{:?} on", self.op)?;
+        self.inputs.iter().try_for_each(|i| write!(f, " {}", i.shape))
+    }
+}
+
+/// How close a result came: the worst error in the unit of the bound.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Accuracy {
+    /// Worst error: ULP for [`Bound::Ulp`] and [`Bound::Exact`], `u` times the magnitude for [`Bound::Magnitude`].
+    pub worst: f64,
+    /// Elements compared.
+    pub compared: usize,
+}
+
+impl Accuracy {
+    /// The worse of two.
+    pub fn merge(self, other: Self) -> Self {
+        Self { worst: self.worst.max(other.worst), compared: self.compared + other.compared }
+    }
+}
+
+/// The distance of two neighbouring f32 at `x`: 2^-149 in the subnormal range, growing by binades above.
+pub fn ulp(x: f64) -> f64 {
+    let exponent = ((x.abs().to_bits() >> 52) as i32 - 1023).clamp(-126, 127);
+    f64::powi(2.0, exponent - 23)
+}
+
+/// The error of one value in the unit of the bound; `None` where the classes differ (NaN, infinity, sign of zero).
+pub fn error_of(bound: Bound, got: f32, exact: f64, magnitude: f64) -> Option<f64> {
+    let rounded = exact as f32;
+    if exact.is_nan() || got.is_nan() {
+        return (exact.is_nan() && got.is_nan()).then_some(0.0);
+    }
+    if got == rounded {
+        let zero_of_another_sign = got == 0.0 && exact == 0.0 && got.is_sign_negative() != exact.is_sign_negative();
+        return (!zero_of_another_sign || bound != Bound::Exact).then(|| match bound {
+            Bound::Exact => 0.0,
+            _ if got.is_infinite() => 0.0,
+            Bound::Ulp(_) => (f64::from(got) - exact).abs() / ulp(exact),
+            Bound::Magnitude(_) if magnitude == 0.0 => 0.0,
+            Bound::Magnitude(_) => (f64::from(got) - exact).abs() / (magnitude * f64::powi(2.0, -24)),
+        });
+    }
+    // Next to overflow a result may round to either side: measure an infinity as the first value beyond f32.
+    let beyond = f64::powi(2.0, 128);
+    let got = if got.is_infinite() { beyond.copysign(f64::from(got)) } else { f64::from(got) };
+    if exact.is_infinite() || (got.abs() == beyond && exact.abs() < f64::from(f32::MAX) * (1.0 - 1e-6)) {
+        return None;
+    }
+    let error = (got - exact).abs();
+    Some(match bound {
+        Bound::Exact | Bound::Ulp(_) => error / ulp(exact),
+        // One step of the subnormal range is always allowed: no f32 lies closer.
+        Bound::Magnitude(_) => (error - f64::powi(2.0, -149)).max(0.0) / (magnitude * f64::powi(2.0, -24)),
+    })
+}
+
+/// Compares results with what is expected.
+///
+/// # Errors
+/// A sentence that names the first element beyond the bound.
+pub fn check(op: &Op, expected: &[Expected], got: &[Data<'_>]) -> Result<Accuracy, String> {
+    let bound = op.contract().bound;
+    let allowed = match bound {
+        Bound::Exact => 0.0,
+        Bound::Ulp(n) | Bound::Magnitude(n) => n,
+    };
+    if expected.len() != got.len() {
+        return Err(format!("{} results, expected {}", got.len(), expected.len()));
+    }
+    let mut accuracy = Accuracy::default();
+    for (result, (expected, got)) in expected.iter().zip(got).enumerate() {
+        match (expected, got) {
+            (Expected::F32 { values, magnitudes }, Data::F32(got)) => {
+                if values.len() != got.len() {
+                    return Err(format!("result {result}: {} elements, expected {}", got.len(), values.len()));
+                }
+                for (i, ((&got, &exact), &magnitude)) in got.iter().zip(values).zip(magnitudes).enumerate() {
+                    let error = error_of(bound, got, exact, magnitude);
+                    if error.is_none_or(|e| e.is_nan() || e > allowed) {
+                        return Err(format!(
+                            "result {result}, element {i}: got {got:e}, exact {exact:e}, off by {error:?}, bound {bound}"
+                        ));
+                    }
+                    accuracy = accuracy.merge(Accuracy { worst: error.unwrap_or(0.0), compared: 1 });
+                }
+            }
+            (Expected::U32(want), Data::U32(got)) if want == got => accuracy.compared += got.len(),
+            (Expected::Blocks(want), Data::Blocks(_, got)) if want == got => accuracy.compared += got.len(),
+            _ => return Err(format!("result {result}: got {got:?}, expected {expected:?}")),
+        }
+    }
+    Ok(accuracy)
+}
+
+/// Runs a case through `run` and checks what comes back.
+///
+/// # Errors
+/// A sentence that names the case and what was wrong.
+pub fn conform(
+    case: &Case,
+    run: impl FnOnce(&Op, &[Operand<'_>]) -> Result<Vec<Buffer>, Error>,
+) -> Result<Accuracy, String> {
+    let name = |e: String| format!("{case}: {e}");
+    let operands = case.operands().map_err(|e| name(e.to_string()))?;
+    let expected = case.op.reference(&operands).map_err(|e| name(e.to_string()))?;
+    let got = run(&case.op, &operands).map_err(|e| name(e.to_string()))?;
+    let got: Vec<Data<'_>> = got.iter().map(Buffer::as_data).collect();
+    check(&case.op, &expected, &got).map_err(name)
+}
+
+/// Lengths around every boundary that a vector, a block of a tree or a cache block has: 0, 1, odd, prime, one before
+/// and past lane counts, leaves and blocks.
+pub const LENGTHS: [usize; 22] =
+    [0, 1, 2, 3, 5, 7, 8, 15, 16, 17, 31, 33, 63, 64, 65, 127, 257, 1000, 1023, 1025, 4099, 70_001];
+
+/// Values with their own rules: zeros, subnormals, the ends of the range, infinities, NaN, and arguments where
+/// activations saturate.
+pub const SPECIAL: [f32; 40] = [
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    2.0,
+    -2.0,
+    3.0,
+    -3.0,
+    f32::MIN_POSITIVE,
+    -f32::MIN_POSITIVE,
+    1e-45,
+    -1e-45,
+    1e-40,
+    -1e-40,
+    f32::MAX,
+    f32::MIN,
+    f32::INFINITY,
+    f32::NEG_INFINITY,
+    f32::NAN,
+    1e-8,
+    -1e-8,
+    20.0,
+    -20.0,
+    88.7,
+    88.8,
+    -87.3,
+    -88.0,
+    -103.9,
+    -104.0,
+    -12.13,
+    45.0,
+    -95.0,
+    1e20,
+    -1e20,
+    9.0,
+    -9.0,
+    0.1,
+    1e-20,
+];
+
+/// A small deterministic generator (splitmix64): the same cases on every machine.
+#[derive(Debug, Clone)]
+pub struct Random(u64);
+
+impl Random {
+    /// A generator for a seed.
+    pub fn new(seed: u64) -> Self {
+        Self(seed)
+    }
+
+    /// 64 random bits.
+    pub fn bits(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        z ^ (z >> 31)
+    }
+
+    /// An integer below `bound` (0 when `bound` is 0).
+    pub fn below(&mut self, bound: usize) -> usize {
+        (self.bits() % (bound as u64).max(1)) as usize
+    }
+
+    /// Uniform in `lo..hi`.
+    pub fn uniform(&mut self, lo: f32, hi: f32) -> f32 {
+        let unit = (self.bits() >> 40) as f32 / (1u64 << 24) as f32;
+        lo + unit * (hi - lo)
+    }
+
+    /// `n` values uniform in `lo..hi`.
+    pub fn uniforms(&mut self, n: usize, lo: f32, hi: f32) -> Vec<f32> {
+        (0..n).map(|_| self.uniform(lo, hi)).collect()
+    }
+}

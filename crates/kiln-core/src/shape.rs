@@ -1,0 +1,193 @@
+use std::fmt;
+
+use crate::{Error, QuantFormat, Result};
+
+/// The greatest number of dimensions of a tensor.
+pub const MAX_RANK: usize = 4;
+
+/// The extents of a tensor, row-major: the last dimension is contiguous. Rank 0 is a scalar of one element.
+///
+/// A `Shape` that exists is sound: the number of elements, and of bytes at 8 bytes an element, fits an `isize`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Shape {
+    rank: u8,
+    dims: [usize; MAX_RANK],
+}
+
+impl Shape {
+    /// The shape of one element.
+    pub const SCALAR: Self = Self { rank: 0, dims: [1; MAX_RANK] };
+
+    /// # Errors
+    /// [`Error::Shape`] above [`MAX_RANK`] dimensions, [`Error::Overflow`] when the elements cannot be addressed.
+    pub fn new(dims: &[usize]) -> Result<Self> {
+        if dims.len() > MAX_RANK {
+            return Err(Error::Shape {
+                op: "shape",
+                reason: format!("{dims:?} has {} dimensions, at most {MAX_RANK} are supported", dims.len()),
+            });
+        }
+        // Zero extents must not hide an overflow of the others: [usize::MAX, usize::MAX, 0] is refused too.
+        let fits = dims.iter().try_fold(1usize, |n, &d| n.checked_mul(d.max(1)));
+        if fits.is_none_or(|n| n > isize::MAX as usize / 8) {
+            return Err(Error::Overflow { what: "shape", extents: dims.to_vec() });
+        }
+        let mut shape = Self { rank: dims.len() as u8, ..Self::SCALAR };
+        shape.dims[..dims.len()].copy_from_slice(dims);
+        Ok(shape)
+    }
+
+    /// A vector of `n` elements. The length of a slice that exists cannot overflow.
+    pub fn of_slice<T>(slice: &[T]) -> Self {
+        Self { rank: 1, dims: [slice.len(), 1, 1, 1] }
+    }
+
+    /// The extents, outermost first.
+    pub fn dims(&self) -> &[usize] {
+        &self.dims[..self.rank as usize]
+    }
+
+    /// Number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.rank as usize
+    }
+
+    /// Number of elements; 1 for a scalar.
+    pub fn numel(&self) -> usize {
+        self.dims().iter().product()
+    }
+
+    /// Whether there is no element.
+    pub fn is_empty(&self) -> bool {
+        self.numel() == 0
+    }
+
+    /// The last extent: the length of a row; 1 for a scalar.
+    pub fn columns(&self) -> usize {
+        self.dims().last().copied().unwrap_or(1)
+    }
+
+    /// The product of all extents but the last: how many rows there are.
+    pub fn rows(&self) -> usize {
+        self.dims().split_last().map_or(1, |(_, outer)| outer.iter().product())
+    }
+
+    /// Whether the extents of `self` are the last ones of `other`, so that `self` repeats along the outer dimensions.
+    pub fn is_suffix_of(&self, other: &Self) -> bool {
+        other.dims().ends_with(self.dims())
+    }
+
+    /// This shape without dimension `axis`.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when there is no such dimension.
+    pub fn without(&self, axis: usize) -> Result<Self> {
+        if axis >= self.rank() {
+            return Err(Error::Shape { op: "axis", reason: format!("{self} has no dimension {axis}") });
+        }
+        let kept: Vec<usize> = self.dims().iter().enumerate().filter(|&(d, _)| d != axis).map(|(_, &n)| n).collect();
+        Self::new(&kept)
+    }
+
+    /// The three extents around `axis`: everything outside of it, itself, everything inside of it.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when there is no such dimension.
+    pub fn split_at_axis(&self, axis: usize) -> Result<(usize, usize, usize)> {
+        if axis >= self.rank() {
+            return Err(Error::Shape { op: "axis", reason: format!("{self} has no dimension {axis}") });
+        }
+        let d = self.dims();
+        Ok((d[..axis].iter().product(), d[axis], d[axis + 1..].iter().product()))
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.dims())
+    }
+}
+
+impl fmt::Debug for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl<const N: usize> TryFrom<[usize; N]> for Shape {
+    type Error = Error;
+    fn try_from(dims: [usize; N]) -> Result<Self> {
+        Self::new(&dims)
+    }
+}
+
+impl TryFrom<&[usize]> for Shape {
+    type Error = Error;
+    fn try_from(dims: &[usize]) -> Result<Self> {
+        Self::new(dims)
+    }
+}
+
+/// The element type of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum DType {
+    /// IEEE 754 binary32.
+    F32,
+    /// Indices: results of argmax and top-k, input of gather.
+    U32,
+    /// Blocks of a quantised format, packed along the last dimension.
+    Blocks(QuantFormat),
+}
+
+impl fmt::Display for DType {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::F32 => f.write_str("f32"),
+            Self::U32 => f.write_str("u32"),
+            Self::Blocks(format) => f.write_str(format.name()),
+        }
+    }
+}
+
+/// Shape and element type.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TensorType {
+    /// The element type.
+    pub dtype: DType,
+    /// The extents, in elements (not in blocks).
+    pub shape: Shape,
+}
+
+impl TensorType {
+    /// A tensor of f32.
+    pub const fn f32(shape: Shape) -> Self {
+        Self { dtype: DType::F32, shape }
+    }
+
+    /// A tensor of indices.
+    pub const fn u32(shape: Shape) -> Self {
+        Self { dtype: DType::U32, shape }
+    }
+
+    /// A quantised tensor, packed along its last dimension.
+    ///
+    /// # Errors
+    /// [`Error::Format`] when a row is not a whole number of blocks.
+    pub fn blocks(format: QuantFormat, shape: Shape) -> Result<Self> {
+        if !shape.columns().is_multiple_of(format.block_len()) {
+            return Err(Error::Format {
+                format: format.name(),
+                reason: format!("rows of {} are not whole blocks of {}", shape.columns(), format.block_len()),
+            });
+        }
+        Ok(Self { dtype: DType::Blocks(format), shape })
+    }
+
+    /// Bytes of the packed data.
+    pub fn bytes(&self) -> usize {
+        match self.dtype {
+            DType::F32 | DType::U32 => self.shape.numel() * 4,
+            DType::Blocks(format) => self.shape.numel() / format.block_len() * format.block_bytes(),
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! CPU kernels: one algorithm, many instruction sets, chosen once at run time.
+//!
+//! Design choices:
+//!
+//! - Algorithms are generic over a vector of f32 lanes and compiled for every instruction set; intrinsics stand only
+//!   in the vector module. A new instruction set is one implementation of `Vector` and one row of its table.
+//! - Everything is computed through [`Simd`], an instruction set and a thread limit. Every operation writes into
+//!   slices of the caller (`_into`) or returns a `Vec`; the operations and their checks come from kiln-core.
+//! - Tails are masked or padded vectors that run the same formula as the body, so a value does not depend on its index.
+//! - Sums run in a fixed tree of 64 virtual lanes, multiply then add: the same bits on every instruction set and for
+//!   any number of threads. Work is split by the problem alone.
+//! - Threads run only where they pay; the cut-overs are constants with the measurement beside them.
+//! - Unsafe code is in the vector module and the kernels, each block with its reason.
+
+mod elementwise;
+mod gemm;
+mod reduce;
+mod simd;
+mod threads;
+mod vector;
+
+pub use simd::Simd;
+pub use vector::Isa;

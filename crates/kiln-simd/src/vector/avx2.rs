@@ -1,0 +1,146 @@
+use std::arch::x86_64::*;
+
+use super::Vector;
+
+/// Eight lanes with fused multiply-add.
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(__m256);
+
+super::operators!(Avx2: Add add _mm256_add_ps, Sub sub _mm256_sub_ps, Mul mul _mm256_mul_ps, Div div _mm256_div_ps;
+    neg |x: Avx2| x.xor(x.of(-0.0)));
+
+macro_rules! call {
+    ($e:expr) => {
+        // SAFETY: a value of this type exists or the caller vouches for it, so AVX2 and FMA are there.
+        unsafe { $e }
+    };
+}
+
+/// A window of eight starting at `8 - n` has its first `n` entries set.
+static FIRST: [i32; 16] = [-1, -1, -1, -1, -1, -1, -1, -1, 0, 0, 0, 0, 0, 0, 0, 0];
+
+/// # Safety
+/// AVX2 is there, and `n <= 8`.
+#[inline(always)]
+unsafe fn first(n: usize) -> __m256i {
+    // SAFETY: the window lies inside of the array for n <= 8.
+    unsafe { _mm256_loadu_si256(FIRST.as_ptr().add(8 - n).cast()) }
+}
+
+impl Vector for Avx2 {
+    const LANES: usize = 8;
+    const FUSED: bool = true;
+    const REGISTERS: usize = 16;
+    type Mask = __m256;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        Self(call!(_mm256_set1_ps(x)))
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: the caller's contract; the load is unaligned.
+        Self(unsafe { _mm256_loadu_ps(p) })
+    }
+    #[inline(always)]
+    unsafe fn load_first(p: *const f32, n: usize) -> Self {
+        // SAFETY: the caller's contract; lanes beyond n are not touched.
+        Self(unsafe { _mm256_maskload_ps(p, first(n)) })
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: the caller's contract; the store is unaligned.
+        unsafe { _mm256_storeu_ps(p, self.0) }
+    }
+    #[inline(always)]
+    unsafe fn store_first(self, p: *mut f32, n: usize) {
+        // SAFETY: the caller's contract; lanes beyond n are not touched.
+        unsafe { _mm256_maskstore_ps(p, first(n), self.0) }
+    }
+    #[inline(always)]
+    unsafe fn stream(self, p: *mut f32) {
+        // SAFETY: the caller's contract, alignment included.
+        unsafe { _mm256_stream_ps(p, self.0) }
+    }
+    #[inline(always)]
+    fn fence(self) {
+        call!(_mm_sfence());
+    }
+
+    #[inline(always)]
+    fn mul_add(self, b: Self, c: Self) -> Self {
+        Self(call!(_mm256_fmadd_ps(self.0, b.0, c.0)))
+    }
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        Self(call!(_mm256_sqrt_ps(self.0)))
+    }
+    #[inline(always)]
+    fn lesser(self, b: Self) -> Self {
+        Self(call!(_mm256_min_ps(self.0, b.0)))
+    }
+    #[inline(always)]
+    fn greater(self, b: Self) -> Self {
+        Self(call!(_mm256_max_ps(self.0, b.0)))
+    }
+    #[inline(always)]
+    fn round(self) -> Self {
+        Self(call!(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0)))
+    }
+    #[inline(always)]
+    fn scale_pow2(self, n: Self) -> Self {
+        // In f64 the product is exact and its exponent cannot overflow; converting back rounds once.
+        call!({
+            let bias = _mm256_add_epi32(_mm256_cvtps_epi32(n.0), _mm256_set1_epi32(1023));
+            let half = |x: __m128, bias: __m128i| {
+                let power = _mm256_castsi256_pd(_mm256_slli_epi64::<52>(_mm256_cvtepi32_epi64(bias)));
+                _mm256_cvtpd_ps(_mm256_mul_pd(_mm256_cvtps_pd(x), power))
+            };
+            let lo = half(_mm256_castps256_ps128(self.0), _mm256_castsi256_si128(bias));
+            let hi = half(_mm256_extractf128_ps::<1>(self.0), _mm256_extracti128_si256::<1>(bias));
+            Self(_mm256_set_m128(hi, lo))
+        })
+    }
+
+    #[inline(always)]
+    fn and(self, b: Self) -> Self {
+        Self(call!(_mm256_and_ps(self.0, b.0)))
+    }
+    #[inline(always)]
+    fn or(self, b: Self) -> Self {
+        Self(call!(_mm256_or_ps(self.0, b.0)))
+    }
+    #[inline(always)]
+    fn xor(self, b: Self) -> Self {
+        Self(call!(_mm256_xor_ps(self.0, b.0)))
+    }
+
+    #[inline(always)]
+    fn lt(self, b: Self) -> __m256 {
+        call!(_mm256_cmp_ps::<_CMP_LT_OQ>(self.0, b.0))
+    }
+    #[inline(always)]
+    fn le(self, b: Self) -> __m256 {
+        call!(_mm256_cmp_ps::<_CMP_LE_OQ>(self.0, b.0))
+    }
+    #[inline(always)]
+    fn eq(self, b: Self) -> __m256 {
+        call!(_mm256_cmp_ps::<_CMP_EQ_OQ>(self.0, b.0))
+    }
+    #[inline(always)]
+    fn is_nan(self) -> __m256 {
+        call!(_mm256_cmp_ps::<_CMP_UNORD_Q>(self.0, self.0))
+    }
+    #[inline(always)]
+    fn select(mask: __m256, yes: Self, no: Self) -> Self {
+        Self(call!(_mm256_blendv_ps(no.0, yes.0, mask)))
+    }
+    #[inline(always)]
+    fn bits(mask: __m256) -> u32 {
+        call!(_mm256_movemask_ps(mask)) as u32
+    }
+    #[inline(always)]
+    fn either(a: __m256, b: __m256) -> __m256 {
+        call!(_mm256_or_ps(a, b))
+    }
+}

@@ -1,0 +1,242 @@
+//! The only place with intrinsics: a [`Vector`] of f32 lanes for each instruction set, and the way into code compiled
+//! for it.
+//!
+//! Algorithms are written once, generic over [`Vector`], as a [`Kernel`]. [`dispatch`] enters them through one
+//! function an instruction set that carries the `target_feature` attribute; everything below is `#[inline(always)]`,
+//! so the whole kernel is compiled with those features.
+//!
+//! A value of a vector type is the witness that its instruction set is there: making one is unsafe, computing with it
+//! is not.
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+mod scalar;
+#[cfg(target_arch = "x86_64")]
+mod sse2;
+
+use std::ops::{Add, Div, Mul, Neg, Sub};
+
+/// `LANES` f32 numbers and what one instruction set can do with them.
+///
+/// Everything is lane by lane and IEEE 754 round-to-nearest unless it says otherwise.
+pub(crate) trait Vector:
+    Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Neg<Output = Self> + 'static
+{
+    /// Lanes of a register.
+    const LANES: usize;
+    /// Whether [`Vector::mul_add`] rounds once.
+    const FUSED: bool;
+    /// Vector registers that the instruction set names.
+    const REGISTERS: usize;
+    /// A truth value for each lane.
+    type Mask: Copy;
+
+    /// # Safety
+    /// The instruction set is there.
+    unsafe fn splat(x: f32) -> Self;
+    /// # Safety
+    /// The instruction set is there; `p` is good for reading `LANES` f32, of any alignment.
+    unsafe fn load(p: *const f32) -> Self;
+    /// The first `n <= LANES` lanes from memory, zeros beyond. Memory beyond them is not touched.
+    ///
+    /// # Safety
+    /// The instruction set is there; `p` is good for reading `n` f32.
+    unsafe fn load_first(p: *const f32, n: usize) -> Self;
+    /// # Safety
+    /// `p` is good for writing `LANES` f32, of any alignment.
+    unsafe fn store(self, p: *mut f32);
+    /// Writes the first `n <= LANES` lanes. Memory beyond them is not touched.
+    ///
+    /// # Safety
+    /// `p` is good for writing `n` f32.
+    unsafe fn store_first(self, p: *mut f32, n: usize);
+    /// Writes past the caches where the instruction set can. Call [`Vector::fence`] before others read it.
+    ///
+    /// # Safety
+    /// `p` is good for writing `LANES` f32 and aligned to them.
+    #[inline(always)]
+    unsafe fn stream(self, p: *mut f32) {
+        // SAFETY: the caller's contract covers an ordinary store.
+        unsafe { self.store(p) }
+    }
+    /// Orders earlier [`Vector::stream`] writes before what follows.
+    #[inline(always)]
+    fn fence(self) {}
+
+    /// A constant beside a value that exists.
+    #[inline(always)]
+    fn of(self, x: f32) -> Self {
+        // SAFETY: `self` exists, so the instruction set is there.
+        unsafe { Self::splat(x) }
+    }
+
+    /// `self * b + c`, rounded once where [`Vector::FUSED`], twice elsewhere.
+    fn mul_add(self, b: Self, c: Self) -> Self;
+    /// Square root.
+    fn sqrt(self) -> Self;
+    /// `self < b ? self : b`: `b` where either is NaN or both are zeros.
+    fn lesser(self, b: Self) -> Self;
+    /// `self > b ? self : b`: `b` where either is NaN or both are zeros.
+    fn greater(self, b: Self) -> Self;
+    /// Rounds to the nearest integer, ties to even.
+    fn round(self) -> Self;
+    /// `self * 2^n` for integral `n` of magnitude at most 500, rounded once: overflow gives infinity, underflow is
+    /// gradual.
+    fn scale_pow2(self, n: Self) -> Self;
+
+    /// Bitwise and.
+    fn and(self, b: Self) -> Self;
+    /// Bitwise or.
+    fn or(self, b: Self) -> Self;
+    /// Bitwise exclusive or.
+    fn xor(self, b: Self) -> Self;
+
+    /// `self < b`; false where either is NaN.
+    fn lt(self, b: Self) -> Self::Mask;
+    /// `self <= b`; false where either is NaN.
+    fn le(self, b: Self) -> Self::Mask;
+    /// `self == b`; false where either is NaN.
+    fn eq(self, b: Self) -> Self::Mask;
+    /// Whether the lane is NaN.
+    fn is_nan(self) -> Self::Mask;
+    /// Lane by lane `mask ? yes : no`.
+    fn select(mask: Self::Mask, yes: Self, no: Self) -> Self;
+    /// The mask as bits, lane 0 lowest.
+    fn bits(mask: Self::Mask) -> u32;
+    /// Lane by lane or.
+    fn either(a: Self::Mask, b: Self::Mask) -> Self::Mask;
+
+    /// Absolute value; clears the sign of NaN too.
+    #[inline(always)]
+    fn abs(self) -> Self {
+        self.and(self.of(f32::from_bits(0x7fff_ffff)))
+    }
+
+    /// The magnitude of `self` with the sign of `sign`.
+    #[inline(always)]
+    fn copy_sign(self, sign: Self) -> Self {
+        self.abs().or(sign.and(self.of(-0.0)))
+    }
+
+    /// IEEE 754-2019 `maximum`: NaN if either is NaN, +0 above -0.
+    #[inline(always)]
+    fn maximum(self, b: Self) -> Self {
+        // Where both are zeros `greater` gives its second operand; the `and` of both orders has a sign only if both do.
+        let ordered = self.greater(b).and(b.greater(self));
+        Self::select(Self::either(self.is_nan(), b.is_nan()), self + b, ordered)
+    }
+
+    /// IEEE 754-2019 `minimum`: NaN if either is NaN, -0 below +0.
+    #[inline(always)]
+    fn minimum(self, b: Self) -> Self {
+        let ordered = self.lesser(b).or(b.lesser(self));
+        Self::select(Self::either(self.is_nan(), b.is_nan()), self + b, ordered)
+    }
+}
+
+/// An algorithm to be compiled for every instruction set.
+pub(crate) trait Kernel {
+    /// What it returns.
+    type Output;
+
+    /// The algorithm. Implementations are `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// The instruction set of `V` is there.
+    unsafe fn run<V: Vector>(self) -> Self::Output;
+}
+
+macro_rules! instruction_sets {
+    ($($(#[doc = $doc:literal])* $(#[cfg($cfg:meta)])? $isa:ident $name:literal $vector:path,
+        $(features $features:literal,)? if $available:expr;)*) => {
+        /// An instruction set of the CPU.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        pub enum Isa {
+            $($(#[doc = $doc])* $isa,)*
+        }
+
+        impl Isa {
+            /// Every instruction set that kiln knows, slowest first.
+            pub const ALL: &[Self] = &[$(Self::$isa),*];
+
+            /// The name that `KILN_ISA` takes.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$isa => $name,)* }
+            }
+
+            /// Whether this machine has it.
+            pub fn is_available(self) -> bool {
+                match self { $(Self::$isa => { $(#[cfg($cfg)])? { $available } $(#[cfg(not($cfg))] { false })? })* }
+            }
+
+            /// Vector lanes of a register.
+            pub fn lanes(self) -> usize {
+                match self { $(Self::$isa => { $(#[cfg($cfg)])? { <$vector>::LANES } $(#[cfg(not($cfg))] { 1 })? })* }
+            }
+        }
+
+        /// Runs a kernel on an instruction set.
+        ///
+        /// # Safety
+        /// [`Isa::is_available`] holds for `isa`.
+        pub(crate) unsafe fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
+            match isa {
+                $($(#[cfg($cfg)])? Isa::$isa => {
+                    $(#[target_feature(enable = $features)])?
+                    unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
+                        // SAFETY: this function is entered only where its features are.
+                        unsafe { kernel.run::<$vector>() }
+                    }
+                    // SAFETY: the caller has checked that the instruction set is there.
+                    unsafe { enter(kernel) }
+                })*
+                // SAFETY: scalar code needs nothing; the sets of other architectures are never available.
+                #[allow(unreachable_patterns)]
+                _ => unsafe { kernel.run::<scalar::Scalar>() },
+            }
+        }
+    };
+}
+
+#[cfg(target_arch = "x86_64")]
+use std::arch::is_x86_feature_detected as has;
+
+instruction_sets! {
+    /// Plain Rust, one lane.
+    Scalar "scalar" scalar::Scalar, if true;
+    /// The baseline of x86-64: 4 lanes, no fused multiply-add.
+    #[cfg(target_arch = "x86_64")]
+    Sse2 "sse2" sse2::Sse2, features "sse2", if true;
+    /// AVX2 with FMA: 8 lanes.
+    #[cfg(target_arch = "x86_64")]
+    Avx2 "avx2" avx2::Avx2, features "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt", if has!("avx2") && has!("fma") && has!("f16c") && has!("bmi2");
+    /// AVX-512 F, BW, DQ and VL: 16 lanes and masks.
+    #[cfg(target_arch = "x86_64")]
+    Avx512 "avx512" avx512::Avx512,
+        features "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt",
+        if has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") && has!("fma") && has!("f16c") && has!("bmi2");
+}
+
+/// Implements the operators of a vector type by functions `fn(raw, raw) -> raw`.
+macro_rules! operators {
+    ($vector:ident: $($trait:ident $method:ident $function:path),*; neg $neg:expr) => {
+        $(impl std::ops::$trait for $vector {
+            type Output = Self;
+            #[inline(always)]
+            fn $method(self, b: Self) -> Self {
+                // SAFETY: the operands exist, so the instruction set is there.
+                Self(unsafe { $function(self.0, b.0) })
+            }
+        })*
+        impl std::ops::Neg for $vector {
+            type Output = Self;
+            #[inline(always)]
+            fn neg(self) -> Self {
+                $neg(self)
+            }
+        }
+    };
+}
+pub(crate) use operators;

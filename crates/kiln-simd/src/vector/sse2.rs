@@ -1,0 +1,145 @@
+use std::arch::x86_64::*;
+
+use super::Vector;
+
+/// Four lanes; no fused multiply-add, no masked memory access, no rounding instruction.
+#[derive(Clone, Copy)]
+pub(crate) struct Sse2(__m128);
+
+super::operators!(Sse2: Add add _mm_add_ps, Sub sub _mm_sub_ps, Mul mul _mm_mul_ps, Div div _mm_div_ps;
+    neg |x: Sse2| x.xor(x.of(-0.0)));
+
+// SAFETY of the blocks below that give no other reason: the intrinsics need SSE2, which every x86-64 has.
+macro_rules! call {
+    ($e:expr) => {
+        // SAFETY: SSE2 is part of x86-64, and the operands are values.
+        unsafe { $e }
+    };
+}
+
+impl Vector for Sse2 {
+    const LANES: usize = 4;
+    const FUSED: bool = false;
+    const REGISTERS: usize = 16;
+    type Mask = __m128;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        Self(call!(_mm_set1_ps(x)))
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: the caller's contract; the load is unaligned.
+        Self(unsafe { _mm_loadu_ps(p) })
+    }
+    #[inline(always)]
+    unsafe fn load_first(p: *const f32, n: usize) -> Self {
+        let mut lanes = [0.0f32; 4];
+        // SAFETY: the caller gives n readable f32, and n <= 4.
+        unsafe { std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n) };
+        Self(call!(_mm_loadu_ps(lanes.as_ptr())))
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: the caller's contract; the store is unaligned.
+        unsafe { _mm_storeu_ps(p, self.0) }
+    }
+    #[inline(always)]
+    unsafe fn store_first(self, p: *mut f32, n: usize) {
+        let mut lanes = [0.0f32; 4];
+        // SAFETY: the array holds four lanes; the caller gives n writable f32, and n <= 4.
+        unsafe {
+            _mm_storeu_ps(lanes.as_mut_ptr(), self.0);
+            std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
+        }
+    }
+    #[inline(always)]
+    unsafe fn stream(self, p: *mut f32) {
+        // SAFETY: the caller's contract, alignment included.
+        unsafe { _mm_stream_ps(p, self.0) }
+    }
+    #[inline(always)]
+    fn fence(self) {
+        call!(_mm_sfence());
+    }
+
+    #[inline(always)]
+    fn mul_add(self, b: Self, c: Self) -> Self {
+        self * b + c
+    }
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        Self(call!(_mm_sqrt_ps(self.0)))
+    }
+    #[inline(always)]
+    fn lesser(self, b: Self) -> Self {
+        Self(call!(_mm_min_ps(self.0, b.0)))
+    }
+    #[inline(always)]
+    fn greater(self, b: Self) -> Self {
+        Self(call!(_mm_max_ps(self.0, b.0)))
+    }
+    #[inline(always)]
+    fn round(self) -> Self {
+        // Adding and taking away 1.5 * 2^23 rounds smaller numbers; larger ones are integers already.
+        let magic = self.of(12_582_912.0);
+        let rounded = ((self + magic) - magic).copy_sign(self);
+        Self::select(self.abs().lt(self.of(4_194_304.0)), rounded, self)
+    }
+    #[inline(always)]
+    fn scale_pow2(self, n: Self) -> Self {
+        // In f64 the product is exact and its exponent cannot overflow; converting back rounds once.
+        call!({
+            let n = _mm_cvtps_epi32(n.0);
+            let bias = _mm_add_epi32(n, _mm_set1_epi32(1023));
+            let zero = _mm_setzero_si128();
+            let lo = _mm_castsi128_pd(_mm_slli_epi64::<52>(_mm_unpacklo_epi32(bias, zero)));
+            let hi = _mm_castsi128_pd(_mm_slli_epi64::<52>(_mm_unpackhi_epi32(bias, zero)));
+            let a = _mm_mul_pd(_mm_cvtps_pd(self.0), lo);
+            let b = _mm_mul_pd(_mm_cvtps_pd(_mm_movehl_ps(self.0, self.0)), hi);
+            Self(_mm_movelh_ps(_mm_cvtpd_ps(a), _mm_cvtpd_ps(b)))
+        })
+    }
+
+    #[inline(always)]
+    fn and(self, b: Self) -> Self {
+        Self(call!(_mm_and_ps(self.0, b.0)))
+    }
+    #[inline(always)]
+    fn or(self, b: Self) -> Self {
+        Self(call!(_mm_or_ps(self.0, b.0)))
+    }
+    #[inline(always)]
+    fn xor(self, b: Self) -> Self {
+        Self(call!(_mm_xor_ps(self.0, b.0)))
+    }
+
+    #[inline(always)]
+    fn lt(self, b: Self) -> __m128 {
+        call!(_mm_cmplt_ps(self.0, b.0))
+    }
+    #[inline(always)]
+    fn le(self, b: Self) -> __m128 {
+        call!(_mm_cmple_ps(self.0, b.0))
+    }
+    #[inline(always)]
+    fn eq(self, b: Self) -> __m128 {
+        call!(_mm_cmpeq_ps(self.0, b.0))
+    }
+    #[inline(always)]
+    fn is_nan(self) -> __m128 {
+        call!(_mm_cmpunord_ps(self.0, self.0))
+    }
+    #[inline(always)]
+    fn select(mask: __m128, yes: Self, no: Self) -> Self {
+        Self(call!(_mm_or_ps(_mm_and_ps(mask, yes.0), _mm_andnot_ps(mask, no.0))))
+    }
+    #[inline(always)]
+    fn bits(mask: __m128) -> u32 {
+        call!(_mm_movemask_ps(mask)) as u32
+    }
+    #[inline(always)]
+    fn either(a: __m128, b: __m128) -> __m128 {
+        call!(_mm_or_ps(a, b))
+    }
+}

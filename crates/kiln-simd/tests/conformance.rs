@@ -1,0 +1,42 @@
+//! Every case of every operation on every instruction set of this machine, against the f64 reference.
+//! `KILN_OP=name` narrows it to one operation.
+
+use std::collections::BTreeMap;
+
+use kiln_core::op::{all_cases, reference};
+use kiln_simd::{Isa, Simd};
+
+#[test]
+fn every_operation_keeps_its_contract_on_every_instruction_set() {
+    let only = std::env::var("KILN_OP").ok();
+    let mut failures = BTreeMap::<String, (usize, String)>::new();
+    let mut compared = 0;
+    for case in all_cases().iter().filter(|c| only.as_deref().is_none_or(|name| name == c.op.name())) {
+        for isa in Isa::available() {
+            let simd = Simd::with_isa(isa).unwrap();
+            match reference::conform(case, |op, inputs| simd.run(op, inputs)) {
+                Ok(accuracy) => compared += accuracy.compared,
+                Err(why) => {
+                    let seen = failures.entry(format!("{} on {isa}", case.op.name())).or_insert((0, why));
+                    seen.0 += 1;
+                }
+            }
+        }
+    }
+    let report: Vec<String> =
+        failures.iter().map(|(what, (n, why))| format!("{what}: {n} cases, first: {why}")).collect();
+    assert!(report.is_empty(), "{}", report.join("\n"));
+    assert!(compared > 0, "no case ran");
+}
+
+#[test]
+fn results_do_not_depend_on_the_number_of_threads() {
+    let only = std::env::var("KILN_OP").ok();
+    for case in all_cases().iter().filter(|c| only.as_deref().is_none_or(|name| name == c.op.name())) {
+        let operands = case.operands().unwrap();
+        let run = |threads| Simd::new().unwrap().with_threads(threads).run(&case.op, &operands).unwrap();
+        let (one, three) = (run(1), run(3));
+        // Compared through Debug: NaN differs from itself, its text does not.
+        assert_eq!(format!("{one:?}"), format!("{three:?}"), "{case}");
+    }
+}

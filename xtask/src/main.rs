@@ -1,0 +1,2 @@
+//! Everything a person runs.
+fn main() {}
