@@ -165,6 +165,11 @@ impl ElementwiseKind {
         self.row().arity
     }
 
+    /// Floating-point operations that one element counts as.
+    pub const fn flops(self) -> u64 {
+        self.row().flops
+    }
+
     /// The names of its parameters.
     pub const fn param_names(self) -> &'static [&'static str] {
         self.row().params

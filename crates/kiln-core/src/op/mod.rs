@@ -75,6 +75,17 @@ impl Cost {
     }
 }
 
+impl std::ops::Add for Cost {
+    type Output = Self;
+    fn add(self, other: Self) -> Self {
+        Self {
+            flops: self.flops.saturating_add(other.flops),
+            bytes_read: self.bytes_read.saturating_add(other.bytes_read),
+            bytes_written: self.bytes_written.saturating_add(other.bytes_written),
+        }
+    }
+}
+
 /// The types of the results: one, or two for an operation such as top-k.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Outputs {

@@ -1,8 +1,22 @@
-//! The recorded graph: what a batch holds before it runs.
+//! The recorded graph: what a batch holds before it runs, and the schedule that it is turned into.
+//!
+//! [`Graph`] records operations and checks shapes. [`Graph::schedule`] simplifies what was recorded, for the results
+//! that are wanted: nodes that compute the same thing are shared, nodes that nobody needs are dropped, element-wise
+//! chains become one [`Fused`] step, and results that are alive at different times share a slot of memory. All of it is
+//! independent of the backend that runs the steps.
+
+mod fuse;
+mod schedule;
+mod share;
+mod slots;
+
+pub use fuse::{Fused, FusionLimits, Instruction, Source};
+pub use schedule::{Schedule, Step};
+pub use slots::Slot;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::op::Op;
+use crate::op::{Cost, Op};
 use crate::{Error, Result, TensorType};
 
 /// A tensor of one graph. Ids of other graphs are refused.
@@ -88,5 +102,38 @@ impl Graph {
     /// The nodes, in recorded order: a node reads only what stands before it.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
+    }
+
+    /// Number of tensors, inputs included.
+    pub fn tensors(&self) -> usize {
+        self.tensors.len()
+    }
+
+    /// Whether the data of a tensor come from outside.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for an id of another graph.
+    pub fn is_input(&self, id: TensorId) -> Result<bool> {
+        self.ty(id)?;
+        Ok(self.tensors[id.index()].1.is_none())
+    }
+
+    /// The work of every node as recorded, one after the other.
+    ///
+    /// # Errors
+    /// As the shape rules of the operations.
+    pub fn cost(&self) -> Result<Cost> {
+        self.nodes.iter().try_fold(Cost::default(), |sum, node| {
+            let types = node.inputs.iter().map(|&id| self.ty(id)).collect::<Result<Vec<_>>>()?;
+            Ok(sum + node.op.cost(&types)?)
+        })
+    }
+
+    fn producer(&self, id: TensorId) -> Option<usize> {
+        self.tensors[id.index()].1.map(|node| node as usize)
+    }
+
+    fn type_of(&self, id: TensorId) -> TensorType {
+        self.tensors[id.index()].0
     }
 }

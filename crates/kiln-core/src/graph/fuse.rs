@@ -1,0 +1,263 @@
+use super::share::Simplified;
+use super::{Graph, TensorId};
+use crate::Shape;
+use crate::op::{Cost, ElementwiseKind, Op};
+
+/// How large a fused step may become; a backend with few bindings asks for less.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FusionLimits {
+    /// Tensors read from memory.
+    pub inputs: usize,
+    /// Tensors written to memory.
+    pub outputs: usize,
+    /// Functions applied to each element.
+    pub instructions: usize,
+}
+
+impl FusionLimits {
+    /// Every operation is a step of its own.
+    pub const NONE: Self = Self { inputs: 0, outputs: 0, instructions: 1 };
+}
+
+impl Default for FusionLimits {
+    fn default() -> Self {
+        Self { inputs: 16, outputs: 8, instructions: 64 }
+    }
+}
+
+/// Where a fused instruction takes an operand from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Source {
+    /// The `i`-th tensor that the step reads.
+    Input(usize),
+    /// The result of the `i`-th instruction.
+    Result(usize),
+}
+
+/// One function of a fused step.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Instruction {
+    /// The function.
+    pub kind: ElementwiseKind,
+    /// Its parameters.
+    pub params: [f32; 2],
+    /// Its operands, as many as it takes.
+    pub operands: Vec<Source>,
+}
+
+/// Element-wise functions applied one after another to each element, in one pass over memory.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Fused {
+    /// The shape of every result. An input has it, or a shape that repeats along its outer dimensions.
+    pub shape: Shape,
+    /// Tensors read.
+    pub inputs: Vec<TensorId>,
+    /// What is done to an element, in order.
+    pub instructions: Vec<Instruction>,
+    /// Tensors written, and the instruction whose result each one is.
+    pub outputs: Vec<(TensorId, usize)>,
+}
+
+/// A partition of the live nodes into steps that can run one after another.
+pub(super) struct Groups {
+    /// Nodes of each group, in recorded order; groups in an order in which they can run.
+    pub(super) order: Vec<Vec<usize>>,
+}
+
+/// Groups under construction: a forest of merged nodes.
+struct Builder<'a> {
+    graph: &'a Graph,
+    simplified: &'a Simplified,
+    limits: FusionLimits,
+    /// For each node, how many live nodes read its result; one more when it is wanted itself.
+    readers: Vec<usize>,
+    /// The group of each node; `usize::MAX` for one that is not live.
+    group_of: Vec<usize>,
+    /// Nodes of each group, in recorded order; empty once merged into another.
+    members: Vec<Vec<usize>>,
+}
+
+/// Puts element-wise nodes of one shape that feed one another into one group.
+///
+/// Merging two groups is sound when no path leads from one to the other through a third: that third would have to run
+/// both after and before the merged group.
+pub(super) fn group(graph: &Graph, simplified: &Simplified, results: &[TensorId], limits: FusionLimits) -> Groups {
+    let mut builder = Builder {
+        graph,
+        simplified,
+        limits,
+        readers: vec![0; graph.nodes.len()],
+        group_of: vec![usize::MAX; graph.nodes.len()],
+        members: Vec::new(),
+    };
+    for &node in &simplified.live {
+        for feeder in builder.feeders(node) {
+            builder.readers[feeder] += 1;
+        }
+    }
+    for node in results.iter().filter_map(|&id| graph.producer(id)) {
+        builder.readers[node] += 1;
+    }
+    for &node in &simplified.live {
+        builder.group_of[node] = builder.members.len();
+        builder.members.push(vec![node]);
+        for feeder in builder.feeders(node) {
+            builder.try_merge(builder.group_of[feeder], builder.group_of[node]);
+        }
+    }
+    Groups { order: builder.into_order() }
+}
+
+impl Builder<'_> {
+    /// Live nodes whose results a node reads.
+    fn feeders(&self, node: usize) -> Vec<usize> {
+        let inputs = self.graph.nodes[node].inputs.iter();
+        inputs.filter_map(|id| self.graph.producer(self.simplified.same_as[id.index()])).collect()
+    }
+
+    /// Groups that a group reads from, itself excluded.
+    fn reads(&self, group: usize) -> impl Iterator<Item = usize> + '_ {
+        let nodes = self.members[group].iter().flat_map(|&node| self.feeders(node));
+        nodes.map(|node| self.group_of[node]).filter(move |&other| other != group)
+    }
+
+    fn shape_if_elementwise(&self, group: usize) -> Option<Shape> {
+        let node = &self.graph.nodes[*self.members[group].first()?];
+        matches!(node.op, Op::Elementwise(_)).then(|| self.graph.type_of(node.outputs[0]).shape)
+    }
+
+    fn try_merge(&mut self, a: usize, b: usize) {
+        let fits = a != b
+            && self.members[a].len() + self.members[b].len() <= self.limits.instructions
+            && self.shape_if_elementwise(a).is_some()
+            && self.shape_if_elementwise(a) == self.shape_if_elementwise(b)
+            && self.memory_fits(a, b)
+            && !self.leads_through_third(a, b)
+            && !self.leads_through_third(b, a);
+        if !fits {
+            return;
+        }
+        let moved = std::mem::take(&mut self.members[b]);
+        for &node in &moved {
+            self.group_of[node] = a;
+        }
+        self.members[a].extend(moved);
+        self.members[a].sort_unstable();
+    }
+
+    /// Whether the merged group would stay within the limits of what it reads and writes. Readers that are recorded
+    /// later and may still join count as outside ones.
+    fn memory_fits(&self, a: usize, b: usize) -> bool {
+        let nodes: Vec<usize> = self.members[a].iter().chain(&self.members[b]).copied().collect();
+        let mut inputs = Vec::new();
+        let mut inside_readers = vec![0; nodes.len()];
+        for &node in &nodes {
+            for id in &self.graph.nodes[node].inputs {
+                let id = self.simplified.same_as[id.index()];
+                let position = self.graph.producer(id).and_then(|from| nodes.iter().position(|&n| n == from));
+                match position {
+                    Some(position) => inside_readers[position] += 1,
+                    None => inputs.push(id.index()),
+                }
+            }
+        }
+        inputs.sort_unstable();
+        inputs.dedup();
+        let written = nodes.iter().zip(&inside_readers).filter(|&(&node, &inside)| self.readers[node] > inside).count();
+        inputs.len() <= self.limits.inputs && written <= self.limits.outputs
+    }
+
+    /// Whether `from` reads, through at least one other group, what `to` computes.
+    fn leads_through_third(&self, from: usize, to: usize) -> bool {
+        // Nodes read only what was recorded before them: a group whose last member precedes the first of `to` cannot
+        // depend on it.
+        let Some(&earliest) = self.members[to].first() else { return false };
+        let mut seen = vec![false; self.members.len()];
+        let mut pending: Vec<usize> = self.reads(from).filter(|&group| group != to).collect();
+        while let Some(group) = pending.pop() {
+            if std::mem::replace(&mut seen[group], true) || self.members[group].last() < Some(&earliest) {
+                continue;
+            }
+            for next in self.reads(group) {
+                if next == to {
+                    return true;
+                }
+                pending.push(next);
+            }
+        }
+        false
+    }
+
+    /// Groups in an order in which each reads only earlier ones: depth first, in recorded order.
+    fn into_order(self) -> Vec<Vec<usize>> {
+        let mut order = Vec::new();
+        let mut placed = vec![false; self.members.len()];
+        for root in 0..self.members.len() {
+            // A group is visited twice: once to put what it reads before it, once to place it.
+            let mut stack = vec![(root, false)];
+            while let Some((group, ready)) = stack.pop() {
+                if placed[group] || self.members[group].is_empty() {
+                    continue;
+                }
+                if ready {
+                    placed[group] = true;
+                    order.push(self.members[group].clone());
+                } else {
+                    stack.push((group, true));
+                    stack.extend(self.reads(group).map(|other| (other, false)));
+                }
+            }
+        }
+        order
+    }
+}
+
+impl Fused {
+    /// Turns a group of nodes into one step; `kept` says which results others read.
+    pub(super) fn new(
+        graph: &Graph,
+        simplified: &Simplified,
+        nodes: &[usize],
+        kept: impl Fn(TensorId) -> bool,
+    ) -> Option<Self> {
+        let shape = graph.type_of(*graph.nodes[*nodes.first()?].outputs.first()?).shape;
+        let mut fused = Self { shape, inputs: Vec::new(), instructions: Vec::new(), outputs: Vec::new() };
+        let mut results: Vec<TensorId> = Vec::new();
+        for &node in nodes {
+            let node = &graph.nodes[node];
+            let Op::Elementwise(op) = node.op else { return None };
+            let mut operands = Vec::with_capacity(node.inputs.len());
+            for id in &node.inputs {
+                let id = simplified.same_as[id.index()];
+                operands.push(match results.iter().position(|&r| r == id) {
+                    Some(at) => Source::Result(at),
+                    None => {
+                        let known = fused.inputs.iter().position(|&i| i == id);
+                        Source::Input(known.unwrap_or_else(|| {
+                            fused.inputs.push(id);
+                            fused.inputs.len() - 1
+                        }))
+                    }
+                });
+            }
+            let out = *node.outputs.first()?;
+            if kept(out) {
+                fused.outputs.push((out, fused.instructions.len()));
+            }
+            results.push(out);
+            fused.instructions.push(Instruction { kind: op.kind(), params: op.params(), operands });
+        }
+        Some(fused)
+    }
+
+    /// The work of the step: all flops, but only the bytes of what is read and written in memory.
+    pub fn cost(&self, graph: &Graph) -> Cost {
+        let n = self.shape.numel() as u64;
+        let flops: u64 = self.instructions.iter().map(|i| i.kind.flops()).sum();
+        Cost {
+            flops: n.saturating_mul(flops),
+            bytes_read: self.inputs.iter().map(|&id| graph.type_of(id).bytes() as u64).sum(),
+            bytes_written: n.saturating_mul(4 * self.outputs.len() as u64),
+        }
+    }
+}

@@ -1,0 +1,67 @@
+use std::collections::HashMap;
+
+use super::{Graph, Step, TensorId};
+use crate::DType;
+
+/// Memory that several results use in turn.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Slot {
+    /// The element type; a slot never changes it.
+    pub dtype: DType,
+    /// Bytes of the largest result that it holds.
+    pub bytes: usize,
+}
+
+/// Gives every intermediate result a slot; results that are never alive together share one.
+///
+/// A result lives from the step that writes it to the last step that reads it. What a step reads is still alive while
+/// the step writes, so no step reads and writes the same slot.
+pub(super) fn assign(graph: &Graph, steps: &[Step], wanted: &[TensorId]) -> (Vec<Slot>, HashMap<TensorId, usize>) {
+    let mut last_read = HashMap::new();
+    for (at, step) in steps.iter().enumerate() {
+        for &id in step.inputs() {
+            last_read.insert(id, at);
+        }
+    }
+    let mut slots: Vec<Slot> = Vec::new();
+    let mut free: Vec<usize> = Vec::new();
+    let mut slot_of = HashMap::new();
+    for (at, step) in steps.iter().enumerate() {
+        let mut unread = Vec::new();
+        for id in step.outputs() {
+            if wanted.contains(&id) {
+                continue;
+            }
+            let ty = graph.type_of(id);
+            // The free slot that fits best: the smallest that is large enough, else the largest, which then grows.
+            let best = free
+                .iter()
+                .enumerate()
+                .filter(|&(_, &slot)| slots[slot].dtype == ty.dtype)
+                .min_by_key(|&(_, &slot)| {
+                    let bytes = slots[slot].bytes;
+                    if bytes >= ty.bytes() { (0, bytes) } else { (1, usize::MAX - bytes) }
+                })
+                .map(|(position, _)| position);
+            let slot = match best {
+                Some(position) => free.swap_remove(position),
+                None => {
+                    slots.push(Slot { dtype: ty.dtype, bytes: 0 });
+                    slots.len() - 1
+                }
+            };
+            slots[slot].bytes = slots[slot].bytes.max(ty.bytes());
+            slot_of.insert(id, slot);
+            if !last_read.contains_key(&id) {
+                unread.push(slot);
+            }
+        }
+        free.extend(unread);
+        let mut ended: Vec<TensorId> =
+            step.inputs().iter().copied().filter(|id| last_read.get(id) == Some(&at)).collect();
+        ended.sort_unstable_by_key(|id| id.index());
+        ended.dedup();
+        free.extend(ended.iter().filter_map(|id| slot_of.get(id)));
+    }
+    (slots, slot_of)
+}
