@@ -82,7 +82,7 @@ macro_rules! kernels {
         impl Call {
             /// # Safety
             /// As [`Run`].
-            unsafe fn dispatch(self, isa: Isa, kind: ElementwiseKind) {
+            pub(crate) unsafe fn dispatch(self, isa: Isa, kind: ElementwiseKind) {
                 match kind {
                     // SAFETY: the caller's contract; a `Simd` exists only for an available instruction set.
                     $(ElementwiseKind::$variant => unsafe { dispatch(isa, Run::<$variant>(self, PhantomData)) },)*
@@ -118,18 +118,23 @@ trait Formula {
 
 /// An operand of a flat pass: `n` elements, or one that is repeated.
 #[derive(Clone, Copy)]
-struct Source {
-    p: *const f32,
-    repeated: bool,
+pub(crate) struct Flat {
+    pub(crate) p: *const f32,
+    pub(crate) repeated: bool,
+}
+
+impl Flat {
+    /// In place of an operand that the function does not take.
+    pub(crate) const NONE: Self = Self { p: std::ptr::null(), repeated: true };
 }
 
 /// One flat pass over `n` elements.
 #[derive(Clone, Copy)]
-struct Call {
-    sources: [Source; 3],
-    params: [f32; 2],
-    out: *mut f32,
-    n: usize,
+pub(crate) struct Call {
+    pub(crate) sources: [Flat; 3],
+    pub(crate) params: [f32; 2],
+    pub(crate) out: *mut f32,
+    pub(crate) n: usize,
 }
 
 /// The flat pass of one function.
@@ -190,10 +195,10 @@ impl Execute for Elementwise {
         let out = Shared::new(out.as_mut_ptr());
         let pass = |start: usize, n: usize| {
             let source = |i: usize| match inputs.get(i).map(|_| f32s(inputs, i)) {
-                None => Source { p: std::ptr::null(), repeated: true },
-                Some([one]) => Source { p: one, repeated: true },
+                None => Flat::NONE,
+                Some([one]) => Flat { p: one, repeated: true },
                 // SAFETY: start % len is inside of the operand.
-                Some(data) => Source { p: unsafe { data.as_ptr().add(start % data.len()) }, repeated: false },
+                Some(data) => Flat { p: unsafe { data.as_ptr().add(start % data.len()) }, repeated: false },
             };
             // SAFETY: start + n <= the length of the output, passes do not overlap.
             let out = unsafe { out.get().add(start) };
@@ -212,7 +217,7 @@ impl Execute for Elementwise {
 }
 
 /// Elements below which one thread is faster.
-const PARALLEL: usize = 200_000;
+pub(crate) const PARALLEL: usize = 200_000;
 
 #[cfg(test)]
 mod tests {
