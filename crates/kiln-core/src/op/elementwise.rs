@@ -290,6 +290,7 @@ impl Operation for Elementwise {
 }
 
 /// The scalar meanings that the table refers to where a formula is more than an expression.
+#[cfg(feature = "reference")]
 mod meaning {
     /// IEEE 754-2019 `maximum`.
     pub fn maximum(a: f64, b: f64) -> f64 {
@@ -353,4 +354,5 @@ mod exact {
 }
 #[cfg(feature = "reference")]
 pub use exact::{fused, gelu, gelu_tanh, hard_swish, mish, swish};
+#[cfg(feature = "reference")]
 pub use meaning::{maximum, minimum};

@@ -18,7 +18,9 @@ pub use elementwise::{fused, gelu, gelu_tanh, hard_swish, maximum, minimum, mish
 pub use matmul::{Matmul, MatmulExtents};
 pub use reduce::{Dot, Reduce, Reduction};
 
-use crate::{Error, Operand, Result, TensorType};
+#[cfg(feature = "reference")]
+use crate::Operand;
+use crate::{Error, Result, TensorType};
 
 /// A real parameter of an operation. Compared and hashed by its bits, so that nodes with `0.0` and `-0.0` differ.
 #[derive(Clone, Copy)]

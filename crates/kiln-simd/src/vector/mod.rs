@@ -12,7 +12,11 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod scalar;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+mod simd128;
 #[cfg(target_arch = "x86_64")]
 mod sse2;
 
@@ -217,6 +221,12 @@ instruction_sets! {
     Avx512 "avx512" avx512::Avx512,
         features "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt",
         if has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") && has!("fma") && has!("f16c") && has!("bmi2");
+    /// The vectors of 64-bit ARM: 4 lanes with fused multiply-add.
+    #[cfg(target_arch = "aarch64")]
+    Neon "neon" neon::Neon, features "neon", if true;
+    /// The vectors of WebAssembly: 4 lanes, there when the program is built with `-C target-feature=+simd128`.
+    #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+    Simd128 "simd128" simd128::Simd128, if true;
 }
 
 /// Implements the operators of a vector type by functions `fn(raw, raw) -> raw`.
@@ -225,6 +235,7 @@ macro_rules! operators {
         $(impl std::ops::$trait for $vector {
             type Output = Self;
             #[inline(always)]
+            #[allow(unused_unsafe)] // the intrinsics of WebAssembly are safe functions
             fn $method(self, b: Self) -> Self {
                 // SAFETY: the operands exist, so the instruction set is there.
                 Self(unsafe { $function(self.0, b.0) })

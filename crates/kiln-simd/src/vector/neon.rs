@@ -1,0 +1,151 @@
+use std::arch::aarch64::*;
+
+use super::Vector;
+
+/// Four lanes with fused multiply-add and 32 registers.
+#[derive(Clone, Copy)]
+pub(crate) struct Neon(float32x4_t);
+
+macro_rules! call {
+    ($e:expr) => {
+        // SAFETY: a value of this type exists or the caller vouches for it, so NEON is there.
+        unsafe { $e }
+    };
+}
+super::operators!(Neon: Add add vaddq_f32, Sub sub vsubq_f32, Mul mul vmulq_f32, Div div vdivq_f32;
+    neg |x: Neon| Neon(call!(vnegq_f32(x.0))));
+
+/// A bitwise operation on f32 lanes.
+macro_rules! bitwise {
+    ($function:ident, $a:expr, $b:expr) => {
+        Self(call!(vreinterpretq_f32_u32($function(vreinterpretq_u32_f32($a.0), vreinterpretq_u32_f32($b.0)))))
+    };
+}
+
+impl Vector for Neon {
+    const LANES: usize = 4;
+    const FUSED: bool = true;
+    const REGISTERS: usize = 32;
+    type Mask = uint32x4_t;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        Self(call!(vdupq_n_f32(x)))
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: the caller's contract; the load needs the alignment of bytes only.
+        Self(unsafe { vld1q_f32(p) })
+    }
+    #[inline(always)]
+    unsafe fn load_first(p: *const f32, n: usize) -> Self {
+        let mut lanes = [0.0f32; 4];
+        // SAFETY: the caller gives n readable f32, and n <= 4.
+        unsafe { std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n) };
+        Self(call!(vld1q_f32(lanes.as_ptr())))
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: the caller's contract; the store needs the alignment of bytes only.
+        unsafe { vst1q_f32(p, self.0) }
+    }
+    #[inline(always)]
+    unsafe fn store_first(self, p: *mut f32, n: usize) {
+        let mut lanes = [0.0f32; 4];
+        // SAFETY: the array holds four lanes; the caller gives n writable f32, and n <= 4.
+        unsafe {
+            vst1q_f32(lanes.as_mut_ptr(), self.0);
+            std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
+        }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, b: Self, c: Self) -> Self {
+        Self(call!(vfmaq_f32(c.0, self.0, b.0)))
+    }
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        Self(call!(vsqrtq_f32(self.0)))
+    }
+    #[inline(always)]
+    fn lesser(self, b: Self) -> Self {
+        Self::select(self.lt(b), self, b)
+    }
+    #[inline(always)]
+    fn greater(self, b: Self) -> Self {
+        Self::select(b.lt(self), self, b)
+    }
+    #[inline(always)]
+    fn round(self) -> Self {
+        Self(call!(vrndnq_f32(self.0)))
+    }
+    #[inline(always)]
+    fn scale_pow2(self, n: Self) -> Self {
+        // In f64 the product is exact and its exponent cannot overflow; converting back rounds once.
+        call!({
+            let bias = vaddq_s32(vcvtnq_s32_f32(n.0), vdupq_n_s32(1023));
+            let lo = vreinterpretq_f64_s64(vshlq_n_s64::<52>(vmovl_s32(vget_low_s32(bias))));
+            let hi = vreinterpretq_f64_s64(vshlq_n_s64::<52>(vmovl_high_s32(bias)));
+            let lo = vmulq_f64(vcvt_f64_f32(vget_low_f32(self.0)), lo);
+            let hi = vmulq_f64(vcvt_high_f64_f32(self.0), hi);
+            Self(vcvt_high_f32_f64(vcvt_f32_f64(lo), hi))
+        })
+    }
+
+    #[inline(always)]
+    fn and(self, b: Self) -> Self {
+        bitwise!(vandq_u32, self, b)
+    }
+    #[inline(always)]
+    fn or(self, b: Self) -> Self {
+        bitwise!(vorrq_u32, self, b)
+    }
+    #[inline(always)]
+    fn xor(self, b: Self) -> Self {
+        bitwise!(veorq_u32, self, b)
+    }
+
+    #[inline(always)]
+    fn lt(self, b: Self) -> uint32x4_t {
+        call!(vcltq_f32(self.0, b.0))
+    }
+    #[inline(always)]
+    fn le(self, b: Self) -> uint32x4_t {
+        call!(vcleq_f32(self.0, b.0))
+    }
+    #[inline(always)]
+    fn eq(self, b: Self) -> uint32x4_t {
+        call!(vceqq_f32(self.0, b.0))
+    }
+    #[inline(always)]
+    fn is_nan(self) -> uint32x4_t {
+        call!(vmvnq_u32(vceqq_f32(self.0, self.0)))
+    }
+    #[inline(always)]
+    fn select(mask: uint32x4_t, yes: Self, no: Self) -> Self {
+        Self(call!(vbslq_f32(mask, yes.0, no.0)))
+    }
+    #[inline(always)]
+    fn bits(mask: uint32x4_t) -> u32 {
+        const WEIGHTS: [u32; 4] = [1, 2, 4, 8];
+        call!(vaddvq_u32(vandq_u32(mask, vld1q_u32(WEIGHTS.as_ptr()))))
+    }
+    #[inline(always)]
+    fn either(a: uint32x4_t, b: uint32x4_t) -> uint32x4_t {
+        call!(vorrq_u32(a, b))
+    }
+
+    #[inline(always)]
+    fn abs(self) -> Self {
+        Self(call!(vabsq_f32(self.0)))
+    }
+    // The instructions have the NaN and zero rules of IEEE 754-2019 `maximum` and `minimum`.
+    #[inline(always)]
+    fn maximum(self, b: Self) -> Self {
+        Self(call!(vmaxq_f32(self.0, b.0)))
+    }
+    #[inline(always)]
+    fn minimum(self, b: Self) -> Self {
+        Self(call!(vminq_f32(self.0, b.0)))
+    }
+}

@@ -1,0 +1,143 @@
+use std::arch::wasm32::*;
+
+use super::Vector;
+
+/// Four lanes of WebAssembly; no fused multiply-add, whose relaxed form may round either way.
+///
+/// The module exists only where the whole program is built with the feature, so its intrinsics are safe functions.
+#[derive(Clone, Copy)]
+pub(crate) struct Simd128(v128);
+
+super::operators!(Simd128: Add add f32x4_add, Sub sub f32x4_sub, Mul mul f32x4_mul, Div div f32x4_div;
+    neg |x: Simd128| Simd128(f32x4_neg(x.0)));
+
+impl Vector for Simd128 {
+    const LANES: usize = 4;
+    const FUSED: bool = false;
+    // WebAssembly names no registers; the machines that run it have 16 or more.
+    const REGISTERS: usize = 16;
+    type Mask = v128;
+
+    #[inline(always)]
+    unsafe fn splat(x: f32) -> Self {
+        Self(f32x4_splat(x))
+    }
+    #[inline(always)]
+    unsafe fn load(p: *const f32) -> Self {
+        // SAFETY: the caller's contract; the load is unaligned.
+        Self(unsafe { v128_load(p.cast()) })
+    }
+    #[inline(always)]
+    unsafe fn load_first(p: *const f32, n: usize) -> Self {
+        let mut lanes = [0.0f32; 4];
+        // SAFETY: the caller gives n readable f32, and n <= 4.
+        unsafe {
+            std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n);
+            Self::load(lanes.as_ptr())
+        }
+    }
+    #[inline(always)]
+    unsafe fn store(self, p: *mut f32) {
+        // SAFETY: the caller's contract; the store is unaligned.
+        unsafe { v128_store(p.cast(), self.0) }
+    }
+    #[inline(always)]
+    unsafe fn store_first(self, p: *mut f32, n: usize) {
+        let mut lanes = [0.0f32; 4];
+        // SAFETY: the array holds four lanes; the caller gives n writable f32, and n <= 4.
+        unsafe {
+            self.store(lanes.as_mut_ptr());
+            std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
+        }
+    }
+
+    #[inline(always)]
+    fn mul_add(self, b: Self, c: Self) -> Self {
+        self * b + c
+    }
+    #[inline(always)]
+    fn sqrt(self) -> Self {
+        Self(f32x4_sqrt(self.0))
+    }
+    #[inline(always)]
+    fn lesser(self, b: Self) -> Self {
+        // pmin(x, y) is y < x ? y : x.
+        Self(f32x4_pmin(b.0, self.0))
+    }
+    #[inline(always)]
+    fn greater(self, b: Self) -> Self {
+        // pmax(x, y) is x < y ? y : x.
+        Self(f32x4_pmax(b.0, self.0))
+    }
+    #[inline(always)]
+    fn round(self) -> Self {
+        Self(f32x4_nearest(self.0))
+    }
+    #[inline(always)]
+    fn scale_pow2(self, n: Self) -> Self {
+        // In f64 the product is exact and its exponent cannot overflow; converting back rounds once.
+        let bias = i32x4_add(i32x4_trunc_sat_f32x4(n.0), i32x4_splat(1023));
+        let lo = i64x2_shl(i64x2_extend_low_i32x4(bias), 52);
+        let hi = i64x2_shl(i64x2_extend_high_i32x4(bias), 52);
+        let upper = i64x2_shuffle::<1, 1>(self.0, self.0);
+        let lo = f32x4_demote_f64x2_zero(f64x2_mul(f64x2_promote_low_f32x4(self.0), lo));
+        let hi = f32x4_demote_f64x2_zero(f64x2_mul(f64x2_promote_low_f32x4(upper), hi));
+        Self(i64x2_shuffle::<0, 2>(lo, hi))
+    }
+
+    #[inline(always)]
+    fn and(self, b: Self) -> Self {
+        Self(v128_and(self.0, b.0))
+    }
+    #[inline(always)]
+    fn or(self, b: Self) -> Self {
+        Self(v128_or(self.0, b.0))
+    }
+    #[inline(always)]
+    fn xor(self, b: Self) -> Self {
+        Self(v128_xor(self.0, b.0))
+    }
+
+    #[inline(always)]
+    fn lt(self, b: Self) -> v128 {
+        f32x4_lt(self.0, b.0)
+    }
+    #[inline(always)]
+    fn le(self, b: Self) -> v128 {
+        f32x4_le(self.0, b.0)
+    }
+    #[inline(always)]
+    fn eq(self, b: Self) -> v128 {
+        f32x4_eq(self.0, b.0)
+    }
+    #[inline(always)]
+    fn is_nan(self) -> v128 {
+        f32x4_ne(self.0, self.0)
+    }
+    #[inline(always)]
+    fn select(mask: v128, yes: Self, no: Self) -> Self {
+        Self(v128_bitselect(yes.0, no.0, mask))
+    }
+    #[inline(always)]
+    fn bits(mask: v128) -> u32 {
+        u32::from(i32x4_bitmask(mask))
+    }
+    #[inline(always)]
+    fn either(a: v128, b: v128) -> v128 {
+        v128_or(a, b)
+    }
+
+    #[inline(always)]
+    fn abs(self) -> Self {
+        Self(f32x4_abs(self.0))
+    }
+    // The instructions have the NaN and zero rules of IEEE 754-2019 `maximum` and `minimum`.
+    #[inline(always)]
+    fn maximum(self, b: Self) -> Self {
+        Self(f32x4_max(self.0, b.0))
+    }
+    #[inline(always)]
+    fn minimum(self, b: Self) -> Self {
+        Self(f32x4_min(self.0, b.0))
+    }
+}
