@@ -222,6 +222,8 @@ pub(crate) const PARALLEL: usize = 200_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn lengths_must_agree() {

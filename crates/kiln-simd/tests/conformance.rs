@@ -2,6 +2,8 @@
 //! `KILN_OP=name` narrows it to one operation.
 
 use std::collections::BTreeMap;
+#[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use kiln_core::op::{all_cases, reference};
 use kiln_simd::{Isa, Simd};

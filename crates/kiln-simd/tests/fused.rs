@@ -1,6 +1,8 @@
 //! Fused chains give the same bits as their functions one after another.
 
 use std::collections::HashMap;
+#[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use kiln_core::graph::{FusionLimits, Graph, Step, TensorId};
 use kiln_core::op::reference::Random;

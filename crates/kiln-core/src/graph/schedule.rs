@@ -123,6 +123,8 @@ mod tests {
     use super::*;
     use crate::op::{Elementwise, Matmul, Reduce, Reduction};
     use crate::{Error, Shape, TensorType};
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn vector(n: usize) -> TensorType {
         TensorType::f32(Shape::new(&[n]).unwrap())
