@@ -15,6 +15,7 @@
 mod elementwise;
 mod fused;
 mod gemm;
+pub mod limits;
 mod reduce;
 mod simd;
 mod threads;

@@ -1,0 +1,46 @@
+//! The ceilings of the machine in the units of the tables: arithmetic, and the memory at each of its levels.
+
+use std::collections::HashMap;
+
+use kiln_simd::Simd;
+use kiln_simd::limits::{Pass, multiply_add, touch};
+
+use crate::{Effort, Sampler};
+
+/// Limits of one instruction set and number of threads, each measured when first asked for.
+#[derive(Debug)]
+pub struct Limits {
+    simd: Simd,
+    effort: Effort,
+    peak: Option<f64>,
+    rates: HashMap<(Pass, usize), f64>,
+}
+
+impl Limits {
+    /// Limits for an instruction set and a number of threads.
+    pub fn new(simd: Simd, effort: Effort) -> Self {
+        Self { simd, effort, peak: None, rates: HashMap::new() }
+    }
+
+    /// Floating-point operations a second.
+    pub fn peak(&mut self, sampler: &mut Sampler) -> f64 {
+        let simd = self.simd;
+        *self.peak.get_or_insert_with(|| {
+            // Long enough that starting threads does not count.
+            let steps = 40_000 * if simd.threads() == 1 { 1 } else { 25 };
+            let flops = multiply_add(&simd, steps) as f64;
+            flops / sampler.time(|| _ = multiply_add(&simd, steps), self.effort).seconds
+        })
+    }
+
+    /// Bytes a second of a pass over arrays of `n` elements.
+    pub fn bandwidth(&mut self, sampler: &mut Sampler, pass: Pass, n: usize) -> f64 {
+        let (simd, effort) = (self.simd, self.effort);
+        *self.rates.entry((pass, n)).or_insert_with(|| {
+            let (a, b) = (crate::random(n, 0.5, 1.0, 1), crate::random(n, 0.5, 1.0, 2));
+            let mut out = vec![0.0; n];
+            let timing = sampler.time(|| touch(&simd, pass, &a, &b, &mut out).unwrap_or(()), effort);
+            (pass.bytes() * n) as f64 / timing.seconds
+        })
+    }
+}

@@ -1,0 +1,214 @@
+//! Clean samples on a machine that is not ours alone.
+
+use std::fs::File;
+use std::os::unix::fs::FileExt;
+use std::time::{Duration, Instant};
+
+use kiln_simd::{Simd, limits};
+
+/// How long a sample lasts: long against the clock and the probe, short against a time slice and against the
+/// moods of a neighbour.
+const SAMPLE: f64 = 0.4e-3;
+/// How long a probe lasts.
+const PROBE: f64 = 15e-6;
+/// How long a sample of several threads lasts: waking them must not count.
+const SAMPLE_OF_THREADS: f64 = 1.2e-3;
+/// Rest before a sample of several threads. The pools of the peers go on spinning for a while after their work; a core
+/// that spins for one contender is missing to the next.
+const REST: Duration = Duration::from_millis(4);
+/// A probe below this share of the best one says that the core was shared or clocked down.
+const GOOD: f64 = 0.93;
+/// Waiting for a core, per sample, beyond which the sample is not ours.
+const WAITED: u64 = 5_000;
+/// Below this many clean samples a figure is marked as uncertain.
+pub const ENOUGH: usize = 8;
+
+/// How much is spent on one comparison.
+#[derive(Debug, Clone, Copy)]
+pub struct Effort {
+    /// Clean samples wanted of each contender.
+    pub samples: usize,
+    /// Time after which no further round is begun.
+    pub budget: Duration,
+}
+
+impl Effort {
+    /// Figures to be quoted.
+    pub const FULL: Self = Self { samples: 41, budget: Duration::from_millis(2500) };
+    /// A first impression.
+    pub const QUICK: Self = Self { samples: 11, budget: Duration::from_millis(400) };
+}
+
+/// What one contender needs for one call.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Timing {
+    /// Median of the clean samples in seconds; the tenth percentile of all where too few were clean.
+    pub seconds: f64,
+    /// Clean samples.
+    pub clean: usize,
+    /// Samples taken.
+    pub taken: usize,
+}
+
+impl Timing {
+    /// Whether enough samples were clean.
+    pub fn is_certain(&self) -> bool {
+        self.clean >= ENOUGH
+    }
+}
+
+/// Something that can be timed on a state that all contenders share.
+pub type Run<'a, S> = Box<dyn FnMut(&mut S) + 'a>;
+
+/// Takes samples and judges them.
+#[derive(Debug)]
+pub struct Sampler {
+    simd: Simd,
+    threads: usize,
+    steps: usize,
+    best: f64,
+    /// The scheduler's account of this thread, where the system keeps one.
+    account: Option<File>,
+}
+
+impl Sampler {
+    /// Learns what an undisturbed probe looks like; takes some ten milliseconds.
+    pub fn new(simd: Simd) -> Self {
+        let simd = simd.with_threads(1);
+        let mut sampler =
+            Self { simd, steps: 1000, best: 0.0, account: File::open("/proc/thread-self/schedstat").ok() };
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(5) {
+            sampler.probe();
+        }
+        sampler.steps = (PROBE * sampler.best / sampler.flops_of_a_step()).max(1.0) as usize;
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_millis(5) {
+            sampler.probe();
+        }
+        sampler
+    }
+
+    fn flops_of_a_step(&self) -> f64 {
+        limits::multiply_add(&self.simd, 1) as f64
+    }
+
+    /// The rate of a short loop of multiply-adds.
+    fn probe(&mut self) -> f64 {
+        let start = Instant::now();
+        let flops = limits::multiply_add(&self.simd, self.steps);
+        let rate = flops as f64 / start.elapsed().as_secs_f64();
+        self.best = self.best.max(rate);
+        rate
+    }
+
+    /// Nanoseconds that this thread has waited for a core while it could have run.
+    fn waited(&self) -> u64 {
+        let mut text = [0; 96];
+        let read = self.account.as_ref().and_then(|f| f.read_at(&mut text, 0).ok()).unwrap_or(0);
+        let text = std::str::from_utf8(&text[..read]).unwrap_or("");
+        text.split_ascii_whitespace().nth(1).and_then(|w| w.parse().ok()).unwrap_or(0)
+    }
+
+    /// Times `run` once and says whether the sample is clean.
+    pub fn sample(&mut self, run: impl FnOnce()) -> (f64, bool) {
+        let before = self.probe();
+        let waited = self.waited();
+        let start = Instant::now();
+        run();
+        let seconds = start.elapsed().as_secs_f64();
+        let undisturbed = self.waited() - waited < WAITED;
+        let after = self.probe();
+        (seconds, undisturbed && before.min(after) >= GOOD * self.best)
+    }
+
+    /// Times all contenders in turns on one state until each has its samples or the budget is spent.
+    ///
+    /// Every contender has run at least once before it is timed.
+    pub fn compare<S>(&mut self, state: &mut S, contenders: &mut [Run<'_, S>], effort: Effort) -> Vec<Timing> {
+        let sample = if self.threads == 1 { SAMPLE } else { SAMPLE_OF_THREADS };
+        let repeats: Vec<usize> = contenders
+            .iter_mut()
+            .map(|run| {
+                run(state);
+                let mut times = 1;
+                loop {
+                    let start = Instant::now();
+                    (0..times).for_each(|_| run(state));
+                    let seconds = start.elapsed().as_secs_f64();
+                    if seconds > sample / 4.0 || times > 1 << 24 {
+                        return ((times as f64 * sample / seconds) as usize).max(1);
+                    }
+                    times *= 4;
+                }
+            })
+            .collect();
+        let mut samples: Vec<Vec<(f64, bool)>> = vec![Vec::new(); contenders.len()];
+        let clean = |s: &Vec<(f64, bool)>| s.iter().filter(|s| s.1).count();
+        let start = Instant::now();
+        for round in 0.. {
+            if samples.iter().all(|s| clean(s) >= effort.samples) || (round >= 3 && start.elapsed() > effort.budget) {
+                break;
+            }
+            for (i, run) in contenders.iter_mut().enumerate() {
+                // A slow contender that has what it needs does not hold up the others.
+                if clean(&samples[i]) >= 2 * effort.samples {
+                    continue;
+                }
+                // What the previous contender left in the caches is not part of the question, nor is waking threads.
+                if self.threads > 1 {
+                    std::thread::sleep(REST);
+                    (0..repeats[i].div_ceil(4)).for_each(|_| run(state));
+                } else if repeats[i] > 4 {
+                    run(state);
+                }
+                let (seconds, clean) = self.sample(|| (0..repeats[i]).for_each(|_| run(state)));
+                samples[i].push((seconds / repeats[i] as f64, clean));
+            }
+        }
+        samples.iter().map(|s| summary(s)).collect()
+    }
+
+    /// Times one thing alone.
+    pub fn time(&mut self, mut run: impl FnMut(), effort: Effort) -> Timing {
+        let alone: Run<'_, ()> = Box::new(move |_: &mut ()| run());
+        self.compare(&mut (), &mut [alone], effort)[0]
+    }
+}
+
+fn summary(samples: &[(f64, bool)]) -> Timing {
+    let mut clean: Vec<f64> = samples.iter().filter(|s| s.1).map(|s| s.0).collect();
+    clean.sort_by(f64::total_cmp);
+    let mut all: Vec<f64> = samples.iter().map(|s| s.0).collect();
+    all.sort_by(f64::total_cmp);
+    let seconds = if clean.len() >= ENOUGH {
+        clean[clean.len() / 2]
+    } else {
+        all.get(all.len() / 10).copied().unwrap_or(f64::NAN)
+    };
+    Timing { seconds, clean: clean.len(), taken: all.len() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_trusts_clean_samples_only_when_there_are_enough() {
+        let mut samples = vec![(9.0, false); 20];
+        samples.extend([(1.0, true), (2.0, true), (3.0, true)]);
+        assert_eq!(summary(&samples), Timing { seconds: 3.0, clean: 3, taken: 23 });
+        samples.extend([(4.0, true); 8]);
+        assert_eq!(summary(&samples), Timing { seconds: 4.0, clean: 11, taken: 31 });
+    }
+
+    #[test]
+    fn a_slower_contender_is_measured_as_slower() {
+        let mut sampler = Sampler::new(Simd::new().unwrap());
+        let work = |n: usize| -> Run<'static, f32> {
+            Box::new(move |x| (0..n).for_each(|_| *x = std::hint::black_box(*x * 0.5 + 1.0)))
+        };
+        let timings = sampler.compare(&mut 1.0, &mut [work(1000), work(10_000)], Effort::QUICK);
+        assert!(timings[1].seconds > 3.0 * timings[0].seconds, "{timings:?}");
+    }
+}

@@ -1,0 +1,224 @@
+//! What the machine can do at most with an instruction set: the loops that measured figures are held against.
+//!
+//! They do no useful work. The multiply-add loop keeps its operands in registers, the others touch every element
+//! once, so that their rates are the ceilings of arithmetic and of each level of the memory.
+
+use std::hint::black_box;
+
+use kiln_core::{Error, Result};
+
+use crate::simd::Simd;
+use crate::threads::{self, Shared};
+use crate::vector::{Kernel, Vector, dispatch};
+
+/// Chains of multiply-adds that run side by side. Twelve cover the latency of every core kiln has met, and the
+/// compiler keeps that many in registers even where there are sixteen.
+const CHAINS: usize = 12;
+
+/// `steps` rounds of [`CHAINS`] multiply-adds.
+struct MultiplyAdd {
+    steps: usize,
+}
+
+impl Kernel for MultiplyAdd {
+    type Output = u64;
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) -> u64 {
+        // SAFETY: the instruction set is there; the lanes hold any vector.
+        unsafe {
+            // A fixed point at 1: values neither grow nor become subnormal, and the compiler cannot know them.
+            let (b, c) = (V::splat(black_box(0.999_999)), V::splat(black_box(1e-6)));
+            let mut chains = [V::splat(black_box(1.0)); CHAINS];
+            if V::FUSED {
+                for _ in 0..self.steps {
+                    for x in &mut chains {
+                        *x = x.mul_add(b, c);
+                    }
+                }
+            } else {
+                // Without a fused instruction a product and a sum are two; separate chains let both units work.
+                let (products, sums) = chains.split_at_mut(CHAINS / 2);
+                for _ in 0..2 * self.steps {
+                    for (p, s) in products.iter_mut().zip(sums.iter_mut()) {
+                        *p = *p * b;
+                        *s = *s + c;
+                    }
+                }
+            }
+            let mut lanes = [0.0f32; 64];
+            chains.into_iter().reduce(|a, b| a + b).unwrap_or(b).store(lanes.as_mut_ptr());
+            black_box(lanes);
+        }
+        (2 * CHAINS * V::LANES * self.steps) as u64
+    }
+}
+
+/// How a pass treats its elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Pass {
+    /// Reads one array: 4 bytes an element.
+    Read,
+    /// Reads one array, writes another: 8 bytes an element.
+    Copy,
+    /// Reads two arrays, writes their sum into a third: 12 bytes an element.
+    Add,
+    /// As [`Pass::Add`], written past the caches.
+    AddStreamed,
+}
+
+impl Pass {
+    /// Every pass.
+    pub const ALL: &[Self] = &[Self::Read, Self::Copy, Self::Add, Self::AddStreamed];
+
+    /// Bytes touched for each element.
+    pub const fn bytes(self) -> usize {
+        match self {
+            Self::Read => 4,
+            Self::Copy => 8,
+            Self::Add | Self::AddStreamed => 12,
+        }
+    }
+
+    /// The name of it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Read => "read",
+            Self::Copy => "copy",
+            Self::Add => "add",
+            Self::AddStreamed => "add, streamed",
+        }
+    }
+}
+
+/// One pass over `n` elements.
+///
+/// # Safety
+/// `a` and `b` are good for reading `n` f32, `out` for writing `n`, and nothing else accesses `out`.
+struct Touch {
+    pass: Pass,
+    a: *const f32,
+    b: *const f32,
+    out: *mut f32,
+    n: usize,
+}
+
+/// Vectors that one round of a pass handles.
+const UNROLL: usize = 8;
+
+impl Kernel for Touch {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Self { pass, a, b, out, n } = self;
+        // SAFETY: the contract of `Touch`: all accesses stay in 0..n.
+        unsafe {
+            let mut seen = [V::splat(0.0); UNROLL];
+            let mut i = 0;
+            // Streaming stores want aligned addresses.
+            if pass == Pass::AddStreamed {
+                i = out.align_offset(4 * V::LANES).min(n);
+                (V::load_first(a, i.min(V::LANES)) + V::load_first(b, i.min(V::LANES)))
+                    .store_first(out, i.min(V::LANES));
+            }
+            while i + UNROLL * V::LANES <= n {
+                for (u, seen) in seen.iter_mut().enumerate() {
+                    let at = i + u * V::LANES;
+                    match pass {
+                        Pass::Read => *seen = seen.or(V::load(a.add(at))),
+                        Pass::Copy => V::load(a.add(at)).store(out.add(at)),
+                        Pass::Add => (V::load(a.add(at)) + V::load(b.add(at))).store(out.add(at)),
+                        Pass::AddStreamed => (V::load(a.add(at)) + V::load(b.add(at))).stream(out.add(at)),
+                    }
+                }
+                i += UNROLL * V::LANES;
+            }
+            while i < n {
+                let rest = (n - i).min(V::LANES);
+                let x = V::load_first(a.add(i), rest);
+                match pass {
+                    Pass::Read => seen[0] = seen[0].or(x),
+                    Pass::Copy => x.store_first(out.add(i), rest),
+                    Pass::Add | Pass::AddStreamed => (x + V::load_first(b.add(i), rest)).store_first(out.add(i), rest),
+                }
+                i += rest;
+            }
+            if pass == Pass::AddStreamed {
+                seen[0].fence();
+            }
+            let mut lanes = [0.0f32; 64];
+            seen.into_iter().reduce(V::or).unwrap_or(V::splat(0.0)).store(lanes.as_mut_ptr());
+            black_box(lanes);
+        }
+    }
+}
+
+/// Runs `steps` rounds of independent multiply-adds on every thread of `simd` and returns the operations done.
+pub fn multiply_add(simd: &Simd, steps: usize) -> u64 {
+    let done = std::sync::atomic::AtomicU64::new(0);
+    threads::for_each(simd.threads(), simd.threads(), |_| {
+        // SAFETY: a `Simd` exists only for an available instruction set.
+        let flops = unsafe { dispatch(simd.isa(), MultiplyAdd { steps }) };
+        done.fetch_add(flops, std::sync::atomic::Ordering::Relaxed);
+    });
+    done.into_inner()
+}
+
+/// Makes one pass over equally long arrays, split evenly over the threads of `simd`.
+///
+/// # Errors
+/// [`Error::Length`] when the lengths differ.
+pub fn touch(simd: &Simd, pass: Pass, a: &[f32], b: &[f32], out: &mut [f32]) -> Result<()> {
+    let n = a.len();
+    for (operand, found) in [("b", b.len()), ("out", out.len())] {
+        if found != n {
+            return Err(Error::Length { op: pass.name(), operand, expected: n, found });
+        }
+    }
+    let part = n.div_ceil(simd.threads()).next_multiple_of(64).max(64);
+    let out = Shared::new(out.as_mut_ptr());
+    threads::for_each(n.div_ceil(part), simd.threads(), |i| {
+        let start = i * part;
+        // SAFETY: start <= n, the parts do not overlap; a `Simd` exists only for an available instruction set.
+        unsafe {
+            let touch = Touch {
+                pass,
+                a: a.as_ptr().add(start),
+                b: b.as_ptr().add(start),
+                out: out.get().add(start),
+                n: part.min(n - start),
+            };
+            dispatch(simd.isa(), touch);
+        }
+    });
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Isa;
+
+    #[test]
+    fn every_pass_does_what_it_says() {
+        for isa in Isa::available() {
+            let simd = Simd::with_isa(isa).unwrap().with_threads(2);
+            assert_eq!(multiply_add(&simd, 10), (2 * CHAINS * isa.lanes() * 10 * 2) as u64);
+            for n in [0, 1, 15, 64, 129, 1000] {
+                let a: Vec<f32> = (0..n).map(|i| i as f32).collect();
+                for &pass in Pass::ALL {
+                    let mut out = vec![-1.0; n];
+                    touch(&simd, pass, &a, &a, &mut out).unwrap();
+                    let factor = match pass {
+                        Pass::Read => continue,
+                        Pass::Copy => 1.0,
+                        Pass::Add | Pass::AddStreamed => 2.0,
+                    };
+                    assert!(out.iter().zip(&a).all(|(o, a)| *o == factor * a), "{isa} {pass:?} {n}");
+                }
+            }
+        }
+        assert!(touch(&Simd::new().unwrap(), Pass::Add, &[1.0], &[], &mut [0.0]).is_err());
+    }
+}
