@@ -2,11 +2,15 @@
 //!
 //! A subcommand is a module with an `Arguments` struct and a function `run`, and one row in [`Command`].
 
+mod docs;
 mod test;
 
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
+
+/// Whatever went wrong, as a sentence for the person who ran the command.
+type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
 /// kiln: what a person runs.
 #[derive(Parser)]
@@ -20,11 +24,14 @@ struct Arguments {
 enum Command {
     /// Formatting, lints, documentation and every test on every instruction set and target that can run here.
     Test(test::Arguments),
+    /// Writes docs/numerics.md from the tables of operations.
+    Docs(docs::Arguments),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Test(arguments) => test::run(&arguments),
+        Command::Docs(arguments) => docs::run(&arguments),
     };
     match result {
         Ok(code) => code,

@@ -1,0 +1,132 @@
+//! `cargo xtask test`: everything that has to hold before a change is merged, one step after another.
+//!
+//! A step is one row in `steps::all`. It passes, fails, or is skipped with the reason and the commands that would mend
+//! it; with `CI=true` in the environment those commands are run instead. Later steps run after a failure too, so one
+//! run tells everything.
+
+mod run;
+mod steps;
+mod tools;
+
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use run::{Outcome, Runner};
+
+use crate::Result;
+
+/// What to run.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Leave out the steps that take minutes.
+    #[arg(long)]
+    quick: bool,
+    /// Run only steps whose name contains this; may be given several times.
+    #[arg(long, value_name = "STEP")]
+    only: Vec<String>,
+    /// A skip of a step whose name contains this is a failure; may be given several times, `all` stands for every step.
+    #[arg(long, value_name = "STEP")]
+    require: Vec<String>,
+    /// Print the steps and end.
+    #[arg(long)]
+    list: bool,
+}
+
+/// One line of the table at the end.
+struct Row {
+    name: String,
+    outcome: Outcome,
+    tests: run::Counts,
+    took: Duration,
+}
+
+/// Runs the steps in order and prints a table of them.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let steps = steps::all();
+    let named = |names: &[String], step: &str| names.iter().any(|name| step.contains(name.as_str()));
+    for name in arguments.only.iter().chain(arguments.require.iter().filter(|name| *name != "all")) {
+        if !steps.iter().any(|step| step.name.contains(name.as_str())) {
+            return Err(format!("no step is called {name:?}; `cargo xtask test --list` prints them").into());
+        }
+    }
+    let chosen = steps.iter().filter(|step| {
+        if arguments.only.is_empty() { !arguments.quick || step.quick } else { named(&arguments.only, &step.name) }
+    });
+    if arguments.list {
+        for step in chosen {
+            println!("{:<20} {}{}", step.name, step.what, if step.quick { "" } else { " (not with --quick)" });
+        }
+        return Ok(ExitCode::SUCCESS);
+    }
+
+    let start = Instant::now();
+    let mut runner = Runner::new()?;
+    let mut rows = Vec::new();
+    for step in chosen {
+        println!("\n=== {}: {}", step.name, step.what);
+        let began = Instant::now();
+        let outcome = match (step.run)(&mut runner) {
+            Outcome::Skipped { reason, remedy }
+                if named(&arguments.require, &step.name) || arguments.require.iter().any(|name| name == "all") =>
+            {
+                Outcome::Failed(format!("required, but {}", with_remedy(&reason, &remedy)))
+            }
+            outcome => outcome,
+        };
+        let row = Row { name: step.name.clone(), outcome, tests: runner.take_counts(), took: began.elapsed() };
+        println!("{}", row.line());
+        rows.push(row);
+    }
+    Ok(report(&rows, start.elapsed()))
+}
+
+fn with_remedy(reason: &str, remedy: &[String]) -> String {
+    if remedy.is_empty() { reason.to_owned() } else { format!("{reason}; run: {}", remedy.join(" && ")) }
+}
+
+impl Row {
+    /// The tests of the step; a step without tests counts as one.
+    fn counts(&self) -> run::Counts {
+        let mut counts = self.tests;
+        match self.outcome {
+            // A command that failed without a failed test did not get as far as counting it.
+            Outcome::Failed(_) if counts.failed == 0 => counts.failed = 1,
+            Outcome::Skipped { .. } => counts.skipped += 1,
+            Outcome::Passed(_) if counts == run::Counts::default() => counts.passed = 1,
+            _ => {}
+        }
+        counts
+    }
+
+    fn line(&self) -> String {
+        let (word, note) = match &self.outcome {
+            Outcome::Passed(note) => ("pass", note.clone()),
+            Outcome::Failed(why) => ("FAIL", why.clone()),
+            Outcome::Skipped { reason, remedy } => ("skip", with_remedy(reason, remedy)),
+        };
+        let tests = match self.tests.passed + self.tests.failed {
+            0 => String::new(),
+            n => format!("{n} tests"),
+        };
+        format!("{word}  {:<20} {:>7.1} s  {tests:>10}  {note}", self.name, self.took.as_secs_f64())
+            .trim_end()
+            .to_owned()
+    }
+}
+
+/// Prints the table; the last line has the sums.
+fn report(rows: &[Row], took: Duration) -> ExitCode {
+    println!("\n=== result");
+    rows.iter().for_each(|row| println!("{}", row.line()));
+    let sum = rows.iter().map(Row::counts).fold(run::Counts::default(), run::Counts::add);
+    println!(
+        "\n{} passed, {} failed, {} skipped in {} steps, {} min {:02} s",
+        sum.passed,
+        sum.failed,
+        sum.skipped,
+        rows.len(),
+        took.as_secs() / 60,
+        took.as_secs() % 60
+    );
+    if sum.failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

@@ -1,0 +1,172 @@
+//! Running the commands of a step.
+
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use crate::Result;
+
+/// How a step ended.
+pub(super) enum Outcome {
+    /// Everything held; a note for the table.
+    Passed(String),
+    /// Something did not hold.
+    Failed(String),
+    /// It cannot run here.
+    Skipped {
+        /// What is missing.
+        reason: String,
+        /// Commands that bring it.
+        remedy: Vec<String>,
+    },
+}
+
+impl Outcome {
+    /// Passed, with nothing to say.
+    pub(super) const OK: Self = Self::Passed(String::new());
+}
+
+impl From<Result<()>> for Outcome {
+    fn from(result: Result<()>) -> Self {
+        match result {
+            Ok(()) => Self::OK,
+            Err(why) => Self::Failed(why.to_string()),
+        }
+    }
+}
+
+/// Tests counted in the output of cargo.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Counts {
+    /// Tests that passed.
+    pub(super) passed: usize,
+    /// Tests that failed.
+    pub(super) failed: usize,
+    /// Tests that are marked to be ignored.
+    pub(super) skipped: usize,
+}
+
+impl Counts {
+    /// The sum of two.
+    pub(super) fn add(self, other: Self) -> Self {
+        Self {
+            passed: self.passed + other.passed,
+            failed: self.failed + other.failed,
+            skipped: self.skipped + other.skipped,
+        }
+    }
+
+    /// The counts of a line such as `test result: ok. 12 passed; 0 failed; 1 ignored; ...`.
+    fn parse(line: &str) -> Option<Self> {
+        let (_, fields) = line.trim().strip_prefix("test result: ")?.split_once(". ")?;
+        let mut counts = Self::default();
+        for field in fields.split("; ") {
+            let (number, what) = field.split_once(' ')?;
+            let slot = match what {
+                "passed" => &mut counts.passed,
+                "failed" => &mut counts.failed,
+                "ignored" => &mut counts.skipped,
+                _ => continue,
+            };
+            *slot = number.parse().ok()?;
+        }
+        Some(counts)
+    }
+}
+
+/// Runs commands in the workspace and counts the tests that they report.
+pub(super) struct Runner {
+    root: PathBuf,
+    counts: Counts,
+}
+
+impl Runner {
+    /// For the workspace that this program was built from.
+    pub(super) fn new() -> Result<Self> {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("xtask lies inside of the workspace")?;
+        Ok(Self { root: root.to_owned(), counts: Counts::default() })
+    }
+
+    /// The root of the workspace.
+    pub(super) fn root(&self) -> &Path {
+        &self.root
+    }
+
+    /// The counts since the last call.
+    pub(super) fn take_counts(&mut self) -> Counts {
+        std::mem::take(&mut self.counts)
+    }
+
+    /// A command with its words separated by blanks, in the root of the workspace, without settings of kiln that the
+    /// caller happens to have.
+    pub(super) fn command(&self, line: &str) -> Command {
+        let mut words = line.split_whitespace();
+        let mut command = Command::new(words.next().unwrap_or("true"));
+        command.args(words).current_dir(&self.root);
+        for name in ["KILN_ISA", "KILN_OP", "KILN_BLESS", "RUSTFLAGS"] {
+            command.env_remove(name);
+        }
+        command
+    }
+
+    /// Runs a command line with environment variables; its output goes on to the terminal.
+    pub(super) fn run_with(&mut self, line: &str, variables: &[(&str, &str)]) -> Result<()> {
+        let mut command = self.command(line);
+        command.envs(variables.iter().copied());
+        let shown: String = variables.iter().map(|(name, value)| format!("{name}={value:?} ")).collect();
+        self.execute(&mut command, &format!("{shown}{line}"))
+    }
+
+    /// Runs a command line.
+    pub(super) fn run(&mut self, line: &str) -> Result<()> {
+        self.run_with(line, &[])
+    }
+
+    /// Runs a command; `shown` stands for it in what is printed.
+    pub(super) fn execute(&mut self, command: &mut Command, shown: &str) -> Result<()> {
+        println!("$ {shown}");
+        let mut child =
+            command.stdout(Stdio::piped()).spawn().map_err(|error| format!("`{shown}` did not start: {error}"))?;
+        let pipe = child.stdout.take().ok_or("the output of the command is not there")?;
+        let mut failed_tests = 0;
+        let mut out = std::io::stdout().lock();
+        // Bytes, not text: a test may print anything.
+        for line in BufReader::new(pipe).split(b'\n') {
+            let line = line?;
+            out.write_all(&line)?;
+            out.write_all(b"\n")?;
+            if let Some(counts) = Counts::parse(&String::from_utf8_lossy(&line)) {
+                self.counts = self.counts.add(counts);
+                failed_tests += counts.failed;
+            }
+        }
+        drop(out);
+        let status = child.wait()?;
+        match (status.success(), failed_tests) {
+            (true, 0) => Ok(()),
+            (_, 0) => Err(format!("`{shown}` ended with {status}").into()),
+            (_, n) => Err(format!("`{shown}`: {n} tests failed").into()),
+        }
+    }
+
+    /// What a command prints, if it runs and succeeds.
+    pub(super) fn output(&self, line: &str) -> Option<String> {
+        let output = self.command(line).stderr(Stdio::null()).output().ok()?;
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Counts;
+
+    #[test]
+    fn result_lines_of_cargo_and_of_wasm_bindgen_are_counted() {
+        let counts = |passed, failed, skipped| Some(Counts { passed, failed, skipped });
+        let cargo = "test result: ok. 12 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.00s";
+        assert_eq!(Counts::parse(cargo), counts(12, 0, 1));
+        let wasm = "test result: FAILED. 1 passed; 2 failed; 0 ignored; 0 filtered out; finished in 1.81s";
+        assert_eq!(Counts::parse(wasm), counts(1, 2, 0));
+        assert_eq!(Counts::parse("test result of something else"), None);
+    }
+}

@@ -1,0 +1,268 @@
+//! The steps of `cargo xtask test`.
+
+use kiln_simd::Isa;
+
+use super::run::{Outcome, Runner};
+use super::tools::{self, Tool};
+use crate::Result;
+
+/// Something that must hold.
+pub(super) struct Step {
+    /// Its name, for `--only` and the table.
+    pub(super) name: String,
+    /// What it does, in a few words.
+    pub(super) what: String,
+    /// Whether `--quick` runs it.
+    pub(super) quick: bool,
+    /// Does it.
+    pub(super) run: Box<dyn Fn(&mut Runner) -> Outcome>,
+}
+
+impl Step {
+    fn new(name: &str, what: &str, run: impl Fn(&mut Runner) -> Outcome + 'static) -> Self {
+        Self { name: name.to_owned(), what: what.to_owned(), quick: true, run: Box::new(run) }
+    }
+
+    /// Commands that must all succeed.
+    fn commands(name: &str, what: &str, lines: &'static [&'static str]) -> Self {
+        Self::new(name, what, |runner| run_all(runner, lines, &[]))
+    }
+
+    /// Left out by `--quick`.
+    fn slow(self) -> Self {
+        Self { quick: false, ..self }
+    }
+}
+
+/// Runs all of the commands, even after one failed.
+fn run_all(runner: &mut Runner, lines: &[&str], variables: &[(&str, &str)]) -> Outcome {
+    let errors: Vec<String> =
+        lines.iter().filter_map(|line| runner.run_with(line, variables).err()).map(|error| error.to_string()).collect();
+    if errors.is_empty() { Outcome::OK } else { Outcome::Failed(errors.join("; ")) }
+}
+
+/// A cargo command for the crates that also run without threads and on other targets.
+macro_rules! portable {
+    ($command:literal, $options:literal) => {
+        concat!("cargo ", $command, " -p kiln-core -p kiln-route -p kiln-simd -p kiln ", $options)
+    };
+}
+
+const AARCH64: &str = "aarch64-unknown-linux-gnu";
+const WASM: &str = "wasm32-unknown-unknown";
+
+/// Every step, in the order of running: what fails fast stands first.
+pub(super) fn all() -> Vec<Step> {
+    let mut steps = vec![
+        Step::commands("format", "rustfmt leaves the sources as they are", &["cargo fmt --all --check"]),
+        Step::new("numerics", "docs/numerics.md says what the tables say", |runner| {
+            crate::docs::check(runner.root()).into()
+        }),
+        Step::new("wasm-names", "every file with tests runs them in WebAssembly too", tests_have_the_wasm_name),
+        Step::new("crates", "the facade builds at most 40 crates", at_most_40_crates),
+        Step::commands(
+            "clippy",
+            "no lint in any set of features",
+            &[
+                "cargo clippy --workspace --exclude kiln-benches --all-targets -- -D warnings",
+                portable!("clippy", "--all-targets --no-default-features -- -D warnings"),
+                // Without tests the features of dev-dependencies are off: what a user of the libraries compiles.
+                portable!("clippy", "--lib --no-default-features -- -D warnings"),
+                "cargo clippy -p kiln --all-targets --features ndarray -- -D warnings",
+            ],
+        ),
+        Step::new("rustdoc", "the documentation builds without a warning", |runner| {
+            let lines =
+                ["cargo doc --workspace --exclude kiln-benches --exclude xtask --no-deps --features kiln/ndarray"];
+            run_all(runner, &lines, &[("RUSTDOCFLAGS", "-D warnings")])
+        }),
+    ];
+    for &isa in Isa::ALL {
+        // Those of other processors have their own steps below.
+        let here = match isa.name() {
+            "neon" => cfg!(target_arch = "aarch64"),
+            "scalar" => true,
+            _ => cfg!(target_arch = "x86_64"),
+        };
+        if here {
+            steps.push(Step::new(isa.name(), &format!("all tests with KILN_ISA={isa}"), move |runner| {
+                if !isa.is_available() {
+                    return Outcome::Skipped { reason: format!("this machine has no {isa}"), remedy: Vec::new() };
+                }
+                let line = "cargo test --workspace --exclude kiln-benches --lib --bins --tests --no-fail-fast";
+                runner.run_with(line, &[("KILN_ISA", isa.name())]).into()
+            }));
+        }
+    }
+    steps.extend([
+        Step::commands("doctests", "the examples in the documentation run", &[portable!("test", "--doc")]),
+        Step::new("examples", "every example runs", every_example_runs),
+        Step::commands(
+            "features",
+            "all tests without threads, and those of the facade with ndarray",
+            &[
+                portable!("test", "--lib --tests --no-default-features --no-fail-fast"),
+                "cargo test -p kiln --lib --tests --features ndarray --no-fail-fast",
+            ],
+        ),
+        Step::commands(
+            "release",
+            "the conformance suite as the optimiser of a release build leaves it",
+            &["cargo test --release -p kiln-simd --test conformance"],
+        )
+        .slow(),
+        Step::new("aarch64-neon", "all tests on NEON, under qemu", aarch64).slow(),
+        Step::new("wasm-simd128", "all tests in WebAssembly with vectors, in Node", |runner| {
+            wasm(runner, "-C target-feature=+simd128")
+        })
+        .slow(),
+        Step::new("wasm-scalar", "all tests in WebAssembly without vectors, in Node", |runner| wasm(runner, "")).slow(),
+        Step::new("miri", "unit tests under an interpreter that finds undefined behaviour", miri).slow(),
+        Step::commands(
+            "benches",
+            "no lint in the benchmarks",
+            &["cargo clippy -p kiln-benches --all-targets -- -D warnings"],
+        )
+        .slow(),
+        Step::new("clean-build", "how long a clean release build of the facade takes", clean_build).slow(),
+    ]);
+    steps
+}
+
+/// The facade and all that it needs, without the programs that only its tests need.
+fn at_most_40_crates(runner: &mut Runner) -> Outcome {
+    const MOST: usize = 40;
+    let line = "cargo tree -p kiln --edges normal,build --prefix none --format {p}";
+    let Some(tree) = runner.output(line) else { return Outcome::Failed(format!("`{line}` failed")) };
+    // A crate that stands in the tree again is marked behind its name and version.
+    let crates: std::collections::BTreeSet<String> =
+        tree.lines().map(|line| line.split(' ').take(2).collect::<Vec<_>>().join(" ")).collect();
+    let note = format!("{} crates", crates.len());
+    if crates.len() <= MOST {
+        Outcome::Passed(note)
+    } else {
+        Outcome::Failed(format!("{note}, at most {MOST} allowed"))
+    }
+}
+
+fn clean_build(runner: &mut Runner) -> Outcome {
+    let target = runner.root().join("target/kiln/clean-build");
+    if target.exists()
+        && let Err(error) = std::fs::remove_dir_all(&target)
+    {
+        return Outcome::Failed(format!("{} cannot be removed: {error}", target.display()));
+    }
+    let start = std::time::Instant::now();
+    let built = runner.run("cargo build --release -p kiln --target-dir target/kiln/clean-build");
+    let took = start.elapsed().as_secs_f64();
+    match built {
+        // Told, not judged: the time is the machine's as much as ours.
+        Ok(()) => Outcome::Passed(format!("{took:.0} s")),
+        Err(error) => Outcome::Failed(error.to_string()),
+    }
+}
+
+/// A test without the name of wasm-bindgen compiles for WebAssembly and is silently never run.
+fn tests_have_the_wasm_name(runner: &mut Runner) -> Outcome {
+    let sources = ["kiln-core", "kiln-route", "kiln-simd", "kiln"]
+        .iter()
+        .flat_map(|name| ["src", "tests"].map(|folder| runner.root().join("crates").join(name).join(folder)));
+    let mut missing = Vec::new();
+    let mut folders: Vec<_> = sources.collect();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if let Ok(text) = std::fs::read_to_string(&path) {
+                // A file or module of native tests says so: child processes, threads and proptest are not there.
+                let native = text.contains("cfg(not(target_arch = \"wasm32\"))");
+                if text.contains("#[test]") && !text.contains("wasm_bindgen_test as test;") && !native {
+                    missing.push(path.display().to_string());
+                }
+            }
+        }
+    }
+    if missing.is_empty() {
+        return Outcome::OK;
+    }
+    missing.sort();
+    Outcome::Failed(format!(
+        "these files need `#[cfg(all(target_arch = \"wasm32\", target_os = \"unknown\"))] \
+         use wasm_bindgen_test::wasm_bindgen_test as test;` beside their tests: {}",
+        missing.join(", ")
+    ))
+}
+
+/// What the examples that take arguments are given.
+const ARGUMENTS: &[(&str, &str)] = &[];
+
+fn every_example_runs(runner: &mut Runner) -> Outcome {
+    let folder = runner.root().join("crates/kiln/examples");
+    let mut names: Vec<String> = std::fs::read_dir(&folder)
+        .into_iter()
+        .flatten()
+        .flatten()
+        .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".rs").map(str::to_owned))
+        .collect();
+    names.sort();
+    let run = |runner: &mut Runner| -> Result<()> {
+        std::fs::create_dir_all(runner.root().join("target/kiln"))?;
+        for name in &names {
+            let arguments = ARGUMENTS.iter().find(|(example, _)| example == name).map_or("", |(_, text)| *text);
+            // The profile of the tests, whose dependencies are built already.
+            runner.run(&format!("cargo run --quiet --profile test -p kiln --example {name} -- {arguments}"))?;
+        }
+        Ok(())
+    };
+    match run(runner) {
+        Ok(()) => Outcome::Passed(names.join(", ")),
+        Err(error) => Outcome::Failed(error.to_string()),
+    }
+}
+
+fn aarch64(runner: &mut Runner) -> Outcome {
+    let lines = [
+        portable!("clippy", "--lib --target aarch64-unknown-linux-gnu -- -D warnings"),
+        portable!("test", "--lib --tests --no-fail-fast --target aarch64-unknown-linux-gnu"),
+    ];
+    if cfg!(all(target_arch = "aarch64", target_os = "linux")) {
+        return run_all(runner, &lines, &[]);
+    }
+    let tools = [
+        Tool::Target(AARCH64),
+        Tool::Program { probe: "qemu-aarch64 --version", packages: "qemu-user" },
+        Tool::Program {
+            probe: "aarch64-linux-gnu-gcc --version",
+            packages: "gcc-aarch64-linux-gnu libc6-dev-arm64-cross",
+        },
+    ];
+    tools::with(runner, &tools, |runner| {
+        let variables = [
+            ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc"),
+            ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64 -L /usr/aarch64-linux-gnu"),
+        ];
+        run_all(runner, &lines, &variables)
+    })
+}
+
+fn wasm(runner: &mut Runner, flags: &str) -> Outcome {
+    let tools = [Tool::Target(WASM), Tool::Program { probe: "node --version", packages: "nodejs" }, Tool::WasmRunner];
+    tools::with(runner, &tools, |runner| {
+        let lines = [
+            portable!("clippy", "--lib --target wasm32-unknown-unknown -- -D warnings"),
+            portable!("test", "--lib --tests --no-fail-fast --target wasm32-unknown-unknown"),
+        ];
+        // A suite that compares millions of values is one test for the runner, whose limit is seconds otherwise.
+        let variables =
+            [("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", flags), ("WASM_BINDGEN_TEST_TIMEOUT", "900")];
+        run_all(runner, &lines, &variables)
+    })
+}
+
+fn miri(runner: &mut Runner) -> Outcome {
+    tools::with(runner, &[Tool::Miri], |runner| {
+        let variables = [("MIRIFLAGS", "-Zmiri-disable-isolation"), ("PROPTEST_CASES", "4")];
+        run_all(runner, &["cargo +nightly miri test -p kiln-core -p kiln-simd --lib --no-fail-fast"], &variables)
+    })
+}

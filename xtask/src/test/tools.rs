@@ -1,0 +1,92 @@
+//! What a step needs on the machine, how to see whether it is there and which command brings it.
+
+use super::run::{Outcome, Runner};
+
+/// Something that is not part of the pinned toolchain.
+pub(super) enum Tool {
+    /// The standard library of a target.
+    Target(&'static str),
+    /// A program that prints its version, and the Debian packages that bring it.
+    Program {
+        /// A command that succeeds where it is there.
+        probe: &'static str,
+        /// Package names.
+        packages: &'static str,
+    },
+    /// The test runner of wasm-bindgen, in the version of Cargo.lock: another version refuses to run.
+    WasmRunner,
+    /// A nightly toolchain with Miri.
+    Miri,
+}
+
+impl Tool {
+    /// What is missing, or `None` where it is there.
+    fn missing(&self, runner: &Runner) -> Option<String> {
+        let has = |line: &str, needle: &str| runner.output(line).is_some_and(|text| text.contains(needle));
+        match self {
+            Self::Target(target) => (!has("rustup target list --installed", target))
+                .then(|| format!("the standard library of {target} is not installed")),
+            Self::Program { probe, .. } => {
+                runner.output(probe).is_none().then(|| format!("`{probe}` does not run on this machine"))
+            }
+            Self::WasmRunner => {
+                let version = wasm_bindgen_version(runner)?;
+                (!has("wasm-bindgen-test-runner --version", &version))
+                    .then(|| format!("wasm-bindgen-test-runner {version}, the version of Cargo.lock, is not installed"))
+            }
+            Self::Miri => {
+                // Asked of the installed list: `cargo miri` would install parts of itself or wait for an answer.
+                let installed = runner.output("rustup component list --toolchain nightly --installed");
+                let there = installed.is_some_and(|list| list.contains("miri") && list.contains("rust-src"));
+                (!there).then(|| "no nightly toolchain with miri and rust-src is installed".to_owned())
+            }
+        }
+    }
+
+    /// The shell command that brings it.
+    fn remedy(&self, runner: &Runner) -> String {
+        match self {
+            Self::Target(target) => format!("rustup target add {target}"),
+            Self::Program { packages, .. } => {
+                // Root in a container has no sudo and needs none.
+                let sudo = if runner.output("id -u").is_some_and(|id| id.trim() == "0") { "" } else { "sudo " };
+                format!("{sudo}apt-get update && {sudo}apt-get install -y --no-install-recommends {packages}")
+            }
+            Self::WasmRunner => {
+                let version = wasm_bindgen_version(runner).unwrap_or_default();
+                // Its own lock file may name versions that a mirror does not have yet.
+                let install = format!("cargo install wasm-bindgen-cli --version {version} --debug");
+                format!("{{ {install} --locked || {install}; }}")
+            }
+            Self::Miri => "rustup toolchain install nightly --profile minimal --component miri,rust-src".to_owned(),
+        }
+    }
+}
+
+fn wasm_bindgen_version(runner: &Runner) -> Option<String> {
+    let lock = std::fs::read_to_string(runner.root().join("Cargo.lock")).ok()?;
+    let (_, entry) = lock.split_once("name = \"wasm-bindgen\"\nversion = \"")?;
+    entry.split_once('"').map(|(version, _)| version.to_owned())
+}
+
+/// Runs `step` when every tool is there. What is missing is installed with `CI=true`, named otherwise.
+pub(super) fn with(runner: &mut Runner, tools: &[Tool], step: impl FnOnce(&mut Runner) -> Outcome) -> Outcome {
+    let ci = std::env::var("CI").is_ok_and(|value| value == "true");
+    let mut reasons = Vec::new();
+    let mut remedy = Vec::new();
+    for tool in tools {
+        let Some(mut reason) = tool.missing(runner) else { continue };
+        let command = tool.remedy(runner);
+        if ci {
+            let mut shell = runner.command("sh -c");
+            match runner.execute(shell.arg(&command), &command).map(|()| tool.missing(runner)) {
+                Ok(None) => continue,
+                Ok(Some(_)) => reason.push_str(", even after installing it"),
+                Err(error) => reason.push_str(&format!(", and installing it failed: {error}")),
+            }
+        }
+        reasons.push(reason);
+        remedy.push(command);
+    }
+    if reasons.is_empty() { step(runner) } else { Outcome::Skipped { reason: reasons.join("; "), remedy } }
+}
