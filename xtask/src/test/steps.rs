@@ -80,8 +80,9 @@ pub(super) fn all() -> Vec<Step> {
     for &isa in Isa::ALL {
         // Those of other processors have their own steps below.
         let here = match isa.name() {
-            "neon" => cfg!(target_arch = "aarch64"),
             "scalar" => true,
+            "neon" => cfg!(target_arch = "aarch64"),
+            "simd128" => false,
             _ => cfg!(target_arch = "x86_64"),
         };
         if here {
