@@ -13,6 +13,23 @@ pub struct Matmul {
     pub transpose_b: bool,
 }
 
+/// What special values give in sums of products; the bound named beside it is that of k = 4096.
+const SPECIAL: &str = "IEEE 754; k = 0 gives zeros; the order of summation may differ between instruction sets; \
+    the bound grows with the number of products k: min(w, 2√w) + 1 for w = min(k, 320) + k / 256";
+
+/// The error bound of a sum of `k` products.
+///
+/// Sums run over at most 320 products at a time, then over the sums of these blocks, so that a term passes through
+/// `w = min(k, 320) + ⌈k / 256⌉` roundings at most, and one of its own where multiply-add rounds twice. In the worst case
+/// the error is `w + 1` units of `u Σ |aᵢ bᵢ|`. Roundings do not conspire, though: as independent errors of mean zero
+/// they add up to at most `0.25 √w` units in the root mean square (all terms of one sign is the worst case). The bound
+/// is eight times that where it is below the worst case, so a correct kernel stays inside with all but certainty and
+/// one that drops a term, or that sums thousands of products in one chain, does not.
+fn product_bound(k: usize) -> Bound {
+    let w = (k.min(320) + k.div_ceil(256)) as f64;
+    Bound::Magnitude(w.min(2.0 * w.sqrt()) + 1.0)
+}
+
 /// The extents of a matrix product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MatmulExtents {
@@ -76,12 +93,11 @@ impl Operation for Matmul {
     }
 
     fn contract(&self) -> Contract {
-        Contract {
-            // Running sums of at most 512 products in a register, fused, then a sum over blocks of k: the worst case
-            // grows with k, the observed error with its root.
-            bound: Bound::Magnitude(16.0),
-            special: "IEEE 754; k = 0 gives zeros; the order of summation may differ between instruction sets",
-        }
+        Contract { bound: product_bound(4096), special: SPECIAL }
+    }
+
+    fn bound(&self, inputs: &[TensorType]) -> Bound {
+        self.extents(&inputs[0].shape, &inputs[1].shape).map_or(Bound::Exact, |e| product_bound(e.k))
     }
 
     #[cfg(feature = "reference")]
@@ -134,6 +150,9 @@ impl Operation for Matmul {
             (3, 1025, 2),
             (200, 5, 300),
             (97, 700, 61),
+            (4, 4, 4096),
+            (17, 2000, 35),
+            (130, 258, 514),
         ];
         for (m, k, n) in extents {
             for (transpose_a, transpose_b) in [(false, false), (true, false), (false, true), (true, true)] {
@@ -145,12 +164,131 @@ impl Operation for Matmul {
                 cases.push(Case::new(op, vec![a, b]));
             }
         }
+        // Terms of one sign: rounding errors that had a bias would add up here.
+        for (m, k, n) in [(1, 2000, 40), (40, 2000, 1), (7, 640, 70), (33, 2000, 65)] {
+            for transpose_b in [false, true] {
+                let a = Input::f32(random.uniforms(m * k, 0.0, 1.0), &[m, k]);
+                let b = Input::f32(random.uniforms(k * n, 0.0, 1.0), &if transpose_b { [n, k] } else { [k, n] });
+                cases.push(Case::new(Self { transpose_a: false, transpose_b }, vec![a, b]));
+            }
+        }
+        // A special value reaches its own row or column and nothing else.
+        for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 1e-40, f32::MAX] {
+            for (m, k, n) in [(1, 33, 37), (9, 21, 40), (20, 300, 33)] {
+                let mut a = random.uniforms(m * k, 0.5, 1.0);
+                let mut b = random.uniforms(k * n, 0.5, 1.0);
+                a[(m / 2) * k + k - 1] = special;
+                b[(k / 2) * n + n - 1] = special;
+                cases.push(Case::new(Self::default(), vec![Input::f32(a, &[m, k]), Input::f32(b, &[k, n])]));
+            }
+        }
         for (batch, m, k, n) in [(0, 2, 3, 4), (3, 5, 7, 9), (4, 17, 33, 20), (2, 1, 40, 30)] {
             let a = Input::f32(random.uniforms(batch * m * k, -1.0, 1.0), &[batch, m, k]);
             let stack = Input::f32(random.uniforms(batch * k * n, -1.0, 1.0), &[batch, k, n]);
             let single = Input::f32(random.uniforms(k * n, -1.0, 1.0), &[k, n]);
             cases.push(Case::new(Self::default(), vec![a.clone(), stack]));
             cases.push(Case::new(Self::default(), vec![a, single]));
+        }
+        cases
+    }
+}
+
+/// The product of a matrix and a vector, `y = A x`, or `y = Aᵀ x`.
+///
+/// A is `[m, n]`, row-major; x has `n` elements and y has `m`, the other way round when `transpose`.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Matvec {
+    /// A is taken transposed.
+    pub transpose: bool,
+}
+
+impl Matvec {
+    /// The number of products in an element of y, and the number of elements.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when A is not a matrix, x not a vector, or their extents do not agree.
+    pub fn extents(&self, a: &Shape, x: &Shape) -> Result<(usize, usize)> {
+        let (&[m, n], &[len]) = (a.dims(), x.dims()) else {
+            return Err(Error::Shape { op: "matvec", reason: format!("{a} and {x} are not a matrix and a vector") });
+        };
+        let (terms, results) = if self.transpose { (m, n) } else { (n, m) };
+        if terms != len {
+            let t = if self.transpose { "ᵀ" } else { "" };
+            return Err(Error::Shape { op: "matvec", reason: format!("A{t} {a} times x {x} do not agree") });
+        }
+        Ok((terms, results))
+    }
+}
+
+impl Operation for Matvec {
+    fn name(&self) -> &'static str {
+        "matvec"
+    }
+
+    fn formula(&self) -> &'static str {
+        "yᵢ = Σⱼ Aᵢⱼ xⱼ"
+    }
+
+    fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
+        super::expect_types("matvec", inputs, &[DType::F32; 2])?;
+        let (_, results) = self.extents(&inputs[0].shape, &inputs[1].shape)?;
+        Ok(TensorType::f32(Shape::new(&[results])?).into())
+    }
+
+    fn flops(&self, inputs: &[TensorType], _: &[TensorType]) -> u64 {
+        super::product(&[2, inputs[0].shape.numel()])
+    }
+
+    fn contract(&self) -> Contract {
+        Contract { bound: product_bound(4096), special: SPECIAL }
+    }
+
+    fn bound(&self, inputs: &[TensorType]) -> Bound {
+        self.extents(&inputs[0].shape, &inputs[1].shape).map_or(Bound::Exact, |e| product_bound(e.0))
+    }
+
+    #[cfg(feature = "reference")]
+    fn reference(&self, inputs: &[crate::Operand<'_>]) -> Vec<super::reference::Expected> {
+        let (a, x) = (inputs[0].data().f32(), inputs[1].data().f32());
+        let Ok((terms, results)) = self.extents(&inputs[0].shape(), &inputs[1].shape()) else { return Vec::new() };
+        let sum = |i: usize| {
+            let term = |j: usize| f64::from(a[if self.transpose { j * results + i } else { i * terms + j }]) * f64::from(x[j]);
+            (0..terms).map(term).fold((0.0, 0.0), |(v, m), t| (v + t, m + f64::abs(t)))
+        };
+        let (values, magnitudes) = (0..results).map(sum).unzip();
+        vec![super::reference::Expected::F32 { values, magnitudes }]
+    }
+
+    #[cfg(feature = "reference")]
+    fn cases() -> Vec<super::reference::Case> {
+        use super::reference::{Case, Input, Random};
+        let mut random = Random::new(5);
+        let mut cases = Vec::new();
+        let extents = [0, 1, 2, 3, 7, 8, 15, 17, 33, 64, 129, 300, 1025];
+        for m in extents {
+            for n in extents {
+                for transpose in [false, true] {
+                    let a = Input::f32(random.uniforms(m * n, -1.0, 1.0), &[m, n]);
+                    let x = Input::f32(random.uniforms(if transpose { m } else { n }, -1.0, 1.0), &[if transpose { m } else { n }]);
+                    cases.push(Case::new(Self { transpose }, vec![a, x]));
+                }
+            }
+        }
+        // Wide, deep, and one sign: past every block, and where errors with a bias would add up.
+        for (m, n) in [(3, 20_000), (20_000, 3), (9, 5_001), (5_001, 9), (700, 400)] {
+            for transpose in [false, true] {
+                let a = Input::f32(random.uniforms(m * n, 0.0, 1.0), &[m, n]);
+                let x = Input::f32(random.uniforms(if transpose { m } else { n }, 0.0, 1.0), &[if transpose { m } else { n }]);
+                cases.push(Case::new(Self { transpose }, vec![a, x]));
+            }
+        }
+        for special in [f32::NAN, f32::INFINITY, -0.0, 1e-40] {
+            for transpose in [false, true] {
+                let mut a = random.uniforms(19 * 21, 0.5, 1.0);
+                a[7 * 21 + 20] = special;
+                let x = Input::f32(random.uniforms(if transpose { 19 } else { 21 }, 0.5, 1.0), &[if transpose { 19 } else { 21 }]);
+                cases.push(Case::new(Self { transpose }, vec![Input::f32(a, &[19, 21]), x]));
+            }
         }
         cases
     }

@@ -9,14 +9,16 @@ mod matmul;
 mod reduce;
 #[cfg(feature = "reference")]
 pub mod reference;
+mod transpose;
 
 pub use contract::{Bound, Contract};
 pub use elementwise::{Elementwise, ElementwiseKind};
 #[cfg(feature = "reference")]
 #[doc(hidden)] // named by the rows of the table
 pub use elementwise::{fused, gelu, gelu_tanh, hard_swish, maximum, minimum, mish, swish};
-pub use matmul::{Matmul, MatmulExtents};
+pub use matmul::{Matmul, MatmulExtents, Matvec};
 pub use reduce::{Dot, Reduce, Reduction};
+pub use transpose::Transpose;
 
 #[cfg(feature = "reference")]
 use crate::Operand;
@@ -140,6 +142,11 @@ pub trait Operation: Copy + Eq + std::hash::Hash + std::fmt::Debug {
     /// How far a result may be from the reference, and what special values give.
     fn contract(&self) -> Contract;
 
+    /// The error bound on these inputs, where it depends on their extents; otherwise that of the contract.
+    fn bound(&self, _inputs: &[TensorType]) -> Bound {
+        self.contract().bound
+    }
+
     /// The meaning: what exact arithmetic gives, one entry for each result, on inputs that `infer` accepts.
     #[cfg(feature = "reference")]
     fn reference(&self, inputs: &[Operand<'_>]) -> Vec<reference::Expected>;
@@ -213,6 +220,10 @@ operations! { $
     Dot,
     /// The matrix product.
     Matmul,
+    /// The product of a matrix and a vector.
+    Matvec,
+    /// The transpose of matrices.
+    Transpose,
 }
 
 impl Op {
@@ -250,6 +261,15 @@ impl Op {
     /// How far a result may be from the reference, and what special values give.
     pub fn contract(&self) -> Contract {
         for_operation!(self, op => op.contract())
+    }
+
+    /// The error bound on these inputs.
+    ///
+    /// # Errors
+    /// As [`Operation::infer`].
+    pub fn bound(&self, inputs: &[TensorType]) -> Result<Bound> {
+        self.infer(inputs)?;
+        Ok(for_operation!(self, op => op.bound(inputs)))
     }
 
     /// What exact arithmetic gives, one entry for each result.
