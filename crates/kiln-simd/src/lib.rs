@@ -19,7 +19,9 @@ pub mod limits;
 mod reduce;
 mod simd;
 mod threads;
+mod transpose;
 mod vector;
 
+pub use gemm::PackedB;
 pub use simd::Simd;
 pub use vector::Isa;

@@ -252,7 +252,8 @@ impl Operation for Matvec {
         let (a, x) = (inputs[0].data().f32(), inputs[1].data().f32());
         let Ok((terms, results)) = self.extents(&inputs[0].shape(), &inputs[1].shape()) else { return Vec::new() };
         let sum = |i: usize| {
-            let term = |j: usize| f64::from(a[if self.transpose { j * results + i } else { i * terms + j }]) * f64::from(x[j]);
+            let term =
+                |j: usize| f64::from(a[if self.transpose { j * results + i } else { i * terms + j }]) * f64::from(x[j]);
             (0..terms).map(term).fold((0.0, 0.0), |(v, m), t| (v + t, m + f64::abs(t)))
         };
         let (values, magnitudes) = (0..results).map(sum).unzip();
@@ -269,7 +270,10 @@ impl Operation for Matvec {
             for n in extents {
                 for transpose in [false, true] {
                     let a = Input::f32(random.uniforms(m * n, -1.0, 1.0), &[m, n]);
-                    let x = Input::f32(random.uniforms(if transpose { m } else { n }, -1.0, 1.0), &[if transpose { m } else { n }]);
+                    let x = Input::f32(
+                        random.uniforms(if transpose { m } else { n }, -1.0, 1.0),
+                        &[if transpose { m } else { n }],
+                    );
                     cases.push(Case::new(Self { transpose }, vec![a, x]));
                 }
             }
@@ -278,7 +282,10 @@ impl Operation for Matvec {
         for (m, n) in [(3, 20_000), (20_000, 3), (9, 5_001), (5_001, 9), (700, 400)] {
             for transpose in [false, true] {
                 let a = Input::f32(random.uniforms(m * n, 0.0, 1.0), &[m, n]);
-                let x = Input::f32(random.uniforms(if transpose { m } else { n }, 0.0, 1.0), &[if transpose { m } else { n }]);
+                let x = Input::f32(
+                    random.uniforms(if transpose { m } else { n }, 0.0, 1.0),
+                    &[if transpose { m } else { n }],
+                );
                 cases.push(Case::new(Self { transpose }, vec![a, x]));
             }
         }
@@ -286,7 +293,10 @@ impl Operation for Matvec {
             for transpose in [false, true] {
                 let mut a = random.uniforms(19 * 21, 0.5, 1.0);
                 a[7 * 21 + 20] = special;
-                let x = Input::f32(random.uniforms(if transpose { 19 } else { 21 }, 0.5, 1.0), &[if transpose { 19 } else { 21 }]);
+                let x = Input::f32(
+                    random.uniforms(if transpose { 19 } else { 21 }, 0.5, 1.0),
+                    &[if transpose { 19 } else { 21 }],
+                );
                 cases.push(Case::new(Self { transpose }, vec![Input::f32(a, &[19, 21]), x]));
             }
         }

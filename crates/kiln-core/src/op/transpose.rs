@@ -66,7 +66,10 @@ impl Operation for Transpose {
         let extents = [0, 1, 2, 3, 5, 7, 8, 13, 16, 17, 31, 33, 65, 130];
         for rows in extents {
             for columns in extents {
-                cases.push(Case::new(Self, vec![Input::f32(random.uniforms(rows * columns, -1.0, 1.0), &[rows, columns])]));
+                cases.push(Case::new(
+                    Self,
+                    vec![Input::f32(random.uniforms(rows * columns, -1.0, 1.0), &[rows, columns])],
+                ));
             }
         }
         for dims in [&[3, 4, 5][..], &[2, 1, 17, 19], &[0, 3, 4], &[1, 1027], &[1027, 1], &[1024, 1024], &[517, 1031]] {

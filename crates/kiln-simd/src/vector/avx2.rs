@@ -1,6 +1,6 @@
 use std::arch::x86_64::*;
 
-use super::Vector;
+use super::{MAX_LANES, Vector};
 
 /// Eight lanes with fused multiply-add.
 #[derive(Clone, Copy)]
@@ -65,6 +65,39 @@ impl Vector for Avx2 {
     #[inline(always)]
     fn fence(self) {
         call!(_mm_sfence());
+    }
+
+    #[inline(always)]
+    fn prefetch(p: *const f32) {
+        call!(_mm_prefetch::<_MM_HINT_T0>(p.cast()));
+    }
+    #[inline(always)]
+    fn transpose(square: [Self; MAX_LANES]) -> [Self; MAX_LANES] {
+        let mut turned = square;
+        // Three rounds: vectors that stand 1, 2, 4 apart, in 32, 64 and 128-bit pieces.
+        call!({
+            macro_rules! round {
+                ($from:ident, $lo:expr, $hi:expr, $(($a:literal, $b:literal))*) => {
+                    [$($lo($from[$a], $from[$b]), $hi($from[$a], $from[$b]),)*]
+                };
+            }
+            let t = round!(
+                square,
+                |a: Self, b: Self| _mm256_unpacklo_ps(a.0, b.0),
+                |a: Self, b: Self| _mm256_unpackhi_ps(a.0, b.0),
+                (0, 1)(2, 3)(4, 5)(6, 7)
+            );
+            let lo = |a, b| _mm256_shuffle_ps::<0x44>(a, b);
+            let hi = |a, b| _mm256_shuffle_ps::<0xee>(a, b);
+            // u[4g + c]: columns c and c + 4 of rows 4g .. 4g + 4, one in each half.
+            let u = round!(t, lo, hi, (0, 2)(1, 3)(4, 6)(5, 7));
+            let lo = |a, b| _mm256_permute2f128_ps::<0x20>(a, b);
+            let hi = |a, b| _mm256_permute2f128_ps::<0x31>(a, b);
+            let v = round!(u, lo, hi, (0, 4)(1, 5)(2, 6)(3, 7));
+            macro_rules! put { ($($to:literal $from:literal),*) => { $(turned[$to] = Self(v[$from]);)* }; }
+            put!(0 0, 1 2, 2 4, 3 6, 4 1, 5 3, 6 5, 7 7);
+        });
+        turned
     }
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 use std::arch::x86_64::*;
 
-use super::Vector;
+use super::{MAX_LANES, Vector};
 
 /// Sixteen lanes, mask registers, 32 vector registers.
 #[derive(Clone, Copy)]
@@ -26,6 +26,7 @@ impl Vector for Avx512 {
     const LANES: usize = 16;
     const FUSED: bool = true;
     const REGISTERS: usize = 32;
+    const MASKED: bool = true;
     type Mask = __mmask16;
 
     #[inline(always)]
@@ -60,6 +61,43 @@ impl Vector for Avx512 {
     #[inline(always)]
     fn fence(self) {
         call!(_mm_sfence());
+    }
+
+    #[inline(always)]
+    fn prefetch(p: *const f32) {
+        call!(_mm_prefetch::<_MM_HINT_T0>(p.cast()));
+    }
+    #[inline(always)]
+    fn transpose(square: [Self; MAX_LANES]) -> [Self; MAX_LANES] {
+        // Four rounds, each of which pairs vectors that stand 1, 2, 4, 8 apart, in 32, 64, 128, 256-bit pieces.
+        call!({
+            macro_rules! round {
+                ($from:ident, $lo:expr, $hi:expr, $(($a:literal, $b:literal))*) => {
+                    [$($lo($from[$a], $from[$b]), $hi($from[$a], $from[$b]),)*]
+                };
+            }
+            // t[2i], t[2i + 1]: the low and the high halves of the 128-bit pieces of rows 2i and 2i + 1, interleaved.
+            let t = round!(
+                square,
+                |a: Self, b: Self| _mm512_unpacklo_ps(a.0, b.0),
+                |a: Self, b: Self| _mm512_unpackhi_ps(a.0, b.0),
+                (0, 1)(2, 3)(4, 5)(6, 7)(8, 9)(10, 11)(12, 13)(14, 15)
+            );
+            let pd = |v| _mm512_castps_pd(v);
+            let lo = |a, b| _mm512_castpd_ps(_mm512_unpacklo_pd(pd(a), pd(b)));
+            let hi = |a, b| _mm512_castpd_ps(_mm512_unpackhi_pd(pd(a), pd(b)));
+            // u[4g + c]: columns c, c + 4, c + 8, c + 12 of rows 4g .. 4g + 4, one in each 128-bit piece.
+            let u = round!(t, lo, hi, (0, 2)(1, 3)(4, 6)(5, 7)(8, 10)(9, 11)(12, 14)(13, 15));
+            // Pieces 0 and 2, then 1 and 3, of two groups of rows.
+            let even = |a, b| _mm512_shuffle_f32x4::<0x88>(a, b);
+            let odd = |a, b| _mm512_shuffle_f32x4::<0xdd>(a, b);
+            let v = round!(u, even, odd, (0, 4)(1, 5)(2, 6)(3, 7)(8, 12)(9, 13)(10, 14)(11, 15));
+            // v[2c], v[2c + 1]: columns {c, c + 8}, {c + 4, c + 12} of rows 0..8; from v[8] on, of rows 8..16.
+            let w = round!(v, even, odd, (0, 8)(1, 9)(2, 10)(3, 11)(4, 12)(5, 13)(6, 14)(7, 15));
+            // w[4c], w[4c + 1], w[4c + 2], w[4c + 3]: columns c, c + 8, c + 4, c + 12.
+            macro_rules! pick { ($($i:literal)*) => { [$(Self(w[$i]),)*] }; }
+            pick!(0 4 8 12 2 6 10 14 1 5 9 13 3 7 11 15)
+        })
     }
 
     #[inline(always)]

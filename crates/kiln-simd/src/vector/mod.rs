@@ -34,6 +34,8 @@ pub(crate) trait Vector:
     const FUSED: bool;
     /// Vector registers that the instruction set names.
     const REGISTERS: usize;
+    /// Whether [`Vector::load_first`] costs no more than [`Vector::load`], so that a hot loop may use it.
+    const MASKED: bool = false;
     /// A truth value for each lane.
     type Mask: Copy;
 
@@ -68,6 +70,31 @@ pub(crate) trait Vector:
     /// Orders earlier [`Vector::stream`] writes before what follows.
     #[inline(always)]
     fn fence(self) {}
+
+    /// Asks for the cache line at `p`, to be written soon. Any address will do.
+    #[inline(always)]
+    fn prefetch(_p: *const f32) {}
+
+    /// Transposes the square of the first `LANES` vectors: lane `j` of vector `i` becomes lane `i` of vector `j`.
+    #[inline(always)]
+    fn transpose(square: [Self; MAX_LANES]) -> [Self; MAX_LANES] {
+        let mut lanes = [0.0f32; MAX_LANES * MAX_LANES];
+        let mut turned = square;
+        // SAFETY: the instruction set is there because the operands exist; every access is inside of the array.
+        unsafe {
+            for i in 0..Self::LANES {
+                square[i].store(lanes.as_mut_ptr().add(i * Self::LANES));
+            }
+            for (j, vector) in turned.iter_mut().enumerate().take(Self::LANES) {
+                let mut row = [0.0f32; MAX_LANES];
+                for i in 0..Self::LANES {
+                    row[i] = lanes[i * Self::LANES + j];
+                }
+                *vector = Self::load(row.as_ptr());
+            }
+        }
+        turned
+    }
 
     /// A constant beside a value that exists.
     #[inline(always)]
@@ -140,6 +167,9 @@ pub(crate) trait Vector:
     }
 }
 
+/// The most lanes that a [`Vector`] has.
+pub(crate) const MAX_LANES: usize = 16;
+
 /// An algorithm to be compiled for every instruction set.
 pub(crate) trait Kernel {
     /// What it returns.
@@ -150,6 +180,18 @@ pub(crate) trait Kernel {
     /// # Safety
     /// The instruction set of `V` is there.
     unsafe fn run<V: Vector>(self) -> Self::Output;
+}
+
+/// An algorithm that is called through a pointer, often and on little data: the instruction set is looked up once.
+pub(crate) trait Routine {
+    /// What it works on.
+    type Args;
+
+    /// The algorithm. Implementations are `#[inline(always)]`.
+    ///
+    /// # Safety
+    /// The instruction set of `V` is there, and what the implementation says of its arguments.
+    unsafe fn run<V: Vector>(args: &Self::Args);
 }
 
 macro_rules! instruction_sets {
@@ -199,6 +241,23 @@ macro_rules! instruction_sets {
                 // SAFETY: scalar code needs nothing; the sets of other architectures are never available.
                 #[allow(unreachable_patterns)]
                 _ => unsafe { kernel.run::<scalar::Scalar>() },
+            }
+        }
+
+        /// The function that runs a routine on an instruction set. Calling it is safe only where
+        /// [`Isa::is_available`] holds for `isa`, and as the routine says.
+        pub(crate) fn routine<R: Routine>(isa: Isa) -> unsafe fn(&R::Args) {
+            match isa {
+                $($(#[cfg($cfg)])? Isa::$isa => {
+                    $(#[target_feature(enable = $features)])?
+                    unsafe fn enter<R: Routine>(args: &R::Args) {
+                        // SAFETY: this function is entered only where its features are.
+                        unsafe { R::run::<$vector>(args) }
+                    }
+                    enter::<R>
+                })*
+                #[allow(unreachable_patterns)]
+                _ => R::run::<scalar::Scalar>,
             }
         }
     };

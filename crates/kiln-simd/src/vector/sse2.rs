@@ -1,6 +1,6 @@
 use std::arch::x86_64::*;
 
-use super::Vector;
+use super::{MAX_LANES, Vector};
 
 /// Four lanes; no fused multiply-add, no masked memory access, no rounding instruction.
 #[derive(Clone, Copy)]
@@ -61,6 +61,25 @@ impl Vector for Sse2 {
     #[inline(always)]
     fn fence(self) {
         call!(_mm_sfence());
+    }
+
+    #[inline(always)]
+    fn prefetch(p: *const f32) {
+        call!(_mm_prefetch::<_MM_HINT_T0>(p.cast()));
+    }
+    #[inline(always)]
+    fn transpose(square: [Self; MAX_LANES]) -> [Self; MAX_LANES] {
+        let mut turned = square;
+        call!({
+            let [a, b, c, d] = [square[0].0, square[1].0, square[2].0, square[3].0];
+            let (ab, cd) = (_mm_unpacklo_ps(a, b), _mm_unpacklo_ps(c, d));
+            let (ab_high, cd_high) = (_mm_unpackhi_ps(a, b), _mm_unpackhi_ps(c, d));
+            turned[0] = Self(_mm_movelh_ps(ab, cd));
+            turned[1] = Self(_mm_movehl_ps(cd, ab));
+            turned[2] = Self(_mm_movelh_ps(ab_high, cd_high));
+            turned[3] = Self(_mm_movehl_ps(cd_high, ab_high));
+        });
+        turned
     }
 
     #[inline(always)]

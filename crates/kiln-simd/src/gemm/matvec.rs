@@ -1,0 +1,255 @@
+//! The product of a matrix and a vector, at the speed at which the matrix is read.
+
+use super::driver::k_blocks;
+use crate::Isa;
+use crate::threads::{self, Shared};
+use crate::vector::{Kernel, MAX_LANES, Vector, dispatch};
+
+/// Rows that are multiplied with the same part of x while it is in a register.
+const ROWS: usize = 4;
+
+/// Chains of a row in a group of [`ROWS`]: eight in all, as many as the latency of multiply-add needs.
+const CHAINS: usize = 2;
+
+/// Steps of a chain before it is added up.
+const STEPS: usize = 128;
+
+/// Columns whose sums stay in the L1 cache while rows run past them.
+const COLUMNS: usize = 2048;
+
+/// Rows that are added to the sums at once.
+const AT_ONCE: usize = 8;
+
+/// Elements of a matrix below which one thread is faster.
+const PARALLEL: usize = 128 * 1024;
+
+/// A row-major matrix of `rows * columns`, a vector and the result.
+#[derive(Clone, Copy)]
+pub(super) struct Matvec {
+    /// Row-major, rows contiguous.
+    pub(super) a: *const f32,
+    /// Rows of A.
+    pub(super) rows: usize,
+    /// Columns of A.
+    pub(super) columns: usize,
+    /// The vector.
+    pub(super) x: *const f32,
+    /// The result.
+    pub(super) y: *mut f32,
+}
+
+// SAFETY: parts of the work read A and x and write elements of y that no other part does.
+unsafe impl Sync for Matvec {}
+
+impl Matvec {
+    /// `y = A x`, or `y = Aᵀ x`. The result does not depend on the number of threads.
+    ///
+    /// # Safety
+    /// A and x are readable, y is writable, touched by nobody else and apart from both; the instruction set is there.
+    pub(super) unsafe fn run(&self, isa: Isa, threads: usize, transpose: bool) {
+        let threads = if self.rows.saturating_mul(self.columns) < PARALLEL { 1 } else { threads };
+        let results = if transpose { self.columns } else { self.rows };
+        let unit = if transpose { 64 } else { ROWS };
+        let part = results.div_ceil(threads).next_multiple_of(unit).max(1);
+        let y = Shared::new(self.y);
+        let whole = *self;
+        threads::for_each(results.div_ceil(part), threads, |i| {
+            let whole = &whole; // the whole of it, which is Sync, not its fields
+            let (start, len) = (i * part, part.min(results - i * part));
+            let y = y.get().wrapping_add(start);
+            // SAFETY: the caller's contract; parts are disjoint.
+            unsafe {
+                if transpose {
+                    let part = Matvec { a: whole.a.add(start), y, ..*whole };
+                    dispatch(isa, Columns { part, width: len });
+                } else {
+                    let part = Matvec { a: whole.a.add(start * whole.columns), rows: len, y, ..*whole };
+                    dispatch(isa, Rows(part));
+                }
+            }
+        });
+    }
+}
+
+/// `y = A x`: inner products of the rows.
+struct Rows(Matvec);
+
+impl Kernel for Rows {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let m = self.0;
+        let mut i = 0;
+        // SAFETY: the contract of `Matvec::run`.
+        unsafe {
+            while i + ROWS <= m.rows {
+                let a = m.a.add(i * m.columns);
+                inner::<V, ROWS, CHAINS>(a, m.columns, m.columns, m.x, m.y.add(i));
+                i += ROWS;
+            }
+            while i < m.rows {
+                inner::<V, 1, { ROWS * CHAINS }>(m.a.add(i * m.columns), m.columns, m.columns, m.x, m.y.add(i));
+                i += 1;
+            }
+        }
+    }
+}
+
+/// Inner products of `R` rows, `stride` apart, and x, each in `U` chains of vectors that are added up every so often.
+///
+/// # Safety
+/// `n` elements of every row and of x are readable, `R` of y writable; the instruction set is there.
+#[inline(always)]
+unsafe fn inner<V: Vector, const R: usize, const U: usize>(
+    a: *const f32,
+    stride: usize,
+    n: usize,
+    x: *const f32,
+    y: *mut f32,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut totals = [0.0f32; R];
+        let step = U * V::LANES;
+        let mut start = 0;
+        while start < n {
+            let end = n.min(start + STEPS * step);
+            let mut acc = [[V::splat(0.0); U]; R];
+            let mut p = start;
+            while p + step <= end {
+                for u in 0..U {
+                    let x = V::load(x.add(p + u * V::LANES));
+                    for r in 0..R {
+                        acc[r][u] = V::load(a.add(r * stride + p + u * V::LANES)).mul_add(x, acc[r][u]);
+                    }
+                }
+                p += step;
+            }
+            while p < end {
+                let len = V::LANES.min(end - p);
+                let x = V::load_first(x.add(p), len);
+                for r in 0..R {
+                    acc[r][0] = V::load_first(a.add(r * stride + p), len).mul_add(x, acc[r][0]);
+                }
+                p += V::LANES;
+            }
+            for r in 0..R {
+                let mut sum = acc[r][0];
+                for u in 1..U {
+                    sum = sum + acc[r][u];
+                }
+                totals[r] += add_lanes(sum);
+            }
+            start = end;
+        }
+        for r in 0..R {
+            *y.add(r) = totals[r];
+        }
+    }
+}
+
+/// The sum of the lanes, by halves.
+#[inline(always)]
+pub(super) fn add_lanes<V: Vector>(v: V) -> f32 {
+    let mut lanes = [0.0f32; MAX_LANES];
+    // SAFETY: no vector has more than MAX_LANES lanes.
+    unsafe { v.store(lanes.as_mut_ptr()) };
+    let mut half = V::LANES / 2;
+    while half > 0 {
+        for i in 0..half {
+            lanes[i] += lanes[i + half];
+        }
+        half /= 2;
+    }
+    lanes[0]
+}
+
+/// `y = Aᵀ x`: rows of A, each times an element of x, added up, `width` columns of them.
+struct Columns {
+    part: Matvec,
+    width: usize,
+}
+
+impl Kernel for Columns {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let m = self.part;
+        let mut apart = [0.0f32; COLUMNS];
+        let mut j = 0;
+        // SAFETY: the contract of `Matvec::run`.
+        unsafe {
+            if m.rows == 0 {
+                m.y.write_bytes(0, self.width);
+            }
+            while j < self.width {
+                let width = COLUMNS.min(self.width - j);
+                for (p0, k) in k_blocks(m.rows) {
+                    // The sums of the first block run in y itself, those of later ones apart.
+                    let sums = if p0 == 0 { m.y.add(j) } else { apart.as_mut_ptr() };
+                    let mut p = 0;
+                    while p < k {
+                        let a = m.a.add((p0 + p) * m.columns + j);
+                        let x = m.x.add(p0 + p);
+                        if k - p >= AT_ONCE {
+                            add_rows::<V, AT_ONCE>(a, m.columns, x, sums, width, p == 0);
+                            p += AT_ONCE;
+                        } else if k - p >= 2 {
+                            add_rows::<V, 2>(a, m.columns, x, sums, width, p == 0);
+                            p += 2;
+                        } else {
+                            add_rows::<V, 1>(a, m.columns, x, sums, width, p == 0);
+                            p += 1;
+                        }
+                    }
+                    if p0 > 0 {
+                        let one = 1.0;
+                        add_rows::<V, 1>(sums, 0, &one, m.y.add(j), width, false);
+                    }
+                }
+                j += width;
+            }
+        }
+    }
+}
+
+/// Adds `R` rows, `stride` apart, each times its element of x, to the sums, which start at zero when `first`.
+///
+/// # Safety
+/// `width` elements of the rows and `R` of x are readable, `width` sums writable; the instruction set is there.
+#[inline(always)]
+unsafe fn add_rows<V: Vector, const R: usize>(
+    a: *const f32,
+    stride: usize,
+    x: *const f32,
+    sums: *mut f32,
+    width: usize,
+    first: bool,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut factors = [V::splat(0.0); R];
+        for (r, factor) in factors.iter_mut().enumerate() {
+            *factor = V::splat(*x.add(r));
+        }
+        let mut j = 0;
+        while j + V::LANES <= width {
+            let mut sum = if first { V::splat(0.0) } else { V::load(sums.add(j)) };
+            for r in 0..R {
+                sum = factors[r].mul_add(V::load(a.add(r * stride + j)), sum);
+            }
+            sum.store(sums.add(j));
+            j += V::LANES;
+        }
+        let rest = width - j;
+        if rest > 0 {
+            let mut sum = if first { V::splat(0.0) } else { V::load_first(sums.add(j), rest) };
+            for r in 0..R {
+                sum = factors[r].mul_add(V::load_first(a.add(r * stride + j), rest), sum);
+            }
+            sum.store_first(sums.add(j), rest);
+        }
+    }
+}

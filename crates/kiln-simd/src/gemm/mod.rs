@@ -1,0 +1,190 @@
+//! The matrix product and its kin: packed and cache-blocked, with ways of their own for small, skinny and single-row
+//! products.
+//!
+//! For other kernels: [`driver::Gemm`] is `C = A B` or `C += A B` on raw matrices with strides ([`MatrixRef`]), or with a
+//! B that exists panel by panel only (implement [`Columns`], pass [`Source::Columns`]: an implicit product such as a
+//! convolution then copies each element of B once, into the panel that the tile reads). C has contiguous rows. A may lie
+//! either way round. [`Workspace`] is scratch memory of the thread, and may be taken while a product runs.
+//!
+//! An element of C is a chain of multiply-adds over a block of k (cut by [`driver::k_blocks`] from k alone), plus the chains of
+//! the blocks before. Every way and every tile computes it so; only products of a single row or column with rows of a
+//! matrix ([`matvec`]) sum along vectors instead. So results depend neither on threads nor on the extents of parts.
+
+mod driver;
+mod matvec;
+mod pack;
+mod packed;
+mod tile;
+mod workspace;
+
+use kiln_core::op::{Matmul, MatmulExtents, Matvec};
+use kiln_core::{DataMut, Error, Operand, Result, Shape};
+
+pub use packed::PackedB;
+#[allow(unused_imports)] // the interface of this module to other kernels
+pub(crate) use {
+    driver::{Gemm, Source},
+    pack::{Columns, MatrixRef, turn_square},
+    workspace::Workspace,
+};
+
+use crate::simd::{Execute, Simd, f32s};
+use crate::threads::{self, Shared};
+
+impl Execute for Matmul {
+    fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        let e = self.extents(&inputs[0].shape(), &inputs[1].shape())?;
+        matmul(simd, *self, e, f32s(inputs, 0), f32s(inputs, 1), outputs[0].f32());
+        Ok(())
+    }
+}
+
+impl Execute for Matvec {
+    fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        let &[rows, columns] = inputs[0].shape().dims() else { return Ok(()) };
+        let (a, x, y) = (f32s(inputs, 0), f32s(inputs, 1), outputs[0].f32());
+        let m = matvec::Matvec { a: a.as_ptr(), rows, columns, x: x.as_ptr(), y: y.as_mut_ptr() };
+        // SAFETY: the shape rule has checked the extents; y is borrowed for writing.
+        unsafe { m.run(simd.isa(), simd.threads(), self.transpose) };
+        Ok(())
+    }
+}
+
+/// All products of a stack. The slices have the lengths that the extents ask for.
+fn matmul(simd: &Simd, op: Matmul, e: MatmulExtents, a: &[f32], b: &[f32], c: &mut [f32]) {
+    let MatmulExtents { mut batch, shared_b, mut m, k, n } = e;
+    if shared_b && !op.transpose_a {
+        // Rows of all matrices follow one another: one tall matrix.
+        (batch, m) = (1, batch * m);
+    }
+    if c.is_empty() {
+        return;
+    }
+    let (isa, threads) = (simd.isa(), simd.threads());
+    let out = Shared::new(c.as_mut_ptr());
+    let product = |s: usize, threads: usize| {
+        let a = &a[s * m * k..][..m * k];
+        let b = if shared_b { b } else { &b[s * k * n..][..k * n] };
+        // SAFETY: matrix s of the output, which belongs to this product alone.
+        let c = unsafe { out.get().add(s * m * n) };
+        // A single row or column is contiguous whichever way it is stored.
+        let vector = match (m, n) {
+            (1, _) => Some((b, a, op.transpose_b)),
+            (_, 1) => Some((a, b, !op.transpose_a)),
+            _ => None,
+        };
+        if let Some((matrix, x, in_rows)) = vector {
+            let results = m * n;
+            let (rows, columns) = if in_rows { (results, k) } else { (k, results) };
+            let v = matvec::Matvec { a: matrix.as_ptr(), rows, columns, x: x.as_ptr(), y: c };
+            // SAFETY: the slices have these extents, C is borrowed for writing, a `Simd` has its instruction set.
+            unsafe { v.run(isa, threads, !in_rows) };
+            return;
+        }
+        let gemm = Gemm {
+            m,
+            k,
+            n,
+            a: MatrixRef::new(a, if op.transpose_a { m } else { k }, op.transpose_a),
+            b: Source::Matrix(MatrixRef::new(b, if op.transpose_b { k } else { n }, op.transpose_b)),
+            c,
+            c_stride: n,
+            add: false,
+        };
+        // SAFETY: as above.
+        unsafe { gemm.run(isa, threads) };
+    };
+    // A stack of small products runs side by side, one of large ones one after the other.
+    let each = m.saturating_mul(n).saturating_mul(k);
+    if batch >= threads && each < driver::PARALLEL * threads && each.saturating_mul(batch) >= driver::PARALLEL {
+        let part = (driver::PARALLEL / 4).div_ceil(each.max(1)).min(batch.div_ceil(threads));
+        threads::for_each(batch.div_ceil(part), threads, |p| {
+            (p * part..batch.min(p * part + part)).for_each(|s| product(s, 1));
+        });
+    } else {
+        (0..batch).for_each(|s| product(s, threads));
+    }
+}
+
+/// Checks the length of an operand.
+fn length(op: &'static str, operand: &'static str, found: usize, shape: Shape) -> Result<()> {
+    let expected = shape.numel();
+    if found == expected { Ok(()) } else { Err(Error::Length { op, operand, expected, found }) }
+}
+
+impl Simd {
+    /// The product of a row-major `m * k` and a row-major `k * n` matrix.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when the slices do not have these extents, [`Error::Overflow`] when the extents overflow.
+    pub fn matmul(&self, a: &[f32], b: &[f32], m: usize, k: usize, n: usize) -> Result<Vec<f32>> {
+        let mut out = vec![0.0; Shape::new(&[m, n])?.numel()];
+        self.matmul_into(a, b, m, k, n, &mut out)?;
+        Ok(out)
+    }
+
+    /// The product of a row-major `m * k` and a row-major `k * n` matrix, into `out`, row-major `m * n`.
+    ///
+    /// # Errors
+    /// As [`Simd::matmul`].
+    pub fn matmul_into(&self, a: &[f32], b: &[f32], m: usize, k: usize, n: usize, out: &mut [f32]) -> Result<()> {
+        self.matmul_with(Matmul::default(), a, b, m, k, n, out)
+    }
+
+    /// The product of two matrices of which either may be stored transposed, into `out`: `op(A)` is `m * k`, `op(B)` is
+    /// `k * n`. Stacks of matrices go through [`Simd::run_into`].
+    ///
+    /// # Errors
+    /// As [`Simd::matmul`].
+    pub fn matmul_with(
+        &self,
+        op: Matmul,
+        a: &[f32],
+        b: &[f32],
+        m: usize,
+        k: usize,
+        n: usize,
+        out: &mut [f32],
+    ) -> Result<()> {
+        length("matmul", "a", a.len(), Shape::new(&[m, k])?)?;
+        length("matmul", "b", b.len(), Shape::new(&[k, n])?)?;
+        length("matmul", "output", out.len(), Shape::new(&[m, n])?)?;
+        matmul(self, op, MatmulExtents { batch: 1, shared_b: false, m, k, n }, a, b, out);
+        Ok(())
+    }
+
+    /// The product of a row-major `rows * columns` matrix and a vector.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when the slices do not have these extents, [`Error::Overflow`] when the extents overflow.
+    pub fn matvec(&self, a: &[f32], x: &[f32], rows: usize, columns: usize) -> Result<Vec<f32>> {
+        self.f32_vec(Matvec::default(), &[Operand::f32(a, &[rows, columns])?, Operand::vector(x)])
+    }
+
+    /// The product of a row-major `rows * columns` matrix and a vector, into `out`.
+    ///
+    /// # Errors
+    /// As [`Simd::matvec`].
+    pub fn matvec_into(&self, a: &[f32], x: &[f32], rows: usize, columns: usize, out: &mut [f32]) -> Result<()> {
+        self.matvec_with(Matvec::default(), a, x, rows, columns, out)
+    }
+
+    /// The product of a row-major `rows * columns` matrix, or of its transpose, and a vector, into `out`.
+    ///
+    /// # Errors
+    /// As [`Simd::matvec`].
+    pub fn matvec_with(
+        &self,
+        op: Matvec,
+        a: &[f32],
+        x: &[f32],
+        rows: usize,
+        columns: usize,
+        out: &mut [f32],
+    ) -> Result<()> {
+        self.f32_into(op, &[Operand::f32(a, &[rows, columns])?, Operand::vector(x)], out)
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,92 @@
+//! A right-hand matrix packed once for many products.
+
+use kiln_core::{Error, Result, Shape};
+
+use super::driver::{Gemm, Source, pack_all, packed_len};
+use super::length;
+use super::pack::MatrixRef;
+use super::tile::TileShape;
+use super::workspace::Lines;
+use crate::{Isa, Simd};
+
+/// A right-hand matrix, such as the weights of a layer, in the order in which the matrix product of one instruction set
+/// reads it. Made by [`Simd::pack_b`].
+pub struct PackedB {
+    isa: Isa,
+    k: usize,
+    n: usize,
+    data: Lines,
+}
+
+impl PackedB {
+    /// Rows: the number of products in each element of the result.
+    pub fn rows(&self) -> usize {
+        self.k
+    }
+
+    /// Columns.
+    pub fn columns(&self) -> usize {
+        self.n
+    }
+}
+
+impl std::fmt::Debug for PackedB {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "PackedB({} x {}, {})", self.k, self.n, self.isa)
+    }
+}
+
+impl Simd {
+    /// Packs a row-major `k * n` matrix, or one stored transposed (`n * k`), for products with many left-hand matrices.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when the slice does not have these extents, [`Error::Overflow`] when they overflow.
+    pub fn pack_b(&self, b: &[f32], k: usize, n: usize, transpose: bool) -> Result<PackedB> {
+        length("pack_b", "b", b.len(), Shape::new(&[k, n])?)?;
+        let shape = TileShape::of(self.isa());
+        Shape::new(&[k, n.saturating_add(shape.lanes)])?;
+        let mut data = Lines::zeros(packed_len(shape, k, n));
+        let from = MatrixRef::new(b, if transpose { k } else { n }, transpose);
+        // SAFETY: the matrix lies in the slice, the memory was sized for the copy, a `Simd` has its instruction set.
+        unsafe { pack_all(self.isa(), from, k, n, data.as_mut_ptr()) };
+        Ok(PackedB { isa: self.isa(), k, n, data })
+    }
+
+    /// The product of a row-major `m * k` matrix and a packed one, into `out`, row-major `m * n`. The same bits as the
+    /// product with the matrix that was packed, but for products of a single row.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when the slices do not have these extents, [`Error::Overflow`] when they overflow,
+    /// [`Error::Parameter`] when the matrix was packed for another instruction set.
+    pub fn matmul_packed_into(&self, a: &[f32], b: &PackedB, out: &mut [f32], m: usize) -> Result<()> {
+        length("matmul_packed", "a", a.len(), Shape::new(&[m, b.k])?)?;
+        length("matmul_packed", "output", out.len(), Shape::new(&[m, b.n])?)?;
+        if b.isa != self.isa() {
+            let reason = format!("the matrix was packed for {}, not for {}", b.isa, self.isa());
+            return Err(Error::Parameter { op: "matmul_packed", reason });
+        }
+        let gemm = Gemm {
+            m,
+            k: b.k,
+            n: b.n,
+            a: MatrixRef::new(a, b.k, false),
+            b: Source::Packed(b.data.as_ptr()),
+            c: out.as_mut_ptr(),
+            c_stride: b.n,
+            add: false,
+        };
+        // SAFETY: the lengths were checked; `out` is borrowed for writing; a `Simd` has its instruction set.
+        unsafe { gemm.run(self.isa(), self.threads()) };
+        Ok(())
+    }
+
+    /// As [`Simd::matmul_packed_into`], into a new `Vec`.
+    ///
+    /// # Errors
+    /// As [`Simd::matmul_packed_into`].
+    pub fn matmul_packed(&self, a: &[f32], b: &PackedB, m: usize) -> Result<Vec<f32>> {
+        let mut out = vec![0.0; Shape::new(&[m, b.n])?.numel()];
+        self.matmul_packed_into(a, b, &mut out, m)?;
+        Ok(out)
+    }
+}
