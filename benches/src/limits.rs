@@ -7,6 +7,9 @@ use kiln_simd::limits::{Pass, multiply_add, touch};
 
 use crate::{Effort, Sampler};
 
+/// Elements of a cache line.
+const ALIGN: usize = 16;
+
 /// Limits of one instruction set and number of threads, each measured when first asked for.
 #[derive(Debug)]
 pub struct Limits {
@@ -34,12 +37,19 @@ impl Limits {
     }
 
     /// Bytes a second of a pass over arrays of `n` elements.
+    ///
+    /// Shorter arrays have the rate of the nearest cache, which a call of its own would not show: there the limit is
+    /// that of arrays just long enough to hide the call.
     pub fn bandwidth(&mut self, sampler: &mut Sampler, pass: Pass, n: usize) -> f64 {
-        let (simd, effort) = (self.simd, self.effort);
+        let (simd, effort, n) = (self.simd, self.effort, n.max(2048));
         *self.rates.entry((pass, n)).or_insert_with(|| {
-            let (a, b) = (crate::random(n, 0.5, 1.0, 1), crate::random(n, 0.5, 1.0, 2));
-            let mut out = vec![0.0; n];
-            let timing = sampler.time(|| touch(&simd, pass, &a, &b, &mut out).unwrap_or(()), effort);
+            // A ceiling has its arrays where the caches like them; those of the contenders lie as they happen to.
+            let mut arrays = [(); 3].map(|()| vec![0.75f32; n + ALIGN]);
+            let [a, b, out] = arrays.each_mut().map(|x| {
+                let start = x.as_ptr().align_offset(4 * ALIGN).min(ALIGN);
+                &mut x[start..start + n]
+            });
+            let timing = sampler.time(|| touch(&simd, pass, a, b, out).unwrap_or(()), effort);
             (pass.bytes() * n) as f64 / timing.seconds
         })
     }

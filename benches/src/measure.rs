@@ -72,11 +72,11 @@ pub struct Sampler {
 }
 
 impl Sampler {
-    /// Learns what an undisturbed probe looks like; takes some ten milliseconds.
+    /// Learns what an undisturbed probe looks like; takes some ten milliseconds. What is measured runs on at most as
+    /// many threads as `simd` has.
     pub fn new(simd: Simd) -> Self {
-        let simd = simd.with_threads(1);
-        let mut sampler =
-            Self { simd, steps: 1000, best: 0.0, account: File::open("/proc/thread-self/schedstat").ok() };
+        let account = File::open("/proc/thread-self/schedstat").ok();
+        let mut sampler = Self { simd: simd.with_threads(1), threads: simd.threads(), steps: 1000, best: 0.0, account };
         let start = Instant::now();
         while start.elapsed() < Duration::from_millis(5) {
             sampler.probe();

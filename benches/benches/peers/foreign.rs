@@ -49,6 +49,7 @@ pub struct Library {
     sasum: Reduce,
     snrm2: Reduce,
     isamax: Index,
+    ssum: Option<Reduce>,
 }
 
 /// Shortens `n` to the integer of the interface.
@@ -79,12 +80,13 @@ impl Library {
             let sasum = find(&library, "cblas_sasum")?;
             let snrm2 = find(&library, "cblas_snrm2")?;
             let isamax = find(&library, "cblas_isamax")?;
+            let ssum = find(&library, "cblas_ssum").ok();
             for setter in ["MKL_Set_Num_Threads", "openblas_set_num_threads"] {
                 if let Ok(set) = find::<unsafe extern "C" fn(c_int)>(&library, setter) {
                     set(int(threads));
                 }
             }
-            Ok(Self { name, library, sgemm, sgemv, sdot, sasum, snrm2, isamax })
+            Ok(Self { name, library, sgemm, sgemv, sdot, sasum, snrm2, isamax, ssum })
         }
     }
 
@@ -143,6 +145,17 @@ impl Library {
         assert_eq!(a.len(), b.len());
         // SAFETY: the lengths agree.
         unsafe { (self.sdot)(int(a.len()), a.as_ptr(), 1, b.as_ptr(), 1) }
+    }
+
+    /// Whether the library has a plain sum.
+    pub fn has_sum(&self) -> bool {
+        self.ssum.is_some()
+    }
+
+    /// Sum; NaN where the library has none.
+    pub fn ssum(&self, x: &[f32]) -> f32 {
+        // SAFETY: `x` is good for its length.
+        self.ssum.map_or(f32::NAN, |f| unsafe { f(int(x.len()), x.as_ptr(), 1) })
     }
 
     /// Sum of absolute values.

@@ -111,25 +111,53 @@ impl Kernel for Touch {
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let Self { pass, a, b, out, n } = self;
+        const READ: u8 = Pass::Read as u8;
+        const COPY: u8 = Pass::Copy as u8;
+        const ADD: u8 = Pass::Add as u8;
+        const ADD_STREAMED: u8 = Pass::AddStreamed as u8;
+        // SAFETY: the contract of `Touch`.
+        unsafe {
+            match self.pass {
+                Pass::Read => self.pass::<V, READ>(),
+                Pass::Copy => self.pass::<V, COPY>(),
+                Pass::Add => self.pass::<V, ADD>(),
+                Pass::AddStreamed => self.pass::<V, ADD_STREAMED>(),
+            }
+        }
+    }
+}
+
+impl Touch {
+    /// The pass as a loop of its own: nothing but the accesses is in it.
+    ///
+    /// # Safety
+    /// As [`Touch`]; the instruction set of `V` is there.
+    #[inline(always)]
+    unsafe fn pass<V: Vector, const PASS: u8>(self) {
+        let Self { a, b, out, n, .. } = self;
+        let (read, copy, streamed) =
+            (PASS == Pass::Read as u8, PASS == Pass::Copy as u8, PASS == Pass::AddStreamed as u8);
         // SAFETY: the contract of `Touch`: all accesses stay in 0..n.
         unsafe {
             let mut seen = [V::splat(0.0); UNROLL];
             let mut i = 0;
-            // Streaming stores want aligned addresses.
-            if pass == Pass::AddStreamed {
-                i = out.align_offset(4 * V::LANES).min(n);
-                (V::load_first(a, i.min(V::LANES)) + V::load_first(b, i.min(V::LANES)))
-                    .store_first(out, i.min(V::LANES));
+            if streamed {
+                // Streaming stores want aligned addresses.
+                i = out.align_offset(4 * V::LANES).min(n).min(V::LANES);
+                (V::load_first(a, i) + V::load_first(b, i)).store_first(out, i);
             }
             while i + UNROLL * V::LANES <= n {
                 for (u, seen) in seen.iter_mut().enumerate() {
                     let at = i + u * V::LANES;
-                    match pass {
-                        Pass::Read => *seen = seen.or(V::load(a.add(at))),
-                        Pass::Copy => V::load(a.add(at)).store(out.add(at)),
-                        Pass::Add => (V::load(a.add(at)) + V::load(b.add(at))).store(out.add(at)),
-                        Pass::AddStreamed => (V::load(a.add(at)) + V::load(b.add(at))).stream(out.add(at)),
+                    let x = V::load(a.add(at));
+                    if read {
+                        *seen = seen.or(x);
+                    } else if copy {
+                        x.store(out.add(at));
+                    } else if streamed {
+                        (x + V::load(b.add(at))).stream(out.add(at));
+                    } else {
+                        (x + V::load(b.add(at))).store(out.add(at));
                     }
                 }
                 i += UNROLL * V::LANES;
@@ -137,14 +165,16 @@ impl Kernel for Touch {
             while i < n {
                 let rest = (n - i).min(V::LANES);
                 let x = V::load_first(a.add(i), rest);
-                match pass {
-                    Pass::Read => seen[0] = seen[0].or(x),
-                    Pass::Copy => x.store_first(out.add(i), rest),
-                    Pass::Add | Pass::AddStreamed => (x + V::load_first(b.add(i), rest)).store_first(out.add(i), rest),
+                if read {
+                    seen[0] = seen[0].or(x);
+                } else if copy {
+                    x.store_first(out.add(i), rest);
+                } else {
+                    (x + V::load_first(b.add(i), rest)).store_first(out.add(i), rest);
                 }
                 i += rest;
             }
-            if pass == Pass::AddStreamed {
+            if streamed {
                 seen[0].fence();
             }
             let mut lanes = [0.0f32; 64];
