@@ -115,6 +115,18 @@ impl Buffer {
         }
     }
 
+    /// Zeroed elements for a tensor of this type, or an error where the machine has no room for them.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn try_zeros(ty: &TensorType) -> Result<Self> {
+        Ok(match ty.dtype {
+            DType::F32 => Self::F32(zeros(ty.shape.numel())?),
+            DType::U32 => Self::U32(zeros(ty.shape.numel())?),
+            DType::Blocks(format) => Self::Blocks(format, zeros(ty.bytes())?),
+        })
+    }
+
     /// The elements, borrowed.
     pub fn as_data(&self) -> Data<'_> {
         match self {
@@ -132,6 +144,23 @@ impl Buffer {
             Self::Blocks(format, d) => DataMut::Blocks(*format, d),
         }
     }
+}
+
+/// A vector of `n` zeros.
+///
+/// # Errors
+/// [`Error::OutOfMemory`] where `vec!` would end the process: an inner extent of zero lets small operands ask for any
+/// result.
+pub fn zeros<T: bytemuck::Zeroable + Clone>(n: usize) -> Result<Vec<T>> {
+    /// Less than this is not refused by a machine that still runs.
+    const SMALL: usize = 1 << 26;
+    let bytes = n.saturating_mul(size_of::<T>());
+    if bytes > SMALL {
+        // Asked for and given back at once: `vec!` below then takes fresh pages that the system has zeroed already, where
+        // filling this memory would touch them all.
+        Vec::<T>::new().try_reserve_exact(n).map_err(|_| Error::OutOfMemory { bytes })?;
+    }
+    Ok(vec![T::zeroed(); n])
 }
 
 /// Elements with a shape they were checked against.

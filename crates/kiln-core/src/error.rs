@@ -65,6 +65,12 @@ pub enum Error {
         /// The extents whose product overflows.
         extents: Vec<usize>,
     },
+    /// The machine has no memory left for a result or for scratch.
+    #[error("no memory for {bytes} bytes")]
+    OutOfMemory {
+        /// Bytes that were asked for.
+        bytes: usize,
+    },
     /// A view would leave its data.
     #[error("{what}: {reason}")]
     View {

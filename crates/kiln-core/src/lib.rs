@@ -20,7 +20,7 @@ pub mod op;
 mod quant;
 mod shape;
 
-pub use data::{Buffer, Data, DataMut, Operand};
+pub use data::{Buffer, Data, DataMut, Operand, zeros};
 pub use error::{Error, Result};
 pub use quant::QuantFormat;
 pub use shape::{DType, MAX_RANK, Shape, TensorType};

@@ -94,7 +94,7 @@ impl Simd {
     /// # Errors
     /// As [`Simd::run_into`].
     pub fn run(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<Buffer>> {
-        let mut buffers: Vec<Buffer> = infer(op, inputs)?.iter().map(Buffer::zeros).collect();
+        let mut buffers: Vec<Buffer> = infer(op, inputs)?.iter().map(Buffer::try_zeros).collect::<Result<_>>()?;
         let mut outputs: Vec<DataMut<'_>> = buffers.iter_mut().map(Buffer::as_mut).collect();
         self.run_into(op, inputs, &mut outputs)?;
         Ok(buffers)
@@ -108,7 +108,7 @@ impl Simd {
     /// Runs an operation with one f32 result.
     pub(crate) fn f32_vec(&self, op: impl Into<Op>, inputs: &[Operand<'_>]) -> Result<Vec<f32>> {
         let op = op.into();
-        let mut out = vec![0.0; infer(&op, inputs)?[0].shape.numel()];
+        let mut out = kiln_core::zeros(infer(&op, inputs)?[0].shape.numel())?;
         self.f32_into(op, inputs, &mut out)?;
         Ok(out)
     }

@@ -231,7 +231,7 @@ impl Operation for Elementwise {
     }
 
     fn flops(&self, _: &[TensorType], outputs: &[TensorType]) -> u64 {
-        super::product(&[outputs[0].shape.numel()]) * self.kind.row().flops
+        super::product(&[outputs[0].shape.numel()]).saturating_mul(self.kind.row().flops)
     }
 
     fn contract(&self) -> Contract {

@@ -118,7 +118,7 @@ impl Simd {
     /// # Errors
     /// [`Error::Length`] when the slices do not have these extents, [`Error::Overflow`] when the extents overflow.
     pub fn matmul(&self, a: &[f32], b: &[f32], m: usize, k: usize, n: usize) -> Result<Vec<f32>> {
-        let mut out = vec![0.0; Shape::new(&[m, n])?.numel()];
+        let mut out = kiln_core::zeros(Shape::new(&[m, n])?.numel())?;
         self.matmul_into(a, b, m, k, n, &mut out)?;
         Ok(out)
     }

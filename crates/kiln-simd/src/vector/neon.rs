@@ -1,6 +1,6 @@
 use std::arch::aarch64::*;
 
-use super::Vector;
+use super::{MAX_LANES, Vector};
 
 /// Four lanes with fused multiply-add and 32 registers.
 #[derive(Clone, Copy)]
@@ -57,6 +57,23 @@ impl Vector for Neon {
             vst1q_f32(lanes.as_mut_ptr(), self.0);
             std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
         }
+    }
+
+    #[inline(always)]
+    fn transpose(square: [Self; MAX_LANES]) -> [Self; MAX_LANES] {
+        let mut turned = square;
+        call!({
+            let [a, b, c, d] = [square[0].0, square[1].0, square[2].0, square[3].0];
+            // Even and odd columns of two rows, then the two halves of those.
+            let pair = |x| vreinterpretq_f64_f32(x);
+            let (ab_even, ab_odd) = (pair(vtrn1q_f32(a, b)), pair(vtrn2q_f32(a, b)));
+            let (cd_even, cd_odd) = (pair(vtrn1q_f32(c, d)), pair(vtrn2q_f32(c, d)));
+            turned[0] = Self(vreinterpretq_f32_f64(vtrn1q_f64(ab_even, cd_even)));
+            turned[1] = Self(vreinterpretq_f32_f64(vtrn1q_f64(ab_odd, cd_odd)));
+            turned[2] = Self(vreinterpretq_f32_f64(vtrn2q_f64(ab_even, cd_even)));
+            turned[3] = Self(vreinterpretq_f32_f64(vtrn2q_f64(ab_odd, cd_odd)));
+        });
+        turned
     }
 
     #[inline(always)]

@@ -1,6 +1,6 @@
 use std::arch::wasm32::*;
 
-use super::Vector;
+use super::{MAX_LANES, Vector};
 
 /// Four lanes of WebAssembly; no fused multiply-add, whose relaxed form may round either way.
 ///
@@ -49,6 +49,19 @@ impl Vector for Simd128 {
             self.store(lanes.as_mut_ptr());
             std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
         }
+    }
+
+    #[inline(always)]
+    fn transpose(square: [Self; MAX_LANES]) -> [Self; MAX_LANES] {
+        let mut turned = square;
+        let [a, b, c, d] = [square[0].0, square[1].0, square[2].0, square[3].0];
+        let (ab, cd) = (i32x4_shuffle::<0, 4, 1, 5>(a, b), i32x4_shuffle::<0, 4, 1, 5>(c, d));
+        let (ab_high, cd_high) = (i32x4_shuffle::<2, 6, 3, 7>(a, b), i32x4_shuffle::<2, 6, 3, 7>(c, d));
+        turned[0] = Self(i64x2_shuffle::<0, 2>(ab, cd));
+        turned[1] = Self(i64x2_shuffle::<1, 3>(ab, cd));
+        turned[2] = Self(i64x2_shuffle::<0, 2>(ab_high, cd_high));
+        turned[3] = Self(i64x2_shuffle::<1, 3>(ab_high, cd_high));
+        turned
     }
 
     #[inline(always)]

@@ -1,0 +1,421 @@
+//! Hostile inputs: whatever is handed in, there is a right result or one typed error. Nothing panics, nothing wraps.
+
+#![cfg(not(target_arch = "wasm32"))] // panics are caught, which WebAssembly cannot
+
+use std::collections::BTreeMap;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use kiln_core::op::reference::{Case, Random};
+use kiln_core::op::{Op, all_cases};
+use kiln_core::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Shape, TensorType};
+use kiln_simd::{Isa, Simd};
+
+/// The smallest case that has elements, of every operation with every set of parameters.
+fn smallest_cases() -> Vec<Case> {
+    let mut smallest = BTreeMap::<String, Case>::new();
+    let size = |case: &Case| case.inputs.iter().map(|input| input.shape.numel()).sum::<usize>();
+    for case in all_cases() {
+        if case.inputs.iter().any(|input| input.shape.is_empty()) {
+            continue;
+        }
+        match smallest.entry(format!("{:?}", case.op)) {
+            std::collections::btree_map::Entry::Vacant(slot) => {
+                slot.insert(case);
+            }
+            std::collections::btree_map::Entry::Occupied(mut slot) => {
+                if size(&case) < size(slot.get()) {
+                    slot.insert(case);
+                }
+            }
+        }
+    }
+    smallest.into_values().collect()
+}
+
+fn buffers(case: &Case) -> Vec<(Buffer, Vec<usize>)> {
+    case.inputs.iter().map(|input| (input.buffer.clone(), input.shape.dims().to_vec())).collect()
+}
+
+fn dtypes() -> impl Iterator<Item = DType> {
+    [DType::F32, DType::U32].into_iter().chain(QuantFormat::ALL.map(DType::Blocks))
+}
+
+/// Elements of any kind: the bits are random, so floats are NaN, infinite or huge and indices are out of their tables.
+fn noise(dtype: DType, dims: &[usize], random: &mut Random) -> Option<(Buffer, Vec<usize>)> {
+    let shape = Shape::new(dims).ok()?;
+    let n = shape.numel();
+    let buffer = match dtype {
+        DType::F32 => Buffer::F32((0..n).map(|_| f32::from_bits(random.bits() as u32)).collect()),
+        DType::U32 => Buffer::U32((0..n).map(|_| random.bits() as u32).collect()),
+        DType::Blocks(format) => {
+            let bytes = TensorType::blocks(format, shape).ok()?.bytes();
+            Buffer::Blocks(format, (0..bytes).map(|_| random.bits() as u8).collect())
+        }
+    };
+    Some((buffer, dims.to_vec()))
+}
+
+/// Shapes near `dims` and far from it.
+fn other_shapes(dims: &[usize]) -> Vec<Vec<usize>> {
+    let fixed: &[&[usize]] = &[
+        &[],
+        &[0],
+        &[1],
+        &[2],
+        &[256],
+        &[0, 0],
+        &[3, 0],
+        &[0, 7],
+        &[5, 7],
+        &[1, 256],
+        &[2, 3, 4],
+        &[2, 0, 4],
+        &[1, 2, 3, 4],
+        &[0; 4],
+    ];
+    let mut shapes: Vec<Vec<usize>> = fixed.iter().map(|s| s.to_vec()).collect();
+    for axis in 0..dims.len() {
+        for change in [0, dims[axis] - 1, dims[axis] + 1, 2 * dims[axis]] {
+            let mut near = dims.to_vec();
+            near[axis] = change;
+            shapes.push(near);
+        }
+        let mut less = dims.to_vec();
+        less.remove(axis);
+        shapes.push(less);
+        let mut more = dims.to_vec();
+        more.insert(axis, 1);
+        shapes.push(more);
+    }
+    shapes.push(dims.iter().rev().copied().collect());
+    shapes
+}
+
+/// Runs `f`; a panic becomes an entry of `faults`.
+fn survive<T>(faults: &mut Vec<String>, what: impl Fn() -> String, f: impl FnOnce() -> T) -> Option<T> {
+    let result = catch_unwind(AssertUnwindSafe(f));
+    if result.is_err() {
+        faults.push(format!("{} panicked", what()));
+    }
+    result.ok()
+}
+
+fn assert_none(faults: &[String]) {
+    let shown = faults.iter().take(20).map(String::as_str).collect::<Vec<_>>().join("\n");
+    assert!(faults.is_empty(), "{} faults, first:\n{shown}", faults.len());
+}
+
+/// Runs an operation; where it takes the inputs, the results must have the types that its shape rule names.
+fn attempt(faults: &mut Vec<String>, simd: &Simd, op: &Op, inputs: &[(Buffer, Vec<usize>)]) {
+    let describe = || {
+        let shapes: Vec<String> = inputs.iter().map(|(b, dims)| format!("{} {dims:?}", b.as_data().dtype())).collect();
+        format!("{op:?} on {}", shapes.join(", "))
+    };
+    let operands: Vec<Operand<'_>> = inputs
+        .iter()
+        .map(|(buffer, dims)| Operand::new(buffer.as_data(), Shape::new(dims).unwrap()).unwrap())
+        .collect();
+    let Some(result) = survive(faults, describe, || simd.run(op, &operands)) else { return };
+    let types: Vec<TensorType> = operands.iter().map(Operand::ty).collect();
+    match (result, op.infer(&types)) {
+        (Ok(results), Ok(expected)) => {
+            let same = results.len() == expected.len()
+                && results
+                    .iter()
+                    .zip(expected.iter())
+                    .all(|(r, ty)| r.as_data().dtype() == ty.dtype && r.as_data().bytes() == ty.bytes());
+            if !same {
+                faults.push(format!("{}: results are not of the inferred types", describe()));
+            }
+            if survive(faults, || format!("cost of {}", describe()), || op.cost(&types)).is_some_and(|c| c.is_err()) {
+                faults.push(format!("{}: runs but has no cost", describe()));
+            }
+        }
+        (Ok(_), Err(error)) => faults.push(format!("{}: ran although {error}", describe())),
+        (Err(error), _) if error.to_string().is_empty() => faults.push(format!("{}: says nothing", describe())),
+        (Err(_), _) => {}
+    }
+}
+
+fn instruction_sets() -> Vec<Simd> {
+    // One with and one without masked memory access is enough: the checks stand before the kernels.
+    let best = Simd::new().unwrap();
+    let scalar = Simd::with_isa(Isa::Scalar).unwrap();
+    if best.isa() == Isa::Scalar { vec![scalar] } else { vec![best, scalar] }
+}
+
+#[test]
+fn wrong_numbers_of_operands_are_refused() {
+    let simd = Simd::new().unwrap();
+    let mut faults = Vec::new();
+    for case in smallest_cases() {
+        let inputs = buffers(&case);
+        for n in (0..8).filter(|&n| n != inputs.len()) {
+            let wrong: Vec<_> = inputs.iter().cycle().take(n).cloned().collect();
+            attempt(&mut faults, &simd, &case.op, &wrong);
+            let operands: Vec<_> = wrong
+                .iter()
+                .map(|(buffer, dims)| Operand::new(buffer.as_data(), Shape::new(dims).unwrap()).unwrap())
+                .collect();
+            if simd.run(&case.op, &operands).is_ok() {
+                faults.push(format!("{}: {n} operands are taken", case));
+            }
+        }
+    }
+    assert_none(&faults);
+}
+
+#[test]
+fn operands_of_other_types_and_shapes_give_results_or_errors() {
+    let mut random = Random::new(11);
+    let mut faults = Vec::new();
+    for simd in instruction_sets() {
+        for case in smallest_cases() {
+            let inputs = buffers(&case);
+            for position in 0..inputs.len() {
+                let (buffer, dims) = &inputs[position];
+                let own = buffer.as_data().dtype();
+                let mut variants: Vec<_> =
+                    other_shapes(dims).iter().filter_map(|dims| noise(own, dims, &mut random)).collect();
+                variants.extend(dtypes().filter_map(|dtype| noise(dtype, dims, &mut random)));
+                variants.extend(dtypes().filter_map(|dtype| noise(dtype, &[2, 256], &mut random)));
+                for variant in variants {
+                    let mut changed = inputs.clone();
+                    changed[position] = variant;
+                    attempt(&mut faults, &simd, &case.op, &changed);
+                }
+            }
+            // All operands changed alike, so that they still agree with one another.
+            for dims in other_shapes(&inputs[0].1) {
+                let all: Option<Vec<_>> =
+                    inputs.iter().map(|(buffer, _)| noise(buffer.as_data().dtype(), &dims, &mut random)).collect();
+                if let Some(all) = all {
+                    attempt(&mut faults, &simd, &case.op, &all);
+                }
+            }
+        }
+    }
+    assert_none(&faults);
+}
+
+#[test]
+fn outputs_that_do_not_fit_are_refused_and_left_alone() {
+    let simd = Simd::new().unwrap();
+    let mut faults = Vec::new();
+    for case in smallest_cases() {
+        let operands = case.operands().unwrap();
+        let types: Vec<TensorType> = operands.iter().map(Operand::ty).collect();
+        let right: Vec<Buffer> = case.op.infer(&types).unwrap().iter().map(Buffer::zeros).collect();
+        let mut wrong: Vec<Vec<Buffer>> = vec![vec![], [right.clone(), right.clone(), right.clone()].concat()];
+        wrong.push(right[..right.len() - 1].to_vec());
+        for position in 0..right.len() {
+            let n = right[position].as_data().bytes() / 4;
+            let mut with = |buffer: Buffer| {
+                let mut changed = right.clone();
+                changed[position] = buffer;
+                wrong.push(changed);
+            };
+            [n - 1, n + 1, 2 * n, 0].into_iter().filter(|&len| len != n).for_each(|len| {
+                with(Buffer::F32(vec![7.0; len]));
+                with(Buffer::U32(vec![7; len]));
+                with(Buffer::Blocks(QuantFormat::Q8_0, vec![7; 4 * len]));
+            });
+            match &right[position] {
+                Buffer::F32(_) => with(Buffer::U32(vec![7; n])),
+                _ => with(Buffer::F32(vec![7.0; n])),
+            }
+        }
+        for buffers in wrong {
+            let mut written = buffers.clone();
+            let mut outputs: Vec<DataMut<'_>> = written.iter_mut().map(Buffer::as_mut).collect();
+            let describe =
+                || format!("{case} into {:?}", buffers.iter().map(|b| b.as_data().dtype()).collect::<Vec<_>>());
+            match survive(&mut faults, describe, || simd.run_into(&case.op, &operands, &mut outputs)) {
+                Some(Ok(())) => faults.push(format!("{} is taken", describe())),
+                Some(Err(_)) if written != buffers => faults.push(format!("{} is written to", describe())),
+                _ => {}
+            }
+        }
+    }
+    assert_none(&faults);
+}
+
+#[test]
+fn absurd_extents_are_errors_of_the_shape_rule() {
+    let mut faults = Vec::new();
+    // Nothing is allocated here: types say how large a tensor would be.
+    let large = [1usize << 20, 1 << 28, (1 << 31) - 1, 1 << 31, 1 << 32, 1 << 40, 1 << 56, usize::MAX >> 4];
+    for case in smallest_cases() {
+        let types: Vec<TensorType> = case.operands().unwrap().iter().map(Operand::ty).collect();
+        for position in 0..=types.len() {
+            for extent in large {
+                for axis in 0..=4 {
+                    let mut changed = types.clone();
+                    let mut possible = true;
+                    for (i, ty) in changed.iter_mut().enumerate() {
+                        // The last position stands for all operands at once; axis 4 for all extents but the last.
+                        if position != i && position != types.len() {
+                            continue;
+                        }
+                        let mut dims = ty.shape.dims().to_vec();
+                        let rank = dims.len();
+                        for (d, value) in dims.iter_mut().enumerate() {
+                            if d == axis {
+                                *value = extent;
+                            } else if axis == 4 {
+                                *value = if d + 1 == rank { *value } else { extent };
+                            }
+                        }
+                        match Shape::new(&dims) {
+                            Ok(shape) => ty.shape = shape,
+                            Err(Error::Overflow { .. }) => possible = false,
+                            Err(error) => faults.push(format!("{dims:?}: {error}")),
+                        }
+                    }
+                    if !possible {
+                        continue;
+                    }
+                    let describe = || format!("{:?} on {changed:?}", case.op);
+                    let inferred = survive(&mut faults, describe, || case.op.infer(&changed));
+                    if let Some(Ok(outputs)) = inferred {
+                        if outputs.iter().any(|ty| Shape::new(ty.shape.dims()).is_err()) {
+                            faults.push(format!("{}: an unsound shape", describe()));
+                        }
+                        survive(&mut faults, describe, || case.op.cost(&changed));
+                    }
+                }
+            }
+        }
+    }
+    assert_none(&faults);
+}
+
+#[test]
+fn results_larger_than_the_machine_are_errors() {
+    // No elements in, any number out: the inner extent is zero.
+    let simd = Simd::new().unwrap();
+    let huge = 1usize << (usize::BITS / 2 - 6);
+    let product = kiln_core::op::Matmul::default().into();
+    for n in [huge, huge << 4, huge << 12, huge << 20] {
+        let (a, b) = (Operand::f32(&[], &[n, 0]), Operand::f32(&[], &[0, n]));
+        let (Ok(a), Ok(b)) = (a, b) else { continue };
+        let run = simd.run(&product, &[a, b]);
+        assert!(
+            matches!(run, Err(Error::OutOfMemory { .. } | Error::Overflow { .. })),
+            "{n}: {:?}",
+            run.map(|_| "ran")
+        );
+        let run = simd.matmul(&[], &[], n, 0, n);
+        assert!(
+            matches!(run, Err(Error::OutOfMemory { .. } | Error::Overflow { .. })),
+            "{n}: {:?}",
+            run.map(|_| "ran")
+        );
+    }
+    for (m, k, n) in [(usize::MAX, 2, 2), (2, usize::MAX, 2), (2, 2, usize::MAX), (1 << 33, 1 << 33, 2)] {
+        assert!(simd.matmul(&[1.0; 4], &[1.0; 4], m, k, n).is_err());
+        assert!(simd.matmul_into(&[1.0; 4], &[1.0; 4], m, k, n, &mut [0.0; 4]).is_err());
+    }
+    for (rows, columns) in [(usize::MAX, 2), (2, usize::MAX), (1 << 33, 1 << 33), (usize::MAX, 0), (0, usize::MAX)] {
+        assert!(simd.matvec(&[1.0; 4], &[1.0; 2], rows, columns).is_err());
+        assert!(simd.transpose(&[1.0; 4], rows, columns).is_err());
+        assert!(simd.pack_b(&[1.0; 4], rows, columns, false).is_err());
+        assert!(simd.pack_b(&[1.0; 4], rows, columns, true).is_err());
+    }
+}
+
+/// Calls every function of the table with lengths that do not agree, and with none.
+macro_rules! every_function {
+    ($($(#[doc = $doc:literal])* $variant:ident $name:ident $into:ident ($($x:ident),*) ($($p:ident),*)
+        $formula:literal, $flops:literal, $bound:ident $(($ulp:literal))?, $special:literal, $value:block
+        $(, magnitude $magnitude:block)?)*) => {
+        fn elementwise(simd: &Simd) {
+            $({
+                let mut lengths = 3..;
+                $(let $x = vec![1.0f32; lengths.next().unwrap()];)*
+                $(let $p = 0.5;)*
+                let differ = lengths.next() > Some(4);
+                let result = simd.$name($(&$x,)* $($p),*);
+                assert_eq!(result.is_err(), differ, "{}: {result:?}", stringify!($name));
+                $(let $x = vec![1.0f32; 3]; let _ = &$x;)*
+                for length in [0, 1, 2, 4] {
+                    let mut out = vec![7.0; length];
+                    assert!(simd.$into($(&$x,)* $($p,)* &mut out).is_err(), "{} into {length}", stringify!($into));
+                    assert!(out.iter().all(|&v| v == 7.0));
+                }
+                assert_eq!(simd.$name($({ let _ = &$x; &[] },)* $($p),*), Ok(vec![]), "{}", stringify!($name));
+            })*
+        }
+    };
+}
+kiln_core::elementwise_table!(every_function);
+
+#[test]
+fn element_wise_functions_refuse_lengths_that_differ() {
+    elementwise(&Simd::new().unwrap());
+}
+
+#[test]
+fn data_that_do_not_fill_their_shape_are_refused() {
+    assert!(matches!(Operand::f32(&[0.0; 5], &[2, 3]), Err(Error::Length { .. })));
+    assert!(matches!(Operand::u32(&[0; 5], &[2, 3]), Err(Error::Length { .. })));
+    assert!(matches!(Operand::f32(&[], &[usize::MAX, 0]), Err(Error::Overflow { .. })));
+    assert!(matches!(Operand::f32(&[0.0; 32], &[2, 2, 2, 2, 2]), Err(Error::Shape { .. })));
+    for format in QuantFormat::ALL {
+        assert!(matches!(Operand::blocks(format, &[0; 100], &[100]), Err(Error::Format { .. })));
+        assert!(matches!(Operand::blocks(format, &[0; 3], &[1024]), Err(Error::Length { .. })));
+        assert!(Operand::new(Data::Blocks(format, &[]), Shape::new(&[0, 256]).unwrap()).is_ok());
+    }
+}
+
+/// What a program sees that starts with this `KILN_ISA`: the last line of a child process of this test.
+fn child(value: &std::ffi::OsStr) -> String {
+    use std::process::Command;
+    let program = std::env::current_exe().unwrap();
+    // Under an emulator cargo names the program that runs the tests; a child needs it too.
+    let runner = std::env::var("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER").ok();
+    let mut command = match runner.as_deref().map(|runner| runner.split_whitespace().collect::<Vec<_>>()).as_deref() {
+        Some([emulator, options @ ..]) if cfg!(target_arch = "aarch64") => {
+            let mut command = Command::new(emulator);
+            command.args(options).arg(program);
+            command
+        }
+        _ => Command::new(program),
+    };
+    let output = command.args(["--exact", "says_its_instruction_set", "--nocapture"]).env("KILN_ISA", value).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    text.lines().find_map(|line| line.split_once("instruction set: ")).unwrap_or_else(|| panic!("{text}")).1.to_owned()
+}
+
+/// The program of the child process above; on its own it only checks that asking does not panic.
+#[test]
+fn says_its_instruction_set() {
+    match Simd::new() {
+        Ok(simd) => println!("instruction set: {}", simd.isa()),
+        Err(error) => println!("instruction set: refused, {error}"),
+    }
+}
+
+#[test]
+#[cfg(not(miri))] // no child processes there
+fn kiln_isa_chooses_or_is_refused() {
+    for isa in Isa::ALL {
+        let says = child(isa.name().as_ref());
+        if isa.is_available() {
+            assert_eq!(says, isa.name());
+        } else {
+            assert!(says.starts_with("refused") && says.contains(isa.name()), "{says}");
+        }
+    }
+    for name in ["", "avx1024", "AVX2", " avx2", "scalar,sse2", "\u{1f4a5}"] {
+        let says = child(name.as_ref());
+        assert!(says.starts_with("refused") && says.contains("scalar"), "{name:?}: {says}");
+    }
+    #[cfg(unix)]
+    {
+        let says = child(std::os::unix::ffi::OsStrExt::from_bytes(&[0x66, 0xff, 0x80]));
+        assert!(says.starts_with("refused"), "{says}");
+    }
+}
