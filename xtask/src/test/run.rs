@@ -114,7 +114,9 @@ impl Runner {
         let mut command = self.command(line);
         command.envs(variables.iter().copied());
         let shown: String = variables.iter().map(|(name, value)| format!("{name}={value:?} ")).collect();
-        self.execute(&mut command, &format!("{shown}{line}"))
+        // The table at the end has no room for the variables.
+        println!("$ {shown}{line}");
+        self.execute(&mut command, line)
     }
 
     /// Runs a command line.
@@ -122,9 +124,8 @@ impl Runner {
         self.run_with(line, &[])
     }
 
-    /// Runs a command; `shown` stands for it in what is printed.
+    /// Runs a command; `shown` stands for it in errors.
     pub(super) fn execute(&mut self, command: &mut Command, shown: &str) -> Result<()> {
-        println!("$ {shown}");
         let mut child =
             command.stdout(Stdio::piped()).spawn().map_err(|error| format!("`{shown}` did not start: {error}"))?;
         let pipe = child.stdout.take().ok_or("the output of the command is not there")?;

@@ -78,6 +78,7 @@ pub(super) fn with(runner: &mut Runner, tools: &[Tool], step: impl FnOnce(&mut R
         let Some(mut reason) = tool.missing(runner) else { continue };
         let command = tool.remedy(runner);
         if ci {
+            println!("$ {command}");
             let mut shell = runner.command("sh -c");
             match runner.execute(shell.arg(&command), &command).map(|()| tool.missing(runner)) {
                 Ok(None) => continue,
