@@ -1,1 +1,33 @@
-//! Where to run.
+//! Where an operation should run.
+//!
+//! Design choices:
+//!
+//! - Two selectors. [`BackendSelector`] applies static rules that need no measurement and never look at the machine;
+//!   [`Router`] predicts the time on every place from measurements of this machine and takes the least.
+//! - A place is data: a name, a kind, a number of threads, a memory and constants. No backend is named here, so CPUs
+//!   with one instruction set or four, and any number of GPUs, are routed by the same code.
+//! - Deciding is a pure function of the problem, of where its operands are, and of a [`Profile`]: no clock, no thread,
+//!   no allocation for a single operation, well below a microsecond. It is tested without hardware.
+//! - Measured times are interpolated, not fitted: a [`Curve`](Calibrated) is the measured form of
+//!   `c0 + max(bytes / bandwidth(level), flops / peak)`. Where nothing was measured the formula itself is applied.
+//! - Every decision can say why, in a sentence ([`Decision::why`]) and in a table ([`Explanation`]). The words are made
+//!   only when they are printed.
+//! - A profile that cannot be used is never an error of the program: [`ProfileProblem`] says what is wrong with it and the
+//!   built-in constants decide instead.
+#![forbid(unsafe_code)]
+
+mod explain;
+mod history;
+mod model;
+mod problem;
+mod profile;
+mod router;
+mod selector;
+
+pub use explain::Explanation;
+pub use history::History;
+pub use model::{Basis, Link, MAX_MEMORIES, MAX_PLACES, Memory, Place, Roofline};
+pub use problem::{Class, Problem, Residency};
+pub use profile::{Calibrated, Machine, PROFILE_VERSION, Profile, ProfileProblem};
+pub use router::{Decision, Prediction, Router, Why};
+pub use selector::{Backend, BackendSelector, OpComplexity};

@@ -1,1 +1,48 @@
-//! The facade.
+//! Numeric operations where they run fastest.
+//!
+//! ```
+//! use kiln::Engine;
+//!
+//! # fn main() -> kiln::Result<()> {
+//! let engine = Engine::new()?;
+//! let sum = engine.add(&[1.0, 2.0, 3.0], &[10.0, 20.0, 30.0])?;
+//! assert_eq!(sum, [11.0, 22.0, 33.0]);
+//! let product = engine.matmul(&[1.0, 2.0, 3.0, 4.0], &[5.0, 6.0, 7.0, 8.0], 2, 2, 2)?;
+//! assert_eq!(product, [19.0, 22.0, 43.0, 50.0]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! Design choices:
+//!
+//! - An [`Engine`] holds what the machine has, as places: an instruction set and a number of threads each, and GPUs where a
+//!   backend for them is compiled in. Every operation is a method on slices; it is checked by kiln-core, placed by
+//!   kiln-route and run by the backend of the place.
+//! - Where an operation runs is predicted from a calibration of this machine ([`Engine::calibrate`]), and can be asked
+//!   for ([`Engine::explain`]) or forced ([`EngineBuilder::force`]). Without a calibration built-in constants decide.
+//! - Results do not depend on the number of threads; sums and inner products not on the instruction set either.
+//! - Nothing panics on what the caller passes in; every failure is an [`Error`]. A profile that cannot be used is none:
+//!   it is reported through `tracing` and in [`Engine::profile_status`].
+#![forbid(unsafe_code)]
+
+mod calibrate;
+mod engine;
+mod machine;
+#[cfg(feature = "ndarray")]
+mod ndarray;
+
+pub use calibrate::grid::{self, Probe};
+pub use calibrate::regret::{self, RegretReport};
+pub use calibrate::{CalibrationReport, Effort, Progress};
+pub use engine::{Engine, EngineBuilder, ProfileStatus};
+pub use kiln_core::{
+    Buffer, DType, Data, DataMut, Error, MAX_RANK, Operand, QuantFormat, Result, Shape, TensorType, graph, op,
+};
+pub use kiln_route::{
+    Backend, BackendSelector, Decision, Explanation, Machine, OpComplexity, Place, Prediction, Problem, Profile,
+    ProfileProblem, Residency, Router,
+};
+pub use kiln_simd::{Isa, Simd};
+
+#[cfg(feature = "ndarray")]
+pub use crate::ndarray::Arrays;

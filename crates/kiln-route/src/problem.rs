@@ -1,0 +1,297 @@
+//! What is to be decided: the work of an operation or of a recorded graph, and where its operands are.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use kiln_core::graph::Graph;
+use kiln_core::op::{Cost, Op};
+use kiln_core::{Result, TensorType, for_operation};
+
+use crate::model::{MAX_MEMORIES, Memory};
+
+/// What is calibrated together: an operation, and the kind of shape where that decides which code runs.
+///
+/// Within a class, time is a function of the amount of work alone. Shapes that reach other code, or that parallelise
+/// differently, are other classes: a product with one row is bound by bandwidth, a square one by arithmetic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Class {
+    /// The name of the operation.
+    pub op: &'static str,
+    /// The kind of shape; empty for the ordinary one.
+    pub shape: &'static str,
+}
+
+impl Class {
+    /// The class of an operation on inputs that its shape rule accepts.
+    pub fn of(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Self {
+        Self { op: op.name(), shape: shape_kind(op, inputs, outputs).unwrap_or("") }
+    }
+}
+
+fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<&'static str> {
+    let first = inputs.first()?.shape;
+    Some(match op {
+        Op::Elementwise(_) => {
+            let n = outputs.first()?.shape.numel();
+            let flat = inputs.iter().all(|t| t.shape.numel() == n || t.shape.numel() == 1);
+            if flat { "" } else { "repeated operand" }
+        }
+        Op::Reduce(reduce) => match reduce.extents(&first).ok()? {
+            (1, _, 1) => "",
+            (_, _, 1) => "rows",
+            _ => "columns",
+        },
+        Op::Matmul(matmul) => {
+            let e = matmul.extents(&first, &inputs.get(1)?.shape).ok()?;
+            match (e.batch, e.m, e.n) {
+                (2.., _, _) => "stack",
+                (_, 1, _) => "one row",
+                (_, 2..=16, _) => "few rows",
+                (_, _, ..=16) => "few columns",
+                _ => "",
+            }
+        }
+        // What works on rows runs on several threads only where there are several, and its fixed cost a row shows
+        // where rows are short.
+        _ => match (first.rows(), first.columns()) {
+            (..=1, _) => "one row",
+            (_, ..=63) => "short rows",
+            _ => "",
+        },
+    })
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.op)?;
+        if self.shape.is_empty() { Ok(()) } else { write!(f, " ({})", self.shape) }
+    }
+}
+
+/// One operation of a problem.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Task {
+    pub(crate) class: Class,
+    pub(crate) cost: Cost,
+}
+
+impl Task {
+    fn new(op: &Op, inputs: &[TensorType]) -> Result<(Self, u64)> {
+        let outputs = op.infer(inputs)?;
+        let bytes_written = outputs.iter().map(|t| t.bytes() as u64).sum();
+        let cost = for_operation!(op, concrete => {
+            use kiln_core::op::Operation;
+            Cost {
+                flops: concrete.flops(inputs, &outputs),
+                bytes_read: concrete.bytes_read(inputs, &outputs),
+                bytes_written,
+            }
+        });
+        Ok((Self { class: Class::of(op, inputs, &outputs), cost }, bytes_written))
+    }
+
+    /// The measure of work that curves are drawn over: the larger of flops and bytes. Within a class the two grow
+    /// together, and their maximum grows with whichever the operation is bound by.
+    pub(crate) fn work(&self) -> f64 {
+        self.cost.flops.max(self.cost.bytes()) as f64
+    }
+}
+
+/// What is to be placed: one operation, or a recorded graph as a whole.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Problem {
+    // A single operation is held without an allocation: deciding about it has to stay far below its own time.
+    first: Option<Task>,
+    rest: Vec<Task>,
+    operands: [u64; 5],
+    more_operands: Vec<u64>,
+    operand_count: usize,
+    result_bytes: u64,
+}
+
+impl Problem {
+    /// One operation on inputs of these types.
+    ///
+    /// # Errors
+    /// What the shape rule of the operation says.
+    pub fn new(op: &Op, inputs: &[TensorType]) -> Result<Self> {
+        let (task, result_bytes) = Task::new(op, inputs)?;
+        let mut operands = [0; 5];
+        for (slot, ty) in operands.iter_mut().zip(inputs) {
+            *slot = ty.bytes() as u64;
+        }
+        let more_operands = inputs.iter().skip(operands.len()).map(|ty| ty.bytes() as u64).collect();
+        let operand_count = inputs.len();
+        Ok(Self { first: Some(task), rest: Vec::new(), operands, more_operands, operand_count, result_bytes })
+    }
+
+    /// A recorded graph, placed as a whole: its operations one after the other, transfers only at its edges. Its
+    /// operands are the tensors that it reads but does not make, in the order in which it first reads them; its results
+    /// are those that it makes and does not read.
+    ///
+    /// # Errors
+    /// [`kiln_core::Error::ForeignTensor`] never happens for a graph that recorded its own nodes.
+    pub fn graph(graph: &Graph) -> Result<Self> {
+        let mut problem = Self {
+            first: None,
+            rest: Vec::with_capacity(graph.nodes().len().saturating_sub(1)),
+            operands: [0; 5],
+            more_operands: Vec::new(),
+            operand_count: 0,
+            result_bytes: 0,
+        };
+        // Whether a tensor is made here, and whether it has been read.
+        let mut seen = HashMap::new();
+        for node in graph.nodes() {
+            let types = node.inputs.iter().map(|&id| graph.ty(id)).collect::<Result<Vec<_>>>()?;
+            for (&id, ty) in node.inputs.iter().zip(&types) {
+                let (_, read) = seen.entry(id).or_insert_with(|| {
+                    let bytes = ty.bytes() as u64;
+                    match problem.operands.get_mut(problem.operand_count) {
+                        Some(slot) => *slot = bytes,
+                        None => problem.more_operands.push(bytes),
+                    }
+                    problem.operand_count += 1;
+                    (0, true)
+                });
+                *read = true;
+            }
+            let (task, _) = Task::new(&node.op, &types)?;
+            match problem.first {
+                None => problem.first = Some(task),
+                Some(_) => problem.rest.push(task),
+            }
+            for &id in &node.outputs {
+                seen.insert(id, (graph.ty(id)?.bytes() as u64, false));
+            }
+        }
+        problem.result_bytes = seen.values().filter(|(_, read)| !read).map(|(bytes, _)| bytes).sum();
+        Ok(problem)
+    }
+
+    pub(crate) fn tasks(&self) -> impl Iterator<Item = &Task> {
+        self.first.iter().chain(&self.rest)
+    }
+
+    /// Bytes of each operand.
+    pub(crate) fn operands(&self) -> impl Iterator<Item = u64> + '_ {
+        let inline = self.operand_count.min(self.operands.len());
+        self.operands[..inline].iter().chain(&self.more_operands).copied()
+    }
+
+    pub(crate) fn result_bytes(&self) -> u64 {
+        self.result_bytes
+    }
+
+    /// The class of a problem of one operation.
+    pub fn class(&self) -> Option<Class> {
+        if self.rest.is_empty() { self.first.map(|task| task.class) } else { None }
+    }
+
+    /// Number of operations.
+    pub fn len(&self) -> usize {
+        usize::from(self.first.is_some()) + self.rest.len()
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// The work of all operations together.
+    pub fn cost(&self) -> Cost {
+        self.tasks().fold(Cost::default(), |sum, task| Cost {
+            flops: sum.flops.saturating_add(task.cost.flops),
+            bytes_read: sum.bytes_read.saturating_add(task.cost.bytes_read),
+            bytes_written: sum.bytes_written.saturating_add(task.cost.bytes_written),
+        })
+    }
+
+    /// The measure of work of a single operation that its class is calibrated over: the larger of flops and bytes.
+    pub fn work(&self) -> f64 {
+        self.tasks().map(Task::work).sum()
+    }
+}
+
+/// Where the operands of a problem are, where its result is wanted, and which places still have to compile for it.
+///
+/// Operands are named by position; those beyond the 64th are on the host.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Residency {
+    held: [u64; MAX_MEMORIES],
+    result_stays: bool,
+    cold: u64,
+}
+
+impl Default for Residency {
+    fn default() -> Self {
+        Self::host()
+    }
+}
+
+impl Residency {
+    /// Every operand is on the host, the result is wanted there, and every place has compiled what it needs.
+    pub const fn host() -> Self {
+        let mut held = [0; MAX_MEMORIES];
+        held[0] = u64::MAX;
+        Self { held, result_stays: false, cold: 0 }
+    }
+
+    /// Operand `index` is in `memory` too.
+    #[must_use]
+    pub fn copied(mut self, index: usize, memory: Memory) -> Self {
+        if let (Some(held), Some(bit)) = (self.held.get_mut(memory.index()), bit(index)) {
+            *held |= bit;
+        }
+        self
+    }
+
+    /// Operand `index` is in `memory` and nowhere else.
+    #[must_use]
+    pub fn moved(mut self, index: usize, memory: Memory) -> Self {
+        if let Some(bit) = bit(index) {
+            self.held.iter_mut().for_each(|held| *held &= !bit);
+        }
+        self.copied(index, memory)
+    }
+
+    /// The result may stay in the memory of the place that computes it.
+    #[must_use]
+    pub const fn keep_result(mut self) -> Self {
+        self.result_stays = true;
+        self
+    }
+
+    /// The place at this position has not compiled its code for the problem yet.
+    #[must_use]
+    pub fn cold(mut self, place: usize) -> Self {
+        self.cold |= bit(place).unwrap_or(0);
+        self
+    }
+
+    pub(crate) fn holds(&self, memory: Memory, operand: usize) -> bool {
+        let held = self.held.get(memory.index()).copied().unwrap_or(0);
+        match bit(operand) {
+            Some(bit) => held & bit != 0,
+            None => memory == Memory::HOST,
+        }
+    }
+
+    /// A memory that has the operand: the host if it does.
+    pub(crate) fn source(&self, operand: usize) -> Memory {
+        let holder = (0..MAX_MEMORIES).map(|m| Memory::new(m as u8)).find(|&m| self.holds(m, operand));
+        holder.unwrap_or(Memory::HOST)
+    }
+
+    pub(crate) fn result_stays(&self) -> bool {
+        self.result_stays
+    }
+
+    pub(crate) fn is_cold(&self, place: usize) -> bool {
+        bit(place).is_some_and(|bit| self.cold & bit != 0)
+    }
+}
+
+fn bit(index: usize) -> Option<u64> {
+    u32::try_from(index).ok().and_then(|index| 1u64.checked_shl(index))
+}

@@ -1,0 +1,307 @@
+//! Profiles: what was measured on a machine, and how it is kept.
+
+use std::path::{Path, PathBuf};
+
+use serde::{Deserialize, Serialize};
+
+use crate::model::{Link, MAX_MEMORIES, MAX_PLACES, Place};
+
+/// The version of the format that this crate reads and writes. Raised whenever the meaning of a field or of a class
+/// changes.
+pub const PROFILE_VERSION: u32 = 1;
+
+/// A profile larger than this was not written by kiln.
+const MAX_FILE_BYTES: u64 = 16 << 20;
+
+/// What a profile is valid for.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Machine {
+    /// Architecture, system and processor.
+    pub name: String,
+    /// Threads that the process may use.
+    pub threads: usize,
+    /// The best instruction set in use.
+    pub instruction_set: String,
+}
+
+impl std::fmt::Display for Machine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}, {} threads, {}", self.name, self.threads, self.instruction_set)
+    }
+}
+
+/// The measured times of a class.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Calibrated {
+    /// The operation.
+    pub op: String,
+    /// The kind of shape.
+    pub shape: String,
+    /// Amounts of work, ascending: the larger of flops and bytes.
+    pub work: Vec<f64>,
+    /// Seconds for each amount of work, on each place in the order of the places.
+    pub seconds: Vec<Vec<f64>>,
+}
+
+/// Places, how fast they are, and what was measured on them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Profile {
+    version: u32,
+    machine: Machine,
+    places: Vec<Place>,
+    /// The way to each memory by its number; the host has none.
+    links: Vec<Option<Link>>,
+    classes: Vec<Calibrated>,
+}
+
+/// Why a profile cannot be used.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ProfileProblem {
+    /// There is no profile: the machine was not calibrated.
+    #[error("no profile at {}", .0.display())]
+    Missing(PathBuf),
+    /// The file cannot be read.
+    #[error("the profile at {} cannot be read: {reason}", path.display())]
+    Unreadable {
+        /// The file.
+        path: PathBuf,
+        /// What the system says.
+        reason: String,
+    },
+    /// The profile is not what kiln writes.
+    #[error("the profile is corrupt: {0}")]
+    Corrupt(String),
+    /// The profile was measured on another machine.
+    #[error("the profile belongs to another machine ({found}), this is {expected}")]
+    Foreign {
+        /// This machine.
+        expected: Machine,
+        /// The machine that the profile names.
+        found: Machine,
+    },
+    /// The profile has the format of another version.
+    #[error("the profile has version {found}, this is version {PROFILE_VERSION}")]
+    WrongVersion {
+        /// The version it names.
+        found: u32,
+    },
+}
+
+impl Profile {
+    /// A profile of these places without a measurement.
+    ///
+    /// # Errors
+    /// [`ProfileProblem::Corrupt`] when there is no place, there are more than [`MAX_PLACES`], or a constant of one is no
+    /// positive finite number.
+    pub fn new(machine: Machine, places: Vec<Place>) -> Result<Self, ProfileProblem> {
+        Self { version: PROFILE_VERSION, machine, places, links: Vec::new(), classes: Vec::new() }.checked()
+    }
+
+    /// Adds the way to the memory of a device.
+    ///
+    /// # Errors
+    /// [`ProfileProblem::Corrupt`] when the memory is the host or has too high a number, or a constant makes no sense.
+    pub fn with_link(mut self, memory: crate::Memory, link: Link) -> Result<Self, ProfileProblem> {
+        let index = memory.index();
+        if index >= MAX_MEMORIES {
+            return Err(ProfileProblem::Corrupt(format!("memory {index} is beyond the {MAX_MEMORIES} possible")));
+        }
+        if self.links.len() <= index {
+            self.links.resize(index + 1, None);
+        }
+        self.links[index] = Some(link);
+        self.checked()
+    }
+
+    /// Adds or replaces what was measured of classes.
+    ///
+    /// # Errors
+    /// [`ProfileProblem::Corrupt`] when amounts of work do not ascend, times are not positive, or their number is not
+    /// that of the places.
+    pub fn with_classes(mut self, classes: Vec<Calibrated>) -> Result<Self, ProfileProblem> {
+        self.classes.retain(|old| !classes.iter().any(|new| (&new.op, &new.shape) == (&old.op, &old.shape)));
+        self.classes.extend(classes);
+        self.checked()
+    }
+
+    /// Keeps the places that `keep` accepts, by position.
+    ///
+    /// # Errors
+    /// [`ProfileProblem::Corrupt`] when none is left.
+    pub fn restricted(mut self, keep: impl Fn(&Place) -> bool) -> Result<Self, ProfileProblem> {
+        let kept: Vec<bool> = self.places.iter().map(keep).collect();
+        fn filter<T>(values: &mut Vec<T>, kept: &[bool]) {
+            let mut keep = kept.iter();
+            values.retain(|_| keep.next().copied().unwrap_or(false));
+        }
+        filter(&mut self.places, &kept);
+        self.classes.iter_mut().flat_map(|class| &mut class.seconds).for_each(|seconds| filter(seconds, &kept));
+        self.checked()
+    }
+
+    /// The machine that it was measured on.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// The places.
+    pub fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// What was measured, ordered by operation and kind of shape.
+    pub fn classes(&self) -> &[Calibrated] {
+        &self.classes
+    }
+
+    pub(crate) fn links(&self) -> &[Option<Link>] {
+        &self.links
+    }
+
+    /// The measurements of a class, or else of another kind of shape of its operation.
+    pub(crate) fn find(&self, op: &str, shape: &str) -> Option<(&Calibrated, bool)> {
+        let key = |class: &Calibrated| class.op.as_str().cmp(op).then_with(|| class.shape.as_str().cmp(shape));
+        match self.classes.binary_search_by(key) {
+            Ok(i) => Some((&self.classes[i], true)),
+            // The kinds of shape of an operation stand together: one of them is next to where this one would be.
+            Err(i) => {
+                let first = self.classes[..i].partition_point(|class| class.op.as_str() < op);
+                self.classes.get(first).filter(|class| class.op == op).map(|class| (class, false))
+            }
+        }
+    }
+
+    /// The profile as JSON.
+    pub fn to_json(&self) -> String {
+        // Numbers are finite and keys are strings, which is all that could fail.
+        serde_json::to_string(self).unwrap_or_default()
+    }
+
+    /// Reads a profile of this machine.
+    ///
+    /// # Errors
+    /// [`ProfileProblem::WrongVersion`], [`ProfileProblem::Foreign`], and [`ProfileProblem::Corrupt`] for everything that
+    /// kiln would not have written.
+    pub fn from_json(text: &str, machine: &Machine) -> Result<Self, ProfileProblem> {
+        #[derive(Deserialize)]
+        struct Header {
+            version: u32,
+        }
+        let profile: Self = serde_json::from_str(text).map_err(|e| match serde_json::from_str::<Header>(text) {
+            Ok(Header { version }) if version != PROFILE_VERSION => ProfileProblem::WrongVersion { found: version },
+            _ => ProfileProblem::Corrupt(e.to_string()),
+        })?;
+        if profile.version != PROFILE_VERSION {
+            return Err(ProfileProblem::WrongVersion { found: profile.version });
+        }
+        if &profile.machine != machine {
+            return Err(ProfileProblem::Foreign { expected: machine.clone(), found: profile.machine });
+        }
+        profile.checked()
+    }
+
+    /// Reads a profile of this machine from a file.
+    ///
+    /// # Errors
+    /// As [`Profile::from_json`]; [`ProfileProblem::Missing`] and [`ProfileProblem::Unreadable`].
+    pub fn load(path: &Path, machine: &Machine) -> Result<Self, ProfileProblem> {
+        use std::io::Read;
+        let unreadable = |e: std::io::Error| match e.kind() {
+            std::io::ErrorKind::NotFound => ProfileProblem::Missing(path.to_owned()),
+            _ => ProfileProblem::Unreadable { path: path.to_owned(), reason: e.to_string() },
+        };
+        let mut bytes = Vec::new();
+        let file = std::fs::File::open(path).map_err(unreadable)?;
+        file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
+        if bytes.len() as u64 > MAX_FILE_BYTES {
+            return Err(ProfileProblem::Corrupt(format!("larger than {MAX_FILE_BYTES} bytes")));
+        }
+        let text = std::str::from_utf8(&bytes).map_err(|e| ProfileProblem::Corrupt(e.to_string()))?;
+        Self::from_json(text, machine)
+    }
+
+    /// Writes the profile to a file, with its directory: into a temporary file beside it, which then takes its name, so
+    /// that no reader sees half of it.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn save(&self, path: &Path) -> std::io::Result<()> {
+        let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        std::fs::create_dir_all(directory)?;
+        let name = path.file_name().ok_or(std::io::ErrorKind::InvalidInput)?.to_string_lossy().into_owned();
+        let temporary = directory.join(format!(".{name}.{}", std::process::id()));
+        let written = std::fs::write(&temporary, self.to_json()).and_then(|()| std::fs::rename(&temporary, path));
+        if written.is_err() {
+            // The error to report is the first one; a temporary file that stays behind harms nobody.
+            let _ = std::fs::remove_file(&temporary);
+        }
+        written
+    }
+
+    fn checked(mut self) -> Result<Self, ProfileProblem> {
+        self.classes.sort_by(|a, b| (&a.op, &a.shape).cmp(&(&b.op, &b.shape)));
+        self.check().map_err(ProfileProblem::Corrupt)?;
+        Ok(self)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let places = self.places.len();
+        if !(1..=MAX_PLACES).contains(&places) {
+            return Err(format!("{places} places, 1 to {MAX_PLACES} are possible"));
+        }
+        let positive = |what: &str, value: f64| {
+            let sound = value.is_finite() && value > 0.0;
+            sound.then_some(()).ok_or_else(|| format!("{what} is {value}, which is no positive number"))
+        };
+        let not_negative = |what: &str, value: f64| {
+            let sound = value.is_finite() && value >= 0.0;
+            sound.then_some(()).ok_or_else(|| format!("{what} is {value}, which is no time"))
+        };
+        for place in &self.places {
+            not_negative("launch", place.launch)?;
+            not_negative("compile", place.compile)?;
+            not_negative("overhead", place.roofline.overhead)?;
+            positive("peak", place.roofline.peak)?;
+            if place.roofline.levels.is_empty() {
+                return Err(format!("{place} has no bandwidth"));
+            }
+            place.roofline.levels.iter().try_for_each(|&(_, bandwidth)| positive("bandwidth", bandwidth))?;
+            if place.memory.index() >= MAX_MEMORIES {
+                return Err(format!("{place} is in memory {}, beyond {MAX_MEMORIES}", place.memory.index()));
+            }
+        }
+        if self.links.len() > MAX_MEMORIES || matches!(self.links.first(), Some(Some(_))) {
+            return Err("links beyond the memories possible, or to the host itself".to_owned());
+        }
+        for link in self.links.iter().flatten() {
+            not_negative("upload latency", link.upload_latency)?;
+            not_negative("download latency", link.download_latency)?;
+            positive("upload bandwidth", link.upload_bandwidth)?;
+            positive("download bandwidth", link.download_bandwidth)?;
+        }
+        for class in &self.classes {
+            let name = format!("{} {}", class.op, class.shape);
+            if class.work.is_empty() || class.work.len() != class.seconds.len() {
+                return Err(format!("{name}: {} amounts, {} times", class.work.len(), class.seconds.len()));
+            }
+            class.work.iter().try_for_each(|&work| positive(&name, work))?;
+            if class.work.windows(2).any(|w| w[0] >= w[1]) {
+                return Err(format!("{name}: amounts of work do not ascend"));
+            }
+            for seconds in &class.seconds {
+                if seconds.len() != places {
+                    return Err(format!("{name}: times of {} places where there are {places}", seconds.len()));
+                }
+                seconds.iter().try_for_each(|&s| positive(&name, s))?;
+            }
+        }
+        if self.classes.windows(2).any(|w| (&w[0].op, &w[0].shape) == (&w[1].op, &w[1].shape)) {
+            return Err("a class stands there twice".to_owned());
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,250 @@
+//! The decision.
+
+use std::fmt;
+use std::sync::{Mutex, PoisonError};
+
+use kiln_core::{Error, Result};
+
+use crate::explain::Seconds;
+use crate::history::History;
+use crate::model::{Basis, MAX_PLACES, Place, Segment, edges};
+use crate::problem::{Class, Problem, Residency};
+use crate::profile::Profile;
+
+/// Places whose predicted times differ by less than this are equal: the one that takes less of the machine is chosen.
+const TIE: f64 = 0.03;
+
+/// A decision is unsure when another place is predicted to take at most this much longer.
+const UNSURE: f64 = 0.10;
+
+/// Predicts the time of a problem on every place and takes the least.
+///
+/// ```text
+/// time  = launch + Σ operation + Σ upload of operands that are not resident + download of a result that is wanted
+///         on the host + compile if cold
+/// operation = c0 + max(bytes / bandwidth(level), flops / peak(place, class))
+/// ```
+///
+/// The operation term is interpolated between measurements of its class where there are some, and computed from the
+/// constants of the place elsewhere. Within 3 % of the least time the place with the fewest threads is taken, and among
+/// those the one that stands last in the profile, where better instruction sets stand after lesser ones. So the choice
+/// does not flip between places that differ by noise, and leaves cores to others that would not have helped.
+#[derive(Debug)]
+pub struct Router {
+    profile: Profile,
+    forced: Option<usize>,
+    history: Option<Mutex<History>>,
+}
+
+impl Router {
+    /// Decides by this profile.
+    pub fn new(profile: Profile) -> Self {
+        Self { profile, forced: None, history: None }
+    }
+
+    /// Sends everything to the place at this position.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when there is no such place.
+    pub fn with_force(mut self, place: usize) -> Result<Self> {
+        if place >= self.places().len() {
+            return Err(Error::Unavailable {
+                what: format!("place {place}"),
+                reason: format!("there are {}", self.places().len()),
+            });
+        }
+        self.forced = Some(place);
+        Ok(self)
+    }
+
+    /// Lets observed times refine the predictions; see [`History`]. Without this, equal problems get equal decisions for
+    /// as long as the router lives.
+    #[must_use]
+    pub fn with_history(self) -> Self {
+        Self { history: Some(Mutex::default()), ..self }
+    }
+
+    /// The profile.
+    pub fn profile(&self) -> &Profile {
+        &self.profile
+    }
+
+    /// The places that it chooses from.
+    pub fn places(&self) -> &[Place] {
+        self.profile.places()
+    }
+
+    /// The place that everything is sent to, if one is forced.
+    pub fn forced(&self) -> Option<usize> {
+        self.forced
+    }
+
+    /// Whether observed times are taken in.
+    pub fn refines(&self) -> bool {
+        self.history.is_some()
+    }
+
+    /// Chooses a place. A pure function of the problem, the residency, the profile and what has been observed.
+    pub fn decide(&self, problem: &Problem, residency: &Residency) -> Decision<'_> {
+        let history = self.history.as_ref().map(|history| history.lock().unwrap_or_else(PoisonError::into_inner));
+        let (mut seconds, basis) = self.compute(problem, history.as_deref().filter(|history| !history.is_empty()));
+        for (i, place) in self.places().iter().enumerate() {
+            seconds[i] += edges(i, place, self.profile.links(), problem, residency);
+        }
+        let chosen = self.forced.unwrap_or_else(|| least(self.places(), &seconds));
+        Decision { router: self, seconds, chosen, class: problem.class(), work: problem.work(), basis }
+    }
+
+    /// Seconds that the operations of a problem take on each place, without what happens at its edges.
+    fn compute(&self, problem: &Problem, history: Option<&History>) -> ([f64; MAX_PLACES], Basis) {
+        let mut sum = [0.0; MAX_PLACES];
+        let mut basis = Basis::Sum;
+        for task in problem.tasks() {
+            let work = task.work();
+            let measured = self.profile.find(task.class.op, task.class.shape);
+            let segment = measured.and_then(|(class, _)| Segment::find(&class.work, &class.seconds, work));
+            basis = match (&segment, measured) {
+                (None, _) => Basis::Formula,
+                (Some(_), Some((_, false))) => Basis::Related,
+                (Some(segment), _) => segment.basis,
+            };
+            for (i, (sum, place)) in sum.iter_mut().zip(self.places()).enumerate() {
+                let own = segment.as_ref().map_or_else(|| place.roofline.seconds(task), |segment| segment.seconds(i));
+                let correction = history.and_then(|history| history.correction(task.class, work, i));
+                *sum += own * correction.unwrap_or(1.0);
+            }
+        }
+        (sum, if problem.len() == 1 { basis } else { Basis::Sum })
+    }
+
+    /// Takes in how long a problem of one operation took on a place. Ignored unless the router refines.
+    pub fn observe(&self, problem: &Problem, place: usize, observed: f64) {
+        let (Some(history), Some(class)) = (&self.history, problem.class()) else { return };
+        if place >= self.places().len() {
+            return;
+        }
+        // Relative to the prediction without corrections, so that corrections do not compound.
+        let (predicted, _) = self.compute(problem, None);
+        let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
+        history.observe(class, problem.work(), place, predicted[place], observed);
+    }
+}
+
+/// The place of the least time; among equals the one with the fewest threads, then the last.
+fn least(places: &[Place], seconds: &[f64; MAX_PLACES]) -> usize {
+    let count = places.len();
+    let minimum = seconds[..count].iter().copied().fold(f64::INFINITY, f64::min);
+    let limit = minimum * (1.0 + TIE);
+    let candidates = (0..count).filter(|&i| seconds[i] <= limit);
+    candidates.min_by_key(|&i| (places[i].threads, std::cmp::Reverse(i))).unwrap_or(0)
+}
+
+/// What is predicted of one place.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Prediction<'a> {
+    /// The place.
+    pub place: &'a Place,
+    /// Seconds.
+    pub seconds: f64,
+}
+
+/// Where a problem goes, and what was predicted of every place.
+#[derive(Debug, Clone, Copy)]
+pub struct Decision<'a> {
+    router: &'a Router,
+    seconds: [f64; MAX_PLACES],
+    chosen: usize,
+    class: Option<Class>,
+    work: f64,
+    basis: Basis,
+}
+
+impl<'a> Decision<'a> {
+    /// Position of the chosen place among [`Router::places`].
+    pub fn index(&self) -> usize {
+        self.chosen
+    }
+
+    /// The chosen place.
+    pub fn place(&self) -> &'a Place {
+        &self.router.places()[self.chosen]
+    }
+
+    /// Predicted seconds on the chosen place.
+    pub fn seconds(&self) -> f64 {
+        self.seconds[self.chosen]
+    }
+
+    /// What is predicted of each place, in their order.
+    pub fn predictions(&self) -> impl Iterator<Item = Prediction<'a>> + '_ {
+        self.router.places().iter().zip(self.seconds).map(|(place, seconds)| Prediction { place, seconds })
+    }
+
+    /// What the predictions rest on.
+    pub fn basis(&self) -> Basis {
+        self.basis
+    }
+
+    /// Whether another place is predicted to take at most 10 % longer, so that a wrong choice costs little and the right
+    /// one cannot be told from it.
+    pub fn is_unsure(&self) -> bool {
+        self.runner_up().is_some_and(|(_, seconds)| seconds <= self.seconds() * (1.0 + UNSURE))
+    }
+
+    /// The best place that was not chosen.
+    fn runner_up(&self) -> Option<(&'a Place, f64)> {
+        let others = self.predictions().enumerate().filter(|&(i, _)| i != self.chosen).map(|(_, p)| p);
+        others.min_by(|a, b| a.seconds.total_cmp(&b.seconds)).map(|p| (p.place, p.seconds))
+    }
+
+    /// The reason in a sentence, put into words when it is displayed.
+    pub fn why(&self) -> Why<'a> {
+        Why(*self)
+    }
+}
+
+/// The reason for a decision; displays as a sentence.
+#[derive(Debug, Clone, Copy)]
+pub struct Why<'a>(Decision<'a>);
+
+impl fmt::Display for Why<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let decision = &self.0;
+        let (place, seconds) = (decision.place(), decision.seconds());
+        if decision.router.forced.is_some() {
+            write!(f, "{place} is forced")?;
+        } else {
+            match decision.runner_up() {
+                None => write!(f, "{place} is the only place")?,
+                Some((other, other_seconds)) if other_seconds < seconds => {
+                    write!(f, "{place} is predicted to take as long as {other} and occupies less of the machine")?;
+                }
+                Some((other, other_seconds)) if other_seconds <= seconds * (1.0 + TIE) => {
+                    write!(f, "{place} is predicted to take as long as {other} and is preferred among equals")?;
+                }
+                Some((other, other_seconds)) => write!(
+                    f,
+                    "{place} is predicted to take {} where the next, {other}, takes {:.2} times as long",
+                    Seconds(seconds),
+                    other_seconds / seconds.max(f64::MIN_POSITIVE),
+                )?,
+            }
+        }
+        let class = decision.class.map_or(String::new(), |class| class.to_string());
+        match decision.basis {
+            Basis::Interpolated => write!(f, "; interpolated between measurements of {class}"),
+            Basis::Below => write!(f, "; {class} was measured from larger sizes on, its least time is taken"),
+            Basis::Beyond => write!(f, "; {class} was measured up to smaller sizes, its last rate is taken"),
+            Basis::Related => write!(f, "; {class} was not measured, another kind of shape of it was"),
+            Basis::Formula => write!(f, "; {class} was not measured, bandwidth and peak of each place are taken"),
+            Basis::Sum => write!(f, "; the sum over its operations"),
+        }
+    }
+}
+
+impl Decision<'_> {
+    /// The work that the decision was about: the larger of flops and bytes.
+    pub fn work(&self) -> f64 {
+        self.work
+    }
+}

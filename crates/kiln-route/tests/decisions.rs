@@ -1,0 +1,318 @@
+//! Decisions on synthetic profiles: no hardware is involved.
+
+use kiln_core::graph::Graph;
+use kiln_core::op::{Dot, Elementwise, Matmul, Op, Reduce, Reduction};
+use kiln_core::{Shape, TensorType};
+use kiln_route::{
+    Backend, Basis, Calibrated, Explanation, Link, Machine, Memory, Place, Problem, Profile, Residency, Roofline, Router,
+};
+use proptest::prelude::*;
+
+const GPU: Memory = Memory::new(1);
+
+fn machine() -> Machine {
+    Machine { name: "test".into(), threads: 2, instruction_set: "avx512".into() }
+}
+
+fn cpu_places() -> Vec<Place> {
+    vec![
+        Place::cpu("scalar x1", Backend::Scalar, 1, 1),
+        Place::cpu("avx2 x1", Backend::Simd, 8, 1),
+        Place::cpu("avx512 x1", Backend::Simd, 16, 1),
+        Place::cpu("avx512 x2", Backend::Simd, 16, 2),
+    ]
+}
+
+fn gpu_place() -> Place {
+    Place {
+        name: "gpu".into(),
+        backend: Backend::Gpu,
+        threads: 1,
+        memory: GPU,
+        launch: 10e-6,
+        compile: 50e-3,
+        roofline: Roofline { overhead: 2e-6, levels: vec![(u64::MAX, 2e12)], peak: 50e12 },
+    }
+}
+
+fn with_gpu() -> Router {
+    let mut places = cpu_places();
+    places.push(gpu_place());
+    let link = Link { upload_latency: 5e-6, upload_bandwidth: 25e9, download_latency: 5e-6, download_bandwidth: 25e9 };
+    Router::new(Profile::new(machine(), places).unwrap().with_link(GPU, link).unwrap())
+}
+
+fn cpu_only() -> Router {
+    Router::new(Profile::new(machine(), cpu_places()).unwrap())
+}
+
+fn ty(dims: &[usize]) -> TensorType {
+    TensorType::f32(Shape::new(dims).unwrap())
+}
+
+fn square(n: usize) -> Problem {
+    Problem::new(&Matmul::default().into(), &[ty(&[n, n]), ty(&[n, n])]).unwrap()
+}
+
+fn addition(n: usize) -> Problem {
+    Problem::new(&Elementwise::add().into(), &[ty(&[n]), ty(&[n])]).unwrap()
+}
+
+fn chosen(router: &Router, problem: &Problem, residency: &Residency) -> String {
+    router.decide(problem, residency).place().name.clone()
+}
+
+#[test]
+fn without_measurements_small_work_stays_on_one_thread_and_large_work_spreads() {
+    let router = cpu_only();
+    let host = Residency::host();
+    for n in [0, 1, 16, 64] {
+        assert_eq!(chosen(&router, &square(n), &host), "avx512 x1", "{n}");
+    }
+    assert_eq!(chosen(&router, &square(1024), &host), "avx512 x2");
+    assert_eq!(chosen(&router, &addition(100), &host), "avx512 x1");
+    assert_eq!(chosen(&router, &addition(1 << 24), &host), "avx512 x2");
+}
+
+#[test]
+fn residency_decides_between_cpu_and_gpu() {
+    let router = with_gpu();
+    // A large product goes to the GPU from anywhere, an addition only if its operands are there.
+    assert_eq!(chosen(&router, &square(4096), &Residency::host()), "gpu");
+    let large = addition(1 << 24);
+    assert_eq!(chosen(&router, &large, &Residency::host()), "avx512 x2");
+    let resident = Residency::host().moved(0, GPU).moved(1, GPU).keep_result();
+    assert_eq!(chosen(&router, &large, &resident), "gpu");
+    // One operand on the host, the result wanted there: two transfers are too many.
+    let half = Residency::host().moved(0, GPU);
+    assert_ne!(chosen(&router, &addition(1000), &half), "gpu");
+    // Copies on both sides: nothing to move for either.
+    let both = Residency::host().copied(0, GPU).copied(1, GPU).keep_result();
+    assert_eq!(chosen(&router, &large, &both), "gpu");
+    assert_eq!(chosen(&router, &addition(100), &both), "avx512 x1");
+}
+
+#[test]
+fn a_cold_pipeline_counts() {
+    let router = with_gpu();
+    let problem = square(1024);
+    assert_eq!(chosen(&router, &problem, &Residency::host()), "gpu");
+    assert_eq!(chosen(&router, &problem, &Residency::host().cold(4)), "avx512 x2");
+}
+
+#[test]
+fn predictions_are_the_formula() {
+    let router = with_gpu();
+    let problem = square(1024);
+    let decision = router.decide(&problem, &Residency::host());
+    assert_eq!(decision.basis(), Basis::Formula);
+    let gpu = decision.predictions().last().unwrap();
+    let bytes = 4.0 * 1024.0 * 1024.0;
+    let expected = 10e-6 + 2e-6 + 2.0 * 1024f64.powi(3) / 50e12 + 3.0 * (5e-6 + bytes / 25e9);
+    assert!((gpu.seconds / expected - 1.0).abs() < 1e-12, "{} {expected}", gpu.seconds);
+}
+
+fn calibrated(op: &str, shape: &str, points: &[(f64, [f64; 4])]) -> Calibrated {
+    Calibrated {
+        op: op.into(),
+        shape: shape.into(),
+        work: points.iter().map(|p| p.0).collect(),
+        seconds: points.iter().map(|p| p.1.to_vec()).collect(),
+    }
+}
+
+fn with_additions() -> Router {
+    // 12 bytes an element; two threads begin to pay between the second and the third measurement.
+    let add = calibrated(
+        "add",
+        "",
+        &[
+            (12e3, [1e-6, 0.2e-6, 0.1e-6, 5.0e-6]),
+            (12e4, [10e-6, 2e-6, 1e-6, 5.5e-6]),
+            (12e6, [1000e-6, 400e-6, 400e-6, 205e-6]),
+        ],
+    );
+    Router::new(Profile::new(machine(), cpu_places()).unwrap().with_classes(vec![add]).unwrap())
+}
+
+#[test]
+fn measured_times_are_interpolated_on_lines_and_continued_at_the_last_rate() {
+    let router = with_additions();
+    let seconds = |n: usize, place: usize| {
+        let decision = router.decide(&addition(n), &Residency::host());
+        (decision.predictions().nth(place).unwrap().seconds, decision.basis())
+    };
+    assert_eq!(seconds(1000, 2), (0.1e-6, Basis::Interpolated));
+    assert_eq!(seconds(10, 2), (0.1e-6, Basis::Below));
+    let (middle, basis) = seconds(5500, 2);
+    assert!((middle / 0.55e-6 - 1.0).abs() < 1e-12 && basis == Basis::Interpolated, "{middle}");
+    let (beyond, basis) = seconds(10_000_000, 3);
+    assert!((beyond / 2050e-6 - 1.0).abs() < 1e-12 && basis == Basis::Beyond, "{beyond}");
+    assert_eq!(chosen(&router, &addition(10_000), &Residency::host()), "avx512 x1");
+    assert_eq!(chosen(&router, &addition(1_000_000), &Residency::host()), "avx512 x2");
+}
+
+#[test]
+fn another_kind_of_shape_stands_in_for_one_that_was_not_measured() {
+    let router = with_additions();
+    let rows = Problem::new(&Elementwise::add().into(), &[ty(&[100, 100]), ty(&[100])]).unwrap();
+    assert_eq!(router.decide(&rows, &Residency::host()).basis(), Basis::Related);
+    let dot = Problem::new(&Dot.into(), &[ty(&[100]), ty(&[100])]).unwrap();
+    assert_eq!(router.decide(&dot, &Residency::host()).basis(), Basis::Formula);
+}
+
+#[test]
+fn ties_leave_cores_to_others() {
+    let equal = calibrated("add", "", &[(12.0, [1e-6, 1.01e-6, 1.02e-6, 0.999e-6])]);
+    let profile = Profile::new(machine(), cpu_places()).unwrap().with_classes(vec![equal]).unwrap();
+    let router = Router::new(profile);
+    let decision = router.decide(&addition(1000), &Residency::host());
+    // All four are within 3 %: one thread, and the best instruction set among those.
+    assert_eq!(decision.place().name, "avx512 x1");
+    assert!(decision.is_unsure());
+    assert!(decision.why().to_string().contains("occupies less"), "{}", decision.why());
+}
+
+#[test]
+fn force_is_obeyed_and_told() {
+    let router = cpu_only().with_force(0).unwrap();
+    let decision = router.decide(&square(2048), &Residency::host());
+    assert_eq!(decision.place().name, "scalar x1");
+    assert!(decision.why().to_string().starts_with("scalar x1 is forced"));
+    assert!(cpu_only().with_force(4).is_err());
+}
+
+#[test]
+fn a_graph_is_the_sum_of_its_operations_with_transfers_at_its_edges() {
+    let router = with_gpu();
+    let mut graph = Graph::new();
+    let n = 1 << 20;
+    let (a, b) = (graph.input(ty(&[n])), graph.input(ty(&[n])));
+    let mut x = graph.push(Elementwise::add(), &[a, b]).unwrap()[0];
+    let single = addition(n);
+    for _ in 0..99 {
+        x = graph.push(Elementwise::add(), &[x, b]).unwrap()[0];
+    }
+    let problem = Problem::graph(&graph).unwrap();
+    assert_eq!(problem.len(), 100);
+    assert_eq!(problem.cost().flops, 100 * n as u64);
+    // A single addition is not worth the transfers, a hundred of them are.
+    assert_ne!(chosen(&router, &single, &Residency::host()), "gpu");
+    let decision = router.decide(&problem, &Residency::host());
+    assert_eq!(decision.place().name, "gpu");
+    assert_eq!(decision.basis(), Basis::Sum);
+    let bytes = 4.0 * n as f64;
+    let expected = 10e-6 + 100.0 * (2e-6 + 3.0 * bytes / 2e12) + 3.0 * (5e-6 + bytes / 25e9);
+    assert!((decision.seconds() / expected - 1.0).abs() < 1e-9, "{} {expected}", decision.seconds());
+    assert!(decision.why().to_string().contains("sum over its operations"));
+
+    let empty = Problem::graph(&Graph::new()).unwrap();
+    assert!(empty.is_empty());
+    assert_eq!(router.decide(&empty, &Residency::host()).seconds(), 0.0);
+}
+
+#[test]
+fn observed_times_refine_the_predictions() {
+    let router = with_additions().with_history();
+    let problem = addition(10_000);
+    assert_eq!(chosen(&router, &problem, &Residency::host()), "avx512 x1");
+    for _ in 0..10 {
+        router.observe(&problem, 2, 8e-6);
+        router.observe(&problem, 1, 8e-6);
+        router.observe(&problem, 0, 80e-6);
+    }
+    // One thread turned out eight times slower than predicted: now two are better.
+    let decision = router.decide(&problem, &Residency::host());
+    assert_eq!(decision.place().name, "avx512 x2");
+    assert_eq!(chosen(&router, &addition(1000), &Residency::host()), "avx512 x1", "another size is untouched");
+    router.observe(&problem, 99, 1.0);
+
+    let fixed = with_additions();
+    (0..20).for_each(|_| fixed.observe(&problem, 2, 1.0));
+    assert_eq!(chosen(&fixed, &problem, &Residency::host()), "avx512 x1", "without history nothing changes");
+}
+
+#[test]
+fn kinds_of_shape_are_told_apart() {
+    let shape = |op: Op, inputs: &[TensorType]| Problem::new(&op, inputs).unwrap().class().unwrap().to_string();
+    let product = |a: &[usize], b: &[usize]| shape(Matmul::default().into(), &[ty(a), ty(b)]);
+    assert_eq!(product(&[64, 64], &[64, 64]), "matmul");
+    assert_eq!(product(&[1, 64], &[64, 64]), "matmul (one row)");
+    assert_eq!(product(&[16, 64], &[64, 64]), "matmul (few rows)");
+    assert_eq!(product(&[17, 64], &[64, 16]), "matmul (few columns)");
+    assert_eq!(product(&[2, 64, 64], &[2, 64, 64]), "matmul (stack)");
+    assert_eq!(shape(Elementwise::add().into(), &[ty(&[4, 4]), ty(&[4])]), "add (repeated operand)");
+    assert_eq!(shape(Elementwise::add().into(), &[ty(&[4, 4]), ty(&[])]), "add");
+    let sum = |axis| shape(Reduce::along(Reduction::Sum, axis).into(), &[ty(&[8, 9])]);
+    assert_eq!((sum(0), sum(1)), ("sum (columns)".into(), "sum (rows)".into()));
+    assert_eq!(shape(Reduce::all(Reduction::Sum).into(), &[ty(&[8, 9])]), "sum");
+}
+
+#[test]
+fn an_explanation_is_a_table() {
+    let router = with_additions();
+    let (op, inputs) = (Op::from(Elementwise::add()), [ty(&[1_000_000]), ty(&[1_000_000])]);
+    let problem = Problem::new(&op, &inputs).unwrap();
+    let decision = router.decide(&problem, &Residency::host());
+    let explanation = Explanation::operation(&op, &inputs, &problem, &decision);
+    let text = explanation.to_string();
+    let expected = "\
+add [1000000] [1000000]: 1.0 MFLOP, 12.0 MB
+    place      predicted  relative
+ -> avx512 x2     205 µs     1.00x
+    avx2 x1       400 µs     1.95x
+    avx512 x1     400 µs     1.95x
+    scalar x1    1.00 ms     4.88x
+ avx512 x2 is predicted to take 205 µs where the next, avx2 x1, takes 1.95 times as long; interpolated between \
+                    measurements of add";
+    assert_eq!(text, expected, "\n{text}");
+    assert!(!explanation.unsure);
+}
+
+proptest! {
+    #[test]
+    fn the_choice_is_never_worse_than_a_tie(
+        m in 0usize..3000, k in 0usize..3000, n in 0usize..3000,
+        moved in 0u8..4, keep in any::<bool>(), cold in any::<bool>(),
+    ) {
+        let router = with_gpu();
+        let problem = Problem::new(&Matmul::default().into(), &[ty(&[m, k]), ty(&[k, n])]).unwrap();
+        let mut residency = Residency::host();
+        for operand in 0..2 {
+            if moved >> operand & 1 == 1 {
+                residency = residency.moved(operand, GPU);
+            }
+        }
+        if keep {
+            residency = residency.keep_result();
+        }
+        if cold {
+            residency = residency.cold(4);
+        }
+        let decision = router.decide(&problem, &residency);
+        let least = decision.predictions().map(|p| p.seconds).fold(f64::INFINITY, f64::min);
+        prop_assert!(decision.seconds().is_finite() && decision.seconds() >= 0.0);
+        prop_assert!(decision.seconds() <= least * 1.03);
+        prop_assert_eq!(router.decide(&problem, &residency).index(), decision.index(), "a pure function");
+    }
+
+    #[test]
+    fn predicted_times_grow_with_work_where_measured_times_do(
+        steps in prop::collection::vec((1.1f64..50.0, 1.0f64..50.0), 1..8), a in 1usize..10_000_000, b in 1usize..10_000_000,
+    ) {
+        let (mut work, mut time) = (12.0, 1e-7);
+        let points: Vec<(f64, [f64; 4])> = steps
+            .iter()
+            .map(|(w, t)| {
+                work *= w;
+                time *= t;
+                (work, [time; 4])
+            })
+            .collect();
+        let classes = vec![calibrated("add", "", &points)];
+        let router = Router::new(Profile::new(machine(), cpu_places()).unwrap().with_classes(classes).unwrap());
+        let seconds = |n| router.decide(&addition(n), &Residency::host()).seconds();
+        let (small, large) = (a.min(b), a.max(b));
+        prop_assert!(seconds(small) <= seconds(large) * (1.0 + 1e-12));
+    }
+}

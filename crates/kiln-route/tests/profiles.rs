@@ -1,0 +1,143 @@
+//! Profiles on disk: round trips, and everything that can be wrong with one.
+
+use kiln_route::{
+    Backend, Calibrated, Link, Machine, Memory, PROFILE_VERSION, Place, Profile, ProfileProblem, Roofline,
+};
+use proptest::prelude::*;
+
+fn machine() -> Machine {
+    Machine { name: "test".into(), threads: 2, instruction_set: "avx2".into() }
+}
+
+fn profile() -> Profile {
+    let places =
+        vec![Place::cpu("scalar x1", Backend::Scalar, 1, 1), Place::cpu("avx2 x2", Backend::Simd, 8, 2)];
+    let class = |op: &str, shape: &str| Calibrated {
+        op: op.into(),
+        shape: shape.into(),
+        work: vec![10.0, 100.0],
+        seconds: vec![vec![1e-7, 2e-7], vec![1e-6, 5e-7]],
+    };
+    let classes = vec![class("sum", ""), class("add", ""), class("matmul", "one row")];
+    Profile::new(machine(), places).unwrap().with_classes(classes).unwrap()
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let directory = std::env::temp_dir().join(format!("kiln-route-{}", std::process::id()));
+    let path = directory.join("deep").join("profile.json");
+    let missing = Profile::load(&path, &machine()).unwrap_err();
+    assert_eq!(missing, ProfileProblem::Missing(path.clone()));
+    profile().save(&path).unwrap();
+    assert_eq!(Profile::load(&path, &machine()).unwrap(), profile());
+    profile().save(&path).unwrap();
+    let left: Vec<_> = std::fs::read_dir(path.parent().unwrap()).unwrap().collect();
+    assert_eq!(left.len(), 1, "no temporary file stays: {left:?}");
+
+    let unreadable = Profile::load(path.parent().unwrap(), &machine()).unwrap_err();
+    assert!(matches!(unreadable, ProfileProblem::Unreadable { .. }), "{unreadable}");
+    std::fs::write(&path, [0xff, 0xfe, 0x00]).unwrap();
+    assert!(matches!(Profile::load(&path, &machine()), Err(ProfileProblem::Corrupt(_))));
+    std::fs::write(&path, vec![b' '; (16 << 20) + 1]).unwrap();
+    assert!(matches!(Profile::load(&path, &machine()), Err(ProfileProblem::Corrupt(_))));
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn every_truncation_is_corrupt() {
+    let text = profile().to_json();
+    for end in 0..text.len() {
+        let result = Profile::from_json(&text[..end], &machine());
+        assert!(matches!(result, Err(ProfileProblem::Corrupt(_))), "{end}: {result:?}");
+    }
+    assert_eq!(Profile::from_json(&text, &machine()).unwrap(), profile());
+}
+
+#[test]
+fn another_machine_is_foreign_and_another_version_is_told() {
+    let text = profile().to_json();
+    let other = Machine { threads: 64, ..machine() };
+    assert!(matches!(Profile::from_json(&text, &other), Err(ProfileProblem::Foreign { .. })));
+    let other = Machine { instruction_set: "avx512".into(), ..machine() };
+    assert!(matches!(Profile::from_json(&text, &other), Err(ProfileProblem::Foreign { .. })));
+    let version = format!("\"version\":{PROFILE_VERSION}");
+    let newer = text.replace(&version, "\"version\":99");
+    assert_eq!(Profile::from_json(&newer, &machine()), Err(ProfileProblem::WrongVersion { found: 99 }));
+    // A version whose fields are not known here is still told as such.
+    let unknown = newer.replace("\"classes\"", "\"curves\"");
+    assert_eq!(Profile::from_json(&unknown, &machine()), Err(ProfileProblem::WrongVersion { found: 99 }));
+    let unknown = text.replace("\"classes\"", "\"curves\"");
+    assert!(matches!(Profile::from_json(&unknown, &machine()), Err(ProfileProblem::Corrupt(_))));
+}
+
+#[test]
+fn numbers_that_make_no_sense_are_corrupt() {
+    let text = profile().to_json();
+    for (good, bad) in [
+        ("[10.0,100.0]", "[100.0,10.0]"),
+        ("[10.0,100.0]", "[10.0,10.0]"),
+        ("[10.0,100.0]", "[-1.0,100.0]"),
+        ("[10.0,100.0]", "[10.0]"),
+        ("[10.0,100.0]", "[]"),
+        ("[10.0,100.0]", "[10.0,1e999]"),
+        ("[10.0,100.0]", "[null,100.0]"),
+        ("[1e-7,2e-7]", "[0.0,2e-7]"),
+        ("[1e-7,2e-7]", "[1e-7]"),
+        ("[1e-7,2e-7]", "[1e-7,2e-7,3e-7]"),
+        ("[1e-7,2e-7]", "[1e-7,-2e-7]"),
+        ("\"launch\":0.0", "\"launch\":-1.0"),
+        ("\"memory\":0", "\"memory\":200"),
+        ("\"memory\":0", "\"memory\":-1"),
+        ("\"links\":[]", "\"links\":[{}]"),
+        ("\"op\":\"sum\"", "\"op\":\"add\""),
+        ("scalar\",\"threads\":1", "scalar\",\"threads\":-1"),
+    ] {
+        assert!(text.contains(good), "{good} is not in {text}");
+        let result = Profile::from_json(&text.replacen(good, bad, 1), &machine());
+        assert!(matches!(result, Err(ProfileProblem::Corrupt(_))), "{good} -> {bad}: {result:?}");
+    }
+    let nested = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
+    assert!(matches!(Profile::from_json(&nested, &machine()), Err(ProfileProblem::Corrupt(_))));
+}
+
+#[test]
+fn places_are_checked_where_a_profile_is_made() {
+    assert!(Profile::new(machine(), Vec::new()).is_err());
+    let many = (0..17).map(|i| Place::cpu(format!("{i}"), Backend::Simd, 8, 1)).collect();
+    assert!(Profile::new(machine(), many).is_err());
+    for bad in [f64::NAN, f64::INFINITY, 0.0, -1.0] {
+        let mut place = Place::cpu("bad", Backend::Simd, 8, 1);
+        place.roofline.peak = bad;
+        assert!(Profile::new(machine(), vec![place]).is_err(), "{bad}");
+        let mut place = Place::cpu("bad", Backend::Simd, 8, 1);
+        place.roofline = Roofline { levels: vec![(1, bad)], ..place.roofline };
+        assert!(Profile::new(machine(), vec![place]).is_err(), "{bad}");
+        let link =
+            Link { upload_latency: 0.0, upload_bandwidth: bad, download_latency: 0.0, download_bandwidth: 1.0 };
+        assert!(profile().with_link(Memory::new(1), link).is_err(), "{bad}");
+    }
+    let link = Link { upload_latency: 0.0, upload_bandwidth: 1.0, download_latency: 0.0, download_bandwidth: 1.0 };
+    assert!(profile().with_link(Memory::new(1), link).is_ok());
+    assert!(profile().with_link(Memory::HOST, link).is_err());
+    assert!(profile().with_link(Memory::new(255), link).is_err());
+}
+
+#[test]
+fn restricting_keeps_the_times_of_what_stays() {
+    let one = profile().restricted(|place| place.threads == 2).unwrap();
+    assert_eq!(one.places().len(), 1);
+    assert_eq!(one.classes()[0].seconds, [[2e-7], [5e-7]]);
+    assert!(profile().restricted(|_| false).is_err());
+}
+
+proptest! {
+    #[test]
+    fn damaged_text_never_panics(position in 0usize..10_000, byte in any::<u8>()) {
+        let mut bytes = profile().to_json().into_bytes();
+        let position = position % bytes.len();
+        bytes[position] = byte;
+        if let Ok(text) = std::str::from_utf8(&bytes) {
+            let _ = Profile::from_json(text, &machine());
+        }
+    }
+}

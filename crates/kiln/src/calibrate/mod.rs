@@ -1,0 +1,160 @@
+//! Measuring a machine.
+
+pub mod grid;
+mod measure;
+pub mod regret;
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use kiln_core::Result;
+use kiln_route::{Calibrated, Class, Place, Problem, Profile, Roofline};
+use web_time::Instant;
+
+use crate::Engine;
+use measure::{Bench, Budget};
+
+use grid::Probe;
+
+/// How much time measuring may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Effort {
+    /// Seconds to about a quarter of a minute: enough for good decisions.
+    #[default]
+    Quick,
+    /// About four times as long: for machines that are never quiet.
+    Thorough,
+}
+
+/// How far measuring has come.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Progress<'a> {
+    /// Steps done.
+    pub done: usize,
+    /// Steps in all.
+    pub total: usize,
+    /// What is measured next.
+    pub what: &'a str,
+}
+
+/// What a calibration measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct CalibrationReport {
+    /// The time it took.
+    pub took: Duration,
+    /// Classes measured: operations, and their kinds of shape.
+    pub classes: usize,
+    /// Times measured.
+    pub measurements: usize,
+    /// Where the profile was written, or why it could not be; `None` for an engine without a file.
+    pub saved: Option<Result<PathBuf, String>>,
+}
+
+impl std::fmt::Display for CalibrationReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { took, classes, measurements, saved } = self;
+        write!(f, "{measurements} measurements of {classes} classes in {:.1} s", took.as_secs_f64())?;
+        match saved {
+            None => Ok(()),
+            Some(Ok(path)) => write!(f, ", written to {}", path.display()),
+            Some(Err(reason)) => write!(f, ", not written: {reason}"),
+        }
+    }
+}
+
+/// A place that is this many times slower than the best is not waited for where one run takes long.
+const HOPELESS: f64 = 4.0;
+
+/// What "takes long" means there, in seconds.
+const LONG: f64 = 2e-3;
+
+/// Measures every class of the grid on every place of the engine.
+pub(crate) fn run(
+    engine: &Engine,
+    effort: Effort,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<(Profile, CalibrationReport)> {
+    let start = Instant::now();
+    let budget = match effort {
+        Effort::Quick => Budget { rounds: 7, sample: 20e-6, seconds: 0.012 },
+        Effort::Thorough => Budget { rounds: 21, sample: 40e-6, seconds: 0.060 },
+    };
+    let mut classes = BTreeMap::<Class, Vec<(f64, Probe)>>::new();
+    for probe in grid::calibration()? {
+        let problem = Problem::new(&probe.op, &probe.inputs)?;
+        if let Some(class) = problem.class() {
+            classes.entry(class).or_default().push((problem.work(), probe));
+        }
+    }
+    let total = classes.values().map(Vec::len).sum();
+    let mut done = 0;
+    let mut bench = Bench::default();
+    let mut calibrated = Vec::new();
+    for (class, mut probes) in classes {
+        probes.sort_by(|a, b| a.0.total_cmp(&b.0));
+        // Two shapes of equal work would make two times for one point of the curve.
+        probes.dedup_by(|later, earlier| later.0 <= earlier.0);
+        let (op, shape) = (class.op.to_owned(), class.shape.to_owned());
+        let mut curve = Calibrated { op, shape, work: Vec::new(), seconds: Vec::new() };
+        for (work, probe) in probes {
+            progress(Progress { done, total, what: class.op });
+            done += 1;
+            let expected = expected(&curve, work, engine.places());
+            let measured = bench.times(&probe, &engine.cpu, &expected, budget)?;
+            let seconds = measured.iter().zip(&expected).map(|(m, e)| m.or(*e).unwrap_or(f64::MAX)).collect();
+            curve.work.push(work.max(1.0));
+            curve.seconds.push(seconds);
+        }
+        calibrated.push(curve);
+    }
+    let places = fitted(engine.places(), &calibrated);
+    let classes = calibrated.len();
+    let measurements = calibrated.iter().flat_map(|c| &c.seconds).map(Vec::len).sum();
+    let profile = Profile::new(engine.machine().clone(), places).and_then(|p| p.with_classes(calibrated));
+    let profile = profile.map_err(|problem| kiln_core::Error::Unavailable {
+        what: "a usable measurement".into(),
+        reason: problem.to_string(),
+    })?;
+    Ok((profile, CalibrationReport { took: start.elapsed(), classes, measurements, saved: None }))
+}
+
+/// Times that need not be measured: those of single threads that fell behind for good. Work on many threads is always
+/// measured, because that is where it catches up.
+fn expected(curve: &Calibrated, work: f64, places: &[Place]) -> Vec<Option<f64>> {
+    let (Some(last), Some(last_work)) = (curve.seconds.last(), curve.work.last()) else {
+        return vec![None; places.len()];
+    };
+    let best = last.iter().copied().fold(f64::INFINITY, f64::min);
+    let hopeless = |(place, &seconds): (&Place, &f64)| {
+        let next = seconds * work / last_work;
+        (place.threads == 1 && seconds > HOPELESS * best && next > LONG).then_some(next)
+    };
+    places.iter().zip(last).map(hopeless).collect()
+}
+
+/// The constants of the formula from what was measured: overhead and bandwidths from a function that only moves its
+/// data, the peak from the matrix product.
+fn fitted(places: &[Place], calibrated: &[Calibrated]) -> Vec<Place> {
+    let find = |op: &str| calibrated.iter().find(|c| c.op == op && c.shape.is_empty());
+    let (Some(moving), Some(computing)) = (find("scale"), find("matmul")) else { return places.to_vec() };
+    let fit = |(i, place): (usize, &Place)| {
+        let at = |curve: &Calibrated, point: usize| curve.seconds[point][i];
+        let overhead = at(moving, 0);
+        let level = |point: usize| {
+            // At least a tenth of the time is movement, whatever the noise of the overhead.
+            let seconds = (at(moving, point) - overhead).max(at(moving, point) * 0.1);
+            (moving.work[point] as u64, moving.work[point] / seconds)
+        };
+        let mut levels: Vec<(u64, f64)> = (1..moving.work.len()).map(level).collect();
+        if let Some(last) = levels.last_mut() {
+            last.0 = u64::MAX;
+        } else {
+            levels = place.roofline.levels.clone();
+        }
+        let rate = |point: usize| computing.work[point] / at(computing, point);
+        let peak = (0..computing.work.len()).map(rate).fold(1.0, f64::max);
+        Place { roofline: Roofline { overhead, levels, peak }, ..place.clone() }
+    };
+    places.iter().enumerate().map(fit).collect()
+}

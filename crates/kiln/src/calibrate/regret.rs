@@ -1,0 +1,242 @@
+//! How good the decisions are: what they cost against the best place, measured.
+
+use std::time::Duration;
+
+use kiln_core::Result;
+use kiln_route::{Backend, BackendSelector, OpComplexity, Problem, Residency};
+use web_time::Instant;
+
+use super::measure::{Bench, Budget};
+use super::{Effort, Probe, Progress};
+use crate::Engine;
+
+/// A way to choose a place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// The calibrated router.
+    Router,
+    /// [`BackendSelector::select_with_moe`]; SIMD and GPU are the best instruction set with one thread.
+    ComplexityTable,
+    /// [`BackendSelector::select_backend`]; SIMD and GPU are the best instruction set with all threads.
+    RatioRule,
+    /// Always scalar code.
+    AlwaysScalar,
+    /// Always the best instruction set with one thread.
+    AlwaysOneThread,
+    /// Always the best instruction set with all threads.
+    AlwaysAllThreads,
+}
+
+impl Policy {
+    /// Every policy.
+    pub const ALL: [Self; 6] = [
+        Self::Router,
+        Self::ComplexityTable,
+        Self::RatioRule,
+        Self::AlwaysScalar,
+        Self::AlwaysOneThread,
+        Self::AlwaysAllThreads,
+    ];
+
+    /// What tables call it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Router => "router",
+            Self::ComplexityTable => "static: complexity table",
+            Self::RatioRule => "static: ratio rule",
+            Self::AlwaysScalar => "always scalar",
+            Self::AlwaysOneThread => "always SIMD, one thread",
+            Self::AlwaysAllThreads => "always SIMD, all threads",
+        }
+    }
+
+    /// Position of the place that it chooses.
+    fn choose(self, engine: &Engine, probe: &Probe, problem: &Problem) -> usize {
+        let places = engine.places();
+        let scalar = places.iter().position(|p| p.backend == Backend::Scalar).unwrap_or(0);
+        let one_thread = places.iter().rposition(|p| p.threads == 1).unwrap_or(0);
+        let all_threads = places.len().saturating_sub(1);
+        let rules = BackendSelector::new();
+        match self {
+            Self::Router => engine.router().decide(problem, &Residency::host()).index(),
+            Self::ComplexityTable => {
+                let elements = probe.inputs.iter().map(|t| t.shape.numel()).max().unwrap_or(0);
+                match rules.select_with_moe(OpComplexity::of(&probe.op), elements) {
+                    Backend::Scalar => scalar,
+                    _ => one_thread,
+                }
+            }
+            Self::RatioRule => {
+                let cost = problem.cost();
+                match rules.select_backend(cost.bytes(), cost.flops) {
+                    Backend::Scalar => scalar,
+                    _ => all_threads,
+                }
+            }
+            Self::AlwaysScalar => scalar,
+            Self::AlwaysOneThread => one_thread,
+            Self::AlwaysAllThreads => all_threads,
+        }
+    }
+}
+
+/// One problem, measured on every place.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RegretRow {
+    /// The operation and its shapes.
+    pub problem: String,
+    /// The operation.
+    pub op: &'static str,
+    /// Whether the shape was held out of the calibration.
+    pub held_out: bool,
+    /// Measured seconds on each place; infinite where the place was not worth waiting for.
+    pub seconds: Vec<f64>,
+    /// Predicted seconds on each place.
+    pub predicted: Vec<f64>,
+    /// The fastest place.
+    pub best: usize,
+    /// Whether the router called its decision unsure.
+    pub unsure: bool,
+    /// The place that each policy chooses, in the order of [`Policy::ALL`].
+    pub chosen: [usize; 6],
+}
+
+impl RegretRow {
+    /// `t(chosen) / t(best) - 1`.
+    pub fn regret(&self, policy: Policy) -> f64 {
+        let chosen = self.chosen[policy as usize];
+        self.seconds[chosen] / self.seconds[self.best] - 1.0
+    }
+}
+
+/// The regret of a policy over many problems.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Summary {
+    /// Problems.
+    pub count: usize,
+    /// Geometric mean of `1 + regret`, less 1.
+    pub geomean: f64,
+    /// The regret that 95 of 100 problems do not exceed.
+    pub p95: f64,
+    /// The worst.
+    pub max: f64,
+    /// Share of problems where the best place was chosen, among those where the best two differ by more than 10 %.
+    pub right: f64,
+}
+
+/// Measured regret.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RegretReport {
+    /// The names of the places.
+    pub places: Vec<String>,
+    /// The problems.
+    pub rows: Vec<RegretRow>,
+    /// Nanoseconds that a decision takes, on average over the problems.
+    pub decision_ns: f64,
+    /// The time that measuring took.
+    pub took: Duration,
+}
+
+impl RegretReport {
+    /// The regret of a policy over the problems that `keep` accepts; `None` when it accepts none.
+    pub fn summary(&self, policy: Policy, keep: impl Fn(&RegretRow) -> bool) -> Option<Summary> {
+        let rows: Vec<&RegretRow> = self.rows.iter().filter(|row| keep(row)).collect();
+        let mut regrets: Vec<f64> = rows.iter().map(|row| row.regret(policy)).collect();
+        regrets.sort_by(f64::total_cmp);
+        let count = regrets.len();
+        let max = *regrets.last()?;
+        let geomean = (regrets.iter().map(|r| r.ln_1p()).sum::<f64>() / count as f64).exp_m1();
+        let p95 = regrets[(count * 95).div_ceil(100).clamp(1, count) - 1];
+        let clear = rows.iter().filter(|row| {
+            let others = row.seconds.iter().enumerate().filter(|&(i, _)| i != row.best).map(|(_, &s)| s);
+            others.fold(f64::INFINITY, f64::min) > row.seconds[row.best] * 1.1
+        });
+        let (hits, clear) = clear.fold((0, 0), |(hits, clear), row| {
+            (hits + usize::from(row.chosen[policy as usize] == row.best), clear + 1)
+        });
+        let right = if clear == 0 { 1.0 } else { hits as f64 / clear as f64 };
+        Some(Summary { count, geomean, p95, max, right })
+    }
+
+    /// The problems where the policy lost most, worst first.
+    pub fn worst(&self, policy: Policy, count: usize) -> Vec<&RegretRow> {
+        let mut rows: Vec<&RegretRow> = self.rows.iter().collect();
+        rows.sort_by(|a, b| b.regret(policy).total_cmp(&a.regret(policy)));
+        rows.truncate(count);
+        rows
+    }
+}
+
+impl std::fmt::Display for RegretReport {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let held_out = self.rows.iter().filter(|row| row.held_out).count();
+        writeln!(f, "regret over {} problems, {held_out} of them held out of the calibration", self.rows.len())?;
+        writeln!(f, "{:28} {:>9} {:>9} {:>9} {:>9} {:>12}", "policy", "geomean", "p95", "worst", "right", "held out")?;
+        for policy in Policy::ALL {
+            let Some(all) = self.summary(policy, |_| true) else { continue };
+            let held = self.summary(policy, |row| row.held_out).map_or(f64::NAN, |s| s.geomean);
+            writeln!(
+                f,
+                "{:28} {:>8.1}% {:>8.1}% {:>8.1}% {:>8.0}% {:>11.1}%",
+                policy.name(),
+                all.geomean * 100.0,
+                all.p95 * 100.0,
+                all.max * 100.0,
+                all.right * 100.0,
+                held * 100.0,
+            )?;
+        }
+        write!(f, "a decision takes {:.0} ns", self.decision_ns)
+    }
+}
+
+/// Measures problems on every place of the engine and compares what each policy chooses with the best.
+///
+/// # Errors
+/// Errors of the operations measured.
+pub fn evaluate(
+    engine: &Engine,
+    problems: &[(Probe, bool)],
+    effort: Effort,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<RegretReport> {
+    let start = Instant::now();
+    let budget = match effort {
+        Effort::Quick => Budget { rounds: 15, sample: 30e-6, seconds: 0.06 },
+        Effort::Thorough => Budget { rounds: 51, sample: 60e-6, seconds: 0.4 },
+    };
+    let mut bench = Bench::default();
+    let mut rows = Vec::with_capacity(problems.len());
+    for (done, (probe, held_out)) in problems.iter().enumerate() {
+        let problem = Problem::new(&probe.op, &probe.inputs)?;
+        progress(Progress { done, total: problems.len(), what: probe.op.name() });
+        let decision = engine.router().decide(&problem, &Residency::host());
+        let predicted: Vec<f64> = decision.predictions().map(|p| p.seconds).collect();
+        let unsure = decision.is_unsure();
+        let measured = bench.times(probe, &engine.cpu, &[], budget)?;
+        let seconds: Vec<f64> = measured.into_iter().map(|s| s.unwrap_or(f64::INFINITY)).collect();
+        let best = (0..seconds.len()).min_by(|&a, &b| seconds[a].total_cmp(&seconds[b])).unwrap_or(0);
+        let chosen = Policy::ALL.map(|policy| policy.choose(engine, probe, &problem));
+        let (problem, op, held_out) = (probe.to_string(), probe.op.name(), *held_out);
+        rows.push(RegretRow { problem, op, held_out, seconds, predicted, best, unsure, chosen });
+    }
+    let decision_ns = decision_time(engine, problems)?;
+    let places = engine.places().iter().map(|p| p.name.clone()).collect();
+    Ok(RegretReport { places, rows, decision_ns, took: start.elapsed() })
+}
+
+/// Average nanoseconds of a decision, from operation and types to place: the best of several passes over the problems.
+fn decision_time(engine: &Engine, problems: &[(Probe, bool)]) -> Result<f64> {
+    let mut least = f64::INFINITY;
+    for _ in 0..20 {
+        let start = Instant::now();
+        for _ in 0..50 {
+            for (probe, _) in problems {
+                let problem = Problem::new(&probe.op, &probe.inputs)?;
+                std::hint::black_box(engine.router().decide(&problem, &Residency::host()).index());
+            }
+        }
+        least = least.min(start.elapsed().as_secs_f64());
+    }
+    Ok(least / (50 * problems.len().max(1)) as f64 * 1e9)
+}

@@ -1,0 +1,375 @@
+//! The engine: what the machine has, and where each operation goes.
+
+mod ops;
+
+use std::path::{Path, PathBuf};
+
+use kiln_core::op::Op;
+use kiln_core::{Buffer, DataMut, Error, Operand, Result, Shape, TensorType};
+use kiln_route::{
+    Backend, Decision, Explanation, Machine, Place, Problem, Profile, ProfileProblem, Residency, Router,
+};
+use kiln_simd::{Isa, Simd};
+use web_time::Instant;
+
+use crate::calibrate::{self, CalibrationReport, Effort, Progress};
+use crate::machine;
+
+/// Runs operations where they are predicted to run fastest.
+///
+/// Making one costs little: it looks at the processor and reads at most one small file. Threads start with the first
+/// operation that uses them. An engine is shared freely between threads.
+#[derive(Debug)]
+pub struct Engine {
+    pub(crate) router: Router,
+    /// What runs at each place of the router, in the same order.
+    pub(crate) cpu: Vec<Simd>,
+    machine: Machine,
+    profile_path: Option<PathBuf>,
+    status: ProfileStatus,
+    refine: bool,
+}
+
+/// Where the constants of an engine come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ProfileStatus {
+    /// Measured on this machine earlier, and read from this file.
+    Loaded(PathBuf),
+    /// Measured by [`Engine::calibrate`] of this engine.
+    Calibrated,
+    /// Built in: the engine was made without a profile, or given one.
+    BuiltIn,
+    /// Built in: the profile could not be used. The next [`Engine::calibrate`] writes it anew.
+    Ignored(ProfileProblem),
+}
+
+/// Where an engine keeps its profile.
+#[derive(Debug, Clone)]
+enum ProfileSource {
+    UserCache,
+    File(PathBuf),
+    Given(Box<Profile>),
+    None,
+}
+
+/// Settings of an [`Engine`].
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct EngineBuilder {
+    isa: Option<Isa>,
+    threads: Option<usize>,
+    backends: Option<Vec<Backend>>,
+    profile: ProfileSource,
+    force: Option<String>,
+    refine: bool,
+}
+
+impl EngineBuilder {
+    /// Only this instruction set. Without it every one that the machine has is a place, or only the one that the
+    /// environment variable `KILN_ISA` names.
+    pub fn instruction_set(self, isa: Isa) -> Self {
+        Self { isa: Some(isa), ..self }
+    }
+
+    /// At most this many threads.
+    pub fn threads(self, threads: usize) -> Self {
+        Self { threads: Some(threads), ..self }
+    }
+
+    /// Only these kinds of execution.
+    pub fn backends(self, backends: &[Backend]) -> Self {
+        Self { backends: Some(backends.to_vec()), ..self }
+    }
+
+    /// Keeps the profile in this file instead of the user's cache directory.
+    pub fn profile_file(self, path: impl Into<PathBuf>) -> Self {
+        Self { profile: ProfileSource::File(path.into()), ..self }
+    }
+
+    /// Decides by this profile, and reads and writes no file.
+    pub fn profile(self, profile: Profile) -> Self {
+        Self { profile: ProfileSource::Given(Box::new(profile)), ..self }
+    }
+
+    /// Decides by built-in constants, and reads and writes no file.
+    pub fn without_profile(self) -> Self {
+        Self { profile: ProfileSource::None, ..self }
+    }
+
+    /// Sends everything to the place of this name, such as `avx2 x1`; [`Engine::places`] lists them.
+    pub fn force(self, place: impl Into<String>) -> Self {
+        Self { force: Some(place.into()), ..self }
+    }
+
+    /// Lets the time of every operation refine the predictions. Off by default: equal calls then run at equal places, and
+    /// no clock is read.
+    pub fn refine(self, refine: bool) -> Self {
+        Self { refine, ..self }
+    }
+
+    /// Makes the engine.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when an instruction set, a kind of execution or a forced place is not there;
+    /// [`Error::Parameter`] for no threads.
+    pub fn build(self) -> Result<Engine> {
+        // Also checks KILN_ISA, which has to be sound even where the builder overrules it.
+        let preferred = Simd::new()?;
+        if self.threads == Some(0) {
+            return Err(Error::Parameter { op: "engine", reason: "threads is 0, at least 1 is needed".into() });
+        }
+        let from_environment = std::env::var_os("KILN_ISA").map(|_| preferred.isa());
+        let isas: Vec<Isa> = match self.isa.or(from_environment) {
+            Some(isa) => vec![isa],
+            None => Isa::available().collect(),
+        };
+        let allowed = |backend: Backend| self.backends.as_ref().is_none_or(|allowed| allowed.contains(&backend));
+        let isas: Vec<Isa> = isas
+            .into_iter()
+            .filter(|&isa| allowed(if isa == Isa::Scalar { Backend::Scalar } else { Backend::Simd }))
+            .collect();
+        let Some(&best) = isas.last() else {
+            return Err(Error::Unavailable {
+                what: format!("backends {:?}", self.backends.unwrap_or_default()),
+                reason: "this build of kiln runs on the CPU, scalar or SIMD".into(),
+            });
+        };
+        let machine = machine::identify(best, preferred.threads());
+        let threads = self.threads.unwrap_or(usize::MAX).min(preferred.threads());
+        let cpu = machine::places(&isas, threads)?;
+        let (path, loaded) = load(self.profile, &machine);
+        let (profile, status) = match loaded {
+            Ok((profile, status)) => match profile.restricted(|p| cpu.iter().any(|c| c.place.name == p.name)) {
+                Ok(profile) => (Some(profile), status),
+                Err(problem) => (None, ProfileStatus::Ignored(problem)),
+            },
+            Err(status) => (None, status),
+        };
+        match &status {
+            ProfileStatus::Ignored(problem @ ProfileProblem::Missing(_)) => tracing::debug!("{problem}"),
+            ProfileStatus::Ignored(problem) => tracing::warn!("{problem}; built-in constants decide instead"),
+            _ => {}
+        }
+        let profile = match profile {
+            Some(profile) => profile,
+            None => assumed(&machine, &cpu)?,
+        };
+        let simds = profile.places().iter().filter_map(|p| cpu.iter().find(|c| c.place.name == p.name));
+        let simds: Vec<Simd> = simds.map(|c| c.simd).collect();
+        let mut router = Router::new(profile);
+        if let Some(name) = &self.force {
+            router = forced(router, name)?;
+        }
+        if self.refine {
+            router = router.with_history();
+        }
+        Ok(Engine { router, cpu: simds, machine, profile_path: path, status, refine: self.refine })
+    }
+}
+
+/// The profile, or why built-in constants have to do; and the file to write a new one to.
+fn load(
+    source: ProfileSource,
+    machine: &Machine,
+) -> (Option<PathBuf>, Result<(Profile, ProfileStatus), ProfileStatus>) {
+    let path = match source {
+        ProfileSource::None => return (None, Err(ProfileStatus::BuiltIn)),
+        ProfileSource::Given(profile) => return (None, Ok((*profile, ProfileStatus::BuiltIn))),
+        ProfileSource::File(path) => path,
+        ProfileSource::UserCache => match user_cache(machine) {
+            Some(path) => path,
+            None => return (None, Err(ProfileStatus::BuiltIn)),
+        },
+    };
+    let loaded = Profile::load(&path, machine)
+        .map(|profile| (profile, ProfileStatus::Loaded(path.clone())))
+        .map_err(ProfileStatus::Ignored);
+    (Some(path), loaded)
+}
+
+/// The file in the user's cache directory; its name tells machines apart that share a home directory.
+#[cfg(not(target_arch = "wasm32"))]
+fn user_cache(machine: &Machine) -> Option<PathBuf> {
+    // FNV-1a: stable between versions of the compiler, which the hasher of the standard library is not.
+    let hash = machine
+        .to_string()
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+    let directories = directories::ProjectDirs::from("", "", "kiln")?;
+    Some(directories.cache_dir().join(format!("profile-{}-{hash:016x}.json", machine.instruction_set)))
+}
+
+/// A page has no files: its profile is given to the builder.
+#[cfg(target_arch = "wasm32")]
+fn user_cache(_: &Machine) -> Option<PathBuf> {
+    None
+}
+
+fn assumed(machine: &Machine, cpu: &[machine::CpuPlace]) -> Result<Profile> {
+    let places = cpu.iter().map(|c| c.place.clone()).collect();
+    Profile::new(machine.clone(), places)
+        .map_err(|problem| Error::Unavailable { what: "the built-in profile".into(), reason: problem.to_string() })
+}
+
+fn forced(router: Router, name: &str) -> Result<Router> {
+    let Some(index) = router.places().iter().position(|place| place.name == name) else {
+        let names: Vec<&str> = router.places().iter().map(|place| place.name.as_str()).collect();
+        return Err(Error::Unavailable {
+            what: format!("place {name:?}"),
+            reason: format!("the places are {}", names.join(", ")),
+        });
+    };
+    router.with_force(index)
+}
+
+impl Engine {
+    /// An engine with everything that the machine has, and the profile of an earlier calibration if there is one.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the environment variable `KILN_ISA` names an instruction set that is unknown or that
+    /// the machine lacks.
+    pub fn new() -> Result<Self> {
+        Self::builder().build()
+    }
+
+    /// An engine with settings.
+    pub fn builder() -> EngineBuilder {
+        EngineBuilder {
+            isa: None,
+            threads: None,
+            backends: None,
+            profile: ProfileSource::UserCache,
+            force: None,
+            refine: false,
+        }
+    }
+
+    /// Where operations can run, in the order of their names in tables.
+    pub fn places(&self) -> &[Place] {
+        self.router.places()
+    }
+
+    /// The machine, as profiles name it.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// What decides.
+    pub fn router(&self) -> &Router {
+        &self.router
+    }
+
+    /// Where the constants that decide come from.
+    pub fn profile_status(&self) -> &ProfileStatus {
+        &self.status
+    }
+
+    /// The file that [`Engine::calibrate`] writes, if any.
+    pub fn profile_file(&self) -> Option<&Path> {
+        self.profile_path.as_deref()
+    }
+
+    /// What runs at a place: an instruction set and a number of threads.
+    pub(crate) fn simd(&self, decision: &Decision<'_>) -> Result<&Simd> {
+        self.cpu.get(decision.index()).ok_or_else(|| Error::Unavailable {
+            what: format!("place {}", decision.place()),
+            reason: "no backend of this build runs there".into(),
+        })
+    }
+
+    /// The predicted time of an operation on each place, and why the chosen one is chosen; displays as a table.
+    ///
+    /// # Errors
+    /// What the shape rule of the operation says.
+    pub fn explain(&self, op: impl Into<Op>, inputs: &[TensorType]) -> Result<Explanation> {
+        let op = op.into();
+        let problem = Problem::new(&op, inputs)?;
+        let decision = self.router.decide(&problem, &Residency::host());
+        Ok(Explanation::operation(&op, inputs, &problem, &decision))
+    }
+
+    /// Measures this machine, decides by the result from now on, and keeps it in the user's cache directory. Takes about
+    /// ten seconds with [`Effort::Quick`], during which the machine should have nothing else to do.
+    ///
+    /// # Errors
+    /// Errors of the operations measured, of which there should be none. A file that cannot be written is none: the
+    /// report tells.
+    pub fn calibrate(
+        &mut self,
+        effort: Effort,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<CalibrationReport> {
+        let (profile, mut report) = calibrate::run(self, effort, progress)?;
+        if let Some(path) = &self.profile_path {
+            report.saved = Some(profile.save(path).map(|()| path.clone()).map_err(|e| e.to_string()));
+            if let Some(Err(reason)) = &report.saved {
+                tracing::warn!("the profile could not be written to {}: {reason}", path.display());
+            }
+        }
+        let forced = self.router.forced();
+        let mut router = Router::new(profile);
+        if let Some(place) = forced {
+            router = router.with_force(place)?;
+        }
+        if self.refine {
+            router = router.with_history();
+        }
+        self.router = router;
+        self.status = ProfileStatus::Calibrated;
+        Ok(report)
+    }
+
+    /// Runs any operation into slices of the caller.
+    ///
+    /// # Errors
+    /// What the shape rule says of the inputs; [`Error::Length`] and [`Error::Type`] for outputs that do not fit;
+    /// errors of the data themselves, such as an index out of its table.
+    pub fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        if let [only] = &self.cpu[..] {
+            return only.run_into(op, inputs, outputs);
+        }
+        // No operation takes more than four operands; a longer list is refused by its arity.
+        let mut types = [TensorType::f32(Shape::SCALAR); 5];
+        for (ty, input) in types.iter_mut().zip(inputs) {
+            *ty = input.ty();
+        }
+        let problem = Problem::new(op, &types[..inputs.len().min(types.len())])?;
+        let decision = self.router.decide(&problem, &Residency::host());
+        let simd = self.simd(&decision)?;
+        if !self.refine {
+            return simd.run_into(op, inputs, outputs);
+        }
+        let start = Instant::now();
+        let result = simd.run_into(op, inputs, outputs);
+        if result.is_ok() {
+            self.router.observe(&problem, decision.index(), start.elapsed().as_secs_f64());
+        }
+        result
+    }
+
+    /// Runs any operation and returns its results.
+    ///
+    /// # Errors
+    /// As [`Engine::run_into`].
+    pub fn run(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<Buffer>> {
+        let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();
+        let mut buffers: Vec<Buffer> = op.infer(&types)?.iter().map(Buffer::zeros).collect();
+        let mut outputs: Vec<DataMut<'_>> = buffers.iter_mut().map(Buffer::as_mut).collect();
+        self.run_into(op, inputs, &mut outputs)?;
+        Ok(buffers)
+    }
+
+    /// Runs an operation with one f32 result into a slice.
+    pub(crate) fn f32_into(&self, op: impl Into<Op>, inputs: &[Operand<'_>], out: &mut [f32]) -> Result<()> {
+        self.run_into(&op.into(), inputs, &mut [DataMut::F32(out)])
+    }
+
+    /// Runs an operation with one f32 result.
+    pub(crate) fn f32_vec(&self, op: impl Into<Op>, inputs: &[Operand<'_>]) -> Result<Vec<f32>> {
+        match self.run(&op.into(), inputs)?.into_iter().next() {
+            Some(Buffer::F32(values)) => Ok(values),
+            _ => Ok(Vec::new()),
+        }
+    }
+}

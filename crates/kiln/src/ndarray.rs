@@ -1,0 +1,114 @@
+//! Arrays of the ndarray crate: views in, arrays out.
+
+use std::borrow::Cow;
+
+use kiln_core::op::{Elementwise, Matmul, Reduce, Reduction};
+use kiln_core::{Error, Operand, Result, Shape, elementwise_table};
+use ndarray::{Array2, ArrayD, ArrayView2, ArrayViewD, IxDyn};
+
+use crate::Engine;
+
+/// The operations of an [`Engine`] on ndarray views; see [`Engine::arrays`].
+///
+/// Views in standard layout are used where they lie. A transposed matrix of a product is used where it lies too, because
+/// the product can read it so; every other layout is copied into order first.
+#[derive(Debug, Clone, Copy)]
+pub struct Arrays<'a>(&'a Engine);
+
+impl Engine {
+    /// The operations on ndarray views: `engine.arrays().matmul(a.view(), b.view())`.
+    pub fn arrays(&self) -> Arrays<'_> {
+        Arrays(self)
+    }
+}
+
+/// The elements in standard order: borrowed where they lie so, copied elsewhere.
+fn standard<'a>(view: &ArrayViewD<'a, f32>) -> Cow<'a, [f32]> {
+    match view.to_slice() {
+        Some(slice) => Cow::Borrowed(slice),
+        None => Cow::Owned(view.iter().copied().collect()),
+    }
+}
+
+fn array(dims: &[usize], values: Vec<f32>) -> Result<ArrayD<f32>> {
+    ArrayD::from_shape_vec(IxDyn(dims), values).map_err(|e| Error::Shape { op: "ndarray", reason: e.to_string() })
+}
+
+macro_rules! methods {
+    ($($(#[doc = $doc:literal])* $variant:ident $name:ident $into:ident ($($x:ident),*) ($($p:ident),*)
+        $formula:literal, $flops:literal, $bound:ident $(($ulp:literal))?, $special:literal, $value:block
+        $(, magnitude $magnitude:block)?)*) => {
+        /// Element-wise operations. Shapes are equal, or those of some operands are the last dimensions of another.
+        impl Arrays<'_> {
+            $(
+                $(#[doc = $doc])*
+                #[doc = concat!("\n\n`", $formula, "`\n\n# Errors\n[`Error::Shape`] when the shapes do not agree.")]
+                pub fn $name(&self, $($x: ArrayViewD<'_, f32>,)* $($p: f32),*) -> Result<ArrayD<f32>> {
+                    self.elementwise(Elementwise::$name($($p),*), &[$($x),*])
+                }
+            )*
+        }
+    };
+}
+elementwise_table!(methods);
+
+impl Arrays<'_> {
+    fn elementwise(&self, op: Elementwise, views: &[ArrayViewD<'_, f32>]) -> Result<ArrayD<f32>> {
+        let data: Vec<Cow<'_, [f32]>> = views.iter().map(standard).collect();
+        let operands = data.iter().zip(views).map(|(data, view)| Operand::f32(data, view.shape()));
+        let operands = operands.collect::<Result<Vec<_>>>()?;
+        let values = self.0.f32_vec(op, &operands)?;
+        let largest = operands.iter().map(Operand::shape).max_by_key(|s| (s.rank(), s.numel()));
+        array(largest.unwrap_or(Shape::SCALAR).dims(), values)
+    }
+
+    /// The matrix product.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when the extents do not agree.
+    pub fn matmul(&self, a: ArrayView2<'_, f32>, b: ArrayView2<'_, f32>) -> Result<Array2<f32>> {
+        let (transpose_a, transpose_b) = (lies_transposed(&a), lies_transposed(&b));
+        let (m, n) = (a.nrows(), b.ncols());
+        let stored = |view: ArrayView2<'_, f32>, transposed: bool| {
+            let view = if transposed { view.reversed_axes() } else { view };
+            let dims = [view.nrows(), view.ncols()];
+            // The view is consumed here, so what it borrows cannot be returned: copy only what is not in order.
+            (dims, view.to_slice().is_none().then(|| view.iter().copied().collect::<Vec<f32>>()))
+        };
+        let (a_dims, a_copy) = stored(a.view(), transpose_a);
+        let (b_dims, b_copy) = stored(b.view(), transpose_b);
+        let a_data = a_copy.as_deref().or(a.as_slice_memory_order()).unwrap_or(&[]);
+        let b_data = b_copy.as_deref().or(b.as_slice_memory_order()).unwrap_or(&[]);
+        let operands = [Operand::f32(a_data, &a_dims)?, Operand::f32(b_data, &b_dims)?];
+        let values = self.0.f32_vec(Matmul { transpose_a, transpose_b }, &operands)?;
+        Array2::from_shape_vec((m, n), values).map_err(|e| Error::Shape { op: "ndarray", reason: e.to_string() })
+    }
+
+    /// Sum of all elements, in standard order.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] above [`MAX_RANK`](kiln_core::MAX_RANK) dimensions.
+    pub fn sum(&self, x: ArrayViewD<'_, f32>) -> Result<f32> {
+        self.0.sum(&standard(&x))
+    }
+
+    /// A reduction of values along an axis, which vanishes from the shape.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when the axis is not there, [`Error::Type`] for the reductions that give indices.
+    pub fn reduce(&self, x: ArrayViewD<'_, f32>, reduction: Reduction, axis: usize) -> Result<ArrayD<f32>> {
+        if reduction.gives_index() {
+            let (expected, found) = (kiln_core::DType::F32, kiln_core::DType::U32);
+            return Err(Error::Type { op: reduction.name(), index: 0, expected, found });
+        }
+        let data = standard(&x);
+        let operand = Operand::f32(&data, x.shape())?;
+        let dims = operand.shape().without(axis)?;
+        array(dims.dims(), self.0.f32_vec(Reduce::along(reduction, axis), &[operand])?)
+    }
+}
+
+/// Whether the columns of a matrix are contiguous and its rows are not.
+fn lies_transposed(view: &ArrayView2<'_, f32>) -> bool {
+    !view.is_standard_layout() && view.t().is_standard_layout()
+}

@@ -1,0 +1,170 @@
+//! The engine: results, settings, profiles that cannot be used.
+
+use std::path::PathBuf;
+
+use kiln::op::{Matmul, Op};
+use kiln::{Backend, Engine, Error, Isa, ProfileProblem, ProfileStatus, Shape, TensorType};
+
+fn engine() -> Engine {
+    Engine::builder().without_profile().build().unwrap()
+}
+
+/// A file that no other test uses.
+fn file(name: &str) -> PathBuf {
+    std::env::temp_dir().join(format!("kiln-{}-{name}.json", std::process::id()))
+}
+
+#[test]
+fn operations_give_what_they_should() {
+    let engine = engine();
+    assert_eq!(engine.add(&[1.0, 2.0], &[3.0, 4.0]).unwrap(), [4.0, 6.0]);
+    assert_eq!(engine.clip(&[-2.0, 0.5, 7.0], -1.0, 1.0).unwrap(), [-1.0, 0.5, 1.0]);
+    assert_eq!(engine.sum(&[1.0, 2.0, 3.0]).unwrap(), 6.0);
+    assert_eq!(engine.sum(&[]).unwrap(), 0.0);
+    assert_eq!(engine.dot(&[1.0, 2.0], &[3.0, 4.0]).unwrap(), 11.0);
+    let mut out = [0.0; 2];
+    engine.mul_into(&[2.0, 3.0], &[5.0, 7.0], &mut out).unwrap();
+    assert_eq!(out, [10.0, 21.0]);
+    assert_eq!(engine.matmul(&[1.0, 2.0, 3.0, 4.0], &[1.0, 0.0, 0.0, 1.0], 2, 2, 2).unwrap(), [1.0, 2.0, 3.0, 4.0]);
+}
+
+#[test]
+fn every_place_gives_the_same_sum() {
+    let x: Vec<f32> = (0..300_000u64).map(|i| ((i * 7919) % 1000) as f32 * 1e-3 - 0.5).collect();
+    let sums: Vec<u32> = engine()
+        .places()
+        .iter()
+        .map(|place| {
+            let engine = Engine::builder().without_profile().force(place.name.clone()).build().unwrap();
+            engine.sum(&x).unwrap().to_bits()
+        })
+        .collect();
+    assert!(sums.windows(2).all(|w| w[0] == w[1]), "{sums:?}");
+}
+
+#[test]
+fn bad_input_is_a_typed_error() {
+    let engine = engine();
+    assert!(matches!(engine.add(&[1.0], &[1.0, 2.0]), Err(Error::Shape { .. })));
+    assert!(matches!(engine.dot(&[1.0], &[1.0, 2.0]), Err(Error::Shape { .. })));
+    assert!(matches!(engine.add_into(&[1.0], &[1.0], &mut []), Err(Error::Length { .. })));
+    assert!(matches!(engine.matmul(&[], &[], usize::MAX, 2, usize::MAX), Err(Error::Overflow { .. })));
+    assert!(matches!(engine.matmul(&[1.0], &[1.0], 2, 2, 2), Err(Error::Length { .. })));
+    assert_eq!(engine.matmul(&[], &[], 0, 5, 0).unwrap(), [0.0; 0]);
+    let ty = TensorType::f32(Shape::new(&[2, 2]).unwrap());
+    assert!(matches!(engine.run(&Op::from(Matmul::default()), &[]), Err(Error::Arity { .. })));
+    assert!(matches!(engine.explain(Matmul::default(), &[ty; 7]), Err(Error::Arity { .. })));
+}
+
+#[test]
+fn settings_are_obeyed_or_refused() {
+    let scalar = Engine::builder().without_profile().backends(&[Backend::Scalar]).build().unwrap();
+    assert!(scalar.places().iter().all(|place| place.backend == Backend::Scalar));
+    assert_eq!(scalar.add(&[1.0], &[2.0]).unwrap(), [3.0]);
+    let error = Engine::builder().backends(&[Backend::Gpu]).build().unwrap_err();
+    assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    assert!(Engine::builder().backends(&[]).build().is_err());
+    assert!(matches!(Engine::builder().threads(0).build(), Err(Error::Parameter { .. })));
+    let one = Engine::builder().without_profile().threads(1).build().unwrap();
+    assert!(one.places().iter().all(|place| place.threads == 1));
+    let error = Engine::builder().without_profile().force("abacus x1").build().unwrap_err();
+    assert!(error.to_string().contains("scalar x1"), "the error names the places: {error}");
+    let only = Engine::builder().without_profile().instruction_set(Isa::Scalar).build().unwrap();
+    assert!(only.places().iter().all(|place| place.name.starts_with("scalar")));
+    for isa in Isa::ALL.iter().copied().filter(|isa| !isa.is_available()) {
+        let error = Engine::builder().instruction_set(isa).build().unwrap_err();
+        assert!(matches!(error, Error::Unavailable { .. }), "{error}");
+    }
+}
+
+#[test]
+fn an_explanation_names_every_place() {
+    let engine = engine();
+    let ty = TensorType::f32(Shape::new(&[512, 512]).unwrap());
+    let text = engine.explain(Matmul::default(), &[ty, ty]).unwrap().to_string();
+    for place in engine.places() {
+        assert!(text.contains(&place.name), "{text}");
+    }
+    assert!(text.contains("matmul [512, 512] [512, 512]"), "{text}");
+    let forced = Engine::builder().without_profile().force("scalar x1").build().unwrap();
+    assert!(forced.explain(Matmul::default(), &[ty, ty]).unwrap().why.contains("forced"));
+}
+
+#[test]
+#[cfg(not(target_arch = "wasm32"))]
+fn a_profile_that_cannot_be_used_is_reported_ignored_and_rewritten() {
+    let path = file("unusable");
+    let build = || Engine::builder().profile_file(&path).build().unwrap();
+    assert_eq!(build().profile_status(), &ProfileStatus::Ignored(ProfileProblem::Missing(path.clone())));
+    assert_eq!(build().profile_file(), Some(&*path));
+    for text in ["", "{", "[]", "{\"version\":1}", "\u{0}\u{0}"] {
+        std::fs::write(&path, text).unwrap();
+        let engine = build();
+        let status = engine.profile_status();
+        assert!(matches!(status, ProfileStatus::Ignored(ProfileProblem::Corrupt(_))), "{text:?}: {status:?}");
+        assert_eq!(engine.add(&[1.0], &[2.0]).unwrap(), [3.0], "built-in constants decide");
+    }
+    std::fs::write(&path, "{\"version\":7}").unwrap();
+    let problem = ProfileProblem::WrongVersion { found: 7 };
+    assert_eq!(build().profile_status(), &ProfileStatus::Ignored(problem));
+
+    let engine = build();
+    engine.router().profile().save(&path).unwrap();
+    let loaded = build();
+    assert_eq!(loaded.profile_status(), &ProfileStatus::Loaded(path.clone()));
+    assert_eq!(loaded.router().profile(), engine.router().profile());
+
+    let text = std::fs::read_to_string(&path).unwrap();
+    let name = &engine.machine().name;
+    std::fs::write(&path, text.replace(name, "another machine")).unwrap();
+    assert!(matches!(build().profile_status(), ProfileStatus::Ignored(ProfileProblem::Foreign { .. })));
+    std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_refining_engine_gives_the_same_results() {
+    let engine = Engine::builder().without_profile().refine(true).build().unwrap();
+    for _ in 0..50 {
+        assert_eq!(engine.add(&[1.0, 2.0], &[3.0, 4.0]).unwrap(), [4.0, 6.0]);
+    }
+    assert!(engine.router().refines());
+}
+
+#[test]
+fn the_grid_has_at_least_a_third_of_its_shapes_held_out() {
+    let evaluation = kiln::grid::evaluation().unwrap();
+    let held_out = evaluation.iter().filter(|(_, held_out)| *held_out).count();
+    assert!(held_out * 3 >= evaluation.len(), "{held_out} of {}", evaluation.len());
+    assert!(evaluation.len() >= 100, "{}", evaluation.len());
+}
+
+#[cfg(feature = "ndarray")]
+mod arrays {
+    use super::*;
+    use ndarray::{Array2, array};
+
+    #[test]
+    fn layouts_do_not_change_results() {
+        let engine = engine();
+        let nd = engine.arrays();
+        let a = array![[1.0f32, 2.0, 3.0], [4.0, 5.0, 6.0]];
+        let b = array![[1.0f32, 0.5], [2.0, 0.25], [3.0, 0.125]];
+        let expected = a.dot(&b);
+        assert_eq!(nd.matmul(a.view(), b.view()).unwrap(), expected);
+        let (at, bt) = (a.t().to_owned(), b.t().to_owned());
+        assert_eq!(nd.matmul(at.t(), b.view()).unwrap(), expected);
+        assert_eq!(nd.matmul(a.view(), bt.t()).unwrap(), expected);
+        assert_eq!(nd.matmul(at.t(), bt.t()).unwrap(), expected);
+        let wide = Array2::from_shape_fn((2, 6), |(i, j)| if j % 2 == 0 { a[(i, j / 2)] } else { -1.0 });
+        let strided = wide.slice(ndarray::s![.., ..;2]);
+        assert_eq!(nd.matmul(strided, b.view()).unwrap(), expected);
+        let reversed = a.slice(ndarray::s![..;-1, ..;-1]);
+        assert_eq!(nd.matmul(reversed, b.view()).unwrap(), reversed.dot(&b));
+        assert_eq!(nd.add(a.view().into_dyn(), reversed.into_dyn()).unwrap(), (&a + &reversed).into_dyn());
+        assert_eq!(nd.sum(a.t().into_dyn()).unwrap(), 21.0);
+        let row = array![10.0f32, 20.0, 30.0];
+        assert_eq!(nd.add(a.view().into_dyn(), row.view().into_dyn()).unwrap(), (&a + &row).into_dyn());
+        assert!(nd.add(a.view().into_dyn(), b.view().into_dyn()).is_err());
+        assert!(nd.matmul(a.view(), a.view()).is_err());
+    }
+}
