@@ -43,12 +43,22 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
         },
         Op::Matmul(matmul) => {
             let e = matmul.extents(&first, &inputs.get(1)?.shape).ok()?;
-            match (e.batch, e.m, e.n) {
-                (2.., _, _) => "stack",
-                (_, 1, _) => "one row",
-                (_, 2..=16, _) => "few rows",
-                (_, _, ..=16) => "few columns",
+            // One B for a whole stack makes the stack one tall matrix.
+            let stack = e.batch > 1 && !(e.shared_b && !matmul.transpose_a);
+            match (e.batch.saturating_mul(e.m), e.n) {
+                _ if stack => "stack",
+                (..=1, _) => "one row",
+                (_, ..=1) => "one column",
+                (..=16, _) => "few rows",
+                (_, ..=16) => "few columns",
                 _ => "",
+            }
+        }
+        Op::Matvec(matvec) => {
+            if matvec.transpose {
+                "transposed"
+            } else {
+                ""
             }
         }
         // What works on rows runs on several threads only where there are several, and its fixed cost a row shows

@@ -43,11 +43,11 @@ impl OpComplexity {
     pub fn of(op: &Op) -> Self {
         match op {
             Op::Elementwise(_) => Self::Low,
-            Op::Matmul(_) => Self::High,
+            Op::Matmul(_) | Op::Matvec(_) => Self::High,
             Op::Reduce(_) | Op::Dot(_) => Self::Medium,
             #[allow(unreachable_patterns)] // operations are added in kiln-core without a word here
             other => match other.name() {
-                "attention" | "convolve2d" | "matvec" => Self::High,
+                "attention" | "convolve2d" => Self::High,
                 "transpose" | "gather" | "rope" => Self::Low,
                 name if name.contains("matmul") || name.contains("matvec") => Self::High,
                 _ => Self::Medium,

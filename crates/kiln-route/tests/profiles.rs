@@ -3,15 +3,15 @@
 use kiln_route::{
     Backend, Calibrated, Link, Machine, Memory, PROFILE_VERSION, Place, Profile, ProfileProblem, Roofline,
 };
-use proptest::prelude::*;
+#[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 fn machine() -> Machine {
     Machine { name: "test".into(), threads: 2, instruction_set: "avx2".into() }
 }
 
 fn profile() -> Profile {
-    let places =
-        vec![Place::cpu("scalar x1", Backend::Scalar, 1, 1), Place::cpu("avx2 x2", Backend::Simd, 8, 2)];
+    let places = vec![Place::cpu("scalar x1", Backend::Scalar, 1, 1), Place::cpu("avx2 x2", Backend::Simd, 8, 2)];
     let class = |op: &str, shape: &str| Calibrated {
         op: op.into(),
         shape: shape.into(),
@@ -23,6 +23,7 @@ fn profile() -> Profile {
 }
 
 #[test]
+#[cfg(not(target_arch = "wasm32"))] // a page has no files
 fn what_is_written_is_read() {
     let directory = std::env::temp_dir().join(format!("kiln-route-{}", std::process::id()));
     let path = directory.join("deep").join("profile.json");
@@ -112,8 +113,7 @@ fn places_are_checked_where_a_profile_is_made() {
         let mut place = Place::cpu("bad", Backend::Simd, 8, 1);
         place.roofline = Roofline { levels: vec![(1, bad)], ..place.roofline };
         assert!(Profile::new(machine(), vec![place]).is_err(), "{bad}");
-        let link =
-            Link { upload_latency: 0.0, upload_bandwidth: bad, download_latency: 0.0, download_bandwidth: 1.0 };
+        let link = Link { upload_latency: 0.0, upload_bandwidth: bad, download_latency: 0.0, download_bandwidth: 1.0 };
         assert!(profile().with_link(Memory::new(1), link).is_err(), "{bad}");
     }
     let link = Link { upload_latency: 0.0, upload_bandwidth: 1.0, download_latency: 0.0, download_bandwidth: 1.0 };
@@ -128,16 +128,4 @@ fn restricting_keeps_the_times_of_what_stays() {
     assert_eq!(one.places().len(), 1);
     assert_eq!(one.classes()[0].seconds, [[2e-7], [5e-7]]);
     assert!(profile().restricted(|_| false).is_err());
-}
-
-proptest! {
-    #[test]
-    fn damaged_text_never_panics(position in 0usize..10_000, byte in any::<u8>()) {
-        let mut bytes = profile().to_json().into_bytes();
-        let position = position % bytes.len();
-        bytes[position] = byte;
-        if let Ok(text) = std::str::from_utf8(&bytes) {
-            let _ = Profile::from_json(text, &machine());
-        }
-    }
 }

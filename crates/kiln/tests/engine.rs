@@ -1,17 +1,13 @@
 //! The engine: results, settings, profiles that cannot be used.
 
-use std::path::PathBuf;
-
 use kiln::op::{Matmul, Op};
-use kiln::{Backend, Engine, Error, Isa, ProfileProblem, ProfileStatus, Shape, TensorType};
+use kiln::{Backend, Engine, Error, Isa, Shape, TensorType};
+
+#[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 fn engine() -> Engine {
     Engine::builder().without_profile().build().unwrap()
-}
-
-/// A file that no other test uses.
-fn file(name: &str) -> PathBuf {
-    std::env::temp_dir().join(format!("kiln-{}-{name}.json", std::process::id()))
 }
 
 #[test]
@@ -93,7 +89,8 @@ fn an_explanation_names_every_place() {
 #[test]
 #[cfg(not(target_arch = "wasm32"))]
 fn a_profile_that_cannot_be_used_is_reported_ignored_and_rewritten() {
-    let path = file("unusable");
+    use kiln::{ProfileProblem, ProfileStatus};
+    let path = std::env::temp_dir().join(format!("kiln-unusable-{}.json", std::process::id()));
     let build = || Engine::builder().profile_file(&path).build().unwrap();
     assert_eq!(build().profile_status(), &ProfileStatus::Ignored(ProfileProblem::Missing(path.clone())));
     assert_eq!(build().profile_file(), Some(&*path));

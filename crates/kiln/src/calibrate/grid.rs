@@ -3,7 +3,7 @@
 //! Element-wise operations come from their table. The two lists share few shapes: most of those that judge are held out
 //! of the calibration.
 
-use kiln_core::op::{Dot, Elementwise, ElementwiseKind, Matmul, Op, Reduce, Reduction};
+use kiln_core::op::{Dot, Elementwise, ElementwiseKind, Matmul, Matvec, Op, Reduce, Reduction, Transpose};
 use kiln_core::{DataMut, Operand, Result, Shape, TensorType};
 use kiln_simd::Simd;
 
@@ -27,12 +27,7 @@ impl Probe {
         Ok(Self { op, inputs })
     }
 
-    pub(crate) fn op_into(
-        &self,
-        simd: &Simd,
-        inputs: &[Operand<'_>],
-        outputs: &mut [DataMut<'_>],
-    ) -> Result<()> {
+    pub(crate) fn op_into(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         simd.run_into(&self.op, inputs, outputs)
     }
 }
@@ -82,6 +77,9 @@ fn lists(
         for axis in [0, 1] {
             probes.add(Reduce::along(Reduction::Sum, axis), &[&[m, n]])?;
         }
+        probes.add(Matvec { transpose: false }, &[&[m, n], &[n]])?;
+        probes.add(Matvec { transpose: true }, &[&[m, n], &[m]])?;
+        probes.add(Transpose, &[&[m, n]])?;
     }
     for &n in flat {
         for reduction in [Reduction::Sum, Reduction::Max, Reduction::ArgMax, Reduction::NormL2] {
@@ -115,13 +113,18 @@ pub fn calibration() -> Result<Vec<Probe>> {
             (192, 192, 192),
             (320, 320, 320),
             (768, 768, 768),
-            // one row, few rows, few columns
+            // one row, one column, few rows, few columns
             (1, 64, 64),
             (1, 256, 256),
             (1, 512, 512),
             (1, 1024, 1024),
             (1, 2048, 2048),
             (1, 4096, 4096),
+            (64, 64, 1),
+            (256, 256, 1),
+            (512, 512, 1),
+            (1024, 1024, 1),
+            (4096, 4096, 1),
             (8, 32, 32),
             (8, 128, 128),
             (8, 256, 256),
@@ -163,6 +166,8 @@ pub fn evaluation() -> Result<Vec<(Probe, bool)>> {
             (1, 1024, 1024),
             (1, 1500, 3000),
             (1, 4096, 4096),
+            (300, 900, 1),
+            (3000, 2000, 1),
             (4, 100, 100),
             (8, 512, 512),
             (12, 300, 700),

@@ -6,9 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kiln_core::op::Op;
 use kiln_core::{Buffer, DataMut, Error, Operand, Result, Shape, TensorType};
-use kiln_route::{
-    Backend, Decision, Explanation, Machine, Place, Problem, Profile, ProfileProblem, Residency, Router,
-};
+use kiln_route::{Backend, Decision, Explanation, Machine, Place, Problem, Profile, ProfileProblem, Residency, Router};
 use kiln_simd::{Isa, Simd};
 use web_time::Instant;
 
@@ -295,11 +293,7 @@ impl Engine {
     /// # Errors
     /// Errors of the operations measured, of which there should be none. A file that cannot be written is none: the
     /// report tells.
-    pub fn calibrate(
-        &mut self,
-        effort: Effort,
-        progress: &mut dyn FnMut(Progress<'_>),
-    ) -> Result<CalibrationReport> {
+    pub fn calibrate(&mut self, effort: Effort, progress: &mut dyn FnMut(Progress<'_>)) -> Result<CalibrationReport> {
         let (profile, mut report) = calibrate::run(self, effort, progress)?;
         if let Some(path) = &self.profile_path {
             report.saved = Some(profile.save(path).map(|()| path.clone()).map_err(|e| e.to_string()));

@@ -1,6 +1,6 @@
 //! The operations as methods on slices. Element-wise ones come from the table in kiln-core; the others stand here.
 
-use kiln_core::op::{Dot, Elementwise, Matmul, Reduce, Reduction};
+use kiln_core::op::{Dot, Elementwise, Matmul, Matvec, Reduce, Reduction, Transpose};
 use kiln_core::{Operand, Result, elementwise_table};
 
 use crate::Engine;
@@ -55,14 +55,90 @@ impl Engine {
     }
 }
 
-/// Matrices.
+/// Matrices, row-major.
 impl Engine {
-    /// The product of a row-major `m * k` and a row-major `k * n` matrix.
+    /// The product of an `m * k` and a `k * n` matrix.
     ///
     /// # Errors
     /// [`kiln_core::Error::Length`] when the slices do not have these extents, [`kiln_core::Error::Overflow`] when the
     /// extents overflow.
     pub fn matmul(&self, a: &[f32], b: &[f32], m: usize, k: usize, n: usize) -> Result<Vec<f32>> {
         self.f32_vec(Matmul::default(), &[Operand::f32(a, &[m, k])?, Operand::f32(b, &[k, n])?])
+    }
+
+    /// The product of an `m * k` and a `k * n` matrix, into `out`, `m * n`.
+    ///
+    /// # Errors
+    /// As [`Engine::matmul`].
+    pub fn matmul_into(&self, a: &[f32], b: &[f32], m: usize, k: usize, n: usize, out: &mut [f32]) -> Result<()> {
+        self.matmul_with(Matmul::default(), a, b, m, k, n, out)
+    }
+
+    /// The product of two matrices of which either may be stored transposed, into `out`: `op(A)` is `m * k`, `op(B)` is
+    /// `k * n`. Stacks of matrices go through [`Engine::run_into`].
+    ///
+    /// # Errors
+    /// As [`Engine::matmul`].
+    pub fn matmul_with(
+        &self,
+        op: Matmul,
+        a: &[f32],
+        b: &[f32],
+        m: usize,
+        k: usize,
+        n: usize,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let a_dims = if op.transpose_a { [k, m] } else { [m, k] };
+        let b_dims = if op.transpose_b { [n, k] } else { [k, n] };
+        self.f32_into(op, &[Operand::f32(a, &a_dims)?, Operand::f32(b, &b_dims)?], out)
+    }
+
+    /// The product of a `rows * columns` matrix and a vector.
+    ///
+    /// # Errors
+    /// As [`Engine::matmul`].
+    pub fn matvec(&self, a: &[f32], x: &[f32], rows: usize, columns: usize) -> Result<Vec<f32>> {
+        self.f32_vec(Matvec::default(), &[Operand::f32(a, &[rows, columns])?, Operand::vector(x)])
+    }
+
+    /// The product of a `rows * columns` matrix and a vector, into `out`.
+    ///
+    /// # Errors
+    /// As [`Engine::matmul`].
+    pub fn matvec_into(&self, a: &[f32], x: &[f32], rows: usize, columns: usize, out: &mut [f32]) -> Result<()> {
+        self.matvec_with(Matvec::default(), a, x, rows, columns, out)
+    }
+
+    /// The product of a `rows * columns` matrix, or of its transpose, and a vector, into `out`.
+    ///
+    /// # Errors
+    /// As [`Engine::matmul`].
+    pub fn matvec_with(
+        &self,
+        op: Matvec,
+        a: &[f32],
+        x: &[f32],
+        rows: usize,
+        columns: usize,
+        out: &mut [f32],
+    ) -> Result<()> {
+        self.f32_into(op, &[Operand::f32(a, &[rows, columns])?, Operand::vector(x)], out)
+    }
+
+    /// The transpose of a `rows * columns` matrix.
+    ///
+    /// # Errors
+    /// As [`Engine::matmul`].
+    pub fn transpose(&self, x: &[f32], rows: usize, columns: usize) -> Result<Vec<f32>> {
+        self.f32_vec(Transpose, &[Operand::f32(x, &[rows, columns])?])
+    }
+
+    /// The transpose of a `rows * columns` matrix, into `out`.
+    ///
+    /// # Errors
+    /// As [`Engine::matmul`].
+    pub fn transpose_into(&self, x: &[f32], rows: usize, columns: usize, out: &mut [f32]) -> Result<()> {
+        self.f32_into(Transpose, &[Operand::f32(x, &[rows, columns])?], out)
     }
 }
