@@ -5,8 +5,10 @@
 
 mod contract;
 mod elementwise;
+mod index;
 mod matmul;
 mod reduce;
+mod rows;
 #[cfg(feature = "reference")]
 pub mod reference;
 mod transpose;
@@ -16,8 +18,10 @@ pub use elementwise::{Elementwise, ElementwiseKind};
 #[cfg(feature = "reference")]
 #[doc(hidden)] // named by the rows of the table
 pub use elementwise::{fused, gelu, gelu_tanh, hard_swish, maximum, minimum, mish, swish};
+pub use index::{Gather, TopK};
 pub use matmul::{Matmul, MatmulExtents, Matvec};
 pub use reduce::{Dot, Reduce, Reduction};
+pub use rows::{LayerNorm, LogSoftmax, RmsNorm, Softmax, rows_of};
 pub use transpose::Transpose;
 
 #[cfg(feature = "reference")]
@@ -224,6 +228,18 @@ operations! { $
     Matvec,
     /// The transpose of matrices.
     Transpose,
+    /// The exponential function of every row, divided by its sum.
+    Softmax,
+    /// The logarithm of softmax.
+    LogSoftmax,
+    /// Rows shifted to mean 0 and scaled to variance 1.
+    LayerNorm,
+    /// Rows scaled to a mean square of 1.
+    RmsNorm,
+    /// Rows of a table chosen by index.
+    Gather,
+    /// The greatest elements of every row.
+    TopK,
 }
 
 impl Op {

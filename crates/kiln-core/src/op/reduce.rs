@@ -53,8 +53,9 @@ reductions! {
     ArgMin argmin "min { i : xᵢ = min x }", 1, Bound::Exact,
         "the first NaN if any is NaN; -0 equals +0; empty is an error";
     /// Product, by a fixed tree.
-    Prod prod "Π xᵢ", 1, Bound::Magnitude(64.0),
-        "IEEE 754 in tree order: partial products may overflow or underflow where another order would not; empty gives 1";
+    Prod prod "Π xᵢ", 1, Bound::Magnitude(1.0),
+        "each factor adds at most u, so the bound is relative to n |Π xᵢ|; IEEE 754 in tree order: partial products may \
+         overflow or underflow where another order would not; empty gives 1";
     /// Sum of absolute values, by a fixed tree.
     NormL1 norm_l1 "Σ |xᵢ|", 2, TREE, "IEEE 754; empty gives 0";
     /// Euclidean norm; rescaled where the squares would overflow or vanish.
@@ -173,7 +174,7 @@ impl Operation for Reduce {
                 Reduction::Min => (s.fold(f64::INFINITY, super::minimum), 0.0),
                 Reduction::Prod => {
                     let p: f64 = s.product();
-                    (p, p.abs())
+                    (p, p.abs() * n)
                 }
                 Reduction::NormL1 => {
                     let total: f64 = s.map(f64::abs).sum();
@@ -194,29 +195,60 @@ impl Operation for Reduce {
         let mut cases = Vec::new();
         for &reduction in Reduction::ALL {
             let mut random = Random::new(reduction as u64);
-            // Factors around 1, so that a product of many stays in range.
-            let (lo, hi) = if reduction == Reduction::Prod { (0.9, 1.1) } else { (-1.0, 1.0) };
+            // Factors spread evenly around 1 in the logarithm, so that a product of many stays in range.
+            let product = reduction == Reduction::Prod;
+            let mut values = |n: usize| -> Vec<f32> {
+                let uniform = |r: f32| if product { (0.1 * r).exp() } else { r };
+                random.uniforms(n, -1.0, 1.0).into_iter().map(uniform).collect()
+            };
             for n in LENGTHS.into_iter().filter(|&n| n > 0 || !reduction.gives_index()) {
-                cases.push(Case::new(Self::all(reduction), vec![Input::f32(random.uniforms(n, lo, hi), &[n])]));
+                cases.push(Case::new(Self::all(reduction), vec![Input::f32(values(n), &[n])]));
             }
-            for dims in [&[3, 5][..], &[1, 1], &[7, 1], &[1, 9], &[4, 1000, 3], &[65, 17], &[2, 3, 5, 7]] {
+            let shapes: [&[usize]; 10] = [
+                &[3, 5],
+                &[1, 1],
+                &[7, 1],
+                &[1, 9],
+                &[4, 1000, 3],
+                &[65, 17],
+                &[2, 3, 5, 7],
+                &[33, 129],
+                &[700, 40],
+                &[2, 49, 650],
+            ];
+            for dims in shapes {
                 for axis in 0..dims.len() {
-                    let input = Input::f32(random.uniforms(dims.iter().product(), lo, hi), dims);
+                    let input = Input::f32(values(dims.iter().product()), dims);
                     cases.push(Case::new(Self::along(reduction, axis), vec![input]));
                 }
             }
+            for (dims, axis) in [([0, 5], 1), ([5, 0], 0), ([0, 5], 0), ([5, 0], 1)] {
+                if dims[axis] > 0 || !reduction.gives_index() {
+                    cases.push(Case::new(Self::along(reduction, axis), vec![Input::f32(Vec::new(), &dims)]));
+                }
+            }
+            // Where partial products leave the range, a product depends on its order.
+            let in_range = |s: f32| !product || !s.is_finite() || s == 0.0 || (1e-30..1e30).contains(&s.abs());
             // A special value at the start, in the middle and at the end, among ordinary ones and alone.
-            for special in SPECIAL {
+            for special in SPECIAL.into_iter().filter(|&s| in_range(s)) {
                 for (n, at) in [(1, 0), (3, 1), (100, 0), (100, 57), (100, 99), (5000, 4097)] {
-                    let mut data = random.uniforms(n, lo, hi);
+                    let mut data = values(n);
                     data[at] = special;
                     cases.push(Case::new(Self::all(reduction), vec![Input::f32(data, &[n])]));
                 }
                 cases.push(Case::new(Self::all(reduction), vec![Input::f32(vec![special; 70], &[70])]));
+                for axis in 0..2 {
+                    let mut data = values(37 * 41);
+                    data[20 * 41 + 33] = special;
+                    data[3 * 41..4 * 41].fill(special);
+                    cases.push(Case::new(Self::along(reduction, axis), vec![Input::f32(data, &[37, 41])]));
+                }
             }
             for pair in [[0.0, -0.0], [-0.0, 0.0], [f32::INFINITY, f32::NEG_INFINITY]] {
                 let data: Vec<f32> = pair.into_iter().cycle().take(66).collect();
-                cases.push(Case::new(Self::all(reduction), vec![Input::f32(data, &[66])]));
+                cases.push(Case::new(Self::all(reduction), vec![Input::f32(data.clone(), &[66])]));
+                cases.push(Case::new(Self::along(reduction, 0), vec![Input::f32(data.clone(), &[22, 3])]));
+                cases.push(Case::new(Self::along(reduction, 1), vec![Input::f32(data, &[2, 33])]));
             }
         }
         cases
@@ -269,9 +301,16 @@ impl Operation for Dot {
 
     #[cfg(feature = "reference")]
     fn cases() -> Vec<super::reference::Case> {
-        use super::reference::{Case, Input, LENGTHS, Random};
+        use super::reference::{Case, Input, LENGTHS, Random, SPECIAL};
         let mut random = Random::new(7);
         let mut vector = |n: usize| Input::f32(random.uniforms(n, -1.0, 1.0), &[n]);
-        LENGTHS.into_iter().map(|n| Case::new(Self, vec![vector(n), vector(n)])).collect()
+        let mut cases: Vec<Case> = LENGTHS.into_iter().map(|n| Case::new(Self, vec![vector(n), vector(n)])).collect();
+        for special in SPECIAL {
+            let mut a = random.uniforms(1000, -1.0, 1.0);
+            a[777] = special;
+            let b = random.uniforms(1000, 0.5, 1.0);
+            cases.push(Case::new(Self, vec![Input::f32(a, &[1000]), Input::f32(b, &[1000])]));
+        }
+        cases
     }
 }

@@ -1,0 +1,195 @@
+use super::{Bound, Contract, Operation, Outputs};
+use crate::{DType, Error, Result, Shape, TensorType};
+
+/// Rows of a table chosen by index: the lookup of embeddings.
+///
+/// Operands: the table `[rows, n]`, indices `[..]` of at most three dimensions. The result is `[.., n]`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Gather;
+
+/// The k greatest elements of every row, greatest first, and where in the row they stood.
+///
+/// Rows are along the last dimension. Results: values `[.., k]` (f32) and indices `[.., k]` (u32).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TopK {
+    /// How many: at most the length of a row.
+    pub k: usize,
+}
+
+impl Gather {
+    /// That every index points into a table of `rows` rows.
+    ///
+    /// # Errors
+    /// [`Error::Index`] for the first that does not.
+    pub fn check(&self, indices: &[u32], rows: usize) -> Result<()> {
+        match indices.iter().position(|&i| i as usize >= rows) {
+            None => Ok(()),
+            Some(position) => {
+                Err(Error::Index { op: self.name(), position, index: indices[position] as usize, bound: rows })
+            }
+        }
+    }
+}
+
+impl Operation for Gather {
+    fn name(&self) -> &'static str {
+        "gather"
+    }
+
+    fn formula(&self) -> &'static str {
+        "yᵢ = tableₖ, k = indexᵢ"
+    }
+
+    fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
+        let op = self.name();
+        super::expect_types(op, inputs, &[DType::F32, DType::U32])?;
+        let (table, indices) = (inputs[0].shape, inputs[1].shape);
+        let &[_, columns] = table.dims() else {
+            return Err(Error::Shape { op, reason: format!("the table {table} is not a matrix") });
+        };
+        let dims: Vec<usize> = indices.dims().iter().copied().chain([columns]).collect();
+        Ok(TensorType::f32(Shape::new(&dims)?).into())
+    }
+
+    fn flops(&self, _: &[TensorType], _: &[TensorType]) -> u64 {
+        0
+    }
+
+    fn bytes_read(&self, inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
+        inputs[1].bytes() as u64 + outputs[0].bytes() as u64
+    }
+
+    fn contract(&self) -> Contract {
+        Contract { bound: Bound::Exact, special: "bits are copied; an index outside of the table is an error" }
+    }
+
+    #[cfg(feature = "reference")]
+    fn reference(&self, inputs: &[crate::Operand<'_>]) -> Vec<super::reference::Expected> {
+        let (table, columns) = (inputs[0].data().f32(), inputs[0].shape().columns());
+        let rows = inputs[1].data().u32().iter().map(|&i| i as usize);
+        let values: Vec<f64> =
+            rows.flat_map(|r| &table[r * columns..(r + 1) * columns]).map(|&v| f64::from(v)).collect();
+        vec![super::reference::Expected::F32 { magnitudes: vec![0.0; values.len()], values }]
+    }
+
+    #[cfg(feature = "reference")]
+    fn cases() -> Vec<super::reference::Case> {
+        use super::reference::{Case, Input, Random, SPECIAL};
+        let mut random = Random::new(41);
+        let mut cases = Vec::new();
+        let shapes: [(usize, usize, &[usize]); 9] = [
+            (1, 1, &[1]),
+            (5, 3, &[]),
+            (5, 3, &[0]),
+            (0, 3, &[0]),
+            (5, 0, &[4]),
+            (7, 17, &[3, 5]),
+            (100, 64, &[2, 3, 4]),
+            (1000, 129, &[70]),
+            (SPECIAL.len(), 1, &[90]),
+        ];
+        for (rows, columns, dims) in shapes {
+            let mut table = random.uniforms(rows * columns, -1.0, 1.0);
+            if table.len() == SPECIAL.len() {
+                table.copy_from_slice(&SPECIAL);
+            }
+            let indices = (0..dims.iter().product()).map(|_| random.below(rows) as u32).collect();
+            let indices = Input::new(crate::Buffer::U32(indices), dims);
+            cases.push(Case::new(Self, vec![Input::f32(table, &[rows, columns]), indices]));
+        }
+        cases
+    }
+}
+
+impl Operation for TopK {
+    fn name(&self) -> &'static str {
+        "top_k"
+    }
+
+    fn formula(&self) -> &'static str {
+        "the k greatest xᵢ in descending order, and their i"
+    }
+
+    fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
+        let op = self.name();
+        super::expect_types(op, inputs, &[DType::F32])?;
+        let x = inputs[0].shape;
+        let Some((last, outer)) = x.dims().split_last() else {
+            return Err(Error::Shape { op, reason: "a scalar has no rows".into() });
+        };
+        if self.k > *last {
+            return Err(Error::Parameter { op, reason: format!("k = {} is more than the {last} of a row", self.k) });
+        }
+        if u32::try_from(*last).is_err() {
+            return Err(Error::Shape { op, reason: format!("{last} positions do not fit the u32 of an index") });
+        }
+        let dims: Vec<usize> = outer.iter().copied().chain([self.k]).collect();
+        let shape = Shape::new(&dims)?;
+        Ok(Outputs::pair(TensorType::f32(shape), TensorType::u32(shape)))
+    }
+
+    fn flops(&self, inputs: &[TensorType], _: &[TensorType]) -> u64 {
+        super::product(&[inputs[0].shape.numel()])
+    }
+
+    fn contract(&self) -> Contract {
+        Contract {
+            bound: Bound::Exact,
+            special: "NaN counts as greater than +∞; -0 equals +0; of equals the lower index comes first",
+        }
+    }
+
+    #[cfg(feature = "reference")]
+    fn reference(&self, inputs: &[crate::Operand<'_>]) -> Vec<super::reference::Expected> {
+        use super::reference::Expected;
+        let (mut values, mut indices) = (Vec::new(), Vec::new());
+        for row in inputs[0].data().f32().chunks_exact(inputs[0].shape().columns().max(1)) {
+            let mut order: Vec<usize> = (0..row.len()).collect();
+            // Stable, so equals stay in the order of their indices.
+            order.sort_by(|&a, &b| match (row[a].is_nan(), row[b].is_nan()) {
+                (false, false) => row[b].partial_cmp(&row[a]).unwrap_or(std::cmp::Ordering::Equal),
+                (a, b) => b.cmp(&a),
+            });
+            values.extend(order[..self.k].iter().map(|&i| f64::from(row[i])));
+            indices.extend(order[..self.k].iter().map(|&i| i as u32));
+        }
+        vec![Expected::F32 { magnitudes: vec![0.0; values.len()], values }, Expected::U32(indices)]
+    }
+
+    #[cfg(feature = "reference")]
+    fn cases() -> Vec<super::reference::Case> {
+        use super::reference::{Case, Input, Random, SPECIAL};
+        let mut random = Random::new(42);
+        let mut cases = Vec::new();
+        let shapes: [(&[usize], &[usize]); 9] = [
+            (&[1], &[0, 1]),
+            (&[0], &[0]),
+            (&[5], &[1, 3, 5]),
+            (&[0, 7], &[2]),
+            (&[3, 17], &[1, 4, 17]),
+            (&[2, 3, 100], &[10]),
+            (&[1000], &[1, 40, 999]),
+            (&[2, 5003], &[1, 64, 700]),
+            (&[70_001], &[5, 50]),
+        ];
+        for (dims, ks) in shapes {
+            let n = dims.iter().product();
+            // Many equal values, all different values, ascending values (each beats all before it).
+            let coarse: Vec<f32> = (0..n).map(|_| random.below(9) as f32 - 4.0).collect();
+            let ascending: Vec<f32> = (0..n).map(|i| i as f32).collect();
+            for data in [coarse, random.uniforms(n, -1.0, 1.0), ascending] {
+                for &k in ks {
+                    cases.push(Case::new(Self { k }, vec![Input::f32(data.clone(), dims)]));
+                }
+            }
+        }
+        let specials: Vec<f32> = SPECIAL.into_iter().cycle().take(3 * SPECIAL.len() + 1).collect();
+        for k in [1, 2, 3, 4, 60, specials.len()] {
+            cases.push(Case::new(Self { k }, vec![Input::f32(specials.clone(), &[specials.len()])]));
+        }
+        for value in [f32::NEG_INFINITY, f32::NAN, -0.0] {
+            cases.push(Case::new(Self { k: 9 }, vec![Input::f32(vec![value; 90], &[90])]));
+        }
+        cases
+    }
+}
