@@ -15,8 +15,11 @@
 mod elementwise;
 mod fused;
 mod gemm;
+mod index;
 pub mod limits;
 mod reduce;
+mod rows;
+mod scratch;
 mod simd;
 mod threads;
 mod transpose;

@@ -8,9 +8,9 @@ mod elementwise;
 mod index;
 mod matmul;
 mod reduce;
-mod rows;
 #[cfg(feature = "reference")]
 pub mod reference;
+mod rows;
 mod transpose;
 
 pub use contract::{Bound, Contract};

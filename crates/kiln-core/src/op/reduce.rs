@@ -34,14 +34,15 @@ macro_rules! reductions {
     };
 }
 
-/// 1e-7 of the sum of magnitudes is 1.68 u; a tree over 64 lanes stays far below it.
-const TREE: Bound = Bound::Magnitude(1.6);
+/// Every level of a tree rounds once, by at most u of its sum. Where one term outweighs all others, a few of these
+/// roundings add up; where terms are alike they are small and cancel: a million of them stay below 1e-7 = 1.68 u.
+const TREE: Bound = Bound::Magnitude(4.0);
 
 reductions! {
     /// Sum, by a fixed tree.
     Sum sum "Σ xᵢ", 1, TREE, "IEEE 754; empty gives 0";
     /// Arithmetic mean: the sum by a fixed tree, divided.
-    Mean mean "Σ xᵢ / n", 1, Bound::Magnitude(2.6), "IEEE 754; empty gives NaN";
+    Mean mean "Σ xᵢ / n", 1, Bound::Magnitude(5.0), "as the sum, which overflows first; empty gives NaN";
     /// Greatest element.
     Max max "max xᵢ", 1, Bound::Exact, "NaN if any is NaN; -0 < +0; empty gives -∞";
     /// Least element.
@@ -169,7 +170,12 @@ impl Operation for Reduce {
             let n = along as f64;
             match self.reduction {
                 Reduction::Sum => (s.clone().sum(), s.map(f64::abs).sum()),
-                Reduction::Mean => (s.clone().sum::<f64>() / n, s.map(f64::abs).sum::<f64>() / n),
+                Reduction::Mean => {
+                    // The sum is an f32, which may overflow.
+                    let total: f64 = s.clone().sum();
+                    let total = if (total as f32).is_infinite() { f64::from(total as f32) } else { total };
+                    (total / n, s.map(f64::abs).sum::<f64>() / n)
+                }
                 Reduction::Max => (s.fold(f64::NEG_INFINITY, super::maximum), 0.0),
                 Reduction::Min => (s.fold(f64::INFINITY, super::minimum), 0.0),
                 Reduction::Prod => {
@@ -281,7 +287,7 @@ impl Operation for Dot {
     }
 
     fn contract(&self) -> Contract {
-        Contract { bound: Bound::Magnitude(2.6), special: "IEEE 754; empty gives 0" }
+        Contract { bound: Bound::Magnitude(5.0), special: "IEEE 754; empty gives 0" }
     }
 
     #[cfg(feature = "reference")]

@@ -121,8 +121,11 @@ pub fn error_of(bound: Bound, got: f32, exact: f64, magnitude: f64) -> Option<f6
             Bound::Exact => 0.0,
             _ if got.is_infinite() => 0.0,
             Bound::Ulp(_) => (f64::from(got) - exact).abs() / ulp(exact),
-            Bound::Magnitude(_) if magnitude == 0.0 => 0.0,
-            Bound::Magnitude(_) => (f64::from(got) - exact).abs() / (magnitude * f64::powi(2.0, -24)),
+            // One step of the subnormal range is always allowed: no f32 lies closer.
+            Bound::Magnitude(_) => match ((f64::from(got) - exact).abs() - f64::powi(2.0, -149)).max(0.0) {
+                0.0 => 0.0,
+                error => error / (magnitude * f64::powi(2.0, -24)),
+            },
         });
     }
     // Next to overflow a result may round to either side: measure an infinity as the first value beyond f32.
@@ -134,7 +137,6 @@ pub fn error_of(bound: Bound, got: f32, exact: f64, magnitude: f64) -> Option<f6
     let error = (got - exact).abs();
     Some(match bound {
         Bound::Exact | Bound::Ulp(_) => error / ulp(exact),
-        // One step of the subnormal range is always allowed: no f32 lies closer.
         Bound::Magnitude(_) => (error - f64::powi(2.0, -149)).max(0.0) / (magnitude * f64::powi(2.0, -24)),
     })
 }

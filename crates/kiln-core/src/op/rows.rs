@@ -90,8 +90,7 @@ fn greatest(row: &[f64]) -> f64 {
 fn row_inputs(seed: u64) -> Vec<super::reference::Input> {
     use super::reference::{Input, LENGTHS, Random, SPECIAL};
     let mut random = Random::new(seed);
-    let mut inputs: Vec<Input> =
-        LENGTHS.into_iter().map(|n| Input::f32(random.uniforms(n, -9.0, 9.0), &[n])).collect();
+    let mut inputs: Vec<Input> = LENGTHS.into_iter().map(|n| Input::f32(random.uniforms(n, -9.0, 9.0), &[n])).collect();
     let shapes: [&[usize]; 8] =
         [&[3, 5], &[17, 64], &[2, 5000], &[4, 3, 7], &[0, 5], &[5, 0], &[40, 2049], &[2, 2, 1, 33]];
     for dims in shapes {
@@ -153,7 +152,7 @@ impl Operation for Softmax {
             for x in row {
                 let y = (x - m).exp() / sum;
                 values.push(y);
-                magnitudes.push(if y == 0.0 { 0.0 } else { y * (1.0 + m - x) });
+                magnitudes.push(if y == 0.0 { 0.0 } else { y * (1.0 + (m - x)) });
             }
         })
     }

@@ -48,6 +48,15 @@ impl Vector for Avx2 {
         Self(unsafe { _mm256_maskload_ps(p, first(n)) })
     }
     #[inline(always)]
+    unsafe fn load_first_or(p: *const f32, n: usize, fill: f32) -> Self {
+        // SAFETY: the caller's contract; lanes beyond n are not touched.
+        unsafe {
+            let mask = first(n);
+            let fill = _mm256_set1_ps(fill);
+            Self(_mm256_blendv_ps(fill, _mm256_maskload_ps(p, mask), _mm256_castsi256_ps(mask)))
+        }
+    }
+    #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: the caller's contract; the store is unaligned.
         unsafe { _mm256_storeu_ps(p, self.0) }
@@ -175,5 +184,21 @@ impl Vector for Avx2 {
     #[inline(always)]
     fn either(a: __m256, b: __m256) -> __m256 {
         call!(_mm256_or_ps(a, b))
+    }
+    #[inline(always)]
+    fn both(a: __m256, b: __m256) -> __m256 {
+        call!(_mm256_and_ps(a, b))
+    }
+    #[inline(always)]
+    fn and_numbers(mask: __m256, a: Self, b: Self) -> __m256 {
+        call!(_mm256_and_ps(mask, _mm256_cmp_ps::<_CMP_ORD_Q>(a.0, b.0)))
+    }
+    #[inline(always)]
+    fn upper(self, n: usize) -> Self {
+        call!(match n {
+            4 => Self(_mm256_castps128_ps256(_mm256_extractf128_ps::<1>(self.0))),
+            2 => Self(_mm256_permute_ps::<0b1110>(self.0)),
+            _ => Self(_mm256_permute_ps::<0b01>(self.0)),
+        })
     }
 }

@@ -44,6 +44,11 @@ impl Vector for Avx512 {
         Self(unsafe { _mm512_maskz_loadu_ps(first(n), p) })
     }
     #[inline(always)]
+    unsafe fn load_first_or(p: *const f32, n: usize, fill: f32) -> Self {
+        // SAFETY: the caller's contract; lanes beyond n are not touched.
+        unsafe { Self(_mm512_mask_loadu_ps(_mm512_set1_ps(fill), first(n), p)) }
+    }
+    #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: the caller's contract; the store is unaligned.
         unsafe { _mm512_storeu_ps(p, self.0) }
@@ -165,5 +170,23 @@ impl Vector for Avx512 {
     #[inline(always)]
     fn either(a: __mmask16, b: __mmask16) -> __mmask16 {
         a | b
+    }
+    #[inline(always)]
+    fn both(a: __mmask16, b: __mmask16) -> __mmask16 {
+        a & b
+    }
+    #[inline(always)]
+    fn and_numbers(mask: __mmask16, a: Self, b: Self) -> __mmask16 {
+        // One instruction that takes the mask and checks two vectors.
+        call!(_mm512_mask_cmp_ps_mask::<_CMP_ORD_Q>(mask, a.0, b.0))
+    }
+    #[inline(always)]
+    fn upper(self, n: usize) -> Self {
+        call!(match n {
+            8 => Self(_mm512_shuffle_f32x4::<0b1110>(self.0, self.0)),
+            4 => Self(_mm512_shuffle_f32x4::<0b01>(self.0, self.0)),
+            2 => Self(_mm512_permute_ps::<0b1110>(self.0)),
+            _ => Self(_mm512_permute_ps::<0b01>(self.0)),
+        })
     }
 }

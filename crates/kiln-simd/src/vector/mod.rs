@@ -50,6 +50,19 @@ pub(crate) trait Vector:
     /// # Safety
     /// The instruction set is there; `p` is good for reading `n` f32.
     unsafe fn load_first(p: *const f32, n: usize) -> Self;
+    /// The first `n <= LANES` lanes from memory, `fill` beyond. Memory beyond them is not touched.
+    ///
+    /// # Safety
+    /// The instruction set is there; `p` is good for reading `n` f32.
+    #[inline(always)]
+    unsafe fn load_first_or(p: *const f32, n: usize, fill: f32) -> Self {
+        let mut lanes = [fill; MAX_LANES];
+        // SAFETY: the caller gives n readable f32, and no vector has more lanes than the array.
+        unsafe {
+            std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n);
+            Self::load(lanes.as_ptr())
+        }
+    }
     /// # Safety
     /// `p` is good for writing `LANES` f32, of any alignment.
     unsafe fn store(self, p: *mut f32);
@@ -138,6 +151,45 @@ pub(crate) trait Vector:
     fn bits(mask: Self::Mask) -> u32;
     /// Lane by lane or.
     fn either(a: Self::Mask, b: Self::Mask) -> Self::Mask;
+    /// Lane by lane and.
+    fn both(a: Self::Mask, b: Self::Mask) -> Self::Mask;
+
+    /// Where `mask` holds and neither `self` nor `b` is NaN.
+    #[inline(always)]
+    fn and_numbers(mask: Self::Mask, a: Self, b: Self) -> Self::Mask {
+        Self::both(mask, Self::both(a.eq(a), b.eq(b)))
+    }
+
+    /// Lanes `n..2n` moved to `0..n`, for a power of two `n < LANES`; the other lanes hold anything.
+    #[inline(always)]
+    fn upper(self, n: usize) -> Self {
+        let mut lanes = [0.0f32; 2 * MAX_LANES];
+        // SAFETY: the array holds two vectors of any instruction set, and n is less than the lanes of one.
+        unsafe {
+            self.store(lanes.as_mut_ptr());
+            Self::load(lanes.as_ptr().add(n))
+        }
+    }
+
+    /// Lane 0.
+    #[inline(always)]
+    fn first(self) -> f32 {
+        let mut lanes = [0.0f32; MAX_LANES];
+        // SAFETY: the array holds a vector of any instruction set.
+        unsafe { self.store(lanes.as_mut_ptr()) };
+        lanes[0]
+    }
+
+    /// All lanes combined: the upper half with the lower, until one is left.
+    #[inline(always)]
+    fn across(self, combine: impl Fn(Self, Self) -> Self) -> f32 {
+        let (mut v, mut n) = (self, Self::LANES);
+        while n > 1 {
+            n /= 2;
+            v = combine(v, v.upper(n));
+        }
+        v.first()
+    }
 
     /// Absolute value; clears the sign of NaN too.
     #[inline(always)]

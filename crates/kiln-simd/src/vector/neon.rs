@@ -151,6 +151,10 @@ impl Vector for Neon {
     fn either(a: uint32x4_t, b: uint32x4_t) -> uint32x4_t {
         call!(vorrq_u32(a, b))
     }
+    #[inline(always)]
+    fn both(a: uint32x4_t, b: uint32x4_t) -> uint32x4_t {
+        call!(vandq_u32(a, b))
+    }
 
     #[inline(always)]
     fn abs(self) -> Self {

@@ -117,4 +117,8 @@ impl Vector for Scalar {
     fn either(a: bool, b: bool) -> bool {
         a | b
     }
+    #[inline(always)]
+    fn both(a: bool, b: bool) -> bool {
+        a & b
+    }
 }

@@ -139,6 +139,10 @@ impl Vector for Simd128 {
     fn either(a: v128, b: v128) -> v128 {
         v128_or(a, b)
     }
+    #[inline(always)]
+    fn both(a: v128, b: v128) -> v128 {
+        v128_and(a, b)
+    }
 
     #[inline(always)]
     fn abs(self) -> Self {

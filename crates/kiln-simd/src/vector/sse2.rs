@@ -161,4 +161,19 @@ impl Vector for Sse2 {
     fn either(a: __m128, b: __m128) -> __m128 {
         call!(_mm_or_ps(a, b))
     }
+    #[inline(always)]
+    fn both(a: __m128, b: __m128) -> __m128 {
+        call!(_mm_and_ps(a, b))
+    }
+    #[inline(always)]
+    fn and_numbers(mask: __m128, a: Self, b: Self) -> __m128 {
+        call!(_mm_and_ps(mask, _mm_cmpord_ps(a.0, b.0)))
+    }
+    #[inline(always)]
+    fn upper(self, n: usize) -> Self {
+        call!(match n {
+            2 => Self(_mm_movehl_ps(self.0, self.0)),
+            _ => Self(_mm_shuffle_ps::<0b01>(self.0, self.0)),
+        })
+    }
 }

@@ -1,0 +1,215 @@
+//! Operations that choose elements: gather and top-k.
+
+use kiln_core::op::{Gather, TopK, rows_of};
+use kiln_core::{DataMut, Operand, Result, Shape};
+
+use std::cell::Cell;
+
+use crate::simd::{Execute, Simd, f32s};
+use crate::threads::{self, Shared};
+use crate::vector::{Kernel, Vector, dispatch};
+
+/// Elements below which one thread is faster.
+const PARALLEL: usize = 300_000;
+/// Elements that a thread takes at once.
+const SHARE: usize = 65_536;
+
+impl Execute for Gather {
+    fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        let (table, indices) = (f32s(inputs, 0), inputs[1].data().u32());
+        let &[rows, columns] = inputs[0].shape().dims() else { return Ok(()) };
+        // Before anything is written.
+        self.check(indices, rows)?;
+        let out = outputs[0].f32();
+        if out.is_empty() {
+            return Ok(());
+        }
+        let threads = if out.len() < PARALLEL { 1 } else { simd.threads() };
+        let group = (SHARE / columns).max(1);
+        let shared = Shared::new(out.as_mut_ptr());
+        threads::for_each(indices.len().div_ceil(group), threads, |part| {
+            let from = part * group;
+            for (i, &index) in indices.iter().enumerate().skip(from).take(group) {
+                let row = &table[index as usize * columns..][..columns];
+                // SAFETY: every index has a row of the output of its own, as long as one of the table.
+                unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), shared.get().add(i * columns), columns) };
+            }
+        });
+        Ok(())
+    }
+}
+
+/// An element as a number whose order is the one wanted: greatest first, of equals the lower index.
+fn key(x: f32, index: usize) -> u64 {
+    // +0 for both zeros, one NaN above +∞; then the order of floats is that of integers once negative ones are turned.
+    let bits = if x.is_nan() { 0x7fff_ffff } else { (x + 0.0).to_bits() };
+    let ordered = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
+    u64::from(ordered) << 32 | u64::from(!(index as u32))
+}
+
+/// The element that a key was made of.
+fn index_of(key: u64) -> usize {
+    !(key as u32) as usize
+}
+
+thread_local! {
+    static CANDIDATES: Cell<Vec<u64>> = const { Cell::new(Vec::new()) };
+}
+
+/// The greatest of the rows of a matrix.
+///
+/// # Safety
+/// `values` and `indices` are good for writing `k` elements for each row.
+struct Greatest<'a> {
+    x: &'a [f32],
+    columns: usize,
+    k: usize,
+    values: *mut f32,
+    indices: *mut u32,
+}
+
+impl Kernel for Greatest<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let k = self.k;
+        let mut candidates = CANDIDATES.take();
+        for (r, row) in self.x.chunks_exact(self.columns).enumerate() {
+            candidates.clear();
+            // SAFETY: the caller's contract.
+            unsafe { choose::<V>(row, k, &mut candidates) };
+            for (i, &key) in candidates.iter().enumerate() {
+                let at = index_of(key);
+                // SAFETY: the contract of `Greatest`; there are k candidates.
+                unsafe {
+                    self.values.add(r * k + i).write(row[at]);
+                    self.indices.add(r * k + i).write(at as u32);
+                }
+            }
+        }
+        CANDIDATES.set(candidates);
+    }
+}
+
+/// Fills `candidates` with the keys of the `k` greatest elements of a row, in order.
+///
+/// Elements that do not beat the k-th best so far are passed over a vector at a time; the others are collected, and
+/// cut back to k whenever twice as many have come together.
+///
+/// # Safety
+/// The instruction set is there; `1 <= k <= row.len()`.
+#[inline(always)]
+unsafe fn choose<V: Vector>(row: &[f32], k: usize, candidates: &mut Vec<u64>) {
+    let enough = (2 * k).max(k + 64);
+    candidates.reserve(enough + V::LANES);
+    candidates.extend(row[..k].iter().enumerate().map(|(i, &x)| key(x, i)));
+    let cut = |candidates: &mut Vec<u64>| {
+        candidates.select_nth_unstable_by(k - 1, |a, b| b.cmp(a));
+        candidates.truncate(k);
+        row[index_of(candidates[k - 1])]
+    };
+    let mut least = cut(candidates);
+    let mut i = k;
+    // A k-th best that is NaN is beaten by nothing: of equals the earlier stays.
+    while i < row.len() && !least.is_nan() {
+        let n = V::LANES.min(row.len() - i);
+        // SAFETY: the access is inside of the row.
+        let (v, least_lanes) = unsafe {
+            let p = row.as_ptr().add(i);
+            (if n == V::LANES { V::load(p) } else { V::load_first_or(p, n, f32::NEG_INFINITY) }, V::splat(least))
+        };
+        // Greater, or NaN.
+        let mut bits = V::bits(V::either(least_lanes.lt(v), v.is_nan()));
+        while bits != 0 {
+            let at = i + bits.trailing_zeros() as usize;
+            candidates.push(key(row[at], at));
+            bits &= bits - 1;
+        }
+        if candidates.len() >= enough {
+            least = cut(candidates);
+        }
+        i += V::LANES;
+    }
+    if candidates.len() > k {
+        cut(candidates);
+    }
+    candidates.sort_unstable_by(|a, b| b.cmp(a));
+}
+
+impl Execute for TopK {
+    fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        let x = f32s(inputs, 0);
+        let columns = inputs[0].shape().columns();
+        let [values, indices] = outputs else { return Ok(()) };
+        if self.k == 0 || x.is_empty() {
+            return Ok(());
+        }
+        let k = self.k;
+        let rows = x.len() / columns;
+        let (values, indices) = (Shared::new(values.f32().as_mut_ptr()), Shared::new(indices.u32().as_mut_ptr()));
+        let threads = if x.len() < PARALLEL { 1 } else { simd.threads() };
+        let group = (SHARE / columns).max(1);
+        threads::for_each(rows.div_ceil(group), threads, |part| {
+            let (from, to) = (part * group, rows.min((part + 1) * group));
+            // SAFETY: every part writes the results of its own rows.
+            let (values, indices) = unsafe { (values.get().add(from * k), indices.get().add(from * k)) };
+            let rows = Greatest { x: &x[from * columns..to * columns], columns, k, values, indices };
+            // SAFETY: as above; a `Simd` exists only for an available instruction set; k is at most a row.
+            unsafe { dispatch(simd.isa(), rows) };
+        });
+        Ok(())
+    }
+}
+
+impl Simd {
+    /// Rows of `columns` elements of a table, chosen by index: the lookup of embeddings.
+    ///
+    /// # Errors
+    /// [`kiln_core::Error::Shape`] when the table is not whole rows, [`kiln_core::Error::Index`] for the first index
+    /// outside of it.
+    pub fn gather(&self, table: &[f32], columns: usize, indices: &[u32]) -> Result<Vec<f32>> {
+        let rows = rows_of("gather", table, columns)?;
+        self.f32_vec(Gather, &[Operand::f32(table, rows.dims())?, Operand::u32(indices, &[indices.len()])?])
+    }
+
+    /// As [`Simd::gather`], into `out`.
+    ///
+    /// # Errors
+    /// As [`Simd::gather`]; [`kiln_core::Error::Length`] when `out` has another length.
+    pub fn gather_into(&self, table: &[f32], columns: usize, indices: &[u32], out: &mut [f32]) -> Result<()> {
+        let rows = rows_of("gather", table, columns)?;
+        self.f32_into(Gather, &[Operand::f32(table, rows.dims())?, Operand::u32(indices, &[indices.len()])?], out)
+    }
+
+    /// The `k` greatest elements of every row of `columns` elements, greatest first, and where in the row they stand.
+    ///
+    /// NaN counts as greater than +∞; of equals the lower index comes first.
+    ///
+    /// # Errors
+    /// [`kiln_core::Error::Shape`] when `x` is not whole rows, [`kiln_core::Error::Parameter`] when a row has fewer than
+    /// `k` elements.
+    pub fn top_k(&self, x: &[f32], columns: usize, k: usize) -> Result<(Vec<f32>, Vec<u32>)> {
+        let rows = rows_of("top_k", x, columns)?;
+        let n = Shape::new(&[rows.rows(), k.min(columns)])?.numel();
+        let (mut values, mut indices) = (vec![0.0; n], vec![0; n]);
+        self.top_k_into(x, columns, k, &mut values, &mut indices)?;
+        Ok((values, indices))
+    }
+
+    /// As [`Simd::top_k`], into `values` and `indices`.
+    ///
+    /// # Errors
+    /// As [`Simd::top_k`]; [`kiln_core::Error::Length`] when an output has another length.
+    pub fn top_k_into(
+        &self,
+        x: &[f32],
+        columns: usize,
+        k: usize,
+        values: &mut [f32],
+        indices: &mut [u32],
+    ) -> Result<()> {
+        let x = Operand::f32(x, rows_of("top_k", x, columns)?.dims())?;
+        self.run_into(&TopK { k }.into(), &[x], &mut [DataMut::F32(values), DataMut::U32(indices)])
+    }
+}

@@ -1,0 +1,305 @@
+//! Reductions along a dimension that is not the last: every column of a matrix on its own, a vector of columns at once.
+//!
+//! A column is cut into leaves of [`LEAF`] rows, each a running sum of four rows added in pairs, combined pairwise in a binary tree as in
+//! [`tree`](super::tree). Columns do not meet, so the width of registers and the cut into parts change no bit. Rows of a
+//! leaf are read side by side: a few streams that run on to the right, which prefetchers follow.
+
+use super::extreme::Extreme;
+use super::tree::Term;
+use crate::vector::Vector;
+
+/// Rows that are summed in a register before the tree takes them.
+const LEAF: usize = 16;
+/// Vectors of columns in flight.
+const SUMS: usize = 8;
+/// Vectors of columns whose best is kept, and where it stood.
+const BESTS: usize = 4;
+
+/// A matrix of `rows` rows, `stride` elements apart, of which `columns` columns are reduced.
+#[derive(Clone, Copy)]
+pub(super) struct Columns {
+    /// The first element.
+    pub x: *const f32,
+    /// Rows.
+    pub rows: usize,
+    /// Distance of two rows.
+    pub stride: usize,
+    /// Columns.
+    pub columns: usize,
+}
+
+/// Loads `n` columns: all of a vector where `n` is that many.
+///
+/// # Safety
+/// The instruction set is there; `p` is good for reading `n` f32.
+#[inline(always)]
+unsafe fn load<V: Vector>(p: *const f32, n: usize) -> V {
+    // SAFETY: the caller's contract.
+    unsafe { if n >= V::LANES { V::load(p) } else { V::load_first(p, n) } }
+}
+
+/// Floats of scratch memory that [`sums`] needs for this many rows and columns.
+pub(super) fn scratch_len(rows: usize, columns: usize) -> usize {
+    let levels = (usize::BITS - rows.div_ceil(LEAF).leading_zeros()) as usize;
+    levels * padded(columns)
+}
+
+/// Columns rounded up to whole vectors of every instruction set.
+fn padded(columns: usize) -> usize {
+    columns.next_multiple_of(crate::vector::MAX_LANES)
+}
+
+/// The sum of the terms of each column.
+///
+/// # Safety
+/// The instruction set is there; `m` describes readable memory; `scratch` holds [`scratch_len`] floats; `out` is good
+/// for writing `m.columns` f32.
+#[inline(always)]
+pub(super) unsafe fn sums<V: Vector, T: Term>(t: T, m: Columns, scratch: &mut [f32], out: *mut f32) {
+    let leaves = m.rows.div_ceil(LEAF);
+    let stack = scratch.as_mut_ptr();
+    let pitch = padded(m.columns);
+    // SAFETY: the caller's contract; a level of the stack is `pitch` floats, of which whole vectors are used.
+    unsafe {
+        for leaf in 0..leaves {
+            // As many subtrees to the left are complete with this leaf.
+            let merges = leaf.trailing_ones() as usize;
+            let rows = LEAF.min(m.rows - leaf * LEAF);
+            let x = m.x.add(leaf * LEAF * m.stride);
+            let mut c = 0;
+            while c + SUMS * V::LANES <= m.columns {
+                leaf_sums::<V, T, SUMS>(t, x.add(c), rows, m.stride, V::LANES, merges, stack.add(c), pitch);
+                c += SUMS * V::LANES;
+            }
+            while c < m.columns {
+                let n = V::LANES.min(m.columns - c);
+                leaf_sums::<V, T, 1>(t, x.add(c), rows, m.stride, n, merges, stack.add(c), pitch);
+                c += V::LANES;
+            }
+        }
+        for c in (0..m.columns).step_by(V::LANES) {
+            let mut sum: Option<V> = None;
+            for level in (0..usize::BITS as usize).filter(|l| leaves >> l & 1 == 1) {
+                let subtree = V::load(stack.add(level * pitch + c));
+                sum = Some(sum.map_or(subtree, |sum| T::combine(subtree, sum)));
+            }
+            sum.unwrap_or(V::splat(T::EMPTY)).store_first(out.add(c), V::LANES.min(m.columns - c));
+        }
+    }
+}
+
+/// The sums of one leaf for `N` vectors of columns, merged with `merges` complete subtrees and put on the stack.
+///
+/// # Safety
+/// The instruction set is there; rows of `N` vectors (of `n` columns where `N` is 1) are readable; the stack has
+/// `merges + 1` levels of `pitch` floats.
+#[inline(always)]
+unsafe fn leaf_sums<V: Vector, T: Term, const N: usize>(
+    t: T,
+    x: *const f32,
+    rows: usize,
+    stride: usize,
+    n: usize,
+    merges: usize,
+    stack: *mut f32,
+    pitch: usize,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut sums = [V::splat(T::EMPTY); N];
+        let term = |row: usize, k: usize| {
+            let x = load::<V>(x.add(row * stride + k * V::LANES), n);
+            t.term(x, x)
+        };
+        let mut r = 0;
+        while r + 4 <= rows {
+            for (k, sum) in sums.iter_mut().enumerate() {
+                let (a, b) = (T::combine(term(r, k), term(r + 1, k)), T::combine(term(r + 2, k), term(r + 3, k)));
+                *sum = T::combine(*sum, T::combine(a, b));
+            }
+            r += 4;
+        }
+        if r < rows {
+            for (k, sum) in sums.iter_mut().enumerate() {
+                let rest = (r + 1..rows).fold(term(r, k), |rest, r| T::combine(rest, term(r, k)));
+                *sum = T::combine(*sum, rest);
+            }
+        }
+        for level in 0..merges {
+            for (k, sum) in sums.iter_mut().enumerate() {
+                *sum = T::combine(V::load(stack.add(level * pitch + k * V::LANES)), *sum);
+            }
+        }
+        for (k, sum) in sums.into_iter().enumerate() {
+            sum.store(stack.add(merges * pitch + k * V::LANES));
+        }
+    }
+}
+
+/// The best of each column: NaN where the column has one.
+///
+/// # Safety
+/// The instruction set is there; `m` describes readable memory; `out` is good for writing `m.columns` f32.
+#[inline(always)]
+pub(super) unsafe fn bests<V: Vector, E: Extreme>(m: Columns, out: *mut f32) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut numbers = {
+            let worst = V::splat(E::WORST);
+            worst.eq(worst)
+        };
+        let every = V::bits(numbers);
+        for exact in [false, true] {
+            for c in (0..m.columns).step_by(V::LANES) {
+                V::splat(E::WORST).store_first(out.add(c), V::LANES.min(m.columns - c));
+            }
+            let mut r = 0;
+            while r < m.rows {
+                let rows = LEAF.min(m.rows - r);
+                let x = m.x.add(r * m.stride);
+                let mut c = 0;
+                while c < m.columns {
+                    let (p, o) = (x.add(c), out.add(c));
+                    let wide = c + BESTS * V::LANES <= m.columns;
+                    let n = V::LANES.min(m.columns - c);
+                    numbers = match (exact, wide) {
+                        (false, true) => leaf_bests::<V, E, BESTS, false>(p, rows, m.stride, n, numbers, o),
+                        (false, false) => leaf_bests::<V, E, 1, false>(p, rows, m.stride, n, numbers, o),
+                        (true, true) => leaf_bests::<V, E, BESTS, true>(p, rows, m.stride, n, numbers, o),
+                        (true, false) => leaf_bests::<V, E, 1, true>(p, rows, m.stride, n, numbers, o),
+                    };
+                    c += if wide { BESTS * V::LANES } else { V::LANES };
+                }
+                r += rows;
+            }
+            // A column with NaN is rare: then all are done again with the slower formula that carries it.
+            if V::bits(numbers) == every {
+                return;
+            }
+        }
+    }
+}
+
+/// Takes the rows of one leaf into the bests of `N` vectors of columns. Unless `EXACT`, NaN is only noted.
+///
+/// # Safety
+/// The instruction set is there; rows of `N` vectors (of `n` columns where `N` is 1) are readable, and `out` writable.
+#[inline(always)]
+unsafe fn leaf_bests<V: Vector, E: Extreme, const N: usize, const EXACT: bool>(
+    x: *const f32,
+    rows: usize,
+    stride: usize,
+    n: usize,
+    mut numbers: V::Mask,
+    out: *mut f32,
+) -> V::Mask {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut best: [V; N] = std::array::from_fn(|k| load(out.add(k * V::LANES), n));
+        for r in 0..rows {
+            let row = x.add(r * stride);
+            for (k, best) in best.iter_mut().enumerate() {
+                let x = E::of(load::<V>(row.add(k * V::LANES), n));
+                if EXACT {
+                    *best = E::exact(*best, x);
+                } else {
+                    // Of two zeros each order gives another: the sign is settled by the bits of both.
+                    let (a, b) = (E::pick(x, *best), E::pick(*best, x));
+                    *best =
+                        if matches!(E::BEST_ZERO, Some(zero) if zero.is_sign_negative()) { a.or(b) } else { a.and(b) };
+                    numbers = V::and_numbers(numbers, x, x);
+                }
+            }
+        }
+        for (k, best) in best.into_iter().enumerate() {
+            best.store_first(out.add(k * V::LANES), n);
+        }
+        numbers
+    }
+}
+
+/// Where each column has its first NaN, or the first of its best. There is at least one row.
+///
+/// # Safety
+/// The instruction set is there; `m` describes readable memory; `best` and `at` are good for writing `m.columns` f32
+/// and u32.
+#[inline(always)]
+pub(super) unsafe fn places<V: Vector, E: Extreme>(m: Columns, best: *mut f32, at: *mut u32) {
+    // SAFETY: the caller's contract. Positions travel through registers as bits, which blends leave alone.
+    unsafe {
+        let mut numbers = {
+            let worst = V::splat(E::WORST);
+            worst.eq(worst)
+        };
+        let every = V::bits(numbers);
+        for c in 0..m.columns {
+            best.add(c).write(E::WORST);
+            at.add(c).write(0);
+        }
+        let mut r = 0;
+        while r < m.rows {
+            let rows = LEAF.min(m.rows - r);
+            let x = m.x.add(r * m.stride);
+            let mut c = 0;
+            while c < m.columns {
+                let (p, b, a) = (x.add(c), best.add(c), at.add(c).cast::<f32>());
+                let n = V::LANES.min(m.columns - c);
+                if c + BESTS * V::LANES <= m.columns {
+                    numbers = leaf_places::<V, E, BESTS>(p, r, rows, m.stride, n, numbers, b, a);
+                    c += BESTS * V::LANES;
+                } else {
+                    numbers = leaf_places::<V, E, 1>(p, r, rows, m.stride, n, numbers, b, a);
+                    c += V::LANES;
+                }
+            }
+            r += rows;
+        }
+        if V::bits(numbers) != every {
+            for c in 0..m.columns {
+                let first = (0..m.rows).find(|r| (*m.x.add(r * m.stride + c)).is_nan());
+                if let Some(first) = first {
+                    at.add(c).write(first as u32);
+                }
+            }
+        }
+    }
+}
+
+/// Takes rows `first..first + rows` into the bests and positions of `N` vectors of columns; NaN is only noted.
+///
+/// # Safety
+/// The instruction set is there; rows of `N` vectors (of `n` columns where `N` is 1) are readable, `best` and `at`
+/// writable.
+#[inline(always)]
+unsafe fn leaf_places<V: Vector, E: Extreme, const N: usize>(
+    x: *const f32,
+    first: usize,
+    rows: usize,
+    stride: usize,
+    n: usize,
+    mut numbers: V::Mask,
+    best: *mut f32,
+    at: *mut f32,
+) -> V::Mask {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let mut bests: [V; N] = std::array::from_fn(|k| load(best.add(k * V::LANES), n));
+        let mut places: [V; N] = std::array::from_fn(|k| load(at.add(k * V::LANES), n));
+        for r in 0..rows {
+            let row = x.add(r * stride);
+            let here = V::splat(f32::from_bits((first + r) as u32));
+            for k in 0..N {
+                let x = load::<V>(row.add(k * V::LANES), n);
+                let better = E::beats(x, bests[k]);
+                bests[k] = V::select(better, x, bests[k]);
+                places[k] = V::select(better, here, places[k]);
+                numbers = V::and_numbers(numbers, x, x);
+            }
+        }
+        for k in 0..N {
+            bests[k].store_first(best.add(k * V::LANES), n);
+            places[k].store_first(at.add(k * V::LANES), n);
+        }
+        numbers
+    }
+}

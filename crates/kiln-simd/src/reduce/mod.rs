@@ -1,0 +1,445 @@
+//! Reductions and the inner product: over a slice, over every row, or along another dimension.
+
+mod columns;
+mod extreme;
+mod tree;
+
+use kiln_core::op::{Dot, Reduce, Reduction};
+use kiln_core::{DataMut, Operand, Result};
+
+use crate::scratch;
+use crate::simd::{Execute, Simd, f32s};
+use crate::threads::{self, Shared};
+use crate::vector::{Kernel, Vector, dispatch};
+
+use columns::Columns;
+use extreme::{Extreme, Greatest, GreatestMagnitude, Least};
+use tree::{Elements, Factors, Magnitudes, Products, ScaledSquares, Squares, Term};
+
+/// Elements below which one thread is faster.
+const PARALLEL: usize = 300_000;
+/// Elements of many short reductions that a thread takes at once.
+const SHARE: usize = 65_536;
+/// Columns that are reduced together: their subtrees stay in the second cache.
+const CHUNK: usize = 512;
+
+/// A reduction on one instruction set: over a slice, and over columns at once.
+trait Rule: Copy + Send + Sync {
+    /// What it gives.
+    type Out: Copy;
+
+    /// Of a whole slice, with threads.
+    fn whole(self, simd: &Simd, x: &[f32]) -> Self::Out;
+
+    /// Of a slice, inside of a kernel: the same bits as [`Rule::whole`].
+    ///
+    /// # Safety
+    /// The instruction set is there.
+    unsafe fn row<V: Vector>(self, x: &[f32]) -> Self::Out;
+
+    /// Of each column.
+    ///
+    /// # Safety
+    /// The instruction set is there; `m` describes readable memory; `out` is good for writing `m.columns` results.
+    unsafe fn columns<V: Vector>(self, m: Columns, scratch: &mut [f32], out: *mut Self::Out);
+}
+
+/// The sum of terms.
+#[derive(Clone, Copy)]
+struct Total<T>(T);
+
+impl<T: Term> Rule for Total<T> {
+    type Out = f32;
+
+    fn whole(self, simd: &Simd, x: &[f32]) -> f32 {
+        tree::total(simd, self.0, x, x)
+    }
+    #[inline(always)]
+    unsafe fn row<V: Vector>(self, x: &[f32]) -> f32 {
+        // SAFETY: pointer and length are those of the slice.
+        unsafe { tree::sum::<V, T>(self.0, x.as_ptr(), x.as_ptr(), x.len()) }
+    }
+    #[inline(always)]
+    unsafe fn columns<V: Vector>(self, m: Columns, scratch: &mut [f32], out: *mut f32) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            columns::sums::<V, T>(self.0, m, scratch, out);
+            each(out, m.columns, |sum| sum);
+        }
+    }
+}
+
+/// Replaces results by a function of them; one NaN stands for all, whose signs differ between machines.
+///
+/// # Safety
+/// `out` is good for reading and writing `n` f32.
+#[inline(always)]
+unsafe fn each(out: *mut f32, n: usize, f: impl Fn(f32) -> f32) {
+    // SAFETY: the caller's contract.
+    for v in unsafe { std::slice::from_raw_parts_mut(out, n) } {
+        let value = f(*v);
+        *v = if value.is_nan() { f32::NAN } else { value };
+    }
+}
+
+/// The arithmetic mean.
+#[derive(Clone, Copy)]
+struct Mean;
+
+/// In f64, because n may have more digits than f32.
+fn divide(sum: f32, n: usize) -> f32 {
+    (f64::from(sum) / n as f64) as f32
+}
+
+impl Rule for Mean {
+    type Out = f32;
+
+    fn whole(self, simd: &Simd, x: &[f32]) -> f32 {
+        divide(Total(Elements).whole(simd, x), x.len())
+    }
+    #[inline(always)]
+    unsafe fn row<V: Vector>(self, x: &[f32]) -> f32 {
+        // SAFETY: the caller's contract.
+        divide(unsafe { Total(Elements).row::<V>(x) }, x.len())
+    }
+    #[inline(always)]
+    unsafe fn columns<V: Vector>(self, m: Columns, scratch: &mut [f32], out: *mut f32) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            columns::sums::<V, _>(Elements, m, scratch, out);
+            each(out, m.columns, |sum| divide(sum, m.rows));
+        }
+    }
+}
+
+/// A power of two that brings a positive finite number close to 1. It is a normal number itself, so a subnormal number
+/// stays below 1.
+#[inline(always)]
+pub(crate) fn factor_to_one(x: f32) -> f32 {
+    let exponent = ((x.to_bits() >> 23) as i32 - 127).clamp(-126, 126);
+    f32::from_bits(((127 - exponent) as u32) << 23)
+}
+
+/// The greatest absolute value of a slice, inside of a kernel; NaN if any is NaN.
+///
+/// # Safety
+/// The instruction set is there.
+#[inline(always)]
+pub(crate) unsafe fn greatest_magnitude<V: Vector>(x: &[f32]) -> f32 {
+    // SAFETY: the caller's contract.
+    unsafe { extreme::best::<V, GreatestMagnitude>(x) }
+}
+
+/// The Euclidean norm: the root of the sum of squares where that kept its digits, rescaled elsewhere.
+#[derive(Clone, Copy)]
+struct NormL2;
+
+impl NormL2 {
+    /// The root, unless squares have overflowed or may have vanished: below this, those lost can matter.
+    #[inline(always)]
+    fn root(squares: f32) -> Option<f32> {
+        const VANISHING: f32 = 1.0 / (1u128 << 80) as f32;
+        (VANISHING..=f32::MAX).contains(&squares).then(|| squares.sqrt())
+    }
+
+    /// The norm from the greatest magnitude and the sum of squares of the elements times a factor.
+    #[inline(always)]
+    fn rescaled(greatest: f32, squares: impl FnOnce(f32) -> f32) -> f32 {
+        if greatest == 0.0 || !greatest.is_finite() {
+            return greatest;
+        }
+        let factor = factor_to_one(greatest);
+        (f64::from(squares(factor)).sqrt() / f64::from(factor)) as f32
+    }
+}
+
+impl Rule for NormL2 {
+    type Out = f32;
+
+    fn whole(self, simd: &Simd, x: &[f32]) -> f32 {
+        Self::root(tree::total(simd, Squares, x, x)).unwrap_or_else(|| {
+            let greatest = extreme::extreme(simd, GreatestMagnitude, x);
+            Self::rescaled(greatest, |factor| tree::total(simd, ScaledSquares(factor), x, x))
+        })
+    }
+    #[inline(always)]
+    unsafe fn row<V: Vector>(self, x: &[f32]) -> f32 {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match Self::root(Total(Squares).row::<V>(x)) {
+                Some(root) => root,
+                None => Self::rescaled(extreme::best::<V, GreatestMagnitude>(x), |factor| {
+                    Total(ScaledSquares(factor)).row::<V>(x)
+                }),
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn columns<V: Vector>(self, m: Columns, scratch: &mut [f32], out: *mut f32) {
+        // SAFETY: the caller's contract; one column of the matrix is a matrix with the same rows.
+        unsafe {
+            columns::sums::<V, _>(Squares, m, scratch, out);
+            for c in 0..m.columns {
+                let (out, column) = (out.add(c), Columns { x: m.x.add(c), columns: 1, ..m });
+                *out = match Self::root(*out) {
+                    Some(root) => root,
+                    None => {
+                        let mut greatest = 0.0;
+                        columns::bests::<V, GreatestMagnitude>(column, &mut greatest);
+                        Self::rescaled(greatest, |factor| {
+                            let mut sum = 0.0;
+                            columns::sums::<V, _>(ScaledSquares(factor), column, scratch, &mut sum);
+                            sum
+                        })
+                    }
+                };
+            }
+            each(out, m.columns, |norm| norm);
+        }
+    }
+}
+
+/// The best value.
+#[derive(Clone, Copy)]
+struct Best<E>(E);
+
+impl<E: Extreme> Rule for Best<E> {
+    type Out = f32;
+
+    fn whole(self, simd: &Simd, x: &[f32]) -> f32 {
+        extreme::extreme(simd, self.0, x)
+    }
+    #[inline(always)]
+    unsafe fn row<V: Vector>(self, x: &[f32]) -> f32 {
+        // SAFETY: the caller's contract.
+        unsafe { extreme::best::<V, E>(x) }
+    }
+    #[inline(always)]
+    unsafe fn columns<V: Vector>(self, m: Columns, _: &mut [f32], out: *mut f32) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            columns::bests::<V, E>(m, out);
+            each(out, m.columns, |best| best);
+        }
+    }
+}
+
+/// Where the best stands.
+#[derive(Clone, Copy)]
+struct Position<E>(E);
+
+impl<E: Extreme> Rule for Position<E> {
+    type Out = u32;
+
+    fn whole(self, simd: &Simd, x: &[f32]) -> u32 {
+        extreme::position(simd, self.0, x) as u32
+    }
+    #[inline(always)]
+    unsafe fn row<V: Vector>(self, x: &[f32]) -> u32 {
+        // SAFETY: the caller's contract.
+        unsafe { extreme::place::<V, E>(x).at as u32 }
+    }
+    #[inline(always)]
+    unsafe fn columns<V: Vector>(self, m: Columns, scratch: &mut [f32], out: *mut u32) {
+        // SAFETY: the caller's contract; the scratch memory holds a float for every column.
+        unsafe { columns::places::<V, E>(m, scratch.as_mut_ptr(), out) }
+    }
+}
+
+/// Rows of a matrix, each reduced to one result.
+///
+/// # Safety
+/// `out` is good for writing one result for each of the rows.
+struct Rows<'a, R: Rule> {
+    rule: R,
+    x: &'a [f32],
+    row: usize,
+    rows: usize,
+    out: *mut R::Out,
+}
+
+impl<R: Rule> Kernel for Rows<'_, R> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        for r in 0..self.rows {
+            // SAFETY: the contract of `Rows`.
+            unsafe { self.out.add(r).write(self.rule.row::<V>(&self.x[r * self.row..][..self.row])) };
+        }
+    }
+}
+
+/// Columns of a matrix, each reduced to one result.
+///
+/// # Safety
+/// As [`Rule::columns`].
+struct Block<'a, R: Rule>(R, Columns, &'a mut [f32], *mut R::Out);
+
+impl<R: Rule> Kernel for Block<'_, R> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        // SAFETY: the contract of `Block`.
+        unsafe { self.0.columns::<V>(self.1, self.2, self.3) }
+    }
+}
+
+/// Reduces the middle one of three extents.
+fn reduce<R: Rule>(simd: &Simd, rule: R, x: &[f32], extents: (usize, usize, usize), out: &mut [R::Out]) {
+    let (outer, along, inner) = extents;
+    if out.is_empty() {
+        return;
+    }
+    if inner == 1 && (outer == 1 || along >= PARALLEL) {
+        for (o, out) in out.iter_mut().enumerate() {
+            *out = rule.whole(simd, &x[o * along..][..along]);
+        }
+        return;
+    }
+    let threads = if x.len() < PARALLEL { 1 } else { simd.threads() };
+    let shared = Shared::new(out.as_mut_ptr());
+    if inner == 1 {
+        let group = (SHARE / along.max(1)).max(1);
+        threads::for_each(outer.div_ceil(group), threads, |part| {
+            let (from, to) = (part * group, outer.min((part + 1) * group));
+            // SAFETY: every part writes the results of its own rows.
+            let out = unsafe { shared.get().add(from) };
+            let rows = Rows { rule, x: &x[from * along..to * along], row: along, rows: to - from, out };
+            // SAFETY: a `Simd` exists only for an available instruction set; as above.
+            unsafe { dispatch(simd.isa(), rows) };
+        });
+        return;
+    }
+    let chunks = inner.div_ceil(CHUNK);
+    let units = outer * chunks;
+    let group = (SHARE / (along * inner.min(CHUNK)).max(1)).max(1);
+    threads::for_each(units.div_ceil(group), threads, |part| {
+        scratch::with(columns::scratch_len(along, CHUNK).max(CHUNK), |scratch| {
+            for unit in part * group..units.min((part + 1) * group) {
+                let (o, c) = (unit / chunks, unit % chunks * CHUNK);
+                let columns = CHUNK.min(inner - c);
+                // With no rows nothing is read, and the matrix may begin past the end of the data.
+                let m =
+                    Columns { x: x.as_ptr().wrapping_add(o * along * inner + c), rows: along, stride: inner, columns };
+                // SAFETY: every unit writes the results of its own columns.
+                let out = unsafe { shared.get().add(o * inner + c) };
+                // SAFETY: as above; the matrix lies inside of the data.
+                unsafe { dispatch(simd.isa(), Block(rule, m, &mut *scratch, out)) };
+            }
+        });
+    });
+}
+
+impl Execute for Reduce {
+    fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        let x = f32s(inputs, 0);
+        let e = self.extents(&inputs[0].shape())?;
+        let out = &mut outputs[0];
+        match self.reduction {
+            Reduction::Sum => reduce(simd, Total(Elements), x, e, out.f32()),
+            Reduction::Mean => reduce(simd, Mean, x, e, out.f32()),
+            Reduction::Max => reduce(simd, Best(Greatest), x, e, out.f32()),
+            Reduction::Min => reduce(simd, Best(Least), x, e, out.f32()),
+            Reduction::ArgMax => reduce(simd, Position(Greatest), x, e, out.u32()),
+            Reduction::ArgMin => reduce(simd, Position(Least), x, e, out.u32()),
+            Reduction::Prod => reduce(simd, Total(Factors), x, e, out.f32()),
+            Reduction::NormL1 => reduce(simd, Total(Magnitudes), x, e, out.f32()),
+            Reduction::NormL2 => reduce(simd, NormL2, x, e, out.f32()),
+            Reduction::NormLinf => reduce(simd, Best(GreatestMagnitude), x, e, out.f32()),
+        }
+        Ok(())
+    }
+}
+
+impl Execute for Dot {
+    fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        outputs[0].f32()[0] = tree::total(simd, Products, f32s(inputs, 0), f32s(inputs, 1));
+        Ok(())
+    }
+}
+
+macro_rules! reductions {
+    ($data:ident $ty:ty: $($(#[doc = $doc:literal])* $reduction:ident $name:ident $axis:ident $axis_into:ident;)*) => {
+        impl Simd {
+            $(
+                $(#[doc = $doc])*
+                ///
+                /// # Errors
+                /// [`kiln_core::Error::Shape`] where an index is asked for and there is no element to point at.
+                pub fn $name(&self, x: &[f32]) -> Result<$ty> {
+                    let mut out = [<$ty>::default()];
+                    let op = Reduce::all(Reduction::$reduction);
+                    self.run_into(&op.into(), &[Operand::vector(x)], &mut [DataMut::$data(&mut out)])?;
+                    Ok(out[0])
+                }
+
+                $(#[doc = $doc])*
+                ///
+                /// Along dimension `axis` of a row-major tensor with extents `dims`; the dimension vanishes.
+                ///
+                /// # Errors
+                /// [`kiln_core::Error::Length`] when `x` does not fill `dims`, [`kiln_core::Error::Shape`] when there is
+                /// no such dimension, or where an index is asked for and there is no element to point at.
+                pub fn $axis(&self, x: &[f32], dims: &[usize], axis: usize) -> Result<Vec<$ty>> {
+                    let x = Operand::f32(x, dims)?;
+                    let mut out = vec![<$ty>::default(); x.shape().without(axis)?.numel()];
+                    let op = Reduce::along(Reduction::$reduction, axis);
+                    self.run_into(&op.into(), &[x], &mut [DataMut::$data(&mut out)])?;
+                    Ok(out)
+                }
+
+                $(#[doc = $doc])*
+                ///
+                /// Along dimension `axis` of a row-major tensor with extents `dims`, into `out`.
+                ///
+                /// # Errors
+                #[doc = concat!("As [`Simd::", stringify!($axis), "`]; [`kiln_core::Error::Length`] when `out` has another length.")]
+                pub fn $axis_into(&self, x: &[f32], dims: &[usize], axis: usize, out: &mut [$ty]) -> Result<()> {
+                    let op = Reduce::along(Reduction::$reduction, axis);
+                    self.run_into(&op.into(), &[Operand::f32(x, dims)?], &mut [DataMut::$data(out)])
+                }
+            )*
+        }
+    };
+}
+
+reductions! { F32 f32:
+    /// Sum, in a fixed tree: the same bits on every instruction set and for any number of threads. 0 when empty.
+    Sum sum sum_axis sum_axis_into;
+    /// Arithmetic mean: the sum in a fixed tree, divided. NaN when empty.
+    Mean mean mean_axis mean_axis_into;
+    /// Greatest element; NaN if any is NaN, +0 above -0, -∞ when empty.
+    Max max_element max_axis max_axis_into;
+    /// Least element; NaN if any is NaN, -0 below +0, +∞ when empty.
+    Min min_element min_axis min_axis_into;
+    /// Product, in a fixed tree. 1 when empty.
+    Prod prod prod_axis prod_axis_into;
+    /// Sum of absolute values, in a fixed tree. 0 when empty.
+    NormL1 norm_l1 norm_l1_axis norm_l1_axis_into;
+    /// Euclidean norm, without overflow or underflow of the squares. 0 when empty.
+    NormL2 norm_l2 norm_l2_axis norm_l2_axis_into;
+    /// Greatest absolute value; NaN if any is NaN. 0 when empty.
+    NormLinf norm_linf norm_linf_axis norm_linf_axis_into;
+}
+
+reductions! { U32 u32:
+    /// Index of the first NaN, or of the greatest element, the first of equals.
+    ArgMax argmax argmax_axis argmax_axis_into;
+    /// Index of the first NaN, or of the least element, the first of equals.
+    ArgMin argmin argmin_axis argmin_axis_into;
+}
+
+impl Simd {
+    /// The inner product, in the fixed tree of the sums: the same bits on every instruction set and for any number of
+    /// threads.
+    ///
+    /// # Errors
+    /// [`kiln_core::Error::Shape`] when the lengths differ.
+    pub fn dot(&self, a: &[f32], b: &[f32]) -> Result<f32> {
+        let mut out = [0.0];
+        self.f32_into(Dot, &[Operand::vector(a), Operand::vector(b)], &mut out)?;
+        Ok(out[0])
+    }
+}

@@ -1,0 +1,396 @@
+//! Softmax and its logarithm.
+//!
+//! A row is cut into blocks that stay in the first cache. A block is read twice, for its greatest element and for the
+//! exponentials relative to that, and written once; a second pass scales it from its own greatest element to that of the
+//! row. So a long row crosses the outer caches twice instead of three times, and blocks do not wait for one another.
+
+use kiln_core::op::{LogSoftmax, Softmax, rows_of};
+use kiln_core::{DataMut, Operand, Result};
+
+use super::for_rows;
+use crate::scratch;
+use crate::simd::{Execute, Simd, f32s};
+use crate::threads::{self, Shared};
+use crate::vector::{Kernel, Vector, dispatch};
+
+/// Elements of a block: 8 KiB read and as many written.
+const BLOCK: usize = 2048;
+/// Steps of a running sum; on the widest registers, two of them are a block.
+const STEPS: usize = 64;
+/// Blocks that a thread takes at once of a single long row.
+const SHARE: usize = 8;
+/// Elements of a row above which several threads share it.
+const LONG: usize = 131_072;
+
+/// `exp(x)` for `x <= 0`, within 1 ULP; NaN stays NaN.
+#[inline(always)]
+fn exp_below<V: Vector>(x: V) -> V {
+    // Below -104 the result is 0; the bound keeps the exponent in range.
+    let x = x.of(-150.0).greater(x);
+    let n = (x * x.of(std::f32::consts::LOG2_E)).round();
+    // ln 2 in two parts; the first has so few digits that its multiples are exact.
+    let r = n.mul_add(x.of(-0.693_359_4), x);
+    let r = n.mul_add(x.of(2.121_944_4e-4), r);
+    let mut p = x.of(1.987_569_1e-4);
+    for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_65, 0.5] {
+        p = p.mul_add(r, x.of(c));
+    }
+    ((r * r).mul_add(p, r) + x.of(1.0)).scale_pow2(n)
+}
+
+/// The greatest of `n` elements; NaN is passed over, the exponentials will show it.
+///
+/// # Safety
+/// The instruction set is there; `x` is good for reading `n` f32.
+#[inline(always)]
+unsafe fn greatest<V: Vector>(x: *const f32, n: usize) -> f32 {
+    // SAFETY: every access is inside of n.
+    unsafe {
+        let mut best = [V::splat(f32::NEG_INFINITY); 4];
+        let mut i = 0;
+        while i + 4 * V::LANES <= n {
+            for (k, best) in best.iter_mut().enumerate() {
+                *best = V::load(x.add(i + k * V::LANES)).greater(*best);
+            }
+            i += 4 * V::LANES;
+        }
+        while i < n {
+            let v = if n - i >= V::LANES {
+                V::load(x.add(i))
+            } else {
+                V::load_first_or(x.add(i), n - i, f32::NEG_INFINITY)
+            };
+            best[0] = v.greater(best[0]);
+            i += V::LANES;
+        }
+        best[0].greater(best[1]).greater(best[2].greater(best[3])).across(V::greater)
+    }
+}
+
+/// The sum of `exp(x - m)` over `n` elements, which are also stored in `out` if `STORE`.
+///
+/// # Safety
+/// The instruction set is there; `x` is good for reading and, if `STORE`, `out` for writing `n` f32.
+#[inline(always)]
+unsafe fn exponentials<V: Vector, const STORE: bool>(x: *const f32, out: *mut f32, n: usize, m: f32) -> f32 {
+    let mut total = 0.0;
+    let mut i = 0;
+    // SAFETY: every access is inside of n.
+    unsafe {
+        let m = V::splat(m);
+        while i < n {
+            // A running sum takes this many steps, then it is added in f64: narrow registers lose no more than wide ones.
+            let end = n.min(i + 2 * STEPS * V::LANES);
+            let mut sums = [V::splat(0.0); 2];
+            while i + 2 * V::LANES <= end {
+                for (k, sum) in sums.iter_mut().enumerate() {
+                    let e = exp_below(V::load(x.add(i + k * V::LANES)) - m);
+                    *sum = *sum + e;
+                    if STORE {
+                        e.store(out.add(i + k * V::LANES));
+                    }
+                }
+                i += 2 * V::LANES;
+            }
+            while i < end {
+                let left = V::LANES.min(end - i);
+                // Beyond the end stands -∞, whose exponential adds nothing.
+                let v = if left == V::LANES {
+                    V::load(x.add(i))
+                } else {
+                    V::load_first_or(x.add(i), left, f32::NEG_INFINITY)
+                };
+                let e = exp_below(v - m);
+                sums[0] = sums[0] + e;
+                if STORE {
+                    e.store_first(out.add(i), left);
+                }
+                i += left;
+            }
+            total += f64::from((sums[0] + sums[1]).across(|a, b| a + b));
+        }
+    }
+    total as f32
+}
+
+/// Applies `f` to `n` elements.
+///
+/// # Safety
+/// The instruction set is there; `x` is good for reading, `out` for writing `n` f32; they may be the same.
+#[inline(always)]
+unsafe fn map<V: Vector>(x: *const f32, out: *mut f32, n: usize, f: impl Fn(V) -> V) {
+    // SAFETY: every access is inside of n.
+    unsafe {
+        let mut i = 0;
+        while i + 4 * V::LANES <= n {
+            let v: [V; 4] = std::array::from_fn(|k| f(V::load(x.add(i + k * V::LANES))));
+            for (k, v) in v.into_iter().enumerate() {
+                v.store(out.add(i + k * V::LANES));
+            }
+            i += 4 * V::LANES;
+        }
+        while i < n {
+            let left = V::LANES.min(n - i);
+            f(V::load_first(x.add(i), left)).store_first(out.add(i), left);
+            i += V::LANES;
+        }
+    }
+}
+
+/// The greatest element of a block, and the sum of the exponentials relative to it.
+#[derive(Clone, Copy)]
+struct Block {
+    greatest: f32,
+    sum: f32,
+}
+
+/// The first pass over one block.
+///
+/// # Safety
+/// As [`exponentials`].
+#[inline(always)]
+unsafe fn first_pass<V: Vector, const STORE: bool>(x: *const f32, out: *mut f32, n: usize) -> Block {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let greatest = greatest::<V>(x, n);
+        // A block of -∞ (or of nothing but NaN and -∞) has no greatest element to subtract: exp(-∞ - 0) is the 0 wanted.
+        let relative = if greatest == f32::NEG_INFINITY { 0.0 } else { greatest };
+        Block { greatest, sum: exponentials::<V, STORE>(x, out, n, relative) }
+    }
+}
+
+/// The greatest element of a row, and the sum of the exponentials relative to it.
+fn join(blocks: impl Iterator<Item = Block> + Clone) -> (f32, f64) {
+    let greatest = blocks.clone().fold(f32::NEG_INFINITY, |m, b| m.max(b.greatest));
+    if greatest == f32::NEG_INFINITY {
+        return (greatest, f64::NAN);
+    }
+    let term = |b: Block| {
+        // A block that lacks a greatest element has a sum of 0, or of NaN if it holds NaN.
+        let weight = if b.greatest == f32::NEG_INFINITY { 1.0 } else { weight(b.greatest, greatest) };
+        f64::from(b.sum) * weight
+    };
+    (greatest, blocks.map(term).sum())
+}
+
+/// `exp(m - greatest)`, exactly 1 where they are equal; NaN where both are +∞.
+fn weight(m: f32, greatest: f32) -> f64 {
+    if m == greatest && m.is_finite() { 1.0 } else { (f64::from(m) - f64::from(greatest)).exp() }
+}
+
+/// Rows of softmax, or of its logarithm.
+///
+/// # Safety
+/// `x` is good for reading, `out` for writing `rows * columns` f32.
+struct Rows<const LOG: bool> {
+    x: *const f32,
+    out: *mut f32,
+    rows: usize,
+    columns: usize,
+}
+
+impl<const LOG: bool> Kernel for Rows<LOG> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let n = self.columns;
+        for r in 0..self.rows {
+            // SAFETY: the contract of `Rows`.
+            let (x, out) = unsafe { (self.x.add(r * n), self.out.add(r * n)) };
+            // SAFETY: as above; blocks lie inside of the row.
+            unsafe {
+                if n <= BLOCK {
+                    let block = if LOG { first_pass::<V, false>(x, out, n) } else { first_pass::<V, true>(x, out, n) };
+                    let sum = if block.greatest == f32::NEG_INFINITY { f32::NAN } else { block.sum };
+                    second_pass::<V, LOG>(x, out, n, block.greatest, block.greatest, f64::from(sum));
+                } else {
+                    scratch::with(2 * n.div_ceil(BLOCK), |blocks| {
+                        let blocks: &mut [[f32; 2]] = bytemuck::cast_slice_mut(blocks);
+                        for (b, block) in blocks.iter_mut().enumerate() {
+                            *block = part::<V, LOG>(x, out, n, b);
+                        }
+                        let (greatest, sum) = join_pairs(blocks);
+                        for (b, block) in blocks.iter().enumerate() {
+                            let at = b * BLOCK;
+                            let (x, out) = (x.add(at), out.add(at));
+                            second_pass::<V, LOG>(x, out, BLOCK.min(n - at), block[0], greatest, sum);
+                        }
+                    });
+                }
+            }
+        }
+    }
+}
+
+/// The first pass over block `b` of a row of `n`, as a pair of floats.
+///
+/// # Safety
+/// As [`Rows`].
+#[inline(always)]
+unsafe fn part<V: Vector, const LOG: bool>(x: *const f32, out: *mut f32, n: usize, b: usize) -> [f32; 2] {
+    let at = b * BLOCK;
+    let len = BLOCK.min(n - at);
+    // SAFETY: the caller's contract; the block lies inside of the row.
+    let block = unsafe {
+        if LOG {
+            first_pass::<V, false>(x.add(at), out.add(at), len)
+        } else {
+            first_pass::<V, true>(x.add(at), out.add(at), len)
+        }
+    };
+    [block.greatest, block.sum]
+}
+
+fn join_pairs(blocks: &[[f32; 2]]) -> (f32, f64) {
+    join(blocks.iter().map(|&[greatest, sum]| Block { greatest, sum }))
+}
+
+/// The second pass over a block whose exponentials are relative to `own`.
+///
+/// # Safety
+/// As [`Rows`].
+#[inline(always)]
+unsafe fn second_pass<V: Vector, const LOG: bool>(
+    x: *const f32,
+    out: *mut f32,
+    n: usize,
+    own: f32,
+    greatest: f32,
+    sum: f64,
+) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if LOG {
+            let (m, log) = (V::splat(greatest), V::splat(sum.ln() as f32));
+            map::<V>(x, out, n, |x| (x - m) - log);
+        } else {
+            // The zeros of a block without a greatest element stay as they are, unless the row is NaN.
+            let weight = if own == f32::NEG_INFINITY { 1.0 } else { weight(own, greatest) };
+            let factor = V::splat((weight / sum) as f32);
+            map::<V>(out, out, n, |e| e * factor);
+        }
+    }
+}
+
+/// Blocks `from..to` of one long row: the first pass when `total` is `None`, else the second.
+///
+/// # Safety
+/// As [`Rows`] with one row; `blocks` has a pair for every block, and no other thread touches those of this range.
+struct Stretch<const LOG: bool> {
+    row: Rows<LOG>,
+    from: usize,
+    to: usize,
+    blocks: *mut [f32; 2],
+    total: Option<(f32, f64)>,
+}
+
+impl<const LOG: bool> Kernel for Stretch<LOG> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Rows { x, out, columns: n, .. } = self.row;
+        for b in self.from..self.to {
+            // SAFETY: the contract of `Stretch`.
+            unsafe {
+                let block = self.blocks.add(b);
+                match self.total {
+                    None => *block = part::<V, LOG>(x, out, n, b),
+                    Some((greatest, sum)) => {
+                        let at = b * BLOCK;
+                        second_pass::<V, LOG>(x.add(at), out.add(at), BLOCK.min(n - at), (*block)[0], greatest, sum);
+                    }
+                }
+            }
+        }
+    }
+}
+
+fn execute<const LOG: bool>(simd: &Simd, x: &[f32], columns: usize, out: &mut [f32]) {
+    if x.is_empty() {
+        return;
+    }
+    let rows = x.len() / columns;
+    let shared = Shared::new(out.as_mut_ptr());
+    if columns < LONG || simd.threads() == 1 || rows >= 2 * simd.threads() {
+        for_rows(simd, rows, columns, |from, rows| {
+            // SAFETY: every part has its own rows of input and output.
+            let (x, out) = unsafe { (x.as_ptr().add(from * columns), shared.get().add(from * columns)) };
+            // SAFETY: as above; a `Simd` exists only for an available instruction set.
+            unsafe { dispatch(simd.isa(), Rows::<LOG> { x, out, rows, columns }) };
+        });
+        return;
+    }
+    // A few long rows: threads share the blocks of each, with the same results.
+    for (r, x) in x.chunks_exact(columns).enumerate() {
+        let count = columns.div_ceil(BLOCK);
+        scratch::with(2 * count, |blocks| {
+            let blocks: &mut [[f32; 2]] = bytemuck::cast_slice_mut(blocks);
+            let pairs = Shared::new(blocks.as_mut_ptr());
+            let pass = |total: Option<(f32, f64)>| {
+                threads::for_each(count.div_ceil(SHARE), simd.threads(), |i| {
+                    let (from, to) = (i * SHARE, count.min((i + 1) * SHARE));
+                    // SAFETY: the row lies inside of the output.
+                    let out = unsafe { shared.get().add(r * columns) };
+                    let row = Rows::<LOG> { x: x.as_ptr(), out, rows: 1, columns };
+                    // SAFETY: every part has its own blocks; a `Simd` exists only for an available instruction set.
+                    unsafe { dispatch(simd.isa(), Stretch { row, from, to, blocks: pairs.get(), total }) };
+                });
+            };
+            pass(None);
+            let total = join_pairs(blocks);
+            pass(Some(total));
+        });
+    }
+}
+
+impl Execute for Softmax {
+    fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        execute::<false>(simd, f32s(inputs, 0), inputs[0].shape().columns(), outputs[0].f32());
+        Ok(())
+    }
+}
+
+impl Execute for LogSoftmax {
+    fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        execute::<true>(simd, f32s(inputs, 0), inputs[0].shape().columns(), outputs[0].f32());
+        Ok(())
+    }
+}
+
+impl Simd {
+    /// The exponential function of every row of `columns` elements, divided by its sum.
+    ///
+    /// A row with NaN or +∞, or of -∞ alone, gives NaN.
+    ///
+    /// # Errors
+    /// [`kiln_core::Error::Shape`] when `x` is not whole rows.
+    pub fn softmax(&self, x: &[f32], columns: usize) -> Result<Vec<f32>> {
+        self.f32_vec(Softmax, &[Operand::f32(x, rows_of("softmax", x, columns)?.dims())?])
+    }
+
+    /// As [`Simd::softmax`], into `out`.
+    ///
+    /// # Errors
+    /// As [`Simd::softmax`]; [`kiln_core::Error::Length`] when `out` has another length.
+    pub fn softmax_into(&self, x: &[f32], columns: usize, out: &mut [f32]) -> Result<()> {
+        self.f32_into(Softmax, &[Operand::f32(x, rows_of("softmax", x, columns)?.dims())?], out)
+    }
+
+    /// The logarithm of [`Simd::softmax`], without the detour through numbers that vanish.
+    ///
+    /// # Errors
+    /// [`kiln_core::Error::Shape`] when `x` is not whole rows.
+    pub fn log_softmax(&self, x: &[f32], columns: usize) -> Result<Vec<f32>> {
+        self.f32_vec(LogSoftmax, &[Operand::f32(x, rows_of("log_softmax", x, columns)?.dims())?])
+    }
+
+    /// As [`Simd::log_softmax`], into `out`.
+    ///
+    /// # Errors
+    /// As [`Simd::log_softmax`]; [`kiln_core::Error::Length`] when `out` has another length.
+    pub fn log_softmax_into(&self, x: &[f32], columns: usize, out: &mut [f32]) -> Result<()> {
+        self.f32_into(LogSoftmax, &[Operand::f32(x, rows_of("log_softmax", x, columns)?.dims())?], out)
+    }
+}
