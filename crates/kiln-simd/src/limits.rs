@@ -229,6 +229,8 @@ pub fn touch(simd: &Simd, pass: Pass, a: &[f32], b: &[f32], out: &mut [f32]) -> 
 mod tests {
     use super::*;
     use crate::Isa;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn every_pass_does_what_it_says() {

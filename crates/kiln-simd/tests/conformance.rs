@@ -1,5 +1,5 @@
 //! Every case of every operation on every instruction set of this machine, against the f64 reference.
-//! `KILN_OP=name` narrows it to one operation.
+//! `KILN_OP=name` narrows it to one operation, `KILN_ISA=name` to one instruction set.
 
 use std::collections::BTreeMap;
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
@@ -11,10 +11,11 @@ use kiln_simd::{Isa, Simd};
 #[test]
 fn every_operation_keeps_its_contract_on_every_instruction_set() {
     let only = std::env::var("KILN_OP").ok();
+    let forced = std::env::var("KILN_ISA").ok();
     let mut failures = BTreeMap::<String, (usize, String)>::new();
     let mut compared = 0;
     for case in all_cases().iter().filter(|c| only.as_deref().is_none_or(|name| name == c.op.name())) {
-        for isa in Isa::available() {
+        for isa in Isa::available().filter(|isa| forced.as_deref().is_none_or(|name| name == isa.name())) {
             let simd = Simd::with_isa(isa).unwrap();
             match reference::conform(case, |op, inputs| simd.run(op, inputs)) {
                 Ok(accuracy) => compared += accuracy.compared,

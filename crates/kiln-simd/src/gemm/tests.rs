@@ -1,4 +1,6 @@
 use kiln_core::op::reference::Random;
+#[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use super::*;
 use crate::Isa;
@@ -85,7 +87,7 @@ fn wrong_extents_are_errors() {
     assert!(simd.matmul(&[0.0; 6], &[0.0; 6], 2, 3, 3).is_err());
     assert!(simd.matmul_into(&[0.0; 6], &[0.0; 6], 2, 3, 2, &mut [0.0; 5]).is_err());
     assert!(matches!(simd.matmul(&[], &[], usize::MAX, 2, 2), Err(Error::Overflow { .. })));
-    assert!(matches!(simd.matmul(&[], &[], 1 << 40, 0, 1 << 40), Err(Error::Overflow { .. })));
+    assert!(matches!(simd.matmul(&[], &[], usize::MAX >> 8, 0, usize::MAX >> 8), Err(Error::Overflow { .. })));
     assert!(simd.matvec(&[0.0; 6], &[0.0; 2], 2, 3).is_err());
     assert!(simd.pack_b(&[0.0; 5], 2, 3, false).is_err());
     let packed = simd.pack_b(&[0.0; 6], 2, 3, false).unwrap();
@@ -94,7 +96,7 @@ fn wrong_extents_are_errors() {
     if simd.isa() != Isa::Scalar {
         assert!(scalar.matmul_packed(&[0.0; 4], &packed, 2).is_err());
     }
-    assert_eq!(simd.matmul(&[], &[], 0, 0, 0).unwrap(), []);
+    assert!(simd.matmul(&[], &[], 0, 0, 0).unwrap().is_empty());
     assert_eq!(simd.matmul(&[], &[], 2, 0, 2).unwrap(), [0.0; 4]);
     assert_eq!(simd.matvec(&[], &[], 2, 0).unwrap(), [0.0; 2]);
 }
