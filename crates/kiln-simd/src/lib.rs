@@ -12,16 +12,21 @@
 //! - Threads run only where they pay; the cut-overs are constants with the measurement beside them.
 //! - Unsafe code is in the vector module and the kernels, each block with its reason.
 
+mod attention;
+mod convolve;
 mod elementwise;
 mod fused;
 mod gemm;
 mod index;
 pub mod limits;
+mod pool;
 mod reduce;
+mod rope;
 mod rows;
 mod scratch;
 mod simd;
 mod threads;
+mod tile;
 mod transpose;
 mod vector;
 

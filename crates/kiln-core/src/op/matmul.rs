@@ -25,7 +25,7 @@ const SPECIAL: &str = "IEEE 754; k = 0 gives zeros; the order of summation may d
 /// they add up to at most `0.25 √w` units in the root mean square (all terms of one sign is the worst case). The bound
 /// is eight times that where it is below the worst case, so a correct kernel stays inside with all but certainty and
 /// one that drops a term, or that sums thousands of products in one chain, does not.
-fn product_bound(k: usize) -> Bound {
+pub(super) fn product_bound(k: usize) -> Bound {
     let w = (k.min(320) + k.div_ceil(256)) as f64;
     Bound::Magnitude(w.min(2.0 * w.sqrt()) + 1.0)
 }

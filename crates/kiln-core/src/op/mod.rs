@@ -3,24 +3,32 @@
 //! A family is a file. An operation is a small `Copy` struct of its parameters that implements [`Operation`], and one
 //! row in the list below; element-wise operations are rows of [`elementwise_table!`](crate::elementwise_table) instead.
 
+mod attention;
 mod contract;
+mod convolve;
 mod elementwise;
 mod index;
 mod matmul;
+mod pool;
 mod reduce;
 #[cfg(feature = "reference")]
 pub mod reference;
+mod rope;
 mod rows;
 mod transpose;
 
+pub use attention::{Attention, AttentionExtents};
 pub use contract::{Bound, Contract};
+pub use convolve::{Convolve2d, ConvolveExtents, Padding};
 pub use elementwise::{Elementwise, ElementwiseKind};
 #[cfg(feature = "reference")]
 #[doc(hidden)] // named by the rows of the table
 pub use elementwise::{fused, gelu, gelu_tanh, hard_swish, maximum, minimum, mish, swish};
 pub use index::{Gather, TopK};
 pub use matmul::{Matmul, MatmulExtents, Matvec};
+pub use pool::{Pool2d, PoolExtents, Pooling};
 pub use reduce::{Dot, Reduce, Reduction};
+pub use rope::{Rope, RopeStyle};
 pub use rows::{LayerNorm, LogSoftmax, RmsNorm, Softmax, rows_of};
 pub use transpose::Transpose;
 
@@ -240,6 +248,14 @@ operations! { $
     Gather,
     /// The greatest elements of every row.
     TopK,
+    /// Two-dimensional convolution.
+    Convolve2d,
+    /// Pooling of the windows of a picture.
+    Pool2d,
+    /// Scaled dot-product attention.
+    Attention,
+    /// Rotary position embedding.
+    Rope,
 }
 
 impl Op {

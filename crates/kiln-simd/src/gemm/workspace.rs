@@ -1,6 +1,6 @@
 //! Scratch memory that a thread keeps: nothing is allocated once it has grown to the size of the blocks.
 
-use std::cell::Cell;
+use std::cell::RefCell;
 
 /// A cache line; makes a `Vec` of them aligned to one.
 #[derive(Clone, Copy)]
@@ -8,7 +8,7 @@ use std::cell::Cell;
 struct Line([f32; 16]);
 
 thread_local! {
-    static KEPT: Cell<Lines> = const { Cell::new(Lines(Vec::new())) };
+    static KEPT: RefCell<Vec<Lines>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Memory aligned to 64 bytes.
@@ -41,7 +41,7 @@ pub(crate) struct Workspace(Lines);
 impl Workspace {
     /// Memory for at least `len` f32 of undefined value.
     pub(crate) fn take(len: usize) -> Self {
-        let mut lines = KEPT.take();
+        let mut lines = KEPT.with_borrow_mut(Vec::pop).unwrap_or_default();
         if lines.0.len() < len.div_ceil(16) {
             // The old contents are of no use: free them before allocating.
             drop(std::mem::take(&mut lines));
@@ -58,7 +58,7 @@ impl Workspace {
 
 impl Drop for Workspace {
     fn drop(&mut self) {
-        let kept = KEPT.take();
-        KEPT.set(if kept.0.len() > self.0.0.len() { kept } else { std::mem::take(&mut self.0) });
+        // The last given back is the first to be taken: calls that nest in the same way find memory of the right size.
+        KEPT.with_borrow_mut(|kept| kept.push(std::mem::take(&mut self.0)));
     }
 }

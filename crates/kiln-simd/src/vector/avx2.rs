@@ -110,6 +110,23 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    fn unzip(a: Self, b: Self) -> (Self, Self) {
+        call!({
+            // Within the halves first, which leaves the 64-bit pieces in the order 0, 2, 1, 3.
+            let order = |v| _mm256_castpd_ps(_mm256_permute4x64_pd::<0xd8>(_mm256_castps_pd(v)));
+            let (even, odd) = (_mm256_shuffle_ps::<0x88>(a.0, b.0), _mm256_shuffle_ps::<0xdd>(a.0, b.0));
+            (Self(order(even)), Self(order(odd)))
+        })
+    }
+    #[inline(always)]
+    fn zip(a: Self, b: Self) -> (Self, Self) {
+        call!({
+            let (lo, hi) = (_mm256_unpacklo_ps(a.0, b.0), _mm256_unpackhi_ps(a.0, b.0));
+            (Self(_mm256_permute2f128_ps::<0x20>(lo, hi)), Self(_mm256_permute2f128_ps::<0x31>(lo, hi)))
+        })
+    }
+
+    #[inline(always)]
     fn mul_add(self, b: Self, c: Self) -> Self {
         Self(call!(_mm256_fmadd_ps(self.0, b.0, c.0)))
     }

@@ -106,6 +106,23 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
+    fn unzip(a: Self, b: Self) -> (Self, Self) {
+        call!({
+            let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+            let odd = _mm512_or_si512(even, _mm512_set1_epi32(1));
+            (Self(_mm512_permutex2var_ps(a.0, even, b.0)), Self(_mm512_permutex2var_ps(a.0, odd, b.0)))
+        })
+    }
+    #[inline(always)]
+    fn zip(a: Self, b: Self) -> (Self, Self) {
+        call!({
+            let lo = _mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+            let hi = _mm512_or_si512(lo, _mm512_set1_epi32(8));
+            (Self(_mm512_permutex2var_ps(a.0, lo, b.0)), Self(_mm512_permutex2var_ps(a.0, hi, b.0)))
+        })
+    }
+
+    #[inline(always)]
     fn mul_add(self, b: Self, c: Self) -> Self {
         Self(call!(_mm512_fmadd_ps(self.0, b.0, c.0)))
     }

@@ -109,6 +109,34 @@ pub(crate) trait Vector:
         turned
     }
 
+    /// The elements at even and at odd places of `a` followed by `b`.
+    #[inline(always)]
+    fn unzip(a: Self, b: Self) -> (Self, Self) {
+        let mut lanes = [0.0f32; 2 * MAX_LANES];
+        let mut halves = [[0.0f32; MAX_LANES]; 2];
+        // SAFETY: the instruction set is there because the operands exist; every access is inside of the arrays.
+        unsafe {
+            a.store(lanes.as_mut_ptr());
+            b.store(lanes.as_mut_ptr().add(Self::LANES));
+            (0..2 * Self::LANES).for_each(|i| halves[i % 2][i / 2] = lanes[i]);
+            (Self::load(halves[0].as_ptr()), Self::load(halves[1].as_ptr()))
+        }
+    }
+
+    /// The elements of `a` at even and those of `b` at odd places, as two vectors: undoes [`Vector::unzip`].
+    #[inline(always)]
+    fn zip(a: Self, b: Self) -> (Self, Self) {
+        let mut lanes = [0.0f32; 2 * MAX_LANES];
+        let mut halves = [[0.0f32; MAX_LANES]; 2];
+        // SAFETY: as above.
+        unsafe {
+            a.store(halves[0].as_mut_ptr());
+            b.store(halves[1].as_mut_ptr());
+            (0..2 * Self::LANES).for_each(|i| lanes[i] = halves[i % 2][i / 2]);
+            (Self::load(lanes.as_ptr()), Self::load(lanes.as_ptr().add(Self::LANES)))
+        }
+    }
+
     /// A constant beside a value that exists.
     #[inline(always)]
     fn of(self, x: f32) -> Self {

@@ -75,6 +75,14 @@ impl Vector for Neon {
         });
         turned
     }
+    #[inline(always)]
+    fn unzip(a: Self, b: Self) -> (Self, Self) {
+        call!((Self(vuzp1q_f32(a.0, b.0)), Self(vuzp2q_f32(a.0, b.0))))
+    }
+    #[inline(always)]
+    fn zip(a: Self, b: Self) -> (Self, Self) {
+        call!((Self(vzip1q_f32(a.0, b.0)), Self(vzip2q_f32(a.0, b.0))))
+    }
 
     #[inline(always)]
     fn mul_add(self, b: Self, c: Self) -> Self {

@@ -63,6 +63,14 @@ impl Vector for Simd128 {
         turned[3] = Self(i64x2_shuffle::<1, 3>(ab_high, cd_high));
         turned
     }
+    #[inline(always)]
+    fn unzip(a: Self, b: Self) -> (Self, Self) {
+        (Self(i32x4_shuffle::<0, 2, 4, 6>(a.0, b.0)), Self(i32x4_shuffle::<1, 3, 5, 7>(a.0, b.0)))
+    }
+    #[inline(always)]
+    fn zip(a: Self, b: Self) -> (Self, Self) {
+        (Self(i32x4_shuffle::<0, 4, 1, 5>(a.0, b.0)), Self(i32x4_shuffle::<2, 6, 3, 7>(a.0, b.0)))
+    }
 
     #[inline(always)]
     fn mul_add(self, b: Self, c: Self) -> Self {

@@ -83,6 +83,15 @@ impl Vector for Sse2 {
     }
 
     #[inline(always)]
+    fn unzip(a: Self, b: Self) -> (Self, Self) {
+        call!((Self(_mm_shuffle_ps::<0x88>(a.0, b.0)), Self(_mm_shuffle_ps::<0xdd>(a.0, b.0))))
+    }
+    #[inline(always)]
+    fn zip(a: Self, b: Self) -> (Self, Self) {
+        call!((Self(_mm_unpacklo_ps(a.0, b.0)), Self(_mm_unpackhi_ps(a.0, b.0))))
+    }
+
+    #[inline(always)]
     fn mul_add(self, b: Self, c: Self) -> Self {
         self * b + c
     }

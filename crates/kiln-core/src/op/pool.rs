@@ -1,0 +1,179 @@
+use super::{Bound, Contract, Operation, Outputs};
+use crate::{DType, Error, Result, Shape, TensorType};
+
+/// What a window of a picture becomes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Pooling {
+    /// Its greatest element.
+    Max,
+    /// Its arithmetic mean.
+    Average,
+}
+
+/// Pooling of a picture `[h, w]`, `[c, h, w]` or `[n, c, h, w]`: one result for each window that lies inside.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Pool2d {
+    /// What a window becomes.
+    pub pooling: Pooling,
+    /// Rows and columns of a window.
+    pub window: (usize, usize),
+    /// Steps between neighbouring windows, down and across.
+    pub stride: (usize, usize),
+}
+
+/// The extents of a pooling.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct PoolExtents {
+    /// Pictures times channels.
+    pub planes: usize,
+    /// Rows of a plane.
+    pub h: usize,
+    /// Columns of a plane.
+    pub w: usize,
+    /// Rows of a result.
+    pub out_h: usize,
+    /// Columns of a result.
+    pub out_w: usize,
+}
+
+impl Pool2d {
+    /// The greatest element of each window.
+    pub const fn max(window: (usize, usize), stride: (usize, usize)) -> Self {
+        Self { pooling: Pooling::Max, window, stride }
+    }
+
+    /// The mean of each window.
+    pub const fn average(window: (usize, usize), stride: (usize, usize)) -> Self {
+        Self { pooling: Pooling::Average, window, stride }
+    }
+
+    /// The extents for an input.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] for a window or a stride of zero, [`Error::Shape`] when the input is not a picture or smaller
+    /// than the window.
+    pub fn extents(&self, input: &Shape) -> Result<PoolExtents> {
+        let op = self.name();
+        let ((kh, kw), (sh, sw)) = (self.window, self.stride);
+        if kh == 0 || kw == 0 || sh == 0 || sw == 0 {
+            let reason = format!("the window {:?} and the stride {:?} must be at least 1", self.window, self.stride);
+            return Err(Error::Parameter { op, reason });
+        }
+        let [outer @ .., h, w] = input.dims() else {
+            return Err(Error::Shape { op, reason: format!("{input} is not a picture") });
+        };
+        if kh > *h || kw > *w {
+            return Err(Error::Shape { op, reason: format!("the window {:?} is larger than {input}", self.window) });
+        }
+        let (out_h, out_w) = ((h - kh) / sh + 1, (w - kw) / sw + 1);
+        Ok(PoolExtents { planes: outer.iter().product(), h: *h, w: *w, out_h, out_w })
+    }
+}
+
+impl Operation for Pool2d {
+    fn name(&self) -> &'static str {
+        match self.pooling {
+            Pooling::Max => "max_pool2d",
+            Pooling::Average => "avg_pool2d",
+        }
+    }
+
+    fn formula(&self) -> &'static str {
+        match self.pooling {
+            Pooling::Max => "yᵢⱼ = max { xₚᵣ : (p, r) in window ij }",
+            Pooling::Average => "yᵢⱼ = Σ { xₚᵣ : (p, r) in window ij } / |window|",
+        }
+    }
+
+    fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
+        super::expect_types(self.name(), inputs, &[DType::F32])?;
+        let e = self.extents(&inputs[0].shape)?;
+        let mut dims = inputs[0].shape.dims().to_vec();
+        let rank = dims.len();
+        dims[rank - 2] = e.out_h;
+        dims[rank - 1] = e.out_w;
+        Ok(TensorType::f32(Shape::new(&dims)?).into())
+    }
+
+    fn flops(&self, _: &[TensorType], outputs: &[TensorType]) -> u64 {
+        super::product(&[outputs[0].shape.numel(), self.window.0, self.window.1])
+    }
+
+    fn contract(&self) -> Contract {
+        match self.pooling {
+            Pooling::Max => Contract { bound: Bound::Exact, special: "NaN if any of the window is NaN; -0 < +0" },
+            // Columns of the window are summed first, then their sums: rounding grows with height plus width.
+            Pooling::Average => Contract { bound: Bound::Magnitude(16.0), special: "IEEE 754" },
+        }
+    }
+
+    #[cfg(feature = "reference")]
+    fn reference(&self, inputs: &[crate::Operand<'_>]) -> Vec<super::reference::Expected> {
+        let x = inputs[0].data().f32();
+        let Ok(e) = self.extents(&inputs[0].shape()) else { return Vec::new() };
+        let ((kh, kw), (sh, sw)) = (self.window, self.stride);
+        let (mut values, mut magnitudes) = (Vec::new(), Vec::new());
+        for plane in 0..e.planes {
+            for i in 0..e.out_h {
+                for j in 0..e.out_w {
+                    let window =
+                        (0..kh * kw).map(|at| f64::from(x[(plane * e.h + i * sh + at / kw) * e.w + j * sw + at % kw]));
+                    let area = (kh * kw) as f64;
+                    let (value, magnitude) = match self.pooling {
+                        Pooling::Max => (window.fold(f64::NEG_INFINITY, super::maximum), 0.0),
+                        Pooling::Average => {
+                            (window.clone().sum::<f64>() / area, window.map(f64::abs).sum::<f64>() / area)
+                        }
+                    };
+                    values.push(value);
+                    magnitudes.push(magnitude);
+                }
+            }
+        }
+        vec![super::reference::Expected::F32 { values, magnitudes }]
+    }
+
+    #[cfg(feature = "reference")]
+    fn cases() -> Vec<super::reference::Case> {
+        use super::reference::{Case, Input, Random, SPECIAL};
+        let mut random = Random::new(13);
+        let mut cases = Vec::new();
+        let shapes: [(&[usize], (usize, usize), (usize, usize)); 15] = [
+            (&[1, 1], (1, 1), (1, 1)),
+            (&[2, 2], (2, 2), (2, 2)),
+            (&[5, 7], (3, 3), (1, 1)),
+            (&[8, 64], (2, 2), (2, 2)),
+            (&[9, 131], (2, 2), (2, 2)),
+            (&[3, 12, 35], (3, 3), (2, 2)),
+            (&[2, 3, 7, 70], (3, 3), (1, 1)),
+            (&[2, 3, 11, 40], (2, 5), (3, 3)),
+            (&[4, 6, 33], (6, 33), (1, 1)),
+            (&[1, 2, 56, 56], (56, 56), (56, 56)),
+            (&[20, 1], (4, 1), (5, 1)),
+            (&[1, 90], (1, 4), (1, 4)),
+            (&[0, 4, 4], (2, 2), (2, 2)),
+            (&[3, 0, 4, 4], (2, 2), (2, 2)),
+            (&[6, 6], (2, 2), (usize::MAX, 7)),
+        ];
+        for op in [Self::max, Self::average] {
+            for (dims, window, stride) in shapes {
+                let values = random.uniforms(dims.iter().product(), -1.0, 1.0);
+                cases.push(Case::new(op(window, stride), vec![Input::f32(values, dims)]));
+            }
+        }
+        // Special values at every place of windows that overlap and of windows that do not.
+        let mut values = random.uniforms(10 * 40, -1.0, 1.0);
+        values.iter_mut().step_by(7).zip(SPECIAL).for_each(|(v, s)| *v = s);
+        for (window, stride) in [((2, 2), (2, 2)), ((3, 3), (1, 1)), ((1, 1), (1, 1)), ((2, 2), (3, 3))] {
+            cases.push(Case::new(Self::max(window, stride), vec![Input::f32(values.clone(), &[10, 40])]));
+        }
+        let zeros = [0.0, -0.0, -0.0, -0.0].repeat(40);
+        cases.push(Case::new(Self::max((2, 2), (2, 2)), vec![Input::f32(zeros, &[4, 40])]));
+        let mut values = random.uniforms(10 * 40, -1.0, 1.0);
+        (values[31], values[222], values[333]) = (f32::NAN, f32::INFINITY, f32::NEG_INFINITY);
+        for (window, stride) in [((2, 2), (2, 2)), ((3, 3), (1, 1))] {
+            cases.push(Case::new(Self::average(window, stride), vec![Input::f32(values.clone(), &[10, 40])]));
+        }
+        cases
+    }
+}

@@ -1,0 +1,134 @@
+//! Two-dimensional convolution.
+//!
+//! Two ways, both without an unrolled copy of the picture (im2col):
+//!
+//! - Few output channels ([`plane`]): each pair of channels is a pass of a stencil over rows, with a block of results in
+//!   registers.
+//! - Many ([`channels`]): the product of the kernels as a matrix and the picture as shifted rows of itself, in register
+//!   tiles.
+//!
+//! Both want a picture without padding and stride. Where it has them, it is copied into a [`frame`] first.
+
+mod channels;
+mod frame;
+mod plane;
+
+use kiln_core::op::{Convolve2d, Padding};
+use kiln_core::{DataMut, Operand, Result};
+
+use crate::simd::{Execute, Simd, f32s};
+
+/// Output channels below which passes over planes are faster than register tiles, which they would not fill.
+const MANY: usize = 4;
+
+/// Flops below which one thread is faster: some twenty microseconds of work.
+const PARALLEL: usize = 2_000_000;
+
+impl Execute for Convolve2d {
+    fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        let e = self.extents(&inputs[0].shape(), &inputs[1].shape())?;
+        let (x, kernel, y) = (f32s(inputs, 0), f32s(inputs, 1), outputs[0].f32());
+        if y.is_empty() || e.c_in == 0 {
+            y.fill(0.0);
+            return Ok(());
+        }
+        let work = 2usize.saturating_mul(y.len()).saturating_mul(e.c_in * e.kh * e.kw);
+        let threads = if work < PARALLEL { 1 } else { simd.threads() };
+        // Passes over planes add up their sums one by one, so there must not be many, or the error would grow.
+        if e.c_out < MANY && e.c_in <= 16 && e.kw <= 64 {
+            plane::run(simd.isa(), threads, &e, self.stride, x, kernel, y);
+        } else {
+            channels::run(simd.isa(), threads, &e, self.stride, x, kernel, y);
+        }
+        Ok(())
+    }
+}
+
+impl Simd {
+    /// Two-dimensional convolution of a picture of one channel at stride 1, as a cross-correlation.
+    ///
+    /// `input` is `h * w`, `kernel` `kh * kw`, both row-major. The result is `(h - kh + 1) * (w - kw + 1)` for
+    /// [`Padding::Valid`], `h * w` for [`Padding::Same`].
+    ///
+    /// # Errors
+    /// [`kiln_core::Error::Length`] when a slice does not have its extents, [`kiln_core::Error::Shape`] when the kernel is
+    /// empty or larger than a picture without padding.
+    pub fn convolve2d(
+        &self,
+        input: &[f32],
+        (h, w): (usize, usize),
+        kernel: &[f32],
+        (kh, kw): (usize, usize),
+        padding: Padding,
+    ) -> Result<Vec<f32>> {
+        self.convolve2d_with(Convolve2d { padding, ..Convolve2d::default() }, input, &[h, w], kernel, &[kh, kw])
+    }
+
+    /// [`Simd::convolve2d`] into `out`.
+    ///
+    /// # Errors
+    /// As [`Simd::convolve2d`].
+    pub fn convolve2d_into(
+        &self,
+        input: &[f32],
+        (h, w): (usize, usize),
+        kernel: &[f32],
+        (kh, kw): (usize, usize),
+        padding: Padding,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let op = Convolve2d { padding, ..Convolve2d::default() };
+        self.convolve2d_with_into(op, input, &[h, w], kernel, &[kh, kw], out)
+    }
+
+    /// Two-dimensional convolution of pictures `[c_in, h, w]` or `[n, c_in, h, w]` with kernels `[c_out, c_in, kh, kw]`, or
+    /// of one channel `[h, w]` with `[kh, kw]`, at any stride. The result has `c_out` channels.
+    ///
+    /// # Errors
+    /// As [`Simd::convolve2d`]; [`kiln_core::Error::Shape`] when the channels differ,
+    /// [`kiln_core::Error::Parameter`] for a stride of zero.
+    pub fn convolve2d_with(
+        &self,
+        op: Convolve2d,
+        input: &[f32],
+        input_dims: &[usize],
+        kernel: &[f32],
+        kernel_dims: &[usize],
+    ) -> Result<Vec<f32>> {
+        self.f32_vec(op, &[Operand::f32(input, input_dims)?, Operand::f32(kernel, kernel_dims)?])
+    }
+
+    /// [`Simd::convolve2d_with`] into `out`.
+    ///
+    /// # Errors
+    /// As [`Simd::convolve2d_with`].
+    pub fn convolve2d_with_into(
+        &self,
+        op: Convolve2d,
+        input: &[f32],
+        input_dims: &[usize],
+        kernel: &[f32],
+        kernel_dims: &[usize],
+        out: &mut [f32],
+    ) -> Result<()> {
+        self.f32_into(op, &[Operand::f32(input, input_dims)?, Operand::f32(kernel, kernel_dims)?], out)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_known_picture() {
+        let simd = Simd::new().unwrap();
+        let picture: Vec<f32> = (0..12).map(|v| v as f32).collect();
+        let corners = [1.0, 0.0, 0.0, -1.0];
+        let valid = simd.convolve2d(&picture, (3, 4), &corners, (2, 2), Padding::Valid).unwrap();
+        assert_eq!(valid, [-5.0; 6]);
+        let same = simd.convolve2d(&picture, (3, 4), &corners, (2, 2), Padding::Same).unwrap();
+        assert_eq!(same, [-5.0, -5.0, -5.0, 3.0, -5.0, -5.0, -5.0, 7.0, 8.0, 9.0, 10.0, 11.0]);
+        assert!(simd.convolve2d(&picture, (3, 4), &[0.0; 16], (4, 4), Padding::Valid).is_err());
+        assert!(simd.convolve2d(&picture, (4, 4), &corners, (2, 2), Padding::Valid).is_err());
+    }
+}

@@ -1,0 +1,237 @@
+//! Rotary position embedding.
+//!
+//! Angles, sines and cosines are f64, so that far positions lose nothing. Few of them come from the standard library:
+//! position `p = first + r` of a block of rows turns by the angle of `first`, then by that of `r`, which is the same in
+//! every block; turning one after the other is a complex product.
+
+use kiln_core::op::{Rope, RopeStyle};
+use kiln_core::{DataMut, Operand, Result};
+
+use crate::scratch;
+use crate::simd::{Execute, Simd, f32s};
+use crate::threads::{self, Shared};
+use crate::vector::{Kernel, Vector, dispatch};
+
+/// Elements below which one thread is faster.
+const PARALLEL: usize = 100_000;
+
+/// Positions of a block.
+const ROWS: usize = 64;
+
+impl Execute for Rope {
+    fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        let (x, y) = (f32s(inputs, 0), outputs[0].f32());
+        let [.., s, d] = *inputs[0].shape().dims() else { return Ok(()) };
+        if x.is_empty() {
+            return Ok(());
+        }
+        let (outer, half) = (x.len() / (s * d), d / 2);
+        let threads = if x.len() < PARALLEL { 1 } else { simd.threads() };
+        // Parts are blocks of positions; where these are few, the heads are split too.
+        let blocks = s.div_ceil(ROWS);
+        let splits = if threads > 1 { (2 * threads).div_ceil(blocks).min(outer) } else { 1 };
+        let rows = s.min(ROWS);
+        let y = Shared::new(y.as_mut_ptr());
+        scratch::slices([2 * half, 4 * rows * half], |[frequencies, turns]| {
+            let frequencies = &mut bytemuck::cast_slice_mut::<f32, f64>(frequencies)[..half];
+            for (i, frequency) in frequencies.iter_mut().enumerate() {
+                *frequency = self.frequency(i, d);
+            }
+            let (cos, sin) = bytemuck::cast_slice_mut::<f32, f64>(turns)[..2 * rows * half].split_at_mut(rows * half);
+            turn_table(frequencies, cos, sin);
+            let (frequencies, cos, sin) = (&*frequencies, &*cos, &*sin);
+            threads::for_each(blocks * splits, threads, |part| {
+                let (block, split) = (part / splits, part % splits);
+                let first = block * ROWS;
+                let rows = rows.min(s - first);
+                scratch::slices([2 * half, 2 * half, rows * half, rows * half], |[base_cos, base_sin, c, s_]| {
+                    let base_cos = &mut bytemuck::cast_slice_mut::<f32, f64>(base_cos)[..half];
+                    let base_sin = &mut bytemuck::cast_slice_mut::<f32, f64>(base_sin)[..half];
+                    for ((frequency, cos), sin) in frequencies.iter().zip(base_cos.iter_mut()).zip(base_sin.iter_mut())
+                    {
+                        (*sin, *cos) = ((self.position + first) as f64 * frequency).sin_cos();
+                    }
+                    let call = Call {
+                        style: self.style,
+                        base: (base_cos, base_sin),
+                        turns: (cos, sin),
+                        tables: (&mut c[..rows * half], &mut s_[..rows * half]),
+                        x: x[first * d..].as_ptr(),
+                        // SAFETY: the first row of the block; blocks and splits write different rows.
+                        y: unsafe { y.get().add(first * d) },
+                        outer: split * outer / splits..(split + 1) * outer / splits,
+                        stride: s * d,
+                        rows,
+                        half,
+                    };
+                    // SAFETY: a `Simd` exists only for an available instruction set.
+                    unsafe { dispatch(simd.isa(), call) };
+                });
+            });
+        });
+        Ok(())
+    }
+}
+
+/// Cosines and sines of `r * frequency` for every row r of the tables: powers of two from the standard library, the others
+/// by products of two earlier rows.
+fn turn_table(frequencies: &[f64], cos: &mut [f64], sin: &mut [f64]) {
+    let half = frequencies.len();
+    let rows = cos.len().checked_div(half).unwrap_or(0);
+    for r in 0..rows {
+        if r == 0 || r.is_power_of_two() {
+            for (i, frequency) in frequencies.iter().enumerate() {
+                (sin[r * half + i], cos[r * half + i]) = (r as f64 * frequency).sin_cos();
+            }
+        } else {
+            let high = 1 << r.ilog2();
+            for i in 0..half {
+                let (a, b) = (high * half + i, (r - high) * half + i);
+                cos[r * half + i] = cos[a] * cos[b] - sin[a] * sin[b];
+                sin[r * half + i] = sin[a] * cos[b] + cos[a] * sin[b];
+            }
+        }
+    }
+}
+
+/// A block of positions of some heads.
+///
+/// # Safety
+/// From `x` and `y`, the rows of the block may be read and written for each head; nothing else writes them.
+struct Call<'a> {
+    style: RopeStyle,
+    base: (&'a [f64], &'a [f64]),
+    turns: (&'a [f64], &'a [f64]),
+    tables: (&'a mut [f32], &'a mut [f32]),
+    x: *const f32,
+    y: *mut f32,
+    outer: std::ops::Range<usize>,
+    stride: usize,
+    rows: usize,
+    half: usize,
+}
+
+impl Kernel for Call<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        let Self { style, base, turns, tables: (cos, sin), x, y, outer, stride, rows, half } = self;
+        for r in 0..rows {
+            let row = r * half..(r + 1) * half;
+            let (turn_cos, turn_sin) = (&turns.0[row.clone()], &turns.1[row.clone()]);
+            let (cos, sin) = (&mut cos[row.clone()], &mut sin[row]);
+            let (base_cos, base_sin) = (&base.0[..half], &base.1[..half]);
+            for i in 0..half {
+                cos[i] = (base_cos[i] * turn_cos[i] - base_sin[i] * turn_sin[i]) as f32;
+                sin[i] = (base_sin[i] * turn_cos[i] + base_cos[i] * turn_sin[i]) as f32;
+            }
+        }
+        for head in outer {
+            for r in 0..rows {
+                // SAFETY: row r of the block in this head.
+                unsafe {
+                    let at = head * stride + r * 2 * half;
+                    let row = Row { x: x.add(at), y: y.add(at), half };
+                    let (cos, sin) = (cos[r * half..].as_ptr(), sin[r * half..].as_ptr());
+                    match style {
+                        RopeStyle::HalfSplit => row.half_split::<V>(cos, sin),
+                        RopeStyle::Interleaved => row.interleaved::<V>(cos, sin),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Turns pairs `(a, b)`.
+#[inline(always)]
+fn turn<V: Vector>(a: V, b: V, cos: V, sin: V) -> (V, V) {
+    (a.mul_add(cos, -(b * sin)), a.mul_add(sin, b * cos))
+}
+
+/// A row of `half` pairs.
+struct Row {
+    x: *const f32,
+    y: *mut f32,
+    half: usize,
+}
+
+impl Row {
+    /// # Safety
+    /// The instruction set of `V` is there, the row may be read and written, and `cos` and `sin` hold `half` elements.
+    #[inline(always)]
+    unsafe fn half_split<V: Vector>(self, cos: *const f32, sin: *const f32) {
+        let Self { x, y, half } = self;
+        let mut i = 0;
+        // SAFETY: the contract of this function; all below stays in 0..half of each half.
+        unsafe {
+            while i + V::LANES <= half {
+                let (a, b) = (V::load(x.add(i)), V::load(x.add(half + i)));
+                let (a, b) = turn(a, b, V::load(cos.add(i)), V::load(sin.add(i)));
+                a.store(y.add(i));
+                b.store(y.add(half + i));
+                i += V::LANES;
+            }
+            let rest = half - i;
+            if rest > 0 {
+                let load = |p: *const f32| V::load_first(p.add(i), rest);
+                let (a, b) = turn(load(x), load(x.add(half)), load(cos), load(sin));
+                a.store_first(y.add(i), rest);
+                b.store_first(y.add(half + i), rest);
+            }
+        }
+    }
+
+    /// # Safety
+    /// As [`Row::half_split`].
+    #[inline(always)]
+    unsafe fn interleaved<V: Vector>(self, cos: *const f32, sin: *const f32) {
+        let Self { x, y, half } = self;
+        let mut i = 0;
+        // SAFETY: the contract of this function; all below stays in the row.
+        unsafe {
+            while i < half {
+                let pairs = V::LANES.min(half - i);
+                // Elements of the first and of the second vector of the row.
+                let (first, second) = (V::LANES.min(2 * pairs), (2 * pairs).saturating_sub(V::LANES));
+                let (p, q) = (x.add(2 * i), y.add(2 * i));
+                if second == V::LANES {
+                    let (a, b) = V::unzip(V::load(p), V::load(p.add(V::LANES)));
+                    let (a, b) = turn(a, b, V::load(cos.add(i)), V::load(sin.add(i)));
+                    let (a, b) = V::zip(a, b);
+                    a.store(q);
+                    b.store(q.add(V::LANES));
+                } else {
+                    let next = V::load_first(p.add(first), second);
+                    let (a, b) = V::unzip(V::load_first(p, first), next);
+                    let (cos, sin) = (V::load_first(cos.add(i), pairs), V::load_first(sin.add(i), pairs));
+                    let (a, b) = turn(a, b, cos, sin);
+                    let (a, b) = V::zip(a, b);
+                    a.store_first(q, first);
+                    b.store_first(q.add(first), second);
+                }
+                i += pairs;
+            }
+        }
+    }
+}
+
+impl Simd {
+    /// Rotary position embedding of `x`, rows of positions `[.., s, d]`.
+    ///
+    /// # Errors
+    /// [`kiln_core::Error::Length`] when `x` does not have these extents, [`kiln_core::Error::Shape`] when rows do not split
+    /// into pairs, [`kiln_core::Error::Parameter`] for a position beyond [`Rope::POSITIONS`] or a senseless theta.
+    pub fn rope(&self, op: Rope, x: &[f32], dims: &[usize]) -> Result<Vec<f32>> {
+        self.f32_vec(op, &[Operand::f32(x, dims)?])
+    }
+
+    /// [`Simd::rope`] into `out`.
+    ///
+    /// # Errors
+    /// As [`Simd::rope`].
+    pub fn rope_into(&self, op: Rope, x: &[f32], dims: &[usize], out: &mut [f32]) -> Result<()> {
+        self.f32_into(op, &[Operand::f32(x, dims)?], out)
+    }
+}

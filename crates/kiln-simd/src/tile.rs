@@ -1,0 +1,170 @@
+//! The register tile of convolution and attention: a few rows times one or two vectors of a product `A B`.
+//!
+//! It packs nothing. An element of A is broadcast from where it stands; a row of B is loaded from wherever a table of
+//! offsets says, which makes a shifted picture or a matrix of any row stride a B without a copy.
+
+use crate::vector::Vector;
+
+/// The elements of A that a tile walks through.
+pub(crate) trait Left: Copy {
+    /// # Safety
+    /// Row `r` of the current column exists.
+    unsafe fn at(self, r: usize) -> *const f32;
+
+    /// The next column.
+    ///
+    /// # Safety
+    /// The pointers of the next column may be made; they need not be readable.
+    unsafe fn next(self) -> Self;
+}
+
+/// A row-major A. Every third row has a pointer: x86 addresses reach a base, one and two strides.
+#[derive(Clone, Copy)]
+pub(crate) struct RowMajor {
+    bases: [*const f32; 5],
+    stride: usize,
+}
+
+impl RowMajor {
+    /// Rows from `p`, `stride` elements apart.
+    #[inline(always)]
+    pub(crate) fn new(p: *const f32, stride: usize) -> Self {
+        Self { bases: std::array::from_fn(|i| p.wrapping_add(3 * i * stride)), stride }
+    }
+}
+
+impl Left for RowMajor {
+    #[inline(always)]
+    unsafe fn at(self, r: usize) -> *const f32 {
+        self.bases[r / 3].wrapping_add(r % 3 * self.stride)
+    }
+
+    #[inline(always)]
+    unsafe fn next(self) -> Self {
+        Self { bases: self.bases.map(|p| p.wrapping_add(1)), ..self }
+    }
+}
+
+/// A column-major A: the rows of a column stand side by side.
+#[derive(Clone, Copy)]
+pub(crate) struct ColumnMajor {
+    /// The current column.
+    pub(crate) p: *const f32,
+    /// Elements from one column to the next.
+    pub(crate) stride: usize,
+}
+
+impl Left for ColumnMajor {
+    #[inline(always)]
+    unsafe fn at(self, r: usize) -> *const f32 {
+        self.p.wrapping_add(r)
+    }
+
+    #[inline(always)]
+    unsafe fn next(self) -> Self {
+        Self { p: self.p.wrapping_add(self.stride), ..self }
+    }
+}
+
+/// The greatest number of rows of a tile: two accumulators each, and room for a row of B and an element of A.
+pub(crate) const fn max_rows<V: Vector>() -> usize {
+    if V::REGISTERS >= 32 { 14 } else { 6 }
+}
+
+/// `m` rows cut into the fewest tiles, as even as they can be: `(first, rows)` of each.
+pub(crate) fn panels(m: usize, max: usize) -> impl Iterator<Item = (usize, usize)> {
+    let count = m.div_ceil(max);
+    (0..count).map(move |i| {
+        let first = i * m / count;
+        (first, (i + 1) * m / count - first)
+    })
+}
+
+/// What becomes of a tile.
+#[derive(Clone, Copy)]
+pub(crate) struct Target {
+    /// Where its first element goes.
+    pub(crate) p: *mut f32,
+    /// Elements from one row to the next.
+    pub(crate) stride: usize,
+    /// Whether it is added to what stands there.
+    pub(crate) add: bool,
+}
+
+macro_rules! tile {
+    ($($rows:literal: $($r:literal)*;)*) => {
+        /// `C[r] (+)= Σₖ A[r][k] B[k]` for `rows` rows of one vector, or of two: a running sum over k in registers.
+        ///
+        /// # Safety
+        /// The instruction set of `V` is there; `rows` is at most [`max_rows`]; A has `rows` rows and as many columns as
+        /// there are offsets; at each offset from `b`, and at each row of the target, one or two vectors may be accessed.
+        #[inline(always)]
+        pub(crate) unsafe fn multiply<V: Vector, A: Left, const TWO: bool>(
+            rows: usize,
+            a: A,
+            b: *const f32,
+            offsets: &[usize],
+            target: Target,
+        ) {
+            // SAFETY: the contract of this function.
+            unsafe {
+                let zero = V::splat(0.0);
+                match rows {
+                    $($rows if $rows <= max_rows::<V>() => {
+                        // Indices are literals, so that the arrays are registers.
+                        let (mut lo, mut hi) = ([zero; $rows], [zero; $rows]);
+                        let mut a = a;
+                        for &offset in offsets {
+                            let b = b.add(offset);
+                            let b0 = V::load(b);
+                            let b1 = if TWO { V::load(b.add(V::LANES)) } else { b0 };
+                            $(
+                                let x = V::splat(*a.at($r));
+                                lo[$r] = x.mul_add(b0, lo[$r]);
+                                if TWO {
+                                    hi[$r] = x.mul_add(b1, hi[$r]);
+                                }
+                            )*
+                            a = a.next();
+                        }
+                        $(
+                            let p = target.p.add($r * target.stride);
+                            finish(lo[$r], p, target.add);
+                            if TWO {
+                                finish(hi[$r], p.add(V::LANES), target.add);
+                            }
+                        )*
+                    })*
+                    _ => {}
+                }
+            }
+        }
+    };
+}
+
+tile! {
+    1: 0;
+    2: 0 1;
+    3: 0 1 2;
+    4: 0 1 2 3;
+    5: 0 1 2 3 4;
+    6: 0 1 2 3 4 5;
+    7: 0 1 2 3 4 5 6;
+    8: 0 1 2 3 4 5 6 7;
+    9: 0 1 2 3 4 5 6 7 8;
+    10: 0 1 2 3 4 5 6 7 8 9;
+    11: 0 1 2 3 4 5 6 7 8 9 10;
+    12: 0 1 2 3 4 5 6 7 8 9 10 11;
+    13: 0 1 2 3 4 5 6 7 8 9 10 11 12;
+    14: 0 1 2 3 4 5 6 7 8 9 10 11 12 13;
+}
+
+/// Writes an accumulator, or adds it to what stands there.
+///
+/// # Safety
+/// `p` is good for a vector.
+#[inline(always)]
+unsafe fn finish<V: Vector>(sum: V, p: *mut f32, add: bool) {
+    // SAFETY: the contract of this function.
+    unsafe { if add { (V::load(p) + sum).store(p) } else { sum.store(p) } }
+}
