@@ -52,6 +52,15 @@ impl<'a> Data<'a> {
         }
     }
 
+    /// A copy.
+    pub fn to_buffer(&self) -> Buffer {
+        match *self {
+            Self::F32(d) => Buffer::F32(d.to_vec()),
+            Self::U32(d) => Buffer::U32(d.to_vec()),
+            Self::Blocks(format, d) => Buffer::Blocks(format, d.to_vec()),
+        }
+    }
+
     /// The f32 elements; empty when the data are of another type.
     ///
     /// Backends call this after [`Operand::new`] and the shape rule of the operation have checked the types.
@@ -108,10 +117,15 @@ impl DataMut<'_> {
 impl Buffer {
     /// Zeroed elements for a tensor of this type.
     pub fn zeros(ty: &TensorType) -> Self {
-        match ty.dtype {
-            DType::F32 => Self::F32(vec![0.0; ty.shape.numel()]),
-            DType::U32 => Self::U32(vec![0; ty.shape.numel()]),
-            DType::Blocks(format) => Self::Blocks(format, vec![0; ty.bytes()]),
+        Self::with_bytes(ty.dtype, ty.bytes())
+    }
+
+    /// Zeroed elements that take this many bytes.
+    pub fn with_bytes(dtype: DType, bytes: usize) -> Self {
+        match dtype {
+            DType::F32 => Self::F32(vec![0.0; bytes / 4]),
+            DType::U32 => Self::U32(vec![0; bytes / 4]),
+            DType::Blocks(format) => Self::Blocks(format, vec![0; bytes]),
         }
     }
 

@@ -1,0 +1,318 @@
+use std::collections::HashMap;
+
+use kiln_core::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
+use kiln_core::op::{Elementwise, Op};
+use kiln_core::{
+    Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Result, Shape, TensorType, elementwise_table,
+};
+
+use crate::Engine;
+
+/// Operations recorded now and run together.
+///
+/// Nothing runs until [`Batch::execute`]. It computes the tensors that are asked for: what they do not need is dropped,
+/// what is computed twice is shared, element-wise chains run as one pass, and memory is reused as soon as it is free.
+/// The schedule and its memory stay: after [`Batch::set`] the same results are computed again without either being made
+/// anew.
+///
+/// ```
+/// # fn main() -> kiln::Result<()> {
+/// let engine = kiln::Engine::new()?;
+/// let mut batch = engine.batch();
+/// let x = batch.upload(&[1.0, -2.0, 3.0], &[3])?;
+/// let bias = batch.upload(&[0.5], &[])?;
+/// let y = batch.add(x, bias)?;
+/// let y = batch.relu(y)?;
+/// batch.execute(&[y])?;
+/// assert_eq!(batch.read(y)?, [1.5, 0.0, 3.5]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Batch<'e> {
+    engine: &'e Engine,
+    graph: Graph,
+    host: HashMap<TensorId, Buffer>,
+    plan: Option<Plan>,
+}
+
+/// A schedule with the memory that it runs in.
+#[derive(Debug)]
+struct Plan {
+    wanted: Vec<TensorId>,
+    schedule: Schedule,
+    slots: Vec<Buffer>,
+    results: HashMap<TensorId, Buffer>,
+}
+
+impl<'e> Batch<'e> {
+    pub(crate) fn new(engine: &'e Engine) -> Self {
+        Self { engine, graph: Graph::new(), host: HashMap::new(), plan: None }
+    }
+
+    /// Copies f32 elements of the given extents into the batch.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when the elements do not fill the extents.
+    pub fn upload(&mut self, data: &[f32], dims: &[usize]) -> Result<TensorId> {
+        self.input(Data::F32(data), dims)
+    }
+
+    /// Copies indices of the given extents into the batch.
+    ///
+    /// # Errors
+    /// As [`Batch::upload`].
+    pub fn upload_indices(&mut self, data: &[u32], dims: &[usize]) -> Result<TensorId> {
+        self.input(Data::U32(data), dims)
+    }
+
+    /// Copies quantised blocks into the batch; the extents count elements.
+    ///
+    /// # Errors
+    /// As [`Batch::upload`], and [`Error::Format`] when a row is not whole blocks.
+    pub fn upload_blocks(&mut self, format: QuantFormat, data: &[u8], dims: &[usize]) -> Result<TensorId> {
+        self.input(Data::Blocks(format, data), dims)
+    }
+
+    fn input(&mut self, data: Data<'_>, dims: &[usize]) -> Result<TensorId> {
+        let operand = Operand::new(data, Shape::new(dims)?)?;
+        let id = self.graph.input(operand.ty());
+        self.host.insert(id, data.to_buffer());
+        Ok(id)
+    }
+
+    /// Replaces the f32 elements of an uploaded tensor for the next execution.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a tensor of another batch, [`Error::Parameter`] for one that was not uploaded,
+    /// [`Error::Length`] when the number of elements differs.
+    pub fn set(&mut self, id: TensorId, data: &[f32]) -> Result<()> {
+        let ty = self.graph.ty(id)?;
+        match self.host.get_mut(&id) {
+            Some(Buffer::F32(held)) if held.len() == data.len() => {
+                held.copy_from_slice(data);
+                Ok(())
+            }
+            Some(Buffer::F32(held)) => {
+                Err(Error::Length { op: "set", operand: "data", expected: held.len(), found: data.len() })
+            }
+            Some(_) => Err(Error::Type { op: "set", index: 0, expected: ty.dtype, found: DType::F32 }),
+            None => Err(Error::Parameter {
+                op: "set",
+                reason: format!("tensor {} is a result; only uploaded tensors can be replaced", id.index()),
+            }),
+        }
+    }
+
+    /// Records an operation with one result.
+    ///
+    /// # Errors
+    /// What the shape rule of the operation says; [`Error::ForeignTensor`] for tensors of another batch.
+    pub fn record(&mut self, op: impl Into<Op>, inputs: &[TensorId]) -> Result<TensorId> {
+        Ok(self.record_all(op, inputs)?[0])
+    }
+
+    /// Records an operation and returns all of its results.
+    ///
+    /// # Errors
+    /// As [`Batch::record`].
+    pub fn record_all(&mut self, op: impl Into<Op>, inputs: &[TensorId]) -> Result<Vec<TensorId>> {
+        self.graph.push(op, inputs)
+    }
+
+    /// Computes the wanted tensors from what is uploaded now.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a tensor of another batch; errors of the data, such as an index out of its table.
+    /// What was uploaded is intact afterwards.
+    pub fn execute(&mut self, wanted: &[TensorId]) -> Result<()> {
+        let mut plan = match self.plan.take() {
+            // Nodes are only ever added, and a schedule holds exactly what its results need.
+            Some(plan) if plan.wanted == wanted => plan,
+            _ => Plan::new(&self.graph, wanted)?,
+        };
+        for step in &plan.schedule.steps {
+            let ids: Vec<TensorId> = step.outputs().collect();
+            // Out of the storage while the step writes them; no step reads what it writes.
+            let mut out: Vec<Buffer> = ids.iter().map(|&id| plan.take(id)).collect();
+            let done = self.run(&plan, step, &mut out);
+            for (id, buffer) in ids.into_iter().zip(out) {
+                plan.put(id, buffer);
+            }
+            done?;
+        }
+        self.plan = Some(plan);
+        Ok(())
+    }
+
+    fn run(&self, plan: &Plan, step: &Step, out: &mut [Buffer]) -> Result<()> {
+        let mut operands = Vec::with_capacity(step.inputs().len());
+        for &id in step.inputs() {
+            let ty = self.graph.ty(id)?;
+            let buffer = self.host.get(&id).or_else(|| plan.get(id)).ok_or(Error::ForeignTensor { index: id.index() })?;
+            operands.push(Operand::new(prefix(buffer.as_data(), &ty), ty.shape)?);
+        }
+        let mut outputs = Vec::with_capacity(out.len());
+        for (id, buffer) in step.outputs().zip(out) {
+            outputs.push(prefix_mut(buffer.as_mut(), &self.graph.ty(id)?));
+        }
+        match step {
+            Step::Run { op, .. } => self.engine.run_into(op, &operands, &mut outputs),
+            Step::Fused(fused) => {
+                let inputs: Vec<&[f32]> = operands.iter().map(|o| o.data().f32()).collect();
+                let mut slices: Vec<&mut [f32]> = outputs.iter_mut().map(DataMut::f32).collect();
+                self.engine.run_fused(fused, &inputs, &mut slices)
+            }
+        }
+    }
+
+    /// The f32 elements of a tensor that the last [`Batch::execute`] was asked for, or that was uploaded.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a tensor of another batch, [`Error::Parameter`] for one that was not computed,
+    /// [`Error::Type`] for one of another element type.
+    pub fn read(&self, id: TensorId) -> Result<&[f32]> {
+        match self.data(id)? {
+            Data::F32(data) => Ok(data),
+            other => Err(Error::Type { op: "read", index: 0, expected: DType::F32, found: other.dtype() }),
+        }
+    }
+
+    /// The indices of a tensor, as [`Batch::read`].
+    ///
+    /// # Errors
+    /// As [`Batch::read`].
+    pub fn read_indices(&self, id: TensorId) -> Result<&[u32]> {
+        match self.data(id)? {
+            Data::U32(data) => Ok(data),
+            other => Err(Error::Type { op: "read", index: 0, expected: DType::U32, found: other.dtype() }),
+        }
+    }
+
+    /// The elements of a tensor of any type, as [`Batch::read`].
+    ///
+    /// # Errors
+    /// As [`Batch::read`].
+    pub fn data(&self, id: TensorId) -> Result<Data<'_>> {
+        self.graph.ty(id)?;
+        let stored = self.plan.as_ref().and_then(|plan| {
+            let position = plan.wanted.iter().position(|&w| w == id)?;
+            Some(plan.schedule.results[position])
+        });
+        let held = stored.and_then(|id| self.plan.as_ref()?.results.get(&id));
+        let held = held.or_else(|| self.host.get(&stored.unwrap_or(id)));
+        held.map(Buffer::as_data).ok_or_else(|| Error::Parameter {
+            op: "read",
+            reason: format!("tensor {} was not among those that the last execution was asked for", id.index()),
+        })
+    }
+
+    /// The extents of a tensor of this batch.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a tensor of another batch.
+    pub fn shape(&self, id: TensorId) -> Result<Shape> {
+        Ok(self.graph.ty(id)?.shape)
+    }
+
+    /// What was recorded.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Number of operations recorded.
+    pub fn num_operations(&self) -> usize {
+        self.graph.nodes().len()
+    }
+
+    /// Number of tensors, uploaded ones and results.
+    pub fn num_tensors(&self) -> usize {
+        self.graph.tensors()
+    }
+
+    /// The steps that computing the wanted tensors takes, without running them.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a tensor of another batch.
+    pub fn schedule(&self, wanted: &[TensorId]) -> Result<Schedule> {
+        self.graph.schedule(wanted, FusionLimits::default())
+    }
+}
+
+impl Plan {
+    fn new(graph: &Graph, wanted: &[TensorId]) -> Result<Self> {
+        let schedule = graph.schedule(wanted, FusionLimits::default())?;
+        let slots = schedule.slots.iter().map(|slot| Buffer::with_bytes(slot.dtype, slot.bytes)).collect();
+        let mut results = HashMap::new();
+        for &id in &schedule.results {
+            if !graph.is_input(id)? {
+                results.insert(id, Buffer::zeros(&graph.ty(id)?));
+            }
+        }
+        Ok(Self { wanted: wanted.to_vec(), schedule, slots, results })
+    }
+
+    fn get(&self, id: TensorId) -> Option<&Buffer> {
+        self.schedule.slot(id).map_or_else(|| self.results.get(&id), |slot| self.slots.get(slot))
+    }
+
+    fn take(&mut self, id: TensorId) -> Buffer {
+        let held = match self.schedule.slot(id) {
+            Some(slot) => self.slots.get_mut(slot),
+            None => self.results.get_mut(&id),
+        };
+        held.map_or(Buffer::F32(Vec::new()), |buffer| std::mem::replace(buffer, Buffer::F32(Vec::new())))
+    }
+
+    fn put(&mut self, id: TensorId, buffer: Buffer) {
+        match self.schedule.slot(id) {
+            Some(slot) => self.slots[slot] = buffer,
+            None => drop(self.results.insert(id, buffer)),
+        }
+    }
+}
+
+/// The part of a slot that a tensor takes.
+fn prefix<'a>(data: Data<'a>, ty: &TensorType) -> Data<'a> {
+    match data {
+        Data::F32(d) => Data::F32(&d[..ty.shape.numel().min(d.len())]),
+        Data::U32(d) => Data::U32(&d[..ty.shape.numel().min(d.len())]),
+        Data::Blocks(format, d) => Data::Blocks(format, &d[..ty.bytes().min(d.len())]),
+    }
+}
+
+fn prefix_mut<'a>(data: DataMut<'a>, ty: &TensorType) -> DataMut<'a> {
+    match data {
+        DataMut::F32(d) => {
+            let n = ty.shape.numel().min(d.len());
+            DataMut::F32(&mut d[..n])
+        }
+        DataMut::U32(d) => {
+            let n = ty.shape.numel().min(d.len());
+            DataMut::U32(&mut d[..n])
+        }
+        DataMut::Blocks(format, d) => {
+            let n = ty.bytes().min(d.len());
+            DataMut::Blocks(format, &mut d[..n])
+        }
+    }
+}
+
+macro_rules! recorders {
+    ($($(#[doc = $doc:literal])* $variant:ident $name:ident $into:ident ($($x:ident),*) ($($p:ident),*)
+        $formula:literal, $flops:literal, $bound:ident $(($ulp:literal))?, $special:literal, $value:block
+        $(, magnitude $magnitude:block)?)*) => {
+        /// Element-wise operations. Operands have one shape, or a shape that repeats along the outer dimensions of the
+        /// largest.
+        impl Batch<'_> {
+            $(
+                $(#[doc = $doc])*
+                #[doc = concat!("\n\n`", $formula, "`\n\n# Errors\nAs [`Batch::record`].")]
+                pub fn $name(&mut self, $($x: TensorId,)* $($p: f32),*) -> Result<TensorId> {
+                    self.record(Elementwise::$name($($p),*), &[$($x),*])
+                }
+            )*
+        }
+    };
+}
+elementwise_table!(recorders);

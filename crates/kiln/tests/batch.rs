@@ -1,0 +1,69 @@
+//! Recorded batches give what the same operations give one by one.
+
+use kiln::{Engine, Error, op};
+use kiln_core::op::reference::Random;
+
+#[test]
+fn a_layer_gives_what_its_operations_give() {
+    let engine = Engine::builder().without_profile().build().unwrap();
+    let (m, k, n) = (17, 40, 65);
+    let mut random = Random::new(5);
+    let (x, w, b) = (random.uniforms(m * k, -1.0, 1.0), random.uniforms(k * n, -1.0, 1.0), random.uniforms(n, -1.0, 1.0));
+
+    let mut batch = engine.batch();
+    let (xi, wi, bi) = (
+        batch.upload(&x, &[m, k]).unwrap(),
+        batch.upload(&w, &[k, n]).unwrap(),
+        batch.upload(&b, &[n]).unwrap(),
+    );
+    let product = batch.record(op::Matmul::default(), &[xi, wi]).unwrap();
+    let sum = batch.add(product, bi).unwrap();
+    let y = batch.gelu(sum).unwrap();
+    let total = batch.record(op::Reduce::all(op::Reduction::Sum), &[y]).unwrap();
+    assert_eq!((batch.num_operations(), batch.num_tensors()), (4, 7));
+    batch.execute(&[y, total]).unwrap();
+
+    let product = engine.matmul(&x, &w, m, k, n).unwrap();
+    let rows: Vec<f32> = b.iter().copied().cycle().take(m * n).collect();
+    let expected = engine.gelu(&engine.add(&product, &rows).unwrap()).unwrap();
+    assert_eq!(batch.read(y).unwrap(), expected);
+    assert_eq!(batch.read(total).unwrap(), [engine.sum(&expected).unwrap()]);
+    assert!(matches!(batch.read(sum), Err(Error::Parameter { .. })), "an intermediate result is not kept");
+
+    // New inputs, the same schedule.
+    let x2 = random.uniforms(m * k, -1.0, 1.0);
+    batch.set(xi, &x2).unwrap();
+    batch.execute(&[y, total]).unwrap();
+    let product = engine.matmul(&x2, &w, m, k, n).unwrap();
+    let expected = engine.gelu(&engine.add(&product, &rows).unwrap()).unwrap();
+    assert_eq!(batch.read(y).unwrap(), expected);
+
+    // Other results of the same batch, one of them an input.
+    batch.execute(&[sum, xi]).unwrap();
+    assert_eq!(batch.read(sum).unwrap(), engine.add(&product, &rows).unwrap());
+    assert_eq!(batch.read(xi).unwrap(), x2);
+}
+
+#[test]
+fn wrong_use_is_one_clear_error_and_the_batch_stays_usable() {
+    let engine = Engine::builder().without_profile().build().unwrap();
+    let (mut batch, mut other) = (engine.batch(), engine.batch());
+    let a = batch.upload(&[1.0, 2.0], &[2]).unwrap();
+    let foreign = other.upload(&[1.0, 2.0], &[2]).unwrap();
+    assert!(matches!(batch.upload(&[1.0], &[2]), Err(Error::Length { .. })));
+    assert!(matches!(batch.upload(&[], &[usize::MAX, 2]), Err(Error::Overflow { .. })));
+    assert!(matches!(batch.add(a, foreign), Err(Error::ForeignTensor { .. })));
+    assert!(matches!(batch.execute(&[foreign]), Err(Error::ForeignTensor { .. })));
+    assert!(matches!(batch.read(foreign), Err(Error::ForeignTensor { .. })));
+    assert!(matches!(batch.set(a, &[1.0]), Err(Error::Length { .. })));
+    let b = batch.neg(a).unwrap();
+    assert!(matches!(batch.set(b, &[1.0, 1.0]), Err(Error::Parameter { .. })));
+    assert!(matches!(batch.read(b), Err(Error::Parameter { .. })), "nothing has run yet");
+    batch.execute(&[b]).unwrap();
+    assert_eq!(batch.read(b).unwrap(), [-1.0, -2.0]);
+    let empty = batch.upload(&[], &[0]).unwrap();
+    let e = batch.exp(empty).unwrap();
+    let f = batch.relu(e).unwrap();
+    batch.execute(&[f]).unwrap();
+    assert!(batch.read(f).unwrap().is_empty());
+}
