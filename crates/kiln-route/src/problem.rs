@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use kiln_core::graph::Graph;
+use kiln_core::graph::{Fused, Graph};
 use kiln_core::op::{Cost, Op};
 use kiln_core::{Result, TensorType, for_operation};
 
@@ -177,6 +177,31 @@ impl Problem {
         }
         problem.result_bytes = seen.values().filter(|(_, read)| !read).map(|(bytes, _)| bytes).sum();
         Ok(problem)
+    }
+
+    /// A fused element-wise chain: its functions one after the other, transfers only of what it reads and writes. Each
+    /// function counts as it would alone; that its operands stay in the first-level cache helps every place alike.
+    ///
+    /// # Errors
+    /// [`kiln_core::Error::ForeignTensor`] when the chain is of another graph.
+    pub fn fused(fused: &Fused, graph: &Graph) -> Result<Self> {
+        let mut tasks = Vec::with_capacity(fused.instructions.len());
+        for instruction in &fused.instructions {
+            let op = Op::from(instruction.kind.with_params(instruction.params));
+            let types = vec![TensorType::f32(fused.shape); instruction.operands.len()];
+            tasks.push(Task::new(&op, &types)?.0);
+        }
+        let bytes = fused.inputs.iter().map(|&id| Ok(graph.ty(id)?.bytes() as u64)).collect::<Result<Vec<_>>>()?;
+        let mut operands = [0; 5];
+        operands.iter_mut().zip(&bytes).for_each(|(slot, &bytes)| *slot = bytes);
+        Ok(Self {
+            first: tasks.first().copied(),
+            rest: tasks.iter().skip(1).copied().collect(),
+            operands,
+            more_operands: bytes.iter().skip(operands.len()).copied().collect(),
+            operand_count: bytes.len(),
+            result_bytes: (4 * fused.shape.numel() * fused.outputs.len()) as u64,
+        })
     }
 
     pub(crate) fn tasks(&self) -> impl Iterator<Item = &Task> {

@@ -41,6 +41,12 @@ pub struct Batch<'e> {
 struct Plan {
     wanted: Vec<TensorId>,
     schedule: Schedule,
+    memory: Memory,
+}
+
+/// Where results lie: intermediate ones in slots, wanted ones in buffers of their own.
+#[derive(Debug)]
+struct Memory {
     slots: Vec<Buffer>,
     results: HashMap<TensorId, Buffer>,
 }
@@ -131,13 +137,14 @@ impl<'e> Batch<'e> {
             Some(plan) if plan.wanted == wanted => plan,
             _ => Plan::new(&self.graph, wanted)?,
         };
-        for step in &plan.schedule.steps {
+        let Plan { schedule, memory, .. } = &mut plan;
+        for step in &schedule.steps {
             let ids: Vec<TensorId> = step.outputs().collect();
             // Out of the storage while the step writes them; no step reads what it writes.
-            let mut out: Vec<Buffer> = ids.iter().map(|&id| plan.take(id)).collect();
-            let done = self.run(&plan, step, &mut out);
+            let mut out: Vec<Buffer> = ids.iter().map(|&id| memory.take(schedule, id)).collect();
+            let done = self.run(schedule, memory, step, &mut out);
             for (id, buffer) in ids.into_iter().zip(out) {
-                plan.put(id, buffer);
+                memory.put(schedule, id, buffer);
             }
             done?;
         }
@@ -145,11 +152,15 @@ impl<'e> Batch<'e> {
         Ok(())
     }
 
-    fn run(&self, plan: &Plan, step: &Step, out: &mut [Buffer]) -> Result<()> {
+    fn run(&self, schedule: &Schedule, memory: &Memory, step: &Step, out: &mut [Buffer]) -> Result<()> {
         let mut operands = Vec::with_capacity(step.inputs().len());
         for &id in step.inputs() {
             let ty = self.graph.ty(id)?;
-            let buffer = self.host.get(&id).or_else(|| plan.get(id)).ok_or(Error::ForeignTensor { index: id.index() })?;
+            let buffer = self
+                .host
+                .get(&id)
+                .or_else(|| memory.get(schedule, id))
+                .ok_or(Error::ForeignTensor { index: id.index() })?;
             operands.push(Operand::new(prefix(buffer.as_data(), &ty), ty.shape)?);
         }
         let mut outputs = Vec::with_capacity(out.len());
@@ -161,7 +172,7 @@ impl<'e> Batch<'e> {
             Step::Fused(fused) => {
                 let inputs: Vec<&[f32]> = operands.iter().map(|o| o.data().f32()).collect();
                 let mut slices: Vec<&mut [f32]> = outputs.iter_mut().map(DataMut::f32).collect();
-                self.engine.run_fused(fused, &inputs, &mut slices)
+                self.engine.run_fused(fused, &self.graph, &inputs, &mut slices)
             }
         }
     }
@@ -199,7 +210,7 @@ impl<'e> Batch<'e> {
             let position = plan.wanted.iter().position(|&w| w == id)?;
             Some(plan.schedule.results[position])
         });
-        let held = stored.and_then(|id| self.plan.as_ref()?.results.get(&id));
+        let held = stored.and_then(|id| self.plan.as_ref()?.memory.results.get(&id));
         let held = held.or_else(|| self.host.get(&stored.unwrap_or(id)));
         held.map(Buffer::as_data).ok_or_else(|| Error::Parameter {
             op: "read",
@@ -249,23 +260,25 @@ impl Plan {
                 results.insert(id, Buffer::zeros(&graph.ty(id)?));
             }
         }
-        Ok(Self { wanted: wanted.to_vec(), schedule, slots, results })
+        Ok(Self { wanted: wanted.to_vec(), schedule, memory: Memory { slots, results } })
+    }
+}
+
+impl Memory {
+    fn get(&self, schedule: &Schedule, id: TensorId) -> Option<&Buffer> {
+        schedule.slot(id).map_or_else(|| self.results.get(&id), |slot| self.slots.get(slot))
     }
 
-    fn get(&self, id: TensorId) -> Option<&Buffer> {
-        self.schedule.slot(id).map_or_else(|| self.results.get(&id), |slot| self.slots.get(slot))
-    }
-
-    fn take(&mut self, id: TensorId) -> Buffer {
-        let held = match self.schedule.slot(id) {
+    fn take(&mut self, schedule: &Schedule, id: TensorId) -> Buffer {
+        let held = match schedule.slot(id) {
             Some(slot) => self.slots.get_mut(slot),
             None => self.results.get_mut(&id),
         };
         held.map_or(Buffer::F32(Vec::new()), |buffer| std::mem::replace(buffer, Buffer::F32(Vec::new())))
     }
 
-    fn put(&mut self, id: TensorId, buffer: Buffer) {
-        match self.schedule.slot(id) {
+    fn put(&mut self, schedule: &Schedule, id: TensorId, buffer: Buffer) {
+        match schedule.slot(id) {
             Some(slot) => self.slots[slot] = buffer,
             None => drop(self.results.insert(id, buffer)),
         }

@@ -25,12 +25,14 @@
 //!   it is reported through `tracing` and in [`Engine::profile_status`].
 #![forbid(unsafe_code)]
 
+mod batch;
 mod calibrate;
 mod engine;
 mod machine;
 #[cfg(feature = "ndarray")]
 mod ndarray;
 
+pub use batch::Batch;
 pub use calibrate::grid::{self, Probe};
 pub use calibrate::regret::{self, RegretReport};
 pub use calibrate::{CalibrationReport, Effort, Progress};

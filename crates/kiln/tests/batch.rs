@@ -8,14 +8,12 @@ fn a_layer_gives_what_its_operations_give() {
     let engine = Engine::builder().without_profile().build().unwrap();
     let (m, k, n) = (17, 40, 65);
     let mut random = Random::new(5);
-    let (x, w, b) = (random.uniforms(m * k, -1.0, 1.0), random.uniforms(k * n, -1.0, 1.0), random.uniforms(n, -1.0, 1.0));
+    let (x, w, b) =
+        (random.uniforms(m * k, -1.0, 1.0), random.uniforms(k * n, -1.0, 1.0), random.uniforms(n, -1.0, 1.0));
 
     let mut batch = engine.batch();
-    let (xi, wi, bi) = (
-        batch.upload(&x, &[m, k]).unwrap(),
-        batch.upload(&w, &[k, n]).unwrap(),
-        batch.upload(&b, &[n]).unwrap(),
-    );
+    let (xi, wi, bi) =
+        (batch.upload(&x, &[m, k]).unwrap(), batch.upload(&w, &[k, n]).unwrap(), batch.upload(&b, &[n]).unwrap());
     let product = batch.record(op::Matmul::default(), &[xi, wi]).unwrap();
     let sum = batch.add(product, bi).unwrap();
     let y = batch.gelu(sum).unwrap();

@@ -4,12 +4,14 @@ mod ops;
 
 use std::path::{Path, PathBuf};
 
+use kiln_core::graph::{Fused, Graph};
 use kiln_core::op::Op;
 use kiln_core::{Buffer, DataMut, Error, Operand, Result, Shape, TensorType};
 use kiln_route::{Backend, Decision, Explanation, Machine, Place, Problem, Profile, ProfileProblem, Residency, Router};
 use kiln_simd::{Isa, Simd};
 use web_time::Instant;
 
+use crate::Batch;
 use crate::calibrate::{self, CalibrationReport, Effort, Progress};
 use crate::machine;
 
@@ -340,6 +342,24 @@ impl Engine {
             self.router.observe(&problem, decision.index(), start.elapsed().as_secs_f64());
         }
         result
+    }
+
+    /// An empty batch, to record operations that run together.
+    pub fn batch(&self) -> Batch<'_> {
+        Batch::new(self)
+    }
+
+    /// Runs a fused step of a schedule.
+    pub(crate) fn run_fused(
+        &self,
+        fused: &Fused,
+        graph: &Graph,
+        inputs: &[&[f32]],
+        outputs: &mut [&mut [f32]],
+    ) -> Result<()> {
+        let problem = Problem::fused(fused, graph)?;
+        let decision = self.router.decide(&problem, &Residency::host());
+        self.simd(&decision)?.run_fused(fused, inputs, outputs)
     }
 
     /// Runs any operation and returns its results.
