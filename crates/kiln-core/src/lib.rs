@@ -17,10 +17,19 @@ mod data;
 mod error;
 pub mod graph;
 pub mod op;
-mod quant;
+mod partition;
+pub mod quant;
 mod shape;
+mod tiled;
+mod view;
 
 pub use data::{Buffer, Data, DataMut, Operand, zeros};
 pub use error::{Error, Result};
+pub use partition::{PartitionView, TileInfo, TileIterator};
 pub use quant::QuantFormat;
 pub use shape::{DType, MAX_RANK, Shape, TensorType};
+pub use tiled::{
+    MaxOp, MinOp, ReduceOp, SumOp, TILE_SIZE, tiled_max_2d, tiled_min_2d, tiled_reduce_2d, tiled_reduce_partial,
+    tiled_sum_2d,
+};
+pub use view::{MemoryLayout, TensorView};

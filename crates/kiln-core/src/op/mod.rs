@@ -10,6 +10,7 @@ mod elementwise;
 mod index;
 mod matmul;
 mod pool;
+mod quantized;
 mod reduce;
 #[cfg(feature = "reference")]
 pub mod reference;
@@ -27,6 +28,7 @@ pub use elementwise::{fused, gelu, gelu_tanh, hard_swish, maximum, minimum, mish
 pub use index::{Gather, TopK};
 pub use matmul::{Matmul, MatmulExtents, Matvec};
 pub use pool::{Pool2d, PoolExtents, Pooling};
+pub use quantized::{Dequantize, QuantMatmul, Quantize};
 pub use reduce::{Dot, Reduce, Reduction};
 pub use rope::{Rope, RopeStyle};
 pub use rows::{LayerNorm, LogSoftmax, RmsNorm, Softmax, rows_of};
@@ -256,6 +258,12 @@ operations! { $
     Attention,
     /// Rotary position embedding.
     Rope,
+    /// Writes f32 as quantised blocks.
+    Quantize,
+    /// Reads quantised blocks as f32.
+    Dequantize,
+    /// The product of f32 with quantised weights.
+    QuantMatmul,
 }
 
 impl Op {

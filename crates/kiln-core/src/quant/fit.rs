@@ -1,0 +1,255 @@
+//! The search for scales and minima: weighted least squares over a small family of roundings.
+//!
+//! A sub-block is to be written as `x ≈ s q` or `x ≈ s q - m` with small integers `q`. For given `q` the best `s` and
+//! `m` follow from the normal equations; for given `s` and `m` the best `q` follow by rounding. So: round with sixteen
+//! steps around the one that just spans the range, solve for each, and keep the solution with the least error. The
+//! scales of a block are then rounded to codes in units of the largest, and each sub-block tries the neighbours of its
+//! codes as well, because the rounding of one may be mended by the other.
+//!
+//! Errors are weighted with `rms(x) + |x|`: large weights of a layer matter more for its products.
+//!
+//! All sums run over eight lanes in a fixed order, so that vector code gives the same bits as scalar code.
+
+/// The bytes of the f16 that marks a block as not representable: NaN.
+pub(super) const NOT_FINITE: [u8; 2] = [0x00, 0x7e];
+
+/// More than any format holds, and little enough that no sum below overflows.
+const MOST: f32 = (1u32 << 30) as f32;
+
+/// Half of the smallest step that a format has; less rounds to zero.
+const LEAST: f32 = 1.0 / (1u32 << 25) as f32;
+
+/// Steps tried for each sub-block, and how far apart they are in units of one integer.
+const TRIALS: usize = 16;
+const SPACING: f32 = 0.125;
+
+/// The elements clamped to what any format can hold, and the largest magnitude among them; `None` when one of them is
+/// not finite. A block that is all below the smallest step becomes zeros.
+#[inline(always)]
+pub(super) fn clean<const N: usize>(x: &[f32; N]) -> Option<([f32; N], f32)> {
+    // As integers, magnitudes order as they do as numbers, and NaN is above infinity.
+    let top = x.iter().fold(0, |top: u32, v| top.max(v.to_bits() & 0x7fff_ffff));
+    if top >= f32::INFINITY.to_bits() {
+        return None;
+    }
+    let largest = f32::from_bits(top);
+    if largest < LEAST {
+        return Some(([0.0; N], 0.0));
+    }
+    Some((x.map(|v| v.clamp(-MOST, MOST)), largest.min(MOST)))
+}
+
+/// Rounds to the nearest integer, ties to even, for magnitudes below 2^22.
+#[inline(always)]
+pub(super) fn round(x: f32) -> f32 {
+    const MAGIC: f32 = (3u32 << 22) as f32;
+    (x + MAGIC) - MAGIC
+}
+
+/// The f16 nearest to `x >= 0`, as bits; finite, and not zero unless `x` is. Among the subnormals, which are coarse,
+/// the one above: a unit that is too small would cut the largest element.
+#[inline(always)]
+pub(super) fn unit_bits(x: f32) -> u16 {
+    if x <= 0.0 {
+        return 0;
+    }
+    let bits = half::f16::from_f32(x).to_bits().clamp(1, 0x7bff);
+    if bits < 0x0400 && super::half(bits.to_le_bytes()) < x { bits + 1 } else { bits }
+}
+
+/// Sum in a fixed order; `N` is a multiple of eight.
+#[inline(always)]
+fn sum<const N: usize>(terms: [f32; N]) -> f32 {
+    let mut lanes = [0.0f32; 8];
+    for chunk in terms.as_chunks::<8>().0 {
+        for (lane, term) in lanes.iter_mut().zip(chunk) {
+            *lane += term;
+        }
+    }
+    let four: [f32; 4] = std::array::from_fn(|i| lanes[i] + lanes[i + 4]);
+    (four[0] + four[2]) + (four[1] + four[3])
+}
+
+#[inline(always)]
+fn products<const N: usize>(a: &[f32; N], b: &[f32; N]) -> [f32; N] {
+    std::array::from_fn(|i| a[i] * b[i])
+}
+
+#[inline(always)]
+fn importance<const N: usize>(x: &[f32; N]) -> [f32; N] {
+    let rms = (sum(products(x, x)) / N as f32).sqrt();
+    x.map(|v| rms + v.abs())
+}
+
+/// `Σ w (x - (s q + b))²`.
+#[inline(always)]
+fn error<const N: usize>(x: &[f32; N], w: &[f32; N], q: &[f32; N], s: f32, b: f32) -> f32 {
+    sum::<N>(std::array::from_fn(|i| {
+        let off = x[i] - (s * q[i] + b);
+        w[i] * (off * off)
+    }))
+}
+
+/// `round((x + shift) * inverse)` held in `lo..=hi`.
+#[inline(always)]
+fn integers<const N: usize>(x: &[f32; N], shift: f32, inverse: f32, lo: f32, hi: f32) -> [f32; N] {
+    std::array::from_fn(|i| round(((x[i] + shift) * inverse).clamp(lo, hi)))
+}
+
+/// `1 / step`, or 0 for a step that is 0.
+#[inline(always)]
+fn inverse(step: f32) -> f32 {
+    if step == 0.0 { 0.0 } else { 1.0 / step }
+}
+
+/// Scale and minimum, both at least 0, of `x ≈ s q - m` with `q` in `0..=levels`.
+#[inline(always)]
+fn affine(x: &[f32; 32], w: &[f32; 32], levels: f32) -> (f32, f32) {
+    let lo = x.iter().fold(0.0f32, |a, &b| if b < a { b } else { a });
+    let hi = x.iter().fold(f32::MIN, |a, &b| if b > a { b } else { a });
+    if hi <= lo {
+        return (0.0, -lo);
+    }
+    let wx = products(w, x);
+    let (sum_w, sum_x) = (sum(*w), sum(wx));
+    let mut best = (f32::INFINITY, 0.0, -lo);
+    for trial in 0..TRIALS {
+        let spread = levels + (trial as f32 - (TRIALS / 2) as f32) * SPACING;
+        let q = integers(x, -lo, spread / (hi - lo), 0.0, levels);
+        let wq = products(w, &q);
+        let (sum_q, sum_qq, sum_xq) = (sum(wq), sum(products(&wq, &q)), sum(products(&wx, &q)));
+        let determinant = sum_w * sum_qq - sum_q * sum_q;
+        let (mut s, mut b) = (0.0, 1.0);
+        // Where all integers are equal the determinant is rounding noise and only the scale can be solved for.
+        if determinant > 1e-4 * (sum_w * sum_qq) {
+            s = (sum_w * sum_xq - sum_x * sum_q) / determinant;
+            b = (sum_qq * sum_x - sum_q * sum_xq) / determinant;
+        }
+        if b > 0.0 {
+            (s, b) = (if sum_qq > 0.0 { sum_xq / sum_qq } else { 0.0 }, 0.0);
+        }
+        let e = error(x, w, &q, s, b);
+        if s >= 0.0 && e < best.0 {
+            best = (e, s, -b);
+        }
+    }
+    (best.1, best.2)
+}
+
+/// A block of eight affine sub-blocks.
+pub(super) struct Affine {
+    /// Bits of the f16 unit of the scales.
+    pub(super) d: u16,
+    /// Bits of the f16 unit of the minima.
+    pub(super) dmin: u16,
+    /// 6-bit codes.
+    pub(super) scales: [u8; 8],
+    /// 6-bit codes.
+    pub(super) minima: [u8; 8],
+    /// Integers of the elements.
+    pub(super) q: [u8; 256],
+}
+
+/// Fits a block of Q4_K (`levels` 15) or Q5_K (31); `None` when an element is not finite.
+#[inline(always)]
+pub(super) fn fit_affine(x: &[f32; 256], levels: f32) -> Option<Affine> {
+    let (x, _) = clean(x)?;
+    let (subs, _) = x.as_chunks::<32>();
+    // Loops, not closures: a closure that is not inlined would lose the instruction set of the caller.
+    let (mut weights, mut fits) = ([[0.0; 32]; 8], [(0.0, 0.0); 8]);
+    for j in 0..8 {
+        weights[j] = importance(&subs[j]);
+        fits[j] = affine(&subs[j], &weights[j], levels);
+    }
+    let largest = |f: fn(&(f32, f32)) -> f32| fits.iter().map(f).fold(0.0f32, |a, b| if b > a { b } else { a });
+    let (d, dmin) = (unit_bits(largest(|f| f.0) / 63.0), unit_bits(largest(|f| f.1) / 63.0));
+    let mut block = Affine { d, dmin, scales: [0; 8], minima: [0; 8], q: [0; 256] };
+    let (unit, unit_min) = (super::half(d.to_le_bytes()), super::half(dmin.to_le_bytes()));
+    for j in 0..8 {
+        let code = |value: f32, unit: f32| round((value * inverse(unit)).clamp(0.0, 63.0));
+        let (scale, min) = (code(fits[j].0, unit), code(fits[j].1, unit_min));
+        let mut best = (f32::INFINITY, 0.0, 0.0, [0.0; 32]);
+        for (ds, dm) in [(0, 0), (0, -1), (0, 1), (-1, 0), (-1, -1), (-1, 1), (1, 0), (1, -1), (1, 1)] {
+            let (scale, min) = ((scale + ds as f32).clamp(0.0, 63.0), (min + dm as f32).clamp(0.0, 63.0));
+            let (step, offset) = (unit * scale, unit_min * min);
+            let q = integers(&subs[j], offset, inverse(step), 0.0, levels);
+            let e = error(&subs[j], &weights[j], &q, step, -offset);
+            if e < best.0 {
+                best = (e, scale, min, q);
+            }
+        }
+        (block.scales[j], block.minima[j]) = (best.1 as u8, best.2 as u8);
+        for (q, v) in block.q[32 * j..32 * j + 32].iter_mut().zip(best.3) {
+            *q = v as u8;
+        }
+    }
+    Some(block)
+}
+
+/// Scale of `x ≈ s q` with `q` in `-32..=31`; of the sign that gives the largest magnitude the larger end.
+#[inline(always)]
+fn symmetric(x: &[f32; 16], w: &[f32; 16]) -> f32 {
+    let extreme = x.iter().fold(0.0f32, |a, &b| if b.abs() > a.abs() { b } else { a });
+    if extreme == 0.0 {
+        return 0.0;
+    }
+    let wx = products(w, x);
+    let mut best = (f32::INFINITY, 0.0);
+    for trial in 0..TRIALS {
+        let spread = 32.0 + (trial as f32 - (TRIALS / 2) as f32) * SPACING;
+        let q = integers(x, 0.0, -spread / extreme, -32.0, 31.0);
+        let wq = products(w, &q);
+        let s = sum(products(&wx, &q)) / sum(products(&wq, &q));
+        let e = error(x, w, &q, s, 0.0);
+        if e < best.0 {
+            best = (e, s);
+        }
+    }
+    best.1
+}
+
+/// A block of sixteen symmetric sub-blocks.
+pub(super) struct Symmetric {
+    /// Bits of the f16 unit of the scales.
+    pub(super) d: u16,
+    /// 8-bit codes.
+    pub(super) scales: [i8; 16],
+    /// Integers of the elements plus 32.
+    pub(super) q: [u8; 256],
+}
+
+/// Fits a block of Q6_K; `None` when an element is not finite.
+#[inline(always)]
+pub(super) fn fit_symmetric(x: &[f32; 256]) -> Option<Symmetric> {
+    let (x, _) = clean(x)?;
+    let (subs, _) = x.as_chunks::<16>();
+    let (mut weights, mut fits) = ([[0.0; 16]; 16], [0.0f32; 16]);
+    for j in 0..16 {
+        weights[j] = importance(&subs[j]);
+        fits[j] = symmetric(&subs[j], &weights[j]);
+    }
+    // The largest scale takes the code -128.
+    let extreme = fits.iter().fold(0.0f32, |a, &b| if b.abs() > a.abs() { b } else { a });
+    let sign = if extreme > 0.0 { 0x8000 } else { 0 };
+    let d = unit_bits(extreme.abs() / 128.0) | sign;
+    let mut block = Symmetric { d, scales: [0; 16], q: [32; 256] };
+    let unit = super::half(d.to_le_bytes());
+    for j in 0..16 {
+        let scale = round((fits[j] * inverse(unit)).clamp(-128.0, 127.0));
+        let mut best = (f32::INFINITY, 0.0, [0.0; 16]);
+        for ds in [0.0, -1.0, 1.0] {
+            let scale = (scale + ds).clamp(-128.0, 127.0);
+            let step = unit * scale;
+            let q = integers(&subs[j], 0.0, inverse(step), -32.0, 31.0);
+            let e = error(&subs[j], &weights[j], &q, step, 0.0);
+            if e < best.0 {
+                best = (e, scale, q);
+            }
+        }
+        block.scales[j] = best.1 as i8;
+        for (q, v) in block.q[16 * j..16 * j + 16].iter_mut().zip(best.2) {
+            *q = (v + 32.0) as u8;
+        }
+    }
+    Some(block)
+}
