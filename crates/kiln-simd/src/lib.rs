@@ -20,6 +20,7 @@ mod gemm;
 mod index;
 pub mod limits;
 mod pool;
+mod quant;
 mod reduce;
 mod rope;
 mod rows;

@@ -12,6 +12,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod bytes;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod scalar;
@@ -19,6 +20,8 @@ mod scalar;
 mod simd128;
 #[cfg(target_arch = "x86_64")]
 mod sse2;
+
+pub(crate) use bytes::{AFFINE_ORDER, ByteKernel, Bytes, dispatch_bytes};
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 

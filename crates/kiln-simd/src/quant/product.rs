@@ -1,0 +1,323 @@
+//! The product of f32 rows with quantised weights.
+//!
+//! Rows of x are rounded to 16-bit integers once ([`activations`](super::activations)); the sums within a block are
+//! then exact integers, scaled and added in 16 f32 lanes: the same bits on every instruction set, for any number of
+//! threads, and for a row alone or in a batch. Weights are unpacked in registers, once for up to four rows of x.
+//!
+//! A result that is not finite is computed again from the f32 elements in f64: that gives NaN, infinities and overflow
+//! their meaning without a test in the loop.
+
+use std::cell::RefCell;
+use std::marker::PhantomData;
+
+use kiln_core::QuantFormat;
+use kiln_core::quant::{q4_k, q5_k, q6_k, q8_0, unpack_scales};
+
+use super::activations::{HIGH_CORRECTION, LOW, LOW_CORRECTION, Line, Round, SUMS, lines};
+use crate::simd::Simd;
+use crate::threads::{self, Shared};
+use crate::vector::{ByteKernel, Bytes, dispatch_bytes};
+
+/// The weights of a format: how a block adds to the sums of `R` rows.
+trait Weights {
+    const FORMAT: QuantFormat;
+    const BYTES: usize;
+
+    /// # Safety
+    /// The instruction set of `B` is there; `w` is good for reading a block, each of `x` a rounded block.
+    unsafe fn add<B: Bytes, const R: usize>(
+        w: *const u8,
+        x: [*const u8; R],
+        units: [f32; R],
+        sums: &mut [B::Floats; R],
+    );
+}
+
+/// Adds the products of one `Bytes` of weights, the `V`th of four, for both planes of every row.
+///
+/// # Safety
+/// As [`Weights::add`].
+#[inline(always)]
+unsafe fn dots<B: Bytes, const V: usize, const CORRECTED: bool, const R: usize>(
+    w: B,
+    codes: B::Codes,
+    x: [*const u8; R],
+    high: &mut [B::Ints; R],
+    low: &mut [B::Ints; R],
+) {
+    let scales = B::scales::<V>(codes);
+    for r in 0..R {
+        // SAFETY: V < 4, so that everything lies inside of the rounded block.
+        unsafe {
+            let x = x[r].add(64 * V);
+            high[r] = w.dot::<CORRECTED>(x, x.wrapping_add(HIGH_CORRECTION), scales, high[r]);
+            low[r] = w.dot::<CORRECTED>(x.add(LOW), x.wrapping_add(LOW_CORRECTION), scales, low[r]);
+        }
+    }
+}
+
+/// Q4_K and, with the fifth bit, Q5_K.
+struct Affine<const FIFTH: bool>;
+
+impl<const FIFTH: bool> Weights for Affine<FIFTH> {
+    const FORMAT: QuantFormat = if FIFTH { QuantFormat::Q5K } else { QuantFormat::Q4K };
+    const BYTES: usize = if FIFTH { q5_k::BYTES } else { q4_k::BYTES };
+
+    #[inline(always)]
+    unsafe fn add<B: Bytes, const R: usize>(
+        w: *const u8,
+        x: [*const u8; R],
+        units: [f32; R],
+        sums: &mut [B::Floats; R],
+    ) {
+        // SAFETY: the caller's contract; offsets are those of the layout.
+        unsafe {
+            let (d, dmin) = (B::half(w), B::half(w.add(2)));
+            let (scales, minima) = unpack_scales(&w.add(4).cast::<[u8; 12]>().read());
+            let (scales, minima) = B::affine_codes(scales, minima);
+            let (mut high, mut low) = ([B::ints(); R], [B::ints(); R]);
+            let q = w.add(if FIFTH { 48 } else { 16 });
+            let (first, second) = (B::load(q), B::load(q.add(64)));
+            let mut bytes = [first.low_nibbles(), first.high_nibbles(), second.low_nibbles(), second.high_nibbles()];
+            if FIFTH {
+                // Bits 0 2, 1 3, 4 6 and 5 7 of the halves go to position 4.
+                let fifth = B::load_twice(w.add(16));
+                bytes[0] = bytes[0].with_bits::<4, 2>(fifth, 16);
+                bytes[1] = bytes[1].with_bits::<3, 1>(fifth, 16);
+                bytes[2] = bytes[2].with_bits::<0, -2>(fifth, 16);
+                bytes[3] = bytes[3].with_bits::<-1, -3>(fifth, 16);
+            }
+            dots::<B, 0, false, R>(bytes[0], scales, x, &mut high, &mut low);
+            dots::<B, 1, false, R>(bytes[1], scales, x, &mut high, &mut low);
+            dots::<B, 2, false, R>(bytes[2], scales, x, &mut high, &mut low);
+            dots::<B, 3, false, R>(bytes[3], scales, x, &mut high, &mut low);
+            for r in 0..R {
+                let sum = B::add_planes(sums[r], high[r], low[r], d * units[r]);
+                sums[r] = B::sub_codes(sum, minima, x[r].add(SUMS).cast(), dmin * units[r]);
+            }
+        }
+    }
+}
+
+/// Q6_K.
+struct Symmetric;
+
+impl Weights for Symmetric {
+    const FORMAT: QuantFormat = QuantFormat::Q6K;
+    const BYTES: usize = q6_k::BYTES;
+
+    #[inline(always)]
+    unsafe fn add<B: Bytes, const R: usize>(
+        w: *const u8,
+        x: [*const u8; R],
+        units: [f32; R],
+        sums: &mut [B::Floats; R],
+    ) {
+        // SAFETY: the caller's contract; offsets are those of the layout.
+        unsafe {
+            let d = B::half(w.add(208));
+            let codes = B::signed_codes(w.add(192));
+            let (mut high, mut low) = ([B::ints(); R], [B::ints(); R]);
+            // Bits 0 2 and 4 6 of the halves go to positions 4 and 5.
+            let (first, bits) = (B::load(w), B::load_twice(w.add(128)));
+            let bytes = first.low_nibbles().with_bits::<4, 2>(bits, 0x30);
+            dots::<B, 0, true, R>(bytes, codes, x, &mut high, &mut low);
+            let bytes = first.high_nibbles().with_bits::<0, -2>(bits, 0x30);
+            dots::<B, 1, true, R>(bytes, codes, x, &mut high, &mut low);
+            let (second, bits) = (B::load(w.add(64)), B::load_twice(w.add(160)));
+            let bytes = second.low_nibbles().with_bits::<4, 2>(bits, 0x30);
+            dots::<B, 2, true, R>(bytes, codes, x, &mut high, &mut low);
+            let bytes = second.high_nibbles().with_bits::<0, -2>(bits, 0x30);
+            dots::<B, 3, true, R>(bytes, codes, x, &mut high, &mut low);
+            for r in 0..R {
+                sums[r] = B::add_planes(sums[r], high[r], low[r], d * units[r]);
+            }
+        }
+    }
+}
+
+/// Q8_0.
+struct Plain;
+
+impl Weights for Plain {
+    const FORMAT: QuantFormat = QuantFormat::Q8_0;
+    const BYTES: usize = q8_0::BYTES;
+
+    #[inline(always)]
+    unsafe fn add<B: Bytes, const R: usize>(
+        w: *const u8,
+        x: [*const u8; R],
+        units: [f32; R],
+        sums: &mut [B::Floats; R],
+    ) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let d = B::half(w);
+            for r in 0..R {
+                sums[r] = B::add_ints(sums[r], B::wide_dot(w.add(2), x[r]), d * units[r]);
+            }
+        }
+    }
+}
+
+/// Rows `first .. first + count` of the weights with every row of x.
+///
+/// # Safety
+/// `rounded` and `units` are good for reading the rounded blocks of x and their units, `out` for writing `m * n` f32;
+/// nothing else writes the columns of this part.
+struct Part<'a, W> {
+    x: &'a [f32],
+    w: &'a [u8],
+    rounded: *const Line,
+    units: *const f32,
+    out: *mut f32,
+    extents: [usize; 3],
+    first: usize,
+    count: usize,
+    weights: PhantomData<W>,
+}
+
+impl<W: Weights> Part<'_, W> {
+    /// Rows `i .. i + R` of x with every row of the part.
+    ///
+    /// # Safety
+    /// As [`Part`], and `i + R <= m`.
+    #[inline(always)]
+    unsafe fn rows<B: Bytes, const R: usize>(&self, i: usize) {
+        let [_, n, k] = self.extents;
+        let blocks = k / W::FORMAT.block_len();
+        let block = lines(W::FORMAT) * size_of::<Line>();
+        for j in self.first..self.first + self.count {
+            // SAFETY: j < n, i + R <= m: rows of the weights, of the rounded x and of the output are inside of theirs.
+            unsafe {
+                let w = self.w.as_ptr().add(j * blocks * W::BYTES);
+                let mut sums = [B::floats(); R];
+                for b in 0..blocks {
+                    let mut x = [std::ptr::null(); R];
+                    let mut units = [0.0; R];
+                    for r in 0..R {
+                        let at = (i + r) * blocks + b;
+                        x[r] = self.rounded.cast::<u8>().add(at * block);
+                        units[r] = *self.units.add(at);
+                    }
+                    W::add::<B, R>(w.add(b * W::BYTES), x, units, &mut sums);
+                }
+                for (r, sums) in sums.into_iter().enumerate() {
+                    let mut y = B::total(sums);
+                    if !y.is_finite() {
+                        y = self.exact(i + r, j);
+                    }
+                    *self.out.add((i + r) * n + j) = y;
+                }
+            }
+        }
+    }
+
+    /// One element of the result in f64.
+    #[cold]
+    #[inline(never)]
+    fn exact(&self, i: usize, j: usize) -> f32 {
+        let [_, _, k] = self.extents;
+        let len = W::FORMAT.block_len();
+        let row = k / len * W::BYTES;
+        let (x, w) = (&self.x[i * k..(i + 1) * k], &self.w[j * row..(j + 1) * row]);
+        let mut decoded = [0.0; 256];
+        let mut sum = 0.0f64;
+        for (x, w) in x.chunks(len).zip(w.chunks(W::BYTES)) {
+            // Lengths agree, so it cannot fail.
+            let _ = W::FORMAT.decode(w, &mut decoded[..len]);
+            sum += x.iter().zip(&decoded).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum::<f64>();
+        }
+        sum as f32
+    }
+}
+
+impl<W: Weights> ByteKernel for Part<'_, W> {
+    #[inline(always)]
+    unsafe fn run<B: Bytes>(self) {
+        let m = self.extents[0];
+        let mut i = 0;
+        // SAFETY: the contract of `Part`; i counts the rows done.
+        unsafe {
+            while i + 4 <= m {
+                self.rows::<B, 4>(i);
+                i += 4;
+            }
+            if i + 2 <= m {
+                self.rows::<B, 2>(i);
+                i += 2;
+            }
+            if i < m {
+                self.rows::<B, 1>(i);
+            }
+        }
+    }
+}
+
+/// Rows of weights in a part: few enough to stay in the second-level cache while every row of x passes.
+const PART: usize = 32;
+
+/// Products of elements below which one thread is faster.
+const PARALLEL: usize = 1 << 20;
+
+thread_local! {
+    /// Rounded rows, kept from call to call.
+    static SCRATCH: RefCell<Vec<Line>> = const { RefCell::new(Vec::new()) };
+}
+
+/// `out = x wᵀ` for extents `[m, n, k]`, none of them zero.
+pub(super) fn multiply(simd: &Simd, format: QuantFormat, x: &[f32], w: &[u8], extents: [usize; 3], out: &mut [f32]) {
+    match format {
+        QuantFormat::Q8_0 => multiply_as::<Plain>(simd, x, w, extents, out),
+        QuantFormat::Q4K => multiply_as::<Affine<false>>(simd, x, w, extents, out),
+        QuantFormat::Q5K => multiply_as::<Affine<true>>(simd, x, w, extents, out),
+        QuantFormat::Q6K => multiply_as::<Symmetric>(simd, x, w, extents, out),
+    }
+}
+
+fn multiply_as<W: Weights>(simd: &Simd, x: &[f32], w: &[u8], extents: [usize; 3], out: &mut [f32]) {
+    let [m, n, k] = extents;
+    let (len, lines) = (W::FORMAT.block_len(), lines(W::FORMAT));
+    let blocks = m * (k / len);
+    // Taken out while in use, so that a nested call finds an empty one instead of a borrowed one.
+    let mut scratch = SCRATCH.with(RefCell::take);
+    let needed = blocks * lines + (blocks * size_of::<f32>()).div_ceil(size_of::<Line>());
+    if scratch.len() < needed {
+        scratch.resize(needed, Line::ZERO);
+    }
+    let threads = if m * n * k < PARALLEL { 1 } else { simd.threads() };
+    let rounded = Shared::new(scratch.as_mut_ptr());
+    let units = Shared::new(scratch[blocks * lines..].as_mut_ptr().cast::<f32>());
+    let part = PART_ROUND.div_ceil(len);
+    threads::for_each(blocks.div_ceil(part), if blocks > part { threads } else { 1 }, |i| {
+        let (first, count) = (i * part, part.min(blocks - i * part));
+        let x = &x[first * len..(first + count) * len];
+        // SAFETY: the scratch memory holds the lines and then the units of every block; parts do not overlap. A `Simd`
+        // exists only for an available instruction set.
+        unsafe {
+            let (blocks, units) = (rounded.get().add(first * lines), units.get().add(first));
+            dispatch_bytes(simd.isa(), Round { format: W::FORMAT, x, blocks, units });
+        }
+    });
+    let out = Shared::new(out.as_mut_ptr());
+    threads::for_each(n.div_ceil(PART), threads, |i| {
+        let part = Part::<W> {
+            x,
+            w,
+            rounded: rounded.get(),
+            units: units.get(),
+            out: out.get(),
+            extents,
+            first: i * PART,
+            count: PART.min(n - i * PART),
+            weights: PhantomData,
+        };
+        // SAFETY: the rounded blocks and units have been written; the output holds m * n; parts have their own columns.
+        // A `Simd` exists only for an available instruction set.
+        unsafe { dispatch_bytes(simd.isa(), part) };
+    });
+    SCRATCH.with(|s| s.replace(scratch));
+}
+
+/// Elements that a thread rounds at once.
+const PART_ROUND: usize = 65_536;
