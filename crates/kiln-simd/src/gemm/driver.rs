@@ -119,11 +119,17 @@ struct TileFns {
 }
 
 impl TileFns {
-    fn new(isa: Isa, tiles: &Tiles, columns: bool) -> Self {
-        let taller = tiles.height + usize::from(tiles.taller > 0);
-        let of = |rows, vectors| tile(isa, rows, vectors, columns);
-        let fns = [[of(tiles.height, 1), of(tiles.height, 2)], [of(taller, 1), of(taller, 2)]];
-        Self { height: tiles.height, fns }
+    fn new(isa: Isa, shape: TileShape, tiles: &Tiles, n: usize, columns: bool) -> Self {
+        // Small products take less time than a few look-ups: only those that will be called.
+        let wide = if n > shape.lanes { 2 } else { 1 };
+        let rest = n % shape.columns();
+        let narrow = if rest > 0 && rest <= shape.lanes { 1 } else { wide };
+        let row = |height| {
+            let fast = tile(isa, height, wide, columns);
+            [if narrow == wide { fast } else { tile(isa, height, narrow, columns) }, fast]
+        };
+        let low = row(tiles.height);
+        Self { height: tiles.height, fns: [low, if tiles.taller > 0 { row(tiles.height + 1) } else { low }] }
     }
 
     fn get(&self, height: usize, columns: usize, lanes: usize) -> TileFn {
@@ -224,7 +230,7 @@ impl Gemm<'_> {
     unsafe fn direct(&self, isa: Isa, shape: TileShape, b: MatrixRef) {
         let (columns, a_stride) = self.a_in_place();
         let tiles = Tiles::new(self.m, shape.rows);
-        let fns = TileFns::new(isa, &tiles, columns);
+        let fns = TileFns::new(isa, shape, &tiles, self.n, columns);
         let mut edge = None;
         let mut j = 0;
         while j < self.n {
@@ -264,7 +270,7 @@ impl Gemm<'_> {
     /// As [`Gemm::run`].
     unsafe fn skinny(&self, isa: Isa, shape: TileShape, b: MatrixRef) {
         let tiles = Tiles::new(self.m, shape.rows);
-        let fns = TileFns::new(isa, &tiles, true);
+        let fns = TileFns::new(isa, shape, &tiles, self.n, true);
         let k_most = self.k.min(K_BLOCK);
         let n_most = self.n.min(SKINNY_N);
         let edge_len = SKINNY_K * shape.columns();
@@ -344,7 +350,7 @@ impl Gemm<'_> {
     /// As [`Gemm::run`].
     unsafe fn packed(&self, isa: Isa, shape: TileShape, column: usize, b_columns: usize) {
         let tiles = Tiles::new(self.m, shape.rows);
-        let fns = TileFns::new(isa, &tiles, true);
+        let fns = TileFns::new(isa, shape, &tiles, self.n, true);
         let (nr, lanes) = (shape.columns(), shape.lanes);
         let k_most = self.k.min(K_BLOCK);
         let m_most = self.m.min(M_BLOCK + shape.rows);

@@ -42,7 +42,7 @@ impl Simd {
     /// # Errors
     /// [`Error::Length`] when the slice does not have these extents, [`Error::Overflow`] when they overflow.
     pub fn pack_b(&self, b: &[f32], k: usize, n: usize, transpose: bool) -> Result<PackedB> {
-        length("pack_b", "b", b.len(), Shape::new(&[k, n])?)?;
+        length("pack_b", "b", b.len(), k, n)?;
         let shape = TileShape::of(self.isa());
         Shape::new(&[k, n.saturating_add(shape.lanes)])?;
         let mut data = Lines::zeros(packed_len(shape, k, n));
@@ -59,8 +59,8 @@ impl Simd {
     /// [`Error::Length`] when the slices do not have these extents, [`Error::Overflow`] when they overflow,
     /// [`Error::Parameter`] when the matrix was packed for another instruction set.
     pub fn matmul_packed_into(&self, a: &[f32], b: &PackedB, out: &mut [f32], m: usize) -> Result<()> {
-        length("matmul_packed", "a", a.len(), Shape::new(&[m, b.k])?)?;
-        length("matmul_packed", "output", out.len(), Shape::new(&[m, b.n])?)?;
+        length("matmul_packed", "a", a.len(), m, b.k)?;
+        length("matmul_packed", "output", out.len(), m, b.n)?;
         if b.isa != self.isa() {
             let reason = format!("the matrix was packed for {}, not for {}", b.isa, self.isa());
             return Err(Error::Parameter { op: "matmul_packed", reason });

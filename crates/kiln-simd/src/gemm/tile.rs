@@ -185,13 +185,21 @@ impl<const R: usize, const C: usize, const COLUMNS: bool> Routine for Tile<R, C,
                 };
             }
             let mut p = t.k;
-            while p >= 2 {
-                step!();
-                step!();
-                p -= 2;
-            }
-            if p == 1 {
-                step!();
+            if COLUMNS {
+                // Two steps a turn; on rows LLVM would load the broadcasts of both at once and run out of registers.
+                while p >= 2 {
+                    step!();
+                    step!();
+                    p -= 2;
+                }
+                if p == 1 {
+                    step!();
+                }
+            } else {
+                while p > 0 {
+                    step!();
+                    p -= 1;
+                }
             }
             let _ = (b, rows);
 
