@@ -1,10 +1,11 @@
 //! Blocking: the loops around the tile, and how they are split over threads.
 
-use super::pack::{Columns, MatrixRef, PanelArgs, panel};
+use super::pack::{Columns, MatrixRef, PanelArgs, panel, panels};
 use super::tile::{TileArgs, TileFn, TileShape, tile};
 use super::workspace::Workspace;
 use crate::Isa;
 use crate::threads::{self, Shared};
+use crate::vector::MAX_LANES;
 
 /// Products in a chain at most: a block of k. At 256 a panel of B (32 KiB) stays in the L1 cache beside the panel of A
 /// that streams past it; up to 320 one block is better than two short ones. Every path cuts k at the same places.
@@ -242,7 +243,7 @@ impl Gemm<'_> {
                 if last != shape.lanes && !shape.masked {
                     let p = edge.insert(Workspace::take(self.k * padded)).as_mut_ptr();
                     let from = b.at(0, j);
-                    panel(isa, PanelArgs { from, long: self.k, short: width, width: padded, out: p });
+                    panel(isa, PanelArgs { from, long: self.k, short: width, width: padded, out: p, slack: false });
                     (b_at, b_stride) = (p, padded);
                 }
                 for t in 0..tiles.count {
@@ -273,10 +274,11 @@ impl Gemm<'_> {
         let fns = TileFns::new(isa, shape, &tiles, self.n, true);
         let k_most = self.k.min(K_BLOCK);
         let n_most = self.n.min(SKINNY_N);
+        let a_len = (self.m * k_most + MAX_LANES).next_multiple_of(16);
         let edge_len = SKINNY_K * shape.columns();
-        let mut workspace = Workspace::take(self.m * k_most.next_multiple_of(16) + edge_len + self.m * n_most);
+        let mut workspace = Workspace::take(a_len + edge_len + self.m * n_most);
         let a = workspace.as_mut_ptr();
-        let edge = a.wrapping_add(self.m * k_most.next_multiple_of(16));
+        let edge = a.wrapping_add(a_len);
         let sums = edge.wrapping_add(edge_len);
         for (j0, n) in blocks(self.n, SKINNY_N, shape.columns()) {
             for (p0, k) in k_blocks(self.k) {
@@ -297,7 +299,17 @@ impl Gemm<'_> {
                             let from = b.at(p0 + p, j0 + j);
                             let (mut b_at, mut b_stride) = (from.p, b.row_stride);
                             if last != shape.lanes && !shape.masked {
-                                panel(isa, PanelArgs { from, long: step, short: width, width: padded, out: edge });
+                                panel(
+                                    isa,
+                                    PanelArgs {
+                                        from,
+                                        long: step,
+                                        short: width,
+                                        width: padded,
+                                        out: edge,
+                                        slack: false,
+                                    },
+                                );
                                 (b_at, b_stride) = (edge, padded);
                             }
                             for t in 0..tiles.count {
@@ -332,7 +344,7 @@ impl Gemm<'_> {
     /// Packs tiles `t0 .. t1` of rows, columns `p0 .. p0 + k` of A.
     ///
     /// # Safety
-    /// As [`Gemm::run`]; `out` is good for writing the rows times `k`.
+    /// As [`Gemm::run`]; `out` is good for writing the rows times `k` and a vector more.
     unsafe fn pack_a(&self, isa: Isa, tiles: &Tiles, t0: usize, t1: usize, p0: usize, k: usize, out: *mut f32) {
         let (i0, _) = tiles.at(t0);
         for t in t0..t1 {
@@ -340,7 +352,7 @@ impl Gemm<'_> {
             let from = self.a.at(i, p0).transposed();
             let out = out.wrapping_add((i - i0) * k);
             // SAFETY: the caller's contract.
-            unsafe { panel(isa, PanelArgs { from, long: k, short: height, width: height, out }) };
+            unsafe { panel(isa, PanelArgs { from, long: k, short: height, width: height, out, slack: true }) };
         }
     }
 
@@ -356,7 +368,7 @@ impl Gemm<'_> {
         let m_most = self.m.min(M_BLOCK + shape.rows);
         let n_most = self.n.next_multiple_of(nr).min(N_BLOCK);
         let b_len = if let Source::Packed(_) = self.b { 0 } else { n_most * k_most };
-        let mut workspace = Workspace::take(b_len + m_most * k_most);
+        let mut workspace = Workspace::take(b_len + m_most * k_most + MAX_LANES);
         let b_block = workspace.as_mut_ptr();
         let a_block = b_block.wrapping_add(b_len);
         for (p0, k) in k_blocks(self.k) {
@@ -370,12 +382,8 @@ impl Gemm<'_> {
                             // Before this block of k stand all panels of the rows before, every one a whole vector.
                             all.add(p0 * b_columns.next_multiple_of(lanes) + (column + j0) * k)
                         }
-                        Source::Matrix(b) => {
-                            pack_b(&b, isa, shape, p0, k, column + j0, n, b_block);
-                            b_block
-                        }
-                        Source::Columns(b) => {
-                            pack_b(b, isa, shape, p0, k, column + j0, n, b_block);
+                        _ => {
+                            panels(&self.b, isa, lanes, p0, k, column + j0, n, b_block);
                             b_block
                         }
                     };
@@ -414,30 +422,6 @@ impl Gemm<'_> {
     }
 }
 
-/// Packs rows `p .. p + k` of columns `j .. j + n` of B, panel after panel.
-///
-/// # Safety
-/// As [`Columns::pack`]; `out` is good for writing `k` times `n` rounded up to whole vectors.
-unsafe fn pack_b<B: Columns + ?Sized>(
-    b: &B,
-    isa: Isa,
-    shape: TileShape,
-    p: usize,
-    k: usize,
-    j: usize,
-    n: usize,
-    out: *mut f32,
-) {
-    let mut done = 0;
-    while done < n {
-        let columns = (n - done).min(shape.columns());
-        let (width, _) = panel_width(columns, shape.lanes);
-        // SAFETY: the caller's contract.
-        unsafe { b.pack(isa, p, k, j + done, columns, width, out.add(done * k)) };
-        done += columns;
-    }
-}
-
 /// The length of a `k * n` matrix packed in advance.
 pub(super) fn packed_len(shape: TileShape, k: usize, n: usize) -> usize {
     k * n.next_multiple_of(shape.lanes)
@@ -451,6 +435,8 @@ pub(super) unsafe fn pack_all(isa: Isa, b: MatrixRef, k: usize, n: usize, out: *
     let shape = TileShape::of(isa);
     for (p0, block) in k_blocks(k) {
         // SAFETY: the caller's contract.
-        unsafe { pack_b(&b, isa, shape, p0, block, 0, n, out.add(p0 * n.next_multiple_of(shape.lanes))) };
+        unsafe {
+            panels(&Source::Matrix(b), isa, shape.lanes, p0, block, 0, n, out.add(p0 * n.next_multiple_of(shape.lanes)))
+        };
     }
 }

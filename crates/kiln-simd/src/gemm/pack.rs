@@ -3,6 +3,7 @@
 //! A panel of A is as high as its tile and lies column by column: element (i, p) at `i + p * rows`. A panel of B is one
 //! or two vectors wide and lies row by row, padded with zeros: element (p, j) at `p * width + j`.
 
+use super::driver::Source;
 use crate::Isa;
 use crate::vector::{MAX_LANES, Routine, Vector, routine};
 
@@ -53,7 +54,7 @@ pub(crate) trait Columns: Sync {
 
 impl Columns for MatrixRef {
     unsafe fn pack(&self, isa: Isa, p: usize, k: usize, j: usize, columns: usize, width: usize, out: *mut f32) {
-        let args = PanelArgs { from: self.at(p, j), long: k, short: columns, width, out };
+        let args = PanelArgs { from: self.at(p, j), long: k, short: columns, width, out, slack: false };
         // SAFETY: the caller's contract; element (i, j) of the panel's source is element (j, i) seen from `Rows`.
         unsafe { panel(isa, args) }
     }
@@ -71,12 +72,15 @@ pub(super) struct PanelArgs {
     pub(super) width: usize,
     /// The copy.
     pub(super) out: *mut f32,
+    /// Whether a vector beyond the copy may be overwritten: whole stores are faster than parts of vectors.
+    pub(super) slack: bool,
 }
 
 /// Packs one panel. A panel of A is one of its transpose.
 ///
 /// # Safety
-/// The source is readable, `out` is good for writing `long * width` f32, the instruction set is there.
+/// The source is readable, `out` is good for writing `long * width` f32, and a vector more where there is slack; the
+/// instruction set is there.
 pub(super) unsafe fn panel(isa: Isa, args: PanelArgs) {
     let pack = match (args.from.column_stride, args.from.row_stride) {
         (1, _) => routine::<CopyRows>(isa),
@@ -128,6 +132,86 @@ impl Routine for CopyRows {
     }
 }
 
+/// Whole panels of B whose rows lie contiguous: `panels` of them side by side, so that a row is read in long runs.
+struct CopyPanels;
+
+/// What [`CopyPanels`] works on.
+pub(super) struct PanelsArgs {
+    /// Element (0, 0).
+    from: *const f32,
+    /// Distance of rows.
+    stride: usize,
+    /// Rows.
+    k: usize,
+    /// Panels of two vectors.
+    panels: usize,
+    /// The copy.
+    out: *mut f32,
+}
+
+impl Routine for CopyPanels {
+    type Args = PanelsArgs;
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(args: &PanelsArgs) {
+        let width = 2 * V::LANES;
+        for p in 0..args.k {
+            let mut from = args.from.wrapping_add(p * args.stride);
+            let mut out = args.out.wrapping_add(p * width);
+            for _ in 0..args.panels {
+                // SAFETY: the contract of `panels`.
+                unsafe {
+                    let (a, b) = (V::load(from), V::load(from.add(V::LANES)));
+                    a.store(out);
+                    b.store(out.add(V::LANES));
+                }
+                from = from.wrapping_add(width);
+                out = out.wrapping_add(args.k * width);
+            }
+        }
+    }
+}
+
+/// Packs rows `p .. p + k` of columns `j .. j + n` of B, panel after panel.
+///
+/// # Safety
+/// As [`Columns::pack`]; `out` is good for writing `k` times `n` rounded up to whole vectors.
+pub(super) unsafe fn panels(
+    b: &Source<'_>,
+    isa: Isa,
+    lanes: usize,
+    p: usize,
+    k: usize,
+    j: usize,
+    n: usize,
+    out: *mut f32,
+) {
+    /// Panels side by side: 512 bytes of a row at 16 lanes, and as many streams of writes as the caches follow.
+    const TOGETHER: usize = 4;
+    let width = 2 * lanes;
+    let mut done = 0;
+    while done < n {
+        let columns = (n - done).min(width);
+        let out = out.wrapping_add(done * k);
+        // SAFETY: the caller's contract.
+        unsafe {
+            match b {
+                Source::Matrix(b) if b.column_stride == 1 && columns == width => {
+                    let panels = ((n - done) / width).min(TOGETHER);
+                    let from = b.at(p, j + done).p;
+                    routine::<CopyPanels>(isa)(&PanelsArgs { from, stride: b.row_stride, k, panels, out });
+                    done += panels * width;
+                    continue;
+                }
+                Source::Matrix(b) => b.pack(isa, p, k, j + done, columns, columns.next_multiple_of(lanes), out),
+                Source::Columns(b) => b.pack(isa, p, k, j + done, columns, columns.next_multiple_of(lanes), out),
+                Source::Packed(_) => return,
+            }
+        }
+        done += columns;
+    }
+}
+
 /// Columns that lie contiguous: squares are turned in registers.
 struct TurnColumns;
 
@@ -142,7 +226,9 @@ impl Routine for TurnColumns {
             let mut j = 0;
             while j < args.width {
                 let columns = args.short.saturating_sub(j).min(V::LANES);
-                let write = (args.width - j).min(V::LANES);
+                // What a whole store writes beyond a row, the next row overwrites.
+                let whole = args.slack && args.width < V::LANES;
+                let write = if whole { V::LANES } else { (args.width - j).min(V::LANES) };
                 let mut p = 0;
                 while p < args.long {
                     let from = args.from.p.wrapping_add(j * stride + p);
@@ -179,21 +265,23 @@ pub(crate) unsafe fn turn_square<V: Vector>(
     }
     // SAFETY: the caller's contract.
     unsafe {
-        let zero = V::splat(0.0);
-        let z = zero;
+        let z = V::splat(0.0);
         let mut square: [V; MAX_LANES] = [z, z, z, z, z, z, z, z, z, z, z, z, z, z, z, z];
-        if columns == V::LANES && rows == V::LANES {
-            lanes!(I => square[I] = V::load(from.add(I * stride)));
-            let turned = V::transpose(square);
-            if write == V::LANES {
-                lanes!(I => turned[I].store(out.add(I * out_stride)));
+        if rows == V::LANES && write == V::LANES {
+            if columns == V::LANES {
+                lanes!(I => square[I] = V::load(from.add(I * stride)));
             } else {
-                lanes!(I => turned[I].store_first(out.add(I * out_stride), write));
+                lanes!(I => if I < columns { square[I] = V::load(from.add(I * stride)) });
             }
+            let turned = V::transpose(square);
+            lanes!(I => turned[I].store(out.add(I * out_stride)));
         } else {
             lanes!(I => if I < columns { square[I] = V::load_first(from.add(I * stride), rows) });
             let turned = V::transpose(square);
-            lanes!(I => if I < rows { turned[I].store_first(out.add(I * out_stride), write) });
+            lanes!(I => if I < rows {
+                let row = out.add(I * out_stride);
+                if write == V::LANES { turned[I].store(row) } else { turned[I].store_first(row, write) }
+            });
         }
     }
 }

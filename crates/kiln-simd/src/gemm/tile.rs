@@ -123,9 +123,9 @@ impl<const R: usize, const C: usize, const COLUMNS: bool> Routine for Tile<R, C,
             let mut acc = fourteen!([zero, zero]);
             each_row!(R, I => {
                 let row = t.c.wrapping_add(I * t.c_stride);
-                V::prefetch(row);
+                if t.add { V::prefetch(row); }
                 if C == 2 {
-                    V::prefetch(row.wrapping_add(2 * V::LANES - 1));
+                    if t.add { V::prefetch(row.wrapping_add(2 * V::LANES - 1)); }
                 }
             });
             if !t.init.is_null() {
