@@ -1,6 +1,6 @@
 //! Recorded batches give what the same operations give one by one.
 
-use kiln::{Engine, Error, op};
+use kiln::{Engine, Error};
 use kiln_core::op::reference::Random;
 
 #[test]
@@ -14,10 +14,10 @@ fn a_layer_gives_what_its_operations_give() {
     let mut batch = engine.batch();
     let (xi, wi, bi) =
         (batch.upload(&x, &[m, k]).unwrap(), batch.upload(&w, &[k, n]).unwrap(), batch.upload(&b, &[n]).unwrap());
-    let product = batch.record(op::Matmul::default(), &[xi, wi]).unwrap();
+    let product = batch.matmul(xi, wi).unwrap();
     let sum = batch.add(product, bi).unwrap();
     let y = batch.gelu(sum).unwrap();
-    let total = batch.record(op::Reduce::all(op::Reduction::Sum), &[y]).unwrap();
+    let total = batch.sum(y).unwrap();
     assert_eq!((batch.num_operations(), batch.num_tensors()), (4, 7));
     batch.execute(&[y, total]).unwrap();
 
@@ -64,4 +64,18 @@ fn wrong_use_is_one_clear_error_and_the_batch_stays_usable() {
     let f = batch.relu(e).unwrap();
     batch.execute(&[f]).unwrap();
     assert!(batch.read(f).unwrap().is_empty());
+}
+
+#[test]
+fn an_operation_with_two_results_and_one_that_needs_only_the_second() {
+    let engine = Engine::builder().without_profile().build().unwrap();
+    let mut batch = engine.batch();
+    let x = batch.upload(&[3.0, 9.0, 1.0, 5.0, 4.0, 8.0], &[2, 3]).unwrap();
+    let (_, indices) = batch.top_k(x, 1).unwrap();
+    let table = batch.upload(&[0.0, 0.5, 1.0, 1.5, 2.0, 2.5], &[3, 2]).unwrap();
+    let rows = batch.gather(table, indices).unwrap();
+    batch.execute(&[rows, indices]).unwrap();
+    assert_eq!(batch.read_indices(indices).unwrap(), [1, 2]);
+    assert_eq!(batch.read(rows).unwrap(), [1.0, 1.5, 2.0, 2.5]);
+    assert!(matches!(batch.read(indices), Err(Error::Type { .. })));
 }

@@ -1,10 +1,10 @@
+mod ops;
+
 use std::collections::HashMap;
 
 use kiln_core::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
-use kiln_core::op::{Elementwise, Op};
-use kiln_core::{
-    Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Result, Shape, TensorType, elementwise_table,
-};
+use kiln_core::op::Op;
+use kiln_core::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Result, Shape, TensorType};
 
 use crate::Engine;
 
@@ -310,22 +310,3 @@ fn prefix_mut<'a>(data: DataMut<'a>, ty: &TensorType) -> DataMut<'a> {
         }
     }
 }
-
-macro_rules! recorders {
-    ($($(#[doc = $doc:literal])* $variant:ident $name:ident $into:ident ($($x:ident),*) ($($p:ident),*)
-        $formula:literal, $flops:literal, $bound:ident $(($ulp:literal))?, $special:literal, $value:block
-        $(, magnitude $magnitude:block)?)*) => {
-        /// Element-wise operations. Operands have one shape, or a shape that repeats along the outer dimensions of the
-        /// largest.
-        impl Batch<'_> {
-            $(
-                $(#[doc = $doc])*
-                #[doc = concat!("\n\n`", $formula, "`\n\n# Errors\nAs [`Batch::record`].")]
-                pub fn $name(&mut self, $($x: TensorId,)* $($p: f32),*) -> Result<TensorId> {
-                    self.record(Elementwise::$name($($p),*), &[$($x),*])
-                }
-            )*
-        }
-    };
-}
-elementwise_table!(recorders);
