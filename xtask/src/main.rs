@@ -3,6 +3,7 @@
 //! A subcommand is a module with an `Arguments` struct and a function `run`, and one row in [`Command`].
 
 mod docs;
+mod exhaustive;
 mod test;
 
 use std::process::ExitCode;
@@ -26,12 +27,15 @@ enum Command {
     Test(test::Arguments),
     /// Writes docs/numerics.md from the tables of operations.
     Docs(docs::Arguments),
+    /// Every f32 through every element-wise operation of one operand, against the f64 reference.
+    Exhaustive(exhaustive::Arguments),
 }
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Test(arguments) => test::run(&arguments),
         Command::Docs(arguments) => docs::run(&arguments),
+        Command::Exhaustive(arguments) => exhaustive::run(&arguments),
     };
     match result {
         Ok(code) => code,

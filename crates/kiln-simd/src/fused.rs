@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use kiln_core::graph::{Fused, Instruction, Source};
 use kiln_core::{Error, Result};
 
-use crate::elementwise::{Call, Flat, PARALLEL};
+use crate::elementwise::{Call, Flat, part_len};
 use crate::simd::Simd;
 use crate::threads::{self, Shared};
 
@@ -78,7 +78,8 @@ impl Simd {
         let outputs: Vec<Shared<f32>> = outputs.iter_mut().map(|out| Shared::new(out.as_mut_ptr())).collect();
         let blocks = n.div_ceil(BLOCK);
         // Whole runs of blocks a part, so that a thread streams through memory.
-        let part = if n < PARALLEL { blocks } else { blocks.div_ceil(4 * self.threads()).max(1) };
+        let flops = fused.instructions.iter().map(|i| i.kind.flops()).sum();
+        let part = part_len(flops, n, self).div_ceil(BLOCK);
         threads::for_each(blocks.div_ceil(part), self.threads(), |p| {
             SCRATCH.with_borrow_mut(|scratch| {
                 scratch.resize((registers.count + inputs.len()) * BLOCK, 0.0);
@@ -136,7 +137,7 @@ impl Simd {
                     Source::Result(i) => Flat { p: place(i), repeated: false },
                 };
             }
-            let call = Call { sources, params: instruction.params, out: place(at), n: len };
+            let call = Call { sources, params: instruction.params, out: place(at), n: len, stream: false };
             // SAFETY: sources hold `len` elements. The result goes to a register of this thread or to a range of an
             // output that no other block has; where a source lies in the same place, the kernel reads each vector
             // before it writes it.

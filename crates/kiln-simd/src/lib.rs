@@ -19,6 +19,7 @@ mod fused;
 mod gemm;
 mod index;
 pub mod limits;
+mod math;
 mod pool;
 mod quant;
 mod reduce;

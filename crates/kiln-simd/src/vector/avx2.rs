@@ -7,7 +7,7 @@ use super::{MAX_LANES, Vector};
 pub(crate) struct Avx2(__m256);
 
 super::operators!(Avx2: Add add _mm256_add_ps, Sub sub _mm256_sub_ps, Mul mul _mm256_mul_ps, Div div _mm256_div_ps;
-    neg |x: Avx2| x.xor(x.of(-0.0)));
+    neg |x: Avx2| x.of(-0.0) - x);
 
 macro_rules! call {
     ($e:expr) => {
@@ -148,16 +148,34 @@ impl Vector for Avx2 {
     }
     #[inline(always)]
     fn scale_pow2(self, n: Self) -> Self {
-        // In f64 the product is exact and its exponent cannot overflow; converting back rounds once.
+        // Two powers that are normal numbers: the first product is exact, the second rounds once.
         call!({
-            let bias = _mm256_add_epi32(_mm256_cvtps_epi32(n.0), _mm256_set1_epi32(1023));
-            let half = |x: __m128, bias: __m128i| {
-                let power = _mm256_castsi256_pd(_mm256_slli_epi64::<52>(_mm256_cvtepi32_epi64(bias)));
-                _mm256_cvtpd_ps(_mm256_mul_pd(_mm256_cvtps_pd(x), power))
-            };
-            let lo = half(_mm256_castps256_ps128(self.0), _mm256_castsi256_si128(bias));
-            let hi = half(_mm256_extractf128_ps::<1>(self.0), _mm256_extracti128_si256::<1>(bias));
-            Self(_mm256_set_m128(hi, lo))
+            let n = _mm256_cvtps_epi32(n.0);
+            let half = _mm256_srai_epi32::<1>(n);
+            let power =
+                |n: __m256i| _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_add_epi32(n, _mm256_set1_epi32(127))));
+            self * Self(power(half)) * Self(power(_mm256_sub_epi32(n, half)))
+        })
+    }
+    #[inline(always)]
+    fn shift_exponent(self, shifted: Self) -> Self {
+        call!({
+            let n = _mm256_slli_epi32::<23>(_mm256_castps_si256(shifted.0));
+            Self(_mm256_castsi256_ps(_mm256_add_epi32(_mm256_castps_si256(self.0), n)))
+        })
+    }
+    #[inline(always)]
+    fn mantissa_exponent(self) -> (Self, Self) {
+        let tiny = self.lt(self.of(f32::MIN_POSITIVE));
+        let normal = Self::select(tiny, self * self.of(16_777_216.0), self);
+        call!({
+            // Relative to the bits of 0.75, the exponent field counts from there.
+            let start = _mm256_set1_epi32(0x3f40_0000);
+            let offset = _mm256_sub_epi32(_mm256_castps_si256(normal.0), start);
+            let m = _mm256_add_epi32(_mm256_and_si256(offset, _mm256_set1_epi32(0x007f_ffff)), start);
+            let k = Self(_mm256_cvtepi32_ps(_mm256_srai_epi32::<23>(offset)));
+            let k = k - Self(_mm256_and_ps(tiny, _mm256_set1_ps(24.0)));
+            super::with_logarithm_rules(self, Self(_mm256_castsi256_ps(m)), k)
         })
     }
 

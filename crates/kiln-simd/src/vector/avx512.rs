@@ -7,7 +7,7 @@ use super::{MAX_LANES, Vector};
 pub(crate) struct Avx512(__m512);
 
 super::operators!(Avx512: Add add _mm512_add_ps, Sub sub _mm512_sub_ps, Mul mul _mm512_mul_ps, Div div _mm512_div_ps;
-    neg |x: Avx512| x.xor(x.of(-0.0)));
+    neg |x: Avx512| x.of(-0.0) - x);
 
 macro_rules! call {
     ($e:expr) => {
@@ -145,6 +145,33 @@ impl Vector for Avx512 {
     #[inline(always)]
     fn scale_pow2(self, n: Self) -> Self {
         Self(call!(_mm512_scalef_ps(self.0, n.0)))
+    }
+    #[inline(always)]
+    fn shift_exponent(self, shifted: Self) -> Self {
+        call!({
+            let n = _mm512_slli_epi32::<23>(_mm512_castps_si512(shifted.0));
+            Self(_mm512_castsi512_ps(_mm512_add_epi32(_mm512_castps_si512(self.0), n)))
+        })
+    }
+    #[inline(always)]
+    fn mantissa_exponent(self) -> (Self, Self) {
+        // These instructions have the rules for special values. The exponent that `getmant` took away is that of the
+        // operand less the one that is left in the mantissa.
+        call!({
+            let m = _mm512_getmant_ps::<_MM_MANT_NORM_P75_1P5, _MM_MANT_SIGN_NAN>(self.0);
+            (Self(m), Self(_mm512_getexp_ps(self.0)) - Self(_mm512_getexp_ps(m)))
+        })
+    }
+    #[inline(always)]
+    fn maximum(self, b: Self) -> Self {
+        let (first, second) = (self.greater(b), b.greater(self));
+        // Bit by bit, where the third operand is set: or; elsewhere, at the sign: and. See `Vector::maximum`.
+        call!({
+            let everything_but_the_sign = _mm512_set1_epi32(0x7fff_ffff);
+            let (first, second) = (_mm512_castps_si512(first.0), _mm512_castps_si512(second.0));
+            let bits = _mm512_ternarylogic_epi32::<0b1110_1000>(first, second, everything_but_the_sign);
+            Self(_mm512_castsi512_ps(bits))
+        })
     }
 
     #[inline(always)]

@@ -157,8 +157,8 @@ pub(crate) trait Vector:
     fn greater(self, b: Self) -> Self;
     /// Rounds to the nearest integer, ties to even.
     fn round(self) -> Self;
-    /// `self * 2^n` for integral `n` of magnitude at most 500, rounded once: overflow gives infinity, underflow is
-    /// gradual.
+    /// `self * 2^n` for integral `n` of magnitude at most 250, rounded once: overflow gives infinity, underflow is
+    /// gradual. `self * 2^(n/2)` must not leave the normal range, unless `self` is a zero, infinity or NaN.
     fn scale_pow2(self, n: Self) -> Self;
 
     /// Bitwise and.
@@ -237,17 +237,84 @@ pub(crate) trait Vector:
     /// IEEE 754-2019 `maximum`: NaN if either is NaN, +0 above -0.
     #[inline(always)]
     fn maximum(self, b: Self) -> Self {
-        // Where both are zeros `greater` gives its second operand; the `and` of both orders has a sign only if both do.
-        let ordered = self.greater(b).and(b.greater(self));
-        Self::select(Self::either(self.is_nan(), b.is_nan()), self + b, ordered)
+        // The two orders differ only for zeros and NaN: each gives its second operand there. The sign is set if both
+        // have it; every other bit is set if either has it, so that NaN stays NaN.
+        let (first, second) = (self.greater(b), b.greater(self));
+        first.or(second).and(first.and(second).or(self.of(f32::from_bits(0x7fff_ffff))))
     }
 
     /// IEEE 754-2019 `minimum`: NaN if either is NaN, -0 below +0.
     #[inline(always)]
     fn minimum(self, b: Self) -> Self {
-        let ordered = self.lesser(b).or(b.lesser(self));
-        Self::select(Self::either(self.is_nan(), b.is_nan()), self + b, ordered)
+        // As in `maximum`; here the sign too is set if either has it.
+        self.lesser(b).or(b.lesser(self))
     }
+
+    /// `self * b + c`, rounded once or as good as once (through f64) on every instruction set.
+    #[inline(always)]
+    fn fma(self, b: Self, c: Self) -> Self {
+        if Self::FUSED {
+            return self.mul_add(b, c);
+        }
+        // The product is exact in f64; rounding the sum twice costs at most 2^-29 units in the last place.
+        let [x, y, z] = [self, b, c].map(Self::lanes);
+        let sum = |i: usize| (f64::from(x[i]) * f64::from(y[i]) + f64::from(z[i])) as f32;
+        Self::from_lanes(std::array::from_fn(sum), self)
+    }
+
+    /// `self * 2^n` where `shifted` is `n` + [`ROUNDER`]. Operand and result are normal numbers.
+    #[inline(always)]
+    fn shift_exponent(self, shifted: Self) -> Self {
+        self.scale_pow2(shifted - self.of(ROUNDER))
+    }
+
+    /// `(m, k)` with `self` = `m * 2^k` exactly, `m` in 0.75..1.5 and `k` integral, subnormal numbers included.
+    ///
+    /// The rules of the logarithm are in them: zeros give `k` = -∞, ∞ gives `k` = ∞ (`m` is finite for both), and `m`
+    /// is NaN where `self` is negative or NaN.
+    #[inline(always)]
+    fn mantissa_exponent(self) -> (Self, Self) {
+        let tiny = self.lt(self.of(f32::MIN_POSITIVE));
+        let normal = Self::select(tiny, self * self.of(16_777_216.0), self);
+        let lanes = normal.lanes();
+        // Relative to the bits of 0.75, the exponent field counts from there.
+        let offset = |i: usize| (lanes[i].to_bits() as i32).wrapping_sub(0x3f40_0000);
+        let m = |i: usize| f32::from_bits(((offset(i) & 0x007f_ffff) + 0x3f40_0000) as u32);
+        let m = Self::from_lanes(std::array::from_fn(|i| if i < Self::LANES { m(i) } else { 0.0 }), self);
+        let k = |i: usize| if i < Self::LANES { (offset(i) >> 23) as f32 } else { 0.0 };
+        let k = Self::from_lanes(std::array::from_fn(k), self);
+        let k = Self::select(tiny, k - self.of(24.0), k);
+        with_logarithm_rules(self, m, k)
+    }
+
+    /// The lanes as an array, zeros beyond them.
+    #[inline(always)]
+    fn lanes(self) -> [f32; 16] {
+        let mut lanes = [0.0; 16];
+        // SAFETY: no vector has more than 16 lanes.
+        unsafe { self.store(lanes.as_mut_ptr()) };
+        lanes
+    }
+
+    /// The vector of the first lanes of an array, beside a value that exists.
+    #[inline(always)]
+    fn from_lanes(lanes: [f32; 16], _witness: Self) -> Self {
+        // SAFETY: no vector has more than 16 lanes, and the witness shows that the instruction set is there.
+        unsafe { Self::load(lanes.as_ptr()) }
+    }
+}
+
+/// 1.5 * 2^23: adding it to a number of magnitude below 2^22 rounds that to an integer, which then stands in the low
+/// bits of the sum; taking it away again gives the integer.
+pub(crate) const ROUNDER: f32 = 12_582_912.0;
+
+/// What [`Vector::mantissa_exponent`] gives for special values, where `m` and `k` come from the bits of a number.
+#[inline(always)]
+fn with_logarithm_rules<V: Vector>(x: V, m: V, k: V) -> (V, V) {
+    let zero = x.of(0.0);
+    let m = V::select(zero.le(x), m, x.of(f32::NAN));
+    let k = V::select(x.eq(zero), x.of(f32::NEG_INFINITY), k);
+    (m, V::select(x.eq(x.of(f32::INFINITY)), x, k))
 }
 
 /// The most lanes that a [`Vector`] has.

@@ -71,9 +71,29 @@ impl Vector for Scalar {
     }
     #[inline(always)]
     fn scale_pow2(self, n: Self) -> Self {
-        // The product of two f32 is exact in f64, whose range holds 2^±1000; one rounding remains.
-        let n = n.0.clamp(-1000.0, 1000.0) as i64;
-        Self((f64::from(self.0) * f64::from_bits(((n + 1023) as u64) << 52)) as f32)
+        // Two powers that are normal numbers: the first product is exact, the second rounds once.
+        let n = n.0.clamp(-250.0, 250.0) as i32;
+        let power = |n: i32| f32::from_bits(((n + 127) as u32) << 23);
+        Self(self.0 * power(n >> 1) * power(n - (n >> 1)))
+    }
+    #[inline(always)]
+    fn fma(self, b: Self, c: Self) -> Self {
+        // The product is exact in f64; rounding the sum twice costs at most 2^-29 units in the last place.
+        Self((f64::from(self.0) * f64::from(b.0) + f64::from(c.0)) as f32)
+    }
+    #[inline(always)]
+    fn shift_exponent(self, shifted: Self) -> Self {
+        Self(f32::from_bits(self.0.to_bits().wrapping_add(shifted.0.to_bits() << 23)))
+    }
+    #[inline(always)]
+    fn mantissa_exponent(self) -> (Self, Self) {
+        let tiny = self.0 < f32::MIN_POSITIVE;
+        let normal = if tiny { self.0 * 16_777_216.0 } else { self.0 };
+        // Relative to the bits of 0.75, the exponent field counts from there.
+        let offset = (normal.to_bits() as i32).wrapping_sub(0x3f40_0000);
+        let m = f32::from_bits(((offset & 0x007f_ffff) + 0x3f40_0000) as u32);
+        let k = (offset >> 23) as f32 - if tiny { 24.0 } else { 0.0 };
+        super::with_logarithm_rules(self, Self(m), Self(k))
     }
 
     #[inline(always)]

@@ -1,0 +1,244 @@
+//! The difficult functions, generic over [`Vector`]: polynomials, divisions and scaling by powers of two, no tables and
+//! no branches. Every lane of every vector runs the same arithmetic, whatever its value or position.
+//!
+//! Errors are measured over every f32 (`cargo xtask exhaustive`). The polynomials are minimax fits, found with the
+//! Remez algorithm in 40 digits, their coefficients rounded to f32 one after another, each time fitting the others anew.
+//!
+//! The exponential of a large argument magnifies the rounding of the argument: where the argument is itself computed,
+//! it is carried as a sum of two numbers. Where a result may be subnormal though its factors are not, the power of two
+//! is applied last, so that it is rounded once.
+
+use crate::vector::{ROUNDER, Vector};
+
+/// ln 2 in two parts; the first has 12 bits, so that its product with an exponent is exact.
+const LN_2: [f32; 2] = [0.693_115_23, 3.194_618_3e-5];
+
+/// `c[0] + c[1] x + c[2] x² + ...`
+#[inline(always)]
+fn polynomial<V: Vector, const N: usize>(x: V, coefficients: [f32; N]) -> V {
+    let mut sum = x.of(coefficients[N - 1]);
+    for &c in coefficients[..N - 1].iter().rev() {
+        sum = sum.mul_add(x, x.of(c));
+    }
+    sum
+}
+
+/// `min(max(x, lo), hi)` that keeps NaN; the bounds are constants and not zero.
+#[inline(always)]
+fn clamp<V: Vector>(x: V, lo: f32, hi: f32) -> V {
+    x.of(lo).greater(x.of(hi).lesser(x))
+}
+
+/// An argument of the exponential function as `n ln 2 + r`.
+struct Reduced<V> {
+    /// In ±(ln 2)/2.
+    r: V,
+    /// Integral.
+    n: V,
+    /// `n` + [`ROUNDER`].
+    shifted: V,
+}
+
+impl<V: Vector> Reduced<V> {
+    /// Splits `x`, of magnitude at most 200.
+    #[inline(always)]
+    fn new(x: V) -> Self {
+        let shifted = x.mul_add(x.of(std::f32::consts::LOG2_E), x.of(ROUNDER));
+        let n = shifted - x.of(ROUNDER);
+        // The first step is exact, the second rounds in the unit of r.
+        let r = (-n).mul_add(x.of(LN_2[1]), (-n).mul_add(x.of(LN_2[0]), x));
+        Self { r, n, shifted }
+    }
+
+    /// Splits `x + low`, where `low` is below a unit in the last place of `x`.
+    #[inline(always)]
+    fn of_sum(x: V, low: V) -> Self {
+        let shifted = x.mul_add(x.of(std::f32::consts::LOG2_E), x.of(ROUNDER));
+        let n = shifted - x.of(ROUNDER);
+        let r = (-n).mul_add(x.of(LN_2[0]), x) + (-n).mul_add(x.of(LN_2[1]), low);
+        Self { r, n, shifted }
+    }
+
+    /// `(eʳ - 1 - r) / r²`: relative to `eʳ` the fit is off by at most 2^-27.8.
+    #[inline(always)]
+    fn quotient(&self) -> V {
+        polynomial(self.r, [0.5, 0.166_664_88, 0.041_665_554, 0.008_372_283, 0.001_403_505_6])
+    }
+
+    /// `eʳ - 1`
+    #[inline(always)]
+    fn exp_m1(&self) -> V {
+        (self.r * self.r).mul_add(self.quotient(), self.r)
+    }
+
+    /// `eʳ`: the exponential is this times `2ⁿ`.
+    #[inline(always)]
+    fn mantissa(&self) -> V {
+        let one = self.r.of(1.0);
+        if V::FUSED {
+            self.r.mul_add(self.r.mul_add(self.quotient(), one), one)
+        } else {
+            // The product with r would be rounded too.
+            self.exp_m1() + one
+        }
+    }
+}
+
+/// `eˣ`
+#[inline(always)]
+pub(crate) fn exp<V: Vector>(x: V) -> V {
+    // e^-104 rounds to 0, e^89 to ∞.
+    let x = Reduced::new(clamp(x, -104.0, 89.0));
+    x.mantissa().scale_pow2(x.n)
+}
+
+/// `eˣ - 1` for `x <= 0`
+#[inline(always)]
+pub(crate) fn exp_m1_negative<V: Vector>(x: V) -> V {
+    // e^-30 is below half a unit in the last place of 1.
+    let reduced = Reduced::new(x.of(-30.0).greater(x));
+    let one = x.of(1.0);
+    let power = one.shift_exponent(reduced.shifted);
+    // 2ⁿ - 1 is exact or next to -1. The sign of x restores that of -0.
+    power.mul_add(reduced.exp_m1(), power - one).or(x.and(x.of(-0.0)))
+}
+
+/// `ln x`
+#[inline(always)]
+pub(crate) fn ln<V: Vector>(x: V) -> V {
+    let (m, k) = x.mantissa_exponent();
+    let f = m - x.of(1.0);
+    // ln(1 + f) = f - f²/2 + f³ p(f); relative to it the fit is off by at most 2^-29.8.
+    let p = polynomial(
+        f,
+        [
+            0.333_333_4,
+            -0.250_001_67,
+            0.199_995_65,
+            -0.166_551_47,
+            0.142_770_65,
+            -0.127_316_6,
+            0.116_980_396,
+            -0.090_881_57,
+            0.037_373_032,
+        ],
+    );
+    let tail = (f * f).mul_add(f.mul_add(p, x.of(-0.5)), k * x.of(LN_2[1]));
+    k.mul_add(x.of(LN_2[0]), f + tail)
+}
+
+/// `tanh x`
+#[inline(always)]
+pub(crate) fn tanh<V: Vector>(x: V) -> V {
+    let one = x.of(1.0);
+    let a = x.abs();
+    // 1 - 2 / (e^2a + 1) cancels for small a; there an odd polynomial, off by at most 2^-29 relative to tanh a.
+    let double = x.of(20.0).lesser(a + a);
+    let power = Reduced::new(double);
+    let large = one - x.of(2.0) / (power.mantissa().shift_exponent(power.shifted) + one);
+    let square = a * a;
+    let p = polynomial(
+        square,
+        [-0.333_333_2, 0.133_327_78, -0.053_898_543, 0.021_470_435, -0.007_684_436_6, 0.001_752_159_7],
+    );
+    let small = (a * square).mul_add(p, a);
+    V::select(x.of(0.75).le(a), large, small).or(x.and(x.of(-0.0)))
+}
+
+/// `1 / (1 + e⁻ˣ)`
+#[inline(always)]
+pub(crate) fn sigmoid<V: Vector>(x: V) -> V {
+    // With eˣ = p 2ⁿ it is p / (p + 2^-n), and from 30 on it is 1. Both terms carry a factor of 2^-24, for then 2^-n
+    // stays in range down to where the quotient underflows, which it does gradually.
+    let small = x.of(1.0 / 16_777_216.0);
+    let reduced = Reduced::new(clamp(x, -104.0, 30.0));
+    let p = reduced.exp_m1().mul_add(small, small);
+    p / (p + small.shift_exponent(x.of(ROUNDER) - reduced.n))
+}
+
+/// `x / (1 + e⁻ᶻ)` given the reduced `-z`: x 2^-n / (p + 2^-n), the power applied last.
+#[inline(always)]
+fn weighted<V: Vector>(x: V, minus_z: Reduced<V>) -> V {
+    let n = -minus_z.n;
+    let one = x.of(1.0);
+    // Where it matters, 1 + 2^-n is exact.
+    (x / (minus_z.exp_m1() + (one + one.scale_pow2(n)))).scale_pow2(n)
+}
+
+/// `x / (1 + e⁻ˣ)`
+#[inline(always)]
+pub(crate) fn swish<V: Vector>(x: V) -> V {
+    // Below -110 the result rounds to -0, also that of -∞; from 30 on the weight is 1.
+    let x = x.of(-110.0).greater(x);
+    weighted(x, Reduced::new(-x.of(30.0).lesser(x)))
+}
+
+/// `x / 2 * (1 + tanh(√(2/π) (x + 0.044715 x³)))`, which is `x / (1 + e⁻ᶻ)` with `z = √(8/π) (x + 0.044715 x³)`.
+#[inline(always)]
+pub(crate) fn gelu_tanh<V: Vector>(x: V) -> V {
+    // -√(8/π), of which the first part has few bits, and 0.044715 times it.
+    const LINEAR: [f32; 2] = [-1.593_75, -0.002_019_121_5];
+    const CUBIC: [f32; 2] = [-0.071_354_814, -2.398_832_5e-9];
+    // Below -10.9 the result rounds to -0; from 6 on the weight is 1.
+    let x = x.of(-10.9).greater(x);
+    let t = x.of(6.0).lesser(x);
+    let [linear, cubic] = [x.of(LINEAR[0]), x.of(CUBIC[0])];
+    // -z = t s, both as sums of two numbers.
+    let square = t * t;
+    let square_low = t.fma(t, -square);
+    let s = cubic.fma(square, linear);
+    // linear - s is exact, for s is the greater and has fewer bits below the point.
+    let s_low = cubic.fma(square, linear - s) + x.of(LINEAR[1]);
+    let s_low = cubic.mul_add(square_low, x.of(CUBIC[1]).mul_add(square, s_low));
+    let product = t * s;
+    weighted(x, Reduced::of_sum(product, t.mul_add(s_low, t.fma(s, -product))))
+}
+
+/// `x / 2 * (1 + erf(x / √2))`
+#[inline(always)]
+pub(crate) fn gelu<V: Vector>(x: V) -> V {
+    // With the upper tail q(a) = erfc(a / √2) / 2 it is max(x, 0) - a q(a), a = |x|: the difference does not cancel
+    // below 0 and at most halves x above. Beyond 14.5 the tail rounds to 0.
+    let a = x.of(14.5).lesser(x.abs());
+    // q(a) = e^(-a²/2) r(a), where r is smooth: a quotient of two polynomials with positive coefficients.
+    let half = a * x.of(-0.5);
+    let square = a * half;
+    let power = Reduced::of_sum(square, a.fma(half, -square));
+    let numerator = polynomial(a, [1.760_909_1, 1.545_010_6, 0.646_371_1, 0.143_457_35, 0.014_549_642]);
+    let denominator = polynomial(a, [3.521_818_2, 5.900_026_8, 4.239_356_5, 1.656_163_2, 0.359_616_5, 0.036_470_134]);
+    let tail = (a.mul_add(power.exp_m1(), a) * numerator / denominator).scale_pow2(power.n);
+    // -0 for a negative x, x itself otherwise, zeros and NaN included.
+    x.of(-0.0).greater(x) - tail
+}
+
+/// `x tanh(ln(1 + eˣ))`
+#[inline(always)]
+pub(crate) fn mish<V: Vector>(x: V) -> V {
+    // With e⁻ˣ = p 2ⁿ and w = 2^-n it is x w (w + 2p) / (w (w + 2p) + 2p²). Below -110 the result rounds to -0; from 20
+    // on the weight is 1.
+    let x = x.of(-110.0).greater(x);
+    let power = Reduced::new(-x.of(20.0).lesser(x));
+    let n = -power.n;
+    let p = power.mantissa();
+    let w = x.of(1.0).scale_pow2(n);
+    let sum = (p + p) + w;
+    let denominator = w.mul_add(sum, (p + p) * p);
+    (x * (sum / denominator)).scale_pow2(n)
+}
+
+/// `x min(max(x + 3, 0), 6) / 6`
+#[inline(always)]
+pub(crate) fn hard_swish<V: Vector>(x: V) -> V {
+    // Limiting x first makes -0 of -∞; multiplying by it last does not overflow, and 6 (1/6) rounds to 1.
+    let x = x.of(-3.0).greater(x);
+    x * (x.of(6.0).lesser(x + x.of(3.0)) * x.of(1.0 / 6.0))
+}
+
+/// `a + t (b - a)`
+#[inline(always)]
+pub(crate) fn lerp<V: Vector>(a: V, b: V, t: V) -> V {
+    // Where b - a overflows, a and b have different signs, and a (1 - t) + t b does neither overflow nor cancel more.
+    let difference = b - a;
+    let apart = difference.abs().eq(a.of(f32::INFINITY));
+    V::select(apart, t.mul_add(b, a - t * a), t.mul_add(difference, a))
+}

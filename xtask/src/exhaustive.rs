@@ -1,0 +1,170 @@
+//! `cargo xtask exhaustive`: every f32 through every element-wise operation of one operand, on every instruction set of
+//! this machine, against the f64 reference.
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use indicatif::{ProgressBar, ProgressStyle};
+use kiln_core::op::reference::error_of;
+use kiln_core::op::{Bound, Elementwise, ElementwiseKind, Op, Operation};
+use kiln_core::{DataMut, Operand};
+use kiln_simd::{Isa, Simd};
+
+/// What to compare.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Only these operations (may be given several times).
+    #[arg(long, value_name = "NAME")]
+    op: Vec<String>,
+    /// Only these instruction sets (may be given several times).
+    #[arg(long, value_name = "NAME")]
+    isa: Vec<String>,
+    /// Only every STRIDE-th f32, in the order of their bits. Take a prime: a power of two sees few mantissas.
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
+    stride: u64,
+    /// Threads.
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+}
+
+/// The parameters of operations that have some.
+const PARAMS: [f32; 2] = [-0.75, 1.5];
+/// Inputs that a thread takes at a time: with the results and the reference they stay in its cache.
+const CHUNK: u64 = 1 << 14;
+
+/// The worst that was seen of one operation on one instruction set.
+#[derive(Clone, Copy, Default)]
+struct Worst {
+    error: f64,
+    at: f32,
+    /// Results beyond the bound, of another class, or zeros of the wrong sign.
+    failures: u64,
+    first_failure: f32,
+}
+
+impl Worst {
+    fn merge(&mut self, other: &Self) {
+        if other.error > self.error {
+            (self.error, self.at) = (other.error, other.at);
+        }
+        if self.failures == 0 {
+            self.first_failure = other.first_failure;
+        }
+        self.failures += other.failures;
+    }
+
+    /// Takes in one result.
+    fn see(&mut self, bound: Bound, x: f32, got: f32, exact: f64) {
+        let allowed = match bound {
+            Bound::Exact => 0.0,
+            Bound::Ulp(n) | Bound::Magnitude(n) => n,
+        };
+        let error = error_of(bound, got, exact, exact.abs());
+        if let Some(error) = error.filter(|&e| e > self.error) {
+            (self.error, self.at) = (error, x);
+        }
+        let rounded = exact as f32;
+        let wrong_zero = got == 0.0 && rounded == 0.0 && got.is_sign_negative() != rounded.is_sign_negative();
+        if wrong_zero || error.is_none_or(|e| e > allowed) {
+            if self.failures == 0 {
+                self.first_failure = x;
+            }
+            self.failures += 1;
+        }
+    }
+}
+
+/// Compares, prints a table and fails where a bound is broken.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
+    let named = |name: &str, list: &[String]| list.is_empty() || list.iter().any(|n| n == name);
+    for name in &arguments.isa {
+        Isa::from_name(name)?;
+    }
+    let kinds = ElementwiseKind::ALL.iter().filter(|k| k.arity() == 1);
+    if let Some(name) = arguments.op.iter().find(|name| !kinds.clone().any(|k| k.name() == **name)) {
+        let names: Vec<_> = kinds.map(|k| k.name()).collect();
+        return Err(format!("no element-wise operation of one operand is named {name:?}; there are {names:?}").into());
+    }
+    let isas: Vec<Isa> = Isa::available().filter(|isa| named(isa.name(), &arguments.isa)).collect();
+    let threads = arguments.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
+    println!("{:<12} {:<8} {:>10} {:>16} {:>8} {:>12}", "operation", "isa", "worst", "at", "bound", "beyond it");
+    let mut sound = true;
+    for &kind in kinds.filter(|k| named(k.name(), &arguments.op)) {
+        let op = kind.with_params(PARAMS);
+        let bound = op.contract().bound;
+        for (isa, worst) in isas.iter().zip(compare(op, &isas, arguments.stride, threads)?) {
+            let unit = if bound == Bound::Exact { "" } else { " ULP" };
+            print!("{:<12} {:<8} {:>6.3}{unit:<4} {:>16e} {bound:>8}", kind.name(), isa.name(), worst.error, worst.at);
+            println!(
+                " {:>12}{}",
+                worst.failures,
+                if worst.failures > 0 { format!("  first {:e}", worst.first_failure) } else { String::new() }
+            );
+            sound &= worst.failures == 0;
+        }
+    }
+    Ok(if sound { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// The worst of an operation on each instruction set.
+fn compare(op: Elementwise, isas: &[Isa], stride: u64, threads: usize) -> Result<Vec<Worst>, kiln_core::Error> {
+    let simds = isas.iter().map(|&isa| Ok(Simd::with_isa(isa)?.with_threads(1))).collect::<Result<Vec<_>, _>>()?;
+    let inputs = (1u64 << 32).div_ceil(stride);
+    let bar = ProgressBar::new(inputs);
+    let style = ProgressStyle::with_template("{prefix:12} {wide_bar} {percent:>3} % {eta}");
+    bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
+    bar.set_prefix(op.name());
+    let next = AtomicU64::new(0);
+    let total = Mutex::new(Ok(vec![Worst::default(); isas.len()]));
+    std::thread::scope(|scope| {
+        for _ in 0..threads.max(1) {
+            scope.spawn(|| {
+                let result = worker(op, &simds, stride, inputs, &next, &bar);
+                let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
+                match (&mut *total, result) {
+                    (Ok(total), Ok(seen)) => total.iter_mut().zip(&seen).for_each(|(t, s)| t.merge(s)),
+                    (total, Err(error)) => *total = Err(error),
+                    (Err(_), _) => {}
+                }
+            });
+        }
+    });
+    bar.finish_and_clear();
+    total.into_inner().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Takes chunks until none are left.
+fn worker(
+    op: Elementwise,
+    simds: &[Simd],
+    stride: u64,
+    inputs: u64,
+    next: &AtomicU64,
+    bar: &ProgressBar,
+) -> Result<Vec<Worst>, kiln_core::Error> {
+    let bound = op.contract().bound;
+    let as_op = Op::from(op);
+    let mut seen = vec![Worst::default(); simds.len()];
+    let (mut x, mut exact, mut got) = (Vec::new(), Vec::new(), Vec::new());
+    loop {
+        let start = next.fetch_add(CHUNK, Ordering::Relaxed);
+        if start >= inputs {
+            return Ok(seen);
+        }
+        let range = start..inputs.min(start + CHUNK);
+        x.clear();
+        x.extend(range.clone().map(|i| f32::from_bits((i * stride) as u32)));
+        exact.clear();
+        exact.extend(x.iter().map(|&x| op.kind().exact(&[f64::from(x)], op.params()).0));
+        got.resize(x.len(), 0.0);
+        for (simd, seen) in simds.iter().zip(&mut seen) {
+            simd.run_into(&as_op, &[Operand::vector(&x)], &mut [DataMut::F32(&mut got)])?;
+            for ((&x, &exact), &got) in x.iter().zip(&exact).zip(&got) {
+                seen.see(bound, x, got, exact);
+            }
+        }
+        bar.inc(range.end - range.start);
+    }
+}
