@@ -53,14 +53,23 @@ macro_rules! kernels {
                 $(#[doc = $doc])*
                 #[doc = concat!("\n\n`", $formula, "`\n\n# Errors\n[`kiln_core::Error::Shape`] when the lengths differ.")]
                 pub fn $name(&self, $($x: &[f32],)* $($p: f32),*) -> Result<Vec<f32>> {
-                    self.f32_vec(Elementwise::$name($($p),*), &[$(Operand::vector($x)),*])
+                    let mut out = vec![0.0; [$($x.len()),*][0]];
+                    self.$into($($x,)* $($p,)* &mut out)?;
+                    Ok(out)
                 }
 
                 $(#[doc = $doc])*
                 #[doc = concat!("\n\n`", $formula, "`, into `out`.\n\n# Errors\n[`kiln_core::Error::Shape`] or ")]
                 #[doc = "[`kiln_core::Error::Length`] when the lengths differ."]
                 pub fn $into(&self, $($x: &[f32],)* $($p: f32,)* out: &mut [f32]) -> Result<()> {
-                    self.f32_into(Elementwise::$name($($p),*), &[$(Operand::vector($x)),*], out)
+                    let op = Elementwise::$name($($p),*);
+                    let operands = [$($x),*];
+                    if operands.iter().all(|x| x.len() == out.len()) {
+                        // The usual case, without the way through shapes: it is longer than the work on short slices.
+                        run(self, &op, &operands, out);
+                        return Ok(());
+                    }
+                    self.f32_into(op, &[$(Operand::vector($x)),*], out)
                 }
             )*
         }
@@ -70,20 +79,24 @@ elementwise_table!(kernels);
 
 impl Execute for Elementwise {
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        let out = outputs[0].f32();
-        let n = out.len();
-        let stream = inputs.len() > 1 && n >= STREAM;
-        let part = part_len(self.kind().flops(), n, simd);
-        let out = Shared::new(out.as_mut_ptr());
-        threads::for_each(n.div_ceil(part), simd.threads(), |i| {
-            let start = i * part;
-            let data: [&[f32]; 3] = std::array::from_fn(|i| if i < inputs.len() { f32s(inputs, i) } else { &[] });
-            let pass = Pass { isa: simd.isa(), kind: self.kind(), params: self.params(), out, total: n, stream };
-            // SAFETY: the output has n elements, parts do not overlap, and by the shape rule operands repeat evenly.
-            unsafe { pass.run(&data[..inputs.len()], start, part.min(n - start)) };
-        });
+        let mut operands: [&[f32]; 3] = [&[]; 3];
+        operands.iter_mut().enumerate().take(inputs.len()).for_each(|(i, data)| *data = f32s(inputs, i));
+        run(simd, self, &operands[..inputs.len()], outputs[0].f32());
         Ok(())
     }
+}
+
+/// Fills the result. Operands are as many as the function takes; the length of each divides that of the result.
+fn run(simd: &Simd, op: &Elementwise, operands: &[&[f32]], out: &mut [f32]) {
+    let total = out.len();
+    let stream = total >= STREAM;
+    let part = part_len(op.kind().flops(), total, simd);
+    let out = Shared::new(out.as_mut_ptr());
+    let pass = Pass { isa: simd.isa(), kind: op.kind(), params: op.params(), out, total, stream };
+    threads::for_each(total.div_ceil(part), simd.threads(), |i| {
+        // SAFETY: the output has `total` elements, parts do not overlap, and operands repeat evenly.
+        unsafe { pass.run(operands, i * part, part.min(total - i * part)) };
+    });
 }
 
 /// Elements of a result from which on it is written past the caches, where several operands are read.

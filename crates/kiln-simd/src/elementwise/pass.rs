@@ -51,60 +51,169 @@ impl<F: Formula> Kernel for Run<F> {
         // SAFETY: the contract of `Run`: every access below stays in 0..n, or at 0 where repeated.
         unsafe {
             let params = [V::splat(params[0]), V::splat(params[1])];
-            let zero = V::splat(0.0);
-            let repeated: [V; 3] =
-                std::array::from_fn(
-                    |s| {
-                        if s < F::ARITY && sources[s].repeated { V::splat(*sources[s].p) } else { zero }
-                    },
-                );
-            let whole = |i: usize| {
-                let operand = |s: usize| {
-                    if s >= F::ARITY || sources[s].repeated { repeated[s] } else { V::load(sources[s].p.add(i)) }
-                };
-                F::eval(std::array::from_fn(operand), params)
-            };
-            let first = |i: usize, n: usize| {
-                let operand = |s: usize| {
-                    if s >= F::ARITY || sources[s].repeated {
-                        repeated[s]
-                    } else {
-                        V::load_first(sources[s].p.add(i), n)
-                    }
-                };
-                F::eval(std::array::from_fn(operand), params)
-            };
+            let p = sources.map(|s| s.p);
+            // A loop of its own where nothing repeats, free of the question.
+            if F::ARITY == 1 || !sources[..F::ARITY].iter().any(|s| s.repeated) {
+                Flatly::<V, F> { p, params, formula: PhantomData }.fill(out, n, stream);
+            } else {
+                let is_repeated = sources.map(|s| s.repeated);
+                let [a, b, c] = sources;
+                let repeated = [a.splat::<V, F>(0), b.splat::<V, F>(1), c.splat::<V, F>(2)];
+                Mixed::<V, F> { p, repeated, is_repeated, params, formula: PhantomData }.fill(out, n, stream);
+            }
+        }
+    }
+}
 
+/// Where the vectors of the operands come from. Methods, not closures: only they can be made to be inlined into the
+/// function that carries the instruction set.
+trait Operands<V: Vector, F: Formula>: Sized {
+    /// # Safety
+    /// Flat operands can be read at `i` and the vector from there on; the instruction set of `V` is there.
+    unsafe fn load(&self, operand: usize, i: usize) -> V;
+    /// # Safety
+    /// Flat operands can be read at `i` and the `n` elements from there on; the instruction set of `V` is there.
+    unsafe fn load_first(&self, operand: usize, i: usize, n: usize) -> V;
+    fn params(&self) -> [V; 2];
+
+    /// The results of a whole vector.
+    ///
+    /// # Safety
+    /// As [`Operands::load`].
+    #[inline(always)]
+    unsafe fn whole(&self, i: usize) -> V {
+        // SAFETY: the contract above.
+        F::eval(unsafe { [self.load(0, i), self.load(1, i), self.load(2, i)] }, self.params())
+    }
+
+    /// Writes the results of the first `n` lanes of a vector.
+    ///
+    /// # Safety
+    /// As [`Operands::load_first`], and the output can be written at these elements.
+    #[inline(always)]
+    unsafe fn partial(&self, out: *mut f32, i: usize, n: usize) {
+        // SAFETY: the contract above.
+        unsafe {
+            let operands = [self.load_first(0, i, n), self.load_first(1, i, n), self.load_first(2, i, n)];
+            F::eval(operands, self.params()).store_first(out.add(i), n);
+        }
+    }
+
+    /// Fills `n` elements.
+    ///
+    /// # Safety
+    /// As [`Run`].
+    #[inline(always)]
+    unsafe fn fill(&self, out: *mut f32, n: usize, stream: bool) {
+        // SAFETY: every access below stays in 0..n.
+        unsafe {
             // Whole vectors of the output are aligned where there are several: a store across cache lines costs two.
             let lead = if n < 4 * V::LANES { 0 } else { (out as usize / 4).wrapping_neg() % V::LANES };
             let end = n - (n - lead) % V::LANES;
             for (i, n) in [(0, lead), (end, n - end)] {
                 if n > 0 {
-                    first(i, n).store_first(out.add(i), n);
+                    self.partial(out, i, n);
                 }
             }
             let mut i = lead;
             if F::ARITY > 1 && stream && (out.add(lead) as usize).is_multiple_of(4 * V::LANES) {
                 while i < end {
-                    whole(i).stream(out.add(i));
+                    self.whole(i).stream(out.add(i));
                     i += V::LANES;
                 }
-                zero.fence();
+                self.params()[0].fence();
                 return;
             }
+            // Light functions wait for the loop itself; heavy ones fill the machine and would only run out of registers.
             if F::FLOPS <= 5 {
                 while i + 4 * V::LANES <= end {
-                    let results: [V; 4] = std::array::from_fn(|u| whole(i + u * V::LANES));
-                    for (u, result) in results.into_iter().enumerate() {
-                        result.store(out.add(i + u * V::LANES));
-                    }
+                    let [j, k, l] = [i + V::LANES, i + 2 * V::LANES, i + 3 * V::LANES];
+                    let results = [self.whole(i), self.whole(j), self.whole(k), self.whole(l)];
+                    results[0].store(out.add(i));
+                    results[1].store(out.add(j));
+                    results[2].store(out.add(k));
+                    results[3].store(out.add(l));
                     i += 4 * V::LANES;
                 }
             }
             while i < end {
-                whole(i).store(out.add(i));
+                self.whole(i).store(out.add(i));
                 i += V::LANES;
             }
         }
+    }
+}
+
+/// All operands are flat.
+struct Flatly<V, F> {
+    p: [*const f32; 3],
+    params: [V; 2],
+    formula: PhantomData<F>,
+}
+
+impl<V: Vector, F: Formula> Operands<V, F> for Flatly<V, F> {
+    #[inline(always)]
+    unsafe fn load(&self, operand: usize, i: usize) -> V {
+        // SAFETY: the contract of the method.
+        if operand < F::ARITY { unsafe { V::load(self.p[operand].add(i)) } } else { self.params[0] }
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(&self, operand: usize, i: usize, n: usize) -> V {
+        // SAFETY: the contract of the method.
+        if operand < F::ARITY { unsafe { V::load_first(self.p[operand].add(i), n) } } else { self.params[0] }
+    }
+
+    #[inline(always)]
+    fn params(&self) -> [V; 2] {
+        self.params
+    }
+}
+
+impl Flat {
+    /// The vector of a repeated element; of zeros for an operand that is flat or beyond those of the function.
+    ///
+    /// # Safety
+    /// The instruction set of `V` is there, and the element of a repeated operand can be read.
+    #[inline(always)]
+    unsafe fn splat<V: Vector, F: Formula>(self, operand: usize) -> V {
+        // SAFETY: the contract above.
+        unsafe { V::splat(if operand < F::ARITY && self.repeated { *self.p } else { 0.0 }) }
+    }
+}
+
+/// Some operand is one element, repeated.
+struct Mixed<V, F> {
+    p: [*const f32; 3],
+    repeated: [V; 3],
+    is_repeated: [bool; 3],
+    params: [V; 2],
+    formula: PhantomData<F>,
+}
+
+impl<V: Vector, F: Formula> Operands<V, F> for Mixed<V, F> {
+    #[inline(always)]
+    unsafe fn load(&self, operand: usize, i: usize) -> V {
+        if operand >= F::ARITY || self.is_repeated[operand] {
+            self.repeated[operand]
+        } else {
+            // SAFETY: the contract of the method.
+            unsafe { V::load(self.p[operand].add(i)) }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_first(&self, operand: usize, i: usize, n: usize) -> V {
+        if operand >= F::ARITY || self.is_repeated[operand] {
+            self.repeated[operand]
+        } else {
+            // SAFETY: the contract of the method.
+            unsafe { V::load_first(self.p[operand].add(i), n) }
+        }
+    }
+
+    #[inline(always)]
+    fn params(&self) -> [V; 2] {
+        self.params
     }
 }

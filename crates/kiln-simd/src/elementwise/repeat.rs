@@ -60,8 +60,7 @@ impl Pass {
             let mut run = end - at;
             let mut sources = [Flat::NONE; 3];
             for (source, operand) in sources.iter_mut().zip(repeating).take(operands.len()) {
-                let offset = at % operand.period;
-                // A whole operand is flat even where it has one element: then the result has one too.
+                let offset = if at < operand.period { at } else { at % operand.period };
                 let repeated = operand.period == 1;
                 if !repeated {
                     run = run.min(operand.period - offset);
