@@ -5,13 +5,13 @@ use kiln_core::op::{Elementwise, Matmul};
 use kiln_core::{Shape, TensorType};
 use kiln_route::{Backend, Calibrated, Link, Machine, Memory, Place, Problem, Profile, Residency, Roofline, Router};
 
-pub const GPU: Memory = Memory::new(1);
+pub(crate) const GPU: Memory = Memory::new(1);
 
-pub fn machine() -> Machine {
+pub(crate) fn machine() -> Machine {
     Machine { name: "test".into(), threads: 2, instruction_set: "avx512".into() }
 }
 
-pub fn cpu_places() -> Vec<Place> {
+pub(crate) fn cpu_places() -> Vec<Place> {
     vec![
         Place::cpu("scalar x1", Backend::Scalar, 1, 1),
         Place::cpu("avx2 x1", Backend::Simd, 8, 1),
@@ -20,7 +20,7 @@ pub fn cpu_places() -> Vec<Place> {
     ]
 }
 
-pub fn gpu_place() -> Place {
+pub(crate) fn gpu_place() -> Place {
     Place {
         name: "gpu".into(),
         backend: Backend::Gpu,
@@ -32,34 +32,34 @@ pub fn gpu_place() -> Place {
     }
 }
 
-pub fn with_gpu() -> Router {
+pub(crate) fn with_gpu() -> Router {
     let mut places = cpu_places();
     places.push(gpu_place());
     let link = Link { upload_latency: 5e-6, upload_bandwidth: 25e9, download_latency: 5e-6, download_bandwidth: 25e9 };
     Router::new(Profile::new(machine(), places).unwrap().with_link(GPU, link).unwrap())
 }
 
-pub fn cpu_only() -> Router {
+pub(crate) fn cpu_only() -> Router {
     Router::new(Profile::new(machine(), cpu_places()).unwrap())
 }
 
-pub fn ty(dims: &[usize]) -> TensorType {
+pub(crate) fn ty(dims: &[usize]) -> TensorType {
     TensorType::f32(Shape::new(dims).unwrap())
 }
 
-pub fn square(n: usize) -> Problem {
+pub(crate) fn square(n: usize) -> Problem {
     Problem::new(&Matmul::default().into(), &[ty(&[n, n]), ty(&[n, n])]).unwrap()
 }
 
-pub fn addition(n: usize) -> Problem {
+pub(crate) fn addition(n: usize) -> Problem {
     Problem::new(&Elementwise::add().into(), &[ty(&[n]), ty(&[n])]).unwrap()
 }
 
-pub fn chosen(router: &Router, problem: &Problem, residency: &Residency) -> String {
+pub(crate) fn chosen(router: &Router, problem: &Problem, residency: &Residency) -> String {
     router.decide(problem, residency).place().name.clone()
 }
 
-pub fn calibrated(op: &str, shape: &str, points: &[(f64, [f64; 4])]) -> Calibrated {
+pub(crate) fn calibrated(op: &str, shape: &str, points: &[(f64, [f64; 4])]) -> Calibrated {
     Calibrated {
         op: op.into(),
         shape: shape.into(),
