@@ -61,7 +61,16 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
                 ""
             }
         }
-        // What works on rows runs on several threads only where there are several, and its fixed cost a row shows
+        Op::Convolve2d(convolution) => {
+            let e = convolution.extents(&first, &inputs.get(1)?.shape).ok()?;
+            if e.c_in == 1 && e.c_out == 1 { "one channel" } else { "" }
+        }
+        Op::Attention(attention) => {
+            let e = attention.extents(&first, &inputs.get(1)?.shape, &inputs.get(2)?.shape).ok()?;
+            if e.s == 1 { "one query" } else { "" }
+        }
+        Op::Pool2d(_) | Op::Gather(_) | Op::Transpose(_) => "",
+        // What works on rows runs on several threads only where there are several, and what it pays for each row shows
         // where rows are short.
         _ => match (first.rows(), first.columns()) {
             (..=1, _) => "one row",

@@ -17,7 +17,11 @@ fn main() -> Result<()> {
         println!("{:5.1}%  {} {held_out}", row.regret(Policy::Router) * 100.0, row.problem);
         for (i, place) in report.places.iter().enumerate() {
             let mark = if i == chosen { "->" } else { "" };
-            println!("    {mark:2} {place:10} {:12.3} µs, predicted {:12.3} µs", row.seconds[i] * 1e6, row.predicted[i] * 1e6);
+            println!(
+                "    {mark:2} {place:10} {:12.3} µs, predicted {:12.3} µs",
+                row.seconds[i] * 1e6,
+                row.predicted[i] * 1e6
+            );
         }
     }
     Ok(())

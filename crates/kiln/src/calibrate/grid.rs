@@ -3,9 +3,11 @@
 //! Element-wise operations come from their table. The two lists share few shapes: most of those that judge are held out
 //! of the calibration.
 
-use kiln_core::op::{Dot, Elementwise, ElementwiseKind, Matmul, Matvec, Op, Reduce, Reduction, Transpose};
-use kiln_core::{DataMut, Operand, Result, Shape, TensorType};
-use kiln_simd::Simd;
+use kiln_core::op::{
+    Attention, Convolve2d, Dot, Elementwise, ElementwiseKind, Gather, LayerNorm, LogSoftmax, Matmul, Matvec, Op,
+    Padding, Pool2d, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose,
+};
+use kiln_core::{Result, Shape, TensorType};
 
 /// An operation on inputs of given types, to be measured.
 #[derive(Debug, Clone, PartialEq)]
@@ -26,10 +28,6 @@ impl Probe {
         op.infer(&inputs)?;
         Ok(Self { op, inputs })
     }
-
-    pub(crate) fn op_into(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        simd.run_into(&self.op, inputs, outputs)
-    }
 }
 
 impl std::fmt::Display for Probe {
@@ -38,6 +36,135 @@ impl std::fmt::Display for Probe {
         self.inputs.iter().try_for_each(|input| write!(f, " {}", input.shape))
     }
 }
+
+/// The sizes that the probes of a grid are made of.
+struct Sizes {
+    /// Element-wise functions.
+    kinds: &'static [ElementwiseKind],
+    /// Elements of vectors.
+    flat: &'static [usize],
+    /// Rows and columns of matrices that are worked on by rows.
+    rows: &'static [(usize, usize)],
+    /// Products of `m * k` and `k * n`.
+    products: &'static [(usize, usize, usize)],
+    /// Stacks of such products.
+    stacks: &'static [(usize, usize, usize, usize)],
+    /// Rows and columns of pictures of one channel, and the extent of a square kernel.
+    pictures: &'static [(usize, usize, usize)],
+    /// Channels in, rows and columns, channels out, and the extent of a square kernel.
+    channels: &'static [(usize, usize, usize, usize)],
+    /// Heads, queries, keys, and the length of each.
+    attention: &'static [(usize, usize, usize, usize)],
+}
+
+/// A few sizes of every class, from the nearest cache to beyond the last.
+const CALIBRATION: Sizes = Sizes {
+    kinds: ElementwiseKind::ALL,
+    flat: &[64, 1 << 10, 1 << 13, 1 << 15, 1 << 17, 1 << 19, 3 << 19, 1 << 22],
+    rows: &[
+        (4, 64),
+        (32, 128),
+        (128, 512),
+        (512, 1024),
+        (2048, 2048),
+        (1, 64),
+        (1, 4096),
+        (1, 131_072),
+        (1, 1 << 20),
+        (8, 32),
+        (256, 32),
+        (8192, 32),
+    ],
+    products: &[
+        (24, 24, 24),
+        (48, 48, 48),
+        (80, 80, 80),
+        (128, 128, 128),
+        (192, 192, 192),
+        (320, 320, 320),
+        (768, 768, 768),
+        (1, 64, 64),
+        (1, 256, 256),
+        (1, 512, 512),
+        (1, 1024, 1024),
+        (1, 2048, 2048),
+        (1, 4096, 4096),
+        (64, 64, 1),
+        (256, 256, 1),
+        (512, 512, 1),
+        (1024, 1024, 1),
+        (4096, 4096, 1),
+        (8, 32, 32),
+        (8, 128, 128),
+        (8, 256, 256),
+        (8, 512, 512),
+        (8, 2048, 2048),
+        (32, 32, 8),
+        (128, 128, 8),
+        (256, 256, 8),
+        (512, 512, 8),
+        (2048, 2048, 8),
+    ],
+    stacks: &[(4, 16, 16, 16), (8, 32, 32, 32), (8, 64, 64, 64), (8, 128, 128, 128), (8, 256, 256, 256)],
+    pictures: &[(16, 16, 3), (64, 64, 3), (128, 128, 5), (256, 256, 5), (512, 512, 5), (1024, 1024, 5)],
+    channels: &[(4, 8, 8, 3), (8, 16, 16, 3), (16, 28, 16, 3), (32, 28, 32, 3), (64, 56, 64, 3)],
+    attention: &[
+        (2, 8, 8, 16),
+        (4, 32, 32, 32),
+        (8, 64, 64, 64),
+        (8, 192, 192, 64),
+        (8, 512, 512, 64),
+        (4, 1, 64, 32),
+        (8, 1, 256, 64),
+        (8, 1, 1024, 64),
+        (8, 1, 4096, 64),
+    ],
+};
+
+/// Other sizes than those, but for a few, of representative operations.
+const EVALUATION: Sizes = Sizes {
+    kinds: &[
+        ElementwiseKind::Add,
+        ElementwiseKind::Fma,
+        ElementwiseKind::Relu,
+        ElementwiseKind::Sqrt,
+        ElementwiseKind::Exp,
+        ElementwiseKind::Tanh,
+        ElementwiseKind::Gelu,
+    ],
+    flat: &[100, 1 << 10, 3000, 20_000, 50_000, 1 << 17, 250_000, 900_000, 3_000_000],
+    rows: &[(10, 100), (100, 300), (512, 1024), (300, 2500), (1500, 1500), (1, 30_000), (3000, 20)],
+    products: &[
+        (16, 16, 16),
+        (33, 35, 37),
+        (64, 64, 64),
+        (100, 100, 100),
+        (128, 128, 128),
+        (127, 129, 131),
+        (160, 160, 160),
+        (256, 256, 256),
+        (300, 100, 500),
+        (600, 600, 600),
+        (1, 128, 128),
+        (1, 700, 700),
+        (1, 1024, 1024),
+        (1, 1500, 3000),
+        (1, 4096, 4096),
+        (300, 900, 1),
+        (3000, 2000, 1),
+        (4, 100, 100),
+        (8, 512, 512),
+        (12, 300, 700),
+        (16, 1500, 1500),
+        (100, 100, 4),
+        (300, 700, 12),
+        (1500, 1500, 16),
+    ],
+    stacks: &[(6, 24, 24, 24), (8, 64, 64, 64), (5, 100, 100, 100), (12, 48, 96, 200)],
+    pictures: &[(40, 60, 3), (100, 150, 7), (256, 256, 5), (480, 640, 3), (700, 900, 3)],
+    channels: &[(3, 32, 16, 3), (12, 24, 24, 3), (32, 28, 32, 3), (64, 14, 96, 3), (64, 28, 64, 1)],
+    attention: &[(4, 20, 20, 32), (8, 64, 64, 64), (6, 130, 130, 48), (8, 1, 500, 64), (12, 1, 2000, 64)],
+};
 
 /// Collects probes of f32 inputs.
 #[derive(Default)]
@@ -49,142 +176,97 @@ impl Probes {
         self.0.push(Probe::new(op, types)?);
         Ok(())
     }
+
+    /// Element-wise functions, reductions of everything, inner products.
+    fn vectors(&mut self, sizes: &Sizes) -> Result<()> {
+        for &n in sizes.flat {
+            for kind in sizes.kinds {
+                // Parameters with which every function takes its ordinary path.
+                self.add(kind.with_params([0.75, 1.5]), &vec![&[n][..]; kind.arity()])?;
+            }
+            for reduction in [Reduction::Sum, Reduction::Max, Reduction::ArgMax, Reduction::NormL2] {
+                self.add(Reduce::all(reduction), &[&[n]])?;
+            }
+            self.add(Dot, &[&[n], &[n]])?;
+        }
+        Ok(())
+    }
+
+    /// What works on the rows and columns of a matrix.
+    fn rows(&mut self, sizes: &Sizes) -> Result<()> {
+        for &(m, n) in sizes.rows {
+            self.add(Softmax, &[&[m, n]])?;
+            self.add(LogSoftmax, &[&[m, n]])?;
+            self.add(LayerNorm::new(1e-5), &[&[m, n], &[n], &[n]])?;
+            self.add(RmsNorm::new(1e-5), &[&[m, n], &[n]])?;
+            self.add(Rope::default(), &[&[m, n]])?;
+            self.add(TopK { k: 8 }, &[&[m, n]])?;
+            let table = TensorType::f32(Shape::new(&[m, n])?);
+            let indices = TensorType::u32(Shape::new(&[m])?);
+            self.0.push(Probe::new(Gather, vec![table, indices])?);
+            if m == 1 || n < 64 {
+                continue;
+            }
+            self.add(Elementwise::add(), &[&[m, n], &[n]])?;
+            for axis in [0, 1] {
+                self.add(Reduce::along(Reduction::Sum, axis), &[&[m, n]])?;
+            }
+            self.add(Matvec { transpose: false }, &[&[m, n], &[n]])?;
+            self.add(Matvec { transpose: true }, &[&[m, n], &[m]])?;
+            self.add(Transpose, &[&[m, n]])?;
+        }
+        Ok(())
+    }
+
+    /// Products, convolutions, attention.
+    fn products(&mut self, sizes: &Sizes) -> Result<()> {
+        for &(m, k, n) in sizes.products {
+            self.add(Matmul::default(), &[&[m, k], &[k, n]])?;
+        }
+        for &(stack, m, k, n) in sizes.stacks {
+            self.add(Matmul::default(), &[&[stack, m, k], &[stack, k, n]])?;
+        }
+        for &(h, w, kernel) in sizes.pictures {
+            self.add(Convolve2d::default(), &[&[h, w], &[kernel, kernel]])?;
+            self.add(Pool2d::max((2, 2), (2, 2)), &[&[h, w]])?;
+        }
+        for &(c_in, extent, c_out, kernel) in sizes.channels {
+            let same = Convolve2d { padding: Padding::Same, ..Convolve2d::default() };
+            self.add(same, &[&[c_in, extent, extent], &[c_out, c_in, kernel, kernel]])?;
+        }
+        for &(heads, queries, keys, length) in sizes.attention {
+            let keys = [heads, keys, length];
+            self.add(Attention::full(), &[&[heads, queries, length], &keys, &keys])?;
+        }
+        Ok(())
+    }
+
+    fn of(sizes: &Sizes) -> Result<Vec<Probe>> {
+        let mut probes = Self::default();
+        probes.vectors(sizes)?;
+        probes.rows(sizes)?;
+        probes.products(sizes)?;
+        Ok(probes.0)
+    }
 }
 
-/// Parameters with which every element-wise function takes its ordinary path.
-fn elementwise(kind: ElementwiseKind) -> Elementwise {
-    kind.with_params([0.75, 1.5])
-}
-
-/// Shapes of `m * k` times `k * n`.
-type Extents = (usize, usize, usize);
-
-fn lists(
-    flat: &[usize],
-    rows: &[(usize, usize)],
-    products: &[Extents],
-    stacks: &[(usize, Extents)],
-    kinds: &[ElementwiseKind],
-) -> Result<Vec<Probe>> {
-    let mut probes = Probes::default();
-    for &kind in kinds {
-        for &n in flat {
-            probes.add(elementwise(kind), &vec![&[n][..]; kind.arity()])?;
-        }
-    }
-    for &(m, n) in rows {
-        probes.add(Elementwise::add(), &[&[m, n], &[n]])?;
-        for axis in [0, 1] {
-            probes.add(Reduce::along(Reduction::Sum, axis), &[&[m, n]])?;
-        }
-        probes.add(Matvec { transpose: false }, &[&[m, n], &[n]])?;
-        probes.add(Matvec { transpose: true }, &[&[m, n], &[m]])?;
-        probes.add(Transpose, &[&[m, n]])?;
-    }
-    for &n in flat {
-        for reduction in [Reduction::Sum, Reduction::Max, Reduction::ArgMax, Reduction::NormL2] {
-            probes.add(Reduce::all(reduction), &[&[n]])?;
-        }
-        probes.add(Dot, &[&[n], &[n]])?;
-    }
-    for &(m, k, n) in products {
-        probes.add(Matmul::default(), &[&[m, k], &[k, n]])?;
-    }
-    for &(stack, (m, k, n)) in stacks {
-        probes.add(Matmul::default(), &[&[stack, m, k], &[stack, k, n]])?;
-    }
-    Ok(probes.0)
-}
-
-/// The shapes that a calibration measures: a few sizes of every class, from the nearest cache to beyond the last.
+/// The problems that a calibration measures: a few sizes of every class.
 ///
 /// # Errors
 /// None: the shapes are sound.
 pub fn calibration() -> Result<Vec<Probe>> {
-    lists(
-        &[64, 1 << 10, 1 << 13, 1 << 15, 1 << 17, 1 << 19, 1 << 22],
-        &[(4, 64), (32, 128), (128, 512), (512, 1024), (2048, 2048)],
-        &[
-            // square
-            (24, 24, 24),
-            (48, 48, 48),
-            (80, 80, 80),
-            (128, 128, 128),
-            (192, 192, 192),
-            (320, 320, 320),
-            (768, 768, 768),
-            // one row, one column, few rows, few columns
-            (1, 64, 64),
-            (1, 256, 256),
-            (1, 512, 512),
-            (1, 1024, 1024),
-            (1, 2048, 2048),
-            (1, 4096, 4096),
-            (64, 64, 1),
-            (256, 256, 1),
-            (512, 512, 1),
-            (1024, 1024, 1),
-            (4096, 4096, 1),
-            (8, 32, 32),
-            (8, 128, 128),
-            (8, 256, 256),
-            (8, 512, 512),
-            (8, 2048, 2048),
-            (32, 32, 8),
-            (128, 128, 8),
-            (256, 256, 8),
-            (512, 512, 8),
-            (2048, 2048, 8),
-        ],
-        &[(4, (16, 16, 16)), (8, (32, 32, 32)), (8, (64, 64, 64)), (8, (128, 128, 128)), (8, (256, 256, 256))],
-        ElementwiseKind::ALL,
-    )
+    Probes::of(&CALIBRATION)
 }
 
-/// The shapes that decisions are judged by, each with whether it was held out of the calibration.
+/// The problems that decisions are judged by, each with whether it was held out of the calibration.
 ///
 /// # Errors
 /// None: the shapes are sound.
 pub fn evaluation() -> Result<Vec<(Probe, bool)>> {
-    use ElementwiseKind::{Add, Exp, Fma, Gelu, Relu, Sqrt, Tanh};
-    let probes = lists(
-        &[100, 1 << 10, 3000, 20_000, 50_000, 1 << 17, 250_000, 900_000, 3_000_000],
-        &[(10, 100), (100, 300), (512, 1024), (300, 2500), (1500, 1500)],
-        &[
-            (16, 16, 16),
-            (33, 35, 37),
-            (64, 64, 64),
-            (100, 100, 100),
-            (128, 128, 128),
-            (127, 129, 131),
-            (160, 160, 160),
-            (256, 256, 256),
-            (300, 100, 500),
-            (600, 600, 600),
-            (1, 128, 128),
-            (1, 700, 700),
-            (1, 1024, 1024),
-            (1, 1500, 3000),
-            (1, 4096, 4096),
-            (300, 900, 1),
-            (3000, 2000, 1),
-            (4, 100, 100),
-            (8, 512, 512),
-            (12, 300, 700),
-            (16, 1500, 1500),
-            (100, 100, 4),
-            (300, 700, 12),
-            (1500, 1500, 16),
-        ],
-        &[(6, (24, 24, 24)), (8, (64, 64, 64)), (5, (100, 100, 100)), (12, (48, 96, 200))],
-        &[Add, Fma, Relu, Sqrt, Exp, Tanh, Gelu],
-    )?;
     let calibrated = calibration()?;
-    Ok(probes
-        .into_iter()
-        .map(|probe| {
-            let held_out = !calibrated.contains(&probe);
-            (probe, held_out)
-        })
-        .collect())
+    let marked = |probe: Probe| {
+        let held_out = !calibrated.contains(&probe);
+        (probe, held_out)
+    };
+    Ok(Probes::of(&EVALUATION)?.into_iter().map(marked).collect())
 }

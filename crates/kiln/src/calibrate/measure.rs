@@ -4,7 +4,7 @@ use kiln_core::{Buffer, DType, Data, DataMut, Operand, Result, TensorType};
 use kiln_simd::Simd;
 use web_time::Instant;
 
-use super::Probe;
+use super::{HOPELESS, LONG, Probe};
 
 /// How long one problem is measured.
 #[derive(Debug, Clone, Copy)]
@@ -38,7 +38,8 @@ impl Bench {
     ) -> Result<Vec<Option<f64>>> {
         let types = probe.op.infer(&probe.inputs)?;
         self.grow(&probe.inputs, types.iter().map(|t| t.shape.numel()).max().unwrap_or(0));
-        let packed: Vec<Option<Buffer>> = probe.inputs.iter().map(other_than_f32).collect();
+        let rows = probe.inputs.first().map_or(1, |table| table.shape.rows());
+        let packed: Vec<Option<Buffer>> = probe.inputs.iter().map(|ty| other_than_f32(ty, rows)).collect();
         let inputs: Vec<Operand<'_>> = probe
             .inputs
             .iter()
@@ -63,26 +64,31 @@ impl Bench {
         let mut repeats = vec![1u32; places.len()];
         let start = Instant::now();
         for round in 0..=budget.rounds {
-            for (i, simd) in places.iter().enumerate().filter(|&(i, _)| expected.get(i).is_none_or(Option::is_none)) {
+            for (i, simd) in places.iter().enumerate() {
+                if expected.get(i).is_some_and(Option::is_some) {
+                    continue;
+                }
+                // One long sample of a place that is far behind says enough.
+                let best = least.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+                if least[i].is_some_and(|seconds| seconds > LONG && seconds > HOPELESS * best) {
+                    continue;
+                }
                 let sample = Instant::now();
                 for _ in 0..repeats[i] {
-                    probe.op_into(simd, &inputs, &mut outputs)?;
+                    simd.run_into(&probe.op, &inputs, &mut outputs)?;
                 }
-                let seconds = sample.elapsed().as_secs_f64() / f64::from(repeats[i]);
-                if round == 0 {
-                    // The first run warms caches and wakes threads; it is timed once more to choose the repetitions.
+                let mut seconds = sample.elapsed().as_secs_f64() / f64::from(repeats[i]);
+                if round == 0 && seconds < LONG {
+                    // The first run warms caches and wakes threads; another chooses the repetitions.
                     let again = Instant::now();
-                    probe.op_into(simd, &inputs, &mut outputs)?;
-                    let one = again.elapsed().as_secs_f64().max(1e-8);
-                    repeats[i] = ((budget.sample / one).ceil() as u32).clamp(1, 10_000);
-                    // A single run that already takes long is a sample.
-                    if one < budget.sample {
+                    simd.run_into(&probe.op, &inputs, &mut outputs)?;
+                    seconds = again.elapsed().as_secs_f64().max(1e-8);
+                    repeats[i] = ((budget.sample / seconds).ceil() as u32).clamp(1, 10_000);
+                    if repeats[i] > 1 {
                         continue;
                     }
-                    least[i] = Some(one.min(seconds));
-                } else {
-                    least[i] = Some(least[i].map_or(seconds, |least| least.min(seconds)));
                 }
+                least[i] = Some(least[i].map_or(seconds, |least| least.min(seconds)));
             }
             if round >= 3 && start.elapsed().as_secs_f64() > budget.seconds {
                 break;
@@ -116,7 +122,14 @@ impl Bench {
     }
 }
 
-/// Indices and blocks: zeros, which are valid for every table and every format.
-fn other_than_f32(ty: &TensorType) -> Option<Buffer> {
-    (ty.dtype != DType::F32).then(|| Buffer::zeros(ty))
+/// Indices that jump about in a table of so many rows; blocks of zeros, which are valid in every format.
+fn other_than_f32(ty: &TensorType, rows: usize) -> Option<Buffer> {
+    match ty.dtype {
+        DType::F32 => None,
+        DType::U32 => {
+            let index = |i: usize| (i.wrapping_mul(0x9e37_79b1) % rows.max(1)) as u32;
+            Some(Buffer::U32((0..ty.shape.numel()).map(index).collect()))
+        }
+        DType::Blocks(_) => Some(Buffer::zeros(ty)),
+    }
 }

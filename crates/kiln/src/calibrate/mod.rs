@@ -69,6 +69,10 @@ const HOPELESS: f64 = 4.0;
 /// What "takes long" means there, in seconds.
 const LONG: f64 = 2e-3;
 
+/// Everything is measured this often, seconds apart, and the least time counts: whatever kept the machine busy for a
+/// moment has passed by then.
+const PASSES: usize = 2;
+
 /// Measures every class of the grid on every place of the engine.
 pub(crate) fn run(
     engine: &Engine,
@@ -77,8 +81,8 @@ pub(crate) fn run(
 ) -> Result<(Profile, CalibrationReport)> {
     let start = Instant::now();
     let budget = match effort {
-        Effort::Quick => Budget { rounds: 7, sample: 20e-6, seconds: 0.012 },
-        Effort::Thorough => Budget { rounds: 21, sample: 40e-6, seconds: 0.060 },
+        Effort::Quick => Budget { rounds: 4, sample: 20e-6, seconds: 0.005 },
+        Effort::Thorough => Budget { rounds: 10, sample: 40e-6, seconds: 0.025 },
     };
     let mut classes = BTreeMap::<Class, Vec<(f64, Probe)>>::new();
     for probe in grid::calibration()? {
@@ -87,26 +91,31 @@ pub(crate) fn run(
             classes.entry(class).or_default().push((problem.work(), probe));
         }
     }
-    let total = classes.values().map(Vec::len).sum();
-    let mut done = 0;
-    let mut bench = Bench::default();
-    let mut calibrated = Vec::new();
-    for (class, mut probes) in classes {
+    for probes in classes.values_mut() {
         probes.sort_by(|a, b| a.0.total_cmp(&b.0));
         // Two shapes of equal work would make two times for one point of the curve.
         probes.dedup_by(|later, earlier| later.0 <= earlier.0);
-        let (op, shape) = (class.op.to_owned(), class.shape.to_owned());
-        let mut curve = Calibrated { op, shape, work: Vec::new(), seconds: Vec::new() };
-        for (work, probe) in probes {
-            progress(Progress { done, total, what: class.op });
-            done += 1;
-            let expected = expected(&curve, work, engine.places());
-            let measured = bench.times(&probe, &engine.cpu, &expected, budget)?;
-            let seconds = measured.iter().zip(&expected).map(|(m, e)| m.or(*e).unwrap_or(f64::MAX)).collect();
-            curve.work.push(work.max(1.0));
-            curve.seconds.push(seconds);
+    }
+    let total = PASSES * classes.values().map(Vec::len).sum::<usize>();
+    let mut done = 0;
+    let mut bench = Bench::default();
+    let mut calibrated: Vec<Calibrated> = classes.keys().map(|class| empty(*class)).collect();
+    for _ in 0..PASSES {
+        for ((class, probes), curve) in classes.iter().zip(&mut calibrated) {
+            let earlier = std::mem::replace(curve, empty(*class));
+            for (point, (work, probe)) in probes.iter().enumerate() {
+                progress(Progress { done, total, what: class.op });
+                done += 1;
+                let expected = expected(curve, *work, engine.places());
+                let measured = bench.times(probe, &engine.cpu, &expected, budget)?;
+                let earlier = |place: usize| earlier.seconds.get(point).map_or(f64::MAX, |seconds| seconds[place]);
+                let least = |(place, (measured, expected)): (usize, (&Option<f64>, &Option<f64>))| {
+                    measured.or(*expected).unwrap_or(f64::MAX).min(earlier(place))
+                };
+                curve.work.push(work.max(1.0));
+                curve.seconds.push(measured.iter().zip(&expected).enumerate().map(least).collect());
+            }
         }
-        calibrated.push(curve);
     }
     let places = fitted(engine.places(), &calibrated);
     let classes = calibrated.len();
@@ -117,6 +126,10 @@ pub(crate) fn run(
         reason: problem.to_string(),
     })?;
     Ok((profile, CalibrationReport { took: start.elapsed(), classes, measurements, saved: None }))
+}
+
+fn empty(class: Class) -> Calibrated {
+    Calibrated { op: class.op.to_owned(), shape: class.shape.to_owned(), work: Vec::new(), seconds: Vec::new() }
 }
 
 /// Times that need not be measured: those of single threads that fell behind for good. Work on many threads is always
