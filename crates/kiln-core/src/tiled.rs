@@ -139,6 +139,8 @@ pub fn tiled_min_2d(data: &[f32], width: usize, height: usize) -> Result<f32> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn lengths_must_agree() {

@@ -391,6 +391,8 @@ impl<T> fmt::Debug for TensorView<T> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     type View = TensorView<f32>;
 

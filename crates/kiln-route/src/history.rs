@@ -68,6 +68,8 @@ impl History {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     const CLASS: Class = Class { op: "add", shape: "" };
 

@@ -194,6 +194,8 @@ fn positive(name: &str, value: f64) -> Result<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn a_square_product_leaves_the_cpu_only_above_18750() {

@@ -23,6 +23,9 @@ pub(crate) fn slices<const N: usize, R>(lengths: [usize; N], f: impl FnOnce([&mu
 
 #[cfg(test)]
 mod tests {
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
     #[test]
     fn nested_slices_do_not_overlap() {
         super::slices([3, 20], |[a, b]| {

@@ -4,6 +4,8 @@ use kiln_core::op::reference::Random;
 use kiln_core::op::{Dot, Op, Reduce, Reduction};
 use kiln_core::{Buffer, Error, Operand};
 use kiln_simd::{Isa, Simd};
+#[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 /// Sums over one leaf of the tree, one past it, a few leaves, one past a thread's part, many parts.
 const LENGTHS: [usize; 12] = [1, 17, 100, 1000, 2047, 2048, 2049, 20_000, 131_073, 300_001, 1_000_000, 3_333_333];

@@ -2,6 +2,8 @@
 
 use kiln::{Engine, Error};
 use kiln_core::op::reference::Random;
+#[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 #[test]
 fn a_layer_gives_what_its_operations_give() {

@@ -272,6 +272,8 @@ fn picture_values(picture: &super::reference::Input) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn shape(dims: &[usize]) -> Shape {
         Shape::new(dims).unwrap()

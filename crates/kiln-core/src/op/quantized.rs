@@ -328,6 +328,8 @@ fn decoded(format: QuantFormat, blocks: &[u8]) -> Vec<f32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     const FORMAT: QuantFormat = QuantFormat::Q4K;
 

@@ -144,6 +144,8 @@ impl Operation for Rope {
 mod tests {
     use super::*;
     use crate::Shape;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn what_makes_no_sense_is_refused() {

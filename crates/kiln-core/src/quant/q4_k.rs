@@ -56,6 +56,8 @@ pub fn encode(x: &[f32; LEN], block: &mut [u8; BYTES]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn layout() {

@@ -119,6 +119,8 @@ const PARALLEL: u64 = 1_600_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn lengths_must_agree() {

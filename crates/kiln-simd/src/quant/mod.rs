@@ -203,6 +203,8 @@ mod tests {
     use crate::Isa;
     use kiln_core::Error;
     use kiln_core::op::reference::Random;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn lengths_are_checked() {

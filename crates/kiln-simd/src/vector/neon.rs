@@ -177,4 +177,36 @@ impl Vector for Neon {
     fn minimum(self, b: Self) -> Self {
         Self(call!(vminq_f32(self.0, b.0)))
     }
+    #[inline(always)]
+    fn upper(self, n: usize) -> Self {
+        call!(match n {
+            2 => Self(vextq_f32::<2>(self.0, self.0)),
+            _ => Self(vextq_f32::<1>(self.0, self.0)),
+        })
+    }
+    #[inline(always)]
+    fn first(self) -> f32 {
+        call!(vgetq_lane_f32::<0>(self.0))
+    }
+    #[inline(always)]
+    fn shift_exponent(self, shifted: Self) -> Self {
+        call!({
+            let n = vshlq_n_u32::<23>(vreinterpretq_u32_f32(shifted.0));
+            Self(vreinterpretq_f32_u32(vaddq_u32(vreinterpretq_u32_f32(self.0), n)))
+        })
+    }
+    #[inline(always)]
+    fn mantissa_exponent(self) -> (Self, Self) {
+        let tiny = self.lt(self.of(f32::MIN_POSITIVE));
+        let normal = Self::select(tiny, self * self.of(16_777_216.0), self);
+        call!({
+            // Relative to the bits of 0.75, the exponent field counts from there.
+            let start = vdupq_n_s32(0x3f40_0000);
+            let offset = vsubq_s32(vreinterpretq_s32_f32(normal.0), start);
+            let m = vaddq_s32(vandq_s32(offset, vdupq_n_s32(0x007f_ffff)), start);
+            let k = Self(vcvtq_f32_s32(vshrq_n_s32::<23>(offset)));
+            let k = Self::select(tiny, k - self.of(24.0), k);
+            super::with_logarithm_rules(self, Self(vreinterpretq_f32_s32(m)), k)
+        })
+    }
 }

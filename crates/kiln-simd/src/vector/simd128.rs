@@ -165,4 +165,41 @@ impl Vector for Simd128 {
     fn minimum(self, b: Self) -> Self {
         Self(f32x4_min(self.0, b.0))
     }
+    #[inline(always)]
+    fn upper(self, n: usize) -> Self {
+        match n {
+            2 => Self(i64x2_shuffle::<1, 1>(self.0, self.0)),
+            _ => Self(i32x4_shuffle::<1, 1, 1, 1>(self.0, self.0)),
+        }
+    }
+    #[inline(always)]
+    fn first(self) -> f32 {
+        f32x4_extract_lane::<0>(self.0)
+    }
+    #[inline(always)]
+    fn fma(self, b: Self, c: Self) -> Self {
+        // The product is exact in f64; rounding the sum twice costs at most 2^-29 units in the last place.
+        let half = |a, b, c| {
+            let product = f64x2_mul(f64x2_promote_low_f32x4(a), f64x2_promote_low_f32x4(b));
+            f32x4_demote_f64x2_zero(f64x2_add(product, f64x2_promote_low_f32x4(c)))
+        };
+        let upper = |x: Self| i64x2_shuffle::<1, 1>(x.0, x.0);
+        Self(i64x2_shuffle::<0, 2>(half(self.0, b.0, c.0), half(upper(self), upper(b), upper(c))))
+    }
+    #[inline(always)]
+    fn shift_exponent(self, shifted: Self) -> Self {
+        Self(i32x4_add(self.0, i32x4_shl(shifted.0, 23)))
+    }
+    #[inline(always)]
+    fn mantissa_exponent(self) -> (Self, Self) {
+        let tiny = self.lt(self.of(f32::MIN_POSITIVE));
+        let normal = Self::select(tiny, self * self.of(16_777_216.0), self);
+        // Relative to the bits of 0.75, the exponent field counts from there.
+        let start = i32x4_splat(0x3f40_0000);
+        let offset = i32x4_sub(normal.0, start);
+        let m = i32x4_add(v128_and(offset, i32x4_splat(0x007f_ffff)), start);
+        let k = Self(f32x4_convert_i32x4(i32x4_shr(offset, 23)));
+        let k = Self::select(tiny, k - self.of(24.0), k);
+        super::with_logarithm_rules(self, Self(m), k)
+    }
 }
