@@ -181,10 +181,12 @@ fn weight(m: f32, greatest: f32) -> f64 {
 /// Rows of softmax, or of its logarithm.
 ///
 /// # Safety
-/// `x` is good for reading, `out` for writing `rows * columns` f32.
+/// `x` is good for reading, `out` for writing `rows * columns` f32; where a row has more than one block, `blocks` is good for
+/// writing a pair for each.
 struct Rows<const LOG: bool> {
     x: *const f32,
     out: *mut f32,
+    blocks: *mut [f32; 2],
     rows: usize,
     columns: usize,
 }
@@ -205,18 +207,17 @@ impl<const LOG: bool> Kernel for Rows<LOG> {
                     let sum = if block.greatest == f32::NEG_INFINITY { f32::NAN } else { block.sum };
                     second_pass::<V, LOG>(x, out, n, block.greatest, block.greatest, f64::from(sum));
                 } else {
-                    scratch::with(2 * n.div_ceil(BLOCK), |blocks| {
-                        let blocks: &mut [[f32; 2]] = bytemuck::cast_slice_mut(blocks);
-                        for (b, block) in blocks.iter_mut().enumerate() {
-                            *block = part::<V, LOG>(x, out, n, b);
-                        }
-                        let (greatest, sum) = join_pairs(blocks);
-                        for (b, block) in blocks.iter().enumerate() {
-                            let at = b * BLOCK;
-                            let (x, out) = (x.add(at), out.add(at));
-                            second_pass::<V, LOG>(x, out, BLOCK.min(n - at), block[0], greatest, sum);
-                        }
-                    });
+                    // Not in a closure: that would be compiled without the features of the instruction set.
+                    let blocks = std::slice::from_raw_parts_mut(self.blocks, n.div_ceil(BLOCK));
+                    for (b, block) in blocks.iter_mut().enumerate() {
+                        *block = part::<V, LOG>(x, out, n, b);
+                    }
+                    let (greatest, sum) = join_pairs(blocks);
+                    for (b, block) in blocks.iter().enumerate() {
+                        let at = b * BLOCK;
+                        let (x, out) = (x.add(at), out.add(at));
+                        second_pass::<V, LOG>(x, out, BLOCK.min(n - at), block[0], greatest, sum);
+                    }
                 }
             }
         }
@@ -317,8 +318,16 @@ fn execute<const LOG: bool>(simd: &Simd, x: &[f32], columns: usize, out: &mut [f
         for_rows(simd, rows, columns, |from, rows| {
             // SAFETY: every part has its own rows of input and output.
             let (x, out) = unsafe { (x.as_ptr().add(from * columns), shared.get().add(from * columns)) };
-            // SAFETY: as above; a `Simd` exists only for an available instruction set.
-            unsafe { dispatch(simd.isa(), Rows::<LOG> { x, out, rows, columns }) };
+            let run = |blocks: &mut [[f32; 2]]| {
+                let rows = Rows::<LOG> { x, out, blocks: blocks.as_mut_ptr(), rows, columns };
+                // SAFETY: as above; a `Simd` exists only for an available instruction set.
+                unsafe { dispatch(simd.isa(), rows) };
+            };
+            if columns <= BLOCK {
+                run(&mut []);
+            } else {
+                scratch::with(2 * columns.div_ceil(BLOCK), |pairs| run(bytemuck::cast_slice_mut(pairs)));
+            }
         });
         return;
     }
@@ -333,7 +342,7 @@ fn execute<const LOG: bool>(simd: &Simd, x: &[f32], columns: usize, out: &mut [f
                     let (from, to) = (i * SHARE, count.min((i + 1) * SHARE));
                     // SAFETY: the row lies inside of the output.
                     let out = unsafe { shared.get().add(r * columns) };
-                    let row = Rows::<LOG> { x: x.as_ptr(), out, rows: 1, columns };
+                    let row = Rows::<LOG> { x: x.as_ptr(), out, blocks: pairs.get(), rows: 1, columns };
                     // SAFETY: every part has its own blocks; a `Simd` exists only for an available instruction set.
                     unsafe { dispatch(simd.isa(), Stretch { row, from, to, blocks: pairs.get(), total }) };
                 });
