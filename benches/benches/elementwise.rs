@@ -2,7 +2,7 @@
 
 mod peers;
 
-use kiln_benches::{Contender, Suite, Work, random};
+use kiln_benches::{Array, Contender, Suite, Work};
 use kiln_core::op::ElementwiseKind as Kind;
 use kiln_core::{DataMut, Operand};
 use kiln_simd::limits::Pass;
@@ -13,10 +13,10 @@ use rten_vecmath::{ApproxGelu, Exp, Gelu, Sigmoid, Silu, Tanh};
 use trueno::Vector;
 
 struct Arrays {
-    a: Vec<f32>,
-    b: Vec<f32>,
-    c: Vec<f32>,
-    out: Vec<f32>,
+    a: Array,
+    b: Array,
+    c: Array,
+    out: Array,
 }
 
 type Peers<'a> = Vec<Contender<'a, Arrays>>;
@@ -48,17 +48,17 @@ fn unary(vml: &'static str, mkl: Option<&'static Library>) -> Peers<'static> {
 
 /// A plain loop over slices, as the compiler vectorises it for the baseline of the target.
 fn plain(f: impl Fn(f32) -> f32 + Copy + 'static) -> Contender<'static, Arrays> {
-    Contender::new("plain loop", move |s: &mut Arrays| s.out.iter_mut().zip(&s.a).for_each(|(o, &a)| *o = f(a)))
+    Contender::new("plain loop", move |s: &mut Arrays| s.out.iter_mut().zip(&*s.a).for_each(|(o, &a)| *o = f(a)))
 }
 
 fn plain2(f: impl Fn(f32, f32) -> f32 + Copy + 'static) -> [Contender<'static, Arrays>; 2] {
     [
         Contender::new("plain loop", move |s: &mut Arrays| {
-            s.out.iter_mut().zip(&s.a).zip(&s.b).for_each(|((o, &a), &b)| *o = f(a, b));
+            s.out.iter_mut().zip(&*s.a).zip(&*s.b).for_each(|((o, &a), &b)| *o = f(a, b));
         }),
         Contender::new("ndarray", move |s: &mut Arrays| {
-            let (a, b) = (ArrayView1::from(&s.a), ArrayView1::from(&s.b));
-            Zip::from(ArrayViewMut1::from(&mut s.out)).and(a).and(b).for_each(|o, &a, &b| *o = f(a, b));
+            let (a, b) = (ArrayView1::from(&*s.a), ArrayView1::from(&*s.b));
+            Zip::from(ArrayViewMut1::from(&mut *s.out)).and(a).and(b).for_each(|o, &a, &b| *o = f(a, b));
         }),
     ]
 }
@@ -120,7 +120,7 @@ fn questions() -> Vec<Question> {
         }),
         arithmetic(Kind::Fma, around, |_| {
             vec![Contender::new("plain loop", |s: &mut Arrays| {
-                let operands = s.a.iter().zip(&s.b).zip(&s.c);
+                let operands = s.a.iter().zip(&*s.b).zip(&*s.c);
                 s.out.iter_mut().zip(operands).for_each(|(o, ((&a, &b), &c))| *o = a * b + c);
             })]
         }),
@@ -168,8 +168,8 @@ fn main() {
                 continue;
             }
             let (lo, hi) = question.range;
-            let array = |seed| random(n, lo, hi, seed);
-            let mut state = Arrays { a: array(1), b: array(2), c: array(3), out: vec![0.0; n] };
+            let array = |position| Array::random(n, lo, hi, position);
+            let mut state = Arrays { a: array(0), b: array(1), c: array(2), out: Array::new(n, 0.0, 3) };
             let op = kind.with_params([0.75, 1.0]).into();
             let simd = suite.simd();
             let mut contenders = vec![Contender::new("kiln", move |s: &mut Arrays| {

@@ -2,16 +2,16 @@
 
 mod peers;
 
-use kiln_benches::{Contender, Suite, Work, random};
+use kiln_benches::{Array, Contender, Suite, Work};
 use kiln_core::op::Matmul;
 use kiln_core::{DataMut, Operand};
 use peers::{Product, foreign};
 use rten_gemm::GemmExecutor;
 
 struct Matrices {
-    a: Vec<f32>,
-    b: Vec<f32>,
-    c: Vec<f32>,
+    a: Array,
+    b: Array,
+    c: Array,
 }
 
 const SQUARE: [usize; 10] = [16, 32, 48, 64, 96, 128, 256, 512, 1024, 2048];
@@ -45,9 +45,9 @@ fn main() {
         if !suite.wants(&name) {
             continue;
         }
-        let (a, b) = (random(m * k, -1.0, 1.0, 1), random(k * n, -1.0, 1.0, 2));
+        let (a, b) = (Array::random(m * k, -1.0, 1.0, 0), Array::random(k * n, -1.0, 1.0, 1));
         let trueno = peers::Trueno::new(p, &a, &b);
-        let mut state = Matrices { a, b, c: vec![0.0; m * n] };
+        let mut state = Matrices { a, b, c: Array::new(m * n, 0.0, 2) };
         let (simd, threads) = (suite.simd(), suite.threads());
         let op = Matmul { transpose_b: bt, ..Matmul::default() }.into();
         let b_dims = if bt { [n, k] } else { [k, n] };

@@ -11,10 +11,12 @@
 //! - Peers are dependencies of the benches alone; whoever uses this library builds none of them.
 #![forbid(unsafe_code)]
 
+mod array;
 pub mod limits;
 pub mod measure;
 pub mod suite;
 
+pub use array::Array;
 pub use measure::{Effort, Sampler, Timing};
 pub use suite::{Contender, Suite, Work};
 

@@ -5,10 +5,7 @@ use std::collections::HashMap;
 use kiln_simd::Simd;
 use kiln_simd::limits::{Pass, multiply_add, touch};
 
-use crate::{Effort, Sampler};
-
-/// Elements of a cache line.
-const ALIGN: usize = 16;
+use crate::{Array, Effort, Sampler};
 
 /// Limits of one instruction set and number of threads, each measured when first asked for.
 #[derive(Debug)]
@@ -23,6 +20,11 @@ impl Limits {
     /// Limits for an instruction set and a number of threads.
     pub fn new(simd: Simd, effort: Effort) -> Self {
         Self { simd, effort, peak: None, rates: HashMap::new() }
+    }
+
+    /// What the limits are those of.
+    pub fn simd(&self) -> Simd {
+        self.simd
     }
 
     /// Floating-point operations a second.
@@ -43,13 +45,8 @@ impl Limits {
     pub fn bandwidth(&mut self, sampler: &mut Sampler, pass: Pass, n: usize) -> f64 {
         let (simd, effort, n) = (self.simd, self.effort, n.max(2048));
         *self.rates.entry((pass, n)).or_insert_with(|| {
-            // A ceiling has its arrays where the caches like them; those of the contenders lie as they happen to.
-            let mut arrays = [(); 3].map(|()| vec![0.75f32; n + ALIGN]);
-            let [a, b, out] = arrays.each_mut().map(|x| {
-                let start = x.as_ptr().align_offset(4 * ALIGN).min(ALIGN);
-                &mut x[start..start + n]
-            });
-            let timing = sampler.time(|| touch(&simd, pass, a, b, out).unwrap_or(()), effort);
+            let (a, b, mut out) = (Array::new(n, 0.75, 0), Array::new(n, 0.75, 1), Array::new(n, 0.75, 2));
+            let timing = sampler.time(|| touch(&simd, pass, &a, &b, &mut out).unwrap_or(()), effort);
             (pass.bytes() * n) as f64 / timing.seconds
         })
     }

@@ -2,6 +2,7 @@
 //!
 //! A subcommand is a module with an `Arguments` struct and a function `run`, and one row in [`Command`].
 
+mod bench;
 mod docs;
 mod exhaustive;
 mod test;
@@ -23,6 +24,8 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
+    /// kiln's main job: finds, calibrates, verifies, measures and pictures this machine, and writes a report.
+    Bench(bench::Arguments),
     /// Formatting, lints, documentation and every test on every instruction set and target that can run here.
     Test(test::Arguments),
     /// Writes docs/numerics.md from the tables of operations.
@@ -33,6 +36,7 @@ enum Command {
 
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
+        Command::Bench(arguments) => bench::run(&arguments),
         Command::Test(arguments) => test::run(&arguments),
         Command::Docs(arguments) => docs::run(&arguments),
         Command::Exhaustive(arguments) => exhaustive::run(&arguments),

@@ -1,0 +1,113 @@
+//! What this machine is and what kiln finds on it.
+
+use std::path::Path;
+
+use kiln_simd::Isa;
+use serde::Serialize;
+
+/// The machine.
+#[derive(Debug, Serialize)]
+pub(super) struct Machine {
+    pub(super) processor: String,
+    pub(super) system: String,
+    pub(super) threads: usize,
+    pub(super) memory_gib: Option<f64>,
+    pub(super) caches: Vec<Cache>,
+}
+
+/// A cache that holds data.
+#[derive(Debug, Serialize)]
+pub(super) struct Cache {
+    pub(super) level: u32,
+    pub(super) kib: u64,
+    /// How many threads of the system share it.
+    pub(super) shared_by: usize,
+}
+
+/// A way to run operations: there, or the reason why not.
+#[derive(Debug, Serialize)]
+pub(super) struct Backend {
+    pub(super) name: String,
+    pub(super) present: bool,
+    pub(super) detail: String,
+}
+
+/// Looks at the machine.
+pub(super) fn machine() -> Machine {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let field = |text: &str, name: &str| {
+        text.lines().find(|l| l.starts_with(name)).and_then(|l| l.split_once(':')).map(|(_, v)| v.trim().to_owned())
+    };
+    let processor = field(&read("/proc/cpuinfo"), "model name");
+    let kib = field(&read("/proc/meminfo"), "MemTotal").and_then(|v| v.trim_end_matches(" kB").parse::<f64>().ok());
+    Machine {
+        processor: processor.unwrap_or_else(|| "unknown processor".into()),
+        system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
+        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        memory_gib: kib.map(|kib| kib / (1024.0 * 1024.0)),
+        caches: caches(Path::new("/sys/devices/system/cpu/cpu0/cache")),
+    }
+}
+
+fn caches(directory: &Path) -> Vec<Cache> {
+    let cache = |index: usize| {
+        let read = |file: &str| {
+            let path = directory.join(format!("index{index}")).join(file);
+            Some(std::fs::read_to_string(path).ok()?.trim().to_owned())
+        };
+        if read("type")? == "Instruction" {
+            return None;
+        }
+        let kib = read("size")?.strip_suffix('K')?.parse().ok()?;
+        let shared_by = read("shared_cpu_list")?.split(',').map(range_length).sum();
+        Some(Cache { level: read("level")?.parse().ok()?, kib, shared_by })
+    };
+    (0..8).filter_map(cache).collect()
+}
+
+/// How many numbers `3` or `0-7` stands for.
+fn range_length(text: &str) -> usize {
+    match text.split_once('-') {
+        Some((from, to)) => match (from.parse::<usize>(), to.parse::<usize>()) {
+            (Ok(from), Ok(to)) if to >= from => to - from + 1,
+            _ => 1,
+        },
+        None => 1,
+    }
+}
+
+/// Every backend that kiln knows, there or not.
+pub(super) fn backends() -> Vec<Backend> {
+    let mut backends: Vec<Backend> = Isa::ALL
+        .iter()
+        .map(|isa| {
+            let present = isa.is_available();
+            let detail = match present {
+                true if isa.lanes() == 1 => "1 lane".into(),
+                true => format!("{} lanes of f32", isa.lanes()),
+                false => format!("not on this {} processor", std::env::consts::ARCH),
+            };
+            Backend { name: isa.name().into(), present, detail }
+        })
+        .collect();
+    for (name, what) in [("wgpu", "Vulkan, Metal, DX12, WebGPU"), ("cuda", "NVIDIA through PTX")] {
+        backends.push(Backend { name: name.into(), present: false, detail: format!("{what}: not built in") });
+    }
+    backends
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lists_of_processors_are_counted() {
+        assert_eq!(["0", "0-1", "4-7", "x-y"].map(range_length), [1, 2, 4, 1]);
+    }
+
+    #[test]
+    fn every_backend_has_a_reason() {
+        assert!(backends().iter().all(|b| !b.detail.is_empty()));
+        assert!(backends().iter().any(|b| b.name == "scalar" && b.present));
+    }
+}

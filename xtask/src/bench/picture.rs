@@ -1,0 +1,126 @@
+//! The picture of the report: the pipeline of the example `image_filter`.
+
+use std::fmt::Write;
+use std::io::Cursor;
+use std::path::Path;
+use std::time::Instant;
+
+use image::{ImageFormat, ImageReader};
+use kiln::Engine;
+use serde::Serialize;
+
+use crate::Result;
+use filter::{EdgeFilter, Picture};
+
+#[path = "../../../crates/kiln/examples/image_filter/filter.rs"]
+mod filter;
+
+/// The picture that is shipped: Eileen Collins, a NASA portrait in the public domain.
+const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/kiln/examples/image_filter/astronaut.png");
+/// How often the pipeline runs; the median counts.
+const RUNS: usize = 21;
+
+/// A picture before and after.
+#[derive(Debug, Serialize)]
+pub(super) struct Filtered {
+    pub(super) name: String,
+    pub(super) width: usize,
+    pub(super) height: usize,
+    /// Seconds for the whole pipeline, the median of several runs.
+    pub(super) seconds: f64,
+    /// As data URIs, left out of the JSON.
+    #[serde(skip)]
+    pub(super) original: String,
+    #[serde(skip)]
+    pub(super) filtered: String,
+}
+
+/// Filters a picture of the user's, or the one that is shipped.
+pub(super) fn run(engine: &Engine, path: Option<&Path>) -> Result<Filtered> {
+    let path = path.unwrap_or(Path::new(SHIPPED));
+    let picture = Picture::read(path)?;
+    let mut filter = EdgeFilter::new(engine, picture.width, picture.height)?;
+    let mut edges = filter.run(&picture)?;
+    let mut times: Vec<f64> = Vec::new();
+    for _ in 0..RUNS {
+        let start = Instant::now();
+        edges = filter.run(&picture)?;
+        times.push(start.elapsed().as_secs_f64());
+    }
+    times.sort_by(f64::total_cmp);
+    let mut colour = ImageReader::open(path)?.with_guessed_format()?.decode()?.to_rgb8();
+    if colour.width() > 1024 {
+        // The page shows it no larger.
+        let height = (1024.0 * f64::from(colour.height()) / f64::from(colour.width())).round().max(1.0) as u32;
+        colour = image::imageops::thumbnail(&colour, 1024, height);
+    }
+    let (mut original, mut filtered) = (Cursor::new(Vec::new()), Cursor::new(Vec::new()));
+    colour.write_to(&mut original, ImageFormat::Jpeg)?;
+    edges.to_image().write_to(&mut filtered, ImageFormat::Jpeg)?;
+    let result = Filtered {
+        name: path.file_name().map_or("picture".into(), |n| n.to_string_lossy().into_owned()),
+        width: picture.width,
+        height: picture.height,
+        seconds: times[RUNS / 2],
+        original: data_uri(original.get_ref()),
+        filtered: data_uri(filtered.get_ref()),
+    };
+    println!(
+        "  {}: blur and edges of {} x {} pixels in {:.2} ms",
+        result.name,
+        result.width,
+        result.height,
+        result.seconds * 1e3
+    );
+    Ok(result)
+}
+
+/// A JPEG as part of a page.
+fn data_uri(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut uri = String::from("data:image/jpeg;base64,");
+    for chunk in bytes.chunks(3) {
+        let bits = chunk.iter().fold(0u32, |bits, &b| bits << 8 | u32::from(b)) << (8 * (3 - chunk.len()));
+        for digit in 0..4 {
+            let index = (bits >> (18 - 6 * digit) & 63) as usize;
+            // Writing to a string does not fail.
+            let _ = if digit <= chunk.len() { write!(uri, "{}", DIGITS[index] as char) } else { write!(uri, "=") };
+        }
+    }
+    uri
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn base64_is_that_of_the_rfc() {
+        let encoded =
+            |text: &str| data_uri(text.as_bytes()).split_once(',').map(|p| p.1.to_owned()).unwrap_or_default();
+        assert_eq!(["", "f", "fo", "foo", "foob"].map(encoded), ["", "Zg==", "Zm8=", "Zm9v", "Zm9vYg=="]);
+    }
+
+    #[test]
+    fn damaged_pictures_are_errors() {
+        let path = std::env::temp_dir().join(format!("kiln-picture-{}.png", std::process::id()));
+        let whole = std::fs::read(SHIPPED).unwrap();
+        for bytes in [&whole[..0], &whole[..20], &whole[..5000], b"GIF89a no picture"] {
+            std::fs::write(&path, bytes).unwrap();
+            assert!(Picture::read(&path).is_err(), "{} bytes", bytes.len());
+        }
+        std::fs::remove_file(&path).unwrap();
+        assert!(Picture::read(&path).is_err());
+    }
+
+    #[test]
+    fn a_picture_that_is_too_small_is_an_error() {
+        let engine = Engine::builder().without_profile().build().unwrap();
+        assert!(EdgeFilter::new(&engine, 6, 100).is_err());
+        let mut filter = EdgeFilter::new(&engine, 7, 8).unwrap();
+        let flat = Picture { width: 7, height: 8, luminance: vec![0.5; 56] };
+        let edges = filter.run(&flat).unwrap();
+        assert_eq!((edges.width, edges.height), (1, 2));
+        assert!(edges.luminance.iter().all(|v| v.abs() < 1e-5), "a flat picture has no edges");
+    }
+}

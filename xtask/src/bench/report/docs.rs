@@ -1,0 +1,177 @@
+//! docs/performance.md: figures with the command and the machine beside them.
+
+use std::fmt::Write;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use super::super::Report;
+use super::super::measure::Series;
+use super::{date, digits, size};
+use crate::Result;
+
+/// One line of a bench's JSON.
+#[derive(Debug, Deserialize)]
+struct Figure {
+    bench: String,
+    case: String,
+    threads: usize,
+    isa: String,
+    contender: String,
+    unit: String,
+    value: f64,
+    kiln_is_faster_by: f64,
+    clean: usize,
+    limit: Option<f64>,
+}
+
+/// Writes the page.
+pub(in super::super) fn write(report: &Report, peers: &[PathBuf]) -> Result<()> {
+    let mut page = String::new();
+    let machine = &report.machine;
+    write!(
+        page,
+        "# Performance\n\nThis page is written by a run: every figure comes from the command named beside it, on one\n\
+         machine, in one sitting. Rates move between machines and days; the ratios to limits and peers are the point.\n\n\
+         - machine: {}, {} threads, {}\n- command: `{}`\n- date: {}, kiln {}\n",
+        machine.processor,
+        machine.threads,
+        machine.system,
+        report.command,
+        date(report.when),
+        report.version,
+    )?;
+    write!(page, "\n## Beside the limits of the machine\n\n")?;
+    write!(
+        page,
+        "The limit is a loop of multiply-adds in registers, or a pass over memory that does nothing else, measured in the \
+         same run.\n\n| operation | size | one thread | limit | reached | all threads | limit | reached |\n\
+         |---|---|---|---|---|---|---|---|\n"
+    )?;
+    report.measurements.iter().try_for_each(|series| rows(&mut page, series))?;
+    if !peers.is_empty() {
+        write_peers(&mut page, peers)?;
+    }
+    if let Some(routing) = &report.routing {
+        write!(
+            page,
+            "\n## Routing\n\nRegret over {} problems, {} of them with shapes held out of the calibration; a decision \
+             takes {:.0} ns.\n\n| policy | geomean | p95 | worst | geomean of the held-out |\n|---|---|---|---|---|\n",
+            routing.problems, routing.held_out, routing.decision_ns
+        )?;
+        for row in &routing.policies {
+            writeln!(
+                page,
+                "| {} | {:.1} % | {:.1} % | {:.1} % | {} |",
+                row.name,
+                row.geomean * 100.0,
+                row.p95 * 100.0,
+                row.worst * 100.0,
+                row.held_out.map_or("-".into(), |v| format!("{:.1} %", v * 100.0))
+            )?;
+        }
+    }
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/performance.md");
+    if let Some(directory) = path.parent() {
+        std::fs::create_dir_all(directory)?;
+    }
+    std::fs::write(path, page)?;
+    Ok(())
+}
+
+/// One operation at a few sizes: the best variant of one thread, and all threads.
+fn rows(page: &mut String, series: &Series) -> Result<()> {
+    let sizes: Vec<usize> = series.limits.first().map_or(Vec::new(), |c| c.points.iter().map(|p| p.0).collect());
+    let step = sizes.len().div_ceil(5).max(1);
+    let mut shown: Vec<usize> = sizes.iter().rev().step_by(step).copied().collect();
+    shown.reverse();
+    for n in shown {
+        write!(page, "| {} | {} |", series.operation, size(n))?;
+        let most = series.limits.iter().map(|c| c.threads).max().unwrap_or(1);
+        for threads in [1, most] {
+            let best = series
+                .variants
+                .iter()
+                .filter(|v| v.threads == threads)
+                .filter_map(|v| v.points.iter().find(|p| p.size == n))
+                .max_by(|a, b| a.rate.total_cmp(&b.rate));
+            match (best, series.limit(threads, n)) {
+                (Some(point), Some(limit)) => write!(
+                    page,
+                    " {}{} {} | {} | {:.0} % |",
+                    digits(point.rate),
+                    if point.certain { "" } else { "~" },
+                    series.unit,
+                    digits(limit),
+                    100.0 * point.rate / limit
+                )?,
+                _ => write!(page, " - | - | - |")?,
+            }
+        }
+        page.push('\n');
+    }
+    Ok(())
+}
+
+/// The tables of the peers, one for each bench and number of threads.
+fn write_peers(page: &mut String, files: &[PathBuf]) -> Result<()> {
+    let mut figures: Vec<Figure> = Vec::new();
+    for file in files {
+        let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
+        for line in text.lines().filter(|l| l.starts_with('{')) {
+            figures.push(serde_json::from_str(line).map_err(|e| format!("{}: {e}", file.display()))?);
+        }
+    }
+    write!(
+        page,
+        "\n## Beside peers\n\nkiln and its peers in one process, sample by sample in turns, on the same random data, with \
+         the same number of\nthreads. The ratio is the peer's time over that of kiln: above 1, kiln is faster. `~` marks \
+         figures from fewer than 8\nundisturbed samples.\n"
+    )?;
+    let mut groups: Vec<(&str, usize)> = Vec::new();
+    for figure in &figures {
+        if !groups.contains(&(&figure.bench, figure.threads)) {
+            groups.push((&figure.bench, figure.threads));
+        }
+    }
+    for (bench, threads) in groups {
+        let of_group = || figures.iter().filter(|f| f.bench == bench && f.threads == threads);
+        let isa = of_group().next().map_or("", |f| f.isa.as_str());
+        write!(
+            page,
+            "\n### {bench}, {threads} thread{}, {isa}\n\n`cargo bench -p kiln-benches --bench {bench} -- --threads {threads} \
+             --json`\n\n| case | kiln | best peer | ratio | other peers | of the limit |\n|---|---|---|---|---|---|\n",
+            if threads == 1 { "" } else { "s" }
+        )?;
+        let mut cases: Vec<&str> = Vec::new();
+        of_group().for_each(|f| {
+            if !cases.contains(&f.case.as_str()) {
+                cases.push(&f.case);
+            }
+        });
+        for case in cases {
+            let mut peers: Vec<&Figure> = of_group().filter(|f| f.case == case && f.contender != "kiln").collect();
+            peers.sort_by(|a, b| a.kiln_is_faster_by.total_cmp(&b.kiln_is_faster_by));
+            let Some(kiln) = of_group().find(|f| f.case == case && f.contender == "kiln") else { continue };
+            let mark = |f: &Figure| if f.clean < kiln_benches::measure::ENOUGH { "~" } else { "" };
+            let shown = |f: &Figure| format!("{} {}{}", f.contender, digits(f.value), mark(f));
+            let best = peers.first();
+            let share = kiln.limit.map_or("-".into(), |limit| {
+                // Rates grow towards their limit, times fall towards it.
+                let share = if kiln.unit.starts_with("ns") { limit / kiln.value } else { kiln.value / limit };
+                format!("{:.0} %", 100.0 * share)
+            });
+            writeln!(
+                page,
+                "| {case} | {}{} {} | {} | {} | {} | {share} |",
+                digits(kiln.value),
+                mark(kiln),
+                kiln.unit,
+                best.map_or("-".into(), |f| shown(f)),
+                best.map_or("-".into(), |f| format!("{:.2}", f.kiln_is_faster_by)),
+                peers.iter().skip(1).map(|f| shown(f)).collect::<Vec<_>>().join(", "),
+            )?;
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,274 @@
+//! The page: one file, no network, light and dark.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use super::super::Report;
+use super::super::routing::Routing;
+use super::super::verify::Row;
+use super::{date, digits, plot, size};
+use crate::Result;
+
+const STYLE: &str = include_str!("style.css");
+
+/// Text as HTML.
+fn escaped(text: &str) -> String {
+    text.replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")
+}
+
+/// The whole page.
+pub(in super::super) fn page(report: &Report) -> Result<String> {
+    let mut html = String::new();
+    let title = format!("kiln on {}", escaped(&report.machine.processor));
+    write!(
+        html,
+        "<!doctype html><html lang=\"en\"><head><meta charset=\"utf-8\">\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\
+         <meta name=\"color-scheme\" content=\"light dark\"><title>{title}</title><style>{STYLE}</style></head><body><main>"
+    )?;
+    let machine = &report.machine;
+    write!(
+        html,
+        "<h1>{title}</h1><p class=\"sub\">{} threads{}, {} · kiln {} · {} · <code>{}</code></p>",
+        machine.threads,
+        machine.memory_gib.map_or(String::new(), |g| format!(", {g:.0} GiB")),
+        escaped(&machine.system),
+        report.version,
+        date(report.when),
+        escaped(&report.command),
+    )?;
+    cards(&mut html, report)?;
+    backends(&mut html, report)?;
+    plots(&mut html, report)?;
+    if let Some(picture) = &report.picture {
+        write!(
+            html,
+            "<h2>A picture</h2><p>{}: {}×{} pixels, blurred, then Sobel edges, recorded as one batch and run in \
+             {} ms ({} Mpixel/s).</p><div class=\"pair\"><figure><img alt=\"original\" src=\"{}\">\
+             <figcaption>original</figcaption></figure><figure><img alt=\"edges\" src=\"{}\">\
+             <figcaption>edges</figcaption></figure></div>",
+            escaped(&picture.name),
+            picture.width,
+            picture.height,
+            digits(picture.seconds * 1e3),
+            digits((picture.width * picture.height) as f64 / picture.seconds * 1e-6),
+            picture.original,
+            picture.filtered,
+        )?;
+    }
+    if let Some(routing) = &report.routing {
+        routes(&mut html, routing)?;
+    }
+    accuracy(&mut html, &report.accuracy)?;
+    limits(&mut html, report)?;
+    write!(html, "<footer>{:.0} s in all.</footer></main></body></html>", report.seconds)?;
+    Ok(html)
+}
+
+/// The result in a line of figures.
+fn cards(html: &mut String, report: &Report) -> Result<()> {
+    let mut cards = Vec::new();
+    let cases: usize = report.accuracy.iter().map(|r| r.cases).sum();
+    let failures: usize = report.accuracy.iter().map(|r| r.failures).sum();
+    cards.push((format!("{} / {cases}", cases - failures), "cases within their bound"));
+    for series in &report.measurements {
+        let reached = series
+            .variants
+            .iter()
+            .flat_map(|v| v.points.iter().filter_map(|p| Some((p.rate, p.rate / series.limit(v.threads, p.size)?))));
+        if let ("matmul" | "add" | "sum", Some((rate, share))) =
+            (series.operation, reached.max_by(|a, b| a.0.total_cmp(&b.0)))
+        {
+            cards.push((
+                format!("{} {}", digits(rate), series.unit),
+                match series.operation {
+                    "matmul" => "matrix product at its best",
+                    "add" => "addition at its best",
+                    _ => "sum at its best",
+                },
+            ));
+            if series.operation == "matmul" {
+                cards.push((format!("{:.0} %", share * 100.0), "of the multiply-add limit there"));
+            }
+        }
+    }
+    if let Some(routing) = &report.routing {
+        if let Some(router) = routing.policies.first() {
+            cards.push((format!("{:.1} %", router.geomean * 100.0), "regret of the router, geometric mean"));
+        }
+        cards.push((format!("{:.0} ns", routing.decision_ns), "a decision"));
+    }
+    write!(html, "<div class=\"cards\">")?;
+    for (value, what) in cards {
+        write!(html, "<div><b>{value}</b><span>{what}</span></div>")?;
+    }
+    write!(html, "</div>")?;
+    Ok(())
+}
+
+fn backends(html: &mut String, report: &Report) -> Result<()> {
+    write!(html, "<h2>What is here</h2><table class=\"narrow\"><tbody>")?;
+    for backend in &report.backends {
+        let (class, mark) = if backend.present { ("yes", "✓") } else { ("no", "–") };
+        write!(
+            html,
+            "<tr class=\"{class}\"><td>{mark}</td><td>{}</td><td>{}</td></tr>",
+            escaped(&backend.name),
+            escaped(&backend.detail)
+        )?;
+    }
+    write!(html, "</tbody></table>")?;
+    Ok(())
+}
+
+fn plots(html: &mut String, report: &Report) -> Result<()> {
+    let Some(widest) = report.measurements.iter().max_by_key(|s| s.variants.len()) else { return Ok(()) };
+    write!(html, "<h2>Throughput over size</h2><p class=\"legend\">")?;
+    for variant in &widest.variants {
+        let colour = plot::css(plot::colour(&variant.name));
+        write!(html, "<span><i style=\"background:{colour}\"></i>{}</span>", escaped(&variant.name))?;
+    }
+    write!(
+        html,
+        "<span><i class=\"dash\"></i>limit of one thread</span><span><i class=\"dash faint\"></i>limit of all \
+         threads</span></p><div class=\"plots\">"
+    )?;
+    for series in &report.measurements {
+        write!(html, "<figure><figcaption>{}</figcaption>{}</figure>", series.operation, plot::series(series)?)?;
+    }
+    write!(html, "</div>")?;
+    Ok(())
+}
+
+fn routes(html: &mut String, routing: &Routing) -> Result<()> {
+    write!(
+        html,
+        "<h2>Routing</h2><p>Regret is the time on the chosen place over the time on the best place, less one, over {} \
+         problems; the shapes of {} of them were held out of the calibration.</p>\
+         <table><thead><tr><th>policy</th><th>geomean</th><th>p95</th><th>worst</th><th>held out</th></tr></thead><tbody>",
+        routing.problems, routing.held_out
+    )?;
+    for row in &routing.policies {
+        let percent = |v: f64| format!("{:.1} %", v * 100.0);
+        write!(
+            html,
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td>{}</td></tr>",
+            row.name,
+            percent(row.geomean),
+            percent(row.p95),
+            percent(row.worst),
+            row.held_out.map_or(String::new(), percent)
+        )?;
+    }
+    write!(
+        html,
+        "</tbody></table><h3>Where the router lost most</h3><table><thead><tr><th>problem</th><th>chosen</th>"
+    )?;
+    write!(html, "<th>best</th><th>regret</th><th>held out</th></tr></thead><tbody>")?;
+    for row in &routing.worst {
+        write!(
+            html,
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{:.1} %</td><td>{}</td></tr>",
+            escaped(&row.problem),
+            escaped(&row.chosen),
+            escaped(&row.best),
+            row.regret * 100.0,
+            if row.held_out { "yes" } else { "no" }
+        )?;
+    }
+    write!(html, "</tbody></table><h3>Where operations go</h3><p class=\"legend\">")?;
+    for place in &routing.places {
+        write!(html, "<span><i style=\"background:{}\"></i>{}</span>", place_colour(place, routing), escaped(place))?;
+    }
+    write!(html, "</p><div class=\"map\">")?;
+    for row in &routing.map {
+        write!(html, "<div><b>{}</b><small>{}</small></div><div>", row.operation, escaped(row.shape))?;
+        for &(n, place, gain) in &row.cells {
+            let name = routing.places.get(place).map_or("", String::as_str);
+            write!(
+                html,
+                "<span style=\"background:{}\" title=\"{} at {}: {}, {:.1} times faster than the slowest place\">{}</span>",
+                place_colour(name, routing),
+                row.operation,
+                n,
+                escaped(name),
+                gain,
+                size(n)
+            )?;
+        }
+        write!(html, "</div>")?;
+    }
+    write!(html, "</div>")?;
+    Ok(())
+}
+
+/// As in the plots; where there are several counts of threads, the more of them the darker.
+fn place_colour(place: &str, routing: &Routing) -> String {
+    let threads = |name: &str| name.rsplit_once(" x").and_then(|(_, n)| n.parse::<u32>().ok()).unwrap_or(1);
+    let most = routing.places.iter().map(|p| threads(p)).max().unwrap_or(1);
+    let colour = plot::colour(place);
+    if threads(place) == 1 || threads(place) == most {
+        return plot::css(colour);
+    }
+    let lighter = |c: u8| c.saturating_add((255 - c) / 3);
+    format!("#{:02x}{:02x}{:02x}", lighter(colour.0), lighter(colour.1), lighter(colour.2))
+}
+
+fn accuracy(html: &mut String, rows: &[Row]) -> Result<()> {
+    let mut isas: Vec<&str> = Vec::new();
+    let mut by_op: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
+    for row in rows {
+        if !isas.contains(&row.isa) {
+            isas.push(row.isa);
+        }
+        by_op.entry(row.op).or_default().push(row);
+    }
+    write!(
+        html,
+        "<h2>Accuracy</h2><p>The worst error against the f64 reference, in the unit of the bound: ULP, or multiples of \
+         u = 2⁻²⁴ times the sum of magnitudes.</p><table><thead><tr><th>operation</th><th>bound</th>"
+    )?;
+    isas.iter().try_for_each(|isa| write!(html, "<th>{isa}</th>"))?;
+    write!(html, "<th>cases</th><th>elements</th></tr></thead><tbody>")?;
+    for (op, rows) in &by_op {
+        write!(html, "<tr><td>{op}</td><td>{}</td>", escaped(&rows[0].bound))?;
+        for isa in &isas {
+            match rows.iter().find(|r| r.isa == *isa) {
+                Some(row) if row.failures > 0 => write!(
+                    html,
+                    "<td class=\"fail\" title=\"{}\">{} fail</td>",
+                    escaped(row.failure.as_deref().unwrap_or("")),
+                    row.failures
+                )?,
+                Some(row) if row.bound == "exact" => write!(html, "<td>exact</td>")?,
+                Some(row) => write!(html, "<td>{}</td>", digits(row.worst))?,
+                None => write!(html, "<td></td>")?,
+            }
+        }
+        let elements: usize = rows.iter().map(|r| r.compared).sum();
+        write!(html, "<td>{}</td><td>{elements}</td></tr>", rows[0].cases)?;
+    }
+    write!(html, "</tbody></table>")?;
+    Ok(())
+}
+
+fn limits(html: &mut String, report: &Report) -> Result<()> {
+    write!(
+        html,
+        "<h2>Limits of the machine</h2><table class=\"narrow\"><thead><tr><th>loop</th><th>instruction set</th>\
+         <th>threads</th><th>rate</th></tr></thead><tbody>"
+    )?;
+    for limit in &report.limits {
+        write!(
+            html,
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{} {}</td></tr>",
+            escaped(&limit.name),
+            limit.isa,
+            limit.threads,
+            digits(limit.value),
+            limit.unit
+        )?;
+    }
+    write!(html, "</tbody></table>")?;
+    Ok(())
+}

@@ -1,0 +1,60 @@
+//! What was found out, for people: a table in the terminal, a page, and a part of the documentation.
+
+pub(super) mod docs;
+pub(super) mod html;
+pub(super) mod plot;
+pub(super) mod table;
+
+/// Three significant digits.
+fn digits(value: f64) -> String {
+    match value.abs() {
+        v if !v.is_finite() => "-".into(),
+        v if v >= 100.0 => format!("{value:.0}"),
+        v if v >= 10.0 => format!("{value:.1}"),
+        v if v >= 1.0 => format!("{value:.2}"),
+        _ => format!("{value:.3}"),
+    }
+}
+
+/// A size as people write it: powers of two with their prefix where they are whole.
+fn size(n: usize) -> String {
+    match n {
+        n if n >= 1 << 20 && n.is_multiple_of(1 << 20) => format!("{} Mi", n >> 20),
+        n if n >= 1 << 13 && n.is_multiple_of(1 << 10) => format!("{} Ki", n >> 10),
+        n => n.to_string(),
+    }
+}
+
+/// A date from seconds since 1970, UTC.
+fn date(seconds: u64) -> String {
+    // The civil calendar in eras of 400 years that begin on a first of March.
+    let days = (seconds / 86_400) as i64 + 719_468;
+    let era = days.div_euclid(146_097);
+    let day_of_era = days.rem_euclid(146_097);
+    let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let month = (5 * day_of_year + 2) / 153;
+    let day = day_of_year - (153 * month + 2) / 5 + 1;
+    let month = if month < 10 { month + 3 } else { month - 9 };
+    let year = year_of_era + era * 400 + i64::from(month <= 2);
+    let (hour, minute) = (seconds % 86_400 / 3600, seconds % 3600 / 60);
+    format!("{year}-{month:02}-{day:02} {hour:02}:{minute:02} UTC")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_readable() {
+        assert_eq!([0.1234, 1.234, 12.34, 1234.5].map(digits), ["0.123", "1.23", "12.3", "1234"]);
+        assert_eq!([1000, 4096, 8192, 1 << 20, 3 << 20].map(size), ["1000", "4096", "8 Ki", "1 Mi", "3 Mi"]);
+    }
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        assert_eq!(date(0), "1970-01-01 00:00 UTC");
+        assert_eq!(date(951_782_400), "2000-02-29 00:00 UTC");
+        assert_eq!(date(1_735_689_599), "2024-12-31 23:59 UTC");
+    }
+}

@@ -1,0 +1,108 @@
+//! The tables of the terminal.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+
+use super::super::find::{Backend, Machine};
+use super::super::measure::{Limit, Series};
+use super::super::verify::Row;
+use super::{digits, size};
+
+/// Announces a step.
+pub(in super::super) fn heading(text: &str) {
+    if std::io::stdout().is_terminal() {
+        println!("\n\x1b[1m{text}\x1b[0m");
+    } else {
+        println!("\n{text}");
+    }
+}
+
+/// The machine and what runs on it.
+pub(in super::super) fn machine(machine: &Machine, backends: &[Backend]) {
+    let memory = machine.memory_gib.map_or(String::new(), |g| format!(", {g:.0} GiB of memory"));
+    println!("  {}, {} threads{memory}, {}", machine.processor, machine.threads, machine.system);
+    let caches: Vec<String> = machine
+        .caches
+        .iter()
+        .map(|c| {
+            let shared = if c.shared_by > 1 { format!(" shared by {}", c.shared_by) } else { String::new() };
+            format!("L{} {} KiB{shared}", c.level, c.kib)
+        })
+        .collect();
+    if !caches.is_empty() {
+        println!("  caches: {}", caches.join(", "));
+    }
+    for backend in backends {
+        println!("  {:8} {:4} {}", backend.name, if backend.present { "yes" } else { "no" }, backend.detail);
+    }
+}
+
+/// The worst error of every operation, one column an instruction set.
+pub(in super::super) fn accuracy(rows: &[Row]) {
+    let mut isas: Vec<&str> = Vec::new();
+    let mut by_op: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
+    for row in rows {
+        if !isas.contains(&row.isa) {
+            isas.push(row.isa);
+        }
+        by_op.entry(row.op).or_default().push(row);
+    }
+    let columns: String = isas.iter().map(|isa| format!("{isa:>9}")).collect();
+    println!("  {:<16}{:<22}{columns}{:>8}", "operation", "bound", "cases");
+    for (op, rows) in &by_op {
+        let cell = |isa: &&str| match rows.iter().find(|r| r.isa == *isa) {
+            Some(row) if row.failures > 0 => format!("{:>9}", format!("{} fail", row.failures)),
+            Some(row) => format!("{:>9}", digits(row.worst)),
+            None => format!("{:>9}", ""),
+        };
+        let cells: String = isas.iter().map(cell).collect();
+        println!("  {op:<16}{:<22}{cells}{:>8}", rows[0].bound, rows[0].cases);
+    }
+    let compared: usize = rows.iter().map(|r| r.compared).sum();
+    let cases: usize = rows.iter().map(|r| r.cases).sum();
+    let failures: Vec<&Row> = rows.iter().filter(|r| r.failures > 0).collect();
+    println!("  {cases} cases, {compared} elements compared; errors in the unit of the bound");
+    for row in failures {
+        println!("  FAIL {} on {}: {}", row.op, row.isa, row.failure.as_deref().unwrap_or(""));
+    }
+}
+
+/// The rates of every operation at a few sizes, beside the limits.
+pub(in super::super) fn measurements(limits: &[Limit], series: &[Series]) {
+    let Some(first) = series.iter().max_by_key(|s| s.variants.len()) else { return };
+    let names: Vec<&str> = first.variants.iter().map(|v| v.name.as_str()).collect();
+    let columns: String = names.iter().map(|n| format!("{n:>12}")).collect();
+    println!("  {:<16}{:>8}{columns}{:>10}{:>9}  unit", "operation", "size", "limit", "reached");
+    for series in series {
+        let sizes: Vec<usize> = series.limits.first().map_or(Vec::new(), |c| c.points.iter().map(|p| p.0).collect());
+        for (row, &n) in few(&sizes).iter().enumerate() {
+            let mut cells = String::new();
+            let mut best: Option<(f64, usize)> = None;
+            for variant in &series.variants {
+                let point = variant.points.iter().find(|p| p.size == n);
+                let text = point.map_or("-".into(), |p| digits(p.rate) + if p.certain { "" } else { "~" });
+                cells += &format!("{text:>12}");
+                if let Some(point) = point
+                    && best.is_none_or(|b| point.rate > b.0)
+                {
+                    best = Some((point.rate, variant.threads));
+                }
+            }
+            let limit = best.and_then(|(rate, threads)| Some((rate, series.limit(threads, n)?)));
+            let limit =
+                limit.map_or(String::new(), |(rate, l)| format!("{:>10}{:>7.0} %", digits(l), 100.0 * rate / l));
+            let name = if row == 0 { series.operation } else { "" };
+            println!("  {name:<16}{:>8}{cells}{limit}  {}", size(n), series.unit);
+        }
+    }
+    println!("  the limit is that of the fastest column; ~ marks figures from disturbed samples");
+    for limit in limits.iter().filter(|l| l.unit == "GFLOP/s") {
+        println!("  {} {} of {} on {} thread(s)", limit.name, digits(limit.value), limit.unit, limit.threads);
+    }
+}
+
+/// A small, a middle and the largest size.
+fn few(sizes: &[usize]) -> Vec<usize> {
+    let n = sizes.len();
+    if n <= 3 { sizes.to_vec() } else { vec![sizes[n / 4], sizes[n / 2], sizes[n - 1]] }
+}

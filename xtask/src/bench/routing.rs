@@ -1,0 +1,131 @@
+//! Calibrates the router, judges its decisions, and maps them.
+
+use kiln::regret::Policy;
+use kiln::{Effort, Engine, Progress, Residency};
+use kiln_route::Problem;
+use serde::Serialize;
+
+use super::operations::{ALL, Measured};
+use crate::Result;
+
+/// What a calibration did.
+#[derive(Debug, Serialize)]
+pub(super) struct Calibration {
+    pub(super) measurements: usize,
+    pub(super) classes: usize,
+    pub(super) seconds: f64,
+}
+
+/// How good the decisions are.
+#[derive(Debug, Serialize)]
+pub(super) struct Routing {
+    pub(super) places: Vec<String>,
+    pub(super) problems: usize,
+    /// Problems whose shapes were held out of the calibration.
+    pub(super) held_out: usize,
+    pub(super) decision_ns: f64,
+    pub(super) policies: Vec<PolicyRow>,
+    pub(super) worst: Vec<WorstRow>,
+    pub(super) map: Vec<MapRow>,
+}
+
+/// The regret of one way to choose.
+#[derive(Debug, Serialize)]
+pub(super) struct PolicyRow {
+    pub(super) name: &'static str,
+    pub(super) geomean: f64,
+    pub(super) p95: f64,
+    pub(super) worst: f64,
+    /// Geometric mean over the held-out problems alone.
+    pub(super) held_out: Option<f64>,
+}
+
+/// A problem where the router lost much.
+#[derive(Debug, Serialize)]
+pub(super) struct WorstRow {
+    pub(super) problem: String,
+    pub(super) chosen: String,
+    pub(super) best: String,
+    pub(super) regret: f64,
+    pub(super) held_out: bool,
+}
+
+/// Where one operation goes, over sizes.
+#[derive(Debug, Serialize)]
+pub(super) struct MapRow {
+    pub(super) operation: &'static str,
+    pub(super) shape: &'static str,
+    /// Size, position of the chosen place, and how many times longer the slowest place is predicted to take.
+    pub(super) cells: Vec<(usize, usize, f64)>,
+}
+
+fn effort(quick: bool) -> Effort {
+    if quick { Effort::Quick } else { Effort::Thorough }
+}
+
+/// Runs `work` with a bar that follows its progress.
+fn followed<T>(work: impl FnOnce(&mut dyn FnMut(Progress<'_>)) -> kiln::Result<T>) -> Result<T> {
+    let bar = super::bar(0);
+    let result = work(&mut |progress: Progress<'_>| {
+        bar.set_length(progress.total as u64);
+        bar.set_position(progress.done as u64);
+        bar.set_message(progress.what.to_owned());
+    });
+    bar.finish_and_clear();
+    Ok(result?)
+}
+
+/// Measures the constants that decide.
+pub(super) fn calibrate(engine: &mut Engine, quick: bool) -> Result<Calibration> {
+    let report = followed(|progress| engine.calibrate(effort(quick), progress))?;
+    println!("  {report}");
+    Ok(Calibration { measurements: report.measurements, classes: report.classes, seconds: report.took.as_secs_f64() })
+}
+
+/// Measures what the decisions cost against the best place, and maps the decisions.
+pub(super) fn judge(engine: &Engine, quick: bool) -> Result<Routing> {
+    let problems = kiln::grid::evaluation()?;
+    let report = followed(|progress| kiln::regret::evaluate(engine, &problems, effort(quick), progress))?;
+    println!("{report}");
+    let policies = Policy::ALL
+        .into_iter()
+        .filter_map(|policy| {
+            let all = report.summary(policy, |_| true)?;
+            let held_out = report.summary(policy, |row| row.held_out).map(|s| s.geomean);
+            let (geomean, p95, worst) = (all.geomean, all.p95, all.max);
+            Some(PolicyRow { name: policy.name(), geomean, p95, worst, held_out })
+        })
+        .collect();
+    let worst = report
+        .worst(Policy::Router, 6)
+        .into_iter()
+        .map(|row| WorstRow {
+            problem: row.problem.clone(),
+            chosen: report.places[row.chosen[Policy::Router as usize]].clone(),
+            best: report.places[row.best].clone(),
+            regret: row.regret(Policy::Router),
+            held_out: row.held_out,
+        })
+        .collect();
+    Ok(Routing {
+        problems: report.rows.len(),
+        held_out: report.rows.iter().filter(|row| row.held_out).count(),
+        decision_ns: report.decision_ns,
+        policies,
+        worst,
+        map: ALL.iter().map(|measured| map_row(engine, measured)).collect::<Result<_>>()?,
+        places: report.places,
+    })
+}
+
+fn map_row(engine: &Engine, measured: &Measured) -> Result<MapRow> {
+    let cell = |&size: &usize| -> Result<(usize, usize, f64)> {
+        let (op, types) = (measured.problem)(size)?;
+        let problem = Problem::new(&op, &types)?;
+        let decision = engine.router().decide(&problem, &Residency::host());
+        let slowest = decision.predictions().map(|p| p.seconds).fold(0.0, f64::max);
+        Ok((size, decision.index(), slowest / decision.seconds()))
+    };
+    let cells = measured.sizes.iter().map(cell).collect::<Result<_>>()?;
+    Ok(MapRow { operation: measured.name, shape: measured.shape, cells })
+}

@@ -1,0 +1,112 @@
+//! Every case of every operation on every instruction set, against the f64 reference.
+
+use std::collections::BTreeMap;
+
+use kiln_core::op::reference::{Accuracy, Case, Expected, check};
+use kiln_core::op::{Bound, all_cases};
+use kiln_core::{Buffer, Data, Operand, TensorType};
+use kiln_simd::{Isa, Simd};
+use serde::Serialize;
+
+/// What was seen of one operation on one instruction set.
+#[derive(Debug, Serialize)]
+pub(super) struct Row {
+    pub(super) op: &'static str,
+    pub(super) isa: &'static str,
+    /// The bound in words.
+    pub(super) bound: String,
+    /// The worst error seen, in the unit of the bound.
+    pub(super) worst: f64,
+    /// The worst error as a share of what its bound allows; 0 where results have to be exact.
+    pub(super) share: f64,
+    pub(super) cases: usize,
+    /// Elements compared.
+    pub(super) compared: usize,
+    pub(super) failures: usize,
+    /// The first failure.
+    pub(super) failure: Option<String>,
+}
+
+/// Verifies the operations that `wants` accepts.
+pub(super) fn run(wants: impl Fn(&str) -> bool) -> Vec<Row> {
+    let cases: Vec<_> = all_cases().into_iter().filter(|case| wants(case.op.name())).collect();
+    let bar = super::bar(cases.len());
+    let mut rows = BTreeMap::<(usize, Isa), Row>::new();
+    let mut order = Vec::<&'static str>::new();
+    for case in &cases {
+        let op = case.op.name();
+        bar.set_message(op);
+        let position = order.iter().position(|&o| o == op).unwrap_or_else(|| {
+            order.push(op);
+            order.len() - 1
+        });
+        let expectation = Expectation::of(case);
+        for isa in Isa::available() {
+            let row = rows.entry((position, isa)).or_insert_with(|| Row {
+                op,
+                isa: isa.name(),
+                bound: words(case.op.contract().bound),
+                worst: 0.0,
+                share: 0.0,
+                cases: 0,
+                compared: 0,
+                failures: 0,
+                failure: None,
+            });
+            row.cases += 1;
+            match expectation.as_ref().map_err(Clone::clone).and_then(|e| e.compare(case, isa)) {
+                Ok((accuracy, share)) => {
+                    row.worst = row.worst.max(accuracy.worst);
+                    row.share = row.share.max(share);
+                    row.compared += accuracy.compared;
+                }
+                Err(why) => {
+                    row.failures += 1;
+                    row.failure.get_or_insert(format!("{case}: {why}"));
+                }
+            }
+        }
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    rows.into_values().collect()
+}
+
+/// What a case has to give: computed once, compared with the result of every instruction set.
+struct Expectation<'a> {
+    operands: Vec<Operand<'a>>,
+    expected: Vec<Expected>,
+    bound: Bound,
+}
+
+impl<'a> Expectation<'a> {
+    fn of(case: &'a Case) -> Result<Self, String> {
+        let of = || -> kiln_core::Result<Self> {
+            let operands = case.operands()?;
+            let types: Vec<TensorType> = operands.iter().map(Operand::ty).collect();
+            Ok(Self { expected: case.op.reference(&operands)?, bound: case.op.bound(&types)?, operands })
+        };
+        of().map_err(|e| e.to_string())
+    }
+
+    /// How close an instruction set comes, and which share of the bound that is.
+    fn compare(&self, case: &Case, isa: Isa) -> Result<(Accuracy, f64), String> {
+        let run = || Simd::with_isa(isa)?.run(&case.op, &self.operands);
+        let got = run().map_err(|e| e.to_string())?;
+        let got: Vec<Data<'_>> = got.iter().map(Buffer::as_data).collect();
+        let accuracy = check(self.bound, &self.expected, &got)?;
+        let share = match self.bound {
+            Bound::Exact => 0.0,
+            Bound::Ulp(n) | Bound::Magnitude(n) => accuracy.worst / n,
+        };
+        Ok((accuracy, share))
+    }
+}
+
+/// A bound in words. Bounds that grow with the extents are those of the smallest ones, and each case is held to its own.
+fn words(bound: Bound) -> String {
+    match bound {
+        Bound::Magnitude(n) if n.fract() != 0.0 => Bound::Magnitude((n * 10.0).round() / 10.0).to_string(),
+        bound => bound.to_string(),
+    }
+}
