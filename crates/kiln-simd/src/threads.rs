@@ -1,13 +1,19 @@
 //! Splitting work over threads. What is computed never depends on how many there are: callers split by the problem
 //! alone and the number of threads only says how many parts run at once.
 
+use std::sync::OnceLock;
+
 /// The threads of the machine that this process may use.
 pub(crate) fn available() -> usize {
-    if cfg!(all(feature = "parallel", not(target_arch = "wasm32"))) {
-        std::thread::available_parallelism().map_or(1, usize::from)
-    } else {
-        1
-    }
+    // Asked once: the standard library reads the limits of the control group from files each time.
+    static AVAILABLE: OnceLock<usize> = OnceLock::new();
+    *AVAILABLE.get_or_init(|| {
+        if cfg!(all(feature = "parallel", not(target_arch = "wasm32"))) {
+            std::thread::available_parallelism().map_or(1, usize::from)
+        } else {
+            1
+        }
+    })
 }
 
 /// Calls `part(i)` for every `i < parts`, at most `threads` at once, the caller's thread among them.

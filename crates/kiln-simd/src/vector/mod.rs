@@ -321,7 +321,7 @@ fn with_logarithm_rules<V: Vector>(x: V, m: V, k: V) -> (V, V) {
 pub(crate) const MAX_LANES: usize = 16;
 
 /// An algorithm to be compiled for every instruction set.
-pub(crate) trait Kernel {
+pub(crate) trait Kernel: Sized {
     /// What it returns.
     type Output;
 
@@ -333,7 +333,7 @@ pub(crate) trait Kernel {
 }
 
 /// An algorithm that is called through a pointer, often and on little data: the instruction set is looked up once.
-pub(crate) trait Routine {
+pub(crate) trait Routine: Sized {
     /// What it works on.
     type Args;
 
@@ -373,41 +373,56 @@ macro_rules! instruction_sets {
             }
         }
 
+        /// The way into code compiled for each instruction set: methods rather than functions, because the compiler
+        /// puts a method's code beside its `Self`. Kernels of different modules are then compiled side by side.
+        #[allow(non_snake_case)]
+        trait EnterKernel: Kernel {
+            $(
+                $(#[cfg($cfg)])?
+                $(#[target_feature(enable = $features)])?
+                unsafe fn $isa(self) -> Self::Output {
+                    // SAFETY: this method is entered only where its features are.
+                    unsafe { self.run::<$vector>() }
+                }
+            )*
+        }
+        impl<K: Kernel> EnterKernel for K {}
+
         /// Runs a kernel on an instruction set.
         ///
         /// # Safety
         /// [`Isa::is_available`] holds for `isa`.
         pub(crate) unsafe fn dispatch<K: Kernel>(isa: Isa, kernel: K) -> K::Output {
             match isa {
-                $($(#[cfg($cfg)])? Isa::$isa => {
-                    $(#[target_feature(enable = $features)])?
-                    unsafe fn enter<K: Kernel>(kernel: K) -> K::Output {
-                        // SAFETY: this function is entered only where its features are.
-                        unsafe { kernel.run::<$vector>() }
-                    }
-                    // SAFETY: the caller has checked that the instruction set is there.
-                    unsafe { enter(kernel) }
-                })*
+                // SAFETY: the caller has checked that the instruction set is there.
+                $($(#[cfg($cfg)])? Isa::$isa => unsafe { kernel.$isa() },)*
                 // SAFETY: scalar code needs nothing; the sets of other architectures are never available.
                 #[allow(unreachable_patterns)]
-                _ => unsafe { kernel.run::<scalar::Scalar>() },
+                _ => unsafe { kernel.Scalar() },
             }
         }
+
+        /// As [`EnterKernel`], for routines.
+        #[allow(non_snake_case)]
+        trait EnterRoutine: Routine {
+            $(
+                $(#[cfg($cfg)])?
+                $(#[target_feature(enable = $features)])?
+                unsafe fn $isa(args: &Self::Args) {
+                    // SAFETY: this method is entered only where its features are, and as the routine asks.
+                    unsafe { Self::run::<$vector>(args) }
+                }
+            )*
+        }
+        impl<R: Routine> EnterRoutine for R {}
 
         /// The function that runs a routine on an instruction set. Calling it is safe only where
         /// [`Isa::is_available`] holds for `isa`, and as the routine says.
         pub(crate) fn routine<R: Routine>(isa: Isa) -> unsafe fn(&R::Args) {
             match isa {
-                $($(#[cfg($cfg)])? Isa::$isa => {
-                    $(#[target_feature(enable = $features)])?
-                    unsafe fn enter<R: Routine>(args: &R::Args) {
-                        // SAFETY: this function is entered only where its features are.
-                        unsafe { R::run::<$vector>(args) }
-                    }
-                    enter::<R>
-                })*
+                $($(#[cfg($cfg)])? Isa::$isa => <R as EnterRoutine>::$isa,)*
                 #[allow(unreachable_patterns)]
-                _ => R::run::<scalar::Scalar>,
+                _ => <R as EnterRoutine>::Scalar,
             }
         }
     };
