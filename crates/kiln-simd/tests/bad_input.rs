@@ -215,7 +215,7 @@ fn outputs_that_do_not_fit_are_refused_and_left_alone() {
                 changed[position] = buffer;
                 wrong.push(changed);
             };
-            [n - 1, n + 1, 2 * n, 0].into_iter().filter(|&len| len != n).for_each(|len| {
+            [n.saturating_sub(1), n + 1, 2 * n, 0].into_iter().filter(|&len| len != n).for_each(|len| {
                 with(Buffer::F32(vec![7.0; len]));
                 with(Buffer::U32(vec![7; len]));
                 with(Buffer::Blocks(QuantFormat::Q8_0, vec![7; 4 * len]));
@@ -366,6 +366,58 @@ fn data_that_do_not_fill_their_shape_are_refused() {
         assert!(matches!(Operand::blocks(format, &[0; 3], &[1024]), Err(Error::Length { .. })));
         assert!(Operand::new(Data::Blocks(format, &[]), Shape::new(&[0, 256]).unwrap()).is_ok());
     }
+}
+
+#[test]
+fn absurd_parameters_are_results_or_errors() {
+    use kiln_core::op::*;
+    const LARGE: usize = usize::MAX;
+    let picture: &[usize] = &[2, 9, 9];
+    let kernel: &[usize] = &[3, 2, 3, 3];
+    let heads: &[usize] = &[2, 4, 8];
+    let mut ops: Vec<(Op, Vec<&[usize]>)> = Vec::new();
+    for axis in [3, 4, LARGE] {
+        Reduction::ALL.iter().for_each(|&reduction| ops.push((Reduce::along(reduction, axis).into(), vec![picture])));
+    }
+    for steps in [(0, 0), (0, 1), (1, 0), (LARGE, 1), (1, LARGE), (LARGE, LARGE), (LARGE - 1, 2), (100, 100)] {
+        for padding in [Padding::Valid, Padding::Same] {
+            ops.push((Convolve2d { padding, stride: steps }.into(), vec![picture, kernel]));
+            ops.push((Convolve2d { padding, stride: steps }.into(), vec![&[9, 9], &[3, 3]]));
+        }
+        for other in [(1, 1), (2, 2), (0, 0), (LARGE, LARGE)] {
+            ops.push((Pool2d::max(steps, other).into(), vec![picture]));
+            ops.push((Pool2d::average(steps, other).into(), vec![picture]));
+            ops.push((Pool2d::max(other, steps).into(), vec![picture]));
+        }
+    }
+    for k in [0, 9, 10, 1 << 31, 1 << 32, LARGE] {
+        ops.push((TopK { k }.into(), vec![picture]));
+    }
+    for value in [0.0, -0.0, -1.0, f32::NAN, f32::INFINITY, f32::NEG_INFINITY, f32::MAX, 1e-45] {
+        ops.push((LayerNorm::new(value).into(), vec![picture, &[9], &[9]]));
+        ops.push((RmsNorm::new(value).into(), vec![picture, &[9]]));
+        for causal in [false, true] {
+            let attention = Attention { causal, scale: Some(value.into()) };
+            ops.push((attention.into(), vec![heads, heads, heads]));
+        }
+        for position in [0, Rope::POSITIONS - 1, Rope::POSITIONS, LARGE] {
+            for style in [RopeStyle::HalfSplit, RopeStyle::Interleaved] {
+                ops.push((Rope { theta: value.into(), style, position }.into(), vec![heads]));
+            }
+        }
+        for &kind in ElementwiseKind::ALL {
+            ops.push((kind.with_params([value, -value]).into(), vec![picture; kind.arity()]));
+        }
+    }
+    let mut random = Random::new(12);
+    let mut faults = Vec::new();
+    for simd in instruction_sets() {
+        for (op, shapes) in &ops {
+            let inputs: Vec<_> = shapes.iter().filter_map(|dims| noise(DType::F32, dims, &mut random)).collect();
+            attempt(&mut faults, &simd, op, &inputs);
+        }
+    }
+    assert_none(&faults);
 }
 
 /// What a program sees that starts with this `KILN_ISA`: the last line of a child process of this test.

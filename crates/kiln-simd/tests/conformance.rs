@@ -9,21 +9,11 @@ use kiln_simd::{Isa, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-/// The cases to run. An interpreter gets a few small ones of each operation.
+/// The cases to run.
 fn cases() -> Vec<Case> {
     let only = std::env::var("KILN_OP").ok();
     let mut cases = all_cases();
     cases.retain(|case| only.as_deref().is_none_or(|name| name == case.op.name()));
-    if cfg!(miri) {
-        cases.retain(|case| case.inputs.iter().all(|input| input.shape.numel() <= 260));
-        let mut of_each = BTreeMap::<&str, Vec<Case>>::new();
-        cases.into_iter().for_each(|case| of_each.entry(case.op.name()).or_default().push(case));
-        // Evenly spread, for neighbours are alike.
-        cases = of_each
-            .into_values()
-            .flat_map(|of| of.iter().step_by(of.len().div_ceil(5)).cloned().collect::<Vec<_>>())
-            .collect();
-    }
     cases
 }
 

@@ -32,13 +32,15 @@ impl Execute for Convolve2d {
             y.fill(0.0);
             return Ok(());
         }
+        // A stride beyond picture and kernel means one result; kept near them, no address overflows.
+        let stride = (self.stride.0.min(e.h.max(e.kh)), self.stride.1.min(e.w.max(e.kw)));
         let work = 2usize.saturating_mul(y.len()).saturating_mul(e.c_in * e.kh * e.kw);
         let threads = if work < PARALLEL { 1 } else { simd.threads() };
         // Passes over planes add up their sums one by one, so there must not be many, or the error would grow.
         if e.c_out < MANY && e.c_in <= 16 && e.kw <= 64 {
-            plane::run(simd.isa(), threads, &e, self.stride, x, kernel, y);
+            plane::run(simd.isa(), threads, &e, stride, x, kernel, y);
         } else {
-            channels::run(simd.isa(), threads, &e, self.stride, x, kernel, y);
+            channels::run(simd.isa(), threads, &e, stride, x, kernel, y);
         }
         Ok(())
     }

@@ -1,0 +1,116 @@
+//! A few small inputs for every operation: quick enough for Miri, which looks for undefined behaviour in the kernels,
+//! and a first answer when something is wrong. The conformance suite is the thorough one.
+
+use kiln_core::op::reference::{Case, Input, Random, conform};
+use kiln_core::op::*;
+use kiln_core::{Buffer, QuantFormat};
+use kiln_simd::{Isa, Simd};
+#[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+/// Makes cases of operations on random tensors.
+struct Cases {
+    random: Random,
+    cases: Vec<Case>,
+}
+
+impl Cases {
+    fn tensor(&mut self, dims: &[usize]) -> Input {
+        Input::f32(self.random.uniforms(dims.iter().product(), 0.5, 2.0), dims)
+    }
+
+    fn add(&mut self, op: impl Into<Op>, shapes: &[&[usize]]) {
+        let inputs = shapes.iter().map(|dims| self.tensor(dims)).collect();
+        self.cases.push(Case::new(op, inputs));
+    }
+
+    fn blocks(&mut self, format: QuantFormat, rows: usize) -> Input {
+        let n = rows * format.block_len();
+        let mut blocks = vec![0; format.bytes(n).unwrap()];
+        format.encode(&self.random.uniforms(n, -1.0, 1.0), &mut blocks).unwrap();
+        Input::new(Buffer::Blocks(format, blocks), &[rows, format.block_len()])
+    }
+}
+
+fn small_cases() -> Vec<Case> {
+    let mut c = Cases { random: Random::new(5), cases: Vec::new() };
+    // One vector and a tail of four lanes, and less than one.
+    for &kind in ElementwiseKind::ALL {
+        let op = kind.with_params([0.25, 1.5]);
+        let shapes: [&[usize]; 3] = [&[3], &[7], &[2, 5]];
+        shapes.iter().for_each(|dims| c.add(op, &vec![*dims; kind.arity()]));
+        if kind.arity() == 2 {
+            c.add(op, &[&[2, 5], &[5]]);
+            c.add(op, &[&[], &[6]]);
+        }
+    }
+    for &reduction in Reduction::ALL {
+        c.add(Reduce::all(reduction), &[&[3]]);
+        c.add(Reduce::all(reduction), &[&[131]]);
+        (0..3).for_each(|axis| c.add(Reduce::along(reduction, axis), &[&[2, 3, 5]]));
+    }
+    c.add(Dot, &[&[77], &[77]]);
+    for (transpose_a, transpose_b) in [(false, false), (false, true), (true, false), (true, true)] {
+        for (m, k, n) in [(1, 3, 5), (5, 3, 1), (3, 2, 4), (7, 3, 9)] {
+            let a: &[usize] = if transpose_a { &[k, m] } else { &[m, k] };
+            let b: &[usize] = if transpose_b { &[n, k] } else { &[k, n] };
+            c.add(Matmul { transpose_a, transpose_b }, &[a, b]);
+        }
+    }
+    c.add(Matmul::default(), &[&[2, 3, 4], &[2, 4, 5]]);
+    c.add(Matvec { transpose: false }, &[&[7, 5], &[5]]);
+    c.add(Matvec { transpose: true }, &[&[7, 5], &[7]]);
+    c.add(Transpose, &[&[5, 6]]);
+    c.add(Transpose, &[&[2, 3, 2]]);
+    c.add(Softmax, &[&[2, 9]]);
+    c.add(LogSoftmax, &[&[2, 9]]);
+    c.add(LayerNorm::new(1e-5), &[&[2, 9], &[9], &[9]]);
+    c.add(RmsNorm::new(1e-5), &[&[2, 9], &[9]]);
+    let table = c.tensor(&[4, 3]);
+    c.cases.push(Case::new(Gather, vec![table, Input::new(Buffer::U32(vec![3, 0, 3]), &[3])]));
+    c.add(TopK { k: 3 }, &[&[2, 11]]);
+    for padding in [Padding::Valid, Padding::Same] {
+        for stride in [(1, 1), (2, 1)] {
+            c.add(Convolve2d { padding, stride }, &[&[6, 7], &[3, 3]]);
+            c.add(Convolve2d { padding, stride }, &[&[2, 5, 6], &[3, 2, 3, 2]]);
+        }
+    }
+    c.add(Pool2d::max((2, 2), (2, 2)), &[&[2, 5, 7]]);
+    c.add(Pool2d::average((3, 2), (1, 2)), &[&[2, 5, 7]]);
+    for op in [Attention::full(), Attention::causal()] {
+        c.add(op, &[&[2, 3, 4], &[1, 5, 4], &[1, 5, 4]]);
+    }
+    for style in [RopeStyle::HalfSplit, RopeStyle::Interleaved] {
+        c.add(Rope { style, position: 3, ..Rope::default() }, &[&[3, 8]]);
+    }
+    for format in QuantFormat::ALL {
+        let k = format.block_len();
+        c.add(Quantize { format }, &[&[1, k]]);
+        let blocks = c.blocks(format, 1);
+        c.cases.push(Case::new(Dequantize { format }, vec![blocks]));
+        let (x, blocks) = (c.tensor(&[2, k]), c.blocks(format, 3));
+        c.cases.push(Case::new(QuantMatmul { format }, vec![x, blocks]));
+    }
+    c.cases
+}
+
+#[test]
+fn every_operation_is_right_on_small_inputs() {
+    let mut failures = Vec::new();
+    for isa in Isa::available() {
+        let simd = Simd::with_isa(isa).unwrap();
+        for case in small_cases() {
+            if let Err(why) = conform(&case, |op, inputs| simd.run(op, inputs)) {
+                failures.push(format!("{isa}: {why}"));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+#[test]
+#[cfg(not(miri))] // making the large cases alone takes an interpreter minutes
+fn no_operation_is_left_out() {
+    let names = |cases: Vec<Case>| cases.iter().map(|case| case.op.name()).collect::<std::collections::BTreeSet<_>>();
+    assert_eq!(names(small_cases()), names(all_cases()));
+}
