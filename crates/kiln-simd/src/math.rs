@@ -132,17 +132,18 @@ pub(crate) fn ln<V: Vector>(x: V) -> V {
 pub(crate) fn tanh<V: Vector>(x: V) -> V {
     let one = x.of(1.0);
     let a = x.abs();
-    // 1 - 2 / (e^2a + 1) cancels for small a; there an odd polynomial, off by at most 2^-29 relative to tanh a.
-    let double = x.of(20.0).lesser(a + a);
-    let power = Reduced::new(double);
-    let large = one - x.of(2.0) / (power.mantissa().shift_exponent(power.shifted) + one);
+    // 1 - 2 / (e^2a + 1), where 2a = n ln 2 + 2r; from 10 on it is 1. For n is small one step reduces well enough.
+    let t = x.of(10.0).lesser(a);
+    let shifted = t.mul_add(x.of(2.0 * std::f32::consts::LOG2_E), x.of(ROUNDER));
+    let r = (x.of(ROUNDER) - shifted).mul_add(x.of(0.5 * std::f32::consts::LN_2), t);
+    // e^2r, the polynomial of `Reduced` in 2r.
+    let power = polynomial(r, [1.0, 2.0, 2.0, 1.333_319, 0.666_648_86, 0.267_913_04, 0.089_824_356]);
+    let large = one - x.of(2.0) / (power.shift_exponent(shifted) + one);
+    // The difference cancels for small a; there an odd polynomial, off by at most 2^-27 relative to tanh a.
     let square = a * a;
-    let p = polynomial(
-        square,
-        [-0.333_333_2, 0.133_327_78, -0.053_898_543, 0.021_470_435, -0.007_684_436_6, 0.001_752_159_7],
-    );
+    let p = polynomial(square, [-0.333_332_75, 0.133_311_03, -0.053_704_895, 0.020_512_328, -0.005_553_775]);
     let small = (a * square).mul_add(p, a);
-    V::select(x.of(0.75).le(a), large, small).or(x.and(x.of(-0.0)))
+    V::select(x.of(0.65).le(a), large, small).or(x.and(x.of(-0.0)))
 }
 
 /// `1 / (1 + e⁻ˣ)`
@@ -156,13 +157,12 @@ pub(crate) fn sigmoid<V: Vector>(x: V) -> V {
     p / (p + small.shift_exponent(x.of(ROUNDER) - reduced.n))
 }
 
-/// `x / (1 + e⁻ᶻ)` given the reduced `-z`: x 2^-n / (p + 2^-n), the power applied last.
+/// `x / (1 + p 2^-n)` for `p` given as `p - 1`: x 2ⁿ / (p + 2ⁿ), the power applied last.
 #[inline(always)]
-fn weighted<V: Vector>(x: V, minus_z: Reduced<V>) -> V {
-    let n = -minus_z.n;
+fn weighted<V: Vector>(x: V, p_minus_1: V, n: V) -> V {
     let one = x.of(1.0);
-    // Where it matters, 1 + 2^-n is exact.
-    (x / (minus_z.exp_m1() + (one + one.scale_pow2(n)))).scale_pow2(n)
+    // Where it matters, 1 + 2ⁿ is exact.
+    (x / (p_minus_1 + (one + one.scale_pow2(n)))).scale_pow2(n)
 }
 
 /// `x / (1 + e⁻ˣ)`
@@ -170,28 +170,35 @@ fn weighted<V: Vector>(x: V, minus_z: Reduced<V>) -> V {
 pub(crate) fn swish<V: Vector>(x: V) -> V {
     // Below -110 the result rounds to -0, also that of -∞; from 30 on the weight is 1.
     let x = x.of(-110.0).greater(x);
-    weighted(x, Reduced::new(-x.of(30.0).lesser(x)))
+    let power = Reduced::new(-x.of(30.0).lesser(x));
+    weighted(x, power.exp_m1(), -power.n)
 }
 
 /// `x / 2 * (1 + tanh(√(2/π) (x + 0.044715 x³)))`, which is `x / (1 + e⁻ᶻ)` with `z = √(8/π) (x + 0.044715 x³)`.
 #[inline(always)]
 pub(crate) fn gelu_tanh<V: Vector>(x: V) -> V {
-    // -√(8/π), of which the first part has few bits, and 0.044715 times it.
-    const LINEAR: [f32; 2] = [-1.593_75, -0.002_019_121_5];
-    const CUBIC: [f32; 2] = [-0.071_354_814, -2.398_832_5e-9];
+    // e⁻ᶻ is 2^(-y) for y = z / ln 2. Its coefficients in two parts each, the first part of the linear one of few bits.
+    const LINEAR: [f32; 2] = [2.296_875, 0.005_333_198];
+    const CUBIC: [f32; 2] = [0.102_943_24, -2.016_198_5e-9];
     // Below -10.9 the result rounds to -0; from 6 on the weight is 1.
     let x = x.of(-10.9).greater(x);
     let t = x.of(6.0).lesser(x);
     let [linear, cubic] = [x.of(LINEAR[0]), x.of(CUBIC[0])];
-    // -z = t s, both as sums of two numbers.
+    // y = t s, both as sums of two numbers.
     let square = t * t;
     let square_low = t.fma(t, -square);
     let s = cubic.fma(square, linear);
     // linear - s is exact, for s is the greater and has fewer bits below the point.
     let s_low = cubic.fma(square, linear - s) + x.of(LINEAR[1]);
     let s_low = cubic.mul_add(square_low, x.of(CUBIC[1]).mul_add(square, s_low));
-    let product = t * s;
-    weighted(x, Reduced::of_sum(product, t.mul_add(s_low, t.fma(s, -product))))
+    let y = t * s;
+    let y_low = t.mul_add(s_low, t.fma(s, -y));
+    // -y = -n + f, 2ᶠ - 1 fitted with an error of at most 2^-26.4 relative to 2ᶠ.
+    let n = (y + x.of(ROUNDER)) - x.of(ROUNDER);
+    let f = (n - y) - y_low;
+    let q =
+        polynomial(f, [0.693_147_24, 0.240_226_94, 0.055_502_597, 0.009_612_299, 0.001_342_369_8, 0.000_171_484_28]);
+    weighted(x, f * q, n)
 }
 
 /// `x / 2 * (1 + erf(x / √2))`
@@ -200,13 +207,18 @@ pub(crate) fn gelu<V: Vector>(x: V) -> V {
     // With the upper tail q(a) = erfc(a / √2) / 2 it is max(x, 0) - a q(a), a = |x|: the difference does not cancel
     // below 0 and at most halves x above. Beyond 14.5 the tail rounds to 0.
     let a = x.of(14.5).lesser(x.abs());
-    // q(a) = e^(-a²/2) r(a), where r is smooth: a quotient of two polynomials with positive coefficients.
+    // q(a) = e^(-a²/2) r(a), where 1 / r is nearly linear: r = n / ((2 + c a) n - a d) with polynomials n and d, off by
+    // at most 2^-26.4. Being in both terms n loses little to rounding, and a d is a small part.
     let half = a * x.of(-0.5);
     let square = a * half;
     let power = Reduced::of_sum(square, a.fma(half, -square));
-    let numerator = polynomial(a, [1.760_909_1, 1.545_010_6, 0.646_371_1, 0.143_457_35, 0.014_549_642]);
-    let denominator = polynomial(a, [3.521_818_2, 5.900_026_8, 4.239_356_5, 1.656_163_2, 0.359_616_5, 0.036_470_134]);
-    let tail = (a.mul_add(power.exp_m1(), a) * numerator / denominator).scale_pow2(power.n);
+    // Both in a and -a²/2, so that few roundings stand one upon another.
+    let pair = |low: f32, high: f32| a.mul_add(a.of(high), a.of(low));
+    let n = square.mul_add(a.of(0.034_304_615), pair(-0.761_995_26, -0.169_119_3));
+    let n = square.mul_add(n, pair(1.037_951_9, 0.910_692_57));
+    let minus_d = square.mul_add(pair(0.295_835_05, 0.034_273_665), pair(-0.945_397_97, -0.545_886_93));
+    let denominator = pair(2.0, 2.506_600_1).fma(n, a * minus_d);
+    let tail = (a.fma(power.exp_m1(), a) * n / denominator).scale_pow2(power.n);
     // -0 for a negative x, x itself otherwise, zeros and NaN included.
     x.of(-0.0).greater(x) - tail
 }
@@ -237,8 +249,10 @@ pub(crate) fn hard_swish<V: Vector>(x: V) -> V {
 /// `a + t (b - a)`
 #[inline(always)]
 pub(crate) fn lerp<V: Vector>(a: V, b: V, t: V) -> V {
-    // Where b - a overflows, a and b have different signs, and a (1 - t) + t b does neither overflow nor cancel more.
+    // Where b - a overflows though both are finite, twice the half of it does not.
     let difference = b - a;
     let apart = difference.abs().eq(a.of(f32::INFINITY));
-    V::select(apart, t.mul_add(b, a - t * a), t.mul_add(difference, a))
+    let half = a.of(0.5);
+    let difference = V::select(apart, b * half - a * half, difference);
+    V::select(apart, t + t, t).fma(difference, a)
 }

@@ -129,4 +129,31 @@ mod tests {
         assert!(simd.add_into(&[1.0; 3], &[1.0; 3], &mut [0.0; 2]).is_err());
         assert_eq!(simd.clip(&[-2.0, 0.5, 7.0], -1.0, 1.0).unwrap(), [-1.0, 0.5, 1.0]);
     }
+
+    #[test]
+    fn in_place_and_past_the_caches_gives_the_same() {
+        let x: Vec<f32> = (0..203).map(|i| i as f32 * 0.37 - 30.0).collect();
+        let y: Vec<f32> = x.iter().rev().copied().collect();
+        for isa in Isa::available() {
+            for (kind, offset) in [(ElementwiseKind::Mul, 0), (ElementwiseKind::Mul, 3), (ElementwiseKind::Gelu, 1)] {
+                let mut expected = vec![0.0; x.len()];
+                let mut in_place = [vec![9.0; offset], x.clone()].concat();
+                let mut streamed = vec![0.0; offset + x.len()];
+                for (out, stream, same) in [
+                    (&mut expected[..], false, false),
+                    (&mut in_place[offset..], false, true),
+                    (&mut streamed[offset..], true, false),
+                ] {
+                    let p = out.as_mut_ptr();
+                    let first = Flat { p: if same { p } else { x.as_ptr() }, repeated: false };
+                    let sources = [first, Flat { p: y.as_ptr(), repeated: false }, Flat::NONE];
+                    let call = Call { sources, params: [0.0; 2], out: p, n: x.len(), stream };
+                    // SAFETY: the slices have n elements; the output is the first operand or nothing else.
+                    unsafe { call.dispatch(isa, kind) };
+                }
+                assert_eq!(in_place[offset..], expected, "{kind:?} on {isa}");
+                assert_eq!(streamed[offset..], expected, "{kind:?} on {isa}");
+            }
+        }
+    }
 }
