@@ -5,7 +5,7 @@ use std::fmt;
 
 use kiln_core::graph::{Fused, Graph};
 use kiln_core::op::{Cost, Op};
-use kiln_core::{Result, TensorType, for_operation};
+use kiln_core::{QuantFormat, Result, TensorType, for_operation};
 
 use crate::model::{MAX_MEMORIES, Memory};
 
@@ -69,6 +69,15 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
             let e = attention.extents(&first, &inputs.get(1)?.shape, &inputs.get(2)?.shape).ok()?;
             if e.s == 1 { "one query" } else { "" }
         }
+        Op::Quantize(quantize) => quantize.format.name(),
+        Op::Dequantize(dequantize) => dequantize.format.name(),
+        Op::QuantMatmul(product) => match (first.rows(), product.format) {
+            (..=1, format) => format.name(),
+            (_, QuantFormat::Q8_0) => "rows, q8_0",
+            (_, QuantFormat::Q4K) => "rows, q4_K",
+            (_, QuantFormat::Q5K) => "rows, q5_K",
+            (_, QuantFormat::Q6K) => "rows, q6_K",
+        },
         Op::Pool2d(_) | Op::Gather(_) | Op::Transpose(_) => "",
         // What works on rows runs on several threads only where there are several, and what it pays for each row shows
         // where rows are short.

@@ -42,16 +42,9 @@ impl OpComplexity {
     /// The complexity of an operation of kiln-core.
     pub fn of(op: &Op) -> Self {
         match op {
-            Op::Elementwise(_) => Self::Low,
-            Op::Matmul(_) | Op::Matvec(_) => Self::High,
-            Op::Reduce(_) | Op::Dot(_) => Self::Medium,
-            #[allow(unreachable_patterns)] // operations are added in kiln-core without a word here
-            other => match other.name() {
-                "attention" | "convolve2d" => Self::High,
-                "transpose" | "gather" | "rope" => Self::Low,
-                name if name.contains("matmul") || name.contains("matvec") => Self::High,
-                _ => Self::Medium,
-            },
+            Op::Matmul(_) | Op::Matvec(_) | Op::QuantMatmul(_) | Op::Convolve2d(_) | Op::Attention(_) => Self::High,
+            Op::Elementwise(_) | Op::Transpose(_) | Op::Gather(_) | Op::Rope(_) => Self::Low,
+            _ => Self::Medium,
         }
     }
 }

@@ -25,6 +25,38 @@ fn operations_give_what_they_should() {
 }
 
 #[test]
+fn every_family_is_there() {
+    use kiln::op::{Attention, Padding, Rope};
+    let engine = engine();
+    let x = [1.0, 2.0, 3.0, 4.0];
+    assert_eq!(engine.argmax(&x).unwrap(), 3);
+    assert_eq!(engine.sum_axis(&x, &[2, 2], 0).unwrap(), [4.0, 6.0]);
+    assert_eq!(engine.matvec(&x, &[1.0, 1.0], 2, 2).unwrap(), [3.0, 7.0]);
+    assert_eq!(engine.transpose(&x, 2, 2).unwrap(), [1.0, 3.0, 2.0, 4.0]);
+    assert_eq!(engine.softmax(&[0.0, 0.0], 2).unwrap(), [0.5, 0.5]);
+    assert_eq!(engine.rms_norm(&[2.0, 2.0], &[1.0, 3.0], 0.0).unwrap(), [1.0, 3.0]);
+    assert_eq!(engine.layer_norm(&[1.0, 3.0], &[1.0; 2], &[0.0; 2], 0.0).unwrap(), [-1.0, 1.0]);
+    assert_eq!(engine.gather(&x, 2, &[1, 0]).unwrap(), [3.0, 4.0, 1.0, 2.0]);
+    assert!(matches!(engine.gather(&x, 2, &[2]), Err(Error::Index { .. })));
+    assert_eq!(engine.top_k(&x, 4, 2).unwrap(), (vec![4.0, 3.0], vec![3, 2]));
+    assert_eq!(engine.convolve2d(&x, (2, 2), &[1.0; 4], (2, 2), Padding::Valid).unwrap(), [10.0]);
+    assert_eq!(engine.max_pool2d(&x, &[2, 2], (2, 2), (2, 2)).unwrap(), [4.0]);
+    assert_eq!(engine.avg_pool2d(&x, &[2, 2], (2, 2), (2, 2)).unwrap(), [2.5]);
+    let attended = engine.attention(Attention::full(), &[0.0, 0.0], &[1, 1, 2], &x, &[7.0; 4], &[1, 2, 2]).unwrap();
+    assert_eq!(attended, [7.0, 7.0]);
+    assert_eq!(engine.rope(Rope::default(), &[1.0, 2.0], &[1, 2]).unwrap(), [1.0, 2.0]);
+    for format in kiln::QuantFormat::ALL {
+        let ones = vec![1.0; 256];
+        let blocks = engine.quantize(format, &ones, 256).unwrap();
+        let back = engine.dequantize(format, &blocks).unwrap();
+        assert!(back.iter().all(|v| (v - 1.0).abs() < 0.02), "{format:?}: {:?}", &back[..4]);
+        let dot = engine.quant_matvec(format, &blocks, &ones, 1, 256).unwrap()[0];
+        assert!((dot - 256.0).abs() < 5.0, "{format:?}: {dot}");
+        assert!(engine.quant_matvec(format, &blocks[1..], &ones, 1, 256).is_err());
+    }
+}
+
+#[test]
 fn every_place_gives_the_same_sum() {
     let x: Vec<f32> = (0..300_000u64).map(|i| ((i * 7919) % 1000) as f32 * 1e-3 - 0.5).collect();
     let sums: Vec<u32> = engine()

@@ -4,10 +4,10 @@
 //! of the calibration.
 
 use kiln_core::op::{
-    Attention, Convolve2d, Dot, Elementwise, ElementwiseKind, Gather, LayerNorm, LogSoftmax, Matmul, Matvec, Op,
-    Padding, Pool2d, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose,
+    Attention, Convolve2d, Dequantize, Dot, Elementwise, ElementwiseKind, Gather, LayerNorm, LogSoftmax, Matmul, Matvec, Op,
+    Padding, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose,
 };
-use kiln_core::{Result, Shape, TensorType};
+use kiln_core::{QuantFormat, Result, Shape, TensorType};
 
 /// An operation on inputs of given types, to be measured.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,6 +55,8 @@ struct Sizes {
     channels: &'static [(usize, usize, usize, usize)],
     /// Heads, queries, keys, and the length of each.
     attention: &'static [(usize, usize, usize, usize)],
+    /// Rows of f32, and rows and columns of quantised weights.
+    quantised: &'static [(usize, usize, usize)],
 }
 
 /// A few sizes of every class, from the nearest cache to beyond the last.
@@ -119,6 +121,15 @@ const CALIBRATION: Sizes = Sizes {
         (8, 1, 1024, 64),
         (8, 1, 4096, 64),
     ],
+    quantised: &[
+        (1, 64, 256),
+        (1, 256, 512),
+        (1, 1024, 1024),
+        (1, 4096, 2048),
+        (8, 32, 256),
+        (8, 256, 512),
+        (8, 1024, 1024),
+    ],
 };
 
 /// Other sizes than those, but for a few, of representative operations.
@@ -164,6 +175,7 @@ const EVALUATION: Sizes = Sizes {
     pictures: &[(40, 60, 3), (100, 150, 7), (256, 256, 5), (480, 640, 3), (700, 900, 3)],
     channels: &[(3, 32, 16, 3), (12, 24, 24, 3), (32, 28, 32, 3), (64, 14, 96, 3), (64, 28, 64, 1)],
     attention: &[(4, 20, 20, 32), (8, 64, 64, 64), (6, 130, 130, 48), (8, 1, 500, 64), (12, 1, 2000, 64)],
+    quantised: &[(1, 150, 256), (1, 700, 768), (1, 2000, 2048), (5, 100, 256), (12, 400, 1024)],
 };
 
 /// Collects probes of f32 inputs.
@@ -237,6 +249,21 @@ impl Probes {
         for &(heads, queries, keys, length) in sizes.attention {
             let keys = [heads, keys, length];
             self.add(Attention::full(), &[&[heads, queries, length], &keys, &keys])?;
+        }
+        for format in QuantFormat::ALL {
+            for &(m, n, k) in sizes.quantised {
+                let x = TensorType::f32(Shape::new(&[m, k])?);
+                let plain = TensorType::f32(Shape::new(&[n, k])?);
+                let blocks = TensorType::blocks(format, plain.shape)?;
+                self.0.push(Probe::new(QuantMatmul { format }, vec![x, blocks])?);
+                if m == 1 {
+                    self.0.push(Probe::new(Dequantize { format }, vec![blocks])?);
+                    // Quantising is slow and done once: a large matrix says no more than a small one.
+                    if n <= 256 {
+                        self.0.push(Probe::new(Quantize { format }, vec![plain])?);
+                    }
+                }
+            }
         }
         Ok(())
     }

@@ -1,10 +1,10 @@
 //! The operations as methods on slices. Element-wise ones come from the table in kiln-core; the others stand here.
 
 use kiln_core::op::{
-    Attention, Convolve2d, Dot, Elementwise, Gather, LayerNorm, LogSoftmax, Matmul, Matvec, Padding, Pool2d, Reduce,
-    Reduction, RmsNorm, Rope, Softmax, TopK, Transpose, rows_of,
+    Attention, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax, Matmul, Matvec, Padding, Pool2d,
+    QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose, rows_of,
 };
-use kiln_core::{DataMut, Operand, Result, Shape, elementwise_table};
+use kiln_core::{Data, DataMut, Operand, QuantFormat, Result, Shape, elementwise_table};
 
 use crate::Engine;
 
@@ -516,4 +516,108 @@ impl Engine {
     pub fn rope_into(&self, op: Rope, x: &[f32], dims: &[usize], out: &mut [f32]) -> Result<()> {
         self.f32_into(op, &[Operand::f32(x, dims)?], out)
     }
+}
+
+/// Quantised weights, in blocks along the rows.
+impl Engine {
+    /// Quantises rows of `columns` elements.
+    ///
+    /// # Errors
+    /// [`kiln_core::Error::Format`] when a row is not whole blocks, [`kiln_core::Error::Length`] when `x` is not whole
+    /// rows.
+    pub fn quantize(&self, format: QuantFormat, x: &[f32], columns: usize) -> Result<Vec<u8>> {
+        let mut out = vec![0; format.bytes(x.len())?];
+        self.quantize_into(format, x, columns, &mut out)?;
+        Ok(out)
+    }
+
+    /// As [`Engine::quantize`], into `out`.
+    ///
+    /// # Errors
+    /// As [`Engine::quantize`]; [`kiln_core::Error::Length`] when `out` has another length than the blocks.
+    pub fn quantize_into(&self, format: QuantFormat, x: &[f32], columns: usize, out: &mut [u8]) -> Result<()> {
+        let x = Operand::f32(x, &[x.len() / columns.max(1), columns])?;
+        self.run_into(&Quantize { format }.into(), &[x], &mut [DataMut::Blocks(format, out)])
+    }
+
+    /// The f32 that blocks stand for.
+    ///
+    /// # Errors
+    /// [`kiln_core::Error::Length`] when the bytes are not whole blocks.
+    pub fn dequantize(&self, format: QuantFormat, blocks: &[u8]) -> Result<Vec<f32>> {
+        self.f32_vec(Dequantize { format }, &[flat(format, blocks)?])
+    }
+
+    /// As [`Engine::dequantize`], into `out`.
+    ///
+    /// # Errors
+    /// As [`Engine::dequantize`]; [`kiln_core::Error::Length`] when the elements do not fill `out`.
+    pub fn dequantize_into(&self, format: QuantFormat, blocks: &[u8], out: &mut [f32]) -> Result<()> {
+        self.f32_into(Dequantize { format }, &[flat(format, blocks)?], out)
+    }
+
+    /// The product of a quantised `n * k` matrix with a vector of `k`.
+    ///
+    /// # Errors
+    /// [`kiln_core::Error::Format`] when `k` is not whole blocks, [`kiln_core::Error::Length`] when the slices do not
+    /// have these extents, [`kiln_core::Error::Overflow`] when the extents overflow.
+    pub fn quant_matvec(&self, format: QuantFormat, w: &[u8], x: &[f32], n: usize, k: usize) -> Result<Vec<f32>> {
+        self.quant_matmul(format, x, w, 1, k, n)
+    }
+
+    /// As [`Engine::quant_matvec`], into `out`.
+    ///
+    /// # Errors
+    /// As [`Engine::quant_matvec`]; [`kiln_core::Error::Length`] when `out` is not of `n`.
+    pub fn quant_matvec_into(
+        &self,
+        format: QuantFormat,
+        w: &[u8],
+        x: &[f32],
+        n: usize,
+        k: usize,
+        out: &mut [f32],
+    ) -> Result<()> {
+        self.quant_matmul_into(format, x, w, 1, k, n, out)
+    }
+
+    /// The product of an `m * k` matrix with the transpose of a quantised `n * k` matrix.
+    ///
+    /// # Errors
+    /// As [`Engine::quant_matvec`].
+    pub fn quant_matmul(
+        &self,
+        format: QuantFormat,
+        x: &[f32],
+        w: &[u8],
+        m: usize,
+        k: usize,
+        n: usize,
+    ) -> Result<Vec<f32>> {
+        self.f32_vec(QuantMatmul { format }, &[Operand::f32(x, &[m, k])?, Operand::blocks(format, w, &[n, k])?])
+    }
+
+    /// As [`Engine::quant_matmul`], into `out`.
+    ///
+    /// # Errors
+    /// As [`Engine::quant_matmul`]; [`kiln_core::Error::Length`] when `out` is not of `m * n`.
+    pub fn quant_matmul_into(
+        &self,
+        format: QuantFormat,
+        x: &[f32],
+        w: &[u8],
+        m: usize,
+        k: usize,
+        n: usize,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let inputs = [Operand::f32(x, &[m, k])?, Operand::blocks(format, w, &[n, k])?];
+        self.f32_into(QuantMatmul { format }, &inputs, out)
+    }
+}
+
+/// Blocks as a vector of their elements.
+fn flat(format: QuantFormat, blocks: &[u8]) -> Result<Operand<'_>> {
+    let n = blocks.len() / format.block_bytes() * format.block_len();
+    Operand::new(Data::Blocks(format, blocks), Shape::new(&[n])?)
 }
