@@ -4,8 +4,8 @@
 //! of the calibration.
 
 use kiln_core::op::{
-    Attention, Convolve2d, Dequantize, Dot, Elementwise, ElementwiseKind, Gather, LayerNorm, LogSoftmax, Matmul, Matvec, Op,
-    Padding, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose,
+    Attention, Convolve2d, Dequantize, Dot, Elementwise, ElementwiseKind, Gather, LayerNorm, LogSoftmax, Matmul,
+    Matvec, Op, Padding, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose,
 };
 use kiln_core::{QuantFormat, Result, Shape, TensorType};
 

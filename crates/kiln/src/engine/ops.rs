@@ -1,8 +1,8 @@
 //! The operations as methods on slices. Element-wise ones come from the table in kiln-core; the others stand here.
 
 use kiln_core::op::{
-    Attention, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax, Matmul, Matvec, Padding, Pool2d,
-    QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose, rows_of,
+    Attention, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax, Matmul, Matvec, Padding,
+    Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose, rows_of,
 };
 use kiln_core::{Data, DataMut, Operand, QuantFormat, Result, Shape, elementwise_table};
 
