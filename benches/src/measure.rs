@@ -16,6 +16,8 @@ const SAMPLE_OF_THREADS: f64 = 1.2e-3;
 /// Rest before a sample of several threads. The pools of the peers go on spinning for a while after their work; a core
 /// that spins for one contender is missing to the next.
 const REST: Duration = Duration::from_millis(4);
+/// Calls shorter than this run once before they are timed, so that what they can keep in a cache is there.
+const WARM: f64 = 10e-3;
 /// A probe below this share of the best one says that the core was shared or clocked down.
 const GOOD: f64 = 0.93;
 /// Waiting for a core, per sample, beyond which the sample is not ours.
@@ -127,7 +129,7 @@ impl Sampler {
     /// Every contender has run at least once before it is timed.
     pub fn compare<S>(&mut self, state: &mut S, contenders: &mut [Run<'_, S>], effort: Effort) -> Vec<Timing> {
         let sample = if self.threads == 1 { SAMPLE } else { SAMPLE_OF_THREADS };
-        let repeats: Vec<usize> = contenders
+        let (repeats, quick): (Vec<usize>, Vec<bool>) = contenders
             .iter_mut()
             .map(|run| {
                 run(state);
@@ -137,12 +139,13 @@ impl Sampler {
                     (0..times).for_each(|_| run(state));
                     let seconds = start.elapsed().as_secs_f64();
                     if seconds > sample / 4.0 || times > 1 << 24 {
-                        return ((times as f64 * sample / seconds) as usize).max(1);
+                        let repeats = ((times as f64 * sample / seconds) as usize).max(1);
+                        return (repeats, seconds / (times as f64) < WARM);
                     }
                     times *= 4;
                 }
             })
-            .collect();
+            .unzip();
         let mut samples: Vec<Vec<(f64, bool)>> = vec![Vec::new(); contenders.len()];
         let clean = |s: &Vec<(f64, bool)>| s.iter().filter(|s| s.1).count();
         let start = Instant::now();
@@ -159,7 +162,7 @@ impl Sampler {
                 if self.threads > 1 {
                     std::thread::sleep(REST);
                     (0..repeats[i].div_ceil(4)).for_each(|_| run(state));
-                } else if repeats[i] > 4 {
+                } else if quick[i] {
                     run(state);
                 }
                 let (seconds, clean) = self.sample(|| (0..repeats[i]).for_each(|_| run(state)));

@@ -48,3 +48,12 @@ pub use kiln_simd::{Isa, Simd};
 
 #[cfg(feature = "ndarray")]
 pub use crate::ndarray::Arrays;
+
+/// The pages for users; their code is compiled and run as documentation tests.
+#[cfg(doctest)]
+mod pages {
+    #[doc = include_str!("../../../README.md")]
+    struct Readme;
+    #[doc = include_str!("../../../docs/guide.md")]
+    struct Guide;
+}

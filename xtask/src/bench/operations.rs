@@ -2,9 +2,10 @@
 
 use kiln_benches::Array;
 use kiln_core::op::{
-    Dot, ElementwiseKind, LayerNorm, Matmul, Matvec, Op, Reduce, Reduction, RmsNorm, Softmax, Transpose,
+    Attention, Convolve2d, Dot, ElementwiseKind, LayerNorm, Matmul, Matvec, Op, Padding, QuantMatmul, Reduce,
+    Reduction, RmsNorm, Softmax, Transpose,
 };
-use kiln_core::{Buffer, DType, Data, Operand, Result, Shape, TensorType};
+use kiln_core::{Buffer, DType, Data, Operand, QuantFormat, Result, Shape, TensorType};
 use kiln_simd::limits::Pass;
 
 /// What bounds an operation.
@@ -67,6 +68,11 @@ fn elementwise(kind: ElementwiseKind, n: usize) -> Result<(Op, Vec<TensorType>)>
 
 fn reduction(reduction: Reduction, n: usize) -> Result<(Op, Vec<TensorType>)> {
     Ok((Reduce::all(reduction).into(), vec![f32s(&[n])?]))
+}
+
+fn quantised(format: QuantFormat, n: usize) -> Result<(Op, Vec<TensorType>)> {
+    let weights = TensorType::blocks(format, Shape::new(&[n, n])?)?;
+    Ok((QuantMatmul { format }.into(), vec![f32s(&[1, n])?, weights]))
 }
 
 macro_rules! flat {
@@ -132,6 +138,52 @@ pub(super) const ALL: &[Measured] = &[
         problem: |n| Ok((Transpose.into(), vec![f32s(&[n, n])?])),
         range: (-1.0, 1.0),
     },
+    Measured {
+        name: "convolve2d",
+        shape: "one channel, n × n, kernel 5 × 5",
+        ceiling: Ceiling::Arithmetic,
+        sizes: &[16, 32, 64, 128, 256, 512, 1024],
+        problem: |n| Ok((Convolve2d::default().into(), vec![f32s(&[n, n])?, f32s(&[5, 5])?])),
+        range: (-1.0, 1.0),
+    },
+    Measured {
+        name: "convolve2d, 64 channels",
+        shape: "64 to 64 channels, n × n, kernel 3 × 3",
+        ceiling: Ceiling::Arithmetic,
+        sizes: &[7, 14, 28, 56, 112],
+        problem: |n| {
+            let op = Convolve2d { padding: Padding::Same, ..Convolve2d::default() };
+            Ok((op.into(), vec![f32s(&[64, n, n])?, f32s(&[64, 64, 3, 3])?]))
+        },
+        range: (-1.0, 1.0),
+    },
+    Measured {
+        name: "attention",
+        shape: "causal, 8 heads of 64, n positions",
+        ceiling: Ceiling::Arithmetic,
+        sizes: &[16, 32, 64, 128, 256, 512, 1024],
+        problem: |n| {
+            let op = Attention { causal: true, scale: None };
+            Ok((op.into(), vec![f32s(&[8, n, 64])?; 3]))
+        },
+        range: (-1.0, 1.0),
+    },
+    Measured {
+        name: "Q4_K matvec",
+        shape: "n × n weights times n",
+        ceiling: Ceiling::Memory(Pass::Read),
+        sizes: &[256, 512, 1024, 2048, 4096],
+        problem: |n| quantised(QuantFormat::Q4K, n),
+        range: (-1.0, 1.0),
+    },
+    Measured {
+        name: "Q6_K matvec",
+        shape: "n × n weights times n",
+        ceiling: Ceiling::Memory(Pass::Read),
+        sizes: &[256, 512, 1024, 2048, 4096],
+        problem: |n| quantised(QuantFormat::Q6K, n),
+        range: (-1.0, 1.0),
+    },
 ];
 
 /// An input of a measured operation: random elements, the same on every run.
@@ -148,7 +200,8 @@ impl Input {
         let (lo, hi) = measured.range;
         match ty.dtype {
             DType::F32 => Self::F32(Array::random(ty.shape.numel(), lo, hi, position)),
-            _ => Self::Other(Buffer::zeros(ty)),
+            DType::Blocks(format) => Self::Other(weights(ty, format)),
+            DType::U32 => Self::Other(Buffer::zeros(ty)),
         }
     }
 
@@ -159,6 +212,15 @@ impl Input {
             Self::Other(buffer) => Operand::new(buffer.as_data(), ty.shape),
         }
     }
+}
+
+/// Quantised random weights. A few blocks are fitted and repeated: the time of a product does not depend on them.
+fn weights(ty: &TensorType, format: QuantFormat) -> Buffer {
+    let values = kiln_benches::random(64 * format.block_len(), -1.0, 1.0, 9);
+    let mut blocks = vec![0; 64 * format.block_bytes()];
+    // As many values as the blocks hold: this cannot fail, and zeros would do too.
+    let _ = format.encode(&values, &mut blocks);
+    Buffer::Blocks(format, blocks.into_iter().cycle().take(ty.bytes()).collect())
 }
 
 #[cfg(test)]

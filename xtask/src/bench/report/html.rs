@@ -67,10 +67,10 @@ pub(in super::super) fn page(report: &Report) -> Result<String> {
 
 /// The result in a line of figures.
 fn cards(html: &mut String, report: &Report) -> Result<()> {
-    let mut cards = Vec::new();
+    let mut cards: Vec<(String, String)> = Vec::new();
     let cases: usize = report.accuracy.iter().map(|r| r.cases).sum();
     let failures: usize = report.accuracy.iter().map(|r| r.failures).sum();
-    cards.push((format!("{} / {cases}", cases - failures), "cases within their bound"));
+    cards.push((format!("{} / {cases}", cases - failures), "cases within their bound".into()));
     for series in &report.measurements {
         let reached = series
             .variants
@@ -82,21 +82,18 @@ fn cards(html: &mut String, report: &Report) -> Result<()> {
             cards.push((
                 format!("{} {}", digits(rate), series.unit),
                 match series.operation {
-                    "matmul" => "matrix product at its best",
-                    "add" => "addition at its best",
-                    _ => "sum at its best",
+                    "matmul" => format!("matrix product at its best, {:.0} % of the limit", share * 100.0),
+                    "add" => "addition at its best".into(),
+                    _ => "sum at its best".into(),
                 },
             ));
-            if series.operation == "matmul" {
-                cards.push((format!("{:.0} %", share * 100.0), "of the multiply-add limit there"));
-            }
         }
     }
     if let Some(routing) = &report.routing {
         if let Some(router) = routing.policies.first() {
-            cards.push((format!("{:.1} %", router.geomean * 100.0), "regret of the router, geometric mean"));
+            cards.push((format!("{:.1} %", router.geomean * 100.0), "geometric mean of the router's regret".into()));
         }
-        cards.push((format!("{:.0} ns", routing.decision_ns), "a decision"));
+        cards.push((format!("{:.0} ns", routing.decision_ns), "a decision of the router".into()));
     }
     write!(html, "<div class=\"cards\">")?;
     for (value, what) in cards {
@@ -107,7 +104,7 @@ fn cards(html: &mut String, report: &Report) -> Result<()> {
 }
 
 fn backends(html: &mut String, report: &Report) -> Result<()> {
-    write!(html, "<h2>What is here</h2><table class=\"narrow\"><tbody>")?;
+    write!(html, "<h2>What is here</h2><table class=\"narrow text\"><tbody>")?;
     for backend in &report.backends {
         let (class, mark) = if backend.present { ("yes", "✓") } else { ("no", "–") };
         write!(
@@ -162,7 +159,7 @@ fn routes(html: &mut String, routing: &Routing) -> Result<()> {
     }
     write!(
         html,
-        "</tbody></table><h3>Where the router lost most</h3><table><thead><tr><th>problem</th><th>chosen</th>"
+        "</tbody></table><h3>Where the router lost most</h3><table class=\"text\"><thead><tr><th>problem</th><th>chosen</th>"
     )?;
     write!(html, "<th>best</th><th>regret</th><th>held out</th></tr></thead><tbody>")?;
     for row in &routing.worst {

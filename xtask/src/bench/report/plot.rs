@@ -55,10 +55,10 @@ fn draw(series: &Series, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<()
     let mut chart = ChartBuilder::on(area)
         .margin(10)
         .margin_right(18)
-        .x_label_area_size(44)
-        .y_label_area_size(64)
+        .x_label_area_size(50)
+        .y_label_area_size(66)
         .build_cartesian_2d((left / 1.15..right * 1.15).log_scale().base(2.0), (bottom / 1.3..top * 1.4).log_scale())?;
-    let text = ("sans-serif", 14).into_font().color(&INK);
+    let text = ("sans-serif", 17).into_font().color(&INK);
     chart
         .configure_mesh()
         .light_line_style(INK.mix(0.0))
@@ -69,7 +69,7 @@ fn draw(series: &Series, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<()
         .x_desc(series.shape)
         .y_desc(series.unit)
         .x_labels(7)
-        .y_labels(6)
+        .y_labels(7)
         .x_label_formatter(&|x| super::size(x.round() as usize))
         .y_label_formatter(&|y| if *y >= 1.0 { format!("{y:.0}") } else { format!("{y}") })
         .draw()?;

@@ -1,0 +1,100 @@
+//! How fast is convolution, of one channel beside the loops of others, of many beside a product of the same size?
+
+mod peers;
+
+use kiln_benches::{Array, Contender, Suite, Work};
+use kiln_core::op::{Convolve2d, Padding};
+use kiln_core::{DataMut, Operand};
+use peers::{Product, foreign};
+
+struct State {
+    picture: Array,
+    kernel: Array,
+    out: Array,
+    /// The unfolded picture, for the products that stand in for a convolution.
+    columns: Array,
+}
+
+/// Input and output channels, extent of the square picture and of the kernel, stride.
+const CASES: [(usize, usize, usize, usize, usize); 7] = [
+    (1, 1, 512, 3, 1),
+    (1, 1, 1024, 5, 1),
+    (64, 64, 56, 3, 1),
+    (3, 64, 224, 7, 2),
+    (256, 256, 14, 3, 1),
+    (256, 64, 56, 1, 1),
+    (32, 32, 112, 3, 1),
+];
+
+fn main() {
+    let mut suite = Suite::start("conv");
+    let mkl = peers::mkl(&suite);
+    suite.absent(
+        "oneDNN",
+        "it has no C interface of one call that could be opened at run time; see the product instead",
+    );
+    for (c_in, c_out, extent, k, stride) in CASES {
+        let name = format!("{c_in}->{c_out} {extent}x{extent} k{k}s{stride}");
+        if !suite.wants(&name) {
+            continue;
+        }
+        let single = c_in * c_out == 1;
+        let padding = if single { Padding::Valid } else { Padding::Same };
+        let along = if single { extent - k + 1 } else { extent.div_ceil(stride) };
+        let outputs = along * along;
+        let mut state = State {
+            picture: Array::random(c_in * extent * extent, -1.0, 1.0, 0),
+            kernel: Array::random(c_out * c_in * k * k, -1.0, 1.0, 1),
+            out: Array::new(c_out * outputs, 0.0, 2),
+            columns: Array::random(if single { 0 } else { c_in * k * k * outputs }, -1.0, 1.0, 3),
+        };
+        let (simd, threads) = (suite.simd(), suite.threads());
+        let op = Convolve2d { padding, stride: (stride, stride) }.into();
+        let mut contenders = vec![Contender::new("kiln", move |s: &mut State| {
+            let (picture, kernel) = if single {
+                (Operand::f32(&s.picture, &[extent, extent]), Operand::f32(&s.kernel, &[k, k]))
+            } else {
+                let picture = Operand::f32(&s.picture, &[c_in, extent, extent]);
+                (picture, Operand::f32(&s.kernel, &[c_out, c_in, k, k]))
+            };
+            let (Ok(picture), Ok(kernel)) = (picture, kernel) else { return };
+            let out = &mut [DataMut::F32(&mut s.out)];
+            simd.run_into(&op, &[picture, kernel], out).unwrap_or_else(|e| eprintln!("{e}"));
+        })];
+        if single {
+            contenders.push(Contender::new("plain loop", move |s: &mut State| {
+                for (i, row) in s.out.chunks_exact_mut(along).enumerate() {
+                    row.fill(0.0);
+                    for (p, weights) in s.kernel.chunks_exact(k).enumerate() {
+                        for (r, w) in weights.iter().enumerate() {
+                            let from = &s.picture[(i + p) * extent + r..][..along];
+                            row.iter_mut().zip(from).for_each(|(o, x)| *o += w * x);
+                        }
+                    }
+                }
+            }));
+            let matrices = trueno::Matrix::from_slice(extent, extent, &state.picture)
+                .and_then(|picture| Ok((picture, trueno::Matrix::from_slice(k, k, &state.kernel)?)));
+            match matrices {
+                Ok((picture, kernel)) => {
+                    let run = move |_: &mut State| _ = std::hint::black_box(picture.convolve2d(&kernel).ok());
+                    contenders.push(Contender::new("trueno", run).approximate());
+                }
+                Err(e) => suite.absent("trueno", &e.to_string()),
+            }
+        } else {
+            // The product that an unfolded picture would need, without the unfolding: what a library that is at the
+            // peak of its matrix product could do at best on this road.
+            let p = Product { m: c_out, k: c_in * k * k, n: outputs, bt: false };
+            if let Some(mkl) = mkl {
+                let run = move |s: &mut State| mkl.sgemm(p, &s.kernel, &s.columns, &mut s.out);
+                contenders.push(Contender::new("mkl product", run).approximate());
+            }
+            let run = move |s: &mut State| foreign::gemm_crate(p, &s.kernel, &s.columns, &mut s.out, threads);
+            contenders.push(Contender::new("gemm product", run).approximate());
+        }
+        let flops = 2.0 * (c_out * c_in * k * k * outputs) as f64;
+        let limit = flops / suite.peak();
+        suite.case(&name, Work::Flops(flops), Some(limit), &mut state, |s| &mut s.out, contenders);
+    }
+}
