@@ -18,10 +18,14 @@ const M_BLOCK: usize = 336;
 const N_BLOCK: usize = 2048;
 
 /// Rows up to which B is read where it lies, once, a few rows at a time.
-const SKINNY: usize = 16;
+pub(super) const SKINNY: usize = 16;
 
 /// Rows of B that a skinny product reads at a time: the whole width of so few rows streams like a copy does.
-const SKINNY_K: usize = 32;
+const SKINNY_K: usize = 8;
+
+/// How far ahead in its rows a skinny product asks for B: the next panels, while there are that many rows that no
+/// prefetcher of the hardware follows them.
+const SKINNY_AHEAD: usize = 256;
 
 /// Columns of a skinny product at a time, so that the running sums stay in the L2 cache.
 const SKINNY_N: usize = 4096;
@@ -260,6 +264,7 @@ impl Gemm<'_> {
                         c_stride: self.c_stride,
                         last,
                         add: self.add,
+                        ahead: 0,
                     });
                 }
             }
@@ -330,6 +335,7 @@ impl Gemm<'_> {
                                     c_stride: if into_c { self.c_stride } else { n_most },
                                     last,
                                     add: ends && !first,
+                                    ahead: SKINNY_AHEAD,
                                 });
                             }
                             j += width;
@@ -411,6 +417,7 @@ impl Gemm<'_> {
                                     c_stride: self.c_stride,
                                     last,
                                     add,
+                                    ahead: 0,
                                 });
                             }
                             j += width;

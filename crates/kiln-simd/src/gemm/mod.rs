@@ -7,9 +7,11 @@
 //! either way round. [`Workspace`] is scratch memory of the thread, and may be taken while a product runs.
 //!
 //! An element of C is a chain of multiply-adds over a block of k (cut by [`driver::k_blocks`] from k alone), plus the chains of
-//! the blocks before. Every way and every tile computes it so; only products of a single row or column with rows of a
-//! matrix ([`matvec`]) sum along vectors instead. So results depend neither on threads nor on the extents of parts.
+//! the blocks before. Every way and every tile computes it so; only products of a single row or column with the rows of
+//! a matrix ([`matvec`]) and of few rows with a transposed B ([`dots`]) sum along vectors instead. So results depend
+//! neither on threads nor on the extents of parts.
 
+mod dots;
 mod driver;
 mod matvec;
 mod pack;
@@ -79,6 +81,30 @@ fn matmul(simd: &Simd, op: Matmul, e: MatmulExtents, a: &[f32], b: &[f32], c: &m
             let v = matvec::Matvec { a: matrix.as_ptr(), rows, columns, x: x.as_ptr(), y: c };
             // SAFETY: the slices have these extents, C is borrowed for writing, a `Simd` has its instruction set.
             unsafe { v.run(isa, threads, !in_rows) };
+            return;
+        }
+        if op.transpose_b && !op.transpose_a && m <= driver::SKINNY && k >= dots::LEAST_K {
+            let (a, b) = (a.as_ptr(), b.as_ptr());
+            let dots = dots::DotsArgs { a, a_stride: k, b, b_stride: k, c, c_strides: (n, 1), k, n };
+            // SAFETY: as above.
+            unsafe { dots.run(isa, threads, m) };
+            return;
+        }
+        if !op.transpose_a && n <= dots::FEW_COLUMNS && m > driver::SKINNY && k >= dots::LEAST_K {
+            // Cᵀ = Bᵀ Aᵀ: few rows times a transposed matrix. Bᵀ is small enough to be turned first.
+            let mut turned = None;
+            let b = if op.transpose_b {
+                b.as_ptr()
+            } else {
+                let out = turned.insert(Workspace::take(n * k)).as_mut_ptr();
+                let from = MatrixRef::new(b, n, false).transposed();
+                // SAFETY: B is n * k elements, and so is the workspace.
+                unsafe { pack::panel(isa, pack::PanelArgs { from, long: n, short: k, width: k, out, slack: false }) };
+                out
+            };
+            let args = dots::DotsArgs { a: b, a_stride: k, b: a.as_ptr(), b_stride: k, c, c_strides: (1, n), k, n: m };
+            // SAFETY: as above.
+            unsafe { args.run(isa, threads, n) };
             return;
         }
         let gemm = Gemm {

@@ -30,6 +30,8 @@ macro_rules! fourteen {
     };
 }
 
+pub(super) use {each_row, fourteen};
+
 /// The largest tile of an instruction set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct TileShape {
@@ -99,6 +101,8 @@ pub(crate) struct TileArgs {
     pub(crate) last: usize,
     /// Whether the sums are added to C or replace it.
     pub(crate) add: bool,
+    /// How far ahead of a row of B its next elements are asked for, where rows are long and only a part is read.
+    pub(crate) ahead: usize,
 }
 
 /// The tile of `R` rows and `C` vectors; `COLUMNS` where A lies column by column.
@@ -164,6 +168,12 @@ impl<const R: usize, const C: usize, const COLUMNS: bool> Routine for Tile<R, C,
                             acc[I][1] = a.mul_add(b1, acc[I][1]);
                         }
                     });
+                    if COLUMNS && t.ahead > 0 {
+                        V::prefetch_far(b.wrapping_add(t.ahead));
+                        if C == 2 {
+                            V::prefetch_far(b.wrapping_add(t.ahead + 2 * V::LANES - 1));
+                        }
+                    }
                     b = b.wrapping_add(t.b_stride);
                     if COLUMNS {
                         rows[0] = rows[0].wrapping_add(t.a_stride);

@@ -81,6 +81,10 @@ impl Vector for Avx2 {
         call!(_mm_prefetch::<_MM_HINT_T0>(p.cast()));
     }
     #[inline(always)]
+    fn prefetch_far(p: *const f32) {
+        call!(_mm_prefetch::<_MM_HINT_T1>(p.cast()));
+    }
+    #[inline(always)]
     fn transpose(square: [Self; MAX_LANES]) -> [Self; MAX_LANES] {
         let mut turned = square;
         // Three rounds: vectors that stand 1, 2, 4 apart, in 32, 64 and 128-bit pieces.

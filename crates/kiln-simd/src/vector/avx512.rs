@@ -73,6 +73,10 @@ impl Vector for Avx512 {
         call!(_mm_prefetch::<_MM_HINT_T0>(p.cast()));
     }
     #[inline(always)]
+    fn prefetch_far(p: *const f32) {
+        call!(_mm_prefetch::<_MM_HINT_T1>(p.cast()));
+    }
+    #[inline(always)]
     fn transpose(square: [Self; MAX_LANES]) -> [Self; MAX_LANES] {
         // Four rounds, each of which pairs vectors that stand 1, 2, 4, 8 apart, in 32, 64, 128, 256-bit pieces.
         call!({

@@ -91,6 +91,10 @@ pub(crate) trait Vector:
     #[inline(always)]
     fn prefetch(_p: *const f32) {}
 
+    /// Asks for the cache line at `p`, to be read later: into the L2 cache. Any address will do.
+    #[inline(always)]
+    fn prefetch_far(_p: *const f32) {}
+
     /// Transposes the square of the first `LANES` vectors: lane `j` of vector `i` becomes lane `i` of vector `j`.
     #[inline(always)]
     fn transpose(square: [Self; MAX_LANES]) -> [Self; MAX_LANES] {

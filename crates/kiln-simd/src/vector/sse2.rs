@@ -68,6 +68,10 @@ impl Vector for Sse2 {
         call!(_mm_prefetch::<_MM_HINT_T0>(p.cast()));
     }
     #[inline(always)]
+    fn prefetch_far(p: *const f32) {
+        call!(_mm_prefetch::<_MM_HINT_T1>(p.cast()));
+    }
+    #[inline(always)]
     fn transpose(square: [Self; MAX_LANES]) -> [Self; MAX_LANES] {
         let mut turned = square;
         call!({

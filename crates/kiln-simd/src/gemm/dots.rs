@@ -1,0 +1,191 @@
+//! Few rows of A times a transposed B: inner products of rows, each matrix read where it lies, B once. Many rows times
+//! few columns are the same with the names exchanged.
+
+use super::matvec::add_lanes;
+use super::tile::{each_row, fourteen};
+use crate::Isa;
+use crate::threads::{self, Shared};
+use crate::vector::{Routine, Vector, routine};
+
+/// Rows of A at a time at most.
+const ROWS: usize = 8;
+
+/// Columns of C at a time.
+const COLUMNS: usize = 3;
+
+/// Elements of B below which one thread is faster.
+const PARALLEL: usize = 128 * 1024;
+
+/// Vectors of a chain before its lanes are added up.
+const STEPS: usize = 128;
+
+/// Products in an element from which it pays: adding up the lanes costs as much as some vectors of products.
+pub(super) const LEAST_K: usize = 128;
+
+/// Columns of C up to which a tile leaves so many lanes idle that inner products are faster.
+pub(super) const FEW_COLUMNS: usize = 8;
+
+/// `C = A Bᵀ` for a few rows.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DotsArgs {
+    /// Row-major A.
+    pub(super) a: *const f32,
+    /// Distance of its rows.
+    pub(super) a_stride: usize,
+    /// Row-major Bᵀ.
+    pub(super) b: *const f32,
+    /// Distance of its rows.
+    pub(super) b_stride: usize,
+    /// C.
+    pub(super) c: *mut f32,
+    /// Distances of its rows and of its columns.
+    pub(super) c_strides: (usize, usize),
+    /// Products in each element.
+    pub(super) k: usize,
+    /// Rows of Bᵀ, columns of C.
+    pub(super) n: usize,
+}
+
+// SAFETY: parts of the work read A and B and write elements of C that no other part does.
+unsafe impl Sync for DotsArgs {}
+
+impl DotsArgs {
+    /// The product for `m` rows of A. The result does not depend on the number of threads.
+    ///
+    /// # Safety
+    /// The matrices are readable, C is writable and touched by nobody else, the instruction set is there.
+    pub(super) unsafe fn run(&self, isa: Isa, threads: usize, m: usize) {
+        let threads = if self.n.saturating_mul(self.k) < PARALLEL { 1 } else { threads };
+        let width = self.n.div_ceil(threads).next_multiple_of(COLUMNS);
+        let c = Shared::new(self.c);
+        let whole = self;
+        threads::for_each(self.n.div_ceil(width), threads, |part| {
+            let whole: &DotsArgs = whole; // the whole of it, which is Sync, not its fields
+            let j = part * width;
+            let b = whole.b.wrapping_add(j * whole.b_stride);
+            let c = c.get().wrapping_add(j * whole.c_strides.1);
+            // SAFETY: the caller's contract; parts are disjoint.
+            unsafe { dots(isa, m, DotsArgs { b, c, n: width.min(whole.n - j), ..*whole }) };
+        });
+    }
+}
+
+/// # Safety
+/// As [`DotsArgs::run`].
+unsafe fn dots(isa: Isa, m: usize, args: DotsArgs) {
+    // Rows of Bᵀ that stay in the L2 cache while groups of rows of A pass by.
+    let together = (32 * 1024 / args.k.max(1)).next_multiple_of(COLUMNS).max(COLUMNS);
+    let most = if isa.lanes() >= 16 { ROWS } else { ROWS / 2 };
+    for j in (0..args.n).step_by(together) {
+        let n = together.min(args.n - j);
+        let groups = m.div_ceil(most);
+        for g in 0..groups {
+            let (i, end) = (m * g / groups, m * (g + 1) / groups);
+            let part = DotsArgs {
+                a: args.a.wrapping_add(i * args.a_stride),
+                b: args.b.wrapping_add(j * args.b_stride),
+                c: args.c.wrapping_add(i * args.c_strides.0 + j * args.c_strides.1),
+                n,
+                ..args
+            };
+            let run = match end - i {
+                1 => routine::<Dots<1>>(isa),
+                2 => routine::<Dots<2>>(isa),
+                3 => routine::<Dots<3>>(isa),
+                4 => routine::<Dots<4>>(isa),
+                5 => routine::<Dots<5>>(isa),
+                6 => routine::<Dots<6>>(isa),
+                7 => routine::<Dots<7>>(isa),
+                _ => routine::<Dots<8>>(isa),
+            };
+            // SAFETY: the caller's contract.
+            unsafe { run(&part) };
+        }
+    }
+}
+
+/// `R` rows of A.
+struct Dots<const R: usize>;
+
+impl<const R: usize> Routine for Dots<R> {
+    type Args = DotsArgs;
+
+    /// # Safety
+    /// As [`dots`], for `R` rows.
+    #[inline(always)]
+    unsafe fn run<V: Vector>(t: &DotsArgs) {
+        // Never looked up: see the limit of rows above.
+        if R > ROWS / 2 && V::LANES < 16 {
+            return;
+        }
+        // SAFETY: the contract of this function.
+        unsafe {
+            let mut j = 0;
+            while j + COLUMNS <= t.n {
+                columns::<V, R, COLUMNS>(t, j);
+                j += COLUMNS;
+            }
+            while j < t.n {
+                columns::<V, R, 1>(t, j);
+                j += 1;
+            }
+        }
+    }
+}
+
+/// `S` columns of C.
+///
+/// # Safety
+/// As [`dots`], for `R` rows; the columns are inside of C.
+#[inline(always)]
+unsafe fn columns<V: Vector, const R: usize, const S: usize>(t: &DotsArgs, j: usize) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        let zero = V::splat(0.0);
+        let b = t.b.add(j * t.b_stride);
+        let mut start = 0;
+        loop {
+            let end = t.k.min(start + STEPS * V::LANES);
+            let mut acc = fourteen!([zero, zero, zero]);
+            macro_rules! step {
+                ($p:expr, $load:expr) => {
+                    let b0 = $load(b.add($p));
+                    let b1 = if S > 1 { $load(b.add(t.b_stride + $p)) } else { zero };
+                    let b2 = if S > 1 { $load(b.add(2 * t.b_stride + $p)) } else { zero };
+                    each_row!(R, I => {
+                        let a = $load(t.a.add(I * t.a_stride + $p));
+                        acc[I][0] = a.mul_add(b0, acc[I][0]);
+                        if S > 1 {
+                            acc[I][1] = a.mul_add(b1, acc[I][1]);
+                            acc[I][2] = a.mul_add(b2, acc[I][2]);
+                        }
+                    });
+                };
+            }
+            let mut p = start;
+            while p + V::LANES <= end {
+                step!(p, |p| V::load(p));
+                p += V::LANES;
+            }
+            if p < end {
+                let rest = end - p;
+                step!(p, |p| V::load_first(p, rest));
+            }
+            each_row!(R, I => {
+                let add = |s: usize, sum: V| {
+                    let c = t.c.add(I * t.c_strides.0 + (j + s) * t.c_strides.1);
+                    *c = if start == 0 { 0.0 } else { *c } + add_lanes(sum);
+                };
+                add(0, acc[I][0]);
+                if S > 1 {
+                    add(1, acc[I][1]);
+                    add(2, acc[I][2]);
+                }
+            });
+            start = end;
+            if start == t.k {
+                return;
+            }
+        }
+    }
+}
