@@ -21,7 +21,10 @@ const N_BLOCK: usize = 2048;
 pub(super) const SKINNY: usize = 16;
 
 /// Rows of B that a skinny product reads at a time: the whole width of so few rows streams like a copy does.
-const SKINNY_K: usize = 8;
+const SKINNY_K: usize = 64;
+
+/// As many where rows lie whole pages apart, so that all of them share the same few sets of the L1 cache.
+const SKINNY_K_PAGES: usize = 16;
 
 /// How far ahead in its rows a skinny product asks for B: the next panels, while there are that many rows that no
 /// prefetcher of the hardware follows them.
@@ -31,7 +34,7 @@ const SKINNY_AHEAD: usize = 256;
 const SKINNY_N: usize = 4096;
 
 /// `m * n * k` up to which nothing is packed: A and B lie in the caches, and copies would not pay.
-const DIRECT: usize = 192 * 192 * 192;
+const DIRECT: usize = 320 * 320 * 320;
 
 /// `m * n * k` below which a second thread does not pay: it has to be woken, which costs microseconds.
 pub(super) const PARALLEL: usize = 120 * 120 * 120;
@@ -280,7 +283,9 @@ impl Gemm<'_> {
         let k_most = self.k.min(K_BLOCK);
         let n_most = self.n.min(SKINNY_N);
         let a_len = (self.m * k_most + MAX_LANES).next_multiple_of(16);
-        let edge_len = SKINNY_K * shape.columns();
+        let pages = b.row_stride.is_multiple_of(1024);
+        let steps = if pages { SKINNY_K_PAGES } else { SKINNY_K };
+        let edge_len = steps * shape.columns();
         let mut workspace = Workspace::take(a_len + edge_len + self.m * n_most);
         let a = workspace.as_mut_ptr();
         let edge = a.wrapping_add(a_len);
@@ -295,7 +300,7 @@ impl Gemm<'_> {
                     let first = p0 == 0 && !self.add;
                     let mut p = 0;
                     while p < k {
-                        let step = (k - p).min(SKINNY_K);
+                        let step = (k - p).min(steps);
                         let ends = p + step == k;
                         let mut j = 0;
                         while j < n {

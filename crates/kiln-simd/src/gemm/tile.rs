@@ -125,13 +125,20 @@ impl<const R: usize, const C: usize, const COLUMNS: bool> Routine for Tile<R, C,
         unsafe {
             let zero = V::splat(0.0);
             let mut acc = fourteen!([zero, zero]);
-            each_row!(R, I => {
-                let row = t.c.wrapping_add(I * t.c_stride);
-                if t.add { V::prefetch(row); }
-                if C == 2 {
-                    if t.add { V::prefetch(row.wrapping_add(2 * V::LANES - 1)); }
-                }
-            });
+            if t.add {
+                // Rows at such distances share a few sets of the L1 cache, which do not hold them all: the L2 does.
+                let far = t.c_stride.is_multiple_of(256);
+                each_row!(R, I => {
+                    let row = t.c.wrapping_add(I * t.c_stride);
+                    if far {
+                        V::prefetch_far(row);
+                        V::prefetch_far(row.wrapping_add(C * V::LANES - 1));
+                    } else {
+                        V::prefetch(row);
+                        V::prefetch(row.wrapping_add(C * V::LANES - 1));
+                    }
+                });
+            }
             if !t.init.is_null() {
                 each_row!(R, I => {
                     let row = t.init.add(I * t.init_stride);
