@@ -8,7 +8,7 @@ use kiln_simd::{Isa, Simd};
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 /// Sums over one leaf of the tree, one past it, a few leaves, one past a thread's part, many parts.
-const LENGTHS: [usize; 12] = [1, 17, 100, 1000, 2047, 2048, 2049, 20_000, 131_073, 300_001, 1_000_000, 3_333_333];
+const LENGTHS: [usize; 12] = [1, 17, 100, 1000, 4095, 4096, 4097, 20_000, 131_073, 300_001, 1_000_000, 3_333_333];
 
 fn simds() -> Vec<Simd> {
     let mut all: Vec<Simd> = Isa::available().map(|isa| Simd::with_isa(isa).unwrap().with_threads(1)).collect();

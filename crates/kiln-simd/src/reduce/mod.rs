@@ -4,7 +4,7 @@ mod columns;
 mod extreme;
 mod tree;
 
-use kiln_core::op::{Dot, Reduce, Reduction};
+use kiln_core::op::{Dot, Operation, Reduce, Reduction};
 use kiln_core::{DataMut, Operand, Result};
 
 use crate::scratch;
@@ -361,7 +361,7 @@ impl Execute for Dot {
 }
 
 macro_rules! reductions {
-    ($data:ident $ty:ty: $($(#[doc = $doc:literal])* $reduction:ident $name:ident $axis:ident $axis_into:ident;)*) => {
+    ($data:ident $ty:ty: $($(#[doc = $doc:literal])* $reduction:ident $rule:expr, $name:ident $axis:ident $axis_into:ident;)*) => {
         impl Simd {
             $(
                 $(#[doc = $doc])*
@@ -369,10 +369,11 @@ macro_rules! reductions {
                 /// # Errors
                 /// [`kiln_core::Error::Shape`] where an index is asked for and there is no element to point at.
                 pub fn $name(&self, x: &[f32]) -> Result<$ty> {
-                    let mut out = [<$ty>::default()];
-                    let op = Reduce::all(Reduction::$reduction);
-                    self.run_into(&op.into(), &[Operand::vector(x)], &mut [DataMut::$data(&mut out)])?;
-                    Ok(out[0])
+                    // A slice has a sound shape: only an index of nothing is left to check, and short slices notice.
+                    if Reduction::$reduction.gives_index() {
+                        Reduce::all(Reduction::$reduction).infer(&[Operand::vector(x).ty()])?;
+                    }
+                    Ok($rule.whole(self, x))
                 }
 
                 $(#[doc = $doc])*
@@ -383,10 +384,8 @@ macro_rules! reductions {
                 /// [`kiln_core::Error::Length`] when `x` does not fill `dims`, [`kiln_core::Error::Shape`] when there is
                 /// no such dimension, or where an index is asked for and there is no element to point at.
                 pub fn $axis(&self, x: &[f32], dims: &[usize], axis: usize) -> Result<Vec<$ty>> {
-                    let x = Operand::f32(x, dims)?;
-                    let mut out = vec![<$ty>::default(); x.shape().without(axis)?.numel()];
-                    let op = Reduce::along(Reduction::$reduction, axis);
-                    self.run_into(&op.into(), &[x], &mut [DataMut::$data(&mut out)])?;
+                    let mut out = vec![<$ty>::default(); Operand::f32(x, dims)?.shape().without(axis)?.numel()];
+                    self.$axis_into(x, dims, axis, &mut out)?;
                     Ok(out)
                 }
 
@@ -407,28 +406,28 @@ macro_rules! reductions {
 
 reductions! { F32 f32:
     /// Sum, in a fixed tree: the same bits on every instruction set and for any number of threads. 0 when empty.
-    Sum sum sum_axis sum_axis_into;
+    Sum Total(Elements), sum sum_axis sum_axis_into;
     /// Arithmetic mean: the sum in a fixed tree, divided. NaN when empty.
-    Mean mean mean_axis mean_axis_into;
+    Mean Mean, mean mean_axis mean_axis_into;
     /// Greatest element; NaN if any is NaN, +0 above -0, -∞ when empty.
-    Max max_element max_axis max_axis_into;
+    Max Best(Greatest), max_element max_axis max_axis_into;
     /// Least element; NaN if any is NaN, -0 below +0, +∞ when empty.
-    Min min_element min_axis min_axis_into;
+    Min Best(Least), min_element min_axis min_axis_into;
     /// Product, in a fixed tree. 1 when empty.
-    Prod prod prod_axis prod_axis_into;
+    Prod Total(Factors), prod prod_axis prod_axis_into;
     /// Sum of absolute values, in a fixed tree. 0 when empty.
-    NormL1 norm_l1 norm_l1_axis norm_l1_axis_into;
+    NormL1 Total(Magnitudes), norm_l1 norm_l1_axis norm_l1_axis_into;
     /// Euclidean norm, without overflow or underflow of the squares. 0 when empty.
-    NormL2 norm_l2 norm_l2_axis norm_l2_axis_into;
+    NormL2 NormL2, norm_l2 norm_l2_axis norm_l2_axis_into;
     /// Greatest absolute value; NaN if any is NaN. 0 when empty.
-    NormLinf norm_linf norm_linf_axis norm_linf_axis_into;
+    NormLinf Best(GreatestMagnitude), norm_linf norm_linf_axis norm_linf_axis_into;
 }
 
 reductions! { U32 u32:
     /// Index of the first NaN, or of the greatest element, the first of equals.
-    ArgMax argmax argmax_axis argmax_axis_into;
+    ArgMax Position(Greatest), argmax argmax_axis argmax_axis_into;
     /// Index of the first NaN, or of the least element, the first of equals.
-    ArgMin argmin argmin_axis argmin_axis_into;
+    ArgMin Position(Least), argmin argmin_axis argmin_axis_into;
 }
 
 impl Simd {
@@ -438,8 +437,9 @@ impl Simd {
     /// # Errors
     /// [`kiln_core::Error::Shape`] when the lengths differ.
     pub fn dot(&self, a: &[f32], b: &[f32]) -> Result<f32> {
-        let mut out = [0.0];
-        self.f32_into(Dot, &[Operand::vector(a), Operand::vector(b)], &mut out)?;
-        Ok(out[0])
+        if a.len() != b.len() {
+            Dot.infer(&[Operand::vector(a).ty(), Operand::vector(b).ty()])?;
+        }
+        Ok(tree::total(self, Products, a, b))
     }
 }

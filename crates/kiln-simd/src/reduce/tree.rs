@@ -16,10 +16,10 @@ use crate::vector::{Kernel, Vector, dispatch};
 const LANES: usize = 64;
 /// Columns of the rows of a leaf: even and odd groups of lanes, so that wide registers have enough sums in flight.
 const ROW: usize = 2 * LANES;
-/// Elements of a leaf: 16 rows.
-pub(super) const LEAF: usize = 16 * ROW;
+/// Elements of a leaf: 32 rows, so that little time goes into the tree while errors stay small.
+pub(super) const LEAF: usize = 32 * ROW;
 /// Leaves that a thread takes at once: a subtree of its own, because it is a power of two.
-const PART: usize = 64 * LEAF;
+const PART: usize = 32 * LEAF;
 /// Parts in flight before their sums are combined; bounds the memory that holds them.
 const ROUND: usize = 128;
 /// Levels of the tree: enough for every slice that fits an address space.
@@ -295,6 +295,23 @@ impl<T: Term> Kernel for Sum<'_, T> {
     }
 }
 
+/// A slice of at most one leaf.
+struct Single<'a, T>(T, &'a [f32], &'a [f32]);
+
+impl<T: Term> Kernel for Single<'_, T> {
+    type Output = f32;
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) -> f32 {
+        let mut sums = [0.0; LANES];
+        // SAFETY: the slices are equally long where the term is binary.
+        unsafe {
+            leaf::<V, T>(self.0, self.1.as_ptr(), self.2.as_ptr(), self.1.len().min(LEAF), &mut sums);
+            across::<V, T>(sums)
+        }
+    }
+}
+
 struct Part<'a, T>(T, &'a [f32], &'a [f32]);
 
 impl<T: Term> Kernel for Part<'_, T> {
@@ -326,11 +343,24 @@ impl<T: Term> Kernel for Merge<'_, T> {
 }
 
 /// The sum of the terms of a slice; `y` is as long as `x` where the term is binary, and not looked at elsewhere.
+///
+/// Short slices go their own way: the levels of the tree are pages of stack, which cost more to enter than a leaf.
 pub(super) fn total<T: Term>(simd: &Simd, t: T, x: &[f32], y: &[f32]) -> f32 {
-    if simd.threads() == 1 || x.len() < super::PARALLEL {
-        // SAFETY: a `Simd` exists only for an available instruction set; the kernel reads inside of the slices.
-        return unsafe { dispatch(simd.isa(), Sum(t, x, y)) };
+    // SAFETY: a `Simd` exists only for an available instruction set; the kernels read inside of the slices.
+    unsafe {
+        if x.len() <= LEAF {
+            dispatch(simd.isa(), Single(t, x, y))
+        } else if simd.threads() == 1 || x.len() < super::PARALLEL {
+            dispatch(simd.isa(), Sum(t, x, y))
+        } else {
+            shared_total(simd, t, x, y)
+        }
     }
+}
+
+/// The sum of the terms of a slice, with threads.
+#[inline(never)]
+fn shared_total<T: Term>(simd: &Simd, t: T, x: &[f32], y: &[f32]) -> f32 {
     let mut counter = Counter::new();
     let mut sums = [[0.0; LANES]; ROUND];
     let mut value = T::EMPTY;
