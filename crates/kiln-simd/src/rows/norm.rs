@@ -1,8 +1,9 @@
 //! Layer and RMS normalisation.
 //!
 //! Sums over a row are taken in blocks of a few dozen steps a lane, and the blocks are added in f64. The mean of layer
-//! normalisation is a first estimate plus the mean of the differences from it: the differences are nearly exact, so the
-//! offset of a row does not enter the error.
+//! normalisation is an estimate plus the mean of the differences from it, whose squares give the variance: the
+//! differences are nearly exact, so the offset of a row does not enter the error. Where the estimate turns out to be
+//! outside of the spread of the row, a second pass starts from the mean that the first has found.
 
 use kiln_core::op::{LayerNorm, RmsNorm, rows_of};
 use kiln_core::{DataMut, Operand, Result};
@@ -94,20 +95,31 @@ impl Norm<'_> {
                 let square = squares / count + eps;
                 return (Transform { center: 0.0, scale: (1.0 / square.sqrt()) as f32, shift: 0.0 }, square, true);
             }
-            let [sum] = sums::<V, 1>(x, n, 0.0, |x, [s]| [s + x]);
-            let center = (sum / count) as f32;
-            let c = V::splat(center);
-            let [differences, squares] = sums::<V, 2>(x, n, center, |x, [s, q]| {
-                let d = x - c;
-                [s + d, d.mul_add(d, q)]
-            });
-            let correction = differences / count;
-            let variance = squares / count - correction * correction;
+            // The mean of the first elements is within a fraction of the spread for most rows, and the differences from it
+            // tell. Where it is not, their mean gives a center that is right but for its rounding.
+            let few = n.min(V::LANES);
+            let mut center = V::load_first(x, few).across(|a, b| a + b) / few as f32;
+            let (mut squares, mut correction) = (0.0, 0.0);
+            for _ in 0..3 {
+                let c = V::splat(center);
+                let [differences, s] = sums::<V, 2>(x, n, center, |x, [s, q]| {
+                    let d = x - c;
+                    [s + d, d.mul_add(d, q)]
+                });
+                (squares, correction) = (s / count, differences / count);
+                let next = (f64::from(center) + correction) as f32;
+                // Less than half of the mean square is due to the center: the difference below keeps its digits.
+                if 2.0 * correction * correction <= squares || next == center || next.is_nan() {
+                    break;
+                }
+                center = next;
+            }
+            let variance = squares - correction * correction;
             // Not `max`, which would turn NaN into 0.
             let square = if variance < 0.0 { 0.0 } else { variance } + eps;
             let scale = 1.0 / square.sqrt();
             // A spread of a few units in the last place of the mean may be none at all.
-            let spread = squares / count > f64::from(center) * f64::from(center) * FEW_ULP_SQUARED;
+            let spread = squares > f64::from(center) * f64::from(center) * FEW_ULP_SQUARED;
             (Transform { center, scale: scale as f32, shift: (-correction * scale) as f32 }, square, spread)
         }
     }

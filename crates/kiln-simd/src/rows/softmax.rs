@@ -11,7 +11,7 @@ use super::for_rows;
 use crate::scratch;
 use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
-use crate::vector::{Kernel, Vector, dispatch};
+use crate::vector::{Kernel, ROUNDER, Vector, dispatch};
 
 /// Elements of a block: 8 KiB read and as many written.
 const BLOCK: usize = 2048;
@@ -22,20 +22,25 @@ const SHARE: usize = 8;
 /// Elements of a row above which several threads share it.
 const LONG: usize = 131_072;
 
-/// `exp(x)` for `x <= 0`, within 1 ULP; NaN stays NaN.
+/// A factor of 2^64 that exponentials carry between the passes: none of them is subnormal then, so that their power of
+/// two is an integer added to the exponent. The second pass takes it away with the rounding that it makes anyway.
+const LIFT: f32 = 64.0;
+
+/// `exp(d) * 2^64` for `d <= 0`, relative error below 1.3 u + 0.25 u |d|; NaN stays NaN.
+///
+/// What is below `exp(-105.4)`, -∞ included, gives that: after the second pass it rounds to 0.
 #[inline(always)]
-fn exp_below<V: Vector>(x: V) -> V {
-    // Below -104 the result is 0; the bound keeps the exponent in range.
-    let x = x.of(-150.0).greater(x);
-    let n = (x * x.of(std::f32::consts::LOG2_E)).round();
-    // ln 2 in two parts; the first has so few digits that its multiples are exact.
-    let r = n.mul_add(x.of(-0.693_359_4), x);
-    let r = n.mul_add(x.of(2.121_944_4e-4), r);
-    let mut p = x.of(1.987_569_1e-4);
-    for c in [1.398_199_9e-3, 8.333_452e-3, 4.166_579_6e-2, 0.166_666_65, 0.5] {
-        p = p.mul_add(r, x.of(c));
+fn lifted_exp<V: Vector>(d: V) -> V {
+    let d = d.of(-105.4).greater(d);
+    // exp d = 2^(n + f); the product that f is the rest of is not rounded.
+    let shifted = d.mul_add(d.of(std::f32::consts::LOG2_E), d.of(ROUNDER + LIFT));
+    let f = d.mul_add(d.of(std::f32::consts::LOG2_E), d.of(ROUNDER + LIFT) - shifted);
+    // The minimax polynomial of 2^f on ±1/2.
+    let mut p = d.of(1.534_581_2e-4);
+    for c in [1.339_993_1e-3, 9.618_489e-3, 5.550_328_6e-2, 0.240_226_46, 0.693_147_2, 1.0] {
+        p = p.mul_add(f, d.of(c));
     }
-    ((r * r).mul_add(p, r) + x.of(1.0)).scale_pow2(n)
+    p.shift_exponent(shifted)
 }
 
 /// The greatest of `n` elements; NaN is passed over, the exponentials will show it.
@@ -67,7 +72,7 @@ unsafe fn greatest<V: Vector>(x: *const f32, n: usize) -> f32 {
     }
 }
 
-/// The sum of `exp(x - m)` over `n` elements, which are also stored in `out` if `STORE`.
+/// The sum of `exp(x - m) * 2^64` over `n` elements, which are also stored in `out` if `STORE`.
 ///
 /// # Safety
 /// The instruction set is there; `x` is good for reading and, if `STORE`, `out` for writing `n` f32.
@@ -84,7 +89,7 @@ unsafe fn exponentials<V: Vector, const STORE: bool>(x: *const f32, out: *mut f3
             let mut sums = [V::splat(0.0); 2];
             while i + 2 * V::LANES <= end {
                 for (k, sum) in sums.iter_mut().enumerate() {
-                    let e = exp_below(V::load(x.add(i + k * V::LANES)) - m);
+                    let e = lifted_exp(V::load(x.add(i + k * V::LANES)) - m);
                     *sum = *sum + e;
                     if STORE {
                         e.store(out.add(i + k * V::LANES));
@@ -94,13 +99,13 @@ unsafe fn exponentials<V: Vector, const STORE: bool>(x: *const f32, out: *mut f3
             }
             while i < end {
                 let left = V::LANES.min(end - i);
-                // Beyond the end stands -∞, whose exponential adds nothing.
+                // Beyond the end stands -∞, whose exponential is too small to matter.
                 let v = if left == V::LANES {
                     V::load(x.add(i))
                 } else {
                     V::load_first_or(x.add(i), left, f32::NEG_INFINITY)
                 };
-                let e = exp_below(v - m);
+                let e = lifted_exp(v - m);
                 sums[0] = sums[0] + e;
                 if STORE {
                     e.store_first(out.add(i), left);
@@ -137,7 +142,7 @@ unsafe fn map<V: Vector>(x: *const f32, out: *mut f32, n: usize, f: impl Fn(V) -
     }
 }
 
-/// The greatest element of a block, and the sum of the exponentials relative to it.
+/// The greatest element of a block, and the sum of the lifted exponentials relative to it.
 #[derive(Clone, Copy)]
 struct Block {
     greatest: f32,
@@ -153,27 +158,24 @@ unsafe fn first_pass<V: Vector, const STORE: bool>(x: *const f32, out: *mut f32,
     // SAFETY: the caller's contract.
     unsafe {
         let greatest = greatest::<V>(x, n);
-        // A block of -∞ (or of nothing but NaN and -∞) has no greatest element to subtract: exp(-∞ - 0) is the 0 wanted.
+        // A block of -∞ (or of nothing but NaN and -∞) has no greatest element to subtract. Its sum is not used, but for
+        // the NaN in it.
         let relative = if greatest == f32::NEG_INFINITY { 0.0 } else { greatest };
         Block { greatest, sum: exponentials::<V, STORE>(x, out, n, relative) }
     }
 }
 
-/// The greatest element of a row, and the sum of the exponentials relative to it.
+/// The greatest element of a row, and the sum of the lifted exponentials relative to it.
 fn join(blocks: impl Iterator<Item = Block> + Clone) -> (f32, f64) {
     let greatest = blocks.clone().fold(f32::NEG_INFINITY, |m, b| m.max(b.greatest));
     if greatest == f32::NEG_INFINITY {
         return (greatest, f64::NAN);
     }
-    let term = |b: Block| {
-        // A block that lacks a greatest element has a sum of 0, or of NaN if it holds NaN.
-        let weight = if b.greatest == f32::NEG_INFINITY { 1.0 } else { weight(b.greatest, greatest) };
-        f64::from(b.sum) * weight
-    };
-    (greatest, blocks.map(term).sum())
+    let sum = blocks.map(|b| f64::from(b.sum) * weight(b.greatest, greatest)).sum();
+    (greatest, sum)
 }
 
-/// `exp(m - greatest)`, exactly 1 where they are equal; NaN where both are +∞.
+/// `exp(m - greatest)`, exactly 1 where they are equal, 0 for -∞, and NaN where both are +∞.
 fn weight(m: f32, greatest: f32) -> f64 {
     if m == greatest && m.is_finite() { 1.0 } else { (f64::from(m) - f64::from(greatest)).exp() }
 }
@@ -263,13 +265,19 @@ unsafe fn second_pass<V: Vector, const LOG: bool>(
     // SAFETY: the caller's contract.
     unsafe {
         if LOG {
-            let (m, log) = (V::splat(greatest), V::splat(sum.ln() as f32));
+            let log = sum.ln() - f64::from(LIFT) * std::f64::consts::LN_2;
+            let (m, log) = (V::splat(greatest), V::splat(log as f32));
             map::<V>(x, out, n, |x| (x - m) - log);
         } else {
-            // The zeros of a block without a greatest element stay as they are, unless the row is NaN.
-            let weight = if own == f32::NEG_INFINITY { 1.0 } else { weight(own, greatest) };
-            let factor = V::splat((weight / sum) as f32);
-            map::<V>(out, out, n, |e| e * factor);
+            let factor = (weight(own, greatest) / sum * f64::from(LIFT.exp2())) as f32;
+            let (factor, lower) = (V::splat(factor), V::splat((-LIFT).exp2()));
+            if own == greatest {
+                let factor = factor * lower;
+                map::<V>(out, out, n, |e| e * factor);
+            } else {
+                // A small weight and the lift in one factor could vanish where their product with the element does not.
+                map::<V>(out, out, n, |e| e * factor * lower);
+            }
         }
     }
 }
