@@ -196,7 +196,8 @@ fn tests_have_the_wasm_name(runner: &mut Runner) -> Outcome {
 }
 
 /// What the examples that take arguments are given.
-const ARGUMENTS: &[(&str, &str)] = &[];
+const ARGUMENTS: &[(&str, &str)] =
+    &[("image_filter", "crates/kiln/examples/image_filter/astronaut.png target/kiln/edges.png")];
 
 fn every_example_runs(runner: &mut Runner) -> Outcome {
     let folder = runner.root().join("crates/kiln/examples");
@@ -204,15 +205,15 @@ fn every_example_runs(runner: &mut Runner) -> Outcome {
         .into_iter()
         .flatten()
         .flatten()
-        .filter_map(|entry| entry.file_name().to_str()?.strip_suffix(".rs").map(str::to_owned))
+        .filter_map(|entry| entry.path().file_stem()?.to_str().map(str::to_owned))
         .collect();
     names.sort();
     let run = |runner: &mut Runner| -> Result<()> {
         std::fs::create_dir_all(runner.root().join("target/kiln"))?;
         for name in &names {
             let arguments = ARGUMENTS.iter().find(|(example, _)| example == name).map_or("", |(_, text)| *text);
-            // The profile of the tests, whose dependencies are built already.
-            runner.run(&format!("cargo run --quiet --profile test -p kiln --example {name} -- {arguments}"))?;
+            // In release, where all but the example is built already for this program.
+            runner.run(&format!("cargo run --quiet --release -p kiln --example {name} -- {arguments}"))?;
         }
         Ok(())
     };
