@@ -44,7 +44,7 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
         Op::Matmul(matmul) => {
             let e = matmul.extents(&first, &inputs.get(1)?.shape).ok()?;
             // One B for a whole stack makes the stack one tall matrix.
-            let stack = e.batch > 1 && !(e.shared_b && !matmul.transpose_a);
+            let stack = e.batch > 1 && (!e.shared_b || matmul.transpose_a);
             match (e.batch.saturating_mul(e.m), e.n) {
                 _ if stack => "stack",
                 (..=1, _) => "one row",

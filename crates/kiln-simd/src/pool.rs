@@ -133,7 +133,7 @@ impl<F: Fold> Kernel for Run<F> {
                     let lanes = V::LANES.min(e.out_w - j);
                     let across = |q: usize| match sw {
                         1 => V::load_first(even.add(j + q), lanes),
-                        2 => V::load_first(if q % 2 == 0 { even } else { odd }.add(j + q / 2), lanes),
+                        2 => V::load_first(if q.is_multiple_of(2) { even } else { odd }.add(j + q / 2), lanes),
                         _ => {
                             let mut gathered = [0.0f32; 64];
                             for (l, v) in gathered.iter_mut().enumerate().take(lanes) {

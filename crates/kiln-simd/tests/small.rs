@@ -83,7 +83,8 @@ fn small_cases() -> Vec<Case> {
     for style in [RopeStyle::HalfSplit, RopeStyle::Interleaved] {
         c.add(Rope { style, position: 3, ..Rope::default() }, &[&[3, 8]]);
     }
-    for format in QuantFormat::ALL {
+    // The encoder that makes their inputs searches for scales.
+    for format in QuantFormat::ALL.into_iter().filter(|_| !cfg!(miri)) {
         let k = format.block_len();
         c.add(Quantize { format }, &[&[1, k]]);
         let blocks = c.blocks(format, 1);
@@ -100,6 +101,19 @@ fn every_operation_is_right_on_small_inputs() {
     for isa in Isa::available() {
         let simd = Simd::with_isa(isa).unwrap();
         for case in small_cases() {
+            // Packing and searching for scales take an interpreter minutes.
+            let heavy = matches!(
+                case.op,
+                Op::Matmul(_)
+                    | Op::Convolve2d(_)
+                    | Op::Attention(_)
+                    | Op::Quantize(_)
+                    | Op::QuantMatmul(_)
+                    | Op::Dequantize(_)
+            );
+            if cfg!(miri) && heavy {
+                continue;
+            }
             if let Err(why) = conform(&case, |op, inputs| simd.run(op, inputs)) {
                 failures.push(format!("{isa}: {why}"));
             }

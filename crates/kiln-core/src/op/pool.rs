@@ -138,7 +138,8 @@ impl Operation for Pool2d {
         use super::reference::{Case, Input, Random, SPECIAL};
         let mut random = Random::new(13);
         let mut cases = Vec::new();
-        let shapes: [(&[usize], (usize, usize), (usize, usize)); 15] = [
+        type Pair = (usize, usize);
+        let shapes: [(&[usize], Pair, Pair); 15] = [
             (&[1, 1], (1, 1), (1, 1)),
             (&[2, 2], (2, 2), (2, 2)),
             (&[5, 7], (3, 3), (1, 1)),

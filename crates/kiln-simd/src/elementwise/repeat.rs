@@ -42,16 +42,18 @@ impl Pass {
         let mut repeating = [Repeating { p: std::ptr::null(), period: 1 }; 3];
         for (repeating, data) in repeating.iter_mut().zip(operands) {
             *repeating = Repeating { p: data.as_ptr(), period: data.len() };
-            if data.len() > 1 && data.len() < self.total && data.len() <= TILE / 2 {
-                if let Some(tile) = free.next() {
-                    // Whole rows, and no more of them than are read.
-                    let rows = (TILE / data.len()).min(n.div_ceil(data.len()) + 1);
-                    for row in tile.chunks_exact_mut(data.len()).take(rows) {
-                        // SAFETY: the row has the length of the data and is another place.
-                        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), row.as_mut_ptr().cast(), data.len()) };
-                    }
-                    *repeating = Repeating { p: tile.as_ptr().cast(), period: rows * data.len() };
+            if data.len() > 1
+                && data.len() < self.total
+                && data.len() <= TILE / 2
+                && let Some(tile) = free.next()
+            {
+                // Whole rows, and no more of them than are read.
+                let rows = (TILE / data.len()).min(n.div_ceil(data.len()) + 1);
+                for row in tile.chunks_exact_mut(data.len()).take(rows) {
+                    // SAFETY: the row has the length of the data and is another place.
+                    unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), row.as_mut_ptr().cast(), data.len()) };
                 }
+                *repeating = Repeating { p: tile.as_ptr().cast(), period: rows * data.len() };
             }
         }
         let end = start + n;

@@ -5,6 +5,7 @@ use std::cell::RefCell;
 /// A cache line; makes a `Vec` of them aligned to one.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
+#[allow(dead_code)] // its elements are reached through pointers
 struct Line([f32; 16]);
 
 thread_local! {
