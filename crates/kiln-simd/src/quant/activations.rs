@@ -25,18 +25,17 @@ impl Line {
 }
 
 /// Where the parts of a rounded block of 256 stand, in bytes: planes of high and of low parts; then the sums of 16 for
-/// the affine formats, or the corrections of both planes for Q6_K.
+/// the affine formats, or the corrections for Q6_K.
 pub(super) const LOW: usize = 256;
 pub(super) const SUMS: usize = 512;
-pub(super) const HIGH_CORRECTION: usize = 512;
-pub(super) const LOW_CORRECTION: usize = 768;
+pub(super) const CORRECTIONS: usize = 512;
 
 /// Lines of a rounded block.
 pub(super) const fn lines(format: QuantFormat) -> usize {
     match format {
         QuantFormat::Q8_0 => 1,
         QuantFormat::Q4K | QuantFormat::Q5K => 9,
-        QuantFormat::Q6K => 16,
+        QuantFormat::Q6K => 12,
     }
 }
 
@@ -124,8 +123,7 @@ unsafe fn round_affine(x: &[f32], block: *mut u8) -> f32 {
     let (high, low) = planes(&q, |half| AFFINE_ORDER[half]);
     let mut sums = [0.0f32; 16];
     for (group, sum) in sums.iter_mut().enumerate() {
-        let from = 32 * AFFINE_ORDER[group / 2] + 16 * (group % 2);
-        *sum = q[from..from + 16].iter().sum::<i32>() as f32;
+        *sum = q[16 * group..16 * group + 16].iter().sum::<i32>() as f32;
     }
     // SAFETY: the caller's contract.
     unsafe {
@@ -137,7 +135,7 @@ unsafe fn round_affine(x: &[f32], block: *mut u8) -> f32 {
 }
 
 /// # Safety
-/// `block` is good for writing sixteen lines, and the instruction set of `B` is there.
+/// `block` is good for writing twelve lines, and the instruction set of `B` is there.
 #[inline(always)]
 unsafe fn round_symmetric<B: Bytes>(x: &[f32], block: *mut u8) -> f32 {
     let (q, unit) = integers::<256>(x);
@@ -146,10 +144,8 @@ unsafe fn round_symmetric<B: Bytes>(x: &[f32], block: *mut u8) -> f32 {
     unsafe {
         block.cast::<[i8; 256]>().write(high);
         block.add(LOW).cast::<[i8; 256]>().write(low);
-        for (plane, at) in [(&high, HIGH_CORRECTION), (&low, LOW_CORRECTION)] {
-            for (v, x) in plane.as_chunks::<64>().0.iter().enumerate() {
-                B::correct(x, 32, block.add(at + 64 * v));
-            }
+        for (v, (high, low)) in high.as_chunks::<64>().0.iter().zip(low.as_chunks::<64>().0).enumerate() {
+            B::correct([high, low], 32, block.add(CORRECTIONS + 64 * v));
         }
     }
     unit

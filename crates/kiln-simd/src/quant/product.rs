@@ -11,154 +11,12 @@ use std::cell::RefCell;
 use std::marker::PhantomData;
 
 use kiln_core::QuantFormat;
-use kiln_core::quant::{q4_k, q5_k, q6_k, q8_0, unpack_scales};
 
-use super::activations::{HIGH_CORRECTION, LOW, LOW_CORRECTION, Line, Round, SUMS, lines};
+use super::activations::{Line, Round, lines};
+use super::weights::{Weights, for_weights};
 use crate::simd::Simd;
 use crate::threads::{self, Shared};
 use crate::vector::{ByteKernel, Bytes, dispatch_bytes};
-
-/// The weights of a format: how a block adds to the sums of `R` rows.
-trait Weights {
-    const FORMAT: QuantFormat;
-    const BYTES: usize;
-
-    /// # Safety
-    /// The instruction set of `B` is there; `w` is good for reading a block, each of `x` a rounded block.
-    unsafe fn add<B: Bytes, const R: usize>(
-        w: *const u8,
-        x: [*const u8; R],
-        units: [f32; R],
-        sums: &mut [B::Floats; R],
-    );
-}
-
-/// Adds the products of one `Bytes` of weights, the `V`th of four, for both planes of every row.
-///
-/// # Safety
-/// As [`Weights::add`].
-#[inline(always)]
-unsafe fn dots<B: Bytes, const V: usize, const CORRECTED: bool, const R: usize>(
-    w: B,
-    codes: B::Codes,
-    x: [*const u8; R],
-    high: &mut [B::Ints; R],
-    low: &mut [B::Ints; R],
-) {
-    let scales = B::scales::<V>(codes);
-    for r in 0..R {
-        // SAFETY: V < 4, so that everything lies inside of the rounded block.
-        unsafe {
-            let x = x[r].add(64 * V);
-            high[r] = w.dot::<CORRECTED>(x, x.wrapping_add(HIGH_CORRECTION), scales, high[r]);
-            low[r] = w.dot::<CORRECTED>(x.add(LOW), x.wrapping_add(LOW_CORRECTION), scales, low[r]);
-        }
-    }
-}
-
-/// Q4_K and, with the fifth bit, Q5_K.
-struct Affine<const FIFTH: bool>;
-
-impl<const FIFTH: bool> Weights for Affine<FIFTH> {
-    const FORMAT: QuantFormat = if FIFTH { QuantFormat::Q5K } else { QuantFormat::Q4K };
-    const BYTES: usize = if FIFTH { q5_k::BYTES } else { q4_k::BYTES };
-
-    #[inline(always)]
-    unsafe fn add<B: Bytes, const R: usize>(
-        w: *const u8,
-        x: [*const u8; R],
-        units: [f32; R],
-        sums: &mut [B::Floats; R],
-    ) {
-        // SAFETY: the caller's contract; offsets are those of the layout.
-        unsafe {
-            let (d, dmin) = (B::half(w), B::half(w.add(2)));
-            let (scales, minima) = unpack_scales(&w.add(4).cast::<[u8; 12]>().read());
-            let (scales, minima) = B::affine_codes(scales, minima);
-            let (mut high, mut low) = ([B::ints(); R], [B::ints(); R]);
-            let q = w.add(if FIFTH { 48 } else { 16 });
-            let (first, second) = (B::load(q), B::load(q.add(64)));
-            let mut bytes = [first.low_nibbles(), first.high_nibbles(), second.low_nibbles(), second.high_nibbles()];
-            if FIFTH {
-                // Bits 0 2, 1 3, 4 6 and 5 7 of the halves go to position 4.
-                let fifth = B::load_twice(w.add(16));
-                bytes[0] = bytes[0].with_bits::<4, 2>(fifth, 16);
-                bytes[1] = bytes[1].with_bits::<3, 1>(fifth, 16);
-                bytes[2] = bytes[2].with_bits::<0, -2>(fifth, 16);
-                bytes[3] = bytes[3].with_bits::<-1, -3>(fifth, 16);
-            }
-            dots::<B, 0, false, R>(bytes[0], scales, x, &mut high, &mut low);
-            dots::<B, 1, false, R>(bytes[1], scales, x, &mut high, &mut low);
-            dots::<B, 2, false, R>(bytes[2], scales, x, &mut high, &mut low);
-            dots::<B, 3, false, R>(bytes[3], scales, x, &mut high, &mut low);
-            for r in 0..R {
-                let sum = B::add_planes(sums[r], high[r], low[r], d * units[r]);
-                sums[r] = B::sub_codes(sum, minima, x[r].add(SUMS).cast(), dmin * units[r]);
-            }
-        }
-    }
-}
-
-/// Q6_K.
-struct Symmetric;
-
-impl Weights for Symmetric {
-    const FORMAT: QuantFormat = QuantFormat::Q6K;
-    const BYTES: usize = q6_k::BYTES;
-
-    #[inline(always)]
-    unsafe fn add<B: Bytes, const R: usize>(
-        w: *const u8,
-        x: [*const u8; R],
-        units: [f32; R],
-        sums: &mut [B::Floats; R],
-    ) {
-        // SAFETY: the caller's contract; offsets are those of the layout.
-        unsafe {
-            let d = B::half(w.add(208));
-            let codes = B::signed_codes(w.add(192));
-            let (mut high, mut low) = ([B::ints(); R], [B::ints(); R]);
-            // Bits 0 2 and 4 6 of the halves go to positions 4 and 5.
-            let (first, bits) = (B::load(w), B::load_twice(w.add(128)));
-            let bytes = first.low_nibbles().with_bits::<4, 2>(bits, 0x30);
-            dots::<B, 0, true, R>(bytes, codes, x, &mut high, &mut low);
-            let bytes = first.high_nibbles().with_bits::<0, -2>(bits, 0x30);
-            dots::<B, 1, true, R>(bytes, codes, x, &mut high, &mut low);
-            let (second, bits) = (B::load(w.add(64)), B::load_twice(w.add(160)));
-            let bytes = second.low_nibbles().with_bits::<4, 2>(bits, 0x30);
-            dots::<B, 2, true, R>(bytes, codes, x, &mut high, &mut low);
-            let bytes = second.high_nibbles().with_bits::<0, -2>(bits, 0x30);
-            dots::<B, 3, true, R>(bytes, codes, x, &mut high, &mut low);
-            for r in 0..R {
-                sums[r] = B::add_planes(sums[r], high[r], low[r], d * units[r]);
-            }
-        }
-    }
-}
-
-/// Q8_0.
-struct Plain;
-
-impl Weights for Plain {
-    const FORMAT: QuantFormat = QuantFormat::Q8_0;
-    const BYTES: usize = q8_0::BYTES;
-
-    #[inline(always)]
-    unsafe fn add<B: Bytes, const R: usize>(
-        w: *const u8,
-        x: [*const u8; R],
-        units: [f32; R],
-        sums: &mut [B::Floats; R],
-    ) {
-        // SAFETY: the caller's contract.
-        unsafe {
-            let d = B::half(w);
-            for r in 0..R {
-                sums[r] = B::add_ints(sums[r], B::wide_dot(w.add(2), x[r]), d * units[r]);
-            }
-        }
-    }
-}
 
 /// Rows `first .. first + count` of the weights with every row of x.
 ///
@@ -267,12 +125,7 @@ thread_local! {
 
 /// `out = x wᵀ` for extents `[m, n, k]`, none of them zero.
 pub(super) fn multiply(simd: &Simd, format: QuantFormat, x: &[f32], w: &[u8], extents: [usize; 3], out: &mut [f32]) {
-    match format {
-        QuantFormat::Q8_0 => multiply_as::<Plain>(simd, x, w, extents, out),
-        QuantFormat::Q4K => multiply_as::<Affine<false>>(simd, x, w, extents, out),
-        QuantFormat::Q5K => multiply_as::<Affine<true>>(simd, x, w, extents, out),
-        QuantFormat::Q6K => multiply_as::<Symmetric>(simd, x, w, extents, out),
-    }
+    for_weights!(format, W => multiply_as::<W>(simd, x, w, extents, out));
 }
 
 fn multiply_as<W: Weights>(simd: &Simd, x: &[f32], w: &[u8], extents: [usize; 3], out: &mut [f32]) {

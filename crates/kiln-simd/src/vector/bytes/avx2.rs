@@ -1,6 +1,6 @@
 use std::arch::x86_64::*;
 
-use super::Bytes;
+use super::{Bytes, MINIMA, Order};
 
 /// Two registers.
 #[derive(Clone, Copy)]
@@ -11,6 +11,27 @@ macro_rules! call {
         // SAFETY: a value of this type exists or the caller vouches for it, so AVX2 and F16C are there.
         unsafe { $e }
     };
+}
+
+/// The f32 of four f16 in memory. The intrinsics would do, but where only one of the four is used the compiler loads that
+/// one into a register that holds something else, and waits for it.
+///
+/// # Safety
+/// F16C is there; `p` is good for reading eight bytes.
+#[inline]
+#[target_feature(enable = "f16c")]
+pub(super) unsafe fn four_halves(p: *const u8) -> __m128 {
+    let four: __m128;
+    // SAFETY: the instruction reads eight bytes, which the caller vouches for, and writes a register.
+    unsafe {
+        std::arch::asm!(
+            "vcvtph2ps {four}, qword ptr [{p}]",
+            four = out(xmm_reg) four,
+            p = in(reg) p,
+            options(pure, readonly, nostack, preserves_flags)
+        );
+    }
+    four
 }
 
 #[inline(always)]
@@ -25,8 +46,10 @@ fn shift<const BY: i32>(x: __m256i) -> __m256i {
 impl Bytes for Avx2Bytes {
     type Ints = [__m256i; 2];
     type Floats = [__m256; 2];
-    /// Eight codes in each, twice.
-    type Codes = [__m256i; 2];
+    /// Scales and minima, in both halves.
+    type Codes = __m256i;
+    /// Eight codes of 16 bits each, in both halves.
+    type SignedCodes = [__m256i; 2];
     type Scales = [__m256i; 2];
 
     #[inline(always)]
@@ -65,49 +88,50 @@ impl Bytes for Avx2Bytes {
     }
 
     #[inline(always)]
-    unsafe fn correct(x: &[i8; 64], offset: i16, correction: *mut u8) {
-        for i in 0..2 {
-            // SAFETY: the array holds 64 bytes; the caller gives as many for the correction.
-            unsafe {
-                let x = _mm256_loadu_si256(x.as_ptr().add(32 * i).cast());
-                let pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), x);
-                let sums = _mm256_mullo_epi16(pairs, _mm256_set1_epi16(-offset));
-                _mm256_storeu_si256(correction.add(32 * i).cast(), sums);
-            }
+    unsafe fn correct(planes: [&[i8; 64]; 2], offset: i16, correction: *mut u8) {
+        for half in 0..2 {
+            let plane = |i: usize| {
+                // SAFETY: the array holds 64 bytes.
+                unsafe {
+                    let x = _mm256_loadu_si256(planes[i].as_ptr().add(32 * half).cast());
+                    _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), x), _mm256_set1_epi16(-offset))
+                }
+            };
+            let both = call!(_mm256_packs_epi32(plane(0), plane(1)));
+            // SAFETY: the caller's contract; the store is unaligned.
+            unsafe { _mm256_storeu_si256(correction.add(32 * half).cast(), both) }
         }
     }
 
     #[inline(always)]
     unsafe fn dot<const CORRECTED: bool>(
         self,
-        x: *const u8,
+        planes: [*const u8; 2],
         correction: *const u8,
         scale: [__m256i; 2],
         sums: [__m256i; 2],
     ) -> [__m256i; 2] {
-        std::array::from_fn(|i| {
-            // SAFETY: the caller's contract; the loads are unaligned.
-            unsafe {
-                let x = _mm256_loadu_si256(x.add(32 * i).cast());
-                let mut pairs = _mm256_maddubs_epi16(self.0[i], x);
-                if CORRECTED {
-                    pairs = _mm256_add_epi16(pairs, _mm256_loadu_si256(correction.add(32 * i).cast()));
+        std::array::from_fn(|half| {
+            let plane = |i: usize| {
+                // SAFETY: the caller's contract; the load is unaligned.
+                unsafe {
+                    let x = _mm256_loadu_si256(planes[i].add(32 * half).cast());
+                    _mm256_madd_epi16(_mm256_maddubs_epi16(self.0[half], x), _mm256_set1_epi16(1))
                 }
-                _mm256_add_epi32(sums[i], _mm256_madd_epi16(pairs, scale[i]))
+            };
+            let mut both = call!(_mm256_packs_epi32(plane(0), plane(1)));
+            if CORRECTED {
+                // SAFETY: the caller's contract; the load is unaligned.
+                both = unsafe { _mm256_add_epi16(both, _mm256_loadu_si256(correction.add(32 * half).cast())) };
             }
+            call!(_mm256_add_epi32(sums[half], _mm256_madd_epi16(both, scale[half])))
         })
     }
 
     #[inline(always)]
-    unsafe fn affine_codes(scales: [u8; 8], minima: [u8; 8]) -> ([__m256i; 2], [__m256i; 2]) {
-        let spread = |codes: [u8; 8]| {
-            call!({
-                let order = _mm_setr_epi8(0, 0, 2, 2, 1, 1, 3, 3, 4, 4, 6, 6, 5, 5, 7, 7);
-                let codes = _mm256_cvtepu8_epi16(_mm_shuffle_epi8(_mm_cvtsi64_si128(i64::from_le_bytes(codes)), order));
-                [_mm256_permute4x64_epi64::<0x44>(codes), _mm256_permute4x64_epi64::<0xee>(codes)]
-            })
-        };
-        (spread(scales), spread(minima))
+    unsafe fn codes(scales: [u8; 8], minima: [u8; 8]) -> __m256i {
+        let (scales, minima) = (i64::from_le_bytes(scales), i64::from_le_bytes(minima));
+        call!(_mm256_broadcastsi128_si256(_mm_set_epi64x(minima, scales)))
     }
     #[inline(always)]
     unsafe fn signed_codes(p: *const u8) -> [__m256i; 2] {
@@ -118,12 +142,14 @@ impl Bytes for Avx2Bytes {
         }
     }
     #[inline(always)]
-    fn scales<const V: usize>(codes: [__m256i; 2]) -> [__m256i; 2] {
-        std::array::from_fn(|i| {
-            // Register i serves groups 4 V + 2 i (low half) and the next (high half).
-            let order: [u8; 32] = std::array::from_fn(|b| (2 * ((4 * V + 2 * i + b / 16) % 8) + b % 2) as u8);
-            call!(_mm256_shuffle_epi8(codes[V / 2], _mm256_loadu_si256(order.as_ptr().cast())))
-        })
+    fn scales<const V: usize>(codes: __m256i) -> [__m256i; 2] {
+        let order = |half: usize| call!(_mm256_loadu_si256(Order::<V>::AFFINE.as_ptr().add(32 * half).cast()));
+        [0, 1].map(|half| call!(_mm256_shuffle_epi8(codes, order(half))))
+    }
+    #[inline(always)]
+    fn signed_scales<const V: usize>(codes: [__m256i; 2]) -> [__m256i; 2] {
+        let order = |half: usize| call!(_mm256_loadu_si256(Order::<V>::SIGNED.as_ptr().add(32 * half).cast()));
+        [0, 1].map(|half| call!(_mm256_shuffle_epi8(codes[V / 2], order(half))))
     }
 
     #[inline(always)]
@@ -138,24 +164,29 @@ impl Bytes for Avx2Bytes {
     }
 
     #[inline(always)]
-    fn add_planes(sums: [__m256; 2], high: [__m256i; 2], low: [__m256i; 2], factor: f32) -> [__m256; 2] {
-        let value = std::array::from_fn(|i| call!(_mm256_add_epi32(_mm256_slli_epi32::<8>(high[i]), low[i])));
-        Self::add_ints(sums, value, factor)
-    }
-    #[inline(always)]
     fn add_ints(sums: [__m256; 2], value: [__m256i; 2], factor: f32) -> [__m256; 2] {
         std::array::from_fn(|i| {
             call!(_mm256_add_ps(sums[i], _mm256_mul_ps(_mm256_cvtepi32_ps(value[i]), _mm256_set1_ps(factor))))
         })
     }
     #[inline(always)]
-    unsafe fn sub_codes(sums: [__m256; 2], codes: [__m256i; 2], x: *const f32, factor: f32) -> [__m256; 2] {
+    fn add_two_ints(sums: [__m256; 2], a: [__m256i; 2], b: [__m256i; 2], factor: f32) -> [__m256; 2] {
         std::array::from_fn(|i| {
+            call!({
+                let value = _mm256_add_ps(_mm256_cvtepi32_ps(a[i]), _mm256_cvtepi32_ps(b[i]));
+                _mm256_add_ps(sums[i], _mm256_mul_ps(value, _mm256_set1_ps(factor)))
+            })
+        })
+    }
+    #[inline(always)]
+    unsafe fn sub_minima(sums: [__m256; 2], codes: __m256i, x: *const f32, factor: f32) -> [__m256; 2] {
+        std::array::from_fn(|half| {
             // SAFETY: the caller's contract; the loads are unaligned.
             unsafe {
-                let codes = _mm256_cvtepi32_ps(_mm256_cvtepu16_epi32(_mm256_castsi256_si128(codes[i])));
-                let products = _mm256_mul_ps(codes, _mm256_loadu_ps(x.add(8 * i)));
-                _mm256_sub_ps(sums[i], _mm256_mul_ps(products, _mm256_set1_ps(factor)))
+                let order = _mm256_loadu_si256(MINIMA.as_ptr().add(32 * half).cast());
+                let minima = _mm256_shuffle_epi8(codes, order);
+                let products = _mm256_mul_ps(_mm256_cvtepi32_ps(minima), _mm256_loadu_ps(x.add(8 * half)));
+                _mm256_sub_ps(sums[half], _mm256_mul_ps(products, _mm256_set1_ps(factor)))
             }
         })
     }
@@ -170,8 +201,42 @@ impl Bytes for Avx2Bytes {
     }
 
     #[inline(always)]
-    unsafe fn half(p: *const u8) -> f32 {
-        // SAFETY: the caller gives two readable bytes; this set is chosen only where F16C is.
-        unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(p.cast::<u16>().read_unaligned())))) }
+    unsafe fn halves(p: *const u8) -> [f32; 4] {
+        // SAFETY: the caller gives eight readable bytes; this set is chosen only where F16C is.
+        unsafe { std::mem::transmute::<__m128, [f32; 4]>(four_halves(p)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store<const AFFINE: bool>(self, offset: i32, steps: [(f32, f32); 4], out: [*mut f32; 4]) {
+        for i in 0..4 {
+            // SAFETY: the caller's contract; the store is unaligned.
+            unsafe {
+                let whole = self.0[i / 2];
+                let mut quarter =
+                    if i % 2 == 0 { _mm256_castsi256_si128(whole) } else { _mm256_extracti128_si256::<1>(whole) };
+                for j in 0..2 {
+                    let mut q = _mm256_cvtepu8_epi32(quarter);
+                    quarter = _mm_unpackhi_epi64(quarter, quarter);
+                    if offset != 0 {
+                        q = _mm256_sub_epi32(q, _mm256_set1_epi32(offset));
+                    }
+                    let mut y = _mm256_mul_ps(_mm256_cvtepi32_ps(q), _mm256_set1_ps(steps[i].0));
+                    if AFFINE {
+                        y = _mm256_sub_ps(y, _mm256_set1_ps(steps[i].1));
+                    }
+                    _mm256_storeu_ps(out[i].add(8 * j), y);
+                }
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_signed(p: *const u8, scale: f32, out: *mut f32) {
+        for i in 0..4 {
+            // SAFETY: the caller's contract; loads and stores are unaligned.
+            unsafe {
+                let q = _mm256_cvtepi8_epi32(_mm_loadl_epi64(p.add(8 * i).cast()));
+                _mm256_storeu_ps(out.add(8 * i), _mm256_mul_ps(_mm256_cvtepi32_ps(q), _mm256_set1_ps(scale)));
+            }
+        }
     }
 }

@@ -1,6 +1,6 @@
 use std::arch::x86_64::*;
 
-use super::Bytes;
+use super::{Bytes, MINIMA, Order};
 
 /// One register, with the dot products of VNNI or without.
 #[derive(Clone, Copy)]
@@ -14,6 +14,27 @@ macro_rules! call {
     };
 }
 
+/// `sums + a₀ b₀ + a₁ b₁` for pairs of words. The intrinsic would do, but the compiler splits chains of it into products
+/// and sums to shorten a latency that does not matter here.
+///
+/// # Safety
+/// AVX-512 F and VNNI are there.
+#[inline]
+#[target_feature(enable = "avx512f,avx512vnni")]
+unsafe fn add_products(mut sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
+    // SAFETY: the instruction reads and writes registers only.
+    unsafe {
+        std::arch::asm!(
+            "vpdpwssd {sums}, {a}, {b}",
+            sums = inout(zmm_reg) sums,
+            a = in(zmm_reg) a,
+            b = in(zmm_reg) b,
+            options(pure, nomem, nostack, preserves_flags)
+        );
+    }
+    sums
+}
+
 /// Every 64-bit lane of the first half by `a`, of the second by `b`.
 #[inline(always)]
 fn halves(a: i32, b: i32) -> __m512i {
@@ -24,7 +45,10 @@ fn halves(a: i32, b: i32) -> __m512i {
 impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
     type Ints = __m512i;
     type Floats = __m512;
-    type Codes = __m256i;
+    /// Scales and minima, once in every 128 bits.
+    type Codes = __m512i;
+    /// Eight codes of 16 bits each, once in every 128 bits.
+    type SignedCodes = [__m512i; 2];
     type Scales = __m512i;
 
     #[inline(always)]
@@ -68,72 +92,69 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn correct(x: &[i8; 64], offset: i16, correction: *mut u8) {
-        // SAFETY: the array holds 64 bytes; the caller gives as many for the correction.
-        unsafe {
-            let x = _mm512_loadu_si512(x.as_ptr().cast());
-            let pairs = _mm512_maddubs_epi16(_mm512_set1_epi8(1), x);
-            let sums = if VNNI {
+    unsafe fn correct(planes: [&[i8; 64]; 2], offset: i16, correction: *mut u8) {
+        let plane = |i: usize| {
+            // SAFETY: the array holds 64 bytes.
+            unsafe {
+                let pairs = _mm512_maddubs_epi16(_mm512_set1_epi8(1), _mm512_loadu_si512(planes[i].as_ptr().cast()));
                 _mm512_madd_epi16(pairs, _mm512_set1_epi16(-offset))
-            } else {
-                _mm512_mullo_epi16(pairs, _mm512_set1_epi16(-offset))
-            };
-            _mm512_storeu_si512(correction.cast(), sums);
-        }
+            }
+        };
+        // SAFETY: the caller's contract; the store is unaligned.
+        unsafe { _mm512_storeu_si512(correction.cast(), _mm512_packs_epi32(plane(0), plane(1))) }
     }
 
     #[inline(always)]
     unsafe fn dot<const CORRECTED: bool>(
         self,
-        x: *const u8,
+        planes: [*const u8; 2],
         correction: *const u8,
         scale: __m512i,
         sums: __m512i,
     ) -> __m512i {
-        // SAFETY: the caller's contract; the loads are unaligned.
-        unsafe {
-            let x = _mm512_loadu_si512(x.cast());
-            let correction = if CORRECTED { _mm512_loadu_si512(correction.cast()) } else { _mm512_setzero_si512() };
-            if VNNI {
-                // The sum of four fits the low 16 bits of its lane; the scale has zero above its own.
-                _mm512_dpwssd_epi32(sums, _mm512_dpbusd_epi32(correction, self.0, x), scale)
-            } else {
-                let mut pairs = _mm512_maddubs_epi16(self.0, x);
-                if CORRECTED {
-                    pairs = _mm512_add_epi16(pairs, correction);
+        let plane = |i: usize| {
+            // SAFETY: the caller's contract; the load is unaligned.
+            unsafe {
+                let x = _mm512_loadu_si512(planes[i].cast());
+                if VNNI {
+                    _mm512_dpbusd_epi32(_mm512_setzero_si512(), self.0, x)
+                } else {
+                    _mm512_madd_epi16(_mm512_maddubs_epi16(self.0, x), _mm512_set1_epi16(1))
                 }
-                _mm512_add_epi32(sums, _mm512_madd_epi16(pairs, scale))
             }
+        };
+        let (high, low) = (plane(0), plane(1));
+        // SAFETY: a value of this type exists; the caller's contract for the correction.
+        unsafe {
+            let mut both = _mm512_packs_epi32(high, low);
+            if CORRECTED {
+                both = _mm512_add_epi16(both, _mm512_loadu_si512(correction.cast()));
+            }
+            if VNNI { add_products(sums, both, scale) } else { _mm512_add_epi32(sums, _mm512_madd_epi16(both, scale)) }
         }
     }
 
     #[inline(always)]
-    unsafe fn affine_codes(scales: [u8; 8], minima: [u8; 8]) -> (__m256i, __m256i) {
-        let spread = |codes: [u8; 8]| {
-            call!({
-                let order = _mm_setr_epi8(0, 0, 2, 2, 1, 1, 3, 3, 4, 4, 6, 6, 5, 5, 7, 7);
-                _mm256_cvtepu8_epi16(_mm_shuffle_epi8(_mm_cvtsi64_si128(i64::from_le_bytes(codes)), order))
-            })
-        };
-        (spread(scales), spread(minima))
+    unsafe fn codes(scales: [u8; 8], minima: [u8; 8]) -> __m512i {
+        let (scales, minima) = (i64::from_le_bytes(scales), i64::from_le_bytes(minima));
+        call!(_mm512_broadcast_i32x4(_mm_set_epi64x(minima, scales)))
     }
     #[inline(always)]
-    unsafe fn signed_codes(p: *const u8) -> __m256i {
+    unsafe fn signed_codes(p: *const u8) -> [__m512i; 2] {
         // SAFETY: the caller's contract; the load is unaligned.
-        unsafe { _mm256_cvtepi8_epi16(_mm_loadu_si128(p.cast())) }
+        unsafe {
+            let codes = _mm256_cvtepi8_epi16(_mm_loadu_si128(p.cast()));
+            let low = _mm512_broadcast_i32x4(_mm256_castsi256_si128(codes));
+            [low, _mm512_broadcast_i32x4(_mm256_extracti128_si256::<1>(codes))]
+        }
     }
     #[inline(always)]
-    fn scales<const V: usize>(codes: __m256i) -> __m512i {
-        let words: [i16; 32] = std::array::from_fn(|word| (4 * V + word / 8) as i16);
-        call!({
-            let order = _mm512_loadu_si512(words.as_ptr().cast());
-            let codes = _mm512_castsi256_si512(codes);
-            if VNNI {
-                _mm512_maskz_permutexvar_epi16(0x5555_5555, order, codes)
-            } else {
-                _mm512_permutexvar_epi16(order, codes)
-            }
-        })
+    fn scales<const V: usize>(codes: __m512i) -> __m512i {
+        call!(_mm512_shuffle_epi8(codes, _mm512_loadu_si512(Order::<V>::AFFINE.as_ptr().cast())))
+    }
+    #[inline(always)]
+    fn signed_scales<const V: usize>(codes: [__m512i; 2]) -> __m512i {
+        call!(_mm512_shuffle_epi8(codes[V / 2], _mm512_loadu_si512(Order::<V>::SIGNED.as_ptr().cast())))
     }
 
     #[inline(always)]
@@ -146,19 +167,22 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
     }
 
     #[inline(always)]
-    fn add_planes(sums: __m512, high: __m512i, low: __m512i, factor: f32) -> __m512 {
-        Self::add_ints(sums, call!(_mm512_add_epi32(_mm512_slli_epi32::<8>(high), low)), factor)
-    }
-    #[inline(always)]
     fn add_ints(sums: __m512, value: __m512i, factor: f32) -> __m512 {
         call!(_mm512_add_ps(sums, _mm512_mul_ps(_mm512_cvtepi32_ps(value), _mm512_set1_ps(factor))))
     }
     #[inline(always)]
-    unsafe fn sub_codes(sums: __m512, codes: __m256i, x: *const f32, factor: f32) -> __m512 {
-        // SAFETY: the caller's contract; the load is unaligned.
+    fn add_two_ints(sums: __m512, a: __m512i, b: __m512i, factor: f32) -> __m512 {
+        call!({
+            let value = _mm512_add_ps(_mm512_cvtepi32_ps(a), _mm512_cvtepi32_ps(b));
+            _mm512_add_ps(sums, _mm512_mul_ps(value, _mm512_set1_ps(factor)))
+        })
+    }
+    #[inline(always)]
+    unsafe fn sub_minima(sums: __m512, codes: __m512i, x: *const f32, factor: f32) -> __m512 {
+        // SAFETY: the caller's contract; the loads are unaligned.
         unsafe {
-            let codes = _mm512_cvtepi32_ps(_mm512_cvtepu16_epi32(codes));
-            let products = _mm512_mul_ps(codes, _mm512_loadu_ps(x));
+            let minima = _mm512_cvtepi32_ps(_mm512_shuffle_epi8(codes, _mm512_loadu_si512(MINIMA.as_ptr().cast())));
+            let products = _mm512_mul_ps(minima, _mm512_loadu_ps(x));
             _mm512_sub_ps(sums, _mm512_mul_ps(products, _mm512_set1_ps(factor)))
         }
     }
@@ -173,8 +197,42 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn half(p: *const u8) -> f32 {
-        // SAFETY: the caller gives two readable bytes; every set with AVX2 is chosen only where F16C is.
-        unsafe { _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(i32::from(p.cast::<u16>().read_unaligned())))) }
+    unsafe fn halves(p: *const u8) -> [f32; 4] {
+        // SAFETY: the caller gives eight readable bytes; this set is chosen only where F16C is.
+        unsafe { std::mem::transmute::<__m128, [f32; 4]>(super::avx2::four_halves(p)) }
+    }
+
+    #[inline(always)]
+    unsafe fn store<const AFFINE: bool>(self, offset: i32, steps: [(f32, f32); 4], out: [*mut f32; 4]) {
+        let quarters = call!([
+            _mm512_castsi512_si128(self.0),
+            _mm512_extracti32x4_epi32::<1>(self.0),
+            _mm512_extracti32x4_epi32::<2>(self.0),
+            _mm512_extracti32x4_epi32::<3>(self.0),
+        ]);
+        for i in 0..4 {
+            // SAFETY: the caller's contract; the store is unaligned.
+            unsafe {
+                let mut q = _mm512_cvtepu8_epi32(quarters[i]);
+                if offset != 0 {
+                    q = _mm512_sub_epi32(q, _mm512_set1_epi32(offset));
+                }
+                let mut y = _mm512_mul_ps(_mm512_cvtepi32_ps(q), _mm512_set1_ps(steps[i].0));
+                if AFFINE {
+                    y = _mm512_sub_ps(y, _mm512_set1_ps(steps[i].1));
+                }
+                _mm512_storeu_ps(out[i], y);
+            }
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_signed(p: *const u8, scale: f32, out: *mut f32) {
+        for i in 0..2 {
+            // SAFETY: the caller's contract; loads and stores are unaligned.
+            unsafe {
+                let q = _mm512_cvtepi8_epi32(_mm_loadu_si128(p.add(16 * i).cast()));
+                _mm512_storeu_ps(out.add(16 * i), _mm512_mul_ps(_mm512_cvtepi32_ps(q), _mm512_set1_ps(scale)));
+            }
+        }
     }
 }

@@ -23,8 +23,10 @@ pub(crate) trait Bytes: Copy {
     type Ints: Copy;
     /// 16 sums in f32.
     type Floats: Copy;
-    /// 16 codes of 16 bits, one for each four lanes of four consecutive `Bytes`.
+    /// The 6-bit codes of a block: eight scales and eight minima.
     type Codes: Copy;
+    /// The sixteen signed codes of a block.
+    type SignedCodes: Copy;
     /// Codes brought to the lanes they belong to.
     type Scales: Copy;
 
@@ -51,39 +53,39 @@ pub(crate) trait Bytes: Copy {
     /// The instruction set is there.
     unsafe fn floats() -> Self::Floats;
 
-    /// Writes what [`Bytes::dot`] adds to take `offset` from every weight: `-offset` times the sums of the `x` that
-    /// meet in one partial sum.
+    /// Writes what [`Bytes::dot`] adds to take `offset` from every weight: `-offset` times the sums of four of the high
+    /// and of the low plane, in words.
     ///
     /// # Safety
-    /// The instruction set is there; `correction` is good for writing 64 bytes.
-    unsafe fn correct(x: &[i8; 64], offset: i16, correction: *mut u8);
+    /// The instruction set is there; `correction` is good for writing 32 words.
+    unsafe fn correct(planes: [&[i8; 64]; 2], offset: i16, correction: *mut u8);
 
-    /// `sums + scale * (Σ of four products of a byte with the signed byte of x)`, each byte less the offset of the
-    /// correction where there is one. The sum of four, and partial sums of two, fit 16 bits.
+    /// Adds `scale * (256 high + low)` to the sums, where `high` and `low` are the products of the bytes with the
+    /// signed bytes of two planes, each byte less the offset of the correction where there is one.
+    ///
+    /// Within four lanes, those of 16 bytes, the first two take the sums of eight products with the high plane, times
+    /// 256, the last two those with the low plane. Sums of four products fit 16 bits.
     ///
     /// # Safety
-    /// `x` is good for reading 64 bytes, and `correction` too unless it is null.
+    /// The planes are good for reading 64 bytes, and the correction too where there is one.
     unsafe fn dot<const CORRECTED: bool>(
         self,
-        x: *const u8,
+        planes: [*const u8; 2],
         correction: *const u8,
         scale: Self::Scales,
         sums: Self::Ints,
     ) -> Self::Ints;
 
-    /// The 6-bit codes of a block in the order of four `Bytes` whose halves are sub-blocks 0 2, 1 3, 4 6, 5 7: scales
-    /// and minima.
-    ///
     /// # Safety
     /// The instruction set is there.
-    unsafe fn affine_codes(scales: [u8; 8], minima: [u8; 8]) -> (Self::Codes, Self::Codes);
-    /// Sixteen codes as they stand in memory.
-    ///
+    unsafe fn codes(scales: [u8; 8], minima: [u8; 8]) -> Self::Codes;
     /// # Safety
     /// The instruction set is there; `p` is good for reading 16 bytes.
-    unsafe fn signed_codes(p: *const u8) -> Self::Codes;
-    /// The scales of the `V`th of four `Bytes`.
+    unsafe fn signed_codes(p: *const u8) -> Self::SignedCodes;
+    /// The scales of the `V`th of the four `Bytes` of a block in [`AFFINE_ORDER`].
     fn scales<const V: usize>(codes: Self::Codes) -> Self::Scales;
+    /// The scales of the `V`th of the four `Bytes` of a block, a code for 16 bytes.
+    fn signed_scales<const V: usize>(codes: Self::SignedCodes) -> Self::Scales;
 
     /// The sums of the products of 32 signed bytes with 32 integers of 16 bits, two to a lane.
     ///
@@ -91,23 +93,35 @@ pub(crate) trait Bytes: Copy {
     /// The instruction set is there; `w` is good for reading 32 bytes and `x` 64.
     unsafe fn wide_dot(w: *const u8, x: *const u8) -> Self::Ints;
 
-    /// `sums + factor * (256 high + low)`; the integer fits 32 bits.
-    fn add_planes(sums: Self::Floats, high: Self::Ints, low: Self::Ints, factor: f32) -> Self::Floats;
     /// `sums + factor * value`.
     fn add_ints(sums: Self::Floats, value: Self::Ints, factor: f32) -> Self::Floats;
-    /// `sums - factor * (codes * x)`, the codes being unsigned.
+    /// `sums + factor * (a + b)`.
+    fn add_two_ints(sums: Self::Floats, a: Self::Ints, b: Self::Ints, factor: f32) -> Self::Floats;
+    /// `sums - factor * (minima * x)`, each minimum for two lanes.
     ///
     /// # Safety
     /// `x` is good for reading 16 f32.
-    unsafe fn sub_codes(sums: Self::Floats, codes: Self::Codes, x: *const f32, factor: f32) -> Self::Floats;
+    unsafe fn sub_minima(sums: Self::Floats, codes: Self::Codes, x: *const f32, factor: f32) -> Self::Floats;
     /// The total of the lanes, halves upon halves.
     fn total(sums: Self::Floats) -> f32;
 
-    /// The f32 of an f16.
+    /// Writes `scale * (byte - offset)`, and where `AFFINE` less the minimum, for each quarter of the bytes with its
+    /// own scale, minimum and place.
     ///
     /// # Safety
-    /// The instruction set is there; `p` is good for reading two bytes.
-    unsafe fn half(p: *const u8) -> f32;
+    /// Each place is good for writing 16 f32.
+    unsafe fn store<const AFFINE: bool>(self, offset: i32, steps: [(f32, f32); 4], out: [*mut f32; 4]);
+    /// Writes `scale * byte` for 32 signed bytes.
+    ///
+    /// # Safety
+    /// The instruction set is there; `p` is good for reading 32 bytes, `out` for writing 32 f32.
+    unsafe fn store_signed(p: *const u8, scale: f32, out: *mut f32);
+
+    /// The f32 of four f16.
+    ///
+    /// # Safety
+    /// The instruction set is there; `p` is good for reading eight bytes.
+    unsafe fn halves(p: *const u8) -> [f32; 4];
 }
 
 /// An algorithm over bytes, to be compiled for every instruction set.
@@ -155,6 +169,59 @@ pub(crate) unsafe fn dispatch_bytes<K: ByteKernel>(isa: Isa, kernel: K) {
     // SAFETY: plain Rust, compiled for the baseline of the architecture.
     unsafe { kernel.run::<portable::PortableBytes>() }
 }
+
+/// What shuffles of bytes take from 16 bytes of codes to make the scales of the `V`th of four `Bytes`: in every 128 bits
+/// four words of a scale times 256, for the high sums, and four of the scale, for the low ones.
+#[cfg(target_arch = "x86_64")]
+struct Order<const V: usize>;
+
+#[cfg(target_arch = "x86_64")]
+impl<const V: usize> Order<V> {
+    /// An index that gives zero.
+    const ZERO: u8 = 0x80;
+
+    /// From eight bytes of scales: a byte in the upper half of a word or in the lower.
+    const AFFINE: [u8; 64] = {
+        let mut order = [Self::ZERO; 64];
+        let mut b = 0;
+        while b < 64 {
+            if (b % 16 < 8) == (b % 2 == 1) {
+                order[b] = AFFINE_ORDER[2 * V + b / 32] as u8;
+            }
+            b += 1;
+        }
+        order
+    };
+
+    /// From eight words of scales: the lower byte in the upper half of a word, or the word.
+    const SIGNED: [u8; 64] = {
+        let mut order = [Self::ZERO; 64];
+        let mut b = 0;
+        while b < 64 {
+            let code = 2 * ((4 * V + b / 16) % 8) as u8;
+            if b % 16 >= 8 {
+                order[b] = code + (b % 2) as u8;
+            } else if b % 2 == 1 {
+                order[b] = code;
+            }
+            b += 1;
+        }
+        order
+    };
+}
+
+/// What a shuffle of bytes takes to make integers of 32 bits of eight bytes of minima that follow eight of scales, each
+/// for two lanes.
+#[cfg(target_arch = "x86_64")]
+const MINIMA: [u8; 64] = {
+    let mut order = [0x80; 64];
+    let mut lane = 0;
+    while lane < 16 {
+        order[4 * lane] = (8 + lane / 2) as u8;
+        lane += 1;
+    }
+    order
+};
 
 /// Where each half of four `Bytes` of an affine block comes from: its sub-block.
 pub(crate) const AFFINE_ORDER: [usize; 8] = [0, 2, 1, 3, 4, 6, 5, 7];

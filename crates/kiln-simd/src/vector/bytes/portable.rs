@@ -11,7 +11,8 @@ fn shift<const BY: i32>(byte: u8) -> u8 {
 impl Bytes for PortableBytes {
     type Ints = [i32; 16];
     type Floats = [f32; 16];
-    type Codes = [i16; 16];
+    type Codes = ([u8; 8], [u8; 8]);
+    type SignedCodes = [i8; 16];
     type Scales = [i32; 4];
 
     #[inline(always)]
@@ -49,44 +50,59 @@ impl Bytes for PortableBytes {
     }
 
     #[inline(always)]
-    unsafe fn correct(x: &[i8; 64], offset: i16, correction: *mut u8) {
-        let sums: [i32; 16] =
-            std::array::from_fn(|l| -i32::from(offset) * (0..4).map(|i| i32::from(x[4 * l + i])).sum::<i32>());
+    unsafe fn correct(planes: [&[i8; 64]; 2], offset: i16, correction: *mut u8) {
+        let words: [i16; 32] = std::array::from_fn(|word| {
+            let at = 4 * (word / 8 * 4 + word % 4);
+            -offset * planes[word / 4 % 2][at..at + 4].iter().map(|&x| i16::from(x)).sum::<i16>()
+        });
         // SAFETY: the caller's contract.
-        unsafe { correction.cast::<[i32; 16]>().write_unaligned(sums) }
+        unsafe { correction.cast::<[i16; 32]>().write_unaligned(words) }
     }
 
     #[inline(always)]
     unsafe fn dot<const CORRECTED: bool>(
         self,
-        x: *const u8,
+        planes: [*const u8; 2],
         correction: *const u8,
         scale: [i32; 4],
         sums: [i32; 16],
     ) -> [i32; 16] {
-        // SAFETY: the caller's contract.
-        let x = unsafe { x.cast::<[i8; 64]>().read() };
+        let plane = |i: usize| -> [i32; 16] {
+            // SAFETY: the caller's contract.
+            let x = unsafe { planes[i].cast::<[i8; 64]>().read() };
+            std::array::from_fn(|l| (0..4).map(|i| i32::from(self.0[4 * l + i]) * i32::from(x[4 * l + i])).sum::<i32>())
+        };
+        let (high, low) = (plane(0), plane(1));
         let correction =
             // SAFETY: the caller's contract.
-            if CORRECTED { unsafe { correction.cast::<[i32; 16]>().read_unaligned() } } else { [0; 16] };
+            if CORRECTED { unsafe { correction.cast::<[i16; 32]>().read_unaligned() } } else { [0; 32] };
         std::array::from_fn(|l| {
-            let products = (0..4).map(|i| i32::from(self.0[4 * l + i]) * i32::from(x[4 * l + i])).sum::<i32>();
-            sums[l].wrapping_add(scale[l / 4] * (correction[l] + products))
+            let (group, pair) = (l / 4, l / 4 * 4 + l % 2 * 2);
+            let corrected = i32::from(correction[2 * l]) + i32::from(correction[2 * l + 1]);
+            let sum = if l % 4 < 2 {
+                (high[pair] + high[pair + 1] + corrected) << 8
+            } else {
+                low[pair] + low[pair + 1] + corrected
+            };
+            sums[l].wrapping_add(scale[group].wrapping_mul(sum))
         })
     }
 
     #[inline(always)]
-    unsafe fn affine_codes(scales: [u8; 8], minima: [u8; 8]) -> ([i16; 16], [i16; 16]) {
-        let spread = |codes: [u8; 8]| std::array::from_fn(|i| i16::from(codes[AFFINE_ORDER[i / 2]]));
-        (spread(scales), spread(minima))
+    unsafe fn codes(scales: [u8; 8], minima: [u8; 8]) -> Self::Codes {
+        (scales, minima)
     }
     #[inline(always)]
-    unsafe fn signed_codes(p: *const u8) -> [i16; 16] {
+    unsafe fn signed_codes(p: *const u8) -> [i8; 16] {
         // SAFETY: the caller's contract.
-        unsafe { p.cast::<[i8; 16]>().read() }.map(i16::from)
+        unsafe { p.cast::<[i8; 16]>().read() }
     }
     #[inline(always)]
-    fn scales<const V: usize>(codes: [i16; 16]) -> [i32; 4] {
+    fn scales<const V: usize>(codes: Self::Codes) -> [i32; 4] {
+        std::array::from_fn(|i| i32::from(codes.0[AFFINE_ORDER[2 * V + i / 2]]))
+    }
+    #[inline(always)]
+    fn signed_scales<const V: usize>(codes: [i8; 16]) -> [i32; 4] {
         std::array::from_fn(|i| i32::from(codes[4 * V + i]))
     }
 
@@ -99,18 +115,18 @@ impl Bytes for PortableBytes {
     }
 
     #[inline(always)]
-    fn add_planes(sums: [f32; 16], high: [i32; 16], low: [i32; 16], factor: f32) -> [f32; 16] {
-        Self::add_ints(sums, std::array::from_fn(|l| (high[l] << 8).wrapping_add(low[l])), factor)
-    }
-    #[inline(always)]
     fn add_ints(sums: [f32; 16], value: [i32; 16], factor: f32) -> [f32; 16] {
         std::array::from_fn(|l| sums[l] + factor * value[l] as f32)
     }
     #[inline(always)]
-    unsafe fn sub_codes(sums: [f32; 16], codes: [i16; 16], x: *const f32, factor: f32) -> [f32; 16] {
+    fn add_two_ints(sums: [f32; 16], a: [i32; 16], b: [i32; 16], factor: f32) -> [f32; 16] {
+        std::array::from_fn(|l| sums[l] + factor * (a[l] as f32 + b[l] as f32))
+    }
+    #[inline(always)]
+    unsafe fn sub_minima(sums: [f32; 16], codes: Self::Codes, x: *const f32, factor: f32) -> [f32; 16] {
         // SAFETY: the caller's contract.
         let x = unsafe { x.cast::<[f32; 16]>().read_unaligned() };
-        std::array::from_fn(|l| sums[l] - factor * (f32::from(codes[l]) * x[l]))
+        std::array::from_fn(|l| sums[l] - factor * (f32::from(codes.1[l / 2]) * x[l]))
     }
     #[inline(always)]
     fn total(sums: [f32; 16]) -> f32 {
@@ -120,8 +136,28 @@ impl Bytes for PortableBytes {
     }
 
     #[inline(always)]
-    unsafe fn half(p: *const u8) -> f32 {
+    unsafe fn halves(p: *const u8) -> [f32; 4] {
         // SAFETY: the caller's contract.
-        kiln_core::quant::half(unsafe { p.cast::<[u8; 2]>().read() })
+        unsafe { p.cast::<[[u8; 2]; 4]>().read() }.map(kiln_core::quant::half)
+    }
+
+    #[inline(always)]
+    unsafe fn store<const AFFINE: bool>(self, offset: i32, steps: [(f32, f32); 4], out: [*mut f32; 4]) {
+        for (quarter, ((scale, minimum), out)) in self.0.as_chunks::<16>().0.iter().zip(steps.into_iter().zip(out)) {
+            let values = quarter.map(|q| {
+                let product = scale * (i32::from(q) - offset) as f32;
+                if AFFINE { product - minimum } else { product }
+            });
+            // SAFETY: the caller's contract.
+            unsafe { out.cast::<[f32; 16]>().write_unaligned(values) }
+        }
+    }
+    #[inline(always)]
+    unsafe fn store_signed(p: *const u8, scale: f32, out: *mut f32) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let values = p.cast::<[i8; 32]>().read().map(|q| scale * f32::from(q));
+            out.cast::<[f32; 32]>().write_unaligned(values);
+        }
     }
 }
