@@ -124,7 +124,7 @@ impl<const FIFTH: bool> Weights for Affine<FIFTH> {
         // A lane takes at most 4 * 8 * 31 * 63 * 127 * 256 < 2^31.
         // SAFETY: the caller's contract.
         unsafe {
-            let [d, dmin, ..] = B::halves(w);
+            let halves = B::halves(w);
             let (scales, minima) = Self::codes(w);
             let codes = B::codes(scales, minima);
             let mut ints = [B::ints(); R];
@@ -135,8 +135,8 @@ impl<const FIFTH: bool> Weights for Affine<FIFTH> {
             affine_dots::<B, 2, R>(low, codes, x, &mut ints);
             affine_dots::<B, 3, R>(high, codes, x, &mut ints);
             for r in 0..R {
-                let sum = B::add_ints(sums[r], ints[r], d * units[r]);
-                sums[r] = B::sub_minima(sum, codes, x[r].add(SUMS).cast(), dmin * units[r]);
+                let sum = B::add_ints(sums[r], ints[r], B::factor::<0>(halves, units[r]));
+                sums[r] = B::sub_minima(sum, codes, x[r].add(SUMS).cast(), B::factor::<1>(halves, units[r]));
             }
         }
     }
@@ -145,7 +145,7 @@ impl<const FIFTH: bool> Weights for Affine<FIFTH> {
     unsafe fn decode<B: Bytes>(w: *const u8, out: *mut f32) {
         // SAFETY: the caller's contract; sub-blocks are of 32.
         unsafe {
-            let [d, dmin, ..] = B::halves(w);
+            let [d, dmin, ..] = B::four(B::halves(w));
             let (scales, minima) = Self::codes(w);
             let [q0, q1] = Self::half::<B, 0>(w);
             let [q2, q3] = Self::half::<B, 1>(w);
@@ -191,7 +191,7 @@ impl Weights for Symmetric {
         // A lane of one of the two takes at most 2 * 8 * 32 * 128 * 127 * 256 < 2^31; of one it would be twice that.
         // SAFETY: the caller's contract.
         unsafe {
-            let [.., d] = B::halves(w.add(202));
+            let halves = B::halves(w.add(202));
             let codes = B::signed_codes(w.add(192));
             let (mut first, mut second) = ([B::ints(); R], [B::ints(); R]);
             let [low, high] = Self::half::<B, 0>(w);
@@ -201,7 +201,7 @@ impl Weights for Symmetric {
             symmetric_dots::<B, 2, R>(low, codes, x, &mut second);
             symmetric_dots::<B, 3, R>(high, codes, x, &mut second);
             for r in 0..R {
-                sums[r] = B::add_two_ints(sums[r], first[r], second[r], d * units[r]);
+                sums[r] = B::add_two_ints(sums[r], first[r], second[r], B::factor::<3>(halves, units[r]));
             }
         }
     }
@@ -210,7 +210,7 @@ impl Weights for Symmetric {
     unsafe fn decode<B: Bytes>(w: *const u8, out: *mut f32) {
         // SAFETY: the caller's contract; sub-blocks are of 16.
         unsafe {
-            let [.., d] = B::halves(w.add(202));
+            let [.., d] = B::four(B::halves(w.add(202)));
             let [q0, q1] = Self::half::<B, 0>(w);
             let [q2, q3] = Self::half::<B, 1>(w);
             for (v, bytes) in [q0, q1, q2, q3].into_iter().enumerate() {
@@ -263,9 +263,9 @@ impl Weights for Plain {
     ) {
         // SAFETY: the caller's contract.
         unsafe {
-            let [d, ..] = B::halves(w);
+            let halves = B::halves(w);
             for r in 0..R {
-                sums[r] = B::add_ints(sums[r], B::wide_dot(w.add(2), x[r]), d * units[r]);
+                sums[r] = B::add_ints(sums[r], B::wide_dot(w.add(2), x[r]), B::factor::<0>(halves, units[r]));
             }
         }
     }
@@ -273,6 +273,6 @@ impl Weights for Plain {
     #[inline(always)]
     unsafe fn decode<B: Bytes>(w: *const u8, out: *mut f32) {
         // SAFETY: the caller's contract.
-        unsafe { B::store_signed(w.add(2), B::halves(w)[0], out) }
+        unsafe { B::store_signed(w.add(2), B::four(B::halves(w))[0], out) }
     }
 }

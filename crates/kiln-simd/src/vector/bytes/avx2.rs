@@ -46,11 +46,12 @@ fn shift<const BY: i32>(x: __m256i) -> __m256i {
 impl Bytes for Avx2Bytes {
     type Ints = [__m256i; 2];
     type Floats = [__m256; 2];
-    /// Scales and minima, in both halves.
-    type Codes = __m256i;
+    /// Scales and minima, once in every 64 bits.
+    type Codes = [__m256i; 2];
     /// Eight codes of 16 bits each, in both halves.
     type SignedCodes = [__m256i; 2];
     type Scales = [__m256i; 2];
+    type Halves = __m128;
 
     #[inline(always)]
     unsafe fn load(p: *const u8) -> Self {
@@ -129,9 +130,8 @@ impl Bytes for Avx2Bytes {
     }
 
     #[inline(always)]
-    unsafe fn codes(scales: [u8; 8], minima: [u8; 8]) -> __m256i {
-        let (scales, minima) = (i64::from_le_bytes(scales), i64::from_le_bytes(minima));
-        call!(_mm256_broadcastsi128_si256(_mm_set_epi64x(minima, scales)))
+    unsafe fn codes(scales: [u8; 8], minima: [u8; 8]) -> [__m256i; 2] {
+        [scales, minima].map(|codes| call!(_mm256_set1_epi64x(i64::from_le_bytes(codes))))
     }
     #[inline(always)]
     unsafe fn signed_codes(p: *const u8) -> [__m256i; 2] {
@@ -142,9 +142,9 @@ impl Bytes for Avx2Bytes {
         }
     }
     #[inline(always)]
-    fn scales<const V: usize>(codes: __m256i) -> [__m256i; 2] {
+    fn scales<const V: usize>(codes: [__m256i; 2]) -> [__m256i; 2] {
         let order = |half: usize| call!(_mm256_loadu_si256(Order::<V>::AFFINE.as_ptr().add(32 * half).cast()));
-        [0, 1].map(|half| call!(_mm256_shuffle_epi8(codes, order(half))))
+        [0, 1].map(|half| call!(_mm256_shuffle_epi8(codes[0], order(half))))
     }
     #[inline(always)]
     fn signed_scales<const V: usize>(codes: [__m256i; 2]) -> [__m256i; 2] {
@@ -164,29 +164,27 @@ impl Bytes for Avx2Bytes {
     }
 
     #[inline(always)]
-    fn add_ints(sums: [__m256; 2], value: [__m256i; 2], factor: f32) -> [__m256; 2] {
-        std::array::from_fn(|i| {
-            call!(_mm256_add_ps(sums[i], _mm256_mul_ps(_mm256_cvtepi32_ps(value[i]), _mm256_set1_ps(factor))))
-        })
+    fn add_ints(sums: [__m256; 2], value: [__m256i; 2], factor: [__m256; 2]) -> [__m256; 2] {
+        std::array::from_fn(|i| call!(_mm256_add_ps(sums[i], _mm256_mul_ps(_mm256_cvtepi32_ps(value[i]), factor[0]))))
     }
     #[inline(always)]
-    fn add_two_ints(sums: [__m256; 2], a: [__m256i; 2], b: [__m256i; 2], factor: f32) -> [__m256; 2] {
+    fn add_two_ints(sums: [__m256; 2], a: [__m256i; 2], b: [__m256i; 2], factor: [__m256; 2]) -> [__m256; 2] {
         std::array::from_fn(|i| {
             call!({
                 let value = _mm256_add_ps(_mm256_cvtepi32_ps(a[i]), _mm256_cvtepi32_ps(b[i]));
-                _mm256_add_ps(sums[i], _mm256_mul_ps(value, _mm256_set1_ps(factor)))
+                _mm256_add_ps(sums[i], _mm256_mul_ps(value, factor[0]))
             })
         })
     }
     #[inline(always)]
-    unsafe fn sub_minima(sums: [__m256; 2], codes: __m256i, x: *const f32, factor: f32) -> [__m256; 2] {
+    unsafe fn sub_minima(sums: [__m256; 2], codes: [__m256i; 2], x: *const f32, factor: [__m256; 2]) -> [__m256; 2] {
         std::array::from_fn(|half| {
             // SAFETY: the caller's contract; the loads are unaligned.
             unsafe {
                 let order = _mm256_loadu_si256(MINIMA.as_ptr().add(32 * half).cast());
-                let minima = _mm256_shuffle_epi8(codes, order);
+                let minima = _mm256_shuffle_epi8(codes[1], order);
                 let products = _mm256_mul_ps(_mm256_cvtepi32_ps(minima), _mm256_loadu_ps(x.add(8 * half)));
-                _mm256_sub_ps(sums[half], _mm256_mul_ps(products, _mm256_set1_ps(factor)))
+                _mm256_sub_ps(sums[half], _mm256_mul_ps(products, factor[0]))
             }
         })
     }
@@ -201,9 +199,22 @@ impl Bytes for Avx2Bytes {
     }
 
     #[inline(always)]
-    unsafe fn halves(p: *const u8) -> [f32; 4] {
-        // SAFETY: the caller gives eight readable bytes; this set is chosen only where F16C is.
-        unsafe { std::mem::transmute::<__m128, [f32; 4]>(four_halves(p)) }
+    unsafe fn halves(p: *const u8) -> __m128 {
+        // SAFETY: the caller's contract; this set is chosen only where F16C is.
+        unsafe { four_halves(p) }
+    }
+    #[inline(always)]
+    fn factor<const I: usize>(halves: __m128, unit: f32) -> [__m256; 2] {
+        call!({
+            let scaled = _mm_mul_ps(halves, _mm_set1_ps(unit));
+            let all = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(scaled), _mm256_set1_epi32(I as i32));
+            [if I == 0 { _mm256_broadcastss_ps(scaled) } else { all }; 2]
+        })
+    }
+    #[inline(always)]
+    fn four(halves: __m128) -> [f32; 4] {
+        // SAFETY: four f32 are four f32.
+        unsafe { std::mem::transmute(halves) }
     }
 
     #[inline(always)]

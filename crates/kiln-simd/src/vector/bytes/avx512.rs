@@ -1,5 +1,6 @@
 use std::arch::x86_64::*;
 
+use super::avx2::four_halves;
 use super::{Bytes, MINIMA, Order};
 
 /// One register, with the dot products of VNNI or without.
@@ -45,11 +46,12 @@ fn halves(a: i32, b: i32) -> __m512i {
 impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
     type Ints = __m512i;
     type Floats = __m512;
-    /// Scales and minima, once in every 128 bits.
-    type Codes = __m512i;
+    /// Scales and minima, once in every 64 bits.
+    type Codes = [__m512i; 2];
     /// Eight codes of 16 bits each, once in every 128 bits.
     type SignedCodes = [__m512i; 2];
     type Scales = __m512i;
+    type Halves = __m128;
 
     #[inline(always)]
     unsafe fn load(p: *const u8) -> Self {
@@ -135,9 +137,8 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn codes(scales: [u8; 8], minima: [u8; 8]) -> __m512i {
-        let (scales, minima) = (i64::from_le_bytes(scales), i64::from_le_bytes(minima));
-        call!(_mm512_broadcast_i32x4(_mm_set_epi64x(minima, scales)))
+    unsafe fn codes(scales: [u8; 8], minima: [u8; 8]) -> [__m512i; 2] {
+        [scales, minima].map(|codes| call!(_mm512_set1_epi64(i64::from_le_bytes(codes))))
     }
     #[inline(always)]
     unsafe fn signed_codes(p: *const u8) -> [__m512i; 2] {
@@ -149,8 +150,8 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
         }
     }
     #[inline(always)]
-    fn scales<const V: usize>(codes: __m512i) -> __m512i {
-        call!(_mm512_shuffle_epi8(codes, _mm512_loadu_si512(Order::<V>::AFFINE.as_ptr().cast())))
+    fn scales<const V: usize>(codes: [__m512i; 2]) -> __m512i {
+        call!(_mm512_shuffle_epi8(codes[0], _mm512_loadu_si512(Order::<V>::AFFINE.as_ptr().cast())))
     }
     #[inline(always)]
     fn signed_scales<const V: usize>(codes: [__m512i; 2]) -> __m512i {
@@ -167,23 +168,23 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
     }
 
     #[inline(always)]
-    fn add_ints(sums: __m512, value: __m512i, factor: f32) -> __m512 {
-        call!(_mm512_add_ps(sums, _mm512_mul_ps(_mm512_cvtepi32_ps(value), _mm512_set1_ps(factor))))
+    fn add_ints(sums: __m512, value: __m512i, factor: __m512) -> __m512 {
+        call!(_mm512_add_ps(sums, _mm512_mul_ps(_mm512_cvtepi32_ps(value), factor)))
     }
     #[inline(always)]
-    fn add_two_ints(sums: __m512, a: __m512i, b: __m512i, factor: f32) -> __m512 {
+    fn add_two_ints(sums: __m512, a: __m512i, b: __m512i, factor: __m512) -> __m512 {
         call!({
             let value = _mm512_add_ps(_mm512_cvtepi32_ps(a), _mm512_cvtepi32_ps(b));
-            _mm512_add_ps(sums, _mm512_mul_ps(value, _mm512_set1_ps(factor)))
+            _mm512_add_ps(sums, _mm512_mul_ps(value, factor))
         })
     }
     #[inline(always)]
-    unsafe fn sub_minima(sums: __m512, codes: __m512i, x: *const f32, factor: f32) -> __m512 {
+    unsafe fn sub_minima(sums: __m512, codes: [__m512i; 2], x: *const f32, factor: __m512) -> __m512 {
         // SAFETY: the caller's contract; the loads are unaligned.
         unsafe {
-            let minima = _mm512_cvtepi32_ps(_mm512_shuffle_epi8(codes, _mm512_loadu_si512(MINIMA.as_ptr().cast())));
+            let minima = _mm512_cvtepi32_ps(_mm512_shuffle_epi8(codes[1], _mm512_loadu_si512(MINIMA.as_ptr().cast())));
             let products = _mm512_mul_ps(minima, _mm512_loadu_ps(x));
-            _mm512_sub_ps(sums, _mm512_mul_ps(products, _mm512_set1_ps(factor)))
+            _mm512_sub_ps(sums, _mm512_mul_ps(products, factor))
         }
     }
     #[inline(always)]
@@ -197,9 +198,25 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn halves(p: *const u8) -> [f32; 4] {
-        // SAFETY: the caller gives eight readable bytes; this set is chosen only where F16C is.
-        unsafe { std::mem::transmute::<__m128, [f32; 4]>(super::avx2::four_halves(p)) }
+    unsafe fn halves(p: *const u8) -> __m128 {
+        // SAFETY: the caller's contract; every set with AVX-512 is chosen only where F16C is.
+        unsafe { four_halves(p) }
+    }
+    #[inline(always)]
+    fn factor<const I: usize>(halves: __m128, unit: f32) -> __m512 {
+        call!({
+            let scaled = _mm_mul_ps(halves, _mm_set1_ps(unit));
+            if I == 0 {
+                _mm512_broadcastss_ps(scaled)
+            } else {
+                _mm512_permutexvar_ps(_mm512_set1_epi32(I as i32), _mm512_castps128_ps512(scaled))
+            }
+        })
+    }
+    #[inline(always)]
+    fn four(halves: __m128) -> [f32; 4] {
+        // SAFETY: four f32 are four f32.
+        unsafe { std::mem::transmute(halves) }
     }
 
     #[inline(always)]

@@ -12,6 +12,8 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod portable;
+#[cfg(target_arch = "x86_64")]
+mod sse2;
 
 use crate::Isa;
 
@@ -29,6 +31,8 @@ pub(crate) trait Bytes: Copy {
     type SignedCodes: Copy;
     /// Codes brought to the lanes they belong to.
     type Scales: Copy;
+    /// Four f32.
+    type Halves: Copy;
 
     /// # Safety
     /// The instruction set is there; `p` is good for reading 64 bytes.
@@ -94,14 +98,14 @@ pub(crate) trait Bytes: Copy {
     unsafe fn wide_dot(w: *const u8, x: *const u8) -> Self::Ints;
 
     /// `sums + factor * value`.
-    fn add_ints(sums: Self::Floats, value: Self::Ints, factor: f32) -> Self::Floats;
+    fn add_ints(sums: Self::Floats, value: Self::Ints, factor: Self::Floats) -> Self::Floats;
     /// `sums + factor * (a + b)`.
-    fn add_two_ints(sums: Self::Floats, a: Self::Ints, b: Self::Ints, factor: f32) -> Self::Floats;
+    fn add_two_ints(sums: Self::Floats, a: Self::Ints, b: Self::Ints, factor: Self::Floats) -> Self::Floats;
     /// `sums - factor * (minima * x)`, each minimum for two lanes.
     ///
     /// # Safety
     /// `x` is good for reading 16 f32.
-    unsafe fn sub_minima(sums: Self::Floats, codes: Self::Codes, x: *const f32, factor: f32) -> Self::Floats;
+    unsafe fn sub_minima(sums: Self::Floats, codes: Self::Codes, x: *const f32, factor: Self::Floats) -> Self::Floats;
     /// The total of the lanes, halves upon halves.
     fn total(sums: Self::Floats) -> f32;
 
@@ -121,7 +125,11 @@ pub(crate) trait Bytes: Copy {
     ///
     /// # Safety
     /// The instruction set is there; `p` is good for reading eight bytes.
-    unsafe fn halves(p: *const u8) -> [f32; 4];
+    unsafe fn halves(p: *const u8) -> Self::Halves;
+    /// The `I`th of four times `unit`, in every lane.
+    fn factor<const I: usize>(halves: Self::Halves, unit: f32) -> Self::Floats;
+    /// The four.
+    fn four(halves: Self::Halves) -> [f32; 4];
 }
 
 /// An algorithm over bytes, to be compiled for every instruction set.
@@ -162,6 +170,8 @@ pub(crate) unsafe fn dispatch_bytes<K: ByteKernel>(isa: Isa, kernel: K) {
             Isa::Avx512 => return unsafe { avx512(kernel) },
             // SAFETY: the caller vouches for it.
             Isa::Avx2 => return unsafe { avx2(kernel) },
+            // SAFETY: SSE2 is part of x86-64.
+            Isa::Sse2 => return unsafe { kernel.run::<sse2::Sse2Bytes>() },
             _ => {}
         }
     }
@@ -210,14 +220,13 @@ impl<const V: usize> Order<V> {
     };
 }
 
-/// What a shuffle of bytes takes to make integers of 32 bits of eight bytes of minima that follow eight of scales, each
-/// for two lanes.
+/// What a shuffle of bytes takes to make integers of 32 bits of eight bytes of minima, each for two lanes.
 #[cfg(target_arch = "x86_64")]
 const MINIMA: [u8; 64] = {
     let mut order = [0x80; 64];
     let mut lane = 0;
     while lane < 16 {
-        order[4 * lane] = (8 + lane / 2) as u8;
+        order[4 * lane] = (lane / 2) as u8;
         lane += 1;
     }
     order

@@ -14,6 +14,7 @@ impl Bytes for PortableBytes {
     type Codes = ([u8; 8], [u8; 8]);
     type SignedCodes = [i8; 16];
     type Scales = [i32; 4];
+    type Halves = [f32; 4];
 
     #[inline(always)]
     unsafe fn load(p: *const u8) -> Self {
@@ -115,18 +116,18 @@ impl Bytes for PortableBytes {
     }
 
     #[inline(always)]
-    fn add_ints(sums: [f32; 16], value: [i32; 16], factor: f32) -> [f32; 16] {
-        std::array::from_fn(|l| sums[l] + factor * value[l] as f32)
+    fn add_ints(sums: [f32; 16], value: [i32; 16], factor: [f32; 16]) -> [f32; 16] {
+        std::array::from_fn(|l| sums[l] + factor[l] * value[l] as f32)
     }
     #[inline(always)]
-    fn add_two_ints(sums: [f32; 16], a: [i32; 16], b: [i32; 16], factor: f32) -> [f32; 16] {
-        std::array::from_fn(|l| sums[l] + factor * (a[l] as f32 + b[l] as f32))
+    fn add_two_ints(sums: [f32; 16], a: [i32; 16], b: [i32; 16], factor: [f32; 16]) -> [f32; 16] {
+        std::array::from_fn(|l| sums[l] + factor[l] * (a[l] as f32 + b[l] as f32))
     }
     #[inline(always)]
-    unsafe fn sub_minima(sums: [f32; 16], codes: Self::Codes, x: *const f32, factor: f32) -> [f32; 16] {
+    unsafe fn sub_minima(sums: [f32; 16], codes: Self::Codes, x: *const f32, factor: [f32; 16]) -> [f32; 16] {
         // SAFETY: the caller's contract.
         let x = unsafe { x.cast::<[f32; 16]>().read_unaligned() };
-        std::array::from_fn(|l| sums[l] - factor * (f32::from(codes.1[l / 2]) * x[l]))
+        std::array::from_fn(|l| sums[l] - factor[l] * (f32::from(codes.1[l / 2]) * x[l]))
     }
     #[inline(always)]
     fn total(sums: [f32; 16]) -> f32 {
@@ -139,6 +140,15 @@ impl Bytes for PortableBytes {
     unsafe fn halves(p: *const u8) -> [f32; 4] {
         // SAFETY: the caller's contract.
         unsafe { p.cast::<[[u8; 2]; 4]>().read() }.map(kiln_core::quant::half)
+    }
+
+    #[inline(always)]
+    fn factor<const I: usize>(halves: [f32; 4], unit: f32) -> [f32; 16] {
+        [halves[I] * unit; 16]
+    }
+    #[inline(always)]
+    fn four(halves: [f32; 4]) -> [f32; 4] {
+        halves
     }
 
     #[inline(always)]
