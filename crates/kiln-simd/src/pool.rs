@@ -8,7 +8,7 @@ use kiln_core::{DataMut, Operand, Result};
 use crate::scratch;
 use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
-use crate::vector::{Kernel, Vector, dispatch};
+use crate::vector::{Kernel, MAX_LANES, Vector, dispatch};
 
 /// Elements of input below which one thread is faster.
 const PARALLEL: usize = 200_000;
@@ -110,41 +110,87 @@ impl<F: Fold> Kernel for Run<F> {
             // SAFETY: rows i sh .. i sh + kh lie inside of the plane; the scratch holds a row and a line.
             unsafe {
                 let x = x.add((plane * e.h + i * sh) * e.w);
-                let down = |at: usize| {
-                    let rest = e.w.saturating_sub(at).min(V::LANES);
-                    let load = |p: *const f32| {
-                        if rest == V::LANES { V::load(p.add(at)) } else { V::load_first(p.wrapping_add(at), rest) }
-                    };
-                    (1..kh).fold(load(x), |folded, p| F::join(folded, load(x.add(p * e.w))))
-                };
+                let mut at = 0;
                 if sw == 2 {
-                    for at in (0..e.w).step_by(2 * V::LANES) {
-                        let (a, b) = V::unzip(down(at), down(at + V::LANES));
+                    while at < e.w {
+                        let next = at + V::LANES;
+                        let second = if next < e.w { down::<V, F>(x, e.w, kh, next) } else { V::splat(0.0) };
+                        let (a, b) = V::unzip(down::<V, F>(x, e.w, kh, at), second);
                         a.store(even.add(at / 2));
                         b.store(odd.add(at / 2));
+                        at += 2 * V::LANES;
                     }
                 } else {
-                    for at in (0..e.w).step_by(V::LANES) {
-                        down(at).store(even.add(at));
+                    while at < e.w {
+                        down::<V, F>(x, e.w, kh, at).store(even.add(at));
+                        at += V::LANES;
                     }
                 }
                 let y = y.add(row * e.out_w);
-                for j in (0..e.out_w).step_by(V::LANES) {
+                let mut j = 0;
+                while j < e.out_w {
+                    // Vectors may reach beyond the row into the line after it, where nothing is kept.
                     let lanes = V::LANES.min(e.out_w - j);
-                    let across = |q: usize| match sw {
-                        1 => V::load_first(even.add(j + q), lanes),
-                        2 => V::load_first(if q.is_multiple_of(2) { even } else { odd }.add(j + q / 2), lanes),
-                        _ => {
-                            let mut gathered = [0.0f32; 64];
-                            for (l, v) in gathered.iter_mut().enumerate().take(lanes) {
-                                *v = *even.add((j + l) * sw + q);
-                            }
-                            V::load(gathered.as_ptr())
-                        }
-                    };
-                    let folded = (1..kw).fold(across(0), |folded, q| F::join(folded, across(q)));
-                    F::finish(folded, (kh * kw) as f32).store_first(y.add(j), lanes);
+                    let mut folded = across::<V>(even, odd, sw, lanes, j, 0);
+                    for q in 1..kw {
+                        folded = F::join(folded, across::<V>(even, odd, sw, lanes, j, q));
+                    }
+                    let folded = F::finish(folded, (kh * kw) as f32);
+                    if lanes == V::LANES {
+                        folded.store(y.add(j))
+                    } else {
+                        folded.store_first(y.add(j), lanes)
+                    }
+                    j += V::LANES;
                 }
+            }
+        }
+    }
+}
+
+/// A vector of the columns from `at`, folded over `kh` rows of `w`.
+///
+/// # Safety
+/// The instruction set is there, the rows are readable and `at < w`.
+#[inline(always)]
+unsafe fn down<V: Vector, F: Fold>(x: *const f32, w: usize, kh: usize, at: usize) -> V {
+    let rest = w - at;
+    // SAFETY: the caller's contract.
+    unsafe {
+        let x = x.add(at);
+        if rest >= V::LANES {
+            let mut folded = V::load(x);
+            for p in 1..kh {
+                folded = F::join(folded, V::load(x.add(p * w)));
+            }
+            folded
+        } else {
+            let mut folded = V::load_first(x, rest);
+            for p in 1..kh {
+                folded = F::join(folded, V::load_first(x.add(p * w), rest));
+            }
+            folded
+        }
+    }
+}
+
+/// The columns under place `q` of the windows of the `lanes` results from `j`.
+///
+/// # Safety
+/// The instruction set is there; `even` and `odd` hold the phases of a row, or `even` a row, and a line more.
+#[inline(always)]
+unsafe fn across<V: Vector>(even: *const f32, odd: *const f32, sw: usize, lanes: usize, j: usize, q: usize) -> V {
+    // SAFETY: the caller's contract: the last result sees the end of the row at most.
+    unsafe {
+        match sw {
+            1 => V::load(even.add(j + q)),
+            2 => V::load(if q.is_multiple_of(2) { even } else { odd }.add(j + q / 2)),
+            _ => {
+                let mut gathered = [0.0f32; MAX_LANES];
+                for (l, v) in gathered.iter_mut().enumerate().take(lanes) {
+                    *v = *even.add((j + l) * sw + q);
+                }
+                V::load(gathered.as_ptr())
             }
         }
     }

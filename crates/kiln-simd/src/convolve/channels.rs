@@ -5,12 +5,17 @@
 //! row is the flat plane from some offset on, so nothing is unrolled or packed: the register tile loads the rows through
 //! a table of offsets. Flat rows run over the right edge, which costs `kw - 1` useless columns of every row of results.
 //!
-//! Columns are blocked so that the results of a block and its part of the kernels stay in the second-level cache, sums
-//! so that the pixels under a tile stay in the first.
+//! Where vectors divide a row well enough, tiles keep to the rows instead and compute nothing in vain.
+//!
+//! Rows of results are blocked so that the frame under a block stays in the second-level cache, sums so that the pixels
+//! under a tile stay in the first. Every part of the work makes the frame that it reads. A kernel of one pixel is a matrix product as it stands and goes there.
+
+use std::ops::Range;
 
 use kiln_core::op::ConvolveExtents;
 
-use super::frame::{Fill, Frame};
+use super::frame::{Fill, Frame, Region};
+use crate::gemm::{Gemm, MatrixRef, Source};
 use crate::threads::{self, Shared};
 use crate::tile::{RowMajor, Target, max_rows, multiply, panels};
 use crate::vector::{Kernel, Vector, dispatch};
@@ -22,14 +27,14 @@ const TERMS: usize = 320;
 /// Bytes of pixels under a tile that are kept in the first-level cache.
 const PIXELS: usize = 20 * 1024;
 
-/// Elements of the results of a block.
-const RESULTS: usize = 48 * 1024;
+/// Elements of the frame, and of the results, of a block of rows.
+const BLOCK: usize = 64 * 1024;
 
-/// Output channels of a block.
+/// Output channels whose kernels are kept in the second-level cache.
 const CHANNELS: usize = 256;
 
-/// Elements that one part copies into frames.
-const COPY: usize = 32 * 1024;
+/// Tiles of a block of rows below which threads share the channels instead of the rows.
+const TILES: usize = 8;
 
 pub(super) fn run(
     isa: Isa,
@@ -40,78 +45,130 @@ pub(super) fn run(
     kernel: &[f32],
     y: &mut [f32],
 ) {
-    let frame = Frame::new(e, stride, e.out_h);
-    let width = 2 * isa.lanes();
-    let flat = (e.out_h - 1) * frame.columns + e.out_w;
-    // A picture without padding and stride is its own frame, when it is not narrower than a tile.
-    let in_place =
-        stride == (1, 1) && e.top == 0 && e.left == 0 && frame.rows == e.h && frame.columns == e.w && flat >= width;
-    let tiles = flat.div_ceil(width);
-    let channel_blocks = e.c_out.div_ceil(CHANNELS);
-    let channels = e.c_out.div_ceil(channel_blocks);
-    // As many tiles as fit the cache, as evenly as they can be, with parts enough for the threads.
-    let fewest = tiles.div_ceil((RESULTS / (channels * width)).max(1));
-    let tile_blocks = if threads > 1 { fewest.max((2 * threads).min(tiles)) } else { fewest };
-    let plane = frame.plane();
+    let (picture, plane) = (e.c_in * e.h * e.w, e.out_h * e.out_w);
     let out = Shared::new(y.as_mut_ptr());
-    scratch::slices([if in_place { 0 } else { e.c_in * plane }], |[copy]| {
+    if e.kh * e.kw == 1 && stride == (1, 1) {
         for n in 0..e.batch {
-            let picture = &x[n * e.c_in * e.h * e.w..][..e.c_in * e.h * e.w];
-            if !in_place {
-                let to = Shared::new(copy.as_mut_ptr());
-                let planes = (COPY / plane).clamp(1, e.c_in);
-                threads::for_each(e.c_in.div_ceil(planes), threads, |part| {
-                    let c = part * planes;
-                    let planes = planes.min(e.c_in - c);
-                    // SAFETY: planes c .. c + planes of the scratch; no other part has them.
-                    let to = unsafe { to.get().add(c * plane) };
-                    let fill = Fill { frame, first: 0, planes, x: picture[c * e.h * e.w..].as_ptr(), to };
-                    // SAFETY: a `Simd` exists only for an available instruction set.
-                    unsafe { dispatch(isa, fill) };
-                });
-            }
-            let x = Shared::new(if in_place { picture.as_ptr() } else { copy.as_ptr() }.cast_mut());
-            threads::for_each(channel_blocks * tile_blocks, threads, |part| {
-                let (block, part) = (part / tile_blocks, part % tile_blocks);
-                let first = block * channels;
-                let channels = channels.min(e.c_out - first);
-                let tiles = part * tiles / tile_blocks..(part + 1) * tiles / tile_blocks;
-                scratch::slices([tiles.len() * channels * width], |[results]| {
-                    let block = Block {
-                        e,
-                        frame,
-                        flat,
-                        x: x.get(),
-                        w: kernel[first * e.c_in * e.kh * e.kw..].as_ptr(),
-                        channels,
-                        tiles,
-                        results: results.as_mut_ptr(),
-                        // SAFETY: inside of the output; the parts write different channels or columns.
-                        y: unsafe { out.get().add((n * e.c_out + first) * e.out_h * e.out_w) },
-                    };
-                    // SAFETY: a `Simd` exists only for an available instruction set.
-                    unsafe { dispatch(isa, block) };
-                });
-            });
+            let gemm = Gemm {
+                m: e.c_out,
+                k: e.c_in,
+                n: plane,
+                a: MatrixRef::new(kernel, e.c_in, false),
+                b: Source::Matrix(MatrixRef::new(&x[n * picture..], plane, false)),
+                c: out.get().wrapping_add(n * e.c_out * plane),
+                c_stride: plane,
+                add: false,
+            };
+            // SAFETY: the slices have these extents, the results are borrowed for writing.
+            unsafe { gemm.run(isa, threads) };
         }
+        return;
+    }
+    let whole = Frame::new(e, stride, &Region { rows: 0..e.out_h, columns: 0..e.out_w });
+    let under_row = e.c_in * whole.phases.0 * whole.phases.1 * whole.columns;
+    let rows = (BLOCK / under_row.max(e.c_out.min(CHANNELS) * whole.columns)).max(1);
+    // Parts enough for the threads: of rows while these are worth it, of channels otherwise.
+    let wanted = if threads > 1 { (2 * threads).div_ceil(e.batch) } else { 1 };
+    let most = e.out_h * whole.columns / (TILES * 2 * isa.lanes());
+    let blocks = e.out_h.div_ceil(rows).max(wanted.min(most).min(e.out_h));
+    let splits = threads.div_ceil(e.batch * blocks).min(e.c_out.div_ceil(2 * MANY_ROWS));
+    threads::for_each(e.batch * blocks * splits, threads, |part| {
+        let (n, block, split) = (part / (blocks * splits), part / splits % blocks, part % splits);
+        let rows = block * e.out_h / blocks..(block + 1) * e.out_h / blocks;
+        let channels = split * e.c_out / splits..(split + 1) * e.c_out / splits;
+        let frame = Frame::new(e, stride, &Region { rows: rows.clone(), columns: 0..e.out_w });
+        let tiles = Tiles::new(&frame, rows.len(), e.out_w, isa.lanes());
+        let picture = &x[n * picture..];
+        let most = channels.len().min(CHANNELS);
+        scratch::slices([e.c_in * frame.plane(), tiles.count * most * 2 * isa.lanes()], |[copy, results]| {
+            let fill = Fill { frame, planes: e.c_in, x: picture.as_ptr(), to: copy.as_mut_ptr() };
+            // SAFETY: a `Simd` exists only for an available instruction set; the scratch holds these planes.
+            unsafe { dispatch(isa, fill) };
+            for first in channels.clone().step_by(CHANNELS) {
+                let block = Block {
+                    e,
+                    frame,
+                    tiles,
+                    x: copy.as_ptr(),
+                    w: kernel[first * e.c_in * e.kh * e.kw..].as_ptr(),
+                    channels: CHANNELS.min(channels.end - first),
+                    results: results.as_mut_ptr(),
+                    y: out.get().wrapping_add((n * e.c_out + first) * plane + rows.start * e.out_w),
+                };
+                // SAFETY: a `Simd` exists only for an available instruction set; the parts write different rows or
+                // channels.
+                unsafe { dispatch(isa, block) };
+            }
+        });
     });
 }
 
-/// Some output channels of some tiles of columns.
+/// Rows of the tallest tile of any instruction set.
+const MANY_ROWS: usize = 14;
+
+/// How the columns of a block of rows are cut into tiles.
+#[derive(Debug, Clone, Copy)]
+struct Tiles {
+    lanes: usize,
+    count: usize,
+    /// Tiles of a row; none where tiles run over the ends of rows.
+    per_row: usize,
+    /// Columns of the frame.
+    columns: usize,
+    out_w: usize,
+    /// Flat columns, from the first result to the last.
+    flat: usize,
+}
+
+/// A tile of one or two vectors of flat columns.
+struct Tile {
+    start: usize,
+    two: bool,
+    /// The columns that it is to compute: others may be computed along with them.
+    kept: Range<usize>,
+    /// Whether it is whole and inside of a row, so that its results need no detour.
+    direct: bool,
+}
+
+impl Tiles {
+    fn new(frame: &Frame, rows: usize, out_w: usize, lanes: usize) -> Self {
+        let flat = (rows - 1) * frame.columns + out_w;
+        let by_rows = rows * out_w.div_ceil(lanes) < flat.div_ceil(lanes);
+        let per_row = if by_rows { out_w.div_ceil(2 * lanes) } else { 0 };
+        let count = if by_rows { rows * per_row } else { flat.div_ceil(2 * lanes) };
+        Self { lanes, count, per_row, columns: frame.columns, out_w, flat }
+    }
+
+    #[inline(always)]
+    fn get(&self, i: usize) -> Tile {
+        let width = 2 * self.lanes;
+        let (row, place) = match i.checked_div(self.per_row) {
+            Some(row) => (row, row * self.columns + i % self.per_row * width),
+            None => (i * width / self.columns, i * width),
+        };
+        let end = if self.per_row > 0 { row * self.columns + self.out_w } else { self.flat };
+        let kept = place..end.min(place + width);
+        let two = kept.len() > self.lanes;
+        let width = if two { width } else { self.lanes };
+        // The last tile is moved back so that it ends with the results, where there is room.
+        let start = place.min(self.flat.saturating_sub(width));
+        let direct = start == place && kept.len() == width && kept.end <= row * self.columns + self.out_w;
+        Tile { start, two, kept, direct }
+    }
+}
+
+/// Some output channels of a block of rows.
 ///
 /// # Safety
-/// `x` is a whole frame (readable a cache line beyond, when it is narrower than a tile), `w` good for reading `channels`
-/// kernels, `results` for writing two vectors for each channel and tile, `y` for writing the planes of the channels, in
-/// which nothing else writes the columns of these tiles.
+/// `x` is a frame of the block, readable a cache line beyond its end, `w` good for reading `channels` kernels, `results` for writing two vectors for each channel and tile, `y` for
+/// writing the rows of the block in the planes of the channels, which nothing else accesses.
 struct Block<'a> {
     e: &'a ConvolveExtents,
     frame: Frame,
-    /// Flat columns, from the first result to the last.
-    flat: usize,
+    tiles: Tiles,
     x: *const f32,
     w: *const f32,
     channels: usize,
-    tiles: std::ops::Range<usize>,
     results: *mut f32,
     y: *mut f32,
 }
@@ -142,62 +199,55 @@ impl Kernel for Block<'_> {
                     (c, p) = (c + 1, 0);
                 }
             }
-            for (i, tile) in self.tiles.clone().enumerate() {
-                let (start, two) = self.start::<V>(tile);
+            for i in 0..self.tiles.count {
+                let tile = self.tiles.get(i);
+                let (to, stride) = if tile.direct {
+                    let (row, column) = (tile.start / frame.columns, tile.start % frame.columns);
+                    (self.y.wrapping_add(row * e.out_w + column), e.out_h * e.out_w)
+                } else {
+                    (results.wrapping_add(i * channels * width), width)
+                };
                 for (first, rows) in panels(channels, max_rows::<V>()) {
                     // SAFETY: the contract of `Block`: the tile reads flat columns of the frame that exist.
                     unsafe {
                         let a = RowMajor::new(w.add(first * terms + k), terms);
-                        let p = results.add((i * channels + first) * width);
-                        let target = Target { p, stride: width, add: block > 0 };
-                        if two {
-                            multiply::<V, _, true>(rows, a, x.add(start), offsets, target);
+                        let target = Target { p: to.add(first * stride), stride, add: block > 0 };
+                        if tile.two {
+                            multiply::<V, _, true>(rows, a, x.add(tile.start), offsets, target);
                         } else {
-                            multiply::<V, _, false>(rows, a, x.add(start), offsets, target);
+                            multiply::<V, _, false>(rows, a, x.add(tile.start), offsets, target);
                         }
                     }
                 }
             }
         }
-        for (i, tile) in self.tiles.clone().enumerate() {
-            // SAFETY: the results of this tile are complete.
-            unsafe { self.write::<V>(tile, results.add(i * channels * width)) };
+        for i in 0..self.tiles.count {
+            let tile = self.tiles.get(i);
+            if !tile.direct {
+                // SAFETY: the results of this tile are complete.
+                unsafe { self.write::<V>(&tile, results.add(i * channels * width)) };
+            }
         }
     }
 }
 
 impl Block<'_> {
-    /// The first flat column of a tile, and whether it has two vectors. The last tile is moved back so that it ends with
-    /// the results, where there is room.
-    #[inline(always)]
-    fn start<V: Vector>(&self, tile: usize) -> (usize, bool) {
-        let start = tile * 2 * V::LANES;
-        match self.flat - start {
-            rest if rest >= 2 * V::LANES => (start, true),
-            rest if rest > V::LANES => (self.flat.saturating_sub(2 * V::LANES), true),
-            _ => (self.flat.saturating_sub(V::LANES), false),
-        }
-    }
-
     /// Moves the results of a tile into the rows that they belong to, without the columns beyond the right edge.
     ///
     /// # Safety
     /// As [`Block`]; `results` are those of the tile.
     #[inline(always)]
-    unsafe fn write<V: Vector>(&self, tile: usize, results: *const f32) {
+    unsafe fn write<V: Vector>(&self, tile: &Tile, results: *const f32) {
         let e = self.e;
-        let width = 2 * V::LANES;
-        let (start, _) = self.start::<V>(tile);
-        let mut at = tile * width;
-        let end = (at + width).min(self.flat);
-        while at < end {
+        let mut at = tile.kept.start;
+        while at < tile.kept.end {
             let (row, column) = (at / self.frame.columns, at % self.frame.columns);
-            let next = ((row + 1) * self.frame.columns).min(end);
+            let next = ((row + 1) * self.frame.columns).min(tile.kept.end);
             let n = (next - at).min(e.out_w.saturating_sub(column));
             for channel in 0..self.channels {
                 // SAFETY: n results of one row, in the tile and in the plane of the channel.
                 unsafe {
-                    let from = results.add(channel * width + at - start);
+                    let from = results.add(channel * 2 * V::LANES + at - tile.start);
                     let to = self.y.add((channel * e.out_h + row) * e.out_w + column);
                     let mut i = 0;
                     while i + V::LANES <= n {

@@ -1,6 +1,15 @@
+use std::ops::Range;
+
 use kiln_core::op::ConvolveExtents;
 
 use crate::vector::{Kernel, Vector};
+
+/// Rows and columns of results.
+#[derive(Debug, Clone)]
+pub(super) struct Region {
+    pub(super) rows: Range<usize>,
+    pub(super) columns: Range<usize>,
+}
 
 /// How a padded picture with a stride is laid out so that the kernels see neither.
 ///
@@ -16,6 +25,8 @@ pub(super) struct Frame {
     pub(super) rows: usize,
     /// Columns of a phase.
     pub(super) columns: usize,
+    /// The first row and column of results that it serves.
+    first: (usize, usize),
     top: usize,
     left: usize,
     h: usize,
@@ -23,14 +34,15 @@ pub(super) struct Frame {
 }
 
 impl Frame {
-    /// The frame under `out_rows` rows of results.
-    pub(super) fn new(e: &ConvolveExtents, stride: (usize, usize), out_rows: usize) -> Self {
+    /// The frame under a region of results.
+    pub(super) fn new(e: &ConvolveExtents, stride: (usize, usize), region: &Region) -> Self {
         Self {
             stride,
             phases: (stride.0.min(e.kh), stride.1.min(e.kw)),
             // The last result reaches (k - 1) / stride pixels further in its phase.
-            rows: out_rows + (e.kh - 1) / stride.0,
-            columns: e.out_w + (e.kw - 1) / stride.1,
+            rows: region.rows.len() + (e.kh - 1) / stride.0,
+            columns: region.columns.len() + (e.kw - 1) / stride.1,
+            first: (region.rows.start, region.columns.start),
             top: e.top,
             left: e.left,
             h: e.h,
@@ -38,9 +50,10 @@ impl Frame {
         }
     }
 
-    /// Elements of a plane.
+    /// Elements from one plane to the next: an odd number of cache lines, so that the same pixel of many planes, which a
+    /// tile reads together, does not fall into the same few sets of the cache.
     pub(super) fn plane(&self) -> usize {
-        self.phases.0 * self.phases.1 * self.rows * self.columns
+        ((self.phases.0 * self.phases.1 * self.rows * self.columns).div_ceil(16) | 1) * 16
     }
 
     /// Where the pixel under kernel row `p` and column `q` stands, for the first result.
@@ -57,8 +70,6 @@ impl Frame {
 /// `x` is good for reading `planes` pictures, `to` for writing as many planes of the frame and alone in doing so.
 pub(super) struct Fill {
     pub(super) frame: Frame,
-    /// The first row of results that the frame serves.
-    pub(super) first: usize,
     pub(super) planes: usize,
     pub(super) x: *const f32,
     pub(super) to: *mut f32,
@@ -69,7 +80,7 @@ impl Kernel for Fill {
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let Self { frame: f, first, planes, x, to } = self;
+        let Self { frame: f, planes, x, to } = self;
         let phase = f.rows * f.columns;
         for plane in 0..planes {
             for down in 0..f.phases.0 {
@@ -77,19 +88,19 @@ impl Kernel for Fill {
                     // SAFETY: the row lies inside of the plane of the frame.
                     let to = unsafe { to.add(plane * f.plane() + down * f.phases.1 * phase + row * f.columns) };
                     // The row of the picture, when it is one. Results beyond the last need nothing.
-                    let y = (first + row).checked_mul(f.stride.0).map(|y| y + down);
+                    let y = (f.first.0 + row).checked_mul(f.stride.0).map(|y| y + down);
                     let y = y.and_then(|y| y.checked_sub(f.top)).filter(|&y| y < f.h);
-                    for across in 0..f.phases.1 {
-                        // SAFETY: each phase has such a row.
-                        let to = unsafe { std::slice::from_raw_parts_mut(to.add(across * phase), f.columns) };
+                    // SAFETY: each phase across has such a row; row y of the picture exists.
+                    unsafe {
+                        let phases = |across: usize| std::slice::from_raw_parts_mut(to.add(across * phase), f.columns);
                         let Some(y) = y else {
-                            to.fill(0.0);
+                            (0..f.phases.1).for_each(|across| zeros::<V>(phases(across)));
                             continue;
                         };
-                        // SAFETY: row y of the picture.
-                        let from = unsafe { std::slice::from_raw_parts(x.add((plane * f.h + y) * f.w), f.w) };
-                        // SAFETY: the caller's contract.
-                        unsafe { copy_phase::<V>(from, to, f.stride.1, f.left, across) };
+                        let from = std::slice::from_raw_parts(x.add((plane * f.h + y) * f.w), f.w);
+                        for across in 0..f.phases.1 {
+                            copy_phase::<V>(from, phases(across), f.stride.1, f.left, f.first.1 * f.stride.1 + across);
+                        }
                     }
                 }
             }
@@ -97,38 +108,72 @@ impl Kernel for Fill {
     }
 }
 
-/// `to[j] = from[j * stride + across - left]`, zero where that is outside.
+/// Fills with zeros; mostly a few, for which a call would take longer.
 ///
 /// # Safety
 /// The instruction set of `V` is there.
 #[inline(always)]
-unsafe fn copy_phase<V: Vector>(from: &[f32], to: &mut [f32], stride: usize, left: usize, across: usize) {
-    // The first j with j * stride + across >= left, and one past the last inside.
-    let lo = left.saturating_sub(across).div_ceil(stride).min(to.len());
-    let hi = (from.len() + left).saturating_sub(across).div_ceil(stride).clamp(lo, to.len());
-    to[..lo].fill(0.0);
-    to[hi..].fill(0.0);
-    if lo == hi {
-        return;
+unsafe fn zeros<V: Vector>(to: &mut [f32]) {
+    if to.len() > V::LANES {
+        to.fill(0.0);
+    } else {
+        // SAFETY: no more than the length of the slice.
+        unsafe { V::splat(0.0).store_first(to.as_mut_ptr(), to.len()) };
     }
-    let start = lo * stride + across - left;
-    if stride == 1 {
-        to[lo..hi].copy_from_slice(&from[start..start + hi - lo]);
-        return;
-    }
-    let (to, from) = (&mut to[lo..hi], &from[start..]);
-    let mut j = 0;
-    if stride == 2 {
-        while j + V::LANES <= to.len() && 2 * (j + V::LANES) <= from.len() {
-            // SAFETY: both slices have been checked to reach this far.
-            unsafe {
-                let p = from.as_ptr().add(2 * j);
-                V::unzip(V::load(p), V::load(p.add(V::LANES))).0.store(to.as_mut_ptr().add(j));
-            }
-            j += V::LANES;
+}
+
+/// `to[j] = from[j * stride + first - left]`, zero where that is outside.
+///
+/// # Safety
+/// The instruction set of `V` is there.
+#[inline(always)]
+unsafe fn copy_phase<V: Vector>(from: &[f32], to: &mut [f32], stride: usize, left: usize, first: usize) {
+    // The first j with j * stride + first >= left, and one past the last inside.
+    let lo = left.saturating_sub(first).div_ceil(stride).min(to.len());
+    let hi = (from.len() + left).saturating_sub(first).div_ceil(stride).clamp(lo, to.len());
+    // SAFETY: every access is checked against the lengths of the slices; tails are accessed up to their ends.
+    unsafe {
+        zeros::<V>(&mut to[..lo]);
+        zeros::<V>(&mut to[hi..]);
+        if lo == hi {
+            return;
         }
-    }
-    for (to, from) in to[j..].iter_mut().zip(from[j * stride..].iter().step_by(stride)) {
-        *to = *from;
+        let start = lo * stride + first - left;
+        let (to, from) = (&mut to[lo..hi], &from[start..]);
+        let (n, p, q) = (to.len(), from.as_ptr(), to.as_mut_ptr());
+        let mut j = 0;
+        match stride {
+            1 => {
+                while j + V::LANES <= n {
+                    V::load(p.add(j)).store(q.add(j));
+                    j += V::LANES;
+                }
+                V::load_first(p.wrapping_add(j), n - j).store_first(q.wrapping_add(j), n - j);
+            }
+            2 => {
+                while j < n {
+                    let rest = from.len() - 2 * j;
+                    let p = p.add(2 * j);
+                    let pair = if rest >= 2 * V::LANES {
+                        (V::load(p), V::load(p.add(V::LANES)))
+                    } else {
+                        let here = rest.min(V::LANES);
+                        (V::load_first(p, here), V::load_first(p.add(here), rest - here))
+                    };
+                    let even = V::unzip(pair.0, pair.1).0;
+                    if j + V::LANES <= n {
+                        even.store(q.add(j))
+                    } else {
+                        even.store_first(q.add(j), n - j)
+                    }
+                    j += V::LANES;
+                }
+            }
+            _ => {
+                for (to, from) in to.iter_mut().zip(from.iter().step_by(stride)) {
+                    *to = *from;
+                }
+            }
+        }
     }
 }

@@ -7,9 +7,11 @@
 //! Taller kernels are cut into slices of at most five rows, input channels and the phases of a stride into passes; the
 //! results of later passes are added.
 
+use std::ops::Range;
+
 use kiln_core::op::ConvolveExtents;
 
-use super::frame::{Fill, Frame};
+use super::frame::{Fill, Frame, Region};
 use crate::threads::{self, Shared};
 use crate::vector::{Kernel, Vector, dispatch};
 use crate::{Isa, scratch};
@@ -26,24 +28,69 @@ pub(super) fn run(
     kernel: &[f32],
     y: &mut [f32],
 ) {
-    let whole = Frame::new(e, stride, e.out_h);
-    // A picture without padding, with stride 1 across, is its own frame.
-    let in_place = stride.1 == 1 && e.top == 0 && e.left == 0 && fits(e, stride);
+    let inside = inside(e, stride);
     // Blocks of whole register blocks.
-    let rows = (BLOCK / (whole.columns * whole.phases.0 * whole.phases.1)).max(1).next_multiple_of(4).min(e.out_h);
+    let rows = (BLOCK / e.w.saturating_mul(stride.0).max(1)).max(1).next_multiple_of(4).min(e.out_h);
     let blocks = e.out_h.div_ceil(rows);
     let out = Shared::new(y.as_mut_ptr());
     threads::for_each(e.batch * blocks, threads, |part| {
-        let (n, first) = (part / blocks, part % blocks * rows);
-        let rows = rows.min(e.out_h - first);
-        let frame = Frame::new(e, stride, rows);
+        let (n, block) = (part / blocks, part % blocks);
+        let rows = block * rows..e.out_h.min((block + 1) * rows);
+        let plane = Plane { isa, e, stride, kernel, x: &x[n * e.c_in * e.h * e.w..], y: out.get(), n };
+        // The rows whose windows are inside of the picture, and those above and below.
+        let start = rows.start.max(inside.rows.start).min(rows.end);
+        let end = rows.end.min(inside.rows.end).max(start);
+        let columns = 0..e.out_w;
+        let Region { columns: Range { start: left, end: right }, .. } = inside;
+        plane.region(&Region { rows: rows.start..start, columns: columns.clone() }, false);
+        plane.region(&Region { rows: start..end, columns: 0..left }, false);
+        plane.region(&Region { rows: start..end, columns: left..right }, true);
+        plane.region(&Region { rows: start..end, columns: right..e.out_w }, false);
+        plane.region(&Region { rows: end..rows.end, columns }, false);
+    });
+}
+
+/// The results whose windows lie inside of the picture, and which need no copy of it: none for a stride across, whose
+/// pixels must be brought together.
+fn inside(e: &ConvolveExtents, stride: (usize, usize)) -> Region {
+    let along = |n: usize, k: usize, before: usize, stride: usize, out: usize| {
+        let end = if n + before >= k { out.min((n + before - k) / stride + 1) } else { 0 };
+        before.div_ceil(stride).min(end)..end
+    };
+    let rows = along(e.h, e.kh, e.top, stride.0, e.out_h);
+    let columns = if stride.1 == 1 { along(e.w, e.kw, e.left, 1, e.out_w) } else { 0..0 };
+    Region { rows, columns }
+}
+
+/// What the regions of a picture share.
+struct Plane<'a> {
+    isa: Isa,
+    e: &'a ConvolveExtents,
+    stride: (usize, usize),
+    kernel: &'a [f32],
+    /// The picture.
+    x: &'a [f32],
+    /// All results.
+    y: *mut f32,
+    /// Which picture of the batch.
+    n: usize,
+}
+
+impl Plane<'_> {
+    /// All passes over a region, which belongs to the caller alone.
+    fn region(&self, region: &Region, in_place: bool) {
+        let Self { e, stride, .. } = *self;
+        if region.rows.is_empty() || region.columns.is_empty() {
+            return;
+        }
+        let frame = Frame::new(e, stride, region);
         scratch::slices([if in_place { 0 } else { frame.plane() }], |[copy]| {
             for c in 0..e.c_in {
-                let picture = x[(n * e.c_in + c) * e.h * e.w..].as_ptr();
+                let picture = self.x[c * e.h * e.w..].as_ptr();
                 if !in_place {
-                    let fill = Fill { frame, first, planes: 1, x: picture, to: copy.as_mut_ptr() };
+                    let fill = Fill { frame, planes: 1, x: picture, to: copy.as_mut_ptr() };
                     // SAFETY: a `Simd` exists only for an available instruction set; the scratch is a plane long.
-                    unsafe { dispatch(isa, fill) };
+                    unsafe { dispatch(self.isa, fill) };
                 }
                 for o in 0..e.c_out {
                     for phase in 0..frame.phases.0 {
@@ -51,40 +98,38 @@ pub(super) fn run(
                         for slice in (0..heights).step_by(TALLEST) {
                             let p = phase + slice * stride.0;
                             let (from, step) = if in_place {
-                                (picture.wrapping_add((first * stride.0 + p) * e.w), stride.0 * e.w)
+                                // The window of the first result lies inside: nothing below is negative.
+                                let row = region.rows.start * stride.0 + p - e.top;
+                                (picture.wrapping_add(row * e.w + region.columns.start - e.left), stride.0 * e.w)
                             } else {
                                 (copy.as_ptr().wrapping_add(frame.offset(p, 0)), frame.columns)
                             };
-                            let w = ((o * e.c_in + c) * e.kh + p) * e.kw;
+                            let y = ((self.n * e.c_out + o) * e.out_h + region.rows.start) * e.out_w;
                             let pass = Pass {
                                 x: from,
                                 x_stride: step,
                                 phases: (frame.phases.1, frame.rows * frame.columns),
                                 stride: stride.1,
-                                w: kernel[w..].as_ptr(),
+                                w: self.kernel[((o * e.c_in + c) * e.kh + p) * e.kw..].as_ptr(),
                                 w_stride: stride.0 * e.kw,
                                 kh: (heights - slice).min(TALLEST),
                                 kw: e.kw,
-                                // SAFETY: the rows of this part; no other part has them.
-                                y: unsafe { out.get().add(((n * e.c_out + o) * e.out_h + first) * e.out_w) },
-                                rows,
-                                columns: e.out_w,
+                                y: self.y.wrapping_add(y + region.columns.start),
+                                y_stride: e.out_w,
+                                rows: region.rows.len(),
+                                columns: region.columns.len(),
                                 add: c > 0 || phase > 0 || slice > 0,
                             };
                             // SAFETY: a `Simd` exists only for an available instruction set. The rows of the picture or
-                            // of the frame reach (k - 1) / stride beyond the results, down and across.
-                            unsafe { dispatch(isa, pass) };
+                            // of the frame reach (k - 1) / stride beyond the results, down and across; the region of
+                            // the results is the caller's.
+                            unsafe { dispatch(self.isa, pass) };
                         }
                     }
                 }
             }
         });
-    });
-}
-
-/// Whether every pixel that a result sees lies inside of the picture.
-fn fits(e: &ConvolveExtents, stride: (usize, usize)) -> bool {
-    (e.out_h - 1) * stride.0 + e.kh <= e.h && (e.out_w - 1) * stride.1 + e.kw <= e.w
+    }
 }
 
 /// The rows of the tallest slice of a kernel.
@@ -94,7 +139,7 @@ const TALLEST: usize = 5;
 ///
 /// # Safety
 /// `x` is good for reading `rows + kh - 1` rows of the pixels that the kernel reaches, `w` for `kh` rows of `kw`, `y` for
-/// writing `rows * columns`, and nothing else writes there.
+/// writing `rows` of `columns`, and nothing else writes there.
 struct Pass {
     x: *const f32,
     x_stride: usize,
@@ -106,6 +151,7 @@ struct Pass {
     kh: usize,
     kw: usize,
     y: *mut f32,
+    y_stride: usize,
     rows: usize,
     columns: usize,
     add: bool,
@@ -207,7 +253,7 @@ impl Pass {
             }
             for (r, sums) in sums.into_iter().enumerate() {
                 for (v, sum) in sums.into_iter().enumerate() {
-                    let y = self.y.add((row + r) * self.columns + at + v * V::LANES);
+                    let y = self.y.add((row + r) * self.y_stride + at + v * V::LANES);
                     let sum = if self.add { load(y) + sum } else { sum };
                     if TAIL { sum.store_first(y, rest) } else { sum.store(y) }
                 }

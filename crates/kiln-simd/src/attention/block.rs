@@ -1,101 +1,36 @@
-//! Attention without its matrix of weights.
-//!
-//! Query rows that share keys, those of all heads of a group, are one list, cut into blocks. For a block, the keys are
-//! walked in blocks too, with the running maximum, sum and mean of an online softmax. Scores are computed transposed, a
-//! key a row and queries across the lanes: keys are broadcast from where they stand, the maximum and the sum over keys
-//! need no horizontal steps, and the weights are a column-major matrix for the product with the values.
+use kiln_core::op::AttentionExtents;
 
-use kiln_core::op::{Attention, AttentionExtents};
-use kiln_core::{DataMut, Operand, Result};
-
-use crate::scratch;
-use crate::simd::{Execute, Simd, f32s};
-use crate::threads::{self, Shared};
-use crate::tile::{ColumnMajor, RowMajor, Target, max_rows, multiply, panels};
-use crate::vector::{Kernel, Vector, dispatch};
-
-/// Queries of a block: lanes of a row of scores.
-const QUERIES: usize = 64;
-
-/// Keys of a block. With the queries, scores and values of a block they fit the second-level cache.
-const KEYS: usize = 128;
+use super::{KEYS, QUERIES};
+use crate::gemm::turn_square;
+use crate::math;
+use crate::tile::{ColumnMajor, Left, RowMajor, Target, max_rows, multiply, panels};
+use crate::vector::{Kernel, Vector};
 
 /// Terms of a running sum of a score.
 const TERMS: usize = 512;
 
-/// Flops below which one thread is faster.
-const PARALLEL: usize = 1_000_000;
-
-impl Execute for Attention {
-    fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        let e = self.extents(&inputs[0].shape(), &inputs[1].shape(), &inputs[2].shape())?;
-        let (q, k, v) = (f32s(inputs, 0), f32s(inputs, 1), f32s(inputs, 2));
-        let out = outputs[0].f32();
-        if out.is_empty() || e.t == 0 {
-            out.fill(0.0);
-            return Ok(());
-        }
-        let work = out.len().saturating_mul(e.t).saturating_mul(4);
-        let threads = if work < PARALLEL { 1 } else { simd.threads() };
-        let rows = e.group * e.s;
-        let blocks = rows.div_ceil(QUERIES);
-        let out = Shared::new(out.as_mut_ptr());
-        threads::for_each(e.batch * e.kv_heads * blocks, threads, |part| {
-            // The last blocks of a causal head see the most keys: they start first.
-            let (head, first) = (part / blocks, (blocks - 1 - part % blocks) * QUERIES);
-            let n = QUERIES.min(rows - first);
-            let lanes = simd.isa().lanes();
-            let depth = e.d.next_multiple_of(lanes);
-            let lengths = [e.d * QUERIES, KEYS * QUERIES, QUERIES * depth, KEYS * 2 * lanes, 3 * QUERIES];
-            scratch::slices(lengths, |[queries, scores, sums, values, state]| {
-                let at = (head * rows + first) * e.d;
-                let block = Block {
-                    e,
-                    causal: self.causal,
-                    scale: self.scale(e.d),
-                    first,
-                    n,
-                    q: &q[at..at + n * e.d],
-                    k: &k[head * e.t * e.d..][..e.t * e.d],
-                    v: &v[head * e.t * e.d..][..e.t * e.d],
-                    // SAFETY: the rows of this block, which no other part writes.
-                    out: unsafe { std::slice::from_raw_parts_mut(out.get().add(at), n * e.d) },
-                    queries,
-                    scores,
-                    sums,
-                    values,
-                    state,
-                };
-                // SAFETY: a `Simd` exists only for an available instruction set.
-                unsafe { dispatch(simd.isa(), block) };
-            });
-        });
-        Ok(())
-    }
-}
-
 /// A block of query rows against all keys that any of them sees.
-struct Block<'a> {
-    e: AttentionExtents,
-    causal: bool,
-    scale: f32,
+pub(super) struct Block<'a> {
+    pub(super) e: AttentionExtents,
+    pub(super) causal: bool,
+    pub(super) scale: f32,
     /// Position of the first row among the rows of the group.
-    first: usize,
-    n: usize,
-    q: &'a [f32],
-    k: &'a [f32],
-    v: &'a [f32],
-    out: &'a mut [f32],
-    /// Scaled queries, transposed: `d` rows of [`QUERIES`].
-    queries: &'a mut [f32],
-    /// Scores, then weights: a row of [`QUERIES`] for each of [`KEYS`].
-    scores: &'a mut [f32],
+    pub(super) first: usize,
+    pub(super) n: usize,
+    pub(super) q: &'a [f32],
+    pub(super) k: &'a [f32],
+    pub(super) v: &'a [f32],
+    pub(super) out: &'a mut [f32],
+    /// Scaled queries: `d` rows of [`QUERIES`]; or, few of them, rows of `d` padded to whole vectors.
+    pub(super) queries: &'a mut [f32],
+    /// Scores, then weights: a row of [`QUERIES`] for each of [`KEYS`]; or, of few queries, the other way round.
+    pub(super) scores: &'a mut [f32],
     /// Weighted sums of values: [`QUERIES`] rows of `d`, padded to whole vectors.
-    sums: &'a mut [f32],
+    pub(super) sums: &'a mut [f32],
     /// The last columns of the values, padded to two vectors.
-    values: &'a mut [f32],
-    /// Three rows of [`QUERIES`]: running maxima, running sums of weights, and the keys seen or the factors of the old sums.
-    state: &'a mut [f32],
+    pub(super) values: &'a mut [f32],
+    /// Three rows of [`QUERIES`]: running maxima, running sums of weights, and the factors of earlier sums.
+    pub(super) state: &'a mut [f32],
 }
 
 impl Kernel for Block<'_> {
@@ -107,12 +42,13 @@ impl Kernel for Block<'_> {
         let d = e.d;
         let lanes = n.next_multiple_of(V::LANES);
         let depth = d.next_multiple_of(V::LANES);
-        for c in 0..d {
-            let row = &mut self.queries[c * QUERIES..][..lanes];
-            row[n..].fill(0.0);
-            for (r, q) in row[..n].iter_mut().enumerate() {
-                *q = self.scale * self.q[r * d + c];
-            }
+        // Queries across the lanes, or the elements of each.
+        let few = n <= V::LANES / 2;
+        if few {
+            self.scale_queries(depth);
+        } else {
+            // SAFETY: the instruction set is there.
+            unsafe { self.transpose_queries::<V>(lanes) };
         }
         let mut seen = [0usize; QUERIES];
         for (r, seen) in seen[..n].iter_mut().enumerate() {
@@ -126,9 +62,27 @@ impl Kernel for Block<'_> {
             let seen = seen.map(|s| s.saturating_sub(start).min(keys));
             // SAFETY: the scratch slices have the extents that their fields say, n and keys are within them.
             unsafe {
-                self.score::<V>(start, keys, lanes);
-                self.weigh::<V>(start > 0, keys, lanes, &seen[..n]);
-                self.sum_values::<V>(start, keys, depth, &seen[..n]);
+                if few {
+                    self.score_few::<V>(start, keys, depth);
+                    self.weigh_few::<V>(keys, &seen[..n]);
+                } else {
+                    self.score::<V>(start, keys, lanes);
+                    self.weigh::<V>(keys, lanes, &seen[..n]);
+                }
+                if start > 0 {
+                    self.rescale(depth);
+                }
+                let weights = self.scores.as_ptr();
+                if few {
+                    let a = |row: usize, key: usize| RowMajor::new(weights.wrapping_add(row * KEYS + key), KEYS);
+                    self.sum_values::<V, _>(start, keys, depth, &seen[..n], a);
+                } else {
+                    let a = |row: usize, key: usize| ColumnMajor {
+                        p: weights.wrapping_add(key * QUERIES + row),
+                        stride: QUERIES,
+                    };
+                    self.sum_values::<V, _>(start, keys, depth, &seen[..n], a);
+                }
             }
         }
         for (r, out) in self.out.chunks_exact_mut(d).enumerate() {
@@ -141,6 +95,40 @@ impl Kernel for Block<'_> {
 }
 
 impl Block<'_> {
+    /// Scaled queries, a lane each; the lanes beyond them are zeros.
+    ///
+    /// # Safety
+    /// The instruction set of `V` is there.
+    #[inline(always)]
+    unsafe fn transpose_queries<V: Vector>(&mut self, lanes: usize) {
+        let (n, d) = (self.n, self.e.d);
+        for lane in (0..lanes).step_by(V::LANES) {
+            for c in (0..d).step_by(V::LANES) {
+                let (columns, rows) = ((n - lane).min(V::LANES), (d - c).min(V::LANES));
+                // SAFETY: rows of queries that exist, and rows of the scratch, whole vectors wide.
+                unsafe {
+                    let from = self.q.as_ptr().add(lane * d + c);
+                    let to = self.queries.as_mut_ptr().add(c * QUERIES + lane);
+                    turn_square::<V>(from, d, columns, rows, to, QUERIES, V::LANES);
+                    for row in 0..rows {
+                        let p = to.add(row * QUERIES);
+                        (V::splat(self.scale) * V::load(p)).store(p);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Brings the sums of earlier blocks to the maximum of this one.
+    #[inline(always)]
+    fn rescale(&mut self, depth: usize) {
+        for (r, &factor) in self.state[2 * QUERIES..][..self.n].iter().enumerate() {
+            if factor != 1.0 {
+                self.sums[r * depth..][..depth].iter_mut().for_each(|s| *s *= factor);
+            }
+        }
+    }
+
     /// Scores of a block of keys.
     ///
     /// # Safety
@@ -168,17 +156,15 @@ impl Block<'_> {
                 }
             }
         }
-        if d == 0 {
-            self.scores[..keys * QUERIES].fill(0.0);
-        }
     }
 
-    /// One step of the online softmax: scores become weights relative to the new maximum, older sums are rescaled to it.
+    /// One step of the online softmax: scores become weights relative to the new maximum; what older weights are to be
+    /// multiplied with for it is left in the last row of the state.
     ///
     /// # Safety
     /// As [`Block::score`].
     #[inline(always)]
-    unsafe fn weigh<V: Vector>(&mut self, older: bool, keys: usize, lanes: usize, seen: &[usize]) {
+    unsafe fn weigh<V: Vector>(&mut self, keys: usize, lanes: usize, seen: &[usize]) {
         let (maxima, rest) = self.state.split_at_mut(QUERIES);
         let (totals, factors) = rest.split_at_mut(QUERIES);
         let all_seen = seen.iter().all(|&s| s == keys);
@@ -209,11 +195,11 @@ impl Block<'_> {
                 let mut sums = [V::splat(0.0); 4];
                 for j in 0..keys {
                     let p = scores.add(j * QUERIES);
-                    let weight = exp_of_nonpositive(V::load(p) - base);
+                    let weight = math::exp(V::load(p) - base);
                     weight.store(p);
                     sums[j % 4] = sums[j % 4] + weight;
                 }
-                let factor = exp_of_nonpositive(old - base);
+                let factor = math::exp(old - base);
                 let total = V::load(totals.as_ptr().add(lane));
                 let sum = (sums[0] + sums[1]) + (sums[2] + sums[3]);
                 total.mul_add(factor, sum).store(totals.as_mut_ptr().add(lane));
@@ -221,22 +207,21 @@ impl Block<'_> {
                 factor.store(factors.as_mut_ptr().add(lane));
             }
         }
-        if older {
-            let depth = self.e.d.next_multiple_of(V::LANES);
-            for (r, &factor) in factors[..self.n].iter().enumerate() {
-                if factor != 1.0 {
-                    self.sums[r * depth..][..depth].iter_mut().for_each(|s| *s *= factor);
-                }
-            }
-        }
     }
 
     /// Adds the weighted values of a block of keys.
     ///
     /// # Safety
-    /// As [`Block::score`]; `depth` is `d` padded to whole vectors.
+    /// As [`Block::score`]; `depth` is `d` padded to whole vectors; `weights(row, key)` is the matrix of weights from there.
     #[inline(always)]
-    unsafe fn sum_values<V: Vector>(&mut self, start: usize, keys: usize, depth: usize, seen: &[usize]) {
+    unsafe fn sum_values<V: Vector, A: Left>(
+        &mut self,
+        start: usize,
+        keys: usize,
+        depth: usize,
+        seen: &[usize],
+        weights: impl Fn(usize, usize) -> A,
+    ) {
         let d = self.e.d;
         let width = 2 * V::LANES;
         let in_place: [usize; KEYS] = std::array::from_fn(|j| j * d);
@@ -273,7 +258,7 @@ impl Block<'_> {
                     };
                     // SAFETY: rows of weights and of sums, keys from .. to of this block.
                     unsafe {
-                        let a = ColumnMajor { p: self.scores.as_ptr().add(from * QUERIES + row), stride: QUERIES };
+                        let a = weights(row, from);
                         let p = self.sums.as_mut_ptr().add(row * depth + column);
                         let target = Target { p, stride: depth, add: start > 0 || piece > 0 };
                         let (b, offsets) = (b.add(offsets[from.min(KEYS - 1)]), &offsets[..to - from]);
@@ -286,59 +271,5 @@ impl Block<'_> {
                 }
             }
         }
-    }
-}
-
-/// `eˣ` for x up to 0, -∞ and NaN; what is below the normal range may be 0.
-#[inline(always)]
-fn exp_of_nonpositive<V: Vector>(x: V) -> V {
-    // NaN passes: `greater` gives its second operand.
-    let x = x.of(-120.0).greater(x);
-    let n = (x * x.of(std::f32::consts::LOG2_E)).round();
-    // The first part of ln 2 has so few bits that its products with n are exact.
-    let r = n.mul_add(x.of(-0.693_359_4), x);
-    let r = n.mul_add(x.of(2.121_944_4e-4), r);
-    let mut p = x.of(1.0 / 720.0);
-    for c in [1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
-        p = p.mul_add(r, x.of(c));
-    }
-    p.scale_pow2(n)
-}
-
-impl Simd {
-    /// Scaled dot-product attention: queries `[heads, s, d]` or `[batch, heads, s, d]`, keys and values
-    /// `[kv_heads, t, d]` or `[batch, kv_heads, t, d]`. The result has the extents of the queries.
-    ///
-    /// # Errors
-    /// [`kiln_core::Error::Length`] when a slice does not have its extents, [`kiln_core::Error::Shape`] when they do not fit
-    /// one another, `heads` is not a multiple of `kv_heads`, or causal queries outnumber the keys.
-    pub fn attention(
-        &self,
-        op: Attention,
-        q: &[f32],
-        q_dims: &[usize],
-        k: &[f32],
-        v: &[f32],
-        kv_dims: &[usize],
-    ) -> Result<Vec<f32>> {
-        self.f32_vec(op, &[Operand::f32(q, q_dims)?, Operand::f32(k, kv_dims)?, Operand::f32(v, kv_dims)?])
-    }
-
-    /// [`Simd::attention`] into `out`.
-    ///
-    /// # Errors
-    /// As [`Simd::attention`].
-    pub fn attention_into(
-        &self,
-        op: Attention,
-        q: &[f32],
-        q_dims: &[usize],
-        k: &[f32],
-        v: &[f32],
-        kv_dims: &[usize],
-        out: &mut [f32],
-    ) -> Result<()> {
-        let inputs = [Operand::f32(q, q_dims)?, Operand::f32(k, kv_dims)?, Operand::f32(v, kv_dims)?];
-        self.f32_into(op, &inputs, out)
     }
 }

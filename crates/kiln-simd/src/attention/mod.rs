@@ -1,0 +1,114 @@
+//! Attention without its matrix of weights.
+//!
+//! Query rows that share keys, those of all heads of a group, are one list, cut into blocks. For a block, the keys are
+//! walked in blocks too, with the running maximum, sum and mean of an online softmax. Scores are computed transposed, a
+//! key a row and queries across the lanes: keys are broadcast from where they stand, the maximum and the sum over keys
+//! need no horizontal steps, and the weights are a column-major matrix for the product with the values. Where so few
+//! queries share keys that they would leave lanes empty, as when a text is generated, scores are inner products instead.
+
+mod block;
+mod few;
+
+use kiln_core::op::Attention;
+use kiln_core::{DataMut, Operand, Result};
+
+use crate::scratch;
+use crate::simd::{Execute, Simd, f32s};
+use crate::threads::{self, Shared};
+use crate::vector::dispatch;
+use block::Block;
+
+/// Queries of a block: lanes of a row of scores.
+const QUERIES: usize = 64;
+
+/// Keys of a block. With the queries, scores and values of a block they fit the second-level cache.
+const KEYS: usize = 128;
+
+/// Flops below which one thread is faster.
+const PARALLEL: usize = 1_000_000;
+
+impl Execute for Attention {
+    fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        let e = self.extents(&inputs[0].shape(), &inputs[1].shape(), &inputs[2].shape())?;
+        let (q, k, v) = (f32s(inputs, 0), f32s(inputs, 1), f32s(inputs, 2));
+        let out = outputs[0].f32();
+        if out.is_empty() || e.t == 0 {
+            out.fill(0.0);
+            return Ok(());
+        }
+        let work = out.len().saturating_mul(e.t).saturating_mul(4);
+        let threads = if work < PARALLEL { 1 } else { simd.threads() };
+        let rows = e.group * e.s;
+        let blocks = rows.div_ceil(QUERIES);
+        let out = Shared::new(out.as_mut_ptr());
+        threads::for_each(e.batch * e.kv_heads * blocks, threads, |part| {
+            // The last blocks of a causal head see the most keys: they start first.
+            let (head, first) = (part / blocks, (blocks - 1 - part % blocks) * QUERIES);
+            let n = QUERIES.min(rows - first);
+            let lanes = simd.isa().lanes();
+            let depth = e.d.next_multiple_of(lanes);
+            let lengths = [depth * QUERIES, KEYS * QUERIES, QUERIES * depth, KEYS * 2 * lanes, 3 * QUERIES];
+            scratch::slices(lengths, |[queries, scores, sums, values, state]| {
+                let at = (head * rows + first) * e.d;
+                let block = Block {
+                    e,
+                    causal: self.causal,
+                    scale: self.scale(e.d),
+                    first,
+                    n,
+                    q: &q[at..at + n * e.d],
+                    k: &k[head * e.t * e.d..][..e.t * e.d],
+                    v: &v[head * e.t * e.d..][..e.t * e.d],
+                    // SAFETY: the rows of this block, which no other part writes.
+                    out: unsafe { std::slice::from_raw_parts_mut(out.get().add(at), n * e.d) },
+                    queries,
+                    scores,
+                    sums,
+                    values,
+                    state,
+                };
+                // SAFETY: a `Simd` exists only for an available instruction set.
+                unsafe { dispatch(simd.isa(), block) };
+            });
+        });
+        Ok(())
+    }
+}
+
+impl Simd {
+    /// Scaled dot-product attention: queries `[heads, s, d]` or `[batch, heads, s, d]`, keys and values
+    /// `[kv_heads, t, d]` or `[batch, kv_heads, t, d]`. The result has the extents of the queries.
+    ///
+    /// # Errors
+    /// [`kiln_core::Error::Length`] when a slice does not have its extents, [`kiln_core::Error::Shape`] when they do not fit
+    /// one another, `heads` is not a multiple of `kv_heads`, or causal queries outnumber the keys.
+    pub fn attention(
+        &self,
+        op: Attention,
+        q: &[f32],
+        q_dims: &[usize],
+        k: &[f32],
+        v: &[f32],
+        kv_dims: &[usize],
+    ) -> Result<Vec<f32>> {
+        self.f32_vec(op, &[Operand::f32(q, q_dims)?, Operand::f32(k, kv_dims)?, Operand::f32(v, kv_dims)?])
+    }
+
+    /// [`Simd::attention`] into `out`.
+    ///
+    /// # Errors
+    /// As [`Simd::attention`].
+    pub fn attention_into(
+        &self,
+        op: Attention,
+        q: &[f32],
+        q_dims: &[usize],
+        k: &[f32],
+        v: &[f32],
+        kv_dims: &[usize],
+        out: &mut [f32],
+    ) -> Result<()> {
+        let inputs = [Operand::f32(q, q_dims)?, Operand::f32(k, kv_dims)?, Operand::f32(v, kv_dims)?];
+        self.f32_into(op, &inputs, out)
+    }
+}
