@@ -73,6 +73,10 @@ const LONG: f64 = 2e-3;
 /// moment has passed by then.
 const PASSES: usize = 2;
 
+/// Work on which more threads gained little is measured this often again: either it does not scale, or another program
+/// had one of the cores.
+const OPINIONS: usize = 3;
+
 /// Measures every class of the grid on every place of the engine.
 pub(crate) fn run(
     engine: &Engine,
@@ -96,16 +100,22 @@ pub(crate) fn run(
         // Two shapes of equal work would make two times for one point of the curve.
         probes.dedup_by(|later, earlier| later.0 <= earlier.0);
     }
-    let total = PASSES * classes.values().map(Vec::len).sum::<usize>();
+    let total = (PASSES + OPINIONS) * classes.values().map(Vec::len).sum::<usize>();
     let mut done = 0;
     let mut bench = Bench::default();
     let mut calibrated: Vec<Calibrated> = classes.keys().map(|class| empty(*class)).collect();
-    for _ in 0..PASSES {
+    for pass in 0..PASSES + OPINIONS {
         for ((class, probes), curve) in classes.iter().zip(&mut calibrated) {
             let earlier = std::mem::replace(curve, empty(*class));
             for (point, (work, probe)) in probes.iter().enumerate() {
                 progress(Progress { done, total, what: class.op });
                 done += 1;
+                let before = earlier.seconds.get(point);
+                if pass >= PASSES && !before.is_some_and(|seconds| doubtful(seconds, engine.places())) {
+                    curve.work.push(work.max(1.0));
+                    curve.seconds.extend(before.cloned());
+                    continue;
+                }
                 let expected = expected(curve, *work, engine.places());
                 let measured = bench.times(probe, &engine.cpu, &expected, budget)?;
                 let earlier = |place: usize| earlier.seconds.get(point).map_or(f64::MAX, |seconds| seconds[place]);
@@ -126,6 +136,16 @@ pub(crate) fn run(
         reason: problem.to_string(),
     })?;
     Ok((profile, CalibrationReport { took: start.elapsed(), classes, measurements, saved: None }))
+}
+
+/// Whether all threads together gained little over one of them on work that lasts long enough to be shared.
+fn doubtful(seconds: &[f64], places: &[Place]) -> bool {
+    let least = |several: bool| {
+        let times = places.iter().zip(seconds).filter(|(place, _)| (place.threads > 1) == several);
+        times.map(|(_, &seconds)| seconds).fold(f64::INFINITY, f64::min)
+    };
+    let (one, several) = (least(false), least(true));
+    several.is_finite() && one > 20e-6 && several > 0.7 * one
 }
 
 fn empty(class: Class) -> Calibrated {
@@ -170,4 +190,53 @@ fn fitted(places: &[Place], calibrated: &[Calibrated]) -> Vec<Place> {
         Place { roofline: Roofline { overhead, levels, peak }, ..place.clone() }
     };
     places.iter().enumerate().map(fit).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kiln_route::Backend;
+
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    fn places() -> Vec<Place> {
+        let place = |name: &str, threads| Place::cpu(name, Backend::Simd, 8, threads);
+        vec![place("avx2 x1", 1), place("avx512 x1", 1), place("avx512 x2", 2)]
+    }
+
+    #[test]
+    fn little_gain_of_long_work_is_doubtful() {
+        assert!(doubtful(&[100e-6, 90e-6, 88e-6], &places()));
+        assert!(!doubtful(&[100e-6, 90e-6, 50e-6], &places()));
+        assert!(!doubtful(&[1e-6, 0.9e-6, 5e-6], &places()), "too short to be shared");
+        assert!(!doubtful(&[100e-6, 90e-6], &places()[..2]), "no place has several threads");
+    }
+
+    #[test]
+    fn only_single_threads_far_behind_are_not_waited_for() {
+        let class = Class { op: "matmul", shape: "" };
+        let mut curve = empty(class);
+        assert_eq!(expected(&curve, 1e6, &places()), [None; 3]);
+        curve.work.push(1e6);
+        curve.seconds.push(vec![10e-3, 1e-3, 9e-3]);
+        assert_eq!(expected(&curve, 2e6, &places()), [Some(20e-3), None, None]);
+        assert_eq!(expected(&curve, 1e5, &places()), [None; 3], "short enough to be measured");
+    }
+
+    #[test]
+    fn constants_are_fitted_to_what_moves_and_what_computes() {
+        let curve = |op: &str, points: &[(f64, f64)]| Calibrated {
+            op: op.to_owned(),
+            shape: String::new(),
+            work: points.iter().map(|p| p.0).collect(),
+            seconds: points.iter().map(|p| vec![p.1; 3]).collect(),
+        };
+        let moving = curve("scale", &[(1e2, 1e-7), (1e5, 1e-7 + 1e5 / 50e9), (1e8, 1e-7 + 1e8 / 10e9)]);
+        let computing = curve("matmul", &[(1e4, 1e-6), (1e8, 1e-3)]);
+        let roofline = &fitted(&places(), &[moving, computing])[0].roofline;
+        assert!((roofline.bandwidth(1000) / 50e9 - 1.0).abs() < 1e-6);
+        assert!((roofline.bandwidth(u64::MAX) / 10e9 - 1.0).abs() < 1e-6);
+        assert!((roofline.peak / 100e9 - 1.0).abs() < 1e-6);
+    }
 }

@@ -3,14 +3,14 @@ use std::arch::x86_64::*;
 use super::avx2::four_halves;
 use super::{Bytes, MINIMA, Order};
 
-/// One register, with the dot products of VNNI or without.
+/// One register, with the dot products of VNNI and the bit matrices of GFNI or without.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512Bytes<const VNNI: bool>(__m512i);
 
 macro_rules! call {
     ($e:expr) => {
         // SAFETY: a value of this type exists or the caller vouches for it, so AVX-512 F, BW, DQ and VL are there, and
-        // VNNI where the parameter says so.
+        // VNNI and GFNI where the parameter says so.
         unsafe { $e }
     };
 }
@@ -34,6 +34,47 @@ unsafe fn add_products(mut sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
         );
     }
     sums
+}
+
+/// 64 bits from memory in every lane. Spelled out, because the compiler would rather take a value that it still has in a
+/// register to all lanes by a shuffle, and shuffles are what the products are short of; a load costs nothing there.
+///
+/// # Safety
+/// AVX-512 F is there.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn broadcast_bytes(bytes: &[u8; 8]) -> __m512i {
+    let all: __m512i;
+    // SAFETY: the instruction reads the eight bytes and writes a register.
+    unsafe {
+        std::arch::asm!(
+            "vpbroadcastq {all}, qword ptr [{p}]",
+            all = out(zmm_reg) all,
+            p = in(reg) bytes.as_ptr(),
+            options(pure, readonly, nostack, preserves_flags)
+        );
+    }
+    all
+}
+
+/// As [`broadcast_bytes`], for an f32.
+///
+/// # Safety
+/// AVX-512 F is there.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn broadcast(value: &f32) -> __m512 {
+    let all: __m512;
+    // SAFETY: the instruction reads the value and writes a register.
+    unsafe {
+        std::arch::asm!(
+            "vbroadcastss {all}, dword ptr [{p}]",
+            all = out(zmm_reg) all,
+            p = in(reg) std::ptr::from_ref(value),
+            options(pure, readonly, nostack, preserves_flags)
+        );
+    }
+    all
 }
 
 /// Every 64-bit lane of the first half by `a`, of the second by `b`.
@@ -69,7 +110,13 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
     }
     #[inline(always)]
     fn high_nibbles(self) -> Self {
-        Self(call!(_mm512_and_si512(_mm512_srli_epi16::<4>(self.0), _mm512_set1_epi8(15))))
+        // A product with a matrix of bits that takes the upper four down: one instruction instead of two.
+        const DOWN: i64 = 0x1020_4080_0000_0000;
+        Self(call!(if VNNI {
+            _mm512_gf2p8affine_epi64_epi8::<0>(self.0, _mm512_set1_epi64(DOWN))
+        } else {
+            _mm512_and_si512(_mm512_srli_epi16::<4>(self.0), _mm512_set1_epi8(15))
+        }))
     }
     #[inline(always)]
     fn with_bits<const A: i32, const B: i32>(self, bits: Self, mask: u8) -> Self {
@@ -138,7 +185,7 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
 
     #[inline(always)]
     unsafe fn codes(scales: [u8; 8], minima: [u8; 8]) -> [__m512i; 2] {
-        [scales, minima].map(|codes| call!(_mm512_set1_epi64(i64::from_le_bytes(codes))))
+        call!([broadcast_bytes(&scales), broadcast_bytes(&minima)])
     }
     #[inline(always)]
     unsafe fn signed_codes(p: *const u8) -> [__m512i; 2] {
@@ -204,14 +251,8 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
     }
     #[inline(always)]
     fn factor<const I: usize>(halves: __m128, unit: f32) -> __m512 {
-        call!({
-            let scaled = _mm_mul_ps(halves, _mm_set1_ps(unit));
-            if I == 0 {
-                _mm512_broadcastss_ps(scaled)
-            } else {
-                _mm512_permutexvar_ps(_mm512_set1_epi32(I as i32), _mm512_castps128_ps512(scaled))
-            }
-        })
+        let scaled = Self::four(call!(_mm_mul_ps(halves, _mm_set1_ps(unit))));
+        call!(broadcast(&scaled[I]))
     }
     #[inline(always)]
     fn four(halves: __m128) -> [f32; 4] {

@@ -4,8 +4,8 @@
 //! algorithm is written once and its sums are the same bits everywhere: integers are exact, and the f32 lanes add in
 //! the same order. Integer sums wrap; callers see to it that the final value of a lane fits.
 //!
-//! Dot products of bytes have instructions of their own on some processors with AVX-512 (VNNI). That is found out here
-//! and shows nowhere else.
+//! Dot products of bytes have instructions of their own on most processors with AVX-512 (VNNI; those that also have GFNI
+//! take them). That is found out here and shows nowhere else.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -148,7 +148,9 @@ pub(crate) trait ByteKernel {
 pub(crate) unsafe fn dispatch_bytes<K: ByteKernel>(isa: Isa, kernel: K) {
     #[cfg(target_arch = "x86_64")]
     {
-        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+        #[target_feature(
+            enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
+        )]
         unsafe fn vnni<K: ByteKernel>(kernel: K) {
             // SAFETY: this function is entered only where its features are.
             unsafe { kernel.run::<avx512::Avx512Bytes<true>>() }
@@ -164,8 +166,10 @@ pub(crate) unsafe fn dispatch_bytes<K: ByteKernel>(isa: Isa, kernel: K) {
             unsafe { kernel.run::<avx2::Avx2Bytes>() }
         }
         match isa {
-            // SAFETY: the caller vouches for AVX-512; the standard library caches what it found out about VNNI.
-            Isa::Avx512 if is_x86_feature_detected!("avx512vnni") => return unsafe { vnni(kernel) },
+            // SAFETY: the caller vouches for AVX-512; the standard library caches what it found out.
+            Isa::Avx512 if is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("gfni") => {
+                return unsafe { vnni(kernel) };
+            }
             // SAFETY: the caller vouches for it.
             Isa::Avx512 => return unsafe { avx512(kernel) },
             // SAFETY: the caller vouches for it.
