@@ -16,7 +16,7 @@ struct State {
 }
 
 /// Input and output channels, extent of the square picture and of the kernel, stride.
-const CASES: [(usize, usize, usize, usize, usize); 7] = [
+const CASES: [(usize, usize, usize, usize, usize); 10] = [
     (1, 1, 512, 3, 1),
     (1, 1, 1024, 5, 1),
     (64, 64, 56, 3, 1),
@@ -24,6 +24,9 @@ const CASES: [(usize, usize, usize, usize, usize); 7] = [
     (256, 256, 14, 3, 1),
     (256, 64, 56, 1, 1),
     (32, 32, 112, 3, 1),
+    (3, 3, 512, 3, 1),
+    (512, 512, 7, 3, 1),
+    (128, 128, 28, 3, 2),
 ];
 
 fn main() {
