@@ -178,14 +178,16 @@ impl Gemm<'_> {
             }
             let c = Shared::new(self.c);
             let whole = *self;
+            // Where nothing is packed, smaller parts cost nothing and a thread that wakes late finds less to do.
+            let parts = if way == Way::Direct { 2 * threads } else { threads };
             if self.n >= self.m {
-                let width = self.n.div_ceil(threads).next_multiple_of(shape.columns());
+                let width = self.n.div_ceil(parts).next_multiple_of(shape.columns());
                 threads::for_each(self.n.div_ceil(width), threads, |part| {
                     let (j, part) = (part * width, Self { c: c.get(), ..whole });
                     part.part(isa, shape, way, 0, part.m, j, width.min(part.n - j));
                 });
             } else {
-                let height = self.m.div_ceil(threads).next_multiple_of(shape.rows);
+                let height = self.m.div_ceil(parts).next_multiple_of(shape.rows);
                 threads::for_each(self.m.div_ceil(height), threads, |part| {
                     let (i, part) = (part * height, Self { c: c.get(), ..whole });
                     part.part(isa, shape, way, i, height.min(part.m - i), 0, part.n);
