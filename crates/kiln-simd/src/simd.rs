@@ -3,7 +3,7 @@ use std::sync::OnceLock;
 use kiln_core::op::{Op, Outputs};
 use kiln_core::{Buffer, Data, DataMut, Error, Operand, Result, TensorType, for_operation};
 
-use crate::{Isa, threads};
+use crate::{Isa, elementwise, threads};
 
 /// An instruction set and a number of threads: everything is computed through one of these.
 ///
@@ -68,6 +68,11 @@ impl Simd {
     /// What the shape rule says of the inputs; [`Error::Length`] and [`Error::Type`] for outputs that do not fit;
     /// errors of the data themselves, such as an index out of its table.
     pub fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        if let Op::Elementwise(op) = op
+            && elementwise::run_alike(self, op, inputs, outputs)
+        {
+            return Ok(());
+        }
         let expected = infer(op, inputs)?;
         if expected.len() != outputs.len() {
             return Err(Error::Arity { op: op.name(), expected: expected.len(), found: outputs.len() });

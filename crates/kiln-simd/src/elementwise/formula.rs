@@ -19,7 +19,7 @@ formulas! {
     neg(x) = x.xor(x.of(-0.0));
     abs(x) = x.abs();
     sqrt(x) = x.sqrt();
-    rsqrt(x) = x.of(1.0) / x.sqrt();
+    rsqrt(x) = x.reciprocal_sqrt();
     recip(x) = x.of(1.0) / x;
     exp(x) = math::exp(x);
     ln(x) = math::ln(x);

@@ -1,7 +1,7 @@
 //! Element-wise operations: one formula a row of the table in kiln-core, and the loops that apply them.
 
 use kiln_core::op::{Elementwise, ElementwiseKind};
-use kiln_core::{DataMut, Operand, Result, elementwise_table};
+use kiln_core::{Data, DataMut, Operand, Result, elementwise_table};
 
 use std::marker::PhantomData;
 
@@ -86,11 +86,39 @@ impl Execute for Elementwise {
     }
 }
 
+/// Runs the function if every operand has the shape of the result, and says whether it did. This is the usual case; the
+/// way through the shape rule is longer than the work on short slices.
+pub(crate) fn run_alike(simd: &Simd, op: &Elementwise, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> bool {
+    let [DataMut::F32(out)] = outputs else { return false };
+    if inputs.len() != op.kind().arity() {
+        return false;
+    }
+    let mut operands: [&[f32]; 3] = [&[]; 3];
+    for (data, input) in operands.iter_mut().zip(inputs) {
+        *data = input.data().f32();
+        let alike = data.len() == out.len() && input.ty() == inputs[0].ty();
+        if !alike || !matches!(input.data(), Data::F32(_)) {
+            return false;
+        }
+    }
+    run(simd, op, &operands[..inputs.len()], out);
+    true
+}
+
 /// Fills the result. Operands are as many as the function takes; the length of each divides that of the result.
 fn run(simd: &Simd, op: &Elementwise, operands: &[&[f32]], out: &mut [f32]) {
     let total = out.len();
     let stream = total >= STREAM;
     let part = part_len(op.kind().flops(), total, simd);
+    if part >= total && operands.iter().all(|x| x.len() == total) {
+        let mut sources = [Flat::NONE; 3];
+        sources.iter_mut().zip(operands).for_each(|(s, x)| *s = Flat { p: x.as_ptr(), repeated: false });
+        let call = Call { sources, params: op.params(), out: out.as_mut_ptr(), n: total, stream };
+        // SAFETY: operands and output have `total` elements and are borrowed; a `Simd` exists only for an available
+        // instruction set.
+        unsafe { call.dispatch(simd.isa(), op.kind()) };
+        return;
+    }
     let out = Shared::new(out.as_mut_ptr());
     let pass = Pass { isa: simd.isa(), kind: op.kind(), params: op.params(), out, total, stream };
     threads::for_each(total.div_ceil(part), simd.threads(), |i| {
@@ -100,7 +128,7 @@ fn run(simd: &Simd, op: &Elementwise, operands: &[&[f32]], out: &mut [f32]) {
 }
 
 /// Elements of a result from which on it is written past the caches, where several operands are read.
-const STREAM: usize = 16 << 20;
+const STREAM: usize = 8 << 20;
 
 /// Elements of the parts that threads take, for a function of so many floating-point operations an element: all of them
 /// where one thread is faster.

@@ -135,6 +135,17 @@ impl Vector for Avx512 {
         Self(call!(_mm512_sqrt_ps(self.0)))
     }
     #[inline(always)]
+    fn reciprocal_sqrt(self) -> Self {
+        call!({
+            // One step of Newton's method doubles the 14 bits. Of zeros, infinities, NaN and negative numbers the
+            // estimate is the result, and the step would spoil it.
+            let y = Self(_mm512_rsqrt14_ps(self.0));
+            let error = (-(self * y)).mul_add(y, self.of(1.0));
+            let refined = (y * self.of(0.5)).mul_add(error, y);
+            Self(_mm512_mask_mov_ps(refined.0, _mm512_fpclass_ps_mask::<0b1101_1111>(self.0), y.0))
+        })
+    }
+    #[inline(always)]
     fn lesser(self, b: Self) -> Self {
         Self(call!(_mm512_min_ps(self.0, b.0)))
     }

@@ -155,6 +155,11 @@ pub(crate) trait Vector:
     fn mul_add(self, b: Self, c: Self) -> Self;
     /// Square root.
     fn sqrt(self) -> Self;
+    /// `1 / √self`, off by less than 1.5 units in the last place, with the special values of that formula.
+    #[inline(always)]
+    fn reciprocal_sqrt(self) -> Self {
+        self.of(1.0) / self.sqrt()
+    }
     /// `self < b ? self : b`: `b` where either is NaN or both are zeros.
     fn lesser(self, b: Self) -> Self;
     /// `self > b ? self : b`: `b` where either is NaN or both are zeros.
