@@ -177,12 +177,10 @@ impl<T> Iterator for TileIterator<'_, T> {
 impl<T> ExactSizeIterator for TileIterator<'_, T> {}
 impl<T> std::iter::FusedIterator for TileIterator<'_, T> {}
 
-#[cfg(test)]
+#[cfg(all(test, not(target_arch = "wasm32")))] // proptest is not there
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn matrix(rows: usize, columns: usize, tile: [usize; 2]) -> PartitionView<f32> {
         PartitionView::new_2d(TensorView::new_2d(rows, columns).unwrap(), tile[0], tile[1]).unwrap()

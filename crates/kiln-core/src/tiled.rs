@@ -135,12 +135,10 @@ pub fn tiled_min_2d(data: &[f32], width: usize, height: usize) -> Result<f32> {
     tiled_reduce_2d::<MinOp>(data, width, height)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(target_arch = "wasm32")))] // proptest is not there
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn lengths_must_agree() {

@@ -387,12 +387,10 @@ impl<T> fmt::Debug for TensorView<T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(target_arch = "wasm32")))] // proptest is not there
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     type View = TensorView<f32>;
 

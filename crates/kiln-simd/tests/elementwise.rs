@@ -1,13 +1,13 @@
 //! Element-wise operations beyond the conformance suite: a sweep over the f32 numbers, and that a value depends on
 //! nothing but its operands.
 
+#![cfg(not(target_arch = "wasm32"))] // proptest is not there; the conformance suite is
+
 use kiln_core::op::reference::{Random, SPECIAL, error_of};
 use kiln_core::op::{Bound, Elementwise, ElementwiseKind, Op, Operation};
 use kiln_core::{DataMut, Operand};
 use kiln_simd::{Isa, Simd};
 use proptest::prelude::*;
-#![cfg(not(target_arch = "wasm32"))] // proptest is not there; the conformance suite is
-
 
 const PARAMS: [f32; 2] = [-0.75, 1.5];
 

