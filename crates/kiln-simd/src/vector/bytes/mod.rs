@@ -166,8 +166,8 @@ pub(crate) unsafe fn dispatch_bytes<K: ByteKernel>(isa: Isa, kernel: K) {
             unsafe { kernel.run::<avx2::Avx2Bytes>() }
         }
         match isa {
-            // SAFETY: the caller vouches for AVX-512; the standard library caches what it found out.
             Isa::Avx512 if is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("gfni") => {
+                // SAFETY: the caller vouches for AVX-512, the guard for the rest; the standard library caches it.
                 return unsafe { vnni(kernel) };
             }
             // SAFETY: the caller vouches for it.
