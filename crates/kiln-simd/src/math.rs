@@ -217,7 +217,7 @@ pub(crate) fn gelu<V: Vector>(x: V) -> V {
     let n = square.mul_add(a.of(0.034_304_615), pair(-0.761_995_26, -0.169_119_3));
     let n = square.mul_add(n, pair(1.037_952, 0.910_692_6));
     let minus_d = square.mul_add(pair(0.295_835_05, 0.034_273_665), pair(-0.945_398, -0.545_886_93));
-    let denominator = pair(2.0, 2.506_600_1).fma(n, a * minus_d);
+    let denominator = a.fma(a.of(2.506_600_1).fma(n, minus_d), n + n);
     let tail = (a.fma(power.exp_m1(), a) * n / denominator).scale_pow2(power.n);
     // -0 for a negative x, x itself otherwise, zeros and NaN included.
     x.of(-0.0).greater(x) - tail

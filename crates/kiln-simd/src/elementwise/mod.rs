@@ -8,7 +8,7 @@ use std::marker::PhantomData;
 use crate::Isa;
 use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
-use crate::vector::{Vector, dispatch};
+use crate::vector::{Vector, dispatch, last_level_cache};
 
 mod formula;
 mod pass;
@@ -108,7 +108,8 @@ pub(crate) fn run_alike(simd: &Simd, op: &Elementwise, inputs: &[Operand<'_>], o
 /// Fills the result. Operands are as many as the function takes; the length of each divides that of the result.
 fn run(simd: &Simd, op: &Elementwise, operands: &[&[f32]], out: &mut [f32]) {
     let total = out.len();
-    let stream = total >= STREAM;
+    // Written past the caches where these cannot hold it: the operands and the result are more than the last of them.
+    let stream = total >= STREAM && total.saturating_mul(4 * (operands.len() + 1)) > last_level_cache();
     let part = part_len(op.kind().flops(), total, simd);
     if part >= total && operands.iter().all(|x| x.len() == total) {
         let mut sources = [Flat::NONE; 3];
@@ -127,7 +128,7 @@ fn run(simd: &Simd, op: &Elementwise, operands: &[&[f32]], out: &mut [f32]) {
     });
 }
 
-/// Elements of a result from which on it is written past the caches, where several operands are read.
+/// Elements of a result below which it is never written past the caches.
 const STREAM: usize = 8 << 20;
 
 /// Elements of the parts that threads take, for a function of so many floating-point operations an element: all of them

@@ -484,3 +484,28 @@ macro_rules! operators {
     };
 }
 pub(crate) use operators;
+
+/// Bytes of the greatest cache that the processor reports; 0 where it does not say.
+pub(crate) fn last_level_cache() -> usize {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{__cpuid, __cpuid_count};
+        static BYTES: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
+        #[allow(unused_unsafe)] // safe functions in newer toolchains
+        // SAFETY: every x86-64 processor has the instruction.
+        *BYTES.get_or_init(|| unsafe {
+            // "AuthenticAMD" describes its caches in a leaf of its own, in the same form.
+            let leaf = if __cpuid(0).ebx == u32::from_le_bytes(*b"Auth") { 0x8000_001d } else { 4 };
+            if __cpuid(leaf & 0x8000_0000).eax < leaf {
+                return 0;
+            }
+            let caches = (0..8).map(|i| __cpuid_count(leaf, i)).take_while(|c| c.eax & 31 != 0);
+            let field = |x: u32, shift: u32, bits: u32| (x >> shift & ((1 << bits) - 1)) as usize + 1;
+            let bytes =
+                |ebx, ecx: u32| field(ebx, 22, 10) * field(ebx, 12, 10) * field(ebx, 0, 12) * (ecx as usize + 1);
+            caches.map(|c| bytes(c.ebx, c.ecx)).max().unwrap_or(0)
+        })
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    0
+}
