@@ -288,7 +288,7 @@ fn disagreement(ours: &[f32], theirs: &[f32]) -> Option<String> {
         .zip(theirs)
         .map(|(a, b)| if a == b { 0.0 } else { (a - b).abs() })
         .enumerate()
-        .find(|(_, d)| !(*d <= 2e-3 * scale))?;
+        .find(|(_, d)| d.is_nan() || *d > 2e-3 * scale)?;
     Some(format!("element {at}: {} where kiln has {}, off by {difference}", theirs[at], ours[at]))
 }
 

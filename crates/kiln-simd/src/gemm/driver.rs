@@ -1,6 +1,6 @@
 //! Blocking: the loops around the tile, and how they are split over threads.
 
-use super::pack::{Columns, MatrixRef, PanelArgs, panel, panels};
+use super::pack::{MatrixRef, PanelArgs, panel, panels};
 use super::tile::{TileArgs, TileFn, TileShape, tile};
 use super::workspace::Workspace;
 use crate::Isa;
@@ -41,23 +41,21 @@ pub(super) const PARALLEL: usize = 120 * 120 * 120;
 
 /// Where B comes from.
 #[derive(Clone, Copy)]
-pub(crate) enum Source<'a> {
+pub(crate) enum Source {
     /// A matrix in memory.
     Matrix(MatrixRef),
-    /// A matrix that exists panel by panel only.
-    Columns(&'a dyn Columns),
     /// Packed in advance: all blocks of k, each all panels of its rows.
     Packed(*const f32),
 }
 
 // SAFETY: the pointer is only read, by callers who vouch for it.
-unsafe impl Send for Source<'_> {}
+unsafe impl Send for Source {}
 // SAFETY: as above.
-unsafe impl Sync for Source<'_> {}
+unsafe impl Sync for Source {}
 
 /// A product `C = A B` or `C += A B`.
 #[derive(Clone, Copy)]
-pub(crate) struct Gemm<'a> {
+pub(crate) struct Gemm {
     /// Rows of A and C.
     pub(crate) m: usize,
     /// Products in each element.
@@ -67,7 +65,7 @@ pub(crate) struct Gemm<'a> {
     /// A.
     pub(crate) a: MatrixRef,
     /// B.
-    pub(crate) b: Source<'a>,
+    pub(crate) b: Source,
     /// C, rows contiguous.
     pub(crate) c: *mut f32,
     /// Distance of the rows of C.
@@ -150,7 +148,7 @@ fn panel_width(columns: usize, lanes: usize) -> (usize, usize) {
     if columns > lanes { (2 * lanes, columns - lanes) } else { (lanes, columns) }
 }
 
-impl Gemm<'_> {
+impl Gemm {
     /// Computes the product with at most `threads` threads. The result does not depend on how many.
     ///
     /// # Safety
@@ -199,7 +197,6 @@ impl Gemm<'_> {
     fn way(&self) -> Way {
         let in_rows = match self.b {
             Source::Matrix(b) => b.column_stride == 1,
-            Source::Columns(_) => false,
             Source::Packed(_) => return Way::Packed,
         };
         let direct_a = self.a.row_stride == 1 || self.a.column_stride == 1;
@@ -444,7 +441,7 @@ pub(super) fn packed_len(shape: TileShape, k: usize, n: usize) -> usize {
 /// Packs a whole `k * n` matrix in advance, as [`Source::Packed`] wants it.
 ///
 /// # Safety
-/// As [`Columns::pack`]; `out` is good for writing [`packed_len`].
+/// As [`MatrixRef::pack`]; `out` is good for writing [`packed_len`].
 pub(super) unsafe fn pack_all(isa: Isa, b: MatrixRef, k: usize, n: usize, out: *mut f32) {
     let shape = TileShape::of(isa);
     for (p0, block) in k_blocks(k) {

@@ -2,9 +2,8 @@
 //! products.
 //!
 //! For other kernels: [`driver::Gemm`] is `C = A B` or `C += A B` on raw matrices with strides ([`MatrixRef`]), or with a
-//! B that exists panel by panel only (implement [`Columns`], pass [`Source::Columns`]: an implicit product such as a
-//! convolution then copies each element of B once, into the panel that the tile reads). C has contiguous rows. A may lie
-//! either way round. [`Workspace`] is scratch memory of the thread, and may be taken while a product runs.
+//! B packed in advance. C has contiguous rows. A may lie either way round. [`Workspace`] is scratch memory of the
+//! thread, and may be taken while a product runs.
 //!
 //! An element of C is a chain of multiply-adds over a block of k (cut by [`driver::k_blocks`] from k alone), plus the chains of
 //! the blocks before. Every way and every tile computes it so; only products of a single row or column with the rows of
@@ -23,10 +22,9 @@ use kiln_core::op::{Matmul, MatmulExtents, Matvec};
 use kiln_core::{DataMut, Error, Operand, Result, Shape};
 
 pub use packed::PackedB;
-#[allow(unused_imports)] // the interface of this module to other kernels
 pub(crate) use {
     driver::{Gemm, Source},
-    pack::{Columns, MatrixRef, turn_square},
+    pack::{MatrixRef, turn_square},
     workspace::Workspace,
 };
 

@@ -41,18 +41,13 @@ impl MatrixRef {
     }
 }
 
-/// A source of panels of B: a matrix, or what only looks like one, such as the patches of an image under a kernel.
-pub(crate) trait Columns: Sync {
+impl MatrixRef {
     /// Writes rows `p .. p + k` of columns `j .. j + columns` to `out`, `width` apart, zeros beyond the columns.
     /// `width` is one or two vectors of the instruction set and at least `columns`.
     ///
     /// # Safety
     /// The rows and columns are inside of the matrix; `out` is good for writing `k * width` f32; the instruction set
     /// is there.
-    unsafe fn pack(&self, isa: Isa, p: usize, k: usize, j: usize, columns: usize, width: usize, out: *mut f32);
-}
-
-impl Columns for MatrixRef {
     unsafe fn pack(&self, isa: Isa, p: usize, k: usize, j: usize, columns: usize, width: usize, out: *mut f32) {
         let args = PanelArgs { from: self.at(p, j), long: k, short: columns, width, out, slack: false };
         // SAFETY: the caller's contract; element (i, j) of the panel's source is element (j, i) seen from `Rows`.
@@ -175,17 +170,8 @@ impl Routine for CopyPanels {
 /// Packs rows `p .. p + k` of columns `j .. j + n` of B, panel after panel.
 ///
 /// # Safety
-/// As [`Columns::pack`]; `out` is good for writing `k` times `n` rounded up to whole vectors.
-pub(super) unsafe fn panels(
-    b: &Source<'_>,
-    isa: Isa,
-    lanes: usize,
-    p: usize,
-    k: usize,
-    j: usize,
-    n: usize,
-    out: *mut f32,
-) {
+/// As [`MatrixRef::pack`]; `out` is good for writing `k` times `n` rounded up to whole vectors.
+pub(super) unsafe fn panels(b: &Source, isa: Isa, lanes: usize, p: usize, k: usize, j: usize, n: usize, out: *mut f32) {
     /// Panels side by side: 512 bytes of a row at 16 lanes, and as many streams of writes as the caches follow.
     const TOGETHER: usize = 4;
     let width = 2 * lanes;
@@ -204,7 +190,6 @@ pub(super) unsafe fn panels(
                     continue;
                 }
                 Source::Matrix(b) => b.pack(isa, p, k, j + done, columns, columns.next_multiple_of(lanes), out),
-                Source::Columns(b) => b.pack(isa, p, k, j + done, columns, columns.next_multiple_of(lanes), out),
                 Source::Packed(_) => return,
             }
         }

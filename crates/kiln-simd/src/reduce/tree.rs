@@ -16,8 +16,8 @@ use crate::vector::{Kernel, Vector, dispatch};
 const LANES: usize = 64;
 /// Columns of the rows of a leaf: even and odd groups of lanes, so that wide registers have enough sums in flight.
 const ROW: usize = 2 * LANES;
-/// Elements of a leaf: 32 rows, so that little time goes into the tree while errors stay small.
-pub(super) const LEAF: usize = 32 * ROW;
+/// Elements of a leaf: 16 rows. Longer leaves would spare some of the tree, but a million equal terms then miss 1e-7.
+pub(super) const LEAF: usize = 16 * ROW;
 /// Leaves that a thread takes at once: a subtree of its own, because it is a power of two.
 const PART: usize = 32 * LEAF;
 /// Parts in flight before their sums are combined; bounds the memory that holds them.

@@ -147,10 +147,6 @@ impl Vector for Avx2 {
         Self(call!(_mm256_max_ps(self.0, b.0)))
     }
     #[inline(always)]
-    fn round(self) -> Self {
-        Self(call!(_mm256_round_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0)))
-    }
-    #[inline(always)]
     fn scale_pow2(self, n: Self) -> Self {
         // Two powers that are normal numbers: the first product is exact, the second rounds once.
         call!({

@@ -154,10 +154,6 @@ impl Vector for Avx512 {
         Self(call!(_mm512_max_ps(self.0, b.0)))
     }
     #[inline(always)]
-    fn round(self) -> Self {
-        Self(call!(_mm512_roundscale_ps::<{ _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC }>(self.0)))
-    }
-    #[inline(always)]
     fn scale_pow2(self, n: Self) -> Self {
         Self(call!(_mm512_scalef_ps(self.0, n.0)))
     }

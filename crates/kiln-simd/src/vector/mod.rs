@@ -164,8 +164,6 @@ pub(crate) trait Vector:
     fn lesser(self, b: Self) -> Self;
     /// `self > b ? self : b`: `b` where either is NaN or both are zeros.
     fn greater(self, b: Self) -> Self;
-    /// Rounds to the nearest integer, ties to even.
-    fn round(self) -> Self;
     /// `self * 2^n` for integral `n` of magnitude at most 250, rounded once: overflow gives infinity, underflow is
     /// gradual. `self * 2^(n/2)` must not leave the normal range, unless `self` is a zero, infinity or NaN.
     fn scale_pow2(self, n: Self) -> Self;
@@ -235,12 +233,6 @@ pub(crate) trait Vector:
     #[inline(always)]
     fn abs(self) -> Self {
         self.and(self.of(f32::from_bits(0x7fff_ffff)))
-    }
-
-    /// The magnitude of `self` with the sign of `sign`.
-    #[inline(always)]
-    fn copy_sign(self, sign: Self) -> Self {
-        self.abs().or(sign.and(self.of(-0.0)))
     }
 
     /// IEEE 754-2019 `maximum`: NaN if either is NaN, +0 above -0.

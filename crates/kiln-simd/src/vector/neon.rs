@@ -101,10 +101,6 @@ impl Vector for Neon {
         Self::select(b.lt(self), self, b)
     }
     #[inline(always)]
-    fn round(self) -> Self {
-        Self(call!(vrndnq_f32(self.0)))
-    }
-    #[inline(always)]
     fn scale_pow2(self, n: Self) -> Self {
         // In f64 the product is exact and its exponent cannot overflow; converting back rounds once.
         call!({

@@ -64,12 +64,6 @@ impl Vector for Scalar {
         if self.0 > b.0 { self } else { b }
     }
     #[inline(always)]
-    fn round(self) -> Self {
-        // Adding and taking away 1.5 * 2^23 rounds smaller numbers; larger ones are integers already.
-        let magic = 12_582_912.0f32;
-        if self.0.abs() < 4_194_304.0 { Self(((self.0 + magic) - magic).copysign(self.0)) } else { self }
-    }
-    #[inline(always)]
     fn scale_pow2(self, n: Self) -> Self {
         // Two powers that are normal numbers: the first product is exact, the second rounds once.
         let n = n.0.clamp(-250.0, 250.0) as i32;

@@ -91,10 +91,6 @@ impl Vector for Simd128 {
         Self(f32x4_pmax(b.0, self.0))
     }
     #[inline(always)]
-    fn round(self) -> Self {
-        Self(f32x4_nearest(self.0))
-    }
-    #[inline(always)]
     fn scale_pow2(self, n: Self) -> Self {
         // In f64 the product is exact and its exponent cannot overflow; converting back rounds once.
         let bias = i32x4_add(i32x4_trunc_sat_f32x4(n.0), i32x4_splat(1023));

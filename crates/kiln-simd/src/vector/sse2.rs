@@ -112,13 +112,6 @@ impl Vector for Sse2 {
         Self(call!(_mm_max_ps(self.0, b.0)))
     }
     #[inline(always)]
-    fn round(self) -> Self {
-        // Adding and taking away 1.5 * 2^23 rounds smaller numbers; larger ones are integers already.
-        let magic = self.of(12_582_912.0);
-        let rounded = ((self + magic) - magic).copy_sign(self);
-        Self::select(self.abs().lt(self.of(4_194_304.0)), rounded, self)
-    }
-    #[inline(always)]
     fn scale_pow2(self, n: Self) -> Self {
         // Two powers that are normal numbers: the first product is exact, the second rounds once.
         call!({
