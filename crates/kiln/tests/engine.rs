@@ -86,9 +86,15 @@ fn bad_input_is_a_typed_error() {
 
 #[test]
 fn settings_are_obeyed_or_refused() {
-    let scalar = Engine::builder().without_profile().backends(&[Backend::Scalar]).build().unwrap();
-    assert!(scalar.places().iter().all(|place| place.backend == Backend::Scalar));
-    assert_eq!(scalar.add(&[1.0], &[2.0]).unwrap(), [3.0]);
+    let scalar = Engine::builder().without_profile().backends(&[Backend::Scalar]).build();
+    if engine().places().iter().any(|place| place.backend == Backend::Scalar) {
+        let scalar = scalar.unwrap();
+        assert!(scalar.places().iter().all(|place| place.backend == Backend::Scalar));
+        assert_eq!(scalar.add(&[1.0], &[2.0]).unwrap(), [3.0]);
+    } else {
+        // KILN_ISA names another instruction set for the whole process.
+        assert!(matches!(scalar, Err(Error::Unavailable { .. })));
+    }
     let error = Engine::builder().backends(&[Backend::Gpu]).build().unwrap_err();
     assert!(matches!(error, Error::Unavailable { .. }), "{error}");
     assert!(Engine::builder().backends(&[]).build().is_err());
@@ -96,7 +102,7 @@ fn settings_are_obeyed_or_refused() {
     let one = Engine::builder().without_profile().threads(1).build().unwrap();
     assert!(one.places().iter().all(|place| place.threads == 1));
     let error = Engine::builder().without_profile().force("abacus x1").build().unwrap_err();
-    assert!(error.to_string().contains("scalar x1"), "the error names the places: {error}");
+    assert!(error.to_string().contains(&engine().places()[0].name), "the error names the places: {error}");
     let only = Engine::builder().without_profile().instruction_set(Isa::Scalar).build().unwrap();
     assert!(only.places().iter().all(|place| place.name.starts_with("scalar")));
     for isa in Isa::ALL.iter().copied().filter(|isa| !isa.is_available()) {
@@ -114,7 +120,7 @@ fn an_explanation_names_every_place() {
         assert!(text.contains(&place.name), "{text}");
     }
     assert!(text.contains("matmul [512, 512] [512, 512]"), "{text}");
-    let forced = Engine::builder().without_profile().force("scalar x1").build().unwrap();
+    let forced = Engine::builder().without_profile().force(&engine.places()[0].name).build().unwrap();
     assert!(forced.explain(Matmul::default(), &[ty, ty]).unwrap().why.contains("forced"));
 }
 
