@@ -4,7 +4,7 @@
 //! |---|---|
 //! | 0..2 | unit of the scales `d`, f16 |
 //! | 2..4 | unit of the minima `dmin`, f16 |
-//! | 4..16 | 6-bit scales `sc` and minima `m` ([`pack_scales`](super::pack_scales)) |
+//! | 4..16 | 6-bit scales `sc` and minima `m` ([`pack_scales`]) |
 //! | 16..144 | `q`: byte `32 c + l` holds element `64 c + l` in its low and element `64 c + 32 + l` in its high nibble |
 //!
 //! `y = (d sc) q - (dmin m)`. Both products are exact in f32 for finite units; only the difference rounds.
