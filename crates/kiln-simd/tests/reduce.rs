@@ -166,7 +166,7 @@ fn bad_input_is_one_clear_error() {
     let found = simd.gather_into(&x, 2, &[2, 3], &mut untouched);
     assert_eq!(found, Err(Error::Index { op: "gather", position: 1, index: 3, bound: 3 }));
     assert_eq!(untouched, [7.0; 4]);
-    assert_eq!(simd.softmax(&[], 0).unwrap(), []);
+    assert!(simd.softmax(&[], 0).unwrap().is_empty());
     assert_eq!(simd.sum(&[]).unwrap(), 0.0);
     assert_eq!(simd.max_element(&[]).unwrap(), f32::NEG_INFINITY);
 }

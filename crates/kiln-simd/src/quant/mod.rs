@@ -233,7 +233,7 @@ mod tests {
         assert!(matches!(simd.dequantize(format, &[0; 145]), Err(Error::Length { .. })));
         assert!(matches!(simd.quant_matvec(format, &[0; 288], &[0.0; 256], 1, 256), Err(Error::Length { .. })));
         assert!(matches!(simd.quant_matvec(format, &[0; 288], &[0.0; 200], 2, 200), Err(Error::Format { .. })));
-        assert_eq!(simd.quantize(format, &[], 0).unwrap(), []);
+        assert!(simd.quantize(format, &[], 0).unwrap().is_empty());
         assert_eq!(simd.quant_matvec(format, &[], &[], 2, 0).unwrap(), [0.0; 2]);
     }
 
