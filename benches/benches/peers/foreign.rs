@@ -10,6 +10,16 @@ const ROW_MAJOR: c_int = 101;
 const NO_TRANS: c_int = 111;
 const TRANS: c_int = 112;
 
+/// Transposes a `rows * columns` matrix: rows, columns, the matrix, the result.
+pub(crate) trait Transposition: Fn(usize, usize, &[f32], &mut [f32]) {}
+
+impl<F: Fn(usize, usize, &[f32], &mut [f32])> Transposition for F {}
+
+/// A vector function of two operands: both, and the result.
+pub(crate) trait Binary: Fn(&[f32], &[f32], &mut [f32]) {}
+
+impl<F: Fn(&[f32], &[f32], &mut [f32])> Binary for F {}
+
 type Sgemm = unsafe extern "C" fn(
     c_int,
     c_int,
@@ -37,10 +47,10 @@ type Vml1 = unsafe extern "C" fn(c_int, *const f32, *mut f32, c_longlong);
 type Vml2 = unsafe extern "C" fn(c_int, *const f32, *const f32, *mut f32, c_longlong);
 
 /// The accuracy of Intel's vector functions: HA is at most 1 ULP, LA at most 4.
-pub const HIGH_ACCURACY: c_longlong = 2;
+pub(crate) const HIGH_ACCURACY: c_longlong = 2;
 
 /// A C library with the BLAS interface (and, in Intel's, vector functions).
-pub struct Library {
+pub(crate) struct Library {
     pub name: &'static str,
     library: libloading::Library,
     sgemm: Sgemm,
@@ -59,7 +69,7 @@ fn int(n: usize) -> c_int {
 
 impl Library {
     /// Opens a library and limits its threads.
-    pub fn open(name: &'static str, path: &Path, threads: usize) -> Result<Self, String> {
+    pub(crate) fn open(name: &'static str, path: &Path, threads: usize) -> Result<Self, String> {
         // SAFETY: these libraries run no code at load time that has preconditions. Symbols are made global because
         // MKL's interface layer resolves its other layers through them.
         #[cfg(unix)]
@@ -91,7 +101,7 @@ impl Library {
     }
 
     /// `C = A B`.
-    pub fn sgemm(&self, p: Product, a: &[f32], b: &[f32], c: &mut [f32]) {
+    pub(crate) fn sgemm(&self, p: Product, a: &[f32], b: &[f32], c: &mut [f32]) {
         let Product { m, k, n, bt } = p;
         assert!(a.len() >= m * k && b.len() >= k * n && c.len() >= m * n);
         let (trans_b, ldb) = if bt { (TRANS, k) } else { (NO_TRANS, n) };
@@ -117,7 +127,7 @@ impl Library {
     }
 
     /// `y = x B` for a vector `x`, by the matrix-vector routine that a careful user would take.
-    pub fn sgemv(&self, p: Product, x: &[f32], b: &[f32], y: &mut [f32]) {
+    pub(crate) fn sgemv(&self, p: Product, x: &[f32], b: &[f32], y: &mut [f32]) {
         let Product { m, k, n, bt } = p;
         assert!(m == 1 && x.len() >= k && b.len() >= k * n && y.len() >= n);
         let (trans, rows, columns) = if bt { (NO_TRANS, n, k) } else { (TRANS, k, n) };
@@ -141,43 +151,43 @@ impl Library {
     }
 
     /// Inner product.
-    pub fn sdot(&self, a: &[f32], b: &[f32]) -> f32 {
+    pub(crate) fn sdot(&self, a: &[f32], b: &[f32]) -> f32 {
         assert_eq!(a.len(), b.len());
         // SAFETY: the lengths agree.
         unsafe { (self.sdot)(int(a.len()), a.as_ptr(), 1, b.as_ptr(), 1) }
     }
 
     /// Whether the library has a plain sum.
-    pub fn has_sum(&self) -> bool {
+    pub(crate) fn has_sum(&self) -> bool {
         self.ssum.is_some()
     }
 
     /// Sum; NaN where the library has none.
-    pub fn ssum(&self, x: &[f32]) -> f32 {
+    pub(crate) fn ssum(&self, x: &[f32]) -> f32 {
         // SAFETY: `x` is good for its length.
         self.ssum.map_or(f32::NAN, |f| unsafe { f(int(x.len()), x.as_ptr(), 1) })
     }
 
     /// Sum of absolute values.
-    pub fn sasum(&self, x: &[f32]) -> f32 {
+    pub(crate) fn sasum(&self, x: &[f32]) -> f32 {
         // SAFETY: `x` is good for its length.
         unsafe { (self.sasum)(int(x.len()), x.as_ptr(), 1) }
     }
 
     /// Euclidean norm.
-    pub fn snrm2(&self, x: &[f32]) -> f32 {
+    pub(crate) fn snrm2(&self, x: &[f32]) -> f32 {
         // SAFETY: `x` is good for its length.
         unsafe { (self.snrm2)(int(x.len()), x.as_ptr(), 1) }
     }
 
     /// Position of the greatest absolute value.
-    pub fn isamax(&self, x: &[f32]) -> usize {
+    pub(crate) fn isamax(&self, x: &[f32]) -> usize {
         // SAFETY: `x` is good for its length.
         unsafe { (self.isamax)(int(x.len()), x.as_ptr(), 1) }
     }
 
     /// A routine that transposes a `rows * columns` matrix, where the library has one.
-    pub fn transpose(&self) -> Option<impl Fn(usize, usize, &[f32], &mut [f32]) + '_> {
+    pub(crate) fn transpose(&self) -> Option<impl Transposition + '_> {
         // SAFETY: the types are those of the headers of MKL and OpenBLAS.
         let (cblas, mkl) = unsafe {
             (
@@ -203,7 +213,7 @@ impl Library {
     }
 
     /// A vector function of one operand by its C name, such as `vmsExp`, where the library has it.
-    pub fn unary(&self, name: &str) -> Option<impl Fn(&[f32], &mut [f32]) + use<>> {
+    pub(crate) fn unary(&self, name: &str) -> Option<impl Fn(&[f32], &mut [f32]) + use<>> {
         // SAFETY: the type is that of the one-operand functions of VML with an accuracy mode.
         let f = unsafe { find::<Vml1>(&self.library, name) }.ok()?;
         Some(move |x: &[f32], out: &mut [f32]| {
@@ -214,7 +224,7 @@ impl Library {
     }
 
     /// A vector function of two operands by its C name, such as `vmsAdd`, where the library has it.
-    pub fn binary(&self, name: &str) -> Option<impl Fn(&[f32], &[f32], &mut [f32]) + use<>> {
+    pub(crate) fn binary(&self, name: &str) -> Option<impl Binary + use<>> {
         // SAFETY: the type is that of the two-operand functions of VML with an accuracy mode.
         let f = unsafe { find::<Vml2>(&self.library, name) }.ok()?;
         Some(move |a: &[f32], b: &[f32], out: &mut [f32]| {
@@ -243,7 +253,7 @@ unsafe fn find<F: Copy>(library: &libloading::Library, name: &str) -> Result<F, 
 }
 
 /// The product by the gemm crate.
-pub fn gemm_crate(p: Product, a: &[f32], b: &[f32], c: &mut [f32], threads: usize) {
+pub(crate) fn gemm_crate(p: Product, a: &[f32], b: &[f32], c: &mut [f32], threads: usize) {
     let Product { m, k, n, bt } = p;
     assert!(a.len() >= m * k && b.len() >= k * n && c.len() >= m * n);
     let (columns_b, rows_b) = if bt { (k as isize, 1) } else { (1, n as isize) };
@@ -275,7 +285,7 @@ pub fn gemm_crate(p: Product, a: &[f32], b: &[f32], c: &mut [f32], threads: usiz
 }
 
 /// The product by the matrixmultiply crate, which takes its threads from `MATMUL_NUM_THREADS`.
-pub fn matrixmultiply(p: Product, a: &[f32], b: &[f32], c: &mut [f32]) {
+pub(crate) fn matrixmultiply(p: Product, a: &[f32], b: &[f32], c: &mut [f32]) {
     let Product { m, k, n, bt } = p;
     assert!(a.len() >= m * k && b.len() >= k * n && c.len() >= m * n);
     let (rows_b, columns_b) = if bt { (1, k as isize) } else { (n as isize, 1) };
@@ -301,7 +311,7 @@ pub fn matrixmultiply(p: Product, a: &[f32], b: &[f32], c: &mut [f32]) {
 }
 
 /// The slice as memory that rten's functions fill.
-pub fn to_be_filled(x: &mut [f32]) -> &mut [MaybeUninit<f32>] {
+pub(crate) fn to_be_filled(x: &mut [f32]) -> &mut [MaybeUninit<f32>] {
     // SAFETY: the same memory; rten's vector functions only ever write initialised values into it.
     unsafe { std::slice::from_raw_parts_mut(x.as_mut_ptr().cast(), x.len()) }
 }

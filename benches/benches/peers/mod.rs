@@ -2,7 +2,7 @@
 
 #![allow(dead_code)] // each bench takes the peers that answer its question
 
-pub mod foreign;
+pub(crate) mod foreign;
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -15,13 +15,13 @@ use rten_tensor::NdTensorView;
 use foreign::Library;
 
 /// Intel's library, or the reason why it is not here.
-pub fn mkl(suite: &Suite) -> Option<&'static Library> {
+pub(crate) fn mkl(suite: &Suite) -> Option<&'static Library> {
     let names = ["libmkl_rt.so.3", "libmkl_rt.so.2", "libmkl_rt.so"];
     present(suite, "mkl", "KILN_MKL", &names, "/opt/intel/oneapi/mkl/latest/lib")
 }
 
 /// OpenBLAS, or the reason why it is not here.
-pub fn openblas(suite: &Suite) -> Option<&'static Library> {
+pub(crate) fn openblas(suite: &Suite) -> Option<&'static Library> {
     let names = ["libscipy_openblas.so", "libopenblas.so.0", "libopenblas.so"];
     present(suite, "openblas", "KILN_OPENBLAS", &names, "/usr/lib/x86_64-linux-gnu")
 }
@@ -63,7 +63,7 @@ fn python_directories() -> Vec<PathBuf> {
 
 /// A row-major matrix product `C = A B`; `bt` says that B is stored as `n * k`.
 #[derive(Debug, Clone, Copy)]
-pub struct Product {
+pub(crate) struct Product {
     pub m: usize,
     pub k: usize,
     pub n: usize,
@@ -71,7 +71,7 @@ pub struct Product {
 }
 
 /// The product by faer.
-pub fn faer(p: Product, a: &[f32], b: &[f32], c: &mut [f32], threads: usize) {
+pub(crate) fn faer(p: Product, a: &[f32], b: &[f32], c: &mut [f32], threads: usize) {
     let a = MatRef::from_row_major_slice(a, p.m, p.k);
     let b = if p.bt { MatRef::from_column_major_slice(b, p.k, p.n) } else { MatRef::from_row_major_slice(b, p.k, p.n) };
     let c = MatMut::from_row_major_slice_mut(c, p.m, p.n);
@@ -80,7 +80,7 @@ pub fn faer(p: Product, a: &[f32], b: &[f32], c: &mut [f32], threads: usize) {
 }
 
 /// The product by rten, which threads through rayon on its own.
-pub fn rten(executor: &GemmExecutor<f32>, p: Product, a: &[f32], b: &[f32], c: &mut [f32]) {
+pub(crate) fn rten(executor: &GemmExecutor<f32>, p: Product, a: &[f32], b: &[f32], c: &mut [f32]) {
     let a = NdTensorView::from_data([p.m, p.k], a);
     let b =
         if p.bt { NdTensorView::from_data([p.n, p.k], b).transposed() } else { NdTensorView::from_data([p.k, p.n], b) };
@@ -89,17 +89,17 @@ pub fn rten(executor: &GemmExecutor<f32>, p: Product, a: &[f32], b: &[f32], c: &
 }
 
 /// The product by trueno, which allocates its result: its operands are its own and made beforehand.
-pub struct Trueno(trueno::Matrix<f32>, trueno::Matrix<f32>);
+pub(crate) struct Trueno(trueno::Matrix<f32>, trueno::Matrix<f32>);
 
 impl Trueno {
-    pub fn new(p: Product, a: &[f32], b: &[f32]) -> Option<Self> {
+    pub(crate) fn new(p: Product, a: &[f32], b: &[f32]) -> Option<Self> {
         if p.bt {
             return None;
         }
         Some(Self(trueno::Matrix::from_slice(p.m, p.k, a).ok()?, trueno::Matrix::from_slice(p.k, p.n, b).ok()?))
     }
 
-    pub fn run(&self) {
+    pub(crate) fn run(&self) {
         std::hint::black_box(self.0.matmul(&self.1).ok());
     }
 }

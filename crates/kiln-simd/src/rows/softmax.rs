@@ -25,6 +25,10 @@ const LONG: usize = 131_072;
 /// A factor of 2^64 that exponentials carry between the passes: none of them is subnormal then, so that their power of
 /// two is an integer added to the exponent. The second pass takes it away with the rounding that it makes anyway.
 const LIFT: f32 = 64.0;
+/// 2^64. `f32::exp2` promises no precision, so both are written out.
+const LIFTED: f32 = 18_446_744_073_709_551_616.0;
+/// 2^-64.
+const LOWERED: f32 = 1.0 / LIFTED;
 
 /// `exp(d) * 2^64` for `d <= 0`, relative error below 1.3 u + 0.25 u |d|; NaN stays NaN.
 ///
@@ -271,8 +275,8 @@ unsafe fn second_pass<V: Vector, const LOG: bool>(
             let (m, log) = (V::splat(greatest), V::splat(log as f32));
             map::<V>(x, out, n, |x| (x - m) - log);
         } else {
-            let factor = (weight(own, greatest) / sum * f64::from(LIFT.exp2())) as f32;
-            let (factor, lower) = (V::splat(factor), V::splat((-LIFT).exp2()));
+            let factor = (weight(own, greatest) / sum * f64::from(LIFTED)) as f32;
+            let (factor, lower) = (V::splat(factor), V::splat(LOWERED));
             if own == greatest {
                 let factor = factor * lower;
                 map::<V>(out, out, n, |e| e * factor);
