@@ -4,7 +4,7 @@ mod peers;
 
 use kiln_benches::{Array, Contender, Suite, Work};
 use kiln_core::op::ElementwiseKind as Kind;
-use kiln_core::{DataMut, Operand};
+use kiln_core::{DataMut, Operand, Operations};
 use kiln_simd::limits::Pass;
 use ndarray::{ArrayView1, ArrayViewMut1, Zip};
 use peers::foreign::{Library, to_be_filled};

@@ -4,7 +4,7 @@ mod peers;
 
 use kiln_benches::{Array, Contender, Suite, Work};
 use kiln_core::op::Matmul;
-use kiln_core::{DataMut, Operand};
+use kiln_core::{DataMut, Operand, Operations};
 use peers::{Product, foreign};
 use rten_gemm::GemmExecutor;
 

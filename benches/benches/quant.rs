@@ -4,7 +4,7 @@ mod peers;
 
 use kiln_benches::{Array, Contender, Suite, Work};
 use kiln_core::op::{Dequantize, QuantMatmul};
-use kiln_core::{DataMut, Operand, QuantFormat};
+use kiln_core::{DataMut, Operand, Operations, QuantFormat};
 use kiln_simd::limits::Pass;
 use peers::Product;
 use trueno::backends::{q4k, q6k};

@@ -6,7 +6,7 @@ use std::hint::black_box;
 
 use kiln_benches::{Contender, Suite, Work, random};
 use kiln_core::op::{Dot, Op, Reduce, Reduction};
-use kiln_core::{DataMut, Operand};
+use kiln_core::{DataMut, Operand, Operations};
 use kiln_simd::limits::Pass;
 use ndarray::ArrayView1;
 use peers::foreign::Library;

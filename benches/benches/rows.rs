@@ -4,7 +4,7 @@ mod peers;
 
 use kiln_benches::{Array, Contender, Suite, Work};
 use kiln_core::op::{LayerNorm, LogSoftmax, Op, RmsNorm, Softmax, Transpose};
-use kiln_core::{DataMut, Operand};
+use kiln_core::{DataMut, Operand, Operations};
 use kiln_simd::limits::Pass;
 use peers::foreign::to_be_filled;
 use rten_simd::SimdOp;

@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use kiln_core::op::reference::error_of;
 use kiln_core::op::{Bound, Elementwise, ElementwiseKind, Op, Operation};
 use kiln_core::{DataMut, Operand};
-use kiln_simd::{Isa, Simd};
+use kiln_simd::{Isa, Operations, Simd};
 
 /// What to compare.
 #[derive(clap::Args)]

@@ -53,12 +53,15 @@ impl<'a> Data<'a> {
     }
 
     /// A copy.
-    pub fn to_buffer(&self) -> Buffer {
-        match *self {
-            Self::F32(d) => Buffer::F32(d.to_vec()),
-            Self::U32(d) => Buffer::U32(d.to_vec()),
-            Self::Blocks(format, d) => Buffer::Blocks(format, d.to_vec()),
-        }
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn to_buffer(&self) -> Result<Buffer> {
+        Ok(match *self {
+            Self::F32(d) => Buffer::F32(copied(d)?),
+            Self::U32(d) => Buffer::U32(copied(d)?),
+            Self::Blocks(format, d) => Buffer::Blocks(format, copied(d)?),
+        })
     }
 
     /// The f32 elements; empty when the data are of another type.
@@ -116,28 +119,22 @@ impl DataMut<'_> {
 
 impl Buffer {
     /// Zeroed elements for a tensor of this type.
-    pub fn zeros(ty: &TensorType) -> Self {
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] where the machine has no room for them.
+    pub fn zeros(ty: &TensorType) -> Result<Self> {
         Self::with_bytes(ty.dtype, ty.bytes())
     }
 
     /// Zeroed elements that take this many bytes.
-    pub fn with_bytes(dtype: DType, bytes: usize) -> Self {
-        match dtype {
-            DType::F32 => Self::F32(vec![0.0; bytes / 4]),
-            DType::U32 => Self::U32(vec![0; bytes / 4]),
-            DType::Blocks(format) => Self::Blocks(format, vec![0; bytes]),
-        }
-    }
-
-    /// Zeroed elements for a tensor of this type, or an error where the machine has no room for them.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`].
-    pub fn try_zeros(ty: &TensorType) -> Result<Self> {
-        Ok(match ty.dtype {
-            DType::F32 => Self::F32(zeros(ty.shape.numel())?),
-            DType::U32 => Self::U32(zeros(ty.shape.numel())?),
-            DType::Blocks(format) => Self::Blocks(format, zeros(ty.bytes())?),
+    /// As [`Buffer::zeros`].
+    pub fn with_bytes(dtype: DType, bytes: usize) -> Result<Self> {
+        Ok(match dtype {
+            DType::F32 => Self::F32(zeros(bytes / 4)?),
+            DType::U32 => Self::U32(zeros(bytes / 4)?),
+            DType::Blocks(format) => Self::Blocks(format, zeros(bytes)?),
         })
     }
 
@@ -172,9 +169,25 @@ pub fn zeros<T: bytemuck::Zeroable + Clone>(n: usize) -> Result<Vec<T>> {
     if bytes > SMALL {
         // Asked for and given back at once: `vec!` below then takes fresh pages that the system has zeroed already, where
         // filling this memory would touch them all.
-        Vec::<T>::new().try_reserve_exact(n).map_err(|_| Error::OutOfMemory { bytes })?;
+        reserve(&mut Vec::<T>::new(), n)?;
     }
     Ok(vec![T::zeroed(); n])
+}
+
+/// Makes room for so many more elements.
+///
+/// # Errors
+/// [`Error::OutOfMemory`].
+pub fn reserve<T>(vec: &mut Vec<T>, additional: usize) -> Result<()> {
+    let bytes = additional.saturating_mul(size_of::<T>());
+    vec.try_reserve_exact(additional).map_err(|_| Error::OutOfMemory { bytes })
+}
+
+fn copied<T: Copy>(slice: &[T]) -> Result<Vec<T>> {
+    let mut copy = Vec::new();
+    reserve(&mut copy, slice.len())?;
+    copy.extend_from_slice(slice);
+    Ok(copy)
 }
 
 /// Elements with a shape they were checked against.

@@ -6,8 +6,8 @@
 //!   `reference`) its meaning in plain f64 with the cases that every backend is tested on. See [`op`].
 //! - [`op::Op`] is a closed set, generated from one list of types. Backends implement their own kernel trait for each
 //!   type and dispatch through [`for_operation!`], so that a missing kernel does not compile.
-//! - Element-wise operations are rows of a table, [`elementwise_table!`], from which backends and facade generate their
-//!   functions.
+//! - The methods that users call are defined once, here: [`Operations`] on slices for every backend, [`Record`] on
+//!   tensors for every recording. They come from tables; element-wise operations are rows of [`elementwise_table!`].
 //! - A [`Shape`] that exists is sound; overflow is met when it is made, not later.
 //! - Errors only where the caller can be wrong in a way the types cannot exclude. Nothing here panics on user input.
 //! - No crate of the house is imported, no threads, no clocks, no files: everything is a pure function.
@@ -16,6 +16,7 @@
 mod data;
 mod error;
 pub mod graph;
+mod methods;
 pub mod op;
 mod partition;
 pub mod quant;
@@ -23,8 +24,9 @@ mod shape;
 mod tiled;
 mod view;
 
-pub use data::{Buffer, Data, DataMut, Operand, zeros};
+pub use data::{Buffer, Data, DataMut, Operand, reserve, zeros};
 pub use error::{Error, Result};
+pub use methods::{Operations, Record};
 pub use partition::{PartitionView, TileInfo, TileIterator};
 pub use quant::QuantFormat;
 pub use shape::{DType, MAX_RANK, Shape, TensorType};

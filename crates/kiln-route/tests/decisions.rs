@@ -3,9 +3,9 @@
 mod common;
 
 use common::*;
-use kiln_core::TensorType;
 use kiln_core::graph::Graph;
 use kiln_core::op::{Dot, Elementwise, Matmul, Op, Reduce, Reduction};
+use kiln_core::{Record, TensorType};
 use kiln_route::{Basis, Explanation, Problem, Profile, Residency, Router};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -127,10 +127,10 @@ fn a_graph_is_the_sum_of_its_operations_with_transfers_at_its_edges() {
     let mut graph = Graph::new();
     let n = 1 << 20;
     let (a, b) = (graph.input(ty(&[n])), graph.input(ty(&[n])));
-    let mut x = graph.push(Elementwise::add(), &[a, b]).unwrap()[0];
+    let mut x = graph.record(Elementwise::add(), &[a, b]).unwrap();
     let single = addition(n);
     for _ in 0..99 {
-        x = graph.push(Elementwise::add(), &[x, b]).unwrap()[0];
+        x = graph.record(Elementwise::add(), &[x, b]).unwrap();
     }
     let problem = Problem::graph(&graph).unwrap();
     assert_eq!(problem.len(), 100);

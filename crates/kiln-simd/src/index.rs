@@ -1,7 +1,7 @@
 //! Operations that choose elements: gather and top-k.
 
-use kiln_core::op::{Gather, TopK, rows_of};
-use kiln_core::{DataMut, Operand, Result, Shape};
+use kiln_core::op::{Gather, TopK};
+use kiln_core::{DataMut, Operand, Result};
 
 use std::cell::Cell;
 
@@ -159,57 +159,5 @@ impl Execute for TopK {
             unsafe { dispatch(simd.isa(), rows) };
         });
         Ok(())
-    }
-}
-
-impl Simd {
-    /// Rows of `columns` elements of a table, chosen by index: the lookup of embeddings.
-    ///
-    /// # Errors
-    /// [`kiln_core::Error::Shape`] when the table is not whole rows, [`kiln_core::Error::Index`] for the first index
-    /// outside of it.
-    pub fn gather(&self, table: &[f32], columns: usize, indices: &[u32]) -> Result<Vec<f32>> {
-        let rows = rows_of("gather", table, columns)?;
-        self.f32_vec(Gather, &[Operand::f32(table, rows.dims())?, Operand::u32(indices, &[indices.len()])?])
-    }
-
-    /// As [`Simd::gather`], into `out`.
-    ///
-    /// # Errors
-    /// As [`Simd::gather`]; [`kiln_core::Error::Length`] when `out` has another length.
-    pub fn gather_into(&self, table: &[f32], columns: usize, indices: &[u32], out: &mut [f32]) -> Result<()> {
-        let rows = rows_of("gather", table, columns)?;
-        self.f32_into(Gather, &[Operand::f32(table, rows.dims())?, Operand::u32(indices, &[indices.len()])?], out)
-    }
-
-    /// The `k` greatest elements of every row of `columns` elements, greatest first, and where in the row they stand.
-    ///
-    /// NaN counts as greater than +∞; of equals the lower index comes first.
-    ///
-    /// # Errors
-    /// [`kiln_core::Error::Shape`] when `x` is not whole rows, [`kiln_core::Error::Parameter`] when a row has fewer than
-    /// `k` elements.
-    pub fn top_k(&self, x: &[f32], columns: usize, k: usize) -> Result<(Vec<f32>, Vec<u32>)> {
-        let rows = rows_of("top_k", x, columns)?;
-        let n = Shape::new(&[rows.rows(), k.min(columns)])?.numel();
-        let (mut values, mut indices) = (vec![0.0; n], vec![0; n]);
-        self.top_k_into(x, columns, k, &mut values, &mut indices)?;
-        Ok((values, indices))
-    }
-
-    /// As [`Simd::top_k`], into `values` and `indices`.
-    ///
-    /// # Errors
-    /// As [`Simd::top_k`]; [`kiln_core::Error::Length`] when an output has another length.
-    pub fn top_k_into(
-        &self,
-        x: &[f32],
-        columns: usize,
-        k: usize,
-        values: &mut [f32],
-        indices: &mut [u32],
-    ) -> Result<()> {
-        let x = Operand::f32(x, rows_of("top_k", x, columns)?.dims())?;
-        self.run_into(&TopK { k }.into(), &[x], &mut [DataMut::F32(values), DataMut::U32(indices)])
     }
 }

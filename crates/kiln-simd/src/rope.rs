@@ -216,22 +216,3 @@ impl Row {
         }
     }
 }
-
-impl Simd {
-    /// Rotary position embedding of `x`, rows of positions `[.., s, d]`.
-    ///
-    /// # Errors
-    /// [`kiln_core::Error::Length`] when `x` does not have these extents, [`kiln_core::Error::Shape`] when rows do not split
-    /// into pairs, [`kiln_core::Error::Parameter`] for a position beyond [`Rope::POSITIONS`] or a senseless theta.
-    pub fn rope(&self, op: Rope, x: &[f32], dims: &[usize]) -> Result<Vec<f32>> {
-        self.f32_vec(op, &[Operand::f32(x, dims)?])
-    }
-
-    /// [`Simd::rope`] into `out`.
-    ///
-    /// # Errors
-    /// As [`Simd::rope`].
-    pub fn rope_into(&self, op: Rope, x: &[f32], dims: &[usize], out: &mut [f32]) -> Result<()> {
-        self.f32_into(op, &[Operand::f32(x, dims)?], out)
-    }
-}

@@ -1,9 +1,9 @@
 use std::sync::OnceLock;
 
-use kiln_core::op::{Op, Outputs};
-use kiln_core::{Buffer, Data, DataMut, Error, Operand, Result, TensorType, for_operation};
+use kiln_core::op::{Elementwise, Matmul, Op, Operation, Reduction, check};
+use kiln_core::{Data, DataMut, Error, Operand, Operations, Result, for_operation};
 
-use crate::{Isa, elementwise, threads};
+use crate::{Isa, elementwise, gemm, reduce, threads};
 
 /// An instruction set and a number of threads: everything is computed through one of these.
 ///
@@ -61,72 +61,48 @@ impl Simd {
     pub fn threads(&self) -> usize {
         self.threads
     }
+}
 
-    /// Runs any operation into slices of the caller; allocates nothing but what scratch memory still has to grow.
-    ///
-    /// # Errors
-    /// What the shape rule says of the inputs; [`Error::Length`] and [`Error::Type`] for outputs that do not fit;
-    /// errors of the data themselves, such as an index out of its table.
-    pub fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+impl Operations for Simd {
+    /// As [`Operations::run_into`]; allocates nothing but what scratch memory still has to grow.
+    fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         if let Op::Elementwise(op) = op
             && elementwise::run_alike(self, op, inputs, outputs)
         {
             return Ok(());
         }
-        let expected = infer(op, inputs)?;
-        if expected.len() != outputs.len() {
-            return Err(Error::Arity { op: op.name(), expected: expected.len(), found: outputs.len() });
-        }
-        for (index, (ty, out)) in expected.iter().zip(outputs.iter()).enumerate() {
-            if ty.dtype != out.dtype() {
-                return Err(Error::Type { op: op.name(), index, expected: ty.dtype, found: out.dtype() });
-            }
-            if ty.bytes() != out.bytes() {
-                let unit = if let DataMut::Blocks(..) = out { 1 } else { 4 };
-                return Err(Error::Length {
-                    op: op.name(),
-                    operand: "output",
-                    expected: ty.bytes() / unit,
-                    found: out.bytes() / unit,
-                });
-            }
-        }
-        for_operation!(op, op => op.execute(self, inputs, outputs))
+        for_operation!(op, op => checked(self, op, inputs, outputs))
     }
 
-    /// Runs any operation and returns its results.
-    ///
-    /// # Errors
-    /// As [`Simd::run_into`].
-    pub fn run(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<Buffer>> {
-        let mut buffers: Vec<Buffer> = infer(op, inputs)?.iter().map(Buffer::try_zeros).collect::<Result<_>>()?;
-        let mut outputs: Vec<DataMut<'_>> = buffers.iter_mut().map(Buffer::as_mut).collect();
-        self.run_into(op, inputs, &mut outputs)?;
-        Ok(buffers)
+    fn quick_elementwise(&self, op: Elementwise, operands: &[&[f32]], out: &mut [f32]) -> bool {
+        elementwise::run_slices(self, &op, operands, out)
     }
 
-    /// Runs an operation with one f32 result into a slice.
-    pub(crate) fn f32_into(&self, op: impl Into<Op>, inputs: &[Operand<'_>], out: &mut [f32]) -> Result<()> {
-        self.run_into(&op.into(), inputs, &mut [DataMut::F32(out)])
+    fn quick_reduce(&self, reduction: Reduction, x: &[f32]) -> Option<f32> {
+        reduce::whole(self, reduction, x)
     }
 
-    /// Runs an operation with one f32 result.
-    pub(crate) fn f32_vec(&self, op: impl Into<Op>, inputs: &[Operand<'_>]) -> Result<Vec<f32>> {
-        let op = op.into();
-        let mut out = kiln_core::zeros(infer(&op, inputs)?[0].shape.numel())?;
-        self.f32_into(op, inputs, &mut out)?;
-        Ok(out)
+    fn quick_reduce_index(&self, reduction: Reduction, x: &[f32]) -> Option<u32> {
+        reduce::whole_index(self, reduction, x)
+    }
+
+    fn quick_dot(&self, a: &[f32], b: &[f32]) -> Option<f32> {
+        (a.len() == b.len()).then(|| reduce::dot(self, a, b))
+    }
+
+    fn quick_matmul(&self, op: Matmul, a: &[f32], b: &[f32], extents: (usize, usize, usize), out: &mut [f32]) -> bool {
+        gemm::run_slices(self, op, a, b, extents, out)
     }
 }
 
-fn infer(op: &Op, inputs: &[Operand<'_>]) -> Result<Outputs> {
-    // No operation takes more than four operands; a longer list is refused by its arity below.
-    let mut types = [TensorType::f32(kiln_core::Shape::SCALAR); 5];
-    let n = inputs.len().min(types.len());
-    for (ty, input) in types.iter_mut().zip(inputs) {
-        *ty = input.ty();
-    }
-    op.infer(&types[..n])
+fn checked<O: Operation + Execute>(
+    simd: &Simd,
+    op: &O,
+    inputs: &[Operand<'_>],
+    outputs: &mut [DataMut<'_>],
+) -> Result<()> {
+    check(op, inputs, outputs)?;
+    op.execute(simd, inputs, outputs)
 }
 
 /// The kernel of an operation: what this backend adds to its definition.

@@ -75,22 +75,3 @@ impl Kernel for Strip {
         }
     }
 }
-
-impl Simd {
-    /// The transpose of a row-major `rows * columns` matrix.
-    ///
-    /// # Errors
-    /// [`kiln_core::Error::Length`] when the slice does not have these extents, [`kiln_core::Error::Overflow`] when they
-    /// overflow.
-    pub fn transpose(&self, x: &[f32], rows: usize, columns: usize) -> Result<Vec<f32>> {
-        self.f32_vec(Transpose, &[Operand::f32(x, &[rows, columns])?])
-    }
-
-    /// The transpose of a row-major `rows * columns` matrix, into `out`.
-    ///
-    /// # Errors
-    /// As [`Simd::transpose`].
-    pub fn transpose_into(&self, x: &[f32], rows: usize, columns: usize, out: &mut [f32]) -> Result<()> {
-        self.f32_into(Transpose, &[Operand::f32(x, &[rows, columns])?], out)
-    }
-}

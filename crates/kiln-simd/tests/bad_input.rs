@@ -8,7 +8,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use kiln_core::op::reference::{Case, Random};
 use kiln_core::op::{Op, all_cases};
 use kiln_core::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Shape, TensorType};
-use kiln_simd::{Isa, Simd};
+use kiln_simd::{Isa, Operations, Simd};
 
 /// The smallest case that has elements, of every operation with every set of parameters.
 fn smallest_cases() -> Vec<Case> {
@@ -205,7 +205,7 @@ fn outputs_that_do_not_fit_are_refused_and_left_alone() {
     for case in smallest_cases() {
         let operands = case.operands().unwrap();
         let types: Vec<TensorType> = operands.iter().map(Operand::ty).collect();
-        let right: Vec<Buffer> = case.op.infer(&types).unwrap().iter().map(Buffer::zeros).collect();
+        let right = case.op.infer(&types).unwrap().iter().map(Buffer::zeros).collect::<Result<Vec<_>, _>>().unwrap();
         let mut wrong: Vec<Vec<Buffer>> = vec![vec![], [right.clone(), right.clone(), right.clone()].concat()];
         wrong.push(right[..right.len() - 1].to_vec());
         for position in 0..right.len() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use kiln_core::op::reference::Case;
 use kiln_core::op::{all_cases, reference};
-use kiln_simd::{Isa, Simd};
+use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 

@@ -6,7 +6,7 @@
 use kiln_core::op::reference::{Random, SPECIAL, error_of};
 use kiln_core::op::{Bound, Elementwise, ElementwiseKind, Op, Operation};
 use kiln_core::{DataMut, Operand};
-use kiln_simd::{Isa, Simd};
+use kiln_simd::{Isa, Operations, Simd};
 use proptest::prelude::*;
 
 const PARAMS: [f32; 2] = [-0.75, 1.5];

@@ -7,8 +7,8 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 use kiln_core::graph::{FusionLimits, Graph, Step, TensorId};
 use kiln_core::op::reference::Random;
 use kiln_core::op::{Elementwise, ElementwiseKind};
-use kiln_core::{Operand, Shape, TensorType};
-use kiln_simd::{Isa, Simd};
+use kiln_core::{Operand, Record, Shape, TensorType};
+use kiln_simd::{Isa, Operations, Simd};
 
 /// Runs a schedule of element-wise steps and returns the wanted results.
 fn run(
@@ -57,7 +57,7 @@ fn random_graphs_give_the_same_bits_fused_and_not() {
             let kind = ElementwiseKind::ALL[random.below(ElementwiseKind::ALL.len())];
             let op: Elementwise = kind.with_params([-0.5, 1.25]);
             let operands: Vec<TensorId> = (0..kind.arity()).map(|_| ids[random.below(ids.len())]).collect();
-            ids.extend(graph.push(op, &operands).unwrap());
+            ids.push(graph.record(op, &operands).unwrap());
         }
         let wanted: Vec<TensorId> = (0..3).map(|_| ids[random.below(ids.len())]).chain(ids.last().copied()).collect();
         for isa in Isa::available() {
@@ -79,8 +79,8 @@ fn random_graphs_give_the_same_bits_fused_and_not() {
 fn lengths_that_do_not_fit_are_refused() {
     let mut graph = Graph::new();
     let a = graph.input(TensorType::f32(Shape::new(&[6]).unwrap()));
-    let b = graph.push(Elementwise::neg(), &[a]).unwrap()[0];
-    let c = graph.push(Elementwise::relu(), &[b]).unwrap()[0];
+    let b = graph.record(Elementwise::neg(), &[a]).unwrap();
+    let c = graph.record(Elementwise::relu(), &[b]).unwrap();
     let schedule = graph.schedule(&[c], FusionLimits::default()).unwrap();
     let Step::Fused(fused) = &schedule.steps[0] else { panic!("not fused") };
     let simd = Simd::new().unwrap();

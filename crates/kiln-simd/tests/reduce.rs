@@ -3,7 +3,7 @@
 use kiln_core::op::reference::Random;
 use kiln_core::op::{Dot, Op, Reduce, Reduction};
 use kiln_core::{Buffer, Error, Operand};
-use kiln_simd::{Isa, Simd};
+use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 

@@ -4,7 +4,7 @@
 use kiln_core::op::reference::{Case, Input, Random, conform};
 use kiln_core::op::*;
 use kiln_core::{Buffer, QuantFormat};
-use kiln_simd::{Isa, Simd};
+use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 

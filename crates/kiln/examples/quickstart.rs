@@ -1,7 +1,7 @@
 //! The first minutes with kiln: `cargo run --release --example quickstart`.
 
 use kiln::op::Matmul;
-use kiln::{Engine, Result, Shape, TensorType};
+use kiln::{Engine, Operations, Result, Shape, TensorType};
 
 fn main() -> Result<()> {
     // Everything that the machine has, and the measurements of an earlier calibration if there are some.

@@ -1,7 +1,7 @@
 //! Numeric operations where they run fastest.
 //!
 //! ```
-//! use kiln::Engine;
+//! use kiln::{Engine, Operations};
 //!
 //! # fn main() -> kiln::Result<()> {
 //! let engine = Engine::new()?;
@@ -38,7 +38,8 @@ pub use calibrate::regret::{self, RegretReport};
 pub use calibrate::{CalibrationReport, Effort, Progress};
 pub use engine::{Engine, EngineBuilder, ProfileStatus};
 pub use kiln_core::{
-    Buffer, DType, Data, DataMut, Error, MAX_RANK, Operand, QuantFormat, Result, Shape, TensorType, graph, op,
+    Buffer, DType, Data, DataMut, Error, MAX_RANK, Operand, Operations, QuantFormat, Record, Result, Shape, TensorType,
+    graph, op,
 };
 pub use kiln_route::{
     Backend, BackendSelector, Decision, Explanation, Machine, OpComplexity, Place, Prediction, Problem, Profile,

@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use kiln_core::op::{Elementwise, Matmul, Reduce, Reduction};
-use kiln_core::{Error, Operand, Result, Shape, elementwise_table};
+use kiln_core::{Error, Operand, Operations, Result, Shape, elementwise_table};
 use ndarray::{Array2, ArrayD, ArrayView2, ArrayViewD, IxDyn};
 
 use crate::Engine;
@@ -57,7 +57,7 @@ impl Arrays<'_> {
         let data: Vec<Cow<'_, [f32]>> = views.iter().map(standard).collect();
         let operands = data.iter().zip(views).map(|(data, view)| Operand::f32(data, view.shape()));
         let operands = operands.collect::<Result<Vec<_>>>()?;
-        let values = self.0.f32_vec(op, &operands)?;
+        let values = self.0.run_f32(&op.into(), &operands)?;
         let largest = operands.iter().map(Operand::shape).max_by_key(|s| (s.rank(), s.numel()));
         array(largest.unwrap_or(Shape::SCALAR).dims(), values)
     }
@@ -80,7 +80,7 @@ impl Arrays<'_> {
         let a_data = a_copy.as_deref().or(a.as_slice_memory_order()).unwrap_or(&[]);
         let b_data = b_copy.as_deref().or(b.as_slice_memory_order()).unwrap_or(&[]);
         let operands = [Operand::f32(a_data, &a_dims)?, Operand::f32(b_data, &b_dims)?];
-        let values = self.0.f32_vec(Matmul { transpose_a, transpose_b }, &operands)?;
+        let values = self.0.run_f32(&Matmul { transpose_a, transpose_b }.into(), &operands)?;
         Array2::from_shape_vec((m, n), values).map_err(|e| Error::Shape { op: "ndarray", reason: e.to_string() })
     }
 
@@ -104,7 +104,7 @@ impl Arrays<'_> {
         let data = standard(&x);
         let operand = Operand::f32(&data, x.shape())?;
         let dims = operand.shape().without(axis)?;
-        array(dims.dims(), self.0.f32_vec(Reduce::along(reduction, axis), &[operand])?)
+        array(dims.dims(), self.0.run_f32(&Reduce::along(reduction, axis).into(), &[operand])?)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Recorded batches give what the same operations give one by one.
 
-use kiln::{Engine, Error};
+use kiln::{Engine, Error, Operations, Record};
 use kiln_core::op::reference::Random;
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;

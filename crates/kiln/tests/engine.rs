@@ -1,7 +1,7 @@
 //! The engine: results, settings, profiles that cannot be used.
 
 use kiln::op::{Matmul, Op};
-use kiln::{Backend, Engine, Error, Isa, Shape, TensorType};
+use kiln::{Backend, Engine, Error, Isa, Operations, Shape, TensorType};
 
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;

@@ -7,7 +7,7 @@ use kiln_benches::limits::Limits;
 use kiln_benches::measure::{Effort, Run, Sampler};
 use kiln_core::{Buffer, DataMut, Operand};
 use kiln_simd::limits::{Pass, touch};
-use kiln_simd::{Isa, Simd};
+use kiln_simd::{Isa, Operations, Simd};
 use serde::Serialize;
 
 use super::operations::{ALL, Ceiling, Input, Measured};
@@ -156,10 +156,11 @@ impl Bench {
                 Ceiling::Arithmetic => cost.flops as f64,
                 Ceiling::Memory(_) => cost.bytes() as f64,
             };
-            let arrays: Vec<Input> = (1..).zip(&types).map(|(i, ty)| Input::new(ty, measured, i)).collect();
+            let arrays = (1..).zip(&types).map(|(i, ty)| Input::new(ty, measured, i));
+            let arrays: Vec<Input> = arrays.collect::<kiln_core::Result<_>>()?;
             let operands: Vec<Operand<'_>> =
                 arrays.iter().zip(&types).map(|(x, ty)| x.operand(ty)).collect::<kiln_core::Result<_>>()?;
-            let mut outputs: Vec<Buffer> = op.infer(&types)?.iter().map(Buffer::zeros).collect();
+            let mut outputs = op.infer(&types)?.iter().map(Buffer::zeros).collect::<kiln_core::Result<Vec<_>>>()?;
             let patience = patience(self.quick);
             let chosen: Vec<usize> =
                 (0..variants.len()).filter(|&v| before[v].is_none_or(|(w, s)| s * work / w < patience)).collect();

@@ -196,13 +196,13 @@ pub(super) enum Input {
 
 impl Input {
     /// The input at a position.
-    pub(super) fn new(ty: &TensorType, measured: &Measured, position: usize) -> Self {
+    pub(super) fn new(ty: &TensorType, measured: &Measured, position: usize) -> Result<Self> {
         let (lo, hi) = measured.range;
-        match ty.dtype {
+        Ok(match ty.dtype {
             DType::F32 => Self::F32(Array::random(ty.shape.numel(), lo, hi, position)),
             DType::Blocks(format) => Self::Other(weights(ty, format)),
-            DType::U32 => Self::Other(Buffer::zeros(ty)),
-        }
+            DType::U32 => Self::Other(Buffer::zeros(ty)?),
+        })
     }
 
     /// The input as an operand.

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use kiln_core::op::reference::{Accuracy, Case, Expected, check};
 use kiln_core::op::{Bound, all_cases};
 use kiln_core::{Buffer, Data, Operand, TensorType};
-use kiln_simd::{Isa, Simd};
+use kiln_simd::{Isa, Operations, Simd};
 use serde::Serialize;
 
 /// What was seen of one operation on one instruction set.

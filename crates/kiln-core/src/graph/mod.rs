@@ -17,7 +17,7 @@ pub use slots::Slot;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::op::{Cost, Op};
-use crate::{Error, Result, TensorType};
+use crate::{Error, Record, Result, TensorType};
 
 /// A tensor of one graph. Ids of other graphs are refused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -75,19 +75,6 @@ impl Graph {
         self.tensor(ty, None)
     }
 
-    /// Records an operation.
-    ///
-    /// # Errors
-    /// [`Error::ForeignTensor`], and what the shape rule of the operation says.
-    pub fn push(&mut self, op: impl Into<Op>, inputs: &[TensorId]) -> Result<Vec<TensorId>> {
-        let op = op.into();
-        let types = inputs.iter().map(|&id| self.ty(id)).collect::<Result<Vec<_>>>()?;
-        let node = Some(self.nodes.len() as u32);
-        let outputs = op.infer(&types)?.iter().map(|&ty| self.tensor(ty, node)).collect::<Vec<_>>();
-        self.nodes.push(Node { op, inputs: inputs.to_vec(), outputs: outputs.clone() });
-        Ok(outputs)
-    }
-
     /// The type of a tensor.
     ///
     /// # Errors
@@ -135,5 +122,15 @@ impl Graph {
 
     fn type_of(&self, id: TensorId) -> TensorType {
         self.tensors[id.index()].0
+    }
+}
+
+impl Record for Graph {
+    fn record_all(&mut self, op: Op, inputs: &[TensorId]) -> Result<Vec<TensorId>> {
+        let types = inputs.iter().map(|&id| self.ty(id)).collect::<Result<Vec<_>>>()?;
+        let node = Some(self.nodes.len() as u32);
+        let outputs = op.infer(&types)?.iter().map(|&ty| self.tensor(ty, node)).collect::<Vec<_>>();
+        self.nodes.push(Node { op, inputs: inputs.to_vec(), outputs: outputs.clone() });
+        Ok(outputs)
     }
 }

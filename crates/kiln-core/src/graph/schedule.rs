@@ -122,7 +122,7 @@ impl Graph {
 mod tests {
     use super::*;
     use crate::op::{Elementwise, Matmul, Reduce, Reduction};
-    use crate::{Error, Shape, TensorType};
+    use crate::{Error, Record, Shape, TensorType};
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -131,7 +131,7 @@ mod tests {
     }
 
     fn push(graph: &mut Graph, op: impl Into<Op>, inputs: &[TensorId]) -> TensorId {
-        graph.push(op, inputs).unwrap()[0]
+        graph.record(op, inputs).unwrap()
     }
 
     #[test]
@@ -222,8 +222,8 @@ mod tests {
     fn ids_of_another_graph_are_refused() {
         let (mut g, mut other) = (Graph::new(), Graph::new());
         let foreign = other.input(vector(3));
-        assert!(matches!(g.push(Elementwise::relu(), &[foreign]), Err(Error::ForeignTensor { .. })));
+        assert!(matches!(g.record(Elementwise::relu(), &[foreign]), Err(Error::ForeignTensor { .. })));
         assert!(matches!(g.schedule(&[foreign], FusionLimits::default()), Err(Error::ForeignTensor { .. })));
-        assert!(g.push(Elementwise::add(), &[]).is_err());
+        assert!(g.record(Elementwise::add(), &[]).is_err());
     }
 }

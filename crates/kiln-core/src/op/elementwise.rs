@@ -3,8 +3,9 @@ use crate::{DType, Error, Result, TensorType};
 
 /// The table of element-wise operations; calls `$callback!` with its rows.
 ///
-/// A row is: variant, function name, the name of its form that writes into a slice, operands, parameters, formula, flops an element, bound, what special values give,
-/// and the meaning in f64 of the named operands and parameters; optionally the magnitude that the bound is relative to.
+/// A row is: variant, function name, the name of its form that writes into a slice, operands, parameters, formula, flops
+/// an element, bound, what special values give, and the meaning in f64 of the named operands and parameters; optionally
+/// the magnitude that the bound is relative to.
 /// A new element-wise operation is a row here, one vector function in each backend, and nothing else.
 #[macro_export]
 macro_rules! elementwise_table {
@@ -131,6 +132,7 @@ macro_rules! define {
 
         impl Elementwise {
             $($(#[doc = $doc])* #[doc = concat!("\n\n`", $formula, "`")]
+            #[inline]
             pub fn $name($($p: f32),*) -> Self {
                 #[allow(unused_mut)]
                 let mut params = [Param::from(0.0); 2];

@@ -34,9 +34,7 @@ pub use rope::{Rope, RopeStyle};
 pub use rows::{LayerNorm, LogSoftmax, RmsNorm, Softmax, rows_of};
 pub use transpose::Transpose;
 
-#[cfg(feature = "reference")]
-use crate::Operand;
-use crate::{Error, Result, TensorType};
+use crate::{DataMut, Error, Operand, Result, Shape, TensorType};
 
 /// A real parameter of an operation. Compared and hashed by its bits, so that nodes with `0.0` and `-0.0` differ.
 #[derive(Clone, Copy)]
@@ -129,6 +127,56 @@ impl std::ops::Deref for Outputs {
     fn deref(&self) -> &[TensorType] {
         &self.types[..self.len as usize]
     }
+}
+
+/// The types of the operands of one call, kept without a heap. See [`types_of`].
+#[derive(Debug, Clone, Copy)]
+pub struct Types {
+    types: [TensorType; MAX_OPERANDS + 1],
+    len: usize,
+}
+
+/// The greatest number of operands that an operation takes.
+const MAX_OPERANDS: usize = 4;
+
+/// The types of operands. Of a list that is too long for any operation it keeps enough to be refused by its arity.
+#[inline]
+pub fn types_of(operands: &[Operand<'_>]) -> Types {
+    let mut types = [TensorType::f32(Shape::SCALAR); MAX_OPERANDS + 1];
+    for (ty, operand) in types.iter_mut().zip(operands) {
+        *ty = operand.ty();
+    }
+    Types { types, len: operands.len().min(MAX_OPERANDS + 1) }
+}
+
+impl std::ops::Deref for Types {
+    type Target = [TensorType];
+    fn deref(&self) -> &[TensorType] {
+        &self.types[..self.len]
+    }
+}
+
+/// Checks the operands and outputs of a call, as a backend does before it runs the kernel.
+///
+/// # Errors
+/// As [`Operation::infer`] for the inputs; [`Error::Arity`], [`Error::Type`] and [`Error::Length`] for the outputs.
+#[inline]
+pub fn check(op: &impl Operation, inputs: &[Operand<'_>], outputs: &[DataMut<'_>]) -> Result<()> {
+    let expected = op.infer(&types_of(inputs))?;
+    if expected.len() != outputs.len() {
+        return Err(Error::Arity { op: op.name(), expected: expected.len(), found: outputs.len() });
+    }
+    for (index, (ty, out)) in expected.iter().zip(outputs).enumerate() {
+        if ty.dtype != out.dtype() {
+            return Err(Error::Type { op: op.name(), index, expected: ty.dtype, found: out.dtype() });
+        }
+        if ty.bytes() != out.bytes() {
+            let unit = if let DataMut::Blocks(..) = out { 1 } else { 4 };
+            let (expected, found) = (ty.bytes() / unit, out.bytes() / unit);
+            return Err(Error::Length { op: op.name(), operand: "output", expected, found });
+        }
+    }
+    Ok(())
 }
 
 /// Everything about an operation that is not its kernel.

@@ -13,7 +13,7 @@ mod channels;
 mod frame;
 mod plane;
 
-use kiln_core::op::{Convolve2d, Padding};
+use kiln_core::op::Convolve2d;
 use kiln_core::{DataMut, Operand, Result};
 
 use crate::simd::{Execute, Simd, f32s};
@@ -46,80 +46,11 @@ impl Execute for Convolve2d {
     }
 }
 
-impl Simd {
-    /// Two-dimensional convolution of a picture of one channel at stride 1, as a cross-correlation.
-    ///
-    /// `input` is `h * w`, `kernel` `kh * kw`, both row-major. The result is `(h - kh + 1) * (w - kw + 1)` for
-    /// [`Padding::Valid`], `h * w` for [`Padding::Same`].
-    ///
-    /// # Errors
-    /// [`kiln_core::Error::Length`] when a slice does not have its extents, [`kiln_core::Error::Shape`] when the kernel is
-    /// empty or larger than a picture without padding.
-    pub fn convolve2d(
-        &self,
-        input: &[f32],
-        (h, w): (usize, usize),
-        kernel: &[f32],
-        (kh, kw): (usize, usize),
-        padding: Padding,
-    ) -> Result<Vec<f32>> {
-        self.convolve2d_with(Convolve2d { padding, ..Convolve2d::default() }, input, &[h, w], kernel, &[kh, kw])
-    }
-
-    /// [`Simd::convolve2d`] into `out`.
-    ///
-    /// # Errors
-    /// As [`Simd::convolve2d`].
-    pub fn convolve2d_into(
-        &self,
-        input: &[f32],
-        (h, w): (usize, usize),
-        kernel: &[f32],
-        (kh, kw): (usize, usize),
-        padding: Padding,
-        out: &mut [f32],
-    ) -> Result<()> {
-        let op = Convolve2d { padding, ..Convolve2d::default() };
-        self.convolve2d_with_into(op, input, &[h, w], kernel, &[kh, kw], out)
-    }
-
-    /// Two-dimensional convolution of pictures `[c_in, h, w]` or `[n, c_in, h, w]` with kernels `[c_out, c_in, kh, kw]`, or
-    /// of one channel `[h, w]` with `[kh, kw]`, at any stride. The result has `c_out` channels.
-    ///
-    /// # Errors
-    /// As [`Simd::convolve2d`]; [`kiln_core::Error::Shape`] when the channels differ,
-    /// [`kiln_core::Error::Parameter`] for a stride of zero.
-    pub fn convolve2d_with(
-        &self,
-        op: Convolve2d,
-        input: &[f32],
-        input_dims: &[usize],
-        kernel: &[f32],
-        kernel_dims: &[usize],
-    ) -> Result<Vec<f32>> {
-        self.f32_vec(op, &[Operand::f32(input, input_dims)?, Operand::f32(kernel, kernel_dims)?])
-    }
-
-    /// [`Simd::convolve2d_with`] into `out`.
-    ///
-    /// # Errors
-    /// As [`Simd::convolve2d_with`].
-    pub fn convolve2d_with_into(
-        &self,
-        op: Convolve2d,
-        input: &[f32],
-        input_dims: &[usize],
-        kernel: &[f32],
-        kernel_dims: &[usize],
-        out: &mut [f32],
-    ) -> Result<()> {
-        self.f32_into(op, &[Operand::f32(input, input_dims)?, Operand::f32(kernel, kernel_dims)?], out)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kiln_core::Operations;
+    use kiln_core::op::Padding;
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 

@@ -47,32 +47,6 @@ macro_rules! kernels {
                 }
             }
         }
-
-        impl Simd {
-            $(
-                $(#[doc = $doc])*
-                #[doc = concat!("\n\n`", $formula, "`\n\n# Errors\n[`kiln_core::Error::Shape`] when the lengths differ.")]
-                pub fn $name(&self, $($x: &[f32],)* $($p: f32),*) -> Result<Vec<f32>> {
-                    let mut out = vec![0.0; [$($x.len()),*][0]];
-                    self.$into($($x,)* $($p,)* &mut out)?;
-                    Ok(out)
-                }
-
-                $(#[doc = $doc])*
-                #[doc = concat!("\n\n`", $formula, "`, into `out`.\n\n# Errors\n[`kiln_core::Error::Shape`] or ")]
-                #[doc = "[`kiln_core::Error::Length`] when the lengths differ."]
-                pub fn $into(&self, $($x: &[f32],)* $($p: f32,)* out: &mut [f32]) -> Result<()> {
-                    let op = Elementwise::$name($($p),*);
-                    let operands = [$($x),*];
-                    if operands.iter().all(|x| x.len() == out.len()) {
-                        // The usual case, without the way through shapes: it is longer than the work on short slices.
-                        run(self, &op, &operands, out);
-                        return Ok(());
-                    }
-                    self.f32_into(op, &[$(Operand::vector($x)),*], out)
-                }
-            )*
-        }
     };
 }
 elementwise_table!(kernels);
@@ -103,6 +77,15 @@ pub(crate) fn run_alike(simd: &Simd, op: &Elementwise, inputs: &[Operand<'_>], o
     }
     run(simd, op, &operands[..inputs.len()], out);
     true
+}
+
+/// Runs the function if it takes these operands and all of them are as long as the result, and says whether it did.
+pub(crate) fn run_slices(simd: &Simd, op: &Elementwise, operands: &[&[f32]], out: &mut [f32]) -> bool {
+    let alike = operands.len() == op.kind().arity() && operands.iter().all(|x| x.len() == out.len());
+    if alike {
+        run(simd, op, operands, out);
+    }
+    alike
 }
 
 /// Fills the result. Operands are as many as the function takes; the length of each divides that of the result.
@@ -148,6 +131,7 @@ const PARALLEL: u64 = 1_600_000;
 #[cfg(test)]
 mod tests {
     use super::*;
+    use kiln_core::Operations;
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 

@@ -130,6 +130,24 @@ fn matmul(simd: &Simd, op: Matmul, e: MatmulExtents, a: &[f32], b: &[f32], c: &m
     }
 }
 
+/// Computes a product if the slices have the lengths for its extents `(m, k, n)`, and says whether it did.
+pub(crate) fn run_slices(
+    simd: &Simd,
+    op: Matmul,
+    a: &[f32],
+    b: &[f32],
+    (m, k, n): (usize, usize, usize),
+    c: &mut [f32],
+) -> bool {
+    // Matrices without elements go the way through shapes, where their other extents are checked too.
+    let fits = |found: usize, rows: usize, columns: usize| found != 0 && rows.checked_mul(columns) == Some(found);
+    let fit = fits(a.len(), m, k) && fits(b.len(), k, n) && fits(c.len(), m, n);
+    if fit {
+        matmul(simd, op, MatmulExtents { batch: 1, shared_b: false, m, k, n }, a, b, c);
+    }
+    fit
+}
+
 /// Checks the length of a matrix against its extents.
 fn length(op: &'static str, operand: &'static str, found: usize, rows: usize, columns: usize) -> Result<()> {
     // The usual case in two instructions: small products take less time than sound shapes.
@@ -138,80 +156,6 @@ fn length(op: &'static str, operand: &'static str, found: usize, rows: usize, co
     }
     let expected = Shape::new(&[rows, columns])?.numel();
     if found == expected { Ok(()) } else { Err(Error::Length { op, operand, expected, found }) }
-}
-
-impl Simd {
-    /// The product of a row-major `m * k` and a row-major `k * n` matrix.
-    ///
-    /// # Errors
-    /// [`Error::Length`] when the slices do not have these extents, [`Error::Overflow`] when the extents overflow.
-    pub fn matmul(&self, a: &[f32], b: &[f32], m: usize, k: usize, n: usize) -> Result<Vec<f32>> {
-        let mut out = kiln_core::zeros(Shape::new(&[m, n])?.numel())?;
-        self.matmul_into(a, b, m, k, n, &mut out)?;
-        Ok(out)
-    }
-
-    /// The product of a row-major `m * k` and a row-major `k * n` matrix, into `out`, row-major `m * n`.
-    ///
-    /// # Errors
-    /// As [`Simd::matmul`].
-    pub fn matmul_into(&self, a: &[f32], b: &[f32], m: usize, k: usize, n: usize, out: &mut [f32]) -> Result<()> {
-        self.matmul_with(Matmul::default(), a, b, m, k, n, out)
-    }
-
-    /// The product of two matrices of which either may be stored transposed, into `out`: `op(A)` is `m * k`, `op(B)` is
-    /// `k * n`. Stacks of matrices go through [`Simd::run_into`].
-    ///
-    /// # Errors
-    /// As [`Simd::matmul`].
-    pub fn matmul_with(
-        &self,
-        op: Matmul,
-        a: &[f32],
-        b: &[f32],
-        m: usize,
-        k: usize,
-        n: usize,
-        out: &mut [f32],
-    ) -> Result<()> {
-        length("matmul", "a", a.len(), m, k)?;
-        length("matmul", "b", b.len(), k, n)?;
-        length("matmul", "output", out.len(), m, n)?;
-        matmul(self, op, MatmulExtents { batch: 1, shared_b: false, m, k, n }, a, b, out);
-        Ok(())
-    }
-
-    /// The product of a row-major `rows * columns` matrix and a vector.
-    ///
-    /// # Errors
-    /// [`Error::Length`] when the slices do not have these extents, [`Error::Overflow`] when the extents overflow.
-    pub fn matvec(&self, a: &[f32], x: &[f32], rows: usize, columns: usize) -> Result<Vec<f32>> {
-        self.f32_vec(Matvec::default(), &[Operand::f32(a, &[rows, columns])?, Operand::vector(x)])
-    }
-
-    /// The product of a row-major `rows * columns` matrix and a vector, into `out`.
-    ///
-    /// # Errors
-    /// As [`Simd::matvec`].
-    pub fn matvec_into(&self, a: &[f32], x: &[f32], rows: usize, columns: usize, out: &mut [f32]) -> Result<()> {
-        self.matvec_with(Matvec::default(), a, x, rows, columns, out)
-    }
-
-    /// The product of a row-major `rows * columns` matrix, or of its transpose, and a vector, into `out`.
-    ///
-    /// # Errors
-    /// As [`Simd::matvec`].
-    pub fn matvec_with(
-        &self,
-        op: Matvec,
-        a: &[f32],
-        x: &[f32],
-        rows: usize,
-        columns: usize,
-        out: &mut [f32],
-    ) -> Result<()> {
-        self.f32_into(op, &[Operand::f32(a, &[rows, columns])?, Operand::vector(x)], out)
-    }
 }
 
 #[cfg(test)]

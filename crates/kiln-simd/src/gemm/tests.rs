@@ -1,3 +1,4 @@
+use kiln_core::Operations;
 use kiln_core::op::reference::Random;
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;

@@ -5,7 +5,7 @@ mod product;
 mod weights;
 
 use kiln_core::op::{Dequantize, QuantMatmul, Quantize};
-use kiln_core::{Data, DataMut, Operand, QuantFormat, Result, Shape};
+use kiln_core::{DataMut, Operand, QuantFormat, Result};
 
 use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
@@ -110,116 +110,12 @@ const ENCODE_PART: usize = 8192;
 /// Elements that one thread dequantises in about thirty microseconds.
 const DECODE_PART: usize = 131_072;
 
-impl Simd {
-    /// Quantises rows of `columns` elements.
-    ///
-    /// # Errors
-    /// [`kiln_core::Error::Format`] when a row is not whole blocks, [`kiln_core::Error::Length`] when `x` is not whole
-    /// rows.
-    pub fn quantize(&self, format: QuantFormat, x: &[f32], columns: usize) -> Result<Vec<u8>> {
-        let mut out = vec![0; format.bytes(x.len())?];
-        self.quantize_into(format, x, columns, &mut out)?;
-        Ok(out)
-    }
-
-    /// Quantises rows of `columns` elements into blocks.
-    ///
-    /// # Errors
-    /// As [`Simd::quantize`], and [`kiln_core::Error::Length`] when `out` has another length than the blocks.
-    pub fn quantize_into(&self, format: QuantFormat, x: &[f32], columns: usize, out: &mut [u8]) -> Result<()> {
-        let x = Operand::f32(x, &[x.len() / columns.max(1), columns])?;
-        self.run_into(&Quantize { format }.into(), &[x], &mut [DataMut::Blocks(format, out)])
-    }
-
-    /// The f32 that blocks stand for.
-    ///
-    /// # Errors
-    /// [`kiln_core::Error::Length`] when the bytes are not whole blocks.
-    pub fn dequantize(&self, format: QuantFormat, blocks: &[u8]) -> Result<Vec<f32>> {
-        self.f32_vec(Dequantize { format }, &[flat(format, blocks)?])
-    }
-
-    /// The f32 that blocks stand for, into `out`.
-    ///
-    /// # Errors
-    /// [`kiln_core::Error::Length`] when the bytes are not whole blocks or do not fill `out`.
-    pub fn dequantize_into(&self, format: QuantFormat, blocks: &[u8], out: &mut [f32]) -> Result<()> {
-        self.f32_into(Dequantize { format }, &[flat(format, blocks)?], out)
-    }
-
-    /// The product of a quantised, row-major `n * k` matrix with a vector of `k`.
-    ///
-    /// # Errors
-    /// [`kiln_core::Error::Format`] when `k` is not whole blocks, [`kiln_core::Error::Length`] when the slices do not
-    /// have these extents, [`kiln_core::Error::Overflow`] when the extents overflow.
-    pub fn quant_matvec(&self, format: QuantFormat, w: &[u8], x: &[f32], n: usize, k: usize) -> Result<Vec<f32>> {
-        self.quant_matmul(format, x, w, 1, k, n)
-    }
-
-    /// As [`Simd::quant_matvec`], into `out`.
-    ///
-    /// # Errors
-    /// As [`Simd::quant_matvec`], and [`kiln_core::Error::Length`] when `out` is not of `n`.
-    pub fn quant_matvec_into(
-        &self,
-        format: QuantFormat,
-        w: &[u8],
-        x: &[f32],
-        n: usize,
-        k: usize,
-        out: &mut [f32],
-    ) -> Result<()> {
-        self.quant_matmul_into(format, x, w, 1, k, n, out)
-    }
-
-    /// The product of a row-major `m * k` matrix with the transpose of a quantised, row-major `n * k` matrix.
-    ///
-    /// # Errors
-    /// As [`Simd::quant_matvec`].
-    pub fn quant_matmul(
-        &self,
-        format: QuantFormat,
-        x: &[f32],
-        w: &[u8],
-        m: usize,
-        k: usize,
-        n: usize,
-    ) -> Result<Vec<f32>> {
-        let inputs = [Operand::f32(x, &[m, k])?, Operand::blocks(format, w, &[n, k])?];
-        self.f32_vec(QuantMatmul { format }, &inputs)
-    }
-
-    /// As [`Simd::quant_matmul`], into `out`.
-    ///
-    /// # Errors
-    /// As [`Simd::quant_matmul`], and [`kiln_core::Error::Length`] when `out` is not of `m * n`.
-    pub fn quant_matmul_into(
-        &self,
-        format: QuantFormat,
-        x: &[f32],
-        w: &[u8],
-        m: usize,
-        k: usize,
-        n: usize,
-        out: &mut [f32],
-    ) -> Result<()> {
-        let inputs = [Operand::f32(x, &[m, k])?, Operand::blocks(format, w, &[n, k])?];
-        self.f32_into(QuantMatmul { format }, &inputs, out)
-    }
-}
-
-/// Blocks as a vector of their elements.
-fn flat(format: QuantFormat, blocks: &[u8]) -> Result<Operand<'_>> {
-    let n = blocks.len() / format.block_bytes() * format.block_len();
-    Operand::new(Data::Blocks(format, blocks), Shape::new(&[n])?)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::Isa;
-    use kiln_core::Error;
     use kiln_core::op::reference::Random;
+    use kiln_core::{Error, Operations};
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -229,7 +125,7 @@ mod tests {
         let format = QuantFormat::Q4K;
         assert!(matches!(simd.quantize(format, &[0.0; 300], 300), Err(Error::Format { .. })));
         assert!(matches!(simd.quantize(format, &[0.0; 512], 128), Err(Error::Format { .. })));
-        assert!(matches!(simd.quantize(format, &[0.0; 256], 512), Err(Error::Length { .. })));
+        assert!(matches!(simd.quantize(format, &[0.0; 256], 512), Err(Error::Shape { .. })));
         assert!(matches!(simd.dequantize(format, &[0; 145]), Err(Error::Length { .. })));
         assert!(matches!(simd.quant_matvec(format, &[0; 288], &[0.0; 256], 1, 256), Err(Error::Length { .. })));
         assert!(matches!(simd.quant_matvec(format, &[0; 288], &[0.0; 200], 2, 200), Err(Error::Format { .. })));

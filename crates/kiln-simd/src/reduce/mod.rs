@@ -4,7 +4,7 @@ mod columns;
 mod extreme;
 mod tree;
 
-use kiln_core::op::{Dot, Operation, Reduce, Reduction};
+use kiln_core::op::{Dot, Reduce, Reduction};
 use kiln_core::{DataMut, Operand, Result};
 
 use crate::scratch;
@@ -355,91 +355,41 @@ impl Execute for Reduce {
 
 impl Execute for Dot {
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        outputs[0].f32()[0] = tree::total(simd, Products, f32s(inputs, 0), f32s(inputs, 1));
+        outputs[0].f32()[0] = dot(simd, f32s(inputs, 0), f32s(inputs, 1));
         Ok(())
     }
 }
 
-macro_rules! reductions {
-    ($data:ident $ty:ty: $($(#[doc = $doc:literal])* $reduction:ident $rule:expr, $name:ident $axis:ident $axis_into:ident;)*) => {
-        impl Simd {
-            $(
-                $(#[doc = $doc])*
-                ///
-                /// # Errors
-                /// [`kiln_core::Error::Shape`] where an index is asked for and there is no element to point at.
-                pub fn $name(&self, x: &[f32]) -> Result<$ty> {
-                    // A slice has a sound shape: only an index of nothing is left to check, and short slices notice.
-                    if Reduction::$reduction.gives_index() {
-                        Reduce::all(Reduction::$reduction).infer(&[Operand::vector(x).ty()])?;
-                    }
-                    Ok($rule.whole(self, x))
-                }
-
-                $(#[doc = $doc])*
-                ///
-                /// Along dimension `axis` of a row-major tensor with extents `dims`; the dimension vanishes.
-                ///
-                /// # Errors
-                /// [`kiln_core::Error::Length`] when `x` does not fill `dims`, [`kiln_core::Error::Shape`] when there is
-                /// no such dimension, or where an index is asked for and there is no element to point at.
-                pub fn $axis(&self, x: &[f32], dims: &[usize], axis: usize) -> Result<Vec<$ty>> {
-                    let mut out = vec![<$ty>::default(); Operand::f32(x, dims)?.shape().without(axis)?.numel()];
-                    self.$axis_into(x, dims, axis, &mut out)?;
-                    Ok(out)
-                }
-
-                $(#[doc = $doc])*
-                ///
-                /// Along dimension `axis` of a row-major tensor with extents `dims`, into `out`.
-                ///
-                /// # Errors
-                #[doc = concat!("As [`Simd::", stringify!($axis), "`]; [`kiln_core::Error::Length`] when `out` has another length.")]
-                pub fn $axis_into(&self, x: &[f32], dims: &[usize], axis: usize, out: &mut [$ty]) -> Result<()> {
-                    let op = Reduce::along(Reduction::$reduction, axis);
-                    self.run_into(&op.into(), &[Operand::f32(x, dims)?], &mut [DataMut::$data(out)])
-                }
-            )*
-        }
-    };
+/// Reduces a whole slice to a value, if that is what the reduction gives. A slice has a sound shape: nothing is left to
+/// check, and short slices notice.
+pub(crate) fn whole(simd: &Simd, reduction: Reduction, x: &[f32]) -> Option<f32> {
+    Some(match reduction {
+        Reduction::Sum => Total(Elements).whole(simd, x),
+        Reduction::Mean => Mean.whole(simd, x),
+        Reduction::Max => Best(Greatest).whole(simd, x),
+        Reduction::Min => Best(Least).whole(simd, x),
+        Reduction::Prod => Total(Factors).whole(simd, x),
+        Reduction::NormL1 => Total(Magnitudes).whole(simd, x),
+        Reduction::NormL2 => NormL2.whole(simd, x),
+        Reduction::NormLinf => Best(GreatestMagnitude).whole(simd, x),
+        Reduction::ArgMax | Reduction::ArgMin => return None,
+    })
 }
 
-reductions! { F32 f32:
-    /// Sum, in a fixed tree: the same bits on every instruction set and for any number of threads. 0 when empty.
-    Sum Total(Elements), sum sum_axis sum_axis_into;
-    /// Arithmetic mean: the sum in a fixed tree, divided. NaN when empty.
-    Mean Mean, mean mean_axis mean_axis_into;
-    /// Greatest element; NaN if any is NaN, +0 above -0, -∞ when empty.
-    Max Best(Greatest), max_element max_axis max_axis_into;
-    /// Least element; NaN if any is NaN, -0 below +0, +∞ when empty.
-    Min Best(Least), min_element min_axis min_axis_into;
-    /// Product, in a fixed tree. 1 when empty.
-    Prod Total(Factors), prod prod_axis prod_axis_into;
-    /// Sum of absolute values, in a fixed tree. 0 when empty.
-    NormL1 Total(Magnitudes), norm_l1 norm_l1_axis norm_l1_axis_into;
-    /// Euclidean norm, without overflow or underflow of the squares. 0 when empty.
-    NormL2 NormL2, norm_l2 norm_l2_axis norm_l2_axis_into;
-    /// Greatest absolute value; NaN if any is NaN. 0 when empty.
-    NormLinf Best(GreatestMagnitude), norm_linf norm_linf_axis norm_linf_axis_into;
-}
-
-reductions! { U32 u32:
-    /// Index of the first NaN, or of the greatest element, the first of equals.
-    ArgMax Position(Greatest), argmax argmax_axis argmax_axis_into;
-    /// Index of the first NaN, or of the least element, the first of equals.
-    ArgMin Position(Least), argmin argmin_axis argmin_axis_into;
-}
-
-impl Simd {
-    /// The inner product, in the fixed tree of the sums: the same bits on every instruction set and for any number of
-    /// threads.
-    ///
-    /// # Errors
-    /// [`kiln_core::Error::Shape`] when the lengths differ.
-    pub fn dot(&self, a: &[f32], b: &[f32]) -> Result<f32> {
-        if a.len() != b.len() {
-            Dot.infer(&[Operand::vector(a).ty(), Operand::vector(b).ty()])?;
-        }
-        Ok(tree::total(self, Products, a, b))
+/// Reduces a whole slice to an index, if that is what the reduction gives and there is an element to point at, whose index
+/// has a u32.
+pub(crate) fn whole_index(simd: &Simd, reduction: Reduction, x: &[f32]) -> Option<u32> {
+    if x.is_empty() || u32::try_from(x.len()).is_err() {
+        return None;
     }
+    match reduction {
+        Reduction::ArgMax => Some(Position(Greatest).whole(simd, x)),
+        Reduction::ArgMin => Some(Position(Least).whole(simd, x)),
+        _ => None,
+    }
+}
+
+/// The inner product of slices of one length.
+pub(crate) fn dot(simd: &Simd, a: &[f32], b: &[f32]) -> f32 {
+    tree::total(simd, Products, a, b)
 }

@@ -5,7 +5,7 @@
 //! differences are nearly exact, so the offset of a row does not enter the error. Where the estimate turns out to be
 //! outside of the spread of the row, a second pass starts from the mean that the first has found.
 
-use kiln_core::op::{LayerNorm, RmsNorm, rows_of};
+use kiln_core::op::{LayerNorm, RmsNorm};
 use kiln_core::{DataMut, Operand, Result};
 
 use super::for_rows;
@@ -257,45 +257,5 @@ impl Execute for RmsNorm {
         let norm = Norm::Rms { gamma: f32s(inputs, 1) };
         execute(simd, norm, self.eps.get(), f32s(inputs, 0), inputs[0].shape().columns(), outputs[0].f32());
         Ok(())
-    }
-}
-
-impl Simd {
-    /// Rows as long as `gamma`, each shifted to mean 0 and scaled to variance 1, then times `gamma` plus `beta`.
-    ///
-    /// # Errors
-    /// [`kiln_core::Error::Shape`] when `x` is not whole rows or `beta` has another length than `gamma`,
-    /// [`kiln_core::Error::Parameter`] when `eps` is negative or not finite.
-    pub fn layer_norm(&self, x: &[f32], gamma: &[f32], beta: &[f32], eps: f32) -> Result<Vec<f32>> {
-        let x = Operand::f32(x, rows_of("layer_norm", x, gamma.len())?.dims())?;
-        self.f32_vec(LayerNorm::new(eps), &[x, Operand::vector(gamma), Operand::vector(beta)])
-    }
-
-    /// As [`Simd::layer_norm`], into `out`.
-    ///
-    /// # Errors
-    /// As [`Simd::layer_norm`]; [`kiln_core::Error::Length`] when `out` has another length.
-    pub fn layer_norm_into(&self, x: &[f32], gamma: &[f32], beta: &[f32], eps: f32, out: &mut [f32]) -> Result<()> {
-        let x = Operand::f32(x, rows_of("layer_norm", x, gamma.len())?.dims())?;
-        self.f32_into(LayerNorm::new(eps), &[x, Operand::vector(gamma), Operand::vector(beta)], out)
-    }
-
-    /// Rows as long as `gamma`, each scaled to a mean square of 1, then times `gamma`.
-    ///
-    /// # Errors
-    /// [`kiln_core::Error::Shape`] when `x` is not whole rows, [`kiln_core::Error::Parameter`] when `eps` is negative or
-    /// not finite.
-    pub fn rms_norm(&self, x: &[f32], gamma: &[f32], eps: f32) -> Result<Vec<f32>> {
-        let x = Operand::f32(x, rows_of("rms_norm", x, gamma.len())?.dims())?;
-        self.f32_vec(RmsNorm::new(eps), &[x, Operand::vector(gamma)])
-    }
-
-    /// As [`Simd::rms_norm`], into `out`.
-    ///
-    /// # Errors
-    /// As [`Simd::rms_norm`]; [`kiln_core::Error::Length`] when `out` has another length.
-    pub fn rms_norm_into(&self, x: &[f32], gamma: &[f32], eps: f32, out: &mut [f32]) -> Result<()> {
-        let x = Operand::f32(x, rows_of("rms_norm", x, gamma.len())?.dims())?;
-        self.f32_into(RmsNorm::new(eps), &[x, Operand::vector(gamma)], out)
     }
 }

@@ -4,7 +4,7 @@
 //! exponentials relative to that, and written once; a second pass scales it from its own greatest element to that of the
 //! row. So a long row crosses the outer caches twice instead of three times, and blocks do not wait for one another.
 
-use kiln_core::op::{LogSoftmax, Softmax, rows_of};
+use kiln_core::op::{LogSoftmax, Softmax};
 use kiln_core::{DataMut, Operand, Result};
 
 use super::for_rows;
@@ -379,41 +379,5 @@ impl Execute for LogSoftmax {
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         execute::<true>(simd, f32s(inputs, 0), inputs[0].shape().columns(), outputs[0].f32());
         Ok(())
-    }
-}
-
-impl Simd {
-    /// The exponential function of every row of `columns` elements, divided by its sum.
-    ///
-    /// A row with NaN or +∞, or of -∞ alone, gives NaN.
-    ///
-    /// # Errors
-    /// [`kiln_core::Error::Shape`] when `x` is not whole rows.
-    pub fn softmax(&self, x: &[f32], columns: usize) -> Result<Vec<f32>> {
-        self.f32_vec(Softmax, &[Operand::f32(x, rows_of("softmax", x, columns)?.dims())?])
-    }
-
-    /// As [`Simd::softmax`], into `out`.
-    ///
-    /// # Errors
-    /// As [`Simd::softmax`]; [`kiln_core::Error::Length`] when `out` has another length.
-    pub fn softmax_into(&self, x: &[f32], columns: usize, out: &mut [f32]) -> Result<()> {
-        self.f32_into(Softmax, &[Operand::f32(x, rows_of("softmax", x, columns)?.dims())?], out)
-    }
-
-    /// The logarithm of [`Simd::softmax`], without the detour through numbers that vanish.
-    ///
-    /// # Errors
-    /// [`kiln_core::Error::Shape`] when `x` is not whole rows.
-    pub fn log_softmax(&self, x: &[f32], columns: usize) -> Result<Vec<f32>> {
-        self.f32_vec(LogSoftmax, &[Operand::f32(x, rows_of("log_softmax", x, columns)?.dims())?])
-    }
-
-    /// As [`Simd::log_softmax`], into `out`.
-    ///
-    /// # Errors
-    /// As [`Simd::log_softmax`]; [`kiln_core::Error::Length`] when `out` has another length.
-    pub fn log_softmax_into(&self, x: &[f32], columns: usize, out: &mut [f32]) -> Result<()> {
-        self.f32_into(LogSoftmax, &[Operand::f32(x, rows_of("log_softmax", x, columns)?.dims())?], out)
     }
 }

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use image::{GrayImage, ImageReader, Limits};
 use kiln::graph::TensorId;
-use kiln::op::{Convolve2d, Padding};
-use kiln::{Batch, Engine};
+use kiln::op::Padding;
+use kiln::{Batch, Engine, Record};
 
 /// A picture in shades of grey: luminance from 0 to 1, row by row.
 pub(crate) struct Picture {
@@ -88,10 +88,9 @@ impl<'e> EdgeFilter<'e> {
         let across = batch.upload(&SOBEL, &[3, 3])?;
         let down = batch.upload(&transposed, &[3, 3])?;
         // Only whole neighbourhoods: padding would draw a frame around the picture.
-        let convolution = Convolve2d { padding: Padding::Valid, ..Convolve2d::default() };
-        let blurred = batch.record(convolution, &[picture, gaussian])?;
-        let dx = batch.record(convolution, &[blurred, across])?;
-        let dy = batch.record(convolution, &[blurred, down])?;
+        let blurred = batch.convolve2d(picture, gaussian, Padding::Valid)?;
+        let dx = batch.convolve2d(blurred, across, Padding::Valid)?;
+        let dy = batch.convolve2d(blurred, down, Padding::Valid)?;
         let squares = batch.mul(dx, dx)?;
         let squares = batch.fma(dy, dy, squares)?;
         let length = batch.sqrt(squares)?;

@@ -1,6 +1,6 @@
 //! Timing an operation on several places, interleaved.
 
-use kiln_core::{Buffer, DType, Data, DataMut, Operand, Result, TensorType};
+use kiln_core::{Buffer, DType, Data, DataMut, Operand, Operations, Result, TensorType, reserve, zeros};
 use kiln_simd::Simd;
 use web_time::Instant;
 
@@ -37,9 +37,9 @@ impl Bench {
         budget: Budget,
     ) -> Result<Vec<Option<f64>>> {
         let types = probe.op.infer(&probe.inputs)?;
-        self.grow(&probe.inputs, types.iter().map(|t| t.shape.numel()).max().unwrap_or(0));
+        self.grow(&probe.inputs, types.iter().map(|t| t.shape.numel()).max().unwrap_or(0))?;
         let rows = probe.inputs.first().map_or(1, |table| table.shape.rows());
-        let packed: Vec<Option<Buffer>> = probe.inputs.iter().map(|ty| other_than_f32(ty, rows)).collect();
+        let packed = probe.inputs.iter().map(|ty| other_than_f32(ty, rows)).collect::<Result<Vec<Option<Buffer>>>>()?;
         let inputs: Vec<Operand<'_>> = probe
             .inputs
             .iter()
@@ -50,9 +50,9 @@ impl Bench {
             })
             .collect::<Result<_>>()?;
         // The first f32 result goes into the kept buffer; other results are rare and small.
-        let mut others: Vec<Buffer> = types.iter().skip(1).map(Buffer::zeros).collect();
+        let mut others: Vec<Buffer> = types.iter().skip(1).map(Buffer::zeros).collect::<Result<_>>()?;
         let first_type = types[0];
-        let mut first_other = (first_type.dtype != DType::F32).then(|| Buffer::zeros(&first_type));
+        let mut first_other = (first_type.dtype != DType::F32).then(|| Buffer::zeros(&first_type)).transpose()?;
         let mut outputs: Vec<DataMut<'_>> = Vec::new();
         match &mut first_other {
             Some(buffer) => outputs.push(buffer.as_mut()),
@@ -101,7 +101,7 @@ impl Bench {
 
     /// Makes the kept buffers large enough. Values are between one half and two: valid for roots and logarithms, and
     /// products of many stay in range.
-    fn grow(&mut self, inputs: &[TensorType], output: usize) {
+    fn grow(&mut self, inputs: &[TensorType], output: usize) -> Result<()> {
         if self.inputs.len() < inputs.len() {
             self.inputs.resize_with(inputs.len(), Vec::new);
         }
@@ -115,23 +115,28 @@ impl Bench {
         for (buffer, ty) in self.inputs.iter_mut().zip(inputs) {
             let n = if ty.dtype == DType::F32 { ty.shape.numel() } else { 0 };
             if buffer.len() < n {
+                reserve(buffer, n - buffer.len())?;
                 buffer.resize_with(n, &mut random);
             }
         }
         if self.output.len() < output {
-            self.output.resize(output, 0.0);
+            self.output = zeros(output)?;
         }
+        Ok(())
     }
 }
 
 /// Indices that jump about in a table of so many rows; blocks of zeros, which are valid in every format.
-fn other_than_f32(ty: &TensorType, rows: usize) -> Option<Buffer> {
-    match ty.dtype {
+fn other_than_f32(ty: &TensorType, rows: usize) -> Result<Option<Buffer>> {
+    Ok(match ty.dtype {
         DType::F32 => None,
         DType::U32 => {
             let index = |i: usize| (i.wrapping_mul(0x9e37_79b1) % rows.max(1)) as u32;
-            Some(Buffer::U32((0..ty.shape.numel()).map(index).collect()))
+            let mut indices = Vec::new();
+            reserve(&mut indices, ty.shape.numel())?;
+            indices.extend((0..ty.shape.numel()).map(index));
+            Some(Buffer::U32(indices))
         }
-        DType::Blocks(_) => Some(Buffer::zeros(ty)),
-    }
+        DType::Blocks(_) => Some(Buffer::zeros(ty)?),
+    })
 }

@@ -1,14 +1,14 @@
-mod ops;
-
 use std::collections::HashMap;
 
 use kiln_core::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
 use kiln_core::op::Op;
-use kiln_core::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Result, Shape, TensorType};
+use kiln_core::{
+    Buffer, DType, Data, DataMut, Error, Operand, Operations, QuantFormat, Record, Result, Shape, TensorType,
+};
 
 use crate::Engine;
 
-/// Operations recorded now and run together.
+/// Operations recorded now and run together. They are the methods of [`Record`].
 ///
 /// Nothing runs until [`Batch::execute`]. It computes the tensors that are asked for: what they do not need is dropped,
 /// what is computed twice is shared, element-wise chains run as one pass, and memory is reused as soon as it is free.
@@ -16,6 +16,8 @@ use crate::Engine;
 /// anew.
 ///
 /// ```
+/// use kiln::Record;
+///
 /// # fn main() -> kiln::Result<()> {
 /// let engine = kiln::Engine::new()?;
 /// let mut batch = engine.batch();
@@ -82,8 +84,9 @@ impl<'e> Batch<'e> {
 
     fn input(&mut self, data: Data<'_>, dims: &[usize]) -> Result<TensorId> {
         let operand = Operand::new(data, Shape::new(dims)?)?;
+        let copy = data.to_buffer()?;
         let id = self.graph.input(operand.ty());
-        self.host.insert(id, data.to_buffer());
+        self.host.insert(id, copy);
         Ok(id)
     }
 
@@ -108,22 +111,6 @@ impl<'e> Batch<'e> {
                 reason: format!("tensor {} is a result; only uploaded tensors can be replaced", id.index()),
             }),
         }
-    }
-
-    /// Records an operation with one result.
-    ///
-    /// # Errors
-    /// What the shape rule of the operation says; [`Error::ForeignTensor`] for tensors of another batch.
-    pub fn record(&mut self, op: impl Into<Op>, inputs: &[TensorId]) -> Result<TensorId> {
-        Ok(self.record_all(op, inputs)?[0])
-    }
-
-    /// Records an operation and returns all of its results.
-    ///
-    /// # Errors
-    /// As [`Batch::record`].
-    pub fn record_all(&mut self, op: impl Into<Op>, inputs: &[TensorId]) -> Result<Vec<TensorId>> {
-        self.graph.push(op, inputs)
     }
 
     /// Computes the wanted tensors from what is uploaded now.
@@ -250,14 +237,21 @@ impl<'e> Batch<'e> {
     }
 }
 
+impl Record for Batch<'_> {
+    fn record_all(&mut self, op: Op, inputs: &[TensorId]) -> Result<Vec<TensorId>> {
+        self.graph.record_all(op, inputs)
+    }
+}
+
 impl Plan {
     fn new(graph: &Graph, wanted: &[TensorId]) -> Result<Self> {
         let schedule = graph.schedule(wanted, FusionLimits::default())?;
-        let slots = schedule.slots.iter().map(|slot| Buffer::with_bytes(slot.dtype, slot.bytes)).collect();
+        let slots = schedule.slots.iter().map(|slot| Buffer::with_bytes(slot.dtype, slot.bytes));
+        let slots = slots.collect::<Result<_>>()?;
         let mut results = HashMap::new();
         for &id in &schedule.results {
             if !graph.is_input(id)? {
-                results.insert(id, Buffer::zeros(&graph.ty(id)?));
+                results.insert(id, Buffer::zeros(&graph.ty(id)?)?);
             }
         }
         Ok(Self { wanted: wanted.to_vec(), schedule, memory: Memory { slots, results } })

@@ -1,12 +1,10 @@
 //! The engine: what the machine has, and where each operation goes.
 
-mod ops;
-
 use std::path::{Path, PathBuf};
 
 use kiln_core::graph::{Fused, Graph};
-use kiln_core::op::Op;
-use kiln_core::{Buffer, DataMut, Error, Operand, Result, Shape, TensorType};
+use kiln_core::op::{Op, types_of};
+use kiln_core::{DataMut, Error, Operand, Operations, Result, TensorType};
 use kiln_route::{Backend, Decision, Explanation, Machine, Place, Problem, Profile, ProfileProblem, Residency, Router};
 use kiln_simd::{Isa, Simd};
 use web_time::Instant;
@@ -15,7 +13,7 @@ use crate::Batch;
 use crate::calibrate::{self, CalibrationReport, Effort, Progress};
 use crate::machine;
 
-/// Runs operations where they are predicted to run fastest.
+/// Runs operations where they are predicted to run fastest. They are the methods of [`Operations`].
 ///
 /// Making one costs little: it looks at the processor and reads at most one small file. Threads start with the first
 /// operation that uses them. An engine is shared freely between threads.
@@ -316,34 +314,6 @@ impl Engine {
         Ok(report)
     }
 
-    /// Runs any operation into slices of the caller.
-    ///
-    /// # Errors
-    /// What the shape rule says of the inputs; [`Error::Length`] and [`Error::Type`] for outputs that do not fit;
-    /// errors of the data themselves, such as an index out of its table.
-    pub fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        if let [only] = &self.cpu[..] {
-            return only.run_into(op, inputs, outputs);
-        }
-        // No operation takes more than four operands; a longer list is refused by its arity.
-        let mut types = [TensorType::f32(Shape::SCALAR); 5];
-        for (ty, input) in types.iter_mut().zip(inputs) {
-            *ty = input.ty();
-        }
-        let problem = Problem::new(op, &types[..inputs.len().min(types.len())])?;
-        let decision = self.router.decide(&problem, &Residency::host());
-        let simd = self.simd(&decision)?;
-        if !self.refine {
-            return simd.run_into(op, inputs, outputs);
-        }
-        let start = Instant::now();
-        let result = simd.run_into(op, inputs, outputs);
-        if result.is_ok() {
-            self.router.observe(&problem, decision.index(), start.elapsed().as_secs_f64());
-        }
-        result
-    }
-
     /// An empty batch, to record operations that run together.
     pub fn batch(&self) -> Batch<'_> {
         Batch::new(self)
@@ -361,29 +331,25 @@ impl Engine {
         let decision = self.router.decide(&problem, &Residency::host());
         self.simd(&decision)?.run_fused(fused, inputs, outputs)
     }
+}
 
-    /// Runs any operation and returns its results.
-    ///
-    /// # Errors
-    /// As [`Engine::run_into`].
-    pub fn run(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<Buffer>> {
-        let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();
-        let mut buffers: Vec<Buffer> = op.infer(&types)?.iter().map(Buffer::zeros).collect();
-        let mut outputs: Vec<DataMut<'_>> = buffers.iter_mut().map(Buffer::as_mut).collect();
-        self.run_into(op, inputs, &mut outputs)?;
-        Ok(buffers)
-    }
-
-    /// Runs an operation with one f32 result into a slice.
-    pub(crate) fn f32_into(&self, op: impl Into<Op>, inputs: &[Operand<'_>], out: &mut [f32]) -> Result<()> {
-        self.run_into(&op.into(), inputs, &mut [DataMut::F32(out)])
-    }
-
-    /// Runs an operation with one f32 result.
-    pub(crate) fn f32_vec(&self, op: impl Into<Op>, inputs: &[Operand<'_>]) -> Result<Vec<f32>> {
-        match self.run(&op.into(), inputs)?.into_iter().next() {
-            Some(Buffer::F32(values)) => Ok(values),
-            _ => Ok(Vec::new()),
+impl Operations for Engine {
+    /// As [`Operations::run_into`], where it is predicted to run fastest.
+    fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        if let [only] = &self.cpu[..] {
+            return only.run_into(op, inputs, outputs);
         }
+        let problem = Problem::new(op, &types_of(inputs))?;
+        let decision = self.router.decide(&problem, &Residency::host());
+        let simd = self.simd(&decision)?;
+        if !self.refine {
+            return simd.run_into(op, inputs, outputs);
+        }
+        let start = Instant::now();
+        let result = simd.run_into(op, inputs, outputs);
+        if result.is_ok() {
+            self.router.observe(&problem, decision.index(), start.elapsed().as_secs_f64());
+        }
+        result
     }
 }

@@ -1,0 +1,410 @@
+#[cfg(doc)]
+use crate::Error;
+use crate::op::{
+    Attention, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Padding,
+    Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose, rows_of, types_of,
+};
+use crate::{Buffer, Data, DataMut, Operand, QuantFormat, Result, Shape, elementwise_table, zeros};
+
+/// Rows of `columns` elements.
+fn rows<'a>(op: &'static str, x: &'a [f32], columns: usize) -> Result<Operand<'a>> {
+    Operand::new(Data::F32(x), rows_of(op, x, columns)?)
+}
+
+/// Blocks as a vector of their elements.
+fn flat(format: QuantFormat, blocks: &[u8]) -> Result<Operand<'_>> {
+    let n = blocks.len() / format.block_bytes() * format.block_len();
+    Operand::new(Data::Blocks(format, blocks), Shape::new(&[n])?)
+}
+
+macro_rules! elementwise_on_slices {
+    ($($(#[doc = $doc:literal])* $variant:ident $name:ident $into:ident ($($x:ident),*) ($($p:ident),*)
+        $formula:literal, $flops:literal, $bound:ident $(($ulp:literal))?, $special:literal, $value:block
+        $(, magnitude $magnitude:block)?)*) => {
+        $(
+            $(#[doc = $doc])*
+            #[doc = concat!("\n\n`", $formula, "`\n\n# Errors\n[`Error::Shape`] when the lengths differ.")]
+            #[inline]
+            fn $name(&self, $($x: &[f32],)* $($p: f32),*) -> Result<Vec<f32>> {
+                let mut out = zeros([$($x.len()),*][0])?;
+                self.elementwise_into(Elementwise::$name($($p),*), &[$($x),*], &mut out)?;
+                Ok(out)
+            }
+
+            $(#[doc = $doc])*
+            #[doc = concat!("\n\n`", $formula, "`, into `out`.\n\n# Errors\n[`Error::Shape`] or [`Error::Length`] when ")]
+            #[doc = "the lengths differ."]
+            #[inline]
+            fn $into(&self, $($x: &[f32],)* $($p: f32,)* out: &mut [f32]) -> Result<()> {
+                self.elementwise_into(Elementwise::$name($($p),*), &[$($x),*], out)
+            }
+        )*
+    };
+}
+
+macro_rules! reductions_on_slices {
+    ($ty:ident $whole:ident:
+        $($(#[doc = $doc:literal])* $reduction:ident $name:ident $axis:ident $axis_into:ident;)*) => {
+        $(
+            $(#[doc = $doc])*
+            ///
+            /// # Errors
+            /// [`Error::Shape`] where an index is asked for and there is no element to point at.
+            #[inline]
+            fn $name(&self, x: &[f32]) -> Result<$ty> {
+                self.$whole(Reduction::$reduction, x)
+            }
+
+            $(#[doc = $doc])*
+            ///
+            /// Along dimension `axis` of a row-major tensor with extents `dims`; the dimension vanishes.
+            ///
+            /// # Errors
+            /// [`Error::Length`] when `x` does not fill `dims`, [`Error::Shape`] when there is no such dimension, or where
+            /// an index is asked for and there is no element to point at.
+            fn $axis(&self, x: &[f32], dims: &[usize], axis: usize) -> Result<Vec<$ty>> {
+                let op = Reduce::along(Reduction::$reduction, axis);
+                collect(self, &op.into(), &[Operand::f32(x, dims)?])
+            }
+
+            $(#[doc = $doc])*
+            ///
+            /// Along dimension `axis` of a row-major tensor with extents `dims`, into `out`.
+            ///
+            /// # Errors
+            #[doc = concat!("As [`Operations::", stringify!($axis), "`]; [`Error::Length`] when `out` has another length.")]
+            fn $axis_into(&self, x: &[f32], dims: &[usize], axis: usize, out: &mut [$ty]) -> Result<()> {
+                let op = Reduce::along(Reduction::$reduction, axis);
+                self.run_into(&op.into(), &[Operand::f32(x, dims)?], &mut [Element::wrap(out)])
+            }
+        )*
+    };
+}
+
+macro_rules! operations_on_slices {
+    ($($(#[doc = $doc:literal])* $name:ident $into:ident ($($x:ident),*) ($($p:ident: $pty:ty),*) = $op:expr,
+        slices ($($arg:ident: $ty:ty),*) [$($operand:expr),*], $errors:literal;)*) => {
+        $(
+            $(#[doc = $doc])*
+            ///
+            /// # Errors
+            #[doc = $errors]
+            fn $name(&self, $($arg: $ty),*) -> Result<Vec<f32>> {
+                self.run_f32(&Op::from($op), &[$($operand),*])
+            }
+
+            #[doc = concat!("As [`Operations::", stringify!($name), "`], into `out`.")]
+            ///
+            /// # Errors
+            #[doc = concat!("As [`Operations::", stringify!($name), "`]; [`Error::Length`] when `out` has another length ")]
+            #[doc = "than the result."]
+            fn $into(&self, $($arg: $ty,)* out: &mut [f32]) -> Result<()> {
+                self.run_into(&Op::from($op), &[$($operand),*], &mut [DataMut::F32(out)])
+            }
+        )*
+    };
+}
+
+/// What the results of operations consist of.
+trait Element: bytemuck::Zeroable + Clone {
+    fn wrap(out: &mut [Self]) -> DataMut<'_>;
+}
+
+impl Element for f32 {
+    fn wrap(out: &mut [Self]) -> DataMut<'_> {
+        DataMut::F32(out)
+    }
+}
+
+impl Element for u32 {
+    fn wrap(out: &mut [Self]) -> DataMut<'_> {
+        DataMut::U32(out)
+    }
+}
+
+/// Runs an operation of one result into a new `Vec`.
+fn collect<T: Element>(on: &(impl Operations + ?Sized), op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<T>> {
+    let mut out = zeros(op.infer(&types_of(inputs))?[0].shape.numel())?;
+    on.run_into(op, inputs, &mut [T::wrap(&mut out)])?;
+    Ok(out)
+}
+
+/// The operations as methods on slices, which are tensors in row-major order.
+///
+/// A backend implements [`Operations::run_into`]; the methods come from the tables of the operations. Every operation has
+/// a form that writes into slices of the caller (`_into`) and one that returns a `Vec`. All of them check what they are
+/// given and say what does not fit; a result that the machine has no room for is [`Error::OutOfMemory`].
+///
+/// The methods named `quick_` are for backends whose kernels take less time than the way through operands and the shape
+/// rule. They are asked first, and run what needs no further check; what they leave alone goes the general way.
+pub trait Operations {
+    /// Runs any operation into slices of the caller.
+    ///
+    /// # Errors
+    /// What the shape rule says of the inputs; [`Error::Length`] and [`Error::Type`] for outputs that do not fit;
+    /// errors of the data themselves, such as an index out of its table.
+    fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()>;
+
+    /// Runs any operation and returns its results.
+    ///
+    /// # Errors
+    /// As [`Operations::run_into`].
+    fn run(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<Buffer>> {
+        let mut buffers = op.infer(&types_of(inputs))?.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
+        let mut outputs: Vec<DataMut<'_>> = buffers.iter_mut().map(Buffer::as_mut).collect();
+        self.run_into(op, inputs, &mut outputs)?;
+        Ok(buffers)
+    }
+
+    /// Runs an operation whose one result is f32, and returns it.
+    ///
+    /// # Errors
+    /// As [`Operations::run_into`].
+    fn run_f32(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<f32>> {
+        collect(self, op, inputs)
+    }
+
+    /// Runs any element-wise function on slices of one length.
+    ///
+    /// # Errors
+    /// [`Error::Arity`] when it takes another number of operands, [`Error::Shape`] or [`Error::Length`] when the lengths
+    /// differ.
+    #[inline]
+    fn elementwise_into(&self, op: Elementwise, operands: &[&[f32]], out: &mut [f32]) -> Result<()> {
+        if self.quick_elementwise(op, operands, out) {
+            return Ok(());
+        }
+        // One more than any function takes: a longer list is refused by its arity.
+        let mut inputs = [Operand::vector(&[]); 4];
+        inputs.iter_mut().zip(operands).for_each(|(input, x)| *input = Operand::vector(x));
+        self.run_into(&op.into(), &inputs[..operands.len().min(inputs.len())], &mut [DataMut::F32(out)])
+    }
+
+    elementwise_table!(elementwise_on_slices);
+
+    /// Reduces a whole slice to a value.
+    ///
+    /// # Errors
+    /// [`Error::Type`] for reductions that give an index.
+    #[inline]
+    fn reduce_all(&self, reduction: Reduction, x: &[f32]) -> Result<f32> {
+        if let Some(value) = self.quick_reduce(reduction, x) {
+            return Ok(value);
+        }
+        let mut out = [0.0];
+        self.run_into(&Reduce::all(reduction).into(), &[Operand::vector(x)], &mut [DataMut::F32(&mut out)])?;
+        Ok(out[0])
+    }
+
+    /// Reduces a whole slice to the index of one of its elements.
+    ///
+    /// # Errors
+    /// [`Error::Type`] for reductions that give a value, [`Error::Shape`] when there is no element to point at.
+    #[inline]
+    fn reduce_all_index(&self, reduction: Reduction, x: &[f32]) -> Result<u32> {
+        if let Some(index) = self.quick_reduce_index(reduction, x) {
+            return Ok(index);
+        }
+        let mut out = [0];
+        self.run_into(&Reduce::all(reduction).into(), &[Operand::vector(x)], &mut [DataMut::U32(&mut out)])?;
+        Ok(out[0])
+    }
+
+    reductions!(reductions_on_slices);
+
+    /// The inner product, in the fixed tree of the sums: the same bits everywhere, for any number of threads.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when the lengths differ.
+    #[inline]
+    fn dot(&self, a: &[f32], b: &[f32]) -> Result<f32> {
+        if let Some(value) = self.quick_dot(a, b) {
+            return Ok(value);
+        }
+        let mut out = [0.0];
+        self.run_into(&Dot.into(), &[Operand::vector(a), Operand::vector(b)], &mut [DataMut::F32(&mut out)])?;
+        Ok(out[0])
+    }
+
+    /// The product of a row-major `m * k` and a row-major `k * n` matrix.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when the slices do not have these extents, [`Error::Overflow`] when the extents overflow.
+    fn matmul(&self, a: &[f32], b: &[f32], m: usize, k: usize, n: usize) -> Result<Vec<f32>> {
+        let mut out = zeros(Shape::new(&[m, n])?.numel())?;
+        self.matmul_into(a, b, m, k, n, &mut out)?;
+        Ok(out)
+    }
+
+    /// The product of a row-major `m * k` and a row-major `k * n` matrix, into `out`, row-major `m * n`.
+    ///
+    /// # Errors
+    /// As [`Operations::matmul`].
+    #[inline]
+    fn matmul_into(&self, a: &[f32], b: &[f32], m: usize, k: usize, n: usize, out: &mut [f32]) -> Result<()> {
+        self.matmul_with(Matmul::default(), a, b, m, k, n, out)
+    }
+
+    /// The product of two matrices of which either may be stored transposed, into `out`: `op(A)` is `m * k`, `op(B)` is
+    /// `k * n`. Stacks of matrices go through [`Operations::run_into`].
+    ///
+    /// # Errors
+    /// As [`Operations::matmul`].
+    #[inline]
+    fn matmul_with(
+        &self,
+        op: Matmul,
+        a: &[f32],
+        b: &[f32],
+        m: usize,
+        k: usize,
+        n: usize,
+        out: &mut [f32],
+    ) -> Result<()> {
+        if self.quick_matmul(op, a, b, (m, k, n), out) {
+            return Ok(());
+        }
+        let a = Operand::f32(a, &if op.transpose_a { [k, m] } else { [m, k] })?;
+        let b = Operand::f32(b, &if op.transpose_b { [n, k] } else { [k, n] })?;
+        self.run_into(&op.into(), &[a, b], &mut [DataMut::F32(out)])
+    }
+
+    /// The product of a row-major `rows * columns` matrix and a vector.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when the slices do not have these extents, [`Error::Overflow`] when the extents overflow.
+    fn matvec(&self, a: &[f32], x: &[f32], rows: usize, columns: usize) -> Result<Vec<f32>> {
+        self.run_f32(&Matvec::default().into(), &[Operand::f32(a, &[rows, columns])?, Operand::vector(x)])
+    }
+
+    /// The product of a row-major `rows * columns` matrix and a vector, into `out`.
+    ///
+    /// # Errors
+    /// As [`Operations::matvec`].
+    fn matvec_into(&self, a: &[f32], x: &[f32], rows: usize, columns: usize, out: &mut [f32]) -> Result<()> {
+        self.matvec_with(Matvec::default(), a, x, rows, columns, out)
+    }
+
+    /// The product of a row-major `rows * columns` matrix, or of its transpose, and a vector, into `out`.
+    ///
+    /// # Errors
+    /// As [`Operations::matvec`].
+    fn matvec_with(
+        &self,
+        op: Matvec,
+        a: &[f32],
+        x: &[f32],
+        rows: usize,
+        columns: usize,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let inputs = [Operand::f32(a, &[rows, columns])?, Operand::vector(x)];
+        self.run_into(&op.into(), &inputs, &mut [DataMut::F32(out)])
+    }
+
+    operations!(operations_on_slices);
+
+    /// The `k` greatest elements of every row of `columns` elements, greatest first, and where in the row they stand.
+    ///
+    /// NaN counts as greater than +∞; of equals the lower index comes first.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when `x` is not whole rows, [`Error::Parameter`] when a row has fewer than `k` elements.
+    fn top_k(&self, x: &[f32], columns: usize, k: usize) -> Result<(Vec<f32>, Vec<u32>)> {
+        let n = Shape::new(&[rows("top_k", x, columns)?.shape().rows(), k.min(columns)])?.numel();
+        let (mut values, mut indices) = (zeros(n)?, zeros(n)?);
+        self.top_k_into(x, columns, k, &mut values, &mut indices)?;
+        Ok((values, indices))
+    }
+
+    /// As [`Operations::top_k`], into `values` and `indices`.
+    ///
+    /// # Errors
+    /// As [`Operations::top_k`]; [`Error::Length`] when an output has another length than the results.
+    fn top_k_into(&self, x: &[f32], columns: usize, k: usize, values: &mut [f32], indices: &mut [u32]) -> Result<()> {
+        let outputs = &mut [DataMut::F32(values), DataMut::U32(indices)];
+        self.run_into(&TopK { k }.into(), &[rows("top_k", x, columns)?], outputs)
+    }
+
+    /// Quantises rows of `columns` elements.
+    ///
+    /// # Errors
+    /// [`Error::Format`] when a row is not whole blocks, [`Error::Shape`] when `x` is not whole rows.
+    fn quantize(&self, format: QuantFormat, x: &[f32], columns: usize) -> Result<Vec<u8>> {
+        let mut out = zeros(format.bytes(x.len())?)?;
+        self.quantize_into(format, x, columns, &mut out)?;
+        Ok(out)
+    }
+
+    /// As [`Operations::quantize`], into `out`.
+    ///
+    /// # Errors
+    /// As [`Operations::quantize`]; [`Error::Length`] when `out` has another length than the blocks.
+    fn quantize_into(&self, format: QuantFormat, x: &[f32], columns: usize, out: &mut [u8]) -> Result<()> {
+        let outputs = &mut [DataMut::Blocks(format, out)];
+        self.run_into(&Quantize { format }.into(), &[rows("quantize", x, columns)?], outputs)
+    }
+
+    /// The product of a quantised, row-major `n * k` matrix with a vector of `k`.
+    ///
+    /// # Errors
+    /// As [`Operations::quant_matmul`].
+    fn quant_matvec(&self, format: QuantFormat, w: &[u8], x: &[f32], n: usize, k: usize) -> Result<Vec<f32>> {
+        self.quant_matmul(format, x, w, 1, k, n)
+    }
+
+    /// As [`Operations::quant_matvec`], into `out`.
+    ///
+    /// # Errors
+    /// As [`Operations::quant_matvec`]; [`Error::Length`] when `out` is not of `n`.
+    fn quant_matvec_into(
+        &self,
+        format: QuantFormat,
+        w: &[u8],
+        x: &[f32],
+        n: usize,
+        k: usize,
+        out: &mut [f32],
+    ) -> Result<()> {
+        self.quant_matmul_into(format, x, w, 1, k, n, out)
+    }
+
+    /// Runs an element-wise function at once if it takes as many operands, all of the length of `out`, and says whether
+    /// it did.
+    #[inline]
+    fn quick_elementwise(&self, _op: Elementwise, _operands: &[&[f32]], _out: &mut [f32]) -> bool {
+        false
+    }
+
+    /// Reduces a slice to a value at once, if the reduction gives one.
+    #[inline]
+    fn quick_reduce(&self, _reduction: Reduction, _x: &[f32]) -> Option<f32> {
+        None
+    }
+
+    /// Reduces a slice to an index at once, if the reduction gives one and there is an element to point at.
+    #[inline]
+    fn quick_reduce_index(&self, _reduction: Reduction, _x: &[f32]) -> Option<u32> {
+        None
+    }
+
+    /// The inner product at once, if the lengths agree.
+    #[inline]
+    fn quick_dot(&self, _a: &[f32], _b: &[f32]) -> Option<f32> {
+        None
+    }
+
+    /// Computes a product of matrices of the extents `(m, k, n)` at once if the slices have the lengths for them, and says
+    /// whether it did.
+    #[inline]
+    fn quick_matmul(
+        &self,
+        _op: Matmul,
+        _a: &[f32],
+        _b: &[f32],
+        _extents: (usize, usize, usize),
+        _out: &mut [f32],
+    ) -> bool {
+        false
+    }
+}
