@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use crate::problem::Class;
+use crate::class::Class;
 
 /// Observations before they count: fewer are luck.
 const MINIMUM: u32 = 10;

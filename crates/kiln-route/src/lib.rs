@@ -16,18 +16,29 @@
 //!   built-in constants decide instead.
 #![forbid(unsafe_code)]
 
-mod explain;
+// Each module imports only from those above it.
+mod selector;
+mod units;
+
+mod class;
+mod place;
+
 mod history;
-mod model;
 mod problem;
 mod profile;
-mod router;
-mod selector;
 
+mod model;
+
+mod router;
+
+mod explain;
+
+pub use class::Class;
 pub use explain::Explanation;
 pub use history::History;
-pub use model::{Basis, Link, MAX_MEMORIES, MAX_PLACES, Memory, Place, Roofline};
-pub use problem::{Class, Problem, Residency};
+pub use model::Basis;
+pub use place::{Link, MAX_MEMORIES, MAX_PLACES, Memory, Place, Roofline};
+pub use problem::{Problem, Residency};
 pub use profile::{Calibrated, Machine, PROFILE_VERSION, Profile, ProfileProblem};
 pub use router::{Decision, Prediction, Router, Why};
 pub use selector::{Backend, BackendSelector, OpComplexity};

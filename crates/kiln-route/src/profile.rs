@@ -4,11 +4,11 @@ use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Link, MAX_MEMORIES, MAX_PLACES, Place};
+use crate::place::{Link, MAX_MEMORIES, MAX_PLACES, Memory, Place};
 
 /// The version of the format that this crate reads and writes. Raised whenever the meaning of a field or of a class
 /// changes.
-pub const PROFILE_VERSION: u32 = 1;
+pub const PROFILE_VERSION: u32 = 2;
 
 /// A profile larger than this was not written by kiln.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -105,7 +105,7 @@ impl Profile {
     ///
     /// # Errors
     /// [`ProfileProblem::Corrupt`] when the memory is the host or has too high a number, or a constant makes no sense.
-    pub fn with_link(mut self, memory: crate::Memory, link: Link) -> Result<Self, ProfileProblem> {
+    pub fn with_link(mut self, memory: Memory, link: Link) -> Result<Self, ProfileProblem> {
         let index = memory.index();
         if index >= MAX_MEMORIES {
             return Err(ProfileProblem::Corrupt(format!("memory {index} is beyond the {MAX_MEMORIES} possible")));

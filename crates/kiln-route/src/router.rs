@@ -5,14 +5,21 @@ use std::sync::{Mutex, PoisonError};
 
 use kiln_core::{Error, Result};
 
-use crate::explain::Seconds;
+use crate::class::Class;
 use crate::history::History;
-use crate::model::{Basis, MAX_PLACES, Place, Segment, edges};
-use crate::problem::{Class, Problem, Residency};
+use crate::model::{Basis, Segment, edges};
+use crate::place::{MAX_PLACES, Place};
+use crate::problem::{Problem, Residency};
 use crate::profile::Profile;
+use crate::units::Seconds;
 
 /// Places whose predicted times differ by less than this are equal: the one that takes less of the machine is chosen.
 const TIE: f64 = 0.03;
+
+/// A lesser instruction set is taken only when it is predicted to be faster by more than this. Differences below it come
+/// from how a length fits the vectors and from the alignment of data, which the amount of work does not tell; they turn
+/// around from shape to shape, and on average the better instruction set wins.
+const CLEAR: f64 = 0.15;
 
 /// A decision is unsure when another place is predicted to take at most this much longer.
 const UNSURE: f64 = 0.10;
@@ -26,12 +33,15 @@ const UNSURE: f64 = 0.10;
 /// ```
 ///
 /// The operation term is interpolated between measurements of its class where there are some, and computed from the
-/// constants of the place elsewhere. Within 3 % of the least time the place with the fewest threads is taken, and among
-/// those the one that stands last in the profile, where better instruction sets stand after lesser ones. So the choice
-/// does not flip between places that differ by noise, and leaves cores to others that would not have helped.
+/// constants of the place elsewhere. Better instruction sets stand after lesser ones in the profile, and a lesser one
+/// (with as many threads, in the same memory) is taken only when it is predicted to be ahead by more than 15 %. Within 3 %
+/// of the least time the place with the fewest threads is taken, and among those the last. So the choice does not flip
+/// between places that differ by noise, and leaves cores to others that would not have helped.
 #[derive(Debug)]
 pub struct Router {
     profile: Profile,
+    /// Whether a place with a better instruction set stands beside this one.
+    lesser: [bool; MAX_PLACES],
     forced: Option<usize>,
     history: Option<Mutex<History>>,
 }
@@ -39,7 +49,13 @@ pub struct Router {
 impl Router {
     /// Decides by this profile.
     pub fn new(profile: Profile) -> Self {
-        Self { profile, forced: None, history: None }
+        let mut lesser = [false; MAX_PLACES];
+        let places = profile.places();
+        for (i, place) in places.iter().enumerate() {
+            let better = |other: &Place| other.threads == place.threads && other.memory == place.memory;
+            lesser[i] = places[i + 1..].iter().any(better);
+        }
+        Self { profile, lesser, forced: None, history: None }
     }
 
     /// Sends everything to the place at this position.
@@ -91,8 +107,18 @@ impl Router {
         for (i, place) in self.places().iter().enumerate() {
             seconds[i] += edges(i, place, self.profile.links(), problem, residency);
         }
-        let chosen = self.forced.unwrap_or_else(|| least(self.places(), &seconds));
+        let chosen = self.forced.unwrap_or_else(|| self.least(&seconds));
         Decision { router: self, seconds, chosen, class: problem.class(), work: problem.work(), basis }
+    }
+
+    /// The place of the least time, where a lesser instruction set has to be clearly ahead; among equals the one with the
+    /// fewest threads, then the last.
+    fn least(&self, seconds: &[f64; MAX_PLACES]) -> usize {
+        let places = self.places();
+        let weighed = |i: usize| seconds[i] * if self.lesser[i] { 1.0 + CLEAR } else { 1.0 };
+        let limit = (0..places.len()).map(weighed).fold(f64::INFINITY, f64::min) * (1.0 + TIE);
+        let candidates = (0..places.len()).filter(|&i| weighed(i) <= limit);
+        candidates.min_by_key(|&i| (places[i].threads, std::cmp::Reverse(i))).unwrap_or(0)
     }
 
     /// Seconds that the operations of a problem take on each place, without what happens at its edges.
@@ -109,7 +135,8 @@ impl Router {
                 (Some(segment), _) => segment.basis,
             };
             for (i, (sum, place)) in sum.iter_mut().zip(self.places()).enumerate() {
-                let own = segment.as_ref().map_or_else(|| place.roofline.seconds(task), |segment| segment.seconds(i));
+                let own =
+                    segment.as_ref().map_or_else(|| place.roofline.seconds(&task.cost), |segment| segment.seconds(i));
                 let correction = history.and_then(|history| history.correction(task.class, work, i));
                 *sum += own * correction.unwrap_or(1.0);
             }
@@ -128,15 +155,6 @@ impl Router {
         let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
         history.observe(class, problem.work(), place, predicted[place], observed);
     }
-}
-
-/// The place of the least time; among equals the one with the fewest threads, then the last.
-fn least(places: &[Place], seconds: &[f64; MAX_PLACES]) -> usize {
-    let count = places.len();
-    let minimum = seconds[..count].iter().copied().fold(f64::INFINITY, f64::min);
-    let limit = minimum * (1.0 + TIE);
-    let candidates = (0..count).filter(|&i| seconds[i] <= limit);
-    candidates.min_by_key(|&i| (places[i].threads, std::cmp::Reverse(i))).unwrap_or(0)
 }
 
 /// What is predicted of one place.
@@ -216,6 +234,12 @@ impl fmt::Display for Why<'_> {
         } else {
             match decision.runner_up() {
                 None => write!(f, "{place} is the only place")?,
+                Some((other, other_seconds)) if other_seconds < seconds && other.threads == place.threads => write!(
+                    f,
+                    "{place} is predicted to take {:.2} times as long as {other}, whose lesser instruction set would \
+                     have to be clearly ahead",
+                    seconds / other_seconds.max(f64::MIN_POSITIVE),
+                )?,
                 Some((other, other_seconds)) if other_seconds < seconds => {
                     write!(f, "{place} is predicted to take as long as {other} and occupies less of the machine")?;
                 }

@@ -113,6 +113,21 @@ fn ties_leave_cores_to_others() {
 }
 
 #[test]
+fn a_lesser_instruction_set_has_to_be_clearly_ahead() {
+    let decided = |avx2: f64| {
+        let measured = calibrated("add", "", &[(12.0, [9e-6, avx2, 1e-6, 1e-6])]);
+        let profile = Profile::new(machine(), cpu_places()).unwrap().with_classes(vec![measured]).unwrap();
+        let router = Router::new(profile);
+        let decision = router.decide(&addition(1000), &Residency::host());
+        (decision.place().name.clone(), decision.why().to_string())
+    };
+    assert_eq!(decided(0.8e-6).0, "avx2 x1");
+    let (place, why) = decided(0.9e-6);
+    assert_eq!(place, "avx512 x1");
+    assert!(why.contains("1.11 times as long as avx2 x1"), "{why}");
+}
+
+#[test]
 fn force_is_obeyed_and_told() {
     let router = cpu_only().with_force(0).unwrap();
     let decision = router.decide(&square(2048), &Residency::host());

@@ -132,7 +132,7 @@ fn a_profile_that_cannot_be_used_is_reported_ignored_and_rewritten() {
     let build = || Engine::builder().profile_file(&path).build().unwrap();
     assert_eq!(build().profile_status(), &ProfileStatus::Ignored(ProfileProblem::Missing(path.clone())));
     assert_eq!(build().profile_file(), Some(&*path));
-    for text in ["", "{", "[]", "{\"version\":1}", "\u{0}\u{0}"] {
+    for text in ["", "{", "[]", "{\"version\":2}", "\u{0}\u{0}"] {
         std::fs::write(&path, text).unwrap();
         let engine = build();
         let status = engine.profile_status();

@@ -23,6 +23,8 @@ pub(super) struct Routing {
     pub(super) problems: usize,
     /// Problems whose shapes were held out of the calibration.
     pub(super) held_out: usize,
+    /// Problems left out because other programs had a core in every sample.
+    pub(super) disturbed: usize,
     pub(super) decision_ns: f64,
     pub(super) policies: Vec<PolicyRow>,
     pub(super) worst: Vec<WorstRow>,
@@ -97,7 +99,7 @@ pub(super) fn judge(engine: &Engine, quick: bool) -> Result<Routing> {
         })
         .collect();
     let worst = report
-        .worst(Policy::Router, 6)
+        .worst(Policy::Router, 10)
         .into_iter()
         .map(|row| WorstRow {
             problem: row.problem.clone(),
@@ -110,6 +112,7 @@ pub(super) fn judge(engine: &Engine, quick: bool) -> Result<Routing> {
     Ok(Routing {
         problems: report.rows.len(),
         held_out: report.rows.iter().filter(|row| row.held_out).count(),
+        disturbed: report.disturbed,
         decision_ns: report.decision_ns,
         policies,
         worst,

@@ -45,6 +45,8 @@ struct Sizes {
     flat: &'static [usize],
     /// Rows and columns of matrices that are worked on by rows.
     rows: &'static [(usize, usize)],
+    /// Rows and columns of matrices that are transposed, beside the ordinary ones above.
+    transposes: &'static [(usize, usize)],
     /// Products of `m * k` and `k * n`.
     products: &'static [(usize, usize, usize)],
     /// Stacks of such products.
@@ -75,7 +77,27 @@ const CALIBRATION: Sizes = Sizes {
         (1, 1 << 20),
         (8, 32),
         (256, 32),
+        (1500, 40),
         (8192, 32),
+    ],
+    transposes: &[
+        (5, 12),
+        (6, 100),
+        (7, 5000),
+        (7, 200_000),
+        (12, 5),
+        (100, 6),
+        (5000, 7),
+        (200_000, 7),
+        (12, 30),
+        (11, 400),
+        (13, 20_000),
+        (30, 12),
+        (400, 11),
+        (20_000, 13),
+        (20, 20),
+        (56, 56),
+        (250, 250),
     ],
     products: &[
         (24, 24, 24),
@@ -145,6 +167,7 @@ const EVALUATION: Sizes = Sizes {
     ],
     flat: &[100, 1 << 10, 3000, 20_000, 50_000, 1 << 17, 250_000, 900_000, 3_000_000],
     rows: &[(10, 100), (100, 300), (512, 1024), (300, 2500), (1500, 1500), (1, 30_000), (3000, 20)],
+    transposes: &[(5, 300), (14, 900), (30, 40), (90, 70), (3000, 6), (20_000, 3)],
     products: &[
         (16, 16, 16),
         (33, 35, 37),
@@ -206,6 +229,9 @@ impl Probes {
 
     /// What works on the rows and columns of a matrix.
     fn rows(&mut self, sizes: &Sizes) -> Result<()> {
+        for &(m, n) in sizes.transposes {
+            self.add(Transpose, &[&[m, n]])?;
+        }
         for &(m, n) in sizes.rows {
             self.add(Softmax, &[&[m, n]])?;
             self.add(LogSoftmax, &[&[m, n]])?;

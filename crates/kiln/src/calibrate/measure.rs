@@ -1,12 +1,181 @@
-//! Timing an operation on several places, interleaved.
+//! Timing operations on several places, interleaved: what the calibration and the judgement of decisions share.
 
 use kiln_core::{Buffer, DType, Data, DataMut, Operand, Operations, Result, TensorType, reserve, zeros};
+use kiln_route::Place;
 use kiln_simd::Simd;
 use web_time::Instant;
 
-use super::{HOPELESS, LONG, Probe};
+use super::account::Account;
+use super::grid::Probe;
+use crate::Engine;
 
-/// How long one problem is measured.
+/// A place that is this many times slower than the best is not waited for where one run takes long.
+const HOPELESS: f64 = 4.0;
+
+/// What "takes long" means there, in seconds.
+const LONG: f64 = 2e-3;
+
+/// Everything is measured this often, seconds apart, and the least time counts: whatever kept the machine busy for a
+/// moment has passed by then.
+const PASSES: usize = 2;
+
+/// What is doubtful then is measured at most this often again.
+const OPINIONS: usize = 4;
+
+/// The least time of a place is confirmed when that of another pass came as close as this.
+const CONFIRMED: f64 = 0.05;
+
+/// Places that are this many times slower than the best need no confirmation: nobody will choose between them.
+const RIVAL: f64 = 2.0;
+
+/// A sample is undisturbed when threads waited for a core for at most this share of it.
+const WAITED: f64 = 0.05;
+
+/// Work that takes one thread this many seconds can be shared.
+const SHARED: f64 = 10e-6;
+
+/// More threads gain little when they take more than this share of the time of one.
+const LITTLE: f64 = 0.7;
+
+/// How far measuring has come.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Progress<'a> {
+    /// Steps done.
+    pub done: usize,
+    /// Steps in all; grows where something has to be measured again.
+    pub total: usize,
+    /// What is measured next.
+    pub what: &'a str,
+}
+
+/// The time of a problem on a place.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Time {
+    pub(crate) seconds: f64,
+    /// Whether it was measured while no other program had the cores.
+    pub(crate) undisturbed: bool,
+}
+
+/// The times of one problem on every place, over several passes.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) struct Observed {
+    /// The least time of each place; infinite where it was not waited for.
+    pub(crate) seconds: Vec<f64>,
+    /// The least time of each place in the passes but the best one.
+    confirmation: Vec<f64>,
+    /// Places of which there is an undisturbed sample.
+    undisturbed: Vec<bool>,
+}
+
+impl Observed {
+    fn nothing(places: usize) -> Self {
+        let never = vec![f64::INFINITY; places];
+        Self { seconds: never.clone(), confirmation: never, undisturbed: vec![false; places] }
+    }
+
+    fn add(&mut self, place: usize, time: Time) {
+        let least = self.seconds[place];
+        self.confirmation[place] = self.confirmation[place].min(time.seconds.max(least));
+        self.seconds[place] = least.min(time.seconds);
+        self.undisturbed[place] |= time.undisturbed;
+    }
+
+    /// The least time on one thread, and on several.
+    fn one_and_several(&self, places: &[Place]) -> (f64, f64) {
+        let least = |several: bool| {
+            let times = places.iter().zip(&self.seconds).filter(|(place, _)| (place.threads > 1) == several);
+            times.map(|(_, &seconds)| seconds).fold(f64::INFINITY, f64::min)
+        };
+        (least(false), least(true))
+    }
+
+    /// Whether all threads together gained little over one of them on work that lasts long enough to be shared: either
+    /// it does not scale, or another program had one of the cores.
+    fn gained_little(&self, places: &[Place]) -> bool {
+        let (one, several) = self.one_and_several(places);
+        several.is_finite() && one.is_finite() && one > SHARED && several > LITTLE * one
+    }
+
+    /// Whether another program is the reason for what a place with several threads did not gain: no sample of it was
+    /// undisturbed. Where threads did gain, a disturbance has not hidden it.
+    pub(crate) fn is_disturbed(&self, places: &[Place]) -> bool {
+        let several = || places.iter().zip(&self.undisturbed).filter(|(place, _)| place.threads > 1);
+        self.gained_little(places) && several().any(|(_, &undisturbed)| !undisturbed)
+    }
+
+    /// Whether to measure again: a time that matters was seen once only, or threads gained little.
+    fn is_doubtful(&self, places: &[Place]) -> bool {
+        let (one, several) = self.one_and_several(places);
+        let rival = |seconds: f64| seconds.is_finite() && seconds <= RIVAL * one.min(several);
+        let unconfirmed = |(&least, &second): (&f64, &f64)| rival(least) && second > (1.0 + CONFIRMED) * least;
+        self.seconds.iter().zip(&self.confirmation).any(unconfirmed) || self.gained_little(places)
+    }
+}
+
+/// How much is spent on a list of problems.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Plan {
+    /// How long one problem is measured.
+    pub(crate) budget: Budget,
+    /// Seconds after which nothing is measured again: on a machine that stays busy everything is doubtful.
+    pub(crate) seconds: f64,
+}
+
+/// Measures every problem on every place of the engine, all of them twice, and what is doubtful then again. `expected`
+/// gives the times that need not be measured, from what is known of the problems before.
+pub(crate) fn survey<'a>(
+    engine: &Engine,
+    probes: &[&'a Probe],
+    plan: Plan,
+    expected: impl Fn(usize, &[Observed]) -> Vec<Option<f64>>,
+    progress: &mut dyn FnMut(Progress<'a>),
+) -> Result<Vec<Observed>> {
+    let start = Instant::now();
+    let places = engine.places();
+    if let Some(widest) = engine.cpu.iter().max_by_key(|simd| simd.threads()) {
+        // Starts the threads, which the account has to know.
+        kiln_simd::limits::multiply_add(widest, 1);
+    }
+    let mut bench = Bench { account: Account::open(), ..Bench::default() };
+    let mut observed = vec![Observed::nothing(places.len()); probes.len()];
+    let (mut done, mut total) = (0, PASSES * probes.len());
+    for pass in 0..PASSES + OPINIONS {
+        let again: Vec<usize> =
+            (0..probes.len()).filter(|&i| pass < PASSES || observed[i].is_doubtful(places)).collect();
+        if pass >= PASSES {
+            total += again.len();
+        }
+        for i in again {
+            if pass >= PASSES && start.elapsed().as_secs_f64() > plan.seconds {
+                return Ok(observed);
+            }
+            progress(Progress { done, total, what: probes[i].op.name() });
+            done += 1;
+            let expected = expected(i, &observed);
+            let measured = bench.times(probes[i], &engine.cpu, &expected, plan.budget)?;
+            for (place, time) in measured.iter().enumerate() {
+                let known = expected.get(place).copied().flatten().map(|seconds| Time { seconds, undisturbed: true });
+                if let Some(time) = time.or(known) {
+                    observed[i].add(place, time);
+                }
+            }
+        }
+    }
+    Ok(observed)
+}
+
+/// Times that need not be measured, from those of less work of the same class: single threads that fell behind for
+/// good. Work on many threads is always measured, because that is where it catches up.
+pub(crate) fn hopeless(places: &[Place], seconds: &[f64], growth: f64) -> Vec<Option<f64>> {
+    let best = seconds.iter().copied().fold(f64::INFINITY, f64::min);
+    let hopeless = |(place, &seconds): (&Place, &f64)| {
+        let next = seconds * growth;
+        (place.threads == 1 && seconds > HOPELESS * best && next > LONG).then_some(next)
+    };
+    places.iter().zip(seconds).map(hopeless).collect()
+}
+
+/// How long one problem is measured in a pass.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Budget {
     /// Samples of each place.
@@ -19,7 +188,8 @@ pub(crate) struct Budget {
 
 /// Data to measure with, kept between problems so that memory is asked for and touched once.
 #[derive(Debug, Default)]
-pub(crate) struct Bench {
+struct Bench {
+    account: Account,
     inputs: Vec<Vec<f32>>,
     output: Vec<f32>,
 }
@@ -29,13 +199,13 @@ impl Bench {
     ///
     /// The least of several samples: whatever else runs on the machine only ever adds. Samples of all places alternate,
     /// so that a clock that changes its rate meets all of them.
-    pub(crate) fn times(
+    fn times(
         &mut self,
         probe: &Probe,
         places: &[Simd],
         expected: &[Option<f64>],
         budget: Budget,
-    ) -> Result<Vec<Option<f64>>> {
+    ) -> Result<Vec<Option<Time>>> {
         let types = probe.op.infer(&probe.inputs)?;
         self.grow(&probe.inputs, types.iter().map(|t| t.shape.numel()).max().unwrap_or(0))?;
         let rows = probe.inputs.first().map_or(1, |table| table.shape.rows());
@@ -60,29 +230,36 @@ impl Bench {
         }
         outputs.extend(others.iter_mut().map(Buffer::as_mut));
 
-        let mut least: Vec<Option<f64>> = vec![None; places.len()];
+        let mut least: Vec<Option<Time>> = vec![None; places.len()];
         let mut repeats = vec![1u32; places.len()];
         let start = Instant::now();
+        // A thread that waits for its core is accounted for when it gets it, which may be after the sample that missed
+        // it: of work on several threads all samples together are disturbed or not.
+        let (waited, mut spread_seconds) = (self.account.waited(true), 0.0);
         for round in 0..=budget.rounds {
             for (i, simd) in places.iter().enumerate() {
                 if expected.get(i).is_some_and(Option::is_some) {
                     continue;
                 }
                 // One long sample of a place that is far behind says enough.
-                let best = least.iter().flatten().copied().fold(f64::INFINITY, f64::min);
-                if least[i].is_some_and(|seconds| seconds > LONG && seconds > HOPELESS * best) {
+                let best = least.iter().flatten().map(|time| time.seconds).fold(f64::INFINITY, f64::min);
+                if least[i].is_some_and(|time| time.seconds > LONG && time.seconds > HOPELESS * best) {
                     continue;
                 }
-                if least[i].is_none_or(|seconds| seconds < LONG) {
+                if least[i].is_none_or(|time| time.seconds < LONG) {
                     // Untimed: fetches the data back from the place before, and wakes threads. Operations follow one
                     // another in the programs that the times are for, so the times are those of a place at work.
                     simd.run_into(&probe.op, &inputs, &mut outputs)?;
                 }
+                let waited = self.account.waited(false);
                 let sample = Instant::now();
                 for _ in 0..repeats[i] {
                     simd.run_into(&probe.op, &inputs, &mut outputs)?;
                 }
-                let mut seconds = sample.elapsed().as_secs_f64() / f64::from(repeats[i]);
+                let elapsed = sample.elapsed().as_secs_f64();
+                let undisturbed = simd.threads() == 1 && self.account.waited(false) - waited <= WAITED * elapsed;
+                spread_seconds += if simd.threads() > 1 { elapsed } else { 0.0 };
+                let mut seconds = elapsed / f64::from(repeats[i]);
                 if round == 0 {
                     seconds = seconds.max(1e-8);
                     repeats[i] = ((budget.sample / seconds).ceil() as u32).clamp(1, 10_000);
@@ -90,10 +267,19 @@ impl Bench {
                         continue;
                     }
                 }
-                least[i] = Some(least[i].map_or(seconds, |least| least.min(seconds)));
+                let earlier = least[i].unwrap_or(Time { seconds, undisturbed });
+                least[i] = Some(Time {
+                    seconds: seconds.min(earlier.seconds),
+                    undisturbed: undisturbed || earlier.undisturbed,
+                });
             }
             if round >= 3 && start.elapsed().as_secs_f64() > budget.seconds {
                 break;
+            }
+        }
+        if self.account.waited(true) - waited <= WAITED * spread_seconds {
+            for (time, _) in least.iter_mut().zip(places).filter(|(_, simd)| simd.threads() > 1) {
+                time.iter_mut().for_each(|time| time.undisturbed = true);
             }
         }
         Ok(least)
@@ -139,4 +325,61 @@ fn other_than_f32(ty: &TensorType, rows: usize) -> Result<Option<Buffer>> {
         }
         DType::Blocks(_) => Some(Buffer::zeros(ty)?),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kiln_route::Backend;
+
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    fn places() -> Vec<Place> {
+        let place = |name: &str, threads| Place::cpu(name, Backend::Simd, 8, threads);
+        vec![place("avx2 x1", 1), place("avx512 x1", 1), place("avx512 x2", 2)]
+    }
+
+    fn observed(passes: &[[f64; 3]], undisturbed: bool) -> Observed {
+        let mut observed = Observed::nothing(3);
+        for pass in passes {
+            for (place, &seconds) in pass.iter().enumerate() {
+                observed.add(place, Time { seconds, undisturbed });
+            }
+        }
+        observed
+    }
+
+    #[test]
+    fn little_gain_of_long_work_is_doubtful() {
+        let twice = |pass: [f64; 3]| observed(&[pass; 2], true);
+        assert!(twice([100e-6, 90e-6, 88e-6]).is_doubtful(&places()));
+        assert!(!twice([100e-6, 90e-6, 50e-6]).is_doubtful(&places()));
+        assert!(!twice([1e-6, 0.9e-6, 5e-6]).is_doubtful(&places()), "too short to be shared");
+        assert!(!twice([100e-6, 90e-6, 95e-6]).is_doubtful(&places()[..2]), "no place has several threads");
+    }
+
+    #[test]
+    fn little_gain_is_believed_when_nobody_disturbed() {
+        let disturbed = |pass, undisturbed| observed(&[pass], undisturbed).is_disturbed(&places());
+        assert!(disturbed([100e-6, 90e-6, 88e-6], false));
+        assert!(!disturbed([100e-6, 90e-6, 88e-6], true));
+        assert!(!disturbed([100e-6, 90e-6, 50e-6], false), "threads gained nevertheless");
+    }
+
+    #[test]
+    fn what_was_seen_once_is_doubtful() {
+        let seen = |passes: &[[f64; 3]]| observed(passes, true).is_doubtful(&places());
+        assert!(seen(&[[1e-6, 1e-6, 1e-6]]));
+        assert!(!seen(&[[1e-6, 1e-6, 1e-6], [1.04e-6, 1e-6, 1e-6]]));
+        assert!(seen(&[[1e-6, 1e-6, 1e-6], [1.06e-6, 1e-6, 1e-6]]));
+        assert!(!seen(&[[1e-6, 1e-6, 1e-6], [1.06e-6, 1e-6, 1e-6], [1.01e-6, 2e-6, 2e-6]]));
+        assert!(!seen(&[[5e-6, 1e-6, 1e-6], [9e-6, 1e-6, 1e-6]]), "far behind");
+    }
+
+    #[test]
+    fn only_single_threads_far_behind_are_not_waited_for() {
+        assert_eq!(hopeless(&places(), &[10e-3, 1e-3, 9e-3], 2.0), [Some(20e-3), None, None]);
+        assert_eq!(hopeless(&places(), &[10e-3, 1e-3, 9e-3], 0.1), [None; 3], "short enough to be measured");
+    }
 }

@@ -1,10 +1,10 @@
 //! Measuring a machine.
 
+mod account;
 pub mod grid;
 mod measure;
 pub mod regret;
 
-use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,9 +13,9 @@ use kiln_route::{Calibrated, Class, Place, Problem, Profile, Roofline};
 use web_time::Instant;
 
 use crate::Engine;
-use measure::{Bench, Budget};
-
 use grid::Probe;
+pub use measure::Progress;
+use measure::{Budget, Observed, Plan, hopeless, survey};
 
 /// How much time measuring may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -25,17 +25,6 @@ pub enum Effort {
     Quick,
     /// About four times as long: for machines that are never quiet.
     Thorough,
-}
-
-/// How far measuring has come.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Progress<'a> {
-    /// Steps done.
-    pub done: usize,
-    /// Steps in all.
-    pub total: usize,
-    /// What is measured next.
-    pub what: &'a str,
 }
 
 /// What a calibration measured.
@@ -63,20 +52,6 @@ impl std::fmt::Display for CalibrationReport {
     }
 }
 
-/// A place that is this many times slower than the best is not waited for where one run takes long.
-const HOPELESS: f64 = 4.0;
-
-/// What "takes long" means there, in seconds.
-const LONG: f64 = 2e-3;
-
-/// Everything is measured this often, seconds apart, and the least time counts: whatever kept the machine busy for a
-/// moment has passed by then.
-const PASSES: usize = 2;
-
-/// Work on which more threads gained little is measured this often again: either it does not scale, or another program
-/// had one of the cores.
-const OPINIONS: usize = 3;
-
 /// Measures every class of the grid on every place of the engine.
 pub(crate) fn run(
     engine: &Engine,
@@ -84,52 +59,46 @@ pub(crate) fn run(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<(Profile, CalibrationReport)> {
     let start = Instant::now();
-    let budget = match effort {
-        Effort::Quick => Budget { rounds: 4, sample: 20e-6, seconds: 0.005 },
-        Effort::Thorough => Budget { rounds: 10, sample: 40e-6, seconds: 0.025 },
+    let plan = match effort {
+        Effort::Quick => Plan { budget: Budget { rounds: 4, sample: 20e-6, seconds: 0.005 }, seconds: 12.0 },
+        Effort::Thorough => Plan { budget: Budget { rounds: 10, sample: 40e-6, seconds: 0.025 }, seconds: 60.0 },
     };
-    let mut classes = BTreeMap::<Class, Vec<(f64, Probe)>>::new();
+    let mut points: Vec<(Class, f64, Probe)> = Vec::new();
     for probe in grid::calibration()? {
         let problem = Problem::new(&probe.op, &probe.inputs)?;
         if let Some(class) = problem.class() {
-            classes.entry(class).or_default().push((problem.work(), probe));
+            points.push((class, problem.work().max(1.0), probe));
         }
     }
-    for probes in classes.values_mut() {
-        probes.sort_by(|a, b| a.0.total_cmp(&b.0));
-        // Two shapes of equal work would make two times for one point of the curve.
-        probes.dedup_by(|later, earlier| later.0 <= earlier.0);
-    }
-    let total = (PASSES + OPINIONS) * classes.values().map(Vec::len).sum::<usize>();
-    let mut done = 0;
-    let mut bench = Bench::default();
-    let mut calibrated: Vec<Calibrated> = classes.keys().map(|class| empty(*class)).collect();
-    for pass in 0..PASSES + OPINIONS {
-        for ((class, probes), curve) in classes.iter().zip(&mut calibrated) {
-            let earlier = std::mem::replace(curve, empty(*class));
-            for (point, (work, probe)) in probes.iter().enumerate() {
-                progress(Progress { done, total, what: class.op });
-                done += 1;
-                let before = earlier.seconds.get(point);
-                // On a machine that stays busy everything is doubtful, and measuring on would not help.
-                let late = effort == Effort::Quick && start.elapsed().as_secs_f64() > 12.0;
-                if pass >= PASSES && (late || !before.is_some_and(|seconds| doubtful(seconds, engine.places()))) {
-                    curve.work.push(work.max(1.0));
-                    curve.seconds.extend(before.cloned());
-                    continue;
-                }
-                let expected = expected(curve, *work, engine.places());
-                let measured = bench.times(probe, &engine.cpu, &expected, budget)?;
-                let earlier = |place: usize| earlier.seconds.get(point).map_or(f64::MAX, |seconds| seconds[place]);
-                let least = |(place, (measured, expected)): (usize, (&Option<f64>, &Option<f64>))| {
-                    measured.or(*expected).unwrap_or(f64::MAX).min(earlier(place))
-                };
-                curve.work.push(work.max(1.0));
-                curve.seconds.push(measured.iter().zip(&expected).enumerate().map(least).collect());
-            }
+    points.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    // Two shapes of equal work would make two times for one point of the curve.
+    points.dedup_by(|later, earlier| later.0 == earlier.0 && later.1 <= earlier.1);
+    let places = engine.places();
+    let expected = |i: usize, observed: &[Observed]| match i.checked_sub(1) {
+        Some(last) if points[last].0 == points[i].0 => {
+            hopeless(places, &observed[last].seconds, points[i].1 / points[last].1)
+        }
+        _ => vec![None; places.len()],
+    };
+    let probes: Vec<&Probe> = points.iter().map(|(_, _, probe)| probe).collect();
+    let observed = survey(engine, &probes, plan, expected, progress)?;
+    let mut calibrated: Vec<Calibrated> = Vec::new();
+    for ((class, work, _), observed) in points.iter().zip(observed) {
+        if calibrated.last().is_none_or(|curve| (curve.op.as_str(), curve.shape.as_str()) != (class.op, class.shape)) {
+            let (op, shape) = (class.op.to_owned(), class.shape.to_owned());
+            calibrated.push(Calibrated { op, shape, work: Vec::new(), seconds: Vec::new() });
+        }
+        if let Some(curve) = calibrated.last_mut() {
+            curve.work.push(*work);
+            curve.seconds.push(if observed.is_disturbed(places) {
+                with_fair_gains(observed.seconds, places)
+            } else {
+                observed.seconds
+            });
         }
     }
-    let places = fitted(engine.places(), &calibrated);
+    calibrated.iter_mut().for_each(|curve| without_dips(curve, places));
+    let places = fitted(places, &calibrated);
     let classes = calibrated.len();
     let measurements = calibrated.iter().flat_map(|c| &c.seconds).map(Vec::len).sum();
     let profile = Profile::new(engine.machine().clone(), places).and_then(|p| p.with_classes(calibrated));
@@ -140,32 +109,38 @@ pub(crate) fn run(
     Ok((profile, CalibrationReport { took: start.elapsed(), classes, measurements, saved: None }))
 }
 
-/// Whether all threads together gained little over one of them on work that lasts long enough to be shared.
-fn doubtful(seconds: &[f64], places: &[Place]) -> bool {
-    let least = |several: bool| {
-        let times = places.iter().zip(seconds).filter(|(place, _)| (place.threads > 1) == several);
-        times.map(|(_, &seconds)| seconds).fold(f64::INFINITY, f64::min)
-    };
-    let (one, several) = (least(false), least(true));
-    several.is_finite() && one > 20e-6 && several > 0.7 * one
+/// Seconds to hand work to other threads and to hear back.
+const HAND_OVER: f64 = 5e-6;
+
+/// The share of the threads that work gains where nothing better is known.
+const FAIR: f64 = 0.8;
+
+/// Times where another program had a core whenever several threads were measured: they are taken to gain a fair share.
+/// Kernels keep what does not gain on one thread themselves, so that too many threads cost less than too few.
+fn with_fair_gains(mut seconds: Vec<f64>, places: &[Place]) -> Vec<f64> {
+    let Some(one) = places.iter().rposition(|place| place.threads == 1) else { return seconds };
+    for (i, place) in places.iter().enumerate().filter(|(_, place)| place.threads > 1) {
+        seconds[i] = seconds[i].min(HAND_OVER + seconds[one] / (FAIR * place.threads as f64).max(1.0));
+    }
+    seconds
 }
 
-fn empty(class: Class) -> Calibrated {
-    Calibrated { op: class.op.to_owned(), shape: class.shape.to_owned(), work: Vec::new(), seconds: Vec::new() }
-}
-
-/// Times that need not be measured: those of single threads that fell behind for good. Work on many threads is always
-/// measured, because that is where it catches up.
-fn expected(curve: &Calibrated, work: f64, places: &[Place]) -> Vec<Option<f64>> {
-    let (Some(last), Some(last_work)) = (curve.seconds.last(), curve.work.last()) else {
-        return vec![None; places.len()];
-    };
-    let best = last.iter().copied().fold(f64::INFINITY, f64::min);
-    let hopeless = |(place, &seconds): (&Place, &f64)| {
-        let next = seconds * work / last_work;
-        (place.threads == 1 && seconds > HOPELESS * best && next > LONG).then_some(next)
-    };
-    places.iter().zip(last).map(hopeless).collect()
+/// Fills what threads lost to other programs: how many times faster they are than one thread rises with the work, as long
+/// as starting them counts, and falls where they share the memory; it has no dip. A point that gained less than points
+/// on both sides of it was measured while a core was busy.
+fn without_dips(curve: &mut Calibrated, places: &[Place]) {
+    let Some(one) = places.iter().rposition(|place| place.threads == 1) else { return };
+    for (i, place) in places.iter().enumerate().filter(|(_, place)| place.threads > 1) {
+        let gain = |seconds: &Vec<f64>| (seconds[one] / seconds[i]).min(place.threads as f64);
+        let gains: Vec<f64> = curve.seconds.iter().map(gain).collect();
+        for (point, seconds) in curve.seconds.iter_mut().enumerate() {
+            let most = |gains: &[f64]| gains.iter().copied().fold(0.0, f64::max);
+            let around = most(&gains[..point]).min(most(&gains[point + 1..]));
+            if gains[point] < around {
+                seconds[i] = seconds[one] / around;
+            }
+        }
+    }
 }
 
 /// The constants of the formula from what was measured: overhead and bandwidths from a function that only moves its
@@ -208,22 +183,25 @@ mod tests {
     }
 
     #[test]
-    fn little_gain_of_long_work_is_doubtful() {
-        assert!(doubtful(&[100e-6, 90e-6, 88e-6], &places()));
-        assert!(!doubtful(&[100e-6, 90e-6, 50e-6], &places()));
-        assert!(!doubtful(&[1e-6, 0.9e-6, 5e-6], &places()), "too short to be shared");
-        assert!(!doubtful(&[100e-6, 90e-6], &places()[..2]), "no place has several threads");
+    fn disturbed_threads_gain_a_fair_share() {
+        let gains = |seconds: [f64; 3]| with_fair_gains(seconds.to_vec(), &places());
+        let filled = gains([200e-6, 160e-6, 170e-6]);
+        assert_eq!(filled[..2], [200e-6, 160e-6]);
+        assert!((filled[2] - 105e-6).abs() < 1e-9);
+        assert_eq!(gains([200e-6, 160e-6, 90e-6])[2], 90e-6, "measured to be better than that");
     }
 
     #[test]
-    fn only_single_threads_far_behind_are_not_waited_for() {
-        let class = Class { op: "matmul", shape: "" };
-        let mut curve = empty(class);
-        assert_eq!(expected(&curve, 1e6, &places()), [None; 3]);
-        curve.work.push(1e6);
-        curve.seconds.push(vec![10e-3, 1e-3, 9e-3]);
-        assert_eq!(expected(&curve, 2e6, &places()), [Some(20e-3), None, None]);
-        assert_eq!(expected(&curve, 1e5, &places()), [None; 3], "short enough to be measured");
+    fn gains_of_threads_have_no_dips() {
+        let work = vec![1.0, 2.0, 3.0, 4.0, 5.0];
+        let times = [[1.0, 1.0, 1.0], [2.0, 2.0, 1.0], [4.0, 4.0, 4.0], [6.0, 6.0, 4.0], [9.0, 9.0, 9.0]];
+        let seconds = times.iter().map(|t| t.to_vec()).collect();
+        let mut curve = Calibrated { op: "add".into(), shape: String::new(), work, seconds };
+        without_dips(&mut curve, &places());
+        let spread: Vec<f64> = curve.seconds.iter().map(|s| s[2]).collect();
+        // The third point lies between gains of 2 and 1.5; the fourth and last ones fall for good.
+        assert_eq!(spread, [1.0, 1.0, 4.0 / 1.5, 4.0, 9.0]);
+        assert!(curve.seconds.iter().zip(times).all(|(s, t)| s[..2] == t[..2]), "single threads are left alone");
     }
 
     #[test]

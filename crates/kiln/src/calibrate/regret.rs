@@ -6,8 +6,9 @@ use kiln_core::Result;
 use kiln_route::{Backend, BackendSelector, OpComplexity, Problem, Residency};
 use web_time::Instant;
 
-use super::measure::{Bench, Budget};
-use super::{Effort, Probe, Progress};
+use super::Effort;
+use super::grid::Probe;
+use super::measure::{Budget, Plan, Progress, survey};
 use crate::Engine;
 
 /// A way to choose a place.
@@ -131,6 +132,8 @@ pub struct RegretReport {
     pub places: Vec<String>,
     /// The problems.
     pub rows: Vec<RegretRow>,
+    /// Problems left out: whenever several threads were measured, another program had a core.
+    pub disturbed: usize,
     /// Nanoseconds that a decision takes, on average over the problems.
     pub decision_ns: f64,
     /// The time that measuring took.
@@ -186,6 +189,9 @@ impl std::fmt::Display for RegretReport {
                 held * 100.0,
             )?;
         }
+        if self.disturbed > 0 {
+            writeln!(f, "{} problems are left out: other programs had a core in every sample", self.disturbed)?;
+        }
         write!(f, "a decision takes {:.0} ns", self.decision_ns)
     }
 }
@@ -201,24 +207,21 @@ pub fn evaluate(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<RegretReport> {
     let start = Instant::now();
-    let budget = match effort {
-        Effort::Quick => Budget { rounds: 8, sample: 30e-6, seconds: 0.03 },
-        Effort::Thorough => Budget { rounds: 30, sample: 60e-6, seconds: 0.2 },
+    let plan = match effort {
+        Effort::Quick => Plan { budget: Budget { rounds: 8, sample: 30e-6, seconds: 0.03 }, seconds: 12.0 },
+        Effort::Thorough => Plan { budget: Budget { rounds: 30, sample: 60e-6, seconds: 0.2 }, seconds: 60.0 },
     };
-    let mut bench = Bench::default();
-    let mut measured: Vec<Vec<f64>> = vec![vec![f64::INFINITY; engine.places().len()]; problems.len()];
-    // Everything twice, as in the calibration: what disturbs one pass has gone in the other.
-    for pass in 0..2 {
-        for (i, ((probe, _), least)) in problems.iter().zip(&mut measured).enumerate() {
-            let (done, total) = (pass * problems.len() + i, 2 * problems.len());
-            progress(Progress { done, total, what: probe.op.name() });
-            for (least, seconds) in least.iter_mut().zip(bench.times(probe, &engine.cpu, &[], budget)?) {
-                *least = seconds.map_or(*least, |seconds| seconds.min(*least));
-            }
-        }
-    }
+    let probes: Vec<&Probe> = problems.iter().map(|(probe, _)| probe).collect();
+    // What is doubtful is measured again whoever chose well or badly there: no policy is asked before the times stand.
+    let measured = survey(engine, &probes, plan, |_, _| Vec::new(), progress)?;
     let mut rows = Vec::with_capacity(problems.len());
-    for ((probe, held_out), seconds) in problems.iter().zip(measured) {
+    let mut disturbed = 0;
+    for ((probe, held_out), observed) in problems.iter().zip(measured) {
+        if observed.is_disturbed(engine.places()) {
+            disturbed += 1;
+            continue;
+        }
+        let seconds = observed.seconds;
         let problem = Problem::new(&probe.op, &probe.inputs)?;
         let decision = engine.router().decide(&problem, &Residency::host());
         let predicted: Vec<f64> = decision.predictions().map(|p| p.seconds).collect();
@@ -230,7 +233,7 @@ pub fn evaluate(
     }
     let decision_ns = decision_time(engine, problems)?;
     let places = engine.places().iter().map(|p| p.name.clone()).collect();
-    Ok(RegretReport { places, rows, decision_ns, took: start.elapsed() })
+    Ok(RegretReport { places, rows, disturbed, decision_ns, took: start.elapsed() })
 }
 
 /// Average nanoseconds of a decision, from operation and types to place: the best of several passes over the problems.

@@ -1,0 +1,104 @@
+//! What is calibrated together.
+
+use std::fmt;
+
+use kiln_core::op::Op;
+use kiln_core::{QuantFormat, TensorType};
+
+/// What is calibrated together: an operation, and the kind of shape where that decides which code runs.
+///
+/// Within a class, time is a function of the amount of work alone. Shapes that reach other code, or that parallelise
+/// differently, are other classes: a product with one row is bound by bandwidth, a square one by arithmetic.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Class {
+    /// The name of the operation.
+    pub op: &'static str,
+    /// The kind of shape; empty for the ordinary one.
+    pub shape: &'static str,
+}
+
+impl Class {
+    /// The class of an operation on inputs that its shape rule accepts.
+    pub fn of(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Self {
+        Self { op: op.name(), shape: shape_kind(op, inputs, outputs).unwrap_or("") }
+    }
+}
+
+fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<&'static str> {
+    let first = inputs.first()?.shape;
+    Some(match op {
+        Op::Elementwise(_) => {
+            let n = outputs.first()?.shape.numel();
+            let flat = inputs.iter().all(|t| t.shape.numel() == n || t.shape.numel() == 1);
+            if flat { "" } else { "repeated operand" }
+        }
+        Op::Reduce(reduce) => match reduce.extents(&first).ok()? {
+            (1, _, 1) => "",
+            (_, _, 1) => "rows",
+            _ => "columns",
+        },
+        Op::Matmul(matmul) => {
+            let e = matmul.extents(&first, &inputs.get(1)?.shape).ok()?;
+            // One B for a whole stack makes the stack one tall matrix.
+            let stack = e.batch > 1 && (!e.shared_b || matmul.transpose_a);
+            match (e.batch.saturating_mul(e.m), e.n) {
+                _ if stack => "stack",
+                (..=1, _) => "one row",
+                (_, ..=1) => "one column",
+                (..=16, _) => "few rows",
+                (_, ..=16) => "few columns",
+                _ => "",
+            }
+        }
+        Op::Matvec(matvec) => {
+            if matvec.transpose {
+                "transposed"
+            } else {
+                ""
+            }
+        }
+        Op::Convolve2d(convolution) => {
+            let e = convolution.extents(&first, &inputs.get(1)?.shape).ok()?;
+            if e.c_in == 1 && e.c_out == 1 { "one channel" } else { "" }
+        }
+        Op::Attention(attention) => {
+            let e = attention.extents(&first, &inputs.get(1)?.shape, &inputs.get(2)?.shape).ok()?;
+            if e.s == 1 { "one query" } else { "" }
+        }
+        Op::Quantize(quantize) => quantize.format.name(),
+        Op::Dequantize(dequantize) => dequantize.format.name(),
+        Op::QuantMatmul(product) => match (first.rows(), product.format) {
+            (..=1, format) => format.name(),
+            (_, QuantFormat::Q8_0) => "rows, q8_0",
+            (_, QuantFormat::Q4K) => "rows, q4_K",
+            (_, QuantFormat::Q5K) => "rows, q5_K",
+            (_, QuantFormat::Q6K) => "rows, q6_K",
+        },
+        Op::Transpose(transpose) => {
+            // Where one side is shorter than the vectors, how it fills them decides.
+            let (_, rows, columns) = transpose.extents(&first).ok()?;
+            match (rows, columns) {
+                (..=8, _) => "up to 8 rows",
+                (_, ..=8) => "up to 8 columns",
+                (..=16, _) => "few rows",
+                (_, ..=16) => "few columns",
+                _ => "",
+            }
+        }
+        Op::Pool2d(_) | Op::Gather(_) => "",
+        // What works on rows runs on several threads only where there are several, and what it pays for each row shows
+        // where rows are short.
+        _ => match (first.rows(), first.columns()) {
+            (..=1, _) => "one row",
+            (_, ..=63) => "short rows",
+            _ => "",
+        },
+    })
+}
+
+impl fmt::Display for Class {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.op)?;
+        if self.shape.is_empty() { Ok(()) } else { write!(f, " ({})", self.shape) }
+    }
+}
