@@ -324,6 +324,38 @@ fn results_larger_than_the_machine_are_errors() {
     }
 }
 
+/// Extents whose padded picture would fill any memory, and whose results are a few: every pixel meets one weight.
+#[test]
+fn kernels_far_larger_than_the_picture_need_no_memory_for_the_padding() {
+    let simd = Simd::new().unwrap();
+    let n = 60_001;
+    let line: Vec<f32> = (0..n).map(|i| (i % 17) as f32 - 8.0).collect();
+    let mut kernel = vec![0.25; n];
+    kernel[n / 2] = 3.0;
+    let expected: Vec<f32> = line.iter().map(|x| 3.0 * x).collect();
+    for (size, kernel_size) in [((1, n), (n, 1)), ((n, 1), (1, n))] {
+        let same = kiln_core::op::Padding::Same;
+        assert_eq!(simd.convolve2d(&line, size, &kernel, kernel_size, same).unwrap(), expected);
+        // Zeros of the padding are multiplied like others.
+        let mut spoilt = kernel.clone();
+        spoilt[7] = f32::INFINITY;
+        assert!(simd.convolve2d(&line, size, &spoilt, kernel_size, same).unwrap().iter().all(|y| y.is_nan()));
+        // Two pictures of two channels, five kernels; a weight that is NaN spoils the results of its kernel alone.
+        let op = kiln_core::op::Convolve2d { padding: same, stride: (1, 1) };
+        let (pictures, mut kernels) = (line.repeat(4), kernel.repeat(10));
+        kernels[3 * 2 * n + 1] = f32::NAN;
+        let (x_dims, k_dims) = ([2, 2, size.0, size.1], [5, 2, kernel_size.0, kernel_size.1]);
+        let y = simd.convolve2d_with(op, &pictures, &x_dims, &kernels, &k_dims).unwrap();
+        for (plane, y) in y.chunks(n).enumerate() {
+            if plane % 5 == 3 {
+                assert!(y.iter().all(|y| y.is_nan()));
+            } else {
+                assert!(y.iter().zip(&expected).all(|(y, e)| *y == 2.0 * e), "plane {plane}");
+            }
+        }
+    }
+}
+
 /// Calls every function of the table with lengths that do not agree, and with none.
 macro_rules! every_function {
     ($($(#[doc = $doc:literal])* $variant:ident $name:ident $into:ident ($($x:ident),*) ($($p:ident),*)

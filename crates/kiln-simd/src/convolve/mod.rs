@@ -12,11 +12,14 @@
 mod channels;
 mod frame;
 mod plane;
+mod reach;
 
-use kiln_core::op::Convolve2d;
+use kiln_core::op::{Convolve2d, ConvolveExtents};
 use kiln_core::{DataMut, Operand, Result};
 
 use crate::simd::{Execute, Simd, f32s};
+
+use reach::Reach;
 
 /// Output channels below which passes over planes are faster than register tiles, which they would not fill.
 const MANY: usize = 4;
@@ -32,17 +35,27 @@ impl Execute for Convolve2d {
             y.fill(0.0);
             return Ok(());
         }
-        // A stride beyond picture and kernel means one result; kept near them, no address overflows.
-        let stride = (self.stride.0.min(e.h.max(e.kh)), self.stride.1.min(e.w.max(e.kw)));
-        let work = 2usize.saturating_mul(y.len()).saturating_mul(e.c_in * e.kh * e.kw);
-        let threads = if work < PARALLEL { 1 } else { simd.threads() };
-        // Passes over planes add up their sums one by one, so there must not be many, or the error would grow.
-        if e.c_out < MANY && e.c_in <= 16 && e.kw <= 64 {
-            plane::run(simd.isa(), threads, &e, stride, x, kernel, y);
-        } else {
-            channels::run(simd.isa(), threads, &e, stride, x, kernel, y);
-        }
+        let Some(reach) = Reach::new(&e, self.stride) else {
+            convolve(simd, &e, self.stride, x, kernel, y);
+            return Ok(());
+        };
+        convolve(simd, &reach.extents(&e), self.stride, x, &reach.cut(&e, kernel)?, y);
+        reach.poison(&e, kernel, y);
         Ok(())
+    }
+}
+
+/// Convolves pictures that have pixels.
+fn convolve(simd: &Simd, e: &ConvolveExtents, stride: (usize, usize), x: &[f32], kernel: &[f32], y: &mut [f32]) {
+    // A stride beyond picture and kernel means one result; kept near them, no address overflows.
+    let stride = (stride.0.min(e.h.max(e.kh)), stride.1.min(e.w.max(e.kw)));
+    let work = 2usize.saturating_mul(y.len()).saturating_mul(e.c_in * e.kh * e.kw);
+    let threads = if work < PARALLEL { 1 } else { simd.threads() };
+    // Passes over planes add up their sums one by one, so there must not be many, or the error would grow.
+    if e.c_out < MANY && e.c_in <= 16 && e.kw <= 64 {
+        plane::run(simd.isa(), threads, e, stride, x, kernel, y);
+    } else {
+        channels::run(simd.isa(), threads, e, stride, x, kernel, y);
     }
 }
 

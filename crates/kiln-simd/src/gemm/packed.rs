@@ -40,12 +40,13 @@ impl Simd {
     /// Packs a row-major `k * n` matrix, or one stored transposed (`n * k`), for products with many left-hand matrices.
     ///
     /// # Errors
-    /// [`Error::Length`] when the slice does not have these extents, [`Error::Overflow`] when they overflow.
+    /// [`Error::Length`] when the slice does not have these extents, [`Error::Overflow`] when they overflow,
+    /// [`Error::OutOfMemory`].
     pub fn pack_b(&self, b: &[f32], k: usize, n: usize, transpose: bool) -> Result<PackedB> {
         length("pack_b", "b", b.len(), k, n)?;
         let shape = TileShape::of(self.isa());
         Shape::new(&[k, n.saturating_add(shape.lanes)])?;
-        let mut data = Lines::zeros(packed_len(shape, k, n));
+        let mut data = Lines::try_zeros(packed_len(shape, k, n))?;
         let from = MatrixRef::new(b, if transpose { k } else { n }, transpose);
         // SAFETY: the matrix lies in the slice, the memory was sized for the copy, a `Simd` has its instruction set.
         unsafe { pack_all(self.isa(), from, k, n, data.as_mut_ptr()) };
@@ -85,7 +86,7 @@ impl Simd {
     /// # Errors
     /// As [`Simd::matmul_packed_into`].
     pub fn matmul_packed(&self, a: &[f32], b: &PackedB, m: usize) -> Result<Vec<f32>> {
-        let mut out = vec![0.0; Shape::new(&[m, b.n])?.numel()];
+        let mut out = kiln_core::zeros(Shape::new(&[m, b.n])?.numel())?;
         self.matmul_packed_into(a, b, &mut out, m)?;
         Ok(out)
     }

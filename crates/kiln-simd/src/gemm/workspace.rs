@@ -2,6 +2,8 @@
 
 use std::cell::RefCell;
 
+use kiln_core::Result;
+
 /// A cache line; makes a `Vec` of them aligned to one.
 #[derive(Clone, Copy)]
 #[repr(align(64))]
@@ -20,6 +22,12 @@ impl Lines {
     /// Memory for `len` f32, zeros.
     pub(crate) fn zeros(len: usize) -> Self {
         Self(vec![Line([0.0; 16]); len.div_ceil(16)])
+    }
+
+    /// As [`Lines::zeros`], for memory that a caller asks for: an error where the machine has none left.
+    pub(crate) fn try_zeros(len: usize) -> Result<Self> {
+        kiln_core::reserve(&mut Vec::<Line>::new(), len.div_ceil(16))?;
+        Ok(Self::zeros(len))
     }
 
     /// The memory.
