@@ -177,10 +177,11 @@ impl<T> Iterator for TileIterator<'_, T> {
 impl<T> ExactSizeIterator for TileIterator<'_, T> {}
 impl<T> std::iter::FusedIterator for TileIterator<'_, T> {}
 
-#[cfg(all(test, not(target_arch = "wasm32")))] // proptest is not there
+#[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     fn matrix(rows: usize, columns: usize, tile: [usize; 2]) -> PartitionView<f32> {
         PartitionView::new_2d(TensorView::new_2d(rows, columns).unwrap(), tile[0], tile[1]).unwrap()
@@ -237,23 +238,31 @@ mod tests {
         assert_eq!(size([64, 2, 2, 64]), (16, 2, 2));
     }
 
-    proptest! {
-        #[test]
-        fn tiles_cover_every_element_once(shape in prop::array::uniform4(0usize..6), tile in prop::array::uniform4(1usize..4)) {
-            let tensor = TensorView::<f32>::new(shape).unwrap();
-            let partition = PartitionView::new(tensor, tile).unwrap();
-            let mut seen = vec![0; tensor.numel()];
-            for tile in partition.iter_tiles() {
-                let view = partition.get_tile_view(tile.tile_idx).unwrap();
-                prop_assert_eq!(view.shape(), &tile.size);
-                prop_assert_eq!(tile.is_edge, tile.size != *partition.tile_shape());
-                let [a, b, c, d] = tile.size;
-                for i in 0..a * b * c * d {
-                    let index = [i / (b * c * d), i / (c * d) % b, i / d % c, i % d];
-                    seen[view.linear_index(index).unwrap()] += 1;
+    #[cfg(not(target_arch = "wasm32"))] // proptest is not there
+    mod properties {
+        use super::*;
+        use proptest::prelude::*;
+
+        proptest! {
+            #[test]
+            fn tiles_cover_every_element_once(
+                shape in prop::array::uniform4(0usize..6), tile in prop::array::uniform4(1usize..4),
+            ) {
+                let tensor = TensorView::<f32>::new(shape).unwrap();
+                let partition = PartitionView::new(tensor, tile).unwrap();
+                let mut seen = vec![0; tensor.numel()];
+                for tile in partition.iter_tiles() {
+                    let view = partition.get_tile_view(tile.tile_idx).unwrap();
+                    prop_assert_eq!(view.shape(), &tile.size);
+                    prop_assert_eq!(tile.is_edge, tile.size != *partition.tile_shape());
+                    let [a, b, c, d] = tile.size;
+                    for i in 0..a * b * c * d {
+                        let index = [i / (b * c * d), i / (c * d) % b, i / d % c, i % d];
+                        seen[view.linear_index(index).unwrap()] += 1;
+                    }
                 }
+                prop_assert!(seen.iter().all(|&n| n == 1));
             }
-            prop_assert!(seen.iter().all(|&n| n == 1));
         }
     }
 }

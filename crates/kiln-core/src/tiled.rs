@@ -135,10 +135,11 @@ pub fn tiled_min_2d(data: &[f32], width: usize, height: usize) -> Result<f32> {
     tiled_reduce_2d::<MinOp>(data, width, height)
 }
 
-#[cfg(all(test, not(target_arch = "wasm32")))] // proptest is not there
+#[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn lengths_must_agree() {
@@ -189,20 +190,27 @@ mod tests {
         assert_eq!(fold::<SumOp>(&mut [1.0, 2.0, 4.0, 8.0, 16.0]), 31.0);
     }
 
-    proptest! {
-        #[test]
-        fn agrees_with_exact_arithmetic(width in 0usize..50, height in 0usize..50, seed in any::<u32>()) {
-            let n = width * height;
-            let data: Vec<f32> = (0..n as u32).map(|i| (i.wrapping_mul(seed | 1) >> 8) as f32 / 1e6 - 8.0).collect();
-            let exact: f64 = data.iter().map(|&v| f64::from(v)).sum();
-            let magnitude: f64 = data.iter().map(|&v| f64::from(v).abs()).sum();
-            let sum = f64::from(tiled_sum_2d(&data, width, height).unwrap());
-            // A term passes through eight additions in its tile and four among the tiles.
-            prop_assert!((sum - exact).abs() <= 12.0 * magnitude * f64::powi(2.0, -24));
-            let max = data.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-            let min = data.iter().copied().fold(f32::INFINITY, f32::min);
-            prop_assert_eq!(tiled_max_2d(&data, width, height).unwrap(), max);
-            prop_assert_eq!(tiled_min_2d(&data, width, height).unwrap(), min);
+    #[cfg(not(target_arch = "wasm32"))] // proptest is not there
+    mod properties {
+        use super::*;
+        use proptest::prelude::*;
+
+        proptest! {
+            #[test]
+            fn agrees_with_exact_arithmetic(width in 0usize..50, height in 0usize..50, seed in any::<u32>()) {
+                let n = width * height;
+                let data = (0..n as u32).map(|i| (i.wrapping_mul(seed | 1) >> 8) as f32 / 1e6 - 8.0);
+                let data: Vec<f32> = data.collect();
+                let exact: f64 = data.iter().map(|&v| f64::from(v)).sum();
+                let magnitude: f64 = data.iter().map(|&v| f64::from(v).abs()).sum();
+                let sum = f64::from(tiled_sum_2d(&data, width, height).unwrap());
+                // A term passes through eight additions in its tile and four among the tiles.
+                prop_assert!((sum - exact).abs() <= 12.0 * magnitude * f64::powi(2.0, -24));
+                let max = data.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+                let min = data.iter().copied().fold(f32::INFINITY, f32::min);
+                prop_assert_eq!(tiled_max_2d(&data, width, height).unwrap(), max);
+                prop_assert_eq!(tiled_min_2d(&data, width, height).unwrap(), min);
+            }
         }
     }
 }

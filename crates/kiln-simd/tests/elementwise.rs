@@ -1,23 +1,17 @@
 //! Element-wise operations beyond the conformance suite: a sweep over the f32 numbers, and that a value depends on
 //! nothing but its operands.
 
-#![cfg(not(target_arch = "wasm32"))] // proptest is not there; the conformance suite is
-
 use kiln_core::op::reference::{Random, SPECIAL, error_of};
 use kiln_core::op::{Bound, Elementwise, ElementwiseKind, Op, Operation};
 use kiln_core::{DataMut, Operand};
 use kiln_simd::{Isa, Operations, Simd};
-use proptest::prelude::*;
+#[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+use wasm_bindgen_test::wasm_bindgen_test as test;
 
 const PARAMS: [f32; 2] = [-0.75, 1.5];
 
 fn run(simd: &Simd, op: Elementwise, operands: &[Operand<'_>], out: &mut [f32]) {
     simd.run_into(&Op::from(op), operands, &mut [DataMut::F32(out)]).unwrap();
-}
-
-/// Bits that compare equal for equal results: one pattern for every NaN.
-fn bits(x: f32) -> u32 {
-    if x.is_nan() { u32::MAX } else { x.to_bits() }
 }
 
 #[test]
@@ -140,31 +134,42 @@ fn repeated_operands_are_as_if_written_out() {
     }
 }
 
-proptest! {
-    /// A value depends neither on where it stands nor on how many there are nor on the alignment of the slices.
-    #[test]
-    fn a_value_depends_on_its_operands_alone(
-        values in proptest::collection::vec(any::<[f32; 3]>(), 1..150),
-        offsets in [0usize..17, 0..17, 0..17, 0..17],
-        kind in proptest::sample::select(ElementwiseKind::ALL),
-        params in any::<[f32; 2]>(),
-    ) {
-        let op = kind.with_params(params);
-        let n = values.len();
-        let columns: Vec<Vec<f32>> = (0..3)
-            .map(|o| std::iter::repeat_n(0.0, offsets[o]).chain(values.iter().map(|v| v[o])).collect())
-            .collect();
-        for isa in Isa::available() {
-            let simd = Simd::with_isa(isa).unwrap();
-            let operands: Vec<_> = (0..kind.arity()).map(|o| Operand::vector(&columns[o][offsets[o]..])).collect();
-            let mut out = vec![7.0f32; offsets[3] + n + 5];
-            run(&simd, op, &operands, &mut out[offsets[3]..offsets[3] + n]);
-            prop_assert!(out[..offsets[3]].iter().chain(&out[offsets[3] + n..]).all(|&x| x == 7.0), "wrote beyond");
-            for (i, value) in values.iter().enumerate() {
-                let alone: Vec<_> = (0..kind.arity()).map(|o| Operand::vector(&value[o..=o])).collect();
-                let mut one = [0.0];
-                run(&simd, op, &alone, &mut one);
-                prop_assert_eq!(bits(out[offsets[3] + i]), bits(one[0]), "{:?} on {} at {}", kind, isa, i);
+#[cfg(not(target_arch = "wasm32"))] // proptest is not there
+mod properties {
+    use super::*;
+    use proptest::prelude::*;
+
+    /// Bits that compare equal for equal results: one pattern for every NaN.
+    fn bits(x: f32) -> u32 {
+        if x.is_nan() { u32::MAX } else { x.to_bits() }
+    }
+
+    proptest! {
+        /// A value depends neither on where it stands nor on how many there are nor on the alignment of the slices.
+        #[test]
+        fn a_value_depends_on_its_operands_alone(
+            values in proptest::collection::vec(any::<[f32; 3]>(), 1..150),
+            offsets in [0usize..17, 0..17, 0..17, 0..17],
+            kind in proptest::sample::select(ElementwiseKind::ALL),
+            params in any::<[f32; 2]>(),
+        ) {
+            let op = kind.with_params(params);
+            let n = values.len();
+            let columns: Vec<Vec<f32>> = (0..3)
+                .map(|o| std::iter::repeat_n(0.0, offsets[o]).chain(values.iter().map(|v| v[o])).collect())
+                .collect();
+            for isa in Isa::available() {
+                let simd = Simd::with_isa(isa).unwrap();
+                let operands: Vec<_> = (0..kind.arity()).map(|o| Operand::vector(&columns[o][offsets[o]..])).collect();
+                let mut out = vec![7.0f32; offsets[3] + n + 5];
+                run(&simd, op, &operands, &mut out[offsets[3]..offsets[3] + n]);
+                prop_assert!(out[..offsets[3]].iter().chain(&out[offsets[3] + n..]).all(|&x| x == 7.0), "wrote beyond");
+                for (i, value) in values.iter().enumerate() {
+                    let alone: Vec<_> = (0..kind.arity()).map(|o| Operand::vector(&value[o..=o])).collect();
+                    let mut one = [0.0];
+                    run(&simd, op, &alone, &mut one);
+                    prop_assert_eq!(bits(out[offsets[3] + i]), bits(one[0]), "{:?} on {} at {}", kind, isa, i);
+                }
             }
         }
     }

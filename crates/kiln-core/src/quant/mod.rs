@@ -168,10 +168,11 @@ pub fn half(bytes: [u8; 2]) -> f32 {
     f32::from_bits(bits | sign)
 }
 
-#[cfg(all(test, not(target_arch = "wasm32")))] // proptest is not there
+#[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     /// Bell-shaped elements, as weights are: the sum of four bytes of a xorshift generator.
     fn elements(seed: u64, n: usize, scale: f32) -> Vec<f32> {
@@ -308,46 +309,53 @@ mod tests {
         }
     }
 
-    proptest! {
-        #[test]
-        fn every_pattern_of_bytes_decodes(bytes in prop::collection::vec(any::<u8>(), 210)) {
-            for format in QuantFormat::ALL {
-                let mut y = vec![0.0; format.block_len()];
-                format.decode(&bytes[..format.block_bytes()], &mut y).unwrap();
-            }
-        }
+    #[cfg(not(target_arch = "wasm32"))] // proptest is not there
+    mod properties {
+        use super::*;
+        use proptest::prelude::*;
 
-        #[test]
-        fn every_element_comes_back_within_the_steps_of_its_block(
-            seed in any::<u64>(), exponent in -14i32..14, outlier in 0usize..256, factor in 1.0f32..30.0,
-        ) {
-            let mut x = elements(seed, 256, f32::powi(2.0, exponent));
-            x[outlier] *= factor;
-            // In units of the largest magnitude: the integer step, and for the k formats the step of the scales, each
-            // with the room that a fit by least squares takes at the ends of the range.
-            for (format, bound) in [
-                (QuantFormat::Q8_0, 0.502 / 127.0),
-                (QuantFormat::Q6K, 1.5 / 31.0),
-                (QuantFormat::Q5K, 3.0 / 31.0),
-                (QuantFormat::Q4K, 3.0 / 15.0),
-            ] {
-                let y = round_trip(format, &x);
-                for (xs, ys) in x.chunks(format.block_len()).zip(y.chunks(format.block_len())) {
-                    let largest = xs.iter().fold(0.0f32, |m, v| m.max(v.abs()));
-                    for (&x, &y) in xs.iter().zip(ys) {
-                        prop_assert!((x - y).abs() <= bound * largest + f32::powi(2.0, -24), "{}: {x} {y} {largest}", format.name());
+        proptest! {
+            #[test]
+            fn every_pattern_of_bytes_decodes(bytes in prop::collection::vec(any::<u8>(), 210)) {
+                for format in QuantFormat::ALL {
+                    let mut y = vec![0.0; format.block_len()];
+                    format.decode(&bytes[..format.block_bytes()], &mut y).unwrap();
+                }
+            }
+
+            #[test]
+            fn every_element_comes_back_within_the_steps_of_its_block(
+                seed in any::<u64>(), exponent in -14i32..14, outlier in 0usize..256, factor in 1.0f32..30.0,
+            ) {
+                let mut x = elements(seed, 256, f32::powi(2.0, exponent));
+                x[outlier] *= factor;
+                // In units of the largest magnitude: the integer step, and for the k formats the step of the scales,
+                // each with the room that a fit by least squares takes at the ends of the range.
+                for (format, bound) in [
+                    (QuantFormat::Q8_0, 0.502 / 127.0),
+                    (QuantFormat::Q6K, 1.5 / 31.0),
+                    (QuantFormat::Q5K, 3.0 / 31.0),
+                    (QuantFormat::Q4K, 3.0 / 15.0),
+                ] {
+                    let y = round_trip(format, &x);
+                    for (xs, ys) in x.chunks(format.block_len()).zip(y.chunks(format.block_len())) {
+                        let largest = xs.iter().fold(0.0f32, |m, v| m.max(v.abs()));
+                        for (&x, &y) in xs.iter().zip(ys) {
+                            let bound = bound * largest + f32::powi(2.0, -24);
+                            prop_assert!((x - y).abs() <= bound, "{}: {x} {y} {largest}", format.name());
+                        }
                     }
                 }
             }
-        }
 
-        #[test]
-        fn any_input_encodes_without_panic(bits in prop::collection::vec(any::<u32>(), 256)) {
-            let x: Vec<f32> = bits.into_iter().map(f32::from_bits).collect();
-            for format in QuantFormat::ALL {
-                let y = round_trip(format, &x);
-                for (xs, ys) in x.chunks(format.block_len()).zip(y.chunks(format.block_len())) {
-                    prop_assert!(ys.iter().all(|v| v.is_finite()) == xs.iter().all(|v| v.is_finite()));
+            #[test]
+            fn any_input_encodes_without_panic(bits in prop::collection::vec(any::<u32>(), 256)) {
+                let x: Vec<f32> = bits.into_iter().map(f32::from_bits).collect();
+                for format in QuantFormat::ALL {
+                    let y = round_trip(format, &x);
+                    for (xs, ys) in x.chunks(format.block_len()).zip(y.chunks(format.block_len())) {
+                        prop_assert!(ys.iter().all(|v| v.is_finite()) == xs.iter().all(|v| v.is_finite()));
+                    }
                 }
             }
         }

@@ -5,7 +5,8 @@
 //! | 0..2 | scale `d`, f16 |
 //! | 2..34 | `q`, i8 |
 //!
-//! `y = d q`. The quantiser takes the f16 nearest to `max |x| / 127` (among subnormals the one above) and rounds `x / d` to nearest, ties to even.
+//! `y = d q`. The quantiser takes the f16 nearest to `max |x| / 127` (among subnormals the one above) and rounds `x / d`
+//! to nearest, ties to even.
 
 use super::fit::{NOT_FINITE, clean, round, unit_bits};
 

@@ -25,10 +25,11 @@ pub fn pack_scales(scales: &[u8; 8], minima: &[u8; 8]) -> [u8; 12] {
     packed
 }
 
-#[cfg(all(test, not(target_arch = "wasm32")))] // proptest is not there
+#[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
     #[test]
     fn the_bits_stand_where_the_layout_says() {
@@ -39,21 +40,27 @@ mod tests {
         assert_eq!(pack_scales(&[0; 8], &one(7, 0b01_1001)), [0, 0, 0, 0, 0, 0, 0, 0x40, 0, 0, 0, 0x90]);
     }
 
-    proptest! {
-        #[test]
-        fn packing_is_undone(scales in prop::array::uniform8(0u8..64), minima in prop::array::uniform8(0u8..64)) {
-            prop_assert_eq!(unpack_scales(&pack_scales(&scales, &minima)), (scales, minima));
-        }
+    #[cfg(not(target_arch = "wasm32"))] // proptest is not there
+    mod properties {
+        use super::*;
+        use proptest::prelude::*;
 
-        #[test]
-        fn unpacking_follows_the_formula(q in prop::array::uniform12(any::<u8>())) {
-            let (scales, minima) = unpack_scales(&q);
-            for j in 0..4 {
-                prop_assert_eq!((scales[j], minima[j]), (q[j] & 63, q[j + 4] & 63));
+        proptest! {
+            #[test]
+            fn packing_is_undone(scales in prop::array::uniform8(0u8..64), minima in prop::array::uniform8(0u8..64)) {
+                prop_assert_eq!(unpack_scales(&pack_scales(&scales, &minima)), (scales, minima));
             }
-            for j in 4..8 {
-                prop_assert_eq!(scales[j], (q[j + 4] & 15) | (q[j - 4] >> 6) << 4);
-                prop_assert_eq!(minima[j], (q[j + 4] >> 4) | (q[j] >> 6) << 4);
+
+            #[test]
+            fn unpacking_follows_the_formula(q in prop::array::uniform12(any::<u8>())) {
+                let (scales, minima) = unpack_scales(&q);
+                for j in 0..4 {
+                    prop_assert_eq!((scales[j], minima[j]), (q[j] & 63, q[j + 4] & 63));
+                }
+                for j in 4..8 {
+                    prop_assert_eq!(scales[j], (q[j + 4] & 15) | (q[j - 4] >> 6) << 4);
+                    prop_assert_eq!(minima[j], (q[j + 4] >> 4) | (q[j] >> 6) << 4);
+                }
             }
         }
     }
