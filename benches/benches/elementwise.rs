@@ -3,8 +3,8 @@
 mod peers;
 
 use kiln_benches::{Array, Contender, Suite, Work};
+use kiln_core::Operations;
 use kiln_core::op::ElementwiseKind as Kind;
-use kiln_core::{DataMut, Operand, Operations};
 use kiln_simd::limits::Pass;
 use ndarray::{ArrayView1, ArrayViewMut1, Zip};
 use peers::foreign::{Library, to_be_filled};
@@ -170,12 +170,12 @@ fn main() {
             let (lo, hi) = question.range;
             let array = |position| Array::random(n, lo, hi, position);
             let mut state = Arrays { a: array(0), b: array(1), c: array(2), out: Array::new(n, 0.0, 3) };
-            let op = kind.with_params([0.75, 1.0]).into();
+            let op = kind.with_params([0.75, 1.0]);
             let simd = suite.simd();
             let mut contenders = vec![Contender::new("kiln", move |s: &mut Arrays| {
-                let operands = [&s.a, &s.b, &s.c].map(|x| Operand::vector(x));
-                let out = &mut [DataMut::F32(&mut s.out)];
-                simd.run_into(&op, &operands[..kind.arity()], out).unwrap_or_else(|e| eprintln!("{e}"));
+                let operands: [&[f32]; 3] = [&s.a, &s.b, &s.c];
+                let operands = &operands[..kind.arity()];
+                simd.elementwise_into(op, operands, &mut s.out).unwrap_or_else(|e| eprintln!("{e}"));
             })];
             contenders.extend((question.peers)(mkl));
             let bytes = 4.0 * n as f64 * (kind.arity() + 1) as f64;

@@ -3,8 +3,8 @@
 mod peers;
 
 use kiln_benches::{Array, Contender, Suite, Work};
+use kiln_core::Operations;
 use kiln_core::op::Matmul;
-use kiln_core::{DataMut, Operand, Operations};
 use peers::{Product, foreign};
 use rten_gemm::GemmExecutor;
 
@@ -49,11 +49,9 @@ fn main() {
         let trueno = peers::Trueno::new(p, &a, &b);
         let mut state = Matrices { a, b, c: Array::new(m * n, 0.0, 2) };
         let (simd, threads) = (suite.simd(), suite.threads());
-        let op = Matmul { transpose_b: bt, ..Matmul::default() }.into();
-        let b_dims = if bt { [n, k] } else { [k, n] };
+        let op = Matmul { transpose_b: bt, ..Matmul::default() };
         let mut contenders = vec![Contender::new("kiln", |s: &mut Matrices| {
-            let (Ok(a), Ok(b)) = (Operand::f32(&s.a, &[m, k]), Operand::f32(&s.b, &b_dims)) else { return };
-            simd.run_into(&op, &[a, b], &mut [DataMut::F32(&mut s.c)]).unwrap_or_else(|e| eprintln!("{e}"));
+            simd.matmul_with(op, &s.a, &s.b, m, k, n, &mut s.c).unwrap_or_else(|e| eprintln!("{e}"));
         })];
         for library in [mkl, openblas].into_iter().flatten() {
             contenders.push(Contender::new(library.name, move |s: &mut Matrices| {

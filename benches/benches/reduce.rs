@@ -5,8 +5,8 @@ mod peers;
 use std::hint::black_box;
 
 use kiln_benches::{Contender, Suite, Work, random};
+use kiln_core::Operations;
 use kiln_core::op::{Dot, Op, Reduce, Reduction};
-use kiln_core::{DataMut, Operand, Operations};
 use kiln_simd::limits::Pass;
 use ndarray::ArrayView1;
 use peers::foreign::Library;
@@ -109,14 +109,14 @@ fn main() {
             let simd = suite.simd();
             let operands = if op == Op::Dot(Dot) { 2 } else { 1 };
             let mut contenders = vec![Contender::new("kiln", move |s: &mut Arrays| {
-                let inputs = [Operand::vector(&s.a), Operand::vector(&s.b)];
-                let mut index = [0];
-                let is_index = matches!(op, Op::Reduce(r) if r.reduction.gives_index());
-                let out = if is_index { DataMut::U32(&mut index) } else { DataMut::F32(&mut s.out) };
-                simd.run_into(&op, &inputs[..operands], &mut [out]).unwrap_or_else(|e| eprintln!("{e}"));
-                if is_index {
-                    s.out[0] = index[0] as f32;
-                }
+                let result = match op {
+                    Op::Reduce(r) if r.reduction.gives_index() => {
+                        simd.reduce_all_index(r.reduction, &s.a).map(|index| index as f32)
+                    }
+                    Op::Reduce(r) => simd.reduce_all(r.reduction, &s.a),
+                    _ => simd.dot(&s.a, &s.b),
+                };
+                s.out[0] = result.unwrap_or(f32::NAN);
             })];
             contenders.extend(peers_of(op.name(), &libraries));
             let bytes = 4.0 * (n * operands) as f64;
