@@ -110,21 +110,30 @@ macro_rules! define {
                 }
             }
 
-            /// The exact value and the magnitude that an error is relative to, on one element of each operand.
+            /// The exact value and the magnitude that an error is relative to, of `n` elements one after another:
+            /// `operand(o, i)` is element `i` of operand `o`.
             #[cfg(feature = "reference")]
             #[allow(unused_variables)]
-            pub fn exact(self, operands: &[f64], params: [f32; 2]) -> (f64, f64) {
+            pub fn exact(
+                self,
+                n: usize,
+                operand: impl Fn(usize, usize) -> f64,
+                params: [f32; 2],
+                mut see: impl FnMut(f64, f64),
+            ) {
                 match self {
                     $(Self::$variant => {
-                        let mut rest = operands.iter().copied();
-                        $(let $x = rest.next().unwrap_or(f64::NAN);)*
                         #[allow(unused_mut)]
                         let mut rest = params.iter().map(|&p| f64::from(p));
                         $(let $p = rest.next().unwrap_or(f64::NAN);)*
-                        #[allow(unused_mut, unused_assignments)]
-                        let (value, mut magnitude) = { let v: f64 = $value; (v, v.abs()) };
-                        $(magnitude = $magnitude;)?
-                        (value, magnitude)
+                        for i in 0..n {
+                            let mut position = 0..;
+                            $(let $x = operand(position.next().unwrap_or(0), i);)*
+                            #[allow(unused_mut, unused_assignments)]
+                            let (value, mut magnitude) = { let v: f64 = $value; (v, v.abs()) };
+                            $(magnitude = $magnitude;)?
+                            see(value, magnitude);
+                        }
                     })*
                 }
             }
@@ -243,17 +252,13 @@ impl Operation for Elementwise {
     #[cfg(feature = "reference")]
     fn reference(&self, inputs: &[crate::Operand<'_>]) -> Vec<super::reference::Expected> {
         let n = inputs.iter().map(|o| o.shape()).max_by_key(|s| (s.rank(), s.numel())).map_or(0, |s| s.numel());
-        let at = |i: usize| {
-            let operands: Vec<f64> = inputs
-                .iter()
-                .map(|o| {
-                    let d = o.data().f32();
-                    f64::from(d[i % d.len()])
-                })
-                .collect();
-            self.kind.exact(&operands, self.params())
-        };
-        let (values, magnitudes) = (0..n).map(at).unzip();
+        let operands: Vec<&[f32]> = inputs.iter().map(|o| o.data().f32()).collect();
+        let operand = |o: usize, i: usize| f64::from(operands[o][i % operands[o].len()]);
+        let (mut values, mut magnitudes) = (Vec::with_capacity(n), Vec::with_capacity(n));
+        self.kind.exact(n, operand, self.params(), |value, magnitude| {
+            values.push(value);
+            magnitudes.push(magnitude);
+        });
         vec![super::reference::Expected::F32 { values, magnitudes }]
     }
 

@@ -25,6 +25,7 @@ macro_rules! kernels {
         $(
             struct $variant;
             impl Formula for $variant {
+                const KIND: ElementwiseKind = ElementwiseKind::$variant;
                 const ARITY: usize = <[&str]>::len(&[$(stringify!($x)),*]);
                 const FLOPS: u64 = $flops;
                 #[inline(always)]

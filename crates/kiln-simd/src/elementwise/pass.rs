@@ -2,14 +2,29 @@
 
 use std::marker::PhantomData;
 
+use kiln_core::op::ElementwiseKind;
+
 use crate::vector::{Kernel, Vector};
 
 /// One function of the table on vectors; operands and parameters beyond those it has are ignored.
 pub(super) trait Formula {
+    const KIND: ElementwiseKind;
     const ARITY: usize;
     /// Floating-point operations an element, as the table counts them.
     const FLOPS: u64;
     fn eval<V: Vector>(operands: [V; 3], params: [V; 2]) -> V;
+
+    /// Four vectors of each operand at once, with the same bits. Most functions are [`Formula::eval`] of each.
+    #[inline(always)]
+    fn eval_four<V: Vector>(operands: [[V; 3]; 4], params: [V; 2]) -> [V; 4] {
+        let [w, x, y, z] = operands;
+        match Self::KIND {
+            ElementwiseKind::Div => V::quotients([w[0], x[0], y[0], z[0]], [w[1], x[1], y[1], z[1]]),
+            ElementwiseKind::Recip => V::quotients([w[0].of(1.0); 4], [w[0], x[0], y[0], z[0]]),
+            ElementwiseKind::Sqrt => V::square_roots([w[0], x[0], y[0], z[0]]),
+            _ => [Self::eval(w, params), Self::eval(x, params), Self::eval(y, params), Self::eval(z, params)],
+        }
+    }
 }
 
 /// An operand of a flat pass: `n` elements, or one that is repeated.
@@ -76,6 +91,16 @@ trait Operands<V: Vector, F: Formula>: Sized {
     unsafe fn load_first(&self, operand: usize, i: usize, n: usize) -> V;
     fn params(&self) -> [V; 2];
 
+    /// A whole vector of each operand.
+    ///
+    /// # Safety
+    /// As [`Operands::load`].
+    #[inline(always)]
+    unsafe fn operands(&self, i: usize) -> [V; 3] {
+        // SAFETY: the contract above.
+        unsafe { [self.load(0, i), self.load(1, i), self.load(2, i)] }
+    }
+
     /// The results of a whole vector.
     ///
     /// # Safety
@@ -83,7 +108,7 @@ trait Operands<V: Vector, F: Formula>: Sized {
     #[inline(always)]
     unsafe fn whole(&self, i: usize) -> V {
         // SAFETY: the contract above.
-        F::eval(unsafe { [self.load(0, i), self.load(1, i), self.load(2, i)] }, self.params())
+        F::eval(unsafe { self.operands(i) }, self.params())
     }
 
     /// Writes the results of the first `n` lanes of a vector.
@@ -128,7 +153,8 @@ trait Operands<V: Vector, F: Formula>: Sized {
             if F::FLOPS <= 5 {
                 while i + 4 * V::LANES <= end {
                     let [j, k, l] = [i + V::LANES, i + 2 * V::LANES, i + 3 * V::LANES];
-                    let results = [self.whole(i), self.whole(j), self.whole(k), self.whole(l)];
+                    let operands = [self.operands(i), self.operands(j), self.operands(k), self.operands(l)];
+                    let results = F::eval_four(operands, self.params());
                     results[0].store(out.add(i));
                     results[1].store(out.add(j));
                     results[2].store(out.add(k));

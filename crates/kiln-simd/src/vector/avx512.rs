@@ -22,6 +22,51 @@ fn first(n: usize) -> __mmask16 {
     ((1u32 << n) - 1) as __mmask16
 }
 
+/// The ternary operation `a & b & c`.
+const AND: i32 = 0b1000_0000;
+
+/// Division and square root by Newton's method from a hardware estimate of 14 bits, and last a correction by the exact
+/// remainder. The results are the correctly rounded ones where operands and results are [`Avx512::are_moderate`]: then
+/// no step leaves the range of normal numbers and every remainder is exact.
+impl Avx512 {
+    #[inline(always)]
+    fn moderate_quotient(self, b: Self) -> Self {
+        call!({
+            // y (1 - e)⁻¹ = y (1 + e + e² + ...) is 1 / b, and e² is the last term that counts. Rounding up decides the
+            // reciprocal of the greatest mantissa, which lies 2^-48 above the middle of two numbers.
+            let y = Self(_mm512_rcp14_ps(b.0));
+            let e = (-b).mul_add(y, b.of(1.0));
+            let e = Self(_mm512_fmadd_round_ps::<{ _MM_FROUND_TO_POS_INF | _MM_FROUND_NO_EXC }>(e.0, e.0, e.0));
+            let y = y.mul_add(e, y);
+            let q = self * y;
+            (-b).mul_add(q, self).mul_add(y, q)
+        })
+    }
+
+    #[inline(always)]
+    fn moderate_square_root(self) -> Self {
+        let y = Self(call!(_mm512_rsqrt14_ps(self.0)));
+        // Towards √x and 1 / 2√x at once.
+        let (g, h) = (self * y, y * y.of(0.5));
+        let r = (-g).mul_add(h, g.of(0.5));
+        let (g, h) = (g.mul_add(r, g), h.mul_add(r, h));
+        (-g).mul_add(g, self).mul_add(h, g)
+    }
+
+    /// The bits of the numbers with 52 added to their exponents: bit 30 of the sum is set for magnitudes from 2^-51 to
+    /// 2^77, and for no zero, infinity or NaN.
+    #[inline(always)]
+    fn raised(self) -> __m512i {
+        call!(_mm512_add_epi32(_mm512_castps_si512(self.0), _mm512_set1_epi32(52 << 23)))
+    }
+
+    /// Whether bit 30 is set in every lane of `common`, the [`Avx512::raised`] numbers combined by and.
+    #[inline(always)]
+    fn are_moderate(common: __m512i) -> bool {
+        call!(_mm512_testn_epi32_mask(common, _mm512_set1_epi32(1 << 30)) == 0)
+    }
+}
+
 impl Vector for Avx512 {
     const LANES: usize = 16;
     const FUSED: bool = true;
@@ -133,6 +178,31 @@ impl Vector for Avx512 {
     #[inline(always)]
     fn sqrt(self) -> Self {
         Self(call!(_mm512_sqrt_ps(self.0)))
+    }
+    #[inline(always)]
+    fn quotients(a: [Self; 4], b: [Self; 4]) -> [Self; 4] {
+        // The divider needs ten cycles for sixteen lanes; meanwhile the multipliers do other vectors.
+        let [mut w, mut x, mut y, z] =
+            [a[0].moderate_quotient(b[0]), a[1].moderate_quotient(b[1]), a[2].moderate_quotient(b[2]), a[3] / b[3]];
+        let moderate = call!({
+            let first = _mm512_ternarylogic_epi32::<AND>(w.raised(), b[0].raised(), x.raised());
+            let second = _mm512_ternarylogic_epi32::<AND>(y.raised(), b[1].raised(), b[2].raised());
+            Self::are_moderate(_mm512_and_si512(first, second))
+        });
+        if !moderate {
+            (w, x, y) = (a[0] / b[0], a[1] / b[1], a[2] / b[2]);
+        }
+        [w, x, y, z]
+    }
+    #[inline(always)]
+    fn square_roots(x: [Self; 4]) -> [Self; 4] {
+        let common = call!(_mm512_ternarylogic_epi32::<AND>(x[0].raised(), x[1].raised(), x[2].raised()));
+        if Self::are_moderate(common) {
+            let [a, b, c, d] = x;
+            [a.moderate_square_root(), b.moderate_square_root(), c.moderate_square_root(), d.sqrt()]
+        } else {
+            [x[0].sqrt(), x[1].sqrt(), x[2].sqrt(), x[3].sqrt()]
+        }
     }
     #[inline(always)]
     fn reciprocal_sqrt(self) -> Self {

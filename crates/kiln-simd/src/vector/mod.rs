@@ -160,6 +160,16 @@ pub(crate) trait Vector:
     fn reciprocal_sqrt(self) -> Self {
         self.of(1.0) / self.sqrt()
     }
+    /// `a / b` of four vectors, with the bits that the operator gives.
+    #[inline(always)]
+    fn quotients(a: [Self; 4], b: [Self; 4]) -> [Self; 4] {
+        [a[0] / b[0], a[1] / b[1], a[2] / b[2], a[3] / b[3]]
+    }
+    /// Square roots of four vectors, with the bits that [`Vector::sqrt`] gives.
+    #[inline(always)]
+    fn square_roots(x: [Self; 4]) -> [Self; 4] {
+        [x[0].sqrt(), x[1].sqrt(), x[2].sqrt(), x[3].sqrt()]
+    }
     /// `self < b ? self : b`: `b` where either is NaN or both are zeros.
     fn lesser(self, b: Self) -> Self;
     /// `self > b ? self : b`: `b` where either is NaN or both are zeros.
