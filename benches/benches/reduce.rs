@@ -6,7 +6,7 @@ use std::hint::black_box;
 
 use kiln_benches::{Contender, Suite, Work, random};
 use kiln_core::Operations;
-use kiln_core::op::{Dot, Op, Reduce, Reduction};
+use kiln_simd::Simd;
 use kiln_simd::limits::Pass;
 use ndarray::ArrayView1;
 use peers::foreign::Library;
@@ -14,6 +14,9 @@ use rten_simd::SimdOp;
 use rten_vecmath::{MinMax, Sum, SumAbs, SumSquare};
 use trueno::Vector;
 
+type Run = fn(&Simd, &[f32], &[f32]) -> kiln_core::Result<f32>;
+
+/// Arrays as a `Vec` gives them: long ones begin 16 bytes into a page, so that vectors of 64 bytes straddle cache lines.
 struct Arrays {
     a: Vec<f32>,
     b: Vec<f32>,
@@ -90,35 +93,29 @@ fn main() {
     let mut suite = Suite::start("reduce");
     let libraries: Vec<&'static Library> =
         [peers::mkl(&suite), peers::openblas(&suite)].into_iter().flatten().collect();
-    let ops: [Op; 7] = [
-        Reduce::all(Reduction::Sum).into(),
-        Dot.into(),
-        Reduce::all(Reduction::Max).into(),
-        Reduce::all(Reduction::ArgMax).into(),
-        Reduce::all(Reduction::NormL2).into(),
-        Reduce::all(Reduction::NormL1).into(),
-        Reduce::all(Reduction::Prod).into(),
+    let ops: [(&str, Run); 8] = [
+        ("sum", |simd, a, _| simd.sum(a)),
+        ("dot", |simd, a, b| simd.dot(a, b)),
+        ("max", |simd, a, _| simd.max_element(a)),
+        ("argmax", |simd, a, _| simd.argmax(a).map(|i| i as f32)),
+        ("norm_l2", |simd, a, _| simd.norm_l2(a)),
+        ("norm_l1", |simd, a, _| simd.norm_l1(a)),
+        ("norm_linf", |simd, a, _| simd.norm_linf(a)),
+        ("prod", |simd, a, _| simd.prod(a)),
     ];
-    for op in ops {
+    for (op, run) in ops {
         for n in suite.sizes(&[1_000, 10_000, 100_000, 1_000_000, 10_000_000]) {
-            let name = format!("{} {n}", op.name());
+            let name = format!("{op} {n}");
             if !suite.wants(&name) {
                 continue;
             }
             let mut state = Arrays { a: random(n, 0.5, 1.5, 1), b: random(n, 0.5, 1.5, 2), out: [0.0] };
             let simd = suite.simd();
-            let operands = if op == Op::Dot(Dot) { 2 } else { 1 };
+            let operands = if name.starts_with("dot") { 2 } else { 1 };
             let mut contenders = vec![Contender::new("kiln", move |s: &mut Arrays| {
-                let result = match op {
-                    Op::Reduce(r) if r.reduction.gives_index() => {
-                        simd.reduce_all_index(r.reduction, &s.a).map(|index| index as f32)
-                    }
-                    Op::Reduce(r) => simd.reduce_all(r.reduction, &s.a),
-                    _ => simd.dot(&s.a, &s.b),
-                };
-                s.out[0] = result.unwrap_or(f32::NAN);
+                s.out[0] = run(&simd, black_box(&s.a), black_box(&s.b)).unwrap_or(f32::NAN);
             })];
-            contenders.extend(peers_of(op.name(), &libraries));
+            contenders.extend(peers_of(op, &libraries));
             let bytes = 4.0 * (n * operands) as f64;
             // Two arrays of n are read as one of 2 n: the sum of both must fit where the time is spent.
             let limit = bytes / suite.bandwidth(Pass::Read, n * operands);

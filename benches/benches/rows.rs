@@ -3,7 +3,7 @@
 mod peers;
 
 use kiln_benches::{Array, Contender, Suite, Work};
-use kiln_core::op::{LayerNorm, LogSoftmax, Op, RmsNorm, Softmax, Transpose};
+use kiln_core::op::{LayerNorm, LogSoftmax, Op, RmsNorm, Softmax};
 use kiln_core::{DataMut, Operand, Operations};
 use kiln_simd::limits::Pass;
 use peers::foreign::to_be_filled;
@@ -133,7 +133,10 @@ fn main() {
         if !suite.wants(&name) {
             continue;
         }
-        let mut contenders = vec![kiln(&suite, Transpose.into(), [n, n], 1)];
+        let simd = suite.simd();
+        let mut contenders = vec![Contender::new("kiln", move |s: &mut State| {
+            simd.transpose_into(&s.x, n, n, &mut s.out).unwrap_or_else(|e| eprintln!("{e}"));
+        })];
         for library in libraries.iter().flatten() {
             if let Some(run) = library.transpose() {
                 contenders.push(Contender::new(library.name, move |s: &mut State| run(n, n, &s.x, &mut s.out)));

@@ -1,6 +1,6 @@
 //! What reductions and operations on rows promise beyond their contract: bits, threads, errors.
 
-use kiln_core::op::reference::Random;
+use kiln_core::op::reference::{Case, Input, Random, conform};
 use kiln_core::op::{Dot, Op, Reduce, Reduction};
 use kiln_core::{Buffer, Error, Operand};
 use kiln_simd::{Isa, Operations, Simd};
@@ -94,6 +94,49 @@ fn a_million_terms_sum_within_1e_7_of_their_magnitudes() {
             check(simd.dot(&x, &y).unwrap(), &|i| f64::from(x[i]) * f64::from(y[i]), "dot");
             // A column is a sum as well.
             check(simd.sum_axis(&x, &[1_000_000, 1], 0).unwrap()[0], &|i| f64::from(x[i]), "column");
+        }
+    }
+}
+
+#[test]
+fn the_bound_of_sums_is_attained_and_not_exceeded() {
+    // A 1, and in front of every addition that it passes through one u, which is lost: ties go to the even 1.
+    const U: f32 = 1.0 / (1 << 24) as f32;
+    for n in [2048, 100_000, 1 << 20] {
+        let mut x = vec![0.0; n];
+        let leaves = (0..).map(|level| 2048 << level).take_while(|&at| at < n);
+        let places = (1..16).map(|row| 128 * row).chain((0..7).map(|bit| 1 << bit)).chain(leaves);
+        places.for_each(|at| x[at] = U);
+        x[0] = 1.0;
+        let lost = x.iter().filter(|&&v| v == U).count() as f64;
+        for isa in Isa::available() {
+            let case = Case::new(Reduce::all(Reduction::Sum), vec![Input::f32(x.clone(), &[n])]);
+            let simd = Simd::with_isa(isa).unwrap();
+            let accuracy = conform(&case, |op, inputs| simd.run(op, inputs)).unwrap();
+            assert!(accuracy.worst > lost - 0.1, "{} of {lost} on {isa}", accuracy.worst);
+        }
+    }
+}
+
+#[test]
+fn results_do_not_depend_on_where_a_slice_lies() {
+    let mut random = Random::new(6);
+    // Less than a vector, one leaf and a few, from every place in a cache line.
+    for n in [1, 9, 40, 130, 2047, 2048, 2100, 9000] {
+        let (x, y) = (random.uniforms(n, -1.0, 3.0), random.uniforms(n, 0.5, 2.0));
+        for isa in Isa::available() {
+            let simd = Simd::with_isa(isa).unwrap();
+            let run = |x: &[f32], y: &[f32]| {
+                let of = |reduction| simd.run(&Reduce::all(reduction).into(), &[Operand::vector(x)]).unwrap();
+                let all: Vec<u32> = Reduction::ALL.iter().flat_map(|&reduction| bits(&of(reduction))).collect();
+                (all, simd.dot(x, y).unwrap().to_bits())
+            };
+            let expected = run(&x, &y);
+            for shift in 0..17 {
+                let moved = |v: &[f32]| [&vec![f32::NAN; shift], v].concat();
+                let (x, y) = (moved(&x), moved(&y));
+                assert_eq!(run(&x[shift..], &y[shift..]), expected, "{n} elements, {shift} on, {isa}");
+            }
         }
     }
 }

@@ -253,12 +253,12 @@ pub(crate) unsafe fn turn_square<V: Vector>(
         let z = V::splat(0.0);
         let mut square: [V; MAX_LANES] = [z, z, z, z, z, z, z, z, z, z, z, z, z, z, z, z];
         if rows == V::LANES && write == V::LANES {
-            if columns == V::LANES {
-                lanes!(I => square[I] = V::load(from.add(I * stride)));
+            let turned = if columns == V::LANES {
+                V::load_columns(from, stride)
             } else {
                 lanes!(I => if I < columns { square[I] = V::load(from.add(I * stride)) });
-            }
-            let turned = V::transpose(square);
+                V::transpose(square)
+            };
             lanes!(I => turned[I].store(out.add(I * out_stride)));
         } else {
             lanes!(I => if I < columns { square[I] = V::load_first(from.add(I * stride), rows) });

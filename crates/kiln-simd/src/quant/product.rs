@@ -60,6 +60,9 @@ impl<W: Weights> Part<'_, W> {
                     units[r] = self.units.add((i + r) * blocks);
                 }
                 while w < end {
+                    for line in 0..W::BYTES.div_ceil(64) {
+                        B::prefetch(w.wrapping_add(AHEAD + 64 * line));
+                    }
                     W::add::<B, R>(w, x, units.map(|unit| *unit), &mut sums);
                     w = w.add(W::BYTES);
                     for r in 0..R {
@@ -118,6 +121,10 @@ impl<W: Weights> ByteKernel for Part<'_, W> {
         }
     }
 }
+
+/// Bytes by which the weights are asked for ahead of their use: into the next page, whose address then is translated in
+/// time. From one to four KiB are alike on an AVX-512 Xeon, and 12 to 22 % faster than none.
+const AHEAD: usize = 2048;
 
 /// Rows of weights in a part: few enough to stay in the second-level cache while every row of x passes.
 const PART: usize = 32;

@@ -1,8 +1,11 @@
 //! Reductions along a dimension that is not the last: every column of a matrix on its own, a vector of columns at once.
 //!
-//! A column is cut into leaves of [`LEAF`] rows, each a running sum of four rows added in pairs, combined pairwise in a binary tree as in
-//! [`tree`](super::tree). Columns do not meet, so the width of registers and the cut into parts change no bit. Rows of a
-//! leaf are read side by side: a few streams that run on to the right, which prefetchers follow.
+//! A column is cut into leaves of [`LEAF`] rows, each a running sum of four rows added in pairs, combined pairwise in a
+//! binary tree as in [`tree`](super::tree). Columns do not meet, so the width of registers and the cut into parts change
+//! no bit. Rows of a leaf are read side by side: a few streams that run on to the right, which prefetchers follow.
+//!
+//! Where there are few columns, several rows count as one ([`Columns::fold`]): a register then has something to do. How
+//! many do is a matter of the extents alone.
 
 use super::extreme::Extreme;
 use super::tree::Term;
@@ -28,6 +31,78 @@ pub(super) struct Columns {
     pub columns: usize,
 }
 
+/// Columns that folded rows have at most.
+const FOLDED: usize = 128;
+
+/// Columns that stand for few, and what is not in them.
+struct Folded {
+    /// Rows that count as one, a power of two.
+    rows: usize,
+    /// Those rows side by side.
+    wide: Columns,
+    /// The elements behind the last of them.
+    rest: *const f32,
+    /// How many they are: whole rows, less than one of `wide`.
+    left: usize,
+}
+
+impl Columns {
+    /// Few columns as more of them, where the rows lie one after another: as many rows side by side as fit, but no more
+    /// than leave `least` of the wide ones.
+    fn fold(self, least: usize) -> Option<Folded> {
+        let most = (FOLDED / self.columns.max(1)).min(self.rows / least);
+        if most < 2 || self.stride != self.columns {
+            return None;
+        }
+        let rows = 1 << most.ilog2();
+        let stride = rows * self.columns;
+        let wide = Self { x: self.x, rows: self.rows / rows, stride, columns: stride };
+        Some(Folded {
+            rows,
+            wide,
+            rest: self.x.wrapping_add(wide.rows * stride),
+            left: self.rows % rows * self.columns,
+        })
+    }
+}
+
+impl Folded {
+    /// Takes the rest into results of the wide columns, then folds these upon one another, upper half to lower half.
+    ///
+    /// # Safety
+    /// The instruction set is there; `wide` holds as many results as there are columns; `out` is good for writing one for
+    /// each of the few.
+    #[inline(always)]
+    unsafe fn fold<V: Vector>(
+        &self,
+        wide: &mut [f32],
+        out: *mut f32,
+        pad: f32,
+        of: impl Fn(V) -> V,
+        combine: impl Fn(V, V) -> V,
+    ) {
+        let columns = self.wide.columns / self.rows;
+        let p = wide.as_mut_ptr();
+        // SAFETY: the caller's contract; parts of vectors stay inside of the halves.
+        unsafe {
+            for c in (0..self.left).step_by(V::LANES) {
+                let n = V::LANES.min(self.left - c);
+                let x = of(V::load_first_or(self.rest.add(c), n, pad));
+                combine(load(p.add(c), n), x).store_first(p.add(c), n);
+            }
+            let mut half = self.wide.columns;
+            while half > columns {
+                half /= 2;
+                for c in (0..half).step_by(V::LANES) {
+                    let n = V::LANES.min(half - c);
+                    combine(load(p.add(c), n), load(p.add(half + c), n)).store_first(p.add(c), n);
+                }
+            }
+            std::ptr::copy_nonoverlapping(p, out, columns);
+        }
+    }
+}
+
 /// Loads `n` columns: all of a vector where `n` is that many.
 ///
 /// # Safety
@@ -41,7 +116,7 @@ unsafe fn load<V: Vector>(p: *const f32, n: usize) -> V {
 /// Floats of scratch memory that [`sums`] needs for this many rows and columns.
 pub(super) fn scratch_len(rows: usize, columns: usize) -> usize {
     let levels = (usize::BITS - rows.div_ceil(LEAF).leading_zeros()) as usize;
-    levels * padded(columns)
+    levels * padded(columns.max(FOLDED))
 }
 
 /// Columns rounded up to whole vectors of every instruction set.
@@ -56,6 +131,25 @@ fn padded(columns: usize) -> usize {
 /// for writing `m.columns` f32.
 #[inline(always)]
 pub(super) unsafe fn sums<V: Vector, T: Term>(t: T, m: Columns, scratch: &mut [f32], out: *mut f32) {
+    // SAFETY: the caller's contract. Folded columns are fewer than those that the scratch memory is for at least, and
+    // their levels fewer.
+    unsafe {
+        if let Some(folded) = m.fold(4) {
+            let mut wide = [0.0; FOLDED];
+            wide_sums::<V, T>(t, folded.wide, scratch, wide.as_mut_ptr());
+            folded.fold::<V>(&mut wide, out, T::PAD, |x| t.term(x, x), T::combine);
+        } else {
+            wide_sums::<V, T>(t, m, scratch, out);
+        }
+    }
+}
+
+/// As [`sums`], as the columns are.
+///
+/// # Safety
+/// As [`sums`].
+#[inline(always)]
+unsafe fn wide_sums<V: Vector, T: Term>(t: T, m: Columns, scratch: &mut [f32], out: *mut f32) {
     let leaves = m.rows.div_ceil(LEAF);
     let stack = scratch.as_mut_ptr();
     let pitch = padded(m.columns);
@@ -144,6 +238,24 @@ unsafe fn leaf_sums<V: Vector, T: Term, const N: usize>(
 pub(super) unsafe fn bests<V: Vector, E: Extreme>(m: Columns, out: *mut f32) {
     // SAFETY: the caller's contract.
     unsafe {
+        if let Some(folded) = m.fold(4) {
+            let mut wide = [0.0; FOLDED];
+            wide_bests::<V, E>(folded.wide, wide.as_mut_ptr());
+            folded.fold::<V>(&mut wide, out, E::WORST, E::of, E::exact);
+        } else {
+            wide_bests::<V, E>(m, out);
+        }
+    }
+}
+
+/// As [`bests`], as the columns are.
+///
+/// # Safety
+/// As [`bests`].
+#[inline(always)]
+unsafe fn wide_bests<V: Vector, E: Extreme>(m: Columns, out: *mut f32) {
+    // SAFETY: the caller's contract.
+    unsafe {
         let mut numbers = {
             let worst = V::splat(E::WORST);
             worst.eq(worst)
@@ -221,10 +333,58 @@ unsafe fn leaf_bests<V: Vector, E: Extreme, const N: usize, const EXACT: bool>(
 /// Where each column has its first NaN, or the first of its best. There is at least one row.
 ///
 /// # Safety
+/// The instruction set is there; `m` describes readable memory; `best` is good for writing `m.columns` f32 and [`FOLDED`]
+/// of them, `at` for writing `m.columns` u32.
+#[inline(always)]
+pub(super) unsafe fn places<V: Vector, E: Extreme>(m: Columns, best: *mut f32, at: *mut u32) {
+    // SAFETY: the caller's contract; candidates and the rest lie inside of the wide columns and of the matrix.
+    unsafe {
+        let numbers = if let Some(folded) = m.fold(64) {
+            let mut wide = [0; FOLDED];
+            let mut numbers = wide_places::<V, E>(folded.wide, best, wide.as_mut_ptr());
+            let better = |a: f32, b: f32| V::bits(E::beats(V::splat(a), V::splat(b))) & 1 == 1;
+            for c in 0..m.columns {
+                // The row of a candidate: those side by side take turns.
+                let row = |g: usize| wide[g * m.columns + c] * folded.rows as u32 + g as u32;
+                let mut champion = (*best.add(c), row(0));
+                for g in 1..folded.rows {
+                    let candidate = (*best.add(g * m.columns + c), row(g));
+                    let equal = !better(champion.0, candidate.0) && candidate.1 < champion.1;
+                    if better(candidate.0, champion.0) || equal {
+                        champion = candidate;
+                    }
+                }
+                for r in folded.wide.rows * folded.rows..m.rows {
+                    let x = *m.x.add(r * m.stride + c);
+                    numbers &= !x.is_nan();
+                    if better(x, champion.0) {
+                        champion = (x, r as u32);
+                    }
+                }
+                at.add(c).write(champion.1);
+            }
+            numbers
+        } else {
+            wide_places::<V, E>(m, best, at)
+        };
+        if !numbers {
+            for c in 0..m.columns {
+                let first = (0..m.rows).find(|r| (*m.x.add(r * m.stride + c)).is_nan());
+                if let Some(first) = first {
+                    at.add(c).write(first as u32);
+                }
+            }
+        }
+    }
+}
+
+/// Where each column has the first of its best, as the columns are, and whether all elements are numbers.
+///
+/// # Safety
 /// The instruction set is there; `m` describes readable memory; `best` and `at` are good for writing `m.columns` f32
 /// and u32.
 #[inline(always)]
-pub(super) unsafe fn places<V: Vector, E: Extreme>(m: Columns, best: *mut f32, at: *mut u32) {
+unsafe fn wide_places<V: Vector, E: Extreme>(m: Columns, best: *mut f32, at: *mut u32) -> bool {
     // SAFETY: the caller's contract. Positions travel through registers as bits, which blends leave alone.
     unsafe {
         let mut numbers = {
@@ -254,14 +414,7 @@ pub(super) unsafe fn places<V: Vector, E: Extreme>(m: Columns, best: *mut f32, a
             }
             r += rows;
         }
-        if V::bits(numbers) != every {
-            for c in 0..m.columns {
-                let first = (0..m.rows).find(|r| (*m.x.add(r * m.stride + c)).is_nan());
-                if let Some(first) = first {
-                    at.add(c).write(first as u32);
-                }
-            }
-        }
+        V::bits(numbers) == every
     }
 }
 

@@ -5,8 +5,8 @@
 //! slice is searched for the zero that wins. The position is found in two phases: the best block, then the first
 //! element in it that equals the best.
 
+use super::{in_parts, unaligned};
 use crate::simd::Simd;
-use crate::threads::{self, Shared};
 use crate::vector::{Kernel, Vector, dispatch};
 
 /// An order, and the side of it that is looked for.
@@ -97,12 +97,10 @@ impl Extreme for GreatestMagnitude {
     }
 }
 
-/// Elements that argmax looks at before it compares: they stay in the first cache for the second look.
-const BLOCK: usize = 4096;
+/// Elements that argmax looks at before it compares: few enough that the second look at the best block is short.
+const BLOCK: usize = 2048;
 /// Elements that a thread takes at once.
-const PART: usize = 32 * BLOCK;
-/// Parts in flight before they are merged.
-const ROUND: usize = 256;
+const PART: usize = 64 * BLOCK;
 /// Registers that hold a best.
 const BESTS: usize = 8;
 
@@ -112,36 +110,71 @@ fn all<V: Vector>(number: V) -> V::Mask {
     number.eq(number)
 }
 
+/// What a scan has found so far: the best of each lane of some registers, and the lanes without NaN.
+struct Scan<V: Vector> {
+    best: [V; BESTS],
+    numbers: [V::Mask; BESTS / 2],
+}
+
+impl<V: Vector> Scan<V> {
+    /// Takes in as many vectors as there are registers.
+    ///
+    /// # Safety
+    /// The instruction set is there; `x` is good for reading them.
+    #[inline(always)]
+    unsafe fn take<E: Extreme>(&mut self, x: *const f32) {
+        for k in 0..BESTS / 2 {
+            // SAFETY: the caller's contract.
+            let [a, b] = unsafe { [V::load(x.add(2 * k * V::LANES)), V::load(x.add((2 * k + 1) * V::LANES))] };
+            let [a, b] = [E::of(a), E::of(b)];
+            self.best[2 * k] = E::pick(a, self.best[2 * k]);
+            self.best[2 * k + 1] = E::pick(b, self.best[2 * k + 1]);
+            self.numbers[k] = V::and_numbers(self.numbers[k], a, b);
+        }
+    }
+
+    /// Takes in one vector.
+    #[inline(always)]
+    fn take_one<E: Extreme>(&mut self, x: V) {
+        let x = E::of(x);
+        self.best[0] = E::pick(x, self.best[0]);
+        self.numbers[0] = V::and_numbers(self.numbers[0], x, x);
+    }
+}
+
 /// The best of each lane, and the mask of lanes without NaN.
+///
+/// To look at an element twice does no harm: what stands before the first aligned vector is read with the vector that
+/// begins the slice (as [`unaligned`] says, straddled cache lines cost a second access), what is left at the end with the
+/// vectors that end it.
 ///
 /// # Safety
 /// The instruction set is there; `x` is good for reading `n` f32.
 #[inline(always)]
 unsafe fn scan<V: Vector, E: Extreme>(x: *const f32, n: usize) -> (V, V::Mask) {
+    let step = BESTS * V::LANES;
     // SAFETY: every access is inside of n.
     unsafe {
         let worst = V::splat(E::WORST);
-        let mut best = [worst; BESTS];
-        let mut numbers = [all(worst); BESTS / 2];
-        let mut i = 0;
-        while i + BESTS * V::LANES <= n {
-            for k in 0..BESTS / 2 {
-                let a = E::of(V::load(x.add(i + 2 * k * V::LANES)));
-                let b = E::of(V::load(x.add(i + (2 * k + 1) * V::LANES)));
-                best[2 * k] = E::pick(a, best[2 * k]);
-                best[2 * k + 1] = E::pick(b, best[2 * k + 1]);
-                numbers[k] = V::and_numbers(numbers[k], a, b);
+        let mut scan = Scan { best: [worst; BESTS], numbers: [all(worst); BESTS / 2] };
+        if n >= step {
+            let mut i = unaligned::<V>(x);
+            if i > 0 {
+                scan.take_one::<E>(V::load(x));
             }
-            i += BESTS * V::LANES;
+            while i + step <= n {
+                scan.take::<E>(x.add(i));
+                i += step;
+            }
+            if i < n {
+                scan.take::<E>(x.add(n - step));
+            }
+        } else {
+            for i in (0..n).step_by(V::LANES) {
+                scan.take_one::<E>(V::load_first_or(x.add(i), V::LANES.min(n - i), E::WORST));
+            }
         }
-        while i < n {
-            let left = n - i;
-            let a = if left >= V::LANES { V::load(x.add(i)) } else { V::load_first_or(x.add(i), left, E::WORST) };
-            let a = E::of(a);
-            best[0] = E::pick(a, best[0]);
-            numbers[0] = V::and_numbers(numbers[0], a, a);
-            i += V::LANES;
-        }
+        let Scan { mut best, numbers } = scan;
         let mut width = BESTS;
         while width > 1 {
             width /= 2;
@@ -149,8 +182,7 @@ unsafe fn scan<V: Vector, E: Extreme>(x: *const f32, n: usize) -> (V, V::Mask) {
                 best[k] = E::pick(best[k], best[k + width]);
             }
         }
-        let numbers = V::both(V::both(numbers[0], numbers[1]), V::both(numbers[2], numbers[3]));
-        (best[0], numbers)
+        (best[0], V::both(V::both(numbers[0], numbers[1]), V::both(numbers[2], numbers[3])))
     }
 }
 
@@ -204,20 +236,9 @@ pub(super) fn extreme<E: Extreme>(simd: &Simd, e: E, x: &[f32]) -> f32 {
     if simd.threads() == 1 || x.len() < super::PARALLEL {
         return run(x);
     }
-    let mut bests = [E::WORST; ROUND + 1];
-    for at in (0..x.len()).step_by(ROUND * PART) {
-        let parts = (x.len() - at).div_ceil(PART).min(ROUND);
-        let shared = Shared::new(bests.as_mut_ptr());
-        threads::for_each(parts, simd.threads(), |i| {
-            let from = at + i * PART;
-            // SAFETY: every part writes its own best.
-            unsafe { shared.get().add(i).write(run(&x[from..x.len().min(from + PART)])) };
-        });
-        // The last place holds the best of the rounds before.
-        bests[parts..ROUND].fill(E::WORST);
-        bests[ROUND] = run(&bests);
-    }
-    bests[ROUND]
+    let mut best = E::WORST;
+    in_parts(simd, x.len(), PART, E::WORST, |part| run(&x[part]), |bests| best = run(&[best, run(bests)]));
+    best
 }
 
 /// Where a slice has its best, and what it is.
@@ -229,21 +250,31 @@ pub(super) struct Place {
     pub value: f32,
 }
 
-/// The first position that `is` holds for.
+/// The first position that `is` holds for; `n` if there is none. What is beyond the end counts as `fill`.
 ///
 /// # Safety
 /// The instruction set is there; `x` is good for reading `n` f32.
 #[inline(always)]
 unsafe fn find<V: Vector>(x: *const f32, n: usize, fill: f32, is: impl Fn(V) -> V::Mask) -> usize {
     let mut i = 0;
-    while i < n {
-        // SAFETY: every access is inside of n.
-        let v = unsafe { if n - i >= V::LANES { V::load(x.add(i)) } else { V::load_first_or(x.add(i), n - i, fill) } };
-        let bits = V::bits(is(v));
-        if bits != 0 {
-            return i + bits.trailing_zeros() as usize;
+    // SAFETY: every access is inside of n.
+    unsafe {
+        let at = |i: usize| is(V::load(x.add(i)));
+        while i + 4 * V::LANES <= n {
+            let [a, b, c, d] = [at(i), at(i + V::LANES), at(i + 2 * V::LANES), at(i + 3 * V::LANES)];
+            if V::bits(V::either(V::either(a, b), V::either(c, d))) != 0 {
+                break;
+            }
+            i += 4 * V::LANES;
         }
-        i += V::LANES;
+        while i < n {
+            let left = n - i;
+            let bits = V::bits(if left < V::LANES { is(V::load_first_or(x.add(i), left, fill)) } else { at(i) });
+            if bits != 0 {
+                return i + bits.trailing_zeros() as usize;
+            }
+            i += V::LANES;
+        }
     }
     n
 }
@@ -260,24 +291,26 @@ pub(super) unsafe fn place<V: Vector, E: Extreme>(x: &[f32]) -> Place {
         let mut value = E::WORST;
         let mut champion = V::splat(value);
         let every = V::bits(all(champion));
-        let mut block = 0;
-        let mut at = 0;
-        while at < x.len() {
-            let n = BLOCK.min(x.len() - at);
-            let (best, numbers) = scan::<V, E>(p.add(at), n);
+        // The first block ends where an aligned one begins.
+        let first = BLOCK + unaligned::<V>(p);
+        let mut block = 0..first.min(x.len());
+        let mut next = block.clone();
+        while !next.is_empty() {
+            let (best, numbers) = scan::<V, E>(p.add(next.start), next.len());
             if V::bits(numbers) != every {
-                return Place { at: at + find(p.add(at), n, 0.0, V::is_nan), value: f32::NAN };
+                let at = next.start + find(p.add(next.start), next.len(), 0.0, V::is_nan);
+                return Place { at, value: f32::NAN };
             }
             if V::bits(E::beats(best, champion)) != 0 {
                 value = best.across(E::pick);
                 champion = V::splat(value);
-                block = at;
+                block = next.clone();
             }
-            at += BLOCK;
+            next = next.end..x.len().min(next.end + BLOCK);
         }
         // Where nothing beats the worst, all are as bad as it is and the first of them is found.
-        let n = BLOCK.min(x.len() - block);
-        Place { at: block + find(p.add(block), n, f32::NAN, |v: V| v.eq(champion)), value }
+        let at = block.start + find(p.add(block.start), block.len(), f32::NAN, |v: V| v.eq(champion));
+        Place { at, value }
     }
 }
 
@@ -301,25 +334,18 @@ pub(super) fn position<E: Extreme>(simd: &Simd, e: E, x: &[f32]) -> usize {
         return run(x).at;
     }
     let mut champion: Option<Place> = None;
-    let mut places = [Place { at: 0, value: 0.0 }; ROUND];
-    for at in (0..x.len()).step_by(ROUND * PART) {
-        let parts = (x.len() - at).div_ceil(PART).min(ROUND);
-        let shared = Shared::new(places.as_mut_ptr());
-        threads::for_each(parts, simd.threads(), |i| {
-            let from = at + i * PART;
-            let found = run(&x[from..x.len().min(from + PART)]);
-            // SAFETY: every part writes its own place.
-            unsafe { shared.get().add(i).write(Place { at: from + found.at, ..found }) };
-        });
-        for place in &places[..parts] {
-            if place.value.is_nan() {
-                return place.at;
-            }
-            // The best of two values as a slice: strictly better wins, so the earlier of equals stays.
+    let part = |part: std::ops::Range<usize>| {
+        let from = part.start;
+        let found = run(&x[part]);
+        Place { at: from + found.at, ..found }
+    };
+    in_parts(simd, x.len(), PART, Place { at: 0, value: 0.0 }, part, |places| {
+        for place in places {
+            // The first NaN, or the first of the best of two values: the earlier of equals stays.
             if champion.is_none_or(|c| run(&[c.value, place.value]).at == 1) {
                 champion = Some(*place);
             }
         }
-    }
+    });
     champion.map_or(0, |c| c.at)
 }

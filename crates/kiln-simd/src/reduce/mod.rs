@@ -4,6 +4,8 @@ mod columns;
 mod extreme;
 mod tree;
 
+use std::ops::Range;
+
 use kiln_core::op::{Dot, Reduce, Reduction};
 use kiln_core::{DataMut, Operand, Result};
 
@@ -22,6 +24,39 @@ const PARALLEL: usize = 300_000;
 const SHARE: usize = 65_536;
 /// Columns that are reduced together: their subtrees stay in the second cache.
 const CHUNK: usize = 512;
+
+/// Elements before the first whole vector that is aligned to its size; 0 where registers are so narrow that every
+/// allocator aligns them.
+///
+/// A vector that straddles two cache lines is two accesses, which halves the rate at which the first two caches are read.
+#[inline(always)]
+fn unaligned<V: Vector>(x: *const f32) -> usize {
+    if V::LANES < 8 { 0 } else { (x as usize / size_of::<f32>()).wrapping_neg() % V::LANES }
+}
+
+/// Calls `part` with ranges of `size` of `n` elements on the threads, and `take` with its results in their order: a
+/// bounded number at a time, which start as `empty`.
+fn in_parts<R: Copy>(
+    simd: &Simd,
+    n: usize,
+    size: usize,
+    empty: R,
+    part: impl Fn(Range<usize>) -> R + Sync,
+    mut take: impl FnMut(&[R]),
+) {
+    const ROUND: usize = 128;
+    let mut results = [empty; ROUND];
+    for at in (0..n).step_by(ROUND * size) {
+        let parts = (n - at).div_ceil(size).min(ROUND);
+        let shared = Shared::new(results.as_mut_ptr());
+        threads::for_each(parts, simd.threads(), |i| {
+            let from = at + i * size;
+            // SAFETY: every part writes its own result.
+            unsafe { shared.get().add(i).write(part(from..n.min(from + size))) };
+        });
+        take(&results[..parts]);
+    }
+}
 
 /// A reduction on one instruction set: over a slice, and over columns at once.
 trait Rule: Copy + Send + Sync {

@@ -5,11 +5,16 @@
 //! lane, pairwise, in a binary tree (a binary counter of subtrees; what is left over is folded from its right end), and
 //! the 64 lanes last, upper half to lower half. Terms are multiplied, then added, never fused. Registers only carry
 //! this tree, so the bits do not depend on their width, nor on the number of threads, which take subtrees.
+//!
+//! Nor do they depend on where the slice lies, although aligned vectors are what is read: lanes may begin anywhere in
+//! their row, because everything that follows a leaf combines lanes of one distance in a ring and does not care for the
+//! order of two operands. So a leaf is read from its first aligned vector on, every register holds lanes that are turned
+//! by so many places, and the elements before it, which belong to the last lanes, come first in the sums of those.
 
 use std::mem::MaybeUninit;
 
+use super::{in_parts, unaligned};
 use crate::simd::Simd;
-use crate::threads::{self, Shared};
 use crate::vector::{Kernel, Vector, dispatch};
 
 /// Virtual lanes of the tree.
@@ -20,8 +25,6 @@ const ROW: usize = 2 * LANES;
 pub(super) const LEAF: usize = 16 * ROW;
 /// Leaves that a thread takes at once: a subtree of its own, because it is a power of two.
 const PART: usize = 32 * LEAF;
-/// Parts in flight before their sums are combined; bounds the memory that holds them.
-const ROUND: usize = 128;
 /// Levels of the tree: enough for every slice that fits an address space.
 const LEVELS: usize = usize::BITS as usize;
 
@@ -121,22 +124,43 @@ impl Term for Products {
 /// Registers that hold sums: with the 16 registers of most instruction sets, half of them are left for the operands.
 const SUMS: usize = 8;
 
-/// The sums of at most [`LEAF`] elements.
+/// Adds the sums of at most [`LEAF`] elements, of which `head` stand before the first aligned vector, to complete
+/// subtrees: the first `merges` of `levels`. Writes the sum of all to the level that follows them.
+///
+/// The lanes are turned by `head` places; all leaves of a slice have the same `head`.
 ///
 /// # Safety
-/// The instruction set is there; `x`, and `y` of a binary term, are good for reading `n` f32.
+/// The instruction set is there; `x`, and `y` of a binary term, are good for reading `n` f32; `levels` is good for
+/// reading `merges` and for writing one more.
 #[inline(always)]
-unsafe fn leaf<V: Vector, T: Term>(t: T, x: *const f32, y: *const f32, n: usize, lanes: &mut Lanes) {
-    let (rows, rest) = (n / ROW, n % ROW);
-    let out = lanes.as_mut_ptr();
+unsafe fn leaf<V: Vector, T: Term>(
+    t: T,
+    x: *const f32,
+    y: *const f32,
+    n: usize,
+    head: usize,
+    levels: *mut Lanes,
+    merges: usize,
+) {
+    let before = head.min(n);
+    let (rows, rest) = ((n - before) / ROW, (n - before) % ROW);
     let width = SUMS * V::LANES;
-    // SAFETY: full rows and the first `rest` columns of one more are inside of the operands; a sweep over `width`
-    // columns, which divides a row, stores inside of the lanes.
+    // SAFETY: the head, full rows and the first `rest` columns of one more are inside of the operands; a sweep over
+    // `width` columns, which divides a row, loads and stores inside of the lanes.
     unsafe {
+        let operands = |at: usize, skip: usize, n: usize| {
+            let x = V::load_within(x.wrapping_add(at), skip, n, T::PAD);
+            (x, if T::BINARY { V::load_within(y.wrapping_add(at), skip, n, T::PAD) } else { x })
+        };
         let mut column = 0;
         while column < ROW {
             let mut sums = [V::splat(T::EMPTY); SUMS];
-            let (mut p, mut q) = (x.wrapping_add(column), y.wrapping_add(column));
+            if head > 0 && column + width == ROW {
+                let (x, y) = operands(0, V::LANES - head, before);
+                sums[SUMS - 1] = T::combine(sums[SUMS - 1], t.term(x, y));
+            }
+            let start = before + column;
+            let (mut p, mut q) = (x.wrapping_add(start), y.wrapping_add(start));
             for _ in 0..rows {
                 for (k, sum) in sums.iter_mut().enumerate() {
                     let x = V::load(p.add(k * V::LANES));
@@ -145,23 +169,33 @@ unsafe fn leaf<V: Vector, T: Term>(t: T, x: *const f32, y: *const f32, n: usize,
                 }
                 (p, q) = (p.wrapping_add(ROW), q.wrapping_add(ROW));
             }
+            let start = start + rows * ROW;
             for (k, sum) in sums.iter_mut().enumerate() {
                 let n = rest.saturating_sub(column + k * V::LANES).min(V::LANES);
                 if n > 0 {
-                    let x = V::load_first_or(p.add(k * V::LANES), n, T::PAD);
-                    let y = if T::BINARY { V::load_first_or(q.add(k * V::LANES), n, T::PAD) } else { x };
+                    let (x, y) = operands(start + k * V::LANES, 0, n);
                     *sum = T::combine(*sum, t.term(x, y));
                 }
             }
+            // The second half of a row goes upon the first, which is in registers or has been stored.
+            let level = |level: usize, k: usize| levels.add(level).cast::<f32>().add((column + k * V::LANES) % LANES);
             if width == ROW {
                 for k in 0..SUMS / 2 {
-                    T::combine(sums[k], sums[k + SUMS / 2]).store(out.add(k * V::LANES));
+                    let mut sum = T::combine(sums[k], sums[k + SUMS / 2]);
+                    for l in 0..merges {
+                        sum = T::combine(V::load(level(l, k)), sum);
+                    }
+                    sum.store(level(merges, k));
                 }
             } else {
-                for (k, sum) in sums.into_iter().enumerate() {
-                    let at = column + k * V::LANES;
-                    let p = out.add(at % LANES);
-                    if at < LANES { sum.store(p) } else { T::combine(V::load(p), sum).store(p) }
+                for (k, mut sum) in sums.into_iter().enumerate() {
+                    if column >= LANES {
+                        sum = T::combine(V::load(level(merges, k)), sum);
+                        for l in 0..merges {
+                            sum = T::combine(V::load(level(l, k)), sum);
+                        }
+                    }
+                    sum.store(level(merges, k));
                 }
             }
             column += width;
@@ -181,17 +215,24 @@ impl Counter {
         Self { levels: [const { MaybeUninit::uninit() }; LEVELS], count: 0 }
     }
 
+    /// The levels, and how many at their bottom are complete with the next subtree.
+    #[inline(always)]
+    fn next(&mut self) -> (*mut Lanes, usize) {
+        (self.levels.as_mut_ptr().cast(), self.count.trailing_ones() as usize)
+    }
+
     /// # Safety
     /// The instruction set is there.
     #[inline(always)]
     unsafe fn push<V: Vector, T: Term>(&mut self, mut lanes: Lanes) {
-        let mut level = 0;
-        while self.count >> level & 1 == 1 {
-            // SAFETY: the bit of the count says that the level was written.
-            unsafe { combine::<V, T>(self.levels[level].assume_init_ref(), &mut lanes) };
-            level += 1;
+        let (levels, merges) = self.next();
+        // SAFETY: the bits of the count say that the levels below were written.
+        unsafe {
+            for level in 0..merges {
+                combine::<V, T>(&*levels.add(level), &mut lanes);
+            }
+            levels.add(merges).write(lanes);
         }
-        self.levels[level].write(lanes);
         self.count += 1;
     }
 
@@ -200,9 +241,11 @@ impl Counter {
     #[inline(always)]
     unsafe fn fold<V: Vector, T: Term>(&self) -> Lanes {
         let mut lanes: Option<Lanes> = None;
-        for level in (0..LEVELS).filter(|l| self.count >> l & 1 == 1) {
+        let mut left = self.count;
+        while left > 0 {
             // SAFETY: the bit of the count says that the level was written.
-            let subtree = unsafe { self.levels[level].assume_init_ref() };
+            let subtree = unsafe { self.levels[left.trailing_zeros() as usize].assume_init_ref() };
+            left &= left - 1;
             match &mut lanes {
                 None => lanes = Some(*subtree),
                 // SAFETY: the caller's contract.
@@ -228,7 +271,8 @@ unsafe fn combine<V: Vector, T: Term>(left: &Lanes, right: &mut Lanes) {
     }
 }
 
-/// The lanes in one, upper half to lower half. One NaN stands for all, whose signs differ between machines.
+/// The lanes in one, upper half to lower half, which pairs lanes of one distance in a ring: they may be turned. One NaN
+/// stands for all, whose signs differ between machines.
 ///
 /// # Safety
 /// The instruction set is there.
@@ -249,24 +293,36 @@ unsafe fn across<V: Vector, T: Term>(mut lanes: Lanes) -> f32 {
     if value.is_nan() { f32::NAN } else { value }
 }
 
-/// The lanes of a slice.
+/// The lanes of at most one leaf.
 ///
 /// # Safety
-/// As [`leaf`].
+/// As [`lanes`].
+#[inline(always)]
+unsafe fn single<V: Vector, T: Term>(t: T, x: *const f32, y: *const f32, n: usize) -> Lanes {
+    let mut lanes = [0.0; LANES];
+    // SAFETY: the caller's contract; without merges, only the one level is touched.
+    unsafe { leaf::<V, T>(t, x, y, n, unaligned::<V>(x), &mut lanes, 0) };
+    lanes
+}
+
+/// The lanes of a slice, turned as [`leaf`] says.
+///
+/// # Safety
+/// The instruction set is there; `x`, and `y` of a binary term, are good for reading `n` f32.
 #[inline(always)]
 unsafe fn lanes<V: Vector, T: Term>(t: T, x: *const f32, y: *const f32, n: usize) -> Lanes {
-    let mut sums = [0.0; LANES];
-    // SAFETY: the caller's contract; leaves lie inside of n.
+    // SAFETY: the caller's contract; leaves lie inside of n, and the counter keeps its levels.
     unsafe {
         if n <= LEAF {
-            leaf::<V, T>(t, x, y, n, &mut sums);
-            return sums;
+            return single::<V, T>(t, x, y, n);
         }
         let mut counter = Counter::new();
+        let head = unaligned::<V>(x);
         let mut at = 0;
         while at < n {
-            leaf::<V, T>(t, x.add(at), y.wrapping_add(at), LEAF.min(n - at), &mut sums);
-            counter.push::<V, T>(sums);
+            let (levels, merges) = counter.next();
+            leaf::<V, T>(t, x.add(at), y.wrapping_add(at), LEAF.min(n - at), head, levels, merges);
+            counter.count += 1;
             at += LEAF;
         }
         counter.fold::<V, T>()
@@ -303,12 +359,8 @@ impl<T: Term> Kernel for Single<'_, T> {
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) -> f32 {
-        let mut sums = [0.0; LANES];
         // SAFETY: the slices are equally long where the term is binary.
-        unsafe {
-            leaf::<V, T>(self.0, self.1.as_ptr(), self.2.as_ptr(), self.1.len().min(LEAF), &mut sums);
-            across::<V, T>(sums)
-        }
+        unsafe { across::<V, T>(single::<V, T>(self.0, self.1.as_ptr(), self.2.as_ptr(), self.1.len().min(LEAF))) }
     }
 }
 
@@ -345,37 +397,37 @@ impl<T: Term> Kernel for Merge<'_, T> {
 /// The sum of the terms of a slice; `y` is as long as `x` where the term is binary, and not looked at elsewhere.
 ///
 /// Short slices go their own way: the levels of the tree are pages of stack, which cost more to enter than a leaf.
+#[inline]
 pub(super) fn total<T: Term>(simd: &Simd, t: T, x: &[f32], y: &[f32]) -> f32 {
-    // SAFETY: a `Simd` exists only for an available instruction set; the kernels read inside of the slices.
-    unsafe {
-        if x.len() <= LEAF {
-            dispatch(simd.isa(), Single(t, x, y))
-        } else if simd.threads() == 1 || x.len() < super::PARALLEL {
-            dispatch(simd.isa(), Sum(t, x, y))
-        } else {
-            shared_total(simd, t, x, y)
-        }
+    if x.len() > LEAF {
+        return long_total(simd, t, x, y);
     }
+    // SAFETY: a `Simd` exists only for an available instruction set; the kernels read inside of the slices.
+    unsafe { dispatch(simd.isa(), Single(t, x, y)) }
+}
+
+#[inline(never)]
+fn long_total<T: Term>(simd: &Simd, t: T, x: &[f32], y: &[f32]) -> f32 {
+    if simd.threads() > 1 && x.len() >= super::PARALLEL {
+        return shared_total(simd, t, x, y);
+    }
+    // SAFETY: as above.
+    unsafe { dispatch(simd.isa(), Sum(t, x, y)) }
 }
 
 /// The sum of the terms of a slice, with threads.
 #[inline(never)]
 fn shared_total<T: Term>(simd: &Simd, t: T, x: &[f32], y: &[f32]) -> f32 {
     let mut counter = Counter::new();
-    let mut sums = [[0.0; LANES]; ROUND];
     let mut value = T::EMPTY;
-    for at in (0..x.len()).step_by(ROUND * PART) {
-        let parts = (x.len() - at).div_ceil(PART).min(ROUND);
-        let shared = Shared::new(sums.as_mut_ptr());
-        threads::for_each(parts, simd.threads(), |i| {
-            let from = at + i * PART;
-            let to = x.len().min(from + PART);
-            let y = if T::BINARY { &y[from..to] } else { y };
-            // SAFETY: as above; every part writes its own sums.
-            unsafe { shared.get().add(i).write(dispatch(simd.isa(), Part(t, &x[from..to], y))) };
-        });
+    let part = |part: std::ops::Range<usize>| {
+        let y = if T::BINARY { &y[part.clone()] } else { y };
         // SAFETY: as above.
-        value = unsafe { dispatch(simd.isa(), Merge(t, &mut counter, &sums[..parts])) };
-    }
+        unsafe { dispatch(simd.isa(), Part(t, &x[part], y)) }
+    };
+    in_parts(simd, x.len(), PART, [0.0; LANES], part, |sums| {
+        // SAFETY: as above. Parts are whole cache lines, so that their lanes are turned alike.
+        value = unsafe { dispatch(simd.isa(), Merge(t, &mut counter, sums)) };
+    });
     value
 }

@@ -85,6 +85,34 @@ impl Vector for Avx2 {
         call!(_mm_prefetch::<_MM_HINT_T1>(p.cast()));
     }
     #[inline(always)]
+    unsafe fn load_columns(p: *const f32, stride: usize) -> [Self; MAX_LANES] {
+        // The last round of a transpose moves halves of registers, which loads do as well, and on more ports:
+        // u[4g + c] gets columns 4g .. 4g + 4 of rows c and c + 4.
+        // SAFETY: the caller's contract.
+        unsafe {
+            macro_rules! turn {
+                ($($g:literal)*) => { [$({
+                    let half = |row: usize| _mm_loadu_ps(p.add(row * stride + 4 * $g));
+                    let both = |c: usize| _mm256_insertf128_ps::<1>(_mm256_castps128_ps256(half(c)), half(c + 4));
+                    let (a, b, c, d) = (both(0), both(1), both(2), both(3));
+                    let (ab_lo, ab_hi) = (_mm256_unpacklo_ps(a, b), _mm256_unpackhi_ps(a, b));
+                    let (cd_lo, cd_hi) = (_mm256_unpacklo_ps(c, d), _mm256_unpackhi_ps(c, d));
+                    [
+                        Self(_mm256_shuffle_ps::<0x44>(ab_lo, cd_lo)),
+                        Self(_mm256_shuffle_ps::<0xee>(ab_lo, cd_lo)),
+                        Self(_mm256_shuffle_ps::<0x44>(ab_hi, cd_hi)),
+                        Self(_mm256_shuffle_ps::<0xee>(ab_hi, cd_hi)),
+                    ]
+                },)*] };
+            }
+            let [a, b] = turn!(0 1);
+            let mut turned = [a[0]; MAX_LANES];
+            turned[..4].copy_from_slice(&a);
+            turned[4..8].copy_from_slice(&b);
+            turned
+        }
+    }
+    #[inline(always)]
     fn transpose(square: [Self; MAX_LANES]) -> [Self; MAX_LANES] {
         let mut turned = square;
         // Three rounds: vectors that stand 1, 2, 4 apart, in 32, 64 and 128-bit pieces.

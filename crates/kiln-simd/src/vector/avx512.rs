@@ -94,6 +94,11 @@ impl Vector for Avx512 {
         unsafe { Self(_mm512_mask_loadu_ps(_mm512_set1_ps(fill), first(n), p)) }
     }
     #[inline(always)]
+    unsafe fn load_within(p: *const f32, skip: usize, n: usize, fill: f32) -> Self {
+        // SAFETY: the caller's contract; lanes before `skip` and from `skip + n` on are not touched.
+        unsafe { Self(_mm512_mask_loadu_ps(_mm512_set1_ps(fill), first(n) << skip, p.wrapping_sub(skip))) }
+    }
+    #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: the caller's contract; the store is unaligned.
         unsafe { _mm512_storeu_ps(p, self.0) }
@@ -120,6 +125,42 @@ impl Vector for Avx512 {
     #[inline(always)]
     fn prefetch_far(p: *const f32) {
         call!(_mm_prefetch::<_MM_HINT_T1>(p.cast()));
+    }
+    #[inline(always)]
+    unsafe fn load_columns(p: *const f32, stride: usize) -> [Self; MAX_LANES] {
+        // Shuffles of whole registers run on one port. Half of those of a transpose take pieces of 128 bits to their
+        // places, which loads do as well: u[4g + c] gets columns 4g .. 4g + 4 of rows c, c + 4, c + 8 and c + 12.
+        // SAFETY: the caller's contract.
+        unsafe {
+            macro_rules! pieces {
+                ($(($g:literal, $c:literal))*) => { [$({
+                    let piece = |row: usize| _mm_loadu_ps(p.add(($c + row) * stride + 4 * $g));
+                    let v = _mm512_castps128_ps512(piece(0));
+                    let v = _mm512_mask_broadcast_f32x4(v, 0x00f0, piece(4));
+                    let v = _mm512_mask_broadcast_f32x4(v, 0x0f00, piece(8));
+                    _mm512_mask_broadcast_f32x4(v, 0xf000, piece(12))
+                },)*] };
+            }
+            let u = pieces!(
+                (0, 0)(0, 1)(0, 2)(0, 3)(1, 0)(1, 1)(1, 2)(1, 3)(2, 0)(2, 1)(2, 2)(2, 3)(3, 0)(3, 1)(3, 2)(3, 3)
+            );
+            let pd = |v| _mm512_castps_pd(v);
+            macro_rules! turn {
+                ($($g:literal)*) => { [$({
+                    let [a, b, c, d] = [u[4 * $g], u[4 * $g + 1], u[4 * $g + 2], u[4 * $g + 3]];
+                    let (ab_lo, ab_hi) = (_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+                    let (cd_lo, cd_hi) = (_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+                    [
+                        Self(_mm512_castpd_ps(_mm512_unpacklo_pd(pd(ab_lo), pd(cd_lo)))),
+                        Self(_mm512_castpd_ps(_mm512_unpackhi_pd(pd(ab_lo), pd(cd_lo)))),
+                        Self(_mm512_castpd_ps(_mm512_unpacklo_pd(pd(ab_hi), pd(cd_hi)))),
+                        Self(_mm512_castpd_ps(_mm512_unpackhi_pd(pd(ab_hi), pd(cd_hi)))),
+                    ]
+                },)*] };
+            }
+            let [a, b, c, d] = turn!(0 1 2 3);
+            [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], c[0], c[1], c[2], c[3], d[0], d[1], d[2], d[3]]
+        }
     }
     #[inline(always)]
     fn transpose(square: [Self; MAX_LANES]) -> [Self; MAX_LANES] {

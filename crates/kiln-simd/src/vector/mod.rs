@@ -66,6 +66,19 @@ pub(crate) trait Vector:
             Self::load(lanes.as_ptr())
         }
     }
+    /// Lanes `skip .. skip + n` from memory at `p`, `fill` elsewhere; `skip + n <= LANES`. No other memory is touched.
+    ///
+    /// # Safety
+    /// The instruction set is there; `p` is good for reading `n` f32.
+    #[inline(always)]
+    unsafe fn load_within(p: *const f32, skip: usize, n: usize, fill: f32) -> Self {
+        let mut lanes = [fill; MAX_LANES];
+        // SAFETY: the caller gives n readable f32, and no vector has more lanes than the array.
+        unsafe {
+            std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr().add(skip), n);
+            Self::load(lanes.as_ptr())
+        }
+    }
     /// # Safety
     /// `p` is good for writing `LANES` f32, of any alignment.
     unsafe fn store(self, p: *mut f32);
@@ -114,6 +127,23 @@ pub(crate) trait Vector:
             }
         }
         turned
+    }
+
+    /// The columns of a square of `LANES` rows that stand `stride` apart, as the first `LANES` vectors.
+    ///
+    /// # Safety
+    /// The instruction set is there; `LANES` rows of as many f32 are readable.
+    #[inline(always)]
+    unsafe fn load_columns(p: *const f32, stride: usize) -> [Self; MAX_LANES] {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let first = Self::load(p);
+            let mut square = [first; MAX_LANES];
+            for (i, row) in square.iter_mut().enumerate().take(Self::LANES) {
+                *row = Self::load(p.add(i * stride));
+            }
+            Self::transpose(square)
+        }
     }
 
     /// The elements at even and at odd places of `a` followed by `b`.
@@ -391,6 +421,9 @@ macro_rules! instruction_sets {
             $(
                 $(#[cfg($cfg)])?
                 $(#[target_feature(enable = $features)])?
+                // The sets of the baseline would be inlined into every caller, which then has their stack frame even
+                // where it enters another set.
+                #[inline(never)]
                 unsafe fn $isa(self) -> Self::Output {
                     // SAFETY: this method is entered only where its features are.
                     unsafe { self.run::<$vector>() }

@@ -64,6 +64,10 @@ impl Bytes for Avx2Bytes {
         Self([unsafe { _mm256_loadu_si256(p.cast()) }; 2])
     }
     #[inline(always)]
+    fn prefetch(p: *const u8) {
+        call!(_mm_prefetch::<_MM_HINT_T0>(p.cast()));
+    }
+    #[inline(always)]
     fn low_nibbles(self) -> Self {
         Self(self.0.map(|x| call!(_mm256_and_si256(x, _mm256_set1_epi8(15)))))
     }

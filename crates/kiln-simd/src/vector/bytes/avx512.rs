@@ -105,6 +105,10 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
         Self(unsafe { _mm512_broadcast_i64x4(_mm256_loadu_si256(p.cast())) })
     }
     #[inline(always)]
+    fn prefetch(p: *const u8) {
+        call!(_mm_prefetch::<_MM_HINT_T0>(p.cast()));
+    }
+    #[inline(always)]
     fn low_nibbles(self) -> Self {
         Self(call!(_mm512_and_si512(self.0, _mm512_set1_epi8(15))))
     }

@@ -11,7 +11,12 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod four;
+#[cfg(target_arch = "aarch64")]
+mod neon;
 mod portable;
+#[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+mod simd128;
 #[cfg(target_arch = "x86_64")]
 mod sse2;
 
@@ -42,6 +47,9 @@ pub(crate) trait Bytes: Copy {
     /// # Safety
     /// The instruction set is there; `p` is good for reading 32 bytes.
     unsafe fn load_twice(p: *const u8) -> Self;
+    /// Asks for the cache line at `p`, to be read soon. Any address will do.
+    #[inline(always)]
+    fn prefetch(_p: *const u8) {}
     /// The low nibble of every byte.
     fn low_nibbles(self) -> Self;
     /// The high nibble of every byte.
@@ -175,9 +183,19 @@ pub(crate) unsafe fn dispatch_bytes<K: ByteKernel>(isa: Isa, kernel: K) {
             // SAFETY: the caller vouches for it.
             Isa::Avx2 => return unsafe { avx2(kernel) },
             // SAFETY: SSE2 is part of x86-64.
-            Isa::Sse2 => return unsafe { kernel.run::<sse2::Sse2Bytes>() },
+            Isa::Sse2 => return unsafe { kernel.run::<four::Four<sse2::Sse2Piece>>() },
             _ => {}
         }
+    }
+    #[cfg(target_arch = "aarch64")]
+    if isa == Isa::Neon {
+        // SAFETY: NEON is part of 64-bit ARM.
+        return unsafe { kernel.run::<four::Four<neon::NeonPiece>>() };
+    }
+    #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+    if isa == Isa::Simd128 {
+        // SAFETY: the program is built with the feature.
+        return unsafe { kernel.run::<four::Four<simd128::Simd128Piece>>() };
     }
     let _ = isa;
     // SAFETY: plain Rust, compiled for the baseline of the architecture.
