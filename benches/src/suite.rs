@@ -111,6 +111,8 @@ struct Line<'a> {
     kiln_is_faster_by: f64,
     clean: usize,
     samples: usize,
+    /// Whether fewer samples were asked for.
+    quick: bool,
     #[serde(skip_serializing_if = "Option::is_none")]
     limit: Option<f64>,
 }
@@ -241,6 +243,7 @@ impl Suite {
                     kiln_is_faster_by: timing.seconds / ours,
                     clean: timing.clean,
                     samples: timing.taken,
+                    quick: self.arguments.quick,
                     limit: limit.map(|l| work.value(l)),
                 };
                 println!("{}", serde_json::to_string(&line).unwrap_or_default());

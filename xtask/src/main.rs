@@ -14,9 +14,9 @@ use clap::{Parser, Subcommand};
 /// Whatever went wrong, as a sentence for the person who ran the command.
 type Result<T> = std::result::Result<T, Box<dyn std::error::Error>>;
 
-/// kiln: what a person runs.
+/// Everything a person runs on kiln. `cargo xtask COMMAND --help` says more about each.
 #[derive(Parser)]
-#[command(name = "cargo xtask", bin_name = "cargo xtask", about, disable_help_subcommand = true)]
+#[command(name = "cargo xtask", bin_name = "cargo xtask", about, long_about = None, disable_help_subcommand = true)]
 struct Arguments {
     #[command(subcommand)]
     command: Command,

@@ -61,6 +61,8 @@ pub enum Pass {
     Read,
     /// Reads one array, writes another: 8 bytes an element.
     Copy,
+    /// As [`Pass::Copy`], written past the caches.
+    CopyStreamed,
     /// Reads two arrays, writes their sum into a third: 12 bytes an element.
     Add,
     /// As [`Pass::Add`], written past the caches.
@@ -69,14 +71,23 @@ pub enum Pass {
 
 impl Pass {
     /// Every pass.
-    pub const ALL: &[Self] = &[Self::Read, Self::Copy, Self::Add, Self::AddStreamed];
+    pub const ALL: &[Self] = &[Self::Read, Self::Copy, Self::CopyStreamed, Self::Add, Self::AddStreamed];
 
     /// Bytes touched for each element.
     pub const fn bytes(self) -> usize {
         match self {
             Self::Read => 4,
-            Self::Copy => 8,
+            Self::Copy | Self::CopyStreamed => 8,
             Self::Add | Self::AddStreamed => 12,
+        }
+    }
+
+    /// The pass that makes the same accesses but writes past the caches.
+    pub const fn streamed(self) -> Option<Self> {
+        match self {
+            Self::Copy => Some(Self::CopyStreamed),
+            Self::Add => Some(Self::AddStreamed),
+            _ => None,
         }
     }
 
@@ -85,6 +96,7 @@ impl Pass {
         match self {
             Self::Read => "read",
             Self::Copy => "copy",
+            Self::CopyStreamed => "copy, streamed",
             Self::Add => "add",
             Self::AddStreamed => "add, streamed",
         }
@@ -94,7 +106,7 @@ impl Pass {
 /// One pass over `n` elements.
 ///
 /// # Safety
-/// `a` and `b` are good for reading `n` f32, `out` for writing `n`, and nothing else accesses `out`.
+/// What the pass uses of `a` and `b` is good for reading `n` f32, and of `out` for writing `n`; nothing else accesses `out`.
 struct Touch {
     pass: Pass,
     a: *const f32,
@@ -113,6 +125,7 @@ impl Kernel for Touch {
     unsafe fn run<V: Vector>(self) {
         const READ: u8 = Pass::Read as u8;
         const COPY: u8 = Pass::Copy as u8;
+        const COPY_STREAMED: u8 = Pass::CopyStreamed as u8;
         const ADD: u8 = Pass::Add as u8;
         const ADD_STREAMED: u8 = Pass::AddStreamed as u8;
         // SAFETY: the contract of `Touch`.
@@ -120,6 +133,7 @@ impl Kernel for Touch {
             match self.pass {
                 Pass::Read => self.pass::<V, READ>(),
                 Pass::Copy => self.pass::<V, COPY>(),
+                Pass::CopyStreamed => self.pass::<V, COPY_STREAMED>(),
                 Pass::Add => self.pass::<V, ADD>(),
                 Pass::AddStreamed => self.pass::<V, ADD_STREAMED>(),
             }
@@ -135,8 +149,9 @@ impl Touch {
     #[inline(always)]
     unsafe fn pass<V: Vector, const PASS: u8>(self) {
         let Self { a, b, out, n, .. } = self;
-        let (read, copy, streamed) =
-            (PASS == Pass::Read as u8, PASS == Pass::Copy as u8, PASS == Pass::AddStreamed as u8);
+        let read = PASS == Pass::Read as u8;
+        let copy = PASS == Pass::Copy as u8 || PASS == Pass::CopyStreamed as u8;
+        let streamed = PASS == Pass::CopyStreamed as u8 || PASS == Pass::AddStreamed as u8;
         // SAFETY: the contract of `Touch`: all accesses stay in 0..n.
         unsafe {
             let mut seen = [V::splat(0.0); UNROLL];
@@ -144,7 +159,9 @@ impl Touch {
             if streamed {
                 // Streaming stores want aligned addresses.
                 i = out.align_offset(4 * V::LANES).min(n).min(V::LANES);
-                (V::load_first(a, i) + V::load_first(b, i)).store_first(out, i);
+                let x = V::load_first(a, i);
+                let x = if copy { x } else { x + V::load_first(b, i) };
+                x.store_first(out, i);
             }
             while i + UNROLL * V::LANES <= n {
                 for (u, seen) in seen.iter_mut().enumerate() {
@@ -152,12 +169,9 @@ impl Touch {
                     let x = V::load(a.add(at));
                     if read {
                         *seen = seen.or(x);
-                    } else if copy {
-                        x.store(out.add(at));
-                    } else if streamed {
-                        (x + V::load(b.add(at))).stream(out.add(at));
                     } else {
-                        (x + V::load(b.add(at))).store(out.add(at));
+                        let x = if copy { x } else { x + V::load(b.add(at)) };
+                        if streamed { x.stream(out.add(at)) } else { x.store(out.add(at)) }
                     }
                 }
                 i += UNROLL * V::LANES;
@@ -195,14 +209,16 @@ pub fn multiply_add(simd: &Simd, steps: usize) -> u64 {
     done.into_inner()
 }
 
-/// Makes one pass over equally long arrays, split evenly over the threads of `simd`.
+/// Makes one pass over equally long arrays, split evenly over the threads of `simd`. An array that the pass does not use
+/// may have any length.
 ///
 /// # Errors
-/// [`Error::Length`] when the lengths differ.
+/// [`Error::Length`] when the lengths of those that it uses differ.
 pub fn touch(simd: &Simd, pass: Pass, a: &[f32], b: &[f32], out: &mut [f32]) -> Result<()> {
     let n = a.len();
-    for (operand, found) in [("b", b.len()), ("out", out.len())] {
-        if found != n {
+    let (reads_b, writes) = (pass.bytes() == 12, pass.bytes() > 4);
+    for (operand, used, found) in [("b", reads_b, b.len()), ("out", writes, out.len())] {
+        if used && found != n {
             return Err(Error::Length { op: pass.name(), operand, expected: n, found });
         }
     }
@@ -210,17 +226,17 @@ pub fn touch(simd: &Simd, pass: Pass, a: &[f32], b: &[f32], out: &mut [f32]) -> 
     let out = Shared::new(out.as_mut_ptr());
     threads::for_each(n.div_ceil(part), simd.threads(), |i| {
         let start = i * part;
-        // SAFETY: start <= n, the parts do not overlap; a `Simd` exists only for an available instruction set.
-        unsafe {
-            let touch = Touch {
-                pass,
-                a: a.as_ptr().add(start),
-                b: b.as_ptr().add(start),
-                out: out.get().add(start),
-                n: part.min(n - start),
-            };
-            dispatch(simd.isa(), touch);
-        }
+        // Wrapping: an array that the pass does not use may be shorter.
+        let touch = Touch {
+            pass,
+            a: a.as_ptr().wrapping_add(start),
+            b: b.as_ptr().wrapping_add(start),
+            out: out.get().wrapping_add(start),
+            n: part.min(n - start),
+        };
+        // SAFETY: start <= n, arrays that the pass uses have n elements, the parts do not overlap; a `Simd` exists only
+        // for an available instruction set.
+        unsafe { dispatch(simd.isa(), touch) };
     });
     Ok(())
 }
@@ -244,13 +260,17 @@ mod tests {
                     touch(&simd, pass, &a, &a, &mut out).unwrap();
                     let factor = match pass {
                         Pass::Read => continue,
-                        Pass::Copy => 1.0,
+                        Pass::Copy | Pass::CopyStreamed => 1.0,
                         Pass::Add | Pass::AddStreamed => 2.0,
                     };
                     assert!(out.iter().zip(&a).all(|(o, a)| *o == factor * a), "{isa} {pass:?} {n}");
                 }
             }
         }
-        assert!(touch(&Simd::new().unwrap(), Pass::Add, &[1.0], &[], &mut [0.0]).is_err());
+        let simd = Simd::new().unwrap();
+        assert!(touch(&simd, Pass::Add, &[1.0], &[], &mut [0.0]).is_err());
+        assert!(touch(&simd, Pass::Copy, &[1.0], &[], &mut []).is_err());
+        touch(&simd, Pass::Copy, &[1.0], &[], &mut [0.0]).unwrap();
+        touch(&simd, Pass::Read, &[1.0], &[], &mut []).unwrap();
     }
 }

@@ -10,7 +10,10 @@ use serde::Serialize;
 pub(super) struct Machine {
     pub(super) processor: String,
     pub(super) system: String,
+    /// Threads that this process may use.
     pub(super) threads: usize,
+    /// Threads that the system has.
+    pub(super) processors: usize,
     pub(super) memory_gib: Option<f64>,
     pub(super) caches: Vec<Cache>,
 }
@@ -32,18 +35,42 @@ pub(super) struct Backend {
     pub(super) detail: String,
 }
 
+impl Machine {
+    /// How many threads may be used: `2 threads`, `2 of 16 threads`.
+    pub(super) fn threads(&self) -> String {
+        let of = if self.processors > self.threads { format!(" of {}", self.processors) } else { String::new() };
+        format!("{}{of} thread{}", self.threads, if self.threads == 1 && of.is_empty() { "" } else { "s" })
+    }
+
+    /// The caches: `L1 32 KiB, L2 1 MiB, L3 32 MiB shared by 8`; empty where the system does not tell.
+    pub(super) fn caches(&self) -> String {
+        let cache = |c: &Cache| {
+            let size = if c.kib >= 1024 && c.kib % 1024 == 0 {
+                format!("{} MiB", c.kib / 1024)
+            } else {
+                format!("{} KiB", c.kib)
+            };
+            let shared = if c.shared_by > 1 { format!(" shared by {}", c.shared_by) } else { String::new() };
+            format!("L{} {size}{shared}", c.level)
+        };
+        self.caches.iter().map(cache).collect::<Vec<_>>().join(", ")
+    }
+}
+
 /// Looks at the machine.
 pub(super) fn machine() -> Machine {
     let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
     let field = |text: &str, name: &str| {
         text.lines().find(|l| l.starts_with(name)).and_then(|l| l.split_once(':')).map(|(_, v)| v.trim().to_owned())
     };
-    let processor = field(&read("/proc/cpuinfo"), "model name");
+    let cpus = read("/proc/cpuinfo");
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let kib = field(&read("/proc/meminfo"), "MemTotal").and_then(|v| v.trim_end_matches(" kB").parse::<f64>().ok());
     Machine {
-        processor: processor.unwrap_or_else(|| "unknown processor".into()),
+        processor: field(&cpus, "model name").unwrap_or_else(|| "unknown processor".into()),
         system: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
-        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        threads,
+        processors: cpus.lines().filter(|l| l.starts_with("processor")).count().max(threads),
         memory_gib: kib.map(|kib| kib / (1024.0 * 1024.0)),
         caches: caches(Path::new("/sys/devices/system/cpu/cpu0/cache")),
     }
@@ -103,6 +130,17 @@ mod tests {
     #[test]
     fn lists_of_processors_are_counted() {
         assert_eq!(["0", "0-1", "4-7", "x-y"].map(range_length), [1, 2, 4, 1]);
+    }
+
+    #[test]
+    fn machines_are_put_into_words() {
+        let mut machine = machine();
+        (machine.threads, machine.processors) = (2, 16);
+        assert_eq!(machine.threads(), "2 of 16 threads");
+        (machine.threads, machine.processors) = (1, 1);
+        assert_eq!(machine.threads(), "1 thread");
+        machine.caches = vec![Cache { level: 1, kib: 48, shared_by: 1 }, Cache { level: 2, kib: 2048, shared_by: 2 }];
+        assert_eq!(machine.caches(), "L1 48 KiB, L2 2 MiB shared by 2");
     }
 
     #[test]

@@ -1,11 +1,12 @@
 //! Operations over sizes, every instruction set in turns, beside the limits of the machine.
 
+use std::cell::RefCell;
 use std::time::Duration;
 
 use kiln_benches::Array;
 use kiln_benches::limits::Limits;
 use kiln_benches::measure::{Effort, Run, Sampler};
-use kiln_core::{Buffer, DataMut, Operand};
+use kiln_core::{Buffer, Data, DataMut, Operand};
 use kiln_simd::limits::{Pass, touch};
 use kiln_simd::{Isa, Operations, Simd};
 use serde::Serialize;
@@ -78,6 +79,77 @@ struct Bench {
     /// The best instruction set on one thread, and on all of them: what limits are measured with.
     ceilings: Vec<Simd>,
     limits: Vec<Limits>,
+}
+
+/// Passes over the memory that an operation uses, to be held against it.
+///
+/// Where a problem exceeds the nearer caches, the passes go over the very arrays of the operation: arrays of their own
+/// would be found further away, since all instruction sets take turns on the same operands, and pages of their own may
+/// be of another kind.
+struct Passes<'a> {
+    /// The ways to make the pass: the limit is that of the fastest.
+    kinds: Vec<Pass>,
+    /// Bytes that a pass touches.
+    bytes: usize,
+    /// What is read where the operands of the operation are: all of them for [`Pass::Read`], else one or two.
+    operands: Vec<&'a [f32]>,
+    /// Stands in for operands that are short or of another type, and for results of another length.
+    own: [RefCell<Array>; 3],
+    /// Whether the first result of the operation can be written to.
+    into_result: bool,
+}
+
+/// Problems of fewer bytes are in a near cache wherever they lie.
+const NEAR: usize = 1 << 20;
+
+impl<'a> Passes<'a> {
+    fn none() -> Self {
+        let own = [0; 3].map(|_| RefCell::new(Array::new(0, 0.0, 0)));
+        Self { kinds: Vec::new(), bytes: 0, operands: Vec::new(), own, into_result: false }
+    }
+
+    fn new(pass: Pass, bytes: usize, operands: &[Operand<'a>], outputs: &[Buffer]) -> Self {
+        let floats = |operand: &Operand<'a>| match operand.data() {
+            Data::F32(x) => Some(x),
+            _ => None,
+        };
+        let largest = operands.iter().map(|o| o.shape().numel()).max().unwrap_or(0);
+        let large: Vec<&[f32]> = operands.iter().filter(|o| o.shape().numel() == largest).filter_map(floats).collect();
+        let result = outputs.first().and_then(|out| if let Buffer::F32(out) = out { Some(out.len()) } else { None });
+        let reads = match pass {
+            Pass::Read => large.len(),
+            Pass::Copy | Pass::CopyStreamed => 1,
+            Pass::Add | Pass::AddStreamed => 2,
+        };
+        let fits = bytes >= NEAR && !large.is_empty() && large.len() >= reads;
+        let into_result = fits && result == Some(largest);
+        let kinds = std::iter::once(pass).chain(pass.streamed().filter(|_| bytes >= NEAR)).collect();
+        if fits && (into_result || pass == Pass::Read) {
+            let operands: Vec<&[f32]> = large.into_iter().take(reads).collect();
+            let touched = 4 * largest * (reads + usize::from(pass != Pass::Read));
+            return Self { kinds, bytes: touched, operands, into_result, ..Self::none() };
+        }
+        let n = (bytes / pass.bytes()).max(SHORT);
+        let own = [4, 5, 6].map(|position| {
+            let used = position == 4 || position == 5 && reads == 2 || position == 6 && pass != Pass::Read;
+            RefCell::new(Array::new(if used { n } else { 0 }, 0.75, position))
+        });
+        Self { kinds, bytes: n * pass.bytes(), operands: Vec::new(), own, into_result: false }
+    }
+
+    /// The pass as a contender beside the operation. All arrays have the length that the pass wants: it does not fail.
+    fn run<'s>(&'s self, simd: Simd, pass: Pass) -> Run<'s, Vec<Buffer>> {
+        Box::new(move |outputs: &mut Vec<Buffer>| match (&self.operands[..], outputs.first_mut()) {
+            ([a, rest @ ..], Some(Buffer::F32(out))) if self.into_result => {
+                _ = touch(&simd, pass, a, rest.first().unwrap_or(a), out);
+            }
+            ([], _) => {
+                let [a, b, out] = &self.own;
+                _ = touch(&simd, pass, &a.borrow(), &b.borrow(), &mut out.borrow_mut());
+            }
+            (operands, _) => operands.iter().for_each(|a| _ = touch(&simd, pass, a, a, &mut [])),
+        })
+    }
 }
 
 /// Limits of shorter arrays are those of this many elements, which are enough to hide the call.
@@ -161,6 +233,10 @@ impl Bench {
             let operands: Vec<Operand<'_>> =
                 arrays.iter().zip(&types).map(|(x, ty)| x.operand(ty)).collect::<kiln_core::Result<_>>()?;
             let mut outputs = op.infer(&types)?.iter().map(Buffer::zeros).collect::<kiln_core::Result<Vec<_>>>()?;
+            let passes = match measured.ceiling {
+                Ceiling::Memory(pass) => Passes::new(pass, cost.bytes() as usize, &operands, &outputs),
+                Ceiling::Arithmetic => Passes::none(),
+            };
             let patience = patience(self.quick);
             let chosen: Vec<usize> =
                 (0..variants.len()).filter(|&v| before[v].is_none_or(|(w, s)| s * work / w < patience)).collect();
@@ -173,14 +249,9 @@ impl Bench {
                     let _ = simd.run_into(op, operands, &mut outputs);
                 }));
             }
-            // The memory's limit takes turns with what it limits, on arrays that make the same traffic.
-            if let Ceiling::Memory(pass) = measured.ceiling {
-                let elements = (cost.bytes() as usize / pass.bytes()).max(SHORT);
-                for &simd in &self.ceilings {
-                    let (a, b) = (Array::new(elements, 0.75, 4), Array::new(elements, 0.75, 5));
-                    let mut out = Array::new(elements, 0.0, 6);
-                    runs.push(Box::new(move |_: &mut Vec<Buffer>| _ = touch(&simd, pass, &a, &b, &mut out)));
-                }
+            // The memory's limit takes turns with what it limits.
+            for &simd in &self.ceilings {
+                runs.extend(passes.kinds.iter().map(|&pass| passes.run(simd, pass)));
             }
             let timings = self.sampler.compare(&mut outputs, &mut runs, self.effort);
             drop(runs);
@@ -195,9 +266,9 @@ impl Bench {
             for (i, curve) in curves.iter_mut().enumerate() {
                 let limit = match measured.ceiling {
                     Ceiling::Arithmetic => self.limits[i].peak(&mut self.sampler),
-                    Ceiling::Memory(pass) => {
-                        let elements = (cost.bytes() as usize / pass.bytes()).max(SHORT);
-                        (pass.bytes() * elements) as f64 / of_limits[i].seconds
+                    Ceiling::Memory(_) => {
+                        let of_this = &of_limits[i * passes.kinds.len()..][..passes.kinds.len()];
+                        passes.bytes as f64 / of_this.iter().map(|t| t.seconds).fold(f64::INFINITY, f64::min)
                     }
                 };
                 least = least.max(limit);

@@ -11,7 +11,8 @@ mod report;
 mod routing;
 mod verify;
 
-use std::path::PathBuf;
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -21,8 +22,21 @@ use serde::Serialize;
 
 use crate::Result;
 
-/// Finds, calibrates, verifies, measures and pictures this machine; writes report.html and report.json.
+const EXAMPLES: &str = "\
+Examples:
+  cargo xtask bench --quick             a first look, under two minutes; open target/kiln/report.html
+  cargo xtask bench --only matmul,exp   verify and measure these alone
+  cargo xtask bench --picture cat.jpg   with a picture of yours in the report
+
+  docs/performance.md, with peers beside kiln:
+    cargo bench -p kiln-benches --bench gemm -- --threads 1,2 --json > gemm.json
+    cargo xtask bench --quick --write-docs --peers gemm.json
+
+The machine should have nothing else to do meanwhile. To hold everything to some cores: taskset -c 2,3 cargo xtask ...";
+
+/// kiln's main job: finds, calibrates, verifies, measures and pictures this machine, and writes a report.
 #[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
     /// Fewer sizes and samples: under two minutes on two cores.
     #[arg(long)]
@@ -30,17 +44,17 @@ pub(crate) struct Arguments {
     /// Where report.html and report.json are written.
     #[arg(long, value_name = "DIR", default_value = "target/kiln")]
     out: PathBuf,
-    /// Only operations whose name contains one of these; verifies and measures, and leaves the rest out.
+    /// Only operations whose name contains one of these: verifies and measures them, and does nothing else.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
-    /// The picture to filter, PNG or JPEG.
+    /// The picture to filter, PNG or JPEG, instead of the one that is shipped.
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
-    /// Also writes docs/performance.md from this run.
-    #[arg(long)]
-    write_docs: bool,
-    /// JSON lines of `cargo bench -p kiln-benches ... -- --json`, for the peers' part of docs/performance.md.
-    #[arg(long, value_name = "FILE", requires = "write_docs")]
+    /// Also write the page of figures from this run; docs/performance.md if no file is named.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/performance.md")]
+    write_docs: Option<PathBuf>,
+    /// What `cargo bench -p kiln-benches ... -- --json` printed, for the peers' part of that page; one file or several.
+    #[arg(long, value_name = "FILE", num_args = 1.., requires = "write_docs")]
     peers: Vec<PathBuf>,
 }
 
@@ -75,13 +89,20 @@ struct Report {
 /// Runs all steps.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let start = Instant::now();
+    // What the user named is looked at before minutes are spent.
+    if !arguments.only.is_empty() && !names().iter().any(|name| arguments.wants(name)) {
+        let all = names().into_iter().collect::<Vec<_>>().join(", ");
+        return Err(format!("no operation is called {}; there are {all}", arguments.only.join(" or ")).into());
+    }
+    let peers = report::docs::read_peers(&arguments.peers)?;
+    std::fs::create_dir_all(&arguments.out).map_err(|e| format!("--out {}: {e}", arguments.out.display()))?;
+    let shown = picture::Source::open(arguments.picture.as_deref(), &arguments.out)?;
     let machine = find::machine();
     let backends = find::backends();
     report::table::heading("What is here");
     report::table::machine(&machine, &backends);
 
     let mut engine = Engine::builder().profile_file(arguments.out.join("profile.json")).build()?;
-    std::fs::create_dir_all(&arguments.out)?;
     let whole = arguments.only.is_empty();
 
     let mut calibration = None;
@@ -101,7 +122,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (mut picture, mut routes) = (None, None);
     if whole {
         report::table::heading("Picture");
-        picture = Some(picture::run(&engine, arguments.picture.as_deref())?);
+        picture = Some(picture::run(&engine, &shown)?);
         report::table::heading("Routing");
         routes = Some(routing::judge(&engine, arguments.quick)?);
     }
@@ -122,19 +143,33 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         seconds: start.elapsed().as_secs_f64(),
     };
     let html = arguments.out.join("report.html");
-    std::fs::write(&html, report::html::page(&report)?)?;
-    std::fs::write(arguments.out.join("report.json"), serde_json::to_string_pretty(&report)?)?;
-    if arguments.write_docs {
-        report::docs::write(&report, &arguments.peers)?;
-    }
+    write(&html, &report::html::page(&report)?)?;
+    write(&arguments.out.join("report.json"), &serde_json::to_string_pretty(&report)?)?;
     report::table::heading("Done");
-    println!("{:.0} s; the report is {}", report.seconds, html.display());
+    println!("  {:.0} s; the report is {}", report.seconds, html.display());
+    if let Some(path) = &arguments.write_docs {
+        write(path, &report::docs::page(&report, &peers)?)?;
+        println!("  wrote {}", path.display());
+    }
     let broken: usize = report.accuracy.iter().map(|row| row.failures).sum();
     if broken > 0 {
-        println!("{broken} cases break the numerics contract; the first of each operation is above");
+        println!("  {broken} cases break the numerics contract; the first of each operation is above");
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The names that `--only` is compared with.
+fn names() -> BTreeSet<&'static str> {
+    let verified = kiln_core::op::all_cases().iter().map(|case| case.op.name()).collect::<BTreeSet<_>>();
+    verified.into_iter().chain(operations::ALL.iter().map(|measured| measured.name)).collect()
+}
+
+/// Writes a file, with its directory; errors name it.
+fn write(path: &Path, text: &str) -> Result<()> {
+    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
+    let made = directory.map_or(Ok(()), std::fs::create_dir_all);
+    Ok(made.and_then(|()| std::fs::write(path, text)).map_err(|e| format!("{}: {e}", path.display()))?)
 }
 
 /// The command line as a person would type it.
@@ -146,7 +181,7 @@ fn command() -> String {
 /// A bar for `total` steps; silent where nobody looks, as indicatif decides by the terminal.
 fn bar(total: usize) -> ProgressBar {
     let bar = ProgressBar::new(total as u64);
-    if let Ok(style) = ProgressStyle::with_template("  {bar:40} {pos}/{len} {msg} ({eta} left)") {
+    if let Ok(style) = ProgressStyle::with_template("  {bar:40} {pos:>5}/{len:<5} {eta:>4} left  {msg}") {
         bar.set_style(style);
     }
     bar.enable_steady_tick(Duration::from_millis(250));

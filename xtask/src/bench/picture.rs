@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 use std::io::Cursor;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use image::{ImageFormat, ImageReader};
@@ -16,7 +16,7 @@ use filter::{EdgeFilter, Picture};
 mod filter;
 
 /// The picture that is shipped: Eileen Collins, a NASA portrait in the public domain.
-const SHIPPED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../crates/kiln/examples/image_filter/astronaut.png");
+const SHIPPED: &[u8] = include_bytes!("../../../crates/kiln/examples/image_filter/astronaut.png");
 /// How often the pipeline runs; the median counts.
 const RUNS: usize = 21;
 
@@ -35,16 +35,37 @@ pub(super) struct Filtered {
     pub(super) filtered: String,
 }
 
-/// Filters a picture of the user's, or the one that is shipped.
-pub(super) fn run(engine: &Engine, path: Option<&Path>) -> Result<Filtered> {
-    let path = path.unwrap_or(Path::new(SHIPPED));
-    let picture = Picture::read(path)?;
+/// The picture to filter.
+pub(super) struct Source {
+    path: PathBuf,
+    picture: Picture,
+}
+
+impl Source {
+    /// Reads a picture of the user's, or the one that is shipped, which is part of the program and laid into `out`.
+    pub(super) fn open(path: Option<&Path>, out: &Path) -> Result<Self> {
+        let path = match path {
+            Some(path) => path.to_owned(),
+            None => {
+                let path = out.join("astronaut.png");
+                std::fs::write(&path, SHIPPED).map_err(|e| format!("{}: {e}", path.display()))?;
+                path
+            }
+        };
+        let picture = Picture::read(&path)?;
+        Ok(Self { path, picture })
+    }
+}
+
+/// Filters the picture.
+pub(super) fn run(engine: &Engine, source: &Source) -> Result<Filtered> {
+    let Source { path, picture } = source;
     let mut filter = EdgeFilter::new(engine, picture.width, picture.height)?;
-    let mut edges = filter.run(&picture)?;
+    let mut edges = filter.run(picture)?;
     let mut times: Vec<f64> = Vec::new();
     for _ in 0..RUNS {
         let start = Instant::now();
-        edges = filter.run(&picture)?;
+        edges = filter.run(picture)?;
         times.push(start.elapsed().as_secs_f64());
     }
     times.sort_by(f64::total_cmp);
@@ -104,8 +125,7 @@ mod tests {
     #[test]
     fn damaged_pictures_are_errors() {
         let path = std::env::temp_dir().join(format!("kiln-picture-{}.png", std::process::id()));
-        let whole = std::fs::read(SHIPPED).unwrap();
-        for bytes in [&whole[..0], &whole[..20], &whole[..5000], b"GIF89a no picture"] {
+        for bytes in [&SHIPPED[..0], &SHIPPED[..20], &SHIPPED[..5000], b"GIF89a no picture"] {
             std::fs::write(&path, bytes).unwrap();
             assert!(Picture::read(&path).is_err(), "{} bytes", bytes.len());
         }

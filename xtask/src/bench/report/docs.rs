@@ -1,7 +1,7 @@
 //! docs/performance.md: figures with the command and the machine beside them.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use serde::Deserialize;
 
@@ -12,7 +12,7 @@ use crate::Result;
 
 /// One line of a bench's JSON.
 #[derive(Debug, Deserialize)]
-struct Figure {
+pub(in super::super) struct Figure {
     bench: String,
     case: String,
     threads: usize,
@@ -22,21 +22,42 @@ struct Figure {
     value: f64,
     kiln_is_faster_by: f64,
     clean: usize,
+    #[serde(default)]
+    quick: bool,
     limit: Option<f64>,
 }
 
-/// Writes the page.
-pub(in super::super) fn write(report: &Report, peers: &[PathBuf]) -> Result<()> {
+/// Reads what benches printed. Lines that are no JSON are what they say to people.
+pub(in super::super) fn read_peers(files: &[PathBuf]) -> Result<Vec<Figure>> {
+    let mut figures: Vec<Figure> = Vec::new();
+    for file in files {
+        let problem = |e: &dyn std::fmt::Display| format!("--peers {}: {e}", file.display());
+        let text = std::fs::read_to_string(file).map_err(|e| problem(&e))?;
+        let before = figures.len();
+        for line in text.lines().filter(|l| l.starts_with('{')) {
+            figures.push(serde_json::from_str(line).map_err(|e| problem(&e))?);
+        }
+        if figures.len() == before {
+            return Err(problem(&"no figures; `cargo bench -p kiln-benches --bench NAME -- --json` prints them").into());
+        }
+    }
+    Ok(figures)
+}
+
+/// The page.
+pub(in super::super) fn page(report: &Report, peers: &[Figure]) -> Result<String> {
     let mut page = String::new();
     let machine = &report.machine;
     write!(
         page,
         "# Performance\n\nThis page is written by a run: every figure comes from the command named beside it, on one\n\
          machine, in one sitting. Rates move between machines and days; the ratios to limits and peers are the point.\n\n\
-         - machine: {}, {} threads, {}\n- command: `{}`\n- date: {}, kiln {}\n",
+         - machine: {}, {}, {}\n- instruction sets: {}\n{}- command: `{}`\n- date: {}, kiln {}\n",
         machine.processor,
-        machine.threads,
+        machine.threads(),
         machine.system,
+        report.backends.iter().filter(|b| b.present).map(|b| b.name.as_str()).collect::<Vec<_>>().join(", "),
+        if machine.caches.is_empty() { String::new() } else { format!("- caches: {}\n", machine.caches()) },
         report.command,
         date(report.when),
         report.version,
@@ -44,9 +65,11 @@ pub(in super::super) fn write(report: &Report, peers: &[PathBuf]) -> Result<()> 
     write!(page, "\n## Beside the limits of the machine\n\n")?;
     write!(
         page,
-        "The limit is a loop of multiply-adds in registers, or a pass over memory that does nothing else, measured in the \
-         same run.\n\n| operation | size | one thread | limit | reached | all threads | limit | reached |\n\
-         |---|---|---|---|---|---|---|---|\n"
+        "The limit is a loop of multiply-adds in registers, or the better of the passes over memory (ordinary stores, streaming \
+         stores) that touch\nwhat the operation touches and do nothing else, sample by sample in turns with it. `~` marks \
+         figures from fewer than {}\nundisturbed samples.\n\n| operation | size | one thread | limit | reached | all threads | limit | reached |\n\
+         |---|---|---|---|---|---|---|---|\n",
+        kiln_benches::measure::ENOUGH
     )?;
     report.measurements.iter().try_for_each(|series| rows(&mut page, series))?;
     if !peers.is_empty() {
@@ -56,8 +79,14 @@ pub(in super::super) fn write(report: &Report, peers: &[PathBuf]) -> Result<()> 
         write!(
             page,
             "\n## Routing\n\nRegret over {} problems, {} of them with shapes held out of the calibration; a decision \
-             takes {:.0} ns.\n\n| policy | geomean | p95 | worst | geomean of the held-out |\n|---|---|---|---|---|\n",
-            routing.problems, routing.held_out, routing.decision_ns
+             takes {:.0} ns.{}\n\n| policy | geomean | p95 | worst | geomean of the held-out |\n|---|---|---|---|---|\n",
+            routing.problems,
+            routing.held_out,
+            routing.decision_ns,
+            match routing.disturbed {
+                0 => String::new(),
+                n => format!("\n{n} more are left out: other programs had a core in every sample of them."),
+            }
         )?;
         for row in &routing.policies {
             writeln!(
@@ -70,13 +99,12 @@ pub(in super::super) fn write(report: &Report, peers: &[PathBuf]) -> Result<()> 
                 row.held_out.map_or("-".into(), |v| format!("{:.1} %", v * 100.0))
             )?;
         }
+        write!(page, "\nWhere the router lost most:\n\n| problem | chosen | best | regret |\n|---|---|---|---|\n")?;
+        for row in routing.worst.iter().take(5) {
+            writeln!(page, "| {} | {} | {} | {:.1} % |", row.problem, row.chosen, row.best, row.regret * 100.0)?;
+        }
     }
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/performance.md");
-    if let Some(directory) = path.parent() {
-        std::fs::create_dir_all(directory)?;
-    }
-    std::fs::write(path, page)?;
-    Ok(())
+    Ok(page)
 }
 
 /// One operation at a few sizes: the best variant of one thread, and all threads.
@@ -114,22 +142,14 @@ fn rows(page: &mut String, series: &Series) -> Result<()> {
 }
 
 /// The tables of the peers, one for each bench and number of threads.
-fn write_peers(page: &mut String, files: &[PathBuf]) -> Result<()> {
-    let mut figures: Vec<Figure> = Vec::new();
-    for file in files {
-        let text = std::fs::read_to_string(file).map_err(|e| format!("{}: {e}", file.display()))?;
-        for line in text.lines().filter(|l| l.starts_with('{')) {
-            figures.push(serde_json::from_str(line).map_err(|e| format!("{}: {e}", file.display()))?);
-        }
-    }
+fn write_peers(page: &mut String, figures: &[Figure]) -> Result<()> {
     write!(
         page,
         "\n## Beside peers\n\nkiln and its peers in one process, sample by sample in turns, on the same random data, with \
-         the same number of\nthreads. The ratio is the peer's time over that of kiln: above 1, kiln is faster. `~` marks \
-         figures from fewer than 8\nundisturbed samples.\n"
+         the same number of\nthreads. The ratio is the peer's time over that of kiln: above 1, kiln is faster.\n"
     )?;
     let mut groups: Vec<(&str, usize)> = Vec::new();
-    for figure in &figures {
+    for figure in figures {
         if !groups.contains(&(&figure.bench, figure.threads)) {
             groups.push((&figure.bench, figure.threads));
         }
@@ -137,9 +157,10 @@ fn write_peers(page: &mut String, files: &[PathBuf]) -> Result<()> {
     for (bench, threads) in groups {
         let of_group = || figures.iter().filter(|f| f.bench == bench && f.threads == threads);
         let isa = of_group().next().map_or("", |f| f.isa.as_str());
+        let quick = if of_group().any(|f| f.quick) { " --quick" } else { "" };
         write!(
             page,
-            "\n### {bench}, {threads} thread{}, {isa}\n\n`cargo bench -p kiln-benches --bench {bench} -- --threads {threads} \
+            "\n### {bench}, {threads} thread{}, {isa}\n\n`cargo bench -p kiln-benches --bench {bench} -- --threads {threads}{quick} \
              --json`\n\n| case | kiln | best peer | ratio | other peers | of the limit |\n|---|---|---|---|---|---|\n",
             if threads == 1 { "" } else { "s" }
         )?;

@@ -29,10 +29,11 @@ pub(in super::super) fn page(report: &Report) -> Result<String> {
     let machine = &report.machine;
     write!(
         html,
-        "<h1>{title}</h1><p class=\"sub\">{} threads{}, {} · kiln {} · {} · <code>{}</code></p>",
-        machine.threads,
+        "<h1>{title}</h1><p class=\"sub\">{}{}, {}{} · kiln {} · {} · <code>{}</code></p>",
+        machine.threads(),
         machine.memory_gib.map_or(String::new(), |g| format!(", {g:.0} GiB")),
         escaped(&machine.system),
+        if machine.caches.is_empty() { String::new() } else { format!(" · {}", machine.caches()) },
         report.version,
         date(report.when),
         escaped(&report.command),
@@ -141,9 +142,14 @@ fn routes(html: &mut String, routing: &Routing) -> Result<()> {
     write!(
         html,
         "<h2>Routing</h2><p>Regret is the time on the chosen place over the time on the best place, less one, over {} \
-         problems; the shapes of {} of them were held out of the calibration.</p>\
+         problems; the shapes of {} of them were held out of the calibration.{}</p>\
          <table><thead><tr><th>policy</th><th>geomean</th><th>p95</th><th>worst</th><th>held out</th></tr></thead><tbody>",
-        routing.problems, routing.held_out
+        routing.problems,
+        routing.held_out,
+        match routing.disturbed {
+            0 => String::new(),
+            n => format!(" {n} more are left out: other programs had a core in every sample."),
+        }
     )?;
     for row in &routing.policies {
         let percent = |v: f64| format!("{:.1} %", v * 100.0);

@@ -20,17 +20,9 @@ pub(in super::super) fn heading(text: &str) {
 /// The machine and what runs on it.
 pub(in super::super) fn machine(machine: &Machine, backends: &[Backend]) {
     let memory = machine.memory_gib.map_or(String::new(), |g| format!(", {g:.0} GiB of memory"));
-    println!("  {}, {} threads{memory}, {}", machine.processor, machine.threads, machine.system);
-    let caches: Vec<String> = machine
-        .caches
-        .iter()
-        .map(|c| {
-            let shared = if c.shared_by > 1 { format!(" shared by {}", c.shared_by) } else { String::new() };
-            format!("L{} {} KiB{shared}", c.level, c.kib)
-        })
-        .collect();
-    if !caches.is_empty() {
-        println!("  caches: {}", caches.join(", "));
+    println!("  {}, {}{memory}, {}", machine.processor, machine.threads(), machine.system);
+    if !machine.caches.is_empty() {
+        println!("  caches: {}", machine.caches());
     }
     for backend in backends {
         println!("  {:8} {:4} {}", backend.name, if backend.present { "yes" } else { "no" }, backend.detail);
