@@ -45,7 +45,7 @@ impl Machine {
     /// The caches: `L1 32 KiB, L2 1 MiB, L3 32 MiB shared by 8`; empty where the system does not tell.
     pub(super) fn caches(&self) -> String {
         let cache = |c: &Cache| {
-            let size = if c.kib >= 1024 && c.kib % 1024 == 0 {
+            let size = if c.kib >= 1024 && c.kib.is_multiple_of(1024) {
                 format!("{} MiB", c.kib / 1024)
             } else {
                 format!("{} KiB", c.kib)
