@@ -1,6 +1,6 @@
 //! The product of a matrix and a vector, at the speed at which the matrix is read.
 
-use super::driver::k_blocks;
+use super::blocks::k_blocks;
 use crate::Isa;
 use crate::threads::{self, Shared};
 use crate::vector::{Kernel, MAX_LANES, Vector, dispatch};

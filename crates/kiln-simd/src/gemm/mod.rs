@@ -5,13 +5,16 @@
 //! B packed in advance. C has contiguous rows. A may lie either way round. [`Workspace`] is scratch memory of the
 //! thread, and may be taken while a product runs.
 //!
-//! An element of C is a chain of multiply-adds over a block of k (cut by [`driver::k_blocks`] from k alone), plus the chains of
+//! An element of C is a chain of multiply-adds over a block of k (cut by [`blocks::k_blocks`] from k alone), plus the chains of
 //! the blocks before. Every way and every tile computes it so; only products of a single row or column with the rows of
 //! a matrix ([`matvec`]) and of few rows with a transposed B ([`dots`]) sum along vectors instead. So results depend
 //! neither on threads nor on the extents of parts.
 
+mod blocked;
+mod blocks;
 mod dots;
 mod driver;
+mod matrix;
 mod matvec;
 mod pack;
 mod packed;
@@ -23,8 +26,9 @@ use kiln_core::{DataMut, Error, Operand, Result, Shape};
 
 pub use packed::PackedB;
 pub(crate) use {
-    driver::{Gemm, Source},
-    pack::{MatrixRef, turn_square},
+    driver::Gemm,
+    matrix::{MatrixRef, Source},
+    pack::turn_square,
     workspace::Workspace,
 };
 

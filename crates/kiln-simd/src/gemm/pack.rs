@@ -3,57 +3,9 @@
 //! A panel of A is as high as its tile and lies column by column: element (i, p) at `i + p * rows`. A panel of B is one
 //! or two vectors wide and lies row by row, padded with zeros: element (p, j) at `p * width + j`.
 
-use super::driver::Source;
+use super::matrix::MatrixRef;
 use crate::Isa;
 use crate::vector::{MAX_LANES, Routine, Vector, routine};
-
-/// A matrix in memory: element (i, j) stands at `p + i * row_stride + j * column_stride`.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct MatrixRef {
-    /// Element (0, 0).
-    pub(crate) p: *const f32,
-    /// Distance of neighbours in a column.
-    pub(crate) row_stride: usize,
-    /// Distance of neighbours in a row.
-    pub(crate) column_stride: usize,
-}
-
-// SAFETY: a matrix is only read; whoever reads it states why it may.
-unsafe impl Send for MatrixRef {}
-// SAFETY: as above.
-unsafe impl Sync for MatrixRef {}
-
-impl MatrixRef {
-    /// A row-major matrix of `columns`, or its transpose.
-    pub(crate) fn new(data: &[f32], columns: usize, transpose: bool) -> Self {
-        let (row_stride, column_stride) = if transpose { (1, columns) } else { (columns, 1) };
-        Self { p: data.as_ptr(), row_stride, column_stride }
-    }
-
-    /// The matrix that begins at an element.
-    pub(crate) fn at(self, i: usize, j: usize) -> Self {
-        Self { p: self.p.wrapping_add(i * self.row_stride + j * self.column_stride), ..self }
-    }
-
-    /// Rows and columns exchanged.
-    pub(crate) fn transposed(self) -> Self {
-        Self { p: self.p, row_stride: self.column_stride, column_stride: self.row_stride }
-    }
-}
-
-impl MatrixRef {
-    /// Writes rows `p .. p + k` of columns `j .. j + columns` to `out`, `width` apart, zeros beyond the columns.
-    /// `width` is one or two vectors of the instruction set and at least `columns`.
-    ///
-    /// # Safety
-    /// The rows and columns are inside of the matrix; `out` is good for writing `k * width` f32; the instruction set
-    /// is there.
-    unsafe fn pack(&self, isa: Isa, p: usize, k: usize, j: usize, columns: usize, width: usize, out: *mut f32) {
-        let args = PanelArgs { from: self.at(p, j), long: k, short: columns, width, out, slack: false };
-        // SAFETY: the caller's contract; element (i, j) of the panel's source is element (j, i) seen from `Rows`.
-        unsafe { panel(isa, args) }
-    }
-}
 
 /// A panel to be packed: `long` rows of `short <= width` elements, written `width` apart.
 pub(super) struct PanelArgs {
@@ -170,30 +122,30 @@ impl Routine for CopyPanels {
 /// Packs rows `p .. p + k` of columns `j .. j + n` of B, panel after panel.
 ///
 /// # Safety
-/// As [`MatrixRef::pack`]; `out` is good for writing `k` times `n` rounded up to whole vectors.
-pub(super) unsafe fn panels(b: &Source, isa: Isa, lanes: usize, p: usize, k: usize, j: usize, n: usize, out: *mut f32) {
+/// The rows and columns are inside of the matrix; `out` is good for writing `k` times `n` rounded up to whole vectors;
+/// the instruction set is there.
+pub(super) unsafe fn panels(b: MatrixRef, isa: Isa, p: usize, k: usize, j: usize, n: usize, out: *mut f32) {
     /// Panels side by side: 512 bytes of a row at 16 lanes, and as many streams of writes as the caches follow.
     const TOGETHER: usize = 4;
+    let lanes = isa.lanes();
     let width = 2 * lanes;
     let mut done = 0;
     while done < n {
         let columns = (n - done).min(width);
         let out = out.wrapping_add(done * k);
+        let from = b.at(p, j + done);
         // SAFETY: the caller's contract.
         unsafe {
-            match b {
-                Source::Matrix(b) if b.column_stride == 1 && columns == width => {
-                    let panels = ((n - done) / width).min(TOGETHER);
-                    let from = b.at(p, j + done).p;
-                    routine::<CopyPanels>(isa)(&PanelsArgs { from, stride: b.row_stride, k, panels, out });
-                    done += panels * width;
-                    continue;
-                }
-                Source::Matrix(b) => b.pack(isa, p, k, j + done, columns, columns.next_multiple_of(lanes), out),
-                Source::Packed(_) => return,
+            if b.column_stride == 1 && columns == width {
+                let panels = ((n - done) / width).min(TOGETHER);
+                routine::<CopyPanels>(isa)(&PanelsArgs { from: from.p, stride: b.row_stride, k, panels, out });
+                done += panels * width;
+            } else {
+                let width = columns.next_multiple_of(lanes);
+                panel(isa, PanelArgs { from, long: k, short: columns, width, out, slack: false });
+                done += columns;
             }
         }
-        done += columns;
     }
 }
 

@@ -2,10 +2,11 @@
 
 use kiln_core::{Error, Result, Shape};
 
-use super::driver::{Gemm, Source, pack_all, packed_len};
+use super::blocks::k_blocks;
+use super::driver::Gemm;
 use super::length;
-use super::pack::MatrixRef;
-use super::tile::TileShape;
+use super::matrix::{MatrixRef, Source};
+use super::pack::panels;
 use super::workspace::Lines;
 use crate::{Isa, Simd};
 
@@ -44,12 +45,16 @@ impl Simd {
     /// [`Error::OutOfMemory`].
     pub fn pack_b(&self, b: &[f32], k: usize, n: usize, transpose: bool) -> Result<PackedB> {
         length("pack_b", "b", b.len(), k, n)?;
-        let shape = TileShape::of(self.isa());
-        Shape::new(&[k, n.saturating_add(shape.lanes)])?;
-        let mut data = Lines::try_zeros(packed_len(shape, k, n))?;
+        let padded = n.saturating_add(self.isa().lanes());
+        Shape::new(&[k, padded])?;
+        let padded = n.next_multiple_of(self.isa().lanes());
+        let mut data = Lines::try_zeros(k * padded)?;
         let from = MatrixRef::new(b, if transpose { k } else { n }, transpose);
-        // SAFETY: the matrix lies in the slice, the memory was sized for the copy, a `Simd` has its instruction set.
-        unsafe { pack_all(self.isa(), from, k, n, data.as_mut_ptr()) };
+        for (p, block) in k_blocks(k) {
+            let out = data.as_mut_ptr().wrapping_add(p * padded);
+            // SAFETY: the matrix lies in the slice, the memory was sized for the copy, a `Simd` has its instruction set.
+            unsafe { panels(from, self.isa(), p, block, 0, n, out) };
+        }
         Ok(PackedB { isa: self.isa(), k, n, data })
     }
 

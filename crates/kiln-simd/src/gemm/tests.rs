@@ -16,7 +16,7 @@ fn every_tile_is_right() {
     let mut random = Random::new(21);
     for isa in Isa::available() {
         let simd = Simd::with_isa(isa).unwrap();
-        let shape = tile::TileShape::of(isa);
+        let shape = tile::TileSet::of(isa).shape;
         for m in 1..=2 * shape.rows {
             for n in 2..=2 * shape.columns() + 1 {
                 for k in [1, 2, 3, 7] {

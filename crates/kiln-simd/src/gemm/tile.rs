@@ -5,7 +5,7 @@
 //! that a loop indexes, LLVM would keep them in memory.
 
 use crate::Isa;
-use crate::vector::{Kernel, Routine, Vector, dispatch, routine};
+use crate::vector::{Registers, Routine, Vector, routine};
 
 /// Rows of the largest tile of any instruction set.
 pub(super) const MAX_ROWS: usize = 14;
@@ -34,42 +34,28 @@ pub(super) use {each_row, fourteen};
 
 /// The largest tile of an instruction set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct TileShape {
+pub(super) struct TileShape {
     /// Rows.
-    pub(crate) rows: usize,
+    pub(super) rows: usize,
     /// Lanes of a vector.
-    pub(crate) lanes: usize,
+    pub(super) lanes: usize,
     /// Whether a tile may read a part of a vector of B where it lies; otherwise the last columns are copied first.
-    pub(crate) masked: bool,
+    pub(super) masked: bool,
 }
 
 impl TileShape {
     /// Columns: two vectors.
-    pub(crate) fn columns(&self) -> usize {
+    pub(super) const fn columns(&self) -> usize {
         2 * self.lanes
-    }
-
-    /// The shape for an instruction set.
-    pub(crate) fn of(isa: Isa) -> Self {
-        struct Ask;
-        impl Kernel for Ask {
-            type Output = TileShape;
-            #[inline(always)]
-            unsafe fn run<V: Vector>(self) -> TileShape {
-                TileShape { rows: rows::<V>(), lanes: V::LANES, masked: V::MASKED }
-            }
-        }
-        // SAFETY: only constants are read; no instruction of the set runs.
-        unsafe { dispatch(isa, Ask) }
     }
 }
 
 /// Rows of a tile of two vectors such that accumulators, two vectors of B and one of A fit the registers; a product
 /// that is not fused needs one more.
-const fn rows<V: Vector>() -> usize {
-    if V::REGISTERS >= 32 {
+const fn rows(registers: usize, fused: bool) -> usize {
+    if registers >= 32 {
         MAX_ROWS
-    } else if V::FUSED {
+    } else if fused {
         6
     } else {
         4
@@ -78,46 +64,57 @@ const fn rows<V: Vector>() -> usize {
 
 /// A tile's work: `C = (init or 0) + A B`, or that added to C.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct TileArgs {
-    /// A: element (i, p) stands at `a + i * a_stride + p`, in a tile of columns at `a + i + p * a_stride`.
-    pub(crate) a: *const f32,
+pub(super) struct TileArgs {
+    /// A: element (i, p) stands at `a + i * a_stride + p` for [`ROWS`], at `a + i + p * a_stride` for [`COLUMNS`], at
+    /// `a + i + p * rows` for [`PANELS`].
+    pub(super) a: *const f32,
     /// As above.
-    pub(crate) a_stride: usize,
-    /// B: row p stands at `b + p * b_stride`.
-    pub(crate) b: *const f32,
+    pub(super) a_stride: usize,
+    /// B: row p stands at `b + p * b_stride`, in [`PANELS`] at `p` times the vectors of the tile.
+    pub(super) b: *const f32,
     /// As above.
-    pub(crate) b_stride: usize,
+    pub(super) b_stride: usize,
     /// Products in each element.
-    pub(crate) k: usize,
-    /// Where the sums start; null for zeros.
-    pub(crate) init: *const f32,
+    pub(super) k: usize,
+    /// Where the sums start; null for zeros. Not for [`PANELS`].
+    pub(super) init: *const f32,
     /// Distance of its rows.
-    pub(crate) init_stride: usize,
+    pub(super) init_stride: usize,
     /// C.
-    pub(crate) c: *mut f32,
+    pub(super) c: *mut f32,
     /// Distance of its rows.
-    pub(crate) c_stride: usize,
+    pub(super) c_stride: usize,
     /// Columns in the last vector.
-    pub(crate) last: usize,
+    pub(super) last: usize,
     /// Whether the sums are added to C or replace it.
-    pub(crate) add: bool,
-    /// How far ahead of a row of B its next elements are asked for, where rows are long and only a part is read.
-    pub(crate) ahead: usize,
+    pub(super) add: bool,
+    /// For [`COLUMNS`]: how far ahead of a row of B its next elements are asked for, where rows are long and only a part
+    /// is read.
+    pub(super) ahead: usize,
+    /// For [`PANELS`]: what is to be read next, asked for along the way, a cache line every few steps.
+    pub(super) next: *const f32,
 }
 
-/// The tile of `R` rows and `C` vectors; `COLUMNS` where A lies column by column.
-struct Tile<const R: usize, const C: usize, const COLUMNS: bool>;
+/// A lies row by row, B anywhere.
+pub(super) const ROWS: usize = 0;
+/// A lies column by column, B anywhere.
+pub(super) const COLUMNS: usize = 1;
+/// A and B are packed.
+pub(super) const PANELS: usize = 2;
 
-impl<const R: usize, const C: usize, const COLUMNS: bool> Routine for Tile<R, C, COLUMNS> {
+/// The tile of `R` rows and `C` vectors whose operands lie as `KIND` says.
+struct Tile<const R: usize, const C: usize, const KIND: usize>;
+
+impl<const R: usize, const C: usize, const KIND: usize> Routine for Tile<R, C, KIND> {
     type Args = TileArgs;
 
     /// # Safety
     /// Everything that [`TileArgs`] describes is readable, C writable and not accessed by others. Where the last
-    /// vector is not whole and the instruction set is not [`Vector::MASKED`], rows of B are readable as if it were.
+    /// vector is not whole, rows of B are readable as if it were, unless the instruction set is [`Vector::MASKED`].
     #[inline(always)]
     unsafe fn run<V: Vector>(t: &TileArgs) {
         // A tile with more rows than the registers hold is never looked up; leaving here keeps it from being compiled.
-        if R > rows::<V>() {
+        if R > rows(V::REGISTERS, V::FUSED) {
             return;
         }
         let whole = t.last == V::LANES;
@@ -125,100 +122,127 @@ impl<const R: usize, const C: usize, const COLUMNS: bool> Routine for Tile<R, C,
         unsafe {
             let zero = V::splat(0.0);
             let mut acc = fourteen!([zero, zero]);
-            if t.add {
-                // Rows at such distances share a few sets of the L1 cache, which do not hold them all: the L2 does.
-                let far = t.c_stride.is_multiple_of(256);
-                each_row!(R, I => {
-                    let row = t.c.wrapping_add(I * t.c_stride);
-                    if far {
-                        V::prefetch_far(row);
-                        V::prefetch_far(row.wrapping_add(C * V::LANES - 1));
-                    } else {
-                        V::prefetch(row);
-                        V::prefetch(row.wrapping_add(C * V::LANES - 1));
-                    }
-                });
-            }
-            if !t.init.is_null() {
-                each_row!(R, I => {
-                    let row = t.init.add(I * t.init_stride);
-                    if C == 2 {
-                        acc[I] = [V::load(row), load::<V>(row.add(V::LANES), t.last, whole)];
-                    } else {
-                        acc[I][0] = load::<V>(row, t.last, whole);
-                    }
-                });
-            }
-
-            let mut b = t.b;
-            // Rows of A as five pointers and offsets of one and two strides, which an address can hold.
-            let s = if COLUMNS { 0 } else { t.a_stride };
-            let mut rows = [
-                t.a,
-                t.a.wrapping_add(3 * s),
-                t.a.wrapping_add(6 * s),
-                t.a.wrapping_add(9 * s),
-                t.a.wrapping_add(12 * s),
-            ];
+            /// One step of k: a row of B from `$b`, the elements of A from where `$a` says.
             macro_rules! step {
-                () => {
-                    let b0 = if C == 1 && V::MASKED { V::load_first(b, t.last) } else { V::load(b) };
+                ($b:expr, $masked:expr, $i:ident => $a:expr) => {
+                    let b: *const f32 = $b;
+                    let b0 = if C == 1 && $masked { V::load_first(b, t.last) } else { V::load(b) };
                     let b1 = match C {
                         1 => b0,
-                        _ if V::MASKED => V::load_first(b.add(V::LANES), t.last),
+                        _ if $masked => V::load_first(b.add(V::LANES), t.last),
                         _ => V::load(b.add(V::LANES)),
                     };
-                    each_row!(R, I => {
-                        let a = V::splat(*if COLUMNS { rows[0].add(I) } else { rows[I / 3].add(I % 3 * s) });
-                        acc[I][0] = a.mul_add(b0, acc[I][0]);
+                    each_row!(R, $i => {
+                        let a = V::splat(*$a);
+                        acc[$i][0] = a.mul_add(b0, acc[$i][0]);
                         if C == 2 {
-                            acc[I][1] = a.mul_add(b1, acc[I][1]);
+                            acc[$i][1] = a.mul_add(b1, acc[$i][1]);
                         }
                     });
-                    if COLUMNS && t.ahead > 0 {
-                        V::prefetch_far(b.wrapping_add(t.ahead));
-                        if C == 2 {
-                            V::prefetch_far(b.wrapping_add(t.ahead + 2 * V::LANES - 1));
-                        }
-                    }
-                    b = b.wrapping_add(t.b_stride);
-                    if COLUMNS {
-                        rows[0] = rows[0].wrapping_add(t.a_stride);
-                    } else {
-                        rows[0] = rows[0].wrapping_add(1);
-                        if R > 3 {
-                            rows[1] = rows[1].wrapping_add(1);
-                        }
-                        if R > 6 {
-                            rows[2] = rows[2].wrapping_add(1);
-                        }
-                        if R > 9 {
-                            rows[3] = rows[3].wrapping_add(1);
-                        }
-                        if R > 12 {
-                            rows[4] = rows[4].wrapping_add(1);
-                        }
-                    }
                 };
             }
-            let mut p = t.k;
-            if COLUMNS {
-                // Two steps a turn; on rows LLVM would load the broadcasts of both at once and run out of registers.
-                while p >= 2 {
-                    step!();
-                    step!();
-                    p -= 2;
+
+            if KIND == PANELS {
+                let (mut a, mut b, mut c) = (t.a, t.b, t.c.cast_const());
+                let mut next = t.next;
+                /// Four steps; strides are constants here, so that few instructions stand between the products.
+                macro_rules! four {
+                    () => {
+                        step!(b, false, I => a.add(I));
+                        step!(b.add(C * V::LANES), false, I => a.add(R + I));
+                        step!(b.add(2 * C * V::LANES), false, I => a.add(2 * R + I));
+                        step!(b.add(3 * C * V::LANES), false, I => a.add(3 * R + I));
+                        a = a.wrapping_add(4 * R);
+                        b = b.wrapping_add(4 * C * V::LANES);
+                    };
                 }
-                if p == 1 {
-                    step!();
+                // The rows of C are asked for one by one: all at once, they would fill the buffers that the loads of A and
+                // B need too.
+                let turns = t.k / 4;
+                for _ in 0..turns.min(R) {
+                    four!();
+                    V::prefetch(c);
+                    V::prefetch(c.wrapping_add(C * V::LANES - 1));
+                    c = c.wrapping_add(t.c_stride);
+                }
+                for _ in R..turns {
+                    four!();
+                    V::prefetch_far(next);
+                    next = next.wrapping_add(16);
+                }
+                for _ in 0..t.k % 4 {
+                    step!(b, false, I => a.add(I));
+                    a = a.wrapping_add(R);
+                    b = b.wrapping_add(C * V::LANES);
                 }
             } else {
-                while p > 0 {
-                    step!();
-                    p -= 1;
+                if t.add {
+                    each_row!(R, I => {
+                        let row = t.c.wrapping_add(I * t.c_stride);
+                        V::prefetch(row);
+                        V::prefetch(row.wrapping_add(C * V::LANES - 1));
+                    });
                 }
+                if !t.init.is_null() {
+                    each_row!(R, I => {
+                        let row = t.init.add(I * t.init_stride);
+                        if C == 2 {
+                            acc[I] = [V::load(row), load::<V>(row.add(V::LANES), t.last, whole)];
+                        } else {
+                            acc[I][0] = load::<V>(row, t.last, whole);
+                        }
+                    });
+                }
+                let mut b = t.b;
+                // Rows of A as five pointers and offsets of one and two strides, which an address can hold.
+                let s = if KIND == COLUMNS { 0 } else { t.a_stride };
+                let mut rows = [
+                    t.a,
+                    t.a.wrapping_add(3 * s),
+                    t.a.wrapping_add(6 * s),
+                    t.a.wrapping_add(9 * s),
+                    t.a.wrapping_add(12 * s),
+                ];
+                macro_rules! walk {
+                    ($masked:expr) => {
+                        for _ in 0..t.k {
+                            if KIND == COLUMNS {
+                                step!(b, $masked, I => rows[0].add(I));
+                                if t.ahead > 0 {
+                                    V::prefetch_far(b.wrapping_add(t.ahead));
+                                    if C == 2 {
+                                        V::prefetch_far(b.wrapping_add(t.ahead + 2 * V::LANES - 1));
+                                    }
+                                }
+                                rows[0] = rows[0].wrapping_add(t.a_stride);
+                            } else {
+                                step!(b, $masked, I => rows[I / 3].add(I % 3 * s));
+                                rows[0] = rows[0].wrapping_add(1);
+                                if R > 3 {
+                                    rows[1] = rows[1].wrapping_add(1);
+                                }
+                                if R > 6 {
+                                    rows[2] = rows[2].wrapping_add(1);
+                                }
+                                if R > 9 {
+                                    rows[3] = rows[3].wrapping_add(1);
+                                }
+                                if R > 12 {
+                                    rows[4] = rows[4].wrapping_add(1);
+                                }
+                            }
+                            b = b.wrapping_add(t.b_stride);
+                        }
+                    };
+                }
+                // A load of a part of a vector costs an arithmetic instruction that whole loads do without.
+                if whole || !V::MASKED {
+                    walk!(false);
+                } else {
+                    walk!(true);
+                }
+                let _ = (b, rows);
             }
-            let _ = (b, rows);
 
             macro_rules! finish {
                 ($whole:expr) => {
@@ -268,28 +292,54 @@ unsafe fn store<V: Vector>(v: V, p: *mut f32, n: usize, whole: bool) {
 }
 
 /// A tile compiled for an instruction set.
-pub(crate) type TileFn = unsafe fn(&TileArgs);
+pub(super) type TileFn = unsafe fn(&TileArgs);
 
-/// The tile of `rows` rows and `vectors` (1 or 2) vectors; `columns` where A lies column by column.
-///
-/// # Panics
-/// When there is no such tile: `rows` is between 1 and those of [`TileShape`].
-pub(crate) fn tile(isa: Isa, rows: usize, vectors: usize, columns: bool) -> TileFn {
-    fn pick<const C: usize, const COLUMNS: bool>(isa: Isa, rows: usize) -> TileFn {
-        macro_rules! rows {
-            ($($r:literal)*) => {
-                match rows {
-                    $($r => routine::<Tile<$r, C, COLUMNS>>(isa),)*
-                    _ => unreachable!("a tile of {rows} rows"),
-                }
+/// The tiles of an instruction set.
+#[derive(Clone, Copy)]
+pub(super) struct TileSet {
+    /// The largest.
+    pub(super) shape: TileShape,
+    /// By kind, vectors less one, rows less one.
+    fns: [[[TileFn; MAX_ROWS]; 2]; 3],
+}
+
+impl TileSet {
+    /// The tiles of an instruction set, from a table: small products take less time than a few decisions.
+    pub(super) fn of(isa: Isa) -> &'static Self {
+        static SETS: [TileSet; Isa::ALL.len()] = {
+            let mut sets = [TileSet::new(Isa::Scalar); Isa::ALL.len()];
+            let mut i = 0;
+            while i < sets.len() {
+                sets[Isa::ALL[i] as usize] = TileSet::new(Isa::ALL[i]);
+                i += 1;
+            }
+            sets
+        };
+        &SETS[isa as usize]
+    }
+
+    const fn new(isa: Isa) -> Self {
+        macro_rules! heights {
+            ($c:literal, $kind:expr) => {
+                heights!(@ $c, $kind, 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
+            };
+            (@ $c:literal, $kind:expr, $($r:literal)*) => {
+                [$(routine::<Tile<$r, $c, { $kind }>>(isa)),*]
             };
         }
-        rows!(1 2 3 4 5 6 7 8 9 10 11 12 13 14)
+        macro_rules! widths {
+            ($kind:expr) => {
+                [heights!(1, $kind), heights!(2, $kind)]
+            };
+        }
+        let Registers { lanes, count, fused, masked } = isa.registers();
+        let shape = TileShape { rows: rows(count, fused), lanes, masked };
+        Self { shape, fns: [widths!(ROWS), widths!(COLUMNS), widths!(PANELS)] }
     }
-    match (vectors, columns) {
-        (1, false) => pick::<1, false>(isa, rows),
-        (1, true) => pick::<1, true>(isa, rows),
-        (_, false) => pick::<2, false>(isa, rows),
-        (_, true) => pick::<2, true>(isa, rows),
+
+    /// The tile of `rows` rows and as many vectors as `columns` need, one or two.
+    pub(super) fn get(&self, kind: usize, rows: usize, columns: usize) -> TileFn {
+        debug_assert!(rows <= self.shape.rows && columns <= self.shape.columns());
+        self.fns[kind][usize::from(columns > self.shape.lanes)][rows - 1]
     }
 }

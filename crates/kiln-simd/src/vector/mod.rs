@@ -385,6 +385,25 @@ pub(crate) trait Routine: Sized {
     unsafe fn run<V: Vector>(args: &Self::Args);
 }
 
+/// The constants of a [`Vector`] as values.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Registers {
+    /// [`Vector::LANES`].
+    pub(crate) lanes: usize,
+    /// [`Vector::REGISTERS`].
+    pub(crate) count: usize,
+    /// [`Vector::FUSED`].
+    pub(crate) fused: bool,
+    /// [`Vector::MASKED`].
+    pub(crate) masked: bool,
+}
+
+impl Registers {
+    const fn of<V: Vector>() -> Self {
+        Self { lanes: V::LANES, count: V::REGISTERS, fused: V::FUSED, masked: V::MASKED }
+    }
+}
+
 macro_rules! instruction_sets {
     ($($(#[doc = $doc:literal])* $(#[cfg($cfg:meta)])? $isa:ident $name:literal $vector:path,
         $(features $features:literal,)? if $available:expr;)*) => {
@@ -409,8 +428,18 @@ macro_rules! instruction_sets {
             }
 
             /// Vector lanes of a register.
-            pub fn lanes(self) -> usize {
-                match self { $(Self::$isa => { $(#[cfg($cfg)])? { <$vector>::LANES } $(#[cfg(not($cfg))] { 1 })? })* }
+            pub const fn lanes(self) -> usize {
+                self.registers().lanes
+            }
+
+            /// What its registers are like.
+            pub(crate) const fn registers(self) -> Registers {
+                match self {
+                    $($(#[cfg($cfg)])? Self::$isa => Registers::of::<$vector>(),)*
+                    // The sets of other architectures are never available.
+                    #[allow(unreachable_patterns)]
+                    _ => Registers::of::<scalar::Scalar>(),
+                }
             }
         }
 
@@ -462,7 +491,7 @@ macro_rules! instruction_sets {
 
         /// The function that runs a routine on an instruction set. Calling it is safe only where
         /// [`Isa::is_available`] holds for `isa`, and as the routine says.
-        pub(crate) fn routine<R: Routine>(isa: Isa) -> unsafe fn(&R::Args) {
+        pub(crate) const fn routine<R: Routine>(isa: Isa) -> unsafe fn(&R::Args) {
             match isa {
                 $($(#[cfg($cfg)])? Isa::$isa => <R as EnterRoutine>::$isa,)*
                 #[allow(unreachable_patterns)]

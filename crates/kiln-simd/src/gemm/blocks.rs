@@ -1,0 +1,51 @@
+//! How extents are cut: into blocks for the caches, tiles for the registers.
+
+/// Products in a chain at most: a block of k. At 256 a panel of B (32 KiB) stays in the L1 cache beside the panel of A
+/// that streams past it; up to 320 one block is better than two short ones. Every path cuts k at the same places.
+pub(super) const K_BLOCK: usize = 320;
+
+/// The blocks that `0..len` is cut into: as even as can be, none longer than `most`, all but the last a multiple of
+/// `unit`.
+pub(super) fn blocks(len: usize, most: usize, unit: usize) -> impl Iterator<Item = (usize, usize)> {
+    let count = len.div_ceil(most).max(1);
+    let size = len.div_ceil(count).next_multiple_of(unit).max(1);
+    (0..len.div_ceil(size)).map(move |b| (b * size, size.min(len - b * size)))
+}
+
+/// The blocks of k: start and length.
+pub(super) fn k_blocks(k: usize) -> impl Iterator<Item = (usize, usize)> {
+    blocks(k, K_BLOCK, 1)
+}
+
+/// The rows of tiles: as few as can be, their heights at most one apart.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Tiles {
+    pub(super) count: usize,
+    pub(super) height: usize,
+    pub(super) taller: usize,
+}
+
+impl Tiles {
+    pub(super) fn new(rows: usize, most: usize) -> Self {
+        if rows <= most {
+            return Self { count: 1, height: rows, taller: 0 };
+        }
+        let count = rows.div_ceil(most);
+        Self { count, height: rows / count, taller: rows % count }
+    }
+
+    /// First row and height of a tile.
+    pub(super) fn at(&self, t: usize) -> (usize, usize) {
+        (t * self.height + t.min(self.taller), self.height + usize::from(t < self.taller))
+    }
+
+    /// The first row of a tile, or the end of the last.
+    pub(super) fn start(&self, t: usize) -> usize {
+        t * self.height + t.min(self.taller)
+    }
+}
+
+/// The vectors of a panel of `columns`, in elements, and how many of the last are in use.
+pub(super) fn panel_width(columns: usize, lanes: usize) -> (usize, usize) {
+    if columns > lanes { (2 * lanes, columns - lanes) } else { (lanes, columns) }
+}
