@@ -21,28 +21,122 @@ pub(crate) fn for_each(parts: usize, threads: usize, part: impl Fn(usize) + Sync
     let threads = threads.min(parts);
     #[cfg(all(feature = "parallel", not(target_arch = "wasm32")))]
     if threads > 1 {
-        use std::sync::atomic::{AtomicUsize, Ordering};
-        let next = AtomicUsize::new(0);
-        let work = || {
-            loop {
-                let i = next.fetch_add(1, Ordering::Relaxed);
-                if i >= parts {
-                    return;
-                }
-                part(i);
-            }
-        };
-        // In place: the calling thread starts at once instead of waiting for a worker to wake.
-        rayon::in_place_scope(|scope| {
-            for _ in 1..threads {
-                scope.spawn(|_| work());
-            }
-            work();
-        });
-        return;
+        return helpers::run(parts, threads, &part);
     }
     let _ = threads;
     (0..parts).for_each(part);
+}
+
+/// Threads of the pool that help the one that calls.
+///
+/// A scope of the pool would wait for every task that it was given, also for those that no thread has begun: a caller that
+/// has done all the work itself would then wait for a thread to wake only to find nothing to do. Here the caller closes
+/// the work when none is left, and waits for those who are inside of it.
+#[cfg(all(feature = "parallel", not(target_arch = "wasm32")))]
+mod helpers {
+    use std::any::Any;
+    use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+    use std::sync::atomic::{AtomicUsize, Ordering};
+    use std::sync::{Arc, Mutex, PoisonError};
+
+    /// Set in [`Work::inside`] when nobody may enter any more.
+    const CLOSED: usize = 1 << (usize::BITS - 1);
+
+    struct Work {
+        parts: usize,
+        next: AtomicUsize,
+        /// Helpers that have entered and not left.
+        inside: AtomicUsize,
+        /// The closure of the caller, and how to call it.
+        part: *const (),
+        call: unsafe fn(*const (), usize),
+        panic: Mutex<Option<Box<dyn Any + Send>>>,
+    }
+
+    // SAFETY: the pointer is to a closure that is `Sync`, and is followed only while the work is open or by those inside.
+    unsafe impl Send for Work {}
+    // SAFETY: as above.
+    unsafe impl Sync for Work {}
+
+    /// # Safety
+    /// `part` points to an `F`.
+    unsafe fn call<F: Fn(usize) + Sync>(part: *const (), i: usize) {
+        // SAFETY: the caller's contract.
+        unsafe { (*part.cast::<F>())(i) }
+    }
+
+    impl Work {
+        /// Takes parts until none is left.
+        ///
+        /// # Safety
+        /// The closure is there until this returns.
+        unsafe fn take_parts(&self) {
+            loop {
+                let i = self.next.fetch_add(1, Ordering::Relaxed);
+                if i >= self.parts {
+                    return;
+                }
+                // SAFETY: `call` is the function for this closure, which is there.
+                unsafe { (self.call)(self.part, i) };
+            }
+        }
+
+        fn help(&self) {
+            let enter = |n| (n & CLOSED == 0).then_some(n + 1);
+            if self.inside.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).is_ok() {
+                // SAFETY: the caller of `run` keeps the closure until those who have entered have left.
+                let result = catch_unwind(AssertUnwindSafe(|| unsafe { self.take_parts() }));
+                if let Err(panic) = result {
+                    *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
+                }
+                self.inside.fetch_sub(1, Ordering::Release);
+            }
+        }
+    }
+
+    /// Closes the work and waits for those inside, also when a part of the caller panics.
+    struct Close<'a>(&'a Work);
+
+    impl Drop for Close<'_> {
+        fn drop(&mut self) {
+            self.0.inside.fetch_or(CLOSED, Ordering::Relaxed);
+            super::wait_until(|| self.0.inside.load(Ordering::Acquire) == CLOSED);
+        }
+    }
+
+    pub(super) fn run<F: Fn(usize) + Sync>(parts: usize, threads: usize, part: &F) {
+        let work = Arc::new(Work {
+            parts,
+            next: AtomicUsize::new(0),
+            inside: AtomicUsize::new(0),
+            part: std::ptr::from_ref(part).cast(),
+            call: call::<F>,
+            panic: Mutex::new(None),
+        });
+        for _ in 1..threads {
+            let work = Arc::clone(&work);
+            rayon::spawn(move || work.help());
+        }
+        {
+            let _close = Close(&work);
+            // SAFETY: the closure is borrowed for this call.
+            unsafe { work.take_parts() };
+        }
+        let panic = work.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(panic) = panic {
+            resume_unwind(panic);
+        }
+    }
+}
+
+/// Waits for something that a running thread is about to bring about: in a loop first, since it takes less time than to
+/// sleep and be woken.
+pub(crate) fn wait_until(is_so: impl Fn() -> bool) {
+    let mut turns = 0;
+    while !is_so() {
+        turns += 1;
+        if turns < 10_000 { std::hint::spin_loop() } else { std::thread::yield_now() }
+    }
 }
 
 /// A pointer that may be used from several threads.
@@ -65,3 +159,34 @@ impl<T> Shared<T> {
 unsafe impl<T> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Shared<T> {}
+
+#[cfg(all(test, feature = "parallel", not(target_arch = "wasm32")))]
+mod tests {
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::for_each;
+
+    #[test]
+    fn every_part_runs_once() {
+        for parts in [1, 2, 3, 100] {
+            let counts: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
+            for_each(parts, 4, |i| _ = counts[i].fetch_add(1, Ordering::Relaxed));
+            assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
+        }
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_when_all_have_left() {
+        let running = AtomicUsize::new(0);
+        let result = std::panic::catch_unwind(|| {
+            for_each(64, 4, |i| {
+                running.fetch_add(1, Ordering::Relaxed);
+                std::thread::sleep(std::time::Duration::from_micros(200));
+                running.fetch_sub(1, Ordering::Relaxed);
+                assert!(i != 7, "part 7");
+            });
+        });
+        assert!(result.is_err());
+        assert_eq!(running.load(Ordering::Relaxed), 0);
+    }
+}

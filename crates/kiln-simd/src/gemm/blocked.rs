@@ -44,11 +44,7 @@ impl Pieces {
 
     /// Waits until `end` pieces are finished. Those not yet finished are in the hands of threads that run.
     fn wait(&self, end: usize) {
-        let mut turns = 0;
-        while self.0.load(Ordering::Acquire) < end {
-            turns += 1;
-            if turns < 10_000 { std::hint::spin_loop() } else { std::thread::yield_now() }
-        }
+        threads::wait_until(|| self.0.load(Ordering::Acquire) >= end);
     }
 }
 

@@ -32,6 +32,7 @@ pub(crate) use {
     workspace::Workspace,
 };
 
+use crate::Isa;
 use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
 
@@ -66,31 +67,60 @@ fn matmul(simd: &Simd, op: Matmul, e: MatmulExtents, a: &[f32], b: &[f32], c: &m
     }
     let (isa, threads) = (simd.isa(), simd.threads());
     let out = Shared::new(c.as_mut_ptr());
-    let product = |s: usize, threads: usize| {
+    let one = |s: usize, threads: usize| {
         let a = &a[s * m * k..][..m * k];
         let b = if shared_b { b } else { &b[s * k * n..][..k * n] };
-        // SAFETY: matrix s of the output, which belongs to this product alone.
-        let c = unsafe { out.get().add(s * m * n) };
-        // A single row or column is contiguous whichever way it is stored.
-        let vector = match (m, n) {
-            (1, _) => Some((b, a, op.transpose_b)),
-            (_, 1) => Some((a, b, !op.transpose_a)),
-            _ => None,
-        };
+        // SAFETY: the slices have these extents, matrix s of the output belongs to this product alone, a `Simd` has its
+        // instruction set.
+        unsafe { product(isa, threads, op, (m, k, n), a, b, out.get().add(s * m * n)) };
+    };
+    if batch == 1 {
+        return one(0, threads);
+    }
+    // A stack of small products runs side by side, one of large ones one after the other.
+    let each = m.saturating_mul(n).saturating_mul(k);
+    if batch >= threads && each < driver::PARALLEL * threads && each.saturating_mul(batch) >= driver::PARALLEL {
+        let part = (driver::PARALLEL / 4).div_ceil(each.max(1)).min(batch.div_ceil(threads));
+        threads::for_each(batch.div_ceil(part), threads, |p| {
+            (p * part..batch.min(p * part + part)).for_each(|s| one(s, 1));
+        });
+    } else {
+        (0..batch).for_each(|s| one(s, threads));
+    }
+}
+
+/// One product, in the way that suits its extents.
+///
+/// # Safety
+/// The slices have the lengths that the extents ask for, `c` is good for writing `m * n` and written by nobody else; the
+/// instruction set is there.
+unsafe fn product(
+    isa: Isa,
+    threads: usize,
+    op: Matmul,
+    (m, k, n): (usize, usize, usize),
+    a: &[f32],
+    b: &[f32],
+    c: *mut f32,
+) {
+    // A single row or column is contiguous whichever way it is stored.
+    let vector = match (m, n) {
+        (1, _) => Some((b, a, op.transpose_b)),
+        (_, 1) => Some((a, b, !op.transpose_a)),
+        _ => None,
+    };
+    // SAFETY: the caller's contract, in every branch.
+    unsafe {
         if let Some((matrix, x, in_rows)) = vector {
             let results = m * n;
             let (rows, columns) = if in_rows { (results, k) } else { (k, results) };
             let v = matvec::Matvec { a: matrix.as_ptr(), rows, columns, x: x.as_ptr(), y: c };
-            // SAFETY: the slices have these extents, C is borrowed for writing, a `Simd` has its instruction set.
-            unsafe { v.run(isa, threads, !in_rows) };
-            return;
+            return v.run(isa, threads, !in_rows);
         }
         if op.transpose_b && !op.transpose_a && m <= driver::SKINNY && k >= dots::LEAST_K {
             let (a, b) = (a.as_ptr(), b.as_ptr());
             let dots = dots::DotsArgs { a, a_stride: k, b, b_stride: k, c, c_strides: (n, 1), k, n };
-            // SAFETY: as above.
-            unsafe { dots.run(isa, threads, m) };
-            return;
+            return dots.run(isa, threads, m);
         }
         if !op.transpose_a && n <= dots::FEW_COLUMNS && m > driver::SKINNY && k >= dots::LEAST_K {
             // Cᵀ = Bᵀ Aᵀ: few rows times a transposed matrix. Bᵀ is small enough to be turned first.
@@ -100,14 +130,11 @@ fn matmul(simd: &Simd, op: Matmul, e: MatmulExtents, a: &[f32], b: &[f32], c: &m
             } else {
                 let out = turned.insert(Workspace::take(n * k)).as_mut_ptr();
                 let from = MatrixRef::new(b, n, false).transposed();
-                // SAFETY: B is n * k elements, and so is the workspace.
-                unsafe { pack::panel(isa, pack::PanelArgs { from, long: n, short: k, width: k, out, slack: false }) };
+                pack::panel(isa, pack::PanelArgs { from, long: n, short: k, width: k, out, slack: false });
                 out
             };
             let args = dots::DotsArgs { a: b, a_stride: k, b: a.as_ptr(), b_stride: k, c, c_strides: (1, n), k, n: m };
-            // SAFETY: as above.
-            unsafe { args.run(isa, threads, n) };
-            return;
+            return args.run(isa, threads, n);
         }
         let gemm = Gemm {
             m,
@@ -119,18 +146,7 @@ fn matmul(simd: &Simd, op: Matmul, e: MatmulExtents, a: &[f32], b: &[f32], c: &m
             c_stride: n,
             add: false,
         };
-        // SAFETY: as above.
-        unsafe { gemm.run(isa, threads) };
-    };
-    // A stack of small products runs side by side, one of large ones one after the other.
-    let each = m.saturating_mul(n).saturating_mul(k);
-    if batch >= threads && each < driver::PARALLEL * threads && each.saturating_mul(batch) >= driver::PARALLEL {
-        let part = (driver::PARALLEL / 4).div_ceil(each.max(1)).min(batch.div_ceil(threads));
-        threads::for_each(batch.div_ceil(part), threads, |p| {
-            (p * part..batch.min(p * part + part)).for_each(|s| product(s, 1));
-        });
-    } else {
-        (0..batch).for_each(|s| product(s, threads));
+        gemm.run(isa, threads);
     }
 }
 
