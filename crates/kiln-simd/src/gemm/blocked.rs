@@ -1,16 +1,20 @@
 //! The packed way: loops over blocks that fit the caches, around tiles that fit the registers.
 //!
-//! Blocks of k and of columns follow one another. In each, B is packed once, by all threads together, a few panels at a
-//! time; then the threads take blocks of rows, pack these of A for themselves, and run the tiles. Counters alone keep
-//! them in step: who comes late finds less to do, and nobody waits for a thread that has not begun.
+//! Blocks of k and of columns follow one another. In each, B is packed once: by all threads together, a few panels at a
+//! time; by a thread that is alone, panels just before it needs them. Then the threads take blocks of rows, pack these of
+//! A for themselves, and run the tiles. Counters alone keep them in step: who comes late finds less to do, and nobody
+//! waits for a thread that has not begun.
+//!
+//! Packing reads matrices that lie in far caches or in memory. So that it finds them near, tiles ask for what will be packed
+//! next while they compute.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::blocks::{K_BLOCK, Tiles, blocks, k_blocks, panel_width};
 use super::driver::Gemm;
-use super::matrix::Source;
+use super::matrix::{MatrixRef, Source};
 use super::pack::{PanelArgs, panel, panels};
-use super::tile::{PANELS, TileArgs, TileSet};
+use super::tile::{Ask, PANELS, TURN, TileArgs, TileSet};
 use super::workspace::Workspace;
 use crate::Isa;
 use crate::threads::{self, Shared};
@@ -22,7 +26,7 @@ const M_BLOCK: usize = 336;
 /// Columns of B packed at a time: 2 MiB of a block of k, in the L3 cache or the part of L2 that A leaves.
 const N_BLOCK: usize = 2048;
 
-/// Panels of B that a thread packs at a time.
+/// Panels of B that a thread packs at a time: 512 bytes of a row at 16 lanes.
 const PANELS_AT_ONCE: usize = 4;
 
 /// Blocks of rows for each thread, where there are several, so that they end together.
@@ -59,6 +63,7 @@ struct Blocked<'a> {
     tiles: Tiles,
     /// Blocks of rows.
     row_blocks: usize,
+    threads: usize,
     b_block: Shared<f32>,
 }
 
@@ -90,9 +95,9 @@ impl Gemm {
         let in_advance = matches!(self.b, Source::Packed(_));
         let mut shared = Workspace::take(if in_advance { 0 } else { n_most * k_most });
         let b_block = Shared::new(shared.as_mut_ptr());
-        let this = Blocked { gemm: self, isa, set, column, b_columns, tiles, row_blocks, b_block };
+        let this = Blocked { gemm: self, isa, set, column, b_columns, tiles, row_blocks, threads, b_block };
         // Pieces of B in a block; the last block of columns may have fewer, then some are empty.
-        let pieces = if in_advance { 0 } else { n_most.div_ceil(PANELS_AT_ONCE * nr) };
+        let pieces = if in_advance || threads == 1 { 0 } else { n_most.div_ceil(PANELS_AT_ONCE * nr) };
         let [packing, packed, taken, done] = &<[Pieces; 4]>::default();
         let (k, n) = (self.k, self.n);
         threads::for_each(threads, threads, |_| {
@@ -102,27 +107,28 @@ impl Gemm {
             let a_block = workspace.as_mut_ptr();
             let mut in_a = None;
             let mut passed = 0;
-            for (p0, k) in k_blocks(k) {
-                for (j0, n) in blocks(n, N_BLOCK, nr) {
-                    let block = Block { p0, k, j0, n };
-                    // SAFETY: the caller's contract. Pieces of B and blocks of rows are written by the thread that took
-                    // them; B is read once it is whole, and written again once all rows are done.
-                    unsafe {
-                        while let Some(piece) = packing.claim((passed + 1) * pieces) {
-                            this.pack_b(block, piece % pieces);
-                            packed.finish();
-                        }
-                        packed.wait((passed + 1) * pieces);
-                        while let Some(rows) = taken.claim((passed + 1) * row_blocks) {
-                            let rows = rows % row_blocks;
-                            let has = in_a.replace((p0, rows)) == Some((p0, rows));
-                            this.rows(block, rows, a_block, has);
-                            done.finish();
-                        }
+            let of_columns = || blocks(n, N_BLOCK, nr);
+            let all = k_blocks(k).flat_map(|(p0, k)| of_columns().map(move |(j0, n)| Block { p0, k, j0, n }));
+            let mut all = all.peekable();
+            while let Some(block) = all.next() {
+                let next = all.peek().copied();
+                // SAFETY: the caller's contract. Pieces of B and blocks of rows are written by the thread that took
+                // them; B is read once it is whole, and written again once all rows are done.
+                unsafe {
+                    while let Some(piece) = packing.claim((passed + 1) * pieces) {
+                        this.pack_b(block, piece % pieces * PANELS_AT_ONCE * nr);
+                        packed.finish();
                     }
-                    passed += 1;
-                    done.wait(passed * row_blocks);
+                    packed.wait((passed + 1) * pieces);
+                    while let Some(rows) = taken.claim((passed + 1) * row_blocks) {
+                        let rows = rows % row_blocks;
+                        let has = in_a.replace((block.p0, rows)) == Some((block.p0, rows));
+                        this.rows(block, next, rows, a_block, has);
+                        done.finish();
+                    }
                 }
+                passed += 1;
+                done.wait(passed * row_blocks);
             }
         });
     }
@@ -153,31 +159,34 @@ impl Gemm {
 }
 
 impl Blocked<'_> {
-    /// Packs a piece of a block of B.
+    /// Packs a few panels of a block of B, from column `start` of it, where there are any.
     ///
     /// # Safety
-    /// As [`Gemm::run`]; the piece is the caller's.
-    unsafe fn pack_b(&self, block: Block, piece: usize) {
+    /// As [`Gemm::run`]; the panels are the caller's.
+    unsafe fn pack_b(&self, block: Block, start: usize) {
         let Source::Matrix(b) = self.gemm.b else { return };
-        let width = PANELS_AT_ONCE * self.set.shape.columns();
-        let start = piece * width;
         if start < block.n {
             let out = self.b_block.get().wrapping_add(start * block.k);
-            let columns = width.min(block.n - start);
+            let columns = (PANELS_AT_ONCE * self.set.shape.columns()).min(block.n - start);
             // SAFETY: the caller's contract; the memory holds the whole block.
             unsafe { panels(b, self.isa, block.p0, block.k, self.column + block.j0 + start, columns, out) };
         }
+    }
+
+    /// The tiles of a block of rows, first and end.
+    fn tiles_of(&self, rows: usize) -> (usize, usize) {
+        (rows * self.tiles.count / self.row_blocks, (rows + 1) * self.tiles.count / self.row_blocks)
     }
 
     /// A block of rows times a block of B.
     ///
     /// # Safety
     /// As [`Gemm::run`]; `a_block` holds a block of rows, and has it where `packed`.
-    unsafe fn rows(&self, block: Block, rows: usize, a_block: *mut f32, packed: bool) {
+    unsafe fn rows(&self, block: Block, next: Option<Block>, rows: usize, a_block: *mut f32, packed: bool) {
         let Block { p0, k, j0, n } = block;
         let Self { gemm, set, tiles, .. } = self;
         let (nr, lanes) = (set.shape.columns(), set.shape.lanes);
-        let (t0, t1) = (rows * tiles.count / self.row_blocks, (rows + 1) * tiles.count / self.row_blocks);
+        let (t0, t1) = self.tiles_of(rows);
         let b_block = match gemm.b {
             // Before this block of k stand all panels of the rows before, every one a whole vector.
             Source::Packed(all) => {
@@ -185,6 +194,7 @@ impl Blocked<'_> {
             }
             Source::Matrix(_) => self.b_block.get().cast_const(),
         };
+        let asks = Asks::new(self, block, next, rows);
         // SAFETY: the caller's contract.
         unsafe {
             if !packed {
@@ -192,14 +202,14 @@ impl Blocked<'_> {
             }
             let i0 = tiles.start(t0);
             for j in (0..n).step_by(nr) {
+                if self.threads == 1 && rows == 0 && j % (PANELS_AT_ONCE * nr) == 0 {
+                    self.pack_b(block, j);
+                }
                 let width = (n - j).min(nr);
                 let (b_width, last) = panel_width(width, lanes);
                 let b = b_block.wrapping_add(j * k);
                 for t in t0..t1 {
                     let (i, height) = tiles.at(t);
-                    // Each tile asks for its part of the next panel.
-                    let part = (k / 4).saturating_sub(height) * 16 * (t - t0);
-                    let next = if j + nr < n && part < nr * k { b.wrapping_add(b_width * k + part) } else { b };
                     set.get(PANELS, height, width)(&TileArgs {
                         a: a_block.wrapping_add((i - i0) * k),
                         a_stride: height,
@@ -213,10 +223,95 @@ impl Blocked<'_> {
                         last,
                         add: gemm.add || p0 > 0,
                         ahead: 0,
-                        next,
+                        asks: [asks.of_b(j, t - t0, b_block), asks.of_a(j, t - t0)]
+                            .map(|ask| ask.unwrap_or(Ask::nothing(b))),
                     });
                 }
             }
         }
+    }
+}
+
+/// What the tiles of a block of rows ask for: A of the rows that come next, and B of a later panel, which a thread that is
+/// alone has yet to pack when it comes by for the first time.
+struct Asks {
+    /// Rows that a tile can ask for.
+    turns: usize,
+    nr: usize,
+    tiles: usize,
+    columns: usize,
+    k: usize,
+    /// Row 0 of B where the panels stand that are packed next, and the number of columns from there.
+    to_pack: Option<(MatrixRef, usize)>,
+    /// As above, in the next block, when this one has no more.
+    to_pack_then: Option<(MatrixRef, usize)>,
+    /// A where the rows stand that are packed next, and their extents.
+    a: Option<(MatrixRef, usize, usize)>,
+}
+
+impl Asks {
+    fn new(of: &Blocked<'_>, block: Block, next: Option<Block>, rows: usize) -> Self {
+        let (t0, t1) = of.tiles_of(rows);
+        let turns = (block.k / TURN).saturating_sub(of.tiles.height + 1);
+        let (alone, ends) = (of.threads == 1, rows + 1 == of.row_blocks);
+        let b = match of.gemm.b {
+            Source::Matrix(b) if b.column_stride == 1 && alone => Some(b),
+            _ => None,
+        };
+        let there = |block: Block| b.map(|b| (b.at(block.p0, of.column + block.j0), block.n));
+        // The rows that this thread will probably take.
+        let then = match rows + of.threads {
+            r if r < of.row_blocks => Some((block, r)),
+            r => next.map(|block| (block, (r - of.row_blocks).min(of.row_blocks - 1))),
+        };
+        let other = |then: &(Block, usize)| then.0.p0 != block.p0 || then.1 != rows;
+        let a = then.filter(other).filter(|_| of.gemm.a.column_stride == 1).map(|(block, r)| {
+            let (first, end) = of.tiles_of(r);
+            let (first, end) = (of.tiles.start(first), of.tiles.start(end));
+            (of.gemm.a.at(first, block.p0), end - first, block.k)
+        });
+        Self {
+            turns,
+            nr: of.set.shape.columns(),
+            tiles: t1 - t0,
+            columns: block.n,
+            k: block.k,
+            to_pack: there(block).filter(|_| rows == 0),
+            to_pack_then: next.and_then(there).filter(|_| ends),
+            a,
+        }
+    }
+
+    /// The part of a tile, the `t`th of those of panel `j`, in asking for B.
+    fn of_b(&self, j: usize, t: usize, packed: *const f32) -> Option<Ask> {
+        let row = t * self.turns;
+        if row >= self.k {
+            return None;
+        }
+        let later = j + PANELS_AT_ONCE * self.nr;
+        let place = match (self.to_pack, self.to_pack_then) {
+            (Some((b, n)), _) if later < n => Some((b, later)),
+            (_, Some((b, n))) if later >= self.columns => {
+                Some((b, later.saturating_sub(self.columns.next_multiple_of(self.nr)))).filter(|&(_, j)| j < n)
+            }
+            _ => None,
+        };
+        match place {
+            Some((b, j)) => Some(Ask { p: b.at(row, j).p, stride: b.row_stride }),
+            None if j + self.nr < self.columns => {
+                Some(Ask { p: packed.wrapping_add((j + self.nr) * self.k + row * self.nr), stride: self.nr })
+            }
+            None => None,
+        }
+    }
+
+    /// The part of a tile, the `t`th of those of panel `j`, in asking for A: some rows of 32 elements, such that the last
+    /// tiles ask for the last.
+    fn of_a(&self, j: usize, t: usize) -> Option<Ask> {
+        let (a, rows, k) = self.a.filter(|_| self.turns > 0)?;
+        let groups = rows.div_ceil(self.turns);
+        let all = self.columns.div_ceil(self.nr) * self.tiles;
+        let place = (j / self.nr * self.tiles + t + groups * k.div_ceil(32)).checked_sub(all)?;
+        Some(Ask { p: a.at(place % groups * self.turns, place / groups * 32).p, stride: a.row_stride })
     }
 }

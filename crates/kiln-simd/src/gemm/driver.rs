@@ -3,7 +3,7 @@
 use super::blocks::{K_BLOCK, Tiles, blocks, k_blocks, panel_width};
 use super::matrix::{MatrixRef, Source};
 use super::pack::{PanelArgs, panel};
-use super::tile::{COLUMNS, ROWS, TileArgs, TileSet};
+use super::tile::{Ask, COLUMNS, ROWS, TileArgs, TileSet};
 use super::workspace::Workspace;
 use crate::Isa;
 use crate::threads::{self, Shared};
@@ -90,6 +90,9 @@ impl Gemm {
         // SAFETY: the caller's contract; parts are disjoint.
         unsafe {
             if threads <= 1 {
+                if let (Way::Direct, Source::Matrix(b)) = (way, self.b) {
+                    return self.direct(isa, set, b);
+                }
                 return self.part(isa, set, way, 0, self.m, 0, self.n);
             }
             if way == Way::Packed && self.m >= TOGETHER * set.shape.rows * threads {
@@ -188,7 +191,7 @@ impl Gemm {
                         last,
                         add: self.add,
                         ahead: 0,
-                        next: std::ptr::null(),
+                        asks: [Ask::nothing(std::ptr::null()); 2],
                     });
                 }
             }
@@ -262,7 +265,7 @@ impl Gemm {
                                     last,
                                     add: ends && !first,
                                     ahead: SKINNY_AHEAD,
-                                    next: std::ptr::null(),
+                                    asks: [Ask::nothing(std::ptr::null()); 2],
                                 });
                             }
                             j += width;
@@ -273,5 +276,4 @@ impl Gemm {
             }
         }
     }
-
 }

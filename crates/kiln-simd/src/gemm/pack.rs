@@ -202,17 +202,16 @@ pub(crate) unsafe fn turn_square<V: Vector>(
     }
     // SAFETY: the caller's contract.
     unsafe {
-        let z = V::splat(0.0);
-        let mut square: [V; MAX_LANES] = [z, z, z, z, z, z, z, z, z, z, z, z, z, z, z, z];
         if rows == V::LANES && write == V::LANES {
             let turned = if columns == V::LANES {
                 V::load_columns(from, stride)
             } else {
-                lanes!(I => if I < columns { square[I] = V::load(from.add(I * stride)) });
-                V::transpose(square)
+                V::load_columns_first(from, stride, columns)
             };
             lanes!(I => turned[I].store(out.add(I * out_stride)));
         } else {
+            let z = V::splat(0.0);
+            let mut square: [V; MAX_LANES] = [z, z, z, z, z, z, z, z, z, z, z, z, z, z, z, z];
             lanes!(I => if I < columns { square[I] = V::load_first(from.add(I * stride), rows) });
             let turned = V::transpose(square);
             lanes!(I => if I < rows {

@@ -91,9 +91,28 @@ pub(super) struct TileArgs {
     /// For [`COLUMNS`]: how far ahead of a row of B its next elements are asked for, where rows are long and only a part
     /// is read.
     pub(super) ahead: usize,
-    /// For [`PANELS`]: what is to be read next, asked for along the way, a cache line every few steps.
-    pub(super) next: *const f32,
+    /// For [`PANELS`]: what is to be read later, asked for along the way.
+    pub(super) asks: [Ask; 2],
 }
+
+/// Rows of 32 elements to be brought into the L2 cache, one every [`TURN`] steps, once the rows of C are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Ask {
+    /// The first. Any address will do.
+    pub(super) p: *const f32,
+    /// Distance of the rows.
+    pub(super) stride: usize,
+}
+
+impl Ask {
+    /// Only what is there already.
+    pub(super) fn nothing(there: *const f32) -> Self {
+        Self { p: there, stride: 0 }
+    }
+}
+
+/// Steps of k in a turn of the loop over panels.
+pub(super) const TURN: usize = 4;
 
 /// A lies row by row, B anywhere.
 pub(super) const ROWS: usize = 0;
@@ -144,7 +163,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Routine for Tile<R, C, K
 
             if KIND == PANELS {
                 let (mut a, mut b, mut c) = (t.a, t.b, t.c.cast_const());
-                let mut next = t.next;
+                let mut asks = t.asks;
                 /// Four steps; strides are constants here, so that few instructions stand between the products.
                 macro_rules! four {
                     () => {
@@ -158,7 +177,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Routine for Tile<R, C, K
                 }
                 // The rows of C are asked for one by one: all at once, they would fill the buffers that the loads of A and
                 // B need too.
-                let turns = t.k / 4;
+                let turns = t.k / TURN;
                 for _ in 0..turns.min(R) {
                     four!();
                     V::prefetch(c);
@@ -167,10 +186,15 @@ impl<const R: usize, const C: usize, const KIND: usize> Routine for Tile<R, C, K
                 }
                 for _ in R..turns {
                     four!();
-                    V::prefetch_far(next);
-                    next = next.wrapping_add(16);
+                    let [first, second] = &mut asks;
+                    V::prefetch_far(first.p);
+                    V::prefetch_far(first.p.wrapping_add(31));
+                    V::prefetch_far(second.p);
+                    V::prefetch_far(second.p.wrapping_add(31));
+                    first.p = first.p.wrapping_add(first.stride);
+                    second.p = second.p.wrapping_add(second.stride);
                 }
-                for _ in 0..t.k % 4 {
+                for _ in 0..t.k % TURN {
                     step!(b, false, I => a.add(I));
                     a = a.wrapping_add(R);
                     b = b.wrapping_add(C * V::LANES);
@@ -205,8 +229,8 @@ impl<const R: usize, const C: usize, const KIND: usize> Routine for Tile<R, C, K
                 ];
                 macro_rules! walk {
                     ($masked:expr) => {
-                        for _ in 0..t.k {
-                            if KIND == COLUMNS {
+                        if KIND == COLUMNS {
+                            for _ in 0..t.k {
                                 step!(b, $masked, I => rows[0].add(I));
                                 if t.ahead > 0 {
                                     V::prefetch_far(b.wrapping_add(t.ahead));
@@ -215,23 +239,26 @@ impl<const R: usize, const C: usize, const KIND: usize> Routine for Tile<R, C, K
                                     }
                                 }
                                 rows[0] = rows[0].wrapping_add(t.a_stride);
-                            } else {
-                                step!(b, $masked, I => rows[I / 3].add(I % 3 * s));
-                                rows[0] = rows[0].wrapping_add(1);
-                                if R > 3 {
-                                    rows[1] = rows[1].wrapping_add(1);
-                                }
-                                if R > 6 {
-                                    rows[2] = rows[2].wrapping_add(1);
-                                }
-                                if R > 9 {
-                                    rows[3] = rows[3].wrapping_add(1);
-                                }
-                                if R > 12 {
-                                    rows[4] = rows[4].wrapping_add(1);
-                                }
+                                b = b.wrapping_add(t.b_stride);
                             }
-                            b = b.wrapping_add(t.b_stride);
+                        } else {
+                            for _ in 0..t.k / TURN {
+                                step!(b, $masked, I => rows[I / 3].add(I % 3 * s));
+                                in_order();
+                                step!(b.add(t.b_stride), $masked, I => rows[I / 3].add(I % 3 * s + 1));
+                                in_order();
+                                step!(b.add(2 * t.b_stride), $masked, I => rows[I / 3].add(I % 3 * s + 2));
+                                in_order();
+                                step!(b.add(3 * t.b_stride), $masked, I => rows[I / 3].add(I % 3 * s + 3));
+                                in_order();
+                                b = b.wrapping_add(TURN * t.b_stride);
+                                rows = rows.map(|p| p.wrapping_add(TURN));
+                            }
+                            for _ in 0..t.k % TURN {
+                                step!(b, $masked, I => rows[I / 3].add(I % 3 * s));
+                                b = b.wrapping_add(t.b_stride);
+                                rows = rows.map(|p| p.wrapping_add(1));
+                            }
                         }
                     };
                 }
@@ -289,6 +316,13 @@ unsafe fn load<V: Vector>(p: *const f32, n: usize, whole: bool) -> V {
 unsafe fn store<V: Vector>(v: V, p: *mut f32, n: usize, whole: bool) {
     // SAFETY: the caller's contract.
     unsafe { if whole { v.store(p) } else { v.store_first(p, n) } }
+}
+
+/// Keeps the compiler from moving loads from one step to another. It would load the elements of A of several steps
+/// ahead, and run out of registers.
+#[inline(always)]
+fn in_order() {
+    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
 }
 
 /// A tile compiled for an instruction set.

@@ -196,6 +196,12 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
+    unsafe fn load_columns_first(p: *const f32, stride: usize, n: usize) -> [Self; MAX_LANES] {
+        // SAFETY: the caller's contract.
+        unsafe { if n >= 12 { rows_transposed::<12>(p, stride, n) } else { rows_transposed::<0>(p, stride, n) } }
+    }
+
+    #[inline(always)]
     fn unzip(a: Self, b: Self) -> (Self, Self) {
         call!({
             let even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
@@ -354,5 +360,48 @@ impl Vector for Avx512 {
             2 => Self(_mm512_permute_ps::<0b1110>(self.0)),
             _ => Self(_mm512_permute_ps::<0b01>(self.0)),
         })
+    }
+}
+
+/// [`Vector::load_columns_first`] where `n` is at least `SURE`.
+///
+/// # Safety
+/// As there, and `SURE <= n`.
+#[inline(always)]
+unsafe fn rows_transposed<const SURE: usize>(p: *const f32, stride: usize, n: usize) -> [Avx512; MAX_LANES] {
+    // Four floats of rows i, i + 4, i + 8, i + 12 side by side come from loads, which are cheaper than the half of
+    // the shuffles that they stand for; the rest happens inside of 128-bit pieces.
+    // SAFETY: the caller's contract: rows below n are readable.
+    unsafe {
+        let four = |row: usize, column: usize| {
+            let from = p.wrapping_add(row * stride + column);
+            let piece = |at: usize| {
+                if row + at < SURE || row + at < n {
+                    _mm_loadu_ps(from.wrapping_add(at * stride))
+                } else {
+                    _mm_setzero_ps()
+                }
+            };
+            let v = _mm512_castps128_ps512(piece(0));
+            let v = _mm512_insertf32x4::<1>(v, piece(4));
+            let v = _mm512_insertf32x4::<2>(v, piece(8));
+            _mm512_insertf32x4::<3>(v, piece(12))
+        };
+        let columns = |c: usize| {
+            let ps = |v| _mm512_castpd_ps(v);
+            let (r0, r1, r2, r3) = (four(0, c), four(1, c), four(2, c), four(3, c));
+            let pd = |v| _mm512_castps_pd(v);
+            let (lo01, hi01) = (pd(_mm512_unpacklo_ps(r0, r1)), pd(_mm512_unpackhi_ps(r0, r1)));
+            let (lo23, hi23) = (pd(_mm512_unpacklo_ps(r2, r3)), pd(_mm512_unpackhi_ps(r2, r3)));
+            [
+                Avx512(ps(_mm512_unpacklo_pd(lo01, lo23))),
+                Avx512(ps(_mm512_unpackhi_pd(lo01, lo23))),
+                Avx512(ps(_mm512_unpacklo_pd(hi01, hi23))),
+                Avx512(ps(_mm512_unpackhi_pd(hi01, hi23))),
+            ]
+        };
+        let ([a, b, c, d], [e, f, g, h]) = (columns(0), columns(4));
+        let ([i, j, k, l], [m, n, o, p]) = (columns(8), columns(12));
+        [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
     }
 }

@@ -146,6 +146,24 @@ pub(crate) trait Vector:
         }
     }
 
+    /// As [`Vector::load_columns`] where only the first `n` rows are there; zeros stand for the others.
+    ///
+    /// # Safety
+    /// The instruction set is there; `n <= LANES`, and `n` rows of `LANES` f32 are readable.
+    #[inline(always)]
+    unsafe fn load_columns_first(p: *const f32, stride: usize, n: usize) -> [Self; MAX_LANES] {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let z = Self::splat(0.0);
+            let mut square = [z, z, z, z, z, z, z, z, z, z, z, z, z, z, z, z];
+            macro_rules! rows {
+                ($($i:literal)*) => { $(if $i < Self::LANES && $i < n { square[$i] = Self::load(p.add($i * stride)) })* };
+            }
+            rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+            Self::transpose(square)
+        }
+    }
+
     /// The elements at even and at odd places of `a` followed by `b`.
     #[inline(always)]
     fn unzip(a: Self, b: Self) -> (Self, Self) {
