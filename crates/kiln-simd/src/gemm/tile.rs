@@ -242,7 +242,8 @@ impl<const R: usize, const C: usize, const KIND: usize> Routine for Tile<R, C, K
                                 b = b.wrapping_add(t.b_stride);
                             }
                         } else {
-                            for _ in 0..t.k / TURN {
+                            let turns = if R <= UNROLLED { t.k / TURN } else { 0 };
+                            for _ in 0..turns {
                                 step!(b, $masked, I => rows[I / 3].add(I % 3 * s));
                                 in_order();
                                 step!(b.add(t.b_stride), $masked, I => rows[I / 3].add(I % 3 * s + 1));
@@ -254,7 +255,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Routine for Tile<R, C, K
                                 b = b.wrapping_add(TURN * t.b_stride);
                                 rows = rows.map(|p| p.wrapping_add(TURN));
                             }
-                            for _ in 0..t.k % TURN {
+                            for _ in TURN * turns..t.k {
                                 step!(b, $masked, I => rows[I / 3].add(I % 3 * s));
                                 b = b.wrapping_add(t.b_stride);
                                 rows = rows.map(|p| p.wrapping_add(1));
@@ -317,6 +318,9 @@ unsafe fn store<V: Vector>(v: V, p: *mut f32, n: usize, whole: bool) {
     // SAFETY: the caller's contract.
     unsafe { if whole { v.store(p) } else { v.store_first(p, n) } }
 }
+
+/// Rows of a tile up to which steps over rows of A are unrolled: with more, the compiler runs out of registers.
+const UNROLLED: usize = 11;
 
 /// Keeps the compiler from moving loads from one step to another. It would load the elements of A of several steps
 /// ahead, and run out of registers.
