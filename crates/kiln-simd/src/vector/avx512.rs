@@ -369,39 +369,49 @@ impl Vector for Avx512 {
 /// As there, and `SURE <= n`.
 #[inline(always)]
 unsafe fn rows_transposed<const SURE: usize>(p: *const f32, stride: usize, n: usize) -> [Avx512; MAX_LANES] {
-    // Four floats of rows i, i + 4, i + 8, i + 12 side by side come from loads, which are cheaper than the half of
-    // the shuffles that they stand for; the rest happens inside of 128-bit pieces.
+    // SAFETY: the caller's contract.
+    unsafe {
+        let [a, b, c, d] = columns_of_rows::<SURE>(p, stride, n);
+        let [e, f, g, h] = columns_of_rows::<SURE>(p.wrapping_add(4), stride, n);
+        let [i, j, k, l] = columns_of_rows::<SURE>(p.wrapping_add(8), stride, n);
+        let [m, n, o, p] = columns_of_rows::<SURE>(p.wrapping_add(12), stride, n);
+        [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
+    }
+}
+
+/// The four columns from `p` of 16 rows.
+///
+/// # Safety
+/// As [`rows_transposed`], for four columns.
+#[inline(always)]
+unsafe fn columns_of_rows<const SURE: usize>(p: *const f32, stride: usize, n: usize) -> [Avx512; 4] {
+    // Four floats of rows i, i + 4, i + 8, i + 12 side by side come from loads, which are cheaper than the half of the
+    // shuffles that they stand for; the rest happens inside of 128-bit pieces.
     // SAFETY: the caller's contract: rows below n are readable.
     unsafe {
-        let four = |row: usize, column: usize| {
-            let from = p.wrapping_add(row * stride + column);
-            let piece = |at: usize| {
-                if row + at < SURE || row + at < n {
-                    _mm_loadu_ps(from.wrapping_add(at * stride))
-                } else {
-                    _mm_setzero_ps()
-                }
+        macro_rules! piece {
+            ($row:expr) => {
+                if $row < SURE || $row < n { _mm_loadu_ps(p.wrapping_add($row * stride)) } else { _mm_setzero_ps() }
             };
-            let v = _mm512_castps128_ps512(piece(0));
-            let v = _mm512_insertf32x4::<1>(v, piece(4));
-            let v = _mm512_insertf32x4::<2>(v, piece(8));
-            _mm512_insertf32x4::<3>(v, piece(12))
-        };
-        let columns = |c: usize| {
-            let ps = |v| _mm512_castpd_ps(v);
-            let (r0, r1, r2, r3) = (four(0, c), four(1, c), four(2, c), four(3, c));
-            let pd = |v| _mm512_castps_pd(v);
-            let (lo01, hi01) = (pd(_mm512_unpacklo_ps(r0, r1)), pd(_mm512_unpackhi_ps(r0, r1)));
-            let (lo23, hi23) = (pd(_mm512_unpacklo_ps(r2, r3)), pd(_mm512_unpackhi_ps(r2, r3)));
-            [
-                Avx512(ps(_mm512_unpacklo_pd(lo01, lo23))),
-                Avx512(ps(_mm512_unpackhi_pd(lo01, lo23))),
-                Avx512(ps(_mm512_unpacklo_pd(hi01, hi23))),
-                Avx512(ps(_mm512_unpackhi_pd(hi01, hi23))),
-            ]
-        };
-        let ([a, b, c, d], [e, f, g, h]) = (columns(0), columns(4));
-        let ([i, j, k, l], [m, n, o, p]) = (columns(8), columns(12));
-        [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
+        }
+        macro_rules! four {
+            ($row:literal) => {{
+                let v = _mm512_castps128_ps512(piece!($row));
+                let v = _mm512_insertf32x4::<1>(v, piece!($row + 4));
+                let v = _mm512_insertf32x4::<2>(v, piece!($row + 8));
+                _mm512_insertf32x4::<3>(v, piece!($row + 12))
+            }};
+        }
+        let (r0, r1, r2, r3) = (four!(0), four!(1), four!(2), four!(3));
+        let lo01 = _mm512_castps_pd(_mm512_unpacklo_ps(r0, r1));
+        let hi01 = _mm512_castps_pd(_mm512_unpackhi_ps(r0, r1));
+        let lo23 = _mm512_castps_pd(_mm512_unpacklo_ps(r2, r3));
+        let hi23 = _mm512_castps_pd(_mm512_unpackhi_ps(r2, r3));
+        [
+            Avx512(_mm512_castpd_ps(_mm512_unpacklo_pd(lo01, lo23))),
+            Avx512(_mm512_castpd_ps(_mm512_unpackhi_pd(lo01, lo23))),
+            Avx512(_mm512_castpd_ps(_mm512_unpacklo_pd(hi01, hi23))),
+            Avx512(_mm512_castpd_ps(_mm512_unpackhi_pd(hi01, hi23))),
+        ]
     }
 }
