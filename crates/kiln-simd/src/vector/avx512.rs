@@ -128,39 +128,8 @@ impl Vector for Avx512 {
     }
     #[inline(always)]
     unsafe fn load_columns(p: *const f32, stride: usize) -> [Self; MAX_LANES] {
-        // Shuffles of whole registers run on one port. Half of those of a transpose take pieces of 128 bits to their
-        // places, which loads do as well: u[4g + c] gets columns 4g .. 4g + 4 of rows c, c + 4, c + 8 and c + 12.
         // SAFETY: the caller's contract.
-        unsafe {
-            macro_rules! pieces {
-                ($(($g:literal, $c:literal))*) => { [$({
-                    let piece = |row: usize| _mm_loadu_ps(p.add(($c + row) * stride + 4 * $g));
-                    let v = _mm512_castps128_ps512(piece(0));
-                    let v = _mm512_mask_broadcast_f32x4(v, 0x00f0, piece(4));
-                    let v = _mm512_mask_broadcast_f32x4(v, 0x0f00, piece(8));
-                    _mm512_mask_broadcast_f32x4(v, 0xf000, piece(12))
-                },)*] };
-            }
-            let u = pieces!(
-                (0, 0)(0, 1)(0, 2)(0, 3)(1, 0)(1, 1)(1, 2)(1, 3)(2, 0)(2, 1)(2, 2)(2, 3)(3, 0)(3, 1)(3, 2)(3, 3)
-            );
-            let pd = |v| _mm512_castps_pd(v);
-            macro_rules! turn {
-                ($($g:literal)*) => { [$({
-                    let [a, b, c, d] = [u[4 * $g], u[4 * $g + 1], u[4 * $g + 2], u[4 * $g + 3]];
-                    let (ab_lo, ab_hi) = (_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
-                    let (cd_lo, cd_hi) = (_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
-                    [
-                        Self(_mm512_castpd_ps(_mm512_unpacklo_pd(pd(ab_lo), pd(cd_lo)))),
-                        Self(_mm512_castpd_ps(_mm512_unpackhi_pd(pd(ab_lo), pd(cd_lo)))),
-                        Self(_mm512_castpd_ps(_mm512_unpacklo_pd(pd(ab_hi), pd(cd_hi)))),
-                        Self(_mm512_castpd_ps(_mm512_unpackhi_pd(pd(ab_hi), pd(cd_hi)))),
-                    ]
-                },)*] };
-            }
-            let [a, b, c, d] = turn!(0 1 2 3);
-            [a[0], a[1], a[2], a[3], b[0], b[1], b[2], b[3], c[0], c[1], c[2], c[3], d[0], d[1], d[2], d[3]]
-        }
+        unsafe { columns::<16>(p, stride, 16) }
     }
     #[inline(always)]
     fn transpose(square: [Self; MAX_LANES]) -> [Self; MAX_LANES] {
@@ -198,7 +167,7 @@ impl Vector for Avx512 {
     #[inline(always)]
     unsafe fn load_columns_first(p: *const f32, stride: usize, n: usize) -> [Self; MAX_LANES] {
         // SAFETY: the caller's contract.
-        unsafe { if n >= 12 { rows_transposed::<12>(p, stride, n) } else { rows_transposed::<0>(p, stride, n) } }
+        unsafe { if n >= 12 { columns::<12>(p, stride, n) } else { columns::<0>(p, stride, n) } }
     }
 
     #[inline(always)]
@@ -368,13 +337,13 @@ impl Vector for Avx512 {
 /// # Safety
 /// As there, and `SURE <= n`.
 #[inline(always)]
-unsafe fn rows_transposed<const SURE: usize>(p: *const f32, stride: usize, n: usize) -> [Avx512; MAX_LANES] {
+unsafe fn columns<const SURE: usize>(p: *const f32, stride: usize, n: usize) -> [Avx512; MAX_LANES] {
     // SAFETY: the caller's contract.
     unsafe {
-        let [a, b, c, d] = columns_of_rows::<SURE>(p, stride, n);
-        let [e, f, g, h] = columns_of_rows::<SURE>(p.wrapping_add(4), stride, n);
-        let [i, j, k, l] = columns_of_rows::<SURE>(p.wrapping_add(8), stride, n);
-        let [m, n, o, p] = columns_of_rows::<SURE>(p.wrapping_add(12), stride, n);
+        let [a, b, c, d] = four_columns::<SURE>(p, stride, n);
+        let [e, f, g, h] = four_columns::<SURE>(p.wrapping_add(4), stride, n);
+        let [i, j, k, l] = four_columns::<SURE>(p.wrapping_add(8), stride, n);
+        let [m, n, o, p] = four_columns::<SURE>(p.wrapping_add(12), stride, n);
         [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p]
     }
 }
@@ -382,11 +351,11 @@ unsafe fn rows_transposed<const SURE: usize>(p: *const f32, stride: usize, n: us
 /// The four columns from `p` of 16 rows.
 ///
 /// # Safety
-/// As [`rows_transposed`], for four columns.
+/// As [`columns`], for four columns.
 #[inline(always)]
-unsafe fn columns_of_rows<const SURE: usize>(p: *const f32, stride: usize, n: usize) -> [Avx512; 4] {
-    // Four floats of rows i, i + 4, i + 8, i + 12 side by side come from loads, which are cheaper than the half of the
-    // shuffles that they stand for; the rest happens inside of 128-bit pieces.
+unsafe fn four_columns<const SURE: usize>(p: *const f32, stride: usize, n: usize) -> [Avx512; 4] {
+    // Shuffles of whole registers run on one port. Half of those of a transpose take pieces of 128 bits to their places,
+    // which loads do as well: four floats of rows i, i + 4, i + 8 and i + 12 come side by side.
     // SAFETY: the caller's contract: rows below n are readable.
     unsafe {
         macro_rules! piece {
@@ -394,7 +363,7 @@ unsafe fn columns_of_rows<const SURE: usize>(p: *const f32, stride: usize, n: us
                 if $row < SURE || $row < n { _mm_loadu_ps(p.wrapping_add($row * stride)) } else { _mm_setzero_ps() }
             };
         }
-        macro_rules! four {
+        macro_rules! rows {
             ($row:literal) => {{
                 let v = _mm512_castps128_ps512(piece!($row));
                 let v = _mm512_insertf32x4::<1>(v, piece!($row + 4));
@@ -402,16 +371,15 @@ unsafe fn columns_of_rows<const SURE: usize>(p: *const f32, stride: usize, n: us
                 _mm512_insertf32x4::<3>(v, piece!($row + 12))
             }};
         }
-        let (r0, r1, r2, r3) = (four!(0), four!(1), four!(2), four!(3));
-        let lo01 = _mm512_castps_pd(_mm512_unpacklo_ps(r0, r1));
-        let hi01 = _mm512_castps_pd(_mm512_unpackhi_ps(r0, r1));
-        let lo23 = _mm512_castps_pd(_mm512_unpacklo_ps(r2, r3));
-        let hi23 = _mm512_castps_pd(_mm512_unpackhi_ps(r2, r3));
+        let (a, b, c, d) = (rows!(0), rows!(1), rows!(2), rows!(3));
+        let (ab_lo, ab_hi) = (_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b));
+        let (cd_lo, cd_hi) = (_mm512_unpacklo_ps(c, d), _mm512_unpackhi_ps(c, d));
+        let pd = |v| _mm512_castps_pd(v);
         [
-            Avx512(_mm512_castpd_ps(_mm512_unpacklo_pd(lo01, lo23))),
-            Avx512(_mm512_castpd_ps(_mm512_unpackhi_pd(lo01, lo23))),
-            Avx512(_mm512_castpd_ps(_mm512_unpacklo_pd(hi01, hi23))),
-            Avx512(_mm512_castpd_ps(_mm512_unpackhi_pd(hi01, hi23))),
+            Avx512(_mm512_castpd_ps(_mm512_unpacklo_pd(pd(ab_lo), pd(cd_lo)))),
+            Avx512(_mm512_castpd_ps(_mm512_unpackhi_pd(pd(ab_lo), pd(cd_lo)))),
+            Avx512(_mm512_castpd_ps(_mm512_unpacklo_pd(pd(ab_hi), pd(cd_hi)))),
+            Avx512(_mm512_castpd_ps(_mm512_unpackhi_pd(pd(ab_hi), pd(cd_hi)))),
         ]
     }
 }
