@@ -1,5 +1,5 @@
-//! `cargo xtask exhaustive`: every f32 through every element-wise operation of one operand, on every instruction set of
-//! this machine, against the f64 reference.
+//! `cargo xtask exhaustive`: every f32 through every element-wise operation of one operand, and the hardest quotients of
+//! every divisor beside random ones, on every instruction set of this machine, against the f64 reference.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -7,7 +7,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use kiln_core::op::reference::error_of;
+use kiln_core::op::reference::hard::{SIGNIFICANDS, hard_quotients};
+use kiln_core::op::reference::{Random, error_of};
 use kiln_core::op::{Bound, Elementwise, ElementwiseKind, Op, Operation};
 use kiln_core::{DataMut, Operand};
 use kiln_simd::{Isa, Operations, Simd};
@@ -21,7 +22,8 @@ pub(crate) struct Arguments {
     /// Only these instruction sets (may be given several times).
     #[arg(long, value_name = "NAME")]
     isa: Vec<String>,
-    /// Only every STRIDE-th f32, in the order of their bits. Take a prime: a power of two sees few mantissas.
+    /// Only every STRIDE-th f32 (significand, of divisors), in the order of their bits. Take a prime: a power of two sees
+    /// few mantissas.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..))]
     stride: u64,
     /// Threads.
@@ -31,17 +33,73 @@ pub(crate) struct Arguments {
 
 /// The parameters of operations that have some.
 const PARAMS: [f32; 2] = [-0.75, 1.5];
-/// Inputs that a thread takes at a time: with the results and the reference they stay in its cache.
-const CHUNK: u64 = 1 << 14;
+
+/// Where an operation gets its operands.
+#[derive(Clone, Copy)]
+enum Source {
+    /// The one operand is every f32.
+    EveryNumber,
+    /// Each divisor of 24 bits with the dividends that give the hardest quotients, and random pairs of any two f32.
+    Quotients,
+}
+
+impl Source {
+    /// What an operation is swept with, if it is.
+    fn of(kind: ElementwiseKind) -> Option<Self> {
+        match kind {
+            ElementwiseKind::Div => Some(Self::Quotients),
+            _ => (kind.arity() == 1).then_some(Self::EveryNumber),
+        }
+    }
+
+    /// Steps of the sweep.
+    fn steps(self) -> u64 {
+        match self {
+            Self::EveryNumber => 1 << 32,
+            Self::Quotients => SIGNIFICANDS.len() as u64,
+        }
+    }
+
+    /// Steps that a thread takes at a time: with the results and the reference they stay in its cache.
+    fn chunk(self) -> u64 {
+        match self {
+            // A kernel may treat the vectors of a group in different ways. That the chunks are no power of two moves the
+            // same significand from one place of a group to another as its exponent grows.
+            Self::EveryNumber => (1 << 14) + 16,
+            Self::Quotients => 1 << 9,
+        }
+    }
+
+    /// Appends the operands of some steps.
+    fn extend(self, [a, b]: &mut [Vec<f32>; 2], steps: impl Iterator<Item = u64>) {
+        match self {
+            Self::EveryNumber => a.extend(steps.map(|step| f32::from_bits(step as u32))),
+            Self::Quotients => {
+                for step in steps {
+                    hard_quotients(SIGNIFICANDS.start + step as u32, 9, |x, y| {
+                        a.push(x);
+                        b.push(y);
+                    });
+                    let mut random = Random::new(step);
+                    for _ in 0..24 {
+                        let bits = random.bits();
+                        a.push(f32::from_bits(bits as u32));
+                        b.push(f32::from_bits((bits >> 32) as u32));
+                    }
+                }
+            }
+        }
+    }
+}
 
 /// The worst that was seen of one operation on one instruction set; nothing where every result was correctly rounded.
 #[derive(Clone, Copy, Default)]
 struct Worst {
     error: f64,
-    at: f32,
+    at: [f32; 2],
     /// Results beyond the bound, of another class, or zeros of the wrong sign.
     failures: u64,
-    first_failure: f32,
+    first_failure: [f32; 2],
 }
 
 impl Worst {
@@ -56,7 +114,7 @@ impl Worst {
     }
 
     /// Takes in the results of a chunk; `rounded` holds the exact values as f32.
-    fn see_all(&mut self, bound: Bound, x: &[f32], got: &[f32], exact: &[f64], rounded: &[f32]) {
+    fn see_all(&mut self, bound: Bound, operands: &[Vec<f32>; 2], got: &[f32], exact: &[f64], rounded: &[f32]) {
         const BLOCK: usize = 16;
         for (block, (got, rounded)) in got.chunks(BLOCK).zip(rounded.chunks(BLOCK)).enumerate() {
             // Most results are the exact ones rounded, off by half a unit at most: told apart without a branch each.
@@ -65,27 +123,28 @@ impl Worst {
             while left != 0 {
                 let i = left.trailing_zeros() as usize;
                 let at = block * BLOCK + i;
-                self.see(bound, x[at], got[i], exact[at]);
+                let x = operands.each_ref().map(|x| x.get(at).copied().unwrap_or(f32::NAN));
+                self.see(bound, x, got[i], exact[at]);
                 left &= left - 1;
             }
         }
     }
 
     /// Takes in one result that is not the exact one rounded.
-    fn see(&mut self, bound: Bound, x: f32, got: f32, exact: f64) {
+    fn see(&mut self, bound: Bound, operands: [f32; 2], got: f32, exact: f64) {
         let allowed = match bound {
             Bound::Exact => 0.0,
             Bound::Ulp(n) | Bound::Magnitude(n) => n,
         };
         let error = error_of(bound, got, exact, exact.abs());
         if let Some(error) = error.filter(|&e| e > self.error) {
-            (self.error, self.at) = (error, x);
+            (self.error, self.at) = (error, operands);
         }
         let rounded = exact as f32;
         let wrong_zero = got == 0.0 && rounded == 0.0 && got.is_sign_negative() != rounded.is_sign_negative();
         if wrong_zero || error.is_none_or(|e| e > allowed) {
             if self.failures == 0 {
-                self.first_failure = x;
+                self.first_failure = operands;
             }
             self.failures += 1;
         }
@@ -98,14 +157,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
     for name in &arguments.isa {
         Isa::from_name(name)?;
     }
-    let kinds = ElementwiseKind::ALL.iter().filter(|k| k.arity() == 1);
+    let kinds = ElementwiseKind::ALL.iter().filter(|k| Source::of(**k).is_some());
     if let Some(name) = arguments.op.iter().find(|name| !kinds.clone().any(|k| k.name() == **name)) {
         let names: Vec<_> = kinds.map(|k| k.name()).collect();
-        return Err(format!("no element-wise operation of one operand is named {name:?}; there are {names:?}").into());
+        return Err(format!("no operation that can be swept is named {name:?}; there are {names:?}").into());
     }
     let isas: Vec<Isa> = Isa::available().filter(|isa| named(isa.name(), &arguments.isa)).collect();
     let threads = arguments.threads.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, usize::from));
     println!("{:<12} {:<8} {:>10} {:>16} {:>8} {:>12}", "operation", "isa", "worst", "at", "bound", "beyond it");
+    let written = |x: [f32; 2], kind: ElementwiseKind| {
+        x[..kind.arity()].iter().map(|x| format!("{x:e}")).collect::<Vec<_>>().join(", ")
+    };
     let mut sound = true;
     for &kind in kinds.filter(|k| named(k.name(), &arguments.op)) {
         let op = kind.with_params(PARAMS);
@@ -114,13 +176,17 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
             let (error, at) = if worst.error == 0.0 {
                 ("rounded".to_owned(), String::new())
             } else {
-                (format!("{:.3} ULP", worst.error), format!("{:e}", worst.at))
+                (format!("{:.3} ULP", worst.error), written(worst.at, kind))
             };
             print!("{:<12} {:<8} {error:>10} {at:>16} {bound:>8}", kind.name(), isa.name());
             println!(
                 " {:>12}{}",
                 worst.failures,
-                if worst.failures > 0 { format!("  first {:e}", worst.first_failure) } else { String::new() }
+                if worst.failures > 0 {
+                    format!("  first {}", written(worst.first_failure, kind))
+                } else {
+                    String::new()
+                }
             );
             sound &= worst.failures == 0;
         }
@@ -131,8 +197,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
 /// The worst of an operation on each instruction set.
 fn compare(op: Elementwise, isas: &[Isa], stride: u64, threads: usize) -> Result<Vec<Worst>, kiln_core::Error> {
     let simds = isas.iter().map(|&isa| Ok(Simd::with_isa(isa)?.with_threads(1))).collect::<Result<Vec<_>, _>>()?;
-    let inputs = (1u64 << 32).div_ceil(stride);
-    let bar = ProgressBar::new(inputs);
+    let Some(source) = Source::of(op.kind()) else { return Ok(Vec::new()) };
+    let steps = source.steps().div_ceil(stride);
+    let bar = ProgressBar::new(steps);
     let style = ProgressStyle::with_template("{prefix:12} {wide_bar} {percent:>3} % {eta}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()));
     bar.set_prefix(op.name());
@@ -141,7 +208,7 @@ fn compare(op: Elementwise, isas: &[Isa], stride: u64, threads: usize) -> Result
     std::thread::scope(|scope| {
         for _ in 0..threads.max(1) {
             scope.spawn(|| {
-                let result = worker(op, &simds, stride, inputs, &next, &bar);
+                let result = worker(op, source, &simds, stride, steps, &next, &bar);
                 let mut total = total.lock().unwrap_or_else(PoisonError::into_inner);
                 match (&mut *total, result) {
                     (Ok(total), Ok(seen)) => total.iter_mut().zip(&seen).for_each(|(t, s)| t.merge(s)),
@@ -158,32 +225,36 @@ fn compare(op: Elementwise, isas: &[Isa], stride: u64, threads: usize) -> Result
 /// Takes chunks until none are left.
 fn worker(
     op: Elementwise,
+    source: Source,
     simds: &[Simd],
     stride: u64,
-    inputs: u64,
+    steps: u64,
     next: &AtomicU64,
     bar: &ProgressBar,
 ) -> Result<Vec<Worst>, kiln_core::Error> {
     let bound = op.contract().bound;
     let as_op = Op::from(op);
     let mut seen = vec![Worst::default(); simds.len()];
-    let (mut x, mut exact, mut rounded, mut got) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+    let (mut exact, mut rounded, mut got) = (Vec::new(), Vec::new(), Vec::new());
+    let mut operands = [Vec::new(), Vec::new()];
     loop {
-        let start = next.fetch_add(CHUNK, Ordering::Relaxed);
-        if start >= inputs {
+        let start = next.fetch_add(source.chunk(), Ordering::Relaxed);
+        if start >= steps {
             return Ok(seen);
         }
-        let range = start..inputs.min(start + CHUNK);
-        x.clear();
-        x.extend(range.clone().map(|i| f32::from_bits((i * stride) as u32)));
+        let range = start..steps.min(start + source.chunk());
+        operands.iter_mut().for_each(Vec::clear);
+        source.extend(&mut operands, range.clone().map(|i| i * stride));
+        let n = operands[0].len();
         exact.clear();
-        op.kind().exact(x.len(), |_, i| f64::from(x[i]), op.params(), |value, _| exact.push(value));
+        op.kind().exact(n, |o, i| f64::from(operands[o][i]), op.params(), |value, _| exact.push(value));
         rounded.clear();
         rounded.extend(exact.iter().map(|&e| e as f32));
-        got.resize(x.len(), 0.0);
+        got.resize(n, 0.0);
+        let inputs = operands.each_ref().map(|x| Operand::vector(x));
         for (simd, seen) in simds.iter().zip(&mut seen) {
-            simd.run_into(&as_op, &[Operand::vector(&x)], &mut [DataMut::F32(&mut got)])?;
-            seen.see_all(bound, &x, &got, &exact, &rounded);
+            simd.run_into(&as_op, &inputs[..op.kind().arity()], &mut [DataMut::F32(&mut got)])?;
+            seen.see_all(bound, &operands, &got, &exact, &rounded);
         }
         bar.inc(range.end - range.start);
     }

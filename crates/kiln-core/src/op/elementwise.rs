@@ -264,8 +264,22 @@ impl Operation for Elementwise {
 
     #[cfg(feature = "reference")]
     fn cases() -> Vec<super::reference::Case> {
+        use super::reference::hard::{SIGNIFICANDS, hard_quotients, hard_squares};
         use super::reference::{Case, Input, LENGTHS, Random, SPECIAL};
         let mut cases = Vec::new();
+        let (mut dividends, mut divisors) = (Vec::new(), Vec::new());
+        SIGNIFICANDS.rev().step_by(40_001).for_each(|b| {
+            hard_quotients(b, 5, |a, b| {
+                dividends.push(a);
+                divisors.push(b);
+            });
+        });
+        let squares = hard_squares(400);
+        let inputs = [dividends, divisors, squares].map(|x| Input::f32(x.clone(), &[x.len()]));
+        let [dividends, divisors, squares] = inputs;
+        cases.push(Case::new(Self::div(), vec![dividends, divisors.clone()]));
+        cases.push(Case::new(Self::recip(), vec![divisors]));
+        cases.push(Case::new(Self::sqrt(), vec![squares]));
         for &kind in ElementwiseKind::ALL {
             let op = kind.with_params([-0.75, 1.5]);
             let mut random = Random::new(kind as u64);

@@ -3,6 +3,8 @@
 use super::{Bound, Op};
 use crate::{Buffer, Data, Error, Operand, Result, Shape, TensorType};
 
+pub mod hard;
+
 /// What exact arithmetic gives for one result.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Expected {
