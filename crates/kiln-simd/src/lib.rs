@@ -20,6 +20,7 @@ mod gemm;
 mod index;
 pub mod limits;
 mod math;
+mod operations;
 mod pool;
 mod quant;
 mod reduce;

@@ -1,6 +1,76 @@
-//! Memory that kernels need for a moment, from the [`Workspace`] of the thread.
+//! Memory that kernels need for a moment and that a thread keeps: nothing is allocated once it has grown to the size of the blocks.
 
-use crate::gemm::Workspace;
+use std::cell::RefCell;
+
+use kiln_core::Result;
+
+/// A cache line; makes a `Vec` of them aligned to one.
+#[derive(Clone, Copy)]
+#[repr(align(64))]
+#[allow(dead_code)] // its elements are reached through pointers
+struct Line([f32; 16]);
+
+thread_local! {
+    static KEPT: RefCell<Vec<Lines>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Memory aligned to 64 bytes.
+#[derive(Default)]
+pub(crate) struct Lines(Vec<Line>);
+
+impl Lines {
+    /// Memory for `len` f32, zeros.
+    pub(crate) fn zeros(len: usize) -> Self {
+        Self(vec![Line([0.0; 16]); len.div_ceil(16)])
+    }
+
+    /// As [`Lines::zeros`], for memory that a caller asks for: an error where the machine has none left.
+    pub(crate) fn try_zeros(len: usize) -> Result<Self> {
+        kiln_core::reserve(&mut Vec::<Line>::new(), len.div_ceil(16))?;
+        Ok(Self::zeros(len))
+    }
+
+    /// The memory.
+    pub(crate) fn as_ptr(&self) -> *const f32 {
+        self.0.as_ptr().cast()
+    }
+
+    /// The memory, for writing.
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut f32 {
+        self.0.as_mut_ptr().cast()
+    }
+}
+
+/// Scratch memory, aligned to 64 bytes, given back to the thread when dropped.
+///
+/// Taking it twice on a thread is allowed (a thread that waits may run another task meanwhile): the second gets memory
+/// of its own.
+pub(crate) struct Workspace(Lines);
+
+impl Workspace {
+    /// Memory for at least `len` f32 of undefined value.
+    pub(crate) fn take(len: usize) -> Self {
+        let mut lines = KEPT.with_borrow_mut(Vec::pop).unwrap_or_default();
+        if lines.0.len() < len.div_ceil(16) {
+            // The old contents are of no use: free them before allocating.
+            drop(std::mem::take(&mut lines));
+            lines = Lines::zeros(len);
+        }
+        Self(lines)
+    }
+
+    /// The memory.
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut f32 {
+        self.0.as_mut_ptr()
+    }
+}
+
+impl Drop for Workspace {
+    fn drop(&mut self) {
+        // The last given back is the first to be taken: calls that nest in the same way find memory of the right size.
+        KEPT.with_borrow_mut(|kept| kept.push(std::mem::take(&mut self.0)));
+    }
+}
 
 /// Calls `f` with `n` floats of unspecified value. A call inside of `f` gets memory of its own.
 pub(crate) fn with<R>(n: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {

@@ -1,9 +1,10 @@
+//! Through what everything is computed, and what an operation needs to be computed through it.
+
 use std::sync::OnceLock;
 
-use kiln_core::op::{Elementwise, Matmul, Op, Operation, Reduction, check};
-use kiln_core::{Data, DataMut, Error, Operand, Operations, Result, for_operation};
+use kiln_core::{Data, DataMut, Error, Operand, Result};
 
-use crate::{Isa, elementwise, gemm, reduce, threads};
+use crate::{Isa, threads};
 
 /// An instruction set and a number of threads: everything is computed through one of these.
 ///
@@ -63,90 +64,10 @@ impl Simd {
     }
 }
 
-impl Operations for Simd {
-    /// As [`Operations::run_into`]; allocates nothing but what scratch memory still has to grow.
-    fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        if let Op::Elementwise(op) = op
-            && elementwise::run_alike(self, op, inputs, outputs)
-        {
-            return Ok(());
-        }
-        for_operation!(op, op => checked(self, op, inputs, outputs))
-    }
-
-    fn quick_elementwise(&self, op: Elementwise, operands: &[&[f32]], out: &mut [f32]) -> bool {
-        elementwise::run_slices(self, &op, operands, out)
-    }
-
-    fn quick_reduce(&self, reduction: Reduction, x: &[f32]) -> Option<f32> {
-        reduce::whole(self, reduction, x)
-    }
-
-    fn quick_reduce_index(&self, reduction: Reduction, x: &[f32]) -> Option<u32> {
-        reduce::whole_index(self, reduction, x)
-    }
-
-    fn quick_dot(&self, a: &[f32], b: &[f32]) -> Option<f32> {
-        (a.len() == b.len()).then(|| reduce::dot(self, a, b))
-    }
-
-    fn quick_matmul(&self, op: Matmul, a: &[f32], b: &[f32], extents: (usize, usize, usize), out: &mut [f32]) -> bool {
-        gemm::run_slices(self, op, a, b, extents, out)
-    }
-}
-
-fn checked<O: Operation + Execute>(
-    simd: &Simd,
-    op: &O,
-    inputs: &[Operand<'_>],
-    outputs: &mut [DataMut<'_>],
-) -> Result<()> {
-    check(op, inputs, outputs)?;
-    op.execute(simd, inputs, outputs)
-}
-
 /// The kernel of an operation: what this backend adds to its definition.
 pub(crate) trait Execute {
     /// Computes the outputs. Shapes and types have been checked.
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()>;
-}
-
-impl Isa {
-    /// The best that this machine has.
-    pub fn best() -> Self {
-        Self::ALL.iter().copied().rev().find(|isa| isa.is_available()).unwrap_or(Self::Scalar)
-    }
-
-    /// Every instruction set that this machine has, slowest first.
-    pub fn available() -> impl Iterator<Item = Self> {
-        Self::ALL.iter().copied().filter(|isa| isa.is_available())
-    }
-
-    fn available_names() -> String {
-        Self::available().map(Self::name).collect::<Vec<_>>().join(", ")
-    }
-
-    /// The instruction set of a name, when this machine has it.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] with the names that would do.
-    pub fn from_name(name: &str) -> Result<Self> {
-        let known = Self::ALL.iter().copied().find(|isa| isa.name() == name);
-        known.filter(|isa| isa.is_available()).ok_or_else(|| Error::Unavailable {
-            what: format!("instruction set {name:?} (KILN_ISA)"),
-            reason: format!(
-                "{}; this machine has {}",
-                if known.is_some() { "the machine lacks it" } else { "no such name" },
-                Self::available_names()
-            ),
-        })
-    }
-}
-
-impl std::fmt::Display for Isa {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str(self.name())
-    }
 }
 
 /// The f32 elements of an input that the shape rule has checked to be f32.

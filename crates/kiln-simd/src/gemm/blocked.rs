@@ -15,8 +15,8 @@ use super::driver::Gemm;
 use super::matrix::{MatrixRef, Source};
 use super::pack::{PanelArgs, panel, panels};
 use super::tile::{Ask, PANELS, TURN, TileArgs, TileSet};
-use super::workspace::Workspace;
 use crate::Isa;
+use crate::scratch::Workspace;
 use crate::threads::{self, Shared};
 use crate::vector::MAX_LANES;
 

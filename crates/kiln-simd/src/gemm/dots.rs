@@ -3,8 +3,8 @@
 
 use super::matvec::add_lanes;
 use super::tile::{each_row, fourteen};
-use super::workspace::Workspace;
 use crate::Isa;
+use crate::scratch::Workspace;
 use crate::threads::{self, Shared};
 use crate::vector::{Routine, Vector, routine};
 

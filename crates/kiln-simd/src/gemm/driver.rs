@@ -4,8 +4,8 @@ use super::blocks::{K_BLOCK, Tiles, blocks, k_blocks, panel_width};
 use super::matrix::{MatrixRef, Source};
 use super::pack::{PanelArgs, panel};
 use super::tile::{Ask, COLUMNS, ROWS, TileArgs, TileSet};
-use super::workspace::Workspace;
 use crate::Isa;
+use crate::scratch::Workspace;
 use crate::threads::{self, Shared};
 use crate::vector::MAX_LANES;
 

@@ -2,8 +2,7 @@
 //! products.
 //!
 //! For other kernels: [`driver::Gemm`] is `C = A B` or `C += A B` on raw matrices with strides ([`MatrixRef`]), or with a
-//! B packed in advance. C has contiguous rows. A may lie either way round. [`Workspace`] is scratch memory of the
-//! thread, and may be taken while a product runs.
+//! B packed in advance. C has contiguous rows. A may lie either way round.
 //!
 //! An element of C is a chain of multiply-adds over a block of k (cut by [`blocks::k_blocks`] from k alone), plus the chains of
 //! the blocks before. Every way and every tile computes it so; only products of a single row or column with the rows of
@@ -19,7 +18,6 @@ mod matvec;
 mod pack;
 mod packed;
 mod tile;
-mod workspace;
 
 use kiln_core::op::{Matmul, MatmulExtents, Matvec};
 use kiln_core::{DataMut, Error, Operand, Result, Shape};
@@ -29,10 +27,10 @@ pub(crate) use {
     driver::Gemm,
     matrix::{MatrixRef, Source},
     pack::turn_square,
-    workspace::Workspace,
 };
 
 use crate::Isa;
+use crate::scratch::Workspace;
 use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
 

@@ -7,7 +7,7 @@ use super::driver::Gemm;
 use super::length;
 use super::matrix::{MatrixRef, Source};
 use super::pack::panels;
-use super::workspace::Lines;
+use crate::scratch::Lines;
 use crate::{Isa, Simd};
 
 /// A right-hand matrix, such as the weights of a layer, in the order in which the matrix product of one instruction set

@@ -13,6 +13,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod bytes;
+mod isa;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod scalar;

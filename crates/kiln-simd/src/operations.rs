@@ -1,0 +1,49 @@
+//! The way of every operation to its kernel, and the short ways of the common ones.
+
+use kiln_core::op::{Elementwise, Matmul, Op, Operation, Reduction, check};
+use kiln_core::{DataMut, Operand, Operations, Result, for_operation};
+
+use crate::simd::{Execute, Simd};
+use crate::{elementwise, gemm, reduce};
+
+impl Operations for Simd {
+    /// As [`Operations::run_into`]; allocates nothing but what scratch memory still has to grow.
+    fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        if let Op::Elementwise(op) = op
+            && elementwise::run_alike(self, op, inputs, outputs)
+        {
+            return Ok(());
+        }
+        for_operation!(op, op => checked(self, op, inputs, outputs))
+    }
+
+    fn quick_elementwise(&self, op: Elementwise, operands: &[&[f32]], out: &mut [f32]) -> bool {
+        elementwise::run_slices(self, &op, operands, out)
+    }
+
+    fn quick_reduce(&self, reduction: Reduction, x: &[f32]) -> Option<f32> {
+        reduce::whole(self, reduction, x)
+    }
+
+    fn quick_reduce_index(&self, reduction: Reduction, x: &[f32]) -> Option<u32> {
+        reduce::whole_index(self, reduction, x)
+    }
+
+    fn quick_dot(&self, a: &[f32], b: &[f32]) -> Option<f32> {
+        (a.len() == b.len()).then(|| reduce::dot(self, a, b))
+    }
+
+    fn quick_matmul(&self, op: Matmul, a: &[f32], b: &[f32], extents: (usize, usize, usize), out: &mut [f32]) -> bool {
+        gemm::run_slices(self, op, a, b, extents, out)
+    }
+}
+
+fn checked<O: Operation + Execute>(
+    simd: &Simd,
+    op: &O,
+    inputs: &[Operand<'_>],
+    outputs: &mut [DataMut<'_>],
+) -> Result<()> {
+    check(op, inputs, outputs)?;
+    op.execute(simd, inputs, outputs)
+}

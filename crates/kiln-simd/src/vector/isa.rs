@@ -1,0 +1,43 @@
+//! Which instruction sets there are and which one a name means.
+
+use kiln_core::{Error, Result};
+
+use super::Isa;
+
+impl Isa {
+    /// The best that this machine has.
+    pub fn best() -> Self {
+        Self::ALL.iter().copied().rev().find(|isa| isa.is_available()).unwrap_or(Self::Scalar)
+    }
+
+    /// Every instruction set that this machine has, slowest first.
+    pub fn available() -> impl Iterator<Item = Self> {
+        Self::ALL.iter().copied().filter(|isa| isa.is_available())
+    }
+
+    pub(crate) fn available_names() -> String {
+        Self::available().map(Self::name).collect::<Vec<_>>().join(", ")
+    }
+
+    /// The instruction set of a name, when this machine has it.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] with the names that would do.
+    pub fn from_name(name: &str) -> Result<Self> {
+        let known = Self::ALL.iter().copied().find(|isa| isa.name() == name);
+        known.filter(|isa| isa.is_available()).ok_or_else(|| Error::Unavailable {
+            what: format!("instruction set {name:?} (KILN_ISA)"),
+            reason: format!(
+                "{}; this machine has {}",
+                if known.is_some() { "the machine lacks it" } else { "no such name" },
+                Self::available_names()
+            ),
+        })
+    }
+}
+
+impl std::fmt::Display for Isa {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
