@@ -57,7 +57,6 @@ pub(super) fn run(
                 b: Source::Matrix(MatrixRef::new(&x[n * picture..], plane, false)),
                 c: out.get().wrapping_add(n * e.c_out * plane),
                 c_stride: plane,
-                add: false,
             };
             // SAFETY: the slices have these extents, the results are borrowed for writing.
             unsafe { gemm.run(isa, threads) };

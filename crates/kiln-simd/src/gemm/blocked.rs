@@ -14,7 +14,7 @@ use super::blocks::{K_BLOCK, Tiles, blocks, k_blocks, panel_width};
 use super::driver::Gemm;
 use super::matrix::{MatrixRef, Source};
 use super::pack::{PanelArgs, panel, panels};
-use super::tile::{Ask, PANELS, TURN, TileArgs, TileSet};
+use super::tile::{Ask, PANELS, TURN, TileArgs, TileSet, last_turns};
 use crate::Isa;
 use crate::scratch::Workspace;
 use crate::threads::{self, Shared};
@@ -91,13 +91,16 @@ impl Gemm {
         let row_blocks = if threads == 1 { most } else { most.max(SHARES * threads).next_multiple_of(threads) };
         let row_blocks = row_blocks.min(tiles.count);
         let k_most = self.k.min(K_BLOCK);
-        let n_most = self.n.next_multiple_of(nr).min(N_BLOCK);
         let in_advance = matches!(self.b, Source::Packed(_));
+        let alone = threads == 1;
+        // Where all rows are one block, a panel of B is read this once: copies of a few at a time stay in near caches.
+        let passing = alone && row_blocks == 1 && !in_advance;
+        let n_most = self.n.next_multiple_of(nr).min(if passing { PANELS_AT_ONCE * nr } else { N_BLOCK });
         let mut shared = Workspace::take(if in_advance { 0 } else { n_most * k_most });
         let b_block = Shared::new(shared.as_mut_ptr());
         let this = Blocked { gemm: self, isa, set, column, b_columns, tiles, row_blocks, threads, b_block };
         // Pieces of B in a block; the last block of columns may have fewer, then some are empty.
-        let pieces = if in_advance || threads == 1 { 0 } else { n_most.div_ceil(PANELS_AT_ONCE * nr) };
+        let pieces = if in_advance || alone { 0 } else { n_most.div_ceil(PANELS_AT_ONCE * nr) };
         let [packing, packed, taken, done] = &<[Pieces; 4]>::default();
         let (k, n) = (self.k, self.n);
         threads::for_each(threads, threads, |_| {
@@ -107,7 +110,7 @@ impl Gemm {
             let a_block = workspace.as_mut_ptr();
             let mut in_a = None;
             let mut passed = 0;
-            let of_columns = || blocks(n, N_BLOCK, nr);
+            let of_columns = || blocks(n, n_most, nr);
             let all = k_blocks(k).flat_map(|(p0, k)| of_columns().map(move |(j0, n)| Block { p0, k, j0, n }));
             let mut all = all.peekable();
             while let Some(block) = all.next() {
@@ -221,8 +224,9 @@ impl Blocked<'_> {
                         c: gemm.c.add(i * gemm.c_stride + j0 + j),
                         c_stride: gemm.c_stride,
                         last,
-                        add: gemm.add || p0 > 0,
+                        add: p0 > 0,
                         ahead: 0,
+                        repeat: 1,
                         asks: [asks.of_b(j, t - t0, b_block), asks.of_a(j, t - t0)]
                             .map(|ask| ask.unwrap_or(Ask::nothing(b))),
                     });
@@ -252,7 +256,7 @@ struct Asks {
 impl Asks {
     fn new(of: &Blocked<'_>, block: Block, next: Option<Block>, rows: usize) -> Self {
         let (t0, t1) = of.tiles_of(rows);
-        let turns = (block.k / TURN).saturating_sub(of.tiles.height + 1);
+        let turns = (block.k / TURN).saturating_sub(last_turns(of.tiles.height + 1));
         let (alone, ends) = (of.threads == 1, rows + 1 == of.row_blocks);
         let b = match of.gemm.b {
             Source::Matrix(b) if b.column_stride == 1 && alone => Some(b),

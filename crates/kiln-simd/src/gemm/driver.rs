@@ -2,7 +2,7 @@
 
 use super::blocks::{K_BLOCK, Tiles, blocks, k_blocks, panel_width};
 use super::matrix::{MatrixRef, Source};
-use super::pack::{PanelArgs, panel};
+use super::pack::{PanelArgs, panel, panels};
 use super::tile::{Ask, COLUMNS, ROWS, TileArgs, TileSet};
 use crate::Isa;
 use crate::scratch::Workspace;
@@ -15,15 +15,25 @@ pub(super) const SKINNY: usize = 16;
 /// Rows of B that a skinny product reads at a time: the whole width of so few rows streams like a copy does.
 const SKINNY_K: usize = 64;
 
-/// As many where rows lie whole pages apart, so that all of them share the same few sets of the L1 cache.
-const SKINNY_K_PAGES: usize = 16;
+/// As many where rows lie whole pages apart, so that all of them share the same few sets of the L1 cache. Measured: 16 and
+/// 64 are slower by a tenth.
+const SKINNY_K_PAGES: usize = 32;
 
-/// How far ahead in its rows a skinny product asks for B: the next panels, while there are that many rows that no
-/// prefetcher of the hardware follows them.
-const SKINNY_AHEAD: usize = 256;
+/// How far ahead in its rows a skinny product asks for B: two panels, while there are that many rows that no prefetcher
+/// of the hardware follows them.
+const SKINNY_AHEAD: usize = 64;
 
 /// Columns of a skinny product at a time, so that the running sums stay in the L2 cache.
 const SKINNY_N: usize = 4096;
+
+/// Columns up to which A is read where it lies.
+const NARROW: usize = 96;
+
+/// Rows of a tile that reads A where it lies: rows may stand whole pages apart, and the L1 cache holds twelve such lines.
+const NARROW_ROWS: usize = 10;
+
+/// Blocks of k whose rows of B are packed at a time for such tiles: 1.5 MiB at most, in the L2 cache.
+const NARROW_BLOCKS: usize = 13;
 
 /// `m * n * k` up to which nothing is packed: A and B lie in the caches, and copies would not pay.
 const DIRECT: usize = 320 * 320 * 320;
@@ -34,7 +44,7 @@ pub(super) const PARALLEL: usize = 120 * 120 * 120;
 /// Tiles of rows for each thread from which threads share one packed B.
 const TOGETHER: usize = 4;
 
-/// A product `C = A B` or `C += A B`.
+/// A product `C = A B`.
 #[derive(Clone, Copy)]
 pub(crate) struct Gemm {
     /// Rows of A and C.
@@ -51,8 +61,6 @@ pub(crate) struct Gemm {
     pub(crate) c: *mut f32,
     /// Distance of the rows of C.
     pub(crate) c_stride: usize,
-    /// Whether the product is added to C.
-    pub(crate) add: bool,
 }
 
 /// How a product is computed: a function of its extents alone, so that parts of it agree.
@@ -62,6 +70,8 @@ enum Way {
     Direct,
     /// A few rows of B at a time, where they lie.
     Skinny,
+    /// B is packed, A read where it lies.
+    Narrow,
     /// A and B are packed.
     Packed,
 }
@@ -77,11 +87,8 @@ impl Gemm {
             return;
         }
         if self.k == 0 {
-            if !self.add {
-                // SAFETY: the rows of C are writable.
-                (0..self.m).for_each(|i| unsafe { self.c.add(i * self.c_stride).write_bytes(0, self.n) });
-            }
-            return;
+            // SAFETY: the rows of C are writable.
+            return (0..self.m).for_each(|i| unsafe { self.c.add(i * self.c_stride).write_bytes(0, self.n) });
         }
         let set = TileSet::of(isa);
         let way = self.way();
@@ -130,6 +137,8 @@ impl Gemm {
             Way::Direct
         } else if self.m <= SKINNY {
             Way::Skinny
+        } else if self.n <= NARROW && self.a.column_stride == 1 {
+            Way::Narrow
         } else {
             Way::Packed
         }
@@ -146,6 +155,7 @@ impl Gemm {
             match (way, self.b) {
                 (Way::Direct, Source::Matrix(b)) => part.direct(isa, set, b.at(0, j)),
                 (Way::Skinny, Source::Matrix(b)) => part.skinny(isa, set, b.at(0, j)),
+                (Way::Narrow, Source::Matrix(b)) => part.narrow(isa, set, b.at(0, j)),
                 _ => part.blocked(isa, set, 1, j, self.n),
             }
         }
@@ -189,13 +199,60 @@ impl Gemm {
                         c: self.c.add(i * self.c_stride + j),
                         c_stride: self.c_stride,
                         last,
-                        add: self.add,
+                        add: false,
                         ahead: 0,
+                        repeat: 1,
                         asks: [Ask::nothing(std::ptr::null()); 2],
                     });
                 }
             }
             j += width;
+        }
+    }
+
+    /// Few columns do not pay for a packed A: each of its elements would be copied for a few products only.
+    ///
+    /// # Safety
+    /// As [`Gemm::run`]; the rows of A are contiguous.
+    unsafe fn narrow(&self, isa: Isa, set: &TileSet, b: MatrixRef) {
+        let shape = set.shape;
+        let tiles = Tiles::new(self.m, shape.rows.min(NARROW_ROWS));
+        let padded = self.n.next_multiple_of(shape.lanes);
+        let mut workspace = Workspace::take(self.k.min(NARROW_BLOCKS * K_BLOCK) * padded);
+        let packed = workspace.as_mut_ptr();
+        for first in (0..k_blocks(self.k).count()).step_by(NARROW_BLOCKS) {
+            let of_k = || k_blocks(self.k).skip(first).take(NARROW_BLOCKS);
+            let start = of_k().next().map_or(0, |(p, _)| p);
+            let place = |p: usize| packed.wrapping_add((p - start) * padded);
+            // SAFETY: the caller's contract; the workspace holds these rows of B.
+            unsafe {
+                of_k().for_each(|(p, k)| panels(b, isa, p, k, 0, self.n, place(p)));
+                for t in 0..tiles.count {
+                    let (i, height) = tiles.at(t);
+                    for (p, k) in of_k() {
+                        for j in (0..self.n).step_by(shape.columns()) {
+                            let width = (self.n - j).min(shape.columns());
+                            let (b_stride, last) = panel_width(width, shape.lanes);
+                            set.get(ROWS, height, width)(&TileArgs {
+                                a: self.a.at(i, p).p,
+                                a_stride: self.a.row_stride,
+                                b: place(p).wrapping_add(j * k),
+                                b_stride,
+                                k,
+                                init: std::ptr::null(),
+                                init_stride: 0,
+                                c: self.c.add(i * self.c_stride + j),
+                                c_stride: self.c_stride,
+                                last,
+                                add: p > 0,
+                                ahead: 0,
+                                repeat: 1,
+                                asks: [Ask::nothing(std::ptr::null()); 2],
+                            });
+                        }
+                    }
+                }
+            }
         }
     }
 
@@ -221,7 +278,7 @@ impl Gemm {
                     self.pack_a(isa, &tiles, 0, tiles.count, p0, k, a);
                     // The chain of a block runs through memory from one step to the next: in C itself in the first
                     // block, in a place of its own in the later ones, whose sums are then added to C.
-                    let first = p0 == 0 && !self.add;
+                    let first = p0 == 0;
                     let mut p = 0;
                     while p < k {
                         let step = (k - p).min(steps);
@@ -230,6 +287,8 @@ impl Gemm {
                         while j < n {
                             let width = (n - j).min(shape.columns());
                             let (padded, last) = panel_width(width, shape.lanes);
+                            // With a few steps only, a tile takes little longer than to call it.
+                            let repeat = if tiles.count == 1 { ((n - j) / shape.columns()).max(1) } else { 1 };
                             let from = b.at(p0 + p, j0 + j);
                             let (mut b_at, mut b_stride) = (from.p, b.row_stride);
                             if last != shape.lanes && !shape.masked {
@@ -265,10 +324,11 @@ impl Gemm {
                                     last,
                                     add: ends && !first,
                                     ahead: SKINNY_AHEAD,
+                                    repeat,
                                     asks: [Ask::nothing(std::ptr::null()); 2],
                                 });
                             }
-                            j += width;
+                            j += repeat * width;
                         }
                         p += step;
                     }

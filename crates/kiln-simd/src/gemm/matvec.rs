@@ -14,14 +14,11 @@ const CHAINS: usize = 2;
 /// Steps of a chain before it is added up.
 const STEPS: usize = 128;
 
-/// Columns whose sums stay in the L1 cache while rows run past them.
-const COLUMNS: usize = 2048;
+/// Columns whose sums stay in the L1 cache while rows run past them. The more, the longer the runs in which memory is read.
+const COLUMNS: usize = 4096;
 
 /// Rows that are added to the sums at once.
 const AT_ONCE: usize = 8;
-
-/// Elements of a matrix from which it does not stay in the L2 cache: then the rows that come next are asked for early.
-const FAR: usize = 512 * 1024;
 
 /// Elements of a matrix below which one thread is faster.
 const PARALLEL: usize = 128 * 1024;
@@ -180,7 +177,6 @@ impl Kernel for Columns {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let m = self.part;
-        let far = m.rows * self.width >= FAR;
         let mut apart = [0.0f32; COLUMNS];
         let mut j = 0;
         // SAFETY: the contract of `Matvec::run`.
@@ -197,23 +193,20 @@ impl Kernel for Columns {
                     while p < k {
                         let a = m.a.add((p0 + p) * m.columns + j);
                         let x = m.x.add(p0 + p);
-                        if k - p >= AT_ONCE && far {
-                            add_rows::<V, AT_ONCE, true>(a, m.columns, x, sums, width, p == 0);
-                            p += AT_ONCE;
-                        } else if k - p >= AT_ONCE {
-                            add_rows::<V, AT_ONCE, false>(a, m.columns, x, sums, width, p == 0);
+                        if k - p >= AT_ONCE {
+                            add_rows::<V, AT_ONCE>(a, m.columns, x, sums, width, p == 0);
                             p += AT_ONCE;
                         } else if k - p >= 2 {
-                            add_rows::<V, 2, false>(a, m.columns, x, sums, width, p == 0);
+                            add_rows::<V, 2>(a, m.columns, x, sums, width, p == 0);
                             p += 2;
                         } else {
-                            add_rows::<V, 1, false>(a, m.columns, x, sums, width, p == 0);
+                            add_rows::<V, 1>(a, m.columns, x, sums, width, p == 0);
                             p += 1;
                         }
                     }
                     if p0 > 0 {
                         let one = 1.0;
-                        add_rows::<V, 1, false>(sums, 0, &one, m.y.add(j), width, false);
+                        add_rows::<V, 1>(sums, 0, &one, m.y.add(j), width, false);
                     }
                 }
                 j += width;
@@ -227,7 +220,7 @@ impl Kernel for Columns {
 /// # Safety
 /// `width` elements of the rows and `R` of x are readable, `width` sums writable; the instruction set is there.
 #[inline(always)]
-unsafe fn add_rows<V: Vector, const R: usize, const FAR: bool>(
+unsafe fn add_rows<V: Vector, const R: usize>(
     a: *const f32,
     stride: usize,
     x: *const f32,
@@ -245,11 +238,7 @@ unsafe fn add_rows<V: Vector, const R: usize, const FAR: bool>(
         while j + V::LANES <= width {
             let mut sum = if first { V::splat(0.0) } else { V::load(sums.add(j)) };
             for r in 0..R {
-                let row = a.wrapping_add(r * stride + j);
-                if FAR {
-                    V::prefetch_far(row.wrapping_add(R * stride));
-                }
-                sum = factors[r].mul_add(V::load(row), sum);
+                sum = factors[r].mul_add(V::load(a.add(r * stride + j)), sum);
             }
             sum.store(sums.add(j));
             j += V::LANES;

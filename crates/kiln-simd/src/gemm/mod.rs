@@ -1,8 +1,8 @@
 //! The matrix product and its kin: packed and cache-blocked, with ways of their own for small, skinny and single-row
 //! products.
 //!
-//! For other kernels: [`driver::Gemm`] is `C = A B` or `C += A B` on raw matrices with strides ([`MatrixRef`]), or with a
-//! B packed in advance. C has contiguous rows. A may lie either way round.
+//! For other kernels: [`driver::Gemm`] is `C = A B` on raw matrices with strides ([`MatrixRef`]), or with a B packed in
+//! advance. C has contiguous rows. A may lie either way round.
 //!
 //! An element of C is a chain of multiply-adds over a block of k (cut by [`blocks::k_blocks`] from k alone), plus the chains of
 //! the blocks before. Every way and every tile computes it so; only products of a single row or column with the rows of
@@ -92,6 +92,7 @@ fn matmul(simd: &Simd, op: Matmul, e: MatmulExtents, a: &[f32], b: &[f32], c: &m
 /// # Safety
 /// The slices have the lengths that the extents ask for, `c` is good for writing `m * n` and written by nobody else; the
 /// instruction set is there.
+#[inline]
 unsafe fn product(
     isa: Isa,
     threads: usize,
@@ -142,7 +143,6 @@ unsafe fn product(
             b: Source::Matrix(MatrixRef::new(b, if op.transpose_b { k } else { n }, op.transpose_b)),
             c,
             c_stride: n,
-            add: false,
         };
         gemm.run(isa, threads);
     }
@@ -161,7 +161,8 @@ pub(crate) fn run_slices(
     let fits = |found: usize, rows: usize, columns: usize| found != 0 && rows.checked_mul(columns) == Some(found);
     let fit = fits(a.len(), m, k) && fits(b.len(), k, n) && fits(c.len(), m, n);
     if fit {
-        matmul(simd, op, MatmulExtents { batch: 1, shared_b: false, m, k, n }, a, b, c);
+        // SAFETY: the lengths were checked; `c` is borrowed for writing; a `Simd` has its instruction set.
+        unsafe { product(simd.isa(), simd.threads(), op, (m, k, n), a, b, c.as_mut_ptr()) };
     }
     fit
 }

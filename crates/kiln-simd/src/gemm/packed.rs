@@ -79,7 +79,6 @@ impl Simd {
             b: Source::Packed(b.data.as_ptr()),
             c: out.as_mut_ptr(),
             c_stride: b.n,
-            add: false,
         };
         // SAFETY: the lengths were checked; `out` is borrowed for writing; a `Simd` has its instruction set.
         unsafe { gemm.run(self.isa(), self.threads()) };

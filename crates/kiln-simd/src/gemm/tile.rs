@@ -91,11 +91,14 @@ pub(super) struct TileArgs {
     /// For [`COLUMNS`]: how far ahead of a row of B its next elements are asked for, where rows are long and only a part
     /// is read.
     pub(super) ahead: usize,
+    /// For [`COLUMNS`]: tiles beside one another, one after the other. More than one only if they are whole.
+    pub(super) repeat: usize,
     /// For [`PANELS`]: what is to be read later, asked for along the way.
     pub(super) asks: [Ask; 2],
 }
 
-/// Rows of 32 elements to be brought into the L2 cache, one every [`TURN`] steps, once the rows of C are.
+/// Rows of 32 elements to be brought into the L2 cache, one every [`TURN`] steps, until C is asked for. Of each come the two
+/// lines from that of its first element: where it begins inside of one, the rest belongs to the rows beside it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ask {
     /// The first. Any address will do.
@@ -113,6 +116,11 @@ impl Ask {
 
 /// Steps of k in a turn of the loop over panels.
 pub(super) const TURN: usize = 4;
+
+/// Turns at the end of a tile in which its rows of C are asked for, with some for the last to arrive.
+pub(super) const fn last_turns(rows: usize) -> usize {
+    rows + 4
+}
 
 /// A lies row by row, B anywhere.
 pub(super) const ROWS: usize = 0;
@@ -136,6 +144,21 @@ impl<const R: usize, const C: usize, const KIND: usize> Routine for Tile<R, C, K
         if R > rows(V::REGISTERS, V::FUSED) {
             return;
         }
+        let tiles = if KIND == COLUMNS { t.repeat } else { 1 };
+        for tile in 0..tiles {
+            // SAFETY: the contract of this function.
+            unsafe { Self::one::<V>(t, tile * C * V::LANES) }
+        }
+    }
+}
+
+impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
+    /// The tile that begins `at` columns from where B and C are said to.
+    ///
+    /// # Safety
+    /// As [`Routine::run`].
+    #[inline(always)]
+    unsafe fn one<V: Vector>(t: &TileArgs, at: usize) {
         let whole = t.last == V::LANES;
         // SAFETY: the contract of this function.
         unsafe {
@@ -175,24 +198,28 @@ impl<const R: usize, const C: usize, const KIND: usize> Routine for Tile<R, C, K
                         b = b.wrapping_add(4 * C * V::LANES);
                     };
                 }
-                // The rows of C are asked for one by one: all at once, they would fill the buffers that the loads of A and
-                // B need too.
                 let turns = t.k / TURN;
-                for _ in 0..turns.min(R) {
-                    four!();
-                    V::prefetch(c);
-                    V::prefetch(c.wrapping_add(C * V::LANES - 1));
-                    c = c.wrapping_add(t.c_stride);
-                }
-                for _ in R..turns {
+                let last_turns = turns.min(last_turns(R));
+                for _ in last_turns..turns {
                     four!();
                     let [first, second] = &mut asks;
                     V::prefetch_far(first.p);
-                    V::prefetch_far(first.p.wrapping_add(31));
+                    V::prefetch_far(first.p.wrapping_add(16));
                     V::prefetch_far(second.p);
-                    V::prefetch_far(second.p.wrapping_add(31));
+                    V::prefetch_far(second.p.wrapping_add(16));
                     first.p = first.p.wrapping_add(first.stride);
                     second.p = second.p.wrapping_add(second.stride);
+                }
+                // The rows of C are asked for one by one: all at once, they would fill the buffers that the loads of A and
+                // B need too. Late, or A and B would drive them out again.
+                for _ in 0..last_turns {
+                    four!();
+                    V::prefetch(c);
+                    if C == 2 {
+                        V::prefetch(c.wrapping_add(V::LANES));
+                    }
+                    V::prefetch(c.wrapping_add(C * V::LANES - 1));
+                    c = c.wrapping_add(t.c_stride);
                 }
                 for _ in 0..t.k % TURN {
                     step!(b, false, I => a.add(I));
@@ -202,14 +229,14 @@ impl<const R: usize, const C: usize, const KIND: usize> Routine for Tile<R, C, K
             } else {
                 if t.add {
                     each_row!(R, I => {
-                        let row = t.c.wrapping_add(I * t.c_stride);
+                        let row = t.c.wrapping_add(at + I * t.c_stride);
                         V::prefetch(row);
                         V::prefetch(row.wrapping_add(C * V::LANES - 1));
                     });
                 }
                 if !t.init.is_null() {
                     each_row!(R, I => {
-                        let row = t.init.add(I * t.init_stride);
+                        let row = t.init.add(at + I * t.init_stride);
                         if C == 2 {
                             acc[I] = [V::load(row), load::<V>(row.add(V::LANES), t.last, whole)];
                         } else {
@@ -217,7 +244,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Routine for Tile<R, C, K
                         }
                     });
                 }
-                let mut b = t.b;
+                let mut b = t.b.wrapping_add(at);
                 // Rows of A as five pointers and offsets of one and two strides, which an address can hold.
                 let s = if KIND == COLUMNS { 0 } else { t.a_stride };
                 let mut rows = [
@@ -235,7 +262,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Routine for Tile<R, C, K
                                 if t.ahead > 0 {
                                     V::prefetch_far(b.wrapping_add(t.ahead));
                                     if C == 2 {
-                                        V::prefetch_far(b.wrapping_add(t.ahead + 2 * V::LANES - 1));
+                                        V::prefetch_far(b.wrapping_add(t.ahead + V::LANES));
                                     }
                                 }
                                 rows[0] = rows[0].wrapping_add(t.a_stride);
@@ -275,7 +302,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Routine for Tile<R, C, K
             macro_rules! finish {
                 ($whole:expr) => {
                     each_row!(R, I => {
-                        let row = t.c.add(I * t.c_stride);
+                        let row = t.c.add(at + I * t.c_stride);
                         let [mut c0, mut c1] = acc[I];
                         if t.add {
                             if C == 2 {
