@@ -27,7 +27,8 @@ pub(super) struct Routing {
     pub(super) disturbed: usize,
     pub(super) decision_ns: f64,
     pub(super) policies: Vec<PolicyRow>,
-    pub(super) worst: Vec<WorstRow>,
+    /// Every problem, the one where the router lost most first.
+    pub(super) measured: Vec<ProblemRow>,
     pub(super) map: Vec<MapRow>,
 }
 
@@ -42,14 +43,19 @@ pub(super) struct PolicyRow {
     pub(super) held_out: Option<f64>,
 }
 
-/// A problem where the router lost much.
+/// What one problem takes, measured and predicted.
 #[derive(Debug, Serialize)]
-pub(super) struct WorstRow {
+pub(super) struct ProblemRow {
     pub(super) problem: String,
-    pub(super) chosen: String,
-    pub(super) best: String,
+    /// Position of the place that the router chose, and of the fastest.
+    pub(super) chosen: usize,
+    pub(super) best: usize,
     pub(super) regret: f64,
     pub(super) held_out: bool,
+    /// Measured seconds on each place; none in the JSON where a place was not worth waiting for.
+    pub(super) seconds: Vec<f64>,
+    /// Predicted seconds on each place.
+    pub(super) predicted: Vec<f64>,
 }
 
 /// Where one operation goes, over sizes.
@@ -59,6 +65,20 @@ pub(super) struct MapRow {
     pub(super) shape: &'static str,
     /// Size, position of the chosen place, and how many times longer the slowest place is predicted to take.
     pub(super) cells: Vec<(usize, usize, f64)>,
+}
+
+impl Routing {
+    /// The problems where the router lost most.
+    pub(super) fn worst(&self, count: usize) -> &[ProblemRow] {
+        &self.measured[..count.min(self.measured.len())]
+    }
+
+    /// The name of a place, and how long a problem took there.
+    pub(super) fn timed(&self, row: &ProblemRow, place: usize) -> String {
+        let name = self.places.get(place).map_or("", String::as_str);
+        let seconds = row.seconds.get(place).copied().unwrap_or(f64::NAN);
+        format!("{name}, {} µs", super::report::digits(seconds * 1e6))
+    }
 }
 
 fn effort(quick: bool) -> Effort {
@@ -98,15 +118,17 @@ pub(super) fn judge(engine: &Engine, quick: bool) -> Result<Routing> {
             Some(PolicyRow { name: policy.name(), geomean, p95, worst, held_out })
         })
         .collect();
-    let worst = report
-        .worst(Policy::Router, 10)
+    let measured = report
+        .worst(Policy::Router, usize::MAX)
         .into_iter()
-        .map(|row| WorstRow {
+        .map(|row| ProblemRow {
             problem: row.problem.clone(),
-            chosen: report.places[row.chosen[Policy::Router as usize]].clone(),
-            best: report.places[row.best].clone(),
+            chosen: row.chosen[Policy::Router as usize],
+            best: row.best,
             regret: row.regret(Policy::Router),
             held_out: row.held_out,
+            seconds: row.seconds.clone(),
+            predicted: row.predicted.clone(),
         })
         .collect();
     Ok(Routing {
@@ -115,7 +137,7 @@ pub(super) fn judge(engine: &Engine, quick: bool) -> Result<Routing> {
         disturbed: report.disturbed,
         decision_ns: report.decision_ns,
         policies,
-        worst,
+        measured,
         map: ALL.iter().map(|measured| map_row(engine, measured)).collect::<Result<_>>()?,
         places: report.places,
     })

@@ -100,8 +100,9 @@ pub(in super::super) fn page(report: &Report, peers: &[Figure]) -> Result<String
             )?;
         }
         write!(page, "\nWhere the router lost most:\n\n| problem | chosen | best | regret |\n|---|---|---|---|\n")?;
-        for row in routing.worst.iter().take(5) {
-            writeln!(page, "| {} | {} | {} | {:.1} % |", row.problem, row.chosen, row.best, row.regret * 100.0)?;
+        for row in routing.worst(5) {
+            let (chosen, best) = (routing.timed(row, row.chosen), routing.timed(row, row.best));
+            writeln!(page, "| {} | {chosen} | {best} | {:.1} % |", row.problem, row.regret * 100.0)?;
         }
     }
     Ok(page)

@@ -168,13 +168,13 @@ fn routes(html: &mut String, routing: &Routing) -> Result<()> {
         "</tbody></table><h3>Where the router lost most</h3><table class=\"text\"><thead><tr><th>problem</th><th>chosen</th>"
     )?;
     write!(html, "<th>best</th><th>regret</th><th>held out</th></tr></thead><tbody>")?;
-    for row in &routing.worst {
+    for row in routing.worst(10) {
         write!(
             html,
             "<tr><td>{}</td><td>{}</td><td>{}</td><td>{:.1} %</td><td>{}</td></tr>",
             escaped(&row.problem),
-            escaped(&row.chosen),
-            escaped(&row.best),
+            escaped(&routing.timed(row, row.chosen)),
+            escaped(&routing.timed(row, row.best)),
             row.regret * 100.0,
             if row.held_out { "yes" } else { "no" }
         )?;

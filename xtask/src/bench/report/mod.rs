@@ -6,7 +6,7 @@ pub(super) mod plot;
 pub(super) mod table;
 
 /// Three significant digits.
-fn digits(value: f64) -> String {
+pub(super) fn digits(value: f64) -> String {
     match value.abs() {
         v if !v.is_finite() => "-".into(),
         v if v >= 100.0 => format!("{value:.0}"),
