@@ -78,6 +78,8 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
             // Where one side is shorter than the vectors, how it fills them decides.
             let (_, rows, columns) = transpose.extents(&first).ok()?;
             match (rows, columns) {
+                (..=4, _) => "up to 4 rows",
+                (_, ..=4) => "up to 4 columns",
                 (..=8, _) => "up to 8 rows",
                 (_, ..=8) => "up to 8 columns",
                 (..=16, _) => "few rows",

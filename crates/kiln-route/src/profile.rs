@@ -8,7 +8,7 @@ use crate::place::{Link, MAX_MEMORIES, MAX_PLACES, Memory, Place};
 
 /// The version of the format that this crate reads and writes. Raised whenever the meaning of a field or of a class
 /// changes.
-pub const PROFILE_VERSION: u32 = 2;
+pub const PROFILE_VERSION: u32 = 3;
 
 /// A profile larger than this was not written by kiln.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -83,6 +83,12 @@ pub enum ProfileProblem {
         /// The machine that the profile names.
         found: Machine,
     },
+    /// The profile was measured where fewer places were allowed.
+    #[error("the profile has no times of {place}")]
+    Incomplete {
+        /// A place of this machine that it lacks.
+        place: String,
+    },
     /// The profile has the format of another version.
     #[error("the profile has version {found}, this is version {PROFILE_VERSION}")]
     WrongVersion {
@@ -95,8 +101,8 @@ impl Profile {
     /// A profile of these places without a measurement.
     ///
     /// # Errors
-    /// [`ProfileProblem::Corrupt`] when there is no place, there are more than [`MAX_PLACES`], or a constant of one is no
-    /// positive finite number.
+    /// [`ProfileProblem::Corrupt`] when there is no place, there are more than [`MAX_PLACES`], two have the same name, or a
+    /// constant of one is no positive finite number.
     pub fn new(machine: Machine, places: Vec<Place>) -> Result<Self, ProfileProblem> {
         Self { version: PROFILE_VERSION, machine, places, links: Vec::new(), classes: Vec::new() }.checked()
     }
@@ -270,6 +276,9 @@ impl Profile {
                 return Err(format!("{place} has no bandwidth"));
             }
             place.roofline.levels.iter().try_for_each(|&(_, bandwidth)| positive("bandwidth", bandwidth))?;
+            if self.places.iter().filter(|other| other.name == place.name).count() > 1 {
+                return Err(format!("{place} stands there twice"));
+            }
             if place.memory.index() >= MAX_MEMORIES {
                 return Err(format!("{place} is in memory {}, beyond {MAX_MEMORIES}", place.memory.index()));
             }

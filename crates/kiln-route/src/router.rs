@@ -1,6 +1,7 @@
 //! The decision.
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::sync::{Mutex, PoisonError};
 
 use kiln_core::{Error, Result};
@@ -13,8 +14,13 @@ use crate::problem::{Problem, Residency};
 use crate::profile::Profile;
 use crate::units::Seconds;
 
-/// Places whose predicted times differ by less than this are equal: the one that takes less of the machine is chosen.
+/// Places on as many threads whose predicted times differ by less than this are equal: the better one is chosen.
 const TIE: f64 = 0.03;
+
+/// More threads are taken only when they are predicted to be faster by more than this. Kernels run short work on one
+/// thread whatever is allowed, and times of the same code differ by as much from run to run; the cores that would not
+/// have helped are free for others.
+const SPARE: f64 = 0.10;
 
 /// A lesser instruction set is taken only when it is predicted to be faster by more than this. Differences below it come
 /// from how a length fits the vectors and from the alignment of data, which the amount of work does not tell; they turn
@@ -34,9 +40,10 @@ const UNSURE: f64 = 0.10;
 ///
 /// The operation term is interpolated between measurements of its class where there are some, and computed from the
 /// constants of the place elsewhere. Better instruction sets stand after lesser ones in the profile, and a lesser one
-/// (with as many threads, in the same memory) is taken only when it is predicted to be ahead by more than 15 %. Within 3 %
-/// of the least time the place with the fewest threads is taken, and among those the last. So the choice does not flip
-/// between places that differ by noise, and leaves cores to others that would not have helped.
+/// (with as many threads, in the same memory) is taken only when it is predicted to be ahead by more than 15 %. A place
+/// with fewer threads is taken when it is predicted to take at most 10 % longer, and of places that differ by less than
+/// 3 % the last. So the choice does not flip between places that differ by noise, and leaves cores to others that would
+/// not have helped.
 #[derive(Debug)]
 pub struct Router {
     profile: Profile,
@@ -111,14 +118,19 @@ impl Router {
         Decision { router: self, seconds, chosen, class: problem.class(), work: problem.work(), basis }
     }
 
-    /// The place of the least time, where a lesser instruction set has to be clearly ahead; among equals the one with the
-    /// fewest threads, then the last.
+    /// The place of the least time, where a lesser instruction set and more threads have to be clearly ahead; among
+    /// equals the last.
     fn least(&self, seconds: &[f64; MAX_PLACES]) -> usize {
         let places = self.places();
         let weighed = |i: usize| seconds[i] * if self.lesser[i] { 1.0 + CLEAR } else { 1.0 };
-        let limit = (0..places.len()).map(weighed).fold(f64::INFINITY, f64::min) * (1.0 + TIE);
-        let candidates = (0..places.len()).filter(|&i| weighed(i) <= limit);
-        candidates.min_by_key(|&i| (places[i].threads, std::cmp::Reverse(i))).unwrap_or(0)
+        let least = |threads: RangeInclusive<usize>| {
+            let among = places.iter().enumerate().filter(|(_, place)| threads.contains(&place.threads));
+            among.map(|(i, _)| weighed(i)).fold(f64::INFINITY, f64::min)
+        };
+        let enough = least(0..=usize::MAX) * (1.0 + SPARE);
+        let threads = (0..places.len()).filter(|&i| weighed(i) <= enough).map(|i| places[i].threads).min().unwrap_or(1);
+        let limit = least(threads..=threads) * (1.0 + TIE);
+        (0..places.len()).rfind(|&i| places[i].threads == threads && weighed(i) <= limit).unwrap_or(0)
     }
 
     /// Seconds that the operations of a problem take on each place, without what happens at its edges.
@@ -240,8 +252,13 @@ impl fmt::Display for Why<'_> {
                      have to be clearly ahead",
                     seconds / other_seconds.max(f64::MIN_POSITIVE),
                 )?,
+                Some((other, other_seconds)) if other_seconds < seconds && other.threads > place.threads => write!(
+                    f,
+                    "{place} is predicted to take {:.2} times as long as {other} and leaves cores free",
+                    seconds / other_seconds.max(f64::MIN_POSITIVE),
+                )?,
                 Some((other, other_seconds)) if other_seconds < seconds => {
-                    write!(f, "{place} is predicted to take as long as {other} and occupies less of the machine")?;
+                    write!(f, "{place} is predicted to take as long as {other} and is preferred among equals")?;
                 }
                 Some((other, other_seconds)) if other_seconds <= seconds * (1.0 + TIE) => {
                     write!(f, "{place} is predicted to take as long as {other} and is preferred among equals")?;

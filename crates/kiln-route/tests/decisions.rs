@@ -4,7 +4,7 @@ mod common;
 
 use common::*;
 use kiln_core::graph::Graph;
-use kiln_core::op::{Dot, Elementwise, Matmul, Op, Reduce, Reduction};
+use kiln_core::op::{Dot, Elementwise, Matmul, Op, Reduce, Reduction, Transpose};
 use kiln_core::{Record, TensorType};
 use kiln_route::{Basis, Explanation, Problem, Profile, Residency, Router};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
@@ -100,29 +100,37 @@ fn another_kind_of_shape_stands_in_for_one_that_was_not_measured() {
     assert_eq!(router.decide(&dot, &Residency::host()).basis(), Basis::Formula);
 }
 
+/// The place and the reason for an addition that takes so long on each place, and whether that is unsure.
+fn decided(seconds: [f64; 4]) -> (String, String, bool) {
+    let measured = calibrated("add", "", &[(12.0, seconds)]);
+    let router = Router::new(Profile::new(machine(), cpu_places()).unwrap().with_classes(vec![measured]).unwrap());
+    let decision = router.decide(&addition(1000), &Residency::host());
+    (decision.place().name.clone(), decision.why().to_string(), decision.is_unsure())
+}
+
 #[test]
 fn ties_leave_cores_to_others() {
-    let equal = calibrated("add", "", &[(12.0, [1e-6, 1.01e-6, 1.02e-6, 0.999e-6])]);
-    let profile = Profile::new(machine(), cpu_places()).unwrap().with_classes(vec![equal]).unwrap();
-    let router = Router::new(profile);
-    let decision = router.decide(&addition(1000), &Residency::host());
     // All four are within 3 %: one thread, and the best instruction set among those.
-    assert_eq!(decision.place().name, "avx512 x1");
-    assert!(decision.is_unsure());
-    assert!(decision.why().to_string().contains("occupies less"), "{}", decision.why());
+    let (place, why, unsure) = decided([1e-6, 1.01e-6, 1.02e-6, 0.999e-6]);
+    assert_eq!(place, "avx512 x1");
+    assert!(unsure);
+    assert!(why.contains("1.02 times as long as avx512 x2 and leaves cores free"), "{why}");
+}
+
+#[test]
+fn more_threads_have_to_be_clearly_ahead() {
+    assert_eq!(decided([9e-6, 9e-6, 1.09e-6, 1e-6]).0, "avx512 x1");
+    assert_eq!(decided([9e-6, 9e-6, 1.12e-6, 1e-6]).0, "avx512 x2");
+    // One thread is enough: then the best place on one thread, not the last within the margin.
+    assert_eq!(decided([9e-6, 0.86e-6, 1.09e-6, 1e-6]).0, "avx2 x1");
+    // Times that no machine has do not end in a place that is not there.
+    assert_eq!(decided([1e308, 1e308, 1e308, 1e308]).0, "avx512 x1");
 }
 
 #[test]
 fn a_lesser_instruction_set_has_to_be_clearly_ahead() {
-    let decided = |avx2: f64| {
-        let measured = calibrated("add", "", &[(12.0, [9e-6, avx2, 1e-6, 1e-6])]);
-        let profile = Profile::new(machine(), cpu_places()).unwrap().with_classes(vec![measured]).unwrap();
-        let router = Router::new(profile);
-        let decision = router.decide(&addition(1000), &Residency::host());
-        (decision.place().name.clone(), decision.why().to_string())
-    };
-    assert_eq!(decided(0.8e-6).0, "avx2 x1");
-    let (place, why) = decided(0.9e-6);
+    assert_eq!(decided([9e-6, 0.8e-6, 1e-6, 1e-6]).0, "avx2 x1");
+    let (place, why, _) = decided([9e-6, 0.9e-6, 1e-6, 1e-6]);
     assert_eq!(place, "avx512 x1");
     assert!(why.contains("1.11 times as long as avx2 x1"), "{why}");
 }
@@ -203,6 +211,16 @@ fn kinds_of_shape_are_told_apart() {
     let sum = |axis| shape(Reduce::along(Reduction::Sum, axis).into(), &[ty(&[8, 9])]);
     assert_eq!((sum(0), sum(1)), ("sum (columns)".into(), "sum (rows)".into()));
     assert_eq!(shape(Reduce::all(Reduction::Sum).into(), &[ty(&[8, 9])]), "sum");
+    let transpose = |rows, columns| shape(Transpose.into(), &[ty(&[rows, columns])]);
+    assert_eq!(
+        (transpose(4, 90), transpose(5, 3)),
+        ("transpose (up to 4 rows)".into(), "transpose (up to 4 columns)".into())
+    );
+    assert_eq!(
+        (transpose(5, 90), transpose(90, 8)),
+        ("transpose (up to 8 rows)".into(), "transpose (up to 8 columns)".into())
+    );
+    assert_eq!((transpose(16, 90), transpose(90, 90)), ("transpose (few rows)".into(), "transpose".into()));
 }
 
 #[test]

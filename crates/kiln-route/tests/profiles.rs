@@ -62,6 +62,11 @@ fn another_machine_is_foreign_and_another_version_is_told() {
     let other = Machine { instruction_set: "avx512".into(), ..machine() };
     assert!(matches!(Profile::from_json(&text, &other), Err(ProfileProblem::Foreign { .. })));
     let version = format!("\"version\":{PROFILE_VERSION}");
+    for bad in ["\"version\":-1", "\"version\":1e9", "\"version\":99999999999", "\"version\":\"3\"", "\"version\":null"]
+    {
+        let result = Profile::from_json(&text.replace(&version, bad), &machine());
+        assert!(matches!(result, Err(ProfileProblem::Corrupt(_))), "{bad}: {result:?}");
+    }
     let newer = text.replace(&version, "\"version\":99");
     assert_eq!(Profile::from_json(&newer, &machine()), Err(ProfileProblem::WrongVersion { found: 99 }));
     // A version whose fields are not known here is still told as such.
@@ -90,6 +95,9 @@ fn numbers_that_make_no_sense_are_corrupt() {
         ("\"memory\":0", "\"memory\":200"),
         ("\"memory\":0", "\"memory\":-1"),
         ("\"links\":[]", "\"links\":[{}]"),
+        ("\"name\":\"avx2 x2\"", "\"name\":\"scalar x1\""),
+        ("\"threads\":1", "\"threads\":1e300"),
+        ("\"threads\":1", "\"threads\":18446744073709551616"),
         ("\"op\":\"sum\"", "\"op\":\"add\""),
         ("scalar\",\"threads\":1", "scalar\",\"threads\":-1"),
     ] {

@@ -31,8 +31,8 @@ proptest! {
         let decision = router.decide(&problem, &residency);
         let least = decision.predictions().map(|p| p.seconds).fold(f64::INFINITY, f64::min);
         prop_assert!(decision.seconds().is_finite() && decision.seconds() >= 0.0);
-        // 3 % is a tie, and 15 % not enough for a lesser instruction set.
-        prop_assert!(decision.seconds() <= least * 1.15 * 1.03);
+        // 3 % is a tie, 10 % not enough for more threads, and 15 % not for a lesser instruction set.
+        prop_assert!(decision.seconds() <= least * 1.15 * 1.10 * 1.03);
         prop_assert_eq!(router.decide(&problem, &residency).index(), decision.index(), "a pure function");
     }
 
@@ -61,8 +61,30 @@ proptest! {
         let mut bytes = with_gpu().profile().to_json().into_bytes();
         let position = position % bytes.len();
         bytes[position] = byte;
-        if let Ok(text) = std::str::from_utf8(&bytes) {
-            let _ = Profile::from_json(text, &machine());
+        if let Ok(text) = std::str::from_utf8(&bytes)
+            && let Ok(profile) = Profile::from_json(text, &machine())
+        {
+            let places = profile.places().len();
+            prop_assert!(Router::new(profile).decide(&square(100), &Residency::host()).index() < places);
         }
+    }
+
+    #[test]
+    fn absurd_numbers_still_give_a_place(
+        seconds in prop::collection::vec(prop::sample::select(vec![f64::MIN_POSITIVE, 5e-324, 1e-9, 1.0, 1e300, f64::MAX]), 8),
+        work in prop::sample::select(vec![(5e-324, 1e-323), (1.0, f64::MAX), (1e300, 1e301)]),
+        threads in prop::collection::vec(prop::sample::select(vec![0, 1, 2, usize::MAX]), 4), n in 0usize..10_000,
+    ) {
+        let mut places = cpu_places();
+        places.iter_mut().zip(threads).for_each(|(place, threads)| place.threads = threads);
+        let points = [(work.0, [seconds[0], seconds[1], seconds[2], seconds[3]]),
+            (work.1, [seconds[4], seconds[5], seconds[6], seconds[7]])];
+        let profile = Profile::new(machine(), places).unwrap().with_classes(vec![calibrated("add", "", &points)]).unwrap();
+        let read = Profile::from_json(&profile.to_json(), &machine()).unwrap();
+        prop_assert_eq!(&read, &profile);
+        let router = Router::new(read);
+        let decision = router.decide(&addition(n), &Residency::host());
+        prop_assert!(decision.index() < 4 && decision.seconds() >= 0.0);
+        prop_assert!(!decision.why().to_string().is_empty());
     }
 }

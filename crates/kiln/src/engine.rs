@@ -136,14 +136,14 @@ impl EngineBuilder {
         let machine = machine::identify(best, preferred.threads());
         let threads = self.threads.unwrap_or(usize::MAX).min(preferred.threads());
         let cpu = machine::places(&isas, threads)?;
-        let (path, loaded) = load(self.profile, &machine);
-        let (profile, status) = match loaded {
-            Ok((profile, status)) => match profile.restricted(|p| cpu.iter().any(|c| c.place.name == p.name)) {
-                Ok(profile) => (Some(profile), status),
-                Err(problem) => (None, ProfileStatus::Ignored(problem)),
-            },
-            Err(status) => (None, status),
-        };
+        // The file in the cache is for engines without limits, too: one that may use less of the machine reads it only.
+        let limited = cpu.len() < machine::places(&machine::instruction_sets(best), preferred.threads())?.len();
+        let (path, loaded) = load(self.profile, &machine, limited);
+        let (profile, status) =
+            match loaded.and_then(|(profile, status)| Ok((fitting(profile, &cpu, &status)?, status))) {
+                Ok((profile, status)) => (Some(profile), status),
+                Err(status) => (None, status),
+            };
         match &status {
             ProfileStatus::Ignored(problem @ ProfileProblem::Missing(_)) => tracing::debug!("{problem}"),
             ProfileStatus::Ignored(problem) => tracing::warn!("{problem}; built-in constants decide instead"),
@@ -170,20 +170,35 @@ impl EngineBuilder {
 fn load(
     source: ProfileSource,
     machine: &Machine,
+    limited: bool,
 ) -> (Option<PathBuf>, Result<(Profile, ProfileStatus), ProfileStatus>) {
-    let path = match source {
+    let (path, written) = match source {
         ProfileSource::None => return (None, Err(ProfileStatus::BuiltIn)),
         ProfileSource::Given(profile) => return (None, Ok((*profile, ProfileStatus::BuiltIn))),
-        ProfileSource::File(path) => path,
+        ProfileSource::File(path) => (path, true),
         ProfileSource::UserCache => match user_cache(machine) {
-            Some(path) => path,
+            Some(path) => (path, !limited),
             None => return (None, Err(ProfileStatus::BuiltIn)),
         },
     };
     let loaded = Profile::load(&path, machine)
         .map(|profile| (profile, ProfileStatus::Loaded(path.clone())))
         .map_err(ProfileStatus::Ignored);
-    (Some(path), loaded)
+    (written.then_some(path), loaded)
+}
+
+/// What a profile says of these places. One from a file has to know all of them: an engine does not do without half of
+/// its machine because another one that was limited measured less.
+fn fitting(profile: Profile, cpu: &[machine::CpuPlace], status: &ProfileStatus) -> Result<Profile, ProfileStatus> {
+    let known = |name: &str| profile.places().iter().any(|place| place.name == name);
+    let all = matches!(status, ProfileStatus::Loaded(_));
+    let missing = cpu.iter().map(|c| &c.place.name).find(|name| !known(name));
+    match missing {
+        Some(place) if all || !cpu.iter().any(|c| known(&c.place.name)) => {
+            Err(ProfileStatus::Ignored(ProfileProblem::Incomplete { place: place.clone() }))
+        }
+        _ => profile.restricted(|p| cpu.iter().any(|c| c.place.name == p.name)).map_err(ProfileStatus::Ignored),
+    }
 }
 
 /// The file in the user's cache directory; its name tells machines apart that share a home directory.
@@ -288,7 +303,10 @@ impl Engine {
     }
 
     /// Measures this machine, decides by the result from now on, and keeps it in the user's cache directory. Takes about
-    /// ten seconds with [`Effort::Quick`], during which the machine should have nothing else to do.
+    /// twelve seconds with [`Effort::Quick`], during which the machine should have nothing else to do.
+    ///
+    /// An engine that was limited to some of the threads, instruction sets or backends measures what it may use and does
+    /// not write to the user's cache directory, whose profile is for engines without limits, too.
     ///
     /// # Errors
     /// Errors of the operations measured, of which there should be none. A file that cannot be written is none: the

@@ -32,6 +32,12 @@ fn processor_model() -> Option<String> {
     Some(line.split_once(':')?.1.trim().to_owned())
 }
 
+/// The instruction sets of engines without limits whose best one this is: all that the machine has, or only this one
+/// where a better one was ruled out.
+pub(crate) fn instruction_sets(best: Isa) -> Vec<Isa> {
+    if best == Isa::best() { Isa::available().collect() } else { vec![best] }
+}
+
 /// Every instruction set with one thread, and the best of them with two, four, ... and all threads.
 pub(crate) fn places(isas: &[Isa], threads: usize) -> Result<Vec<CpuPlace>> {
     let mut places = Vec::new();

@@ -132,7 +132,7 @@ fn a_profile_that_cannot_be_used_is_reported_ignored_and_rewritten() {
     let build = || Engine::builder().profile_file(&path).build().unwrap();
     assert_eq!(build().profile_status(), &ProfileStatus::Ignored(ProfileProblem::Missing(path.clone())));
     assert_eq!(build().profile_file(), Some(&*path));
-    for text in ["", "{", "[]", "{\"version\":2}", "\u{0}\u{0}"] {
+    for text in ["", "{", "[]", "{\"version\":3}", "\u{0}\u{0}"] {
         std::fs::write(&path, text).unwrap();
         let engine = build();
         let status = engine.profile_status();
@@ -149,11 +149,46 @@ fn a_profile_that_cannot_be_used_is_reported_ignored_and_rewritten() {
     assert_eq!(loaded.profile_status(), &ProfileStatus::Loaded(path.clone()));
     assert_eq!(loaded.router().profile(), engine.router().profile());
 
+    // What a limited engine measured is no profile of the whole machine.
+    let one = engine.places().len() - 1;
+    let last = engine.places()[one].name.clone();
+    if one > 0 {
+        let less = engine.router().profile().clone().restricted(|place| place.name != last).unwrap();
+        less.save(&path).unwrap();
+        let problem = ProfileProblem::Incomplete { place: last.clone() };
+        assert_eq!(build().profile_status(), &ProfileStatus::Ignored(problem));
+        assert_eq!(build().places().len(), engine.places().len());
+        engine.router().profile().save(&path).unwrap();
+        let limited = Engine::builder().profile_file(&path).force(last).build().unwrap();
+        assert_eq!(limited.profile_status(), &ProfileStatus::Loaded(path.clone()));
+    }
+
     let text = std::fs::read_to_string(&path).unwrap();
     let name = &engine.machine().name;
     std::fs::write(&path, text.replace(name, "another machine")).unwrap();
     assert!(matches!(build().profile_status(), ProfileStatus::Ignored(ProfileProblem::Foreign { .. })));
     std::fs::remove_file(&path).unwrap();
+}
+
+#[test]
+fn a_limited_engine_does_not_write_the_profile_of_the_machine() {
+    if Engine::new().unwrap().places().iter().any(|place| place.threads > 1) {
+        assert_eq!(Engine::builder().threads(1).build().unwrap().profile_file(), None);
+        let path = std::path::Path::new("named.json");
+        let named = Engine::builder().threads(1).profile_file(path).build().unwrap();
+        assert_eq!(named.profile_file(), Some(path), "a file that is named is written");
+    }
+}
+
+#[test]
+fn a_given_profile_without_a_place_of_this_machine_is_told() {
+    use kiln::{Place, Profile, ProfileProblem, ProfileStatus};
+    let machine = engine().machine().clone();
+    let profile = Profile::new(machine, vec![Place::cpu("abacus x1", Backend::Scalar, 1, 1)]).unwrap();
+    let engine = Engine::builder().profile(profile).build().unwrap();
+    let status = engine.profile_status();
+    assert!(matches!(status, ProfileStatus::Ignored(ProfileProblem::Incomplete { .. })), "{status:?}");
+    assert_eq!(engine.add(&[1.0], &[2.0]).unwrap(), [3.0]);
 }
 
 #[test]

@@ -22,19 +22,26 @@ impl Account {
         Self { threads }
     }
 
-    /// Seconds that threads have waited so far: the calling one, or where work is spread all of them.
-    pub(super) fn waited(&self, spread: bool) -> f64 {
-        use std::os::unix::fs::FileExt;
-        let considered = if spread { self.threads.len() } else { 1 };
-        let of_one = |file: &std::fs::File| {
-            // Time on the processor, time waiting, time slices.
-            let mut text = [0; 96];
-            let read = file.read_at(&mut text, 0).unwrap_or(0);
-            let text = std::str::from_utf8(&text[..read]).unwrap_or("");
-            text.split_ascii_whitespace().nth(1).and_then(|waited| waited.parse::<u64>().ok()).unwrap_or(0)
-        };
-        self.threads.iter().take(considered).map(of_one).sum::<u64>() as f64 * 1e-9
+    /// Seconds that the calling thread has waited so far.
+    pub(super) fn caller(&self) -> f64 {
+        self.threads.iter().take(1).map(waited).sum::<u64>() as f64 * 1e-9
     }
+
+    /// Seconds that all other threads have waited so far.
+    pub(super) fn others(&self) -> f64 {
+        self.threads.iter().skip(1).map(waited).sum::<u64>() as f64 * 1e-9
+    }
+}
+
+/// Nanoseconds that the thread of this account has waited: the second of the time on the processor, the time waiting and
+/// the number of time slices.
+#[cfg(target_os = "linux")]
+fn waited(file: &std::fs::File) -> u64 {
+    use std::os::unix::fs::FileExt;
+    let mut text = [0; 96];
+    let read = file.read_at(&mut text, 0).unwrap_or(0);
+    let text = std::str::from_utf8(&text[..read]).unwrap_or("");
+    text.split_ascii_whitespace().nth(1).and_then(|waited| waited.parse().ok()).unwrap_or(0)
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -45,7 +52,12 @@ impl Account {
     }
 
     /// Nothing has waited.
-    pub(super) fn waited(&self, _: bool) -> f64 {
+    pub(super) fn caller(&self) -> f64 {
+        0.0
+    }
+
+    /// Nothing has waited.
+    pub(super) fn others(&self) -> f64 {
         0.0
     }
 }
@@ -59,8 +71,8 @@ mod tests {
     #[test]
     fn waiting_never_becomes_less() {
         let account = Account::open();
-        let before = account.waited(true);
-        assert!(before >= account.waited(false) && before.is_finite());
-        assert!(account.waited(true) >= before);
+        let (caller, others) = (account.caller(), account.others());
+        assert!(caller.is_finite() && others.is_finite());
+        assert!(account.caller() >= caller && account.others() >= others);
     }
 }

@@ -64,7 +64,7 @@ struct Sizes {
 /// A few sizes of every class, from the nearest cache to beyond the last.
 const CALIBRATION: Sizes = Sizes {
     kinds: ElementwiseKind::ALL,
-    flat: &[64, 1 << 10, 1 << 13, 1 << 15, 1 << 17, 1 << 19, 3 << 19, 1 << 22],
+    flat: &[64, 1 << 10, 1 << 12, 1 << 13, 1 << 15, 1 << 17, 1 << 19, 3 << 19, 1 << 22],
     rows: &[
         (4, 64),
         (32, 128),
@@ -81,6 +81,12 @@ const CALIBRATION: Sizes = Sizes {
         (8192, 32),
     ],
     transposes: &[
+        (3, 30),
+        (4, 1000),
+        (3, 300_000),
+        (30, 3),
+        (1000, 4),
+        (300_000, 3),
         (5, 12),
         (6, 100),
         (7, 5000),
@@ -108,6 +114,8 @@ const CALIBRATION: Sizes = Sizes {
         (320, 320, 320),
         (768, 768, 768),
         (1, 64, 64),
+        (1, 96, 96),
+        (1, 160, 160),
         (1, 256, 256),
         (1, 512, 512),
         (1, 1024, 1024),

@@ -34,6 +34,10 @@ const WAITED: f64 = 0.05;
 /// Work that takes one thread this many seconds can be shared.
 const SHARED: f64 = 10e-6;
 
+/// Seconds that several threads run before they are timed: one that sleeps takes up to 100 µs to be woken where the
+/// processor is a virtual one.
+const AWAKE: f64 = 200e-6;
+
 /// More threads gain little when they take more than this share of the time of one.
 const LITTLE: f64 = 0.7;
 
@@ -182,7 +186,7 @@ pub(crate) struct Budget {
     pub(crate) rounds: usize,
     /// Seconds that a sample lasts at least: a clock that ticks in tens of nanoseconds is then exact to a thousandth.
     pub(crate) sample: f64,
-    /// Seconds after which three samples of each place are enough.
+    /// Seconds after which three samples of each place are enough; after three times as many, one or two are.
     pub(crate) seconds: f64,
 }
 
@@ -234,8 +238,9 @@ impl Bench {
         let mut repeats = vec![1u32; places.len()];
         let start = Instant::now();
         // A thread that waits for its core is accounted for when it gets it, which may be after the sample that missed
-        // it: of work on several threads all samples together are disturbed or not.
-        let (waited, mut spread_seconds) = (self.account.waited(true), 0.0);
+        // it. The threads beside the calling one only ever run for work on several threads: what they wait until the end
+        // is held against all of that work together.
+        let (others, mut spread, mut waited_spread) = (self.account.others(), 0.0, 0.0);
         for round in 0..=budget.rounds {
             for (i, simd) in places.iter().enumerate() {
                 if expected.get(i).is_some_and(Option::is_some) {
@@ -246,19 +251,28 @@ impl Bench {
                 if least[i].is_some_and(|time| time.seconds > LONG && time.seconds > HOPELESS * best) {
                     continue;
                 }
+                let (several, waited) = (simd.threads() > 1, self.account.caller());
+                let warming = Instant::now();
                 if least[i].is_none_or(|time| time.seconds < LONG) {
                     // Untimed: fetches the data back from the place before, and wakes threads. Operations follow one
                     // another in the programs that the times are for, so the times are those of a place at work.
                     simd.run_into(&probe.op, &inputs, &mut outputs)?;
+                    while several && best > SHARED && warming.elapsed().as_secs_f64() < AWAKE {
+                        simd.run_into(&probe.op, &inputs, &mut outputs)?;
+                    }
                 }
-                let waited = self.account.waited(false);
+                let (warm, waited_warm) = (warming.elapsed().as_secs_f64(), self.account.caller());
                 let sample = Instant::now();
                 for _ in 0..repeats[i] {
                     simd.run_into(&probe.op, &inputs, &mut outputs)?;
                 }
                 let elapsed = sample.elapsed().as_secs_f64();
-                let undisturbed = simd.threads() == 1 && self.account.waited(false) - waited <= WAITED * elapsed;
-                spread_seconds += if simd.threads() > 1 { elapsed } else { 0.0 };
+                let waited_now = self.account.caller();
+                if several {
+                    spread += warm + elapsed;
+                    waited_spread += waited_now - waited;
+                }
+                let undisturbed = !several && waited_now - waited_warm <= WAITED * elapsed;
                 let mut seconds = elapsed / f64::from(repeats[i]);
                 if round == 0 {
                     seconds = seconds.max(1e-8);
@@ -273,11 +287,12 @@ impl Bench {
                     undisturbed: undisturbed || earlier.undisturbed,
                 });
             }
-            if round >= 3 && start.elapsed().as_secs_f64() > budget.seconds {
+            let enough = start.elapsed().as_secs_f64() / budget.seconds;
+            if round >= 3 && enough > 1.0 || round >= 1 && enough > 3.0 {
                 break;
             }
         }
-        if self.account.waited(true) - waited <= WAITED * spread_seconds {
+        if waited_spread + self.account.others() - others <= WAITED * spread {
             for (time, _) in least.iter_mut().zip(places).filter(|(_, simd)| simd.threads() > 1) {
                 time.iter_mut().for_each(|time| time.undisturbed = true);
             }
