@@ -1,9 +1,21 @@
 //! The first minutes with kiln: `cargo run --release --example quickstart`.
 
+use std::process::ExitCode;
+
 use kiln::op::Matmul;
 use kiln::{Engine, Operations, Result, Shape, TensorType};
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("quickstart: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
     // Everything that the machine has, and the measurements of an earlier calibration if there are some.
     let engine = Engine::new()?;
     let places: Vec<&str> = engine.places().iter().map(|place| place.name.as_str()).collect();

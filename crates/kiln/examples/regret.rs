@@ -1,10 +1,22 @@
 //! Calibrates this machine in memory and prints what the decisions cost against the best place, measured:
 //! `cargo run --release --example regret`. `-- --worst 20` also prints the problems that cost most.
 
+use std::process::ExitCode;
+
 use kiln::regret::{Policy, evaluate};
 use kiln::{Effort, Engine, Result, grid};
 
-fn main() -> Result<()> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("regret: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<()> {
     let arguments: Vec<String> = std::env::args().collect();
     let worst = arguments.iter().skip_while(|a| *a != "--worst").nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
     let mut engine = Engine::builder().without_profile().build()?;

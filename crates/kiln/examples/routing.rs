@@ -26,7 +26,7 @@ fn run() -> Result<()> {
         })?;
         eprintln!("\r{report}");
     }
-    println!("{}\nprofile: {:?}\n", engine.machine(), engine.profile_status());
+    println!("{}\nprofile: {}\n", engine.machine(), engine.profile_status());
 
     let vector = |n: usize| Ok(TensorType::f32(Shape::new(&[n])?));
     let square = |n: usize| Ok(TensorType::f32(Shape::new(&[n, n])?));

@@ -42,6 +42,17 @@ pub enum ProfileStatus {
     Ignored(ProfileProblem),
 }
 
+impl std::fmt::Display for ProfileStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Loaded(path) => write!(f, "measured on this machine earlier, {}", path.display()),
+            Self::Calibrated => f.write_str("measured by this program"),
+            Self::BuiltIn => f.write_str("built-in constants, or those that the program gave"),
+            Self::Ignored(problem) => write!(f, "built-in constants until this machine is calibrated: {problem}"),
+        }
+    }
+}
+
 /// Where an engine keeps its profile.
 #[derive(Debug, Clone)]
 enum ProfileSource {
@@ -146,7 +157,9 @@ impl EngineBuilder {
             };
         match &status {
             ProfileStatus::Ignored(problem @ ProfileProblem::Missing(_)) => tracing::debug!("{problem}"),
-            ProfileStatus::Ignored(problem) => tracing::warn!("{problem}; built-in constants decide instead"),
+            ProfileStatus::Ignored(problem) => {
+                tracing::warn!("{problem}; built-in constants decide until this machine is calibrated");
+            }
             _ => {}
         }
         let profile = match profile {

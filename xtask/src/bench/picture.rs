@@ -134,9 +134,47 @@ mod tests {
     }
 
     #[test]
+    fn half_a_jpeg_is_an_error() {
+        let whole = image::load_from_memory(SHIPPED).unwrap().to_rgb8();
+        let mut bytes = Cursor::new(Vec::new());
+        whole.write_to(&mut bytes, ImageFormat::Jpeg).unwrap();
+        let bytes = bytes.into_inner();
+        let path = std::env::temp_dir().join(format!("kiln-half-{}.jpg", std::process::id()));
+        let read = |bytes: &[u8]| {
+            std::fs::write(&path, bytes).unwrap();
+            Picture::read(&path).map(|picture| picture.luminance.len())
+        };
+        assert_eq!(read(&bytes).unwrap(), 512 * 512);
+        let trailing = [&bytes[..], b"what some cameras append"].concat();
+        assert_eq!(read(&trailing).unwrap(), 512 * 512);
+        for length in [bytes.len() / 3, bytes.len() / 2, bytes.len() - 2] {
+            assert!(read(&bytes[..length]).is_err(), "{length} bytes");
+        }
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
+    fn a_picture_that_would_fill_the_memory_is_an_error() {
+        let path = std::env::temp_dir().join(format!("kiln-large-{}.png", std::process::id()));
+        // The header of a grey picture of 20 000 x 20 000 pixels, and no pixels.
+        let mut bytes = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\x4e\x20\0\0\x4e\x20\x08\0\0\0\0".to_vec();
+        let crc = bytes[12..].iter().fold(!0u32, |crc, &byte| {
+            (0..8).fold(crc ^ u32::from(byte), |crc, _| crc >> 1 ^ if crc & 1 == 1 { 0xedb8_8320 } else { 0 })
+        });
+        bytes.extend((!crc).to_be_bytes());
+        // An empty stream of pixels, for readers that look for its start.
+        bytes.extend(b"\0\0\0\0IDAT\x35\xaf\x06\x1e");
+        std::fs::write(&path, &bytes).unwrap();
+        let error = Picture::read(&path).err().unwrap().to_string();
+        assert!(error.contains("20000 x 20000 pixels are more than 100 million"), "{error}");
+        std::fs::remove_file(&path).unwrap();
+    }
+
+    #[test]
     fn a_picture_that_is_too_small_is_an_error() {
         let engine = Engine::builder().without_profile().build().unwrap();
-        assert!(EdgeFilter::new(&engine, 6, 100).is_err());
+        let error = EdgeFilter::new(&engine, 6, 100).err().unwrap().to_string();
+        assert!(error.contains("6 x 100 pixels") && error.contains("7 x 7"), "{error}");
         let mut filter = EdgeFilter::new(&engine, 7, 8).unwrap();
         let flat = Picture { width: 7, height: 8, luminance: vec![0.5; 56] };
         let edges = filter.run(&flat).unwrap();

@@ -2,12 +2,20 @@
 //! recorded in one batch.
 
 use std::error::Error;
+use std::fs::File;
+use std::io::{Cursor, Read};
 use std::path::Path;
 
-use image::{GrayImage, ImageReader, Limits};
+use image::{DynamicImage, GrayImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 use kiln::graph::TensorId;
 use kiln::op::Padding;
 use kiln::{Batch, Engine, Record};
+
+/// A few bytes of a hostile file can announce a picture that fills the memory: the pipeline needs about 24 bytes a pixel.
+const MAX_PIXELS: u64 = 100_000_000;
+
+/// A file larger than this is no picture of so many pixels.
+const MAX_BYTES: u64 = 1 << 28;
 
 /// A picture in shades of grey: luminance from 0 to 1, row by row.
 pub(crate) struct Picture {
@@ -29,14 +37,26 @@ impl Picture {
     }
 
     fn decode(path: &Path) -> Result<Self, Box<dyn Error>> {
-        let mut reader = ImageReader::open(path)?.with_guessed_format()?;
-        // A few bytes of a hostile file can announce a picture that fills the memory.
+        let mut bytes = Vec::new();
+        File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+        if bytes.len() as u64 > MAX_BYTES {
+            return Err(format!("the file is larger than {} MiB", MAX_BYTES >> 20).into());
+        }
+        let mut reader = ImageReader::new(Cursor::new(&bytes)).with_guessed_format()?;
+        let format = reader.format();
         let mut limits = Limits::default();
-        limits.max_image_width = Some(1 << 15);
-        limits.max_image_height = Some(1 << 15);
         limits.max_alloc = Some(1 << 30);
         reader.limits(limits);
-        let grey = reader.decode()?.to_luma32f();
+        let decoder = reader.into_decoder()?;
+        let (width, height) = decoder.dimensions();
+        let pixels = u64::from(width) * u64::from(height);
+        if pixels > MAX_PIXELS {
+            return Err(format!("{width} x {height} pixels are more than {} million", MAX_PIXELS / 1_000_000).into());
+        }
+        let grey = DynamicImage::from_decoder(decoder)?.to_luma32f();
+        if format == Some(ImageFormat::Jpeg) && !jpeg_is_whole(&bytes) {
+            return Err("the JPEG ends before its picture does".into());
+        }
         let (width, height) = (grey.width() as usize, grey.height() as usize);
         Ok(Self { width, height, luminance: grey.into_raw() })
     }
@@ -56,10 +76,25 @@ impl Picture {
     /// A sentence with the path.
     #[allow(dead_code)] // whoever shows the picture elsewhere does not write it
     pub(crate) fn write(&self, path: &Path) -> Result<(), Box<dyn Error>> {
-        self.to_image()
-            .save_with_format(path, image::ImageFormat::Png)
-            .map_err(|e| format!("{}: {e}", path.display()).into())
+        self.to_image().save_with_format(path, ImageFormat::Png).map_err(|e| format!("{}: {e}", path.display()).into())
     }
+}
+
+/// Whether a JPEG has its end: decoders fill what is missing with grey and say nothing.
+fn jpeg_is_whole(bytes: &[u8]) -> bool {
+    let mut at = 2;
+    while let Some(&[first, second]) = bytes.get(at..at + 2) {
+        at += match (first, second) {
+            (0xff, 0xd9) => return true,
+            // A byte of the picture itself that is 255, a restart of its coding, or filling.
+            (0xff, 0x00 | 0x01 | 0xd0..=0xd7) => 2,
+            (0xff, 0xff) => 1,
+            // Any other marker begins a segment that states its length.
+            (0xff, _) => 2 + bytes.get(at + 2..at + 4).map_or(0, |n| usize::from(n[0]) << 8 | usize::from(n[1])),
+            _ => 1,
+        };
+    }
+    false
 }
 
 /// Weights of a Gaussian of standard deviation 1 over five pixels: their products are the blur.
@@ -80,6 +115,10 @@ impl<'e> EdgeFilter<'e> {
     /// # Errors
     /// [`kiln::Error::Shape`] for pictures smaller than seven pixels across or down: the filters need as many.
     pub(crate) fn new(engine: &'e Engine, width: usize, height: usize) -> kiln::Result<Self> {
+        if width < 7 || height < 7 {
+            let reason = format!("the picture has {width} x {height} pixels, blur and edges need 7 x 7 at least");
+            return Err(kiln::Error::Shape { op: "image_filter", reason });
+        }
         let mut batch = engine.batch();
         let gaussian: Vec<f32> = GAUSSIAN.iter().flat_map(|a| GAUSSIAN.map(|b| a * b)).collect();
         let transposed: Vec<f32> = (0..9).map(|i| SOBEL[i % 3 * 3 + i / 3]).collect();

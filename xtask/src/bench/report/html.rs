@@ -6,7 +6,7 @@ use std::fmt::Write;
 use super::super::Report;
 use super::super::routing::Routing;
 use super::super::verify::Row;
-use super::{date, digits, plot, size};
+use super::{date, digits, grouped, plot, size};
 use crate::Result;
 
 const STYLE: &str = include_str!("style.css");
@@ -71,7 +71,7 @@ fn cards(html: &mut String, report: &Report) -> Result<()> {
     let mut cards: Vec<(String, String)> = Vec::new();
     let cases: usize = report.accuracy.iter().map(|r| r.cases).sum();
     let failures: usize = report.accuracy.iter().map(|r| r.failures).sum();
-    cards.push((format!("{} / {cases}", cases - failures), "cases within their bound".into()));
+    cards.push((format!("{} / {}", grouped(cases - failures), grouped(cases)), "cases within their bound".into()));
     for series in &report.measurements {
         let reached = series
             .variants
@@ -105,7 +105,7 @@ fn cards(html: &mut String, report: &Report) -> Result<()> {
 }
 
 fn backends(html: &mut String, report: &Report) -> Result<()> {
-    write!(html, "<h2>What is here</h2><table class=\"narrow text\"><tbody>")?;
+    write!(html, "<h2>What is here</h2><div class=\"scroll\"><table class=\"narrow text\"><tbody>")?;
     for backend in &report.backends {
         let (class, mark) = if backend.present { ("yes", "✓") } else { ("no", "–") };
         write!(
@@ -115,7 +115,7 @@ fn backends(html: &mut String, report: &Report) -> Result<()> {
             escaped(&backend.detail)
         )?;
     }
-    write!(html, "</tbody></table>")?;
+    write!(html, "</tbody></table></div>")?;
     Ok(())
 }
 
@@ -143,7 +143,7 @@ fn routes(html: &mut String, routing: &Routing) -> Result<()> {
         html,
         "<h2>Routing</h2><p>Regret is the time on the chosen place over the time on the best place, less one, over {} \
          problems; the shapes of {} of them were held out of the calibration.{}</p>\
-         <table><thead><tr><th>policy</th><th>geomean</th><th>p95</th><th>worst</th><th>held out</th></tr></thead><tbody>",
+         <div class=\"scroll\"><table><thead><tr><th>policy</th><th>geomean</th><th>p95</th><th>worst</th><th>held out</th></tr></thead><tbody>",
         routing.problems,
         routing.held_out,
         match routing.disturbed {
@@ -165,7 +165,7 @@ fn routes(html: &mut String, routing: &Routing) -> Result<()> {
     }
     write!(
         html,
-        "</tbody></table><h3>Where the router lost most</h3><table class=\"text\"><thead><tr><th>problem</th><th>chosen</th>"
+        "</tbody></table></div><h3>Where the router lost most</h3><div class=\"scroll\"><table class=\"text\"><thead><tr><th>problem</th><th>chosen</th>"
     )?;
     write!(html, "<th>best</th><th>regret</th><th>held out</th></tr></thead><tbody>")?;
     for row in routing.worst(10) {
@@ -179,7 +179,7 @@ fn routes(html: &mut String, routing: &Routing) -> Result<()> {
             if row.held_out { "yes" } else { "no" }
         )?;
     }
-    write!(html, "</tbody></table><h3>Where operations go</h3><p class=\"legend\">")?;
+    write!(html, "</tbody></table></div><h3>Where operations go</h3><p class=\"legend\">")?;
     for place in &routing.places {
         write!(html, "<span><i style=\"background:{}\"></i>{}</span>", place_colour(place, routing), escaped(place))?;
     }
@@ -229,7 +229,7 @@ fn accuracy(html: &mut String, rows: &[Row]) -> Result<()> {
     write!(
         html,
         "<h2>Accuracy</h2><p>The worst error against the f64 reference, in the unit of the bound: ULP, or multiples of \
-         u = 2⁻²⁴ times the sum of magnitudes.</p><table><thead><tr><th>operation</th><th>bound</th>"
+         u = 2⁻²⁴ times the sum of magnitudes.</p><div class=\"scroll\"><table><thead><tr><th>operation</th><th>bound</th>"
     )?;
     isas.iter().try_for_each(|isa| write!(html, "<th>{isa}</th>"))?;
     write!(html, "<th>cases</th><th>elements</th></tr></thead><tbody>")?;
@@ -249,16 +249,16 @@ fn accuracy(html: &mut String, rows: &[Row]) -> Result<()> {
             }
         }
         let elements: usize = rows.iter().map(|r| r.compared).sum();
-        write!(html, "<td>{}</td><td>{elements}</td></tr>", rows[0].cases)?;
+        write!(html, "<td>{}</td><td>{}</td></tr>", rows[0].cases, grouped(elements))?;
     }
-    write!(html, "</tbody></table>")?;
+    write!(html, "</tbody></table></div>")?;
     Ok(())
 }
 
 fn limits(html: &mut String, report: &Report) -> Result<()> {
     write!(
         html,
-        "<h2>Limits of the machine</h2><table class=\"narrow\"><thead><tr><th>loop</th><th>instruction set</th>\
+        "<h2>Limits of the machine</h2><div class=\"scroll\"><table class=\"narrow\"><thead><tr><th>loop</th><th>instruction set</th>\
          <th>threads</th><th>rate</th></tr></thead><tbody>"
     )?;
     for limit in &report.limits {
@@ -272,6 +272,6 @@ fn limits(html: &mut String, report: &Report) -> Result<()> {
             limit.unit
         )?;
     }
-    write!(html, "</tbody></table>")?;
+    write!(html, "</tbody></table></div>")?;
     Ok(())
 }

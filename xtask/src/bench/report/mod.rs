@@ -16,6 +16,19 @@ pub(super) fn digits(value: f64) -> String {
     }
 }
 
+/// A count with its thousands apart.
+fn grouped(n: usize) -> String {
+    let digits = n.to_string();
+    let mut text = String::new();
+    for (i, digit) in digits.chars().enumerate() {
+        if i > 0 && (digits.len() - i).is_multiple_of(3) {
+            text.push('\u{202f}');
+        }
+        text.push(digit);
+    }
+    text
+}
+
 /// A size as people write it: powers of two with their prefix where they are whole.
 fn size(n: usize) -> String {
     match n {
@@ -48,6 +61,7 @@ mod tests {
     #[test]
     fn numbers_are_readable() {
         assert_eq!([0.1234, 1.234, 12.34, 1234.5].map(digits), ["0.123", "1.23", "12.3", "1234"]);
+        assert_eq!([7, 999, 1000, 1_234_567].map(grouped), ["7", "999", "1\u{202f}000", "1\u{202f}234\u{202f}567"]);
         assert_eq!([1000, 4096, 8192, 1 << 20, 3 << 20].map(size), ["1000", "4096", "8 Ki", "1 Mi", "3 Mi"]);
     }
 
