@@ -25,7 +25,7 @@ const SPARE: f64 = 0.10;
 /// A lesser instruction set is taken only when it is predicted to be faster by more than this. Differences below it come
 /// from how a length fits the vectors and from the alignment of data, which the amount of work does not tell; they turn
 /// around from shape to shape, and on average the better instruction set wins.
-const CLEAR: f64 = 0.15;
+const CLEAR: f64 = 0.10;
 
 /// A decision is unsure when another place is predicted to take at most this much longer.
 const UNSURE: f64 = 0.10;
@@ -40,7 +40,7 @@ const UNSURE: f64 = 0.10;
 ///
 /// The operation term is interpolated between measurements of its class where there are some, and computed from the
 /// constants of the place elsewhere. Better instruction sets stand after lesser ones in the profile, and a lesser one
-/// (with as many threads, in the same memory) is taken only when it is predicted to be ahead by more than 15 %. A place
+/// (with as many threads, in the same memory) is taken only when it is predicted to be ahead by more than 10 %. A place
 /// with fewer threads is taken when it is predicted to take at most 10 % longer, and of places that differ by less than
 /// 3 % the last. So the choice does not flip between places that differ by noise, and leaves cores to others that would
 /// not have helped.
