@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use kiln_core::op::Op;
+use kiln_core::op::{Op, Reduction};
 use kiln_core::{QuantFormat, TensorType};
 
 /// What is calibrated together: an operation, and the kind of shape where that decides which code runs.
@@ -11,7 +11,7 @@ use kiln_core::{QuantFormat, TensorType};
 /// differently, are other classes: a product with one row is bound by bandwidth, a square one by arithmetic.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Class {
-    /// The name of the operation.
+    /// The name of the operation, or of the one that runs as it does.
     pub op: &'static str,
     /// The kind of shape; empty for the ordinary one.
     pub shape: &'static str,
@@ -20,7 +20,21 @@ pub struct Class {
 impl Class {
     /// The class of an operation on inputs that its shape rule accepts.
     pub fn of(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Self {
-        Self { op: op.name(), shape: shape_kind(op, inputs, outputs).unwrap_or("") }
+        Self { op: representative(op), shape: shape_kind(op, inputs, outputs).unwrap_or("") }
+    }
+}
+
+/// The operation that is calibrated for this one: itself, but for reductions that walk over their data alike. The greatest
+/// element of all and the greater of two vectors share a name, and nothing else.
+fn representative(op: &Op) -> &'static str {
+    match op {
+        Op::Reduce(reduce) => match reduce.reduction {
+            Reduction::Sum | Reduction::Mean | Reduction::Prod | Reduction::NormL1 => "sum",
+            Reduction::Max | Reduction::Min | Reduction::NormLinf => "reduce_max",
+            Reduction::ArgMax | Reduction::ArgMin => "argmax",
+            Reduction::NormL2 => "norm_l2",
+        },
+        _ => op.name(),
     }
 }
 

@@ -210,7 +210,10 @@ fn kinds_of_shape_are_told_apart() {
     assert_eq!(shape(Elementwise::add().into(), &[ty(&[4, 4]), ty(&[])]), "add");
     let sum = |axis| shape(Reduce::along(Reduction::Sum, axis).into(), &[ty(&[8, 9])]);
     assert_eq!((sum(0), sum(1)), ("sum (columns)".into(), "sum (rows)".into()));
-    assert_eq!(shape(Reduce::all(Reduction::Sum).into(), &[ty(&[8, 9])]), "sum");
+    let whole = |reduction| shape(Reduce::all(reduction).into(), &[ty(&[8, 9])]);
+    assert_eq!((whole(Reduction::Sum), whole(Reduction::Mean)), ("sum".into(), "sum".into()));
+    assert_eq!((whole(Reduction::Max), whole(Reduction::ArgMin)), ("reduce_max".into(), "argmax".into()));
+    assert_eq!(shape(Elementwise::max().into(), &[ty(&[9]), ty(&[9])]), "max", "the greater of two is another thing");
     let transpose = |rows, columns| shape(Transpose.into(), &[ty(&[rows, columns])]);
     assert_eq!(
         (transpose(4, 90), transpose(5, 3)),
