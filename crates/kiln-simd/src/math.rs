@@ -1,5 +1,5 @@
-//! The difficult functions, generic over [`Vector`]: polynomials, divisions and scaling by powers of two, no tables and
-//! no branches. Every lane of every vector runs the same arithmetic, whatever its value or position.
+//! The difficult functions, generic over [`Lanewise`] vectors: polynomials, divisions and scaling by powers of two, and no
+//! branches. Every lane of every vector runs the same arithmetic, whatever its value or position.
 //!
 //! Errors are measured over every f32 (`cargo xtask exhaustive`). The polynomials are minimax fits, found with the
 //! Remez algorithm in 40 digits, their coefficients rounded to f32 one after another, each time fitting the others anew.
@@ -8,14 +8,16 @@
 //! it is carried as a sum of two numbers. Where a result may be subnormal though its factors are not, the power of two
 //! is applied last, so that it is rounded once.
 
-use crate::vector::{ROUNDER, Vector};
+use crate::vector::{Lanewise, ROUNDER};
+
+mod piecewise;
 
 /// ln 2 in two parts; the first has 12 bits, so that its product with an exponent is exact.
 const LN_2: [f32; 2] = [0.693_115_23, 3.194_618_3e-5];
 
 /// `c[0] + c[1] x + c[2] x² + ...`
 #[inline(always)]
-fn polynomial<V: Vector, const N: usize>(x: V, coefficients: [f32; N]) -> V {
+fn polynomial<V: Lanewise, const N: usize>(x: V, coefficients: [f32; N]) -> V {
     let mut sum = x.of(coefficients[N - 1]);
     for &c in coefficients[..N - 1].iter().rev() {
         sum = sum.mul_add(x, x.of(c));
@@ -25,7 +27,7 @@ fn polynomial<V: Vector, const N: usize>(x: V, coefficients: [f32; N]) -> V {
 
 /// `min(max(x, lo), hi)` that keeps NaN; the bounds are constants and not zero.
 #[inline(always)]
-fn clamp<V: Vector>(x: V, lo: f32, hi: f32) -> V {
+fn clamp<V: Lanewise>(x: V, lo: f32, hi: f32) -> V {
     x.of(lo).greater(x.of(hi).lesser(x))
 }
 
@@ -39,7 +41,7 @@ struct Reduced<V> {
     shifted: V,
 }
 
-impl<V: Vector> Reduced<V> {
+impl<V: Lanewise> Reduced<V> {
     /// Splits `x`, of magnitude at most 200.
     #[inline(always)]
     fn new(x: V) -> Self {
@@ -86,7 +88,7 @@ impl<V: Vector> Reduced<V> {
 
 /// `eˣ`
 #[inline(always)]
-pub(crate) fn exp<V: Vector>(x: V) -> V {
+pub(crate) fn exp<V: Lanewise>(x: V) -> V {
     // e^-104 rounds to 0, e^89 to ∞.
     let x = Reduced::new(clamp(x, -104.0, 89.0));
     x.mantissa().scale_pow2(x.n)
@@ -94,7 +96,7 @@ pub(crate) fn exp<V: Vector>(x: V) -> V {
 
 /// `eˣ - 1` for `x <= 0`
 #[inline(always)]
-pub(crate) fn exp_m1_negative<V: Vector>(x: V) -> V {
+pub(crate) fn exp_m1_negative<V: Lanewise>(x: V) -> V {
     // e^-30 is below half a unit in the last place of 1.
     let reduced = Reduced::new(x.of(-30.0).greater(x));
     let one = x.of(1.0);
@@ -105,7 +107,7 @@ pub(crate) fn exp_m1_negative<V: Vector>(x: V) -> V {
 
 /// `ln x`
 #[inline(always)]
-pub(crate) fn ln<V: Vector>(x: V) -> V {
+pub(crate) fn ln<V: Lanewise>(x: V) -> V {
     let (m, k) = x.mantissa_exponent();
     let f = m - x.of(1.0);
     // ln(1 + f) = f - f²/2 + f³ p(f); relative to it the fit is off by at most 2^-29.8.
@@ -129,7 +131,10 @@ pub(crate) fn ln<V: Vector>(x: V) -> V {
 
 /// `tanh x`
 #[inline(always)]
-pub(crate) fn tanh<V: Vector>(x: V) -> V {
+pub(crate) fn tanh<V: Lanewise>(x: V) -> V {
+    if V::TABLES {
+        return piecewise::tanh(x);
+    }
     let one = x.of(1.0);
     let a = x.abs();
     // 1 - 2 / (e^2a + 1), where 2a = n ln 2 + 2r; from 10 on it is 1. For n is small one step reduces well enough.
@@ -148,7 +153,7 @@ pub(crate) fn tanh<V: Vector>(x: V) -> V {
 
 /// `1 / (1 + e⁻ˣ)`
 #[inline(always)]
-pub(crate) fn sigmoid<V: Vector>(x: V) -> V {
+pub(crate) fn sigmoid<V: Lanewise>(x: V) -> V {
     // With eˣ = p 2ⁿ it is p / (p + 2^-n), and from 30 on it is 1. Both terms carry a factor of 2^-24, for then 2^-n
     // stays in range down to where the quotient underflows, which it does gradually.
     let small = x.of(1.0 / 16_777_216.0);
@@ -159,7 +164,7 @@ pub(crate) fn sigmoid<V: Vector>(x: V) -> V {
 
 /// `x / (1 + p 2^-n)` for `p` given as `p - 1`: x 2ⁿ / (p + 2ⁿ), the power applied last.
 #[inline(always)]
-fn weighted<V: Vector>(x: V, p_minus_1: V, n: V) -> V {
+fn weighted<V: Lanewise>(x: V, p_minus_1: V, n: V) -> V {
     let one = x.of(1.0);
     // Where it matters, 1 + 2ⁿ is exact.
     (x / (p_minus_1 + (one + one.scale_pow2(n)))).scale_pow2(n)
@@ -167,7 +172,7 @@ fn weighted<V: Vector>(x: V, p_minus_1: V, n: V) -> V {
 
 /// `x / (1 + e⁻ˣ)`
 #[inline(always)]
-pub(crate) fn swish<V: Vector>(x: V) -> V {
+pub(crate) fn swish<V: Lanewise>(x: V) -> V {
     // Below -110 the result rounds to -0, also that of -∞; from 30 on the weight is 1.
     let x = x.of(-110.0).greater(x);
     let power = Reduced::new(-x.of(30.0).lesser(x));
@@ -176,7 +181,7 @@ pub(crate) fn swish<V: Vector>(x: V) -> V {
 
 /// `x / 2 * (1 + tanh(√(2/π) (x + 0.044715 x³)))`, which is `x / (1 + e⁻ᶻ)` with `z = √(8/π) (x + 0.044715 x³)`.
 #[inline(always)]
-pub(crate) fn gelu_tanh<V: Vector>(x: V) -> V {
+pub(crate) fn gelu_tanh<V: Lanewise>(x: V) -> V {
     // e⁻ᶻ is 2^(-y) for y = z / ln 2. Its coefficients in two parts each, the first part of the linear one of few bits.
     const LINEAR: [f32; 2] = [2.296_875, 0.005_333_198];
     const CUBIC: [f32; 2] = [0.102_943_24, -2.016_198_5e-9];
@@ -203,29 +208,35 @@ pub(crate) fn gelu_tanh<V: Vector>(x: V) -> V {
 
 /// `x / 2 * (1 + erf(x / √2))`
 #[inline(always)]
-pub(crate) fn gelu<V: Vector>(x: V) -> V {
+pub(crate) fn gelu<V: Lanewise>(x: V) -> V {
     // With the upper tail q(a) = erfc(a / √2) / 2 it is max(x, 0) - a q(a), a = |x|: the difference does not cancel
     // below 0 and at most halves x above. Beyond 14.5 the tail rounds to 0.
     let a = x.of(14.5).lesser(x.abs());
-    // q(a) = e^(-a²/2) r(a), where 1 / r is nearly linear: r = n / ((2 + c a) n - a d) with polynomials n and d, off by
-    // at most 2^-26.4. Being in both terms n loses little to rounding, and a d is a small part.
     let half = a * x.of(-0.5);
     let square = a * half;
     let power = Reduced::of_sum(square, a.fma(half, -square));
+    let tail = if V::TABLES { piecewise::upper_tail(a, &power) } else { upper_tail(a, square, &power) };
+    // -0 for a negative x, x itself otherwise, zeros and NaN included.
+    x.of(-0.0).greater(x) - tail.scale_pow2(power.n)
+}
+
+/// `a q(a)` without the power of two of `power`, the exponential of `square` = -a²/2.
+#[inline(always)]
+fn upper_tail<V: Lanewise>(a: V, square: V, power: &Reduced<V>) -> V {
+    // q(a) = e^(-a²/2) r(a), where 1 / r is nearly linear: r = n / ((2 + c a) n - a d) with polynomials n and d, off by
+    // at most 2^-26.4. Being in both terms n loses little to rounding, and a d is a small part.
     // Both in a and -a²/2, so that few roundings stand one upon another.
     let pair = |low: f32, high: f32| a.mul_add(a.of(high), a.of(low));
     let n = square.mul_add(a.of(0.034_304_615), pair(-0.761_995_26, -0.169_119_3));
     let n = square.mul_add(n, pair(1.037_952, 0.910_692_6));
     let minus_d = square.mul_add(pair(0.295_835_05, 0.034_273_665), pair(-0.945_398, -0.545_886_93));
     let denominator = a.fma(a.of(2.506_600_1).fma(n, minus_d), n + n);
-    let tail = (a.fma(power.exp_m1(), a) * n / denominator).scale_pow2(power.n);
-    // -0 for a negative x, x itself otherwise, zeros and NaN included.
-    x.of(-0.0).greater(x) - tail
+    a.fma(power.exp_m1(), a) * n / denominator
 }
 
 /// `x tanh(ln(1 + eˣ))`
 #[inline(always)]
-pub(crate) fn mish<V: Vector>(x: V) -> V {
+pub(crate) fn mish<V: Lanewise>(x: V) -> V {
     // With e⁻ˣ = p 2ⁿ and w = 2^-n it is x w (w + 2p) / (w (w + 2p) + 2p²). Below -110 the result rounds to -0; from 20
     // on the weight is 1.
     let x = x.of(-110.0).greater(x);
@@ -240,7 +251,7 @@ pub(crate) fn mish<V: Vector>(x: V) -> V {
 
 /// `x min(max(x + 3, 0), 6) / 6`
 #[inline(always)]
-pub(crate) fn hard_swish<V: Vector>(x: V) -> V {
+pub(crate) fn hard_swish<V: Lanewise>(x: V) -> V {
     // Limiting x first makes -0 of -∞; multiplying by it last does not overflow, and 6 (1/6) rounds to 1.
     let x = x.of(-3.0).greater(x);
     x * (x.of(6.0).lesser(x + x.of(3.0)) * x.of(1.0 / 6.0))
@@ -248,7 +259,7 @@ pub(crate) fn hard_swish<V: Vector>(x: V) -> V {
 
 /// `a + t (b - a)`
 #[inline(always)]
-pub(crate) fn lerp<V: Vector>(a: V, b: V, t: V) -> V {
+pub(crate) fn lerp<V: Lanewise>(a: V, b: V, t: V) -> V {
     // Where b - a overflows though both are finite, twice the half of it does not.
     let difference = b - a;
     let apart = difference.abs().eq(a.of(f32::INFINITY));

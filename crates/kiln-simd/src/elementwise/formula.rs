@@ -1,11 +1,11 @@
 //! The vector formulas, one for each row of the table in kiln-core, named as there.
 
 use crate::math;
-use crate::vector::Vector;
+use crate::vector::Lanewise;
 
 macro_rules! formulas {
     ($($name:ident($($x:ident),*) = $value:expr;)*) => {
-        $(#[inline(always)] pub(super) fn $name<V: Vector>($($x: V),*) -> V { $value })*
+        $(#[inline(always)] pub(super) fn $name<V: Lanewise>($($x: V),*) -> V { $value })*
     };
 }
 

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use kiln_core::op::ElementwiseKind;
 
-use crate::vector::{Kernel, Vector};
+use crate::vector::{Kernel, Lanewise, Pair, Vector};
 
 /// One function of the table on vectors; operands and parameters beyond those it has are ignored.
 pub(super) trait Formula {
@@ -12,7 +12,7 @@ pub(super) trait Formula {
     const ARITY: usize;
     /// Floating-point operations an element, as the table counts them.
     const FLOPS: u64;
-    fn eval<V: Vector>(operands: [V; 3], params: [V; 2]) -> V;
+    fn eval<V: Lanewise>(operands: [V; 3], params: [V; 2]) -> V;
 
     /// Four vectors of each operand at once, with the same bits. Most functions are [`Formula::eval`] of each.
     #[inline(always)]
@@ -141,7 +141,7 @@ trait Operands<V: Vector, F: Formula>: Sized {
                 }
             }
             let mut i = lead;
-            if F::ARITY > 1 && stream && (out.add(lead) as usize).is_multiple_of(4 * V::LANES) {
+            if stream && (out.add(lead) as usize).is_multiple_of(4 * V::LANES) {
                 while i < end {
                     self.whole(i).stream(out.add(i));
                     i += V::LANES;
@@ -149,7 +149,7 @@ trait Operands<V: Vector, F: Formula>: Sized {
                 self.params()[0].fence();
                 return;
             }
-            // Light functions wait for the loop itself; heavy ones fill the machine and would only run out of registers.
+            // Light functions wait for the loop itself, heavy ones for themselves.
             if F::FLOPS <= 5 {
                 while i + 4 * V::LANES <= end {
                     let [j, k, l] = [i + V::LANES, i + 2 * V::LANES, i + 3 * V::LANES];
@@ -160,6 +160,16 @@ trait Operands<V: Vector, F: Formula>: Sized {
                     results[2].store(out.add(k));
                     results[3].store(out.add(l));
                     i += 4 * V::LANES;
+                }
+            } else if V::REGISTERS >= 32 {
+                let params = self.params().map(|p| Pair(p, p));
+                while i + 2 * V::LANES <= end {
+                    let j = i + V::LANES;
+                    let ([a, b, c], [d, e, f]) = (self.operands(i), self.operands(j));
+                    let results = F::eval([Pair(a, d), Pair(b, e), Pair(c, f)], params);
+                    results.0.store(out.add(i));
+                    results.1.store(out.add(j));
+                    i += 2 * V::LANES;
                 }
             }
             while i < end {

@@ -72,6 +72,7 @@ impl Vector for Avx512 {
     const FUSED: bool = true;
     const REGISTERS: usize = 32;
     const MASKED: bool = true;
+    const TABLES: bool = true;
     type Mask = __mmask16;
 
     #[inline(always)]
@@ -257,6 +258,14 @@ impl Vector for Avx512 {
         call!({
             let m = _mm512_getmant_ps::<_MM_MANT_NORM_P75_1P5, _MM_MANT_SIGN_NAN>(self.0);
             (Self(m), Self(_mm512_getexp_ps(self.0)) - Self(_mm512_getexp_ps(m)))
+        })
+    }
+    #[inline(always)]
+    fn lookup(self, table: &[f32; 16]) -> Self {
+        call!({
+            // The instruction reads the lowest four bits.
+            let number = _mm512_srli_epi32::<21>(_mm512_castps_si512(self.0));
+            Self(_mm512_permutexvar_ps(number, _mm512_loadu_ps(table.as_ptr())))
         })
     }
     #[inline(always)]

@@ -14,6 +14,7 @@ mod avx2;
 mod avx512;
 mod bytes;
 mod isa;
+mod lanewise;
 #[cfg(target_arch = "aarch64")]
 mod neon;
 mod scalar;
@@ -23,6 +24,7 @@ mod simd128;
 mod sse2;
 
 pub(crate) use bytes::{AFFINE_ORDER, ByteKernel, Bytes, dispatch_bytes};
+pub(crate) use lanewise::{Lanewise, Pair};
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
@@ -40,6 +42,8 @@ pub(crate) trait Vector:
     const REGISTERS: usize;
     /// Whether [`Vector::load_first`] costs no more than [`Vector::load`], so that a hot loop may use it.
     const MASKED: bool = false;
+    /// Whether [`Vector::lookup`] is one instruction, so that a formula may take its coefficients from tables.
+    const TABLES: bool = false;
     /// A truth value for each lane.
     type Mask: Copy;
 
@@ -292,6 +296,13 @@ pub(crate) trait Vector:
     #[inline(always)]
     fn abs(self) -> Self {
         self.and(self.of(f32::from_bits(0x7fff_ffff)))
+    }
+
+    /// The entries of a table of which bits 21 to 24 are the number: the last two of the exponent and the first two of
+    /// the significand. A lane from 1 to 16 is thus in its quarter of an octave, 12 to 15 below 2, then 0 to 11.
+    #[inline(always)]
+    fn lookup(self, table: &[f32; 16]) -> Self {
+        Self::from_lanes(self.lanes().map(|x| table[(x.to_bits() >> 21 & 15) as usize]), self)
     }
 
     /// IEEE 754-2019 `maximum`: NaN if either is NaN, +0 above -0.
@@ -567,28 +578,3 @@ macro_rules! operators {
     };
 }
 pub(crate) use operators;
-
-/// Bytes of the greatest cache that the processor reports; 0 where it does not say.
-pub(crate) fn last_level_cache() -> usize {
-    #[cfg(target_arch = "x86_64")]
-    {
-        use std::arch::x86_64::{__cpuid, __cpuid_count};
-        static BYTES: std::sync::OnceLock<usize> = std::sync::OnceLock::new();
-        #[allow(unused_unsafe)] // safe functions in newer toolchains
-        // SAFETY: every x86-64 processor has the instruction.
-        *BYTES.get_or_init(|| unsafe {
-            // "AuthenticAMD" describes its caches in a leaf of its own, in the same form.
-            let leaf = if __cpuid(0).ebx == u32::from_le_bytes(*b"Auth") { 0x8000_001d } else { 4 };
-            if __cpuid(leaf & 0x8000_0000).eax < leaf {
-                return 0;
-            }
-            let caches = (0..8).map(|i| __cpuid_count(leaf, i)).take_while(|c| c.eax & 31 != 0);
-            let field = |x: u32, shift: u32, bits: u32| (x >> shift & ((1 << bits) - 1)) as usize + 1;
-            let bytes =
-                |ebx, ecx: u32| field(ebx, 22, 10) * field(ebx, 12, 10) * field(ebx, 0, 12) * (ecx as usize + 1);
-            caches.map(|c| bytes(c.ebx, c.ecx)).max().unwrap_or(0)
-        })
-    }
-    #[cfg(not(target_arch = "x86_64"))]
-    0
-}

@@ -1,0 +1,155 @@
+//! What formulas are made of: arithmetic lane by lane, on one vector or on two at once.
+
+use std::ops::{Add, Div, Mul, Neg, Sub};
+
+use super::Vector;
+
+/// Generates [`Lanewise`] from the methods of [`Vector`] that it has, and implements it for vectors and for pairs.
+macro_rules! lanewise {
+    (numbers { $($(#[doc = $doc:literal])* $name:ident($($b:ident),*);)* }
+     comparisons { $($(#[doc = $compare_doc:literal])* $compare:ident;)* }) => {
+        /// The part of [`Vector`] that treats every lane alike and touches no memory.
+        pub(crate) trait Lanewise:
+            Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Neg<Output = Self>
+        {
+            /// As [`Vector::FUSED`].
+            const FUSED: bool;
+            /// As [`Vector::TABLES`].
+            const TABLES: bool;
+            /// A truth value for each lane.
+            type Mask: Copy;
+            /// A constant beside a value that exists.
+            fn of(self, x: f32) -> Self;
+            /// As [`Vector::mantissa_exponent`].
+            fn mantissa_exponent(self) -> (Self, Self);
+            /// As [`Vector::lookup`].
+            fn lookup(self, table: &[f32; 16]) -> Self;
+            /// Lane by lane `mask ? yes : no`.
+            fn select(mask: Self::Mask, yes: Self, no: Self) -> Self;
+            $($(#[doc = $doc])* fn $name(self, $($b: Self),*) -> Self;)*
+            $($(#[doc = $compare_doc])* fn $compare(self, b: Self) -> Self::Mask;)*
+        }
+
+        impl<V: Vector> Lanewise for V {
+            const FUSED: bool = V::FUSED;
+            const TABLES: bool = V::TABLES;
+            type Mask = V::Mask;
+            #[inline(always)]
+            fn of(self, x: f32) -> Self {
+                Vector::of(self, x)
+            }
+            #[inline(always)]
+            fn mantissa_exponent(self) -> (Self, Self) {
+                Vector::mantissa_exponent(self)
+            }
+            #[inline(always)]
+            fn lookup(self, table: &[f32; 16]) -> Self {
+                Vector::lookup(self, table)
+            }
+            #[inline(always)]
+            fn select(mask: V::Mask, yes: Self, no: Self) -> Self {
+                <V as Vector>::select(mask, yes, no)
+            }
+            $(#[inline(always)] fn $name(self, $($b: Self),*) -> Self { Vector::$name(self, $($b),*) })*
+            $(#[inline(always)] fn $compare(self, b: Self) -> V::Mask { Vector::$compare(self, b) })*
+        }
+
+        impl<V: Vector> Lanewise for Pair<V> {
+            const FUSED: bool = V::FUSED;
+            const TABLES: bool = V::TABLES;
+            type Mask = (V::Mask, V::Mask);
+            #[inline(always)]
+            fn of(self, x: f32) -> Self {
+                Self(self.0.of(x), self.1.of(x))
+            }
+            #[inline(always)]
+            fn mantissa_exponent(self) -> (Self, Self) {
+                let ((m, k), (n, l)) = (self.0.mantissa_exponent(), self.1.mantissa_exponent());
+                (Self(m, n), Self(k, l))
+            }
+            #[inline(always)]
+            fn lookup(self, table: &[f32; 16]) -> Self {
+                Self(self.0.lookup(table), self.1.lookup(table))
+            }
+            #[inline(always)]
+            fn select(mask: Self::Mask, yes: Self, no: Self) -> Self {
+                Self(<V as Vector>::select(mask.0, yes.0, no.0), <V as Vector>::select(mask.1, yes.1, no.1))
+            }
+            $(#[inline(always)] fn $name(self, $($b: Self),*) -> Self {
+                Self(Vector::$name(self.0, $($b.0),*), Vector::$name(self.1, $($b.1),*))
+            })*
+            $(#[inline(always)] fn $compare(self, b: Self) -> Self::Mask {
+                (Vector::$compare(self.0, b.0), Vector::$compare(self.1, b.1))
+            })*
+        }
+    };
+}
+
+lanewise! {
+    numbers {
+        /// As [`Vector::mul_add`].
+        mul_add(b, c);
+        /// As [`Vector::fma`].
+        fma(b, c);
+        /// Square root.
+        sqrt();
+        /// As [`Vector::reciprocal_sqrt`].
+        reciprocal_sqrt();
+        /// As [`Vector::lesser`].
+        lesser(b);
+        /// As [`Vector::greater`].
+        greater(b);
+        /// As [`Vector::minimum`].
+        minimum(b);
+        /// As [`Vector::maximum`].
+        maximum(b);
+        /// As [`Vector::scale_pow2`].
+        scale_pow2(n);
+        /// As [`Vector::shift_exponent`].
+        shift_exponent(shifted);
+        /// Absolute value; clears the sign of NaN too.
+        abs();
+        /// Bitwise and.
+        and(b);
+        /// Bitwise or.
+        or(b);
+        /// Bitwise exclusive or.
+        xor(b);
+    }
+    comparisons {
+        /// `self < b`; false where either is NaN.
+        lt;
+        /// `self <= b`; false where either is NaN.
+        le;
+        /// `self == b`; false where either is NaN.
+        eq;
+    }
+}
+
+/// Two vectors, each operation on both before the next.
+///
+/// A long formula is one chain of operations that wait for one another. Processors look ahead for others to fill the
+/// gaps, but not past the next formula or two; two chains written side by side need no looking.
+#[derive(Clone, Copy)]
+pub(crate) struct Pair<V>(pub(crate) V, pub(crate) V);
+
+macro_rules! operators {
+    ($($trait:ident $method:ident),*) => {
+        $(impl<V: Vector> $trait for Pair<V> {
+            type Output = Self;
+            #[inline(always)]
+            fn $method(self, b: Self) -> Self {
+                Self(self.0.$method(b.0), self.1.$method(b.1))
+            }
+        })*
+    };
+}
+operators!(Add add, Sub sub, Mul mul, Div div);
+
+impl<V: Vector> Neg for Pair<V> {
+    type Output = Self;
+    #[inline(always)]
+    fn neg(self) -> Self {
+        Self(-self.0, -self.1)
+    }
+}
