@@ -240,37 +240,3 @@ pub fn touch(simd: &Simd, pass: Pass, a: &[f32], b: &[f32], out: &mut [f32]) -> 
     });
     Ok(())
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::Isa;
-    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
-
-    #[test]
-    fn every_pass_does_what_it_says() {
-        for isa in Isa::available() {
-            let simd = Simd::with_isa(isa).unwrap().with_threads(2);
-            assert_eq!(multiply_add(&simd, 10), (2 * CHAINS * isa.lanes() * 10 * 2) as u64);
-            for n in [0, 1, 15, 64, 129, 1000] {
-                let a: Vec<f32> = (0..n).map(|i| i as f32).collect();
-                for &pass in Pass::ALL {
-                    let mut out = vec![-1.0; n];
-                    touch(&simd, pass, &a, &a, &mut out).unwrap();
-                    let factor = match pass {
-                        Pass::Read => continue,
-                        Pass::Copy | Pass::CopyStreamed => 1.0,
-                        Pass::Add | Pass::AddStreamed => 2.0,
-                    };
-                    assert!(out.iter().zip(&a).all(|(o, a)| *o == factor * a), "{isa} {pass:?} {n}");
-                }
-            }
-        }
-        let simd = Simd::new().unwrap();
-        assert!(touch(&simd, Pass::Add, &[1.0], &[], &mut [0.0]).is_err());
-        assert!(touch(&simd, Pass::Copy, &[1.0], &[], &mut []).is_err());
-        touch(&simd, Pass::Copy, &[1.0], &[], &mut [0.0]).unwrap();
-        touch(&simd, Pass::Read, &[1.0], &[], &mut []).unwrap();
-    }
-}

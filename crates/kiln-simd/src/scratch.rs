@@ -90,22 +90,3 @@ pub(crate) fn slices<const N: usize, R>(lengths: [usize; N], f: impl FnOnce([&mu
         slice
     }))
 }
-
-#[cfg(test)]
-mod tests {
-    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
-
-    #[test]
-    fn nested_slices_do_not_overlap() {
-        super::slices([3, 20], |[a, b]| {
-            a.fill(1.0);
-            b.fill(2.0);
-            super::with(50, |c| c.fill(3.0));
-            assert!(a.len() >= 19 && b.len() >= 36);
-            assert!(a.iter().all(|&v| v == 1.0) && b.iter().all(|&v| v == 2.0));
-            assert_eq!(a.as_ptr() as usize % 64, 0);
-            assert_eq!(b.as_ptr() as usize % 64, 0);
-        });
-    }
-}

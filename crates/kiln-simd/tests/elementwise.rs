@@ -61,6 +61,36 @@ fn every_nan_gives_nan() {
 }
 
 #[test]
+fn lengths_must_agree() {
+    let simd = Simd::new().unwrap();
+    assert!(simd.add(&[1.0], &[1.0, 2.0, 3.0]).is_err());
+    assert!(simd.add_into(&[1.0; 3], &[1.0; 3], &mut [0.0; 2]).is_err());
+    assert_eq!(simd.clip(&[-2.0, 0.5, 7.0], -1.0, 1.0).unwrap(), [-1.0, 0.5, 1.0]);
+}
+
+/// Results larger than the caches are written past them.
+#[test]
+#[cfg(target_arch = "x86_64")] // the other instruction sets have no such stores
+fn results_past_the_caches_have_the_same_bits() {
+    const SHORT: usize = 1000;
+    // Three arrays of 128 MiB: beyond the last-level cache of most machines.
+    let n = (32 << 20) + 3;
+    let x: Vec<f32> = (0..n).map(|i| (i % 977) as f32 * 0.37 - 30.0).collect();
+    let mut out = vec![9.0; n + 1];
+    for isa in Isa::available() {
+        let simd = Simd::with_isa(isa).unwrap();
+        for (from, offset) in [(0, 0), (1, 1), (2, 0)] {
+            let (a, b) = (&x[from..], &x[..n - from]);
+            let out = &mut out[offset..offset + n - from];
+            simd.mul_into(a, b, out).unwrap();
+            for ((a, b), out) in a.chunks(SHORT).zip(b.chunks(SHORT)).zip(out.chunks(SHORT)) {
+                assert_eq!(simd.mul(a, b).unwrap(), out, "{isa}, from {from} to {offset}");
+            }
+        }
+    }
+}
+
+#[test]
 fn limits_and_signs_of_zero() {
     let simd = Simd::new().unwrap();
     let one = |op: Elementwise, x: f32| {

@@ -90,7 +90,7 @@ pub(super) fn all() -> Vec<Step> {
                 if !isa.is_available() {
                     return Outcome::Skipped { reason: format!("this machine has no {isa}"), remedy: Vec::new() };
                 }
-                let line = "cargo test --workspace --exclude kiln-benches --lib --bins --tests --no-fail-fast";
+                let line = "cargo test --workspace --exclude kiln-benches --tests --no-fail-fast";
                 runner.run_with(line, &[("KILN_ISA", isa.name())]).into()
             }));
         }
@@ -102,8 +102,8 @@ pub(super) fn all() -> Vec<Step> {
             "features",
             "all tests without threads, and those of the facade with ndarray",
             &[
-                portable!("test", "--lib --tests --no-default-features --no-fail-fast"),
-                "cargo test -p kiln --lib --tests --features ndarray --no-fail-fast",
+                portable!("test", "--tests --no-default-features --no-fail-fast"),
+                "cargo test -p kiln --tests --features ndarray --no-fail-fast",
             ],
         ),
         Step::commands(
@@ -226,7 +226,7 @@ fn every_example_runs(runner: &mut Runner) -> Outcome {
 fn aarch64(runner: &mut Runner) -> Outcome {
     let lines = [
         portable!("clippy", "--lib --target aarch64-unknown-linux-gnu -- -D warnings"),
-        portable!("test", "--lib --tests --no-fail-fast --target aarch64-unknown-linux-gnu"),
+        portable!("test", "--tests --no-fail-fast --target aarch64-unknown-linux-gnu"),
     ];
     if cfg!(all(target_arch = "aarch64", target_os = "linux")) {
         return run_all(runner, &lines, &[]);
@@ -253,7 +253,7 @@ fn wasm(runner: &mut Runner, flags: &str) -> Outcome {
     tools::with(runner, &tools, |runner| {
         let lines = [
             portable!("clippy", "--lib --target wasm32-unknown-unknown -- -D warnings"),
-            portable!("test", "--lib --tests --no-fail-fast --target wasm32-unknown-unknown"),
+            portable!("test", "--tests --no-fail-fast --target wasm32-unknown-unknown"),
         ];
         // A suite that compares millions of values is one test for the runner, whose limit is seconds otherwise.
         let variables =

@@ -58,25 +58,3 @@ fn convolve(simd: &Simd, e: &ConvolveExtents, stride: (usize, usize), x: &[f32],
         channels::run(simd.isa(), threads, e, stride, x, kernel, y);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use kiln_core::Operations;
-    use kiln_core::op::Padding;
-    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
-
-    #[test]
-    fn a_known_picture() {
-        let simd = Simd::new().unwrap();
-        let picture: Vec<f32> = (0..12).map(|v| v as f32).collect();
-        let corners = [1.0, 0.0, 0.0, -1.0];
-        let valid = simd.convolve2d(&picture, (3, 4), &corners, (2, 2), Padding::Valid).unwrap();
-        assert_eq!(valid, [-5.0; 6]);
-        let same = simd.convolve2d(&picture, (3, 4), &corners, (2, 2), Padding::Same).unwrap();
-        assert_eq!(same, [-5.0, -5.0, -5.0, 3.0, -5.0, -5.0, -5.0, 7.0, 8.0, 9.0, 10.0, 11.0]);
-        assert!(simd.convolve2d(&picture, (3, 4), &[0.0; 16], (4, 4), Padding::Valid).is_err());
-        assert!(simd.convolve2d(&picture, (4, 4), &corners, (2, 2), Padding::Valid).is_err());
-    }
-}

@@ -176,6 +176,3 @@ fn length(op: &'static str, operand: &'static str, found: usize, rows: usize, co
     let expected = Shape::new(&[rows, columns])?.numel();
     if found == expected { Ok(()) } else { Err(Error::Length { op, operand, expected, found }) }
 }
-
-#[cfg(test)]
-mod tests;

@@ -1,10 +1,16 @@
-use kiln_core::Operations;
+//! Products of matrices, of quantised weights and of pictures with kernels, beyond the conformance suite: every tile, and
+//! that an element has the same bits whatever computes it.
+
+use kiln_core::op::Padding;
 use kiln_core::op::reference::Random;
+use kiln_core::{Error, QuantFormat};
+use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-use super::*;
-use crate::Isa;
+/// Rows and columns up to which every product is tried: more than two of the largest tiles (14 x 32) are on the way.
+const ROWS: usize = 29;
+const COLUMNS: usize = 66;
 
 fn product(a: &[f32], b: &[f32], m: usize, k: usize, n: usize) -> Vec<f64> {
     let element = |i: usize, j: usize| (0..k).map(|p| f64::from(a[i * k + p]) * f64::from(b[p * n + j])).sum();
@@ -16,9 +22,8 @@ fn every_tile_is_right() {
     let mut random = Random::new(21);
     for isa in Isa::available() {
         let simd = Simd::with_isa(isa).unwrap();
-        let shape = tile::TileSet::of(isa).shape;
-        for m in 1..=2 * shape.rows {
-            for n in 2..=2 * shape.columns() + 1 {
+        for m in 1..=ROWS {
+            for n in 2..=COLUMNS {
                 for k in [1, 2, 3, 7] {
                     let (a, b) = (random.uniforms(m * k, -1.0, 1.0), random.uniforms(k * n, -1.0, 1.0));
                     let got = simd.matmul(&a, &b, m, k, n).unwrap();
@@ -92,4 +97,50 @@ fn wrong_extents_are_errors() {
     assert!(simd.matmul(&[], &[], 0, 0, 0).unwrap().is_empty());
     assert_eq!(simd.matmul(&[], &[], 2, 0, 2).unwrap(), [0.0; 4]);
     assert_eq!(simd.matvec(&[], &[], 2, 0).unwrap(), [0.0; 2]);
+}
+
+#[test]
+fn blocks_that_do_not_fit_are_errors() {
+    let simd = Simd::new().unwrap();
+    let format = QuantFormat::Q4K;
+    assert!(matches!(simd.quantize(format, &[0.0; 300], 300), Err(Error::Format { .. })));
+    assert!(matches!(simd.quantize(format, &[0.0; 512], 128), Err(Error::Format { .. })));
+    assert!(matches!(simd.quantize(format, &[0.0; 256], 512), Err(Error::Shape { .. })));
+    assert!(matches!(simd.dequantize(format, &[0; 145]), Err(Error::Length { .. })));
+    assert!(matches!(simd.quant_matvec(format, &[0; 288], &[0.0; 256], 1, 256), Err(Error::Length { .. })));
+    assert!(matches!(simd.quant_matvec(format, &[0; 288], &[0.0; 200], 2, 200), Err(Error::Format { .. })));
+    assert!(simd.quantize(format, &[], 0).unwrap().is_empty());
+    assert_eq!(simd.quant_matvec(format, &[], &[], 2, 0).unwrap(), [0.0; 2]);
+}
+
+#[test]
+fn quantised_products_are_the_same_bits_on_every_instruction_set_and_in_every_batch() {
+    let mut random = Random::new(3);
+    for format in QuantFormat::ALL {
+        let (m, n, k) = (7, 37, 3 * 256);
+        let scalar = Simd::with_isa(Isa::Scalar).unwrap();
+        let w = scalar.quantize(format, &random.uniforms(n * k, -1.0, 1.0), k).unwrap();
+        let x = random.uniforms(m * k, -3.0, 3.0);
+        let expected = scalar.quant_matmul(format, &x, &w, m, k, n).unwrap();
+        for isa in Isa::available() {
+            let simd = Simd::with_isa(isa).unwrap();
+            assert_eq!(simd.quant_matmul(format, &x, &w, m, k, n).unwrap(), expected, "{isa}");
+            for (x, y) in x.chunks(k).zip(expected.chunks(n)) {
+                assert_eq!(simd.quant_matvec(format, &w, x, n, k).unwrap(), y, "{isa}");
+            }
+        }
+    }
+}
+
+#[test]
+fn a_known_picture() {
+    let simd = Simd::new().unwrap();
+    let picture: Vec<f32> = (0..12).map(|v| v as f32).collect();
+    let corners = [1.0, 0.0, 0.0, -1.0];
+    let valid = simd.convolve2d(&picture, (3, 4), &corners, (2, 2), Padding::Valid).unwrap();
+    assert_eq!(valid, [-5.0; 6]);
+    let same = simd.convolve2d(&picture, (3, 4), &corners, (2, 2), Padding::Same).unwrap();
+    assert_eq!(same, [-5.0, -5.0, -5.0, 3.0, -5.0, -5.0, -5.0, 7.0, 8.0, 9.0, 10.0, 11.0]);
+    assert!(simd.convolve2d(&picture, (3, 4), &[0.0; 16], (4, 4), Padding::Valid).is_err());
+    assert!(simd.convolve2d(&picture, (4, 4), &corners, (2, 2), Padding::Valid).is_err());
 }
