@@ -3,8 +3,8 @@
 use std::borrow::Cow;
 
 use kiln_core::op::{Elementwise, Matmul, Reduce, Reduction};
-use kiln_core::{Error, Operand, Operations, Result, Shape, elementwise_table};
-use ndarray::{Array2, ArrayD, ArrayView2, ArrayViewD, IxDyn};
+use kiln_core::{Error, Operand, Operations, Result, Shape, elementwise_table, reserve};
+use ndarray::{Array2, ArrayD, ArrayView, ArrayView2, ArrayViewD, Dimension, IxDyn};
 
 use crate::Engine;
 
@@ -23,11 +23,19 @@ impl Engine {
 }
 
 /// The elements in standard order: borrowed where they lie so, copied elsewhere.
-fn standard<'a>(view: &ArrayViewD<'a, f32>) -> Cow<'a, [f32]> {
-    match view.to_slice() {
+fn standard<'a>(view: &ArrayViewD<'a, f32>) -> Result<Cow<'a, [f32]>> {
+    Ok(match view.to_slice() {
         Some(slice) => Cow::Borrowed(slice),
-        None => Cow::Owned(view.iter().copied().collect()),
-    }
+        None => Cow::Owned(copied(view)?),
+    })
+}
+
+/// A copy in standard order. A view that repeats its elements can be larger than the memory.
+fn copied<D: Dimension>(view: &ArrayView<'_, f32, D>) -> Result<Vec<f32>> {
+    let mut copy = Vec::new();
+    reserve(&mut copy, view.len())?;
+    copy.extend(view.iter());
+    Ok(copy)
 }
 
 fn array(dims: &[usize], values: Vec<f32>) -> Result<ArrayD<f32>> {
@@ -54,7 +62,7 @@ elementwise_table!(methods);
 
 impl Arrays<'_> {
     fn elementwise(&self, op: Elementwise, views: &[ArrayViewD<'_, f32>]) -> Result<ArrayD<f32>> {
-        let data: Vec<Cow<'_, [f32]>> = views.iter().map(standard).collect();
+        let data: Vec<Cow<'_, [f32]>> = views.iter().map(standard).collect::<Result<_>>()?;
         let operands = data.iter().zip(views).map(|(data, view)| Operand::f32(data, view.shape()));
         let operands = operands.collect::<Result<Vec<_>>>()?;
         let values = self.0.run_f32(&op.into(), &operands)?;
@@ -73,10 +81,10 @@ impl Arrays<'_> {
             let view = if transposed { view.reversed_axes() } else { view };
             let dims = [view.nrows(), view.ncols()];
             // The view is consumed here, so what it borrows cannot be returned: copy only what is not in order.
-            (dims, view.to_slice().is_none().then(|| view.iter().copied().collect::<Vec<f32>>()))
+            Ok::<_, Error>((dims, if view.to_slice().is_none() { Some(copied(&view)?) } else { None }))
         };
-        let (a_dims, a_copy) = stored(a.view(), transpose_a);
-        let (b_dims, b_copy) = stored(b.view(), transpose_b);
+        let (a_dims, a_copy) = stored(a.view(), transpose_a)?;
+        let (b_dims, b_copy) = stored(b.view(), transpose_b)?;
         let a_data = a_copy.as_deref().or(a.as_slice_memory_order()).unwrap_or(&[]);
         let b_data = b_copy.as_deref().or(b.as_slice_memory_order()).unwrap_or(&[]);
         let operands = [Operand::f32(a_data, &a_dims)?, Operand::f32(b_data, &b_dims)?];
@@ -87,9 +95,9 @@ impl Arrays<'_> {
     /// Sum of all elements, in standard order.
     ///
     /// # Errors
-    /// [`Error::Shape`] above [`MAX_RANK`](kiln_core::MAX_RANK) dimensions.
+    /// [`Error::OutOfMemory`] when a view that repeats its elements cannot be copied into order.
     pub fn sum(&self, x: ArrayViewD<'_, f32>) -> Result<f32> {
-        self.0.sum(&standard(&x))
+        self.0.sum(&standard(&x)?)
     }
 
     /// A reduction of values along an axis, which vanishes from the shape.
@@ -101,7 +109,7 @@ impl Arrays<'_> {
             let (expected, found) = (kiln_core::DType::F32, kiln_core::DType::U32);
             return Err(Error::Type { op: reduction.name(), index: 0, expected, found });
         }
-        let data = standard(&x);
+        let data = standard(&x)?;
         let operand = Operand::f32(&data, x.shape())?;
         let dims = operand.shape().without(axis)?;
         array(dims.dims(), self.0.run_f32(&Reduce::along(reduction, axis).into(), &[operand])?)

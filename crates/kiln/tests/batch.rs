@@ -69,6 +69,42 @@ fn wrong_use_is_one_clear_error_and_the_batch_stays_usable() {
 }
 
 #[test]
+#[cfg(target_pointer_width = "64")]
+fn a_result_that_no_memory_holds_is_an_error_and_the_batch_stays_usable() {
+    let engine = Engine::builder().without_profile().build().unwrap();
+    let n = 1 << 23;
+    assert!(matches!(engine.matmul(&[], &[], n, 0, n), Err(Error::OutOfMemory { .. })));
+    let mut batch = engine.batch();
+    let (a, b) = (batch.upload(&[], &[n, 0]).unwrap(), batch.upload(&[], &[0, n]).unwrap());
+    let product = batch.matmul(a, b).unwrap();
+    let total = batch.sum(product).unwrap();
+    assert!(matches!(batch.execute(&[product]), Err(Error::OutOfMemory { .. })), "wanted");
+    assert!(matches!(batch.execute(&[total]), Err(Error::OutOfMemory { .. })), "on the way");
+    assert!(matches!(batch.read(total), Err(Error::Parameter { .. })));
+    let c = batch.upload(&[1.0, 4.0], &[2]).unwrap();
+    let root = batch.sqrt(c).unwrap();
+    batch.execute(&[root, c, root]).unwrap();
+    assert_eq!(batch.read(root).unwrap(), [1.0, 2.0]);
+    batch.execute(&[]).unwrap();
+    assert!(matches!(batch.read(root), Err(Error::Parameter { .. })), "not asked for this time");
+    assert_eq!(batch.read(c).unwrap(), [1.0, 4.0], "what was uploaded is there");
+}
+
+#[test]
+fn an_index_out_of_its_table_is_an_error_and_other_indices_work() {
+    let engine = Engine::builder().without_profile().build().unwrap();
+    let mut batch = engine.batch();
+    let table = batch.upload(&[1.0, 2.0, 3.0, 4.0], &[2, 2]).unwrap();
+    let (bad, good) = (batch.upload_indices(&[0, u32::MAX], &[2]).unwrap(), batch.upload_indices(&[1], &[1]).unwrap());
+    let (missing, found) = (batch.gather(table, bad).unwrap(), batch.gather(table, good).unwrap());
+    assert!(matches!(batch.execute(&[missing, found]), Err(Error::Index { .. })));
+    batch.execute(&[found]).unwrap();
+    assert_eq!(batch.read(found).unwrap(), [3.0, 4.0]);
+    assert!(matches!(batch.gather(bad, good), Err(Error::Type { .. })));
+    assert!(matches!(batch.set(bad, &[0.0, 1.0]), Err(Error::Type { .. })));
+}
+
+#[test]
 fn an_operation_with_two_results_and_one_that_needs_only_the_second() {
     let engine = Engine::builder().without_profile().build().unwrap();
     let mut batch = engine.batch();

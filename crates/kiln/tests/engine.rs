@@ -212,6 +212,7 @@ fn the_grid_has_at_least_a_third_of_its_shapes_held_out() {
 #[cfg(feature = "ndarray")]
 mod arrays {
     use super::*;
+    use kiln::op::Reduction;
     use ndarray::{Array2, array};
 
     #[test]
@@ -237,5 +238,20 @@ mod arrays {
         assert_eq!(nd.add(a.view().into_dyn(), row.view().into_dyn()).unwrap(), (&a + &row).into_dyn());
         assert!(nd.add(a.view().into_dyn(), b.view().into_dyn()).is_err());
         assert!(nd.matmul(a.view(), a.view()).is_err());
+        assert!(nd.reduce(a.view().into_dyn(), Reduction::Sum, 2).is_err());
+        assert!(matches!(nd.reduce(a.view().into_dyn(), Reduction::ArgMax, 0), Err(Error::Type { .. })));
+    }
+
+    #[test]
+    #[cfg(target_pointer_width = "64")]
+    fn a_view_that_repeats_its_elements_without_end_is_an_error() {
+        let engine = engine();
+        let nd = engine.arrays();
+        let one = array![1.0f32];
+        let many = one.broadcast(1usize << 46).unwrap();
+        assert!(matches!(nd.sum(many.into_dyn()), Err(Error::OutOfMemory { .. })));
+        assert!(matches!(nd.exp(many.into_dyn()), Err(Error::OutOfMemory { .. })));
+        let square = one.broadcast((1usize << 23, 1usize << 23)).unwrap();
+        assert!(matches!(nd.matmul(square, square), Err(Error::OutOfMemory { .. })));
     }
 }

@@ -91,7 +91,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let start = Instant::now();
     // What the user named is looked at before minutes are spent.
     if !arguments.only.is_empty() && !names().iter().any(|name| arguments.wants(name)) {
-        let all = names().into_iter().collect::<Vec<_>>().join(", ");
+        let all = names().into_iter().collect::<Vec<_>>().join("; ");
         return Err(format!("no operation is called {}; there are {all}", arguments.only.join(" or ")).into());
     }
     let peers = report::docs::read_peers(&arguments.peers)?;

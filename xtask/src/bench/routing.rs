@@ -23,7 +23,7 @@ pub(super) struct Routing {
     pub(super) problems: usize,
     /// Problems whose shapes were held out of the calibration.
     pub(super) held_out: usize,
-    /// Problems left out because other programs had a core in every sample.
+    /// Problems left out because threads had to wait for a core in every sample.
     pub(super) disturbed: usize,
     pub(super) decision_ns: f64,
     pub(super) policies: Vec<PolicyRow>,

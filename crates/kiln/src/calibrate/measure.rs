@@ -32,7 +32,7 @@ const RIVAL: f64 = 2.0;
 const WAITED: f64 = 0.05;
 
 /// Work that takes one thread this many seconds can be shared.
-const SHARED: f64 = 10e-6;
+pub(super) const SHARED: f64 = 10e-6;
 
 /// Seconds that several threads run before they are timed: one that sleeps takes up to 100 µs to be woken where the
 /// processor is a virtual one.

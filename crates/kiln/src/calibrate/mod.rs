@@ -15,7 +15,7 @@ use web_time::Instant;
 use crate::Engine;
 use grid::Probe;
 pub use measure::Progress;
-use measure::{Budget, Observed, Plan, hopeless, survey};
+use measure::{Budget, Observed, Plan, SHARED, hopeless, survey};
 
 /// How much time measuring may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -97,7 +97,10 @@ pub(crate) fn run(
             });
         }
     }
-    calibrated.iter_mut().for_each(|curve| without_dips(curve, places));
+    for curve in &mut calibrated {
+        without_noise(curve, places);
+        without_dips(curve, places);
+    }
     let places = fitted(places, &calibrated);
     let classes = calibrated.len();
     let measurements = calibrated.iter().flat_map(|c| &c.seconds).map(Vec::len).sum();
@@ -128,6 +131,18 @@ fn with_fair_gains(mut seconds: Vec<f64>, places: &[Place]) -> Vec<f64> {
 /// A gain that threads certainly made. Kernels run short work on one thread whatever is allowed, and times of the same
 /// code differ by a tenth.
 const GAIN: f64 = 1.25;
+
+/// Lets more threads gain nothing where what they gained is noise: on work too short to be shared.
+fn without_noise(curve: &mut Calibrated, places: &[Place]) {
+    let Some(one) = places.iter().rposition(|place| place.threads == 1) else { return };
+    for seconds in curve.seconds.iter_mut().filter(|seconds| seconds[one] < SHARED) {
+        for i in (0..places.len()).filter(|&i| places[i].threads > 1) {
+            if seconds[i] < seconds[one] && seconds[one] < GAIN * seconds[i] {
+                seconds[i] = seconds[one];
+            }
+        }
+    }
+}
 
 /// Fills what threads lost to other programs: how many times faster they are than one thread rises with the work, as long
 /// as starting them counts, and falls where they share the memory; it has no dip. A point that gained less than points
@@ -206,6 +221,16 @@ mod tests {
         // The third point lies between gains of 2 and 1.5; the fourth and last ones fall for good.
         assert_eq!(spread, [1.0, 1.0, 4.0 / 1.5, 4.0, 9.0]);
         assert!(curve.seconds.iter().zip(times).all(|(s, t)| s[..2] == t[..2]), "single threads are left alone");
+    }
+
+    #[test]
+    fn a_small_gain_on_short_work_is_none() {
+        let seconds = vec![vec![2e-6, 1.1e-6, 1e-6], vec![4e-6, 4e-6, 2e-6], vec![40e-6, 22e-6, 20e-6]];
+        let work = vec![1.0, 2.0, 3.0];
+        let mut curve = Calibrated { op: "add".into(), shape: String::new(), work, seconds };
+        without_noise(&mut curve, &places());
+        let spread: Vec<f64> = curve.seconds.iter().map(|s| s[2]).collect();
+        assert_eq!(spread, [1.1e-6, 2e-6, 20e-6], "the second gained much, the third lasts long");
     }
 
     #[test]

@@ -190,7 +190,7 @@ impl std::fmt::Display for RegretReport {
             )?;
         }
         if self.disturbed > 0 {
-            writeln!(f, "{} problems are left out: other programs had a core in every sample", self.disturbed)?;
+            writeln!(f, "{} problems are left out: threads had to wait for a core in every sample", self.disturbed)?;
         }
         write!(f, "a decision takes {:.0} ns", self.decision_ns)
     }

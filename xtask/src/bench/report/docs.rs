@@ -85,7 +85,7 @@ pub(in super::super) fn page(report: &Report, peers: &[Figure]) -> Result<String
             routing.decision_ns,
             match routing.disturbed {
                 0 => String::new(),
-                n => format!("\n{n} more are left out: other programs had a core in every sample of them."),
+                n => format!("\n{n} more are left out: their threads had to wait for a core in every sample."),
             }
         )?;
         for row in &routing.policies {

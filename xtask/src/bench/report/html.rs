@@ -148,7 +148,7 @@ fn routes(html: &mut String, routing: &Routing) -> Result<()> {
         routing.held_out,
         match routing.disturbed {
             0 => String::new(),
-            n => format!(" {n} more are left out: other programs had a core in every sample."),
+            n => format!(" {n} more are left out: threads had to wait for a core in every sample."),
         }
     )?;
     for row in &routing.policies {
