@@ -2,7 +2,8 @@
 //! few columns are the same with the names exchanged.
 
 use super::matvec::add_lanes;
-use super::tile::{each_row, fourteen};
+use super::tile::{each_row, for_rows};
+
 use crate::Isa;
 use crate::scratch::Workspace;
 use crate::threads::{self, Shared};
@@ -161,7 +162,7 @@ unsafe fn columns<V: Vector, const R: usize, const S: usize>(t: &DotsArgs, start
         let zero = V::splat(0.0);
         let b = t.b.add(j * t.b_stride);
         let end = t.k.min(start + STEPS * V::LANES);
-        let mut acc = fourteen!([zero, zero, zero]);
+        let mut acc = for_rows!([zero, zero, zero]);
         macro_rules! step {
             ($p:expr, $load:expr) => {
                 let b0 = $load(b.add($p));

@@ -171,7 +171,7 @@ impl Gemm {
     unsafe fn direct(&self, isa: Isa, set: &TileSet, b: MatrixRef) {
         let shape = set.shape;
         let (kind, a_stride) = self.a_in_place();
-        let tiles = Tiles::new(self.m, shape.rows);
+        let tiles = Tiles::new(self.m, if self.n <= shape.lanes { shape.rows_of_one } else { shape.rows });
         let mut edge = None;
         let mut j = 0;
         while j < self.n {

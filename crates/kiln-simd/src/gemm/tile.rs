@@ -8,12 +8,12 @@ use crate::Isa;
 use crate::vector::{Registers, Routine, Vector, routine};
 
 /// Rows of the largest tile of any instruction set.
-pub(super) const MAX_ROWS: usize = 14;
+pub(super) const MAX_ROWS: usize = 16;
 
 /// Runs `$body` with the constant `$i` for every row below `$rows`, each a literal.
 macro_rules! each_row {
     ($rows:expr, $i:ident => $body:block) => {
-        each_row!(@ $rows, $i, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13)
+        each_row!(@ $rows, $i, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
     };
     (@ $rows:expr, $i:ident, $body:block, $($n:literal)*) => {
         $(if $n < $rows {
@@ -23,20 +23,22 @@ macro_rules! each_row {
     };
 }
 
-/// An array of as many equal entries as a tile has rows, written out: a loop that fills it would bind it to memory.
-macro_rules! fourteen {
+/// An array of as many equal entries as a tile has rows at most, written out: a loop that fills it would bind it to memory.
+macro_rules! for_rows {
     ($e:expr) => {
-        [$e, $e, $e, $e, $e, $e, $e, $e, $e, $e, $e, $e, $e, $e]
+        [$e, $e, $e, $e, $e, $e, $e, $e, $e, $e, $e, $e, $e, $e, $e, $e]
     };
 }
 
-pub(super) use {each_row, fourteen};
+pub(super) use {each_row, for_rows};
 
 /// The largest tile of an instruction set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TileShape {
     /// Rows.
     pub(super) rows: usize,
+    /// Rows where it is one vector wide and not of panels.
+    pub(super) rows_of_one: usize,
     /// Lanes of a vector.
     pub(super) lanes: usize,
     /// Whether a tile may read a part of a vector of B where it lies; otherwise the last columns are copied first.
@@ -50,11 +52,11 @@ impl TileShape {
     }
 }
 
-/// Rows of a tile of two vectors such that accumulators, two vectors of B and one of A fit the registers; a product
-/// that is not fused needs one more.
-const fn rows(registers: usize, fused: bool) -> usize {
+/// Rows of a tile such that accumulators, vectors of B and one of A fit the registers; a product that is not fused needs
+/// one more.
+const fn rows(registers: usize, fused: bool, vectors: usize) -> usize {
     if registers >= 32 {
-        MAX_ROWS
+        if vectors == 1 { MAX_ROWS } else { 14 }
     } else if fused {
         6
     } else {
@@ -141,7 +143,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Routine for Tile<R, C, K
     #[inline(always)]
     unsafe fn run<V: Vector>(t: &TileArgs) {
         // A tile with more rows than the registers hold is never looked up; leaving here keeps it from being compiled.
-        if R > rows(V::REGISTERS, V::FUSED) {
+        if R > rows(V::REGISTERS, V::FUSED, if KIND == PANELS { 2 } else { C }) {
             return;
         }
         let tiles = if KIND == COLUMNS { t.repeat } else { 1 };
@@ -163,7 +165,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
         // SAFETY: the contract of this function.
         unsafe {
             let zero = V::splat(0.0);
-            let mut acc = fourteen!([zero, zero]);
+            let mut acc = for_rows!([zero, zero]);
             /// One step of k: a row of B from `$b`, the elements of A from where `$a` says.
             macro_rules! step {
                 ($b:expr, $masked:expr, $i:ident => $a:expr) => {
@@ -245,7 +247,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                     });
                 }
                 let mut b = t.b.wrapping_add(at);
-                // Rows of A as five pointers and offsets of one and two strides, which an address can hold.
+                // Rows of A as a few pointers and offsets of one and two strides, which an address can hold.
                 let s = if KIND == COLUMNS { 0 } else { t.a_stride };
                 let mut rows = [
                     t.a,
@@ -253,6 +255,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                     t.a.wrapping_add(6 * s),
                     t.a.wrapping_add(9 * s),
                     t.a.wrapping_add(12 * s),
+                    t.a.wrapping_add(15 * s),
                 ];
                 macro_rules! walk {
                     ($masked:expr) => {
@@ -386,7 +389,7 @@ impl TileSet {
     const fn new(isa: Isa) -> Self {
         macro_rules! heights {
             ($c:literal, $kind:expr) => {
-                heights!(@ $c, $kind, 1 2 3 4 5 6 7 8 9 10 11 12 13 14)
+                heights!(@ $c, $kind, 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16)
             };
             (@ $c:literal, $kind:expr, $($r:literal)*) => {
                 [$(routine::<Tile<$r, $c, { $kind }>>(isa)),*]
@@ -398,13 +401,14 @@ impl TileSet {
             };
         }
         let Registers { lanes, count, fused, masked } = isa.registers();
-        let shape = TileShape { rows: rows(count, fused), lanes, masked };
+        let shape = TileShape { rows: rows(count, fused, 2), rows_of_one: rows(count, fused, 1), lanes, masked };
         Self { shape, fns: [widths!(ROWS), widths!(COLUMNS), widths!(PANELS)] }
     }
 
     /// The tile of `rows` rows and as many vectors as `columns` need, one or two.
     pub(super) fn get(&self, kind: usize, rows: usize, columns: usize) -> TileFn {
-        debug_assert!(rows <= self.shape.rows && columns <= self.shape.columns());
+        let most = if columns > self.shape.lanes { self.shape.rows } else { self.shape.rows_of_one };
+        debug_assert!(rows <= most && columns <= self.shape.columns());
         self.fns[kind][usize::from(columns > self.shape.lanes)][rows - 1]
     }
 }
