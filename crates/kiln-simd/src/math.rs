@@ -211,7 +211,7 @@ pub(crate) fn gelu_tanh<V: Lanewise>(x: V) -> V {
 pub(crate) fn gelu<V: Lanewise>(x: V) -> V {
     // With the upper tail q(a) = erfc(a / √2) / 2 it is max(x, 0) - a q(a), a = |x|: the difference does not cancel
     // below 0 and at most halves x above. Beyond 14.5 the tail rounds to 0.
-    let a = x.of(14.5).lesser(x.abs());
+    let a = x.limited(x.of(14.5));
     let half = a * x.of(-0.5);
     let square = a * half;
     let power = Reduced::of_sum(square, a.fma(half, -square));

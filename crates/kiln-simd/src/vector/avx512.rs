@@ -261,6 +261,11 @@ impl Vector for Avx512 {
         })
     }
     #[inline(always)]
+    fn limited(self, limit: Self) -> Self {
+        // The lesser of the magnitudes, with a positive sign.
+        Self(call!(_mm512_range_ps::<0b1010>(self.0, limit.0)))
+    }
+    #[inline(always)]
     fn lookup(self, table: &[f32; 16]) -> Self {
         call!({
             // The instruction reads the lowest four bits.

@@ -107,6 +107,8 @@ lanewise! {
         scale_pow2(n);
         /// As [`Vector::shift_exponent`].
         shift_exponent(shifted);
+        /// As [`Vector::limited`].
+        limited(limit);
         /// Absolute value; clears the sign of NaN too.
         abs();
         /// Bitwise and.

@@ -298,6 +298,12 @@ pub(crate) trait Vector:
         self.and(self.of(f32::from_bits(0x7fff_ffff)))
     }
 
+    /// `min(|self|, limit)` for a positive limit; any number where `self` is NaN.
+    #[inline(always)]
+    fn limited(self, limit: Self) -> Self {
+        limit.lesser(self.abs())
+    }
+
     /// The entries of a table of which bits 21 to 24 are the number: the last two of the exponent and the first two of
     /// the significand. A lane from 1 to 16 is thus in its quarter of an octave, 12 to 15 below 2, then 0 to 11.
     #[inline(always)]
