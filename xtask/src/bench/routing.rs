@@ -1,6 +1,6 @@
 //! Calibrates the router, judges its decisions, and maps them.
 
-use kiln::regret::Policy;
+use kiln::regret::{Policy, RegretRow};
 use kiln::{Effort, Engine, Progress, Residency};
 use kiln_route::Problem;
 use serde::Serialize;
@@ -24,7 +24,7 @@ pub(super) struct Routing {
     /// Problems whose shapes were held out of the calibration.
     pub(super) held_out: usize,
     /// Problems left out because threads had to wait for a core in every sample.
-    pub(super) disturbed: usize,
+    pub(super) disturbed: Vec<ProblemRow>,
     pub(super) decision_ns: f64,
     pub(super) policies: Vec<PolicyRow>,
     /// Every problem, the one where the router lost most first.
@@ -73,6 +73,19 @@ impl Routing {
         &self.measured[..count.min(self.measured.len())]
     }
 
+    /// What to say of the problems left out; empty where there are none.
+    pub(super) fn left_out(&self) -> String {
+        let Some(worst) = self.disturbed.iter().map(|row| row.regret).max_by(f64::total_cmp) else {
+            return String::new();
+        };
+        format!(
+            "{} more are left out, because their threads had to wait for a core in every sample; the router lost at most \
+             {:.1} % there.",
+            self.disturbed.len(),
+            worst * 100.0
+        )
+    }
+
     /// The name of a place, and how long a problem took there.
     pub(super) fn timed(&self, row: &ProblemRow, place: usize) -> String {
         let name = self.places.get(place).map_or("", String::as_str);
@@ -118,26 +131,22 @@ pub(super) fn judge(engine: &Engine, quick: bool) -> Result<Routing> {
             Some(PolicyRow { name: policy.name(), geomean, p95, worst, held_out })
         })
         .collect();
-    let measured = report
-        .worst(Policy::Router, usize::MAX)
-        .into_iter()
-        .map(|row| ProblemRow {
-            problem: row.problem.clone(),
-            chosen: row.chosen[Policy::Router as usize],
-            best: row.best,
-            regret: row.regret(Policy::Router),
-            held_out: row.held_out,
-            seconds: row.seconds.clone(),
-            predicted: row.predicted.clone(),
-        })
-        .collect();
+    let problem = |row: &RegretRow| ProblemRow {
+        problem: row.problem.clone(),
+        chosen: row.chosen[Policy::Router as usize],
+        best: row.best,
+        regret: row.regret(Policy::Router),
+        held_out: row.held_out,
+        seconds: row.seconds.clone(),
+        predicted: row.predicted.clone(),
+    };
     Ok(Routing {
         problems: report.rows.len(),
         held_out: report.rows.iter().filter(|row| row.held_out).count(),
-        disturbed: report.disturbed,
+        disturbed: report.disturbed.iter().map(problem).collect(),
         decision_ns: report.decision_ns,
         policies,
-        measured,
+        measured: report.worst(Policy::Router, usize::MAX).into_iter().map(problem).collect(),
         map: ALL.iter().map(|measured| map_row(engine, measured)).collect::<Result<_>>()?,
         places: report.places,
     })

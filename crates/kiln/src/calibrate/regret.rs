@@ -132,8 +132,8 @@ pub struct RegretReport {
     pub places: Vec<String>,
     /// The problems.
     pub rows: Vec<RegretRow>,
-    /// Problems left out: whenever several threads were measured, another program had a core.
-    pub disturbed: usize,
+    /// Problems left out of the summaries: whenever several threads were measured, they had to wait for a core.
+    pub disturbed: Vec<RegretRow>,
     /// Nanoseconds that a decision takes, on average over the problems.
     pub decision_ns: f64,
     /// The time that measuring took.
@@ -159,6 +159,11 @@ impl RegretReport {
         });
         let right = if clear == 0 { 1.0 } else { hits as f64 / clear as f64 };
         Some(Summary { count, geomean, p95, max, right })
+    }
+
+    /// The greatest regret of the router among the problems left out, if there are some.
+    pub fn worst_disturbed(&self) -> Option<f64> {
+        self.disturbed.iter().map(|row| row.regret(Policy::Router)).max_by(f64::total_cmp)
     }
 
     /// The problems where the policy lost most, worst first.
@@ -189,8 +194,13 @@ impl std::fmt::Display for RegretReport {
                 held * 100.0,
             )?;
         }
-        if self.disturbed > 0 {
-            writeln!(f, "{} problems are left out: threads had to wait for a core in every sample", self.disturbed)?;
+        if let Some(worst) = self.worst_disturbed() {
+            let (count, worst) = (self.disturbed.len(), worst * 100.0);
+            writeln!(
+                f,
+                "{count} problems are left out: threads had to wait for a core in every sample; the router lost at"
+            )?;
+            writeln!(f, "most {worst:.1} % there")?;
         }
         write!(f, "a decision takes {:.0} ns", self.decision_ns)
     }
@@ -215,12 +225,9 @@ pub fn evaluate(
     // What is doubtful is measured again whoever chose well or badly there: no policy is asked before the times stand.
     let measured = survey(engine, &probes, plan, |_, _| Vec::new(), progress)?;
     let mut rows = Vec::with_capacity(problems.len());
-    let mut disturbed = 0;
+    let mut disturbed = Vec::new();
     for ((probe, held_out), observed) in problems.iter().zip(measured) {
-        if observed.is_disturbed(engine.places()) {
-            disturbed += 1;
-            continue;
-        }
+        let left_out = observed.is_disturbed(engine.places());
         let seconds = observed.seconds;
         let problem = Problem::new(&probe.op, &probe.inputs)?;
         let decision = engine.router().decide(&problem, &Residency::host());
@@ -229,7 +236,8 @@ pub fn evaluate(
         let best = (0..seconds.len()).min_by(|&a, &b| seconds[a].total_cmp(&seconds[b])).unwrap_or(0);
         let chosen = Policy::ALL.map(|policy| policy.choose(engine, probe, &problem));
         let (problem, op, held_out) = (probe.to_string(), probe.op.name(), *held_out);
-        rows.push(RegretRow { problem, op, held_out, seconds, predicted, best, unsure, chosen });
+        let row = RegretRow { problem, op, held_out, seconds, predicted, best, unsure, chosen };
+        if left_out { disturbed.push(row) } else { rows.push(row) }
     }
     let decision_ns = decision_time(engine, problems)?;
     let places = engine.places().iter().map(|p| p.name.clone()).collect();

@@ -79,14 +79,11 @@ pub(in super::super) fn page(report: &Report, peers: &[Figure]) -> Result<String
         write!(
             page,
             "\n## Routing\n\nRegret over {} problems, {} of them with shapes held out of the calibration; a decision \
-             takes {:.0} ns.{}\n\n| policy | geomean | p95 | worst | geomean of the held-out |\n|---|---|---|---|---|\n",
+             takes {:.0} ns.\n{}\n\n| policy | geomean | p95 | worst | geomean of the held-out |\n|---|---|---|---|---|\n",
             routing.problems,
             routing.held_out,
             routing.decision_ns,
-            match routing.disturbed {
-                0 => String::new(),
-                n => format!("\n{n} more are left out: their threads had to wait for a core in every sample."),
-            }
+            routing.left_out()
         )?;
         for row in &routing.policies {
             writeln!(

@@ -142,14 +142,11 @@ fn routes(html: &mut String, routing: &Routing) -> Result<()> {
     write!(
         html,
         "<h2>Routing</h2><p>Regret is the time on the chosen place over the time on the best place, less one, over {} \
-         problems; the shapes of {} of them were held out of the calibration.{}</p>\
+         problems; the shapes of {} of them were held out of the calibration. {}</p>\
          <div class=\"scroll\"><table><thead><tr><th>policy</th><th>geomean</th><th>p95</th><th>worst</th><th>held out</th></tr></thead><tbody>",
         routing.problems,
         routing.held_out,
-        match routing.disturbed {
-            0 => String::new(),
-            n => format!(" {n} more are left out: threads had to wait for a core in every sample."),
-        }
+        routing.left_out()
     )?;
     for row in &routing.policies {
         let percent = |v: f64| format!("{:.1} %", v * 100.0);
