@@ -94,6 +94,30 @@ pub(crate) fn exp<V: Lanewise>(x: V) -> V {
     x.mantissa().scale_pow2(x.n)
 }
 
+/// The logarithm of [`LIFTED`] to the base 2.
+pub(crate) const LIFT: f32 = 64.0;
+/// The factor of 2^64 that [`lifted_exp`] carries. `f32::exp2` promises no precision, so it is written out.
+pub(crate) const LIFTED: f32 = 18_446_744_073_709_551_616.0;
+/// 2^-64, which takes the factor away.
+pub(crate) const LOWERED: f32 = 1.0 / LIFTED;
+
+/// `eˣ` [`LIFTED`] for `x <= 0`, with a relative error below 1.3 u + 0.25 u |x|; NaN stays NaN.
+///
+/// For sums of exponentials, where an error that grows with `|x|` counts for little: no result is subnormal, so that the
+/// power of two is an integer added to the exponent, and the argument is reduced in one step. Below -105.4, -∞ included, it
+/// gives the value there, which rounds to 0 once the factor is gone.
+#[inline(always)]
+pub(crate) fn lifted_exp<V: Lanewise>(x: V) -> V {
+    let x = x.of(-105.4).greater(x);
+    // x = (n + f) ln 2; the product that f is the rest of is not rounded.
+    let shifted = x.mul_add(x.of(std::f32::consts::LOG2_E), x.of(ROUNDER + LIFT));
+    let f = x.mul_add(x.of(std::f32::consts::LOG2_E), x.of(ROUNDER + LIFT) - shifted);
+    // The minimax polynomial of 2^f on ±1/2; a coefficient of it lies close to ln 2 and is not that.
+    #[allow(clippy::approx_constant)]
+    let coefficients = [1.0, 0.693_147_2, 0.240_226_46, 5.550_328_6e-2, 9.618_489e-3, 1.339_993_1e-3, 1.534_581_2e-4];
+    polynomial(f, coefficients).shift_exponent(shifted)
+}
+
 /// `eˣ - 1` for `x <= 0`
 #[inline(always)]
 pub(crate) fn exp_m1_negative<V: Lanewise>(x: V) -> V {

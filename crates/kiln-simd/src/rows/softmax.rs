@@ -8,10 +8,11 @@ use kiln_core::op::{LogSoftmax, Softmax};
 use kiln_core::{DataMut, Operand, Result};
 
 use super::for_rows;
+use crate::math::{LIFT, LIFTED, LOWERED, lifted_exp};
 use crate::scratch;
 use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
-use crate::vector::{Kernel, ROUNDER, Vector, dispatch};
+use crate::vector::{Kernel, Vector, dispatch};
 
 /// Elements of a block: 8 KiB read and as many written.
 const BLOCK: usize = 2048;
@@ -21,33 +22,6 @@ const STEPS: usize = 64;
 const SHARE: usize = 8;
 /// Elements of a row above which several threads share it.
 const LONG: usize = 131_072;
-
-/// A factor of 2^64 that exponentials carry between the passes: none of them is subnormal then, so that their power of
-/// two is an integer added to the exponent. The second pass takes it away with the rounding that it makes anyway.
-const LIFT: f32 = 64.0;
-/// 2^64. `f32::exp2` promises no precision, so both are written out.
-const LIFTED: f32 = 18_446_744_073_709_551_616.0;
-/// 2^-64.
-const LOWERED: f32 = 1.0 / LIFTED;
-
-/// `exp(d) * 2^64` for `d <= 0`, relative error below 1.3 u + 0.25 u |d|; NaN stays NaN.
-///
-/// What is below `exp(-105.4)`, -∞ included, gives that: after the second pass it rounds to 0.
-#[inline(always)]
-fn lifted_exp<V: Vector>(d: V) -> V {
-    let d = d.of(-105.4).greater(d);
-    // exp d = 2^(n + f); the product that f is the rest of is not rounded.
-    let shifted = d.mul_add(d.of(std::f32::consts::LOG2_E), d.of(ROUNDER + LIFT));
-    let f = d.mul_add(d.of(std::f32::consts::LOG2_E), d.of(ROUNDER + LIFT) - shifted);
-    // The minimax polynomial of 2^f on ±1/2; a coefficient of it lies close to ln 2 and is not that.
-    #[allow(clippy::approx_constant)]
-    let coefficients = [1.339_993_1e-3, 9.618_489e-3, 5.550_328_6e-2, 0.240_226_46, 0.693_147_2, 1.0];
-    let mut p = d.of(1.534_581_2e-4);
-    for c in coefficients {
-        p = p.mul_add(f, d.of(c));
-    }
-    p.shift_exponent(shifted)
-}
 
 /// The greatest of `n` elements; NaN is passed over, the exponentials will show it.
 ///
