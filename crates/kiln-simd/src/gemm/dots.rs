@@ -3,7 +3,6 @@
 
 use super::matvec::add_lanes;
 use super::tile::{each_row, for_rows};
-
 use crate::Isa;
 use crate::scratch::Workspace;
 use crate::threads::{self, Shared};
