@@ -196,11 +196,8 @@ impl std::fmt::Display for RegretReport {
         }
         if let Some(worst) = self.worst_disturbed() {
             let (count, worst) = (self.disturbed.len(), worst * 100.0);
-            writeln!(
-                f,
-                "{count} problems are left out: threads had to wait for a core in every sample; the router lost at"
-            )?;
-            writeln!(f, "most {worst:.1} % there")?;
+            write!(f, "{count} problems are left out: threads had to wait for a core in every sample; ")?;
+            writeln!(f, "the router lost at most {worst:.1} % there")?;
         }
         write!(f, "a decision takes {:.0} ns", self.decision_ns)
     }
