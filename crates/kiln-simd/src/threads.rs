@@ -17,6 +17,9 @@ pub(crate) fn available() -> usize {
 }
 
 /// Calls `part(i)` for every `i < parts`, at most `threads` at once, the caller's thread among them.
+///
+/// The caller takes parts from the front and its helpers from the back, so that a thread finds in the caches of its core
+/// most of what an earlier call on the same data has brought there.
 pub(crate) fn for_each(parts: usize, threads: usize, part: impl Fn(usize) + Sync) {
     let threads = threads.min(parts);
     #[cfg(all(feature = "parallel", not(target_arch = "wasm32")))]
@@ -44,7 +47,10 @@ mod helpers {
 
     struct Work {
         parts: usize,
-        next: AtomicUsize,
+        /// How often a part was taken or asked for, at either end: the ends never pass one another.
+        taken: AtomicUsize,
+        /// Parts that helpers have not taken.
+        back: AtomicUsize,
         /// Helpers that have entered and not left.
         inside: AtomicUsize,
         /// The closure of the caller, and how to call it.
@@ -66,18 +72,14 @@ mod helpers {
     }
 
     impl Work {
-        /// Takes parts until none is left.
+        /// Takes parts until none is left: those that `next` names, one for each call.
         ///
         /// # Safety
         /// The closure is there until this returns.
-        unsafe fn take_parts(&self) {
-            loop {
-                let i = self.next.fetch_add(1, Ordering::Relaxed);
-                if i >= self.parts {
-                    return;
-                }
+        unsafe fn take_parts(&self, mut next: impl FnMut() -> usize) {
+            while self.taken.fetch_add(1, Ordering::Relaxed) < self.parts {
                 // SAFETY: `call` is the function for this closure, which is there.
-                unsafe { (self.call)(self.part, i) };
+                unsafe { (self.call)(self.part, next()) };
             }
         }
 
@@ -85,7 +87,9 @@ mod helpers {
             let enter = |n| (n & CLOSED == 0).then_some(n + 1);
             if self.inside.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).is_ok() {
                 // SAFETY: the caller of `run` keeps the closure until those who have entered have left.
-                let result = catch_unwind(AssertUnwindSafe(|| unsafe { self.take_parts() }));
+                let result = catch_unwind(AssertUnwindSafe(|| unsafe {
+                    self.take_parts(|| self.back.fetch_sub(1, Ordering::Relaxed) - 1);
+                }));
                 if let Err(panic) = result {
                     *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
                 }
@@ -107,7 +111,8 @@ mod helpers {
     pub(super) fn run<F: Fn(usize) + Sync>(parts: usize, threads: usize, part: &F) {
         let work = Arc::new(Work {
             parts,
-            next: AtomicUsize::new(0),
+            taken: AtomicUsize::new(0),
+            back: AtomicUsize::new(parts),
             inside: AtomicUsize::new(0),
             part: std::ptr::from_ref(part).cast(),
             call: call::<F>,
@@ -119,8 +124,13 @@ mod helpers {
         }
         {
             let _close = Close(&work);
+            let mut front = 0;
+            let next = || {
+                front += 1;
+                front - 1
+            };
             // SAFETY: the closure is borrowed for this call.
-            unsafe { work.take_parts() };
+            unsafe { work.take_parts(next) };
         }
         let panic = work.panic.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(panic) = panic {
