@@ -4,6 +4,7 @@ use kiln_core::op::Transpose;
 use kiln_core::{DataMut, Operand, Result};
 
 use crate::gemm::turn_square;
+use crate::reduce::unaligned;
 use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
 use crate::vector::{Kernel, Vector, dispatch};
@@ -18,6 +19,19 @@ const STRIP: usize = 128;
 /// Elements below which one thread is faster.
 const PARALLEL: usize = 256 * 1024;
 
+/// Rows of the source from which on the result is written in aligned vectors: stores that straddle two cache lines cost
+/// a third to two thirds of the rate on an AVX-512 Xeon, wherever the result lies. Shorter rows would be cut into more
+/// pieces than that is worth.
+const ALIGNED: usize = 128;
+
+/// Elements of a source that is read and written from beyond the second-level cache.
+const FAR: usize = 256 * 1024;
+
+/// Elements of a result that is written past the caches, which do not hold it: where the stride of its rows is a large
+/// power of two, lines would be thrown out of the second-level cache before it knows that all of them is new. On an
+/// AVX-512 Xeon, 4096 rows take 0.4 of the time, 2048 as long as without.
+const STREAM: usize = 8 << 20;
+
 impl Execute for Transpose {
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         let (count, rows, columns) = self.extents(&inputs[0].shape())?;
@@ -25,6 +39,7 @@ impl Execute for Transpose {
         if out.is_empty() {
             return Ok(());
         }
+        let stream = rows * columns >= STREAM;
         let threads = if out.len() < PARALLEL { 1 } else { simd.threads() };
         // Columns of the source are rows of the result: split there, in whole blocks.
         let strip = columns.div_ceil(2 * threads).next_multiple_of(BLOCK).min(STRIP).min(columns);
@@ -38,7 +53,7 @@ impl Execute for Transpose {
             unsafe {
                 let from = from.as_ptr().add(matrix + j);
                 let out = out.get().add(matrix + j * rows);
-                dispatch(simd.isa(), Strip { from, columns, out, rows, width });
+                dispatch(simd.isa(), Strip { from, columns, out, rows, width, stream });
             }
         });
         Ok(())
@@ -55,6 +70,7 @@ struct Strip {
     out: *mut f32,
     rows: usize,
     width: usize,
+    stream: bool,
 }
 
 impl Kernel for Strip {
@@ -62,18 +78,74 @@ impl Kernel for Strip {
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let Self { from, columns, out, rows, width } = self;
-        for i0 in (0..rows).step_by(BLOCK) {
-            let i1 = rows.min(i0 + BLOCK);
+        let Self { from, columns, out, rows, width, stream } = self;
+        let far = rows * columns >= FAR;
+        let head = if rows < ALIGNED { 0 } else { unaligned::<V>(out) };
+        let aligned = |p: *mut f32| (p as usize).is_multiple_of(4 * V::LANES);
+        let stream = stream && rows.is_multiple_of(V::LANES) && aligned(out.wrapping_add(head));
+        // Rows of whole vectors come and go fast enough by themselves; of others, some lines are written in two halves, and
+        // it pays to ask for the lines of the next block.
+        let ask = far && !rows.is_multiple_of(V::LANES);
+        let mut i1 = 0;
+        while i1 < rows {
+            let i0 = i1;
+            i1 = rows.min(if i0 == 0 { head } else { i0 } + BLOCK);
             for j in (0..width).step_by(V::LANES) {
                 let high = V::LANES.min(width - j);
-                for i in (i0..i1).step_by(V::LANES) {
-                    let wide = V::LANES.min(i1 - i);
+                let mut i = i0;
+                while i < i1 {
+                    let wide = if i < head { head } else { V::LANES.min(i1 - i) };
                     // SAFETY: the contract of `Strip`.
                     unsafe {
-                        let from = from.add(i * columns + j);
-                        turn_square::<V>(from, columns, wide, high, out.add(j * rows + i), rows, wide);
+                        let (from, out) = (from.add(i * columns + j), out.add(j * rows + i));
+                        if ask {
+                            for r in 0..V::LANES {
+                                V::prefetch_far(from.wrapping_add((BLOCK + r) * columns));
+                                V::prefetch_far(out.wrapping_add(r * rows + BLOCK));
+                            }
+                        }
+                        if stream && wide == V::LANES && high == V::LANES {
+                            let turned = V::load_columns(from, columns);
+                            for (r, row) in turned.into_iter().enumerate().take(V::LANES) {
+                                row.stream(out.add(r * rows));
+                            }
+                        } else {
+                            turn_square::<V>(from, columns, wide, high, out, rows, wide);
+                        }
                     }
+                    i += wide;
+                }
+            }
+        }
+        if stream {
+            // SAFETY: the instruction set is there.
+            unsafe { V::splat(0.0) }.fence();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Isa;
+    use kiln_core::Operations;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    fn results_do_not_depend_on_where_they_lie_nor_on_how_they_are_written() {
+        // Short rows, rows of whole vectors, other rows; the last two are written past the caches, if they can be.
+        for (rows, columns) in [(100, 40), (256, 33), (131, 150), (4096, 2050), (2047, 4100)] {
+            let x: Vec<f32> = (0..rows * columns).map(|i| i as f32).collect();
+            for isa in Isa::available() {
+                for threads in [1, 3] {
+                    let simd = Simd::with_isa(isa).unwrap().with_threads(threads);
+                    let mut memory = vec![-1.0; rows * columns + 2];
+                    let last = memory.len() - 1;
+                    simd.transpose_into(&x, rows, columns, &mut memory[1..last]).unwrap();
+                    assert_eq!((memory[0], memory[last]), (-1.0, -1.0));
+                    let is = |(at, v): (usize, &f32)| *v == x[at % rows * columns + at / rows];
+                    assert!(memory[1..last].iter().enumerate().all(is), "{isa} {rows} * {columns}");
                 }
             }
         }

@@ -30,7 +30,7 @@ const CHUNK: usize = 512;
 ///
 /// A vector that straddles two cache lines is two accesses, which halves the rate at which the first two caches are read.
 #[inline(always)]
-fn unaligned<V: Vector>(x: *const f32) -> usize {
+pub(crate) fn unaligned<V: Vector>(x: *const f32) -> usize {
     if V::LANES < 8 { 0 } else { (x as usize / size_of::<f32>()).wrapping_neg() % V::LANES }
 }
 
