@@ -188,6 +188,28 @@ fn rows_do_not_depend_on_the_number_of_threads() {
 }
 
 #[test]
+fn long_rows_of_every_kind_are_normalised_by_any_number_of_threads() {
+    let n = 200_001;
+    let spread = Random::new(6).uniforms(n, -1.0, 1.0);
+    let mut broken = spread.clone();
+    broken[150_000] = f32::NAN;
+    let far: Vec<f32> = spread.iter().enumerate().map(|(i, v)| if i < 64 { -1e6 } else { 1e4 + v }).collect();
+    let scaled = |factor: f32| spread.iter().map(|v| v * factor).collect::<Vec<f32>>();
+    let rows = [far, scaled(1e30), scaled(1e-30), scaled(0.0), vec![3.0; n], broken];
+    let (gamma, simd) = (vec![1.0; n], Simd::new().unwrap());
+    for (i, x) in rows.iter().enumerate() {
+        let run = |threads| {
+            let simd = simd.with_threads(threads);
+            let (layer, rms) = (simd.layer_norm(x, &gamma, &gamma, 0.0), simd.rms_norm(x, &gamma, 0.0));
+            [layer.unwrap(), rms.unwrap()].map(|v| bits(&[Buffer::F32(v)]))
+        };
+        let one = run(1);
+        assert_eq!(run(2), one, "row {i}");
+        assert_eq!(run(3), one, "row {i}");
+    }
+}
+
+#[test]
 fn bad_input_is_one_clear_error() {
     let simd = Simd::new().unwrap();
     let x = [1.0f32; 6];

@@ -4,21 +4,26 @@
 //! normalisation is an estimate plus the mean of the differences from it, whose squares give the variance: the
 //! differences are nearly exact, so the offset of a row does not enter the error. Where the estimate turns out to be
 //! outside of the spread of the row, a second pass starts from the mean that the first has found.
+//!
+//! Long rows are summed in parts, whose sums are added in their order. Threads may take the parts of a few long rows: the
+//! result is the same.
 
 use kiln_core::op::{LayerNorm, RmsNorm};
 use kiln_core::{DataMut, Operand, Result};
 
-use super::for_rows;
+use super::{LONG, for_rows};
 use crate::reduce::{factor_to_one, greatest_magnitude};
-use crate::scratch;
+use crate::scratch::{self, Workspace};
 use crate::simd::{Execute, Simd, f32s};
-use crate::threads::Shared;
+use crate::threads::{self, Shared};
 use crate::vector::{Kernel, Vector, dispatch};
 
 /// Vectors whose sums are in flight.
 const SUMS: usize = 4;
 /// Steps of a running sum before it is added in f64.
 const STEPS: usize = 32;
+/// Elements of a part of a long row: whole blocks on every instruction set.
+const PART: usize = 32_768;
 /// A mean square below this may have lost squares that vanished.
 const VANISHING: f64 = 1.0 / (1u128 << 80) as f64;
 
@@ -35,6 +40,32 @@ unsafe fn sums<V: Vector, const N: usize>(
     n: usize,
     pad: f32,
     f: impl Fn(V, [V; N]) -> [V; N],
+) -> [f64; N] {
+    if n <= PART {
+        // SAFETY: the caller's contract.
+        return unsafe { part_sums::<V, N>(x, n, pad, &f) };
+    }
+    let mut totals = [0.0; N];
+    for from in (0..n).step_by(PART) {
+        // SAFETY: the part lies inside of n.
+        let part = unsafe { part_sums::<V, N>(x.add(from), PART.min(n - from), pad, &f) };
+        for (total, part) in totals.iter_mut().zip(part) {
+            *total += part;
+        }
+    }
+    totals
+}
+
+/// As [`sums`], over a part.
+///
+/// # Safety
+/// As [`sums`].
+#[inline(always)]
+unsafe fn part_sums<V: Vector, const N: usize>(
+    x: *const f32,
+    n: usize,
+    pad: f32,
+    f: &impl Fn(V, [V; N]) -> [V; N],
 ) -> [f64; N] {
     let block = STEPS * SUMS * V::LANES;
     let mut totals = [0.0; N];
@@ -80,47 +111,111 @@ struct Transform {
     shift: f32,
 }
 
+/// What is known of a row: the sums of the differences from a center (0 for RMS normalisation) and of their squares,
+/// divided by their number.
+#[derive(Clone, Copy)]
+struct Moments {
+    center: f32,
+    difference: f64,
+    square: f64,
+}
+
+impl Moments {
+    #[inline(always)]
+    fn new(center: f32, [differences, squares]: [f64; 2], n: usize) -> Self {
+        // Divisions are slow, and the differences that RMS normalisation does not need are known to be 0.
+        let difference = if differences == 0.0 { 0.0 } else { differences / n as f64 };
+        Self { center, difference, square: squares / n as f64 }
+    }
+
+    /// A center from which the moments have to be taken again.
+    #[inline(always)]
+    fn better_center(self) -> Option<f32> {
+        let next = (f64::from(self.center) + self.difference) as f32;
+        // Less than half of the mean square is due to the center: the difference below keeps its digits.
+        let fine = 2.0 * self.difference * self.difference <= self.square || next == self.center || next.is_nan();
+        (!fine).then_some(next)
+    }
+
+    /// The transform of a row; unless the row is surely not constant and its squares have neither overflowed nor may
+    /// have vanished: then it is wrong.
+    #[inline(always)]
+    fn transform(self, norm: Norm<'_>, eps: f64) -> (Transform, bool) {
+        let holds = |square: f64| (VANISHING..f64::INFINITY).contains(&square);
+        if let Norm::Rms { .. } = norm {
+            let square = self.square + eps;
+            return (Transform { center: 0.0, scale: (1.0 / square.sqrt()) as f32, shift: 0.0 }, holds(square));
+        }
+        let variance = self.square - self.difference * self.difference;
+        // Not `max`, which would turn NaN into 0.
+        let square = if variance < 0.0 { 0.0 } else { variance } + eps;
+        let scale = 1.0 / square.sqrt();
+        let shift = (-self.difference * scale) as f32;
+        // A spread of a few units in the last place of the mean may be none at all.
+        let spread = self.square > f64::from(self.center) * f64::from(self.center) * FEW_ULP_SQUARED;
+        let right = spread && holds(square);
+        (Transform { center: self.center, scale: scale as f32, shift }, right)
+    }
+}
+
+/// Passes over a row after which its moments are taken as they are.
+const PASSES: usize = 3;
+
 impl Norm<'_> {
-    /// The transform of a row, the mean square that it rests on, and whether the row is surely not constant.
+    /// The center that the first pass takes differences from. The mean of the first elements is within a fraction of the
+    /// spread for most rows, and the differences from it tell. Where it is not, their mean gives a center that is right but
+    /// for its rounding.
     ///
     /// # Safety
     /// The instruction set is there; `x` is good for reading `n` f32.
     #[inline(always)]
-    unsafe fn measure<V: Vector>(self, x: *const f32, n: usize, eps: f64) -> (Transform, f64, bool) {
-        let count = n as f64;
+    unsafe fn first_center<V: Vector>(self, x: *const f32, n: usize) -> f32 {
+        if let Self::Rms { .. } = self {
+            return 0.0;
+        }
+        let few = n.min(V::LANES);
+        // SAFETY: the caller's contract.
+        unsafe { V::load_first(x, few).across(|a, b| a + b) / few as f32 }
+    }
+
+    /// The sums of the differences of elements from a center, where they are needed, and of their squares.
+    ///
+    /// # Safety
+    /// The instruction set is there; `x` is good for reading `n` f32.
+    #[inline(always)]
+    unsafe fn sums<V: Vector>(self, x: *const f32, n: usize, center: f32) -> [f64; 2] {
         // SAFETY: the caller's contract.
         unsafe {
             if let Self::Rms { .. } = self {
                 let [squares] = sums::<V, 1>(x, n, 0.0, |x, [q]| [x.mul_add(x, q)]);
-                let square = squares / count + eps;
-                return (Transform { center: 0.0, scale: (1.0 / square.sqrt()) as f32, shift: 0.0 }, square, true);
+                return [0.0, squares];
             }
-            // The mean of the first elements is within a fraction of the spread for most rows, and the differences from it
-            // tell. Where it is not, their mean gives a center that is right but for its rounding.
-            let few = n.min(V::LANES);
-            let mut center = V::load_first(x, few).across(|a, b| a + b) / few as f32;
-            let (mut squares, mut correction) = (0.0, 0.0);
-            for _ in 0..3 {
-                let c = V::splat(center);
-                let [differences, s] = sums::<V, 2>(x, n, center, |x, [s, q]| {
-                    let d = x - c;
-                    [s + d, d.mul_add(d, q)]
-                });
-                (squares, correction) = (s / count, differences / count);
-                let next = (f64::from(center) + correction) as f32;
-                // Less than half of the mean square is due to the center: the difference below keeps its digits.
-                if 2.0 * correction * correction <= squares || next == center || next.is_nan() {
-                    break;
+            let c = V::splat(center);
+            sums::<V, 2>(x, n, center, |x, [s, q]| {
+                let d = x - c;
+                [s + d, d.mul_add(d, q)]
+            })
+        }
+    }
+
+    /// The moments of a row.
+    ///
+    /// # Safety
+    /// The instruction set is there; `x` is good for reading `n` f32.
+    #[inline(always)]
+    unsafe fn measure<V: Vector>(self, x: *const f32, n: usize) -> Moments {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let mut center = self.first_center::<V>(x, n);
+            let mut pass = 1;
+            loop {
+                let moments = Moments::new(center, self.sums::<V>(x, n, center), n);
+                match moments.better_center() {
+                    Some(next) if pass < PASSES => center = next,
+                    _ => return moments,
                 }
-                center = next;
+                pass += 1;
             }
-            let variance = squares - correction * correction;
-            // Not `max`, which would turn NaN into 0.
-            let square = if variance < 0.0 { 0.0 } else { variance } + eps;
-            let scale = 1.0 / square.sqrt();
-            // A spread of a few units in the last place of the mean may be none at all.
-            let spread = squares > f64::from(center) * f64::from(center) * FEW_ULP_SQUARED;
-            (Transform { center, scale: scale as f32, shift: (-correction * scale) as f32 }, square, spread)
         }
     }
 
@@ -186,12 +281,13 @@ impl Norm<'_> {
                 return self.apply::<V>(x, out, n, t);
             }
             let factor = factor_to_one(greatest);
-            scratch::with(n, |scaled| {
-                scaled.iter_mut().zip(row).for_each(|(s, v)| *s = v * factor);
-                let eps = eps * f64::from(factor) * f64::from(factor);
-                let (t, ..) = self.measure::<V>(scaled.as_ptr(), n, eps);
-                self.apply::<V>(scaled.as_ptr(), out, n, t);
-            });
+            // Not through a closure: that would be compiled without the features of the instruction set.
+            let mut memory = Workspace::take(n);
+            let scaled = std::slice::from_raw_parts_mut(memory.as_mut_ptr(), n);
+            scaled.iter_mut().zip(row).for_each(|(s, v)| *s = v * factor);
+            let eps = eps * f64::from(factor) * f64::from(factor);
+            let (t, _) = self.measure::<V>(scaled.as_ptr(), n).transform(self, eps);
+            self.apply::<V>(scaled.as_ptr(), out, n, t);
         }
     }
 }
@@ -219,8 +315,8 @@ impl Kernel for Rows<'_> {
             // SAFETY: the contract of `Rows`.
             unsafe {
                 let (x, out) = (self.x.add(r * n), self.out.add(r * n));
-                let (transform, square, spread) = self.norm.measure::<V>(x, n, self.eps);
-                if spread && (VANISHING..f64::INFINITY).contains(&square) {
+                let (transform, right) = self.norm.measure::<V>(x, n).transform(self.norm, self.eps);
+                if right {
                     self.norm.apply::<V>(x, out, n, transform);
                 } else {
                     self.norm.extreme_row::<V>(x, out, n, self.eps, transform);
@@ -230,12 +326,108 @@ impl Kernel for Rows<'_> {
     }
 }
 
+/// [`Norm::first_center`] of a row.
+struct FirstCenter<'a>(Norm<'a>, &'a [f32]);
+
+impl Kernel for FirstCenter<'_> {
+    type Output = f32;
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) -> f32 {
+        // SAFETY: pointer and length are those of the slice.
+        unsafe { self.0.first_center::<V>(self.1.as_ptr(), self.1.len()) }
+    }
+}
+
+/// [`Norm::sums`] of a part of a row, for a center.
+struct PartSums<'a>(Norm<'a>, &'a [f32], f32);
+
+impl Kernel for PartSums<'_> {
+    type Output = [f64; 2];
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) -> [f64; 2] {
+        // SAFETY: pointer and length are those of the slice.
+        unsafe { self.0.sums::<V>(self.1.as_ptr(), self.1.len(), self.2) }
+    }
+}
+
+/// [`Norm::apply`] to a part of a row, with its part of the operands.
+///
+/// # Safety
+/// The pointer is good for writing as many f32 as the slice has.
+struct Apply<'a>(Norm<'a>, &'a [f32], *mut f32, Transform);
+
+impl Kernel for Apply<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        // SAFETY: the contract of `Apply`.
+        unsafe { self.0.apply::<V>(self.1.as_ptr(), self.2, self.1.len(), self.3) }
+    }
+}
+
+/// A long row, whose parts the threads share.
+fn long_row(simd: &Simd, norm: Norm<'_>, eps: f64, x: &[f32], out: &mut [f32]) {
+    let n = x.len();
+    let parts = n.div_ceil(PART);
+    let range = |part: usize| part * PART..n.min((part + 1) * PART);
+    let sums = |center: f32| {
+        // Two f64 a part.
+        scratch::with(4 * parts, |memory| {
+            let found: &mut [[f64; 2]] = bytemuck::cast_slice_mut(memory);
+            let shared = Shared::new(found.as_mut_ptr());
+            threads::for_each(parts, simd.threads(), |part| {
+                // SAFETY: every part writes its own sums; a `Simd` exists only for an available instruction set.
+                unsafe { *shared.get().add(part) = dispatch(simd.isa(), PartSums(norm, &x[range(part)], center)) };
+            });
+            found.iter().fold([0.0; 2], |[a, b], &[s, q]| [a + s, b + q])
+        })
+    };
+    // SAFETY: as above.
+    let mut center = unsafe { dispatch(simd.isa(), FirstCenter(norm, x)) };
+    let mut moments = Moments::new(center, sums(center), n);
+    for _ in 1..PASSES {
+        let Some(next) = moments.better_center() else { break };
+        center = next;
+        moments = Moments::new(center, sums(center), n);
+    }
+    let (transform, right) = moments.transform(norm, eps);
+    let shared = Shared::new(out.as_mut_ptr());
+    if !right {
+        let row = Rows { norm, eps, x: x.as_ptr(), out: shared.get(), rows: 1, columns: n };
+        // SAFETY: input and output are those of one row; a `Simd` exists only for an available instruction set.
+        unsafe { dispatch(simd.isa(), row) };
+        return;
+    }
+    threads::for_each(parts, simd.threads(), |part| {
+        let range = range(part);
+        let norm = match norm {
+            Norm::Layer { gamma, beta } => Norm::Layer { gamma: &gamma[range.clone()], beta: &beta[range.clone()] },
+            Norm::Rms { gamma } => Norm::Rms { gamma: &gamma[range.clone()] },
+        };
+        // SAFETY: every part writes its own elements; a `Simd` exists only for an available instruction set.
+        unsafe {
+            let out = shared.get().add(range.start);
+            dispatch(simd.isa(), Apply(norm, &x[range], out, transform));
+        }
+    });
+}
+
 fn execute(simd: &Simd, norm: Norm<'_>, eps: f32, x: &[f32], columns: usize, out: &mut [f32]) {
     if x.is_empty() {
         return;
     }
+    let rows = x.len() / columns;
+    if columns >= LONG && simd.threads() > 1 && rows < 2 * simd.threads() {
+        for (x, out) in x.chunks_exact(columns).zip(out.chunks_exact_mut(columns)) {
+            long_row(simd, norm, f64::from(eps), x, out);
+        }
+        return;
+    }
     let shared = Shared::new(out.as_mut_ptr());
-    for_rows(simd, x.len() / columns, columns, |from, rows| {
+    for_rows(simd, rows, columns, |from, rows| {
         // SAFETY: every part has its own rows of input and output.
         let (x, out) = unsafe { (x.as_ptr().add(from * columns), shared.get().add(from * columns)) };
         let rows = Rows { norm, eps: f64::from(eps), x, out, rows, columns };

@@ -7,7 +7,7 @@
 use kiln_core::op::{LogSoftmax, Softmax};
 use kiln_core::{DataMut, Operand, Result};
 
-use super::for_rows;
+use super::{LONG, for_rows};
 use crate::math::{LIFT, LIFTED, LOWERED, lifted_exp};
 use crate::scratch;
 use crate::simd::{Execute, Simd, f32s};
@@ -20,8 +20,6 @@ const BLOCK: usize = 2048;
 const STEPS: usize = 64;
 /// Blocks that a thread takes at once of a single long row.
 const SHARE: usize = 8;
-/// Elements of a row above which several threads share it.
-const LONG: usize = 131_072;
 
 /// The greatest of `n` elements; NaN is passed over, the exponentials will show it.
 ///
