@@ -14,8 +14,6 @@ use rten_simd::SimdOp;
 use rten_vecmath::{MinMax, Sum, SumAbs, SumSquare};
 use trueno::Vector;
 
-type Run = fn(&Simd, &[f32], &[f32]) -> kiln_core::Result<f32>;
-
 /// Arrays as a `Vec` gives them: long ones begin 16 bytes into a page, so that vectors of 64 bytes straddle cache lines.
 struct Arrays {
     a: Vec<f32>,
@@ -25,6 +23,14 @@ struct Arrays {
 
 fn peer(name: &str, f: impl Fn(&[f32], &[f32]) -> f32 + 'static) -> Contender<'static, Arrays> {
     Contender::new(name, move |s: &mut Arrays| s.out[0] = black_box(f(black_box(&s.a), black_box(&s.b))))
+}
+
+/// kiln, called as a program would call it and as the peers are: not through a pointer.
+fn kiln(
+    simd: Simd,
+    f: impl Fn(&Simd, &[f32], &[f32]) -> kiln_core::Result<f32> + 'static,
+) -> Contender<'static, Arrays> {
+    peer("kiln", move |a, b| f(&simd, a, b).unwrap_or(f32::NAN))
 }
 
 /// trueno owns its vectors; they are made at the first call, which is not timed.
@@ -93,28 +99,26 @@ fn main() {
     let mut suite = Suite::start("reduce");
     let libraries: Vec<&'static Library> =
         [peers::mkl(&suite), peers::openblas(&suite)].into_iter().flatten().collect();
-    let ops: [(&str, Run); 8] = [
-        ("sum", |simd, a, _| simd.sum(a)),
-        ("dot", |simd, a, b| simd.dot(a, b)),
-        ("max", |simd, a, _| simd.max_element(a)),
-        ("argmax", |simd, a, _| simd.argmax(a).map(|i| i as f32)),
-        ("norm_l2", |simd, a, _| simd.norm_l2(a)),
-        ("norm_l1", |simd, a, _| simd.norm_l1(a)),
-        ("norm_linf", |simd, a, _| simd.norm_linf(a)),
-        ("prod", |simd, a, _| simd.prod(a)),
+    type Make = fn(Simd) -> Contender<'static, Arrays>;
+    let ops: [(&str, Make); 8] = [
+        ("sum", |simd| kiln(simd, |simd, a, _| simd.sum(a))),
+        ("dot", |simd| kiln(simd, |simd, a, b| simd.dot(a, b))),
+        ("max", |simd| kiln(simd, |simd, a, _| simd.max_element(a))),
+        ("argmax", |simd| kiln(simd, |simd, a, _| simd.argmax(a).map(|i| i as f32))),
+        ("norm_l2", |simd| kiln(simd, |simd, a, _| simd.norm_l2(a))),
+        ("norm_l1", |simd| kiln(simd, |simd, a, _| simd.norm_l1(a))),
+        ("norm_linf", |simd| kiln(simd, |simd, a, _| simd.norm_linf(a))),
+        ("prod", |simd| kiln(simd, |simd, a, _| simd.prod(a))),
     ];
-    for (op, run) in ops {
+    for (op, make) in ops {
         for n in suite.sizes(&[1_000, 10_000, 100_000, 1_000_000, 10_000_000]) {
             let name = format!("{op} {n}");
             if !suite.wants(&name) {
                 continue;
             }
             let mut state = Arrays { a: random(n, 0.5, 1.5, 1), b: random(n, 0.5, 1.5, 2), out: [0.0] };
-            let simd = suite.simd();
             let operands = if name.starts_with("dot") { 2 } else { 1 };
-            let mut contenders = vec![Contender::new("kiln", move |s: &mut Arrays| {
-                s.out[0] = run(&simd, black_box(&s.a), black_box(&s.b)).unwrap_or(f32::NAN);
-            })];
+            let mut contenders = vec![make(suite.simd())];
             contenders.extend(peers_of(op, &libraries));
             let bytes = 4.0 * (n * operands) as f64;
             // Two arrays of n are read as one of 2 n: the sum of both must fit where the time is spent.

@@ -171,9 +171,15 @@ unsafe fn leaf<V: Vector, T: Term>(
             }
             let start = start + rows * ROW;
             for (k, sum) in sums.iter_mut().enumerate() {
-                let n = rest.saturating_sub(column + k * V::LANES).min(V::LANES);
+                let n = rest.saturating_sub(column + k * V::LANES);
                 if n > 0 {
-                    let (x, y) = operands(start + k * V::LANES, 0, n);
+                    let at = start + k * V::LANES;
+                    let (x, y) = if n < V::LANES {
+                        operands(at, 0, n)
+                    } else {
+                        let x = V::load(x.wrapping_add(at));
+                        (x, if T::BINARY { V::load(y.wrapping_add(at)) } else { x })
+                    };
                     *sum = T::combine(*sum, t.term(x, y));
                 }
             }
