@@ -41,13 +41,19 @@ impl Limits {
     /// Bytes a second of a pass over arrays of `n` elements.
     ///
     /// Shorter arrays have the rate of the nearest cache, which a call of its own would not show: there the limit is
-    /// that of arrays just long enough to hide the call.
+    /// that of arrays just long enough to hide the call. Where waking threads takes longer than the pass, one of them is
+    /// the limit.
     pub fn bandwidth(&mut self, sampler: &mut Sampler, pass: Pass, n: usize) -> f64 {
         let (simd, effort, n) = (self.simd, self.effort, n.max(2048));
         *self.rates.entry((pass, n)).or_insert_with(|| {
             let (a, b, mut out) = (Array::new(n, 0.75, 0), Array::new(n, 0.75, 1), Array::new(n, 0.75, 2));
-            let timing = sampler.time(|| touch(&simd, pass, &a, &b, &mut out).unwrap_or(()), effort);
-            (pass.bytes() * n) as f64 / timing.seconds
+            let mut rate = |threads| {
+                let simd = simd.with_threads(threads);
+                let timing = sampler.time(|| touch(&simd, pass, &a, &b, &mut out).unwrap_or(()), effort);
+                (pass.bytes() * n) as f64 / timing.seconds
+            };
+            let (one, all) = (rate(1), simd.threads());
+            if all == 1 { one } else { one.max(rate(all)) }
         })
     }
 }

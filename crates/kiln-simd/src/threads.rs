@@ -169,34 +169,3 @@ impl<T> Shared<T> {
 unsafe impl<T> Send for Shared<T> {}
 // SAFETY: as above.
 unsafe impl<T> Sync for Shared<T> {}
-
-#[cfg(all(test, feature = "parallel", not(target_arch = "wasm32")))]
-mod tests {
-    use std::sync::atomic::{AtomicUsize, Ordering};
-
-    use super::for_each;
-
-    #[test]
-    fn every_part_runs_once() {
-        for parts in [1, 2, 3, 100] {
-            let counts: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
-            for_each(parts, 4, |i| _ = counts[i].fetch_add(1, Ordering::Relaxed));
-            assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
-        }
-    }
-
-    #[test]
-    fn a_panic_reaches_the_caller_when_all_have_left() {
-        let running = AtomicUsize::new(0);
-        let result = std::panic::catch_unwind(|| {
-            for_each(64, 4, |i| {
-                running.fetch_add(1, Ordering::Relaxed);
-                std::thread::sleep(std::time::Duration::from_micros(200));
-                running.fetch_sub(1, Ordering::Relaxed);
-                assert!(i != 7, "part 7");
-            });
-        });
-        assert!(result.is_err());
-        assert_eq!(running.load(Ordering::Relaxed), 0);
-    }
-}

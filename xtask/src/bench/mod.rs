@@ -129,7 +129,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
     let report = Report {
         version: env!("CARGO_PKG_VERSION"),
-        command: command(),
+        command: command(arguments),
         when: std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs()),
         quick: arguments.quick,
         machine,
@@ -172,10 +172,20 @@ fn write(path: &Path, text: &str) -> Result<()> {
     Ok(made.and_then(|()| std::fs::write(path, text)).map_err(|e| format!("{}: {e}", path.display()))?)
 }
 
-/// The command line as a person would type it.
-fn command() -> String {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    format!("cargo xtask {}", arguments.join(" "))
+/// The command line as a person would type it for the same figures: without the places of files on this machine.
+fn command(arguments: &Arguments) -> String {
+    let name = |path: &PathBuf| path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let mut words = vec!["cargo xtask bench".to_owned()];
+    words.extend(arguments.quick.then(|| "--quick".to_owned()));
+    if !arguments.only.is_empty() {
+        words.push(format!("--only {}", arguments.only.join(",")));
+    }
+    words.extend(arguments.picture.as_ref().map(|picture| format!("--picture {}", name(picture))));
+    words.extend(arguments.write_docs.as_ref().map(|_| "--write-docs".to_owned()));
+    if !arguments.peers.is_empty() {
+        words.push(format!("--peers {}", arguments.peers.iter().map(name).collect::<Vec<_>>().join(" ")));
+    }
+    words.join(" ")
 }
 
 /// A bar for `total` steps; silent where nobody looks, as indicatif decides by the terminal.

@@ -58,7 +58,11 @@ pub(super) fn all() -> Vec<Step> {
         Step::new("numerics", "docs/numerics.md says what the tables say", |runner| {
             crate::docs::check(runner.root()).into()
         }),
-        Step::new("wasm-names", "every file with tests runs them in WebAssembly too", tests_have_the_wasm_name),
+        Step::new(
+            "tests-run",
+            "no test is left out: none in a library without a build for them, all in WebAssembly too",
+            no_test_is_left_out,
+        ),
         Step::new("crates", "the facade builds at most 40 crates", at_most_40_crates),
         Step::commands(
             "clippy",
@@ -163,11 +167,14 @@ fn clean_build(runner: &mut Runner) -> Outcome {
     }
 }
 
-/// A test without the name of wasm-bindgen compiles for WebAssembly and is silently never run.
-fn tests_have_the_wasm_name(runner: &mut Runner) -> Outcome {
+/// Some tests compile and silently never run: those of a library with `test = false`, and in WebAssembly those without the
+/// name of wasm-bindgen.
+fn no_test_is_left_out(runner: &mut Runner) -> Outcome {
     let sources = ["kiln-core", "kiln-route", "kiln-simd", "kiln"]
         .iter()
         .flat_map(|name| ["src", "tests"].map(|folder| runner.root().join("crates").join(name).join(folder)));
+    // A library that is not built for tests: those in it would silently never run.
+    let without_tests = runner.root().join("crates/kiln-simd/src");
     let mut missing = Vec::new();
     let mut folders: Vec<_> = sources.collect();
     while let Some(folder) = folders.pop() {
@@ -176,6 +183,9 @@ fn tests_have_the_wasm_name(runner: &mut Runner) -> Outcome {
             if path.is_dir() {
                 folders.push(path);
             } else if let Ok(text) = std::fs::read_to_string(&path) {
+                if text.contains("#[test]") && path.starts_with(&without_tests) {
+                    return Outcome::Failed(format!("{}: tests of kiln-simd run in tests/ alone", path.display()));
+                }
                 // A file or module of native tests says so: child processes, threads and proptest are not there.
                 let native = text.contains("#![cfg(not(target_arch = \"wasm32\"))]");
                 if text.contains("#[test]") && !text.contains("wasm_bindgen_test as test;") && !native {

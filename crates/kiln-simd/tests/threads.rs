@@ -1,0 +1,37 @@
+//! How threads share work. Users reach it through kernels alone, which neither count their parts nor panic, so its source is
+//! compiled into this test.
+
+#![cfg(not(target_arch = "wasm32"))] // no threads there
+#![cfg(feature = "parallel")]
+
+#[path = "../src/threads.rs"]
+#[allow(dead_code)] // what kernels use beside it
+mod threads;
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use threads::for_each;
+
+#[test]
+fn every_part_runs_once() {
+    for parts in [1, 2, 3, 100] {
+        let counts: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
+        for_each(parts, 4, |i| _ = counts[i].fetch_add(1, Ordering::Relaxed));
+        assert!(counts.iter().all(|c| c.load(Ordering::Relaxed) == 1));
+    }
+}
+
+#[test]
+fn a_panic_reaches_the_caller_when_all_have_left() {
+    let running = AtomicUsize::new(0);
+    let result = std::panic::catch_unwind(|| {
+        for_each(64, 4, |i| {
+            running.fetch_add(1, Ordering::Relaxed);
+            std::thread::sleep(std::time::Duration::from_micros(200));
+            running.fetch_sub(1, Ordering::Relaxed);
+            assert!(i != 7, "part 7");
+        });
+    });
+    assert!(result.is_err());
+    assert_eq!(running.load(Ordering::Relaxed), 0);
+}
