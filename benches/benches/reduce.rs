@@ -117,7 +117,7 @@ fn main() {
                 continue;
             }
             let mut state = Arrays { a: random(n, 0.5, 1.5, 1), b: random(n, 0.5, 1.5, 2), out: [0.0] };
-            let operands = if name.starts_with("dot") { 2 } else { 1 };
+            let operands = if op == "dot" { 2 } else { 1 };
             let mut contenders = vec![make(suite.simd())];
             contenders.extend(peers_of(op, &libraries));
             let bytes = 4.0 * (n * operands) as f64;

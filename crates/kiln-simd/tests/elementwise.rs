@@ -84,7 +84,16 @@ fn results_past_the_caches_have_the_same_bits() {
             let out = &mut out[offset..offset + n - from];
             simd.mul_into(a, b, out).unwrap();
             for ((a, b), out) in a.chunks(SHORT).zip(b.chunks(SHORT)).zip(out.chunks(SHORT)) {
-                assert_eq!(simd.mul(a, b).unwrap(), out, "{isa}, from {from} to {offset}");
+                assert_eq!(simd.mul(a, b).unwrap(), out, "mul on {isa}, from {from} to {offset}");
+            }
+            // Quotients are computed four vectors at a time in short results, tanh two.
+            simd.div_into(a, b, out).unwrap();
+            for ((a, b), out) in a.chunks(SHORT).zip(b.chunks(SHORT)).zip(out.chunks(SHORT)) {
+                assert_eq!(simd.div(a, b).unwrap(), out, "div on {isa}, from {from} to {offset}");
+            }
+            simd.tanh_into(a, out).unwrap();
+            for (a, out) in a.chunks(SHORT).zip(out.chunks(SHORT)) {
+                assert_eq!(simd.tanh(a).unwrap(), out, "tanh on {isa}, from {from} to {offset}");
             }
         }
     }

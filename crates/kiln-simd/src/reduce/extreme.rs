@@ -5,9 +5,9 @@
 //! slice is searched for the zero that wins. The position is found in two phases: the best block, then the first
 //! element in it that equals the best.
 
-use super::{in_parts, unaligned};
+use super::in_parts;
 use crate::simd::Simd;
-use crate::vector::{Kernel, Vector, dispatch};
+use crate::vector::{Kernel, Vector, dispatch, unaligned};
 
 /// An order, and the side of it that is looked for.
 pub(super) trait Extreme: Copy + Send + Sync {

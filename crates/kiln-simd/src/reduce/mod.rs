@@ -25,15 +25,6 @@ const SHARE: usize = 65_536;
 /// Columns that are reduced together: their subtrees stay in the second cache.
 const CHUNK: usize = 512;
 
-/// Elements before the first whole vector that is aligned to its size; 0 where registers are so narrow that every
-/// allocator aligns them.
-///
-/// A vector that straddles two cache lines is two accesses, which halves the rate at which the first two caches are read.
-#[inline(always)]
-pub(crate) fn unaligned<V: Vector>(x: *const f32) -> usize {
-    if V::LANES < 8 { 0 } else { (x as usize / size_of::<f32>()).wrapping_neg() % V::LANES }
-}
-
 /// Calls `part` with ranges of `size` of `n` elements on the threads, and `take` with its results in their order: a
 /// bounded number at a time, which start as `empty`.
 fn in_parts<R: Copy>(

@@ -13,9 +13,9 @@
 
 use std::mem::MaybeUninit;
 
-use super::{in_parts, unaligned};
+use super::in_parts;
 use crate::simd::Simd;
-use crate::vector::{Kernel, Vector, dispatch};
+use crate::vector::{Kernel, Vector, dispatch, unaligned};
 
 /// Virtual lanes of the tree.
 const LANES: usize = 64;

@@ -421,6 +421,15 @@ pub(crate) trait Routine: Sized {
     unsafe fn run<V: Vector>(args: &Self::Args);
 }
 
+/// Elements before the first whole vector that is aligned to its size; 0 where registers are so narrow that every
+/// allocator aligns them.
+///
+/// A vector that straddles two cache lines is two accesses, which halves the rate at which the first two caches are read.
+#[inline(always)]
+pub(crate) fn unaligned<V: Vector>(x: *const f32) -> usize {
+    if V::LANES < 8 { 0 } else { (x as usize / size_of::<f32>()).wrapping_neg() % V::LANES }
+}
+
 /// The constants of a [`Vector`] as values.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Registers {
