@@ -61,7 +61,8 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// What a problem costs on a place besides its operations: launch, compilation, and moving operands and result.
+/// What a problem costs on a place besides its operations: launch, compilation, and moving operands and result; infinite
+/// where the place cannot take it.
 pub(crate) fn edges(
     index: usize,
     place: &Place,
@@ -69,6 +70,9 @@ pub(crate) fn edges(
     problem: &Problem,
     residency: &Residency,
 ) -> f64 {
+    if residency.is_barred(index) {
+        return f64::INFINITY;
+    }
     let mut seconds = place.launch;
     if residency.is_cold(index) {
         seconds += place.compile;

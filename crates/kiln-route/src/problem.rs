@@ -179,7 +179,8 @@ impl Problem {
     }
 }
 
-/// Where the operands of a problem are, where its result is wanted, and which places still have to compile for it.
+/// Where the operands of a problem are, where its result is wanted, which places still have to compile for it, and which
+/// cannot take it.
 ///
 /// Operands are named by position; those beyond the 64th are on the host.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -187,6 +188,7 @@ pub struct Residency {
     held: [u64; MAX_MEMORIES],
     result_stays: bool,
     cold: u64,
+    barred: u64,
 }
 
 impl Default for Residency {
@@ -200,7 +202,7 @@ impl Residency {
     pub const fn host() -> Self {
         let mut held = [0; MAX_MEMORIES];
         held[0] = u64::MAX;
-        Self { held, result_stays: false, cold: 0 }
+        Self { held, result_stays: false, cold: 0, barred: 0 }
     }
 
     /// Operand `index` is in `memory` too.
@@ -235,6 +237,14 @@ impl Residency {
         self
     }
 
+    /// The place at this position cannot take the problem: an operand lies in a layout of other places. Nothing but a
+    /// force sends it there.
+    #[must_use]
+    pub fn barred(mut self, place: usize) -> Self {
+        self.barred |= bit(place).unwrap_or(0);
+        self
+    }
+
     pub(crate) fn holds(&self, memory: Memory, operand: usize) -> bool {
         let held = self.held.get(memory.index()).copied().unwrap_or(0);
         match bit(operand) {
@@ -255,6 +265,10 @@ impl Residency {
 
     pub(crate) fn is_cold(&self, place: usize) -> bool {
         bit(place).is_some_and(|bit| self.cold & bit != 0)
+    }
+
+    pub(crate) fn is_barred(&self, place: usize) -> bool {
+        bit(place).is_some_and(|bit| self.barred & bit != 0)
     }
 }
 

@@ -49,6 +49,23 @@ fn a_cold_pipeline_counts() {
 }
 
 #[test]
+fn a_barred_place_is_not_taken_unless_it_is_forced() {
+    let router = cpu_only();
+    // What only AVX2 can read: the one place that has it, whatever the others would be worth.
+    let avx2 = [0, 2, 3].iter().fold(Residency::host(), |residency, &place| residency.barred(place));
+    assert_eq!(chosen(&router, &square(1024), &avx2), "avx2 x1");
+    let problem = square(1024);
+    let decision = router.decide(&problem, &avx2);
+    assert!(!decision.is_unsure());
+    assert!(decision.why().to_string().contains("the only place"), "{}", decision.why());
+    let vectors = Residency::host().barred(0).barred(1);
+    assert_eq!(chosen(&router, &square(1024), &vectors), "avx512 x2");
+    assert_eq!(chosen(&router, &square(16), &vectors), "avx512 x1");
+    let forced = cpu_only().with_force(0).unwrap();
+    assert_eq!(chosen(&forced, &square(16), &vectors), "scalar x1");
+}
+
+#[test]
 fn predictions_are_the_formula() {
     let router = with_gpu();
     let problem = square(1024);

@@ -31,6 +31,7 @@ mod engine;
 mod machine;
 #[cfg(feature = "ndarray")]
 mod ndarray;
+mod packed;
 
 pub use batch::Batch;
 pub use calibrate::grid::{self, Probe};
@@ -46,6 +47,7 @@ pub use kiln_route::{
     ProfileProblem, Residency, Router,
 };
 pub use kiln_simd::{Isa, Simd};
+pub use packed::PackedMatrix;
 
 #[cfg(feature = "ndarray")]
 pub use crate::ndarray::Arrays;

@@ -71,6 +71,55 @@ fn every_place_gives_the_same_sum() {
 }
 
 #[test]
+fn a_packed_matrix_gives_what_the_matrix_gives_at_every_place() {
+    let (k, n) = (70, 45);
+    let value = |i: usize| ((i * 7919) % 1000) as f32 * 1e-3 - 0.5;
+    let (a, b): (Vec<f32>, Vec<f32>) = ((0..90 * k).map(value).collect(), (0..k * n).map(value).collect());
+    let turned = engine().transpose(&b, k, n).unwrap();
+    let free = engine();
+    for place in free.places() {
+        let forced = Engine::builder().without_profile().force(place.name.clone()).build().unwrap();
+        for (matrix, transpose) in [(&b, false), (&turned, true)] {
+            let packed = forced.pack_b(matrix, k, n, transpose).unwrap();
+            assert!(place.name.starts_with(packed.isa().name()), "{} {packed:?}", place.name);
+            assert_eq!((packed.rows(), packed.columns()), (k, n));
+            for m in [0, 1, 2, 17, 90] {
+                let want = forced.matmul(&a[..m * k], &b, m, k, n).unwrap();
+                assert_eq!(forced.matmul_packed(&a[..m * k], &packed, m).unwrap(), want, "{m} rows, {}", place.name);
+                // Another engine goes where the instruction set of the packed matrix is.
+                assert_eq!(free.matmul_packed(&a[..m * k], &packed, m).unwrap(), want, "{m} rows, {}", place.name);
+            }
+        }
+    }
+    let best = free.pack_b(&b, k, n, false).unwrap();
+    assert!(free.places().last().unwrap().name.starts_with(best.isa().name()));
+}
+
+#[test]
+fn a_packed_matrix_of_other_extents_or_of_another_instruction_set_is_an_error() {
+    let engine = engine();
+    assert!(matches!(engine.pack_b(&[0.0; 5], 2, 3, false), Err(Error::Length { .. })));
+    assert!(matches!(engine.pack_b(&[], usize::MAX, 2, true), Err(Error::Overflow { .. })));
+    let packed = engine.pack_b(&[1.0; 6], 2, 3, false).unwrap();
+    assert!(matches!(engine.matmul_packed(&[0.0; 3], &packed, 2), Err(Error::Length { .. })));
+    assert!(matches!(engine.matmul_packed(&[], &packed, usize::MAX), Err(Error::Overflow { .. })));
+    assert!(matches!(engine.matmul_packed_into(&[0.0; 4], &packed, &mut [0.0; 5], 2), Err(Error::Length { .. })));
+    let empty = engine.pack_b(&[], 0, 2, false).unwrap();
+    assert_eq!(engine.matmul_packed(&[], &empty, 2).unwrap(), [0.0; 4]);
+    let lesser = &engine.places()[0];
+    if !lesser.name.starts_with(packed.isa().name()) {
+        // One that has only another place, and one that is told to go to another place.
+        let only = Engine::builder().without_profile().backends(&[Backend::Scalar]).build().unwrap();
+        let forced = Engine::builder().without_profile().force(lesser.name.clone()).build().unwrap();
+        for engine in [only, forced] {
+            let error = engine.matmul_packed(&[0.0; 4], &packed, 2).unwrap_err();
+            assert!(matches!(error, Error::Parameter { .. }), "{error}");
+            assert!(error.to_string().contains("packed for"), "{error}");
+        }
+    }
+}
+
+#[test]
 fn bad_input_is_a_typed_error() {
     let engine = engine();
     assert!(matches!(engine.add(&[1.0], &[1.0, 2.0]), Err(Error::Shape { .. })));

@@ -20,6 +20,11 @@ pub struct PackedB {
 }
 
 impl PackedB {
+    /// The instruction set in whose order it lies.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
     /// Rows: the number of products in each element of the result.
     pub fn rows(&self) -> usize {
         self.k
