@@ -224,7 +224,10 @@ impl<'a> Decision<'a> {
     /// The best place that was not chosen, of those that could take the problem.
     fn runner_up(&self) -> Option<(&'a Place, f64)> {
         let others = self.predictions().enumerate().filter(|&(i, _)| i != self.chosen).map(|(_, p)| p);
-        others.filter(|p| p.seconds < f64::INFINITY).min_by(|a, b| a.seconds.total_cmp(&b.seconds)).map(|p| (p.place, p.seconds))
+        others
+            .filter(|p| p.seconds < f64::INFINITY)
+            .min_by(|a, b| a.seconds.total_cmp(&b.seconds))
+            .map(|p| (p.place, p.seconds))
     }
 
     /// The reason in a sentence, put into words when it is displayed.

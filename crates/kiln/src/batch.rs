@@ -1,12 +1,12 @@
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use kiln_core::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
-use kiln_core::op::Op;
+use kiln_core::op::{Matmul, Op};
 use kiln_core::{
     Buffer, DType, Data, DataMut, Error, Operand, Operations, QuantFormat, Record, Result, Shape, TensorType,
 };
 
-use crate::Engine;
+use crate::{Engine, PackedMatrix};
 
 /// Operations recorded now and run together. They are the methods of [`Record`].
 ///
@@ -35,6 +35,10 @@ pub struct Batch<'e> {
     engine: &'e Engine,
     graph: Graph,
     host: HashMap<TensorId, Buffer>,
+    /// Uploaded matrices that products are to find packed.
+    to_pack: HashSet<TensorId>,
+    /// Those that the products of executed schedules have asked for, and whether they were packed as transposed ones.
+    packed: HashMap<(TensorId, bool), PackedMatrix>,
     plan: Option<Plan>,
 }
 
@@ -55,7 +59,8 @@ struct Memory {
 
 impl<'e> Batch<'e> {
     pub(crate) fn new(engine: &'e Engine) -> Self {
-        Self { engine, graph: Graph::new(), host: HashMap::new(), plan: None }
+        let (host, to_pack, packed) = (HashMap::new(), HashSet::new(), HashMap::new());
+        Self { engine, graph: Graph::new(), host, to_pack, packed, plan: None }
     }
 
     /// Copies f32 elements of the given extents into the batch.
@@ -100,6 +105,7 @@ impl<'e> Batch<'e> {
         match self.host.get_mut(&id) {
             Some(Buffer::F32(held)) if held.len() == data.len() => {
                 held.copy_from_slice(data);
+                self.packed.retain(|&(packed, _), _| packed != id);
                 Ok(())
             }
             Some(Buffer::F32(held)) => {
@@ -111,6 +117,44 @@ impl<'e> Batch<'e> {
                 reason: format!("tensor {} is a result; only uploaded tensors can be replaced", id.index()),
             }),
         }
+    }
+
+    /// Keeps an uploaded matrix packed, too, for the products that have it as their right-hand matrix, as
+    /// [`Engine::pack_b`] does. It is packed when the first of them runs, and again after [`Batch::set`].
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a tensor of another batch, [`Error::Parameter`] for one that was not uploaded,
+    /// [`Error::Shape`] for one that is no matrix, [`Error::Type`] for one of another element type.
+    pub fn pack(&mut self, id: TensorId) -> Result<()> {
+        let ty = self.graph.ty(id)?;
+        if !self.host.contains_key(&id) {
+            let reason = format!("tensor {} is a result; only uploaded tensors can be packed", id.index());
+            return Err(Error::Parameter { op: "pack", reason });
+        }
+        if ty.dtype != DType::F32 {
+            return Err(Error::Type { op: "pack", index: 0, expected: DType::F32, found: ty.dtype });
+        }
+        if ty.shape.dims().len() != 2 {
+            return Err(Error::Shape { op: "pack", reason: format!("{} is no matrix", ty.shape) });
+        }
+        self.to_pack.insert(id);
+        Ok(())
+    }
+
+    /// Packs what the products of a schedule are to find packed.
+    fn pack_for(&mut self, schedule: &Schedule) -> Result<()> {
+        for step in &schedule.steps {
+            let Some((id, op)) = packable(step) else { continue };
+            let key = (id, op.transpose_b);
+            if !self.to_pack.contains(&id) || self.packed.contains_key(&key) {
+                continue;
+            }
+            if let (Some(Buffer::F32(b)), &[rows, columns]) = (self.host.get(&id), self.graph.ty(id)?.shape.dims()) {
+                let (k, n) = if op.transpose_b { (columns, rows) } else { (rows, columns) };
+                self.packed.insert(key, self.engine.pack_b(b, k, n, op.transpose_b)?);
+            }
+        }
+        Ok(())
     }
 
     /// Computes the wanted tensors from what is uploaded now.
@@ -125,6 +169,7 @@ impl<'e> Batch<'e> {
             _ => Plan::new(&self.graph, wanted)?,
         };
         let Plan { schedule, memory, .. } = &mut plan;
+        self.pack_for(schedule)?;
         for step in &schedule.steps {
             let ids: Vec<TensorId> = step.outputs().collect();
             // Out of the storage while the step writes them; no step reads what it writes.
@@ -153,6 +198,15 @@ impl<'e> Batch<'e> {
         let mut outputs = Vec::with_capacity(out.len());
         for (id, buffer) in step.outputs().zip(out) {
             outputs.push(prefix_mut(buffer.as_mut(), &self.graph.ty(id)?));
+        }
+        if let Some((id, op)) = packable(step)
+            && let Some(b) = self.packed.get(&(id, op.transpose_b))
+            && let [DataMut::F32(out)] = &mut outputs[..]
+        {
+            // One matrix serves a stack of others: their rows follow one another.
+            let dims = operands[0].ty().shape;
+            let m = dims.dims().iter().rev().skip(1).product();
+            return self.engine.matmul_packed_into(operands[0].data().f32(), b, out, m);
         }
         match step {
             Step::Run { op, .. } => self.engine.run_into(op, &operands, &mut outputs),
@@ -276,6 +330,14 @@ impl Memory {
             Some(slot) => self.slots[slot] = buffer,
             None => drop(self.results.insert(id, buffer)),
         }
+    }
+}
+
+/// The right-hand matrix of a step that is a product which can take it packed.
+fn packable(step: &Step) -> Option<(TensorId, Matmul)> {
+    match step {
+        Step::Run { op: Op::Matmul(op), inputs, .. } if !op.transpose_a => Some((*inputs.get(1)?, *op)),
+        _ => None,
     }
 }
 

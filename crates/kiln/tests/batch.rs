@@ -1,5 +1,6 @@
 //! Recorded batches give what the same operations give one by one.
 
+use kiln::op::Matmul;
 use kiln::{Engine, Error, Operations, Record};
 use kiln_core::op::reference::Random;
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
@@ -42,6 +43,43 @@ fn a_layer_gives_what_its_operations_give() {
     batch.execute(&[sum, xi]).unwrap();
     assert_eq!(batch.read(sum).unwrap(), engine.add(&product, &rows).unwrap());
     assert_eq!(batch.read(xi).unwrap(), x2);
+}
+
+#[test]
+fn a_packed_matrix_gives_the_same_and_follows_what_is_set() {
+    let engine = Engine::builder().without_profile().build().unwrap();
+    let (stack, m, k, n) = (3, 5, 40, 65);
+    let mut random = Random::new(6);
+    let (x, w) = (random.uniforms(stack * m * k, -1.0, 1.0), random.uniforms(k * n, -1.0, 1.0));
+    let turned = engine.transpose(&w, k, n).unwrap();
+    let mut batch = engine.batch();
+    let xi = batch.upload(&x, &[stack, m, k]).unwrap();
+    let (wi, ti) = (batch.upload(&w, &[k, n]).unwrap(), batch.upload(&turned, &[n, k]).unwrap());
+    batch.pack(wi).unwrap();
+    batch.pack(ti).unwrap();
+    let by_transposed = Matmul { transpose_b: true, ..Matmul::default() };
+    let (y, z) = (batch.matmul(xi, wi).unwrap(), batch.record(by_transposed, &[xi, ti]).unwrap());
+    // The packed matrix stays a matrix to everything else.
+    let total = batch.sum(wi).unwrap();
+    let squared = batch.matmul(ti, wi).unwrap();
+    batch.execute(&[y, z, total, squared]).unwrap();
+    let expected = engine.matmul(&x, &w, stack * m, k, n).unwrap();
+    assert_eq!(batch.read(y).unwrap(), expected);
+    assert_eq!(batch.read(z).unwrap(), expected);
+    assert_eq!(batch.read(total).unwrap(), [engine.sum(&w).unwrap()]);
+    assert_eq!(batch.read(squared).unwrap(), engine.matmul(&turned, &w, n, k, n).unwrap());
+
+    let w = random.uniforms(k * n, -1.0, 1.0);
+    batch.set(wi, &w).unwrap();
+    batch.execute(&[y]).unwrap();
+    assert_eq!(batch.read(y).unwrap(), engine.matmul(&x, &w, stack * m, k, n).unwrap());
+
+    assert!(matches!(batch.pack(xi), Err(Error::Shape { .. })));
+    assert!(matches!(batch.pack(y), Err(Error::Parameter { .. })));
+    let indices = batch.upload_indices(&[0, 1], &[1, 2]).unwrap();
+    assert!(matches!(batch.pack(indices), Err(Error::Type { .. })));
+    let foreign = engine.batch().upload(&[1.0], &[1, 1]).unwrap();
+    assert!(matches!(batch.pack(foreign), Err(Error::ForeignTensor { .. })));
 }
 
 #[test]

@@ -64,7 +64,7 @@ impl Simd {
     }
 
     /// The product of a row-major `m * k` matrix and a packed one, into `out`, row-major `m * n`. The same bits as the
-    /// product with the matrix that was packed, unless that is stored transposed and A has few rows.
+    /// product with the matrix that was packed, but for a single column, and for few rows where it is stored transposed.
     ///
     /// # Errors
     /// [`Error::Length`] when the slices do not have these extents, [`Error::Overflow`] when they overflow,
