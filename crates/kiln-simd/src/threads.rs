@@ -35,12 +35,17 @@ pub(crate) fn for_each(parts: usize, threads: usize, part: impl Fn(usize) + Sync
 /// A scope of the pool would wait for every task that it was given, also for those that no thread has begun: a caller that
 /// has done all the work itself would then wait for a thread to wake only to find nothing to do. Here the caller closes
 /// the work when none is left, and waits for those who are inside of it.
+///
+/// To wake a thread of the pool takes tens of microseconds, on virtual machines a hundred. So a helper that has nothing left
+/// to do stays awake for a while, and a caller gives its work to those who are awake before it asks the pool.
 #[cfg(all(feature = "parallel", not(target_arch = "wasm32")))]
 mod helpers {
     use std::any::Any;
+    use std::cell::Cell;
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::{Arc, Mutex, PoisonError};
+    use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+    use std::time::{Duration, Instant};
 
     /// Set in [`Work::inside`] when nobody may enter any more.
     const CLOSED: usize = 1 << (usize::BITS - 1);
@@ -108,6 +113,90 @@ mod helpers {
         }
     }
 
+    /// How long a helper stays awake: over what programs do between products, and far less than other pools do.
+    const STAY: Duration = Duration::from_micros(200);
+
+    /// After how long it sees whether the pool has other work for it.
+    const LOOK: Duration = Duration::from_micros(20);
+
+    /// Helpers that wait for work, and work that was given to some of them: a helper that sees any takes one.
+    struct Awake {
+        helpers: usize,
+        given: Vec<Arc<Work>>,
+    }
+
+    static AWAKE: Mutex<Awake> = Mutex::new(Awake { helpers: 0, given: Vec::new() });
+
+    /// The length of [`Awake::given`], to be looked at without the lock.
+    static GIVEN: AtomicUsize = AtomicUsize::new(0);
+
+    /// Helpers that stay: no more than there are cores beside that of a caller, or they would take its time.
+    static STAYING: AtomicUsize = AtomicUsize::new(0);
+
+    thread_local! {
+        static STAYS: Cell<bool> = const { Cell::new(false) };
+    }
+
+    fn awake() -> MutexGuard<'static, Awake> {
+        AWAKE.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Gives work to at most `wanted` helpers that are awake, and says to how many.
+    fn give(work: &Arc<Work>, wanted: usize) -> usize {
+        let mut awake = awake();
+        let n = wanted.min(awake.helpers);
+        awake.helpers -= n;
+        awake.given.extend((0..n).map(|_| Arc::clone(work)));
+        GIVEN.store(awake.given.len(), Ordering::Relaxed);
+        n
+    }
+
+    /// Waits for work that is given to this helper, for a short while.
+    fn wait_for_work() -> Option<Arc<Work>> {
+        awake().helpers += 1;
+        let start = Instant::now();
+        loop {
+            let mut turns = 0;
+            while turns < 100 && GIVEN.load(Ordering::Relaxed) == 0 {
+                turns += 1;
+                std::hint::spin_loop();
+            }
+            let late = start.elapsed() > LOOK;
+            if late || turns < 100 {
+                let mut awake = awake();
+                let work = awake.given.pop();
+                GIVEN.store(awake.given.len(), Ordering::Relaxed);
+                if late && work.is_none() {
+                    awake.helpers -= 1;
+                }
+                if late || work.is_some() {
+                    return work;
+                }
+            }
+        }
+    }
+
+    /// Helps with what is given to this thread of the pool, until nothing was for a while.
+    fn stay() {
+        // A thread that stays may meet further work in the pool and come here again.
+        let one_more = |n| (n + 1 < super::available()).then_some(n + 1);
+        if STAYS.get() || STAYING.fetch_update(Ordering::Relaxed, Ordering::Relaxed, one_more).is_err() {
+            return;
+        }
+        STAYS.set(true);
+        let mut since = Instant::now();
+        while since.elapsed() < STAY {
+            if let Some(work) = wait_for_work() {
+                work.help();
+                since = Instant::now();
+            } else if rayon::yield_now() == Some(rayon::Yield::Executed) {
+                since = Instant::now();
+            }
+        }
+        STAYS.set(false);
+        STAYING.fetch_sub(1, Ordering::Relaxed);
+    }
+
     pub(super) fn run<F: Fn(usize) + Sync>(parts: usize, threads: usize, part: &F) {
         let work = Arc::new(Work {
             parts,
@@ -118,9 +207,18 @@ mod helpers {
             call: call::<F>,
             panic: Mutex::new(None),
         });
-        for _ in 1..threads {
+        // The helpers that stay are of the global pool; a caller in a pool of its own is helped by that one.
+        let global = rayon::current_thread_index().is_none();
+        let given = if global { give(&work, threads - 1) } else { 0 };
+        for _ in 1 + given..threads {
             let work = Arc::clone(&work);
-            rayon::spawn(move || work.help());
+            rayon::spawn(move || {
+                work.help();
+                drop(work);
+                if global {
+                    stay();
+                }
+            });
         }
         {
             let _close = Close(&work);

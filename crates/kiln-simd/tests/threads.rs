@@ -22,6 +22,23 @@ fn every_part_runs_once() {
 }
 
 #[test]
+fn helpers_that_stay_awake_help_again() {
+    let sum = AtomicUsize::new(0);
+    let rounds = 2000;
+    for round in 0..rounds {
+        // Rounds with work inside of work, and rounds that find the helpers asleep.
+        for_each(4, 4, |i| match (round % 10, i) {
+            (0, 0) => for_each(3, 3, |i| _ = sum.fetch_add(i + 1, Ordering::Relaxed)),
+            _ => _ = sum.fetch_add(6, Ordering::Relaxed),
+        });
+        if round % 500 == 0 {
+            std::thread::sleep(std::time::Duration::from_millis(2));
+        }
+    }
+    assert_eq!(sum.load(Ordering::Relaxed), rounds * 24);
+}
+
+#[test]
 fn a_panic_reaches_the_caller_when_all_have_left() {
     let running = AtomicUsize::new(0);
     let result = std::panic::catch_unwind(|| {
