@@ -66,6 +66,21 @@ fn an_element_has_the_same_bits_in_every_product_that_holds_it() {
 }
 
 #[test]
+fn threads_that_share_blocks_give_the_bits_of_one() {
+    // Three blocks of k, two of columns, and more blocks of rows than threads.
+    let (m, k, n) = (260, 701, 2100);
+    let mut random = Random::new(24);
+    let (a, b) = (random.uniforms(m * k, -1.0, 1.0), random.uniforms(k * n, -1.0, 1.0));
+    for isa in Isa::available() {
+        let simd = Simd::with_isa(isa).unwrap();
+        let want = simd.with_threads(1).matmul(&a, &b, m, k, n).unwrap();
+        for threads in [2, 3, 4] {
+            assert!(simd.with_threads(threads).matmul(&a, &b, m, k, n).unwrap() == want, "{isa}, {threads} threads");
+        }
+    }
+}
+
+#[test]
 fn few_columns_of_many_rows_are_right() {
     let mut random = Random::new(23);
     for (m, k, n) in [(17, 4500, 33), (40, 700, 2), (31, 321, 96)] {

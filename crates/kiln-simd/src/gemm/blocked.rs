@@ -3,11 +3,13 @@
 //! Blocks of k and of columns follow one another. In each, B is packed once: by all threads together, a few panels at a
 //! time; by a thread that is alone, panels just before it needs them. Then the threads take blocks of rows, pack these of
 //! A for themselves, and run the tiles. Counters alone keep them in step: who comes late finds less to do, and nobody
-//! waits for a thread that has not begun.
+//! waits for a thread that has not begun. There is room for two blocks of B, so that who finds no more rows goes on with
+//! the next block while others still work on this one; only the end of the product finds them together.
 //!
 //! Packing reads matrices that lie in far caches or in memory. So that it finds them near, tiles ask for what will be packed
 //! next while they compute.
 
+use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use super::blocks::{K_BLOCK, Tiles, blocks, k_blocks, panel_width};
@@ -29,9 +31,6 @@ const N_BLOCK: usize = 2048;
 /// Panels of B that a thread packs at a time: 512 bytes of a row at 16 lanes.
 const PANELS_AT_ONCE: usize = 4;
 
-/// Blocks of rows for each thread, where there are several, so that they end together.
-const SHARES: usize = 4;
-
 /// Something of which every block has as many pieces, taken or finished one by one.
 #[derive(Default)]
 struct Pieces(AtomicUsize);
@@ -52,6 +51,31 @@ impl Pieces {
     }
 }
 
+/// A block of rows: its first tile and the end, and how often it is done.
+struct Rows {
+    tiles: Range<usize>,
+    done: Pieces,
+}
+
+impl Rows {
+    /// The rows of `tiles` tiles, in blocks of at most [`M_BLOCK`]: of even size for one thread, for several ever smaller
+    /// ones, so that they end together even where one is slower than the others.
+    fn cut(tiles: usize, rows_of_tile: usize, threads: usize) -> Vec<Self> {
+        let most = M_BLOCK.div_ceil(rows_of_tile);
+        let even = tiles.div_ceil(tiles.div_ceil(most));
+        let mut blocks = Vec::new();
+        let mut start = 0;
+        while start < tiles {
+            let left = tiles - start;
+            let size = if threads == 1 { even } else { left.div_ceil(2 * threads).clamp(2, most) };
+            let end = tiles.min(start + size);
+            blocks.push(Self { tiles: start..end, done: Pieces::default() });
+            start = end;
+        }
+        blocks
+    }
+}
+
 /// What a product and its blocks have in common.
 struct Blocked<'a> {
     gemm: &'a Gemm,
@@ -62,9 +86,10 @@ struct Blocked<'a> {
     b_columns: usize,
     tiles: Tiles,
     /// Blocks of rows.
-    row_blocks: usize,
+    rows: Vec<Rows>,
     threads: usize,
-    b_block: Shared<f32>,
+    /// Where blocks of B stand in turn.
+    b_blocks: [Shared<f32>; 2],
 }
 
 // SAFETY: the product is one that its caller vouches for; blocks are disjoint.
@@ -73,6 +98,7 @@ unsafe impl Sync for Blocked<'_> {}
 /// A block of k and of columns.
 #[derive(Debug, Clone, Copy)]
 struct Block {
+    number: usize,
     p0: usize,
     k: usize,
     j0: usize,
@@ -87,51 +113,55 @@ impl Gemm {
     pub(super) unsafe fn blocked(&self, isa: Isa, set: &TileSet, threads: usize, column: usize, b_columns: usize) {
         let nr = set.shape.columns();
         let tiles = Tiles::new(self.m, set.shape.rows);
-        let most = tiles.count.div_ceil(M_BLOCK.div_ceil(set.shape.rows));
-        let row_blocks = if threads == 1 { most } else { most.max(SHARES * threads).next_multiple_of(threads) };
-        let row_blocks = row_blocks.min(tiles.count);
+        let rows = Rows::cut(tiles.count, set.shape.rows, threads);
         let k_most = self.k.min(K_BLOCK);
         let in_advance = matches!(self.b, Source::Packed(_));
         let alone = threads == 1;
         // Where all rows are one block, a panel of B is read this once: copies of a few at a time stay in near caches.
-        let passing = alone && row_blocks == 1 && !in_advance;
+        let passing = alone && rows.len() == 1 && !in_advance;
         let n_most = self.n.next_multiple_of(nr).min(if passing { PANELS_AT_ONCE * nr } else { N_BLOCK });
-        let mut shared = Workspace::take(if in_advance { 0 } else { n_most * k_most });
-        let b_block = Shared::new(shared.as_mut_ptr());
-        let this = Blocked { gemm: self, isa, set, column, b_columns, tiles, row_blocks, threads, b_block };
+        let count = k_blocks(self.k).count() * blocks(self.n, n_most, nr).count();
+        let b_len = if in_advance { 0 } else { n_most * k_most };
+        let mut shared = Workspace::take(if alone { b_len } else { count.min(2) * b_len });
+        let first = shared.as_mut_ptr();
+        let second = if alone { first } else { first.wrapping_add(b_len) };
+        let b_blocks = [first, second].map(Shared::new);
+        let a_len = rows.iter().map(|r| r.tiles.len()).max().unwrap_or(0) * set.shape.rows * k_most + MAX_LANES;
+        let this = Blocked { gemm: self, isa, set, column, b_columns, tiles, rows, threads, b_blocks };
         // Pieces of B in a block; the last block of columns may have fewer, then some are empty.
         let pieces = if in_advance || alone { 0 } else { n_most.div_ceil(PANELS_AT_ONCE * nr) };
-        let [packing, packed, taken, done] = &<[Pieces; 4]>::default();
+        let [packing, packed, taken] = &<[Pieces; 3]>::default();
         let (k, n) = (self.k, self.n);
         threads::for_each(threads, threads, |_| {
             let this = &this; // the whole of it, which is Sync, not its fields
-            let a_len = (tiles.count.div_ceil(row_blocks) * set.shape.rows) * k_most + MAX_LANES;
             let mut workspace = Workspace::take(a_len);
             let a_block = workspace.as_mut_ptr();
             let mut in_a = None;
-            let mut passed = 0;
             let of_columns = || blocks(n, n_most, nr);
-            let all = k_blocks(k).flat_map(|(p0, k)| of_columns().map(move |(j0, n)| Block { p0, k, j0, n }));
+            let all = k_blocks(k).flat_map(|(p0, k)| of_columns().map(move |(j0, n)| (p0, k, j0, n)));
+            let all = all.enumerate().map(|(number, (p0, k, j0, n))| Block { number, p0, k, j0, n });
             let mut all = all.peekable();
             while let Some(block) = all.next() {
                 let next = all.peek().copied();
+                let (number, passed) = (block.number, block.number + 1);
                 // SAFETY: the caller's contract. Pieces of B and blocks of rows are written by the thread that took
-                // them; B is read once it is whole, and written again once all rows are done.
+                // them; B is read once it is whole, and written again once all rows of the block before the last are
+                // done; rows are taken once they are done in the block before.
                 unsafe {
-                    while let Some(piece) = packing.claim((passed + 1) * pieces) {
+                    while let Some(piece) = packing.claim(passed * pieces) {
+                        this.rows.iter().for_each(|rows| rows.done.wait(number.saturating_sub(1)));
                         this.pack_b(block, piece % pieces * PANELS_AT_ONCE * nr);
                         packed.finish();
                     }
-                    packed.wait((passed + 1) * pieces);
-                    while let Some(rows) = taken.claim((passed + 1) * row_blocks) {
-                        let rows = rows % row_blocks;
+                    packed.wait(passed * pieces);
+                    while let Some(rows) = taken.claim(passed * this.rows.len()) {
+                        let rows = rows % this.rows.len();
+                        this.rows[rows].done.wait(number);
                         let has = in_a.replace((block.p0, rows)) == Some((block.p0, rows));
                         this.rows(block, next, rows, a_block, has);
-                        done.finish();
+                        this.rows[rows].done.finish();
                     }
                 }
-                passed += 1;
-                done.wait(passed * row_blocks);
             }
         });
     }
@@ -169,16 +199,11 @@ impl Blocked<'_> {
     unsafe fn pack_b(&self, block: Block, start: usize) {
         let Source::Matrix(b) = self.gemm.b else { return };
         if start < block.n {
-            let out = self.b_block.get().wrapping_add(start * block.k);
+            let out = self.b_blocks[block.number % 2].get().wrapping_add(start * block.k);
             let columns = (PANELS_AT_ONCE * self.set.shape.columns()).min(block.n - start);
             // SAFETY: the caller's contract; the memory holds the whole block.
             unsafe { panels(b, self.isa, block.p0, block.k, self.column + block.j0 + start, columns, out) };
         }
-    }
-
-    /// The tiles of a block of rows, first and end.
-    fn tiles_of(&self, rows: usize) -> (usize, usize) {
-        (rows * self.tiles.count / self.row_blocks, (rows + 1) * self.tiles.count / self.row_blocks)
     }
 
     /// A block of rows times a block of B.
@@ -186,16 +211,16 @@ impl Blocked<'_> {
     /// # Safety
     /// As [`Gemm::run`]; `a_block` holds a block of rows, and has it where `packed`.
     unsafe fn rows(&self, block: Block, next: Option<Block>, rows: usize, a_block: *mut f32, packed: bool) {
-        let Block { p0, k, j0, n } = block;
+        let Block { p0, k, j0, n, .. } = block;
         let Self { gemm, set, tiles, .. } = self;
         let (nr, lanes) = (set.shape.columns(), set.shape.lanes);
-        let (t0, t1) = self.tiles_of(rows);
+        let Range { start: t0, end: t1 } = self.rows[rows].tiles;
         let b_block = match gemm.b {
             // Before this block of k stand all panels of the rows before, every one a whole vector.
             Source::Packed(all) => {
                 all.wrapping_add(p0 * self.b_columns.next_multiple_of(lanes) + (self.column + j0) * k)
             }
-            Source::Matrix(_) => self.b_block.get().cast_const(),
+            Source::Matrix(_) => self.b_blocks[block.number % 2].get().cast_const(),
         };
         let asks = Asks::new(self, block, next, rows);
         // SAFETY: the caller's contract.
@@ -255,9 +280,9 @@ struct Asks {
 
 impl Asks {
     fn new(of: &Blocked<'_>, block: Block, next: Option<Block>, rows: usize) -> Self {
-        let (t0, t1) = of.tiles_of(rows);
+        let row_blocks = of.rows.len();
         let turns = (block.k / TURN).saturating_sub(last_turns(of.tiles.height + 1));
-        let (alone, ends) = (of.threads == 1, rows + 1 == of.row_blocks);
+        let (alone, ends) = (of.threads == 1, rows + 1 == row_blocks);
         let b = match of.gemm.b {
             Source::Matrix(b) if b.column_stride == 1 && alone => Some(b),
             _ => None,
@@ -265,19 +290,19 @@ impl Asks {
         let there = |block: Block| b.map(|b| (b.at(block.p0, of.column + block.j0), block.n));
         // The rows that this thread will probably take.
         let then = match rows + of.threads {
-            r if r < of.row_blocks => Some((block, r)),
-            r => next.map(|block| (block, (r - of.row_blocks).min(of.row_blocks - 1))),
+            r if r < row_blocks => Some((block, r)),
+            r => next.map(|block| (block, (r - row_blocks).min(row_blocks - 1))),
         };
         let other = |then: &(Block, usize)| then.0.p0 != block.p0 || then.1 != rows;
         let a = then.filter(other).filter(|_| of.gemm.a.column_stride == 1).map(|(block, r)| {
-            let (first, end) = of.tiles_of(r);
-            let (first, end) = (of.tiles.start(first), of.tiles.start(end));
+            let Range { start, end } = of.rows[r].tiles;
+            let (first, end) = (of.tiles.start(start), of.tiles.start(end));
             (of.gemm.a.at(first, block.p0), end - first, block.k)
         });
         Self {
             turns,
             nr: of.set.shape.columns(),
-            tiles: t1 - t0,
+            tiles: of.rows[rows].tiles.len(),
             columns: block.n,
             k: block.k,
             to_pack: there(block).filter(|_| rows == 0),

@@ -96,6 +96,9 @@ pub(super) struct PanelsArgs {
     out: *mut f32,
 }
 
+/// Rows ahead of the copy that are asked for: a run of a few lines of each is too short for the prefetchers of the hardware.
+const ROWS_AHEAD: usize = 8;
+
 impl Routine for CopyPanels {
     type Args = PanelsArgs;
 
@@ -109,6 +112,8 @@ impl Routine for CopyPanels {
                 // SAFETY: the contract of `panels`.
                 unsafe {
                     let (a, b) = (V::load(from), V::load(from.add(V::LANES)));
+                    V::prefetch(from.wrapping_add(ROWS_AHEAD * args.stride));
+                    V::prefetch(from.wrapping_add(ROWS_AHEAD * args.stride + V::LANES));
                     a.store(out);
                     b.store(out.add(V::LANES));
                 }
