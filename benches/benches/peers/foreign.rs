@@ -102,6 +102,11 @@ impl Library {
 
     /// `C = A B`.
     pub(crate) fn sgemm(&self, p: Product, a: &[f32], b: &[f32], c: &mut [f32]) {
+        self.scaled_sgemm(p, 1.0, a, b, c);
+    }
+
+    /// `C = scale A B`.
+    pub(crate) fn scaled_sgemm(&self, p: Product, scale: f32, a: &[f32], b: &[f32], c: &mut [f32]) {
         let Product { m, k, n, bt } = p;
         assert!(a.len() >= m * k && b.len() >= k * n && c.len() >= m * n);
         let (trans_b, ldb) = if bt { (TRANS, k) } else { (NO_TRANS, n) };
@@ -114,7 +119,7 @@ impl Library {
                 int(m),
                 int(n),
                 int(k),
-                1.0,
+                scale,
                 a.as_ptr(),
                 int(k),
                 b.as_ptr(),
@@ -254,6 +259,11 @@ unsafe fn find<F: Copy>(library: &libloading::Library, name: &str) -> Result<F, 
 
 /// The product by the gemm crate.
 pub(crate) fn gemm_crate(p: Product, a: &[f32], b: &[f32], c: &mut [f32], threads: usize) {
+    scaled_gemm_crate(p, 1.0, a, b, c, threads);
+}
+
+/// The product by the gemm crate, times a number.
+pub(crate) fn scaled_gemm_crate(p: Product, scale: f32, a: &[f32], b: &[f32], c: &mut [f32], threads: usize) {
     let Product { m, k, n, bt } = p;
     assert!(a.len() >= m * k && b.len() >= k * n && c.len() >= m * n);
     let (columns_b, rows_b) = if bt { (k as isize, 1) } else { (1, n as isize) };
@@ -275,7 +285,7 @@ pub(crate) fn gemm_crate(p: Product, a: &[f32], b: &[f32], c: &mut [f32], thread
             columns_b,
             rows_b,
             0.0,
-            1.0,
+            scale,
             false,
             false,
             false,
