@@ -88,8 +88,7 @@ fn main() {
         let op = Attention::full().into();
         let mut contenders = vec![Contender::new("kiln", move |x: &mut State| {
             let keys = [kv_heads, t, d];
-            let inputs =
-                (Operand::f32(&x.q, &[heads, s, d]), Operand::f32(&x.k, &keys), Operand::f32(&x.v, &keys));
+            let inputs = (Operand::f32(&x.q, &[heads, s, d]), Operand::f32(&x.k, &keys), Operand::f32(&x.v, &keys));
             let (Ok(q), Ok(k), Ok(v)) = inputs else { return };
             let out = &mut [DataMut::F32(&mut x.out)];
             simd.run_into(&op, &[q, k, v], out).unwrap_or_else(|e| eprintln!("{e}"));

@@ -9,6 +9,17 @@ use crate::vector::{Kernel, Vector};
 /// Terms of a running sum of a score.
 const TERMS: usize = 512;
 
+/// Where the rows of the transposed queries stand.
+static ROWS_OF_QUERIES: [usize; TERMS] = {
+    let mut offsets = [0; TERMS];
+    let mut c = 0;
+    while c < TERMS {
+        offsets[c] = c * QUERIES;
+        c += 1;
+    }
+    offsets
+};
+
 /// A block of query rows against all keys that any of them sees.
 pub(super) struct Block<'a> {
     pub(super) e: AttentionExtents,
@@ -17,6 +28,8 @@ pub(super) struct Block<'a> {
     /// Position of the first row among the rows of the group.
     pub(super) first: usize,
     pub(super) n: usize,
+    /// Whether keys and values come from beyond the second-level cache.
+    pub(super) far: bool,
     pub(super) q: &'a [f32],
     pub(super) k: &'a [f32],
     pub(super) v: &'a [f32],
@@ -74,21 +87,27 @@ impl Kernel for Block<'_> {
                 }
                 let weights = self.scores.as_ptr();
                 if few {
+                    let common = seen[..n].iter().copied().min().unwrap_or(0);
+                    let done = self.sum_few::<V>(start, common, depth);
+                    if done == d && seen[..n].iter().all(|&s| s == common) {
+                        continue;
+                    }
                     let a = |row: usize, key: usize| RowMajor::new(weights.wrapping_add(row * KEYS + key), KEYS);
-                    self.sum_values::<V, _>(start, keys, depth, &seen[..n], a);
+                    self.sum_values::<V, _>(start, keys, depth, &seen[..n], done, a);
                 } else {
                     let a = |row: usize, key: usize| ColumnMajor {
                         p: weights.wrapping_add(key * QUERIES + row),
                         stride: QUERIES,
                     };
-                    self.sum_values::<V, _>(start, keys, depth, &seen[..n], a);
+                    self.sum_values::<V, _>(start, keys, depth, &seen[..n], 0, a);
                 }
             }
         }
         for (r, out) in self.out.chunks_exact_mut(d).enumerate() {
-            let total = self.state[QUERIES + r];
+            // At least 1, the weight of the greatest score, or NaN.
+            let share = 1.0 / self.state[QUERIES + r];
             for (out, sum) in out.iter_mut().zip(&self.sums[r * depth..]) {
-                *out = sum / total;
+                *out = sum * share;
             }
         }
     }
@@ -136,9 +155,8 @@ impl Block<'_> {
     #[inline(always)]
     unsafe fn score<V: Vector>(&mut self, start: usize, keys: usize, lanes: usize) {
         let d = self.e.d;
-        let offsets: [usize; TERMS] = std::array::from_fn(|c| c * QUERIES);
         for from in (0..d).step_by(TERMS) {
-            let offsets = &offsets[..TERMS.min(d - from)];
+            let offsets = &ROWS_OF_QUERIES[..TERMS.min(d - from)];
             for lane in (0..lanes).step_by(2 * V::LANES) {
                 for (first, rows) in panels(keys, max_rows::<V>()) {
                     // SAFETY: rows of keys, columns of the transposed queries, and rows of scores that exist.
@@ -209,7 +227,8 @@ impl Block<'_> {
         }
     }
 
-    /// Adds the weighted values of a block of keys.
+    /// Adds the weighted values of a block of keys. In columns before `done` those of the keys that all queries see have
+    /// been added.
     ///
     /// # Safety
     /// As [`Block::score`]; `depth` is `d` padded to whole vectors; `weights(row, key)` is the matrix of weights from there.
@@ -220,6 +239,7 @@ impl Block<'_> {
         keys: usize,
         depth: usize,
         seen: &[usize],
+        done: usize,
         weights: impl Fn(usize, usize) -> A,
     ) {
         let d = self.e.d;
@@ -251,7 +271,7 @@ impl Block<'_> {
                 let panel = &seen[first..first + rows];
                 let common = panel.iter().copied().min().unwrap_or(0);
                 let extra = if panel.iter().all(|&s| s == common) { 0 } else { rows };
-                for piece in 0..=extra {
+                for piece in usize::from(column < done)..=extra {
                     let (row, rows, from, to) = match piece {
                         0 => (first, rows, 0, common),
                         r => (first + r - 1, 1, common, seen[first + r - 1]),

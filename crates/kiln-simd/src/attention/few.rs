@@ -1,9 +1,37 @@
-//! Attention of few queries: scores are inner products, keys across the lanes.
+//! Attention of few queries: scores are inner products, keys across the lanes; values are read in whole rows.
+//!
+//! Little is computed with a key before the next one is needed, so that keys and values should stream. Blocks of them
+//! alternate, though, which no prefetcher of the hardware foresees: while a block of one is read, the rows of the other
+//! that come next are asked for.
 
 use super::block::Block;
 use super::{KEYS, QUERIES};
 use crate::math;
 use crate::vector::{MAX_LANES, Vector};
+
+/// Elements of all keys from which they and the values lie beyond the second-level cache.
+pub(super) const FAR: usize = 256 * 1024;
+
+/// The most accumulators of a tile of weighted values.
+const SUMS: usize = 16;
+
+/// Runs a block of code for every literal below a bound, so that what they address is registers.
+macro_rules! each {
+    ($i:ident < $bound:expr => $body:expr) => { each!(@ $i, $bound, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15) };
+    (@ $i:ident, $bound:expr, $body:expr, $($n:literal)*) => {
+        $(if $n < $bound { const $i: usize = $n; $body; })*
+    };
+}
+
+/// Vectors of values that are added up at a time for so many queries: as many accumulators as hide the latency of one, or
+/// as there are registers for.
+pub(super) const fn columns<V: Vector>(queries: usize) -> usize {
+    match (queries, V::REGISTERS >= 32) {
+        (1, _) | (2, true) => 8,
+        (2, false) | (3 | 4, true) => 4,
+        _ => 0,
+    }
+}
 
 impl Block<'_> {
     /// Scaled queries as rows, padded with zeros.
@@ -23,11 +51,6 @@ impl Block<'_> {
     /// As [`Block::score`]; `depth` is `d` padded to whole vectors.
     #[inline(always)]
     pub(super) unsafe fn score_few<V: Vector>(&mut self, start: usize, keys: usize, depth: usize) {
-        // Accumulators are addressed by literals only, so that they are registers.
-        macro_rules! lanes {
-            ($i:ident => $body:expr) => { lanes!(@ $i, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15) };
-            (@ $i:ident, $body:expr, $($n:literal)*) => { $(if $n < V::LANES { const $i: usize = $n; $body; })* };
-        }
         let d = self.e.d;
         for group in (0..keys).step_by(V::LANES) {
             let last = (keys - group).min(V::LANES) - 1;
@@ -35,7 +58,9 @@ impl Block<'_> {
                 // SAFETY: keys start + group ..= start + group + last exist, rows of d; the scores have whole vectors.
                 unsafe {
                     let k = self.k.as_ptr().add((start + group) * d);
+                    let v = self.v.as_ptr().wrapping_add((start + group) * d);
                     let q = self.queries.as_ptr().add(query * depth);
+                    let ask = self.far && query == 0;
                     let zero = V::splat(0.0);
                     let z = zero;
                     let mut sums: [V; MAX_LANES] = [z, z, z, z, z, z, z, z, z, z, z, z, z, z, z, z];
@@ -45,25 +70,24 @@ impl Block<'_> {
                     if last + 1 == V::LANES {
                         while c + V::LANES <= d {
                             let q = V::load(q.add(c));
-                            lanes!(I => sums[I] = V::load(k.add(I * d + c)).mul_add(q, sums[I]));
+                            if ask {
+                                each!(I < V::LANES => V::prefetch_far(v.wrapping_add(I * d + c)));
+                            }
+                            each!(I < V::LANES => sums[I] = V::load(k.add(I * d + c)).mul_add(q, sums[I]));
                             c += V::LANES;
                         }
                     } else {
                         while c + V::LANES <= d {
                             let q = V::load(q.add(c));
-                            lanes!(I => sums[I] = V::load(k.add(row(I) * d + c)).mul_add(q, sums[I]));
+                            each!(I < V::LANES => sums[I] = V::load(k.add(row(I) * d + c)).mul_add(q, sums[I]));
                             c += V::LANES;
                         }
                     }
                     if c < d {
                         let q = V::load(q.add(c));
-                        lanes!(I => sums[I] = V::load_first(k.add(row(I) * d + c), d - c).mul_add(q, sums[I]));
+                        each!(I < V::LANES => sums[I] = V::load_first(k.add(row(I) * d + c), d - c).mul_add(q, sums[I]));
                     }
-                    let turned = V::transpose(sums);
-                    let mut pairs = [zero, zero, zero, zero];
-                    lanes!(I => pairs[I % 4] = pairs[I % 4] + turned[I]);
-                    let [a, b, c, d] = pairs;
-                    ((a + b) + (c + d)).store(self.scores.as_mut_ptr().add(query * KEYS + group));
+                    V::sums(sums).store(self.scores.as_mut_ptr().add(query * KEYS + group));
                 }
             }
         }
@@ -87,7 +111,7 @@ impl Block<'_> {
                 for j in (0..keys).step_by(V::LANES) {
                     maximum = V::load(scores.add(j)).greater(maximum);
                 }
-                let maximum = fold(maximum, |a, b| if a > b { a } else { b });
+                let maximum = maximum.across(V::greater);
                 // While all scores are -∞, differences from 0 give the weights 0 that differences from -∞ would not.
                 let base = if maximum == f32::NEG_INFINITY { 0.0 } else { maximum };
                 let mut sum = V::splat(0.0);
@@ -96,29 +120,100 @@ impl Block<'_> {
                     weight.store(scores.add(j));
                     sum = sum + weight;
                 }
-                let mut factor = [0.0; MAX_LANES];
-                math::exp(V::splat(old - base)).store(factor.as_mut_ptr());
+                let factor = math::exp(V::splat(old - base)).first();
                 let total = &mut self.state[QUERIES + query];
-                *total = *total * factor[0] + fold(sum, |a, b| a + b);
+                *total = *total * factor + sum.across(|a, b| a + b);
                 self.state[query] = maximum;
-                self.state[2 * QUERIES + query] = factor[0];
+                self.state[2 * QUERIES + query] = factor;
             }
         }
     }
-}
 
-/// Combines the lanes, by halves.
-#[inline(always)]
-fn fold<V: Vector>(v: V, join: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut lanes = [0.0f32; MAX_LANES];
-    // SAFETY: no vector has more than MAX_LANES lanes.
-    unsafe { v.store(lanes.as_mut_ptr()) };
-    let mut half = V::LANES / 2;
-    while half > 0 {
-        for i in 0..half {
-            lanes[i] = join(lanes[i], lanes[i + half]);
+    /// Adds the weighted values of the first `keys` keys of a block, in columns `0 ..` as long as there are enough for a
+    /// tile, and says where it ended.
+    ///
+    /// # Safety
+    /// As [`Block::score`]; `depth` is `d` padded to whole vectors, and every query sees these keys.
+    #[inline(always)]
+    pub(super) unsafe fn sum_few<V: Vector>(&mut self, start: usize, keys: usize, depth: usize) -> usize {
+        let (d, lanes) = (self.e.d, V::LANES);
+        let widest = columns::<V>(self.n);
+        let mut column = 0;
+        for width in [8, 4] {
+            while width <= widest && column + width * lanes <= d {
+                // SAFETY: the contract of this function; the columns are inside of the rows.
+                unsafe {
+                    match (self.n, width) {
+                        (1, 8) => self.tile::<V, 1, 8, 1>(start, keys, depth, column),
+                        (1, _) => self.tile::<V, 1, 4, 2>(start, keys, depth, column),
+                        (2, 8) => self.tile::<V, 2, 8, 1>(start, keys, depth, column),
+                        (2, _) => self.tile::<V, 2, 4, 1>(start, keys, depth, column),
+                        (3, _) => self.tile::<V, 3, 4, 1>(start, keys, depth, column),
+                        _ => self.tile::<V, 4, 4, 1>(start, keys, depth, column),
+                    }
+                }
+                column += width * lanes;
+            }
         }
-        half /= 2;
+        column
     }
-    lanes[0]
+
+    /// `C` vectors of the weighted values for `R` queries; or for one, `AT_ONCE` keys a step, with accumulators for each.
+    ///
+    /// # Safety
+    /// As [`Block::sum_few`]; the columns are inside of the rows.
+    #[inline(always)]
+    unsafe fn tile<V: Vector, const R: usize, const C: usize, const AT_ONCE: usize>(
+        &mut self,
+        start: usize,
+        keys: usize,
+        depth: usize,
+        column: usize,
+    ) {
+        // Registers are there for no more than these; see `columns`.
+        if R * C * AT_ONCE > SUMS || R > 1 && AT_ONCE > 1 || C > columns::<V>(R) {
+            return;
+        }
+        let d = self.e.d;
+        // SAFETY: rows of values and of weights that exist, and rows of the sums.
+        unsafe {
+            let z = V::splat(0.0);
+            let mut sums = [z, z, z, z, z, z, z, z, z, z, z, z, z, z, z, z];
+            let mut v = self.v.as_ptr().wrapping_add(start * d + column);
+            let mut next = self.k.as_ptr().wrapping_add((start + KEYS) * d + column);
+            let mut weights = self.scores.as_ptr();
+            macro_rules! step {
+                ($at_once:expr) => {
+                    if self.far {
+                        each!(I < $at_once * C => V::prefetch_far(next.wrapping_add(I / C * d + I % C * V::LANES)));
+                    }
+                    let mut w = [z, z, z, z, z, z, z, z, z, z, z, z, z, z, z, z];
+                    // Of one query for the keys of a step, or of each query for one key.
+                    let apart = if $at_once > 1 { 1 } else { KEYS };
+                    each!(I < R * $at_once => w[I] = V::splat(*weights.add(I * apart)));
+                    let mut x = [z, z, z, z, z, z, z, z, z, z, z, z, z, z, z, z];
+                    each!(I < C * $at_once => x[I] = V::load(v.add(I / C * d + I % C * V::LANES)));
+                    each!(I < R * C * $at_once => {
+                        sums[I] = w[I / C].mul_add(x[if $at_once > 1 { I } else { I % C }], sums[I]);
+                    });
+                    v = v.wrapping_add($at_once * d);
+                    next = next.wrapping_add($at_once * d);
+                    weights = weights.wrapping_add($at_once);
+                };
+            }
+            for _ in 0..keys / AT_ONCE {
+                step!(AT_ONCE);
+            }
+            for _ in 0..keys % AT_ONCE {
+                step!(1);
+            }
+            if AT_ONCE > 1 {
+                each!(I < C => sums[I] = sums[I] + sums[(C + I) % SUMS]);
+            }
+            each!(I < R * C => {
+                let p = self.sums.as_mut_ptr().add(I / C * depth + column + I % C * V::LANES);
+                if start > 0 { V::load(p) + sums[I] } else { sums[I] }.store(p);
+            });
+        }
+    }
 }

@@ -56,6 +56,7 @@ impl Execute for Attention {
                     scale: self.scale(e.d),
                     first,
                     n,
+                    far: k.len() >= few::FAR,
                     q: &q[at..at + n * e.d],
                     k: &k[head * e.t * e.d..][..e.t * e.d],
                     v: &v[head * e.t * e.d..][..e.t * e.d],

@@ -166,6 +166,31 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
+    fn sums(square: [Self; MAX_LANES]) -> Self {
+        // Four rounds, each of which adds up two halves of two vectors as one vector: half the shuffles of a transpose.
+        call!({
+            let halves = |a: Self, b: Self| {
+                let (low, high) = (_mm512_unpacklo_ps(a.0, b.0), _mm512_unpackhi_ps(a.0, b.0));
+                Self(low) + Self(high)
+            };
+            let quarters = |a: Self, b: Self| {
+                let (a, b) = (_mm512_castps_pd(a.0), _mm512_castps_pd(b.0));
+                let (low, high) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
+                Self(_mm512_castpd_ps(low)) + Self(_mm512_castpd_ps(high))
+            };
+            // In each piece of 128 bits, what four vectors have in theirs; then in half as many, and in one.
+            let four = |a, b, c, d| quarters(halves(a, b), halves(c, d));
+            let pieces = |a: Self, b: Self| {
+                let even = _mm512_shuffle_f32x4::<0x88>(a.0, b.0);
+                Self(even) + Self(_mm512_shuffle_f32x4::<0xdd>(a.0, b.0))
+            };
+            let [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = square;
+            let low = pieces(four(a, b, c, d), four(e, f, g, h));
+            pieces(low, pieces(four(i, j, k, l), four(m, n, o, p)))
+        })
+    }
+
+    #[inline(always)]
     unsafe fn load_columns_first(p: *const f32, stride: usize, n: usize) -> [Self; MAX_LANES] {
         // SAFETY: the caller's contract.
         unsafe { if n >= 12 { columns::<12>(p, stride, n) } else { columns::<0>(p, stride, n) } }

@@ -134,6 +134,20 @@ pub(crate) trait Vector:
         turned
     }
 
+    /// Lane `i`: the sum of the lanes of vector `i`, of the first `LANES`. The order of summation is that of the
+    /// instruction set.
+    #[inline(always)]
+    fn sums(square: [Self; MAX_LANES]) -> Self {
+        let turned = Self::transpose(square);
+        let z = turned[0].of(0.0);
+        let mut sums = [z, z, z, z];
+        macro_rules! add {
+            ($($i:literal)*) => { $(if $i < Self::LANES { sums[$i % 4] = sums[$i % 4] + turned[$i] })* };
+        }
+        add!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
+        (sums[0] + sums[1]) + (sums[2] + sums[3])
+    }
+
     /// The columns of a square of `LANES` rows that stand `stride` apart, as the first `LANES` vectors.
     ///
     /// # Safety
