@@ -114,18 +114,30 @@ macro_rules! tile {
                         // Indices are literals, so that the arrays are registers.
                         let (mut lo, mut hi) = ([zero; $rows], [zero; $rows]);
                         let mut a = a;
-                        for &offset in offsets {
-                            let b = b.add(offset);
-                            let b0 = V::load(b);
-                            let b1 = if TWO { V::load(b.add(V::LANES)) } else { b0 };
-                            $(
-                                let x = V::splat(*a.at($r));
-                                lo[$r] = x.mul_add(b0, lo[$r]);
-                                if TWO {
-                                    hi[$r] = x.mul_add(b1, hi[$r]);
-                                }
-                            )*
-                            a = a.next();
+                        macro_rules! step {
+                            ($offset:expr) => {
+                                let b = b.add($offset);
+                                let b0 = V::load(b);
+                                let b1 = if TWO { V::load(b.add(V::LANES)) } else { b0 };
+                                $(
+                                    let x = V::splat(*a.at($r));
+                                    lo[$r] = x.mul_add(b0, lo[$r]);
+                                    if TWO {
+                                        hi[$r] = x.mul_add(b1, hi[$r]);
+                                    }
+                                )*
+                                a = a.next();
+                            };
+                        }
+                        // Two steps in a turn: half as many instructions go into the pointers of A and the loop.
+                        let (pairs, rest) = offsets.as_chunks::<2>();
+                        for &[first, second] in pairs {
+                            step!(first);
+                            in_order();
+                            step!(second);
+                        }
+                        for &offset in rest {
+                            step!(offset);
                         }
                         $(
                             let p = target.p.add($r * target.stride);
@@ -157,6 +169,13 @@ tile! {
     12: 0 1 2 3 4 5 6 7 8 9 10 11;
     13: 0 1 2 3 4 5 6 7 8 9 10 11 12;
     14: 0 1 2 3 4 5 6 7 8 9 10 11 12 13;
+}
+
+/// Keeps the compiler from moving loads from one step to another. It would load the elements of A of several steps
+/// ahead, and run out of registers.
+#[inline(always)]
+pub(crate) fn in_order() {
+    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
 }
 
 /// Writes an accumulator, or adds it to what stands there.

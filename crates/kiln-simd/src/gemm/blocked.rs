@@ -15,8 +15,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::blocks::{K_BLOCK, Tiles, blocks, k_blocks, panel_width};
 use super::driver::Gemm;
 use super::matrix::{MatrixRef, Source};
-use super::pack::{PanelArgs, panel, panels};
-use super::tile::{Ask, PANELS, TURN, TileArgs, TileSet, last_turns};
+use super::pack::{self, PanelArgs};
+use super::tile::{Ask, PACKING, PANELS, TURN, TileArgs, TileSet, last_turns};
 use crate::Isa;
 use crate::scratch::Workspace;
 use crate::threads::{self, Shared};
@@ -150,7 +150,7 @@ impl Gemm {
                 unsafe {
                     while let Some(piece) = packing.claim(passed * pieces) {
                         this.rows.iter().for_each(|rows| rows.done.wait(number.saturating_sub(1)));
-                        this.pack_b(block, piece % pieces * PANELS_AT_ONCE * nr);
+                        this.pack_b(block, piece % pieces * PANELS_AT_ONCE * nr, PANELS_AT_ONCE);
                         packed.finish();
                     }
                     packed.wait(passed * pieces);
@@ -186,23 +186,23 @@ impl Gemm {
             let from = self.a.at(i, p0).transposed();
             let out = out.wrapping_add((i - i0) * k);
             // SAFETY: the caller's contract.
-            unsafe { panel(isa, PanelArgs { from, long: k, short: height, width: height, out, slack: true }) };
+            unsafe { pack::panel(isa, PanelArgs { from, long: k, short: height, width: height, out, slack: true }) };
         }
     }
 }
 
 impl Blocked<'_> {
-    /// Packs a few panels of a block of B, from column `start` of it, where there are any.
+    /// Packs some panels of a block of B, from column `start` of it, where there are any.
     ///
     /// # Safety
     /// As [`Gemm::run`]; the panels are the caller's.
-    unsafe fn pack_b(&self, block: Block, start: usize) {
+    unsafe fn pack_b(&self, block: Block, start: usize, panels: usize) {
         let Source::Matrix(b) = self.gemm.b else { return };
         if start < block.n {
             let out = self.b_blocks[block.number % 2].get().wrapping_add(start * block.k);
-            let columns = (PANELS_AT_ONCE * self.set.shape.columns()).min(block.n - start);
+            let columns = (panels * self.set.shape.columns()).min(block.n - start);
             // SAFETY: the caller's contract; the memory holds the whole block.
-            unsafe { panels(b, self.isa, block.p0, block.k, self.column + block.j0 + start, columns, out) };
+            unsafe { pack::panels(b, self.isa, block.p0, block.k, self.column + block.j0 + start, columns, out) };
         }
     }
 
@@ -230,19 +230,31 @@ impl Blocked<'_> {
             }
             let i0 = tiles.start(t0);
             for j in (0..n).step_by(nr) {
-                if self.threads == 1 && rows == 0 && j % (PANELS_AT_ONCE * nr) == 0 {
-                    self.pack_b(block, j);
-                }
                 let width = (n - j).min(nr);
                 let (b_width, last) = panel_width(width, lanes);
-                let b = b_block.wrapping_add(j * k);
+                let panel = b_block.wrapping_add(j * k);
+                // The first tile of a thread that is alone packs B, where it can.
+                let packing = match gemm.b {
+                    Source::Matrix(b) if self.threads == 1 && rows == 0 => {
+                        let whole = b.column_stride == 1 && width == nr;
+                        if !whole {
+                            self.pack_b(block, j, 1);
+                        }
+                        whole.then(|| b.at(p0, self.column + j0 + j))
+                    }
+                    _ => None,
+                };
                 for t in t0..t1 {
                     let (i, height) = tiles.at(t);
-                    set.get(PANELS, height, width)(&TileArgs {
+                    let (kind, b, b_stride) = match packing {
+                        Some(from) if t == t0 => (PACKING, from.p, from.row_stride),
+                        _ => (PANELS, panel, b_width),
+                    };
+                    set.get(kind, height, width)(&TileArgs {
                         a: a_block.wrapping_add((i - i0) * k),
                         a_stride: height,
                         b,
-                        b_stride: b_width,
+                        b_stride,
                         k,
                         init: std::ptr::null(),
                         init_stride: 0,
@@ -253,7 +265,8 @@ impl Blocked<'_> {
                         ahead: 0,
                         repeat: 1,
                         asks: [asks.of_b(j, t - t0, b_block), asks.of_a(j, t - t0)]
-                            .map(|ask| ask.unwrap_or(Ask::nothing(b))),
+                            .map(|ask| ask.unwrap_or(Ask::nothing(panel))),
+                        panel: panel.cast_mut(),
                     });
                 }
             }

@@ -204,6 +204,7 @@ impl Gemm {
                         ahead: 0,
                         repeat: 1,
                         asks: [Ask::nothing(std::ptr::null()); 2],
+                        panel: std::ptr::null_mut(),
                     });
                 }
             }
@@ -249,6 +250,7 @@ impl Gemm {
                                 ahead: 0,
                                 repeat: 1,
                                 asks: [Ask::nothing(std::ptr::null()); 2],
+                                panel: std::ptr::null_mut(),
                             });
                         }
                     }
@@ -327,6 +329,7 @@ impl Gemm {
                                     ahead: SKINNY_AHEAD,
                                     repeat,
                                     asks: [Ask::nothing(std::ptr::null()); 2],
+                                    panel: std::ptr::null_mut(),
                                 });
                             }
                             j += repeat * width;

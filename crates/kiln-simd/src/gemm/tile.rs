@@ -5,6 +5,7 @@
 //! that a loop indexes, LLVM would keep them in memory.
 
 use crate::Isa;
+use crate::tile::in_order;
 use crate::vector::{Registers, Routine, Vector, routine};
 
 /// Rows of the largest tile of any instruction set.
@@ -68,7 +69,7 @@ const fn rows(registers: usize, fused: bool, vectors: usize) -> usize {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TileArgs {
     /// A: element (i, p) stands at `a + i * a_stride + p` for [`ROWS`], at `a + i + p * a_stride` for [`COLUMNS`], at
-    /// `a + i + p * rows` for [`PANELS`].
+    /// `a + i + p * rows` for [`PANELS`] and [`PACKING`].
     pub(super) a: *const f32,
     /// As above.
     pub(super) a_stride: usize,
@@ -78,7 +79,7 @@ pub(super) struct TileArgs {
     pub(super) b_stride: usize,
     /// Products in each element.
     pub(super) k: usize,
-    /// Where the sums start; null for zeros. Not for [`PANELS`].
+    /// Where the sums start; null for zeros. Only for [`ROWS`] and [`COLUMNS`].
     pub(super) init: *const f32,
     /// Distance of its rows.
     pub(super) init_stride: usize,
@@ -95,8 +96,10 @@ pub(super) struct TileArgs {
     pub(super) ahead: usize,
     /// For [`COLUMNS`]: tiles beside one another, one after the other. More than one only if they are whole.
     pub(super) repeat: usize,
-    /// For [`PANELS`]: what is to be read later, asked for along the way.
+    /// For [`PANELS`] and [`PACKING`]: what is to be read later, asked for along the way.
     pub(super) asks: [Ask; 2],
+    /// For [`PACKING`]: the panel that B is copied to.
+    pub(super) panel: *mut f32,
 }
 
 /// Rows of 32 elements to be brought into the L2 cache, one every [`TURN`] steps, until C is asked for. Of each come the two
@@ -130,6 +133,12 @@ pub(super) const ROWS: usize = 0;
 pub(super) const COLUMNS: usize = 1;
 /// A and B are packed.
 pub(super) const PANELS: usize = 2;
+/// A is packed, B lies anywhere, two whole vectors wide, and is packed on the way: what the tile loads anyway it stores
+/// too, which takes no time beside the products.
+pub(super) const PACKING: usize = 3;
+
+/// Rows of B ahead of a tile that packs them for which it asks.
+const ROWS_AHEAD: usize = 8;
 
 /// The tile of `R` rows and `C` vectors whose operands lie as `KIND` says.
 struct Tile<const R: usize, const C: usize, const KIND: usize>;
@@ -143,7 +152,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Routine for Tile<R, C, K
     #[inline(always)]
     unsafe fn run<V: Vector>(t: &TileArgs) {
         // A tile with more rows than the registers hold is never looked up; leaving here keeps it from being compiled.
-        if R > rows(V::REGISTERS, V::FUSED, if KIND == PANELS { 2 } else { C }) {
+        if R > rows(V::REGISTERS, V::FUSED, if KIND >= PANELS { 2 } else { C }) || KIND == PACKING && C == 1 {
             return;
         }
         let tiles = if KIND == COLUMNS { t.repeat } else { 1 };
@@ -186,18 +195,38 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                 };
             }
 
-            if KIND == PANELS {
-                let (mut a, mut b, mut c) = (t.a, t.b, t.c.cast_const());
+            if KIND >= PANELS {
+                let (mut a, mut b, mut c, mut panel) = (t.a, t.b, t.c.cast_const(), t.panel);
                 let mut asks = t.asks;
-                /// Four steps; strides are constants here, so that few instructions stand between the products.
+                // A constant where B is packed, so that few instructions stand between the products.
+                let b_stride = if KIND == PACKING { t.b_stride } else { C * V::LANES };
+                /// A step of those in a turn.
+                macro_rules! packed_step {
+                    ($n:literal) => {
+                        step!(b.add($n * b_stride), false, I => a.add($n * R + I));
+                        if KIND == PACKING {
+                            let row = b.add($n * b_stride);
+                            V::prefetch(row.wrapping_add(ROWS_AHEAD * b_stride));
+                            V::prefetch(row.wrapping_add(ROWS_AHEAD * b_stride + V::LANES));
+                            V::load(row).store(panel.add($n * C * V::LANES));
+                            V::load(row.add(V::LANES)).store(panel.add($n * C * V::LANES + V::LANES));
+                        }
+                    };
+                }
+                macro_rules! ahead {
+                    ($n:literal) => {
+                        a = a.wrapping_add($n * R);
+                        b = b.wrapping_add($n * b_stride);
+                        panel = panel.wrapping_add($n * C * V::LANES);
+                    };
+                }
                 macro_rules! four {
                     () => {
-                        step!(b, false, I => a.add(I));
-                        step!(b.add(C * V::LANES), false, I => a.add(R + I));
-                        step!(b.add(2 * C * V::LANES), false, I => a.add(2 * R + I));
-                        step!(b.add(3 * C * V::LANES), false, I => a.add(3 * R + I));
-                        a = a.wrapping_add(4 * R);
-                        b = b.wrapping_add(4 * C * V::LANES);
+                        packed_step!(0);
+                        packed_step!(1);
+                        packed_step!(2);
+                        packed_step!(3);
+                        ahead!(4);
                     };
                 }
                 let turns = t.k / TURN;
@@ -224,9 +253,8 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                     c = c.wrapping_add(t.c_stride);
                 }
                 for _ in 0..t.k % TURN {
-                    step!(b, false, I => a.add(I));
-                    a = a.wrapping_add(R);
-                    b = b.wrapping_add(C * V::LANES);
+                    packed_step!(0);
+                    ahead!(1);
                 }
             } else {
                 if t.add {
@@ -352,13 +380,6 @@ unsafe fn store<V: Vector>(v: V, p: *mut f32, n: usize, whole: bool) {
 /// Rows of a tile up to which steps over rows of A are unrolled: with more, the compiler runs out of registers.
 const UNROLLED: usize = 11;
 
-/// Keeps the compiler from moving loads from one step to another. It would load the elements of A of several steps
-/// ahead, and run out of registers.
-#[inline(always)]
-fn in_order() {
-    std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
-}
-
 /// A tile compiled for an instruction set.
 pub(super) type TileFn = unsafe fn(&TileArgs);
 
@@ -368,7 +389,7 @@ pub(super) struct TileSet {
     /// The largest.
     pub(super) shape: TileShape,
     /// By kind, vectors less one, rows less one.
-    fns: [[[TileFn; MAX_ROWS]; 2]; 3],
+    fns: [[[TileFn; MAX_ROWS]; 2]; 4],
 }
 
 impl TileSet {
@@ -402,7 +423,7 @@ impl TileSet {
         }
         let Registers { lanes, count, fused, masked } = isa.registers();
         let shape = TileShape { rows: rows(count, fused, 2), rows_of_one: rows(count, fused, 1), lanes, masked };
-        Self { shape, fns: [widths!(ROWS), widths!(COLUMNS), widths!(PANELS)] }
+        Self { shape, fns: [widths!(ROWS), widths!(COLUMNS), widths!(PANELS), widths!(PACKING)] }
     }
 
     /// The tile of `rows` rows and as many vectors as `columns` need, one or two.
