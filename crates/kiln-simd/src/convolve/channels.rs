@@ -8,7 +8,8 @@
 //! Where vectors divide a row well enough, tiles keep to the rows instead and compute nothing in vain.
 //!
 //! Rows of results are blocked so that the frame under a block stays in the second-level cache, sums so that the pixels
-//! under a tile stay in the first. Every part of the work makes the frame that it reads. A kernel of one pixel is a matrix product as it stands and goes there.
+//! under a tile stay in the first. Every part of the work makes the frame that it reads. A kernel of one pixel is a matrix
+//! product and goes there: as it stands, or with the pixels that a stride leaves brought together.
 
 use std::ops::Range;
 
@@ -47,19 +48,10 @@ pub(super) fn run(
 ) {
     let (picture, plane) = (e.c_in * e.h * e.w, e.out_h * e.out_w);
     let out = Shared::new(y.as_mut_ptr());
-    if e.kh * e.kw == 1 && stride == (1, 1) {
+    if e.kh * e.kw == 1 {
         for n in 0..e.batch {
-            let gemm = Gemm {
-                m: e.c_out,
-                k: e.c_in,
-                n: plane,
-                a: MatrixRef::new(kernel, e.c_in, false),
-                b: Source::Matrix(MatrixRef::new(&x[n * picture..], plane, false)),
-                c: out.get().wrapping_add(n * e.c_out * plane),
-                c_stride: plane,
-            };
-            // SAFETY: the slices have these extents, the results are borrowed for writing.
-            unsafe { gemm.run(isa, threads) };
+            let c = out.get().wrapping_add(n * e.c_out * plane);
+            one_pixel(isa, threads, e, stride, &x[n * picture..][..picture], kernel, c);
         }
         return;
     }
@@ -99,6 +91,43 @@ pub(super) fn run(
                 unsafe { dispatch(isa, block) };
             }
         });
+    });
+}
+
+/// A picture and kernels of one pixel: the product of both. `y` is good for writing its results, and nobody else does.
+fn one_pixel(
+    isa: Isa,
+    threads: usize,
+    e: &ConvolveExtents,
+    stride: (usize, usize),
+    x: &[f32],
+    kernel: &[f32],
+    y: *mut f32,
+) {
+    let n = e.out_h * e.out_w;
+    let product = |b: MatrixRef| {
+        let a = MatrixRef::new(kernel, e.c_in, false);
+        let gemm = Gemm { m: e.c_out, k: e.c_in, n, a, b: Source::Matrix(b), c: y, c_stride: n };
+        // SAFETY: the slices have these extents, B is that of the caller, the results are borrowed for writing.
+        unsafe { gemm.run(isa, threads) };
+    };
+    if (e.out_h, e.out_w) == (e.h, e.w) {
+        return product(MatrixRef::new(x, n, false));
+    }
+    let frame = Frame::new(e, stride, &Region { rows: 0..e.out_h, columns: 0..e.out_w });
+    scratch::slices([e.c_in * frame.plane()], |[copy]| {
+        let to = Shared::new(copy.as_mut_ptr());
+        let planes = e.c_in.div_ceil(threads);
+        threads::for_each(e.c_in.div_ceil(planes), threads, |part| {
+            let first = part * planes;
+            let x = x[first * e.h * e.w..].as_ptr();
+            let to = to.get().wrapping_add(first * frame.plane());
+            let fill = Fill { frame, planes: planes.min(e.c_in - first), x, to };
+            // SAFETY: a `Simd` exists only for an available instruction set; the scratch holds these planes, and each
+            // part writes its own.
+            unsafe { dispatch(isa, fill) };
+        });
+        product(MatrixRef::new(copy, frame.plane(), false));
     });
 }
 

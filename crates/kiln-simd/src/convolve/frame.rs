@@ -98,6 +98,12 @@ impl Kernel for Fill {
                             continue;
                         };
                         let from = std::slice::from_raw_parts(x.add((plane * f.h + y) * f.w), f.w);
+                        if f.stride.1 == 2 {
+                            let to = [0, 1].map(|across| to.wrapping_add(across * phase));
+                            let start = (2 * f.first.1).wrapping_sub(f.left).cast_signed();
+                            split_row::<V>(from, to, f.phases.1, f.columns, start);
+                            continue;
+                        }
                         for across in 0..f.phases.1 {
                             copy_phase::<V>(from, phases(across), f.stride.1, f.left, f.first.1 * f.stride.1 + across);
                         }
@@ -119,6 +125,39 @@ unsafe fn zeros<V: Vector>(to: &mut [f32]) {
     } else {
         // SAFETY: no more than the length of the slice.
         unsafe { V::splat(0.0).store_first(to.as_mut_ptr(), to.len()) };
+    }
+}
+
+/// The first `phases` of `to[across][j] = from[2 j + across + start]`, zero where that is outside: both phases of a row in
+/// one pass.
+///
+/// # Safety
+/// The instruction set of `V` is there; as many of `to` are good for writing `columns`.
+#[inline(always)]
+unsafe fn split_row<V: Vector>(from: &[f32], to: [*mut f32; 2], phases: usize, columns: usize, start: isize) {
+    // SAFETY: every read is cut to the slice.
+    let load = |at: isize| unsafe {
+        match usize::try_from(at) {
+            Ok(at) => {
+                let rest = from.len().saturating_sub(at);
+                let p = from.as_ptr().wrapping_add(at);
+                if rest >= V::LANES { V::load(p) } else { V::load_first(p, rest) }
+            }
+            Err(_) if at.unsigned_abs() >= V::LANES => V::splat(0.0),
+            Err(_) => {
+                let skip = at.unsigned_abs();
+                V::load_within(from.as_ptr(), skip, from.len().min(V::LANES - skip), 0.0)
+            }
+        }
+    };
+    for j in (0..columns).step_by(V::LANES) {
+        let at = start + (2 * j).cast_signed();
+        let (even, odd) = V::unzip(load(at), load(at + V::LANES.cast_signed()));
+        for (v, to) in [even, odd].into_iter().zip(to).take(phases) {
+            let (n, to) = (columns - j, to.wrapping_add(j));
+            // SAFETY: the caller's contract.
+            unsafe { if n >= V::LANES { v.store(to) } else { v.store_first(to, n) } }
+        }
     }
 }
 
@@ -149,25 +188,6 @@ unsafe fn copy_phase<V: Vector>(from: &[f32], to: &mut [f32], stride: usize, lef
                     j += V::LANES;
                 }
                 V::load_first(p.wrapping_add(j), n - j).store_first(q.wrapping_add(j), n - j);
-            }
-            2 => {
-                while j < n {
-                    let rest = from.len() - 2 * j;
-                    let p = p.add(2 * j);
-                    let pair = if rest >= 2 * V::LANES {
-                        (V::load(p), V::load(p.add(V::LANES)))
-                    } else {
-                        let here = rest.min(V::LANES);
-                        (V::load_first(p, here), V::load_first(p.add(here), rest - here))
-                    };
-                    let even = V::unzip(pair.0, pair.1).0;
-                    if j + V::LANES <= n {
-                        even.store(q.add(j))
-                    } else {
-                        even.store_first(q.add(j), n - j)
-                    }
-                    j += V::LANES;
-                }
             }
             _ => {
                 for (to, from) in to.iter_mut().zip(from.iter().step_by(stride)) {
