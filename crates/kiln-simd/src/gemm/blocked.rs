@@ -1,10 +1,13 @@
 //! The packed way: loops over blocks that fit the caches, around tiles that fit the registers.
 //!
-//! Blocks of k and of columns follow one another. In each, B is packed once: by all threads together, a few panels at a
-//! time; by a thread that is alone, panels just before it needs them. Then the threads take blocks of rows, pack these of
-//! A for themselves, and run the tiles. Counters alone keep them in step: who comes late finds less to do, and nobody
-//! waits for a thread that has not begun. There is room for two blocks of B, so that who finds no more rows goes on with
-//! the next block while others still work on this one; only the end of the product finds them together.
+//! Blocks of k and of columns follow one another. In each, the threads take blocks of rows, pack these of A for themselves,
+//! and run the tiles. A B whose rows are contiguous is packed by every thread for itself: its first tile of a panel stores
+//! what it loads anyway, and what other threads have packed would have to come from far caches as well. Any other B has to be
+//! turned, which takes time; all threads do it together, a few panels at a time, and have room for two blocks of it.
+//!
+//! Counters alone keep the threads in step: who comes late finds less to do, nobody waits for a thread that has not begun,
+//! and who finds no more rows goes on with the next block while others still work on this one. Only the end of the product
+//! finds them together.
 //!
 //! Packing reads matrices that lie in far caches or in memory. So that it finds them near, tiles ask for what will be packed
 //! next while they compute.
@@ -88,8 +91,8 @@ struct Blocked<'a> {
     /// Blocks of rows.
     rows: Vec<Rows>,
     threads: usize,
-    /// Where blocks of B stand in turn.
-    b_blocks: [Shared<f32>; 2],
+    /// Whether every thread packs B for itself.
+    by_each: bool,
 }
 
 // SAFETY: the product is one that its caller vouches for; blocks are disjoint.
@@ -121,22 +124,24 @@ impl Gemm {
         let passing = alone && rows.len() == 1 && !in_advance;
         let n_most = self.n.next_multiple_of(nr).min(if passing { PANELS_AT_ONCE * nr } else { N_BLOCK });
         let count = k_blocks(self.k).count() * blocks(self.n, n_most, nr).count();
-        let b_len = if in_advance { 0 } else { n_most * k_most };
-        let mut shared = Workspace::take(if alone { b_len } else { count.min(2) * b_len });
-        let first = shared.as_mut_ptr();
-        let second = if alone { first } else { first.wrapping_add(b_len) };
-        let b_blocks = [first, second].map(Shared::new);
+        let b_len = n_most * k_most;
+        let by_each = alone || matches!(self.b, Source::Matrix(b) if b.column_stride == 1);
+        let together = !by_each && !in_advance;
+        let mut shared = Workspace::take(if together { count.min(2) * b_len } else { 0 });
+        let shared = Shared::new(shared.as_mut_ptr());
         let a_len = rows.iter().map(|r| r.tiles.len()).max().unwrap_or(0) * set.shape.rows * k_most + MAX_LANES;
-        let this = Blocked { gemm: self, isa, set, column, b_columns, tiles, rows, threads, b_blocks };
+        let this = Blocked { gemm: self, isa, set, column, b_columns, tiles, rows, threads, by_each };
         // Pieces of B in a block; the last block of columns may have fewer, then some are empty.
-        let pieces = if in_advance || alone { 0 } else { n_most.div_ceil(PANELS_AT_ONCE * nr) };
+        let pieces = if together { n_most.div_ceil(PANELS_AT_ONCE * nr) } else { 0 };
         let [packing, packed, taken] = &<[Pieces; 3]>::default();
         let (k, n) = (self.k, self.n);
         threads::for_each(threads, threads, |_| {
             let this = &this; // the whole of it, which is Sync, not its fields
-            let mut workspace = Workspace::take(a_len);
-            let a_block = workspace.as_mut_ptr();
-            let mut in_a = None;
+            let mut a_space = Workspace::take(a_len);
+            let a_block = a_space.as_mut_ptr();
+            let mut b_space = Workspace::take(if by_each && !in_advance { b_len } else { 0 });
+            let own_b = b_space.as_mut_ptr();
+            let (mut in_a, mut in_b) = (None, None);
             let of_columns = || blocks(n, n_most, nr);
             let all = k_blocks(k).flat_map(|(p0, k)| of_columns().map(move |(j0, n)| (p0, k, j0, n)));
             let all = all.enumerate().map(|(number, (p0, k, j0, n))| Block { number, p0, k, j0, n });
@@ -144,13 +149,14 @@ impl Gemm {
             while let Some(block) = all.next() {
                 let next = all.peek().copied();
                 let (number, passed) = (block.number, block.number + 1);
+                let b_block = if together { shared.get().wrapping_add(number % 2 * b_len) } else { own_b };
                 // SAFETY: the caller's contract. Pieces of B and blocks of rows are written by the thread that took
                 // them; B is read once it is whole, and written again once all rows of the block before the last are
                 // done; rows are taken once they are done in the block before.
                 unsafe {
                     while let Some(piece) = packing.claim(passed * pieces) {
                         this.rows.iter().for_each(|rows| rows.done.wait(number.saturating_sub(1)));
-                        this.pack_b(block, piece % pieces * PANELS_AT_ONCE * nr, PANELS_AT_ONCE);
+                        this.pack_b(block, piece % pieces * PANELS_AT_ONCE * nr, PANELS_AT_ONCE, b_block);
                         packed.finish();
                     }
                     packed.wait(passed * pieces);
@@ -158,7 +164,8 @@ impl Gemm {
                         let rows = rows % this.rows.len();
                         this.rows[rows].done.wait(number);
                         let has = in_a.replace((block.p0, rows)) == Some((block.p0, rows));
-                        this.rows(block, next, rows, a_block, has);
+                        let to_pack = by_each && in_b.replace(number) != Some(number);
+                        this.rows(block, next, rows, (a_block, has), (b_block, to_pack));
                         this.rows[rows].done.finish();
                     }
                 }
@@ -196,10 +203,10 @@ impl Blocked<'_> {
     ///
     /// # Safety
     /// As [`Gemm::run`]; the panels are the caller's.
-    unsafe fn pack_b(&self, block: Block, start: usize, panels: usize) {
+    unsafe fn pack_b(&self, block: Block, start: usize, panels: usize, b_block: *mut f32) {
         let Source::Matrix(b) = self.gemm.b else { return };
         if start < block.n {
-            let out = self.b_blocks[block.number % 2].get().wrapping_add(start * block.k);
+            let out = b_block.wrapping_add(start * block.k);
             let columns = (panels * self.set.shape.columns()).min(block.n - start);
             // SAFETY: the caller's contract; the memory holds the whole block.
             unsafe { pack::panels(b, self.isa, block.p0, block.k, self.column + block.j0 + start, columns, out) };
@@ -209,8 +216,16 @@ impl Blocked<'_> {
     /// A block of rows times a block of B.
     ///
     /// # Safety
-    /// As [`Gemm::run`]; `a_block` holds a block of rows, and has it where `packed`.
-    unsafe fn rows(&self, block: Block, next: Option<Block>, rows: usize, a_block: *mut f32, packed: bool) {
+    /// As [`Gemm::run`]; `a_block` has room for a block of rows, and has it where `packed`; `own_b` has the block of B, or
+    /// room for it where it is `to_pack`.
+    unsafe fn rows(
+        &self,
+        block: Block,
+        next: Option<Block>,
+        rows: usize,
+        (a_block, packed): (*mut f32, bool),
+        (own_b, to_pack): (*mut f32, bool),
+    ) {
         let Block { p0, k, j0, n, .. } = block;
         let Self { gemm, set, tiles, .. } = self;
         let (nr, lanes) = (set.shape.columns(), set.shape.lanes);
@@ -220,9 +235,9 @@ impl Blocked<'_> {
             Source::Packed(all) => {
                 all.wrapping_add(p0 * self.b_columns.next_multiple_of(lanes) + (self.column + j0) * k)
             }
-            Source::Matrix(_) => self.b_blocks[block.number % 2].get().cast_const(),
+            Source::Matrix(_) => own_b.cast_const(),
         };
-        let asks = Asks::new(self, block, next, rows);
+        let asks = Asks::new(self, block, next, rows, to_pack);
         // SAFETY: the caller's contract.
         unsafe {
             if !packed {
@@ -233,12 +248,11 @@ impl Blocked<'_> {
                 let width = (n - j).min(nr);
                 let (b_width, last) = panel_width(width, lanes);
                 let panel = b_block.wrapping_add(j * k);
-                // The first tile of a thread that is alone packs B, where it can.
                 let packing = match gemm.b {
-                    Source::Matrix(b) if self.threads == 1 && rows == 0 => {
+                    Source::Matrix(b) if to_pack => {
                         let whole = b.column_stride == 1 && width == nr;
                         if !whole {
-                            self.pack_b(block, j, 1);
+                            self.pack_b(block, j, 1, own_b);
                         }
                         whole.then(|| b.at(p0, self.column + j0 + j))
                     }
@@ -274,8 +288,8 @@ impl Blocked<'_> {
     }
 }
 
-/// What the tiles of a block of rows ask for: A of the rows that come next, and B of a later panel, which a thread that is
-/// alone has yet to pack when it comes by for the first time.
+/// What the tiles of a block of rows ask for: A of the rows that come next, and B of a later panel, which a thread that
+/// packs for itself has yet to pack when it comes by for the first time.
 struct Asks {
     /// Rows that a tile can ask for.
     turns: usize,
@@ -292,12 +306,13 @@ struct Asks {
 }
 
 impl Asks {
-    fn new(of: &Blocked<'_>, block: Block, next: Option<Block>, rows: usize) -> Self {
+    fn new(of: &Blocked<'_>, block: Block, next: Option<Block>, rows: usize, to_pack: bool) -> Self {
         let row_blocks = of.rows.len();
         let turns = (block.k / TURN).saturating_sub(last_turns(of.tiles.height + 1));
-        let (alone, ends) = (of.threads == 1, rows + 1 == row_blocks);
+        // The last rows that this thread will probably take.
+        let ends = rows + of.threads >= row_blocks;
         let b = match of.gemm.b {
-            Source::Matrix(b) if b.column_stride == 1 && alone => Some(b),
+            Source::Matrix(b) if b.column_stride == 1 && of.by_each => Some(b),
             _ => None,
         };
         let there = |block: Block| b.map(|b| (b.at(block.p0, of.column + block.j0), block.n));
@@ -318,7 +333,7 @@ impl Asks {
             tiles: of.rows[rows].tiles.len(),
             columns: block.n,
             k: block.k,
-            to_pack: there(block).filter(|_| rows == 0),
+            to_pack: there(block).filter(|_| to_pack),
             to_pack_then: next.and_then(there).filter(|_| ends),
             a,
         }
