@@ -1,8 +1,8 @@
 //! Products of matrices, of quantised weights and of pictures with kernels, beyond the conformance suite: every tile, and
 //! that an element has the same bits whatever computes it.
 
-use kiln_core::op::Padding;
 use kiln_core::op::reference::Random;
+use kiln_core::op::{Matmul, Padding};
 use kiln_core::{Error, QuantFormat};
 use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
@@ -71,11 +71,20 @@ fn threads_that_share_blocks_give_the_bits_of_one() {
     let (m, k, n) = (260, 701, 2100);
     let mut random = Random::new(24);
     let (a, b) = (random.uniforms(m * k, -1.0, 1.0), random.uniforms(k * n, -1.0, 1.0));
+    let op = Matmul { transpose_b: true, ..Matmul::default() };
+    let turned: Vec<f32> = (0..k * n).map(|e| b[e % k * n + e / k]).collect();
     for isa in Isa::available() {
         let simd = Simd::with_isa(isa).unwrap();
         let want = simd.with_threads(1).matmul(&a, &b, m, k, n).unwrap();
+        let packed = simd.pack_b(&b, k, n, false).unwrap();
         for threads in [2, 3, 4] {
-            assert!(simd.with_threads(threads).matmul(&a, &b, m, k, n).unwrap() == want, "{isa}, {threads} threads");
+            let simd = simd.with_threads(threads);
+            assert!(simd.matmul(&a, &b, m, k, n).unwrap() == want, "{isa}, {threads} threads");
+            assert!(simd.matmul_packed(&a, &packed, m).unwrap() == want, "{isa}, {threads} threads, packed");
+            // A transposed B is packed by all threads together.
+            let mut got = vec![0.0; m * n];
+            simd.matmul_with(op, &a, &turned, m, k, n, &mut got).unwrap();
+            assert!(got == want, "{isa}, {threads} threads, transposed");
         }
     }
 }
