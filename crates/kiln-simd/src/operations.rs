@@ -4,7 +4,7 @@ use kiln_core::op::{Elementwise, Matmul, Op, Operation, Reduction, check};
 use kiln_core::{DataMut, Operand, Operations, Result, for_operation};
 
 use crate::simd::{Execute, Simd};
-use crate::{elementwise, gemm, reduce};
+use crate::{elementwise, gemm, reduce, transpose};
 
 impl Operations for Simd {
     /// As [`Operations::run_into`]; allocates nothing but what scratch memory still has to grow.
@@ -31,6 +31,10 @@ impl Operations for Simd {
 
     fn quick_dot(&self, a: &[f32], b: &[f32]) -> Option<f32> {
         (a.len() == b.len()).then(|| reduce::dot(self, a, b))
+    }
+
+    fn quick_transpose(&self, x: &[f32], rows: usize, columns: usize, out: &mut [f32]) -> bool {
+        transpose::run_slices(self, x, rows, columns, out)
     }
 
     fn quick_matmul(&self, op: Matmul, a: &[f32], b: &[f32], extents: (usize, usize, usize), out: &mut [f32]) -> bool {

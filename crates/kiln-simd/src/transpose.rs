@@ -13,8 +13,16 @@ use crate::vector::{Kernel, Vector, dispatch, unaligned};
 const BLOCK: usize = 64;
 
 /// Columns of the source that are turned before the next ones: as many rows of the result, each a page of its own in a
-/// large matrix, whose addresses stay translated. From 64 to 512 are alike; 1024 take twice the time for 2048 rows.
+/// large matrix, whose addresses stay translated.
 const STRIP: usize = 128;
+
+/// As [`BLOCK`] and [`STRIP`] where the result is written past the caches, so that its lines need not stay in them. So few
+/// rows are as many streams as the prefetchers of the hardware follow, in runs of half a page. On a machine with 1 MiB of
+/// L2, 2048 and 4096 rows take 0.55 to 0.7 of the time that blocks of 64 rows take.
+const LONG: (usize, usize) = (32, 512);
+
+/// The shorter side up to which vectors are woven out of one another, instead of turned in squares.
+const NARROW: usize = 4;
 
 /// Elements below which one thread is faster.
 const PARALLEL: usize = 256 * 1024;
@@ -27,14 +35,15 @@ const ALIGNED: usize = 128;
 /// Elements of a source that is read and written from beyond the second-level cache.
 const FAR: usize = 256 * 1024;
 
-/// Elements of a result that is written past the caches, which do not hold it: where the stride of its rows is a large
-/// power of two, lines would be thrown out of the second-level cache before it knows that all of them is new. On an
-/// AVX-512 Xeon, 4096 rows take 0.4 of the time, 2048 as long as without.
-const STREAM: usize = 8 << 20;
+/// Elements of a result that is written past the caches, which do not hold it: a line need not be read before it is
+/// written. Where the stride of its rows is a large power of two, lines would also be thrown out of the second-level
+/// cache before it knows that all of them is new. On an AVX-512 Xeon, 4096 rows take 0.4 of the time, 2048 as long as
+/// without; on a machine with smaller caches 2000 rows take 0.4 of it, 1000 as long.
+const STREAM: usize = 3 << 20;
 
 /// The instruction set for matrices whose shorter side has this many elements: squares of 16 lanes would be empty for the
-/// most part, and are turned with as many instructions as full ones. On an AVX-512 Xeon, AVX2 was ahead by 36 % on
-/// 20000 x 3, by 31 % on 5 x 300 and by 23 % on 3000 x 6.
+/// most part, and are turned with as many instructions as full ones. On an AVX-512 Xeon, AVX2 was ahead by 23 % on
+/// 3000 x 6.
 fn filled(isa: Isa, short: usize) -> Isa {
     if short <= 8 && isa == Isa::Avx512 && Isa::Avx2.is_available() { Isa::Avx2 } else { isa }
 }
@@ -42,30 +51,65 @@ fn filled(isa: Isa, short: usize) -> Isa {
 impl Execute for Transpose {
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         let (count, rows, columns) = self.extents(&inputs[0].shape())?;
-        let (from, out) = (f32s(inputs, 0), outputs[0].f32());
-        if out.is_empty() {
-            return Ok(());
-        }
-        let stream = rows * columns >= STREAM;
-        let threads = if out.len() < PARALLEL { 1 } else { simd.threads() };
-        // Columns of the source are rows of the result: split there, in whole blocks.
-        let strip = columns.div_ceil(2 * threads).next_multiple_of(BLOCK).min(STRIP).min(columns);
-        let strips = columns.div_ceil(strip);
-        let isa = filled(simd.isa(), rows.min(columns));
-        let out = Shared::new(out.as_mut_ptr());
-        threads::for_each(count * strips, threads, |part| {
-            let (matrix, j) = (part / strips * rows * columns, part % strips * strip);
-            let width = strip.min(columns - j);
-            // SAFETY: matrix and strip lie inside of both slices, strips of the result are disjoint, and the
-            // instruction set is that of a `Simd` or has been asked for.
-            unsafe {
-                let from = from.as_ptr().add(matrix + j);
-                let out = out.get().add(matrix + j * rows);
-                dispatch(isa, Strip { from, columns, out, rows, width, stream });
-            }
-        });
+        run(simd, count, (rows, columns), f32s(inputs, 0), outputs[0].f32());
         Ok(())
     }
+}
+
+/// Transposes a matrix if the slices have the length for its extents, and says whether it did.
+pub(crate) fn run_slices(simd: &Simd, x: &[f32], rows: usize, columns: usize, out: &mut [f32]) -> bool {
+    let fit = !x.is_empty() && rows.checked_mul(columns) == Some(x.len()) && x.len() == out.len();
+    if fit {
+        run(simd, 1, (rows, columns), x, out);
+    }
+    fit
+}
+
+/// Transposes `count` matrices. The slices have the lengths that the extents ask for.
+fn run(simd: &Simd, count: usize, (rows, columns): (usize, usize), from: &[f32], out: &mut [f32]) {
+    if out.is_empty() {
+        return;
+    }
+    let lanes = simd.isa().lanes();
+    let (short, long) = (rows.min(columns), rows.max(columns));
+    let threads = if out.len() < PARALLEL { 1 } else { simd.threads() };
+    let stream = rows * columns >= STREAM;
+    let out = Shared::new(out.as_mut_ptr());
+    if short <= NARROW && lanes >= 8 {
+        let piece = long.div_ceil(2 * threads).next_multiple_of(BLOCK).min(long);
+        let pieces = long.div_ceil(piece);
+        return threads::for_each(count * pieces, threads, |part| {
+            let (matrix, i) = (part / pieces * rows * columns, part % pieces * piece);
+            let apart = columns == short;
+            let (read, write) = if apart { (i * short, i) } else { (i, i * short) };
+            let n = piece.min(long - i);
+            // SAFETY: matrix and piece lie inside of both slices, pieces of the result are disjoint, and the instruction
+            // set is that of a `Simd`.
+            unsafe {
+                let from = from.as_ptr().add(matrix + read);
+                let out = out.get().add(matrix + write);
+                dispatch(simd.isa(), Narrow { from, out, long, short, n, apart, stream });
+            }
+        });
+    }
+    let stream = stream && rows.is_multiple_of(lanes);
+    let parted = rows * columns >= FAR && !rows.is_multiple_of(lanes);
+    let order = if stream { LONG } else { (BLOCK, STRIP) };
+    // Columns of the source are rows of the result: split there, in whole blocks.
+    let strip = columns.div_ceil(2 * threads).next_multiple_of(BLOCK).min(order.1).min(columns);
+    let strips = columns.div_ceil(strip);
+    let isa = filled(simd.isa(), short);
+    threads::for_each(count * strips, threads, |part| {
+        let (matrix, j) = (part / strips * rows * columns, part % strips * strip);
+        let width = strip.min(columns - j);
+        // SAFETY: matrix and strip lie inside of both slices, strips of the result are disjoint, and the instruction set
+        // is that of a `Simd` or has been asked for.
+        unsafe {
+            let from = from.as_ptr().add(matrix + j);
+            let out = out.get().add(matrix + j * rows);
+            dispatch(isa, Strip { from, columns, out, rows, width, block: order.0, parted, stream });
+        }
+    });
 }
 
 /// `width` columns of a matrix, as rows.
@@ -78,6 +122,9 @@ struct Strip {
     out: *mut f32,
     rows: usize,
     width: usize,
+    block: usize,
+    /// Whether lines lie far of which one block writes a part and the next one the rest.
+    parted: bool,
     stream: bool,
 }
 
@@ -86,18 +133,15 @@ impl Kernel for Strip {
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let Self { from, columns, out, rows, width, stream } = self;
-        let far = rows * columns >= FAR;
+        let Self { from, columns, out, rows, width, block, parted, stream } = self;
         let head = if rows < ALIGNED { 0 } else { unaligned::<V>(out) };
-        let aligned = |p: *mut f32| (p as usize).is_multiple_of(4 * V::LANES);
-        let stream = stream && rows.is_multiple_of(V::LANES) && aligned(out.wrapping_add(head));
-        // Rows of whole vectors come and go fast enough by themselves; of others, some lines are written in two halves, and
-        // it pays to ask for the lines of the next block.
-        let ask = far && !rows.is_multiple_of(V::LANES);
+        let stream = stream && is_aligned::<V>(out.wrapping_add(head));
+        // Other rows of whole vectors come and go fast enough by themselves.
+        let ask = parted || stream;
         let mut i1 = 0;
         while i1 < rows {
             let i0 = i1;
-            i1 = rows.min(if i0 == 0 { head } else { i0 } + BLOCK);
+            i1 = rows.min(if i0 == 0 { head } else { i0 } + block);
             for j in (0..width).step_by(V::LANES) {
                 let high = V::LANES.min(width - j);
                 let mut i = i0;
@@ -108,8 +152,10 @@ impl Kernel for Strip {
                         let (from, out) = (from.add(i * columns + j), out.add(j * rows + i));
                         if ask {
                             for r in 0..V::LANES {
-                                V::prefetch_far(from.wrapping_add((BLOCK + r) * columns));
-                                V::prefetch_far(out.wrapping_add(r * rows + BLOCK));
+                                V::prefetch_far(from.wrapping_add((block + r) * columns));
+                                if parted {
+                                    V::prefetch_far(out.wrapping_add(r * rows + block));
+                                }
                             }
                         }
                         if stream && wide == V::LANES && high == V::LANES {
@@ -130,4 +176,135 @@ impl Kernel for Strip {
             unsafe { V::splat(0.0) }.fence();
         }
     }
+}
+
+/// Whether a vector at `p` lies in one cache line, as streaming asks for.
+#[inline(always)]
+fn is_aligned<V: Vector>(p: *const f32) -> bool {
+    (p as usize).is_multiple_of(size_of::<f32>() * V::LANES)
+}
+
+/// `n` rows of up to four elements as as many runs, or the other way round.
+///
+/// # Safety
+/// Of one side, `n * short` f32 may be accessed; of the other, `short` runs of `n`, `long` apart. `apart` says that the
+/// runs are the result.
+struct Narrow {
+    from: *const f32,
+    out: *mut f32,
+    long: usize,
+    short: usize,
+    n: usize,
+    apart: bool,
+    stream: bool,
+}
+
+impl Kernel for Narrow {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) {
+        // SAFETY: the caller's contract.
+        unsafe {
+            match self.short {
+                1 => self.weave::<V, 1>(),
+                2 => self.weave::<V, 2>(),
+                3 => self.weave::<V, 3>(),
+                _ => self.weave::<V, 4>(),
+            }
+        }
+    }
+}
+
+impl Narrow {
+    /// # Safety
+    /// As [`Kernel::run`]; `short` is `C`.
+    #[inline(always)]
+    unsafe fn weave<V: Vector, const C: usize>(self) {
+        let step = if self.apart { 1 } else { C };
+        // Rows until the result is aligned; not all of it may be, then or ever.
+        let head = (0..V::LANES).find(|h| is_aligned::<V>(self.out.wrapping_add(h * step)));
+        let stream = self.stream && head.is_some() && (!self.apart || self.long.is_multiple_of(V::LANES));
+        let mut i = head.unwrap_or(0).min(self.n);
+        // SAFETY: the caller's contract.
+        unsafe {
+            if i > 0 {
+                self.vectors::<V, C>(0, i, false);
+            }
+            while i + V::LANES <= self.n {
+                self.vectors::<V, C>(i, V::LANES, stream);
+                i += V::LANES;
+            }
+            if i < self.n {
+                self.vectors::<V, C>(i, self.n - i, false);
+            }
+            if stream {
+                V::splat(0.0).fence();
+            }
+        }
+    }
+
+    /// Rows `i .. i + n`, at most as many as a vector has lanes.
+    ///
+    /// # Safety
+    /// As [`Narrow::weave`]; these rows exist, `stream` only for a whole vector of them at aligned places.
+    #[inline(always)]
+    unsafe fn vectors<V: Vector, const C: usize>(&self, i: usize, n: usize, stream: bool) {
+        // Vector c of the rows as they follow one another, and the elements of it that exist; and run c.
+        let row = |c: usize| (i * C + c * V::LANES, (n * C).saturating_sub(c * V::LANES).min(V::LANES));
+        let run = |c: usize| (c * self.long + i, n);
+        // SAFETY: the caller's contract.
+        unsafe {
+            let mut x = [V::splat(0.0); C];
+            for (c, x) in x.iter_mut().enumerate() {
+                let (at, some) = if self.apart { row(c) } else { run(c) };
+                let p = self.from.wrapping_add(at);
+                *x = if n == V::LANES { V::load(p) } else { V::load_first(p, some) };
+            }
+            let y = if self.apart { unweave(x) } else { interweave(x) };
+            for (c, y) in y.into_iter().enumerate() {
+                let (at, some) = if self.apart { run(c) } else { row(c) };
+                let p = self.out.wrapping_add(at);
+                match (stream, n == V::LANES) {
+                    (true, _) => y.stream(p),
+                    (_, true) => y.store(p),
+                    _ => y.store_first(p, some),
+                }
+            }
+        }
+    }
+}
+
+/// Vectors of rows of `C` elements as `C` vectors of one element of each.
+#[inline(always)]
+fn unweave<V: Vector, const C: usize>(x: [V; C]) -> [V; C] {
+    let mut y = x;
+    match C {
+        2 => (y[0], y[1]) = V::unzip(x[0], x[1]),
+        3 => y[..3].copy_from_slice(&V::unzip3([x[0], x[1], x[2]])),
+        4 => {
+            let (low, high) = (V::unzip(x[0], x[1]), V::unzip(x[2], x[3]));
+            (y[0], y[2]) = V::unzip(low.0, high.0);
+            (y[1], y[3]) = V::unzip(low.1, high.1);
+        }
+        _ => {}
+    }
+    y
+}
+
+/// Undoes [`unweave`].
+#[inline(always)]
+fn interweave<V: Vector, const C: usize>(x: [V; C]) -> [V; C] {
+    let mut y = x;
+    match C {
+        2 => (y[0], y[1]) = V::zip(x[0], x[1]),
+        3 => y[..3].copy_from_slice(&V::zip3([x[0], x[1], x[2]])),
+        4 => {
+            let (even, odd) = (V::zip(x[0], x[2]), V::zip(x[1], x[3]));
+            (y[0], y[1]) = V::zip(even.0, odd.0);
+            (y[2], y[3]) = V::zip(even.1, odd.1);
+        }
+        _ => {}
+    }
+    y
 }

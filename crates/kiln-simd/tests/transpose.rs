@@ -22,3 +22,37 @@ fn results_do_not_depend_on_where_they_lie_nor_on_how_they_are_written() {
         }
     }
 }
+
+#[test]
+fn narrow_matrices_are_woven_right_at_every_length_and_place() {
+    let whole = if cfg!(miri) { 40 } else { 100 };
+    let mut cases: Vec<(usize, usize)> = (1..=5).flat_map(|short| (1..whole).map(move |long| (short, long))).collect();
+    // Several pieces and threads; and past the caches.
+    if !cfg!(miri) {
+        cases.extend((1..=4).flat_map(|short| [(short, 200_001), (short, (4 << 20) / short / 64 * 64)]));
+    }
+    for (short, long) in cases {
+        let n = short * long;
+        let x: Vec<f32> = (0..n).map(|i| i as f32).collect();
+        for isa in Isa::available() {
+            for (rows, columns) in [(short, long), (long, short)] {
+                let at = long % 5;
+                let mut memory = vec![-1.0; n + 6];
+                let simd = Simd::with_isa(isa).unwrap().with_threads(2);
+                simd.transpose_into(&x, rows, columns, &mut memory[at..at + n]).unwrap();
+                let is = |(at, v): (usize, &f32)| *v == x[at % rows * columns + at / rows];
+                assert!(memory[at..at + n].iter().enumerate().all(is), "{isa} {rows} * {columns}");
+                assert!(memory[..at].iter().chain(&memory[at + n..]).all(|&v| v == -1.0), "{isa} {rows} * {columns}");
+            }
+        }
+    }
+}
+
+#[test]
+fn lengths_that_do_not_fit_are_errors() {
+    let simd = Simd::new().unwrap();
+    assert!(simd.transpose_into(&[0.0; 6], 2, 3, &mut [0.0; 5]).is_err());
+    assert!(simd.transpose_into(&[0.0; 5], 2, 3, &mut [0.0; 5]).is_err());
+    assert!(simd.transpose_into(&[0.0; 6], usize::MAX, 3, &mut [0.0; 6]).is_err());
+    assert!(simd.transpose(&[], 0, 3).unwrap().is_empty());
+}

@@ -41,13 +41,15 @@ macro_rules! reductions {
 /// Calls `$callback!` with the operations of one f32 result that are neither element-wise nor reductions.
 ///
 /// A row is: name, its form that writes into a slice, the tensors and the parameters as they are recorded, the operation,
-/// the arguments on slices and the operands that these make, and its errors beside those of the shape rule.
+/// the arguments on slices and the operands that these make, the method that is asked first, if there is one, and its
+/// errors beside those of the shape rule.
 macro_rules! operations {
     ($callback:ident) => {
         $callback! {
             /// The transpose of a row-major `rows * columns` matrix.
             transpose transpose_into (x) () = Transpose,
                 slices (x: &[f32], rows: usize, columns: usize) [Operand::f32(x, &[rows, columns])?],
+                quick quick_transpose(x, rows, columns),
                 "[`Error::Length`] when the slice does not have these extents, [`Error::Overflow`] when they overflow.";
 
             /// The exponential function of every row, divided by its sum. `x` is rows of `columns` elements.

@@ -83,7 +83,7 @@ macro_rules! reductions_on_slices {
 
 macro_rules! operations_on_slices {
     ($($(#[doc = $doc:literal])* $name:ident $into:ident ($($x:ident),*) ($($p:ident: $pty:ty),*) = $op:expr,
-        slices ($($arg:ident: $ty:ty),*) [$($operand:expr),*], $errors:literal;)*) => {
+        slices ($($arg:ident: $ty:ty),*) [$($operand:expr),*], $(quick $quick:ident($($given:ident),*),)? $errors:literal;)*) => {
         $(
             $(#[doc = $doc])*
             ///
@@ -99,6 +99,9 @@ macro_rules! operations_on_slices {
             #[doc = concat!("As [`Operations::", stringify!($name), "`]; [`Error::Length`] when `out` has another length ")]
             #[doc = "than the result."]
             fn $into(&self, $($arg: $ty,)* out: &mut [f32]) -> Result<()> {
+                $(if self.$quick($($given,)* out) {
+                    return Ok(());
+                })?
                 self.run_into(&Op::from($op), &[$($operand),*], &mut [DataMut::F32(out)])
             }
         )*
@@ -392,6 +395,12 @@ pub trait Operations {
     #[inline]
     fn quick_dot(&self, _a: &[f32], _b: &[f32]) -> Option<f32> {
         None
+    }
+
+    /// Transposes a matrix at once if the slices have the length for its extents, and says whether it did.
+    #[inline]
+    fn quick_transpose(&self, _x: &[f32], _rows: usize, _columns: usize, _out: &mut [f32]) -> bool {
+        false
     }
 
     /// Computes a product of matrices of the extents `(m, k, n)` at once if the slices have the lengths for them, and says

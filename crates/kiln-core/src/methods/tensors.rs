@@ -48,7 +48,7 @@ macro_rules! reductions_on_tensors {
 
 macro_rules! operations_on_tensors {
     ($($(#[doc = $doc:literal])* $name:ident $into:ident ($($x:ident),*) ($($p:ident: $pty:ty),*) = $op:expr,
-        slices ($($arg:ident: $ty:ty),*) [$($operand:expr),*], $errors:literal;)*) => {
+        slices ($($arg:ident: $ty:ty),*) [$($operand:expr),*], $(quick $quick:ident($($given:ident),*),)? $errors:literal;)*) => {
         $(
             $(#[doc = $doc])*
             ///

@@ -159,6 +159,32 @@ impl Vector for Avx2 {
     }
 
     #[inline(always)]
+    fn unzip3([a, b, c]: [Self; 3]) -> [Self; 3] {
+        // Three and the number of lanes have no common factor, so what goes into a vector comes from as many lanes: all
+        // of it is brought into one vector, which is put in order at once.
+        call!({
+            let order = |v, start| Self(_mm256_permutevar8x32_ps(v, multiples(3, start)));
+            let x = _mm256_blend_ps::<0x24>(_mm256_blend_ps::<0x92>(a.0, b.0), c.0);
+            let y = _mm256_blend_ps::<0x49>(_mm256_blend_ps::<0x24>(a.0, b.0), c.0);
+            let z = _mm256_blend_ps::<0x92>(_mm256_blend_ps::<0x49>(a.0, b.0), c.0);
+            [order(x, 0), order(y, 1), order(z, 2)]
+        })
+    }
+    #[inline(always)]
+    fn zip3([a, b, c]: [Self; 3]) -> [Self; 3] {
+        // As above, the other way round: three times 3 is one more than the number of lanes.
+        call!({
+            let a = _mm256_permutevar8x32_ps(a.0, multiples(3, 0));
+            let b = _mm256_permutevar8x32_ps(b.0, multiples(3, -3));
+            let c = _mm256_permutevar8x32_ps(c.0, multiples(3, -6));
+            let x = _mm256_blend_ps::<0x24>(_mm256_blend_ps::<0x92>(a, b), c);
+            let y = _mm256_blend_ps::<0x49>(_mm256_blend_ps::<0x24>(a, b), c);
+            let z = _mm256_blend_ps::<0x92>(_mm256_blend_ps::<0x49>(a, b), c);
+            [Self(x), Self(y), Self(z)]
+        })
+    }
+
+    #[inline(always)]
     fn mul_add(self, b: Self, c: Self) -> Self {
         Self(call!(_mm256_fmadd_ps(self.0, b.0, c.0)))
     }
@@ -264,4 +290,15 @@ impl Vector for Avx2 {
             _ => Self(_mm256_permute_ps::<0b01>(self.0)),
         })
     }
+}
+
+/// `start + factor i` for lane i. A permutation looks at the lowest three bits only.
+///
+/// # Safety
+/// AVX2 is there.
+#[inline(always)]
+unsafe fn multiples(factor: i32, start: i32) -> __m256i {
+    let lanes: [i32; 8] = std::array::from_fn(|i| start + factor * i as i32);
+    // SAFETY: the array is one vector.
+    unsafe { _mm256_loadu_si256(lanes.as_ptr().cast()) }
 }

@@ -214,6 +214,31 @@ impl Vector for Avx512 {
     }
 
     #[inline(always)]
+    fn unzip3([a, b, c]: [Self; 3]) -> [Self; 3] {
+        // Three and the number of lanes have no common factor, so what goes into a vector comes from as many lanes: all
+        // of it is brought into one vector, which is put in order at once.
+        call!({
+            let pick = |second: u16, third: u16, start: i32| {
+                let all = _mm512_mask_blend_ps(third, _mm512_mask_blend_ps(second, a.0, b.0), c.0);
+                Self(_mm512_permutexvar_ps(multiples(3, start), all))
+            };
+            [pick(0x4924, 0x2492, 0), pick(0x9249, 0x4924, 1), pick(0x2492, 0x9249, 2)]
+        })
+    }
+    #[inline(always)]
+    fn zip3([a, b, c]: [Self; 3]) -> [Self; 3] {
+        // As above, the other way round: 11 times 3 is one more than twice the number of lanes.
+        call!({
+            let a = _mm512_permutexvar_ps(multiples(11, 0), a.0);
+            let b = _mm512_permutexvar_ps(multiples(11, -11), b.0);
+            let c = _mm512_permutexvar_ps(multiples(11, -22), c.0);
+            let pick =
+                |second: u16, third: u16| Self(_mm512_mask_blend_ps(third, _mm512_mask_blend_ps(second, a, b), c));
+            [pick(0x2492, 0x4924), pick(0x9249, 0x2492), pick(0x4924, 0x9249)]
+        })
+    }
+
+    #[inline(always)]
     fn mul_add(self, b: Self, c: Self) -> Self {
         Self(call!(_mm512_fmadd_ps(self.0, b.0, c.0)))
     }
@@ -369,6 +394,17 @@ impl Vector for Avx512 {
             _ => Self(_mm512_permute_ps::<0b01>(self.0)),
         })
     }
+}
+
+/// `start + factor i` for lane i. A permutation looks at the lowest four bits only.
+///
+/// # Safety
+/// AVX-512 is there.
+#[inline(always)]
+unsafe fn multiples(factor: i32, start: i32) -> __m512i {
+    let lanes: [i32; 16] = std::array::from_fn(|i| start + factor * i as i32);
+    // SAFETY: the array is one vector.
+    unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) }
 }
 
 /// [`Vector::load_columns_first`] where `n` is at least `SURE`.

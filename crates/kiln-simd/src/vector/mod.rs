@@ -211,6 +211,22 @@ pub(crate) trait Vector:
         }
     }
 
+    /// The elements of three vectors in a row at places 0, 3, 6 and so on, those at 1, 4, 7, and those at 2, 5, 8.
+    #[inline(always)]
+    fn unzip3(x: [Self; 3]) -> [Self; 3] {
+        let from = x.map(Self::lanes);
+        let at = |t: usize| if t < 3 * Self::LANES { from[t / Self::LANES][t % Self::LANES] } else { 0.0 };
+        std::array::from_fn(|k| Self::from_lanes(std::array::from_fn(|e| at(3 * e + k)), x[0]))
+    }
+
+    /// Undoes [`Vector::unzip3`].
+    #[inline(always)]
+    fn zip3(x: [Self; 3]) -> [Self; 3] {
+        let from = x.map(Self::lanes);
+        let at = |t: usize| from[t % 3][t / 3];
+        std::array::from_fn(|k| Self::from_lanes(std::array::from_fn(|e| at((k * Self::LANES + e).min(47))), x[0]))
+    }
+
     /// A constant beside a value that exists.
     #[inline(always)]
     fn of(self, x: f32) -> Self {
