@@ -105,6 +105,36 @@ pub enum Error {
         /// Why it is not there and what would be.
         reason: String,
     },
+    /// A device took part in nothing since: it was unplugged, reset or destroyed. What lay in its memory is lost.
+    #[error("the device {device} is lost: {reason}")]
+    DeviceLost {
+        /// The device.
+        device: String,
+        /// What its driver says.
+        reason: String,
+    },
+    /// More is asked for than a device can do at once.
+    #[error("{what}: {asked} asked for, the limit of {device} is {limit}")]
+    Limit {
+        /// What is limited.
+        what: &'static str,
+        /// The device.
+        device: String,
+        /// What was asked for.
+        asked: u64,
+        /// What there is.
+        limit: u64,
+    },
+    /// A driver refused what kiln asked of it: a defect of one of the two.
+    #[error("{what} failed on {device}: {message}")]
+    Driver {
+        /// What was asked.
+        what: String,
+        /// The device.
+        device: String,
+        /// What the driver, or the library before it, says.
+        message: String,
+    },
     /// Quantised data is not whole blocks, or a block is malformed.
     #[error("{format}: {reason}")]
     Format {

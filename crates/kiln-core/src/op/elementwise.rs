@@ -46,7 +46,8 @@ macro_rules! elementwise_table {
             Clip clip clip_into (x) (lo, hi) "min(max(x, lo), hi)", 2, Exact, "NaN gives NaN",
                 { $crate::op::minimum($crate::op::maximum(x, lo), hi) }
             /// Multiply-add with one rounding.
-            Fma fma fma_into (a, b, c) () "a * b + c", 2, Ulp(1.0), "IEEE 754", { $crate::op::fused(a, b, c) }
+            Fma fma fma_into (a, b, c) () "a * b + c", 2, Ulp(1.0), "IEEE 754", { $crate::op::fused(a, b, c) },
+                magnitude { (a * b).abs() + c.abs() }
             /// Linear interpolation by a number.
             Lerp lerp lerp_into (a, b) (t) "a + t * (b - a)", 3, Magnitude(4.0), "IEEE 754 of the formula", { a + t * (b - a) },
                 magnitude { a.abs() + (t * (b - a)).abs() }

@@ -8,7 +8,9 @@
 //!
 //! Errors are weighted with `rms(x) + |x|`: large weights of a layer matter more for its products.
 //!
-//! All sums run over eight lanes in a fixed order, so that vector code gives the same bits as scalar code.
+//! All sums run over eight lanes in a fixed order, so that vector code gives the same bits as scalar code. The search
+//! works on elements that a power of two has taken to a range in which nothing that decides overflows or underflows, so
+//! that a machine that takes subnormal numbers for zeros gives them too.
 
 /// The bytes of the f16 that marks a block as not representable: NaN.
 pub(super) const NOT_FINITE: [u8; 2] = [0x00, 0x7e];
@@ -37,6 +39,22 @@ pub(super) fn clean<const N: usize>(x: &[f32; N]) -> Option<([f32; N], f32)> {
         return Some(([0.0; N], 0.0));
     }
     Some((x.map(|v| v.clamp(-MOST, MOST)), largest.min(MOST)))
+}
+
+/// The elements of [`clean`] times a power of two that takes the largest magnitude to 2^29..2^30, and that power. Those
+/// that are then below 1, less than a thousandth of any step, become zeros.
+#[inline(always)]
+fn lifted<const N: usize>(x: &[f32; N]) -> Option<([f32; N], f32)> {
+    let (x, largest) = clean(x)?;
+    if largest == 0.0 {
+        return Some((x, 1.0));
+    }
+    let lift = f32::from_bits((283 << 23) - (largest.to_bits() & 0x7f80_0000));
+    let lifted = x.map(|v| {
+        let v = v * lift;
+        if v.abs() < 1.0 { 0.0 } else { v }
+    });
+    Some((lifted, lift))
 }
 
 /// Rounds to the nearest integer, ties to even, for magnitudes below 2^22.
@@ -153,7 +171,7 @@ pub(super) struct Affine {
 /// Fits a block of Q4_K (`levels` 15) or Q5_K (31); `None` when an element is not finite.
 #[inline(always)]
 pub(super) fn fit_affine(x: &[f32; 256], levels: f32) -> Option<Affine> {
-    let (x, _) = clean(x)?;
+    let (x, lift) = lifted(x)?;
     let (subs, _) = x.as_chunks::<32>();
     // Loops, not closures: a closure that is not inlined would lose the instruction set of the caller.
     let (mut weights, mut fits) = ([[0.0; 32]; 8], [(0.0, 0.0); 8]);
@@ -162,9 +180,10 @@ pub(super) fn fit_affine(x: &[f32; 256], levels: f32) -> Option<Affine> {
         fits[j] = affine(&subs[j], &weights[j], levels);
     }
     let largest = |f: fn(&(f32, f32)) -> f32| fits.iter().map(f).fold(0.0f32, |a, b| if b > a { b } else { a });
-    let (d, dmin) = (unit_bits(largest(|f| f.0) / 63.0), unit_bits(largest(|f| f.1) / 63.0));
+    let unit_of = |largest: f32| unit_bits(largest / 63.0 / lift);
+    let (d, dmin) = (unit_of(largest(|f| f.0)), unit_of(largest(|f| f.1)));
     let mut block = Affine { d, dmin, scales: [0; 8], minima: [0; 8], q: [0; 256] };
-    let (unit, unit_min) = (super::half(d.to_le_bytes()), super::half(dmin.to_le_bytes()));
+    let (unit, unit_min) = (super::half(d.to_le_bytes()) * lift, super::half(dmin.to_le_bytes()) * lift);
     for j in 0..8 {
         let code = |value: f32, unit: f32| round((value * inverse(unit)).clamp(0.0, 63.0));
         let (scale, min) = (code(fits[j].0, unit), code(fits[j].1, unit_min));
@@ -221,7 +240,7 @@ pub(super) struct Symmetric {
 /// Fits a block of Q6_K; `None` when an element is not finite.
 #[inline(always)]
 pub(super) fn fit_symmetric(x: &[f32; 256]) -> Option<Symmetric> {
-    let (x, _) = clean(x)?;
+    let (x, lift) = lifted(x)?;
     let (subs, _) = x.as_chunks::<16>();
     let (mut weights, mut fits) = ([[0.0; 16]; 16], [0.0f32; 16]);
     for j in 0..16 {
@@ -231,9 +250,9 @@ pub(super) fn fit_symmetric(x: &[f32; 256]) -> Option<Symmetric> {
     // The largest scale takes the code -128.
     let extreme = fits.iter().fold(0.0f32, |a, &b| if b.abs() > a.abs() { b } else { a });
     let sign = if extreme > 0.0 { 0x8000 } else { 0 };
-    let d = unit_bits(extreme.abs() / 128.0) | sign;
+    let d = unit_bits(extreme.abs() / 128.0 / lift) | sign;
     let mut block = Symmetric { d, scales: [0; 16], q: [32; 256] };
-    let unit = super::half(d.to_le_bytes());
+    let unit = super::half(d.to_le_bytes()) * lift;
     for j in 0..16 {
         let scale = round((fits[j] * inverse(unit)).clamp(-128.0, 127.0));
         let mut best = (f32::INFINITY, 0.0, [0.0; 16]);
