@@ -1,0 +1,191 @@
+//! What the machine has: adapters, and which of them is meant.
+
+use std::fmt;
+use std::sync::OnceLock;
+
+use kiln_core::{Error, Result};
+
+/// The environment variable that names the adapter that [`crate::GpuDevice::new`] opens: a part of its name or its index.
+pub const ADAPTER_VARIABLE: &str = "KILN_ADAPTER";
+
+/// What kind of device an adapter stands for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum AdapterKind {
+    /// A GPU with memory of its own.
+    Discrete,
+    /// A GPU that shares the memory of the CPU.
+    Integrated,
+    /// A GPU behind a hypervisor.
+    Virtual,
+    /// The CPU, through a driver in software. Used only when it is asked for.
+    Software,
+    /// The driver does not say.
+    Other,
+}
+
+impl From<wgpu::DeviceType> for AdapterKind {
+    fn from(ty: wgpu::DeviceType) -> Self {
+        match ty {
+            wgpu::DeviceType::DiscreteGpu => Self::Discrete,
+            wgpu::DeviceType::IntegratedGpu => Self::Integrated,
+            wgpu::DeviceType::VirtualGpu => Self::Virtual,
+            wgpu::DeviceType::Cpu => Self::Software,
+            wgpu::DeviceType::Other => Self::Other,
+        }
+    }
+}
+
+/// An adapter: a device that could be opened.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdapterInfo {
+    /// Its position in [`crate::GpuDevice::list_adapters`].
+    pub index: usize,
+    /// What it calls itself.
+    pub name: String,
+    /// What it is.
+    pub kind: AdapterKind,
+    /// The interface it is reached through: `vulkan`, `metal`, `dx12`, `webgpu`.
+    pub api: String,
+    /// The driver and its version.
+    pub driver: String,
+}
+
+impl fmt::Display for AdapterInfo {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { index, name, kind, api, driver } = self;
+        let kind = format!("{kind:?}").to_lowercase();
+        write!(f, "{index}: {name} ({kind}, {api}, {driver})")
+    }
+}
+
+/// The one instance of the process: making another costs milliseconds and finds the same.
+fn instance() -> &'static wgpu::Instance {
+    static INSTANCE: OnceLock<wgpu::Instance> = OnceLock::new();
+    INSTANCE.get_or_init(|| {
+        let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
+        // OpenGL is left out: its drivers lack most of what compute needs, and some end the process when asked.
+        descriptor.backends = wgpu::Backends::PRIMARY;
+        // The checks of the driver's own layers are for those who write drivers.
+        descriptor.flags = wgpu::InstanceFlags::empty();
+        wgpu::Instance::new(descriptor)
+    })
+}
+
+/// Every adapter, with what it tells of itself.
+pub(crate) async fn all() -> Vec<(AdapterInfo, wgpu::Adapter)> {
+    let adapters = instance().enumerate_adapters(wgpu::Backends::PRIMARY).await;
+    let real = adapters.into_iter().filter(|adapter| adapter.get_info().backend != wgpu::Backend::Noop);
+    real.enumerate().map(|(index, adapter)| (describe(index, &adapter), adapter)).collect()
+}
+
+fn describe(index: usize, adapter: &wgpu::Adapter) -> AdapterInfo {
+    let info = adapter.get_info();
+    AdapterInfo {
+        index,
+        name: info.name,
+        kind: info.device_type.into(),
+        api: info.backend.to_str().to_owned(),
+        driver: format!("{} {}", info.driver, info.driver_info).trim().to_owned(),
+    }
+}
+
+/// Which adapter to open.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum AdapterChoice {
+    /// The one that [`ADAPTER_VARIABLE`] names, or else the best that is no software.
+    #[default]
+    Best,
+    /// The best, software allowed.
+    Any,
+    /// The one at this position.
+    Index(usize),
+    /// The first whose name contains this, in upper or lower case.
+    Name(String),
+}
+
+impl AdapterChoice {
+    /// What a person writes: an index, or a part of a name.
+    fn parse(text: &str) -> Self {
+        text.trim().parse().map_or_else(|_| Self::Name(text.trim().to_owned()), Self::Index)
+    }
+}
+
+/// The position of the adapter that is meant.
+///
+/// # Errors
+/// [`Error::Unavailable`], with what there is instead.
+pub(crate) fn choose(choice: &AdapterChoice, adapters: &[AdapterInfo]) -> Result<usize> {
+    let found = match choice {
+        AdapterChoice::Best => match std::env::var(ADAPTER_VARIABLE) {
+            Ok(text) if !text.trim().is_empty() => return choose(&AdapterChoice::parse(&text), adapters),
+            _ => best(adapters.iter().filter(|adapter| adapter.kind != AdapterKind::Software)),
+        },
+        AdapterChoice::Any => best(adapters.iter()),
+        AdapterChoice::Index(index) => (*index < adapters.len()).then_some(*index),
+        AdapterChoice::Name(name) => {
+            let name = name.to_lowercase();
+            adapters.iter().position(|adapter| adapter.name.to_lowercase().contains(&name))
+        }
+    };
+    found.ok_or_else(|| Error::Unavailable {
+        what: match choice {
+            AdapterChoice::Best | AdapterChoice::Any => "a GPU".to_owned(),
+            AdapterChoice::Index(index) => format!("adapter {index}"),
+            AdapterChoice::Name(name) => format!("an adapter whose name contains {name:?}"),
+        },
+        reason: there_is(adapters),
+    })
+}
+
+fn best<'a>(adapters: impl Iterator<Item = &'a AdapterInfo>) -> Option<usize> {
+    let rank = |kind: AdapterKind| match kind {
+        AdapterKind::Discrete => 0,
+        AdapterKind::Integrated => 1,
+        AdapterKind::Virtual => 2,
+        AdapterKind::Other => 3,
+        AdapterKind::Software => 4,
+    };
+    adapters.min_by_key(|adapter| (rank(adapter.kind), adapter.index)).map(|adapter| adapter.index)
+}
+
+/// What there is, for those who asked for something else.
+fn there_is(adapters: &[AdapterInfo]) -> String {
+    if adapters.is_empty() {
+        return "no driver for Vulkan, Metal or DX12 was found; install the driver of the GPU".into();
+    }
+    let list: Vec<String> = adapters.iter().map(AdapterInfo::to_string).collect();
+    let hint = match adapters.iter().all(|adapter| adapter.kind == AdapterKind::Software) {
+        true => "; software is used only when it is asked for by name or index",
+        false => "",
+    };
+    format!("the adapters are {}{hint}", list.join("; "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn adapter(index: usize, name: &str, kind: AdapterKind) -> AdapterInfo {
+        AdapterInfo { index, name: name.into(), kind, api: "vulkan".into(), driver: "1".into() }
+    }
+
+    #[test]
+    fn the_best_adapter_has_memory_of_its_own_and_software_has_to_be_asked_for() {
+        let all = [
+            adapter(0, "llvmpipe", AdapterKind::Software),
+            adapter(1, "Iris", AdapterKind::Integrated),
+            adapter(2, "GeForce", AdapterKind::Discrete),
+        ];
+        assert_eq!(choose(&AdapterChoice::Any, &all), Ok(2));
+        assert_eq!(choose(&AdapterChoice::Any, &all[..1]), Ok(0));
+        assert_eq!(choose(&AdapterChoice::parse("LLVM"), &all), Ok(0));
+        assert_eq!(choose(&AdapterChoice::parse(" 1 "), &all), Ok(1));
+        let missing = choose(&AdapterChoice::Index(3), &all).unwrap_err().to_string();
+        assert!(missing.contains("adapter 3") && missing.contains("GeForce"), "{missing}");
+        assert_eq!(best(all.iter().filter(|a| a.kind != AdapterKind::Software)), Some(2));
+        let none = choose(&AdapterChoice::Any, &[]).unwrap_err().to_string();
+        assert!(none.contains("install the driver"), "{none}");
+        assert!(there_is(&all[..1]).contains("only when it is asked for"));
+    }
+}

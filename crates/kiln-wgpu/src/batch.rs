@@ -1,0 +1,338 @@
+//! Operations recorded now and run together on a device.
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use kiln_core::graph::{Graph, TensorId};
+use kiln_core::op::Op;
+use kiln_core::{Buffer, DType, Data, Error, Operand, QuantFormat, Record, Result, Shape, TensorType};
+
+use crate::execute::{Executable, write};
+use crate::memory::DeviceBuffer;
+use crate::plan::Plan;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::runtime::block_on;
+use crate::tensor::{bytes_of, copy_to};
+use crate::wait::Waiting;
+use crate::{GpuDevice, GpuTensor};
+
+/// A tensor of one batch. Other batches refuse it.
+pub type BufferId = TensorId;
+
+/// Operations recorded now and run together on a device. They are the methods of [`Record`].
+///
+/// What is uploaded goes to the device at once and stays there. Nothing else happens until the batch is executed: then
+/// element-wise chains become one kernel each, what is computed twice is shared, what is not needed is dropped, memory is
+/// used again as soon as it is free, and everything runs in one submission. Executed again, after [`GpuCommandBatch::set`]
+/// or not, it replays what was made the first time.
+///
+/// ```no_run
+/// use kiln_core::Record;
+/// use kiln_wgpu::{GpuCommandBatch, GpuDevice};
+///
+/// # fn main() -> kiln_core::Result<()> {
+/// let mut batch = GpuCommandBatch::new(GpuDevice::new()?);
+/// let x = batch.upload(&[1.0, -2.0, 3.0], &[3])?;
+/// let y = batch.scale(x, 2.0)?;
+/// let y = batch.relu(y)?;
+/// assert_eq!(batch.run(&[y])?[0].as_data().f32(), [2.0, 0.0, 6.0]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct GpuCommandBatch {
+    device: GpuDevice,
+    graph: Graph,
+    inputs: HashMap<BufferId, Arc<DeviceBuffer>>,
+    /// Inputs whose memory someone outside of the batch holds, too: it must not change.
+    shared: HashSet<BufferId>,
+    ready: Option<Ready>,
+}
+
+/// What an execution made, for the next one.
+#[derive(Debug)]
+struct Ready {
+    wanted: Vec<BufferId>,
+    executable: Executable,
+    /// Whether the results are those of the present inputs.
+    done: bool,
+    /// Whether someone outside of the batch holds a result, too.
+    shared: bool,
+}
+
+impl GpuCommandBatch {
+    /// An empty batch.
+    pub fn new(device: GpuDevice) -> Self {
+        Self { device, graph: Graph::new(), inputs: HashMap::new(), shared: HashSet::new(), ready: None }
+    }
+
+    /// The device that it runs on.
+    pub fn device(&self) -> &GpuDevice {
+        &self.device
+    }
+
+    /// What was recorded.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    /// Number of operations recorded.
+    pub fn num_operations(&self) -> usize {
+        self.graph.nodes().len()
+    }
+
+    /// Number of tensors: uploaded ones and results.
+    pub fn num_buffers(&self) -> usize {
+        self.graph.tensors()
+    }
+
+    /// Type and extents of a tensor.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a tensor of another batch.
+    pub fn ty(&self, id: BufferId) -> Result<TensorType> {
+        self.graph.ty(id)
+    }
+
+    /// Uses a tensor of the device where it lies. Nothing the batch does changes it.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] for a tensor of another device.
+    pub fn import(&mut self, tensor: &GpuTensor) -> Result<BufferId> {
+        if !Arc::ptr_eq(&tensor.device.inner, &self.device.inner) {
+            return Err(self.device.stranger(tensor));
+        }
+        let id = self.graph.input(tensor.ty);
+        self.inputs.insert(id, tensor.buffer.clone());
+        self.shared.insert(id);
+        Ok(id)
+    }
+
+    /// Copies an operand to the device.
+    ///
+    /// # Errors
+    /// [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
+    pub async fn upload_async(&mut self, operand: &Operand<'_>) -> Result<BufferId> {
+        let tensor = self.device.upload_async(operand).await?;
+        let id = self.graph.input(tensor.ty);
+        self.inputs.insert(id, tensor.buffer);
+        Ok(id)
+    }
+
+    /// Replaces the elements of an uploaded tensor for the next execution.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a tensor of another batch, [`Error::Parameter`] for one that was not uploaded,
+    /// [`Error::Type`] and [`Error::Length`] where the elements do not fit.
+    pub async fn set_async(&mut self, id: BufferId, data: Data<'_>) -> Result<()> {
+        let ty = self.graph.ty(id)?;
+        if ty.dtype != data.dtype() {
+            return Err(Error::Type { op: "set", index: 0, expected: ty.dtype, found: data.dtype() });
+        }
+        Operand::new(data, ty.shape)?;
+        if !self.inputs.contains_key(&id) {
+            let reason = format!("tensor {} is a result; only uploaded tensors can be replaced", id.index());
+            return Err(Error::Parameter { op: "set", reason });
+        }
+        let device = self.device.clone();
+        let own = self.inputs.get(&id).filter(|_| !self.shared.contains(&id)).cloned();
+        let replaced = own.is_none();
+        let written = device.scoped("an upload", ty.bytes() as u64, || {
+            let buffer = own.map_or_else(|| device.take(ty.bytes() as u64).map(Arc::new), Ok)?;
+            write(&device, &buffer, bytes_of(&data));
+            Ok(buffer)
+        });
+        self.inputs.insert(id, written.await?);
+        self.shared.remove(&id);
+        match &mut self.ready {
+            // What is bound is the memory that the input had.
+            Some(_) if replaced => self.ready = None,
+            Some(ready) => ready.done = false,
+            None => {}
+        }
+        Ok(())
+    }
+
+    /// Computes every result that no recorded operation reads.
+    ///
+    /// # Errors
+    /// As [`GpuCommandBatch::compute_async`].
+    pub async fn execute_async(&mut self) -> Result<()> {
+        self.compute_with(&self.leaves(), Waiting::Elsewhere).await
+    }
+
+    /// Computes these tensors, and leaves them on the device.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a tensor of another batch; [`Error::Index`] for an index outside of its table;
+    /// [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`]. What was uploaded is intact afterwards, as long as
+    /// the device is.
+    pub async fn compute_async(&mut self, wanted: &[BufferId]) -> Result<()> {
+        self.compute_with(wanted, Waiting::Elsewhere).await
+    }
+
+    /// Computes these tensors and reads them, in one submission.
+    ///
+    /// # Errors
+    /// As [`GpuCommandBatch::compute_async`].
+    pub async fn run_async(&mut self, wanted: &[BufferId]) -> Result<Vec<Buffer>> {
+        self.run_with(wanted, Waiting::Elsewhere).await
+    }
+
+    /// Reads a tensor that the last execution computed, or that was uploaded.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a tensor of another batch, [`Error::Parameter`] for one that was not computed.
+    pub async fn read_async(&self, id: BufferId) -> Result<Buffer> {
+        self.lying(id)?.read_async().await
+    }
+
+    /// A tensor that the last execution computed, or that was uploaded, as it lies on the device. The batch leaves its
+    /// memory alone from then on.
+    ///
+    /// # Errors
+    /// As [`GpuCommandBatch::read_async`].
+    pub fn tensor(&mut self, id: BufferId) -> Result<GpuTensor> {
+        let tensor = self.lying(id)?;
+        if self.inputs.contains_key(&id) {
+            self.shared.insert(id);
+        } else if let Some(ready) = &mut self.ready {
+            ready.shared = true;
+        }
+        Ok(tensor)
+    }
+
+    fn lying(&self, id: BufferId) -> Result<GpuTensor> {
+        let ty = self.graph.ty(id)?;
+        let computed = self.ready.as_ref().filter(|ready| ready.done).and_then(|ready| {
+            let position = ready.wanted.iter().position(|&wanted| wanted == id)?;
+            Some(&ready.executable.results().get(position)?.0)
+        });
+        let buffer = self.inputs.get(&id).or(computed).cloned().ok_or_else(|| Error::Parameter {
+            op: "read",
+            reason: format!("tensor {} is not among what the last execution computed", id.index()),
+        })?;
+        Ok(GpuTensor { device: self.device.clone(), buffer, ty })
+    }
+
+    /// Results that no operation reads.
+    fn leaves(&self) -> Vec<BufferId> {
+        let read: HashSet<BufferId> = self.graph.nodes().iter().flat_map(|node| node.inputs.iter().copied()).collect();
+        let results = self.graph.nodes().iter().flat_map(|node| node.outputs.iter().copied());
+        results.filter(|id| !read.contains(id)).collect()
+    }
+
+    /// Sees to it that an executable for these tensors is there, whose results nobody else holds.
+    async fn prepare(&mut self, wanted: &[BufferId]) -> Result<()> {
+        self.device.check_alive()?;
+        if self.ready.as_ref().is_some_and(|ready| ready.wanted == wanted && !ready.shared) {
+            return Ok(());
+        }
+        // The old one gives its memory back before the new one takes any.
+        self.ready = None;
+        let plan = Plan::new(&self.graph, wanted, &self.device.inner.limits)?;
+        let executable = Executable::new(&self.device, &plan, &self.inputs).await?;
+        self.ready = Some(Ready { wanted: wanted.to_vec(), executable, done: false, shared: false });
+        Ok(())
+    }
+
+    async fn compute_with(&mut self, wanted: &[BufferId], waiting: Waiting) -> Result<()> {
+        self.prepare(wanted).await?;
+        let Some(ready) = &mut self.ready else { return Ok(()) };
+        ready.done = false;
+        ready.executable.run(&[], waiting, |_, _| {}).await?;
+        ready.done = true;
+        Ok(())
+    }
+
+    async fn run_with(&mut self, wanted: &[BufferId], waiting: Waiting) -> Result<Vec<Buffer>> {
+        let types = wanted.iter().map(|&id| self.graph.ty(id)).collect::<Result<Vec<_>>>()?;
+        let mut results = types.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
+        self.prepare(wanted).await?;
+        let Some(ready) = &mut self.ready else { return Ok(results) };
+        ready.done = false;
+        let all: Vec<usize> = (0..wanted.len()).collect();
+        let see = |position: usize, stored: &[u8]| copy_to(stored, &mut results[position].as_mut());
+        ready.executable.run(&all, waiting, see).await?;
+        ready.done = true;
+        Ok(results)
+    }
+}
+
+/// The same for those who wait.
+#[cfg(not(target_arch = "wasm32"))]
+impl GpuCommandBatch {
+    /// Copies f32 elements of the given extents to the device.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when the elements do not fill the extents; as [`GpuCommandBatch::upload_async`].
+    pub fn upload(&mut self, data: &[f32], dims: &[usize]) -> Result<BufferId> {
+        block_on(self.upload_async(&Operand::f32(data, dims)?))
+    }
+
+    /// Copies indices of the given extents to the device.
+    ///
+    /// # Errors
+    /// As [`GpuCommandBatch::upload`].
+    pub fn upload_indices(&mut self, data: &[u32], dims: &[usize]) -> Result<BufferId> {
+        block_on(self.upload_async(&Operand::u32(data, dims)?))
+    }
+
+    /// Copies quantised blocks to the device; the extents count elements.
+    ///
+    /// # Errors
+    /// As [`GpuCommandBatch::upload`], and [`Error::Format`] when a row is not whole blocks.
+    pub fn upload_blocks(&mut self, format: QuantFormat, data: &[u8], dims: &[usize]) -> Result<BufferId> {
+        block_on(self.upload_async(&Operand::new(Data::Blocks(format, data), Shape::new(dims)?)?))
+    }
+
+    /// Replaces the f32 elements of an uploaded tensor for the next execution.
+    ///
+    /// # Errors
+    /// As [`GpuCommandBatch::set_async`].
+    pub fn set(&mut self, id: BufferId, data: &[f32]) -> Result<()> {
+        block_on(self.set_async(id, Data::F32(data)))
+    }
+
+    /// As [`GpuCommandBatch::execute_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn execute(&mut self) -> Result<()> {
+        let wanted = self.leaves();
+        block_on(self.compute_with(&wanted, Waiting::Here))
+    }
+
+    /// As [`GpuCommandBatch::compute_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn compute(&mut self, wanted: &[BufferId]) -> Result<()> {
+        block_on(self.compute_with(wanted, Waiting::Here))
+    }
+
+    /// As [`GpuCommandBatch::run_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn run(&mut self, wanted: &[BufferId]) -> Result<Vec<Buffer>> {
+        block_on(self.run_with(wanted, Waiting::Here))
+    }
+
+    /// The f32 elements of a tensor that the last execution computed, or that was uploaded.
+    ///
+    /// # Errors
+    /// As [`GpuCommandBatch::read_async`]; [`Error::Type`] for a tensor of another element type.
+    pub fn read(&self, id: BufferId) -> Result<Vec<f32>> {
+        match self.lying(id)?.read()? {
+            Buffer::F32(elements) => Ok(elements),
+            other => Err(Error::Type { op: "read", index: 0, expected: DType::F32, found: other.as_data().dtype() }),
+        }
+    }
+}
+
+impl Record for GpuCommandBatch {
+    fn record_all(&mut self, op: Op, inputs: &[BufferId]) -> Result<Vec<BufferId>> {
+        self.graph.record_all(op, inputs)
+    }
+}

@@ -1,0 +1,300 @@
+//! An open device: its queue, its compiled kernels, its memory, and what became of it.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use kiln_core::{Error, Result};
+use kiln_shaders::Capabilities;
+
+use crate::adapters::{self, AdapterChoice, AdapterInfo};
+use crate::memory::{DeviceBuffer, Pool};
+use crate::pipelines::Pipelines;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::runtime::block_on;
+use crate::statistics::{Counters, Statistics};
+use crate::wait::{Signal, Waiting};
+
+/// An open device. Cloning it is cheap and gives the same device.
+#[derive(Debug, Clone)]
+pub struct GpuDevice {
+    pub(crate) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    info: AdapterInfo,
+    pub(crate) device: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
+    pub(crate) limits: wgpu::Limits,
+    pub(crate) capabilities: Capabilities,
+    pub(crate) pipelines: Pipelines,
+    pub(crate) counters: Counters,
+    pool: Arc<Pool>,
+    /// Why the device is gone, once it is.
+    lost: Arc<Mutex<Option<String>>>,
+}
+
+impl GpuDevice {
+    /// Opens the adapter that the environment variable `KILN_ADAPTER` names, or else the best one: a discrete GPU before
+    /// an integrated one. A driver in software is used only when it is asked for.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where there is none, with what there is; [`Error::Driver`] where its driver refuses.
+    pub async fn new_async() -> Result<Self> {
+        Self::open_async(&AdapterChoice::Best).await
+    }
+
+    /// Opens an adapter of choice.
+    ///
+    /// # Errors
+    /// As [`GpuDevice::new_async`].
+    pub async fn open_async(choice: &AdapterChoice) -> Result<Self> {
+        let (infos, adapters): (Vec<AdapterInfo>, Vec<wgpu::Adapter>) = adapters::all().await.into_iter().unzip();
+        let index = adapters::choose(choice, &infos)?;
+        Self::of_adapter(infos[index].clone(), &adapters[index]).await
+    }
+
+    async fn of_adapter(info: AdapterInfo, adapter: &wgpu::Adapter) -> Result<Self> {
+        let useful = wgpu::Features::SUBGROUP | wgpu::Features::IMMEDIATES;
+        let features = adapter.features() & useful;
+        // Everything that the adapter can do: the defaults are those of the weakest browser.
+        let limits = adapter.limits();
+        let descriptor = wgpu::DeviceDescriptor {
+            label: Some("kiln"),
+            required_features: features,
+            required_limits: limits.clone(),
+            ..Default::default()
+        };
+        let opened = adapter.request_device(&descriptor).await;
+        let (device, queue) = opened.map_err(|error| Error::Driver {
+            what: "opening the device".into(),
+            device: info.name.clone(),
+            message: error.to_string(),
+        })?;
+        let lost = Arc::new(Mutex::new(None));
+        let told = lost.clone();
+        device.set_device_lost_callback(move |reason, message| {
+            let reason = if message.is_empty() { format!("{reason:?}") } else { message };
+            *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+        });
+        let name = info.name.clone();
+        // What no scope catches would end the process.
+        device.on_uncaptured_error(Arc::new(move |error| tracing::error!("{name}: {error}")));
+        let capabilities = Capabilities {
+            subgroup: features.contains(wgpu::Features::SUBGROUP),
+            immediates: features.contains(wgpu::Features::IMMEDIATES),
+        };
+        let (pipelines, counters, pool) = (Pipelines::default(), Counters::default(), Arc::default());
+        let inner = Inner { info, device, queue, limits, capabilities, pipelines, counters, pool, lost };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Every adapter of the machine, software too, in the order of their indices.
+    pub async fn list_adapters_async() -> Vec<AdapterInfo> {
+        adapters::all().await.into_iter().map(|(info, _)| info).collect()
+    }
+
+    /// Whether [`GpuDevice::new_async`] would find an adapter; asked of the machine once.
+    pub async fn is_available_async() -> bool {
+        static AVAILABLE: OnceLock<bool> = OnceLock::new();
+        if let Some(&known) = AVAILABLE.get() {
+            return known;
+        }
+        let found = adapters::choose(&AdapterChoice::Best, &Self::list_adapters_async().await).is_ok();
+        *AVAILABLE.get_or_init(|| found)
+    }
+
+    /// The adapter that was opened.
+    pub fn adapter(&self) -> &AdapterInfo {
+        &self.inner.info
+    }
+
+    /// Waits until all that was submitted is done.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`].
+    pub async fn finish_async(&self) -> Result<()> {
+        self.finish_with(Waiting::Elsewhere).await
+    }
+
+    async fn finish_with(&self, waiting: Waiting) -> Result<()> {
+        self.check_alive()?;
+        let done = Signal::new();
+        let set = done.clone();
+        self.inner.queue.on_submitted_work_done(move || set.set(()));
+        self.wait(waiting);
+        done.await;
+        self.check_alive()
+    }
+
+    /// Number of kernels compiled so far.
+    pub fn compiled_kernels(&self) -> usize {
+        self.inner.pipelines.len()
+    }
+
+    /// What the device was asked for since it was opened.
+    pub fn statistics(&self) -> Statistics {
+        self.inner.counters.read()
+    }
+
+    /// Gives memory that is not in use back to the driver.
+    pub fn trim(&self) {
+        self.inner.pool.clear();
+    }
+
+    /// Ends the device, as unplugging it would: whatever is asked of it from then on is [`Error::DeviceLost`].
+    pub fn destroy(&self) {
+        self.inner.device.destroy();
+        let mut lost = self.inner.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.get_or_insert_with(|| "it was destroyed".into());
+    }
+
+    /// Whether the device is gone.
+    pub fn is_lost(&self) -> bool {
+        self.lost().is_some()
+    }
+}
+
+/// The same for those who wait.
+#[cfg(not(target_arch = "wasm32"))]
+impl GpuDevice {
+    /// As [`GpuDevice::new_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn new() -> Result<Self> {
+        block_on(Self::new_async())
+    }
+
+    /// As [`GpuDevice::open_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open(choice: &AdapterChoice) -> Result<Self> {
+        block_on(Self::open_async(choice))
+    }
+
+    /// The adapter that would be opened, without opening it.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where there is none, with what there is.
+    pub fn find(choice: &AdapterChoice) -> Result<AdapterInfo> {
+        let mut adapters = Self::list_adapters();
+        let index = adapters::choose(choice, &adapters)?;
+        Ok(adapters.swap_remove(index))
+    }
+
+    /// As [`GpuDevice::list_adapters_async`].
+    pub fn list_adapters() -> Vec<AdapterInfo> {
+        block_on(Self::list_adapters_async())
+    }
+
+    /// As [`GpuDevice::finish_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn finish(&self) -> Result<()> {
+        block_on(self.finish_with(Waiting::Here))
+    }
+
+    /// As [`GpuDevice::is_available_async`].
+    pub fn is_available() -> bool {
+        block_on(Self::is_available_async())
+    }
+}
+
+impl GpuDevice {
+    fn lost(&self) -> Option<String> {
+        self.inner.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// # Errors
+    /// [`Error::DeviceLost`].
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        match self.lost() {
+            None => Ok(()),
+            Some(reason) => Err(Error::DeviceLost { device: self.inner.info.name.clone(), reason }),
+        }
+    }
+
+    /// Memory for a tensor.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] where no buffer can be so large. Memory that runs out shows in the scope of the caller.
+    pub(crate) fn take(&self, bytes: u64) -> Result<DeviceBuffer> {
+        let limit = self.inner.limits.max_buffer_size;
+        if crate::memory::size_class(bytes) > limit {
+            let device = self.inner.info.name.clone();
+            return Err(Error::Limit { what: "bytes of one tensor", device, asked: bytes, limit });
+        }
+        Ok(self.inner.pool.take(&self.inner.device, bytes))
+    }
+
+    /// Runs `work` and turns what the device reports about it into an error.
+    pub(crate) async fn scoped<T>(&self, what: &str, bytes: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.check_alive()?;
+        let (result, validation, memory, internal) = {
+            let device = &self.inner.device;
+            let internal = device.push_error_scope(wgpu::ErrorFilter::Internal);
+            let memory = device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+            let validation = device.push_error_scope(wgpu::ErrorFilter::Validation);
+            let result = work();
+            // Innermost first; popping takes effect at once.
+            (result, validation.pop(), memory.pop(), internal.pop())
+        };
+        let (validation, memory, internal) = (validation.await, memory.await, internal.await);
+        self.check_alive()?;
+        if memory.is_some() {
+            self.inner.pool.clear();
+            return Err(Error::OutOfMemory { bytes: usize::try_from(bytes).unwrap_or(usize::MAX) });
+        }
+        if let Some(error) = validation.or(internal) {
+            let (what, device) = (what.to_owned(), self.inner.info.name.clone());
+            return Err(Error::Driver { what, device, message: error.to_string() });
+        }
+        result
+    }
+
+    /// Maps a buffer for reading, once all that was submitted before is done.
+    pub(crate) async fn map(&self, buffer: &wgpu::Buffer, bytes: u64, waiting: Waiting) -> Result<wgpu::BufferView> {
+        let mapped = Signal::new();
+        let set = mapped.clone();
+        let slice = buffer.slice(..bytes);
+        slice.map_async(wgpu::MapMode::Read, move |result| set.set(result));
+        self.wait(waiting);
+        let failed = |message: String| Error::Driver {
+            what: "reading results".into(),
+            device: self.inner.info.name.clone(),
+            message,
+        };
+        let result = mapped.await;
+        self.check_alive()?;
+        result.map_err(|error| failed(error.to_string()))?;
+        self.inner.counters.downloaded(bytes);
+        slice.get_mapped_range().map_err(|error| failed(error.to_string()))
+    }
+
+    /// Sees to it that the device delivers what it has finished.
+    #[cfg(not(target_arch = "wasm32"))]
+    fn wait(&self, waiting: Waiting) {
+        let device = self.inner.device.clone();
+        let wait = move || {
+            if let Err(error) = device.poll(wgpu::PollType::wait_indefinitely()) {
+                tracing::warn!("waiting for a device: {error}");
+            }
+        };
+        match waiting {
+            Waiting::Here => wait(),
+            Waiting::Elsewhere => {
+                // A thread for each wait: they are few and last as long as the work that is waited for.
+                if let Err(error) = std::thread::Builder::new().name("kiln-gpu-wait".into()).spawn(wait.clone()) {
+                    tracing::warn!("no thread to wait for a device ({error}); waiting here");
+                    wait();
+                }
+            }
+        }
+    }
+
+    /// The browser delivers by itself.
+    #[cfg(target_arch = "wasm32")]
+    fn wait(&self, _: Waiting) {}
+}

@@ -1,0 +1,303 @@
+//! A plan with its memory, compiled and bound: what runs again and again without anything being made anew.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kiln_core::graph::TensorId;
+use kiln_core::{Error, Result};
+
+use crate::GpuDevice;
+use crate::lower::Fault;
+use crate::memory::DeviceBuffer;
+use crate::pipelines::Pipeline;
+use crate::plan::{Dispatch, Location, Plan, Slice};
+use crate::wait::Waiting;
+
+/// Dispatches in one submission. A longer plan is cut, so that the device is never kept from others for long.
+const DISPATCHES_A_SUBMISSION: usize = 256;
+
+/// Bytes from the two words that report one kind of fault to the next: where another binding can begin on every device.
+const FAULT_BYTES: u64 = 256;
+
+/// A plan, compiled, with its memory.
+#[derive(Debug)]
+pub(crate) struct Executable {
+    device: GpuDevice,
+    inputs: HashMap<TensorId, Arc<DeviceBuffer>>,
+    /// The wanted tensors and their bytes, in the order in which they were asked for.
+    results: Vec<(Arc<DeviceBuffer>, u64)>,
+    steps: Vec<Prepared>,
+    faults: Option<(Arc<DeviceBuffer>, Vec<Fault>)>,
+    /// Where results are copied to be read.
+    staging: Option<wgpu::Buffer>,
+}
+
+/// A dispatch with everything that it needs.
+#[derive(Debug)]
+struct Prepared {
+    pipeline: Arc<Pipeline>,
+    bindings: wgpu::BindGroup,
+    params: Vec<u8>,
+    groups: [u32; 3],
+}
+
+impl Executable {
+    /// Compiles a plan and takes its memory. Inputs that are given are used where they lie, the others are taken too.
+    ///
+    /// # Errors
+    /// [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`]; [`Error::Driver`] for a kernel that it refuses.
+    pub(crate) async fn new(
+        device: &GpuDevice,
+        plan: &Plan,
+        given: &HashMap<TensorId, Arc<DeviceBuffer>>,
+    ) -> Result<Self> {
+        let bytes = plan.slots.iter().chain(&plan.scratch).sum::<u64>() + plan.results.iter().map(|r| r.1).sum::<u64>();
+        let made = device.scoped("preparing a batch", bytes, || Self::prepare(device, plan, given)).await;
+        if let Err(Error::Driver { .. }) = made {
+            plan.dispatches.iter().for_each(|dispatch| device.inner.pipelines.forget(&dispatch.code));
+        }
+        made
+    }
+
+    fn prepare(device: &GpuDevice, plan: &Plan, given: &HashMap<TensorId, Arc<DeviceBuffer>>) -> Result<Self> {
+        let take = |bytes: u64| device.take(bytes).map(Arc::new);
+        let mut inputs = HashMap::new();
+        for &(id, bytes) in &plan.inputs {
+            let buffer = match given.get(&id) {
+                Some(buffer) => buffer.clone(),
+                None => take(bytes)?,
+            };
+            inputs.insert(id, buffer);
+        }
+        let slots = plan.slots.iter().map(|&bytes| take(bytes)).collect::<Result<Vec<_>>>()?;
+        let scratch = plan.scratch.iter().map(|&bytes| take(bytes)).collect::<Result<Vec<_>>>()?;
+        let mut made: HashMap<TensorId, Arc<DeviceBuffer>> = HashMap::new();
+        for &(location, bytes) in &plan.results {
+            if let Location::Result(id) = location
+                && !made.contains_key(&id)
+            {
+                made.insert(id, take(bytes)?);
+            }
+        }
+        let faults = match &plan.faults[..] {
+            [] => None,
+            faults => Some((take(FAULT_BYTES * faults.len() as u64)?, faults.to_vec())),
+        };
+        let find = |location: Location| match location {
+            Location::Input(id) => inputs.get(&id),
+            Location::Result(id) => made.get(&id),
+            Location::Slot(slot) => slots.get(slot),
+            Location::Scratch(number) => scratch.get(number),
+            Location::Fault(_) => faults.as_ref().map(|(buffer, _)| buffer),
+        };
+        let missing = || Error::ForeignTensor { index: usize::MAX };
+
+        let steps = prepare_steps(device, &plan.dispatches, |at| find(at).ok_or_else(missing))?;
+        let results = plan.results.iter().map(|&(at, bytes)| Ok((find(at).ok_or_else(missing)?.clone(), bytes)));
+        let results = results.collect::<Result<_>>()?;
+        Ok(Self { device: device.clone(), inputs, results, steps, faults, staging: None })
+    }
+
+    /// The buffer of an input.
+    pub(crate) fn input(&self, id: TensorId) -> Option<&Arc<DeviceBuffer>> {
+        self.inputs.get(&id)
+    }
+
+    /// The buffers of the wanted tensors.
+    pub(crate) fn results(&self) -> &[(Arc<DeviceBuffer>, u64)] {
+        &self.results
+    }
+
+    /// Bytes of all the memory that the results and inputs hold.
+    pub(crate) fn bytes(&self) -> u64 {
+        let inputs = self.inputs.values().map(|buffer| buffer.raw().size());
+        inputs.chain(self.results.iter().map(|(buffer, _)| buffer.raw().size())).sum()
+    }
+
+    /// Runs the plan, and shows `see` the bytes of the results at these positions, in one submission and one read.
+    ///
+    /// # Errors
+    /// [`Error::Index`] for faults in the data, [`Error::OutOfMemory`], [`Error::DeviceLost`], [`Error::Driver`].
+    pub(crate) async fn run(
+        &mut self,
+        read: &[usize],
+        waiting: Waiting,
+        mut see: impl FnMut(usize, &[u8]),
+    ) -> Result<()> {
+        let device = self.device.clone();
+        // Faults first, then the results, each from a multiple of 16 bytes.
+        let mut staged = self.faults.as_ref().map_or(0, |(_, faults)| FAULT_BYTES * faults.len() as u64);
+        let mut places = Vec::with_capacity(read.len());
+        for &position in read {
+            let (_, bytes) = &self.results[position];
+            staged = staged.next_multiple_of(16);
+            places.push((position, staged, *bytes));
+            staged += bytes;
+        }
+        let staged = staged.next_multiple_of(16);
+        device.scoped("a batch", staged, || self.submit(staged, &places)).await?;
+        let Some(staging) = self.staging.as_ref().filter(|_| staged > 0) else { return Ok(()) };
+        let view = device.map(staging, staged, waiting).await?;
+        let fault = self.faults.as_ref().and_then(|(_, faults)| first_fault(faults, &view));
+        if fault.is_none() {
+            for &(position, offset, bytes) in &places {
+                see(position, &view[offset as usize..(offset + bytes) as usize]);
+            }
+        }
+        drop(view);
+        staging.unmap();
+        fault.map_or(Ok(()), Err)
+    }
+
+    fn submit(&mut self, staged: u64, places: &[(usize, u64, u64)]) -> Result<()> {
+        let device = self.device.inner.clone();
+        if self.staging.as_ref().is_none_or(|staging| staging.size() < staged) && staged > 0 {
+            self.staging = Some(device.device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("results"),
+                size: staged,
+                usage: wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ,
+                mapped_at_creation: false,
+            }));
+        }
+        if let Some((buffer, faults)) = &self.faults {
+            device.queue.write_buffer(buffer.raw(), 0, &vec![0xff; FAULT_BYTES as usize * faults.len()]);
+        }
+        let encoder = || device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut pieces = self.steps.chunks(DISPATCHES_A_SUBMISSION).peekable();
+        let mut last = encoder();
+        while let Some(piece) = pieces.next() {
+            encode(&mut last, piece);
+            if pieces.peek().is_some() {
+                device.queue.submit([std::mem::replace(&mut last, encoder()).finish()]);
+            }
+        }
+        if let Some(staging) = self.staging.as_ref().filter(|_| staged > 0) {
+            if let Some((buffer, faults)) = &self.faults {
+                last.copy_buffer_to_buffer(buffer.raw(), 0, staging, 0, FAULT_BYTES * faults.len() as u64);
+            }
+            for &(position, offset, bytes) in places.iter().filter(|place| place.2 > 0) {
+                let (buffer, _) = &self.results[position];
+                last.copy_buffer_to_buffer(buffer.raw(), 0, staging, offset, bytes.next_multiple_of(4));
+            }
+        }
+        device.queue.submit([last.finish()]);
+        let submissions = self.steps.len().div_ceil(DISPATCHES_A_SUBMISSION).max(1);
+        device.counters.submitted(submissions, self.steps.len());
+        Ok(())
+    }
+}
+
+fn encode(encoder: &mut wgpu::CommandEncoder, steps: &[Prepared]) {
+    let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+    for step in steps {
+        pass.set_pipeline(&step.pipeline.raw);
+        pass.set_bind_group(0, &step.bindings, &[]);
+        if step.pipeline.immediates && !step.params.is_empty() {
+            pass.set_immediates(0, &step.params);
+        }
+        let [x, y, z] = step.groups;
+        pass.dispatch_workgroups(x, y, z);
+    }
+}
+
+/// Compiles and binds dispatches.
+fn prepare_steps<'a>(
+    device: &GpuDevice,
+    dispatches: &[Dispatch],
+    find: impl Fn(Location) -> Result<&'a Arc<DeviceBuffer>>,
+) -> Result<Vec<Prepared>> {
+    let inner = &device.inner;
+    let pipelines: Vec<Arc<Pipeline>> = dispatches
+        .iter()
+        .map(|dispatch| inner.pipelines.get(&inner.device, inner.capabilities, &dispatch.code))
+        .collect();
+    // Parameters never change for a plan: where they are no immediates, one buffer holds those of all dispatches.
+    let alignment = u64::from(inner.limits.min_uniform_buffer_offset_alignment).max(16);
+    let mut arena: Vec<u8> = Vec::new();
+    let mut offsets = Vec::with_capacity(dispatches.len());
+    for (dispatch, pipeline) in dispatches.iter().zip(&pipelines) {
+        offsets.push(arena.len() as u64);
+        if !pipeline.immediates {
+            arena.extend_from_slice(bytemuck::cast_slice(&dispatch.params));
+            arena.resize(arena.len().next_multiple_of(alignment as usize), 0);
+        }
+    }
+    let uniforms = (!arena.is_empty()).then(|| {
+        let buffer = inner.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("parameters"),
+            size: arena.len() as u64,
+            usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        inner.queue.write_buffer(&buffer, 0, &arena);
+        buffer
+    });
+
+    let mut steps = Vec::with_capacity(dispatches.len());
+    for ((dispatch, pipeline), offset) in dispatches.iter().zip(pipelines).zip(offsets) {
+        let mut entries = Vec::with_capacity(dispatch.buffers.len() + 1);
+        for (number, slice) in (0..).zip(&dispatch.buffers) {
+            let buffer = find(slice.at)?.raw();
+            let resource = wgpu::BindingResource::Buffer(binding(device, slice, buffer)?);
+            entries.push(wgpu::BindGroupEntry { binding: number, resource });
+        }
+        if let Some(uniforms) = uniforms.as_ref().filter(|_| !pipeline.immediates && !dispatch.params.is_empty()) {
+            let size = std::num::NonZero::new((4 * dispatch.params.len() as u64).next_multiple_of(16));
+            let resource = wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer: uniforms, offset, size });
+            entries.push(wgpu::BindGroupEntry { binding: dispatch.buffers.len() as u32, resource });
+        }
+        let bindings = inner.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some(dispatch.code.name()),
+            layout: &pipeline.layout,
+            entries: &entries,
+        });
+        let params = bytemuck::cast_slice(&dispatch.params).to_vec();
+        steps.push(Prepared { pipeline, bindings, params, groups: dispatch.groups });
+    }
+    Ok(steps)
+}
+
+/// The part of a buffer that a kernel sees.
+///
+/// # Errors
+/// [`Error::Limit`] where it is larger than a binding can be.
+fn binding<'a>(device: &GpuDevice, slice: &Slice, buffer: &'a wgpu::Buffer) -> Result<wgpu::BufferBinding<'a>> {
+    let (offset, bytes) = match slice.at {
+        Location::Fault(number) => (FAULT_BYTES * number as u64, FAULT_BYTES),
+        _ => (slice.offset, slice.bytes.unwrap_or(buffer.size() - slice.offset)),
+    };
+    let limit = device.inner.limits.max_storage_buffer_binding_size;
+    if bytes > limit {
+        let device = device.adapter().name.clone();
+        return Err(Error::Limit { what: "bytes that one kernel can see", device, asked: bytes, limit });
+    }
+    Ok(wgpu::BufferBinding { buffer, offset, size: std::num::NonZero::new(bytes) })
+}
+
+/// The first fault that a run reported.
+fn first_fault(faults: &[Fault], staged: &[u8]) -> Option<Error> {
+    faults.iter().zip(staged.chunks_exact(FAULT_BYTES as usize)).find_map(|(fault, words)| {
+        let word = |at: usize| u32::from_le_bytes([words[at], words[at + 1], words[at + 2], words[at + 3]]);
+        (word(0) != u32::MAX).then(|| Error::Index {
+            op: fault.op,
+            position: word(0) as usize,
+            index: word(4) as usize,
+            bound: fault.bound,
+        })
+    })
+}
+
+/// Writes the elements of a tensor into its buffer, before all that is submitted later.
+pub(crate) fn write(device: &GpuDevice, buffer: &DeviceBuffer, bytes: &[u8]) {
+    let queue = &device.inner.queue;
+    device.inner.counters.uploaded(bytes.len());
+    let (words, rest) = bytes.split_at(bytes.len() / 4 * 4);
+    if !words.is_empty() {
+        queue.write_buffer(buffer.raw(), 0, words);
+    }
+    if !rest.is_empty() {
+        let mut word = [0; 4];
+        word[..rest.len()].copy_from_slice(rest);
+        queue.write_buffer(buffer.raw(), words.len() as u64, &word);
+    }
+}

@@ -1,0 +1,41 @@
+//! The operations of kiln on any GPU, through wgpu: Vulkan, Metal and DX12.
+//!
+//! Design choices:
+//!
+//! - An operation is lowered to dispatches of kernels from kiln-shaders (`lower/`), which is all that is particular to it.
+//!   A recorded graph becomes a plan: dispatches on memory that is named but not there. An executable is a plan with its
+//!   kernels compiled, its memory taken and everything bound; running it again makes nothing anew.
+//! - Memory comes from a pool of the device and goes back to it when it is dropped.
+//! - Whatever is asked of a device is asked in error scopes; what they catch is a typed [`kiln_core::Error`]. A device that
+//!   is lost stays lost and says so; the host keeps everything that it sent.
+//! - Asynchronous first: functions that end in `_async` exist everywhere. Natively each has a form that waits.
+//! - A driver in software is used only when it is asked for.
+#![forbid(unsafe_code)]
+
+mod adapters;
+#[cfg(not(target_arch = "wasm32"))]
+mod backend;
+mod batch;
+mod device;
+mod execute;
+mod lower;
+mod matmul_cache;
+mod memory;
+pub mod numerics;
+mod pipelines;
+mod plan;
+pub mod runtime;
+mod statistics;
+mod tensor;
+mod tiled;
+mod wait;
+
+pub use adapters::{ADAPTER_VARIABLE, AdapterChoice, AdapterInfo, AdapterKind};
+#[cfg(not(target_arch = "wasm32"))]
+pub use backend::GpuBackend;
+pub use batch::{BufferId, GpuCommandBatch};
+pub use device::GpuDevice;
+pub use matmul_cache::GpuMatmulCache;
+pub use statistics::Statistics;
+pub use tensor::{GpuOperation, GpuTensor};
+pub use tiled::TiledOp;

@@ -1,0 +1,345 @@
+//! Products of matrices: tiles for large ones, rows or columns at the speed of memory where one operand is a few vectors.
+
+use kiln_core::op::{Matmul, Matvec};
+use kiln_core::{Result, Shape, TensorType};
+use kiln_shaders::{MATMUL, MATVEC_COLUMNS, MATVEC_ROWS, SPLIT_SUM, TRANSPOSE, WORKGROUP};
+
+use super::pieces::pieces;
+use super::{Lower, Lowering, Value};
+use crate::plan::{Code, Grid, Slice};
+
+/// A stack of products `C = A B`, row-major; C is contiguous.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Product {
+    pub(super) a: Slice,
+    pub(super) b: Slice,
+    pub(super) c: Slice,
+    /// A is stored as `[k, m]`.
+    pub(super) transpose_a: bool,
+    /// B is stored as `[n, k]`.
+    pub(super) transpose_b: bool,
+    pub(super) batch: usize,
+    /// One A serves all of the stack.
+    pub(super) shared_a: bool,
+    /// One B serves all of the stack.
+    pub(super) shared_b: bool,
+    pub(super) m: usize,
+    pub(super) k: usize,
+    pub(super) n: usize,
+}
+
+/// Vectors that the kernels for few of them take at most.
+const FEW: usize = 8;
+
+/// Workgroups that fill a large device about twice.
+const PLENTY: usize = 256;
+
+/// How a tiled product is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Tiling {
+    /// Side of a tile.
+    pub(super) tile: usize,
+    /// Rows and columns of tiles.
+    pub(super) down: usize,
+    pub(super) across: usize,
+    /// Parts of k.
+    pub(super) splits: usize,
+    /// Products in each part but the last: a multiple of the depth of a slice.
+    pub(super) slice: usize,
+}
+
+impl Tiling {
+    /// The tile with the least work that gives enough workgroups, k split where there would be too few of them otherwise.
+    pub(super) fn of(batch: usize, m: usize, k: usize, n: usize) -> Self {
+        let tiles = |tile: usize| batch * m.div_ceil(tile) * n.div_ceil(tile);
+        // A part of k must be long enough to pay for its tile of C, which is written and read once more.
+        let parts = |tile: usize| (k / (8 * tile)).clamp(1, 64);
+        // 200 workgroups are as good as PLENTY. Small tiles waste less at the edges, but every product in them takes longer.
+        let work = |&(tile, pace): &(usize, usize)| tiles(tile) * tile * tile * pace;
+        let enough = [(128, 10), (64, 14), (32, 22)].into_iter().filter(|&(tile, _)| tiles(tile) * parts(tile) >= 200);
+        let tile = enough.min_by_key(work).map_or(32, |(tile, _)| tile);
+        let depth = 2048 / tile;
+        let splits = PLENTY.div_ceil(tiles(tile).max(1)).min(parts(tile));
+        let slice = if tiles(tile) >= 200 { k } else { k.div_ceil(splits) }.next_multiple_of(depth).max(depth);
+        let splits = k.div_ceil(slice).max(1);
+        Self { tile, down: m.div_ceil(tile), across: n.div_ceil(tile), splits, slice }
+    }
+
+    pub(super) fn groups(&self, batch: usize) -> usize {
+        self.down * self.across * self.splits * batch
+    }
+
+    /// Whether k ends within a slice of a tile.
+    pub(super) fn edge(&self, k: usize) -> bool {
+        k == 0 || !k.is_multiple_of(2048 / self.tile)
+    }
+}
+
+/// The place of results: themselves, or where `splits` of them are added up afterwards.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Parts {
+    pub(super) at: Slice,
+    /// Elements from one part to the next.
+    pub(super) stride: usize,
+    splits: usize,
+    result: Slice,
+}
+
+impl Parts {
+    pub(super) fn new(plan: &mut Lowering<'_>, result: Slice, elements: usize, splits: usize) -> Result<Self> {
+        let stride = elements.next_multiple_of(4);
+        let at = match splits {
+            1 => result,
+            _ => plan.scratch(TensorType::f32(Shape::new(&[splits, stride])?)).at.into(),
+        };
+        Ok(Self { at, stride, splits, result })
+    }
+
+    /// Adds the parts up.
+    pub(super) fn finish(&self, plan: &mut Lowering<'_>) {
+        if self.splits > 1 {
+            let vectors = self.stride / 4;
+            let groups = vectors.div_ceil(32);
+            let params = [vectors.into(), self.splits.into(), groups.into()];
+            let code = Code::Kernel(SPLIT_SUM, Vec::new());
+            plan.dispatch(code, vec![self.at, self.result], &params, Grid::groups_of(groups));
+        }
+    }
+}
+
+impl Product {
+    /// Adds the dispatches; C has at least one element, and all operands are whole tensors.
+    pub(super) fn lower(mut self, plan: &mut Lowering<'_>) -> Result<()> {
+        if self.shared_b && !self.transpose_a && !self.shared_a {
+            // The rows of all A are those of one.
+            (self.m, self.batch) = (self.m * self.batch, 1);
+        }
+        if (self.batch, self.m) == (1, 1) {
+            // A row that is multiplied is a column too: the matrix is then the one whose rows can be cut.
+            (self.a, self.b, self.m, self.n) = (self.b, self.a, self.n, 1);
+            (self.transpose_a, self.transpose_b) = (!self.transpose_b, true);
+            (self.shared_a, self.shared_b) = (false, false);
+        }
+        let Self { a, b, c, batch, m, k, n, .. } = self;
+        let of = |shared: bool, elements: usize| if shared { 0 } else { 4 * elements };
+        if batch > 1 {
+            let bytes = [of(self.shared_a, m * k), of(self.shared_b, k * n), 4 * m * n];
+            for piece in pieces(plan.limits, batch, &bytes) {
+                let at = |slice: Slice, bytes: usize| if bytes == 0 { slice } else { piece.of(slice.at, bytes) };
+                let part =
+                    Self { a: at(a, bytes[0]), b: at(b, bytes[1]), c: at(c, bytes[2]), batch: piece.len, ..self };
+                part.whole(plan)?;
+            }
+        } else if self.transpose_a {
+            self.whole(plan)?;
+        } else {
+            for piece in pieces(plan.limits, m, &[4 * k, 4 * n]) {
+                let part = Self { a: piece.of(a.at, 4 * k), c: piece.of(c.at, 4 * n), m: piece.len, ..self };
+                part.whole(plan)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The same for operands that fit a binding.
+    fn whole(self, plan: &mut Lowering<'_>) -> Result<()> {
+        let (few_rows, few_columns) = (self.m <= FEW, self.n <= FEW);
+        if few_rows && (self.n >= self.m || !few_columns) {
+            let v = turned(plan, self.a, self.transpose_a, self.copies(self.shared_a), self.k, self.m)?;
+            let vectors = Vectors { at: v, count: self.m, shared: self.shared_a };
+            self.few(plan, vectors, (self.b, self.shared_b), self.n, self.transpose_b, (1, self.n))
+        } else if few_columns {
+            let v = turned(plan, self.b, !self.transpose_b, self.copies(self.shared_b), self.k, self.n)?;
+            let vectors = Vectors { at: v, count: self.n, shared: self.shared_b };
+            self.few(plan, vectors, (self.a, self.shared_a), self.m, !self.transpose_a, (self.n, 1))
+        } else {
+            self.tiled(plan)
+        }
+    }
+
+    fn copies(&self, shared: bool) -> usize {
+        if shared { 1 } else { self.batch }
+    }
+
+    fn tiled(&self, plan: &mut Lowering<'_>) -> Result<()> {
+        let &Self { m, k, n, batch, .. } = self;
+        let tiling = Tiling::of(batch, m, k, n);
+        let rows = [if self.transpose_a { m } else { k }, if self.transpose_b { k } else { n }, n];
+        let vectors = rows.iter().all(|length| length.is_multiple_of(4));
+        let constants = [
+            ("TILE", tiling.tile as u32),
+            ("TRANSPOSE_A", self.transpose_a.into()),
+            ("TRANSPOSE_B", self.transpose_b.into()),
+            ("VECTORS", vectors.into()),
+            ("EDGE", (vectors && tiling.edge(k)).into()),
+        ];
+        let parts = Parts::new(plan, self.c, batch * m * n, tiling.splits)?;
+        let total = tiling.groups(batch);
+        let params = [
+            m.into(),
+            n.into(),
+            k.into(),
+            if self.shared_a { 0 } else { m * k }.into(),
+            if self.shared_b { 0 } else { k * n }.into(),
+            tiling.down.into(),
+            tiling.across.into(),
+            tiling.splits.into(),
+            tiling.slice.into(),
+            parts.stride.into(),
+            total.into(),
+        ];
+        let code = Code::Kernel(MATMUL, constants.to_vec());
+        plan.dispatch(code, vec![self.a, self.b, parts.at], &params, Grid::groups_of(total));
+        parts.finish(plan);
+        Ok(())
+    }
+
+    /// Products of `length` rows of a matrix (columns of it, unless `by_rows`) with few vectors. `strides` are those in C
+    /// of rows of the matrix and of vectors.
+    fn few(
+        &self,
+        plan: &mut Lowering<'_>,
+        vectors: Vectors,
+        (x, shared): (Slice, bool),
+        length: usize,
+        by_rows: bool,
+        strides: (usize, usize),
+    ) -> Result<()> {
+        let &Self { k, batch, .. } = self;
+        let batches = [
+            if shared { 0 } else { length * k }.into(),
+            if vectors.shared { 0 } else { vectors.count * k }.into(),
+            (self.m * self.n).into(),
+        ];
+        let extents = [length.into(), k.into(), vectors.count.into()];
+        let strides = [strides.0.into(), strides.1.into()];
+        let count = [1, 4, FEW].into_iter().find(|&count| vectors.count <= count).unwrap_or(FEW) as u32;
+        if by_rows {
+            let lanes = lanes(batch, length, k);
+            let across = length.div_ceil(4 * WORKGROUP as usize / lanes);
+            let total = batch * across;
+            let constants = [("COUNT", count), ("LANES", lanes as u32), ("VECTORS", k.is_multiple_of(4).into())];
+            let params = [&extents[..], &batches, &strides, &[across.into(), total.into()]].concat();
+            let code = Code::Kernel(MATVEC_ROWS, constants.to_vec());
+            plan.dispatch(code, vec![x, vectors.at, self.c], &params, Grid::groups_of(total));
+            return Ok(());
+        }
+        let across = length.div_ceil(128);
+        // At most 256 products in the chain of an invocation, of which eight share a column; at least 16.
+        let wanted = (2 * PLENTY).div_ceil(across * batch).clamp(1, 64).max(k.div_ceil(2048));
+        let slice = k.div_ceil(wanted).next_multiple_of(32).max(128);
+        let splits = k.div_ceil(slice).max(1);
+        let total = across * splits * batch;
+        let parts = Parts::new(plan, self.c, batch * self.m * self.n, splits)?;
+        let vectorised = k.is_multiple_of(4) && length.is_multiple_of(4);
+        let constants = [("COUNT", count), ("VECTORS", vectorised.into())];
+        let cut = [across.into(), splits.into(), slice.into(), parts.stride.into(), total.into()];
+        let params = [&extents[..], &batches, &strides, &cut].concat();
+        let code = Code::Kernel(MATVEC_COLUMNS, constants.to_vec());
+        plan.dispatch(code, vec![x, vectors.at, parts.at], &params, Grid::groups_of(total));
+        parts.finish(plan);
+        Ok(())
+    }
+}
+
+/// A few vectors, each contiguous.
+struct Vectors {
+    at: Slice,
+    count: usize,
+    shared: bool,
+}
+
+/// How many invocations share a row of `k` elements: as few as make enough workgroups, and chains of at most 256 products.
+fn lanes(batch: usize, rows: usize, k: usize) -> usize {
+    let groups = |lanes: usize| batch * rows.div_ceil(4 * WORKGROUP as usize / lanes);
+    let enough = |lanes: usize| groups(lanes) >= 2 * PLENTY || 8 * lanes > k;
+    [8, 32, 64, 128].into_iter().find(|&lanes| enough(lanes) && k <= 256 * lanes).unwrap_or(256)
+}
+
+/// The operand as vectors of `k` elements: where it is stored as `[k, count]`, a copy of it that is not.
+fn turned(
+    plan: &mut Lowering<'_>,
+    at: Slice,
+    transposed: bool,
+    copies: usize,
+    k: usize,
+    count: usize,
+) -> Result<Slice> {
+    if !transposed || count == 1 || k == 0 {
+        return Ok(at);
+    }
+    let copy = plan.scratch(TensorType::f32(Shape::new(&[copies, count, k])?)).at.into();
+    let (tiles, across) = (k.div_ceil(32), 1usize);
+    let total = copies * tiles;
+    let params = [k.into(), count.into(), across.into(), tiles.into(), total.into()];
+    plan.dispatch(Code::Kernel(TRANSPOSE, Vec::new()), vec![at, copy], &params, Grid::groups_of(total));
+    Ok(copy)
+}
+
+impl Lower for Matmul {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let e = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;
+        let product = Product {
+            a: inputs[0].at.into(),
+            b: inputs[1].at.into(),
+            c: outputs[0].at.into(),
+            transpose_a: self.transpose_a,
+            transpose_b: self.transpose_b,
+            batch: e.batch,
+            shared_a: false,
+            shared_b: e.shared_b,
+            m: e.m,
+            k: e.k,
+            n: e.n,
+        };
+        product.lower(plan)
+    }
+}
+
+impl Lower for Matvec {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let (k, m) = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;
+        let product = Product {
+            a: inputs[0].at.into(),
+            b: inputs[1].at.into(),
+            c: outputs[0].at.into(),
+            transpose_a: self.transpose,
+            transpose_b: false,
+            batch: 1,
+            shared_a: false,
+            shared_b: false,
+            m,
+            k,
+            n: 1,
+        };
+        product.lower(plan)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tiles_fill_a_large_device() {
+        let cut = |batch, m, k, n| {
+            let tiling = Tiling::of(batch, m, k, n);
+            assert!(tiling.slice.is_multiple_of(2048 / tiling.tile) && (tiling.splits - 1) * tiling.slice < k.max(1));
+            (tiling.tile, tiling.splits)
+        };
+        assert_eq!(cut(1, 4096, 4096, 4096), (128, 1));
+        assert_eq!(cut(1, 1024, 1024, 1024), (64, 1));
+        assert_eq!(cut(1, 512, 512, 512), (32, 1));
+        // Few tiles and long sums.
+        assert_eq!(cut(1, 256, 100_000, 256), (128, 64));
+        assert_eq!(cut(1, 64, 4096, 64), (32, 16));
+        assert_eq!(cut(1, 16, 16, 16), (32, 1));
+        assert_eq!(cut(300, 100, 0, 100), (128, 1));
+        // What each case of the tests of variants is there for.
+        for (batch, m, n, tile) in [(50, 250, 251, 128), (50, 256, 252, 128), (52, 121, 122, 64), (52, 124, 128, 64)] {
+            assert_eq!(cut(batch, m, 24, n), (tile, 1));
+        }
+        assert_eq!(cut(1, 130, 18, 13 * 1024), (128, 1));
+        assert_eq!(cut(1, 66, 18, 7 * 961), (64, 1));
+    }
+}

@@ -1,0 +1,115 @@
+//! Operations turned into dispatches of kernels: one file a family, one `impl Lower` an operation.
+
+mod attention;
+mod convolve;
+pub(crate) mod elementwise;
+mod gather;
+mod matmul;
+pub(crate) mod pieces;
+mod pool;
+mod quantized;
+mod reduce;
+mod rope;
+mod rows;
+mod top_k;
+mod transpose;
+
+use kiln_core::op::{Op, Operation};
+use kiln_core::{Result, TensorType, for_operation};
+use kiln_shaders::Kernel;
+
+use crate::plan::{Code, Dispatch, Grid, Location, Slice, Word};
+
+/// A tensor of a plan: where it lies and what it is. It is contiguous, and begins where its buffer begins.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Value {
+    pub(crate) at: Location,
+    pub(crate) ty: TensorType,
+}
+
+/// An operation that runs on a GPU.
+pub(crate) trait Lower: Operation {
+    /// Adds the dispatches that compute the outputs. The shape rule has accepted the inputs, and an output has at least
+    /// one element.
+    ///
+    /// # Errors
+    /// [`kiln_core::Error::Limit`] where the device cannot run it at this size.
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()>;
+}
+
+/// Something in the data that only a kernel sees: an index outside of its table.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Fault {
+    pub(crate) op: &'static str,
+    pub(crate) bound: usize,
+}
+
+/// A plan that one step adds its dispatches to.
+pub(crate) struct Lowering<'a> {
+    pub(crate) limits: &'a wgpu::Limits,
+    dispatches: &'a mut Vec<Dispatch>,
+    scratch: &'a mut Vec<u64>,
+    /// Pieces of scratch memory that this step uses.
+    used: usize,
+    faults: &'a mut Vec<Fault>,
+}
+
+impl<'a> Lowering<'a> {
+    pub(crate) fn new(
+        limits: &'a wgpu::Limits,
+        dispatches: &'a mut Vec<Dispatch>,
+        scratch: &'a mut Vec<u64>,
+        faults: &'a mut Vec<Fault>,
+    ) -> Self {
+        Self { limits, dispatches, scratch, used: 0, faults }
+    }
+
+    /// Memory for the duration of this step; what it holds at first is anything.
+    pub(crate) fn scratch(&mut self, ty: TensorType) -> Value {
+        let bytes = ty.bytes() as u64;
+        match self.scratch.get_mut(self.used) {
+            Some(held) => *held = bytes.max(*held),
+            None => self.scratch.push(bytes),
+        }
+        self.used += 1;
+        Value { at: Location::Scratch(self.used - 1), ty }
+    }
+
+    /// Two words, at first `0xffffffff`, that a kernel may set: the least position of an index outside of `0..bound`
+    /// (by `atomicMin`), and then the index that stands there. The execution fails with [`kiln_core::Error::Index`].
+    pub(crate) fn fault(&mut self, op: &'static str, bound: usize) -> Location {
+        self.faults.push(Fault { op, bound });
+        Location::Fault(self.faults.len() - 1)
+    }
+
+    /// Runs a kernel with these constants baked in on buffers and parameters, in the order of its head.
+    pub(crate) fn run(
+        &mut self,
+        kernel: Kernel,
+        constants: &[(&'static str, u32)],
+        buffers: &[Location],
+        params: &[Word],
+        grid: Grid,
+    ) {
+        let buffers = buffers.iter().map(|&at| at.into()).collect();
+        self.dispatch(Code::Kernel(kernel, constants.to_vec()), buffers, params, grid);
+    }
+
+    /// Runs code on parts of buffers.
+    pub(crate) fn dispatch(&mut self, code: Code, buffers: Vec<Slice>, params: &[Word], grid: Grid) {
+        self.dispatches.push(Dispatch {
+            code,
+            buffers,
+            params: params.iter().map(|word| word.0).collect(),
+            groups: grid.folded(self.limits.max_compute_workgroups_per_dimension),
+        });
+    }
+}
+
+/// Adds the dispatches of any operation.
+pub(crate) fn lower(op: &Op, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+    if outputs.iter().all(|output| output.ty.shape.is_empty()) {
+        return Ok(());
+    }
+    for_operation!(op, op => op.lower(plan, inputs, outputs))
+}

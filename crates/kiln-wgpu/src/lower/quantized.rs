@@ -1,0 +1,219 @@
+use kiln_core::op::{Dequantize, QuantMatmul, Quantize};
+use kiln_core::{QuantFormat, Result};
+
+use super::pieces::pieces;
+use super::{Lower, Lowering, Value};
+use crate::plan::{Code, Grid, Word};
+
+/// The number of a format in the sources.
+fn code(format: QuantFormat) -> u32 {
+    match format {
+        QuantFormat::Q8_0 => 0,
+        QuantFormat::Q4K => 1,
+        QuantFormat::Q5K => 2,
+        QuantFormat::Q6K => 3,
+    }
+}
+
+/// Parts of 32 elements that so many elements are read in.
+fn parts(elements: usize) -> usize {
+    elements / 32
+}
+
+impl Lower for Quantize {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let (len, bytes) = (self.format.block_len(), self.format.block_bytes());
+        // What the sources add to products so that nothing else is.
+        let zero: Word = (-0.0f32).into();
+        for piece in pieces(plan.limits, inputs[0].ty.shape.numel() / len, &[4 * len, bytes]) {
+            let words: Word = (piece.len * bytes).div_ceil(4).into();
+            let pairs = piece.len.div_ceil(2);
+            let (kernel, constants, params, groups) = match self.format {
+                QuantFormat::Q8_0 => {
+                    let groups = piece.len.div_ceil(32);
+                    let params = [(piece.len * len / 4).into(), words, groups.into(), zero];
+                    (kiln_shaders::QUANTIZE_ROUNDED, Vec::new(), params.to_vec(), groups)
+                }
+                QuantFormat::Q4K | QuantFormat::Q5K => {
+                    let params = [piece.len.into(), pairs.into(), zero];
+                    let constants = vec![("FORMAT", code(self.format))];
+                    (kiln_shaders::QUANTIZE_AFFINE, constants, params.to_vec(), pairs)
+                }
+                QuantFormat::Q6K => {
+                    let params = [piece.len.into(), words, pairs.into(), zero];
+                    (kiln_shaders::QUANTIZE_SYMMETRIC, Vec::new(), params.to_vec(), pairs)
+                }
+            };
+            let buffers = vec![piece.of(inputs[0].at, 4 * len), piece.of(outputs[0].at, bytes)];
+            plan.dispatch(Code::Kernel(kernel, constants), buffers, &params, Grid::groups_of(groups));
+        }
+        Ok(())
+    }
+}
+
+impl Lower for Dequantize {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let (len, bytes) = (self.format.block_len(), self.format.block_bytes());
+        for piece in pieces(plan.limits, outputs[0].ty.shape.numel() / len, &[4 * len, bytes]) {
+            let parts = parts(piece.len * len);
+            let kernel = Code::Kernel(kiln_shaders::DEQUANTIZE, vec![("FORMAT", code(self.format))]);
+            let buffers = vec![piece.of(inputs[0].at, bytes), piece.of(outputs[0].at, 4 * len)];
+            plan.dispatch(kernel, buffers, &[parts.into()], Grid::invocations(4 * parts));
+        }
+        Ok(())
+    }
+}
+
+/// How a product with quantised weights runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// Lanes share rows of the weights: rows of x at a time, and lanes.
+    Rows { rows: usize, lanes: usize },
+    /// Tiles of 16 `tall` rows and 64 columns.
+    Tiles { tall: usize },
+}
+
+/// Workgroups that keep a large device busy.
+const BUSY: usize = 256;
+
+/// The way for `m` rows of x, `n` of the weights and `k` elements in each.
+fn way(m: usize, n: usize, k: usize) -> Way {
+    let tiles = |tall: usize| m.div_ceil(16 * tall) * n.div_ceil(64);
+    if m > 8 {
+        // Tall tiles read the weights less often, but only many of them use the whole device. Too few of any are no match
+        // for lanes, which share a row among many.
+        let fits = |tall: usize| m > 8 * tall && tiles(tall) >= BUSY;
+        if let Some(tall) = [8, 4].into_iter().find(|&tall| fits(tall)) {
+            return Way::Tiles { tall };
+        }
+        if tiles(2) >= BUSY / 2 {
+            return Way::Tiles { tall: 2 };
+        }
+    }
+    let rows = m.clamp(1, 8).next_power_of_two();
+    // With several rows, a piece of x in workgroup memory feeds so many lanes.
+    let most = if rows == 1 { parts(k) } else { parts(k).min(128 / rows) };
+    // A workgroup has four rows of the weights for each slot of lanes: more lanes make more workgroups.
+    let few = |lanes: usize| lanes < 32 || m.div_ceil(rows) * n.div_ceil(1024 / lanes) < BUSY;
+    let mut lanes = 8;
+    while lanes < 256 && 2 * lanes <= most && few(lanes) {
+        lanes *= 2;
+    }
+    Way::Rows { rows, lanes }
+}
+
+impl Lower for QuantMatmul {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let (x, w) = (inputs[0].ty.shape, inputs[1].ty.shape);
+        let (m, n, k) = (x.rows(), w.rows(), w.columns());
+        let blocks = k / self.format.block_len();
+        let row_bytes = blocks * self.format.block_bytes();
+        for rows in pieces(plan.limits, m, &[4 * k, 4 * n]) {
+            for columns in pieces(plan.limits, n, &[row_bytes]) {
+                let (m, n_here) = (rows.len, columns.len);
+                let format = ("FORMAT", code(self.format));
+                let (kernel, constants, down, across) = match way(m, n_here, k) {
+                    Way::Rows { rows, lanes } => {
+                        let constants = vec![format, ("ROWS", rows as u32), ("LANES", lanes as u32)];
+                        (kiln_shaders::QUANT_MATVEC, constants, m.div_ceil(rows), n_here.div_ceil(1024 / lanes))
+                    }
+                    Way::Tiles { tall } => {
+                        let constants = vec![format, ("TALL", tall as u32)];
+                        (kiln_shaders::QUANT_MATMUL, constants, m.div_ceil(16 * tall), n_here.div_ceil(64))
+                    }
+                };
+                let total = down * across;
+                let params = [m, n_here, blocks, n, columns.start, down, total].map(Word::from);
+                let buffers = vec![
+                    rows.of(inputs[0].at, 4 * k),
+                    columns.of(inputs[1].at, row_bytes),
+                    rows.of(outputs[0].at, 4 * n),
+                ];
+                plan.dispatch(Code::Kernel(kernel, constants), buffers, &params, Grid::groups_of(total));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(all(test, not(target_arch = "wasm32")))] // devices are waited for
+mod tests {
+    use std::collections::HashMap;
+
+    use kiln_core::op::Op;
+    use kiln_core::{Shape, TensorType};
+
+    use super::*;
+    use crate::execute::{Executable, write};
+    use crate::plan::{Plan, Slice};
+    use crate::runtime::block_on;
+    use crate::wait::Waiting;
+    use crate::{AdapterChoice, GpuDevice};
+
+    #[test]
+    fn few_rows_go_to_lanes_and_many_to_tiles() {
+        // As many lanes as the weights are too few for.
+        assert_eq!(way(1, 28_672, 8192), Way::Rows { rows: 1, lanes: 32 });
+        assert_eq!(way(1, 4096, 14_336), Way::Rows { rows: 1, lanes: 64 });
+        assert_eq!(way(1, 64, 14_336), Way::Rows { rows: 1, lanes: 256 });
+        assert_eq!(way(1, 64, 256), Way::Rows { rows: 1, lanes: 8 });
+        assert_eq!(way(1, 1, 0), Way::Rows { rows: 1, lanes: 8 });
+        // Several rows: no more lanes than a piece of x has parts.
+        assert_eq!(way(2, 4096, 4096), Way::Rows { rows: 2, lanes: 64 });
+        assert_eq!(way(3, 4096, 4096), Way::Rows { rows: 4, lanes: 32 });
+        assert_eq!(way(8, 4096, 4096), Way::Rows { rows: 8, lanes: 16 });
+        // Many rows of few weights stay there until there are tiles enough.
+        assert_eq!(way(32, 4096, 4096), Way::Rows { rows: 8, lanes: 16 });
+        assert_eq!(way(32, 28_672, 8192), Way::Tiles { tall: 2 });
+        assert_eq!(way(64, 28_672, 8192), Way::Tiles { tall: 4 });
+        assert_eq!(way(512, 4096, 4096), Way::Tiles { tall: 8 });
+        assert_eq!(way(4096, 4096, 4096), Way::Tiles { tall: 8 });
+    }
+    /// What an operation gives on a device whose bindings hold so many bytes; and how many dispatches that takes.
+    fn run(device: &GpuDevice, op: Op, inputs: &[(TensorType, Vec<u8>)], most: u64) -> (usize, Vec<u8>) {
+        let limits = wgpu::Limits { max_storage_buffer_binding_size: most, ..device.inner.limits.clone() };
+        let types: Vec<TensorType> = inputs.iter().map(|input| input.0).collect();
+        let (ids, plan) = Plan::of_operation(&op, &types, &limits).unwrap();
+        let within = |slice: &Slice| slice.bytes.is_none_or(|bytes| bytes <= most);
+        assert!(plan.dispatches.iter().flat_map(|dispatch| &dispatch.buffers).all(within));
+        let mut executable = block_on(Executable::new(device, &plan, &HashMap::new())).unwrap();
+        for (id, (_, bytes)) in ids.iter().zip(inputs) {
+            write(device, executable.input(*id).unwrap(), bytes);
+        }
+        let mut got = Vec::new();
+        block_on(executable.run(&[0], Waiting::Here, |_, bytes| got = bytes.to_vec())).unwrap();
+        (plan.dispatches.len(), got)
+    }
+
+    #[test]
+    fn pieces_are_the_same_as_the_whole() {
+        let Ok(device) = GpuDevice::open(&AdapterChoice::Any) else {
+            eprintln!("left out: no device");
+            return;
+        };
+        let bytes = |x: &[f32]| x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+        let shape = |dims: &[usize]| Shape::new(dims).unwrap();
+        for format in QuantFormat::ALL {
+            let (rows, k) = (700, 2 * format.block_len());
+            let x: Vec<f32> = (0..rows * k).map(|i| (i * i % 1009) as f32 - 500.0).collect();
+            let (ty, blocks_ty) =
+                (TensorType::f32(shape(&[rows, k])), TensorType::blocks(format, shape(&[rows, k])).unwrap());
+            let mut blocks = vec![0; blocks_ty.bytes()];
+            format.encode(&x, &mut blocks).unwrap();
+            let few = TensorType::f32(shape(&[300, k]));
+            let (x, some) = (bytes(&x), bytes(&x[..300 * k]));
+            // In the product, the result is too large, so its rows are cut; and of most formats so are the weights.
+            let most = 4 * 600 * format.block_len() as u64;
+            for (op, inputs, most) in [
+                (Op::from(Quantize { format }), vec![(ty, x.clone())], most),
+                (Op::from(Dequantize { format }), vec![(blocks_ty, blocks.clone())], most),
+                (Op::from(QuantMatmul { format }), vec![(few, some), (blocks_ty, blocks)], 200_000),
+            ] {
+                let (one, whole) = run(&device, op, &inputs, 1 << 27);
+                let (many, cut) = run(&device, op, &inputs, most);
+                assert!(one == 1 && many > 1, "{op:?}: {one} and {many} dispatches");
+                assert!(cut == whole, "{op:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,245 @@
+//! Operations on rows: the softmax family and the normalisations.
+//!
+//! A team of invocations holds a row in registers: one dispatch, every element read once. Longer rows are measured in
+//! parts, what is known of these is joined, and a last dispatch reads the rows again.
+
+use kiln_core::op::{LayerNorm, LogSoftmax, RmsNorm, Softmax};
+use kiln_core::{Result, Shape, TensorType};
+use kiln_shaders::Kernel;
+
+use super::pieces::{Piece, pieces};
+use super::{Lower, Lowering, Value};
+use crate::plan::{Code, Grid, Location, Slice, Word};
+
+const WORKGROUP: usize = kiln_shaders::WORKGROUP as usize;
+/// Words of a row that an invocation holds at most.
+const MOST_HELD: usize = 64;
+/// Words that it holds where there is enough to do for a large device.
+const HELD: usize = 16;
+/// Vectors of an invocation in the last dispatch for long rows, as in the sources.
+const APPLIED: usize = 4;
+/// Invocations, and workgroups of those that hold much, that keep a large device busy.
+const INVOCATIONS: usize = 1 << 17;
+const BUSY: usize = 512;
+
+/// How rows are shared.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Sharing {
+    rows: usize,
+    columns: usize,
+    /// Elements of a vector.
+    width: usize,
+    /// Vectors of a row.
+    vectors: usize,
+    /// Invocations that share a row, or a part of it.
+    team: usize,
+    /// Vectors that each of them holds.
+    held: usize,
+    /// Parts of a row.
+    parts: usize,
+}
+
+impl Sharing {
+    fn new(rows: usize, columns: usize) -> Self {
+        let width = if columns.is_multiple_of(4) { 4 } else { 1 };
+        let vectors = columns / width;
+        let mut team = vectors.div_ceil(HELD / width).next_power_of_two().min(WORKGROUP);
+        while team < WORKGROUP && team < vectors && rows.saturating_mul(team) < INVOCATIONS {
+            team *= 2;
+        }
+        // Where rows are not vectors, twice the instructions would hold as much: half of it is enough.
+        let most = if width == 4 { MOST_HELD / 4 } else { MOST_HELD / 2 };
+        let mut held = vectors.div_ceil(team).next_power_of_two();
+        if held > most {
+            held = most;
+            while held > 2 && rows.saturating_mul(vectors.div_ceil(WORKGROUP * held)) < BUSY {
+                held /= 2;
+            }
+        }
+        Self { rows, columns, width, vectors, team, held, parts: vectors.div_ceil(team * held) }
+    }
+
+    fn constants(&self, own: (&'static str, bool)) -> Vec<(&'static str, u32)> {
+        let constants = [("WIDTH", self.width), ("TEAM", self.team), ("HELD", self.held)];
+        let constants = constants.into_iter().map(|(name, value)| (name, value as u32));
+        constants.chain([(own.0, own.1.into())]).collect()
+    }
+}
+
+/// The kernels of an operation on rows.
+struct Kernels<'a> {
+    /// Of rows that a team holds.
+    whole: Kernel,
+    /// Of long rows: measuring parts, joining, writing.
+    parts: Kernel,
+    join: Kernel,
+    apply: Kernel,
+    /// The constant that tells two operations with the same sources apart.
+    constant: (&'static str, bool),
+    /// Words of what is known of a part.
+    words: usize,
+    /// Operands as long as a row.
+    operands: &'a [Location],
+    /// Parameters after those of the shape.
+    params: &'a [Word],
+    /// Whether the kernels that measure and join take those parameters and the extents too.
+    measured: bool,
+}
+
+impl Kernels<'_> {
+    fn lower(&self, plan: &mut Lowering<'_>, x: &Value, out: &Value) -> Result<()> {
+        let (rows, columns) = (x.ty.shape.rows(), x.ty.shape.columns());
+        let pieces = pieces(plan.limits, rows, &[4 * columns]);
+        let most = Sharing::new(pieces[0].len, columns);
+        let scratch = if most.parts > 1 {
+            let last = pieces.last().map_or(0, |piece| Sharing::new(piece.len, columns).parts * piece.len);
+            let known = |count: usize| Ok(TensorType::f32(Shape::new(&[count, self.words])?));
+            let parts = plan.scratch(known(last.max(most.parts * most.rows))?).at;
+            Some((parts, plan.scratch(known(most.rows)?).at))
+        } else {
+            None
+        };
+        for piece in &pieces {
+            let sharing = Sharing::new(piece.len, columns);
+            match scratch {
+                Some(scratch) if sharing.parts > 1 => self.long(plan, sharing, piece, x.at, out.at, scratch),
+                _ => self.short(plan, sharing, piece, x.at, out.at),
+            }
+        }
+        Ok(())
+    }
+
+    fn buffers(&self, x: Slice, more: &[Location], out: Slice) -> Vec<Slice> {
+        let more = self.operands.iter().chain(more).map(|&at| at.into());
+        [x].into_iter().chain(more).chain([out]).collect()
+    }
+
+    fn short(&self, plan: &mut Lowering<'_>, sharing: Sharing, piece: &Piece, x: Location, out: Location) {
+        let Sharing { rows, columns, vectors, team, .. } = sharing;
+        let of = |at| piece.of(at, 4 * columns);
+        let params: Vec<Word> = [rows.into(), vectors.into()].iter().chain(self.params).copied().collect();
+        let code = Code::Kernel(self.whole, sharing.constants(self.constant));
+        let grid = Grid::groups_of(rows.div_ceil(WORKGROUP / team));
+        plan.dispatch(code, self.buffers(of(x), &[], of(out)), &params, grid);
+    }
+
+    fn long(
+        &self,
+        plan: &mut Lowering<'_>,
+        sharing: Sharing,
+        piece: &Piece,
+        x: Location,
+        out: Location,
+        (known, joined): (Location, Location),
+    ) {
+        let Sharing { rows, columns, width, vectors, parts, held, .. } = sharing;
+        let of = |at| piece.of(at, 4 * columns);
+        let measured = if self.measured { self.params } else { &[] };
+        let with = |params: &[usize], more: &[Word]| -> Vec<Word> {
+            params.iter().map(|&param| param.into()).chain(more.iter().copied()).collect()
+        };
+
+        let constants = sharing.constants(self.constant);
+        let params = with(&[vectors, parts, rows * parts], measured);
+        let grid = Grid::groups_of(rows * parts);
+        plan.dispatch(Code::Kernel(self.parts, constants), vec![of(x), known.into()], &params, grid);
+
+        let one = Sharing { width: 1, held: 1, ..sharing };
+        let extents: &[usize] = if self.measured { &[columns, WORKGROUP * held * width] } else { &[] };
+        let params = with(&[&[parts, rows], extents].concat(), measured);
+        let code = Code::Kernel(self.join, one.constants(self.constant));
+        plan.dispatch(code, vec![known.into(), joined.into()], &params, Grid::groups_of(rows));
+
+        let applied = Sharing { held: APPLIED, parts: vectors.div_ceil(WORKGROUP * APPLIED), ..sharing };
+        let params = with(&[vectors, applied.parts, rows * applied.parts], self.params);
+        let code = Code::Kernel(self.apply, applied.constants(self.constant));
+        let grid = Grid::groups_of(rows * applied.parts);
+        plan.dispatch(code, self.buffers(of(x), &[joined], of(out)), &params, grid);
+    }
+}
+
+fn softmax(plan: &mut Lowering<'_>, log: bool, x: &Value, out: &Value) -> Result<()> {
+    let kernels = Kernels {
+        whole: kiln_shaders::SOFTMAX,
+        parts: kiln_shaders::SOFTMAX_PARTS,
+        join: kiln_shaders::SOFTMAX_JOIN,
+        apply: kiln_shaders::SOFTMAX_APPLY,
+        constant: ("LOG", log),
+        words: 2,
+        operands: &[],
+        params: &[],
+        measured: false,
+    };
+    kernels.lower(plan, x, out)
+}
+
+impl Lower for Softmax {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        softmax(plan, false, &inputs[0], &outputs[0])
+    }
+}
+
+impl Lower for LogSoftmax {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        softmax(plan, true, &inputs[0], &outputs[0])
+    }
+}
+
+/// What the sources call eps, large_eps, small_eps and small_back: eps for rows as they are, for rows whose elements are
+/// scaled by 2^-90, and for those scaled by 2^90; of these results are scaled back where eps would overflow.
+fn scales(eps: f32) -> [Word; 4] {
+    let square = f64::powi(2.0, 180);
+    let large = (f64::from(eps) / square) as f32;
+    let (small, back) =
+        if eps < f32::powi(2.0, -60) { ((f64::from(eps) * square) as f32, 1.0) } else { (eps, f32::powi(2.0, -90)) };
+    [eps, large, small, back].map(Into::into)
+}
+
+fn norm(plan: &mut Lowering<'_>, layer: bool, eps: f32, inputs: &[Value], out: &Value) -> Result<()> {
+    let operands: Vec<Location> = inputs[1..].iter().map(|operand| operand.at).collect();
+    let kernels = Kernels {
+        whole: if layer { kiln_shaders::LAYER_NORM } else { kiln_shaders::RMS_NORM },
+        parts: kiln_shaders::NORM_PARTS,
+        join: kiln_shaders::NORM_JOIN,
+        apply: if layer { kiln_shaders::LAYER_NORM_APPLY } else { kiln_shaders::RMS_NORM_APPLY },
+        constant: ("LAYER", layer),
+        words: 4,
+        operands: &operands,
+        params: &scales(eps),
+        measured: true,
+    };
+    kernels.lower(plan, &inputs[0], out)
+}
+
+impl Lower for LayerNorm {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        norm(plan, true, self.eps.get(), inputs, &outputs[0])
+    }
+}
+
+impl Lower for RmsNorm {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        norm(plan, false, self.eps.get(), inputs, &outputs[0])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn teams_hold_rows_or_parts_of_them() {
+        for rows in [1, 7, 1000, 1_000_000] {
+            for columns in [1, 3, 4, 64, 100, 1000, 1023, 4096, 16_384, 16_388, 32_768, 70_001, 1 << 20] {
+                let sharing = Sharing::new(rows, columns);
+                let Sharing { width, vectors, team, held, parts, .. } = sharing;
+                assert_eq!(width * vectors, columns);
+                assert!(team.is_power_of_two() && team <= WORKGROUP && width * held <= MOST_HELD, "{sharing:?}");
+                assert!(team * held * parts >= vectors && team * held * (parts - 1) < vectors, "{sharing:?}");
+                assert!(parts == 1 || team == WORKGROUP, "{sharing:?}");
+            }
+        }
+        let usual = Sharing::new(8192, 4096);
+        assert_eq!((usual.team, usual.held, usual.parts), (256, 4, 1));
+    }
+}

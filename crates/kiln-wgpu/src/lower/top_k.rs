@@ -1,0 +1,156 @@
+//! The k greatest elements of rows.
+//!
+//! Short rows are sorted in the memory of a workgroup. Of long rows workgroups select the k greatest of parts, then of what
+//! these leave, until one part is left. Where k is too large for that, sorted runs are merged.
+
+use kiln_core::op::TopK;
+use kiln_core::{Result, Shape, TensorType};
+use kiln_shaders::Kernel;
+
+use super::pieces::pieces;
+use super::{Lower, Lowering, Value};
+use crate::plan::{Code, Grid, Location, Slice};
+
+/// Candidates in the memory of a workgroup, as in the sources.
+const SORTED: usize = 2048;
+/// The greatest k that a workgroup selects: it reads as many candidates at once.
+const SELECTED: usize = 1024;
+/// The shortest part of a row that is worth a workgroup, and how many of those keep a large device busy.
+const SHORTEST: usize = 4096;
+const BUSY: usize = 512;
+
+/// Candidates, or numbers and their positions.
+#[derive(Debug, Clone, Copy)]
+struct Found {
+    values: Slice,
+    indices: Slice,
+}
+
+/// Rows that one dispatch works on.
+#[derive(Debug, Clone, Copy)]
+struct Rows {
+    x: Slice,
+    rows: usize,
+    n: usize,
+    k: usize,
+}
+
+impl Lower for TopK {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let shape = inputs[0].ty.shape;
+        let (n, k) = (shape.columns(), self.k);
+        let pieces = pieces(plan.limits, shape.rows(), &[4 * n, 4 * k]);
+        // All pieces share what the longest, the first, needs.
+        let mut scratch = Scratch { sets: [None; 2], words: 0 };
+        for piece in pieces {
+            let rows = Rows { x: piece.of(inputs[0].at, 4 * n), rows: piece.len, n, k };
+            let [values, indices] = [0, 1].map(|i| piece.of(outputs[i].at, 4 * k));
+            let out = Found { values, indices };
+            match n {
+                0..=SORTED => rows.sort(plan, n.next_power_of_two().max(2), k, true, out),
+                _ if k <= SELECTED => rows.select(plan, &mut scratch, out)?,
+                _ => rows.merge(plan, &mut scratch, out)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Two sets of candidates, of which one is read while the other is written.
+struct Scratch {
+    sets: [Option<[Location; 2]>; 2],
+    words: usize,
+}
+
+impl Scratch {
+    fn get(&mut self, plan: &mut Lowering<'_>, number: usize, words: usize) -> Result<Found> {
+        let set = &mut self.sets[number % 2];
+        if set.is_none() || self.words < words {
+            self.words = self.words.max(words);
+            let ty = TensorType::u32(Shape::new(&[self.words])?);
+            *set = Some([plan.scratch(ty).at, plan.scratch(ty).at]);
+        }
+        let [values, indices] = set.unwrap_or([Location::Scratch(0); 2]);
+        Ok(Found { values: values.into(), indices: indices.into() })
+    }
+}
+
+impl Rows {
+    fn dispatch(
+        &self,
+        plan: &mut Lowering<'_>,
+        kernel: Kernel,
+        constants: Vec<(&'static str, u32)>,
+        (read, write): (Option<Found>, Found),
+        params: &[usize],
+        groups: usize,
+    ) {
+        // A kernel that reads no candidates does not look at the buffers of those.
+        let read = read.unwrap_or(Found { values: self.x, indices: self.x });
+        let buffers = match kernel {
+            kiln_shaders::TOP_K_SORT => vec![self.x, write.values, write.indices],
+            _ => vec![self.x, read.values, read.indices, write.values, write.indices],
+        };
+        let params: Vec<_> = params.iter().map(|&param| param.into()).collect();
+        plan.dispatch(Code::Kernel(kernel, constants), buffers, &params, Grid::groups_of(groups));
+    }
+
+    /// Sorts runs of `size` and keeps so many of each.
+    fn sort(&self, plan: &mut Lowering<'_>, size: usize, kept: usize, last: bool, out: Found) {
+        let runs = self.n.div_ceil(size);
+        let total = self.rows * runs;
+        let params = [self.n, runs, size, kept, total];
+        let constants = vec![("LAST", last.into())];
+        let groups = total.div_ceil(SORTED / size);
+        self.dispatch(plan, kiln_shaders::TOP_K_SORT, constants, (None, out), &params, groups);
+    }
+
+    fn select(&self, plan: &mut Lowering<'_>, scratch: &mut Scratch, out: Found) -> Result<()> {
+        let Self { rows, n, k, .. } = *self;
+        let mut candidates = None;
+        let mut count = n;
+        for level in 0.. {
+            // A part has to leave far fewer than it is given.
+            let shortest = SHORTEST.max(4 * k);
+            let parts = (BUSY / rows).clamp(1, count.div_ceil(shortest));
+            let span = count.div_ceil(parts);
+            let parts = count.div_ceil(span);
+            let last = parts == 1;
+            let found = if last { out } else { scratch.get(plan, level, rows * parts * k)? };
+            let constants = vec![("FROM", candidates.is_some().into()), ("LAST", last.into())];
+            let params = [n, count, parts, span, k, rows * parts];
+            let buffers = (candidates, found);
+            self.dispatch(plan, kiln_shaders::TOP_K_SELECT, constants, buffers, &params, rows * parts);
+            if last {
+                break;
+            }
+            candidates = Some(found);
+            count = parts * k;
+        }
+        Ok(())
+    }
+
+    fn merge(&self, plan: &mut Lowering<'_>, scratch: &mut Scratch, out: Found) -> Result<()> {
+        let Self { rows, n, k, .. } = *self;
+        let (mut size, mut runs) = (SORTED, n.div_ceil(SORTED));
+        // Each level leaves half as many runs of twice the length, and one more where the number is odd.
+        let words = rows * runs.next_power_of_two() * SORTED;
+        let mut candidates = scratch.get(plan, 0, words)?;
+        self.sort(plan, SORTED, k.min(SORTED), false, candidates);
+        for level in 1.. {
+            let (kept, merged) = (k.min(size), k.min(2 * size));
+            let last = runs <= 2;
+            let found = if last { out } else { scratch.get(plan, level, words)? };
+            let total = rows * runs * kept;
+            let params = [n, size, runs, kept, merged, runs.div_ceil(2) * merged, total];
+            let groups = total.div_ceil(kiln_shaders::WORKGROUP as usize);
+            let constants = vec![("LAST", last.into())];
+            self.dispatch(plan, kiln_shaders::TOP_K_MERGE, constants, (Some(candidates), found), &params, groups);
+            if last {
+                break;
+            }
+            (candidates, size, runs) = (found, 2 * size, runs.div_ceil(2));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,42 @@
+//! Where the numerics of GPUs differ from the contract of kiln-core.
+//!
+//! WGSL promises correct rounding of sums, differences and products, and 2.5 units in the last place of quotients. It
+//! allows implementations to take subnormal numbers for zeros anywhere. What is built from these has wider bounds.
+
+use kiln_core::op::{Bound, Elementwise, ElementwiseKind, Op};
+use kiln_core::{Result, TensorType};
+
+/// Bounds that differ, for element-wise functions.
+///
+/// They hold on all that a backend runs on; most GPUs are closer.
+pub const DIFFERENCES: &[(ElementwiseKind, Bound)] = &[
+    (ElementwiseKind::Div, Bound::Ulp(2.5)),
+    (ElementwiseKind::Recip, Bound::Ulp(2.5)),
+    (ElementwiseKind::Sqrt, Bound::Ulp(2.5)),
+    (ElementwiseKind::Rsqrt, Bound::Ulp(2.5)),
+    (ElementwiseKind::Exp, Bound::Ulp(2.0)),
+    (ElementwiseKind::Ln, Bound::Ulp(2.0)),
+    // One rounding where the device has a fused instruction, else two.
+    (ElementwiseKind::Fma, Bound::Magnitude(2.0)),
+    (ElementwiseKind::Elu, Bound::Ulp(4.0)),
+    (ElementwiseKind::Sigmoid, Bound::Ulp(5.0)),
+    (ElementwiseKind::Tanh, Bound::Ulp(4.0)),
+    (ElementwiseKind::Swish, Bound::Ulp(6.0)),
+    (ElementwiseKind::Gelu, Bound::Ulp(8.0)),
+    (ElementwiseKind::GeluTanh, Bound::Ulp(6.0)),
+    (ElementwiseKind::Mish, Bound::Ulp(8.0)),
+];
+
+/// The error bound of an operation on a GPU.
+///
+/// # Errors
+/// As [`Op::bound`].
+pub fn bound(op: &Op, inputs: &[TensorType]) -> Result<Bound> {
+    let bound = op.bound(inputs)?;
+    let Op::Elementwise(op) = op else { return Ok(bound) };
+    Ok(of(op).unwrap_or(bound))
+}
+
+fn of(op: &Elementwise) -> Option<Bound> {
+    DIFFERENCES.iter().find(|(kind, _)| *kind == op.kind()).map(|&(_, bound)| bound)
+}

@@ -1,0 +1,247 @@
+//! Tensors that stay on a device.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use kiln_core::graph::TensorId;
+use kiln_core::op::{Op, Outputs};
+use kiln_core::{Buffer, DType, Data, DataMut, Error, Operand, Result, Shape, TensorType};
+
+use crate::GpuDevice;
+use crate::execute::{Executable, write};
+use crate::memory::DeviceBuffer;
+use crate::plan::Plan;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::runtime::block_on;
+use crate::wait::Waiting;
+
+/// A tensor in the memory of a device. Cloning it is cheap and gives the same memory, which nothing changes.
+#[derive(Debug, Clone)]
+pub struct GpuTensor {
+    pub(crate) device: GpuDevice,
+    pub(crate) buffer: Arc<DeviceBuffer>,
+    pub(crate) ty: TensorType,
+}
+
+impl GpuTensor {
+    /// Shape and element type.
+    pub fn ty(&self) -> TensorType {
+        self.ty
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> Shape {
+        self.ty.shape
+    }
+
+    /// The device that it lies on.
+    pub fn device(&self) -> &GpuDevice {
+        &self.device
+    }
+
+    /// The same elements with other extents.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when the number of elements differs or rows of blocks would be cut.
+    pub fn reshape(&self, dims: &[usize]) -> Result<Self> {
+        let shape = Shape::new(dims)?;
+        let ty = match self.ty.dtype {
+            DType::Blocks(format) => TensorType::blocks(format, shape)?,
+            dtype => TensorType { dtype, shape },
+        };
+        if shape.numel() != self.ty.shape.numel() {
+            return Err(Error::mismatch("reshape", "extents", &self.ty.shape, &shape));
+        }
+        Ok(Self { ty, ..self.clone() })
+    }
+
+    /// Copies the elements to the host.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`], [`Error::OutOfMemory`].
+    pub async fn read_async(&self) -> Result<Buffer> {
+        self.read_with(Waiting::Elsewhere).await
+    }
+
+    async fn read_with(&self, waiting: Waiting) -> Result<Buffer> {
+        let mut out = Buffer::zeros(&self.ty)?;
+        let bytes = (self.ty.bytes() as u64).next_multiple_of(4);
+        if bytes == 0 {
+            return Ok(out);
+        }
+        let inner = &self.device.inner;
+        let staging = self.device.scoped("reading a tensor", bytes, || {
+            let staging = inner.device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("a tensor to read"),
+                size: bytes,
+                usage: wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ,
+                mapped_at_creation: false,
+            });
+            let mut encoder = inner.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            encoder.copy_buffer_to_buffer(self.buffer.raw(), 0, &staging, 0, bytes);
+            inner.queue.submit([encoder.finish()]);
+            inner.counters.submitted(1, 0);
+            Ok(staging)
+        });
+        let staging = staging.await?;
+        let view = self.device.map(&staging, bytes, waiting).await?;
+        copy_to(&view, &mut out.as_mut());
+        Ok(out)
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl GpuTensor {
+    /// As [`GpuTensor::read_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read(&self) -> Result<Buffer> {
+        block_on(self.read_with(Waiting::Here))
+    }
+}
+
+impl GpuDevice {
+    /// Copies a tensor to the device.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] where it is too large for the device, [`Error::OutOfMemory`], [`Error::DeviceLost`].
+    pub async fn upload_async(&self, operand: &Operand<'_>) -> Result<GpuTensor> {
+        let ty = operand.ty();
+        let data = operand.data();
+        let buffer = self.scoped("an upload", ty.bytes() as u64, || {
+            let buffer = self.take(ty.bytes() as u64)?;
+            write(self, &buffer, bytes_of(&data));
+            Ok(buffer)
+        });
+        Ok(GpuTensor { device: self.clone(), buffer: Arc::new(buffer.await?), ty })
+    }
+
+    /// Runs an operation on tensors of this device; its results stay there.
+    ///
+    /// # Errors
+    /// What the shape rule says; [`Error::Unavailable`] for a tensor of another device; [`Error::Index`] for an index
+    /// outside of its table; [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
+    pub async fn run_async(&self, op: &Op, inputs: &[&GpuTensor]) -> Result<Vec<GpuTensor>> {
+        self.run_with(op, inputs, Waiting::Elsewhere).await
+    }
+
+    /// Why a tensor of another device is refused.
+    pub(crate) fn stranger(&self, tensor: &GpuTensor) -> Error {
+        Error::Unavailable {
+            what: format!("a tensor of {}", tensor.device.adapter().name),
+            reason: format!("{} cannot see it; read it and upload it there", self.adapter().name),
+        }
+    }
+
+    async fn run_with(&self, op: &Op, inputs: &[&GpuTensor], waiting: Waiting) -> Result<Vec<GpuTensor>> {
+        let mut operation = self.prepare_async(op, inputs).await?;
+        operation.executable.run(&[], waiting, |_, _| {}).await?;
+        Ok(operation.results())
+    }
+
+    /// Makes an operation on tensors of this device ready to run, again and again.
+    ///
+    /// # Errors
+    /// As [`GpuDevice::run_async`].
+    pub async fn prepare_async(&self, op: &Op, inputs: &[&GpuTensor]) -> Result<GpuOperation> {
+        self.check_alive()?;
+        if let Some(stranger) = inputs.iter().find(|input| !Arc::ptr_eq(&input.device.inner, &self.inner)) {
+            return Err(self.stranger(stranger));
+        }
+        let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
+        let outputs = op.infer(&types)?;
+        let (ids, plan) = Plan::of_operation(op, &types, &self.inner.limits)?;
+        let given: HashMap<TensorId, Arc<DeviceBuffer>> =
+            ids.into_iter().zip(inputs.iter().map(|input| input.buffer.clone())).collect();
+        let executable = Executable::new(self, &plan, &given).await?;
+        Ok(GpuOperation { device: self.clone(), executable, outputs })
+    }
+}
+
+/// An operation on tensors of a device, with its kernels compiled and its memory taken.
+#[derive(Debug)]
+pub struct GpuOperation {
+    device: GpuDevice,
+    executable: Executable,
+    outputs: Outputs,
+}
+
+impl GpuOperation {
+    /// Runs it once more, over the results of the last time. Unless its data can be at fault it does not wait for the
+    /// device: [`GpuDevice::finish_async`] does.
+    ///
+    /// # Errors
+    /// As [`GpuDevice::run_async`].
+    pub async fn run_async(&mut self) -> Result<()> {
+        self.executable.run(&[], Waiting::Elsewhere, |_, _| {}).await
+    }
+
+    /// Its results, which are there once it ran. They change when it runs again.
+    pub fn results(&self) -> Vec<GpuTensor> {
+        let tensor = |((buffer, _), &ty): (&(Arc<DeviceBuffer>, u64), &TensorType)| GpuTensor {
+            device: self.device.clone(),
+            buffer: buffer.clone(),
+            ty,
+        };
+        self.executable.results().iter().zip(self.outputs.iter()).map(tensor).collect()
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl GpuOperation {
+    /// As [`GpuOperation::run_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn run(&mut self) -> Result<()> {
+        block_on(self.executable.run(&[], Waiting::Here, |_, _| {}))
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl GpuDevice {
+    /// As [`GpuDevice::upload_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn upload(&self, operand: &Operand<'_>) -> Result<GpuTensor> {
+        block_on(self.upload_async(operand))
+    }
+
+    /// As [`GpuDevice::prepare_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare(&self, op: &Op, inputs: &[&GpuTensor]) -> Result<GpuOperation> {
+        block_on(self.prepare_async(op, inputs))
+    }
+
+    /// As [`GpuDevice::run_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn run(&self, op: &Op, inputs: &[&GpuTensor]) -> Result<Vec<GpuTensor>> {
+        block_on(self.run_with(op, inputs, Waiting::Here))
+    }
+}
+
+/// The bytes of elements, as a device stores them.
+pub(crate) fn bytes_of<'a>(data: &Data<'a>) -> &'a [u8] {
+    match *data {
+        Data::F32(elements) => bytemuck::cast_slice(elements),
+        Data::U32(elements) => bytemuck::cast_slice(elements),
+        Data::Blocks(_, bytes) => bytes,
+    }
+}
+
+/// Copies what a device stored into elements.
+pub(crate) fn copy_to(stored: &[u8], out: &mut DataMut<'_>) {
+    let target: &mut [u8] = match out {
+        DataMut::F32(elements) => bytemuck::cast_slice_mut(elements),
+        DataMut::U32(elements) => bytemuck::cast_slice_mut(elements),
+        DataMut::Blocks(_, bytes) => bytes,
+    };
+    let n = target.len().min(stored.len());
+    target[..n].copy_from_slice(&stored[..n]);
+}

@@ -1,0 +1,106 @@
+//! Weights that stay on a device.
+
+mod support;
+
+use kiln_core::op::reference::Expected;
+use kiln_core::op::{Matmul, Op, QuantMatmul, Quantize};
+use kiln_core::{Error, Operand, QuantFormat};
+use kiln_wgpu::GpuMatmulCache;
+
+fn values(n: usize) -> Vec<f32> {
+    (0..n).map(|i| ((i * 7919) % 127) as f32 / 64.0 - 1.0).collect()
+}
+
+/// What exact arithmetic gives.
+fn exact(op: impl Into<Op>, operands: &[Operand<'_>]) -> Vec<f64> {
+    match op.into().reference(operands).unwrap().remove(0) {
+        Expected::F32 { values, .. } => values,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// `x Wᵀ`
+fn product(x: &[f32], w: &[f32], n: usize, k: usize) -> Vec<f64> {
+    let x = Operand::f32(x, &[x.len() / k, k]).unwrap();
+    exact(Matmul { transpose_b: true, ..Matmul::default() }, &[x, Operand::f32(w, &[n, k]).unwrap()])
+}
+
+fn close(got: &[f32], want: &[f64], k: usize) {
+    assert_eq!(got.len(), want.len());
+    for (got, want) in got.iter().zip(want) {
+        assert!((f64::from(*got) - want).abs() <= k as f64 * 1e-6, "{got} {want}");
+    }
+}
+
+#[test]
+fn a_weight_means_the_same_for_any_number_of_rows() {
+    let Some(device) = support::device() else { return };
+    // k is no multiple of four, and neither extent fills a tile.
+    for (n, k) in [(33, 10), (1, 1), (130, 257), (7, 1024)] {
+        let mut cache = GpuMatmulCache::new(device.clone());
+        let w = values(n * k);
+        cache.upload_weight("w", &w, n, k).unwrap();
+        for rows in [1, 2, 3, 4, 9, 65] {
+            let x = values(rows * k);
+            close(&cache.matmul("w", &x).unwrap(), &product(&x, &w, n, k), k);
+        }
+        // The rows of a product are the products of its rows.
+        let x = values(5 * k);
+        let all = cache.matmul("w", &x).unwrap();
+        for (row, x) in x.chunks(k).enumerate() {
+            let one: Vec<f64> = cache.matmul("w", x).unwrap().into_iter().map(f64::from).collect();
+            close(&all[row * n..][..n], &one, k);
+        }
+    }
+}
+
+#[test]
+fn quantised_weights_are_products_of_what_they_stand_for() {
+    let Some(device) = support::device() else { return };
+    let (n, k) = (24, 512);
+    let mut cache = GpuMatmulCache::new(device);
+    for format in QuantFormat::ALL {
+        let w = values(n * k);
+        let quantize = Op::from(Quantize { format }).reference(&[Operand::f32(&w, &[n, k]).unwrap()]).unwrap();
+        let [Expected::Blocks(blocks)] = &quantize[..] else { panic!("{quantize:?}") };
+        cache.upload_blocks("w", format, blocks, n, k).unwrap();
+        for rows in [1, 8, 40] {
+            let x = values(rows * k);
+            let operands = [Operand::f32(&x, &[rows, k]).unwrap(), Operand::blocks(format, blocks, &[n, k]).unwrap()];
+            close(&cache.matmul("w", &x).unwrap(), &exact(QuantMatmul { format }, &operands), k);
+        }
+    }
+}
+
+#[test]
+fn a_weight_is_sent_once_and_a_product_is_one_submission() {
+    let Some(device) = support::device() else { return };
+    let mut cache = GpuMatmulCache::new(device.clone());
+    cache.upload_weight("w", &values(64 * 64), 64, 64).unwrap();
+    let x = values(64);
+    cache.matmul("w", &x).unwrap();
+    let before = device.statistics();
+    cache.matmul("w", &x).unwrap();
+    let spent = device.statistics() - before;
+    assert_eq!((spent.submissions, spent.uploads, spent.uploaded_bytes), (1, 1, 256));
+    assert_eq!((spent.downloads, spent.downloaded_bytes), (1, 256));
+}
+
+#[test]
+fn what_is_missing_or_does_not_fit_is_an_error() {
+    let Some(device) = support::device() else { return };
+    let mut cache = GpuMatmulCache::new(device.clone());
+    assert!(matches!(cache.matmul("w", &[1.0]), Err(Error::Unavailable { .. })));
+    assert!(matches!(cache.upload_weight("w", &[1.0; 5], 2, 3), Err(Error::Length { .. })));
+    cache.upload_weight("w", &[1.0; 6], 2, 3).unwrap();
+    assert_eq!(cache.names().collect::<Vec<_>>(), ["w"]);
+    assert!(matches!(cache.matmul("w", &[1.0; 4]), Err(Error::Shape { .. })));
+    assert!(matches!(cache.matmul_into("w", &[1.0; 3], &mut [0.0; 3]), Err(Error::Length { .. })));
+    assert!(cache.matmul("w", &[]).unwrap().is_empty());
+    assert_eq!(cache.matmul("w", &[1.0, 2.0, 3.0]).unwrap(), [6.0, 6.0]);
+    assert!(cache.remove("w") && !cache.remove("w"));
+    assert!(matches!(cache.matmul("w", &[1.0; 3]), Err(Error::Unavailable { .. })));
+    cache.upload_weight("w", &[1.0; 6], 2, 3).unwrap();
+    device.destroy();
+    assert!(matches!(cache.matmul("w", &[1.0; 3]), Err(Error::DeviceLost { .. })));
+}

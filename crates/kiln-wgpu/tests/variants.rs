@@ -1,0 +1,185 @@
+//! Variants of kernels that the cases of kiln-core are too small for: large tiles, split work, several dispatches.
+
+mod support;
+
+use kiln_core::op::reference::{self, Case, Input, Random};
+use kiln_core::op::{Attention, Convolve2d, Gather, Matmul, Matvec, Op, Padding, Param, Pool2d, Rope, RopeStyle};
+use kiln_core::{Buffer, Error, Operations};
+use kiln_wgpu::{GpuBackend, numerics};
+
+fn conform(cases: impl IntoIterator<Item = Case>) {
+    let Some(device) = support::device() else { return };
+    let backend = GpuBackend::on(device);
+    for case in cases {
+        match reference::conform_within(&case, numerics::bound, false, |op, inputs| backend.run(op, inputs)) {
+            Ok(accuracy) => println!("{case}: {:.3}", accuracy.worst),
+            Err(why) => panic!("{why}"),
+        }
+    }
+}
+
+/// Tensors of random numbers.
+struct Tensors(Random);
+
+impl Tensors {
+    fn of(&mut self, dims: &[usize]) -> Input {
+        Input::f32(self.0.uniforms(dims.iter().product(), -1.0, 1.0), dims)
+    }
+}
+
+#[test]
+fn products_in_large_tiles() {
+    let mut tensors = Tensors(Random::new(51));
+    let mut cases = Vec::new();
+    // Tiles of 128 and of 64: rows of any length, whole vectors, whole slices too.
+    for (batch, m, k, n) in [
+        (50, 250, 19, 251),
+        (50, 252, 24, 248),
+        (50, 256, 32, 252),
+        (52, 121, 33, 122),
+        (52, 120, 36, 124),
+        (52, 124, 64, 128),
+    ] {
+        for (transpose_a, transpose_b) in [(false, false), (true, false), (false, true), (true, true)] {
+            let a = tensors.of(&if transpose_a { [batch, k, m] } else { [batch, m, k] });
+            let b = tensors.of(&if transpose_b { [batch, n, k] } else { [batch, k, n] });
+            cases.push(Case::new(Matmul { transpose_a, transpose_b }, vec![a, b]));
+        }
+    }
+    // Sums that go through C, and a B that all share.
+    for (m, n) in [(250, 249), (121, 120)] {
+        cases.push(Case::new(Matmul::default(), vec![tensors.of(&[52, m, 260]), tensors.of(&[52, 260, n])]));
+    }
+    let op = Matmul { transpose_a: true, transpose_b: false };
+    cases.push(Case::new(op, vec![tensors.of(&[52, 40, 132]), tensors.of(&[40, 132])]));
+    conform(cases);
+}
+
+#[test]
+fn products_with_few_vectors() {
+    let mut tensors = Tensors(Random::new(52));
+    let mut cases = Vec::new();
+    for (batch, m, k, n) in
+        [(3, 2, 260, 500), (3, 500, 260, 7), (2, 8, 64, 8), (2, 5, 7, 900), (1, 3, 9000, 5), (4, 70, 3, 2)]
+    {
+        for (transpose_a, transpose_b) in [(false, false), (true, false), (false, true), (true, true)] {
+            let a = tensors.of(&if transpose_a { [batch, k, m] } else { [batch, m, k] });
+            let b = tensors.of(&if transpose_b { [batch, n, k] } else { [batch, k, n] });
+            let shared = tensors.of(&if transpose_b { [n, k] } else { [k, n] });
+            let op = Matmul { transpose_a, transpose_b };
+            cases.push(Case::new(op, vec![a.clone(), b]));
+            cases.push(Case::new(op, vec![a, shared]));
+        }
+    }
+    conform(cases);
+}
+
+#[test]
+fn convolutions_in_large_tiles() {
+    let mut tensors = Tensors(Random::new(53));
+    let mut cases = Vec::new();
+    for (c_out, pictures, side) in [(130, 13, 32), (66, 7, 31)] {
+        for (kh, kw) in [(1, 1), (3, 3), (5, 5), (7, 7), (2, 3)] {
+            for stride in [(1, 1), (2, 1)] {
+                let side = if stride == (1, 1) { side } else { side + side / 2 };
+                let op = Convolve2d { padding: Padding::Same, stride };
+                let c_in = if kh * kw > 9 { 1 } else { 2 };
+                let kernel = tensors.of(&[c_out, c_in, kh, kw]);
+                cases.push(Case::new(op, vec![tensors.of(&[pictures, c_in, side, side]), kernel]));
+            }
+        }
+    }
+    // Products of pixels, picture by picture and all at once; many channels for few results, split.
+    for (pictures, c_in, side, c_out) in [(3, 20, 9, 33), (6, 20, 4, 40), (1, 700, 5, 9)] {
+        let kernel = tensors.of(&[c_out, c_in, 1, 1]);
+        cases.push(Case::new(Convolve2d::default(), vec![tensors.of(&[pictures, c_in, side, side]), kernel]));
+    }
+    conform(cases);
+}
+
+#[test]
+fn attention_of_every_shape() {
+    let mut tensors = Tensors(Random::new(54));
+    let mut cases = Vec::new();
+    // (batch, heads, kv_heads, s, t, d): split keys, values of several chunks, heads in one block, a few queries.
+    for (batch, heads, kv_heads, s, t, d) in [
+        (1, 2, 1, 9, 700, 72),
+        (1, 2, 2, 70, 900, 130),
+        (1, 3, 3, 100, 600, 257),
+        (2, 8, 2, 20, 90, 64),
+        (1, 8, 1, 1, 1100, 256),
+        (1, 4, 2, 1, 500, 8),
+        (2, 16, 1, 1, 700, 20),
+        (1, 3, 1, 2, 300, 128),
+    ] {
+        for op in [Attention::full(), Attention::causal()] {
+            let (q, kv) = ([batch, heads, s, d], [batch, kv_heads, t, d]);
+            cases.push(Case::new(op, vec![tensors.of(&q), tensors.of(&kv), tensors.of(&kv)]));
+        }
+    }
+    // Values that a causal query must not see, in other parts of the keys too.
+    let mut v = tensors.of(&[1, 900, 16]);
+    if let Buffer::F32(data) = &mut v.buffer {
+        data[850 * 16 + 2] = f32::NAN;
+        data[899 * 16 + 5] = f32::INFINITY;
+    }
+    let inputs = vec![tensors.of(&[1, 70, 16]), tensors.of(&[1, 900, 16]), v];
+    cases.push(Case::new(Attention::causal(), inputs));
+    conform(cases);
+}
+
+#[test]
+fn large_windows_and_long_rows() {
+    let mut tensors = Tensors(Random::new(55));
+    let mut cases = Vec::new();
+    for op in [Pool2d::max, Pool2d::average] {
+        cases.push(Case::new(op((150, 700), (1, 3)), vec![tensors.of(&[2, 151, 706])]));
+    }
+    for style in [RopeStyle::HalfSplit, RopeStyle::Interleaved] {
+        for (theta, d) in [(10_000.0, 2052), (0.5, 6), (1.0, 4)] {
+            let op = Rope { theta: Param::from(theta), style, position: 77 };
+            cases.push(Case::new(op, vec![tensors.of(&[3, 5, d])]));
+        }
+    }
+    let mut random = Random::new(56);
+    for columns in [3, 4] {
+        let indices = (0..20_000).map(|_| random.below(50) as u32).collect();
+        let indices = Input::new(Buffer::U32(indices), &[20_000]);
+        cases.push(Case::new(Gather, vec![tensors.of(&[50, columns]), indices]));
+    }
+    conform(cases);
+}
+
+#[test]
+fn operands_larger_than_a_binding_of_weak_devices() {
+    // 144 MB: software devices bind 128 MiB at once.
+    let many = Input::f32(Random::new(57).uniforms(36_000_000, -1.0, 1.0), &[6000, 6000]);
+    let mut tensors = Tensors(Random::new(58));
+    let shaped = |dims: &[usize]| Input::new(many.buffer.clone(), dims);
+    let indices = Input::new(Buffer::U32(vec![5999, 0, 5592, 5591, 17]), &[5]);
+    conform([
+        Case::new(Matvec { transpose: false }, vec![many.clone(), tensors.of(&[6000])]),
+        Case::new(Gather, vec![many.clone(), indices]),
+        Case::new(Pool2d::max((500, 500), (500, 500)), vec![shaped(&[36, 1000, 1000])]),
+        Case::new(
+            Attention::full(),
+            vec![tensors.of(&[36, 1, 100]), shaped(&[36, 10_000, 100]), shaped(&[36, 10_000, 100])],
+        ),
+    ]);
+}
+
+#[test]
+fn the_first_index_outside_of_a_table_is_reported() {
+    let Some(device) = support::device() else { return };
+    let backend = GpuBackend::on(device);
+    let table = Input::f32(vec![1.0; 40], &[10, 4]);
+    for count in [700, 20_000] {
+        let mut indices = vec![3; count];
+        (indices[611], indices[612], indices[count - 1]) = (10, 4_000_000_000, 99);
+        let indices = Input::new(Buffer::U32(indices), &[count]);
+        let operands = [table.operand().unwrap(), indices.operand().unwrap()];
+        let result = backend.run(&Op::from(Gather), &operands);
+        let expected = Error::Index { op: "gather", position: 611, index: 10, bound: 10 };
+        assert_eq!(result.err().map(|e| e.to_string()), Some(expected.to_string()), "{count}");
+    }
+}

@@ -1,0 +1,125 @@
+//! Kernels for chains of element-wise functions, made on demand: one pass over memory for the whole chain.
+//!
+//! An invocation computes four neighbouring elements of every result, so that memory is read and written in vectors.
+//! Buffers are whole vectors long: what lies beyond the last element is computed and never read.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use kiln_core::graph::Source;
+use kiln_core::op::ElementwiseKind;
+
+use crate::template::{self, Access, Binding, Capabilities, Head};
+
+/// How a chain reads an input.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Fetch {
+    /// Element by element.
+    Whole,
+    /// One element for all.
+    Scalar,
+    /// Again and again along the outer dimensions, from a length that is a multiple of four.
+    Vectors,
+    /// Again and again, from any length.
+    Elements,
+}
+
+impl Fetch {
+    /// For an input of `len` elements of which `n` are read.
+    pub fn of(len: usize, n: usize) -> Self {
+        match len {
+            _ if len == n => Self::Whole,
+            1 => Self::Scalar,
+            _ if len.is_multiple_of(4) => Self::Vectors,
+            _ => Self::Elements,
+        }
+    }
+
+    /// Whether the length of the input is a parameter.
+    pub fn takes_length(self) -> bool {
+        matches!(self, Self::Vectors | Self::Elements)
+    }
+}
+
+/// One function of a chain.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Call {
+    /// The function.
+    pub kind: ElementwiseKind,
+    /// Its operands.
+    pub operands: Vec<Source>,
+}
+
+/// A chain: the code of a kernel without its parameters.
+///
+/// The parameters of the kernel are the number of vectors to compute, the length of each input that is read again and
+/// again, in their order, and those of the functions, in their order.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct Chain {
+    /// What is read.
+    pub inputs: Vec<Fetch>,
+    /// What is computed, in order.
+    pub calls: Vec<Call>,
+    /// The calls whose results are written.
+    pub outputs: Vec<usize>,
+}
+
+impl Chain {
+    /// Buffers and parameters of the kernel.
+    pub fn head(&self) -> Head {
+        let binding = |name: String, vector: bool, access| {
+            let ty = if vector { "array<vec4<f32>>" } else { "array<f32>" };
+            Binding { name, ty: ty.to_owned(), access }
+        };
+        let inputs =
+            self.inputs.iter().enumerate().map(|(i, fetch)| {
+                binding(format!("in{i}"), matches!(fetch, Fetch::Whole | Fetch::Vectors), Access::Read)
+            });
+        let outputs = (0..self.outputs.len()).map(|i| binding(format!("out{i}"), true, Access::Write));
+        let mut params = vec![("n".to_owned(), "u32".to_owned())];
+        for (i, _) in self.inputs.iter().enumerate().filter(|(_, fetch)| fetch.takes_length()) {
+            params.push((format!("length{i}"), "u32".to_owned()));
+        }
+        for (i, call) in self.calls.iter().enumerate() {
+            params.extend(call.kind.param_names().iter().map(|name| (format!("{name}{i}"), "f32".to_owned())));
+        }
+        Head { bindings: inputs.chain(outputs).collect(), params, constants: Vec::new() }
+    }
+
+    /// The WGSL of the kernel.
+    pub fn text(&self, capabilities: Capabilities) -> String {
+        let mut text = template::declarations(&self.head(), capabilities);
+        let constants: BTreeMap<String, u32> = crate::all_constants(&[], capabilities);
+        template::expand(&self.source(), &constants, &crate::find, &mut text);
+        text
+    }
+
+    fn source(&self) -> String {
+        let mut text = String::from(include_str!("../wgsl/elementwise.wgsl"));
+        for (i, fetch) in self.inputs.iter().enumerate() {
+            let _ = match fetch {
+                Fetch::Whole => writeln!(text, "    let x{i} = in{i}[i];"),
+                Fetch::Scalar => writeln!(text, "    let x{i} = V(in{i}[0]);"),
+                Fetch::Vectors => writeln!(text, "    let x{i} = in{i}[i % (p.length{i} / 4u)];"),
+                Fetch::Elements => {
+                    let lanes = (0..4).map(|lane| format!("in{i}[(4u * i + {lane}u) % p.length{i}]"));
+                    writeln!(text, "    let x{i} = V({});", lanes.collect::<Vec<_>>().join(", "))
+                }
+            };
+        }
+        for (i, call) in self.calls.iter().enumerate() {
+            let operands = call.operands.iter().map(|source| match source {
+                Source::Input(input) => format!("x{input}"),
+                Source::Result(result) => format!("r{result}"),
+            });
+            let params = call.kind.param_names().iter().map(|name| format!("p.{name}{i}"));
+            let arguments = operands.chain(params).collect::<Vec<_>>().join(", ");
+            let _ = writeln!(text, "    let r{i} = op_{}({arguments});", call.kind.name());
+        }
+        for (i, call) in self.outputs.iter().enumerate() {
+            let _ = writeln!(text, "    out{i}[i] = r{call};");
+        }
+        text.push_str("}\n");
+        text
+    }
+}

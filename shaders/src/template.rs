@@ -1,0 +1,205 @@
+//! Sources that describe themselves, and the text that they become.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+/// What a device offers beyond plain WebGPU, as far as the text of a kernel depends on it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Capabilities {
+    /// Sums and maxima within a subgroup.
+    pub subgroup: bool,
+    /// Parameters as immediates; otherwise they are a uniform buffer, the last binding.
+    pub immediates: bool,
+}
+
+impl Capabilities {
+    /// Plain WebGPU, as every browser has it.
+    pub const PLAIN: Self = Self { subgroup: false, immediates: false };
+
+    /// Every set of capabilities.
+    pub fn all() -> impl Iterator<Item = Self> {
+        (0..4).map(|bits| Self { subgroup: bits & 1 != 0, immediates: bits & 2 != 0 })
+    }
+}
+
+/// How a kernel uses a buffer.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Access {
+    /// It reads.
+    Read,
+    /// It writes, and may read what it wrote.
+    Write,
+}
+
+/// A buffer that a kernel works on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Binding {
+    /// Its name in the source.
+    pub name: String,
+    /// Its type there.
+    pub ty: String,
+    /// What is done with it.
+    pub access: Access,
+}
+
+/// What the head of a source says of it.
+///
+/// A head consists of lines `#input name: type`, `#output name: type` (bindings, numbered in this order),
+/// `#param name: type` (one 32-bit word each, in this order) and `#constant NAME = values` (what has to be baked in, with
+/// the values that tests compile it for).
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Head {
+    /// Buffers, in the order of their numbers.
+    pub bindings: Vec<Binding>,
+    /// Names and types of the parameters, one word each.
+    pub params: Vec<(String, String)>,
+    /// Constants, with the values that they are tested with.
+    pub constants: Vec<(String, Vec<u32>)>,
+}
+
+/// Reads the head of a source.
+pub(crate) fn head(source: &str) -> Head {
+    let mut head = Head::default();
+    for line in source.lines() {
+        let Some((word, rest)) = line.strip_prefix('#').and_then(|line| line.split_once(' ')) else { continue };
+        let typed = || rest.split_once(':').map(|(name, ty)| (name.trim().to_owned(), ty.trim().to_owned()));
+        match word {
+            "input" | "output" => {
+                let access = if word == "input" { Access::Read } else { Access::Write };
+                head.bindings.extend(typed().map(|(name, ty)| Binding { name, ty, access }));
+            }
+            "param" => head.params.extend(typed()),
+            "constant" => {
+                if let Some((name, values)) = rest.split_once('=') {
+                    let values = values.split(',').filter_map(|value| value.trim().parse().ok()).collect();
+                    head.constants.push((name.trim().to_owned(), values));
+                }
+            }
+            _ => {}
+        }
+    }
+    head
+}
+
+/// Declares what a head describes.
+pub(crate) fn declarations(head: &Head, capabilities: Capabilities) -> String {
+    let mut text = String::new();
+    for (number, Binding { name, ty, access }) in head.bindings.iter().enumerate() {
+        let access = if *access == Access::Read { "read" } else { "read_write" };
+        let _ = writeln!(text, "@group(0) @binding({number}) var<storage, {access}> {name}: {ty};");
+    }
+    if !head.params.is_empty() {
+        text.push_str("struct Params {\n");
+        for (name, ty) in &head.params {
+            let _ = writeln!(text, "    {name}: {ty},");
+        }
+        text.push_str("}\n");
+        let _ = match capabilities.immediates {
+            true => writeln!(text, "var<immediate> p: Params;"),
+            false => writeln!(text, "@group(0) @binding({}) var<uniform> p: Params;", head.bindings.len()),
+        };
+    }
+    text
+}
+
+/// Turns a source into WGSL: its head into declarations, `#if NAME`, `#if NAME == values` (any of them), `#else` and
+/// `#endif` by the constants, `#include name` by the text that `find` has of this name, and `${NAME}` by the value of the
+/// constant.
+///
+/// A name that is unknown stays as it is, which no shader compiler accepts: a mistake in a source is found by the tests,
+/// which compile every source with every value that its head names.
+pub(crate) fn expand(
+    source: &str,
+    constants: &BTreeMap<String, u32>,
+    find: &impl Fn(&str) -> Option<&'static str>,
+    out: &mut String,
+) {
+    // Whether the lines of each open condition are taken.
+    let mut taken: Vec<bool> = Vec::new();
+    for line in source.lines() {
+        let Some(directive) = line.trim_start().strip_prefix('#') else {
+            if taken.iter().all(|&taken| taken) {
+                substitute(line, constants, out);
+                out.push('\n');
+            }
+            continue;
+        };
+        let (word, rest) = directive.split_once(' ').unwrap_or((directive, ""));
+        match word {
+            "if" => {
+                let (name, wanted) = rest.split_once("==").map_or((rest, None), |(name, value)| (name, Some(value)));
+                let value = constants.get(name.trim()).copied().unwrap_or(0);
+                let is_one_of = |list: &str| list.split(',').any(|wanted| wanted.trim().parse() == Ok(value));
+                taken.push(wanted.map_or(value != 0, is_one_of));
+            }
+            "else" => {
+                if let Some(last) = taken.last_mut() {
+                    *last = !*last;
+                }
+            }
+            "endif" => drop(taken.pop()),
+            "include" if taken.iter().all(|&taken| taken) => match find(rest.trim()) {
+                Some(included) => expand(included, constants, find, out),
+                None => {
+                    out.push_str(line);
+                    out.push('\n');
+                }
+            },
+            _ => {}
+        }
+    }
+}
+
+fn substitute(line: &str, constants: &BTreeMap<String, u32>, out: &mut String) {
+    let mut rest = line;
+    while let Some((before, after)) = rest.split_once("${") {
+        out.push_str(before);
+        match after.split_once('}') {
+            Some((name, after)) if constants.contains_key(name) => {
+                let _ = write!(out, "{}", constants[name]);
+                rest = after;
+            }
+            _ => {
+                out.push_str("${");
+                rest = after;
+            }
+        }
+    }
+    out.push_str(rest);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn expanded(source: &str, constants: &[(&str, u32)]) -> String {
+        let constants = constants.iter().map(|&(name, value)| (name.to_owned(), value)).collect();
+        let mut out = String::new();
+        expand(source, &constants, &|name| (name == "other").then_some("included ${A}\n"), &mut out);
+        out
+    }
+
+    #[test]
+    fn conditions_nest_and_names_are_replaced() {
+        let source = "#constant A = 1\n#if A\n a ${A}\n#if B == 2\n b\n#else\n c ${B}\n#endif\n#else\n d\n#endif\ne";
+        assert_eq!(expanded(source, &[("A", 7), ("B", 2)]), " a 7\n b\ne\n");
+        assert_eq!(expanded(source, &[("A", 7), ("B", 3)]), " a 7\n c 3\ne\n");
+        assert_eq!(expanded(source, &[("A", 0), ("B", 2)]), " d\ne\n");
+        assert_eq!(expanded("#if A == 1, 3\n a\n#else\n b\n#endif", &[("A", 3)]), " a\n");
+        assert_eq!(expanded("#if A == 1, 3\n a\n#else\n b\n#endif", &[("A", 2)]), " b\n");
+        assert_eq!(expanded("${UNKNOWN} ${A}", &[("A", 1)]), "${UNKNOWN} 1\n");
+        assert_eq!(expanded("#include other\n#include missing", &[("A", 1)]), "included 1\n#include missing\n");
+    }
+
+    #[test]
+    fn a_head_declares_bindings_in_order_and_parameters_as_words() {
+        let source = "#input a: array<f32>\n#output b: array<u32>\n#param n: u32\n#param eps: f32\n#constant T = 8, 16\nfn f() {}";
+        let head = head(source);
+        assert_eq!(head.constants, [("T".to_owned(), vec![8, 16])]);
+        let plain = declarations(&head, Capabilities::PLAIN);
+        assert!(plain.contains("@binding(1) var<storage, read_write> b: array<u32>;"), "{plain}");
+        assert!(plain.contains("@group(0) @binding(2) var<uniform> p: Params;"), "{plain}");
+        let native = declarations(&head, Capabilities { immediates: true, ..Capabilities::PLAIN });
+        assert!(native.contains("var<immediate> p: Params;"), "{native}");
+    }
+}

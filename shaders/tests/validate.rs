@@ -1,0 +1,134 @@
+//! Every text that the sources can become is a sound shader, and translates to what Vulkan, Metal and DX12 take.
+
+use kiln_core::graph::Source;
+use kiln_core::op::ElementwiseKind;
+use kiln_shaders::elementwise::{Call, Chain, Fetch};
+use kiln_shaders::{Access, Capabilities, Head, KERNELS};
+use naga::back::{hlsl, msl, spv};
+use naga::valid;
+
+/// Parses, validates and translates a text, and compares what it declares with its head.
+fn check(what: &str, text: &str, head: &Head, capabilities: Capabilities) {
+    let module = naga::front::wgsl::parse_str(text)
+        .unwrap_or_else(|error| panic!("{what}: {}\n{text}", error.emit_to_string(text)));
+    // `unpack2x16float` is plain WGSL; naga asks for it because OpenGL may lack it.
+    let mut allowed = valid::Capabilities::SHADER_FLOAT16_IN_FLOAT32;
+    if capabilities.subgroup {
+        allowed |= valid::Capabilities::SUBGROUP;
+    }
+    if capabilities.immediates {
+        allowed |= valid::Capabilities::IMMEDIATES;
+    }
+    let info = valid::Validator::new(valid::ValidationFlags::all(), allowed)
+        .validate(&module)
+        .unwrap_or_else(|error| panic!("{what}: {}\n{text}", error.emit_to_string(text)));
+
+    let entry = module.entry_points.iter().find(|entry| entry.name == "main").expect("an entry point `main`");
+    assert_eq!(entry.workgroup_size, [kiln_shaders::WORKGROUP, 1, 1], "{what}");
+    let mut bindings = Vec::new();
+    for (_, global) in module.global_variables.iter() {
+        if let naga::AddressSpace::Storage { access } = global.space {
+            let number = global.binding.as_ref().expect("a binding").binding as usize;
+            let write = access.contains(naga::StorageAccess::STORE);
+            bindings.push((number, if write { Access::Write } else { Access::Read }));
+        }
+    }
+    bindings.sort_by_key(|binding| binding.0);
+    let declared: Vec<_> = head.bindings.iter().map(|binding| binding.access).enumerate().collect();
+    assert_eq!(bindings, declared, "{what}");
+
+    spirv(what, &module, &info);
+    metal(what, &module, &info, head);
+    direct3d(what, &module, &info);
+}
+
+fn spirv(what: &str, module: &naga::Module, info: &valid::ModuleInfo) {
+    let options = spv::Options { lang_version: (1, 3), ..spv::Options::default() };
+    let pipeline = spv::PipelineOptions { shader_stage: naga::ShaderStage::Compute, entry_point: "main".into() };
+    spv::write_vec(module, info, &options, Some(&pipeline)).unwrap_or_else(|error| panic!("{what}: {error}"));
+}
+
+fn metal(what: &str, module: &naga::Module, info: &valid::ModuleInfo, head: &Head) {
+    let mut resources = msl::EntryPointResources { sizes_buffer: Some(30), ..Default::default() };
+    resources.immediates_buffer = Some(29);
+    for number in 0..=head.bindings.len() {
+        let target = msl::BindTarget { buffer: Some(number as u8), mutable: true, ..Default::default() };
+        resources.resources.insert(naga::ResourceBinding { group: 0, binding: number as u32 }, target);
+    }
+    let options = msl::Options {
+        lang_version: (2, 4),
+        per_entry_point_map: [("main".to_owned(), resources)].into(),
+        ..Default::default()
+    };
+    msl::write_string(module, info, &options, &msl::PipelineOptions::default())
+        .unwrap_or_else(|error| panic!("{what}: {error}"));
+}
+
+fn direct3d(what: &str, module: &naga::Module, info: &valid::ModuleInfo) {
+    let immediates = hlsl::BindTarget { register: 0, space: 1, ..Default::default() };
+    let options = hlsl::Options {
+        shader_model: hlsl::ShaderModel::V6_0,
+        immediates_target: Some(immediates),
+        fake_missing_bindings: true,
+        ..Default::default()
+    };
+    let mut text = String::new();
+    hlsl::Writer::new(&mut text, &options, &hlsl::PipelineOptions::default())
+        .write(module, info, None)
+        .unwrap_or_else(|error| panic!("{what}: {error}"));
+}
+
+/// Every combination of one value for each constant.
+fn combinations(constants: &[(String, Vec<u32>)]) -> Vec<Vec<(&str, u32)>> {
+    constants.iter().fold(vec![Vec::new()], |sets, (name, values)| {
+        assert!(!values.is_empty(), "{name} has no values to test");
+        sets.iter()
+            .flat_map(|set| values.iter().map(move |&value| [set.as_slice(), &[(name.as_str(), value)]].concat()))
+            .collect()
+    })
+}
+
+#[test]
+fn every_kernel_is_sound_in_every_variant() {
+    for kernel in KERNELS {
+        let head = kernel.head();
+        assert!(!head.bindings.is_empty(), "{} has no buffers", kernel.name);
+        for capabilities in Capabilities::all() {
+            for constants in combinations(&head.constants) {
+                let what = format!("{} with {constants:?} and {capabilities:?}", kernel.name);
+                check(&what, &kernel.text(&constants, capabilities), &head, capabilities);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_element_wise_function_is_sound_for_every_kind_of_operand() {
+    let fetches = [Fetch::Whole, Fetch::Scalar, Fetch::Vectors, Fetch::Elements];
+    for &kind in ElementwiseKind::ALL {
+        for fetch in fetches {
+            for capabilities in Capabilities::all() {
+                let operands = (0..kind.arity()).map(Source::Input).collect();
+                let chain =
+                    Chain { inputs: vec![fetch; kind.arity()], calls: vec![Call { kind, operands }], outputs: vec![0] };
+                let what = format!("{} of {fetch:?} with {capabilities:?}", kind.name());
+                check(&what, &chain.text(capabilities), &chain.head(), capabilities);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_chain_reads_results_of_earlier_calls() {
+    let calls = vec![
+        Call { kind: ElementwiseKind::Add, operands: vec![Source::Input(0), Source::Input(1)] },
+        Call { kind: ElementwiseKind::Clip, operands: vec![Source::Result(0)] },
+        Call { kind: ElementwiseKind::Mul, operands: vec![Source::Result(1), Source::Result(0)] },
+    ];
+    let chain = Chain { inputs: vec![Fetch::Whole, Fetch::Vectors], calls, outputs: vec![2, 0] };
+    let text = chain.text(Capabilities::PLAIN);
+    check("a chain", &text, &chain.head(), Capabilities::PLAIN);
+    assert!(text.contains("let r1 = op_clip(r0, p.lo1, p.hi1);"), "{text}");
+    let params: Vec<String> = chain.head().params.into_iter().map(|param| param.0).collect();
+    assert_eq!(params, ["n", "length1", "lo1", "hi1"]);
+}

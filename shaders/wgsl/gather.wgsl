@@ -1,0 +1,85 @@
+// out[i, j] = table[index[i], j]: bits are copied, in vectors where rows are whole vectors. An index outside of the table
+// gives zeros and is a fault.
+//
+// The table may be a part of a larger one, from `first_row` on, and the indices too, from `first` on.
+//
+// The fault that counts is the first. With SCAN the first workgroup looks through all indices for it; else every row
+// reports its own, and `gather_fault` finds the index that belongs to the first.
+#input table: array<Item>
+#input index: array<u32>
+#output out: array<Item>
+#output fault: array<atomic<u32>>
+#param first_row: u32
+#param part: u32
+#param rows: u32
+#param columns: u32
+#param first: u32
+#param count: u32
+#param n: u32
+#constant VECTORS = 0, 1
+#constant SCAN = 0, 1
+#include common
+
+#if VECTORS
+alias Item = vec4<u32>;
+#else
+alias Item = u32;
+#endif
+
+#if SCAN
+var<workgroup> least: atomic<u32>;
+
+fn scan(local: u32) {
+    if local == 0u {
+        atomicStore(&least, 0xffffffffu);
+    }
+    workgroupBarrier();
+    for (var i = local; i < p.count; i += ${WORKGROUP}u) {
+        if index[i] >= p.rows {
+            atomicMin(&least, i);
+            break;
+        }
+    }
+    workgroupBarrier();
+    if local == 0u {
+        let position = atomicLoad(&least);
+        if position < p.count {
+            if p.first + position < atomicLoad(&fault[0]) {
+                atomicStore(&fault[0], p.first + position);
+                atomicStore(&fault[1], index[position]);
+            }
+        }
+    }
+}
+#endif
+
+@compute @workgroup_size(${WORKGROUP})
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let number = group_number(group, groups);
+#if SCAN
+    if number == 0u {
+        scan(local);
+    }
+#endif
+    let i = number * ${WORKGROUP}u + local;
+    if i >= p.n {
+        return;
+    }
+    let position = i / p.columns;
+    let chosen = index[position];
+    // Before the part the difference wraps around.
+    let row = chosen - p.first_row;
+    if row < p.part {
+        out[i] = table[row * p.columns + (i - position * p.columns)];
+    } else if chosen >= p.rows {
+        out[i] = Item();
+#if SCAN
+#else
+        atomicMin(&fault[0], p.first + position);
+#endif
+    }
+}

@@ -1,0 +1,54 @@
+// Blocks of quantised formats: 0 is Q8_0, 1 Q4_K, 2 Q5_K, 3 Q6_K. The layouts are described in kiln-core.
+//
+// A block is read in parts of 32 elements: sixteen neighbours from `place(part)` on and the sixteen that lie APART after
+// them. One kernel has the blocks in `blocks: array<vec4<u32>>`.
+
+// The integers of a part, a byte each, plus ZERO; an element is step (integer) - least.
+struct Part {
+    low: vec4<u32>,
+    high: vec4<u32>,
+    // Step and least of the low sixteen, step and least of the high ones.
+    steps: vec4<f32>,
+}
+
+// The four bytes of a word as numbers, minus `zero`. Bytes are put into the significand of a number that ends at one:
+// conversions are several times slower than this on many GPUs.
+fn numbers(word: u32, zero: f32) -> vec4<f32> {
+    let pair = vec2<u32>(word, word >> 16u);
+    let even = bitcast<vec2<f32>>((pair & vec2<u32>(0xffu)) | vec2<u32>(0x4b000000u)) - (8388608.0 + zero);
+    let odd = bitcast<vec2<f32>>((pair & vec2<u32>(0xff00u)) | vec2<u32>(0x47000000u)) - (32768.0 + zero);
+    return vec4<f32>(even.x, odd.x, even.y, odd.y);
+}
+
+// Blocks that are not whole vectors are read by words.
+fn word_at(i: u32) -> u32 {
+    return blocks[i >> 2u][i & 3u];
+}
+
+#if FORMAT == 0
+#include q8_0
+#endif
+#if FORMAT == 1
+#include q4_k
+#endif
+#if FORMAT == 2
+#include q5_k
+#endif
+#if FORMAT == 3
+#include q6_k
+#endif
+
+// Four elements from a word of a part.
+fn elements(word: u32, step: f32, least: f32) -> vec4<f32> {
+    return numbers(word, ZERO) * step - least;
+}
+
+// The sum of four products and a sum.
+fn product(a: vec4<f32>, b: vec4<f32>, sum: f32) -> f32 {
+    return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, fma(a.x, b.x, sum))));
+}
+
+// A finished sum. One that is subnormal has lost bits with every term, on devices that know such numbers at all.
+fn finished(sum: f32) -> f32 {
+    return select(sum, 0.0, abs(sum) < 1.1754944e-38);
+}

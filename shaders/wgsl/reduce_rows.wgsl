@@ -1,0 +1,19 @@
+// Reductions along rows, and of everything: out[row, part] of x[row, ..].
+#input x: array<E>
+#output out: array<R>
+#param rows: u32
+#param vectors: u32
+#param n: u32
+#param parts: u32
+#param span: u32
+#param base: u32
+#param first: u32
+#param count: u32
+#constant OP = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+#constant WIDTH = 1, 4
+#constant TEAM = 1, 16, 256
+#constant FROM = 0, 1
+#constant INTO = 0, 1
+#include common
+#include reduction
+#include reduce_row

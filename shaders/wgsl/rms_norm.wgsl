@@ -1,0 +1,15 @@
+// out = x / sqrt(mean of x^2 + eps) gamma along rows.
+#input x: array<F>
+#input gamma: array<F>
+#output out: array<F>
+#param rows: u32
+#param vectors: u32
+#param eps: f32
+#param large_eps: f32
+#param small_eps: f32
+#param small_back: f32
+#constant WIDTH = 1, 4
+#constant TEAM = 1, 16, 256
+#constant HELD = 1, 4
+#constant LAYER = 0
+#include norm_row

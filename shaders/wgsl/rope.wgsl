@@ -1,0 +1,161 @@
+// Rotary position embedding: pairs of elements rotated by angles that are exact at every position.
+//
+// Angles are fractions of a turn in fixed point, 64 bits as two words, upper one first: a position times the angle from one
+// position to the next is an integer product, whole turns drop out of it. The angle of pair i is `base` times ratio^i, the
+// product of the powers of the ratio that the bits of i name.
+//
+// An invocation takes a pair at up to four positions, and there all heads of its share.
+#input x: array<Item>
+#output out: array<Item>
+#param base_high: u32
+#param base_low: u32
+#param high0: u32
+#param low0: u32
+#param high1: u32
+#param low1: u32
+#param high2: u32
+#param low2: u32
+#param high3: u32
+#param low3: u32
+#param high4: u32
+#param low4: u32
+#param high5: u32
+#param low5: u32
+#param high6: u32
+#param low6: u32
+#param high7: u32
+#param low7: u32
+#param high8: u32
+#param low8: u32
+#param first_pair: u32
+#param pairs: u32
+#param half: u32
+#param positions: u32
+#param position: u32
+#param heads: u32
+#param share: u32
+#param fours: u32
+#param n: u32
+#constant INTERLEAVED = 0, 1
+#include common
+
+#if INTERLEAVED
+alias Item = vec2<f32>;
+#else
+alias Item = f32;
+#endif
+
+// The upper word of a product.
+fn upper_product(a: u32, b: u32) -> u32 {
+    let a_low = a & 0xffffu;
+    let a_high = a >> 16u;
+    let b_low = b & 0xffffu;
+    let b_high = b >> 16u;
+    let low = a_low * b_low;
+    let middle = a_high * b_low + (low >> 16u);
+    let other = a_low * b_high + (middle & 0xffffu);
+    return a_high * b_high + (middle >> 16u) + (other >> 16u);
+}
+
+// A number of 64 bits: upper word, lower word.
+fn plus(a: vec2<u32>, b: u32) -> vec2<u32> {
+    let low = a.y + b;
+    return vec2<u32>(a.x + u32(low < b), low);
+}
+
+// The product of two fractions, short by at most three units.
+fn times(a: vec2<u32>, b: vec2<u32>) -> vec2<u32> {
+    let product = vec2<u32>(upper_product(a.x, b.x), a.x * b.x);
+    return plus(plus(product, upper_product(a.x, b.y)), upper_product(a.y, b.x));
+}
+
+// The power of the ratio if the bit of i is set.
+fn powered(angle: vec2<u32>, i: u32, bit: u32, high: u32, low: u32) -> vec2<u32> {
+    if ((i >> bit) & 1u) == 0u {
+        return angle;
+    }
+    return times(angle, vec2<u32>(high, low));
+}
+
+// The cosine and the sine of a fraction of a turn.
+fn rotation(turn: vec2<u32>) -> vec2<f32> {
+    // The nearest quarter turn, and what is left: at most an eighth, with its sign apart.
+    let quarter = (turn.x + 0x20000000u) >> 30u;
+    let left = vec2<u32>(turn.x - (quarter << 30u), turn.y);
+    let negative = (left.x >> 31u) != 0u;
+    let size = select(left, plus(vec2<u32>(~left.x, ~left.y), 1u), negative);
+    // All of its significant bits, so that small angles are exact too; then times pi/4.
+    let zeros = select(32u + countLeadingZeros(size.y), countLeadingZeros(size.x), size.x != 0u);
+    let shift = zeros % 32u;
+    let words = select(size, vec2<u32>(size.y, 0u), zeros >= 32u);
+    // A word may not be shifted by all of its bits at once.
+    let whole = vec2<u32>((words.x << shift) | ((words.y >> 1u) >> (31u - shift)), words.y << shift);
+    let angle = times(whole, vec2<u32>(0xc90fdaa2u, 0x2168c235u));
+    // The angle as a sum of two numbers: a unit of its upper word is 2^-29 before the shift.
+    let scale = bitcast<f32>((98u - min(zeros, 64u)) << 23u);
+    let upper = f32(angle.x >> 8u) * (256.0 * scale);
+    let lower = f32(((angle.x & 0xffu) << 16u) | (angle.y >> 16u)) * (scale * 1.52587890625e-5);
+    let square = upper * upper;
+    let odd = ((square * -0.00019515218 + 0.00833216) * square - 0.16666655) * (square * upper);
+    let sine = upper + (odd + lower * (1.0 - 0.5 * square));
+    let even = ((square * 2.4433082e-5 - 0.0013887315) * square + 0.041666646) * (square * square);
+    let cosine = 1.0 - (0.5 * square - (even - upper * lower));
+    let s = select(sine, -sine, negative);
+    // Whole quarters exchange the two and change their signs.
+    let odd_quarter = (quarter & 1u) != 0u;
+    let c0 = select(cosine, s, odd_quarter);
+    let s0 = select(s, cosine, odd_quarter);
+    let c = select(c0, -c0, quarter == 1u || quarter == 2u);
+    return vec2<f32>(c, select(s0, -s0, quarter >= 2u));
+}
+
+@compute @workgroup_size(${WORKGROUP})
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let number = group_number(group, groups) * ${WORKGROUP}u + local;
+    if number >= p.n {
+        return;
+    }
+    let i = number % p.pairs;
+    let above = number / p.pairs;
+    let first = 4u * (above % p.fours);
+    let head = (above / p.fours) * p.share;
+    let last_head = min(head + p.share, p.heads);
+
+    var angle = vec2<u32>(p.base_high, p.base_low);
+    angle = powered(angle, i, 0u, p.high0, p.low0);
+    angle = powered(angle, i, 1u, p.high1, p.low1);
+    angle = powered(angle, i, 2u, p.high2, p.low2);
+    angle = powered(angle, i, 3u, p.high3, p.low3);
+    angle = powered(angle, i, 4u, p.high4, p.low4);
+    angle = powered(angle, i, 5u, p.high5, p.low5);
+    angle = powered(angle, i, 6u, p.high6, p.low6);
+    angle = powered(angle, i, 7u, p.high7, p.low7);
+    angle = powered(angle, i, 8u, p.high8, p.low8);
+
+    let last = min(first + 4u, p.positions);
+    for (var row = first; row < last; row++) {
+        let position = p.position + row;
+        let low = angle.y * position;
+        let turn = vec2<u32>(angle.x * position + upper_product(angle.y, position), low);
+        let cs = rotation(turn);
+        for (var h = head; h < last_head; h++) {
+#if INTERLEAVED
+            let at = (h * p.positions + row) * p.half + p.first_pair + i;
+            let pair = x[at];
+            let a = pair.x;
+            let b = pair.y;
+            out[at] = vec2<f32>(a * cs.x - b * cs.y, a * cs.y + b * cs.x);
+#else
+            let at = (h * p.positions + row) * (2u * p.half) + p.first_pair + i;
+            let a = x[at];
+            let b = x[at + p.half];
+            out[at] = a * cs.x - b * cs.y;
+            out[at + p.half] = a * cs.y + b * cs.x;
+#endif
+        }
+    }
+}
