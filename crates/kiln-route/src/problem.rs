@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use kiln_core::graph::{Fused, Graph};
+use kiln_core::graph::{Fused, Graph, Schedule, Step, TensorId};
 use kiln_core::op::{Cost, Op};
 use kiln_core::{Result, TensorType, for_operation};
 
@@ -110,6 +110,43 @@ impl Problem {
         Ok(problem)
     }
 
+    /// The steps of a schedule, placed as a whole: its operations one after the other, transfers only at its edges. Its
+    /// operands are the inputs of the graph that it reads, in the order of [`Problem::inputs_of`]; its results are those
+    /// that it was made for.
+    ///
+    /// # Errors
+    /// [`kiln_core::Error::ForeignTensor`] when the schedule is of another graph.
+    pub fn schedule(schedule: &Schedule, graph: &Graph) -> Result<Self> {
+        let mut tasks = Vec::with_capacity(schedule.steps.len());
+        for step in &schedule.steps {
+            match step {
+                Step::Run { op, inputs, .. } => {
+                    let types = inputs.iter().map(|&id| graph.ty(id)).collect::<Result<Vec<_>>>()?;
+                    tasks.push(Task::new(op, &types)?.0);
+                }
+                Step::Fused(fused) => tasks.extend(Self::fused(fused, graph)?.tasks()),
+            }
+        }
+        let bytes = Self::inputs_of(schedule, graph)?;
+        let bytes = bytes.into_iter().map(|id| Ok(graph.ty(id)?.bytes() as u64)).collect::<Result<Vec<_>>>()?;
+        let results = schedule.results.iter().map(|&id| Ok(graph.ty(id)?.bytes() as u64));
+        Ok(Self::of(tasks, &bytes, results.sum::<Result<u64>>()?))
+    }
+
+    /// The inputs of a graph that a schedule reads, in the order in which it first reads them.
+    ///
+    /// # Errors
+    /// [`kiln_core::Error::ForeignTensor`] when the schedule is of another graph.
+    pub fn inputs_of(schedule: &Schedule, graph: &Graph) -> Result<Vec<TensorId>> {
+        let mut inputs = Vec::new();
+        for &id in schedule.steps.iter().flat_map(Step::inputs) {
+            if graph.is_input(id)? && !inputs.contains(&id) {
+                inputs.push(id);
+            }
+        }
+        Ok(inputs)
+    }
+
     /// A fused element-wise chain: its functions one after the other, transfers only of what it reads and writes. Each
     /// function counts as it would alone; that its operands stay in the first-level cache helps every place alike.
     ///
@@ -123,16 +160,20 @@ impl Problem {
             tasks.push(Task::new(&op, &types)?.0);
         }
         let bytes = fused.inputs.iter().map(|&id| Ok(graph.ty(id)?.bytes() as u64)).collect::<Result<Vec<_>>>()?;
+        Ok(Self::of(tasks, &bytes, (4 * fused.shape.numel() * fused.outputs.len()) as u64))
+    }
+
+    fn of(tasks: Vec<Task>, bytes: &[u64], result_bytes: u64) -> Self {
         let mut operands = [0; 5];
-        operands.iter_mut().zip(&bytes).for_each(|(slot, &bytes)| *slot = bytes);
-        Ok(Self {
+        operands.iter_mut().zip(bytes).for_each(|(slot, &bytes)| *slot = bytes);
+        Self {
             first: tasks.first().copied(),
             rest: tasks.iter().skip(1).copied().collect(),
             operands,
             more_operands: bytes.iter().skip(operands.len()).copied().collect(),
             operand_count: bytes.len(),
-            result_bytes: (4 * fused.shape.numel() * fused.outputs.len()) as u64,
-        })
+            result_bytes,
+        }
     }
 
     pub(crate) fn tasks(&self) -> impl Iterator<Item = &Task> {

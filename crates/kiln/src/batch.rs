@@ -6,7 +6,9 @@ use kiln_core::{
     Buffer, DType, Data, DataMut, Error, Operand, Operations, QuantFormat, Record, Result, Shape, TensorType,
 };
 
+use crate::gpus::{self, Gpu, OnGpu};
 use crate::{Engine, PackedMatrix};
+use kiln_route::Problem;
 
 /// Operations recorded now and run together. They are the methods of [`Record`].
 ///
@@ -48,6 +50,10 @@ struct Plan {
     wanted: Vec<TensorId>,
     schedule: Schedule,
     memory: Memory,
+    /// The GPU that ran it last, by its position, and what it keeps.
+    on_gpu: Option<(usize, OnGpu)>,
+    /// Inputs that were replaced since.
+    stale: HashSet<TensorId>,
 }
 
 /// Where results lie: intermediate ones in slots, wanted ones in buffers of their own.
@@ -106,6 +112,9 @@ impl<'e> Batch<'e> {
             Some(Buffer::F32(held)) if held.len() == data.len() => {
                 held.copy_from_slice(data);
                 self.packed.retain(|&(packed, _), _| packed != id);
+                if let Some(plan) = &mut self.plan {
+                    plan.stale.insert(id);
+                }
                 Ok(())
             }
             Some(Buffer::F32(held)) => {
@@ -168,6 +177,10 @@ impl<'e> Batch<'e> {
             Some(plan) if plan.wanted == wanted => plan,
             _ => Plan::new(&self.graph, wanted)?,
         };
+        if self.run_on_gpu(&mut plan)? {
+            self.plan = Some(plan);
+            return Ok(());
+        }
         let Plan { schedule, memory, .. } = &mut plan;
         self.pack_for(schedule)?;
         for step in &schedule.steps {
@@ -182,6 +195,59 @@ impl<'e> Batch<'e> {
         }
         self.plan = Some(plan);
         Ok(())
+    }
+
+    /// Runs a plan as a whole on a GPU, if that is predicted to be fastest and the GPU does it, and says whether it did.
+    fn run_on_gpu(&self, plan: &mut Plan) -> Result<bool> {
+        if self.engine.gpus.is_empty() || plan.schedule.steps.is_empty() {
+            return Ok(false);
+        }
+        let problem = Problem::schedule(&plan.schedule, &self.graph)?;
+        let inputs = Problem::inputs_of(&plan.schedule, &self.graph)?;
+        let mut residency = self.engine.on_host();
+        if let Some((gpu, _)) = plan.on_gpu {
+            // What did not change since is there.
+            for (operand, _) in inputs.iter().enumerate().filter(|(_, id)| !plan.stale.contains(id)) {
+                residency = residency.copied(operand, gpus::memory(gpu));
+            }
+        }
+        loop {
+            let decision = self.engine.router.decide(&problem, &residency);
+            let Some((position, gpu)) = self.engine.gpu(&decision) else { return Ok(false) };
+            match self.compute_on(position, gpu, plan) {
+                Err(error) if self.engine.router.forced().is_none() && gpu.failed(&error) => {
+                    plan.on_gpu = None;
+                    residency = residency.barred(decision.index());
+                }
+                Err(error) => return Err(error),
+                Ok(results) => {
+                    for (&id, result) in plan.schedule.results.iter().zip(results) {
+                        if !self.host.contains_key(&id) {
+                            plan.memory.results.insert(id, result);
+                        }
+                    }
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    fn compute_on(&self, position: usize, gpu: &Gpu, plan: &mut Plan) -> Result<Vec<Buffer>> {
+        match &mut plan.on_gpu {
+            Some((at, on_gpu)) if *at == position => {
+                for id in plan.stale.drain() {
+                    if let Some(buffer) = self.host.get(&id) {
+                        on_gpu.set(id, buffer.as_data())?;
+                    }
+                }
+                on_gpu.run()
+            }
+            other => {
+                let on_gpu = OnGpu::new(gpu, &self.graph, &self.host, &plan.schedule.results)?;
+                plan.stale.clear();
+                other.insert((position, on_gpu)).1.run()
+            }
+        }
     }
 
     fn run(&self, schedule: &Schedule, memory: &Memory, step: &Step, out: &mut [Buffer]) -> Result<()> {
@@ -308,7 +374,13 @@ impl Plan {
                 results.insert(id, Buffer::zeros(&graph.ty(id)?)?);
             }
         }
-        Ok(Self { wanted: wanted.to_vec(), schedule, memory: Memory { slots, results } })
+        Ok(Self {
+            wanted: wanted.to_vec(),
+            schedule,
+            memory: Memory { slots, results },
+            on_gpu: None,
+            stale: HashSet::new(),
+        })
     }
 }
 

@@ -5,12 +5,15 @@ use std::path::{Path, PathBuf};
 use kiln_core::graph::{Fused, Graph};
 use kiln_core::op::{Op, types_of};
 use kiln_core::{DataMut, Error, Operand, Operations, Result, TensorType};
-use kiln_route::{Backend, Decision, Explanation, Machine, Place, Problem, Profile, ProfileProblem, Residency, Router};
+use kiln_route::{
+    Backend, Decision, Explanation, Link, Machine, Place, Problem, Profile, ProfileProblem, Residency, Router,
+};
 use kiln_simd::{Isa, Simd};
 use web_time::Instant;
 
 use crate::Batch;
 use crate::calibrate::{self, CalibrationReport, Effort, Progress};
+use crate::gpus::{self, Gpu};
 use crate::machine;
 
 /// Runs operations where they are predicted to run fastest. They are the methods of [`Operations`].
@@ -20,8 +23,12 @@ use crate::machine;
 #[derive(Debug)]
 pub struct Engine {
     pub(crate) router: Router,
-    /// What runs at each place of the router, in the same order.
+    /// What runs at the first places of the router, in the same order.
     pub(crate) cpu: Vec<Simd>,
+    /// What runs at the places after those.
+    pub(crate) gpus: Vec<Gpu>,
+    /// Whether a calibration may look for GPUs.
+    find_gpus: bool,
     machine: Machine,
     profile_path: Option<PathBuf>,
     status: ProfileStatus,
@@ -69,6 +76,8 @@ pub struct EngineBuilder {
     isa: Option<Isa>,
     threads: Option<usize>,
     backends: Option<Vec<Backend>>,
+    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+    adapters: Vec<kiln_wgpu::AdapterChoice>,
     profile: ProfileSource,
     force: Option<String>,
     refine: bool,
@@ -86,7 +95,15 @@ impl EngineBuilder {
         Self { threads: Some(threads), ..self }
     }
 
-    /// Only these kinds of execution.
+    /// This adapter is a place, too; may be called for several. Without it the GPUs that a calibration of this machine has
+    /// measured are places. Nothing is opened before an operation is sent there.
+    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+    pub fn adapter(mut self, choice: kiln_wgpu::AdapterChoice) -> Self {
+        self.adapters.push(choice);
+        self
+    }
+
+    /// Only these kinds of execution. The CPU is always one of them, as what remains when a GPU fails.
     pub fn backends(self, backends: &[Backend]) -> Self {
         Self { backends: Some(backends.to_vec()), ..self }
     }
@@ -141,7 +158,7 @@ impl EngineBuilder {
         let Some(&best) = isas.last() else {
             return Err(Error::Unavailable {
                 what: format!("backends {:?}", self.backends.unwrap_or_default()),
-                reason: "this build of kiln runs on the CPU, scalar or SIMD".into(),
+                reason: "scalar code or SIMD has to be among them: it is what remains when a GPU fails".into(),
             });
         };
         let machine = machine::identify(best, preferred.threads());
@@ -149,9 +166,12 @@ impl EngineBuilder {
         let cpu = machine::places(&isas, threads)?;
         // The file in the cache is for engines without limits, too: one that may use less of the machine reads it only.
         let limited = cpu.len() < machine::places(&machine::instruction_sets(best), preferred.threads())?.len();
-        let (path, loaded) = load(self.profile, &machine, limited);
+        let (path, loaded) = load(self.profile.clone(), &machine, limited);
+        let gpus_allowed = allowed(Backend::Gpu);
+        let asked = if gpus_allowed { self.asked()? } else { Vec::new() };
+        let wanted = Wanted { cpu: &cpu, gpus: &asked, other_gpus: gpus_allowed && asked.is_empty() };
         let (profile, status) =
-            match loaded.and_then(|(profile, status)| Ok((fitting(profile, &cpu, &status)?, status))) {
+            match loaded.and_then(|(profile, status)| Ok((fitting(profile, &wanted, &status)?, status))) {
                 Ok((profile, status)) => (Some(profile), status),
                 Err(status) => (None, status),
             };
@@ -164,10 +184,15 @@ impl EngineBuilder {
         }
         let profile = match profile {
             Some(profile) => profile,
-            None => assumed(&machine, &cpu)?,
+            None => assumed(&machine, &cpu, &asked)?,
         };
         let simds = profile.places().iter().filter_map(|p| cpu.iter().find(|c| c.place.name == p.name));
         let simds: Vec<Simd> = simds.map(|c| c.simd).collect();
+        let find_gpus = wanted.other_gpus;
+        let gpus: Vec<Gpu> = match asked.is_empty() {
+            false => asked,
+            true => profile.places()[simds.len()..].iter().filter_map(|place| Gpu::named(&place.name)).collect(),
+        };
         let mut router = Router::new(profile);
         if let Some(name) = &self.force {
             router = forced(router, name)?;
@@ -175,7 +200,19 @@ impl EngineBuilder {
         if self.refine {
             router = router.with_history();
         }
-        Ok(Engine { router, cpu: simds, machine, profile_path: path, status, refine: self.refine })
+        let refine = self.refine;
+        Ok(Engine { router, cpu: simds, gpus, find_gpus, machine, profile_path: path, status, refine })
+    }
+
+    /// The GPUs that were asked for.
+    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+    fn asked(&self) -> Result<Vec<Gpu>> {
+        self.adapters.iter().map(Gpu::chosen).collect()
+    }
+
+    #[cfg(not(all(feature = "gpu", not(target_arch = "wasm32"))))]
+    fn asked(&self) -> Result<Vec<Gpu>> {
+        Ok(Vec::new())
     }
 }
 
@@ -200,18 +237,45 @@ fn load(
     (written.then_some(path), loaded)
 }
 
+/// The places that an engine is to have.
+struct Wanted<'a> {
+    cpu: &'a [machine::CpuPlace],
+    /// GPUs that were asked for.
+    gpus: &'a [Gpu],
+    /// Whether others that the profile knows are welcome.
+    other_gpus: bool,
+}
+
+impl Wanted<'_> {
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.cpu.iter().map(|c| c.place.name.as_str()).chain(self.gpus.iter().map(Gpu::name))
+    }
+}
+
 /// What a profile says of these places. One from a file has to know all of them: an engine does not do without half of
 /// its machine because another one that was limited measured less.
-fn fitting(profile: Profile, cpu: &[machine::CpuPlace], status: &ProfileStatus) -> Result<Profile, ProfileStatus> {
+fn fitting(profile: Profile, wanted: &Wanted<'_>, status: &ProfileStatus) -> Result<Profile, ProfileStatus> {
     let known = |name: &str| profile.places().iter().any(|place| place.name == name);
-    let all = matches!(status, ProfileStatus::Loaded(_));
-    let missing = cpu.iter().map(|c| &c.place.name).find(|name| !known(name));
+    let all = matches!(status, ProfileStatus::Loaded(_)) || !wanted.gpus.is_empty();
+    let missing = wanted.names().find(|name| !known(name));
     match missing {
-        Some(place) if all || !cpu.iter().any(|c| known(&c.place.name)) => {
-            Err(ProfileStatus::Ignored(ProfileProblem::Incomplete { place: place.clone() }))
+        Some(place) if all || !wanted.cpu.iter().any(|c| known(&c.place.name)) => {
+            return Err(ProfileStatus::Ignored(ProfileProblem::Incomplete { place: place.to_owned() }));
         }
-        _ => profile.restricted(|p| cpu.iter().any(|c| c.place.name == p.name)).map_err(ProfileStatus::Ignored),
+        _ => {}
     }
+    let other = |place: &Place| wanted.other_gpus && place.backend == Backend::Gpu && cfg!(feature = "gpu");
+    let kept = profile.restricted(|place| other(place) || wanted.names().any(|name| name == place.name));
+    let kept = kept.map_err(ProfileStatus::Ignored)?;
+    let gpus = kept.places().iter().skip_while(|place| place.backend != Backend::Gpu);
+    let order = gpus.clone().map(|place| place.name.as_str());
+    if gpus.clone().any(|place| place.backend != Backend::Gpu)
+        || !order.clone().take(wanted.gpus.len()).eq(wanted.gpus.iter().map(Gpu::name))
+    {
+        let reason = "GPUs do not stand behind the places of the CPU, in the order in which they are asked for";
+        return Err(ProfileStatus::Ignored(ProfileProblem::Corrupt(reason.into())));
+    }
+    Ok(kept)
 }
 
 /// The file in the user's cache directory; its name tells machines apart that share a home directory.
@@ -232,10 +296,24 @@ fn user_cache(_: &Machine) -> Option<PathBuf> {
     None
 }
 
-fn assumed(machine: &Machine, cpu: &[machine::CpuPlace]) -> Result<Profile> {
-    let places = cpu.iter().map(|c| c.place.clone()).collect();
-    Profile::new(machine.clone(), places)
-        .map_err(|problem| Error::Unavailable { what: "the built-in profile".into(), reason: problem.to_string() })
+fn assumed(machine: &Machine, cpu: &[machine::CpuPlace], gpus: &[Gpu]) -> Result<Profile> {
+    let mut places: Vec<Place> = cpu.iter().map(|c| c.place.clone()).collect();
+    let mut links = Vec::new();
+    for (position, gpu) in gpus.iter().enumerate() {
+        let (place, link) = gpus::assumed(gpu.name(), position);
+        links.push((place.memory, link));
+        places.push(place);
+    }
+    let profile = Profile::new(machine.clone(), places).and_then(|profile| linked(profile, links));
+    profile.map_err(|problem| Error::Unavailable { what: "the built-in profile".into(), reason: problem.to_string() })
+}
+
+/// The profile with these ways to the memories of devices.
+pub(crate) fn linked(
+    profile: Profile,
+    links: impl IntoIterator<Item = (kiln_route::Memory, Link)>,
+) -> Result<Profile, ProfileProblem> {
+    links.into_iter().try_fold(profile, |profile, (memory, link)| profile.with_link(memory, link))
 }
 
 fn forced(router: Router, name: &str) -> Result<Router> {
@@ -265,6 +343,8 @@ impl Engine {
             isa: None,
             threads: None,
             backends: None,
+            #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+            adapters: Vec::new(),
             profile: ProfileSource::UserCache,
             force: None,
             refine: false,
@@ -296,12 +376,44 @@ impl Engine {
         self.profile_path.as_deref()
     }
 
+    /// The places on the CPU.
+    pub(crate) fn cpu_places(&self) -> &[Place] {
+        &self.router.places()[..self.cpu.len()]
+    }
+
+    /// Operands on the host, and the places of GPUs that are gone barred.
+    pub(crate) fn on_host(&self) -> Residency {
+        let places = self.cpu.len()..self.router.places().len();
+        let gone = places.filter(|place| self.gpus.get(place - self.cpu.len()).is_none_or(Gpu::is_gone));
+        gone.fold(Residency::host(), Residency::barred)
+    }
+
+    /// Operands on the host, for work that only the CPU can take.
+    pub(crate) fn on_cpu(&self) -> Residency {
+        (self.cpu.len()..self.router.places().len()).fold(Residency::host(), Residency::barred)
+    }
+
+    /// The GPU that was chosen, if it was one, and its position.
+    pub(crate) fn gpu(&self, decision: &Decision<'_>) -> Option<(usize, &Gpu)> {
+        let position = decision.index().checked_sub(self.cpu.len())?;
+        Some((position, self.gpus.get(position)?))
+    }
+
     /// What runs at a place: an instruction set and a number of threads.
     pub(crate) fn simd(&self, decision: &Decision<'_>) -> Result<&Simd> {
         self.cpu.get(decision.index()).ok_or_else(|| Error::Unavailable {
             what: format!("place {}", decision.place()),
             reason: "no backend of this build runs there".into(),
         })
+    }
+
+    /// The GPUs among the places, each opened if it was not: for tensors that stay there and batches of one device.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] for one that is not there any more.
+    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+    pub fn gpu_devices(&self) -> Result<Vec<kiln_wgpu::GpuDevice>> {
+        self.gpus.iter().map(|gpu| gpu.device().cloned()).collect()
     }
 
     /// The predicted time of an operation on each place, and why the chosen one is chosen; displays as a table.
@@ -311,7 +423,7 @@ impl Engine {
     pub fn explain(&self, op: impl Into<Op>, inputs: &[TensorType]) -> Result<Explanation> {
         let op = op.into();
         let problem = Problem::new(&op, inputs)?;
-        let decision = self.router.decide(&problem, &Residency::host());
+        let decision = self.router.decide(&problem, &self.on_host());
         Ok(Explanation::operation(&op, inputs, &problem, &decision))
     }
 
@@ -325,6 +437,11 @@ impl Engine {
     /// Errors of the operations measured, of which there should be none. A file that cannot be written is none: the
     /// report tells.
     pub fn calibrate(&mut self, effort: Effort, progress: &mut dyn FnMut(Progress<'_>)) -> Result<CalibrationReport> {
+        if self.find_gpus && self.gpus.is_empty() {
+            self.gpus = Gpu::hardware();
+        }
+        // Not to be found among the places any more: what remains is measured.
+        self.gpus.retain(|gpu| gpu.open().map_err(|error| gpu.failed(&error)).is_ok());
         let (profile, mut report) = calibrate::run(self, effort, progress)?;
         if let Some(path) = &self.profile_path {
             report.saved = Some(profile.save(path).map(|()| path.clone()).map_err(|e| e.to_string()));
@@ -359,7 +476,7 @@ impl Engine {
         outputs: &mut [&mut [f32]],
     ) -> Result<()> {
         let problem = Problem::fused(fused, graph)?;
-        let decision = self.router.decide(&problem, &Residency::host());
+        let decision = self.router.decide(&problem, &self.on_cpu());
         self.simd(&decision)?.run_fused(fused, inputs, outputs)
     }
 }
@@ -367,11 +484,23 @@ impl Engine {
 impl Operations for Engine {
     /// As [`Operations::run_into`], where it is predicted to run fastest.
     fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        if let [only] = &self.cpu[..] {
+        if let ([only], []) = (&self.cpu[..], &self.gpus[..]) {
             return only.run_into(op, inputs, outputs);
         }
         let problem = Problem::new(op, &types_of(inputs))?;
-        let decision = self.router.decide(&problem, &Residency::host());
+        let mut residency = self.on_host();
+        let decision = loop {
+            let decision = self.router.decide(&problem, &residency);
+            let Some((_, gpu)) = self.gpu(&decision) else { break decision };
+            match gpu.run_into(op, inputs, outputs) {
+                // Where a place is forced its error is the answer.
+                Err(error) if self.router.forced().is_none() && gpu.failed(&error) => {
+                    residency = residency.barred(decision.index());
+                }
+                // Its time is not observed: most of it may be the way there and back.
+                done => return done,
+            }
+        };
         let simd = self.simd(&decision)?;
         if !self.refine {
             return simd.run_into(op, inputs, outputs);

@@ -20,6 +20,7 @@
 //!   kiln-route and run by the backend of the place.
 //! - Where an operation runs is predicted from a calibration of this machine ([`Engine::calibrate`]), and can be asked
 //!   for ([`Engine::explain`]) or forced ([`EngineBuilder::force`]). Without a calibration built-in constants decide.
+//! - A GPU that fails hands its work to the next best place; a batch is placed there as a whole or not at all.
 //! - Results do not depend on the number of threads; sums and inner products not on the instruction set either.
 //! - Nothing panics on what the caller passes in; every failure is an [`Error`]. A profile that cannot be used is none:
 //!   it is reported through `tracing` and in [`Engine::profile_status`].
@@ -28,6 +29,7 @@
 mod batch;
 mod calibrate;
 mod engine;
+mod gpus;
 mod machine;
 #[cfg(feature = "ndarray")]
 mod ndarray;
@@ -52,6 +54,10 @@ pub use packed::PackedMatrix;
 #[cfg(feature = "ndarray")]
 pub use crate::ndarray::Arrays;
 
+/// The backend of GPUs, for what the engine does not do: devices, tensors that stay there, batches on one device.
+#[cfg(feature = "gpu")]
+pub use kiln_wgpu as gpu;
+
 /// The pages for users; their code is compiled and run as documentation tests.
 #[cfg(doctest)]
 mod pages {
@@ -59,4 +65,7 @@ mod pages {
     struct Readme;
     #[doc = include_str!("../../../docs/guide.md")]
     struct Guide;
+    #[cfg(feature = "gpu")]
+    #[doc = include_str!("../../../docs/gpu.md")]
+    struct Gpu;
 }

@@ -2,7 +2,7 @@
 
 use kiln_core::op::Matmul;
 use kiln_core::{Result, Shape, TensorType};
-use kiln_route::{Problem, Residency};
+use kiln_route::Problem;
 use kiln_simd::{Isa, PackedB, Simd};
 
 use crate::Engine;
@@ -77,7 +77,7 @@ impl Engine {
                 let [a, packed] = types;
                 let problem = Problem::new(&Matmul::default().into(), &[a?, packed?])?;
                 let other = all.iter().enumerate().filter(|(_, simd)| simd.isa() != b.isa());
-                let residency = other.fold(Residency::host(), |residency, (place, _)| residency.barred(place));
+                let residency = other.fold(self.on_cpu(), |residency, (place, _)| residency.barred(place));
                 // Its time is not observed: it would correct the predictions of products that have yet to pack.
                 self.simd(&self.router.decide(&problem, &residency))?
             }

@@ -135,7 +135,7 @@ pub(crate) fn survey<'a>(
     progress: &mut dyn FnMut(Progress<'a>),
 ) -> Result<Vec<Observed>> {
     let start = Instant::now();
-    let places = engine.places();
+    let places = engine.cpu_places();
     if let Some(widest) = engine.cpu.iter().max_by_key(|simd| simd.threads()) {
         // Starts the threads, which the account has to know.
         kiln_simd::limits::multiply_add(widest, 1);
@@ -190,13 +190,17 @@ pub(crate) struct Budget {
     pub(crate) seconds: f64,
 }
 
-/// Data to measure with, kept between problems so that memory is asked for and touched once.
+/// What measuring needs, kept between problems so that memory is asked for and touched once.
 #[derive(Debug, Default)]
 struct Bench {
     account: Account,
-    inputs: Vec<Vec<f32>>,
+    inputs: Inputs,
     output: Vec<f32>,
 }
+
+/// Operands to measure with, kept between problems.
+#[derive(Debug, Default)]
+pub(super) struct Inputs(Vec<Vec<f32>>);
 
 impl Bench {
     /// The least time of each place, or `None` for those whose time is already expected.
@@ -211,100 +215,107 @@ impl Bench {
         budget: Budget,
     ) -> Result<Vec<Option<Time>>> {
         let types = probe.op.infer(&probe.inputs)?;
-        self.grow(&probe.inputs, types.iter().map(|t| t.shape.numel()).max().unwrap_or(0))?;
-        let rows = probe.inputs.first().map_or(1, |table| table.shape.rows());
-        let packed = probe.inputs.iter().map(|ty| other_than_f32(ty, rows)).collect::<Result<Vec<Option<Buffer>>>>()?;
-        let inputs: Vec<Operand<'_>> = probe
-            .inputs
-            .iter()
-            .enumerate()
-            .map(|(i, ty)| match &packed[i] {
-                Some(buffer) => Operand::new(buffer.as_data(), ty.shape),
-                None => Operand::new(Data::F32(&self.inputs[i][..ty.shape.numel()]), ty.shape),
-            })
-            .collect::<Result<_>>()?;
-        // The first f32 result goes into the kept buffer; other results are rare and small.
-        let mut others: Vec<Buffer> = types.iter().skip(1).map(Buffer::zeros).collect::<Result<_>>()?;
-        let first_type = types[0];
-        let mut first_other = (first_type.dtype != DType::F32).then(|| Buffer::zeros(&first_type)).transpose()?;
-        let mut outputs: Vec<DataMut<'_>> = Vec::new();
-        match &mut first_other {
-            Some(buffer) => outputs.push(buffer.as_mut()),
-            None => outputs.push(DataMut::F32(&mut self.output[..first_type.shape.numel()])),
+        let elements = types.iter().map(|t| t.shape.numel()).max().unwrap_or(0);
+        if self.output.len() < elements {
+            self.output = zeros(elements)?;
         }
-        outputs.extend(others.iter_mut().map(Buffer::as_mut));
-
-        let mut least: Vec<Option<Time>> = vec![None; places.len()];
-        let mut repeats = vec![1u32; places.len()];
-        let start = Instant::now();
-        // A thread that waits for its core is accounted for when it gets it, which may be after the sample that missed
-        // it. The threads beside the calling one only ever run for work on several threads: what they wait until the end
-        // is held against all of that work together.
-        let (others, mut spread, mut waited_spread) = (self.account.others(), 0.0, 0.0);
-        for round in 0..=budget.rounds {
-            for (i, simd) in places.iter().enumerate() {
-                if expected.get(i).is_some_and(Option::is_some) {
-                    continue;
-                }
-                // One long sample of a place that is far behind says enough.
-                let best = least.iter().flatten().map(|time| time.seconds).fold(f64::INFINITY, f64::min);
-                if least[i].is_some_and(|time| time.seconds > LONG && time.seconds > HOPELESS * best) {
-                    continue;
-                }
-                let (several, waited) = (simd.threads() > 1, self.account.caller());
-                let warming = Instant::now();
-                if least[i].is_none_or(|time| time.seconds < LONG) {
-                    // Untimed: fetches the data back from the place before, and wakes threads. Operations follow one
-                    // another in the programs that the times are for, so the times are those of a place at work.
-                    simd.run_into(&probe.op, &inputs, &mut outputs)?;
-                    while several && best > SHARED && warming.elapsed().as_secs_f64() < AWAKE {
-                        simd.run_into(&probe.op, &inputs, &mut outputs)?;
-                    }
-                }
-                let (warm, waited_warm) = (warming.elapsed().as_secs_f64(), self.account.caller());
-                let sample = Instant::now();
-                for _ in 0..repeats[i] {
-                    simd.run_into(&probe.op, &inputs, &mut outputs)?;
-                }
-                let elapsed = sample.elapsed().as_secs_f64();
-                let waited_now = self.account.caller();
-                if several {
-                    spread += warm + elapsed;
-                    waited_spread += waited_now - waited;
-                }
-                let undisturbed = !several && waited_now - waited_warm <= WAITED * elapsed;
-                let mut seconds = elapsed / f64::from(repeats[i]);
-                if round == 0 {
-                    seconds = seconds.max(1e-8);
-                    repeats[i] = ((budget.sample / seconds).ceil() as u32).clamp(1, 10_000);
-                    if repeats[i] > 1 {
-                        continue;
-                    }
-                }
-                let earlier = least[i].unwrap_or(Time { seconds, undisturbed });
-                least[i] = Some(Time {
-                    seconds: seconds.min(earlier.seconds),
-                    undisturbed: undisturbed || earlier.undisturbed,
-                });
-            }
-            let enough = start.elapsed().as_secs_f64() / budget.seconds;
-            if round >= 3 && enough > 1.0 || round >= 1 && enough > 3.0 {
-                break;
-            }
-        }
-        if waited_spread + self.account.others() - others <= WAITED * spread {
-            for (time, _) in least.iter_mut().zip(places).filter(|(_, simd)| simd.threads() > 1) {
-                time.iter_mut().for_each(|time| time.undisturbed = true);
-            }
-        }
-        Ok(least)
+        let Self { account, inputs, output } = self;
+        inputs.show(&probe.inputs, |inputs| sample(account, output, probe, inputs, &types, places, expected, budget))
     }
+}
 
+/// The samples of [`Bench::times`].
+fn sample(
+    account: &Account,
+    output: &mut [f32],
+    probe: &Probe,
+    inputs: &[Operand<'_>],
+    types: &[TensorType],
+    places: &[Simd],
+    expected: &[Option<f64>],
+    budget: Budget,
+) -> Result<Vec<Option<Time>>> {
+    // The first f32 result goes into the kept buffer; other results are rare and small.
+    let mut others: Vec<Buffer> = types.iter().skip(1).map(Buffer::zeros).collect::<Result<_>>()?;
+    let first_type = types[0];
+    let mut first_other = (first_type.dtype != DType::F32).then(|| Buffer::zeros(&first_type)).transpose()?;
+    let mut outputs: Vec<DataMut<'_>> = Vec::new();
+    match &mut first_other {
+        Some(buffer) => outputs.push(buffer.as_mut()),
+        None => outputs.push(DataMut::F32(&mut output[..first_type.shape.numel()])),
+    }
+    outputs.extend(others.iter_mut().map(Buffer::as_mut));
+
+    let mut least: Vec<Option<Time>> = vec![None; places.len()];
+    let mut repeats = vec![1u32; places.len()];
+    let start = Instant::now();
+    // A thread that waits for its core is accounted for when it gets it, which may be after the sample that missed
+    // it. The threads beside the calling one only ever run for work on several threads: what they wait until the end
+    // is held against all of that work together.
+    let (others, mut spread, mut waited_spread) = (account.others(), 0.0, 0.0);
+    for round in 0..=budget.rounds {
+        for (i, simd) in places.iter().enumerate() {
+            if expected.get(i).is_some_and(Option::is_some) {
+                continue;
+            }
+            // One long sample of a place that is far behind says enough.
+            let best = least.iter().flatten().map(|time| time.seconds).fold(f64::INFINITY, f64::min);
+            if least[i].is_some_and(|time| time.seconds > LONG && time.seconds > HOPELESS * best) {
+                continue;
+            }
+            let (several, waited) = (simd.threads() > 1, account.caller());
+            let warming = Instant::now();
+            if least[i].is_none_or(|time| time.seconds < LONG) {
+                // Untimed: fetches the data back from the place before, and wakes threads. Operations follow one
+                // another in the programs that the times are for, so the times are those of a place at work.
+                simd.run_into(&probe.op, inputs, &mut outputs)?;
+                while several && best > SHARED && warming.elapsed().as_secs_f64() < AWAKE {
+                    simd.run_into(&probe.op, inputs, &mut outputs)?;
+                }
+            }
+            let (warm, waited_warm) = (warming.elapsed().as_secs_f64(), account.caller());
+            let sample = Instant::now();
+            for _ in 0..repeats[i] {
+                simd.run_into(&probe.op, inputs, &mut outputs)?;
+            }
+            let elapsed = sample.elapsed().as_secs_f64();
+            let waited_now = account.caller();
+            if several {
+                spread += warm + elapsed;
+                waited_spread += waited_now - waited;
+            }
+            let undisturbed = !several && waited_now - waited_warm <= WAITED * elapsed;
+            let mut seconds = elapsed / f64::from(repeats[i]);
+            if round == 0 {
+                seconds = seconds.max(1e-8);
+                repeats[i] = ((budget.sample / seconds).ceil() as u32).clamp(1, 10_000);
+                if repeats[i] > 1 {
+                    continue;
+                }
+            }
+            let earlier = least[i].unwrap_or(Time { seconds, undisturbed });
+            least[i] =
+                Some(Time { seconds: seconds.min(earlier.seconds), undisturbed: undisturbed || earlier.undisturbed });
+        }
+        let enough = start.elapsed().as_secs_f64() / budget.seconds;
+        if round >= 3 && enough > 1.0 || round >= 1 && enough > 3.0 {
+            break;
+        }
+    }
+    if waited_spread + account.others() - others <= WAITED * spread {
+        for (time, _) in least.iter_mut().zip(places).filter(|(_, simd)| simd.threads() > 1) {
+            time.iter_mut().for_each(|time| time.undisturbed = true);
+        }
+    }
+    Ok(least)
+}
+
+impl Inputs {
     /// Makes the kept buffers large enough. Values are between one half and two: valid for roots and logarithms, and
     /// products of many stay in range.
-    fn grow(&mut self, inputs: &[TensorType], output: usize) -> Result<()> {
-        if self.inputs.len() < inputs.len() {
-            self.inputs.resize_with(inputs.len(), Vec::new);
+    fn grow(&mut self, inputs: &[TensorType]) -> Result<()> {
+        if self.0.len() < inputs.len() {
+            self.0.resize_with(inputs.len(), Vec::new);
         }
         let mut state = 0x9e37_79b9_u32;
         let mut random = || {
@@ -313,17 +324,26 @@ impl Bench {
             state ^= state << 5;
             0.5 + (state >> 8) as f32 * (1.5 / 16_777_216.0)
         };
-        for (buffer, ty) in self.inputs.iter_mut().zip(inputs) {
+        for (buffer, ty) in self.0.iter_mut().zip(inputs) {
             let n = if ty.dtype == DType::F32 { ty.shape.numel() } else { 0 };
             if buffer.len() < n {
                 reserve(buffer, n - buffer.len())?;
                 buffer.resize_with(n, &mut random);
             }
         }
-        if self.output.len() < output {
-            self.output = zeros(output)?;
-        }
         Ok(())
+    }
+
+    /// Shows operands of these types to `see`.
+    pub(super) fn show<T>(&mut self, types: &[TensorType], see: impl FnOnce(&[Operand<'_>]) -> Result<T>) -> Result<T> {
+        self.grow(types)?;
+        let rows = types.first().map_or(1, |table| table.shape.rows());
+        let others = types.iter().map(|ty| other_than_f32(ty, rows)).collect::<Result<Vec<Option<Buffer>>>>()?;
+        let operand = |(i, ty): (usize, &TensorType)| match &others[i] {
+            Some(buffer) => Operand::new(buffer.as_data(), ty.shape),
+            None => Operand::new(Data::F32(&self.0[i][..ty.shape.numel()]), ty.shape),
+        };
+        see(&types.iter().enumerate().map(operand).collect::<Result<Vec<_>>>()?)
     }
 }
 

@@ -1,6 +1,7 @@
 //! Measuring a machine.
 
 mod account;
+mod gpu;
 pub mod grid;
 mod measure;
 pub mod regret;
@@ -12,7 +13,7 @@ use kiln_core::Result;
 use kiln_route::{Calibrated, Class, Place, Problem, Profile, Roofline};
 use web_time::Instant;
 
-use crate::Engine;
+use crate::{Engine, gpus};
 use grid::Probe;
 pub use measure::Progress;
 use measure::{Budget, Observed, Plan, SHARED, hopeless, survey};
@@ -73,7 +74,7 @@ pub(crate) fn run(
     points.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
     // Two shapes of equal work would make two times for one point of the curve.
     points.dedup_by(|later, earlier| later.0 == earlier.0 && later.1 <= earlier.1);
-    let places = engine.places();
+    let places = engine.cpu_places();
     let expected = |i: usize, observed: &[Observed]| match i.checked_sub(1) {
         Some(last) if points[last].0 == points[i].0 => {
             hopeless(places, &observed[last].seconds, points[i].1 / points[last].1)
@@ -82,6 +83,7 @@ pub(crate) fn run(
     };
     let probes: Vec<&Probe> = points.iter().map(|(_, _, probe)| probe).collect();
     let observed = survey(engine, &probes, plan, expected, progress)?;
+    let on_gpus = gpu::survey(engine, &probes, progress)?;
     let mut calibrated: Vec<Calibrated> = Vec::new();
     for ((class, work, _), observed) in points.iter().zip(observed) {
         if calibrated.last().is_none_or(|curve| (curve.op.as_str(), curve.shape.as_str()) != (class.op, class.shape)) {
@@ -101,10 +103,20 @@ pub(crate) fn run(
         without_noise(curve, places);
         without_dips(curve, places);
     }
-    let places = fitted(places, &calibrated);
+    let mut places = places.to_vec();
+    let mut links = Vec::new();
+    for (position, (gpu, times)) in engine.gpus.iter().zip(&on_gpus).enumerate() {
+        let (place, _) = gpus::assumed(gpu.name(), position);
+        links.push((place.memory, times.link));
+        places.push(Place { launch: times.launch, ..place });
+        let curves = calibrated.iter_mut().flat_map(|curve| &mut curve.seconds);
+        curves.zip(&times.seconds).for_each(|(seconds, &time)| seconds.push(time));
+    }
+    let places = fitted(&places, &calibrated);
     let classes = calibrated.len();
     let measurements = calibrated.iter().flat_map(|c| &c.seconds).map(Vec::len).sum();
     let profile = Profile::new(engine.machine().clone(), places).and_then(|p| p.with_classes(calibrated));
+    let profile = profile.and_then(|profile| crate::engine::linked(profile, links));
     let profile = profile.map_err(|problem| kiln_core::Error::Unavailable {
         what: "a usable measurement".into(),
         reason: problem.to_string(),

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use kiln_core::Result;
-use kiln_route::{Backend, BackendSelector, OpComplexity, Problem, Residency};
+use kiln_route::{Backend, BackendSelector, OpComplexity, Problem};
 use web_time::Instant;
 
 use super::Effort;
+use super::gpu::HostToHost;
 use super::grid::Probe;
 use super::measure::{Budget, Plan, Progress, survey};
 use crate::Engine;
@@ -26,17 +27,20 @@ pub enum Policy {
     AlwaysOneThread,
     /// Always the best instruction set with all threads.
     AlwaysAllThreads,
+    /// Always the first GPU.
+    AlwaysGpu,
 }
 
 impl Policy {
     /// Every policy.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Router,
         Self::ComplexityTable,
         Self::RatioRule,
         Self::AlwaysScalar,
         Self::AlwaysOneThread,
         Self::AlwaysAllThreads,
+        Self::AlwaysGpu,
     ];
 
     /// What tables call it.
@@ -48,35 +52,40 @@ impl Policy {
             Self::AlwaysScalar => "always scalar",
             Self::AlwaysOneThread => "always SIMD, one thread",
             Self::AlwaysAllThreads => "always SIMD, all threads",
+            Self::AlwaysGpu => "always GPU",
         }
     }
 
     /// Position of the place that it chooses.
     fn choose(self, engine: &Engine, probe: &Probe, problem: &Problem) -> usize {
-        let places = engine.places();
+        let places = engine.cpu_places();
         let scalar = places.iter().position(|p| p.backend == Backend::Scalar).unwrap_or(0);
         let one_thread = places.iter().rposition(|p| p.threads == 1).unwrap_or(0);
         let all_threads = places.len().saturating_sub(1);
+        let gpu = (!engine.gpus.is_empty()).then_some(places.len());
         let rules = BackendSelector::new();
         match self {
-            Self::Router => engine.router().decide(problem, &Residency::host()).index(),
+            Self::Router => engine.router().decide(problem, &engine.on_host()).index(),
             Self::ComplexityTable => {
                 let elements = probe.inputs.iter().map(|t| t.shape.numel()).max().unwrap_or(0);
                 match rules.select_with_moe(OpComplexity::of(&probe.op), elements) {
                     Backend::Scalar => scalar,
-                    _ => one_thread,
+                    Backend::Gpu => gpu.unwrap_or(one_thread),
+                    Backend::Simd => one_thread,
                 }
             }
             Self::RatioRule => {
                 let cost = problem.cost();
                 match rules.select_backend(cost.bytes(), cost.flops) {
                     Backend::Scalar => scalar,
-                    _ => all_threads,
+                    Backend::Gpu => gpu.unwrap_or(all_threads),
+                    Backend::Simd => all_threads,
                 }
             }
             Self::AlwaysScalar => scalar,
             Self::AlwaysOneThread => one_thread,
             Self::AlwaysAllThreads => all_threads,
+            Self::AlwaysGpu => gpu.unwrap_or(all_threads),
         }
     }
 }
@@ -99,7 +108,7 @@ pub struct RegretRow {
     /// Whether the router called its decision unsure.
     pub unsure: bool,
     /// The place that each policy chooses, in the order of [`Policy::ALL`].
-    pub chosen: [usize; 6],
+    pub chosen: [usize; 7],
 }
 
 impl RegretRow {
@@ -130,6 +139,8 @@ pub struct Summary {
 pub struct RegretReport {
     /// The names of the places.
     pub places: Vec<String>,
+    /// The policies that differ on these places: all of them, or all but the one that needs a GPU.
+    pub policies: Vec<Policy>,
     /// The problems.
     pub rows: Vec<RegretRow>,
     /// Problems left out of the summaries: whenever several threads were measured, they had to wait for a core.
@@ -180,7 +191,7 @@ impl std::fmt::Display for RegretReport {
         let held_out = self.rows.iter().filter(|row| row.held_out).count();
         writeln!(f, "regret over {} problems, {held_out} of them held out of the calibration", self.rows.len())?;
         writeln!(f, "{:28} {:>9} {:>9} {:>9} {:>9} {:>12}", "policy", "geomean", "p95", "worst", "right", "held out")?;
-        for policy in Policy::ALL {
+        for &policy in &self.policies {
             let Some(all) = self.summary(policy, |_| true) else { continue };
             let held = self.summary(policy, |row| row.held_out).map_or(f64::NAN, |s| s.geomean);
             writeln!(
@@ -221,13 +232,15 @@ pub fn evaluate(
     let probes: Vec<&Probe> = problems.iter().map(|(probe, _)| probe).collect();
     // What is doubtful is measured again whoever chose well or badly there: no policy is asked before the times stand.
     let measured = survey(engine, &probes, plan, |_, _| Vec::new(), progress)?;
+    let mut on_gpus = HostToHost::on(engine);
     let mut rows = Vec::with_capacity(problems.len());
     let mut disturbed = Vec::new();
     for ((probe, held_out), observed) in problems.iter().zip(measured) {
-        let left_out = observed.is_disturbed(engine.places());
-        let seconds = observed.seconds;
+        let left_out = observed.is_disturbed(engine.cpu_places());
+        let mut seconds = observed.seconds;
+        seconds.extend(on_gpus.seconds(probe)?);
         let problem = Problem::new(&probe.op, &probe.inputs)?;
-        let decision = engine.router().decide(&problem, &Residency::host());
+        let decision = engine.router().decide(&problem, &engine.on_host());
         let predicted: Vec<f64> = decision.predictions().map(|p| p.seconds).collect();
         let unsure = decision.is_unsure();
         let best = (0..seconds.len()).min_by(|&a, &b| seconds[a].total_cmp(&seconds[b])).unwrap_or(0);
@@ -238,7 +251,9 @@ pub fn evaluate(
     }
     let decision_ns = decision_time(engine, problems)?;
     let places = engine.places().iter().map(|p| p.name.clone()).collect();
-    Ok(RegretReport { places, rows, disturbed, decision_ns, took: start.elapsed() })
+    let shown = |policy: &Policy| *policy != Policy::AlwaysGpu || !engine.gpus.is_empty();
+    let policies = Policy::ALL.into_iter().filter(shown).collect();
+    Ok(RegretReport { places, policies, rows, disturbed, decision_ns, took: start.elapsed() })
 }
 
 /// Average nanoseconds of a decision, from operation and types to place: the best of several passes over the problems.
@@ -249,7 +264,7 @@ fn decision_time(engine: &Engine, problems: &[(Probe, bool)]) -> Result<f64> {
         for _ in 0..50 {
             for (probe, _) in problems {
                 let problem = Problem::new(&probe.op, &probe.inputs)?;
-                std::hint::black_box(engine.router().decide(&problem, &Residency::host()).index());
+                std::hint::black_box(engine.router().decide(&problem, &engine.on_host()).index());
             }
         }
         least = least.min(start.elapsed().as_secs_f64());

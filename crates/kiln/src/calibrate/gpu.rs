@@ -1,0 +1,75 @@
+//! Timing operations on GPUs, one after another: nothing else wants them, and samples need not alternate with the CPU's.
+
+use kiln_core::{Buffer, Error, Result};
+use kiln_route::Link;
+
+use super::grid::Probe;
+use super::measure::{Inputs, Progress};
+use crate::Engine;
+use crate::gpus::Gpu;
+
+/// The time of what a GPU cannot run: it is never chosen for it.
+const NEVER: f64 = 1e6;
+
+/// No kernel takes less: one that seems to was timed within the noise of the launch.
+const LEAST: f64 = 1e-6;
+
+/// What was measured of one GPU.
+pub(super) struct Times {
+    pub(super) launch: f64,
+    pub(super) link: Link,
+    /// Seconds of each problem on operands that lie on the device, beside the launch.
+    pub(super) seconds: Vec<f64>,
+}
+
+/// Measures every problem on every GPU of the engine.
+pub(super) fn survey<'a>(
+    engine: &Engine,
+    probes: &[&'a Probe],
+    progress: &mut dyn FnMut(Progress<'a>),
+) -> Result<Vec<Times>> {
+    let mut all = Vec::with_capacity(engine.gpus.len());
+    let mut inputs = Inputs::default();
+    for gpu in &engine.gpus {
+        let (launch, link) = (gpu.launch()?, gpu.link()?);
+        let mut seconds = Vec::with_capacity(probes.len());
+        for (done, probe) in probes.iter().enumerate() {
+            progress(Progress { done, total: probes.len(), what: probe.op.name() });
+            let time = inputs.show(&probe.inputs, |operands| gpu.resident_seconds(&probe.op, operands));
+            seconds.push((or_never(time)? - launch).max(LEAST));
+        }
+        all.push(Times { launch, link, seconds });
+    }
+    Ok(all)
+}
+
+/// Seconds of problems from host to host, on each GPU of the engine.
+pub(super) struct HostToHost<'e> {
+    engine: &'e Engine,
+    inputs: Inputs,
+}
+
+impl<'e> HostToHost<'e> {
+    pub(super) fn on(engine: &'e Engine) -> Self {
+        Self { engine, inputs: Inputs::default() }
+    }
+
+    pub(super) fn seconds(&mut self, probe: &Probe) -> Result<Vec<f64>> {
+        let types = probe.op.infer(&probe.inputs)?;
+        let time = |gpu: &Gpu| {
+            let mut results = types.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
+            let mut outputs: Vec<_> = results.iter_mut().map(Buffer::as_mut).collect();
+            let inputs = &mut self.inputs;
+            or_never(inputs.show(&probe.inputs, |operands| gpu.host_seconds(&probe.op, operands, &mut outputs)))
+        };
+        self.engine.gpus.iter().map(time).collect()
+    }
+}
+
+/// What the device refuses is never sent there; other errors are errors.
+fn or_never(seconds: Result<f64>) -> Result<f64> {
+    match seconds {
+        Err(Error::Limit { .. } | Error::OutOfMemory { .. }) => Ok(NEVER),
+        other => other,
+    }
+}

@@ -1,0 +1,139 @@
+//! Engines with a GPU: where work goes, and what happens when the GPU fails.
+#![cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+
+use kiln::gpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
+use kiln::op::{Elementwise, Matmul};
+use kiln::{Backend, Effort, Engine, EngineBuilder, Error, Operations, ProfileStatus, Record, Shape, TensorType};
+
+/// The adapter to test on: that of the environment, or any. Without one the test is left out, and says so; with `wgpu` in
+/// `KILN_REQUIRE` it fails instead.
+fn adapter() -> Option<AdapterChoice> {
+    let named = std::env::var_os(ADAPTER_VARIABLE).is_some();
+    let choice = if named { AdapterChoice::Best } else { AdapterChoice::Any };
+    match GpuDevice::find(&choice) {
+        Ok(found) => Some(AdapterChoice::Name(found.name)),
+        Err(why) => {
+            let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
+            assert!(!required.split(',').any(|name| name.trim() == "wgpu"), "{why}");
+            eprintln!("left out: {why}");
+            None
+        }
+    }
+}
+
+fn builder(adapter: AdapterChoice) -> EngineBuilder {
+    Engine::builder().adapter(adapter).without_profile()
+}
+
+fn gpu_place(engine: &Engine) -> String {
+    let place = engine.places().iter().find(|place| place.backend == Backend::Gpu).expect("a GPU was asked for");
+    place.name.clone()
+}
+
+fn square(n: usize) -> [TensorType; 2] {
+    [TensorType::f32(Shape::new(&[n, n]).unwrap()); 2]
+}
+
+#[test]
+fn a_gpu_is_a_place_and_can_be_forced() {
+    let Some(adapter) = adapter() else { return };
+    let engine = builder(adapter.clone()).build().unwrap();
+    let name = gpu_place(&engine);
+    let explained = engine.explain(Matmul::default(), &square(16)).unwrap();
+    assert!(explained.predictions.iter().any(|(place, _)| *place == name), "{explained}");
+    assert_ne!(explained.chosen, name, "not worth the way there");
+
+    let forced = builder(adapter).force(&name).build().unwrap();
+    assert_eq!(forced.add(&[1.0, 2.0, 3.0], &[10.0, 20.0, 30.0]).unwrap(), [11.0, 22.0, 33.0]);
+    assert_eq!(forced.gpu_devices().unwrap().len(), 1);
+    let mut batch = forced.batch();
+    let x = batch.upload(&[1.0, -2.0, 3.0, -4.0], &[2, 2]).unwrap();
+    let bias = batch.upload(&[0.5, 1.5], &[2]).unwrap();
+    let sum = batch.add(x, bias).unwrap();
+    let y = batch.relu(sum).unwrap();
+    batch.execute(&[y, x]).unwrap();
+    assert_eq!(batch.read(y).unwrap(), [1.5, 0.0, 3.5, 0.0]);
+    assert_eq!(batch.read(x).unwrap(), [1.0, -2.0, 3.0, -4.0]);
+    batch.set(bias, &[10.0, 20.0]).unwrap();
+    batch.execute(&[y, x]).unwrap();
+    assert_eq!(batch.read(y).unwrap(), [11.0, 18.0, 13.0, 16.0]);
+    batch.execute(&[sum]).unwrap();
+    assert_eq!(batch.read(sum).unwrap(), [11.0, 18.0, 13.0, 16.0]);
+}
+
+#[test]
+fn a_gpu_that_is_lost_hands_its_work_to_the_cpu() {
+    let Some(adapter) = adapter() else { return };
+    let engine = builder(adapter.clone()).build().unwrap();
+    // By the built-in constants the GPU is worth it here.
+    let n = 2048;
+    let name = gpu_place(&engine);
+    let scalar = Engine::builder().adapter(adapter).without_profile().instruction_set(kiln::Isa::Scalar).threads(1);
+    let scalar = scalar.build().unwrap();
+    assert_eq!(scalar.explain(Matmul::default(), &square(n)).unwrap().chosen, name);
+    let mut batch = scalar.batch();
+    let a = batch.upload(&vec![1.0; n * 64], &[n, 64]).unwrap();
+    let mut y = batch.transpose(a).unwrap();
+    y = batch.matmul(a, y).unwrap();
+    for _ in 0..20 {
+        y = batch.tanh(y).unwrap();
+    }
+    let y = batch.max_axis(y, 1).unwrap();
+    scalar.gpu_devices().unwrap()[0].destroy();
+    batch.execute(&[y]).unwrap();
+    assert!(batch.read(y).unwrap().iter().all(|y| (0.0..1.0).contains(y)));
+    assert_ne!(scalar.explain(Matmul::default(), &square(n)).unwrap().chosen, name, "it is gone");
+    assert_eq!(scalar.scale(&[1.0], 2.0).unwrap(), [2.0]);
+}
+
+#[test]
+fn a_forced_gpu_answers_for_itself() {
+    let Some(adapter) = adapter() else { return };
+    let name = gpu_place(&builder(adapter.clone()).build().unwrap());
+    let forced = builder(adapter).force(name).build().unwrap();
+    forced.gpu_devices().unwrap()[0].destroy();
+    assert!(matches!(forced.relu(&[1.0]), Err(Error::DeviceLost { .. })));
+    let mut batch = forced.batch();
+    let x = batch.upload(&[1.0], &[1]).unwrap();
+    let y = batch.relu(x).unwrap();
+    assert!(matches!(batch.execute(&[y]), Err(Error::DeviceLost { .. })));
+    assert_eq!(batch.read(x).unwrap(), [1.0], "what was uploaded is intact");
+}
+
+#[test]
+fn adapters_that_are_not_there_and_engines_without_a_cpu_are_refused() {
+    let missing = AdapterChoice::Name("no such adapter".into());
+    assert!(matches!(Engine::builder().adapter(missing).build(), Err(Error::Unavailable { .. })));
+    assert!(matches!(Engine::builder().backends(&[Backend::Gpu]).build(), Err(Error::Unavailable { .. })));
+    if let Some(adapter) = adapter() {
+        let engine = builder(adapter).backends(&[Backend::Simd]).build().unwrap();
+        assert!(engine.places().iter().all(|place| place.backend == Backend::Simd), "GPUs are ruled out");
+    }
+}
+
+#[test]
+fn a_calibration_measures_the_gpu_and_is_found_again() {
+    let Some(adapter) = adapter() else { return };
+    let folder = std::env::temp_dir().join(format!("kiln-gpu-{}", std::process::id()));
+    let file = folder.join("profile.json");
+    let with_gpu = || Engine::builder().adapter(adapter.clone()).profile_file(&file);
+    let mut engine = with_gpu().build().unwrap();
+    assert!(matches!(engine.profile_status(), ProfileStatus::Ignored(_)));
+    engine.calibrate(Effort::Quick, &mut |_| {}).unwrap();
+    let name = gpu_place(&engine);
+    let n = TensorType::f32(Shape::new(&[1 << 16]).unwrap());
+    let predicted = engine.explain(Elementwise::exp(), &[n]).unwrap();
+    let of_gpu = predicted.predictions.iter().find(|(place, _)| *place == name).unwrap().1;
+    assert!(of_gpu > 0.0 && of_gpu < 10.0, "{predicted}");
+
+    let again = with_gpu().build().unwrap();
+    assert!(matches!(again.profile_status(), ProfileStatus::Loaded(_)), "{}", again.profile_status());
+    assert_eq!(again.explain(Elementwise::exp(), &[n]).unwrap(), predicted);
+    // Nothing is asked for: the GPU that was measured is a place all the same.
+    let found = Engine::builder().profile_file(&file).build().unwrap();
+    assert_eq!(gpu_place(&found), name);
+    let without = Engine::builder().profile_file(&file).backends(&[Backend::Scalar, Backend::Simd]).build().unwrap();
+    assert!(without.places().iter().all(|place| place.backend != Backend::Gpu));
+    assert!(matches!(without.profile_status(), ProfileStatus::Loaded(_)));
+    std::fs::remove_dir_all(folder).unwrap();
+}
