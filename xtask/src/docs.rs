@@ -44,7 +44,7 @@ pub(crate) fn check(root: &Path) -> Result<()> {
 const RULES: &str = include_str!("numerics.md");
 
 fn numerics() -> Result<String> {
-    let mut page = RULES.to_owned();
+    let mut page = RULES.replace("${GPU}", &on_gpus()?);
     let mut seen: Vec<(&'static str, Contract)> = Vec::new();
     for case in all_cases() {
         let (op, contract): (Op, Contract) = (case.op, case.op.contract());
@@ -64,4 +64,22 @@ fn numerics() -> Result<String> {
         )?;
     }
     Ok(page)
+}
+
+/// What differs on GPUs.
+fn on_gpus() -> Result<String> {
+    let mut text = String::from(
+        "## On GPUs\n\n\
+         The same bounds hold on GPUs, with these differences. WGSL promises correct rounding of sums, differences and products, \
+         and 2.5 units in the last place of quotients.\n\n\
+         - A GPU may take subnormal numbers for zeros, on the way in, between, and on the way out: a result may be off by \
+         2⁻¹²⁶ besides.\n\
+         - Sums are trees there, too, of another shape: they keep the bounds and not the bits of the CPU.\n\
+         - `fma` is rounded twice where the device has no fused instruction.\n\n\
+         | operation | error at most on a GPU |\n|---|---|\n",
+    );
+    for (kind, bound) in kiln_wgpu::numerics::DIFFERENCES {
+        writeln!(text, "| `{}` | {} |", kind.name(), bound.to_string().replace('|', "\\|"))?;
+    }
+    Ok(text)
 }

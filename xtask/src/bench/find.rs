@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use kiln_simd::Isa;
+use kiln_wgpu::{ADAPTER_VARIABLE, AdapterChoice, AdapterInfo, AdapterKind, GpuDevice};
 use serde::Serialize;
 
 /// The machine.
@@ -117,10 +118,33 @@ pub(super) fn backends() -> Vec<Backend> {
             Backend { name: isa.name().into(), present, detail }
         })
         .collect();
-    for (name, what) in [("wgpu", "Vulkan, Metal, DX12, WebGPU"), ("cuda", "NVIDIA through PTX")] {
-        backends.push(Backend { name: name.into(), present: false, detail: format!("{what}: not built in") });
-    }
+    backends.extend(gpus());
+    backends.push(Backend { name: "cuda".into(), present: false, detail: "NVIDIA through PTX: not built in".into() });
     backends
+}
+
+/// Every adapter, and why one that is not used is not.
+fn gpus() -> Vec<Backend> {
+    let used = adapters();
+    let all = GpuDevice::list_adapters();
+    if all.is_empty() {
+        let detail = "no driver for Vulkan, Metal or DX12 was found".into();
+        return vec![Backend { name: "gpu".into(), present: false, detail }];
+    }
+    let backend = |adapter: &AdapterInfo| {
+        let present = used.iter().any(|used| used.index == adapter.index);
+        let hint = if present { String::new() } else { format!("; not used unless {ADAPTER_VARIABLE} names it") };
+        Backend { name: format!("gpu {}", adapter.index), present, detail: format!("{adapter}{hint}") }
+    };
+    all.iter().map(backend).collect()
+}
+
+/// The adapters to use: the one that the environment names, or else all that are no software.
+pub(super) fn adapters() -> Vec<AdapterInfo> {
+    if std::env::var_os(ADAPTER_VARIABLE).is_some_and(|name| !name.is_empty()) {
+        return GpuDevice::find(&AdapterChoice::Best).into_iter().collect();
+    }
+    GpuDevice::list_adapters().into_iter().filter(|adapter| adapter.kind != AdapterKind::Software).collect()
 }
 
 #[cfg(test)]

@@ -102,7 +102,11 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     report::table::heading("What is here");
     report::table::machine(&machine, &backends);
 
-    let mut engine = Engine::builder().profile_file(arguments.out.join("profile.json")).build()?;
+    let builder = Engine::builder().profile_file(arguments.out.join("profile.json"));
+    // Those that the calibration finds by itself, or the one that the environment names.
+    let named = find::adapters().into_iter().filter(|adapter| adapter.kind == kiln_wgpu::AdapterKind::Software);
+    let choices = named.map(|adapter| kiln_wgpu::AdapterChoice::Name(adapter.name));
+    let mut engine = choices.fold(builder, kiln::EngineBuilder::adapter).build()?;
     let whole = arguments.only.is_empty();
 
     let mut calibration = None;

@@ -122,9 +122,10 @@ pub(super) fn judge(engine: &Engine, quick: bool) -> Result<Routing> {
     let problems = kiln::grid::evaluation()?;
     let report = followed(|progress| kiln::regret::evaluate(engine, &problems, effort(quick), progress))?;
     println!("{report}");
-    let policies = Policy::ALL
-        .into_iter()
-        .filter_map(|policy| {
+    let policies = report
+        .policies
+        .iter()
+        .filter_map(|&policy| {
             let all = report.summary(policy, |_| true)?;
             let held_out = report.summary(policy, |row| row.held_out).map(|s| s.geomean);
             let (geomean, p95, worst) = (all.geomean, all.p95, all.max);

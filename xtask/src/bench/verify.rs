@@ -1,18 +1,20 @@
-//! Every case of every operation on every instruction set, against the f64 reference.
+//! Every case of every operation on every instruction set and every GPU, against the f64 reference.
 
 use std::collections::BTreeMap;
 
-use kiln_core::op::reference::{Accuracy, Case, Expected, check};
+use kiln_core::op::reference::{Accuracy, Case, Expected, check, conform_within};
 use kiln_core::op::{Bound, all_cases};
 use kiln_core::{Buffer, Data, Operand, TensorType};
 use kiln_simd::{Isa, Operations, Simd};
+use kiln_wgpu::{AdapterChoice, GpuBackend, numerics};
 use serde::Serialize;
 
-/// What was seen of one operation on one instruction set.
+/// What was seen of one operation on one backend.
 #[derive(Debug, Serialize)]
 pub(super) struct Row {
     pub(super) op: &'static str,
-    pub(super) isa: &'static str,
+    /// The instruction set, or `gpu` and the index of the adapter.
+    pub(super) backend: String,
     /// The bound in words.
     pub(super) bound: String,
     /// The worst error seen, in the unit of the bound.
@@ -31,7 +33,8 @@ pub(super) struct Row {
 pub(super) fn run(wants: impl Fn(&str) -> bool) -> Vec<Row> {
     let cases: Vec<_> = all_cases().into_iter().filter(|case| wants(case.op.name())).collect();
     let bar = super::bar(cases.len());
-    let mut rows = BTreeMap::<(usize, Isa), Row>::new();
+    let backends = Backend::all();
+    let mut rows = BTreeMap::<(usize, usize), Row>::new();
     let mut order = Vec::<&'static str>::new();
     for case in &cases {
         let op = case.op.name();
@@ -41,10 +44,10 @@ pub(super) fn run(wants: impl Fn(&str) -> bool) -> Vec<Row> {
             order.len() - 1
         });
         let expectation = Expectation::of(case);
-        for isa in Isa::available() {
-            let row = rows.entry((position, isa)).or_insert_with(|| Row {
+        for (number, backend) in backends.iter().enumerate() {
+            let row = rows.entry((position, number)).or_insert_with(|| Row {
                 op,
-                isa: isa.name(),
+                backend: backend.name(),
                 bound: words(case.op.contract().bound),
                 worst: 0.0,
                 share: 0.0,
@@ -54,7 +57,7 @@ pub(super) fn run(wants: impl Fn(&str) -> bool) -> Vec<Row> {
                 failure: None,
             });
             row.cases += 1;
-            match expectation.as_ref().map_err(Clone::clone).and_then(|e| e.compare(case, isa)) {
+            match expectation.as_ref().map_err(Clone::clone).and_then(|e| e.compare(case, backend)) {
                 Ok((accuracy, share)) => {
                     row.worst = row.worst.max(accuracy.worst);
                     row.share = row.share.max(share);
@@ -70,6 +73,28 @@ pub(super) fn run(wants: impl Fn(&str) -> bool) -> Vec<Row> {
     }
     bar.finish_and_clear();
     rows.into_values().collect()
+}
+
+/// What cases run on.
+enum Backend {
+    Cpu(Isa),
+    /// A GPU and the index of its adapter.
+    Gpu(GpuBackend, usize),
+}
+
+impl Backend {
+    fn all() -> Vec<Self> {
+        let gpu = |index| Self::Gpu(GpuBackend::with_adapter(AdapterChoice::Index(index)), index);
+        let gpus = super::find::adapters().into_iter().map(|adapter| gpu(adapter.index));
+        Isa::available().map(Self::Cpu).chain(gpus).collect()
+    }
+
+    fn name(&self) -> String {
+        match self {
+            Self::Cpu(isa) => isa.name().to_owned(),
+            Self::Gpu(_, index) => format!("gpu {index}"),
+        }
+    }
 }
 
 /// What a case has to give: computed once, compared with the result of every instruction set.
@@ -89,13 +114,22 @@ impl<'a> Expectation<'a> {
         of().map_err(|e| e.to_string())
     }
 
-    /// How close an instruction set comes, and which share of the bound that is.
-    fn compare(&self, case: &Case, isa: Isa) -> Result<(Accuracy, f64), String> {
-        let run = || Simd::with_isa(isa)?.run(&case.op, &self.operands);
-        let got = run().map_err(|e| e.to_string())?;
-        let got: Vec<Data<'_>> = got.iter().map(Buffer::as_data).collect();
-        let accuracy = check(self.bound, &self.expected, &got)?;
-        let share = match self.bound {
+    /// How close a backend comes, and which share of the bound that is.
+    fn compare(&self, case: &Case, backend: &Backend) -> Result<(Accuracy, f64), String> {
+        let (accuracy, bound) = match backend {
+            Backend::Cpu(isa) => {
+                let run = || Simd::with_isa(*isa)?.run(&case.op, &self.operands);
+                let got = run().map_err(|e| e.to_string())?;
+                let got: Vec<Data<'_>> = got.iter().map(Buffer::as_data).collect();
+                (check(self.bound, &self.expected, &got)?, self.bound)
+            }
+            Backend::Gpu(gpu, _) => {
+                let types: Vec<TensorType> = self.operands.iter().map(Operand::ty).collect();
+                let bound = numerics::bound(&case.op, &types).map_err(|e| e.to_string())?;
+                (conform_within(case, |_, _| Ok(bound), true, |op, inputs| gpu.run(op, inputs))?, bound)
+            }
+        };
+        let share = match bound {
             Bound::Exact => 0.0,
             Bound::Ulp(n) | Bound::Magnitude(n) => accuracy.worst / n,
         };

@@ -72,12 +72,13 @@ pub(super) fn all() -> Vec<Step> {
                 portable!("clippy", "--all-targets --no-default-features -- -D warnings"),
                 // Without tests the features of dev-dependencies are off: what a user of the libraries compiles.
                 portable!("clippy", "--lib --no-default-features -- -D warnings"),
-                "cargo clippy -p kiln --all-targets --features ndarray -- -D warnings",
+                "cargo clippy -p kiln --all-targets --features ndarray,gpu -- -D warnings",
             ],
         ),
         Step::new("rustdoc", "the documentation builds without a warning", |runner| {
-            let lines =
-                ["cargo doc --workspace --exclude kiln-benches --exclude xtask --no-deps --features kiln/ndarray"];
+            let lines = [
+                "cargo doc --workspace --exclude kiln-benches --exclude xtask --no-deps --features kiln/ndarray,kiln/gpu",
+            ];
             run_all(runner, &lines, &[("RUSTDOCFLAGS", "-D warnings")])
         }),
     ];
@@ -94,13 +95,19 @@ pub(super) fn all() -> Vec<Step> {
                 if !isa.is_available() {
                     return Outcome::Skipped { reason: format!("this machine has no {isa}"), remedy: Vec::new() };
                 }
-                let line = "cargo test --workspace --exclude kiln-benches --tests --no-fail-fast";
+                // The crates of GPUs do not depend on the instruction set and have a step of their own.
+                let line = "cargo test --workspace --exclude kiln-benches --exclude kiln-shaders --exclude kiln-wgpu \
+                            --tests --no-fail-fast";
                 runner.run_with(line, &[("KILN_ISA", isa.name())]).into()
             }));
         }
     }
     steps.extend([
-        Step::commands("doctests", "the examples in the documentation run", &[portable!("test", "--doc")]),
+        Step::commands(
+            "doctests",
+            "the examples in the documentation run",
+            &[portable!("test", "--doc"), "cargo test --doc -p kiln-shaders -p kiln-wgpu -p kiln --features kiln/gpu"],
+        ),
         Step::new("examples", "every example runs", every_example_runs),
         Step::commands(
             "features",
@@ -116,6 +123,7 @@ pub(super) fn all() -> Vec<Step> {
             &["cargo test --release -p kiln-simd --test conformance"],
         )
         .slow(),
+        Step::new("gpu", "all tests of GPUs, on two drivers in software that have little in common", gpu),
         Step::new("aarch64-neon", "all tests on NEON, under qemu", aarch64).slow(),
         Step::new("wasm-simd128", "all tests in WebAssembly with vectors, in Node", |runner| {
             wasm(runner, "-C target-feature=+simd128")
@@ -222,8 +230,9 @@ fn every_example_runs(runner: &mut Runner) -> Outcome {
         std::fs::create_dir_all(runner.root().join("target/kiln"))?;
         for name in &names {
             let arguments = ARGUMENTS.iter().find(|(example, _)| example == name).map_or("", |(_, text)| *text);
-            // In release, where all but the example is built already for this program.
-            runner.run(&format!("cargo run --quiet --release -p kiln --example {name} -- {arguments}"))?;
+            // In release and with the features of this program, for which all but the example is built already.
+            runner
+                .run(&format!("cargo run --quiet --release -p kiln --features gpu --example {name} -- {arguments}"))?;
         }
         Ok(())
     };
@@ -269,6 +278,25 @@ fn wasm(runner: &mut Runner, flags: &str) -> Outcome {
         let variables =
             [("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", flags), ("WASM_BINDGEN_TEST_TIMEOUT", "900")];
         run_all(runner, &lines, &variables)
+    })
+}
+
+/// The tests of GPUs on Mesa's driver in software and on the one that Chromium brings.
+fn gpu(runner: &mut Runner) -> Outcome {
+    const DRIVERS: [(&str, &str); 2] = [
+        ("/usr/share/vulkan/icd.d/lvp_icd.x86_64.json", "mesa-vulkan-drivers libvulkan1"),
+        ("/usr/lib/chromium/vk_swiftshader_icd.json", "chromium libvulkan1"),
+    ];
+    let tools = DRIVERS.map(|(path, packages)| Tool::File { path, packages });
+    tools::with(runner, &tools, |runner| {
+        // The shaders are the same whatever runs them. One line builds all, so that wgpu is built with one set of features.
+        let lines = ["cargo test -p kiln-shaders -p kiln-wgpu -p kiln --features kiln/gpu --tests --no-fail-fast"];
+        let on = |runner: &mut Runner, path| {
+            run_all(runner, &lines, &[("VK_DRIVER_FILES", path), ("KILN_REQUIRE", "wgpu"), ("XDG_RUNTIME_DIR", "/tmp")])
+        };
+        let failed = |outcome| if let Outcome::Failed(why) = outcome { Some(why) } else { None };
+        let errors: Vec<String> = DRIVERS.iter().filter_map(|(path, _)| failed(on(runner, path))).collect();
+        if errors.is_empty() { Outcome::OK } else { Outcome::Failed(errors.join("; ")) }
     })
 }
 

@@ -13,6 +13,13 @@ pub(super) enum Tool {
         /// Package names.
         packages: &'static str,
     },
+    /// A file that Debian packages bring.
+    File {
+        /// Where it lies.
+        path: &'static str,
+        /// Package names.
+        packages: &'static str,
+    },
     /// The test runner of wasm-bindgen, in the version of Cargo.lock: another version refuses to run.
     WasmRunner,
     /// A nightly toolchain with Miri.
@@ -28,6 +35,9 @@ impl Tool {
                 .then(|| format!("the standard library of {target} is not installed")),
             Self::Program { probe, .. } => {
                 runner.output(probe).is_none().then(|| format!("`{probe}` does not run on this machine"))
+            }
+            Self::File { path, .. } => {
+                (!std::path::Path::new(path).exists()).then(|| format!("{path} is not on this machine"))
             }
             Self::WasmRunner => {
                 let version = wasm_bindgen_version(runner)?;
@@ -47,7 +57,7 @@ impl Tool {
     fn remedy(&self, runner: &Runner) -> String {
         match self {
             Self::Target(target) => format!("rustup target add {target}"),
-            Self::Program { packages, .. } => {
+            Self::Program { packages, .. } | Self::File { packages, .. } => {
                 // Root in a container has no sudo and needs none.
                 let sudo = if runner.output("id -u").is_some_and(|id| id.trim() == "0") { "" } else { "sudo " };
                 format!("{sudo}apt-get update && {sudo}apt-get install -y --no-install-recommends {packages}")

@@ -215,11 +215,11 @@ fn place_colour(place: &str, routing: &Routing) -> String {
 }
 
 fn accuracy(html: &mut String, rows: &[Row]) -> Result<()> {
-    let mut isas: Vec<&str> = Vec::new();
+    let mut backends: Vec<&str> = Vec::new();
     let mut by_op: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
     for row in rows {
-        if !isas.contains(&row.isa) {
-            isas.push(row.isa);
+        if !backends.contains(&row.backend.as_str()) {
+            backends.push(&row.backend);
         }
         by_op.entry(row.op).or_default().push(row);
     }
@@ -228,12 +228,12 @@ fn accuracy(html: &mut String, rows: &[Row]) -> Result<()> {
         "<h2>Accuracy</h2><p>The worst error against the f64 reference, in the unit of the bound: ULP, or multiples of \
          u = 2⁻²⁴ times the sum of magnitudes.</p><div class=\"scroll\"><table><thead><tr><th>operation</th><th>bound</th>"
     )?;
-    isas.iter().try_for_each(|isa| write!(html, "<th>{isa}</th>"))?;
+    backends.iter().try_for_each(|backend| write!(html, "<th>{backend}</th>"))?;
     write!(html, "<th>cases</th><th>elements</th></tr></thead><tbody>")?;
     for (op, rows) in &by_op {
         write!(html, "<tr><td>{op}</td><td>{}</td>", escaped(&rows[0].bound))?;
-        for isa in &isas {
-            match rows.iter().find(|r| r.isa == *isa) {
+        for backend in &backends {
+            match rows.iter().find(|r| r.backend == *backend) {
                 Some(row) if row.failures > 0 => write!(
                     html,
                     "<td class=\"fail\" title=\"{}\">{} fail</td>",

@@ -31,23 +31,23 @@ pub(in super::super) fn machine(machine: &Machine, backends: &[Backend]) {
 
 /// The worst error of every operation, one column an instruction set.
 pub(in super::super) fn accuracy(rows: &[Row]) {
-    let mut isas: Vec<&str> = Vec::new();
+    let mut backends: Vec<&str> = Vec::new();
     let mut by_op: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
     for row in rows {
-        if !isas.contains(&row.isa) {
-            isas.push(row.isa);
+        if !backends.contains(&row.backend.as_str()) {
+            backends.push(&row.backend);
         }
         by_op.entry(row.op).or_default().push(row);
     }
-    let columns: String = isas.iter().map(|isa| format!("{isa:>9}")).collect();
+    let columns: String = backends.iter().map(|backend| format!("{backend:>9}")).collect();
     println!("  {:<16}{:<22}{columns}{:>8}", "operation", "bound", "cases");
     for (op, rows) in &by_op {
-        let cell = |isa: &&str| match rows.iter().find(|r| r.isa == *isa) {
+        let cell = |backend: &&str| match rows.iter().find(|r| r.backend == *backend) {
             Some(row) if row.failures > 0 => format!("{:>9}", format!("{} fail", row.failures)),
             Some(row) => format!("{:>9}", digits(row.worst)),
             None => format!("{:>9}", ""),
         };
-        let cells: String = isas.iter().map(cell).collect();
+        let cells: String = backends.iter().map(cell).collect();
         println!("  {op:<16}{:<22}{cells}{:>8}", rows[0].bound, rows[0].cases);
     }
     let compared: usize = rows.iter().map(|r| r.compared).sum();
@@ -55,7 +55,7 @@ pub(in super::super) fn accuracy(rows: &[Row]) {
     let failures: Vec<&Row> = rows.iter().filter(|r| r.failures > 0).collect();
     println!("  {cases} cases, {compared} elements compared; errors in the unit of the bound");
     for row in failures {
-        println!("  FAIL {} on {}: {}", row.op, row.isa, row.failure.as_deref().unwrap_or(""));
+        println!("  FAIL {} on {}: {}", row.op, row.backend, row.failure.as_deref().unwrap_or(""));
     }
 }
 
