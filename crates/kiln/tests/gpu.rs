@@ -1,5 +1,6 @@
 //! Engines with a GPU: where work goes, and what happens when the GPU fails.
-#![cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+#![cfg(not(target_arch = "wasm32"))]
+#![cfg(feature = "gpu")]
 
 use kiln::gpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
 use kiln::op::{Elementwise, Matmul};
