@@ -48,16 +48,30 @@ impl GpuDevice {
     /// # Errors
     /// As [`GpuDevice::new_async`].
     pub async fn open_async(choice: &AdapterChoice) -> Result<Self> {
-        let (infos, adapters): (Vec<AdapterInfo>, Vec<wgpu::Adapter>) = adapters::all().await.into_iter().unzip();
-        let index = adapters::choose(choice, &infos)?;
-        Self::of_adapter(infos[index].clone(), &adapters[index]).await
+        Self::open_with(choice, wgpu::Features::SUBGROUP | wgpu::Features::IMMEDIATES).await
     }
 
-    async fn of_adapter(info: AdapterInfo, adapter: &wgpu::Adapter) -> Result<Self> {
-        let useful = wgpu::Features::SUBGROUP | wgpu::Features::IMMEDIATES;
+    /// Opens an adapter of choice for plain WebGPU, as a browser would: without what it can do beyond.
+    ///
+    /// # Errors
+    /// As [`GpuDevice::new_async`].
+    pub async fn open_plain_async(choice: &AdapterChoice) -> Result<Self> {
+        Self::open_with(choice, wgpu::Features::empty()).await
+    }
+
+    async fn open_with(choice: &AdapterChoice, useful: wgpu::Features) -> Result<Self> {
+        let (infos, adapters): (Vec<AdapterInfo>, Vec<wgpu::Adapter>) = adapters::all().await.into_iter().unzip();
+        let index = adapters::choose(choice, &infos)?;
+        Self::of_adapter(infos[index].clone(), &adapters[index], useful).await
+    }
+
+    async fn of_adapter(info: AdapterInfo, adapter: &wgpu::Adapter, useful: wgpu::Features) -> Result<Self> {
         let features = adapter.features() & useful;
         // Everything that the adapter can do: the defaults are those of the weakest browser.
-        let limits = adapter.limits();
+        let mut limits = adapter.limits();
+        if !features.contains(wgpu::Features::IMMEDIATES) {
+            limits.max_immediate_size = 0;
+        }
         let descriptor = wgpu::DeviceDescriptor {
             label: Some("kiln"),
             required_features: features,
@@ -171,6 +185,14 @@ impl GpuDevice {
     /// As there.
     pub fn open(choice: &AdapterChoice) -> Result<Self> {
         block_on(Self::open_async(choice))
+    }
+
+    /// As [`GpuDevice::open_plain_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_plain(choice: &AdapterChoice) -> Result<Self> {
+        block_on(Self::open_plain_async(choice))
     }
 
     /// The adapter that would be opened, without opening it.

@@ -7,10 +7,9 @@ use kiln_core::graph::TensorId;
 use kiln_core::{Error, Result};
 
 use crate::GpuDevice;
-use crate::lower::Fault;
 use crate::memory::DeviceBuffer;
 use crate::pipelines::Pipeline;
-use crate::plan::{Dispatch, Location, Plan, Slice};
+use crate::plan::{Dispatch, Fault, Location, Plan, Slice};
 use crate::wait::Waiting;
 
 /// Dispatches in one submission. A longer plan is cut, so that the device is never kept from others for long.

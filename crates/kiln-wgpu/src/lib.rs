@@ -24,6 +24,7 @@ mod memory;
 pub mod numerics;
 mod pipelines;
 mod plan;
+mod planner;
 pub mod runtime;
 mod statistics;
 mod tensor;

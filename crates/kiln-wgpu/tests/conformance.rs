@@ -4,13 +4,22 @@ mod support;
 
 use std::collections::BTreeMap;
 
+use kiln_core::Operations;
 use kiln_core::op::{all_cases, reference};
-use kiln_wgpu::{GpuBackend, numerics};
+use kiln_wgpu::{GpuBackend, GpuDevice, numerics};
 
 #[test]
 fn every_operation_keeps_its_contract() {
-    use kiln_core::Operations;
-    let Some(device) = support::device() else { return };
+    support::device().into_iter().for_each(conforms);
+}
+
+/// The variants of the kernels for browsers.
+#[test]
+fn every_operation_keeps_its_contract_in_plain_webgpu() {
+    support::plain_device().into_iter().for_each(conforms);
+}
+
+fn conforms(device: GpuDevice) {
     println!("on {}", device.adapter());
     let backend = GpuBackend::on(device);
     let only = std::env::var("KILN_OP").ok();

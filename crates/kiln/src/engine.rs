@@ -5,9 +5,7 @@ use std::path::{Path, PathBuf};
 use kiln_core::graph::{Fused, Graph};
 use kiln_core::op::{Op, types_of};
 use kiln_core::{DataMut, Error, Operand, Operations, Result, TensorType};
-use kiln_route::{
-    Backend, Decision, Explanation, Link, Machine, Place, Problem, Profile, ProfileProblem, Residency, Router,
-};
+use kiln_route::{Backend, Decision, Explanation, Machine, Place, Problem, Profile, ProfileProblem, Residency, Router};
 use kiln_simd::{Isa, Simd};
 use web_time::Instant;
 
@@ -304,16 +302,8 @@ fn assumed(machine: &Machine, cpu: &[machine::CpuPlace], gpus: &[Gpu]) -> Result
         links.push((place.memory, link));
         places.push(place);
     }
-    let profile = Profile::new(machine.clone(), places).and_then(|profile| linked(profile, links));
+    let profile = Profile::new(machine.clone(), places).and_then(|profile| gpus::linked(profile, links));
     profile.map_err(|problem| Error::Unavailable { what: "the built-in profile".into(), reason: problem.to_string() })
-}
-
-/// The profile with these ways to the memories of devices.
-pub(crate) fn linked(
-    profile: Profile,
-    links: impl IntoIterator<Item = (kiln_route::Memory, Link)>,
-) -> Result<Profile, ProfileProblem> {
-    links.into_iter().try_fold(profile, |profile, (memory, link)| profile.with_link(memory, link))
 }
 
 fn forced(router: Router, name: &str) -> Result<Router> {

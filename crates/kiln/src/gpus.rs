@@ -7,7 +7,7 @@ pub(crate) use present::{Gpu, OnGpu};
 pub(crate) use absent::{Gpu, OnGpu};
 
 use kiln_core::Result;
-use kiln_route::{Backend, Link, Memory, Place, Roofline};
+use kiln_route::{Backend, Link, Memory, Place, Profile, ProfileProblem, Roofline};
 
 /// The memory of a GPU by its position among those of an engine.
 pub(crate) fn memory(position: usize) -> Memory {
@@ -29,6 +29,14 @@ pub(crate) fn assumed(name: &str, position: usize) -> (Place, Link) {
     };
     let link = Link { upload_latency: 50e-6, upload_bandwidth: 5e9, download_latency: 100e-6, download_bandwidth: 3e9 };
     (place, link)
+}
+
+/// The profile with these ways to the memories of devices.
+pub(crate) fn linked(
+    profile: Profile,
+    links: impl IntoIterator<Item = (Memory, Link)>,
+) -> Result<Profile, ProfileProblem> {
+    links.into_iter().try_fold(profile, |profile, (memory, link)| profile.with_link(memory, link))
 }
 
 #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]

@@ -18,7 +18,7 @@ use kiln_core::op::{Op, Operation};
 use kiln_core::{Result, TensorType, for_operation};
 use kiln_shaders::Kernel;
 
-use crate::plan::{Code, Dispatch, Grid, Location, Slice, Word};
+use crate::plan::{Code, Dispatch, Fault, Grid, Location, Slice, Word};
 
 /// A tensor of a plan: where it lies and what it is. It is contiguous, and begins where its buffer begins.
 #[derive(Debug, Clone, Copy)]
@@ -35,13 +35,6 @@ pub(crate) trait Lower: Operation {
     /// # Errors
     /// [`kiln_core::Error::Limit`] where the device cannot run it at this size.
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()>;
-}
-
-/// Something in the data that only a kernel sees: an index outside of its table.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Fault {
-    pub(crate) op: &'static str,
-    pub(crate) bound: usize,
 }
 
 /// A plan that one step adds its dispatches to.
