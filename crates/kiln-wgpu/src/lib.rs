@@ -17,6 +17,8 @@ mod adapters;
 mod backend;
 mod batch;
 mod device;
+#[cfg(not(target_arch = "wasm32"))]
+mod device_pool;
 mod execute;
 mod lower;
 mod matmul_cache;
@@ -36,6 +38,8 @@ pub use adapters::{ADAPTER_VARIABLE, AdapterChoice, AdapterInfo, AdapterKind};
 pub use backend::GpuBackend;
 pub use batch::{BufferId, GpuCommandBatch};
 pub use device::GpuDevice;
+#[cfg(not(target_arch = "wasm32"))]
+pub use device_pool::{GpuDevicePool, Lent};
 pub use matmul_cache::GpuMatmulCache;
 pub use statistics::Statistics;
 pub use tensor::{GpuOperation, GpuTensor};

@@ -1,0 +1,69 @@
+//! Several devices at once: here two of one adapter, which is all that a machine without GPUs has.
+
+mod support;
+
+use kiln_core::op::{Elementwise, LayerNorm, Matmul, Op, Reduce, Reduction, TopK};
+use kiln_core::{Buffer, Error, Operand, Operations};
+use kiln_wgpu::{GpuBackend, GpuDevicePool};
+
+fn values(n: usize) -> Vec<f32> {
+    (0..n).map(|i| ((i * 7919) % 1009) as f32 / 512.0 - 1.0).collect()
+}
+
+#[test]
+fn large_work_is_shared_and_gives_what_one_device_gives() {
+    let (Some(one), Some(two)) = (support::device(), support::device()) else { return };
+    let pool = GpuDevicePool::of(vec![one.clone(), two.clone()]).unwrap();
+    let alone = GpuBackend::on(one.clone());
+    let (rows, columns) = (2051, 1024);
+    let x = values(rows * columns);
+    let gamma = values(columns);
+    let x = Operand::f32(&x, &[rows, columns]).unwrap();
+    let w = values(columns * 300);
+    let cases: [(Op, Vec<Operand<'_>>); 5] = [
+        (Elementwise::add().into(), vec![x, x]),
+        (LayerNorm::new(1e-5).into(), vec![x, Operand::vector(&gamma), Operand::vector(&gamma)]),
+        (Reduce::along(Reduction::ArgMax, 1).into(), vec![x]),
+        (TopK { k: 3 }.into(), vec![x]),
+        (Matmul::default().into(), vec![x, Operand::f32(&w, &[columns, 300]).unwrap()]),
+    ];
+    for (op, operands) in cases {
+        let before = [one.statistics().dispatches, two.statistics().dispatches];
+        let shared = pool.run(&op, &operands).unwrap();
+        let after = [one.statistics().dispatches, two.statistics().dispatches];
+        assert!(before[0] < after[0] && before[1] < after[1], "{}: both took part", op.name());
+        let whole = alone.run(&op, &operands).unwrap();
+        for (shared, whole) in shared.iter().zip(&whole) {
+            match (shared, whole) {
+                // How many rows there are decides how a row is cut, and so the order of its sums.
+                (Buffer::F32(shared), Buffer::F32(whole)) => {
+                    assert!(shared.iter().zip(whole).all(|(a, b)| (a - b).abs() <= 1e-3), "{}", op.name());
+                }
+                _ => assert!(shared == whole, "{}", op.name()),
+            }
+        }
+    }
+}
+
+#[test]
+fn small_work_goes_to_the_device_with_the_least_in_flight() {
+    let (Some(one), Some(two)) = (support::device(), support::device()) else { return };
+    let pool = GpuDevicePool::of(vec![one.clone(), two.clone()]).unwrap();
+    assert_eq!(pool.devices().count(), 2);
+    let busy = pool.least_loaded(1 << 40).unwrap();
+    let before = busy.device().statistics();
+    assert_eq!(pool.scale(&[1.0, 2.0], 2.0).unwrap(), [2.0, 4.0]);
+    assert_eq!(busy.device().statistics(), before, "the other one did it");
+    drop(busy);
+    one.destroy();
+    for _ in 0..4 {
+        assert_eq!(pool.scale(&[1.0, 2.0], 2.0).unwrap(), [2.0, 4.0], "a lost device gets no work");
+    }
+    two.destroy();
+    assert!(matches!(pool.scale(&[1.0], 2.0), Err(Error::DeviceLost { .. })));
+}
+
+#[test]
+fn a_pool_of_no_device_is_refused() {
+    assert!(matches!(GpuDevicePool::with(&[]), Err(Error::Parameter { .. })));
+}
