@@ -110,12 +110,17 @@ impl GpuDevicePool {
     }
 
     /// Runs an operation in parts of rows, one on each device.
-    fn share(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>], cut: &[bool]) -> Result<()> {
-        let alive: Vec<&Member> = self.alive().collect();
+    fn share(
+        alive: &[&Member],
+        op: &Op,
+        inputs: &[Operand<'_>],
+        outputs: &mut [DataMut<'_>],
+        cut: &[bool],
+    ) -> Result<()> {
         let rows = leading(&inputs[0].ty());
         let each = rows.div_ceil(alive.len().max(1)).max(1);
         let mut rest: Vec<DataMut<'_>> = outputs.iter_mut().map(reborrow).collect();
-        let done = std::thread::scope(|scope| {
+        std::thread::scope(|scope| {
             let mut threads = Vec::new();
             for (number, member) in alive.iter().enumerate() {
                 let (from, to) = (rows.min(number * each), rows.min((number + 1) * each));
@@ -138,8 +143,7 @@ impl GpuDevicePool {
                 .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
                 .collect();
             ends.into_iter().collect()
-        });
-        done
+        })
     }
 }
 
@@ -149,11 +153,12 @@ impl Operations for GpuDevicePool {
         let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();
         let cost = op.cost(&types)?;
         let large = cost.bytes() >= SHARED_FROM || cost.flops >= 64 * SHARED_FROM;
+        let alive: Vec<&Member> = self.alive().collect();
         if large
-            && self.alive().count() > 1
+            && alive.len() > 1
             && let Some(cut) = rows_apart(op, &types)
         {
-            return self.share(op, inputs, outputs, &cut);
+            return Self::share(&alive, op, inputs, outputs, &cut);
         }
         let lent = self.least_loaded(cost.bytes().max(cost.flops))?;
         lent.member.backend.run_into(op, inputs, outputs)
