@@ -76,6 +76,7 @@ fn find(name: &str) -> Option<&'static str> {
         "top_k_order" => include_str!("../wgsl/top_k_order.wgsl"),
         "top_k_sort_in_groups" => include_str!("../wgsl/top_k_sort_in_groups.wgsl"),
         "team" => include_str!("../wgsl/team.wgsl"),
+        "team_main" => include_str!("../wgsl/team_main.wgsl"),
         "gemm" => include_str!("../wgsl/gemm.wgsl"),
         "gemm_finish" => include_str!("../wgsl/gemm_finish.wgsl"),
         "gemm_multiply" => include_str!("../wgsl/gemm_multiply.wgsl"),

@@ -5,10 +5,10 @@ use kiln_core::op::{Matmul, Op};
 use kiln_core::{
     Buffer, DType, Data, DataMut, Error, Operand, Operations, QuantFormat, Record, Result, Shape, TensorType,
 };
+use kiln_route::Problem;
 
 use crate::gpus::{self, Gpu, OnGpu};
 use crate::{Engine, PackedMatrix};
-use kiln_route::Problem;
 
 /// Operations recorded now and run together. They are the methods of [`Record`].
 ///
@@ -215,11 +215,14 @@ impl<'e> Batch<'e> {
             let decision = self.engine.router.decide(&problem, &residency);
             let Some((position, gpu)) = self.engine.gpu(&decision) else { return Ok(false) };
             match self.compute_on(position, gpu, plan) {
-                Err(error) if self.engine.router.forced().is_none() && gpu.failed(&error) => {
+                Err(error) => {
+                    // What lies there may be half of old inputs and half of new ones.
                     plan.on_gpu = None;
+                    if self.engine.router.forced().is_some() || !gpu.failed(&error) {
+                        return Err(error);
+                    }
                     residency = residency.barred(decision.index());
                 }
-                Err(error) => return Err(error),
                 Ok(results) => {
                     for (&id, result) in plan.schedule.results.iter().zip(results) {
                         if !self.host.contains_key(&id) {

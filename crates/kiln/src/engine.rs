@@ -164,9 +164,9 @@ impl EngineBuilder {
         let cpu = machine::places(&isas, threads)?;
         // The file in the cache is for engines without limits, too: one that may use less of the machine reads it only.
         let limited = cpu.len() < machine::places(&machine::instruction_sets(best), preferred.threads())?.len();
-        let (path, loaded) = load(self.profile.clone(), &machine, limited);
         let gpus_allowed = allowed(Backend::Gpu);
         let asked = if gpus_allowed { self.asked()? } else { Vec::new() };
+        let (path, loaded) = load(self.profile, &machine, limited);
         let wanted = Wanted { cpu: &cpu, gpus: &asked, other_gpus: gpus_allowed && asked.is_empty() };
         let (profile, status) =
             match loaded.and_then(|(profile, status)| Ok((fitting(profile, &wanted, &status)?, status))) {

@@ -95,15 +95,13 @@ pub(super) fn all() -> Vec<Step> {
                 if !isa.is_available() {
                     return Outcome::Skipped { reason: format!("this machine has no {isa}"), remedy: Vec::new() };
                 }
-                // The crates of GPUs do not depend on the instruction set and have a step of their own.
-                let line = "cargo test --workspace --exclude kiln-benches --exclude kiln-shaders --exclude kiln-wgpu \
-                            --tests --no-fail-fast";
-                // So that the tests of engines with a GPU find none.
-                runner.run_with(line, &[("KILN_ISA", isa.name()), ("VK_DRIVER_FILES", "/dev/null")]).into()
+                // Without the tests of GPUs and of this program, which do not depend on the instruction set.
+                runner.run_with(portable!("test", "--tests --no-fail-fast"), &[("KILN_ISA", isa.name())]).into()
             }));
         }
     }
     steps.extend([
+        Step::commands("xtask", "the tests of this program", &["cargo test -p xtask"]),
         Step::commands(
             "doctests",
             "the examples in the documentation run",
