@@ -1,10 +1,11 @@
-//! How fast is convolution, of one channel beside the loops of others, of many beside a product of the same size?
+//! How fast is convolution, of one channel beside the loops of others, of many beside oneDNN and a product of the same size?
 
 mod peers;
 
 use kiln_benches::{Array, Contender, Suite, Work};
 use kiln_core::op::{Convolve2d, Padding};
 use kiln_core::{DataMut, Operand, Operations};
+use peers::onednn::{Layout, Shape};
 use peers::{Product, foreign};
 
 struct State {
@@ -32,11 +33,7 @@ const CASES: [(usize, usize, usize, usize, usize); 10] = [
 fn main() {
     let mut suite = Suite::start("conv");
     let mkl = peers::mkl(&suite);
-    suite.absent(
-        "oneDNN",
-        "its C interface builds a primitive of descriptors, memories, an engine and a stream, which is not bound here; \
-         the product that the convolution amounts to stands in its place",
-    );
+    let onednn = peers::onednn(&suite);
     for (c_in, c_out, extent, k, stride) in CASES {
         let name = format!("{c_in}->{c_out} {extent}x{extent} k{k}s{stride}");
         if !suite.wants(&name) {
@@ -87,6 +84,23 @@ fn main() {
                 Err(e) => suite.absent("trueno", &e.to_string()),
             }
         } else {
+            if let Some(library) = onednn {
+                let shape = Shape { c_in, c_out, extent, kernel: k, stride };
+                for (name, layout) in [("onednn", Layout::Planes), ("onednn nhwc", Layout::Pixels)] {
+                    match library.convolution(shape, layout, &state.kernel) {
+                        Ok(convolution) => {
+                            let run = move |s: &mut State| {
+                                convolution.run(&s.picture, &mut s.out).unwrap_or_else(|e| eprintln!("{e}"));
+                            };
+                            let contender = Contender::new(name, run);
+                            // Pixel by pixel the result is another picture, of the same work.
+                            let planes = matches!(layout, Layout::Planes);
+                            contenders.push(if planes { contender } else { contender.approximate() });
+                        }
+                        Err(e) => suite.absent(name, &e),
+                    }
+                }
+            }
             // The product that an unfolded picture would need, without the unfolding: what a library that is at the
             // peak of its matrix product could do at best on this road.
             let p = Product { m: c_out, k: c_in * k * k, n: outputs, bt: false };

@@ -3,8 +3,9 @@
 #![allow(dead_code)] // each bench takes the peers that answer its question
 
 pub(crate) mod foreign;
+pub(crate) mod onednn;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use faer::{Accum, MatMut, MatRef, Par};
@@ -13,21 +14,38 @@ use rten_gemm::{GemmExecutor, GemmInputA, GemmInputB, GemmOptions};
 use rten_tensor::NdTensorView;
 
 use foreign::Library;
+use onednn::OneDnn;
 
 /// Intel's library, or the reason why it is not here.
 pub(crate) fn mkl(suite: &Suite) -> Option<&'static Library> {
     let names = ["libmkl_rt.so.3", "libmkl_rt.so.2", "libmkl_rt.so"];
-    present(suite, "mkl", "KILN_MKL", &names, "/opt/intel/oneapi/mkl/latest/lib")
+    present(suite, "mkl", "KILN_MKL", &names, "/opt/intel/oneapi/mkl/latest/lib", |place| {
+        Library::open("mkl", place, suite.threads())
+    })
 }
 
 /// OpenBLAS, or the reason why it is not here.
 pub(crate) fn openblas(suite: &Suite) -> Option<&'static Library> {
     let names = ["libscipy_openblas.so", "libopenblas.so.0", "libopenblas.so"];
-    present(suite, "openblas", "KILN_OPENBLAS", &names, "/usr/lib/x86_64-linux-gnu")
+    present(suite, "openblas", "KILN_OPENBLAS", &names, "/usr/lib/x86_64-linux-gnu", |place| {
+        Library::open("openblas", place, suite.threads())
+    })
+}
+
+/// oneDNN, or the reason why it is not here.
+pub(crate) fn onednn(suite: &Suite) -> Option<&'static OneDnn> {
+    present(suite, "onednn", "KILN_ONEDNN", &["libdnnl.so.3"], "/usr/lib/x86_64-linux-gnu", OneDnn::open)
 }
 
 /// Opens the first library of a name that loads, and says what was wrong with all when none does.
-fn present(suite: &Suite, name: &'static str, variable: &str, files: &[&str], usual: &str) -> Option<&'static Library> {
+fn present<L>(
+    suite: &Suite,
+    name: &str,
+    variable: &str,
+    files: &[&str],
+    usual: &str,
+    open: impl Fn(&Path) -> Result<L, String>,
+) -> Option<&'static L> {
     let mut places = Vec::new();
     if let Some(path) = std::env::var_os(variable) {
         places.push(PathBuf::from(path));
@@ -40,7 +58,7 @@ fn present(suite: &Suite, name: &'static str, variable: &str, files: &[&str], us
     }
     let mut reasons = Vec::new();
     for place in &places {
-        match Library::open(name, place, suite.threads()) {
+        match open(place) {
             Ok(library) => return Some(Box::leak(Box::new(library))),
             Err(reason) => reasons.push(reason),
         }
@@ -50,7 +68,7 @@ fn present(suite: &Suite, name: &'static str, variable: &str, files: &[&str], us
     None
 }
 
-/// Where `pip install mkl scipy-openblas32` leaves libraries.
+/// Where `pip install mkl scipy-openblas32 onednn-cpu-gomp` leaves libraries.
 fn python_directories() -> Vec<PathBuf> {
     const ASK: &str = "import sysconfig as s; print(s.get_config_var('prefix')); print(s.get_path('purelib'))";
     let output = Command::new("python3").args(["-c", ASK]).output();
