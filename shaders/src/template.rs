@@ -46,7 +46,7 @@ pub struct Binding {
 ///
 /// A head consists of lines `#input name: type`, `#output name: type` (bindings, numbered in this order),
 /// `#param name: type` (one 32-bit word each, in this order) and `#constant NAME = values` (what has to be baked in, with
-/// the values that tests compile it for).
+/// the values that tests compile it for), and perhaps `#trusted why`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Head {
     /// Buffers, in the order of their numbers.
@@ -55,6 +55,9 @@ pub struct Head {
     pub params: Vec<(String, String)>,
     /// Constants, with the values that they are tested with.
     pub constants: Vec<(String, Vec<u32>)>,
+    /// Whether it needs no checks at run time: with the parameters that it is given, every index is within its buffer or
+    /// array, and every loop ends. Its line says why.
+    pub trusted: bool,
 }
 
 /// Reads the head of a source.
@@ -69,6 +72,7 @@ pub(crate) fn head(source: &str) -> Head {
                 head.bindings.extend(typed().map(|(name, ty)| Binding { name, ty, access }));
             }
             "param" => head.params.extend(typed()),
+            "trusted" => head.trusted = true,
             "constant" => {
                 if let Some((name, values)) = rest.split_once('=') {
                     let values = values.split(',').filter_map(|value| value.trim().parse().ok()).collect();
@@ -193,9 +197,11 @@ mod tests {
 
     #[test]
     fn a_head_declares_bindings_in_order_and_parameters_as_words() {
-        let source = "#input a: array<f32>\n#output b: array<u32>\n#param n: u32\n#param eps: f32\n#constant T = 8, 16\nfn f() {}";
+        assert!(!head("#input a: array<f32>\n// trusted\n").trusted);
+        let source = "#trusted it reads nothing\n#input a: array<f32>\n#output b: array<u32>\n#param n: u32\n#param eps: f32\n#constant T = 8, 16\nfn f() {}";
         let head = head(source);
         assert_eq!(head.constants, [("T".to_owned(), vec![8, 16])]);
+        assert!(head.trusted);
         let plain = declarations(&head, Capabilities::PLAIN);
         assert!(plain.contains("@binding(1) var<storage, read_write> b: array<u32>;"), "{plain}");
         assert!(plain.contains("@group(0) @binding(2) var<uniform> p: Params;"), "{plain}");

@@ -1,4 +1,5 @@
 // The inner product: as the sum of a row, of products.
+#trusted as reduce_rows
 #input x: array<E>
 #input y: array<E>
 #output out: array<R>

@@ -1,4 +1,5 @@
 // out = (x - mean) / sqrt(variance + eps) gamma + beta along rows.
+#trusted i is below the length of the row, and no row is past the last
 #input x: array<F>
 #input gamma: array<F>
 #input beta: array<F>

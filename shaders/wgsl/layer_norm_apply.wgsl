@@ -1,4 +1,5 @@
 // Layer normalisation of parts of long rows.
+#trusted parts are below `total`, i is below the length of the row
 #input x: array<F>
 #input gamma: array<F>
 #input beta: array<F>

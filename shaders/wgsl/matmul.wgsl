@@ -2,6 +2,7 @@
 //
 // Rows and columns outside of the matrices are those at their edge, read again: what comes of them is not stored. Only k
 // needs zeros, and only where its end is not that of a slice (EDGE). Without VECTORS rows of memory are of any length.
+#trusted rows and columns are clamped or guarded, k is guarded (EDGE) or ends with a slice; k grows
 #input a: array<Item>
 #input b: array<Item>
 #output c: array<Item>

@@ -2,6 +2,7 @@
 // memory. Stacks of matrices too; where `splits` is above 1, the sums over parts of k, one after another.
 //
 // Of a workgroup, 32 invocations take 128 neighbouring columns, and eight such groups share the k, four at a time.
+#trusted columns and vectors are clamped to the last one, results guarded; k grows to `end`
 #input x: array<Item>
 #input v: array<Item>
 #output out: array<f32>

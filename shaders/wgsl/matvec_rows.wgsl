@@ -3,6 +3,7 @@
 //
 // LANES neighbouring invocations share four rows of x and all vectors; each sums every LANES-th vector of four elements.
 // Their sums are added through workgroup memory, first to eight for each result, then to one.
+#trusted rows and vectors are clamped to the last one, results guarded; i grows to `length`
 #input x: array<Item>
 #input v: array<Item>
 #output out: array<f32>

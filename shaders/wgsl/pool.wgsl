@@ -1,4 +1,5 @@
 // Pooling of small windows: an invocation takes a window, its neighbours those beside it.
+#trusted places of results are guarded, and windows lie within their planes
 #input x: array<u32>
 #output out: array<u32>
 #param h: u32

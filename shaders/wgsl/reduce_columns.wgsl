@@ -3,6 +3,7 @@
 // A workgroup takes `across` neighbouring columns (of WIDTH elements), 256 / across invocations one below the other for
 // each; a part of the axis has at most 64 elements for each of them. With FROM the elements are partial results, with
 // INTO partial results are written.
+#trusted rows are below `end` and columns guarded; rows grow, `half` shrinks to `across`
 #input x: array<E>
 #output out: array<R>
 #param outer: u32

@@ -1,4 +1,5 @@
 // Reductions along rows, and of everything: out[row, part] of x[row, ..].
+#trusted i is below `end`, which is within the row, and places of results within their number; i grows
 #input x: array<E>
 #output out: array<R>
 #param rows: u32

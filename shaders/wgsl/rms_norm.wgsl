@@ -1,4 +1,5 @@
 // out = x / sqrt(mean of x^2 + eps) gamma along rows.
+#trusted i is below the length of the row, and no row is past the last
 #input x: array<F>
 #input gamma: array<F>
 #output out: array<F>

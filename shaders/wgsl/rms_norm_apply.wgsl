@@ -1,4 +1,5 @@
 // RMS normalisation of parts of long rows.
+#trusted parts are below `total`, i is below the length of the row
 #input x: array<F>
 #input gamma: array<F>
 #input rows_known: array<vec4<f32>>

@@ -5,6 +5,7 @@
 // product of the powers of the ratio that the bits of i name.
 //
 // An invocation takes a pair at up to four positions, and there all heads of its share.
+#trusted heads and positions are guarded, pairs are below half a row; rows and heads grow
 #input x: array<Item>
 #output out: array<Item>
 #param base_high: u32

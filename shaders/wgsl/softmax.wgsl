@@ -1,4 +1,5 @@
 // out = e^(x - m) / sum of e^(x - m) along rows, or with LOG the logarithm of that; m is the greatest of the row.
+#trusted i is below the length of the row, and no row is past the last
 #input x: array<F>
 #output out: array<F>
 #param rows: u32

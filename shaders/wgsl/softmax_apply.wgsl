@@ -1,4 +1,5 @@
 // For parts of long rows: the results, from what the row has in common.
+#trusted parts are below `total`, i is below the length of the row
 #input x: array<F>
 #input row_commons: array<vec2<f32>>
 #output out: array<F>

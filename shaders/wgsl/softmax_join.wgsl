@@ -1,4 +1,5 @@
 // For long rows: what the parts of one have in common.
+#trusted rows are guarded, i is below the number of parts
 #input parts: array<vec2<u32>>
 #output out: array<vec2<f32>>
 #param parts_of_row: u32

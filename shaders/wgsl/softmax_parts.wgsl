@@ -1,4 +1,5 @@
 // For parts of long rows: the key of the greatest element, and the sum of the lifted exponentials relative to it.
+#trusted parts are below `total`, i is below the length of the part
 #input x: array<F>
 #output out: array<vec2<u32>>
 #param vectors: u32

@@ -1,6 +1,7 @@
 // out[i] = sum over s of x[s, i], in vectors: the end of an operation that was split into parts.
 //
 // Eight invocations share a vector and take the parts in turn; the eight sums are then added in a fixed order.
+#trusted i and part are guarded
 #input x: array<vec4<f32>>
 #output out: array<vec4<f32>>
 #param n: u32

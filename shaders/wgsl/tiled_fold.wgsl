@@ -1,5 +1,6 @@
 // All results of tiles folded in halves, the upper half onto the lower, by one workgroup. `folded` has room for half of
 // them, and for one; its first word is the result.
+#trusted both i and half + i are below n; n shrinks
 #input partial: array<u32>
 #output folded: array<u32>
 #param count: u32

@@ -1,4 +1,5 @@
 // out[b, j, i] = x[b, i, j], through tiles of workgroup memory so that reads and writes are both in rows.
+#trusted rows and columns are guarded; tiles are indexed by less than 32
 #input x: array<f32>
 #output out: array<f32>
 #param rows: u32

@@ -9,6 +9,7 @@ use kiln_core::{DataMut, Operand, Operations, Result, TensorType};
 use crate::GpuDevice;
 use crate::adapters::AdapterChoice;
 use crate::execute::{Executable, write};
+use crate::options::DeviceOptions;
 use crate::plan::Plan;
 use crate::runtime::block_on;
 use crate::tensor::{bytes_of, copy_to};
@@ -25,6 +26,7 @@ const MOST_BYTES: u64 = 256 << 20;
 #[derive(Debug, Default)]
 pub struct GpuBackend {
     choice: AdapterChoice,
+    options: DeviceOptions,
     device: OnceLock<Result<GpuDevice>>,
     kept: Mutex<Vec<Kept>>,
 }
@@ -49,6 +51,11 @@ impl GpuBackend {
         Self { choice, ..Self::default() }
     }
 
+    /// Opens the device with these options, unless it is open.
+    pub fn with_options(self, options: DeviceOptions) -> Self {
+        Self { options, ..self }
+    }
+
     /// A backend on a device that is open.
     pub fn on(device: GpuDevice) -> Self {
         Self { device: OnceLock::from(Ok(device)), ..Self::default() }
@@ -59,7 +66,7 @@ impl GpuBackend {
     /// # Errors
     /// As [`GpuDevice::new`], each time the same.
     pub fn device(&self) -> Result<&GpuDevice> {
-        self.device.get_or_init(|| GpuDevice::open(&self.choice)).as_ref().map_err(Clone::clone)
+        self.device.get_or_init(|| GpuDevice::open_with(&self.choice, &self.options)).as_ref().map_err(Clone::clone)
     }
 
     /// What is kept of this operation, taken out for as long as it is in use.

@@ -153,6 +153,24 @@ impl GpuCommandBatch {
         Ok(())
     }
 
+    /// Makes the computation of these tensors ready: its kernels compiled, by several threads, and its memory taken. What
+    /// computes or runs them afterwards compiles nothing.
+    ///
+    /// # Errors
+    /// As [`GpuCommandBatch::compute_async`].
+    pub async fn prepare_async(&mut self, wanted: &[BufferId]) -> Result<()> {
+        self.device.check_alive()?;
+        if self.ready.as_ref().is_some_and(|ready| ready.wanted == wanted && !ready.shared) {
+            return Ok(());
+        }
+        // The old one gives its memory back before the new one takes any.
+        self.ready = None;
+        let plan = Plan::new(&self.graph, wanted, &self.device.inner.limits)?;
+        let executable = Executable::new(&self.device, &plan, &self.inputs).await?;
+        self.ready = Some(Ready { wanted: wanted.to_vec(), executable, done: false, shared: false });
+        Ok(())
+    }
+
     /// Computes every result that no recorded operation reads.
     ///
     /// # Errors
@@ -222,22 +240,8 @@ impl GpuCommandBatch {
         results.filter(|id| !read.contains(id)).collect()
     }
 
-    /// Sees to it that an executable for these tensors is there, whose results nobody else holds.
-    async fn prepare(&mut self, wanted: &[BufferId]) -> Result<()> {
-        self.device.check_alive()?;
-        if self.ready.as_ref().is_some_and(|ready| ready.wanted == wanted && !ready.shared) {
-            return Ok(());
-        }
-        // The old one gives its memory back before the new one takes any.
-        self.ready = None;
-        let plan = Plan::new(&self.graph, wanted, &self.device.inner.limits)?;
-        let executable = Executable::new(&self.device, &plan, &self.inputs).await?;
-        self.ready = Some(Ready { wanted: wanted.to_vec(), executable, done: false, shared: false });
-        Ok(())
-    }
-
     async fn compute_with(&mut self, wanted: &[BufferId], waiting: Waiting) -> Result<()> {
-        self.prepare(wanted).await?;
+        self.prepare_async(wanted).await?;
         let Some(ready) = &mut self.ready else { return Ok(()) };
         ready.done = false;
         ready.executable.run(&[], waiting, |_, _| {}).await?;
@@ -248,7 +252,7 @@ impl GpuCommandBatch {
     async fn run_with(&mut self, wanted: &[BufferId], waiting: Waiting) -> Result<Vec<Buffer>> {
         let types = wanted.iter().map(|&id| self.graph.ty(id)).collect::<Result<Vec<_>>>()?;
         let mut results = types.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
-        self.prepare(wanted).await?;
+        self.prepare_async(wanted).await?;
         let Some(ready) = &mut self.ready else { return Ok(results) };
         ready.done = false;
         let all: Vec<usize> = (0..wanted.len()).collect();
@@ -292,6 +296,14 @@ impl GpuCommandBatch {
     /// As [`GpuCommandBatch::set_async`].
     pub fn set(&mut self, id: BufferId, data: &[f32]) -> Result<()> {
         block_on(self.set_async(id, Data::F32(data)))
+    }
+
+    /// As [`GpuCommandBatch::prepare_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn prepare(&mut self, wanted: &[BufferId]) -> Result<()> {
+        block_on(self.prepare_async(wanted))
     }
 
     /// As [`GpuCommandBatch::execute_async`].

@@ -7,6 +7,9 @@ use kiln_shaders::Capabilities;
 
 use crate::adapters::{self, AdapterChoice, AdapterInfo};
 use crate::memory::{DeviceBuffer, Pool};
+use crate::options::DeviceOptions;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::pipeline_cache::PipelineCache;
 use crate::pipelines::Pipelines;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::runtime::block_on;
@@ -26,11 +29,49 @@ pub(crate) struct Inner {
     pub(crate) queue: wgpu::Queue,
     pub(crate) limits: wgpu::Limits,
     pub(crate) capabilities: Capabilities,
+    /// Whether kernels that need no checks at run time go without.
+    pub(crate) trusting: bool,
     pub(crate) pipelines: Pipelines,
+    /// What of them outlives the process.
+    #[cfg(not(target_arch = "wasm32"))]
+    pipeline_cache: Option<Arc<PipelineCache>>,
     pub(crate) counters: Counters,
     pool: Arc<Pool>,
     /// Why the device is gone, once it is.
     lost: Arc<Mutex<Option<String>>>,
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl Inner {
+    pub(crate) fn pipeline_cache(&self) -> Option<&wgpu::PipelineCache> {
+        self.pipeline_cache.as_ref().map(|cache| cache.raw())
+    }
+
+    /// Takes note of a pipeline that was compiled from this shader, with or without checks.
+    pub(crate) fn compiled(&self, shader: &str, trusted: bool) {
+        if let Some(cache) = &self.pipeline_cache {
+            cache.compiled(shader, trusted);
+        }
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(cache) = &self.pipeline_cache {
+            cache.save();
+        }
+    }
+}
+
+/// Browsers keep what they compiled by themselves.
+#[cfg(target_arch = "wasm32")]
+impl Inner {
+    pub(crate) fn pipeline_cache(&self) -> Option<&wgpu::PipelineCache> {
+        None
+    }
+
+    pub(crate) fn compiled(&self, _: &str, _: bool) {}
 }
 
 impl GpuDevice {
@@ -48,25 +89,21 @@ impl GpuDevice {
     /// # Errors
     /// As [`GpuDevice::new_async`].
     pub async fn open_async(choice: &AdapterChoice) -> Result<Self> {
-        Self::open_with(choice, wgpu::Features::SUBGROUP | wgpu::Features::IMMEDIATES).await
+        Self::open_with_async(choice, &DeviceOptions::new()).await
     }
 
-    /// Opens an adapter of choice for plain WebGPU, as a browser would: without what it can do beyond.
+    /// Opens an adapter of choice as the options say.
     ///
     /// # Errors
     /// As [`GpuDevice::new_async`].
-    pub async fn open_plain_async(choice: &AdapterChoice) -> Result<Self> {
-        Self::open_with(choice, wgpu::Features::empty()).await
-    }
-
-    async fn open_with(choice: &AdapterChoice, useful: wgpu::Features) -> Result<Self> {
+    pub async fn open_with_async(choice: &AdapterChoice, options: &DeviceOptions) -> Result<Self> {
         let (infos, adapters): (Vec<AdapterInfo>, Vec<wgpu::Adapter>) = adapters::all().await.into_iter().unzip();
         let index = adapters::choose(choice, &infos)?;
-        Self::of_adapter(infos[index].clone(), &adapters[index], useful).await
+        Self::of_adapter(infos[index].clone(), &adapters[index], options).await
     }
 
-    async fn of_adapter(info: AdapterInfo, adapter: &wgpu::Adapter, useful: wgpu::Features) -> Result<Self> {
-        let features = adapter.features() & useful;
+    async fn of_adapter(info: AdapterInfo, adapter: &wgpu::Adapter, options: &DeviceOptions) -> Result<Self> {
+        let features = adapter.features() & options.features();
         // Everything that the adapter can do: the defaults are those of the weakest browser.
         let mut limits = adapter.limits();
         if !features.contains(wgpu::Features::IMMEDIATES) {
@@ -97,8 +134,27 @@ impl GpuDevice {
             subgroup: features.contains(wgpu::Features::SUBGROUP),
             immediates: features.contains(wgpu::Features::IMMEDIATES),
         };
-        let (pipelines, counters, pool) = (Pipelines::default(), Counters::default(), Arc::default());
-        let inner = Inner { info, device, queue, limits, capabilities, pipelines, counters, pool, lost };
+        #[cfg(not(target_arch = "wasm32"))]
+        let pipeline_cache = match &options.pipeline_folder {
+            Some(folder) if features.contains(wgpu::Features::PIPELINE_CACHE) => {
+                PipelineCache::open(&device, folder).await
+            }
+            _ => None,
+        };
+        let inner = Inner {
+            info,
+            device,
+            queue,
+            limits,
+            capabilities,
+            trusting: !options.plain && !options.checks,
+            pipelines: Pipelines::default(),
+            #[cfg(not(target_arch = "wasm32"))]
+            pipeline_cache,
+            counters: Counters::default(),
+            pool: Arc::default(),
+            lost,
+        };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -187,12 +243,12 @@ impl GpuDevice {
         block_on(Self::open_async(choice))
     }
 
-    /// As [`GpuDevice::open_plain_async`].
+    /// As [`GpuDevice::open_with_async`].
     ///
     /// # Errors
     /// As there.
-    pub fn open_plain(choice: &AdapterChoice) -> Result<Self> {
-        block_on(Self::open_plain_async(choice))
+    pub fn open_with(choice: &AdapterChoice, options: &DeviceOptions) -> Result<Self> {
+        block_on(Self::open_with_async(choice, options))
     }
 
     /// The adapter that would be opened, without opening it.

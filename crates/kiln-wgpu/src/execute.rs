@@ -50,15 +50,17 @@ impl Executable {
         plan: &Plan,
         given: &HashMap<TensorId, Arc<DeviceBuffer>>,
     ) -> Result<Self> {
+        let pipelines = device.pipelines(plan.dispatches.iter().map(|dispatch| &dispatch.code)).await?;
         let bytes = plan.slots.iter().chain(&plan.scratch).sum::<u64>() + plan.results.iter().map(|r| r.1).sum::<u64>();
-        let made = device.scoped("preparing a batch", bytes, || Self::prepare(device, plan, given)).await;
-        if let Err(Error::Driver { .. }) = made {
-            plan.dispatches.iter().for_each(|dispatch| device.inner.pipelines.forget(&dispatch.code));
-        }
-        made
+        device.scoped("preparing a batch", bytes, || Self::prepare(device, plan, pipelines, given)).await
     }
 
-    fn prepare(device: &GpuDevice, plan: &Plan, given: &HashMap<TensorId, Arc<DeviceBuffer>>) -> Result<Self> {
+    fn prepare(
+        device: &GpuDevice,
+        plan: &Plan,
+        pipelines: Vec<Arc<Pipeline>>,
+        given: &HashMap<TensorId, Arc<DeviceBuffer>>,
+    ) -> Result<Self> {
         let take = |bytes: u64| device.take(bytes).map(Arc::new);
         let mut inputs = HashMap::new();
         for &(id, bytes) in &plan.inputs {
@@ -91,7 +93,7 @@ impl Executable {
         };
         let missing = || Error::ForeignTensor { index: usize::MAX };
 
-        let steps = prepare_steps(device, &plan.dispatches, |at| find(at).ok_or_else(missing))?;
+        let steps = bind(device, &plan.dispatches, pipelines, |at| find(at).ok_or_else(missing))?;
         let results = plan.results.iter().map(|&(at, bytes)| Ok((find(at).ok_or_else(missing)?.clone(), bytes)));
         let results = results.collect::<Result<_>>()?;
         Ok(Self { device: device.clone(), inputs, results, steps, faults, staging: None })
@@ -199,17 +201,14 @@ fn encode(encoder: &mut wgpu::CommandEncoder, steps: &[Prepared]) {
     }
 }
 
-/// Compiles and binds dispatches.
-fn prepare_steps<'a>(
+/// Binds dispatches.
+fn bind<'a>(
     device: &GpuDevice,
     dispatches: &[Dispatch],
+    pipelines: Vec<Arc<Pipeline>>,
     find: impl Fn(Location) -> Result<&'a Arc<DeviceBuffer>>,
 ) -> Result<Vec<Prepared>> {
     let inner = &device.inner;
-    let pipelines: Vec<Arc<Pipeline>> = dispatches
-        .iter()
-        .map(|dispatch| inner.pipelines.get(&inner.device, inner.capabilities, &dispatch.code))
-        .collect();
     // Parameters never change for a plan: where they are no immediates, one buffer holds those of all dispatches.
     let alignment = u64::from(inner.limits.min_uniform_buffer_offset_alignment).max(16);
     let mut arena: Vec<u8> = Vec::new();

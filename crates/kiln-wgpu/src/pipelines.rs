@@ -1,11 +1,24 @@
 //! Compiled kernels, each made once for a device.
 
-use std::collections::HashMap;
+use std::borrow::Cow;
+use std::collections::{HashMap, HashSet};
+#[cfg(not(target_arch = "wasm32"))]
+use std::num::NonZero;
+#[cfg(not(target_arch = "wasm32"))]
+use std::panic::resume_unwind;
+#[cfg(not(target_arch = "wasm32"))]
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use kiln_core::{Error, Result};
 use kiln_shaders::{Access, Capabilities};
 
+use crate::GpuDevice;
+use crate::device::Inner;
 use crate::plan::Code;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::runtime::block_on;
+use crate::trusted;
 
 /// A compiled kernel.
 #[derive(Debug)]
@@ -23,20 +36,14 @@ pub(crate) struct Pipelines {
 }
 
 impl Pipelines {
-    /// The pipeline of a code, compiled if it is new.
-    pub(crate) fn get(&self, device: &wgpu::Device, capabilities: Capabilities, code: &Code) -> Arc<Pipeline> {
-        let held = self.compiled.lock().unwrap_or_else(PoisonError::into_inner).get(code).cloned();
-        // Compiled without the lock: others go on meanwhile, and at worst two compile the same.
-        held.unwrap_or_else(|| {
-            let pipeline = Arc::new(compile(device, capabilities, code));
-            let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
-            compiled.entry(code.clone()).or_insert(pipeline).clone()
-        })
+    fn find(&self, code: &Code) -> Option<Arc<Pipeline>> {
+        self.compiled.lock().unwrap_or_else(PoisonError::into_inner).get(code).cloned()
     }
 
-    /// Forgets a code whose compilation failed.
-    pub(crate) fn forget(&self, code: &Code) {
-        self.compiled.lock().unwrap_or_else(PoisonError::into_inner).remove(code);
+    /// Keeps a pipeline, or returns the one that someone else made meanwhile.
+    fn keep(&self, code: &Code, pipeline: Pipeline) -> Arc<Pipeline> {
+        let mut compiled = self.compiled.lock().unwrap_or_else(PoisonError::into_inner);
+        compiled.entry(code.clone()).or_insert_with(|| Arc::new(pipeline)).clone()
     }
 
     /// Number of compiled kernels.
@@ -45,14 +52,73 @@ impl Pipelines {
     }
 }
 
-fn compile(device: &wgpu::Device, capabilities: Capabilities, code: &Code) -> Pipeline {
+impl GpuDevice {
+    /// The pipelines of these codes. What is new is compiled, by as many threads as there are processors.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] for a kernel that the driver refuses, [`Error::DeviceLost`], [`Error::OutOfMemory`].
+    pub(crate) async fn pipelines(&self, codes: impl IntoIterator<Item = &Code>) -> Result<Vec<Arc<Pipeline>>> {
+        let pipelines = &self.inner.pipelines;
+        let codes: Vec<&Code> = codes.into_iter().collect();
+        let mut seen = HashSet::new();
+        let missing: Vec<&Code> =
+            codes.iter().copied().filter(|code| pipelines.find(code).is_none() && seen.insert(*code)).collect();
+        self.compile_all(&missing).await?;
+        // All are there: nothing is ever forgotten.
+        let unavailable = |code: &Code| Error::Unavailable { what: code.name().into(), reason: "not compiled".into() };
+        codes.into_iter().map(|code| pipelines.find(code).ok_or_else(|| unavailable(code))).collect()
+    }
+
+    #[cfg(not(target_arch = "wasm32"))]
+    async fn compile_all(&self, codes: &[&Code]) -> Result<()> {
+        let next = AtomicUsize::new(0);
+        let work = || -> Result<()> {
+            while let Some(code) = codes.get(next.fetch_add(1, Ordering::Relaxed)) {
+                // Error scopes belong to a thread: each compilation stands in its own.
+                block_on(self.compile(code))?;
+            }
+            Ok(())
+        };
+        let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(codes.len());
+        std::thread::scope(|scope| {
+            let spawn = |_| std::thread::Builder::new().name("kiln-gpu-compile".into()).spawn_scoped(scope, work);
+            // A thread that there is no room for leaves its work to the others.
+            let others: Vec<_> = (1..threads).filter_map(|number| spawn(number).ok()).collect();
+            let mine = work();
+            let ended = others.into_iter().map(|thread| thread.join().unwrap_or_else(|why| resume_unwind(why)));
+            ended.fold(mine, Result::and)
+        })
+    }
+
+    #[cfg(target_arch = "wasm32")]
+    async fn compile_all(&self, codes: &[&Code]) -> Result<()> {
+        for code in codes {
+            self.compile(code).await?;
+        }
+        Ok(())
+    }
+
+    async fn compile(&self, code: &Code) -> Result<()> {
+        let what = format!("compiling {}", code.name());
+        let pipeline = self.scoped(&what, 0, || Ok(compile(&self.inner, code))).await?;
+        self.inner.pipelines.keep(code, pipeline);
+        Ok(())
+    }
+}
+
+fn compile(inner: &Inner, code: &Code) -> Pipeline {
+    let (device, capabilities) = (&inner.device, inner.capabilities);
     let head = code.head();
     let bytes = 4 * head.params.len() as u32;
-    let immediates = capabilities.immediates && bytes <= device.limits().max_immediate_size;
+    let immediates = capabilities.immediates && bytes <= inner.limits.max_immediate_size;
     let text = code.text(Capabilities { immediates, ..capabilities });
     let label = Some(code.name());
-    let module = device
-        .create_shader_module(wgpu::ShaderModuleDescriptor { label, source: wgpu::ShaderSource::Wgsl(text.into()) });
+    let descriptor = wgpu::ShaderModuleDescriptor { label, source: wgpu::ShaderSource::Wgsl(Cow::Borrowed(&text)) };
+    let trusted = head.trusted && inner.trusting;
+    let module = match trusted {
+        true => trusted::shader_module(device, descriptor),
+        false => device.create_shader_module(descriptor),
+    };
 
     let buffer = |binding: u32, ty| wgpu::BindGroupLayoutEntry {
         binding,
@@ -86,7 +152,8 @@ fn compile(device: &wgpu::Device, capabilities: Capabilities, code: &Code) -> Pi
             zero_initialize_workgroup_memory: false,
             ..Default::default()
         },
-        cache: None,
+        cache: inner.pipeline_cache(),
     });
+    inner.compiled(&text, trusted);
     Pipeline { raw, layout, immediates }
 }

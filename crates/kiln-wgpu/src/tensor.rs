@@ -140,6 +140,19 @@ impl GpuDevice {
         Ok(operation.results())
     }
 
+    /// Compiles the kernels of operations on operands of these types, by several threads, so that none of them has to be
+    /// compiled when it runs first.
+    ///
+    /// # Errors
+    /// What the shape rules say; [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
+    pub async fn compile_ahead_async(&self, operations: &[(Op, &[TensorType])]) -> Result<()> {
+        self.check_alive()?;
+        let plan = |(op, types): &(Op, &[TensorType])| Ok(Plan::of_operation(op, types, &self.inner.limits)?.1);
+        let plans = operations.iter().map(plan).collect::<Result<Vec<_>>>()?;
+        let dispatches = plans.iter().flat_map(|plan| &plan.dispatches);
+        self.pipelines(dispatches.map(|dispatch| &dispatch.code)).await.map(drop)
+    }
+
     /// Makes an operation on tensors of this device ready to run, again and again.
     ///
     /// # Errors
@@ -207,6 +220,14 @@ impl GpuDevice {
     /// As there.
     pub fn upload(&self, operand: &Operand<'_>) -> Result<GpuTensor> {
         block_on(self.upload_async(operand))
+    }
+
+    /// As [`GpuDevice::compile_ahead_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn compile_ahead(&self, operations: &[(Op, &[TensorType])]) -> Result<()> {
+        block_on(self.compile_ahead_async(operations))
     }
 
     /// As [`GpuDevice::prepare_async`].

@@ -5,27 +5,37 @@ mod support;
 use std::collections::BTreeMap;
 
 use kiln_core::Operations;
-use kiln_core::op::{all_cases, reference};
-use kiln_wgpu::{GpuBackend, GpuDevice, numerics};
+use kiln_core::op::{Elementwise, Op, all_cases, reference};
+use kiln_wgpu::{DeviceOptions, GpuBackend, GpuDevice, numerics};
 
 #[test]
 fn every_operation_keeps_its_contract() {
-    support::device().into_iter().for_each(conforms);
+    support::device().into_iter().for_each(|device| conforms(device, |_| true));
 }
 
 /// The variants of the kernels for browsers.
 #[test]
 fn every_operation_keeps_its_contract_in_plain_webgpu() {
-    support::plain_device().into_iter().for_each(conforms);
+    let device = support::device_with(&DeviceOptions::new().plain());
+    device.into_iter().for_each(|device| conforms(device, |_| true));
 }
 
-fn conforms(device: GpuDevice) {
+/// The kernels that else go without, with checks. Of the element-wise functions, which have one frame, one.
+#[test]
+fn every_operation_keeps_its_contract_with_all_checks() {
+    let device = support::device_with(&DeviceOptions::new().checks());
+    let one = |op: &Op| !matches!(op, Op::Elementwise(op) if *op != Elementwise::add());
+    device.into_iter().for_each(|device| conforms(device, one));
+}
+
+fn conforms(device: GpuDevice, wanted: impl Fn(&Op) -> bool) {
     println!("on {}", device.adapter());
     let backend = GpuBackend::on(device);
     let only = std::env::var("KILN_OP").ok();
     let mut failures = BTreeMap::<&str, (usize, String)>::new();
     let mut worst = BTreeMap::<&str, reference::Accuracy>::new();
-    for case in all_cases().iter().filter(|case| only.as_deref().is_none_or(|name| name == case.op.name())) {
+    let wanted = |op: &Op| only.as_deref().map_or_else(|| wanted(op), |name| name == op.name());
+    for case in all_cases().iter().filter(|case| wanted(&case.op)) {
         match reference::conform_within(case, numerics::bound, true, |op, inputs| backend.run(op, inputs)) {
             Ok(accuracy) => {
                 let seen = worst.entry(case.op.name()).or_default();

@@ -27,6 +27,8 @@ pub struct Engine {
     pub(crate) gpus: Vec<Gpu>,
     /// Whether a calibration may look for GPUs.
     find_gpus: bool,
+    /// Where devices keep their compiled pipelines, if anywhere.
+    pipeline_folder: Option<PathBuf>,
     machine: Machine,
     profile_path: Option<PathBuf>,
     status: ProfileStatus,
@@ -65,6 +67,17 @@ enum ProfileSource {
     File(PathBuf),
     Given(Box<Profile>),
     None,
+}
+
+impl ProfileSource {
+    /// The folder that holds the profile, and what else is kept of this machine.
+    fn folder(&self) -> Option<PathBuf> {
+        match self {
+            Self::UserCache => cache_folder(),
+            Self::File(path) => path.parent().map(Path::to_owned),
+            Self::Given(_) | Self::None => None,
+        }
+    }
 }
 
 /// Settings of an [`Engine`].
@@ -106,7 +119,7 @@ impl EngineBuilder {
         Self { backends: Some(backends.to_vec()), ..self }
     }
 
-    /// Keeps the profile in this file instead of the user's cache directory.
+    /// Keeps the profile in this file instead of the user's cache directory, and the compiled pipelines of GPUs beside it.
     pub fn profile_file(self, path: impl Into<PathBuf>) -> Self {
         Self { profile: ProfileSource::File(path.into()), ..self }
     }
@@ -165,7 +178,8 @@ impl EngineBuilder {
         // The file in the cache is for engines without limits, too: one that may use less of the machine reads it only.
         let limited = cpu.len() < machine::places(&machine::instruction_sets(best), preferred.threads())?.len();
         let gpus_allowed = allowed(Backend::Gpu);
-        let asked = if gpus_allowed { self.asked()? } else { Vec::new() };
+        let pipeline_folder = self.profile.folder();
+        let asked = if gpus_allowed { self.asked(pipeline_folder.as_deref())? } else { Vec::new() };
         let (path, loaded) = load(self.profile, &machine, limited);
         let wanted = Wanted { cpu: &cpu, gpus: &asked, other_gpus: gpus_allowed && asked.is_empty() };
         let (profile, status) =
@@ -189,7 +203,10 @@ impl EngineBuilder {
         let find_gpus = wanted.other_gpus;
         let gpus: Vec<Gpu> = match asked.is_empty() {
             false => asked,
-            true => profile.places()[simds.len()..].iter().filter_map(|place| Gpu::named(&place.name)).collect(),
+            true => {
+                let places = profile.places()[simds.len()..].iter();
+                places.filter_map(|place| Gpu::named(&place.name, pipeline_folder.as_deref())).collect()
+            }
         };
         let mut router = Router::new(profile);
         if let Some(name) = &self.force {
@@ -199,17 +216,17 @@ impl EngineBuilder {
             router = router.with_history();
         }
         let refine = self.refine;
-        Ok(Engine { router, cpu: simds, gpus, find_gpus, machine, profile_path: path, status, refine })
+        Ok(Engine { router, cpu: simds, gpus, find_gpus, pipeline_folder, machine, profile_path: path, status, refine })
     }
 
     /// The GPUs that were asked for.
     #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
-    fn asked(&self) -> Result<Vec<Gpu>> {
-        self.adapters.iter().map(Gpu::chosen).collect()
+    fn asked(&self, pipeline_folder: Option<&Path>) -> Result<Vec<Gpu>> {
+        self.adapters.iter().map(|choice| Gpu::chosen(choice, pipeline_folder)).collect()
     }
 
     #[cfg(not(all(feature = "gpu", not(target_arch = "wasm32"))))]
-    fn asked(&self) -> Result<Vec<Gpu>> {
+    fn asked(&self, _: Option<&Path>) -> Result<Vec<Gpu>> {
         Ok(Vec::new())
     }
 }
@@ -284,13 +301,23 @@ fn user_cache(machine: &Machine) -> Option<PathBuf> {
         .to_string()
         .bytes()
         .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
-    let directories = directories::ProjectDirs::from("", "", "kiln")?;
-    Some(directories.cache_dir().join(format!("profile-{}-{hash:016x}.json", machine.instruction_set)))
+    Some(cache_folder()?.join(format!("profile-{}-{hash:016x}.json", machine.instruction_set)))
+}
+
+/// kiln's folder in the user's cache directory.
+#[cfg(not(target_arch = "wasm32"))]
+fn cache_folder() -> Option<PathBuf> {
+    directories::ProjectDirs::from("", "", "kiln").map(|directories| directories.cache_dir().to_owned())
 }
 
 /// A page has no files: its profile is given to the builder.
 #[cfg(target_arch = "wasm32")]
 fn user_cache(_: &Machine) -> Option<PathBuf> {
+    cache_folder()
+}
+
+#[cfg(target_arch = "wasm32")]
+fn cache_folder() -> Option<PathBuf> {
     None
 }
 
@@ -428,7 +455,7 @@ impl Engine {
     /// report tells.
     pub fn calibrate(&mut self, effort: Effort, progress: &mut dyn FnMut(Progress<'_>)) -> Result<CalibrationReport> {
         if self.find_gpus && self.gpus.is_empty() {
-            self.gpus = Gpu::hardware();
+            self.gpus = Gpu::hardware(self.pipeline_folder.as_deref());
         }
         // Not to be found among the places any more: what remains is measured.
         self.gpus.retain(|gpu| gpu.open().map_err(|error| gpu.failed(&error)).is_ok());

@@ -6,6 +6,8 @@ pub(crate) use present::{Gpu, OnGpu};
 #[cfg(not(all(feature = "gpu", not(target_arch = "wasm32"))))]
 pub(crate) use absent::{Gpu, OnGpu};
 
+use std::path::Path;
+
 use kiln_core::Result;
 use kiln_route::{Backend, Link, Memory, Place, Profile, ProfileProblem, Roofline};
 
@@ -48,10 +50,12 @@ mod present {
     use kiln_core::op::{Elementwise, Op};
     use kiln_core::{Buffer, Data, DataMut, Error, Operand, Operations, Record};
     use kiln_wgpu::runtime::block_on;
-    use kiln_wgpu::{AdapterChoice, AdapterInfo, AdapterKind, BufferId, GpuBackend, GpuCommandBatch, GpuDevice};
+    use kiln_wgpu::{
+        AdapterChoice, AdapterInfo, AdapterKind, BufferId, DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice,
+    };
     use web_time::Instant;
 
-    use super::{Link, Result};
+    use super::{Link, Path, Result};
 
     /// The least time of a few runs, the first of which makes everything ready.
     fn least(mut run: impl FnMut() -> Result<()>) -> Result<f64> {
@@ -83,13 +87,18 @@ mod present {
     }
 
     impl Gpu {
-        /// The adapter of this name, wherever it stands.
-        pub(crate) fn named(name: &str) -> Option<Self> {
-            Some(Self::new(name.to_owned()))
+        /// The adapter of this name, wherever it stands; compiled pipelines are kept in the folder.
+        pub(crate) fn named(name: &str, pipeline_folder: Option<&Path>) -> Option<Self> {
+            Some(Self::new(name.to_owned(), pipeline_folder))
         }
 
-        fn new(name: String) -> Self {
-            let backend = GpuBackend::with_adapter(AdapterChoice::Name(name.clone()));
+        fn new(name: String, pipeline_folder: Option<&Path>) -> Self {
+            let options = DeviceOptions::new();
+            let options = match pipeline_folder {
+                Some(folder) => options.pipeline_folder(folder),
+                None => options,
+            };
+            let backend = GpuBackend::with_adapter(AdapterChoice::Name(name.clone())).with_options(options);
             Self { name, backend, gone: AtomicBool::new(false), told: AtomicBool::new(false) }
         }
 
@@ -97,19 +106,19 @@ mod present {
         ///
         /// # Errors
         /// [`Error::Unavailable`] where it is not there, with what is.
-        pub(crate) fn chosen(choice: &AdapterChoice) -> Result<Self> {
-            Ok(Self::new(GpuDevice::find(choice)?.name))
+        pub(crate) fn chosen(choice: &AdapterChoice, pipeline_folder: Option<&Path>) -> Result<Self> {
+            Ok(Self::new(GpuDevice::find(choice)?.name, pipeline_folder))
         }
 
         /// Every adapter that is no software, each name once.
-        pub(crate) fn hardware() -> Vec<Self> {
+        pub(crate) fn hardware(pipeline_folder: Option<&Path>) -> Vec<Self> {
             let mut names: Vec<String> = Vec::new();
             for AdapterInfo { name, kind, .. } in GpuDevice::list_adapters() {
                 if kind != AdapterKind::Software && !names.contains(&name) {
                     names.push(name);
                 }
             }
-            names.into_iter().map(Self::new).collect()
+            names.into_iter().map(|name| Self::new(name, pipeline_folder)).collect()
         }
 
         pub(crate) fn name(&self) -> &str {
@@ -293,17 +302,17 @@ mod absent {
     use kiln_core::op::Op;
     use kiln_core::{Buffer, Data, DataMut, Error, Operand};
 
-    use super::{Link, Result};
+    use super::{Link, Path, Result};
 
     #[derive(Debug)]
     pub(crate) enum Gpu {}
 
     impl Gpu {
-        pub(crate) fn named(_: &str) -> Option<Self> {
+        pub(crate) fn named(_: &str, _: Option<&Path>) -> Option<Self> {
             None
         }
 
-        pub(crate) fn hardware() -> Vec<Self> {
+        pub(crate) fn hardware(_: Option<&Path>) -> Vec<Self> {
             Vec::new()
         }
 

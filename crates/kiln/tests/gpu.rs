@@ -63,6 +63,21 @@ fn a_gpu_is_a_place_and_can_be_forced() {
 }
 
 #[test]
+fn pipelines_are_kept_beside_the_profile() {
+    let Some(adapter) = adapter() else { return };
+    let folder = std::env::temp_dir().join(format!("kiln-engine-pipelines-{}", std::process::id()));
+    let asked = || Engine::builder().adapter(adapter.clone()).profile_file(folder.join("profile.json"));
+    let name = gpu_place(&asked().build().unwrap());
+    let engine = asked().force(&name).build().unwrap();
+    assert_eq!(engine.relu(&[-1.0, 2.0]).unwrap(), [0.0, 2.0]);
+    let kept = engine.gpu_devices().unwrap()[0].adapter().api == "vulkan";
+    drop(engine);
+    let files = std::fs::read_dir(&folder).map_or(0, Iterator::count);
+    let _ = std::fs::remove_dir_all(&folder);
+    assert_eq!(files, usize::from(kept), "Vulkan alone has a cache of pipelines");
+}
+
+#[test]
 fn a_gpu_that_is_lost_hands_its_work_to_the_cpu() {
     let Some(adapter) = adapter() else { return };
     let engine = builder(adapter.clone()).build().unwrap();

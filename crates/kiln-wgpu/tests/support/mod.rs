@@ -1,23 +1,18 @@
 //! The device that tests run on.
 
-use kiln_wgpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
+use kiln_wgpu::{ADAPTER_VARIABLE, AdapterChoice, DeviceOptions, GpuDevice};
 
 /// The device that the environment variable `KILN_ADAPTER` names, or else the best, software allowed. Where there is none
 /// the test is left out, and says so; with `wgpu` in `KILN_REQUIRE` it fails instead.
 pub(crate) fn device() -> Option<GpuDevice> {
-    opened(GpuDevice::open)
+    device_with(&DeviceOptions::new())
 }
 
-/// The same for plain WebGPU.
-#[allow(dead_code)] // not every file of tests that has this module needs both
-pub(crate) fn plain_device() -> Option<GpuDevice> {
-    opened(GpuDevice::open_plain)
-}
-
-fn opened(open: impl Fn(&AdapterChoice) -> kiln_core::Result<GpuDevice>) -> Option<GpuDevice> {
+/// The same, opened as the options say.
+pub(crate) fn device_with(options: &DeviceOptions) -> Option<GpuDevice> {
     let named = std::env::var_os(ADAPTER_VARIABLE).is_some();
     let choice = if named { AdapterChoice::Best } else { AdapterChoice::Any };
-    match open(&choice) {
+    match GpuDevice::open_with(&choice, options) {
         Ok(device) => Some(device),
         Err(why) => {
             let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
