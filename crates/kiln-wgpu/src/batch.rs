@@ -14,7 +14,7 @@ use crate::plan::Plan;
 use crate::runtime::block_on;
 use crate::tensor::{bytes_of, copy_to};
 use crate::wait::Waiting;
-use crate::{GpuDevice, GpuTensor};
+use crate::{GpuDevice, GpuProfile, GpuTensor};
 
 /// A tensor of one batch. Other batches refuse it.
 pub type BufferId = TensorId;
@@ -233,6 +233,23 @@ impl GpuCommandBatch {
         Ok(GpuTensor { device: self.device.clone(), buffer, ty })
     }
 
+    /// How long each kernel of the last execution took, on a device that was opened with
+    /// [`crate::DeviceOptions::profile`].
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] on another device, [`Error::Parameter`] where nothing was executed since the batch was
+    /// changed, [`Error::DeviceLost`].
+    pub async fn profile_async(&self) -> Result<GpuProfile> {
+        self.profile_with(Waiting::Elsewhere).await
+    }
+
+    async fn profile_with(&self, waiting: Waiting) -> Result<GpuProfile> {
+        match &self.ready {
+            Some(ready) => ready.executable.profile(waiting).await,
+            None => Err(Error::Parameter { op: "profile", reason: "nothing was executed yet".into() }),
+        }
+    }
+
     /// Results that no operation reads.
     fn leaves(&self) -> Vec<BufferId> {
         let read: HashSet<BufferId> = self.graph.nodes().iter().flat_map(|node| node.inputs.iter().copied()).collect();
@@ -329,6 +346,14 @@ impl GpuCommandBatch {
     /// As there.
     pub fn run(&mut self, wanted: &[BufferId]) -> Result<Vec<Buffer>> {
         block_on(self.run_with(wanted, Waiting::Here))
+    }
+
+    /// As [`GpuCommandBatch::profile_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn profile(&self) -> Result<GpuProfile> {
+        block_on(self.profile_with(Waiting::Here))
     }
 
     /// The f32 elements of a tensor that the last execution computed, or that was uploaded.

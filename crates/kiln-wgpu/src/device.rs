@@ -31,6 +31,8 @@ pub(crate) struct Inner {
     pub(crate) capabilities: Capabilities,
     /// Whether kernels that need no checks at run time go without.
     pub(crate) trusting: bool,
+    /// Whether executions measure their kernels.
+    pub(crate) profiling: bool,
     pub(crate) pipelines: Pipelines,
     /// What of them outlives the process.
     #[cfg(not(target_arch = "wasm32"))]
@@ -104,6 +106,10 @@ impl GpuDevice {
 
     async fn of_adapter(info: AdapterInfo, adapter: &wgpu::Adapter, options: &DeviceOptions) -> Result<Self> {
         let features = adapter.features() & options.features();
+        if options.profile && !features.contains(wgpu::Features::TIMESTAMP_QUERY) {
+            let reason = format!("{} has no timestamps", info.name);
+            return Err(Error::Unavailable { what: "the time of each kernel".into(), reason });
+        }
         // Everything that the adapter can do: the defaults are those of the weakest browser.
         let mut limits = adapter.limits();
         if !features.contains(wgpu::Features::IMMEDIATES) {
@@ -148,6 +154,7 @@ impl GpuDevice {
             limits,
             capabilities,
             trusting: !options.plain && !options.checks,
+            profiling: options.profile,
             pipelines: Pipelines::default(),
             #[cfg(not(target_arch = "wasm32"))]
             pipeline_cache,

@@ -10,6 +10,7 @@ use crate::GpuDevice;
 use crate::memory::DeviceBuffer;
 use crate::pipelines::Pipeline;
 use crate::plan::{Dispatch, Fault, Location, Plan, Slice};
+use crate::profile::{GpuProfile, Timestamps};
 use crate::wait::Waiting;
 
 /// Dispatches in one submission. A longer plan is cut, so that the device is never kept from others for long.
@@ -27,6 +28,8 @@ pub(crate) struct Executable {
     results: Vec<(Arc<DeviceBuffer>, u64)>,
     steps: Vec<Prepared>,
     faults: Option<(Arc<DeviceBuffer>, Vec<Fault>)>,
+    /// The clock of the kernels, where the device measures them.
+    timestamps: Option<Timestamps>,
     /// Where results are copied to be read.
     staging: Option<wgpu::Buffer>,
 }
@@ -34,6 +37,7 @@ pub(crate) struct Executable {
 /// A dispatch with everything that it needs.
 #[derive(Debug)]
 struct Prepared {
+    name: &'static str,
     pipeline: Arc<Pipeline>,
     bindings: wgpu::BindGroup,
     params: Vec<u8>,
@@ -96,7 +100,9 @@ impl Executable {
         let steps = bind(device, &plan.dispatches, pipelines, |at| find(at).ok_or_else(missing))?;
         let results = plan.results.iter().map(|&(at, bytes)| Ok((find(at).ok_or_else(missing)?.clone(), bytes)));
         let results = results.collect::<Result<_>>()?;
-        Ok(Self { device: device.clone(), inputs, results, steps, faults, staging: None })
+        let clock = || Timestamps::new(&device.inner.device, steps.len(), DISPATCHES_A_SUBMISSION);
+        let timestamps = device.inner.profiling.then(clock);
+        Ok(Self { device: device.clone(), inputs, results, steps, faults, timestamps, staging: None })
     }
 
     /// The buffer of an input.
@@ -113,6 +119,21 @@ impl Executable {
     pub(crate) fn bytes(&self) -> u64 {
         let inputs = self.inputs.values().map(|buffer| buffer.raw().size());
         inputs.chain(self.results.iter().map(|(buffer, _)| buffer.raw().size())).sum()
+    }
+
+    /// How long each kernel of the last execution took.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where the device does not measure, [`Error::Parameter`] where nothing ran yet,
+    /// [`Error::DeviceLost`].
+    pub(crate) async fn profile(&self, waiting: Waiting) -> Result<GpuProfile> {
+        let timestamps = self.timestamps.as_ref().ok_or_else(|| Error::Unavailable {
+            what: "the time of each kernel".into(),
+            reason: "the device was opened without `DeviceOptions::profile`".into(),
+        })?;
+        self.device.check_alive()?;
+        let kernels = self.steps.iter().map(|step| (step.name, step.groups));
+        timestamps.read(&self.device, kernels, waiting).await
     }
 
     /// Runs the plan, and shows `see` the bytes of the results at these positions, in one submission and one read.
@@ -164,13 +185,19 @@ impl Executable {
             device.queue.write_buffer(buffer.raw(), 0, &vec![0xff; FAULT_BYTES as usize * faults.len()]);
         }
         let encoder = || device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-        let mut pieces = self.steps.chunks(DISPATCHES_A_SUBMISSION).peekable();
+        let mut pieces = self.steps.chunks(DISPATCHES_A_SUBMISSION).enumerate().peekable();
         let mut last = encoder();
-        while let Some(piece) = pieces.next() {
-            encode(&mut last, piece);
+        while let Some((number, piece)) = pieces.next() {
+            match &self.timestamps {
+                Some(timestamps) => encode_timed(&mut last, piece, number * DISPATCHES_A_SUBMISSION, timestamps),
+                None => encode(&mut last, piece),
+            }
             if pieces.peek().is_some() {
                 device.queue.submit([std::mem::replace(&mut last, encoder()).finish()]);
             }
+        }
+        if let Some(timestamps) = &mut self.timestamps {
+            timestamps.copy(&mut last);
         }
         if let Some(staging) = self.staging.as_ref().filter(|_| staged > 0) {
             if let Some((buffer, faults)) = &self.faults {
@@ -190,13 +217,26 @@ impl Executable {
 
 fn encode(encoder: &mut wgpu::CommandEncoder, steps: &[Prepared]) {
     let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
-    for step in steps {
-        pass.set_pipeline(&step.pipeline.raw);
-        pass.set_bind_group(0, &step.bindings, &[]);
-        if step.pipeline.immediates && !step.params.is_empty() {
-            pass.set_immediates(0, &step.params);
+    steps.iter().for_each(|step| step.dispatch(&mut pass));
+}
+
+/// The same with a pass for each step, which is what can be measured; `before` steps were in earlier submissions.
+fn encode_timed(encoder: &mut wgpu::CommandEncoder, steps: &[Prepared], before: usize, timestamps: &Timestamps) {
+    for (number, step) in steps.iter().enumerate() {
+        let timestamp_writes = Some(timestamps.of_pass(number));
+        step.dispatch(&mut encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes }));
+    }
+    timestamps.resolve(encoder, before, steps.len());
+}
+
+impl Prepared {
+    fn dispatch(&self, pass: &mut wgpu::ComputePass<'_>) {
+        pass.set_pipeline(&self.pipeline.raw);
+        pass.set_bind_group(0, &self.bindings, &[]);
+        if self.pipeline.immediates && !self.params.is_empty() {
+            pass.set_immediates(0, &self.params);
         }
-        let [x, y, z] = step.groups;
+        let [x, y, z] = self.groups;
         pass.dispatch_workgroups(x, y, z);
     }
 }
@@ -250,7 +290,7 @@ fn bind<'a>(
             entries: &entries,
         });
         let params = bytemuck::cast_slice(&dispatch.params).to_vec();
-        steps.push(Prepared { pipeline, bindings, params, groups: dispatch.groups });
+        steps.push(Prepared { name: dispatch.code.name(), pipeline, bindings, params, groups: dispatch.groups });
     }
     Ok(steps)
 }

@@ -19,6 +19,7 @@ use std::path::PathBuf;
 pub struct DeviceOptions {
     pub(crate) plain: bool,
     pub(crate) checks: bool,
+    pub(crate) profile: bool,
     #[cfg(not(target_arch = "wasm32"))]
     pub(crate) pipeline_folder: Option<PathBuf>,
 }
@@ -40,12 +41,19 @@ impl DeviceOptions {
         Self { checks: true, ..self }
     }
 
+    /// Measures how long each kernel runs: [`crate::GpuCommandBatch::profile`] tells. Every kernel is then a pass of its own,
+    /// which takes longer. Where the adapter has no clock, opening it is [`kiln_core::Error::Unavailable`].
+    pub fn profile(self) -> Self {
+        Self { profile: true, ..self }
+    }
+
     /// What is asked of an adapter, where it offers it.
     pub(crate) fn features(&self) -> wgpu::Features {
+        let clock = if self.profile { wgpu::Features::TIMESTAMP_QUERY } else { wgpu::Features::empty() };
         if self.plain {
-            return wgpu::Features::empty();
+            return clock;
         }
-        let features = wgpu::Features::SUBGROUP | wgpu::Features::IMMEDIATES;
+        let features = clock | wgpu::Features::SUBGROUP | wgpu::Features::IMMEDIATES;
         #[cfg(not(target_arch = "wasm32"))]
         if self.pipeline_folder.is_some() {
             return features | wgpu::Features::PIPELINE_CACHE;

@@ -7,13 +7,13 @@ use kiln_core::graph::TensorId;
 use kiln_core::op::{Op, Outputs};
 use kiln_core::{Buffer, DType, Data, DataMut, Error, Operand, Result, Shape, TensorType};
 
-use crate::GpuDevice;
 use crate::execute::{Executable, write};
 use crate::memory::DeviceBuffer;
 use crate::plan::Plan;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::runtime::block_on;
 use crate::wait::Waiting;
+use crate::{GpuDevice, GpuProfile};
 
 /// A tensor in the memory of a device. Cloning it is cheap and gives the same memory, which nothing changes.
 #[derive(Debug, Clone)]
@@ -190,6 +190,15 @@ impl GpuOperation {
         self.executable.run(&[], Waiting::Elsewhere, |_, _| {}).await
     }
 
+    /// How long each of its kernels took when it ran last, on a device that was opened with
+    /// [`crate::DeviceOptions::profile`].
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] on another device, [`Error::Parameter`] where it did not run yet, [`Error::DeviceLost`].
+    pub async fn profile_async(&self) -> Result<GpuProfile> {
+        self.executable.profile(Waiting::Elsewhere).await
+    }
+
     /// Its results, which are there once it ran. They change when it runs again.
     pub fn results(&self) -> Vec<GpuTensor> {
         let tensor = |((buffer, _), &ty): (&(Arc<DeviceBuffer>, u64), &TensorType)| GpuTensor {
@@ -209,6 +218,14 @@ impl GpuOperation {
     /// As there.
     pub fn run(&mut self) -> Result<()> {
         block_on(self.executable.run(&[], Waiting::Here, |_, _| {}))
+    }
+
+    /// As [`GpuOperation::profile_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn profile(&self) -> Result<GpuProfile> {
+        block_on(self.executable.profile(Waiting::Here))
     }
 }
 

@@ -1,0 +1,100 @@
+//! The time of each kernel, by the clock of the device.
+
+mod support;
+
+use kiln_core::op::Softmax;
+use kiln_core::{Error, Operand, Record};
+use kiln_wgpu::{DeviceOptions, GpuCommandBatch, GpuDevice};
+
+/// A device that measures. Where the adapter has no clock it has to say so, and the test is left out.
+fn device(options: DeviceOptions) -> Option<GpuDevice> {
+    support::device_where(&options.profile(), |error| match error {
+        Error::Unavailable { what, reason } => what == "the time of each kernel" && reason.contains("no timestamps"),
+        _ => false,
+    })
+}
+
+fn names(batch: &GpuCommandBatch) -> Vec<&'static str> {
+    batch.profile().unwrap().kernels.iter().map(|kernel| kernel.name).collect()
+}
+
+#[test]
+fn every_kernel_of_the_last_execution_has_a_time() {
+    for options in [DeviceOptions::new(), DeviceOptions::new().plain()] {
+        let Some(device) = device(options) else { return };
+        let mut batch = GpuCommandBatch::new(device);
+        let n = 300;
+        let x = batch.upload(&vec![0.5; n * n], &[n, n]).unwrap();
+        let product = batch.matmul(x, x).unwrap();
+        let y = batch.softmax(product).unwrap();
+        assert!(matches!(batch.profile(), Err(Error::Parameter { .. })), "nothing ran");
+        batch.prepare(&[y]).unwrap();
+        assert!(matches!(batch.profile(), Err(Error::Parameter { .. })), "nothing ran");
+        let results = batch.run(&[y]).unwrap();
+        assert!((results[0].as_data().f32()[7] - 1.0 / n as f32).abs() < 1e-6);
+        let profile = batch.profile().unwrap();
+        assert_eq!(profile, batch.profile().unwrap(), "it stays");
+        let kernels = &profile.kernels;
+        assert!(kernels.iter().any(|kernel| kernel.name == "matmul" && kernel.workgroups[0] > 1), "{profile}");
+        assert_eq!(kernels.last().map(|kernel| kernel.name), Some("softmax"), "{profile}");
+        assert!(profile.nanoseconds() > 0.0 && kernels.iter().all(|kernel| kernel.nanoseconds >= 0.0), "{profile}");
+        assert!(profile.nanoseconds() < 600e9, "{profile}");
+        let table = profile.to_string();
+        assert_eq!(table.lines().count(), kernels.len() + 2, "{table}");
+        assert!(table.starts_with("kernel") && table.contains("total"), "{table}");
+
+        let z = batch.relu(x).unwrap();
+        batch.compute(&[z]).unwrap();
+        assert_eq!(names(&batch), ["elementwise"]);
+        batch.compute(&[x]).unwrap();
+        assert_eq!(names(&batch), [""; 0], "there is nothing to compute");
+    }
+}
+
+#[test]
+fn kernels_of_several_submissions_are_all_there() {
+    let Some(device) = device(DeviceOptions::new()) else { return };
+    let mut batch = GpuCommandBatch::new(device.clone());
+    let mut y = batch.upload(&[1.0, 2.0, 3.0, 4.0], &[2, 2]).unwrap();
+    for _ in 0..600 {
+        y = batch.transpose(y).unwrap();
+    }
+    let before = device.statistics();
+    batch.run(&[y]).unwrap();
+    assert_eq!((device.statistics() - before).submissions, 3);
+    let profile = batch.profile().unwrap();
+    assert_eq!(profile.kernels.len(), 600);
+    assert!(profile.kernels.iter().all(|kernel| kernel.name == "transpose" && kernel.nanoseconds < 60e9));
+    // Each piece was measured: drivers in software take their time for every kernel.
+    if device.adapter().kind == kiln_wgpu::AdapterKind::Software {
+        for piece in profile.kernels.chunks(256) {
+            assert!(piece.iter().any(|kernel| kernel.nanoseconds > 0.0));
+        }
+    }
+}
+
+#[test]
+fn an_operation_tells_its_times_too() {
+    let Some(device) = device(DeviceOptions::new()) else { return };
+    let x = device.upload(&Operand::f32(&[1.0; 64], &[8, 8]).unwrap()).unwrap();
+    let mut softmax = device.prepare(&Softmax.into(), &[&x]).unwrap();
+    assert!(matches!(softmax.profile(), Err(Error::Parameter { .. })));
+    softmax.run().unwrap();
+    assert_eq!(softmax.profile().unwrap().kernels.len(), 1);
+    device.destroy();
+    assert!(matches!(softmax.profile(), Err(Error::DeviceLost { .. })));
+}
+
+#[test]
+fn a_device_that_was_not_asked_to_measure_says_so() {
+    let Some(device) = support::device() else { return };
+    let mut batch = GpuCommandBatch::new(device);
+    let x = batch.upload(&[1.0], &[1]).unwrap();
+    let y = batch.relu(x).unwrap();
+    batch.run(&[y]).unwrap();
+    let refused = batch.profile().unwrap_err();
+    assert!(
+        matches!(&refused, Error::Unavailable { reason, .. } if reason.contains("DeviceOptions::profile")),
+        "{refused}"
+    );
+}
