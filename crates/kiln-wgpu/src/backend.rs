@@ -103,8 +103,8 @@ impl Operations for GpuBackend {
         let sent: u64 = inputs.iter().map(|input| input.ty().bytes() as u64).sum();
         let upload = device.scoped("an upload", sent, || {
             for (id, input) in ready.inputs.iter().zip(inputs) {
-                if let Some(buffer) = ready.executable.input(*id) {
-                    write(device, buffer, bytes_of(&input.data()));
+                if let Some(region) = ready.executable.input(*id) {
+                    write(device, region, bytes_of(&input.data()));
                 }
             }
             Ok(())

@@ -8,7 +8,7 @@ use kiln_core::op::Op;
 use kiln_core::{Buffer, DType, Data, Error, Operand, QuantFormat, Record, Result, Shape, TensorType};
 
 use crate::execute::{Executable, write};
-use crate::memory::DeviceBuffer;
+use crate::memory::Region;
 use crate::plan::Plan;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::runtime::block_on;
@@ -43,7 +43,7 @@ pub type BufferId = TensorId;
 pub struct GpuCommandBatch {
     device: GpuDevice,
     graph: Graph,
-    inputs: HashMap<BufferId, Arc<DeviceBuffer>>,
+    inputs: HashMap<BufferId, Region>,
     /// Inputs whose memory someone outside of the batch holds, too: it must not change.
     shared: HashSet<BufferId>,
     ready: Option<Ready>,
@@ -103,7 +103,7 @@ impl GpuCommandBatch {
             return Err(self.device.stranger(tensor));
         }
         let id = self.graph.input(tensor.ty);
-        self.inputs.insert(id, tensor.buffer.clone());
+        self.inputs.insert(id, tensor.region.clone());
         self.shared.insert(id);
         Ok(id)
     }
@@ -115,7 +115,7 @@ impl GpuCommandBatch {
     pub async fn upload_async(&mut self, operand: &Operand<'_>) -> Result<BufferId> {
         let tensor = self.device.upload_async(operand).await?;
         let id = self.graph.input(tensor.ty);
-        self.inputs.insert(id, tensor.buffer);
+        self.inputs.insert(id, tensor.region);
         Ok(id)
     }
 
@@ -138,9 +138,9 @@ impl GpuCommandBatch {
         let own = self.inputs.get(&id).filter(|_| !self.shared.contains(&id)).cloned();
         let replaced = own.is_none();
         let written = device.scoped("an upload", ty.bytes() as u64, || {
-            let buffer = own.map_or_else(|| device.take(ty.bytes() as u64).map(Arc::new), Ok)?;
-            write(&device, &buffer, bytes_of(&data));
-            Ok(buffer)
+            let region = own.map_or_else(|| device.take(ty.bytes() as u64).map(Region::from), Ok)?;
+            write(&device, &region, bytes_of(&data));
+            Ok(region)
         });
         self.inputs.insert(id, written.await?);
         self.shared.remove(&id);
@@ -226,11 +226,11 @@ impl GpuCommandBatch {
             let position = ready.wanted.iter().position(|&wanted| wanted == id)?;
             Some(&ready.executable.results().get(position)?.0)
         });
-        let buffer = self.inputs.get(&id).or(computed).cloned().ok_or_else(|| Error::Parameter {
+        let region = self.inputs.get(&id).or(computed).cloned().ok_or_else(|| Error::Parameter {
             op: "read",
             reason: format!("tensor {} is not among what the last execution computed", id.index()),
         })?;
-        Ok(GpuTensor { device: self.device.clone(), buffer, ty })
+        Ok(GpuTensor { device: self.device.clone(), region, ty })
     }
 
     /// How long each kernel of the last execution took, on a device that was opened with

@@ -7,7 +7,7 @@ use kiln_core::graph::TensorId;
 use kiln_core::{Error, Result};
 
 use crate::GpuDevice;
-use crate::memory::DeviceBuffer;
+use crate::memory::Region;
 use crate::pipelines::Pipeline;
 use crate::plan::{Dispatch, Fault, Location, Plan, Slice};
 use crate::profile::{GpuProfile, Timestamps};
@@ -23,11 +23,11 @@ const FAULT_BYTES: u64 = 256;
 #[derive(Debug)]
 pub(crate) struct Executable {
     device: GpuDevice,
-    inputs: HashMap<TensorId, Arc<DeviceBuffer>>,
+    inputs: HashMap<TensorId, Region>,
     /// The wanted tensors and their bytes, in the order in which they were asked for.
-    results: Vec<(Arc<DeviceBuffer>, u64)>,
+    results: Vec<(Region, u64)>,
     steps: Vec<Prepared>,
-    faults: Option<(Arc<DeviceBuffer>, Vec<Fault>)>,
+    faults: Option<(Region, Vec<Fault>)>,
     /// The clock of the kernels, where the device measures them.
     timestamps: Option<Timestamps>,
     /// Where results are copied to be read.
@@ -49,11 +49,7 @@ impl Executable {
     ///
     /// # Errors
     /// [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`]; [`Error::Driver`] for a kernel that it refuses.
-    pub(crate) async fn new(
-        device: &GpuDevice,
-        plan: &Plan,
-        given: &HashMap<TensorId, Arc<DeviceBuffer>>,
-    ) -> Result<Self> {
+    pub(crate) async fn new(device: &GpuDevice, plan: &Plan, given: &HashMap<TensorId, Region>) -> Result<Self> {
         let pipelines = device.pipelines(plan.dispatches.iter().map(|dispatch| &dispatch.code)).await?;
         let bytes = plan.slots.iter().chain(&plan.scratch).sum::<u64>() + plan.results.iter().map(|r| r.1).sum::<u64>();
         device.scoped("preparing a batch", bytes, || Self::prepare(device, plan, pipelines, given)).await
@@ -63,20 +59,20 @@ impl Executable {
         device: &GpuDevice,
         plan: &Plan,
         pipelines: Vec<Arc<Pipeline>>,
-        given: &HashMap<TensorId, Arc<DeviceBuffer>>,
+        given: &HashMap<TensorId, Region>,
     ) -> Result<Self> {
-        let take = |bytes: u64| device.take(bytes).map(Arc::new);
+        let take = |bytes: u64| device.take(bytes).map(Region::from);
         let mut inputs = HashMap::new();
         for &(id, bytes) in &plan.inputs {
-            let buffer = match given.get(&id) {
-                Some(buffer) => buffer.clone(),
+            let region = match given.get(&id) {
+                Some(region) => region.clone(),
                 None => take(bytes)?,
             };
-            inputs.insert(id, buffer);
+            inputs.insert(id, region);
         }
         let slots = plan.slots.iter().map(|&bytes| take(bytes)).collect::<Result<Vec<_>>>()?;
         let scratch = plan.scratch.iter().map(|&bytes| take(bytes)).collect::<Result<Vec<_>>>()?;
-        let mut made: HashMap<TensorId, Arc<DeviceBuffer>> = HashMap::new();
+        let mut made: HashMap<TensorId, Region> = HashMap::new();
         for &(location, bytes) in &plan.results {
             if let Location::Result(id) = location
                 && !made.contains_key(&id)
@@ -93,7 +89,7 @@ impl Executable {
             Location::Result(id) => made.get(&id),
             Location::Slot(slot) => slots.get(slot),
             Location::Scratch(number) => scratch.get(number),
-            Location::Fault(_) => faults.as_ref().map(|(buffer, _)| buffer),
+            Location::Fault(_) => faults.as_ref().map(|(region, _)| region),
         };
         let missing = || Error::ForeignTensor { index: usize::MAX };
 
@@ -105,20 +101,20 @@ impl Executable {
         Ok(Self { device: device.clone(), inputs, results, steps, faults, timestamps, staging: None })
     }
 
-    /// The buffer of an input.
-    pub(crate) fn input(&self, id: TensorId) -> Option<&Arc<DeviceBuffer>> {
+    /// Where an input lies.
+    pub(crate) fn input(&self, id: TensorId) -> Option<&Region> {
         self.inputs.get(&id)
     }
 
-    /// The buffers of the wanted tensors.
-    pub(crate) fn results(&self) -> &[(Arc<DeviceBuffer>, u64)] {
+    /// Where the wanted tensors lie, and their bytes.
+    pub(crate) fn results(&self) -> &[(Region, u64)] {
         &self.results
     }
 
     /// Bytes of all the memory that the results and inputs hold.
     pub(crate) fn bytes(&self) -> u64 {
-        let inputs = self.inputs.values().map(|buffer| buffer.raw().size());
-        inputs.chain(self.results.iter().map(|(buffer, _)| buffer.raw().size())).sum()
+        let inputs = self.inputs.values().map(|region| region.bytes);
+        inputs.chain(self.results.iter().map(|(region, _)| region.bytes)).sum()
     }
 
     /// How long each kernel of the last execution took.
@@ -204,8 +200,8 @@ impl Executable {
                 last.copy_buffer_to_buffer(buffer.raw(), 0, staging, 0, FAULT_BYTES * faults.len() as u64);
             }
             for &(position, offset, bytes) in places.iter().filter(|place| place.2 > 0) {
-                let (buffer, _) = &self.results[position];
-                last.copy_buffer_to_buffer(buffer.raw(), 0, staging, offset, bytes.next_multiple_of(4));
+                let (region, _) = &self.results[position];
+                last.copy_buffer_to_buffer(region.raw(), region.offset, staging, offset, bytes.next_multiple_of(4));
             }
         }
         device.queue.submit([last.finish()]);
@@ -246,7 +242,7 @@ fn bind<'a>(
     device: &GpuDevice,
     dispatches: &[Dispatch],
     pipelines: Vec<Arc<Pipeline>>,
-    find: impl Fn(Location) -> Result<&'a Arc<DeviceBuffer>>,
+    find: impl Fn(Location) -> Result<&'a Region>,
 ) -> Result<Vec<Prepared>> {
     let inner = &device.inner;
     // Parameters never change for a plan: where they are no immediates, one buffer holds those of all dispatches.
@@ -275,8 +271,7 @@ fn bind<'a>(
     for ((dispatch, pipeline), offset) in dispatches.iter().zip(pipelines).zip(offsets) {
         let mut entries = Vec::with_capacity(dispatch.buffers.len() + 1);
         for (number, slice) in (0..).zip(&dispatch.buffers) {
-            let buffer = find(slice.at)?.raw();
-            let resource = wgpu::BindingResource::Buffer(binding(device, slice, buffer)?);
+            let resource = wgpu::BindingResource::Buffer(binding(device, slice, find(slice.at)?)?);
             entries.push(wgpu::BindGroupEntry { binding: number, resource });
         }
         if let Some(uniforms) = uniforms.as_ref().filter(|_| !pipeline.immediates && !dispatch.params.is_empty()) {
@@ -299,17 +294,18 @@ fn bind<'a>(
 ///
 /// # Errors
 /// [`Error::Limit`] where it is larger than a binding can be.
-fn binding<'a>(device: &GpuDevice, slice: &Slice, buffer: &'a wgpu::Buffer) -> Result<wgpu::BufferBinding<'a>> {
+fn binding<'a>(device: &GpuDevice, slice: &Slice, region: &'a Region) -> Result<wgpu::BufferBinding<'a>> {
     let (offset, bytes) = match slice.at {
         Location::Fault(number) => (FAULT_BYTES * number as u64, FAULT_BYTES),
-        _ => (slice.offset, slice.bytes.unwrap_or(buffer.size() - slice.offset)),
+        _ => (slice.offset, slice.bytes.unwrap_or(region.bytes - slice.offset)),
     };
     let limit = device.inner.limits.max_storage_buffer_binding_size;
     if bytes > limit {
         let device = device.adapter().name.clone();
         return Err(Error::Limit { what: "bytes that one kernel can see", device, asked: bytes, limit });
     }
-    Ok(wgpu::BufferBinding { buffer, offset, size: std::num::NonZero::new(bytes) })
+    let size = std::num::NonZero::new(bytes);
+    Ok(wgpu::BufferBinding { buffer: region.raw(), offset: region.offset + offset, size })
 }
 
 /// The first fault that a run reported.
@@ -326,16 +322,16 @@ fn first_fault(faults: &[Fault], staged: &[u8]) -> Option<Error> {
 }
 
 /// Writes the elements of a tensor into its buffer, before all that is submitted later.
-pub(crate) fn write(device: &GpuDevice, buffer: &DeviceBuffer, bytes: &[u8]) {
+pub(crate) fn write(device: &GpuDevice, region: &Region, bytes: &[u8]) {
     let queue = &device.inner.queue;
     device.inner.counters.uploaded(bytes.len());
     let (words, rest) = bytes.split_at(bytes.len() / 4 * 4);
     if !words.is_empty() {
-        queue.write_buffer(buffer.raw(), 0, words);
+        queue.write_buffer(region.raw(), region.offset, words);
     }
     if !rest.is_empty() {
         let mut word = [0; 4];
         word[..rest.len()].copy_from_slice(rest);
-        queue.write_buffer(buffer.raw(), words.len() as u64, &word);
+        queue.write_buffer(region.raw(), region.offset + words.len() as u64, &word);
     }
 }

@@ -1,14 +1,13 @@
 //! Products with weights that stay on a device.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use kiln_core::graph::TensorId;
 use kiln_core::op::{Matmul, Op, QuantMatmul};
 use kiln_core::{DType, Error, Operand, QuantFormat, Result, Shape, TensorType};
 
 use crate::execute::{Executable, write};
-use crate::memory::DeviceBuffer;
+use crate::memory::Region;
 use crate::plan::Plan;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::runtime::block_on;
@@ -114,8 +113,8 @@ impl GpuMatmulCache {
         let mut ready = self.ready(name, rows).await?;
         let device = self.device.clone();
         let sent = device.scoped("an upload", size_of_val(x) as u64, || {
-            if let Some(buffer) = ready.executable.input(ready.x) {
-                write(&device, buffer, bytemuck::cast_slice(x));
+            if let Some(region) = ready.executable.input(ready.x) {
+                write(&device, region, bytemuck::cast_slice(x));
             }
             Ok(())
         });
@@ -161,7 +160,7 @@ impl GpuMatmulCache {
             _ => Op::from(Matmul { transpose_b: true, ..Matmul::default() }),
         };
         let (ids, plan) = Plan::of_operation(&op, &[x, weight.ty], &self.device.inner.limits)?;
-        let given: HashMap<TensorId, Arc<DeviceBuffer>> = [(ids[1], weight.buffer.clone())].into();
+        let given: HashMap<TensorId, Region> = [(ids[1], weight.region.clone())].into();
         let executable = Executable::new(&self.device, &plan, &given).await?;
         Ok(Ready { name: name.to_owned(), rows, x: ids[0], executable })
     }

@@ -34,6 +34,37 @@ impl DeviceBuffer {
     }
 }
 
+/// The part of a buffer that a tensor lies in: all of it, or, for a view, from a place on where a binding can begin.
+#[derive(Debug, Clone)]
+pub(crate) struct Region {
+    pub(crate) buffer: Arc<DeviceBuffer>,
+    /// Its first byte.
+    pub(crate) offset: u64,
+    /// Its bytes, whole vectors of four words.
+    pub(crate) bytes: u64,
+}
+
+impl From<DeviceBuffer> for Region {
+    fn from(buffer: DeviceBuffer) -> Self {
+        Self { offset: 0, bytes: buffer.raw().size(), buffer: Arc::new(buffer) }
+    }
+}
+
+impl Region {
+    pub(crate) fn raw(&self) -> &wgpu::Buffer {
+        self.buffer.raw()
+    }
+
+    /// The part for a tensor of `bytes` bytes from a byte of this on; `None` where no binding can begin there.
+    pub(crate) fn part(&self, offset: u64, bytes: u64, limits: &wgpu::Limits) -> Option<Self> {
+        let offset = self.offset + offset;
+        let alignment = u64::from(limits.min_storage_buffer_offset_alignment).max(GRAIN);
+        // Buffers are whole vectors, so there is room for the last one.
+        let fits = bytes > 0 && offset.is_multiple_of(alignment);
+        fits.then(|| Self { buffer: self.buffer.clone(), offset, bytes: bytes.next_multiple_of(GRAIN) })
+    }
+}
+
 impl Drop for DeviceBuffer {
     fn drop(&mut self) {
         let Some(pool) = self.pool.upgrade() else { return };

@@ -1,6 +1,7 @@
 //! Tensors that stay on a device.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use kiln_core::graph::TensorId;
@@ -8,7 +9,7 @@ use kiln_core::op::{Op, Outputs};
 use kiln_core::{Buffer, DType, Data, DataMut, Error, Operand, Result, Shape, TensorType};
 
 use crate::execute::{Executable, write};
-use crate::memory::DeviceBuffer;
+use crate::memory::Region;
 use crate::plan::Plan;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::runtime::block_on;
@@ -19,7 +20,7 @@ use crate::{GpuDevice, GpuProfile};
 #[derive(Debug, Clone)]
 pub struct GpuTensor {
     pub(crate) device: GpuDevice,
-    pub(crate) buffer: Arc<DeviceBuffer>,
+    pub(crate) region: Region,
     pub(crate) ty: TensorType,
 }
 
@@ -39,20 +40,62 @@ impl GpuTensor {
         &self.device
     }
 
-    /// The same elements with other extents.
+    /// The same elements, where they lie, with other extents.
     ///
     /// # Errors
     /// [`Error::Shape`] when the number of elements differs or rows of blocks would be cut.
     pub fn reshape(&self, dims: &[usize]) -> Result<Self> {
         let shape = Shape::new(dims)?;
-        let ty = match self.ty.dtype {
-            DType::Blocks(format) => TensorType::blocks(format, shape)?,
-            dtype => TensorType { dtype, shape },
-        };
+        let ty = shaped(self.ty.dtype, shape)?;
         if shape.numel() != self.ty.shape.numel() {
             return Err(Error::mismatch("reshape", "extents", &self.ty.shape, &shape));
         }
         Ok(Self { ty, ..self.clone() })
+    }
+
+    /// The entries `range` along the first axis: rows of a matrix, elements of a vector. They are seen where they lie if
+    /// a kernel can begin to read there, which most devices ask to be a multiple of 16 to 256 bytes; else they are copied
+    /// on the device.
+    ///
+    /// # Errors
+    /// [`Error::View`] when the range is not within the first extent, or there is none; [`Error::Format`] when blocks would
+    /// be cut, or begin in the middle of a word where they have to be copied; [`Error::OutOfMemory`],
+    /// [`Error::DeviceLost`].
+    pub async fn slice_async(&self, range: Range<usize>) -> Result<Self> {
+        let outside = |reason: String| Error::View { what: "slice", reason };
+        let mut dims = self.ty.shape.dims().to_vec();
+        let extent = *dims.first().ok_or_else(|| outside("a scalar has no first axis".into()))?;
+        if range.start > range.end || range.end > extent {
+            return Err(outside(format!("{range:?} is not within the first extent, {extent}")));
+        }
+        let mut of = |entries: usize| {
+            dims[0] = entries;
+            shaped(self.ty.dtype, Shape::new(&dims)?)
+        };
+        let (before, ty) = (of(range.start)?, of(range.len())?);
+        let (offset, bytes) = (before.bytes() as u64, ty.bytes() as u64);
+        let inner = &self.device.inner;
+        if let Some(region) = self.region.part(offset, bytes, &inner.limits) {
+            return Ok(Self { region, ty, ..self.clone() });
+        }
+        if let DType::Blocks(format) = ty.dtype
+            && !offset.is_multiple_of(4)
+        {
+            let reason = format!("entry {} begins at byte {offset}, in the middle of a word", range.start);
+            return Err(Error::Format { format: format.name(), reason });
+        }
+        let copied = self.device.scoped("a slice", bytes, || {
+            let region = Region::from(self.device.take(bytes)?);
+            if bytes > 0 {
+                let mut encoder = inner.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+                let (from, words) = (self.region.offset + offset, bytes.next_multiple_of(4));
+                encoder.copy_buffer_to_buffer(self.region.raw(), from, region.raw(), 0, words);
+                inner.queue.submit([encoder.finish()]);
+                inner.counters.submitted(1, 0);
+            }
+            Ok(region)
+        });
+        Ok(Self { region: copied.await?, ty, ..self.clone() })
     }
 
     /// Copies the elements to the host.
@@ -78,7 +121,7 @@ impl GpuTensor {
                 mapped_at_creation: false,
             });
             let mut encoder = inner.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-            encoder.copy_buffer_to_buffer(self.buffer.raw(), 0, &staging, 0, bytes);
+            encoder.copy_buffer_to_buffer(self.region.raw(), self.region.offset, &staging, 0, bytes);
             inner.queue.submit([encoder.finish()]);
             inner.counters.submitted(1, 0);
             Ok(staging)
@@ -92,6 +135,14 @@ impl GpuTensor {
 
 #[cfg(not(target_arch = "wasm32"))]
 impl GpuTensor {
+    /// As [`GpuTensor::slice_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn slice(&self, range: Range<usize>) -> Result<Self> {
+        block_on(self.slice_async(range))
+    }
+
     /// As [`GpuTensor::read_async`].
     ///
     /// # Errors
@@ -109,12 +160,12 @@ impl GpuDevice {
     pub async fn upload_async(&self, operand: &Operand<'_>) -> Result<GpuTensor> {
         let ty = operand.ty();
         let data = operand.data();
-        let buffer = self.scoped("an upload", ty.bytes() as u64, || {
-            let buffer = self.take(ty.bytes() as u64)?;
-            write(self, &buffer, bytes_of(&data));
-            Ok(buffer)
+        let region = self.scoped("an upload", ty.bytes() as u64, || {
+            let region = Region::from(self.take(ty.bytes() as u64)?);
+            write(self, &region, bytes_of(&data));
+            Ok(region)
         });
-        Ok(GpuTensor { device: self.clone(), buffer: Arc::new(buffer.await?), ty })
+        Ok(GpuTensor { device: self.clone(), region: region.await?, ty })
     }
 
     /// Runs an operation on tensors of this device; its results stay there.
@@ -165,8 +216,8 @@ impl GpuDevice {
         let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
         let outputs = op.infer(&types)?;
         let (ids, plan) = Plan::of_operation(op, &types, &self.inner.limits)?;
-        let given: HashMap<TensorId, Arc<DeviceBuffer>> =
-            ids.into_iter().zip(inputs.iter().map(|input| input.buffer.clone())).collect();
+        let given: HashMap<TensorId, Region> =
+            ids.into_iter().zip(inputs.iter().map(|input| input.region.clone())).collect();
         let executable = Executable::new(self, &plan, &given).await?;
         Ok(GpuOperation { device: self.clone(), executable, outputs })
     }
@@ -201,9 +252,9 @@ impl GpuOperation {
 
     /// Its results, which are there once it ran. They change when it runs again.
     pub fn results(&self) -> Vec<GpuTensor> {
-        let tensor = |((buffer, _), &ty): (&(Arc<DeviceBuffer>, u64), &TensorType)| GpuTensor {
+        let tensor = |((region, _), &ty): (&(Region, u64), &TensorType)| GpuTensor {
             device: self.device.clone(),
-            buffer: buffer.clone(),
+            region: region.clone(),
             ty,
         };
         self.executable.results().iter().zip(self.outputs.iter()).map(tensor).collect()
@@ -261,6 +312,14 @@ impl GpuDevice {
     /// As there.
     pub fn run(&self, op: &Op, inputs: &[&GpuTensor]) -> Result<Vec<GpuTensor>> {
         block_on(self.run_with(op, inputs, Waiting::Here))
+    }
+}
+
+/// The type of elements of such a kind with these extents.
+fn shaped(dtype: DType, shape: Shape) -> Result<TensorType> {
+    match dtype {
+        DType::Blocks(format) => TensorType::blocks(format, shape),
+        dtype => Ok(TensorType { dtype, shape }),
     }
 }
 

@@ -94,7 +94,7 @@ fn plan(op: u32, ty: TensorType, fold: bool, limits: &wgpu::Limits) -> Result<(T
 async fn run(op: u32, x: &GpuTensor, fold: bool, waiting: Waiting) -> Result<Vec<f32>> {
     let device = x.device();
     let (input, plan) = plan(op, x.ty(), fold, &device.inner.limits)?;
-    let given = HashMap::from([(input, x.buffer.clone())]);
+    let given = HashMap::from([(input, x.region.clone())]);
     let mut executable = Executable::new(device, &plan, &given).await?;
     let mut found = Vec::new();
     let see = |_, bytes: &[u8]| {
