@@ -6,7 +6,7 @@ use kiln_core::{Error, Result};
 use kiln_shaders::Capabilities;
 
 use crate::adapters::{self, AdapterChoice, AdapterInfo};
-use crate::memory::{DeviceBuffer, Pool};
+use crate::memory::{DeviceBuffer, Pool, Region};
 use crate::options::DeviceOptions;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::pipeline_cache::PipelineCache;
@@ -14,6 +14,7 @@ use crate::pipelines::Pipelines;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::runtime::block_on;
 use crate::statistics::{Counters, Statistics};
+use crate::uploads::Uploads;
 use crate::wait::{Signal, Waiting};
 
 /// An open device. Cloning it is cheap and gives the same device.
@@ -38,9 +39,23 @@ pub(crate) struct Inner {
     #[cfg(not(target_arch = "wasm32"))]
     pipeline_cache: Option<Arc<PipelineCache>>,
     pub(crate) counters: Counters,
+    uploads: Uploads,
     pool: Arc<Pool>,
     /// Why the device is gone, once it is.
     lost: Arc<Mutex<Option<String>>>,
+}
+
+impl Inner {
+    /// Submits commands, after all uploads before them. All submissions go through this.
+    pub(crate) fn submit(&self, commands: wgpu::CommandBuffer) {
+        self.uploads.submit(&self.queue, Some(commands));
+    }
+
+    /// Writes bytes, up to whole words: after all that was submitted before, and before all that is submitted later.
+    pub(crate) fn write(&self, region: &Region, bytes: &[u8]) {
+        let at = (region.raw(), region.offset);
+        self.uploads.write((&self.device, &self.queue), &self.counters, at, bytes);
+    }
 }
 
 #[cfg(not(target_arch = "wasm32"))]
@@ -159,6 +174,7 @@ impl GpuDevice {
             #[cfg(not(target_arch = "wasm32"))]
             pipeline_cache,
             counters: Counters::default(),
+            uploads: Uploads::default(),
             pool: Arc::default(),
             lost,
         };
@@ -194,7 +210,11 @@ impl GpuDevice {
     }
 
     async fn finish_with(&self, waiting: Waiting) -> Result<()> {
-        self.check_alive()?;
+        let sent = || {
+            self.inner.uploads.submit(&self.inner.queue, None);
+            Ok(())
+        };
+        self.scoped("an upload", 0, sent).await?;
         let done = Signal::new();
         let set = done.clone();
         self.inner.queue.on_submitted_work_done(move || set.set(()));
@@ -216,6 +236,7 @@ impl GpuDevice {
     /// Gives memory that is not in use back to the driver.
     pub fn trim(&self) {
         self.inner.pool.clear();
+        self.inner.uploads.clear();
     }
 
     /// Ends the device, as unplugging it would: whatever is asked of it from then on is [`Error::DeviceLost`].
@@ -329,7 +350,7 @@ impl GpuDevice {
         let (validation, memory, internal) = (validation.await, memory.await, internal.await);
         self.check_alive()?;
         if memory.is_some() {
-            self.inner.pool.clear();
+            self.trim();
             return Err(Error::OutOfMemory { bytes: usize::try_from(bytes).unwrap_or(usize::MAX) });
         }
         if let Some(error) = validation.or(internal) {

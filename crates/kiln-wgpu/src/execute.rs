@@ -177,8 +177,8 @@ impl Executable {
                 mapped_at_creation: false,
             }));
         }
-        if let Some((buffer, faults)) = &self.faults {
-            device.queue.write_buffer(buffer.raw(), 0, &vec![0xff; FAULT_BYTES as usize * faults.len()]);
+        if let Some((region, faults)) = &self.faults {
+            device.write(region, &vec![0xff; FAULT_BYTES as usize * faults.len()]);
         }
         let encoder = || device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
         let mut pieces = self.steps.chunks(DISPATCHES_A_SUBMISSION).enumerate().peekable();
@@ -189,7 +189,7 @@ impl Executable {
                 None => encode(&mut last, piece),
             }
             if pieces.peek().is_some() {
-                device.queue.submit([std::mem::replace(&mut last, encoder()).finish()]);
+                device.submit(std::mem::replace(&mut last, encoder()).finish());
             }
         }
         if let Some(timestamps) = &mut self.timestamps {
@@ -204,7 +204,7 @@ impl Executable {
                 last.copy_buffer_to_buffer(region.raw(), region.offset, staging, offset, bytes.next_multiple_of(4));
             }
         }
-        device.queue.submit([last.finish()]);
+        device.submit(last.finish());
         let submissions = self.steps.len().div_ceil(DISPATCHES_A_SUBMISSION).max(1);
         device.counters.submitted(submissions, self.steps.len());
         Ok(())
@@ -323,15 +323,6 @@ fn first_fault(faults: &[Fault], staged: &[u8]) -> Option<Error> {
 
 /// Writes the elements of a tensor into its buffer, before all that is submitted later.
 pub(crate) fn write(device: &GpuDevice, region: &Region, bytes: &[u8]) {
-    let queue = &device.inner.queue;
     device.inner.counters.uploaded(bytes.len());
-    let (words, rest) = bytes.split_at(bytes.len() / 4 * 4);
-    if !words.is_empty() {
-        queue.write_buffer(region.raw(), region.offset, words);
-    }
-    if !rest.is_empty() {
-        let mut word = [0; 4];
-        word[..rest.len()].copy_from_slice(rest);
-        queue.write_buffer(region.raw(), region.offset + words.len() as u64, &word);
-    }
+    device.inner.write(region, bytes);
 }

@@ -37,6 +37,7 @@ mod statistics;
 mod tensor;
 mod tiled;
 mod trusted;
+mod uploads;
 mod wait;
 
 pub use adapters::{ADAPTER_VARIABLE, AdapterChoice, AdapterInfo, AdapterKind};

@@ -13,6 +13,8 @@ pub struct Statistics {
     pub uploads: u64,
     /// Bytes sent to the device.
     pub uploaded_bytes: u64,
+    /// Buffers made to send tensors through; they are used again and again.
+    pub upload_buffers: u64,
     /// Readings of results, each of one or several tensors.
     pub downloads: u64,
     /// Bytes read from the device.
@@ -27,6 +29,7 @@ impl std::ops::Sub for Statistics {
             dispatches: self.dispatches - earlier.dispatches,
             uploads: self.uploads - earlier.uploads,
             uploaded_bytes: self.uploaded_bytes - earlier.uploaded_bytes,
+            upload_buffers: self.upload_buffers - earlier.upload_buffers,
             downloads: self.downloads - earlier.downloads,
             downloaded_bytes: self.downloaded_bytes - earlier.downloaded_bytes,
         }
@@ -35,8 +38,10 @@ impl std::ops::Sub for Statistics {
 
 impl std::fmt::Display for Statistics {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { submissions, dispatches, uploads, uploaded_bytes, downloads, downloaded_bytes } = self;
-        write!(f, "{submissions} submissions of {dispatches} kernels, {uploads} uploads of {uploaded_bytes} bytes, ")?;
+        let Self { submissions, dispatches, uploads, uploaded_bytes, upload_buffers, downloads, downloaded_bytes } =
+            self;
+        write!(f, "{submissions} submissions of {dispatches} kernels, {uploads} uploads of {uploaded_bytes} bytes ")?;
+        write!(f, "through {upload_buffers} buffers, ")?;
         write!(f, "{downloads} downloads of {downloaded_bytes} bytes")
     }
 }
@@ -48,6 +53,7 @@ pub(crate) struct Counters {
     dispatches: AtomicU64,
     uploads: AtomicU64,
     uploaded_bytes: AtomicU64,
+    upload_buffers: AtomicU64,
     downloads: AtomicU64,
     downloaded_bytes: AtomicU64,
 }
@@ -63,6 +69,10 @@ impl Counters {
         self.uploaded_bytes.fetch_add(bytes as u64, Ordering::Relaxed);
     }
 
+    pub(crate) fn staged(&self) {
+        self.upload_buffers.fetch_add(1, Ordering::Relaxed);
+    }
+
     pub(crate) fn downloaded(&self, bytes: u64) {
         self.downloads.fetch_add(1, Ordering::Relaxed);
         self.downloaded_bytes.fetch_add(bytes, Ordering::Relaxed);
@@ -75,6 +85,7 @@ impl Counters {
             dispatches: of(&self.dispatches),
             uploads: of(&self.uploads),
             uploaded_bytes: of(&self.uploaded_bytes),
+            upload_buffers: of(&self.upload_buffers),
             downloads: of(&self.downloads),
             downloaded_bytes: of(&self.downloaded_bytes),
         }

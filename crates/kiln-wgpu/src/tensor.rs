@@ -79,6 +79,7 @@ impl GpuTensor {
             return Ok(Self { region, ty, ..self.clone() });
         }
         if let DType::Blocks(format) = ty.dtype
+            && bytes > 0
             && !offset.is_multiple_of(4)
         {
             let reason = format!("entry {} begins at byte {offset}, in the middle of a word", range.start);
@@ -90,7 +91,7 @@ impl GpuTensor {
                 let mut encoder = inner.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
                 let (from, words) = (self.region.offset + offset, bytes.next_multiple_of(4));
                 encoder.copy_buffer_to_buffer(self.region.raw(), from, region.raw(), 0, words);
-                inner.queue.submit([encoder.finish()]);
+                inner.submit(encoder.finish());
                 inner.counters.submitted(1, 0);
             }
             Ok(region)
@@ -122,7 +123,7 @@ impl GpuTensor {
             });
             let mut encoder = inner.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
             encoder.copy_buffer_to_buffer(self.region.raw(), self.region.offset, &staging, 0, bytes);
-            inner.queue.submit([encoder.finish()]);
+            inner.submit(encoder.finish());
             inner.counters.submitted(1, 0);
             Ok(staging)
         });

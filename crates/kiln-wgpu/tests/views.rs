@@ -75,6 +75,7 @@ fn ranges_outside_are_refused() {
         device.upload(&Operand::new(Data::Blocks(format, &blocks), Shape::new(&[8, 32]).unwrap()).unwrap()).unwrap();
     assert!(rows.slice(2..4).is_ok(), "a copy from byte 68 on");
     assert!(matches!(rows.slice(1..4), Err(Error::Format { .. })), "byte 34 is in the middle of a word");
+    assert_eq!(rows.slice(1..1).unwrap().shape().dims(), [0, 32], "nothing begins nowhere");
     let flat = rows.reshape(&[256]).unwrap();
     assert!(matches!(flat.slice(16..48), Err(Error::Format { .. })), "blocks would be cut");
 }

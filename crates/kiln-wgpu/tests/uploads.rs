@@ -1,0 +1,103 @@
+//! Uploads: in order with what is submitted, and without anything made anew.
+
+mod support;
+
+use kiln_core::op::Elementwise;
+use kiln_core::{Data, Operand, Operations, QuantFormat, Record, Shape};
+use kiln_wgpu::{GpuBackend, GpuCommandBatch};
+
+#[test]
+fn repeated_uploads_make_no_buffers() {
+    let Some(device) = support::device() else { return };
+    let backend = GpuBackend::on(device.clone());
+    for n in [1, 1000, 1 << 20] {
+        let x = vec![1.5; n];
+        let run = || assert_eq!(backend.scale(&x, 2.0).unwrap(), vec![3.0; n]);
+        (0..2).for_each(|_| run());
+        let before = device.statistics();
+        (0..20).for_each(|_| run());
+        let did = device.statistics() - before;
+        assert_eq!((did.uploads, did.upload_buffers, did.submissions), (20, 0, 20), "{n} elements: {did}");
+    }
+}
+
+#[test]
+fn many_small_uploads_share_buffers_and_keep_their_order() {
+    let Some(device) = support::device() else { return };
+    let mut batch = GpuCommandBatch::new(device.clone());
+    let before = device.statistics();
+    // The last of several writes to one tensor counts, and each its own tensor.
+    let ids: Vec<_> = (0..200).map(|i| batch.upload(&[i as f32; 7], &[7]).unwrap()).collect();
+    for round in 0..5 {
+        for (i, &id) in ids.iter().enumerate() {
+            batch.set(id, &[(1000 * round + i) as f32; 7]).unwrap();
+        }
+    }
+    let did = device.statistics() - before;
+    assert!(did.uploads == 1200 && did.upload_buffers <= 2 && did.submissions == 0, "{did}");
+    let doubled: Vec<_> = ids.iter().map(|&id| batch.scale(id, 2.0).unwrap()).collect();
+    for (i, result) in batch.run(&doubled).unwrap().iter().enumerate() {
+        assert_eq!(result.as_data().f32(), [2.0 * (4000 + i) as f32; 7]);
+    }
+}
+
+#[test]
+fn what_was_submitted_before_an_upload_sees_what_was_there_before() {
+    let Some(device) = support::device() else { return };
+    let n = 1 << 18;
+    let mut batch = GpuCommandBatch::new(device.clone());
+    let x = batch.upload(&vec![0.0; n], &[n]).unwrap();
+    let y = batch.scale(x, 1.0).unwrap();
+    let mut held = Vec::new();
+    for round in 0..12 {
+        batch.set(x, &vec![round as f32; n]).unwrap();
+        batch.compute(&[y]).unwrap();
+        held.push(batch.tensor(y).unwrap());
+    }
+    for (round, tensor) in held.iter().enumerate() {
+        assert_eq!(tensor.read().unwrap().as_data().f32(), vec![round as f32; n]);
+    }
+}
+
+#[test]
+fn uploads_of_every_size_arrive() {
+    let Some(device) = support::device() else { return };
+    // Small, at the least size of a buffer and past it, and past what goes through buffers of our own, each into memory that
+    // another upload was meant for.
+    for n in [0, 1, 3, 65_535, 65_536, 65_537, 1 << 20, (8 << 20) - 1, 8 << 20, (8 << 20) + 1, 9 << 20, 5] {
+        let host: Vec<f32> = (0..n).map(|i| (i % 8191) as f32).collect();
+        let earlier = device.upload(&Operand::f32(&vec![-1.0; n], &[n]).unwrap()).unwrap();
+        drop(earlier);
+        let x = device.upload(&Operand::f32(&host, &[n]).unwrap()).unwrap();
+        let same = x.read().unwrap().as_data().f32() == host;
+        assert!(same, "{n} elements");
+    }
+    // Not whole words.
+    let blocks: Vec<u8> = (0..34).collect();
+    let operand = Operand::new(Data::Blocks(QuantFormat::Q8_0, &blocks), Shape::new(&[32]).unwrap()).unwrap();
+    assert_eq!(device.upload(&operand).unwrap().read().unwrap().as_data().blocks(), blocks);
+}
+
+#[test]
+fn threads_upload_at_the_same_time() {
+    let Some(device) = support::device() else { return };
+    std::thread::scope(|scope| {
+        for thread in 0..4 {
+            let device = device.clone();
+            scope.spawn(move || {
+                for round in 0..30 {
+                    let value = (100 * thread + round) as f32;
+                    let n = 1000 * (1 + round % 3);
+                    let x = device.upload(&Operand::f32(&vec![value; n], &[n]).unwrap()).unwrap();
+                    let y = device.run(&Elementwise::scale(2.0).into(), &[&x]).unwrap().remove(0);
+                    assert_eq!(y.read().unwrap().as_data().f32(), vec![2.0 * value; n]);
+                }
+            });
+        }
+    });
+    // Nothing is lost where nothing follows, and memory that was given back is taken anew.
+    let x = device.upload(&Operand::f32(&[1.0, 2.0], &[2]).unwrap()).unwrap();
+    device.finish().unwrap();
+    device.trim();
+    assert_eq!(x.read().unwrap().as_data().f32(), [1.0, 2.0]);
+}
