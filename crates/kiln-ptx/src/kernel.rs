@@ -1,0 +1,211 @@
+//! Finished kernels, modules of them, and what it takes to launch one.
+
+use std::fmt;
+
+use kiln_core::{Error, Result};
+
+use crate::{Builder, Gate, PtxType};
+
+/// The name of a parameter: a word, or a word and a number. Comes from `"n"` and `("in", 3)`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Name {
+    pub(crate) word: &'static str,
+    pub(crate) number: Option<usize>,
+}
+
+impl From<&'static str> for Name {
+    fn from(word: &'static str) -> Self {
+        Self { word, number: None }
+    }
+}
+
+impl From<(&'static str, usize)> for Name {
+    fn from((word, number): (&'static str, usize)) -> Self {
+        Self { word, number: Some(number) }
+    }
+}
+
+impl fmt::Display for Name {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.word)?;
+        self.number.map_or(Ok(()), |number| number.fmt(f))
+    }
+}
+
+/// A parameter of a kernel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Parameter {
+    /// Its name.
+    pub name: Name,
+    /// Its type; `u64` for the address of a buffer.
+    pub ty: PtxType,
+    /// Whether it is the address of a buffer, aligned to 16 bytes.
+    pub buffer: bool,
+}
+
+/// A kernel whose text is written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PtxKernel {
+    pub(crate) name: String,
+    pub(crate) parameters: Vec<Parameter>,
+    pub(crate) block: [u32; 3],
+    pub(crate) shared_bytes: u32,
+    pub(crate) gate: Gate,
+    pub(crate) text: String,
+}
+
+impl PtxKernel {
+    /// Writes a kernel for blocks of exactly `block` threads. `name` is an identifier of PTX.
+    pub fn new(name: &str, block: [u32; 3], body: impl FnOnce(&Builder)) -> Self {
+        let builder = Builder::new();
+        body(&builder);
+        builder.finish(name, block)
+    }
+
+    /// The name of its entry.
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Its parameters, in order.
+    pub fn parameters(&self) -> &[Parameter] {
+        &self.parameters
+    }
+
+    /// Threads of a block along x, y and z; a launch with others is refused by the driver.
+    pub fn block(&self) -> [u32; 3] {
+        self.block
+    }
+
+    /// Bytes of shared memory that a block takes. They are in the text: a launch adds none.
+    pub fn shared_bytes(&self) -> u32 {
+        self.shared_bytes
+    }
+
+    /// The least version and target that its instructions need.
+    pub fn gate(&self) -> Gate {
+        self.gate
+    }
+}
+
+/// Kernels in one text.
+///
+/// [`Display`](fmt::Display) writes it; version and target are the least that serve all of its kernels.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PtxModule {
+    kernels: Vec<PtxKernel>,
+}
+
+impl PtxModule {
+    /// Without kernels.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Adds a kernel.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] when there is one of its name.
+    pub fn add(&mut self, kernel: PtxKernel) -> Result<()> {
+        if self.kernels.iter().any(|other| other.name == kernel.name) {
+            return Err(Error::Parameter {
+                op: "PtxModule",
+                reason: format!("two kernels are called {}", kernel.name),
+            });
+        }
+        self.kernels.push(kernel);
+        Ok(())
+    }
+
+    /// Its kernels.
+    pub fn kernels(&self) -> &[PtxKernel] {
+        &self.kernels
+    }
+
+    /// The least version and target that its kernels need.
+    pub fn gate(&self) -> Gate {
+        self.kernels.iter().fold(Gate::LEAST, |gate, kernel| gate.and(kernel.gate))
+    }
+}
+
+impl From<PtxKernel> for PtxModule {
+    fn from(kernel: PtxKernel) -> Self {
+        Self { kernels: vec![kernel] }
+    }
+}
+
+impl fmt::Display for PtxModule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Gate { version, target } = self.gate();
+        write!(f, ".version {version}\n.target {target}\n.address_size 64\n")?;
+        for kernel in &self.kernels {
+            f.write_str("\n")?;
+            f.write_str(&kernel.text)?;
+        }
+        Ok(())
+    }
+}
+
+/// A kernel as it is configured: what it computes and how, without the extents of what it is run on.
+pub trait Kernel {
+    /// The name of the entry.
+    fn name(&self) -> String;
+
+    /// Writes it.
+    fn build(&self) -> PtxKernel;
+
+    /// A module of this kernel alone, as text.
+    fn emit_ptx(&self) -> String {
+        PtxModule::from(self.build()).to_string()
+    }
+}
+
+/// What a launch passes to a parameter.
+#[derive(Debug, Clone, Copy, PartialEq)]
+#[non_exhaustive]
+pub enum Argument {
+    /// The address of the buffer of this number: inputs first, then outputs, as the kernel counts them.
+    Buffer(usize),
+    /// A scalar.
+    U32(u32),
+    /// A scalar.
+    F32(f32),
+}
+
+/// One launch of a kernel, complete but for the addresses of the buffers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Launch {
+    /// Blocks along x, y and z. A launch with none of them is left out.
+    pub grid: [u32; 3],
+    /// Arguments in the order of the parameters.
+    pub arguments: Vec<Argument>,
+}
+
+impl Launch {
+    /// Whether the arguments are those that the kernel takes.
+    pub fn fits(&self, kernel: &PtxKernel) -> bool {
+        let fits = |(parameter, argument): (&Parameter, &Argument)| match argument {
+            Argument::Buffer(_) => parameter.buffer,
+            Argument::U32(_) => parameter.ty == PtxType::U32,
+            Argument::F32(_) => parameter.ty == PtxType::F32,
+        };
+        kernel.parameters.len() == self.arguments.len() && kernel.parameters.iter().zip(&self.arguments).all(fits)
+    }
+}
+
+/// The greatest extent of a grid along x.
+pub(crate) const MAX_GRID_X: u64 = (1 << 31) - 1;
+
+/// The greatest extent of a grid along y and z.
+pub(crate) const MAX_GRID_YZ: u64 = (1 << 16) - 1;
+
+/// An extent as a kernel counts it.
+///
+/// # Errors
+/// [`Error::Limit`] beyond `limit`.
+pub(crate) fn extent(what: &'static str, asked: usize, limit: u64) -> Result<u32> {
+    match u32::try_from(asked) {
+        Ok(extent) if u64::from(extent) <= limit => Ok(extent),
+        _ => Err(Error::Limit { what, device: "a kernel".into(), asked: asked as u64, limit }),
+    }
+}

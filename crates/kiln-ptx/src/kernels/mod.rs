@@ -1,0 +1,9 @@
+//! The kernels: what each computes, over any shape, and how it is launched.
+
+pub mod elementwise;
+mod functions;
+pub mod gemm;
+mod math;
+pub mod reduce;
+pub mod softmax;
+mod team;

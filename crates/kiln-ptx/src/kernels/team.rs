@@ -1,0 +1,83 @@
+//! Threads that share a row: a warp, or a whole block.
+
+use crate::types::Scalar;
+use crate::{Builder, Value, table};
+
+/// Threads of a warp.
+pub(super) const WARP: u32 = 32;
+/// Every lane of a warp.
+const ALL: u32 = u32::MAX;
+
+/// What threads of a warp can hand to one another.
+pub(super) trait Exchange: Scalar + table::Selp {
+    /// The value of the lane whose number differs by `mask`.
+    fn shuffle<'k>(value: Value<'k, Self>, mask: u32) -> Value<'k, Self>;
+}
+
+impl Exchange for f32 {
+    fn shuffle(value: Value<'_, f32>, mask: u32) -> Value<'_, f32> {
+        value.builder.shfl_bfly(value, mask, WARP - 1, ALL)
+    }
+}
+
+impl Exchange for u64 {
+    fn shuffle(value: Value<'_, u64>, mask: u32) -> Value<'_, u64> {
+        let k = value.builder;
+        let [lower, upper] = k.split(value);
+        k.join(k.shfl_bfly(lower, mask, WARP - 1, ALL), k.shfl_bfly(upper, mask, WARP - 1, ALL))
+    }
+}
+
+impl Exchange for f64 {
+    fn shuffle(value: Value<'_, f64>, mask: u32) -> Value<'_, f64> {
+        let k = value.builder;
+        k.bits_f64(u64::shuffle(k.bits_u64(value), mask))
+    }
+}
+
+/// Combines values in pairs, then the results, until one is left. `None` of none.
+pub(super) fn tree<T: Copy>(mut values: Vec<T>, combine: impl Fn(T, T) -> T) -> Option<T> {
+    while values.len() > 1 {
+        values = values.chunks(2).map(|pair| pair.iter().copied().reduce(&combine).unwrap_or(pair[0])).collect();
+    }
+    values.pop()
+}
+
+/// Combines one value of every thread of a team, a warp or a block of some warps, by a tree; every thread gets the result.
+/// All threads of the block must come here. `thread` is the position in the block.
+pub(super) fn combine<'k, T: Exchange>(
+    k: &'k Builder,
+    threads: u32,
+    thread: Value<'k, u32>,
+    value: Value<'k, T>,
+    combine: impl Fn(Value<'k, T>, Value<'k, T>) -> Value<'k, T>,
+) -> Value<'k, T> {
+    let butterfly = |mut value: Value<'k, T>, lanes: u32| {
+        let mut mask = lanes / 2;
+        while mask > 0 {
+            value = combine(value, T::shuffle(value, mask));
+            mask /= 2;
+        }
+        value
+    };
+    let value = butterfly(value, WARP);
+    let warps = threads / WARP;
+    if warps == 1 {
+        return value;
+    }
+    let of_warps = k.shared::<T>(warps);
+    let lane = thread & (WARP - 1);
+    k.st_if(k.eq(lane, 0), of_warps.index(thread >> 5), value);
+    k.bar_sync(0u32);
+    butterfly(k.ld(of_warps.index(lane & (warps - 1))), warps)
+}
+
+/// The team that a thread belongs to, counted through the grid, and the position in it; `block` threads make a block.
+pub(super) fn place<'k>(k: &'k Builder, block: u32, threads: u32) -> [Value<'k, u32>; 2] {
+    let thread = k.tid_x();
+    let teams: u32 = block / threads;
+    if teams == 1 {
+        return [k.ctaid_x(), thread];
+    }
+    [k.mad(k.ctaid_x(), teams, thread >> threads.ilog2()), thread & (threads - 1)]
+}

@@ -1,0 +1,65 @@
+//! PTX written in Rust: a typed builder, and kernels for NVIDIA GPUs written with it. Text comes out; no GPU, no driver and
+//! no toolkit is needed.
+//!
+//! ```
+//! use kiln_ptx::{PtxKernel, PtxModule};
+//!
+//! // y = a x + y, a thread an element.
+//! let axpy = PtxKernel::new("axpy", [256, 1, 1], |k| {
+//!     let (x, y) = (k.buffer::<f32>("x"), k.buffer::<f32>("y"));
+//!     let (a, n) = (k.parameter::<f32>("a"), k.parameter::<u32>("n"));
+//!     let i = k.ctaid_x() * 256 + k.tid_x();
+//!     k.if_(k.lt(i, n), || {
+//!         let y = y.index(i);
+//!         k.st(y, k.fma(a, k.ld(x.index(i)), k.ld(y)));
+//!     });
+//! });
+//! let text = PtxModule::from(axpy).to_string();
+//! assert!(text.starts_with(".version 6.0\n.target sm_70\n"));
+//! assert!(text.contains("fma.rn.f32 "));
+//! ```
+//!
+//! What has the wrong type does not compile: there is no sum of a `u32` and an `f32`,
+//!
+//! ```compile_fail
+//! # kiln_ptx::PtxKernel::new("wrong", [32, 1, 1], |k| {
+//! let x = k.tid_x() + k.constant(1.0f32);
+//! # });
+//! ```
+//!
+//! and a value cannot leave its kernel:
+//!
+//! ```compile_fail
+//! let mut kept = None;
+//! kiln_ptx::PtxKernel::new("one", [32, 1, 1], |k| kept = Some(k.tid_x()));
+//! ```
+//!
+//! The kernels are in [`kernels`]. Each is a value that says how it is configured; [`Kernel::emit_ptx`] writes it, and its
+//! `launch` turns extents into a [`Launch`], complete but for addresses.
+//!
+//! Design choices:
+//!
+//! - Instructions come from one table, [`instruction_table!`]: their types, the least version of PTX and the least target.
+//!   The methods of [`Builder`], their documentation, what a text asks for and the tests are generated from it. Loads,
+//!   stores and branches, whose text is more than a name and operands, are methods of their own.
+//! - Values are typed by Rust's scalars and know their builder, so that arithmetic is written with operators.
+//! - Text is written in one pass into one buffer. Nothing is optimised here: registers are allocated and common
+//!   expressions found by the driver, which does it anyway.
+//! - `.version` and `.target` are the lowest that serve what was used, so that old drivers take the text.
+//! - Every rounding is said (`.rn`): the driver contracts no product and sum, and results are those of IEEE 754.
+//! - Kernels take extents when they are launched, not when they are written: one text serves every shape.
+//! - Nothing here knows a driver. What a launch needs is data.
+#![forbid(unsafe_code)]
+
+mod builder;
+mod kernel;
+pub mod kernels;
+pub mod table;
+mod target;
+mod text;
+mod types;
+
+pub use builder::{Builder, Global, Lanes, Pointer, Shared, Space, VectorWidth};
+pub use kernel::{Argument, Kernel, Launch, Name, Parameter, PtxKernel, PtxModule};
+pub use target::{Gate, Target, Version};
+pub use types::{Operand, PtxType, Scalar, Value, Variable};

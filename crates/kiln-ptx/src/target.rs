@@ -1,0 +1,103 @@
+use std::fmt;
+
+/// A version of the PTX ISA. A driver takes every version up to its own.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Version {
+    major: u8,
+    minor: u8,
+}
+
+impl Version {
+    /// The version written as a number with one decimal: `Version::new(7.8)`.
+    pub const fn new(number: f64) -> Self {
+        let tenths = (number * 10.0 + 0.5) as u8;
+        Self { major: tenths / 10, minor: tenths % 10 }
+    }
+}
+
+impl fmt::Display for Version {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+macro_rules! targets {
+    ($($(#[doc = $doc:literal])* $variant:ident $name:literal $version:literal;)*) => {
+        /// What PTX is written for: a text for one target runs on every GPU of that or a later one.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum Target {
+            $($(#[doc = $doc])* $variant,)*
+        }
+
+        impl Target {
+            /// Every target, the oldest first.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// As PTX says it: `sm_80`.
+            pub const fn name(self) -> &'static str {
+                match self { $(Self::$variant => $name,)* }
+            }
+
+            /// The first version of PTX that knows it.
+            pub const fn version(self) -> Version {
+                match self { $(Self::$variant => Version::new($version),)* }
+            }
+        }
+    };
+}
+
+targets! {
+    /// Volta.
+    Sm70 "sm_70" 6.0;
+    /// Turing.
+    Sm75 "sm_75" 6.3;
+    /// Ampere: A100.
+    Sm80 "sm_80" 7.0;
+    /// Ampere: GeForce 30.
+    Sm86 "sm_86" 7.1;
+    /// Ada Lovelace.
+    Sm89 "sm_89" 7.8;
+    /// Hopper.
+    Sm90 "sm_90" 7.8;
+    /// Blackwell: B200.
+    Sm100 "sm_100" 8.6;
+    /// Blackwell: GeForce 50.
+    Sm120 "sm_120" 8.7;
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// What a text asks of whoever takes it: the least version of PTX and the least target.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Gate {
+    /// The least version of PTX.
+    pub version: Version,
+    /// The least target.
+    pub target: Target,
+}
+
+impl Gate {
+    /// What every text asks for.
+    pub const LEAST: Self = Self::new(6.0, Target::Sm70);
+
+    /// Of a version and a target; a target asks for a version of its own.
+    pub const fn new(version: f64, target: Target) -> Self {
+        Self { version: Version::new(version), target }.sound()
+    }
+
+    /// What both need.
+    pub fn and(self, other: Self) -> Self {
+        Self { version: self.version.max(other.version), target: self.target.max(other.target) }
+    }
+
+    const fn sound(self) -> Self {
+        let own = self.target.version();
+        let later = own.major > self.version.major || own.major == self.version.major && own.minor > self.version.minor;
+        Self { version: if later { own } else { self.version }, target: self.target }
+    }
+}

@@ -1,0 +1,186 @@
+//! Scalar types, and what stands for them in a kernel.
+
+use std::marker::PhantomData;
+
+use crate::Builder;
+
+/// A scalar type of PTX.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum PtxType {
+    /// True or false.
+    Pred,
+    /// An unsigned integer of 32 bits.
+    U32,
+    /// A signed integer of 32 bits.
+    S32,
+    /// An unsigned integer of 64 bits.
+    U64,
+    /// IEEE 754 single precision.
+    F32,
+    /// IEEE 754 double precision.
+    F64,
+}
+
+impl PtxType {
+    /// As it stands behind the dot in PTX.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Pred => "pred",
+            Self::U32 => "u32",
+            Self::S32 => "s32",
+            Self::U64 => "u64",
+            Self::F32 => "f32",
+            Self::F64 => "f64",
+        }
+    }
+
+    /// Bytes in memory. A predicate is never there.
+    pub const fn bytes(self) -> u32 {
+        match self {
+            Self::Pred => 0,
+            Self::U32 | Self::S32 | Self::F32 => 4,
+            Self::U64 | Self::F64 => 8,
+        }
+    }
+
+    pub(crate) const fn class(self) -> Class {
+        match self {
+            Self::Pred => Class::Predicate,
+            Self::U32 | Self::S32 => Class::Word,
+            Self::U64 => Class::Wide,
+            Self::F32 => Class::Single,
+            Self::F64 => Class::Double,
+        }
+    }
+}
+
+/// The kinds of registers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Class {
+    Predicate,
+    Word,
+    Wide,
+    Single,
+    Double,
+}
+
+impl Class {
+    /// Every class with the type of its declaration and the name of its registers.
+    pub(crate) const ALL: [(&'static str, &'static str); 5] =
+        [("pred", "%p"), ("b32", "%r"), ("b64", "%rd"), ("f32", "%f"), ("f64", "%fd")];
+}
+
+/// Where an instruction takes an operand from.
+#[derive(Debug, Clone, Copy)]
+#[doc(hidden)]
+pub struct Raw(pub(crate) Source);
+
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Source {
+    Register(Class, u32),
+    Constant(PtxType, u64),
+}
+
+mod sealed {
+    pub trait Sealed {}
+}
+use sealed::Sealed;
+
+/// A Rust type that stands for a type of PTX: `bool` (a predicate), `u32`, `i32`, `u64`, `f32`, `f64`.
+pub trait Scalar: Copy + Sealed {
+    /// The type of PTX.
+    const TYPE: PtxType;
+}
+
+/// What can stand where an instruction reads a `T`: a [`Value`], a [`Variable`] or a Rust constant.
+pub trait Operand<T: Scalar>: Copy + Sealed {
+    #[doc(hidden)]
+    fn raw(self) -> Raw;
+}
+
+macro_rules! scalars {
+    ($($rust:ty, $ptx:ident, $bits:expr;)*) => {
+        $(impl Sealed for $rust {}
+        impl Scalar for $rust {
+            const TYPE: PtxType = PtxType::$ptx;
+        }
+        impl Operand<$rust> for $rust {
+            #[inline]
+            fn raw(self) -> Raw {
+                let bits: fn($rust) -> u64 = $bits;
+                Raw(Source::Constant(PtxType::$ptx, bits(self)))
+            }
+        })*
+    };
+}
+
+scalars! {
+    u32, U32, u64::from;
+    i32, S32, |x| x as u64;
+    u64, U64, |x| x;
+    f32, F32, |x| u64::from(x.to_bits());
+    f64, F64, f64::to_bits;
+}
+
+// No instruction takes a predicate that is a constant.
+impl Sealed for bool {}
+impl Scalar for bool {
+    const TYPE: PtxType = PtxType::Pred;
+}
+
+/// What an instruction computed. It is written once and lives as long as its kernel is built.
+pub struct Value<'k, T> {
+    pub(crate) builder: &'k Builder,
+    pub(crate) number: u32,
+    pub(crate) scalar: PhantomData<T>,
+}
+
+/// A value that changes: what a loop carries from turn to turn. As an operand it is read when the instruction runs.
+pub struct Variable<'k, T>(pub(crate) Value<'k, T>);
+
+impl<T> Clone for Value<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Value<'_, T> {}
+
+impl<T> Clone for Variable<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T> Copy for Variable<'_, T> {}
+
+impl<T> Sealed for Value<'_, T> {}
+impl<T> Sealed for Variable<'_, T> {}
+
+impl<T: Scalar> Operand<T> for Value<'_, T> {
+    #[inline]
+    fn raw(self) -> Raw {
+        Raw(Source::Register(T::TYPE.class(), self.number))
+    }
+}
+
+impl<T: Scalar> Operand<T> for Variable<'_, T> {
+    #[inline]
+    fn raw(self) -> Raw {
+        self.0.raw()
+    }
+}
+
+impl<'k, T: Scalar> Variable<'k, T> {
+    /// What it holds now, and goes on to hold when the variable is set again.
+    pub fn get(self) -> Value<'k, T> {
+        let builder = self.0.builder;
+        let value = builder.fresh();
+        builder.copy(value, self.raw());
+        value
+    }
+
+    /// Gives it a new value.
+    pub fn set(self, value: impl Operand<T>) {
+        self.0.builder.copy(self.0, value.raw());
+    }
+}

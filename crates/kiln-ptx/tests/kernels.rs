@@ -1,0 +1,165 @@
+//! Reductions, softmax and matrix products, run as text, against the f64 reference.
+
+mod support;
+
+use kiln_core::op::reference::{self, Case};
+use kiln_core::op::{LogSoftmax, Matmul, Op, Operation, Reduce, Reduction, Softmax as SoftmaxOp};
+use kiln_core::{Buffer, Error, Operand};
+use kiln_ptx::kernels::gemm::{Gemm, Tile};
+use kiln_ptx::kernels::reduce;
+use kiln_ptx::kernels::softmax::Softmax;
+use kiln_ptx::{Kernel, Launch, Target};
+use support::{Device, floats, words};
+
+const TARGETS: [Target; 2] = [Target::Sm70, Target::Sm80];
+
+/// Runs the cases of an operation that are small enough to be interpreted, and counts elements.
+fn conforms<O: Operation>(
+    small: impl Fn(&Case) -> bool,
+    run: impl Fn(&Op, &[Operand<'_>]) -> Result<Buffer, String>,
+) -> usize {
+    let mut compared = 0;
+    for case in O::cases().iter().filter(|case| small(case)) {
+        let results = |op: &Op, inputs: &[Operand<'_>]| match run(op, inputs) {
+            Ok(result) => Ok(vec![result]),
+            Err(why) => panic!("{case}: {why}"),
+        };
+        compared += reference::conform(case, results).unwrap_or_else(|why| panic!("{why}")).compared;
+    }
+    compared
+}
+
+fn run_one(kernel: &dyn Kernel, launch: &Launch, inputs: &[&[f32]], len: usize) -> Result<Vec<f32>, String> {
+    let mut device = Device::default();
+    let mut buffers: Vec<usize> = inputs.iter().map(|x| device.upload(&words(x))).collect();
+    buffers.push(device.allocate(4 * len));
+    device.run(kernel, launch, &buffers)?;
+    Ok(floats(device.download(buffers[inputs.len()])))
+}
+
+/// Results of a reduction, as words.
+fn run_reduce(reduce: &Reduce, input: &Operand<'_>, target: Target) -> Result<Vec<u8>, String> {
+    let (outer, along, inner) = reduce.extents(&input.shape()).unwrap();
+    let plan = reduce::plan(reduce.reduction, [outer, along, inner], target).unwrap();
+    let mut device = Device::default();
+    let mut buffers = vec![device.upload(&words(input.data().f32())), device.allocate(4 * outer * inner)];
+    buffers.extend(plan.scratch.map(|bytes| device.allocate(bytes)));
+    for (kernel, launch) in &plan.steps {
+        device.run(kernel, launch, &buffers)?;
+    }
+    Ok(device.download(buffers[1]).to_vec())
+}
+
+#[test]
+fn reductions_keep_their_contract() {
+    for target in TARGETS {
+        let compared = conforms::<Reduce>(
+            // Beyond the older target only the extremes differ.
+            |case| {
+                let extremes = ["max", "min", "norm_linf"].contains(&case.op.name());
+                case.inputs[0].shape.numel() <= 10_000 && (target == TARGETS[0] || extremes)
+            },
+            |op, inputs| {
+                let Op::Reduce(reduce) = op else { panic!("{op:?}") };
+                let bytes = run_reduce(reduce, &inputs[0], target)?;
+                let words = bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]]));
+                Ok(match reduce.reduction.gives_index() {
+                    true => Buffer::U32(words.collect()),
+                    false => Buffer::F32(floats(&bytes)),
+                })
+            },
+        );
+        assert!(compared > 3000, "{compared}");
+    }
+}
+
+/// Three levels of rows, and of columns; the sum of ones is exact.
+#[test]
+fn long_reductions_take_several_launches() {
+    for (dims, axis, levels) in [(&[70_001usize][..], 0usize, 2usize), (&[1100, 2], 0, 3), (&[2, 9000], 1, 2)] {
+        let ones = vec![1.0f32; dims.iter().product()];
+        let input = Operand::f32(&ones, dims).unwrap();
+        let reduce = Reduce::along(Reduction::Sum, axis);
+        let (outer, along, inner) = reduce.extents(&input.shape()).unwrap();
+        assert_eq!(reduce::plan(Reduction::Sum, [outer, along, inner], Target::Sm70).unwrap().steps.len(), levels);
+        let sums = floats(&run_reduce(&reduce, &input, Target::Sm70).unwrap());
+        assert_eq!(sums, vec![dims[axis] as f32; outer * inner], "{dims:?}");
+    }
+}
+
+fn run_softmax(logarithm: bool, input: &Operand<'_>, target: Target) -> Result<Buffer, String> {
+    let x = input.data().f32();
+    let columns = if input.shape().rank() == 0 { 1 } else { input.shape().columns() };
+    let rows = x.len().checked_div(columns).unwrap_or(0);
+    let kernel = Softmax::new(columns, logarithm, target);
+    Ok(Buffer::F32(run_one(&kernel, &kernel.launch(rows, columns).unwrap(), &[x], x.len())?))
+}
+
+#[test]
+fn softmax_keeps_its_contract() {
+    let small = |case: &Case| case.inputs[0].shape.numel() <= 10_000;
+    for target in TARGETS {
+        assert!(conforms::<SoftmaxOp>(small, |_, inputs| run_softmax(false, &inputs[0], target)) > 30_000);
+        assert!(conforms::<LogSoftmax>(small, |_, inputs| run_softmax(true, &inputs[0], target)) > 30_000);
+    }
+}
+
+#[test]
+fn products_keep_their_contract() {
+    for tile in Tile::ALL {
+        let small = |case: &Case| {
+            let [a, b] = [&case.inputs[0].shape, &case.inputs[1].shape];
+            a.numel() <= 20_000 && b.numel() <= 20_000 && a.numel() * b.dims()[b.rank() - 1] <= 400_000
+        };
+        let compared = conforms::<Matmul>(small, |op, inputs| {
+            let Op::Matmul(matmul) = op else { panic!("{op:?}") };
+            let e = matmul.extents(&inputs[0].shape(), &inputs[1].shape()).unwrap();
+            let kernel = Gemm::new(*matmul, tile);
+            let launch = kernel.launch(e, 1.0, 0.0).unwrap();
+            let data = [inputs[0].data().f32(), inputs[1].data().f32()];
+            Ok(Buffer::F32(run_one(&kernel, &launch, &data, e.batch * e.m * e.n)?))
+        });
+        assert!(compared > 1000, "{compared}");
+    }
+}
+
+/// Integers, so that every sum is exact: transposes, batches, alpha and beta, and a k of more than one chain.
+#[test]
+fn products_scale_and_add() {
+    for (m, k, n, batch) in [(3, 5, 7, 2), (65, 17, 130, 1), (1, 0, 3, 1), (2, 16_400, 3, 1)] {
+        for (transpose_a, transpose_b) in [(false, false), (true, false), (false, true), (true, true)] {
+            let value = |i: usize, by: usize| (i * 7 % by) as f32 - 2.0;
+            let a: Vec<f32> = (0..batch * m * k).map(|i| value(i, 5)).collect();
+            let b: Vec<f32> = (0..k * n).map(|i| value(i, 3)).collect();
+            let c: Vec<f32> = (0..batch * m * n).map(|i| value(i, 11)).collect();
+            let tile = Tile::ALL[(m + n) % 2];
+            let kernel = Gemm::new(Matmul { transpose_a, transpose_b }, tile);
+            let extents = kiln_core::op::MatmulExtents { batch, shared_b: true, m, k, n };
+            let mut device = Device::default();
+            let buffers = [&a, &b, &c].map(|x| device.upload(&words(x)));
+            device.run(&kernel, &kernel.launch(extents, 2.0, -3.0).unwrap(), &buffers).unwrap();
+            let got = floats(device.download(buffers[2]));
+            for (at, got) in got.into_iter().enumerate() {
+                let (product, i, j) = (at / (m * n), at / n % m, at % n);
+                let a = |p: usize| a[product * m * k + if transpose_a { p * m + i } else { i * k + p }];
+                let b = |p: usize| b[if transpose_b { j * k + p } else { p * n + j }];
+                let sum: f32 = (0..k).map(|p| a(p) * b(p)).sum();
+                assert_eq!(got, 2.0 * sum - 3.0 * c[at], "{m} {k} {n}, element {at}");
+            }
+        }
+    }
+}
+
+#[test]
+fn extents_beyond_a_kernel_are_refused() {
+    let most = u32::MAX as usize;
+    let limit = |result: Result<Launch, Error>| matches!(result, Err(Error::Limit { .. }));
+    let extents = kiln_core::op::MatmulExtents { batch: 1, shared_b: false, m: 1, k: 1, n: 1 };
+    let gemm = Gemm::new(Matmul::default(), Tile::LARGE);
+    assert!(limit(gemm.launch(kiln_core::op::MatmulExtents { k: most, ..extents }, 1.0, 0.0)));
+    assert!(limit(gemm.launch(kiln_core::op::MatmulExtents { batch: 65_536, ..extents }, 1.0, 0.0)));
+    assert!(limit(Softmax::new(4, false, Target::Sm70).launch(1, 129)));
+    assert!(limit(Softmax::new(most, false, Target::Sm70).launch(1, most)));
+    assert!(matches!(reduce::plan(Reduction::ArgMax, [1, 0, 1], Target::Sm70), Err(Error::Shape { .. })));
+    assert!(matches!(reduce::plan(Reduction::Sum, [most, 2, 2], Target::Sm70), Err(Error::Limit { .. })));
+}

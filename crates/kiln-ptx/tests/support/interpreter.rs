@@ -1,0 +1,621 @@
+//! Runs PTX text: as much of it as the kernels without tensor cores use.
+//!
+//! A block at a time; each of its threads runs up to where it waits for others: a barrier waits for all threads of the
+//! block, a shuffle for all lanes of the warp. What a GPU would let pass in silence is an error here: an access outside
+//! of a buffer or off its alignment, a register or a word of shared memory that nobody has written, two threads at one
+//! word of shared memory between two barriers, one of them writing, and threads that wait for others which have ended or
+//! wait elsewhere.
+
+use std::collections::HashMap;
+
+/// Buffers of the device.
+#[derive(Default)]
+pub(crate) struct Memory {
+    buffers: Vec<Vec<u8>>,
+}
+
+/// An address: the buffer in the upper bits, counted from 1, so that neither 0 nor an offset alone is one.
+const BUFFER: u32 = 40;
+
+impl Memory {
+    /// Adds a buffer and returns its address.
+    pub(crate) fn add(&mut self, bytes: &[u8]) -> u64 {
+        self.buffers.push(bytes.to_vec());
+        (self.buffers.len() as u64) << BUFFER
+    }
+
+    /// The bytes of the buffer at an address that [`Memory::add`] returned.
+    pub(crate) fn buffer(&self, address: u64) -> &[u8] {
+        &self.buffers[(address >> BUFFER) as usize - 1]
+    }
+
+    fn at(&mut self, address: u64, bytes: usize) -> Result<&mut [u8], String> {
+        let offset = (address & ((1 << BUFFER) - 1)) as usize;
+        let buffer = (address >> BUFFER).checked_sub(1).and_then(|b| self.buffers.get_mut(b as usize));
+        let buffer = buffer.ok_or_else(|| format!("no buffer at {address:#x}"))?;
+        let len = buffer.len();
+        buffer.get_mut(offset..offset + bytes).ok_or_else(|| format!("{bytes} bytes at {offset} of a buffer of {len}"))
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Operand {
+    Register(usize),
+    Constant(u64),
+    /// The address of shared memory, which begins at 0, and special registers.
+    Special(fn(&Thread) -> u64),
+}
+
+/// `[register + offset]`
+#[derive(Clone, Copy)]
+struct Address {
+    base: usize,
+    offset: i64,
+}
+
+#[derive(Clone, Copy, PartialEq)]
+enum Space {
+    Global,
+    Shared,
+}
+
+enum Action {
+    Compute { run: fn(&[u64]) -> u64, to: usize, from: Vec<Operand> },
+    Split { to: [usize; 2], from: Operand },
+    Load { space: Space, bytes: usize, to: Vec<usize>, from: Address },
+    Store { space: Space, bytes: usize, to: Address, from: Vec<Operand> },
+    Branch(usize),
+    Shuffle { to: usize, from: Operand, mask: Operand },
+    Barrier,
+    Return,
+}
+
+struct Instruction {
+    guard: Option<(usize, bool)>,
+    action: Action,
+    line: String,
+}
+
+/// A kernel, parsed.
+pub(crate) struct Program {
+    code: Vec<Instruction>,
+    registers: usize,
+    parameters: Vec<(usize, usize)>,
+    block: [u32; 3],
+    shared: usize,
+}
+
+struct Thread {
+    position: [u32; 3],
+    block: [u32; 3],
+    registers: Vec<u64>,
+    written: Vec<bool>,
+    at: usize,
+    ended: bool,
+}
+
+fn f(x: u64) -> f32 {
+    f32::from_bits(x as u32)
+}
+fn d(x: u64) -> f64 {
+    f64::from_bits(x)
+}
+fn of(x: f32) -> u64 {
+    u64::from(x.to_bits())
+}
+/// IEEE 754-2019 `minimumNumber` and `maximumNumber`, with -0 less than +0.
+fn least(a: f64, b: f64) -> f64 {
+    if a.is_nan() || b.is_nan() {
+        return if a.is_nan() { b } else { a };
+    }
+    let first = a < b || a == b && a.is_sign_negative();
+    if first { a } else { b }
+}
+fn greatest(a: f64, b: f64) -> f64 {
+    -least(-a, -b)
+}
+
+/// What an instruction without effects computes. Integers of 32 bits have zeros above.
+fn function(name: &str) -> Option<fn(&[u64]) -> u64> {
+    fn word(x: impl Into<i128>) -> u64 {
+        x.into() as u32 as u64
+    }
+    Some(match name {
+        "mov.b32" | "mov.b64" | "mov.f32" | "mov.f64" | "mov.u32" | "mov.pred" | "cvta.to.global.u64"
+        | "cvt.u64.u32" => |x| x[0],
+        "add.rn.f32" => |x| of(f(x[0]) + f(x[1])),
+        "sub.rn.f32" => |x| of(f(x[0]) - f(x[1])),
+        "mul.rn.f32" => |x| of(f(x[0]) * f(x[1])),
+        "div.rn.f32" => |x| of(f(x[0]) / f(x[1])),
+        "fma.rn.f32" => |x| of(f(x[0]).mul_add(f(x[1]), f(x[2]))),
+        "add.rn.f64" => |x| (d(x[0]) + d(x[1])).to_bits(),
+        "sub.rn.f64" => |x| (d(x[0]) - d(x[1])).to_bits(),
+        "mul.rn.f64" => |x| (d(x[0]) * d(x[1])).to_bits(),
+        "div.rn.f64" => |x| (d(x[0]) / d(x[1])).to_bits(),
+        "fma.rn.f64" => |x| d(x[0]).mul_add(d(x[1]), d(x[2])).to_bits(),
+        "neg.f32" => |x| x[0] ^ 1 << 31,
+        "abs.f32" => |x| x[0] & !(1 << 31),
+        "neg.f64" => |x| x[0] ^ 1 << 63,
+        "abs.f64" => |x| x[0] & !(1 << 63),
+        "sqrt.rn.f32" => |x| of(f(x[0]).sqrt()),
+        "sqrt.rn.f64" => |x| d(x[0]).sqrt().to_bits(),
+        "rcp.rn.f32" => |x| of(1.0 / f(x[0])),
+        "rcp.rn.f64" => |x| (1.0 / d(x[0])).to_bits(),
+        "min.f32" => |x| of(least(f(x[0]).into(), f(x[1]).into()) as f32),
+        "max.f32" => |x| of(greatest(f(x[0]).into(), f(x[1]).into()) as f32),
+        "min.f64" => |x| least(d(x[0]), d(x[1])).to_bits(),
+        "max.f64" => |x| greatest(d(x[0]), d(x[1])).to_bits(),
+        "min.NaN.f32" => |x| {
+            let (a, b) = (f(x[0]), f(x[1]));
+            of(if a.is_nan() || b.is_nan() { f32::NAN } else { least(a.into(), b.into()) as f32 })
+        },
+        "max.NaN.f32" => |x| {
+            let (a, b) = (f(x[0]), f(x[1]));
+            of(if a.is_nan() || b.is_nan() { f32::NAN } else { greatest(a.into(), b.into()) as f32 })
+        },
+        "copysign.f32" => |x| x[0] & 1 << 31 | x[1] & !(1 << 31),
+        "add.u32" | "add.s32" => |x| word((x[0] as u32).wrapping_add(x[1] as u32)),
+        "sub.u32" | "sub.s32" => |x| word((x[0] as u32).wrapping_sub(x[1] as u32)),
+        "mul.lo.u32" | "mul.lo.s32" => |x| word((x[0] as u32).wrapping_mul(x[1] as u32)),
+        "mad.lo.u32" => |x| word((x[0] as u32).wrapping_mul(x[1] as u32).wrapping_add(x[2] as u32)),
+        "mul.wide.u32" => |x| x[0] * x[1],
+        "mad.wide.u32" => |x| (x[0] * x[1]).wrapping_add(x[2]),
+        "add.u64" => |x| x[0].wrapping_add(x[1]),
+        "sub.u64" => |x| x[0].wrapping_sub(x[1]),
+        "mul.lo.u64" => |x| x[0].wrapping_mul(x[1]),
+        "mad.lo.u64" => |x| x[0].wrapping_mul(x[1]).wrapping_add(x[2]),
+        "div.u32" | "div.u64" => |x| x[0] / x[1],
+        "rem.u32" | "rem.u64" => |x| x[0] % x[1],
+        "min.u32" | "min.u64" => |x| x[0].min(x[1]),
+        "max.u32" | "max.u64" => |x| x[0].max(x[1]),
+        "and.b32" | "and.b64" | "and.pred" => |x| x[0] & x[1],
+        "or.b32" | "or.b64" | "or.pred" => |x| x[0] | x[1],
+        "xor.b32" | "xor.b64" | "xor.pred" => |x| x[0] ^ x[1],
+        "not.b32" => |x| word(!x[0] as u32),
+        "not.b64" => |x| !x[0],
+        "not.pred" => |x| x[0] ^ 1,
+        "shl.b32" => |x| word((x[0] as u32).checked_shl(x[1] as u32).unwrap_or(0)),
+        "shl.b64" => |x| x[0].checked_shl(x[1] as u32).unwrap_or(0),
+        "shr.u32" | "shr.u64" => |x| x[0].checked_shr(x[1] as u32).unwrap_or(0),
+        "shr.s32" => |x| word((x[0] as u32 as i32) >> (x[1] as u32).min(31)),
+        "setp.lt.f32" => |x| (f(x[0]) < f(x[1])).into(),
+        "setp.le.f32" => |x| (f(x[0]) <= f(x[1])).into(),
+        "setp.gt.f32" => |x| (f(x[0]) > f(x[1])).into(),
+        "setp.ge.f32" => |x| (f(x[0]) >= f(x[1])).into(),
+        "setp.eq.f32" => |x| (f(x[0]) == f(x[1])).into(),
+        "setp.ne.f32" => |x| (!f(x[0]).is_nan() && !f(x[1]).is_nan() && f(x[0]) != f(x[1])).into(),
+        "setp.nan.f32" => |x| (f(x[0]).is_nan() || f(x[1]).is_nan()).into(),
+        "setp.eq.f64" => |x| (d(x[0]) == d(x[1])).into(),
+        "setp.lt.u32" | "setp.lt.u64" => |x| (x[0] < x[1]).into(),
+        "setp.le.u32" | "setp.le.u64" => |x| (x[0] <= x[1]).into(),
+        "setp.gt.u32" | "setp.gt.u64" => |x| (x[0] > x[1]).into(),
+        "setp.ge.u32" | "setp.ge.u64" => |x| (x[0] >= x[1]).into(),
+        "setp.eq.u32" | "setp.eq.u64" => |x| (x[0] == x[1]).into(),
+        "setp.ne.u32" | "setp.ne.u64" => |x| (x[0] != x[1]).into(),
+        "setp.lt.s32" => |x| ((x[0] as i32) < x[1] as i32).into(),
+        "selp.f32" | "selp.f64" | "selp.u32" | "selp.s32" | "selp.u64" => |x| if x[2] == 1 { x[0] } else { x[1] },
+        "cvt.u32.u64" => |x| word(x[0] as u32),
+        "cvt.rni.s32.f32" => |x| word(f(x[0]).round_ties_even() as i32),
+        "cvt.rn.f32.u32" => |x| of(x[0] as f32),
+        "cvt.rn.f32.s32" => |x| of(x[0] as i32 as f32),
+        "cvt.rn.f32.f64" => |x| of(d(x[0]) as f32),
+        "cvt.rn.f64.u32" | "cvt.rn.f64.u64" => |x| (x[0] as f64).to_bits(),
+        "cvt.f64.f32" => |x| f64::from(f(x[0])).to_bits(),
+        "join" => |x| x[0] | x[1] << 32,
+        _ => return None,
+    })
+}
+
+fn special(name: &str) -> Option<fn(&Thread) -> u64> {
+    Some(match name {
+        "%tid.x" => |thread| thread.position[0].into(),
+        "%tid.y" => |thread| thread.position[1].into(),
+        "%ctaid.x" => |thread| thread.block[0].into(),
+        "%ctaid.y" => |thread| thread.block[1].into(),
+        "%ctaid.z" => |thread| thread.block[2].into(),
+        "smem" => |_| 0,
+        _ => return None,
+    })
+}
+
+/// Names of registers to their numbers.
+#[derive(Default)]
+struct Registers(HashMap<String, usize>);
+
+impl Registers {
+    fn number(&mut self, name: &str) -> usize {
+        let next = self.0.len();
+        *self.0.entry(name.to_owned()).or_insert(next)
+    }
+
+    fn operand(&mut self, text: &str) -> Operand {
+        if let Some(special) = special(text) {
+            Operand::Special(special)
+        } else if text.starts_with('%') {
+            Operand::Register(self.number(text))
+        } else if let Some(bits) = text.strip_prefix("0f").or_else(|| text.strip_prefix("0d")) {
+            Operand::Constant(u64::from_str_radix(bits, 16).unwrap_or_else(|_| panic!("{text}")))
+        } else {
+            let number: i128 = text.parse().unwrap_or_else(|_| panic!("{text} is no operand"));
+            Operand::Constant(if number < 0 { number as u32 as u64 } else { number as u64 })
+        }
+    }
+
+    fn address(&mut self, text: &str) -> Address {
+        let text = text.trim_matches(['[', ']']);
+        let split = text.find(['+', '-']).unwrap_or(text.len());
+        let offset = text[split..].trim_start_matches('+');
+        let offset = if offset.is_empty() { 0 } else { offset.parse().unwrap_or_else(|_| panic!("{text}")) };
+        Address { base: self.number(&text[..split]), offset }
+    }
+}
+
+/// Operands at the commas that are not inside of braces.
+fn operands(text: &str) -> Vec<&str> {
+    let (mut parts, mut depth, mut start) = (Vec::new(), 0, 0);
+    for (i, c) in text.char_indices() {
+        match c {
+            '{' => depth += 1,
+            '}' => depth -= 1,
+            ',' if depth == 0 => {
+                parts.push(text[start..i].trim());
+                start = i + 1;
+            }
+            _ => {}
+        }
+    }
+    parts.push(text[start..].trim());
+    parts.retain(|part| !part.is_empty());
+    parts
+}
+
+/// The parts of `{a, b}`, or `a` alone.
+fn list(text: &str) -> Vec<&str> {
+    text.trim_matches(['{', '}']).split(", ").collect()
+}
+
+fn space(name: &str) -> Space {
+    if name.contains(".shared") { Space::Shared } else { Space::Global }
+}
+
+fn bytes(name: &str) -> usize {
+    match name.rsplit('.').next() {
+        Some("u32" | "s32" | "f32" | "b32") => 4,
+        Some("u64" | "f64" | "b64") => 8,
+        _ => panic!("the width of {name}"),
+    }
+}
+
+impl Program {
+    /// Parses the only kernel of a module.
+    pub(crate) fn parse(text: &str) -> Self {
+        let mut registers = Registers::default();
+        let mut labels = HashMap::new();
+        let mut program = Self { code: Vec::new(), registers: 0, parameters: Vec::new(), block: [1; 3], shared: 0 };
+        let mut parameters: Vec<&str> = Vec::new();
+        let mut branches = Vec::new();
+        for line in text.lines().map(str::trim) {
+            if let Some(parameter) = line.strip_prefix(".param ") {
+                parameters.extend(parameter.trim_end_matches(',').split(' ').next_back());
+            } else if let Some(block) = line.strip_prefix(".reqntid ") {
+                block.split(", ").zip(&mut program.block).for_each(|(n, to)| *to = n.parse().unwrap());
+            } else if let Some(shared) = line.strip_prefix(".shared ") {
+                let size = shared.split(['[', ']']).nth(1).unwrap();
+                program.shared = size.parse().unwrap();
+            } else if let Some(label) = line.strip_suffix(':') {
+                labels.insert(label, program.code.len());
+            } else if let Some(statement) = line.strip_suffix(';').filter(|_| !line.starts_with('.')) {
+                let (guard, statement) = match statement.strip_prefix('@') {
+                    None => (None, statement),
+                    Some(rest) => {
+                        let (p, rest) = rest.split_once(' ').unwrap();
+                        (Some((registers.number(p.trim_start_matches('!')), !p.starts_with('!'))), rest)
+                    }
+                };
+                let (name, rest) = statement.split_once(' ').unwrap_or((statement, ""));
+                let parts = operands(rest);
+                let action = match name.split('.').next().unwrap() {
+                    "ret" => Action::Return,
+                    "bra" => {
+                        branches.push((program.code.len(), parts[0]));
+                        Action::Branch(0)
+                    }
+                    "bar" => Action::Barrier,
+                    "shfl" => {
+                        assert_eq!((name, parts[3], parts[4]), ("shfl.sync.bfly.b32", "31", "4294967295"), "{line}");
+                        let to = registers.number(parts[0]);
+                        Action::Shuffle { to, from: registers.operand(parts[1]), mask: registers.operand(parts[2]) }
+                    }
+                    "ld" if name.starts_with("ld.param") => {
+                        let index = parameters.iter().position(|p| *p == parts[1].trim_matches(['[', ']'])).unwrap();
+                        program.parameters.push((registers.number(parts[0]), index));
+                        continue;
+                    }
+                    "ld" => Action::Load {
+                        space: space(name),
+                        bytes: bytes(name),
+                        to: list(parts[0]).into_iter().map(|to| registers.number(to)).collect(),
+                        from: registers.address(parts[1]),
+                    },
+                    "st" => Action::Store {
+                        space: space(name),
+                        bytes: bytes(name),
+                        to: registers.address(parts[0]),
+                        from: list(parts[1]).into_iter().map(|from| registers.operand(from)).collect(),
+                    },
+                    "mov" if parts[0].starts_with('{') => {
+                        let to: Vec<usize> = list(parts[0]).into_iter().map(|to| registers.number(to)).collect();
+                        Action::Split { to: [to[0], to[1]], from: registers.operand(parts[1]) }
+                    }
+                    "mov" if parts[1].starts_with('{') => Action::Compute {
+                        run: function("join").unwrap(),
+                        to: registers.number(parts[0]),
+                        from: list(parts[1]).into_iter().map(|from| registers.operand(from)).collect(),
+                    },
+                    _ => Action::Compute {
+                        run: function(name).unwrap_or_else(|| panic!("the interpreter does not know {name}")),
+                        to: registers.number(parts[0]),
+                        from: parts[1..].iter().map(|from| registers.operand(from)).collect(),
+                    },
+                };
+                program.code.push(Instruction { guard, action, line: line.to_owned() });
+            }
+        }
+        for (at, label) in branches {
+            program.code[at].action = Action::Branch(labels[label]);
+        }
+        program.registers = registers.0.len();
+        program
+    }
+
+    /// Runs a grid of blocks, one after the other.
+    pub(crate) fn run(&self, grid: [u32; 3], arguments: &[u64], memory: &mut Memory) -> Result<(), String> {
+        let mut block = Block::new(self);
+        for z in 0..grid[2] {
+            for y in 0..grid[1] {
+                for x in 0..grid[0] {
+                    block.begin([x, y, z], arguments);
+                    block.run(memory)?;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Who has touched a word of shared memory since the last barrier.
+#[derive(Clone, Copy, Default)]
+struct Touch {
+    era: u32,
+    writer: Option<u32>,
+    reader: Option<u32>,
+    readers: bool,
+}
+
+struct Block<'p> {
+    program: &'p Program,
+    threads: Vec<Thread>,
+    shared: Vec<u8>,
+    written: Vec<bool>,
+    touched: Vec<Touch>,
+    /// Barriers that were passed.
+    era: u32,
+}
+
+impl<'p> Block<'p> {
+    fn new(program: &'p Program) -> Self {
+        let [x, y, z] = program.block;
+        let threads = (0..x * y * z).map(|i| Thread {
+            position: [i % x, i / x % y, i / x / y],
+            block: [0; 3],
+            registers: vec![0; program.registers],
+            written: vec![false; program.registers],
+            at: 0,
+            ended: false,
+        });
+        Self {
+            program,
+            threads: threads.collect(),
+            shared: vec![0; program.shared],
+            written: vec![false; program.shared],
+            touched: vec![Touch::default(); program.shared.div_ceil(4)],
+            era: 1,
+        }
+    }
+
+    /// Nothing has run, and nothing is written but the parameters.
+    fn begin(&mut self, block: [u32; 3], arguments: &[u64]) {
+        for thread in &mut self.threads {
+            (thread.block, thread.at, thread.ended) = (block, 0, false);
+            thread.written.fill(false);
+            for &(register, index) in &self.program.parameters {
+                thread.write(register, arguments[index]);
+            }
+        }
+        self.written.fill(false);
+        self.touched.fill(Touch::default());
+        self.era = 1;
+    }
+
+    fn run(&mut self, memory: &mut Memory) -> Result<(), String> {
+        const WARP: usize = 32;
+        loop {
+            for warp in (0..self.threads.len()).step_by(WARP) {
+                let lanes = warp..(warp + WARP).min(self.threads.len());
+                // From shuffle to shuffle.
+                loop {
+                    for i in lanes.clone() {
+                        self.advance(i, memory)?;
+                    }
+                    let at = self.threads[warp].at;
+                    let shuffles =
+                        |t: &Thread| !t.ended && matches!(self.program.code[t.at].action, Action::Shuffle { .. });
+                    if !self.threads[lanes.clone()].iter().any(shuffles) {
+                        break;
+                    }
+                    if lanes.len() < WARP || !self.threads[lanes.clone()].iter().all(|t| !t.ended && t.at == at) {
+                        return Err(format!("lanes of a warp do not meet at {}", self.program.code[at].line));
+                    }
+                    self.shuffle(lanes.clone(), at)?;
+                }
+            }
+            let ended = self.threads.iter().filter(|thread| thread.ended).count();
+            if ended == self.threads.len() {
+                return Ok(());
+            }
+            let at = self.threads[0].at;
+            if ended > 0 || self.threads.iter().any(|thread| thread.at != at) {
+                return Err("threads of a block do not meet at a barrier".into());
+            }
+            self.era += 1;
+            self.threads.iter_mut().for_each(|thread| thread.at += 1);
+        }
+    }
+
+    fn shuffle(&mut self, lanes: std::ops::Range<usize>, at: usize) -> Result<(), String> {
+        let Action::Shuffle { to, from, mask } = self.program.code[at].action else { return Ok(()) };
+        let read = |operand| lanes.clone().map(|i| self.threads[i].read(operand)).collect::<Result<Vec<u64>, _>>();
+        let (values, masks) = (read(from)?, read(mask)?);
+        for (lane, i) in lanes.enumerate() {
+            self.threads[i].write(to, values[lane ^ masks[lane] as usize]);
+            self.threads[i].at += 1;
+        }
+        Ok(())
+    }
+
+    /// Runs a thread up to a barrier, a shuffle or its end.
+    fn advance(&mut self, i: usize, memory: &mut Memory) -> Result<(), String> {
+        let program = self.program;
+        while !self.threads[i].ended {
+            let instruction = &program.code[self.threads[i].at];
+            match self.step(i, instruction, memory) {
+                Ok(true) => {}
+                Ok(false) => return Ok(()),
+                Err(why) => {
+                    let Thread { position, block, .. } = self.threads[i];
+                    return Err(format!("thread {position:?} of block {block:?}: {}: {why}", instruction.line));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Runs one instruction; false where the thread waits.
+    fn step(&mut self, i: usize, instruction: &Instruction, memory: &mut Memory) -> Result<bool, String> {
+        let thread = &mut self.threads[i];
+        if let Some((p, value)) = instruction.guard
+            && (thread.read(Operand::Register(p))? == 1) != value
+        {
+            thread.at += 1;
+            return Ok(true);
+        }
+        match &instruction.action {
+            Action::Barrier | Action::Shuffle { .. } => return Ok(false),
+            Action::Return => thread.ended = true,
+            Action::Branch(to) => {
+                thread.at = *to;
+                return Ok(true);
+            }
+            Action::Compute { run, to, from } => {
+                let mut values = [0; 4];
+                for (value, &operand) in values.iter_mut().zip(from) {
+                    *value = thread.read(operand)?;
+                }
+                thread.write(*to, run(&values));
+            }
+            Action::Split { to, from } => {
+                let value = thread.read(*from)?;
+                thread.write(to[0], value & 0xffff_ffff);
+                thread.write(to[1], value >> 32);
+            }
+            Action::Load { space, bytes, to, from } => {
+                let address = thread.address(*from, bytes * to.len())?;
+                for (n, &to) in to.iter().enumerate() {
+                    let address = address + (n * bytes) as u64;
+                    let mut value = [0; 8];
+                    match space {
+                        Space::Global => value[..*bytes].copy_from_slice(memory.at(address, *bytes)?),
+                        Space::Shared => value[..*bytes].copy_from_slice(self.read_shared(i, address, *bytes)?),
+                    }
+                    self.threads[i].write(to, u64::from_le_bytes(value));
+                }
+            }
+            Action::Store { space, bytes, to, from } => {
+                let address = thread.address(*to, bytes * from.len())?;
+                for (n, &from) in from.iter().enumerate() {
+                    let address = address + (n * bytes) as u64;
+                    let value = self.threads[i].read(from)?.to_le_bytes();
+                    match space {
+                        Space::Global => memory.at(address, *bytes)?.copy_from_slice(&value[..*bytes]),
+                        Space::Shared => self.write_shared(i, address, &value[..*bytes])?,
+                    }
+                }
+            }
+        }
+        self.threads[i].at += 1;
+        Ok(true)
+    }
+
+    /// The words of an access, as they were touched since the last barrier.
+    fn touch(&mut self, address: u64, bytes: usize) -> impl Iterator<Item = &mut Touch> {
+        let era = self.era;
+        let words = &mut self.touched[address as usize / 4..(address as usize + bytes).div_ceil(4)];
+        words.iter_mut().map(move |touch| {
+            if touch.era != era {
+                *touch = Touch { era, ..Touch::default() };
+            }
+            touch
+        })
+    }
+
+    fn read_shared(&mut self, i: usize, address: u64, bytes: usize) -> Result<&[u8], String> {
+        let range = address as usize..address as usize + bytes;
+        let written = self.written.get(range.clone()).ok_or("outside of shared memory")?;
+        if !written.iter().all(|written| *written) {
+            return Err("shared memory that nobody has written".into());
+        }
+        for touch in self.touch(address, bytes) {
+            if touch.writer.is_some_and(|writer| writer != i as u32) {
+                return Err("a race: another thread wrote this since the last barrier".into());
+            }
+            touch.readers |= touch.reader.is_some_and(|reader| reader != i as u32);
+            touch.reader = Some(i as u32);
+        }
+        Ok(&self.shared[range])
+    }
+
+    fn write_shared(&mut self, i: usize, address: u64, value: &[u8]) -> Result<(), String> {
+        let range = address as usize..address as usize + value.len();
+        self.shared.get_mut(range.clone()).ok_or("outside of shared memory")?.copy_from_slice(value);
+        self.written[range].fill(true);
+        for touch in self.touch(address, value.len()) {
+            let other = |thread: Option<u32>| thread.is_some_and(|thread| thread != i as u32);
+            if touch.readers || other(touch.reader) || other(touch.writer) {
+                return Err("a race: another thread touched this since the last barrier".into());
+            }
+            touch.writer = Some(i as u32);
+        }
+        Ok(())
+    }
+}
+
+impl Thread {
+    fn read(&self, operand: Operand) -> Result<u64, String> {
+        match operand {
+            Operand::Constant(value) => Ok(value),
+            Operand::Special(value) => Ok(value(self)),
+            Operand::Register(register) if self.written[register] => Ok(self.registers[register]),
+            Operand::Register(_) => Err("a register that nothing has written".into()),
+        }
+    }
+
+    fn write(&mut self, register: usize, value: u64) {
+        self.registers[register] = value;
+        self.written[register] = true;
+    }
+
+    fn address(&self, address: Address, bytes: usize) -> Result<u64, String> {
+        let address = self.read(Operand::Register(address.base))?.wrapping_add_signed(address.offset);
+        if address.is_multiple_of(bytes as u64) { Ok(address) } else { Err(format!("{address:#x} is not aligned")) }
+    }
+}

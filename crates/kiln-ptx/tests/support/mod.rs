@@ -1,0 +1,61 @@
+//! Kernels run as text.
+
+mod interpreter;
+
+pub(crate) use interpreter::{Memory, Program};
+use kiln_ptx::{Argument, Kernel, Launch};
+
+/// What a buffer holds before anything was written.
+const UNWRITTEN: u8 = 0xff;
+
+/// The words of f32.
+#[allow(dead_code)] // not every file of tests has each type
+pub(crate) fn words(x: &[f32]) -> Vec<u8> {
+    x.iter().flat_map(|x| x.to_le_bytes()).collect()
+}
+
+/// The f32 of words.
+#[allow(dead_code)]
+pub(crate) fn floats(bytes: &[u8]) -> Vec<f32> {
+    bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+/// The memory of a device, and the addresses of its buffers.
+#[derive(Default)]
+pub(crate) struct Device {
+    memory: Memory,
+    addresses: Vec<u64>,
+}
+
+impl Device {
+    /// A buffer with these bytes; its number.
+    pub(crate) fn upload(&mut self, bytes: &[u8]) -> usize {
+        self.addresses.push(self.memory.add(bytes));
+        self.addresses.len() - 1
+    }
+
+    /// A buffer of so many bytes that nothing has written.
+    pub(crate) fn allocate(&mut self, bytes: usize) -> usize {
+        self.upload(&vec![UNWRITTEN; bytes])
+    }
+
+    /// The bytes of a buffer.
+    pub(crate) fn download(&self, buffer: usize) -> &[u8] {
+        self.memory.buffer(self.addresses[buffer])
+    }
+
+    /// Runs a launch; `buffers` are those that it counts.
+    pub(crate) fn run(&mut self, kernel: &dyn Kernel, launch: &Launch, buffers: &[usize]) -> Result<(), String> {
+        let written = kernel.build();
+        assert!(launch.fits(&written), "{:?} for {:?}", launch.arguments, written.parameters());
+        let bits = |argument: &Argument| match *argument {
+            Argument::Buffer(number) => self.addresses[buffers[number]],
+            Argument::U32(value) => value.into(),
+            Argument::F32(value) => value.to_bits().into(),
+            _ => panic!("{argument:?}"),
+        };
+        let arguments: Vec<u64> = launch.arguments.iter().map(bits).collect();
+        let program = Program::parse(&kernel.emit_ptx());
+        program.run(launch.grid, &arguments, &mut self.memory).map_err(|why| format!("{}: {why}", kernel.name()))
+    }
+}
