@@ -4,6 +4,7 @@
 // First the scores, 32 keys at a time, eight invocations for each key; then the weights; then the sums of the values, an
 // invocation for each vector of them and as many groups of these as the workgroup has. Where the keys are split, sums and
 // weights are stored as they are, and `attention_merge` follows.
+#trusted queries and keys are clamped or guarded; `slice` is at most KEYS, d whole vectors
 #input q: array<vec4<f32>>
 #input k: array<vec4<f32>>
 #input v: array<vec4<f32>>

@@ -2,6 +2,7 @@
 //
 // A workgroup makes 16 TALL rows of 64 results, an invocation TALL rows of four. Sixteen elements of each row, of x and
 // decoded ones of w, are in workgroup memory at a time; parts of w are decoded once for both of their halves.
+#trusted rows of x and w are clamped to the last one, parts are below `parts`, results guarded
 #input x: array<vec4<f32>>
 #input blocks: array<vec4<u32>>
 #output out: array<f32>

@@ -3,6 +3,7 @@
 // LANES neighbouring invocations share four rows of w; each takes every LANES-th part of them, so that what is read of x
 // serves four rows, and every element of w serves ROWS rows of x. One row of x is read where it lies; several are laid into
 // workgroup memory a piece at a time.
+#trusted rows of x and w are clamped to the last one, results guarded; `spread` moves vectors within eights of a piece
 #input x: array<vec4<f32>>
 #input blocks: array<vec4<u32>>
 #output out: array<f32>
