@@ -1,13 +1,18 @@
-//! Reductions, softmax and matrix products, run as text, against the f64 reference.
+//! Reductions, softmax, norms, transposes and matrix products, run as text, against the f64 reference.
 
 mod support;
 
 use kiln_core::op::reference::{self, Case};
-use kiln_core::op::{LogSoftmax, Matmul, Op, Operation, Reduce, Reduction, Softmax as SoftmaxOp};
+use kiln_core::op::{
+    LayerNorm, LogSoftmax, Matmul, Op, Operation, Reduce, Reduction, RmsNorm, Softmax as SoftmaxOp,
+    Transpose as TransposeOp,
+};
 use kiln_core::{Buffer, Error, Operand};
 use kiln_ptx::kernels::gemm::{Gemm, Tile};
+use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::reduce;
 use kiln_ptx::kernels::softmax::Softmax;
+use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::{Kernel, Launch, Target};
 use support::{Device, floats, words};
 
@@ -102,6 +107,37 @@ fn softmax_keeps_its_contract() {
         assert!(conforms::<SoftmaxOp>(small, |_, inputs| run_softmax(false, &inputs[0], target)) > 30_000);
         assert!(conforms::<LogSoftmax>(small, |_, inputs| run_softmax(true, &inputs[0], target)) > 30_000);
     }
+}
+
+#[test]
+fn norms_keep_their_contract() {
+    let small = |case: &Case| case.inputs[0].shape.numel() <= 10_000;
+    let run = |op: &Op, inputs: &[Operand<'_>]| {
+        let x = inputs[0].data().f32();
+        let columns = inputs[0].shape().columns();
+        let (kernel, eps) = match op {
+            Op::LayerNorm(norm) => (Norm::layer(columns), norm.eps.get()),
+            Op::RmsNorm(norm) => (Norm::rms(columns), norm.eps.get()),
+            _ => panic!("{op:?}"),
+        };
+        let launch = kernel.launch(x.len().checked_div(columns).unwrap_or(0), columns, eps).unwrap();
+        let data: Vec<&[f32]> = inputs.iter().map(|input| input.data().f32()).collect();
+        run_one(&kernel, &launch, &data, x.len()).map(Buffer::F32)
+    };
+    assert!(conforms::<LayerNorm>(small, run) > 30_000);
+    assert!(conforms::<RmsNorm>(small, run) > 30_000);
+}
+
+#[test]
+fn transposes_keep_every_bit() {
+    let small = |case: &Case| case.inputs[0].shape.numel() <= 20_000;
+    let compared = conforms::<TransposeOp>(small, |op, inputs| {
+        let Op::Transpose(transpose) = op else { panic!("{op:?}") };
+        let (matrices, m, n) = transpose.extents(&inputs[0].shape()).unwrap();
+        let x = inputs[0].data().f32();
+        Ok(Buffer::F32(run_one(&Transpose, &Transpose.launch(matrices, m, n).unwrap(), &[x], x.len())?))
+    });
+    assert!(compared > 30_000, "{compared}");
 }
 
 #[test]

@@ -4,6 +4,8 @@ pub mod elementwise;
 mod functions;
 pub mod gemm;
 mod math;
+pub mod norm;
 pub mod reduce;
 pub mod softmax;
 mod team;
+pub mod transpose;

@@ -5,8 +5,10 @@ use kiln_core::op::{ElementwiseKind, Matmul, Reduction};
 use kiln_core::{Record, Shape, TensorType};
 use kiln_ptx::kernels::elementwise::{Chain, Fetch};
 use kiln_ptx::kernels::gemm::{Gemm, Tile};
+use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::reduce::ReduceLevel;
 use kiln_ptx::kernels::softmax::Softmax;
+use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::{Kernel, Target};
 
 /// The targets that kernels are written for; each text serves those up to the next.
@@ -28,6 +30,8 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
         kernels.extend(ReduceLevel::all(reduction, target).into_iter().map(|level| Box::new(level) as _));
     }
     kernels.extend(Softmax::all(target).into_iter().map(|softmax| Box::new(softmax) as _));
+    kernels.extend(Norm::all().into_iter().map(|norm| Box::new(norm) as _));
+    kernels.push(Box::new(Transpose));
     for tile in Tile::ALL {
         for (transpose_a, transpose_b) in [(false, false), (true, false), (false, true), (true, true)] {
             kernels.push(Box::new(Gemm::new(Matmul { transpose_a, transpose_b }, tile)));
