@@ -21,6 +21,7 @@ mod device;
 #[cfg(not(target_arch = "wasm32"))]
 mod device_pool;
 mod execute;
+pub mod limits;
 mod lower;
 mod matmul_cache;
 mod memory;
