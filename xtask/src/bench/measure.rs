@@ -157,7 +157,7 @@ const SHORT: usize = 2048;
 
 /// A variant that would take longer than this for one call is left out at larger sizes.
 fn patience(quick: bool) -> f64 {
-    if quick { 0.03 } else { 0.4 }
+    if quick { 0.02 } else { 0.4 }
 }
 
 /// Measures the operations that `wants` accepts.
@@ -173,7 +173,7 @@ pub(super) fn run(quick: bool, wants: impl Fn(&str) -> bool) -> Result<(Vec<Limi
         ceilings.push(best);
     }
     let effort = match quick {
-        true => Effort { samples: 11, budget: Duration::from_millis(200) },
+        true => Effort { samples: 11, budget: Duration::from_millis(100) },
         false => Effort { samples: 21, budget: Duration::from_millis(500) },
     };
     let limits = ceilings.iter().map(|&simd| Limits::new(simd, effort)).collect();

@@ -4,6 +4,7 @@
 //! Each step is a module that returns plain data; [`report`] turns the data into a table, a page and a JSON file.
 
 mod find;
+mod gpus;
 mod measure;
 mod operations;
 mod picture;
@@ -27,6 +28,8 @@ Examples:
   cargo xtask bench --quick             a first look, under two minutes; open target/kiln/report.html
   cargo xtask bench --only matmul,exp   verify and measure these alone
   cargo xtask bench --picture cat.jpg   with a picture of yours in the report
+
+  KILN_ADAPTER=llvmpipe cargo xtask bench    with a driver in software as a GPU; those of hardware always take part
 
   docs/performance.md, with peers beside kiln:
     cargo bench -p kiln-benches --bench gemm -- --threads 1,2 --json > gemm.json
@@ -80,6 +83,8 @@ struct Report {
     accuracy: Vec<verify::Row>,
     limits: Vec<measure::Limit>,
     measurements: Vec<measure::Series>,
+    /// None where no adapter is in use.
+    gpus: Option<gpus::Gpus>,
     picture: Option<picture::Filtered>,
     routing: Option<routing::Routing>,
     /// Seconds that the run took.
@@ -123,6 +128,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let (limits, measurements) = measure::run(arguments.quick, |name| arguments.wants(name))?;
     report::table::measurements(&limits, &measurements);
 
+    let mut gpus = None;
+    if !find::adapters().is_empty() {
+        report::table::heading("GPUs beside the CPU");
+        gpus = gpus::run(arguments.quick, |name| arguments.wants(name))?;
+        gpus.iter().for_each(report::table::gpus);
+    }
+
     let (mut picture, mut routes) = (None, None);
     if whole {
         report::table::heading("Picture");
@@ -142,6 +154,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         accuracy,
         limits,
         measurements,
+        gpus,
         picture,
         routing: routes,
         seconds: start.elapsed().as_secs_f64(),

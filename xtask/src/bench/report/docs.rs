@@ -6,8 +6,10 @@ use std::path::PathBuf;
 use serde::Deserialize;
 
 use super::super::Report;
+use super::super::gpus::Gpus;
 use super::super::measure::Series;
-use super::{date, digits, size};
+use super::table::rate;
+use super::{date, digits, pays, size};
 use crate::Result;
 
 /// One line of a bench's JSON.
@@ -72,6 +74,9 @@ pub(in super::super) fn page(report: &Report, peers: &[Figure]) -> Result<String
         kiln_benches::measure::ENOUGH
     )?;
     report.measurements.iter().try_for_each(|series| rows(&mut page, series))?;
+    if let Some(gpus) = &report.gpus {
+        write_gpus(&mut page, gpus)?;
+    }
     if !peers.is_empty() {
         write_peers(&mut page, peers)?;
     }
@@ -134,6 +139,50 @@ fn rows(page: &mut String, series: &Series) -> Result<()> {
                 _ => write!(page, " - | - | - |")?,
             }
         }
+        page.push('\n');
+    }
+    Ok(())
+}
+
+/// Every operation at a few sizes on the CPU and on the adapters, and from where those pay.
+fn write_gpus(page: &mut String, gpus: &Gpus) -> Result<()> {
+    write!(
+        page,
+        "\n## GPUs beside the CPU\n\nSample by sample in turns with the CPU, which is the better of one thread and all threads. \
+         Resident: operands and results\nstay on the device, and a call is submitted and waited for. Host to host: operands \
+         are sent, results are read. The copy is\none within the memory of the device that touches as many bytes and is \
+         waited for, too.\n\n"
+    )?;
+    for adapter in &gpus.adapters {
+        writeln!(page, "- {}: {}", adapter.name, adapter.detail)?;
+    }
+    let header = |page: &mut String, first: &str, ways: &[&str], last: &str| -> Result<()> {
+        write!(page, "\n|{first}")?;
+        for adapter in &gpus.adapters {
+            ways.iter().try_for_each(|way| write!(page, " {} {way} |", adapter.name))?;
+        }
+        let columns = first.matches('|').count() + ways.len() * gpus.adapters.len() + last.matches('|').count();
+        writeln!(page, "{last}\n|{}", "---|".repeat(columns))?;
+        Ok(())
+    };
+    header(page, " operation | size | CPU |", &["resident", "host to host", "copy"], " unit |")?;
+    for series in &gpus.series {
+        let step = series.cpu.len().div_ceil(5).max(1);
+        let mut sizes: Vec<usize> = series.cpu.iter().rev().step_by(step).map(|p| p.size).collect();
+        sizes.reverse();
+        for n in sizes {
+            write!(page, "| {} | {} | {} |", series.operation, size(n), rate(&series.cpu, n))?;
+            let columns = series.adapters.iter().flat_map(|on| [&on.resident, &on.host, &on.copy]);
+            columns.map(|points| rate(points, n)).try_for_each(|cell| write!(page, " {cell} |"))?;
+            writeln!(page, " {} |", series.unit)?;
+        }
+    }
+    write!(page, "\nWhere a GPU starts to pay: from where it stays faster than the CPU up to the largest size.\n")?;
+    header(page, " operation | size is |", &["resident", "host to host"], "")?;
+    for series in &gpus.series {
+        write!(page, "| {} | {} |", series.operation, series.shape)?;
+        let columns = series.adapters.iter().flat_map(|on| [on.resident_pays, on.host_pays]);
+        columns.map(pays).try_for_each(|cell| write!(page, " {cell} |"))?;
         page.push('\n');
     }
     Ok(())

@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use super::super::Report;
+use super::super::gpus::{Adapter, Gpus};
 use super::super::routing::Routing;
 use super::super::verify::Row;
-use super::{date, digits, grouped, plot, size};
+use super::{date, digits, grouped, pays, plot, size};
 use crate::Result;
 
 const STYLE: &str = include_str!("style.css");
@@ -41,6 +42,9 @@ pub(in super::super) fn page(report: &Report) -> Result<String> {
     cards(&mut html, report)?;
     backends(&mut html, report)?;
     plots(&mut html, report)?;
+    if let Some(found) = &report.gpus {
+        gpus(&mut html, found)?;
+    }
     if let Some(picture) = &report.picture {
         write!(
             html,
@@ -133,6 +137,59 @@ fn plots(html: &mut String, report: &Report) -> Result<()> {
     )?;
     for series in &report.measurements {
         write!(html, "<figure><figcaption>{}</figcaption>{}</figure>", series.operation, plot::series(series)?)?;
+    }
+    write!(html, "</div>")?;
+    Ok(())
+}
+
+/// Every operation on the CPU and on the adapters, and from where those pay.
+fn gpus(html: &mut String, gpus: &Gpus) -> Result<()> {
+    write!(
+        html,
+        "<h2>GPUs beside the CPU</h2><p>The CPU is the better of one thread and all threads. Resident: operands and results \
+         stay on the device, and a call is submitted and waited for. Host to host: operands are sent, results are read. The \
+         limit is a copy within the memory of the device that touches as many bytes as the operation and is waited for, too. \
+         A GPU pays from where its curve stays above that of the CPU up to the largest size.</p>"
+    )?;
+    for adapter in &gpus.adapters {
+        write!(html, "<p class=\"sub\">{}: {}</p>", escaped(&adapter.name), escaped(&adapter.detail))?;
+    }
+    write!(html, "<div class=\"scroll\"><table class=\"narrow\"><thead><tr><th>where it starts to pay</th>")?;
+    for Adapter { name, .. } in &gpus.adapters {
+        write!(html, "<th>{name}, resident</th><th>{name}, host to host</th>")?;
+    }
+    write!(html, "<th>size is</th></tr></thead><tbody>")?;
+    for series in &gpus.series {
+        write!(html, "<tr><td>{}</td>", series.operation)?;
+        for on in &series.adapters {
+            let title = on.refused.as_ref().map_or(String::new(), |why| format!(" title=\"refused {}\"", escaped(why)));
+            write!(html, "<td{title}>{}</td><td{title}>{}</td>", pays(on.resident_pays), pays(on.host_pays))?;
+        }
+        write!(html, "<td>{}</td></tr>", escaped(series.shape))?;
+    }
+    write!(html, "</tbody></table></div><p class=\"legend\">")?;
+    let mut swatch = |style: &str, what: &str| write!(html, "<span><i {style}></i>{}</span>", escaped(what));
+    swatch(&format!("style=\"background:{}\"", plot::css(plot::CPU)), "CPU")?;
+    for (position, Adapter { name, .. }) in gpus.adapters.iter().enumerate() {
+        let [resident, host] = plot::adapter(position).map(plot::css);
+        swatch(&format!("style=\"background:{resident}\""), &format!("{name}, resident"))?;
+        swatch(&format!("style=\"background:{host}\""), &format!("{name}, host to host"))?;
+        swatch(&format!("class=\"dash\" style=\"border-color:{resident}\""), &format!("{name}, limit: a copy"))?;
+    }
+    swatch("class=\"pays\"", "where it starts to pay, in the colour of its curve")?;
+    write!(html, "</p><div class=\"plots\">")?;
+    for series in &gpus.series {
+        write!(html, "<figure><figcaption>{}", series.operation)?;
+        for (adapter, on) in gpus.adapters.iter().zip(&series.adapters) {
+            write!(
+                html,
+                "<small>{} pays: resident {}, host to host {}</small>",
+                adapter.name,
+                pays(on.resident_pays),
+                pays(on.host_pays)
+            )?;
+        }
+        write!(html, "</figcaption>{}</figure>", plot::gpus(series)?)?;
     }
     write!(html, "</div>")?;
     Ok(())

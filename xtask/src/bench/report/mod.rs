@@ -1,5 +1,7 @@
 //! What was found out, for people: a table in the terminal, a page, and a part of the documentation.
 
+use super::gpus::Pays;
+
 pub(super) mod docs;
 pub(super) mod html;
 pub(super) mod plot;
@@ -29,8 +31,29 @@ fn grouped(n: usize) -> String {
     text
 }
 
+/// From where an adapter pays, in words.
+fn pays(pays: Pays) -> String {
+    match pays {
+        Pays::Never => "never in this range".into(),
+        Pays::From(size) => format!("from {}", about(size)),
+        Pays::Everywhere => "at every size".into(),
+    }
+}
+
+/// A size that is known to two digits.
+fn about(size: f64) -> String {
+    let (size, prefix) = match size {
+        s if s >= f64::from(1 << 20) => (s / f64::from(1 << 20), " Mi"),
+        s if s >= f64::from(1 << 13) => (s / f64::from(1 << 10), " Ki"),
+        s => (s, ""),
+    };
+    let unit = 10f64.powf(size.log10().floor() - 1.0);
+    let rounded = (size / unit).round() * unit;
+    if unit < 1.0 && !prefix.is_empty() { format!("{rounded:.1}{prefix}") } else { format!("{rounded:.0}{prefix}") }
+}
+
 /// A size as people write it: powers of two with their prefix where they are whole.
-fn size(n: usize) -> String {
+pub(super) fn size(n: usize) -> String {
     match n {
         n if n >= 1 << 20 && n.is_multiple_of(1 << 20) => format!("{} Mi", n >> 20),
         n if n >= 1 << 13 && n.is_multiple_of(1 << 10) => format!("{} Ki", n >> 10),
@@ -63,6 +86,13 @@ mod tests {
         assert_eq!([0.1234, 1.234, 12.34, 1234.5].map(digits), ["0.123", "1.23", "12.3", "1234"]);
         assert_eq!([7, 999, 1000, 1_234_567].map(grouped), ["7", "999", "1\u{202f}000", "1\u{202f}234\u{202f}567"]);
         assert_eq!([1000, 4096, 8192, 1 << 20, 3 << 20].map(size), ["1000", "4096", "8 Ki", "1 Mi", "3 Mi"]);
+    }
+
+    #[test]
+    fn sizes_that_were_interpolated_are_told_to_two_digits() {
+        let told = [3.4, 345.6, 5123.0, 9000.0, 98_765.0, 1_500_000.0, 1e8].map(about);
+        assert_eq!(told, ["3", "350", "5100", "8.8 Ki", "96 Ki", "1.4 Mi", "95 Mi"]);
+        assert_eq!(pays(Pays::From(345.6)), "from 350");
     }
 
     #[test]

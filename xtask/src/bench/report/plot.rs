@@ -7,7 +7,8 @@
 use plotters::coord::Shift;
 use plotters::prelude::*;
 
-use super::super::measure::Series;
+use super::super::gpus::{self, Pays};
+use super::super::measure::{Point, Series};
 use crate::Result;
 
 const INK: RGBColor = RGBColor(1, 2, 3);
@@ -61,28 +62,100 @@ fn apart(sizes: &[f64]) -> Vec<f64> {
     kept
 }
 
+/// What is drawn on one pair of axes.
+struct Plot<'a> {
+    name: &'a str,
+    /// What the size means.
+    across: &'a str,
+    /// The unit of the rates.
+    up: &'a str,
+    lines: Vec<Line>,
+    /// Sizes that are marked across the whole height.
+    marks: Vec<(f64, RGBColor)>,
+}
+
+/// Rates over sizes.
+struct Line {
+    points: Vec<(f64, f64)>,
+    style: Style,
+}
+
+/// How a line looks.
+enum Style {
+    /// Measured: with a dot at every point.
+    Measured(RGBColor),
+    /// A limit: dashed.
+    Limit(RGBAColor),
+}
+
 /// One plot: rates of every variant over size, both logarithmic, and the limits dashed.
 pub(super) fn series(series: &Series) -> Result<String> {
+    let limits = series.limits.iter().map(|curve| Line {
+        points: curve.points.iter().map(|&(x, y)| (x as f64, y)).collect(),
+        style: Style::Limit(INK.mix(if curve.threads == 1 { 0.85 } else { 0.5 })),
+    });
+    let variants = series.variants.iter().map(|variant| measured(&variant.points, colour(&variant.name)));
+    let lines = limits.chain(variants).collect();
+    svg(&Plot { name: series.operation, across: series.shape, up: series.unit, lines, marks: Vec::new() })
+}
+
+/// The colour of the CPU beside adapters.
+pub(super) const CPU: RGBColor = RGBColor(22, 150, 84);
+
+/// The colours of an adapter: of what is resident, and of what goes from host to host.
+pub(super) fn adapter(position: usize) -> [RGBColor; 2] {
+    const COLOURS: [[RGBColor; 2]; 3] = [
+        [RGBColor(47, 127, 209), RGBColor(199, 119, 0)],
+        [RGBColor(190, 60, 150), RGBColor(126, 98, 200)],
+        [RGBColor(0, 150, 165), RGBColor(205, 70, 60)],
+    ];
+    COLOURS[position % COLOURS.len()]
+}
+
+/// One plot: the CPU and every adapter over size, both logarithmic, the copies of the adapters dashed, and a line where
+/// an adapter starts to pay.
+pub(super) fn gpus(series: &gpus::Series) -> Result<String> {
+    let (mut lines, mut marks) = (Vec::new(), Vec::new());
+    for (position, on) in series.adapters.iter().enumerate() {
+        let [resident, host] = adapter(position);
+        lines.push(Line { style: Style::Limit(resident.mix(0.8)), ..measured(&on.copy, resident) });
+        lines.push(measured(&on.host, host));
+        lines.push(measured(&on.resident, resident));
+        for (pays, colour) in [(on.resident_pays, resident), (on.host_pays, host)] {
+            marks.extend(if let Pays::From(size) = pays { Some((size, colour)) } else { None });
+        }
+    }
+    lines.push(measured(&series.cpu, CPU));
+    svg(&Plot { name: series.operation, across: series.shape, up: series.unit, lines, marks })
+}
+
+fn measured(points: &[Point], colour: RGBColor) -> Line {
+    Line { points: points.iter().map(|p| (p.size as f64, p.rate)).collect(), style: Style::Measured(colour) }
+}
+
+fn svg(plot: &Plot<'_>) -> Result<String> {
     let mut svg = String::new();
-    draw(series, &SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area())?;
+    draw(plot, &SVGBackend::with_string(&mut svg, (WIDTH, HEIGHT)).into_drawing_area())?;
     let ink = format!("#{:02X}{:02X}{:02X}", INK.0, INK.1, INK.2);
-    let label = format!("{} over size", series.operation);
+    let label = format!("{} over size", plot.name);
     Ok(svg.replace(&ink, "currentColor").replacen("<svg ", &format!("<svg role=\"img\" aria-label=\"{label}\" "), 1))
 }
 
-fn draw(series: &Series, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<()> {
-    let measured = || series.variants.iter().flat_map(|v| v.points.iter().map(|p| (p.size as f64, p.rate)));
-    let limits = || series.limits.iter().flat_map(|c| c.points.iter().map(|p| (p.0 as f64, p.1)));
+fn draw(plot: &Plot<'_>, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<()> {
+    let of = |measured: bool| {
+        let lines = plot.lines.iter().filter(move |line| !measured || matches!(line.style, Style::Measured(_)));
+        lines.flat_map(|line| line.points.iter().copied())
+    };
     let extremes = |values: &mut dyn Iterator<Item = f64>| {
         values.filter(|v| v.is_finite() && *v > 0.0).fold((f64::INFINITY, 0.0f64), |(lo, hi), v| (lo.min(v), hi.max(v)))
     };
-    let (left, right) = extremes(&mut measured().map(|p| p.0));
-    let (bottom, top) = extremes(&mut measured().chain(limits()).map(|p| p.1));
+    let (left, right) = extremes(&mut of(true).map(|p| p.0));
+    let (bottom, top) = extremes(&mut of(false).map(|p| p.1));
     if left >= right || bottom >= top {
         return Ok(());
     }
     let (across, up) = (left / 1.15..right * 1.15, bottom / 1.3..top * 1.4);
-    let mut sizes: Vec<f64> = measured().map(|p| p.0).collect();
+    let mut sizes: Vec<f64> = of(true).map(|p| p.0).collect();
     sizes.sort_by(f64::total_cmp);
     let mut chart = ChartBuilder::on(area)
         .margin(10)
@@ -101,21 +174,26 @@ fn draw(series: &Series, area: &DrawingArea<SVGBackend<'_>, Shift>) -> Result<()
         .axis_style(INK.mix(0.5))
         .label_style(text.clone())
         .axis_desc_style(text)
-        .x_desc(series.shape)
-        .y_desc(series.unit)
+        .x_desc(plot.across)
+        .y_desc(plot.up)
         .x_label_formatter(&|x| super::size(x.round() as usize))
         .y_label_formatter(&|y| y.to_string())
         .draw()?;
-    for curve in &series.limits {
-        let style = INK.mix(if curve.threads == 1 { 0.85 } else { 0.5 }).stroke_width(2);
-        let points = curve.points.iter().map(|&(x, y)| (x as f64, y));
-        chart.draw_series(DashedLineSeries::new(points, 6, 5, style))?;
+    for &(size, colour) in &plot.marks {
+        let line = [(size, up.start), (size, up.end)];
+        chart.draw_series(DashedLineSeries::new(line, 2, 4, colour.stroke_width(2)))?;
     }
-    for variant in &series.variants {
-        let colour = colour(&variant.name);
-        let points: Vec<(f64, f64)> = variant.points.iter().map(|p| (p.size as f64, p.rate)).collect();
-        chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2)))?;
-        chart.draw_series(points.iter().map(|&p| Circle::new(p, 3, colour.filled())))?;
+    for line in &plot.lines {
+        let points = line.points.iter().copied();
+        match line.style {
+            Style::Limit(colour) => {
+                chart.draw_series(DashedLineSeries::new(points, 6, 5, colour.stroke_width(2)))?;
+            }
+            Style::Measured(colour) => {
+                chart.draw_series(LineSeries::new(points.clone(), colour.stroke_width(2)))?;
+                chart.draw_series(points.map(|p| Circle::new(p, 3, colour.filled())))?;
+            }
+        }
     }
     area.present()?;
     Ok(())
@@ -131,6 +209,30 @@ mod tests {
         assert_eq!(ticks(12.0, 90.0), [20.0, 50.0]);
         assert_eq!(ticks(0.04, 0.3), [0.05, 0.1, 0.2]);
         assert_eq!(ticks(0.5, 5000.0), [1.0, 10.0, 100.0, 1000.0]);
+    }
+
+    #[test]
+    fn where_an_adapter_starts_to_pay_is_drawn_across_the_plot() {
+        let points = |seconds: [f64; 3]| -> Vec<Point> {
+            let sizes = [256, 4096, 65_536].into_iter().zip(seconds);
+            sizes.map(|(size, s)| Point { size, rate: size as f64 / s * 1e-9, seconds: s, certain: true }).collect()
+        };
+        let drawn = |host_pays| {
+            let on = gpus::OnAdapter {
+                resident: points([2e-5, 2e-5, 2e-5]),
+                host: points([5e-5, 6e-5, 9e-5]),
+                copy: points([1e-5, 1e-5, 1.2e-5]),
+                resident_pays: Pays::From(20_000.0),
+                host_pays,
+                refused: None,
+            };
+            let (cpu, adapters) = (points([1e-7, 2e-6, 3e-5]), vec![on]);
+            gpus(&gpus::Series { operation: "exp", shape: "n", unit: "GB/s", cpu, adapters }).unwrap()
+        };
+        // Dashes are lines of their own.
+        let dashes = |svg: &str| svg.matches("<polyline").count() + svg.matches("<line").count();
+        let (one, two) = (drawn(Pays::Never), drawn(Pays::From(40_000.0)));
+        assert!(dashes(&two) > dashes(&one) + 10, "{} {}", dashes(&one), dashes(&two));
     }
 
     #[test]

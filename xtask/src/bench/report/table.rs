@@ -4,9 +4,10 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 
 use super::super::find::{Backend, Machine};
-use super::super::measure::{Limit, Series};
+use super::super::gpus::Gpus;
+use super::super::measure::{Limit, Point, Series};
 use super::super::verify::Row;
-use super::{digits, size};
+use super::{digits, pays, size};
 
 /// Announces a step.
 pub(in super::super) fn heading(text: &str) {
@@ -90,6 +91,49 @@ pub(in super::super) fn measurements(limits: &[Limit], series: &[Series]) {
     println!("  the limit is that of the fastest column; ~ marks figures from disturbed samples");
     for limit in limits.iter().filter(|l| l.unit == "GFLOP/s") {
         println!("  {} {} of {} on {} thread(s)", limit.name, digits(limit.value), limit.unit, limit.threads);
+    }
+}
+
+/// The rate at a size.
+pub(super) fn rate(points: &[Point], size: usize) -> String {
+    let point = points.iter().find(|p| p.size == size);
+    point.map_or("-".into(), |p| digits(p.rate) + if p.certain { "" } else { "~" })
+}
+
+/// The rates of every operation on the CPU and on every adapter, and from where those pay.
+pub(in super::super) fn gpus(gpus: &Gpus) {
+    for adapter in &gpus.adapters {
+        println!("  {} is {}", adapter.name, adapter.detail);
+    }
+    let columns = |of: &dyn Fn(&str) -> String| gpus.adapters.iter().map(|a| of(&a.name)).collect::<String>();
+    println!("  {:<24}{:>8}{:>12}{}", "", "", "", columns(&|name| format!("{name:>12}{name:>12}{name:>12}")));
+    let ways = columns(&|_| format!("{:>12}{:>12}{:>12}", "resident", "host-host", "copy"));
+    println!("  {:<24}{:>8}{:>12}{ways}  unit", "operation", "size", "cpu");
+    for series in &gpus.series {
+        let sizes: Vec<usize> = series.cpu.iter().map(|p| p.size).collect();
+        for (row, &n) in few(&sizes).iter().enumerate() {
+            let on = series.adapters.iter().flat_map(|a| [&a.resident, &a.host, &a.copy]);
+            let cells: String = on.map(|points| format!("{:>12}", rate(points, n))).collect();
+            let name = if row == 0 { series.operation } else { "" };
+            println!("  {name:<24}{:>8}{:>12}{cells}  {}", size(n), rate(&series.cpu, n), series.unit);
+        }
+    }
+    println!(
+        "  resident: submitted and waited for; host-host: sent, run and read; copy: what a copy on the device allows"
+    );
+    println!("\n  Where a GPU starts to pay");
+    println!(
+        "  {:<24}{}",
+        "operation",
+        columns(&|name| format!("{:>24}{:>24}", format!("{name} resident"), "host-host"))
+    );
+    for series in &gpus.series {
+        let both = series.adapters.iter().flat_map(|a| [a.resident_pays, a.host_pays]);
+        let cells: String = both.map(|from| format!("{:>24}", pays(from))).collect();
+        println!("  {:<24}{cells}", series.operation);
+        for (adapter, on) in gpus.adapters.iter().zip(&series.adapters) {
+            on.refused.iter().for_each(|why| println!("    {} refused {why}", adapter.name));
+        }
     }
 }
 
