@@ -1,0 +1,291 @@
+//! The cases: what is computed, on which data, and what it should reach.
+
+use kiln_core::QuantFormat;
+
+use crate::contender::Result;
+
+/// What is computed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Case {
+    /// The product of two matrices `n * n` that stay on the device.
+    Matmul { n: usize },
+    /// The same from host to host.
+    MatmulHost { n: usize },
+    /// The sum of a vector that stays on the device.
+    Sum { n: usize },
+    /// Softmax of rows that stay on the device.
+    Softmax { rows: usize, columns: usize },
+    /// The sum of two vectors from host to host.
+    AddHost { n: usize },
+    /// `max((a + b) / 2, 0)` from host to host, as one batch.
+    ChainHost { n: usize },
+    /// A recorded batch of 100 operations on vectors that stay on the device, executed again.
+    Replay { n: usize },
+    /// The product of a quantised matrix `n * k` with a vector; the weights are beyond every cache.
+    Q4K { n: usize, k: usize },
+}
+
+/// What a case is measured in.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Work {
+    Flops(f64),
+    Bytes(f64),
+    Time,
+}
+
+/// What kiln should reach.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Wanted {
+    /// A share of the rate of a copy that touches as many bytes.
+    OfCopy(f64),
+    /// A multiple of the rate of the best peer.
+    OverPeers(f64),
+}
+
+/// Every case, in the order of the table.
+pub(crate) const ALL: &[Case] = &[
+    Case::Matmul { n: 4096 },
+    Case::Matmul { n: 8192 },
+    Case::MatmulHost { n: 1024 },
+    Case::Sum { n: 1 << 28 },
+    Case::Softmax { rows: 8192, columns: 4096 },
+    Case::AddHost { n: 1000 },
+    Case::AddHost { n: 100_000 },
+    Case::AddHost { n: 1_000_000 },
+    Case::ChainHost { n: 1_000_000 },
+    Case::Replay { n: 10_000 },
+    Case::Q4K { n: 4096, k: 14_336 },
+    Case::Q4K { n: 8192, k: 28_672 },
+];
+
+/// Operations of [`Case::Replay`]: scale by [`FACTOR`], add, relu, and again.
+pub(crate) const OPERATIONS: usize = 100;
+pub(crate) const FACTOR: f32 = 0.75;
+
+/// Weights that are read in turn make so many bytes: more than any cache holds.
+const BEYOND_CACHES: usize = 512 << 20;
+
+impl Case {
+    pub(crate) fn name(&self) -> String {
+        match *self {
+            Self::Matmul { n } => format!("matmul {n}, resident"),
+            Self::MatmulHost { n } => format!("matmul {n}, host to host"),
+            Self::Sum { n } => format!("sum of {n}, resident"),
+            Self::Softmax { rows, columns } => format!("softmax {rows} x {columns}, resident"),
+            Self::AddHost { n } => format!("add {n}, host to host"),
+            Self::ChainHost { n } => format!("add-scale-relu {n}, host to host"),
+            Self::Replay { n } => format!("replay of {OPERATIONS} on {n}, resident"),
+            Self::Q4K { n, k } => format!("Q4_K matvec {n} x {k}, resident"),
+        }
+    }
+
+    /// Whether operands and results stay on the device.
+    pub(crate) fn is_resident(&self) -> bool {
+        !matches!(self, Self::MatmulHost { .. } | Self::AddHost { .. } | Self::ChainHost { .. })
+    }
+
+    /// Bytes of the largest tensor.
+    fn largest(&self) -> u64 {
+        let bytes = match *self {
+            Self::Matmul { n } | Self::MatmulHost { n } => 4 * n * n,
+            Self::Softmax { rows, columns } => 4 * rows * columns,
+            Self::Sum { n } | Self::AddHost { n } | Self::ChainHost { n } | Self::Replay { n } => 4 * n,
+            Self::Q4K { n, k } => weights(n, k),
+        };
+        bytes as u64
+    }
+
+    /// The case, halved until no tensor exceeds the limit.
+    pub(crate) fn within(self, limit: Option<u64>) -> Self {
+        if limit.is_none_or(|limit| self.largest() <= limit) {
+            return self;
+        }
+        let half = match self {
+            Self::Matmul { n } => Self::Matmul { n: n / 2 },
+            Self::MatmulHost { n } => Self::MatmulHost { n: n / 2 },
+            Self::Sum { n } => Self::Sum { n: n / 2 },
+            Self::Softmax { rows, columns } if rows > 1 => Self::Softmax { rows: rows / 2, columns },
+            Self::AddHost { n } => Self::AddHost { n: n / 2 },
+            Self::ChainHost { n } => Self::ChainHost { n: n / 2 },
+            Self::Replay { n } => Self::Replay { n: n / 2 },
+            Self::Q4K { n, k } if n > 1 => Self::Q4K { n: n / 2, k },
+            smallest => return smallest,
+        };
+        half.within(limit)
+    }
+
+    pub(crate) fn work(&self) -> Work {
+        match *self {
+            Self::Matmul { n } => Work::Flops(2.0 * (n as f64).powi(3)),
+            _ => self.copied().map_or(Work::Time, |bytes| Work::Bytes(bytes as f64)),
+        }
+    }
+
+    /// Bytes that have to be touched, where that is what limits the case.
+    pub(crate) fn copied(&self) -> Option<usize> {
+        match *self {
+            Self::Sum { n } => Some(4 * n),
+            Self::Softmax { rows, columns } => Some(8 * rows * columns),
+            Self::Q4K { n, k } => Some(weights(n, k) + 4 * (n + k)),
+            _ => None,
+        }
+    }
+
+    /// Copies of the weights, to be read in turn.
+    pub(crate) fn copies(&self) -> usize {
+        match *self {
+            Self::Q4K { n, k } => BEYOND_CACHES.div_ceil(weights(n, k)).clamp(2, 32),
+            _ => 1,
+        }
+    }
+
+    /// Elements of the result.
+    fn results(&self) -> usize {
+        match *self {
+            Self::Matmul { n } | Self::MatmulHost { n } => n * n,
+            Self::Softmax { rows, columns } => rows * columns,
+            Self::Sum { .. } => 1,
+            Self::AddHost { n } | Self::ChainHost { n } | Self::Replay { n } | Self::Q4K { n, .. } => n,
+        }
+    }
+
+    /// What kiln should reach on any device.
+    pub(crate) fn wanted(&self) -> Wanted {
+        match self {
+            Self::Sum { .. } => Wanted::OfCopy(0.8),
+            Self::Softmax { .. } | Self::Q4K { .. } => Wanted::OfCopy(0.6),
+            Self::Matmul { .. } => Wanted::OverPeers(1.3),
+            Self::AddHost { n: ..1_000_000 } => Wanted::OverPeers(1.0),
+            _ => Wanted::OverPeers(1.5),
+        }
+    }
+}
+
+/// Bytes of a quantised matrix.
+fn weights(n: usize, k: usize) -> usize {
+    let format = QuantFormat::Q4K;
+    n * k / format.block_len() * format.block_bytes()
+}
+
+/// The data of a case.
+pub(crate) struct Data {
+    /// The f32 operands.
+    pub(crate) floats: Vec<Vec<f32>>,
+    /// Quantised weights, where there are any.
+    pub(crate) blocks: Vec<u8>,
+}
+
+/// `count` values uniform in `-1..1`.
+pub(crate) fn random(count: usize, seed: u64) -> Vec<f32> {
+    // xorshift64
+    let mut state = seed.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u32 << 23) as f32 - 1.0
+    };
+    (0..8).for_each(|_| _ = next());
+    (0..count).map(|_| next()).collect()
+}
+
+impl Data {
+    /// Random data, the same on every run.
+    pub(crate) fn random(case: &Case) -> Result<Self> {
+        let lengths = match *case {
+            Case::Matmul { n } | Case::MatmulHost { n } => vec![n * n; 2],
+            Case::Sum { n } => vec![n],
+            Case::Softmax { rows, columns } => vec![rows * columns],
+            Case::AddHost { n } | Case::ChainHost { n } | Case::Replay { n } => vec![n; 2],
+            Case::Q4K { k, .. } => vec![k],
+        };
+        let floats = (1..).zip(lengths).map(|(seed, length)| random(length, seed)).collect();
+        let mut blocks = Vec::new();
+        if let Case::Q4K { n, k } = *case {
+            // A few rows are fitted and repeated: fitting all would take longer than the bench.
+            let format = QuantFormat::Q4K;
+            let few = random(n.min(16) * k, 9);
+            let mut fitted = vec![0; format.bytes(few.len())?];
+            format.encode(&few, &mut fitted)?;
+            blocks = fitted.iter().copied().cycle().take(weights(n, k)).collect();
+        }
+        Ok(Self { floats, blocks })
+    }
+
+    /// Where a result differs from what f64 gives by more than single precision explains; compared at a few places.
+    pub(crate) fn difference(&self, case: &Case, result: &[f32]) -> Option<String> {
+        let want = case.results();
+        if result.len() != want {
+            return Some(format!("{} elements, not {want}", result.len()));
+        }
+        (0..want).step_by(want / 61 + 1).chain([want - 1]).find_map(|at| {
+            let (exact, scale) = self.exact(case, at);
+            let off = (f64::from(result[at]) - exact).abs();
+            (off.is_nan() || off > 1e-3 * scale).then(|| format!("element {at} is {}, exact {exact}", result[at]))
+        })
+    }
+
+    /// An element of the result, and the magnitude that its error is relative to.
+    fn exact(&self, case: &Case, at: usize) -> (f64, f64) {
+        let of = |operand: usize, i: usize| f64::from(self.floats[operand][i]);
+        match *case {
+            Case::Matmul { n } | Case::MatmulHost { n } => {
+                let (row, column) = (at / n, at % n);
+                ((0..n).map(|i| of(0, row * n + i) * of(1, i * n + column)).sum(), (n as f64).sqrt())
+            }
+            Case::Sum { n } => ((0..n).map(|i| of(0, i)).sum(), (n as f64).sqrt()),
+            Case::Softmax { columns, .. } => {
+                let row = &self.floats[0][at / columns * columns..][..columns];
+                let sum: f64 = row.iter().map(|&x| f64::from(x).exp()).sum();
+                let value = of(0, at).exp() / sum;
+                (value, value)
+            }
+            Case::AddHost { .. } => (of(0, at) + of(1, at), 1.0),
+            Case::ChainHost { .. } => (((of(0, at) + of(1, at)) / 2.0).max(0.0), 1.0),
+            Case::Replay { .. } => {
+                let step = |y: f64, i: usize| match i % 3 {
+                    0 => y * f64::from(FACTOR),
+                    1 => y + of(1, at),
+                    _ => y.max(0.0),
+                };
+                ((0..OPERATIONS).fold(of(0, at), step), 1.0)
+            }
+            Case::Q4K { k, .. } => {
+                let bytes = weights(1, k);
+                let mut row = vec![0.0; k];
+                // Whole blocks, made for this length: zeros would show as a difference.
+                _ = QuantFormat::Q4K.decode(&self.blocks[at * bytes..][..bytes], &mut row);
+                (row.iter().enumerate().map(|(i, &w)| f64::from(w) * of(0, i)).sum(), (k as f64).sqrt())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn cases_are_halved_until_they_fit() {
+        assert_eq!(Case::Matmul { n: 4096 }.within(Some(1 << 20)), Case::Matmul { n: 512 });
+        assert_eq!(Case::AddHost { n: 1000 }.within(Some(1 << 20)), Case::AddHost { n: 1000 });
+        for case in ALL {
+            let small = case.within(Some(1 << 20));
+            assert!(small.largest() <= 1 << 20, "{}", small.name());
+            assert_eq!(case.within(None), *case);
+        }
+    }
+
+    #[test]
+    fn wrong_results_are_found() {
+        for case in ALL.iter().map(|case| case.within(Some(1 << 12))) {
+            let data = Data::random(&case).unwrap();
+            let n = case.results();
+            let mut right: Vec<f32> = (0..n).map(|at| data.exact(&case, at).0 as f32).collect();
+            assert_eq!(data.difference(&case, &right), None, "{}", case.name());
+            assert!(data.difference(&case, &right[1..]).is_some());
+            right[n - 1] += 0.5;
+            assert!(data.difference(&case, &right).is_some(), "{}", case.name());
+        }
+    }
+}

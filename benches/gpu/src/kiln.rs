@@ -1,0 +1,215 @@
+//! kiln, and the copy that it is held against.
+
+use std::cell::RefCell;
+
+use kiln_core::op::{Matmul, Op, QuantMatmul, Reduce, Reduction, Softmax};
+use kiln_core::{DataMut, Operand, Operations, QuantFormat, Record};
+use kiln_wgpu::limits::DeviceCopy;
+use kiln_wgpu::{AdapterChoice, BufferId, GpuBackend, GpuCommandBatch, GpuDevice, GpuOperation, GpuTensor};
+
+use crate::case::{Case, Data, FACTOR, OPERATIONS, random};
+use crate::contender::{Contender, Ready, Result};
+
+pub(crate) struct Kiln {
+    device: GpuDevice,
+    backend: GpuBackend,
+}
+
+impl Kiln {
+    /// Opens an adapter: by a part of its name or its index, else the best one.
+    pub(crate) fn open(adapter: Option<&str>) -> Result<Self> {
+        let choice = match adapter.map(|text| (text, text.parse())) {
+            None => AdapterChoice::Best,
+            Some((_, Ok(index))) => AdapterChoice::Index(index),
+            Some((name, Err(_))) => AdapterChoice::Name(name.to_owned()),
+        };
+        let device = GpuDevice::open(&choice)?;
+        Ok(Self { backend: GpuBackend::on(device.clone()), device })
+    }
+
+    /// The name of the adapter.
+    pub(crate) fn name(&self) -> String {
+        self.device.adapter().name.clone()
+    }
+
+    pub(crate) fn describe(&self) -> String {
+        self.device.adapter().to_string()
+    }
+
+    /// A copy within the memory of the device that touches so many bytes.
+    pub(crate) fn copy(&self, bytes: usize) -> Result<Copying> {
+        let half = self.device.upload(&Operand::vector(&random(bytes / 8, 5)))?;
+        Ok(Copying { copy: DeviceCopy::of(&half)?, device: self.device.clone() })
+    }
+
+    /// Gives memory that a case has used back to the driver.
+    pub(crate) fn trim(&self) {
+        self.device.trim();
+    }
+
+    fn resident(&self, op: impl Into<Op>, operands: &[Operand<'_>]) -> Result<Box<dyn Ready>> {
+        let tensors = operands.iter().map(|x| self.device.upload(x)).collect::<kiln_core::Result<Vec<_>>>()?;
+        let operation = self.device.prepare(&op.into(), &tensors.iter().collect::<Vec<_>>())?;
+        Ok(Box::new(Resident { device: self.device.clone(), operations: vec![operation], next: 0 }))
+    }
+}
+
+impl Contender for Kiln {
+    fn name(&self) -> &'static str {
+        "kiln"
+    }
+
+    fn ready<'a>(&'a self, case: &Case, data: &'a Data) -> Result<Option<Box<dyn Ready + 'a>>> {
+        let x = &data.floats;
+        Ok(Some(match *case {
+            Case::Matmul { n } => {
+                let operands = [Operand::f32(&x[0], &[n, n])?, Operand::f32(&x[1], &[n, n])?];
+                self.resident(Matmul::default(), &operands)?
+            }
+            Case::Sum { n } => self.resident(Reduce::all(Reduction::Sum), &[Operand::f32(&x[0], &[n])?])?,
+            Case::Softmax { rows, columns } => self.resident(Softmax, &[Operand::f32(&x[0], &[rows, columns])?])?,
+            Case::Q4K { n, k } => {
+                let format = QuantFormat::Q4K;
+                let vector = self.device.upload(&Operand::f32(&x[0], &[1, k])?)?;
+                let weights = Operand::blocks(format, &data.blocks, &[n, k])?;
+                let product =
+                    |_| self.device.prepare(&QuantMatmul { format }.into(), &[&vector, &self.device.upload(&weights)?]);
+                let operations = (0..case.copies()).map(product).collect::<kiln_core::Result<_>>()?;
+                Box::new(Resident { device: self.device.clone(), operations, next: 0 })
+            }
+            Case::Replay { n } => {
+                let mut batch = GpuCommandBatch::new(self.device.clone());
+                let [mut y, b] = [batch.upload(&x[0], &[n])?, batch.upload(&x[1], &[n])?];
+                for i in 0..OPERATIONS {
+                    y = match i % 3 {
+                        0 => batch.scale(y, FACTOR)?,
+                        1 => batch.add(y, b)?,
+                        _ => batch.relu(y)?,
+                    };
+                }
+                Box::new(Replay { batch, result: y })
+            }
+            Case::MatmulHost { n } => {
+                let run = move |out: &mut [f32]| self.backend.matmul_into(&x[0], &x[1], n, n, n, out);
+                Box::new(Host { run, out: vec![0.0; n * n] })
+            }
+            Case::AddHost { n } => {
+                let run = |out: &mut [f32]| self.backend.add_into(&x[0], &x[1], out);
+                Box::new(Host { run, out: vec![0.0; n] })
+            }
+            Case::ChainHost { n } => {
+                let mut batch = GpuCommandBatch::new(self.device.clone());
+                let inputs = [batch.upload(&x[0], &[n])?, batch.upload(&x[1], &[n])?];
+                let sum = batch.add(inputs[0], inputs[1])?;
+                let half = batch.scale(sum, 0.5)?;
+                let y = batch.relu(half)?;
+                let batch = RefCell::new(batch);
+                let run = move |out: &mut [f32]| {
+                    let mut batch = batch.borrow_mut();
+                    batch.set(inputs[0], &x[0])?;
+                    batch.set(inputs[1], &x[1])?;
+                    let results = batch.run(&[y])?;
+                    out.copy_from_slice(results[0].as_data().f32());
+                    Ok(())
+                };
+                Box::new(Host { run, out: vec![0.0; n] })
+            }
+        }))
+    }
+
+    fn first(&self) -> Result<()> {
+        let (x, mut out) = (vec![1.0; 1000], vec![0.0; 1000]);
+        let operands = [Operand::vector(&x), Operand::vector(&x)];
+        Ok(self.backend.run_into(
+            &kiln_core::op::Elementwise::add().into(),
+            &operands,
+            &mut [DataMut::F32(&mut out)],
+        )?)
+    }
+}
+
+/// Operations on tensors of the device, run in turn.
+struct Resident {
+    device: GpuDevice,
+    operations: Vec<GpuOperation>,
+    next: usize,
+}
+
+impl Ready for Resident {
+    fn run(&mut self) -> Result<()> {
+        self.next = (self.next + 1) % self.operations.len();
+        Ok(self.operations[self.next].run()?)
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        Ok(self.device.finish()?)
+    }
+
+    fn result(&mut self) -> Result<Vec<f32>> {
+        Ok(read(&self.operations[self.next].results()[0])?)
+    }
+}
+
+fn read(tensor: &GpuTensor) -> kiln_core::Result<Vec<f32>> {
+    Ok(tensor.read()?.as_data().f32().to_vec())
+}
+
+/// A batch that is executed again.
+struct Replay {
+    batch: GpuCommandBatch,
+    result: BufferId,
+}
+
+impl Ready for Replay {
+    fn run(&mut self) -> Result<()> {
+        Ok(self.batch.compute(&[self.result])?)
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        Ok(self.batch.device().finish()?)
+    }
+
+    fn result(&mut self) -> Result<Vec<f32>> {
+        Ok(self.batch.read(self.result)?)
+    }
+}
+
+/// An operation from host to host.
+struct Host<F> {
+    run: F,
+    out: Vec<f32>,
+}
+
+impl<F: FnMut(&mut [f32]) -> kiln_core::Result<()>> Ready for Host<F> {
+    fn run(&mut self) -> Result<()> {
+        Ok((self.run)(&mut self.out)?)
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        Ok(())
+    }
+
+    fn result(&mut self) -> Result<Vec<f32>> {
+        Ok(self.out.clone())
+    }
+}
+
+/// A copy within the memory of the device.
+pub(crate) struct Copying {
+    copy: DeviceCopy,
+    device: GpuDevice,
+}
+
+impl Ready for Copying {
+    fn run(&mut self) -> Result<()> {
+        Ok(self.copy.run()?)
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        Ok(self.device.finish()?)
+    }
+
+    fn result(&mut self) -> Result<Vec<f32>> {
+        Ok(Vec::new())
+    }
+}
