@@ -1,4 +1,4 @@
-//! The cases: what is computed, on which data, and what it should reach.
+//! The cases: what is computed, on which data, and how fast it should be.
 
 use kiln_core::QuantFormat;
 
@@ -31,15 +31,6 @@ pub(crate) enum Work {
     Flops(f64),
     Bytes(f64),
     Time,
-}
-
-/// What kiln should reach.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) enum Wanted {
-    /// A share of the rate of a copy that touches as many bytes.
-    OfCopy(f64),
-    /// A multiple of the rate of the best peer.
-    OverPeers(f64),
 }
 
 /// Every case, in the order of the table.
@@ -149,14 +140,18 @@ impl Case {
         }
     }
 
-    /// What kiln should reach on any device.
-    pub(crate) fn wanted(&self) -> Wanted {
-        match self {
-            Self::Sum { .. } => Wanted::OfCopy(0.8),
-            Self::Softmax { .. } | Self::Q4K { .. } => Wanted::OfCopy(0.6),
-            Self::Matmul { .. } => Wanted::OverPeers(1.3),
-            Self::AddHost { n: ..1_000_000 } => Wanted::OverPeers(1.0),
-            _ => Wanted::OverPeers(1.5),
+    /// Seconds in which kiln should do it on an H200.
+    pub(crate) fn wanted(&self) -> f64 {
+        match *self {
+            Self::Matmul { n } => 2.0 * (n as f64).powi(3) / 40e12,
+            Self::MatmulHost { .. } => 1000e-6,
+            Self::Sum { n } => 4.0 * n as f64 / 3.6e12,
+            Self::Softmax { rows, columns } => 8.0 * (rows * columns) as f64 / 3.0e12,
+            Self::AddHost { n: ..=1000 } => 45e-6,
+            Self::AddHost { n: ..=100_000 } => 150e-6,
+            Self::AddHost { .. } | Self::ChainHost { .. } => 900e-6,
+            Self::Replay { .. } => 5e-6 * OPERATIONS as f64,
+            Self::Q4K { n, k } => weights(n, k) as f64 / 2.0e12,
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use crate::case::{Wanted, Work};
+use crate::case::Work;
 
 pub(crate) struct Table {
     json: bool,
@@ -12,12 +12,12 @@ pub(crate) struct Table {
 #[derive(Serialize)]
 struct Figure<'a> {
     case: &'a str,
-    /// A contender, `copy` or `wanted`.
+    /// A contender, `copy`, or `wanted` on an H200.
     of: &'a str,
     unit: &'a str,
     value: f64,
-    /// Seconds of a call; none for what is wanted.
-    seconds: Option<f64>,
+    /// Seconds of a call.
+    seconds: f64,
 }
 
 impl Work {
@@ -38,16 +38,6 @@ impl Work {
     }
 }
 
-/// The longest that kiln should take.
-fn seconds_wanted(wanted: Wanted, copy: Option<f64>, all: &[Option<f64>]) -> Option<f64> {
-    match wanted {
-        Wanted::OfCopy(share) => copy.map(|copy| copy / share),
-        Wanted::OverPeers(factor) => {
-            all.iter().skip(1).flatten().copied().min_by(f64::total_cmp).map(|best| best / factor)
-        }
-    }
-}
-
 impl Table {
     /// Prints what the columns are.
     pub(crate) fn new(json: bool, adapter: String, names: &'static [&'static str]) -> Self {
@@ -55,28 +45,27 @@ impl Table {
         if !json {
             println!("on {adapter}\n");
             let columns: String = names.iter().map(|name| format!("{name:>11}")).collect();
-            println!("{:<34}{:>8}{:>11}{columns}{:>12}  {:<30}", "case", "unit", "copy", "best peer", "wanted of kiln");
+            println!("{:<34}{:>8}{:>11}{columns}{:>12}{:>16}", "case", "unit", "copy", "best peer", "wanted, H200");
         }
         table
     }
 
-    /// One row: seconds of a copy, and of every contender.
-    pub(crate) fn row(&self, case: &str, work: Work, copy: Option<f64>, all: &[Option<f64>], wanted: Option<Wanted>) {
-        let goal = wanted.and_then(|wanted| seconds_wanted(wanted, copy, all));
+    /// One row: seconds of a copy, of every contender, and of what is wanted on an H200.
+    pub(crate) fn row(&self, case: &str, work: Work, copy: Option<f64>, all: &[Option<f64>], wanted: Option<f64>) {
         if self.json {
             let figures = [("copy", copy)].into_iter().chain(self.names.iter().copied().zip(all.iter().copied()));
             let mut figures: Vec<Figure<'_>> = figures
                 .filter_map(|(of, seconds)| {
                     let value = work.value(seconds?);
-                    Some(Figure { case, of, unit: work.unit(), value, seconds })
+                    Some(Figure { case, of, unit: work.unit(), value, seconds: seconds? })
                 })
                 .collect();
-            figures.extend(goal.map(|goal| Figure {
+            figures.extend(wanted.map(|seconds| Figure {
                 case,
                 of: "wanted",
                 unit: work.unit(),
-                value: work.value(goal),
-                seconds: None,
+                value: work.value(seconds),
+                seconds,
             }));
             figures.iter().filter_map(|figure| serde_json::to_string(figure).ok()).for_each(|line| println!("{line}"));
             return;
@@ -88,18 +77,7 @@ impl Table {
             (Some(kiln), Some(peer)) => format!("{:.2} x", peer / kiln),
             _ => "-".to_owned(),
         };
-        let rule = match wanted {
-            Some(Wanted::OfCopy(share)) => format!("{:.0} % of the copy", 100.0 * share),
-            Some(Wanted::OverPeers(factor)) => format!("{factor:.1} x the best peer"),
-            None => String::new(),
-        };
-        let met = match (goal, all.first().copied().flatten()) {
-            (Some(goal), Some(kiln)) => {
-                format!(": {} {}", digits(work.value(goal)), if kiln <= goal { "met" } else { "missed" })
-            }
-            _ => String::new(),
-        };
-        println!("{case:<34}{:>8}{:>11}{columns}{ratio:>12}  {rule}{met}", work.unit(), shown(copy));
+        println!("{case:<34}{:>8}{:>11}{columns}{ratio:>12}{:>16}", work.unit(), shown(copy), shown(wanted));
     }
 }
 
@@ -117,12 +95,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wanted_is_a_share_of_the_copy_or_a_multiple_of_the_best_peer() {
-        let all = [Some(1.0), Some(3.0), None, Some(2.0)];
-        assert_eq!(seconds_wanted(Wanted::OfCopy(0.5), Some(2.0), &all), Some(4.0));
-        assert_eq!(seconds_wanted(Wanted::OfCopy(0.5), None, &all), None);
-        assert_eq!(seconds_wanted(Wanted::OverPeers(2.0), None, &all), Some(1.0));
-        assert_eq!(seconds_wanted(Wanted::OverPeers(2.0), None, &all[..1]), None);
+    fn times_are_rates_where_the_amount_is_known() {
         assert_eq!((Work::Flops(4e9).value(2.0), Work::Time.value(2e-6)), (2.0, 2.0));
+        assert_eq!([0.5, 12.34, 123.4].map(digits), ["0.50", "12.3", "123"]);
     }
 }
