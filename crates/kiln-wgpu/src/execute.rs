@@ -26,6 +26,8 @@ pub(crate) struct Executable {
     inputs: HashMap<TensorId, Region>,
     /// The wanted tensors and their bytes, in the order in which they were asked for.
     results: Vec<(Region, u64)>,
+    /// What is between them. Nobody else may have it while the plan can run again.
+    intermediates: Vec<Region>,
     steps: Vec<Prepared>,
     faults: Option<(Region, Vec<Fault>)>,
     /// The clock of the kernels, where the device measures them.
@@ -96,9 +98,10 @@ impl Executable {
         let steps = bind(device, &plan.dispatches, pipelines, |at| find(at).ok_or_else(missing))?;
         let results = plan.results.iter().map(|&(at, bytes)| Ok((find(at).ok_or_else(missing)?.clone(), bytes)));
         let results = results.collect::<Result<_>>()?;
+        let intermediates = slots.into_iter().chain(scratch).collect();
         let clock = || Timestamps::new(&device.inner.device, steps.len(), DISPATCHES_A_SUBMISSION);
         let timestamps = device.inner.profiling.then(clock);
-        Ok(Self { device: device.clone(), inputs, results, steps, faults, timestamps, staging: None })
+        Ok(Self { device: device.clone(), inputs, results, intermediates, steps, faults, timestamps, staging: None })
     }
 
     /// Where an input lies.
@@ -111,10 +114,10 @@ impl Executable {
         &self.results
     }
 
-    /// Bytes of all the memory that the results and inputs hold.
+    /// Bytes of all the memory that it holds.
     pub(crate) fn bytes(&self) -> u64 {
-        let inputs = self.inputs.values().map(|region| region.bytes);
-        inputs.chain(self.results.iter().map(|(region, _)| region.bytes)).sum()
+        let within = self.inputs.values().chain(&self.intermediates).map(|region| region.bytes);
+        within.chain(self.results.iter().map(|(region, _)| region.bytes)).sum()
     }
 
     /// How long each kernel of the last execution took.

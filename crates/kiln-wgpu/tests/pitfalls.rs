@@ -12,7 +12,7 @@
 //! - kernels compiled, memory taken and devices opened again for each call;
 //! - tensors of other or bygone batches, taken for whatever has their number now;
 //! - data that arrive earlier or later than the work that they were sent for;
-//! - memory that is used again while work in flight reads it; threads and devices that share a process; devices that go.
+//! - memory that is used again while work in flight reads it, or work that can run again needs it; threads and devices that share a process; devices that go.
 
 mod support;
 
@@ -316,6 +316,36 @@ fn memory_that_work_in_flight_reads_is_not_written() {
         let want = round as f32 + 8.0 / n as f32;
         let result = tensor.read().unwrap();
         assert!(result.as_data().f32().iter().all(|v| (v - want).abs() < 1e-4), "round {round}");
+    }
+}
+
+#[test]
+fn memory_between_kernels_is_nobody_elses_while_they_can_run_again() {
+    let Some(device) = support::device() else { return };
+    let (rows, columns) = (7, 100);
+    let mut batch = GpuCommandBatch::new(device.clone());
+    let x = batch.upload(&vec![2.0; rows * columns], &[rows, columns]).unwrap();
+    let square = batch.mul(x, x).unwrap();
+    let sums = batch.sum_axis(square, 1).unwrap();
+    batch.prepare(&[sums]).unwrap();
+    let mut softmax = {
+        let long = device.upload(&Operand::f32(&vec![1.0; 1 << 18], &[1, 1 << 18]).unwrap()).unwrap();
+        device.prepare(&kiln_core::op::Softmax.into(), &[&long]).unwrap()
+    };
+    // As large as what the batch and the softmax have between their kernels, and some more.
+    let held: Vec<GpuTensor> = [4, 8, 16, 64, 256, rows * columns, 1024, 2048, 4096]
+        .map(|n| device.upload(&Operand::f32(&vec![5.0; n], &[n]).unwrap()).unwrap())
+        .into();
+    for _ in 0..2 {
+        assert_eq!(batch.run(&[sums]).unwrap()[0].as_data().f32(), vec![400.0; rows]);
+        softmax.run().unwrap();
+    }
+    for tensor in held {
+        assert!(
+            tensor.read().unwrap().as_data().f32().iter().all(|v| *v == 5.0),
+            "{} elements",
+            tensor.shape().numel()
+        );
     }
 }
 
