@@ -6,40 +6,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use kiln_core::graph::Source;
+use kiln_core::graph::{Fetch, Source};
 use kiln_core::op::ElementwiseKind;
 
 use crate::template::{self, Access, Binding, Capabilities, Head};
-
-/// How a chain reads an input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Fetch {
-    /// Element by element.
-    Whole,
-    /// One element for all.
-    Scalar,
-    /// Again and again along the outer dimensions, from a length that is a multiple of four.
-    Vectors,
-    /// Again and again, from any length.
-    Elements,
-}
-
-impl Fetch {
-    /// For an input of `len` elements of which `n` are read.
-    pub fn of(len: usize, n: usize) -> Self {
-        match len {
-            _ if len == n => Self::Whole,
-            1 => Self::Scalar,
-            _ if len.is_multiple_of(4) => Self::Vectors,
-            _ => Self::Elements,
-        }
-    }
-
-    /// Whether the length of the input is a parameter.
-    pub fn takes_length(self) -> bool {
-        matches!(self, Self::Vectors | Self::Elements)
-    }
-}
 
 /// One function of a chain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

@@ -1,8 +1,8 @@
 //! Every text that the sources can become is a sound shader, and translates to what Vulkan, Metal and DX12 take.
 
-use kiln_core::graph::Source;
+use kiln_core::graph::{Fetch, Source};
 use kiln_core::op::ElementwiseKind;
-use kiln_shaders::elementwise::{Call, Chain, Fetch};
+use kiln_shaders::elementwise::{Call, Chain};
 use kiln_shaders::{Access, Capabilities, Head, KERNELS};
 use naga::back::{hlsl, msl, spv};
 use naga::valid;

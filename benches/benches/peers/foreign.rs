@@ -1,4 +1,5 @@
-//! Everything unsafe of the benches: C libraries opened at run time, and Rust peers that take raw pointers.
+//! C libraries with the BLAS interface, opened at run time, and Rust peers that take raw pointers: with [`super::onednn`]
+//! everything unsafe of the benches.
 
 use std::ffi::{c_char, c_int, c_longlong};
 use std::mem::MaybeUninit;

@@ -1,8 +1,8 @@
 //! A kernel written with the builder, and a chain of element-wise functions out of a recorded graph. Prints PTX; no GPU.
 
-use kiln_core::graph::{FusionLimits, Graph, Step};
+use kiln_core::graph::{Fetch, FusionLimits, Graph, Step};
 use kiln_core::{Record, Result, Shape, TensorType};
-use kiln_ptx::kernels::elementwise::{Chain, Fetch};
+use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::{Kernel, PtxKernel, PtxModule, Target};
 
 fn main() -> Result<()> {

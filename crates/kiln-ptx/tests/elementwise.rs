@@ -2,12 +2,12 @@
 
 mod support;
 
-use kiln_core::graph::{FusionLimits, Graph, Step};
+use kiln_core::graph::{Fetch, FusionLimits, Graph, Step};
 use kiln_core::op::reference::{self, Random};
 use kiln_core::op::{Elementwise, ElementwiseKind, Op, Operation};
 use kiln_core::{Buffer, Error, Record, Shape, TensorType};
 use kiln_ptx::Target;
-use kiln_ptx::kernels::elementwise::{Chain, Fetch};
+use kiln_ptx::kernels::elementwise::Chain;
 use support::{Device, floats, words};
 
 /// Results of a chain on inputs.

@@ -6,8 +6,9 @@ mod catalogue;
 
 use std::path::Path;
 
+use kiln_core::graph::Fetch;
 use kiln_core::op::Elementwise;
-use kiln_ptx::kernels::elementwise::{Chain, Fetch};
+use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::{Kernel, Target};
 
 fn check(name: &str, text: &str) {

@@ -5,11 +5,13 @@
 //! chains become one [`Fused`] step, and results that are alive at different times share a slot of memory. All of it is
 //! independent of the backend that runs the steps.
 
+mod fetch;
 mod fuse;
 mod schedule;
 mod share;
 mod slots;
 
+pub use fetch::Fetch;
 pub use fuse::{Fused, FusionLimits, Instruction, Source};
 pub use schedule::{Schedule, Step};
 pub use slots::Slot;

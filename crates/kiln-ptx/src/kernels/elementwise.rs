@@ -1,6 +1,6 @@
 //! Chains of element-wise functions: one pass over memory for the whole chain.
 
-use kiln_core::graph::{Fused, Source};
+use kiln_core::graph::{Fetch, Fused, Source};
 use kiln_core::op::{Elementwise, ElementwiseKind};
 use kiln_core::{Error, Result};
 
@@ -15,35 +15,6 @@ const BLOCK: u32 = 256;
 const LANES: u32 = 4;
 /// Elements of a result at most: 32 bits count them.
 const MOST: u64 = u32::MAX as u64 - (BLOCK * LANES) as u64;
-
-/// How a chain reads an input.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Fetch {
-    /// Element by element.
-    Whole,
-    /// One element for all.
-    Scalar,
-    /// Again and again along the outer dimensions, from a length that is a multiple of four.
-    Vectors,
-    /// Again and again, from any length.
-    Elements,
-}
-
-impl Fetch {
-    /// For an input of `len` elements of which `n` are read.
-    pub fn of(len: usize, n: usize) -> Self {
-        match len {
-            _ if len == n => Self::Whole,
-            1 => Self::Scalar,
-            _ if len.is_multiple_of(LANES as usize) => Self::Vectors,
-            _ => Self::Elements,
-        }
-    }
-
-    fn takes_length(self) -> bool {
-        matches!(self, Self::Vectors | Self::Elements)
-    }
-}
 
 /// One function of a chain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]

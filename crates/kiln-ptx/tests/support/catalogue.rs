@@ -1,9 +1,9 @@
 //! Every kernel in every configuration, for the tests that go through all of them.
 
-use kiln_core::graph::{FusionLimits, Graph, Step};
+use kiln_core::graph::{Fetch, FusionLimits, Graph, Step};
 use kiln_core::op::{ElementwiseKind, Matmul, Reduction};
 use kiln_core::{Record, Shape, TensorType};
-use kiln_ptx::kernels::elementwise::{Chain, Fetch};
+use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gemm::{Gemm, Tile};
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::reduce::ReduceLevel;

@@ -1,9 +1,9 @@
 //! Element-wise functions and their chains: each a kernel made on demand.
 
 use kiln_core::Result;
-use kiln_core::graph::{Fused, FusionLimits, Source};
+use kiln_core::graph::{Fetch, Fused, FusionLimits, Source};
 use kiln_core::op::Elementwise;
-use kiln_shaders::elementwise::{Call, Chain, Fetch};
+use kiln_shaders::elementwise::{Call, Chain};
 
 use super::pieces::{Piece, pieces};
 use super::{Lower, Lowering, Value};
