@@ -77,6 +77,7 @@ fn find(name: &str) -> Option<&'static str> {
         "top_k_sort_in_groups" => include_str!("../wgsl/top_k_sort_in_groups.wgsl"),
         "team" => include_str!("../wgsl/team.wgsl"),
         "team_main" => include_str!("../wgsl/team_main.wgsl"),
+        "halves" => include_str!("../wgsl/halves.wgsl"),
         "gemm" => include_str!("../wgsl/gemm.wgsl"),
         "gemm_finish" => include_str!("../wgsl/gemm_finish.wgsl"),
         "gemm_multiply" => include_str!("../wgsl/gemm_multiply.wgsl"),
@@ -122,6 +123,8 @@ kernels! {
     ATTENTION_FEW = "attention_few";
     /// The parts of an attention over split keys, put together.
     ATTENTION_MERGE = "attention_merge";
+    /// Numbers as another type.
+    CONVERT = "convert";
     /// Convolutions as products in tiles.
     CONVOLVE = "convolve";
     /// Convolutions with few results.

@@ -1,10 +1,14 @@
-use crate::{DType, Error, QuantFormat, Result, Shape, TensorType};
+use half::slice::HalfFloatSliceExt;
+
+use crate::{DType, Error, QuantFormat, Result, Shape, TensorType, f16};
 
 /// Borrowed elements of one of the types that a tensor may have.
 #[derive(Debug, Clone, Copy)]
 pub enum Data<'a> {
     /// f32 elements.
     F32(&'a [f32]),
+    /// f16 elements.
+    F16(&'a [f16]),
     /// Indices.
     U32(&'a [u32]),
     /// Quantised blocks.
@@ -16,6 +20,8 @@ pub enum Data<'a> {
 pub enum DataMut<'a> {
     /// f32 elements.
     F32(&'a mut [f32]),
+    /// f16 elements.
+    F16(&'a mut [f16]),
     /// Indices.
     U32(&'a mut [u32]),
     /// Quantised blocks.
@@ -27,10 +33,25 @@ pub enum DataMut<'a> {
 pub enum Buffer {
     /// f32 elements.
     F32(Vec<f32>),
+    /// f16 elements.
+    F16(Vec<f16>),
     /// Indices.
     U32(Vec<u32>),
     /// Quantised blocks.
     Blocks(QuantFormat, Vec<u8>),
+}
+
+/// Writes the f32 that f16 elements stand for, as many as both slices have; nothing is rounded.
+pub fn widen(from: &[f16], to: &mut [f32]) {
+    let n = from.len().min(to.len());
+    from[..n].convert_to_f32_slice(&mut to[..n]);
+}
+
+/// Writes the f16 nearest to f32 elements, the even one of two equally near, as many as both slices have. From 65 520 on
+/// that is an infinity.
+pub fn narrow(from: &[f32], to: &mut [f16]) {
+    let n = from.len().min(to.len());
+    to[..n].convert_from_f32_slice(&from[..n]);
 }
 
 impl<'a> Data<'a> {
@@ -38,6 +59,7 @@ impl<'a> Data<'a> {
     pub fn dtype(&self) -> DType {
         match self {
             Self::F32(_) => DType::F32,
+            Self::F16(_) => DType::F16,
             Self::U32(_) => DType::U32,
             Self::Blocks(format, _) => DType::Blocks(*format),
         }
@@ -47,6 +69,7 @@ impl<'a> Data<'a> {
     pub fn bytes(&self) -> usize {
         match self {
             Self::F32(d) => size_of_val(*d),
+            Self::F16(d) => size_of_val(*d),
             Self::U32(d) => size_of_val(*d),
             Self::Blocks(_, d) => d.len(),
         }
@@ -59,6 +82,7 @@ impl<'a> Data<'a> {
     pub fn to_buffer(&self) -> Result<Buffer> {
         Ok(match *self {
             Self::F32(d) => Buffer::F32(copied(d)?),
+            Self::F16(d) => Buffer::F16(copied(d)?),
             Self::U32(d) => Buffer::U32(copied(d)?),
             Self::Blocks(format, d) => Buffer::Blocks(format, copied(d)?),
         })
@@ -69,6 +93,11 @@ impl<'a> Data<'a> {
     /// Backends call this after [`Operand::new`] and the shape rule of the operation have checked the types.
     pub fn f32(&self) -> &'a [f32] {
         if let Self::F32(d) = self { d } else { &[] }
+    }
+
+    /// The f16 elements; empty when the data are of another type.
+    pub fn f16(&self) -> &'a [f16] {
+        if let Self::F16(d) = self { d } else { &[] }
     }
 
     /// The indices; empty when the data are of another type.
@@ -87,6 +116,7 @@ impl DataMut<'_> {
     pub fn dtype(&self) -> DType {
         match self {
             Self::F32(_) => DType::F32,
+            Self::F16(_) => DType::F16,
             Self::U32(_) => DType::U32,
             Self::Blocks(format, _) => DType::Blocks(*format),
         }
@@ -96,6 +126,7 @@ impl DataMut<'_> {
     pub fn bytes(&self) -> usize {
         match self {
             Self::F32(d) => size_of_val(*d),
+            Self::F16(d) => size_of_val(*d),
             Self::U32(d) => size_of_val(*d),
             Self::Blocks(_, d) => d.len(),
         }
@@ -104,6 +135,11 @@ impl DataMut<'_> {
     /// The f32 elements; empty when the data are of another type.
     pub fn f32(&mut self) -> &mut [f32] {
         if let Self::F32(d) = self { d } else { &mut [] }
+    }
+
+    /// The f16 elements; empty when the data are of another type.
+    pub fn f16(&mut self) -> &mut [f16] {
+        if let Self::F16(d) = self { d } else { &mut [] }
     }
 
     /// The indices; empty when the data are of another type.
@@ -132,8 +168,9 @@ impl Buffer {
     /// As [`Buffer::zeros`].
     pub fn with_bytes(dtype: DType, bytes: usize) -> Result<Self> {
         Ok(match dtype {
-            DType::F32 => Self::F32(zeros(bytes / 4)?),
-            DType::U32 => Self::U32(zeros(bytes / 4)?),
+            DType::F32 => Self::F32(zeros(bytes / dtype.size())?),
+            DType::F16 => Self::F16(zeros(bytes / dtype.size())?),
+            DType::U32 => Self::U32(zeros(bytes / dtype.size())?),
             DType::Blocks(format) => Self::Blocks(format, zeros(bytes)?),
         })
     }
@@ -142,6 +179,7 @@ impl Buffer {
     pub fn as_data(&self) -> Data<'_> {
         match self {
             Self::F32(d) => Data::F32(d),
+            Self::F16(d) => Data::F16(d),
             Self::U32(d) => Data::U32(d),
             Self::Blocks(format, d) => Data::Blocks(*format, d),
         }
@@ -151,6 +189,7 @@ impl Buffer {
     pub fn as_mut(&mut self) -> DataMut<'_> {
         match self {
             Self::F32(d) => DataMut::F32(d),
+            Self::F16(d) => DataMut::F16(d),
             Self::U32(d) => DataMut::U32(d),
             Self::Blocks(format, d) => DataMut::Blocks(*format, d),
         }
@@ -206,10 +245,7 @@ impl<'a> Operand<'a> {
             dtype => TensorType { dtype, shape },
         };
         if data.bytes() != ty.bytes() {
-            let (expected, found) = match data.dtype() {
-                DType::Blocks(_) => (ty.bytes(), data.bytes()),
-                _ => (ty.bytes() / 4, data.bytes() / 4),
-            };
+            let (expected, found) = (ty.bytes() / ty.dtype.size(), data.bytes() / ty.dtype.size());
             return Err(Error::Length { op: "operand", operand: "data", expected, found });
         }
         Ok(Self { data, ty })
@@ -226,6 +262,14 @@ impl<'a> Operand<'a> {
     /// As [`Operand::new`] and [`Shape::new`].
     pub fn f32(data: &'a [f32], dims: &[usize]) -> Result<Self> {
         Self::new(Data::F32(data), Shape::new(dims)?)
+    }
+
+    /// A tensor of f16.
+    ///
+    /// # Errors
+    /// As [`Operand::new`] and [`Shape::new`].
+    pub fn f16(data: &'a [f16], dims: &[usize]) -> Result<Self> {
+        Self::new(Data::F16(data), Shape::new(dims)?)
     }
 
     /// A tensor of indices.

@@ -133,16 +133,31 @@ impl TryFrom<&[usize]> for Shape {
 pub enum DType {
     /// IEEE 754 binary32.
     F32,
+    /// IEEE 754 binary16. Storage alone: all arithmetic on it is that of f32. An operation takes it wherever it takes f32, and
+    /// [`crate::op::Convert`] makes it.
+    F16,
     /// Indices: results of argmax and top-k, input of gather.
     U32,
     /// Blocks of a quantised format, packed along the last dimension.
     Blocks(QuantFormat),
 }
 
+impl DType {
+    /// Bytes of what a slice of such data counts: an element, or one byte of blocks.
+    pub const fn size(self) -> usize {
+        match self {
+            Self::F32 | Self::U32 => 4,
+            Self::F16 => 2,
+            Self::Blocks(_) => 1,
+        }
+    }
+}
+
 impl fmt::Display for DType {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::F32 => f.write_str("f32"),
+            Self::F16 => f.write_str("f16"),
             Self::U32 => f.write_str("u32"),
             Self::Blocks(format) => f.write_str(format.name()),
         }
@@ -162,6 +177,11 @@ impl TensorType {
     /// A tensor of f32.
     pub const fn f32(shape: Shape) -> Self {
         Self { dtype: DType::F32, shape }
+    }
+
+    /// A tensor of f16.
+    pub const fn f16(shape: Shape) -> Self {
+        Self { dtype: DType::F16, shape }
     }
 
     /// A tensor of indices.
@@ -186,8 +206,8 @@ impl TensorType {
     /// Bytes of the packed data.
     pub fn bytes(&self) -> usize {
         match self.dtype {
-            DType::F32 | DType::U32 => self.shape.numel() * 4,
             DType::Blocks(format) => self.shape.numel() / format.block_len() * format.block_bytes(),
+            dtype => self.shape.numel() * dtype.size(),
         }
     }
 }

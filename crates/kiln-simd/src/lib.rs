@@ -13,6 +13,7 @@
 //! - Unsafe code is in the vector module and the kernels, each block with its reason.
 
 mod attention;
+mod convert;
 mod convolve;
 mod elementwise;
 mod fused;

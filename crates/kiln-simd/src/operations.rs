@@ -1,6 +1,6 @@
 //! The way of every operation to its kernel, and the short ways of the common ones.
 
-use kiln_core::op::{Elementwise, Matmul, Op, Operation, Reduction, check};
+use kiln_core::op::{Elementwise, Matmul, Op, Operation, Reduction, check, widened};
 use kiln_core::{DataMut, Operand, Operations, Result, for_operation};
 
 use crate::simd::{Execute, Simd};
@@ -14,7 +14,7 @@ impl Operations for Simd {
         {
             return Ok(());
         }
-        for_operation!(op, op => checked(self, op, inputs, outputs))
+        widened(inputs, |inputs| for_operation!(op, op => checked(self, op, inputs, outputs)))
     }
 
     fn quick_elementwise(&self, op: Elementwise, operands: &[&[f32]], out: &mut [f32]) -> bool {

@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kiln_core::op::reference::{Case, Random};
 use kiln_core::op::{Op, all_cases};
-use kiln_core::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Shape, TensorType};
+use kiln_core::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Shape, TensorType, f16};
 use kiln_simd::{Isa, Operations, Simd};
 
 /// The smallest case that has elements, of every operation with every set of parameters.
@@ -37,7 +37,7 @@ fn buffers(case: &Case) -> Vec<(Buffer, Vec<usize>)> {
 }
 
 fn dtypes() -> impl Iterator<Item = DType> {
-    [DType::F32, DType::U32].into_iter().chain(QuantFormat::ALL.map(DType::Blocks))
+    [DType::F32, DType::F16, DType::U32].into_iter().chain(QuantFormat::ALL.map(DType::Blocks))
 }
 
 /// Elements of any kind: the bits are random, so floats are NaN, infinite or huge and indices are out of their tables.
@@ -46,6 +46,7 @@ fn noise(dtype: DType, dims: &[usize], random: &mut Random) -> Option<(Buffer, V
     let n = shape.numel();
     let buffer = match dtype {
         DType::F32 => Buffer::F32((0..n).map(|_| f32::from_bits(random.bits() as u32)).collect()),
+        DType::F16 => Buffer::F16((0..n).map(|_| f16::from_bits(random.bits() as u16)).collect()),
         DType::U32 => Buffer::U32((0..n).map(|_| random.bits() as u32).collect()),
         DType::Blocks(format) => {
             let bytes = TensorType::blocks(format, shape).ok()?.bytes();

@@ -21,7 +21,7 @@ fn bits(results: &[Buffer]) -> Vec<u32> {
     let of = |result: &Buffer| match result {
         Buffer::F32(v) => v.iter().map(|v| v.to_bits()).collect(),
         Buffer::U32(v) => v.clone(),
-        Buffer::Blocks(..) => Vec::new(),
+        Buffer::F16(..) | Buffer::Blocks(..) => Vec::new(),
     };
     results.iter().flat_map(of).collect()
 }

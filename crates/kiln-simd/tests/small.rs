@@ -3,7 +3,7 @@
 
 use kiln_core::op::reference::{Case, Input, Random, conform};
 use kiln_core::op::*;
-use kiln_core::{Buffer, QuantFormat};
+use kiln_core::{Buffer, DType, QuantFormat};
 use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -85,6 +85,9 @@ fn small_cases() -> Vec<Case> {
     }
     for style in [RopeStyle::HalfSplit, RopeStyle::Interleaved] {
         c.add(Rope { style, position: 3, ..Rope::default() }, &[&[3, 8]]);
+    }
+    for to in [DType::F16, DType::F32] {
+        c.add(Convert { to }, &[&[3, 7]]);
     }
     for format in QuantFormat::ALL {
         let k = format.block_len();

@@ -291,6 +291,14 @@ impl GpuCommandBatch {
         block_on(self.upload_async(&Operand::f32(data, dims)?))
     }
 
+    /// Copies f16 elements of the given extents to the device.
+    ///
+    /// # Errors
+    /// As [`GpuCommandBatch::upload`].
+    pub fn upload_f16(&mut self, data: &[kiln_core::f16], dims: &[usize]) -> Result<BufferId> {
+        block_on(self.upload_async(&Operand::f16(data, dims)?))
+    }
+
     /// Copies indices of the given extents to the device.
     ///
     /// # Errors

@@ -202,6 +202,7 @@ fn part_of<'a>(operand: &Operand<'a>, from: usize, to: usize) -> Result<Operand<
     let range = from * row..to * row;
     let data = match operand.data() {
         Data::F32(elements) => Data::F32(&elements[range]),
+        Data::F16(elements) => Data::F16(&elements[range]),
         Data::U32(elements) => Data::U32(&elements[range]),
         Data::Blocks(format, blocks) => {
             let bytes = operand.ty().bytes() / operand.shape().dims()[0];
@@ -214,6 +215,7 @@ fn part_of<'a>(operand: &Operand<'a>, from: usize, to: usize) -> Result<Operand<
 fn reborrow<'a>(data: &'a mut DataMut<'_>) -> DataMut<'a> {
     match data {
         DataMut::F32(elements) => DataMut::F32(elements),
+        DataMut::F16(elements) => DataMut::F16(elements),
         DataMut::U32(elements) => DataMut::U32(elements),
         DataMut::Blocks(format, blocks) => DataMut::Blocks(*format, blocks),
     }
@@ -226,6 +228,10 @@ fn split(data: DataMut<'_>, rows: usize, all: usize) -> (DataMut<'_>, DataMut<'_
         DataMut::F32(elements) => {
             let (mine, others) = elements.split_at_mut(at(elements.len()));
             (DataMut::F32(mine), DataMut::F32(others))
+        }
+        DataMut::F16(elements) => {
+            let (mine, others) = elements.split_at_mut(at(elements.len()));
+            (DataMut::F16(mine), DataMut::F16(others))
         }
         DataMut::U32(elements) => {
             let (mine, others) = elements.split_at_mut(at(elements.len()));

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use kiln_core::graph::TensorId;
 use kiln_core::op::{Matmul, Op, QuantMatmul};
-use kiln_core::{DType, Error, Operand, QuantFormat, Result, Shape, TensorType};
+use kiln_core::{DType, Error, Operand, QuantFormat, Result, Shape, TensorType, f16};
 
 use crate::execute::{Executable, write};
 use crate::memory::Region;
@@ -56,6 +56,15 @@ impl GpuMatmulCache {
     /// [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
     pub async fn upload_weight_async(&mut self, name: &str, weight: &[f32], n: usize, k: usize) -> Result<()> {
         self.keep(name, Operand::f32(weight, &[n, k])?).await
+    }
+
+    /// Sends a weight of `n * k` elements of f16, row-major, and keeps it so: products with it are those of the f32 that its
+    /// elements stand for.
+    ///
+    /// # Errors
+    /// As [`GpuMatmulCache::upload_weight_async`].
+    pub async fn upload_f16_async(&mut self, name: &str, weight: &[f16], n: usize, k: usize) -> Result<()> {
+        self.keep(name, Operand::f16(weight, &[n, k])?).await
     }
 
     /// Sends a quantised weight of `n * k` elements.
@@ -175,6 +184,14 @@ impl GpuMatmulCache {
     /// As there.
     pub fn upload_weight(&mut self, name: &str, weight: &[f32], n: usize, k: usize) -> Result<()> {
         block_on(self.upload_weight_async(name, weight, n, k))
+    }
+
+    /// As [`GpuMatmulCache::upload_f16_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn upload_f16(&mut self, name: &str, weight: &[f16], n: usize, k: usize) -> Result<()> {
+        block_on(self.upload_f16_async(name, weight, n, k))
     }
 
     /// As [`GpuMatmulCache::upload_blocks_async`].

@@ -58,8 +58,9 @@ impl GpuTensor {
     /// on the device.
     ///
     /// # Errors
-    /// [`Error::View`] when the range is not within the first extent, or there is none; [`Error::Format`] when blocks would
-    /// be cut, or begin in the middle of a word where they have to be copied; [`Error::OutOfMemory`],
+    /// [`Error::View`] when the range is not within the first extent, or there is none, or an odd number of f16 stands before
+    /// it; [`Error::Format`] when blocks would be cut, or begin in the middle of a word where they have to be copied;
+    /// [`Error::OutOfMemory`],
     /// [`Error::DeviceLost`].
     pub async fn slice_async(&self, range: Range<usize>) -> Result<Self> {
         let outside = |reason: String| Error::View { what: "slice", reason };
@@ -78,12 +79,12 @@ impl GpuTensor {
         if let Some(region) = self.region.part(offset, bytes, &inner.limits) {
             return Ok(Self { region, ty, ..self.clone() });
         }
-        if let DType::Blocks(format) = ty.dtype
-            && bytes > 0
-            && !offset.is_multiple_of(4)
-        {
+        if bytes > 0 && !offset.is_multiple_of(4) {
             let reason = format!("entry {} begins at byte {offset}, in the middle of a word", range.start);
-            return Err(Error::Format { format: format.name(), reason });
+            return Err(match ty.dtype {
+                DType::Blocks(format) => Error::Format { format: format.name(), reason },
+                _ => outside(reason),
+            });
         }
         let copied = self.device.scoped("a slice", bytes, || {
             let region = Region::from(self.device.take(bytes)?);
@@ -328,6 +329,7 @@ fn shaped(dtype: DType, shape: Shape) -> Result<TensorType> {
 pub(crate) fn bytes_of<'a>(data: &Data<'a>) -> &'a [u8] {
     match *data {
         Data::F32(elements) => bytemuck::cast_slice(elements),
+        Data::F16(elements) => bytemuck::cast_slice(elements),
         Data::U32(elements) => bytemuck::cast_slice(elements),
         Data::Blocks(_, bytes) => bytes,
     }
@@ -337,6 +339,7 @@ pub(crate) fn bytes_of<'a>(data: &Data<'a>) -> &'a [u8] {
 pub(crate) fn copy_to(stored: &[u8], out: &mut DataMut<'_>) {
     let target: &mut [u8] = match out {
         DataMut::F32(elements) => bytemuck::cast_slice_mut(elements),
+        DataMut::F16(elements) => bytemuck::cast_slice_mut(elements),
         DataMut::U32(elements) => bytemuck::cast_slice_mut(elements),
         DataMut::Blocks(_, bytes) => bytes,
     };

@@ -4,7 +4,7 @@ mod support;
 
 use kiln_core::op::reference::Expected;
 use kiln_core::op::{Matmul, Op, QuantMatmul, Quantize};
-use kiln_core::{Error, Operand, QuantFormat};
+use kiln_core::{Error, Operand, QuantFormat, f16};
 use kiln_wgpu::GpuMatmulCache;
 
 fn values(n: usize) -> Vec<f32> {
@@ -52,6 +52,24 @@ fn a_weight_means_the_same_for_any_number_of_rows() {
             close(&all[row * n..][..n], &one, k);
         }
     }
+}
+
+#[test]
+fn weights_of_f16_are_products_of_what_they_stand_for() {
+    let Some(device) = support::device() else { return };
+    for (n, k) in [(33, 10), (1, 1), (130, 257), (7, 1024), (64, 64)] {
+        let mut cache = GpuMatmulCache::new(device.clone());
+        // A third is no f16: it is rounded here, once.
+        let w: Vec<f16> = values(n * k).iter().map(|x| f16::from_f32(x / 3.0)).collect();
+        let wide: Vec<f32> = w.iter().map(|x| x.to_f32()).collect();
+        cache.upload_f16("w", &w, n, k).unwrap();
+        for rows in [1, 3, 9, 65] {
+            let x = values(rows * k);
+            close(&cache.matmul("w", &x).unwrap(), &product(&x, &wide, n, k), k);
+        }
+    }
+    let mut cache = GpuMatmulCache::new(device);
+    assert!(matches!(cache.upload_f16("w", &[f16::ONE; 5], 2, 3), Err(Error::Length { .. })));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use kiln_core::op::reference::{self, Input};
 use kiln_core::op::{Elementwise, Matmul, Op, Reduce, Reduction, all_cases};
-use kiln_core::{Buffer, Data, Error, Operand, QuantFormat, Record, Shape};
+use kiln_core::{Buffer, Data, Error, Operand, QuantFormat, Record, Shape, f16};
 use kiln_wgpu::{GpuCommandBatch, GpuDevice, GpuTensor, numerics};
 
 fn counted(n: usize) -> Vec<f32> {
@@ -102,6 +102,10 @@ fn embedded(device: &GpuDevice, operand: &Operand<'_>) -> GpuTensor {
     let n = operand.shape().numel();
     let (before, all) = match operand.data() {
         Data::F32(x) => (64, Input::f32([&[f32::NAN; 64], x, &[f32::NAN; 5]].concat(), &[n + 69])),
+        Data::F16(x) => {
+            let nan = [f16::NAN; 128];
+            (128, Input::new(Buffer::F16([&nan[..], x, &nan[..7]].concat()), &[n + 135]))
+        }
         Data::U32(x) => (64, Input::new(Buffer::U32([&[u32::MAX; 64], x, &[u32::MAX; 5]].concat()), &[n + 69])),
         Data::Blocks(format, blocks) => {
             // 128 blocks of any format are whole multiples of 256 bytes.

@@ -3,7 +3,7 @@ use std::collections::{HashMap, HashSet};
 use kiln_core::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
 use kiln_core::op::{Matmul, Op};
 use kiln_core::{
-    Buffer, DType, Data, DataMut, Error, Operand, Operations, QuantFormat, Record, Result, Shape, TensorType,
+    Buffer, DType, Data, DataMut, Error, Operand, Operations, QuantFormat, Record, Result, Shape, TensorType, f16,
 };
 use kiln_route::Problem;
 
@@ -75,6 +75,14 @@ impl<'e> Batch<'e> {
     /// [`Error::Length`] when the elements do not fill the extents.
     pub fn upload(&mut self, data: &[f32], dims: &[usize]) -> Result<TensorId> {
         self.input(Data::F32(data), dims)
+    }
+
+    /// Copies f16 elements of the given extents into the batch.
+    ///
+    /// # Errors
+    /// As [`Batch::upload`].
+    pub fn upload_f16(&mut self, data: &[f16], dims: &[usize]) -> Result<TensorId> {
+        self.input(Data::F16(data), dims)
     }
 
     /// Copies indices of the given extents into the batch.
@@ -420,6 +428,7 @@ fn packable(step: &Step) -> Option<(TensorId, Matmul)> {
 fn prefix<'a>(data: Data<'a>, ty: &TensorType) -> Data<'a> {
     match data {
         Data::F32(d) => Data::F32(&d[..ty.shape.numel().min(d.len())]),
+        Data::F16(d) => Data::F16(&d[..ty.shape.numel().min(d.len())]),
         Data::U32(d) => Data::U32(&d[..ty.shape.numel().min(d.len())]),
         Data::Blocks(format, d) => Data::Blocks(format, &d[..ty.bytes().min(d.len())]),
     }
@@ -430,6 +439,10 @@ fn prefix_mut<'a>(data: DataMut<'a>, ty: &TensorType) -> DataMut<'a> {
         DataMut::F32(d) => {
             let n = ty.shape.numel().min(d.len());
             DataMut::F32(&mut d[..n])
+        }
+        DataMut::F16(d) => {
+            let n = ty.shape.numel().min(d.len());
+            DataMut::F16(&mut d[..n])
         }
         DataMut::U32(d) => {
             let n = ty.shape.numel().min(d.len());

@@ -42,7 +42,7 @@ pub use calibrate::{CalibrationReport, Effort, Progress};
 pub use engine::{Engine, EngineBuilder, ProfileStatus};
 pub use kiln_core::{
     Buffer, DType, Data, DataMut, Error, MAX_RANK, Operand, Operations, QuantFormat, Record, Result, Shape, TensorType,
-    graph, op,
+    f16, graph, op,
 };
 pub use kiln_route::{
     Backend, BackendSelector, Decision, Explanation, Machine, OpComplexity, Place, Prediction, Problem, Profile,

@@ -1,7 +1,7 @@
 use super::share::Simplified;
 use super::{Graph, TensorId};
-use crate::Shape;
 use crate::op::{Cost, ElementwiseKind, Op};
+use crate::{DType, Shape};
 
 /// How large a fused step may become; a backend with few bindings asks for less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -123,7 +123,9 @@ impl Builder<'_> {
 
     fn shape_if_elementwise(&self, group: usize) -> Option<Shape> {
         let node = &self.graph.nodes[*self.members[group].first()?];
-        matches!(node.op, Op::Elementwise(_)).then(|| self.graph.type_of(node.outputs[0]).shape)
+        // A chain reads f32 alone.
+        let wide = || node.inputs.iter().all(|&id| self.graph.type_of(id).dtype == DType::F32);
+        (matches!(node.op, Op::Elementwise(_)) && wide()).then(|| self.graph.type_of(node.outputs[0]).shape)
     }
 
     fn try_merge(&mut self, a: usize, b: usize) {

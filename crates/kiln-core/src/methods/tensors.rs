@@ -1,11 +1,11 @@
 use crate::graph::TensorId;
 use crate::op::{
-    Attention, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Padding,
-    Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose,
+    Attention, Convert, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax, Matmul, Matvec, Op,
+    Padding, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose,
 };
+use crate::{DType, QuantFormat, Result, elementwise_table};
 #[cfg(doc)]
 use crate::{Error, Operations};
-use crate::{QuantFormat, Result, elementwise_table};
 
 macro_rules! elementwise_on_tensors {
     ($($(#[doc = $doc:literal])* $variant:ident $name:ident $into:ident ($($x:ident),*) ($($p:ident),*)
@@ -134,6 +134,14 @@ pub trait Record: Sized {
     fn top_k(&mut self, x: TensorId, k: usize) -> Result<(TensorId, TensorId)> {
         let results = self.record_all(TopK { k }.into(), &[x])?;
         Ok((results[0], results[1]))
+    }
+
+    /// The same numbers as f32 or f16.
+    ///
+    /// # Errors
+    /// As [`Record::record_all`]; [`crate::Error::Parameter`] for any other type.
+    fn convert(&mut self, x: TensorId, to: DType) -> Result<TensorId> {
+        self.record(Convert { to }, &[x])
     }
 
     /// The blocks of a quantised format nearest to `x`, along its last dimension.

@@ -96,7 +96,7 @@ impl Operation for Attention {
     fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
         super::expect_types("attention", inputs, &[DType::F32; 3])?;
         self.extents(&inputs[0].shape, &inputs[1].shape, &inputs[2].shape)?;
-        Ok(inputs[0].into())
+        Ok(TensorType::f32(inputs[0].shape).into())
     }
 
     /// Two products a key that is seen, and sixteen flops for its weight.

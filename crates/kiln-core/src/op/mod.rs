@@ -5,6 +5,7 @@
 
 mod attention;
 mod contract;
+mod convert;
 mod convolve;
 mod elementwise;
 mod index;
@@ -20,6 +21,7 @@ mod transpose;
 
 pub use attention::{Attention, AttentionExtents};
 pub use contract::{Bound, Contract};
+pub use convert::Convert;
 pub use convolve::{Convolve2d, ConvolveExtents, Padding};
 pub use elementwise::{Elementwise, ElementwiseKind};
 #[cfg(feature = "reference")]
@@ -34,7 +36,7 @@ pub use rope::{Rope, RopeStyle};
 pub use rows::{LayerNorm, LogSoftmax, RmsNorm, Softmax, rows_of};
 pub use transpose::Transpose;
 
-use crate::{DataMut, Error, Operand, Result, Shape, TensorType};
+use crate::{DType, Data, DataMut, Error, Operand, Result, Shape, TensorType};
 
 /// A real parameter of an operation. Compared and hashed by its bits, so that nodes with `0.0` and `-0.0` differ.
 #[derive(Clone, Copy)]
@@ -171,8 +173,7 @@ pub fn check(op: &impl Operation, inputs: &[Operand<'_>], outputs: &[DataMut<'_>
             return Err(Error::Type { op: op.name(), index, expected: ty.dtype, found: out.dtype() });
         }
         if ty.bytes() != out.bytes() {
-            let unit = if let DataMut::Blocks(..) = out { 1 } else { 4 };
-            let (expected, found) = (ty.bytes() / unit, out.bytes() / unit);
+            let (expected, found) = (ty.bytes() / ty.dtype.size(), out.bytes() / ty.dtype.size());
             return Err(Error::Length { op: op.name(), operand: "output", expected, found });
         }
     }
@@ -218,16 +219,42 @@ pub trait Operation: Copy + Eq + std::hash::Hash + std::fmt::Debug {
     fn cases() -> Vec<reference::Case>;
 }
 
-/// Checks the number of operands and their element types.
+/// Calls `run` with the operands, those of f16 as the f32 that they stand for: what a backend does before a kernel that reads
+/// f32 alone.
+///
+/// # Errors
+/// [`Error::OutOfMemory`], and those of `run`.
+pub fn widened<R>(inputs: &[Operand<'_>], run: impl FnOnce(&[Operand<'_>]) -> Result<R>) -> Result<R> {
+    if inputs.iter().all(|input| input.ty().dtype != DType::F16) {
+        return run(inputs);
+    }
+    let wide = inputs.iter().map(|input| {
+        let halves = input.data().f16();
+        let mut wide = crate::zeros(halves.len())?;
+        crate::widen(halves, &mut wide);
+        Ok(wide)
+    });
+    let wide = wide.collect::<Result<Vec<Vec<f32>>>>()?;
+    let mut operands = inputs.to_vec();
+    for (operand, wide) in operands.iter_mut().zip(&wide) {
+        if operand.ty().dtype == DType::F16 {
+            *operand = Operand::new(Data::F32(wide), operand.shape())?;
+        }
+    }
+    run(&operands)
+}
+
+/// Checks the number of operands and their element types. f16 stands for f32 everywhere.
 ///
 /// # Errors
 /// [`Error::Arity`], [`Error::Type`].
-pub(crate) fn expect_types(op: &'static str, inputs: &[TensorType], dtypes: &[crate::DType]) -> Result<()> {
+pub(crate) fn expect_types(op: &'static str, inputs: &[TensorType], dtypes: &[DType]) -> Result<()> {
     if inputs.len() != dtypes.len() {
         return Err(Error::Arity { op, expected: dtypes.len(), found: inputs.len() });
     }
     for (index, (input, &expected)) in inputs.iter().zip(dtypes).enumerate() {
-        if input.dtype != expected {
+        let stands_for = if input.dtype == DType::F16 { DType::F32 } else { input.dtype };
+        if stands_for != expected {
             return Err(Error::Type { op, index, expected, found: input.dtype });
         }
     }
@@ -268,7 +295,9 @@ macro_rules! operations {
         /// The cases of every operation.
         #[cfg(feature = "reference")]
         pub fn all_cases() -> Vec<reference::Case> {
-            [$($name::cases(),)*].into_iter().flatten().collect()
+            let cases: Vec<reference::Case> = [$($name::cases(),)*].into_iter().flatten().collect();
+            let stored = reference::stored_as_f16(&cases);
+            [cases, stored].concat()
         }
     };
 }
@@ -312,6 +341,8 @@ operations! { $
     Dequantize,
     /// The product of f32 with quantised weights.
     QuantMatmul,
+    /// The same numbers as another type.
+    Convert,
 }
 
 impl Op {
@@ -368,6 +399,6 @@ impl Op {
     pub fn reference(&self, inputs: &[Operand<'_>]) -> Result<Vec<reference::Expected>> {
         let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();
         self.infer(&types)?;
-        Ok(for_operation!(self, op => op.reference(inputs)))
+        widened(inputs, |inputs| Ok(for_operation!(self, op => op.reference(inputs))))
     }
 }

@@ -1,7 +1,7 @@
 //! The oracle: expected results in f64, cases, and the check of a result against its contract.
 
 use super::{Bound, Op};
-use crate::{Buffer, Data, Error, Operand, Result, Shape, TensorType};
+use crate::{Buffer, Data, Error, Operand, Result, Shape, TensorType, f16};
 
 pub mod hard;
 
@@ -15,6 +15,8 @@ pub enum Expected {
         /// Magnitudes, as many as values.
         magnitudes: Vec<f64>,
     },
+    /// f16, exact; any NaN for a NaN.
+    F16(Vec<f16>),
     /// Indices, exact.
     U32(Vec<u32>),
     /// Packed blocks, exact.
@@ -49,13 +51,24 @@ impl Input {
         input
     }
 
-    /// The input with zeros for its subnormal elements.
+    /// The input with zeros for its subnormal elements. Those of f16 are no subnormal f32.
     fn flushed(&self) -> Self {
         let mut flushed = self.clone();
         if let Buffer::F32(elements) = &mut flushed.buffer {
             elements.iter_mut().filter(|x| x.is_subnormal()).for_each(|x| *x = 0f32.copysign(*x));
         }
         flushed
+    }
+
+    /// The input with the nearest f16 for f32 elements.
+    fn narrowed(&self) -> Self {
+        let mut narrowed = self.clone();
+        if let Buffer::F32(elements) = &self.buffer {
+            let mut halves = vec![f16::ZERO; elements.len()];
+            crate::narrow(elements, &mut halves);
+            narrowed.buffer = Buffer::F16(halves);
+        }
+        narrowed
     }
 
     /// The input as an operand.
@@ -201,6 +214,14 @@ fn check_either(bound: Bound, expected: [&[Expected]; 2], flushed: bool, got: &[
                     accuracy = accuracy.merge(Accuracy { worst: error, compared: 1 });
                 }
             }
+            (Expected::F16(want), Expected::F16(other), Data::F16(got)) if want.len() == got.len() => {
+                let is = |got: f16, want: f16| got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan());
+                let fits = |i: usize| is(got[i], want[i]) || is(got[i], other[i]);
+                if let Some(i) = (0..got.len()).find(|&i| !fits(i)) {
+                    return Err(format!("result {result}, element {i}: got {:e}, exact {:e}", got[i], want[i]));
+                }
+                accuracy.compared += got.len();
+            }
             (Expected::U32(want), Expected::U32(other), Data::U32(got))
                 if want.len() == got.len()
                     && got.iter().zip(want.iter().zip(other)).all(|(got, (a, b))| got == a || got == b) =>
@@ -253,6 +274,34 @@ pub fn conform_within(
     let types: Vec<TensorType> = operands.iter().map(Operand::ty).collect();
     let bound = bound(&case.op, &types).map_err(|e| name(e.to_string()))?;
     check_either(bound, [&expected, &flushed], flushes, &got).map_err(name)
+}
+
+/// Cases with f16 in the place of f32, for every operation: the first few that are neither tiny nor large.
+pub(super) fn stored_as_f16(cases: &[Case]) -> Vec<Case> {
+    const FEW: usize = 6;
+    const LARGE: usize = 40_000;
+    let mut taken = std::collections::HashMap::<&str, usize>::new();
+    let mut stored = Vec::new();
+    for case in cases {
+        let elements: usize = case.inputs.iter().map(|input| input.shape.numel()).sum();
+        let wide = |input: &Input| matches!(input.buffer, Buffer::F32(_));
+        let count = taken.entry(case.op.name()).or_default();
+        if !(64..LARGE).contains(&elements) || *count == FEW || !case.inputs.iter().any(wide) {
+            continue;
+        }
+        *count += 1;
+        // All of them, and the last one alone: a weight beside what it is multiplied with.
+        let all = case.inputs.iter().map(Input::narrowed).collect();
+        stored.push(Case { op: case.op, inputs: all });
+        if let [before @ .., last] = &case.inputs[..]
+            && !before.is_empty()
+            && wide(last)
+        {
+            let inputs = [before, &[last.narrowed()]].concat();
+            stored.push(Case { op: case.op, inputs });
+        }
+    }
+    stored
 }
 
 /// Lengths around every boundary that a vector, a block of a tree or a cache block has: 0, 1, odd, prime, one before

@@ -67,7 +67,7 @@ impl Operation for Rope {
             let reason = format!("{s} positions from {} pass the last one, {}", self.position, Self::POSITIONS - 1);
             return Err(Error::Parameter { op, reason });
         }
-        Ok(inputs[0].into())
+        Ok(TensorType::f32(shape).into())
     }
 
     /// Six flops a pair, as if sines and cosines came for free: they are shared by all heads.

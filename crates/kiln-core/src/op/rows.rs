@@ -127,7 +127,7 @@ impl Operation for Softmax {
 
     fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
         super::expect_types(self.name(), inputs, &[DType::F32])?;
-        Ok(inputs[0].into())
+        Ok(TensorType::f32(inputs[0].shape).into())
     }
 
     fn flops(&self, inputs: &[TensorType], _: &[TensorType]) -> u64 {
@@ -177,7 +177,7 @@ impl Operation for LogSoftmax {
 
     fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
         super::expect_types(self.name(), inputs, &[DType::F32])?;
-        Ok(inputs[0].into())
+        Ok(TensorType::f32(inputs[0].shape).into())
     }
 
     fn flops(&self, inputs: &[TensorType], _: &[TensorType]) -> u64 {

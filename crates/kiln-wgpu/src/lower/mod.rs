@@ -1,6 +1,7 @@
 //! Operations turned into dispatches of kernels: one file a family, one `impl Lower` an operation.
 
 mod attention;
+mod convert;
 mod convolve;
 pub(crate) mod elementwise;
 mod gather;
@@ -29,6 +30,9 @@ pub(crate) struct Value {
 
 /// An operation that runs on a GPU.
 pub(crate) trait Lower: Operation {
+    /// Whether its kernels read f16 as it is stored. For others what is f16 is converted to f32 before.
+    const HALVES: bool = false;
+
     /// Adds the dispatches that compute the outputs. The shape rule has accepted the inputs, and an output has at least
     /// one element.
     ///
@@ -104,5 +108,13 @@ pub(crate) fn lower(op: &Op, plan: &mut Lowering<'_>, inputs: &[Value], outputs:
     if outputs.iter().all(|output| output.ty.shape.is_empty()) {
         return Ok(());
     }
-    for_operation!(op, op => op.lower(plan, inputs, outputs))
+    for_operation!(op, op => lower_one(op, plan, inputs, outputs))
+}
+
+fn lower_one<O: Lower>(op: &O, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+    if O::HALVES {
+        return op.lower(plan, inputs, outputs);
+    }
+    let wide: Vec<Value> = inputs.iter().map(|&input| convert::widened(plan, input)).collect();
+    op.lower(plan, &wide, outputs)
 }

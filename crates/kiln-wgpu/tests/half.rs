@@ -1,0 +1,79 @@
+//! Tensors of f16.
+
+mod support;
+
+use kiln_core::op::{Convert, Elementwise, Matmul, Op};
+use kiln_core::{Buffer, DType, Data, Error, Operand, Record, f16};
+use kiln_wgpu::GpuCommandBatch;
+
+/// Numbers that f16 has.
+fn values(n: usize) -> Vec<f16> {
+    (0..n).map(|i| f16::from_f32(((i * 7919) % 127) as f32 / 64.0 - 1.0)).collect()
+}
+
+fn wide(x: &[f16]) -> Vec<f32> {
+    x.iter().map(|x| x.to_f32()).collect()
+}
+
+#[test]
+fn what_is_uploaded_is_read_and_seen_in_parts() {
+    let Some(device) = support::device() else { return };
+    for n in [0, 1, 2, 7, 1000, 4097] {
+        let x = values(n);
+        let tensor = device.upload(&Operand::f16(&x, &[n]).unwrap()).unwrap();
+        assert_eq!((tensor.ty().dtype, tensor.ty().bytes()), (DType::F16, 2 * n));
+        assert_eq!(tensor.read().unwrap(), Buffer::F16(x));
+    }
+    let x = values(1000);
+    let tensor = device.upload(&Operand::f16(&x, &[1000]).unwrap()).unwrap();
+    // Where a kernel can begin, where a copy can, and where neither can.
+    for range in [0..5, 512..1000, 2..9, 998..1000, 3..3] {
+        let part = tensor.slice(range.clone()).unwrap();
+        assert_eq!(part.read().unwrap(), Buffer::F16(x[range].to_vec()));
+    }
+    assert!(matches!(tensor.slice(3..9), Err(Error::View { .. })));
+    assert!(matches!(Operand::f16(&x, &[999]), Err(Error::Length { expected: 999, found: 1000, .. })));
+}
+
+#[test]
+fn a_batch_converts_and_computes_on_both_types() {
+    let Some(device) = support::device() else { return };
+    let (x, y) = (values(64 * 48), values(48 * 40));
+    let mut batch = GpuCommandBatch::new(device);
+    let a = batch.upload_f16(&x, &[64, 48]).unwrap();
+    let b = batch.upload_f16(&y, &[48, 40]).unwrap();
+    // Element-wise on f16, a chain after it, rounded, and multiplied.
+    let doubled = batch.add(a, a).unwrap();
+    let chain = batch.relu(doubled).unwrap();
+    let chain = batch.scale(chain, 0.5).unwrap();
+    let half = batch.convert(chain, DType::F16).unwrap();
+    let product = batch.matmul(half, b).unwrap();
+    let rounded = batch.convert(product, DType::F16).unwrap();
+    let results = batch.run(&[half, product, rounded]).unwrap();
+
+    let relu: Vec<f16> = x.iter().map(|x| f16::from_f32(x.to_f32().max(0.0))).collect();
+    assert_eq!(results[0], Buffer::F16(relu.clone()));
+    let (relu, y) = (wide(&relu), wide(&y));
+    let exact =
+        |i: usize, j: usize| (0..48).map(|k| f64::from(relu[48 * i + k]) * f64::from(y[40 * k + j])).sum::<f64>();
+    let (Data::F32(product), Data::F16(rounded)) = (results[1].as_data(), results[2].as_data()) else {
+        panic!("{results:?}")
+    };
+    assert_eq!(product.len(), 64 * 40);
+    for (at, (&got, rounded)) in product.iter().zip(rounded).enumerate() {
+        assert!((f64::from(got) - exact(at / 40, at % 40)).abs() < 1e-4, "{at}: {got}");
+        assert_eq!(*rounded, f16::from_f32(got));
+    }
+}
+
+#[test]
+fn types_that_do_not_fit_are_errors() {
+    let Some(device) = support::device() else { return };
+    let x = device.upload(&Operand::f16(&values(12), &[3, 4]).unwrap()).unwrap();
+    let indices = device.upload(&Operand::u32(&[1, 2, 3], &[3]).unwrap()).unwrap();
+    let run = |op: Op, inputs: &[&kiln_wgpu::GpuTensor]| device.run(&op, inputs).map(drop);
+    assert!(matches!(run(Convert { to: DType::U32 }.into(), &[&x]), Err(Error::Parameter { .. })));
+    assert!(matches!(run(Convert { to: DType::F16 }.into(), &[&indices]), Err(Error::Type { .. })));
+    assert!(matches!(run(Matmul::default().into(), &[&x, &x]), Err(Error::Shape { .. })));
+    assert!(matches!(run(Elementwise::add().into(), &[&x, &indices]), Err(Error::Type { index: 1, .. })));
+}
