@@ -1,19 +1,31 @@
-//! The matrix product as PTX, and how it is launched. Prints the text; no GPU.
+//! The matrix product as PTX, and how it is launched: of f32 on every target, and of bf16 on the tensor cores of Hopper.
+//! Prints the texts; no GPU.
 
-use kiln_core::op::{Matmul, MatmulExtents};
-use kiln_ptx::kernels::gemm::{Gemm, Tile};
-use kiln_ptx::{Kernel, PtxModule};
+use kiln_core::op::{ElementwiseKind, Matmul, MatmulExtents};
+use kiln_ptx::kernels::gemm::{Epilogue, Gemm, Tile, WarpGroupGemm, WarpGroupTile};
+use kiln_ptx::{Kernel, Launch, PtxModule, PtxType};
+
+fn print(kernel: &dyn Kernel, extents: MatmulExtents, launch: &Launch) {
+    let kernel = kernel.build();
+    println!("// {}: {:?} threads, {} bytes of shared memory", kernel.name(), kernel.block(), kernel.shared_bytes());
+    for (parameter, argument) in kernel.parameters().iter().zip(&launch.arguments) {
+        println!("// {}, {}: {argument:?}", parameter.name, parameter.kind);
+    }
+    println!("// that was for {extents:?}, in {:?} blocks", launch.grid);
+    println!("{}", PtxModule::from(kernel));
+}
 
 fn main() -> kiln_core::Result<()> {
     // C = A Bᵀ: a layer whose weights are stored with their outputs outside.
-    let gemm = Gemm::new(Matmul { transpose_a: false, transpose_b: true }, Tile::LARGE);
-    let kernel = gemm.build();
-    println!("// {}: {:?} threads, {} bytes of shared memory", kernel.name(), kernel.block(), kernel.shared_bytes());
-    for parameter in kernel.parameters() {
-        println!("// {}: {}", parameter.name, if parameter.buffer { "a buffer" } else { parameter.ty.name() });
-    }
-    let extents = MatmulExtents { batch: 1, shared_b: true, m: 1000, k: 300, n: 777 };
-    println!("// for 1000 x 300 times 300 x 777: {:?}", gemm.launch(extents, 1.0, 0.0)?);
-    println!("{}", PtxModule::from(kernel));
+    let layer = Matmul { transpose_a: false, transpose_b: true };
+    let extents = MatmulExtents { batch: 1, shared_b: true, m: 1000, k: 304, n: 776 };
+    let gemm = Gemm::new(layer, Tile::LARGE);
+    print(&gemm, extents, &gemm.launch(extents, 1.0, 0.0)?);
+
+    // The same of bf16, with a bias and an activation, for a device of 132 multiprocessors.
+    let epilogue = Epilogue::PLAIN.bias().activation(ElementwiseKind::Relu)?;
+    let tile = WarpGroupTile::for_extents(extents, 132);
+    let gemm = WarpGroupGemm::new(layer, [PtxType::Bf16, PtxType::Bf16], tile, epilogue)?;
+    print(&gemm, extents, &gemm.launch(extents, [1.0, 0.0], 132)?);
     Ok(())
 }

@@ -4,7 +4,12 @@ use std::fmt;
 
 use kiln_core::{Error, Result};
 
+use crate::builder::SHARED;
+use crate::layout::TensorMap;
 use crate::{Builder, Gate, PtxType};
+
+/// The alignment of shared memory that comes with the launch: that of swizzled rows of 128 bytes.
+const DYNAMIC_SHARED_ALIGN: u32 = 1024;
 
 /// The name of a parameter: a word, or a word and a number. Comes from `"n"` and `("in", 3)`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -37,10 +42,31 @@ impl fmt::Display for Name {
 pub struct Parameter {
     /// Its name.
     pub name: Name,
-    /// Its type; `u64` for the address of a buffer.
-    pub ty: PtxType,
-    /// Whether it is the address of a buffer, aligned to 16 bytes.
-    pub buffer: bool,
+    /// What it is.
+    pub kind: ParameterKind,
+}
+
+/// What a parameter is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ParameterKind {
+    /// A scalar of this type.
+    Scalar(PtxType),
+    /// The address of a buffer, 8 bytes, aligned to 16 bytes.
+    Buffer,
+    /// The description of a tensor by value, 128 bytes aligned to 64: what `cuTensorMapEncodeTiled` makes of a
+    /// [`TensorMap`].
+    Tensor,
+}
+
+impl fmt::Display for ParameterKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Scalar(ty) => ty.name(),
+            Self::Buffer => "a buffer",
+            Self::Tensor => "a tensor",
+        })
+    }
 }
 
 /// A kernel whose text is written.
@@ -49,7 +75,9 @@ pub struct PtxKernel {
     pub(crate) name: String,
     pub(crate) parameters: Vec<Parameter>,
     pub(crate) block: [u32; 3],
+    pub(crate) cluster: u32,
     pub(crate) shared_bytes: u32,
+    pub(crate) dynamic_shared: bool,
     pub(crate) gate: Gate,
     pub(crate) text: String,
 }
@@ -77,9 +105,20 @@ impl PtxKernel {
         self.block
     }
 
-    /// Bytes of shared memory that a block takes. They are in the text: a launch adds none.
+    /// Blocks of a cluster along x. It is in the text; the grid of a launch is a multiple of it.
+    pub fn cluster(&self) -> u32 {
+        self.cluster
+    }
+
+    /// Bytes of shared memory that a block takes.
     pub fn shared_bytes(&self) -> u32 {
         self.shared_bytes
+    }
+
+    /// Bytes of shared memory that a launch must ask for: all of them where they are more than 48 KiB, a size that
+    /// devices give only where the function was set to it before; else none, because they are in the text.
+    pub fn dynamic_shared_bytes(&self) -> u32 {
+        if self.dynamic_shared { self.shared_bytes } else { 0 }
     }
 
     /// The least version and target that its instructions need.
@@ -138,6 +177,9 @@ impl fmt::Display for PtxModule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Gate { version, target } = self.gate();
         write!(f, ".version {version}\n.target {target}\n.address_size 64\n")?;
+        if self.kernels.iter().any(|kernel| kernel.dynamic_shared) {
+            write!(f, "\n.extern .shared .align {DYNAMIC_SHARED_ALIGN} .b8 {SHARED}[];\n")?;
+        }
         for kernel in &self.kernels {
             f.write_str("\n")?;
             f.write_str(&kernel.text)?;
@@ -170,6 +212,8 @@ pub enum Argument {
     U32(u32),
     /// A scalar.
     F32(f32),
+    /// The description of a tensor in a buffer.
+    Tensor(TensorMap),
 }
 
 /// One launch of a kernel, complete but for the addresses of the buffers.
@@ -185,9 +229,10 @@ impl Launch {
     /// Whether the arguments are those that the kernel takes.
     pub fn fits(&self, kernel: &PtxKernel) -> bool {
         let fits = |(parameter, argument): (&Parameter, &Argument)| match argument {
-            Argument::Buffer(_) => parameter.buffer,
-            Argument::U32(_) => parameter.ty == PtxType::U32,
-            Argument::F32(_) => parameter.ty == PtxType::F32,
+            Argument::Buffer(_) => parameter.kind == ParameterKind::Buffer,
+            Argument::U32(_) => parameter.kind == ParameterKind::Scalar(PtxType::U32),
+            Argument::F32(_) => parameter.kind == ParameterKind::Scalar(PtxType::F32),
+            Argument::Tensor(_) => parameter.kind == ParameterKind::Tensor,
         };
         kernel.parameters.len() == self.arguments.len() && kernel.parameters.iter().zip(&self.arguments).all(fits)
     }

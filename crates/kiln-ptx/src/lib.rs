@@ -48,18 +48,25 @@
 //! - `.version` and `.target` are the lowest that serve what was used, so that old drivers take the text.
 //! - Every rounding is said (`.rn`): the driver contracts no product and sum, and results are those of IEEE 754.
 //! - Kernels take extents when they are launched, not when they are written: one text serves every shape.
-//! - Nothing here knows a driver. What a launch needs is data.
+//! - What runs by itself is a type of its own while it runs: [`Sums`] become [`Running`] when products are added to them,
+//!   and there is no way to read those.
+//! - Nothing here knows a driver. What a launch needs is data, the descriptions of tensors too.
 #![forbid(unsafe_code)]
 
 mod builder;
 mod kernel;
 pub mod kernels;
+mod layout;
 pub mod table;
 mod target;
 mod text;
 mod types;
 
-pub use builder::{Builder, Global, Lanes, Pointer, Shared, Space, VectorWidth};
-pub use kernel::{Argument, Kernel, Launch, Name, Parameter, PtxKernel, PtxModule};
+pub use builder::{
+    Builder, Consumer, Descriptor, Fragment, Global, Lanes, Pipeline, Pointer, Producer, Running, Shared,
+    SharedCluster, Space, Sums, TensorBox, TensorParameter, VectorWidth, operands,
+};
+pub use kernel::{Argument, Kernel, Launch, Name, Parameter, ParameterKind, PtxKernel, PtxModule};
+pub use layout::{Panels, TensorMap};
 pub use target::{Gate, Target, Version};
-pub use types::{Operand, PtxType, Scalar, Value, Variable};
+pub use types::{Bf16, F16, Operand, PtxType, Scalar, Value, Variable};

@@ -1,18 +1,22 @@
 //! The instructions of PTX that kernels are written in: one table, from which come the methods of the builder, their
 //! documentation, what they ask of version and target, and the tests.
 
+use crate::builder::operands::*;
 use crate::text::Mnemonic;
-use crate::types::{Operand, Scalar, Value};
+use crate::types::{Bf16, F16, Operand, Scalar, Value};
 use crate::{Builder, Gate, Target};
 
 /// The table of instructions; calls `$callback!` with its rows.
 ///
 /// A row is: the trait of the types that the instruction exists for, the method, its operands, its result or `()`, and for
 /// each least version of PTX and least target the types with the name of the instruction; `T` stands for the type.
+/// The rows come in two sections: those of a thread alone, whose operands are scalars, and those that threads run together
+/// or whose operands are addresses, constants and lists of registers.
 #[macro_export]
 macro_rules! instruction_table {
     ($callback:path) => {
         $callback! {
+            {
             /// `a + b`; rounded to nearest, or wrapping.
             Add add(a: T, b: T) -> T
                 { 6.0 Sm70: f32 "add.rn.f32", f64 "add.rn.f64", u32 "add.u32", i32 "add.s32", u64 "add.u64" }
@@ -119,6 +123,138 @@ macro_rules! instruction_table {
                 { 6.0 Sm70: f32 "shfl.sync.bfly.b32", u32 "shfl.sync.bfly.b32" }
             /// Waits until every thread of the block has come here; what they wrote before is then seen by all.
             BarSync bar_sync(barrier: T) -> () { 6.0 Sm70: u32 "bar.sync" }
+            }
+            {
+            /// As `f32`, exactly.
+            CvtF32 cvt_f32(a: T) -> f32 { 6.0 Sm70: F16 "cvt.f32.f16"; 7.1 Sm80: Bf16 "cvt.f32.bf16" }
+            /// In 16 bits, rounded to nearest.
+            CvtRn cvt_rn(a: f32) -> T { 6.0 Sm70: F16 "cvt.rn.f16.f32"; 7.0 Sm80: Bf16 "cvt.rn.bf16.f32" }
+            /// Two numbers in 16 bits each, rounded to nearest.
+            CvtRnX2 cvt_rn_x2(upper: f32, lower: f32) -> u32
+                { 7.0 Sm80: F16 "cvt.rn.f16x2.f32", Bf16 "cvt.rn.bf16x2.f32" }
+            /// With 11 bits of significand, rounded to nearest, ties away from zero: the operand of a product in TF32.
+            CvtRnaTf32 cvt_rna_tf32(a: T) -> u32 { 7.0 Sm80: f32 "cvt.rna.tf32.f32" }
+            /// `a` of lane `b`, bit for bit; `c` bounds the exchange (31: the whole warp), `members` are the lanes that
+            /// take part.
+            ShflIdx shfl_idx(a: T, b: u32, c: u32, members: u32) -> T
+                { 6.0 Sm70: f32 "shfl.sync.idx.b32", u32 "shfl.sync.idx.b32" }
+            /// Waits until so many threads of the block, whole warps, have come to this barrier; what they wrote before is
+            /// then seen by all of them.
+            BarSyncSome bar_sync_some(barrier: T, threads: u32) -> () { 6.0 Sm70: u32 "bar.sync" }
+            /// Waits until these lanes of the warp have come here; what they wrote before is then seen by all of them.
+            BarWarpSync bar_warp_sync(members: T) -> () { 6.0 Sm70: u32 "bar.warp.sync" }
+            /// Of every thread of the cluster: says that it has come here, and lets the others see what it wrote.
+            BarrierClusterArrive barrier_cluster_arrive() -> () { 8.0 Sm90: u32 "barrier.cluster.arrive.release" }
+            /// Waits until every thread of the cluster has arrived.
+            BarrierClusterWait barrier_cluster_wait() -> () { 8.0 Sm90: u32 "barrier.cluster.wait.acquire" }
+            /// The address in the shared memory of the block `rank` of the cluster that has this one's `address`.
+            Mapa mapa(address: T, rank: u32) -> T { 7.8 Sm90: u32 "mapa.shared::cluster.u32" }
+
+            /// Four matrices of 8 by 8 numbers of 16 bits; lanes 8i to 8i + 7 say where the rows of the matrix i are, aligned
+            /// to 16 bytes. Lane l gets of each the elements 2 (l mod 4) and the next of the row l / 4.
+            LdmatrixX4 ldmatrix_x4(to: B32x4, from: SharedAt) -> ()
+                { 6.5 Sm75: u32 "ldmatrix.sync.aligned.m8n8.x4.shared.b16" }
+            /// As [`Builder::ldmatrix_x4`], of the transposed matrices.
+            LdmatrixX4Trans ldmatrix_x4_trans(to: B32x4, from: SharedAt) -> ()
+                { 6.5 Sm75: u32 "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16" }
+            /// The inverse of [`Builder::ldmatrix_x4`].
+            StmatrixX4 stmatrix_x4(to: SharedAt, from: B32x4) -> ()
+                { 7.8 Sm90: u32 "stmatrix.sync.aligned.m8n8.x4.shared.b16" }
+            /// `d = a b + c` of a warp, 16 by 16 times 16 by 8. With g = lane / 4 and t = lane mod 4, `a` has rows g and
+            /// g + 8 at k = 2t, then both at 2t + 8; `b` column g at 2t, then at 2t + 8; `c` and `d` columns 2t and 2t + 1
+            /// of the row g, then of g + 8.
+            MmaM16N8K16 mma_m16n8k16(d: F32x4, a: B32x4, b: B32x2, c: F32x4) -> () { 7.0 Sm80:
+                F16 "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32",
+                Bf16 "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" }
+            /// `d = a b + c` of a warp in TF32, 16 by 8 times 8 by 8. `a` has rows g and g + 8 at k = t, then both at
+            /// t + 4; `b` column g at t, then at t + 4; `c` and `d` as [`Builder::mma_m16n8k16`].
+            MmaM16N8K8 mma_m16n8k8(d: F32x4, a: B32x4, b: B32x2, c: F32x4) -> ()
+                { 7.0 Sm80: f32 "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32" }
+
+            /// Begins to copy 16 bytes, the first `present` of them from memory, the others zeros.
+            CpAsync cp_async(to: SharedAt, from: GlobalAt, bytes: Sixteen, present: T) -> ()
+                { 7.0 Sm80: u32 "cp.async.cg.shared.global" }
+            /// Makes a group of the copies that this thread has begun.
+            CpAsyncCommitGroup cp_async_commit_group() -> () { 7.0 Sm80: u32 "cp.async.commit_group" }
+            /// Waits until no more than so many groups of this thread are under way.
+            CpAsyncWaitGroup cp_async_wait_group(pending: Groups) -> () { 7.0 Sm80: u32 "cp.async.wait_group" }
+
+            /// A barrier in 8 bytes of shared memory, for so many arrivals a phase.
+            MbarrierInit mbarrier_init(at: SharedAt, arrivals: T) -> () { 7.0 Sm80: u32 "mbarrier.init.shared.b64" }
+            /// Arrives, once.
+            MbarrierArrive mbarrier_arrive(at: SharedAt) -> () { 8.0 Sm80: u32 "mbarrier.arrive.shared::cta.b64 _," }
+            /// Arrives, once, at a barrier of a block of the cluster. What this thread has written is not released to the
+            /// cluster, a costly thing: this is for telling that something was read.
+            MbarrierArriveCluster mbarrier_arrive_cluster(at: ClusterAt) -> ()
+                { 8.0 Sm90: u32 "mbarrier.arrive.shared::cluster.b64 _," }
+            /// Arrives, once, and has the phase wait for so many bytes too.
+            MbarrierArriveExpectTx mbarrier_arrive_expect_tx(at: SharedAt, bytes: T) -> ()
+                { 8.0 Sm90: u32 "mbarrier.arrive.expect_tx.shared::cta.b64 _," }
+            /// Whether the phase of this parity is over; waits a while for it.
+            MbarrierTryWaitParity mbarrier_try_wait_parity(at: SharedAt, parity: T) -> bool
+                { 7.8 Sm90: u32 "mbarrier.try_wait.parity.shared::cta.b64" }
+            /// Lets the cluster and copies see barriers that this thread has initialised.
+            FenceMbarrierInit fence_mbarrier_init() -> () { 8.0 Sm90: u32 "fence.mbarrier_init.release.cluster" }
+            /// Lets copies and products that run by themselves see what this thread has written to shared memory.
+            FenceProxyAsync fence_proxy_async() -> () { 8.0 Sm90: u32 "fence.proxy.async.shared::cta" }
+
+            /// Begins to copy a box of a tensor to shared memory, zeros where the tensor is not; the barrier counts bytes.
+            CpAsyncBulkTensorLoad cp_async_bulk_tensor_load(to: SharedAt, from: TensorAt, barrier: SharedAt) -> () { 8.0 Sm90:
+                u32 "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes" }
+            /// The same to the same place of every block of the cluster in `blocks`, whose barrier there counts.
+            CpAsyncBulkTensorMulticast cp_async_bulk_tensor_multicast(
+                to: SharedAt, from: TensorAt, barrier: SharedAt, blocks: Blocks) -> () { 8.0 Sm90a:
+                u32 "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes.multicast::cluster" }
+            /// Begins to copy shared memory to a box of a tensor, as far as that is in the tensor.
+            CpAsyncBulkTensorStore cp_async_bulk_tensor_store(to: TensorAt, from: SharedAt) -> ()
+                { 8.0 Sm90: u32 "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group" }
+            /// Makes a group of the stores that this thread has begun.
+            CpAsyncBulkCommitGroup cp_async_bulk_commit_group() -> () { 8.0 Sm90: u32 "cp.async.bulk.commit_group" }
+            /// Waits until no more than so many groups of this thread still read shared memory.
+            CpAsyncBulkWaitGroupRead cp_async_bulk_wait_group_read(pending: Groups) -> ()
+                { 8.0 Sm90: u32 "cp.async.bulk.wait_group.read" }
+            /// Brings the description of a tensor near.
+            PrefetchTensormap prefetch_tensormap(map: MapAt) -> () { 8.0 Sm90: u32 "prefetch.tensormap" }
+
+            /// Gives registers of each thread of the warp group back, down to so many.
+            SetmaxnregDec setmaxnreg_dec(registers: RegisterCount) -> ()
+                { 8.0 Sm90a: u32 "setmaxnreg.dec.sync.aligned.u32" }
+            /// Takes registers for each thread of the warp group, up to so many; waits for others to give theirs back.
+            SetmaxnregInc setmaxnreg_inc(registers: RegisterCount) -> ()
+                { 8.0 Sm90a: u32 "setmaxnreg.inc.sync.aligned.u32" }
+            /// Orders registers that this thread has written before the products that it begins next.
+            WgmmaFence wgmma_fence() -> () { 8.0 Sm90a: u32 "wgmma.fence.sync.aligned" }
+            /// Makes a group of the products that this thread has begun.
+            WgmmaCommitGroup wgmma_commit_group() -> () { 8.0 Sm90a: u32 "wgmma.commit_group.sync.aligned" }
+            /// Waits until no more than so many groups of this thread are under way.
+            WgmmaWaitGroup wgmma_wait_group(pending: Groups) -> () { 8.0 Sm90a: u32 "wgmma.wait_group.sync.aligned" }
+            /// Begins `d = a b + d` of a warp group, 64 by 16 times 16 by 16, both operands in shared memory; `d = a b` where
+            /// `adds` is false. An operand is negated where its sign says so and transposed where its flag is set.
+            WgmmaN16 wgmma_n16(d: F32x8, a: u64, b: u64, adds: bool, sign_a: Sign, sign_b: Sign, across_a: Flag,
+                across_b: Flag) -> () { 8.0 Sm90a:
+                F16 "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16",
+                Bf16 "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16" }
+            /// As [`Builder::wgmma_n16`], 32 columns.
+            WgmmaN32 wgmma_n32(d: F32x16, a: u64, b: u64, adds: bool, sign_a: Sign, sign_b: Sign, across_a: Flag,
+                across_b: Flag) -> () { 8.0 Sm90a:
+                F16 "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16",
+                Bf16 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16" }
+            /// As [`Builder::wgmma_n16`], 64 columns.
+            WgmmaN64 wgmma_n64(d: F32x32, a: u64, b: u64, adds: bool, sign_a: Sign, sign_b: Sign, across_a: Flag,
+                across_b: Flag) -> () { 8.0 Sm90a:
+                F16 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16",
+                Bf16 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16" }
+            /// As [`Builder::wgmma_n16`], 128 columns.
+            WgmmaN128 wgmma_n128(d: F32x64, a: u64, b: u64, adds: bool, sign_a: Sign, sign_b: Sign, across_a: Flag,
+                across_b: Flag) -> () { 8.0 Sm90a:
+                F16 "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16",
+                Bf16 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16" }
+            /// As [`Builder::wgmma_n16`], 256 columns.
+            WgmmaN256 wgmma_n256(d: F32x128, a: u64, b: u64, adds: bool, sign_a: Sign, sign_b: Sign, across_a: Flag,
+                across_b: Flag) -> () { 8.0 Sm90a:
+                F16 "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16",
+                Bf16 "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16" }
+            }
         }
     };
 }
@@ -138,6 +274,10 @@ macro_rules! special_register_table {
             ctaid_y "%ctaid.y"
             /// Position of the block in the grid, z.
             ctaid_z "%ctaid.z"
+            /// Blocks of the grid, x.
+            nctaid_x "%nctaid.x"
+            /// Position of the block in its cluster.
+            cluster_ctarank "%cluster_ctarank"
         }
     };
 }
@@ -151,7 +291,8 @@ pub struct Row {
 }
 
 macro_rules! define {
-    ($($(#[doc = $doc:literal])* $family:ident $method:ident ($($x:ident: $operand:ident),*) -> $result:tt
+    ({ $($scalar:tt)* } { $($special:tt)* }) => { define!(@rows $($scalar)* $($special)*); };
+    (@rows $($(#[doc = $doc:literal])* $family:ident $method:ident ($($x:ident: $operand:ident),*) -> $result:tt
         { $($version:literal $target:ident: $($ty:ident $name:literal),*);* })*) => {
         $(
             #[doc = concat!("The types of [`Builder::", stringify!($method), "`].")]

@@ -23,7 +23,8 @@ impl fmt::Display for Version {
 
 macro_rules! targets {
     ($($(#[doc = $doc:literal])* $variant:ident $name:literal $version:literal;)*) => {
-        /// What PTX is written for: a text for one target runs on every GPU of that or a later one.
+        /// What PTX is written for: a text for one target runs on every GPU of that or a later one, but see
+        /// [`Target::serves`].
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum Target {
@@ -60,10 +61,19 @@ targets! {
     Sm89 "sm_89" 7.8;
     /// Hopper.
     Sm90 "sm_90" 7.8;
+    /// Hopper with what no later architecture keeps: the products of warp groups. Its texts run there alone.
+    Sm90a "sm_90a" 8.0;
     /// Blackwell: B200.
     Sm100 "sm_100" 8.6;
     /// Blackwell: GeForce 50.
     Sm120 "sm_120" 8.7;
+}
+
+impl Target {
+    /// Whether a device of the target `device` runs texts for this one.
+    pub fn serves(self, device: Self) -> bool {
+        if self == Self::Sm90a { device == self } else { self <= device }
+    }
 }
 
 impl fmt::Display for Target {

@@ -4,7 +4,7 @@
 
 use crate::types::{Class, PtxType, Source};
 
-/// Room for one instruction: a mnemonic and six operands are shorter.
+/// Room for one instruction: a mnemonic and six operands are shorter, but for lists of registers.
 const LINE: usize = 256;
 
 /// Text, and room behind it.
@@ -19,12 +19,17 @@ pub(crate) struct Text {
 pub(crate) struct Mnemonic {
     bytes: [u8; 32],
     len: usize,
+    /// A name that is too long for the bytes.
+    long: &'static str,
 }
 
 impl Mnemonic {
-    pub(crate) const fn new(name: &str) -> Self {
-        let name = name.as_bytes();
-        let mut mnemonic = Self { bytes: [b' '; 32], len: name.len() + 2 };
+    pub(crate) const fn new(long: &'static str) -> Self {
+        let name = long.as_bytes();
+        if name.len() > 30 {
+            return Self { bytes: [0; 32], len: 0, long };
+        }
+        let mut mnemonic = Self { bytes: [b' '; 32], len: name.len() + 2, long: "" };
         mnemonic.bytes[0] = b'\t';
         let mut i = 0;
         while i < name.len() {
@@ -98,6 +103,11 @@ impl Text {
     #[inline]
     pub(crate) fn mnemonic(&mut self, mnemonic: &Mnemonic) {
         self.copy(&mnemonic.bytes, mnemonic.len);
+        if mnemonic.len == 0 {
+            self.piece(b"\t");
+            self.word(mnemonic.long);
+            self.piece(b" ");
+        }
     }
 
     #[inline]
@@ -128,7 +138,7 @@ impl Text {
 
     #[inline]
     pub(crate) fn register(&mut self, class: Class, number: u32) {
-        const PREFIXES: [[u8; 4]; 5] = [*b"%p 2", *b"%r 2", *b"%rd3", *b"%f 2", *b"%fd3"];
+        const PREFIXES: [[u8; 4]; 6] = [*b"%p 2", *b"%r 2", *b"%rd3", *b"%f 2", *b"%fd3", *b"%h 2"];
         let prefix = &PREFIXES[class as usize];
         self.copy(prefix, (prefix[3] - b'0') as usize);
         self.decimal(number.into());
@@ -139,7 +149,41 @@ impl Text {
         match source {
             Source::Register(class, number) => self.register(class, number),
             Source::Constant(ty, bits) => self.constant(ty, bits),
+            Source::Registers(class, first, count) => self.registers(class, first, count),
+            Source::Address(class, base, offset) => self.address(class, base, offset),
+            Source::Tensor(map, coordinates) => {
+                self.piece(b"[");
+                self.register(Class::Wide, map);
+                for (i, number) in coordinates.into_iter().enumerate() {
+                    self.word(if i == 0 { ", {" } else { ", " });
+                    self.register(Class::Word, number);
+                }
+                self.piece(b"}]");
+            }
         }
+    }
+
+    fn registers(&mut self, class: Class, first: u32, count: u32) {
+        // A separator, a prefix and the digits of a number take 16 bytes at most.
+        self.line_and(16 * count as usize);
+        for i in 0..count {
+            self.word(if i == 0 { "{" } else { ", " });
+            self.register(class, first + i);
+        }
+        self.piece(b"}");
+    }
+
+    #[inline]
+    pub(crate) fn address(&mut self, class: Class, base: u32, offset: i32) {
+        self.piece(b"[");
+        self.register(class, base);
+        if offset != 0 {
+            if offset > 0 {
+                self.piece(b"+");
+            }
+            self.signed(offset);
+        }
+        self.piece(b"]");
     }
 
     fn constant(&mut self, ty: PtxType, bits: u64) {

@@ -10,6 +10,10 @@ use crate::Builder;
 pub enum PtxType {
     /// True or false.
     Pred,
+    /// IEEE 754 half precision.
+    F16,
+    /// The upper half of a single: 8 bits of significand.
+    Bf16,
     /// An unsigned integer of 32 bits.
     U32,
     /// A signed integer of 32 bits.
@@ -23,10 +27,11 @@ pub enum PtxType {
 }
 
 impl PtxType {
-    /// As it stands behind the dot in PTX.
+    /// As it stands behind the dot of loads and declarations in PTX, which do not tell types of 16 bits apart.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pred => "pred",
+            Self::F16 | Self::Bf16 => "b16",
             Self::U32 => "u32",
             Self::S32 => "s32",
             Self::U64 => "u64",
@@ -39,6 +44,7 @@ impl PtxType {
     pub const fn bytes(self) -> u32 {
         match self {
             Self::Pred => 0,
+            Self::F16 | Self::Bf16 => 2,
             Self::U32 | Self::S32 | Self::F32 => 4,
             Self::U64 | Self::F64 => 8,
         }
@@ -47,6 +53,7 @@ impl PtxType {
     pub(crate) const fn class(self) -> Class {
         match self {
             Self::Pred => Class::Predicate,
+            Self::F16 | Self::Bf16 => Class::Half,
             Self::U32 | Self::S32 => Class::Word,
             Self::U64 => Class::Wide,
             Self::F32 => Class::Single,
@@ -63,12 +70,13 @@ pub(crate) enum Class {
     Wide,
     Single,
     Double,
+    Half,
 }
 
 impl Class {
     /// Every class with the type of its declaration and the name of its registers.
-    pub(crate) const ALL: [(&'static str, &'static str); 5] =
-        [("pred", "%p"), ("b32", "%r"), ("b64", "%rd"), ("f32", "%f"), ("f64", "%fd")];
+    pub(crate) const ALL: [(&'static str, &'static str); 6] =
+        [("pred", "%p"), ("b32", "%r"), ("b64", "%rd"), ("f32", "%f"), ("f64", "%fd"), ("b16", "%h")];
 }
 
 /// Where an instruction takes an operand from.
@@ -80,21 +88,35 @@ pub struct Raw(pub(crate) Source);
 pub(crate) enum Source {
     Register(Class, u32),
     Constant(PtxType, u64),
+    /// So many registers from a first one on: `{%f8, %f9}`.
+    Registers(Class, u32, u32),
+    /// `[%r5+16]`
+    Address(Class, u32, i32),
+    /// A place in a tensor: the register of its map, and as many registers of coordinates: `[%rd1, {%r3, %r4, %r7}]`.
+    Tensor(u32, [u32; 3]),
 }
 
 mod sealed {
     pub trait Sealed {}
 }
-use sealed::Sealed;
+pub(crate) use sealed::Sealed;
 
-/// A Rust type that stands for a type of PTX: `bool` (a predicate), `u32`, `i32`, `u64`, `f32`, `f64`.
+/// A number in IEEE 754 half precision, in memory or in a register.
+#[derive(Debug, Clone, Copy)]
+pub struct F16;
+
+/// A bfloat16, the upper half of an `f32`, in memory or in a register.
+#[derive(Debug, Clone, Copy)]
+pub struct Bf16;
+
+/// A Rust type that stands for a type of PTX: `bool` (a predicate), [`F16`], [`Bf16`], `u32`, `i32`, `u64`, `f32`, `f64`.
 pub trait Scalar: Copy + Sealed {
     /// The type of PTX.
     const TYPE: PtxType;
 }
 
-/// What can stand where an instruction reads a `T`: a [`Value`], a [`Variable`] or a Rust constant.
-pub trait Operand<T: Scalar>: Copy + Sealed {
+/// What can stand where an instruction takes a `T`: for a scalar a [`Value`], a [`Variable`] or a Rust constant.
+pub trait Operand<T>: Copy + Sealed {
     #[doc(hidden)]
     fn raw(self) -> Raw;
 }
@@ -123,10 +145,20 @@ scalars! {
     f64, F64, f64::to_bits;
 }
 
-// No instruction takes a predicate that is a constant.
-impl Sealed for bool {}
-impl Scalar for bool {
-    const TYPE: PtxType = PtxType::Pred;
+macro_rules! registers_only {
+    ($($rust:ty, $ptx:ident;)*) => {
+        $(impl Sealed for $rust {}
+        impl Scalar for $rust {
+            const TYPE: PtxType = PtxType::$ptx;
+        })*
+    };
+}
+
+// No instruction takes a constant of these.
+registers_only! {
+    bool, Pred;
+    F16, F16;
+    Bf16, Bf16;
 }
 
 /// What an instruction computed. It is written once and lives as long as its kernel is built.

@@ -7,9 +7,10 @@ mod catalogue;
 use std::path::Path;
 
 use kiln_core::graph::Fetch;
-use kiln_core::op::Elementwise;
+use kiln_core::op::{Elementwise, Matmul};
 use kiln_ptx::kernels::elementwise::Chain;
-use kiln_ptx::{Kernel, Target};
+use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
+use kiln_ptx::{Kernel, PtxType, Target};
 
 fn check(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens").join(name).with_extension("ptx");
@@ -38,12 +39,16 @@ fn texts_are_as_they_were() {
         check(&format!("max_{target}"), &max.emit_ptx());
     }
     check("chain", &catalogue::chain(Target::Sm70).emit_ptx());
+    let tile = WarpGroupTile::new(1, 1, 16, 2).unwrap();
+    let operation = Matmul { transpose_a: false, transpose_b: true };
+    let gemm = WarpGroupGemm::new(operation, [PtxType::F16, PtxType::F32], tile, Epilogue::PLAIN).unwrap();
+    check("gemm_sm_90a", &gemm.emit_ptx());
 }
 
 /// The same configuration gives the same text, whoever asks and however often.
 #[test]
 fn texts_repeat() {
-    for target in catalogue::LADDER {
+    for target in catalogue::LADDER.into_iter().chain([Target::Sm90a]) {
         for kernel in catalogue::kernels(target) {
             assert_eq!(kernel.emit_ptx(), kernel.emit_ptx(), "{}", kernel.name());
         }

@@ -62,6 +62,13 @@ impl Builder {
         self.label(end);
     }
 
+    /// Evaluates `condition` until it holds.
+    pub fn until<'k>(&'k self, condition: impl FnOnce() -> Value<'k, bool>) {
+        let start = self.fresh_label();
+        self.label(start);
+        self.branch(Some((b"@!", condition())), start);
+    }
+
     /// Runs `body` for `start`, `start + step`, ... below `end`. The last number plus `step` must not overflow.
     pub fn for_<'k>(
         &'k self,

@@ -2,7 +2,7 @@
 
 use super::Builder;
 use crate::text::Text;
-use crate::types::{Operand, Scalar, Value};
+use crate::types::{Operand, Scalar, Source, Value};
 
 mod sealed {
     pub trait Sealed {}
@@ -15,6 +15,10 @@ pub struct Global;
 /// The shared memory of a block.
 #[derive(Debug, Clone, Copy)]
 pub struct Shared;
+
+/// The shared memory of any block of the cluster.
+#[derive(Debug, Clone, Copy)]
+pub struct SharedCluster;
 
 /// A kind of memory with addresses of its own.
 pub trait Space: Copy + sealed::Sealed {
@@ -49,6 +53,15 @@ impl Space for Shared {
     }
 }
 
+impl sealed::Sealed for SharedCluster {}
+impl Space for SharedCluster {
+    type Address = u32;
+    const NAME: &'static str = "shared::cluster";
+    fn index<'k>(k: &'k Builder, base: Value<'k, u32>, index: impl Operand<u32>, bytes: u32) -> Value<'k, u32> {
+        k.mad(index, bytes, base)
+    }
+}
+
 /// The address of elements `T` in the memory `S`: a register, and an offset that costs no instruction.
 pub struct Pointer<'k, S: Space, T> {
     base: Value<'k, S::Address>,
@@ -63,15 +76,27 @@ impl<S: Space, T> Clone for Pointer<'_, S, T> {
 }
 impl<S: Space, T> Copy for Pointer<'_, S, T> {}
 
-impl<'k, S: Space, T: Scalar> Pointer<'k, S, T> {
+impl<'k, S: Space, T> Pointer<'k, S, T> {
     pub(super) fn new(base: Value<'k, S::Address>) -> Self {
         Self { base, offset: 0, element: std::marker::PhantomData }
     }
 
-    pub(super) fn bytes(self, bytes: i32) -> Self {
+    pub(super) fn source(self) -> Source {
+        Source::Address(S::Address::TYPE.class(), self.base.number, self.offset)
+    }
+
+    /// So many bytes further; no instruction.
+    pub fn bytes(self, bytes: i32) -> Self {
         Self { offset: self.offset + bytes, ..self }
     }
 
+    /// The same address, of elements of another type.
+    pub fn cast<U>(self) -> Pointer<'k, S, U> {
+        Pointer { base: self.base, offset: self.offset, element: std::marker::PhantomData }
+    }
+}
+
+impl<'k, S: Space, T: Scalar> Pointer<'k, S, T> {
     /// So many elements further; no instruction.
     pub fn offset(self, elements: i32) -> Self {
         self.bytes(elements * T::TYPE.bytes() as i32)
@@ -82,16 +107,34 @@ impl<'k, S: Space, T: Scalar> Pointer<'k, S, T> {
         Self { base: S::index(self.base.builder, self.base, index, T::TYPE.bytes()), ..self }
     }
 
+    #[inline]
     fn write(self, text: &mut Text) {
-        text.piece(b"[");
-        text.source(self.base.raw().0);
-        if self.offset != 0 {
-            if self.offset > 0 {
-                text.piece(b"+");
-            }
-            text.signed(self.offset);
-        }
-        text.piece(b"]");
+        text.address(S::Address::TYPE.class(), self.base.number, self.offset);
+    }
+}
+
+impl<'k, T> Pointer<'k, Shared, T> {
+    /// The address as a number.
+    pub fn address(self) -> Value<'k, u32> {
+        if self.offset == 0 { self.base } else { self.base + self.offset as u32 }
+    }
+
+    /// So many bytes further.
+    pub fn byte_index(self, bytes: impl Operand<u32>) -> Self {
+        Self { base: self.base + bytes, ..self }
+    }
+
+    /// The same place in the shared memory of the block of this rank in the cluster.
+    pub fn of_block(self, rank: impl Operand<u32>) -> Pointer<'k, SharedCluster, T> {
+        let base = self.base.builder.mapa(self.base, rank);
+        Pointer { base, offset: self.offset, element: std::marker::PhantomData }
+    }
+}
+
+impl<'k, T> Pointer<'k, SharedCluster, T> {
+    /// So many bytes further.
+    pub fn byte_index(self, bytes: impl Operand<u32>) -> Self {
+        Self { base: self.base + bytes, ..self }
     }
 }
 

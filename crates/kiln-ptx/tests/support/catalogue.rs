@@ -4,19 +4,32 @@ use kiln_core::graph::{Fetch, FusionLimits, Graph, Step};
 use kiln_core::op::{ElementwiseKind, Matmul, Reduction};
 use kiln_core::{Record, Shape, TensorType};
 use kiln_ptx::kernels::elementwise::Chain;
-use kiln_ptx::kernels::gemm::{Gemm, Tile};
+use kiln_ptx::kernels::gemm::{Epilogue, Gemm, Tile, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::reduce::ReduceLevel;
 use kiln_ptx::kernels::softmax::Softmax;
 use kiln_ptx::kernels::transpose::Transpose;
-use kiln_ptx::{Kernel, Target};
+use kiln_ptx::{Kernel, PtxType, Target};
 
 /// The targets that kernels are written for; each text serves those up to the next.
+#[allow(dead_code)] // not every file of tests climbs it
 pub(crate) const LADDER: [Target; 2] = [Target::Sm70, Target::Sm80];
 
-/// Kernels for a step of the ladder.
+/// Every way to say which operands of a product are stored transposed.
+const STORED: [Matmul; 4] = [
+    Matmul { transpose_a: false, transpose_b: false },
+    Matmul { transpose_a: true, transpose_b: false },
+    Matmul { transpose_a: false, transpose_b: true },
+    Matmul { transpose_a: true, transpose_b: true },
+];
+
+/// Kernels for a step of the ladder; for Hopper alone, those that run nowhere else.
 pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     let mut kernels: Vec<Box<dyn Kernel>> = Vec::new();
+    if target == Target::Sm90a {
+        kernels.extend(warp_groups().into_iter().map(|kernel| Box::new(kernel) as _));
+        return kernels;
+    }
     for &kind in ElementwiseKind::ALL {
         let op = kind.with_params([0.0; 2]);
         kernels.push(Box::new(Chain::of(&op, &vec![Fetch::Whole; kind.arity()], target).unwrap()));
@@ -33,8 +46,30 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.extend(Norm::all().into_iter().map(|norm| Box::new(norm) as _));
     kernels.push(Box::new(Transpose));
     for tile in Tile::ALL {
-        for (transpose_a, transpose_b) in [(false, false), (true, false), (false, true), (true, true)] {
-            kernels.push(Box::new(Gemm::new(Matmul { transpose_a, transpose_b }, tile)));
+        kernels.extend(STORED.map(|operation| Box::new(Gemm::new(operation, tile)) as _));
+    }
+    kernels
+}
+
+/// Products on warp groups: every tile, every pair of types and every epilogue, though not each with each.
+fn warp_groups() -> Vec<WarpGroupGemm> {
+    use PtxType::{Bf16, F16, F32};
+    let tile = |groups, blocks, columns| WarpGroupTile::new(groups, blocks, columns, 12).unwrap();
+    let large = tile(2, 1, 256);
+    let tiles = [large, large.pairs(), tile(2, 2, 128), tile(2, 1, 128), tile(2, 1, 64), tile(2, 1, 64).split(2)];
+    let more = [tile(1, 1, 128), tile(1, 1, 64), tile(1, 2, 128).split(4)];
+    let product = |operation, types, tile, epilogue| WarpGroupGemm::new(operation, types, tile, epilogue).unwrap();
+    let mut kernels = Vec::new();
+    for operation in STORED {
+        kernels.extend(tiles.into_iter().chain(more).map(|tile| product(operation, [F16, F16], tile, Epilogue::PLAIN)));
+    }
+    let narrow = [tile(1, 1, 32), tile(1, 1, 16)];
+    kernels.extend(narrow.map(|tile| product(STORED[2], [F16, F32], tile, Epilogue::PLAIN)));
+    let gelu = Epilogue::PLAIN.adds().bias().activation(ElementwiseKind::Gelu).unwrap();
+    for types in [[F16, Bf16], [F16, F32], [Bf16, Bf16], [Bf16, F16], [Bf16, F32]] {
+        for tile in [large, tile(2, 1, 64).split(2)] {
+            let epilogues = [Epilogue::PLAIN, Epilogue::PLAIN.adds(), Epilogue::PLAIN.bias(), gelu];
+            kernels.extend(epilogues.map(|epilogue| product(STORED[0], types, tile, epilogue)));
         }
     }
     kernels

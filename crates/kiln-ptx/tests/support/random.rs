@@ -42,8 +42,8 @@ fn pick<'k, T: Pick>(values: &[Any<'k>], choice: u16) -> Value<'k, T> {
 type Step = for<'k> fn(&'k Builder, &mut Vec<Any<'k>>, &[u16]);
 
 macro_rules! steps {
-    ($($(#[doc = $doc:literal])* $family:ident $method:ident $operands:tt -> $result:tt
-        { $($version:literal $target:ident: $($ty:ident $name:literal),*);* })*) => {
+    ({ $($(#[doc = $doc:literal])* $family:ident $method:ident $operands:tt -> $result:tt
+        { $($version:literal $target:ident: $($ty:ident $name:literal),*);* })* } $special:tt) => {
         const STEPS: &[Step] = &[$($($(steps!(@step $method $operands $result $ty)),*),*),*];
     };
     // A barrier would have to be met by all threads, and a program does not know where they are.

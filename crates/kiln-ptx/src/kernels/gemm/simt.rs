@@ -10,8 +10,8 @@
 use kiln_core::Result;
 use kiln_core::op::{Matmul, MatmulExtents};
 
-use super::math::F32;
 use crate::kernel::{MAX_GRID_X, MAX_GRID_YZ, extent};
+use crate::kernels::math::F32;
 use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Shared, Value, Variable};
 
 /// Products of a chain. A multiple of the depth of every tile.

@@ -1,0 +1,140 @@
+//! The sums of the products of a warp group, whose instructions run by themselves.
+
+use std::marker::PhantomData;
+
+use super::operands::{Flag, Fragment, Groups, Sign};
+use super::{Builder, Pointer, Shared};
+use crate::layout::Panels;
+use crate::table::{WgmmaN16, WgmmaN32, WgmmaN64, WgmmaN128, WgmmaN256};
+use crate::types::Value;
+
+/// Rows of C of one instruction.
+const ROWS: u32 = 64;
+/// Products along k of one instruction, of numbers of 16 bits.
+const DEPTH: u32 = 16;
+
+/// Sums of 64-row blocks of C by some columns, in the registers of a warp group, with no product under way that adds to them.
+///
+/// In each block, warp w of the group has the rows from 16 w on; there, with g = lane / 4 and t = lane mod 4, the values 4j
+/// to 4j + 3 are the columns 8j + 2t and the next of the row g, then of g + 8.
+pub struct Sums<'k> {
+    builder: &'k Builder,
+    first: u32,
+    blocks: u32,
+    columns: u32,
+}
+
+/// [`Sums`] that products are being added to: there is no way to read them before [`Running::finish`].
+pub struct Running<'k>(Sums<'k>);
+
+/// An operand of a product in shared memory: where its first step along k is, and how it goes on from there.
+#[derive(Clone, Copy)]
+pub struct Descriptor<'k> {
+    first: Value<'k, u64>,
+    panels: Panels,
+    across: bool,
+}
+
+impl Builder {
+    /// The operand that lies at `at` as the panels say, at the beginning of one of their first rows or panels that is a
+    /// multiple of 1024 bytes from the first; `across`: rows are along k, not columns.
+    pub fn descriptor<'k, T>(&'k self, at: Pointer<'k, Shared, T>, panels: Panels, across: bool) -> Descriptor<'k> {
+        // In a cluster, the upper bits of an address say which block it is of.
+        const IN_BLOCK: u32 = (1 << 18) - 1;
+        let first = self.or(self.cvt_u64((at.address() & IN_BLOCK) >> 4u32), panels.descriptor(across));
+        Descriptor { first, panels, across }
+    }
+
+    /// Sums that nothing has been added to: the first product that is must not add.
+    ///
+    /// # Panics
+    /// When there is no instruction of so many columns.
+    pub fn sums(&self, blocks: u32, columns: u32) -> Sums<'_> {
+        assert!(matches!(columns, 16 | 32 | 64 | 128 | 256), "products of {columns} columns");
+        Sums { builder: self, first: self.fresh_many::<f32>(blocks * columns / 2), blocks, columns }
+    }
+}
+
+impl<'k> Descriptor<'k> {
+    /// So many bytes further.
+    pub fn byte_index(self, bytes: Value<'k, u32>) -> Self {
+        let k = bytes.builder;
+        Self { first: self.first + k.cvt_u64(bytes >> 4u32), ..self }
+    }
+
+    /// So many bytes further.
+    pub fn bytes(self, bytes: u32) -> Self {
+        if bytes == 0 { self } else { Self { first: self.first + u64::from(bytes >> 4), ..self } }
+    }
+
+    fn step(self, step: u32) -> Value<'k, u64> {
+        self.bytes(step * self.panels.step(self.across, DEPTH)).first
+    }
+}
+
+impl<'k> Sums<'k> {
+    /// The values of a block.
+    pub fn values(&self, block: u32) -> Vec<Value<'k, f32>> {
+        assert!(block < self.blocks, "block {block} of {}", self.blocks);
+        let first = self.first + block * self.columns / 2;
+        let value = |number| Value { builder: self.builder, number, scalar: PhantomData };
+        (first..first + self.columns / 2).map(value).collect()
+    }
+
+    /// From here on products are added.
+    pub fn start(self) -> Running<'k> {
+        Running(self)
+    }
+}
+
+impl<'k> Running<'k> {
+    /// A group of products.
+    pub fn group(&self, products: impl FnOnce()) {
+        let k = self.0.builder;
+        k.wgmma_fence::<u32>();
+        products();
+        k.wgmma_commit_group::<u32>();
+    }
+
+    /// Waits until no more than so many groups are under way.
+    pub fn wait(&self, pending: u32) {
+        self.0.builder.wgmma_wait_group::<u32>(Groups(pending));
+    }
+
+    /// Waits for all groups.
+    pub fn finish(self) -> Sums<'k> {
+        self.wait(0);
+        self.0
+    }
+
+    /// Begins to add to a block the product of the 64 rows of `a` and the columns of `b`, 16 deep, from so many such steps
+    /// on; the first product of all is put there instead, where `adds` is false.
+    pub fn multiply<T: WgmmaN16 + WgmmaN32 + WgmmaN64 + WgmmaN128 + WgmmaN256>(
+        &self,
+        block: u32,
+        [a, b]: [Descriptor<'k>; 2],
+        step: u32,
+        adds: Value<'k, bool>,
+    ) {
+        let Sums { builder: k, first, columns, .. } = self.0;
+        let first = first + block * columns / 2;
+        macro_rules! by_columns {
+            ($($columns:literal $method:ident;)*) => {
+                match columns {
+                    $($columns => {
+                        let d = Fragment::<f32, { $columns / 2 }> { builder: k, first, scalar: PhantomData };
+                        let plus = Sign(false);
+                        k.$method::<T>(d, a.step(step), b.step(step), adds, plus, plus, Flag(a.across), Flag(b.across));
+                    })*
+                    _ => unreachable!("sums are made with these numbers of columns"),
+                }
+            };
+        }
+        by_columns! { 16 wgmma_n16; 32 wgmma_n32; 64 wgmma_n64; 128 wgmma_n128; 256 wgmma_n256; }
+    }
+
+    /// Rows of a block.
+    pub const ROWS: u32 = ROWS;
+    /// Products along k of a step.
+    pub const DEPTH: u32 = DEPTH;
+}

@@ -1,0 +1,151 @@
+//! What becomes of the sums of a matrix product.
+
+use kiln_core::op::ElementwiseKind;
+use kiln_core::{Error, Result};
+
+use crate::kernels::{functions, math::F32};
+use crate::{Bf16, Builder, F16, Global, Operand, Pointer, PtxType, Target, Value};
+
+/// `f(alpha AB + beta C + bias)`: what of it there is, and f.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Epilogue {
+    adds: bool,
+    bias: bool,
+    activation: Option<ElementwiseKind>,
+}
+
+impl Epilogue {
+    /// `alpha AB`
+    pub const PLAIN: Self = Self { adds: false, bias: false, activation: None };
+
+    /// With `beta C`.
+    pub const fn adds(self) -> Self {
+        Self { adds: true, ..self }
+    }
+
+    /// With a number for each column, f32, from a buffer after the others.
+    pub const fn bias(self) -> Self {
+        Self { bias: true, ..self }
+    }
+
+    /// With a function of one operand and no parameters, applied last.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] when the function is none of those.
+    pub fn activation(self, kind: ElementwiseKind) -> Result<Self> {
+        if kind.arity() != 1 || !kind.param_names().is_empty() {
+            return Err(Error::Parameter { op: "matmul", reason: format!("{} cannot follow a product", kind.name()) });
+        }
+        Ok(Self { activation: Some(kind), ..self })
+    }
+
+    pub(super) fn reads_c(self) -> bool {
+        self.adds
+    }
+
+    pub(super) fn has_bias(self) -> bool {
+        self.bias
+    }
+
+    /// What a name says of it.
+    pub(super) fn suffix(self) -> String {
+        let parts = [self.adds.then_some("adds"), self.bias.then_some("bias"), self.activation.map(|kind| kind.name())];
+        parts.into_iter().flatten().map(|part| format!("_{part}")).collect()
+    }
+}
+
+/// The operands of an epilogue, for a thread.
+pub(super) struct Finish<'k> {
+    pub(super) epilogue: Epilogue,
+    /// The type of C.
+    pub(super) output: PtxType,
+    pub(super) target: Target,
+    pub(super) alpha: F32<'k>,
+    /// `beta` and C, if it is read.
+    pub(super) c: Option<(F32<'k>, Elements<'k>)>,
+    pub(super) bias: Option<Pointer<'k, Global, f32>>,
+}
+
+/// A matrix of one of three types in global memory.
+#[derive(Clone, Copy)]
+pub(super) struct Elements<'k> {
+    /// Its first element; words, whatever the type.
+    pub(super) at: Pointer<'k, Global, u32>,
+    pub(super) ty: PtxType,
+    /// Elements of a row, even where elements have 16 bits.
+    pub(super) columns: Value<'k, u32>,
+}
+
+impl<'k> Elements<'k> {
+    /// Two elements beside one another; the column is even.
+    fn pair(&self, row: Value<'k, u32>, column: Value<'k, u32>) -> Pointer<'k, Global, u32> {
+        let k = row.builder;
+        let element = k.mad_wide(row, self.columns, k.cvt_u64(column));
+        let shift = u32::from(self.ty != PtxType::F32);
+        self.at.index_wide(k.shr(element, shift))
+    }
+
+    /// Two elements beside one another where `p`.
+    fn load(&self, p: Value<'k, bool>, row: Value<'k, u32>, column: Value<'k, u32>) -> [F32<'k>; 2] {
+        let k = row.builder;
+        let at = self.pair(row, column);
+        match self.ty {
+            PtxType::F32 => k.ld_v_if::<_, _, 2>(p, at, 0u32).map(|bits| k.bits_f32(bits)),
+            PtxType::F16 => k.halves::<F16>(k.ld_if(p, at, 0u32)).map(|half| k.cvt_f32(half)),
+            _ => k.halves::<Bf16>(k.ld_if(p, at, 0u32)).map(|half| k.cvt_f32(half)),
+        }
+    }
+
+    /// Stores two elements beside one another where `p`.
+    pub(super) fn store(&self, p: Value<'k, bool>, row: Value<'k, u32>, column: Value<'k, u32>, values: [F32<'k>; 2]) {
+        let k = row.builder;
+        let at = self.pair(row, column);
+        match self.ty {
+            PtxType::F32 => k.if_(p, || k.st_v(at, values.map(|value| k.bits_u32(value)))),
+            ty => k.st_if(p, at, pack(k, ty, values)),
+        }
+    }
+}
+
+/// Two numbers in 16 bits each, the first in the lower half.
+pub(super) fn pack<'k>(k: &'k Builder, ty: PtxType, [first, second]: [F32<'k>; 2]) -> Value<'k, u32> {
+    match ty {
+        PtxType::F16 => k.cvt_rn_x2::<F16>(second, first),
+        _ => k.cvt_rn_x2::<Bf16>(second, first),
+    }
+}
+
+impl<'k> Finish<'k> {
+    /// What is added to two columns beside one another of every row; `there`: whether the columns are.
+    pub(super) fn bias(&self, there: Value<'k, bool>, column: Value<'k, u32>) -> Option<[F32<'k>; 2]> {
+        self.bias.map(|bias| column.builder.ld_v_if::<_, _, 2>(there, bias.index(column), 0.0f32))
+    }
+
+    /// Two elements of C beside one another; `there`: whether they are in C.
+    pub(super) fn apply(
+        &self,
+        there: Value<'k, bool>,
+        [row, column]: [Value<'k, u32>; 2],
+        bias: Option<[F32<'k>; 2]>,
+        sums: [F32<'k>; 2],
+    ) -> [F32<'k>; 2] {
+        let k = row.builder;
+        let mut values = sums.map(|sum| sum * self.alpha);
+        if let Some((beta, c)) = &self.c {
+            let old = c.load(there, row, column);
+            values = [0, 1].map(|i: usize| k.fma(*beta, old[i], values[i]));
+        }
+        if let Some(bias) = bias {
+            values = [0, 1].map(|i: usize| values[i] + bias[i]);
+        }
+        match self.epilogue.activation {
+            Some(kind) => values.map(|value| functions::apply(kind, self.target, &[value], &[])),
+            None => values,
+        }
+    }
+}
+
+/// A predicate that holds, of any value: instructions take no constant there.
+pub(super) fn always<'k>(k: &'k Builder, any: impl Operand<u32>) -> Value<'k, bool> {
+    k.ge(any, 0u32)
+}

@@ -1,0 +1,9 @@
+//! The matrix product, `C = alpha A B + beta C`: of f32 on every target, and on tensor cores.
+
+mod epilogue;
+mod simt;
+mod warp_group;
+
+pub use epilogue::Epilogue;
+pub use simt::{Gemm, Tile};
+pub use warp_group::{WarpGroupGemm, WarpGroupTile};

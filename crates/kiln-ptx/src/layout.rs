@@ -1,0 +1,121 @@
+//! How matrices lie in shared memory where copies and tensor cores work on them by themselves.
+
+use crate::builder::operands::SharedAt;
+use crate::{Builder, Operand, Pointer, PtxType, Shared, Value};
+
+/// Bytes of a row of a panel.
+const ROW: u32 = 128;
+/// Bytes that stay together.
+const PIECE: u32 = 16;
+/// Rows after which the order of pieces repeats.
+const ATOM: u32 = 8;
+
+/// A matrix in shared memory, cut into panels of columns: a row of a panel is 128 bytes, and its eight pieces of 16 bytes
+/// are swizzled, so that a column of pieces lies in all banks: piece p of row r is at p xor (r mod 8). From this one value
+/// come the addresses of elements, the descriptors of the operands of `wgmma`, and the boxes of copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Panels {
+    element: PtxType,
+    rows: u32,
+    columns: u32,
+}
+
+impl Panels {
+    /// What every panel is aligned to.
+    pub const ALIGN: u32 = ROW * ATOM;
+
+    /// For a matrix of so many rows and columns, whose elements lie side by side along a row.
+    ///
+    /// # Panics
+    /// When the rows are no multiple of 8 or more than the 256 of a copy, or the columns do not make whole panels.
+    pub fn new(element: PtxType, rows: u32, columns: u32) -> Self {
+        let panels = Self { element, rows, columns };
+        assert!(rows.is_multiple_of(ATOM) && rows <= 256, "{rows} rows of panels");
+        assert!(columns.is_multiple_of(panels.width()) && columns > 0, "{columns} columns of panels");
+        panels
+    }
+
+    /// Columns of a panel.
+    pub fn width(&self) -> u32 {
+        ROW / self.element.bytes()
+    }
+
+    /// Panels side by side.
+    pub fn count(&self) -> u32 {
+        self.columns / self.width()
+    }
+
+    /// Bytes of a panel.
+    pub fn panel_bytes(&self) -> u32 {
+        self.rows * ROW
+    }
+
+    /// Bytes of all panels.
+    pub fn bytes(&self) -> u32 {
+        self.count() * self.panel_bytes()
+    }
+
+    /// The address of a piece of 16 bytes of the first panel.
+    pub fn piece<'k, T>(
+        &self,
+        k: &'k Builder,
+        at: Pointer<'k, Shared, T>,
+        row: Value<'k, u32>,
+        piece: Value<'k, u32>,
+    ) -> Pointer<'k, Shared, T>
+    where
+        Pointer<'k, Shared, T>: Operand<SharedAt>,
+    {
+        at.byte_index(k.mad(row, ROW, (piece ^ (row & (ATOM - 1))) * PIECE))
+    }
+
+    /// The description of the operand of `wgmma` that lies so, but for its address; `across`: rows are along k, not columns.
+    pub(crate) fn descriptor(&self, across: bool) -> u64 {
+        // The stride of 8 rows, and that of panels: the latter is between groups of rows or columns of C, and of no
+        // meaning where columns are along k.
+        let (rows, panels) = (ATOM * ROW, if across { self.panel_bytes() } else { PIECE });
+        const SWIZZLE_128: u64 = 1 << 62;
+        SWIZZLE_128 | u64::from(rows / PIECE) << 32 | u64::from(panels / PIECE) << 16
+    }
+
+    /// Bytes from a step along k of `depth` elements to the next, in one panel.
+    pub(crate) fn step(&self, across: bool, depth: u32) -> u32 {
+        if across { depth * ROW } else { depth * self.element.bytes() }
+    }
+
+    /// The tensor of matrices in a buffer that is copied a panel at a time: `extents` in elements, the innermost first,
+    /// `strides` in elements of all but the innermost.
+    pub fn tensor_map(&self, buffer: usize, extents: [u64; 3], strides: [u64; 2]) -> TensorMap {
+        let bytes = u64::from(self.element.bytes());
+        TensorMap {
+            buffer,
+            element: self.element,
+            extents,
+            strides: strides.map(|stride| stride * bytes),
+            tile: [self.width(), self.rows, 1],
+        }
+    }
+
+    /// With no more rows than a matrix of so many has, rounded up to what the swizzle takes: rows that are not there take
+    /// as long to copy as others. What lies in their place is then whatever was there before.
+    pub fn clipped(&self, rows: u32) -> Self {
+        Self { rows: self.rows.min(rows.next_multiple_of(ATOM)), ..*self }
+    }
+}
+
+/// A tensor of three dimensions in a buffer, and how it is copied to and from shared memory: all that
+/// `cuTensorMapEncodeTiled` asks for. Boxes are swizzled in rows of 128 bytes (`CU_TENSOR_MAP_SWIZZLE_128B`), not
+/// interleaved, elements lie side by side in both memories, and what lies outside of the tensor reads as zeros.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TensorMap {
+    /// The number of the buffer; its address is a multiple of 16.
+    pub buffer: usize,
+    /// The type of elements.
+    pub element: PtxType,
+    /// Elements along each dimension, the innermost first; none is 0.
+    pub extents: [u64; 3],
+    /// Bytes between neighbours along the second and third dimension, multiples of 16.
+    pub strides: [u64; 2],
+    /// Elements of a box along each dimension.
+    pub tile: [u32; 3],
+}

@@ -1,0 +1,157 @@
+//! Products on warp groups, as far as they can be looked at without a GPU: what launches pass to kernels.
+
+#[path = "support/catalogue.rs"]
+mod catalogue;
+mod support;
+
+use kiln_core::Error;
+use kiln_core::op::{ElementwiseKind, Matmul, MatmulExtents};
+use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
+use kiln_ptx::{Argument, Kernel, Launch, Panels, PtxKernel, PtxType, Target, TensorMap};
+use support::Device;
+
+const STORED: Matmul = Matmul { transpose_a: false, transpose_b: true };
+/// Multiprocessors of an H200.
+const MULTIPROCESSORS: u32 = 132;
+
+fn extents(m: usize, k: usize, n: usize) -> MatmulExtents {
+    MatmulExtents { batch: 1, shared_b: true, m, k, n }
+}
+
+fn maps(launch: &Launch) -> Vec<TensorMap> {
+    let map = |argument: &Argument| if let Argument::Tensor(map) = argument { Some(*map) } else { None };
+    launch.arguments.iter().filter_map(map).collect()
+}
+
+/// What `cuTensorMapEncodeTiled` takes, and what a device has.
+#[test]
+fn launches_keep_the_limits_of_copies_and_devices() {
+    let mut launched = 0;
+    for tile in [(2, 1, 256, 4), (2, 2, 128, 4), (2, 1, 128, 6), (2, 1, 64, 8), (1, 1, 128, 8), (1, 1, 64, 12)] {
+        let (groups, blocks, columns, stages) = tile;
+        let tile = WarpGroupTile::new(groups, blocks, columns, stages).unwrap();
+        for tile in [tile, tile.pairs(), tile.split(2)] {
+            for (transpose_a, transpose_b) in [(false, false), (true, false), (false, true), (true, true)] {
+                for output in [PtxType::F16, PtxType::F32] {
+                    let operation = Matmul { transpose_a, transpose_b };
+                    let gemm = WarpGroupGemm::new(operation, [PtxType::Bf16, output], tile, Epilogue::PLAIN.bias());
+                    let Ok(gemm) = gemm else { continue };
+                    let kernel = gemm.build();
+                    assert!(kernel.shared_bytes() <= 227 << 10, "{}", kernel.name());
+                    for (m, k, n) in [(8, 1000, 8), (4096, 4096, 14_336), (136, 128, 520)] {
+                        let launch = gemm.launch(extents(m, k, n), [1.0, 0.0], MULTIPROCESSORS).unwrap();
+                        assert!(launch.fits(&kernel), "{}: {:?}", kernel.name(), launch.arguments);
+                        assert!(launch.grid[0].is_multiple_of(kernel.cluster()), "{:?}", launch.grid);
+                        for map in maps(&launch) {
+                            assert!(map.strides.iter().all(|stride| stride.is_multiple_of(16)), "{map:?}");
+                            assert!(map.tile.iter().all(|&extent| (1..=256).contains(&extent)), "{map:?}");
+                            assert!(map.extents.iter().all(|&extent| extent > 0), "{map:?}");
+                            assert_eq!(map.tile[0] * map.element.bytes(), 128);
+                        }
+                        launched += 1;
+                    }
+                }
+            }
+        }
+    }
+    assert!(launched > 300, "{launched}");
+}
+
+#[test]
+fn what_copies_do_not_take_is_an_error() {
+    let tile = WarpGroupTile::new(2, 1, 256, 4).unwrap();
+    let gemm = WarpGroupGemm::new(STORED, [PtxType::F16, PtxType::F16], tile, Epilogue::PLAIN).unwrap();
+    for (m, k, n) in [(128, 65, 128), (128, 64, 127), (128, 64, 4), (0, 64, 64), (64, 0, 64), (64, 64, 0)] {
+        let got = gemm.launch(extents(m, k, n), [1.0, 0.0], MULTIPROCESSORS);
+        assert!(matches!(got, Err(Error::Shape { .. })), "{m} x {k} x {n}: {got:?}");
+    }
+    assert!(gemm.launch(extents(127, 64, 128), [1.0, 0.0], MULTIPROCESSORS).is_ok(), "rows are of any number");
+    let got = gemm.launch(extents(1 << 31, 64, 128), [1.0, 0.0], MULTIPROCESSORS);
+    assert!(matches!(got, Err(Error::Limit { .. })), "{got:?}");
+    // Single steps cannot be shared.
+    let split = WarpGroupGemm::new(STORED, [PtxType::F16, PtxType::F16], tile.split(2), Epilogue::PLAIN).unwrap();
+    assert!(matches!(split.launch(extents(128, 64, 256), [1.0, 0.0], MULTIPROCESSORS), Err(Error::Shape { .. })));
+    for (groups, blocks, columns, stages) in
+        [(3, 1, 64, 4), (2, 2, 256, 4), (1, 0, 64, 4), (1, 1, 48, 4), (1, 1, 64, 1)]
+    {
+        let got = WarpGroupTile::new(groups, blocks, columns, stages);
+        assert!(matches!(got, Err(Error::Parameter { .. })), "{got:?}");
+    }
+    assert!(Epilogue::PLAIN.activation(ElementwiseKind::Add).is_err());
+    assert!(Epilogue::PLAIN.activation(ElementwiseKind::Elu).is_err());
+    assert!(WarpGroupGemm::new(STORED, [PtxType::F32, PtxType::F32], tile, Epilogue::PLAIN).is_err());
+}
+
+/// Large products take large tiles, few rows small ones.
+#[test]
+fn tiles_follow_the_extents() {
+    let chosen = |m, k, n| {
+        let tile = WarpGroupTile::for_extents(extents(m, k, n), MULTIPROCESSORS);
+        (tile.rows(), tile.columns(), tile.cluster())
+    };
+    assert_eq!(chosen(8192, 8192, 8192), (128, 256, 2));
+    assert_eq!(chosen(4096, 4096, 4096), (128, 256, 1));
+    assert_eq!(chosen(2048, 2048, 2048), (128, 128, 1));
+    assert_eq!(chosen(1024, 1024, 1024), (64, 128, 1));
+    assert_eq!(chosen(16, 4096, 4096), (64, 64, 1));
+    assert_eq!(chosen(64, 4096, 14_336), (64, 128, 1));
+    assert_eq!(chosen(128, 4096, 4096), (128, 64, 2));
+    assert_eq!(chosen(128, 4096, 14_336), (128, 128, 1));
+    // Whatever is chosen can be launched.
+    for (m, k, n) in [(1, 8, 8), (1, 64, 100_000), (100_000, 8, 8), (usize::MAX, 8, 8)] {
+        let tile = WarpGroupTile::for_extents(extents(m, k, n), MULTIPROCESSORS);
+        let gemm = WarpGroupGemm::new(STORED, [PtxType::F16, PtxType::F16], tile, Epilogue::PLAIN).unwrap();
+        assert_eq!(gemm.launch(extents(m, k, n), [1.0, 0.0], MULTIPROCESSORS).is_ok(), m <= 100_000);
+    }
+}
+
+/// Kernels with more shared memory than a text may hold say how much a launch has to ask for.
+#[test]
+fn shared_memory_comes_with_the_launch() {
+    for kernel in catalogue::kernels(Target::Sm90a) {
+        let (kernel, text) = (kernel.build(), kernel.emit_ptx());
+        let outside = kernel.dynamic_shared_bytes();
+        assert_eq!(outside, if kernel.shared_bytes() > 48 << 10 { kernel.shared_bytes() } else { 0 });
+        assert_eq!(text.contains(".extern .shared .align 1024 .b8 smem[];"), outside > 0, "{}", kernel.name());
+        assert_eq!(text.contains(&format!(".reqnctapercluster {}, 1, 1", kernel.cluster())), kernel.cluster() > 1);
+        assert_eq!(kernel.gate().target, Target::Sm90a);
+    }
+}
+
+struct Written(PtxKernel);
+
+impl Kernel for Written {
+    fn name(&self) -> String {
+        self.0.name().to_owned()
+    }
+    fn build(&self) -> PtxKernel {
+        self.0.clone()
+    }
+}
+
+/// Piece p of row r is at p xor (r mod 8), 16 rows of 8 pieces.
+#[test]
+fn pieces_are_swizzled_as_copies_do() {
+    let kernel = Written(PtxKernel::new("pieces", [128, 1, 1], |k| {
+        let out = k.buffer::<u32>("out");
+        let panels = Panels::new(PtxType::F16, 16, 64);
+        let at = k.shared_bytes(panels.bytes(), Panels::ALIGN);
+        let thread = k.tid_x();
+        let words = [0, 1, 2, 3].map(|i: u32| thread * 4 + i);
+        k.st_v(panels.piece(k, at, thread >> 3, thread & 7), words);
+        k.bar_sync(0u32);
+        k.st_v(out.index(thread * 4), k.ld_v::<_, _, 4>(at.index(thread * 4)));
+    }));
+    let mut device = Device::default();
+    let out = device.allocate(128 * 16);
+    let launch = Launch { grid: [1; 3], arguments: vec![Argument::Buffer(0)] };
+    device.run(&kernel, &launch, &[out]).unwrap();
+    let words: Vec<u32> =
+        device.download(out).chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect();
+    for (row, words) in words.chunks_exact(32).enumerate() {
+        for (place, piece) in words.chunks_exact(4).enumerate() {
+            let first = 4 * (8 * row + (place ^ (row % 8))) as u32;
+            assert_eq!(piece, [first, first + 1, first + 2, first + 3], "row {row}, place {place}");
+        }
+    }
+}
