@@ -55,7 +55,13 @@ impl Chain {
         }
         // Invocations past the `n` vectors return at once; results and inputs read whole have as many vectors, buffers
         // being whole vectors long, and of all others the place is taken modulo their length. Functions know no arrays.
-        Head { bindings: inputs.chain(outputs).collect(), params, constants: Vec::new(), trusted: true }
+        Head {
+            bindings: inputs.chain(outputs).collect(),
+            params,
+            constants: Vec::new(),
+            trusted: true,
+            cooperative: false,
+        }
     }
 
     /// The WGSL of the kernel.

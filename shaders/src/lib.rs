@@ -78,6 +78,7 @@ fn find(name: &str) -> Option<&'static str> {
         "team" => include_str!("../wgsl/team.wgsl"),
         "team_main" => include_str!("../wgsl/team_main.wgsl"),
         "halves" => include_str!("../wgsl/halves.wgsl"),
+        "cooperative_step" => include_str!("../wgsl/cooperative_step.wgsl"),
         "gemm" => include_str!("../wgsl/gemm.wgsl"),
         "gemm_finish" => include_str!("../wgsl/gemm_finish.wgsl"),
         "gemm_multiply" => include_str!("../wgsl/gemm_multiply.wgsl"),
@@ -135,6 +136,8 @@ kernels! {
     GATHER_FAULT = "gather_fault";
     /// Products of large matrices.
     MATMUL = "matmul";
+    /// Products of large matrices of f16 through cooperative matrices.
+    MATMUL_COOPERATIVE = "matmul_cooperative";
     /// Products of the columns of a matrix with a few vectors.
     MATVEC_COLUMNS = "matvec_columns";
     /// Products of the rows of a matrix with a few vectors.

@@ -46,7 +46,7 @@ pub struct Binding {
 ///
 /// A head consists of lines `#input name: type`, `#output name: type` (bindings, numbered in this order),
 /// `#param name: type` (one 32-bit word each, in this order) and `#constant NAME = values` (what has to be baked in, with
-/// the values that tests compile it for), and perhaps `#trusted why`.
+/// the values that tests compile it for), and perhaps `#trusted why` and `#cooperative how`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Head {
     /// Buffers, in the order of their numbers.
@@ -58,6 +58,9 @@ pub struct Head {
     /// Whether it needs no checks at run time: with the parameters that it is given, every index is within its buffer or
     /// array, and every loop ends. Its line says why.
     pub trusted: bool,
+    /// Whether it multiplies cooperative matrices: 16 x 16 of f16 with sums in f32, in subgroups of 32. It runs only where the
+    /// device has them, and arithmetic on f16.
+    pub cooperative: bool,
 }
 
 /// Reads the head of a source.
@@ -73,6 +76,7 @@ pub(crate) fn head(source: &str) -> Head {
             }
             "param" => head.params.extend(typed()),
             "trusted" => head.trusted = true,
+            "cooperative" => head.cooperative = true,
             "constant" => {
                 if let Some((name, values)) = rest.split_once('=') {
                     let values = values.split(',').filter_map(|value| value.trim().parse().ok()).collect();
@@ -88,6 +92,9 @@ pub(crate) fn head(source: &str) -> Head {
 /// Declares what a head describes.
 pub(crate) fn declarations(head: &Head, capabilities: Capabilities) -> String {
     let mut text = String::new();
+    if head.cooperative {
+        text.push_str("enable f16;\nenable wgpu_cooperative_matrix;\n");
+    }
     for (number, Binding { name, ty, access }) in head.bindings.iter().enumerate() {
         let access = if *access == Access::Read { "read" } else { "read_write" };
         let _ = writeln!(text, "@group(0) @binding({number}) var<storage, {access}> {name}: {ty};");

@@ -4,6 +4,12 @@ fn widened(x: vec2<u32>) -> vec4<f32> {
     return vec4<f32>(unpack2x16float(x.x), unpack2x16float(x.y));
 }
 
+// The f16 at a place, of the word that holds it.
+fn half_at(word: u32, at: u32) -> f32 {
+    let two = unpack2x16float(word);
+    return select(two.x, two.y, at % 2u == 1u);
+}
+
 // The nearest f16, the even one of two equally near. `pack2x16float` may round either way.
 fn half_bits(x: vec4<f32>) -> vec4<u32> {
     let bits = bitcast<vec4<u32>>(x);

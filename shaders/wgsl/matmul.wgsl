@@ -3,8 +3,8 @@
 // Rows and columns outside of the matrices are those at their edge, read again: what comes of them is not stored. Only k
 // needs zeros, and only where its end is not that of a slice (EDGE). Without VECTORS rows of memory are of any length.
 #trusted rows and columns are clamped or guarded, k is guarded (EDGE) or ends with a slice; k grows
-#input a: array<Item>
-#input b: array<Item>
+#input a: array<ItemA>
+#input b: array<ItemB>
 #output c: array<Item>
 #param m: u32
 #param n: u32
@@ -22,14 +22,70 @@
 #constant TRANSPOSE_B = 0, 1
 #constant VECTORS = 0, 1
 #constant EDGE = 0, 1
+#constant HALF_A = 0, 1
+#constant HALF_B = 0, 1
 #include common
+#include halves
 #include gemm
 
 #if VECTORS
 alias Item = vec4<f32>;
+#if HALF_A
+alias ItemA = vec2<u32>;
+#else
+alias ItemA = vec4<f32>;
+#endif
+#if HALF_B
+alias ItemB = vec2<u32>;
+#else
+alias ItemB = vec4<f32>;
+#endif
 #else
 alias Item = f32;
+#if HALF_A
+alias ItemA = u32;
+#else
+alias ItemA = f32;
 #endif
+#if HALF_B
+alias ItemB = u32;
+#else
+alias ItemB = f32;
+#endif
+#endif
+
+// What stands at a place of A and of B: four elements with VECTORS, else one.
+fn at_a(at: u32) -> Item {
+#if HALF_A
+#if VECTORS
+    return widened(a[at / 4u]);
+#else
+    return half_at(a[at / 2u], at);
+#endif
+#else
+#if VECTORS
+    return a[at / 4u];
+#else
+    return a[at];
+#endif
+#endif
+}
+
+fn at_b(at: u32) -> Item {
+#if HALF_B
+#if VECTORS
+    return widened(b[at / 4u]);
+#else
+    return half_at(b[at / 2u], at);
+#endif
+#else
+#if VECTORS
+    return b[at / 4u];
+#else
+    return b[at];
+#endif
+#endif
+}
 
 // Four elements along k, of which `count` are there.
 fn along_a(at: u32, count: u32) -> vec4<f32> {
@@ -39,13 +95,13 @@ fn along_a(at: u32, count: u32) -> vec4<f32> {
         return vec4<f32>();
     }
 #endif
-    return a[at / 4u];
+    return at_a(at);
 #else
     var v = vec4<f32>();
-    if count > 0u { v.x = a[at]; }
-    if count > 1u { v.y = a[at + 1u]; }
-    if count > 2u { v.z = a[at + 2u]; }
-    if count > 3u { v.w = a[at + 3u]; }
+    if count > 0u { v.x = at_a(at); }
+    if count > 1u { v.y = at_a(at + 1u); }
+    if count > 2u { v.z = at_a(at + 2u); }
+    if count > 3u { v.w = at_a(at + 3u); }
     return v;
 #endif
 }
@@ -57,13 +113,13 @@ fn along_b(at: u32, count: u32) -> vec4<f32> {
         return vec4<f32>();
     }
 #endif
-    return b[at / 4u];
+    return at_b(at);
 #else
     var v = vec4<f32>();
-    if count > 0u { v.x = b[at]; }
-    if count > 1u { v.y = b[at + 1u]; }
-    if count > 2u { v.z = b[at + 2u]; }
-    if count > 3u { v.w = b[at + 3u]; }
+    if count > 0u { v.x = at_b(at); }
+    if count > 1u { v.y = at_b(at + 1u); }
+    if count > 2u { v.z = at_b(at + 2u); }
+    if count > 3u { v.w = at_b(at + 3u); }
     return v;
 #endif
 }
@@ -76,12 +132,12 @@ fn across_a(at: u32, left: u32, last: u32) -> vec4<f32> {
         return vec4<f32>();
     }
 #endif
-    return a[at / 4u];
+    return at_a(at);
 #else
     if left == 0u {
         return vec4<f32>();
     }
-    return vec4<f32>(a[at], a[at + min(1u, last)], a[at + min(2u, last)], a[at + min(3u, last)]);
+    return vec4<f32>(at_a(at), at_a(at + min(1u, last)), at_a(at + min(2u, last)), at_a(at + min(3u, last)));
 #endif
 }
 
@@ -92,12 +148,12 @@ fn across_b(at: u32, left: u32, last: u32) -> vec4<f32> {
         return vec4<f32>();
     }
 #endif
-    return b[at / 4u];
+    return at_b(at);
 #else
     if left == 0u {
         return vec4<f32>();
     }
-    return vec4<f32>(b[at], b[at + min(1u, last)], b[at + min(2u, last)], b[at + min(3u, last)]);
+    return vec4<f32>(at_b(at), at_b(at + min(1u, last)), at_b(at + min(2u, last)), at_b(at + min(3u, last)));
 #endif
 }
 

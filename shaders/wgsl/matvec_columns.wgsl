@@ -3,7 +3,7 @@
 //
 // Of a workgroup, 32 invocations take 128 neighbouring columns, and eight such groups share the k, four at a time.
 #trusted columns and vectors are clamped to the last one, results guarded; k grows to `end`
-#input x: array<Item>
+#input x: array<Stored>
 #input v: array<Item>
 #output out: array<f32>
 #param columns: u32
@@ -21,7 +21,9 @@
 #param total: u32
 #constant COUNT = 1, 4, 8
 #constant VECTORS = 0, 1
+#constant HALF = 0, 1
 #include common
+#include halves
 
 #if COUNT == 8
 const AT_ONCE: u32 = 4u;
@@ -31,9 +33,36 @@ const AT_ONCE: u32 = ${COUNT}u;
 
 #if VECTORS
 alias Item = vec4<f32>;
+#if HALF
+alias Stored = vec2<u32>;
+#else
+alias Stored = vec4<f32>;
+#endif
 #else
 alias Item = f32;
+#if HALF
+alias Stored = u32;
+#else
+alias Stored = f32;
 #endif
+#endif
+
+// What stands at a place of x: four elements with VECTORS, else one.
+fn at_x(at: u32) -> Item {
+#if HALF
+#if VECTORS
+    return widened(x[at / 4u]);
+#else
+    return half_at(x[at / 2u], at);
+#endif
+#else
+#if VECTORS
+    return x[at / 4u];
+#else
+    return x[at];
+#endif
+#endif
+}
 
 // The sums of four columns with each vector.
 var<workgroup> sums: array<vec4<f32>, AT_ONCE * ${WORKGROUP}u>;
@@ -41,9 +70,9 @@ var<workgroup> sums: array<vec4<f32>, AT_ONCE * ${WORKGROUP}u>;
 // Four columns of one k; the last of them is `last` places on or beyond.
 fn row_of(at: u32, last: u32) -> vec4<f32> {
 #if VECTORS
-    return x[at / 4u];
+    return at_x(at);
 #else
-    return vec4<f32>(x[at], x[at + min(1u, last)], x[at + min(2u, last)], x[at + min(3u, last)]);
+    return vec4<f32>(at_x(at), at_x(at + min(1u, last)), at_x(at + min(2u, last)), at_x(at + min(3u, last)));
 #endif
 }
 

@@ -4,7 +4,7 @@
 // LANES neighbouring invocations share four rows of x and all vectors; each sums every LANES-th vector of four elements.
 // Their sums are added through workgroup memory, first to eight for each result, then to one.
 #trusted rows and vectors are clamped to the last one, results guarded; i grows to `length`
-#input x: array<Item>
+#input x: array<Stored>
 #input v: array<Item>
 #output out: array<f32>
 #param rows: u32
@@ -20,7 +20,9 @@
 #constant COUNT = 1, 4, 8
 #constant LANES = 8, 32, 256
 #constant VECTORS = 0, 1
+#constant HALF = 0, 1
 #include common
+#include halves
 
 const LANES: u32 = ${LANES}u;
 const SLOTS: u32 = ${WORKGROUP}u / LANES;
@@ -32,9 +34,31 @@ const AT_ONCE: u32 = ${COUNT}u;
 
 #if VECTORS
 alias Item = vec4<f32>;
+#if HALF
+alias Stored = vec2<u32>;
+#else
+alias Stored = vec4<f32>;
+#endif
 #else
 alias Item = f32;
+#if HALF
+alias Stored = u32;
+#else
+alias Stored = f32;
 #endif
+#endif
+
+fn at_x(i: u32) -> Item {
+#if HALF
+#if VECTORS
+    return widened(x[i]);
+#else
+    return half_at(x[i / 2u], i);
+#endif
+#else
+    return x[i];
+#endif
+}
 
 // The sums of four rows with each vector.
 var<workgroup> sums: array<vec4<f32>, AT_ONCE * ${WORKGROUP}u>;
@@ -133,10 +157,10 @@ fn main(
     var s6 = vec4<f32>();
     var s7 = vec4<f32>();
     for (var i = lane; i < length; i += LANES) {
-        let x0 = x[x_at.x + i];
-        let x1 = x[x_at.y + i];
-        let x2 = x[x_at.z + i];
-        let x3 = x[x_at.w + i];
+        let x0 = at_x(x_at.x + i);
+        let x1 = at_x(x_at.y + i);
+        let x2 = at_x(x_at.z + i);
+        let x3 = at_x(x_at.w + i);
         s0 = add(x0, x1, x2, x3, v[v_at + i], s0);
 #if COUNT == 1
 #else

@@ -75,6 +75,8 @@ fn on_gpus() -> Result<String> {
          - A GPU may take subnormal numbers for zeros, on the way in, between, and on the way out: a result may be off by \
          2⁻¹²⁶ besides.\n\
          - Sums are trees there, too, of another shape: they keep the bounds and not the bits of the CPU.\n\
+         - Products of two f16 matrices may go through cooperative matrices, whose units cut off where others round: the error is at \
+         most k / 8 + 16 u Σ|terms|, where that is more.\n\
          - `fma` is rounded twice where the device has no fused instruction.\n\n\
          | operation | error at most on a GPU |\n|---|---|\n",
     );

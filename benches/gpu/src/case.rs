@@ -1,6 +1,6 @@
 //! The cases: what is computed, on which data, and how fast it should be.
 
-use kiln_core::QuantFormat;
+use kiln_core::{QuantFormat, f16};
 
 use crate::contender::Result;
 
@@ -9,7 +9,9 @@ use crate::contender::Result;
 pub(crate) enum Case {
     /// The product of two matrices `n * n` that stay on the device.
     Matmul { n: usize },
-    /// The same from host to host.
+    /// The same of f16, with sums in f32: through cooperative matrices where the device has them.
+    MatmulF16 { n: usize },
+    /// The product of f32 from host to host.
     MatmulHost { n: usize },
     /// The sum of a vector that stays on the device.
     Sum { n: usize },
@@ -37,6 +39,8 @@ pub(crate) enum Work {
 pub(crate) const ALL: &[Case] = &[
     Case::Matmul { n: 4096 },
     Case::Matmul { n: 8192 },
+    Case::MatmulF16 { n: 4096 },
+    Case::MatmulF16 { n: 8192 },
     Case::MatmulHost { n: 1024 },
     Case::Sum { n: 1 << 28 },
     Case::Softmax { rows: 8192, columns: 4096 },
@@ -60,6 +64,7 @@ impl Case {
     pub(crate) fn name(&self) -> String {
         match *self {
             Self::Matmul { n } => format!("matmul {n}, resident"),
+            Self::MatmulF16 { n } => format!("matmul f16 cooperative {n}, resident"),
             Self::MatmulHost { n } => format!("matmul {n}, host to host"),
             Self::Sum { n } => format!("sum of {n}, resident"),
             Self::Softmax { rows, columns } => format!("softmax {rows} x {columns}, resident"),
@@ -78,7 +83,7 @@ impl Case {
     /// Bytes of the largest tensor.
     fn largest(&self) -> u64 {
         let bytes = match *self {
-            Self::Matmul { n } | Self::MatmulHost { n } => 4 * n * n,
+            Self::Matmul { n } | Self::MatmulF16 { n } | Self::MatmulHost { n } => 4 * n * n,
             Self::Softmax { rows, columns } => 4 * rows * columns,
             Self::Sum { n } | Self::AddHost { n } | Self::ChainHost { n } | Self::Replay { n } => 4 * n,
             Self::Q4K { n, k } => weights(n, k),
@@ -93,6 +98,7 @@ impl Case {
         }
         let half = match self {
             Self::Matmul { n } => Self::Matmul { n: n / 2 },
+            Self::MatmulF16 { n } => Self::MatmulF16 { n: n / 2 },
             Self::MatmulHost { n } => Self::MatmulHost { n: n / 2 },
             Self::Sum { n } => Self::Sum { n: n / 2 },
             Self::Softmax { rows, columns } if rows > 1 => Self::Softmax { rows: rows / 2, columns },
@@ -107,7 +113,7 @@ impl Case {
 
     pub(crate) fn work(&self) -> Work {
         match *self {
-            Self::Matmul { n } => Work::Flops(2.0 * (n as f64).powi(3)),
+            Self::Matmul { n } | Self::MatmulF16 { n } => Work::Flops(2.0 * (n as f64).powi(3)),
             _ => self.copied().map_or(Work::Time, |bytes| Work::Bytes(bytes as f64)),
         }
     }
@@ -133,7 +139,7 @@ impl Case {
     /// Elements of the result.
     fn results(&self) -> usize {
         match *self {
-            Self::Matmul { n } | Self::MatmulHost { n } => n * n,
+            Self::Matmul { n } | Self::MatmulF16 { n } | Self::MatmulHost { n } => n * n,
             Self::Softmax { rows, columns } => rows * columns,
             Self::Sum { .. } => 1,
             Self::AddHost { n } | Self::ChainHost { n } | Self::Replay { n } | Self::Q4K { n, .. } => n,
@@ -144,6 +150,7 @@ impl Case {
     pub(crate) fn wanted(&self) -> f64 {
         match *self {
             Self::Matmul { n } => 2.0 * (n as f64).powi(3) / 40e12,
+            Self::MatmulF16 { n } => 2.0 * (n as f64).powi(3) / 250e12,
             Self::MatmulHost { .. } => 1000e-6,
             Self::Sum { n } => 4.0 * n as f64 / 3.6e12,
             Self::Softmax { rows, columns } => 8.0 * (rows * columns) as f64 / 3.0e12,
@@ -188,13 +195,17 @@ impl Data {
     /// Random data, the same on every run.
     pub(crate) fn random(case: &Case) -> Result<Self> {
         let lengths = match *case {
-            Case::Matmul { n } | Case::MatmulHost { n } => vec![n * n; 2],
+            Case::Matmul { n } | Case::MatmulF16 { n } | Case::MatmulHost { n } => vec![n * n; 2],
             Case::Sum { n } => vec![n],
             Case::Softmax { rows, columns } => vec![rows * columns],
             Case::AddHost { n } | Case::ChainHost { n } | Case::Replay { n } => vec![n; 2],
             Case::Q4K { k, .. } => vec![k],
         };
-        let floats = (1..).zip(lengths).map(|(seed, length)| random(length, seed)).collect();
+        let mut floats: Vec<Vec<f32>> = (1..).zip(lengths).map(|(seed, length)| random(length, seed)).collect();
+        if let Case::MatmulF16 { .. } = case {
+            // Numbers that f16 has.
+            floats.iter_mut().flatten().for_each(|x| *x = f16::from_f32(*x).to_f32());
+        }
         let mut blocks = Vec::new();
         if let Case::Q4K { n, k } = *case {
             // A few rows are fitted and repeated: fitting all would take longer than the bench.
@@ -224,7 +235,7 @@ impl Data {
     fn exact(&self, case: &Case, at: usize) -> (f64, f64) {
         let of = |operand: usize, i: usize| f64::from(self.floats[operand][i]);
         match *case {
-            Case::Matmul { n } | Case::MatmulHost { n } => {
+            Case::Matmul { n } | Case::MatmulF16 { n } | Case::MatmulHost { n } => {
                 let (row, column) = (at / n, at % n);
                 ((0..n).map(|i| of(0, row * n + i) * of(1, i * n + column)).sum(), (n as f64).sqrt())
             }

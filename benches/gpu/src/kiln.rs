@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 
 use kiln_core::op::{Matmul, Op, QuantMatmul, Reduce, Reduction, Softmax};
-use kiln_core::{DataMut, Operand, Operations, QuantFormat, Record};
+use kiln_core::{DataMut, Operand, Operations, QuantFormat, Record, f16};
 use kiln_wgpu::limits::DeviceCopy;
 use kiln_wgpu::{AdapterChoice, BufferId, GpuBackend, GpuCommandBatch, GpuDevice, GpuOperation, GpuTensor};
 
@@ -65,6 +65,11 @@ impl Contender for Kiln {
             Case::Matmul { n } => {
                 let operands = [Operand::f32(&x[0], &[n, n])?, Operand::f32(&x[1], &[n, n])?];
                 self.resident(Matmul::default(), &operands)?
+            }
+            Case::MatmulF16 { n } => {
+                let halves = |x: &[f32]| x.iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>();
+                let [a, b] = [halves(&x[0]), halves(&x[1])];
+                self.resident(Matmul::default(), &[Operand::f16(&a, &[n, n])?, Operand::f16(&b, &[n, n])?])?
             }
             Case::Sum { n } => self.resident(Reduce::all(Reduction::Sum), &[Operand::f32(&x[0], &[n])?])?,
             Case::Softmax { rows, columns } => self.resident(Softmax, &[Operand::f32(&x[0], &[rows, columns])?])?,

@@ -78,7 +78,7 @@ impl GpuBackend {
             return Ok(kept.remove(at));
         }
         drop(kept);
-        let (inputs, plan) = Plan::of_operation(op, types, &device.inner.limits)?;
+        let (inputs, plan) = Plan::of_operation(op, types, device.inner.target())?;
         let executable = block_on(Executable::new(device, &plan, &std::collections::HashMap::new()))?;
         Ok(Kept { op: *op, types: types.to_vec(), inputs, executable })
     }

@@ -165,7 +165,7 @@ impl GpuCommandBatch {
         }
         // The old one gives its memory back before the new one takes any.
         self.ready = None;
-        let plan = Plan::new(&self.graph, wanted, &self.device.inner.limits)?;
+        let plan = Plan::new(&self.graph, wanted, self.device.inner.target())?;
         let executable = Executable::new(&self.device, &plan, &self.inputs).await?;
         self.ready = Some(Ready { wanted: wanted.to_vec(), executable, done: false, shared: false });
         Ok(())

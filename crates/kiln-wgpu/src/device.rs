@@ -6,14 +6,17 @@ use kiln_core::{Error, Result};
 use kiln_shaders::Capabilities;
 
 use crate::adapters::{self, AdapterChoice, AdapterInfo};
+use crate::cooperative;
 use crate::memory::{DeviceBuffer, Pool, Region};
 use crate::options::DeviceOptions;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::pipeline_cache::PipelineCache;
 use crate::pipelines::Pipelines;
+use crate::plan::Target;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::runtime::block_on;
 use crate::statistics::{Counters, Statistics};
+use crate::trusted;
 use crate::uploads::Uploads;
 use crate::wait::{Signal, Waiting};
 
@@ -30,6 +33,8 @@ pub(crate) struct Inner {
     pub(crate) queue: wgpu::Queue,
     pub(crate) limits: wgpu::Limits,
     pub(crate) capabilities: Capabilities,
+    /// Whether it multiplies cooperative matrices.
+    cooperative: bool,
     /// Whether kernels that need no checks at run time go without.
     pub(crate) trusting: bool,
     /// Whether executions measure their kernels.
@@ -46,6 +51,11 @@ pub(crate) struct Inner {
 }
 
 impl Inner {
+    /// What plans for it depend on.
+    pub(crate) fn target(&self) -> Target<'_> {
+        Target { limits: &self.limits, cooperative: self.cooperative }
+    }
+
     /// Submits commands, after all uploads before them. All submissions go through this.
     pub(crate) fn submit(&self, commands: wgpu::CommandBuffer) {
         self.uploads.submit(&self.queue, Some(commands));
@@ -120,7 +130,11 @@ impl GpuDevice {
     }
 
     async fn of_adapter(info: AdapterInfo, adapter: &wgpu::Adapter, options: &DeviceOptions) -> Result<Self> {
-        let features = adapter.features() & options.features();
+        let mut features = adapter.features() & options.features();
+        let cooperative = features.contains(cooperative::FEATURES) && cooperative::offers(adapter);
+        if !cooperative {
+            features.remove(cooperative::FEATURES);
+        }
         if options.profile && !features.contains(wgpu::Features::TIMESTAMP_QUERY) {
             let reason = format!("{} has no timestamps", info.name);
             return Err(Error::Unavailable { what: "the time of each kernel".into(), reason });
@@ -134,6 +148,7 @@ impl GpuDevice {
             label: Some("kiln"),
             required_features: features,
             required_limits: limits.clone(),
+            experimental_features: if cooperative { trusted::experiments() } else { Default::default() },
             ..Default::default()
         };
         let opened = adapter.request_device(&descriptor).await;
@@ -168,6 +183,7 @@ impl GpuDevice {
             queue,
             limits,
             capabilities,
+            cooperative,
             trusting: !options.plain && !options.checks,
             profiling: options.profile,
             pipelines: Pipelines::default(),
@@ -221,6 +237,11 @@ impl GpuDevice {
         self.wait(waiting);
         done.await;
         self.check_alive()
+    }
+
+    /// Whether products of f16 go through cooperative matrices (tensor cores).
+    pub fn has_cooperative_matrices(&self) -> bool {
+        self.inner.cooperative
     }
 
     /// Number of kernels compiled so far.

@@ -17,6 +17,7 @@ mod adapters;
 #[cfg(not(target_arch = "wasm32"))]
 mod backend;
 mod batch;
+mod cooperative;
 mod device;
 #[cfg(not(target_arch = "wasm32"))]
 mod device_pool;

@@ -168,7 +168,7 @@ impl GpuMatmulCache {
             DType::Blocks(format) => Op::from(QuantMatmul { format }),
             _ => Op::from(Matmul { transpose_b: true, ..Matmul::default() }),
         };
-        let (ids, plan) = Plan::of_operation(&op, &[x, weight.ty], &self.device.inner.limits)?;
+        let (ids, plan) = Plan::of_operation(&op, &[x, weight.ty], self.device.inner.target())?;
         let given: HashMap<TensorId, Region> = [(ids[1], weight.region.clone())].into();
         let executable = Executable::new(&self.device, &plan, &given).await?;
         Ok(Ready { name: name.to_owned(), rows, x: ids[0], executable })

@@ -4,7 +4,9 @@
 //! allows implementations to take subnormal numbers for zeros anywhere. What is built from these has wider bounds.
 
 use kiln_core::op::{Bound, Elementwise, ElementwiseKind, Op};
-use kiln_core::{Result, TensorType};
+use kiln_core::{DType, Result, TensorType};
+
+use crate::GpuDevice;
 
 /// Bounds that differ, for element-wise functions.
 ///
@@ -27,7 +29,26 @@ pub const DIFFERENCES: &[(ElementwiseKind, Bound)] = &[
     (ElementwiseKind::Mish, Bound::Ulp(8.0)),
 ];
 
-/// The error bound of an operation on a GPU.
+/// The error bound of an operation on a device: that of a GPU, or, for products of f16 through cooperative matrices, what
+/// their units keep.
+///
+/// Such a unit adds sixteen products to a sum at a time and cuts off what exceeds 24 bits, so that errors are of one sign: 2 u
+/// of the sum each time, k / 8 u in all, and 16 u for what is cut off from the products themselves.
+///
+/// # Errors
+/// As [`Op::bound`].
+pub fn bound_on(device: &GpuDevice, op: &Op, inputs: &[TensorType]) -> Result<Bound> {
+    let plain = bound(op, inputs)?;
+    let halves = inputs.iter().all(|input| input.dtype == DType::F16);
+    let (Op::Matmul(matmul), true, true) = (op, device.has_cooperative_matrices(), halves) else { return Ok(plain) };
+    let k = matmul.extents(&inputs[0].shape, &inputs[1].shape)?.k;
+    Ok(match plain {
+        Bound::Magnitude(units) => Bound::Magnitude(units.max((k / 8 + 16) as f64)),
+        other => other,
+    })
+}
+
+/// The error bound of an operation on a GPU without cooperative matrices.
 ///
 /// # Errors
 /// As [`Op::bound`].

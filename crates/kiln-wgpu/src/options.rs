@@ -53,7 +53,7 @@ impl DeviceOptions {
         if self.plain {
             return clock;
         }
-        let features = clock | wgpu::Features::SUBGROUP | wgpu::Features::IMMEDIATES;
+        let features = clock | wgpu::Features::SUBGROUP | wgpu::Features::IMMEDIATES | crate::cooperative::FEATURES;
         #[cfg(not(target_arch = "wasm32"))]
         if self.pipeline_folder.is_some() {
             return features | wgpu::Features::PIPELINE_CACHE;

@@ -4,6 +4,14 @@ use kiln_core::graph::TensorId;
 use kiln_shaders::elementwise::Chain;
 use kiln_shaders::{Capabilities, Head, Kernel};
 
+/// What plans are made for: the device, as far as they depend on it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target<'a> {
+    pub(crate) limits: &'a wgpu::Limits,
+    /// Whether kernels may multiply cooperative matrices.
+    pub(crate) cooperative: bool,
+}
+
 /// One 32-bit parameter of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Word(pub(crate) u32);

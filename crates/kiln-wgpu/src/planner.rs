@@ -7,12 +7,12 @@ use kiln_core::op::Op;
 use kiln_core::{Error, Record, Result, TensorType};
 
 use crate::lower::{Lowering, Value, elementwise, lower};
-use crate::plan::{Location, Plan};
+use crate::plan::{Location, Plan, Target};
 
 impl Plan {
     /// Plans the computation of the wanted tensors.
-    pub(crate) fn new(graph: &Graph, wanted: &[TensorId], limits: &wgpu::Limits) -> Result<Self> {
-        let schedule = graph.schedule(wanted, elementwise::fusion_limits(limits))?;
+    pub(crate) fn new(graph: &Graph, wanted: &[TensorId], target: Target<'_>) -> Result<Self> {
+        let schedule = graph.schedule(wanted, elementwise::fusion_limits(target.limits))?;
         let kept: HashSet<TensorId> = schedule.results.iter().copied().collect();
         let location = |id: TensorId| -> Result<Location> {
             Ok(match schedule.slot(id) {
@@ -26,7 +26,7 @@ impl Plan {
 
         let (mut dispatches, mut scratch, mut faults) = (Vec::new(), Vec::new(), Vec::new());
         for step in &schedule.steps {
-            let mut lowering = Lowering::new(limits, &mut dispatches, &mut scratch, &mut faults);
+            let mut lowering = Lowering::new(target, &mut dispatches, &mut scratch, &mut faults);
             let inputs = step.inputs().iter().map(|&id| value(id)).collect::<Result<Vec<_>>>()?;
             let outputs = step.outputs().map(value).collect::<Result<Vec<_>>>()?;
             match step {
@@ -46,11 +46,11 @@ impl Plan {
     }
 
     /// Plans one operation on inputs of these types: the graph that it is, and its plan.
-    pub(crate) fn of_operation(op: &Op, inputs: &[TensorType], limits: &wgpu::Limits) -> Result<(Vec<TensorId>, Self)> {
+    pub(crate) fn of_operation(op: &Op, inputs: &[TensorType], target: Target<'_>) -> Result<(Vec<TensorId>, Self)> {
         let mut graph = Graph::new();
         let inputs: Vec<TensorId> = inputs.iter().map(|&ty| graph.input(ty)).collect();
         let wanted = graph.record_all(*op, &inputs)?;
-        Ok((inputs, Self::new(&graph, &wanted, limits)?))
+        Ok((inputs, Self::new(&graph, &wanted, target)?))
     }
 }
 

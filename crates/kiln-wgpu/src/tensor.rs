@@ -200,7 +200,7 @@ impl GpuDevice {
     /// What the shape rules say; [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
     pub async fn compile_ahead_async(&self, operations: &[(Op, &[TensorType])]) -> Result<()> {
         self.check_alive()?;
-        let plan = |(op, types): &(Op, &[TensorType])| Ok(Plan::of_operation(op, types, &self.inner.limits)?.1);
+        let plan = |(op, types): &(Op, &[TensorType])| Ok(Plan::of_operation(op, types, self.inner.target())?.1);
         let plans = operations.iter().map(plan).collect::<Result<Vec<_>>>()?;
         let dispatches = plans.iter().flat_map(|plan| &plan.dispatches);
         self.pipelines(dispatches.map(|dispatch| &dispatch.code)).await.map(drop)
@@ -217,7 +217,7 @@ impl GpuDevice {
         }
         let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
         let outputs = op.infer(&types)?;
-        let (ids, plan) = Plan::of_operation(op, &types, &self.inner.limits)?;
+        let (ids, plan) = Plan::of_operation(op, &types, self.inner.target())?;
         let given: HashMap<TensorId, Region> =
             ids.into_iter().zip(inputs.iter().map(|input| input.region.clone())).collect();
         let executable = Executable::new(self, &plan, &given).await?;

@@ -12,6 +12,14 @@ pub(crate) fn shader_module(device: &wgpu::Device, descriptor: wgpu::ShaderModul
     unsafe { device.create_shader_module_trusted(descriptor, checks) }
 }
 
+/// Leave to use features that wgpu calls experimental.
+pub(crate) fn experiments() -> wgpu::ExperimentalFeatures {
+    // SAFETY: wgpu asks for it because such features may have gaps in its validation. The one that kiln asks for beside it,
+    // cooperative matrices, is used by kernels of kiln-shaders alone, whose loads and stores stay within their arrays and
+    // buffers, and which all invocations of a subgroup run through together.
+    unsafe { wgpu::ExperimentalFeatures::enabled() }
+}
+
 /// A cache of compiled pipelines, with what an earlier one held.
 ///
 /// `data` are bytes that [`wgpu::PipelineCache::get_data`] gave, for this adapter and driver.

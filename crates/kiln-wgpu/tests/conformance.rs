@@ -4,8 +4,8 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use kiln_core::Operations;
 use kiln_core::op::{Elementwise, Op, all_cases, reference};
+use kiln_core::{Operations, TensorType};
 use kiln_wgpu::{DeviceOptions, GpuBackend, GpuDevice, numerics};
 
 #[test]
@@ -30,13 +30,14 @@ fn every_operation_keeps_its_contract_with_all_checks() {
 
 fn conforms(device: GpuDevice, wanted: impl Fn(&Op) -> bool) {
     println!("on {}", device.adapter());
-    let backend = GpuBackend::on(device);
+    let backend = GpuBackend::on(device.clone());
+    let bound = |op: &Op, inputs: &[TensorType]| numerics::bound_on(&device, op, inputs);
     let only = std::env::var("KILN_OP").ok();
     let mut failures = BTreeMap::<&str, (usize, String)>::new();
     let mut worst = BTreeMap::<&str, reference::Accuracy>::new();
     let wanted = |op: &Op| only.as_deref().map_or_else(|| wanted(op), |name| name == op.name());
     for case in all_cases().iter().filter(|case| wanted(&case.op)) {
-        match reference::conform_within(case, numerics::bound, true, |op, inputs| backend.run(op, inputs)) {
+        match reference::conform_within(case, bound, true, |op, inputs| backend.run(op, inputs)) {
             Ok(accuracy) => {
                 let seen = worst.entry(case.op.name()).or_default();
                 *seen = seen.merge(accuracy);

@@ -2,9 +2,10 @@
 
 mod support;
 
+use kiln_core::op::reference::{Accuracy, Case, Input, Random, conform_within};
 use kiln_core::op::{Convert, Elementwise, Matmul, Op};
-use kiln_core::{Buffer, DType, Data, Error, Operand, Record, f16};
-use kiln_wgpu::GpuCommandBatch;
+use kiln_core::{Buffer, DType, Data, Error, Operand, Operations, Record, TensorType, f16};
+use kiln_wgpu::{GpuBackend, GpuCommandBatch, numerics};
 
 /// Numbers that f16 has.
 fn values(n: usize) -> Vec<f16> {
@@ -63,6 +64,66 @@ fn a_batch_converts_and_computes_on_both_types() {
     for (at, (&got, rounded)) in product.iter().zip(rounded).enumerate() {
         assert!((f64::from(got) - exact(at / 40, at % 40)).abs() < 1e-4, "{at}: {got}");
         assert_eq!(*rounded, f16::from_f32(got));
+    }
+}
+
+#[test]
+fn products_of_f16_of_every_shape() {
+    let Some(device) = support::device() else { return };
+    let backend = GpuBackend::on(device.clone());
+    let mut random = Random::new(61);
+    let mut of = |dims: &[usize], half: bool| {
+        let x = random.uniforms(dims.iter().product(), -1.0, 1.0);
+        let narrow = |x: Vec<f32>| Buffer::F16(x.into_iter().map(f16::from_f32).collect());
+        Input::new(if half { narrow(x) } else { Buffer::F32(x) }, dims)
+    };
+    let mut worst = (Accuracy::default(), Accuracy::default());
+    // Few rows or columns, and each tile: whole ones, edges in every direction, k of whole slices, of eights, of fours, odd.
+    let extents = [
+        (1, 1, 7, 5),
+        (1, 1, 260, 300),
+        (2, 5, 64, 37),
+        (1, 40, 33, 31),
+        (1, 128, 32, 128),
+        (1, 128, 512, 256),
+        (1, 136, 40, 264),
+        (3, 72, 24, 200),
+        (1, 129, 64, 130),
+        (1, 250, 100, 252),
+        (2, 24, 8, 16),
+    ];
+    for (batch, m, k, n) in extents {
+        for (transpose_a, transpose_b) in [(false, false), (true, false), (false, true), (true, true)] {
+            for (half_a, half_b) in [(true, true), (true, false), (false, true)] {
+                let a = of(&if transpose_a { [batch, k, m] } else { [batch, m, k] }, half_a);
+                let b = of(&if transpose_b { [batch, n, k] } else { [batch, k, n] }, half_b);
+                let case = Case::new(Matmul { transpose_a, transpose_b }, vec![a, b]);
+                let bound = |op: &Op, inputs: &[TensorType]| numerics::bound_on(&device, op, inputs);
+                let accuracy = conform_within(&case, bound, true, |op, inputs| backend.run(op, inputs));
+                let accuracy = accuracy.unwrap_or_else(|why| panic!("{why}"));
+                let all = if half_a && half_b { &mut worst.0 } else { &mut worst.1 };
+                *all = all.merge(accuracy);
+            }
+        }
+    }
+    println!("worst of f16 x f16 {:?}, of one f16 {:?}", worst.0, worst.1);
+}
+
+/// Terms of one sign: errors that are too add up, and stay within what the device promises.
+#[test]
+fn long_sums_of_f16_keep_their_bound() {
+    let Some(device) = support::device() else { return };
+    let backend = GpuBackend::on(device.clone());
+    let mut random = Random::new(62);
+    for (m, k, n) in [(16, 4096, 16), (128, 4096, 136)] {
+        let mut of = |dims: &[usize]| {
+            let x = random.uniforms(dims.iter().product(), 0.0, 1.0);
+            Input::new(Buffer::F16(x.into_iter().map(f16::from_f32).collect()), dims)
+        };
+        let case = Case::new(Matmul::default(), vec![of(&[m, k]), of(&[k, n])]);
+        let bound = |op: &Op, inputs: &[TensorType]| numerics::bound_on(&device, op, inputs);
+        let accuracy = conform_within(&case, bound, true, |op, inputs| backend.run(op, inputs));
+        println!("{case}: {:?}", accuracy.unwrap_or_else(|why| panic!("{why}")));
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use kiln_core::op::reference::{Accuracy, Case, Expected, check, conform_within};
 use kiln_core::op::{Bound, all_cases};
-use kiln_core::{Buffer, Data, Operand, TensorType};
+use kiln_core::{Buffer, Data, Error, Operand, TensorType};
 use kiln_simd::{Isa, Operations, Simd};
 use kiln_wgpu::{AdapterChoice, GpuBackend, numerics};
 use serde::Serialize;
@@ -125,7 +125,8 @@ impl<'a> Expectation<'a> {
             }
             Backend::Gpu(gpu, _) => {
                 let types: Vec<TensorType> = self.operands.iter().map(Operand::ty).collect();
-                let bound = numerics::bound(&case.op, &types).map_err(|e| e.to_string())?;
+                let bound = || numerics::bound_on(gpu.device()?, &case.op, &types);
+                let bound = bound().map_err(|e: Error| e.to_string())?;
                 (conform_within(case, |_, _| Ok(bound), true, |op, inputs| gpu.run(op, inputs))?, bound)
             }
         };

@@ -6,7 +6,7 @@ use kiln_shaders::CONVERT;
 
 use super::pieces::pieces;
 use super::{Lower, Lowering, Value};
-use crate::plan::{Code, Grid};
+use crate::plan::{Code, Grid, Slice};
 
 impl Lower for Convert {
     const HALVES: bool = true;
@@ -19,15 +19,19 @@ impl Lower for Convert {
 
 /// Converts all elements; both have as many.
 pub(super) fn convert(plan: &mut Lowering<'_>, from: Value, to: Value) {
-    let half = |value: Value| u32::from(value.ty.dtype == DType::F16);
-    let constants = [("FROM_HALF", half(from)), ("TO_HALF", half(to))];
-    let bytes = [from, to].map(|value| value.ty.dtype.size());
-    for piece in pieces(plan.limits, from.ty.shape.numel(), &bytes) {
-        let buffers = vec![piece.of(from.at, bytes[0]), piece.of(to.at, bytes[1])];
-        let vectors = piece.len.div_ceil(4);
-        let code = Code::Kernel(CONVERT, constants.to_vec());
-        plan.dispatch(code, buffers, &[vectors.into()], Grid::invocations(vectors));
+    let types = [from, to].map(|value| value.ty.dtype);
+    for piece in pieces(plan.limits, from.ty.shape.numel(), &types.map(DType::size)) {
+        let slices = [piece.of(from.at, types[0].size()), piece.of(to.at, types[1].size())];
+        convert_slices(plan, slices, types, piece.len);
     }
+}
+
+/// Converts so many elements of one type to another.
+pub(super) fn convert_slices(plan: &mut Lowering<'_>, [from, to]: [Slice; 2], types: [DType; 2], elements: usize) {
+    let [from_half, to_half] = types.map(|dtype| u32::from(dtype == DType::F16));
+    let code = Code::Kernel(CONVERT, vec![("FROM_HALF", from_half), ("TO_HALF", to_half)]);
+    let vectors = elements.div_ceil(4);
+    plan.dispatch(code, vec![from, to], &[vectors.into()], Grid::invocations(vectors));
 }
 
 /// A value as f32: itself, or where it is f16 a copy for the duration of this step.

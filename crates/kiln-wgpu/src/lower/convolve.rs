@@ -1,7 +1,7 @@
 //! Convolutions: as products in tiles that read the picture directly, or result by result where there is little to compute.
 
-use kiln_core::Result;
 use kiln_core::op::{Convolve2d, ConvolveExtents};
+use kiln_core::{DType, Result};
 use kiln_shaders::{CONVOLVE, CONVOLVE_DIRECT};
 
 use super::matmul::{Parts, Product, Tiling};
@@ -22,6 +22,7 @@ impl Lower for Convolve2d {
                 a: kernel.into(),
                 b: picture.into(),
                 c: out.into(),
+                types: [DType::F32; 2],
                 transpose_a: false,
                 transpose_b: false,
                 batch: e.batch,

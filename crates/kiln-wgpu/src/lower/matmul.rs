@@ -1,9 +1,10 @@
 //! Products of matrices: tiles for large ones, rows or columns at the speed of memory where one operand is a few vectors.
 
 use kiln_core::op::{Matmul, Matvec};
-use kiln_core::{Result, Shape, TensorType};
-use kiln_shaders::{MATMUL, MATVEC_COLUMNS, MATVEC_ROWS, SPLIT_SUM, TRANSPOSE, WORKGROUP};
+use kiln_core::{DType, Result, Shape, TensorType};
+use kiln_shaders::{MATMUL, MATMUL_COOPERATIVE, MATVEC_COLUMNS, MATVEC_ROWS, SPLIT_SUM, TRANSPOSE, WORKGROUP};
 
+use super::convert::convert_slices;
 use super::pieces::pieces;
 use super::{Lower, Lowering, Value};
 use crate::plan::{Code, Grid, Slice};
@@ -14,6 +15,8 @@ pub(super) struct Product {
     pub(super) a: Slice,
     pub(super) b: Slice,
     pub(super) c: Slice,
+    /// How A and B are stored: f32 or f16.
+    pub(super) types: [DType; 2],
     /// A is stored as `[k, m]`.
     pub(super) transpose_a: bool,
     /// B is stored as `[n, k]`.
@@ -30,6 +33,10 @@ pub(super) struct Product {
 
 /// Vectors that the kernels for few of them take at most.
 const FEW: usize = 8;
+
+/// Rows of a tile of cooperative matrices, and the k of a slice, as in the source.
+const COOPERATIVE_ROWS: usize = 128;
+const COOPERATIVE_DEPTH: usize = 32;
 
 /// Workgroups that fill a large device about twice.
 const PLENTY: usize = 256;
@@ -119,11 +126,13 @@ impl Product {
             (self.a, self.b, self.m, self.n) = (self.b, self.a, self.n, 1);
             (self.transpose_a, self.transpose_b) = (!self.transpose_b, true);
             (self.shared_a, self.shared_b) = (false, false);
+            self.types.reverse();
         }
         let Self { a, b, c, batch, m, k, n, .. } = self;
-        let of = |shared: bool, elements: usize| if shared { 0 } else { 4 * elements };
+        let [size_a, size_b] = self.types.map(DType::size);
+        let of = |shared: bool, bytes: usize| if shared { 0 } else { bytes };
         if batch > 1 {
-            let bytes = [of(self.shared_a, m * k), of(self.shared_b, k * n), 4 * m * n];
+            let bytes = [of(self.shared_a, size_a * m * k), of(self.shared_b, size_b * k * n), 4 * m * n];
             for piece in pieces(plan.limits, batch, &bytes) {
                 let at = |slice: Slice, bytes: usize| if bytes == 0 { slice } else { piece.of(slice.at, bytes) };
                 let part =
@@ -133,8 +142,8 @@ impl Product {
         } else if self.transpose_a {
             self.whole(plan)?;
         } else {
-            for piece in pieces(plan.limits, m, &[4 * k, 4 * n]) {
-                let part = Self { a: piece.of(a.at, 4 * k), c: piece.of(c.at, 4 * n), m: piece.len, ..self };
+            for piece in pieces(plan.limits, m, &[size_a * k, 4 * n]) {
+                let part = Self { a: piece.of(a.at, size_a * k), c: piece.of(c.at, 4 * n), m: piece.len, ..self };
                 part.whole(plan)?;
             }
         }
@@ -145,13 +154,19 @@ impl Product {
     fn whole(self, plan: &mut Lowering<'_>) -> Result<()> {
         let (few_rows, few_columns) = (self.m <= FEW, self.n <= FEW);
         if few_rows && (self.n >= self.m || !few_columns) {
-            let v = turned(plan, self.a, self.transpose_a, self.copies(self.shared_a), self.k, self.m)?;
+            let copies = self.copies(self.shared_a);
+            let v = wide(plan, self.a, self.types[0], copies * self.m * self.k)?;
+            let v = turned(plan, v, self.transpose_a, copies, self.k, self.m)?;
             let vectors = Vectors { at: v, count: self.m, shared: self.shared_a };
-            self.few(plan, vectors, (self.b, self.shared_b), self.n, self.transpose_b, (1, self.n))
+            let matrix = Factor { at: self.b, dtype: self.types[1], shared: self.shared_b, length: self.n };
+            self.few(plan, vectors, matrix, self.transpose_b, (1, self.n))
         } else if few_columns {
-            let v = turned(plan, self.b, !self.transpose_b, self.copies(self.shared_b), self.k, self.n)?;
+            let copies = self.copies(self.shared_b);
+            let v = wide(plan, self.b, self.types[1], copies * self.k * self.n)?;
+            let v = turned(plan, v, !self.transpose_b, copies, self.k, self.n)?;
             let vectors = Vectors { at: v, count: self.n, shared: self.shared_b };
-            self.few(plan, vectors, (self.a, self.shared_a), self.m, !self.transpose_a, (self.n, 1))
+            let matrix = Factor { at: self.a, dtype: self.types[0], shared: self.shared_a, length: self.m };
+            self.few(plan, vectors, matrix, !self.transpose_a, (self.n, 1))
         } else {
             self.tiled(plan)
         }
@@ -163,6 +178,10 @@ impl Product {
 
     fn tiled(&self, plan: &mut Lowering<'_>) -> Result<()> {
         let &Self { m, k, n, batch, .. } = self;
+        if let Some(columns) = self.cooperative(plan) {
+            self.through_cooperative_matrices(plan, columns);
+            return Ok(());
+        }
         let tiling = Tiling::of(batch, m, k, n);
         let rows = [if self.transpose_a { m } else { k }, if self.transpose_b { k } else { n }, n];
         let vectors = rows.iter().all(|length| length.is_multiple_of(4));
@@ -172,6 +191,8 @@ impl Product {
             ("TRANSPOSE_B", self.transpose_b.into()),
             ("VECTORS", vectors.into()),
             ("EDGE", (vectors && tiling.edge(k)).into()),
+            ("HALF_A", half(self.types[0])),
+            ("HALF_B", half(self.types[1])),
         ];
         let parts = Parts::new(plan, self.c, batch * m * n, tiling.splits)?;
         let total = tiling.groups(batch);
@@ -194,14 +215,49 @@ impl Product {
         Ok(())
     }
 
-    /// Products of `length` rows of a matrix (columns of it, unless `by_rows`) with few vectors. `strides` are those in C
-    /// of rows of the matrix and of vectors.
+    /// The width of the tiles where cooperative matrices do it: for f16 whose rows are whole eights. A product with few tiles
+    /// and long sums is better split.
+    fn cooperative(&self, plan: &Lowering<'_>) -> Option<usize> {
+        let &Self { m, k, n, batch, .. } = self;
+        let rows = [if self.transpose_a { m } else { k }, if self.transpose_b { k } else { n }];
+        let fits = rows.iter().all(|length| length.is_multiple_of(8)) && k > 0;
+        let tiles = |columns: usize| batch * m.div_ceil(COOPERATIVE_ROWS) * n.div_ceil(columns);
+        let enough = tiles(128) >= 64 || k <= 4096;
+        let usable = plan.cooperative && self.types == [DType::F16; 2] && fits && enough;
+        usable.then_some(if tiles(256) >= PLENTY { 256 } else { 128 })
+    }
+
+    fn through_cooperative_matrices(&self, plan: &mut Lowering<'_>, columns: usize) {
+        let &Self { m, k, n, batch, .. } = self;
+        let (down, across) = (m.div_ceil(COOPERATIVE_ROWS), n.div_ceil(columns));
+        let total = batch * down * across;
+        let constants = [
+            ("COLUMNS", columns as u32),
+            ("TRANSPOSE_A", self.transpose_a.into()),
+            ("TRANSPOSE_B", self.transpose_b.into()),
+            ("EDGE", (!k.is_multiple_of(COOPERATIVE_DEPTH)).into()),
+        ];
+        let params = [
+            m.into(),
+            n.into(),
+            k.into(),
+            if self.shared_a { 0 } else { m * k }.into(),
+            if self.shared_b { 0 } else { k * n }.into(),
+            down.into(),
+            across.into(),
+            total.into(),
+        ];
+        let code = Code::Kernel(MATMUL_COOPERATIVE, constants.to_vec());
+        plan.dispatch(code, vec![self.a, self.b, self.c], &params, Grid::groups_of(total));
+    }
+
+    /// Products of the rows of a matrix (columns of it, unless `by_rows`) with few vectors. `strides` are those in C of rows
+    /// of the matrix and of vectors.
     fn few(
         &self,
         plan: &mut Lowering<'_>,
         vectors: Vectors,
-        (x, shared): (Slice, bool),
-        length: usize,
+        Factor { at: x, dtype, shared, length }: Factor,
         by_rows: bool,
         strides: (usize, usize),
     ) -> Result<()> {
@@ -218,7 +274,12 @@ impl Product {
             let lanes = lanes(batch, length, k);
             let across = length.div_ceil(4 * WORKGROUP as usize / lanes);
             let total = batch * across;
-            let constants = [("COUNT", count), ("LANES", lanes as u32), ("VECTORS", k.is_multiple_of(4).into())];
+            let constants = [
+                ("COUNT", count),
+                ("LANES", lanes as u32),
+                ("VECTORS", k.is_multiple_of(4).into()),
+                ("HALF", half(dtype)),
+            ];
             let params = [&extents[..], &batches, &strides, &[across.into(), total.into()]].concat();
             let code = Code::Kernel(MATVEC_ROWS, constants.to_vec());
             plan.dispatch(code, vec![x, vectors.at, self.c], &params, Grid::groups_of(total));
@@ -232,7 +293,7 @@ impl Product {
         let total = across * splits * batch;
         let parts = Parts::new(plan, self.c, batch * self.m * self.n, splits)?;
         let vectorised = k.is_multiple_of(4) && length.is_multiple_of(4);
-        let constants = [("COUNT", count), ("VECTORS", vectorised.into())];
+        let constants = [("COUNT", count), ("VECTORS", vectorised.into()), ("HALF", half(dtype))];
         let cut = [across.into(), splits.into(), slice.into(), parts.stride.into(), total.into()];
         let params = [&extents[..], &batches, &strides, &cut].concat();
         let code = Code::Kernel(MATVEC_COLUMNS, constants.to_vec());
@@ -247,6 +308,28 @@ struct Vectors {
     at: Slice,
     count: usize,
     shared: bool,
+}
+
+/// The matrix that few vectors are multiplied with: so many rows, or columns.
+struct Factor {
+    at: Slice,
+    dtype: DType,
+    shared: bool,
+    length: usize,
+}
+
+fn half(dtype: DType) -> u32 {
+    (dtype == DType::F16).into()
+}
+
+/// The elements as f32: where they are f16, a copy.
+fn wide(plan: &mut Lowering<'_>, at: Slice, dtype: DType, elements: usize) -> Result<Slice> {
+    if dtype != DType::F16 || elements == 0 {
+        return Ok(at);
+    }
+    let copy = plan.scratch(TensorType::f32(Shape::new(&[elements])?)).at.into();
+    convert_slices(plan, [at, copy], [dtype, DType::F32], elements);
+    Ok(copy)
 }
 
 /// How many invocations share a row of `k` elements: as few as make enough workgroups, and chains of at most 256 products.
@@ -277,12 +360,15 @@ fn turned(
 }
 
 impl Lower for Matmul {
+    const HALVES: bool = true;
+
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let e = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;
         let product = Product {
             a: inputs[0].at.into(),
             b: inputs[1].at.into(),
             c: outputs[0].at.into(),
+            types: [inputs[0].ty.dtype, inputs[1].ty.dtype],
             transpose_a: self.transpose_a,
             transpose_b: self.transpose_b,
             batch: e.batch,
@@ -297,12 +383,15 @@ impl Lower for Matmul {
 }
 
 impl Lower for Matvec {
+    const HALVES: bool = true;
+
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (k, m) = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;
         let product = Product {
             a: inputs[0].at.into(),
             b: inputs[1].at.into(),
             c: outputs[0].at.into(),
+            types: [inputs[0].ty.dtype, inputs[1].ty.dtype],
             transpose_a: self.transpose,
             transpose_b: false,
             batch: 1,

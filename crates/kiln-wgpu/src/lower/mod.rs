@@ -19,7 +19,7 @@ use kiln_core::op::{Op, Operation};
 use kiln_core::{Result, TensorType, for_operation};
 use kiln_shaders::Kernel;
 
-use crate::plan::{Code, Dispatch, Fault, Grid, Location, Slice, Word};
+use crate::plan::{Code, Dispatch, Fault, Grid, Location, Slice, Target, Word};
 
 /// A tensor of a plan: where it lies and what it is. It is contiguous, and begins where its buffer begins.
 #[derive(Debug, Clone, Copy)]
@@ -44,6 +44,8 @@ pub(crate) trait Lower: Operation {
 /// A plan that one step adds its dispatches to.
 pub(crate) struct Lowering<'a> {
     pub(crate) limits: &'a wgpu::Limits,
+    /// Whether kernels may multiply cooperative matrices.
+    pub(crate) cooperative: bool,
     dispatches: &'a mut Vec<Dispatch>,
     scratch: &'a mut Vec<u64>,
     /// Pieces of scratch memory that this step uses.
@@ -53,12 +55,13 @@ pub(crate) struct Lowering<'a> {
 
 impl<'a> Lowering<'a> {
     pub(crate) fn new(
-        limits: &'a wgpu::Limits,
+        target: Target<'a>,
         dispatches: &'a mut Vec<Dispatch>,
         scratch: &'a mut Vec<u64>,
         faults: &'a mut Vec<Fault>,
     ) -> Self {
-        Self { limits, dispatches, scratch, used: 0, faults }
+        let Target { limits, cooperative } = target;
+        Self { limits, cooperative, dispatches, scratch, used: 0, faults }
     }
 
     /// Memory for the duration of this step; what it holds at first is anything.

@@ -145,7 +145,7 @@ mod tests {
 
     use super::*;
     use crate::execute::{Executable, write};
-    use crate::plan::{Plan, Slice};
+    use crate::plan::{Plan, Slice, Target};
     use crate::runtime::block_on;
     use crate::wait::Waiting;
     use crate::{AdapterChoice, GpuDevice};
@@ -173,7 +173,7 @@ mod tests {
     fn run(device: &GpuDevice, op: Op, inputs: &[(TensorType, Vec<u8>)], most: u64) -> (usize, Vec<u8>) {
         let limits = wgpu::Limits { max_storage_buffer_binding_size: most, ..device.inner.limits.clone() };
         let types: Vec<TensorType> = inputs.iter().map(|input| input.0).collect();
-        let (ids, plan) = Plan::of_operation(&op, &types, &limits).unwrap();
+        let (ids, plan) = Plan::of_operation(&op, &types, Target { limits: &limits, cooperative: false }).unwrap();
         let within = |slice: &Slice| slice.bytes.is_none_or(|bytes| bytes <= most);
         assert!(plan.dispatches.iter().flat_map(|dispatch| &dispatch.buffers).all(within));
         let mut executable = block_on(Executable::new(device, &plan, &HashMap::new())).unwrap();
