@@ -78,6 +78,7 @@ fn find(name: &str) -> Option<&'static str> {
         "team" => include_str!("../wgsl/team.wgsl"),
         "team_main" => include_str!("../wgsl/team_main.wgsl"),
         "halves" => include_str!("../wgsl/halves.wgsl"),
+        "cooperative_slice" => include_str!("../wgsl/cooperative_slice.wgsl"),
         "cooperative_step" => include_str!("../wgsl/cooperative_step.wgsl"),
         "gemm" => include_str!("../wgsl/gemm.wgsl"),
         "gemm_finish" => include_str!("../wgsl/gemm_finish.wgsl"),

@@ -1,32 +1,32 @@
             // Sixteen k of a slice, from `step` on: the blocks of A and B, and their products added to the sums.
 #if TRANSPOSE_A
-            let at_a = slice * SLICE_A + 2u * step * LINE_A + down / 4u;
-            let x0 = coopLoad<coop_mat16x16<f16, A>>(&tile_a[at_a], 2u * LINE_A);
-            let x1 = coopLoad<coop_mat16x16<f16, A>>(&tile_a[at_a + 4u], 2u * LINE_A);
-            let x2 = coopLoad<coop_mat16x16<f16, A>>(&tile_a[at_a + 8u], 2u * LINE_A);
-            let x3 = coopLoad<coop_mat16x16<f16, A>>(&tile_a[at_a + 12u], 2u * LINE_A);
+            let at_a = step * LINE_A + down / 4u;
+            let x0 = coopLoad<coop_mat16x16<f16, A>>(&tile_a[at_a], LINE_A);
+            let x1 = coopLoad<coop_mat16x16<f16, A>>(&tile_a[at_a + 4u], LINE_A);
+            let x2 = coopLoad<coop_mat16x16<f16, A>>(&tile_a[at_a + 8u], LINE_A);
+            let x3 = coopLoad<coop_mat16x16<f16, A>>(&tile_a[at_a + 12u], LINE_A);
 #else
-            let at_a = slice * SLICE_A + 2u * down * LINE_A + step / 4u;
-            let x0 = coopLoadT<coop_mat16x16<f16, A>>(&tile_a[at_a], 2u * LINE_A);
-            let x1 = coopLoadT<coop_mat16x16<f16, A>>(&tile_a[at_a + 32u * LINE_A], 2u * LINE_A);
-            let x2 = coopLoadT<coop_mat16x16<f16, A>>(&tile_a[at_a + 64u * LINE_A], 2u * LINE_A);
-            let x3 = coopLoadT<coop_mat16x16<f16, A>>(&tile_a[at_a + 96u * LINE_A], 2u * LINE_A);
+            let at_a = down * LINE_A + step / 4u;
+            let x0 = coopLoadT<coop_mat16x16<f16, A>>(&tile_a[at_a], LINE_A);
+            let x1 = coopLoadT<coop_mat16x16<f16, A>>(&tile_a[at_a + 16u * LINE_A], LINE_A);
+            let x2 = coopLoadT<coop_mat16x16<f16, A>>(&tile_a[at_a + 32u * LINE_A], LINE_A);
+            let x3 = coopLoadT<coop_mat16x16<f16, A>>(&tile_a[at_a + 48u * LINE_A], LINE_A);
 #endif
 #if TRANSPOSE_B
-            let at_b = slice * SLICE_B + 2u * right * LINE_B + step / 4u;
-            let y0 = coopLoad<coop_mat16x16<f16, B>>(&tile_b[at_b], 2u * LINE_B);
-            let y1 = coopLoad<coop_mat16x16<f16, B>>(&tile_b[at_b + 32u * LINE_B], 2u * LINE_B);
+            let at_b = right * LINE_B + step / 4u;
+            let y0 = coopLoad<coop_mat16x16<f16, B>>(&tile_b[at_b], LINE_B);
+            let y1 = coopLoad<coop_mat16x16<f16, B>>(&tile_b[at_b + 16u * LINE_B], LINE_B);
 #if COLUMNS == 256
-            let y2 = coopLoad<coop_mat16x16<f16, B>>(&tile_b[at_b + 64u * LINE_B], 2u * LINE_B);
-            let y3 = coopLoad<coop_mat16x16<f16, B>>(&tile_b[at_b + 96u * LINE_B], 2u * LINE_B);
+            let y2 = coopLoad<coop_mat16x16<f16, B>>(&tile_b[at_b + 32u * LINE_B], LINE_B);
+            let y3 = coopLoad<coop_mat16x16<f16, B>>(&tile_b[at_b + 48u * LINE_B], LINE_B);
 #endif
 #else
-            let at_b = slice * SLICE_B + 2u * step * LINE_B + right / 4u;
-            let y0 = coopLoadT<coop_mat16x16<f16, B>>(&tile_b[at_b], 2u * LINE_B);
-            let y1 = coopLoadT<coop_mat16x16<f16, B>>(&tile_b[at_b + 4u], 2u * LINE_B);
+            let at_b = step * LINE_B + right / 4u;
+            let y0 = coopLoadT<coop_mat16x16<f16, B>>(&tile_b[at_b], LINE_B);
+            let y1 = coopLoadT<coop_mat16x16<f16, B>>(&tile_b[at_b + 4u], LINE_B);
 #if COLUMNS == 256
-            let y2 = coopLoadT<coop_mat16x16<f16, B>>(&tile_b[at_b + 8u], 2u * LINE_B);
-            let y3 = coopLoadT<coop_mat16x16<f16, B>>(&tile_b[at_b + 12u], 2u * LINE_B);
+            let y2 = coopLoadT<coop_mat16x16<f16, B>>(&tile_b[at_b + 8u], LINE_B);
+            let y3 = coopLoadT<coop_mat16x16<f16, B>>(&tile_b[at_b + 12u], LINE_B);
 #endif
 #endif
             c00 = coopMultiplyAdd(x0, y0, c00);

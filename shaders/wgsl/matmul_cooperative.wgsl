@@ -1,11 +1,11 @@
 // C = A B for a stack of matrices of f16 through cooperative matrices: blocks of 16 x 16 that a subgroup of 32 multiplies
 // together, with sums in f32.
 //
-// A workgroup computes 128 rows of C and COLUMNS columns, in slices of 32 along k. Its eight subgroups share the tile two
+// A workgroup computes 128 rows of C and COLUMNS columns, in slices of DEPTH along k. Its eight subgroups share the tile two
 // by four: each has 64 rows and a fourth of the columns, whose sums stay in registers. Slices of A and B lie in workgroup
-// memory as they lie in the operands, and are loaded one slice ahead into registers, eight neighbouring elements at a
-// time. A row of a slice is eight elements longer than what it holds, so that neither writes nor reads of eight rows meet
-// in a bank.
+// memory as they lie in the operands, and are loaded one slice ahead into registers, four neighbouring elements at a time:
+// neighbouring invocations load neighbouring fours. A line of a slice is eight elements longer than what it holds, so that
+// reads of eight lines do not meet in a bank.
 //
 // Rows and columns outside of the matrices are those at their edge, read again: what comes of them is not stored. Only k
 // needs zeros, where its end is not that of a slice (EDGE).
@@ -29,101 +29,89 @@
 
 const ROWS: u32 = 128u;
 const COLUMNS: u32 = ${COLUMNS}u;
+#if COLUMNS == 256
 const DEPTH: u32 = 32u;
-// Elements of a row of a slice, in eights, and with those that are added.
+#else
+const DEPTH: u32 = 64u;
+#endif
+// Vectors of four in a line of a slice, and the lines.
 #if TRANSPOSE_A
-const EIGHTS_A: u32 = ROWS / 8u;
+const FOURS_A: u32 = ROWS / 4u;
 const LINES_A: u32 = DEPTH;
 #else
-const EIGHTS_A: u32 = DEPTH / 8u;
+const FOURS_A: u32 = DEPTH / 4u;
 const LINES_A: u32 = ROWS;
 #endif
 #if TRANSPOSE_B
-const EIGHTS_B: u32 = DEPTH / 8u;
+const FOURS_B: u32 = DEPTH / 4u;
 const LINES_B: u32 = COLUMNS;
 #else
-const EIGHTS_B: u32 = COLUMNS / 8u;
+const FOURS_B: u32 = COLUMNS / 4u;
 const LINES_B: u32 = DEPTH;
 #endif
-const LINE_A: u32 = EIGHTS_A + 1u;
-const LINE_B: u32 = EIGHTS_B + 1u;
+// From one line to the next.
+const LINE_A: u32 = FOURS_A + 2u;
+const LINE_B: u32 = FOURS_B + 2u;
 // Lines that the workgroup loads at a time.
-const STEP_A: u32 = ${WORKGROUP}u / EIGHTS_A;
-const STEP_B: u32 = ${WORKGROUP}u / EIGHTS_B;
-// Two slices, used in turn, where there is room: then one barrier a slice is enough.
-#if COLUMNS == 128
-const SLICES: u32 = 2u;
-#else
-const SLICES: u32 = 1u;
-#endif
-const SLICE_A: u32 = 2u * LINES_A * LINE_A;
-const SLICE_B: u32 = 2u * LINES_B * LINE_B;
+const STEP_A: u32 = ${WORKGROUP}u / FOURS_A;
+const STEP_B: u32 = ${WORKGROUP}u / FOURS_B;
 
-var<workgroup> tile_a: array<vec4<f16>, SLICES * SLICE_A>;
-var<workgroup> tile_b: array<vec4<f16>, SLICES * SLICE_B>;
+var<workgroup> tile_a: array<vec4<f16>, LINES_A * LINE_A>;
+var<workgroup> tile_b: array<vec4<f16>, LINES_B * LINE_B>;
 // A block of C for each subgroup, where not all of it is to be stored.
 var<workgroup> edge_block: array<f32, 2048>;
 
 alias Sums = coop_mat16x16<f32, C>;
 
-struct Eight {
-    low: vec4<f16>,
-    high: vec4<f16>,
-}
-
-fn eight_of_a(at: u32, inside: bool) -> Eight {
+fn four_of_a(at: u32, inside: bool) -> vec4<f16> {
 #if EDGE
     if !inside {
-        return Eight();
+        return vec4<f16>();
     }
 #endif
-    return Eight(a[2u * at], a[2u * at + 1u]);
+    return a[at];
 }
 
-fn eight_of_b(at: u32, inside: bool) -> Eight {
+fn four_of_b(at: u32, inside: bool) -> vec4<f16> {
 #if EDGE
     if !inside {
-        return Eight();
+        return vec4<f16>();
     }
 #endif
-    return Eight(b[2u * at], b[2u * at + 1u]);
+    return b[at];
 }
 
-// What an invocation loads of a slice of A, from the k `k` on: eight elements of lines that are STEP_A apart.
-fn load_a(base: u32, origin: u32, k: u32, number: u32, local: u32) -> Eight {
-    let line = local / EIGHTS_A + number * STEP_A;
-    let eight = local % EIGHTS_A;
+// What an invocation loads of a slice of A, from the k `k` on: four elements of lines that are STEP_A apart.
+fn load_a(base: u32, origin: u32, k: u32, number: u32, local: u32) -> vec4<f16> {
+    let line = local / FOURS_A + number * STEP_A;
+    let four = local % FOURS_A;
 #if TRANSPOSE_A
-    let column = min(origin / 8u + eight, p.m / 8u - 1u);
-    return eight_of_a(base + (k + line) * (p.m / 8u) + column, k + line < p.k);
+    let column = min(origin / 4u + four, p.m / 4u - 1u);
+    return four_of_a(base + (k + line) * (p.m / 4u) + column, k + line < p.k);
 #else
     let row = min(origin + line, p.m - 1u);
-    return eight_of_a(base + row * (p.k / 8u) + k / 8u + eight, k + 8u * eight < p.k);
+    return four_of_a(base + row * (p.k / 4u) + k / 4u + four, k + 4u * four < p.k);
 #endif
 }
 
-fn load_b(base: u32, origin: u32, k: u32, number: u32, local: u32) -> Eight {
-    let line = local / EIGHTS_B + number * STEP_B;
-    let eight = local % EIGHTS_B;
+fn load_b(base: u32, origin: u32, k: u32, number: u32, local: u32) -> vec4<f16> {
+    let line = local / FOURS_B + number * STEP_B;
+    let four = local % FOURS_B;
 #if TRANSPOSE_B
     let row = min(origin + line, p.n - 1u);
-    return eight_of_b(base + row * (p.k / 8u) + k / 8u + eight, k + 8u * eight < p.k);
+    return four_of_b(base + row * (p.k / 4u) + k / 4u + four, k + 4u * four < p.k);
 #else
-    let column = min(origin / 8u + eight, p.n / 8u - 1u);
-    return eight_of_b(base + (k + line) * (p.n / 8u) + column, k + line < p.k);
+    let column = min(origin / 4u + four, p.n / 4u - 1u);
+    return four_of_b(base + (k + line) * (p.n / 4u) + column, k + line < p.k);
 #endif
 }
 
-fn store_a(slice: u32, number: u32, local: u32, eight: Eight) {
-    let at = slice * SLICE_A + 2u * ((local / EIGHTS_A + number * STEP_A) * LINE_A + local % EIGHTS_A);
-    tile_a[at] = eight.low;
-    tile_a[at + 1u] = eight.high;
+fn store_a(number: u32, local: u32, four: vec4<f16>) {
+    tile_a[(local / FOURS_A + number * STEP_A) * LINE_A + local % FOURS_A] = four;
 }
 
-fn store_b(slice: u32, number: u32, local: u32, eight: Eight) {
-    let at = slice * SLICE_B + 2u * ((local / EIGHTS_B + number * STEP_B) * LINE_B + local % EIGHTS_B);
-    tile_b[at] = eight.low;
-    tile_b[at + 1u] = eight.high;
+fn store_b(number: u32, local: u32, four: vec4<f16>) {
+    tile_b[(local / FOURS_B + number * STEP_B) * LINE_B + local % FOURS_B] = four;
 }
 
 // Stores what of the block of a subgroup lies inside of C; its first element is that of `row` and `column`.
@@ -159,21 +147,32 @@ fn main(
     let place = within - 8u * p.across * band;
     let row_origin = (8u * band + place % height) * ROWS;
     let column_origin = (place / height) * COLUMNS;
-    let a_base = batch * p.a_batch / 8u;
-    let b_base = batch * p.b_batch / 8u;
+    let a_base = batch * p.a_batch / 4u;
+    let b_base = batch * p.b_batch / 4u;
     let subgroup = local / 32u;
     // The block of C of this subgroup within the tile.
     let down = (subgroup / 4u) * 64u;
     let right = (subgroup % 4u) * (COLUMNS / 4u);
 
-    var a0 = load_a(a_base, row_origin, 0u, 0u, local);
-    var a1 = load_a(a_base, row_origin, 0u, 1u, local);
-    var b0 = load_b(b_base, column_origin, 0u, 0u, local);
-    var b1 = load_b(b_base, column_origin, 0u, 1u, local);
-#if COLUMNS == 256
-    var b2 = load_b(b_base, column_origin, 0u, 2u, local);
-    var b3 = load_b(b_base, column_origin, 0u, 3u, local);
+    store_a(0u, local, load_a(a_base, row_origin, 0u, 0u, local));
+    store_a(1u, local, load_a(a_base, row_origin, 0u, 1u, local));
+    store_a(2u, local, load_a(a_base, row_origin, 0u, 2u, local));
+    store_a(3u, local, load_a(a_base, row_origin, 0u, 3u, local));
+    store_b(0u, local, load_b(b_base, column_origin, 0u, 0u, local));
+    store_b(1u, local, load_b(b_base, column_origin, 0u, 1u, local));
+    store_b(2u, local, load_b(b_base, column_origin, 0u, 2u, local));
+    store_b(3u, local, load_b(b_base, column_origin, 0u, 3u, local));
+    store_b(4u, local, load_b(b_base, column_origin, 0u, 4u, local));
+    store_b(5u, local, load_b(b_base, column_origin, 0u, 5u, local));
+    store_b(6u, local, load_b(b_base, column_origin, 0u, 6u, local));
+    store_b(7u, local, load_b(b_base, column_origin, 0u, 7u, local));
+#if COLUMNS == 128
+    store_a(4u, local, load_a(a_base, row_origin, 0u, 4u, local));
+    store_a(5u, local, load_a(a_base, row_origin, 0u, 5u, local));
+    store_a(6u, local, load_a(a_base, row_origin, 0u, 6u, local));
+    store_a(7u, local, load_a(a_base, row_origin, 0u, 7u, local));
 #endif
+    workgroupBarrier();
     // Row by row; two columns of blocks, or four.
     var c00 = Sums();
     var c01 = Sums();
@@ -193,46 +192,50 @@ fn main(
     var c32 = Sums();
     var c33 = Sums();
 #endif
-    var k = 0u;
-    var slice = 0u;
-    loop {
-        store_a(slice, 0u, local, a0);
-        store_a(slice, 1u, local, a1);
-        store_b(slice, 0u, local, b0);
-        store_b(slice, 1u, local, b1);
-#if COLUMNS == 256
-        store_b(slice, 2u, local, b2);
-        store_b(slice, 3u, local, b3);
-#endif
-        workgroupBarrier();
-        k += DEPTH;
-        if k < p.k {
-            a0 = load_a(a_base, row_origin, k, 0u, local);
-            a1 = load_a(a_base, row_origin, k, 1u, local);
-            b0 = load_b(b_base, column_origin, k, 0u, local);
-            b1 = load_b(b_base, column_origin, k, 1u, local);
-#if COLUMNS == 256
-            b2 = load_b(b_base, column_origin, k, 2u, local);
-            b3 = load_b(b_base, column_origin, k, 3u, local);
-#endif
-        }
-        {
-            let step = 0u;
-#include cooperative_step
-        }
-        {
-            let step = 16u;
-#include cooperative_step
-        }
-        if k >= p.k {
-            break;
-        }
+    // The loads of a slice stand between barriers with the products of the one before, which hide how long they take: drivers
+    // move loads towards their use where they can.
+    for (var k = DEPTH; k < p.k; k += DEPTH) {
+        let a0 = load_a(a_base, row_origin, k, 0u, local);
+        let a1 = load_a(a_base, row_origin, k, 1u, local);
+        let a2 = load_a(a_base, row_origin, k, 2u, local);
+        let a3 = load_a(a_base, row_origin, k, 3u, local);
+        let b0 = load_b(b_base, column_origin, k, 0u, local);
+        let b1 = load_b(b_base, column_origin, k, 1u, local);
+        let b2 = load_b(b_base, column_origin, k, 2u, local);
+        let b3 = load_b(b_base, column_origin, k, 3u, local);
+        let b4 = load_b(b_base, column_origin, k, 4u, local);
+        let b5 = load_b(b_base, column_origin, k, 5u, local);
+        let b6 = load_b(b_base, column_origin, k, 6u, local);
+        let b7 = load_b(b_base, column_origin, k, 7u, local);
 #if COLUMNS == 128
-        slice = 1u - slice;
-#else
-        workgroupBarrier();
+        let a4 = load_a(a_base, row_origin, k, 4u, local);
+        let a5 = load_a(a_base, row_origin, k, 5u, local);
+        let a6 = load_a(a_base, row_origin, k, 6u, local);
+        let a7 = load_a(a_base, row_origin, k, 7u, local);
 #endif
+#include cooperative_slice
+        workgroupBarrier();
+        store_a(0u, local, a0);
+        store_a(1u, local, a1);
+        store_a(2u, local, a2);
+        store_a(3u, local, a3);
+        store_b(0u, local, b0);
+        store_b(1u, local, b1);
+        store_b(2u, local, b2);
+        store_b(3u, local, b3);
+        store_b(4u, local, b4);
+        store_b(5u, local, b5);
+        store_b(6u, local, b6);
+        store_b(7u, local, b7);
+#if COLUMNS == 128
+        store_a(4u, local, a4);
+        store_a(5u, local, a5);
+        store_a(6u, local, a6);
+        store_a(7u, local, a7);
+#endif
+        workgroupBarrier();
     }
+#include cooperative_slice
 
     let base = batch * p.m * p.n;
     let row = row_origin + down;

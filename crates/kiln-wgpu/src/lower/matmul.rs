@@ -34,9 +34,8 @@ pub(super) struct Product {
 /// Vectors that the kernels for few of them take at most.
 const FEW: usize = 8;
 
-/// Rows of a tile of cooperative matrices, and the k of a slice, as in the source.
+/// Rows of a tile of cooperative matrices, as in the source.
 const COOPERATIVE_ROWS: usize = 128;
-const COOPERATIVE_DEPTH: usize = 32;
 
 /// Workgroups that fill a large device about twice.
 const PLENTY: usize = 256;
@@ -215,12 +214,12 @@ impl Product {
         Ok(())
     }
 
-    /// The width of the tiles where cooperative matrices do it: for f16 whose rows are whole eights. A product with few tiles
+    /// The width of the tiles where cooperative matrices do it: for f16 whose rows are whole vectors. A product with few tiles
     /// and long sums is better split.
     fn cooperative(&self, plan: &Lowering<'_>) -> Option<usize> {
         let &Self { m, k, n, batch, .. } = self;
         let rows = [if self.transpose_a { m } else { k }, if self.transpose_b { k } else { n }];
-        let fits = rows.iter().all(|length| length.is_multiple_of(8)) && k > 0;
+        let fits = rows.iter().all(|length| length.is_multiple_of(4)) && k > 0;
         let tiles = |columns: usize| batch * m.div_ceil(COOPERATIVE_ROWS) * n.div_ceil(columns);
         let enough = tiles(128) >= 64 || k <= 4096;
         let usable = plan.cooperative && self.types == [DType::F16; 2] && fits && enough;
@@ -231,11 +230,13 @@ impl Product {
         let &Self { m, k, n, batch, .. } = self;
         let (down, across) = (m.div_ceil(COOPERATIVE_ROWS), n.div_ceil(columns));
         let total = batch * down * across;
+        // The k of a slice, as in the source.
+        let depth = if columns == 256 { 32 } else { 64 };
         let constants = [
             ("COLUMNS", columns as u32),
             ("TRANSPOSE_A", self.transpose_a.into()),
             ("TRANSPOSE_B", self.transpose_b.into()),
-            ("EDGE", (!k.is_multiple_of(COOPERATIVE_DEPTH)).into()),
+            ("EDGE", (!k.is_multiple_of(depth)).into()),
         ];
         let params = [
             m.into(),
