@@ -24,7 +24,7 @@ fn main() -> kiln_core::Result<()> {
 
     // The same of bf16, with a bias and an activation, for a device of 132 multiprocessors.
     let epilogue = Epilogue::PLAIN.bias().activation(ElementwiseKind::Relu)?;
-    let tile = WarpGroupTile::for_extents(extents, 132);
+    let tile = WarpGroupTile::for_extents(extents, PtxType::Bf16, 132);
     let gemm = WarpGroupGemm::new(layer, [PtxType::Bf16, PtxType::Bf16], tile, epilogue)?;
     print(&gemm, extents, &gemm.launch(extents, [1.0, 0.0], 132)?);
     Ok(())

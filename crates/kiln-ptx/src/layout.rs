@@ -78,9 +78,9 @@ impl Panels {
         SWIZZLE_128 | u64::from(rows / PIECE) << 32 | u64::from(panels / PIECE) << 16
     }
 
-    /// Bytes from a step along k of `depth` elements to the next, in one panel.
-    pub(crate) fn step(&self, across: bool, depth: u32) -> u32 {
-        if across { depth * ROW } else { depth * self.element.bytes() }
+    /// Bytes from a step along k of one instruction of `wgmma` to the next, in one panel: rows, or two pieces of a row.
+    pub(crate) fn step(&self, across: bool) -> u32 {
+        if across { 2 * PIECE / self.element.bytes() * ROW } else { 2 * PIECE }
     }
 
     /// The tensor of matrices in a buffer that is copied a panel at a time: `extents` in elements, the innermost first,

@@ -254,6 +254,16 @@ macro_rules! instruction_table {
                 across_b: Flag) -> () { 8.0 Sm90a:
                 F16 "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16",
                 Bf16 "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16" }
+            /// Begins `d = a b + d` in TF32, 64 by 8 times 8 by 64; both operands lie with k innermost, and of their numbers
+            /// the upper 19 bits are read.
+            WgmmaTf32N64 wgmma_tf32_n64(d: F32x32, a: u64, b: u64, adds: bool, sign_a: Sign, sign_b: Sign) -> ()
+                { 8.0 Sm90a: f32 "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32" }
+            /// As [`Builder::wgmma_tf32_n64`], 128 columns.
+            WgmmaTf32N128 wgmma_tf32_n128(d: F32x64, a: u64, b: u64, adds: bool, sign_a: Sign, sign_b: Sign) -> ()
+                { 8.0 Sm90a: f32 "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32" }
+            /// As [`Builder::wgmma_tf32_n64`], 256 columns.
+            WgmmaTf32N256 wgmma_tf32_n256(d: F32x128, a: u64, b: u64, adds: bool, sign_a: Sign, sign_b: Sign) -> ()
+                { 8.0 Sm90a: f32 "wgmma.mma_async.sync.aligned.m64n256k8.f32.tf32.tf32" }
             }
         }
     };

@@ -8,7 +8,7 @@ use kiln_core::op::{
     Transpose as TransposeOp,
 };
 use kiln_core::{Buffer, Error, Operand};
-use kiln_ptx::kernels::gemm::{Gemm, Tile};
+use kiln_ptx::kernels::gemm::{Gemm, Tf32Planes, Tile};
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::reduce;
 use kiln_ptx::kernels::softmax::Softmax;
@@ -198,4 +198,34 @@ fn extents_beyond_a_kernel_are_refused() {
     assert!(limit(Softmax::new(most, false, Target::Sm70).launch(1, most)));
     assert!(matches!(reduce::plan(Reduction::ArgMax, [1, 0, 1], Target::Sm70), Err(Error::Shape { .. })));
     assert!(matches!(reduce::plan(Reduction::Sum, [most, 2, 2], Target::Sm70), Err(Error::Limit { .. })));
+}
+
+/// Every element is in two parts, both in TF32, side by side with others along k; what fills a row up is 0.
+#[test]
+fn planes_add_up_to_the_matrix() {
+    for (matrices, rows, k) in [(1usize, 1usize, 1usize), (2, 33, 35), (3, 5, 64), (1, 70, 7), (2, 4, 0)] {
+        let values: Vec<f32> =
+            (0..matrices * rows * k).map(|i| (i as f32 * 0.37).sin() * 10f32.powi(i as i32 % 30)).collect();
+        for transposes in [false, true] {
+            let kernel = Tf32Planes::new(transposes);
+            let pitch = k.div_ceil(4) * 4;
+            assert_eq!(Tf32Planes::bytes(matrices, rows, k), Some(4 * 2 * matrices * rows * pitch));
+            let launch = kernel.launch(matrices, rows, k).unwrap();
+            let planes = run_one(&kernel, &launch, &[&values], 2 * matrices * rows * pitch).unwrap();
+            for (i, pair) in planes.chunks_exact((2 * rows * pitch).max(1)).enumerate() {
+                let (hi, lo) = pair.split_at(rows * pitch);
+                for (at, (hi, lo)) in hi.iter().zip(lo).enumerate() {
+                    let (row, along) = (at / pitch, at % pitch);
+                    let index = if transposes { along * rows + row } else { row * k + along };
+                    let x = if along < k { values[i * rows * k + index] } else { 0.0 };
+                    assert_eq!(hi.to_bits() & 0x1fff, 0, "{hi}");
+                    assert_eq!(lo.to_bits() & 0x1fff, 0, "{lo}");
+                    let error = (f64::from(*hi) + f64::from(*lo) - f64::from(x)).abs();
+                    assert!(error <= f64::from(x).abs() * 2f64.powi(-23), "{x} as {hi} + {lo}");
+                }
+            }
+        }
+    }
+    assert!(Tf32Planes::new(false).launch(1, 1 << 31, 4).is_err());
+    assert_eq!(Tf32Planes::bytes(usize::MAX, 2, 2), None);
 }

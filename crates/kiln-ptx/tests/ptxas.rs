@@ -48,17 +48,27 @@ impl Ptxas {
 
     /// What it has to say of a text: an error, or its report.
     fn assemble(&self, text: &str, target: Target) -> Result<String, String> {
-        static NEXT: AtomicUsize = AtomicUsize::new(0);
-        let number = NEXT.fetch_add(1, Ordering::Relaxed);
-        let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}.ptx", std::process::id()));
+        self.assemble_to(text, target, Path::new("/dev/null"))
+    }
+
+    /// The same, and the machine code goes to a file.
+    fn assemble_to(&self, text: &str, target: Target, code: &Path) -> Result<String, String> {
+        let path = scratch("ptx");
         std::fs::write(&path, text).unwrap();
         let mut command = Command::new(&self.program);
-        command.arg(format!("-arch={target}")).args(["-v", "-o", "/dev/null"]).arg(&path);
+        command.arg(format!("-arch={target}")).args(["-v", "-o"]).args([code, &path]);
         let output = command.output().unwrap();
         let report = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
         std::fs::remove_file(&path).unwrap();
         if output.status.success() { Ok(report) } else { Err(report) }
     }
+}
+
+/// A file of its own for each who asks.
+fn scratch(extension: &str) -> PathBuf {
+    static NEXT: AtomicUsize = AtomicUsize::new(0);
+    let number = NEXT.fetch_add(1, Ordering::Relaxed);
+    Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-{number}.{extension}", std::process::id()))
 }
 
 fn assemblers() -> &'static [Ptxas] {
@@ -265,6 +275,32 @@ fn every_kernel_assembles_for_its_targets() {
             }
         }
         modules.iter().for_each(|module| check(module).unwrap_or_else(|why| panic!("{why}")));
+    }
+}
+
+/// The machine code of products holds the instructions of tensor cores, of bulk copies both ways, and of registers that
+/// change hands where the kernel has them do so. `KILN_NVDISASM` names the disassembler.
+#[test]
+#[ignore = "needs ptxas and nvdisasm: cargo xtask test --only ptxas"]
+fn products_are_machine_code_of_tensor_cores() {
+    let disassembler = std::env::var_os("KILN_NVDISASM").unwrap_or_else(|| "nvdisasm".into());
+    // The newest, whose code the disassembler knows as well.
+    let ptxas = assemblers().iter().max_by(|a, b| a.release.total_cmp(&b.release)).expect("an assembler");
+    for kernel in catalogue::kernels(Target::Sm90a) {
+        let (text, code) = (kernel.emit_ptx(), scratch("cubin"));
+        ptxas.assemble_to(&text, Target::Sm90a, &code).unwrap_or_else(|why| panic!("{}: {why}", kernel.name()));
+        let output = Command::new(&disassembler).arg(&code).output().expect("nvdisasm runs");
+        std::fs::remove_file(&code).unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let listing = String::from_utf8_lossy(&output.stdout);
+        let says = |ptx: &str| text.contains(ptx);
+        let pairs = [("wgmma.mma_async", "HGMMA"), ("setmaxnreg", "USETMAXREG"), ("stmatrix", "STSM")];
+        let copies =
+            [("mbarrier::complete_tx", "UTMALDG"), ("multicast::cluster", ".MULTICAST"), ("bulk_group", "UTMASTG")];
+        for (ptx, code) in pairs.into_iter().chain(copies) {
+            assert_eq!(listing.contains(code), says(ptx), "{}: {ptx} and {code}", kernel.name());
+        }
+        assert!(says("wgmma.mma_async") && says("mbarrier::complete_tx"), "{}", kernel.name());
     }
 }
 

@@ -79,14 +79,16 @@ fn what_copies_do_not_take_is_an_error() {
     }
     assert!(Epilogue::PLAIN.activation(ElementwiseKind::Add).is_err());
     assert!(Epilogue::PLAIN.activation(ElementwiseKind::Elu).is_err());
-    assert!(WarpGroupGemm::new(STORED, [PtxType::F32, PtxType::F32], tile, Epilogue::PLAIN).is_err());
+    let nn = Matmul { transpose_a: false, transpose_b: false };
+    assert!(WarpGroupGemm::new(nn, [PtxType::F32, PtxType::F32], tile, Epilogue::PLAIN).is_err());
+    assert!(WarpGroupGemm::new(STORED, [PtxType::F64, PtxType::F32], tile, Epilogue::PLAIN).is_err());
 }
 
 /// Large products take large tiles, few rows small ones.
 #[test]
 fn tiles_follow_the_extents() {
     let chosen = |m, k, n| {
-        let tile = WarpGroupTile::for_extents(extents(m, k, n), MULTIPROCESSORS);
+        let tile = WarpGroupTile::for_extents(extents(m, k, n), PtxType::F16, MULTIPROCESSORS);
         (tile.rows(), tile.columns(), tile.cluster())
     };
     assert_eq!(chosen(8192, 8192, 8192), (128, 256, 2));
@@ -99,7 +101,7 @@ fn tiles_follow_the_extents() {
     assert_eq!(chosen(128, 4096, 14_336), (128, 128, 1));
     // Whatever is chosen can be launched.
     for (m, k, n) in [(1, 8, 8), (1, 64, 100_000), (100_000, 8, 8), (usize::MAX, 8, 8)] {
-        let tile = WarpGroupTile::for_extents(extents(m, k, n), MULTIPROCESSORS);
+        let tile = WarpGroupTile::for_extents(extents(m, k, n), PtxType::F16, MULTIPROCESSORS);
         let gemm = WarpGroupGemm::new(STORED, [PtxType::F16, PtxType::F16], tile, Epilogue::PLAIN).unwrap();
         assert_eq!(gemm.launch(extents(m, k, n), [1.0, 0.0], MULTIPROCESSORS).is_ok(), m <= 100_000);
     }

@@ -294,13 +294,15 @@ fn wasm(runner: &mut Runner, flags: &str) -> Outcome {
     })
 }
 
-/// The assemblers of two toolkits: the newer one has left the oldest target.
+/// The assemblers of two toolkits, since the newer one has left the oldest target, and a disassembler.
 fn ptxas(runner: &mut Runner) -> Outcome {
     const PROGRAMS: [&str; 2] =
         ["target/kiln/ptxas/12/nvidia/cuda_nvcc/bin/ptxas", "target/kiln/ptxas/13/nvidia/cu13/bin/ptxas"];
+    const DISASSEMBLER: &str = "target/kiln/nvdisasm/nvidia/cu13/bin/nvdisasm";
     let tools = [
         Tool::Wheel { path: PROGRAMS[0], folder: "target/kiln/ptxas/12", wheel: "nvidia-cuda-nvcc-cu12==12.9.86" },
         Tool::Wheel { path: PROGRAMS[1], folder: "target/kiln/ptxas/13", wheel: "nvidia-cuda-nvcc==13.0.88" },
+        Tool::Wheel { path: DISASSEMBLER, folder: "target/kiln/nvdisasm", wheel: "nvidia-cuda-nvdisasm==13.5.37" },
     ];
     tools::with(runner, &tools, |runner| {
         let root = runner.root().to_owned();
@@ -309,7 +311,9 @@ fn ptxas(runner: &mut Runner) -> Outcome {
             Err(error) => return Outcome::Failed(error.to_string()),
         };
         let lines = ["cargo test -p kiln-ptx --test ptxas -- --include-ignored"];
-        run_all(runner, &lines, &[("KILN_PTXAS", &programs), ("KILN_REQUIRE", "ptxas")])
+        let disassembler = root.join(DISASSEMBLER).to_string_lossy().into_owned();
+        let variables = [("KILN_PTXAS", &*programs), ("KILN_NVDISASM", &*disassembler), ("KILN_REQUIRE", "ptxas")];
+        run_all(runner, &lines, &variables)
     })
 }
 

@@ -10,8 +10,6 @@ use crate::types::Value;
 
 /// Rows of C of one instruction.
 const ROWS: u32 = 64;
-/// Products along k of one instruction, of numbers of 16 bits.
-const DEPTH: u32 = 16;
 
 /// Sums of 64-row blocks of C by some columns, in the registers of a warp group, with no product under way that adds to them.
 ///
@@ -68,7 +66,7 @@ impl<'k> Descriptor<'k> {
     }
 
     fn step(self, step: u32) -> Value<'k, u64> {
-        self.bytes(step * self.panels.step(self.across, DEPTH)).first
+        self.bytes(step * self.panels.step(self.across)).first
     }
 }
 
@@ -107,8 +105,8 @@ impl<'k> Running<'k> {
         self.0
     }
 
-    /// Begins to add to a block the product of the 64 rows of `a` and the columns of `b`, 16 deep, from so many such steps
-    /// on; the first product of all is put there instead, where `adds` is false.
+    /// Begins to add to a block the product of the 64 rows of `a` and the columns of `b`, 32 bytes deep, from so many such
+    /// steps on; the first product of all is put there instead, where `adds` is false.
     pub fn multiply<T: WgmmaN16 + WgmmaN32 + WgmmaN64 + WgmmaN128 + WgmmaN256>(
         &self,
         block: u32,
@@ -116,15 +114,15 @@ impl<'k> Running<'k> {
         step: u32,
         adds: Value<'k, bool>,
     ) {
-        let Sums { builder: k, first, columns, .. } = self.0;
-        let first = first + block * columns / 2;
+        let k = self.0.builder;
+        let [from_a, from_b] = [a.step(step), b.step(step)];
+        let (plus, across) = (Sign(false), [Flag(a.across), Flag(b.across)]);
         macro_rules! by_columns {
             ($($columns:literal $method:ident;)*) => {
-                match columns {
+                match self.0.columns {
                     $($columns => {
-                        let d = Fragment::<f32, { $columns / 2 }> { builder: k, first, scalar: PhantomData };
-                        let plus = Sign(false);
-                        k.$method::<T>(d, a.step(step), b.step(step), adds, plus, plus, Flag(a.across), Flag(b.across));
+                        let d = self.registers::<{ $columns / 2 }>(block);
+                        k.$method::<T>(d, from_a, from_b, adds, plus, plus, across[0], across[1]);
                     })*
                     _ => unreachable!("sums are made with these numbers of columns"),
                 }
@@ -133,8 +131,30 @@ impl<'k> Running<'k> {
         by_columns! { 16 wgmma_n16; 32 wgmma_n32; 64 wgmma_n64; 128 wgmma_n128; 256 wgmma_n256; }
     }
 
+    /// As [`Running::multiply`], in TF32: of the f32 in shared memory the upper 19 bits are read.
+    ///
+    /// # Panics
+    /// When there are fewer than 64 columns, or an operand does not lie with k innermost.
+    pub fn multiply_tf32(&self, block: u32, [a, b]: [Descriptor<'k>; 2], step: u32, adds: Value<'k, bool>) {
+        assert!(!a.across && !b.across, "operands in TF32 lie with k innermost");
+        let k = self.0.builder;
+        let [from_a, from_b] = [a.step(step), b.step(step)];
+        let plus = Sign(false);
+        match self.0.columns {
+            64 => k.wgmma_tf32_n64::<f32>(self.registers(block), from_a, from_b, adds, plus, plus),
+            128 => k.wgmma_tf32_n128::<f32>(self.registers(block), from_a, from_b, adds, plus, plus),
+            256 => k.wgmma_tf32_n256::<f32>(self.registers(block), from_a, from_b, adds, plus, plus),
+            columns => panic!("products in TF32 of {columns} columns"),
+        }
+    }
+
+    fn registers<const N: usize>(&self, block: u32) -> Fragment<'k, f32, N> {
+        let first = self.0.first + block * self.0.columns / 2;
+        Fragment { builder: self.0.builder, first, scalar: PhantomData }
+    }
+
     /// Rows of a block.
     pub const ROWS: u32 = ROWS;
-    /// Products along k of a step.
-    pub const DEPTH: u32 = DEPTH;
+    /// Bytes of a step along k.
+    pub const DEPTH_BYTES: u32 = 32;
 }

@@ -4,7 +4,7 @@ use kiln_core::graph::{Fetch, FusionLimits, Graph, Step};
 use kiln_core::op::{ElementwiseKind, Matmul, Reduction};
 use kiln_core::{Record, Shape, TensorType};
 use kiln_ptx::kernels::elementwise::Chain;
-use kiln_ptx::kernels::gemm::{Epilogue, Gemm, Tile, WarpGroupGemm, WarpGroupTile};
+use kiln_ptx::kernels::gemm::{Epilogue, Gemm, Tf32Planes, Tile, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::reduce::ReduceLevel;
 use kiln_ptx::kernels::softmax::Softmax;
@@ -29,6 +29,9 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     if target == Target::Sm90a {
         kernels.extend(warp_groups().into_iter().map(|kernel| Box::new(kernel) as _));
         return kernels;
+    }
+    if target >= Target::Sm80 {
+        kernels.extend([false, true].map(|transposes| Box::new(Tf32Planes::new(transposes)) as _));
     }
     for &kind in ElementwiseKind::ALL {
         let op = kind.with_params([0.0; 2]);
@@ -71,6 +74,13 @@ fn warp_groups() -> Vec<WarpGroupGemm> {
             let epilogues = [Epilogue::PLAIN, Epilogue::PLAIN.adds(), Epilogue::PLAIN.bias(), gelu];
             kernels.extend(epilogues.map(|epilogue| product(STORED[0], types, tile, epilogue)));
         }
+    }
+    for tile in tiles {
+        kernels.push(product(STORED[2], [F32, F32], tile, Epilogue::PLAIN));
+        kernels.push(product(STORED[2], [F32, Bf16], tile, gelu));
+    }
+    for tile in [tile(2, 1, 128), tile(2, 1, 64), tile(2, 1, 64).split(2), tile(1, 1, 128), tile(1, 1, 64)] {
+        kernels.extend([Epilogue::PLAIN, gelu].map(|epilogue| WarpGroupGemm::of_planes(tile, epilogue).unwrap()));
     }
     kernels
 }

@@ -199,6 +199,8 @@ fn function(name: &str) -> Option<fn(&[u64]) -> u64> {
         "cvt.rn.f32.u32" => |x| of(x[0] as f32),
         "cvt.rn.f32.s32" => |x| of(x[0] as i32 as f32),
         "cvt.rn.f32.f64" => |x| of(d(x[0]) as f32),
+        // Half away from zero, which for the bits is half up.
+        "cvt.rna.tf32.f32" => |x| if f(x[0]).is_finite() { (x[0] + (1 << 12)) & 0xffff_e000 } else { x[0] },
         "cvt.rn.f64.u32" | "cvt.rn.f64.u64" => |x| (x[0] as f64).to_bits(),
         "cvt.f64.f32" => |x| f64::from(f(x[0])).to_bits(),
         "join" => |x| x[0] | x[1] << 32,

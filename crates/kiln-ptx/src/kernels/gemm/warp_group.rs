@@ -1,4 +1,5 @@
-//! The matrix product of f16 and bf16 on the tensor cores of Hopper: `C = f(alpha A B + beta C + bias)`, sums in f32.
+//! The matrix product on the tensor cores of Hopper: `C = f(alpha A B + beta C + bias)`, of f16, bf16, f32 in TF32 or f32 in
+//! two parts in TF32, with sums in f32.
 //!
 //! A block has one warp group that brings tiles of A and B into a ring of stages in shared memory, by copies that run by
 //! themselves, and one or two that multiply them, by instructions that run by themselves. Sums leave through shared memory,
@@ -15,12 +16,12 @@ use crate::kernel::{MAX_GRID_X, MAX_GRID_YZ, extent};
 use crate::kernels::math::F32;
 use crate::operands::{Blocks, Groups, RegisterCount};
 use crate::{
-    Argument, Bf16, Builder, F16, Kernel, Launch, Panels, Pointer, PtxKernel, PtxType, Running, Shared, Sums, Target,
+    Argument, Bf16, Builder, F16, Kernel, Launch, Panels, Pointer, PtxKernel, PtxType, Running, Shared, Target,
     TensorParameter, Value,
 };
 
-/// Products of a stage along k: a row of 128 bytes.
-const DEPTH: u32 = 64;
+/// Bytes of a stage along k: a row of a panel.
+const DEPTH_BYTES: u32 = 128;
 /// Threads of a warp group.
 const GROUP: u32 = 128;
 /// Rows of C of a warp in a block of sums.
@@ -35,8 +36,13 @@ const BAND: u32 = 8;
 const SHARED: u32 = 227 << 10;
 /// Extents at most: coordinates of copies are signed.
 const MOST: u64 = (1 << 31) - 1;
-/// Elements of 16 bits in 16 bytes, which strides are multiples of.
-const ALIGN: usize = 8;
+/// Steps of a product of planes after which its sums are added to others, to nearest: tensor cores round every sum towards
+/// zero, so that the error of a long chain grows with its length.
+const CHAIN: u32 = 4;
+/// Bytes that strides are multiples of.
+const ALIGN: u32 = 16;
+/// Passes over k of a product of numbers in two parts, the least first: upper by lower, lower by upper, upper by upper.
+const PASSES: u32 = 3;
 
 /// What the blocks of a cluster share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -70,7 +76,7 @@ impl WarpGroupTile {
         let tile = Self { groups, blocks, columns, stages, cluster: Cluster::Alone };
         let sound = matches!(groups, 1 | 2) && matches!(columns, 16 | 32 | 64 | 128 | 256);
         let rest = SHARED.saturating_sub(tile.staging_bytes() + 1024);
-        let tile = Self { stages: stages.min(rest / (DEPTH * 2 * (tile.rows() + columns))), ..tile };
+        let tile = Self { stages: stages.min(rest / (DEPTH_BYTES * (tile.rows() + columns))), ..tile };
         if !sound || blocks == 0 || blocks * columns > 256 || tile.stages < 2 {
             return Err(Error::Parameter {
                 op: "matmul",
@@ -80,25 +86,39 @@ impl WarpGroupTile {
         Ok(tile)
     }
 
-    /// The tile that takes the least time for these extents on a device of so many multiprocessors, by a simple count: of
-    /// waves of tiles, of steps, and in a step of cycles, for the products or for what they read through the second-level
-    /// cache, whichever are more. On an H200 its choices were within 3 % of the best of a dozen tiles, for squares of
-    /// 1024 to 8192 and for 16 to 128 rows of matrices of 4096 x 4096 and 4096 x 14336.
-    pub fn for_extents(extents: MatmulExtents, multiprocessors: u32) -> Self {
+    /// The tile that takes the least time for these extents and elements of this type on a device of so many
+    /// multiprocessors, by a simple count: of waves of tiles, of steps, and in a step of cycles, for the products or for what
+    /// they read through the second-level cache, whichever are more. On an H200 its choices were within 3 % of the best of a
+    /// dozen tiles, for squares of 1024 to 8192 and for 16 to 128 rows of matrices of 4096 x 4096 and 4096 x 14336.
+    pub fn for_extents(extents: MatmulExtents, input: PtxType, multiprocessors: u32) -> Self {
+        Self::least(extents, depth_of(input), multiprocessors, |_| true)
+    }
+
+    /// The same for matrices in planes.
+    pub fn for_planes(extents: MatmulExtents, multiprocessors: u32) -> Self {
+        Self::least(extents, depth_of(PtxType::F32), multiprocessors, Self::adds_chains)
+    }
+
+    fn least(extents: MatmulExtents, depth: u32, multiprocessors: u32, serves: impl Fn(Self) -> bool) -> Self {
         let alone = |groups, columns, stages| Self { groups, blocks: 1, columns, stages, cluster: Cluster::Alone };
         let large = alone(2, 256, 4);
         let tiles = [large, alone(2, 128, 6), alone(1, 128, 8), alone(2, 64, 8), alone(1, 64, 12)];
         let all = tiles.into_iter().chain([alone(2, 64, 8).split(2)]);
         // Neither idle warp groups nor parts of k without a step.
         let fits = |tile: &Self| {
-            let (rows, steps) = (extents.m.div_ceil(64).max(1), extents.k.div_ceil(DEPTH as usize));
-            rows >= (tile.rows() / 64) as usize && steps >= tile.parts() as usize
+            let (rows, steps) = (extents.m.div_ceil(64).max(1), extents.k.div_ceil(depth as usize));
+            serves(*tile) && rows >= (tile.rows() / 64) as usize && steps >= tile.parts() as usize
         };
-        let best =
-            all.filter(fits).min_by_key(|tile| tile.cycles(extents, multiprocessors)).unwrap_or(alone(1, 64, 12));
+        let best = all.filter(fits).min_by_key(|tile| tile.cycles(extents, depth, multiprocessors));
+        let best = best.unwrap_or(alone(1, 64, 12));
         // Sharing what is read pays where many tiles follow one another.
         let many = 8 * u64::from(multiprocessors);
         if best == large && best.units(extents) > many { best.pairs() } else { best }
+    }
+
+    /// Whether registers hold the sums twice.
+    fn adds_chains(self) -> bool {
+        self.blocks * self.columns <= 128
     }
 
     /// Tiles, or tiles and those below them that share columns.
@@ -109,18 +129,17 @@ impl WarpGroupTile {
     }
 
     /// About how long a product takes.
-    fn cycles(self, extents: MatmulExtents, multiprocessors: u32) -> u64 {
-        /// Multiply-adds of a multiprocessor in a cycle.
-        const PRODUCTS: u64 = 2048;
+    fn cycles(self, extents: MatmulExtents, depth: u32, multiprocessors: u32) -> u64 {
+        /// Bytes along k by rows and columns that a multiprocessor multiplies in a cycle.
+        const PRODUCTS: u64 = 4096;
         /// Bytes that it reads in a cycle: of what there is, a little less.
         const BYTES: u64 = 63;
         /// What it takes the blocks of a cluster to add up.
         const ADDING: u64 = 2000;
         let [rows, columns, parts] = [self.rows(), self.columns, self.parts()].map(u64::from);
-        let depth = u64::from(DEPTH);
-        let products = rows * columns * depth / PRODUCTS;
-        let step = products.max((rows + columns) * depth * 2 / BYTES);
-        let steps = (extents.k as u64).div_ceil(depth * parts);
+        let bytes = u64::from(DEPTH_BYTES);
+        let step = (rows * columns * bytes / PRODUCTS).max((rows + columns) * bytes / BYTES);
+        let steps = (extents.k as u64).div_ceil(u64::from(depth) * parts);
         let waves = self.units(extents).div_ceil((u64::from(multiprocessors) / u64::from(self.cluster())).max(1));
         // What the last wave writes, nothing hides.
         let last = rows * columns / 16 + if parts > 1 { ADDING } else { 0 };
@@ -181,6 +200,11 @@ impl WarpGroupTile {
     }
 }
 
+/// Products of a stage along k.
+fn depth_of(input: PtxType) -> u32 {
+    DEPTH_BYTES / input.bytes()
+}
+
 /// The matrix product on warp groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WarpGroupGemm {
@@ -189,33 +213,66 @@ pub struct WarpGroupGemm {
     output: PtxType,
     tile: WarpGroupTile,
     epilogue: Epilogue,
+    /// 1, or [`PASSES`] over planes.
+    passes: u32,
 }
 
 impl WarpGroupGemm {
-    /// Of matrices of `input`, [`PtxType::F16`] or [`PtxType::Bf16`], into one of `output`, those or [`PtxType::F32`].
+    /// Of matrices of `input` into one of `output`, each [`PtxType::F16`], [`PtxType::Bf16`] or [`PtxType::F32`]. Of elements
+    /// of f32 the upper 19 bits are multiplied, that is in TF32 and rounded towards zero. Tensor cores round their sums
+    /// towards zero as well, so that the error grows with k: of normal numbers in f16 it was on an H200 6.5e-7 of the norm of
+    /// an f32 C at k = 512, 4.9e-6 at 4096 and 1.9e-5 at 16 384, and twice that in TF32.
     ///
     /// # Errors
-    /// [`Error::Parameter`] for other types.
+    /// [`Error::Parameter`] for other types; for inputs of f32 that are not stored with k innermost both, A as it is and B
+    /// transposed; and for tiles whose parts make no whole copies or products.
     pub fn new(
         operation: Matmul,
         [input, output]: [PtxType; 2],
         tile: WarpGroupTile,
         epilogue: Epilogue,
     ) -> Result<Self> {
-        let half = |ty| matches!(ty, PtxType::F16 | PtxType::Bf16);
-        if !half(input) || !(half(output) || output == PtxType::F32) {
-            return Err(Error::Parameter { op: "matmul", reason: format!("{output:?} from {input:?} on warp groups") });
+        let wrong = |reason| Err(Error::Parameter { op: "matmul", reason });
+        let float = |ty| matches!(ty, PtxType::F16 | PtxType::Bf16 | PtxType::F32);
+        if !float(input) || !float(output) {
+            return wrong(format!("{output:?} from {input:?} on warp groups"));
+        }
+        if input == PtxType::F32 && (operation.transpose_a || !operation.transpose_b || tile.columns < 64) {
+            return wrong(format!("{operation:?} in TF32, {} columns at once", tile.columns));
         }
         // What lies across k is brought in panels.
-        let whole = |extent: u32, across: bool| !across || extent.is_multiple_of(DEPTH);
+        let whole = |extent: u32, across: bool| !across || extent.is_multiple_of(depth_of(input));
         let parts_of_b = tile.columns / tile.sharing();
         if !whole(parts_of_b, !operation.transpose_b) || !parts_of_b.is_multiple_of(8) {
-            return Err(Error::Parameter { op: "matmul", reason: format!("{parts_of_b} columns of B at once") });
+            return wrong(format!("{parts_of_b} columns of B at once"));
         }
         if !(tile.blocks * tile.columns / 8).is_multiple_of(tile.parts()) {
-            return Err(Error::Parameter { op: "matmul", reason: format!("tiles in {} parts", tile.parts()) });
+            return wrong(format!("tiles in {} parts", tile.parts()));
         }
-        Ok(Self { operation, input, output, tile, epilogue })
+        Ok(Self { operation, input, output, tile, epilogue, passes: 1 })
+    }
+
+    /// Of matrices of f32 in two parts, as [`Tf32Planes`](super::Tf32Planes) writes them, into one of f32. Of the four
+    /// products of parts the least is left out, below 2⁻²² of the magnitudes that are multiplied, and short chains are added
+    /// to nearest: on an H200 the error was 3.4e-7 of the norm of C at k = 1001, where one chain had 2.4e-6. An infinite
+    /// element makes NaN of what it is multiplied into.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] for tiles of less than 64 columns or with more than 64 by 128 elements to a warp group, and as for
+    /// [`WarpGroupGemm::new`].
+    pub fn of_planes(tile: WarpGroupTile, epilogue: Epilogue) -> Result<Self> {
+        if !tile.adds_chains() {
+            let reason = format!("{} rows of {} columns in a warp group, in chains", 64 * tile.blocks, tile.columns);
+            return Err(Error::Parameter { op: "matmul", reason });
+        }
+        let operation = Matmul { transpose_a: false, transpose_b: true };
+        let one = Self::new(operation, [PtxType::F32; 2], tile, epilogue)?;
+        Ok(Self { passes: PASSES, ..one })
+    }
+
+    /// Matrices that lie beside one another for each product.
+    fn planes(&self) -> u32 {
+        if self.passes == 1 { 1 } else { 2 }
     }
 
     /// A, or B: rows are along k where it is not stored with k innermost.
@@ -227,8 +284,8 @@ impl WarpGroupGemm {
     fn panels(&self) -> [Panels; 2] {
         let extents = [self.tile.rows(), self.tile.columns / self.tile.sharing()];
         [0, 1].map(|i: usize| match self.across()[i] {
-            true => Panels::new(self.input, DEPTH, extents[i]),
-            false => Panels::new(self.input, extents[i], DEPTH),
+            true => Panels::new(self.input, depth_of(self.input), extents[i]),
+            false => Panels::new(self.input, extents[i], depth_of(self.input)),
         })
     }
 
@@ -242,16 +299,18 @@ impl WarpGroupGemm {
     ///
     /// # Errors
     /// [`Error::Shape`] where a row is no multiple of 16 bytes, since copies take no others: the innermost extents of A, B
-    /// and C are multiples of 8, or of 4 for a C of f32. The same where an extent is 0, or where k has fewer steps of 64 than
-    /// the tile has parts. [`Error::Limit`](kiln_core::Error::Limit) beyond 2³¹ - 1 for an extent, 65 535 products or 2²⁷
+    /// and C are multiples of 8, or of 4 for f32; of planes k may be any. The same where an extent is 0, or where k has fewer
+    /// steps of 128 bytes than the tile has parts. [`Error::Limit`](kiln_core::Error::Limit) beyond 2³¹ - 1 for an extent, 65 535 products or 2²⁷
     /// tiles.
     pub fn launch(&self, extents: MatmulExtents, [alpha, beta]: [f32; 2], multiprocessors: u32) -> Result<Launch> {
         let MatmulExtents { batch, shared_b, m, k, n } = extents;
         let [across_a, across_b] = self.across();
-        let inner = [if across_a { m } else { k }, if across_b { n } else { k }];
-        let align = if self.output == PtxType::F32 { ALIGN / 2 } else { ALIGN };
-        let steps = k.div_ceil(DEPTH as usize);
-        let aligned = inner.iter().all(|inner| inner.is_multiple_of(ALIGN)) && n.is_multiple_of(align);
+        // Planes are written with whole pieces.
+        let k = if self.passes == 1 { k } else { super::planes::pitch(k) };
+        let inner =
+            [(if across_a { m } else { k }, self.input), (if across_b { n } else { k }, self.input), (n, self.output)];
+        let steps = k.div_ceil(depth_of(self.input) as usize);
+        let aligned = inner.iter().all(|(extent, ty)| extent.is_multiple_of((ALIGN / ty.bytes()) as usize));
         if !aligned || m == 0 || n == 0 || batch == 0 || steps < self.tile.parts().max(1) as usize {
             return Err(Error::Shape {
                 op: "matmul",
@@ -259,7 +318,7 @@ impl WarpGroupGemm {
             });
         }
         let [rows, columns] = [("m", m), ("n", n)].map(|(what, asked)| extent(what, asked, MOST));
-        let (rows, columns, _) = (rows?, columns?, extent("k", k, MOST)?);
+        let (rows, columns, _) = (rows?, columns?, extent("k", k, MOST / u64::from(PASSES))?);
         let batch = extent("products", batch, MAX_GRID_YZ)?;
         let tile = self.tile;
         let down = rows.div_ceil(tile.rows() * tile.sharing());
@@ -267,6 +326,7 @@ impl WarpGroupGemm {
         let units = extent("tiles", tile.units(extents) as usize, MAX_GRID_X / 16)?;
         let clusters = if tile.parts() > 1 { units } else { units.min((multiprocessors / tile.cluster()).max(1)) };
         let [m, k, n, batch] = [m as u64, k as u64, n as u64, u64::from(batch)];
+        let planes = u64::from(self.planes());
         // Rows of A and columns of B that are not there only reach what is not there of C.
         let [a, b] = self.panels();
         let a = if across_a { a } else { a.clipped(rows) };
@@ -276,8 +336,8 @@ impl WarpGroupGemm {
             Argument::Tensor(panels.tensor_map(buffer, [columns, rows, batch], [columns, rows * columns]))
         };
         let mut arguments = vec![
-            tensor(0, a, if across_a { [k, m] } else { [m, k] }, batch),
-            tensor(1, b, if across_b { [k, n] } else { [n, k] }, if shared_b { 1 } else { batch }),
+            tensor(0, a, if across_a { [k, m] } else { [m, k] }, planes * batch),
+            tensor(1, b, if across_b { [k, n] } else { [n, k] }, planes * if shared_b { 1 } else { batch }),
         ];
         if self.stores_by_copies() {
             arguments.push(tensor(2, self.staging(), [m, n], batch));
@@ -348,9 +408,10 @@ impl WarpGroupGemm {
         let first_unit = k.ctaid_x() / tile.cluster();
         let order = Order { along, down };
         // The steps of this block.
+        let all_steps = if self.passes == 1 { steps } else { steps * self.passes };
         let [begin, end] = match tile.parts() {
-            1 => [k.constant(0u32), steps],
-            parts => [rank, rank + 1].map(|rank| steps * rank / parts),
+            1 => [k.constant(0u32), all_steps],
+            parts => [rank, rank + 1].map(|rank| all_steps * rank / parts),
         };
         let place = |unit| {
             let [batch, down, along] = order.place(k, unit);
@@ -365,7 +426,12 @@ impl WarpGroupGemm {
                 let batches = [batch, batch * batched_b];
                 k.for_(begin, end, 1, |step| {
                     let (stage, full) = producer.acquire(k, stage_bytes);
-                    copies.load(stage_of(stage), full, [row, column], step * DEPTH, batches);
+                    let (step, batches) = match self.passes {
+                        1 => (step, batches),
+                        _ => pass(k, step, steps, batches),
+                    };
+                    let depth = step * depth_of(self.input);
+                    copies.load(stage_of(stage), full, [row, column], depth, batches);
                     producer.advance(k);
                 });
             });
@@ -383,11 +449,12 @@ impl WarpGroupGemm {
             };
             let always = always(k, lane);
             // 64 rows of A are as many bytes whichever way it is stored.
-            let block_bytes = 64 * DEPTH * 2;
+            let block_bytes = 64 * DEPTH_BYTES;
             let from = [stages[0].byte_index(group * (tile.blocks * block_bytes)), stages[1]];
             let operands = [0, 1].map(|i: usize| k.descriptor(from[i], panels[i], self.across()[i]));
             let staging = staging.byte_index((warp - 4) * (2 * self.staging().panel_bytes()));
-            k.for_(first_unit, units, clusters, |unit| {
+            // Sums of the products of some steps.
+            let chain = |begin: Value<'_, u32>, end| {
                 let sums = k.sums(tile.blocks, tile.columns).start();
                 let last = k.variable(0u32);
                 k.for_(begin, end, 1, |step| {
@@ -395,12 +462,13 @@ impl WarpGroupGemm {
                     let later = k.gt(step, begin);
                     let [a, b] = [0, 1].map(|i: usize| operands[i].byte_index(stage * bytes[i]));
                     sums.group(|| {
-                        for kk in 0..DEPTH / Running::DEPTH {
+                        for kk in 0..DEPTH_BYTES / Running::DEPTH_BYTES {
                             let adds = if kk == 0 { later } else { always };
                             for block in 0..tile.blocks {
                                 let operands = [a.bytes(block * block_bytes), b];
                                 match self.input {
                                     PtxType::F16 => sums.multiply::<F16>(block, operands, kk, adds),
+                                    PtxType::F32 => sums.multiply_tf32(block, operands, kk, adds),
                                     _ => sums.multiply::<Bf16>(block, operands, kk, adds),
                                 }
                             }
@@ -414,6 +482,20 @@ impl WarpGroupGemm {
                 });
                 let sums = sums.finish();
                 release(last.get(), always);
+                (0..tile.blocks).flat_map(|block| sums.values(block)).collect::<Vec<_>>()
+            };
+            k.for_(first_unit, units, clusters, |unit| {
+                let values = match self.passes {
+                    1 => chain(begin, end),
+                    _ => {
+                        let totals: Vec<_> = (0..tile.blocks * tile.columns / 2).map(|_| k.variable(0.0f32)).collect();
+                        k.for_(begin, end, CHAIN, |first| {
+                            let sums = chain(first, k.min(first + CHAIN, end));
+                            totals.iter().zip(sums).for_each(|(total, sum)| total.set(k.add(*total, sum)));
+                        });
+                        totals.iter().map(|total| total.get()).collect()
+                    }
+                };
                 let [batch, row, column] = place(unit);
                 let elements = c.map(|c| {
                     let element = k.cvt_u64(batch) * k.mul_wide(m, n);
@@ -427,14 +509,13 @@ impl WarpGroupGemm {
                 let mine = [row + (lane >> 2), column + ((lane & 3) << 1)];
                 let out = Out { k, tile, finish, extents: [m, n], first: [row, column], mine };
                 match (stores, elements) {
-                    (Some(stores), _) => out.store(&sums, self.staging(), staging, stores, batch, lane),
+                    (Some(stores), _) => out.store(&values, self.staging(), staging, stores, batch, lane),
                     (None, Some(c)) if tile.parts() == 1 => {
-                        let values: Vec<_> = (0..tile.blocks).flat_map(|block| sums.values(block)).collect();
                         for (four, v) in (0u32..).zip(values.chunks_exact(4)) {
                             out.direct(c, k.constant(four), [v[0], v[1], v[2], v[3]]);
                         }
                     }
-                    (None, Some(c)) => out.reduce(&sums, stages[0], [rank, thread - GROUP], c, &meet),
+                    (None, Some(c)) => out.reduce(&values, stages[0], [rank, thread - GROUP], c, &meet),
                     (None, None) => unreachable!("C has an address where no copies store it"),
                 }
             });
@@ -483,14 +564,19 @@ impl Kernel for WarpGroupGemm {
             Cluster::Tile(blocks) => format!("_split{blocks}"),
         };
         format!(
-            "gemm_{}{}_{}_{}_{}x{}x{}x{DEPTH}_{}{cluster}{}",
+            "gemm_{}{}_{}_{}_{}x{}x{}x{}_{}{cluster}{}",
             stored(transpose_a),
             stored(transpose_b),
-            ty(self.input),
+            match (self.passes, self.input) {
+                (1, PtxType::F32) => "tf32",
+                (1, input) => ty(input),
+                _ => "3xtf32",
+            },
             ty(self.output),
             tile.groups,
             64 * tile.blocks,
             tile.columns,
+            depth_of(self.input),
             tile.stages,
             self.epilogue.suffix()
         )
@@ -520,6 +606,18 @@ impl<'k> Order<'k> {
     }
 }
 
+/// The step in a pass of a step of all passes, and the planes of A and B that it multiplies.
+fn pass<'k>(
+    k: &'k Builder,
+    step: Value<'k, u32>,
+    steps: Value<'k, u32>,
+    [a, b]: [Value<'k, u32>; 2],
+) -> (Value<'k, u32>, [Value<'k, u32>; 2]) {
+    let number = step / steps;
+    let lower = |pass: u32| k.selp(1u32, 0u32, k.eq(number, pass));
+    (step % steps, [a * 2 + lower(1), b * 2 + lower(0)])
+}
+
 /// How the thread that copies fills stages.
 struct Copies<'k> {
     k: &'k Builder,
@@ -547,7 +645,7 @@ impl<'k> Copies<'k> {
             return self.bring(1, to_b, full, column, depth, batches[1]);
         }
         let bytes = self.panels[1].bytes();
-        let columns = bytes / (DEPTH * 2);
+        let columns = bytes / DEPTH_BYTES;
         self.bring(1, to_b.byte_index(self.rank * bytes), full, column + self.rank * columns, depth, batches[1]);
     }
 
@@ -608,7 +706,7 @@ impl<'k> Out<'k> {
     /// By copies, a panel at a time.
     fn store(
         &self,
-        sums: &Sums<'k>,
+        values: &[F32<'k>],
         panels: Panels,
         staging: Pointer<'k, Shared, u32>,
         stores: TensorParameter<'k>,
@@ -631,7 +729,7 @@ impl<'k> Out<'k> {
         // With an even number of panels to a tile, the two places are taken in turns.
         let pending = 1 - (tile.blocks * chunks) % 2;
         for block in 0..tile.blocks {
-            let values = sums.values(block);
+            let values = &values[(block * tile.columns / 2) as usize..];
             for chunk in 0..chunks {
                 let place = (block * chunks + chunk) % 2 * panels.panel_bytes();
                 k.if_(k.eq(lane, 0), || k.cp_async_bulk_wait_group_read::<u32>(Groups(pending)));
@@ -684,7 +782,7 @@ impl<'k> Out<'k> {
     /// Adds what the blocks of the cluster have of the tile, each of them a part of it, and stores that.
     fn reduce(
         &self,
-        sums: &Sums<'k>,
+        values: &[F32<'k>],
         scratch: Pointer<'k, Shared, u32>,
         [rank, thread]: [Value<'k, u32>; 2],
         c: Elements<'k>,
@@ -695,7 +793,6 @@ impl<'k> Out<'k> {
         let scratch = scratch.cast::<f32>().byte_index(thread << 4);
         // The other warp group may still multiply what is there.
         k.bar_sync_some(1u32, threads);
-        let values: Vec<_> = (0..tile.blocks).flat_map(|block| sums.values(block)).collect();
         for (four, values) in (0..).zip(values.chunks_exact(4)) {
             let to = scratch.bytes(four * threads as i32 * 16);
             k.st_v(to, [values[0], values[1], values[2], values[3]]);
