@@ -20,6 +20,15 @@ pub struct Call {
     pub operands: Vec<Source>,
 }
 
+/// What a chain reads: how, and whether it is f16, two in a word, instead of f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Read {
+    /// How.
+    pub fetch: Fetch,
+    /// Whether it is f16.
+    pub half: bool,
+}
+
 /// A chain: the code of a kernel without its parameters.
 ///
 /// The parameters of the kernel are the number of vectors to compute, the length of each input that is read again and
@@ -27,7 +36,7 @@ pub struct Call {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Chain {
     /// What is read.
-    pub inputs: Vec<Fetch>,
+    pub inputs: Vec<Read>,
     /// What is computed, in order.
     pub calls: Vec<Call>,
     /// The calls whose results are written.
@@ -37,17 +46,20 @@ pub struct Chain {
 impl Chain {
     /// Buffers and parameters of the kernel.
     pub fn head(&self) -> Head {
-        let binding = |name: String, vector: bool, access| {
-            let ty = if vector { "array<vec4<f32>>" } else { "array<f32>" };
-            Binding { name, ty: ty.to_owned(), access }
+        let input = |(i, read): (usize, &Read)| {
+            let ty = match (matches!(read.fetch, Fetch::Whole | Fetch::Vectors), read.half) {
+                (true, false) => "array<vec4<f32>>",
+                (true, true) => "array<vec2<u32>>",
+                (false, false) => "array<f32>",
+                (false, true) => "array<u32>",
+            };
+            Binding { name: format!("in{i}"), ty: ty.to_owned(), access: Access::Read }
         };
-        let inputs =
-            self.inputs.iter().enumerate().map(|(i, fetch)| {
-                binding(format!("in{i}"), matches!(fetch, Fetch::Whole | Fetch::Vectors), Access::Read)
-            });
-        let outputs = (0..self.outputs.len()).map(|i| binding(format!("out{i}"), true, Access::Write));
+        let output = |i| Binding { name: format!("out{i}"), ty: "array<vec4<f32>>".to_owned(), access: Access::Write };
+        let inputs = self.inputs.iter().enumerate().map(input);
+        let outputs = (0..self.outputs.len()).map(output);
         let mut params = vec![("n".to_owned(), "u32".to_owned())];
-        for (i, _) in self.inputs.iter().enumerate().filter(|(_, fetch)| fetch.takes_length()) {
+        for (i, _) in self.inputs.iter().enumerate().filter(|(_, read)| read.fetch.takes_length()) {
             params.push((format!("length{i}"), "u32".to_owned()));
         }
         for (i, call) in self.calls.iter().enumerate() {
@@ -67,20 +79,29 @@ impl Chain {
     /// The WGSL of the kernel.
     pub fn text(&self, capabilities: Capabilities) -> String {
         let mut text = template::declarations(&self.head(), capabilities);
-        let constants: BTreeMap<String, u32> = crate::all_constants(&[], capabilities);
+        let halves = self.inputs.iter().any(|read| read.half);
+        let constants: BTreeMap<String, u32> = crate::all_constants(&[("HALVES", halves.into())], capabilities);
         template::expand(&self.source(), &constants, &crate::find, &mut text);
         text
     }
 
     fn source(&self) -> String {
         let mut text = String::from(include_str!("../wgsl/elementwise.wgsl"));
-        for (i, fetch) in self.inputs.iter().enumerate() {
-            let _ = match fetch {
-                Fetch::Whole => writeln!(text, "    let x{i} = in{i}[i];"),
-                Fetch::Scalar => writeln!(text, "    let x{i} = V(in{i}[0]);"),
-                Fetch::Vectors => writeln!(text, "    let x{i} = in{i}[i % (p.length{i} / 4u)];"),
+        for (i, read) in self.inputs.iter().enumerate() {
+            let vector = |at: &str| match read.half {
+                true => format!("widened(in{i}[{at}])"),
+                false => format!("in{i}[{at}]"),
+            };
+            let element = |at: &str| match read.half {
+                true => format!("half_at(in{i}[({at}) / 2u], {at})"),
+                false => format!("in{i}[{at}]"),
+            };
+            let _ = match read.fetch {
+                Fetch::Whole => writeln!(text, "    let x{i} = {};", vector("i")),
+                Fetch::Scalar => writeln!(text, "    let x{i} = V({});", element("0u")),
+                Fetch::Vectors => writeln!(text, "    let x{i} = {};", vector(&format!("i % (p.length{i} / 4u)"))),
                 Fetch::Elements => {
-                    let lanes = (0..4).map(|lane| format!("in{i}[(4u * i + {lane}u) % p.length{i}]"));
+                    let lanes = (0..4).map(|lane| element(&format!("(4u * i + {lane}u) % p.length{i}")));
                     writeln!(text, "    let x{i} = V({});", lanes.collect::<Vec<_>>().join(", "))
                 }
             };

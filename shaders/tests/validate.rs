@@ -2,7 +2,7 @@
 
 use kiln_core::graph::{Fetch, Source};
 use kiln_core::op::ElementwiseKind;
-use kiln_shaders::elementwise::{Call, Chain};
+use kiln_shaders::elementwise::{Call, Chain, Read};
 use kiln_shaders::{Access, Capabilities, Head, KERNELS};
 use naga::back::{hlsl, msl, spv};
 use naga::valid;
@@ -116,10 +116,15 @@ fn every_element_wise_function_is_sound_for_every_kind_of_operand() {
         for fetch in fetches {
             for capabilities in Capabilities::all() {
                 let operands = (0..kind.arity()).map(Source::Input).collect();
-                let chain =
-                    Chain { inputs: vec![fetch; kind.arity()], calls: vec![Call { kind, operands }], outputs: vec![0] };
-                let what = format!("{} of {fetch:?} with {capabilities:?}", kind.name());
-                check(&what, &chain.text(capabilities), &chain.head(), capabilities);
+                let calls = vec![Call { kind, operands }];
+                // The last one of f16, or none.
+                for halves in [false, true] {
+                    let read = |i: usize| Read { fetch, half: halves && i + 1 == kind.arity() };
+                    let inputs = (0..kind.arity()).map(read).collect();
+                    let chain = Chain { inputs, calls: calls.clone(), outputs: vec![0] };
+                    let what = format!("{} of {fetch:?}, f16 {halves}, with {capabilities:?}", kind.name());
+                    check(&what, &chain.text(capabilities), &chain.head(), capabilities);
+                }
             }
         }
     }
@@ -132,7 +137,8 @@ fn a_chain_reads_results_of_earlier_calls() {
         Call { kind: ElementwiseKind::Clip, operands: vec![Source::Result(0)] },
         Call { kind: ElementwiseKind::Mul, operands: vec![Source::Result(1), Source::Result(0)] },
     ];
-    let chain = Chain { inputs: vec![Fetch::Whole, Fetch::Vectors], calls, outputs: vec![2, 0] };
+    let inputs = [Fetch::Whole, Fetch::Vectors].map(|fetch| Read { fetch, half: false }).to_vec();
+    let chain = Chain { inputs, calls, outputs: vec![2, 0] };
     let text = chain.text(Capabilities::PLAIN);
     check("a chain", &text, &chain.head(), Capabilities::PLAIN);
     assert!(text.contains("let r1 = op_clip(r0, p.lo1, p.hi1);"), "{text}");

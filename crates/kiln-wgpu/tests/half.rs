@@ -109,6 +109,36 @@ fn products_of_f16_of_every_shape() {
     println!("worst of f16 x f16 {:?}, of one f16 {:?}", worst.0, worst.1);
 }
 
+#[test]
+fn element_wise_functions_read_f16_however_it_repeats() {
+    let Some(device) = support::device() else { return };
+    let backend = GpuBackend::on(device);
+    let mut random = Random::new(63);
+    let mut of = |dims: &[usize], half: bool| {
+        let x = random.uniforms(dims.iter().product(), -2.0, 2.0);
+        let narrow = |x: Vec<f32>| Buffer::F16(x.into_iter().map(f16::from_f32).collect());
+        Input::new(if half { narrow(x) } else { Buffer::F32(x) }, dims)
+    };
+    // Whole, one element, rows of vectors, rows of other lengths.
+    for (dims, repeated) in [
+        (&[7, 5, 8][..], &[7, 5, 8][..]),
+        (&[1001], &[]),
+        (&[33, 12], &[12]),
+        (&[33, 7], &[7]),
+        (&[3, 5, 9], &[5, 9]),
+        (&[2, 1], &[1]),
+    ] {
+        for (half_a, half_b) in [(true, true), (false, true), (true, false)] {
+            let (a, b) = (of(dims, half_a), of(repeated, half_b));
+            for op in [Elementwise::add(), Elementwise::max()] {
+                let case = Case::new(op, vec![a.clone(), b.clone()]);
+                let run = |op: &Op, inputs: &[Operand<'_>]| backend.run(op, inputs);
+                conform_within(&case, numerics::bound, true, run).unwrap_or_else(|why| panic!("{why}"));
+            }
+        }
+    }
+}
+
 /// Terms of one sign: errors that are too add up, and stay within what the device promises.
 #[test]
 fn long_sums_of_f16_keep_their_bound() {

@@ -1,13 +1,13 @@
 //! Element-wise functions and their chains: each a kernel made on demand.
 
-use kiln_core::Result;
 use kiln_core::graph::{Fetch, Fused, FusionLimits, Source};
 use kiln_core::op::Elementwise;
-use kiln_shaders::elementwise::{Call, Chain};
+use kiln_core::{DType, Result};
+use kiln_shaders::elementwise::{Call, Chain, Read};
 
 use super::pieces::{Piece, pieces};
 use super::{Lower, Lowering, Value};
-use crate::plan::{Code, Grid, Location, Word};
+use crate::plan::{Code, Grid, Word};
 
 /// How large a fused chain may become on a device.
 pub(crate) fn fusion_limits(limits: &wgpu::Limits) -> FusionLimits {
@@ -17,6 +17,8 @@ pub(crate) fn fusion_limits(limits: &wgpu::Limits) -> FusionLimits {
 }
 
 impl Lower for Elementwise {
+    const HALVES: bool = true;
+
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let operands = (0..inputs.len()).map(Source::Input).collect();
         let calls = vec![Call { kind: self.kind(), operands }];
@@ -46,23 +48,31 @@ fn run(
     written: Vec<usize>,
 ) {
     let n = outputs[0].ty.shape.numel();
-    let fetch = |input: &Value| Fetch::of(input.ty.shape.numel(), n);
-    let fetches: Vec<Fetch> = inputs.iter().map(fetch).collect();
-    let repeats = fetches.iter().any(|fetch| fetch.takes_length());
-    let chain = Chain { inputs: fetches, calls, outputs: written };
+    let read = |input: &Value| {
+        let fetch = Fetch::of(input.ty.shape.numel(), n);
+        Read { fetch, half: input.ty.dtype == DType::F16 }
+    };
+    let reads: Vec<Read> = inputs.iter().map(read).collect();
+    let repeats = reads.iter().any(|read| read.fetch.takes_length());
+    let halves = reads.iter().any(|read| read.half);
+    let chain = Chain { inputs: reads, calls, outputs: written };
     // An input that is read again and again would have to begin in the middle of itself.
-    let pieces = if repeats { vec![Piece::whole(n)] } else { pieces(plan.limits, n, &[4]) };
+    let sizes: &[usize] = if halves { &[4, 2] } else { &[4] };
+    let pieces = if repeats { vec![Piece::whole(n)] } else { pieces(plan.limits, n, sizes) };
     for piece in pieces {
-        let slice = |at: Location, whole: bool| if whole { piece.of(at, 4) } else { at.into() };
+        let slice = |value: &Value, whole: bool| match whole {
+            true => piece.of(value.at, value.ty.dtype.size()),
+            false => value.at.into(),
+        };
         let vectors = piece.len.div_ceil(4);
         let mut words: Vec<Word> = vec![vectors.into()];
-        let repeated = inputs.iter().zip(&chain.inputs).filter(|(_, fetch)| fetch.takes_length());
+        let repeated = inputs.iter().zip(&chain.inputs).filter(|(_, read)| read.fetch.takes_length());
         words.extend(repeated.map(|(input, _)| Word::from(input.ty.shape.numel())));
         for (call, values) in chain.calls.iter().zip(params) {
             words.extend(values.iter().take(call.kind.param_names().len()).map(|&value| Word::from(value)));
         }
-        let read = inputs.iter().zip(&chain.inputs).map(|(input, &fetch)| slice(input.at, fetch == Fetch::Whole));
-        let buffers = read.chain(outputs.iter().map(|output| slice(output.at, true))).collect();
+        let read = inputs.iter().zip(&chain.inputs).map(|(input, read)| slice(input, read.fetch == Fetch::Whole));
+        let buffers = read.chain(outputs.iter().map(|output| slice(output, true))).collect();
         plan.dispatch(Code::Chain(chain.clone()), buffers, &words, Grid::invocations(vectors));
     }
 }
