@@ -75,6 +75,16 @@ impl<'a> Data<'a> {
         }
     }
 
+    /// The elements as bytes in the order of the machine, which is how devices store them.
+    pub fn as_bytes(&self) -> &'a [u8] {
+        match *self {
+            Self::F32(d) => bytemuck::cast_slice(d),
+            Self::F16(d) => bytemuck::cast_slice(d),
+            Self::U32(d) => bytemuck::cast_slice(d),
+            Self::Blocks(_, d) => d,
+        }
+    }
+
     /// A copy.
     ///
     /// # Errors
@@ -129,6 +139,16 @@ impl DataMut<'_> {
             Self::F16(d) => size_of_val(*d),
             Self::U32(d) => size_of_val(*d),
             Self::Blocks(_, d) => d.len(),
+        }
+    }
+
+    /// The elements as bytes in the order of the machine.
+    pub fn as_bytes(&mut self) -> &mut [u8] {
+        match self {
+            Self::F32(d) => bytemuck::cast_slice_mut(d),
+            Self::F16(d) => bytemuck::cast_slice_mut(d),
+            Self::U32(d) => bytemuck::cast_slice_mut(d),
+            Self::Blocks(_, d) => d,
         }
     }
 

@@ -10,7 +10,8 @@
 //!   tensors for every recording. They come from tables; element-wise operations are rows of [`elementwise_table!`].
 //! - A [`Shape`] that exists is sound; overflow is met when it is made, not later.
 //! - Errors only where the caller can be wrong in a way the types cannot exclude. Nothing here panics on user input.
-//! - No crate of the house is imported, no threads, no clocks, no files: everything is a pure function.
+//! - No crate of the house is imported, no threads, no clocks: everything is a pure function, but for [`store`], the
+//!   files that backends keep compiled code in.
 #![forbid(unsafe_code)]
 
 mod data;
@@ -21,6 +22,8 @@ pub mod op;
 mod partition;
 pub mod quant;
 mod shape;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod store;
 mod tiled;
 mod view;
 

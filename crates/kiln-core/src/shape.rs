@@ -203,6 +203,17 @@ impl TensorType {
         Ok(Self { dtype: DType::Blocks(format), shape })
     }
 
+    /// A tensor of such elements.
+    ///
+    /// # Errors
+    /// As [`TensorType::blocks`].
+    pub fn of(dtype: DType, shape: Shape) -> Result<Self> {
+        match dtype {
+            DType::Blocks(format) => Self::blocks(format, shape),
+            dtype => Ok(Self { dtype, shape }),
+        }
+    }
+
     /// Bytes of the packed data.
     pub fn bytes(&self) -> usize {
         match self.dtype {

@@ -12,7 +12,7 @@ use crate::execute::{Executable, write};
 use crate::options::DeviceOptions;
 use crate::plan::Plan;
 use crate::runtime::block_on;
-use crate::tensor::{bytes_of, copy_to};
+use crate::tensor::copy_to;
 use crate::wait::Waiting;
 
 /// Operations that are kept ready, and the bytes that they may hold.
@@ -104,7 +104,7 @@ impl Operations for GpuBackend {
         let upload = device.scoped("an upload", sent, || {
             for (id, input) in ready.inputs.iter().zip(inputs) {
                 if let Some(region) = ready.executable.input(*id) {
-                    write(device, region, bytes_of(&input.data()));
+                    write(device, region, input.data().as_bytes());
                 }
             }
             Ok(())

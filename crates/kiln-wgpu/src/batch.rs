@@ -12,7 +12,7 @@ use crate::memory::Region;
 use crate::plan::Plan;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::runtime::block_on;
-use crate::tensor::{bytes_of, copy_to};
+use crate::tensor::copy_to;
 use crate::wait::Waiting;
 use crate::{GpuDevice, GpuProfile, GpuTensor};
 
@@ -139,7 +139,7 @@ impl GpuCommandBatch {
         let replaced = own.is_none();
         let written = device.scoped("an upload", ty.bytes() as u64, || {
             let region = own.map_or_else(|| device.take(ty.bytes() as u64).map(Region::from), Ok)?;
-            write(&device, &region, bytes_of(&data));
+            write(&device, &region, data.as_bytes());
             Ok(region)
         });
         self.inputs.insert(id, written.await?);
@@ -176,7 +176,7 @@ impl GpuCommandBatch {
     /// # Errors
     /// As [`GpuCommandBatch::compute_async`].
     pub async fn execute_async(&mut self) -> Result<()> {
-        self.compute_with(&self.leaves(), Waiting::Elsewhere).await
+        self.compute_with(&self.graph.leaves(), Waiting::Elsewhere).await
     }
 
     /// Computes these tensors, and leaves them on the device.
@@ -248,13 +248,6 @@ impl GpuCommandBatch {
             Some(ready) => ready.executable.profile(waiting).await,
             None => Err(Error::Parameter { op: "profile", reason: "nothing was executed yet".into() }),
         }
-    }
-
-    /// Results that no operation reads.
-    fn leaves(&self) -> Vec<BufferId> {
-        let read: HashSet<BufferId> = self.graph.nodes().iter().flat_map(|node| node.inputs.iter().copied()).collect();
-        let results = self.graph.nodes().iter().flat_map(|node| node.outputs.iter().copied());
-        results.filter(|id| !read.contains(id)).collect()
     }
 
     async fn compute_with(&mut self, wanted: &[BufferId], waiting: Waiting) -> Result<()> {
@@ -336,7 +329,7 @@ impl GpuCommandBatch {
     /// # Errors
     /// As there.
     pub fn execute(&mut self) -> Result<()> {
-        let wanted = self.leaves();
+        let wanted = self.graph.leaves();
         block_on(self.compute_with(&wanted, Waiting::Here))
     }
 

@@ -50,6 +50,17 @@ pub(crate) enum Location {
     Fault(usize),
 }
 
+impl From<kiln_core::graph::Location> for Location {
+    fn from(location: kiln_core::graph::Location) -> Self {
+        use kiln_core::graph::Location as Tensor;
+        match location {
+            Tensor::Input(id) => Self::Input(id),
+            Tensor::Result(id) => Self::Result(id),
+            Tensor::Slot(slot) => Self::Slot(slot),
+        }
+    }
+}
+
 /// Something in the data that only a kernel sees: an index outside of its table.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Fault {

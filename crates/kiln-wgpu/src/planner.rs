@@ -1,10 +1,8 @@
 //! From a recorded graph to a plan.
 
-use std::collections::HashSet;
-
-use kiln_core::graph::{Graph, Schedule, Step, TensorId};
+use kiln_core::graph::{Graph, Step, TensorId};
 use kiln_core::op::Op;
-use kiln_core::{Error, Record, Result, TensorType};
+use kiln_core::{Record, Result, TensorType};
 
 use crate::lower::{Lowering, Value, elementwise, lower};
 use crate::plan::{Location, Plan, Target};
@@ -13,15 +11,7 @@ impl Plan {
     /// Plans the computation of the wanted tensors.
     pub(crate) fn new(graph: &Graph, wanted: &[TensorId], target: Target<'_>) -> Result<Self> {
         let schedule = graph.schedule(wanted, elementwise::fusion_limits(target.limits))?;
-        let kept: HashSet<TensorId> = schedule.results.iter().copied().collect();
-        let location = |id: TensorId| -> Result<Location> {
-            Ok(match schedule.slot(id) {
-                Some(slot) => Location::Slot(slot),
-                None if graph.is_input(id)? => Location::Input(id),
-                None if kept.contains(&id) => Location::Result(id),
-                None => return Err(Error::ForeignTensor { index: id.index() }),
-            })
-        };
+        let location = |id: TensorId| schedule.location(graph, id).map(Location::from);
         let value = |id: TensorId| Ok(Value { at: location(id)?, ty: graph.ty(id)? });
 
         let (mut dispatches, mut scratch, mut faults) = (Vec::new(), Vec::new(), Vec::new());
@@ -34,13 +24,14 @@ impl Plan {
                 Step::Fused(fused) => elementwise::lower_fused(fused, &mut lowering, &inputs, &outputs),
             }
         }
+        let inputs = schedule.inputs(graph)?.into_iter().map(|id| Ok((id, graph.ty(id)?.bytes() as u64)));
         let results = schedule.results.iter().map(|&id| Ok((location(id)?, graph.ty(id)?.bytes() as u64)));
         Ok(Self {
             dispatches,
             slots: schedule.slots.iter().map(|slot| slot.bytes as u64).collect(),
             scratch,
             faults,
-            inputs: inputs_of(&schedule, graph)?,
+            inputs: inputs.collect::<Result<_>>()?,
             results: results.collect::<Result<_>>()?,
         })
     }
@@ -52,17 +43,4 @@ impl Plan {
         let wanted = graph.record_all(*op, &inputs)?;
         Ok((inputs, Self::new(&graph, &wanted, target)?))
     }
-}
-
-/// The inputs that a schedule reads or gives back.
-fn inputs_of(schedule: &Schedule, graph: &Graph) -> Result<Vec<(TensorId, u64)>> {
-    let mut seen = HashSet::new();
-    let mut inputs = Vec::new();
-    let read = schedule.steps.iter().flat_map(|step| step.inputs().iter().copied());
-    for id in read.chain(schedule.results.iter().copied()) {
-        if graph.is_input(id)? && seen.insert(id) {
-            inputs.push((id, graph.ty(id)?.bytes() as u64));
-        }
-    }
-    Ok(inputs)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use kiln_core::graph::TensorId;
 use kiln_core::op::{Op, Outputs};
-use kiln_core::{Buffer, DType, Data, DataMut, Error, Operand, Result, Shape, TensorType};
+use kiln_core::{Buffer, DType, DataMut, Error, Operand, Result, Shape, TensorType};
 
 use crate::execute::{Executable, write};
 use crate::memory::Region;
@@ -46,7 +46,7 @@ impl GpuTensor {
     /// [`Error::Shape`] when the number of elements differs or rows of blocks would be cut.
     pub fn reshape(&self, dims: &[usize]) -> Result<Self> {
         let shape = Shape::new(dims)?;
-        let ty = shaped(self.ty.dtype, shape)?;
+        let ty = TensorType::of(self.ty.dtype, shape)?;
         if shape.numel() != self.ty.shape.numel() {
             return Err(Error::mismatch("reshape", "extents", &self.ty.shape, &shape));
         }
@@ -71,7 +71,7 @@ impl GpuTensor {
         }
         let mut of = |entries: usize| {
             dims[0] = entries;
-            shaped(self.ty.dtype, Shape::new(&dims)?)
+            TensorType::of(self.ty.dtype, Shape::new(&dims)?)
         };
         let (before, ty) = (of(range.start)?, of(range.len())?);
         let (offset, bytes) = (before.bytes() as u64, ty.bytes() as u64);
@@ -164,7 +164,7 @@ impl GpuDevice {
         let data = operand.data();
         let region = self.scoped("an upload", ty.bytes() as u64, || {
             let region = Region::from(self.take(ty.bytes() as u64)?);
-            write(self, &region, bytes_of(&data));
+            write(self, &region, data.as_bytes());
             Ok(region)
         });
         Ok(GpuTensor { device: self.clone(), region: region.await?, ty })
@@ -317,32 +317,9 @@ impl GpuDevice {
     }
 }
 
-/// The type of elements of such a kind with these extents.
-fn shaped(dtype: DType, shape: Shape) -> Result<TensorType> {
-    match dtype {
-        DType::Blocks(format) => TensorType::blocks(format, shape),
-        dtype => Ok(TensorType { dtype, shape }),
-    }
-}
-
-/// The bytes of elements, as a device stores them.
-pub(crate) fn bytes_of<'a>(data: &Data<'a>) -> &'a [u8] {
-    match *data {
-        Data::F32(elements) => bytemuck::cast_slice(elements),
-        Data::F16(elements) => bytemuck::cast_slice(elements),
-        Data::U32(elements) => bytemuck::cast_slice(elements),
-        Data::Blocks(_, bytes) => bytes,
-    }
-}
-
-/// Copies what a device stored into elements.
+/// Copies what a device stored, up to whole words, into elements.
 pub(crate) fn copy_to(stored: &[u8], out: &mut DataMut<'_>) {
-    let target: &mut [u8] = match out {
-        DataMut::F32(elements) => bytemuck::cast_slice_mut(elements),
-        DataMut::F16(elements) => bytemuck::cast_slice_mut(elements),
-        DataMut::U32(elements) => bytemuck::cast_slice_mut(elements),
-        DataMut::Blocks(_, bytes) => bytes,
-    };
+    let target = out.as_bytes();
     let n = target.len().min(stored.len());
     target[..n].copy_from_slice(&stored[..n]);
 }

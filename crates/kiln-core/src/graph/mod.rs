@@ -7,15 +7,18 @@
 
 mod fetch;
 mod fuse;
+mod location;
 mod schedule;
 mod share;
 mod slots;
 
 pub use fetch::Fetch;
 pub use fuse::{Fused, FusionLimits, Instruction, Source};
+pub use location::Location;
 pub use schedule::{Schedule, Step};
 pub use slots::Slot;
 
+use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::op::{Cost, Op};
@@ -116,6 +119,13 @@ impl Graph {
             let types = node.inputs.iter().map(|&id| self.ty(id)).collect::<Result<Vec<_>>>()?;
             Ok(sum + node.op.cost(&types)?)
         })
+    }
+
+    /// Results that no node reads.
+    pub fn leaves(&self) -> Vec<TensorId> {
+        let read: HashSet<TensorId> = self.nodes.iter().flat_map(|node| node.inputs.iter().copied()).collect();
+        let results = self.nodes.iter().flat_map(|node| node.outputs.iter().copied());
+        results.filter(|id| !read.contains(id)).collect()
     }
 
     fn producer(&self, id: TensorId) -> Option<usize> {

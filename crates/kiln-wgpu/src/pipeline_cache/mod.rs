@@ -4,21 +4,20 @@
 //! process that is ended drops nothing, and one that compiles should not wait for a disk. It is written only if it lacks
 //! a pipeline that was compiled since.
 
-mod file;
+mod contents;
 
 use std::collections::BTreeSet;
-use std::io::Read;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use file::{Contents, Unusable, fingerprint};
+use contents::Contents;
+use kiln_core::store::{Kind, Unusable, fingerprint};
 
 use crate::trusted;
 
-/// A file beyond this is not used.
-const MOST_BYTES: u64 = 256 << 20;
+/// The files.
+const FILES: Kind = Kind { magic: *b"kilnpipe", version: 2 };
 
 /// Once nothing was compiled for so long, the file is written.
 const QUIET: Duration = Duration::from_secs(1);
@@ -55,26 +54,24 @@ impl PipelineCache {
         let driver = format!("{adapter} {} {} {}", info.name, info.driver, info.driver_info);
         let path = folder.join(format!("pipelines-{:016x}.bin", fingerprint(driver.as_bytes())));
         let key = format!("{driver}, kiln {}, {} bits", env!("CARGO_PKG_VERSION"), usize::BITS);
-        let bytes = read(&path).unwrap_or_else(|error| {
-            match error.kind() {
-                std::io::ErrorKind::NotFound => {}
-                _ => tracing::warn!("compiled pipelines in {} cannot be read: {error}", path.display()),
-            }
-            None
+        let loaded = FILES.load(&path, &key).and_then(|bytes| match Contents::decode(&bytes) {
+            Some(Contents { held, data }) => Ok((held, data.to_vec())),
+            None => Err(Unusable::Corrupt),
         });
-        let contents = bytes.as_deref().and_then(|bytes| match file::decode(bytes, &key) {
-            Ok(contents) => Some(contents),
-            Err(Unusable::Corrupt) => {
-                tracing::warn!("compiled pipelines in {} are made anew: {}", path.display(), Unusable::Corrupt);
-                None
+        let (held, data) = match loaded {
+            Ok((held, data)) => (held, Some(data)),
+            Err(why) => {
+                match &why {
+                    Unusable::Missing => {}
+                    Unusable::Foreign { .. } => {
+                        tracing::info!("compiled pipelines in {} are made anew: {why}", path.display());
+                    }
+                    _ => tracing::warn!("compiled pipelines in {} are made anew: {why}", path.display()),
+                }
+                (BTreeSet::new(), None)
             }
-            Err(foreign) => {
-                tracing::info!("compiled pipelines in {} are made anew: {foreign}", path.display());
-                None
-            }
-        });
-        let (held, data) = contents.map_or_else(Default::default, |contents| (contents.held, Some(contents.data)));
-        let (raw, held) = match created(device, data).await {
+        };
+        let (raw, held) = match created(device, data.as_deref()).await {
             Ok(raw) => (raw, held),
             Err(error) => {
                 tracing::warn!("compiled pipelines in {} are made anew: {error}", path.display());
@@ -131,7 +128,7 @@ impl PipelineCache {
         };
         // A device that is lost has nothing to give.
         let Some(data) = self.raw.get_data() else { return };
-        match write(&self.path, &file::encode(&self.key, &Contents { held, data: &data })) {
+        match FILES.save(&self.path, &self.key, &Contents { held, data: &data }.encode()) {
             Ok(()) => self.state().written = compiled,
             Err(error) => {
                 tracing::warn!("compiled pipelines cannot be kept in {}: {error}", self.path.display());
@@ -156,28 +153,4 @@ async fn created(device: &wgpu::Device, data: Option<&[u8]>) -> Result<wgpu::Pip
         Some(error) => Err(error),
         None => Ok(cache),
     }
-}
-
-/// The bytes of a file; `None` for one that is too large.
-fn read(path: &Path) -> std::io::Result<Option<Vec<u8>>> {
-    let mut bytes = Vec::new();
-    std::fs::File::open(path)?.take(MOST_BYTES + 1).read_to_end(&mut bytes)?;
-    Ok((bytes.len() as u64 <= MOST_BYTES).then_some(bytes))
-}
-
-/// Writes a file with its folder: into a temporary file beside it, which then takes its name, so that no reader sees half
-/// of it.
-fn write(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
-    let folder = path.parent().unwrap_or(Path::new("."));
-    std::fs::create_dir_all(folder)?;
-    // Devices of one process may write at the same time, too.
-    static WRITTEN: AtomicU64 = AtomicU64::new(0);
-    let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
-    let temporary = path.with_extension(format!("{}-{number}.tmp", std::process::id()));
-    let written = std::fs::write(&temporary, bytes).and_then(|()| std::fs::rename(&temporary, path));
-    if written.is_err() {
-        // The error to report is the first one; a temporary file that stays behind harms nobody.
-        let _ = std::fs::remove_file(&temporary);
-    }
-    written
 }

@@ -1,0 +1,46 @@
+use std::collections::HashSet;
+
+use super::{Graph, Schedule, TensorId};
+use crate::{Error, Result};
+
+/// The memory that a tensor of a schedule lies in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Location {
+    /// Its own, which comes from outside.
+    Input(TensorId),
+    /// Its own, for as long as it is wanted.
+    Result(TensorId),
+    /// A slot that intermediate results share.
+    Slot(usize),
+}
+
+impl Schedule {
+    /// Where a tensor lies that a step reads or writes, or that is wanted.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a tensor of another graph, and for one that this schedule does not compute.
+    pub fn location(&self, graph: &Graph, id: TensorId) -> Result<Location> {
+        Ok(match self.slot(id) {
+            Some(slot) => Location::Slot(slot),
+            None if graph.is_input(id)? => Location::Input(id),
+            None if self.results.contains(&id) => Location::Result(id),
+            None => return Err(Error::ForeignTensor { index: id.index() }),
+        })
+    }
+
+    /// The inputs that steps read or that are wanted themselves, each once.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] where the graph is not the one that was scheduled.
+    pub fn inputs(&self, graph: &Graph) -> Result<Vec<TensorId>> {
+        let mut seen = HashSet::new();
+        let mut inputs = Vec::new();
+        let read = self.steps.iter().flat_map(|step| step.inputs().iter().copied());
+        for id in read.chain(self.results.iter().copied()) {
+            if graph.is_input(id)? && seen.insert(id) {
+                inputs.push(id);
+            }
+        }
+        Ok(inputs)
+    }
+}
