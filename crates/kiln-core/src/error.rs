@@ -135,6 +135,14 @@ pub enum Error {
         /// What the driver, or the library before it, says.
         message: String,
     },
+    /// A backend has no kernel for an operation. Others have.
+    #[error("{op}: {backend} has no kernel for it")]
+    Unsupported {
+        /// The operation that was asked for.
+        op: &'static str,
+        /// The backend.
+        backend: &'static str,
+    },
     /// Quantised data is not whole blocks, or a block is malformed.
     #[error("{format}: {reason}")]
     Format {

@@ -300,4 +300,15 @@ impl Builder {
         list(text, &values);
         text.piece(b";\n");
     }
+
+    /// Makes the element at `to` the lesser of what it is and a value, whatever other threads do to it at the same time.
+    pub fn red_min(&self, to: Pointer<'_, Global, u64>, value: impl Operand<u64>) {
+        let text = &mut self.state.borrow_mut().text;
+        text.line();
+        text.piece(b"\tred.global.min.u64 ");
+        to.write(text);
+        text.piece(b", ");
+        text.source(value.raw().0);
+        text.piece(b";\n");
+    }
 }

@@ -2,6 +2,7 @@
 
 pub mod elementwise;
 mod functions;
+pub mod gather;
 pub mod gemm;
 mod math;
 pub mod norm;

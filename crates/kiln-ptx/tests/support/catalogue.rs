@@ -5,6 +5,7 @@ use kiln_core::op::{ElementwiseKind, Matmul, Reduction};
 use kiln_core::{Record, Shape, TensorType};
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gemm::{Epilogue, Gemm, Tf32Planes, Tile, WarpGroupGemm, WarpGroupTile};
+use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::reduce::ReduceLevel;
 use kiln_ptx::kernels::softmax::Softmax;
@@ -48,6 +49,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.extend(Softmax::all(target).into_iter().map(|softmax| Box::new(softmax) as _));
     kernels.extend(Norm::all().into_iter().map(|norm| Box::new(norm) as _));
     kernels.push(Box::new(Transpose));
+    kernels.extend(Gather::all().into_iter().map(|gather| Box::new(gather) as _));
     for tile in Tile::ALL {
         kernels.extend(STORED.map(|operation| Box::new(Gemm::new(operation, tile)) as _));
     }

@@ -60,12 +60,38 @@ enum Space {
 }
 
 enum Action {
-    Compute { run: fn(&[u64]) -> u64, to: usize, from: Vec<Operand> },
-    Split { to: [usize; 2], from: Operand },
-    Load { space: Space, bytes: usize, to: Vec<usize>, from: Address },
-    Store { space: Space, bytes: usize, to: Address, from: Vec<Operand> },
+    Compute {
+        run: fn(&[u64]) -> u64,
+        to: usize,
+        from: Vec<Operand>,
+    },
+    Split {
+        to: [usize; 2],
+        from: Operand,
+    },
+    Load {
+        space: Space,
+        bytes: usize,
+        to: Vec<usize>,
+        from: Address,
+    },
+    Store {
+        space: Space,
+        bytes: usize,
+        to: Address,
+        from: Vec<Operand>,
+    },
+    /// The lesser of what is there and a value, of 64 bits.
+    Least {
+        to: Address,
+        from: Operand,
+    },
     Branch(usize),
-    Shuffle { to: usize, from: Operand, mask: Operand },
+    Shuffle {
+        to: usize,
+        from: Operand,
+        mask: Operand,
+    },
     Barrier,
     Return,
 }
@@ -345,6 +371,10 @@ impl Program {
                         to: registers.address(parts[0]),
                         from: list(parts[1]).into_iter().map(|from| registers.operand(from)).collect(),
                     },
+                    "red" => {
+                        assert_eq!(name, "red.global.min.u64", "{line}");
+                        Action::Least { to: registers.address(parts[0]), from: registers.operand(parts[1]) }
+                    }
                     "mov" if parts[0].starts_with('{') => {
                         let to: Vec<usize> = list(parts[0]).into_iter().map(|to| registers.number(to)).collect();
                         Action::Split { to: [to[0], to[1]], from: registers.operand(parts[1]) }
@@ -541,6 +571,12 @@ impl<'p> Block<'p> {
                     }
                     self.threads[i].write(to, u64::from_le_bytes(value));
                 }
+            }
+            Action::Least { to, from } => {
+                let (address, value) = (thread.address(*to, 8)?, thread.read(*from)?);
+                let word = memory.at(address, 8)?;
+                let old = word.try_into().map_or(u64::MAX, u64::from_le_bytes);
+                word.copy_from_slice(&old.min(value).to_le_bytes());
             }
             Action::Store { space, bytes, to, from } => {
                 let address = thread.address(*to, bytes * from.len())?;

@@ -4,8 +4,8 @@
 //! next while they multiply the last, and each adds the outer products of a few rows and columns in registers. A is stored
 //! there with k outside, so that both are read in vectors, and padded, so that neither way of storing it meets banks twice.
 //!
-//! Every product is added by one multiply-add, in the order of k; after every 16 384 of them the sum so far goes to C, which
-//! bounds the length of a chain, and the error of long products with it.
+//! Every product is added by one multiply-add, in the order of k; after every 1024 of them the sum so far goes to C, which bounds
+//! the length of a chain, and the error of long products with it: roundings add up as the root of that length.
 
 use kiln_core::Result;
 use kiln_core::op::{Matmul, MatmulExtents};
@@ -15,7 +15,7 @@ use crate::kernels::math::F32;
 use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Shared, Value, Variable};
 
 /// Products of a chain. A multiple of the depth of every tile.
-const CHAIN: u32 = 16_384;
+const CHAIN: u32 = 1024;
 /// Elements behind each row of a tile in shared memory.
 const PAD: u32 = 4;
 /// Elements of a vector in shared memory.

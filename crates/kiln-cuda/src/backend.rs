@@ -1,0 +1,110 @@
+//! Operations on slices of the host: sent to a device, run, and read back.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use kiln_core::graph::TensorId;
+use kiln_core::op::{Op, check, types_of};
+use kiln_core::{DataMut, Operand, Operations, Result, TensorType};
+
+use crate::CudaDevice;
+use crate::execute::Executable;
+use crate::options::DeviceOptions;
+use crate::plan::Plan;
+
+/// Operations that are kept ready, and the bytes that they may hold.
+const MOST_KEPT: usize = 64;
+const MOST_BYTES: u64 = 1 << 30;
+
+/// Runs operations on slices of the host on a GPU of NVIDIA. They are the methods of [`Operations`].
+///
+/// Nothing happens before the first operation, which opens the device. An operation that ran before on operands of the
+/// same types finds its kernels compiled and its memory taken.
+#[derive(Debug, Default)]
+pub struct CudaBackend {
+    ordinal: u32,
+    options: DeviceOptions,
+    device: OnceLock<Result<CudaDevice>>,
+    kept: Mutex<Vec<Kept>>,
+}
+
+/// An operation that is ready to run.
+#[derive(Debug)]
+struct Kept {
+    op: Op,
+    types: Vec<TensorType>,
+    inputs: Vec<TensorId>,
+    executable: Executable,
+}
+
+impl CudaBackend {
+    /// A backend on the first device.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A backend on the device with this number.
+    pub fn with_device(ordinal: u32) -> Self {
+        Self { ordinal, ..Self::default() }
+    }
+
+    /// Opens the device with these options, unless it is open.
+    pub fn with_options(self, options: DeviceOptions) -> Self {
+        Self { options, ..self }
+    }
+
+    /// A backend on a device that is open.
+    pub fn on(device: CudaDevice) -> Self {
+        Self { device: OnceLock::from(Ok(device)), ..Self::default() }
+    }
+
+    /// The device, opened if it was not.
+    ///
+    /// # Errors
+    /// As [`CudaDevice::open`], each time the same.
+    pub fn device(&self) -> Result<&CudaDevice> {
+        self.device.get_or_init(|| CudaDevice::open(self.ordinal, &self.options)).as_ref().map_err(Clone::clone)
+    }
+
+    /// What is kept of this operation, taken out for as long as it is in use.
+    fn ready(&self, op: &Op, types: &[TensorType]) -> Result<Kept> {
+        let device = self.device()?;
+        device.check_alive()?;
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(at) = kept.iter().position(|kept| kept.op == *op && kept.types == types) {
+            return Ok(kept.remove(at));
+        }
+        drop(kept);
+        let (inputs, plan) = Plan::of_operation(op, types, device.inner.kernels.target)?;
+        let executable = Executable::new(device, plan, &HashMap::new())?;
+        Ok(Kept { op: *op, types: types.to_vec(), inputs, executable })
+    }
+
+    /// Keeps what was used for the next time, the last used last.
+    fn keep(&self, used: Kept) {
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        kept.push(used);
+        while kept.len() > 1
+            && (kept.len() > MOST_KEPT || kept.iter().map(|kept| kept.executable.bytes()).sum::<u64>() > MOST_BYTES)
+        {
+            kept.remove(0);
+        }
+    }
+}
+
+impl Operations for CudaBackend {
+    fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        kiln_core::for_operation!(op, op => check(op, inputs, outputs))?;
+        let mut ready = self.ready(op, &types_of(inputs))?;
+        let device = self.device()?;
+        for (id, input) in ready.inputs.iter().zip(inputs) {
+            if let Some(region) = ready.executable.input(*id) {
+                device.inner.staging.upload(input.data().as_bytes(), region)?;
+            }
+        }
+        let mut bytes: Vec<&mut [u8]> = outputs.iter_mut().map(DataMut::as_bytes).collect();
+        ready.executable.run(&mut bytes)?;
+        self.keep(ready);
+        Ok(())
+    }
+}

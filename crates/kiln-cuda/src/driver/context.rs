@@ -1,0 +1,211 @@
+//! A device that is open: its context and its stream.
+
+use std::ffi::{c_char, c_int};
+use std::sync::{Mutex, PoisonError};
+
+use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUstream};
+use kiln_core::{Error, Result};
+
+use super::library::{Code, Driver, Functions, SUCCESS};
+
+/// What the driver tells of a device without opening it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Facts {
+    pub(crate) name: String,
+    pub(crate) capability: (u32, u32),
+    pub(crate) memory: u64,
+    pub(crate) multiprocessors: u32,
+    pub(crate) l2_bytes: u64,
+}
+
+/// The primary context of a device, kept for as long as this lives, and a stream in it that everything runs on in order.
+#[derive(Debug)]
+pub(crate) struct Context {
+    driver: &'static Driver,
+    name: String,
+    device: CUdevice,
+    context: CUcontext,
+    stream: CUstream,
+    /// Why the device is gone, once it is.
+    lost: Mutex<Option<String>>,
+}
+
+// SAFETY: handles of the driver may be used by any thread; a context has to be made current in it first, which every
+// function that needs it does.
+unsafe impl Send for Context {}
+// SAFETY: as above; the driver guards what it holds for a context.
+unsafe impl Sync for Context {}
+
+/// A stream that does not wait for the one that the driver makes for everybody.
+const NON_BLOCKING: u32 = 1;
+
+/// Errors after which nothing in a context works any more: faults of kernels, of the hardware and of the driver.
+fn is_lasting(code: Code) -> bool {
+    matches!(code, 4 | 46 | 201 | 214 | 220 | 700 | 702 | 709 | 710 | 714..=719 | 999)
+}
+
+impl Context {
+    /// What the driver tells of the device with this number.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] for one that does not answer.
+    pub(crate) fn facts(driver: &'static Driver, ordinal: u32) -> Result<Facts> {
+        let device = device(driver, ordinal)?;
+        let call = &driver.call;
+        let of = |what: &str, code| plain(driver, what, &format!("device {ordinal}"), code);
+        let mut name = [0u8; 256];
+        // SAFETY: it writes at most so many bytes, to a place that has them.
+        let code = unsafe { (call.cuDeviceGetName)(name.as_mut_ptr().cast::<c_char>(), name.len() as c_int, device) };
+        of("asking for the name", code)?;
+        let name = name.split(|&byte| byte == 0).next().unwrap_or_default();
+        let attribute = |attribute: CUdevice_attribute| {
+            let mut value = 0;
+            // SAFETY: it writes one number, to a place that is there.
+            of("asking for an attribute", unsafe { (call.cuDeviceGetAttribute)(&mut value, attribute, device) })?;
+            Ok::<u32, Error>(u32::try_from(value).unwrap_or(0))
+        };
+        let mut memory = 0;
+        // SAFETY: as above.
+        of("asking for the memory", unsafe { (call.cuDeviceTotalMem_v2)(&mut memory, device) })?;
+        use CUdevice_attribute as Attribute;
+        Ok(Facts {
+            name: String::from_utf8_lossy(name).into_owned(),
+            capability: (
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?,
+                attribute(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
+            ),
+            memory: memory as u64,
+            multiprocessors: attribute(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?,
+            l2_bytes: attribute(Attribute::CU_DEVICE_ATTRIBUTE_L2_CACHE_SIZE)?.into(),
+        })
+    }
+
+    /// Opens the device with this number.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] where the driver refuses, [`Error::OutOfMemory`].
+    pub(crate) fn open(driver: &'static Driver, ordinal: u32, name: String) -> Result<Self> {
+        let device = device(driver, ordinal)?;
+        let mut context = std::ptr::null_mut();
+        // SAFETY: it writes one handle, to a place that is there.
+        let code = unsafe { (driver.call.cuDevicePrimaryCtxRetain)(&mut context, device) };
+        plain(driver, "opening the device", &name, code)?;
+        let stream = std::ptr::null_mut();
+        let mut open = Self { driver, name, device, context, stream, lost: Mutex::new(None) };
+        // From here on dropping it gives the context back.
+        let mut stream = std::ptr::null_mut();
+        // SAFETY: as above.
+        open.run("making a stream", |call| unsafe { (call.cuStreamCreate)(&mut stream, NON_BLOCKING) })?;
+        open.stream = stream;
+        Ok(open)
+    }
+
+    /// What people call the device.
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// The stream that everything runs on.
+    pub(super) fn stream(&self) -> CUstream {
+        self.stream
+    }
+
+    /// Calls the driver with this context current.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`] once the device is gone, [`Error::OutOfMemory`], [`Error::Driver`].
+    pub(super) fn run(&self, what: &str, call: impl FnOnce(&Functions) -> Code) -> Result<()> {
+        self.check_alive()?;
+        // SAFETY: the context is kept for as long as `self` lives.
+        let code = match unsafe { (self.driver.call.cuCtxSetCurrent)(self.context) } {
+            SUCCESS => call(&self.driver.call),
+            code => code,
+        };
+        self.check(what, code)
+    }
+
+    /// As [`Context::run`], for what is given back: it is done on a lost device too, and told where it fails.
+    pub(super) fn give_back(&self, what: &str, call: impl FnOnce(&Functions) -> Code) {
+        // SAFETY: as in `run`.
+        let code = match unsafe { (self.driver.call.cuCtxSetCurrent)(self.context) } {
+            SUCCESS => call(&self.driver.call),
+            code => code,
+        };
+        if code != SUCCESS && self.check_alive().is_ok() {
+            tracing::warn!("{what} on {}: {}", self.name, self.driver.message(code));
+        }
+    }
+
+    fn check(&self, what: &str, code: Code) -> Result<()> {
+        if !is_lasting(code) {
+            return plain(self.driver, what, &self.name, code);
+        }
+        let reason = format!("{what}: {}", self.driver.message(code));
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(reason);
+        self.check_alive()
+    }
+
+    /// # Errors
+    /// [`Error::DeviceLost`] once the device is gone.
+    pub(crate) fn check_alive(&self) -> Result<()> {
+        match &*self.lost.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some(reason) => Err(Error::DeviceLost { device: self.name.clone(), reason: reason.clone() }),
+            None => Ok(()),
+        }
+    }
+
+    /// Ends the device for whoever uses it here: all that is asked of it from then on is [`Error::DeviceLost`].
+    pub(crate) fn abandon(&self, reason: &str) {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| reason.to_owned());
+    }
+
+    /// Waits until all that was asked for is done.
+    ///
+    /// # Errors
+    /// As [`Context::run`], and of all that ran since the last wait.
+    pub(crate) fn synchronize(&self) -> Result<()> {
+        // SAFETY: the stream is kept for as long as `self` lives.
+        self.run("waiting for the device", |call| unsafe { (call.cuStreamSynchronize)(self.stream) })
+    }
+
+    /// Bytes of memory that are free.
+    ///
+    /// # Errors
+    /// As [`Context::run`].
+    pub(crate) fn free_memory(&self) -> Result<u64> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: it writes two numbers, to places that are there.
+        self.run("asking for free memory", |call| unsafe { (call.cuMemGetInfo_v2)(&mut free, &mut total) })?;
+        Ok(free as u64)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if !self.stream.is_null() {
+            // SAFETY: nobody else has the stream; work on it is finished first.
+            self.give_back("giving a stream back", |call| unsafe { (call.cuStreamDestroy_v2)(self.stream) });
+        }
+        // SAFETY: the context was retained once, and all that belongs to it kept this alive.
+        self.give_back("closing the device", |call| unsafe { (call.cuDevicePrimaryCtxRelease_v2)(self.device) });
+    }
+}
+
+fn device(driver: &Driver, ordinal: u32) -> Result<CUdevice> {
+    let mut device = 0;
+    // SAFETY: it writes one number, to a place that is there.
+    let code = unsafe { (driver.call.cuDeviceGet)(&mut device, ordinal as c_int) };
+    plain(driver, "asking for a device", &format!("device {ordinal}"), code)?;
+    Ok(device)
+}
+
+/// The error of a code that leaves the context as it was.
+fn plain(driver: &Driver, what: &str, device: &str, code: Code) -> Result<()> {
+    const OUT_OF_MEMORY: Code = 2;
+    match code {
+        SUCCESS => Ok(()),
+        // Where something is taken its size is known, and said there.
+        OUT_OF_MEMORY => Err(Error::OutOfMemory { bytes: 0 }),
+        code => Err(Error::Driver { what: what.to_owned(), device: device.to_owned(), message: driver.message(code) }),
+    }
+}

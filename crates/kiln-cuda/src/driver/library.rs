@@ -1,0 +1,254 @@
+//! The library of the driver, looked for once.
+
+use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
+use std::fmt;
+use std::sync::OnceLock;
+
+use cudarc::driver::sys::{
+    self, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUgraph, CUgraphExec,
+    CUjit_option, CUjitInputType, CUlinkState, CUmodule, CUstream, CUstreamCaptureMode,
+};
+use kiln_core::Error;
+
+/// A version of CUDA, as drivers count theirs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CudaVersion {
+    /// The number before the dot.
+    pub major: u32,
+    /// The number behind it.
+    pub minor: u32,
+}
+
+impl fmt::Display for CudaVersion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}.{}", self.major, self.minor)
+    }
+}
+
+/// The oldest driver that kiln works with: the first whose graphs are made as kiln makes them.
+pub const OLDEST_DRIVER: CudaVersion = CudaVersion { major: 11, minor: 4 };
+
+/// Why nothing can run on a GPU of NVIDIA.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum DriverProblem {
+    /// The library of the driver is not on this machine.
+    Absent,
+    /// The library lacks a function: it is of a driver before [`OLDEST_DRIVER`], or no driver.
+    Lacking {
+        /// The function.
+        function: &'static str,
+    },
+    /// The driver is older than [`OLDEST_DRIVER`].
+    TooOld {
+        /// The version of CUDA that it has.
+        found: CudaVersion,
+    },
+    /// The driver does not start.
+    Refused {
+        /// What it says.
+        reason: String,
+    },
+    /// The driver knows of no device.
+    NoDevice,
+}
+
+impl fmt::Display for DriverProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Absent => {
+                f.write_str("no driver of NVIDIA is installed (its library, libcuda or nvcuda, is not found)")
+            }
+            Self::Lacking { function } => {
+                write!(f, "the driver has no {function}; drivers for CUDA {OLDEST_DRIVER} and later have it")
+            }
+            Self::TooOld { found } => {
+                write!(f, "the driver is for CUDA {found}; kiln needs one for {OLDEST_DRIVER} or later")
+            }
+            Self::Refused { reason } => write!(f, "the driver does not start: {reason}"),
+            Self::NoDevice => {
+                f.write_str("the driver knows of no device (CUDA_VISIBLE_DEVICES hides what it names not)")
+            }
+        }
+    }
+}
+
+impl std::error::Error for DriverProblem {}
+
+impl From<DriverProblem> for Error {
+    fn from(problem: DriverProblem) -> Self {
+        Self::Unavailable { what: "CUDA".into(), reason: problem.to_string() }
+    }
+}
+
+/// What a function of the driver gives. A number, not an enumeration: newer drivers have codes that no binding knows.
+pub(super) type Code = c_uint;
+
+/// Success.
+pub(super) const SUCCESS: Code = 0;
+
+macro_rules! functions {
+    ($($name:ident($($x:ident: $ty:ty),*);)*) => {
+        /// The functions of the driver that kiln calls, each of them there.
+        #[allow(non_snake_case)]
+        pub(super) struct Functions {
+            $(pub(super) $name: unsafe extern "C" fn($($ty),*) -> Code,)*
+        }
+
+        impl Functions {
+            /// # Safety
+            /// The library is that of a driver, whose functions have these types.
+            unsafe fn load() -> Result<Self, DriverProblem> {
+                // SAFETY: whoever calls this has seen that the library is there; without it this would panic.
+                let library = unsafe { sys::culib() };
+                Ok(Self {
+                    $($name: {
+                        type Function = unsafe extern "C" fn($($ty),*) -> Code;
+                        let name = concat!(stringify!($name), "\0").as_bytes();
+                        // SAFETY: the type is that of `cuda.h`, but for the result, which is the number behind the
+                        // enumeration. The library is never unloaded.
+                        *unsafe { library.get::<Function>(name) }
+                            .map_err(|_| DriverProblem::Lacking { function: stringify!($name) })?
+                    },)*
+                })
+            }
+        }
+    };
+}
+
+functions! {
+    cuInit(flags: c_uint);
+    cuDriverGetVersion(version: *mut c_int);
+    cuGetErrorName(code: Code, name: *mut *const c_char);
+    cuGetErrorString(code: Code, text: *mut *const c_char);
+    cuDeviceGetCount(count: *mut c_int);
+    cuDeviceGet(device: *mut CUdevice, ordinal: c_int);
+    cuDeviceGetName(name: *mut c_char, len: c_int, device: CUdevice);
+    cuDeviceGetAttribute(value: *mut c_int, attribute: CUdevice_attribute, device: CUdevice);
+    cuDeviceTotalMem_v2(bytes: *mut usize, device: CUdevice);
+    cuDevicePrimaryCtxRetain(context: *mut CUcontext, device: CUdevice);
+    cuDevicePrimaryCtxRelease_v2(device: CUdevice);
+    cuCtxSetCurrent(context: CUcontext);
+    cuMemGetInfo_v2(free: *mut usize, total: *mut usize);
+    cuMemAlloc_v2(pointer: *mut CUdeviceptr, bytes: usize);
+    cuMemFree_v2(pointer: CUdeviceptr);
+    cuMemHostAlloc(pointer: *mut *mut c_void, bytes: usize, flags: c_uint);
+    cuMemFreeHost(pointer: *mut c_void);
+    cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream);
+    cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);
+    cuMemcpyDtoDAsync_v2(to: CUdeviceptr, from: CUdeviceptr, bytes: usize, stream: CUstream);
+    cuMemsetD8Async(to: CUdeviceptr, value: u8, bytes: usize, stream: CUstream);
+    cuStreamCreate(stream: *mut CUstream, flags: c_uint);
+    cuStreamDestroy_v2(stream: CUstream);
+    cuStreamSynchronize(stream: CUstream);
+    cuStreamBeginCapture_v2(stream: CUstream, mode: CUstreamCaptureMode);
+    cuStreamEndCapture(stream: CUstream, graph: *mut CUgraph);
+    cuGraphInstantiateWithFlags(executable: *mut CUgraphExec, graph: CUgraph, flags: c_ulonglong);
+    cuGraphLaunch(executable: CUgraphExec, stream: CUstream);
+    cuGraphExecDestroy(executable: CUgraphExec);
+    cuGraphDestroy(graph: CUgraph);
+    cuEventCreate(event: *mut CUevent, flags: c_uint);
+    cuEventRecord(event: CUevent, stream: CUstream);
+    cuEventSynchronize(event: CUevent);
+    cuEventQuery(event: CUevent);
+    cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
+    cuEventDestroy_v2(event: CUevent);
+    cuLinkCreate_v2(count: c_uint, options: *mut CUjit_option, values: *mut *mut c_void, state: *mut CUlinkState);
+    cuLinkAddData_v2(
+        state: CUlinkState, kind: CUjitInputType, data: *mut c_void, bytes: usize, name: *const c_char,
+        count: c_uint, options: *mut CUjit_option, values: *mut *mut c_void
+    );
+    cuLinkComplete(state: CUlinkState, cubin: *mut *mut c_void, bytes: *mut usize);
+    cuLinkDestroy(state: CUlinkState);
+    cuModuleLoadDataEx(
+        module: *mut CUmodule, image: *const c_void, count: c_uint, options: *mut CUjit_option, values: *mut *mut c_void
+    );
+    cuModuleUnload(module: CUmodule);
+    cuModuleGetFunction(function: *mut CUfunction, module: CUmodule, name: *const c_char);
+    cuOccupancyMaxActiveBlocksPerMultiprocessor(blocks: *mut c_int, function: CUfunction, threads: c_int, shared: usize);
+    cuLaunchKernel(
+        function: CUfunction, grid_x: c_uint, grid_y: c_uint, grid_z: c_uint, block_x: c_uint, block_y: c_uint,
+        block_z: c_uint, shared: c_uint, stream: CUstream, arguments: *mut *mut c_void, extra: *mut *mut c_void
+    );
+}
+
+/// A driver that has started and knows of a device.
+pub(crate) struct Driver {
+    pub(super) call: Functions,
+    pub(crate) version: CudaVersion,
+    pub(crate) devices: u32,
+}
+
+impl fmt::Debug for Driver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Driver").field("version", &self.version).field("devices", &self.devices).finish()
+    }
+}
+
+impl Driver {
+    /// The driver of this machine, started when it is first asked for.
+    ///
+    /// # Errors
+    /// Why there is none, each time the same.
+    pub(crate) fn get() -> Result<&'static Self, DriverProblem> {
+        static DRIVER: OnceLock<Result<Driver, DriverProblem>> = OnceLock::new();
+        DRIVER.get_or_init(Self::start).as_ref().map_err(Clone::clone)
+    }
+
+    fn start() -> Result<Self, DriverProblem> {
+        // SAFETY: it loads the library and lets go of it; what runs then is the start of the driver's own library.
+        if !unsafe { sys::is_culib_present() } {
+            return Err(DriverProblem::Absent);
+        }
+        // SAFETY: the library is there, under the names that a driver's has.
+        let call = unsafe { Functions::load() }?;
+        // SAFETY: no flags are defined.
+        let started = unsafe { (call.cuInit)(0) };
+        if started != SUCCESS {
+            /// What `cuInit` gives where there is a driver and nothing to drive.
+            const NO_DEVICE: Code = 100;
+            return Err(match started {
+                NO_DEVICE => DriverProblem::NoDevice,
+                code => DriverProblem::Refused { reason: message(&call, code) },
+            });
+        }
+        let (mut version, mut devices) = (0, 0);
+        let refused = |code| match code {
+            SUCCESS => Ok(()),
+            code => Err(DriverProblem::Refused { reason: message(&call, code) }),
+        };
+        // SAFETY: both write one number, to a place that is there.
+        refused(unsafe { (call.cuDriverGetVersion)(&mut version) })?;
+        // SAFETY: as above.
+        refused(unsafe { (call.cuDeviceGetCount)(&mut devices) })?;
+        let version = u32::try_from(version).unwrap_or(0);
+        let version = CudaVersion { major: version / 1000, minor: version % 1000 / 10 };
+        if version < OLDEST_DRIVER {
+            return Err(DriverProblem::TooOld { found: version });
+        }
+        match u32::try_from(devices) {
+            Ok(devices) if devices > 0 => Ok(Self { call, version, devices }),
+            _ => Err(DriverProblem::NoDevice),
+        }
+    }
+
+    /// What the driver says of a code.
+    pub(super) fn message(&self, code: Code) -> String {
+        message(&self.call, code)
+    }
+}
+
+fn message(call: &Functions, code: Code) -> String {
+    let text = |function: unsafe extern "C" fn(Code, *mut *const c_char) -> Code| {
+        let mut text = std::ptr::null();
+        // SAFETY: it writes one pointer, to a place that is there; for codes that it does not know a null pointer.
+        let known = unsafe { function(code, &mut text) } == SUCCESS && !text.is_null();
+        // SAFETY: the texts are constants of the driver and end with a zero.
+        known.then(|| unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned())
+    };
+    match (text(call.cuGetErrorName), text(call.cuGetErrorString)) {
+        (Some(name), Some(words)) => format!("{name} ({code}): {words}"),
+        (Some(name), None) => format!("{name} ({code})"),
+        _ => format!("code {code}"),
+    }
+}

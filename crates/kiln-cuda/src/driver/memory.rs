@@ -1,0 +1,191 @@
+//! Memory of the device, and memory of the host that the device reads and writes by itself.
+
+use std::ffi::c_void;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use cudarc::driver::sys::CUdeviceptr;
+use kiln_core::{Error, Result};
+
+use super::Context;
+
+/// Memory of a device. What it holds at first is anything.
+///
+/// Whatever reads or writes it runs on the one stream of its context, in the order in which it was asked for. So it can be
+/// used anew while work that uses it is still to come.
+#[derive(Debug)]
+pub(crate) struct DeviceMemory {
+    context: Arc<Context>,
+    pointer: CUdeviceptr,
+    bytes: u64,
+}
+
+/// Bytes from a place of memory on.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Span<'a> {
+    memory: &'a DeviceMemory,
+    offset: u64,
+    bytes: u64,
+}
+
+impl DeviceMemory {
+    /// So many bytes, at least one.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::DeviceLost`].
+    pub(crate) fn new(context: &Arc<Context>, bytes: u64) -> Result<Self> {
+        let out = || Error::OutOfMemory { bytes: usize::try_from(bytes).unwrap_or(usize::MAX) };
+        let size = usize::try_from(bytes).map_err(|_| out())?;
+        let mut pointer = 0;
+        // SAFETY: it writes one address, to a place that is there.
+        let taken = context.run("taking memory", |call| unsafe { (call.cuMemAlloc_v2)(&mut pointer, size) });
+        taken.map_err(|error| if let Error::OutOfMemory { .. } = error { out() } else { error })?;
+        Ok(Self { context: context.clone(), pointer, bytes })
+    }
+
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// A part of it; `None` for one that is not within it.
+    pub(crate) fn span(&self, offset: u64, bytes: u64) -> Option<Span<'_>> {
+        let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
+        fits.then_some(Span { memory: self, offset, bytes })
+    }
+}
+
+impl Drop for DeviceMemory {
+    fn drop(&mut self) {
+        // SAFETY: the address came from the driver and is given back once; the driver waits for work that uses it.
+        self.context.give_back("giving memory back", |call| unsafe { (call.cuMemFree_v2)(self.pointer) });
+    }
+}
+
+impl Span<'_> {
+    /// Its address.
+    pub(super) fn address(&self) -> CUdeviceptr {
+        self.memory.pointer + self.offset
+    }
+
+    pub(super) fn is_of(&self, context: &Context) -> bool {
+        std::ptr::eq(&*self.memory.context, context)
+    }
+
+    /// Sets every byte to a value.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`], [`Error::Driver`].
+    pub(crate) fn fill(&self, value: u8) -> Result<()> {
+        let context = &self.memory.context;
+        // SAFETY: so many bytes from the address on are memory of this context.
+        context.run("filling memory", |call| unsafe {
+            (call.cuMemsetD8Async)(self.address(), value, self.bytes as usize, context.stream())
+        })
+    }
+
+    /// Copies the first bytes of another part here.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`], [`Error::Driver`]; also where the lengths differ or the devices do.
+    pub(crate) fn copy_from(&self, from: &Span<'_>) -> Result<()> {
+        let context = &self.memory.context;
+        if self.bytes != from.bytes || !from.is_of(context) {
+            return Err(misfit(context, "a copy on the device", self.bytes, from.bytes));
+        }
+        // SAFETY: so many bytes from both addresses on are memory of this context.
+        context.run("a copy on the device", |call| unsafe {
+            (call.cuMemcpyDtoDAsync_v2)(self.address(), from.address(), self.bytes as usize, context.stream())
+        })
+    }
+}
+
+/// Memory of the host that the device reads and writes by itself, while the processor does something else.
+#[derive(Debug)]
+pub(crate) struct PinnedMemory {
+    context: Arc<Context>,
+    pointer: NonNull<u8>,
+    bytes: usize,
+}
+
+// SAFETY: it is memory like that of a vector, owned by this alone.
+unsafe impl Send for PinnedMemory {}
+
+impl PinnedMemory {
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::DeviceLost`].
+    pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self> {
+        let mut pointer: *mut c_void = std::ptr::null_mut();
+        // SAFETY: it writes one address, to a place that is there.
+        let taken =
+            context.run("taking memory of the host", |call| unsafe { (call.cuMemHostAlloc)(&mut pointer, bytes, 0) });
+        let out = Error::OutOfMemory { bytes };
+        taken.map_err(|error| if let Error::OutOfMemory { .. } = error { out.clone() } else { error })?;
+        let pointer = NonNull::new(pointer.cast()).ok_or(out)?;
+        Ok(Self { context: context.clone(), pointer, bytes })
+    }
+
+    /// Copies bytes in. The device must not read them at the same time: what it was asked to read has been waited for.
+    pub(crate) fn write(&mut self, bytes: &[u8]) {
+        let n = bytes.len().min(self.bytes);
+        // SAFETY: `n` bytes are there on both sides; a slice of someone else does not lie in this memory.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pointer.as_ptr(), n) }
+    }
+
+    /// Copies the first bytes out, once the device was waited for.
+    pub(crate) fn read(&self, bytes: &mut [u8]) {
+        let n = bytes.len().min(self.bytes);
+        // SAFETY: as in `write`.
+        unsafe { std::ptr::copy_nonoverlapping(self.pointer.as_ptr(), bytes.as_mut_ptr(), n) }
+    }
+
+    /// Asks the device to copy the first bytes to its own memory.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`], [`Error::Driver`]; also where the part is longer or of another device.
+    pub(crate) fn send(&self, to: &Span<'_>) -> Result<()> {
+        self.fits(to)?;
+        // SAFETY: so many bytes are there on both sides. They stay until the device has read them: this is dropped and
+        // written only after a wait.
+        self.context.run("an upload", |call| unsafe {
+            let from = self.pointer.as_ptr().cast::<c_void>();
+            (call.cuMemcpyHtoDAsync_v2)(to.address(), from, to.bytes as usize, self.context.stream())
+        })
+    }
+
+    /// Asks the device to copy from its own memory to the first bytes.
+    ///
+    /// # Errors
+    /// As [`PinnedMemory::send`].
+    pub(crate) fn fetch(&self, from: &Span<'_>) -> Result<()> {
+        self.fits(from)?;
+        // SAFETY: as in `send`.
+        self.context.run("a download", |call| unsafe {
+            let to = self.pointer.as_ptr().cast::<c_void>();
+            (call.cuMemcpyDtoHAsync_v2)(to, from.address(), from.bytes as usize, self.context.stream())
+        })
+    }
+
+    fn fits(&self, span: &Span<'_>) -> Result<()> {
+        let fits = span.bytes <= self.bytes as u64 && span.is_of(&self.context);
+        if fits { Ok(()) } else { Err(misfit(&self.context, "a copy", self.bytes as u64, span.bytes)) }
+    }
+}
+
+impl Drop for PinnedMemory {
+    fn drop(&mut self) {
+        // The device may still be at it. On a lost device nothing runs any more.
+        let _ = self.context.synchronize();
+        // SAFETY: the address came from the driver and is given back once.
+        self.context.give_back("giving memory of the host back", |call| unsafe {
+            (call.cuMemFreeHost)(self.pointer.as_ptr().cast())
+        });
+    }
+}
+
+fn misfit(context: &Context, what: &str, here: u64, there: u64) -> Error {
+    Error::Driver {
+        what: what.into(),
+        device: context.name().to_owned(),
+        message: format!("{here} bytes on one side, {there} on the other, or memory of another device"),
+    }
+}

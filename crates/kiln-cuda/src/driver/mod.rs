@@ -1,0 +1,20 @@
+//! The driver: everything that is unsafe, in types that are not.
+//!
+//! What is owned here (contexts, memory, modules, graphs, events) gives itself back when it is dropped and keeps the
+//! context alive that it belongs to. Errors in giving back are told through `tracing`: there is nobody to return them to.
+#![allow(unsafe_code)]
+
+mod context;
+mod event;
+mod graph;
+mod library;
+mod memory;
+mod module;
+
+pub(crate) use context::{Context, Facts};
+pub(crate) use event::Event;
+pub(crate) use graph::CapturedGraph;
+pub(crate) use library::Driver;
+pub use library::{CudaVersion, DriverProblem, OLDEST_DRIVER};
+pub(crate) use memory::{DeviceMemory, PinnedMemory, Span};
+pub(crate) use module::{Function, Image, compile};

@@ -1,0 +1,253 @@
+//! Compiled code, and launches of it.
+
+use std::ffi::{CString, c_int, c_void};
+use std::sync::Arc;
+
+use cudarc::driver::sys::{CUfunction, CUjit_option, CUjitInputType, CUlinkState, CUmodule, CUstream};
+use kiln_core::{Error, Result};
+use kiln_ptx::{Argument, Launch, PtxKernel};
+
+use super::Context;
+use super::memory::Span;
+
+/// What a module is loaded from.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Image<'a> {
+    /// The text, which the driver compiles.
+    Ptx(&'a str),
+    /// Machine code that [`compile`] made for this kind of device and this driver.
+    Cubin(&'a [u8]),
+}
+
+/// Bytes for what the compiler of the driver says.
+const LOG_BYTES: usize = 16 << 10;
+
+/// Places for what the compiler says, and the options that name them.
+struct Logs {
+    error: Vec<u8>,
+    info: Vec<u8>,
+    options: [CUjit_option; 4],
+    values: [*mut c_void; 4],
+}
+
+impl Logs {
+    fn new() -> Box<Self> {
+        use CUjit_option as Option;
+        let mut logs = Box::new(Self {
+            error: vec![0; LOG_BYTES],
+            info: vec![0; LOG_BYTES],
+            options: [
+                Option::CU_JIT_ERROR_LOG_BUFFER,
+                Option::CU_JIT_ERROR_LOG_BUFFER_SIZE_BYTES,
+                Option::CU_JIT_INFO_LOG_BUFFER,
+                Option::CU_JIT_INFO_LOG_BUFFER_SIZE_BYTES,
+            ],
+            values: [std::ptr::null_mut(); 4],
+        });
+        // Sizes are passed as if they were addresses.
+        let size = std::ptr::without_provenance_mut(LOG_BYTES);
+        logs.values = [logs.error.as_mut_ptr().cast(), size, logs.info.as_mut_ptr().cast(), size];
+        logs
+    }
+
+    fn text(bytes: &[u8]) -> String {
+        let text = bytes.split(|&byte| byte == 0).next().unwrap_or_default();
+        String::from_utf8_lossy(text).trim().to_owned()
+    }
+
+    /// The error with what the compiler says.
+    fn explain(&self, error: Error) -> Error {
+        match error {
+            Error::Driver { what, device, message } => {
+                let log = Self::text(&self.error);
+                let message = if log.is_empty() { message } else { format!("{message}\n{log}") };
+                Error::Driver { what, device, message }
+            }
+            error => error,
+        }
+    }
+}
+
+/// Compiles a text to machine code for the device of a context.
+///
+/// # Errors
+/// [`Error::Driver`] with what the compiler says; [`Error::DeviceLost`], [`Error::OutOfMemory`].
+pub(crate) fn compile(context: &Context, name: &str, text: &str) -> Result<Vec<u8>> {
+    let what = format!("compiling {name}");
+    let text = terminated(context, &what, text)?;
+    let label = terminated(context, &what, name)?;
+    let mut logs = Logs::new();
+    let mut state: CUlinkState = std::ptr::null_mut();
+    let (options, values) = (logs.options.as_mut_ptr(), logs.values.as_mut_ptr());
+    // SAFETY: options and values are as many as is said; the logs live until the linker is given back.
+    context.run(&what, |call| unsafe { (call.cuLinkCreate_v2)(4, options, values, &mut state) })?;
+    let bytes = text.as_bytes_with_nul();
+    // SAFETY: the text ends with a zero and is only read.
+    let added = context.run(&what, |call| unsafe {
+        let (data, nothing) = (bytes.as_ptr().cast_mut().cast(), std::ptr::null_mut());
+        let kind = CUjitInputType::CU_JIT_INPUT_PTX;
+        (call.cuLinkAddData_v2)(state, kind, data, bytes.len(), label.as_ptr(), 0, nothing, std::ptr::null_mut())
+    });
+    let (mut cubin, mut size) = (std::ptr::null_mut::<c_void>(), 0);
+    // SAFETY: it writes an address and a number, to places that are there.
+    let linked =
+        added.and_then(|()| context.run(&what, |call| unsafe { (call.cuLinkComplete)(state, &mut cubin, &mut size) }));
+    // SAFETY: the code belongs to the linker, which is there until the next call.
+    let code = linked.map(|()| unsafe { std::slice::from_raw_parts(cubin.cast::<u8>(), size) }.to_vec());
+    // SAFETY: the handle came from the driver and is given back once.
+    context.give_back("giving a linker back", |call| unsafe { (call.cuLinkDestroy)(state) });
+    let info = Logs::text(&logs.info);
+    if !info.is_empty() {
+        tracing::debug!("{what}: {info}");
+    }
+    code.map_err(|error| logs.explain(error))
+}
+
+/// A loaded module.
+#[derive(Debug)]
+struct Module {
+    context: Arc<Context>,
+    module: CUmodule,
+}
+
+impl Drop for Module {
+    fn drop(&mut self) {
+        // SAFETY: the handle came from the driver and is given back once.
+        self.context.give_back("giving a module back", |call| unsafe { (call.cuModuleUnload)(self.module) });
+    }
+}
+
+/// A kernel that is ready to be launched.
+#[derive(Debug)]
+pub(crate) struct Function {
+    module: Module,
+    function: CUfunction,
+    kernel: PtxKernel,
+    /// What a launch of it is called in errors.
+    launching: String,
+}
+
+// SAFETY: handles of the driver may be used by any thread.
+unsafe impl Send for Function {}
+// SAFETY: as above; the driver guards what it holds for a function.
+unsafe impl Sync for Function {}
+
+impl Function {
+    /// Loads a kernel from the code that was made of it.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] with what the driver says; [`Error::DeviceLost`], [`Error::OutOfMemory`].
+    pub(crate) fn load(context: &Arc<Context>, kernel: PtxKernel, image: Image<'_>) -> Result<Self> {
+        let what = format!("loading {}", kernel.name());
+        let entry = terminated(context, &what, kernel.name())?;
+        let code = match image {
+            Image::Ptx(text) => terminated(context, &what, text)?.into_bytes_with_nul(),
+            Image::Cubin(code) => code.to_vec(),
+        };
+        let mut logs = Logs::new();
+        let mut module = std::ptr::null_mut();
+        let (options, values) = (logs.options.as_mut_ptr(), logs.values.as_mut_ptr());
+        // SAFETY: options and values are as many as is said, and the logs outlive the call. A text ends with a zero; machine
+        // code came from the driver's compiler, or from a file whose checksum holds.
+        let loaded = context.run(&what, |call| unsafe {
+            (call.cuModuleLoadDataEx)(&mut module, code.as_ptr().cast(), 4, options, values)
+        });
+        loaded.map_err(|error| logs.explain(error))?;
+        let module = Module { context: context.clone(), module };
+        let mut function = std::ptr::null_mut();
+        // SAFETY: the name ends with a zero; it writes one handle, to a place that is there.
+        let found = context
+            .run(&what, |call| unsafe { (call.cuModuleGetFunction)(&mut function, module.module, entry.as_ptr()) });
+        found?;
+        let launching = format!("launching {}", kernel.name());
+        Ok(Self { module, function, kernel, launching })
+    }
+
+    pub(crate) fn kernel(&self) -> &PtxKernel {
+        &self.kernel
+    }
+
+    /// How many of its blocks a multiprocessor holds at once.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`], [`Error::Driver`].
+    pub(crate) fn resident_blocks(&self) -> Result<u32> {
+        let threads = self.kernel.block().iter().product::<u32>() as c_int;
+        let mut blocks = 0;
+        // SAFETY: it writes one number, to a place that is there.
+        self.module.context.run("asking for the occupancy", |call| unsafe {
+            (call.cuOccupancyMaxActiveBlocksPerMultiprocessor)(&mut blocks, self.function, threads, 0)
+        })?;
+        Ok(u32::try_from(blocks).unwrap_or(0))
+    }
+
+    /// Asks for a launch, after all that was asked for before. A launch without blocks is left out.
+    ///
+    /// # Errors
+    /// [`Error::Driver`] where the arguments are not those that the kernel takes, or a buffer is of another device or not
+    /// aligned as kernels take it; [`Error::DeviceLost`].
+    pub(crate) fn launch(&self, launch: &Launch, buffers: &[Span<'_>]) -> Result<()> {
+        self.launch_on(self.module.context.stream(), launch, buffers)
+    }
+
+    pub(super) fn launch_on(&self, stream: CUstream, launch: &Launch, buffers: &[Span<'_>]) -> Result<()> {
+        let context = &self.module.context;
+        let refused = |message: String| Error::Driver {
+            what: self.launching.clone(),
+            device: context.name().to_owned(),
+            message,
+        };
+        if !launch.fits(&self.kernel) {
+            let (given, taken) = (&launch.arguments, self.kernel.parameters());
+            return Err(refused(format!("{given:?} given where {taken:?} are taken")));
+        }
+        if launch.grid.contains(&0) {
+            return Ok(());
+        }
+        let mut values: Vec<u64> = Vec::with_capacity(launch.arguments.len());
+        for argument in &launch.arguments {
+            values.push(match *argument {
+                Argument::Buffer(number) => {
+                    let buffer = buffers.get(number).ok_or_else(|| refused(format!("no buffer {number} is given")))?;
+                    if !buffer.is_of(context) || !buffer.address().is_multiple_of(16) {
+                        return Err(refused(format!("buffer {number} is of another device or begins within a vector")));
+                    }
+                    buffer.address()
+                }
+                // The lower bytes are read, and stand first on every host that CUDA has.
+                Argument::U32(value) => value.into(),
+                Argument::F32(value) => value.to_bits().into(),
+                ref other => return Err(refused(format!("{other:?} is not known here"))),
+            });
+        }
+        let mut arguments: Vec<*mut c_void> = values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
+        let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (launch.grid, self.kernel.block());
+        // SAFETY: the arguments are as many and of the types that the kernel takes, and are copied by the call. Kernels
+        // guard every access by the extents that they are given; those come from checked shapes, and the memory behind
+        // the addresses was taken for these shapes. It is held for as long as the launch can run, or used anew only by
+        // what comes after it on the same stream.
+        context.run(&self.launching, |call| unsafe {
+            (call.cuLaunchKernel)(
+                self.function,
+                grid_x,
+                grid_y,
+                grid_z,
+                block_x,
+                block_y,
+                block_z,
+                0,
+                stream,
+                arguments.as_mut_ptr(),
+                std::ptr::null_mut(),
+            )
+        })
+    }
+}
+
+fn terminated(context: &Context, what: &str, text: &str) -> Result<CString> {
+    CString::new(text).map_err(|_| Error::Driver {
+        what: what.to_owned(),
+        device: context.name().to_owned(),
+        message: "a text holds a zero".into(),
+    })
+}

@@ -1,0 +1,86 @@
+//! Operations turned into launches of kernels: one file a family, one `impl Lower` an operation.
+
+pub(crate) mod elementwise;
+mod gather;
+mod lacking;
+mod matmul;
+mod reduce;
+mod rows;
+mod transpose;
+
+use kiln_core::op::{Op, Operation};
+use kiln_core::{Result, TensorType, for_operation};
+use kiln_ptx::{Launch, Target};
+
+use crate::plan::{Code, Dispatch, Fault, Location};
+
+/// A tensor of a plan: where it lies and what it is. It is contiguous.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Value {
+    pub(crate) at: Location,
+    pub(crate) ty: TensorType,
+}
+
+/// An operation that runs on a GPU.
+pub(crate) trait Lower: Operation {
+    /// Adds the launches that compute the outputs. The shape rule has accepted the inputs, and an output has at least one
+    /// element.
+    ///
+    /// # Errors
+    /// [`kiln_core::Error::Limit`] where kernels cannot run it at this size, [`kiln_core::Error::Unsupported`] where there
+    /// is none.
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()>;
+}
+
+/// A plan that one step adds its launches to.
+pub(crate) struct Lowering<'a> {
+    /// What kernels are written for.
+    pub(crate) target: Target,
+    dispatches: &'a mut Vec<Dispatch>,
+    scratch: &'a mut Vec<u64>,
+    /// Pieces of scratch memory that this step uses.
+    used: usize,
+    faults: &'a mut Vec<Fault>,
+}
+
+impl<'a> Lowering<'a> {
+    pub(crate) fn new(
+        target: Target,
+        dispatches: &'a mut Vec<Dispatch>,
+        scratch: &'a mut Vec<u64>,
+        faults: &'a mut Vec<Fault>,
+    ) -> Self {
+        Self { target, dispatches, scratch, used: 0, faults }
+    }
+
+    /// So many bytes for the duration of this step; what they hold at first is anything.
+    pub(crate) fn scratch(&mut self, bytes: usize) -> Location {
+        let bytes = bytes as u64;
+        match self.scratch.get_mut(self.used) {
+            Some(held) => *held = bytes.max(*held),
+            None => self.scratch.push(bytes),
+        }
+        self.used += 1;
+        Location::Scratch(self.used - 1)
+    }
+
+    /// A word of 64 bits, at first all ones, that a kernel may set: the least position of an index outside of `0..bound`, above
+    /// the index that stands there. The execution fails with [`kiln_core::Error::Index`].
+    pub(crate) fn fault(&mut self, op: &'static str, bound: usize) -> Location {
+        self.faults.push(Fault { op, bound });
+        Location::Fault(self.faults.len() - 1)
+    }
+
+    /// Runs a kernel on buffers, which the launch calls by their positions.
+    pub(crate) fn run(&mut self, kernel: impl Into<Code>, launch: Launch, buffers: &[Location]) {
+        self.dispatches.push(Dispatch { code: kernel.into(), launch, buffers: buffers.to_vec() });
+    }
+}
+
+/// Adds the launches of any operation.
+pub(crate) fn lower(op: &Op, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+    if outputs.iter().all(|output| output.ty.shape.is_empty()) {
+        return Ok(());
+    }
+    for_operation!(op, op => op.lower(plan, inputs, outputs))
+}

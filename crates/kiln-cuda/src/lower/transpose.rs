@@ -1,0 +1,16 @@
+//! Transposes.
+
+use kiln_core::Result;
+use kiln_core::op::Transpose;
+use kiln_ptx::kernels::transpose;
+
+use super::{Lower, Lowering, Value};
+
+impl Lower for Transpose {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let (matrices, m, n) = self.extents(&inputs[0].ty.shape)?;
+        let launch = transpose::Transpose.launch(matrices, m, n)?;
+        plan.run(transpose::Transpose, launch, &[inputs[0].at, outputs[0].at]);
+        Ok(())
+    }
+}

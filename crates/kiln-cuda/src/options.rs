@@ -1,0 +1,42 @@
+//! How a device is opened.
+
+use std::path::PathBuf;
+
+/// How a device is opened: by default without files and without clocks.
+///
+/// ```no_run
+/// use kiln_cuda::{CudaDevice, DeviceOptions};
+///
+/// # fn main() -> kiln_core::Result<()> {
+/// let device = CudaDevice::open(0, &DeviceOptions::new().kernel_folder("/home/me/.cache/kiln"))?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[must_use]
+pub struct DeviceOptions {
+    pub(crate) profile: bool,
+    pub(crate) kernel_folder: Option<PathBuf>,
+}
+
+impl DeviceOptions {
+    /// The default.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Measures how long each kernel runs: [`crate::CudaCommandBatch::profile`] tells. Every kernel then stands between two
+    /// marks, which takes longer, and nothing is captured.
+    pub fn profile(self) -> Self {
+        Self { profile: true, ..self }
+    }
+
+    /// Keeps compiled kernels in files in this folder, so that the next process need not compile them again. It is made
+    /// where it is not there; a file for each kernel, kind of device and driver.
+    ///
+    /// The driver trusts what a file holds. What was damaged, or made from another text or by another driver, is found and
+    /// replaced; what someone forged is not: the folder has to be one that nobody else may write to.
+    pub fn kernel_folder(self, folder: impl Into<PathBuf>) -> Self {
+        Self { kernel_folder: Some(folder.into()), ..self }
+    }
+}

@@ -1,0 +1,78 @@
+//! What a GPU does for a graph: launches on memory that is named but not yet there.
+
+use kiln_core::graph::{Location as Tensor, TensorId};
+use kiln_ptx::kernels::elementwise::Chain;
+use kiln_ptx::kernels::gather::Gather;
+use kiln_ptx::kernels::gemm::Gemm;
+use kiln_ptx::kernels::norm::Norm;
+use kiln_ptx::kernels::reduce::ReduceLevel;
+use kiln_ptx::kernels::softmax::Softmax;
+use kiln_ptx::kernels::transpose::Transpose;
+use kiln_ptx::{Kernel, Launch};
+
+/// Memory of a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) enum Location {
+    /// That of a tensor of the graph.
+    Tensor(Tensor),
+    /// Memory of one operation. Operations run one after another, so they share it.
+    Scratch(usize),
+    /// The words that report one kind of fault.
+    Fault(usize),
+}
+
+/// Something in the data that only a kernel sees: an index outside of its table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Fault {
+    pub(crate) op: &'static str,
+    pub(crate) bound: usize,
+}
+
+macro_rules! codes {
+    ($($kernel:ident),*) => {
+        /// A kernel as it is configured: what compiled code is found by.
+        #[derive(Debug, Clone, PartialEq, Eq, Hash)]
+        pub(crate) enum Code {
+            $($kernel($kernel),)*
+        }
+
+        $(impl From<$kernel> for Code {
+            fn from(kernel: $kernel) -> Self {
+                Self::$kernel(kernel)
+            }
+        })*
+
+        impl Code {
+            pub(crate) fn kernel(&self) -> &dyn Kernel {
+                match self {
+                    $(Self::$kernel(kernel) => kernel,)*
+                }
+            }
+        }
+    };
+}
+codes!(Chain, ReduceLevel, Softmax, Norm, Transpose, Gather, Gemm);
+
+/// One run of a kernel.
+#[derive(Debug)]
+pub(crate) struct Dispatch {
+    pub(crate) code: Code,
+    pub(crate) launch: Launch,
+    /// By the numbers that the launch calls them by.
+    pub(crate) buffers: Vec<Location>,
+}
+
+/// Launches in the order in which they run, and the memory that they need.
+#[derive(Debug)]
+pub(crate) struct Plan {
+    pub(crate) dispatches: Vec<Dispatch>,
+    /// Bytes of each slot.
+    pub(crate) slots: Vec<u64>,
+    /// Bytes of each piece of scratch memory.
+    pub(crate) scratch: Vec<u64>,
+    pub(crate) faults: Vec<Fault>,
+    /// Inputs that are read, with their bytes.
+    pub(crate) inputs: Vec<(TensorId, u64)>,
+    /// For each wanted tensor, where it lies afterwards.
+    pub(crate) results: Vec<(Tensor, u64)>,
+}

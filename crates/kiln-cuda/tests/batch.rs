@@ -1,0 +1,159 @@
+//! Batches: what is recorded runs once, together, and again without being made anew.
+
+mod support;
+
+use kiln_core::op::{Elementwise, Matmul, Reduce, Reduction};
+use kiln_core::{Data, Error, Operand, Record};
+use kiln_cuda::{CudaCommandBatch, DeviceOptions};
+
+#[test]
+fn a_chain_is_one_kernel_and_gives_what_its_operations_give() {
+    let Some(device) = support::device() else { return };
+    let mut batch = CudaCommandBatch::new(device.clone());
+    let x: Vec<f32> = (0..1001).map(|i| i as f32 / 100.0 - 5.0).collect();
+    let bias: Vec<f32> = (0..7).map(|i| i as f32).collect();
+    let a = batch.upload(&x, &[143, 7]).unwrap();
+    let b = batch.upload(&bias, &[7]).unwrap();
+    let sum = batch.add(a, b).unwrap();
+    let scaled = batch.scale(sum, 0.5).unwrap();
+    let y = batch.relu(scaled).unwrap();
+    assert_eq!((batch.num_operations(), batch.num_buffers()), (3, 5));
+    let results = batch.run(&[y]).unwrap();
+    assert_eq!(device.compiled_kernels(), 1, "three functions, one kernel");
+    let expected: Vec<f32> = x.iter().enumerate().map(|(i, x)| (0.5 * (x + bias[i % 7])).max(0.0)).collect();
+    assert_eq!(results[0].as_data().f32(), expected);
+}
+
+/// The second execution is captured, the third replays what was.
+#[test]
+fn an_execution_is_replayed_with_new_inputs() {
+    let Some(device) = support::device() else { return };
+    let mut batch = CudaCommandBatch::new(device.clone());
+    let x = batch.upload(&[1.0; 12], &[3, 4]).unwrap();
+    let w = batch.upload(&[0.5; 8], &[4, 2]).unwrap();
+    let y = batch.matmul(x, w).unwrap();
+    let y = batch.exp(y).unwrap();
+    let y = batch.ln(y).unwrap();
+    let sum = batch.sum(y).unwrap();
+    let mut kernels = 0;
+    for turn in 1..=6 {
+        let value = turn as f32;
+        batch.set(x, &[value; 12]).unwrap();
+        if turn > 1 {
+            assert!(matches!(batch.read(y), Err(Error::Parameter { .. })), "not computed from the new inputs yet");
+            assert_eq!(device.compiled_kernels(), kernels);
+        }
+        batch.compute(&[y, sum]).unwrap();
+        kernels = device.compiled_kernels();
+        for got in batch.read(y).unwrap() {
+            assert!((got - 2.0 * value).abs() < 1e-5, "turn {turn}: {got}");
+        }
+        assert!((batch.read(sum).unwrap()[0] - 12.0 * value).abs() < 1e-4, "turn {turn}");
+        assert_eq!(batch.read(x).unwrap(), [value; 12]);
+    }
+}
+
+#[test]
+fn tensors_stay_on_the_device_and_what_is_held_is_left_alone() {
+    let Some(device) = support::device() else { return };
+    let x = device.upload(&Operand::f32(&[1.0, 2.0, 3.0, 4.0], &[2, 2]).unwrap()).unwrap();
+    let doubled = device.run(&Elementwise::scale(2.0).into(), &[&x]).unwrap().remove(0);
+    let mut batch = CudaCommandBatch::new(device.clone());
+    let input = batch.import(&doubled).unwrap();
+    let y = batch.scale(input, 10.0).unwrap();
+    batch.compute(&[y]).unwrap();
+    let held = batch.tensor(y).unwrap();
+    batch.set(input, &[1.0; 4]).unwrap();
+    batch.compute(&[y]).unwrap();
+    assert_eq!(batch.read(y).unwrap(), [10.0; 4]);
+    assert_eq!(held.read().unwrap().as_data().f32(), [20.0, 40.0, 60.0, 80.0]);
+    assert_eq!(doubled.read().unwrap().as_data().f32(), [2.0, 4.0, 6.0, 8.0]);
+    assert_eq!(doubled.reshape(&[4]).unwrap().shape().dims(), [4]);
+    assert!(doubled.reshape(&[5]).is_err());
+}
+
+#[test]
+fn what_is_not_needed_is_dropped_and_results_may_be_inputs() {
+    let Some(device) = support::device() else { return };
+    let mut batch = CudaCommandBatch::new(device);
+    let x = batch.upload(&[1.0, -1.0], &[2]).unwrap();
+    let wanted = batch.abs(x).unwrap();
+    let same = batch.abs(x).unwrap();
+    let dead = batch.exp(x).unwrap();
+    let results = batch.run(&[wanted, x, same, wanted]).unwrap();
+    let expected = [[1.0, 1.0], [1.0, -1.0], [1.0, 1.0], [1.0, 1.0]];
+    assert!(results.iter().zip(expected).all(|(got, want)| got.as_data().f32() == want), "{results:?}");
+    assert!(matches!(batch.read(dead), Err(Error::Parameter { .. })));
+}
+
+/// Slots are shared by what is alive at different times, through many launches.
+#[test]
+fn a_long_batch_reuses_its_memory_and_stays_right() {
+    let Some(device) = support::device() else { return };
+    let n = 65;
+    let identity: Vec<f32> = (0..n * n).map(|i| if i % (n + 1) == 0 { 1.0 } else { 0.0 }).collect();
+    let start: Vec<f32> = (0..n * n).map(|i| (i % 17) as f32).collect();
+    let mut batch = CudaCommandBatch::new(device);
+    let w = batch.upload(&identity, &[n, n]).unwrap();
+    let mut x = batch.upload(&start, &[n, n]).unwrap();
+    for _ in 0..100 {
+        x = batch.matmul_with(x, w, Matmul { transpose_a: false, transpose_b: true }).unwrap();
+        x = batch.transpose(x).unwrap();
+    }
+    for _ in 0..3 {
+        assert_eq!(batch.run(&[x]).unwrap()[0].as_data().f32(), start, "an even number of transposes");
+    }
+}
+
+#[test]
+fn what_cannot_be_set_is_refused() {
+    let Some(device) = support::device() else { return };
+    let mut batch = CudaCommandBatch::new(device.clone());
+    let x = batch.upload(&[1.0, 2.0], &[2]).unwrap();
+    let y = batch.neg(x).unwrap();
+    assert!(matches!(batch.set(y, &[0.0, 0.0]), Err(Error::Parameter { .. })));
+    assert!(matches!(batch.set(x, &[0.0]), Err(Error::Length { .. })));
+    assert!(matches!(batch.set_data(x, Data::U32(&[1, 2])), Err(Error::Type { .. })));
+    let other = CudaCommandBatch::new(device);
+    assert!(matches!(other.read(x), Err(Error::ForeignTensor { .. })));
+    assert_eq!(batch.run(&[y]).unwrap()[0].as_data().f32(), [-1.0, -2.0]);
+}
+
+#[test]
+fn slices_of_tensors_are_tensors() {
+    let Some(device) = support::device() else { return };
+    let data: Vec<f32> = (0..35).map(|i| i as f32).collect();
+    let x = device.upload(&Operand::f32(&data, &[7, 5]).unwrap()).unwrap();
+    for range in [0..7, 4..6, 1..3, 6..6, 0..1] {
+        let slice = x.slice(range.clone()).unwrap();
+        let wanted = &data[5 * range.start..5 * range.end];
+        assert_eq!(slice.read().unwrap().as_data().f32(), wanted, "{range:?}");
+        let sum = device.run(&Reduce::all(Reduction::Sum).into(), &[&slice]).unwrap();
+        assert_eq!(sum[0].read().unwrap().as_data().f32(), [wanted.iter().sum::<f32>()], "{range:?}");
+    }
+    #[allow(clippy::reversed_empty_ranges)]
+    for range in [5..8, 3..2] {
+        assert!(matches!(x.slice(range), Err(Error::View { .. })));
+    }
+}
+
+#[test]
+fn kernels_are_measured_where_it_was_asked_for() {
+    let Some(device) = support::device_with(&DeviceOptions::new().profile()) else { return };
+    let mut batch = CudaCommandBatch::new(device);
+    let x = batch.upload(&vec![1.0; 1 << 20], &[1024, 1024]).unwrap();
+    let y = batch.matmul(x, x).unwrap();
+    let y = batch.softmax(y).unwrap();
+    assert!(matches!(batch.profile(), Err(Error::Parameter { .. })));
+    batch.compute(&[y]).unwrap();
+    let profile = batch.profile().unwrap();
+    let names: Vec<&str> = profile.kernels.iter().map(|kernel| kernel.name.as_str()).collect();
+    assert!(names.len() == 2 && names[0].starts_with("gemm_nn") && names[1].starts_with("softmax"), "{names:?}");
+    assert!(profile.kernels.iter().all(|kernel| kernel.nanoseconds > 0.0), "{profile}");
+    let device = support::device().unwrap();
+    let mut batch = CudaCommandBatch::new(device);
+    let x = batch.upload(&[1.0], &[1]).unwrap();
+    let y = batch.neg(x).unwrap();
+    batch.compute(&[y]).unwrap();
+    assert!(matches!(batch.profile(), Err(Error::Unavailable { .. })));
+}

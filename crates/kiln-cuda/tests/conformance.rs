@@ -1,0 +1,50 @@
+//! Every case of every operation that has a kernel, against the f64 reference. `KILN_OP=name` narrows it to one operation.
+
+mod support;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use kiln_core::op::{Op, all_cases, reference};
+use kiln_core::{Error, Operations};
+use kiln_cuda::CudaBackend;
+
+/// Operations that run elsewhere. What has a kernel must not stand here, and what has none must.
+const LACKING: [&str; 9] =
+    ["attention", "avg_pool2d", "convolve2d", "dequantize", "max_pool2d", "quant_matmul", "quantize", "rope", "top_k"];
+
+#[test]
+fn every_operation_keeps_its_contract() {
+    let Some(device) = support::device() else { return };
+    println!("on {}", device.info());
+    let backend = CudaBackend::on(device);
+    let only = std::env::var("KILN_OP").ok();
+    let mut failures = BTreeMap::<&str, (usize, String)>::new();
+    let mut worst = BTreeMap::<&str, reference::Accuracy>::new();
+    let mut lacking = BTreeSet::<&str>::new();
+    let wanted = |op: &Op| only.as_deref().is_none_or(|name| name == op.name());
+    for case in all_cases().iter().filter(|case| wanted(&case.op)) {
+        let mut unsupported = false;
+        let conforms = reference::conform(case, |op, inputs| {
+            let result = backend.run(op, inputs);
+            unsupported = matches!(result, Err(Error::Unsupported { .. }));
+            result
+        });
+        match conforms {
+            _ if unsupported => drop(lacking.insert(case.op.name())),
+            Ok(accuracy) => {
+                let seen = worst.entry(case.op.name()).or_default();
+                *seen = seen.merge(accuracy);
+            }
+            Err(why) => failures.entry(case.op.name()).or_insert((0, why)).0 += 1,
+        }
+    }
+    for (name, accuracy) in &worst {
+        println!("{name}: worst {:.3} of {} elements", accuracy.worst, accuracy.compared);
+    }
+    let report: Vec<String> = failures.iter().map(|(op, (n, why))| format!("{op}: {n} cases, first: {why}")).collect();
+    assert!(report.is_empty(), "{}", report.join("\n"));
+    assert!(!worst.is_empty(), "no case ran");
+    if only.is_none() {
+        assert_eq!(lacking, BTreeSet::from(LACKING));
+    }
+}

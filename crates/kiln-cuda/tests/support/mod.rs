@@ -1,0 +1,22 @@
+//! The device that tests run on.
+
+use kiln_cuda::{CudaDevice, DeviceOptions};
+
+/// The first device. Where there is none the test is left out, and says so; with `cuda` in `KILN_REQUIRE` it fails instead.
+#[allow(dead_code)] // not every file of tests that has this module needs it
+pub(crate) fn device() -> Option<CudaDevice> {
+    device_with(&DeviceOptions::new())
+}
+
+/// The same, opened as the options say.
+pub(crate) fn device_with(options: &DeviceOptions) -> Option<CudaDevice> {
+    match CudaDevice::open(0, options) {
+        Ok(device) => Some(device),
+        Err(why) => {
+            let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
+            assert!(!required.split(',').any(|name| name.trim() == "cuda"), "{why}");
+            eprintln!("left out: {why}");
+            None
+        }
+    }
+}
