@@ -109,6 +109,14 @@ impl CudaCommandBatch {
         self.upload_operand(&Operand::f32(data, dims)?)
     }
 
+    /// Copies f16 elements of the given extents to the device.
+    ///
+    /// # Errors
+    /// As [`CudaCommandBatch::upload`].
+    pub fn upload_f16(&mut self, data: &[kiln_core::f16], dims: &[usize]) -> Result<BufferId> {
+        self.upload_operand(&Operand::f16(data, dims)?)
+    }
+
     /// Copies indices of the given extents to the device.
     ///
     /// # Errors

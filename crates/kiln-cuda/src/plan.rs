@@ -1,13 +1,19 @@
 //! What a GPU does for a graph: launches on memory that is named but not yet there.
 
 use kiln_core::graph::{Location as Tensor, TensorId};
+use kiln_ptx::kernels::attention::Attention;
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::gemm::Gemm;
+use kiln_ptx::kernels::half::Convert;
 use kiln_ptx::kernels::norm::Norm;
+use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul};
 use kiln_ptx::kernels::reduce::ReduceLevel;
+use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::softmax::Softmax;
+use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::transpose::Transpose;
+use kiln_ptx::kernels::window::{Convolve, Pool};
 use kiln_ptx::{Kernel, Launch};
 
 /// Memory of a plan.
@@ -51,7 +57,23 @@ macro_rules! codes {
         }
     };
 }
-codes!(Chain, ReduceLevel, Softmax, Norm, Transpose, Gather, Gemm);
+codes!(
+    Attention,
+    Chain,
+    Convert,
+    Convolve,
+    Dequantize,
+    Gather,
+    Gemm,
+    Norm,
+    Pool,
+    QuantMatmul,
+    ReduceLevel,
+    Rope,
+    Softmax,
+    TopK,
+    Transpose
+);
 
 /// One run of a kernel.
 #[derive(Debug)]

@@ -71,6 +71,9 @@ macro_rules! instruction_table {
             Shl shl(a: T, b: u32) -> T { 6.0 Sm70: u32 "shl.b32", i32 "shl.b32", u64 "shl.b64" }
             /// `a >> b`; a signed integer keeps its sign. From the number of bits on 0, or the sign.
             Shr shr(a: T, b: u32) -> T { 6.0 Sm70: u32 "shr.u32", i32 "shr.s32", u64 "shr.u64" }
+            /// Four bytes of `b` above `a`: each digit of 4 bits of `c`, the lowest first, is the number of one, counted from the
+            /// lowest.
+            Prmt prmt(a: T, b: u32, c: u32) -> T { 6.0 Sm70: u32 "prmt.b32" }
             /// `a < b`
             Lt lt(a: T, b: T) -> bool { 6.0 Sm70:
                 f32 "setp.lt.f32", f64 "setp.lt.f64", u32 "setp.lt.u32", i32 "setp.lt.s32", u64 "setp.lt.u64" }

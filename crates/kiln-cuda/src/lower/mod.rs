@@ -1,12 +1,18 @@
 //! Operations turned into launches of kernels: one file a family, one `impl Lower` an operation.
 
+mod attention;
+mod convert;
 pub(crate) mod elementwise;
 mod gather;
 mod lacking;
 mod matmul;
+mod quantized;
 mod reduce;
+mod rope;
 mod rows;
+mod top_k;
 mod transpose;
+mod window;
 
 use kiln_core::op::{Op, Operation};
 use kiln_core::{Result, TensorType, for_operation};
@@ -23,6 +29,9 @@ pub(crate) struct Value {
 
 /// An operation that runs on a GPU.
 pub(crate) trait Lower: Operation {
+    /// Whether its kernels read f16 as it is stored. For others what is f16 is converted to f32 before.
+    const HALVES: bool = false;
+
     /// Adds the launches that compute the outputs. The shape rule has accepted the inputs, and an output has at least one
     /// element.
     ///
@@ -82,5 +91,13 @@ pub(crate) fn lower(op: &Op, plan: &mut Lowering<'_>, inputs: &[Value], outputs:
     if outputs.iter().all(|output| output.ty.shape.is_empty()) {
         return Ok(());
     }
-    for_operation!(op, op => op.lower(plan, inputs, outputs))
+    for_operation!(op, op => lower_one(op, plan, inputs, outputs))
+}
+
+fn lower_one<O: Lower>(op: &O, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+    if O::HALVES {
+        return op.lower(plan, inputs, outputs);
+    }
+    let wide = inputs.iter().map(|&input| convert::widened(plan, input)).collect::<Result<Vec<_>>>()?;
+    op.lower(plan, &wide, outputs)
 }

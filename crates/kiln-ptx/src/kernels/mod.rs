@@ -1,12 +1,19 @@
 //! The kernels: what each computes, over any shape, and how it is launched.
 
+pub mod attention;
 pub mod elementwise;
 mod functions;
 pub mod gather;
 pub mod gemm;
+pub mod half;
 mod math;
 pub mod norm;
+mod order;
+pub mod quant;
 pub mod reduce;
+pub mod rope;
 pub mod softmax;
 mod team;
+pub mod top_k;
 pub mod transpose;
+pub mod window;

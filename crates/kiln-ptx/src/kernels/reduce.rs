@@ -12,6 +12,7 @@ use kiln_core::op::Reduction;
 use kiln_core::{Error, Result};
 
 use super::math::{F32, maximum, minimum};
+use super::order;
 use super::team::{self, Exchange, WARP};
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Scalar, Target, Value};
@@ -127,13 +128,7 @@ impl Monoid for Position {
     }
 
     fn lift<'k>(&self, x: F32<'k>, index: Value<'k, u32>) -> Value<'k, u64> {
-        let k = x.builder;
-        // Either makes +0 of both zeros, and the order of integers is that of the elements once those below zero are
-        // complemented.
-        let ordered = if self.least { 0.0 - x } else { x + 0.0 };
-        let sign = k.bits_u32(k.bits_s32(ordered) >> 31);
-        let key = k.bits_u32(ordered) ^ (sign | 1 << 31);
-        k.join(!index, k.selp(u32::MAX, key, k.nan(x, x)))
+        x.builder.join(!index, order::key(if self.least { -x } else { x }))
     }
 
     fn combine<'k>(&self, a: Value<'k, u64>, b: Value<'k, u64>) -> Value<'k, u64> {

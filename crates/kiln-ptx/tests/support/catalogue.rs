@@ -1,16 +1,23 @@
 //! Every kernel in every configuration, for the tests that go through all of them.
 
 use kiln_core::graph::{Fetch, FusionLimits, Graph, Step};
-use kiln_core::op::{ElementwiseKind, Matmul, Reduction};
-use kiln_core::{Record, Shape, TensorType};
+use kiln_core::op::{ElementwiseKind, Matmul, Pooling, Reduction};
+use kiln_core::{QuantFormat, Record, Shape, TensorType};
+use kiln_ptx::kernels::attention::Attention;
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gemm::{Epilogue, Gemm, Tf32Planes, Tile, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::kernels::gather::Gather;
+use kiln_ptx::kernels::half::Convert;
 use kiln_ptx::kernels::norm::Norm;
+use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul};
 use kiln_ptx::kernels::reduce::ReduceLevel;
+use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::softmax::Softmax;
+use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::{Kernel, PtxType, Target};
+use kiln_ptx::kernels::window::{Convolve, Pool};
+use kiln_ptx::{Kernel, Target};
 
 /// The targets that kernels are written for; each text serves those up to the next.
 #[allow(dead_code)] // not every file of tests climbs it
@@ -50,6 +57,14 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.extend(Norm::all().into_iter().map(|norm| Box::new(norm) as _));
     kernels.push(Box::new(Transpose));
     kernels.extend(Gather::all().into_iter().map(|gather| Box::new(gather) as _));
+    kernels.extend(Convert::all().into_iter().map(|convert| Box::new(convert) as _));
+    kernels.push(Box::new(TopK));
+    kernels.extend([Pooling::Max, Pooling::Average].map(|pooling| Box::new(Pool::new(pooling, target)) as _));
+    kernels.push(Box::new(Convolve));
+    kernels.extend(Rope::all().into_iter().map(|rope| Box::new(rope) as _));
+    kernels.extend(QuantFormat::ALL.map(|format| Box::new(Dequantize::new(format)) as _));
+    kernels.extend(QuantMatmul::all().into_iter().map(|product| Box::new(product) as _));
+    kernels.extend(Attention::all(target).into_iter().map(|attention| Box::new(attention) as _));
     for tile in Tile::ALL {
         kernels.extend(STORED.map(|operation| Box::new(Gemm::new(operation, tile)) as _));
     }

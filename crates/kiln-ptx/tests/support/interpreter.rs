@@ -229,6 +229,10 @@ fn function(name: &str) -> Option<fn(&[u64]) -> u64> {
         "cvt.rna.tf32.f32" => |x| if f(x[0]).is_finite() { (x[0] + (1 << 12)) & 0xffff_e000 } else { x[0] },
         "cvt.rn.f64.u32" | "cvt.rn.f64.u64" => |x| (x[0] as f64).to_bits(),
         "cvt.f64.f32" => |x| f64::from(f(x[0])).to_bits(),
+        "prmt.b32" => |x| {
+            let bytes = x[0] | x[1] << 32;
+            (0..4).fold(0, |word, i| word | (bytes >> (8 * (x[2] >> (4 * i) & 7)) & 0xff) << (8 * i))
+        },
         "join" => |x| x[0] | x[1] << 32,
         _ => return None,
     })

@@ -1,0 +1,26 @@
+//! Quantised blocks.
+
+use kiln_core::Result;
+use kiln_core::op::{Dequantize, QuantMatmul};
+use kiln_ptx::kernels::quant;
+
+use super::{Lower, Lowering, Value};
+
+impl Lower for Dequantize {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let kernel = quant::Dequantize::new(self.format);
+        let launch = kernel.launch(inputs[0].ty.shape.numel())?;
+        plan.run(kernel, launch, &[inputs[0].at, outputs[0].at]);
+        Ok(())
+    }
+}
+
+impl Lower for QuantMatmul {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let (x, weights) = (inputs[0].ty.shape, inputs[1].ty.shape);
+        let kernel = quant::QuantMatmul::new(self.format, x.rows());
+        let launch = kernel.launch(x.rows(), weights.columns(), weights.rows())?;
+        plan.run(kernel, launch, &[inputs[0].at, inputs[1].at, outputs[0].at]);
+        Ok(())
+    }
+}

@@ -1,0 +1,16 @@
+//! The greatest elements of rows.
+
+use kiln_core::Result;
+use kiln_core::op::TopK;
+use kiln_ptx::kernels::top_k;
+
+use super::{Lower, Lowering, Value};
+
+impl Lower for TopK {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let x = inputs[0].ty.shape;
+        let launch = top_k::TopK.launch(x.rows(), x.columns(), self.k)?;
+        plan.run(top_k::TopK, launch, &[inputs[0].at, outputs[0].at, outputs[1].at]);
+        Ok(())
+    }
+}

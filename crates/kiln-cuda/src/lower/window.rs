@@ -1,0 +1,25 @@
+//! Windows of pictures: pooling and convolution.
+
+use kiln_core::Result;
+use kiln_core::op::{Convolve2d, Pool2d};
+use kiln_ptx::kernels::window::{Convolve, Pool};
+
+use super::{Lower, Lowering, Value};
+
+impl Lower for Pool2d {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let kernel = Pool::new(self.pooling, plan.target);
+        let launch = kernel.launch(self, &self.extents(&inputs[0].ty.shape)?)?;
+        plan.run(kernel, launch, &[inputs[0].at, outputs[0].at]);
+        Ok(())
+    }
+}
+
+impl Lower for Convolve2d {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let extents = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;
+        let launch = Convolve.launch(self, &extents)?;
+        plan.run(Convolve, launch, &[inputs[0].at, inputs[1].at, outputs[0].at]);
+        Ok(())
+    }
+}

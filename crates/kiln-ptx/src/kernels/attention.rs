@@ -1,0 +1,119 @@
+//! Attention, a warp a query: for reading, and for what larger tiles do not take.
+//!
+//! `softmax(scale Q Kᵀ) V`. The lanes of a warp share the elements of the query, of a key and of a value; the scores of a
+//! few keys are added up together. The maximum so far is taken away from them, and what was summed up is scaled when it
+//! grows, so that keys and values are read once.
+
+use kiln_core::Result;
+use kiln_core::op::AttentionExtents;
+
+use super::math::{self, F32, maximum};
+use super::team::{self, WARP};
+use crate::kernel::{MAX_GRID_X, extent};
+use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Target, Variable};
+
+/// Threads of a block.
+const BLOCK: u32 = 128;
+/// Elements of a row that a lane holds, fewest first.
+const SHARES: [u32; 5] = [1, 2, 4, 8, 32];
+/// Rows at most, so that the end of a block is counted.
+const MOST: u64 = 1 << 31;
+
+/// Attention of rows of up to so many elements, of any number of queries and keys.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Attention {
+    causal: bool,
+    /// Elements of a row that a lane holds.
+    share: u32,
+    target: Target,
+}
+
+impl Attention {
+    /// For rows of `d` elements, for devices from `target` on.
+    pub fn new(d: usize, causal: bool, target: Target) -> Self {
+        let share = SHARES.into_iter().find(|&share| d <= (share * WARP) as usize);
+        Self { causal, share: share.unwrap_or(SHARES[SHARES.len() - 1]), target }
+    }
+
+    /// Every kernel for devices from `target` on.
+    pub fn all(target: Target) -> Vec<Self> {
+        SHARES.into_iter().flat_map(|share| [false, true].map(|causal| Self { causal, share, target })).collect()
+    }
+
+    /// The launch for these extents. Buffers: queries, keys, values, result.
+    ///
+    /// # Errors
+    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³¹ queries or keys, or rows longer than 1024 elements.
+    pub fn launch(&self, extents: &AttentionExtents, scale: f32) -> Result<Launch> {
+        let AttentionExtents { batch, kv_heads, group, s, t, d } = *extents;
+        let queries = batch.saturating_mul(kv_heads).saturating_mul(group).saturating_mul(s);
+        let rows = extent("queries", queries, MOST)?;
+        let words = [
+            rows,
+            extent("queries", s, MOST)?,
+            extent("keys", t, MOST)?,
+            extent("elements of a row", d, (self.share * WARP).into())?,
+            extent("heads", group, MOST)?,
+        ];
+        let scalars = words.map(Argument::U32).into_iter().chain([Argument::F32(scale)]);
+        let arguments = (0..4).map(Argument::Buffer).chain(scalars).collect();
+        Ok(Launch { grid: [extent("blocks", rows.div_ceil(BLOCK / WARP) as usize, MAX_GRID_X)?, 1, 1], arguments })
+    }
+
+    fn write<'k>(&self, k: &'k Builder) {
+        let [q, keys, values, out] = ["q", "k", "v", "out"].map(|name| k.buffer::<f32>(name));
+        let [rows, s, t, d, group] = ["rows", "s", "t", "d", "group"].map(|name| k.parameter::<u32>(name));
+        let scale = k.parameter::<f32>("scale");
+        let [row, lane] = team::place(k, BLOCK, WARP);
+        let (head, query) = (row / s, row % s);
+        let first = k.mul_wide(row, d);
+        let [q, out] = [q, out].map(|at| at.index_wide(first).index(lane));
+        let first = k.mul_wide(head / group, t) * k.cvt_u64(d);
+        let [keys, values] = [keys, values].map(|at| at.index_wide(first).index(lane));
+        // A warp without a query reads nothing, and goes along.
+        let there: Vec<_> = (0..self.share).map(|e| k.and(k.lt(lane + e * WARP, d), k.lt(row, rows))).collect();
+        let load = |at: Pointer<'k, Global, f32>| -> Vec<F32<'k>> {
+            let element = |(e, &there)| k.ld_if(there, at.offset((e as u32 * WARP) as i32), 0.0);
+            there.iter().enumerate().map(element).collect()
+        };
+        let query_elements: Vec<F32<'_>> = load(q);
+        let seen = if self.causal { (t - s) + query + 1 } else { t };
+        let seen = k.selp(seen, 0, k.lt(row, rows));
+
+        let greatest = k.variable(f32::NEG_INFINITY);
+        let total = k.variable(0.0f32);
+        let sums: Vec<Variable<'_, f32>> = (0..self.share).map(|_| k.variable(0.0f32)).collect();
+        k.for_(0, seen, 1, |j| {
+            let at = k.mul_wide(j, d);
+            let (key, value) = (load(keys.index_wide(at)), load(values.index_wide(at)));
+            let products: Vec<F32<'_>> = query_elements.iter().zip(key).map(|(&q, key)| q * key).collect();
+            let Some(product) = team::tree(products, |a, b| a + b) else { return };
+            let score = team::combine(k, WARP, lane, product, |a, b| a + b) * scale;
+            let before = greatest.get();
+            let now = maximum(self.target, before, score);
+            // From scores of -∞ alone nothing is taken away: their weights are 0, and so is the sum of these.
+            let base = k.selp(0.0, now, k.eq(now, f32::NEG_INFINITY));
+            let (kept, weight) = (math::exp(before - base), math::exp(score - base));
+            greatest.set(now);
+            total.set(k.fma(total, kept, weight));
+            for (sum, value) in sums.iter().zip(value) {
+                sum.set(k.fma(weight, value, sum.get() * kept));
+            }
+        });
+        let none = k.eq(seen, 0);
+        for (e, (sum, &there)) in sums.iter().zip(&there).enumerate() {
+            let mean = k.selp(0.0, sum.get() / total.get(), none);
+            k.st_if(there, out.offset((e as u32 * WARP) as i32), mean);
+        }
+    }
+}
+
+impl Kernel for Attention {
+    fn name(&self) -> String {
+        format!("attention{}_rows{}", if self.causal { "_causal" } else { "" }, self.share * WARP)
+    }
+
+    fn build(&self) -> PtxKernel {
+        PtxKernel::new(&self.name(), [BLOCK, 1, 1], |k| self.write(k))
+    }
+}

@@ -1,0 +1,397 @@
+//! Quantised blocks: to f32, and the product of a few rows with weights in blocks, at the speed of memory.
+//!
+//! A lane takes a share of a block: 8 elements of Q8_0, 32 of the others, as far as possible in loads of 16 bytes. Blocks of
+//! Q8_0 and Q6_K begin at multiples of two bytes: words of them are put together from halves. An integer becomes a number by
+//! standing in the lower bits of 2²³; it is exact, and so is its product with a step.
+//!
+//! The products of a share with a step in common are added up first. Multiplied by it they are added to those of other
+//! shares in f64, which rounds nothing that matters, even of numbers that are subnormal.
+
+use kiln_core::{QuantFormat, Result};
+
+use super::half::widen;
+use super::math::F32;
+use super::team::{self, WARP};
+use crate::kernel::{MAX_GRID_X, MAX_GRID_YZ, extent};
+use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Value};
+
+/// Threads of a block.
+const BLOCK: u32 = 128;
+/// Elements of a vector.
+const VECTOR: u32 = 4;
+/// Extents at most: 32 bits count what the last block reaches over.
+const MOST: u64 = (1 << 31) - 1;
+/// 2²³: an integer below that in its lower bits is added to it.
+const LIFTED: u32 = 0x4b00_0000;
+
+type Word<'k> = Value<'k, u32>;
+
+/// Elements of a share with a step in common.
+struct Group<'k> {
+    /// Where each vector of elements begins, from the first element of the share on, and their integers, a byte each.
+    vectors: Vec<(u32, Word<'k>)>,
+    /// What is taken from each integer.
+    bias: u32,
+    step: F32<'k>,
+    minimum: Option<F32<'k>>,
+}
+
+impl<'k> Group<'k> {
+    /// The integers of a vector.
+    fn integers(&self, k: &'k Builder, bytes: Word<'k>) -> [F32<'k>; VECTOR as usize] {
+        let lifted = f32::from_bits(LIFTED) + self.bias as f32;
+        [0, 1, 2, 3].map(|i: u32| k.bits_f32(k.prmt(bytes, LIFTED, 0x7650 | i)) - lifted)
+    }
+
+    /// The elements of a vector.
+    fn elements(&self, k: &'k Builder, bytes: Word<'k>) -> [F32<'k>; VECTOR as usize] {
+        self.integers(k, bytes).map(|integer| {
+            let product = self.step * integer;
+            self.minimum.map_or(product, |minimum| product - minimum)
+        })
+    }
+
+    /// The sum with the products of the group with as many elements of x, of which no partial sum leaves the range of f32.
+    fn add(&self, k: &'k Builder, x: &[F32<'k>], sum: Value<'k, f64>) -> Value<'k, f64> {
+        let integers = self.vectors.iter().flat_map(|&(_, bytes)| self.integers(k, bytes));
+        let product = chain(k, x.iter().copied().zip(integers));
+        let added = k.fma(k.cvt_f64(self.step), k.cvt_f64(product), sum);
+        match (self.minimum, team::tree(x.to_vec(), |a, b| a + b)) {
+            (Some(minimum), Some(total)) => k.fma(-k.cvt_f64(minimum), k.cvt_f64(total), added),
+            _ => added,
+        }
+    }
+
+    /// The same, product by product.
+    fn add_exactly(&self, k: &'k Builder, x: &[F32<'k>], sum: Value<'k, f64>) -> Value<'k, f64> {
+        let elements = self.vectors.iter().flat_map(|&(_, bytes)| self.elements(k, bytes));
+        x.iter().zip(elements).fold(sum, |sum, (&x, element)| k.fma(k.cvt_f64(x), k.cvt_f64(element), sum))
+    }
+}
+
+/// The byte of a word from the bit `i` on as a signed integer.
+fn signed_byte<'k>(k: &'k Builder, word: Word<'k>, i: impl crate::Operand<u32>) -> F32<'k> {
+    k.cvt_rn_f32(k.bits_s32((word >> i) << 24) >> 24)
+}
+
+/// A block that begins at a multiple of two bytes: its words, whether they are those of memory or not.
+struct Halves<'k> {
+    k: &'k Builder,
+    at: Pointer<'k, Global, u32>,
+    /// It begins in the middle of a word.
+    middle: Value<'k, bool>,
+}
+
+impl<'k> Halves<'k> {
+    /// `count` words from an even byte of the block on.
+    fn words(&self, from: Value<'k, u32>, even: bool, count: i32) -> Vec<Word<'k>> {
+        let k = self.k;
+        // Two bytes further where `from` is the middle of a word of the block.
+        let split = if even { self.middle } else { k.not(self.middle) };
+        let first = self.at.index(from);
+        // Two halves of the block make one word of memory where both are in the middle.
+        let first = if even { first } else { first.index(k.selp(1u32, 0, self.middle)) };
+        let words: Vec<Word<'k>> = (0..count).map(|i| k.ld(first.offset(i))).collect();
+        let last = k.ld_if(split, first.offset(count), 0u32);
+        let next = words.iter().skip(1).copied().chain([last]);
+        words.iter().zip(next).map(|(&word, next)| k.selp(word >> 16 | next << 16, word, split)).collect()
+    }
+}
+
+/// What a lane takes of a block.
+struct Share {
+    /// Shares of a block.
+    of_block: u32,
+    /// Elements of a share.
+    elements: u32,
+}
+
+fn share(format: QuantFormat) -> Share {
+    match format {
+        QuantFormat::Q8_0 => Share { of_block: 4, elements: 8 },
+        _ => Share { of_block: 8, elements: 32 },
+    }
+}
+
+/// The first element of a share in its block.
+fn first_element<'k>(format: QuantFormat, part: Word<'k>) -> Word<'k> {
+    match format {
+        QuantFormat::Q8_0 => part * 8u32,
+        // A quarter of the block in two shares; the other half of what a share has is 32 elements further.
+        QuantFormat::Q4K | QuantFormat::Q5K => (part >> 1) * 64u32 + (part & 1u32) * 16u32,
+        // A half of the block in four shares, which have 8 of each of its quarters.
+        QuantFormat::Q6K => (part >> 2) * 128u32 + (part & 3u32) * 8u32,
+    }
+}
+
+/// The groups of the share `part` of the block with this number, of those that begin at `at`.
+fn groups<'k>(
+    k: &'k Builder,
+    format: QuantFormat,
+    at: Pointer<'k, Global, u32>,
+    block: Value<'k, u64>,
+    part: Word<'k>,
+) -> Vec<Group<'k>> {
+    let halves = |bytes: u64| {
+        let first = block * bytes;
+        let middle = k.ne(k.cvt_u32(first) & 2u32, 0);
+        Halves { k, at: at.index_wide(first >> 2), middle }
+    };
+    match format {
+        QuantFormat::Q8_0 => {
+            let block = halves(34);
+            let zero = k.constant(0u32);
+            let unit = widen(k, block.words(zero, true, 1)[0]);
+            // Behind the unit, in the middle of a word.
+            let words = block.words(part * 2u32, false, 2);
+            // With the sign turned over, bytes are 128 too great.
+            let vectors = (0..).step_by(4).zip(words.into_iter().map(|word| word ^ 0x8080_8080u32)).collect();
+            vec![Group { vectors, bias: 128, step: unit, minimum: None }]
+        }
+        QuantFormat::Q4K | QuantFormat::Q5K => {
+            let five = format == QuantFormat::Q5K;
+            let at = at.index_wide(block * if five { 44u64 } else { 36 });
+            let [units, a, b, c] = k.ld_v::<_, _, 4>(at);
+            let low = k.ld_v::<_, _, 4>(at.offset(if five { 12 } else { 4 }).index(part * 4u32));
+            let high =
+                if five { k.ld_v::<_, _, 4>(at.offset(4).index((part & 1u32) * 4u32)).to_vec() } else { Vec::new() };
+            let (unit, unit_of_minima) = (widen(k, units), widen(k, units >> 16));
+            let quarter = part >> 1;
+            [0u32, 1]
+                .map(|upper| {
+                    let number = quarter * 2u32 + upper;
+                    // Scales and minima 0 to 3 are bytes of `a` and `b`; of 4 to 7 these have the upper two bits, and `c` the others.
+                    let places = (number & 3u32) << 3;
+                    let [a, b, c] = [a, b, c].map(|word| word >> places);
+                    let direct = k.lt(number, 4);
+                    let scale = k.selp(a & 63u32, c & 15u32 | a >> 2 & 0x30u32, direct);
+                    let minimum = k.selp(b & 63u32, c >> 4 & 15u32 | b >> 2 & 0x30u32, direct);
+                    let vectors = low.iter().enumerate().map(|(i, &word)| {
+                        let nibbles = word >> (4 * upper) & 0x0f0f_0f0fu32;
+                        let integers = match high.get(i) {
+                            Some(&bits) => nibbles | (bits >> number & 0x0101_0101u32) << 4,
+                            None => nibbles,
+                        };
+                        (32 * upper + 4 * i as u32, integers)
+                    });
+                    Group {
+                        vectors: vectors.collect(),
+                        bias: 0,
+                        step: unit * k.cvt_rn_f32(scale),
+                        minimum: Some(unit_of_minima * k.cvt_rn_f32(minimum)),
+                    }
+                })
+                .into()
+        }
+        QuantFormat::Q6K => {
+            let block = halves(210);
+            let (upper_half, eighth) = (part >> 2, part & 3u32);
+            let low = [0u32, 8].map(|words| block.words(upper_half * 16u32 + eighth * 2u32 + words, true, 2));
+            let high = block.words(upper_half * 8u32 + eighth * 2u32 + 32u32, true, 2);
+            let scales = block.words(upper_half * 2u32 + 48u32, true, 2);
+            let last = k.constant(52u32);
+            let unit = widen(k, block.words(last, true, 1)[0]);
+            // Two scales a quarter, each for 16 elements.
+            let second = (eighth >> 1) << 3;
+            (0..4u32)
+                .map(|quarter| {
+                    let vectors = (0..2u32).map(|i| {
+                        let nibbles = low[quarter as usize % 2][i as usize] >> (4 * (quarter / 2)) & 0x0f0f_0f0fu32;
+                        let bits = high[i as usize] >> (2 * quarter) & 0x0303_0303u32;
+                        (32 * quarter + 4 * i, nibbles | bits << 4)
+                    });
+                    let scale = signed_byte(k, scales[quarter as usize / 2], second + 16 * (quarter % 2));
+                    Group { vectors: vectors.collect(), bias: 32, step: unit * scale, minimum: None }
+                })
+                .collect()
+        }
+    }
+}
+
+/// Reads blocks of a format as f32. Memory is read in whole words, up to one behind the last block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Dequantize {
+    format: QuantFormat,
+}
+
+impl Dequantize {
+    /// Of this format.
+    pub fn new(format: QuantFormat) -> Self {
+        Self { format }
+    }
+
+    /// The launch for so many elements, whole blocks. Buffers: blocks, result.
+    ///
+    /// # Errors
+    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³¹ - 1 shares of 8 or 32 elements.
+    pub fn launch(&self, elements: usize) -> Result<Launch> {
+        let n = extent("shares of blocks", elements / share(self.format).elements as usize, MOST)?;
+        let arguments = vec![Argument::Buffer(0), Argument::Buffer(1), Argument::U32(n)];
+        Ok(Launch { grid: [extent("blocks", n.div_ceil(BLOCK) as usize, MAX_GRID_X)?, 1, 1], arguments })
+    }
+
+    fn write(&self, k: &Builder) {
+        let (blocks, out) = (k.buffer::<u32>("blocks"), k.buffer::<f32>("out"));
+        let n = k.parameter::<u32>("n");
+        let at = k.mad(k.ctaid_x(), BLOCK, k.tid_x());
+        k.if_(k.lt(at, n), || {
+            let Share { of_block, .. } = share(self.format);
+            let (block, part) = (k.cvt_u64(at / of_block), at % of_block);
+            let first = first_element(self.format, part);
+            let out = out.index_wide(block * self.format.block_len() as u64).index(first);
+            for group in groups(k, self.format, blocks, block, part) {
+                for &(offset, bytes) in &group.vectors {
+                    k.st_v(out.offset(offset as i32), group.elements(k, bytes));
+                }
+            }
+        });
+    }
+}
+
+impl Kernel for Dequantize {
+    fn name(&self) -> String {
+        format!("dequantize_{}", self.format.name())
+    }
+
+    fn build(&self) -> PtxKernel {
+        PtxKernel::new(&self.name(), [BLOCK, 1, 1], |k| self.write(k))
+    }
+}
+
+/// The product of f32 rows with the transpose of weights in blocks: `yᵢⱼ = Σₖ xᵢₖ Wⱼₖ`. A warp takes a few rows of both, so
+/// that what it reads of x serves several rows of weights, and weights that are unpacked several rows of x.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct QuantMatmul {
+    format: QuantFormat,
+    /// Rows of x that a warp takes.
+    rows: u32,
+}
+
+impl QuantMatmul {
+    /// Of this format, for about so many rows of x.
+    pub fn new(format: QuantFormat, rows: usize) -> Self {
+        let rows = match rows {
+            0..=1 => 1,
+            2 => 2,
+            _ => 4,
+        };
+        Self { format, rows }
+    }
+
+    /// Every kernel.
+    pub fn all() -> Vec<Self> {
+        QuantFormat::ALL.into_iter().flat_map(|format| [1, 2, 4].map(|rows| Self { format, rows })).collect()
+    }
+
+    /// Rows of weights that a warp takes.
+    const fn weights(self) -> u32 {
+        if self.rows > 2 { 1 } else { 2 }
+    }
+
+    /// The launch for `m` rows of x of `depth` elements, whole blocks, and `n` rows of weights. Buffers: x, weights, result.
+    ///
+    /// # Errors
+    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³¹ - 1 rows, shares of a row or groups of rows, or 65 535 groups of
+    /// rows of x.
+    pub fn launch(&self, m: usize, depth: usize, n: usize) -> Result<Launch> {
+        let rows = extent("rows", m, MOST)?;
+        let weights = extent("rows of weights", n, MOST)?;
+        let shares = extent("shares of blocks", depth / share(self.format).elements as usize, MOST)?;
+        let warps = weights.div_ceil(self.weights());
+        let across = extent("blocks", warps.div_ceil(BLOCK / WARP) as usize, MAX_GRID_X)?;
+        let down = extent("groups of rows", rows.div_ceil(self.rows) as usize, MAX_GRID_YZ)?;
+        let words = [rows, weights, shares].map(Argument::U32);
+        let arguments = (0..3).map(Argument::Buffer).chain(words).collect();
+        Ok(Launch { grid: [across, down, 1], arguments })
+    }
+
+    fn write<'k>(&self, k: &'k Builder) {
+        let x = k.buffer::<f32>("x");
+        let blocks = k.buffer::<u32>("weights");
+        let out = k.buffer::<f32>("out");
+        let [m, n, shares] = ["m", "n", "shares"].map(|name| k.parameter::<u32>(name));
+        let [warp, lane] = team::place(k, BLOCK, WARP);
+        let Share { of_block, elements } = share(self.format);
+        let of_row = shares / of_block;
+        let depth = shares * elements;
+        // Rows that are not there are read as the last one, and not written.
+        let rows: Vec<Word<'_>> = (0..self.rows).map(|i| k.ctaid_y() * self.rows + i).collect();
+        let weights: Vec<Word<'_>> = (0..self.weights()).map(|j| warp * self.weights() + j).collect();
+        let row_of_x = |&row: &Word<'_>| x.index_wide(k.mul_wide(k.min(row, m - 1), depth));
+        let x: Vec<_> = rows.iter().map(row_of_x).collect();
+        let first: Vec<_> = weights.iter().map(|&row| k.mul_wide(k.min(row, n - 1), of_row)).collect();
+        let sums: Vec<Vec<_>> = weights.iter().map(|_| rows.iter().map(|_| k.variable(0.0f64)).collect()).collect();
+
+        let add = |exactly: bool| {
+            k.for_(lane, shares, WARP, |at| {
+                let (block, part) = (at / of_block, at % of_block);
+                let element = k.mad(block, self.format.block_len() as u32, first_element(self.format, part));
+                let x: Vec<_> = x.iter().map(|row| row.index(element)).collect();
+                // What the first row of weights read of x serves the others.
+                let mut read: Vec<Vec<Vec<[F32<'k>; 4]>>> = Vec::new();
+                for (row, sums) in first.iter().zip(&sums) {
+                    let groups = groups(k, self.format, blocks, *row + k.cvt_u64(block), part);
+                    if read.is_empty() {
+                        let vectors = |group: &Group<'k>| -> Vec<Vec<[F32<'k>; 4]>> {
+                            let of_row = |x: &Pointer<'k, Global, f32>| {
+                                group.vectors.iter().map(|&(offset, _)| k.ld_v(x.offset(offset as i32))).collect()
+                            };
+                            x.iter().map(of_row).collect()
+                        };
+                        read = groups.iter().map(vectors).collect();
+                    }
+                    for (group, read) in groups.iter().zip(&read) {
+                        for (sum, x) in sums.iter().zip(read) {
+                            let x: Vec<F32<'k>> = x.iter().flatten().copied().collect();
+                            sum.set(if exactly {
+                                group.add_exactly(k, &x, sum.get())
+                            } else {
+                                group.add(k, &x, sum.get())
+                            });
+                        }
+                    }
+                }
+            });
+            // Every lane gets the sums.
+            for sum in sums.iter().flatten() {
+                sum.set(team::combine(k, WARP, lane, sum.get(), |a, b| a + b));
+            }
+        };
+        add(false);
+        // Infinities and what overflowed: the products one by one say what IEEE 754 makes of them.
+        let finite = sums.iter().flatten().map(|sum| k.lt(k.abs(k.cvt_rn_f32(sum.get())), f32::INFINITY));
+        if let Some(finite) = team::tree(finite.collect(), |a, b| k.and(a, b)) {
+            k.if_(k.not(finite), || {
+                sums.iter().flatten().for_each(|sum| sum.set(0.0));
+                add(true);
+            });
+        }
+        for (&j, sums) in weights.iter().zip(&sums) {
+            for (&i, sum) in rows.iter().zip(sums) {
+                let write = k.and(k.eq(lane, 0), k.and(k.lt(i, m), k.lt(j, n)));
+                k.st_if(write, out.index_wide(k.mad_wide(i, n, k.cvt_u64(j))), k.cvt_rn_f32(sum.get()));
+            }
+        }
+    }
+}
+
+/// The sum of products, in two chains.
+fn chain<'k>(k: &'k Builder, pairs: impl Iterator<Item = (F32<'k>, F32<'k>)>) -> F32<'k> {
+    let mut sums: [Option<F32<'k>>; 2] = [None; 2];
+    for (at, (a, b)) in pairs.enumerate() {
+        let sum = &mut sums[at % 2];
+        *sum = Some(sum.map_or_else(|| a * b, |sum| k.fma(a, b, sum)));
+    }
+    let [first, second] = sums.map(|sum| sum.unwrap_or_else(|| k.constant(0.0)));
+    first + second
+}
+
+impl Kernel for QuantMatmul {
+    fn name(&self) -> String {
+        format!("quant_matmul_{}_{}x{}", self.format.name(), self.rows, self.weights())
+    }
+
+    fn build(&self) -> PtxKernel {
+        PtxKernel::new(&self.name(), [BLOCK, 1, 1], |k| self.write(k))
+    }
+}

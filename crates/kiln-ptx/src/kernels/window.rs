@@ -1,0 +1,173 @@
+//! Windows of pictures: pooling and convolution, an element of the result a thread.
+//!
+//! Neighbouring threads have neighbouring elements, so that what a warp reads is whole lines, most of it out of a cache.
+
+use kiln_core::Result;
+use kiln_core::op::{Convolve2d, ConvolveExtents, Pool2d, PoolExtents, Pooling};
+
+use super::math::maximum;
+use crate::kernel::{MAX_GRID_X, extent};
+use crate::{Argument, Builder, Kernel, Launch, PtxKernel, Target};
+
+/// Threads of a block.
+const BLOCK: u32 = 256;
+/// Elements of a result at most: 32 bits count what the last block reaches over.
+const MOST: u64 = (u32::MAX - BLOCK) as u64;
+/// Extents of pictures and windows at most, so that the sum of two of them has a sign.
+const SIDE: u64 = 1 << 30;
+
+fn words<const N: usize>(what: &'static str, extents: [usize; N]) -> Result<Vec<Argument>> {
+    extents.into_iter().map(|asked| extent(what, asked, SIDE).map(Argument::U32)).collect()
+}
+
+fn launch(buffers: usize, results: usize, words: Vec<Argument>) -> Result<Launch> {
+    let n = extent("elements", results, MOST)?;
+    let arguments = (0..buffers).map(Argument::Buffer).chain([Argument::U32(n)]).chain(words).collect();
+    Ok(Launch { grid: [extent("blocks", n.div_ceil(BLOCK) as usize, MAX_GRID_X)?, 1, 1], arguments })
+}
+
+/// The greatest element or the mean of each window that lies inside of a picture.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Pool {
+    pooling: Pooling,
+    target: Target,
+}
+
+impl Pool {
+    /// For devices from `target` on.
+    pub fn new(pooling: Pooling, target: Target) -> Self {
+        Self { pooling, target }
+    }
+
+    /// The launch of an operation on pictures of these extents. Buffer 0 is read, 1 is written.
+    ///
+    /// # Errors
+    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³² - 257 results or 2³⁰ rows or columns.
+    pub fn launch(&self, op: &Pool2d, extents: &PoolExtents) -> Result<Launch> {
+        let PoolExtents { planes, h, w, out_h, out_w } = *extents;
+        let ((kh, kw), (sh, sw)) = (op.window, op.stride);
+        let results = planes.saturating_mul(out_h).saturating_mul(out_w);
+        // A stride beyond the picture is taken once, from 0.
+        let words = words("rows or columns", [h, w, out_h, out_w, kh, kw, sh.min(h.max(1)), sw.min(w.max(1))])?;
+        launch(2, results, words)
+    }
+
+    fn write(&self, k: &Builder) {
+        let [x, out] = ["x", "out"].map(|name| k.buffer::<f32>(name));
+        let n = k.parameter::<u32>("n");
+        let [h, w, out_h, out_w, kh, kw, sh, sw] =
+            ["h", "w", "out_h", "out_w", "kh", "kw", "sh", "sw"].map(|name| k.parameter::<u32>(name));
+        let at = k.mad(k.ctaid_x(), BLOCK, k.tid_x());
+        k.if_(k.lt(at, n), || {
+            let (j, rest) = (at % out_w, at / out_w);
+            let (i, plane) = (rest % out_h, rest / out_h);
+            let row = k.mad_wide(plane, h, k.cvt_u64(i * sh));
+            let first = k.mad(row, k.cvt_u64(w), k.cvt_u64(j * sw));
+            let corner = x.index_wide(first);
+            let result = match self.pooling {
+                Pooling::Max => {
+                    let greatest = k.variable(f32::NEG_INFINITY);
+                    k.for_(0, kh, 1, |p| {
+                        let row = corner.index_wide(k.mul_wide(p, w));
+                        k.for_(0, kw, 1, |r| {
+                            greatest.set(maximum(self.target, greatest.get(), k.ld(row.index(r))));
+                        });
+                    });
+                    greatest.get()
+                }
+                Pooling::Average => {
+                    let sum = k.variable(0.0f32);
+                    k.for_(0, kh, 1, |p| {
+                        let row = corner.index_wide(k.mul_wide(p, w));
+                        let part = k.variable(0.0f32);
+                        k.for_(0, kw, 1, |r| part.set(k.add(part, k.ld(row.index(r)))));
+                        sum.set(k.add(sum, part));
+                    });
+                    sum.get() / k.cvt_rn_f32(kh * kw)
+                }
+            };
+            k.st(out.index(at), result);
+        });
+    }
+}
+
+impl Kernel for Pool {
+    fn name(&self) -> String {
+        match self.pooling {
+            Pooling::Max => "max_pool2d",
+            Pooling::Average => "avg_pool2d",
+        }
+        .to_owned()
+    }
+
+    fn build(&self) -> PtxKernel {
+        PtxKernel::new(&self.name(), [BLOCK, 1, 1], |k| self.write(k))
+    }
+}
+
+/// The two-dimensional convolution of the frameworks, with zeros around the pictures.
+///
+/// The products of a row of the kernel are added one after the other, then those of its rows, then those of the channels.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub struct Convolve;
+
+impl Convolve {
+    /// The launch of an operation on pictures and kernels of these extents. Buffers: pictures, kernels, result.
+    ///
+    /// # Errors
+    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³² - 257 results or 2³⁰ rows, columns or channels.
+    pub fn launch(&self, op: &Convolve2d, extents: &ConvolveExtents) -> Result<Launch> {
+        let ConvolveExtents { batch, c_in, h, w, c_out, kh, kw, out_h, out_w, top, left } = *extents;
+        let (sh, sw) = op.stride;
+        let results = batch.saturating_mul(c_out).saturating_mul(out_h).saturating_mul(out_w);
+        // A stride beyond the picture is taken once, from 0.
+        let (sh, sw) = (sh.min(h.max(1)), sw.min(w.max(1)));
+        let sides = [c_in, h, w, c_out, kh, kw, out_h, out_w, sh, sw, top, left];
+        launch(3, results, words("rows, columns or channels", sides)?)
+    }
+
+    fn write(&self, k: &Builder) {
+        let [x, kernel, out] = ["x", "kernel", "out"].map(|name| k.buffer::<f32>(name));
+        let n = k.parameter::<u32>("n");
+        let names = ["c_in", "h", "w", "c_out", "kh", "kw", "out_h", "out_w", "sh", "sw", "top", "left"];
+        let [c_in, h, w, c_out, kh, kw, out_h, out_w, sh, sw, top, left] = names.map(|name| k.parameter::<u32>(name));
+        let at = k.mad(k.ctaid_x(), BLOCK, k.tid_x());
+        k.if_(k.lt(at, n), || {
+            let (j, rest) = (at % out_w, at / out_w);
+            let (i, rest) = (rest % out_h, rest / out_h);
+            let (channel, picture) = (rest % c_out, rest / c_out);
+            // Rows and columns before the picture are beyond all of its extents, as numbers without a sign.
+            let (first_row, first_column) = (i * sh - top, j * sw - left);
+            let sum = k.variable(0.0f32);
+            k.for_(0, c_in, 1, |c| {
+                let plane = x.index_wide(k.mad_wide(picture, c_in, k.cvt_u64(c)) * k.mul_wide(h, w));
+                let weights = kernel.index_wide(k.mad_wide(channel, c_in, k.cvt_u64(c)) * k.mul_wide(kh, kw));
+                let of_channel = k.variable(0.0f32);
+                k.for_(0, kh, 1, |p| {
+                    let row = first_row + p;
+                    let inside = k.lt(row, h);
+                    let (row, weights) = (plane.index_wide(k.mul_wide(row, w)), weights.index_wide(k.mul_wide(p, kw)));
+                    let part = k.variable(0.0f32);
+                    k.for_(0, kw, 1, |r| {
+                        let column = first_column + r;
+                        let pixel = k.ld_if(k.and(inside, k.lt(column, w)), row.index(column), 0.0);
+                        part.set(k.fma(k.ld(weights.index(r)), pixel, part));
+                    });
+                    of_channel.set(k.add(of_channel, part));
+                });
+                sum.set(k.add(sum, of_channel));
+            });
+            k.st(out.index(at), sum);
+        });
+    }
+}
+
+impl Kernel for Convolve {
+    fn name(&self) -> String {
+        "convolve2d".to_owned()
+    }
+
+    fn build(&self) -> PtxKernel {
+        PtxKernel::new(&self.name(), [BLOCK, 1, 1], |k| self.write(k))
+    }
+}

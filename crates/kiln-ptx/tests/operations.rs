@@ -1,0 +1,122 @@
+//! Kernels of one launch, run as text, against the f64 reference: the cases that are small enough to be interpreted.
+
+mod support;
+
+use kiln_core::op::reference::{self, Case};
+use kiln_core::op::{
+    Attention as AttentionOp, Convert as ConvertOp, Convolve2d, Dequantize as DequantizeOp, Op, Operation, Pool2d,
+    QuantMatmul as QuantMatmulOp, Rope as RopeOp, TopK as TopKOp,
+};
+use kiln_core::{Buffer, DType, Operand, Result as CoreResult};
+use kiln_ptx::kernels::attention::Attention;
+use kiln_ptx::kernels::half::Convert;
+use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul};
+use kiln_ptx::kernels::rope::Rope;
+use kiln_ptx::kernels::top_k::TopK;
+use kiln_ptx::kernels::window::{Convolve, Pool};
+use kiln_ptx::{Kernel, Launch, Target};
+use support::Device;
+
+/// The launch of an operation on operands.
+fn lower(op: &Op, inputs: &[Operand<'_>]) -> CoreResult<(Box<dyn Kernel>, Launch)> {
+    let shapes: Vec<_> = inputs.iter().map(Operand::shape).collect();
+    fn of(kernel: impl Kernel + 'static, launch: Launch) -> (Box<dyn Kernel>, Launch) {
+        (Box::new(kernel), launch)
+    }
+    Ok(match op {
+        Op::Convert(op) => {
+            let kernel = Convert::new(inputs[0].ty().dtype == DType::F16, op.to == DType::F16);
+            of(kernel, kernel.launch(shapes[0].numel())?)
+        }
+        Op::TopK(op) => of(TopK, TopK.launch(shapes[0].rows(), shapes[0].columns(), op.k)?),
+        Op::Pool2d(op) => {
+            let kernel = Pool::new(op.pooling, Target::Sm80);
+            of(kernel, kernel.launch(op, &op.extents(&shapes[0])?)?)
+        }
+        Op::Convolve2d(op) => of(Convolve, Convolve.launch(op, &op.extents(&shapes[0], &shapes[1])?)?),
+        Op::Rope(op) => {
+            let [.., positions, columns] = *shapes[0].dims() else { panic!("{}", shapes[0]) };
+            let kernel = Rope::new(op.style);
+            of(kernel, kernel.launch(op, shapes[0].rows(), positions, columns)?)
+        }
+        Op::Dequantize(op) => {
+            let kernel = Dequantize::new(op.format);
+            of(kernel, kernel.launch(shapes[0].numel())?)
+        }
+        Op::QuantMatmul(op) => {
+            let kernel = QuantMatmul::new(op.format, shapes[0].rows());
+            of(kernel, kernel.launch(shapes[0].rows(), shapes[1].columns(), shapes[1].rows())?)
+        }
+        Op::Attention(op) => {
+            let extents = op.extents(&shapes[0], &shapes[1], &shapes[2])?;
+            let kernel = Attention::new(extents.d, op.causal, Target::Sm80);
+            of(kernel, kernel.launch(&extents, op.scale(extents.d))?)
+        }
+        op => panic!("{op:?}"),
+    })
+}
+
+/// Runs an operation; memory ends with a word that nobody may write, and blocks with one that is only read.
+fn run(op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<Buffer>, String> {
+    let mut device = Device::default();
+    let mut buffers: Vec<usize> = Vec::new();
+    for input in inputs {
+        let bytes = input.data().as_bytes();
+        let padding = vec![0; bytes.len().next_multiple_of(4) - bytes.len() + 4];
+        buffers.push(device.upload(&[bytes, &padding].concat()));
+    }
+    let types = op.infer(&inputs.iter().map(Operand::ty).collect::<Vec<_>>()).unwrap();
+    buffers.extend(types.iter().map(|ty| device.allocate(ty.bytes().next_multiple_of(4))));
+    let mut results: Vec<Buffer> = types.iter().map(|ty| Buffer::zeros(ty).unwrap()).collect();
+    if types.iter().all(|ty| ty.shape.is_empty()) {
+        return Ok(results);
+    }
+    let (kernel, launch) = lower(op, inputs).unwrap();
+    device.run(&*kernel, &launch, &buffers)?;
+    for (result, &buffer) in results.iter_mut().zip(&buffers[inputs.len()..]) {
+        let mut data = result.as_mut();
+        let bytes = data.as_bytes();
+        let n = bytes.len();
+        bytes.copy_from_slice(&device.download(buffer)[..n]);
+    }
+    Ok(results)
+}
+
+/// Runs the cases of an operation whose work is at most so much, and counts elements.
+fn conforms<O: Operation>(most: u64) -> usize {
+    let small = |case: &&Case| {
+        let types: Vec<_> = case.inputs.iter().map(|input| input.operand().unwrap().ty()).collect();
+        let cost = case.op.cost(&types).unwrap();
+        cost.flops.max(cost.bytes()) <= most
+    };
+    let cases = O::cases();
+    let cases: Vec<&Case> = cases.iter().filter(small).collect();
+    let mut compared = 0;
+    for case in cases {
+        let results =
+            |op: &Op, inputs: &[Operand<'_>]| Ok(run(op, inputs).unwrap_or_else(|why| panic!("{case}: {why}")));
+        compared += reference::conform(case, results).unwrap_or_else(|why| panic!("{why}")).compared;
+    }
+    compared
+}
+
+macro_rules! conformance {
+    ($($name:ident $operation:ident $most:literal $least:literal;)*) => {
+        $(#[test]
+        fn $name() {
+            let compared = conforms::<$operation>($most);
+            assert!(compared > $least, "{compared}");
+        })*
+    };
+}
+
+conformance! {
+    convert_keeps_its_contract ConvertOp 400_000 100_000;
+    top_k_keeps_its_contract TopKOp 10_000 500;
+    pooling_keeps_its_contract Pool2d 20_000 2_000;
+    convolution_keeps_its_contract Convolve2d 60_000 2_000;
+    rope_keeps_its_contract RopeOp 60_000 10_000;
+    dequantisation_keeps_its_contract DequantizeOp 200_000 20_000;
+    quantised_products_keep_their_contract QuantMatmulOp 300_000 500;
+    attention_keeps_its_contract AttentionOp 300_000 5_000;
+}
