@@ -3,7 +3,9 @@
 use std::ffi::{CString, c_int, c_void};
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUfunction, CUjit_option, CUjitInputType, CUlinkState, CUmodule, CUstream};
+use cudarc::driver::sys::{
+    CUfunction, CUfunction_attribute, CUjit_option, CUjitInputType, CUlinkState, CUmodule, CUstream,
+};
 use kiln_core::{Error, Result};
 use kiln_ptx::{Argument, Launch, PtxKernel};
 
@@ -159,6 +161,12 @@ impl Function {
         let found = context
             .run(&what, |call| unsafe { (call.cuModuleGetFunction)(&mut function, module.module, entry.as_ptr()) });
         found?;
+        let shared = kernel.dynamic_shared_bytes();
+        if shared > 0 {
+            let most = CUfunction_attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+            // SAFETY: the function came from the driver just now; a size beyond that of the device is refused.
+            context.run(&what, |call| unsafe { (call.cuFuncSetAttribute)(function, most, shared as c_int) })?;
+        }
         let launching = format!("launching {}", kernel.name());
         Ok(Self { module, function, kernel, launching })
     }
@@ -173,10 +181,11 @@ impl Function {
     /// [`Error::DeviceLost`], [`Error::Driver`].
     pub(crate) fn resident_blocks(&self) -> Result<u32> {
         let threads = self.kernel.block().iter().product::<u32>() as c_int;
+        let shared = self.kernel.dynamic_shared_bytes() as usize;
         let mut blocks = 0;
         // SAFETY: it writes one number, to a place that is there.
         self.module.context.run("asking for the occupancy", |call| unsafe {
-            (call.cuOccupancyMaxActiveBlocksPerMultiprocessor)(&mut blocks, self.function, threads, 0)
+            (call.cuOccupancyMaxActiveBlocksPerMultiprocessor)(&mut blocks, self.function, threads, shared)
         })?;
         Ok(u32::try_from(blocks).unwrap_or(0))
     }
@@ -235,7 +244,7 @@ impl Function {
                 block_x,
                 block_y,
                 block_z,
-                0,
+                self.kernel.dynamic_shared_bytes(),
                 stream,
                 arguments.as_mut_ptr(),
                 std::ptr::null_mut(),

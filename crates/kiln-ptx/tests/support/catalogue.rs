@@ -15,9 +15,8 @@ use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::softmax::Softmax;
 use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::transpose::Transpose;
-use kiln_ptx::{Kernel, PtxType, Target};
 use kiln_ptx::kernels::window::{Convolve, Pool};
-use kiln_ptx::{Kernel, Target};
+use kiln_ptx::{Kernel, PtxType, Target};
 
 /// The targets that kernels are written for; each text serves those up to the next.
 #[allow(dead_code)] // not every file of tests climbs it
