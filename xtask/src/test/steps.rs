@@ -107,7 +107,7 @@ pub(super) fn all() -> Vec<Step> {
             "the examples in the documentation run",
             &[
                 portable!("test", "--doc"),
-                "cargo test --doc -p kiln-ptx -p kiln-shaders -p kiln-wgpu -p kiln --features kiln/gpu",
+                "cargo test --doc -p kiln-ptx -p kiln-cuda -p kiln-shaders -p kiln-wgpu -p kiln --features kiln/gpu",
             ],
         ),
         Step::new("examples", "every example runs", every_example_runs),
@@ -135,6 +135,7 @@ pub(super) fn all() -> Vec<Step> {
             ],
         ),
         Step::new("ptxas", "NVIDIA's assembler takes every instruction and kernel for every target", ptxas),
+        Step::new("cuda", "all tests of GPUs of NVIDIA; without a driver what says so, and what goes without", cuda),
         Step::new("gpu", "all tests of GPUs, on two drivers in software that have little in common", gpu),
         Step::new("aarch64-neon", "all tests on NEON, under qemu", aarch64).slow(),
         Step::new("wasm-simd128", "all tests in WebAssembly with vectors, in Node", |runner| {
@@ -315,6 +316,23 @@ fn ptxas(runner: &mut Runner) -> Outcome {
         let variables = [("KILN_PTXAS", &*programs), ("KILN_NVDISASM", &*disassembler), ("KILN_REQUIRE", "ptxas")];
         run_all(runner, &lines, &variables)
     })
+}
+
+/// The tests of GPUs of NVIDIA: required where there is a driver. Without one those that need none run, and the step is told
+/// as skipped.
+fn cuda(runner: &mut Runner) -> Outcome {
+    const LINE: &str = "cargo test -p kiln-cuda --tests --no-fail-fast";
+    // The file that the kernel's part of the driver makes once it is loaded.
+    let driver = std::path::Path::new("/dev/nvidiactl").exists();
+    let variables: &[(&str, &str)] = if driver { &[("KILN_REQUIRE", "cuda")] } else { &[] };
+    match runner.run_with(LINE, variables) {
+        Err(error) => Outcome::Failed(error.to_string()),
+        Ok(()) if driver => Outcome::OK,
+        Ok(()) => Outcome::Skipped {
+            reason: "no driver of NVIDIA: only what needs no device was tested".into(),
+            remedy: Vec::new(),
+        },
+    }
 }
 
 /// The tests of GPUs on Mesa's driver in software and on the one that Chromium brings.

@@ -17,6 +17,8 @@ use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Value
 
 /// Threads of a block.
 const BLOCK: u32 = 128;
+/// Rows of weights that a warp takes.
+const WEIGHTS: u32 = 2;
 /// Elements of a vector.
 const VECTOR: u32 = 4;
 /// Extents at most: 32 bits count what the last block reaches over.
@@ -270,22 +272,14 @@ pub struct QuantMatmul {
 impl QuantMatmul {
     /// Of this format, for about so many rows of x.
     pub fn new(format: QuantFormat, rows: usize) -> Self {
-        let rows = match rows {
-            0..=1 => 1,
-            2 => 2,
-            _ => 4,
-        };
+        // Four rows at once take so many registers that two times two are faster.
+        let rows = if rows > 1 { 2 } else { 1 };
         Self { format, rows }
     }
 
     /// Every kernel.
     pub fn all() -> Vec<Self> {
-        QuantFormat::ALL.into_iter().flat_map(|format| [1, 2, 4].map(|rows| Self { format, rows })).collect()
-    }
-
-    /// Rows of weights that a warp takes.
-    const fn weights(self) -> u32 {
-        if self.rows > 2 { 1 } else { 2 }
+        QuantFormat::ALL.into_iter().flat_map(|format| [1, 2].map(|rows| Self { format, rows })).collect()
     }
 
     /// The launch for `m` rows of x of `depth` elements, whole blocks, and `n` rows of weights. Buffers: x, weights, result.
@@ -297,7 +291,7 @@ impl QuantMatmul {
         let rows = extent("rows", m, MOST)?;
         let weights = extent("rows of weights", n, MOST)?;
         let shares = extent("shares of blocks", depth / share(self.format).elements as usize, MOST)?;
-        let warps = weights.div_ceil(self.weights());
+        let warps = weights.div_ceil(WEIGHTS);
         let across = extent("blocks", warps.div_ceil(BLOCK / WARP) as usize, MAX_GRID_X)?;
         let down = extent("groups of rows", rows.div_ceil(self.rows) as usize, MAX_GRID_YZ)?;
         let words = [rows, weights, shares].map(Argument::U32);
@@ -316,7 +310,7 @@ impl QuantMatmul {
         let depth = shares * elements;
         // Rows that are not there are read as the last one, and not written.
         let rows: Vec<Word<'_>> = (0..self.rows).map(|i| k.ctaid_y() * self.rows + i).collect();
-        let weights: Vec<Word<'_>> = (0..self.weights()).map(|j| warp * self.weights() + j).collect();
+        let weights: Vec<Word<'_>> = (0..WEIGHTS).map(|j| warp * WEIGHTS + j).collect();
         let row_of_x = |&row: &Word<'_>| x.index_wide(k.mul_wide(k.min(row, m - 1), depth));
         let x: Vec<_> = rows.iter().map(row_of_x).collect();
         let first: Vec<_> = weights.iter().map(|&row| k.mul_wide(k.min(row, n - 1), of_row)).collect();
@@ -388,7 +382,7 @@ fn chain<'k>(k: &'k Builder, pairs: impl Iterator<Item = (F32<'k>, F32<'k>)>) ->
 
 impl Kernel for QuantMatmul {
     fn name(&self) -> String {
-        format!("quant_matmul_{}_{}x{}", self.format.name(), self.rows, self.weights())
+        format!("quant_matmul_{}_{}", self.format.name(), self.rows)
     }
 
     fn build(&self) -> PtxKernel {

@@ -26,10 +26,13 @@ enum Walk {
 }
 
 /// What rows are, shortest first.
-const WALKS: [Walk; 4] = [
+const WALKS: [Walk; 7] = [
     Walk::Held { team: WARP, elements: 4 },
     Walk::Held { team: WARP, elements: 16 },
+    Walk::Held { team: BLOCK, elements: 4 },
+    Walk::Held { team: BLOCK, elements: 8 },
     Walk::Held { team: BLOCK, elements: 16 },
+    Walk::Held { team: BLOCK, elements: 32 },
     Walk::Streamed,
 ];
 
