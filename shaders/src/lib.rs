@@ -59,6 +59,7 @@ fn find(name: &str) -> Option<&'static str> {
     Some(match name {
         "common" => include_str!("../wgsl/common.wgsl"),
         "math" => include_str!("../wgsl/math.wgsl"),
+        "attention_load" => include_str!("../wgsl/attention_load.wgsl"),
         "attention_score" => include_str!("../wgsl/attention_score.wgsl"),
         "attention_step" => include_str!("../wgsl/attention_step.wgsl"),
         "functions" => include_str!("../wgsl/functions.wgsl"),
@@ -82,6 +83,10 @@ fn find(name: &str) -> Option<&'static str> {
         "cooperative_step" => include_str!("../wgsl/cooperative_step.wgsl"),
         "gemm" => include_str!("../wgsl/gemm.wgsl"),
         "gemm_finish" => include_str!("../wgsl/gemm_finish.wgsl"),
+        "convolve_load" => include_str!("../wgsl/convolve_load.wgsl"),
+        "matmul_load" => include_str!("../wgsl/matmul_load.wgsl"),
+        "gemm_block" => include_str!("../wgsl/gemm_block.wgsl"),
+        "gemm_four" => include_str!("../wgsl/gemm_four.wgsl"),
         "gemm_multiply" => include_str!("../wgsl/gemm_multiply.wgsl"),
         "gemm_step" => include_str!("../wgsl/gemm_step.wgsl"),
         "gemm_sums" => include_str!("../wgsl/gemm_sums.wgsl"),
@@ -113,6 +118,8 @@ macro_rules! kernels {
 }
 
 kernels! {
+    /// A copy: the limit of whatever reads and writes as much.
+    COPY = "copy";
     /// The inner product of two vectors, or parts of it.
     DOT = "dot";
     /// Reductions along an axis that others lie inside of.

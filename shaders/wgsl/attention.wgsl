@@ -95,14 +95,6 @@ fn less(x: u32, y: u32) -> u32 {
     return x - min(x, y);
 }
 
-// Four elements each of four queries or keys.
-fn load(keys: bool, at: vec4<u32>, count: u32) -> Block {
-    if keys {
-        return Block(key(at.x, count), key(at.y, count), key(at.z, count), key(at.w, count));
-    }
-    return Block(query(at.x, count), query(at.y, count), query(at.z, count), query(at.w, count));
-}
-
 struct Values {
     first: vec4<f32>,
     second: vec4<f32>,
@@ -192,7 +184,9 @@ fn main(
         // Keys past the end are the last one, read again: their scores are not used.
         let k_rows = min(vec4<u32>(from_key + 4u * quarter) + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(p.t - 1u));
         var at = select(q_at, vec4<u32>(kv_base + along) + k_rows * p.d, keys);
-        var block = load(keys, at, less(p.d, along));
+        var count = less(p.d, along);
+#include gemm_block
+#include attention_load
         var s0 = vec4<f32>();
         var s1 = vec4<f32>();
         var s2 = vec4<f32>();
@@ -200,12 +194,13 @@ fn main(
         var element = 0u;
         loop {
             workgroupBarrier();
-            store_along(select(0u, 512u, keys), quarter, along, block);
+            store_along(select(0u, 512u, keys), quarter, along, v0, v1, v2, v3);
             workgroupBarrier();
             element += DEPTH;
             if element < p.d {
                 at += vec4<u32>(DEPTH);
-                block = load(keys, at, less(p.d, element + along));
+                count = less(p.d, element + along);
+#include attention_load
             }
             for (var i = 0u; i < DEPTH; i += 4u) {
                 var ia = i * QUARTERS + place(here.y, i);

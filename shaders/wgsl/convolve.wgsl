@@ -80,37 +80,21 @@ fn seen(at_pixels: Pixels, k: u32, end: u32) -> vec4<f32> {
     return v;
 }
 
-fn load(second: bool, at: vec4<u32>, at_pixels: Pixels, k: u32, end: u32) -> Block {
-    if second {
-        return Block(
-            seen(at_pixels, k, end),
-            seen(at_pixels, k + AT_ONCE, end),
-            seen(at_pixels, k + 2u * AT_ONCE, end),
-            seen(at_pixels, k + 3u * AT_ONCE, end),
-        );
-    }
-    let count = end - min(k, end);
-    return Block(along_a(at.x, count), along_a(at.y, count), along_a(at.z, count), along_a(at.w, count));
-}
-
-// Where this part of the results begins in C.
-var<private> c_base: u32;
-
-fn put(row: u32, column: u32, sum: vec4<f32>, again: bool) {
+fn put(base: u32, row: u32, column: u32, sum: vec4<f32>, again: bool) {
     if row < p.m {
-        put_one(row, column, sum.x, again);
-        put_one(row, column + 1u, sum.y, again);
-        put_one(row, column + 2u, sum.z, again);
-        put_one(row, column + 3u, sum.w, again);
+        put_one(base, row, column, sum.x, again);
+        put_one(base, row, column + 1u, sum.y, again);
+        put_one(base, row, column + 2u, sum.z, again);
+        put_one(base, row, column + 3u, sum.w, again);
     }
 }
 
-fn put_one(row: u32, column: u32, sum: f32, again: bool) {
+fn put_one(base: u32, row: u32, column: u32, sum: f32, again: bool) {
     if column >= p.n {
         return;
     }
     let picture = column / p.pixels;
-    let at = c_base + (picture * p.m + row) * p.pixels + (column - picture * p.pixels);
+    let at = base + (picture * p.m + row) * p.pixels + (column - picture * p.pixels);
     if again {
         c[at] += sum;
     } else {
@@ -132,7 +116,7 @@ fn main(
     let origin = tile_origin(number % tiles, p.down, p.across);
     let split = number / tiles;
     let here = position(local);
-    c_base = split * p.c_split;
+    let base = split * p.c_split;
     let first = split * p.slice;
     let end = min(first + p.slice, p.k);
 
@@ -147,29 +131,35 @@ fn main(
     let at_pixels = pixels_from(origin.x + 4u * quarter_across);
     let k_mine = select(k_along, k_across, second);
 
-#include gemm_sums
     var again = false;
-    var block = load(second, at, at_pixels, first + k_mine, end);
     var k = first;
+#include gemm_block
+#include convolve_load
     loop {
-        workgroupBarrier();
-        if second {
-            store_across(512u, quarter_across, k_across, block);
-        } else {
-            store_along(0u, quarter_along, k_along, block);
-        }
-        workgroupBarrier();
-        k += DEPTH;
-        if k < end {
-            at += vec4<u32>(DEPTH);
-            block = load(second, at, at_pixels, k + k_mine, end);
-        }
+        let chain_end = min(k + CHAIN, end);
+#include gemm_sums
+        loop {
+            workgroupBarrier();
+            if second {
+                store_across(512u, quarter_across, k_across, v0, v1, v2, v3);
+            } else {
+                store_along(0u, quarter_along, k_along, v0, v1, v2, v3);
+            }
+            workgroupBarrier();
+            k += DEPTH;
+            if k < end {
+                at += vec4<u32>(DEPTH);
+#include convolve_load
+            }
 #include gemm_multiply
-        if k >= end || (k - first) % CHAIN == 0u {
-#include gemm_finish
+            if k >= chain_end {
+                break;
+            }
         }
+#include gemm_finish
         if k >= end {
             break;
         }
+        again = true;
     }
 }

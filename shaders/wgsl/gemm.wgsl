@@ -13,9 +13,10 @@ const QUARTERS: u32 = TILE / 4u;
 const DEPTH: u32 = 2048u / TILE;
 // So many k are summed before the sums are added to those in C: rounding errors grow with the length of a chain.
 #if TILE == 32
-const CHAIN: u32 = 1024u;
+// Four groups share a slice.
+const CHAIN: u32 = 2048u;
 #else
-const CHAIN: u32 = 256u;
+const CHAIN: u32 = 512u;
 #endif
 // Vectors along k of a row of a slice, where k is contiguous.
 const ALONG: u32 = DEPTH / 4u;
@@ -23,13 +24,6 @@ const ALONG: u32 = DEPTH / 4u;
 const AT_ONCE: u32 = 512u / TILE;
 
 var<workgroup> tile: array<vec4<f32>, 1024>;
-
-struct Block {
-    v0: vec4<f32>,
-    v1: vec4<f32>,
-    v2: vec4<f32>,
-    v3: vec4<f32>,
-}
 
 // Where the vector `quarter` of the given k stands within that k.
 fn place(quarter: u32, k: u32) -> u32 {
@@ -41,23 +35,23 @@ fn place(quarter: u32, k: u32) -> u32 {
 }
 
 // Stores four rows of a block along k from `k` on: they are turned around.
-fn store_along(base: u32, quarter: u32, k: u32, block: Block) {
+fn store_along(base: u32, quarter: u32, k: u32, v0: vec4<f32>, v1: vec4<f32>, v2: vec4<f32>, v3: vec4<f32>) {
     let at = base + k * QUARTERS + place(quarter, k);
-    tile[at] = vec4<f32>(block.v0.x, block.v1.x, block.v2.x, block.v3.x);
-    tile[at + QUARTERS] = vec4<f32>(block.v0.y, block.v1.y, block.v2.y, block.v3.y);
-    tile[at + 2u * QUARTERS] = vec4<f32>(block.v0.z, block.v1.z, block.v2.z, block.v3.z);
-    tile[at + 3u * QUARTERS] = vec4<f32>(block.v0.w, block.v1.w, block.v2.w, block.v3.w);
+    tile[at] = vec4<f32>(v0.x, v1.x, v2.x, v3.x);
+    tile[at + QUARTERS] = vec4<f32>(v0.y, v1.y, v2.y, v3.y);
+    tile[at + 2u * QUARTERS] = vec4<f32>(v0.z, v1.z, v2.z, v3.z);
+    tile[at + 3u * QUARTERS] = vec4<f32>(v0.w, v1.w, v2.w, v3.w);
 }
 
 // Stores vectors of four different k: `k` and those that follow at a distance of AT_ONCE.
-fn store_across(base: u32, quarter: u32, k: u32, block: Block) {
-    tile[base + k * QUARTERS + place(quarter, k)] = block.v0;
+fn store_across(base: u32, quarter: u32, k: u32, v0: vec4<f32>, v1: vec4<f32>, v2: vec4<f32>, v3: vec4<f32>) {
+    tile[base + k * QUARTERS + place(quarter, k)] = v0;
     let k1 = k + AT_ONCE;
-    tile[base + k1 * QUARTERS + place(quarter, k1)] = block.v1;
+    tile[base + k1 * QUARTERS + place(quarter, k1)] = v1;
     let k2 = k + 2u * AT_ONCE;
-    tile[base + k2 * QUARTERS + place(quarter, k2)] = block.v2;
+    tile[base + k2 * QUARTERS + place(quarter, k2)] = v2;
     let k3 = k + 3u * AT_ONCE;
-    tile[base + k3 * QUARTERS + place(quarter, k3)] = block.v3;
+    tile[base + k3 * QUARTERS + place(quarter, k3)] = v3;
 }
 
 // The place of an invocation among those that share a tile: the quarter of its columns, that of its rows. A subgroup of 32

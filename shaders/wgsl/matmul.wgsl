@@ -162,34 +162,6 @@ fn less(x: u32, y: u32) -> u32 {
     return x - min(x, y);
 }
 
-// The block that an invocation loads, `left` k before the end; its first k within the slice is `k`.
-fn load(second: bool, at: vec4<u32>, k: u32, left: u32, last: u32) -> Block {
-    if second {
-#if TRANSPOSE_B
-        let count = less(left, k);
-        return Block(along_b(at.x, count), along_b(at.y, count), along_b(at.z, count), along_b(at.w, count));
-#else
-        return Block(
-            across_b(at.x, less(left, k), last),
-            across_b(at.y, less(left, k + AT_ONCE), last),
-            across_b(at.z, less(left, k + 2u * AT_ONCE), last),
-            across_b(at.w, less(left, k + 3u * AT_ONCE), last),
-        );
-#endif
-    }
-#if TRANSPOSE_A
-    return Block(
-        across_a(at.x, less(left, k), last),
-        across_a(at.y, less(left, k + AT_ONCE), last),
-        across_a(at.z, less(left, k + 2u * AT_ONCE), last),
-        across_a(at.w, less(left, k + 3u * AT_ONCE), last),
-    );
-#else
-    let count = less(left, k);
-    return Block(along_a(at.x, count), along_a(at.y, count), along_a(at.z, count), along_a(at.w, count));
-#endif
-}
-
 // Where the vectors of a block are: in four rows of `p.k` elements, from the k `first` on.
 fn rows_along(base: u32, row: u32, rows: u32, first: u32) -> vec4<u32> {
     let each = min(vec4<u32>(row) + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(rows - 1u));
@@ -210,14 +182,11 @@ fn column_inside(column: u32, length: u32) -> u32 {
 #endif
 }
 
-// Where the matrix begins in C.
-var<private> c_base: u32;
-
-fn put(row: u32, column: u32, sum: vec4<f32>, again: bool) {
+fn put(base: u32, row: u32, column: u32, sum: vec4<f32>, again: bool) {
     if row >= p.m || column >= p.n {
         return;
     }
-    let at = c_base + row * p.n + column;
+    let at = base + row * p.n + column;
 #if VECTORS
     if again {
         c[at / 4u] += sum;
@@ -259,7 +228,7 @@ fn main(
     let split = part % p.splits;
     let batch = part / p.splits;
     let here = position(local);
-    c_base = split * p.c_split + batch * p.m * p.n;
+    let base = split * p.c_split + batch * p.m * p.n;
     let first = split * p.slice;
     let end = min(first + p.slice, p.k);
 
@@ -298,38 +267,46 @@ fn main(
 #endif
     }
 
-#include gemm_sums
     var again = false;
-    var block = load(second, at, k_mine, end - first, last);
+    var left = end - first;
+#include gemm_block
+#include matmul_load
     var k = first;
     // At least once: a product over no k at all stores zeros.
     loop {
-        workgroupBarrier();
-        if second {
+        let chain_end = min(k + CHAIN, end);
+#include gemm_sums
+        loop {
+            workgroupBarrier();
+            if second {
 #if TRANSPOSE_B
-            store_along(512u, quarter_along, k_along, block);
+                store_along(512u, quarter_along, k_along, v0, v1, v2, v3);
 #else
-            store_across(512u, quarter_across, k_across, block);
+                store_across(512u, quarter_across, k_across, v0, v1, v2, v3);
 #endif
-        } else {
+            } else {
 #if TRANSPOSE_A
-            store_across(0u, quarter_across, k_across, block);
+                store_across(0u, quarter_across, k_across, v0, v1, v2, v3);
 #else
-            store_along(0u, quarter_along, k_along, block);
+                store_along(0u, quarter_along, k_along, v0, v1, v2, v3);
 #endif
-        }
-        workgroupBarrier();
-        k += DEPTH;
-        if k < end {
-            at += vec4<u32>(step);
-            block = load(second, at, k_mine, end - k, last);
-        }
+            }
+            workgroupBarrier();
+            k += DEPTH;
+            if k < end {
+                at += vec4<u32>(step);
+                left = end - k;
+#include matmul_load
+            }
 #include gemm_multiply
-        if k >= end || (k - first) % CHAIN == 0u {
-#include gemm_finish
+            if k >= chain_end {
+                break;
+            }
         }
+#include gemm_finish
         if k >= end {
             break;
         }
+        again = true;
     }
 }

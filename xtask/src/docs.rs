@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use kiln_core::op::{Contract, Op, all_cases};
+use kiln_core::op::{Contract, Op, all_cases, product_bound_of};
 
 use crate::Result;
 
@@ -77,11 +77,17 @@ fn on_gpus() -> Result<String> {
          - Sums are trees there, too, of another shape: they keep the bounds and not the bits of the CPU.\n\
          - Products of two f16 matrices may go through cooperative matrices, whose units cut off where others round: the error is at \
          most k / 8 + 16 u Σ|terms|, where that is more.\n\
-         - `fma` is rounded twice where the device has no fused instruction.\n\n\
+         - `fma` is rounded twice where the device has no fused instruction.\n\
+         - Sums of products run over chains of up to 512: in their bounds w is min(k, 512) + k / 256.\n\n\
          | operation | error at most on a GPU |\n|---|---|\n",
     );
+    let cell = |text: String| text.replace('|', "\\|");
     for (kind, bound) in kiln_wgpu::numerics::DIFFERENCES {
-        writeln!(text, "| `{}` | {} |", kind.name(), bound.to_string().replace('|', "\\|"))?;
+        writeln!(text, "| `{}` | {} |", kind.name(), cell(bound.to_string()))?;
+    }
+    let bound = product_bound_of(4096, kiln_wgpu::numerics::CHAIN);
+    for name in ["matmul", "matvec", "convolve2d"] {
+        writeln!(text, "| `{name}` | {} for 4096 products |", cell(bound.to_string()))?;
     }
     Ok(text)
 }

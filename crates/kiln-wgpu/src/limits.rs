@@ -1,19 +1,23 @@
 //! What a device can do at most: what measured figures are held against.
 
-use kiln_core::Result;
+use std::collections::HashMap;
 
-use crate::memory::{DeviceBuffer, Region};
+use kiln_core::Result;
+use kiln_core::graph::Graph;
+use kiln_shaders::COPY;
+
+use crate::GpuTensor;
+use crate::execute::Executable;
+use crate::plan::{Code, Dispatch, Grid, Location, Plan, Word};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::runtime::block_on;
-use crate::{GpuDevice, GpuTensor};
+use crate::wait::Waiting;
 
-/// A copy within the memory of a device, without a kernel: every byte of a tensor is read once and written once. No
-/// operation that touches as many bytes of the memory is faster.
+/// A copy within the memory of a device: every byte of a tensor is read once and written once. Nothing that reads and
+/// writes as much is faster. It is a kernel: what drivers make of a command that copies may be several times slower.
 #[derive(Debug)]
 pub struct DeviceCopy {
-    device: GpuDevice,
-    from: Region,
-    to: DeviceBuffer,
+    executable: Executable,
     bytes: u64,
 }
 
@@ -21,12 +25,30 @@ impl DeviceCopy {
     /// Takes memory for a copy of a tensor.
     ///
     /// # Errors
-    /// [`kiln_core::Error::Limit`], [`kiln_core::Error::OutOfMemory`], [`kiln_core::Error::DeviceLost`].
+    /// [`kiln_core::Error::Limit`] for a tensor that one kernel cannot see whole, [`kiln_core::Error::OutOfMemory`],
+    /// [`kiln_core::Error::DeviceLost`].
     pub async fn of_async(tensor: &GpuTensor) -> Result<Self> {
-        let device = tensor.device.clone();
-        let bytes = (tensor.ty.bytes() as u64).next_multiple_of(4);
-        let to = device.scoped("memory for a copy", bytes, || device.take(bytes)).await?;
-        Ok(Self { device, from: tensor.region.clone(), to, bytes })
+        let device = &tensor.device;
+        let bytes = tensor.ty.bytes() as u64;
+        let vectors = bytes.div_ceil(16) as usize;
+        let mut graph = Graph::new();
+        let [from, to] = [graph.input(tensor.ty), graph.input(tensor.ty)];
+        let copy = Dispatch {
+            code: Code::Kernel(COPY, Vec::new()),
+            buffers: vec![Location::Input(from).into(), Location::Input(to).into()],
+            params: vec![Word::from(vectors).0],
+            groups: Grid::invocations(vectors).folded(device.inner.limits.max_compute_workgroups_per_dimension),
+        };
+        let plan = Plan {
+            dispatches: vec![copy],
+            slots: Vec::new(),
+            scratch: Vec::new(),
+            faults: Vec::new(),
+            inputs: vec![(from, bytes), (to, bytes)],
+            results: vec![(Location::Input(to), bytes)],
+        };
+        let given = HashMap::from([(from, tensor.region.clone())]);
+        Ok(Self { executable: Executable::new(device, &plan, &given).await?, bytes })
     }
 
     /// Bytes that one copy reads, and as many that it writes.
@@ -34,20 +56,12 @@ impl DeviceCopy {
         self.bytes
     }
 
-    /// Copies once more. It does not wait for the device: [`GpuDevice::finish_async`] does.
+    /// Copies once more. It does not wait for the device: [`crate::GpuDevice::finish_async`] does.
     ///
     /// # Errors
     /// [`kiln_core::Error::DeviceLost`].
-    pub async fn run_async(&self) -> Result<()> {
-        let inner = &self.device.inner;
-        let submit = || {
-            let mut encoder = inner.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-            encoder.copy_buffer_to_buffer(self.from.raw(), self.from.offset, self.to.raw(), 0, self.bytes);
-            inner.submit(encoder.finish());
-            inner.counters.submitted(1, 0);
-            Ok(())
-        };
-        self.device.scoped("a copy", self.bytes, submit).await
+    pub async fn run_async(&mut self) -> Result<()> {
+        self.executable.run(&[], Waiting::Elsewhere, |_, _| {}).await
     }
 }
 
@@ -65,7 +79,32 @@ impl DeviceCopy {
     ///
     /// # Errors
     /// As there.
-    pub fn run(&self) -> Result<()> {
+    pub fn run(&mut self) -> Result<()> {
         block_on(self.run_async())
+    }
+}
+
+#[cfg(all(test, not(target_arch = "wasm32")))] // devices are waited for
+mod tests {
+    use kiln_core::{Operand, Shape, TensorType};
+
+    use super::*;
+    use crate::{AdapterChoice, GpuDevice};
+
+    #[test]
+    fn a_copy_is_the_same() {
+        let Ok(device) = GpuDevice::open(&AdapterChoice::Any) else {
+            eprintln!("left out: no device");
+            return;
+        };
+        for n in [1, 5, 1000, 70_001] {
+            let x: Vec<f32> = (1..=n).map(|i| i as f32).collect();
+            let mut copy = DeviceCopy::of(&device.upload(&Operand::vector(&x)).unwrap()).unwrap();
+            copy.run().unwrap();
+            let (region, bytes) = copy.executable.results()[0].clone();
+            assert_eq!((bytes, copy.bytes()), (4 * n as u64, 4 * n as u64));
+            let copied = GpuTensor { device: device.clone(), region, ty: TensorType::f32(Shape::new(&[n]).unwrap()) };
+            assert_eq!(copied.read().unwrap().as_data().f32(), x);
+        }
     }
 }

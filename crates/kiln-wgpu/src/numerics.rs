@@ -3,7 +3,7 @@
 //! WGSL promises correct rounding of sums, differences and products, and 2.5 units in the last place of quotients. It
 //! allows implementations to take subnormal numbers for zeros anywhere. What is built from these has wider bounds.
 
-use kiln_core::op::{Bound, Elementwise, ElementwiseKind, Op};
+use kiln_core::op::{Bound, Elementwise, ElementwiseKind, Op, product_bound_of};
 use kiln_core::{DType, Result, TensorType};
 
 use crate::GpuDevice;
@@ -28,6 +28,10 @@ pub const DIFFERENCES: &[(ElementwiseKind, Bound)] = &[
     (ElementwiseKind::GeluTanh, Bound::Ulp(6.0)),
     (ElementwiseKind::Mish, Bound::Ulp(8.0)),
 ];
+
+/// Products that a matrix product or a convolution sums in one chain at most: a shorter one would cost a GPU more, which
+/// keeps the sums of chains in the memory of the result.
+pub const CHAIN: usize = 512;
 
 /// The error bound of an operation on a device: that of a GPU, or, for products of f16 through cooperative matrices, what
 /// their units keep.
@@ -54,8 +58,18 @@ pub fn bound_on(device: &GpuDevice, op: &Op, inputs: &[TensorType]) -> Result<Bo
 /// As [`Op::bound`].
 pub fn bound(op: &Op, inputs: &[TensorType]) -> Result<Bound> {
     let bound = op.bound(inputs)?;
-    let Op::Elementwise(op) = op else { return Ok(bound) };
-    Ok(of(op).unwrap_or(bound))
+    let shapes = || (&inputs[0].shape, &inputs[1].shape);
+    let products = match op {
+        Op::Elementwise(op) => return Ok(of(op).unwrap_or(bound)),
+        Op::Matmul(op) => op.extents(shapes().0, shapes().1)?.k,
+        Op::Matvec(op) => op.extents(shapes().0, shapes().1)?.0,
+        Op::Convolve2d(op) => {
+            let e = op.extents(shapes().0, shapes().1)?;
+            e.c_in * e.kh * e.kw
+        }
+        _ => return Ok(bound),
+    };
+    Ok(product_bound_of(products, CHAIN))
 }
 
 fn of(op: &Elementwise) -> Option<Bound> {

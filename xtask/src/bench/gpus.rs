@@ -109,7 +109,7 @@ struct Open {
 /// An operation on an adapter, ready to be timed.
 struct Ready {
     operation: RefCell<GpuOperation>,
-    copy: DeviceCopy,
+    copy: RefCell<DeviceCopy>,
 }
 
 impl Open {
@@ -122,7 +122,7 @@ impl Open {
         let half = (op.cost(&types)?.bytes() / 8).max(1) as usize;
         let half: Vec<f32> = few.iter().copied().cycle().take(half).collect();
         let copy = DeviceCopy::of(&self.device.upload(&Operand::vector(&half))?)?;
-        Ok(Ready { operation: RefCell::new(operation), copy })
+        Ok(Ready { operation: RefCell::new(operation), copy: RefCell::new(copy) })
     }
 }
 
@@ -255,7 +255,7 @@ impl Bench {
                             let done = match way {
                                 Way::Resident => ready.operation.borrow_mut().run().and_then(|()| device.finish()),
                                 Way::Host => into(&|outputs| backend.run_into(op, operands, outputs), outputs),
-                                Way::Copy => ready.copy.run().and_then(|()| device.finish()),
+                                Way::Copy => ready.copy.borrow_mut().run().and_then(|()| device.finish()),
                             };
                             if let Err(why) = done {
                                 failed.set(Some(why));

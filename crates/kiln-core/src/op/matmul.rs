@@ -17,16 +17,21 @@ pub struct Matmul {
 const SPECIAL: &str = "IEEE 754; k = 0 gives zeros; the order of summation may differ between instruction sets; \
     the bound grows with the number of products k: min(w, 2√w) + 1 for w = min(k, 320) + k / 256";
 
-/// The error bound of a sum of `k` products.
-///
-/// Sums run over at most 320 products at a time, then over the sums of these blocks, so that a term passes through
-/// `w = min(k, 320) + ⌈k / 256⌉` roundings at most, and one of its own where multiply-add rounds twice. In the worst case
-/// the error is `w + 1` units of `u Σ |aᵢ bᵢ|`. Roundings do not conspire, though: as independent errors of mean zero
-/// they add up to at most `0.25 √w` units in the root mean square (all terms of one sign is the worst case). The bound
-/// is eight times that where it is below the worst case, so a correct kernel stays inside with all but certainty and
-/// one that drops a term, or that sums thousands of products in one chain, does not.
+/// The error bound of a sum of `k` products on the CPU.
 pub(super) fn product_bound(k: usize) -> Bound {
-    let w = (k.min(320) + k.div_ceil(256)) as f64;
+    product_bound_of(k, 320)
+}
+
+/// The error bound of a sum of `k` products that runs over at most `chain` of them, at least 256, at a time.
+///
+/// Then it runs over the sums of these blocks, so that a term passes through `w = min(k, chain) + ⌈k / 256⌉` roundings at
+/// most, and one of its own where multiply-add rounds twice. In the worst case the error is `w + 1` units of
+/// `u Σ |aᵢ bᵢ|`. Roundings do not conspire, though: as independent errors of mean zero they add up to at most `0.25 √w`
+/// units in the root mean square (all terms of one sign is the worst case). The bound is eight times that where it is
+/// below the worst case, so a correct kernel stays inside with all but certainty and one that drops a term, or that sums
+/// thousands of products in one chain, does not.
+pub fn product_bound_of(k: usize, chain: usize) -> Bound {
+    let w = (k.min(chain) + k.div_ceil(256)) as f64;
     Bound::Magnitude(w.min(2.0 * w.sqrt()) + 1.0)
 }
 

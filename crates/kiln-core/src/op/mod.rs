@@ -28,7 +28,7 @@ pub use elementwise::{Elementwise, ElementwiseKind};
 #[doc(hidden)] // named by the rows of the table
 pub use elementwise::{fused, gelu, gelu_tanh, hard_swish, maximum, minimum, mish, swish};
 pub use index::{Gather, TopK};
-pub use matmul::{Matmul, MatmulExtents, Matvec};
+pub use matmul::{Matmul, MatmulExtents, Matvec, product_bound_of};
 pub use pool::{Pool2d, PoolExtents, Pooling};
 pub use quantized::{Dequantize, QuantMatmul, Quantize};
 pub use reduce::{Dot, Reduce, Reduction};
@@ -164,17 +164,24 @@ impl std::ops::Deref for Types {
 /// As [`Operation::infer`] for the inputs; [`Error::Arity`], [`Error::Type`] and [`Error::Length`] for the outputs.
 #[inline]
 pub fn check(op: &impl Operation, inputs: &[Operand<'_>], outputs: &[DataMut<'_>]) -> Result<()> {
-    let expected = op.infer(&types_of(inputs))?;
+    check_outputs(op.name(), &op.infer(&types_of(inputs))?, outputs)
+}
+
+/// Whether results of these types fit `outputs`; `op` names what asks in errors.
+///
+/// # Errors
+/// [`Error::Arity`], [`Error::Type`], [`Error::Length`].
+pub fn check_outputs(op: &'static str, expected: &[TensorType], outputs: &[DataMut<'_>]) -> Result<()> {
     if expected.len() != outputs.len() {
-        return Err(Error::Arity { op: op.name(), expected: expected.len(), found: outputs.len() });
+        return Err(Error::Arity { op, expected: expected.len(), found: outputs.len() });
     }
     for (index, (ty, out)) in expected.iter().zip(outputs).enumerate() {
         if ty.dtype != out.dtype() {
-            return Err(Error::Type { op: op.name(), index, expected: ty.dtype, found: out.dtype() });
+            return Err(Error::Type { op, index, expected: ty.dtype, found: out.dtype() });
         }
         if ty.bytes() != out.bytes() {
             let (expected, found) = (ty.bytes() / ty.dtype.size(), out.bytes() / ty.dtype.size());
-            return Err(Error::Length { op: op.name(), operand: "output", expected, found });
+            return Err(Error::Length { op, operand: "output", expected, found });
         }
     }
     Ok(())
