@@ -15,5 +15,6 @@
 #constant WIDTH = 1, 4
 #constant TEAM = 256
 #constant HELD = 4
+#constant FULL = 0, 1
 #constant LAYER = 1
 #include norm_apply

@@ -14,7 +14,7 @@
     let first = (number / p.parts) * p.vectors;
     for (var h = 0u; h < ${HELD}u; h += 1u) {
         let i = start + lane + h * ${TEAM}u;
-        if i < p.vectors {
+        if there(i, p.vectors) {
             let own = rescaled(x[first + i], scale);
 #if LAYER
             out[first + i] = weighed((own - known.x) - known.y, known.z, scale.back, gamma[i]) + beta[i];

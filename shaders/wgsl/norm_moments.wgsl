@@ -5,7 +5,7 @@
     var greatest = U(0u);
     for (var h = 0u; h < ${HELD}u; h += 1u) {
         let i = lane + h * ${TEAM}u;
-        if i < count {
+        if there(i, count) {
             held[h] = x[first + i];
             greatest = max(greatest, bitcast<U>(held[h]) & U(0x7fffffffu));
         }
@@ -16,7 +16,7 @@
     var high = U(0u);
     var low = U(0u);
     for (var h = 0u; h < ${HELD}u; h += 1u) {
-        if lane + h * ${TEAM}u < count {
+        if there(lane + h * ${TEAM}u, count) {
             held[h] = rescaled(held[h], scale);
             high = max(high, key_of(held[h]));
             low = max(low, ~key_of(held[h]));
@@ -28,14 +28,14 @@
     let least = bitcast<f32>(bits_of_key(~team_max(local, lanes_max(low))));
     let center = clamp(estimate, min(least, most), most);
     for (var h = 0u; h < ${HELD}u; h += 1u) {
-        if lane + h * ${TEAM}u < count {
+        if there(lane + h * ${TEAM}u, count) {
             held[h] -= center;
         }
     }
     let delta = team_sum(local, lanes_sum(pairwise(held))) / f32(elements);
     var terms: array<F, ${HELD}>;
     for (var h = 0u; h < ${HELD}u; h += 1u) {
-        if lane + h * ${TEAM}u < count {
+        if there(lane + h * ${TEAM}u, count) {
             held[h] -= delta;
             terms[h] = held[h] * held[h];
         }

@@ -13,6 +13,7 @@
 #constant WIDTH = 1, 4
 #constant TEAM = 256
 #constant HELD = 2, 16
+#constant FULL = 0, 1
 #constant LAYER = 0, 1
 #include common
 #include math

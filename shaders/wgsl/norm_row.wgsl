@@ -17,7 +17,7 @@
     let inverse = inverse_deviation(squares, elements, scale, magnitude);
     for (var h = 0u; h < ${HELD}u; h += 1u) {
         let i = lane + h * ${TEAM}u;
-        if i < count {
+        if there(i, count) {
             let y = weighed(held[h], inverse, scale.back, gamma[i]);
 #if LAYER
             out[first + i] = y + beta[i];

@@ -12,5 +12,6 @@
 #constant WIDTH = 1, 4
 #constant TEAM = 1, 16, 256
 #constant HELD = 1, 4
+#constant FULL = 0, 1
 #constant LAYER = 0
 #include norm_row

@@ -14,5 +14,6 @@
 #constant WIDTH = 1, 4
 #constant TEAM = 256
 #constant HELD = 4
+#constant FULL = 0, 1
 #constant LAYER = 0
 #include norm_apply

@@ -18,6 +18,15 @@ fn lanes_sum(v: F) -> f32 { return v; }
 fn lanes_max(v: U) -> u32 { return v; }
 #endif
 
+// Whether there is a vector i where there are `count`. With FULL every place that an invocation holds has one.
+fn there(i: u32, count: u32) -> bool {
+#if FULL
+    return true;
+#else
+    return i < count;
+#endif
+}
+
 // The larger the number, the larger the key; that of NaN is the largest, and no key is zero.
 fn key_of(x: F) -> U {
     let b = bitcast<U>(x);

@@ -7,6 +7,7 @@
 #constant WIDTH = 1, 4
 #constant TEAM = 1, 16, 256
 #constant HELD = 1, 4
+#constant FULL = 0, 1
 #constant LOG = 0, 1
 #include common
 #include math
@@ -25,7 +26,7 @@
     var keys = U(0u);
     for (var h = 0u; h < ${HELD}u; h += 1u) {
         let i = lane + h * ${TEAM}u;
-        if i < count {
+        if there(i, count) {
             held[h] = x[first + i];
             keys = max(keys, key_of(held[h]));
         }
@@ -34,7 +35,7 @@
     let m = common_of(key, 1.0).greatest;
     var powers: array<F, ${HELD}>;
     for (var h = 0u; h < ${HELD}u; h += 1u) {
-        if lane + h * ${TEAM}u < count {
+        if there(lane + h * ${TEAM}u, count) {
             let below = held[h] - m;
             powers[h] = lifted_exp(below);
 #if LOG
@@ -45,7 +46,7 @@
     let row_common = common_of(key, team_sum(local, lanes_sum(pairwise(powers))));
     for (var h = 0u; h < ${HELD}u; h += 1u) {
         let i = lane + h * ${TEAM}u;
-        if i < count {
+        if there(i, count) {
 #if LOG
             out[first + i] = held[h] - row_common.rest;
 #else

@@ -9,6 +9,7 @@
 #constant WIDTH = 1, 4
 #constant TEAM = 256
 #constant HELD = 4
+#constant FULL = 0, 1
 #constant LOG = 0, 1
 #include common
 #include math
@@ -24,7 +25,7 @@
     let first = (number / p.parts) * p.vectors;
     for (var h = 0u; h < ${HELD}u; h += 1u) {
         let i = start + lane + h * ${TEAM}u;
-        if i < p.vectors {
+        if there(i, p.vectors) {
             let below = x[first + i] - row_common.x;
 #if LOG
             out[first + i] = below - row_common.y;

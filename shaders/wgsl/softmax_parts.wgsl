@@ -8,6 +8,7 @@
 #constant WIDTH = 1, 4
 #constant TEAM = 256
 #constant HELD = 2, 16
+#constant FULL = 0, 1
 #constant LOG = 0
 #include common
 #include math
@@ -25,7 +26,7 @@
     var keys = U(0u);
     for (var h = 0u; h < ${HELD}u; h += 1u) {
         let i = lane + h * ${TEAM}u;
-        if i < count {
+        if there(i, count) {
             held[h] = x[first + i];
             keys = max(keys, key_of(held[h]));
         }
@@ -33,7 +34,7 @@
     let key = team_max(local, lanes_max(keys));
     let m = common_of(key, 1.0).greatest;
     for (var h = 0u; h < ${HELD}u; h += 1u) {
-        if lane + h * ${TEAM}u < count {
+        if there(lane + h * ${TEAM}u, count) {
             held[h] = lifted_exp(held[h] - m);
         }
     }

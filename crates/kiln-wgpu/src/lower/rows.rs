@@ -59,10 +59,15 @@ impl Sharing {
         Self { rows, columns, width, vectors, team, held, parts: vectors.div_ceil(team * held) }
     }
 
+    /// Whether every invocation of every workgroup holds as many vectors as it has room for: it need not ask then.
+    fn is_full(&self) -> bool {
+        self.vectors == self.team * self.held * self.parts && self.rows.is_multiple_of(WORKGROUP / self.team)
+    }
+
     fn constants(&self, own: (&'static str, bool)) -> Vec<(&'static str, u32)> {
         let constants = [("WIDTH", self.width), ("TEAM", self.team), ("HELD", self.held)];
         let constants = constants.into_iter().map(|(name, value)| (name, value as u32));
-        constants.chain([(own.0, own.1.into())]).collect()
+        constants.chain([("FULL", self.is_full().into()), (own.0, own.1.into())]).collect()
     }
 }
 
@@ -240,6 +245,10 @@ mod tests {
             }
         }
         let usual = Sharing::new(8192, 4096);
-        assert_eq!((usual.team, usual.held, usual.parts), (256, 4, 1));
+        assert_eq!((usual.team, usual.held, usual.parts, usual.is_full()), (256, 4, 1, true));
+        // Rows that leave places free, rows that leave a workgroup half empty, parts that are all whole, and one that is not.
+        let full = |rows, columns| Sharing::new(rows, columns).is_full();
+        assert_eq!([(8192, 4092), (100_001, 64), (100_032, 64)].map(|(r, c)| full(r, c)), [false, false, true]);
+        assert_eq!([(2, 1 << 20), (2, (1 << 20) - 4)].map(|(r, c)| full(r, c)), [true, false]);
     }
 }
