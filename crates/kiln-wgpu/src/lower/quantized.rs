@@ -94,7 +94,7 @@ fn way(m: usize, n: usize, k: usize) -> Way {
     // With several rows, a piece of x in workgroup memory feeds so many lanes.
     let most = if rows == 1 { parts(k) } else { parts(k).min(128 / rows) };
     // A workgroup has four rows of the weights for each slot of lanes: more lanes make more workgroups.
-    let few = |lanes: usize| lanes < 32 || m.div_ceil(rows) * n.div_ceil(1024 / lanes) < BUSY;
+    let few = |lanes: usize| lanes < 32 || m.div_ceil(rows) * n.div_ceil(1024 / lanes) < 3 * BUSY;
     let mut lanes = 8;
     while lanes < 256 && 2 * lanes <= most && few(lanes) {
         lanes *= 2;
@@ -154,7 +154,7 @@ mod tests {
     fn few_rows_go_to_lanes_and_many_to_tiles() {
         // As many lanes as the weights are too few for.
         assert_eq!(way(1, 28_672, 8192), Way::Rows { rows: 1, lanes: 32 });
-        assert_eq!(way(1, 4096, 14_336), Way::Rows { rows: 1, lanes: 64 });
+        assert_eq!(way(1, 4096, 14_336), Way::Rows { rows: 1, lanes: 256 });
         assert_eq!(way(1, 64, 14_336), Way::Rows { rows: 1, lanes: 256 });
         assert_eq!(way(1, 64, 256), Way::Rows { rows: 1, lanes: 8 });
         assert_eq!(way(1, 1, 0), Way::Rows { rows: 1, lanes: 8 });
