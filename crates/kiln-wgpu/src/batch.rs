@@ -4,8 +4,8 @@ use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use kiln_core::graph::{Graph, TensorId};
-use kiln_core::op::Op;
-use kiln_core::{Buffer, DType, Data, Error, Operand, QuantFormat, Record, Result, Shape, TensorType};
+use kiln_core::op::{Op, check_outputs};
+use kiln_core::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Result, Shape, TensorType};
 
 use crate::execute::{Executable, write};
 use crate::memory::Region;
@@ -197,6 +197,14 @@ impl GpuCommandBatch {
         self.run_with(wanted, Waiting::Elsewhere).await
     }
 
+    /// As [`GpuCommandBatch::run_async`], into memory of the caller.
+    ///
+    /// # Errors
+    /// As there; [`Error::Arity`], [`Error::Type`], [`Error::Length`] where results do not fit `outputs`.
+    pub async fn run_into_async(&mut self, wanted: &[BufferId], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        self.run_into_with(wanted, outputs, Waiting::Elsewhere).await
+    }
+
     /// Reads a tensor that the last execution computed, or that was uploaded.
     ///
     /// # Errors
@@ -259,17 +267,32 @@ impl GpuCommandBatch {
         Ok(())
     }
 
+    fn types(&self, wanted: &[BufferId]) -> Result<Vec<TensorType>> {
+        wanted.iter().map(|&id| self.graph.ty(id)).collect()
+    }
+
     async fn run_with(&mut self, wanted: &[BufferId], waiting: Waiting) -> Result<Vec<Buffer>> {
-        let types = wanted.iter().map(|&id| self.graph.ty(id)).collect::<Result<Vec<_>>>()?;
-        let mut results = types.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
+        let mut results = self.types(wanted)?.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
+        let mut outputs: Vec<DataMut<'_>> = results.iter_mut().map(Buffer::as_mut).collect();
+        self.run_into_with(wanted, &mut outputs, waiting).await?;
+        Ok(results)
+    }
+
+    async fn run_into_with(
+        &mut self,
+        wanted: &[BufferId],
+        outputs: &mut [DataMut<'_>],
+        waiting: Waiting,
+    ) -> Result<()> {
+        check_outputs("run_into", &self.types(wanted)?, outputs)?;
         self.prepare_async(wanted).await?;
-        let Some(ready) = &mut self.ready else { return Ok(results) };
+        let Some(ready) = &mut self.ready else { return Ok(()) };
         ready.done = false;
         let all: Vec<usize> = (0..wanted.len()).collect();
-        let see = |position: usize, stored: &[u8]| copy_to(stored, &mut results[position].as_mut());
+        let see = |position: usize, stored: &[u8]| copy_to(stored, &mut outputs[position]);
         ready.executable.run(&all, waiting, see).await?;
         ready.done = true;
-        Ok(results)
+        Ok(())
     }
 }
 
@@ -347,6 +370,14 @@ impl GpuCommandBatch {
     /// As there.
     pub fn run(&mut self, wanted: &[BufferId]) -> Result<Vec<Buffer>> {
         block_on(self.run_with(wanted, Waiting::Here))
+    }
+
+    /// As [`GpuCommandBatch::run_into_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn run_into(&mut self, wanted: &[BufferId], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        block_on(self.run_into_with(wanted, outputs, Waiting::Here))
     }
 
     /// As [`GpuCommandBatch::profile_async`].

@@ -1,6 +1,8 @@
 //! An open device: its queue, its compiled kernels, its memory, and what became of it.
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+#[cfg(not(target_arch = "wasm32"))]
+use std::time::{Duration, Instant};
 
 use kiln_core::{Error, Result};
 use kiln_shaders::Capabilities;
@@ -405,7 +407,7 @@ impl GpuDevice {
     fn wait(&self, waiting: Waiting) {
         let device = self.inner.device.clone();
         let wait = move || {
-            if let Err(error) = device.poll(wgpu::PollType::wait_indefinitely()) {
+            if let Err(error) = wait_for(&device) {
                 tracing::warn!("waiting for a device: {error}");
             }
         };
@@ -424,4 +426,21 @@ impl GpuDevice {
     /// The browser delivers by itself.
     #[cfg(target_arch = "wasm32")]
     fn wait(&self, _: Waiting) {}
+}
+
+/// What is done so soon is asked for again and again: to be woken by the driver takes longer, on virtual machines above all.
+#[cfg(not(target_arch = "wasm32"))]
+const SOON: Duration = Duration::from_micros(200);
+
+/// Waits until all that was submitted is done, and delivers it.
+#[cfg(not(target_arch = "wasm32"))]
+fn wait_for(device: &wgpu::Device) -> std::result::Result<(), wgpu::PollError> {
+    let start = Instant::now();
+    while start.elapsed() < SOON {
+        if device.poll(wgpu::PollType::Poll)?.is_queue_empty() {
+            return Ok(());
+        }
+        std::hint::spin_loop();
+    }
+    device.poll(wgpu::PollType::wait_indefinitely()).map(|_| ())
 }

@@ -22,6 +22,7 @@ mod device;
 #[cfg(not(target_arch = "wasm32"))]
 mod device_pool;
 mod execute;
+mod host_copy;
 pub mod limits;
 mod lower;
 mod matmul_cache;

@@ -9,6 +9,7 @@ use kiln_core::op::{Op, Outputs};
 use kiln_core::{Buffer, DType, DataMut, Error, Operand, Result, Shape, TensorType};
 
 use crate::execute::{Executable, write};
+use crate::host_copy;
 use crate::memory::Region;
 use crate::plan::Plan;
 #[cfg(not(target_arch = "wasm32"))]
@@ -319,7 +320,5 @@ impl GpuDevice {
 
 /// Copies what a device stored, up to whole words, into elements.
 pub(crate) fn copy_to(stored: &[u8], out: &mut DataMut<'_>) {
-    let target = out.as_bytes();
-    let n = target.len().min(stored.len());
-    target[..n].copy_from_slice(&stored[..n]);
+    host_copy::read(stored, out.as_bytes());
 }

@@ -6,6 +6,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::host_copy;
 use crate::statistics::Counters;
 
 /// The least size of a buffer: small uploads share one.
@@ -56,12 +57,8 @@ impl Uploads {
         let mut pending = self.pending();
         if size <= MOST_BYTES
             && let Some((source, from)) = self.room(&mut pending, device, counters, size)
-            && let Ok(mut mapped) = source.get_mapped_range_mut(from..from + size)
+            && host_copy::write(bytes, &source, from)
         {
-            let (elements, rest) = (bytes.len(), size as usize - bytes.len());
-            mapped.slice(..elements).copy_from_slice(bytes);
-            mapped.slice(elements..elements + rest).fill(0);
-            drop(mapped);
             let encoder = || device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("uploads") });
             let copies = pending.copies.get_or_insert_with(encoder);
             copies.copy_buffer_to_buffer(&source, from, target, offset, size);

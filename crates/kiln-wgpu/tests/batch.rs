@@ -3,7 +3,7 @@
 mod support;
 
 use kiln_core::op::Elementwise;
-use kiln_core::{Data, Error, Operand, Operations, Record};
+use kiln_core::{Data, DataMut, Error, Operand, Operations, Record};
 use kiln_wgpu::{GpuBackend, GpuCommandBatch};
 
 #[test]
@@ -108,8 +108,13 @@ fn wrong_lengths_and_types_are_typed_errors() {
     let indices = batch.upload_indices(&[1, 2], &[2]).unwrap();
     assert!(matches!(batch.read(indices), Err(Error::Type { .. })));
     assert!(matches!(batch.add(x, indices), Err(Error::Type { .. })));
-    let backend = GpuBackend::on(device);
     let mut short = [0.0; 2];
+    assert!(matches!(batch.run_into(&[y], &mut [DataMut::F32(&mut short)]), Err(Error::Length { .. })));
+    assert!(matches!(batch.run_into(&[z], &mut []), Err(Error::Arity { .. })));
+    assert!(matches!(batch.run_into(&[z], &mut [DataMut::U32(&mut [0; 2])]), Err(Error::Type { .. })));
+    batch.run_into(&[z], &mut [DataMut::F32(&mut short)]).unwrap();
+    assert_eq!(short, [1.0, 2.0]);
+    let backend = GpuBackend::on(device);
     assert!(matches!(backend.relu_into(&[1.0, 2.0, 3.0], &mut short), Err(Error::Length { .. } | Error::Shape { .. })));
 }
 
