@@ -23,7 +23,7 @@ pub(crate) enum Case {
     ChainHost { n: usize },
     /// A recorded batch of 100 operations on vectors that stay on the device, executed again.
     Replay { n: usize },
-    /// The product of a quantised matrix `n * k` with a vector; the weights are beyond every cache.
+    /// Products of quantised matrices `n * k` with a vector, as one batch; the weights are beyond every cache.
     Q4K { n: usize, k: usize },
 }
 
@@ -57,7 +57,7 @@ pub(crate) const ALL: &[Case] = &[
 pub(crate) const OPERATIONS: usize = 100;
 pub(crate) const FACTOR: f32 = 0.75;
 
-/// Weights that are read in turn make so many bytes: more than any cache holds.
+/// The weights of a batch make so many bytes: more than any cache holds.
 const BEYOND_CACHES: usize = 512 << 20;
 
 impl Case {
@@ -71,7 +71,7 @@ impl Case {
             Self::AddHost { n } => format!("add {n}, host to host"),
             Self::ChainHost { n } => format!("add-scale-relu {n}, host to host"),
             Self::Replay { n } => format!("replay of {OPERATIONS} on {n}, resident"),
-            Self::Q4K { n, k } => format!("Q4_K matvec {n} x {k}, resident"),
+            Self::Q4K { n, k } => format!("{} Q4_K matvecs {n} x {k}, resident", self.copies()),
         }
     }
 
@@ -123,12 +123,12 @@ impl Case {
         match *self {
             Self::Sum { n } => Some(4 * n),
             Self::Softmax { rows, columns } => Some(8 * rows * columns),
-            Self::Q4K { n, k } => Some(weights(n, k) + 4 * (n + k)),
+            Self::Q4K { n, k } => Some(self.copies() * (weights(n, k) + 4 * (n + k))),
             _ => None,
         }
     }
 
-    /// Copies of the weights, to be read in turn.
+    /// Copies of the weights, one for each product.
     pub(crate) fn copies(&self) -> usize {
         match *self {
             Self::Q4K { n, k } => BEYOND_CACHES.div_ceil(weights(n, k)).clamp(2, 32),
@@ -158,7 +158,7 @@ impl Case {
             Self::AddHost { n: ..=100_000 } => 150e-6,
             Self::AddHost { .. } | Self::ChainHost { .. } => 900e-6,
             Self::Replay { .. } => 5e-6 * OPERATIONS as f64,
-            Self::Q4K { n, k } => weights(n, k) as f64 / 2.0e12,
+            Self::Q4K { n, k } => (self.copies() * weights(n, k)) as f64 / 2.0e12,
         }
     }
 }

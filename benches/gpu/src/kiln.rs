@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use kiln_core::op::{Matmul, Op, QuantMatmul, Reduce, Reduction, Softmax};
 use kiln_core::{DataMut, Operand, Operations, QuantFormat, Record, f16};
 use kiln_wgpu::limits::DeviceCopy;
-use kiln_wgpu::{AdapterChoice, BufferId, GpuBackend, GpuCommandBatch, GpuDevice, GpuOperation, GpuTensor};
+use kiln_wgpu::{AdapterChoice, BufferId, DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuOperation, GpuTensor};
 
 use crate::case::{Case, Data, FACTOR, OPERATIONS, random};
 use crate::contender::{Contender, Ready, Result};
@@ -23,7 +23,12 @@ impl Kiln {
             Some((_, Ok(index))) => AdapterChoice::Index(index),
             Some((name, Err(_))) => AdapterChoice::Name(name.to_owned()),
         };
-        let device = GpuDevice::open(&choice)?;
+        let mut options = DeviceOptions::new();
+        // Pipelines of earlier runs, as a program would keep them.
+        if let Some(folder) = std::env::current_exe()?.parent() {
+            options = options.pipeline_folder(folder.join("pipelines"));
+        }
+        let device = GpuDevice::open_with(&choice, &options)?;
         Ok(Self { backend: GpuBackend::on(device.clone()), device })
     }
 
@@ -77,10 +82,15 @@ impl Contender for Kiln {
                 let format = QuantFormat::Q4K;
                 let vector = self.device.upload(&Operand::f32(&x[0], &[1, k])?)?;
                 let weights = Operand::blocks(format, &data.blocks, &[n, k])?;
-                let product =
-                    |_| self.device.prepare(&QuantMatmul { format }.into(), &[&vector, &self.device.upload(&weights)?]);
-                let operations = (0..case.copies()).map(product).collect::<kiln_core::Result<_>>()?;
-                Box::new(Resident { device: self.device.clone(), operations, next: 0 })
+                // Each product with its own copy, all in one submission: what a layer of a model asks for.
+                let mut batch = GpuCommandBatch::new(self.device.clone());
+                let vector = batch.import(&vector)?;
+                let mut results = Vec::new();
+                for _ in 0..case.copies() {
+                    let copy = batch.import(&self.device.upload(&weights)?)?;
+                    results.push(batch.record(QuantMatmul { format }, &[vector, copy])?);
+                }
+                Box::new(Replay { batch, results })
             }
             Case::Replay { n } => {
                 let mut batch = GpuCommandBatch::new(self.device.clone());
@@ -92,7 +102,7 @@ impl Contender for Kiln {
                         _ => batch.relu(y)?,
                     };
                 }
-                Box::new(Replay { batch, result: y })
+                Box::new(Replay { batch, results: vec![y] })
             }
             Case::MatmulHost { n } => {
                 let run = move |out: &mut [f32]| self.backend.matmul_into(&x[0], &x[1], n, n, n, out);
@@ -113,9 +123,7 @@ impl Contender for Kiln {
                     let mut batch = batch.borrow_mut();
                     batch.set(inputs[0], &x[0])?;
                     batch.set(inputs[1], &x[1])?;
-                    let results = batch.run(&[y])?;
-                    out.copy_from_slice(results[0].as_data().f32());
-                    Ok(())
+                    batch.run_into(&[y], &mut [DataMut::F32(out)])
                 };
                 Box::new(Host { run, out: vec![0.0; n] })
             }
@@ -162,12 +170,13 @@ fn read(tensor: &GpuTensor) -> kiln_core::Result<Vec<f32>> {
 /// A batch that is executed again.
 struct Replay {
     batch: GpuCommandBatch,
-    result: BufferId,
+    /// What is computed; the first of it is compared.
+    results: Vec<BufferId>,
 }
 
 impl Ready for Replay {
     fn run(&mut self) -> Result<()> {
-        Ok(self.batch.compute(&[self.result])?)
+        Ok(self.batch.compute(&self.results)?)
     }
 
     fn wait(&mut self) -> Result<()> {
@@ -175,7 +184,7 @@ impl Ready for Replay {
     }
 
     fn result(&mut self) -> Result<Vec<f32>> {
-        Ok(self.batch.read(self.result)?)
+        Ok(self.batch.read(self.results[0])?)
     }
 }
 
