@@ -34,6 +34,23 @@ fn place(quarter: u32, k: u32) -> u32 {
 #endif
 }
 
+// The same for operands of which k may not be contiguous: those are not turned around and stay in order.
+fn place_of_a(quarter: u32, k: u32) -> u32 {
+#if TRANSPOSE_A
+    return quarter;
+#else
+    return place(quarter, k);
+#endif
+}
+
+fn place_of_b(quarter: u32, k: u32) -> u32 {
+#if TRANSPOSE_B
+    return place(quarter, k);
+#else
+    return quarter;
+#endif
+}
+
 // Stores four rows of a block along k from `k` on: they are turned around.
 fn store_along(base: u32, quarter: u32, k: u32, v0: vec4<f32>, v1: vec4<f32>, v2: vec4<f32>, v3: vec4<f32>) {
     let at = base + k * QUARTERS + place(quarter, k);
@@ -45,13 +62,11 @@ fn store_along(base: u32, quarter: u32, k: u32, v0: vec4<f32>, v1: vec4<f32>, v2
 
 // Stores vectors of four different k: `k` and those that follow at a distance of AT_ONCE.
 fn store_across(base: u32, quarter: u32, k: u32, v0: vec4<f32>, v1: vec4<f32>, v2: vec4<f32>, v3: vec4<f32>) {
-    tile[base + k * QUARTERS + place(quarter, k)] = v0;
-    let k1 = k + AT_ONCE;
-    tile[base + k1 * QUARTERS + place(quarter, k1)] = v1;
-    let k2 = k + 2u * AT_ONCE;
-    tile[base + k2 * QUARTERS + place(quarter, k2)] = v2;
-    let k3 = k + 3u * AT_ONCE;
-    tile[base + k3 * QUARTERS + place(quarter, k3)] = v3;
+    let at = base + k * QUARTERS + quarter;
+    tile[at] = v0;
+    tile[at + AT_ONCE * QUARTERS] = v1;
+    tile[at + 2u * AT_ONCE * QUARTERS] = v2;
+    tile[at + 3u * AT_ONCE * QUARTERS] = v3;
 }
 
 // The place of an invocation among those that share a tile: the quarter of its columns, that of its rows. A subgroup of 32

@@ -241,16 +241,16 @@ fn main(
     let k_along = 4u * (mine % ALONG);
     let quarter_across = mine % QUARTERS;
     let k_across = mine / QUARTERS;
-    var at: vec4<u32>;
+    var places: vec4<u32>;
     var step = DEPTH;
     var k_mine = k_along;
     var last = 0u;
     if second {
 #if TRANSPOSE_B
-        at = rows_along(b_base, origin.x + 4u * quarter_along, p.n, first + k_along);
+        places = rows_along(b_base, origin.x + 4u * quarter_along, p.n, first + k_along);
 #else
         let column = column_inside(origin.x + 4u * quarter_across, p.n);
-        at = rows_across(b_base, column, p.n, first + k_across);
+        places = rows_across(b_base, column, p.n, first + k_across);
         step = DEPTH * p.n;
         k_mine = k_across;
         last = p.n - 1u - column;
@@ -258,16 +258,18 @@ fn main(
     } else {
 #if TRANSPOSE_A
         let column = column_inside(origin.y + 4u * quarter_across, p.m);
-        at = rows_across(a_base, column, p.m, first + k_across);
+        places = rows_across(a_base, column, p.m, first + k_across);
         step = DEPTH * p.m;
         k_mine = k_across;
         last = p.m - 1u - column;
 #else
-        at = rows_along(a_base, origin.y + 4u * quarter_along, p.m, first + k_along);
+        places = rows_along(a_base, origin.y + 4u * quarter_along, p.m, first + k_along);
 #endif
     }
 
     var again = false;
+    var at = places.x;
+    let apart = places.yzw - vec3<u32>(at);
     var left = end - first;
 #include gemm_block
 #include matmul_load
@@ -294,7 +296,7 @@ fn main(
             workgroupBarrier();
             k += DEPTH;
             if k < end {
-                at += vec4<u32>(step);
+                at += step;
                 left = end - k;
 #include matmul_load
             }

@@ -19,7 +19,7 @@ impl Effort {
 }
 
 /// A sample of resident calls lasts about this long: what a wait takes is a small part of it.
-const SAMPLE: f64 = 5e-3;
+const SAMPLE: f64 = 25e-3;
 
 /// Seconds of a call of each contender: the median of its samples.
 pub(crate) fn compare(contenders: &mut [&mut dyn Ready], resident: bool, effort: Effort) -> Result<Vec<f64>> {
