@@ -1,0 +1,98 @@
+//! What the warp group that copies does: the order of tiles, and how stages are filled.
+
+use super::DEPTH_BYTES;
+use crate::operands::Blocks;
+use crate::{Builder, Panels, Pointer, Shared, TensorParameter, Value};
+
+/// Tiles, or pairs of tiles, one below the other that blocks take side by side, so that those under way at once cover about
+/// a square. 4 and 16 were no faster on an H200.
+const BAND: u32 = 8;
+
+/// The order of tiles: bands of [`BAND`] tiles one below the other, each gone through column by column.
+pub(super) struct Order<'k> {
+    pub(super) along: Value<'k, u32>,
+    pub(super) down: Value<'k, u32>,
+}
+
+impl<'k> Order<'k> {
+    /// The product and the tile of a number.
+    pub(super) fn place(&self, k: &'k Builder, unit: Value<'k, u32>) -> [Value<'k, u32>; 3] {
+        let tiles = self.down * self.along;
+        let (batch, tile) = (unit / tiles, unit % tiles);
+        let band = self.along * BAND;
+        let (number, rest) = (tile / band, tile % band);
+        let first = number * BAND;
+        let height = k.min(BAND, self.down - first);
+        [batch, first + rest % height, rest / height]
+    }
+}
+
+/// The step in a pass of a step of all passes, and the planes of A and B that it multiplies.
+pub(super) fn pass<'k>(
+    k: &'k Builder,
+    step: Value<'k, u32>,
+    steps: Value<'k, u32>,
+    [a, b]: [Value<'k, u32>; 2],
+) -> (Value<'k, u32>, [Value<'k, u32>; 2]) {
+    let number = step / steps;
+    let lower = |pass: u32| k.selp(1u32, 0u32, k.eq(number, pass));
+    (step % steps, [a * 2 + lower(1), b * 2 + lower(0)])
+}
+
+/// How the thread that copies fills stages.
+pub(super) struct Copies<'k> {
+    pub(super) k: &'k Builder,
+    pub(super) panels: [Panels; 2],
+    pub(super) across: [bool; 2],
+    pub(super) maps: [TensorParameter<'k>; 2],
+    /// Blocks that share what they bring of B, and which of them this is.
+    pub(super) sharing: u32,
+    pub(super) rank: Value<'k, u32>,
+}
+
+impl<'k> Copies<'k> {
+    /// Brings the tiles of A and B that begin at a row, at a column and at a k, of these products.
+    pub(super) fn load(
+        &self,
+        stages: [Pointer<'k, Shared, u32>; 2],
+        full: Pointer<'k, Shared, u64>,
+        [row, column]: [Value<'k, u32>; 2],
+        depth: Value<'k, u32>,
+        batches: [Value<'k, u32>; 2],
+    ) {
+        let [to_a, to_b] = stages;
+        self.bring(0, to_a, full, row, depth, batches[0]);
+        if self.sharing == 1 {
+            return self.bring(1, to_b, full, column, depth, batches[1]);
+        }
+        let bytes = self.panels[1].bytes();
+        let columns = bytes / DEPTH_BYTES;
+        self.bring(1, to_b.byte_index(self.rank * bytes), full, column + self.rank * columns, depth, batches[1]);
+    }
+
+    fn bring(
+        &self,
+        operand: usize,
+        to: Pointer<'k, Shared, u32>,
+        full: Pointer<'k, Shared, u64>,
+        outside: Value<'k, u32>,
+        depth: Value<'k, u32>,
+        batch: Value<'k, u32>,
+    ) {
+        let (k, panels) = (self.k, self.panels[operand]);
+        for panel in 0..panels.count() {
+            let to = to.bytes((panel * panels.panel_bytes()) as i32);
+            let along = panel * panels.width();
+            let coordinates = match self.across[operand] {
+                true => [outside + along, depth, batch],
+                false => [depth + along, outside, batch],
+            };
+            let from = self.maps[operand].at(coordinates);
+            if operand == 1 && self.sharing > 1 {
+                k.cp_async_bulk_tensor_multicast::<u32>(to, from, full, Blocks((1 << self.sharing) - 1));
+            } else {
+                k.cp_async_bulk_tensor_load::<u32>(to, from, full);
+            }
+        }
+    }
+}
