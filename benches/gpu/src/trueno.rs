@@ -96,7 +96,7 @@ impl Contender for Trueno {
                 Box::new(Host { run, out: vec![0.0; n] })
             }
             // No sum or softmax of what stays on the device, and no quantised product by itself.
-            Case::Sum { .. } | Case::Softmax { .. } | Case::Q4K { .. } => return Ok(None),
+            Case::MatmulF16 { .. } | Case::Sum { .. } | Case::Softmax { .. } | Case::Q4K { .. } => return Ok(None),
         }))
     }
 
