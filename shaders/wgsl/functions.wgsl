@@ -4,7 +4,11 @@
 fn op_add(a: V, b: V) -> V { return a + b; }
 fn op_sub(a: V, b: V) -> V { return a - b; }
 fn op_mul(a: V, b: V) -> V { return a * b; }
-fn op_div(a: V, b: V) -> V { return quotient(a, b); }
+fn op_div(a: V, b: V) -> V {
+    // Where the reciprocal of the largest divisors is zero, an infinity divided by one of them would be NaN.
+    let infinite = bitcast<V>(((bits(a) ^ bits(b)) & Bits(0x80000000u)) | Bits(0x7f800000u));
+    return select(quotient(a, b), infinite, infinities(a) & !(infinities(b) | nans(b)));
+}
 // Of zeros the sign of the lesser is the union, that of the greater the intersection.
 fn op_min(a: V, b: V) -> V {
     let y = select(select(b, a, a < b), bitcast<V>(bits(a) | bits(b)), zeros(a) & zeros(b));
