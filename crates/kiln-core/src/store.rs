@@ -3,6 +3,7 @@
 //! A file is magic bytes, a version, a key that says what the contents were made from and by whom, the contents, and a
 //! checksum of all that. Numbers are little endian; key and contents begin with their length. It is written into a
 //! temporary file first, which then takes its name, so that no reader sees half of it.
+#![cfg(not(target_arch = "wasm32"))] // a browser has no files
 
 use std::io::Read;
 use std::path::Path;
