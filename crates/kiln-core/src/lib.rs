@@ -21,8 +21,8 @@ mod methods;
 pub mod op;
 mod partition;
 pub mod quant;
+pub mod ready;
 mod shape;
-#[cfg(not(target_arch = "wasm32"))]
 pub mod store;
 mod tiled;
 mod view;

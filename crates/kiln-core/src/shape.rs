@@ -1,4 +1,5 @@
 use std::fmt;
+use std::ops::Range;
 
 use crate::{Error, QuantFormat, Result};
 
@@ -212,6 +213,38 @@ impl TensorType {
             DType::Blocks(format) => Self::blocks(format, shape),
             dtype => Ok(Self { dtype, shape }),
         }
+    }
+
+    /// The same elements with other extents.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when the number of elements differs; as [`TensorType::of`] and [`Shape::new`].
+    pub fn reshaped(&self, dims: &[usize]) -> Result<Self> {
+        let shape = Shape::new(dims)?;
+        let ty = Self::of(self.dtype, shape)?;
+        if shape.numel() != self.shape.numel() {
+            return Err(Error::mismatch("reshape", "extents", &self.shape, &shape));
+        }
+        Ok(ty)
+    }
+
+    /// The entries `range` along the first axis: the byte where they begin, and their type.
+    ///
+    /// # Errors
+    /// [`Error::View`] when the range is not within the first extent, or there is none; as [`TensorType::of`] when blocks
+    /// would be cut.
+    pub fn entries(&self, range: Range<usize>) -> Result<(u64, Self)> {
+        let outside = |reason: String| Error::View { what: "slice", reason };
+        let mut dims = self.shape.dims().to_vec();
+        let extent = *dims.first().ok_or_else(|| outside("a scalar has no first axis".into()))?;
+        if range.start > range.end || range.end > extent {
+            return Err(outside(format!("{range:?} is not within the first extent, {extent}")));
+        }
+        let mut of = |entries: usize| {
+            dims[0] = entries;
+            Self::of(self.dtype, Shape::new(&dims)?)
+        };
+        Ok((of(range.start)?.bytes() as u64, of(range.len())?))
     }
 
     /// Bytes of the packed data.

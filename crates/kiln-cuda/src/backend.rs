@@ -1,10 +1,10 @@
 //! Operations on slices of the host: sent to a device, run, and read back.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::OnceLock;
 
-use kiln_core::graph::TensorId;
 use kiln_core::op::{Op, check, types_of};
+use kiln_core::ready::{Ready, ReadyOperations};
 use kiln_core::{DataMut, Operand, Operations, Result, TensorType};
 
 use crate::CudaDevice;
@@ -12,8 +12,7 @@ use crate::execute::Executable;
 use crate::options::DeviceOptions;
 use crate::plan::Plan;
 
-/// Operations that are kept ready, and the bytes that they may hold.
-const MOST_KEPT: usize = 64;
+/// Bytes that operations may hold that are kept ready.
 const MOST_BYTES: u64 = 1 << 30;
 
 /// Runs operations on slices of the host on a GPU of NVIDIA. They are the methods of [`Operations`].
@@ -25,16 +24,7 @@ pub struct CudaBackend {
     ordinal: u32,
     options: DeviceOptions,
     device: OnceLock<Result<CudaDevice>>,
-    kept: Mutex<Vec<Kept>>,
-}
-
-/// An operation that is ready to run.
-#[derive(Debug)]
-struct Kept {
-    op: Op,
-    types: Vec<TensorType>,
-    inputs: Vec<TensorId>,
-    executable: Executable,
+    kept: ReadyOperations<Executable>,
 }
 
 impl CudaBackend {
@@ -67,28 +57,15 @@ impl CudaBackend {
     }
 
     /// What is kept of this operation, taken out for as long as it is in use.
-    fn ready(&self, op: &Op, types: &[TensorType]) -> Result<Kept> {
+    fn ready(&self, op: &Op, types: &[TensorType]) -> Result<Ready<Executable>> {
         let device = self.device()?;
         device.check_alive()?;
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(at) = kept.iter().position(|kept| kept.op == *op && kept.types == types) {
-            return Ok(kept.remove(at));
+        if let Some(ready) = self.kept.take(op, types) {
+            return Ok(ready);
         }
-        drop(kept);
         let (inputs, plan) = Plan::of_operation(op, types, device.inner.kernels.target)?;
         let executable = Executable::new(device, plan, &HashMap::new())?;
-        Ok(Kept { op: *op, types: types.to_vec(), inputs, executable })
-    }
-
-    /// Keeps what was used for the next time, the last used last.
-    fn keep(&self, used: Kept) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
-        kept.push(used);
-        while kept.len() > 1
-            && (kept.len() > MOST_KEPT || kept.iter().map(|kept| kept.executable.bytes()).sum::<u64>() > MOST_BYTES)
-        {
-            kept.remove(0);
-        }
+        Ok(Ready { op: *op, types: types.to_vec(), inputs, executable })
     }
 }
 
@@ -104,7 +81,7 @@ impl Operations for CudaBackend {
         }
         let mut bytes: Vec<&mut [u8]> = outputs.iter_mut().map(DataMut::as_bytes).collect();
         ready.executable.run(&mut bytes)?;
-        self.keep(ready);
+        self.kept.keep(ready, MOST_BYTES, Executable::bytes);
         Ok(())
     }
 }

@@ -42,11 +42,7 @@ impl CudaTensor {
     /// # Errors
     /// [`Error::Shape`] when the number of elements differs or rows of blocks would be cut.
     pub fn reshape(&self, dims: &[usize]) -> Result<Self> {
-        let shape = Shape::new(dims)?;
-        let ty = TensorType::of(self.ty.dtype, shape)?;
-        if shape.numel() != self.ty.shape.numel() {
-            return Err(Error::mismatch("reshape", "extents", &self.ty.shape, &shape));
-        }
+        let ty = self.ty.reshaped(dims)?;
         Ok(Self { ty, ..self.clone() })
     }
 
@@ -57,18 +53,8 @@ impl CudaTensor {
     /// [`Error::View`] when the range is not within the first extent, or there is none; [`Error::Format`] when blocks would
     /// be cut; [`Error::OutOfMemory`], [`Error::DeviceLost`].
     pub fn slice(&self, range: Range<usize>) -> Result<Self> {
-        let outside = |reason: String| Error::View { what: "slice", reason };
-        let mut dims = self.ty.shape.dims().to_vec();
-        let extent = *dims.first().ok_or_else(|| outside("a scalar has no first axis".into()))?;
-        if range.start > range.end || range.end > extent {
-            return Err(outside(format!("{range:?} is not within the first extent, {extent}")));
-        }
-        let mut of = |entries: usize| {
-            dims[0] = entries;
-            TensorType::of(self.ty.dtype, Shape::new(&dims)?)
-        };
-        let (before, ty) = (of(range.start)?, of(range.len())?);
-        let (offset, bytes) = (before.bytes() as u64, ty.bytes() as u64);
+        let (offset, ty) = self.ty.entries(range)?;
+        let bytes = ty.bytes() as u64;
         if let Some(region) = self.region.part(offset, bytes) {
             return Ok(Self { region, ty, ..self.clone() });
         }

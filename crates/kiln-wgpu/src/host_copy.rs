@@ -40,13 +40,11 @@ pub(crate) fn read(from: &[u8], to: &mut [u8]) {
 fn share<P: Send>(parts: Vec<P>, work: impl Fn(P) + Sync) {
     // The system takes longer to tell than a small copy does.
     static PROCESSORS: OnceLock<usize> = OnceLock::new();
-    let others = match parts.len() {
-        0 | 1 => 0,
-        many => {
-            let threads = *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
-            many.min(threads).min(MOST_THREADS) - 1
-        }
-    };
+    if parts.len() < 2 {
+        return parts.into_iter().for_each(work);
+    }
+    let threads = *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
+    let others = parts.len().min(threads).min(MOST_THREADS) - 1;
     let parts = Mutex::new(parts);
     let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let take_turns = || {

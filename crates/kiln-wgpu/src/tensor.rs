@@ -46,11 +46,7 @@ impl GpuTensor {
     /// # Errors
     /// [`Error::Shape`] when the number of elements differs or rows of blocks would be cut.
     pub fn reshape(&self, dims: &[usize]) -> Result<Self> {
-        let shape = Shape::new(dims)?;
-        let ty = TensorType::of(self.ty.dtype, shape)?;
-        if shape.numel() != self.ty.shape.numel() {
-            return Err(Error::mismatch("reshape", "extents", &self.ty.shape, &shape));
-        }
+        let ty = self.ty.reshaped(dims)?;
         Ok(Self { ty, ..self.clone() })
     }
 
@@ -61,21 +57,10 @@ impl GpuTensor {
     /// # Errors
     /// [`Error::View`] when the range is not within the first extent, or there is none, or an odd number of f16 stands before
     /// it; [`Error::Format`] when blocks would be cut, or begin in the middle of a word where they have to be copied;
-    /// [`Error::OutOfMemory`],
-    /// [`Error::DeviceLost`].
+    /// [`Error::OutOfMemory`], [`Error::DeviceLost`].
     pub async fn slice_async(&self, range: Range<usize>) -> Result<Self> {
-        let outside = |reason: String| Error::View { what: "slice", reason };
-        let mut dims = self.ty.shape.dims().to_vec();
-        let extent = *dims.first().ok_or_else(|| outside("a scalar has no first axis".into()))?;
-        if range.start > range.end || range.end > extent {
-            return Err(outside(format!("{range:?} is not within the first extent, {extent}")));
-        }
-        let mut of = |entries: usize| {
-            dims[0] = entries;
-            TensorType::of(self.ty.dtype, Shape::new(&dims)?)
-        };
-        let (before, ty) = (of(range.start)?, of(range.len())?);
-        let (offset, bytes) = (before.bytes() as u64, ty.bytes() as u64);
+        let (offset, ty) = self.ty.entries(range.clone())?;
+        let bytes = ty.bytes() as u64;
         let inner = &self.device.inner;
         if let Some(region) = self.region.part(offset, bytes, &inner.limits) {
             return Ok(Self { region, ty, ..self.clone() });
@@ -84,7 +69,7 @@ impl GpuTensor {
             let reason = format!("entry {} begins at byte {offset}, in the middle of a word", range.start);
             return Err(match ty.dtype {
                 DType::Blocks(format) => Error::Format { format: format.name(), reason },
-                _ => outside(reason),
+                _ => Error::View { what: "slice", reason },
             });
         }
         let copied = self.device.scoped("a slice", bytes, || {
