@@ -63,7 +63,7 @@ impl CudaBackend {
         if let Some(ready) = self.kept.take(op, types) {
             return Ok(ready);
         }
-        let (inputs, plan) = Plan::of_operation(op, types, device.inner.kernels.target)?;
+        let (inputs, plan) = Plan::of_operation(op, types, device.inner.hardware)?;
         let executable = Executable::new(device, plan, &HashMap::new())?;
         Ok(Ready { op: *op, types: types.to_vec(), inputs, executable })
     }

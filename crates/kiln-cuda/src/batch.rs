@@ -182,7 +182,7 @@ impl CudaCommandBatch {
         }
         // The old one gives its memory back before the new one takes any.
         self.ready = None;
-        let plan = Plan::new(&self.graph, wanted, self.device.inner.kernels.target)?;
+        let plan = Plan::new(&self.graph, wanted, self.device.inner.hardware)?;
         let executable = Executable::new(&self.device, plan, &self.inputs)?;
         self.ready = Some(Ready { wanted: wanted.to_vec(), executable, done: false, shared: false });
         Ok(())

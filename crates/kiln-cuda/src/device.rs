@@ -9,6 +9,7 @@ use crate::driver::{Context, CudaVersion, Driver, DriverProblem, Facts};
 use crate::kernels::Kernels;
 use crate::memory::{Pool, Region};
 use crate::options::DeviceOptions;
+use crate::plan::Hardware;
 use crate::staging::Staging;
 
 /// What is known of a device without opening it.
@@ -52,6 +53,8 @@ pub struct CudaDevice {
 #[derive(Debug)]
 pub(crate) struct Inner {
     info: DeviceInfo,
+    /// What plans are made for.
+    pub(crate) hardware: Hardware,
     pub(crate) profiling: bool,
     pub(crate) kernels: Kernels,
     pub(crate) staging: Staging,
@@ -103,7 +106,7 @@ impl CudaDevice {
     /// [`Error::Unavailable`] where there is no driver to work with (the reason is that of a [`DriverProblem`]), no such
     /// device, or where it is too old; [`Error::Driver`] where the driver refuses.
     pub fn open(ordinal: u32, options: &DeviceOptions) -> Result<Self> {
-        let driver = Driver::get()?;
+        let driver = Driver::get().map_err(DriverProblem::into_error)?;
         if ordinal >= driver.devices {
             return Err(Error::Unavailable {
                 what: format!("CUDA device {ordinal}"),
@@ -113,11 +116,16 @@ impl CudaDevice {
         let info = DeviceInfo::new(ordinal, Context::facts(driver, ordinal)?);
         let context = Arc::new(Context::open(driver, ordinal, info.name.clone())?);
         let folder = options.kernel_folder.clone();
-        let kernels = Kernels::new(context.clone(), driver.version, info.compute_capability, folder)?;
+        let kernels = Kernels::new(context.clone(), driver, info.compute_capability, folder)?;
+        let hardware = Hardware {
+            target: kernels.target,
+            multiprocessors: info.multiprocessors,
+            input_precision: options.input_precision,
+        };
         // Others use the device, too.
         let pool = Arc::new(Pool::new(context.clone(), info.memory / 4));
         let staging = Staging::new(context.clone());
-        let inner = Inner { info, profiling: options.profile, kernels, staging, pool, context };
+        let inner = Inner { info, hardware, profiling: options.profile, kernels, staging, pool, context };
         Ok(Self { inner: Arc::new(inner) })
     }
 
@@ -126,9 +134,14 @@ impl CudaDevice {
         &self.inner.info
     }
 
-    /// The target that its kernels are written for: `sm_90`.
+    /// The target that its kernels are written for: `sm_90a`.
     pub fn target(&self) -> &'static str {
-        self.inner.kernels.target.name()
+        self.inner.hardware.target.name()
+    }
+
+    /// Whether products of f16, and of f32 as [`DeviceOptions::input_precision`] says, run on tensor cores.
+    pub fn has_tensor_cores(&self) -> bool {
+        self.inner.hardware.has_warp_groups()
     }
 
     /// Bytes of its memory that nobody has taken.

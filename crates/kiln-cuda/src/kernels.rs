@@ -8,7 +8,7 @@ use kiln_core::store::{Kind, Unusable, fingerprint};
 use kiln_core::{Error, Result};
 use kiln_ptx::{Kernel, PtxKernel, PtxModule, Target, Version};
 
-use crate::driver::{Context, CudaVersion, Function, Image, compile};
+use crate::driver::{Context, CudaVersion, Driver, Function, Image, compile};
 use crate::plan::Code;
 
 /// The files.
@@ -40,12 +40,15 @@ fn ptx_version(cuda: CudaVersion) -> Version {
     })
 }
 
-/// The latest target that a device of this compute capability runs and that its driver knows.
-fn target_of((major, minor): (u32, u32), version: Version) -> Option<Target> {
+/// The latest target that a device of this compute capability runs and that its driver knows. That of one architecture
+/// alone asks for descriptions of tensors, too.
+fn target_of((major, minor): (u32, u32), version: Version, tensor_maps: bool) -> Option<Target> {
     let capability = 10 * major + minor;
     let runs = |target: &&Target| {
-        let number = target.name().strip_prefix("sm_").and_then(|number| number.parse::<u32>().ok());
-        number.is_some_and(|number| number <= capability) && target.version() <= version
+        let number = target.name().trim_start_matches("sm_");
+        let (number, alone) = (number.trim_end_matches('a'), number.ends_with('a'));
+        let serves = |number: u32| if alone { number == capability && tensor_maps } else { number <= capability };
+        number.parse().is_ok_and(serves) && target.version() <= version
     };
     Target::ALL.iter().rev().find(runs).copied()
 }
@@ -55,17 +58,17 @@ impl Kernels {
     /// [`Error::Unavailable`] for a device that is older than all targets.
     pub(crate) fn new(
         context: Arc<Context>,
-        driver: CudaVersion,
+        driver: &Driver,
         capability: (u32, u32),
         folder: Option<PathBuf>,
     ) -> Result<Self> {
-        let version = ptx_version(driver);
+        let version = ptx_version(driver.version);
         let (major, minor) = capability;
-        let target = target_of(capability, version).ok_or_else(|| Error::Unavailable {
+        let target = target_of(capability, version, driver.has_tensor_maps()).ok_or_else(|| Error::Unavailable {
             what: context.name().to_owned(),
             reason: format!("it has compute capability {major}.{minor}; kernels are written for {} on", Target::ALL[0]),
         })?;
-        let machine = format!("compute capability {major}.{minor}, CUDA {driver}");
+        let machine = format!("compute capability {major}.{minor}, CUDA {}", driver.version);
         Ok(Self { context, version, target, machine, folder, compiled: Mutex::default() })
     }
 
@@ -154,11 +157,13 @@ mod tests {
 
     #[test]
     fn kernels_are_for_the_latest_target_that_device_and_driver_know() {
-        let of = |capability, version| target_of(capability, Version::new(version)).map(Target::name);
+        let of = |capability, version| target_of(capability, Version::new(version), true).map(Target::name);
         assert_eq!(of((7, 0), 9.0), Some("sm_70"));
         assert_eq!(of((7, 2), 9.0), Some("sm_70"));
         assert_eq!(of((8, 7), 9.0), Some("sm_86"));
-        assert_eq!(of((9, 0), 9.0), Some("sm_90"));
+        assert_eq!(of((9, 0), 9.0), Some("sm_90a"));
+        assert_eq!(of((9, 0), 7.8), Some("sm_90"), "a driver before the products of warp groups");
+        assert_eq!(target_of((9, 0), Version::new(9.0), false), Some(Target::Sm90));
         assert_eq!(of((9, 0), 7.4), Some("sm_86"), "a driver that does not know the device");
         assert_eq!(of((10, 3), 9.0), Some("sm_100"));
         assert_eq!(of((6, 1), 9.0), None);

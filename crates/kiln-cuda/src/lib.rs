@@ -26,6 +26,8 @@
 //!   memory taken; one that runs again is captured as a graph of the driver, which takes all of its launches in one call.
 //! - Everything runs on one stream of a device, in the order in which it was asked for. So memory can be used anew as soon
 //!   as the host lets go of it, and nothing has to be waited for but results.
+//! - Products of f16 run on the tensor cores of Hopper; those of f32 only where less than their contract is asked for
+//!   ([`InputPrecision`]). What those kernels do not take runs on the units for f32.
 //! - A launch is checked against the kernel: number and types of the arguments, the device and alignment of the buffers.
 //! - Compiled code is kept in files where a folder for them is given, by the text that it was made from, the device and the
 //!   driver.
@@ -38,8 +40,10 @@ mod device;
 mod driver;
 mod execute;
 mod kernels;
+pub mod limits;
 mod lower;
 mod memory;
+pub mod numerics;
 mod options;
 mod plan;
 mod planner;
@@ -51,6 +55,6 @@ pub use backend::CudaBackend;
 pub use batch::{BufferId, CudaCommandBatch};
 pub use device::{CudaDevice, DeviceInfo};
 pub use driver::{CudaVersion, DriverProblem, OLDEST_DRIVER};
-pub use options::DeviceOptions;
+pub use options::{DeviceOptions, InputPrecision};
 pub use profile::{CudaProfile, KernelTime};
 pub use tensor::{CudaOperation, CudaTensor};

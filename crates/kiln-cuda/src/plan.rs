@@ -4,7 +4,7 @@ use kiln_core::graph::{Location as Tensor, TensorId};
 use kiln_ptx::kernels::attention::Attention;
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;
-use kiln_ptx::kernels::gemm::Gemm;
+use kiln_ptx::kernels::gemm::{Gemm, Tf32Planes, WarpGroupGemm};
 use kiln_ptx::kernels::half::Convert;
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul};
@@ -14,7 +14,25 @@ use kiln_ptx::kernels::softmax::Softmax;
 use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::kernels::window::{Convolve, Pool};
-use kiln_ptx::{Kernel, Launch};
+use kiln_ptx::{Kernel, Launch, Target};
+
+use crate::options::InputPrecision;
+
+/// What plans are made for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Hardware {
+    /// What kernels are written for.
+    pub(crate) target: Target,
+    pub(crate) multiprocessors: u32,
+    pub(crate) input_precision: InputPrecision,
+}
+
+impl Hardware {
+    /// Whether warp groups multiply on tensor cores.
+    pub(crate) fn has_warp_groups(&self) -> bool {
+        self.target == Target::Sm90a
+    }
+}
 
 /// Memory of a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -71,8 +89,10 @@ codes!(
     ReduceLevel,
     Rope,
     Softmax,
+    Tf32Planes,
     TopK,
-    Transpose
+    Transpose,
+    WarpGroupGemm
 );
 
 /// One run of a kernel.

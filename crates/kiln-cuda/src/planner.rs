@@ -3,19 +3,18 @@
 use kiln_core::graph::{FusionLimits, Graph, Step, TensorId};
 use kiln_core::op::Op;
 use kiln_core::{Record, Result, TensorType};
-use kiln_ptx::Target;
 
 use crate::lower::{Lowering, Value, elementwise, lower};
-use crate::plan::{Location, Plan};
+use crate::plan::{Hardware, Location, Plan};
 
 impl Plan {
-    /// Plans the computation of the wanted tensors, with kernels for a target.
-    pub(crate) fn new(graph: &Graph, wanted: &[TensorId], target: Target) -> Result<Self> {
+    /// Plans the computation of the wanted tensors, with kernels for a device.
+    pub(crate) fn new(graph: &Graph, wanted: &[TensorId], hardware: Hardware) -> Result<Self> {
         let schedule = graph.schedule(wanted, FusionLimits::default())?;
         let value = |id: TensorId| Ok(Value { at: Location::Tensor(schedule.location(graph, id)?), ty: graph.ty(id)? });
         let (mut dispatches, mut scratch, mut faults) = (Vec::new(), Vec::new(), Vec::new());
         for step in &schedule.steps {
-            let mut lowering = Lowering::new(target, &mut dispatches, &mut scratch, &mut faults);
+            let mut lowering = Lowering::new(hardware, &mut dispatches, &mut scratch, &mut faults);
             let inputs = step.inputs().iter().map(|&id| value(id)).collect::<Result<Vec<_>>>()?;
             let outputs = step.outputs().map(value).collect::<Result<Vec<_>>>()?;
             match step {
@@ -37,10 +36,10 @@ impl Plan {
     }
 
     /// Plans one operation on inputs of these types: the tensors of the inputs, and the plan.
-    pub(crate) fn of_operation(op: &Op, inputs: &[TensorType], target: Target) -> Result<(Vec<TensorId>, Self)> {
+    pub(crate) fn of_operation(op: &Op, inputs: &[TensorType], hardware: Hardware) -> Result<(Vec<TensorId>, Self)> {
         let mut graph = Graph::new();
         let inputs: Vec<TensorId> = inputs.iter().map(|&ty| graph.input(ty)).collect();
         let wanted = graph.record_all(*op, &inputs)?;
-        Ok((inputs, Self::new(&graph, &wanted, target)?))
+        Ok((inputs, Self::new(&graph, &wanted, hardware)?))
     }
 }

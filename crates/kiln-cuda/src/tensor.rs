@@ -116,7 +116,7 @@ impl CudaDevice {
     /// What the shape rules say; [`Error::Unsupported`], [`Error::Driver`], [`Error::DeviceLost`].
     pub fn compile_ahead(&self, operations: &[(Op, &[TensorType])]) -> Result<()> {
         for (op, types) in operations {
-            let (_, plan) = Plan::of_operation(op, types, self.inner.kernels.target)?;
+            let (_, plan) = Plan::of_operation(op, types, self.inner.hardware)?;
             plan.dispatches.iter().try_for_each(|dispatch| self.inner.kernels.get(&dispatch.code).map(drop))?;
         }
         Ok(())
@@ -133,7 +133,7 @@ impl CudaDevice {
         }
         let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
         let outputs = op.infer(&types)?;
-        let (ids, plan) = Plan::of_operation(op, &types, self.inner.kernels.target)?;
+        let (ids, plan) = Plan::of_operation(op, &types, self.inner.hardware)?;
         let given: HashMap<TensorId, Region> =
             ids.into_iter().zip(inputs.iter().map(|input| input.region.clone())).collect();
         Ok(CudaOperation { executable: Executable::new(self, plan, &given)?, device: self.clone(), outputs })

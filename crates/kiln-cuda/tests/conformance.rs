@@ -5,8 +5,8 @@ mod support;
 use std::collections::{BTreeMap, BTreeSet};
 
 use kiln_core::op::{Op, all_cases, reference};
-use kiln_core::{Error, Operations};
-use kiln_cuda::CudaBackend;
+use kiln_core::{Error, Operations, TensorType};
+use kiln_cuda::{CudaBackend, numerics};
 
 /// Operations that run elsewhere. What has a kernel must not stand here, and what has none must.
 const LACKING: [&str; 1] = ["quantize"];
@@ -15,7 +15,8 @@ const LACKING: [&str; 1] = ["quantize"];
 fn every_operation_keeps_its_contract() {
     let Some(device) = support::device() else { return };
     println!("on {}", device.info());
-    let backend = CudaBackend::on(device);
+    let backend = CudaBackend::on(device.clone());
+    let bound = |op: &Op, inputs: &[TensorType]| numerics::bound_on(&device, op, inputs);
     let only = std::env::var("KILN_OP").ok();
     let mut failures = BTreeMap::<&str, (usize, String)>::new();
     let mut worst = BTreeMap::<&str, reference::Accuracy>::new();
@@ -23,7 +24,7 @@ fn every_operation_keeps_its_contract() {
     let wanted = |op: &Op| only.as_deref().is_none_or(|name| name == op.name());
     for case in all_cases().iter().filter(|case| wanted(&case.op)) {
         let mut unsupported = false;
-        let conforms = reference::conform(case, |op, inputs| {
+        let conforms = reference::conform_within(case, bound, false, |op, inputs| {
             let result = backend.run(op, inputs);
             unsupported = matches!(result, Err(Error::Unsupported { .. }));
             result

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUstream};
 use kiln_core::{Error, Result};
 
-use super::library::{Code, Driver, Functions, SUCCESS};
+use super::library::{Code, Driver, EncodeTiled, Functions, SUCCESS};
 
 /// What the driver tells of a device without opening it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -103,6 +103,11 @@ impl Context {
     /// What people call the device.
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    /// What describes tensors, where the driver has it.
+    pub(super) fn encode_tiled(&self) -> Option<EncodeTiled> {
+        self.driver.encode_tiled
     }
 
     /// The stream that everything runs on.

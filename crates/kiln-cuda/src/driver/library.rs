@@ -6,7 +6,8 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUfunction_attribute, CUgraph,
-    CUgraphExec, CUjit_option, CUjitInputType, CUlinkState, CUmodule, CUstream, CUstreamCaptureMode,
+    CUgraphExec, CUjit_option, CUjitInputType, CUlinkState, CUmodule, CUstream, CUstreamCaptureMode, CUtensorMap,
+    CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion, CUtensorMapSwizzle,
 };
 use kiln_core::Error;
 
@@ -75,9 +76,11 @@ impl fmt::Display for DriverProblem {
 
 impl std::error::Error for DriverProblem {}
 
-impl From<DriverProblem> for Error {
-    fn from(problem: DriverProblem) -> Self {
-        Self::Unavailable { what: "CUDA".into(), reason: problem.to_string() }
+impl DriverProblem {
+    /// As an error of kiln: [`Error::Unavailable`]. It is not a `From`, with which the type of the error of a closure in a
+    /// program could no longer be inferred.
+    pub fn into_error(self) -> Error {
+        Error::Unavailable { what: "CUDA".into(), reason: self.to_string() }
     }
 }
 
@@ -173,9 +176,26 @@ functions! {
     );
 }
 
+/// `cuTensorMapEncodeTiled`, which drivers have from CUDA 12.0 on.
+pub(super) type EncodeTiled = unsafe extern "C" fn(
+    map: *mut CUtensorMap,
+    element: CUtensorMapDataType,
+    rank: c_uint,
+    address: *mut c_void,
+    extents: *const u64,
+    strides: *const u64,
+    tile: *const c_uint,
+    steps: *const c_uint,
+    interleave: CUtensorMapInterleave,
+    swizzle: CUtensorMapSwizzle,
+    promotion: CUtensorMapL2promotion,
+    outside: CUtensorMapFloatOOBfill,
+) -> Code;
+
 /// A driver that has started and knows of a device.
 pub(crate) struct Driver {
     pub(super) call: Functions,
+    pub(super) encode_tiled: Option<EncodeTiled>,
     pub(crate) version: CudaVersion,
     pub(crate) devices: u32,
 }
@@ -203,6 +223,9 @@ impl Driver {
         }
         // SAFETY: the library is there, under the names that a driver's has.
         let call = unsafe { Functions::load() }?;
+        // SAFETY: as above; the type is that of `cuda.h`, but for the result, which is the number behind the enumeration.
+        let encode_tiled = unsafe { sys::culib().get::<EncodeTiled>(b"cuTensorMapEncodeTiled\0") };
+        let encode_tiled = encode_tiled.ok().map(|function| *function);
         // SAFETY: no flags are defined.
         let started = unsafe { (call.cuInit)(0) };
         if started != SUCCESS {
@@ -228,9 +251,14 @@ impl Driver {
             return Err(DriverProblem::TooOld { found: version });
         }
         match u32::try_from(devices) {
-            Ok(devices) if devices > 0 => Ok(Self { call, version, devices }),
+            Ok(devices) if devices > 0 => Ok(Self { call, encode_tiled, version, devices }),
             _ => Err(DriverProblem::NoDevice),
         }
+    }
+
+    /// Whether it describes tensors for copies that run by themselves.
+    pub(crate) fn has_tensor_maps(&self) -> bool {
+        self.encode_tiled.is_some()
     }
 
     /// What the driver says of a code.

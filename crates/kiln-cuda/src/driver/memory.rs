@@ -67,6 +67,11 @@ impl Span<'_> {
         self.memory.pointer + self.offset
     }
 
+    /// Its bytes.
+    pub(super) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
     pub(super) fn is_of(&self, context: &Context) -> bool {
         std::ptr::eq(&*self.memory.context, context)
     }

@@ -10,6 +10,7 @@ mod graph;
 mod library;
 mod memory;
 mod module;
+mod tensor_map;
 
 pub(crate) use context::{Context, Facts};
 pub(crate) use event::Event;

@@ -4,13 +4,14 @@ use std::ffi::{CString, c_int, c_void};
 use std::sync::Arc;
 
 use cudarc::driver::sys::{
-    CUfunction, CUfunction_attribute, CUjit_option, CUjitInputType, CUlinkState, CUmodule, CUstream,
+    CUfunction, CUfunction_attribute, CUjit_option, CUjitInputType, CUlinkState, CUmodule, CUstream, CUtensorMap,
 };
 use kiln_core::{Error, Result};
 use kiln_ptx::{Argument, Launch, PtxKernel};
 
 use super::Context;
 use super::memory::Span;
+use super::tensor_map::encode;
 
 /// What a module is loaded from.
 #[derive(Debug, Clone, Copy)]
@@ -119,6 +120,21 @@ impl Drop for Module {
     }
 }
 
+/// What a launch passes by value.
+enum Passed {
+    Word(u64),
+    Tensor(CUtensorMap),
+}
+
+impl Passed {
+    fn address(&mut self) -> *mut c_void {
+        match self {
+            Self::Word(word) => std::ptr::from_mut(word).cast(),
+            Self::Tensor(map) => std::ptr::from_mut(map).cast(),
+        }
+    }
+}
+
 /// A kernel that is ready to be launched.
 #[derive(Debug)]
 pub(crate) struct Function {
@@ -213,23 +229,25 @@ impl Function {
         if launch.grid.contains(&0) {
             return Ok(());
         }
-        let mut values: Vec<u64> = Vec::with_capacity(launch.arguments.len());
+        let find = |number: usize| {
+            let buffer = buffers.get(number).ok_or_else(|| refused(format!("no buffer {number} is given")))?;
+            if !buffer.is_of(context) || !buffer.address().is_multiple_of(16) {
+                return Err(refused(format!("buffer {number} is of another device or begins within a vector")));
+            }
+            Ok(buffer)
+        };
+        let mut values: Vec<Passed> = Vec::with_capacity(launch.arguments.len());
         for argument in &launch.arguments {
-            values.push(match *argument {
-                Argument::Buffer(number) => {
-                    let buffer = buffers.get(number).ok_or_else(|| refused(format!("no buffer {number} is given")))?;
-                    if !buffer.is_of(context) || !buffer.address().is_multiple_of(16) {
-                        return Err(refused(format!("buffer {number} is of another device or begins within a vector")));
-                    }
-                    buffer.address()
-                }
+            values.push(match argument {
+                Argument::Buffer(number) => Passed::Word(find(*number)?.address()),
                 // The lower bytes are read, and stand first on every host that CUDA has.
-                Argument::U32(value) => value.into(),
-                Argument::F32(value) => value.to_bits().into(),
-                ref other => return Err(refused(format!("{other:?} is not known here"))),
+                Argument::U32(value) => Passed::Word((*value).into()),
+                Argument::F32(value) => Passed::Word(value.to_bits().into()),
+                Argument::Tensor(map) => Passed::Tensor(encode(context, map, find(map.buffer)?)?),
+                other => return Err(refused(format!("{other:?} is not known here"))),
             });
         }
-        let mut arguments: Vec<*mut c_void> = values.iter_mut().map(|value| std::ptr::from_mut(value).cast()).collect();
+        let mut arguments: Vec<*mut c_void> = values.iter_mut().map(Passed::address).collect();
         let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (launch.grid, self.kernel.block());
         // SAFETY: the arguments are as many and of the types that the kernel takes, and are copied by the call. Kernels
         // guard every access by the extents that they are given; those come from checked shapes, and the memory behind

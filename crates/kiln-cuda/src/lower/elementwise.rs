@@ -9,7 +9,7 @@ use super::{Lower, Lowering, Value};
 
 impl Lower for Elementwise {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        let chain = Chain::of(self, &fetches(inputs, outputs), plan.target)?;
+        let chain = Chain::of(self, &fetches(inputs, outputs), plan.hardware.target)?;
         run(plan, chain, &[self.params()], inputs, outputs)
     }
 }
@@ -19,7 +19,7 @@ pub(crate) fn lower_fused(fused: &Fused, plan: &mut Lowering<'_>, inputs: &[Valu
     if fused.shape.is_empty() {
         return Ok(());
     }
-    let chain = Chain::fused(fused, &fetches(inputs, outputs), plan.target)?;
+    let chain = Chain::fused(fused, &fetches(inputs, outputs), plan.hardware.target)?;
     let params: Vec<[f32; 2]> = fused.instructions.iter().map(|instruction| instruction.params).collect();
     run(plan, chain, &params, inputs, outputs)
 }

@@ -16,9 +16,9 @@ mod window;
 
 use kiln_core::op::{Op, Operation};
 use kiln_core::{Result, TensorType, for_operation};
-use kiln_ptx::{Launch, Target};
+use kiln_ptx::Launch;
 
-use crate::plan::{Code, Dispatch, Fault, Location};
+use crate::plan::{Code, Dispatch, Fault, Hardware, Location};
 
 /// A tensor of a plan: where it lies and what it is. It is contiguous.
 #[derive(Debug, Clone, Copy)]
@@ -43,8 +43,7 @@ pub(crate) trait Lower: Operation {
 
 /// A plan that one step adds its launches to.
 pub(crate) struct Lowering<'a> {
-    /// What kernels are written for.
-    pub(crate) target: Target,
+    pub(crate) hardware: Hardware,
     dispatches: &'a mut Vec<Dispatch>,
     scratch: &'a mut Vec<u64>,
     /// Pieces of scratch memory that this step uses.
@@ -54,12 +53,12 @@ pub(crate) struct Lowering<'a> {
 
 impl<'a> Lowering<'a> {
     pub(crate) fn new(
-        target: Target,
+        hardware: Hardware,
         dispatches: &'a mut Vec<Dispatch>,
         scratch: &'a mut Vec<u64>,
         faults: &'a mut Vec<Fault>,
     ) -> Self {
-        Self { target, dispatches, scratch, used: 0, faults }
+        Self { hardware, dispatches, scratch, used: 0, faults }
     }
 
     /// So many bytes for the duration of this step; what they hold at first is anything.

@@ -22,7 +22,7 @@ impl Lower for Dot {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let n = inputs[0].ty.shape.numel();
         let products = plan.scratch(4 * n);
-        let kernel = Chain::of(&Elementwise::mul(), &[Fetch::Whole; 2], plan.target)?;
+        let kernel = Chain::of(&Elementwise::mul(), &[Fetch::Whole; 2], plan.hardware.target)?;
         let launch = kernel.launch(n, &[n; 2], &[[0.0; 2]])?;
         plan.run(kernel, launch, &[inputs[0].at, inputs[1].at, products]);
         run(plan, Reduction::Sum, [1, n, 1], products, outputs[0].at)
@@ -37,7 +37,7 @@ fn run(
     from: Location,
     out: Location,
 ) -> Result<()> {
-    let levels = reduce::plan(reduction, extents, plan.target)?;
+    let levels = reduce::plan(reduction, extents, plan.hardware.target)?;
     let [first, second] = levels.scratch.map(|bytes| plan.scratch(bytes));
     for (kernel, launch) in levels.steps {
         plan.run(kernel, launch, &[from, out, first, second]);

@@ -9,7 +9,7 @@ use super::{Lower, Lowering, Value};
 
 fn softmax(plan: &mut Lowering<'_>, x: &Value, out: &Value, logarithm: bool) -> Result<()> {
     let (rows, columns) = (x.ty.shape.rows(), x.ty.shape.columns());
-    let kernel = softmax::Softmax::new(columns, logarithm, plan.target);
+    let kernel = softmax::Softmax::new(columns, logarithm, plan.hardware.target);
     let launch = kernel.launch(rows, columns)?;
     plan.run(kernel, launch, &[x.at, out.at]);
     Ok(())

@@ -8,7 +8,7 @@ use super::{Lower, Lowering, Value};
 
 impl Lower for Pool2d {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        let kernel = Pool::new(self.pooling, plan.target);
+        let kernel = Pool::new(self.pooling, plan.hardware.target);
         let launch = kernel.launch(self, &self.extents(&inputs[0].ty.shape)?)?;
         plan.run(kernel, launch, &[inputs[0].at, outputs[0].at]);
         Ok(())

@@ -1,0 +1,41 @@
+//! What a device can do at most: what measured figures are held against.
+
+use kiln_core::Result;
+
+use crate::CudaTensor;
+use crate::memory::Region;
+
+/// A copy within the memory of a device: every byte of a tensor is read once and written once. Nothing that reads and
+/// writes as much is faster.
+#[derive(Debug)]
+pub struct DeviceCopy {
+    from: CudaTensor,
+    to: Region,
+}
+
+impl DeviceCopy {
+    /// Takes memory for a copy of a tensor.
+    ///
+    /// # Errors
+    /// [`kiln_core::Error::OutOfMemory`], [`kiln_core::Error::DeviceLost`].
+    pub fn of(tensor: &CudaTensor) -> Result<Self> {
+        Ok(Self { to: tensor.device.take(tensor.ty.bytes() as u64)?, from: tensor.clone() })
+    }
+
+    /// Bytes that one copy reads, and as many that it writes.
+    pub fn bytes(&self) -> u64 {
+        self.from.ty.bytes() as u64
+    }
+
+    /// Copies once more. It does not wait for the device: [`crate::CudaDevice::finish`] does.
+    ///
+    /// # Errors
+    /// [`kiln_core::Error::DeviceLost`], [`kiln_core::Error::Driver`].
+    pub fn run(&mut self) -> Result<()> {
+        let bytes = self.bytes();
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.to.span(0, bytes)?.copy_from(&self.from.region.span(0, bytes)?)
+    }
+}
