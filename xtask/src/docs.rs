@@ -75,8 +75,10 @@ fn on_gpus() -> Result<String> {
          - A GPU may take subnormal numbers for zeros, on the way in, between, and on the way out: a result may be off by \
          2⁻¹²⁶ besides.\n\
          - Sums are trees there, too, of another shape: they keep the bounds and not the bits of the CPU.\n\
-         - Products of two f16 matrices may go through cooperative matrices, whose units cut off where others round: the error is at \
-         most k / 8 + 16 u Σ|terms|, where that is more.\n\
+         - Products of two f16 matrices may go through cooperative matrices or tensor cores, whose units cut off where others round: \
+         the error is at most k / 8 + 16 u Σ|terms|, where that is more.\n\
+         - In CUDA other differences than that one are asked for: `kiln::cuda::InputPrecision` names them. The rest of this section \
+         is about GPUs through wgpu.\n\
          - `fma` is rounded twice where the device has no fused instruction.\n\
          - Sums of products run over chains of up to 512: in their bounds w is min(k, 512) + k / 256.\n\n\
          | operation | error at most on a GPU |\n|---|---|\n",

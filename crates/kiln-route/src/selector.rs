@@ -13,8 +13,17 @@ pub enum Backend {
     Scalar,
     /// The CPU with vector instructions.
     Simd,
-    /// A graphics processor.
+    /// A graphics processor, through wgpu. The static rules know no other.
     Gpu,
+    /// A graphics processor of NVIDIA, through its own driver.
+    Cuda,
+}
+
+impl Backend {
+    /// Whether it is a graphics processor.
+    pub const fn is_gpu(self) -> bool {
+        matches!(self, Self::Gpu | Self::Cuda)
+    }
 }
 
 impl fmt::Display for Backend {
@@ -23,6 +32,7 @@ impl fmt::Display for Backend {
             Self::Scalar => "scalar",
             Self::Simd => "SIMD",
             Self::Gpu => "GPU",
+            Self::Cuda => "CUDA",
         })
     }
 }

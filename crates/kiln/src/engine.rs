@@ -5,13 +5,16 @@ use std::path::{Path, PathBuf};
 use kiln_core::graph::{Fused, Graph};
 use kiln_core::op::{Op, types_of};
 use kiln_core::{DataMut, Error, Operand, Operations, Result, TensorType};
-use kiln_route::{Backend, Decision, Explanation, Machine, Place, Problem, Profile, ProfileProblem, Residency, Router};
+use kiln_route::{
+    Backend, Decision, Explanation, MAX_MEMORIES, MAX_PLACES, Machine, Place, Problem, Profile, ProfileProblem,
+    Residency, Router,
+};
 use kiln_simd::{Isa, Simd};
 use web_time::Instant;
 
 use crate::Batch;
 use crate::calibrate::{self, CalibrationReport, Effort, Progress};
-use crate::gpus::{self, Gpu};
+use crate::gpus::{self, Asked, Gpu};
 use crate::machine;
 
 /// Runs operations where they are predicted to run fastest. They are the methods of [`Operations`].
@@ -25,10 +28,10 @@ pub struct Engine {
     pub(crate) cpu: Vec<Simd>,
     /// What runs at the places after those.
     pub(crate) gpus: Vec<Gpu>,
-    /// Whether a calibration may look for GPUs.
-    find_gpus: bool,
-    /// Where devices keep their compiled pipelines, if anywhere.
-    pipeline_folder: Option<PathBuf>,
+    /// The kinds of GPU that a calibration may look for.
+    find_gpus: Vec<Backend>,
+    /// Where devices keep their compiled code, if anywhere.
+    code_folder: Option<PathBuf>,
     machine: Machine,
     profile_path: Option<PathBuf>,
     status: ProfileStatus,
@@ -87,8 +90,7 @@ pub struct EngineBuilder {
     isa: Option<Isa>,
     threads: Option<usize>,
     backends: Option<Vec<Backend>>,
-    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
-    adapters: Vec<kiln_wgpu::AdapterChoice>,
+    gpus: Vec<Asked>,
     profile: ProfileSource,
     force: Option<String>,
     refine: bool,
@@ -110,7 +112,16 @@ impl EngineBuilder {
     /// measured are places. Nothing is opened before an operation is sent there.
     #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
     pub fn adapter(mut self, choice: kiln_wgpu::AdapterChoice) -> Self {
-        self.adapters.push(choice);
+        self.gpus.push(Asked::Adapter(choice));
+        self
+    }
+
+    /// The device of CUDA with this number is a place, too; may be called for several. Without it, and without
+    /// an adapter, the GPUs that a calibration of this machine has measured are places. Nothing is opened before an
+    /// operation is sent there.
+    #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+    pub fn cuda_device(mut self, ordinal: u32) -> Self {
+        self.gpus.push(Asked::Cuda(ordinal));
         self
     }
 
@@ -119,7 +130,7 @@ impl EngineBuilder {
         Self { backends: Some(backends.to_vec()), ..self }
     }
 
-    /// Keeps the profile in this file instead of the user's cache directory, and the compiled pipelines of GPUs beside it.
+    /// Keeps the profile in this file instead of the user's cache directory, and the compiled code of GPUs beside it.
     pub fn profile_file(self, path: impl Into<PathBuf>) -> Self {
         Self { profile: ProfileSource::File(path.into()), ..self }
     }
@@ -177,11 +188,15 @@ impl EngineBuilder {
         let cpu = machine::places(&isas, threads)?;
         // The file in the cache is for engines without limits, too: one that may use less of the machine reads it only.
         let limited = cpu.len() < machine::places(&machine::instruction_sets(best), preferred.threads())?.len();
-        let gpus_allowed = allowed(Backend::Gpu);
-        let pipeline_folder = self.profile.folder();
-        let asked = if gpus_allowed { self.asked(pipeline_folder.as_deref())? } else { Vec::new() };
+        let code_folder = self.profile.folder();
+        let asked = self.gpus.iter().filter(|asked| allowed(asked.kind()));
+        let asked = asked.map(|asked| Gpu::chosen(asked, code_folder.as_deref())).collect::<Result<Vec<_>>>()?;
+        let find_gpus = match asked.is_empty() {
+            true => gpus::KINDS.iter().copied().filter(|&kind| allowed(kind)).collect(),
+            false => Vec::new(),
+        };
         let (path, loaded) = load(self.profile, &machine, limited);
-        let wanted = Wanted { cpu: &cpu, gpus: &asked, other_gpus: gpus_allowed && asked.is_empty() };
+        let wanted = Wanted { cpu: &cpu, gpus: &asked, other_gpus: &find_gpus };
         let (profile, status) =
             match loaded.and_then(|(profile, status)| Ok((fitting(profile, &wanted, &status)?, status))) {
                 Ok((profile, status)) => (Some(profile), status),
@@ -200,12 +215,11 @@ impl EngineBuilder {
         };
         let simds = profile.places().iter().filter_map(|p| cpu.iter().find(|c| c.place.name == p.name));
         let simds: Vec<Simd> = simds.map(|c| c.simd).collect();
-        let find_gpus = wanted.other_gpus;
         let gpus: Vec<Gpu> = match asked.is_empty() {
             false => asked,
             true => {
                 let places = profile.places()[simds.len()..].iter();
-                places.filter_map(|place| Gpu::named(&place.name, pipeline_folder.as_deref())).collect()
+                places.filter_map(|place| Gpu::of_place(place, code_folder.as_deref())).collect()
             }
         };
         let mut router = Router::new(profile);
@@ -216,18 +230,7 @@ impl EngineBuilder {
             router = router.with_history();
         }
         let refine = self.refine;
-        Ok(Engine { router, cpu: simds, gpus, find_gpus, pipeline_folder, machine, profile_path: path, status, refine })
-    }
-
-    /// The GPUs that were asked for.
-    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
-    fn asked(&self, pipeline_folder: Option<&Path>) -> Result<Vec<Gpu>> {
-        self.adapters.iter().map(|choice| Gpu::chosen(choice, pipeline_folder)).collect()
-    }
-
-    #[cfg(not(all(feature = "gpu", not(target_arch = "wasm32"))))]
-    fn asked(&self, _: Option<&Path>) -> Result<Vec<Gpu>> {
-        Ok(Vec::new())
+        Ok(Engine { router, cpu: simds, gpus, find_gpus, code_folder, machine, profile_path: path, status, refine })
     }
 }
 
@@ -257,8 +260,8 @@ struct Wanted<'a> {
     cpu: &'a [machine::CpuPlace],
     /// GPUs that were asked for.
     gpus: &'a [Gpu],
-    /// Whether others that the profile knows are welcome.
-    other_gpus: bool,
+    /// The kinds of others that are welcome where the profile knows them.
+    other_gpus: &'a [Backend],
 }
 
 impl Wanted<'_> {
@@ -279,12 +282,12 @@ fn fitting(profile: Profile, wanted: &Wanted<'_>, status: &ProfileStatus) -> Res
         }
         _ => {}
     }
-    let other = |place: &Place| wanted.other_gpus && place.backend == Backend::Gpu && cfg!(feature = "gpu");
+    let other = |place: &Place| wanted.other_gpus.contains(&place.backend);
     let kept = profile.restricted(|place| other(place) || wanted.names().any(|name| name == place.name));
     let kept = kept.map_err(ProfileStatus::Ignored)?;
-    let gpus = kept.places().iter().skip_while(|place| place.backend != Backend::Gpu);
+    let gpus = kept.places().iter().skip_while(|place| !place.backend.is_gpu());
     let order = gpus.clone().map(|place| place.name.as_str());
-    if gpus.clone().any(|place| place.backend != Backend::Gpu)
+    if gpus.clone().any(|place| !place.backend.is_gpu())
         || !order.clone().take(wanted.gpus.len()).eq(wanted.gpus.iter().map(Gpu::name))
     {
         let reason = "GPUs do not stand behind the places of the CPU, in the order in which they are asked for";
@@ -325,7 +328,7 @@ fn assumed(machine: &Machine, cpu: &[machine::CpuPlace], gpus: &[Gpu]) -> Result
     let mut places: Vec<Place> = cpu.iter().map(|c| c.place.clone()).collect();
     let mut links = Vec::new();
     for (position, gpu) in gpus.iter().enumerate() {
-        let (place, link) = gpus::assumed(gpu.name(), position);
+        let (place, link) = gpus::assumed(gpu, position);
         links.push((place.memory, link));
         places.push(place);
     }
@@ -360,8 +363,7 @@ impl Engine {
             isa: None,
             threads: None,
             backends: None,
-            #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
-            adapters: Vec::new(),
+            gpus: Vec::new(),
             profile: ProfileSource::UserCache,
             force: None,
             refine: false,
@@ -424,13 +426,23 @@ impl Engine {
         })
     }
 
-    /// The GPUs among the places, each opened if it was not: for tensors that stay there and batches of one device.
+    /// The adapters among the places, each opened if it was not: for tensors that stay there and batches of one device.
     ///
     /// # Errors
     /// [`Error::Unavailable`] for one that is not there any more.
     #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
     pub fn gpu_devices(&self) -> Result<Vec<kiln_wgpu::GpuDevice>> {
-        self.gpus.iter().map(|gpu| gpu.device().cloned()).collect()
+        self.gpus.iter().filter_map(Gpu::adapter).collect()
+    }
+
+    /// The devices of CUDA among the places, each opened if it was not: for tensors that stay there and batches of one
+    /// device.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] for one that is not there any more.
+    #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+    pub fn cuda_devices(&self) -> Result<Vec<kiln_cuda::CudaDevice>> {
+        self.gpus.iter().filter_map(Gpu::cuda).collect()
     }
 
     /// The predicted time of an operation on each place, and why the chosen one is chosen; displays as a table.
@@ -454,8 +466,13 @@ impl Engine {
     /// Errors of the operations measured, of which there should be none. A file that cannot be written is none: the
     /// report tells.
     pub fn calibrate(&mut self, effort: Effort, progress: &mut dyn FnMut(Progress<'_>)) -> Result<CalibrationReport> {
-        if self.find_gpus && self.gpus.is_empty() {
-            self.gpus = Gpu::hardware(self.pipeline_folder.as_deref());
+        if self.gpus.is_empty() {
+            self.gpus = Gpu::hardware(&self.find_gpus, self.code_folder.as_deref());
+            let room = (MAX_MEMORIES - 1).min(MAX_PLACES.saturating_sub(self.cpu.len()));
+            if self.gpus.len() > room {
+                tracing::warn!("of {} GPUs {room} become places: a profile has room for no more", self.gpus.len());
+                self.gpus.truncate(room);
+            }
         }
         // Not to be found among the places any more: what remains is measured.
         self.gpus.retain(|gpu| gpu.open().map_err(|error| gpu.failed(&error)).is_ok());

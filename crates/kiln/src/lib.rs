@@ -45,8 +45,8 @@ pub use kiln_core::{
     f16, graph, op,
 };
 pub use kiln_route::{
-    Backend, BackendSelector, Decision, Explanation, Machine, OpComplexity, Place, Prediction, Problem, Profile,
-    ProfileProblem, Residency, Router,
+    Backend, BackendSelector, Decision, Explanation, Link, MAX_MEMORIES, MAX_PLACES, Machine, Memory, OpComplexity,
+    Place, Prediction, Problem, Profile, ProfileProblem, Residency, Roofline, Router,
 };
 pub use kiln_simd::{Isa, Simd};
 pub use packed::PackedMatrix;
@@ -58,6 +58,11 @@ pub use crate::ndarray::Arrays;
 #[cfg(feature = "gpu")]
 pub use kiln_wgpu as gpu;
 
+/// The backend of NVIDIA's GPUs through its own driver, for what the engine does not do: devices, tensors that stay there,
+/// batches on one device.
+#[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+pub use kiln_cuda as cuda;
+
 /// The pages for users; their code is compiled and run as documentation tests.
 #[cfg(doctest)]
 mod pages {
@@ -68,4 +73,7 @@ mod pages {
     #[cfg(feature = "gpu")]
     #[doc = include_str!("../../../docs/gpu.md")]
     struct Gpu;
+    #[cfg(feature = "cuda")]
+    #[doc = include_str!("../../../docs/cuda.md")]
+    struct Cuda;
 }

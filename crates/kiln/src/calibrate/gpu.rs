@@ -66,10 +66,10 @@ impl<'e> HostToHost<'e> {
     }
 }
 
-/// What the device refuses is never sent there; other errors are errors.
+/// What the device refuses or lacks is never sent there; other errors are errors.
 fn or_never(seconds: Result<f64>) -> Result<f64> {
     match seconds {
-        Err(Error::Limit { .. } | Error::OutOfMemory { .. }) => Ok(NEVER),
+        Err(Error::Limit { .. } | Error::OutOfMemory { .. } | Error::Unsupported { .. }) => Ok(NEVER),
         other => other,
     }
 }

@@ -106,7 +106,7 @@ pub(crate) fn run(
     let mut places = places.to_vec();
     let mut links = Vec::new();
     for (position, (gpu, times)) in engine.gpus.iter().zip(&on_gpus).enumerate() {
-        let (place, _) = gpus::assumed(gpu.name(), position);
+        let (place, _) = gpus::assumed(gpu, position);
         links.push((place.memory, times.link));
         places.push(Place { launch: times.launch, ..place });
         let curves = calibrated.iter_mut().flat_map(|curve| &mut curve.seconds);

@@ -70,7 +70,7 @@ impl Policy {
                 let elements = probe.inputs.iter().map(|t| t.shape.numel()).max().unwrap_or(0);
                 match rules.select_with_moe(OpComplexity::of(&probe.op), elements) {
                     Backend::Scalar => scalar,
-                    Backend::Gpu => gpu.unwrap_or(one_thread),
+                    Backend::Gpu | Backend::Cuda => gpu.unwrap_or(one_thread),
                     Backend::Simd => one_thread,
                 }
             }
@@ -78,7 +78,7 @@ impl Policy {
                 let cost = problem.cost();
                 match rules.select_backend(cost.bytes(), cost.flops) {
                     Backend::Scalar => scalar,
-                    Backend::Gpu => gpu.unwrap_or(all_threads),
+                    Backend::Gpu | Backend::Cuda => gpu.unwrap_or(all_threads),
                     Backend::Simd => all_threads,
                 }
             }

@@ -1,15 +1,171 @@
-//! GPUs as places of an engine.
+//! GPUs as places of an engine. Whatever backend runs them, they are looked for, measured, used and given up in one way;
+//! what is particular to a backend is its [`Device`].
+// A build without a backend of GPUs has none.
+#![cfg_attr(
+    not(any(all(feature = "gpu", not(target_arch = "wasm32")), all(feature = "cuda", not(target_arch = "wasm32")))),
+    allow(unused)
+)]
 
 #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
-pub(crate) use present::{Gpu, OnGpu};
-
-#[cfg(not(all(feature = "gpu", not(target_arch = "wasm32"))))]
-pub(crate) use absent::{Gpu, OnGpu};
+mod adapter;
+mod batch;
+#[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+mod cuda;
+mod device;
+mod times;
 
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use kiln_core::Result;
+use kiln_core::op::Op;
+use kiln_core::{DataMut, Error, Operand, Result};
 use kiln_route::{Backend, Link, Memory, Place, Profile, ProfileProblem, Roofline};
+
+pub(crate) use batch::OnGpu;
+use device::Device;
+
+/// The kinds of GPU that this build has a backend for. Of places that are predicted to take as long the later kind is
+/// taken.
+pub(crate) const KINDS: &[Backend] = &[
+    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+    Backend::Gpu,
+    #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+    Backend::Cuda,
+];
+
+/// A GPU that an engine is asked to have.
+#[derive(Debug, Clone)]
+pub(crate) enum Asked {
+    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+    Adapter(kiln_wgpu::AdapterChoice),
+    /// The number of a device of CUDA.
+    #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+    Cuda(u32),
+}
+
+impl Asked {
+    /// What kind of GPU it is.
+    pub(crate) fn kind(&self) -> Backend {
+        match *self {
+            #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+            Self::Adapter(_) => Backend::Gpu,
+            #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+            Self::Cuda(_) => Backend::Cuda,
+        }
+    }
+}
+
+/// A GPU of an engine. It is opened by the first operation that is sent to it.
+#[derive(Debug)]
+pub(crate) struct Gpu {
+    /// That of its place.
+    name: String,
+    kind: Backend,
+    device: Box<dyn Device>,
+    /// Gone for good: nothing more is sent to it.
+    gone: AtomicBool,
+    /// Whether it was told that it refused something, and that it lacked an operation.
+    told_refused: AtomicBool,
+    told_lacking: AtomicBool,
+}
+
+impl Gpu {
+    fn new(name: String, kind: Backend, device: impl Device) -> Self {
+        let no = || AtomicBool::new(false);
+        Self { name, kind, device: Box::new(device), gone: no(), told_refused: no(), told_lacking: no() }
+    }
+
+    /// The GPU behind a place of a profile, wherever it stands; none where this build has no backend for it. Compiled code
+    /// is kept in the folder.
+    pub(crate) fn of_place(place: &Place, folder: Option<&Path>) -> Option<Self> {
+        match place.backend {
+            #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+            Backend::Gpu => Some(adapter::named(&place.name, folder)),
+            #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+            Backend::Cuda => Some(cuda::named(&place.name, folder)),
+            _ => None,
+        }
+    }
+
+    /// The GPU that is meant.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where it is not there, with what is.
+    pub(crate) fn chosen(asked: &Asked, folder: Option<&Path>) -> Result<Self> {
+        match *asked {
+            #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+            Asked::Adapter(ref choice) => adapter::chosen(choice, folder),
+            #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+            Asked::Cuda(ordinal) => cuda::chosen(ordinal, folder),
+        }
+    }
+
+    /// Every GPU of these kinds that is no software.
+    pub(crate) fn hardware(kinds: &[Backend], folder: Option<&Path>) -> Vec<Self> {
+        let mut found = Vec::new();
+        for kind in kinds {
+            match kind {
+                #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+                Backend::Gpu => found.extend(adapter::hardware(folder)),
+                #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+                Backend::Cuda => found.extend(cuda::all(folder)),
+                _ => {}
+            }
+        }
+        found
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone.load(Ordering::Relaxed)
+    }
+
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where it is not there.
+    pub(crate) fn open(&self) -> Result<()> {
+        self.device.open()
+    }
+
+    /// The open device, where this is an adapter.
+    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+    pub(crate) fn adapter(&self) -> Option<Result<kiln_wgpu::GpuDevice>> {
+        let device: &dyn std::any::Any = &*self.device;
+        device.downcast_ref::<adapter::Adapter>().map(|adapter| adapter.device().cloned())
+    }
+
+    /// The open device, where this is one of CUDA.
+    #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+    pub(crate) fn cuda(&self) -> Option<Result<kiln_cuda::CudaDevice>> {
+        let device: &dyn std::any::Any = &*self.device;
+        device.downcast_ref::<cuda::Cuda>().map(|cuda| cuda.device().cloned())
+    }
+
+    /// # Errors
+    /// As [`kiln_core::Operations::run_into`], and errors of the device.
+    pub(crate) fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        self.device.run_into(op, inputs, outputs)
+    }
+
+    /// Whether an error is one of the device, so that the work can go elsewhere. Each kind of it is told once.
+    pub(crate) fn failed(&self, error: &Error) -> bool {
+        let told = match error {
+            Error::DeviceLost { .. } | Error::Unavailable { .. } => &self.gone,
+            Error::OutOfMemory { .. } | Error::Limit { .. } | Error::Driver { .. } => &self.told_refused,
+            Error::Unsupported { .. } => &self.told_lacking,
+            _ => return false,
+        };
+        if !told.swap(true, Ordering::Relaxed) {
+            let lasting = if self.is_gone() { "; nothing more is sent there" } else { "" };
+            tracing::warn!("{}: {error}; the work goes on elsewhere{lasting}", self.name);
+        }
+        true
+    }
+}
 
 /// The memory of a GPU by its position among those of an engine.
 pub(crate) fn memory(position: usize) -> Memory {
@@ -18,10 +174,10 @@ pub(crate) fn memory(position: usize) -> Memory {
 }
 
 /// A GPU of which nothing has been measured: cautious constants.
-pub(crate) fn assumed(name: &str, position: usize) -> (Place, Link) {
+pub(crate) fn assumed(gpu: &Gpu, position: usize) -> (Place, Link) {
     let place = Place {
-        name: name.to_owned(),
-        backend: Backend::Gpu,
+        name: gpu.name.clone(),
+        backend: gpu.kind,
         // It keeps no thread of the CPU busy.
         threads: 0,
         memory: memory(position),
@@ -41,334 +197,67 @@ pub(crate) fn linked(
     links.into_iter().try_fold(profile, |profile, (memory, link)| profile.with_link(memory, link))
 }
 
-#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
-mod present {
-    use std::collections::{HashMap, HashSet};
-    use std::sync::atomic::{AtomicBool, Ordering};
+#[cfg(test)]
+mod tests {
+    use kiln_core::DType;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
 
-    use kiln_core::graph::{Graph, TensorId};
-    use kiln_core::op::{Elementwise, Op};
-    use kiln_core::{Buffer, Data, DataMut, Error, Operand, Operations, Record};
-    use kiln_wgpu::runtime::block_on;
-    use kiln_wgpu::{
-        AdapterChoice, AdapterInfo, AdapterKind, BufferId, DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice,
-    };
-    use web_time::Instant;
+    use super::device::{Again, Recording};
+    use super::*;
 
-    use super::{Link, Path, Result};
-
-    /// The least time of a few runs, the first of which makes everything ready.
-    fn least(mut run: impl FnMut() -> Result<()>) -> Result<f64> {
-        /// Runs, the seconds after which three are enough, and those after which one is.
-        const RUNS: usize = 12;
-        const SECONDS: f64 = 5e-3;
-        const LONG: f64 = 10e-3;
-        run()?;
-        let (start, mut least) = (Instant::now(), f64::INFINITY);
-        for i in 0..RUNS {
-            let sample = Instant::now();
-            run()?;
-            least = least.min(sample.elapsed().as_secs_f64());
-            let spent = start.elapsed().as_secs_f64();
-            if i >= 2 && spent > SECONDS || spent > LONG {
-                break;
-            }
-        }
-        Ok(least.max(1e-9))
-    }
-
-    /// A GPU of an engine. It is opened by the first operation that is sent to it.
+    /// A device that is not there.
     #[derive(Debug)]
-    pub(crate) struct Gpu {
-        name: String,
-        backend: GpuBackend,
-        /// Gone for good: nothing more is sent to it.
-        gone: AtomicBool,
-        /// Whether it was told that something ran elsewhere.
-        told: AtomicBool,
-    }
+    struct Missing;
 
-    impl Gpu {
-        /// The adapter of this name, wherever it stands; compiled pipelines are kept in the folder.
-        pub(crate) fn named(name: &str, pipeline_folder: Option<&Path>) -> Option<Self> {
-            Some(Self::new(name.to_owned(), pipeline_folder))
+    impl Device for Missing {
+        fn open(&self) -> Result<()> {
+            Err(Error::Unavailable { what: "a device".into(), reason: "it is missing".into() })
         }
 
-        fn new(name: String, pipeline_folder: Option<&Path>) -> Self {
-            let options = DeviceOptions::new();
-            let options = match pipeline_folder {
-                Some(folder) => options.pipeline_folder(folder),
-                None => options,
-            };
-            let backend = GpuBackend::with_adapter(AdapterChoice::Name(name.clone())).with_options(options);
-            Self { name, backend, gone: AtomicBool::new(false), told: AtomicBool::new(false) }
+        fn run_into(&self, _: &Op, _: &[Operand<'_>], _: &mut [DataMut<'_>]) -> Result<()> {
+            self.open()
         }
 
-        /// The adapter that is meant.
-        ///
-        /// # Errors
-        /// [`Error::Unavailable`] where it is not there, with what is.
-        pub(crate) fn chosen(choice: &AdapterChoice, pipeline_folder: Option<&Path>) -> Result<Self> {
-            Ok(Self::new(GpuDevice::find(choice)?.name, pipeline_folder))
+        fn resident(&self, _: &Op, _: &[Operand<'_>]) -> Result<Again> {
+            Ok(Box::new(|| Missing.open()))
         }
 
-        /// Every adapter that is no software, each name once.
-        pub(crate) fn hardware(pipeline_folder: Option<&Path>) -> Vec<Self> {
-            let mut names: Vec<String> = Vec::new();
-            for AdapterInfo { name, kind, .. } in GpuDevice::list_adapters() {
-                if kind != AdapterKind::Software && !names.contains(&name) {
-                    names.push(name);
-                }
-            }
-            names.into_iter().map(|name| Self::new(name, pipeline_folder)).collect()
+        fn reading(&self, _: &Operand<'_>) -> Result<Again> {
+            Ok(Box::new(|| Missing.open()))
         }
 
-        pub(crate) fn name(&self) -> &str {
-            &self.name
-        }
-
-        pub(crate) fn is_gone(&self) -> bool {
-            self.gone.load(Ordering::Relaxed)
-        }
-
-        /// The device, opened if it was not.
-        ///
-        /// # Errors
-        /// As [`GpuBackend::device`].
-        pub(crate) fn device(&self) -> Result<&GpuDevice> {
-            self.backend.device()
-        }
-
-        /// Opens the device.
-        ///
-        /// # Errors
-        /// As [`GpuBackend::device`].
-        pub(crate) fn open(&self) -> Result<()> {
-            self.device().map(drop)
-        }
-
-        /// Seconds that an operation takes on operands that lie on the device, its result staying there: the least of a
-        /// few runs, each waited for.
-        ///
-        /// # Errors
-        /// As [`GpuDevice::run`].
-        pub(crate) fn resident_seconds(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<f64> {
-            let device = self.device()?;
-            let tensors = inputs.iter().map(|input| device.upload(input)).collect::<Result<Vec<_>>>()?;
-            let mut operation = device.prepare(op, &tensors.iter().collect::<Vec<_>>())?;
-            least(|| {
-                operation.run()?;
-                device.finish()
-            })
-        }
-
-        /// Seconds that an operation takes from host to host.
-        ///
-        /// # Errors
-        /// As [`Operations::run_into`], and errors of the device.
-        pub(crate) fn host_seconds(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<f64> {
-            least(|| self.backend.run_into(op, inputs, outputs))
-        }
-
-        /// Seconds that the device takes to start anything and to tell that it is done.
-        ///
-        /// # Errors
-        /// Errors of the device.
-        pub(crate) fn launch(&self) -> Result<f64> {
-            self.resident_seconds(&Elementwise::neg().into(), &[Operand::vector(&[1.0; 64])])
-        }
-
-        /// The way to the device: what operations take from host to host beyond what they take on the device.
-        ///
-        /// # Errors
-        /// Errors of the device.
-        pub(crate) fn link(&self) -> Result<Link> {
-            const LARGE: usize = 4 << 20;
-            let device = self.device()?;
-            let data = vec![1.0; LARGE];
-            let mut out = vec![0.0; LARGE];
-            let op = Op::from(Elementwise::scale(2.0));
-            let mut beyond = |n: usize| -> Result<(f64, f64)> {
-                let input = [Operand::vector(&data[..n])];
-                let host = self.host_seconds(&op, &input, &mut [DataMut::F32(&mut out[..n])])?;
-                let tensor = device.upload(&input[0])?;
-                let read = least(|| tensor.read().map(drop))?;
-                Ok(((host - self.resident_seconds(&op, &input)?).max(1e-9), read))
-            };
-            let (small, read_small) = beyond(256)?;
-            let (large, read_large) = beyond(LARGE)?;
-            let bytes = (4 * LARGE) as f64;
-            let both = (large - small).max(1e-9);
-            let down = (read_large - read_small).clamp(0.1 * both, 0.9 * both);
-            Ok(Link {
-                // The two happen in one submission and are waited for once.
-                upload_latency: 0.0,
-                upload_bandwidth: bytes / (both - down),
-                download_latency: small,
-                download_bandwidth: bytes / down,
-            })
-        }
-
-        /// # Errors
-        /// As [`Operations::run_into`], and errors of the device.
-        pub(crate) fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-            self.backend.run_into(op, inputs, outputs)
-        }
-
-        /// Whether an error is one of the device, so that the work can go elsewhere; told once.
-        pub(crate) fn failed(&self, error: &Error) -> bool {
-            let gone = matches!(error, Error::DeviceLost { .. } | Error::Unavailable { .. });
-            let refused = matches!(error, Error::OutOfMemory { .. } | Error::Limit { .. } | Error::Driver { .. });
-            if gone {
-                self.gone.store(true, Ordering::Relaxed);
-            }
-            if (gone || refused) && !self.told.swap(true, Ordering::Relaxed) {
-                tracing::warn!("{}: {error}; the work goes on elsewhere", self.name);
-            }
-            gone || refused
+        fn batch(&self) -> Result<Box<dyn Recording>> {
+            Err(Error::Unsupported { op: "batch", backend: "nothing" })
         }
     }
 
-    /// A recorded graph on a GPU, ready to run again.
-    #[derive(Debug)]
-    pub(crate) struct OnGpu {
-        batch: GpuCommandBatch,
-        /// What was uploaded, under the names of both graphs.
-        inputs: Vec<(TensorId, BufferId)>,
-        wanted: Vec<BufferId>,
+    #[test]
+    fn errors_of_the_device_hand_work_over_and_those_of_the_caller_do_not() {
+        let gpu = Gpu::new("missing".into(), Backend::Gpu, Missing);
+        let device = || "missing".to_owned();
+        for error in [
+            Error::Unsupported { op: "quantize", backend: "CUDA" },
+            Error::OutOfMemory { bytes: 1 },
+            Error::Limit { what: "rows", device: device(), asked: 2, limit: 1 },
+            Error::Driver { what: "compiling".into(), device: device(), message: "no".into() },
+        ] {
+            assert!(gpu.failed(&error) && !gpu.is_gone(), "{error}");
+        }
+        for error in [
+            Error::Index { op: "gather", position: 0, index: 9, bound: 3 },
+            Error::Type { op: "add", index: 0, expected: DType::F32, found: DType::U32 },
+        ] {
+            assert!(!gpu.failed(&error), "{error}");
+        }
+        assert!(gpu.failed(&Error::DeviceLost { device: device(), reason: "unplugged".into() }) && gpu.is_gone());
     }
 
-    impl OnGpu {
-        /// Records what the wanted tensors need, and uploads what that reads.
-        ///
-        /// # Errors
-        /// Errors of the device.
-        pub(crate) fn new(
-            gpu: &Gpu,
-            graph: &Graph,
-            host: &HashMap<TensorId, Buffer>,
-            wanted: &[TensorId],
-        ) -> Result<Self> {
-            let mut batch = GpuCommandBatch::new(gpu.device()?.clone());
-            let mut needed: HashSet<TensorId> = wanted.iter().copied().collect();
-            for node in graph.nodes().iter().rev() {
-                if node.outputs.iter().any(|id| needed.contains(id)) {
-                    needed.extend(&node.inputs);
-                }
-            }
-            let mut inputs = Vec::new();
-            for (&id, buffer) in host.iter().filter(|(id, _)| needed.contains(id)) {
-                let operand = Operand::new(buffer.as_data(), graph.ty(id)?.shape)?;
-                inputs.push((id, block_on(batch.upload_async(&operand))?));
-            }
-            let mut ids: HashMap<TensorId, BufferId> = inputs.iter().copied().collect();
-            let find = |ids: &HashMap<TensorId, BufferId>, id: &TensorId| {
-                ids.get(id).copied().ok_or(Error::ForeignTensor { index: id.index() })
-            };
-            for node in graph.nodes().iter().filter(|node| node.outputs.iter().any(|id| needed.contains(id))) {
-                let read = node.inputs.iter().map(|id| find(&ids, id)).collect::<Result<Vec<_>>>()?;
-                let made = batch.record_all(node.op, &read)?;
-                ids.extend(node.outputs.iter().copied().zip(made));
-            }
-            let wanted = wanted.iter().map(|id| find(&ids, id)).collect::<Result<_>>()?;
-            Ok(Self { batch, inputs, wanted })
-        }
-
-        /// Sends the elements of an input anew.
-        ///
-        /// # Errors
-        /// Errors of the device.
-        pub(crate) fn set(&mut self, id: TensorId, data: Data<'_>) -> Result<()> {
-            match self.inputs.iter().find(|(name, _)| *name == id) {
-                Some(&(_, sent)) => block_on(self.batch.set_async(sent, data)),
-                None => Ok(()),
-            }
-        }
-
-        /// Computes and reads the wanted tensors, in their order.
-        ///
-        /// # Errors
-        /// Errors of the data and of the device.
-        pub(crate) fn run(&mut self) -> Result<Vec<Buffer>> {
-            self.batch.run(&self.wanted)
-        }
-    }
-}
-
-/// A build without GPUs has none.
-#[cfg(not(all(feature = "gpu", not(target_arch = "wasm32"))))]
-mod absent {
-    use std::collections::HashMap;
-
-    use kiln_core::graph::{Graph, TensorId};
-    use kiln_core::op::Op;
-    use kiln_core::{Buffer, Data, DataMut, Error, Operand};
-
-    use super::{Link, Path, Result};
-
-    #[derive(Debug)]
-    pub(crate) enum Gpu {}
-
-    impl Gpu {
-        pub(crate) fn named(_: &str, _: Option<&Path>) -> Option<Self> {
-            None
-        }
-
-        pub(crate) fn hardware(_: Option<&Path>) -> Vec<Self> {
-            Vec::new()
-        }
-
-        pub(crate) fn name(&self) -> &str {
-            match *self {}
-        }
-
-        pub(crate) fn is_gone(&self) -> bool {
-            match *self {}
-        }
-
-        pub(crate) fn open(&self) -> Result<()> {
-            match *self {}
-        }
-
-        pub(crate) fn resident_seconds(&self, _: &Op, _: &[Operand<'_>]) -> Result<f64> {
-            match *self {}
-        }
-
-        pub(crate) fn host_seconds(&self, _: &Op, _: &[Operand<'_>], _: &mut [DataMut<'_>]) -> Result<f64> {
-            match *self {}
-        }
-
-        pub(crate) fn launch(&self) -> Result<f64> {
-            match *self {}
-        }
-
-        pub(crate) fn link(&self) -> Result<Link> {
-            match *self {}
-        }
-
-        pub(crate) fn run_into(&self, _: &Op, _: &[Operand<'_>], _: &mut [DataMut<'_>]) -> Result<()> {
-            match *self {}
-        }
-
-        pub(crate) fn failed(&self, _: &Error) -> bool {
-            match *self {}
-        }
-    }
-
-    #[derive(Debug)]
-    pub(crate) enum OnGpu {}
-
-    impl OnGpu {
-        pub(crate) fn new(gpu: &Gpu, _: &Graph, _: &HashMap<TensorId, Buffer>, _: &[TensorId]) -> Result<Self> {
-            match *gpu {}
-        }
-
-        pub(crate) fn set(&mut self, _: TensorId, _: Data<'_>) -> Result<()> {
-            match *self {}
-        }
-
-        pub(crate) fn run(&mut self) -> Result<Vec<Buffer>> {
-            match *self {}
-        }
+    #[test]
+    fn a_device_that_is_missing_cannot_be_measured() {
+        let gpu = Gpu::new("missing".into(), Backend::Gpu, Missing);
+        assert!(matches!(gpu.launch(), Err(Error::Unavailable { .. })));
+        assert!(matches!(gpu.link(), Err(Error::Unavailable { .. })));
+        assert!(gpu.open().is_err_and(|error| gpu.failed(&error)) && gpu.is_gone());
     }
 }
