@@ -50,6 +50,11 @@ impl Panels {
         self.rows * ROW
     }
 
+    /// Bytes of a row of a panel.
+    pub fn row_bytes(&self) -> u32 {
+        ROW
+    }
+
     /// Bytes of all panels.
     pub fn bytes(&self) -> u32 {
         self.count() * self.panel_bytes()
@@ -67,6 +72,21 @@ impl Panels {
         Pointer<'k, Shared, T>: Operand<SharedAt>,
     {
         at.byte_index(k.mad(row, ROW, (piece ^ (row & (ATOM - 1))) * PIECE))
+    }
+
+    /// Where a lane reads rows for `ldmatrix`: in the block of 16 rows by two pieces at `at`, and in all others from there.
+    pub fn blocks<'k, T>(
+        &self,
+        k: &'k Builder,
+        at: Pointer<'k, Shared, T>,
+        lane: Value<'k, u32>,
+        order: BlockOrder,
+    ) -> MatrixBlocks<'k> {
+        let (row, piece) = match order {
+            BlockOrder::Down => (lane & 15, (lane >> 4) & 1u32),
+            BlockOrder::Across => (lane & 7 | (lane >> 4 & 1u32) << 3, (lane >> 3) & 1u32),
+        };
+        MatrixBlocks { panels: *self, first: self.piece(k, at.cast(), row, piece) }
     }
 
     /// The description of the operand of `wgmma` that lies so, but for its address; `across`: rows are along k, not columns.
@@ -100,6 +120,37 @@ impl Panels {
     /// as long to copy as others. What lies in their place is then whatever was there before.
     pub fn clipped(&self, rows: u32) -> Self {
         Self { rows: self.rows.min(rows.next_multiple_of(ATOM)), ..*self }
+    }
+}
+
+/// The order of the four matrices of 8 rows by a piece of a block of 16 rows by two pieces.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum BlockOrder {
+    /// The second below the first, the third beside it.
+    Down,
+    /// The second beside the first, the third below it.
+    Across,
+}
+
+/// Where a lane reads rows of blocks of [`Panels`] for [`Builder::ldmatrix_x4`].
+#[derive(Clone, Copy)]
+pub struct MatrixBlocks<'k> {
+    panels: Panels,
+    first: Pointer<'k, Shared, u32>,
+}
+
+impl<'k> MatrixBlocks<'k> {
+    /// So many bytes further, a multiple of 1024.
+    pub fn byte_index(self, bytes: Value<'k, u32>) -> Self {
+        Self { first: self.first.byte_index(bytes), ..self }
+    }
+
+    /// In the block so many blocks below and beside the first.
+    pub fn at(&self, below: u32, beside: u32) -> Pointer<'k, Shared, u32> {
+        const PAIR: u32 = 2 * PIECE;
+        let bytes = beside * PAIR / ROW * self.panels.panel_bytes() + below * 2 * ATOM * ROW;
+        // Further down, the order of pieces is the same; further on in a row, bits of the address are flipped.
+        self.first.flipped(beside * PAIR % ROW).bytes(bytes as i32)
     }
 }
 

@@ -67,6 +67,6 @@ pub use builder::{
     SharedCluster, Space, Sums, TensorBox, TensorParameter, VectorWidth, operands,
 };
 pub use kernel::{Argument, Kernel, Launch, Name, Parameter, ParameterKind, PtxKernel, PtxModule};
-pub use layout::{Panels, TensorMap};
+pub use layout::{BlockOrder, MatrixBlocks, Panels, TensorMap};
 pub use target::{Gate, Target, Version};
 pub use types::{Bf16, F16, Operand, PtxType, Scalar, Value, Variable};

@@ -130,6 +130,8 @@ macro_rules! instruction_table {
             {
             /// As `f32`, exactly.
             CvtF32 cvt_f32(a: T) -> f32 { 6.0 Sm70: F16 "cvt.f32.f16"; 7.1 Sm80: Bf16 "cvt.f32.bf16" }
+            /// `2ᵃ` within two units in the last place; subnormal numbers count as zeros, before and after.
+            Ex2 ex2(a: T) -> T { 6.0 Sm70: f32 "ex2.approx.ftz.f32" }
             /// In 16 bits, rounded to nearest.
             CvtRn cvt_rn(a: f32) -> T { 6.0 Sm70: F16 "cvt.rn.f16.f32"; 7.0 Sm80: Bf16 "cvt.rn.bf16.f32" }
             /// Two numbers in 16 bits each, rounded to nearest.
@@ -289,6 +291,8 @@ macro_rules! special_register_table {
             ctaid_z "%ctaid.z"
             /// Blocks of the grid, x.
             nctaid_x "%nctaid.x"
+            /// Blocks of the grid, y.
+            nctaid_y "%nctaid.y"
             /// Position of the block in its cluster.
             cluster_ctarank "%cluster_ctarank"
         }

@@ -149,7 +149,8 @@ impl Text {
         match source {
             Source::Register(class, number) => self.register(class, number),
             Source::Constant(ty, bits) => self.constant(ty, bits),
-            Source::Registers(class, first, count) => self.registers(class, first, count),
+            Source::Registers(class, first, count) => self.registers(class, first..first + count),
+            Source::List(class, numbers, count) => self.registers(class, numbers.into_iter().take(count as usize)),
             Source::Address(class, base, offset) => self.address(class, base, offset),
             Source::Tensor(map, coordinates) => {
                 self.piece(b"[");
@@ -163,12 +164,11 @@ impl Text {
         }
     }
 
-    fn registers(&mut self, class: Class, first: u32, count: u32) {
-        // A separator, a prefix and the digits of a number take 16 bytes at most.
-        self.line_and(16 * count as usize);
-        for i in 0..count {
+    fn registers(&mut self, class: Class, numbers: impl Iterator<Item = u32>) {
+        for (i, number) in numbers.enumerate() {
+            self.line();
             self.word(if i == 0 { "{" } else { ", " });
-            self.register(class, first + i);
+            self.register(class, number);
         }
         self.piece(b"}");
     }

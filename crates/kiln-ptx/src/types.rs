@@ -90,6 +90,8 @@ pub(crate) enum Source {
     Constant(PtxType, u64),
     /// So many registers from a first one on: `{%f8, %f9}`.
     Registers(Class, u32, u32),
+    /// Any registers, the first so many of these: `{%f8, %f3}`.
+    List(Class, [u32; 4], u32),
     /// `[%r5+16]`
     Address(Class, u32, i32),
     /// A place in a tensor: the register of its map, and as many registers of coordinates: `[%rd1, {%r3, %r4, %r7}]`.

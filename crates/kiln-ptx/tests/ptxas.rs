@@ -95,6 +95,19 @@ fn check(module: &PtxModule) -> Result<(), String> {
     Ok(())
 }
 
+/// Bytes of registers that kernels of this name may keep in memory: attention uses all registers that a thread can have, and
+/// now and then the assembler moves a few addresses out of the way of a loop.
+const KEPT_IN_MEMORY: (&str, u32) = ("flash_attention", 256);
+
+/// Whether a report says that no more is kept in memory than a kernel may.
+fn keeps_little(kernel: &str, line: &str) -> bool {
+    let most = if kernel.trim().starts_with(KEPT_IN_MEMORY.0) { KEPT_IN_MEMORY.1 } else { 0 };
+    let number = |what: &str| line.split_once(what)?.0.rsplit(' ').next()?.parse().ok();
+    [" bytes spill stores", " bytes spill loads"]
+        .iter()
+        .all(|what| number(what).is_some_and(|bytes: u32| bytes <= most))
+}
+
 /// Warnings, and kernels that keep registers in memory.
 fn complaints(report: &str) -> Vec<String> {
     let mut kernel = "";
@@ -103,7 +116,7 @@ fn complaints(report: &str) -> Vec<String> {
         if let Some((_, name)) = line.split_once("Function properties for ") {
             kernel = name;
         }
-        let spills = line.contains("spill") && !line.contains(" 0 bytes spill stores, 0 bytes spill loads");
+        let spills = line.contains("spill") && !keeps_little(kernel, line);
         if spills || line.contains("warning") || line.contains("C75") {
             complaints.push(format!("{kernel}: {}", line.trim()));
         }
@@ -286,13 +299,27 @@ fn products_are_machine_code_of_tensor_cores() {
     let disassembler = std::env::var_os("KILN_NVDISASM").unwrap_or_else(|| "nvdisasm".into());
     // The newest, whose code the disassembler knows as well.
     let ptxas = assemblers().iter().max_by(|a, b| a.release.total_cmp(&b.release)).expect("an assembler");
-    for kernel in catalogue::kernels(Target::Sm90a) {
-        let (text, code) = (kernel.emit_ptx(), scratch("cubin"));
-        ptxas.assemble_to(&text, Target::Sm90a, &code).unwrap_or_else(|why| panic!("{}: {why}", kernel.name()));
+    let listing = |text: &str, name: &str| {
+        let code = scratch("cubin");
+        ptxas.assemble_to(text, Target::Sm90a, &code).unwrap_or_else(|why| panic!("{name}: {why}"));
         let output = Command::new(&disassembler).arg(&code).output().expect("nvdisasm runs");
         std::fs::remove_file(&code).unwrap();
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let listing = String::from_utf8_lossy(&output.stdout);
+        String::from_utf8_lossy(&output.stdout).into_owned()
+    };
+    let mut products = 0;
+    for kernel in catalogue::warps() {
+        let text = kernel.emit_ptx();
+        let listing = listing(&text, &kernel.name());
+        for (ptx, code) in [("mma.sync", "HMMA"), ("ldmatrix", "LDSM"), ("cp.async.cg", "LDGSTS")] {
+            assert_eq!(listing.contains(code), text.contains(ptx), "{}: {ptx} and {code}", kernel.name());
+        }
+        products += usize::from(text.contains("mma.sync"));
+    }
+    assert!(products > 5, "{products}");
+    for kernel in catalogue::kernels(Target::Sm90a) {
+        let text = kernel.emit_ptx();
+        let listing = listing(&text, &kernel.name());
         let says = |ptx: &str| text.contains(ptx);
         let pairs = [("wgmma.mma_async", "HGMMA"), ("setmaxnreg", "USETMAXREG"), ("stmatrix", "STSM")];
         let copies =

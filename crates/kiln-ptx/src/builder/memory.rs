@@ -124,6 +124,11 @@ impl<'k, T> Pointer<'k, Shared, T> {
         Self { base: self.base + bytes, ..self }
     }
 
+    /// With some bits of the address flipped, which are of no constant offset.
+    pub(crate) fn flipped(self, bits: u32) -> Self {
+        if bits == 0 { self } else { Self { base: self.base ^ bits, ..self } }
+    }
+
     /// The same place in the shared memory of the block of this rank in the cluster.
     pub fn of_block(self, rank: impl Operand<u32>) -> Pointer<'k, SharedCluster, T> {
         let base = self.base.builder.mapa(self.base, rank);

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use super::{Global, Pointer, Shared, SharedCluster, Space};
 use crate::Builder;
-use crate::types::{Class, Operand, PtxType, Raw, Scalar, Sealed, Source, Value};
+use crate::types::{Class, Operand, PtxType, Raw, Scalar, Sealed, Source, Value, Variable};
 
 macro_rules! addresses {
     ($($(#[doc = $doc:literal])* $name:ident $space:ident;)*) => {
@@ -87,6 +87,33 @@ impl<T: Scalar, const N: usize> Operand<Registers<T, N>> for Fragment<'_, T, N> 
     fn raw(self) -> Raw {
         Raw(Source::Registers(T::TYPE.class(), self.first, N as u32))
     }
+}
+
+macro_rules! lists {
+    ($($registers:ident $n:literal;)*) => {
+        $(impl<T: Scalar> Operand<$registers<T, $n>> for [Value<'_, T>; $n] {
+            #[inline]
+            fn raw(self) -> Raw {
+                let mut numbers = [0; 4];
+                self.iter().zip(&mut numbers).for_each(|(value, number)| *number = value.number);
+                Raw(Source::List(T::TYPE.class(), numbers, $n))
+            }
+        }
+
+        impl<T: Scalar> Operand<$registers<T, $n>> for [Variable<'_, T>; $n] {
+            #[inline]
+            fn raw(self) -> Raw {
+                self.map(|variable| variable.0).raw()
+            }
+        })*
+    };
+}
+impl<T, const N: usize> Sealed for [Value<'_, T>; N] {}
+impl<T, const N: usize> Sealed for [Variable<'_, T>; N] {}
+// Few registers need not be beside one another.
+lists! {
+    Registers 2;
+    Registers 4;
 }
 
 /// A parameter of a kernel that describes a tensor of three dimensions.

@@ -4,7 +4,7 @@ use kiln_core::Result;
 
 use super::math::F32;
 use crate::kernel::{MAX_GRID_X, extent};
-use crate::{Argument, Builder, Kernel, Launch, PtxKernel, Value};
+use crate::{Argument, Bf16, Builder, F16, Kernel, Launch, PtxKernel, PtxType, Value};
 
 type Word<'k> = Value<'k, u32>;
 
@@ -33,6 +33,14 @@ fn narrow<'k>(k: &'k Builder, x: F32<'k>) -> Word<'k> {
     let beyond = k.selp(0x7e00u32, 0x7c00, k.gt(magnitude, f32::INFINITY.to_bits()));
     let rounded = k.selp(beyond, finite, k.ge(magnitude, 65_520f32.to_bits()));
     rounded | bits >> 16 & 0x8000u32
+}
+
+/// Two numbers in 16 bits each, the first in the lower half.
+pub(super) fn pack<'k>(k: &'k Builder, ty: PtxType, [first, second]: [F32<'k>; 2]) -> Value<'k, u32> {
+    match ty {
+        PtxType::F16 => k.cvt_rn_x2::<F16>(second, first),
+        _ => k.cvt_rn_x2::<Bf16>(second, first),
+    }
 }
 
 /// Threads of a block.

@@ -16,4 +16,5 @@ pub mod softmax;
 mod team;
 pub mod top_k;
 pub mod transpose;
+mod warp;
 pub mod window;

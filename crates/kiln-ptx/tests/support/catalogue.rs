@@ -1,9 +1,9 @@
 //! Every kernel in every configuration, for the tests that go through all of them.
 
 use kiln_core::graph::{Fetch, FusionLimits, Graph, Step};
-use kiln_core::op::{ElementwiseKind, Matmul, Pooling, Reduction};
+use kiln_core::op::{AttentionExtents, ElementwiseKind, Matmul, Pooling, Reduction};
 use kiln_core::{QuantFormat, Record, Shape, TensorType};
-use kiln_ptx::kernels::attention::Attention;
+use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashTile, plan};
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::gemm::{Epilogue, Gemm, Tf32Planes, Tile, WarpGroupGemm, WarpGroupTile};
@@ -39,6 +39,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     }
     if target >= Target::Sm80 {
         kernels.extend([false, true].map(|transposes| Box::new(Tf32Planes::new(transposes)) as _));
+        kernels.extend(warps());
     }
     for &kind in ElementwiseKind::ALL {
         let op = kind.with_params([0.0; 2]);
@@ -66,6 +67,35 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.extend(Attention::all(target).into_iter().map(|attention| Box::new(attention) as _));
     for tile in Tile::ALL {
         kernels.extend(STORED.map(|operation| Box::new(Gemm::new(operation, tile)) as _));
+    }
+    kernels
+}
+
+#[allow(dead_code)] // not every file of tests looks at them alone
+/// Kernels whose warps multiply on tensor cores: every width, tile and type of attention, though not each with each.
+pub(crate) fn warps() -> Vec<Box<dyn Kernel>> {
+    use PtxType::{Bf16, F16, F32};
+    let tile = |warps, blocks, keys| FlashTile::new(warps, blocks, keys).unwrap();
+    let tiles = [
+        ([F16, F16], 64, true, tile(4, 2, 64)),
+        ([Bf16, Bf16], 64, false, tile(8, 1, 128)),
+        ([Bf16, F16], 80, true, tile(4, 2, 64)),
+        ([F16, Bf16], 96, false, tile(4, 2, 64)),
+        ([F16, F16], 128, true, tile(4, 2, 64)),
+        ([F16, F32], 128, false, tile(4, 1, 64)),
+        ([Bf16, F32], 256, true, tile(4, 1, 32)),
+    ];
+    let mut kernels: Vec<Box<dyn Kernel>> = Vec::new();
+    for (types, d, causal, tile) in tiles {
+        kernels.push(Box::new(FlashAttention::new(types, d, causal, tile).unwrap()));
+    }
+    for (output, d) in [(F16, 64), (Bf16, 80), (F32, 256)] {
+        let extents = AttentionExtents { batch: 1, kv_heads: 1, group: 1, s: 1, t: 4096, d };
+        let parts = plan([F16, output], &extents, true, 1.0, 132).unwrap();
+        kernels.push(Box::new(parts.combine.unwrap().0));
+        if output == F32 {
+            kernels.push(Box::new(parts.attention.0));
+        }
     }
     kernels
 }

@@ -1,12 +1,19 @@
-//! Runs PTX text: as much of it as the kernels without tensor cores use.
+//! Runs PTX text: as much of it as the kernels use that run on more than one architecture.
 //!
 //! A block at a time; each of its threads runs up to where it waits for others: a barrier waits for all threads of the
-//! block, a shuffle for all lanes of the warp. What a GPU would let pass in silence is an error here: an access outside
-//! of a buffer or off its alignment, a register or a word of shared memory that nobody has written, two threads at one
-//! word of shared memory between two barriers, one of them writing, and threads that wait for others which have ended or
-//! wait elsewhere.
+//! block, what a warp does together for all of its lanes. What a GPU would let pass in silence is an error here: an access
+//! outside of a buffer or off its alignment, a register or a word of shared memory that nobody has written, two threads at
+//! one word of shared memory between two barriers, one of them writing, a word that a copy is on its way to, copies that
+//! nobody has waited for, and threads that wait for others which have ended or wait elsewhere.
+
+mod copies;
+mod warp;
 
 use std::collections::HashMap;
+
+use copies::Copies;
+use kiln_core::f16;
+use warp::Collective;
 
 /// Buffers of the device.
 #[derive(Default)]
@@ -65,9 +72,11 @@ enum Action {
         to: usize,
         from: Vec<Operand>,
     },
+    /// The lower and the upper so many bits.
     Split {
         to: [usize; 2],
         from: Operand,
+        bits: u32,
     },
     Load {
         space: Space,
@@ -87,11 +96,17 @@ enum Action {
         from: Operand,
     },
     Branch(usize),
-    Shuffle {
-        to: usize,
-        from: Operand,
-        mask: Operand,
+    /// What the lanes of a warp do together.
+    Warp(Collective),
+    /// Begins to copy 16 bytes to shared memory, the first so many from global memory.
+    Copy {
+        to: Address,
+        from: Address,
+        present: Operand,
     },
+    CommitCopies,
+    /// Waits until no more than so many groups of copies are under way.
+    WaitForCopies(usize),
     Barrier,
     Return,
 }
@@ -114,10 +129,12 @@ pub(crate) struct Program {
 struct Thread {
     position: [u32; 3],
     block: [u32; 3],
+    grid: [u32; 3],
     registers: Vec<u64>,
     written: Vec<bool>,
     at: usize,
     ended: bool,
+    copies: Copies,
 }
 
 fn f(x: u64) -> f32 {
@@ -139,6 +156,15 @@ fn least(a: f64, b: f64) -> f64 {
 }
 fn greatest(a: f64, b: f64) -> f64 {
     -least(-a, -b)
+}
+
+/// The nearest bfloat16, the even one of two.
+pub(crate) fn to_bf16(x: f32) -> u16 {
+    if x.is_nan() {
+        return 0x7fff;
+    }
+    let bits = x.to_bits();
+    ((bits + 0x7fff + (bits >> 16 & 1)) >> 16) as u16
 }
 
 /// What an instruction without effects computes. Integers of 32 bits have zeros above.
@@ -219,6 +245,7 @@ fn function(name: &str) -> Option<fn(&[u64]) -> u64> {
         "setp.eq.u32" | "setp.eq.u64" => |x| (x[0] == x[1]).into(),
         "setp.ne.u32" | "setp.ne.u64" => |x| (x[0] != x[1]).into(),
         "setp.lt.s32" => |x| ((x[0] as i32) < x[1] as i32).into(),
+        "setp.gt.s32" => |x| (x[0] as i32 > x[1] as i32).into(),
         "selp.f32" | "selp.f64" | "selp.u32" | "selp.s32" | "selp.u64" => |x| if x[2] == 1 { x[0] } else { x[1] },
         "cvt.u32.u64" => |x| word(x[0] as u32),
         "cvt.rni.s32.f32" => |x| word(f(x[0]).round_ties_even() as i32),
@@ -229,6 +256,20 @@ fn function(name: &str) -> Option<fn(&[u64]) -> u64> {
         "cvt.rna.tf32.f32" => |x| if f(x[0]).is_finite() { (x[0] + (1 << 12)) & 0xffff_e000 } else { x[0] },
         "cvt.rn.f64.u32" | "cvt.rn.f64.u64" => |x| (x[0] as f64).to_bits(),
         "cvt.f64.f32" => |x| f64::from(f(x[0])).to_bits(),
+        "ex2.approx.ftz.f32" => |x| {
+            let flushed = |x: f32| if x.is_subnormal() { 0.0 } else { x };
+            of(flushed(flushed(f(x[0])).exp2()))
+        },
+        "cvt.f32.f16" => |x| of(f16::from_bits(x[0] as u16).to_f32()),
+        "cvt.f32.bf16" => |x| x[0] << 16,
+        "cvt.rn.f16x2.f32" => |x| {
+            let [upper, lower] = [x[0], x[1]].map(|x| u64::from(f16::from_f32(f(x)).to_bits()));
+            upper << 16 | lower
+        },
+        "cvt.rn.bf16x2.f32" => |x| {
+            let [upper, lower] = [x[0], x[1]].map(|x| u64::from(to_bf16(f(x))));
+            upper << 16 | lower
+        },
         "prmt.b32" => |x| {
             let bytes = x[0] | x[1] << 32;
             (0..4).fold(0, |word, i| word | (bytes >> (8 * (x[2] >> (4 * i) & 7)) & 0xff) << (8 * i))
@@ -245,6 +286,8 @@ fn special(name: &str) -> Option<fn(&Thread) -> u64> {
         "%ctaid.x" => |thread| thread.block[0].into(),
         "%ctaid.y" => |thread| thread.block[1].into(),
         "%ctaid.z" => |thread| thread.block[2].into(),
+        "%nctaid.x" => |thread| thread.grid[0].into(),
+        "%nctaid.y" => |thread| thread.grid[1].into(),
         "smem" => |_| 0,
         _ => return None,
     })
@@ -314,16 +357,18 @@ fn bytes(name: &str) -> usize {
     match name.rsplit('.').next() {
         Some("u32" | "s32" | "f32" | "b32") => 4,
         Some("u64" | "f64" | "b64") => 8,
+        Some("b16") => 2,
         _ => panic!("the width of {name}"),
     }
 }
 
 impl Program {
-    /// Parses the only kernel of a module.
-    pub(crate) fn parse(text: &str) -> Self {
+    /// Parses the only kernel of a module, which has so many bytes of shared memory.
+    pub(crate) fn parse(text: &str, shared: u32) -> Self {
         let mut registers = Registers::default();
         let mut labels = HashMap::new();
-        let mut program = Self { code: Vec::new(), registers: 0, parameters: Vec::new(), block: [1; 3], shared: 0 };
+        let mut program =
+            Self { code: Vec::new(), registers: 0, parameters: Vec::new(), block: [1; 3], shared: shared as usize };
         let mut parameters: Vec<&str> = Vec::new();
         let mut branches = Vec::new();
         for line in text.lines().map(str::trim) {
@@ -331,9 +376,6 @@ impl Program {
                 parameters.extend(parameter.trim_end_matches(',').split(' ').next_back());
             } else if let Some(block) = line.strip_prefix(".reqntid ") {
                 block.split(", ").zip(&mut program.block).for_each(|(n, to)| *to = n.parse().unwrap());
-            } else if let Some(shared) = line.strip_prefix(".shared ") {
-                let size = shared.split(['[', ']']).nth(1).unwrap();
-                program.shared = size.parse().unwrap();
             } else if let Some(label) = line.strip_suffix(':') {
                 labels.insert(label, program.code.len());
             } else if let Some(statement) = line.strip_suffix(';').filter(|_| !line.starts_with('.')) {
@@ -352,11 +394,16 @@ impl Program {
                         branches.push((program.code.len(), parts[0]));
                         Action::Branch(0)
                     }
-                    "bar" => Action::Barrier,
-                    "shfl" => {
-                        assert_eq!((name, parts[3], parts[4]), ("shfl.sync.bfly.b32", "31", "4294967295"), "{line}");
-                        let to = registers.number(parts[0]);
-                        Action::Shuffle { to, from: registers.operand(parts[1]), mask: registers.operand(parts[2]) }
+                    "bar" if name == "bar.sync" => Action::Barrier,
+                    "bar" | "shfl" | "ldmatrix" | "mma" => {
+                        Action::Warp(Collective::parse(&mut registers, name, &parts))
+                    }
+                    "cp" if name == "cp.async.commit_group" => Action::CommitCopies,
+                    "cp" if name == "cp.async.wait_group" => Action::WaitForCopies(parts[0].parse().unwrap()),
+                    "cp" => {
+                        assert_eq!((name, parts[2]), ("cp.async.cg.shared.global", "16"), "{line}");
+                        let [to, from] = [0, 1].map(|i: usize| registers.address(parts[i]));
+                        Action::Copy { to, from, present: registers.operand(parts[3]) }
                     }
                     "ld" if name.starts_with("ld.param") => {
                         let index = parameters.iter().position(|p| *p == parts[1].trim_matches(['[', ']'])).unwrap();
@@ -381,7 +428,8 @@ impl Program {
                     }
                     "mov" if parts[0].starts_with('{') => {
                         let to: Vec<usize> = list(parts[0]).into_iter().map(|to| registers.number(to)).collect();
-                        Action::Split { to: [to[0], to[1]], from: registers.operand(parts[1]) }
+                        let bits = 4 * bytes(name) as u32;
+                        Action::Split { to: [to[0], to[1]], from: registers.operand(parts[1]), bits }
                     }
                     "mov" if parts[1].starts_with('{') => Action::Compute {
                         run: function("join").unwrap(),
@@ -410,7 +458,7 @@ impl Program {
         for z in 0..grid[2] {
             for y in 0..grid[1] {
                 for x in 0..grid[0] {
-                    block.begin([x, y, z], arguments);
+                    block.begin([x, y, z], grid, arguments);
                     block.run(memory)?;
                 }
             }
@@ -426,6 +474,8 @@ struct Touch {
     writer: Option<u32>,
     reader: Option<u32>,
     readers: bool,
+    /// Whether a copy is on its way here, whenever that began.
+    copied: bool,
 }
 
 struct Block<'p> {
@@ -444,10 +494,12 @@ impl<'p> Block<'p> {
         let threads = (0..x * y * z).map(|i| Thread {
             position: [i % x, i / x % y, i / x / y],
             block: [0; 3],
+            grid: [1; 3],
             registers: vec![0; program.registers],
             written: vec![false; program.registers],
             at: 0,
             ended: false,
+            copies: Copies::default(),
         });
         Self {
             program,
@@ -460,9 +512,9 @@ impl<'p> Block<'p> {
     }
 
     /// Nothing has run, and nothing is written but the parameters.
-    fn begin(&mut self, block: [u32; 3], arguments: &[u64]) {
+    fn begin(&mut self, block: [u32; 3], grid: [u32; 3], arguments: &[u64]) {
         for thread in &mut self.threads {
-            (thread.block, thread.at, thread.ended) = (block, 0, false);
+            (thread.block, thread.grid, thread.at, thread.ended) = (block, grid, 0, false);
             thread.written.fill(false);
             for &(register, index) in &self.program.parameters {
                 thread.write(register, arguments[index]);
@@ -478,21 +530,22 @@ impl<'p> Block<'p> {
         loop {
             for warp in (0..self.threads.len()).step_by(WARP) {
                 let lanes = warp..(warp + WARP).min(self.threads.len());
-                // From shuffle to shuffle.
+                // From one thing that lanes do together to the next.
                 loop {
                     for i in lanes.clone() {
                         self.advance(i, memory)?;
                     }
                     let at = self.threads[warp].at;
-                    let shuffles =
-                        |t: &Thread| !t.ended && matches!(self.program.code[t.at].action, Action::Shuffle { .. });
-                    if !self.threads[lanes.clone()].iter().any(shuffles) {
+                    let together = |t: &Thread| !t.ended && matches!(self.program.code[t.at].action, Action::Warp(_));
+                    if !self.threads[lanes.clone()].iter().any(together) {
                         break;
                     }
+                    let line = &self.program.code[at].line;
                     if lanes.len() < WARP || !self.threads[lanes.clone()].iter().all(|t| !t.ended && t.at == at) {
-                        return Err(format!("lanes of a warp do not meet at {}", self.program.code[at].line));
+                        return Err(format!("lanes of a warp do not meet at {line}"));
                     }
-                    self.shuffle(lanes.clone(), at)?;
+                    self.together(lanes.clone(), at)
+                        .map_err(|why| format!("the warp of thread {warp}: {line}: {why}"))?;
                 }
             }
             let ended = self.threads.iter().filter(|thread| thread.ended).count();
@@ -508,18 +561,7 @@ impl<'p> Block<'p> {
         }
     }
 
-    fn shuffle(&mut self, lanes: std::ops::Range<usize>, at: usize) -> Result<(), String> {
-        let Action::Shuffle { to, from, mask } = self.program.code[at].action else { return Ok(()) };
-        let read = |operand| lanes.clone().map(|i| self.threads[i].read(operand)).collect::<Result<Vec<u64>, _>>();
-        let (values, masks) = (read(from)?, read(mask)?);
-        for (lane, i) in lanes.enumerate() {
-            self.threads[i].write(to, values[lane ^ masks[lane] as usize]);
-            self.threads[i].at += 1;
-        }
-        Ok(())
-    }
-
-    /// Runs a thread up to a barrier, a shuffle or its end.
+    /// Runs a thread up to a barrier, what its warp does together, or its end.
     fn advance(&mut self, i: usize, memory: &mut Memory) -> Result<(), String> {
         let program = self.program;
         while !self.threads[i].ended {
@@ -546,8 +588,14 @@ impl<'p> Block<'p> {
             return Ok(true);
         }
         match &instruction.action {
-            Action::Barrier | Action::Shuffle { .. } => return Ok(false),
-            Action::Return => thread.ended = true,
+            Action::Barrier | Action::Warp(_) => return Ok(false),
+            Action::Return => {
+                thread.copies.none()?;
+                thread.ended = true;
+            }
+            Action::Copy { to, from, present } => self.begin_copy(i, [*to, *from], *present, memory)?,
+            Action::CommitCopies => thread.copies.commit(),
+            Action::WaitForCopies(groups) => self.finish_copies(i, *groups)?,
             Action::Branch(to) => {
                 thread.at = *to;
                 return Ok(true);
@@ -559,10 +607,10 @@ impl<'p> Block<'p> {
                 }
                 thread.write(*to, run(&values));
             }
-            Action::Split { to, from } => {
+            Action::Split { to, from, bits } => {
                 let value = thread.read(*from)?;
-                thread.write(to[0], value & 0xffff_ffff);
-                thread.write(to[1], value >> 32);
+                thread.write(to[0], value & ((1 << bits) - 1));
+                thread.write(to[1], value >> bits);
             }
             Action::Load { space, bytes, to, from } => {
                 let address = thread.address(*from, bytes * to.len())?;
@@ -604,7 +652,7 @@ impl<'p> Block<'p> {
         let words = &mut self.touched[address as usize / 4..(address as usize + bytes).div_ceil(4)];
         words.iter_mut().map(move |touch| {
             if touch.era != era {
-                *touch = Touch { era, ..Touch::default() };
+                *touch = Touch { era, copied: touch.copied, ..Touch::default() };
             }
             touch
         })
@@ -613,10 +661,14 @@ impl<'p> Block<'p> {
     fn read_shared(&mut self, i: usize, address: u64, bytes: usize) -> Result<&[u8], String> {
         let range = address as usize..address as usize + bytes;
         let written = self.written.get(range.clone()).ok_or("outside of shared memory")?;
-        if !written.iter().all(|written| *written) {
-            return Err("shared memory that nobody has written".into());
-        }
+        let written = written.iter().all(|written| *written);
         for touch in self.touch(address, bytes) {
+            if touch.copied {
+                return Err("shared memory that a copy is on its way to".into());
+            }
+            if !written {
+                return Err("shared memory that nobody has written".into());
+            }
             if touch.writer.is_some_and(|writer| writer != i as u32) {
                 return Err("a race: another thread wrote this since the last barrier".into());
             }
@@ -632,6 +684,9 @@ impl<'p> Block<'p> {
         self.written[range].fill(true);
         for touch in self.touch(address, value.len()) {
             let other = |thread: Option<u32>| thread.is_some_and(|thread| thread != i as u32);
+            if touch.copied {
+                return Err("shared memory that a copy is on its way to".into());
+            }
             if touch.readers || other(touch.reader) || other(touch.writer) {
                 return Err("a race: another thread touched this since the last barrier".into());
             }

@@ -2,7 +2,8 @@
 
 mod interpreter;
 
-pub(crate) use interpreter::{Memory, Program};
+#[allow(unused_imports)] // not every file of tests rounds to bfloat16
+pub(crate) use interpreter::{Memory, Program, to_bf16};
 use kiln_ptx::{Argument, Kernel, Launch};
 
 /// What a buffer holds before anything was written.
@@ -55,7 +56,7 @@ impl Device {
             _ => panic!("{argument:?}"),
         };
         let arguments: Vec<u64> = launch.arguments.iter().map(bits).collect();
-        let program = Program::parse(&kernel.emit_ptx());
+        let program = Program::parse(&kernel.emit_ptx(), written.shared_bytes());
         program.run(launch.grid, &arguments, &mut self.memory).map_err(|why| format!("{}: {why}", kernel.name()))
     }
 }

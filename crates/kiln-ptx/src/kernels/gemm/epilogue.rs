@@ -3,7 +3,7 @@
 use kiln_core::op::ElementwiseKind;
 use kiln_core::{Error, Result};
 
-use crate::kernels::{functions, math::F32};
+use crate::kernels::{functions, half::pack, math::F32};
 use crate::{Bf16, Builder, F16, Global, Operand, Pointer, PtxType, Target, Value};
 
 /// `f(alpha AB + beta C + bias)`: what of it there is, and f.
@@ -104,14 +104,6 @@ impl<'k> Elements<'k> {
             PtxType::F32 => k.if_(p, || k.st_v(at, values.map(|value| k.bits_u32(value)))),
             ty => k.st_if(p, at, pack(k, ty, values)),
         }
-    }
-}
-
-/// Two numbers in 16 bits each, the first in the lower half.
-pub(super) fn pack<'k>(k: &'k Builder, ty: PtxType, [first, second]: [F32<'k>; 2]) -> Value<'k, u32> {
-    match ty {
-        PtxType::F16 => k.cvt_rn_x2::<F16>(second, first),
-        _ => k.cvt_rn_x2::<Bf16>(second, first),
     }
 }
 

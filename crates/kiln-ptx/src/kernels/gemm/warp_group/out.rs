@@ -2,7 +2,8 @@
 
 use super::tile::WarpGroupTile;
 use super::{GROUP, WARP_ROWS};
-use crate::kernels::gemm::epilogue::{Elements, Finish, pack};
+use crate::kernels::gemm::epilogue::{Elements, Finish};
+use crate::kernels::half::pack;
 use crate::kernels::math::F32;
 use crate::operands::Groups;
 use crate::{Builder, Panels, Pointer, Shared, TensorParameter, Value};

@@ -7,9 +7,9 @@
 use kiln_core::Result;
 use kiln_core::op::AttentionExtents;
 
-use super::math::{self, F32, maximum};
-use super::team::{self, WARP};
 use crate::kernel::{MAX_GRID_X, extent};
+use crate::kernels::math::{self, F32, maximum};
+use crate::kernels::team::{self, WARP};
 use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Target, Variable};
 
 /// Threads of a block.

@@ -1,0 +1,100 @@
+//! Adds up what blocks of [`FlashAttention`](super::FlashAttention) with parts of the keys have left.
+
+use kiln_core::{Error, Result};
+
+use super::flash::store;
+use crate::kernel::{MAX_GRID_X, extent};
+use crate::kernels::math::F32;
+use crate::kernels::team::{self, WARP};
+use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, PtxType};
+
+/// Threads of a block.
+const BLOCK: u32 = 128;
+/// Rows at most, so that the end of a block is counted.
+const MOST: u64 = (1 << 31) - 1;
+
+/// `Σₚ wₚ sumsₚ / Σₚ wₚ totalₚ` for each row, with `wₚ = 2^(greatestₚ - maxₚ greatestₚ)`: the sums of weighted values of
+/// parts of the keys, the totals of these weights, and the exponents that they are relative to. A warp a row.
+///
+/// Scratch: of each part the sums of all rows, then of each part `greatest` and `total` of all rows; f32.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct FlashCombine {
+    output: PtxType,
+    width: u32,
+}
+
+impl FlashCombine {
+    pub(super) fn new(output: PtxType, width: u32) -> Self {
+        Self { output, width }
+    }
+
+    pub(super) fn scratch_bytes(rows: usize, width: u32, parts: u32) -> Result<usize> {
+        let words = [rows, parts as usize, width as usize + 2];
+        let bytes = words.into_iter().try_fold(size_of::<f32>(), usize::checked_mul);
+        bytes.ok_or(Error::Limit { what: "parts of results", device: "a kernel".into(), asked: u64::MAX, limit: MOST })
+    }
+
+    pub(super) fn launch(&self, rows: usize, parts: u32) -> Result<Launch> {
+        let rows = extent("queries", rows, MOST)?;
+        let blocks = extent("blocks", rows.div_ceil(BLOCK / WARP) as usize, MAX_GRID_X)?;
+        let arguments = [Argument::Buffer(0), Argument::Buffer(1), Argument::U32(rows), Argument::U32(parts)];
+        Ok(Launch { grid: [blocks, 1, 1], arguments: arguments.into() })
+    }
+
+    fn write<'k>(&self, k: &'k Builder) {
+        let (sums, out) = (k.buffer::<f32>("parts"), k.buffer::<u32>("out"));
+        let [rows, parts] = ["rows", "count"].map(|name| k.parameter::<u32>(name));
+        let [row, lane] = team::place(k, BLOCK, WARP);
+        let there = k.lt(row, rows);
+        // A warp without a row goes along with the last one.
+        let row = k.min(row, rows - 1);
+        let weights = sums.index_wide(k.mul_wide(parts, rows) * u64::from(self.width));
+        let of_part = |at: Pointer<'k, Global, f32>, part, columns: u32| {
+            at.index_wide(k.mad_wide(part, rows, k.cvt_u64(row)) * u64::from(columns))
+        };
+        let greatest = k.variable(f32::NEG_INFINITY);
+        k.for_(lane, parts, WARP, |part| greatest.set(k.max(greatest, k.ld(of_part(weights, part, 2)))));
+        let greatest = team::combine(k, WARP, lane, greatest.get(), |a, b| k.max(a, b));
+        let base = k.selp(0.0, greatest, k.eq(greatest, f32::NEG_INFINITY));
+        // Two columns of every 64 to a lane.
+        let columns = lane * 2u32;
+        let chunks: Vec<u32> = (0..self.width.div_ceil(2 * WARP)).map(|chunk| 2 * WARP * chunk).collect();
+        let in_row: Vec<_> = chunks.iter().map(|&chunk| k.lt(columns + chunk, self.width)).collect();
+        let total = k.variable(0.0f32);
+        let added: Vec<_> = chunks.iter().map(|_| [0; 2].map(|_| k.variable(0.0f32))).collect();
+        k.for_(0u32, parts, 1u32, |part| {
+            let [exponent, of_weights] = k.ld_v::<_, _, 2>(of_part(weights, part, 2));
+            let weight = k.ex2(exponent - base);
+            total.set(k.fma(weight, of_weights, total));
+            let from = of_part(sums, part, self.width).index(columns);
+            for ((&chunk, &there), added) in chunks.iter().zip(&in_row).zip(&added) {
+                let values: [F32<'k>; 2] = k.ld_v_if(there, from.offset(chunk as i32), 0.0);
+                added.iter().zip(values).for_each(|(sum, value)| sum.set(k.fma(weight, value, *sum)));
+            }
+        });
+        let share = k.rcp(total.get());
+        let halves = u32::from(self.output != PtxType::F32);
+        let at = out.index_wide(k.mul_wide(row, self.width * self.output.bytes() / 4)).index(columns >> halves);
+        for ((&chunk, &in_row), added) in chunks.iter().zip(&in_row).zip(&added) {
+            k.if_(k.and(there, in_row), || {
+                let values = added.map(|sum| sum.get() * share);
+                store(k, self.output, at.bytes((chunk * self.output.bytes()) as i32), values);
+            });
+        }
+    }
+}
+
+impl Kernel for FlashCombine {
+    fn name(&self) -> String {
+        let output = match self.output {
+            PtxType::F16 => "f16",
+            PtxType::Bf16 => "bf16",
+            _ => "f32",
+        };
+        format!("flash_combine_{output}_{}", self.width)
+    }
+
+    fn build(&self) -> PtxKernel {
+        PtxKernel::new(&self.name(), [BLOCK, 1, 1], |k| self.write(k))
+    }
+}

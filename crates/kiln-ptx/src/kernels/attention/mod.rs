@@ -1,0 +1,11 @@
+//! Attention, `softmax(scale Q Kᵀ) V`: of f32 on every target, and of f16 and bf16 on tensor cores.
+
+mod combine;
+mod flash;
+mod rows;
+mod tile;
+
+pub use combine::FlashCombine;
+pub use flash::{FlashAttention, FlashPlan, plan};
+pub use rows::Attention;
+pub use tile::FlashTile;

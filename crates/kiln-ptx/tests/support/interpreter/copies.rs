@@ -1,0 +1,63 @@
+//! Copies from global to shared memory that run by themselves.
+
+use std::collections::VecDeque;
+
+use super::{Address, Block, Memory, Operand};
+
+/// Bytes of a copy.
+const BYTES: usize = 16;
+
+/// The copies of a thread that it has not waited for: where they go to and what they bring.
+#[derive(Default)]
+pub(super) struct Copies {
+    groups: VecDeque<Vec<(u64, [u8; BYTES])>>,
+    /// Those that are in no group yet.
+    loose: Vec<(u64, [u8; BYTES])>,
+}
+
+impl Copies {
+    pub(super) fn commit(&mut self) {
+        self.groups.push_back(std::mem::take(&mut self.loose));
+    }
+
+    /// That there are none.
+    pub(super) fn none(&self) -> Result<(), String> {
+        match self.loose.is_empty() && self.groups.iter().all(Vec::is_empty) {
+            true => Ok(()),
+            false => Err("copies are under way that nobody has waited for".into()),
+        }
+    }
+}
+
+impl Block<'_> {
+    /// From here on nobody may touch the place, until this thread has waited.
+    pub(super) fn begin_copy(
+        &mut self,
+        i: usize,
+        [to, from]: [Address; 2],
+        present: Operand,
+        memory: &mut Memory,
+    ) -> Result<(), String> {
+        let thread = &self.threads[i];
+        let (to, present) = (thread.address(to, BYTES)?, thread.read(present)? as usize);
+        let mut bytes = [0; BYTES];
+        if present > 0 {
+            bytes[..present].copy_from_slice(memory.at(thread.address(from, BYTES)?, present)?);
+        }
+        self.write_shared(i, to, &[0; BYTES])?;
+        self.touch(to, BYTES).for_each(|touch| touch.copied = true);
+        self.threads[i].copies.loose.push((to, bytes));
+        Ok(())
+    }
+
+    /// Waits until no more than so many groups are under way.
+    pub(super) fn finish_copies(&mut self, i: usize, groups: usize) -> Result<(), String> {
+        while self.threads[i].copies.groups.len() > groups {
+            for (to, bytes) in self.threads[i].copies.groups.pop_front().unwrap_or_default() {
+                self.touch(to, BYTES).for_each(|touch| touch.copied = false);
+                self.write_shared(i, to, &bytes)?;
+            }
+        }
+        Ok(())
+    }
+}
