@@ -145,12 +145,19 @@ impl<'k> MatrixBlocks<'k> {
         Self { first: self.first.byte_index(bytes), ..self }
     }
 
+    /// So many pairs of pieces further on in the row of the panel, of which blocks read from there on are as many more.
+    pub(crate) fn beside(self, pairs: Value<'k, u32>) -> Self {
+        Self { first: self.first.flipped(pairs * (2 * PIECE)), ..self }
+    }
+
     /// In the block so many blocks below and beside the first.
     pub fn at(&self, below: u32, beside: u32) -> Pointer<'k, Shared, u32> {
         const PAIR: u32 = 2 * PIECE;
         let bytes = beside * PAIR / ROW * self.panels.panel_bytes() + below * 2 * ATOM * ROW;
         // Further down, the order of pieces is the same; further on in a row, bits of the address are flipped.
-        self.first.flipped(beside * PAIR % ROW).bytes(bytes as i32)
+        let bits = beside * PAIR % ROW;
+        let first = if bits == 0 { self.first } else { self.first.flipped(bits) };
+        first.bytes(bytes as i32)
     }
 }
 

@@ -1,16 +1,17 @@
-//! What warps do together on tensor cores, run as text: products of fragments against plain products, and attention against
-//! the f64 reference.
+//! What warps do together on tensor cores, run as text: products of fragments and of matrices against plain products, and
+//! attention against the f64 reference.
 
 mod support;
 
 use kiln_core::op::reference::{Expected, Random};
-use kiln_core::op::{Attention as AttentionOp, Operation, Param};
+use kiln_core::op::{Attention as AttentionOp, ElementwiseKind, Matmul, MatmulExtents, Operation, Param};
 use kiln_core::{Error, Operand, f16};
 use kiln_ptx::kernels::attention::{FlashAttention, FlashTile, plan};
+use kiln_ptx::kernels::gemm::{Epilogue, WarpGemm, WarpTile};
 use kiln_ptx::operands::{Groups, Sixteen};
 use kiln_ptx::{
     Argument, Bf16, BlockOrder, Builder, F16, Fragment, Global, Kernel, Launch, Panels, Pointer, PtxKernel, PtxType,
-    Shared,
+    Shared, Target,
 };
 use support::{Device, floats, to_bf16, words};
 
@@ -394,4 +395,135 @@ fn what_attention_does_not_take_is_an_error() {
         assert!(matches!(kernel.launch(&large, 0.1), Err(Error::Limit { .. })));
     }
     assert!(plan(HALVES, &kiln_core::op::AttentionExtents { d: 63, ..extents }, true, 0.1, 132).is_err());
+}
+
+/// A product of matrices, its types and how they are stored.
+struct Product {
+    extents: MatmulExtents,
+    operation: Matmul,
+    types: [PtxType; 2],
+    tile: WarpTile,
+}
+
+impl Product {
+    /// A and B of integers, or of other numbers that the type of the inputs has.
+    fn operands(&self, integers: bool) -> [Vec<f32>; 2] {
+        let MatmulExtents { batch, shared_b, m, k, n } = self.extents;
+        let b = if shared_b { 1 } else { batch };
+        [(batch * m * k, 5), (b * k * n, 3)].map(|(len, by)| {
+            let number =
+                |i: usize| if integers { (i * 7 % by) as f32 - 2.0 } else { (i as f32 * 0.37 + by as f32).sin() };
+            let numbers: Vec<f32> = (0..len).map(number).collect();
+            // In TF32 the lower bits are not read.
+            let cut = |x: f32| f32::from_bits(x.to_bits() & 0xffff_e000);
+            decode(self.types[0], &encode(self.types[0], &numbers.into_iter().map(cut).collect::<Vec<_>>()))
+        })
+    }
+
+    /// Runs `f(alpha A B + beta C + bias)` on the C and the bias that are given.
+    fn run(
+        &self,
+        epilogue: Epilogue,
+        [alpha, beta]: [f32; 2],
+        operands: &[Vec<f32>; 2],
+        c: &[f32],
+        bias: &[f32],
+    ) -> Vec<f32> {
+        let kernel = WarpGemm::new(self.operation, self.types, self.tile, epilogue, Target::Sm80).unwrap();
+        let mut device = Device::default();
+        let mut buffers: Vec<usize> = operands.iter().map(|x| device.upload(&encode(self.types[0], x))).collect();
+        buffers.push(device.upload(&encode(self.types[1], c)));
+        buffers.push(device.upload(&words(bias)));
+        let launch = kernel.launch(self.extents, [alpha, beta]).unwrap();
+        device.run(&kernel, &launch, &buffers).unwrap();
+        decode(self.types[1], device.download(buffers[2]))
+    }
+
+    /// The products of an element of C.
+    fn products<'a>(&self, operands: &'a [Vec<f32>; 2], element: usize) -> impl Iterator<Item = f64> + use<'a> {
+        let (MatmulExtents { shared_b, m, k, n, .. }, Matmul { transpose_a, transpose_b }) =
+            (self.extents, self.operation);
+        let (product, i, j) = (element / (m * n), element / n % m, element % n);
+        let (first_a, first_b) = (product * m * k, if shared_b { 0 } else { product * k * n });
+        (0..k).map(move |p| {
+            let a = operands[0][first_a + if transpose_a { p * m + i } else { i * k + p }];
+            let b = operands[1][first_b + if transpose_b { j * k + p } else { p * n + j }];
+            f64::from(a) * f64::from(b)
+        })
+    }
+}
+
+const NT: Matmul = Matmul { transpose_a: false, transpose_b: true };
+
+/// Integers, so that every sum is exact: both tiles, every way to store operands, around tiles and stages, batches, and all
+/// that can follow a product.
+#[test]
+fn products_of_matrices_scale_and_add() {
+    use PtxType::{Bf16, F16, F32};
+    let relu = Epilogue::PLAIN.adds().bias().activation(ElementwiseKind::Relu).unwrap();
+    let mut number = 0;
+    for (batch, shared_b, m, k, n) in
+        [(1, true, 72, 8, 40), (2, false, 16, 200, 8), (2, true, 8, 72, 136), (1, true, 136, 64, 72)]
+    {
+        for (transpose_a, transpose_b) in [(false, false), (true, false), (false, true), (true, true)] {
+            let types = [[F16, F16], [F16, F32], [Bf16, F32], [F16, Bf16]][number % 4];
+            let tile = WarpTile::ALL[number / 4 % 2];
+            let epilogue = [relu, Epilogue::PLAIN][number / 2 % 2];
+            number += 1;
+            let product = Product {
+                extents: MatmulExtents { batch, shared_b, m, k, n },
+                operation: Matmul { transpose_a, transpose_b },
+                types,
+                tile,
+            };
+            let operands = product.operands(true);
+            let c: Vec<f32> = (0..batch * m * n).map(|i| (i * 7 % 11) as f32 - 5.0).collect();
+            let bias: Vec<f32> = (0..n).map(|j| (j % 4) as f32).collect();
+            let got = product.run(epilogue, [2.0, -3.0], &operands, &c, &bias);
+            for (at, got) in got.into_iter().enumerate() {
+                let sum = 2.0 * product.products(&operands, at).sum::<f64>() as f32;
+                let whole = if epilogue == relu { (sum - 3.0 * c[at] + bias[at % n]).max(0.0) } else { sum };
+                let rounded = decode(types[1], &encode(types[1], &[whole]))[0];
+                assert_eq!(got, rounded, "{:?} {:?} {types:?}, element {at}", product.extents, product.operation);
+            }
+        }
+    }
+}
+
+/// Sums of 32 bytes of products are rounded towards zero, and so is every sum of sums.
+#[test]
+fn products_of_matrices_keep_their_bound() {
+    for (types, m, k, n) in [([PtxType::F32; 2], 33, 100, 66), ([PtxType::Bf16, PtxType::F32], 20, 520, 10)] {
+        for tile in WarpTile::ALL {
+            let extents = MatmulExtents { batch: 1, shared_b: true, m, k, n };
+            let product = Product { extents, operation: NT, types, tile };
+            let operands = product.operands(false);
+            let got = product.run(Epilogue::PLAIN, [1.0, 0.0], &operands, &vec![f32::NAN; m * n], &[]);
+            let steps = (k * types[0].bytes() as usize).div_ceil(32) as f64;
+            for (at, got) in got.into_iter().enumerate() {
+                let [exact, magnitude] =
+                    [product.products(&operands, at).sum::<f64>(), product.products(&operands, at).map(f64::abs).sum()];
+                let bound = (steps + 1.0) * 2f64.powi(-23) * magnitude;
+                assert!((f64::from(got) - exact).abs() <= bound, "{types:?}, element {at}: {got}, not {exact}");
+            }
+        }
+    }
+}
+
+#[test]
+fn what_products_on_warps_do_not_take_is_an_error() {
+    let new = |operation, types, target| WarpGemm::new(operation, types, WarpTile::SMALL, Epilogue::PLAIN, target);
+    let kernel = new(NT, HALVES, Target::Sm80).unwrap();
+    let extents = |m, k, n| MatmulExtents { batch: 1, shared_b: true, m, k, n };
+    for (m, k, n) in [(8, 12, 8), (8, 8, 9)] {
+        assert!(matches!(kernel.launch(extents(m, k, n), [1.0, 0.0]), Err(Error::Shape { .. })), "{m} x {k} x {n}");
+    }
+    assert!(kernel.launch(extents(3, 8, 2), [1.0, 0.0]).is_ok());
+    assert!(matches!(kernel.launch(extents(1 << 31, 8, 8), [1.0, 0.0]), Err(Error::Limit { .. })));
+    let nn = Matmul { transpose_a: false, transpose_b: false };
+    assert!(matches!(new(nn, [PtxType::F32; 2], Target::Sm80), Err(Error::Parameter { .. })));
+    assert!(matches!(new(NT, [PtxType::F64, PtxType::F32], Target::Sm80), Err(Error::Parameter { .. })));
+    assert!(matches!(new(NT, HALVES, Target::Sm75), Err(Error::Parameter { .. })));
+    assert_eq!(WarpTile::for_extents(extents(4096, 64, 4096), 132), WarpTile::LARGE);
+    assert_eq!(WarpTile::for_extents(extents(16, 4096, 4096), 132), WarpTile::SMALL);
 }

@@ -125,8 +125,8 @@ impl<'k, T> Pointer<'k, Shared, T> {
     }
 
     /// With some bits of the address flipped, which are of no constant offset.
-    pub(crate) fn flipped(self, bits: u32) -> Self {
-        if bits == 0 { self } else { Self { base: self.base ^ bits, ..self } }
+    pub(crate) fn flipped(self, bits: impl Operand<u32>) -> Self {
+        Self { base: self.base ^ bits, ..self }
     }
 
     /// The same place in the shared memory of the block of this rank in the cluster.

@@ -6,7 +6,7 @@ use kiln_core::{QuantFormat, Record, Shape, TensorType};
 use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashTile, plan};
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;
-use kiln_ptx::kernels::gemm::{Epilogue, Gemm, Tf32Planes, Tile, WarpGroupGemm, WarpGroupTile};
+use kiln_ptx::kernels::gemm::{Epilogue, Gemm, Tf32Planes, Tile, WarpGemm, WarpGroupGemm, WarpGroupTile, WarpTile};
 use kiln_ptx::kernels::half::Convert;
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul};
@@ -72,7 +72,8 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
 }
 
 #[allow(dead_code)] // not every file of tests looks at them alone
-/// Kernels whose warps multiply on tensor cores: every width, tile and type of attention, though not each with each.
+/// Kernels whose warps multiply on tensor cores: every width, tile and type of attention, every way to store the operands of
+/// a product, and both of its tiles, though not each with each.
 pub(crate) fn warps() -> Vec<Box<dyn Kernel>> {
     use PtxType::{Bf16, F16, F32};
     let tile = |warps, blocks, keys| FlashTile::new(warps, blocks, keys).unwrap();
@@ -88,6 +89,18 @@ pub(crate) fn warps() -> Vec<Box<dyn Kernel>> {
     let mut kernels: Vec<Box<dyn Kernel>> = Vec::new();
     for (types, d, causal, tile) in tiles {
         kernels.push(Box::new(FlashAttention::new(types, d, causal, tile).unwrap()));
+    }
+    let gelu = Epilogue::PLAIN.adds().bias().activation(ElementwiseKind::Gelu).unwrap();
+    let product =
+        |operation, types, tile, epilogue| WarpGemm::new(operation, types, tile, epilogue, Target::Sm80).unwrap();
+    for (operation, types, tile, epilogue) in [
+        (STORED[0], [F16, F16], WarpTile::LARGE, Epilogue::PLAIN),
+        (STORED[1], [Bf16, F32], WarpTile::LARGE, Epilogue::PLAIN.bias()),
+        (STORED[2], [F32, F32], WarpTile::LARGE, Epilogue::PLAIN),
+        (STORED[2], [Bf16, Bf16], WarpTile::SMALL, gelu),
+        (STORED[3], [F16, F16], WarpTile::SMALL, Epilogue::PLAIN),
+    ] {
+        kernels.push(Box::new(product(operation, types, tile, epilogue)));
     }
     for (output, d) in [(F16, 64), (Bf16, 80), (F32, 256)] {
         let extents = AttentionExtents { batch: 1, kv_heads: 1, group: 1, s: 1, t: 4096, d };

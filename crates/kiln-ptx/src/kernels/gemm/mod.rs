@@ -1,11 +1,14 @@
 //! The matrix product, `C = alpha A B + beta C`: of f32 on every target, and on tensor cores.
 
 mod epilogue;
+mod order;
 mod planes;
 mod simt;
+mod warp;
 mod warp_group;
 
 pub use epilogue::Epilogue;
 pub use planes::Tf32Planes;
 pub use simt::{Gemm, Tile};
+pub use warp::{WarpGemm, WarpTile};
 pub use warp_group::{WarpGroupGemm, WarpGroupTile};

@@ -1,31 +1,8 @@
-//! What the warp group that copies does: the order of tiles, and how stages are filled.
+//! What the warp group that copies does: how stages are filled.
 
 use super::DEPTH_BYTES;
 use crate::operands::Blocks;
 use crate::{Builder, Panels, Pointer, Shared, TensorParameter, Value};
-
-/// Tiles, or pairs of tiles, one below the other that blocks take side by side, so that those under way at once cover about
-/// a square. 4 and 16 were no faster on an H200.
-const BAND: u32 = 8;
-
-/// The order of tiles: bands of [`BAND`] tiles one below the other, each gone through column by column.
-pub(super) struct Order<'k> {
-    pub(super) along: Value<'k, u32>,
-    pub(super) down: Value<'k, u32>,
-}
-
-impl<'k> Order<'k> {
-    /// The product and the tile of a number.
-    pub(super) fn place(&self, k: &'k Builder, unit: Value<'k, u32>) -> [Value<'k, u32>; 3] {
-        let tiles = self.down * self.along;
-        let (batch, tile) = (unit / tiles, unit % tiles);
-        let band = self.along * BAND;
-        let (number, rest) = (tile / band, tile % band);
-        let first = number * BAND;
-        let height = k.min(BAND, self.down - first);
-        [batch, first + rest % height, rest / height]
-    }
-}
 
 /// The step in a pass of a step of all passes, and the planes of A and B that it multiplies.
 pub(super) fn pass<'k>(

@@ -15,11 +15,12 @@ mod tile;
 use kiln_core::op::{Matmul, MatmulExtents};
 use kiln_core::{Error, Result};
 
-use self::copies::{Copies, Order, pass};
+use self::copies::{Copies, pass};
 use self::out::Out;
 pub use self::tile::WarpGroupTile;
 use self::tile::{Cluster, depth_of};
 use super::epilogue::{Elements, Epilogue, Finish, always};
+use super::order::Order;
 use crate::kernel::{MAX_GRID_X, MAX_GRID_YZ, extent};
 use crate::operands::{Groups, RegisterCount};
 use crate::{Argument, Bf16, Builder, F16, Kernel, Launch, Panels, PtxKernel, PtxType, Running, Target, Value};
