@@ -11,13 +11,14 @@ use crate::vector::{Registers, Routine, Vector, routine};
 /// Rows of the largest tile of any instruction set.
 pub(super) const MAX_ROWS: usize = 16;
 
-/// Runs `$body` with the constant `$i` for every row below `$rows`, each a literal.
+/// Runs `$body` with the constant `$i` for every row below `$rows`, each a literal. Inline constants here and below: a branch
+/// on one that is not taken is not given to LLVM at all, of which a build would take minutes.
 macro_rules! each_row {
     ($rows:expr, $i:ident => $body:block) => {
         each_row!(@ $rows, $i, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
     };
     (@ $rows:expr, $i:ident, $body:block, $($n:literal)*) => {
-        $(if $n < $rows {
+        $(if const { $n < $rows } {
             const $i: usize = $n;
             $body
         })*
@@ -152,7 +153,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Routine for Tile<R, C, K
     #[inline(always)]
     unsafe fn run<V: Vector>(t: &TileArgs) {
         // A tile with more rows than the registers hold is never looked up; leaving here keeps it from being compiled.
-        if R > rows(V::REGISTERS, V::FUSED, if KIND >= PANELS { 2 } else { C }) || KIND == PACKING && C == 1 {
+        if const { R > rows(V::REGISTERS, V::FUSED, if KIND >= PANELS { 2 } else { C }) || KIND == PACKING && C == 1 } {
             return;
         }
         let tiles = if KIND == COLUMNS { t.repeat } else { 1 };
@@ -188,23 +189,23 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                     each_row!(R, $i => {
                         let a = V::splat(*$a);
                         acc[$i][0] = a.mul_add(b0, acc[$i][0]);
-                        if C == 2 {
+                        if const { C == 2 } {
                             acc[$i][1] = a.mul_add(b1, acc[$i][1]);
                         }
                     });
                 };
             }
 
-            if KIND >= PANELS {
+            if const { KIND >= PANELS } {
                 let (mut a, mut b, mut c, mut panel) = (t.a, t.b, t.c.cast_const(), t.panel);
                 let mut asks = t.asks;
                 // A constant where B is packed, so that few instructions stand between the products.
-                let b_stride = if KIND == PACKING { t.b_stride } else { C * V::LANES };
+                let b_stride = if const { KIND == PACKING } { t.b_stride } else { C * V::LANES };
                 /// A step of those in a turn.
                 macro_rules! packed_step {
                     ($n:literal) => {
                         step!(b.add($n * b_stride), false, I => a.add($n * R + I));
-                        if KIND == PACKING {
+                        if const { KIND == PACKING } {
                             let row = b.add($n * b_stride);
                             V::prefetch(row.wrapping_add(ROWS_AHEAD * b_stride));
                             V::prefetch(row.wrapping_add(ROWS_AHEAD * b_stride + V::LANES));
@@ -246,7 +247,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                 for _ in 0..last_turns {
                     four!();
                     V::prefetch(c);
-                    if C == 2 {
+                    if const { C == 2 } {
                         V::prefetch(c.wrapping_add(V::LANES));
                     }
                     V::prefetch(c.wrapping_add(C * V::LANES - 1));
@@ -267,7 +268,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                 if !t.init.is_null() {
                     each_row!(R, I => {
                         let row = t.init.add(at + I * t.init_stride);
-                        if C == 2 {
+                        if const { C == 2 } {
                             acc[I] = [V::load(row), load::<V>(row.add(V::LANES), t.last, whole)];
                         } else {
                             acc[I][0] = load::<V>(row, t.last, whole);
@@ -287,12 +288,12 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                 ];
                 macro_rules! walk {
                     ($masked:expr) => {
-                        if KIND == COLUMNS {
+                        if const { KIND == COLUMNS } {
                             for _ in 0..t.k {
                                 step!(b, $masked, I => rows[0].add(I));
                                 if t.ahead > 0 {
                                     V::prefetch_far(b.wrapping_add(t.ahead));
-                                    if C == 2 {
+                                    if const { C == 2 } {
                                         V::prefetch_far(b.wrapping_add(t.ahead + V::LANES));
                                     }
                                 }
@@ -322,7 +323,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                     };
                 }
                 // A load of a part of a vector costs an arithmetic instruction that whole loads do without.
-                if whole || !V::MASKED {
+                if const { !V::MASKED } || whole {
                     walk!(false);
                 } else {
                     walk!(true);
@@ -336,14 +337,14 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                         let row = t.c.add(at + I * t.c_stride);
                         let [mut c0, mut c1] = acc[I];
                         if t.add {
-                            if C == 2 {
+                            if const { C == 2 } {
                                 c0 = V::load(row) + c0;
                                 c1 = load::<V>(row.add(V::LANES), t.last, $whole) + c1;
                             } else {
                                 c0 = load::<V>(row, t.last, $whole) + c0;
                             }
                         }
-                        if C == 2 {
+                        if const { C == 2 } {
                             c0.store(row);
                             store(c1, row.add(V::LANES), t.last, $whole);
                         } else {
