@@ -16,6 +16,8 @@ use crate::pipeline_cache::PipelineCache;
 use crate::pipelines::Pipelines;
 use crate::plan::Target;
 #[cfg(not(target_arch = "wasm32"))]
+use crate::retired::{self, Opened};
+#[cfg(not(target_arch = "wasm32"))]
 use crate::runtime::block_on;
 use crate::statistics::{Counters, Statistics};
 use crate::trusted;
@@ -33,6 +35,8 @@ pub(crate) struct Inner {
     info: AdapterInfo,
     pub(crate) device: wgpu::Device,
     pub(crate) queue: wgpu::Queue,
+    #[cfg(not(target_arch = "wasm32"))]
+    features: wgpu::Features,
     pub(crate) limits: wgpu::Limits,
     pub(crate) capabilities: Capabilities,
     /// Whether it multiplies cooperative matrices.
@@ -48,8 +52,7 @@ pub(crate) struct Inner {
     pub(crate) counters: Counters,
     uploads: Uploads,
     pool: Arc<Pool>,
-    /// Why the device is gone, once it is.
-    lost: Arc<Mutex<Option<String>>>,
+    lost: Lost,
 }
 
 impl Inner {
@@ -90,6 +93,14 @@ impl Drop for Inner {
         if let Some(cache) = &self.pipeline_cache {
             cache.save();
         }
+        retired::keep(Opened {
+            info: self.info.clone(),
+            device: self.device.clone(),
+            queue: self.queue.clone(),
+            features: self.features,
+            limits: self.limits.clone(),
+            lost: self.lost.clone(),
+        });
     }
 }
 
@@ -101,6 +112,42 @@ impl Inner {
     }
 
     pub(crate) fn compiled(&self, _: &str, _: bool) {}
+}
+
+/// Why a device is gone, once it is.
+type Lost = Arc<Mutex<Option<String>>>;
+
+/// Opens a device that notes it when it is lost.
+async fn open(
+    name: &str,
+    adapter: &wgpu::Adapter,
+    features: wgpu::Features,
+    limits: &wgpu::Limits,
+    cooperative: bool,
+) -> Result<(wgpu::Device, wgpu::Queue, Lost)> {
+    let descriptor = wgpu::DeviceDescriptor {
+        label: Some("kiln"),
+        required_features: features,
+        required_limits: limits.clone(),
+        experimental_features: if cooperative { trusted::experiments() } else { Default::default() },
+        ..Default::default()
+    };
+    let opened = adapter.request_device(&descriptor).await;
+    let (device, queue) = opened.map_err(|error| Error::Driver {
+        what: "opening the device".into(),
+        device: name.to_owned(),
+        message: error.to_string(),
+    })?;
+    let lost = Arc::new(Mutex::new(None));
+    let told = lost.clone();
+    device.set_device_lost_callback(move |reason, message| {
+        let reason = if message.is_empty() { format!("{reason:?}") } else { message };
+        *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+    });
+    let name = name.to_owned();
+    // What no scope catches would end the process.
+    device.on_uncaptured_error(Arc::new(move |error| tracing::error!("{name}: {error}")));
+    Ok((device, queue, lost))
 }
 
 impl GpuDevice {
@@ -146,28 +193,14 @@ impl GpuDevice {
         if !features.contains(wgpu::Features::IMMEDIATES) {
             limits.max_immediate_size = 0;
         }
-        let descriptor = wgpu::DeviceDescriptor {
-            label: Some("kiln"),
-            required_features: features,
-            required_limits: limits.clone(),
-            experimental_features: if cooperative { trusted::experiments() } else { Default::default() },
-            ..Default::default()
+        #[cfg(not(target_arch = "wasm32"))]
+        let retired = retired::take(&info, features, &limits).map(|again| (again.device, again.queue, again.lost));
+        #[cfg(target_arch = "wasm32")]
+        let retired = None;
+        let (device, queue, lost) = match retired {
+            Some(again) => again,
+            None => open(&info.name, adapter, features, &limits, cooperative).await?,
         };
-        let opened = adapter.request_device(&descriptor).await;
-        let (device, queue) = opened.map_err(|error| Error::Driver {
-            what: "opening the device".into(),
-            device: info.name.clone(),
-            message: error.to_string(),
-        })?;
-        let lost = Arc::new(Mutex::new(None));
-        let told = lost.clone();
-        device.set_device_lost_callback(move |reason, message| {
-            let reason = if message.is_empty() { format!("{reason:?}") } else { message };
-            *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
-        });
-        let name = info.name.clone();
-        // What no scope catches would end the process.
-        device.on_uncaptured_error(Arc::new(move |error| tracing::error!("{name}: {error}")));
         let capabilities = Capabilities {
             subgroup: features.contains(wgpu::Features::SUBGROUP),
             immediates: features.contains(wgpu::Features::IMMEDIATES),
@@ -183,6 +216,8 @@ impl GpuDevice {
             info,
             device,
             queue,
+            #[cfg(not(target_arch = "wasm32"))]
+            features,
             limits,
             capabilities,
             cooperative,

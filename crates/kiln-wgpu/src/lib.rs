@@ -35,6 +35,8 @@ mod pipelines;
 mod plan;
 mod planner;
 mod profile;
+#[cfg(not(target_arch = "wasm32"))]
+mod retired;
 pub mod runtime;
 mod statistics;
 mod tensor;
