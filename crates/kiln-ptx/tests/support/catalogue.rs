@@ -78,13 +78,11 @@ pub(crate) fn warps() -> Vec<Box<dyn Kernel>> {
     use PtxType::{Bf16, F16, F32};
     let tile = |warps, blocks, keys| FlashTile::new(warps, blocks, keys).unwrap();
     let tiles = [
-        ([F16, F16], 64, true, tile(4, 2, 64)),
-        ([Bf16, Bf16], 64, false, tile(8, 1, 128)),
+        ([F16, F16], 64, true, tile(4, 2, 128)),
         ([Bf16, F16], 80, true, tile(4, 2, 64)),
         ([F16, Bf16], 96, false, tile(4, 2, 64)),
         ([F16, F16], 128, true, tile(4, 2, 64)),
-        ([F16, F32], 128, false, tile(4, 1, 64)),
-        ([Bf16, F32], 256, true, tile(4, 1, 32)),
+        ([Bf16, F32], 256, false, tile(4, 1, 32)),
     ];
     let mut kernels: Vec<Box<dyn Kernel>> = Vec::new();
     for (types, d, causal, tile) in tiles {
