@@ -10,7 +10,7 @@ mod operations;
 mod picture;
 mod report;
 mod routing;
-mod verify;
+pub(crate) mod verify;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};

@@ -11,26 +11,26 @@ use serde::Serialize;
 
 /// What was seen of one operation on one backend.
 #[derive(Debug, Serialize)]
-pub(super) struct Row {
-    pub(super) op: &'static str,
+pub(crate) struct Row {
+    pub(crate) op: &'static str,
     /// The instruction set, or `gpu` and the index of the adapter.
-    pub(super) backend: String,
+    pub(crate) backend: String,
     /// The bound in words.
-    pub(super) bound: String,
+    pub(crate) bound: String,
     /// The worst error seen, in the unit of the bound.
-    pub(super) worst: f64,
+    pub(crate) worst: f64,
     /// The worst error as a share of what its bound allows; 0 where results have to be exact.
-    pub(super) share: f64,
-    pub(super) cases: usize,
+    pub(crate) share: f64,
+    pub(crate) cases: usize,
     /// Elements compared.
-    pub(super) compared: usize,
-    pub(super) failures: usize,
+    pub(crate) compared: usize,
+    pub(crate) failures: usize,
     /// The first failure.
-    pub(super) failure: Option<String>,
+    pub(crate) failure: Option<String>,
 }
 
 /// Verifies the operations that `wants` accepts.
-pub(super) fn run(wants: impl Fn(&str) -> bool) -> Vec<Row> {
+pub(crate) fn run(wants: impl Fn(&str) -> bool) -> Vec<Row> {
     let cases: Vec<_> = all_cases().into_iter().filter(|case| wants(case.op.name())).collect();
     let bar = super::bar(cases.len());
     let backends = Backend::all();

@@ -4,6 +4,7 @@
 //! it; with `CI=true` in the environment those commands are run instead. Later steps run after a failure too, so one
 //! run tells everything.
 
+mod programs;
 mod run;
 mod steps;
 mod tools;

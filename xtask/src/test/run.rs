@@ -4,6 +4,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::programs::Program;
 use crate::Result;
 
 /// How a step ended.
@@ -78,13 +79,14 @@ impl Counts {
 pub(super) struct Runner {
     root: PathBuf,
     counts: Counts,
+    programs: Option<Vec<Program>>,
 }
 
 impl Runner {
     /// For the workspace that this program was built from.
     pub(super) fn new() -> Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("xtask lies inside of the workspace")?;
-        Ok(Self { root: root.to_owned(), counts: Counts::default() })
+        Ok(Self { root: root.to_owned(), counts: Counts::default(), programs: None })
     }
 
     /// The root of the workspace.
@@ -119,11 +121,6 @@ impl Runner {
         self.execute(&mut command, line)
     }
 
-    /// Runs a command line.
-    pub(super) fn run(&mut self, line: &str) -> Result<()> {
-        self.run_with(line, &[])
-    }
-
     /// Runs a command; `shown` stands for it in errors.
     pub(super) fn execute(&mut self, command: &mut Command, shown: &str) -> Result<()> {
         let mut child =
@@ -148,6 +145,52 @@ impl Runner {
             (_, 0) => Err(format!("`{shown}` ended with {status}").into()),
             (_, n) => Err(format!("`{shown}`: {n} tests failed").into()),
         }
+    }
+
+    /// The tests and examples, which are built when they are first asked for.
+    pub(super) fn programs(&mut self) -> Result<&[Program]> {
+        const LINE: &str = "cargo test --workspace --exclude kiln-benches --features kiln/cuda,kiln/gpu,kiln/ndarray --no-run \
+                            --message-format json-render-diagnostics";
+        if self.programs.is_none() {
+            println!("$ {LINE}");
+            let output = self.command(LINE).stderr(Stdio::inherit()).output()?;
+            if !output.status.success() {
+                return Err(format!("`{LINE}` ended with {}", output.status).into());
+            }
+            self.programs = Some(Program::all(&String::from_utf8_lossy(&output.stdout))?);
+        }
+        Ok(self.programs.as_deref().unwrap_or_default())
+    }
+
+    /// Runs one of them in its folder.
+    pub(super) fn run_program(
+        &mut self,
+        program: &Program,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<()> {
+        let line = program.file.to_string_lossy();
+        let shown: String = variables.iter().map(|(name, value)| format!("{name}={value:?} ")).collect();
+        println!("\n$ {shown}{line} {}", arguments.join(" "));
+        let mut command = self.command(&line);
+        command.args(arguments).envs(variables.iter().copied()).current_dir(&program.folder);
+        self.execute(&mut command, &format!("{} {}", program.package(), program.name))
+    }
+
+    /// Runs the tests of all programs that are wanted, even after one failed.
+    pub(super) fn test(
+        &mut self,
+        wanted: impl Fn(&Program) -> bool,
+        arguments: &[&str],
+        variables: &[(&str, &str)],
+    ) -> Result<()> {
+        let tests: Vec<_> = self.programs()?.iter().filter(|p| !p.example && wanted(p)).cloned().collect();
+        if tests.is_empty() {
+            return Err("none of the tests is of this step".into());
+        }
+        let run = |test: &Program| self.run_program(test, arguments, variables).err().map(|error| error.to_string());
+        let errors: Vec<String> = tests.iter().filter_map(run).collect();
+        if errors.is_empty() { Ok(()) } else { Err(errors.join("; ").into()) }
     }
 
     /// What a command prints, if it runs and succeeds.

@@ -2,6 +2,7 @@
 
 use kiln_simd::Isa;
 
+use super::programs::Program;
 use super::run::{Outcome, Runner};
 use super::tools::{self, Tool};
 use crate::Result;
@@ -26,6 +27,11 @@ impl Step {
     /// Commands that must all succeed.
     fn commands(name: &str, what: &str, lines: &'static [&'static str]) -> Self {
         Self::new(name, what, |runner| run_all(runner, lines, &[]))
+    }
+
+    /// The tests of some programs.
+    fn tests(name: &str, what: &str, wanted: impl Fn(&Program) -> bool + 'static) -> Self {
+        Self::new(name, what, move |runner| runner.test(&wanted, &[], &[]).into())
     }
 
     /// Left out by `--quick`.
@@ -68,20 +74,28 @@ pub(super) fn all() -> Vec<Step> {
             "clippy",
             "no lint in any set of features",
             &[
-                "cargo clippy --workspace --exclude kiln-benches --all-targets -- -D warnings",
+                "cargo clippy --workspace --exclude kiln-benches --all-targets --features kiln/cuda,kiln/gpu,kiln/ndarray -- -D warnings",
                 portable!("clippy", "--all-targets --no-default-features -- -D warnings"),
                 // Without tests the features of dev-dependencies are off: what a user of the libraries compiles.
                 portable!("clippy", "--lib --no-default-features -- -D warnings"),
-                "cargo clippy -p kiln --all-targets --features ndarray,gpu -- -D warnings",
+                portable!("clippy", "--lib -- -D warnings"),
             ],
         ),
         Step::new("rustdoc", "the documentation builds without a warning", |runner| {
             let lines = [
-                "cargo doc --workspace --exclude kiln-benches --exclude xtask --no-deps --features kiln/ndarray,kiln/gpu",
+                "cargo doc --workspace --exclude kiln-benches --exclude xtask --no-deps --features kiln/cuda,kiln/gpu,kiln/ndarray",
             ];
             run_all(runner, &lines, &[("RUSTDOCFLAGS", "-D warnings")])
         }),
     ];
+    steps.extend([
+        Step::new("build", "every test and example is built", |runner| runner.programs().map(drop).into()),
+        // On every instruction set that the machine has.
+        Step::tests("cpu", "all tests of what runs on processors", |test| {
+            let packages = ["kiln-core", "kiln-route", "kiln-simd", "kiln", "xtask"];
+            packages.contains(&test.package()) && !of_a_gpu(test)
+        }),
+    ]);
     for &isa in Isa::ALL {
         // Those of other processors have their own steps below.
         let here = match isa.name() {
@@ -91,58 +105,45 @@ pub(super) fn all() -> Vec<Step> {
             _ => cfg!(target_arch = "x86_64"),
         };
         if here {
-            steps.push(Step::new(isa.name(), &format!("all tests with KILN_ISA={isa}"), move |runner| {
+            steps.push(Step::new(isa.name(), &format!("what takes the set of KILN_ISA={isa}"), move |runner| {
                 if !isa.is_available() {
                     return Outcome::Skipped { reason: format!("this machine has no {isa}"), remedy: Vec::new() };
                 }
-                // Without the tests of GPUs and of this program, which do not depend on the instruction set.
-                runner.run_with(portable!("test", "--tests --no-fail-fast"), &[("KILN_ISA", isa.name())]).into()
+                // The tests of kiln-simd take every set by name.
+                let chooses = |test: &Program| test.package() == "kiln" && !of_a_gpu(test) || test.name == "threads";
+                runner.test(chooses, &[], &[("KILN_ISA", isa.name())]).into()
             }));
         }
     }
     steps.extend([
-        Step::commands("xtask", "the tests of this program", &["cargo test -p xtask"]),
         Step::commands(
             "doctests",
             "the examples in the documentation run",
-            &[
-                portable!("test", "--doc"),
-                "cargo test --doc -p kiln-ptx -p kiln-cuda -p kiln-shaders -p kiln-wgpu -p kiln --features kiln/gpu",
-            ],
+            &["cargo test --doc --workspace --exclude kiln-benches --exclude xtask --features kiln/cuda,kiln/gpu,kiln/ndarray"],
         ),
         Step::new("examples", "every example runs", every_example_runs),
-        Step::commands(
-            "features",
-            "all tests without threads, and those of the facade with ndarray",
-            &[
-                portable!("test", "--tests --no-default-features --no-fail-fast"),
-                "cargo test -p kiln --tests --features ndarray --no-fail-fast",
-            ],
-        ),
-        Step::commands(
-            "release",
-            "the conformance suite as the optimiser of a release build leaves it",
-            &["cargo test --release -p kiln-simd --test conformance"],
-        )
-        .slow(),
-        Step::commands(
-            "ptx",
-            "the builder of PTX, and its kernels run by an interpreter",
-            &[
-                "cargo test -p kiln-ptx --tests --no-fail-fast",
-                "cargo run --quiet -p kiln-ptx --example ptx_quickstart",
-                "cargo run --quiet -p kiln-ptx --example gemm_kernel",
-            ],
-        ),
-        Step::new("ptxas", "NVIDIA's assembler takes every instruction and kernel for every target", ptxas),
+        Step::new("release", "every operation as the optimiser of this release build has left it", |_| {
+            verified(&crate::bench::verify::run(|_| true))
+        }),
+        Step::tests("ptx", "the builder of PTX, and its kernels run by an interpreter", |test| {
+            test.package() == "kiln-ptx" && test.name != "ptxas"
+        }),
+        Step::new("ptxas", "NVIDIA's assembler takes every instruction and kernel for every target", ptxas).slow(),
         Step::new("cuda", "all tests of GPUs of NVIDIA; without a driver what says so, and what goes without", cuda),
         Step::new("gpu", "all tests of GPUs, on two drivers in software that have little in common", gpu),
-        Step::new("aarch64-neon", "all tests on NEON, under qemu", aarch64).slow(),
+        Step::new("aarch64-neon", "the kernels and the facade on NEON, under qemu", aarch64).slow(),
         Step::new("wasm-simd128", "all tests in WebAssembly with vectors, in Node", |runner| {
-            wasm(runner, "-C target-feature=+simd128")
+            wasm(
+                runner,
+                "-C target-feature=+simd128",
+                portable!("test", "--tests --no-fail-fast --target wasm32-unknown-unknown"),
+            )
         })
         .slow(),
-        Step::new("wasm-scalar", "all tests in WebAssembly without vectors, in Node", |runner| wasm(runner, "")).slow(),
+        Step::new("wasm-scalar", "every operation in WebAssembly without vectors, in Node", |runner| {
+            wasm(runner, "", "cargo test -p kiln-simd --test small --test conformance --target wasm32-unknown-unknown")
+        })
+        .slow(),
         Step::new("miri", "every operation under an interpreter that finds undefined behaviour", miri).slow(),
         Step::commands(
             "benches",
@@ -150,7 +151,6 @@ pub(super) fn all() -> Vec<Step> {
             &["cargo clippy -p kiln-benches --all-targets -- -D warnings"],
         )
         .slow(),
-        Step::new("clean-build", "how long a clean release build of the facade takes", clean_build).slow(),
     ]);
     steps
 }
@@ -171,21 +171,15 @@ fn at_most_40_crates(runner: &mut Runner) -> Outcome {
     }
 }
 
-fn clean_build(runner: &mut Runner) -> Outcome {
-    let target = runner.root().join("target/kiln/clean-build");
-    if target.exists()
-        && let Err(error) = std::fs::remove_dir_all(&target)
-    {
-        return Outcome::Failed(format!("{} cannot be removed: {error}", target.display()));
-    }
-    let start = std::time::Instant::now();
-    let built = runner.run("cargo build --release -p kiln --target-dir target/kiln/clean-build");
-    let took = start.elapsed().as_secs_f64();
-    match built {
-        // Told, not judged: the time is the machine's as much as ours.
-        Ok(()) => Outcome::Passed(format!("{took:.0} s")),
-        Err(error) => Outcome::Failed(error.to_string()),
-    }
+/// Whether a test asks for a GPU: it runs in the steps of GPUs, whatever its package.
+fn of_a_gpu(test: &Program) -> bool {
+    ["gpu", "cuda"].contains(&test.name.as_str())
+}
+
+fn verified(rows: &[crate::bench::verify::Row]) -> Outcome {
+    let failures: Vec<String> = rows.iter().filter_map(|row| row.failure.clone()).collect();
+    let cases: usize = rows.iter().map(|row| row.cases).sum();
+    if failures.is_empty() { Outcome::Passed(format!("{cases} cases")) } else { Outcome::Failed(failures.join("; ")) }
 }
 
 /// Some tests compile and silently never run: those of a library with `test = false`, and in WebAssembly those without the
@@ -227,30 +221,23 @@ fn no_test_is_left_out(runner: &mut Runner) -> Outcome {
 }
 
 /// What the examples that take arguments are given.
-const ARGUMENTS: &[(&str, &str)] =
-    &[("image_filter", "crates/kiln/examples/image_filter/astronaut.png target/kiln/edges.png")];
+const ARGUMENTS: &[(&str, &[&str])] =
+    &[("image_filter", &["examples/image_filter/astronaut.png", "../../target/kiln/edges.png"])];
 
 fn every_example_runs(runner: &mut Runner) -> Outcome {
-    let folder = runner.root().join("crates/kiln/examples");
-    let mut names: Vec<String> = std::fs::read_dir(&folder)
-        .into_iter()
-        .flatten()
-        .flatten()
-        .filter_map(|entry| entry.path().file_stem()?.to_str().map(str::to_owned))
-        .collect();
-    names.sort();
-    let run = |runner: &mut Runner| -> Result<()> {
+    let run = |runner: &mut Runner| -> Result<Vec<String>> {
         std::fs::create_dir_all(runner.root().join("target/kiln"))?;
-        for name in &names {
-            let arguments = ARGUMENTS.iter().find(|(example, _)| example == name).map_or("", |(_, text)| *text);
-            // In release and with the features of this program, for which all but the example is built already.
-            runner
-                .run(&format!("cargo run --quiet --release -p kiln --features gpu --example {name} -- {arguments}"))?;
+        let mut examples: Vec<Program> = runner.programs()?.iter().filter(|program| program.example).cloned().collect();
+        examples.sort_by(|a, b| a.name.cmp(&b.name));
+        for example in &examples {
+            let arguments =
+                ARGUMENTS.iter().find(|(name, _)| *name == example.name).map_or(&[][..], |(_, words)| words);
+            runner.run_program(example, arguments, &[])?;
         }
-        Ok(())
+        Ok(examples.into_iter().map(|example| example.name).collect())
     };
     match run(runner) {
-        Ok(()) => Outcome::Passed(names.join(", ")),
+        Ok(names) => Outcome::Passed(names.join(", ")),
         Err(error) => Outcome::Failed(error.to_string()),
     }
 }
@@ -258,7 +245,7 @@ fn every_example_runs(runner: &mut Runner) -> Outcome {
 fn aarch64(runner: &mut Runner) -> Outcome {
     let lines = [
         portable!("clippy", "--lib --target aarch64-unknown-linux-gnu -- -D warnings"),
-        portable!("test", "--tests --no-fail-fast --target aarch64-unknown-linux-gnu"),
+        "cargo test -p kiln-simd -p kiln --tests --no-fail-fast --target aarch64-unknown-linux-gnu",
     ];
     if cfg!(all(target_arch = "aarch64", target_os = "linux")) {
         return run_all(runner, &lines, &[]);
@@ -280,13 +267,13 @@ fn aarch64(runner: &mut Runner) -> Outcome {
     })
 }
 
-fn wasm(runner: &mut Runner, flags: &str) -> Outcome {
+fn wasm(runner: &mut Runner, flags: &str, tests: &'static str) -> Outcome {
     let tools = [Tool::Target(WASM), Tool::Program { probe: "node --version", packages: "nodejs" }, Tool::WasmRunner];
     tools::with(runner, &tools, |runner| {
         let lines = [
             portable!("clippy", "--lib --target wasm32-unknown-unknown -- -D warnings"),
             "cargo clippy -p kiln-ptx --lib --target wasm32-unknown-unknown -- -D warnings",
-            portable!("test", "--tests --no-fail-fast --target wasm32-unknown-unknown"),
+            tests,
         ];
         // A suite that compares millions of values is one test for the runner, whose limit is seconds otherwise.
         let variables =
@@ -311,21 +298,19 @@ fn ptxas(runner: &mut Runner) -> Outcome {
             Ok(programs) => programs.to_string_lossy().into_owned(),
             Err(error) => return Outcome::Failed(error.to_string()),
         };
-        let lines = ["cargo test -p kiln-ptx --test ptxas -- --include-ignored"];
         let disassembler = root.join(DISASSEMBLER).to_string_lossy().into_owned();
         let variables = [("KILN_PTXAS", &*programs), ("KILN_NVDISASM", &*disassembler), ("KILN_REQUIRE", "ptxas")];
-        run_all(runner, &lines, &variables)
+        runner.test(|test| test.name == "ptxas", &["--include-ignored"], &variables).into()
     })
 }
 
 /// The tests of GPUs of NVIDIA: required where there is a driver. Without one those that need none run, and the step is told
 /// as skipped.
 fn cuda(runner: &mut Runner) -> Outcome {
-    const LINE: &str = "cargo test -p kiln-cuda --tests --no-fail-fast";
     // The file that the kernel's part of the driver makes once it is loaded.
     let driver = std::path::Path::new("/dev/nvidiactl").exists();
     let variables: &[(&str, &str)] = if driver { &[("KILN_REQUIRE", "cuda")] } else { &[] };
-    match runner.run_with(LINE, variables) {
+    match runner.test(|test| test.package() == "kiln-cuda" || test.name == "cuda", &[], variables) {
         Err(error) => Outcome::Failed(error.to_string()),
         Ok(()) if driver => Outcome::OK,
         Ok(()) => Outcome::Skipped {
@@ -335,21 +320,21 @@ fn cuda(runner: &mut Runner) -> Outcome {
     }
 }
 
-/// The tests of GPUs on Mesa's driver in software and on the one that Chromium brings.
+/// The tests of GPUs on Mesa's driver in software, and what depends on the driver on the one that Chromium brings.
 fn gpu(runner: &mut Runner) -> Outcome {
-    const DRIVERS: [(&str, &str); 2] = [
-        ("/usr/share/vulkan/icd.d/lvp_icd.x86_64.json", "mesa-vulkan-drivers libvulkan1"),
-        ("/usr/lib/chromium/vk_swiftshader_icd.json", "chromium libvulkan1"),
-    ];
-    let tools = DRIVERS.map(|(path, packages)| Tool::File { path, packages });
+    const MESA: (&str, &str) = ("/usr/share/vulkan/icd.d/lvp_icd.x86_64.json", "mesa-vulkan-drivers libvulkan1");
+    const CHROMIUM: (&str, &str) = ("/usr/lib/chromium/vk_swiftshader_icd.json", "chromium libvulkan1");
+    let tools = [MESA, CHROMIUM].map(|(path, packages)| Tool::File { path, packages });
     tools::with(runner, &tools, |runner| {
-        // The shaders are the same whatever runs them. One line builds all, so that wgpu is built with one set of features.
-        let lines = ["cargo test -p kiln-shaders -p kiln-wgpu -p kiln --features kiln/gpu --tests --no-fail-fast"];
-        let on = |runner: &mut Runner, path| {
-            run_all(runner, &lines, &[("VK_DRIVER_FILES", path), ("KILN_REQUIRE", "wgpu"), ("XDG_RUNTIME_DIR", "/tmp")])
+        let mut on = |driver, wanted: &dyn Fn(&Program) -> bool| {
+            let variables = [("VK_DRIVER_FILES", driver), ("KILN_REQUIRE", "wgpu"), ("XDG_RUNTIME_DIR", "/tmp")];
+            runner.test(wanted, &[], &variables).err().map(|error| error.to_string())
         };
-        let failed = |outcome| if let Outcome::Failed(why) = outcome { Some(why) } else { None };
-        let errors: Vec<String> = DRIVERS.iter().filter_map(|(path, _)| failed(on(runner, path))).collect();
+        let all = |test: &Program| ["shaders", "kiln-wgpu"].contains(&test.package()) || test.name == "gpu";
+        let of_results = |test: &Program| {
+            test.package() == "kiln-wgpu" && ["conformance", "half", "quantized"].contains(&test.name.as_str())
+        };
+        let errors: Vec<String> = [on(MESA.0, &all), on(CHROMIUM.0, &of_results)].into_iter().flatten().collect();
         if errors.is_empty() { Outcome::OK } else { Outcome::Failed(errors.join("; ")) }
     })
 }
