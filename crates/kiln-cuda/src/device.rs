@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kiln_core::{Error, Result};
 
-use crate::driver::{Context, CudaVersion, Driver, DriverProblem, Facts};
+use crate::driver::{Context, CudaVersion, Driver, DriverProblem, Facts, Readings, readings};
 use crate::kernels::Kernels;
 use crate::memory::{Pool, Region};
 use crate::options::DeviceOptions;
@@ -150,6 +150,15 @@ impl CudaDevice {
     /// [`Error::DeviceLost`], [`Error::Driver`].
     pub fn free_memory(&self) -> Result<u64> {
         self.inner.context.free_memory()
+    }
+
+    /// Its clocks, temperature, power and utilisation, by NVML, the library that comes with the driver for that; none where
+    /// that is not there.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`], [`Error::Driver`].
+    pub fn readings(&self) -> Result<Option<Readings>> {
+        Ok(readings(&self.inner.context.bus()?))
     }
 
     /// Number of kernels compiled, or loaded from files, so far.

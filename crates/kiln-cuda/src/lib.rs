@@ -54,7 +54,7 @@ mod tensor;
 pub use backend::CudaBackend;
 pub use batch::{BufferId, CudaCommandBatch};
 pub use device::{CudaDevice, DeviceInfo};
-pub use driver::{CudaVersion, DriverProblem, OLDEST_DRIVER};
+pub use driver::{CudaVersion, DriverProblem, OLDEST_DRIVER, Readings};
 pub use options::{DeviceOptions, InputPrecision};
 pub use profile::{CudaProfile, KernelTime};
 pub use tensor::{CudaOperation, CudaTensor};

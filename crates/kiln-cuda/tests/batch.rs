@@ -157,3 +157,18 @@ fn kernels_are_measured_where_it_was_asked_for() {
     batch.compute(&[y]).unwrap();
     assert!(matches!(batch.profile(), Err(Error::Unavailable { .. })));
 }
+
+/// What NVML tells, where it is there, is of this device and plausible.
+#[test]
+fn a_device_tells_how_it_is() {
+    let Some(device) = support::device() else { return };
+    match device.readings().unwrap() {
+        None => eprintln!("left out: NVML is not there, or does not know {}", device.info()),
+        Some(readings) => {
+            println!("{readings:?}");
+            assert!(readings.temperature.is_none_or(|degrees| (1..130).contains(&degrees)), "{readings:?}");
+            assert!(readings.utilization.is_none_or(|percent| percent <= 100), "{readings:?}");
+            assert!(readings.clock.is_none_or(|mhz| mhz < 10_000), "{readings:?}");
+        }
+    }
+}

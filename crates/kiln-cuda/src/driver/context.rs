@@ -1,6 +1,6 @@
 //! A device that is open: its context and its stream.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{CString, c_char, c_int};
 use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUstream};
@@ -171,6 +171,20 @@ impl Context {
     pub(crate) fn synchronize(&self) -> Result<()> {
         // SAFETY: the stream is kept for as long as `self` lives.
         self.run("waiting for the device", |call| unsafe { (call.cuStreamSynchronize)(self.stream) })
+    }
+
+    /// Where the device is on the bus: `0000:1b:00.0`.
+    ///
+    /// # Errors
+    /// As [`Context::run`].
+    pub(crate) fn bus(&self) -> Result<CString> {
+        let mut name = [0u8; 32];
+        // SAFETY: it writes at most so many bytes, to a place that has them.
+        self.run("asking for the place on the bus", |call| unsafe {
+            (call.cuDeviceGetPCIBusId)(name.as_mut_ptr().cast::<c_char>(), name.len() as c_int, self.device)
+        })?;
+        let end = name.iter().position(|&byte| byte == 0).unwrap_or(name.len());
+        Ok(CString::new(&name[..end]).unwrap_or_default())
     }
 
     /// Bytes of memory that are free.

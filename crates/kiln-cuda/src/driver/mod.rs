@@ -10,6 +10,7 @@ mod graph;
 mod library;
 mod memory;
 mod module;
+mod nvml;
 mod tensor_map;
 
 pub(crate) use context::{Context, Facts};
@@ -19,3 +20,5 @@ pub(crate) use library::Driver;
 pub use library::{CudaVersion, DriverProblem, OLDEST_DRIVER};
 pub(crate) use memory::{DeviceMemory, PinnedMemory, Span};
 pub(crate) use module::{Function, Image, compile};
+pub use nvml::Readings;
+pub(crate) use nvml::readings;
