@@ -10,7 +10,7 @@ pub(crate) struct Effort {
     /// Samples of each contender.
     pub(crate) samples: usize,
     /// Time after which no further round is begun, once there are three.
-    budget: Duration,
+    pub(crate) budget: Duration,
 }
 
 impl Effort {

@@ -1,0 +1,292 @@
+//! The cases: what is computed, on which data.
+
+use kiln_core::{QuantFormat, f16};
+
+use crate::contender::Result;
+
+/// The numbers that a product reads, and how.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Numbers {
+    F16,
+    /// f32 as it is.
+    F32,
+    /// f32 in two parts in TF32; the peer is what multiplies f32 as it is.
+    Tf32x3,
+    Tf32,
+}
+
+/// A function of rows.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Rows {
+    Softmax,
+    LayerNorm,
+    RmsNorm,
+}
+
+/// What is computed.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Case {
+    /// `C = A Bᵀ`, with B stored `n * k` as weights are; sums and C in f32. Everything stays on the device.
+    Product { numbers: Numbers, m: usize, k: usize, n: usize },
+    /// A function of rows that stay on the device.
+    Rows { function: Rows, rows: usize, columns: usize },
+    /// The sum of a vector that stays on the device.
+    Sum { n: usize },
+    /// Products of quantised matrices `n * k` with a vector, as one batch; the weights are beyond every cache.
+    Quantized { format: QuantFormat, n: usize, k: usize },
+    /// The sum of two vectors from host to host.
+    AddHost { n: usize },
+}
+
+/// What a case is measured in.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Work {
+    Flops(f64),
+    Bytes(f64),
+    Time,
+}
+
+/// The small constant of norms.
+pub(crate) const EPS: f32 = 1e-5;
+
+/// The weights of a batch make so many bytes: more than any cache holds.
+const BEYOND_CACHES: usize = 512 << 20;
+
+/// Every case, in the order of the table.
+pub(crate) fn all() -> Vec<Case> {
+    use Numbers::{F16, F32, Tf32, Tf32x3};
+    let mut cases = Vec::new();
+    for numbers in [F16, Tf32, Tf32x3, F32] {
+        cases.extend([1024, 2048, 4096, 8192].map(|n| Case::Product { numbers, m: n, k: n, n }));
+        for m in [16, 64, 128] {
+            cases.extend([4096, 14_336].map(|n| Case::Product { numbers, m, k: 4096, n }));
+        }
+    }
+    for function in [Rows::Softmax, Rows::LayerNorm, Rows::RmsNorm] {
+        cases.extend([4, 8, 16, 32, 64, 128].map(|kib| {
+            let columns: usize = kib << 10;
+            Case::Rows { function, rows: (1 << 26) / columns, columns }
+        }));
+    }
+    cases.push(Case::Sum { n: 1 << 28 });
+    for format in [QuantFormat::Q4K, QuantFormat::Q5K, QuantFormat::Q6K, QuantFormat::Q8_0] {
+        cases.push(Case::Quantized { format, n: 4096, k: 14_336 });
+    }
+    cases.extend([1000, 1_000_000].map(|n| Case::AddHost { n }));
+    cases
+}
+
+impl Case {
+    pub(crate) fn name(&self) -> String {
+        match *self {
+            Self::Product { numbers, m, k, n } => {
+                let numbers = match numbers {
+                    Numbers::F16 => "f16",
+                    Numbers::F32 => "f32",
+                    Numbers::Tf32x3 => "3xTF32",
+                    Numbers::Tf32 => "TF32",
+                };
+                format!("matmul {numbers} {m} x {k} x {n}")
+            }
+            Self::Rows { function, rows, columns } => {
+                let function = match function {
+                    Rows::Softmax => "softmax",
+                    Rows::LayerNorm => "layer_norm",
+                    Rows::RmsNorm => "rms_norm",
+                };
+                format!("{function} {rows} x {columns}")
+            }
+            Self::Sum { n } => format!("sum of {n}"),
+            Self::Quantized { format, n, k } => format!("{} {} matvecs {n} x {k}", self.copies(), format.name()),
+            Self::AddHost { n } => format!("add {n}, host to host"),
+        }
+    }
+
+    /// Whether operands and results stay on the device.
+    pub(crate) fn is_resident(&self) -> bool {
+        !matches!(self, Self::AddHost { .. })
+    }
+
+    pub(crate) fn work(&self) -> Work {
+        match *self {
+            Self::Product { m, k, n, .. } => Work::Flops(2.0 * (m * k * n) as f64),
+            _ => self.copied().map_or(Work::Time, |bytes| Work::Bytes(bytes as f64)),
+        }
+    }
+
+    /// Bytes that have to be touched, where that is what limits the case.
+    pub(crate) fn copied(&self) -> Option<usize> {
+        match *self {
+            Self::Sum { n } => Some(4 * n),
+            Self::Rows { rows, columns, .. } => Some(8 * rows * columns),
+            Self::Quantized { format, n, k } => Some(self.copies() * (weights(format, n, k) + 4 * (n + k))),
+            Self::Product { .. } | Self::AddHost { .. } => None,
+        }
+    }
+
+    /// Copies of the weights, one for each product.
+    pub(crate) fn copies(&self) -> usize {
+        match *self {
+            Self::Quantized { format, n, k } => BEYOND_CACHES.div_ceil(weights(format, n, k)).clamp(2, 32),
+            _ => 1,
+        }
+    }
+
+    /// Elements of the result.
+    fn results(&self) -> usize {
+        match *self {
+            Self::Product { m, n, .. } => m * n,
+            Self::Rows { rows, columns, .. } => rows * columns,
+            Self::Sum { .. } => 1,
+            Self::Quantized { n, .. } | Self::AddHost { n } => n,
+        }
+    }
+}
+
+/// Bytes of a quantised matrix.
+fn weights(format: QuantFormat, n: usize, k: usize) -> usize {
+    n * k / format.block_len() * format.block_bytes()
+}
+
+/// The data of a case.
+pub(crate) struct Data {
+    /// The f32 operands.
+    pub(crate) floats: Vec<Vec<f32>>,
+    /// Quantised weights, where there are any.
+    pub(crate) blocks: Vec<u8>,
+}
+
+/// `count` values uniform in `-1..1`.
+pub(crate) fn random(count: usize, seed: u64) -> Vec<f32> {
+    // xorshift64
+    let mut state = seed.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        (state >> 40) as f32 / (1u32 << 23) as f32 - 1.0
+    };
+    (0..8).for_each(|_| _ = next());
+    (0..count).map(|_| next()).collect()
+}
+
+impl Data {
+    /// Random data, the same on every run.
+    pub(crate) fn random(case: &Case) -> Result<Self> {
+        let lengths = match *case {
+            Case::Product { m, k, n, .. } => vec![m * k, n * k],
+            Case::Rows { function, rows, columns } => {
+                let vectors = match function {
+                    Rows::Softmax => 0,
+                    Rows::RmsNorm => 1,
+                    Rows::LayerNorm => 2,
+                };
+                [vec![rows * columns], vec![columns; vectors]].concat()
+            }
+            Case::Sum { n } => vec![n],
+            Case::Quantized { k, .. } => vec![k],
+            Case::AddHost { n } => vec![n; 2],
+        };
+        let mut floats: Vec<Vec<f32>> = (1..).zip(lengths).map(|(seed, length)| random(length, seed)).collect();
+        if let Case::Product { numbers: Numbers::F16, .. } = case {
+            // Numbers that f16 has.
+            floats.iter_mut().flatten().for_each(|x| *x = f16::from_f32(*x).to_f32());
+        }
+        let mut blocks = Vec::new();
+        if let Case::Quantized { format, n, k } = *case {
+            // A few rows are fitted and repeated: fitting all would take longer than the bench.
+            let few = random(n.min(16) * k, 9);
+            let mut fitted = vec![0; format.bytes(few.len())?];
+            format.encode(&few, &mut fitted)?;
+            blocks = fitted.iter().copied().cycle().take(weights(format, n, k)).collect();
+        }
+        Ok(Self { floats, blocks })
+    }
+
+    /// Where a result differs from what f64 gives by more than its precision explains; compared at a few places.
+    pub(crate) fn difference(&self, case: &Case, result: &[f32]) -> Option<String> {
+        let want = case.results();
+        if result.len() != want {
+            return Some(format!("{} elements, not {want}", result.len()));
+        }
+        let allowed = if let Case::Product { numbers: Numbers::Tf32, .. } = case { 1e-2 } else { 1e-3 };
+        (0..want).step_by(want / 61 + 1).chain([want - 1]).find_map(|at| {
+            let (exact, scale) = self.exact(case, at);
+            let off = (f64::from(result[at]) - exact).abs();
+            (off.is_nan() || off > allowed * scale).then(|| format!("element {at} is {}, exact {exact}", result[at]))
+        })
+    }
+
+    /// An element of the result, and the magnitude that its error is relative to.
+    fn exact(&self, case: &Case, at: usize) -> (f64, f64) {
+        let of = |operand: usize, i: usize| f64::from(self.floats[operand][i]);
+        match *case {
+            Case::Product { k, n, .. } => {
+                let (row, column) = (at / n, at % n);
+                ((0..k).map(|i| of(0, row * k + i) * of(1, column * k + i)).sum(), (k as f64).sqrt())
+            }
+            Case::Rows { function, columns, .. } => {
+                let row: Vec<f64> =
+                    self.floats[0][at / columns * columns..][..columns].iter().map(|&x| x.into()).collect();
+                let (x, column, count) = (of(0, at), at % columns, columns as f64);
+                let mean = row.iter().sum::<f64>() / count;
+                match function {
+                    Rows::Softmax => {
+                        let value = x.exp() / row.iter().map(|x| x.exp()).sum::<f64>();
+                        (value, value)
+                    }
+                    Rows::RmsNorm => {
+                        let square = row.iter().map(|x| x * x).sum::<f64>() / count;
+                        (x / (square + f64::from(EPS)).sqrt() * of(1, column), 1.0)
+                    }
+                    Rows::LayerNorm => {
+                        let variance = row.iter().map(|x| (x - mean).powi(2)).sum::<f64>() / count;
+                        ((x - mean) / (variance + f64::from(EPS)).sqrt() * of(1, column) + of(2, column), 1.0)
+                    }
+                }
+            }
+            Case::Sum { n } => ((0..n).map(|i| of(0, i)).sum(), (n as f64).sqrt()),
+            Case::Quantized { format, k, .. } => {
+                let bytes = weights(format, 1, k);
+                let mut row = vec![0.0; k];
+                // Whole blocks, made for this length: zeros would show as a difference.
+                _ = format.decode(&self.blocks[at * bytes..][..bytes], &mut row);
+                (row.iter().enumerate().map(|(i, &w)| f64::from(w) * of(0, i)).sum(), (k as f64).sqrt())
+            }
+            Case::AddHost { .. } => (of(0, at) + of(1, at), 1.0),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_results_are_found() {
+        let small = [
+            Case::Product { numbers: Numbers::F16, m: 3, k: 5, n: 7 },
+            Case::Rows { function: Rows::Softmax, rows: 3, columns: 9 },
+            Case::Rows { function: Rows::LayerNorm, rows: 3, columns: 9 },
+            Case::Rows { function: Rows::RmsNorm, rows: 3, columns: 9 },
+            Case::Sum { n: 100 },
+            Case::Quantized { format: QuantFormat::Q6K, n: 20, k: 256 },
+            Case::AddHost { n: 10 },
+        ];
+        for case in small {
+            let data = Data::random(&case).unwrap();
+            let n = case.results();
+            let mut right: Vec<f32> = (0..n).map(|at| data.exact(&case, at).0 as f32).collect();
+            assert_eq!(data.difference(&case, &right), None, "{}", case.name());
+            assert!(data.difference(&case, &right[1..]).is_some());
+            right[n - 1] += 0.5;
+            assert!(data.difference(&case, &right).is_some(), "{}", case.name());
+        }
+    }
+
+    #[test]
+    fn names_tell_cases_apart() {
+        let names: std::collections::HashSet<String> = all().iter().map(Case::name).collect();
+        assert_eq!(names.len(), all().len());
+    }
+}

@@ -1,0 +1,68 @@
+"""PyTorch beside the benches of CUDA: rows, sums and products, with graphs of the driver so that launches do not count.
+
+Prints one line a case: name, microseconds (median), GB/s or GFLOP/s. Needs torch; without a GPU it says so.
+"""
+
+import statistics
+import sys
+
+try:
+    import torch
+except ImportError:
+    sys.exit("torch is not installed")
+
+
+def timed(run, samples=11, calls=10):
+    """Median seconds of a call: `calls` of them captured once, replayed between two events."""
+    for _ in range(3):
+        run()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            run()
+    taken = []
+    for _ in range(samples):
+        start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+        start.record()
+        graph.replay()
+        end.record()
+        end.synchronize()
+        taken.append(start.elapsed_time(end) * 1e-3 / calls)
+    return statistics.median(taken)
+
+
+def row(name, seconds, amount, unit):
+    print(f"{name:<44}{seconds * 1e6:>12.1f} us {amount / seconds * 1e-9:>12.0f} {unit}", flush=True)
+
+
+def main():
+    if not torch.cuda.is_available():
+        sys.exit("there is no GPU of NVIDIA for torch")
+    print(f"torch {torch.__version__} on {torch.cuda.get_device_name()}")
+    functional = torch.nn.functional
+    for columns in [4096 << i for i in range(6)]:
+        rows = (1 << 26) // columns
+        x = torch.rand(rows, columns, device="cuda")
+        out = torch.empty_like(x)
+        weight, bias = torch.rand(columns, device="cuda"), torch.rand(columns, device="cuda")
+        shape = f"{rows} x {columns}"
+        bytes_touched = 8 * x.numel()
+        row(f"copy {shape}", timed(lambda: out.copy_(x)), bytes_touched, "GB/s")
+        row(f"softmax {shape}", timed(lambda: torch.softmax(x, -1)), bytes_touched, "GB/s")
+        norm = lambda: functional.layer_norm(x, (columns,), weight, bias)
+        row(f"layer_norm {shape}", timed(norm), bytes_touched, "GB/s")
+        row(f"rms_norm {shape}", timed(lambda: functional.rms_norm(x, (columns,), weight)), bytes_touched, "GB/s")
+    x = torch.rand(1 << 28, device="cuda")
+    row(f"sum of {x.numel()}", timed(lambda: x.sum()), 4 * x.numel(), "GB/s")
+    for m, k, n in [(n, n, n) for n in (1024, 2048, 4096, 8192)] + [
+        (m, 4096, n) for m in (16, 64, 128) for n in (4096, 14336)
+    ]:
+        for name, dtype, tf32 in [("f16", torch.float16, False), ("f32", torch.float32, False), ("TF32", torch.float32, True)]:
+            torch.backends.cuda.matmul.allow_tf32 = tf32
+            a = (torch.rand(m, k, device="cuda") * 2 - 1).to(dtype)
+            b = (torch.rand(n, k, device="cuda") * 2 - 1).to(dtype)
+            row(f"matmul {name} {m} x {k} x {n}", timed(lambda: a @ b.T), 2 * m * k * n, "GFLOP/s")
+
+
+main()
