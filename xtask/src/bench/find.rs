@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use kiln_cuda::{CudaDevice, DeviceInfo};
 use kiln_simd::Isa;
 use kiln_wgpu::{ADAPTER_VARIABLE, AdapterChoice, AdapterInfo, AdapterKind, GpuDevice};
 use serde::Serialize;
@@ -119,8 +120,30 @@ pub(super) fn backends() -> Vec<Backend> {
         })
         .collect();
     backends.extend(gpus());
-    backends.push(Backend { name: "cuda".into(), present: false, detail: "NVIDIA through PTX: not built in".into() });
+    backends.extend(devices());
     backends
+}
+
+/// Every device of CUDA, or why there is none.
+fn devices() -> Vec<Backend> {
+    match CudaDevice::list() {
+        Err(problem) => vec![Backend { name: "cuda".into(), present: false, detail: problem.to_string() }],
+        Ok(devices) => {
+            let backend =
+                |info: &DeviceInfo| Backend { name: cuda_name(info), present: true, detail: info.to_string() };
+            devices.iter().map(backend).collect()
+        }
+    }
+}
+
+/// What tables call a device of CUDA.
+pub(super) fn cuda_name(info: &DeviceInfo) -> String {
+    format!("cuda {}", info.ordinal)
+}
+
+/// The devices of CUDA.
+pub(super) fn cuda_devices() -> Vec<DeviceInfo> {
+    CudaDevice::list().unwrap_or_default()
 }
 
 /// Every adapter, and why one that is not used is not.

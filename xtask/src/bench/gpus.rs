@@ -1,13 +1,14 @@
-//! Operations over sizes on every adapter, resident and from host to host, in turns with the CPU: where a GPU pays.
+//! Operations over sizes on every adapter and every device of CUDA, resident and from host to host, in turns with the CPU: where a GPU pays.
 
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use kiln_benches::measure::{Effort, Run, Sampler, Timing};
+use kiln_core::op::Op;
 use kiln_core::{Buffer, DataMut, Error, Operand};
+use kiln_cuda::{CudaBackend, CudaDevice, DeviceInfo, DeviceOptions};
 use kiln_simd::{Isa, Operations, Simd};
-use kiln_wgpu::limits::DeviceCopy;
-use kiln_wgpu::{AdapterChoice, AdapterInfo, GpuBackend, GpuDevice, GpuOperation};
+use kiln_wgpu::{AdapterChoice, AdapterInfo, GpuBackend, GpuDevice};
 use serde::Serialize;
 
 use super::measure::Point;
@@ -22,10 +23,10 @@ pub(super) struct Gpus {
     pub(super) series: Vec<Series>,
 }
 
-/// An adapter.
+/// An adapter, or a device of CUDA.
 #[derive(Debug, Serialize)]
 pub(super) struct Adapter {
-    /// `gpu` and its index.
+    /// `gpu` and its index, or `cuda` and its number.
     pub(super) name: String,
     pub(super) detail: String,
 }
@@ -100,30 +101,68 @@ impl Pays {
     }
 }
 
-/// An open adapter.
-struct Open {
-    device: GpuDevice,
-    backend: GpuBackend,
-}
+/// Something on a device that can be done again and again; each time it is waited for.
+type Again = RefCell<Box<dyn FnMut() -> kiln_core::Result<()>>>;
 
-/// An operation on an adapter, ready to be timed.
+/// An operation on an adapter, ready to be timed, and the copy that it is held against.
 struct Ready {
-    operation: RefCell<GpuOperation>,
-    copy: RefCell<DeviceCopy>,
+    operation: Again,
+    copy: Again,
 }
 
-impl Open {
-    /// Sends the operands, and as much as makes a copy touch as many bytes as the operation.
-    fn ready(&self, measured: &Measured, size: usize, operands: &[Operand<'_>]) -> kiln_core::Result<Ready> {
-        let (op, types) = (measured.problem)(size)?;
-        let tensors = operands.iter().map(|operand| self.device.upload(operand)).collect::<kiln_core::Result<Vec<_>>>();
-        let operation = self.device.prepare(&op, &tensors?.iter().collect::<Vec<_>>())?;
-        let few = kiln_benches::random(1 << 16, -1.0, 1.0, 7);
-        let half = (op.cost(&types)?.bytes() / 8).max(1) as usize;
-        let half: Vec<f32> = few.iter().copied().cycle().take(half).collect();
-        let copy = DeviceCopy::of(&self.device.upload(&Operand::vector(&half))?)?;
-        Ok(Ready { operation: RefCell::new(operation), copy: RefCell::new(copy) })
-    }
+/// An open adapter, or an open device of CUDA.
+trait Open {
+    /// Sends the operands, and what a copy copies.
+    fn ready(&self, op: &Op, operands: &[Operand<'_>], copied: &Operand<'_>) -> kiln_core::Result<Ready>;
+
+    /// Runs an operation from host to host.
+    fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> kiln_core::Result<()>;
+
+    /// Gives memory that is not in use back.
+    fn trim(&self);
+}
+
+/// The two backends have the same methods on types of their own.
+macro_rules! open {
+    ($($name:ident: $device:ident, $backend:ident, $copy:path;)*) => {$(
+        struct $name {
+            device: $device,
+            backend: $backend,
+        }
+
+        impl Open for $name {
+            fn ready(&self, op: &Op, operands: &[Operand<'_>], copied: &Operand<'_>) -> kiln_core::Result<Ready> {
+                let tensors = operands.iter().map(|operand| self.device.upload(operand));
+                let tensors = tensors.collect::<kiln_core::Result<Vec<_>>>()?;
+                let mut operation = self.device.prepare(op, &tensors.iter().collect::<Vec<_>>())?;
+                let mut copy = <$copy>::of(&self.device.upload(copied)?)?;
+                let [operating, copying] = [self.device.clone(), self.device.clone()];
+                Ok(Ready {
+                    operation: RefCell::new(Box::new(move || operation.run().and_then(|()| operating.finish()))),
+                    copy: RefCell::new(Box::new(move || copy.run().and_then(|()| copying.finish()))),
+                })
+            }
+
+            fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> kiln_core::Result<()> {
+                self.backend.run_into(op, inputs, outputs)
+            }
+
+            fn trim(&self) {
+                self.device.trim();
+            }
+        }
+    )*};
+}
+open! {
+    OpenAdapter: GpuDevice, GpuBackend, kiln_wgpu::limits::DeviceCopy;
+    OpenCuda: CudaDevice, CudaBackend, kiln_cuda::limits::DeviceCopy;
+}
+
+/// What a copy copies to touch as many bytes as an operation.
+fn copied(op: &Op, types: &[kiln_core::TensorType]) -> kiln_core::Result<Vec<f32>> {
+    let few = kiln_benches::random(1 << 16, -1.0, 1.0, 7);
+    let half = (op.cost(types)?.bytes() / 8).max(1) as usize;
+    Ok(few.iter().copied().cycle().take(half).collect())
 }
 
 /// A way to run an operation on an adapter.
@@ -143,14 +182,24 @@ fn patience(quick: bool) -> f64 {
 
 /// Measures the operations that `wants` accepts on every adapter in use; `None` where there is none.
 pub(super) fn run(quick: bool, wants: impl Fn(&str) -> bool) -> Result<Option<Gpus>> {
-    let (mut adapters, mut open) = (Vec::new(), Vec::new());
+    let (mut adapters, mut open) = (Vec::new(), Vec::<Box<dyn Open>>::new());
     for info in super::find::adapters() {
         match opened(&info) {
             Ok(device) => {
                 adapters.push(Adapter { name: format!("gpu {}", info.index), detail: detail(&info) });
-                open.push(device);
+                open.push(Box::new(device));
             }
             Err(why) => println!("  without gpu {}: {why}", info.index),
+        }
+    }
+    for info in super::find::cuda_devices() {
+        let name = super::find::cuda_name(&info);
+        match opened_cuda(&info) {
+            Ok(device) => {
+                adapters.push(Adapter { name, detail: format!("{info} through CUDA") });
+                open.push(Box::new(device));
+            }
+            Err(why) => println!("  without {name}: {why}"),
         }
     }
     if open.is_empty() {
@@ -179,9 +228,14 @@ fn detail(info: &AdapterInfo) -> String {
     format!("{} through {}, {}", info.name, info.api, info.driver)
 }
 
-fn opened(info: &AdapterInfo) -> kiln_core::Result<Open> {
+fn opened(info: &AdapterInfo) -> kiln_core::Result<OpenAdapter> {
     let device = GpuDevice::open(&AdapterChoice::Index(info.index))?;
-    Ok(Open { backend: GpuBackend::on(device.clone()), device })
+    Ok(OpenAdapter { backend: GpuBackend::on(device.clone()), device })
+}
+
+fn opened_cuda(info: &DeviceInfo) -> kiln_core::Result<OpenCuda> {
+    let device = CudaDevice::open(info.ordinal, &DeviceOptions::new())?;
+    Ok(OpenCuda { backend: CudaBackend::on(device.clone()), device })
 }
 
 /// Everything that is measured with.
@@ -190,7 +244,7 @@ struct Bench {
     effort: Effort,
     sampler: Sampler,
     cpus: Vec<Simd>,
-    open: Vec<Open>,
+    open: Vec<Box<dyn Open>>,
 }
 
 /// A contender: a number of threads of the CPU, or an adapter and a way.
@@ -223,8 +277,9 @@ impl Bench {
                 inputs.iter().zip(&types).map(|(x, ty)| x.operand(ty)).collect::<kiln_core::Result<_>>()?;
             let mut outputs = op.infer(&types)?.iter().map(Buffer::zeros).collect::<kiln_core::Result<Vec<_>>>()?;
             let mut ready: Vec<Option<Ready>> = Vec::new();
+            let half = copied(&op, &types)?;
             for (open, adapter) in self.open.iter().zip(&mut adapters) {
-                let made = open.ready(measured, size, &operands);
+                let made = open.ready(&op, &operands, &Operand::vector(&half));
                 if let Err(why) = &made {
                     refuse(adapter, size, why);
                 }
@@ -250,12 +305,12 @@ impl Bench {
                         Box::new(move |outputs| _ = into(&|outputs| simd.run_into(op, operands, outputs), outputs))
                     }
                     Who::Gpu(gpu, way) => {
-                        let (Open { device, backend }, Some(ready)) = (&self.open[gpu], &ready[gpu]) else { continue };
+                        let (open, Some(ready)) = (&self.open[gpu], &ready[gpu]) else { continue };
                         Box::new(move |outputs: &mut Vec<Buffer>| {
                             let done = match way {
-                                Way::Resident => ready.operation.borrow_mut().run().and_then(|()| device.finish()),
-                                Way::Host => into(&|outputs| backend.run_into(op, operands, outputs), outputs),
-                                Way::Copy => ready.copy.borrow_mut().run().and_then(|()| device.finish()),
+                                Way::Resident => (ready.operation.borrow_mut())(),
+                                Way::Host => into(&|outputs| open.run_into(op, operands, outputs), outputs),
+                                Way::Copy => (ready.copy.borrow_mut())(),
                             };
                             if let Err(why) = done {
                                 failed.set(Some(why));
@@ -287,7 +342,7 @@ impl Bench {
             adapter.resident_pays = Pays::of(&cpu, &adapter.resident);
             adapter.host_pays = Pays::of(&cpu, &adapter.host);
         }
-        self.open.iter().for_each(|open| open.device.trim());
+        self.open.iter().for_each(|open| open.trim());
         let unit = match measured.ceiling {
             Ceiling::Arithmetic => "GFLOP/s",
             Ceiling::Memory(_) => "GB/s",

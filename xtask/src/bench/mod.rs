@@ -129,7 +129,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     report::table::measurements(&limits, &measurements);
 
     let mut gpus = None;
-    if !find::adapters().is_empty() {
+    if !find::adapters().is_empty() || !find::cuda_devices().is_empty() {
         report::table::heading("GPUs beside the CPU");
         gpus = gpus::run(arguments.quick, |name| arguments.wants(name))?;
         gpus.iter().for_each(report::table::gpus);

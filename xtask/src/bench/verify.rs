@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use kiln_core::op::reference::{Accuracy, Case, Expected, check, conform_within};
 use kiln_core::op::{Bound, all_cases};
 use kiln_core::{Buffer, Data, Error, Operand, TensorType};
+use kiln_cuda::CudaBackend;
 use kiln_simd::{Isa, Operations, Simd};
 use kiln_wgpu::{AdapterChoice, GpuBackend, numerics};
 use serde::Serialize;
@@ -13,7 +14,7 @@ use serde::Serialize;
 #[derive(Debug, Serialize)]
 pub(crate) struct Row {
     pub(crate) op: &'static str,
-    /// The instruction set, or `gpu` and the index of the adapter.
+    /// The instruction set, `gpu` and the index of the adapter, or `cuda` and the number of the device.
     pub(crate) backend: String,
     /// The bound in words.
     pub(crate) bound: String,
@@ -58,7 +59,9 @@ pub(crate) fn run(wants: impl Fn(&str) -> bool) -> Vec<Row> {
             });
             row.cases += 1;
             match expectation.as_ref().map_err(Clone::clone).and_then(|e| e.compare(case, backend)) {
-                Ok((accuracy, share)) => {
+                // It runs elsewhere.
+                Ok(None) => row.cases -= 1,
+                Ok(Some((accuracy, share))) => {
                     row.worst = row.worst.max(accuracy.worst);
                     row.share = row.share.max(share);
                     row.compared += accuracy.compared;
@@ -72,7 +75,7 @@ pub(crate) fn run(wants: impl Fn(&str) -> bool) -> Vec<Row> {
         bar.inc(1);
     }
     bar.finish_and_clear();
-    rows.into_values().collect()
+    rows.into_values().filter(|row| row.cases > 0).collect()
 }
 
 /// What cases run on.
@@ -80,19 +83,26 @@ enum Backend {
     Cpu(Isa),
     /// A GPU and the index of its adapter.
     Gpu(GpuBackend, usize),
+    /// A device of CUDA and its name.
+    Cuda(CudaBackend, String),
 }
 
 impl Backend {
     fn all() -> Vec<Self> {
         let gpu = |index| Self::Gpu(GpuBackend::with_adapter(AdapterChoice::Index(index)), index);
         let gpus = super::find::adapters().into_iter().map(|adapter| gpu(adapter.index));
-        Isa::available().map(Self::Cpu).chain(gpus).collect()
+        let cuda = |info: kiln_cuda::DeviceInfo| {
+            Self::Cuda(CudaBackend::with_device(info.ordinal), super::find::cuda_name(&info))
+        };
+        let devices = super::find::cuda_devices().into_iter().map(cuda);
+        Isa::available().map(Self::Cpu).chain(gpus).chain(devices).collect()
     }
 
     fn name(&self) -> String {
         match self {
             Self::Cpu(isa) => isa.name().to_owned(),
             Self::Gpu(_, index) => format!("gpu {index}"),
+            Self::Cuda(_, name) => name.clone(),
         }
     }
 }
@@ -114,8 +124,9 @@ impl<'a> Expectation<'a> {
         of().map_err(|e| e.to_string())
     }
 
-    /// How close a backend comes, and which share of the bound that is.
-    fn compare(&self, case: &Case, backend: &Backend) -> Result<(Accuracy, f64), String> {
+    /// How close a backend comes, and which share of the bound that is; none where it has no kernel for the operation.
+    fn compare(&self, case: &Case, backend: &Backend) -> Result<Option<(Accuracy, f64)>, String> {
+        let types: Vec<TensorType> = self.operands.iter().map(Operand::ty).collect();
         let (accuracy, bound) = match backend {
             Backend::Cpu(isa) => {
                 let run = || Simd::with_isa(*isa)?.run(&case.op, &self.operands);
@@ -124,17 +135,26 @@ impl<'a> Expectation<'a> {
                 (check(self.bound, &self.expected, &got)?, self.bound)
             }
             Backend::Gpu(gpu, _) => {
-                let types: Vec<TensorType> = self.operands.iter().map(Operand::ty).collect();
                 let bound = || numerics::bound_on(gpu.device()?, &case.op, &types);
                 let bound = bound().map_err(|e: Error| e.to_string())?;
                 (conform_within(case, |_, _| Ok(bound), true, |op, inputs| gpu.run(op, inputs))?, bound)
+            }
+            Backend::Cuda(cuda, _) => {
+                let bound = || kiln_cuda::numerics::bound_on(cuda.device()?, &case.op, &types);
+                let bound = bound().map_err(|e: Error| e.to_string())?;
+                let got = match cuda.run(&case.op, &self.operands) {
+                    Err(Error::Unsupported { .. }) => return Ok(None),
+                    got => got.map_err(|e| e.to_string())?,
+                };
+                let got: Vec<Data<'_>> = got.iter().map(Buffer::as_data).collect();
+                (check(bound, &self.expected, &got)?, bound)
             }
         };
         let share = match bound {
             Bound::Exact => 0.0,
             Bound::Ulp(n) | Bound::Magnitude(n) => accuracy.worst / n,
         };
-        Ok((accuracy, share))
+        Ok(Some((accuracy, share)))
     }
 }
 
