@@ -74,9 +74,20 @@ fn instance() -> &'static wgpu::Instance {
 
 /// Every adapter, with what it tells of itself.
 pub(crate) async fn all() -> Vec<(AdapterInfo, wgpu::Adapter)> {
+    #[cfg(target_arch = "wasm32")]
+    if !crate::browser::has_webgpu() {
+        // wgpu would panic where there is neither a page nor a worker.
+        return Vec::new();
+    }
     let adapters = instance().enumerate_adapters(wgpu::Backends::PRIMARY).await;
     let real = adapters.into_iter().filter(|adapter| adapter.get_info().backend != wgpu::Backend::Noop);
-    real.enumerate().map(|(index, adapter)| (describe(index, &adapter), adapter)).collect()
+    let described = real.enumerate().map(|(index, adapter)| (describe(index, &adapter), adapter));
+    #[cfg(target_arch = "wasm32")]
+    let described = {
+        let name = crate::browser::adapter_name().await;
+        described.map(move |(info, adapter)| (AdapterInfo { name: name.clone().unwrap_or(info.name), ..info }, adapter))
+    };
+    described.collect()
 }
 
 fn describe(index: usize, adapter: &wgpu::Adapter) -> AdapterInfo {
@@ -151,6 +162,10 @@ fn best<'a>(adapters: impl Iterator<Item = &'a AdapterInfo>) -> Option<usize> {
 
 /// What there is, for those who asked for something else.
 fn there_is(adapters: &[AdapterInfo]) -> String {
+    #[cfg(target_arch = "wasm32")]
+    if adapters.is_empty() {
+        return crate::browser::why_none().into();
+    }
     if adapters.is_empty() {
         return "no driver for Vulkan, Metal or DX12 was found; install the driver of the GPU".into();
     }

@@ -1,16 +1,20 @@
 //! Operations on slices of the host: sent to a device, run, and read back.
 
+use std::collections::HashMap;
 use std::sync::OnceLock;
 
+#[cfg(not(target_arch = "wasm32"))]
+use kiln_core::Operations;
 use kiln_core::op::{Op, check, types_of};
 use kiln_core::ready::{Ready, ReadyOperations};
-use kiln_core::{DataMut, Operand, Operations, Result, TensorType};
+use kiln_core::{Buffer, DataMut, Operand, Result, TensorType};
 
 use crate::GpuDevice;
 use crate::adapters::AdapterChoice;
 use crate::execute::{Executable, write};
 use crate::options::DeviceOptions;
 use crate::plan::Plan;
+#[cfg(not(target_arch = "wasm32"))]
 use crate::runtime::block_on;
 use crate::tensor::copy_to;
 use crate::wait::Waiting;
@@ -18,7 +22,8 @@ use crate::wait::Waiting;
 /// Bytes that operations may hold that are kept ready.
 const MOST_BYTES: u64 = 256 << 20;
 
-/// Runs operations on slices of the host on a GPU. They are the methods of [`Operations`].
+/// Runs operations on slices of the host on a GPU: any of them with [`GpuBackend::run_async`], and natively as the methods of
+/// [`kiln_core::Operations`].
 ///
 /// Nothing happens before the first operation, which opens the device. An operation that ran before on operands of the
 /// same types finds its kernels compiled and its memory taken.
@@ -54,29 +59,48 @@ impl GpuBackend {
     /// The device, opened if it was not.
     ///
     /// # Errors
-    /// As [`GpuDevice::new`], each time the same.
-    pub fn device(&self) -> Result<&GpuDevice> {
-        self.device.get_or_init(|| GpuDevice::open_with(&self.choice, &self.options)).as_ref().map_err(Clone::clone)
+    /// As [`GpuDevice::new_async`], each time the same.
+    pub async fn device_async(&self) -> Result<&GpuDevice> {
+        let device = match self.device.get() {
+            Some(device) => device,
+            None => {
+                let opened = GpuDevice::open_with_async(&self.choice, &self.options).await;
+                // Unless someone else opened it meanwhile.
+                self.device.get_or_init(|| opened)
+            }
+        };
+        device.as_ref().map_err(Clone::clone)
     }
 
-    /// What is kept of this operation, taken out for as long as it is in use.
-    fn ready(&self, op: &Op, types: &[TensorType]) -> Result<Ready<Executable>> {
-        let device = self.device()?;
-        device.check_alive()?;
-        if let Some(ready) = self.kept.take(op, types) {
-            return Ok(ready);
-        }
-        let (inputs, plan) = Plan::of_operation(op, types, device.inner.target())?;
-        let executable = block_on(Executable::new(device, &plan, &std::collections::HashMap::new()))?;
-        Ok(Ready { op: *op, types: types.to_vec(), inputs, executable })
+    /// Runs any operation and returns its results.
+    ///
+    /// # Errors
+    /// As [`GpuDevice::run_async`], and errors of opening the device.
+    pub async fn run_async(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<Buffer>> {
+        let mut results = op.infer(&types_of(inputs))?.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
+        let mut outputs: Vec<DataMut<'_>> = results.iter_mut().map(Buffer::as_mut).collect();
+        self.run_into_async(op, inputs, &mut outputs).await?;
+        Ok(results)
     }
-}
 
-impl Operations for GpuBackend {
-    fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+    /// Runs any operation into slices of the caller.
+    ///
+    /// # Errors
+    /// As [`GpuBackend::run_async`]; [`kiln_core::Error::Length`] and [`kiln_core::Error::Type`] for outputs that do not fit.
+    pub async fn run_into_async(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        self.run_with(op, inputs, outputs, Waiting::Elsewhere).await
+    }
+
+    async fn run_with(
+        &self,
+        op: &Op,
+        inputs: &[Operand<'_>],
+        outputs: &mut [DataMut<'_>],
+        waiting: Waiting,
+    ) -> Result<()> {
         kiln_core::for_operation!(op, op => check(op, inputs, outputs))?;
-        let mut ready = self.ready(op, &types_of(inputs))?;
-        let device = self.device()?;
+        let device = self.device_async().await?;
+        let mut ready = self.ready(device, op, &types_of(inputs)).await?;
         let sent: u64 = inputs.iter().map(|input| input.ty().bytes() as u64).sum();
         let upload = device.scoped("an upload", sent, || {
             for (id, input) in ready.inputs.iter().zip(inputs) {
@@ -86,13 +110,43 @@ impl Operations for GpuBackend {
             }
             Ok(())
         });
-        block_on(upload)?;
+        upload.await?;
         let wanted: Vec<usize> = (0..outputs.len()).collect();
-        let done = ready.executable.run(&wanted, Waiting::Here, |position, stored| {
-            copy_to(stored, &mut outputs[position]);
-        });
-        block_on(done)?;
+        let see = |position: usize, stored: &[u8]| copy_to(stored, &mut outputs[position]);
+        ready.executable.run(&wanted, waiting, see).await?;
         self.kept.keep(ready, MOST_BYTES, Executable::bytes);
         Ok(())
+    }
+
+    /// What is kept of this operation, taken out for as long as it is in use.
+    async fn ready(&self, device: &GpuDevice, op: &Op, types: &[TensorType]) -> Result<Ready<Executable>> {
+        device.check_alive()?;
+        if let Some(ready) = self.kept.take(op, types) {
+            return Ok(ready);
+        }
+        let (inputs, plan) = Plan::of_operation(op, types, device.inner.target())?;
+        let executable = Executable::new(device, &plan, &HashMap::new()).await?;
+        Ok(Ready { op: *op, types: types.to_vec(), inputs, executable })
+    }
+}
+
+/// The same for those who wait.
+#[cfg(not(target_arch = "wasm32"))]
+impl GpuBackend {
+    /// As [`GpuBackend::device_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn device(&self) -> Result<&GpuDevice> {
+        self.device.get_or_init(|| GpuDevice::open_with(&self.choice, &self.options)).as_ref().map_err(Clone::clone)
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl Operations for GpuBackend {
+    fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        // Several threads that come first open one device.
+        self.device()?;
+        block_on(self.run_with(op, inputs, outputs, Waiting::Here))
     }
 }

@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use kiln_core::graph::{Graph, TensorId};
 use kiln_core::op::{Op, check_outputs};
-use kiln_core::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Result, Shape, TensorType};
+use kiln_core::{Buffer, Data, DataMut, Error, Operand, Record, Result, TensorType};
+#[cfg(not(target_arch = "wasm32"))]
+use kiln_core::{DType, QuantFormat, Shape};
 
 use crate::execute::{Executable, write};
 use crate::memory::Region;

@@ -13,8 +13,9 @@ use crate::plan::{Dispatch, Fault, Location, Plan, Slice};
 use crate::profile::{GpuProfile, Timestamps};
 use crate::wait::Waiting;
 
-/// Dispatches in one submission. A longer plan is cut, so that the device is never kept from others for long.
-const DISPATCHES_A_SUBMISSION: usize = 256;
+/// Dispatches in one submission. A longer plan is cut, so that the device is never kept from others for long: in a browser
+/// from drawing the page.
+const DISPATCHES_A_SUBMISSION: usize = if cfg!(target_arch = "wasm32") { 32 } else { 256 };
 
 /// Bytes from the two words that report one kind of fault to the next: where another binding can begin on every device.
 const FAULT_BYTES: u64 = 256;
@@ -168,6 +169,15 @@ impl Executable {
         drop(view);
         staging.unmap();
         fault.map_or(Ok(()), Err)
+    }
+
+    /// Runs the plan so many times, and reads nothing.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::DeviceLost`], [`Error::Driver`].
+    pub(crate) async fn repeat(&mut self, times: usize) -> Result<()> {
+        let device = self.device.clone();
+        device.scoped("a batch", 0, || (0..times).try_for_each(|_| self.submit(0, &[]))).await
     }
 
     fn submit(&mut self, staged: u64, places: &[(usize, u64, u64)]) -> Result<()> {

@@ -1,4 +1,4 @@
-//! The operations of kiln on any GPU, through wgpu: Vulkan, Metal and DX12.
+//! The operations of kiln on any GPU, through wgpu: Vulkan, Metal, DX12, and WebGPU in browsers.
 //!
 //! Design choices:
 //!
@@ -8,15 +8,17 @@
 //! - Memory comes from a pool of the device and goes back to it when it is dropped.
 //! - Whatever is asked of a device is asked in error scopes; what they catch is a typed [`kiln_core::Error`]. A device that
 //!   is lost stays lost and says so; the host keeps everything that it sent.
-//! - Asynchronous first: functions that end in `_async` exist everywhere. Natively each has a form that waits.
+//! - Asynchronous first: functions that end in `_async` exist everywhere. Natively each has a form that waits; in a browser,
+//!   whose one thread must not wait, there is none.
 //! - A driver in software is used only when it is asked for.
 //! - Unsafe code stands in one module, `trusted`: where wgpu takes our word instead of checking.
 #![deny(unsafe_code)]
 
 mod adapters;
-#[cfg(not(target_arch = "wasm32"))]
 mod backend;
 mod batch;
+#[cfg(target_arch = "wasm32")]
+mod browser;
 mod cooperative;
 mod device;
 #[cfg(not(target_arch = "wasm32"))]
@@ -46,7 +48,6 @@ mod uploads;
 mod wait;
 
 pub use adapters::{ADAPTER_VARIABLE, AdapterChoice, AdapterInfo, AdapterKind};
-#[cfg(not(target_arch = "wasm32"))]
 pub use backend::GpuBackend;
 pub use batch::{BufferId, GpuCommandBatch};
 pub use device::GpuDevice;

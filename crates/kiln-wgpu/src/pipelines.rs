@@ -9,6 +9,8 @@ use std::panic::resume_unwind;
 #[cfg(not(target_arch = "wasm32"))]
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
+#[cfg(target_arch = "wasm32")]
+use std::task::Poll;
 
 use kiln_core::{Error, Result};
 use kiln_shaders::{Access, Capabilities};
@@ -92,10 +94,22 @@ impl GpuDevice {
 
     #[cfg(target_arch = "wasm32")]
     async fn compile_all(&self, codes: &[&Code]) -> Result<()> {
-        for code in codes {
-            self.compile(code).await?;
-        }
-        Ok(())
+        // The browser compiles them side by side, as long as nobody waits for one before the next is asked for.
+        let mut running: Vec<_> = codes.iter().map(|code| Some(Box::pin(self.compile(code)))).collect();
+        let mut done = Ok(());
+        std::future::poll_fn(move |context| {
+            for slot in &mut running {
+                if let Some(Poll::Ready(result)) = slot.as_mut().map(|future| future.as_mut().poll(context)) {
+                    *slot = None;
+                    done = std::mem::replace(&mut done, Ok(())).and(result);
+                }
+            }
+            match running.iter().all(Option::is_none) {
+                true => Poll::Ready(std::mem::replace(&mut done, Ok(()))),
+                false => Poll::Pending,
+            }
+        })
+        .await
     }
 
     async fn compile(&self, code: &Code) -> Result<()> {

@@ -10,3 +10,15 @@ pub const fn sync_available() -> bool {
 pub fn block_on<F: Future>(future: F) -> F::Output {
     pollster::block_on(future)
 }
+
+/// Starts a future on the event loop of the browser, and does not wait for it.
+#[cfg(target_arch = "wasm32")]
+pub fn spawn_local(future: impl Future<Output = ()> + 'static) {
+    wasm_bindgen_futures::spawn_local(future);
+}
+
+/// Waits for the next turn of the event loop of the browser, so that it can draw its page and answer its user.
+#[cfg(target_arch = "wasm32")]
+pub async fn pause() {
+    crate::browser::pause().await;
+}

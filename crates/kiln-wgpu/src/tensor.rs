@@ -229,6 +229,15 @@ impl GpuOperation {
         self.executable.run(&[], Waiting::Elsewhere, |_, _| {}).await
     }
 
+    /// Runs it so many times in one go, for those who measure it: a clock that is coarser than one run is outlasted. Does not
+    /// wait for the device, and tells no fault of the data.
+    ///
+    /// # Errors
+    /// As [`GpuDevice::run_async`], without [`kiln_core::Error::Index`].
+    pub async fn repeat_async(&mut self, times: usize) -> Result<()> {
+        self.executable.repeat(times).await
+    }
+
     /// How long each of its kernels took when it ran last, on a device that was opened with
     /// [`crate::DeviceOptions::profile`].
     ///

@@ -2,16 +2,20 @@
 
 use std::collections::HashMap;
 
+#[cfg(not(target_arch = "wasm32"))]
+use kiln_core::Operand;
 use kiln_core::graph::{Graph, TensorId};
-use kiln_core::{Error, MaxOp, MinOp, Operand, ReduceOp, Result, SumOp, TILE_SIZE, TensorType};
+use kiln_core::{Error, MaxOp, MinOp, ReduceOp, Result, SumOp, TILE_SIZE, TensorType};
 
+#[cfg(not(target_arch = "wasm32"))]
+use crate::GpuDevice;
+use crate::GpuTensor;
 use crate::execute::Executable;
 use crate::lower::pieces::pieces;
 use crate::plan::{Code, Dispatch, Grid, Location, Plan, Slice};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::runtime::block_on;
 use crate::wait::Waiting;
-use crate::{GpuDevice, GpuTensor};
 
 /// Tiles of a workgroup, as in the source.
 const TILES: usize = 16;

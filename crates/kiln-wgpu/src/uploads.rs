@@ -55,7 +55,7 @@ impl Uploads {
             return;
         }
         let mut pending = self.pending();
-        if size <= MOST_BYTES
+        if MOST_BYTES.checked_sub(size).is_some()
             && let Some((source, from)) = self.room(&mut pending, device, counters, size)
             && host_copy::write(bytes, &source, from)
         {

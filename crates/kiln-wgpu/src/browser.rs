@@ -1,0 +1,54 @@
+//! What wgpu does not pass on from a browser: whose its adapter is, why there is none, and turns of its event loop.
+
+use js_sys::{Function, Promise, Reflect};
+use wasm_bindgen::{JsCast, JsValue};
+use wasm_bindgen_futures::JsFuture;
+
+fn member(of: &JsValue, name: &str) -> Option<JsValue> {
+    let value = Reflect::get(of, &name.into()).ok()?;
+    (!value.is_undefined() && !value.is_null()).then_some(value)
+}
+
+/// `navigator.gpu`, on a page and in a worker.
+fn gpu() -> Option<JsValue> {
+    member(&member(&js_sys::global(), "navigator")?, "gpu")
+}
+
+/// Whether this is a page or a worker of a browser with WebGPU.
+pub(crate) fn has_webgpu() -> bool {
+    gpu().is_some()
+}
+
+/// Whose the adapter is, as in `google swiftshader`.
+pub(crate) async fn adapter_name() -> Option<String> {
+    let gpu = gpu()?;
+    let request: Function = member(&gpu, "requestAdapter")?.dyn_into().ok()?;
+    let promise: Promise = request.call0(&gpu).ok()?.dyn_into().ok()?;
+    let info = member(&JsFuture::from(promise).await.ok()?, "info")?;
+    let words = ["vendor", "architecture", "description"].iter().filter_map(|name| member(&info, name)?.as_string());
+    let name = words.filter(|word| !word.is_empty()).collect::<Vec<_>>().join(" ");
+    (!name.is_empty()).then_some(name)
+}
+
+/// Why there is no adapter.
+pub(crate) fn why_none() -> &'static str {
+    match gpu() {
+        None => "this browser has no WebGPU, or the page was not loaded over https or from the machine itself",
+        Some(_) => {
+            "the browser has WebGPU and offers no adapter: it may be switched off, or the GPU be on its list of defects"
+        }
+    }
+}
+
+/// A turn of the event loop.
+pub(crate) async fn pause() {
+    let global = js_sys::global();
+    let Some(timer) = member(&global, "setTimeout").and_then(|timer| timer.dyn_into::<Function>().ok()) else { return };
+    let promise = Promise::new(&mut |resolve, _| {
+        // A timer that cannot be set is a turn that does not come: the promise is kept at once then.
+        if timer.call1(&global, &resolve).is_err() {
+            let _ = resolve.call0(&JsValue::UNDEFINED);
+        }
+    });
+    let _ = JsFuture::from(promise).await;
+}
