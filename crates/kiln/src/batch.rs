@@ -2,17 +2,35 @@ use std::collections::{HashMap, HashSet};
 
 use kiln_core::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
 use kiln_core::op::{Matmul, Op};
-use kiln_core::{
-    Buffer, DType, Data, DataMut, Error, Operand, Operations, QuantFormat, Record, Result, Shape, TensorType, f16,
-};
-use kiln_route::Problem;
+use kiln_core::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Result, Shape, TensorType, f16};
+use kiln_route::{Explanation, Problem, Residency};
 
 use crate::gpus::{self, Gpu, OnGpu};
 use crate::{Engine, PackedMatrix};
 
+/// The engine of a batch.
+#[derive(Debug)]
+pub(crate) enum Holder<'e> {
+    Borrowed(&'e Engine),
+    /// Of those who cannot borrow it.
+    #[cfg(target_arch = "wasm32")]
+    Shared(std::sync::Arc<Engine>),
+}
+
+impl std::ops::Deref for Holder<'_> {
+    type Target = Engine;
+    fn deref(&self) -> &Engine {
+        match self {
+            Self::Borrowed(engine) => engine,
+            #[cfg(target_arch = "wasm32")]
+            Self::Shared(engine) => engine,
+        }
+    }
+}
+
 /// Operations recorded now and run together. They are the methods of [`Record`].
 ///
-/// Nothing runs until [`Batch::execute`]. It computes the tensors that are asked for: what they do not need is dropped,
+/// Nothing runs until it is executed. It computes the tensors that are asked for: what they do not need is dropped,
 /// what is computed twice is shared, element-wise chains run as one pass, and memory is reused as soon as it is free.
 /// The schedule and its memory stay: after [`Batch::set`] the same results are computed again without either being made
 /// anew.
@@ -34,7 +52,7 @@ use crate::{Engine, PackedMatrix};
 /// ```
 #[derive(Debug)]
 pub struct Batch<'e> {
-    engine: &'e Engine,
+    pub(crate) engine: Holder<'e>,
     graph: Graph,
     host: HashMap<TensorId, Buffer>,
     /// Uploaded matrices that products are to find packed.
@@ -64,7 +82,7 @@ struct Memory {
 }
 
 impl<'e> Batch<'e> {
-    pub(crate) fn new(engine: &'e Engine) -> Self {
+    pub(crate) fn new(engine: Holder<'e>) -> Self {
         let (host, to_pack, packed) = (HashMap::new(), HashSet::new(), HashMap::new());
         Self { engine, graph: Graph::new(), host, to_pack, packed, plan: None }
     }
@@ -179,17 +197,41 @@ impl<'e> Batch<'e> {
     /// # Errors
     /// [`Error::ForeignTensor`] for a tensor of another batch; errors of the data, such as an index out of its table.
     /// What was uploaded is intact afterwards.
+    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
     pub fn execute(&mut self, wanted: &[TensorId]) -> Result<()> {
-        let mut plan = match self.plan.take() {
-            // Nodes are only ever added, and a schedule holds exactly what its results need.
-            Some(plan) if plan.wanted == wanted => plan,
-            _ => Plan::new(&self.graph, wanted)?,
-        };
-        if self.run_on_gpu(&mut plan)? {
-            self.plan = Some(plan);
-            return Ok(());
+        let mut plan = self.planned(wanted)?;
+        if !self.run_on_gpu(&mut plan)? {
+            self.run_on_cpu(&mut plan)?;
         }
-        let Plan { schedule, memory, .. } = &mut plan;
+        self.plan = Some(plan);
+        Ok(())
+    }
+
+    /// As `execute` natively, where it waits.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a tensor of another batch; errors of the data, such as an index out of its table.
+    /// What was uploaded is intact afterwards.
+    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    pub async fn execute_async(&mut self, wanted: &[TensorId]) -> Result<()> {
+        let mut plan = self.planned(wanted)?;
+        if !self.run_on_gpu(&mut plan).await? {
+            self.run_on_cpu(&mut plan)?;
+        }
+        self.plan = Some(plan);
+        Ok(())
+    }
+
+    fn planned(&mut self, wanted: &[TensorId]) -> Result<Plan> {
+        match self.plan.take() {
+            // Nodes are only ever added, and a schedule holds exactly what its results need.
+            Some(plan) if plan.wanted == wanted => Ok(plan),
+            _ => Plan::new(&self.graph, wanted),
+        }
+    }
+
+    fn run_on_cpu(&mut self, plan: &mut Plan) -> Result<()> {
+        let Plan { schedule, memory, .. } = plan;
         self.pack_for(schedule)?;
         for step in &schedule.steps {
             let ids: Vec<TensorId> = step.outputs().collect();
@@ -201,24 +243,50 @@ impl<'e> Batch<'e> {
             }
             done?;
         }
-        self.plan = Some(plan);
         Ok(())
     }
 
-    /// Runs a plan as a whole on a GPU, if that is predicted to be fastest and the GPU does it, and says whether it did.
-    fn run_on_gpu(&self, plan: &mut Plan) -> Result<bool> {
-        if self.engine.gpus.is_empty() || plan.schedule.steps.is_empty() {
-            return Ok(false);
-        }
+    /// What the router decides about, and where the operands lie: what did not change since it was sent is there.
+    fn question(&self, plan: &Plan) -> Result<(Problem, Residency)> {
         let problem = Problem::schedule(&plan.schedule, &self.graph)?;
         let inputs = Problem::inputs_of(&plan.schedule, &self.graph)?;
         let mut residency = self.engine.on_host();
         if let Some((gpu, _)) = plan.on_gpu {
-            // What did not change since is there.
             for (operand, _) in inputs.iter().enumerate().filter(|(_, id)| !plan.stale.contains(id)) {
                 residency = residency.copied(operand, gpus::memory(gpu));
             }
         }
+        Ok((problem, residency))
+    }
+
+    /// The predicted time of computing these tensors on each place, and why the chosen one is chosen.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a tensor of another batch.
+    pub fn explain(&self, wanted: &[TensorId]) -> Result<Explanation> {
+        let schedule = self.schedule(wanted)?;
+        let problem = Problem::schedule(&schedule, &self.graph)?;
+        let question = format!("a batch of {} steps", schedule.steps.len());
+        let decision = self.engine.router.decide(&problem, &self.engine.on_host());
+        Ok(Explanation::new(question, &problem, &decision))
+    }
+
+    /// Takes over what a GPU has computed.
+    fn keep(&self, plan: &mut Plan, results: Vec<Buffer>) {
+        for (&id, result) in plan.schedule.results.iter().zip(results) {
+            if !self.host.contains_key(&id) {
+                plan.memory.results.insert(id, result);
+            }
+        }
+    }
+
+    /// Runs a plan as a whole on a GPU, if that is predicted to be fastest and the GPU does it, and says whether it did.
+    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+    fn run_on_gpu(&self, plan: &mut Plan) -> Result<bool> {
+        if self.engine.gpus.is_empty() || plan.schedule.steps.is_empty() {
+            return Ok(false);
+        }
+        let (problem, mut residency) = self.question(plan)?;
         loop {
             let decision = self.engine.router.decide(&problem, &residency);
             let Some((position, gpu)) = self.engine.gpu(&decision) else { return Ok(false) };
@@ -232,17 +300,14 @@ impl<'e> Batch<'e> {
                     residency = residency.barred(decision.index());
                 }
                 Ok(results) => {
-                    for (&id, result) in plan.schedule.results.iter().zip(results) {
-                        if !self.host.contains_key(&id) {
-                            plan.memory.results.insert(id, result);
-                        }
-                    }
+                    self.keep(plan, results);
                     return Ok(true);
                 }
             }
         }
     }
 
+    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
     fn compute_on(&self, position: usize, gpu: &Gpu, plan: &mut Plan) -> Result<Vec<Buffer>> {
         match &mut plan.on_gpu {
             Some((at, on_gpu)) if *at == position => {
@@ -257,6 +322,56 @@ impl<'e> Batch<'e> {
                 let on_gpu = OnGpu::new(gpu, &self.graph, &self.host, &plan.schedule.results)?;
                 plan.stale.clear();
                 other.insert((position, on_gpu)).1.run()
+            }
+        }
+    }
+
+    /// The same in a browser, where a lost device is opened anew once.
+    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    async fn run_on_gpu(&self, plan: &mut Plan) -> Result<bool> {
+        if self.engine.gpus.is_empty() || plan.schedule.steps.is_empty() {
+            return Ok(false);
+        }
+        let (problem, mut residency) = self.question(plan)?;
+        let mut recovered = false;
+        loop {
+            let decision = self.engine.router.decide(&problem, &residency);
+            let Some((position, gpu)) = self.engine.gpu(&decision) else { return Ok(false) };
+            match self.compute_on(position, gpu, plan).await {
+                Err(error) => {
+                    plan.on_gpu = None;
+                    if !recovered && gpu.recovers(&error).await {
+                        recovered = true;
+                        continue;
+                    }
+                    if self.engine.router.forced().is_some() || !gpu.failed(&error) {
+                        return Err(error);
+                    }
+                    residency = residency.barred(decision.index());
+                }
+                Ok(results) => {
+                    self.keep(plan, results);
+                    return Ok(true);
+                }
+            }
+        }
+    }
+
+    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    async fn compute_on(&self, position: usize, gpu: &Gpu, plan: &mut Plan) -> Result<Vec<Buffer>> {
+        match &mut plan.on_gpu {
+            Some((at, on_gpu)) if *at == position => {
+                for id in plan.stale.drain() {
+                    if let Some(buffer) = self.host.get(&id) {
+                        on_gpu.set(id, buffer.as_data()).await?;
+                    }
+                }
+                on_gpu.run().await
+            }
+            other => {
+                let on_gpu = OnGpu::new(gpu, &self.graph, &self.host, &plan.schedule.results).await?;
+                plan.stale.clear();
+                other.insert((position, on_gpu)).1.run().await
             }
         }
     }
@@ -286,7 +401,7 @@ impl<'e> Batch<'e> {
             return self.engine.matmul_packed_into(operands[0].data().f32(), b, out, m);
         }
         match step {
-            Step::Run { op, .. } => self.engine.run_into(op, &operands, &mut outputs),
+            Step::Run { op, .. } => self.engine.run_step(op, &operands, &mut outputs),
             Step::Fused(fused) => {
                 let inputs: Vec<&[f32]> = operands.iter().map(|o| o.data().f32()).collect();
                 let mut slices: Vec<&mut [f32]> = outputs.iter_mut().map(DataMut::f32).collect();

@@ -5,19 +5,21 @@ use std::path::{Path, PathBuf};
 use kiln_core::graph::{Fused, Graph};
 use kiln_core::op::{Op, types_of};
 use kiln_core::{DataMut, Error, Operand, Operations, Result, TensorType};
-use kiln_route::{
-    Backend, Decision, Explanation, MAX_MEMORIES, MAX_PLACES, Machine, Place, Problem, Profile, ProfileProblem,
-    Residency, Router,
-};
+use kiln_route::{Backend, Decision, Explanation, Machine, Place, Problem, Profile, ProfileProblem, Residency, Router};
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+use kiln_route::{MAX_MEMORIES, MAX_PLACES};
 use kiln_simd::{Isa, Simd};
 use web_time::Instant;
 
 use crate::Batch;
+use crate::batch::Holder;
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
 use crate::calibrate::{self, CalibrationReport, Effort, Progress};
 use crate::gpus::{self, Asked, Gpu};
 use crate::machine;
 
-/// Runs operations where they are predicted to run fastest. They are the methods of [`Operations`].
+/// Runs operations where they are predicted to run fastest. They are the methods of [`Operations`]; in a browser with WebGPU,
+/// where nothing can wait, `run_async` runs any of them.
 ///
 /// Making one costs little: it looks at the processor and reads at most one small file. Threads start with the first
 /// operation that uses them. An engine is shared freely between threads.
@@ -29,13 +31,16 @@ pub struct Engine {
     /// What runs at the places after those.
     pub(crate) gpus: Vec<Gpu>,
     /// The kinds of GPU that a calibration may look for.
-    find_gpus: Vec<Backend>,
+    pub(crate) find_gpus: Vec<Backend>,
+    /// Why a browser has no GPU, where one was looked for.
+    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    pub(crate) gpu_problem: Option<Error>,
     /// Where devices keep their compiled code, if anywhere.
-    code_folder: Option<PathBuf>,
-    machine: Machine,
-    profile_path: Option<PathBuf>,
-    status: ProfileStatus,
-    refine: bool,
+    pub(crate) code_folder: Option<PathBuf>,
+    pub(crate) machine: Machine,
+    pub(crate) profile_path: Option<PathBuf>,
+    pub(crate) status: ProfileStatus,
+    pub(crate) refine: bool,
 }
 
 /// Where the constants of an engine come from.
@@ -44,11 +49,13 @@ pub struct Engine {
 pub enum ProfileStatus {
     /// Measured on this machine earlier, and read from this file.
     Loaded(PathBuf),
-    /// Measured by [`Engine::calibrate`] of this engine.
+    /// Measured on this machine earlier, and kept by the program.
+    Kept,
+    /// Measured by a calibration of this engine.
     Calibrated,
     /// Built in: the engine was made without a profile, or given one.
     BuiltIn,
-    /// Built in: the profile could not be used. The next [`Engine::calibrate`] writes it anew.
+    /// Built in: the profile could not be used. The next calibration makes another.
     Ignored(ProfileProblem),
 }
 
@@ -56,6 +63,7 @@ impl std::fmt::Display for ProfileStatus {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Loaded(path) => write!(f, "measured on this machine earlier, {}", path.display()),
+            Self::Kept => f.write_str("measured on this machine earlier, kept by the program"),
             Self::Calibrated => f.write_str("measured by this program"),
             Self::BuiltIn => f.write_str("built-in constants, or those that the program gave"),
             Self::Ignored(problem) => write!(f, "built-in constants until this machine is calibrated: {problem}"),
@@ -69,6 +77,7 @@ enum ProfileSource {
     UserCache,
     File(PathBuf),
     Given(Box<Profile>),
+    Text(String),
     None,
 }
 
@@ -78,7 +87,7 @@ impl ProfileSource {
         match self {
             Self::UserCache => cache_folder(),
             Self::File(path) => path.parent().map(Path::to_owned),
-            Self::Given(_) | Self::None => None,
+            Self::Given(_) | Self::Text(_) | Self::None => None,
         }
     }
 }
@@ -90,7 +99,9 @@ pub struct EngineBuilder {
     isa: Option<Isa>,
     threads: Option<usize>,
     backends: Option<Vec<Backend>>,
-    gpus: Vec<Asked>,
+    pub(crate) gpus: Vec<Asked>,
+    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    pub(crate) software: bool,
     profile: ProfileSource,
     force: Option<String>,
     refine: bool,
@@ -109,8 +120,9 @@ impl EngineBuilder {
     }
 
     /// This adapter is a place, too; may be called for several. Without it the GPUs that a calibration of this machine has
-    /// measured are places. Nothing is opened before an operation is sent there.
-    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+    /// measured are places. Nothing is opened before an operation is sent there. A browser has one adapter, which is opened
+    /// with the engine.
+    #[cfg(any(all(feature = "gpu", not(target_arch = "wasm32")), all(feature = "gpu-wasm", target_arch = "wasm32")))]
     pub fn adapter(mut self, choice: kiln_wgpu::AdapterChoice) -> Self {
         self.gpus.push(Asked::Adapter(choice));
         self
@@ -123,6 +135,12 @@ impl EngineBuilder {
     pub fn cuda_device(mut self, ordinal: u32) -> Self {
         self.gpus.push(Asked::Cuda(ordinal));
         self
+    }
+
+    /// The adapter of the browser is a place even where it is software, which the router then measures like any other.
+    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    pub fn allow_software(self, allowed: bool) -> Self {
+        Self { software: allowed, ..self }
     }
 
     /// Only these kinds of execution. The CPU is always one of them, as what remains when a GPU fails.
@@ -138,6 +156,12 @@ impl EngineBuilder {
     /// Decides by this profile, and reads and writes no file.
     pub fn profile(self, profile: Profile) -> Self {
         Self { profile: ProfileSource::Given(Box::new(profile)), ..self }
+    }
+
+    /// Decides by a profile that the program has kept: what [`Profile::to_json`] gave. One that is damaged or of another
+    /// machine is none, and [`Engine::profile_status`] says why.
+    pub fn kept_profile(self, json: impl Into<String>) -> Self {
+        Self { profile: ProfileSource::Text(json.into()), ..self }
     }
 
     /// Decides by built-in constants, and reads and writes no file.
@@ -161,7 +185,21 @@ impl EngineBuilder {
     /// # Errors
     /// [`Error::Unavailable`] when an instruction set, a kind of execution or a forced place is not there;
     /// [`Error::Parameter`] for no threads.
+    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
     pub fn build(self) -> Result<Engine> {
+        let code_folder = self.profile.folder();
+        let asked = self.gpus.iter().filter(|asked| self.allows(asked.kind()));
+        let asked = asked.map(|asked| Gpu::chosen(asked, code_folder.as_deref())).collect::<Result<Vec<_>>>()?;
+        self.with_gpus(asked)
+    }
+
+    /// Whether this kind of execution may be among the places.
+    pub(crate) fn allows(&self, backend: Backend) -> bool {
+        self.backends.as_ref().is_none_or(|allowed| allowed.contains(&backend))
+    }
+
+    /// The engine with the GPUs that were asked for.
+    pub(crate) fn with_gpus(self, asked: Vec<Gpu>) -> Result<Engine> {
         // Also checks KILN_ISA, which has to be sound even where the builder overrules it.
         let preferred = Simd::new()?;
         if self.threads == Some(0) {
@@ -172,10 +210,9 @@ impl EngineBuilder {
             Some(isa) => vec![isa],
             None => Isa::available().collect(),
         };
-        let allowed = |backend: Backend| self.backends.as_ref().is_none_or(|allowed| allowed.contains(&backend));
         let isas: Vec<Isa> = isas
             .into_iter()
-            .filter(|&isa| allowed(if isa == Isa::Scalar { Backend::Scalar } else { Backend::Simd }))
+            .filter(|&isa| self.allows(if isa == Isa::Scalar { Backend::Scalar } else { Backend::Simd }))
             .collect();
         let Some(&best) = isas.last() else {
             return Err(Error::Unavailable {
@@ -189,10 +226,8 @@ impl EngineBuilder {
         // The file in the cache is for engines without limits, too: one that may use less of the machine reads it only.
         let limited = cpu.len() < machine::places(&machine::instruction_sets(best), preferred.threads())?.len();
         let code_folder = self.profile.folder();
-        let asked = self.gpus.iter().filter(|asked| allowed(asked.kind()));
-        let asked = asked.map(|asked| Gpu::chosen(asked, code_folder.as_deref())).collect::<Result<Vec<_>>>()?;
         let find_gpus = match asked.is_empty() {
-            true => gpus::KINDS.iter().copied().filter(|&kind| allowed(kind)).collect(),
+            true => gpus::KINDS.iter().copied().filter(|&kind| self.allows(kind)).collect(),
             false => Vec::new(),
         };
         let (path, loaded) = load(self.profile, &machine, limited);
@@ -230,7 +265,19 @@ impl EngineBuilder {
             router = router.with_history();
         }
         let refine = self.refine;
-        Ok(Engine { router, cpu: simds, gpus, find_gpus, code_folder, machine, profile_path: path, status, refine })
+        Ok(Engine {
+            router,
+            cpu: simds,
+            gpus,
+            find_gpus,
+            #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+            gpu_problem: None,
+            code_folder,
+            machine,
+            profile_path: path,
+            status,
+            refine,
+        })
     }
 }
 
@@ -243,6 +290,10 @@ fn load(
     let (path, written) = match source {
         ProfileSource::None => return (None, Err(ProfileStatus::BuiltIn)),
         ProfileSource::Given(profile) => return (None, Ok((*profile, ProfileStatus::BuiltIn))),
+        ProfileSource::Text(text) => {
+            let profile = Profile::from_json(&text, machine).map(|profile| (profile, ProfileStatus::Kept));
+            return (None, profile.map_err(ProfileStatus::Ignored));
+        }
         ProfileSource::File(path) => (path, true),
         ProfileSource::UserCache => match user_cache(machine) {
             Some(path) => (path, !limited),
@@ -274,7 +325,7 @@ impl Wanted<'_> {
 /// its machine because another one that was limited measured less.
 fn fitting(profile: Profile, wanted: &Wanted<'_>, status: &ProfileStatus) -> Result<Profile, ProfileStatus> {
     let known = |name: &str| profile.places().iter().any(|place| place.name == name);
-    let all = matches!(status, ProfileStatus::Loaded(_)) || !wanted.gpus.is_empty();
+    let all = matches!(status, ProfileStatus::Loaded(_) | ProfileStatus::Kept) || !wanted.gpus.is_empty();
     let missing = wanted.names().find(|name| !known(name));
     match missing {
         Some(place) if all || !wanted.cpu.iter().any(|c| known(&c.place.name)) => {
@@ -336,7 +387,7 @@ fn assumed(machine: &Machine, cpu: &[machine::CpuPlace], gpus: &[Gpu]) -> Result
     profile.map_err(|problem| Error::Unavailable { what: "the built-in profile".into(), reason: problem.to_string() })
 }
 
-fn forced(router: Router, name: &str) -> Result<Router> {
+pub(crate) fn forced(router: Router, name: &str) -> Result<Router> {
     let Some(index) = router.places().iter().position(|place| place.name == name) else {
         let names: Vec<&str> = router.places().iter().map(|place| place.name.as_str()).collect();
         return Err(Error::Unavailable {
@@ -353,6 +404,7 @@ impl Engine {
     /// # Errors
     /// [`Error::Unavailable`] when the environment variable `KILN_ISA` names an instruction set that is unknown or that
     /// the machine lacks.
+    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
     pub fn new() -> Result<Self> {
         Self::builder().build()
     }
@@ -364,6 +416,8 @@ impl Engine {
             threads: None,
             backends: None,
             gpus: Vec::new(),
+            #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+            software: false,
             profile: ProfileSource::UserCache,
             force: None,
             refine: false,
@@ -390,12 +444,13 @@ impl Engine {
         &self.status
     }
 
-    /// The file that [`Engine::calibrate`] writes, if any.
+    /// The file that a calibration writes, if any.
     pub fn profile_file(&self) -> Option<&Path> {
         self.profile_path.as_deref()
     }
 
     /// The places on the CPU.
+    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
     pub(crate) fn cpu_places(&self) -> &[Place] {
         &self.router.places()[..self.cpu.len()]
     }
@@ -465,6 +520,7 @@ impl Engine {
     /// # Errors
     /// Errors of the operations measured, of which there should be none. A file that cannot be written is none: the
     /// report tells.
+    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
     pub fn calibrate(&mut self, effort: Effort, progress: &mut dyn FnMut(Progress<'_>)) -> Result<CalibrationReport> {
         if self.gpus.is_empty() {
             self.gpus = Gpu::hardware(&self.find_gpus, self.code_folder.as_deref());
@@ -476,7 +532,7 @@ impl Engine {
         }
         // Not to be found among the places any more: what remains is measured.
         self.gpus.retain(|gpu| gpu.open().map_err(|error| gpu.failed(&error)).is_ok());
-        let (profile, mut report) = calibrate::run(self, effort, progress)?;
+        let (profile, mut report) = calibrate::full::run(self, effort, progress)?;
         if let Some(path) = &self.profile_path {
             report.saved = Some(profile.save(path).map(|()| path.clone()).map_err(|e| e.to_string()));
             if let Some(Err(reason)) = &report.saved {
@@ -498,7 +554,37 @@ impl Engine {
 
     /// An empty batch, to record operations that run together.
     pub fn batch(&self) -> Batch<'_> {
-        Batch::new(self)
+        Batch::new(Holder::Borrowed(self))
+    }
+
+    /// Runs a step of a batch that no GPU took as a whole.
+    pub(crate) fn run_step(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        if let [only] = &self.cpu[..] {
+            return only.run_into(op, inputs, outputs);
+        }
+        let problem = Problem::new(op, &types_of(inputs))?;
+        self.run_on_cpu(&problem, &self.router.decide(&problem, &self.on_cpu()), op, inputs, outputs)
+    }
+
+    /// Runs an operation at the place of the CPU that was chosen.
+    pub(crate) fn run_on_cpu(
+        &self,
+        problem: &Problem,
+        decision: &Decision<'_>,
+        op: &Op,
+        inputs: &[Operand<'_>],
+        outputs: &mut [DataMut<'_>],
+    ) -> Result<()> {
+        let simd = self.simd(decision)?;
+        if !self.refine {
+            return simd.run_into(op, inputs, outputs);
+        }
+        let start = Instant::now();
+        let result = simd.run_into(op, inputs, outputs);
+        if result.is_ok() {
+            self.router.observe(problem, decision.index(), start.elapsed().as_secs_f64());
+        }
+        result
     }
 
     /// Runs a fused step of a schedule.
@@ -515,6 +601,7 @@ impl Engine {
     }
 }
 
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
 impl Operations for Engine {
     /// As [`Operations::run_into`], where it is predicted to run fastest.
     fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
@@ -535,15 +622,6 @@ impl Operations for Engine {
                 done => return done,
             }
         };
-        let simd = self.simd(&decision)?;
-        if !self.refine {
-            return simd.run_into(op, inputs, outputs);
-        }
-        let start = Instant::now();
-        let result = simd.run_into(op, inputs, outputs);
-        if result.is_ok() {
-            self.router.observe(&problem, decision.index(), start.elapsed().as_secs_f64());
-        }
-        result
+        self.run_on_cpu(&problem, &decision, op, inputs, outputs)
     }
 }

@@ -21,12 +21,16 @@
 //! - Where an operation runs is predicted from a calibration of this machine ([`Engine::calibrate`]), and can be asked
 //!   for ([`Engine::explain`]) or forced ([`EngineBuilder::force`]). Without a calibration built-in constants decide.
 //! - A GPU that fails hands its work to the next best place; a batch is placed there as a whole or not at all.
+//! - In a browser with WebGPU (feature `gpu-wasm`) nothing can wait: an engine is made, runs operations and executes batches
+//!   with functions that end in `_async`; those that wait do not exist there.
 //! - Results do not depend on the number of threads; sums and inner products not on the instruction set either.
 //! - Nothing panics on what the caller passes in; every failure is an [`Error`]. A profile that cannot be used is none:
 //!   it is reported through `tracing` and in [`Engine::profile_status`].
 #![forbid(unsafe_code)]
 
 mod batch;
+#[cfg(target_arch = "wasm32")]
+mod browser;
 mod calibrate;
 mod engine;
 mod gpus;
@@ -36,9 +40,12 @@ mod ndarray;
 mod packed;
 
 pub use batch::Batch;
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+pub use calibrate::Progress;
 pub use calibrate::grid::{self, Probe};
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
 pub use calibrate::regret::{self, RegretReport};
-pub use calibrate::{CalibrationReport, Effort, Progress};
+pub use calibrate::{CalibrationReport, Effort};
 pub use engine::{Engine, EngineBuilder, ProfileStatus};
 pub use kiln_core::{
     Buffer, DType, Data, DataMut, Error, MAX_RANK, Operand, Operations, QuantFormat, Record, Result, Shape, TensorType,
@@ -55,8 +62,12 @@ pub use packed::PackedMatrix;
 pub use crate::ndarray::Arrays;
 
 /// The backend of GPUs, for what the engine does not do: devices, tensors that stay there, batches on one device.
-#[cfg(feature = "gpu")]
+#[cfg(any(feature = "gpu", feature = "gpu-wasm"))]
 pub use kiln_wgpu as gpu;
+
+/// Futures, for those who have no runtime of their own.
+#[cfg(any(feature = "gpu", feature = "gpu-wasm"))]
+pub use kiln_wgpu::runtime;
 
 /// The backend of NVIDIA's GPUs through its own driver, for what the engine does not do: devices, tensors that stay there,
 /// batches on one device.

@@ -2,27 +2,42 @@
 //! what is particular to a backend is its [`Device`].
 // A build without a backend of GPUs has none.
 #![cfg_attr(
-    not(any(all(feature = "gpu", not(target_arch = "wasm32")), all(feature = "cuda", not(target_arch = "wasm32")))),
+    not(any(
+        all(feature = "gpu", not(target_arch = "wasm32")),
+        all(feature = "cuda", not(target_arch = "wasm32")),
+        all(feature = "gpu-wasm", target_arch = "wasm32")
+    )),
     allow(unused)
 )]
 
 #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
 mod adapter;
+#[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+mod asynchronous;
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
 mod batch;
 #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
 mod cuda;
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
 mod device;
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
 mod times;
 
-use std::path::Path;
-use std::sync::atomic::{AtomicBool, Ordering};
-
+#[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+pub(crate) use asynchronous::{Gpu, OnGpu, pause};
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+pub(crate) use batch::OnGpu;
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+use device::Device;
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
 use kiln_core::op::Op;
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
 use kiln_core::{DataMut, Error, Operand, Result};
 use kiln_route::{Backend, Link, Memory, Place, Profile, ProfileProblem, Roofline};
-
-pub(crate) use batch::OnGpu;
-use device::Device;
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+use std::path::Path;
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// The kinds of GPU that this build has a backend for. Of places that are predicted to take as long the later kind is
 /// taken.
@@ -36,18 +51,22 @@ pub(crate) const KINDS: &[Backend] = &[
 /// A GPU that an engine is asked to have.
 #[derive(Debug, Clone)]
 pub(crate) enum Asked {
-    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+    #[cfg(any(all(feature = "gpu", not(target_arch = "wasm32")), all(feature = "gpu-wasm", target_arch = "wasm32")))]
     Adapter(kiln_wgpu::AdapterChoice),
     /// The number of a device of CUDA.
     #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
     Cuda(u32),
 }
 
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
 impl Asked {
     /// What kind of GPU it is.
     pub(crate) fn kind(&self) -> Backend {
         match *self {
-            #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+            #[cfg(any(
+                all(feature = "gpu", not(target_arch = "wasm32")),
+                all(feature = "gpu-wasm", target_arch = "wasm32")
+            ))]
             Self::Adapter(_) => Backend::Gpu,
             #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
             Self::Cuda(_) => Backend::Cuda,
@@ -56,6 +75,7 @@ impl Asked {
 }
 
 /// A GPU of an engine. It is opened by the first operation that is sent to it.
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
 #[derive(Debug)]
 pub(crate) struct Gpu {
     /// That of its place.
@@ -69,6 +89,7 @@ pub(crate) struct Gpu {
     told_lacking: AtomicBool,
 }
 
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
 impl Gpu {
     fn new(name: String, kind: Backend, device: impl Device) -> Self {
         let no = || AtomicBool::new(false);
@@ -117,6 +138,10 @@ impl Gpu {
 
     pub(crate) fn name(&self) -> &str {
         &self.name
+    }
+
+    pub(crate) fn kind(&self) -> Backend {
+        self.kind
     }
 
     pub(crate) fn is_gone(&self) -> bool {
@@ -176,8 +201,8 @@ pub(crate) fn memory(position: usize) -> Memory {
 /// A GPU of which nothing has been measured: cautious constants.
 pub(crate) fn assumed(gpu: &Gpu, position: usize) -> (Place, Link) {
     let place = Place {
-        name: gpu.name.clone(),
-        backend: gpu.kind,
+        name: gpu.name().to_owned(),
+        backend: gpu.kind(),
         // It keeps no thread of the CPU busy.
         threads: 0,
         memory: memory(position),
@@ -197,7 +222,7 @@ pub(crate) fn linked(
     links.into_iter().try_fold(profile, |profile, (memory, link)| profile.with_link(memory, link))
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(all(feature = "gpu-wasm", target_arch = "wasm32"))))]
 mod tests {
     use kiln_core::DType;
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]

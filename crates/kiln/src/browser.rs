@@ -1,0 +1,213 @@
+//! Engines of pages: asynchronous, measured within a second, decided by profiles that the page keeps.
+//!
+//! Without the feature `gpu-wasm` nothing here ever waits; the functions are the same, so that a page is written once.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use kiln_core::op::{Op, types_of};
+use kiln_core::{Buffer, DataMut, Error, Operand, Result};
+#[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+use kiln_route::{Backend, Problem};
+use kiln_route::{Place, Profile, Router};
+#[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+use kiln_wgpu::AdapterChoice;
+
+use crate::batch::Holder;
+use crate::calibrate::brief;
+use crate::engine::forced;
+#[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+use crate::gpus::{Asked, Gpu};
+use crate::{Batch, Engine, EngineBuilder, ProfileStatus};
+
+impl EngineBuilder {
+    /// Makes the engine, and opens the GPU of the browser. Where there is none the engine does without, and
+    /// [`Engine::gpu_problem`] says why.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when an instruction set, a kind of execution or a forced place is not there, or an adapter
+    /// that was asked for; [`Error::Driver`] where it cannot be opened; [`Error::Parameter`] for no threads.
+    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    pub async fn build_async(self) -> Result<Engine> {
+        if !self.allows(Backend::Gpu) {
+            return self.with_gpus(Vec::new());
+        }
+        let welcome = if self.software { AdapterChoice::Any } else { AdapterChoice::Best };
+        let asked = self.gpus.first().map(|Asked::Adapter(choice)| choice.clone());
+        match Gpu::opened(asked.as_ref().unwrap_or(&welcome)).await {
+            Ok(gpu) => self.with_gpus(vec![gpu]),
+            Err(problem) if asked.is_none() => {
+                tracing::warn!("no GPU: {problem}");
+                Ok(Engine { gpu_problem: Some(problem), ..self.with_gpus(Vec::new())? })
+            }
+            Err(problem) => Err(problem),
+        }
+    }
+
+    /// Makes the engine.
+    ///
+    /// # Errors
+    /// As [`EngineBuilder::build`].
+    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+    pub async fn build_async(self) -> Result<Engine> {
+        self.build()
+    }
+}
+
+impl Engine {
+    /// An engine of what the browser has.
+    ///
+    /// # Errors
+    /// As [`EngineBuilder::build_async`].
+    pub async fn new_async() -> Result<Self> {
+        Self::builder().build_async().await
+    }
+
+    /// The GPU among the places, if there is one: for tensors that stay there and batches of one device.
+    ///
+    /// # Errors
+    /// None once the engine is made.
+    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    pub async fn gpu_devices_async(&self) -> Result<Vec<kiln_wgpu::GpuDevice>> {
+        let mut devices = Vec::with_capacity(self.gpus.len());
+        for gpu in &self.gpus {
+            devices.push(gpu.device().await?);
+        }
+        Ok(devices)
+    }
+
+    /// Why there is no GPU among the places, where one was looked for.
+    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    pub fn gpu_problem(&self) -> Option<&Error> {
+        self.gpu_problem.as_ref()
+    }
+
+    /// A build without WebGPU looks for no GPU.
+    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+    pub fn gpu_problem(&self) -> Option<&Error> {
+        None
+    }
+
+    /// Runs any operation where it is predicted to run fastest, and returns its results.
+    ///
+    /// # Errors
+    /// What the shape rule says; errors of the data, such as an index out of its table; [`Error::OutOfMemory`].
+    pub async fn run_async(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<Buffer>> {
+        let mut results = op.infer(&types_of(inputs))?.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
+        let mut outputs: Vec<DataMut<'_>> = results.iter_mut().map(Buffer::as_mut).collect();
+        self.run_into_async(op, inputs, &mut outputs).await?;
+        Ok(results)
+    }
+
+    /// As [`Engine::run_async`], into slices of the caller.
+    ///
+    /// # Errors
+    /// As there; [`Error::Length`] and [`Error::Type`] for outputs that do not fit.
+    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    pub async fn run_into_async(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        let problem = Problem::new(op, &types_of(inputs))?;
+        let mut residency = self.on_host();
+        let mut recovered = false;
+        loop {
+            let decision = self.router.decide(&problem, &residency);
+            let Some((_, gpu)) = self.gpu(&decision) else {
+                return self.run_on_cpu(&problem, &decision, op, inputs, outputs);
+            };
+            let Err(error) = gpu.run_into(op, inputs, outputs).await else { return Ok(()) };
+            if !recovered && gpu.recovers(&error).await {
+                recovered = true;
+                continue;
+            }
+            // Where a place is forced its error is the answer.
+            if self.router.forced().is_some() || !gpu.failed(&error) {
+                return Err(error);
+            }
+            residency = residency.barred(decision.index());
+        }
+    }
+
+    /// As [`Engine::run_async`], into slices of the caller.
+    ///
+    /// # Errors
+    /// As there; [`Error::Length`] and [`Error::Type`] for outputs that do not fit.
+    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+    pub async fn run_into_async(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        kiln_core::Operations::run_into(self, op, inputs, outputs)
+    }
+
+    /// Measures this machine as well as it can be within so much time, without ever keeping the page waiting for long, and
+    /// returns what was measured: [`Engine::with_profile`] decides by it, and who keeps [`Profile::to_json`] need not
+    /// measure again. What is not measured then is predicted from bandwidths and peaks.
+    ///
+    /// # Errors
+    /// Errors of the operations measured on the CPU. A GPU that fails is left alone.
+    pub async fn measure_async(&self, within: Duration) -> Result<Profile> {
+        brief::measure(self, within).await
+    }
+
+    /// An engine of the same places that decides by another profile. It shares the GPU of this one.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] for a profile of other places.
+    pub fn with_profile(&self, profile: Profile) -> Result<Self> {
+        let names = |places: &[Place]| places.iter().map(|place| place.name.clone()).collect::<Vec<_>>();
+        let (found, expected) = (names(profile.places()), names(self.places()));
+        if found != expected {
+            let reason = format!("it has times of {found:?}, the places are {expected:?}");
+            return Err(Error::Parameter { op: "profile", reason });
+        }
+        let router = match self.router.forced() {
+            Some(place) => Router::new(profile).with_force(place)?,
+            None => Router::new(profile),
+        };
+        Ok(self.routed(router, ProfileStatus::Kept))
+    }
+
+    /// An engine of the same places that sends everything to one of them, or decides again. It shares the GPU of this one.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when there is no place of this name.
+    pub fn with_force(&self, place: Option<&str>) -> Result<Self> {
+        let router = Router::new(self.router.profile().clone());
+        let router = match place {
+            Some(name) => forced(router, name)?,
+            None => router,
+        };
+        Ok(self.routed(router, self.status.clone()))
+    }
+
+    fn routed(&self, router: Router, status: ProfileStatus) -> Self {
+        Self {
+            router: if self.refine { router.with_history() } else { router },
+            cpu: self.cpu.clone(),
+            #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+            gpus: self.gpus.clone(),
+            #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+            gpus: Vec::new(),
+            find_gpus: self.find_gpus.clone(),
+            #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+            gpu_problem: self.gpu_problem.clone(),
+            code_folder: self.code_folder.clone(),
+            machine: self.machine.clone(),
+            profile_path: self.profile_path.clone(),
+            status,
+            refine: self.refine,
+        }
+    }
+
+    /// An empty batch that keeps the engine alive, for those who cannot borrow it.
+    pub fn shared_batch(self: &Arc<Self>) -> Batch<'static> {
+        Batch::new(Holder::Shared(self.clone()))
+    }
+}
+
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+impl Batch<'_> {
+    /// As [`Batch::execute`].
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn execute_async(&mut self, wanted: &[kiln_core::graph::TensorId]) -> Result<()> {
+        self.execute(wanted)
+    }
+}

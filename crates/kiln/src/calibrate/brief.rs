@@ -1,0 +1,241 @@
+//! A calibration for pages: within about a second, with a clock that may be coarse, without keeping the page waiting.
+//!
+//! It measures a few sizes of the classes that tell most. Small sizes of all of them come first, so that what the time does
+//! not suffice for are large ones, where the last rate is taken; classes that are not measured at all follow from bandwidth
+//! and peak.
+
+use std::time::Duration;
+
+use kiln_core::op::{
+    Convolve2d, Dot, Elementwise, LayerNorm, Matmul, Matvec, Op, Padding, Reduce, Reduction, Softmax, Transpose,
+};
+use kiln_core::{Buffer, Data, DataMut, Error, Operand, Operations, Result, Shape, TensorType};
+use kiln_route::{Calibrated, Class, Link, Memory, Problem, Profile};
+use kiln_simd::Simd;
+use web_time::Instant;
+
+use super::fit::fitted;
+use super::grid::Probe;
+use crate::{Engine, gpus};
+
+/// So many ticks of the clock a sample lasts at least.
+const TICKS: f64 = 20.0;
+/// Samples last no less and no more than this, whatever the clock.
+const SAMPLE: (f64, f64) = (100e-6, 4e-3);
+/// A place that is so many times slower than the best is not waited for where one run takes long.
+const HOPELESS: f64 = 4.0;
+/// What "takes long" means there, in seconds.
+const LONG: f64 = 2e-3;
+/// The time of what a GPU cannot run: it is never chosen for it.
+#[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+const NEVER: f64 = 1e6;
+/// No kernel takes less.
+const LEAST: f64 = 1e-9;
+
+/// The points of one class.
+struct Curve {
+    points: Vec<(f64, Probe)>,
+    measured: Calibrated,
+    /// Whether the time does not suffice for more of it.
+    ended: bool,
+}
+
+impl Curve {
+    fn new(op: impl Into<Op>, shapes: &[&[&[usize]]]) -> Result<Self> {
+        let op = op.into();
+        let mut points = Vec::with_capacity(shapes.len());
+        let mut class = Class { op: op.name(), shape: "" };
+        for shapes in shapes {
+            let inputs =
+                shapes.iter().map(|dims| Ok(TensorType::f32(Shape::new(dims)?))).collect::<Result<Vec<_>>>()?;
+            let problem = Problem::new(&op, &inputs)?;
+            class = problem.class().unwrap_or(class);
+            points.push((problem.work().max(1.0), Probe::new(op, inputs)?));
+        }
+        let (name, shape) = (class.op.to_owned(), class.shape.to_owned());
+        let measured = Calibrated { op: name, shape, work: Vec::new(), seconds: Vec::new() };
+        Ok(Self { points, measured, ended: false })
+    }
+
+    /// What the next point is expected to take on each place, from the last one.
+    fn expected(&self, point: usize) -> Option<Vec<f64>> {
+        let growth = self.points[point].0 / self.measured.work.last()?;
+        Some(self.measured.seconds.last()?.iter().map(|seconds| seconds * growth).collect())
+    }
+}
+
+/// What is measured; of a family the member that others are like.
+fn curves() -> Result<Vec<Curve>> {
+    let flat: [&[&[usize]]; 5] = [&[&[1 << 8]], &[&[1 << 12]], &[&[1 << 15]], &[&[1 << 18]], &[&[1 << 20]]];
+    let two: [&[&[usize]]; 4] =
+        [&[&[1 << 8], &[1 << 8]], &[&[1 << 12], &[1 << 12]], &[&[1 << 16], &[1 << 16]], &[&[1 << 19], &[1 << 19]]];
+    let rows: [&[&[usize]]; 3] = [&[&[8, 64]], &[&[64, 256]], &[&[512, 1024]]];
+    Ok(vec![
+        Curve::new(Elementwise::scale(0.75), &flat)?,
+        Curve::new(
+            Matmul::default(),
+            &[
+                &[&[24, 24], &[24, 24]],
+                &[&[64, 64], &[64, 64]],
+                &[&[128, 128], &[128, 128]],
+                &[&[256, 256], &[256, 256]],
+                &[&[512, 512], &[512, 512]],
+            ],
+        )?,
+        Curve::new(Elementwise::add(), &two)?,
+        Curve::new(Elementwise::exp(), &flat[..4])?,
+        Curve::new(Elementwise::gelu(), &flat[..4])?,
+        Curve::new(Reduce::all(Reduction::Sum), &flat)?,
+        Curve::new(Reduce::all(Reduction::Max), &flat[..4])?,
+        Curve::new(Softmax, &rows)?,
+        Curve::new(
+            Convolve2d { padding: Padding::Same, ..Convolve2d::default() },
+            &[&[&[32, 32], &[5, 5]], &[&[128, 128], &[5, 5]], &[&[512, 512], &[5, 5]]],
+        )?,
+        Curve::new(Elementwise::tanh(), &flat[..4])?,
+        Curve::new(
+            Matvec { transpose: false },
+            &[&[&[64, 64], &[64]], &[&[256, 256], &[256]], &[&[1024, 1024], &[1024]]],
+        )?,
+        Curve::new(
+            LayerNorm::new(1e-5),
+            &[&[&[8, 64], &[64], &[64]], &[&[64, 256], &[256], &[256]], &[&[512, 1024], &[1024], &[1024]]],
+        )?,
+        Curve::new(Transpose, &rows)?,
+        Curve::new(Dot, &two)?,
+    ])
+}
+
+/// Seconds that a sample lasts at least on this clock.
+fn sample() -> f64 {
+    let mut tick = f64::INFINITY;
+    for _ in 0..3 {
+        let start = Instant::now();
+        let elapsed = loop {
+            let elapsed = start.elapsed().as_secs_f64();
+            if elapsed > 0.0 {
+                break elapsed;
+            }
+        };
+        tick = tick.min(elapsed);
+    }
+    (TICKS * tick).clamp(SAMPLE.0, SAMPLE.1)
+}
+
+/// Seconds of an operation on the CPU: the less of two samples, or the first run where that lasts.
+fn on_cpu(simd: &Simd, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>], sample: f64) -> Result<f64> {
+    let (mut repeats, mut least) = (1u32, f64::INFINITY);
+    let mut samples = 0;
+    loop {
+        let start = Instant::now();
+        for _ in 0..repeats {
+            simd.run_into(op, inputs, outputs)?;
+        }
+        let elapsed = start.elapsed().as_secs_f64();
+        if elapsed >= sample {
+            least = least.min(elapsed / f64::from(repeats));
+            samples += 1;
+            if samples == 2 || elapsed > 4.0 * sample {
+                return Ok(least.max(LEAST));
+            }
+        } else {
+            let wanted = 1.5 * sample / elapsed.max(sample / 16.0);
+            repeats = repeats.saturating_mul(wanted.ceil() as u32).max(repeats + 1);
+        }
+    }
+}
+
+/// Measures the places of an engine within so much time.
+#[cfg_attr(
+    not(all(feature = "gpu-wasm", target_arch = "wasm32")),
+    allow(unused_mut, reason = "GPUs are added where there are some")
+)]
+pub(crate) async fn measure(engine: &Engine, within: Duration) -> Result<Profile> {
+    let (start, within) = (Instant::now(), within.as_secs_f64());
+    let sample = sample();
+    let mut curves = curves()?;
+    let largest = curves.iter().flat_map(|curve| &curve.points).flat_map(|(_, probe)| &probe.inputs);
+    let largest = largest.map(|ty| ty.shape.numel()).max().unwrap_or(0);
+    // Between one half and two: valid for roots and logarithms, and products of many stay in range.
+    let data: Vec<f32> =
+        (0..largest).map(|i| 0.5 + (i.wrapping_mul(0x9e37_79b1) >> 8 & 0xffff) as f32 / 43_690.0).collect();
+
+    let mut places = engine.places().to_vec();
+    let mut links: Vec<(Memory, Link)> = Vec::new();
+    // Whether each GPU can be measured: one that fails is a place where nothing is ever sent.
+    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    let mut works: Vec<bool> = Vec::with_capacity(engine.gpus.len());
+    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    for (position, (gpu, place)) in engine.gpus.iter().zip(&mut places[engine.cpu.len()..]).enumerate() {
+        let (_, assumed) = gpus::assumed(gpu, position);
+        let measured = match gpu.launch(sample).await {
+            Ok(launch) => gpu.link(sample).await.map(|link| (launch, link)),
+            Err(error) => Err(error),
+        };
+        if let Err(error) = &measured {
+            tracing::warn!("{}: {error}; it is left alone", gpu.name());
+        }
+        works.push(measured.is_ok());
+        let (launch, link) = measured.unwrap_or((NEVER, assumed));
+        place.launch = launch;
+        links.push((gpus::memory(position), link));
+    }
+    let longest = curves.iter().map(|curve| curve.points.len()).max().unwrap_or(0);
+    for point in 0..longest {
+        for curve in curves.iter_mut().filter(|curve| !curve.ended && point < curve.points.len()) {
+            #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+            gpus::pause().await;
+            let expected = curve.expected(point);
+            let best = expected.iter().flatten().copied().fold(f64::INFINITY, f64::min);
+            let hopeless = |place: usize| {
+                expected.as_ref().map(|expected| expected[place]).filter(|&next| next > LONG && next > HOPELESS * best)
+            };
+            let cost = |seconds: &f64| if *seconds > LONG && *seconds > HOPELESS * best { 0.0 } else { 3.0 * seconds };
+            let cost: f64 = expected.iter().flatten().map(cost).sum::<f64>() + 3.0 * sample * places.len() as f64;
+            if start.elapsed().as_secs_f64() + cost > within {
+                curve.ended = true;
+                continue;
+            }
+            let (work, probe) = &curve.points[point];
+            let operand = |ty: &TensorType| Operand::new(Data::F32(&data[..ty.shape.numel()]), ty.shape);
+            let inputs = probe.inputs.iter().map(operand).collect::<Result<Vec<_>>>()?;
+            let mut results = probe.op.infer(&probe.inputs)?.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
+            let mut outputs: Vec<DataMut<'_>> = results.iter_mut().map(Buffer::as_mut).collect();
+            let mut seconds = Vec::with_capacity(places.len());
+            for (place, simd) in engine.cpu.iter().enumerate() {
+                seconds.push(match hopeless(place) {
+                    Some(expected) => expected,
+                    None => on_cpu(simd, &probe.op, &inputs, &mut outputs, sample)?,
+                });
+            }
+            // The code is the same but for its vectors: where scalar code seems ahead something else had the processor.
+            if let Some((best, lesser)) = seconds.split_last_mut() {
+                lesser.iter_mut().for_each(|seconds| *seconds = seconds.max(*best));
+            }
+            #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+            for (place, (gpu, works)) in (engine.cpu.len()..).zip(engine.gpus.iter().zip(&mut works)) {
+                seconds.push(match hopeless(place) {
+                    _ if !*works => NEVER,
+                    Some(expected) => expected,
+                    None => {
+                        let timing = (places[place].launch, sample);
+                        let measured = gpu.resident_seconds(&probe.op, &inputs, timing).await;
+                        if matches!(measured, Err(Error::DeviceLost { .. } | Error::Unavailable { .. })) {
+                            *works = false;
+                        }
+                        // What it refuses is never sent there.
+                        measured.unwrap_or(NEVER)
+                    }
+                });
+            }
+            curve.measured.work.push(*work);
+            curve.measured.seconds.push(seconds);
+        }
+    }
+    let measured: Vec<Calibrated> =
+        curves.into_iter().map(|curve| curve.measured).filter(|curve| !curve.work.is_empty()).collect();
+    let places = fitted(&places, &measured);
+    let profile = Profile::new(engine.machine().clone(), places).and_then(|profile| profile.with_classes(measured));
+    let profile = profile.and_then(|profile| gpus::linked(profile, links));
+    profile.map_err(|problem| Error::Unavailable { what: "a usable measurement".into(), reason: problem.to_string() })
+}

@@ -1,0 +1,192 @@
+//! The calibration: every class of the grid on every place.
+
+use kiln_core::Result;
+use kiln_route::{Calibrated, Class, Place, Problem, Profile};
+use web_time::Instant;
+
+use super::fit::fitted;
+use super::grid::{self, Probe};
+use super::measure::{Budget, Observed, Plan, Progress, SHARED, hopeless, survey};
+use super::{CalibrationReport, Effort, gpu};
+use crate::{Engine, gpus};
+
+/// Measures every class of the grid on every place of the engine.
+pub(crate) fn run(
+    engine: &Engine,
+    effort: Effort,
+    progress: &mut dyn FnMut(Progress<'_>),
+) -> Result<(Profile, CalibrationReport)> {
+    let start = Instant::now();
+    let plan = match effort {
+        Effort::Quick => Plan { budget: Budget { rounds: 4, sample: 20e-6, seconds: 0.005 }, seconds: 11.0 },
+        Effort::Thorough => Plan { budget: Budget { rounds: 10, sample: 40e-6, seconds: 0.025 }, seconds: 60.0 },
+    };
+    let mut points: Vec<(Class, f64, Probe)> = Vec::new();
+    for probe in grid::calibration()? {
+        let problem = Problem::new(&probe.op, &probe.inputs)?;
+        if let Some(class) = problem.class() {
+            points.push((class, problem.work().max(1.0), probe));
+        }
+    }
+    points.sort_by(|a, b| a.0.cmp(&b.0).then(a.1.total_cmp(&b.1)));
+    // Two shapes of equal work would make two times for one point of the curve.
+    points.dedup_by(|later, earlier| later.0 == earlier.0 && later.1 <= earlier.1);
+    let places = engine.cpu_places();
+    let expected = |i: usize, observed: &[Observed]| match i.checked_sub(1) {
+        Some(last) if points[last].0 == points[i].0 => {
+            hopeless(places, &observed[last].seconds, points[i].1 / points[last].1)
+        }
+        _ => vec![None; places.len()],
+    };
+    let probes: Vec<&Probe> = points.iter().map(|(_, _, probe)| probe).collect();
+    let observed = survey(engine, &probes, plan, expected, progress)?;
+    let on_gpus = gpu::survey(engine, &probes, progress)?;
+    let mut calibrated: Vec<Calibrated> = Vec::new();
+    for ((class, work, _), observed) in points.iter().zip(observed) {
+        if calibrated.last().is_none_or(|curve| (curve.op.as_str(), curve.shape.as_str()) != (class.op, class.shape)) {
+            let (op, shape) = (class.op.to_owned(), class.shape.to_owned());
+            calibrated.push(Calibrated { op, shape, work: Vec::new(), seconds: Vec::new() });
+        }
+        if let Some(curve) = calibrated.last_mut() {
+            curve.work.push(*work);
+            curve.seconds.push(if observed.is_disturbed(places) {
+                with_fair_gains(observed.seconds, places)
+            } else {
+                observed.seconds
+            });
+        }
+    }
+    for curve in &mut calibrated {
+        without_noise(curve, places);
+        without_dips(curve, places);
+    }
+    let mut places = places.to_vec();
+    let mut links = Vec::new();
+    for (position, (gpu, times)) in engine.gpus.iter().zip(&on_gpus).enumerate() {
+        let (place, _) = gpus::assumed(gpu, position);
+        links.push((place.memory, times.link));
+        places.push(Place { launch: times.launch, ..place });
+        let curves = calibrated.iter_mut().flat_map(|curve| &mut curve.seconds);
+        curves.zip(&times.seconds).for_each(|(seconds, &time)| seconds.push(time));
+    }
+    let places = fitted(&places, &calibrated);
+    let classes = calibrated.len();
+    let measurements = calibrated.iter().flat_map(|c| &c.seconds).map(Vec::len).sum();
+    let profile = Profile::new(engine.machine().clone(), places).and_then(|p| p.with_classes(calibrated));
+    let profile = profile.and_then(|profile| gpus::linked(profile, links));
+    let profile = profile.map_err(|problem| kiln_core::Error::Unavailable {
+        what: "a usable measurement".into(),
+        reason: problem.to_string(),
+    })?;
+    Ok((profile, CalibrationReport { took: start.elapsed(), classes, measurements, saved: None }))
+}
+
+/// Seconds to hand work to other threads and to hear back.
+const HAND_OVER: f64 = 5e-6;
+
+/// The share of the threads that work gains where nothing better is known.
+const FAIR: f64 = 0.8;
+
+/// Times where another program had a core whenever several threads were measured: they are taken to gain a fair share.
+/// Kernels keep what does not gain on one thread themselves, so that too many threads cost less than too few.
+fn with_fair_gains(mut seconds: Vec<f64>, places: &[Place]) -> Vec<f64> {
+    let Some(one) = places.iter().rposition(|place| place.threads == 1) else { return seconds };
+    for (i, place) in places.iter().enumerate().filter(|(_, place)| place.threads > 1) {
+        seconds[i] = seconds[i].min(HAND_OVER + seconds[one] / (FAIR * place.threads as f64).max(1.0));
+    }
+    seconds
+}
+
+/// A gain that threads certainly made. Kernels run short work on one thread whatever is allowed, and times of the same
+/// code differ by a tenth.
+const GAIN: f64 = 1.25;
+
+/// Lets more threads gain nothing where what they gained is noise: on work too short to be shared.
+fn without_noise(curve: &mut Calibrated, places: &[Place]) {
+    let Some(one) = places.iter().rposition(|place| place.threads == 1) else { return };
+    for seconds in curve.seconds.iter_mut().filter(|seconds| seconds[one] < SHARED) {
+        for i in (0..places.len()).filter(|&i| places[i].threads > 1) {
+            if seconds[i] < seconds[one] && seconds[one] < GAIN * seconds[i] {
+                seconds[i] = seconds[one];
+            }
+        }
+    }
+}
+
+/// Fills what threads lost to other programs: how many times faster they are than one thread rises with the work, as long
+/// as starting them counts, and falls where they share the memory; it has no dip. A point that gained less than points
+/// on both sides of it was measured while a core was busy.
+fn without_dips(curve: &mut Calibrated, places: &[Place]) {
+    let Some(one) = places.iter().rposition(|place| place.threads == 1) else { return };
+    for (i, place) in places.iter().enumerate().filter(|(_, place)| place.threads > 1) {
+        let gain = |seconds: &Vec<f64>| (seconds[one] / seconds[i]).min(place.threads as f64);
+        let gains: Vec<f64> = curve.seconds.iter().map(gain).collect();
+        for (point, seconds) in curve.seconds.iter_mut().enumerate() {
+            let most = |gains: &[f64]| gains.iter().copied().fold(0.0, f64::max);
+            let around = most(&gains[..point]).min(most(&gains[point + 1..]));
+            if around >= GAIN && gains[point] < around {
+                seconds[i] = seconds[one] / around;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use kiln_route::Backend;
+
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    fn places() -> Vec<Place> {
+        let place = |name: &str, threads| Place::cpu(name, Backend::Simd, 8, threads);
+        vec![place("avx2 x1", 1), place("avx512 x1", 1), place("avx512 x2", 2)]
+    }
+
+    #[test]
+    fn disturbed_threads_gain_a_fair_share() {
+        let gains = |seconds: [f64; 3]| with_fair_gains(seconds.to_vec(), &places());
+        let filled = gains([200e-6, 160e-6, 170e-6]);
+        assert_eq!(filled[..2], [200e-6, 160e-6]);
+        assert!((filled[2] - 105e-6).abs() < 1e-9);
+        assert_eq!(gains([200e-6, 160e-6, 90e-6])[2], 90e-6, "measured to be better than that");
+    }
+
+    #[test]
+    fn gains_of_threads_have_no_dips() {
+        let work = vec![1.0, 2.0, 3.0, 4.0, 5.0];
+        let times = [[1.0, 1.0, 1.0], [2.0, 2.0, 1.0], [4.0, 4.0, 4.0], [6.0, 6.0, 4.0], [9.0, 9.0, 9.0]];
+        let seconds = times.iter().map(|t| t.to_vec()).collect();
+        let mut curve = Calibrated { op: "add".into(), shape: String::new(), work, seconds };
+        without_dips(&mut curve, &places());
+        let spread: Vec<f64> = curve.seconds.iter().map(|s| s[2]).collect();
+        // The third point lies between gains of 2 and 1.5; the fourth and last ones fall for good.
+        assert_eq!(spread, [1.0, 1.0, 4.0 / 1.5, 4.0, 9.0]);
+        assert!(curve.seconds.iter().zip(times).all(|(s, t)| s[..2] == t[..2]), "single threads are left alone");
+    }
+
+    #[test]
+    fn a_small_gain_on_short_work_is_none() {
+        let seconds = vec![vec![2e-6, 1.1e-6, 1e-6], vec![4e-6, 4e-6, 2e-6], vec![40e-6, 22e-6, 20e-6]];
+        let work = vec![1.0, 2.0, 3.0];
+        let mut curve = Calibrated { op: "add".into(), shape: String::new(), work, seconds };
+        without_noise(&mut curve, &places());
+        let spread: Vec<f64> = curve.seconds.iter().map(|s| s[2]).collect();
+        assert_eq!(spread, [1.1e-6, 2e-6, 20e-6], "the second gained much, the third lasts long");
+    }
+
+    #[test]
+    fn noise_of_short_work_is_no_gain() {
+        let times = [[1.1, 1.1, 1.0], [2.0, 2.0, 2.0], [4.0, 4.0, 4.0], [9.0, 9.0, 5.0]];
+        let seconds: Vec<Vec<f64>> = times.iter().map(|t| t.to_vec()).collect();
+        let mut curve = Calibrated {
+            op: "add".into(),
+            shape: String::new(),
+            work: vec![1.0, 2.0, 3.0, 4.0],
+            seconds: seconds.clone(),
+        };
+        without_dips(&mut curve, &places());
+        assert_eq!(curve.seconds, seconds);
+    }
+}

@@ -1,0 +1,112 @@
+//! How long the GPU of a browser takes: samples outlast the clock of a page, which is coarse.
+
+use kiln_core::op::{Elementwise, Op};
+use kiln_core::{Operand, Result};
+use kiln_route::Link;
+use web_time::Instant;
+
+use super::Gpu;
+
+/// The way to a device, from what an operation on few and on many elements takes from host to host beyond what it takes on
+/// the device, and from the time of reading its result.
+fn way(bytes: f64, [(small, read_small), (large, read_large)]: [(f64, f64); 2]) -> Link {
+    let both = (large - small).max(1e-9);
+    let down = (read_large - read_small).clamp(0.1 * both, 0.9 * both);
+    Link {
+        // The two happen in one submission and are waited for once.
+        upload_latency: 0.0,
+        upload_bandwidth: bytes / (both - down),
+        download_latency: small,
+        download_bandwidth: bytes / down,
+    }
+}
+
+impl Gpu {
+    /// Seconds that the device takes to start anything and to tell that it is done.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(crate) async fn launch(&self, sample: f64) -> Result<f64> {
+        let device = self.device().await?;
+        let tensor = device.upload_async(&Operand::vector(&[1.0; 64])).await?;
+        let mut operation = device.prepare_async(&Elementwise::neg().into(), &[&tensor]).await?;
+        operation.run_async().await?;
+        device.finish_async().await?;
+        let (start, mut runs) = (Instant::now(), 0);
+        while runs < 3 || start.elapsed().as_secs_f64() < sample {
+            operation.run_async().await?;
+            device.finish_async().await?;
+            runs += 1;
+        }
+        Ok(start.elapsed().as_secs_f64() / f64::from(runs))
+    }
+
+    /// Seconds that an operation takes on operands that lie on the device, beside the launch: as often in one go as it takes
+    /// to outlast the clock and the launch.
+    ///
+    /// # Errors
+    /// As [`kiln_wgpu::GpuDevice::run_async`].
+    pub(crate) async fn resident_seconds(
+        &self,
+        op: &Op,
+        inputs: &[Operand<'_>],
+        (launch, sample): (f64, f64),
+    ) -> Result<f64> {
+        const MOST: f64 = 1000.0;
+        let device = self.device().await?;
+        let mut tensors = Vec::with_capacity(inputs.len());
+        for input in inputs {
+            tensors.push(device.upload_async(input).await?);
+        }
+        let mut operation = device.prepare_async(op, &tensors.iter().collect::<Vec<_>>()).await?;
+        let (mut repeats, mut warm) = (1.0, false);
+        loop {
+            let start = Instant::now();
+            operation.repeat_async(repeats as usize).await?;
+            device.finish_async().await?;
+            let elapsed = start.elapsed().as_secs_f64();
+            let own = (elapsed - launch).max(0.0);
+            // The first run may have compiled; if it was long even so, it stands.
+            if own >= sample.max(launch) && (warm || own > 10.0 * sample) || repeats >= MOST {
+                return Ok((own / repeats).max(1e-9));
+            }
+            if warm {
+                repeats = (repeats * (1.5 * sample.max(launch) / own.max(1e-9)).clamp(2.0, 16.0)).ceil().min(MOST);
+            }
+            warm = true;
+        }
+    }
+
+    /// The way to the device.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(crate) async fn link(&self, sample: f64) -> Result<Link> {
+        const LARGE: usize = 1 << 19;
+        let (device, backend) = (self.device().await?, self.backend());
+        let data = vec![1.0; LARGE];
+        let op = Op::from(Elementwise::scale(2.0));
+        let mut beyond = [(0.0, 0.0); 2];
+        for (beyond, n) in beyond.iter_mut().zip([256, LARGE]) {
+            let input = [Operand::vector(&data[..n])];
+            backend.run_async(&op, &input).await?;
+            let (start, mut runs) = (Instant::now(), 0);
+            while runs < 2 || start.elapsed().as_secs_f64() < sample {
+                backend.run_async(&op, &input).await?;
+                runs += 1;
+            }
+            let host = start.elapsed().as_secs_f64() / f64::from(runs);
+            let tensor = device.upload_async(&input[0]).await?;
+            device.finish_async().await?;
+            let (start, mut runs) = (Instant::now(), 0);
+            while runs < 2 || start.elapsed().as_secs_f64() < sample {
+                tensor.read_async().await?;
+                runs += 1;
+            }
+            let read = start.elapsed().as_secs_f64() / f64::from(runs);
+            let launch = self.launch(sample).await?;
+            *beyond = ((host - launch).max(1e-9), read);
+        }
+        Ok(way((4 * LARGE) as f64, beyond))
+    }
+}
