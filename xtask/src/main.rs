@@ -6,6 +6,7 @@ mod bench;
 mod docs;
 mod exhaustive;
 mod test;
+mod web;
 
 use std::process::ExitCode;
 
@@ -30,6 +31,8 @@ enum Command {
     Test(test::Arguments),
     /// Writes docs/numerics.md from the tables of operations.
     Docs(docs::Arguments),
+    /// kiln for browsers and its page: built into target/web, served, tested in Chromium.
+    Web(web::Arguments),
     /// Every f32 through every element-wise operation of one operand, against the f64 reference.
     Exhaustive(exhaustive::Arguments),
 }
@@ -39,6 +42,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Test(arguments) => test::run(&arguments),
         Command::Docs(arguments) => docs::run(&arguments),
+        Command::Web(arguments) => web::run(&arguments),
         Command::Exhaustive(arguments) => exhaustive::run(&arguments),
     };
     match result {

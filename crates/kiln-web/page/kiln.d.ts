@@ -1,0 +1,95 @@
+// The types of kiln.js. Those of the operations come with the module, from the tables that define them.
+
+import type { EngineOperations, BatchOperations } from "./simd128/kiln_web.js";
+
+/** A quantised block format, by the name that GGUF tools use. */
+export type QuantFormat = "q8_0" | "q4_K" | "q5_K" | "q6_K";
+
+/** f32, indices, f16 as their bits, or blocks. */
+export type Elements = Float32Array | Uint32Array | Uint16Array | Uint8Array;
+
+/** A tensor in row-major order; a typed array alone is a vector. Blocks have a format, and extents that count elements. */
+export type TensorLike = Elements | { data: Elements; dims?: number[]; format?: QuantFormat };
+
+export interface Tensor {
+  data: Elements;
+  dims: number[];
+}
+
+/** What every promise of kiln is rejected with. */
+export interface KilnError extends Error {
+  name: "KilnError";
+  code:
+    | "length" | "shape" | "type" | "arity" | "parameter" | "overflow" | "out-of-memory" | "view" | "index"
+    | "foreign-tensor" | "unavailable" | "device-lost" | "limit" | "driver" | "unsupported" | "format" | "other";
+}
+
+export interface Place {
+  name: string;
+  backend: "scalar" | "simd" | "gpu";
+  /** Whether it is a GPU that the processor plays. */
+  software: boolean;
+}
+
+export interface Explanation {
+  question: string;
+  chosen: string;
+  unsure: boolean;
+  why: string;
+  /** Fastest first. */
+  predictions: { place: string; seconds: number }[];
+}
+
+export interface EngineOptions {
+  /** What `calibrate` gave earlier. One that does not fit this browser is ignored, and `profileStatus` says why. */
+  profile?: string;
+  /** Whether a GPU in software is a place. */
+  software?: boolean;
+  /** `false` leaves WebGPU alone; `"required"` rejects where there is none. */
+  webgpu?: boolean | "required";
+}
+
+export interface Verification {
+  cases: number;
+  elements: number;
+  /** In the unit of the bound. */
+  worst: number;
+  bound: string;
+  /** A sentence for each case out of its bound. */
+  failures: string[];
+}
+
+/** Whether this browser has SIMD in WebAssembly. */
+export const hasVectors: boolean;
+export function operations(): Promise<{ name: string; operands: number; params: string; reduces: boolean }[]>;
+export function verifiable(): Promise<string[]>;
+
+export interface Engine extends EngineOperations {}
+export class Engine {
+  static create(options?: EngineOptions): Promise<Engine>;
+  readonly places: Place[];
+  readonly gpu: Place | undefined;
+  readonly problem: string | undefined;
+  readonly profileStatus: string;
+  calibrate(options?: { seconds?: number }): Promise<string>;
+  forced(place: string): Engine;
+  explain(operation: string, inputs: (number[] | { dims: number[]; format?: QuantFormat })[], params?: object): Explanation;
+  run(operation: string, inputs: TensorLike[], params?: object): Promise<Tensor[]>;
+  batch(): Batch;
+  verify(operation: string, place: string, elements?: number): Promise<Verification>;
+  destroyDevice(): Promise<void>;
+}
+
+/** A tensor of one batch. */
+export type BatchTensor = number;
+
+export interface Batch extends BatchOperations {}
+export class Batch {
+  input(tensor: TensorLike): BatchTensor;
+  set(tensor: BatchTensor, data: Float32Array): void;
+  record(operation: string, inputs: BatchTensor[], params?: object): BatchTensor[];
+  dims(tensor: BatchTensor): number[];
+  explain(wanted: BatchTensor[]): Explanation;
+  execute(wanted: BatchTensor[]): Promise<void>;
+  read(tensor: BatchTensor): Elements;
+}

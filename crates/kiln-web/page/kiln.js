@@ -1,0 +1,173 @@
+// kiln for JavaScript. Tensors are typed arrays, which are vectors, or { data, dims }.
+//
+// Every operation is a method of `Engine`, which returns a promise of its result, and of `Batch`, which records it. They are
+// made from the list that the module has: its Rust tables define them once.
+
+// A module of one function that uses a vector: where it is not valid, neither is the build with vectors.
+const VECTORS = Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 8, 1, 6, 0, 65, 0, 253, 15, 11);
+
+/** Whether this browser has SIMD in WebAssembly. */
+export const hasVectors = WebAssembly.validate(VECTORS);
+
+let loading;
+
+/** Loads the module: the build with vectors where the browser has them. */
+export function load() {
+  loading ??= (async () => {
+    const module = await import(hasVectors ? "./simd128/kiln_web.js" : "./scalar/kiln_web.js");
+    await module.default();
+    for (const { name, reduces } of module.operations()) {
+      Engine.prototype[name] = async function (...given) {
+        const [tensors, params] = split(given);
+        const results = await this.run(name, tensors, params);
+        if (results.length > 1) return results.map((result) => result.data);
+        return reduces && params?.axis === undefined ? results[0].data[0] : results[0].data;
+      };
+      Batch.prototype[name] = function (...given) {
+        const [tensors, params] = split(given);
+        const results = this.record(name, tensors, params);
+        return results.length > 1 ? results : results[0];
+      };
+    }
+    return module;
+  })();
+  return loading;
+}
+
+/** Whether a value is a tensor of the host or of a batch; anything else at the end of a call is parameters. */
+const isTensor = (value) => typeof value === "number" || ArrayBuffer.isView(value) || value?.data !== undefined;
+
+function split(given) {
+  const last = given.at(-1);
+  return given.length > 0 && !isTensor(last) ? [given.slice(0, -1), last] : [given, undefined];
+}
+
+/** Runs operations where they are predicted to run fastest. */
+export class Engine {
+  #raw;
+  #places;
+
+  constructor(raw, places) {
+    this.#raw = raw;
+    this.#places = places;
+  }
+
+  /**
+   * An engine of what the browser has. Without WebGPU it does without, and `problem` says why; with `webgpu: "required"` the
+   * promise is rejected then.
+   */
+  static async create(options = {}) {
+    const module = await load();
+    const raw = await module.Engine.create(options);
+    return new Engine(raw, await raw.places());
+  }
+
+  /** Where operations can run: { name, backend, software }. */
+  get places() {
+    return this.#places;
+  }
+
+  /** The place that is a GPU, or undefined. */
+  get gpu() {
+    return this.#places.find((place) => place.backend === "gpu");
+  }
+
+  /** Why there is no GPU, where one was looked for. */
+  get problem() {
+    return this.#raw.problem();
+  }
+
+  /** Where the constants that decide come from. */
+  get profileStatus() {
+    return this.#raw.profile_status();
+  }
+
+  /** Measures the machine, decides by the result from now on, and returns it as text to be kept. */
+  calibrate({ seconds = 1 } = {}) {
+    return this.#raw.calibrate(seconds);
+  }
+
+  /** An engine that sends everything to one place. */
+  forced(place) {
+    return new Engine(this.#raw.forced(place), this.#places);
+  }
+
+  /** Where an operation on operands of these extents would go, and why. */
+  explain(operation, inputs, params) {
+    return this.#raw.explain(operation, inputs, params);
+  }
+
+  /** Runs an operation by its name: a promise of { data, dims } for each result. */
+  run(operation, inputs, params) {
+    return this.#raw.run(operation, inputs, params);
+  }
+
+  /** An empty batch. */
+  batch() {
+    return new Batch(this.#raw.batch());
+  }
+
+  /** Runs the cases of an operation with at most so many elements against the f64 reference. */
+  verify(operation, place, elements = 5000) {
+    return this.#raw.verify(operation, place, elements);
+  }
+
+  /** Ends the device of the GPU, as unplugging it would: for tests of what happens then. */
+  destroyDevice() {
+    return this.#raw.destroy_device();
+  }
+}
+
+/** Operations recorded now and run together. */
+export class Batch {
+  #raw;
+
+  constructor(raw) {
+    this.#raw = raw;
+  }
+
+  /** Copies a tensor into the batch. */
+  input(tensor) {
+    return this.#raw.input(tensor);
+  }
+
+  /** Replaces the elements of an input for the next execution. */
+  set(tensor, data) {
+    this.#raw.set(tensor, data);
+  }
+
+  /** Records an operation by its name: its results. */
+  record(operation, inputs, params) {
+    return this.#raw.record(operation, inputs, params);
+  }
+
+  /** The extents of a tensor. */
+  dims(tensor) {
+    return this.#raw.dims(tensor);
+  }
+
+  /** Where the computation of these tensors would go, and why. */
+  explain(wanted) {
+    return this.#raw.explain(wanted);
+  }
+
+  /** Computes these tensors. */
+  execute(wanted) {
+    return this.#raw.execute(wanted);
+  }
+
+  /** The elements of a tensor that the last execution was asked for, or of an input. */
+  read(tensor) {
+    return this.#raw.read(tensor);
+  }
+}
+
+/** The names of the operations that `verify` takes. */
+export async function verifiable() {
+  return (await load()).verifiable();
+}
+
+/** Every operation: { name, operands, params, reduces }. */
+export async function operations() {
+  return (await load()).operations();
+}

@@ -1,0 +1,84 @@
+// The page: what the browser has, where the time goes, a picture, and every operation against the reference.
+
+import { Engine, hasVectors } from "./kiln.js";
+import { bench } from "./bench.js";
+import { picture } from "./picture.js";
+import { verification } from "./verification.js";
+
+const STORED = "kiln-profile";
+const $ = (id) => document.getElementById(id);
+
+/** What a person reads of an error. */
+export const sentence = (error) => error?.message ?? String(error);
+
+export function tell(text, problem = false) {
+  $("status").textContent = text;
+  $("status").classList.toggle("problem", problem);
+}
+
+// Storage may be switched off: the page then measures each time.
+function stored() {
+  try { return localStorage.getItem(STORED) ?? undefined; } catch { return undefined; }
+}
+
+function store(profile) {
+  try { localStorage.setItem(STORED, profile); } catch { /* nothing to keep it in */ }
+}
+
+function describe(engine) {
+  const gpu = engine.gpu;
+  const rows = [
+    ["WebGPU", gpu ? gpu.name + (gpu.software ? " (software: no GPU, the processor plays one)" : "") : `none: ${engine.problem ?? "it was not asked for"}`, !gpu],
+    ["SIMD", hasVectors ? "yes, 128 bits (simd128)" : "none: this browser's WebAssembly has no vectors, scalar code runs instead", !hasVectors],
+    ["Places", engine.places.map((place) => place.name).join(", ")],
+    ["Decides by", engine.profileStatus],
+  ];
+  $("browser").replaceChildren(...rows.flatMap(([term, text, problem]) => {
+    const [dt, dd] = [document.createElement("dt"), document.createElement("dd")];
+    dt.textContent = term;
+    dd.textContent = text;
+    dd.classList.toggle("problem", Boolean(problem));
+    return [dt, dd];
+  }));
+}
+
+async function calibrate(engine) {
+  tell("Measuring this machine for a second …");
+  const start = performance.now();
+  store(await engine.calibrate({ seconds: 1 }));
+  describe(engine);
+  tell(`Measured in ${((performance.now() - start) / 1000).toFixed(1)} s. Everything is ready.`);
+}
+
+async function start() {
+  const asked = new URLSearchParams(location.search);
+  // A page shows what there is, software too; the router knows what it is worth once it has measured it.
+  const engine = await Engine.create({ profile: stored(), software: true, webgpu: asked.get("webgpu") !== "off" });
+  describe(engine);
+  if (!/measured/.test(engine.profileStatus) || /until/.test(engine.profileStatus)) {
+    await calibrate(engine);
+  } else {
+    tell("Everything is ready.");
+  }
+  const parts = [bench(engine), await picture(engine), verification(engine)];
+  $("calibrate").addEventListener("click", async () => {
+    $("calibrate").disabled = true;
+    try {
+      await calibrate(engine);
+      parts.forEach((part) => part?.calibrated?.());
+    } catch (error) {
+      tell(`Measuring failed: ${sentence(error)}`, true);
+    }
+    $("calibrate").disabled = false;
+  });
+  $("calibrate").disabled = false;
+  // For those who look at it from the console, and for its tests.
+  window.kiln = { engine, Engine };
+  document.body.dataset.ready = "true";
+}
+
+start().catch((error) => {
+  console.error(error);
+  tell(`kiln could not start: ${sentence(error)}`, true);
+  document.body.dataset.ready = "failed";
+});

@@ -1,0 +1,83 @@
+// Every operation against the f64 reference, on each place, in this browser.
+
+import { verifiable } from "./kiln.js";
+import { sentence } from "./page.js";
+
+const $ = (id) => document.getElementById(id);
+
+/** Elements of the largest case, and where the processor plays the GPU. */
+const ELEMENTS = 5000;
+const ELEMENTS_IN_SOFTWARE = 300;
+
+function cell(tag, text, number = false) {
+  const element = document.createElement(tag);
+  element.textContent = text;
+  if (tag === "th") element.scope = "col";
+  element.classList.toggle("number", number);
+  return element;
+}
+
+export function verification(engine) {
+  const [button, progress] = [$("verify-run"), $("verify-progress")];
+  const table = $("verify-table");
+
+  async function run() {
+    // Made when they are first asked for, which takes a moment: the button shows that it was pressed before.
+    await new Promise((resolve) => setTimeout(resolve, 50));
+    const names = await verifiable();
+    const places = engine.places;
+    progress.hidden = false;
+    progress.max = names.length;
+    const head = document.createElement("tr");
+    head.append(cell("th", "operation"), cell("th", "cases", true), ...places.map((place) => cell("th", place.name, true)), cell("th", "bound"));
+    table.caption.textContent = "Worst error, in the unit of the bound";
+    table.tHead.replaceChildren(head);
+    table.tBodies[0].replaceChildren();
+    let [cases, failures] = [0, []];
+    for (const [done, name] of names.entries()) {
+      progress.value = done;
+      $("verify-summary").textContent = `${name}, ${done + 1} of ${names.length} …`;
+      const results = [];
+      for (const place of places) {
+        try {
+          results.push(await engine.verify(name, place.name, place.software ? ELEMENTS_IN_SOFTWARE : ELEMENTS));
+        } catch (error) {
+          results.push({ cases: 0, worst: NaN, bound: "", failures: [sentence(error)] });
+        }
+        await new Promise((resolve) => setTimeout(resolve));
+      }
+      const row = document.createElement("tr");
+      row.append(cell("td", name), cell("td", String(results[0].cases), true));
+      for (const [i, { cases: count, worst, failures: wrong }] of results.entries()) {
+        cases += count;
+        failures.push(...wrong.map((why) => `${places[i].name}: ${why}`));
+        const shown = cell("td", wrong.length ? `${wrong.length} wrong` : worst.toFixed(2), true);
+        shown.classList.add(wrong.length ? "problem" : "good");
+        shown.title = wrong[0] ?? "";
+        row.append(shown);
+      }
+      row.append(cell("td", results[0].bound));
+      table.tBodies[0].append(row);
+    }
+    progress.hidden = true;
+    const summary = $("verify-summary");
+    summary.classList.toggle("problem", failures.length > 0);
+    summary.textContent = failures.length
+      ? `${failures.length} of ${cases} cases are out of bounds; the first: ${failures[0]}`
+      : `${names.length} operations, ${cases} cases, all within their bounds.`;
+    document.body.dataset.verified = String(failures.length);
+  }
+
+  button.addEventListener("click", async () => {
+    button.disabled = true;
+    delete document.body.dataset.verified;
+    try {
+      await run();
+    } catch (error) {
+      $("verify-summary").textContent = `The cases could not be run: ${sentence(error)}`;
+    }
+    button.disabled = false;
+  });
+  button.disabled = false;
+  return {};
+}

@@ -1,0 +1,122 @@
+//! Batches.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use js_sys::{Array, Float32Array, Promise};
+use kiln::graph::TensorId;
+use kiln::{Data, Error, Record, Result};
+use wasm_bindgen::prelude::wasm_bindgen;
+use wasm_bindgen::{JsCast, JsValue};
+
+use crate::engine::{explained, promise};
+use crate::error::{parameter, to_js};
+use crate::operations;
+use crate::value::{self, Tensor, whole};
+
+/// Operations recorded now and run together. Tensors are numbers, which mean something in the batch that gave them alone.
+#[wasm_bindgen]
+pub struct Batch(Rc<State>);
+
+struct State {
+    /// Out of it while it runs.
+    batch: RefCell<Option<kiln::Batch<'static>>>,
+    tensors: RefCell<Vec<TensorId>>,
+}
+
+impl State {
+    fn id(&self, number: &JsValue) -> Result<TensorId> {
+        let index = whole(number).ok_or_else(|| parameter("batch", "a tensor of this batch is taken"))?;
+        self.tensors.borrow().get(index).copied().ok_or(Error::ForeignTensor { index })
+    }
+
+    fn ids(&self, numbers: &Array) -> Result<Vec<TensorId>> {
+        numbers.iter().map(|number| self.id(&number)).collect()
+    }
+
+    fn number(&self, id: TensorId) -> JsValue {
+        let mut tensors = self.tensors.borrow_mut();
+        tensors.push(id);
+        JsValue::from_f64((tensors.len() - 1) as f64)
+    }
+
+    fn with<T>(&self, work: impl FnOnce(&mut kiln::Batch<'static>) -> Result<T>) -> Result<T, JsValue> {
+        let mut held = self.batch.borrow_mut();
+        held.as_mut().ok_or_else(busy).and_then(work).map_err(|error| to_js(&error))
+    }
+}
+
+fn busy() -> Error {
+    parameter("batch", "it is running; wait for the promise of `execute`")
+}
+
+impl Batch {
+    pub(crate) fn of(batch: kiln::Batch<'static>) -> Self {
+        Self(Rc::new(State { batch: RefCell::new(Some(batch)), tensors: RefCell::default() }))
+    }
+}
+
+#[wasm_bindgen]
+impl Batch {
+    /// Copies a tensor into the batch: a typed array or `{ data, dims, format }`.
+    pub fn input(&self, tensor: &JsValue) -> Result<JsValue, JsValue> {
+        self.0.with(|batch| {
+            let Tensor { buffer, dims } = Tensor::read(tensor)?;
+            let id = match buffer.as_data() {
+                Data::F32(data) => batch.upload(data, &dims),
+                Data::F16(data) => batch.upload_f16(data, &dims),
+                Data::U32(data) => batch.upload_indices(data, &dims),
+                Data::Blocks(format, data) => batch.upload_blocks(format, data, &dims),
+            };
+            Ok(self.0.number(id?))
+        })
+    }
+
+    /// Replaces the f32 elements of an input for the next execution.
+    pub fn set(&self, tensor: &JsValue, data: &JsValue) -> Result<(), JsValue> {
+        self.0.with(|batch| {
+            let array: &Float32Array = data.dyn_ref().ok_or_else(|| parameter("set", "a Float32Array is taken"))?;
+            let mut elements: Vec<f32> = kiln_core::zeros(array.length() as usize)?;
+            array.copy_to(&mut elements);
+            batch.set(self.0.id(tensor)?, &elements)
+        })
+    }
+
+    /// Records an operation: an array of its results.
+    pub fn record(&self, name: &str, inputs: Array, params: JsValue) -> Result<Array, JsValue> {
+        self.0.with(|batch| {
+            let results = batch.record_all(operations::find(name, &params)?, &self.0.ids(&inputs)?)?;
+            Ok(results.into_iter().map(|id| self.0.number(id)).collect())
+        })
+    }
+
+    /// The extents of a tensor.
+    pub fn dims(&self, tensor: &JsValue) -> Result<Array, JsValue> {
+        self.0.with(|batch| {
+            let shape = batch.shape(self.0.id(tensor)?)?;
+            Ok(shape.dims().iter().map(|&n| JsValue::from_f64(n as f64)).collect())
+        })
+    }
+
+    /// Where the computation of these tensors would go, and why.
+    pub fn explain(&self, wanted: Array) -> Result<JsValue, JsValue> {
+        self.0.with(|batch| Ok(explained(&batch.explain(&self.0.ids(&wanted)?)?)))
+    }
+
+    /// Computes these tensors.
+    pub fn execute(&self, wanted: Array) -> Promise {
+        let state = self.0.clone();
+        promise(async move {
+            let wanted = state.ids(&wanted)?;
+            let mut batch = state.batch.borrow_mut().take().ok_or_else(busy)?;
+            let done = batch.execute_async(&wanted).await;
+            *state.batch.borrow_mut() = Some(batch);
+            done.map(|()| JsValue::UNDEFINED)
+        })
+    }
+
+    /// The elements of a tensor that the last execution was asked for, or of an input.
+    pub fn read(&self, tensor: &JsValue) -> Result<JsValue, JsValue> {
+        self.0.with(|batch| Ok(value::typed_array(batch.data(self.0.id(tensor)?)?)))
+    }
+}

@@ -1,0 +1,194 @@
+//! The engine.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use js_sys::{Array, Object, Promise};
+#[cfg(feature = "webgpu")]
+use kiln::gpu::{AdapterChoice, AdapterKind};
+use kiln::{Operand, Place, Result};
+use wasm_bindgen::JsValue;
+use wasm_bindgen::prelude::wasm_bindgen;
+use wasm_bindgen_futures::future_to_promise;
+
+use crate::batch::Batch;
+use crate::error::to_js;
+use crate::operations;
+use crate::value::{self, Options, Tensor, described, set};
+
+/// A promise of what a future brings.
+pub(crate) fn promise(future: impl Future<Output = Result<JsValue>> + 'static) -> Promise {
+    future_to_promise(async move { future.await.map_err(|error| to_js(&error)) })
+}
+
+/// An explanation as an object.
+pub(crate) fn explained(explanation: &kiln::Explanation) -> JsValue {
+    let object = Object::new();
+    set(&object, "question", explanation.question.as_str());
+    set(&object, "chosen", explanation.chosen.as_str());
+    set(&object, "unsure", explanation.unsure);
+    set(&object, "why", explanation.why.as_str());
+    let prediction = |(place, seconds): &(String, f64)| -> JsValue {
+        let object = Object::new();
+        set(&object, "place", place.as_str());
+        set(&object, "seconds", *seconds);
+        object.into()
+    };
+    set(&object, "predictions", explanation.predictions.iter().map(prediction).collect::<Array>());
+    object.into()
+}
+
+/// What a page holds of an engine.
+#[wasm_bindgen]
+pub struct Engine {
+    /// Replaced by one that decides by another profile.
+    pub(crate) engine: Rc<RefCell<Arc<kiln::Engine>>>,
+}
+
+impl Engine {
+    fn of(engine: kiln::Engine) -> Self {
+        Self { engine: Rc::new(RefCell::new(Arc::new(engine))) }
+    }
+
+    pub(crate) fn current(&self) -> Arc<kiln::Engine> {
+        self.engine.borrow().clone()
+    }
+}
+
+async fn made(options: &JsValue) -> Result<kiln::Engine> {
+    let options = Options(options);
+    let mut builder = kiln::Engine::builder();
+    builder = match options.text("profile") {
+        Some(json) => builder.kept_profile(json),
+        None => builder.without_profile(),
+    };
+    #[cfg(feature = "webgpu")]
+    {
+        let software = options.flag("software");
+        builder = builder.allow_software(software);
+        builder = match value::member(options.0, "webgpu") {
+            Some(wanted) if wanted.is_falsy() => builder.backends(&[kiln::Backend::Scalar, kiln::Backend::Simd]),
+            Some(wanted) if wanted == "required" => {
+                builder.adapter(if software { AdapterChoice::Any } else { AdapterChoice::Best })
+            }
+            _ => builder,
+        };
+    }
+    builder.build_async().await
+}
+
+#[wasm_bindgen]
+impl Engine {
+    /// Makes an engine of what the browser has: `{ profile, software, webgpu }`.
+    pub fn create(options: JsValue) -> Promise {
+        promise(async move { Ok(Self::of(made(&options).await?).into()) })
+    }
+
+    /// The places, best last on the CPU and the GPU behind them: `{ name, backend, software }`.
+    pub fn places(&self) -> Promise {
+        let engine = self.current();
+        promise(async move {
+            #[cfg(feature = "webgpu")]
+            let software: Vec<String> = {
+                let devices = engine.gpu_devices_async().await?;
+                let software = devices.iter().map(|device| device.adapter());
+                software.filter(|info| info.kind == AdapterKind::Software).map(|info| info.name.clone()).collect()
+            };
+            #[cfg(not(feature = "webgpu"))]
+            let software: Vec<String> = Vec::new();
+            let entry = |place: &Place| -> JsValue {
+                let object = Object::new();
+                set(&object, "name", place.name.as_str());
+                set(&object, "backend", format!("{:?}", place.backend).to_lowercase());
+                set(&object, "software", software.contains(&place.name));
+                object.into()
+            };
+            Ok(engine.places().iter().map(entry).collect::<Array>().into())
+        })
+    }
+
+    /// Why there is no GPU among the places, if it was looked for.
+    pub fn problem(&self) -> Option<String> {
+        self.current().gpu_problem().map(ToString::to_string)
+    }
+
+    /// Where the constants that decide come from.
+    pub fn profile_status(&self) -> String {
+        self.current().profile_status().to_string()
+    }
+
+    /// Measures the machine within so many seconds, decides by the result from now on, and returns it, for the caller to
+    /// keep.
+    pub fn calibrate(&self, seconds: f64) -> Promise {
+        let (engine, held) = (self.current(), self.engine.clone());
+        let within = Duration::try_from_secs_f64(seconds).unwrap_or(Duration::from_secs(1));
+        promise(async move {
+            let profile = engine.measure_async(within).await?;
+            let json = profile.to_json();
+            let next = engine.with_profile(profile)?;
+            *held.borrow_mut() = Arc::new(next);
+            Ok(json.into())
+        })
+    }
+
+    /// An engine that sends everything to the place of this name. It shares the devices of this one.
+    pub fn forced(&self, place: &str) -> Result<Engine, JsValue> {
+        self.current().with_force(Some(place)).map(Self::of).map_err(|error| to_js(&error))
+    }
+
+    /// Where an operation on operands of these extents would go, and why.
+    pub fn explain(&self, name: &str, inputs: Array, params: JsValue) -> Result<JsValue, JsValue> {
+        let explain = || {
+            let types = inputs.iter().map(|input| described(&input)).collect::<Result<Vec<_>>>()?;
+            Ok(explained(&self.current().explain(operations::find(name, &params)?, &types)?))
+        };
+        explain().map_err(|error| to_js(&error))
+    }
+
+    /// Runs an operation where it is predicted to run fastest: an array of `{ data, dims }`.
+    pub fn run(&self, name: &str, inputs: Array, params: JsValue) -> Promise {
+        let engine = self.current();
+        // Copied before this returns: what the caller does with its arrays afterwards is its own affair.
+        let read = || -> Result<_> {
+            Ok((
+                operations::find(name, &params)?,
+                inputs.iter().map(|input| Tensor::read(&input)).collect::<Result<Vec<_>>>()?,
+            ))
+        };
+        let read = read();
+        promise(async move {
+            let (op, tensors) = read?;
+            let operands = tensors.iter().map(Tensor::operand).collect::<Result<Vec<Operand<'_>>>>()?;
+            let results = engine.run_async(&op, &operands).await?;
+            let types: Vec<_> = operands.iter().map(Operand::ty).collect();
+            let types = op.infer(&types)?;
+            let object = |(buffer, ty): (&kiln::Buffer, &kiln::TensorType)| value::to_js(buffer.as_data(), &ty.shape);
+            Ok(results.iter().zip(types.iter()).map(object).collect::<Array>().into())
+        })
+    }
+
+    /// An empty batch.
+    pub fn batch(&self) -> Batch {
+        Batch::of(self.current().shared_batch())
+    }
+
+    /// Runs the cases of an operation that have at most so many elements on the place of this name, against the f64
+    /// reference: `{ cases, elements, worst, bound, failures }`.
+    #[cfg(feature = "verify")]
+    pub fn verify(&self, name: String, place: String, elements: usize) -> Promise {
+        let engine = self.current();
+        promise(async move { crate::verify::verify(&engine, &name, &place, elements).await })
+    }
+
+    /// Ends the device of the GPU, as unplugging it would: for tests of what happens then.
+    #[cfg(feature = "webgpu")]
+    pub fn destroy_device(&self) -> Promise {
+        let engine = self.current();
+        promise(async move {
+            engine.gpu_devices_async().await?.iter().for_each(kiln::gpu::GpuDevice::destroy);
+            Ok(JsValue::UNDEFINED)
+        })
+    }
+}

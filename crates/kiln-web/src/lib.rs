@@ -1,0 +1,21 @@
+//! kiln for JavaScript: what `kiln.js` beside the page wraps.
+//!
+//! Design choices:
+//!
+//! - Few exports: an operation is run by its name, so that sixty of them cost the bytes of one. `kiln.js` makes a method of
+//!   each from `operations`, and the types of these methods come from the same tables.
+//! - Whatever can wait returns a promise; whatever fails rejects it with an `Error` whose `code` names the variant of
+//!   [`kiln::Error`]. Nothing ends the module.
+//! - Typed arrays are copied into the memory of the module, and results out of it: none of JavaScript's is ever borrowed.
+#![cfg(target_arch = "wasm32")]
+#![deny(unsafe_code)]
+// What JavaScript sees is exported by wasm-bindgen, whatever Rust sees of it.
+#![allow(unreachable_pub)]
+
+mod batch;
+mod engine;
+mod error;
+mod operations;
+mod value;
+#[cfg(feature = "verify")]
+mod verify;

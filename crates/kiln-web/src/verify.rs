@@ -1,0 +1,93 @@
+//! The conformance suite, run where a user is.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+use js_sys::{Array, Object};
+use kiln::{Backend, Engine, Operand, Result, TensorType};
+use kiln_core::op::all_cases;
+use kiln_core::op::reference::{Accuracy, Case, conform, conform_within};
+use wasm_bindgen::JsValue;
+use wasm_bindgen::prelude::wasm_bindgen;
+
+use crate::value::set;
+
+thread_local! {
+    /// The cases, made once: some take a while to think of.
+    static CASES: RefCell<Vec<Case>> = const { RefCell::new(Vec::new()) };
+}
+
+fn with_cases<T>(see: impl FnOnce(&[Case]) -> T) -> T {
+    CASES.with_borrow_mut(|cases| {
+        if cases.is_empty() {
+            *cases = all_cases();
+        }
+        see(cases)
+    })
+}
+
+/// The names of the operations that have cases.
+#[wasm_bindgen]
+pub fn verifiable() -> Vec<String> {
+    with_cases(|cases| {
+        let mut names: Vec<String> = cases.iter().map(|case| case.op.name().to_owned()).collect();
+        let mut seen = HashSet::new();
+        names.retain(|name| seen.insert(name.clone()));
+        names
+    })
+}
+
+/// The cases of an operation with at most so many elements.
+fn cases(name: &str, elements: usize) -> Vec<Case> {
+    with_cases(|cases| {
+        let size = |case: &Case| case.inputs.iter().map(|input| input.shape.numel()).sum::<usize>();
+        cases.iter().filter(|case| case.op.name() == name && size(case) <= elements).cloned().collect()
+    })
+}
+
+/// Runs the cases of an operation on the place of this name.
+pub(crate) async fn verify(engine: &Engine, name: &str, place: &str, elements: usize) -> Result<JsValue> {
+    let forced = engine.with_force(Some(place))?;
+    let gpu = forced.places().iter().any(|known| known.name == place && known.backend == Backend::Gpu);
+    let (mut count, mut seen, mut failures) = (0u32, Accuracy::default(), Vec::new());
+    let mut bound = String::new();
+    for case in cases(name, elements) {
+        count += 1;
+        let operands = case.operands()?;
+        bound = case.op.contract().bound.to_string();
+        let results = forced.run_async(&case.op, &operands).await;
+        // On a device the bounds are those of its arithmetic, and subnormal numbers may vanish.
+        let checked = match gpu {
+            false => conform(&case, |_, _| results),
+            true => {
+                let types: Vec<TensorType> = operands.iter().map(Operand::ty).collect();
+                let on_device = gpu_bound(&forced, &case, &types).await?;
+                conform_within(&case, |_, _| Ok(on_device), true, |_, _| results)
+            }
+        };
+        match checked {
+            Ok(accuracy) => seen = seen.merge(accuracy),
+            Err(why) => failures.push(JsValue::from(why)),
+        }
+    }
+    let object = Object::new();
+    set(&object, "cases", count);
+    set(&object, "elements", seen.compared as f64);
+    set(&object, "worst", seen.worst);
+    set(&object, "bound", bound);
+    set(&object, "failures", failures.into_iter().collect::<Array>());
+    Ok(object.into())
+}
+
+#[cfg(feature = "webgpu")]
+async fn gpu_bound(engine: &Engine, case: &Case, types: &[TensorType]) -> Result<kiln::op::Bound> {
+    match engine.gpu_devices_async().await?.first() {
+        Some(device) => kiln::gpu::numerics::bound_on(device, &case.op, types),
+        None => case.op.bound(types),
+    }
+}
+
+#[cfg(not(feature = "webgpu"))]
+async fn gpu_bound(_: &Engine, case: &Case, types: &[TensorType]) -> Result<kiln::op::Bound> {
+    case.op.bound(types)
+}

@@ -1,0 +1,367 @@
+// The page, driven as a person would, and what goes wrong, in Chromium with WebGPU in software.
+// node browser.mjs URL MODULES SCREENSHOTS [NAME]
+
+import assert from "node:assert/strict";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+
+const [url, modules, screenshots, only] = process.argv.slice(2);
+const { chromium } = createRequire(join(modules, "package.json"))("playwright-core");
+
+const executablePath = process.env.KILN_CHROMIUM ?? "/usr/bin/chromium";
+const QUIET = ["--no-sandbox", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update"];
+const WEBGPU = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"];
+
+const withWebgpu = await chromium.launch({ executablePath, args: [...QUIET, ...WEBGPU] });
+
+let profile;
+
+/** A fresh page with its own storage; whatever it throws fails the test. */
+async function visit(browser, { path = "", before, fresh = false, ...options } = {}) {
+  const context = await browser.newContext(options);
+  const page = await context.newPage();
+  page.errors = [];
+  page.on("pageerror", (error) => page.errors.push(error.message));
+  // Measured once: the visits after the first find the profile where the page keeps it.
+  if (profile && !fresh) {
+    await page.addInitScript((profile) => { if (!localStorage.getItem("kiln-profile")) localStorage.setItem("kiln-profile", profile); }, profile);
+  }
+  if (before) await page.addInitScript(before);
+  await page.goto(url + path);
+  await page.waitForFunction(() => document.body.dataset.ready, undefined, { timeout: 60_000 });
+  profile ??= await page.evaluate(() => localStorage.getItem("kiln-profile"));
+  return page;
+}
+
+async function leave(page) {
+  assert.deepEqual(page.errors, [], "nothing is thrown past the page");
+  await page.context().close();
+}
+
+const text = (page, id) => page.locator(`#${id}`).textContent();
+
+const tests = {
+  async "the API runs operations on WebGPU and on the CPU"() {
+    const page = await visit(withWebgpu);
+    const seen = await page.evaluate(async () => {
+      const { engine } = window.kiln;
+      const gpu = engine.forced(engine.gpu.name);
+      const x = Float32Array.of(1, -2, 3);
+      const batch = gpu.batch();
+      const input = batch.input({ data: Float32Array.of(1, 2, 3, 4), dims: [2, 2] });
+      const product = batch.matmul(input, input);
+      const wanted = batch.softmax(batch.scale(product, { factor: 0 }));
+      await batch.execute([wanted, product]);
+      const first = [...batch.read(product)];
+      batch.set(input, Float32Array.of(0, 1, 1, 0));
+      await batch.execute([wanted, product]);
+      return {
+        sum: [...(await gpu.add(x, x))],
+        total: await gpu.sum(x),
+        along: [...(await gpu.sum({ data: x, dims: [1, 3] }, { axis: 0 }))],
+        product: [...(await gpu.matmul({ data: x, dims: [1, 3] }, { data: x, dims: [3, 1] }))],
+        top: (await gpu.top_k({ data: x, dims: [1, 3] }, { k: 2 })).map((result) => [...result]),
+        halves: [...(await gpu.convert(x, { to: "f16" }))],
+        chosen: engine.explain("add", [[3], [3]]).chosen,
+        first,
+        second: [...batch.read(product)],
+        softmax: [...batch.read(wanted)],
+        dims: batch.dims(product),
+      };
+    });
+    assert.deepEqual(seen, {
+      sum: [2, -4, 6], total: 2, along: [1, -2, 3], product: [14], top: [[3, 1], [2, 0]], halves: [0x3c00, 0xc000, 0x4200],
+      chosen: "simd128 x1", first: [7, 10, 15, 22], second: [1, 0, 0, 1], softmax: [0.5, 0.5, 0.5, 0.5], dims: [2, 2],
+    });
+    await leave(page);
+  },
+
+  async "the page measures, keeps what it measured, and draws the picture"() {
+    const page = await visit(withWebgpu, { fresh: true });
+    assert.match(await text(page, "status"), /Measured in \d/);
+    assert.match(await text(page, "browser"), /swiftshader.*software/i);
+    assert.equal(await text(page, "picture-problem"), "");
+    assert.match(await text(page, "picture-caption"), /512 × 512, in .* on /);
+    assert.match(await text(page, "picture-why"), /predicted/);
+    assert.equal(await page.locator("#picture-places tbody tr").count(), 3);
+    // The blur of a picture and its edges: not the picture, and not one shade.
+    const pixels = (id) => page.evaluate((id) => {
+      const canvas = document.getElementById(id);
+      return [...new Uint32Array(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data.buffer)];
+    }, id);
+    const before = await pixels("filtered");
+    assert.ok(new Set(before).size > 50, "shades");
+    const drawn = Number(await page.evaluate(() => document.body.dataset.drawn));
+    await page.locator("#blur").focus();
+    for (let i = 0; i < 5; i++) await page.keyboard.press("ArrowRight");
+    await page.waitForFunction((drawn) => Number(document.body.dataset.drawn) > drawn, drawn);
+    assert.match(await text(page, "blur-value"), /1\.7 px/);
+    await page.waitForTimeout(300);
+    assert.notDeepEqual(await pixels("filtered"), before);
+    // The profile is found again.
+    await page.reload();
+    await page.waitForFunction(() => document.body.dataset.ready === "true");
+    assert.match(await text(page, "status"), /^Everything is ready/);
+    assert.match(await text(page, "browser"), /kept by the program/);
+    // And one that is damaged is measured anew.
+    await page.evaluate(() => localStorage.setItem("kiln-profile", "{"));
+    await page.reload();
+    await page.waitForFunction(() => document.body.dataset.ready === "true");
+    assert.match(await text(page, "status"), /Measured in/);
+    await leave(page);
+  },
+
+  async "calibration gives a profile of every place"() {
+    const page = await visit(withWebgpu);
+    const seconds = await page.evaluate(async () => {
+      const start = performance.now();
+      const profile = JSON.parse(await window.kiln.engine.calibrate({ seconds: 1 }));
+      return { took: (performance.now() - start) / 1000, classes: profile.classes.map((class_) => class_.op), places: profile.places.length };
+    });
+    // How many there is time for is the machine's affair.
+    console.log(`  ${seconds.took.toFixed(2)} s, ${seconds.classes.length} classes: ${seconds.classes.join(", ")}`);
+    assert.ok(seconds.classes.includes("scale"), "the first class was measured");
+    assert.equal(seconds.places, 3);
+    await leave(page);
+  },
+
+  async "the bench plots every place"() {
+    const page = await visit(withWebgpu);
+    await page.selectOption("#bench-operation", "gelu");
+    await page.click("#bench-run");
+    await page.waitForFunction(() => document.body.dataset.bench === "gelu", undefined, { timeout: 60_000 });
+    assert.equal(await page.locator("#chart svg path.simd").count(), 1);
+    assert.equal(await page.locator("#chart svg path.gpu").count(), 1);
+    assert.ok((await page.locator("#chart svg circle").count()) > 10);
+    assert.equal(await page.locator("#bench-table tbody tr").count(), 13);
+    assert.match(await text(page, "bench-caption"), /router/);
+    await page.screenshot({ path: join(screenshots, "bench.png"), fullPage: true });
+    await leave(page);
+  },
+
+  async "every operation keeps its contract on every place"() {
+    const page = await visit(withWebgpu);
+    await page.click("#verify-run");
+    await page.waitForFunction(() => document.body.dataset.verified !== undefined, undefined, { timeout: 240_000 });
+    const summary = await text(page, "verify-summary");
+    console.log(`  ${summary}`);
+    assert.equal(await page.evaluate(() => document.body.dataset.verified), "0", summary);
+    assert.ok((await page.locator("#verify-table tbody tr").count()) > 40);
+    await page.screenshot({ path: join(screenshots, "verified.png"), fullPage: true });
+    await leave(page);
+  },
+
+  async "a lost device is recovered from"() {
+    const page = await visit(withWebgpu);
+    const seen = await page.evaluate(async () => {
+      const { engine } = window.kiln;
+      const gpu = engine.forced(engine.gpu.name);
+      const x = Float32Array.of(1, 2, 3);
+      const batch = gpu.batch();
+      const input = batch.input(x);
+      const doubled = batch.add(input, input);
+      await batch.execute([doubled]);
+      await engine.destroyDevice();
+      const after = [...(await gpu.add(x, x))];
+      await batch.execute([doubled]);
+      return { after, batch: [...batch.read(doubled)] };
+    });
+    assert.deepEqual(seen, { after: [2, 4, 6], batch: [2, 4, 6] });
+    await leave(page);
+  },
+
+  async "a device that is lost for good leaves its work to the CPU"() {
+    const page = await visit(withWebgpu);
+    const seen = await page.evaluate(async () => {
+      const { engine, Engine } = window.kiln;
+      const own = await Engine.create({ software: true });
+      const gpu = own.forced(own.gpu.name);
+      await own.destroyDevice();
+      navigator.gpu.requestAdapter = async () => null;
+      const forced = await gpu.add(Float32Array.of(1), Float32Array.of(2)).catch((error) => error.code);
+      // Large enough for the GPU by the constants of an engine that measured nothing.
+      const n = 512;
+      const square = { data: new Float32Array(n * n).fill(1), dims: [n, n] };
+      const chosen = own.explain("matmul", [[n, n], [n, n]]).chosen;
+      const product = await own.matmul(square, square);
+      return { forced, gpu: chosen === own.gpu.name, product: product[0], places: engine.places.length };
+    });
+    assert.deepEqual(seen, { forced: "device-lost", gpu: true, product: 512, places: 3 });
+    await leave(page);
+  },
+
+  async "errors are typed and reject the promise"() {
+    const page = await visit(withWebgpu);
+    const codes = await page.evaluate(async () => {
+      const { engine } = window.kiln;
+      const gpu = engine.forced(engine.gpu.name);
+      const code = async (call) => {
+        try {
+          await call();
+          return "nothing";
+        } catch (error) {
+          return `${error.name} ${error.code}`;
+        }
+      };
+      const batch = gpu.batch();
+      const input = batch.input(Float32Array.of(1, 2));
+      const running = gpu.batch();
+      const long = running.sqrt(running.input(new Float32Array(1000)));
+      const promise = running.execute([long]);
+      await null;
+      await null;
+      const busy = await code(() => running.read(long));
+      await promise;
+      const seen = {
+        shape: await code(() => gpu.add(new Float32Array(3), new Float32Array(4))),
+        length: await code(() => gpu.matmul({ data: new Float32Array(3), dims: [2, 2] }, { data: new Float32Array(4), dims: [2, 2] })),
+        index: await code(() => gpu.gather({ data: new Float32Array(4), dims: [2, 2] }, Uint32Array.of(2))),
+        overflow: await code(() => gpu.run("add", [{ data: new Float32Array(1), dims: [4e9, 4e9] }, new Float32Array(1)])),
+        operation: await code(() => gpu.run("frobnicate", [new Float32Array(1)])),
+        data: await code(() => gpu.run("exp", ["text"])),
+        dims: await code(() => gpu.exp({ data: new Float32Array(1), dims: [-1] })),
+        param: await code(() => gpu.scale(new Float32Array(1))),
+        eps: await code(() => gpu.rms_norm(new Float32Array(4), new Float32Array(4), { eps: NaN })),
+        place: await code(() => engine.forced("toaster")),
+        foreign: await code(() => batch.exp(17)),
+        notComputed: await code(() => batch.read(batch.exp(input))),
+        busy,
+        large: await code(() => {
+          // 10 GB, which no module of 32 bits can address.
+          const batch = engine.batch();
+          const column = batch.input({ data: new Float32Array(50_000), dims: [50_000, 1] });
+          return batch.matmul(column, batch.input({ data: new Float32Array(50_000), dims: [1, 50_000] }));
+        }),
+      };
+      return seen;
+    });
+    assert.deepEqual(codes, {
+      shape: "KilnError shape", length: "KilnError length", index: "KilnError index", overflow: "KilnError overflow",
+      operation: "KilnError parameter", data: "KilnError parameter", dims: "KilnError parameter", param: "KilnError parameter",
+      eps: "KilnError parameter", place: "KilnError unavailable", foreign: "KilnError foreign-tensor",
+      notComputed: "KilnError parameter", busy: "KilnError parameter", large: "KilnError overflow",
+    });
+    await leave(page);
+  },
+
+  async "without WebGPU the page says so and goes on"() {
+    const page = await visit(withWebgpu, { before: () => Object.defineProperty(Navigator.prototype, "gpu", { get: () => undefined }) });
+    assert.match(await text(page, "browser"), /none: .*this browser has no WebGPU/);
+    assert.match(await text(page, "picture-caption"), /on simd128/);
+    const rejected = await page.evaluate(() => window.kiln.Engine.create({ webgpu: "required" }).catch((error) => error.code));
+    assert.equal(rejected, "unavailable");
+    await leave(page);
+  },
+
+  async "an adapter that is refused is told"() {
+    const page = await visit(withWebgpu, { before: () => { navigator.gpu.requestAdapter = async () => null; } });
+    assert.match(await text(page, "browser"), /none: .*offers no adapter/);
+    assert.match(await text(page, "picture-caption"), /on simd128/);
+    await leave(page);
+  },
+
+  async "a device that is refused is told"() {
+    const page = await visit(withWebgpu, {
+      before: () => {
+        GPUAdapter.prototype.requestDevice = () => Promise.reject(new DOMException("the limits are too small", "OperationError"));
+      },
+    });
+    assert.match(await text(page, "browser"), /none: .*opening the device failed/);
+    assert.match(await text(page, "picture-caption"), /on simd128/);
+    await leave(page);
+  },
+
+  async "a GPU without memory is left alone"() {
+    const page = await visit(withWebgpu, {
+      fresh: true,
+      before: () => {
+        const request = GPUAdapter.prototype.requestDevice;
+        GPUAdapter.prototype.requestDevice = async function (descriptor) {
+          const device = await request.call(this, descriptor);
+          const create = device.createBuffer.bind(device);
+          // As a device does that has no memory left for anything of more than a few pixels.
+          device.createBuffer = (wanted) => {
+            if (wanted.size <= 1 << 16) return create(wanted);
+            return create({ ...wanted, size: 2 ** 46, mappedAtCreation: false });
+          };
+          return device;
+        };
+      },
+    });
+    assert.equal(await text(page, "picture-problem"), "");
+    assert.match(await text(page, "picture-caption"), /512 × 512/);
+    await leave(page);
+  },
+
+  async "a picture that is none is told, and the next one is drawn"() {
+    const page = await visit(withWebgpu);
+    await page.setInputFiles("#file", { name: "none.png", mimeType: "image/png", buffer: Buffer.from("no picture") });
+    await page.waitForFunction(() => document.getElementById("picture-problem").textContent);
+    assert.match(await text(page, "picture-problem"), /none\.png is no picture/);
+    const drawn = Number(await page.evaluate(() => document.body.dataset.drawn));
+    // Wider than high, and larger than is drawn.
+    const svg = '<svg xmlns="http://www.w3.org/2000/svg" width="1600" height="800"><rect width="800" height="800"/></svg>';
+    const file = await page.evaluate(async (svg) => {
+      const image = new Image();
+      image.src = `data:image/svg+xml,${encodeURIComponent(svg)}`;
+      await image.decode();
+      const canvas = new OffscreenCanvas(1600, 800);
+      canvas.getContext("2d").drawImage(image, 0, 0);
+      return [...new Uint8Array(await (await canvas.convertToBlob()).arrayBuffer())];
+    }, svg);
+    await page.setInputFiles("#file", { name: "half.png", mimeType: "image/png", buffer: Buffer.from(file) });
+    await page.waitForFunction((drawn) => Number(document.body.dataset.drawn) > drawn, drawn);
+    assert.equal(await text(page, "picture-problem"), "");
+    assert.match(await text(page, "picture-caption"), /1024 × 512/);
+    await leave(page);
+  },
+
+  async "without vectors the scalar build is loaded"() {
+    const page = await visit(withWebgpu, { path: "?webgpu=off", before: () => { WebAssembly.validate = () => false; } });
+    assert.match(await text(page, "browser"), /no vectors, scalar code runs instead/);
+    assert.match(await text(page, "picture-caption"), /on scalar/);
+    await leave(page);
+  },
+
+  async "keyboard and screen reader find everything"() {
+    const page = await visit(withWebgpu);
+    const reached = [];
+    for (let i = 0; i < 12; i++) {
+      await page.keyboard.press("Tab");
+      reached.push(await page.evaluate(() => document.activeElement.id || document.activeElement.className || document.activeElement.tagName));
+    }
+    for (const id of ["skip", "calibrate", "bench-operation", "bench-run", "file", "blur", "edges", "verify-run"]) {
+      assert.ok(reached.includes(id), `${id} among ${reached}`);
+    }
+    const unnamed = await page.evaluate(() => [...document.querySelectorAll("button, input, select, canvas, progress, [role=region]")]
+      .filter((element) => !(element.labels?.length || element.getAttribute("aria-label") || element.textContent.trim()))
+      .map((element) => element.outerHTML));
+    assert.deepEqual(unnamed, []);
+    await leave(page);
+  },
+
+  async "the page fits wide and narrow, light and dark"() {
+    for (const [name, width, colorScheme] of [["wide-light", 1280, "light"], ["wide-dark", 1280, "dark"], ["narrow-light", 360, "light"], ["narrow-dark", 360, "dark"]]) {
+      const page = await visit(withWebgpu, { viewport: { width, height: 800 }, colorScheme });
+      const over = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+      assert.equal(over, 0, `${name} scrolls sideways`);
+      await page.screenshot({ path: join(screenshots, `${name}.png`), fullPage: true });
+      await leave(page);
+    }
+  },
+};
+
+let failed = 0;
+for (const [name, test] of Object.entries(tests).filter(([name]) => !only || name.includes(only))) {
+  const start = performance.now();
+  try {
+    await test();
+    console.log(`ok    ${name} (${((performance.now() - start) / 1000).toFixed(1)} s)`);
+  } catch (error) {
+    failed += 1;
+    console.log(`WRONG ${name}\n${error.stack}`);
+  }
+}
+await withWebgpu.close();
+console.log(failed ? `${failed} failed` : "all passed");
+process.exit(failed ? 1 : 0);

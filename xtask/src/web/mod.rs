@@ -1,0 +1,62 @@
+//! `cargo xtask web`: kiln for browsers, with its page.
+
+mod build;
+mod serve;
+mod test;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitCode};
+
+use crate::Result;
+
+/// What to do with what is built.
+#[derive(clap::Args)]
+pub(crate) struct Arguments {
+    /// Serve the page on 127.0.0.1 until interrupted.
+    #[arg(long)]
+    serve: bool,
+    /// The port to serve on.
+    #[arg(long, default_value_t = 8080)]
+    port: u16,
+    /// Run the tests: the page driven in Chromium, the module in Node.
+    #[arg(long)]
+    test: bool,
+    /// Take what an earlier run has built.
+    #[arg(long)]
+    built: bool,
+}
+
+/// Where the page is built.
+fn folder(root: &Path) -> PathBuf {
+    root.join("target/web")
+}
+
+/// Builds the page, and serves or tests it.
+pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("xtask lies inside of the workspace")?;
+    if !arguments.built {
+        build::build(root)?;
+    }
+    build::check_sizes(root)?;
+    if arguments.test {
+        test::test(root)?;
+    }
+    if arguments.serve {
+        let server = serve::Server::open(&folder(root), arguments.port)?;
+        println!("serving {} at http://{}/", folder(root).display(), server.address());
+        server.run();
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Runs a command, whose output is shown.
+fn execute(command: &mut Command) -> Result<()> {
+    let line = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(|word| word.to_string_lossy())
+        .collect::<Vec<_>>()
+        .join(" ");
+    println!("$ {line}");
+    let status = command.status().map_err(|error| format!("`{line}` cannot be run: {error}"))?;
+    if status.success() { Ok(()) } else { Err(format!("`{line}` failed").into()) }
+}
