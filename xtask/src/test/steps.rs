@@ -119,7 +119,8 @@ pub(super) fn all() -> Vec<Step> {
         Step::commands(
             "doctests",
             "the examples in the documentation run",
-            &["cargo test --doc --workspace --exclude kiln-benches --exclude xtask --features kiln/cuda,kiln/gpu,kiln/ndarray"],
+            // The packages of the build above, xtask with its features of what they depend on included: nothing is built again.
+            &["cargo test --doc --workspace --exclude kiln-benches --features kiln/cuda,kiln/gpu,kiln/ndarray"],
         ),
         Step::new("examples", "every example runs", every_example_runs),
         Step::new("release", "every operation as the optimiser of this release build has left it", |_| {
