@@ -139,9 +139,10 @@ impl CudaDevice {
         self.inner.hardware.target.name()
     }
 
-    /// Whether products of f16, and of f32 as [`DeviceOptions::input_precision`] says, run on tensor cores.
+    /// Whether products and attention of f16, and products of f32 as [`DeviceOptions::input_precision`] says, run on tensor
+    /// cores.
     pub fn has_tensor_cores(&self) -> bool {
-        self.inner.hardware.has_warp_groups()
+        self.inner.hardware.has_tensor_cores()
     }
 
     /// Bytes of its memory that nobody has taken.

@@ -1,15 +1,18 @@
 //! Where the numerics of tensor cores differ from the contract of kiln-core.
 //!
-//! They cut off where others round, so that errors are of one sign and grow with k. Of f16 they add sixteen products to a sum
+//! They cut off where others round, so that errors are of one sign and grow with k. Weights of attention are rounded to f16
+//! before they are multiplied. Of f16 they add sixteen products to a sum
 //! at a time, and of TF32 eight: 2 u of the sum each time, and 16 u for what is cut off from the products themselves.
 
-use kiln_core::op::{Bound, Op};
+use kiln_core::op::{Attention, Bound, Matmul, Op};
 use kiln_core::{DType, Result, TensorType};
 
+use crate::lower::attention::on_tensor_cores;
 use crate::plan::Hardware;
 use crate::{CudaDevice, InputPrecision};
 
-/// The error bound of an operation on a device: that of the contract, or, for products on tensor cores, what those keep.
+/// The error bound of an operation on a device: that of the contract, or, for products and attention on tensor cores, what those
+/// keep. Of attention it leaves out what weights below 2⁻²⁹ of the greatest add: they are within 2⁻⁴⁰ of it.
 ///
 /// # Errors
 /// As [`Op::bound`].
@@ -19,21 +22,41 @@ pub fn bound_on(device: &CudaDevice, op: &Op, inputs: &[TensorType]) -> Result<B
 
 fn bound(hardware: Hardware, op: &Op, inputs: &[TensorType]) -> Result<Bound> {
     let plain = op.bound(inputs)?;
-    let (Op::Matmul(matmul), Bound::Magnitude(least), true) = (op, plain, hardware.has_warp_groups()) else {
-        return Ok(plain);
+    let units = match op {
+        Op::Matmul(op) if hardware.has_tensor_cores() => of_product(hardware, op, inputs)?,
+        Op::Attention(op) => of_attention(hardware, op, inputs)?,
+        _ => None,
     };
-    let k = matmul.extents(&inputs[0].shape, &inputs[1].shape)?.k as f64;
+    Ok(match (units, plain) {
+        (Some(units), Bound::Magnitude(least)) => Bound::Magnitude(units.max(least)),
+        _ => plain,
+    })
+}
+
+/// Units of a product on tensor cores; none where it may run on others.
+fn of_product(hardware: Hardware, op: &Matmul, inputs: &[TensorType]) -> Result<Option<f64>> {
+    let k = op.extents(&inputs[0].shape, &inputs[1].shape)?.k as f64;
     let halves = inputs.iter().all(|input| input.dtype == DType::F16);
-    let units = match hardware.input_precision {
-        _ if halves => k / 8.0 + 16.0,
-        InputPrecision::Ieee => return Ok(plain),
+    Ok(match hardware.input_precision {
+        _ if halves => Some(k / 8.0 + 16.0),
         // 2 u for either part, 4 u for the product that is left out, 32 u and 16 u for a chain of 128 products, and a
         // rounding for each of those.
-        InputPrecision::Tf32x3 => 56.0 + k / 128.0,
+        InputPrecision::Tf32x3 if hardware.has_warp_groups() => Some(56.0 + k / 128.0),
+        InputPrecision::Ieee | InputPrecision::Tf32x3 => None,
         // 2⁻¹⁰ of each factor.
-        InputPrecision::Tf32 => 32_768.0 + k / 4.0 + 16.0,
-    };
-    Ok(Bound::Magnitude(units.max(least)))
+        InputPrecision::Tf32 => Some(32_768.0 + k / 4.0 + 16.0),
+    })
+}
+
+/// Units of attention on tensor cores; none where it runs on others.
+fn of_attention(hardware: Hardware, op: &Attention, inputs: &[TensorType]) -> Result<Option<f64>> {
+    if on_tensor_cores(hardware, op, inputs)?.is_none() {
+        return Ok(None);
+    }
+    let extents = op.extents(&inputs[0].shape, &inputs[1].shape, &inputs[2].shape)?;
+    // Weights are rounded to f16, 2⁻¹¹ of each; scores and sums are cut off, 16 products at a time.
+    let sums = (extents.d + extents.t) as f64 / 8.0 + 32.0;
+    Ok(Some(8192.0 + sums + 2.0))
 }
 
 #[cfg(test)]
@@ -54,10 +77,27 @@ mod tests {
                 other => panic!("{other}"),
             }
         };
-        let contract = of(Target::Sm80, InputPrecision::Tf32, DType::F32);
+        let contract = of(Target::Sm75, InputPrecision::Tf32, DType::F32);
+        assert_eq!(of(Target::Sm80, InputPrecision::Tf32x3, DType::F32), contract);
         assert_eq!(of(Target::Sm90a, InputPrecision::Ieee, DType::F32), contract);
-        assert_eq!(of(Target::Sm90a, InputPrecision::Ieee, DType::F16), 528.0);
         assert_eq!(of(Target::Sm90a, InputPrecision::Tf32x3, DType::F32), 88.0);
-        assert_eq!(of(Target::Sm90a, InputPrecision::Tf32, DType::F32), 33_808.0);
+        for target in [Target::Sm80, Target::Sm90a] {
+            assert_eq!(of(target, InputPrecision::Ieee, DType::F16), 528.0);
+            assert_eq!(of(target, InputPrecision::Tf32, DType::F32), 33_808.0);
+        }
+    }
+
+    #[test]
+    fn attention_has_a_bound_of_its_own_where_it_runs_on_tensor_cores() {
+        let of = |target, dtype, d| {
+            let ty = TensorType::of(dtype, Shape::new(&[4, 256, d]).unwrap()).unwrap();
+            let hardware = Hardware { target, multiprocessors: 132, input_precision: InputPrecision::Ieee };
+            bound(hardware, &Attention::full().into(), &[ty; 3]).unwrap()
+        };
+        let contract = Op::from(Attention::full()).contract().bound;
+        assert_eq!(of(Target::Sm80, DType::F16, 64), Bound::Magnitude(8266.0));
+        assert_eq!(of(Target::Sm75, DType::F16, 64), contract);
+        assert_eq!(of(Target::Sm80, DType::F32, 64), contract);
+        assert_eq!(of(Target::Sm80, DType::F16, 40), contract);
     }
 }

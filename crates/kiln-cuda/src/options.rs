@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-/// With what precision products of matrices read f32. Tensor cores take TF32, the upper 19 bits of an f32; those of Hopper are
-/// used. On other devices everything is [`InputPrecision::Ieee`].
+/// With what precision products of matrices read f32. Tensor cores take TF32, the upper 19 bits of an f32; those from compute
+/// capability 8.0 on are used. On other devices everything is [`InputPrecision::Ieee`].
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum InputPrecision {
@@ -11,7 +11,8 @@ pub enum InputPrecision {
     #[default]
     Ieee,
     /// In two parts in TF32, of which three products are taken: an error of at most `56 + k / 128` units of `u Σ |terms|`, and
-    /// NaN where an infinity, or a number that TF32 rounds to one, is multiplied.
+    /// NaN where an infinity, or a number that TF32 rounds to one, is multiplied. On Hopper; elsewhere as
+    /// [`InputPrecision::Ieee`].
     Tf32x3,
     /// In TF32, rounded towards zero: an error of at most `2¹⁵ + k / 4 + 16` units of `u Σ |terms|`.
     Tf32,

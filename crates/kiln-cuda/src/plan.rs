@@ -1,10 +1,10 @@
 //! What a GPU does for a graph: launches on memory that is named but not yet there.
 
 use kiln_core::graph::{Location as Tensor, TensorId};
-use kiln_ptx::kernels::attention::Attention;
+use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashCombine};
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;
-use kiln_ptx::kernels::gemm::{Gemm, Tf32Planes, WarpGroupGemm};
+use kiln_ptx::kernels::gemm::{Gemm, Tf32Planes, WarpGemm, WarpGroupGemm};
 use kiln_ptx::kernels::half::Convert;
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul};
@@ -28,6 +28,11 @@ pub(crate) struct Hardware {
 }
 
 impl Hardware {
+    /// Whether warps multiply on tensor cores in ways that kernels use.
+    pub(crate) fn has_tensor_cores(&self) -> bool {
+        self.target >= Target::Sm80
+    }
+
     /// Whether warp groups multiply on tensor cores.
     pub(crate) fn has_warp_groups(&self) -> bool {
         self.target == Target::Sm90a
@@ -81,6 +86,8 @@ codes!(
     Convert,
     Convolve,
     Dequantize,
+    FlashAttention,
+    FlashCombine,
     Gather,
     Gemm,
     Norm,
@@ -92,6 +99,7 @@ codes!(
     Tf32Planes,
     TopK,
     Transpose,
+    WarpGemm,
     WarpGroupGemm
 );
 

@@ -3,7 +3,7 @@
 mod support;
 
 use kiln_core::op::reference::{Random, check};
-use kiln_core::op::{Matmul, Op};
+use kiln_core::op::{Attention, Matmul, Op, Param};
 use kiln_core::{Buffer, Data, Operand, Record, Result, Shape, f16};
 use kiln_cuda::{CudaCommandBatch, CudaDevice, DeviceOptions, InputPrecision, numerics};
 
@@ -17,8 +17,8 @@ fn device_with(input_precision: InputPrecision) -> Option<CudaDevice> {
     Some(device)
 }
 
-/// Products, rows, depth and columns; and whether one B serves all A.
-const EXTENTS: [(usize, [usize; 3], bool); 9] = [
+/// Products, rows, depth and columns; and whether one B serves all A. Rows of 70 columns are for warps.
+const EXTENTS: [(usize, [usize; 3], bool); 11] = [
     (1, [1, 64, 64], true),
     (1, [64, 64, 64], true),
     (1, [104, 72, 136], true),
@@ -26,6 +26,8 @@ const EXTENTS: [(usize, [usize; 3], bool); 9] = [
     (1, [64, 4096, 64], true),
     (1, [16, 2048, 256], true),
     (1, [520, 40, 264], true),
+    (1, [200, 136, 70], true),
+    (2, [40, 520, 70], false),
     (3, [72, 136, 88], false),
     (3, [72, 136, 88], true),
 ];
@@ -72,6 +74,116 @@ fn products_in_two_parts_keep_their_bound() {
 #[test]
 fn products_in_tf32_keep_their_bound() {
     device_with(InputPrecision::Tf32).iter().for_each(|device| holds(device, false));
+}
+
+/// Sequences, heads, heads of keys, queries, keys and elements of a row: one and few, around tiles, grouped heads, so few
+/// queries that keys are cut into parts, so many that they are not, and every row that there are kernels for.
+const ATTENTIONS: [[usize; 6]; 16] = [
+    [1, 1, 1, 1, 1, 64],
+    [2, 4, 2, 1, 700, 64],
+    [1, 8, 1, 3, 2050, 128],
+    [1, 2, 1, 100, 100, 64],
+    [1, 6, 2, 30, 65, 80],
+    [1, 2, 2, 65, 260, 96],
+    [1, 1, 1, 130, 131, 256],
+    [1, 70, 70, 17, 33, 128],
+    [1, 70, 35, 129, 129, 64],
+    [2, 72, 36, 40, 200, 128],
+    [3, 40, 40, 190, 193, 64],
+    [1, 80, 40, 33, 400, 80],
+    [1, 72, 72, 65, 129, 96],
+    [2, 36, 36, 129, 300, 256],
+    [1, 16, 4, 300, 513, 128],
+    [1, 8, 8, 1000, 1000, 64],
+];
+
+/// Holds attention of f16 to the bound of the device: in every extent full and causal, with scores of a few units, of some
+/// hundreds, and as large as f16 makes them.
+#[test]
+fn attention_of_f16_keeps_its_bound() {
+    let Some(device) = device_with(InputPrecision::Ieee) else { return };
+    let (mut random, mut worst) = (Random::new(9), 0.0f64);
+    for [batch, heads, kv_heads, s, t, d] in ATTENTIONS {
+        for (causal, scale, size) in
+            [(false, None, 1.0), (true, None, 4.0), (true, Some(Param::from(0.5)), 30.0), (false, None, 60_000.0)]
+        {
+            let op = Op::from(Attention { causal, scale });
+            let mut operand = |heads: usize, rows: usize, size: f32| {
+                let shape = Shape::new(&[batch, heads, rows, d]).unwrap();
+                let values = random.uniforms(shape.numel(), -size, size);
+                (values.into_iter().map(f16::from_f32).collect::<Vec<_>>(), shape)
+            };
+            let stored = [operand(heads, s, size), operand(kv_heads, t, size), operand(kv_heads, t, 1.0)];
+            let operands = stored.each_ref().map(|(x, shape)| Operand::new(Data::F16(x), *shape).unwrap());
+            let expected = op.reference(&operands).unwrap();
+            let bound = numerics::bound_on(&device, &op, &operands.each_ref().map(Operand::ty)).unwrap();
+            let tensors = operands.each_ref().map(|operand| device.upload(operand).unwrap());
+            let got = device.run(&op, &tensors.each_ref()).unwrap()[0].read().unwrap();
+            let accuracy = check(bound, &expected, &[got.as_data()]);
+            let accuracy =
+                accuracy.unwrap_or_else(|why| panic!("{op:?} of {size}, {:?}, keys {t}: {why}", operands[0].ty()));
+            worst = worst.max(accuracy.worst);
+        }
+    }
+    println!("worst {worst:.1} units");
+}
+
+/// Values that are not numbers go where the contract says, and nowhere else.
+#[test]
+fn attention_of_f16_keeps_special_values() {
+    let Some(device) = device_with(InputPrecision::Ieee) else { return };
+    // Few heads, and so many that keys are not cut into parts.
+    for heads in [2, 140] {
+        let (s, t, d) = (40, 300, 64);
+        let dims = |rows: usize| Shape::new(&[heads, rows, d]).unwrap();
+        let run = |op: Attention, [q, k, v]: [&[f16]; 3]| -> Vec<f32> {
+            let operands =
+                [(q, dims(s)), (k, dims(t)), (v, dims(t))].map(|(x, dims)| Operand::new(Data::F16(x), dims).unwrap());
+            let tensors = operands.each_ref().map(|operand| device.upload(operand).unwrap());
+            let results = device.run(&op.into(), &tensors.each_ref()).unwrap();
+            results[0].read().unwrap().as_data().f32().to_vec()
+        };
+        let mut random = Random::new(11);
+        let mut values = |rows: usize| -> Vec<f16> {
+            random.uniforms(heads * rows * d, -1.0, 1.0).into_iter().map(f16::from_f32).collect()
+        };
+        let (q, k, v) = (values(s), values(t), values(t));
+        let nan_rows = |out: &[f32]| -> Vec<usize> {
+            (0..heads * s).filter(|row| out[row * d..][..d].iter().all(|x| x.is_nan())).collect()
+        };
+        let whole = |out: &[f32]| out.iter().filter(|x| x.is_nan()).count() % d == 0;
+        // The query 5 of the second head, and a key that the queries from 30 on see.
+        let with = |x: &[f16], at: usize, value: f16| {
+            let mut x = x.to_vec();
+            x[at] = value;
+            x
+        };
+        for value in [f16::NAN, f16::INFINITY] {
+            let out = run(Attention::causal(), [&with(&q, (s + 5) * d + 3, value), &k, &v]);
+            assert!(whole(&out) && nan_rows(&out) == [s + 5], "{:?}", nan_rows(&out));
+        }
+        let out = run(Attention::causal(), [&q, &with(&k, (t + 290) * d + 3, f16::NAN), &v]);
+        assert!(whole(&out) && nan_rows(&out) == (s + 30..2 * s).collect::<Vec<_>>(), "{:?}", nan_rows(&out));
+        // Scores of -∞, all but those of the last four keys, then all: the mean of four values, then no number.
+        let ones = vec![f16::ONE; q.len()];
+        for unreachable in [t - 4, t] {
+            let keys: Vec<f16> = (0..heads * t * d)
+                .map(|i| if i / d % t < unreachable { f16::NEG_INFINITY } else { f16::from_f32(0.5) })
+                .collect();
+            let out = run(Attention::full(), [&ones, &keys, &v]);
+            for (i, &got) in out.iter().enumerate() {
+                let (head, column) = (i / d / s, i % d);
+                let mean: f32 = (t - 4..t).map(|key| v[(head * t + key) * d + column].to_f32()).sum::<f32>() / 4.0;
+                let right = if unreachable == t { got.is_nan() } else { (got - mean).abs() < 1e-3 };
+                assert!(right, "{i}: {got}, not {mean}");
+            }
+        }
+        // No keys at all.
+        let none = Operand::new(Data::F16(&[]), dims(0)).unwrap();
+        let tensors = [Operand::new(Data::F16(&q), dims(s)).unwrap(), none, none].map(|x| device.upload(&x).unwrap());
+        let out = device.run(&Attention::full().into(), &tensors.each_ref()).unwrap()[0].read().unwrap();
+        assert!(out.as_data().f32().iter().all(|&x| x == 0.0));
+    }
 }
 
 /// Captured, with the descriptions of tensors in the capture; the kernels are those of tensor cores.

@@ -2,13 +2,13 @@
 
 use kiln_core::op::{Matmul, MatmulExtents, Matvec};
 use kiln_core::{DType, Error, Result};
-use kiln_ptx::kernels::gemm::{Epilogue, Gemm, Tf32Planes, Tile, WarpGroupGemm, WarpGroupTile};
+use kiln_ptx::kernels::gemm::{Epilogue, Gemm, Tf32Planes, Tile, WarpGemm, WarpGroupGemm, WarpGroupTile, WarpTile};
 use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::{Launch, PtxType};
 
 use super::{Lower, Lowering, Value, convert};
 use crate::options::InputPrecision;
-use crate::plan::Location;
+use crate::plan::{Code, Hardware, Location};
 
 /// Large tiles that keep a device busy.
 const BUSY: usize = 128;
@@ -22,7 +22,7 @@ fn product(plan: &mut Lowering<'_>, op: Matmul, mut extents: MatmulExtents, [a, 
         // The rows of all A are those of one.
         (extents.m, extents.batch) = (extents.m * extents.batch, 1);
     }
-    if plan.hardware.has_warp_groups() && on_warp_groups(plan, op, extents, [a, b, c])? {
+    if plan.hardware.has_tensor_cores() && on_tensor_cores(plan, op, extents, [a, b, c])? {
         return Ok(());
     }
     let (a, b) = (convert::widened(plan, a)?, convert::widened(plan, b)?);
@@ -34,42 +34,75 @@ fn product(plan: &mut Lowering<'_>, op: Matmul, mut extents: MatmulExtents, [a, 
     Ok(())
 }
 
-/// Adds the product on warp groups, and says whether they take it.
-fn on_warp_groups(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b, c]: [Value; 3]) -> Result<bool> {
-    let multiprocessors = plan.hardware.multiprocessors;
-    let launch = |kernel: &WarpGroupGemm| accepted(kernel.launch(extents, [1.0, 0.0], multiprocessors));
-    if [a, b].iter().all(|operand| operand.ty.dtype == DType::F16) {
-        let tile = WarpGroupTile::for_extents(extents, PtxType::F16, multiprocessors);
-        let kernel = WarpGroupGemm::new(op, [PtxType::F16, PtxType::F32], tile, Epilogue::PLAIN)?;
-        let Some(launch) = launch(&kernel)? else { return Ok(false) };
+/// Adds the product on tensor cores, and says whether they take it.
+fn on_tensor_cores(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b, c]: [Value; 3]) -> Result<bool> {
+    let halves = [a, b].iter().all(|operand| operand.ty.dtype == DType::F16);
+    let (kernel_op, input) = match plan.hardware.input_precision {
+        _ if halves => (op, PtxType::F16),
+        InputPrecision::Ieee => return Ok(false),
+        InputPrecision::Tf32x3 => return in_planes(plan, op, extents, [a, b, c]),
+        InputPrecision::Tf32 => (K_INNERMOST, PtxType::F32),
+    };
+    let Some((kernel, launch)) = kernel(plan.hardware, kernel_op, input, extents)? else { return Ok(false) };
+    if halves {
         plan.run(kernel, launch, &[a.at, b.at, c.at]);
         return Ok(true);
     }
-    let MatmulExtents { batch, shared_b, m, k, n } = extents;
-    let matrices_of_b = if shared_b { 1 } else { batch };
-    let kernel = match plan.hardware.input_precision {
-        InputPrecision::Ieee => return Ok(false),
-        InputPrecision::Tf32x3 => {
-            WarpGroupGemm::of_planes(WarpGroupTile::for_planes(extents, multiprocessors), Epilogue::PLAIN)?
-        }
-        InputPrecision::Tf32 => {
-            let tile = WarpGroupTile::for_extents(extents, PtxType::F32, multiprocessors);
-            WarpGroupGemm::new(K_INNERMOST, [PtxType::F32; 2], tile, Epilogue::PLAIN)?
-        }
-    };
-    let Some(launch) = launch(&kernel)? else { return Ok(false) };
-    let (a, b) = (convert::widened(plan, a)?, convert::widened(plan, b)?);
-    // How often, with how many rows of C or columns, and whether k is outside.
-    let operands = [(a, batch, m, op.transpose_a), (b, matrices_of_b, n, !op.transpose_b)];
-    let [a, b] = match plan.hardware.input_precision {
-        InputPrecision::Tf32x3 => {
-            operands.map(|(x, matrices, rows, across)| planes(plan, x, matrices, [rows, k], across))
-        }
-        _ => operands
-            .map(|(x, matrices, rows, across)| if across { turned(plan, x, matrices, [rows, k]) } else { Ok(x.at) }),
-    };
+    let [a, b] = operands(plan, op, extents, [a, b])?.map(|operand| match operand.across {
+        true => turned(plan, operand),
+        false => Ok(operand.x.at),
+    });
     plan.run(kernel, launch, &[a?, b?, c.at]);
     Ok(true)
+}
+
+/// The kernel for tensor cores that takes a product as it is stored, and its launch: of warp groups where there are any.
+fn kernel(hardware: Hardware, op: Matmul, input: PtxType, extents: MatmulExtents) -> Result<Option<(Code, Launch)>> {
+    let (types, multiprocessors) = ([input, PtxType::F32], hardware.multiprocessors);
+    if hardware.has_warp_groups() {
+        let tile = WarpGroupTile::for_extents(extents, input, multiprocessors);
+        let kernel = WarpGroupGemm::new(op, types, tile, Epilogue::PLAIN)?;
+        if let Some(launch) = accepted(kernel.launch(extents, [1.0, 0.0], multiprocessors))? {
+            return Ok(Some((kernel.into(), launch)));
+        }
+    }
+    let tile = WarpTile::for_extents(extents, multiprocessors);
+    let kernel = WarpGemm::new(op, types, tile, Epilogue::PLAIN, hardware.target)?;
+    Ok(accepted(kernel.launch(extents, [1.0, 0.0]))?.map(|launch| (kernel.into(), launch)))
+}
+
+/// Adds the product of f32 in two parts, and says whether warp groups take it.
+fn in_planes(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b, c]: [Value; 3]) -> Result<bool> {
+    if !plan.hardware.has_warp_groups() {
+        return Ok(false);
+    }
+    let multiprocessors = plan.hardware.multiprocessors;
+    let kernel = WarpGroupGemm::of_planes(WarpGroupTile::for_planes(extents, multiprocessors), Epilogue::PLAIN)?;
+    let Some(launch) = accepted(kernel.launch(extents, [1.0, 0.0], multiprocessors))? else { return Ok(false) };
+    let [a, b] = operands(plan, op, extents, [a, b])?.map(|operand| planes(plan, operand));
+    plan.run(kernel, launch, &[a?, b?, c.at]);
+    Ok(true)
+}
+
+/// Matrices of f32 that are an operand.
+struct Stored {
+    x: Value,
+    matrices: usize,
+    /// Rows, or columns, and k.
+    extents: [usize; 2],
+    /// Whether k is outside.
+    across: bool,
+}
+
+/// Both operands as f32.
+fn operands(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b]: [Value; 2]) -> Result<[Stored; 2]> {
+    let MatmulExtents { batch, shared_b, m, k, n } = extents;
+    let (a, b) = (convert::widened(plan, a)?, convert::widened(plan, b)?);
+    let of_b = if shared_b { 1 } else { batch };
+    Ok([
+        Stored { x: a, matrices: batch, extents: [m, k], across: op.transpose_a },
+        Stored { x: b, matrices: of_b, extents: [n, k], across: !op.transpose_b },
+    ])
 }
 
 /// A launch; none where the kernel takes no such extents.
@@ -82,7 +115,7 @@ fn accepted(launch: Result<Launch>) -> Result<Option<Launch>> {
 }
 
 /// Matrices of f32 in two planes in TF32, with k innermost.
-fn planes(plan: &mut Lowering<'_>, x: Value, matrices: usize, [rows, k]: [usize; 2], across: bool) -> Result<Location> {
+fn planes(plan: &mut Lowering<'_>, Stored { x, matrices, extents: [rows, k], across }: Stored) -> Result<Location> {
     let kernel = Tf32Planes::new(across);
     let launch = kernel.launch(matrices, rows, k)?;
     let bytes = Tf32Planes::bytes(matrices, rows, k).ok_or(Error::OutOfMemory { bytes: usize::MAX })?;
@@ -92,7 +125,7 @@ fn planes(plan: &mut Lowering<'_>, x: Value, matrices: usize, [rows, k]: [usize;
 }
 
 /// Matrices of f32 that have k outside, with k innermost.
-fn turned(plan: &mut Lowering<'_>, x: Value, matrices: usize, [rows, k]: [usize; 2]) -> Result<Location> {
+fn turned(plan: &mut Lowering<'_>, Stored { x, matrices, extents: [rows, k], .. }: Stored) -> Result<Location> {
     let launch = Transpose.launch(matrices, k, rows)?;
     let turned = plan.scratch(x.ty.bytes());
     plan.run(Transpose, launch, &[x.at, turned]);
@@ -130,45 +163,54 @@ mod tests {
     const HOPPER: Hardware =
         Hardware { target: Target::Sm90a, multiprocessors: 132, input_precision: InputPrecision::Ieee };
 
-    /// The first words of the names of the kernels of a product.
+    /// The names of the kernels of a product, up to their tiles.
     fn kernels(hardware: Hardware, op: Matmul, types: [(DType, [usize; 2]); 2]) -> Vec<String> {
         let types = types.map(|(dtype, dims)| TensorType::of(dtype, Shape::new(&dims).unwrap()).unwrap());
         let (_, plan) = Plan::of_operation(&Op::from(op), &types, hardware).unwrap();
-        let name = |name: String| name.split('_').take(4).collect::<Vec<_>>().join("_");
+        let is_tile = |word: &&str| word.starts_with(|first: char| first.is_ascii_digit()) && !word.ends_with("tf32");
+        let name = |name: String| name.split('_').take_while(|word| !is_tile(word)).collect::<Vec<_>>().join("_");
         plan.dispatches.iter().map(|dispatch| name(dispatch.code.kernel().name())).collect()
     }
 
     #[test]
     fn halves_go_to_tensor_cores_where_copies_take_their_rows() {
         let (half, nn) = (DType::F16, Matmul::default());
-        let of = |hardware, m, k, n| kernels(hardware, nn, [(half, [m, k]), (half, [k, n])]);
-        assert_eq!(of(HOPPER, 100, 64, 128), ["gemm_nn_f16_f32"]);
-        let plain = ["half_to_f32", "half_to_f32", "gemm_nn"].len();
-        for (m, k, n) in [(100, 65, 128), (100, 64, 127), (3, 0, 8)] {
-            let names = of(HOPPER, m, k, n);
-            assert!(names.len() == plain && names[2].starts_with("gemm_nn") && !names[2].contains("f16"), "{names:?}");
+        let of = |target, m, k, n| kernels(Hardware { target, ..HOPPER }, nn, [(half, [m, k]), (half, [k, n])]);
+        let widened = ["convert_f16_f32", "convert_f16_f32", "gemm_nn"];
+        assert_eq!(of(Target::Sm90a, 100, 64, 128), ["gemm_nn_f16_f32"]);
+        for target in [Target::Sm80, Target::Sm90, Target::Sm120] {
+            assert_eq!(of(target, 100, 64, 128), ["gemm_nn_f16_f32_warps"], "{target}");
         }
-        // Hopper without them, and other architectures.
-        for target in [Target::Sm90, Target::Sm80, Target::Sm120] {
-            assert_eq!(of(Hardware { target, ..HOPPER }, 100, 64, 128).len(), plain, "{target}");
+        assert_eq!(of(Target::Sm75, 100, 64, 128), widened);
+        for target in [Target::Sm80, Target::Sm90a] {
+            for (m, k, n) in [(100, 65, 128), (100, 64, 127)] {
+                assert_eq!(of(target, m, k, n), widened, "{target}");
+            }
         }
+        // Rows of C that are not whole copies are written by warps.
+        let narrow = kernels(HOPPER, K_INNERMOST, [(half, [100, 64]), (half, [70, 64])]);
+        assert_eq!(narrow, ["gemm_nt_f16_f32_warps"]);
         // One of them is widened, and multiplied as f32 is.
-        assert_eq!(kernels(HOPPER, nn, [(half, [64, 64]), (DType::F32, [64, 64])]).len(), 2);
+        assert_eq!(kernels(HOPPER, nn, [(half, [64, 64]), (DType::F32, [64, 64])]), widened[1..]);
     }
 
     #[test]
     fn f32_stays_as_it_is_unless_less_is_asked_for() {
-        let float = |op, input_precision, m, k, n| {
+        let on = |target, op, input_precision, [m, k, n]: [usize; 3]| {
             let (a, b) = if op == K_INNERMOST { ([m, k], [n, k]) } else { ([m, k], [k, n]) };
-            kernels(Hardware { input_precision, ..HOPPER }, op, [(DType::F32, a), (DType::F32, b)])
+            kernels(Hardware { target, input_precision, ..HOPPER }, op, [(DType::F32, a), (DType::F32, b)])
         };
-        let nn = Matmul::default();
-        assert_eq!(float(nn, InputPrecision::Ieee, 64, 64, 64).len(), 1);
-        assert_eq!(float(K_INNERMOST, InputPrecision::Tf32, 64, 64, 64), ["gemm_nt_tf32_f32"]);
-        assert_eq!(float(nn, InputPrecision::Tf32, 64, 64, 64), ["transpose", "gemm_nt_tf32_f32"]);
+        let float = |op, input_precision, extents| on(Target::Sm90a, op, input_precision, extents);
+        let (nn, cube) = (Matmul::default(), [64, 64, 64]);
+        assert_eq!(float(nn, InputPrecision::Ieee, cube), ["gemm_nn"]);
+        assert_eq!(float(K_INNERMOST, InputPrecision::Tf32, cube), ["gemm_nt_tf32_f32"]);
+        assert_eq!(float(nn, InputPrecision::Tf32, cube), ["transpose", "gemm_nt_tf32_f32"]);
         let split = ["tf32_planes", "tf32_planes_transposed", "gemm_nt_3xtf32_f32"];
-        assert_eq!(float(nn, InputPrecision::Tf32x3, 64, 65, 64), split);
-        assert_eq!(float(nn, InputPrecision::Tf32x3, 64, 64, 63).len(), 1, "rows of C that no copy takes");
-        assert_eq!(float(nn, InputPrecision::Tf32, 64, 65, 64).len(), 1, "rows of A that no copy takes");
+        assert_eq!(float(nn, InputPrecision::Tf32x3, [64, 65, 64]), split);
+        assert_eq!(float(nn, InputPrecision::Tf32x3, [64, 64, 63]), ["gemm_nn"], "rows of C that no copy takes");
+        assert_eq!(float(nn, InputPrecision::Tf32, [64, 65, 64]), ["gemm_nn"], "rows of A that no copy takes");
+        assert_eq!(on(Target::Sm80, nn, InputPrecision::Tf32, cube), ["transpose", "gemm_nt_tf32_f32_warps"]);
+        assert_eq!(on(Target::Sm80, nn, InputPrecision::Tf32x3, cube), ["gemm_nn"], "planes are for warp groups");
+        assert_eq!(on(Target::Sm75, nn, InputPrecision::Tf32, cube), ["gemm_nn"]);
     }
 }

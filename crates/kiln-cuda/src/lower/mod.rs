@@ -1,6 +1,6 @@
 //! Operations turned into launches of kernels: one file a family, one `impl Lower` an operation.
 
-mod attention;
+pub(crate) mod attention;
 mod convert;
 pub(crate) mod elementwise;
 mod gather;

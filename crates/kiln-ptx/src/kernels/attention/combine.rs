@@ -2,7 +2,7 @@
 
 use kiln_core::{Error, Result};
 
-use super::flash::store;
+use super::flash::{store, type_name};
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::kernels::math::F32;
 use crate::kernels::team::{self, WARP};
@@ -86,12 +86,7 @@ impl FlashCombine {
 
 impl Kernel for FlashCombine {
     fn name(&self) -> String {
-        let output = match self.output {
-            PtxType::F16 => "f16",
-            PtxType::Bf16 => "bf16",
-            _ => "f32",
-        };
-        format!("flash_combine_{output}_{}", self.width)
+        format!("flash_combine_{}_{}", type_name(self.output), self.width)
     }
 
     fn build(&self) -> PtxKernel {

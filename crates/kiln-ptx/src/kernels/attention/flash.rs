@@ -8,21 +8,18 @@
 //! The queries of all heads that share keys count as rows of one matrix, which they are in memory. A tile of keys that some
 //! row does not see whole is gone through with a mask, the others without. Where there are fewer tiles of queries than the
 //! device has room for, keys are cut into parts, and [`FlashCombine`] adds up what their blocks leave.
-//!
-//! On an H200, of f16, with 16 384 queries in all and as many elements of all heads as 2048: 350 to 359 TFLOP/s for rows of 64
-//! and 372 to 383 for 128, causal 299 to 336 and 276 to 351, at 2048 to 16 384 keys; that is 1.0 to 1.2 times what FlashAttention-2
-//! in PyTorch 2.11 did beside it, and 0.5 to 0.7 times cuDNN, which uses what Hopper alone has.
 
 use kiln_core::op::AttentionExtents;
 use kiln_core::{Error, Result};
 
 use super::combine::FlashCombine;
+use super::softmax::OnlineSoftmax;
 use super::tile::{FlashTile, STAGES};
 use crate::builder::Fragment;
 use crate::kernel::{MAX_GRID_X, MAX_GRID_YZ, extent};
 use crate::kernels::half::pack;
 use crate::kernels::math::F32;
-use crate::kernels::team::{WARP, tree};
+use crate::kernels::team::WARP;
 use crate::kernels::warp::{Present, RowCopies, multiply};
 use crate::operands::Groups;
 use crate::{
@@ -33,7 +30,7 @@ use crate::{
 /// Elements of a row that there are kernels for.
 const WIDTHS: [u32; 5] = [64, 80, 96, 128, 256];
 /// Queries and keys at most, so that the end of a tile is counted.
-const MOST: u64 = (1 << 31) - 1024;
+pub(super) const MOST: u64 = (1 << 31) - 1024;
 /// Blocks that a multiprocessor works on at once, about.
 const RESIDENT: u32 = 2;
 /// Tiles of keys of a part at least: fewer take less time than adding parts up.
@@ -44,7 +41,7 @@ const MOST_PARTS: u32 = 128;
 type Word<'k> = Value<'k, u32>;
 type Quad<'k> = Fragment<'k, u32, 4>;
 /// The scores of a block of 16 queries that a thread holds: of every 8 keys two of each of its two rows.
-type Scores<'k> = Vec<[F32<'k>; 4]>;
+pub(super) type Scores<'k> = Vec<[F32<'k>; 4]>;
 /// Weights in 16 bits, of both rows of a thread: of every 8 keys two beside one another.
 type Weights<'k> = [Vec<Value<'k, u32>>; 2];
 
@@ -53,8 +50,8 @@ type Weights<'k> = [Vec<Value<'k, u32>>; 2];
 /// Numerics, with u = 2⁻²⁴ and the magnitudes M = Σⱼ pⱼ |vⱼ| (1 + aⱼ + Σₖ pₖ aₖ) of the contract of attention (p the
 /// weights, aⱼ = scale Σ |q kⱼ|): scores and sums are in f32, and tensor cores round them towards zero, 16 products at a
 /// time, which is within 2u (d/16 + t/16 + 16) M. Weights are rounded to the type of the inputs before they are multiplied,
-/// relative to 1 for the greatest score so far: within 2⁻⁸ Σ pⱼ |vⱼ| for bf16, within 2⁻¹¹ Σ pⱼ |vⱼ| + 2⁻²⁵ Σ |vⱼ| for f16,
-/// which has no weights below 2⁻²⁵. The result is rounded once. A score that is NaN or +∞, and scores of -∞ alone, give NaN; no
+/// relative to 1 for the greatest score so far: within 2⁻⁸ Σ pⱼ |vⱼ| for bf16, within 2⁻¹¹ Σ pⱼ |vⱼ| + 2⁻⁴⁰ Σ |vⱼ| for f16,
+/// which has no weights below 2⁻⁴⁰. The result is rounded once. A score that is NaN or +∞, and scores of -∞ alone, give NaN; no
 /// keys at all give zeros. A value that is not finite makes NaN of every query of the same tile that does not see its key, or
 /// whose weight for it rounds to 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -76,7 +73,7 @@ impl FlashAttention {
     /// [`Error::Parameter`] for others, and where registers or shared memory do not hold the tile.
     pub fn new([input, output]: [PtxType; 2], d: usize, causal: bool, tile: FlashTile) -> Result<Self> {
         let wrong = |reason| Err(Error::Parameter { op: "attention", reason });
-        if !matches!(input, PtxType::F16 | PtxType::Bf16) || !(matches!(output, PtxType::F32) || is_half(output)) {
+        if !takes([input, output]) {
             return wrong(format!("{output:?} from {input:?} on tensor cores"));
         }
         let Some(width) = Self::width(d) else {
@@ -89,7 +86,7 @@ impl FlashAttention {
     }
 
     /// `d`, where there is a kernel for rows of so many elements.
-    fn width(d: usize) -> Option<u32> {
+    pub(super) fn width(d: usize) -> Option<u32> {
         WIDTHS.into_iter().find(|&width| width as usize == d)
     }
 
@@ -149,7 +146,7 @@ impl FlashAttention {
         let [keys, values] = [keys, values].map(|at| of_row(at, k.mul_wide(head, t)));
 
         // How many keys the rows of the tile see, the fewest and the most.
-        let [least, most] = if self.causal { self.seen(k, [first, rows, s, t]) } else { [t, t] };
+        let [least, most] = if self.causal { seen_of_tile(k, tile.rows(), [first, rows, s, t]) } else { [t, t] };
         let part = k.ctaid_y();
         let (begin, end) = if self.parts {
             let begin = part * part_keys;
@@ -226,8 +223,8 @@ impl FlashAttention {
         k.cp_async_wait_group::<u32>(Groups(0));
 
         let (rows_of_thread, column) = place();
-        let totals = state.totals(k);
-        for (i, (&row, total)) in rows_of_thread.iter().zip(totals).enumerate() {
+        for (i, (&row, softmax)) in rows_of_thread.iter().zip(&state.rows).enumerate() {
+            let total = softmax.total(k);
             let there = k.lt(row, rows);
             let row = k.mad_wide(head, rows, k.cvt_u64(row));
             let pairs = state.pairs(i);
@@ -239,7 +236,7 @@ impl FlashAttention {
                 let weights = at.index_wide(k.cvt_u64(k.nctaid_y()) * all * u64::from(self.width) + row * 2u64);
                 k.if_(there, || {
                     (0..).zip(&pairs).for_each(|(j, &pair)| k.st_v(sums.offset(8 * j), pair));
-                    let greatest = k.mul(state.greatest[i], scale);
+                    let greatest = k.mul(softmax.greatest(), scale);
                     k.if_(k.eq(column, 0), || k.st_v(weights, [greatest, total]));
                 });
                 continue;
@@ -253,15 +250,6 @@ impl FlashAttention {
                 }
             });
         }
-    }
-
-    /// The fewest and the most keys that a row of the tile sees.
-    fn seen<'k>(&self, k: &'k Builder, [first, rows, s, t]: [Word<'k>; 4]) -> [Word<'k>; 2] {
-        let last = k.min(first + self.tile.rows(), rows) - 1;
-        // The rows of a tile may be of several heads: of the end of one and the beginning of another.
-        let one_head = k.eq(first / s, last / s);
-        let [least, most] = [k.selp(first % s, 0u32, one_head), k.selp(last % s, s - 1, one_head)];
-        [least, most].map(|query| (t - s) + query + 1)
     }
 
     /// The products of the queries of a warp and the keys of a tile: of each block of 16 queries, 8 keys at a time.
@@ -318,8 +306,31 @@ impl FlashAttention {
     }
 }
 
-fn is_half(ty: PtxType) -> bool {
+/// The fewest and the most keys that a row of a causal tile of so many rows sees, of the first row, all rows, s and t.
+pub(super) fn seen_of_tile<'k>(k: &'k Builder, tile: u32, [first, rows, s, t]: [Word<'k>; 4]) -> [Word<'k>; 2] {
+    let last = k.min(first + tile, rows) - 1;
+    // The rows of a tile may be of several heads: of the end of one and the beginning of another.
+    let one_head = k.eq(first / s, last / s);
+    let [least, most] = [k.selp(first % s, 0u32, one_head), k.selp(last % s, s - 1, one_head)];
+    [least, most].map(|query| (t - s) + query + 1)
+}
+
+/// Whether there is attention on tensor cores of the first type into the second.
+pub(super) fn takes([input, output]: [PtxType; 2]) -> bool {
+    is_half(input) && (output == PtxType::F32 || is_half(output))
+}
+
+pub(super) fn is_half(ty: PtxType) -> bool {
     matches!(ty, PtxType::F16 | PtxType::Bf16)
+}
+
+/// As names of kernels say it.
+pub(super) fn type_name(ty: PtxType) -> &'static str {
+    match ty {
+        PtxType::F16 => "f16",
+        PtxType::Bf16 => "bf16",
+        _ => "f32",
+    }
 }
 
 /// Stores two elements beside one another.
@@ -341,7 +352,7 @@ fn read_queries<'k>(k: &'k Builder, from: MatrixBlocks<'k>, blocks: u32, step: u
 }
 
 /// Makes -∞ of the scores of keys that a row does not see: how many columns it does, from the first of the thread on.
-fn mask<'k>(k: &'k Builder, scores: &mut [Scores<'k>], seen: &[Value<'k, i32>]) {
+pub(super) fn mask<'k>(k: &'k Builder, scores: &mut [Scores<'k>], seen: &[Value<'k, i32>]) {
     for (scores, left) in scores.iter_mut().zip(seen.chunks_exact(2)) {
         for (eight, scores) in (0..).zip(scores) {
             for (i, score) in scores.iter_mut().enumerate() {
@@ -352,21 +363,18 @@ fn mask<'k>(k: &'k Builder, scores: &mut [Scores<'k>], seen: &[Value<'k, i32>]) 
     }
 }
 
-/// What a thread carries from tile to tile; of each of its rows the greatest score and the sum of weights.
+/// What a thread carries from tile to tile.
 struct State<'k> {
-    greatest: Vec<Variable<'k, f32>>,
-    total: Vec<Variable<'k, f32>>,
+    rows: Vec<OnlineSoftmax<'k>>,
     /// Of each block of 16 rows, 8 columns at a time.
     sums: Vec<Vec<[Variable<'k, f32>; 4]>>,
 }
 
 impl<'k> State<'k> {
     fn new(k: &'k Builder, blocks: u32, width: u32) -> Self {
-        let each = |first: f32, n: u32| (0..n).map(|_| k.variable(first)).collect();
         let eight = |_| [0; 4].map(|_| k.variable(0.0f32));
         Self {
-            greatest: each(f32::NEG_INFINITY, 2 * blocks),
-            total: each(0.0, 2 * blocks),
+            rows: (0..2 * blocks).map(|_| OnlineSoftmax::new(k)).collect(),
             sums: (0..blocks).map(|_| (0..width / 8).map(eight).collect()).collect(),
         }
     }
@@ -391,27 +399,12 @@ impl<'k> State<'k> {
         scale: F32<'k>,
         ty: PtxType,
     ) -> Vec<Word<'k>> {
-        let [of_greatest, of_total] = [&self.greatest, &self.total].map(|each| each[2 * block + half]);
-        let before = of_greatest.get();
-        let greatest = scores.iter().flatten().fold(before, |greatest, &score| k.max(greatest, score));
-        let greatest = quad(k, greatest, |a, b| k.max(a, b));
-        // From scores of -∞ alone nothing is taken away: their weights are 0.
-        let base = -k.selp(0.0, greatest * scale, k.eq(greatest, f32::NEG_INFINITY));
-        let kept = k.ex2(k.fma(before, scale, base));
-        of_greatest.set(greatest);
-        let weights: Vec<_> = scores.iter().map(|pair| pair.map(|score| k.ex2(k.fma(score, scale, base)))).collect();
-        if let Some(total) = tree(weights.iter().map(|[a, b]| *a + *b).collect(), |a, b| a + b) {
-            of_total.set(k.fma(of_total, kept, total));
-        }
+        let values: Vec<F32<'k>> = scores.into_iter().flatten().collect();
+        let (weights, kept) = self.rows[2 * block + half].weigh(k, &values, scale, ty);
         for sum in self.sums[block].iter().flat_map(|eight| &eight[2 * half..][..2]) {
             sum.set(k.mul(*sum, kept));
         }
-        weights.into_iter().map(|pair| pack(k, ty, pair)).collect()
-    }
-
-    /// The sum of weights of each row of the thread.
-    fn totals(&self, k: &'k Builder) -> Vec<F32<'k>> {
-        self.total.iter().map(|total| quad(k, total.get(), |a, b| a + b)).collect()
+        weights.chunks_exact(2).map(|pair| pack(k, ty, [pair[0], pair[1]])).collect()
     }
 
     /// The sums of a row of the thread: of every 8 columns two.
@@ -421,23 +414,13 @@ impl<'k> State<'k> {
     }
 }
 
-/// Combines a value of the four lanes that share a row.
-fn quad<'k>(k: &'k Builder, value: F32<'k>, combine: impl Fn(F32<'k>, F32<'k>) -> F32<'k>) -> F32<'k> {
-    [1u32, 2].into_iter().fold(value, |value, lanes| combine(value, k.shfl_bfly(value, lanes, WARP - 1, u32::MAX)))
-}
-
 impl Kernel for FlashAttention {
     fn name(&self) -> String {
-        let ty = |ty| match ty {
-            PtxType::F16 => "f16",
-            PtxType::Bf16 => "bf16",
-            _ => "f32",
-        };
-        let output = if self.parts { "parts" } else { ty(self.output) };
+        let output = if self.parts { "parts" } else { type_name(self.output) };
         let causal = if self.causal { "_causal" } else { "" };
         let (rows, keys) = (self.tile.warp_rows(), self.tile.keys());
         let warps = self.tile.rows() / rows;
-        format!("flash_attention{causal}_{}_{output}_{warps}x{rows}x{keys}_{}", ty(self.input), self.width)
+        format!("flash_attention{causal}_{}_{output}_{warps}x{rows}x{keys}_{}", type_name(self.input), self.width)
     }
 
     fn build(&self) -> PtxKernel {

@@ -3,6 +3,7 @@
 mod combine;
 mod flash;
 mod rows;
+mod softmax;
 mod tile;
 
 pub use combine::FlashCombine;

@@ -1,0 +1,69 @@
+//! The softmax of rows whose scores come a few at a time (Milakov and Gimelshein 2018, arXiv 1805.02867).
+
+use crate::kernels::math::F32;
+use crate::kernels::team::{WARP, tree};
+use crate::{Builder, PtxType, Value, Variable};
+
+/// Weights in f16 are 2¹⁵ times as large as others, so that what is below 2⁻¹⁴ of the greatest keeps its bits.
+const RAISED: f32 = 15.0;
+
+/// What the four lanes that share a row know of it so far.
+pub(super) struct OnlineSoftmax<'k> {
+    /// The greatest score.
+    greatest: Variable<'k, f32>,
+    /// The sum of the weights that this lane has seen, relative to it.
+    total: Variable<'k, f32>,
+}
+
+impl<'k> OnlineSoftmax<'k> {
+    pub(super) fn new(k: &'k Builder) -> Self {
+        Self { greatest: k.variable(f32::NEG_INFINITY), total: k.variable(0.0f32) }
+    }
+
+    /// No score so far.
+    pub(super) fn clear(&self) {
+        self.greatest.set(f32::NEG_INFINITY);
+        self.total.set(0.0);
+    }
+
+    /// The weights of further scores, to be rounded to `ty`, and what everything that was added up before is to be multiplied
+    /// by. `scale` is in units of ln 2.
+    pub(super) fn weigh(
+        &self,
+        k: &'k Builder,
+        scores: &[F32<'k>],
+        scale: F32<'k>,
+        ty: PtxType,
+    ) -> (Vec<F32<'k>>, F32<'k>) {
+        let before = self.greatest.get();
+        let greatest = tree(scores.to_vec(), |a, b| k.max(a, b)).map_or(before, |greatest| k.max(before, greatest));
+        let greatest = quad(k, greatest, |a, b| k.max(a, b));
+        // From scores of -∞ alone nothing is taken away: their weights are 0.
+        let finite = k.selp(0.0, greatest * scale, k.eq(greatest, f32::NEG_INFINITY));
+        // No less than the greatest score, however that product was rounded: no weight is more than 1.
+        let base = -k.fma(k.abs(finite), f32::EPSILON, finite);
+        let kept = k.ex2(k.fma(before, scale, base));
+        self.greatest.set(greatest);
+        let base = if ty == PtxType::F16 { base + RAISED } else { base };
+        let weights: Vec<_> = scores.iter().map(|&score| k.ex2(k.fma(score, scale, base))).collect();
+        if let Some(total) = tree(weights.clone(), |a, b| a + b) {
+            self.total.set(k.fma(self.total, kept, total));
+        }
+        (weights, kept)
+    }
+
+    /// The greatest score of the row.
+    pub(super) fn greatest(&self) -> Value<'k, f32> {
+        self.greatest.get()
+    }
+
+    /// The sum of the weights of the row.
+    pub(super) fn total(&self, k: &'k Builder) -> F32<'k> {
+        quad(k, self.total.get(), |a, b| a + b)
+    }
+}
+
+/// Combines a value of the four lanes that share a row.
+fn quad<'k>(k: &'k Builder, value: F32<'k>, combine: impl Fn(F32<'k>, F32<'k>) -> F32<'k>) -> F32<'k> {
+    [1u32, 2].into_iter().fold(value, |value, lanes| combine(value, k.shfl_bfly(value, lanes, WARP - 1, u32::MAX)))
+}
