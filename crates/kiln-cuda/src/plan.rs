@@ -1,7 +1,7 @@
 //! What a GPU does for a graph: launches on memory that is named but not yet there.
 
 use kiln_core::graph::{Location as Tensor, TensorId};
-use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashCombine};
+use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashCombine, WarpGroupAttention};
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::gemm::{Gemm, Tf32Planes, WarpGemm, WarpGroupGemm};
@@ -100,6 +100,7 @@ codes!(
     TopK,
     Transpose,
     WarpGemm,
+    WarpGroupAttention,
     WarpGroupGemm
 );
 

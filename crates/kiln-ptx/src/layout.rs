@@ -98,9 +98,13 @@ impl Panels {
         SWIZZLE_128 | u64::from(rows / PIECE) << 32 | u64::from(panels / PIECE) << 16
     }
 
-    /// Bytes from a step along k of one instruction of `wgmma` to the next, in one panel: rows, or two pieces of a row.
-    pub(crate) fn step(&self, across: bool) -> u32 {
-        if across { 2 * PIECE / self.element.bytes() * ROW } else { 2 * PIECE }
+    /// Bytes from the first step along k of instructions of `wgmma` to another: rows, or two pieces of a row of each panel.
+    pub(crate) fn step(&self, across: bool, step: u32) -> u32 {
+        const STEP: u32 = 2 * PIECE;
+        match across {
+            true => step * (STEP / self.element.bytes() * ROW),
+            false => step * STEP / ROW * self.panel_bytes() + step * STEP % ROW,
+        }
     }
 
     /// The tensor of matrices in a buffer that is copied a panel at a time: `extents` in elements, the innermost first,

@@ -146,6 +146,9 @@ macro_rules! instruction_table {
             /// Waits until so many threads of the block, whole warps, have come to this barrier; what they wrote before is
             /// then seen by all of them.
             BarSyncSome bar_sync_some(barrier: T, threads: u32) -> () { 6.0 Sm70: u32 "bar.sync" }
+            /// Comes to this barrier, which so many threads of the block have to, and goes on: what it wrote before is seen by
+            /// those who wait there.
+            BarArrive bar_arrive(barrier: T, threads: u32) -> () { 6.0 Sm70: u32 "bar.arrive" }
             /// Waits until these lanes of the warp have come here; what they wrote before is then seen by all of them.
             BarWarpSync bar_warp_sync(members: T) -> () { 6.0 Sm70: u32 "bar.warp.sync" }
             /// Of every thread of the cluster: says that it has come here, and lets the others see what it wrote.
@@ -254,9 +257,30 @@ macro_rules! instruction_table {
                 across_b: Flag) -> () { 8.0 Sm90a:
                 F16 "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16",
                 Bf16 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16" }
+            /// As [`Builder::wgmma_n16`], 176 columns.
+            WgmmaN176 wgmma_n176(d: F32x88, a: u64, b: u64, adds: bool, sign_a: Sign, sign_b: Sign, across_a: Flag,
+                across_b: Flag) -> () { 8.0 Sm90a:
+                F16 "wgmma.mma_async.sync.aligned.m64n176k16.f32.f16.f16",
+                Bf16 "wgmma.mma_async.sync.aligned.m64n176k16.f32.bf16.bf16" }
             /// As [`Builder::wgmma_n16`], 256 columns.
             WgmmaN256 wgmma_n256(d: F32x128, a: u64, b: u64, adds: bool, sign_a: Sign, sign_b: Sign, across_a: Flag,
                 across_b: Flag) -> () { 8.0 Sm90a:
+                F16 "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16",
+                Bf16 "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16" }
+            /// As [`Builder::wgmma_n64`], with `a` in registers: each warp has 16 of its rows, as [`Builder::mma_m16n8k16`] takes
+            /// them.
+            WgmmaOfRegistersN64 wgmma_of_registers_n64(d: F32x32, a: B32x4, b: u64, adds: bool, sign_a: Sign,
+                sign_b: Sign, across_b: Flag) -> () { 8.0 Sm90a:
+                F16 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16",
+                Bf16 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16" }
+            /// As [`Builder::wgmma_of_registers_n64`], 128 columns.
+            WgmmaOfRegistersN128 wgmma_of_registers_n128(d: F32x64, a: B32x4, b: u64, adds: bool, sign_a: Sign,
+                sign_b: Sign, across_b: Flag) -> () { 8.0 Sm90a:
+                F16 "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16",
+                Bf16 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16" }
+            /// As [`Builder::wgmma_of_registers_n64`], 256 columns.
+            WgmmaOfRegistersN256 wgmma_of_registers_n256(d: F32x128, a: B32x4, b: u64, adds: bool, sign_a: Sign,
+                sign_b: Sign, across_b: Flag) -> () { 8.0 Sm90a:
                 F16 "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16",
                 Bf16 "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16" }
             /// Begins `d = a b + d` in TF32, 64 by 8 times 8 by 64; both operands lie with k innermost, and of their numbers

@@ -94,13 +94,14 @@ fn check(module: &PtxModule) -> Result<(), String> {
     Ok(())
 }
 
-/// Bytes of registers that kernels of this name may keep in memory: attention uses all registers that a thread can have, and
-/// now and then the assembler moves a few addresses out of the way of a loop.
+/// Bytes of registers that kernels of this name may keep in memory, but for those of warp groups: attention uses all registers
+/// that a thread can have, and now and then the assembler moves a few addresses out of the way of a loop.
 const KEPT_IN_MEMORY: (&str, u32) = ("flash_attention", 256);
 
 /// Whether a report says that no more is kept in memory than a kernel may.
 fn keeps_little(kernel: &str, line: &str) -> bool {
-    let most = if kernel.trim().starts_with(KEPT_IN_MEMORY.0) { KEPT_IN_MEMORY.1 } else { 0 };
+    let may = kernel.trim().starts_with(KEPT_IN_MEMORY.0) && !kernel.contains("_groups_");
+    let most = if may { KEPT_IN_MEMORY.1 } else { 0 };
     let number = |what: &str| line.split_once(what)?.0.rsplit(' ').next()?.parse().ok();
     [" bytes spill stores", " bytes spill loads"]
         .iter()
@@ -290,7 +291,7 @@ fn every_kernel_assembles_for_its_targets() {
     }
 }
 
-/// The machine code of products holds the instructions of tensor cores, of bulk copies both ways, and of registers that
+/// The machine code of products and of attention holds the instructions of tensor cores, of bulk copies both ways, and of registers that
 /// change hands where the kernel has them do so. `KILN_NVDISASM` names the disassembler.
 #[test]
 #[ignore = "needs ptxas and nvdisasm: cargo xtask test --only ptxas"]

@@ -1,11 +1,12 @@
-//! Products on warp groups, as far as they can be looked at without a GPU: what launches pass to kernels.
+//! Products and attention on warp groups, as far as they can be looked at without a GPU: what launches pass to kernels.
 
 #[path = "support/catalogue.rs"]
 mod catalogue;
 mod support;
 
 use kiln_core::Error;
-use kiln_core::op::{ElementwiseKind, Matmul, MatmulExtents};
+use kiln_core::op::{AttentionExtents, ElementwiseKind, Matmul, MatmulExtents};
+use kiln_ptx::kernels::attention::WarpGroupAttention;
 use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::{Argument, Kernel, Launch, Panels, PtxKernel, PtxType, Target, TensorMap};
 use support::Device;
@@ -42,12 +43,7 @@ fn launches_keep_the_limits_of_copies_and_devices() {
                         let launch = gemm.launch(extents(m, k, n), [1.0, 0.0], MULTIPROCESSORS).unwrap();
                         assert!(launch.fits(&kernel), "{}: {:?}", kernel.name(), launch.arguments);
                         assert!(launch.grid[0].is_multiple_of(kernel.cluster()), "{:?}", launch.grid);
-                        for map in maps(&launch) {
-                            assert!(map.strides.iter().all(|stride| stride.is_multiple_of(16)), "{map:?}");
-                            assert!(map.tile.iter().all(|&extent| (1..=256).contains(&extent)), "{map:?}");
-                            assert!(map.extents.iter().all(|&extent| extent > 0), "{map:?}");
-                            assert_eq!(map.tile[0] * map.element.bytes(), 128);
-                        }
+                        check_maps(&launch);
                         launched += 1;
                     }
                 }
@@ -82,6 +78,66 @@ fn what_copies_do_not_take_is_an_error() {
     let nn = Matmul { transpose_a: false, transpose_b: false };
     assert!(WarpGroupGemm::new(nn, [PtxType::F32, PtxType::F32], tile, Epilogue::PLAIN).is_err());
     assert!(WarpGroupGemm::new(STORED, [PtxType::F64, PtxType::F32], tile, Epilogue::PLAIN).is_err());
+}
+
+/// What holds for the description of every tensor that is copied.
+fn check_maps(launch: &Launch) {
+    for map in maps(launch) {
+        assert!(map.strides.iter().all(|stride| stride.is_multiple_of(16)), "{map:?}");
+        assert!(map.tile.iter().all(|&extent| (1..=256).contains(&extent)), "{map:?}");
+        assert!(map.extents.iter().all(|&extent| extent > 0), "{map:?}");
+        assert_eq!(map.tile[0] * map.element.bytes(), 128);
+    }
+}
+
+#[test]
+fn attention_keeps_the_limits_of_copies_and_devices() {
+    for attention in catalogue::warp_group_attentions() {
+        let kernel = attention.build();
+        assert!(kernel.shared_bytes() <= 227 << 10, "{}: {} bytes", kernel.name(), kernel.shared_bytes());
+        let d = kernel.name().rsplit('_').next().unwrap().parse().unwrap();
+        for (batch, kv_heads, group, s, t) in [(1, 1, 1, 1, 1), (2, 3, 4, 100, 517), (1, 200, 1, 4096, 4096)] {
+            let extents = AttentionExtents { batch, kv_heads, group, s, t, d };
+            let launch = attention.launch(&extents, 0.1, MULTIPROCESSORS).unwrap();
+            assert!(launch.fits(&kernel), "{}: {:?}", kernel.name(), launch.arguments);
+            assert_eq!(launch.grid, [attention.tiles(&extents).min(MULTIPROCESSORS as usize) as u32, 1, 1]);
+            check_maps(&launch);
+            let [q, k, v] = maps(&launch)[..] else { panic!("{launch:?}") };
+            assert_eq!(q.extents, [d, group * s, batch * kv_heads].map(|extent| extent as u64));
+            assert_eq!([k.extents, v.extents], [[d, t, batch * kv_heads].map(|extent| extent as u64); 2]);
+        }
+    }
+}
+
+#[test]
+fn what_attention_does_not_take_is_an_error() {
+    use PtxType::{F16, F32};
+    assert!(matches!(WarpGroupAttention::new([F16, F16], 72, true), Err(Error::Parameter { .. })));
+    assert!(matches!(WarpGroupAttention::new([F32, F32], 64, true), Err(Error::Parameter { .. })));
+    assert!(matches!(WarpGroupAttention::new([F16, PtxType::U32], 64, true), Err(Error::Parameter { .. })));
+    let kernel = WarpGroupAttention::new([F16, F32], 128, true).unwrap();
+    let one = AttentionExtents { batch: 1, kv_heads: 1, group: 1, s: 1, t: 1, d: 128 };
+    let launch = |extents, scale| kernel.launch(&extents, scale, MULTIPROCESSORS);
+    assert!(launch(one, 0.1).is_ok());
+    for scale in [0.0, -1.0, f32::NAN, f32::INFINITY] {
+        assert!(matches!(launch(one, scale), Err(Error::Parameter { .. })), "{scale}");
+    }
+    for wrong in [
+        AttentionExtents { d: 64, ..one },
+        AttentionExtents { t: 0, ..one },
+        AttentionExtents { s: 0, ..one },
+        AttentionExtents { batch: 0, ..one },
+    ] {
+        assert!(matches!(launch(wrong, 0.1), Err(Error::Shape { .. })), "{wrong:?}");
+    }
+    for large in [
+        AttentionExtents { s: 1 << 31, t: 1 << 31, ..one },
+        AttentionExtents { group: 1 << 16, s: 1 << 16, t: 1 << 16, ..one },
+        AttentionExtents { t: 1 << 31, ..one },
+        AttentionExtents { batch: 1 << 16, kv_heads: 1 << 16, ..one },
+    ] {
+        assert!(matches!(launch(large, 0.1), Err(Error::Limit { .. })), "{large:?}");
+    }
 }
 
 /// Large products take large tiles, few rows small ones.

@@ -2,26 +2,56 @@
 
 use kiln_core::op::Attention;
 use kiln_core::{DType, Error, Result, TensorType};
-use kiln_ptx::PtxType;
-use kiln_ptx::kernels::attention::{self, FlashPlan};
+use kiln_ptx::kernels::attention::{self, FlashPlan, WarpGroupAttention};
+use kiln_ptx::{Launch, PtxType};
 
 use super::{Lower, Lowering, Value, convert};
-use crate::plan::Hardware;
+use crate::plan::{Hardware, Location};
 
-/// Attention of f16 on tensor cores, where the device has any and its kernels take the extents and the scale.
+/// Attention of f16 on tensor cores.
+pub(crate) enum OnTensorCores {
+    WarpGroups(WarpGroupAttention, Launch),
+    Warps(FlashPlan),
+}
+
+/// How attention of f16 runs on tensor cores, where the device has any and its kernels take the extents and the scale.
 ///
 /// # Errors
 /// [`Error::Shape`] when the operands do not fit one another.
-pub(crate) fn on_tensor_cores(hardware: Hardware, op: &Attention, inputs: &[TensorType]) -> Result<Option<FlashPlan>> {
+pub(crate) fn on_tensor_cores(
+    hardware: Hardware,
+    op: &Attention,
+    inputs: &[TensorType],
+) -> Result<Option<OnTensorCores>> {
     let extents = op.extents(&inputs[0].shape, &inputs[1].shape, &inputs[2].shape)?;
     if !hardware.has_tensor_cores() || inputs.iter().any(|input| input.dtype != DType::F16) {
         return Ok(None);
     }
-    let types = [PtxType::F16, PtxType::F32];
-    match attention::plan(types, &extents, op.causal, op.scale(extents.d), hardware.multiprocessors) {
-        Ok(plan) => Ok(Some(plan)),
+    let (types, multiprocessors) = ([PtxType::F16, PtxType::F32], hardware.multiprocessors);
+    let scale = op.scale(extents.d);
+    let warp_groups = || -> Result<Option<OnTensorCores>> {
+        let kernel = WarpGroupAttention::new(types, extents.d, op.causal)?;
+        // Where its tiles leave more than half of a device idle, smaller ones of parts of the keys are better.
+        if 2 * kernel.tiles(&extents) < multiprocessors as usize {
+            return Ok(None);
+        }
+        let launch = kernel.launch(&extents, scale, multiprocessors)?;
+        Ok(Some(OnTensorCores::WarpGroups(kernel, launch)))
+    };
+    if hardware.has_warp_groups()
+        && let Some(found) = accepted(warp_groups())?
+    {
+        return Ok(Some(found));
+    }
+    let warps = attention::plan(types, &extents, op.causal, scale, multiprocessors);
+    accepted(warps.map(|plan| Some(OnTensorCores::Warps(plan))))
+}
+
+/// What was found; none where kernels take no such extents, or no such scale.
+fn accepted(found: Result<Option<OnTensorCores>>) -> Result<Option<OnTensorCores>> {
+    match found {
         Err(Error::Parameter { .. } | Error::Shape { .. } | Error::Limit { .. }) => Ok(None),
-        Err(error) => Err(error),
+        other => other,
     }
 }
 
@@ -31,26 +61,32 @@ impl Lower for Attention {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
         let out = outputs[0].at;
-        if let Some(FlashPlan { attention: (kernel, launch), combine }) = on_tensor_cores(plan.hardware, self, &types)?
-        {
-            let [q, k, v] = [0, 1, 2].map(|i: usize| inputs[i].at);
-            match combine {
-                None => plan.run(kernel, launch, &[q, k, v, out]),
-                Some((combine, adding, bytes)) => {
-                    let parts = plan.scratch(bytes);
-                    plan.run(kernel, launch, &[q, k, v, parts]);
-                    plan.run(combine, adding, &[parts, out]);
-                }
+        let [q, k, v] = [0, 1, 2].map(|i: usize| inputs[i].at);
+        match on_tensor_cores(plan.hardware, self, &types)? {
+            Some(OnTensorCores::WarpGroups(kernel, launch)) => plan.run(kernel, launch, &[q, k, v, out]),
+            Some(OnTensorCores::Warps(FlashPlan { attention: (kernel, launch), combine: None })) => {
+                plan.run(kernel, launch, &[q, k, v, out]);
             }
-            return Ok(());
+            Some(OnTensorCores::Warps(FlashPlan { attention: (kernel, launch), combine: Some(combine) })) => {
+                let (combine, adding, bytes) = combine;
+                let parts = plan.scratch(bytes);
+                plan.run(kernel, launch, &[q, k, v, parts]);
+                plan.run(combine, adding, &[parts, out]);
+            }
+            None => lower_f32(self, plan, inputs, out)?,
         }
-        let wide = inputs.iter().map(|&input| convert::widened(plan, input)).collect::<Result<Vec<_>>>()?;
-        let extents = self.extents(&types[0].shape, &types[1].shape, &types[2].shape)?;
-        let kernel = attention::Attention::new(extents.d, self.causal, plan.hardware.target);
-        let launch = kernel.launch(&extents, self.scale(extents.d))?;
-        plan.run(kernel, launch, &[wide[0].at, wide[1].at, wide[2].at, out]);
         Ok(())
     }
+}
+
+/// Attention on the units for f32.
+fn lower_f32(op: &Attention, plan: &mut Lowering<'_>, inputs: &[Value], out: Location) -> Result<()> {
+    let wide = inputs.iter().map(|&input| convert::widened(plan, input)).collect::<Result<Vec<_>>>()?;
+    let extents = op.extents(&wide[0].ty.shape, &wide[1].ty.shape, &wide[2].ty.shape)?;
+    let kernel = attention::Attention::new(extents.d, op.causal, plan.hardware.target);
+    let launch = kernel.launch(&extents, op.scale(extents.d))?;
+    plan.run(kernel, launch, &[wide[0].at, wide[1].at, wide[2].at, out]);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -83,10 +119,12 @@ mod tests {
 
     #[test]
     fn halves_go_to_tensor_cores() {
-        for target in [Target::Sm80, Target::Sm90a, Target::Sm120] {
+        for target in [Target::Sm80, Target::Sm90, Target::Sm120] {
             let (names, scratch) = planned(target, DType::F16, [32, 512, 512, 64], None);
             assert_eq!((&*names.join(" "), scratch), ("flash_attention_causal_f16_f32", 0), "{target}");
         }
+        let (names, scratch) = planned(Target::Sm90a, DType::F16, [32, 512, 512, 64], None);
+        assert_eq!((&*names.join(" "), scratch), ("flash_attention_causal_f16_f32_groups", 0));
         let widened = ["convert_f16_f32", "convert_f16_f32", "convert_f16_f32", "attention_causal_rows64"];
         assert_eq!(planned(Target::Sm75, DType::F16, [32, 512, 512, 64], None).0, widened);
         // Rows that no kernel is for, and scales that turn the order of scores around.
@@ -99,9 +137,11 @@ mod tests {
 
     #[test]
     fn few_queries_take_parts_of_many_keys() {
-        let (names, scratch) = planned(Target::Sm80, DType::F16, [8, 1, 8192, 128], None);
-        assert_eq!(names, ["flash_attention_causal_f16_parts", "flash_combine_f32"]);
-        // Of each of the 8 rows a sum of 128 elements and two words, of 32 parts.
-        assert_eq!(scratch, 32 * 8 * (128 + 2) * 4);
+        for target in [Target::Sm80, Target::Sm90a] {
+            let (names, scratch) = planned(target, DType::F16, [8, 1, 8192, 128], None);
+            assert_eq!(names, ["flash_attention_causal_f16_parts", "flash_combine_f32"]);
+            // Of each of the 8 rows a sum of 128 elements and two words, of 32 parts.
+            assert_eq!(scratch, 32 * 8 * (128 + 2) * 4);
+        }
     }
 }

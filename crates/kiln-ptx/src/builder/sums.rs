@@ -5,8 +5,11 @@ use std::marker::PhantomData;
 use super::operands::{Flag, Fragment, Groups, Sign};
 use super::{Builder, Pointer, Shared};
 use crate::layout::Panels;
-use crate::table::{WgmmaN16, WgmmaN32, WgmmaN64, WgmmaN128, WgmmaN256};
-use crate::types::Value;
+use crate::table::{
+    WgmmaN16, WgmmaN32, WgmmaN64, WgmmaN128, WgmmaN176, WgmmaN256, WgmmaOfRegistersN64, WgmmaOfRegistersN128,
+    WgmmaOfRegistersN256,
+};
+use crate::types::{Operand, Value, Variable};
 
 /// Rows of C of one instruction.
 const ROWS: u32 = 64;
@@ -48,7 +51,7 @@ impl Builder {
     /// # Panics
     /// When there is no instruction of so many columns.
     pub fn sums(&self, blocks: u32, columns: u32) -> Sums<'_> {
-        assert!(matches!(columns, 16 | 32 | 64 | 128 | 256), "products of {columns} columns");
+        assert!(matches!(columns, 16 | 32 | 64 | 128 | 176 | 256), "products of {columns} columns");
         Sums { builder: self, first: self.fresh_many::<f32>(blocks * columns / 2), blocks, columns }
     }
 }
@@ -66,7 +69,7 @@ impl<'k> Descriptor<'k> {
     }
 
     fn step(self, step: u32) -> Value<'k, u64> {
-        self.bytes(step * self.panels.step(self.across)).first
+        self.bytes(self.panels.step(self.across, step)).first
     }
 }
 
@@ -79,9 +82,31 @@ impl<'k> Sums<'k> {
         (first..first + self.columns / 2).map(value).collect()
     }
 
+    /// Makes all values 0.
+    pub fn clear(&mut self) {
+        let k = self.builder;
+        (0..self.blocks).flat_map(|block| self.values(block)).for_each(|value| k.copy(value, 0.0f32.raw()));
+    }
+
+    /// Multiplies the values of a block, those of each of the two rows that a thread has by a number.
+    pub fn scale(&mut self, block: u32, rows: [Value<'k, f32>; 2]) {
+        let k = self.builder;
+        for (i, value) in self.values(block).into_iter().enumerate() {
+            k.copy(value, (value * rows[i / 2 % 2]).raw());
+        }
+    }
+
     /// From here on products are added.
     pub fn start(self) -> Running<'k> {
         Running(self)
+    }
+
+    /// Products are added during `body`, and all of them are done behind it.
+    pub fn during<R>(&mut self, body: impl FnOnce(&Running<'k>) -> R) -> R {
+        let running = Running(Sums { ..*self });
+        let result = body(&running);
+        running.wait(0);
+        result
     }
 }
 
@@ -105,9 +130,15 @@ impl<'k> Running<'k> {
         self.0
     }
 
+    /// Waits until no more than so many groups are under way, all of them begun after those of these sums.
+    pub fn finish_before(self, later: u32) -> Sums<'k> {
+        self.wait(later);
+        self.0
+    }
+
     /// Begins to add to a block the product of the 64 rows of `a` and the columns of `b`, 32 bytes deep, from so many such
     /// steps on; the first product of all is put there instead, where `adds` is false.
-    pub fn multiply<T: WgmmaN16 + WgmmaN32 + WgmmaN64 + WgmmaN128 + WgmmaN256>(
+    pub fn multiply<T: WgmmaN16 + WgmmaN32 + WgmmaN64 + WgmmaN128 + WgmmaN176 + WgmmaN256>(
         &self,
         block: u32,
         [a, b]: [Descriptor<'k>; 2],
@@ -128,7 +159,30 @@ impl<'k> Running<'k> {
                 }
             };
         }
-        by_columns! { 16 wgmma_n16; 32 wgmma_n32; 64 wgmma_n64; 128 wgmma_n128; 256 wgmma_n256; }
+        by_columns! { 16 wgmma_n16; 32 wgmma_n32; 64 wgmma_n64; 128 wgmma_n128; 176 wgmma_n176; 256 wgmma_n256; }
+    }
+
+    /// As [`Running::multiply`], with the part of `a` of this step in registers, which keep what they hold until the product is
+    /// done.
+    ///
+    /// # Panics
+    /// When there are other than 64, 128 or 256 columns.
+    pub fn multiply_registers<T: WgmmaOfRegistersN64 + WgmmaOfRegistersN128 + WgmmaOfRegistersN256>(
+        &self,
+        block: u32,
+        a: [Variable<'k, u32>; 4],
+        b: Descriptor<'k>,
+        step: u32,
+        adds: Value<'k, bool>,
+    ) {
+        let (k, from_b) = (self.0.builder, b.step(step));
+        let (plus, across) = (Sign(false), Flag(b.across));
+        match self.0.columns {
+            64 => k.wgmma_of_registers_n64::<T>(self.registers(block), a, from_b, adds, plus, plus, across),
+            128 => k.wgmma_of_registers_n128::<T>(self.registers(block), a, from_b, adds, plus, plus, across),
+            256 => k.wgmma_of_registers_n256::<T>(self.registers(block), a, from_b, adds, plus, plus, across),
+            columns => panic!("products of registers of {columns} columns"),
+        }
     }
 
     /// As [`Running::multiply`], in TF32: of the f32 in shared memory the upper 19 bits are read.

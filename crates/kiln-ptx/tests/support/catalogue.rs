@@ -3,7 +3,7 @@
 use kiln_core::graph::{Fetch, FusionLimits, Graph, Step};
 use kiln_core::op::{AttentionExtents, ElementwiseKind, Matmul, Pooling, Reduction};
 use kiln_core::{QuantFormat, Record, Shape, TensorType};
-use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashTile, plan};
+use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashTile, WarpGroupAttention, plan};
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::gemm::{Epilogue, Gemm, Tf32Planes, Tile, WarpGemm, WarpGroupGemm, WarpGroupTile, WarpTile};
@@ -35,6 +35,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     let mut kernels: Vec<Box<dyn Kernel>> = Vec::new();
     if target == Target::Sm90a {
         kernels.extend(warp_groups().into_iter().map(|kernel| Box::new(kernel) as _));
+        kernels.extend(warp_group_attentions().map(|kernel| Box::new(kernel) as _));
         return kernels;
     }
     if target >= Target::Sm80 {
@@ -109,6 +110,20 @@ pub(crate) fn warps() -> Vec<Box<dyn Kernel>> {
         }
     }
     kernels
+}
+
+/// Attention on warp groups: every tile, every type and every width, though not each with each.
+pub(crate) fn warp_group_attentions() -> [WarpGroupAttention; 6] {
+    use PtxType::{Bf16, F16, F32};
+    let of = |types, d, causal| WarpGroupAttention::new(types, d, causal).unwrap();
+    [
+        of([F16, F32], 64, true),
+        of([Bf16, Bf16], 80, true),
+        of([F16, F16], 96, false),
+        of([F16, F32], 128, true),
+        of([Bf16, F16], 128, false),
+        of([F16, F32], 256, true),
+    ]
 }
 
 /// Products on warp groups: every tile, every pair of types and every epilogue, though not each with each.

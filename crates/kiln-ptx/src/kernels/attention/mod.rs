@@ -5,8 +5,10 @@ mod flash;
 mod rows;
 mod softmax;
 mod tile;
+mod warp_group;
 
 pub use combine::FlashCombine;
 pub use flash::{FlashAttention, FlashPlan, plan};
 pub use rows::Attention;
 pub use tile::FlashTile;
+pub use warp_group::WarpGroupAttention;

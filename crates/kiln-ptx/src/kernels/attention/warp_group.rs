@@ -1,0 +1,480 @@
+//! Attention on the tensor cores of Hopper: FlashAttention-3 (Shah et al. 2024, arXiv 2407.08608), of f16 or bf16.
+//!
+//! `softmax(scale Q Kᵀ) V`. A block has two or three warp groups with 64 queries each, and one whose first thread brings
+//! queries, keys and values to shared memory, by copies that run by themselves. Scores are products of what lies there; the
+//! weights that they become stay in registers, as the operand of the product with the values. A warp group begins the products
+//! of the queries and the next keys, then those of its weights and the values before, and turns scores into weights while
+//! the latter run. Three warp groups take turns in beginning products, so that one weighs while another multiplies.
+//!
+//! As in [`FlashAttention`](super::FlashAttention), the queries of all heads that share keys are rows of one matrix. Keys are
+//! gone through from the last to the first, those that some row does not see whole first, with a mask. Blocks stay and take
+//! tile after tile; the next tile is brought while the last one is finished. Those with the most keys come first, of some heads
+//! at a time.
+
+use kiln_core::op::AttentionExtents;
+use kiln_core::{Error, Result};
+
+use super::flash::{FlashAttention, MOST, Scores, mask, seen_of_tile, store, takes, type_name};
+use super::softmax::OnlineSoftmax;
+use crate::kernel::{MAX_GRID_X, extent};
+use crate::kernels::half::pack;
+use crate::kernels::math::F32;
+use crate::operands::RegisterCount;
+use crate::{
+    Argument, Bf16, Builder, Consumer, Descriptor, F16, Kernel, Launch, Panels, Pipeline, Pointer, Producer, PtxKernel,
+    PtxType, Running, Shared, Sums, TensorParameter, Value, Variable,
+};
+
+/// Threads of a warp group.
+const GROUP: u32 = 128;
+/// Rows of a warp group, and of a warp.
+const ROWS: u32 = Running::ROWS;
+const WARP_ROWS: u32 = 16;
+/// Columns of a panel.
+const PANEL: u32 = 64;
+/// Tiles of keys, and of values, in shared memory at a time.
+const STAGES: u32 = 2;
+
+type Word<'k> = Value<'k, u32>;
+
+/// Attention on warp groups, of any number of queries and of keys but none.
+///
+/// Numerics: as [`FlashAttention`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct WarpGroupAttention {
+    input: PtxType,
+    output: PtxType,
+    /// Elements of a row.
+    d: u32,
+    causal: bool,
+}
+
+impl WarpGroupAttention {
+    /// Of queries, keys and values in `input` ([`PtxType::F16`] or [`PtxType::Bf16`]) into `output` (these or
+    /// [`PtxType::F32`]), for rows of `d` elements: 64, 80, 96, 128 or 256.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] for others.
+    pub fn new([input, output]: [PtxType; 2], d: usize, causal: bool) -> Result<Self> {
+        match FlashAttention::width(d) {
+            Some(d) if takes([input, output]) => Ok(Self { input, output, d, causal }),
+            _ => Err(Error::Parameter {
+                op: "attention",
+                reason: format!("{output:?} from {input:?}, rows of {d} elements, on warp groups"),
+            }),
+        }
+    }
+
+    /// Elements of a row in shared memory: whole panels, as many as there are products for.
+    fn width(&self) -> u32 {
+        self.d.next_multiple_of(PANEL).next_power_of_two()
+    }
+
+    /// Warp groups that multiply.
+    fn groups(&self) -> u32 {
+        if self.width() == 64 { 3 } else { 2 }
+    }
+
+    /// Registers of a thread that brings, and of those that multiply.
+    fn registers(&self) -> [u32; 2] {
+        if self.groups() == 3 { [32, 160] } else { [24, 240] }
+    }
+
+    /// Queries of a tile.
+    fn rows(&self) -> u32 {
+        ROWS * self.groups()
+    }
+
+    /// Keys at a time. On an H200 176 took 2 to 3 % less time than 128, but for causal attention of 2048 keys 8 % more.
+    fn keys(&self) -> u32 {
+        match self.width() {
+            128 if !self.causal => 176,
+            64 | 128 => 128,
+            _ => 64,
+        }
+    }
+
+    /// Tiles of a head that blocks work on at once, at least, so that most of its keys and values come from the second-level
+    /// cache: on an H200 half as many took 6 to 14 % more time for 2048 queries. For short rows half as many do, and the more
+    /// heads are gone through together, the less blocks wait for one another in the end.
+    fn sharing(&self) -> u32 {
+        if self.width() == 64 { 2 } else { 4 }
+    }
+
+    /// So many rows in shared memory.
+    fn panels(&self, rows: u32) -> Panels {
+        Panels::new(self.input, rows, self.width())
+    }
+
+    fn threads(&self) -> u32 {
+        GROUP * (1 + self.groups())
+    }
+
+    /// Tiles of queries of all heads.
+    pub fn tiles(&self, extents: &AttentionExtents) -> usize {
+        let rows = extents.group.saturating_mul(extents.s);
+        extents.batch.saturating_mul(extents.kv_heads).saturating_mul(rows.div_ceil(self.rows() as usize))
+    }
+
+    /// The launch for these extents on a device of so many multiprocessors. Buffers: queries, keys, values, result.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when `d` is not what the kernel is for, or an extent is 0. [`Error::Parameter`] unless the scale is
+    /// finite and above 0. [`Error::Limit`] beyond 2³¹ - 1024 queries that share keys, or keys, or 2²⁷ tiles.
+    pub fn launch(&self, extents: &AttentionExtents, scale: f32, multiprocessors: u32) -> Result<Launch> {
+        let AttentionExtents { batch, kv_heads, group, s, t, d } = *extents;
+        let heads = batch.saturating_mul(kv_heads);
+        if d != self.d as usize || [heads, group, s, t].contains(&0) {
+            return Err(Error::Shape { op: "attention", reason: format!("{}: {extents:?}", self.name()) });
+        }
+        if !(scale.is_finite() && scale > 0.0) {
+            return Err(Error::Parameter { op: "attention", reason: format!("a scale of {scale} on tensor cores") });
+        }
+        let rows = extent("queries", group.saturating_mul(s), MOST)?;
+        let keys = extent("keys", t, MOST)?;
+        let units = extent("tiles", self.tiles(extents), MAX_GRID_X / 16)?;
+        let heads = heads as u32;
+        let together = (multiprocessors / self.sharing()).clamp(1, heads);
+        let tensor = |buffer: usize, of_tile: u32, rows: u32| {
+            let [d, rows] = [self.d, rows].map(u64::from);
+            let extents = [d, rows, heads.into()];
+            Argument::Tensor(self.panels(of_tile).tensor_map(buffer, extents, [d, d * rows]))
+        };
+        let tensors = [tensor(0, self.rows(), rows), tensor(1, self.keys(), keys), tensor(2, self.keys(), keys)];
+        let words = [rows, s as u32, keys, rows.div_ceil(self.rows()), heads, together, units].map(Argument::U32);
+        let log2 = scale * std::f32::consts::LOG2_E;
+        let rest = [Argument::Buffer(3)].into_iter().chain(words).chain([Argument::F32(log2)]);
+        let arguments = tensors.into_iter().chain(rest).collect();
+        Ok(Launch { grid: [units.min(multiprocessors.max(1)), 1, 1], arguments })
+    }
+
+    fn write(&self, k: &Builder) {
+        let maps = ["q", "k", "v"].map(|name| k.tensor(name));
+        let out = k.buffer::<u32>("out");
+        let [rows, s, t, tiles, heads, together, units] =
+            ["rows", "s", "t", "tiles", "heads", "together", "units"].map(|name| k.parameter::<u32>(name));
+        let scale = k.parameter::<f32>("scale");
+        let problem = Problem { rows, s, t, tiles, heads, together, units };
+
+        // Queries, keys and values.
+        let panels = [self.rows(), self.keys(), self.keys()].map(|rows| self.panels(rows));
+        let stages = [1, STAGES, STAGES];
+        let at = [0, 1, 2].map(|i: usize| k.shared_bytes(stages[i] * panels[i].bytes(), Panels::ALIGN));
+        let pipelines = stages.map(|stages| k.pipeline(stages));
+        let rings = [0, 1, 2].map(|i: usize| Ring { panels: panels[i], at: at[i], pipeline: pipelines[i] });
+        let thread = k.tid_x();
+        let warp = k.shfl_idx(thread >> 5, 0, 31, u32::MAX);
+        k.if_(k.eq(thread, 0), || {
+            pipelines.iter().for_each(|pipeline| pipeline.initialise(k, 4 * self.groups()));
+            maps.into_iter().for_each(|map| k.prefetch_tensormap::<u32>(map));
+        });
+        k.bar_sync(0u32);
+        let [of_producer, of_consumers] = self.registers().map(RegisterCount);
+        k.if_else(
+            k.lt(warp, 4),
+            || {
+                k.setmaxnreg_dec::<u32>(of_producer);
+                k.if_(k.eq(thread, 0), || self.produce(k, &problem, &rings, maps));
+            },
+            || {
+                k.setmaxnreg_inc::<u32>(of_consumers);
+                self.consume(k, &problem, &rings, (out, scale), [thread, warp]);
+            },
+        );
+    }
+
+    /// Runs `body` for every tile of the block.
+    fn each_tile<'k>(&self, k: &'k Builder, problem: &Problem<'k>, body: impl FnOnce(Tile<'k>)) {
+        // Forwards, then backwards: who had the longest of some tiles gets the shortest of the next.
+        let place = k.variable(k.ctaid_x());
+        k.for_(0u32, problem.units, k.nctaid_x(), |first| {
+            let unit = first + place.get();
+            place.set(k.nctaid_x() - 1u32 - place.get());
+            k.if_(k.lt(unit, problem.units), || body(self.tile(k, problem, unit)));
+        });
+    }
+
+    fn tile<'k>(&self, k: &'k Builder, problem: &Problem<'k>, unit: Word<'k>) -> Tile<'k> {
+        let Problem { rows, s, t, tiles, heads, together, .. } = *problem;
+        let of_heads = together * tiles;
+        let first_head = unit / of_heads * together;
+        let here = k.min(together, heads - first_head);
+        let number = unit % of_heads;
+        let head = first_head + number % here;
+        let number = number / here;
+        // Causal queries at the end see the most keys.
+        let number = if self.causal { tiles - 1 - number } else { number };
+        let first = number * self.rows();
+        let [least, most] = if self.causal { seen_of_tile(k, self.rows(), [first, rows, s, t]) } else { [t, t] };
+        let last = (most - 1) / self.keys();
+        Tile { head, first, last, whole: k.min(least / self.keys(), last) }
+    }
+
+    /// Brings the tiles of queries, keys and values in the order in which they are used.
+    fn produce<'k>(
+        &self,
+        k: &'k Builder,
+        problem: &Problem<'k>,
+        rings: &[Ring<'k>; 3],
+        maps: [TensorParameter<'k>; 3],
+    ) {
+        let producers: [Producer<'k>; 3] = rings.each_ref().map(|ring| ring.pipeline.producer(k));
+        let bring = |i: usize, head: Word<'k>, row: Word<'k>| {
+            let (ring, producer) = (&rings[i], &producers[i]);
+            let (stage, full) = producer.acquire(k, ring.panels.bytes());
+            let to = ring.at.byte_index(stage * ring.panels.bytes());
+            for panel in 0..ring.panels.count() {
+                let to = to.bytes((panel * ring.panels.panel_bytes()) as i32);
+                let from = maps[i].at([k.constant(panel * PANEL), row, head]);
+                k.cp_async_bulk_tensor_load::<u32>(to, from, full);
+            }
+            producer.advance(k);
+        };
+        self.each_tile(k, problem, |Tile { head, first, last, .. }| {
+            let [queries, keys, values] = [0, 1, 2].map(|i: usize| move |row| (i, head, row));
+            let bring = |(i, head, row)| bring(i, head, row);
+            let key = |number: Word<'k>| number * self.keys();
+            bring(keys(key(last)));
+            bring(queries(first));
+            k.for_(0u32, last, 1u32, |i| {
+                let number = last - i;
+                bring(keys(key(number - 1)));
+                bring(values(key(number)));
+            });
+            bring(values(k.constant(0u32)));
+        });
+    }
+
+    fn consume<'k>(
+        &self,
+        k: &'k Builder,
+        problem: &Problem<'k>,
+        rings: &[Ring<'k>; 3],
+        (out, scale): (Pointer<'k, crate::Global, u32>, F32<'k>),
+        [thread, warp]: [Word<'k>; 2],
+    ) {
+        let (lane, group) = (thread & 31, (warp >> 2) - 1);
+        // Two warp groups find a rhythm of their own: on an H200 they lost 1 to 2 % by turns, where three won 3 to 5 %.
+        let turns = (self.groups() > 2).then(|| Turns { k, group, groups: self.groups() });
+        turns.iter().for_each(Turns::begin);
+        let inputs = rings.each_ref().map(|ring| Input { k, ring: *ring, lane, consumer: ring.pipeline.consumer(k) });
+        let [queries, keys, values] = &inputs;
+        let [never, always] = [k.ne(0u32, 0u32), k.eq(0u32, 0u32)];
+        // 64 rows are as many bytes in every panel.
+        let of_group = queries.ring.at.byte_index(group * (ROWS * queries.ring.panels.row_bytes()));
+        let q = k.descriptor(of_group, queries.ring.panels, false);
+        let row_in_tile = group * ROWS + (warp & 3) * WARP_ROWS + (lane >> 2);
+        let column = (lane & 3) * 2u32;
+        let softmax = [0, 1].map(|_| OnlineSoftmax::new(k));
+        let weights: Vec<Variable<'k, u32>> = (0..self.keys() / 4).map(|_| k.variable(0u32)).collect();
+        let mut sums = k.sums(1, self.width());
+
+        self.each_tile(k, problem, |Tile { head, first, last, whole }| {
+            let row = first + row_in_tile;
+            // Begins the products of the queries and of keys.
+            let begin_scores = |stage: Word<'k>| {
+                let scores = k.sums(1, self.keys()).start();
+                let keys = keys.operand(stage, false);
+                scores.group(|| {
+                    for step in 0..self.d / 16 {
+                        let adds = if step == 0 { never } else { always };
+                        match self.input {
+                            PtxType::F16 => scores.multiply::<F16>(0, [q, keys], step, adds),
+                            _ => scores.multiply::<Bf16>(0, [q, keys], step, adds),
+                        }
+                    }
+                });
+                scores
+            };
+            // Begins to add the products of the weights and of values.
+            let begin_adding = |adding: &Running<'k>, stage: Word<'k>| {
+                let values = values.operand(stage, true);
+                adding.group(|| {
+                    for (step, weights) in (0..).zip(weights.as_chunks::<4>().0) {
+                        match self.input {
+                            PtxType::F16 => adding.multiply_registers::<F16>(0, *weights, values, step, always),
+                            _ => adding.multiply_registers::<Bf16>(0, *weights, values, step, always),
+                        }
+                    }
+                });
+            };
+            // Weights of the scores of a tile of keys, and what to scale by what was added up before.
+            let weigh = |scores: Sums<'k>, number: Word<'k>, masked: bool| {
+                let mut scores: [Scores<'k>; 1] = [scores.values(0).as_chunks::<4>().0.to_vec()];
+                if masked {
+                    let seen = |row: Word<'k>| match self.causal {
+                        true => (problem.t - problem.s) + row % problem.s + 1,
+                        false => problem.t,
+                    };
+                    let before = number * self.keys() + column;
+                    mask(k, &mut scores, &[0, 8].map(|i| k.bits_s32(seen(row + i) - before)));
+                }
+                let [scores] = scores;
+                let of_row = |i: usize| {
+                    let scores: Vec<F32<'k>> = scores.iter().flat_map(|four| [four[2 * i], four[2 * i + 1]]).collect();
+                    softmax[i].weigh(k, &scores, scale, self.input)
+                };
+                let [(upper, kept), (lower, kept_lower)] = [0, 1].map(of_row);
+                ([upper, lower], [kept, kept_lower])
+            };
+            // What is held of 8 columns of scores, and of the next 8, is what is held of an operand of 16.
+            let keep = |[upper, lower]: [Vec<F32<'k>>; 2]| {
+                let pairs = upper.as_chunks::<2>().0.iter().zip(lower.as_chunks::<2>().0);
+                let packed = pairs.flat_map(|(&upper, &lower)| [upper, lower]).map(|pair| pack(k, self.input, pair));
+                weights.iter().zip(packed).for_each(|(to, pair)| to.set(pair));
+            };
+
+            softmax.iter().for_each(OnlineSoftmax::clear);
+            sums.clear();
+            queries.acquire();
+            let stage = keys.acquire();
+            let scores = begin_scores(stage).finish();
+            keys.release(stage);
+            keep(weigh(scores, last, true).0);
+            let mut turn = |number: Word<'k>, masked: bool| {
+                let of_keys = keys.acquire();
+                turns.iter().for_each(Turns::take);
+                let scores = begin_scores(of_keys);
+                let of_values = values.acquire();
+                let (weights, kept) = sums.during(|adding| {
+                    begin_adding(adding, of_values);
+                    turns.iter().for_each(Turns::pass);
+                    let scores = scores.finish_before(1);
+                    keys.release(of_keys);
+                    weigh(scores, number, masked)
+                });
+                values.release(of_values);
+                sums.scale(0, kept);
+                keep(weights);
+            };
+            k.for_(whole, last, 1u32, |i| turn(last - 1 + whole - i, true));
+            k.for_(0u32, whole, 1u32, |i| turn(whole - 1 - i, false));
+            queries.release(k.constant(0u32));
+            let stage = values.acquire();
+            sums.during(|adding| begin_adding(adding, stage));
+            values.release(stage);
+
+            let sums = sums.values(0);
+            for (i, softmax) in softmax.iter().enumerate() {
+                let row = row + 8 * i as u32;
+                let share = k.rcp(softmax.total(k));
+                let words =
+                    k.mad_wide(head, problem.rows, k.cvt_u64(row)) * u64::from(self.d * self.output.bytes() / 4);
+                let at = out.index_wide(words).index(column >> (self.output != PtxType::F32) as u32);
+                k.if_(k.lt(row, problem.rows), || {
+                    for (j, four) in (0..self.d / 8).zip(sums.as_chunks::<4>().0) {
+                        let pair = [four[2 * i] * share, four[2 * i + 1] * share];
+                        store(k, self.output, at.bytes((8 * j * self.output.bytes()) as i32), pair);
+                    }
+                });
+            }
+        });
+        turns.iter().for_each(Turns::end);
+    }
+}
+
+/// What a launch says.
+struct Problem<'k> {
+    rows: Word<'k>,
+    s: Word<'k>,
+    t: Word<'k>,
+    /// Tiles of queries of a head, heads, and those that are gone through together; tiles of all heads.
+    tiles: Word<'k>,
+    heads: Word<'k>,
+    together: Word<'k>,
+    units: Word<'k>,
+}
+
+/// Some queries that share keys.
+struct Tile<'k> {
+    head: Word<'k>,
+    /// The first row.
+    first: Word<'k>,
+    /// The number of the last tile of keys that some row sees.
+    last: Word<'k>,
+    /// How many before that one, the first ones, every row sees whole.
+    whole: Word<'k>,
+}
+
+/// Tiles in shared memory.
+#[derive(Clone, Copy)]
+struct Ring<'k> {
+    panels: Panels,
+    at: Pointer<'k, Shared, u32>,
+    pipeline: Pipeline<'k>,
+}
+
+/// Tiles as a warp takes them.
+struct Input<'k> {
+    k: &'k Builder,
+    ring: Ring<'k>,
+    lane: Word<'k>,
+    consumer: Consumer<'k>,
+}
+
+impl<'k> Input<'k> {
+    /// Waits for the next tile, and returns the stage that it lies in.
+    fn acquire(&self) -> Word<'k> {
+        let stage = self.consumer.acquire(self.k);
+        self.consumer.advance(self.k);
+        stage
+    }
+
+    /// Says that the warp has done with a tile.
+    fn release(&self, stage: Word<'k>) {
+        self.k.if_(self.k.eq(self.lane, 0), || self.consumer.release(self.k, stage));
+    }
+
+    fn operand(&self, stage: Word<'k>, across: bool) -> Descriptor<'k> {
+        let first = self.k.descriptor(self.ring.at, self.ring.panels, across);
+        first.byte_index(stage * self.ring.panels.bytes())
+    }
+}
+
+/// The order in which warp groups begin products: one after the other, the first again behind the last.
+struct Turns<'k> {
+    k: &'k Builder,
+    /// Which warp group this is, and of how many.
+    group: Word<'k>,
+    groups: u32,
+}
+
+impl<'k> Turns<'k> {
+    /// Threads that meet at a barrier: those that wait for their turn, and those that pass it.
+    const MEET: u32 = 2 * GROUP;
+
+    /// Gives the first warp group its first turn.
+    fn begin(&self) {
+        let k = self.k;
+        k.if_(k.eq(self.group, self.groups - 1), || k.bar_arrive(1u32, Self::MEET));
+    }
+
+    fn take(&self) {
+        self.k.bar_sync_some(self.group + 1, Self::MEET);
+    }
+
+    fn pass(&self) {
+        let k = self.k;
+        let next = k.selp(0u32, self.group + 1, k.eq(self.group, self.groups - 1));
+        k.bar_arrive(next + 1, Self::MEET);
+    }
+
+    /// Waits for what was passed last.
+    fn end(&self) {
+        let k = self.k;
+        k.if_(k.eq(self.group, 0), || k.bar_sync_some(1u32, Self::MEET));
+    }
+}
+
+impl Kernel for WarpGroupAttention {
+    fn name(&self) -> String {
+        let causal = if self.causal { "_causal" } else { "" };
+        let [input, output] = [self.input, self.output].map(type_name);
+        let (groups, keys, d) = (self.groups(), self.keys(), self.d);
+        format!("flash_attention{causal}_{input}_{output}_groups_{groups}x{ROWS}x{keys}_{d}")
+    }
+
+    fn build(&self) -> PtxKernel {
+        PtxKernel::new(&self.name(), [self.threads(), 1, 1], |k| self.write(k))
+    }
+}
