@@ -1,6 +1,7 @@
-"""PyTorch beside the benches of CUDA: rows, sums and products, with graphs of the driver so that launches do not count.
+"""PyTorch beside the benches of CUDA: rows, sums, products and attention, with graphs of the driver: launches do not count.
 
-Prints one line a case: name, microseconds (median), GB/s or GFLOP/s. Needs torch; without a GPU it says so.
+Prints one line a case: name, microseconds (median), GB/s or GFLOP/s; arguments choose cases by parts of their names. Needs
+torch; without a GPU it says so.
 """
 
 import statistics
@@ -32,8 +33,12 @@ def timed(run, samples=11, calls=10):
     return statistics.median(taken)
 
 
-def row(name, seconds, amount, unit):
-    print(f"{name:<44}{seconds * 1e6:>12.1f} us {amount / seconds * 1e-9:>12.0f} {unit}", flush=True)
+def row(name, run, amount, unit):
+    """Measures and prints a case, where an argument of the program is part of its name or there is none."""
+    if len(sys.argv) > 1 and not any(part in name for part in sys.argv[1:]):
+        return
+    seconds = timed(run)
+    print(f"{name:<56}{seconds * 1e6:>12.1f} us {amount / seconds * 1e-9:>12.0f} {unit}", flush=True)
 
 
 def main():
@@ -48,13 +53,13 @@ def main():
         weight, bias = torch.rand(columns, device="cuda"), torch.rand(columns, device="cuda")
         shape = f"{rows} x {columns}"
         bytes_touched = 8 * x.numel()
-        row(f"copy {shape}", timed(lambda: out.copy_(x)), bytes_touched, "GB/s")
-        row(f"softmax {shape}", timed(lambda: torch.softmax(x, -1)), bytes_touched, "GB/s")
+        row(f"copy {shape}", lambda: out.copy_(x), bytes_touched, "GB/s")
+        row(f"softmax {shape}", lambda: torch.softmax(x, -1), bytes_touched, "GB/s")
         norm = lambda: functional.layer_norm(x, (columns,), weight, bias)
-        row(f"layer_norm {shape}", timed(norm), bytes_touched, "GB/s")
-        row(f"rms_norm {shape}", timed(lambda: functional.rms_norm(x, (columns,), weight)), bytes_touched, "GB/s")
+        row(f"layer_norm {shape}", norm, bytes_touched, "GB/s")
+        row(f"rms_norm {shape}", lambda: functional.rms_norm(x, (columns,), weight), bytes_touched, "GB/s")
     x = torch.rand(1 << 28, device="cuda")
-    row(f"sum of {x.numel()}", timed(lambda: x.sum()), 4 * x.numel(), "GB/s")
+    row(f"sum of {x.numel()}", lambda: x.sum(), 4 * x.numel(), "GB/s")
     for m, k, n in [(n, n, n) for n in (1024, 2048, 4096, 8192)] + [
         (m, 4096, n) for m in (16, 64, 128) for n in (4096, 14336)
     ]:
@@ -62,7 +67,30 @@ def main():
             torch.backends.cuda.matmul.allow_tf32 = tf32
             a = (torch.rand(m, k, device="cuda") * 2 - 1).to(dtype)
             b = (torch.rand(n, k, device="cuda") * 2 - 1).to(dtype)
-            row(f"matmul {name} {m} x {k} x {n}", timed(lambda: a @ b.T), 2 * m * k * n, "GFLOP/s")
+            row(f"matmul {name} {m} x {k} x {n}", lambda: a @ b.T, 2 * m * k * n, "GFLOP/s")
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    peers = [("cuDNN", SDPBackend.CUDNN_ATTENTION), ("FlashAttention-2", SDPBackend.FLASH_ATTENTION)]
+    for d in (64, 128):
+        for causal in (False, True):
+            for s in (2048, 8192, 16384):
+                batch, heads = 16384 // s, 2048 // d
+                q, k, v = (torch.rand(batch, heads, s, d, device="cuda").mul_(2).sub_(1).half() for _ in range(3))
+                seen = s * (s + 1) // 2 if causal else s * s
+                name = f"{'causal' if causal else 'attention'} f16 {batch} x {heads} x {s} x {d}"
+                for peer, backend in peers:
+                    with sdpa_kernel(backend):
+                        run = lambda: functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
+                        row(f"{name} {peer}", run, 4 * batch * heads * d * seen, "GFLOP/s")
+    heads, kv_heads, t, d = 32, 8, 8192, 128
+    for batch in (1, 16):
+        q = torch.rand(batch, heads, 1, d, device="cuda").mul_(2).sub_(1).half()
+        k, v = (torch.rand(batch, kv_heads, t, d, device="cuda").mul_(2).sub_(1).half() for _ in range(2))
+        name = f"decode f16 {batch} x {heads} of {kv_heads} x {t} x {d}"
+        for peer, backend in peers:
+            with sdpa_kernel(backend):
+                run = lambda: functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+                row(f"{name} {peer}", run, 4 * (q.numel() + k.numel()), "GB/s")
 
 
 main()

@@ -32,10 +32,39 @@ pub(crate) enum Case {
     Rows { function: Rows, rows: usize, columns: usize },
     /// The sum of a vector that stays on the device.
     Sum { n: usize },
+    /// Attention of f16 into f32. Everything stays on the device.
+    Attention(Attention),
     /// Products of quantised matrices `n * k` with a vector, as one batch; the weights are beyond every cache.
     Quantized { format: QuantFormat, n: usize, k: usize },
     /// The sum of two vectors from host to host.
     AddHost { n: usize },
+}
+
+/// What attends to what: queries `batch x heads x s x d`, keys and values `batch x kv_heads x t x d`.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Attention {
+    pub(crate) causal: bool,
+    pub(crate) batch: usize,
+    pub(crate) heads: usize,
+    pub(crate) kv_heads: usize,
+    pub(crate) s: usize,
+    pub(crate) t: usize,
+    pub(crate) d: usize,
+}
+
+impl Attention {
+    /// How many keys a query of a head sees.
+    fn seen(&self, query: usize) -> usize {
+        if self.causal { self.t - self.s + query + 1 } else { self.t }
+    }
+
+    pub(crate) fn queries(&self) -> [usize; 4] {
+        [self.batch, self.heads, self.s, self.d]
+    }
+
+    pub(crate) fn keys(&self) -> [usize; 4] {
+        [self.batch, self.kv_heads, self.t, self.d]
+    }
 }
 
 /// What a case is measured in.
@@ -69,6 +98,19 @@ pub(crate) fn all() -> Vec<Case> {
         }));
     }
     cases.push(Case::Sum { n: 1 << 28 });
+    // 16 384 queries in all, and as many elements of all heads as 2048.
+    for d in [64, 128] {
+        for causal in [false, true] {
+            cases.extend([2048, 8192, 16_384].map(|s| {
+                let heads = 2048 / d;
+                Case::Attention(Attention { causal, batch: 16_384 / s, heads, kv_heads: heads, s, t: s, d })
+            }));
+        }
+    }
+    // One query of each sequence, heads in groups.
+    cases.extend([1, 16].map(|batch| {
+        Case::Attention(Attention { causal: true, batch, heads: 32, kv_heads: 8, s: 1, t: 8192, d: 128 })
+    }));
     for format in [QuantFormat::Q4K, QuantFormat::Q5K, QuantFormat::Q6K, QuantFormat::Q8_0] {
         cases.push(Case::Quantized { format, n: 4096, k: 14_336 });
     }
@@ -97,6 +139,12 @@ impl Case {
                 format!("{function} {rows} x {columns}")
             }
             Self::Sum { n } => format!("sum of {n}"),
+            Self::Attention(Attention { batch, heads, kv_heads, s: 1, t, d, .. }) => {
+                format!("decode f16 {batch} x {heads} of {kv_heads} x {t} x {d}")
+            }
+            Self::Attention(Attention { causal, batch, heads, s, d, .. }) => {
+                format!("{} f16 {batch} x {heads} x {s} x {d}", if causal { "causal" } else { "attention" })
+            }
             Self::Quantized { format, n, k } => format!("{} {} matvecs {n} x {k}", self.copies(), format.name()),
             Self::AddHost { n } => format!("add {n}, host to host"),
         }
@@ -110,6 +158,11 @@ impl Case {
     pub(crate) fn work(&self) -> Work {
         match *self {
             Self::Product { m, k, n, .. } => Work::Flops(2.0 * (m * k * n) as f64),
+            // What one query takes is limited by what it reads.
+            Self::Attention(attention) if attention.s > 1 => {
+                let seen: usize = (0..attention.s).map(|query| attention.seen(query)).sum();
+                Work::Flops(4.0 * (attention.batch * attention.heads * attention.d * seen) as f64)
+            }
             _ => self.copied().map_or(Work::Time, |bytes| Work::Bytes(bytes as f64)),
         }
     }
@@ -120,7 +173,11 @@ impl Case {
             Self::Sum { n } => Some(4 * n),
             Self::Rows { rows, columns, .. } => Some(8 * rows * columns),
             Self::Quantized { format, n, k } => Some(self.copies() * (weights(format, n, k) + 4 * (n + k))),
-            Self::Product { .. } | Self::AddHost { .. } => None,
+            Self::Attention(attention) if attention.s == 1 => {
+                let count = |dims: [usize; 4]| dims.into_iter().product::<usize>();
+                Some(4 * count(attention.keys()) + 6 * count(attention.queries()))
+            }
+            Self::Product { .. } | Self::Attention(_) | Self::AddHost { .. } => None,
         }
     }
 
@@ -138,6 +195,7 @@ impl Case {
             Self::Product { m, n, .. } => m * n,
             Self::Rows { rows, columns, .. } => rows * columns,
             Self::Sum { .. } => 1,
+            Self::Attention(attention) => attention.queries().into_iter().product(),
             Self::Quantized { n, .. } | Self::AddHost { n } => n,
         }
     }
@@ -184,11 +242,15 @@ impl Data {
                 [vec![rows * columns], vec![columns; vectors]].concat()
             }
             Case::Sum { n } => vec![n],
+            Case::Attention(attention) => {
+                let [queries, keys] = [attention.queries(), attention.keys()].map(|dims| dims.into_iter().product());
+                vec![queries, keys, keys]
+            }
             Case::Quantized { k, .. } => vec![k],
             Case::AddHost { n } => vec![n; 2],
         };
         let mut floats: Vec<Vec<f32>> = (1..).zip(lengths).map(|(seed, length)| random(length, seed)).collect();
-        if let Case::Product { numbers: Numbers::F16, .. } = case {
+        if let Case::Product { numbers: Numbers::F16, .. } | Case::Attention(_) = case {
             // Numbers that f16 has.
             floats.iter_mut().flatten().for_each(|x| *x = f16::from_f32(*x).to_f32());
         }
@@ -246,6 +308,18 @@ impl Data {
                 }
             }
             Case::Sum { n } => ((0..n).map(|i| of(0, i)).sum(), (n as f64).sqrt()),
+            Case::Attention(attention) => {
+                let Attention { heads, kv_heads, s, t, d, .. } = attention;
+                let (row, column) = (at / d, at % d);
+                let seen = attention.seen(row % s);
+                let first = row / s / (heads / kv_heads) * t;
+                let score = |j: usize| -> f64 { (0..d).map(|i| of(0, row * d + i) * of(1, (first + j) * d + i)).sum() };
+                let scores: Vec<f64> = (0..seen).map(|j| score(j) / (d as f64).sqrt()).collect();
+                let greatest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+                let weights: Vec<f64> = scores.iter().map(|score| (score - greatest).exp()).collect();
+                let sum: f64 = weights.iter().enumerate().map(|(j, w)| w * of(2, (first + j) * d + column)).sum();
+                (sum / weights.iter().sum::<f64>(), 1.0 / (seen as f64).sqrt())
+            }
             Case::Quantized { format, k, .. } => {
                 let bytes = weights(format, 1, k);
                 let mut row = vec![0.0; k];
@@ -270,6 +344,7 @@ mod tests {
             Case::Rows { function: Rows::LayerNorm, rows: 3, columns: 9 },
             Case::Rows { function: Rows::RmsNorm, rows: 3, columns: 9 },
             Case::Sum { n: 100 },
+            Case::Attention(Attention { causal: true, batch: 2, heads: 4, kv_heads: 2, s: 3, t: 5, d: 8 }),
             Case::Quantized { format: QuantFormat::Q6K, n: 20, k: 256 },
             Case::AddHost { n: 10 },
         ];

@@ -1,6 +1,6 @@
 //! kiln, and the copy that it is held against.
 
-use kiln_core::op::{LayerNorm, Matmul, Op, QuantMatmul, Reduce, Reduction, RmsNorm, Softmax};
+use kiln_core::op::{Attention, LayerNorm, Matmul, Op, QuantMatmul, Reduce, Reduction, RmsNorm, Softmax};
 use kiln_core::{Operand, Operations, Record, f16};
 use kiln_cuda::limits::DeviceCopy;
 use kiln_cuda::{BufferId, CudaBackend, CudaCommandBatch, CudaDevice, CudaOperation, DeviceOptions, InputPrecision};
@@ -95,6 +95,13 @@ impl Contender for Kiln {
             }
             Case::Sum { n } => {
                 Self::resident(&self.device, Reduce::all(Reduction::Sum), &[Operand::f32(&x[0], &[n])?])?
+            }
+            Case::Attention(attention) => {
+                let halves = x.iter().map(|x| x.iter().map(|&x| f16::from_f32(x)).collect()).collect::<Vec<Vec<f16>>>();
+                let op = if attention.causal { Attention::causal() } else { Attention::full() };
+                let dims = [attention.queries(), attention.keys(), attention.keys()];
+                let operands = halves.iter().zip(&dims).map(|(x, dims)| Operand::f16(x, dims));
+                Self::resident(&self.device, op, &operands.collect::<kiln_core::Result<Vec<_>>>()?)?
             }
             Case::Quantized { format, n, k } => {
                 let vector = self.device.upload(&Operand::f32(&x[0], &[1, k])?)?;
