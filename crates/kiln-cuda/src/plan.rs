@@ -7,7 +7,7 @@ use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::gemm::{Gemm, Tf32Planes, WarpGemm, WarpGroupGemm};
 use kiln_ptx::kernels::half::Convert;
 use kiln_ptx::kernels::norm::Norm;
-use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul};
+use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, WarpQuantMatmul};
 use kiln_ptx::kernels::reduce::ReduceLevel;
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::softmax::Softmax;
@@ -101,7 +101,8 @@ codes!(
     Transpose,
     WarpGemm,
     WarpGroupAttention,
-    WarpGroupGemm
+    WarpGroupGemm,
+    WarpQuantMatmul
 );
 
 /// One run of a kernel.

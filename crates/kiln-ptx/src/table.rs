@@ -137,6 +137,8 @@ macro_rules! instruction_table {
             /// Two numbers in 16 bits each, rounded to nearest.
             CvtRnX2 cvt_rn_x2(upper: f32, lower: f32) -> u32
                 { 7.0 Sm80: F16 "cvt.rn.f16x2.f32", Bf16 "cvt.rn.bf16x2.f32" }
+            /// `a * b + c` of both numbers of 16 bits, rounded once each.
+            FmaX2 fma_x2(a: u32, b: u32, c: u32) -> u32 { 6.0 Sm70: F16 "fma.rn.f16x2" }
             /// With 11 bits of significand, rounded to nearest, ties away from zero: the operand of a product in TF32.
             CvtRnaTf32 cvt_rna_tf32(a: T) -> u32 { 7.0 Sm80: f32 "cvt.rna.tf32.f32" }
             /// `a` of lane `b`, bit for bit; `c` bounds the exchange (31: the whole warp), `members` are the lanes that

@@ -2,7 +2,7 @@
 
 mod support;
 
-use kiln_ptx::{Argument, Builder, Kernel, Launch, PtxKernel};
+use kiln_ptx::{Argument, Builder, Kernel, Launch, PtxKernel, Value};
 use support::Device;
 
 struct Written(PtxKernel);
@@ -68,6 +68,17 @@ fn faults_are_found() {
             k.st(k.shared::<u32>(1), k.tid_x());
         }),
     );
+    // Each reads what a thread that `of` leads to has written.
+    let across = |k: &Builder, of: &dyn Fn(Value<'_, u32>) -> Value<'_, u32>| {
+        let (x, words) = (k.buffer::<u32>("x"), k.shared::<u32>(64));
+        k.st(words.index(k.tid_x()), k.tid_x());
+        k.bar_warp_sync(u32::MAX);
+        k.st(x.index(k.tid_x()), k.ld(words.index(of(k.tid_x()))));
+        k.bar_warp_sync(u32::MAX);
+        k.st(words.index(k.tid_x()), 0);
+    };
+    run(|k| across(k, &|thread| thread ^ 1u32)).unwrap();
+    fault("a race", run(|k| across(k, &|thread| thread & 31u32)));
     fault(
         "do not meet at a barrier",
         run(|k| {
@@ -91,4 +102,56 @@ fn faults_are_found() {
             k.st(x, from_a_branch.unwrap());
         }),
     );
+}
+
+/// Runs two blocks of one warp as a cluster, on a buffer of a word for each thread.
+fn run_cluster(body: impl FnOnce(&Builder)) -> Result<Vec<u8>, String> {
+    let kernel = Written(PtxKernel::new("two_blocks", [32, 1, 1], |k| {
+        k.cluster(2);
+        body(k);
+    }));
+    let mut device = Device::default();
+    let buffer = device.allocate(4 * 64);
+    device.run(&kernel, &Launch { grid: [2, 1, 1], arguments: vec![Argument::Buffer(0)] }, &[buffer])?;
+    Ok(device.download(buffer).to_vec())
+}
+
+#[test]
+fn blocks_of_a_cluster_hand_over_and_their_faults_are_found() {
+    let meet = |k: &Builder| {
+        k.barrier_cluster_arrive::<u32>();
+        k.barrier_cluster_wait::<u32>();
+    };
+    let got = run_cluster(|k| {
+        let (x, words) = (k.buffer::<u32>("x"), k.shared::<u32>(32));
+        let (thread, rank) = (k.tid_x(), k.cluster_ctarank());
+        meet(k);
+        k.st(words.index(thread).of_block(1 - rank), k.mad(rank, 32, thread));
+        meet(k);
+        k.st(x.index(k.mad(rank, 32, thread)), k.ld(words.index(thread)));
+    });
+    let wanted: Vec<u8> = (32..64u32).chain(0..32).flat_map(u32::to_le_bytes).collect();
+    assert_eq!(got.unwrap(), wanted);
+
+    let fault = |what: &str, body: &dyn Fn(&Builder)| {
+        let said = run_cluster(|k| {
+            k.buffer::<u32>("x");
+            body(k);
+        });
+        let said = said.expect_err(what);
+        assert!(said.contains(what), "{said}");
+    };
+    let write = |k: &Builder| k.st(k.shared::<u32>(32).index(k.tid_x()).of_block(0u32), 1);
+    fault("may not have begun", &write);
+    fault("ends before the cluster has seen", &|k| {
+        meet(k);
+        write(k);
+    });
+    fault("a race", &|k| {
+        meet(k);
+        write(k);
+        meet(k);
+    });
+    fault("waits before it has arrived", &|k| k.barrier_cluster_wait::<u32>());
+    fault("do not meet at a barrier", &|k| k.if_(k.eq(k.cluster_ctarank(), 0), || meet(k)));
 }

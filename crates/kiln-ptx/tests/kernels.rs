@@ -2,7 +2,7 @@
 
 mod support;
 
-use kiln_core::op::reference::{self, Case};
+use kiln_core::op::reference::{self, Case, Input, Random};
 use kiln_core::op::{
     LayerNorm, LogSoftmax, Matmul, Op, Operation, Reduce, Reduction, RmsNorm, Softmax as SoftmaxOp,
     Transpose as TransposeOp,
@@ -109,23 +109,55 @@ fn softmax_keeps_its_contract() {
     }
 }
 
+fn run_norm(op: &Op, inputs: &[Operand<'_>], target: Target) -> Result<Buffer, String> {
+    let x = inputs[0].data().f32();
+    let columns = inputs[0].shape().columns();
+    let (kernel, eps) = match op {
+        Op::LayerNorm(norm) => (Norm::layer(columns, target), norm.eps.get()),
+        Op::RmsNorm(norm) => (Norm::rms(columns, target), norm.eps.get()),
+        _ => panic!("{op:?}"),
+    };
+    let launch = kernel.launch(x.len().checked_div(columns).unwrap_or(0), columns, eps).unwrap();
+    let data: Vec<&[f32]> = inputs.iter().map(|input| input.data().f32()).collect();
+    run_one(&kernel, &launch, &data, x.len()).map(Buffer::F32)
+}
+
 #[test]
 fn norms_keep_their_contract() {
     let small = |case: &Case| case.inputs[0].shape.numel() <= 10_000;
-    let run = |op: &Op, inputs: &[Operand<'_>]| {
-        let x = inputs[0].data().f32();
-        let columns = inputs[0].shape().columns();
-        let (kernel, eps) = match op {
-            Op::LayerNorm(norm) => (Norm::layer(columns), norm.eps.get()),
-            Op::RmsNorm(norm) => (Norm::rms(columns), norm.eps.get()),
-            _ => panic!("{op:?}"),
-        };
-        let launch = kernel.launch(x.len().checked_div(columns).unwrap_or(0), columns, eps).unwrap();
-        let data: Vec<&[f32]> = inputs.iter().map(|input| input.data().f32()).collect();
-        run_one(&kernel, &launch, &data, x.len()).map(Buffer::F32)
-    };
+    let run = |op: &Op, inputs: &[Operand<'_>]| run_norm(op, inputs, Target::Sm70);
     assert!(conforms::<LayerNorm>(small, run) > 30_000);
     assert!(conforms::<RmsNorm>(small, run) > 30_000);
+}
+
+/// Rows that a large block, the blocks of a cluster, or nobody holds.
+#[test]
+fn long_rows_keep_their_contract() {
+    let mut random = Random::new(61);
+    for (target, lengths) in [(Target::Sm80, [16_384, 20_001, 32_769]), (Target::Sm90, [8_193, 32_768, 65_541])] {
+        for columns in lengths {
+            let rows = if columns < 10_000 { 3 } else { 1 };
+            let x = Input::f32(random.uniforms(rows * columns, 50.0, 60.0), &[rows, columns]);
+            let [gamma, beta] = [0, 1].map(|_| Input::f32(random.uniforms(columns, -2.0, 2.0), &[columns]));
+            for case in [
+                Case::new(SoftmaxOp, vec![x.clone()]),
+                Case::new(LogSoftmax, vec![x.clone()]),
+                Case::new(LayerNorm::new(1e-5), vec![x.clone(), gamma.clone(), beta]),
+                Case::new(RmsNorm::new(1e-5), vec![x.clone(), gamma]),
+            ] {
+                let results = |op: &Op, inputs: &[Operand<'_>]| {
+                    let result = match op {
+                        Op::Softmax(_) => run_softmax(false, &inputs[0], target),
+                        Op::LogSoftmax(_) => run_softmax(true, &inputs[0], target),
+                        op => run_norm(op, inputs, target),
+                    };
+                    Ok(vec![result.unwrap_or_else(|why| panic!("{case}: {why}"))])
+                };
+                let accuracy = reference::conform(&case, results).unwrap_or_else(|why| panic!("{target}: {why}"));
+                assert_eq!(accuracy.compared, rows * columns);
+            }
+        }
+    }
 }
 
 #[test]

@@ -10,7 +10,7 @@ use kiln_core::op::{
 use kiln_core::{Buffer, DType, Operand, Result as CoreResult};
 use kiln_ptx::kernels::attention::Attention;
 use kiln_ptx::kernels::half::Convert;
-use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul};
+use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, WarpQuantMatmul};
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::window::{Convolve, Pool};
@@ -18,7 +18,7 @@ use kiln_ptx::{Kernel, Launch, Target};
 use support::Device;
 
 /// The launch of an operation on operands.
-fn lower(op: &Op, inputs: &[Operand<'_>]) -> CoreResult<(Box<dyn Kernel>, Launch)> {
+fn lower(op: &Op, inputs: &[Operand<'_>], target: Target) -> CoreResult<(Box<dyn Kernel>, Launch)> {
     let shapes: Vec<_> = inputs.iter().map(Operand::shape).collect();
     fn of(kernel: impl Kernel + 'static, launch: Launch) -> (Box<dyn Kernel>, Launch) {
         (Box::new(kernel), launch)
@@ -43,6 +43,9 @@ fn lower(op: &Op, inputs: &[Operand<'_>]) -> CoreResult<(Box<dyn Kernel>, Launch
             let kernel = Dequantize::new(op.format);
             of(kernel, kernel.launch(shapes[0].numel())?)
         }
+        Op::QuantMatmul(op) if let Some(kernel) = WarpQuantMatmul::new(op.format, shapes[0].rows(), target) => {
+            of(kernel, kernel.launch(shapes[0].rows(), shapes[1].columns(), shapes[1].rows())?)
+        }
         Op::QuantMatmul(op) => {
             let kernel = QuantMatmul::new(op.format, shapes[0].rows());
             of(kernel, kernel.launch(shapes[0].rows(), shapes[1].columns(), shapes[1].rows())?)
@@ -57,7 +60,7 @@ fn lower(op: &Op, inputs: &[Operand<'_>]) -> CoreResult<(Box<dyn Kernel>, Launch
 }
 
 /// Runs an operation; memory ends with a word that nobody may write, and blocks with one that is only read.
-fn run(op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<Buffer>, String> {
+fn run(op: &Op, inputs: &[Operand<'_>], target: Target) -> Result<Vec<Buffer>, String> {
     let mut device = Device::default();
     let mut buffers: Vec<usize> = Vec::new();
     for input in inputs {
@@ -71,7 +74,7 @@ fn run(op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<Buffer>, String> {
     if types.iter().all(|ty| ty.shape.is_empty()) {
         return Ok(results);
     }
-    let (kernel, launch) = lower(op, inputs).unwrap();
+    let (kernel, launch) = lower(op, inputs, target).unwrap();
     device.run(&*kernel, &launch, &buffers)?;
     for (result, &buffer) in results.iter_mut().zip(&buffers[inputs.len()..]) {
         let mut data = result.as_mut();
@@ -83,7 +86,7 @@ fn run(op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<Buffer>, String> {
 }
 
 /// Runs the cases of an operation whose work is at most so much, and counts elements.
-fn conforms<O: Operation>(most: u64) -> usize {
+fn conforms<O: Operation>(most: u64, target: Target) -> usize {
     let small = |case: &&Case| {
         let types: Vec<_> = case.inputs.iter().map(|input| input.operand().unwrap().ty()).collect();
         let cost = case.op.cost(&types).unwrap();
@@ -94,29 +97,30 @@ fn conforms<O: Operation>(most: u64) -> usize {
     let mut compared = 0;
     for case in cases {
         let results =
-            |op: &Op, inputs: &[Operand<'_>]| Ok(run(op, inputs).unwrap_or_else(|why| panic!("{case}: {why}")));
+            |op: &Op, inputs: &[Operand<'_>]| Ok(run(op, inputs, target).unwrap_or_else(|why| panic!("{case}: {why}")));
         compared += reference::conform(case, results).unwrap_or_else(|why| panic!("{why}")).compared;
     }
     compared
 }
 
 macro_rules! conformance {
-    ($($name:ident $operation:ident $most:literal $least:literal;)*) => {
+    ($($name:ident $operation:ident $target:ident $most:literal $least:literal;)*) => {
         $(#[test]
         fn $name() {
-            let compared = conforms::<$operation>($most);
+            let compared = conforms::<$operation>($most, Target::$target);
             assert!(compared > $least, "{compared}");
         })*
     };
 }
 
 conformance! {
-    convert_keeps_its_contract ConvertOp 400_000 100_000;
-    top_k_keeps_its_contract TopKOp 10_000 500;
-    pooling_keeps_its_contract Pool2d 20_000 2_000;
-    convolution_keeps_its_contract Convolve2d 60_000 2_000;
-    rope_keeps_its_contract RopeOp 60_000 10_000;
-    dequantisation_keeps_its_contract DequantizeOp 200_000 20_000;
-    quantised_products_keep_their_contract QuantMatmulOp 300_000 500;
-    attention_keeps_its_contract AttentionOp 300_000 5_000;
+    convert_keeps_its_contract ConvertOp Sm80 400_000 100_000;
+    top_k_keeps_its_contract TopKOp Sm80 10_000 500;
+    pooling_keeps_its_contract Pool2d Sm80 20_000 2_000;
+    convolution_keeps_its_contract Convolve2d Sm80 60_000 2_000;
+    rope_keeps_its_contract RopeOp Sm80 60_000 10_000;
+    dequantisation_keeps_its_contract DequantizeOp Sm80 200_000 20_000;
+    quantised_products_keep_their_contract QuantMatmulOp Sm70 300_000 500;
+    quantised_products_on_tensor_cores_keep_their_contract QuantMatmulOp Sm80 300_000 500;
+    attention_keeps_its_contract AttentionOp Sm80 300_000 5_000;
 }

@@ -18,9 +18,15 @@ impl Lower for Dequantize {
 impl Lower for QuantMatmul {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (x, weights) = (inputs[0].ty.shape, inputs[1].ty.shape);
-        let kernel = quant::QuantMatmul::new(self.format, x.rows());
-        let launch = kernel.launch(x.rows(), weights.columns(), weights.rows())?;
-        plan.run(kernel, launch, &[inputs[0].at, inputs[1].at, outputs[0].at]);
+        let [m, depth, n] = [x.rows(), weights.columns(), weights.rows()];
+        let buffers = [inputs[0].at, inputs[1].at, outputs[0].at];
+        match quant::WarpQuantMatmul::new(self.format, m, plan.hardware.target) {
+            Some(kernel) => plan.run(kernel, kernel.launch(m, depth, n)?, &buffers),
+            None => {
+                let kernel = quant::QuantMatmul::new(self.format, m);
+                plan.run(kernel, kernel.launch(m, depth, n)?, &buffers);
+            }
+        }
         Ok(())
     }
 }

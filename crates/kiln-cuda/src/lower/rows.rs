@@ -2,6 +2,7 @@
 
 use kiln_core::Result;
 use kiln_core::op::{LayerNorm, LogSoftmax, RmsNorm, Softmax};
+use kiln_ptx::Target;
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::softmax;
 
@@ -29,13 +30,13 @@ impl Lower for LogSoftmax {
 
 fn norm(
     plan: &mut Lowering<'_>,
-    of: impl Fn(usize) -> Norm,
+    of: impl Fn(usize, Target) -> Norm,
     eps: f32,
     inputs: &[Value],
     outputs: &[Value],
 ) -> Result<()> {
     let (rows, columns) = (inputs[0].ty.shape.rows(), inputs[0].ty.shape.columns());
-    let kernel = of(columns);
+    let kernel = of(columns, plan.hardware.target);
     let launch = kernel.launch(rows, columns, eps)?;
     let buffers: Vec<_> = inputs.iter().chain(outputs).map(|value| value.at).collect();
     plan.run(kernel, launch, &buffers);

@@ -12,6 +12,7 @@ mod order;
 pub mod quant;
 pub mod reduce;
 pub mod rope;
+mod rows;
 pub mod softmax;
 mod team;
 pub mod top_k;

@@ -1,99 +1,254 @@
 //! Normalisation of rows of any length: layer norm and RMS norm.
 //!
-//! `(xᵢ - μ) / √(σ² + eps) γᵢ + βᵢ`, or `xᵢ / √(Σ xⱼ² / n + eps) γᵢ`. Mean, squares and root are taken in f64: squares of f32 are
-//! exact there and neither overflow nor vanish, and an offset of the row costs nothing. A row is read once for each sum and
-//! once for the result; all but the first time it comes out of a cache, unless it is longer than that.
+//! `(xᵢ - μ) / √(σ² + eps) γᵢ + βᵢ`, or `xᵢ / √(Σ xⱼ² / n + eps) γᵢ`. Sums and root are taken in f64: squares of f32 are exact
+//! there and neither overflow nor vanish, and an offset of the row costs nothing. The result is computed in f32, with the mean
+//! in two parts, unless the scale is so great or so small that something could leave the range. Rows that fit the registers
+//! of a team are read once; longer ones once for each sum and once for the result.
 
 use kiln_core::Result;
 
+use super::math::F32;
+use super::rows::{self, Hold, STREAMING, Share};
 use super::team::{self, WARP};
 use crate::kernel::{MAX_GRID_X, extent};
-use crate::{Argument, Builder, Kernel, Launch, PtxKernel, Value};
+use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Target, Value};
 
-/// Threads of a block.
-const BLOCK: u32 = 256;
-/// Columns up to which a warp has a row to itself.
-const SHORT: usize = 1024;
-/// Elements of a row at most: 32 bits count what the last threads would read, too.
-const MOST: u64 = (u32::MAX - BLOCK) as u64;
+/// How threads go through a row.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Walk {
+    /// They hold it.
+    Held(Hold),
+    /// A block reads the row again and again.
+    Streamed,
+}
 
-/// Layer norm or RMS norm, for short rows or for any.
+/// Who holds rows on every target, the shortest first. Two rows at once have gamma and beta read half as often, which come
+/// out of a cache and would else be most of what a multiprocessor reads.
+const HOLDS: [Hold; 3] = [Hold::by(WARP, 4), Hold::by(WARP, 32), Hold::by(256, 16).of_rows(2)];
+/// Who holds longer ones where there are no clusters.
+const LONG: [Hold; 3] = [Hold::by(512, 16).of_rows(2), Hold::by(512, 32), Hold::by(1024, 32)];
+/// Who does where there are.
+const CLUSTERS: [Hold; 5] = [
+    Hold::by(256, 16).of_rows(2).in_clusters(2),
+    Hold::by(256, 16).of_rows(2).in_clusters(4),
+    Hold::by(256, 16).of_rows(2).in_clusters(8),
+    Hold::by(512, 16).of_rows(2).in_clusters(8),
+    Hold::by(512, 32).of_rows(2).in_clusters(8),
+];
+/// Threads of a block from which on it has a multiprocessor to itself, if it takes so many registers. The assembler would
+/// else keep some of them in memory to have two.
+const ALONE: u32 = 512;
+
+/// Scales within which f32 takes the result: what is squared, the mean and the lower part of it stay in the range.
+const ORDINARY: [f64; 2] = [1.0 / (1u64 << 60) as f64, (1u64 << 60) as f64];
+
+/// Layer norm or RMS norm, for rows whose length lies in a range.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Norm {
     /// The mean is taken away and `beta` added: layer norm.
     centred: bool,
-    /// Threads that share a row.
-    team: u32,
+    walk: Walk,
 }
 
 impl Norm {
-    /// Layer norm, for rows of about so many columns. Buffers: `x`, `gamma`, `beta`, result.
-    pub fn layer(columns: usize) -> Self {
-        Self { centred: true, team: if columns <= SHORT { WARP } else { BLOCK } }
+    /// Layer norm of rows of `columns` elements, for devices from `target` on. Buffers: `x`, `gamma`, `beta`, result.
+    pub fn layer(columns: usize, target: Target) -> Self {
+        let long: &[Hold] = if target >= Target::Sm90 { &CLUSTERS } else { &LONG };
+        let hold = HOLDS.iter().chain(long).find(|hold| columns <= hold.columns());
+        Self { centred: true, walk: hold.map_or(Walk::Streamed, |&hold| Walk::Held(hold)) }
     }
 
-    /// RMS norm, for rows of about so many columns. Buffers: `x`, `gamma`, result.
-    pub fn rms(columns: usize) -> Self {
-        Self { centred: false, ..Self::layer(columns) }
+    /// RMS norm of rows of `columns` elements, for devices from `target` on. Buffers: `x`, `gamma`, result.
+    pub fn rms(columns: usize, target: Target) -> Self {
+        Self { centred: false, ..Self::layer(columns, target) }
     }
 
-    /// Every kernel.
-    pub fn all() -> [Self; 4] {
-        [Self::layer(0), Self::layer(usize::MAX), Self::rms(0), Self::rms(usize::MAX)]
+    /// Every kernel for targets without clusters, or those that need them.
+    pub fn all(target: Target) -> Vec<Self> {
+        let both = |walk| [false, true].map(|centred| Self { centred, walk });
+        let held = |holds: &[Hold]| holds.iter().copied().map(Walk::Held).collect::<Vec<_>>();
+        let walks = if target >= Target::Sm90 {
+            held(&CLUSTERS)
+        } else {
+            [held(&HOLDS), held(&LONG), vec![Walk::Streamed]].concat()
+        };
+        walks.into_iter().flat_map(both).collect()
     }
 
     /// The launch for `rows` rows of `columns` elements.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³² - 257 columns or 2³¹ - 1 rows.
+    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³² - 2049 columns or 2³¹ - 1 rows, by as many as a cluster has
+    /// blocks fewer of long rows, or where `columns` is more than the kernel holds.
     pub fn launch(&self, rows: usize, columns: usize, eps: f32) -> Result<Launch> {
-        let n = extent("columns", columns, MOST)?;
-        let rows = extent("rows", rows, MAX_GRID_X)?;
+        let (most, blocks) = match self.walk {
+            Walk::Held(hold) => (hold.columns() as u64, hold.blocks(rows)?),
+            Walk::Streamed => (rows::MOST_STREAMED, extent("rows", rows, MAX_GRID_X)?),
+        };
+        let n = extent("columns", columns, most)?;
         let buffers = if self.centred { 4 } else { 3 };
-        let scalars = [Argument::U32(rows), Argument::U32(n), Argument::F32(eps)];
+        let scalars = [Argument::U32(rows as u32), Argument::U32(n), Argument::F32(eps)];
         let arguments = (0..buffers).map(Argument::Buffer).chain(scalars).collect();
-        let blocks = if n == 0 { 0 } else { rows.div_ceil(BLOCK / self.team) };
-        Ok(Launch { grid: [blocks, 1, 1], arguments })
+        Ok(Launch { grid: [if n == 0 { 0 } else { blocks }, 1, 1], arguments })
     }
 
-    fn write<'k>(&self, k: &'k Builder) {
+    fn write(&self, k: &Builder) {
         let (x, gamma) = (k.buffer::<f32>("x"), k.buffer::<f32>("gamma"));
         let beta = self.centred.then(|| k.buffer::<f32>("beta"));
         let out = k.buffer::<f32>("out");
         let (rows, n, eps) = (k.parameter::<u32>("rows"), k.parameter::<u32>("n"), k.parameter::<f32>("eps"));
-        let [row, thread] = team::place(k, BLOCK, self.team);
-        let first = k.mul_wide(row, n);
-        let [x, out] = [x, out].map(|at| at.index_wide(first));
-        // A team without a row reads nothing, and goes along.
-        let end = k.selp(n, 0, k.lt(row, rows));
-        let count = k.cvt_rn_f64(n);
-        let element = |i: Value<'k, u32>| k.cvt_f64(k.ld(x.index(i)));
-        let mean = |term: &dyn Fn(Value<'k, f64>) -> Value<'k, f64>| {
-            let sum = k.variable(0.0f64);
-            k.for_(thread, end, self.team, |i| sum.set(k.add(sum, term(element(i)))));
-            team::combine(k, self.team, thread, sum.get(), |a, b| a + b) / count
+        let row = Row { k, count: k.cvt_rn_f64(n), eps: k.cvt_f64(eps) };
+        let buffers = Buffers { x, gamma, beta, out };
+        match self.walk {
+            Walk::Held(hold) => {
+                if hold.block() >= ALONE {
+                    k.resident_blocks(1);
+                }
+                self.held(&row, buffers, hold.share(k, rows, n));
+            }
+            Walk::Streamed => self.streamed(&row, buffers, n),
+        }
+    }
+
+    fn held<'k>(&self, row: &Row<'k>, buffers: Buffers<'k>, share: Share<'k>) {
+        let k = row.k;
+        let elements = share.load(buffers.x, 0.0);
+        // Of each row, in two chains.
+        let sums = |add: &dyn Fn(usize, F32<'k>, Value<'k, bool>, Value<'k, f64>) -> Value<'k, f64>| {
+            let of_row = |(row, elements): (usize, &Vec<F32<'k>>)| {
+                let mut chains = [k.constant(0.0f64); 2];
+                for (e, (&x, there)) in elements.iter().zip(share.there_of_row(row)).enumerate() {
+                    chains[e % 2] = add(row, x, there, chains[e % 2]);
+                }
+                chains[0] + chains[1]
+            };
+            share.combine(elements.iter().enumerate().map(of_row).collect(), |a, b| a + b)
         };
-        let middle = self.centred.then(|| mean(&|x| x));
-        let apart = |x: Value<'k, f64>| middle.map_or(x, |middle| x - middle);
-        let square = mean(&|x| {
-            let x = apart(x);
-            x * x
+        let means: Option<Vec<_>> = self
+            .centred
+            .then(|| sums(&|_, x, _, sum| k.add(sum, k.cvt_f64(x))).into_iter().map(|sum| sum / row.count).collect());
+        let squares = sums(&|at, x, there, sum| {
+            let x = k.cvt_f64(x);
+            // Where there is no element there is nothing to add.
+            let x = means.as_ref().map_or(x, |means| k.selp(x - means[at], 0.0, there));
+            k.fma(x, x, sum)
         });
-        let scale = k.rcp(k.sqrt(square + k.cvt_f64(eps)));
-        k.for_(thread, end, self.team, |i| {
-            let z = k.cvt_rn_f32(apart(element(i)) * scale);
-            let gamma = k.ld(gamma.index(i));
-            k.st(out.index(i), beta.map_or_else(|| z * gamma, |beta| k.fma(z, gamma, k.ld(beta.index(i)))));
+        let scaled = |(at, square)| row.scaled(means.as_ref().map(|means| means[at]), square);
+        let scaled: Vec<_> = squares.into_iter().enumerate().map(scaled).collect();
+        let write = |z: &dyn Fn(&Scaled<'k>, F32<'k>) -> F32<'k>| {
+            for group in share.groups() {
+                let gamma = share.of_columns(buffers.gamma, group.clone());
+                let beta = buffers.beta.map(|beta| share.of_columns(beta, group.clone()));
+                for (at, scaled) in scaled.iter().enumerate() {
+                    let y = elements[at][group.clone()].iter().enumerate().map(|(e, &x)| match &beta {
+                        Some(beta) => k.fma(z(scaled, x), gamma[e], beta[e]),
+                        None => z(scaled, x) * gamma[e],
+                    });
+                    share.store(buffers.out, at, group.clone(), y);
+                }
+            }
+        };
+        if let Some(ordinary) = team::tree(scaled.iter().map(|row| row.ordinary).collect(), |a, b| k.and(a, b)) {
+            k.if_else(ordinary, || write(&Scaled::quick), || write(&Scaled::exact));
+        }
+    }
+
+    fn streamed<'k>(&self, row: &Row<'k>, buffers: Buffers<'k>, n: Value<'k, u32>) {
+        let k = row.k;
+        let [at, thread] = team::place(k, STREAMING, STREAMING);
+        let first = k.mul_wide(at, n);
+        let [x, out] = [buffers.x, buffers.out].map(|at| at.index_wide(first));
+        let sum = |term: &dyn Fn(Value<'k, f64>) -> Value<'k, f64>| {
+            let sum = k.variable(0.0f64);
+            rows::stream(k, x, thread, n, 0.0, |elements| {
+                let term = |element: &rows::Element<'k>| k.selp(term(k.cvt_f64(element.x)), 0.0, element.there);
+                let terms = team::tree(elements.iter().map(term).collect(), |a, b| a + b);
+                terms.into_iter().for_each(|terms| sum.set(k.add(sum, terms)));
+            });
+            team::combine(k, STREAMING, thread, sum.get(), |a, b| a + b)
+        };
+        let mean = self.centred.then(|| sum(&|x| x) / row.count);
+        let square = sum(&|x| {
+            let apart = mean.map_or(x, |mean| x - mean);
+            apart * apart
         });
+        let scaled = row.scaled(mean, square);
+        rows::stream(k, x, thread, n, 0.0, |elements| {
+            for element in elements {
+                let of_column =
+                    |vector: Pointer<'k, Global, f32>| k.ld_if(element.there, vector.index(element.column), 0.0);
+                let (z, gamma) = (scaled.exact(element.x), of_column(buffers.gamma));
+                let y = buffers.beta.map_or_else(|| z * gamma, |beta| k.fma(z, gamma, of_column(beta)));
+                k.st_if(element.there, out.index(element.column), y);
+            }
+        });
+    }
+}
+
+struct Buffers<'k> {
+    x: Pointer<'k, Global, f32>,
+    gamma: Pointer<'k, Global, f32>,
+    beta: Option<Pointer<'k, Global, f32>>,
+    out: Pointer<'k, Global, f32>,
+}
+
+/// What all rows have in common.
+struct Row<'k> {
+    k: &'k Builder,
+    count: Value<'k, f64>,
+    eps: Value<'k, f64>,
+}
+
+/// What the elements of a row are scaled by.
+struct Scaled<'k> {
+    k: &'k Builder,
+    mean: Option<Value<'k, f64>>,
+    scale: Value<'k, f64>,
+    /// The mean in two parts and the scale, in f32.
+    parts: Option<[F32<'k>; 2]>,
+    rounded: F32<'k>,
+    /// Whether [`Scaled::quick`] may be used.
+    ordinary: Value<'k, bool>,
+}
+
+impl<'k> Row<'k> {
+    fn scaled(&self, mean: Option<Value<'k, f64>>, square: Value<'k, f64>) -> Scaled<'k> {
+        let k = self.k;
+        let scale = k.rcp(k.sqrt(square / self.count + self.eps));
+        let parts = mean.map(|mean| {
+            let upper = k.cvt_rn_f32(mean);
+            [upper, k.cvt_rn_f32(mean - k.cvt_f64(upper))]
+        });
+        let ordinary = k.and(k.ge(scale, ORDINARY[0]), k.le(scale, ORDINARY[1]));
+        Scaled { k, mean, scale, parts, rounded: k.cvt_rn_f32(scale), ordinary }
+    }
+}
+
+impl<'k> Scaled<'k> {
+    fn quick(&self, x: F32<'k>) -> F32<'k> {
+        self.parts.map_or(x, |[upper, lower]| x - upper - lower) * self.rounded
+    }
+
+    fn exact(&self, x: F32<'k>) -> F32<'k> {
+        let x = self.k.cvt_f64(x);
+        self.k.cvt_rn_f32(self.mean.map_or(x, |mean| x - mean) * self.scale)
     }
 }
 
 impl Kernel for Norm {
     fn name(&self) -> String {
-        format!("{}_norm_rows{}", if self.centred { "layer" } else { "rms" }, self.team)
+        let walk = match self.walk {
+            Walk::Held(hold) => hold.suffix(),
+            Walk::Streamed => "streamed".to_owned(),
+        };
+        format!("{}_norm_{walk}", if self.centred { "layer" } else { "rms" })
     }
 
     fn build(&self) -> PtxKernel {
-        PtxKernel::new(&self.name(), [BLOCK, 1, 1], |k| self.write(k))
+        let block = match self.walk {
+            Walk::Held(hold) => hold.block(),
+            Walk::Streamed => STREAMING,
+        };
+        PtxKernel::new(&self.name(), [block, 1, 1], |k| self.write(k))
     }
 }

@@ -6,8 +6,14 @@
 //!
 //! The products of a share with a step in common are added up first. Multiplied by it they are added to those of other
 //! shares in f64, which rounds nothing that matters, even of numbers that are subnormal.
+//!
+//! From `sm_80` on, tensor cores multiply weights of Q4_K and Q5_K: [`WarpQuantMatmul`].
+
+mod warp;
 
 use kiln_core::{QuantFormat, Result};
+
+pub use warp::WarpQuantMatmul;
 
 use super::half::widen;
 use super::math::F32;

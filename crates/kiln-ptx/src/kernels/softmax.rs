@@ -7,43 +7,32 @@
 use kiln_core::Result;
 
 use super::math::{self, F32, maximum};
+use super::rows::{self, Hold, STREAMING};
 use super::team::{self, WARP};
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Target};
 
-/// Threads of a block.
-const BLOCK: u32 = 256;
-/// Elements of a row at most: 32 bits count what the last threads would read, too.
-const MOST: u64 = (u32::MAX - BLOCK) as u64;
-
-/// How a team of threads goes through its row.
+/// How threads go through a row.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Walk {
-    /// A thread holds so many elements.
-    Held { team: u32, elements: u32 },
+    /// They hold it.
+    Held(Hold),
     /// A block reads the row again and again.
     Streamed,
 }
 
-/// What rows are, shortest first.
-const WALKS: [Walk; 7] = [
-    Walk::Held { team: WARP, elements: 4 },
-    Walk::Held { team: WARP, elements: 16 },
-    Walk::Held { team: BLOCK, elements: 4 },
-    Walk::Held { team: BLOCK, elements: 8 },
-    Walk::Held { team: BLOCK, elements: 16 },
-    Walk::Held { team: BLOCK, elements: 32 },
-    Walk::Streamed,
+/// Who holds rows on every target, the shortest first.
+const HOLDS: [Hold; 6] =
+    [Hold::by(WARP, 4), Hold::by(WARP, 16), Hold::by(256, 4), Hold::by(256, 8), Hold::by(256, 16), Hold::by(256, 32)];
+/// Who holds longer ones where there are no clusters.
+const LONG: [Hold; 2] = [Hold::by(512, 32), Hold::by(1024, 32)];
+/// Who does where there are.
+const CLUSTERS: [Hold; 4] = [
+    Hold::by(256, 32).in_clusters(2),
+    Hold::by(256, 32).in_clusters(4),
+    Hold::by(256, 32).in_clusters(8),
+    Hold::by(512, 32).in_clusters(8),
 ];
-
-impl Walk {
-    fn team(self) -> u32 {
-        match self {
-            Self::Held { team, .. } => team,
-            Self::Streamed => BLOCK,
-        }
-    }
-}
 
 /// Softmax of rows whose length lies in a range, or its logarithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -56,32 +45,34 @@ pub struct Softmax {
 impl Softmax {
     /// Of rows of `columns` elements, for devices from `target` on; of the logarithm where `logarithm`.
     pub fn new(columns: usize, logarithm: bool, target: Target) -> Self {
-        let fits = |walk: &Walk| match *walk {
-            Walk::Held { team, elements } => columns <= (team * elements) as usize,
-            Walk::Streamed => true,
-        };
-        let walk = WALKS.into_iter().find(fits).unwrap_or(Walk::Streamed);
-        Self { logarithm, walk, target }
+        let long: &[Hold] = if target >= Target::Sm90 { &CLUSTERS } else { &LONG };
+        let hold = HOLDS.iter().chain(long).find(|hold| columns <= hold.columns());
+        Self { logarithm, walk: hold.map_or(Walk::Streamed, |&hold| Walk::Held(hold)), target }
     }
 
-    /// Every kernel.
+    /// Every kernel for targets without clusters, or those that need them.
     pub fn all(target: Target) -> Vec<Self> {
         let both = |walk| [false, true].map(|logarithm| Self { logarithm, walk, target });
-        WALKS.into_iter().flat_map(both).collect()
+        let held = |holds: &[Hold]| holds.iter().copied().map(Walk::Held).collect::<Vec<_>>();
+        let walks = if target >= Target::Sm90 {
+            held(&CLUSTERS)
+        } else {
+            [held(&HOLDS), held(&LONG), vec![Walk::Streamed]].concat()
+        };
+        walks.into_iter().flat_map(both).collect()
     }
 
     /// The launch for `rows` rows of `columns` elements. Buffer 0 is read, 1 is written; they may be the same.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³² - 257 columns or 2³¹ - 1 rows, or where `columns` is more than
-    /// the kernel holds.
+    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³² - 2049 columns or 2³¹ - 1 rows, by as many as a cluster has
+    /// blocks fewer of long rows, or where `columns` is more than the kernel holds.
     pub fn launch(&self, rows: usize, columns: usize) -> Result<Launch> {
-        let most = match self.walk {
-            Walk::Held { team, elements } => u64::from(team * elements),
-            Walk::Streamed => MOST,
+        let (most, blocks) = match self.walk {
+            Walk::Held(hold) => (hold.columns() as u64, hold.blocks(rows)?),
+            Walk::Streamed => (rows::MOST_STREAMED, extent("rows", rows, MAX_GRID_X)?),
         };
         let n = extent("columns", columns, most)?;
-        let blocks = extent("rows", rows, MAX_GRID_X)?.div_ceil(BLOCK / self.walk.team());
         let arguments = vec![Argument::Buffer(0), Argument::Buffer(1), Argument::U32(rows as u32), Argument::U32(n)];
         Ok(Launch { grid: [if n == 0 { 0 } else { blocks }, 1, 1], arguments })
     }
@@ -91,48 +82,55 @@ impl Softmax {
         if self.logarithm { math::ln(sum) } else { sum.builder.rcp(sum) }
     }
 
-    fn held<'k>(&self, k: &'k Builder, [x, out]: [Pointer<'k, Global, f32>; 2], team: u32, elements: u32) {
+    fn held<'k>(&self, k: &'k Builder, [x, out]: [Pointer<'k, Global, f32>; 2], hold: Hold) {
         let (rows, n) = (k.parameter::<u32>("rows"), k.parameter::<u32>("n"));
-        let [row, thread] = team::place(k, BLOCK, team);
-        let first = k.mul_wide(row, n);
-        let [x, out] = [x, out].map(|at| at.index_wide(first).index(thread));
-        // A team without a row reads nothing, and goes along.
-        let n = k.selp(n, 0, k.lt(row, rows));
-        let there: Vec<_> = (0..elements).map(|e| k.lt(thread + e * team, n)).collect();
-        let place = |e: usize| (e as u32 * team) as i32;
-        let load = |(e, &there)| k.ld_if(there, x.offset(place(e)), f32::NEG_INFINITY);
-        let elements: Vec<F32<'k>> = there.iter().enumerate().map(load).collect();
-
-        let combine = |value: Vec<F32<'k>>, by: &dyn Fn(F32<'k>, F32<'k>) -> F32<'k>| {
-            team::tree(value, by).map(|share| team::combine(k, team, thread, share, by))
+        let share = hold.share(k, rows, n);
+        let combine = |elements: &[Vec<F32<'k>>], by: &dyn Fn(F32<'k>, F32<'k>) -> F32<'k>| {
+            share.combine(elements.iter().filter_map(|row| team::tree(row.clone(), by)).collect(), by)
         };
-        let Some(m) = combine(elements.clone(), &|a, b| maximum(self.target, a, b)) else { return };
-        let differences: Vec<F32<'k>> = elements.into_iter().map(|x| x - m).collect();
-        let exponentials: Vec<F32<'k>> = differences.iter().map(|&x| math::exp(x)).collect();
-        let Some(sum) = combine(exponentials.clone(), &|a, b| a + b) else { return };
-        let last = self.last(sum);
-        for (e, &there) in there.iter().enumerate() {
-            let y = if self.logarithm { differences[e] - last } else { exponentials[e] * last };
-            k.st_if(there, out.offset(place(e)), y);
+        let elements = share.load(x, f32::NEG_INFINITY);
+        let greatest = combine(&elements, &|a, b| maximum(self.target, a, b));
+        let apart = |(row, m): (&Vec<F32<'k>>, &F32<'k>)| row.iter().map(|&x| x - *m).collect::<Vec<_>>();
+        let differences: Vec<_> = elements.iter().zip(&greatest).map(apart).collect();
+        let exp = |row: &Vec<F32<'k>>| row.iter().map(|&x| math::exp(x)).collect::<Vec<_>>();
+        let exponentials: Vec<_> = differences.iter().map(exp).collect();
+        let sums = combine(&exponentials, &|a, b| a + b);
+        for (row, sum) in sums.into_iter().enumerate() {
+            let last = self.last(sum);
+            let result = |(&difference, &exponential): (&F32<'k>, &F32<'k>)| {
+                if self.logarithm { difference - last } else { exponential * last }
+            };
+            let results = differences[row].iter().zip(&exponentials[row]).map(result);
+            share.store(out, row, 0..differences[row].len(), results);
         }
     }
 
     fn streamed<'k>(&self, k: &'k Builder, [x, out]: [Pointer<'k, Global, f32>; 2]) {
         let (_, n) = (k.parameter::<u32>("rows"), k.parameter::<u32>("n"));
-        let [row, thread] = team::place(k, BLOCK, BLOCK);
+        let [row, thread] = team::place(k, STREAMING, STREAMING);
         let first = k.mul_wide(row, n);
         let [x, out] = [x, out].map(|at| at.index_wide(first));
-
         let greatest = k.variable(f32::NEG_INFINITY);
-        k.for_(thread, n, BLOCK, |i| greatest.set(maximum(self.target, greatest.get(), k.ld(x.index(i)))));
-        let m = team::combine(k, BLOCK, thread, greatest.get(), |a, b| maximum(self.target, a, b));
+        rows::stream(k, x, thread, n, f32::NEG_INFINITY, |elements| {
+            let all = elements.iter().map(|element| element.x).chain([greatest.get()]).collect();
+            if let Some(m) = team::tree(all, |a, b| maximum(self.target, a, b)) {
+                greatest.set(m);
+            }
+        });
+        let m = team::combine(k, STREAMING, thread, greatest.get(), |a, b| maximum(self.target, a, b));
         let sum = k.variable(0.0f64);
-        k.for_(thread, n, BLOCK, |i| sum.set(k.add(sum, k.cvt_f64(math::exp(k.ld(x.index(i)) - m)))));
-        let sum = team::combine(k, BLOCK, thread, sum.get(), |a, b| a + b);
+        // Where there is no element is -∞, whose exponential adds nothing.
+        rows::stream(k, x, thread, n, f32::NEG_INFINITY, |elements| {
+            elements.iter().for_each(|element| sum.set(k.add(sum, k.cvt_f64(math::exp(element.x - m)))));
+        });
+        let sum = team::combine(k, STREAMING, thread, sum.get(), |a, b| a + b);
         let last = self.last(k.cvt_rn_f32(sum));
-        k.for_(thread, n, BLOCK, |i| {
-            let difference = k.ld(x.index(i)) - m;
-            k.st(out.index(i), if self.logarithm { difference - last } else { math::exp(difference) * last });
+        rows::stream(k, x, thread, n, 0.0, |elements| {
+            for element in elements {
+                let difference = element.x - m;
+                let y = if self.logarithm { difference - last } else { math::exp(difference) * last };
+                k.st_if(element.there, out.index(element.column), y);
+            }
         });
     }
 }
@@ -141,16 +139,20 @@ impl Kernel for Softmax {
     fn name(&self) -> String {
         let name = if self.logarithm { "log_softmax" } else { "softmax" };
         match self.walk {
-            Walk::Held { team, elements } => format!("{name}_rows{team}x{elements}"),
+            Walk::Held(hold) => format!("{name}_{}", hold.suffix()),
             Walk::Streamed => format!("{name}_streamed"),
         }
     }
 
     fn build(&self) -> PtxKernel {
-        PtxKernel::new(&self.name(), [BLOCK, 1, 1], |k| {
+        let block = match self.walk {
+            Walk::Held(hold) => hold.block(),
+            Walk::Streamed => STREAMING,
+        };
+        PtxKernel::new(&self.name(), [block, 1, 1], |k| {
             let buffers = [k.buffer::<f32>("x"), k.buffer::<f32>("out")];
             match self.walk {
-                Walk::Held { team, elements } => self.held(k, buffers, team, elements),
+                Walk::Held(hold) => self.held(k, buffers, hold),
                 Walk::Streamed => self.streamed(k, buffers),
             }
         })

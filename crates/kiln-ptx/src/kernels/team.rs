@@ -43,6 +43,20 @@ pub(super) fn tree<T: Copy>(mut values: Vec<T>, combine: impl Fn(T, T) -> T) -> 
     values.pop()
 }
 
+/// Combines one value of each of so many lanes of a warp, a power of two, by a tree; every lane gets the result.
+pub(super) fn butterfly<'k, T: Exchange>(
+    mut value: Value<'k, T>,
+    lanes: u32,
+    combine: impl Fn(Value<'k, T>, Value<'k, T>) -> Value<'k, T>,
+) -> Value<'k, T> {
+    let mut mask = lanes / 2;
+    while mask > 0 {
+        value = combine(value, T::shuffle(value, mask));
+        mask /= 2;
+    }
+    value
+}
+
 /// Combines one value of every thread of a team, a warp or a block of some warps, by a tree; every thread gets the result.
 /// All threads of the block must come here. `thread` is the position in the block.
 pub(super) fn combine<'k, T: Exchange>(
@@ -52,15 +66,7 @@ pub(super) fn combine<'k, T: Exchange>(
     value: Value<'k, T>,
     combine: impl Fn(Value<'k, T>, Value<'k, T>) -> Value<'k, T>,
 ) -> Value<'k, T> {
-    let butterfly = |mut value: Value<'k, T>, lanes: u32| {
-        let mut mask = lanes / 2;
-        while mask > 0 {
-            value = combine(value, T::shuffle(value, mask));
-            mask /= 2;
-        }
-        value
-    };
-    let value = butterfly(value, WARP);
+    let value = butterfly(value, WARP, &combine);
     let warps = threads / WARP;
     if warps == 1 {
         return value;
@@ -69,7 +75,7 @@ pub(super) fn combine<'k, T: Exchange>(
     let lane = thread & (WARP - 1);
     k.st_if(k.eq(lane, 0), of_warps.index(thread >> 5), value);
     k.bar_sync(0u32);
-    butterfly(k.ld(of_warps.index(lane & (warps - 1))), warps)
+    butterfly(k.ld(of_warps.index(lane & (warps - 1))), warps, combine)
 }
 
 /// The team that a thread belongs to, counted through the grid, and the position in it; `block` threads make a block.

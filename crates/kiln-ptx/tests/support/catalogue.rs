@@ -9,7 +9,7 @@ use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::gemm::{Epilogue, Gemm, Tf32Planes, Tile, WarpGemm, WarpGroupGemm, WarpGroupTile, WarpTile};
 use kiln_ptx::kernels::half::Convert;
 use kiln_ptx::kernels::norm::Norm;
-use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul};
+use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, WarpQuantMatmul};
 use kiln_ptx::kernels::reduce::ReduceLevel;
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::softmax::Softmax;
@@ -30,9 +30,14 @@ const STORED: [Matmul; 4] = [
     Matmul { transpose_a: true, transpose_b: true },
 ];
 
-/// Kernels for a step of the ladder; for Hopper alone, those that run nowhere else.
+/// Kernels for a step of the ladder; for clusters, and for Hopper alone, those that need them.
 pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     let mut kernels: Vec<Box<dyn Kernel>> = Vec::new();
+    if target == Target::Sm90 {
+        kernels.extend(Softmax::all(target).into_iter().map(|softmax| Box::new(softmax) as _));
+        kernels.extend(Norm::all(target).into_iter().map(|norm| Box::new(norm) as _));
+        return kernels;
+    }
     if target == Target::Sm90a {
         kernels.extend(warp_groups().into_iter().map(|kernel| Box::new(kernel) as _));
         kernels.extend(warp_group_attentions().map(|kernel| Box::new(kernel) as _));
@@ -40,6 +45,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     }
     if target >= Target::Sm80 {
         kernels.extend([false, true].map(|transposes| Box::new(Tf32Planes::new(transposes)) as _));
+        kernels.extend(WarpQuantMatmul::all().into_iter().map(|product| Box::new(product) as _));
         kernels.extend(warps());
     }
     for &kind in ElementwiseKind::ALL {
@@ -55,7 +61,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
         kernels.extend(ReduceLevel::all(reduction, target).into_iter().map(|level| Box::new(level) as _));
     }
     kernels.extend(Softmax::all(target).into_iter().map(|softmax| Box::new(softmax) as _));
-    kernels.extend(Norm::all().into_iter().map(|norm| Box::new(norm) as _));
+    kernels.extend(Norm::all(target).into_iter().map(|norm| Box::new(norm) as _));
     kernels.push(Box::new(Transpose));
     kernels.extend(Gather::all().into_iter().map(|gather| Box::new(gather) as _));
     kernels.extend(Convert::all().into_iter().map(|convert| Box::new(convert) as _));

@@ -1,16 +1,20 @@
 //! Runs PTX text: as much of it as the kernels use that run on more than one architecture.
 //!
-//! A block at a time; each of its threads runs up to where it waits for others: a barrier waits for all threads of the
-//! block, what a warp does together for all of its lanes. What a GPU would let pass in silence is an error here: an access
+//! A block or a cluster at a time; each of its threads runs up to where it waits for others: a barrier waits for all threads
+//! of the block or the cluster, what a warp does together for all of its lanes. What is written to another block arrives
+//! there at the next barrier of the cluster. What a GPU would let pass in silence is an error here: an access
 //! outside of a buffer or off its alignment, a register or a word of shared memory that nobody has written, two threads at
 //! one word of shared memory between two barriers, one of them writing, a word that a copy is on its way to, copies that
-//! nobody has waited for, and threads that wait for others which have ended or wait elsewhere.
+//! nobody has waited for, threads that wait for others which have ended or wait elsewhere, and what is written to a block that
+//! may not have begun, or may have ended.
 
+mod cluster;
 mod copies;
 mod warp;
 
 use std::collections::HashMap;
 
+use cluster::Outside;
 use copies::Copies;
 use kiln_core::f16;
 use warp::Collective;
@@ -64,6 +68,8 @@ struct Address {
 enum Space {
     Global,
     Shared,
+    /// Of a block of the cluster.
+    Cluster,
 }
 
 enum Action {
@@ -108,6 +114,8 @@ enum Action {
     /// Waits until no more than so many groups of copies are under way.
     WaitForCopies(usize),
     Barrier,
+    ArriveAtCluster,
+    WaitForCluster,
     Return,
 }
 
@@ -123,6 +131,8 @@ pub(crate) struct Program {
     registers: usize,
     parameters: Vec<(usize, usize)>,
     block: [u32; 3],
+    /// Blocks of a cluster along x.
+    cluster: u32,
     shared: usize,
 }
 
@@ -130,11 +140,16 @@ struct Thread {
     position: [u32; 3],
     block: [u32; 3],
     grid: [u32; 3],
+    /// The position of the block in its cluster.
+    rank: u32,
+    /// How often the lanes of its warp have waited for one another.
+    met: u32,
     registers: Vec<u64>,
     written: Vec<bool>,
     at: usize,
     ended: bool,
     copies: Copies,
+    outside: Outside,
 }
 
 fn f(x: u64) -> f32 {
@@ -238,6 +253,8 @@ fn function(name: &str) -> Option<fn(&[u64]) -> u64> {
         "setp.ne.f32" => |x| (!f(x[0]).is_nan() && !f(x[1]).is_nan() && f(x[0]) != f(x[1])).into(),
         "setp.nan.f32" => |x| (f(x[0]).is_nan() || f(x[1]).is_nan()).into(),
         "setp.eq.f64" => |x| (d(x[0]) == d(x[1])).into(),
+        "setp.le.f64" => |x| (d(x[0]) <= d(x[1])).into(),
+        "setp.ge.f64" => |x| (d(x[0]) >= d(x[1])).into(),
         "setp.lt.u32" | "setp.lt.u64" => |x| (x[0] < x[1]).into(),
         "setp.le.u32" | "setp.le.u64" => |x| (x[0] <= x[1]).into(),
         "setp.gt.u32" | "setp.gt.u64" => |x| (x[0] > x[1]).into(),
@@ -270,11 +287,19 @@ fn function(name: &str) -> Option<fn(&[u64]) -> u64> {
             let [upper, lower] = [x[0], x[1]].map(|x| u64::from(to_bf16(f(x))));
             upper << 16 | lower
         },
+        "fma.rn.f16x2" => |x| {
+            let half = |x: u64, upper: u32| f64::from(f16::from_bits((x >> (16 * upper)) as u16).to_f32());
+            let fma = |upper| half(x[0], upper).mul_add(half(x[1], upper), half(x[2], upper));
+            // Kernels use it where the result is exact.
+            let [lower, upper] = [fma(0), fma(1)].map(|sum| u64::from(f16::from_f32(sum as f32).to_bits()));
+            upper << 16 | lower
+        },
         "prmt.b32" => |x| {
             let bytes = x[0] | x[1] << 32;
             (0..4).fold(0, |word, i| word | (bytes >> (8 * (x[2] >> (4 * i) & 7)) & 0xff) << (8 * i))
         },
         "join" => |x| x[0] | x[1] << 32,
+        "mapa.shared::cluster.u32" => |x| cluster::address(x[0], x[1]),
         _ => return None,
     })
 }
@@ -288,6 +313,7 @@ fn special(name: &str) -> Option<fn(&Thread) -> u64> {
         "%ctaid.z" => |thread| thread.block[2].into(),
         "%nctaid.x" => |thread| thread.grid[0].into(),
         "%nctaid.y" => |thread| thread.grid[1].into(),
+        "%cluster_ctarank" => |thread| thread.rank.into(),
         "smem" => |_| 0,
         _ => return None,
     })
@@ -350,7 +376,11 @@ fn list(text: &str) -> Vec<&str> {
 }
 
 fn space(name: &str) -> Space {
-    if name.contains(".shared") { Space::Shared } else { Space::Global }
+    match name {
+        _ if name.contains(".shared::cluster") => Space::Cluster,
+        _ if name.contains(".shared") => Space::Shared,
+        _ => Space::Global,
+    }
 }
 
 fn bytes(name: &str) -> usize {
@@ -367,8 +397,14 @@ impl Program {
     pub(crate) fn parse(text: &str, shared: u32) -> Self {
         let mut registers = Registers::default();
         let mut labels = HashMap::new();
-        let mut program =
-            Self { code: Vec::new(), registers: 0, parameters: Vec::new(), block: [1; 3], shared: shared as usize };
+        let mut program = Self {
+            code: Vec::new(),
+            registers: 0,
+            parameters: Vec::new(),
+            block: [1; 3],
+            cluster: 1,
+            shared: shared as usize,
+        };
         let mut parameters: Vec<&str> = Vec::new();
         let mut branches = Vec::new();
         for line in text.lines().map(str::trim) {
@@ -376,6 +412,8 @@ impl Program {
                 parameters.extend(parameter.trim_end_matches(',').split(' ').next_back());
             } else if let Some(block) = line.strip_prefix(".reqntid ") {
                 block.split(", ").zip(&mut program.block).for_each(|(n, to)| *to = n.parse().unwrap());
+            } else if let Some(cluster) = line.strip_prefix(".reqnctapercluster ") {
+                program.cluster = cluster.split(", ").next().unwrap().parse().unwrap();
             } else if let Some(label) = line.strip_suffix(':') {
                 labels.insert(label, program.code.len());
             } else if let Some(statement) = line.strip_suffix(';').filter(|_| !line.starts_with('.')) {
@@ -395,6 +433,8 @@ impl Program {
                         Action::Branch(0)
                     }
                     "bar" if name == "bar.sync" => Action::Barrier,
+                    "barrier" if name == "barrier.cluster.arrive.release" => Action::ArriveAtCluster,
+                    "barrier" if name == "barrier.cluster.wait.acquire" => Action::WaitForCluster,
                     "bar" | "shfl" | "ldmatrix" | "mma" => {
                         Action::Warp(Collective::parse(&mut registers, name, &parts))
                     }
@@ -452,14 +492,19 @@ impl Program {
         program
     }
 
-    /// Runs a grid of blocks, one after the other.
+    /// Runs a grid of blocks, one cluster after the other.
     pub(crate) fn run(&self, grid: [u32; 3], arguments: &[u64], memory: &mut Memory) -> Result<(), String> {
-        let mut block = Block::new(self);
+        if !grid[0].is_multiple_of(self.cluster) {
+            return Err(format!("{} blocks in clusters of {}", grid[0], self.cluster));
+        }
+        let mut blocks: Vec<Block<'_>> = (0..self.cluster).map(|_| Block::new(self)).collect();
         for z in 0..grid[2] {
             for y in 0..grid[1] {
-                for x in 0..grid[0] {
-                    block.begin([x, y, z], grid, arguments);
-                    block.run(memory)?;
+                for x in (0..grid[0]).step_by(self.cluster as usize) {
+                    for (block, rank) in blocks.iter_mut().zip(0..) {
+                        block.begin([x + rank, y, z], grid, arguments);
+                    }
+                    cluster::run(&mut blocks, memory)?;
                 }
             }
         }
@@ -467,13 +512,34 @@ impl Program {
     }
 }
 
+/// Who touches shared memory: a thread, and how often its warp has met before.
+#[derive(Clone, Copy, PartialEq)]
+struct Who {
+    thread: u32,
+    met: u32,
+}
+
+impl Who {
+    fn warp(self) -> u32 {
+        self.thread / 32
+    }
+
+    /// Whether nothing orders what another has done before this.
+    fn races(self, other: Self) -> bool {
+        other.thread != self.thread && (other.warp() != self.warp() || other.met == self.met)
+    }
+}
+
 /// Who has touched a word of shared memory since the last barrier.
 #[derive(Clone, Copy, Default)]
 struct Touch {
     era: u32,
-    writer: Option<u32>,
-    reader: Option<u32>,
+    writer: Option<Who>,
+    /// The last that has read it.
+    reader: Option<Who>,
+    /// Whether others have, since the warp met; whether other warps have.
     readers: bool,
+    warps: bool,
     /// Whether a copy is on its way here, whenever that began.
     copied: bool,
 }
@@ -495,11 +561,14 @@ impl<'p> Block<'p> {
             position: [i % x, i / x % y, i / x / y],
             block: [0; 3],
             grid: [1; 3],
+            rank: 0,
+            met: 0,
             registers: vec![0; program.registers],
             written: vec![false; program.registers],
             at: 0,
             ended: false,
             copies: Copies::default(),
+            outside: Outside::default(),
         });
         Self {
             program,
@@ -515,6 +584,9 @@ impl<'p> Block<'p> {
     fn begin(&mut self, block: [u32; 3], grid: [u32; 3], arguments: &[u64]) {
         for thread in &mut self.threads {
             (thread.block, thread.grid, thread.at, thread.ended) = (block, grid, 0, false);
+            thread.rank = block[0] % self.program.cluster;
+            thread.outside = Outside::default();
+            thread.met = 0;
             thread.written.fill(false);
             for &(register, index) in &self.program.parameters {
                 thread.write(register, arguments[index]);
@@ -525,7 +597,8 @@ impl<'p> Block<'p> {
         self.era = 1;
     }
 
-    fn run(&mut self, memory: &mut Memory) -> Result<(), String> {
+    /// Runs the block to its end, or to a barrier of the cluster; whether it has ended.
+    fn run(&mut self, memory: &mut Memory) -> Result<bool, String> {
         const WARP: usize = 32;
         loop {
             for warp in (0..self.threads.len()).step_by(WARP) {
@@ -550,15 +623,23 @@ impl<'p> Block<'p> {
             }
             let ended = self.threads.iter().filter(|thread| thread.ended).count();
             if ended == self.threads.len() {
-                return Ok(());
+                return Ok(true);
             }
             let at = self.threads[0].at;
             if ended > 0 || self.threads.iter().any(|thread| thread.at != at) {
                 return Err("threads of a block do not meet at a barrier".into());
             }
-            self.era += 1;
-            self.threads.iter_mut().for_each(|thread| thread.at += 1);
+            if let Action::WaitForCluster = self.program.code[at].action {
+                return Ok(false);
+            }
+            self.pass();
         }
+    }
+
+    /// Goes on behind a barrier.
+    fn pass(&mut self) {
+        self.era += 1;
+        self.threads.iter_mut().for_each(|thread| thread.at += 1);
     }
 
     /// Runs a thread up to a barrier, what its warp does together, or its end.
@@ -589,8 +670,14 @@ impl<'p> Block<'p> {
         }
         match &instruction.action {
             Action::Barrier | Action::Warp(_) => return Ok(false),
+            Action::ArriveAtCluster => thread.outside.arrive()?,
+            Action::WaitForCluster => {
+                thread.outside.wait()?;
+                return Ok(false);
+            }
             Action::Return => {
                 thread.copies.none()?;
+                thread.outside.none()?;
                 thread.ended = true;
             }
             Action::Copy { to, from, present } => self.begin_copy(i, [*to, *from], *present, memory)?,
@@ -620,6 +707,7 @@ impl<'p> Block<'p> {
                     match space {
                         Space::Global => value[..*bytes].copy_from_slice(memory.at(address, *bytes)?),
                         Space::Shared => value[..*bytes].copy_from_slice(self.read_shared(i, address, *bytes)?),
+                        Space::Cluster => return Err("the interpreter knows no loads from other blocks".into()),
                     }
                     self.threads[i].write(to, u64::from_le_bytes(value));
                 }
@@ -638,6 +726,7 @@ impl<'p> Block<'p> {
                     match space {
                         Space::Global => memory.at(address, *bytes)?.copy_from_slice(&value[..*bytes]),
                         Space::Shared => self.write_shared(i, address, &value[..*bytes])?,
+                        Space::Cluster => self.threads[i].outside.write(address, &value[..*bytes])?,
                     }
                 }
             }
@@ -658,10 +747,16 @@ impl<'p> Block<'p> {
         })
     }
 
+    /// A thread; those from beyond the block write from other blocks.
+    fn who(&self, i: usize) -> Who {
+        Who { thread: i as u32, met: self.threads.get(i).map_or(0, |thread| thread.met) }
+    }
+
     fn read_shared(&mut self, i: usize, address: u64, bytes: usize) -> Result<&[u8], String> {
         let range = address as usize..address as usize + bytes;
         let written = self.written.get(range.clone()).ok_or("outside of shared memory")?;
         let written = written.iter().all(|written| *written);
+        let who = self.who(i);
         for touch in self.touch(address, bytes) {
             if touch.copied {
                 return Err("shared memory that a copy is on its way to".into());
@@ -669,11 +764,14 @@ impl<'p> Block<'p> {
             if !written {
                 return Err("shared memory that nobody has written".into());
             }
-            if touch.writer.is_some_and(|writer| writer != i as u32) {
+            if touch.writer.is_some_and(|writer| who.races(writer)) {
                 return Err("a race: another thread wrote this since the last barrier".into());
             }
-            touch.readers |= touch.reader.is_some_and(|reader| reader != i as u32);
-            touch.reader = Some(i as u32);
+            if let Some(reader) = touch.reader {
+                touch.warps |= reader.warp() != who.warp();
+                touch.readers = reader.met == who.met && (touch.readers || reader.thread != who.thread);
+            }
+            touch.reader = Some(who);
         }
         Ok(&self.shared[range])
     }
@@ -682,15 +780,17 @@ impl<'p> Block<'p> {
         let range = address as usize..address as usize + value.len();
         self.shared.get_mut(range.clone()).ok_or("outside of shared memory")?.copy_from_slice(value);
         self.written[range].fill(true);
+        let who = self.who(i);
         for touch in self.touch(address, value.len()) {
-            let other = |thread: Option<u32>| thread.is_some_and(|thread| thread != i as u32);
+            let other = |other: Option<Who>| other.is_some_and(|other| who.races(other));
+            let readers = touch.readers && touch.reader.is_some_and(|reader| reader.met == who.met);
             if touch.copied {
                 return Err("shared memory that a copy is on its way to".into());
             }
-            if touch.readers || other(touch.reader) || other(touch.writer) {
+            if readers || touch.warps || other(touch.reader) || other(touch.writer) {
                 return Err("a race: another thread touched this since the last barrier".into());
             }
-            touch.writer = Some(i as u32);
+            touch.writer = Some(who);
         }
         Ok(())
     }

@@ -127,7 +127,7 @@ impl Block<'_> {
         let all = |operand| lanes.clone().map(|i| self.threads[i].read(operand)).collect::<Result<Vec<u64>, String>>();
         let each = |operands: &[Operand]| operands.iter().map(|&operand| all(operand)).collect::<Result<Vec<_>, _>>();
         match collective {
-            Collective::Meet => {}
+            Collective::Meet => lanes.clone().for_each(|i| self.threads[i].met += 1),
             Collective::Butterfly { to, from, mask: other } | Collective::Index { to, from, lane: other } => {
                 let (values, others) = (all(*from)?, all(*other)?);
                 let flips = matches!(collective, Collective::Butterfly { .. });
