@@ -1,8 +1,16 @@
 #include q_affine
 
-fn part_of(block: u32, part: u32) -> Part {
+struct Raw {
+    q: vec4<u32>,
+    head: vec4<u32>,
+}
+
+fn raw_of(block: u32, part: u32) -> Raw {
     let at = 9u * block;
-    let q = blocks[at + 1u + part];
+    return Raw(blocks[at + 1u + part], blocks[at]);
+}
+
+fn unpacked(raw: Raw, block: u32, part: u32) -> Part {
     let four = vec4<u32>(0x0f0f0f0fu);
-    return Part(q & four, (q >> vec4<u32>(4u)) & four, steps_of(blocks[at], part / 2u));
+    return Part(raw.q & four, (raw.q >> vec4<u32>(4u)) & four, steps_of(raw.head, part / 2u));
 }

@@ -3,6 +3,8 @@ const LEN: u32 = 256u;
 const PARTS: u32 = 8u;
 const APART: u32 = 32u;
 const ZERO: f32 = 0.0;
+const BIAS: i32 = 0;
+const FLIPPED: u32 = 0u;
 
 fn place(part: u32) -> u32 {
     return 64u * (part / 2u) + 16u * (part % 2u);

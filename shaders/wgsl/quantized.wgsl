@@ -3,6 +3,8 @@
 // A block is read in parts of 32 elements: sixteen neighbours from `place(part)` on and the sixteen that lie APART after
 // them. One kernel has the blocks in `blocks: array<vec4<u32>>`.
 
+// The same integers minus BIAS are the bytes, as signed ones, once the bits FLIPPED are.
+
 // The integers of a part, a byte each, plus ZERO; an element is step (integer) - least.
 struct Part {
     low: vec4<u32>,
@@ -37,6 +39,11 @@ fn word_at(i: u32) -> u32 {
 #if FORMAT == 3
 #include q6_k
 #endif
+
+// A part as it is read (`Raw`, the words that it takes), taken apart.
+fn part_of(block: u32, part: u32) -> Part {
+    return unpacked(raw_of(block, part), block, part);
+}
 
 // Four elements from a word of a part.
 fn elements(word: u32, step: f32, least: f32) -> vec4<f32> {
