@@ -11,6 +11,7 @@ use kiln_core::{Buffer, DataMut, Operand, Result, TensorType};
 
 use crate::GpuDevice;
 use crate::adapters::AdapterChoice;
+use crate::direct::{self, Direct};
 use crate::execute::{Executable, write};
 use crate::options::DeviceOptions;
 use crate::plan::Plan;
@@ -32,7 +33,25 @@ pub struct GpuBackend {
     choice: AdapterChoice,
     options: DeviceOptions,
     device: OnceLock<Result<GpuDevice>>,
-    kept: ReadyOperations<Executable>,
+    kept: ReadyOperations<Way>,
+}
+
+/// How an operation runs that is ready.
+#[derive(Debug)]
+enum Way {
+    /// Operands and results are copied to and from the memory of the device.
+    Copied(Executable),
+    /// They lie where the host sees them.
+    Direct(Direct),
+}
+
+impl Way {
+    fn bytes(&self) -> u64 {
+        match self {
+            Self::Copied(executable) => executable.bytes(),
+            Self::Direct(direct) => direct.bytes(),
+        }
+    }
 }
 
 impl GpuBackend {
@@ -101,31 +120,42 @@ impl GpuBackend {
         kiln_core::for_operation!(op, op => check(op, inputs, outputs))?;
         let device = self.device_async().await?;
         let mut ready = self.ready(device, op, &types_of(inputs)).await?;
-        let sent: u64 = inputs.iter().map(|input| input.ty().bytes() as u64).sum();
-        let upload = device.scoped("an upload", sent, || {
-            for (id, input) in ready.inputs.iter().zip(inputs) {
-                if let Some(region) = ready.executable.input(*id) {
-                    write(device, region, input.data().as_bytes());
-                }
-            }
-            Ok(())
-        });
-        upload.await?;
         let wanted: Vec<usize> = (0..outputs.len()).collect();
         let see = |position: usize, stored: &[u8]| copy_to(stored, &mut outputs[position]);
-        ready.executable.run(&wanted, waiting, see).await?;
-        self.kept.keep(ready, MOST_BYTES, Executable::bytes);
+        match &mut ready.executable {
+            Way::Direct(direct) => {
+                let operands = inputs.iter().map(|input| input.data().as_bytes());
+                direct.run(device, operands, waiting, see).await?;
+            }
+            Way::Copied(executable) => {
+                let sent: u64 = inputs.iter().map(|input| input.ty().bytes() as u64).sum();
+                let upload = device.scoped("an upload", sent, || {
+                    for (id, input) in ready.inputs.iter().zip(inputs) {
+                        if let Some(region) = executable.input(*id) {
+                            write(device, region, input.data().as_bytes());
+                        }
+                    }
+                    Ok(())
+                });
+                upload.await?;
+                executable.run(&wanted, waiting, see).await?;
+            }
+        }
+        self.kept.keep(ready, MOST_BYTES, Way::bytes);
         Ok(())
     }
 
     /// What is kept of this operation, taken out for as long as it is in use.
-    async fn ready(&self, device: &GpuDevice, op: &Op, types: &[TensorType]) -> Result<Ready<Executable>> {
+    async fn ready(&self, device: &GpuDevice, op: &Op, types: &[TensorType]) -> Result<Ready<Way>> {
         device.check_alive()?;
         if let Some(ready) = self.kept.take(op, types) {
             return Ok(ready);
         }
         let (inputs, plan) = Plan::of_operation(op, types, device.inner.target())?;
-        let executable = Executable::new(device, &plan, &HashMap::new()).await?;
+        let executable = match direct::takes(device, &plan) {
+            true => Way::Direct(Direct::new(device, &plan, &inputs).await?),
+            false => Way::Copied(Executable::new(device, &plan, &HashMap::new()).await?),
+        };
         Ok(Ready { op: *op, types: types.to_vec(), inputs, executable })
     }
 }

@@ -9,6 +9,7 @@ use kiln_core::{Buffer, Data, DataMut, Error, Operand, Record, Result, TensorTyp
 #[cfg(not(target_arch = "wasm32"))]
 use kiln_core::{DType, QuantFormat, Shape};
 
+use crate::direct::{self, HostResults};
 use crate::execute::{Executable, write};
 use crate::memory::Region;
 use crate::plan::Plan;
@@ -56,6 +57,8 @@ pub struct GpuCommandBatch {
 struct Ready {
     wanted: Vec<BufferId>,
     executable: Executable,
+    /// The results where the host reads them, if they lie there.
+    visible: Option<HostResults>,
     /// Whether the results are those of the present inputs.
     done: bool,
     /// Whether someone outside of the batch holds a result, too.
@@ -161,6 +164,12 @@ impl GpuCommandBatch {
     /// # Errors
     /// As [`GpuCommandBatch::compute_async`].
     pub async fn prepare_async(&mut self, wanted: &[BufferId]) -> Result<()> {
+        self.prepare_for(wanted, false).await
+    }
+
+    /// The same, with the results where the host reads them if they are `read` and this is worth it. What is ready is used
+    /// either way.
+    async fn prepare_for(&mut self, wanted: &[BufferId], read: bool) -> Result<()> {
         self.device.check_alive()?;
         if self.ready.as_ref().is_some_and(|ready| ready.wanted == wanted && !ready.shared) {
             return Ok(());
@@ -168,8 +177,16 @@ impl GpuCommandBatch {
         // The old one gives its memory back before the new one takes any.
         self.ready = None;
         let plan = Plan::new(&self.graph, wanted, self.device.inner.target())?;
-        let executable = Executable::new(&self.device, &plan, &self.inputs).await?;
-        self.ready = Some(Ready { wanted: wanted.to_vec(), executable, done: false, shared: false });
+        let visible = read && direct::takes(&self.device, &plan);
+        let (executable, visible) = match visible {
+            true => {
+                let mut given = self.inputs.clone();
+                let results = HostResults::new(&self.device, &plan, &mut given).await?;
+                (Executable::new(&self.device, &plan, &given).await?, Some(results))
+            }
+            false => (Executable::new(&self.device, &plan, &self.inputs).await?, None),
+        };
+        self.ready = Some(Ready { wanted: wanted.to_vec(), executable, visible, done: false, shared: false });
         Ok(())
     }
 
@@ -213,6 +230,19 @@ impl GpuCommandBatch {
     /// [`Error::ForeignTensor`] for a tensor of another batch, [`Error::Parameter`] for one that was not computed.
     pub async fn read_async(&self, id: BufferId) -> Result<Buffer> {
         self.lying(id)?.read_async().await
+    }
+
+    /// Reads several such tensors, in one submission and with one wait.
+    ///
+    /// # Errors
+    /// As [`GpuCommandBatch::read_async`].
+    pub async fn read_many_async(&self, ids: &[BufferId]) -> Result<Vec<Buffer>> {
+        self.read_many_with(ids, Waiting::Elsewhere).await
+    }
+
+    async fn read_many_with(&self, ids: &[BufferId], waiting: Waiting) -> Result<Vec<Buffer>> {
+        let tensors = ids.iter().map(|&id| self.lying(id)).collect::<Result<Vec<_>>>()?;
+        self.device.read_many(&tensors, waiting).await
     }
 
     /// A tensor that the last execution computed, or that was uploaded, as it lies on the device. The batch leaves its
@@ -287,13 +317,21 @@ impl GpuCommandBatch {
         waiting: Waiting,
     ) -> Result<()> {
         check_outputs("run_into", &self.types(wanted)?, outputs)?;
-        self.prepare_async(wanted).await?;
-        let Some(ready) = &mut self.ready else { return Ok(()) };
-        ready.done = false;
-        let all: Vec<usize> = (0..wanted.len()).collect();
+        self.prepare_for(wanted, true).await?;
+        // Taken out: what fails, or is given up, on the way is made anew.
+        let Some(mut ready) = self.ready.take() else { return Ok(()) };
         let see = |position: usize, stored: &[u8]| copy_to(stored, &mut outputs[position]);
-        ready.executable.run(&all, waiting, see).await?;
-        ready.done = true;
+        match &ready.visible {
+            Some(results) => {
+                ready.executable.run(&[], waiting, |_, _| {}).await?;
+                results.read(&self.device, waiting, see).await?;
+            }
+            None => {
+                let all: Vec<usize> = (0..wanted.len()).collect();
+                ready.executable.run(&all, waiting, see).await?;
+            }
+        }
+        self.ready = Some(Ready { done: true, ..ready });
         Ok(())
     }
 }
@@ -388,6 +426,14 @@ impl GpuCommandBatch {
     /// As there.
     pub fn profile(&self) -> Result<GpuProfile> {
         block_on(self.profile_with(Waiting::Here))
+    }
+
+    /// As [`GpuCommandBatch::read_many_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn read_many(&self, ids: &[BufferId]) -> Result<Vec<Buffer>> {
+        block_on(self.read_many_with(ids, Waiting::Here))
     }
 
     /// The f32 elements of a tensor that the last execution computed, or that was uploaded.

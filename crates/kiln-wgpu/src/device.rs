@@ -9,6 +9,7 @@ use kiln_shaders::Capabilities;
 
 use crate::adapters::{self, AdapterChoice, AdapterInfo};
 use crate::cooperative;
+use crate::direct;
 use crate::memory::{DeviceBuffer, Pool, Region};
 use crate::options::DeviceOptions;
 #[cfg(not(target_arch = "wasm32"))]
@@ -41,6 +42,8 @@ pub(crate) struct Inner {
     pub(crate) capabilities: Capabilities,
     /// Whether it multiplies cooperative matrices.
     cooperative: bool,
+    /// Whether kernels can work on memory that the host maps.
+    pub(crate) direct: bool,
     /// Whether kernels that need no checks at run time go without.
     pub(crate) trusting: bool,
     /// Whether executions measure their kernels.
@@ -221,6 +224,7 @@ impl GpuDevice {
             limits,
             capabilities,
             cooperative,
+            direct: features.contains(direct::FEATURES),
             trusting: !options.plain && !options.checks,
             profiling: options.profile,
             pipelines: Pipelines::default(),

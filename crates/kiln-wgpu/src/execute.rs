@@ -48,7 +48,7 @@ struct Prepared {
 }
 
 impl Executable {
-    /// Compiles a plan and takes its memory. Inputs that are given are used where they lie, the others are taken too.
+    /// Compiles a plan and takes its memory. Inputs and results whose places are given lie there, the others are taken too.
     ///
     /// # Errors
     /// [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`]; [`Error::Driver`] for a kernel that it refuses.
@@ -80,7 +80,11 @@ impl Executable {
             if let Location::Result(id) = location
                 && !made.contains_key(&id)
             {
-                made.insert(id, take(bytes)?);
+                let region = match given.get(&id) {
+                    Some(region) => region.clone(),
+                    None => take(bytes)?,
+                };
+                made.insert(id, region);
             }
         }
         let faults = match &plan.faults[..] {
@@ -180,7 +184,8 @@ impl Executable {
         device.scoped("a batch", 0, || (0..times).try_for_each(|_| self.submit(0, &[]))).await
     }
 
-    fn submit(&mut self, staged: u64, places: &[(usize, u64, u64)]) -> Result<()> {
+    /// Submits the plan, and after it copies of the results at these places, so many bytes in all.
+    pub(crate) fn submit(&mut self, staged: u64, places: &[(usize, u64, u64)]) -> Result<()> {
         let device = self.device.inner.clone();
         if self.staging.as_ref().is_none_or(|staging| staging.size() < staged) && staged > 0 {
             self.staging = Some(device.device.create_buffer(&wgpu::BufferDescriptor {

@@ -23,6 +23,7 @@ mod cooperative;
 mod device;
 #[cfg(not(target_arch = "wasm32"))]
 mod device_pool;
+mod direct;
 mod execute;
 mod host_copy;
 pub mod limits;

@@ -29,6 +29,11 @@ pub(crate) struct DeviceBuffer {
 }
 
 impl DeviceBuffer {
+    /// A buffer that no pool takes back.
+    pub(crate) fn unpooled(buffer: wgpu::Buffer) -> Self {
+        Self { buffer, pool: Weak::new() }
+    }
+
     pub(crate) fn raw(&self) -> &wgpu::Buffer {
         &self.buffer
     }

@@ -53,7 +53,8 @@ impl DeviceOptions {
         if self.plain {
             return clock;
         }
-        let features = clock | wgpu::Features::SUBGROUP | wgpu::Features::IMMEDIATES | crate::cooperative::FEATURES;
+        let features = clock | wgpu::Features::SUBGROUP | wgpu::Features::IMMEDIATES;
+        let features = features | crate::cooperative::FEATURES | crate::direct::FEATURES;
         #[cfg(not(target_arch = "wasm32"))]
         if self.pipeline_folder.is_some() {
             return features | wgpu::Features::PIPELINE_CACHE;

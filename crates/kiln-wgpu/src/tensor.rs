@@ -96,27 +96,7 @@ impl GpuTensor {
 
     async fn read_with(&self, waiting: Waiting) -> Result<Buffer> {
         let mut out = Buffer::zeros(&self.ty)?;
-        let bytes = (self.ty.bytes() as u64).next_multiple_of(4);
-        if bytes == 0 {
-            return Ok(out);
-        }
-        let inner = &self.device.inner;
-        let staging = self.device.scoped("reading a tensor", bytes, || {
-            let staging = inner.device.create_buffer(&wgpu::BufferDescriptor {
-                label: Some("a tensor to read"),
-                size: bytes,
-                usage: wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ,
-                mapped_at_creation: false,
-            });
-            let mut encoder = inner.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-            encoder.copy_buffer_to_buffer(self.region.raw(), self.region.offset, &staging, 0, bytes);
-            inner.submit(encoder.finish());
-            inner.counters.submitted(1, 0);
-            Ok(staging)
-        });
-        let staging = staging.await?;
-        let view = self.device.map(&staging, bytes, waiting).await?;
-        copy_to(&view, &mut out.as_mut());
+        self.device.read_into(std::slice::from_ref(self), std::slice::from_mut(&mut out), waiting).await?;
         Ok(out)
     }
 }
@@ -154,6 +134,48 @@ impl GpuDevice {
             Ok(region)
         });
         Ok(GpuTensor { device: self.clone(), region: region.await?, ty })
+    }
+
+    /// Reads tensors of this device in one submission and one mapping.
+    pub(crate) async fn read_many(&self, tensors: &[GpuTensor], waiting: Waiting) -> Result<Vec<Buffer>> {
+        let mut outputs = tensors.iter().map(|tensor| Buffer::zeros(&tensor.ty)).collect::<Result<Vec<_>>>()?;
+        self.read_into(tensors, &mut outputs, waiting).await?;
+        Ok(outputs)
+    }
+
+    async fn read_into(&self, tensors: &[GpuTensor], outputs: &mut [Buffer], waiting: Waiting) -> Result<()> {
+        let mut staged = 0;
+        let mut places = Vec::with_capacity(tensors.len());
+        for tensor in tensors {
+            let bytes = (tensor.ty.bytes() as u64).next_multiple_of(4);
+            places.push((staged, bytes));
+            staged += bytes;
+        }
+        if staged == 0 {
+            return self.check_alive();
+        }
+        let inner = &self.inner;
+        let staging = self.scoped("reading tensors", staged, || {
+            let staging = inner.device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("tensors to read"),
+                size: staged,
+                usage: wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ,
+                mapped_at_creation: false,
+            });
+            let mut encoder = inner.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            for (tensor, &(start, bytes)) in tensors.iter().zip(&places).filter(|(_, place)| place.1 > 0) {
+                encoder.copy_buffer_to_buffer(tensor.region.raw(), tensor.region.offset, &staging, start, bytes);
+            }
+            inner.submit(encoder.finish());
+            inner.counters.submitted(1, 0);
+            Ok(staging)
+        });
+        let staging = staging.await?;
+        let view = self.map(&staging, staged, waiting).await?;
+        for (output, (start, bytes)) in outputs.iter_mut().zip(places) {
+            copy_to(&view[start as usize..(start + bytes) as usize], &mut output.as_mut());
+        }
+        Ok(())
     }
 
     /// Runs an operation on tensors of this device; its results stay there.

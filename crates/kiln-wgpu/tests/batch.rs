@@ -80,6 +80,51 @@ fn what_is_not_needed_is_dropped_and_results_may_be_inputs() {
 }
 
 #[test]
+fn several_tensors_are_read_at_once() {
+    let Some(device) = support::device() else { return };
+    let mut batch = GpuCommandBatch::new(device.clone());
+    let x = batch.upload(&[1.0, -2.0, 3.0], &[3]).unwrap();
+    let nothing = batch.upload(&[], &[0]).unwrap();
+    let indices = batch.upload_indices(&[7], &[1]).unwrap();
+    let (abs, sum) = (batch.abs(x).unwrap(), batch.sum(x).unwrap());
+    assert!(matches!(batch.read_many(&[x, abs]), Err(Error::Parameter { .. })), "not computed yet");
+    batch.execute().unwrap();
+    let before = device.statistics();
+    let read = batch.read_many(&[abs, nothing, indices, sum, x, abs]).unwrap();
+    let spent = device.statistics() - before;
+    assert_eq!((spent.submissions, spent.downloads), (1, 1));
+    let floats = |position: usize| read[position].as_data().f32().to_vec();
+    assert_eq!([floats(0), floats(1), floats(3)], [vec![1.0, 2.0, 3.0], vec![], vec![2.0]]);
+    assert_eq!([floats(4), floats(5)], [[1.0, -2.0, 3.0], [1.0, 2.0, 3.0]]);
+    assert_eq!(read[2].as_data().u32(), [7]);
+    assert!(batch.read_many(&[]).unwrap().is_empty());
+    let mut other = GpuCommandBatch::new(device);
+    let foreign = other.upload(&[1.0], &[1]).unwrap();
+    assert!(matches!(batch.read_many(&[x, foreign]), Err(Error::ForeignTensor { .. })));
+}
+
+#[test]
+fn results_that_are_read_and_results_that_stay_are_the_same() {
+    let Some(device) = support::device() else { return };
+    let mut batch = GpuCommandBatch::new(device);
+    let x = batch.upload(&[1.0, -2.0, 3.0, 4.0, 5.0], &[5]).unwrap();
+    let (double, abs) = (batch.scale(x, 2.0).unwrap(), batch.abs(x).unwrap());
+    for factor in [1.0, -10.0] {
+        batch.set(x, &[factor, -2.0, 3.0, 4.0, 5.0]).unwrap();
+        // Read at once, and again where they lie; the same tensor twice.
+        let read = batch.run(&[double, abs, double]).unwrap();
+        assert_eq!(read[0].as_data().f32(), [2.0 * factor, -4.0, 6.0, 8.0, 10.0]);
+        assert_eq!(read[1].as_data().f32(), [factor.abs(), 2.0, 3.0, 4.0, 5.0]);
+        assert_eq!(read[2].as_data().f32(), read[0].as_data().f32());
+        assert_eq!(batch.read(double).unwrap(), read[0].as_data().f32());
+        batch.compute(&[double, abs, double]).unwrap();
+        let held = batch.tensor(abs).unwrap();
+        assert_eq!(held.read().unwrap().as_data().f32(), read[1].as_data().f32());
+        assert_eq!(batch.run(&[abs]).unwrap()[0].as_data().f32(), read[1].as_data().f32());
+    }
+}
+
+#[test]
 fn strangers_are_refused() {
     let Some(device) = support::device() else { return };
     let (mut one, mut other) = (GpuCommandBatch::new(device.clone()), GpuCommandBatch::new(device.clone()));
