@@ -1,0 +1,176 @@
+//! How operations are cut into parts that do not depend on one another, and what their results make together.
+
+use kiln_core::op::{Op, Reduce, Reduction};
+use kiln_core::{Data, DataMut, Operand, Result, Shape, TensorType};
+
+/// How an operation is cut.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// Extent that is cut: the first one of the results, or all elements that are reduced.
+    pub(super) rows: usize,
+    /// Which operands are cut; a part sees the others whole.
+    pub(super) operands: Vec<bool>,
+    /// What is done with the results of the parts.
+    pub(super) join: Join,
+}
+
+/// What the results of parts make together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Join {
+    /// The result, one after another.
+    Rows,
+    /// Each part is reduced to one value, and those again.
+    Reduced {
+        /// What each part runs.
+        part: Op,
+        /// How their results are reduced.
+        again: Reduction,
+        /// What the last value is divided by.
+        divisor: Option<usize>,
+    },
+    /// Each part gives the place of an element, and of these elements one is the result.
+    Place(Reduction),
+}
+
+/// How an operation on operands of these types is cut, if it can be.
+pub(super) fn cut(op: &Op, types: &[TensorType]) -> Option<Cut> {
+    let first = &types[0].shape;
+    let (rank, rows) = (first.rank(), leading(first));
+    let of = |rows, operands, join| (rows >= 2).then_some(Cut { rows, operands, join });
+    let first_only = || of(rows, (0..types.len()).map(|operand| operand == 0).collect(), Join::Rows);
+    match op {
+        Op::Elementwise(_) => {
+            // The largest operand has the shape of the result; one of lower rank repeats along the first dimension.
+            let shape = types.iter().map(|ty| ty.shape).max_by_key(|shape| (shape.rank(), shape.numel()))?;
+            let operands = types.iter().map(|ty| ty.shape == shape).collect();
+            of(leading(&shape), operands, Join::Rows)
+        }
+        Op::Softmax(_) | Op::LogSoftmax(_) | Op::LayerNorm(_) | Op::RmsNorm(_) | Op::TopK(_) if rank >= 2 => {
+            first_only()
+        }
+        Op::Reduce(Reduce { axis: Some(axis), .. }) if *axis > 0 => first_only(),
+        Op::Reduce(Reduce { axis: None, reduction }) => {
+            of(first.numel(), vec![true], joined(*reduction, first.numel())?)
+        }
+        Op::Dot(_) => of(rows, vec![true; 2], Join::Reduced { part: *op, again: Reduction::Sum, divisor: None }),
+        Op::Matvec(matvec) if !matvec.transpose => first_only(),
+        Op::Matmul(matmul) if !matmul.transpose_a && rank == 2 && types[1].shape.rank() == 2 => first_only(),
+        Op::QuantMatmul(_) if rank == 2 => first_only(),
+        _ => None,
+    }
+}
+
+/// How a reduction of `n` elements follows from those of parts. Not that of the Euclidean norm: its bound leaves no room for
+/// the root of each part.
+fn joined(reduction: Reduction, n: usize) -> Option<Join> {
+    let reduced = |part, again, divisor| Some(Join::Reduced { part: Reduce::all(part).into(), again, divisor });
+    match reduction {
+        Reduction::Mean => reduced(Reduction::Sum, Reduction::Sum, Some(n)),
+        Reduction::NormL2 => None,
+        Reduction::ArgMax | Reduction::ArgMin => Some(Join::Place(reduction)),
+        other => reduced(other, other, None),
+    }
+}
+
+/// The extent of the first dimension.
+fn leading(shape: &Shape) -> usize {
+    shape.dims().first().copied().unwrap_or(1)
+}
+
+impl Cut {
+    /// What a part sees of the operands.
+    pub(super) fn part<'a>(&self, inputs: &[Operand<'a>], from: usize, to: usize) -> Result<Vec<Operand<'a>>> {
+        let part = |(input, &cut): (&Operand<'a>, &bool)| match (cut, self.join) {
+            (false, _) => Ok(*input),
+            (true, Join::Rows) => rows_of(input, input.shape().dims(), from, to),
+            (true, _) => rows_of(input, &[input.shape().numel()], from, to),
+        };
+        inputs.iter().zip(&self.operands).map(part).collect()
+    }
+}
+
+/// Some rows of an operand that has these extents.
+fn rows_of<'a>(operand: &Operand<'a>, dims: &[usize], from: usize, to: usize) -> Result<Operand<'a>> {
+    let mut dims = dims.to_vec();
+    let row = operand.shape().numel().checked_div(dims[0]).unwrap_or(0);
+    let bytes = operand.ty().bytes().checked_div(dims[0]).unwrap_or(0);
+    dims[0] = to - from;
+    let range = from * row..to * row;
+    let data = match operand.data() {
+        Data::F32(elements) => Data::F32(&elements[range]),
+        Data::F16(elements) => Data::F16(&elements[range]),
+        Data::U32(elements) => Data::U32(&elements[range]),
+        Data::Blocks(format, blocks) => Data::Blocks(format, &blocks[from * bytes..to * bytes]),
+    };
+    Operand::new(data, Shape::new(&dims)?)
+}
+
+/// An element of an operand of numbers.
+pub(super) fn element(operand: &Operand<'_>, at: usize) -> f32 {
+    match operand.data() {
+        Data::F32(elements) => elements[at],
+        Data::F16(elements) => elements[at].to_f32(),
+        Data::U32(_) | Data::Blocks(..) => f32::NAN,
+    }
+}
+
+/// The first `rows` of `all` rows, and the others.
+pub(super) fn split(data: DataMut<'_>, rows: usize, all: usize) -> (DataMut<'_>, DataMut<'_>) {
+    let at = |len: usize| len.checked_div(all).unwrap_or(0) * rows;
+    match data {
+        DataMut::F32(elements) => {
+            let (mine, others) = elements.split_at_mut(at(elements.len()));
+            (DataMut::F32(mine), DataMut::F32(others))
+        }
+        DataMut::F16(elements) => {
+            let (mine, others) = elements.split_at_mut(at(elements.len()));
+            (DataMut::F16(mine), DataMut::F16(others))
+        }
+        DataMut::U32(elements) => {
+            let (mine, others) = elements.split_at_mut(at(elements.len()));
+            (DataMut::U32(mine), DataMut::U32(others))
+        }
+        DataMut::Blocks(format, blocks) => {
+            let (mine, others) = blocks.split_at_mut(at(blocks.len()));
+            (DataMut::Blocks(format, mine), DataMut::Blocks(format, others))
+        }
+    }
+}
+
+/// The same memory for a shorter time.
+pub(super) fn reborrow<'a>(data: &'a mut DataMut<'_>) -> DataMut<'a> {
+    match data {
+        DataMut::F32(elements) => DataMut::F32(elements),
+        DataMut::F16(elements) => DataMut::F16(elements),
+        DataMut::U32(elements) => DataMut::U32(elements),
+        DataMut::Blocks(format, blocks) => DataMut::Blocks(*format, blocks),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln_core::op::{Elementwise, Matmul, Softmax};
+
+    use super::*;
+
+    fn of(op: impl Into<Op>, shapes: &[&[usize]]) -> Option<Cut> {
+        let types: Vec<TensorType> = shapes.iter().map(|dims| TensorType::f32(Shape::new(dims).unwrap())).collect();
+        cut(&op.into(), &types)
+    }
+
+    #[test]
+    fn only_what_has_independent_parts_is_cut() {
+        let rows = |rows, operands: &[bool]| Some(Cut { rows, operands: operands.to_vec(), join: Join::Rows });
+        assert_eq!(of(Elementwise::add(), &[&[6, 4], &[6, 4]]), rows(6, &[true, true]));
+        assert_eq!(of(Elementwise::add(), &[&[4], &[6, 4]]), rows(6, &[false, true]), "a row that is added to all");
+        assert_eq!(of(Elementwise::add(), &[&[6], &[]]), rows(6, &[true, false]));
+        assert_eq!(of(Softmax, &[&[6, 4]]), rows(6, &[true]));
+        assert_eq!(of(Softmax, &[&[6]]), None, "one row");
+        assert_eq!(of(Matmul::default(), &[&[6, 4], &[4, 3]]), rows(6, &[true, false]));
+        assert_eq!(of(Matmul { transpose_a: true, ..Matmul::default() }, &[&[4, 6], &[4, 3]]), None);
+        assert_eq!(of(Reduce::along(Reduction::Sum, 0), &[&[6, 4]]), None);
+        assert_eq!(of(Reduce::all(Reduction::NormL2), &[&[6, 4]]), None);
+        assert_eq!(of(Reduce::all(Reduction::Sum), &[&[6, 4]]).map(|cut| cut.rows), Some(24));
+        assert_eq!(of(Reduce::all(Reduction::Sum), &[&[1]]), None);
+    }
+}

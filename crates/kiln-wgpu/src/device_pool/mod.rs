@@ -1,0 +1,218 @@
+//! Several devices, and work shared among them.
+
+mod cut;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kiln_core::op::{Op, Reduce, check};
+use kiln_core::{Buffer, DataMut, Error, Operand, Operations, Result, TensorType};
+
+use self::cut::{Cut, Join, element, reborrow, split};
+use crate::adapters::{AdapterChoice, AdapterKind};
+use crate::{GpuBackend, GpuCommandBatch, GpuDevice};
+
+/// Bytes of operands and results below which work is not shared. Not measured yet: sending these takes some hundreds of
+/// microseconds, many times what the launch on another device adds.
+const SHARED_FROM: u64 = 8 << 20;
+
+/// Several devices, and work shared among them. The operations are the methods of [`Operations`].
+///
+/// An operation that is large is cut into as many parts as there are devices where these do not depend on one another: element-wise
+/// functions, reductions (but the Euclidean norm of everything), products by rows of their first operand, and what is done
+/// with each row. Any other goes to the device with the least in flight; so does a batch, with [`GpuDevicePool::batch`]. A device that is lost gets no more work.
+#[derive(Debug)]
+pub struct GpuDevicePool {
+    members: Vec<Member>,
+}
+
+/// A device and what it has to do.
+#[derive(Debug)]
+struct Member {
+    device: GpuDevice,
+    backend: GpuBackend,
+    /// The work in flight: bytes and operations, whichever is more.
+    load: AtomicU64,
+}
+
+/// A device of a pool, lent for some work that counts as its load until this is dropped.
+#[derive(Debug)]
+pub struct Lent<'p> {
+    member: &'p Member,
+    work: u64,
+}
+
+impl Lent<'_> {
+    /// The device.
+    pub fn device(&self) -> &GpuDevice {
+        &self.member.device
+    }
+}
+
+impl Drop for Lent<'_> {
+    fn drop(&mut self) {
+        self.member.load.fetch_sub(self.work, Ordering::Relaxed);
+    }
+}
+
+impl GpuDevicePool {
+    /// Every adapter that is no software.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where there is none; [`Error::Driver`] where a driver refuses.
+    pub fn all() -> Result<Self> {
+        let hardware = GpuDevice::list_adapters().into_iter().filter(|adapter| adapter.kind != AdapterKind::Software);
+        let choices: Vec<AdapterChoice> = hardware.map(|adapter| AdapterChoice::Index(adapter.index)).collect();
+        // Of none the best is missing, with the reason.
+        Self::with(if choices.is_empty() { &[AdapterChoice::Best] } else { &choices })
+    }
+
+    /// The adapters of choice, one device each.
+    ///
+    /// # Errors
+    /// As [`GpuDevicePool::all`]; [`Error::Parameter`] for no choice at all.
+    pub fn with(choices: &[AdapterChoice]) -> Result<Self> {
+        Self::of(choices.iter().map(GpuDevice::open).collect::<Result<_>>()?)
+    }
+
+    /// These devices.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] for none.
+    pub fn of(devices: Vec<GpuDevice>) -> Result<Self> {
+        if devices.is_empty() {
+            return Err(Error::Parameter {
+                op: "device pool",
+                reason: "no device is named, at least 1 is needed".into(),
+            });
+        }
+        let member =
+            |device: GpuDevice| Member { backend: GpuBackend::on(device.clone()), device, load: AtomicU64::new(0) };
+        Ok(Self { members: devices.into_iter().map(member).collect() })
+    }
+
+    /// The devices, lost ones among them.
+    pub fn devices(&self) -> impl Iterator<Item = &GpuDevice> {
+        self.members.iter().map(|member| &member.device)
+    }
+
+    /// The device with the least in flight, for so much work: bytes or operations, as long as it is always the same.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`] when all are lost.
+    pub fn least_loaded(&self, work: u64) -> Result<Lent<'_>> {
+        let least = self.alive().min_by_key(|member| member.load.load(Ordering::Relaxed));
+        let Some(member) = least else {
+            self.members[0].device.check_alive()?;
+            return Err(Error::Unavailable { what: "a device".into(), reason: "the pool has none".into() });
+        };
+        member.load.fetch_add(work, Ordering::Relaxed);
+        Ok(Lent { member, work })
+    }
+
+    /// A batch on the device with the least in flight, of which it holds `work` until what is lent is dropped: bytes or
+    /// operations.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`] when all are lost.
+    pub fn batch(&self, work: u64) -> Result<(GpuCommandBatch, Lent<'_>)> {
+        let lent = self.least_loaded(work)?;
+        Ok((GpuCommandBatch::new(lent.device().clone()), lent))
+    }
+
+    fn alive(&self) -> impl Iterator<Item = &Member> {
+        self.members.iter().filter(|member| !member.device.is_lost())
+    }
+
+    /// Runs an operation in parts, one on each device.
+    fn share(alive: &[&Member], op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>], cut: &Cut) -> Result<()> {
+        match cut.join {
+            Join::Rows => {
+                let mut rest: Vec<DataMut<'_>> = outputs.iter_mut().map(reborrow).collect();
+                let mut left = cut.rows;
+                let mut parts = Vec::new();
+                for (from, to) in ranges(cut.rows, alive.len()) {
+                    let mut out = Vec::with_capacity(rest.len());
+                    for slot in &mut rest {
+                        let (mine, others) = split(std::mem::replace(slot, DataMut::F32(&mut [])), to - from, left);
+                        out.push(mine);
+                        *slot = others;
+                    }
+                    left -= to - from;
+                    parts.push((cut.part(inputs, from, to)?, out));
+                }
+                on_each(alive, parts, |member, (part, mut out)| member.backend.run_into(op, &part, &mut out)).map(drop)
+            }
+            Join::Reduced { part: op, again, divisor } => {
+                let reduced = Self::partial(alive, &op, inputs, cut)?;
+                let values: Vec<f32> = reduced.iter().flat_map(|part| part.as_data().f32()).copied().collect();
+                alive[0].backend.run_into(&Reduce::all(again).into(), &[Operand::vector(&values)], outputs)?;
+                if let (Some(divisor), [DataMut::F32(mean)]) = (divisor, outputs) {
+                    mean.iter_mut().for_each(|sum| *sum = (f64::from(*sum) / divisor as f64) as f32);
+                }
+                Ok(())
+            }
+            Join::Place(reduction) => {
+                let found = Self::partial(alive, op, inputs, cut)?;
+                let place = |((from, _), part): ((usize, usize), &Buffer)| from + part.as_data().u32()[0] as usize;
+                let places: Vec<usize> = ranges(cut.rows, alive.len()).zip(&found).map(place).collect();
+                let values: Vec<f32> = places.iter().map(|&at| element(&inputs[0], at)).collect();
+                alive[0].backend.run_into(&Reduce::all(reduction).into(), &[Operand::vector(&values)], outputs)?;
+                if let [DataMut::U32(found)] = outputs {
+                    // Parts and elements are both in order: of equals the first of the first part.
+                    found.iter_mut().for_each(|part| *part = places[*part as usize] as u32);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The results of the parts, which are one tensor each.
+    fn partial(alive: &[&Member], op: &Op, inputs: &[Operand<'_>], cut: &Cut) -> Result<Vec<Buffer>> {
+        let parts = ranges(cut.rows, alive.len()).map(|(from, to)| cut.part(inputs, from, to));
+        let parts = parts.collect::<Result<Vec<_>>>()?;
+        let results = on_each(alive, parts, |member, part| member.backend.run(op, &part))?;
+        Ok(results.into_iter().flatten().collect())
+    }
+}
+
+/// As many ranges of so many rows as there are devices, or fewer; none is empty.
+fn ranges(rows: usize, devices: usize) -> impl Iterator<Item = (usize, usize)> {
+    let each = rows.div_ceil(devices.max(1)).max(1);
+    (0..rows).step_by(each).map(move |from| (from, rows.min(from + each)))
+}
+
+/// Does the work of each part on a device of its own. All of it ends before the first error is given.
+fn on_each<P: Send, T: Send>(
+    alive: &[&Member],
+    parts: Vec<P>,
+    work: impl Fn(&Member, P) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let work = &work;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            alive.iter().zip(parts).map(|(member, part)| scope.spawn(move || work(member, part))).collect();
+        let ends: Vec<Result<T>> = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect();
+        ends.into_iter().collect()
+    })
+}
+
+impl Operations for GpuDevicePool {
+    fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        kiln_core::for_operation!(op, op => check(op, inputs, outputs))?;
+        let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();
+        let cost = op.cost(&types)?;
+        let large = cost.bytes() >= SHARED_FROM || cost.flops >= 64 * SHARED_FROM;
+        let alive: Vec<&Member> = self.alive().collect();
+        if large
+            && alive.len() > 1
+            && let Some(cut) = cut::cut(op, &types)
+        {
+            return Self::share(&alive, op, inputs, outputs, &cut);
+        }
+        let lent = self.least_loaded(cost.bytes().max(cost.flops))?;
+        lent.member.backend.run_into(op, inputs, outputs)
+    }
+}
