@@ -5,50 +5,31 @@
 #param splits: u32
 #param rows: u32
 #param statistics: u32
+#constant WIDTH = 1
+#constant TEAM = 256
 #include common
 #include weight
+#include precise
+#include rows
 
-var<workgroup> shared_words: array<f32, ${WORKGROUP}>;
-var<workgroup> sums: array<f32, ${WORKGROUP}>;
+var<workgroup> elements: array<f32, ${WORKGROUP}>;
 
-@compute @workgroup_size(${WORKGROUP})
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) local: u32,
-) {
-    let row = group_number(group, groups);
+#include rows_main
+    let row = number;
     if row >= p.rows {
         return;
     }
-    var greatest = LOWEST;
-    for (var split = local; split < p.splits; split += ${WORKGROUP}u) {
-        greatest = max(greatest, parts[p.statistics + 2u * (split * p.rows + row)]);
+    var key = 0u;
+    for (var split = lane; split < p.splits; split += ${WORKGROUP}u) {
+        key = max(key, key_of(parts[p.statistics + 2u * (split * p.rows + row)]));
     }
-    shared_words[local] = greatest;
-    for (var half = ${WORKGROUP}u / 2u; half > 0u; half /= 2u) {
-        workgroupBarrier();
-        if local < half {
-            shared_words[local] = max(shared_words[local], shared_words[local + half]);
-        }
-    }
-    workgroupBarrier();
-    greatest = shared_words[0];
-    workgroupBarrier();
-    var weights = 0.0;
-    for (var split = local; split < p.splits; split += ${WORKGROUP}u) {
+    let greatest = bitcast<f32>(bits_of_key(team_max(local, key)));
+    var own = 0.0;
+    for (var split = lane; split < p.splits; split += ${WORKGROUP}u) {
         let at = p.statistics + 2u * (split * p.rows + row);
-        weights += weight(vec4<f32>(parts[at] - greatest)).x * parts[at + 1u];
+        own += weight(vec4<f32>(parts[at] - greatest)).x * parts[at + 1u];
     }
-    shared_words[local] = weights;
-    for (var half = ${WORKGROUP}u / 2u; half > 0u; half /= 2u) {
-        workgroupBarrier();
-        if local < half {
-            shared_words[local] += shared_words[local + half];
-        }
-    }
-    workgroupBarrier();
-    weights = shared_words[0];
+    let weights = team_sum(local, own);
 
     // 64 elements at a time, four invocations for each.
     for (var first = 0u; first < p.d; first += 64u) {
@@ -62,10 +43,10 @@ fn main(
             }
         }
         workgroupBarrier();
-        sums[local] = sum;
+        elements[local] = sum;
         workgroupBarrier();
         if local < 64u && element < p.d {
-            let all = (sums[local] + sums[local + 64u]) + (sums[local + 128u] + sums[local + 192u]);
+            let all = (elements[local] + elements[local + 64u]) + (elements[local + 128u] + elements[local + 192u]);
             out[row * p.d + element] = mean_of(vec4<f32>(all), weights).x;
         }
     }

@@ -2,7 +2,8 @@
 // memory. Stacks of matrices too.
 //
 // LANES neighbouring invocations share four rows of x and all vectors; each sums every LANES-th vector of four elements.
-// Their sums are added through workgroup memory, first to eight for each result, then to one.
+// Their sums are added through workgroup memory, first to eight for each result, then to one; where a whole workgroup shares
+// rows and the device has subgroups, first within those.
 #trusted rows and vectors are clamped to the last one, results guarded; i grows to `length`
 #input x: array<Stored>
 #input v: array<Item>
@@ -77,28 +78,84 @@ fn add(x0: Item, x1: Item, x2: Item, x3: Item, v: Item, sum: vec4<f32>) -> vec4<
     return vec4<f32>(products(x0, v, sum.x), products(x1, v, sum.y), products(x2, v, sum.z), products(x3, v, sum.w));
 }
 
+#if LANES == 256
+#if SUBGROUP
+// Which invocations share a subgroup is up to the device: only whole workgroups are added so.
+var<private> place_in_subgroup: u32;
+var<private> subgroup_number: u32;
+var<private> subgroups: u32;
+#endif
+#endif
+
+// Lays out what an invocation has summed for vector `number` of those that are finished together.
+fn keep(number: u32, sum: vec4<f32>, local: u32) {
+#if LANES == 256
+#if SUBGROUP
+    let joined = subgroupAdd(sum);
+    if place_in_subgroup == 0u {
+        sums[number * ${WORKGROUP}u + subgroup_number] = joined;
+    }
+#else
+    sums[number * ${WORKGROUP}u + local] = sum;
+#endif
+#else
+    sums[number * ${WORKGROUP}u + local] = sum;
+#endif
+}
+
+// The sum for result `number` of a workgroup, of those that were kept.
+fn kept(number: u32) -> vec4<f32> {
+    let at = number * LANES;
+#if LANES == 256
+#if SUBGROUP
+    var sum = sums[at];
+    for (var i = 1u; i < subgroups; i++) {
+        sum += sums[at + i];
+    }
+    return sum;
+#else
+    return eight(at);
+#endif
+#else
+    return eight(at);
+#endif
+}
+
+fn eight(at: u32) -> vec4<f32> {
+    let low = (sums[at] + sums[at + 1u]) + (sums[at + 2u] + sums[at + 3u]);
+    return low + ((sums[at + 4u] + sums[at + 5u]) + (sums[at + 6u] + sums[at + 7u]));
+}
+
+// Adds what stands in workgroup memory up to eight sums for each result. All invocations come along.
+fn fold_to_eight(local: u32) {
+    let each = local / 8u;
+    if each < AT_ONCE * SLOTS {
+        let begin = each * LANES + local % 8u;
+        var sum = sums[begin];
+        for (var i = 8u; i < LANES; i += 8u) {
+            sum += sums[begin + i];
+        }
+        sums[begin] = sum;
+    }
+    workgroupBarrier();
+}
+
 // Adds the sums of the invocations of a slot and writes the results for the vectors from `first` on.
 fn finish(first: u32, batch: u32, row: u32, local: u32) {
     workgroupBarrier();
+#if LANES == 256
+#if SUBGROUP
+#else
+    fold_to_eight(local);
+#endif
+#else
 #if LANES == 8
 #else
-    {
-        let each = local / 8u;
-        if each < AT_ONCE * SLOTS {
-            let begin = each * LANES + local % 8u;
-            var sum = sums[begin];
-            for (var i = 8u; i < LANES; i += 8u) {
-                sum += sums[begin + i];
-            }
-            sums[begin] = sum;
-        }
-    }
-    workgroupBarrier();
+    fold_to_eight(local);
+#endif
 #endif
     if local < AT_ONCE * SLOTS {
-        let at = local * LANES;
-        let low = (sums[at] + sums[at + 1u]) + (sums[at + 2u] + sums[at + 3u]);
-        let sum = low + ((sums[at + 4u] + sums[at + 5u]) + (sums[at + 6u] + sums[at + 7u]));
+        let sum = kept(local);
         let vector = first + local / SLOTS;
         let r = row + 4u * (local % SLOTS);
         if vector < p.vectors {
@@ -116,7 +173,21 @@ fn main(
     @builtin(workgroup_id) group: vec3<u32>,
     @builtin(num_workgroups) groups: vec3<u32>,
     @builtin(local_invocation_index) local: u32,
+#if LANES == 256
+#if SUBGROUP
+    @builtin(subgroup_invocation_id) subgroup_place: u32,
+    @builtin(subgroup_id) subgroup: u32,
+    @builtin(num_subgroups) subgroup_count: u32,
+#endif
+#endif
 ) {
+#if LANES == 256
+#if SUBGROUP
+    place_in_subgroup = subgroup_place;
+    subgroup_number = subgroup;
+    subgroups = subgroup_count;
+#endif
+#endif
     let number = group_number(group, groups);
     if number >= p.total {
         return;
@@ -175,20 +246,20 @@ fn main(
         s7 = add(x0, x1, x2, x3, v[v7 + i], s7);
 #endif
     }
-    sums[local] = s0;
+    keep(0u, s0, local);
 #if COUNT == 1
 #else
-    sums[local + ${WORKGROUP}u] = s1;
-    sums[local + 2u * ${WORKGROUP}u] = s2;
-    sums[local + 3u * ${WORKGROUP}u] = s3;
+    keep(1u, s1, local);
+    keep(2u, s2, local);
+    keep(3u, s3, local);
 #endif
     finish(0u, batch, row, local);
 #if COUNT == 8
     workgroupBarrier();
-    sums[local] = s4;
-    sums[local + ${WORKGROUP}u] = s5;
-    sums[local + 2u * ${WORKGROUP}u] = s6;
-    sums[local + 3u * ${WORKGROUP}u] = s7;
+    keep(0u, s4, local);
+    keep(1u, s5, local);
+    keep(2u, s6, local);
+    keep(3u, s7, local);
     finish(4u, batch, row, local);
 #endif
 }

@@ -2,7 +2,7 @@
 
 use kiln_core::op::{Attention, AttentionExtents};
 use kiln_core::{Result, Shape, TensorType};
-use kiln_shaders::{ATTENTION, ATTENTION_FEW, ATTENTION_MERGE};
+use kiln_shaders::{ATTENTION, ATTENTION_FEW, ATTENTION_MERGE, WORKGROUP};
 
 use super::pieces::pieces;
 use super::{Lower, Lowering, Value};
@@ -63,7 +63,7 @@ impl Parts {
         if self.splits > 1 {
             let statistics = self.splits * self.stride();
             let params = [self.d.into(), self.splits.into(), self.rows.into(), statistics.into()];
-            let code = Code::Kernel(ATTENTION_MERGE, Vec::new());
+            let code = Code::Kernel(ATTENTION_MERGE, vec![("WIDTH", 1), ("TEAM", WORKGROUP)]);
             plan.dispatch(code, vec![self.at, out], &params, Grid::groups_of(self.rows));
         }
     }
