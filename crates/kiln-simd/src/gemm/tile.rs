@@ -397,7 +397,7 @@ impl TileSet {
     /// The tiles of an instruction set, from a table: small products take less time than a few decisions.
     pub(super) fn of(isa: Isa) -> &'static Self {
         static SETS: [TileSet; Isa::ALL.len()] = {
-            let mut sets = [TileSet::new(Isa::Scalar); Isa::ALL.len()];
+            let mut sets = [TileSet::new(Isa::BASELINE); Isa::ALL.len()];
             let mut i = 0;
             while i < sets.len() {
                 sets[Isa::ALL[i] as usize] = TileSet::new(Isa::ALL[i]);

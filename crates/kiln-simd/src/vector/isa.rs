@@ -5,9 +5,13 @@ use kiln_core::{Error, Result};
 use super::Isa;
 
 impl Isa {
+    /// The set that every machine has on which this build runs.
+    pub(crate) const BASELINE: Self =
+        if cfg!(all(target_arch = "wasm32", target_feature = "simd128")) { Self::Simd128 } else { Self::Scalar };
+
     /// The best that this machine has.
     pub fn best() -> Self {
-        Self::ALL.iter().copied().rev().find(|isa| isa.is_available()).unwrap_or(Self::Scalar)
+        Self::ALL.iter().copied().rev().find(|isa| isa.is_available()).unwrap_or(Self::BASELINE)
     }
 
     /// Every instruction set that this machine has, slowest first.

@@ -17,6 +17,7 @@ mod isa;
 mod lanewise;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+#[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
 mod scalar;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
 mod simd128;
@@ -511,9 +512,9 @@ macro_rules! instruction_sets {
             pub(crate) const fn registers(self) -> Registers {
                 match self {
                     $($(#[cfg($cfg)])? Self::$isa => Registers::of::<$vector>(),)*
-                    // The sets of other architectures are never available.
+                    // The sets of other builds are never available.
                     #[allow(unreachable_patterns)]
-                    _ => Registers::of::<scalar::Scalar>(),
+                    _ => Self::BASELINE.registers(),
                 }
             }
         }
@@ -544,9 +545,9 @@ macro_rules! instruction_sets {
             match isa {
                 // SAFETY: the caller has checked that the instruction set is there.
                 $($(#[cfg($cfg)])? Isa::$isa => unsafe { kernel.$isa() },)*
-                // SAFETY: scalar code needs nothing; the sets of other architectures are never available.
+                // SAFETY: the sets of other builds are never available.
                 #[allow(unreachable_patterns)]
-                _ => unsafe { kernel.Scalar() },
+                _ => unsafe { std::hint::unreachable_unchecked() },
             }
         }
 
@@ -570,7 +571,7 @@ macro_rules! instruction_sets {
             match isa {
                 $($(#[cfg($cfg)])? Isa::$isa => <R as EnterRoutine>::$isa,)*
                 #[allow(unreachable_patterns)]
-                _ => <R as EnterRoutine>::Scalar,
+                _ => routine::<R>(Isa::BASELINE),
             }
         }
     };
@@ -580,7 +581,8 @@ macro_rules! instruction_sets {
 use std::arch::is_x86_feature_detected as has;
 
 instruction_sets! {
-    /// Plain Rust, one lane.
+    /// Plain Rust, one lane. WebAssembly that is built with vectors runs nowhere without, and does not have it.
+    #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
     Scalar "scalar" scalar::Scalar, if true;
     /// The baseline of x86-64: 4 lanes, no fused multiply-add.
     #[cfg(target_arch = "x86_64")]

@@ -1,6 +1,6 @@
 use std::arch::wasm32::*;
 
-use super::{MAX_LANES, Vector};
+use super::{MAX_LANES, ROUNDER, Vector};
 
 /// Four lanes of WebAssembly; no fused multiply-add, whose relaxed form may round either way.
 ///
@@ -92,14 +92,12 @@ impl Vector for Simd128 {
     }
     #[inline(always)]
     fn scale_pow2(self, n: Self) -> Self {
-        // In f64 the product is exact and its exponent cannot overflow; converting back rounds once.
-        let bias = i32x4_add(i32x4_trunc_sat_f32x4(n.0), i32x4_splat(1023));
-        let lo = i64x2_shl(i64x2_extend_low_i32x4(bias), 52);
-        let hi = i64x2_shl(i64x2_extend_high_i32x4(bias), 52);
-        let upper = i64x2_shuffle::<1, 1>(self.0, self.0);
-        let lo = f32x4_demote_f64x2_zero(f64x2_mul(f64x2_promote_low_f32x4(self.0), lo));
-        let hi = f32x4_demote_f64x2_zero(f64x2_mul(f64x2_promote_low_f32x4(upper), hi));
-        Self(i64x2_shuffle::<0, 2>(lo, hi))
+        // Two powers that are normal numbers: the first product is exact, the second rounds once. Integers are made by adding
+        // what has a unit of 1: an instruction that converts has to saturate, which takes a processor several.
+        let shifted = n * n.of(0.5) + n.of(ROUNDER);
+        let rest = (n - (shifted - n.of(ROUNDER))) + n.of(ROUNDER);
+        let power = |shifted: Self| n.of(1.0).shift_exponent(shifted);
+        self * power(shifted) * power(rest)
     }
 
     #[inline(always)]

@@ -193,14 +193,19 @@ pub(crate) unsafe fn dispatch_bytes<K: ByteKernel>(isa: Isa, kernel: K) {
         // SAFETY: NEON is part of 64-bit ARM.
         return unsafe { kernel.run::<four::Four<neon::NeonPiece>>() };
     }
+    // A build with vectors has no other set.
     #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
-    if isa == Isa::Simd128 {
-        // SAFETY: the program is built with the feature.
-        return unsafe { kernel.run::<four::Four<simd128::Simd128Piece>>() };
+    // SAFETY: the program is built with the feature.
+    unsafe {
+        let _ = isa;
+        kernel.run::<four::Four<simd128::Simd128Piece>>();
     }
-    let _ = isa;
+    #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
     // SAFETY: plain Rust, compiled for the baseline of the architecture.
-    unsafe { kernel.run::<portable::PortableBytes>() }
+    unsafe {
+        let _ = isa;
+        kernel.run::<portable::PortableBytes>();
+    }
 }
 
 /// What shuffles of bytes take from 16 bytes of codes to make the scales of the `V`th of four `Bytes`: in every 128 bits
