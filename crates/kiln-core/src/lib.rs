@@ -31,7 +31,7 @@ pub use data::{Buffer, Data, DataMut, Operand, narrow, reserve, widen, zeros};
 pub use error::{Error, Result};
 /// IEEE 754 binary16, as [`DType::F16`] stores it.
 pub use half::f16;
-pub use methods::{Operations, Record};
+pub use methods::{AsyncOperations, Operations, Record};
 pub use partition::{PartitionView, TileInfo, TileIterator};
 pub use quant::QuantFormat;
 pub use shape::{DType, MAX_RANK, Shape, TensorType};

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kiln_core::op::{Op, types_of};
-use kiln_core::{Buffer, DataMut, Error, Operand, Result};
+use kiln_core::{AsyncOperations, Buffer, DataMut, Error, Operand, Result};
 #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
 use kiln_route::{Backend, Problem};
 use kiln_route::{Place, Profile, Router};
@@ -198,6 +198,13 @@ impl Engine {
     /// An empty batch that keeps the engine alive, for those who cannot borrow it.
     pub fn shared_batch(self: &Arc<Self>) -> Batch<'static> {
         Batch::new(Holder::Shared(self.clone()))
+    }
+}
+
+impl AsyncOperations for Engine {
+    async fn run_into_async(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        // The method of its own.
+        Self::run_into_async(self, op, inputs, outputs).await
     }
 }
 

@@ -22,7 +22,8 @@
 //!   for ([`Engine::explain`]) or forced ([`EngineBuilder::force`]). Without a calibration built-in constants decide.
 //! - A GPU that fails hands its work to the next best place; a batch is placed there as a whole or not at all.
 //! - In a browser with WebGPU (feature `gpu-wasm`) nothing can wait: an engine is made, runs operations and executes batches
-//!   with functions that end in `_async`; those that wait do not exist there.
+//!   with functions that end in `_async`, and the methods of [`Operations`] are futures there (`AsyncOperations`); those that
+//!   wait do not exist.
 //! - Results do not depend on the number of threads; sums and inner products not on the instruction set either.
 //! - Nothing panics on what the caller passes in; every failure is an [`Error`]. A profile that cannot be used is none:
 //!   it is reported through `tracing` and in [`Engine::profile_status`].
@@ -47,6 +48,8 @@ pub use calibrate::grid::{self, Probe};
 pub use calibrate::regret::{self, RegretReport};
 pub use calibrate::{CalibrationReport, Effort};
 pub use engine::{Engine, EngineBuilder, ProfileStatus};
+#[cfg(target_arch = "wasm32")]
+pub use kiln_core::AsyncOperations;
 pub use kiln_core::{
     Buffer, DType, Data, DataMut, Error, MAX_RANK, Operand, Operations, QuantFormat, Record, Result, Shape, TensorType,
     f16, graph, op,

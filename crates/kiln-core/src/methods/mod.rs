@@ -1,7 +1,7 @@
 //! The typed methods of every backend and of every recording, each defined once.
 //!
-//! [`Operations`] has the operations as methods on slices, and [`Record`] has them as methods on tensors of a graph. A
-//! backend implements [`Operations::run_into`], a recording [`Record::record_all`]; all else is provided from three
+//! [`Operations`] has the operations as methods on slices, [`AsyncOperations`] those as futures, and [`Record`] has them as
+//! methods on tensors of a graph. A backend implements [`Operations::run_into`], a recording [`Record::record_all`]; all else is provided from three
 //! tables: [`elementwise_table!`](crate::elementwise_table), the reductions, and the operations below. A new method is
 //! one row.
 
@@ -153,8 +153,10 @@ macro_rules! operations {
     };
 }
 
+mod futures;
 mod slices;
 mod tensors;
 
+pub use futures::AsyncOperations;
 pub use slices::Operations;
 pub use tensors::Record;

@@ -7,12 +7,12 @@ use crate::op::{
 use crate::{Buffer, Data, DataMut, Operand, QuantFormat, Result, Shape, elementwise_table, zeros};
 
 /// Rows of `columns` elements.
-fn rows<'a>(op: &'static str, x: &'a [f32], columns: usize) -> Result<Operand<'a>> {
+pub(super) fn rows<'a>(op: &'static str, x: &'a [f32], columns: usize) -> Result<Operand<'a>> {
     Operand::new(Data::F32(x), rows_of(op, x, columns)?)
 }
 
 /// Blocks as a vector of their elements.
-fn flat(format: QuantFormat, blocks: &[u8]) -> Result<Operand<'_>> {
+pub(super) fn flat(format: QuantFormat, blocks: &[u8]) -> Result<Operand<'_>> {
     let n = blocks.len() / format.block_bytes() * format.block_len();
     Operand::new(Data::Blocks(format, blocks), Shape::new(&[n])?)
 }
@@ -109,7 +109,7 @@ macro_rules! operations_on_slices {
 }
 
 /// What the results of operations consist of.
-trait Element: bytemuck::Zeroable + Clone {
+pub(super) trait Element: bytemuck::Zeroable + Clone {
     fn wrap(out: &mut [Self]) -> DataMut<'_>;
 }
 

@@ -1,0 +1,155 @@
+use super::slices::{Element, flat, rows};
+use crate::op::{
+    Attention, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Padding,
+    Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose, types_of,
+};
+use crate::{DataMut, Operand, QuantFormat, Result, Shape, elementwise_table, zeros};
+#[cfg(doc)]
+use crate::{Error, Operations};
+
+macro_rules! elementwise_as_futures {
+    ($($(#[doc = $doc:literal])* $variant:ident $name:ident $into:ident ($($x:ident),*) ($($p:ident),*)
+        $formula:literal, $flops:literal, $bound:ident $(($ulp:literal))?, $special:literal, $value:block
+        $(, magnitude $magnitude:block)?)*) => {
+        $(
+            $(#[doc = $doc])*
+            #[doc = concat!("\n\n`", $formula, "`\n\n# Errors\nAs [`Operations::", stringify!($name), "`].")]
+            async fn $name(&self, $($x: &[f32],)* $($p: f32),*) -> Result<Vec<f32>> {
+                let mut out = zeros([$($x.len()),*][0])?;
+                let op = Elementwise::$name($($p),*).into();
+                self.run_into_async(&op, &[$(Operand::vector($x)),*], &mut [DataMut::F32(&mut out)]).await?;
+                Ok(out)
+            }
+        )*
+    };
+}
+
+macro_rules! reductions_as_futures {
+    ($ty:ident $whole:ident:
+        $($(#[doc = $doc:literal])* $reduction:ident $name:ident $axis:ident $axis_into:ident;)*) => {
+        $(
+            $(#[doc = $doc])*
+            ///
+            /// # Errors
+            #[doc = concat!("As [`Operations::", stringify!($name), "`].")]
+            async fn $name(&self, x: &[f32]) -> Result<$ty> {
+                let mut out = [$ty::default()];
+                let op = Reduce::all(Reduction::$reduction).into();
+                self.run_into_async(&op, &[Operand::vector(x)], &mut [Element::wrap(&mut out)]).await?;
+                Ok(out[0])
+            }
+
+            $(#[doc = $doc])*
+            ///
+            /// Along dimension `axis` of a row-major tensor with extents `dims`; the dimension vanishes.
+            ///
+            /// # Errors
+            #[doc = concat!("As [`Operations::", stringify!($axis), "`].")]
+            async fn $axis(&self, x: &[f32], dims: &[usize], axis: usize) -> Result<Vec<$ty>> {
+                collect(self, &Reduce::along(Reduction::$reduction, axis).into(), &[Operand::f32(x, dims)?]).await
+            }
+        )*
+    };
+}
+
+macro_rules! operations_as_futures {
+    ($($(#[doc = $doc:literal])* $name:ident $into:ident ($($x:ident),*) ($($p:ident: $pty:ty),*) = $op:expr,
+        slices ($($arg:ident: $ty:ty),*) [$($operand:expr),*], $(quick $quick:ident($($given:ident),*),)? $errors:literal;)*) => {
+        $(
+            $(#[doc = $doc])*
+            ///
+            /// # Errors
+            #[doc = $errors]
+            async fn $name(&self, $($arg: $ty),*) -> Result<Vec<f32>> {
+                collect(self, &Op::from($op), &[$($operand),*]).await
+            }
+        )*
+    };
+}
+
+/// Runs an operation of one result into a new `Vec`.
+async fn collect<T: Element>(on: &(impl AsyncOperations + ?Sized), op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<T>> {
+    let mut out = zeros(op.infer(&types_of(inputs))?[0].shape.numel())?;
+    on.run_into_async(op, inputs, &mut [T::wrap(&mut out)]).await?;
+    Ok(out)
+}
+
+/// The methods of [`Operations`] that return what they compute, as futures: for what cannot wait, as a page cannot.
+///
+/// A backend implements [`AsyncOperations::run_into_async`]; the methods come from the same tables as those of
+/// [`Operations`], with the same names, arguments and errors.
+// The futures of a page stay on its thread: nobody needs to say that they can be sent.
+#[allow(async_fn_in_trait)]
+pub trait AsyncOperations {
+    /// Runs any operation into slices of the caller.
+    ///
+    /// # Errors
+    /// As [`Operations::run_into`].
+    async fn run_into_async(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()>;
+
+    elementwise_table!(elementwise_as_futures);
+
+    reductions!(reductions_as_futures);
+
+    /// The inner product, in the fixed tree of the sums where it runs on the CPU.
+    ///
+    /// # Errors
+    /// As [`Operations::dot`].
+    async fn dot(&self, a: &[f32], b: &[f32]) -> Result<f32> {
+        let mut out = [0.0];
+        let inputs = [Operand::vector(a), Operand::vector(b)];
+        self.run_into_async(&Dot.into(), &inputs, &mut [DataMut::F32(&mut out)]).await?;
+        Ok(out[0])
+    }
+
+    /// The product of a row-major `m * k` and a row-major `k * n` matrix.
+    ///
+    /// # Errors
+    /// As [`Operations::matmul`].
+    async fn matmul(&self, a: &[f32], b: &[f32], m: usize, k: usize, n: usize) -> Result<Vec<f32>> {
+        let inputs = [Operand::f32(a, &[m, k])?, Operand::f32(b, &[k, n])?];
+        collect(self, &Matmul::default().into(), &inputs).await
+    }
+
+    /// The product of a row-major `rows * columns` matrix and a vector.
+    ///
+    /// # Errors
+    /// As [`Operations::matvec`].
+    async fn matvec(&self, a: &[f32], x: &[f32], rows: usize, columns: usize) -> Result<Vec<f32>> {
+        collect(self, &Matvec::default().into(), &[Operand::f32(a, &[rows, columns])?, Operand::vector(x)]).await
+    }
+
+    operations!(operations_as_futures);
+
+    /// The `k` greatest elements of every row of `columns` elements, greatest first, and where in the row they stand.
+    ///
+    /// # Errors
+    /// As [`Operations::top_k`].
+    async fn top_k(&self, x: &[f32], columns: usize, k: usize) -> Result<(Vec<f32>, Vec<u32>)> {
+        let x = rows("top_k", x, columns)?;
+        let n = Shape::new(&[x.shape().rows(), k.min(columns)])?.numel();
+        let (mut values, mut indices) = (zeros(n)?, zeros(n)?);
+        let outputs = &mut [DataMut::F32(&mut values), DataMut::U32(&mut indices)];
+        self.run_into_async(&TopK { k }.into(), &[x], outputs).await?;
+        Ok((values, indices))
+    }
+
+    /// Quantises rows of `columns` elements.
+    ///
+    /// # Errors
+    /// As [`Operations::quantize`].
+    async fn quantize(&self, format: QuantFormat, x: &[f32], columns: usize) -> Result<Vec<u8>> {
+        let mut out = zeros(format.bytes(x.len())?)?;
+        let outputs = &mut [DataMut::Blocks(format, &mut out)];
+        self.run_into_async(&Quantize { format }.into(), &[rows("quantize", x, columns)?], outputs).await?;
+        Ok(out)
+    }
+
+    /// The product of a quantised, row-major `n * k` matrix with a vector of `k`.
+    ///
+    /// # Errors
+    /// As [`Operations::quant_matvec`].
+    async fn quant_matvec(&self, format: QuantFormat, w: &[u8], x: &[f32], n: usize, k: usize) -> Result<Vec<f32>> {
+        self.quant_matmul(format, x, w, 1, k, n).await
+    }
+}
