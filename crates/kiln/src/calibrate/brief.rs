@@ -10,6 +10,8 @@ use kiln_core::op::{
     Convolve2d, Dot, Elementwise, LayerNorm, Matmul, Matvec, Op, Padding, Reduce, Reduction, Softmax, Transpose,
 };
 use kiln_core::{Buffer, Data, DataMut, Error, Operand, Operations, Result, Shape, TensorType};
+#[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+use kiln_route::Place;
 use kiln_route::{Calibrated, Class, Link, Memory, Problem, Profile};
 use kiln_simd::Simd;
 use web_time::Instant;
@@ -145,6 +147,27 @@ fn on_cpu(simd: &Simd, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'
     }
 }
 
+/// The places of the CPU with constants that are measured without a GPU: its kernels may take all of the time to compile.
+#[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+fn places_of_cpu(engine: &Engine, curves: &[Curve], data: &[f32], sample: f64) -> Result<Vec<Place>> {
+    let mut measured = Vec::new();
+    // What the constants follow from.
+    for curve in curves.iter().filter(|curve| ["scale", "matmul"].contains(&&*curve.measured.op)) {
+        let mut of_cpu = curve.measured.clone();
+        for (work, probe) in &curve.points {
+            let operand = |ty: &TensorType| Operand::new(Data::F32(&data[..ty.shape.numel()]), ty.shape);
+            let inputs = probe.inputs.iter().map(operand).collect::<Result<Vec<_>>>()?;
+            let mut results = probe.op.infer(&probe.inputs)?.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
+            let mut outputs: Vec<DataMut<'_>> = results.iter_mut().map(Buffer::as_mut).collect();
+            let seconds = engine.cpu.iter().map(|simd| on_cpu(simd, &probe.op, &inputs, &mut outputs, sample));
+            of_cpu.seconds.push(seconds.collect::<Result<_>>()?);
+            of_cpu.work.push(*work);
+        }
+        measured.push(of_cpu);
+    }
+    Ok(fitted(&engine.places()[..engine.cpu.len()], &measured))
+}
+
 /// Measures the places of an engine within so much time.
 #[cfg_attr(
     not(all(feature = "gpu-wasm", target_arch = "wasm32")),
@@ -161,6 +184,8 @@ pub(crate) async fn measure(engine: &Engine, within: Duration) -> Result<Profile
         (0..largest).map(|i| 0.5 + (i.wrapping_mul(0x9e37_79b1) >> 8 & 0xffff) as f32 / 43_690.0).collect();
 
     let mut places = engine.places().to_vec();
+    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    let of_cpu = places_of_cpu(engine, &curves, &data, sample)?;
     let mut links: Vec<(Memory, Link)> = Vec::new();
     // Whether each GPU can be measured: one that fails is a place where nothing is ever sent.
     #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
@@ -234,7 +259,9 @@ pub(crate) async fn measure(engine: &Engine, within: Duration) -> Result<Profile
     }
     let measured: Vec<Calibrated> =
         curves.into_iter().map(|curve| curve.measured).filter(|curve| !curve.work.is_empty()).collect();
-    let places = fitted(&places, &measured);
+    let mut places = fitted(&places, &measured);
+    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    places.splice(..of_cpu.len(), of_cpu);
     let profile = Profile::new(engine.machine().clone(), places).and_then(|profile| profile.with_classes(measured));
     let profile = profile.and_then(|profile| gpus::linked(profile, links));
     profile.map_err(|problem| Error::Unavailable { what: "a usable measurement".into(), reason: problem.to_string() })
