@@ -222,8 +222,8 @@ impl Buffer {
 /// [`Error::OutOfMemory`] where `vec!` would end the process: an inner extent of zero lets small operands ask for any
 /// result.
 pub fn zeros<T: bytemuck::Zeroable + Clone>(n: usize) -> Result<Vec<T>> {
-    /// Less than this is not refused by a machine that still runs.
-    const SMALL: usize = 1 << 26;
+    /// Less than this is not refused by a machine that still runs; the 4 GB of WebAssembly are soon full.
+    const SMALL: usize = if cfg!(target_arch = "wasm32") { 1 << 16 } else { 1 << 26 };
     let bytes = n.saturating_mul(size_of::<T>());
     if bytes > SMALL {
         // Asked for and given back at once: `vec!` below then takes fresh pages that the system has zeroed already, where

@@ -96,8 +96,10 @@ function table(operation, series, choices) {
   head.append(cell("th", axis), ...series.map(({ name }) => cell("th", name)), cell("th", "the router takes", false));
   const rows = sizes.map((n) => {
     const row = document.createElement("tr");
+    const size = cell("th", String(n));
+    size.scope = "row";
     const times = series.map(({ points }) => cell("td", duration(points.find(([size]) => size === n)?.[1])));
-    row.append(cell("td", String(n)), ...times, cell("td", choices.get(n) ?? "", false));
+    row.append(size, ...times, cell("td", choices.get(n) ?? "", false));
     return row;
   });
   $("bench-table").caption.textContent = `Time of one call of ${operation}`;
@@ -107,17 +109,15 @@ function table(operation, series, choices) {
 
 export function bench(engine) {
   const button = $("bench-run");
-  // Better instruction sets stand behind lesser ones, which a build with vectors has for nothing but comparison.
-  const best = engine.places.filter((place) => place.backend !== "gpu").at(-1);
-  const shown = engine.places.filter((place) => place.backend === "gpu" || place === best);
 
   async function run() {
     const operation = $("bench-operation").value;
     const { sizes, dims } = OPERATIONS[operation];
     const kind = (place) => place.backend;
     const name = (place) => (place.backend === "gpu" && place.software ? "WebGPU (software)" : NAMES[place.backend]);
-    const series = shown.map((place) => ({ name: name(place), kind: kind(place), engine: engine.forced(place.name), points: [], ended: false }));
+    const series = engine.places.map((place) => ({ name: name(place), kind: kind(place), engine: engine.forced(place.name), points: [], ended: false }));
     const choices = new Map();
+    $("bench-status").textContent = `Measuring ${operation} …`;
     let crossover;
     for (const n of sizes) {
       const chosen = engine.explain(operation, dims(n)).chosen;
@@ -147,6 +147,8 @@ export function bench(engine) {
       : places.length === 1
         ? `The router sends all of these sizes to ${places[0]}.`
         : `The router changes sides at ${crossover ?? "several sizes"}; measured, WebGPU is ahead ${faster.length ? `from ${faster[0]} on` : "at none of these sizes"}.`;
+    // Said once: the caption changes with every size.
+    $("bench-status").textContent = $("bench-caption").textContent;
     document.body.dataset.bench = operation;
   }
 
@@ -156,7 +158,7 @@ export function bench(engine) {
     try {
       await run();
     } catch (error) {
-      $("bench-caption").textContent = `Measuring failed: ${sentence(error)}`;
+      $("bench-caption").textContent = $("bench-status").textContent = `Measuring failed: ${sentence(error)}`;
     }
     button.disabled = false;
   });

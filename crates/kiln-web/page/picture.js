@@ -54,7 +54,8 @@ export async function picture(engine) {
     const rows = predictions.map(({ place, seconds }) => {
       const row = document.createElement("tr");
       row.classList.toggle("chosen", place === chosen);
-      const [name, time] = [document.createElement("td"), document.createElement("td")];
+      const [name, time] = [document.createElement("th"), document.createElement("td")];
+      name.scope = "row";
       name.textContent = place === chosen ? `→ ${place}` : place;
       time.textContent = duration(1000 * seconds);
       time.className = "number";
@@ -67,8 +68,10 @@ export async function picture(engine) {
 
   async function draw() {
     const [deviation, share] = [Number($("blur").value), Number($("edges").value)];
-    $("blur-value").textContent = `${deviation.toFixed(1)} px`;
-    $("edges-value").textContent = `${Math.round(100 * share)} %`;
+    for (const [id, value] of [["blur", `${deviation.toFixed(1)} px`], ["edges", `${Math.round(100 * share)} %`]]) {
+      $(`${id}-value`).textContent = value;
+      $(id).setAttribute("aria-valuetext", value);
+    }
     if (!filter) return;
     // What moves while a picture is computed is drawn after it, once.
     if (running) { again = true; return; }

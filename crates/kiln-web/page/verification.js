@@ -7,7 +7,7 @@ const $ = (id) => document.getElementById(id);
 
 /** Elements of the largest case, and where the processor plays the GPU. */
 const ELEMENTS = 5000;
-const ELEMENTS_IN_SOFTWARE = 300;
+const ELEMENTS_IN_SOFTWARE = 60;
 
 function cell(tag, text, number = false) {
   const element = document.createElement(tag);
@@ -27,6 +27,7 @@ export function verification(engine) {
     const names = await verifiable();
     const places = engine.places;
     progress.hidden = false;
+    $("verify-summary").textContent = "";
     progress.max = names.length;
     const head = document.createElement("tr");
     head.append(cell("th", "operation"), cell("th", "cases", true), ...places.map((place) => cell("th", place.name, true)), cell("th", "bound"));
@@ -36,7 +37,7 @@ export function verification(engine) {
     let [cases, failures] = [0, []];
     for (const [done, name] of names.entries()) {
       progress.value = done;
-      $("verify-summary").textContent = `${name}, ${done + 1} of ${names.length} …`;
+      $("verify-current").textContent = `${name}, ${done + 1} of ${names.length} …`;
       const results = [];
       for (const place of places) {
         try {
@@ -47,7 +48,9 @@ export function verification(engine) {
         await new Promise((resolve) => setTimeout(resolve));
       }
       const row = document.createElement("tr");
-      row.append(cell("td", name), cell("td", String(results[0].cases), true));
+      const title = cell("th", name);
+      title.scope = "row";
+      row.append(title, cell("td", String(results[0].cases), true));
       for (const [i, { cases: count, worst, failures: wrong }] of results.entries()) {
         cases += count;
         failures.push(...wrong.map((why) => `${places[i].name}: ${why}`));
@@ -56,10 +59,11 @@ export function verification(engine) {
         shown.title = wrong[0] ?? "";
         row.append(shown);
       }
-      row.append(cell("td", results[0].bound));
+      row.append(cell("td", results[0].bound.replace(/\d+\.\d{3,}/, (number) => Number(number).toFixed(1))));
       table.tBodies[0].append(row);
     }
     progress.hidden = true;
+    $("verify-current").textContent = "";
     const summary = $("verify-summary");
     summary.classList.toggle("problem", failures.length > 0);
     summary.textContent = failures.length

@@ -57,6 +57,10 @@ impl Engine {
     }
 }
 
+/// Said where a GPU is looked for.
+#[cfg(not(feature = "webgpu"))]
+const WITHOUT_WEBGPU: &str = "this build of kiln has no WebGPU";
+
 async fn made(options: &JsValue) -> Result<kiln::Engine> {
     let options = Options(options);
     let mut builder = kiln::Engine::builder();
@@ -75,6 +79,10 @@ async fn made(options: &JsValue) -> Result<kiln::Engine> {
             }
             _ => builder,
         };
+    }
+    #[cfg(not(feature = "webgpu"))]
+    if value::member(options.0, "webgpu").is_some_and(|wanted| wanted == "required") {
+        return Err(kiln::Error::Unavailable { what: "WebGPU".into(), reason: WITHOUT_WEBGPU.into() });
     }
     builder.build_async().await
 }
@@ -111,7 +119,10 @@ impl Engine {
 
     /// Why there is no GPU among the places, if it was looked for.
     pub fn problem(&self) -> Option<String> {
-        self.current().gpu_problem().map(ToString::to_string)
+        #[cfg(feature = "webgpu")]
+        return self.current().gpu_problem().map(ToString::to_string);
+        #[cfg(not(feature = "webgpu"))]
+        return Some(WITHOUT_WEBGPU.to_owned());
     }
 
     /// Where the constants that decide come from.

@@ -43,6 +43,16 @@ reductions! {
     argmin ArgMin "Uint32Array";
 }
 
+/// Whether TypeScript lets parameters be left out: where some are listed here they must be there.
+macro_rules! optional {
+    () => {
+        "?"
+    };
+    ($($required:ident)+) => {
+        ""
+    };
+}
+
 /// One that is neither element-wise nor a reduction.
 struct Row {
     name: &'static str,
@@ -51,9 +61,10 @@ struct Row {
     make: fn(&Options<'_>) -> Result<Op>,
 }
 
-/// A row is: name, operands, parameters and results as TypeScript writes them, and the operation that they make.
+/// A row is: name, operands, parameters and results as TypeScript writes them, and the operation that they make. Where
+/// parameters cannot be left out they are `required`.
 macro_rules! others {
-    ($($name:ident ($($operand:ident),*) $params:literal, $engine:literal $batch:literal, $make:expr;)*) => {
+    ($($name:ident ($($operand:ident),*) $params:literal $($required:ident)?, $engine:literal $batch:literal, $make:expr;)*) => {
         const OTHERS: &[Row] = &[$(Row {
             name: stringify!($name),
             operands: [$(stringify!($operand)),*].len(),
@@ -63,14 +74,15 @@ macro_rules! others {
 
         #[wasm_bindgen(typescript_custom_section)]
         const OTHERS_OF_ENGINE: &'static str = concat!("export interface EngineOperations {\n", $(
-            "  ", stringify!($name), "(", $(stringify!($operand), ": TensorLike, ",)* "params?: { ", $params, " }): Promise<",
+            "  ", stringify!($name), "(", $(stringify!($operand), ": TensorLike, ",)* "params", optional!($($required)?),
+            ": { ", $params, " }): Promise<",
             $engine, ">;\n",
         )* "}\n");
 
         #[wasm_bindgen(typescript_custom_section)]
         const OTHERS_OF_BATCHES: &'static str = concat!("export interface BatchOperations {\n", $(
-            "  ", stringify!($name), "(", $(stringify!($operand), ": BatchTensor, ",)* "params?: { ", $params, " }): ",
-            $batch, ";\n",
+            "  ", stringify!($name), "(", $(stringify!($operand), ": BatchTensor, ",)* "params", optional!($($required)?),
+            ": { ", $params, " }): ", $batch, ";\n",
         )* "}\n");
     };
 }
@@ -94,7 +106,7 @@ others! {
         |o| Ok(RmsNorm::new(o.number("rms_norm", "eps")?.unwrap_or(1e-5)).into());
     gather (table, indices) "", "Float32Array" "BatchTensor",
         |_| Ok(Gather.into());
-    top_k (x) "k: number", "[Float32Array, Uint32Array]" "[BatchTensor, BatchTensor]",
+    top_k (x) "k: number" required, "[Float32Array, Uint32Array]" "[BatchTensor, BatchTensor]",
         |o| Ok(TopK { k: required(o.whole("top_k", "k")?, "top_k", "k")? }.into());
     convolve2d (input, kernel) "padding?: \"valid\" | \"same\", stride?: [number, number]", "Float32Array" "BatchTensor",
         |o| {
@@ -107,12 +119,12 @@ others! {
             };
             Ok(Convolve2d { padding, stride: o.pair("convolve2d", "stride")?.unwrap_or((1, 1)) }.into())
         };
-    max_pool2d (x) "window: [number, number], stride?: [number, number]", "Float32Array" "BatchTensor",
+    max_pool2d (x) "window: [number, number], stride?: [number, number]" required, "Float32Array" "BatchTensor",
         |o| {
             let window = required(o.pair("max_pool2d", "window")?, "max_pool2d", "window")?;
             Ok(Pool2d::max(window, o.pair("max_pool2d", "stride")?.unwrap_or(window)).into())
         };
-    avg_pool2d (x) "window: [number, number], stride?: [number, number]", "Float32Array" "BatchTensor",
+    avg_pool2d (x) "window: [number, number], stride?: [number, number]" required, "Float32Array" "BatchTensor",
         |o| {
             let window = required(o.pair("avg_pool2d", "window")?, "avg_pool2d", "window")?;
             Ok(Pool2d::average(window, o.pair("avg_pool2d", "stride")?.unwrap_or(window)).into())
@@ -129,13 +141,13 @@ others! {
             let style = if o.flag("interleaved") { RopeStyle::Interleaved } else { RopeStyle::HalfSplit };
             Ok(Rope { theta, style, position: o.whole("rope", "position")?.unwrap_or(0) }.into())
         };
-    quantize (x) "format: QuantFormat", "Uint8Array" "BatchTensor",
+    quantize (x) "format: QuantFormat" required, "Uint8Array" "BatchTensor",
         |o| Ok(Quantize { format: named_format(o, "quantize")? }.into());
-    dequantize (blocks) "format: QuantFormat", "Float32Array" "BatchTensor",
+    dequantize (blocks) "format: QuantFormat" required, "Float32Array" "BatchTensor",
         |o| Ok(Dequantize { format: named_format(o, "dequantize")? }.into());
-    quant_matmul (x, w) "format: QuantFormat", "Float32Array" "BatchTensor",
+    quant_matmul (x, w) "format: QuantFormat" required, "Float32Array" "BatchTensor",
         |o| Ok(QuantMatmul { format: named_format(o, "quant_matmul")? }.into());
-    convert (x) "to: \"f32\" | \"f16\"", "Float32Array | Uint16Array" "BatchTensor",
+    convert (x) "to: \"f32\" | \"f16\"" required, "Float32Array | Uint16Array" "BatchTensor",
         |o| match o.text("to").as_deref() {
             Some("f32") => Ok(Convert { to: DType::F32 }.into()),
             Some("f16") => Ok(Convert { to: DType::F16 }.into()),
@@ -150,13 +162,13 @@ macro_rules! elementwise {
         #[wasm_bindgen(typescript_custom_section)]
         const ELEMENTWISE_OF_ENGINE: &'static str = concat!("export interface EngineOperations {\n", $(
             "  /** ", $formula, " */\n  ", stringify!($name), "(", $(stringify!($x), ": TensorLike, ",)*
-            "params?: { ", $(stringify!($p), ": number, ",)* "}): Promise<Float32Array>;\n",
+            "params", optional!($($p)*), ": { ", $(stringify!($p), ": number, ",)* "}): Promise<Float32Array>;\n",
         )* "}\n");
 
         #[wasm_bindgen(typescript_custom_section)]
         const ELEMENTWISE_OF_BATCHES: &'static str = concat!("export interface BatchOperations {\n", $(
             "  /** ", $formula, " */\n  ", stringify!($name), "(", $(stringify!($x), ": BatchTensor, ",)*
-            "params?: { ", $(stringify!($p), ": number, ",)* "}): BatchTensor;\n",
+            "params", optional!($($p)*), ": { ", $(stringify!($p), ": number, ",)* "}): BatchTensor;\n",
         )* "}\n");
     };
 }

@@ -3,19 +3,31 @@
 
 import assert from "node:assert/strict";
 import { readFile } from "node:fs/promises";
+import v8 from "node:v8";
 import { resolve } from "node:path";
 import { pathToFileURL } from "node:url";
 
 const folder = resolve(process.argv[2]);
 
-for (const build of ["simd128", "scalar"]) {
-  const module = await import(pathToFileURL(`${folder}/${build}/kiln_web.js`));
+/** What a promise is rejected with. */
+const rejected = (promise) => promise.then(() => ["nothing"], ({ name, code }) => [name, code]);
+
+/** A module with memory of its own. */
+async function load(build, instance = "") {
+  const module = await import(`${pathToFileURL(`${folder}/${build}/kiln_web.js`)}?${instance}`);
   module.initSync({ module: await readFile(`${folder}/${build}/kiln_web_bg.wasm`) });
+  return module;
+}
+
+for (const build of ["simd128", "scalar"]) {
+  const module = await load(build);
   const engine = await module.Engine.create({});
   const places = await engine.places();
   const last = places.at(-1);
   assert.equal(last.backend, build === "simd128" ? "simd" : "scalar");
+  assert.equal(places.length, 1);
   assert.match(engine.problem(), /no WebGPU/);
+  assert.deepEqual(await rejected(module.Engine.create({ webgpu: "required" })), ["KilnError", "unavailable"]);
   const profile = JSON.parse(await engine.calibrate(1));
   assert.deepEqual(profile.places.map((place) => place.name), places.map((place) => place.name));
   const names = module.verifiable();
@@ -28,4 +40,22 @@ for (const build of ["simd128", "scalar"]) {
     cases += count;
   }
   console.log(`${build}: ${names.length} operations, ${cases} cases within their bounds on ${last.name}`);
+}
+
+// Memory that ends, as that of a page does: what has no room is refused, and what has is computed afterwards.
+v8.setFlagsFromString("--wasm-max-mem-pages=2048");
+for (const build of ["simd128", "scalar"]) {
+  const engine = await (await load(build, "small")).Engine.create({});
+  const outer = (n) => [{ data: new Float32Array(n), dims: [n, 1] }, { data: new Float32Array(n), dims: [1, n] }];
+  // 256 MB where 128 are all there is, of one result and of many.
+  assert.deepEqual(await rejected(engine.run("matmul", outer(8000))), ["KilnError", "out-of-memory"]);
+  const batch = engine.batch();
+  const operands = outer(2000).map((operand) => batch.input(operand));
+  const products = Array.from({ length: 16 }, (_, i) => batch.record("scale", batch.record("matmul", operands), { factor: i + 2 })[0]);
+  assert.deepEqual(await rejected(batch.execute(products)), ["KilnError", "out-of-memory"]);
+  assert.throws(() => { for (;;) batch.input(new Float32Array(100_000)); }, { name: "KilnError", code: "out-of-memory" });
+  batch.free();
+  const [{ data }] = await engine.run("matmul", outer(10).map((operand) => ({ ...operand, data: operand.data.fill(3) })));
+  assert.deepEqual([...data], Array(100).fill(9));
+  console.log(`${build}: what has no room is refused`);
 }

@@ -146,6 +146,7 @@ pub(super) fn all() -> Vec<Step> {
             wasm(runner, "", "cargo test -p kiln-simd --test small --target wasm32-unknown-unknown")
         })
         .slow(),
+        Step::new("web", "the page in Chromium, the module in Node, and their sizes", web).slow(),
         Step::new("miri", "every operation under an interpreter that finds undefined behaviour", miri).slow(),
         Step::commands(
             "benches",
@@ -282,6 +283,17 @@ fn wasm(runner: &mut Runner, flags: &str, tests: &'static str) -> Outcome {
             [("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", flags), ("WASM_BINDGEN_TEST_TIMEOUT", "900")];
         run_all(runner, &lines, &variables)
     })
+}
+
+fn web(runner: &mut Runner) -> Outcome {
+    let tools = [
+        Tool::Target(WASM),
+        Tool::WasmRunner,
+        Tool::Program { probe: "node --version", packages: "nodejs" },
+        Tool::Program { probe: "npm --version", packages: "npm" },
+        Tool::Program { probe: "chromium --version", packages: "chromium" },
+    ];
+    tools::with(runner, &tools, |runner| crate::web::build_and_test(runner.root()).into())
 }
 
 /// The assemblers of two toolkits, since the newer one has left the oldest target, and a disassembler.

@@ -29,7 +29,7 @@ pub(super) enum Tool {
         /// The package and its version.
         wheel: &'static str,
     },
-    /// The test runner of wasm-bindgen, in the version of Cargo.lock: another version refuses to run.
+    /// wasm-bindgen and its test runner, in the version of Cargo.lock: another version refuses to run.
     WasmRunner,
     /// A nightly toolchain with Miri.
     Miri,

@@ -36,6 +36,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("xtask lies inside of the workspace")?;
     if !arguments.built {
         build::build(root)?;
+        if !arguments.test && !arguments.serve {
+            build::build_without_webgpu(root)?;
+        }
     }
     build::check_sizes(root)?;
     if arguments.test {
@@ -47,6 +50,13 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         server.run();
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Builds the page and runs its tests: what `cargo xtask web --test` does.
+pub(crate) fn build_and_test(root: &Path) -> Result<()> {
+    build::build(root)?;
+    build::check_sizes(root)?;
+    test::test(root)
 }
 
 /// Runs a command, whose output is shown.

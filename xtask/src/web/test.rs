@@ -6,23 +6,28 @@ use std::process::Command;
 use super::{execute, folder, serve};
 use crate::Result;
 
-/// What drives Chromium.
-const DRIVER: &str = "playwright-core@1.65.1";
+/// What drives Chromium, and what checks the types.
+const PACKAGES: [&str; 2] = ["playwright-core@1.65.1", "typescript@5.9.3"];
 
 /// Serves the page to the tests, and runs them.
 pub(super) fn test(root: &Path) -> Result<()> {
-    let modules = root.join("target/kiln/playwright");
-    if !modules.join("node_modules/playwright-core").exists() {
-        std::fs::create_dir_all(&modules)?;
-        let mut npm = Command::new("npm");
-        execute(npm.args(["install", "--no-save", "--no-audit", "--no-fund", "--prefix"]).arg(&modules).arg(DRIVER))?;
+    let npm = root.join("target/kiln/npm");
+    if !["playwright-core", "typescript"].iter().all(|name| npm.join("node_modules").join(name).exists()) {
+        std::fs::create_dir_all(&npm)?;
+        let mut install = Command::new("npm");
+        install.args(["install", "--no-save", "--no-audit", "--no-fund", "--prefix"]);
+        execute(install.arg(&npm).args(PACKAGES))?;
     }
     let tests = root.join("crates/kiln-web/tests");
+    let mut types = Command::new("node");
+    types.arg(npm.join("node_modules/typescript/bin/tsc")).args(["--noEmit", "--strict", "--target", "esnext"]);
+    types.args(["--module", "esnext", "--moduleResolution", "bundler"]);
+    execute(types.arg(tests.join("types.ts")))?;
     execute(Command::new("node").arg(tests.join("node.mjs")).arg(folder(root)))?;
     let server = serve::Server::open(&folder(root), 0)?;
     let url = format!("http://{}/", server.address());
     std::thread::spawn(move || server.run());
     let screenshots = root.join("target/kiln/web/screenshots");
     std::fs::create_dir_all(&screenshots)?;
-    execute(Command::new("node").arg(tests.join("browser.mjs")).arg(url).arg(modules).arg(screenshots))
+    execute(Command::new("node").arg(tests.join("browser.mjs")).arg(url).arg(npm).arg(screenshots))
 }

@@ -1,0 +1,46 @@
+// kiln as a page in TypeScript uses it: checked, not run. What stands below `@ts-expect-error` must not be accepted.
+
+import { Engine, hasVectors, operations, type Explanation, type KilnError } from "../../../target/web/kiln.js";
+
+export async function use(kept: string | undefined): Promise<string> {
+  const engine = await Engine.create({ profile: kept, software: true, webgpu: hasVectors ? "required" : false });
+  const profile: string = await engine.calibrate({ seconds: 1 });
+  const names: string[] = (await operations()).map(({ name }) => name);
+  const a = { data: new Float32Array(6), dims: [2, 3] };
+  const product: Float32Array = await engine.matmul(a, a, { transpose_b: true });
+  const total: number = await engine.sum(product);
+  const columns: Float32Array = await engine.sum(a, { axis: 0 });
+  const greatest: Uint32Array = await engine.argmax(a, { axis: 1 });
+  const [values, places]: [Float32Array, Uint32Array] = await engine.top_k(a, { k: 2 });
+  const blocks: Uint8Array = await engine.quantize({ data: new Float32Array(256), dims: [1, 256] }, { format: "q4_K" });
+  await engine.dequantize({ data: blocks, dims: [1, 256], format: "q4_K" }, { format: "q4_K" });
+  const { chosen, why }: Explanation = engine.forced("simd128 x1").explain("matmul", [[2, 3], [3, 2]]);
+
+  const batch = engine.batch();
+  const x = batch.input(a);
+  const [best, at] = batch.top_k(batch.clip(batch.relu(x), { lo: 0, hi: 1 }), { k: 1 });
+  await batch.execute([best, at]);
+  batch.set(x, columns);
+  batch.read(best);
+
+  // @ts-expect-error a parameter that cannot be left out
+  await engine.scale(a);
+  // @ts-expect-error an operation that there is not
+  await engine.frobnicate(a);
+  // @ts-expect-error a tensor of a batch is a number
+  batch.relu(a);
+  // @ts-expect-error no such format
+  await engine.quantize(a, { format: "q9_9" });
+  // @ts-expect-error two operands are taken
+  await engine.add(a);
+
+  try {
+    await engine.exp("text" as never);
+  } catch (error) {
+    const { code } = error as KilnError;
+    if (code === "out-of-memory") return `${total} ${greatest} ${values} ${places}`;
+    // @ts-expect-error no error has this code
+    if (code === "bad-luck") return "";
+  }
+  return [profile, chosen, why, ...names].join();
+}
