@@ -340,6 +340,10 @@ fn scales_and_special_values_keep_their_contract() {
     let mut random = Random::new(7);
     let case = Case { batch: 1, heads: 1, kv_heads: 1, s: 20, t: 40, d: 64, causal: false, types: HALVES };
     case.check(&mut random, 6.0, Some(Param::from(0.3)), 1);
+    // As large as f16 makes scores, of one part and of several.
+    case.check(&mut random, 60_000.0, None, 1);
+    let many = Case { s: 1, t: 700, ..case };
+    assert!(many.check(&mut random, 60_000.0, None, MULTIPROCESSORS));
     // No keys at all.
     let none = Case { t: 0, ..case };
     let (zeros, _) = none.run(&[vec![1.0; 20 * 64], Vec::new(), Vec::new()], None, MULTIPROCESSORS);

@@ -7,6 +7,10 @@ use crate::{Builder, PtxType, Value, Variable};
 /// Weights in f16 are 2¹⁵ times as large as others, so that what is below 2⁻¹⁴ of the greatest keeps its bits.
 const RAISED: f32 = 15.0;
 
+/// Greatest scores, in units of ln 2, from which on rounding one would show in weights, or make them vanish: it is then taken
+/// away from the others before they are scaled, which takes an instruction more for each.
+const LARGE: f32 = (1 << 20) as f32;
+
 /// What the four lanes that share a row know of it so far.
 pub(super) struct OnlineSoftmax<'k> {
     /// The greatest score.
@@ -38,13 +42,18 @@ impl<'k> OnlineSoftmax<'k> {
         let before = self.greatest.get();
         let greatest = tree(scores.to_vec(), |a, b| k.max(a, b)).map_or(before, |greatest| k.max(before, greatest));
         let greatest = quad(k, greatest, |a, b| k.max(a, b));
-        // From scores of -∞ alone nothing is taken away: their weights are 0.
-        let finite = k.selp(0.0, greatest * scale, k.eq(greatest, f32::NEG_INFINITY));
-        // No less than the greatest score, however that product was rounded: no weight is more than 1.
-        let base = -k.fma(k.abs(finite), f32::EPSILON, finite);
-        let kept = k.ex2(k.fma(before, scale, base));
         self.greatest.set(greatest);
-        let base = if ty == PtxType::F16 { base + RAISED } else { base };
+        // From scores of -∞ alone nothing is taken away: their weights are 0.
+        let origin = k.selp(0.0, greatest, k.eq(greatest, f32::NEG_INFINITY));
+        let kept = k.ex2((before - origin) * scale);
+        let product = origin * scale;
+        let scores: Vec<Variable<'k, f32>> = scores.iter().map(|&score| k.variable(score)).collect();
+        let base = k.variable(-product);
+        k.if_(k.ge(k.abs(product), LARGE), || {
+            scores.iter().for_each(|score| score.set(k.sub(*score, origin)));
+            base.set(0.0);
+        });
+        let base = if ty == PtxType::F16 { base.get() + RAISED } else { base.get() };
         let weights: Vec<_> = scores.iter().map(|&score| k.ex2(k.fma(score, scale, base))).collect();
         if let Some(total) = tree(weights.clone(), |a, b| a + b) {
             self.total.set(k.fma(self.total, kept, total));
