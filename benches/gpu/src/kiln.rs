@@ -8,7 +8,7 @@ use kiln_wgpu::limits::DeviceCopy;
 use kiln_wgpu::{AdapterChoice, BufferId, DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuOperation, GpuTensor};
 
 use crate::case::{Case, Data, FACTOR, OPERATIONS, random};
-use crate::contender::{Contender, Ready, Result};
+use crate::contender::{Contender, Host, Ready, Result};
 
 pub(crate) struct Kiln {
     device: GpuDevice,
@@ -105,12 +105,12 @@ impl Contender for Kiln {
                 Box::new(Replay { batch, results: vec![y] })
             }
             Case::MatmulHost { n } => {
-                let run = move |out: &mut [f32]| self.backend.matmul_into(&x[0], &x[1], n, n, n, out);
-                Box::new(Host { run, out: vec![0.0; n * n] })
+                let run = move |out: &mut Vec<f32>| self.backend.matmul_into(&x[0], &x[1], n, n, n, out);
+                Box::new(Host::new(run, n * n))
             }
             Case::AddHost { n } => {
-                let run = |out: &mut [f32]| self.backend.add_into(&x[0], &x[1], out);
-                Box::new(Host { run, out: vec![0.0; n] })
+                let run = |out: &mut Vec<f32>| self.backend.add_into(&x[0], &x[1], out);
+                Box::new(Host::new(run, n))
             }
             Case::ChainHost { n } => {
                 let mut batch = GpuCommandBatch::new(self.device.clone());
@@ -119,13 +119,13 @@ impl Contender for Kiln {
                 let half = batch.scale(sum, 0.5)?;
                 let y = batch.relu(half)?;
                 let batch = RefCell::new(batch);
-                let run = move |out: &mut [f32]| {
+                let run = move |out: &mut Vec<f32>| {
                     let mut batch = batch.borrow_mut();
                     batch.set(inputs[0], &x[0])?;
                     batch.set(inputs[1], &x[1])?;
                     batch.run_into(&[y], &mut [DataMut::F32(out)])
                 };
-                Box::new(Host { run, out: vec![0.0; n] })
+                Box::new(Host::new(run, n))
             }
         }))
     }
@@ -185,26 +185,6 @@ impl Ready for Replay {
 
     fn result(&mut self) -> Result<Vec<f32>> {
         Ok(self.batch.read(self.results[0])?)
-    }
-}
-
-/// An operation from host to host.
-struct Host<F> {
-    run: F,
-    out: Vec<f32>,
-}
-
-impl<F: FnMut(&mut [f32]) -> kiln_core::Result<()>> Ready for Host<F> {
-    fn run(&mut self) -> Result<()> {
-        Ok((self.run)(&mut self.out)?)
-    }
-
-    fn wait(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    fn result(&mut self) -> Result<Vec<f32>> {
-        Ok(self.out.clone())
     }
 }
 

@@ -7,7 +7,7 @@ use trueno::backends::gpu::runtime::block_on;
 use trueno::backends::gpu::{BufferId, GpuCommandBatch, GpuDevice, PipelineCache, wgpu};
 
 use crate::case::{Case, Data, FACTOR, OPERATIONS};
-use crate::contender::{Contender, Ready, Result};
+use crate::contender::{Contender, Host, Ready, Result};
 
 pub(crate) struct Trueno {
     device: GpuDevice,
@@ -75,11 +75,11 @@ impl Contender for Trueno {
             }
             Case::MatmulHost { n } => {
                 let run = move |out: &mut Vec<f32>| self.device.matmul(&x[0], &x[1], out, n, n, n);
-                Box::new(Host { run, out: vec![0.0; n * n] })
+                Box::new(Host::new(run, n * n))
             }
             Case::AddHost { n } => {
                 let run = |out: &mut Vec<f32>| self.device.vec_add(&x[0], &x[1], out);
-                Box::new(Host { run, out: vec![0.0; n] })
+                Box::new(Host::new(run, n))
             }
             Case::ChainHost { n } => {
                 let run = |out: &mut Vec<f32>| {
@@ -91,9 +91,9 @@ impl Contender for Trueno {
                     let y = batch.relu(half);
                     block_on(batch.execute_with_cache(&mut self.kernels.borrow_mut()))?;
                     *out = block_on(batch.read(y))?;
-                    Ok(())
+                    Ok::<_, String>(())
                 };
-                Box::new(Host { run, out: vec![0.0; n] })
+                Box::new(Host::new(run, n))
             }
             // No sum or softmax of what stays on the device, and no quantised product by itself.
             Case::MatmulF16 { .. } | Case::Sum { .. } | Case::Softmax { .. } | Case::Q4K { .. } => return Ok(None),
@@ -124,25 +124,5 @@ impl Ready for Replay<'_> {
 
     fn result(&mut self) -> Result<Vec<f32>> {
         Ok(block_on(self.batch.read(self.result))?)
-    }
-}
-
-/// A function from host to host.
-struct Host<F> {
-    run: F,
-    out: Vec<f32>,
-}
-
-impl<F: FnMut(&mut Vec<f32>) -> std::result::Result<(), String>> Ready for Host<F> {
-    fn run(&mut self) -> Result<()> {
-        Ok((self.run)(&mut self.out)?)
-    }
-
-    fn wait(&mut self) -> Result<()> {
-        Ok(())
-    }
-
-    fn result(&mut self) -> Result<Vec<f32>> {
-        Ok(self.out.clone())
     }
 }
