@@ -22,21 +22,20 @@ enum Walk {
     Streamed,
 }
 
-/// Who holds rows on every target, the shortest first. Two rows at once have gamma and beta read half as often, which come
-/// out of a cache and would else be most of what a multiprocessor reads.
-const HOLDS: [Hold; 3] = [Hold::by(WARP, 4), Hold::by(WARP, 32), Hold::by(256, 16).of_rows(2)];
-/// Who holds longer ones where there are no clusters.
-const LONG: [Hold; 3] = [Hold::by(512, 16).of_rows(2), Hold::by(512, 32), Hold::by(1024, 32)];
-/// Who does where there are.
-const CLUSTERS: [Hold; 5] = [
-    Hold::by(256, 16).of_rows(2).in_clusters(2),
-    Hold::by(256, 16).of_rows(2).in_clusters(4),
-    Hold::by(256, 16).of_rows(2).in_clusters(8),
-    Hold::by(512, 16).of_rows(2).in_clusters(8),
-    Hold::by(512, 32).of_rows(2).in_clusters(8),
+/// Who holds rows on every target, the shortest first. Measured on an H200, where 32 elements of one row were the fastest for
+/// long rows, before fewer of two rows and before more threads.
+const HOLDS: [Hold; 6] = [
+    Hold::by(WARP, 4),
+    Hold::by(WARP, 32),
+    Hold::by(256, 16).of_rows(2),
+    Hold::by(256, 32),
+    Hold::by(512, 32),
+    Hold::by(1024, 32),
 ];
-/// Threads of a block from which on it has a multiprocessor to itself, if it takes so many registers. The assembler would
-/// else keep some of them in memory to have two.
+/// Who holds longer ones where there are clusters.
+const CLUSTERS: [Hold; 2] = [Hold::by(256, 32).in_clusters(8), Hold::by(512, 32).in_clusters(8)];
+/// Threads of a block that has a multiprocessor to itself before `sm_80`: the assembler would else keep a register of each in
+/// memory to have two blocks.
 const ALONE: u32 = 512;
 
 /// Scales within which f32 takes the result: what is squared, the mean and the lower part of it stay in the range.
@@ -48,14 +47,15 @@ pub struct Norm {
     /// The mean is taken away and `beta` added: layer norm.
     centred: bool,
     walk: Walk,
+    target: Target,
 }
 
 impl Norm {
     /// Layer norm of rows of `columns` elements, for devices from `target` on. Buffers: `x`, `gamma`, `beta`, result.
     pub fn layer(columns: usize, target: Target) -> Self {
-        let long: &[Hold] = if target >= Target::Sm90 { &CLUSTERS } else { &LONG };
+        let long: &[Hold] = if target >= Target::Sm90 { &CLUSTERS } else { &[] };
         let hold = HOLDS.iter().chain(long).find(|hold| columns <= hold.columns());
-        Self { centred: true, walk: hold.map_or(Walk::Streamed, |&hold| Walk::Held(hold)) }
+        Self { centred: true, walk: hold.map_or(Walk::Streamed, |&hold| Walk::Held(hold)), target }
     }
 
     /// RMS norm of rows of `columns` elements, for devices from `target` on. Buffers: `x`, `gamma`, result.
@@ -65,13 +65,10 @@ impl Norm {
 
     /// Every kernel for targets without clusters, or those that need them.
     pub fn all(target: Target) -> Vec<Self> {
-        let both = |walk| [false, true].map(|centred| Self { centred, walk });
+        let both = |walk| [false, true].map(|centred| Self { centred, walk, target });
         let held = |holds: &[Hold]| holds.iter().copied().map(Walk::Held).collect::<Vec<_>>();
-        let walks = if target >= Target::Sm90 {
-            held(&CLUSTERS)
-        } else {
-            [held(&HOLDS), held(&LONG), vec![Walk::Streamed]].concat()
-        };
+        let walks =
+            if target >= Target::Sm90 { held(&CLUSTERS) } else { [held(&HOLDS), vec![Walk::Streamed]].concat() };
         walks.into_iter().flat_map(both).collect()
     }
 
@@ -101,7 +98,7 @@ impl Norm {
         let buffers = Buffers { x, gamma, beta, out };
         match self.walk {
             Walk::Held(hold) => {
-                if hold.block() >= ALONE {
+                if hold.block() == ALONE && self.target < Target::Sm80 {
                     k.resident_blocks(1);
                 }
                 self.held(&row, buffers, hold.share(k, rows, n));

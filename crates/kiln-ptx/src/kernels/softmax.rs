@@ -22,17 +22,20 @@ enum Walk {
 }
 
 /// Who holds rows on every target, the shortest first.
-const HOLDS: [Hold; 6] =
-    [Hold::by(WARP, 4), Hold::by(WARP, 16), Hold::by(256, 4), Hold::by(256, 8), Hold::by(256, 16), Hold::by(256, 32)];
-/// Who holds longer ones where there are no clusters.
-const LONG: [Hold; 2] = [Hold::by(512, 32), Hold::by(1024, 32)];
-/// Who does where there are.
-const CLUSTERS: [Hold; 4] = [
-    Hold::by(256, 32).in_clusters(2),
-    Hold::by(256, 32).in_clusters(4),
-    Hold::by(256, 32).in_clusters(8),
-    Hold::by(512, 32).in_clusters(8),
+const HOLDS: [Hold; 7] = [
+    Hold::by(WARP, 4),
+    Hold::by(WARP, 16),
+    Hold::by(256, 4),
+    Hold::by(256, 8),
+    Hold::by(256, 16),
+    Hold::by(256, 32),
+    Hold::by(512, 32),
 ];
+/// Who holds longer ones where there are no clusters.
+const LONG: [Hold; 1] = [Hold::by(1024, 32)];
+/// Who does where there are.
+const CLUSTERS: [Hold; 3] =
+    [Hold::by(256, 32).in_clusters(4), Hold::by(256, 32).in_clusters(8), Hold::by(512, 32).in_clusters(8)];
 
 /// Softmax of rows whose length lies in a range, or its logarithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
