@@ -30,7 +30,7 @@ impl Kernel for MultiplyAdd {
             // A fixed point at 1: values neither grow nor become subnormal, and the compiler cannot know them.
             let (b, c) = (V::splat(black_box(0.999_999)), V::splat(black_box(1e-6)));
             let mut chains = [V::splat(black_box(1.0)); CHAINS];
-            if V::FUSED {
+            if const { V::FUSED } {
                 for _ in 0..self.steps {
                     for x in &mut chains {
                         *x = x.mul_add(b, c);

@@ -77,7 +77,7 @@ impl<V: Lanewise> Reduced<V> {
     #[inline(always)]
     fn mantissa(&self) -> V {
         let one = self.r.of(1.0);
-        if V::FUSED {
+        if const { V::FUSED } {
             self.r.mul_add(self.r.mul_add(self.quotient(), one), one)
         } else {
             // The product with r would be rounded too.
@@ -156,7 +156,7 @@ pub(crate) fn ln<V: Lanewise>(x: V) -> V {
 /// `tanh x`
 #[inline(always)]
 pub(crate) fn tanh<V: Lanewise>(x: V) -> V {
-    if V::TABLES {
+    if const { V::TABLES } {
         return piecewise::tanh(x);
     }
     let one = x.of(1.0);
@@ -239,7 +239,7 @@ pub(crate) fn gelu<V: Lanewise>(x: V) -> V {
     let half = a * x.of(-0.5);
     let square = a * half;
     let power = Reduced::of_sum(square, a.fma(half, -square));
-    let tail = if V::TABLES { piecewise::upper_tail(a, &power) } else { upper_tail(a, square, &power) };
+    let tail = if const { V::TABLES } { piecewise::upper_tail(a, &power) } else { upper_tail(a, square, &power) };
     // -0 for a negative x, x itself otherwise, zeros and NaN included.
     x.of(-0.0).greater(x) - tail.scale_pow2(power.n)
 }

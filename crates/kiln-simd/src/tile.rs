@@ -3,7 +3,9 @@
 //! It packs nothing. An element of A is broadcast from where it stands; a row of B is loaded from wherever a table of
 //! offsets says, which makes a shifted picture or a matrix of any row stride a B without a copy.
 
-use crate::vector::Vector;
+use std::marker::PhantomData;
+
+use crate::vector::{Routine, Vector};
 
 /// The elements of A that a tile walks through.
 pub(crate) trait Left: Copy {
@@ -29,7 +31,8 @@ impl RowMajor {
     /// Rows from `p`, `stride` elements apart.
     #[inline(always)]
     pub(crate) fn new(p: *const f32, stride: usize) -> Self {
-        Self { bases: std::array::from_fn(|i| p.wrapping_add(3 * i * stride)), stride }
+        let at = |i: usize| p.wrapping_add(3 * i * stride);
+        Self { bases: [at(0), at(1), at(2), at(3), at(4)], stride }
     }
 }
 
@@ -41,7 +44,9 @@ impl Left for RowMajor {
 
     #[inline(always)]
     unsafe fn next(self) -> Self {
-        Self { bases: self.bases.map(|p| p.wrapping_add(1)), ..self }
+        let [a, b, c, d, e] = self.bases;
+        let next = |p: *const f32| p.wrapping_add(1);
+        Self { bases: [next(a), next(b), next(c), next(d), next(e)], ..self }
     }
 }
 
@@ -91,6 +96,35 @@ pub(crate) struct Target {
     pub(crate) add: bool,
 }
 
+/// [`multiply`] as a function of its own, for kernels with many places that call it.
+pub(crate) struct Product<A, const TWO: bool>(PhantomData<A>);
+
+/// What [`Product`] works on.
+pub(crate) struct ProductArgs<A> {
+    /// Rows of the tile.
+    pub(crate) rows: usize,
+    /// A, from its first element in the tile.
+    pub(crate) a: A,
+    /// Where the offsets count from.
+    pub(crate) b: *const f32,
+    /// The offsets of the rows of B.
+    pub(crate) offsets: *const [usize],
+    /// C.
+    pub(crate) target: Target,
+}
+
+impl<A: Left, const TWO: bool> Routine for Product<A, TWO> {
+    type Args = ProductArgs<A>;
+
+    /// # Safety
+    /// As [`multiply`].
+    #[inline(always)]
+    unsafe fn run<V: Vector>(t: &ProductArgs<A>) {
+        // SAFETY: the contract of this function.
+        unsafe { multiply::<V, A, TWO>(t.rows, t.a, t.b, &*t.offsets, t.target) }
+    }
+}
+
 macro_rules! tile {
     ($($rows:literal: $($r:literal)*;)*) => {
         /// `C[r] (+)= Σₖ A[r][k] B[k]` for `rows` rows of one vector, or of two: a running sum over k in registers.
@@ -110,7 +144,7 @@ macro_rules! tile {
             unsafe {
                 let zero = V::splat(0.0);
                 match rows {
-                    $($rows if $rows <= max_rows::<V>() => {
+                    $($rows if const { $rows <= max_rows::<V>() } => {
                         // Indices are literals, so that the arrays are registers.
                         let (mut lo, mut hi) = ([zero; $rows], [zero; $rows]);
                         let mut a = a;
@@ -118,11 +152,11 @@ macro_rules! tile {
                             ($offset:expr) => {
                                 let b = b.add($offset);
                                 let b0 = V::load(b);
-                                let b1 = if TWO { V::load(b.add(V::LANES)) } else { b0 };
+                                let b1 = if const { TWO } { V::load(b.add(V::LANES)) } else { b0 };
                                 $(
                                     let x = V::splat(*a.at($r));
                                     lo[$r] = x.mul_add(b0, lo[$r]);
-                                    if TWO {
+                                    if const { TWO } {
                                         hi[$r] = x.mul_add(b1, hi[$r]);
                                     }
                                 )*
@@ -142,7 +176,7 @@ macro_rules! tile {
                         $(
                             let p = target.p.add($r * target.stride);
                             finish(lo[$r], p, target.add);
-                            if TWO {
+                            if const { TWO } {
                                 finish(hi[$r], p.add(V::LANES), target.add);
                             }
                         )*

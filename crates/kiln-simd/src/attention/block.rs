@@ -1,10 +1,11 @@
 use kiln_core::op::AttentionExtents;
 
 use super::{KEYS, QUERIES};
+use crate::Isa;
 use crate::gemm::turn_square;
 use crate::math;
-use crate::tile::{ColumnMajor, Left, RowMajor, Target, max_rows, multiply, panels};
-use crate::vector::{Kernel, Vector};
+use crate::tile::{ColumnMajor, Left, Product, ProductArgs, RowMajor, Target, max_rows, panels};
+use crate::vector::{Kernel, Vector, routine};
 
 /// Terms of a running sum of a score.
 const TERMS: usize = 512;
@@ -22,6 +23,7 @@ static ROWS_OF_QUERIES: [usize; TERMS] = {
 
 /// A block of query rows against all keys that any of them sees.
 pub(super) struct Block<'a> {
+    pub(super) isa: Isa,
     pub(super) e: AttentionExtents,
     pub(super) causal: bool,
     pub(super) scale: f32,
@@ -138,6 +140,16 @@ impl Block<'_> {
         }
     }
 
+    /// A tile of two vectors or of one.
+    ///
+    /// # Safety
+    /// As of [`multiply`](crate::tile::multiply), on the instruction set of this block.
+    unsafe fn multiply<A: Left>(&self, two: bool, args: ProductArgs<A>) {
+        let run = if two { routine::<Product<A, true>>(self.isa) } else { routine::<Product<A, false>>(self.isa) };
+        // SAFETY: the caller's contract.
+        unsafe { run(&args) }
+    }
+
     /// Brings the sums of earlier blocks to the maximum of this one.
     #[inline(always)]
     fn rescale(&mut self, depth: usize) {
@@ -165,11 +177,8 @@ impl Block<'_> {
                         let b = self.queries.as_ptr().add(from * QUERIES + lane);
                         let p = self.scores.as_mut_ptr().add(first * QUERIES + lane);
                         let target = Target { p, stride: QUERIES, add: from > 0 };
-                        if lane + 2 * V::LANES <= lanes {
-                            multiply::<V, _, true>(rows, a, b, offsets, target);
-                        } else {
-                            multiply::<V, _, false>(rows, a, b, offsets, target);
-                        }
+                        let two = lane + 2 * V::LANES <= lanes;
+                        self.multiply(two, ProductArgs { rows, a, b, offsets, target });
                     }
                 }
             }
@@ -282,11 +291,7 @@ impl Block<'_> {
                         let p = self.sums.as_mut_ptr().add(row * depth + column);
                         let target = Target { p, stride: depth, add: start > 0 || piece > 0 };
                         let (b, offsets) = (b.add(offsets[from.min(KEYS - 1)]), &offsets[..to - from]);
-                        if two {
-                            multiply::<V, _, true>(rows, a, b, offsets, target);
-                        } else {
-                            multiply::<V, _, false>(rows, a, b, offsets, target);
-                        }
+                        self.multiply(two, ProductArgs { rows, a, b, offsets, target });
                     }
                 }
             }

@@ -19,7 +19,7 @@ const SUMS: usize = 16;
 macro_rules! each {
     ($i:ident < $bound:expr => $body:expr) => { each!(@ $i, $bound, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15) };
     (@ $i:ident, $bound:expr, $body:expr, $($n:literal)*) => {
-        $(if $n < $bound { const $i: usize = $n; $body; })*
+        $(if const { $n < $bound } { const $i: usize = $n; $body; })*
     };
 }
 
@@ -171,7 +171,7 @@ impl Block<'_> {
         column: usize,
     ) {
         // Registers are there for no more than these; see `columns`.
-        if R * C * AT_ONCE > SUMS || R > 1 && AT_ONCE > 1 || C > columns::<V>(R) {
+        if const { R * C * AT_ONCE > SUMS || R > 1 && AT_ONCE > 1 || C > columns::<V>(R) } {
             return;
         }
         let d = self.e.d;
@@ -189,12 +189,12 @@ impl Block<'_> {
                     }
                     let mut w = [z, z, z, z, z, z, z, z, z, z, z, z, z, z, z, z];
                     // Of one query for the keys of a step, or of each query for one key.
-                    let apart = if $at_once > 1 { 1 } else { KEYS };
+                    let apart = if const { $at_once > 1 } { 1 } else { KEYS };
                     each!(I < R * $at_once => w[I] = V::splat(*weights.add(I * apart)));
                     let mut x = [z, z, z, z, z, z, z, z, z, z, z, z, z, z, z, z];
                     each!(I < C * $at_once => x[I] = V::load(v.add(I / C * d + I % C * V::LANES)));
                     each!(I < R * C * $at_once => {
-                        sums[I] = w[I / C].mul_add(x[if $at_once > 1 { I } else { I % C }], sums[I]);
+                        sums[I] = w[I / C].mul_add(x[if const { $at_once > 1 } { I } else { I % C }], sums[I]);
                     });
                     v = v.wrapping_add($at_once * d);
                     next = next.wrapping_add($at_once * d);
@@ -207,7 +207,7 @@ impl Block<'_> {
             for _ in 0..keys % AT_ONCE {
                 step!(1);
             }
-            if AT_ONCE > 1 {
+            if const { AT_ONCE > 1 } {
                 each!(I < C => sums[I] = sums[I] + sums[(C + I) % SUMS]);
             }
             each!(I < R * C => {

@@ -51,6 +51,7 @@ impl Execute for Attention {
             scratch::slices(lengths, |[queries, scores, sums, values, state]| {
                 let at = (head * rows + first) * e.d;
                 let block = Block {
+                    isa: simd.isa(),
                     e,
                     causal: self.causal,
                     scale: self.scale(e.d),

@@ -228,7 +228,7 @@ impl Pass {
         let rest = self.columns - at;
         // SAFETY: the contract of this function.
         unsafe {
-            let load = |p: *const f32| if TAIL { V::load_first(p, rest) } else { V::load(p) };
+            let load = |p: *const f32| if const { TAIL } { V::load_first(p, rest) } else { V::load(p) };
             let mut sums = [[V::splat(0.0); N]; R];
             let x = self.x.add(row * self.x_stride + at);
             // The column of the kernel: its phase, and how far it is shifted there.
@@ -255,7 +255,7 @@ impl Pass {
                 for (v, sum) in sums.into_iter().enumerate() {
                     let y = self.y.add((row + r) * self.y_stride + at + v * V::LANES);
                     let sum = if self.add { load(y) + sum } else { sum };
-                    if TAIL { sum.store_first(y, rest) } else { sum.store(y) }
+                    if const { TAIL } { sum.store_first(y, rest) } else { sum.store(y) }
                 }
             }
         }

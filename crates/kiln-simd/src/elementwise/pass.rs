@@ -68,7 +68,7 @@ impl<F: Formula> Kernel for Run<F> {
             let params = [V::splat(params[0]), V::splat(params[1])];
             let p = sources.map(|s| s.p);
             // A loop of its own where nothing repeats, free of the question.
-            if F::ARITY == 1 || !sources[..F::ARITY].iter().any(|s| s.repeated) {
+            if const { F::ARITY == 1 } || !sources[..F::ARITY].iter().any(|s| s.repeated) {
                 Flatly::<V, F> { p, params, formula: PhantomData }.fill(out, n, stream);
             } else {
                 let is_repeated = sources.map(|s| s.repeated);
@@ -150,7 +150,7 @@ trait Operands<V: Vector, F: Formula>: Sized {
                 return;
             }
             // Light functions wait for the loop itself, heavy ones for themselves.
-            if F::FLOPS <= 5 {
+            if const { F::FLOPS <= 5 } {
                 while i + 4 * V::LANES <= end {
                     let [j, k, l] = [i + V::LANES, i + 2 * V::LANES, i + 3 * V::LANES];
                     let operands = [self.operands(i), self.operands(j), self.operands(k), self.operands(l)];
@@ -161,7 +161,7 @@ trait Operands<V: Vector, F: Formula>: Sized {
                     results[3].store(out.add(l));
                     i += 4 * V::LANES;
                 }
-            } else if V::REGISTERS >= 32 {
+            } else if const { V::REGISTERS >= 32 } {
                 let params = self.params().map(|p| Pair(p, p));
                 while i + 2 * V::LANES <= end {
                     let j = i + V::LANES;

@@ -130,7 +130,7 @@ impl<const R: usize> Routine for Dots<R> {
     #[inline(always)]
     unsafe fn run<V: Vector>(t: &DotsArgs) {
         // Never looked up: see the limit of rows above.
-        if R > ROWS / 2 && V::LANES < 16 {
+        if const { R > ROWS / 2 && V::LANES < 16 } {
             return;
         }
         // SAFETY: the contract of this function.
@@ -165,12 +165,12 @@ unsafe fn columns<V: Vector, const R: usize, const S: usize>(t: &DotsArgs, start
         macro_rules! step {
             ($p:expr, $load:expr) => {
                 let b0 = $load(b.add($p));
-                let b1 = if S > 1 { $load(b.add(t.b_stride + $p)) } else { zero };
-                let b2 = if S > 1 { $load(b.add(2 * t.b_stride + $p)) } else { zero };
+                let b1 = if const { S > 1 } { $load(b.add(t.b_stride + $p)) } else { zero };
+                let b2 = if const { S > 1 } { $load(b.add(2 * t.b_stride + $p)) } else { zero };
                 each_row!(R, I => {
                     let a = $load(t.a.add(I * t.a_stride + $p));
                     acc[I][0] = a.mul_add(b0, acc[I][0]);
-                    if S > 1 {
+                    if const { S > 1 } {
                         acc[I][1] = a.mul_add(b1, acc[I][1]);
                         acc[I][2] = a.mul_add(b2, acc[I][2]);
                     }
@@ -179,7 +179,7 @@ unsafe fn columns<V: Vector, const R: usize, const S: usize>(t: &DotsArgs, start
         }
         let mut p = start;
         while p + V::LANES <= end {
-            if S > 1 {
+            if const { S > 1 } {
                 // The rows that come next: no prefetcher of the hardware knows where these runs end and others begin.
                 let next = b.wrapping_add(COLUMNS * t.b_stride + p);
                 V::prefetch_far(next);
@@ -199,7 +199,7 @@ unsafe fn columns<V: Vector, const R: usize, const S: usize>(t: &DotsArgs, start
                 *c = if start == 0 { 0.0 } else { *c } + add_lanes(sum);
             };
             add(0, acc[I][0]);
-            if S > 1 {
+            if const { S > 1 } {
                 add(1, acc[I][1]);
                 add(2, acc[I][2]);
             }

@@ -180,7 +180,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
             macro_rules! step {
                 ($b:expr, $masked:expr, $i:ident => $a:expr) => {
                     let b: *const f32 = $b;
-                    let b0 = if C == 1 && $masked { V::load_first(b, t.last) } else { V::load(b) };
+                    let b0 = if const { C == 1 && $masked } { V::load_first(b, t.last) } else { V::load(b) };
                     let b1 = match C {
                         1 => b0,
                         _ if $masked => V::load_first(b.add(V::LANES), t.last),
@@ -221,37 +221,30 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                         panel = panel.wrapping_add($n * C * V::LANES);
                     };
                 }
-                macro_rules! four {
-                    () => {
-                        packed_step!(0);
-                        packed_step!(1);
-                        packed_step!(2);
-                        packed_step!(3);
-                        ahead!(4);
-                    };
-                }
-                let turns = t.k / TURN;
-                let last_turns = turns.min(last_turns(R));
-                for _ in last_turns..turns {
-                    four!();
-                    let [first, second] = &mut asks;
-                    V::prefetch_far(first.p);
-                    V::prefetch_far(first.p.wrapping_add(16));
-                    V::prefetch_far(second.p);
-                    V::prefetch_far(second.p.wrapping_add(16));
-                    first.p = first.p.wrapping_add(first.stride);
-                    second.p = second.p.wrapping_add(second.stride);
-                }
-                // The rows of C are asked for one by one: all at once, they would fill the buffers that the loads of A and
-                // B need too. Late, or A and B would drive them out again.
-                for _ in 0..last_turns {
-                    four!();
-                    V::prefetch(c);
-                    if const { C == 2 } {
-                        V::prefetch(c.wrapping_add(V::LANES));
+                for left in (0..t.k / TURN).rev() {
+                    packed_step!(0);
+                    packed_step!(1);
+                    packed_step!(2);
+                    packed_step!(3);
+                    ahead!(4);
+                    if left >= last_turns(R) {
+                        let [first, second] = &mut asks;
+                        V::prefetch_far(first.p);
+                        V::prefetch_far(first.p.wrapping_add(16));
+                        V::prefetch_far(second.p);
+                        V::prefetch_far(second.p.wrapping_add(16));
+                        first.p = first.p.wrapping_add(first.stride);
+                        second.p = second.p.wrapping_add(second.stride);
+                    } else {
+                        // The rows of C are asked for one by one: all at once, they would fill the buffers that the loads of
+                        // A and B need too. Late, or A and B would drive them out again.
+                        V::prefetch(c);
+                        if const { C == 2 } {
+                            V::prefetch(c.wrapping_add(V::LANES));
+                        }
+                        V::prefetch(c.wrapping_add(C * V::LANES - 1));
+                        c = c.wrapping_add(t.c_stride);
                     }
-                    V::prefetch(c.wrapping_add(C * V::LANES - 1));
-                    c = c.wrapping_add(t.c_stride);
                 }
                 for _ in 0..t.k % TURN {
                     packed_step!(0);
@@ -301,23 +294,26 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                                 b = b.wrapping_add(t.b_stride);
                             }
                         } else {
-                            let turns = if R <= UNROLLED { t.k / TURN } else { 0 };
-                            for _ in 0..turns {
-                                step!(b, $masked, I => rows[I / 3].add(I % 3 * s));
-                                in_order();
-                                step!(b.add(t.b_stride), $masked, I => rows[I / 3].add(I % 3 * s + 1));
-                                in_order();
-                                step!(b.add(2 * t.b_stride), $masked, I => rows[I / 3].add(I % 3 * s + 2));
-                                in_order();
-                                step!(b.add(3 * t.b_stride), $masked, I => rows[I / 3].add(I % 3 * s + 3));
-                                in_order();
-                                b = b.wrapping_add(TURN * t.b_stride);
-                                rows = rows.map(|p| p.wrapping_add(TURN));
+                            let mut left = t.k;
+                            if const { R <= UNROLLED } {
+                                for _ in 0..t.k / TURN {
+                                    step!(b, $masked, I => rows[I / 3].add(I % 3 * s));
+                                    in_order();
+                                    step!(b.add(t.b_stride), $masked, I => rows[I / 3].add(I % 3 * s + 1));
+                                    in_order();
+                                    step!(b.add(2 * t.b_stride), $masked, I => rows[I / 3].add(I % 3 * s + 2));
+                                    in_order();
+                                    step!(b.add(3 * t.b_stride), $masked, I => rows[I / 3].add(I % 3 * s + 3));
+                                    in_order();
+                                    b = b.wrapping_add(TURN * t.b_stride);
+                                    rows = moved(rows, TURN);
+                                }
+                                left = t.k % TURN;
                             }
-                            for _ in TURN * turns..t.k {
+                            for _ in 0..left {
                                 step!(b, $masked, I => rows[I / 3].add(I % 3 * s));
                                 b = b.wrapping_add(t.b_stride);
-                                rows = rows.map(|p| p.wrapping_add(1));
+                                rows = moved(rows, 1);
                             }
                         }
                     };
@@ -360,6 +356,12 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
             }
         }
     }
+}
+
+/// Pointers, each moved on by `n` elements.
+#[inline(always)]
+fn moved([a, b, c, d, e, f]: [*const f32; 6], n: usize) -> [*const f32; 6] {
+    [a.wrapping_add(n), b.wrapping_add(n), c.wrapping_add(n), d.wrapping_add(n), e.wrapping_add(n), f.wrapping_add(n)]
 }
 
 /// # Safety

@@ -134,12 +134,13 @@ pub(super) unsafe fn sums<V: Vector, T: Term>(t: T, m: Columns, scratch: &mut [f
     // SAFETY: the caller's contract. Folded columns are fewer than those that the scratch memory is for at least, and
     // their levels fewer.
     unsafe {
-        if let Some(folded) = m.fold(4) {
-            let mut wide = [0.0; FOLDED];
-            wide_sums::<V, T>(t, folded.wide, scratch, wide.as_mut_ptr());
+        let folded = m.fold(4);
+        let mut wide = [0.0; FOLDED];
+        // One call for both: it is inlined.
+        let (m, sums) = folded.as_ref().map_or((m, out), |folded| (folded.wide, wide.as_mut_ptr()));
+        wide_sums::<V, T>(t, m, scratch, sums);
+        if let Some(folded) = folded {
             folded.fold::<V>(&mut wide, out, T::PAD, |x| t.term(x, x), T::combine);
-        } else {
-            wide_sums::<V, T>(t, m, scratch, out);
         }
     }
 }
@@ -238,12 +239,12 @@ unsafe fn leaf_sums<V: Vector, T: Term, const N: usize>(
 pub(super) unsafe fn bests<V: Vector, E: Extreme>(m: Columns, out: *mut f32) {
     // SAFETY: the caller's contract.
     unsafe {
-        if let Some(folded) = m.fold(4) {
-            let mut wide = [0.0; FOLDED];
-            wide_bests::<V, E>(folded.wide, wide.as_mut_ptr());
+        let folded = m.fold(4);
+        let mut wide = [0.0; FOLDED];
+        let (m, bests) = folded.as_ref().map_or((m, out), |folded| (folded.wide, wide.as_mut_ptr()));
+        wide_bests::<V, E>(m, bests);
+        if let Some(folded) = folded {
             folded.fold::<V>(&mut wide, out, E::WORST, E::of, E::exact);
-        } else {
-            wide_bests::<V, E>(m, out);
         }
     }
 }
@@ -312,7 +313,7 @@ unsafe fn leaf_bests<V: Vector, E: Extreme, const N: usize, const EXACT: bool>(
             let row = x.add(r * stride);
             for (k, best) in best.iter_mut().enumerate() {
                 let x = E::of(load::<V>(row.add(k * V::LANES), n));
-                if EXACT {
+                if const { EXACT } {
                     *best = E::exact(*best, x);
                 } else {
                     // Of two zeros each order gives another: the sign is settled by the bits of both.
@@ -339,9 +340,11 @@ unsafe fn leaf_bests<V: Vector, E: Extreme, const N: usize, const EXACT: bool>(
 pub(super) unsafe fn places<V: Vector, E: Extreme>(m: Columns, best: *mut f32, at: *mut u32) {
     // SAFETY: the caller's contract; candidates and the rest lie inside of the wide columns and of the matrix.
     unsafe {
-        let numbers = if let Some(folded) = m.fold(64) {
-            let mut wide = [0; FOLDED];
-            let mut numbers = wide_places::<V, E>(folded.wide, best, wide.as_mut_ptr());
+        let folded = m.fold(64);
+        let mut wide = [0; FOLDED];
+        let (candidates, places) = folded.as_ref().map_or((m, at), |folded| (folded.wide, wide.as_mut_ptr()));
+        let mut numbers = wide_places::<V, E>(candidates, best, places);
+        if let Some(folded) = folded {
             let better = |a: f32, b: f32| V::bits(E::beats(V::splat(a), V::splat(b))) & 1 == 1;
             for c in 0..m.columns {
                 // The row of a candidate: those side by side take turns.
@@ -363,10 +366,7 @@ pub(super) unsafe fn places<V: Vector, E: Extreme>(m: Columns, best: *mut f32, a
                 }
                 at.add(c).write(champion.1);
             }
-            numbers
-        } else {
-            wide_places::<V, E>(m, best, at)
-        };
+        }
         if !numbers {
             for c in 0..m.columns {
                 let first = (0..m.rows).find(|r| (*m.x.add(r * m.stride + c)).is_nan());

@@ -90,52 +90,36 @@ impl<T: Term> Rule for Total<T> {
         // SAFETY: the caller's contract.
         unsafe {
             columns::sums::<V, T>(self.0, m, scratch, out);
-            each(out, m.columns, |sum| sum);
+            one_nan_each(out, m.columns);
         }
     }
 }
 
-/// Replaces results by a function of them; one NaN stands for all, whose signs differ between machines.
+/// One NaN stands for all, whose signs differ between machines.
+#[inline(always)]
+fn one_nan(x: f32) -> f32 {
+    if x.is_nan() { f32::NAN } else { x }
+}
+
+/// [`one_nan`] of `n` results.
 ///
 /// # Safety
 /// `out` is good for reading and writing `n` f32.
 #[inline(always)]
-unsafe fn each(out: *mut f32, n: usize, f: impl Fn(f32) -> f32) {
+unsafe fn one_nan_each(out: *mut f32, n: usize) {
     // SAFETY: the caller's contract.
-    for v in unsafe { std::slice::from_raw_parts_mut(out, n) } {
-        let value = f(*v);
-        *v = if value.is_nan() { f32::NAN } else { value };
-    }
+    unsafe { std::slice::from_raw_parts_mut(out, n) }.iter_mut().for_each(|x| *x = one_nan(*x));
 }
 
-/// The arithmetic mean.
-#[derive(Clone, Copy)]
-struct Mean;
-
-/// In f64, because n may have more digits than f32.
-fn divide(sum: f32, n: usize) -> f32 {
-    (f64::from(sum) / n as f64) as f32
+/// The mean of `n` elements from their sum, in f64, because n may have more digits than f32.
+fn mean(sum: f32, n: usize) -> f32 {
+    one_nan((f64::from(sum) / n as f64) as f32)
 }
 
-impl Rule for Mean {
-    type Out = f32;
-
-    fn whole(self, simd: &Simd, x: &[f32]) -> f32 {
-        divide(Total(Elements).whole(simd, x), x.len())
-    }
-    #[inline(always)]
-    unsafe fn row<V: Vector>(self, x: &[f32]) -> f32 {
-        // SAFETY: the caller's contract.
-        divide(unsafe { Total(Elements).row::<V>(x) }, x.len())
-    }
-    #[inline(always)]
-    unsafe fn columns<V: Vector>(self, m: Columns, scratch: &mut [f32], out: *mut f32) {
-        // SAFETY: the caller's contract.
-        unsafe {
-            columns::sums::<V, _>(Elements, m, scratch, out);
-            each(out, m.columns, |sum| divide(sum, m.rows));
-        }
-    }
+/// Means, as [`reduce`] reduces.
+fn means(simd: &Simd, x: &[f32], extents: (usize, usize, usize), out: &mut [f32]) {
+    reduce(simd, Total(Elements), x, extents, out);
+    out.iter_mut().for_each(|sum| *sum = mean(*sum, extents.1));
 }
 
 /// A power of two that brings a positive finite number close to 1. It is a normal number itself, so a subnormal number
@@ -156,73 +140,66 @@ pub(crate) unsafe fn greatest_magnitude<V: Vector>(x: &[f32]) -> f32 {
     unsafe { extreme::best::<V, GreatestMagnitude>(x) }
 }
 
-/// The Euclidean norm: the root of the sum of squares where that kept its digits, rescaled elsewhere.
-#[derive(Clone, Copy)]
-struct NormL2;
-
-impl NormL2 {
-    /// The root, unless squares have overflowed or may have vanished: below this, those lost can matter.
-    #[inline(always)]
-    fn root(squares: f32) -> Option<f32> {
-        const VANISHING: f32 = 1.0 / (1u128 << 80) as f32;
-        (VANISHING..=f32::MAX).contains(&squares).then(|| squares.sqrt())
+/// The Euclidean norm from the sum of squares: the root where that kept its digits; elsewhere from the squares of the elements
+/// times a factor that brings the greatest of their magnitudes close to 1.
+#[inline(always)]
+fn norm_l2(squares: f32, greatest: impl FnOnce() -> f32, scaled_squares: impl FnOnce(f32) -> f32) -> f32 {
+    // Below this, squares that have vanished can matter.
+    const VANISHING: f32 = 1.0 / (1u128 << 80) as f32;
+    if (VANISHING..=f32::MAX).contains(&squares) {
+        return squares.sqrt();
     }
-
-    /// The norm from the greatest magnitude and the sum of squares of the elements times a factor.
-    #[inline(always)]
-    fn rescaled(greatest: f32, squares: impl FnOnce(f32) -> f32) -> f32 {
-        if greatest == 0.0 || !greatest.is_finite() {
-            return greatest;
-        }
-        let factor = factor_to_one(greatest);
-        (f64::from(squares(factor)).sqrt() / f64::from(factor)) as f32
+    let greatest = greatest();
+    if greatest == 0.0 || !greatest.is_finite() {
+        return one_nan(greatest);
     }
+    let factor = factor_to_one(greatest);
+    (f64::from(scaled_squares(factor)).sqrt() / f64::from(factor)) as f32
 }
 
-impl Rule for NormL2 {
-    type Out = f32;
+/// Euclidean norms, as [`reduce`] reduces.
+fn norms_l2(simd: &Simd, x: &[f32], extents: (usize, usize, usize), out: &mut [f32]) {
+    reduce(simd, Total(Squares), x, extents, out);
+    let (_, along, inner) = extents;
+    let threads = if x.len() < PARALLEL { 1 } else { simd.threads() };
+    let alone = simd.with_threads(1);
+    let (n, norms) = (out.len(), Shared::new(out.as_mut_ptr()));
+    threads::for_each(n.div_ceil(CHUNK), threads, |part| {
+        for i in part * CHUNK..n.min((part + 1) * CHUNK) {
+            // SAFETY: every part has results of its own.
+            let norm = unsafe { &mut *norms.get().add(i) };
+            *norm = if inner == 1 {
+                let row = &x[i * along..][..along];
+                norm_l2(
+                    *norm,
+                    || Best(GreatestMagnitude).whole(&alone, row),
+                    |factor| Total(ScaledSquares(factor)).whole(&alone, row),
+                )
+            } else {
+                let first = x.as_ptr().wrapping_add(i / inner * along * inner + i % inner);
+                let m = Columns { x: first, rows: along, stride: inner, columns: 1 };
+                // SAFETY: the column lies inside of the data.
+                norm_l2(
+                    *norm,
+                    || unsafe { column(simd, Best(GreatestMagnitude), m) },
+                    |factor| unsafe { column(simd, Total(ScaledSquares(factor)), m) },
+                )
+            };
+        }
+    });
+}
 
-    fn whole(self, simd: &Simd, x: &[f32]) -> f32 {
-        Self::root(tree::total(simd, Squares, x, x)).unwrap_or_else(|| {
-            let greatest = extreme::extreme(simd, GreatestMagnitude, x);
-            Self::rescaled(greatest, |factor| tree::total(simd, ScaledSquares(factor), x, x))
-        })
-    }
-    #[inline(always)]
-    unsafe fn row<V: Vector>(self, x: &[f32]) -> f32 {
-        // SAFETY: the caller's contract.
-        unsafe {
-            match Self::root(Total(Squares).row::<V>(x)) {
-                Some(root) => root,
-                None => Self::rescaled(extreme::best::<V, GreatestMagnitude>(x), |factor| {
-                    Total(ScaledSquares(factor)).row::<V>(x)
-                }),
-            }
-        }
-    }
-    #[inline(always)]
-    unsafe fn columns<V: Vector>(self, m: Columns, scratch: &mut [f32], out: *mut f32) {
-        // SAFETY: the caller's contract; one column of the matrix is a matrix with the same rows.
-        unsafe {
-            columns::sums::<V, _>(Squares, m, scratch, out);
-            for c in 0..m.columns {
-                let (out, column) = (out.add(c), Columns { x: m.x.add(c), columns: 1, ..m });
-                *out = match Self::root(*out) {
-                    Some(root) => root,
-                    None => {
-                        let mut greatest = 0.0;
-                        columns::bests::<V, GreatestMagnitude>(column, &mut greatest);
-                        Self::rescaled(greatest, |factor| {
-                            let mut sum = 0.0;
-                            columns::sums::<V, _>(ScaledSquares(factor), column, scratch, &mut sum);
-                            sum
-                        })
-                    }
-                };
-            }
-            each(out, m.columns, |norm| norm);
-        }
-    }
+/// Reduces one column.
+///
+/// # Safety
+/// `m` is one column and describes readable memory.
+unsafe fn column<R: Rule<Out = f32>>(simd: &Simd, rule: R, m: Columns) -> f32 {
+    let mut out = 0.0;
+    scratch::with(columns::scratch_len(m.rows, 1), |scratch| {
+        // SAFETY: a `Simd` exists only for an available instruction set; the caller's contract.
+        unsafe { dispatch(simd.isa(), Block(rule, m, scratch, &mut out)) };
+    });
+    out
 }
 
 /// The best value.
@@ -245,7 +222,7 @@ impl<E: Extreme> Rule for Best<E> {
         // SAFETY: the caller's contract.
         unsafe {
             columns::bests::<V, E>(m, out);
-            each(out, m.columns, |best| best);
+            one_nan_each(out, m.columns);
         }
     }
 }
@@ -365,14 +342,14 @@ impl Execute for Reduce {
         let out = &mut outputs[0];
         match self.reduction {
             Reduction::Sum => reduce(simd, Total(Elements), x, e, out.f32()),
-            Reduction::Mean => reduce(simd, Mean, x, e, out.f32()),
+            Reduction::Mean => means(simd, x, e, out.f32()),
             Reduction::Max => reduce(simd, Best(Greatest), x, e, out.f32()),
             Reduction::Min => reduce(simd, Best(Least), x, e, out.f32()),
             Reduction::ArgMax => reduce(simd, Position(Greatest), x, e, out.u32()),
             Reduction::ArgMin => reduce(simd, Position(Least), x, e, out.u32()),
             Reduction::Prod => reduce(simd, Total(Factors), x, e, out.f32()),
             Reduction::NormL1 => reduce(simd, Total(Magnitudes), x, e, out.f32()),
-            Reduction::NormL2 => reduce(simd, NormL2, x, e, out.f32()),
+            Reduction::NormL2 => norms_l2(simd, x, e, out.f32()),
             Reduction::NormLinf => reduce(simd, Best(GreatestMagnitude), x, e, out.f32()),
         }
         Ok(())
@@ -391,12 +368,16 @@ impl Execute for Dot {
 pub(crate) fn whole(simd: &Simd, reduction: Reduction, x: &[f32]) -> Option<f32> {
     Some(match reduction {
         Reduction::Sum => Total(Elements).whole(simd, x),
-        Reduction::Mean => Mean.whole(simd, x),
+        Reduction::Mean => mean(Total(Elements).whole(simd, x), x.len()),
         Reduction::Max => Best(Greatest).whole(simd, x),
         Reduction::Min => Best(Least).whole(simd, x),
         Reduction::Prod => Total(Factors).whole(simd, x),
         Reduction::NormL1 => Total(Magnitudes).whole(simd, x),
-        Reduction::NormL2 => NormL2.whole(simd, x),
+        Reduction::NormL2 => norm_l2(
+            Total(Squares).whole(simd, x),
+            || Best(GreatestMagnitude).whole(simd, x),
+            |factor| Total(ScaledSquares(factor)).whole(simd, x),
+        ),
         Reduction::NormLinf => Best(GreatestMagnitude).whole(simd, x),
         Reduction::ArgMax | Reduction::ArgMin => return None,
     })

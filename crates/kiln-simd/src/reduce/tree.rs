@@ -150,7 +150,7 @@ unsafe fn leaf<V: Vector, T: Term>(
     unsafe {
         let operands = |at: usize, skip: usize, n: usize| {
             let x = V::load_within(x.wrapping_add(at), skip, n, T::PAD);
-            (x, if T::BINARY { V::load_within(y.wrapping_add(at), skip, n, T::PAD) } else { x })
+            (x, if const { T::BINARY } { V::load_within(y.wrapping_add(at), skip, n, T::PAD) } else { x })
         };
         let mut column = 0;
         while column < ROW {
@@ -164,7 +164,7 @@ unsafe fn leaf<V: Vector, T: Term>(
             for _ in 0..rows {
                 for (k, sum) in sums.iter_mut().enumerate() {
                     let x = V::load(p.add(k * V::LANES));
-                    let y = if T::BINARY { V::load(q.add(k * V::LANES)) } else { x };
+                    let y = if const { T::BINARY } { V::load(q.add(k * V::LANES)) } else { x };
                     *sum = T::combine(*sum, t.term(x, y));
                 }
                 (p, q) = (p.wrapping_add(ROW), q.wrapping_add(ROW));
@@ -178,7 +178,7 @@ unsafe fn leaf<V: Vector, T: Term>(
                         operands(at, 0, n)
                     } else {
                         let x = V::load(x.wrapping_add(at));
-                        (x, if T::BINARY { V::load(y.wrapping_add(at)) } else { x })
+                        (x, if const { T::BINARY } { V::load(y.wrapping_add(at)) } else { x })
                     };
                     *sum = T::combine(*sum, t.term(x, y));
                 }
@@ -319,9 +319,6 @@ unsafe fn single<V: Vector, T: Term>(t: T, x: *const f32, y: *const f32, n: usiz
 unsafe fn lanes<V: Vector, T: Term>(t: T, x: *const f32, y: *const f32, n: usize) -> Lanes {
     // SAFETY: the caller's contract; leaves lie inside of n, and the counter keeps its levels.
     unsafe {
-        if n <= LEAF {
-            return single::<V, T>(t, x, y, n);
-        }
         let mut counter = Counter::new();
         let head = unaligned::<V>(x);
         let mut at = 0;
@@ -342,18 +339,11 @@ unsafe fn lanes<V: Vector, T: Term>(t: T, x: *const f32, y: *const f32, n: usize
 #[inline(always)]
 pub(super) unsafe fn sum<V: Vector, T: Term>(t: T, x: *const f32, y: *const f32, n: usize) -> f32 {
     // SAFETY: the caller's contract.
-    unsafe { across::<V, T>(lanes::<V, T>(t, x, y, n)) }
-}
-
-struct Sum<'a, T>(T, &'a [f32], &'a [f32]);
-
-impl<T: Term> Kernel for Sum<'_, T> {
-    type Output = f32;
-
-    #[inline(always)]
-    unsafe fn run<V: Vector>(self) -> f32 {
-        // SAFETY: the slices are equally long where the term is binary.
-        unsafe { sum::<V, T>(self.0, self.1.as_ptr(), self.2.as_ptr(), self.1.len()) }
+    unsafe {
+        if n <= LEAF {
+            return across::<V, T>(single::<V, T>(t, x, y, n));
+        }
+        across::<V, T>(lanes::<V, T>(t, x, y, n))
     }
 }
 
@@ -370,6 +360,7 @@ impl<T: Term> Kernel for Single<'_, T> {
     }
 }
 
+/// A slice as a subtree.
 struct Part<'a, T>(T, &'a [f32], &'a [f32]);
 
 impl<T: Term> Kernel for Part<'_, T> {
@@ -379,6 +370,19 @@ impl<T: Term> Kernel for Part<'_, T> {
     unsafe fn run<V: Vector>(self) -> Lanes {
         // SAFETY: the slices are equally long where the term is binary.
         unsafe { lanes::<V, T>(self.0, self.1.as_ptr(), self.2.as_ptr(), self.1.len()) }
+    }
+}
+
+/// The sum of all lanes.
+struct Across<T>(T, Lanes);
+
+impl<T: Term> Kernel for Across<T> {
+    type Output = f32;
+
+    #[inline(always)]
+    unsafe fn run<V: Vector>(self) -> f32 {
+        // SAFETY: the caller's contract.
+        unsafe { across::<V, T>(self.1) }
     }
 }
 
@@ -418,7 +422,7 @@ fn long_total<T: Term>(simd: &Simd, t: T, x: &[f32], y: &[f32]) -> f32 {
         return shared_total(simd, t, x, y);
     }
     // SAFETY: as above.
-    unsafe { dispatch(simd.isa(), Sum(t, x, y)) }
+    unsafe { dispatch(simd.isa(), Across(t, dispatch(simd.isa(), Part(t, x, y)))) }
 }
 
 /// The sum of the terms of a slice, with threads.

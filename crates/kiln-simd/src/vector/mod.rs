@@ -143,7 +143,7 @@ pub(crate) trait Vector:
         let z = turned[0].of(0.0);
         let mut sums = [z, z, z, z];
         macro_rules! add {
-            ($($i:literal)*) => { $(if $i < Self::LANES { sums[$i % 4] = sums[$i % 4] + turned[$i] })* };
+            ($($i:literal)*) => { $(if const { $i < Self::LANES } { sums[$i % 4] = sums[$i % 4] + turned[$i] })* };
         }
         add!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
         (sums[0] + sums[1]) + (sums[2] + sums[3])
@@ -177,7 +177,7 @@ pub(crate) trait Vector:
             let z = Self::splat(0.0);
             let mut square = [z, z, z, z, z, z, z, z, z, z, z, z, z, z, z, z];
             macro_rules! rows {
-                ($($i:literal)*) => { $(if $i < Self::LANES && $i < n { square[$i] = Self::load(p.add($i * stride)) })* };
+                ($($i:literal)*) => { $(if const { $i < Self::LANES } && $i < n { square[$i] = Self::load(p.add($i * stride)) })* };
             }
             rows!(0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15);
             Self::transpose(square)
@@ -215,17 +215,23 @@ pub(crate) trait Vector:
     /// The elements of three vectors in a row at places 0, 3, 6 and so on, those at 1, 4, 7, and those at 2, 5, 8.
     #[inline(always)]
     fn unzip3(x: [Self; 3]) -> [Self; 3] {
-        let from = x.map(Self::lanes);
-        let at = |t: usize| if t < 3 * Self::LANES { from[t / Self::LANES][t % Self::LANES] } else { 0.0 };
-        std::array::from_fn(|k| Self::from_lanes(std::array::from_fn(|e| at(3 * e + k)), x[0]))
+        let from = [x[0].lanes(), x[1].lanes(), x[2].lanes()];
+        let mut to = [[0.0; MAX_LANES]; 3];
+        for t in 0..3 * Self::LANES {
+            to[t % 3][t / 3] = from[t / Self::LANES][t % Self::LANES];
+        }
+        to.map(|lanes| Self::from_lanes(lanes, x[0]))
     }
 
     /// Undoes [`Vector::unzip3`].
     #[inline(always)]
     fn zip3(x: [Self; 3]) -> [Self; 3] {
-        let from = x.map(Self::lanes);
-        let at = |t: usize| from[t % 3][t / 3];
-        std::array::from_fn(|k| Self::from_lanes(std::array::from_fn(|e| at((k * Self::LANES + e).min(47))), x[0]))
+        let from = [x[0].lanes(), x[1].lanes(), x[2].lanes()];
+        let mut to = [[0.0; MAX_LANES]; 3];
+        for t in 0..3 * Self::LANES {
+            to[t / Self::LANES][t % Self::LANES] = from[t % 3][t / 3];
+        }
+        to.map(|lanes| Self::from_lanes(lanes, x[0]))
     }
 
     /// A constant beside a value that exists.
@@ -339,7 +345,11 @@ pub(crate) trait Vector:
     /// the significand. A lane from 1 to 16 is thus in its quarter of an octave, 12 to 15 below 2, then 0 to 11.
     #[inline(always)]
     fn lookup(self, table: &[f32; 16]) -> Self {
-        Self::from_lanes(self.lanes().map(|x| table[(x.to_bits() >> 21 & 15) as usize]), self)
+        let mut lanes = self.lanes();
+        for lane in &mut lanes[..Self::LANES] {
+            *lane = table[(lane.to_bits() >> 21 & 15) as usize];
+        }
+        Self::from_lanes(lanes, self)
     }
 
     /// IEEE 754-2019 `maximum`: NaN if either is NaN, +0 above -0.
@@ -361,13 +371,15 @@ pub(crate) trait Vector:
     /// `self * b + c`, rounded once or as good as once (through f64) on every instruction set.
     #[inline(always)]
     fn fma(self, b: Self, c: Self) -> Self {
-        if Self::FUSED {
+        if const { Self::FUSED } {
             return self.mul_add(b, c);
         }
         // The product is exact in f64; rounding the sum twice costs at most 2^-29 units in the last place.
-        let [x, y, z] = [self, b, c].map(Self::lanes);
-        let sum = |i: usize| (f64::from(x[i]) * f64::from(y[i]) + f64::from(z[i])) as f32;
-        Self::from_lanes(std::array::from_fn(sum), self)
+        let (x, y, mut z) = (self.lanes(), b.lanes(), c.lanes());
+        for i in 0..Self::LANES {
+            z[i] = (f64::from(x[i]) * f64::from(y[i]) + f64::from(z[i])) as f32;
+        }
+        Self::from_lanes(z, self)
     }
 
     /// `self * 2^n` where `shifted` is `n` + [`ROUNDER`]. Operand and result are normal numbers.
@@ -384,13 +396,15 @@ pub(crate) trait Vector:
     fn mantissa_exponent(self) -> (Self, Self) {
         let tiny = self.lt(self.of(f32::MIN_POSITIVE));
         let normal = Self::select(tiny, self * self.of(16_777_216.0), self);
-        let lanes = normal.lanes();
-        // Relative to the bits of 0.75, the exponent field counts from there.
-        let offset = |i: usize| (lanes[i].to_bits() as i32).wrapping_sub(0x3f40_0000);
-        let m = |i: usize| f32::from_bits(((offset(i) & 0x007f_ffff) + 0x3f40_0000) as u32);
-        let m = Self::from_lanes(std::array::from_fn(|i| if i < Self::LANES { m(i) } else { 0.0 }), self);
-        let k = |i: usize| if i < Self::LANES { (offset(i) >> 23) as f32 } else { 0.0 };
-        let k = Self::from_lanes(std::array::from_fn(k), self);
+        let mut m = normal.lanes();
+        let mut k = [0.0; MAX_LANES];
+        for i in 0..Self::LANES {
+            // Relative to the bits of 0.75, the exponent field counts from there.
+            let offset = (m[i].to_bits() as i32).wrapping_sub(0x3f40_0000);
+            m[i] = f32::from_bits(((offset & 0x007f_ffff) + 0x3f40_0000) as u32);
+            k[i] = (offset >> 23) as f32;
+        }
+        let (m, k) = (Self::from_lanes(m, self), Self::from_lanes(k, self));
         let k = Self::select(tiny, k - self.of(24.0), k);
         with_logarithm_rules(self, m, k)
     }
