@@ -19,11 +19,12 @@ fn library(folder: &Path, init: u32, version: i32, devices: i32, without: &str) 
     let names = names.filter_map(|rest| rest.split('(').next()).map(|name| format!("cu{name}"));
     let mut source = String::from("use std::ffi::c_int;\n");
     for name in names.filter(|name| name != without) {
-        source += "#[unsafe(no_mangle)] pub unsafe extern \"C\" ";
+        source += "#[unsafe(no_mangle)] pub extern \"C\" ";
         source += &match name.as_str() {
             "cuInit" => format!("fn cuInit(_: u32) -> u32 {{ {init} }}\n"),
-            "cuDriverGetVersion" => format!("fn {name}(to: *mut c_int) -> u32 {{ unsafe {{ *to = {version} }}; 0 }}\n"),
-            "cuDeviceGetCount" => format!("fn {name}(to: *mut c_int) -> u32 {{ unsafe {{ *to = {devices} }}; 0 }}\n"),
+            // Safe functions of a reference instead of a pointer: whoever calls them gives one that is good.
+            "cuDriverGetVersion" => format!("fn {name}(to: &mut c_int) -> u32 {{ *to = {version}; 0 }}\n"),
+            "cuDeviceGetCount" => format!("fn {name}(to: &mut c_int) -> u32 {{ *to = {devices}; 0 }}\n"),
             name => format!("fn {name}() -> u32 {{ 999 }}\n"),
         };
     }

@@ -31,15 +31,10 @@ pub(super) fn fitted(places: &[Place], calibrated: &[Calibrated]) -> Vec<Place> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kiln_route::Backend;
+    use crate::calibrate::tests::places;
 
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
-
-    fn places() -> Vec<Place> {
-        let place = |name: &str, threads| Place::cpu(name, Backend::Simd, 8, threads);
-        vec![place("avx2 x1", 1), place("avx512 x1", 1), place("avx512 x2", 2)]
-    }
 
     #[test]
     fn constants_are_fitted_to_what_moves_and_what_computes() {

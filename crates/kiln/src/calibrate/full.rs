@@ -134,15 +134,10 @@ fn without_dips(curve: &mut Calibrated, places: &[Place]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use kiln_route::Backend;
+    use crate::calibrate::tests::places;
 
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
-
-    fn places() -> Vec<Place> {
-        let place = |name: &str, threads| Place::cpu(name, Backend::Simd, 8, threads);
-        vec![place("avx2 x1", 1), place("avx512 x1", 1), place("avx512 x2", 2)]
-    }
 
     #[test]
     fn disturbed_threads_gain_a_fair_share() {

@@ -56,3 +56,14 @@ impl std::fmt::Display for CalibrationReport {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kiln_route::{Backend, Place};
+
+    /// A thread of two instruction sets, and two threads of the better one.
+    pub(super) fn places() -> Vec<Place> {
+        let place = |name: &str, threads| Place::cpu(name, Backend::Simd, 8, threads);
+        vec![place("avx2 x1", 1), place("avx512 x1", 1), place("avx512 x2", 2)]
+    }
+}

@@ -2,7 +2,7 @@
 
 mod times;
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -12,6 +12,8 @@ use kiln_core::op::Op;
 use kiln_core::{Buffer, Data, DataMut, Error, Operand, Record, Result};
 use kiln_route::{Backend, Place};
 use kiln_wgpu::{AdapterChoice, BufferId, GpuBackend, GpuCommandBatch, GpuDevice};
+
+use super::recorded::Recorded;
 
 /// Lets the browser draw its page and answer its user.
 pub(crate) use kiln_wgpu::runtime::pause;
@@ -139,27 +141,13 @@ impl OnGpu {
         wanted: &[TensorId],
     ) -> Result<Self> {
         let mut batch = GpuCommandBatch::new(gpu.device().await?);
-        let mut needed: HashSet<TensorId> = wanted.iter().copied().collect();
-        for node in graph.nodes().iter().rev() {
-            if node.outputs.iter().any(|id| needed.contains(id)) {
-                needed.extend(&node.inputs);
-            }
-        }
+        let recorded = Recorded::new(graph, wanted);
         let mut inputs = Vec::new();
-        for (&id, buffer) in host.iter().filter(|(id, _)| needed.contains(id)) {
+        for (&id, buffer) in host.iter().filter(|(id, _)| recorded.needs(id)) {
             let operand = Operand::new(buffer.as_data(), graph.ty(id)?.shape)?;
             inputs.push((id, batch.upload_async(&operand).await?));
         }
-        let mut ids: HashMap<TensorId, BufferId> = inputs.iter().copied().collect();
-        let find = |ids: &HashMap<TensorId, BufferId>, id: &TensorId| {
-            ids.get(id).copied().ok_or(Error::ForeignTensor { index: id.index() })
-        };
-        for node in graph.nodes().iter().filter(|node| node.outputs.iter().any(|id| needed.contains(id))) {
-            let read = node.inputs.iter().map(|id| find(&ids, id)).collect::<Result<Vec<_>>>()?;
-            let made = batch.record_all(node.op, &read)?;
-            ids.extend(node.outputs.iter().copied().zip(made));
-        }
-        let wanted = wanted.iter().map(|id| find(&ids, id)).collect::<Result<_>>()?;
+        let wanted = recorded.record(&inputs, |op, inputs| batch.record_all(op, inputs))?;
         Ok(Self { batch, inputs, wanted })
     }
 

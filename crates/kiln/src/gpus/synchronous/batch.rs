@@ -1,12 +1,13 @@
 //! Recorded graphs on a GPU.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 
 use kiln_core::graph::{Graph, TensorId};
-use kiln_core::{Buffer, Data, Error, Operand, Result};
+use kiln_core::{Buffer, Data, Operand, Result};
 
 use super::Gpu;
 use super::device::Recording;
+use crate::gpus::recorded::Recorded;
 
 /// A recorded graph on a GPU, ready to run again.
 #[derive(Debug)]
@@ -25,27 +26,13 @@ impl OnGpu {
     /// Errors of the device.
     pub(crate) fn new(gpu: &Gpu, graph: &Graph, host: &HashMap<TensorId, Buffer>, wanted: &[TensorId]) -> Result<Self> {
         let mut batch = gpu.device.batch()?;
-        let mut needed: HashSet<TensorId> = wanted.iter().copied().collect();
-        for node in graph.nodes().iter().rev() {
-            if node.outputs.iter().any(|id| needed.contains(id)) {
-                needed.extend(&node.inputs);
-            }
-        }
+        let recorded = Recorded::new(graph, wanted);
         let mut inputs = Vec::new();
-        for (&id, buffer) in host.iter().filter(|(id, _)| needed.contains(id)) {
+        for (&id, buffer) in host.iter().filter(|(id, _)| recorded.needs(id)) {
             let operand = Operand::new(buffer.as_data(), graph.ty(id)?.shape)?;
             inputs.push((id, batch.upload(&operand)?));
         }
-        let mut ids: HashMap<TensorId, TensorId> = inputs.iter().copied().collect();
-        let find = |ids: &HashMap<TensorId, TensorId>, id: &TensorId| {
-            ids.get(id).copied().ok_or(Error::ForeignTensor { index: id.index() })
-        };
-        for node in graph.nodes().iter().filter(|node| node.outputs.iter().any(|id| needed.contains(id))) {
-            let read = node.inputs.iter().map(|id| find(&ids, id)).collect::<Result<Vec<_>>>()?;
-            let made = batch.record(node.op, &read)?;
-            ids.extend(node.outputs.iter().copied().zip(made));
-        }
-        let wanted = wanted.iter().map(|id| find(&ids, id)).collect::<Result<_>>()?;
+        let wanted = recorded.record(&inputs, |op, inputs| batch.record(op, inputs))?;
         Ok(Self { batch, inputs, wanted })
     }
 
