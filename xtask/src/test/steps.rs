@@ -87,15 +87,13 @@ pub(super) fn all() -> Vec<Step> {
             ];
             run_all(runner, &lines, &[("RUSTDOCFLAGS", "-D warnings")])
         }),
-    ];
-    steps.extend([
         Step::new("build", "every test and example is built", |runner| runner.programs().map(drop).into()),
         // On every instruction set that the machine has.
         Step::tests("cpu", "all tests of what runs on processors", |test| {
             let packages = ["kiln-core", "kiln-route", "kiln-simd", "kiln", "xtask"];
             packages.contains(&test.package()) && !of_a_gpu(test)
         }),
-    ]);
+    ];
     for &isa in Isa::ALL {
         // Those of other processors have their own steps below.
         let here = match isa.name() {
@@ -182,7 +180,11 @@ fn of_a_gpu(test: &Program) -> bool {
 fn verified(rows: &[crate::bench::verify::Row]) -> Outcome {
     let failures: Vec<String> = rows.iter().filter_map(|row| row.failure.clone()).collect();
     let cases: usize = rows.iter().map(|row| row.cases).sum();
-    if failures.is_empty() { Outcome::Passed(format!("{cases} cases")) } else { Outcome::Failed(failures.join("; ")) }
+    match (failures.as_slice(), cases) {
+        ([], 0) => Outcome::Failed("no case has run".into()),
+        ([], _) => Outcome::Passed(format!("{cases} cases")),
+        _ => Outcome::Failed(failures.join("; ")),
+    }
 }
 
 /// Some tests compile and silently never run: those of a library with `test = false`, and in WebAssembly those without the
