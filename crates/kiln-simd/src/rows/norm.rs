@@ -16,12 +16,15 @@ use crate::reduce::{factor_to_one, greatest_magnitude};
 use crate::scratch::{self, Workspace};
 use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
-use crate::vector::{Kernel, Vector, dispatch};
+use crate::vector::{Kernel, MAX_LANES, Vector, dispatch};
 
 /// Vectors whose sums are in flight.
 const SUMS: usize = 4;
 /// Steps of a running sum before it is added in f64.
 const STEPS: usize = 32;
+/// Steps of a running sum before it is added to one of few terms, where there are few lanes to share its roundings: with 32
+/// steps they alone are more than the bounds leave room for.
+const FEW_STEPS: usize = 8;
 /// Elements of a part of a long row: whole blocks on every instruction set.
 const PART: usize = 32_768;
 /// A mean square below this may have lost squares that vanished.
@@ -76,10 +79,18 @@ unsafe fn part_sums<V: Vector, const N: usize>(
             let end = n.min(at + block);
             let mut sums = [[V::splat(0.0); N]; SUMS];
             while at + SUMS * V::LANES <= end {
-                for (k, sum) in sums.iter_mut().enumerate() {
-                    *sum = f(V::load(x.add(at + k * V::LANES)), *sum);
+                let steps = if const { V::LANES < MAX_LANES } { FEW_STEPS } else { STEPS };
+                let stop = end.min(at + steps * SUMS * V::LANES);
+                let mut few = [[V::splat(0.0); N]; SUMS];
+                while at + SUMS * V::LANES <= stop {
+                    for (k, sum) in few.iter_mut().enumerate() {
+                        *sum = f(V::load(x.add(at + k * V::LANES)), *sum);
+                    }
+                    at += SUMS * V::LANES;
                 }
-                at += SUMS * V::LANES;
+                for (sum, few) in sums.iter_mut().flatten().zip(few.iter().flatten()) {
+                    *sum = *sum + *few;
+                }
             }
             while at < end {
                 let left = V::LANES.min(end - at);
