@@ -1,8 +1,8 @@
 //! Where the numerics of tensor cores differ from the contract of kiln-core.
 //!
-//! They cut off where others round, so that errors are of one sign and grow with k. Weights of attention are rounded to f16
-//! before they are multiplied. Of f16 they add sixteen products to a sum
-//! at a time, and of TF32 eight: 2 u of the sum each time, and 16 u for what is cut off from the products themselves.
+//! They cut off where others round, so that errors are of one sign and grow with k. Of f16 they add sixteen products to a sum
+//! at a time, and of TF32 eight: 2 u of the sum each time, and 16 u for what is cut off from the products themselves. Weights of
+//! attention are rounded to f16 before they are multiplied.
 
 use kiln_core::op::{Attention, Bound, Matmul, Op};
 use kiln_core::{DType, Result, TensorType};

@@ -154,9 +154,9 @@ macro_rules! instruction_table {
             /// Waits until these lanes of the warp have come here; what they wrote before is then seen by all of them.
             BarWarpSync bar_warp_sync(members: T) -> () { 6.0 Sm70: u32 "bar.warp.sync" }
             /// Of every thread of the cluster: says that it has come here, and lets the others see what it wrote.
-            BarrierClusterArrive barrier_cluster_arrive() -> () { 8.0 Sm90: u32 "barrier.cluster.arrive.release" }
+            BarrierClusterArrive barrier_cluster_arrive() -> () { 7.8 Sm90: u32 "barrier.cluster.arrive" }
             /// Waits until every thread of the cluster has arrived.
-            BarrierClusterWait barrier_cluster_wait() -> () { 8.0 Sm90: u32 "barrier.cluster.wait.acquire" }
+            BarrierClusterWait barrier_cluster_wait() -> () { 7.8 Sm90: u32 "barrier.cluster.wait" }
             /// The address in the shared memory of the block `rank` of the cluster that has this one's `address`.
             Mapa mapa(address: T, rank: u32) -> T { 7.8 Sm90: u32 "mapa.shared::cluster.u32" }
 

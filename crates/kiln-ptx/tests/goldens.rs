@@ -48,7 +48,7 @@ fn texts_are_as_they_were() {
 /// The same configuration gives the same text, whoever asks and however often.
 #[test]
 fn texts_repeat() {
-    for target in catalogue::LADDER.into_iter().chain([Target::Sm90a]) {
+    for target in catalogue::LADDER.into_iter().chain([Target::Sm90, Target::Sm90a]) {
         for kernel in catalogue::kernels(target) {
             assert_eq!(kernel.emit_ptx(), kernel.emit_ptx(), "{}", kernel.name());
         }

@@ -433,8 +433,8 @@ impl Program {
                         Action::Branch(0)
                     }
                     "bar" if name == "bar.sync" => Action::Barrier,
-                    "barrier" if name == "barrier.cluster.arrive.release" => Action::ArriveAtCluster,
-                    "barrier" if name == "barrier.cluster.wait.acquire" => Action::WaitForCluster,
+                    "barrier" if name == "barrier.cluster.arrive" => Action::ArriveAtCluster,
+                    "barrier" if name == "barrier.cluster.wait" => Action::WaitForCluster,
                     "bar" | "shfl" | "ldmatrix" | "mma" => {
                         Action::Warp(Collective::parse(&mut registers, name, &parts))
                     }

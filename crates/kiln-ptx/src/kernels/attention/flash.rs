@@ -13,7 +13,7 @@ use kiln_core::op::AttentionExtents;
 use kiln_core::{Error, Result};
 
 use super::combine::FlashCombine;
-use super::softmax::OnlineSoftmax;
+use super::softmax::{OnlineSoftmax, base_2};
 use super::tile::{FlashTile, STAGES};
 use crate::builder::Fragment;
 use crate::kernel::{MAX_GRID_X, MAX_GRID_YZ, extent};
@@ -110,17 +110,14 @@ impl FlashAttention {
         if d != self.width as usize {
             return Err(Error::Shape { op: "attention", reason: format!("{}: rows of {d} elements", self.name()) });
         }
-        if !(scale.is_finite() && scale > 0.0) {
-            return Err(Error::Parameter { op: "attention", reason: format!("a scale of {scale} on tensor cores") });
-        }
+        let scale = base_2(scale)?;
         let rows = extent("queries", group.saturating_mul(s), MOST)?;
         let keys = extent("keys", t, MOST)?;
         let tiles = rows.div_ceil(self.tile.rows());
         let heads = batch.saturating_mul(kv_heads);
         let blocks = extent("tiles", heads.saturating_mul(tiles as usize), MAX_GRID_X)?;
         let words = [rows, s as u32, keys, tiles, part_keys(self.tile, keys, parts)].map(Argument::U32);
-        let log2 = scale * std::f32::consts::LOG2_E;
-        let arguments = (0..4).map(Argument::Buffer).chain(words).chain([Argument::F32(log2)]).collect();
+        let arguments = (0..4).map(Argument::Buffer).chain(words).chain([Argument::F32(scale)]).collect();
         Ok(Launch { grid: [blocks, extent("parts", parts as usize, MAX_GRID_YZ)?, 1], arguments })
     }
 

@@ -1,5 +1,7 @@
 //! The softmax of rows whose scores come a few at a time (Milakov and Gimelshein 2018, arXiv 1805.02867).
 
+use kiln_core::{Error, Result};
+
 use crate::kernels::math::F32;
 use crate::kernels::team::{WARP, tree};
 use crate::{Builder, PtxType, Value, Variable};
@@ -70,6 +72,18 @@ impl<'k> OnlineSoftmax<'k> {
     pub(super) fn total(&self, k: &'k Builder) -> F32<'k> {
         quad(k, self.total.get(), |a, b| a + b)
     }
+}
+
+/// The factor of scores whose weights are powers of two.
+///
+/// # Errors
+/// [`Error::Parameter`] for one that turns the order of scores around, or that is not finite.
+pub(super) fn base_2(scale: f32) -> Result<f32> {
+    let factor = scale * std::f32::consts::LOG2_E;
+    if factor.is_finite() && factor > 0.0 {
+        return Ok(factor);
+    }
+    Err(Error::Parameter { op: "attention", reason: format!("a scale of {scale} on tensor cores") })
 }
 
 /// Combines a value of the four lanes that share a row.

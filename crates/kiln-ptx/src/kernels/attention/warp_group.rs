@@ -15,7 +15,7 @@ use kiln_core::op::AttentionExtents;
 use kiln_core::{Error, Result};
 
 use super::flash::{FlashAttention, MOST, Scores, mask, seen_of_tile, store, takes, type_name};
-use super::softmax::OnlineSoftmax;
+use super::softmax::{OnlineSoftmax, base_2};
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::kernels::half::pack;
 use crate::kernels::math::F32;
@@ -127,9 +127,7 @@ impl WarpGroupAttention {
         if d != self.d as usize || [heads, group, s, t].contains(&0) {
             return Err(Error::Shape { op: "attention", reason: format!("{}: {extents:?}", self.name()) });
         }
-        if !(scale.is_finite() && scale > 0.0) {
-            return Err(Error::Parameter { op: "attention", reason: format!("a scale of {scale} on tensor cores") });
-        }
+        let scale = base_2(scale)?;
         let rows = extent("queries", group.saturating_mul(s), MOST)?;
         let keys = extent("keys", t, MOST)?;
         let units = extent("tiles", self.tiles(extents), MAX_GRID_X / 16)?;
@@ -142,8 +140,7 @@ impl WarpGroupAttention {
         };
         let tensors = [tensor(0, self.rows(), rows), tensor(1, self.keys(), keys), tensor(2, self.keys(), keys)];
         let words = [rows, s as u32, keys, rows.div_ceil(self.rows()), heads, together, units].map(Argument::U32);
-        let log2 = scale * std::f32::consts::LOG2_E;
-        let rest = [Argument::Buffer(3)].into_iter().chain(words).chain([Argument::F32(log2)]);
+        let rest = [Argument::Buffer(3)].into_iter().chain(words).chain([Argument::F32(scale)]);
         let arguments = tensors.into_iter().chain(rest).collect();
         Ok(Launch { grid: [units.min(multiprocessors.max(1)), 1, 1], arguments })
     }
