@@ -143,8 +143,8 @@ fn lay_out(first: u32, size: u32, local: u32) {
         let d = x[first + within + 3u];
         let m = max(max(magnitude(a), magnitude(b)), max(magnitude(c), magnitude(d)));
         let most = max(max(m.x, m.y), max(m.z, m.w));
-        // Zeros, or from 2^-90 on.
-        let fits = most == 0u || (most >= 0x12800000u && most < INFINITY_BITS);
+        // Zeros, or from 2^-90 to 2^126, beyond which WGSL promises nothing of quotients.
+        let fits = most == 0u || (most >= 0x12800000u && most <= 0x7e800000u);
         // The largest integer of which both bytes have a sign.
         let over = select(32639.0 / bitcast<f32>(most), 0.0, most == 0u);
         let ia = rounded(a, over);

@@ -120,6 +120,11 @@ impl GpuTensor {
     }
 }
 
+/// Bytes of a tensor where it is copied to be read.
+fn staged_bytes(tensor: &GpuTensor) -> u64 {
+    (tensor.ty.bytes() as u64).next_multiple_of(4)
+}
+
 impl GpuDevice {
     /// Copies a tensor to the device.
     ///
@@ -136,10 +141,23 @@ impl GpuDevice {
         Ok(GpuTensor { device: self.clone(), region: region.await?, ty })
     }
 
-    /// Reads tensors of this device in one submission and one mapping.
+    /// Reads tensors of this device in one submission and one mapping, or in as few as its largest buffer allows.
     pub(crate) async fn read_many(&self, tensors: &[GpuTensor], waiting: Waiting) -> Result<Vec<Buffer>> {
         let mut outputs = tensors.iter().map(|tensor| Buffer::zeros(&tensor.ty)).collect::<Result<Vec<_>>>()?;
-        self.read_into(tensors, &mut outputs, waiting).await?;
+        let most = self.inner.limits.max_buffer_size;
+        let (mut tensors, mut rest) = (tensors, &mut *outputs);
+        while !tensors.is_empty() {
+            let mut bytes = 0;
+            let fits = |tensor: &&GpuTensor| {
+                bytes += staged_bytes(tensor);
+                bytes <= most
+            };
+            // A tensor lies in one buffer: at least one fits.
+            let (now, later) = tensors.split_at(tensors.iter().take_while(fits).count().max(1));
+            let (outputs_now, outputs_later) = rest.split_at_mut(now.len());
+            self.read_into(now, outputs_now, waiting).await?;
+            (tensors, rest) = (later, outputs_later);
+        }
         Ok(outputs)
     }
 
@@ -147,7 +165,7 @@ impl GpuDevice {
         let mut staged = 0;
         let mut places = Vec::with_capacity(tensors.len());
         for tensor in tensors {
-            let bytes = (tensor.ty.bytes() as u64).next_multiple_of(4);
+            let bytes = staged_bytes(tensor);
             places.push((staged, bytes));
             staged += bytes;
         }

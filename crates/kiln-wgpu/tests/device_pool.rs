@@ -23,8 +23,9 @@ fn large_work_is_shared_and_gives_what_one_device_gives() {
     let long = Operand::vector(x.data().f32());
     let reductions = Reduction::ALL.iter().filter(|&&reduction| reduction != Reduction::NormL2);
     let reductions = reductions.map(|&reduction| (Op::from(Reduce::all(reduction)), vec![x]));
-    let cases: [(Op, Vec<Operand<'_>>); 8] = [
+    let cases: [(Op, Vec<Operand<'_>>); 9] = [
         (Dot.into(), vec![long, long]),
+        (Dot.into(), vec![x, x]),
         (Matvec::default().into(), vec![x, Operand::vector(&gamma)]),
         (Elementwise::add().into(), vec![Operand::vector(&gamma), x]),
         (Elementwise::add().into(), vec![x, x]),

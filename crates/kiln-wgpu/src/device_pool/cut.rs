@@ -52,7 +52,9 @@ pub(super) fn cut(op: &Op, types: &[TensorType]) -> Option<Cut> {
         Op::Reduce(Reduce { axis: None, reduction }) => {
             of(first.numel(), vec![true], joined(*reduction, first.numel())?)
         }
-        Op::Dot(_) => of(rows, vec![true; 2], Join::Reduced { part: *op, again: Reduction::Sum, divisor: None }),
+        Op::Dot(_) => {
+            of(first.numel(), vec![true; 2], Join::Reduced { part: *op, again: Reduction::Sum, divisor: None })
+        }
         Op::Matvec(matvec) if !matvec.transpose => first_only(),
         Op::Matmul(matmul) if !matmul.transpose_a && rank == 2 && types[1].shape.rank() == 2 => first_only(),
         Op::QuantMatmul(_) if rank == 2 => first_only(),
@@ -149,7 +151,7 @@ pub(super) fn reborrow<'a>(data: &'a mut DataMut<'_>) -> DataMut<'a> {
 
 #[cfg(test)]
 mod tests {
-    use kiln_core::op::{Elementwise, Matmul, Softmax};
+    use kiln_core::op::{Dot, Elementwise, Matmul, Softmax};
 
     use super::*;
 
@@ -172,5 +174,6 @@ mod tests {
         assert_eq!(of(Reduce::all(Reduction::NormL2), &[&[6, 4]]), None);
         assert_eq!(of(Reduce::all(Reduction::Sum), &[&[6, 4]]).map(|cut| cut.rows), Some(24));
         assert_eq!(of(Reduce::all(Reduction::Sum), &[&[1]]), None);
+        assert_eq!(of(Dot, &[&[6, 4], &[6, 4]]).map(|cut| cut.rows), Some(24));
     }
 }

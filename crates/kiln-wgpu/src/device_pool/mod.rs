@@ -11,15 +11,16 @@ use self::cut::{Cut, Join, element, reborrow, split};
 use crate::adapters::{AdapterChoice, AdapterKind};
 use crate::{GpuBackend, GpuCommandBatch, GpuDevice};
 
-/// Bytes of operands and results below which work is not shared. Not measured yet: sending these takes some hundreds of
-/// microseconds, many times what the launch on another device adds.
+/// Bytes of operands and results below which work is not shared: sending as many takes some hundreds of microseconds, many times
+/// what the launch on another device adds.
 const SHARED_FROM: u64 = 8 << 20;
 
 /// Several devices, and work shared among them. The operations are the methods of [`Operations`].
 ///
-/// An operation that is large is cut into as many parts as there are devices where these do not depend on one another: element-wise
-/// functions, reductions (but the Euclidean norm of everything), products by rows of their first operand, and what is done
-/// with each row. Any other goes to the device with the least in flight; so does a batch, with [`GpuDevicePool::batch`]. A device that is lost gets no more work.
+/// An operation that is large is cut into as many parts as there are devices where these do not depend on one another:
+/// element-wise functions, reductions (but the Euclidean norm of everything), products by rows of their first operand, and
+/// what is done with each row. Any other goes to the device with the least in flight; so does a batch, with
+/// [`GpuDevicePool::batch`]. A device that is lost gets no more work.
 #[derive(Debug)]
 pub struct GpuDevicePool {
     members: Vec<Member>,

@@ -93,8 +93,8 @@ fn way(m: usize, n: usize, k: usize) -> Way {
     let rows = m.clamp(1, 8).next_power_of_two();
     // A piece of x in workgroup memory feeds so many lanes.
     let most = parts(k).min(128 / rows);
-    // A workgroup has four rows of the weights for each slot of lanes: more lanes make more workgroups. On an H200 one row
-    // times 8192 x 28672 of Q4_K reads 2789 GB/s with 8 lanes, 3125 with 16, 3074 with 32, 2846 with 64, 2386 with 128.
+    // A workgroup has four rows of the weights for each slot of lanes: more lanes make more workgroups. Measured on an H200, of
+    // one row times 8192 x 28672 of Q4_K: fewer than 16 and more than 32 are slower.
     let (least, enough) = if rows == 1 { (16, BUSY / 2) } else { (32, 3 * BUSY) };
     let few = |lanes: usize| lanes < least || m.div_ceil(rows) * n.div_ceil(1024 / lanes) < enough;
     let mut lanes = 8;
