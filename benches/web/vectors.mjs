@@ -28,8 +28,8 @@ const matrix = (m) => ({ data: random(m * m), dims: [m, m] });
 const CASES = [
   ["matmul 512", "matmul", [matrix(512), matrix(512)]],
   ["matmul 128", "matmul", [matrix(128), matrix(128)]],
-  ...["add", "sqrt", "exp", "tanh", "gelu", "sigmoid"].map((name) => [
-    `${name} ${n}`, name, Array.from({ length: name === "add" ? 2 : 1 }, vector),
+  ...["add", "fma", "sqrt", "exp", "tanh", "gelu", "sigmoid"].map((name) => [
+    `${name} ${n}`, name, Array.from({ length: { add: 2, fma: 3 }[name] ?? 1 }, vector),
   ]),
   ...["sum", "max_element", "norm_l2", "argmax"].map((name) => [`${name} ${n}`, name, [vector()]]),
   ["dot 65536", "dot", [vector(), vector()]],

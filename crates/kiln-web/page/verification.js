@@ -5,9 +5,9 @@ import { sentence } from "./page.js";
 
 const $ = (id) => document.getElementById(id);
 
-/** Elements of the largest case, and where the processor plays the GPU. */
+/** Elements of the largest case, and where the processor plays the GPU: there, as few as every operation has a case with. */
 const ELEMENTS = 5000;
-const ELEMENTS_IN_SOFTWARE = 60;
+const ELEMENTS_IN_SOFTWARE = 64;
 
 function cell(tag, text, number = false) {
   const element = document.createElement(tag);

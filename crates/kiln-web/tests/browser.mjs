@@ -1,14 +1,17 @@
 // The page, driven as a person would, and what goes wrong, in Chromium with WebGPU in software.
-// node browser.mjs URL MODULES SCREENSHOTS [NAME]
+// node browser.mjs URL MODULES SCREENSHOTS [CHROMIUM [NAME]]
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
 import { join } from "node:path";
 
-const [url, modules, screenshots, only] = process.argv.slice(2);
+const [url, modules, screenshots, executablePath = "/usr/bin/chromium", only] = process.argv.slice(2);
 const { chromium } = createRequire(join(modules, "package.json"))("playwright-core");
 
-const executablePath = process.env.KILN_CHROMIUM ?? "/usr/bin/chromium";
+/** Milliseconds for what takes seconds on a machine that is not busy. */
+const PATIENCE = 300_000;
+/** Milliseconds after which a test counts as one that never ends. */
+const MOST = 600_000;
 const QUIET = ["--no-sandbox", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update"];
 const WEBGPU = ["--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader"];
 
@@ -19,6 +22,7 @@ let profile;
 /** A fresh page with its own storage; whatever it throws fails the test. */
 async function visit(browser, { path = "", before, fresh = false, ...options } = {}) {
   const context = await browser.newContext(options);
+  context.setDefaultTimeout(PATIENCE);
   const page = await context.newPage();
   page.errors = [];
   page.on("pageerror", (error) => page.errors.push(error.message));
@@ -28,7 +32,7 @@ async function visit(browser, { path = "", before, fresh = false, ...options } =
   }
   if (before) await page.addInitScript(before);
   await page.goto(url + path);
-  await page.waitForFunction(() => document.body.dataset.ready, undefined, { timeout: 60_000 });
+  await page.waitForFunction(() => document.body.dataset.ready);
   profile ??= await page.evaluate(() => localStorage.getItem("kiln-profile"));
   return page;
 }
@@ -62,8 +66,7 @@ const tests = {
         product: [...(await gpu.matmul({ data: x, dims: [1, 3] }, { data: x, dims: [3, 1] }))],
         top: (await gpu.top_k({ data: x, dims: [1, 3] }, { k: 2 })).map((result) => [...result]),
         halves: [...(await gpu.convert(x, { to: "f16" }))],
-        // Which one it is depends on what was measured.
-        chosen: engine.places.some(({ name }) => name === engine.explain("add", [[3], [3]]).chosen),
+        chosen: gpu.explain("add", [[3], [3]]).chosen === engine.gpu.name,
         first,
         second: [...batch.read(product)],
         softmax: [...batch.read(wanted)],
@@ -121,7 +124,6 @@ const tests = {
     });
     // How many there is time for is the machine's affair.
     console.log(`  ${seconds.took.toFixed(2)} s, ${seconds.classes.length} classes: ${seconds.classes.join(", ")}`);
-    assert.ok(seconds.classes.includes("scale"), "the first class was measured");
     assert.equal(seconds.places.length, 2);
     // However long the GPU takes to compile, the constants of the CPU are measured: a level of bandwidth for each size.
     assert.equal(seconds.places[0].roofline.levels.length, 4);
@@ -132,7 +134,7 @@ const tests = {
     const page = await visit(withWebgpu);
     await page.selectOption("#bench-operation", "gelu");
     await page.click("#bench-run");
-    await page.waitForFunction(() => document.body.dataset.bench === "gelu", undefined, { timeout: 60_000 });
+    await page.waitForFunction(() => document.body.dataset.bench === "gelu");
     assert.equal(await page.locator("#chart svg path.simd").count(), 1);
     assert.equal(await page.locator("#chart svg path.gpu").count(), 1);
     assert.ok((await page.locator("#chart svg circle").count()) > 10);
@@ -147,7 +149,7 @@ const tests = {
   async "every operation keeps its contract on every place"() {
     const page = await visit(withWebgpu);
     await page.click("#verify-run");
-    await page.waitForFunction(() => document.body.dataset.verified !== undefined, undefined, { timeout: 240_000 });
+    await page.waitForFunction(() => document.body.dataset.verified !== undefined);
     const summary = await text(page, "verify-summary");
     console.log(`  ${summary}`);
     assert.equal(await page.evaluate(() => document.body.dataset.verified), "0", summary);
@@ -406,7 +408,7 @@ let failed = 0;
 for (const [name, test] of Object.entries(tests).filter(([name]) => !only || name.includes(only))) {
   const start = performance.now();
   try {
-    await test();
+    await Promise.race([test(), new Promise((_, reject) => setTimeout(reject, MOST, new Error("it does not end")).unref())]);
     console.log(`ok    ${name} (${((performance.now() - start) / 1000).toFixed(1)} s)`);
   } catch (error) {
     failed += 1;

@@ -293,7 +293,7 @@ fn web(runner: &mut Runner) -> Outcome {
         Tool::WasmRunner,
         Tool::Program { probe: "node --version", packages: "nodejs" },
         Tool::Program { probe: "npm --version", packages: "npm" },
-        Tool::Program { probe: "chromium --version", packages: "chromium" },
+        Tool::File { path: crate::web::chromium(), packages: "chromium" },
     ];
     tools::with(runner, &tools, |runner| crate::web::build_and_test(runner.root()).into())
 }
@@ -340,7 +340,7 @@ fn cuda(runner: &mut Runner) -> Outcome {
 fn gpu(runner: &mut Runner) -> Outcome {
     const MESA: (&str, &str) = ("/usr/share/vulkan/icd.d/lvp_icd.x86_64.json", "mesa-vulkan-drivers libvulkan1");
     const CHROMIUM: (&str, &str) = ("/usr/lib/chromium/vk_swiftshader_icd.json", "chromium libvulkan1");
-    let tools = [MESA, CHROMIUM].map(|(path, packages)| Tool::File { path, packages });
+    let tools = [MESA, CHROMIUM].map(|(path, packages)| Tool::File { path: path.into(), packages });
     tools::with(runner, &tools, |runner| {
         let mut on = |driver, wanted: &dyn Fn(&Program) -> bool, arguments: &[&str]| {
             let variables = [("VK_DRIVER_FILES", driver), ("KILN_REQUIRE", "wgpu"), ("XDG_RUNTIME_DIR", "/tmp")];

@@ -1,5 +1,7 @@
 //! What a step needs on the machine, how to see whether it is there and which command brings it.
 
+use std::path::PathBuf;
+
 use super::run::{Outcome, Runner};
 
 /// Something that is not part of the pinned toolchain.
@@ -16,7 +18,7 @@ pub(super) enum Tool {
     /// A file that Debian packages bring.
     File {
         /// Where it lies.
-        path: &'static str,
+        path: PathBuf,
         /// Package names.
         packages: &'static str,
     },
@@ -45,9 +47,7 @@ impl Tool {
             Self::Program { probe, .. } => {
                 runner.output(probe).is_none().then(|| format!("`{probe}` does not run on this machine"))
             }
-            Self::File { path, .. } => {
-                (!std::path::Path::new(path).exists()).then(|| format!("{path} is not on this machine"))
-            }
+            Self::File { path, .. } => (!path.exists()).then(|| format!("{} is not on this machine", path.display())),
             Self::Wheel { path, .. } => {
                 (!runner.root().join(path).exists()).then(|| format!("{path} is not on this machine"))
             }

@@ -4,6 +4,8 @@ mod build;
 mod serve;
 mod test;
 
+pub(crate) use test::chromium;
+
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
@@ -34,15 +36,17 @@ fn folder(root: &Path) -> PathBuf {
 /// Builds the page, and serves or tests it.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("xtask lies inside of the workspace")?;
-    if !arguments.built {
-        build::build(root)?;
-        if !arguments.test && !arguments.serve {
-            build::build_without_webgpu(root)?;
+    match (arguments.built, arguments.test) {
+        (false, true) => build_and_test(root)?,
+        (true, true) => test::test(root)?,
+        (false, false) => {
+            build::build(root)?;
+            if !arguments.serve {
+                build::build_without_webgpu(root)?;
+            }
+            build::check_sizes(root)?;
         }
-    }
-    build::check_sizes(root)?;
-    if arguments.test {
-        test::test(root)?;
+        (true, false) => {}
     }
     if arguments.serve {
         let server = serve::Server::open(&folder(root), arguments.port)?;
@@ -52,7 +56,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Builds the page and runs its tests: what `cargo xtask web --test` does.
+/// Builds the page and runs its tests.
 pub(crate) fn build_and_test(root: &Path) -> Result<()> {
     build::build(root)?;
     build::check_sizes(root)?;
