@@ -5,10 +5,13 @@ use std::cell::RefCell;
 use kiln_core::op::{Matmul, Op, QuantMatmul, Reduce, Reduction, Softmax};
 use kiln_core::{DataMut, Operand, Operations, QuantFormat, Record, f16};
 use kiln_wgpu::limits::DeviceCopy;
-use kiln_wgpu::{AdapterChoice, BufferId, DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuOperation, GpuTensor};
+use kiln_wgpu::{
+    AdapterChoice, BufferId, DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuOperation, GpuTensor,
+};
 
 use crate::case::{Case, Data, FACTOR, OPERATIONS, random};
-use crate::contender::{Contender, Host, Ready, Result};
+use crate::contender::{Contender, Ready, Result};
+use crate::host::Host;
 
 pub(crate) struct Kiln {
     device: GpuDevice,

@@ -11,6 +11,7 @@
 
 mod case;
 mod contender;
+mod host;
 mod kiln;
 mod start;
 mod table;

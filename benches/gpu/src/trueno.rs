@@ -7,7 +7,8 @@ use trueno::backends::gpu::runtime::block_on;
 use trueno::backends::gpu::{BufferId, GpuCommandBatch, GpuDevice, PipelineCache, wgpu};
 
 use crate::case::{Case, Data, FACTOR, OPERATIONS};
-use crate::contender::{Contender, Host, Ready, Result};
+use crate::contender::{Contender, Ready, Result};
+use crate::host::Host;
 
 pub(crate) struct Trueno {
     device: GpuDevice,
