@@ -77,7 +77,11 @@ fn on_gpus() -> Result<String> {
          - Sums are trees there, too, of another shape: they keep the bounds and not the bits of the CPU.\n\
          - Products of two f16 matrices may go through cooperative matrices or tensor cores, whose units cut off where others round: \
          the error is at most k / 8 + 16 u Σ|terms|, where that is more.\n\
-         - In CUDA other differences than that one are asked for: `kiln::cuda::InputPrecision` names them. The rest of this section \
+         - Attention of three f16 tensors runs on tensor cores in CUDA, from compute capability 8.0 on, where rows have 64, 80, 96, 128 \
+         or 256 elements and the scale is positive: the error is at most 8226 + (d + t) / 8 u of the magnitudes that the contract names, \
+         weights below 2⁻⁴⁰ of the greatest may count as 0, and a value that is not finite may make NaN of every query that shares a tile \
+         with one that sees its key.\n\
+         - In CUDA other differences than these are asked for: `kiln::cuda::InputPrecision` names them. The rest of this section \
          is about GPUs through wgpu.\n\
          - `fma` is rounded twice where the device has no fused instruction.\n\
          - Sums of products run over chains of up to 512: in their bounds w is min(k, 512) + k / 256.\n\n\

@@ -54,7 +54,7 @@ fn run() -> Result<bool> {
         let floats = [0, 1, 2].map(|i| Operand::f32(&wide[i], &dims[i]));
         let (seconds, out) = measure(&device, op, operands)?;
         let (seconds_f32, _) = measure(&device, op, floats)?;
-        let flops = 4 * HEADS * LENGTH * D * if op.causal { LENGTH.div_ceil(2) } else { LENGTH };
+        let flops = 4 * HEADS * LENGTH * D * if op.causal { (LENGTH + 1) / 2 } else { LENGTH };
         println!(
             "{}: f16 {:.3} ms, {:.1} TFLOP/s; f32 {:.3} ms",
             if op.causal { "causal" } else { "full" },
@@ -64,7 +64,11 @@ fn run() -> Result<bool> {
         );
         let types = [0, 1, 2].map(|i| Operand::f16(halves[i], &dims[i]).map(|operand| operand.ty()));
         let [q, k, v] = types;
-        let Bound::Magnitude(units) = numerics::bound_on(&device, &op.into(), &[q?, k?, v?])? else { return Ok(false) };
+        let bound = numerics::bound_on(&device, &op.into(), &[q?, k?, v?])?;
+        let Bound::Magnitude(units) = bound else {
+            println!("  no bound of magnitudes: {bound}");
+            return Ok(false);
+        };
         let worst = worst_error(op, &wide, &out);
         println!("  worst error of {} rows: {worst:.1} of {units:.0} units allowed", HEADS * COMPARED);
         right &= worst <= units;
