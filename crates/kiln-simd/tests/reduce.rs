@@ -56,7 +56,7 @@ fn reductions_have_the_same_bits_on_every_instruction_set_and_any_number_of_thre
 #[test]
 fn reductions_along_an_axis_have_the_same_bits_everywhere() {
     let mut random = Random::new(2);
-    for dims in [[3, 5, 7], [2, 1000, 130], [1, 70, 5001], [700, 9, 64], [40, 1, 9000], [3, 400_000, 1]] {
+    for dims in [[3, 5, 7], [2, 1000, 130], [1, 70, 5001], [700, 9, 64], [40, 1, 9000], [2, 300_000, 1]] {
         let data = random.uniforms(dims.iter().product(), -1.0, 1.0);
         for &reduction in Reduction::ALL {
             for axis in 0..3 {
