@@ -4,9 +4,18 @@
 /// account nothing has ever waited.
 #[derive(Debug, Default)]
 pub(super) struct Account {
-    /// One file for each thread, that of the calling one first.
+    /// One for each thread, that of the calling one first.
     #[cfg(target_os = "linux")]
-    threads: Vec<std::fs::File>,
+    threads: Vec<Thread>,
+}
+
+/// What one thread has waited.
+#[cfg(target_os = "linux")]
+#[derive(Debug)]
+struct Thread {
+    file: std::fs::File,
+    /// What the file said last, in nanoseconds: a thread that has ended says nothing more, but it has waited.
+    waited: std::cell::Cell<u64>,
 }
 
 #[cfg(target_os = "linux")]
@@ -18,30 +27,33 @@ impl Account {
         let tasks = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
         let mut tasks: Vec<_> = tasks.map(|task| task.path()).collect();
         tasks.sort_by_key(|task| task.file_name() != own);
-        let threads = tasks.iter().filter_map(|task| std::fs::File::open(task.join("schedstat")).ok()).collect();
-        Self { threads }
+        let files = tasks.iter().filter_map(|task| std::fs::File::open(task.join("schedstat")).ok());
+        Self { threads: files.map(|file| Thread { file, waited: Default::default() }).collect() }
     }
 
     /// Seconds that the calling thread has waited so far.
     pub(super) fn caller(&self) -> f64 {
-        self.threads.iter().take(1).map(waited).sum::<u64>() as f64 * 1e-9
+        self.threads.iter().take(1).map(Thread::waited).sum::<u64>() as f64 * 1e-9
     }
 
     /// Seconds that all other threads have waited so far.
     pub(super) fn others(&self) -> f64 {
-        self.threads.iter().skip(1).map(waited).sum::<u64>() as f64 * 1e-9
+        self.threads.iter().skip(1).map(Thread::waited).sum::<u64>() as f64 * 1e-9
     }
 }
 
-/// Nanoseconds that the thread of this account has waited: the second of the time on the processor, the time waiting and
-/// the number of time slices.
 #[cfg(target_os = "linux")]
-fn waited(file: &std::fs::File) -> u64 {
-    use std::os::unix::fs::FileExt;
-    let mut text = [0; 96];
-    let read = file.read_at(&mut text, 0).unwrap_or(0);
-    let text = std::str::from_utf8(&text[..read]).unwrap_or("");
-    text.split_ascii_whitespace().nth(1).and_then(|waited| waited.parse().ok()).unwrap_or(0)
+impl Thread {
+    /// Nanoseconds waited so far: the second of the time on the processor, the time waiting and the number of time slices.
+    fn waited(&self) -> u64 {
+        use std::os::unix::fs::FileExt;
+        let mut text = [0; 96];
+        let read = self.file.read_at(&mut text, 0).unwrap_or(0);
+        let text = std::str::from_utf8(&text[..read]).unwrap_or("");
+        let waited = text.split_ascii_whitespace().nth(1).and_then(|waited| waited.parse().ok());
+        self.waited.set(waited.unwrap_or(0).max(self.waited.get()));
+        self.waited.get()
+    }
 }
 
 #[cfg(not(target_os = "linux"))]
@@ -74,5 +86,35 @@ mod tests {
         let (caller, others) = (account.caller(), account.others());
         assert!(caller.is_finite() && others.is_finite());
         assert!(account.caller() >= caller && account.others() >= others);
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn threads_that_have_ended_have_waited() {
+        use std::sync::atomic::{AtomicBool, Ordering};
+        let ended = AtomicBool::new(false);
+        let (account, waited) = std::thread::scope(|scope| {
+            let threads = 2 + std::thread::available_parallelism().map_or(1, usize::from);
+            let spinning: Vec<_> = (0..threads)
+                .map(|_| {
+                    scope.spawn(|| {
+                        while !ended.load(Ordering::Relaxed) {
+                            std::hint::spin_loop();
+                        }
+                    })
+                })
+                .collect();
+            let account = Account::open();
+            // More threads than cores: some wait, or the system keeps no account.
+            let start = std::time::Instant::now();
+            while account.others() == 0.0 && start.elapsed().as_secs() < 2 {
+                std::thread::yield_now();
+            }
+            let waited = account.others();
+            ended.store(true, Ordering::Relaxed);
+            spinning.into_iter().for_each(|thread| thread.join().expect("nothing panics there"));
+            (account, waited)
+        });
+        assert!(account.others() >= waited);
     }
 }
