@@ -40,6 +40,15 @@ impl PtxType {
         }
     }
 
+    /// As names of kernels say it, which do.
+    pub(crate) const fn word(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            other => other.name(),
+        }
+    }
+
     /// Bytes in memory. A predicate is never there.
     pub const fn bytes(self) -> u32 {
         match self {

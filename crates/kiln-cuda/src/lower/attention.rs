@@ -1,11 +1,11 @@
 //! Attention.
 
 use kiln_core::op::Attention;
-use kiln_core::{DType, Error, Result, TensorType};
+use kiln_core::{DType, Result, TensorType};
 use kiln_ptx::kernels::attention::{self, FlashPlan, WarpGroupAttention};
 use kiln_ptx::{Launch, PtxType};
 
-use super::{Lower, Lowering, Value, convert};
+use super::{Lower, Lowering, Value, accepted, convert};
 use crate::plan::{Hardware, Location};
 
 /// Attention of f16 on tensor cores.
@@ -39,20 +39,12 @@ pub(crate) fn on_tensor_cores(
         Ok(Some(OnTensorCores::WarpGroups(kernel, launch)))
     };
     if hardware.has_warp_groups()
-        && let Some(found) = accepted(warp_groups())?
+        && let Some(found) = accepted(warp_groups())?.flatten()
     {
         return Ok(Some(found));
     }
     let warps = attention::plan(types, &extents, op.causal, scale, multiprocessors);
-    accepted(warps.map(|plan| Some(OnTensorCores::Warps(plan))))
-}
-
-/// What was found; none where kernels take no such extents, or no such scale.
-fn accepted(found: Result<Option<OnTensorCores>>) -> Result<Option<OnTensorCores>> {
-    match found {
-        Err(Error::Parameter { .. } | Error::Shape { .. } | Error::Limit { .. }) => Ok(None),
-        other => other,
-    }
+    Ok(accepted(warps)?.map(OnTensorCores::Warps))
 }
 
 impl Lower for Attention {

@@ -6,7 +6,7 @@ use kiln_ptx::kernels::gemm::{Epilogue, Gemm, Tf32Planes, Tile, WarpGemm, WarpGr
 use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::{Launch, PtxType};
 
-use super::{Lower, Lowering, Value, convert};
+use super::{Lower, Lowering, Value, accepted, convert};
 use crate::options::InputPrecision;
 use crate::plan::{Code, Hardware, Location};
 
@@ -103,15 +103,6 @@ fn operands(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b]:
         Stored { x: a, matrices: batch, extents: [m, k], across: op.transpose_a },
         Stored { x: b, matrices: of_b, extents: [n, k], across: !op.transpose_b },
     ])
-}
-
-/// A launch; none where the kernel takes no such extents.
-fn accepted(launch: Result<Launch>) -> Result<Option<Launch>> {
-    match launch {
-        Ok(launch) => Ok(Some(launch)),
-        Err(Error::Shape { .. } | Error::Limit { .. }) => Ok(None),
-        Err(error) => Err(error),
-    }
 }
 
 /// Matrices of f32 in two planes in TF32, with k innermost.

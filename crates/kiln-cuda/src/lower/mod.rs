@@ -15,7 +15,7 @@ mod transpose;
 mod window;
 
 use kiln_core::op::{Op, Operation};
-use kiln_core::{Result, TensorType, for_operation};
+use kiln_core::{Error, Result, TensorType, for_operation};
 use kiln_ptx::Launch;
 
 use crate::plan::{Code, Dispatch, Fault, Hardware, Location};
@@ -91,6 +91,15 @@ pub(crate) fn lower(op: &Op, plan: &mut Lowering<'_>, inputs: &[Value], outputs:
         return Ok(());
     }
     for_operation!(op, op => lower_one(op, plan, inputs, outputs))
+}
+
+/// What a kernel says of extents or parameters; none where it does not take them and another may.
+fn accepted<T>(said: Result<T>) -> Result<Option<T>> {
+    match said {
+        Ok(taken) => Ok(Some(taken)),
+        Err(Error::Parameter { .. } | Error::Shape { .. } | Error::Limit { .. }) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn lower_one<O: Lower>(op: &O, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {

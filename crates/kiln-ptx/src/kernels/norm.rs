@@ -8,19 +8,9 @@
 use kiln_core::Result;
 
 use super::math::F32;
-use super::rows::{self, Hold, STREAMING, Share};
+use super::rows::{self, Hold, STREAMING, Share, Walk};
 use super::team::{self, WARP};
-use crate::kernel::{MAX_GRID_X, extent};
 use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Target, Value};
-
-/// How threads go through a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Walk {
-    /// They hold it.
-    Held(Hold),
-    /// A block reads the row again and again.
-    Streamed,
-}
 
 /// Who holds rows on every target, the shortest first. Measured on an H200, where 32 elements of one row were the fastest for
 /// long rows, before fewer of two rows and before more threads.
@@ -54,8 +44,7 @@ impl Norm {
     /// Layer norm of rows of `columns` elements, for devices from `target` on. Buffers: `x`, `gamma`, `beta`, result.
     pub fn layer(columns: usize, target: Target) -> Self {
         let long: &[Hold] = if target >= Target::Sm90 { &CLUSTERS } else { &[] };
-        let hold = HOLDS.iter().chain(long).find(|hold| columns <= hold.columns());
-        Self { centred: true, walk: hold.map_or(Walk::Streamed, |&hold| Walk::Held(hold)), target }
+        Self { centred: true, walk: Walk::of(columns, &[&HOLDS, long]), target }
     }
 
     /// RMS norm of rows of `columns` elements, for devices from `target` on. Buffers: `x`, `gamma`, result.
@@ -66,27 +55,23 @@ impl Norm {
     /// Every kernel for targets without clusters, or those that need them.
     pub fn all(target: Target) -> Vec<Self> {
         let both = |walk| [false, true].map(|centred| Self { centred, walk, target });
-        let held = |holds: &[Hold]| holds.iter().copied().map(Walk::Held).collect::<Vec<_>>();
-        let walks =
-            if target >= Target::Sm90 { held(&CLUSTERS) } else { [held(&HOLDS), vec![Walk::Streamed]].concat() };
-        walks.into_iter().flat_map(both).collect()
+        if target >= Target::Sm90 {
+            return Walk::held(&CLUSTERS).flat_map(both).collect();
+        }
+        Walk::held(&HOLDS).chain([Walk::Streamed]).flat_map(both).collect()
     }
 
     /// The launch for `rows` rows of `columns` elements.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³² - 2049 columns or 2³¹ - 1 rows, by as many as a cluster has
-    /// blocks fewer of long rows, or where `columns` is more than the kernel holds.
+    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³² - 2049 columns or 2³¹ - 1 rows, divided by the blocks of a cluster
+    /// where those hold a row, or where `columns` is more than the kernel holds.
     pub fn launch(&self, rows: usize, columns: usize, eps: f32) -> Result<Launch> {
-        let (most, blocks) = match self.walk {
-            Walk::Held(hold) => (hold.columns() as u64, hold.blocks(rows)?),
-            Walk::Streamed => (rows::MOST_STREAMED, extent("rows", rows, MAX_GRID_X)?),
-        };
-        let n = extent("columns", columns, most)?;
+        let [blocks, n] = self.walk.extents(rows, columns)?;
         let buffers = if self.centred { 4 } else { 3 };
         let scalars = [Argument::U32(rows as u32), Argument::U32(n), Argument::F32(eps)];
         let arguments = (0..buffers).map(Argument::Buffer).chain(scalars).collect();
-        Ok(Launch { grid: [if n == 0 { 0 } else { blocks }, 1, 1], arguments })
+        Ok(Launch { grid: [blocks, 1, 1], arguments })
     }
 
     fn write(&self, k: &Builder) {
@@ -234,18 +219,10 @@ impl<'k> Scaled<'k> {
 
 impl Kernel for Norm {
     fn name(&self) -> String {
-        let walk = match self.walk {
-            Walk::Held(hold) => hold.suffix(),
-            Walk::Streamed => "streamed".to_owned(),
-        };
-        format!("{}_norm_{walk}", if self.centred { "layer" } else { "rms" })
+        format!("{}_norm_{}", if self.centred { "layer" } else { "rms" }, self.walk.suffix())
     }
 
     fn build(&self) -> PtxKernel {
-        let block = match self.walk {
-            Walk::Held(hold) => hold.block(),
-            Walk::Streamed => STREAMING,
-        };
-        PtxKernel::new(&self.name(), [block, 1, 1], |k| self.write(k))
+        PtxKernel::new(&self.name(), [self.walk.block(), 1, 1], |k| self.write(k))
     }
 }

@@ -19,7 +19,7 @@ pub(super) const STREAMING: u32 = 256;
 /// Elements that each of them has under way at once.
 const AT_ONCE: u32 = 8;
 /// Elements of such a row at most: 32 bits count what the last threads would read, too.
-pub(super) const MOST_STREAMED: u64 = (u32::MAX - STREAMING * AT_ONCE) as u64;
+const MOST_STREAMED: u64 = (u32::MAX - STREAMING * AT_ONCE) as u64;
 
 /// Who holds rows, and how much of them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -55,7 +55,7 @@ impl Hold {
     }
 
     /// Columns at most.
-    pub(super) const fn columns(self) -> usize {
+    const fn columns(self) -> usize {
         (self.cluster * self.team * self.elements) as usize
     }
 
@@ -65,14 +65,14 @@ impl Hold {
     }
 
     /// Blocks for so many rows.
-    pub(super) fn blocks(self, rows: usize) -> Result<u32> {
+    fn blocks(self, rows: usize) -> Result<u32> {
         let of_block = self.block() / self.team * self.rows;
         let most = MAX_GRID_X / u64::from(self.cluster);
         Ok(extent("rows", rows, most)?.div_ceil(of_block) * self.cluster)
     }
 
     /// What a name says of it.
-    pub(super) fn suffix(self) -> String {
+    fn suffix(self) -> String {
         let Self { cluster, team, elements, rows } = self;
         let of_rows = if rows > 1 { format!("x{rows}") } else { String::new() };
         let of_cluster = if cluster > 1 { format!("_cluster{cluster}") } else { String::new() };
@@ -96,6 +96,54 @@ impl Hold {
             (k.mad_wide(row, n, k.cvt_u64(column)), k.selp(n, 0, k.lt(row, rows)))
         });
         Share { k, hold: self, thread, rank, column, n, of_rows: of_rows.collect() }
+    }
+}
+
+/// How threads go through rows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Walk {
+    /// They hold them.
+    Held(Hold),
+    /// A block reads a row again and again.
+    Streamed,
+}
+
+impl Walk {
+    /// Of rows of so many columns: by the first who can hold one.
+    pub(super) fn of(columns: usize, holds: &[&[Hold]]) -> Self {
+        let hold = holds.iter().copied().flatten().find(|hold| columns <= hold.columns());
+        hold.map_or(Self::Streamed, |&hold| Self::Held(hold))
+    }
+
+    /// By each of those who hold rows.
+    pub(super) fn held(holds: &[Hold]) -> impl Iterator<Item = Self> {
+        holds.iter().copied().map(Self::Held)
+    }
+
+    /// Blocks, and columns, of so many rows of so many columns.
+    pub(super) fn extents(self, rows: usize, columns: usize) -> Result<[u32; 2]> {
+        let (most, blocks) = match self {
+            Self::Held(hold) => (hold.columns() as u64, hold.blocks(rows)?),
+            Self::Streamed => (MOST_STREAMED, extent("rows", rows, MAX_GRID_X)?),
+        };
+        let columns = extent("columns", columns, most)?;
+        Ok([if columns == 0 { 0 } else { blocks }, columns])
+    }
+
+    /// Threads of a block.
+    pub(super) fn block(self) -> u32 {
+        match self {
+            Self::Held(hold) => hold.block(),
+            Self::Streamed => STREAMING,
+        }
+    }
+
+    /// What a name says of it.
+    pub(super) fn suffix(self) -> String {
+        match self {
+            Self::Held(hold) => hold.suffix(),
+            Self::Streamed => "streamed".to_owned(),
+        }
     }
 }
 

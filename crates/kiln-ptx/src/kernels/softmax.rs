@@ -7,19 +7,9 @@
 use kiln_core::Result;
 
 use super::math::{self, F32, maximum};
-use super::rows::{self, Hold, STREAMING};
+use super::rows::{self, Hold, STREAMING, Walk};
 use super::team::{self, WARP};
-use crate::kernel::{MAX_GRID_X, extent};
 use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Target};
-
-/// How threads go through a row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-enum Walk {
-    /// They hold it.
-    Held(Hold),
-    /// A block reads the row again and again.
-    Streamed,
-}
 
 /// Who holds rows on every target, the shortest first.
 const HOLDS: [Hold; 7] = [
@@ -49,35 +39,27 @@ impl Softmax {
     /// Of rows of `columns` elements, for devices from `target` on; of the logarithm where `logarithm`.
     pub fn new(columns: usize, logarithm: bool, target: Target) -> Self {
         let long: &[Hold] = if target >= Target::Sm90 { &CLUSTERS } else { &LONG };
-        let hold = HOLDS.iter().chain(long).find(|hold| columns <= hold.columns());
-        Self { logarithm, walk: hold.map_or(Walk::Streamed, |&hold| Walk::Held(hold)), target }
+        Self { logarithm, walk: Walk::of(columns, &[&HOLDS, long]), target }
     }
 
     /// Every kernel for targets without clusters, or those that need them.
     pub fn all(target: Target) -> Vec<Self> {
         let both = |walk| [false, true].map(|logarithm| Self { logarithm, walk, target });
-        let held = |holds: &[Hold]| holds.iter().copied().map(Walk::Held).collect::<Vec<_>>();
-        let walks = if target >= Target::Sm90 {
-            held(&CLUSTERS)
-        } else {
-            [held(&HOLDS), held(&LONG), vec![Walk::Streamed]].concat()
-        };
-        walks.into_iter().flat_map(both).collect()
+        if target >= Target::Sm90 {
+            return Walk::held(&CLUSTERS).flat_map(both).collect();
+        }
+        Walk::held(&HOLDS).chain(Walk::held(&LONG)).chain([Walk::Streamed]).flat_map(both).collect()
     }
 
     /// The launch for `rows` rows of `columns` elements. Buffer 0 is read, 1 is written; they may be the same.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³² - 2049 columns or 2³¹ - 1 rows, by as many as a cluster has
-    /// blocks fewer of long rows, or where `columns` is more than the kernel holds.
+    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³² - 2049 columns or 2³¹ - 1 rows, divided by the blocks of a cluster
+    /// where those hold a row, or where `columns` is more than the kernel holds.
     pub fn launch(&self, rows: usize, columns: usize) -> Result<Launch> {
-        let (most, blocks) = match self.walk {
-            Walk::Held(hold) => (hold.columns() as u64, hold.blocks(rows)?),
-            Walk::Streamed => (rows::MOST_STREAMED, extent("rows", rows, MAX_GRID_X)?),
-        };
-        let n = extent("columns", columns, most)?;
+        let [blocks, n] = self.walk.extents(rows, columns)?;
         let arguments = vec![Argument::Buffer(0), Argument::Buffer(1), Argument::U32(rows as u32), Argument::U32(n)];
-        Ok(Launch { grid: [if n == 0 { 0 } else { blocks }, 1, 1], arguments })
+        Ok(Launch { grid: [blocks, 1, 1], arguments })
     }
 
     /// What every element of the row is multiplied by, or what is taken from it.
@@ -141,18 +123,11 @@ impl Softmax {
 impl Kernel for Softmax {
     fn name(&self) -> String {
         let name = if self.logarithm { "log_softmax" } else { "softmax" };
-        match self.walk {
-            Walk::Held(hold) => format!("{name}_{}", hold.suffix()),
-            Walk::Streamed => format!("{name}_streamed"),
-        }
+        format!("{name}_{}", self.walk.suffix())
     }
 
     fn build(&self) -> PtxKernel {
-        let block = match self.walk {
-            Walk::Held(hold) => hold.block(),
-            Walk::Streamed => STREAMING,
-        };
-        PtxKernel::new(&self.name(), [block, 1, 1], |k| {
+        PtxKernel::new(&self.name(), [self.walk.block(), 1, 1], |k| {
             let buffers = [k.buffer::<f32>("x"), k.buffer::<f32>("out")];
             match self.walk {
                 Walk::Held(hold) => self.held(k, buffers, hold),

@@ -2,7 +2,8 @@
 
 use kiln_core::{Error, Result};
 
-use super::flash::{store, type_name};
+use super::flash::store;
+use super::softmax::base_2;
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::kernels::math::F32;
 use crate::kernels::team::{self, WARP};
@@ -13,8 +14,8 @@ const BLOCK: u32 = 128;
 /// Rows at most, so that the end of a block is counted.
 const MOST: u64 = (1 << 31) - 1;
 
-/// `Σₚ wₚ sumsₚ / Σₚ wₚ totalₚ` for each row, with `wₚ = 2^(greatestₚ - maxₚ greatestₚ)`: the sums of weighted values of
-/// parts of the keys, the totals of these weights, and the exponents that they are relative to. A warp a row.
+/// `Σₚ wₚ sumsₚ / Σₚ wₚ totalₚ` for each row, with `wₚ = exp(scale (greatestₚ - maxₚ greatestₚ))`: the sums of weighted values
+/// of parts of the keys, the totals of these weights, and the scores that they are relative to. A warp a row.
 ///
 /// Scratch: of each part the sums of all rows, then of each part `greatest` and `total` of all rows; f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -34,16 +35,18 @@ impl FlashCombine {
         bytes.ok_or(Error::Limit { what: "parts of results", device: "a kernel".into(), asked: u64::MAX, limit: MOST })
     }
 
-    pub(super) fn launch(&self, rows: usize, parts: u32) -> Result<Launch> {
+    pub(super) fn launch(&self, rows: usize, parts: u32, scale: f32) -> Result<Launch> {
         let rows = extent("queries", rows, MOST)?;
         let blocks = extent("blocks", rows.div_ceil(BLOCK / WARP) as usize, MAX_GRID_X)?;
-        let arguments = [Argument::Buffer(0), Argument::Buffer(1), Argument::U32(rows), Argument::U32(parts)];
-        Ok(Launch { grid: [blocks, 1, 1], arguments: arguments.into() })
+        let words = [Argument::U32(rows), Argument::U32(parts), Argument::F32(base_2(scale)?)];
+        let arguments = [0, 1].map(Argument::Buffer).into_iter().chain(words).collect();
+        Ok(Launch { grid: [blocks, 1, 1], arguments })
     }
 
     fn write<'k>(&self, k: &'k Builder) {
         let (sums, out) = (k.buffer::<f32>("parts"), k.buffer::<u32>("out"));
         let [rows, parts] = ["rows", "count"].map(|name| k.parameter::<u32>(name));
+        let scale = k.parameter::<f32>("scale");
         let [row, lane] = team::place(k, BLOCK, WARP);
         let there = k.lt(row, rows);
         // A warp without a row goes along with the last one.
@@ -63,8 +66,9 @@ impl FlashCombine {
         let total = k.variable(0.0f32);
         let added: Vec<_> = chunks.iter().map(|_| [0; 2].map(|_| k.variable(0.0f32))).collect();
         k.for_(0u32, parts, 1u32, |part| {
-            let [exponent, of_weights] = k.ld_v::<_, _, 2>(of_part(weights, part, 2));
-            let weight = k.ex2(exponent - base);
+            let [score, of_weights] = k.ld_v::<_, _, 2>(of_part(weights, part, 2));
+            // Scaled last: of scores that are large, rounding the products would show in the difference.
+            let weight = k.ex2((score - base) * scale);
             total.set(k.fma(weight, of_weights, total));
             let from = of_part(sums, part, self.width).index(columns);
             for ((&chunk, &there), added) in chunks.iter().zip(&in_row).zip(&added) {
@@ -86,7 +90,7 @@ impl FlashCombine {
 
 impl Kernel for FlashCombine {
     fn name(&self) -> String {
-        format!("flash_combine_{}_{}", type_name(self.output), self.width)
+        format!("flash_combine_{}_{}", self.output.word(), self.width)
     }
 
     fn build(&self) -> PtxKernel {

@@ -233,8 +233,7 @@ impl FlashAttention {
                 let weights = at.index_wide(k.cvt_u64(k.nctaid_y()) * all * u64::from(self.width) + row * 2u64);
                 k.if_(there, || {
                     (0..).zip(&pairs).for_each(|(j, &pair)| k.st_v(sums.offset(8 * j), pair));
-                    let greatest = k.mul(softmax.greatest(), scale);
-                    k.if_(k.eq(column, 0), || k.st_v(weights, [greatest, total]));
+                    k.if_(k.eq(column, 0), || k.st_v(weights, [softmax.greatest(), total]));
                 });
                 continue;
             }
@@ -321,15 +320,6 @@ pub(super) fn is_half(ty: PtxType) -> bool {
     matches!(ty, PtxType::F16 | PtxType::Bf16)
 }
 
-/// As names of kernels say it.
-pub(super) fn type_name(ty: PtxType) -> &'static str {
-    match ty {
-        PtxType::F16 => "f16",
-        PtxType::Bf16 => "bf16",
-        _ => "f32",
-    }
-}
-
 /// Stores two elements beside one another.
 pub(super) fn store<'k>(k: &'k Builder, ty: PtxType, at: Pointer<'k, Global, u32>, values: [F32<'k>; 2]) {
     match ty {
@@ -413,11 +403,11 @@ impl<'k> State<'k> {
 
 impl Kernel for FlashAttention {
     fn name(&self) -> String {
-        let output = if self.parts { "parts" } else { type_name(self.output) };
+        let output = if self.parts { "parts" } else { self.output.word() };
         let causal = if self.causal { "_causal" } else { "" };
         let (rows, keys) = (self.tile.warp_rows(), self.tile.keys());
         let warps = self.tile.rows() / rows;
-        format!("flash_attention{causal}_{}_{output}_{warps}x{rows}x{keys}_{}", type_name(self.input), self.width)
+        format!("flash_attention{causal}_{}_{output}_{warps}x{rows}x{keys}_{}", self.input.word(), self.width)
     }
 
     fn build(&self) -> PtxKernel {
@@ -471,5 +461,5 @@ pub fn plan(
     let scratch = FlashCombine::scratch_bytes(all, width, parts)?;
     let kernel = kernel.in_parts();
     let launch = kernel.launch_parts(extents, scale, parts)?;
-    Ok(FlashPlan { attention: (kernel, launch), combine: Some((combine, combine.launch(all, parts)?, scratch)) })
+    Ok(FlashPlan { attention: (kernel, launch), combine: Some((combine, combine.launch(all, parts, scale)?, scratch)) })
 }

@@ -14,7 +14,7 @@
 use kiln_core::op::AttentionExtents;
 use kiln_core::{Error, Result};
 
-use super::flash::{FlashAttention, MOST, Scores, mask, seen_of_tile, store, takes, type_name};
+use super::flash::{FlashAttention, MOST, Scores, mask, seen_of_tile, store, takes};
 use super::softmax::{OnlineSoftmax, base_2};
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::kernels::half::pack;
@@ -85,7 +85,8 @@ impl WarpGroupAttention {
         ROWS * self.groups()
     }
 
-    /// Keys at a time. On an H200 176 took 2 to 3 % less time than 128, but for causal attention of 2048 keys 8 % more.
+    /// Keys at a time. Measured on an H200: the more, the better, but not for short causal attention, which goes through a mask
+    /// where it need not.
     fn keys(&self) -> u32 {
         match self.width() {
             128 if !self.causal => 176,
@@ -95,7 +96,7 @@ impl WarpGroupAttention {
     }
 
     /// Tiles of a head that blocks work on at once, at least, so that most of its keys and values come from the second-level
-    /// cache: on an H200 half as many took 6 to 14 % more time for 2048 queries. For short rows half as many do, and the more
+    /// cache, measured on an H200. For short rows half as many do, and the more
     /// heads are gone through together, the less blocks wait for one another in the end.
     fn sharing(&self) -> u32 {
         if self.width() == 64 { 2 } else { 4 }
@@ -251,7 +252,7 @@ impl WarpGroupAttention {
         [thread, warp]: [Word<'k>; 2],
     ) {
         let (lane, group) = (thread & 31, (warp >> 2) - 1);
-        // Two warp groups find a rhythm of their own: on an H200 they lost 1 to 2 % by turns, where three won 3 to 5 %.
+        // Two warp groups find a rhythm of their own, three do not: measured on an H200.
         let turns = (self.groups() > 2).then(|| Turns { k, group, groups: self.groups() });
         turns.iter().for_each(Turns::begin);
         let inputs = rings.each_ref().map(|ring| Input { k, ring: *ring, lane, consumer: ring.pipeline.consumer(k) });
@@ -466,7 +467,7 @@ impl<'k> Turns<'k> {
 impl Kernel for WarpGroupAttention {
     fn name(&self) -> String {
         let causal = if self.causal { "_causal" } else { "" };
-        let [input, output] = [self.input, self.output].map(type_name);
+        let [input, output] = [self.input, self.output].map(PtxType::word);
         let (groups, keys, d) = (self.groups(), self.keys(), self.d);
         format!("flash_attention{causal}_{input}_{output}_groups_{groups}x{ROWS}x{keys}_{d}")
     }

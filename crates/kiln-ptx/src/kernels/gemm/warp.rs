@@ -321,19 +321,15 @@ impl<'k> Side<'k> {
 impl Kernel for WarpGemm {
     fn name(&self) -> String {
         let stored = |transposed: bool| if transposed { 't' } else { 'n' };
-        let ty = |ty, of_f32| match ty {
-            PtxType::F16 => "f16",
-            PtxType::Bf16 => "bf16",
-            _ => of_f32,
-        };
+        let input = if self.input == PtxType::F32 { "tf32" } else { self.input.word() };
         let Matmul { transpose_a, transpose_b } = self.operation;
         let (side, depth) = (self.tile.side, self.depth());
         format!(
             "gemm_{}{}_{}_{}_warps_{side}x{side}x{depth}{}",
             stored(transpose_a),
             stored(transpose_b),
-            ty(self.input, "tf32"),
-            ty(self.output, "f32"),
+            input,
+            self.output.word(),
             self.epilogue.suffix()
         )
     }

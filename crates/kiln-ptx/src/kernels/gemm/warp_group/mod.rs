@@ -390,11 +390,6 @@ impl WarpGroupGemm {
 impl Kernel for WarpGroupGemm {
     fn name(&self) -> String {
         let stored = |transposed: bool| if transposed { 't' } else { 'n' };
-        let ty = |ty| match ty {
-            PtxType::F16 => "f16",
-            PtxType::Bf16 => "bf16",
-            _ => "f32",
-        };
         let Matmul { transpose_a, transpose_b } = self.operation;
         let tile = self.tile;
         let cluster = match tile.cluster {
@@ -408,10 +403,10 @@ impl Kernel for WarpGroupGemm {
             stored(transpose_b),
             match (self.passes, self.input) {
                 (1, PtxType::F32) => "tf32",
-                (1, input) => ty(input),
+                (1, input) => input.word(),
                 _ => "3xtf32",
             },
-            ty(self.output),
+            self.output.word(),
             tile.groups,
             64 * tile.blocks,
             tile.columns,
