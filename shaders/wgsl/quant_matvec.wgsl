@@ -59,41 +59,56 @@ fn lay_out(piece: u32, size: u32, vectors: u32, first_row: u32, local: u32) {
 // For each row of x its sums with four rows of w.
 var<private> sums: array<vec4<f32>, ROWS>;
 
-#if ROWS == 1
-// Adds the products of four elements of each row of w, from their words, with those of x.
-fn add(words: vec4<u32>, step: vec4<f32>, least: vec4<f32>, v: vec4<f32>) {
+// Adds the products of four elements of each row of w, from their words, with those of x from vector `at` on: of x where it
+// lies for one row, else of the piece that is laid out.
+fn add(words: vec4<u32>, step: vec4<f32>, least: vec4<f32>, at: u32) {
     let w0 = elements(words.x, step.x, least.x);
     let w1 = elements(words.y, step.y, least.y);
     let w2 = elements(words.z, step.z, least.z);
     let w3 = elements(words.w, step.w, least.w);
-    sums[0] = vec4<f32>(product(w0, v, sums[0].x), product(w1, v, sums[0].y), product(w2, v, sums[0].z),
-        product(w3, v, sums[0].w));
+#if ROWS == 1
+    let v = x[at];
+    let sum = sums[0];
+    sums[0] = vec4<f32>(product(w0, v, sum.x), product(w1, v, sum.y), product(w2, v, sum.z), product(w3, v, sum.w));
+#else
+    let laid = spread(at);
+    for (var i = 0u; i < ROWS; i++) {
+        let v = shared_vectors[i * PIECE + laid];
+        let sum = sums[i];
+        sums[i] = vec4<f32>(product(w0, v, sum.x), product(w1, v, sum.y), product(w2, v, sum.z), product(w3, v, sum.w));
+    }
+#endif
 }
 
+// Adds the products with part `part` of blocks `blocks_of`, one of each row of w, and x from vector `at` on.
+fn add_part(blocks_of: vec4<u32>, part: u32, at: u32) {
+    let a = part_of(blocks_of.x, part);
+    let b = part_of(blocks_of.y, part);
+    let c = part_of(blocks_of.z, part);
+    let d = part_of(blocks_of.w, part);
+    let step = vec4<f32>(a.steps.x, b.steps.x, c.steps.x, d.steps.x);
+    let least = vec4<f32>(a.steps.y, b.steps.y, c.steps.y, d.steps.y);
+    add(vec4<u32>(a.low.x, b.low.x, c.low.x, d.low.x), step, least, at);
+    add(vec4<u32>(a.low.y, b.low.y, c.low.y, d.low.y), step, least, at + 1u);
+    add(vec4<u32>(a.low.z, b.low.z, c.low.z, d.low.z), step, least, at + 2u);
+    add(vec4<u32>(a.low.w, b.low.w, c.low.w, d.low.w), step, least, at + 3u);
+    let high_step = vec4<f32>(a.steps.z, b.steps.z, c.steps.z, d.steps.z);
+    let high_least = vec4<f32>(a.steps.w, b.steps.w, c.steps.w, d.steps.w);
+    let high_at = at + APART / 4u;
+    add(vec4<u32>(a.high.x, b.high.x, c.high.x, d.high.x), high_step, high_least, high_at);
+    add(vec4<u32>(a.high.y, b.high.y, c.high.y, d.high.y), high_step, high_least, high_at + 1u);
+    add(vec4<u32>(a.high.z, b.high.z, c.high.z, d.high.z), high_step, high_least, high_at + 2u);
+    add(vec4<u32>(a.high.w, b.high.w, c.high.w, d.high.w), high_step, high_least, high_at + 3u);
+}
+
+#if ROWS == 1
 // Adds the products of every LANES-th part of the rows that begin at these blocks, with x as it lies.
 fn add_elements(begin: vec4<u32>, lane: u32, first_row: u32) {
     let x_begin = first_row * p.k_blocks * (LEN / 4u);
     for (var i = lane; i < p.k_blocks * PARTS; i += LANES) {
         let block = i / PARTS;
         let part = i % PARTS;
-        let a = part_of(begin.x + block, part);
-        let b = part_of(begin.y + block, part);
-        let c = part_of(begin.z + block, part);
-        let d = part_of(begin.w + block, part);
-        let low = x_begin + (block * LEN + place(part)) / 4u;
-        let step = vec4<f32>(a.steps.x, b.steps.x, c.steps.x, d.steps.x);
-        let least = vec4<f32>(a.steps.y, b.steps.y, c.steps.y, d.steps.y);
-        add(vec4<u32>(a.low.x, b.low.x, c.low.x, d.low.x), step, least, x[low]);
-        add(vec4<u32>(a.low.y, b.low.y, c.low.y, d.low.y), step, least, x[low + 1u]);
-        add(vec4<u32>(a.low.z, b.low.z, c.low.z, d.low.z), step, least, x[low + 2u]);
-        add(vec4<u32>(a.low.w, b.low.w, c.low.w, d.low.w), step, least, x[low + 3u]);
-        let high = low + APART / 4u;
-        let high_step = vec4<f32>(a.steps.z, b.steps.z, c.steps.z, d.steps.z);
-        let high_least = vec4<f32>(a.steps.w, b.steps.w, c.steps.w, d.steps.w);
-        add(vec4<u32>(a.high.x, b.high.x, c.high.x, d.high.x), high_step, high_least, x[high]);
-        add(vec4<u32>(a.high.y, b.high.y, c.high.y, d.high.y), high_step, high_least, x[high + 1u]);
-        add(vec4<u32>(a.high.z, b.high.z, c.high.z, d.high.z), high_step, high_least, x[high + 2u]);
-        add(vec4<u32>(a.high.w, b.high.w, c.high.w, d.high.w), high_step, high_least, x[high + 3u]);
+        add_part(begin + block, part, x_begin + (block * LEN + place(part)) / 4u);
     }
 }
 
@@ -228,41 +243,6 @@ fn add_parts(begin: vec4<u32>, lane: u32, first_row: u32, local: u32) {
         }
     }
     sums[0] = sum;
-}
-#else
-// Adds the products of four elements of each row of w, from their words, with those of x from vector `at` on.
-fn add(words: vec4<u32>, step: vec4<f32>, least: vec4<f32>, at: u32) {
-    let w0 = elements(words.x, step.x, least.x);
-    let w1 = elements(words.y, step.y, least.y);
-    let w2 = elements(words.z, step.z, least.z);
-    let w3 = elements(words.w, step.w, least.w);
-    let laid = spread(at);
-    for (var i = 0u; i < ROWS; i++) {
-        let v = shared_vectors[i * PIECE + laid];
-        let sum = sums[i];
-        sums[i] = vec4<f32>(product(w0, v, sum.x), product(w1, v, sum.y), product(w2, v, sum.z), product(w3, v, sum.w));
-    }
-}
-
-// Adds the products with part `part` of blocks `blocks_of`, one of each row of w, and x from vector `at` on.
-fn add_part(blocks_of: vec4<u32>, part: u32, at: u32) {
-    let a = part_of(blocks_of.x, part);
-    let b = part_of(blocks_of.y, part);
-    let c = part_of(blocks_of.z, part);
-    let d = part_of(blocks_of.w, part);
-    let step = vec4<f32>(a.steps.x, b.steps.x, c.steps.x, d.steps.x);
-    let least = vec4<f32>(a.steps.y, b.steps.y, c.steps.y, d.steps.y);
-    add(vec4<u32>(a.low.x, b.low.x, c.low.x, d.low.x), step, least, at);
-    add(vec4<u32>(a.low.y, b.low.y, c.low.y, d.low.y), step, least, at + 1u);
-    add(vec4<u32>(a.low.z, b.low.z, c.low.z, d.low.z), step, least, at + 2u);
-    add(vec4<u32>(a.low.w, b.low.w, c.low.w, d.low.w), step, least, at + 3u);
-    let high_step = vec4<f32>(a.steps.z, b.steps.z, c.steps.z, d.steps.z);
-    let high_least = vec4<f32>(a.steps.w, b.steps.w, c.steps.w, d.steps.w);
-    let high_at = at + APART / 4u;
-    add(vec4<u32>(a.high.x, b.high.x, c.high.x, d.high.x), high_step, high_least, high_at);
-    add(vec4<u32>(a.high.y, b.high.y, c.high.y, d.high.y), high_step, high_least, high_at + 1u);
-    add(vec4<u32>(a.high.z, b.high.z, c.high.z, d.high.z), high_step, high_least, high_at + 2u);
-    add(vec4<u32>(a.high.w, b.high.w, c.high.w, d.high.w), high_step, high_least, high_at + 3u);
 }
 #endif
 

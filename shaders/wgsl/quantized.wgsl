@@ -3,9 +3,8 @@
 // A block is read in parts of 32 elements: sixteen neighbours from `place(part)` on and the sixteen that lie APART after
 // them. One kernel has the blocks in `blocks: array<vec4<u32>>`.
 
-// The same integers minus BIAS are the bytes, as signed ones, once the bits FLIPPED are.
-
-// The integers of a part, a byte each, plus ZERO; an element is step (integer) - least.
+// The integers of a part, a byte each, plus ZERO; an element is step (integer) - least. A byte with the bits FLIPPED turned
+// over, taken as signed, is the integer plus BIAS.
 struct Part {
     low: vec4<u32>,
     high: vec4<u32>,
