@@ -10,7 +10,7 @@ use kiln_wgpu::runtime::block_on;
 use kiln_wgpu::{AdapterChoice, AdapterInfo, AdapterKind, DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice};
 
 use super::Gpu;
-use super::device::{Again, Device, Recording};
+use super::device::{Again, Device, Recording, on_tensors};
 
 /// An adapter.
 #[derive(Debug)]
@@ -58,20 +58,7 @@ impl Device for Adapter {
         self.0.run_into(op, inputs, outputs)
     }
 
-    fn resident(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Again> {
-        let device = self.device()?.clone();
-        let tensors = inputs.iter().map(|input| device.upload(input)).collect::<Result<Vec<_>>>()?;
-        let mut operation = device.prepare(op, &tensors.iter().collect::<Vec<_>>())?;
-        Ok(Box::new(move || {
-            operation.run()?;
-            device.finish()
-        }))
-    }
-
-    fn reading(&self, operand: &Operand<'_>) -> Result<Again> {
-        let tensor = self.device()?.upload(operand)?;
-        Ok(Box::new(move || tensor.read().map(drop)))
-    }
+    on_tensors!();
 
     fn batch(&self) -> Result<Box<dyn Recording>> {
         Ok(Box::new(GpuCommandBatch::new(self.device()?.clone())))

@@ -10,7 +10,7 @@ use kiln_cuda::{CudaBackend, CudaCommandBatch, CudaDevice, DeviceInfo, DeviceOpt
 use kiln_route::Backend;
 
 use super::Gpu;
-use super::device::{Again, Device, Recording};
+use super::device::{Again, Device, Recording, on_tensors};
 
 /// A device of CUDA.
 #[derive(Debug)]
@@ -81,20 +81,7 @@ impl Device for Cuda {
         self.backend.run_into(op, inputs, outputs)
     }
 
-    fn resident(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Again> {
-        let device = self.device()?.clone();
-        let tensors = inputs.iter().map(|input| device.upload(input)).collect::<Result<Vec<_>>>()?;
-        let mut operation = device.prepare(op, &tensors.iter().collect::<Vec<_>>())?;
-        Ok(Box::new(move || {
-            operation.run()?;
-            device.finish()
-        }))
-    }
-
-    fn reading(&self, operand: &Operand<'_>) -> Result<Again> {
-        let tensor = self.device()?.upload(operand)?;
-        Ok(Box::new(move || tensor.read().map(drop)))
-    }
+    on_tensors!();
 
     fn batch(&self) -> Result<Box<dyn Recording>> {
         Ok(Box::new(CudaCommandBatch::new(self.device()?.clone())))

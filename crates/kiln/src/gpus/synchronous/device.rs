@@ -28,6 +28,30 @@ pub(super) trait Device: Any + Debug + Send + Sync {
     fn batch(&self) -> Result<Box<dyn Recording>>;
 }
 
+/// [`Device::resident`] and [`Device::reading`] of a device that has, as those of every backend do, `upload`, `prepare` and
+/// `finish`.
+#[cfg(all(any(feature = "gpu", feature = "cuda"), not(target_arch = "wasm32")))]
+macro_rules! on_tensors {
+    () => {
+        fn resident(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Again> {
+            let device = self.device()?.clone();
+            let tensors = inputs.iter().map(|input| device.upload(input)).collect::<Result<Vec<_>>>()?;
+            let mut operation = device.prepare(op, &tensors.iter().collect::<Vec<_>>())?;
+            Ok(Box::new(move || {
+                operation.run()?;
+                device.finish()
+            }))
+        }
+
+        fn reading(&self, operand: &Operand<'_>) -> Result<Again> {
+            let tensor = self.device()?.upload(operand)?;
+            Ok(Box::new(move || tensor.read().map(drop)))
+        }
+    };
+}
+#[cfg(all(any(feature = "gpu", feature = "cuda"), not(target_arch = "wasm32")))]
+pub(super) use on_tensors;
+
 /// A batch of a backend.
 pub(super) trait Recording: Debug + Send + Sync {
     /// Copies an operand to the device.
