@@ -117,6 +117,11 @@ impl Inner {
     pub(crate) fn compiled(&self, _: &str, _: bool) {}
 }
 
+/// How large the blocks are that wgpu takes from the driver and gives out in parts: small at first, then twice as large each
+/// time. To take a large one of the host's memory is half of what the first operation of a process waits for.
+const BLOCKS: wgpu::MemoryHints =
+    wgpu::MemoryHints::Manual { suballocated_device_memory_block_size: (8 << 20)..(256 << 20) };
+
 /// Why a device is gone, once it is.
 type Lost = Arc<Mutex<Option<String>>>;
 
@@ -133,6 +138,7 @@ async fn open(
         required_features: features,
         required_limits: limits.clone(),
         experimental_features: if cooperative { trusted::experiments() } else { Default::default() },
+        memory_hints: BLOCKS,
         ..Default::default()
     };
     let opened = adapter.request_device(&descriptor).await;

@@ -77,12 +77,10 @@ impl Direct {
     ) -> Result<()> {
         let buffer = self.operands.raw();
         let run = device.scoped("an operation", 0, || {
-            for (bytes, &start) in operands.zip(&self.starts) {
-                device.inner.counters.uploaded(bytes.len());
-                if !bytes.is_empty() && !host_copy::write(bytes, buffer, start) {
-                    let (device, message) = (device.adapter().name.clone(), "it is not mapped".into());
-                    return Err(Error::Driver { what: "writing into memory of the device".into(), device, message });
-                }
+            let counted = operands.inspect(|bytes| device.inner.counters.uploaded(bytes.len()));
+            if !host_copy::write(counted.zip(self.starts.iter().copied()), buffer) {
+                let (device, message) = (device.adapter().name.clone(), "it is not mapped".into());
+                return Err(Error::Driver { what: "writing into memory of the device".into(), device, message });
             }
             buffer.unmap();
             self.executable.submit(0, &[])

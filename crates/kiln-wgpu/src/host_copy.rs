@@ -1,22 +1,28 @@
 //! Copies between the memory of the host and memory that a device has mapped: large ones by several threads, since one
-//! alone reaches a fraction of what the memory gives.
+//! alone reaches a fraction of what the memory gives. The threads are those of rayon's pool: to start some for each copy
+//! takes as long as copying a megabyte.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 #[cfg(not(target_arch = "wasm32"))]
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::{Mutex, PoisonError};
 
-/// Bytes that a thread copies at a time, whole words: starting one takes as long as copying a third of them.
-const PART: usize = 1 << 20;
-/// More threads than these gain nothing.
+/// Bytes that a thread copies at a time, whole words.
+const PART: usize = 1 << 18;
+/// For each so many bytes a thread is worth waking.
+#[cfg(not(target_arch = "wasm32"))]
+const BYTES_A_THREAD: usize = 1 << 19;
+/// More threads than these gain nothing: what is written goes over the bus, which two fill, and to wake more takes as long as
+/// they save.
 #[cfg(not(target_arch = "wasm32"))]
 const MOST_THREADS: usize = 4;
 
-/// Writes bytes from this place on into a buffer that is mapped for writing; `false` where it is not. The last word is filled
-/// up with zeros.
-pub(crate) fn write(bytes: &[u8], buffer: &wgpu::Buffer, offset: u64) -> bool {
+/// Writes bytes, each from their own place on, into a buffer that is mapped for writing; `false` where it is not. Their last
+/// word is filled up with zeros.
+pub(crate) fn write<'a>(all: impl IntoIterator<Item = (&'a [u8], u64)>, buffer: &wgpu::Buffer) -> bool {
     let failed = AtomicBool::new(false);
-    let places = (offset..).step_by(PART);
-    share(bytes.chunks(PART).zip(places).collect(), |(part, from)| {
+    let parts = all.into_iter().flat_map(|(bytes, offset)| bytes.chunks(PART).zip((offset..).step_by(PART)));
+    let parts: Vec<(&[u8], u64)> = parts.collect();
+    share(parts.iter().map(|part| part.0.len()).sum(), parts, |(part, from)| {
         let size = (part.len() as u64).next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT);
         let Ok(mut mapped) = buffer.get_mapped_range_mut(from..from + size) else {
             return failed.store(true, Ordering::Relaxed);
@@ -30,21 +36,17 @@ pub(crate) fn write(bytes: &[u8], buffer: &wgpu::Buffer, offset: u64) -> bool {
 /// Reads bytes of mapped memory, as many as both have.
 pub(crate) fn read(from: &[u8], to: &mut [u8]) {
     let bytes = from.len().min(to.len());
-    share(from[..bytes].chunks(PART).zip(to[..bytes].chunks_mut(PART)).collect(), |(from, to)| {
-        to.copy_from_slice(from)
-    });
+    let parts = from[..bytes].chunks(PART).zip(to[..bytes].chunks_mut(PART)).collect();
+    share(bytes, parts, |(from, to)| to.copy_from_slice(from));
 }
 
-/// Does the work of all parts. The caller works too: where no thread can be started, alone.
+/// Does the work of all parts, of so many bytes. The caller works too.
 #[cfg(not(target_arch = "wasm32"))]
-fn share<P: Send>(parts: Vec<P>, work: impl Fn(P) + Sync) {
-    // The system takes longer to tell than a small copy does.
-    static PROCESSORS: OnceLock<usize> = OnceLock::new();
-    if parts.len() < 2 {
+fn share<P: Send>(bytes: usize, parts: Vec<P>, work: impl Fn(P) + Sync) {
+    let threads = bytes.div_ceil(BYTES_A_THREAD).min(MOST_THREADS);
+    if threads < 2 {
         return parts.into_iter().for_each(work);
     }
-    let threads = *PROCESSORS.get_or_init(|| std::thread::available_parallelism().map_or(1, usize::from));
-    let others = parts.len().min(threads).min(MOST_THREADS) - 1;
     let parts = Mutex::new(parts);
     let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let take_turns = || {
@@ -52,19 +54,15 @@ fn share<P: Send>(parts: Vec<P>, work: impl Fn(P) + Sync) {
             work(part);
         }
     };
-    std::thread::scope(|scope| {
-        for _ in 0..others {
-            if let Err(error) = std::thread::Builder::new().spawn_scoped(scope, take_turns) {
-                tracing::debug!("no thread to copy with: {error}");
-            }
-        }
+    rayon::in_place_scope(|scope| {
+        (1..threads).for_each(|_| scope.spawn(|_| take_turns()));
         take_turns();
     });
 }
 
 /// A browser has one thread.
 #[cfg(target_arch = "wasm32")]
-fn share<P>(parts: Vec<P>, work: impl Fn(P)) {
+fn share<P>(_: usize, parts: Vec<P>, work: impl Fn(P)) {
     parts.into_iter().for_each(work);
 }
 

@@ -57,7 +57,7 @@ impl Uploads {
         let mut pending = self.pending();
         if MOST_BYTES.checked_sub(size).is_some()
             && let Some((source, from)) = self.room(&mut pending, device, counters, size)
-            && host_copy::write(bytes, &source, from)
+            && host_copy::write([(bytes, from)], &source)
         {
             let encoder = || device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("uploads") });
             let copies = pending.copies.get_or_insert_with(encoder);

@@ -79,6 +79,19 @@ fn uploads_of_every_size_arrive() {
 }
 
 #[test]
+fn operands_that_are_written_together_keep_their_places() {
+    let Some(device) = support::device() else { return };
+    let backend = GpuBackend::on(device);
+    // Within what is copied at a time, at its end and past it, and enough for several threads.
+    for n in [1, 1000, 65_536, 65_537, 300_001, 1 << 20] {
+        let a: Vec<f32> = (0..n).map(|i| (i % 8191) as f32).collect();
+        let b: Vec<f32> = (0..n).map(|i| -((i % 127) as f32)).collect();
+        let sum = backend.add(&a, &b).unwrap();
+        assert!(sum.iter().zip(a.iter().zip(&b)).all(|(sum, (a, b))| *sum == a + b), "{n} elements");
+    }
+}
+
+#[test]
 fn threads_upload_at_the_same_time() {
     let Some(device) = support::device() else { return };
     std::thread::scope(|scope| {
