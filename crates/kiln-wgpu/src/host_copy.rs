@@ -1,10 +1,10 @@
 //! Copies between the memory of the host and memory that a device has mapped: large ones by several threads, since one
-//! alone reaches a fraction of what the memory gives. The threads are those of rayon's pool: to start some for each copy
-//! takes as long as copying a megabyte.
+//! alone reaches a fraction of what the memory gives. The threads are kept: to start some for each copy takes as long as
+//! copying a megabyte. They do nothing else, so that a copy never waits for work of others.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 #[cfg(not(target_arch = "wasm32"))]
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Bytes that a thread copies at a time, whole words.
 const PART: usize = 1 << 18;
@@ -40,13 +40,30 @@ pub(crate) fn read(from: &[u8], to: &mut [u8]) {
     share(bytes, parts, |(from, to)| to.copy_from_slice(from));
 }
 
+/// The threads that help; none where there is one processor, or none can be started.
+#[cfg(not(target_arch = "wasm32"))]
+fn helpers() -> Option<&'static rayon::ThreadPool> {
+    static HELPERS: OnceLock<Option<rayon::ThreadPool>> = OnceLock::new();
+    let start = || {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = processors.min(MOST_THREADS) - 1;
+        let named = rayon::ThreadPoolBuilder::new().thread_name(|number| format!("kiln-gpu-copy {number}"));
+        // Zero would ask for as many as there are processors.
+        let pool = (threads > 0).then(|| named.num_threads(threads).build())?;
+        pool.inspect_err(|error| tracing::debug!("no threads to copy with: {error}")).ok()
+    };
+    HELPERS.get_or_init(start).as_ref()
+}
+
 /// Does the work of all parts, of so many bytes. The caller works too.
 #[cfg(not(target_arch = "wasm32"))]
 fn share<P: Send>(bytes: usize, parts: Vec<P>, work: impl Fn(P) + Sync) {
     let threads = bytes.div_ceil(BYTES_A_THREAD).min(MOST_THREADS);
-    if threads < 2 {
+    // A thread of a pool takes up other work of its pool while it waits, which may want a lock that it holds here.
+    let alone = threads < 2 || rayon::current_thread_index().is_some();
+    let Some(helpers) = (if alone { None } else { helpers() }) else {
         return parts.into_iter().for_each(work);
-    }
+    };
     let parts = Mutex::new(parts);
     let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).pop();
     let take_turns = || {
@@ -54,7 +71,7 @@ fn share<P: Send>(bytes: usize, parts: Vec<P>, work: impl Fn(P) + Sync) {
             work(part);
         }
     };
-    rayon::in_place_scope(|scope| {
+    helpers.in_place_scope(|scope| {
         (1..threads).for_each(|_| scope.spawn(|_| take_turns()));
         take_turns();
     });

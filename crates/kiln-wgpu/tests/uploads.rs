@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::sync::{Barrier, Mutex};
+
 use kiln_core::op::Elementwise;
 use kiln_core::{Data, Operand, Operations, QuantFormat, Record, Shape};
 use kiln_wgpu::{GpuBackend, GpuCommandBatch};
@@ -89,6 +91,32 @@ fn operands_that_are_written_together_keep_their_places() {
         let sum = backend.add(&a, &b).unwrap();
         assert!(sum.iter().zip(a.iter().zip(&b)).all(|(sum, (a, b))| *sum == a + b), "{n} elements");
     }
+}
+
+#[test]
+fn copies_wait_for_no_work_of_others() {
+    let Some(device) = support::device() else { return };
+    let x: Vec<f32> = (0..1 << 20).map(|i| (i % 8191) as f32).collect();
+    let copied = || {
+        let y = device.upload(&Operand::vector(&x)).unwrap().read().unwrap();
+        assert!(y.as_data().f32() == x);
+    };
+    // While every thread of the pool waits for what this one holds.
+    let (held, waiting) = (Mutex::new(()), Barrier::new(rayon::current_num_threads() + 1));
+    rayon::in_place_scope(|scope| {
+        let guard = held.lock().unwrap();
+        for _ in 0..rayon::current_num_threads() {
+            scope.spawn(|_| {
+                waiting.wait();
+                drop(held.lock().unwrap());
+            });
+        }
+        waiting.wait();
+        copied();
+        drop(guard);
+    });
+    // From threads of the pool, all at once.
+    rayon::scope(|scope| (0..16).for_each(|_| scope.spawn(|_| copied())));
 }
 
 #[test]
