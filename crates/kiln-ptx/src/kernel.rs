@@ -6,6 +6,7 @@ use kiln_core::{Error, Result};
 
 use crate::builder::SHARED;
 use crate::layout::TensorMap;
+use crate::text::Text;
 use crate::{Builder, Gate, PtxType};
 
 /// The alignment of shared memory that comes with the launch: that of swizzled rows of 128 bytes.
@@ -16,6 +17,15 @@ const DYNAMIC_SHARED_ALIGN: u32 = 1024;
 pub struct Name {
     pub(crate) word: &'static str,
     pub(crate) number: Option<usize>,
+}
+
+impl Name {
+    pub(crate) fn write(self, text: &mut Text) {
+        text.name(self.word);
+        if let Some(number) = self.number {
+            text.line(|line| line.decimal(number as u64));
+        }
+    }
 }
 
 impl From<&'static str> for Name {
@@ -79,15 +89,28 @@ pub struct PtxKernel {
     pub(crate) shared_bytes: u32,
     pub(crate) dynamic_shared: bool,
     pub(crate) gate: Gate,
+    /// A module of it alone.
     pub(crate) text: String,
+    /// Where its entry begins there.
+    pub(crate) entry: usize,
 }
 
 impl PtxKernel {
     /// Writes a kernel for blocks of exactly `block` threads. `name` is an identifier of PTX.
-    pub fn new(name: &str, block: [u32; 3], body: impl FnOnce(&Builder)) -> Self {
+    pub fn new(name: impl Into<String>, block: [u32; 3], body: impl FnOnce(&Builder)) -> Self {
         let builder = Builder::new();
         body(&builder);
-        builder.finish(name, block)
+        builder.finish(name.into(), block)
+    }
+
+    /// A module of this kernel alone, as text.
+    pub fn text(&self) -> &str {
+        &self.text
+    }
+
+    /// A module of this kernel alone, as text.
+    pub fn into_text(self) -> String {
+        self.text
     }
 
     /// The name of its entry.
@@ -175,17 +198,33 @@ impl From<PtxKernel> for PtxModule {
 
 impl fmt::Display for PtxModule {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Gate { version, target } = self.gate();
-        write!(f, ".version {version}\n.target {target}\n.address_size 64\n")?;
-        if self.kernels.iter().any(|kernel| kernel.dynamic_shared) {
-            write!(f, "\n.extern .shared .align {DYNAMIC_SHARED_ALIGN} .b8 {SHARED}[];\n")?;
-        }
+        let mut head = Text::new();
+        preamble(&mut head, self.gate(), self.kernels.iter().any(|kernel| kernel.dynamic_shared));
+        f.write_str(head.as_str())?;
         for kernel in &self.kernels {
             f.write_str("\n")?;
-            f.write_str(&kernel.text)?;
+            f.write_str(&kernel.text[kernel.entry..])?;
         }
         Ok(())
     }
+}
+
+/// What stands before the kernels of a module.
+pub(crate) fn preamble(text: &mut Text, Gate { version, target }: Gate, dynamic_shared: bool) {
+    text.line(|line| {
+        line.put(".version ");
+        version.write(line);
+        line.put("\n.target ");
+        line.put(target.name());
+        line.put("\n.address_size 64\n");
+        if dynamic_shared {
+            line.put("\n.extern .shared .align ");
+            line.decimal(DYNAMIC_SHARED_ALIGN.into());
+            line.put(" .b8 ");
+            line.put(SHARED);
+            line.put("[];\n");
+        }
+    });
 }
 
 /// A kernel as it is configured: what it computes and how, without the extents of what it is run on.
@@ -198,7 +237,7 @@ pub trait Kernel {
 
     /// A module of this kernel alone, as text.
     fn emit_ptx(&self) -> String {
-        PtxModule::from(self.build()).to_string()
+        self.build().into_text()
     }
 }
 

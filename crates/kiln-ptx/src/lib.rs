@@ -43,8 +43,9 @@
 //!   The methods of [`Builder`], their documentation, what a text asks for and the tests are generated from it. Loads,
 //!   stores and branches, whose text is more than a name and operands, are methods of their own.
 //! - Values are typed by Rust's scalars and know their builder, so that arithmetic is written with operators.
-//! - Text is written in one pass into one buffer. Nothing is optimised here: registers are allocated and common
-//!   expressions found by the driver, which does it anyway.
+//! - Text is written in one pass into one buffer: operands write themselves, and what of a line is known at compile time
+//!   is stored as it is. Nothing is optimised here: registers are allocated and common expressions found by the driver,
+//!   which does it anyway.
 //! - `.version` and `.target` are the lowest that serve what was used, so that old drivers take the text.
 //! - Every rounding is said (`.rn`): the driver contracts no product and sum, and results are those of IEEE 754.
 //! - Kernels take extents when they are launched, not when they are written: one text serves every shape.

@@ -2,7 +2,6 @@
 //! documentation, what they ask of version and target, and the tests.
 
 use crate::builder::operands::*;
-use crate::text::Mnemonic;
 use crate::types::{Bf16, F16, Operand, Scalar, Value};
 use crate::{Builder, Gate, Target};
 
@@ -326,10 +325,11 @@ macro_rules! special_register_table {
 }
 
 /// One instruction for one type.
-#[derive(Debug)]
+#[derive(Debug, Clone, Copy)]
 #[doc(hidden)]
 pub struct Row {
-    pub(crate) mnemonic: Mnemonic,
+    /// Its name, between a tab and a blank.
+    pub(crate) name: &'static str,
     pub(crate) gate: Gate,
 }
 
@@ -344,7 +344,8 @@ macro_rules! define {
                 const ROW: Row;
             }
             $($(impl $family for $ty {
-                const ROW: Row = Row { mnemonic: Mnemonic::new($name), gate: Gate::new($version, Target::$target) };
+                const ROW: Row =
+                    Row { name: concat!("\t", $name, " "), gate: Gate::new($version, Target::$target) };
             })*)*
         )*
 
@@ -354,19 +355,29 @@ macro_rules! define {
                 $(#[doc = $doc])*
                 #[doc = ""]
                 #[doc = concat!($($("`", $name, "`, ",)* "PTX ", stringify!($version), ", `", stringify!($target), "`",)*)]
-                #[inline]
                 pub fn $method<T: $family>(&self, $($x: impl Operand<$operand>),*) -> define!(@type $result) {
-                    define!(@body $result, self, &const { T::ROW }, [$($x.raw()),*])
+                    define!(@body $result, self, const { T::ROW }, $($x),*)
                 }
             )*
         }
     };
     (@type ()) => { () };
     (@type $result:ident) => { Value<'_, $result> };
-    (@body (), $self:ident, $row:expr, $operands:expr) => { $self.instruction($row, None, &$operands) };
-    (@body $result:ident, $self:ident, $row:expr, $operands:expr) => {{
+    (@body (), $self:ident, $row:expr,) => { $self.instruction($row, |_| {}) };
+    (@body (), $self:ident, $row:expr, $first:ident $(, $x:ident)*) => {
+        $self.instruction($row, |line| {
+            $first.write(line);
+            $(line.put(", ");
+            $x.write(line);)*
+        })
+    };
+    (@body $result:ident, $self:ident, $row:expr, $($x:ident),*) => {{
         let value = $self.fresh::<$result>();
-        $self.instruction($row, Some(value.raw()), &$operands);
+        $self.instruction($row, |line| {
+            value.write(line);
+            $(line.put(", ");
+            $x.write(line);)*
+        });
         value
     }};
 }

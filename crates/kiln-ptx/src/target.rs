@@ -1,5 +1,7 @@
 use std::fmt;
 
+use crate::text::Line;
+
 /// A version of the PTX ISA. A driver takes every version up to its own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
@@ -12,6 +14,12 @@ impl Version {
     pub const fn new(number: f64) -> Self {
         let tenths = (number * 10.0 + 0.5) as u8;
         Self { major: tenths / 10, minor: tenths % 10 }
+    }
+
+    pub(crate) fn write(self, line: &mut Line<'_>) {
+        line.decimal(self.major.into());
+        line.put(".");
+        line.decimal(self.minor.into());
     }
 }
 

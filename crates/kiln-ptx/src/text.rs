@@ -1,11 +1,15 @@
-//! The buffer that a kernel is written into.
+//! The buffer that a kernel is written into, and a line of it.
 //!
-//! Pieces are copied at a fixed length and counted at their own, so that a copy is a few moves and no call.
+//! Everything of a line is inlined into the method that writes it, so that its position stays in a register and what is known
+//! at compile time is stored as it is. Numbers are copied at a fixed length and counted at their own: a few moves, and no
+//! call.
 
-use crate::types::{Class, PtxType, Source};
+use crate::types::{Class, PtxType};
 
-/// Room for one instruction: a mnemonic and six operands are shorter, but for lists of registers.
-const LINE: usize = 256;
+/// Room for a line. The longest, products of warp groups, have 128 registers in a list, at most 11 bytes each.
+const LINE: usize = 1536;
+/// What a text begins with: small kernels take no more, and it is cleared first.
+const FIRST: usize = 4096;
 
 /// Text, and room behind it.
 #[derive(Debug)]
@@ -14,66 +18,42 @@ pub(crate) struct Text {
     len: usize,
 }
 
-/// A mnemonic between its tab and its blank.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Mnemonic {
-    bytes: [u8; 32],
+/// A line, or a part of one, that is being written.
+#[derive(Debug)]
+#[doc(hidden)]
+pub struct Line<'t> {
+    room: &'t mut [u8; LINE],
     len: usize,
-    /// A name that is too long for the bytes.
-    long: &'static str,
 }
-
-impl Mnemonic {
-    pub(crate) const fn new(long: &'static str) -> Self {
-        let name = long.as_bytes();
-        if name.len() > 30 {
-            return Self { bytes: [0; 32], len: 0, long };
-        }
-        let mut mnemonic = Self { bytes: [b' '; 32], len: name.len() + 2, long: "" };
-        mnemonic.bytes[0] = b'\t';
-        let mut i = 0;
-        while i < name.len() {
-            mnemonic.bytes[i + 1] = name[i];
-            i += 1;
-        }
-        mnemonic
-    }
-}
-
-/// The digits of 0 to 999, and how many they are.
-static DIGITS: [[u8; 4]; 1000] = {
-    let mut digits = [[0; 4]; 1000];
-    let mut n = 0;
-    while n < 1000 {
-        let all = [b'0' + (n / 100) as u8, b'0' + (n / 10 % 10) as u8, b'0' + (n % 10) as u8];
-        digits[n] = match n {
-            0..10 => [all[2], 0, 0, 1],
-            10..100 => [all[1], all[2], 0, 2],
-            _ => [all[0], all[1], all[2], 3],
-        };
-        n += 1;
-    }
-    digits
-};
 
 impl Text {
     pub(crate) fn new() -> Self {
-        Self { bytes: vec![0; 4096], len: 0 }
+        Self { bytes: vec![0; FIRST], len: 0 }
     }
 
-    /// Makes room for a line.
-    #[inline]
-    pub(crate) fn line(&mut self) {
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Adds what `write` writes, a line at most.
+    #[inline(always)]
+    pub(crate) fn line(&mut self, write: impl FnOnce(&mut Line<'_>)) {
         if self.bytes.len() - self.len < LINE {
             self.grow(LINE);
         }
+        let room = self.bytes[self.len..].first_chunk_mut().expect("there is room for a line");
+        let mut line = Line { room, len: 0 };
+        write(&mut line);
+        self.len += line.len;
     }
 
-    /// Makes room for a line with a name of so many bytes.
-    pub(crate) fn line_and(&mut self, name: usize) {
-        if self.bytes.len() - self.len < LINE + name {
-            self.grow(LINE + name);
+    /// Adds a name of any length.
+    pub(crate) fn name(&mut self, name: &str) {
+        if self.bytes.len() - self.len < name.len() {
+            self.grow(name.len());
         }
+        self.bytes[self.len..self.len + name.len()].copy_from_slice(name.as_bytes());
+        self.len += name.len();
     }
 
     #[cold]
@@ -81,127 +61,149 @@ impl Text {
         self.bytes.resize(2 * self.bytes.len() + more, 0);
     }
 
-    #[inline]
-    fn copy<const N: usize>(&mut self, bytes: &[u8; N], len: usize) {
-        self.bytes[self.len..self.len + N].copy_from_slice(bytes);
+    pub(crate) fn as_str(&self) -> &str {
+        std::str::from_utf8(&self.bytes[..self.len]).expect("whole names and ASCII were written")
+    }
+
+    /// What was written from `first` on, and behind it what was written before.
+    pub(crate) fn beginning_at(&self, first: usize) -> String {
+        let (last, first) = self.bytes[..self.len].split_at(first);
+        String::from_utf8([first, last].concat()).expect("whole names and ASCII were written")
+    }
+}
+
+/// The digits of 0 to 999, three each, and behind them how many of them are leading zeros.
+static DIGITS: [[u8; 4]; 1000] = {
+    let mut digits = [[0; 4]; 1000];
+    let mut n = 0;
+    while n < 1000 {
+        let zeros = if n < 10 { 2 } else { (n < 100) as u8 };
+        digits[n] = [b'0' + (n / 100) as u8, b'0' + (n / 10 % 10) as u8, b'0' + (n % 10) as u8, zeros];
+        n += 1;
+    }
+    digits
+};
+
+/// Of a number below 1000 the digits behind one another, the first in the lowest byte, and how many they are. Above them
+/// there is something else.
+#[inline(always)]
+fn up_to_three(n: usize) -> (u32, usize) {
+    let digits = u32::from_le_bytes(DIGITS[n]);
+    let zeros = digits >> 24;
+    (digits >> (8 * zeros), 3 - zeros as usize)
+}
+
+/// The same of a number below a million.
+#[inline(never)]
+fn up_to_six(n: usize) -> (u64, usize) {
+    let (upper, len) = up_to_three(n / 1000);
+    let upper = u64::from(upper) & ((1 << (8 * len)) - 1);
+    (upper | u64::from(u32::from_le_bytes(DIGITS[n % 1000])) << (8 * len), len + 3)
+}
+
+/// The same of any number.
+#[cold]
+#[inline(never)]
+fn any_number(n: u64) -> ([u8; 24], usize) {
+    let mut digits = [0; 24];
+    let mut at = digits.len();
+    let mut rest = n;
+    while rest > 0 {
+        at -= 1;
+        digits[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+    }
+    digits.copy_within(at.., 0);
+    (digits, digits.len() - at)
+}
+
+fn hexadecimal<const N: usize>(bits: u64) -> [u8; N] {
+    std::array::from_fn(|i| b"0123456789ABCDEF"[(bits >> (4 * (N - 1 - i)) & 15) as usize])
+}
+
+impl Line<'_> {
+    /// Adds `len` of the bytes.
+    #[inline(always)]
+    fn copy<const N: usize>(&mut self, bytes: [u8; N], len: usize) {
+        assert!(self.len <= LINE - N, "a line is too long");
+        self.room[self.len..self.len + N].copy_from_slice(&bytes);
         self.len += len;
     }
 
-    /// A piece of a line.
-    #[inline]
-    pub(crate) fn piece<const N: usize>(&mut self, bytes: &[u8; N]) {
-        self.copy(bytes, N);
+    /// Adds a piece that is known at compile time.
+    #[inline(always)]
+    pub(crate) fn put(&mut self, piece: &'static str) {
+        assert!(self.len <= LINE - piece.len(), "a line is too long");
+        self.room[self.len..self.len + piece.len()].copy_from_slice(piece.as_bytes());
+        self.len += piece.len();
     }
 
-    /// A piece of a line whose length is known only now.
-    #[inline]
-    pub(crate) fn word(&mut self, word: &str) {
-        self.bytes[self.len..self.len + word.len()].copy_from_slice(word.as_bytes());
-        self.len += word.len();
-    }
-
-    #[inline]
-    pub(crate) fn mnemonic(&mut self, mnemonic: &Mnemonic) {
-        self.copy(&mnemonic.bytes, mnemonic.len);
-        if mnemonic.len == 0 {
-            self.piece(b"\t");
-            self.word(mnemonic.long);
-            self.piece(b" ");
-        }
-    }
-
-    #[inline]
+    #[inline(always)]
     pub(crate) fn decimal(&mut self, n: u64) {
         if n < 1000 {
-            let digits = &DIGITS[n as usize];
-            self.copy(digits, digits[3] as usize);
+            let (digits, len) = up_to_three(n as usize);
+            self.copy(digits.to_le_bytes(), len);
+        } else if n < 1_000_000 {
+            let (digits, len) = up_to_six(n as usize);
+            self.copy(digits.to_le_bytes(), len);
         } else {
-            self.decimal(n / 1000);
-            let n = (n % 1000) as usize;
-            self.piece(&[b'0' + (n / 100) as u8, b'0' + (n / 10 % 10) as u8, b'0' + (n % 10) as u8]);
+            let (digits, len) = any_number(n);
+            self.copy(digits, len);
         }
     }
 
-    #[inline]
+    #[inline(always)]
     pub(crate) fn signed(&mut self, n: i32) {
         if n < 0 {
-            self.piece(b"-");
+            self.put("-");
         }
         self.decimal(n.unsigned_abs().into());
     }
 
-    fn hexadecimal(&mut self, bits: u64, digits: u32) {
-        for digit in (0..digits).rev() {
-            self.piece(&[b"0123456789ABCDEF"[(bits >> (4 * digit) & 15) as usize]]);
-        }
-    }
-
-    #[inline]
+    #[inline(always)]
     pub(crate) fn register(&mut self, class: Class, number: u32) {
-        const PREFIXES: [[u8; 4]; 6] = [*b"%p 2", *b"%r 2", *b"%rd3", *b"%f 2", *b"%fd3", *b"%h 2"];
-        let prefix = &PREFIXES[class as usize];
-        self.copy(prefix, (prefix[3] - b'0') as usize);
+        self.put(class.prefix());
         self.decimal(number.into());
     }
 
-    #[inline]
-    pub(crate) fn source(&mut self, source: Source) {
-        match source {
-            Source::Register(class, number) => self.register(class, number),
-            Source::Constant(ty, bits) => self.constant(ty, bits),
-            Source::Registers(class, first, count) => self.registers(class, first..first + count),
-            Source::List(class, numbers, count) => self.registers(class, numbers.into_iter().take(count as usize)),
-            Source::Address(class, base, offset) => self.address(class, base, offset),
-            Source::Tensor(map, coordinates) => {
-                self.piece(b"[");
-                self.register(Class::Wide, map);
-                for (i, number) in coordinates.into_iter().enumerate() {
-                    self.word(if i == 0 { ", {" } else { ", " });
-                    self.register(Class::Word, number);
-                }
-                self.piece(b"}]");
-            }
-        }
-    }
-
-    fn registers(&mut self, class: Class, numbers: impl Iterator<Item = u32>) {
+    /// Registers as a list: `{%f8, %f9}`.
+    #[inline(always)]
+    pub(crate) fn registers(&mut self, class: Class, numbers: impl Iterator<Item = u32>) {
         for (i, number) in numbers.enumerate() {
-            self.line();
-            self.word(if i == 0 { "{" } else { ", " });
+            self.put(if i == 0 { "{" } else { ", " });
             self.register(class, number);
         }
-        self.piece(b"}");
+        self.put("}");
     }
 
-    #[inline]
+    /// `[%r5+16]`
+    #[inline(always)]
     pub(crate) fn address(&mut self, class: Class, base: u32, offset: i32) {
-        self.piece(b"[");
+        self.put("[");
         self.register(class, base);
         if offset != 0 {
             if offset > 0 {
-                self.piece(b"+");
+                self.put("+");
             }
             self.signed(offset);
         }
-        self.piece(b"]");
+        self.put("]");
     }
 
-    fn constant(&mut self, ty: PtxType, bits: u64) {
+    /// A constant of this type, from its bits.
+    #[inline(always)]
+    pub(crate) fn constant(&mut self, ty: PtxType, bits: u64) {
         match ty {
             PtxType::F32 => {
-                self.piece(b"0f");
-                self.hexadecimal(bits, 8);
+                self.put("0f");
+                self.copy(hexadecimal::<8>(bits), 8);
             }
             PtxType::F64 => {
-                self.piece(b"0d");
-                self.hexadecimal(bits, 16);
+                self.put("0d");
+                self.copy(hexadecimal::<16>(bits), 16);
             }
             PtxType::S32 => self.signed(bits as i32),
             _ => self.decimal(bits),
         }
-    }
-
-    pub(crate) fn as_str(&self) -> &str {
-        std::str::from_utf8(&self.bytes[..self.len]).expect("what is written here is ASCII")
     }
 }

@@ -3,6 +3,7 @@
 use std::marker::PhantomData;
 
 use crate::Builder;
+use crate::text::Line;
 
 /// A scalar type of PTX.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -83,28 +84,32 @@ pub(crate) enum Class {
 }
 
 impl Class {
-    /// Every class with the type of its declaration and the name of its registers.
-    pub(crate) const ALL: [(&'static str, &'static str); 6] =
-        [("pred", "%p"), ("b32", "%r"), ("b64", "%rd"), ("f32", "%f"), ("f64", "%fd"), ("b16", "%h")];
-}
+    /// Every class.
+    pub(crate) const ALL: [Self; 6] = [Self::Predicate, Self::Word, Self::Wide, Self::Single, Self::Double, Self::Half];
 
-/// Where an instruction takes an operand from.
-#[derive(Debug, Clone, Copy)]
-#[doc(hidden)]
-pub struct Raw(pub(crate) Source);
+    /// The type of its declaration.
+    pub(crate) const fn name(self) -> &'static str {
+        match self {
+            Self::Predicate => "pred",
+            Self::Word => "b32",
+            Self::Wide => "b64",
+            Self::Single => "f32",
+            Self::Double => "f64",
+            Self::Half => "b16",
+        }
+    }
 
-#[derive(Debug, Clone, Copy)]
-pub(crate) enum Source {
-    Register(Class, u32),
-    Constant(PtxType, u64),
-    /// So many registers from a first one on: `{%f8, %f9}`.
-    Registers(Class, u32, u32),
-    /// Any registers, the first so many of these: `{%f8, %f3}`.
-    List(Class, [u32; 4], u32),
-    /// `[%r5+16]`
-    Address(Class, u32, i32),
-    /// A place in a tensor: the register of its map, and as many registers of coordinates: `[%rd1, {%r3, %r4, %r7}]`.
-    Tensor(u32, [u32; 3]),
+    /// The name of its registers, without their number.
+    pub(crate) const fn prefix(self) -> &'static str {
+        match self {
+            Self::Predicate => "%p",
+            Self::Word => "%r",
+            Self::Wide => "%rd",
+            Self::Single => "%f",
+            Self::Double => "%fd",
+            Self::Half => "%h",
+        }
+    }
 }
 
 mod sealed {
@@ -129,7 +134,7 @@ pub trait Scalar: Copy + Sealed {
 /// What can stand where an instruction takes a `T`: for a scalar a [`Value`], a [`Variable`] or a Rust constant.
 pub trait Operand<T>: Copy + Sealed {
     #[doc(hidden)]
-    fn raw(self) -> Raw;
+    fn write(self, line: &mut Line<'_>);
 }
 
 macro_rules! scalars {
@@ -139,10 +144,10 @@ macro_rules! scalars {
             const TYPE: PtxType = PtxType::$ptx;
         }
         impl Operand<$rust> for $rust {
-            #[inline]
-            fn raw(self) -> Raw {
+            #[inline(always)]
+            fn write(self, line: &mut Line<'_>) {
                 let bits: fn($rust) -> u64 = $bits;
-                Raw(Source::Constant(PtxType::$ptx, bits(self)))
+                line.constant(PtxType::$ptx, bits(self));
             }
         })*
     };
@@ -200,16 +205,16 @@ impl<T> Sealed for Value<'_, T> {}
 impl<T> Sealed for Variable<'_, T> {}
 
 impl<T: Scalar> Operand<T> for Value<'_, T> {
-    #[inline]
-    fn raw(self) -> Raw {
-        Raw(Source::Register(T::TYPE.class(), self.number))
+    #[inline(always)]
+    fn write(self, line: &mut Line<'_>) {
+        line.register(T::TYPE.class(), self.number);
     }
 }
 
 impl<T: Scalar> Operand<T> for Variable<'_, T> {
-    #[inline]
-    fn raw(self) -> Raw {
-        self.0.raw()
+    #[inline(always)]
+    fn write(self, line: &mut Line<'_>) {
+        self.0.write(line);
     }
 }
 
@@ -218,12 +223,12 @@ impl<'k, T: Scalar> Variable<'k, T> {
     pub fn get(self) -> Value<'k, T> {
         let builder = self.0.builder;
         let value = builder.fresh();
-        builder.copy(value, self.raw());
+        builder.copy(value, self);
         value
     }
 
     /// Gives it a new value.
     pub fn set(self, value: impl Operand<T>) {
-        self.0.builder.copy(self.0, value.raw());
+        self.0.builder.copy(self.0, value);
     }
 }

@@ -9,8 +9,8 @@ use std::path::Path;
 use kiln_core::graph::Fetch;
 use kiln_core::op::{Elementwise, Matmul};
 use kiln_ptx::kernels::elementwise::Chain;
-use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
-use kiln_ptx::{Kernel, PtxType, Target};
+use kiln_ptx::kernels::gemm::{Epilogue, TiledGemm, WarpGroupGemm, WarpGroupTile};
+use kiln_ptx::{Kernel, PtxKernel, PtxModule, PtxType, Target};
 
 fn check(name: &str, text: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/goldens").join(name).with_extension("ptx");
@@ -39,10 +39,48 @@ fn texts_are_as_they_were() {
         check(&format!("max_{target}"), &max.emit_ptx());
     }
     check("chain", &catalogue::chain(Target::Sm70).emit_ptx());
+    check("gemm_tiled", &TiledGemm.emit_ptx());
     let tile = WarpGroupTile::new(1, 1, 16, 2).unwrap();
     let operation = Matmul { transpose_a: false, transpose_b: true };
     let gemm = WarpGroupGemm::new(operation, [PtxType::F16, PtxType::F32], tile, Epilogue::PLAIN).unwrap();
     check("gemm_sm_90a", &gemm.emit_ptx());
+}
+
+/// Numbers of every length, and both signs.
+#[test]
+fn numbers_are_written_whole() {
+    let lengths = (0..20).map(|digits| 10u64.pow(digits));
+    let numbers: Vec<u64> = lengths.flat_map(|n| [n - 1, n, n + 7, n / 2 * 3]).chain([1_002_003, u64::MAX]).collect();
+    let kernel = PtxKernel::new("numbers", [32, 1, 1], |k| {
+        for &n in &numbers {
+            k.constant::<u64>(n);
+            k.constant::<i32>(n as i32);
+            k.constant::<u32>(n as u32);
+        }
+    });
+    for (i, &n) in numbers.iter().enumerate() {
+        let lines = [
+            format!("\tmov.b64 %rd{i}, {n};\n"),
+            format!("\tmov.b32 %r{}, {};\n", 2 * i, n as i32),
+            format!("\tmov.b32 %r{}, {};\n", 2 * i + 1, n as u32),
+        ];
+        assert!(kernel.text().contains(&lines.concat()), "{n}: {}", kernel.text());
+    }
+}
+
+/// Registers of every length, and names that are longer than a line has room for.
+#[test]
+fn long_texts_and_names_are_written_whole() {
+    const MANY: usize = 12_345;
+    let name = "long_".repeat(2_000);
+    let kernel = PtxKernel::new(&name, [32, 1, 1], |k| {
+        (0..MANY).for_each(|i| _ = k.constant::<f32>(i as f32));
+    });
+    let moves: String = (0..MANY).map(|i| format!("\tmov.f32 %f{i}, 0f{:08X};\n", (i as f32).to_bits())).collect();
+    let head = ".version 6.0\n.target sm_70\n.address_size 64\n\n.visible .entry ";
+    let text = format!("{head}{name}(\n)\n.reqntid 32, 1, 1\n{{\n\t.reg .f32 %f<{MANY}>;\n{moves}\tret;\n}}\n");
+    assert!(kernel.text() == text, "{} bytes, not {}", kernel.text().len(), text.len());
+    assert_eq!(PtxModule::from(kernel).to_string(), text);
 }
 
 /// The same configuration gives the same text, whoever asks and however often.

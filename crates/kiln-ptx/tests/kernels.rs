@@ -8,7 +8,7 @@ use kiln_core::op::{
     Transpose as TransposeOp,
 };
 use kiln_core::{Buffer, Error, Operand};
-use kiln_ptx::kernels::gemm::{Gemm, Tf32Planes, Tile};
+use kiln_ptx::kernels::gemm::{Gemm, NaiveGemm, Tf32Planes, Tile, TiledGemm};
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::reduce;
 use kiln_ptx::kernels::softmax::Softmax;
@@ -220,6 +220,22 @@ fn products_scale_and_add() {
     }
 }
 
+/// Integers, so that every sum is exact: whole tiles, parts of them, and no products at all.
+#[test]
+fn products_of_textbooks_are_exact() {
+    for [m, k, n] in [[1, 1, 1], [16, 16, 16], [17, 33, 31], [3, 50, 64], [33, 0, 2]] {
+        let value = |i: usize, by: usize| (i * 7 % by) as f32 - 2.0;
+        let a: Vec<f32> = (0..m * k).map(|i| value(i, 5)).collect();
+        let b: Vec<f32> = (0..k * n).map(|i| value(i, 11)).collect();
+        let sum = |at: usize| (0..k).map(|p| a[at / n * k + p] * b[p * n + at % n]).sum();
+        let expected: Vec<f32> = (0..m * n).map(sum).collect();
+        let naive = run_one(&NaiveGemm, &NaiveGemm.launch([m, k, n]).unwrap(), &[&a, &b], m * n).unwrap();
+        assert_eq!(naive, expected, "naive, {m} {k} {n}");
+        let tiled = run_one(&TiledGemm, &TiledGemm.launch([m, k, n]).unwrap(), &[&a, &b], m * n).unwrap();
+        assert_eq!(tiled, expected, "tiled, {m} {k} {n}");
+    }
+}
+
 #[test]
 fn extents_beyond_a_kernel_are_refused() {
     let most = u32::MAX as usize;
@@ -228,6 +244,8 @@ fn extents_beyond_a_kernel_are_refused() {
     let gemm = Gemm::new(Matmul::default(), Tile::LARGE);
     assert!(limit(gemm.launch(kiln_core::op::MatmulExtents { k: most, ..extents }, 1.0, 0.0)));
     assert!(limit(gemm.launch(kiln_core::op::MatmulExtents { batch: 65_536, ..extents }, 1.0, 0.0)));
+    assert!(limit(TiledGemm.launch([1, most, 1])));
+    assert!(limit(NaiveGemm.launch([16 * 65_536, 1, 1])));
     assert!(limit(Softmax::new(4, false, Target::Sm70).launch(1, 129)));
     assert!(limit(Softmax::new(most, false, Target::Sm70).launch(1, most)));
     assert!(matches!(reduce::plan(Reduction::ArgMax, [1, 0, 1], Target::Sm70), Err(Error::Shape { .. })));

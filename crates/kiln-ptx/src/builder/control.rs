@@ -6,37 +6,41 @@ use crate::types::{Operand, Value};
 /// Loops and branches; the labels are written by themselves.
 impl Builder {
     fn fresh_label(&self) -> u32 {
-        let mut state = self.state.borrow_mut();
-        state.labels += 1;
-        state.labels
+        let label = self.labels.get() + 1;
+        self.labels.set(label);
+        label
     }
 
     fn label(&self, label: u32) {
-        let text = &mut self.state.borrow_mut().text;
-        text.line();
-        text.piece(b"$L");
-        text.decimal(label.into());
-        text.piece(b":\n");
+        self.line(|line| {
+            line.put("$L");
+            line.decimal(label.into());
+            line.put(":\n");
+        });
     }
 
-    fn branch(&self, guard: Option<(&[u8; 2], Value<'_, bool>)>, label: u32) {
-        let text = &mut self.state.borrow_mut().text;
-        text.line();
-        text.piece(b"\t");
-        if let Some((sign, p)) = guard {
-            text.word(if sign == b"@!" { "@!" } else { "@" });
-            text.source(p.raw().0);
-            text.piece(b" ");
-        }
-        text.piece(b"bra $L");
-        text.decimal(label.into());
-        text.piece(b";\n");
+    fn branch(&self, label: u32) {
+        self.line(|line| {
+            line.put("\tbra $L");
+            line.decimal(label.into());
+            line.put(";\n");
+        });
+    }
+
+    fn branch_unless(&self, p: Value<'_, bool>, label: u32) {
+        self.line(|line| {
+            line.put("\t@!");
+            p.write(line);
+            line.put(" bra $L");
+            line.decimal(label.into());
+            line.put(";\n");
+        });
     }
 
     /// Runs `then` where `p`.
     pub fn if_(&self, p: Value<'_, bool>, then: impl FnOnce()) {
         let end = self.fresh_label();
-        self.branch(Some((b"@!", p)), end);
+        self.branch_unless(p, end);
         then();
         self.label(end);
     }
@@ -44,9 +48,9 @@ impl Builder {
     /// Runs `then` where `p`, else `otherwise`.
     pub fn if_else(&self, p: Value<'_, bool>, then: impl FnOnce(), otherwise: impl FnOnce()) {
         let (middle, end) = (self.fresh_label(), self.fresh_label());
-        self.branch(Some((b"@!", p)), middle);
+        self.branch_unless(p, middle);
         then();
-        self.branch(None, end);
+        self.branch(end);
         self.label(middle);
         otherwise();
         self.label(end);
@@ -56,9 +60,9 @@ impl Builder {
     pub fn while_<'k>(&'k self, condition: impl FnOnce() -> Value<'k, bool>, body: impl FnOnce()) {
         let (start, end) = (self.fresh_label(), self.fresh_label());
         self.label(start);
-        self.branch(Some((b"@!", condition())), end);
+        self.branch_unless(condition(), end);
         body();
-        self.branch(None, start);
+        self.branch(start);
         self.label(end);
     }
 
@@ -66,7 +70,7 @@ impl Builder {
     pub fn until<'k>(&'k self, condition: impl FnOnce() -> Value<'k, bool>) {
         let start = self.fresh_label();
         self.label(start);
-        self.branch(Some((b"@!", condition())), start);
+        self.branch_unless(condition(), start);
     }
 
     /// Runs `body` for `start`, `start + step`, ... below `end`. The last number plus `step` must not overflow.

@@ -1,8 +1,8 @@
 //! Pointers, loads and stores.
 
 use super::Builder;
-use crate::text::Text;
-use crate::types::{Operand, Scalar, Source, Value};
+use crate::text::Line;
+use crate::types::{Operand, Scalar, Value};
 
 mod sealed {
     pub trait Sealed {}
@@ -81,8 +81,9 @@ impl<'k, S: Space, T> Pointer<'k, S, T> {
         Self { base, offset: 0, element: std::marker::PhantomData }
     }
 
-    pub(super) fn source(self) -> Source {
-        Source::Address(S::Address::TYPE.class(), self.base.number, self.offset)
+    #[inline(always)]
+    pub(super) fn address_in(self, line: &mut Line<'_>) {
+        line.address(S::Address::TYPE.class(), self.base.number, self.offset);
     }
 
     /// So many bytes further; no instruction.
@@ -105,11 +106,6 @@ impl<'k, S: Space, T: Scalar> Pointer<'k, S, T> {
     /// `index` elements further.
     pub fn index(self, index: impl Operand<u32>) -> Self {
         Self { base: S::index(self.base.builder, self.base, index, T::TYPE.bytes()), ..self }
-    }
-
-    #[inline]
-    fn write(self, text: &mut Text) {
-        text.address(S::Address::TYPE.class(), self.base.number, self.offset);
     }
 }
 
@@ -170,27 +166,33 @@ impl VectorWidth for Lanes<4> {
 }
 
 /// `@p ld.global.v4.f32 `
-fn head<S: Space, T: Scalar>(text: &mut Text, guard: Option<Value<'_, bool>>, access: &[u8; 3], vector: &str) {
-    text.line();
-    text.piece(b"\t");
+#[inline(always)]
+fn head<S: Space, T: Scalar>(
+    line: &mut Line<'_>,
+    guard: Option<Value<'_, bool>>,
+    access: &'static str,
+    vector: &'static str,
+) {
+    line.put("\t");
     if let Some(p) = guard {
-        text.piece(b"@");
-        text.source(p.raw().0);
-        text.piece(b" ");
+        line.put("@");
+        p.write(line);
+        line.put(" ");
     }
-    text.piece(access);
-    text.word(S::NAME);
-    text.word(vector);
-    text.word(T::TYPE.name());
-    text.piece(b" ");
+    line.put(access);
+    line.put(S::NAME);
+    line.put(vector);
+    line.put(T::TYPE.name());
+    line.put(" ");
 }
 
-fn list<T: Scalar>(text: &mut Text, values: &[impl Operand<T>]) {
+#[inline(always)]
+fn list<T: Scalar>(line: &mut Line<'_>, values: &[impl Operand<T>]) {
     for (i, value) in values.iter().enumerate() {
-        text.word(if i == 0 { "{" } else { ", " });
-        text.source(value.raw().0);
+        line.put(if i == 0 { "{" } else { ", " });
+        value.write(line);
     }
-    text.piece(b"}");
+    line.put("}");
 }
 
 /// Loads and stores: `ld` and `st` for `global` and `shared`.
@@ -201,12 +203,13 @@ impl Builder {
         to: Value<'k, T>,
         from: Pointer<'k, S, T>,
     ) {
-        let text = &mut self.state.borrow_mut().text;
-        head::<S, T>(text, guard, b"ld.", ".");
-        text.source(to.raw().0);
-        text.piece(b", ");
-        from.write(text);
-        text.piece(b";\n");
+        self.line(|line| {
+            head::<S, T>(line, guard, "ld.", ".");
+            to.write(line);
+            line.put(", ");
+            from.address_in(line);
+            line.put(";\n");
+        });
     }
 
     fn load_vector<'k, S: Space, T: Scalar, const N: usize>(
@@ -217,12 +220,13 @@ impl Builder {
     ) where
         Lanes<N>: VectorWidth,
     {
-        let text = &mut self.state.borrow_mut().text;
-        head::<S, T>(text, guard, b"ld.", Lanes::<N>::SUFFIX);
-        list(text, &to);
-        text.piece(b", ");
-        from.write(text);
-        text.piece(b";\n");
+        self.line(|line| {
+            head::<S, T>(line, guard, "ld.", Lanes::<N>::SUFFIX);
+            list(line, &to);
+            line.put(", ");
+            from.address_in(line);
+            line.put(";\n");
+        });
     }
 
     fn store<S: Space, T: Scalar>(
@@ -231,12 +235,13 @@ impl Builder {
         to: Pointer<'_, S, T>,
         value: impl Operand<T>,
     ) {
-        let text = &mut self.state.borrow_mut().text;
-        head::<S, T>(text, guard, b"st.", ".");
-        to.write(text);
-        text.piece(b", ");
-        text.source(value.raw().0);
-        text.piece(b";\n");
+        self.line(|line| {
+            head::<S, T>(line, guard, "st.", ".");
+            to.address_in(line);
+            line.put(", ");
+            value.write(line);
+            line.put(";\n");
+        });
     }
 
     /// The element at `from`.
@@ -298,22 +303,23 @@ impl Builder {
     where
         Lanes<N>: VectorWidth,
     {
-        let text = &mut self.state.borrow_mut().text;
-        head::<S, T>(text, None, b"st.", Lanes::<N>::SUFFIX);
-        to.write(text);
-        text.piece(b", ");
-        list(text, &values);
-        text.piece(b";\n");
+        self.line(|line| {
+            head::<S, T>(line, None, "st.", Lanes::<N>::SUFFIX);
+            to.address_in(line);
+            line.put(", ");
+            list(line, &values);
+            line.put(";\n");
+        });
     }
 
     /// Makes the element at `to` the lesser of what it is and a value, whatever other threads do to it at the same time.
     pub fn red_min(&self, to: Pointer<'_, Global, u64>, value: impl Operand<u64>) {
-        let text = &mut self.state.borrow_mut().text;
-        text.line();
-        text.piece(b"\tred.global.min.u64 ");
-        to.write(text);
-        text.piece(b", ");
-        text.source(value.raw().0);
-        text.piece(b";\n");
+        self.line(|line| {
+            line.put("\tred.global.min.u64 ");
+            to.address_in(line);
+            line.put(", ");
+            value.write(line);
+            line.put(";\n");
+        });
     }
 }

@@ -5,7 +5,8 @@ use std::marker::PhantomData;
 
 use super::{Global, Pointer, Shared, SharedCluster, Space};
 use crate::Builder;
-use crate::types::{Class, Operand, PtxType, Raw, Scalar, Sealed, Source, Value, Variable};
+use crate::text::Line;
+use crate::types::{Class, Operand, PtxType, Scalar, Sealed, Value, Variable};
 
 macro_rules! addresses {
     ($($(#[doc = $doc:literal])* $name:ident $space:ident;)*) => {
@@ -14,9 +15,9 @@ macro_rules! addresses {
         pub struct $name;
 
         impl<T> Operand<$name> for Pointer<'_, $space, T> {
-            #[inline]
-            fn raw(self) -> Raw {
-                Raw(self.source())
+            #[inline(always)]
+            fn write(self, line: &mut Line<'_>) {
+                self.address_in(line);
             }
         })*
     };
@@ -84,27 +85,25 @@ impl<'k, T: Scalar, const N: usize> Fragment<'k, T, N> {
 }
 
 impl<T: Scalar, const N: usize> Operand<Registers<T, N>> for Fragment<'_, T, N> {
-    #[inline]
-    fn raw(self) -> Raw {
-        Raw(Source::Registers(T::TYPE.class(), self.first, N as u32))
+    #[inline(always)]
+    fn write(self, line: &mut Line<'_>) {
+        line.registers(T::TYPE.class(), self.first..self.first + N as u32);
     }
 }
 
 macro_rules! lists {
     ($($registers:ident $n:literal;)*) => {
         $(impl<T: Scalar> Operand<$registers<T, $n>> for [Value<'_, T>; $n] {
-            #[inline]
-            fn raw(self) -> Raw {
-                let mut numbers = [0; 4];
-                self.iter().zip(&mut numbers).for_each(|(value, number)| *number = value.number);
-                Raw(Source::List(T::TYPE.class(), numbers, $n))
+            #[inline(always)]
+            fn write(self, line: &mut Line<'_>) {
+                line.registers(T::TYPE.class(), self.into_iter().map(|value| value.number));
             }
         }
 
         impl<T: Scalar> Operand<$registers<T, $n>> for [Variable<'_, T>; $n] {
-            #[inline]
-            fn raw(self) -> Raw {
-                self.map(|variable| variable.0).raw()
+            #[inline(always)]
+            fn write(self, line: &mut Line<'_>) {
+                self.map(|variable| variable.0).write(line);
             }
         })*
     };
@@ -127,8 +126,9 @@ pub struct MapAt;
 
 impl Sealed for TensorParameter<'_> {}
 impl Operand<MapAt> for TensorParameter<'_> {
-    fn raw(self) -> Raw {
-        Raw(Source::Address(Class::Wide, self.0.number, 0))
+    #[inline(always)]
+    fn write(self, line: &mut Line<'_>) {
+        line.address(Class::Wide, self.0.number, 0);
     }
 }
 
@@ -149,8 +149,13 @@ pub struct TensorAt;
 
 impl Sealed for TensorBox<'_> {}
 impl Operand<TensorAt> for TensorBox<'_> {
-    fn raw(self) -> Raw {
-        Raw(Source::Tensor(self.0.0.number, self.1.map(|coordinate| coordinate.number)))
+    #[inline(always)]
+    fn write(self, line: &mut Line<'_>) {
+        line.put("[");
+        line.register(Class::Wide, self.0.0.number);
+        line.put(", ");
+        line.registers(Class::Word, self.1.into_iter().map(|coordinate| coordinate.number));
+        line.put("]");
     }
 }
 
@@ -162,10 +167,10 @@ macro_rules! constants {
 
         impl Sealed for $name {}
         impl Operand<$name> for $name {
-            #[inline]
-            fn raw(self) -> Raw {
+            #[inline(always)]
+            fn write(self, line: &mut Line<'_>) {
                 let bits: fn($field) -> u64 = $bits;
-                Raw(Source::Constant(PtxType::$ty, bits(self.0)))
+                line.constant(PtxType::$ty, bits(self.0));
             }
         })*
     };

@@ -9,7 +9,7 @@ use crate::table::{
     WgmmaN16, WgmmaN32, WgmmaN64, WgmmaN128, WgmmaN176, WgmmaN256, WgmmaOfRegistersN64, WgmmaOfRegistersN128,
     WgmmaOfRegistersN256,
 };
-use crate::types::{Operand, Value, Variable};
+use crate::types::{Value, Variable};
 
 /// Rows of C of one instruction.
 const ROWS: u32 = 64;
@@ -85,14 +85,14 @@ impl<'k> Sums<'k> {
     /// Makes all values 0.
     pub fn clear(&mut self) {
         let k = self.builder;
-        (0..self.blocks).flat_map(|block| self.values(block)).for_each(|value| k.copy(value, 0.0f32.raw()));
+        (0..self.blocks).flat_map(|block| self.values(block)).for_each(|value| k.copy(value, 0.0f32));
     }
 
     /// Multiplies the values of a block, those of each of the two rows that a thread has by a number.
     pub fn scale(&mut self, block: u32, rows: [Value<'k, f32>; 2]) {
         let k = self.builder;
         for (i, value) in self.values(block).into_iter().enumerate() {
-            k.copy(value, (value * rows[i / 2 % 2]).raw());
+            k.copy(value, value * rows[i / 2 % 2]);
         }
     }
 

@@ -170,7 +170,7 @@ impl Kernel for Chain {
     }
 
     fn build(&self) -> PtxKernel {
-        PtxKernel::new(&self.name(), [BLOCK, 1, 1], |k| {
+        PtxKernel::new(self.name(), [BLOCK, 1, 1], |k| {
             let at: Vec<_> = (0..self.inputs.len()).map(|i| k.buffer::<f32>(("in", i))).collect();
             let outputs: Vec<_> = (0..self.outputs.len()).map(|i| k.buffer::<f32>(("out", i))).collect();
             let n = k.parameter::<u32>("n");

@@ -91,6 +91,6 @@ impl Kernel for Gather {
     }
 
     fn build(&self) -> PtxKernel {
-        PtxKernel::new(&self.name(), [BLOCK, 1, 1], |k| self.write(k))
+        PtxKernel::new(self.name(), [BLOCK, 1, 1], |k| self.write(k))
     }
 }

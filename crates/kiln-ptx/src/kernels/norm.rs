@@ -223,6 +223,6 @@ impl Kernel for Norm {
     }
 
     fn build(&self) -> PtxKernel {
-        PtxKernel::new(&self.name(), [self.walk.block(), 1, 1], |k| self.write(k))
+        PtxKernel::new(self.name(), [self.walk.block(), 1, 1], |k| self.write(k))
     }
 }

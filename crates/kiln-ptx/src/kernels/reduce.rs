@@ -359,7 +359,7 @@ impl Kernel for ReduceLevel {
     }
 
     fn build(&self) -> PtxKernel {
-        PtxKernel::new(&self.name(), [BLOCK, 1, 1], |k| match self.reduction {
+        PtxKernel::new(self.name(), [BLOCK, 1, 1], |k| match self.reduction {
             Reduction::NormL2 => self.write(k, &Squares),
             Reduction::ArgMax => self.write(k, &Position { least: false }),
             Reduction::ArgMin => self.write(k, &Position { least: true }),

@@ -127,7 +127,7 @@ impl Kernel for Softmax {
     }
 
     fn build(&self) -> PtxKernel {
-        PtxKernel::new(&self.name(), [self.walk.block(), 1, 1], |k| {
+        PtxKernel::new(self.name(), [self.walk.block(), 1, 1], |k| {
             let buffers = [k.buffer::<f32>("x"), k.buffer::<f32>("out")];
             match self.walk {
                 Walk::Held(hold) => self.held(k, buffers, hold),

@@ -67,6 +67,6 @@ impl Kernel for TopK {
     }
 
     fn build(&self) -> PtxKernel {
-        PtxKernel::new(&self.name(), [BLOCK, 1, 1], |k| self.write(k))
+        PtxKernel::new(self.name(), [BLOCK, 1, 1], |k| self.write(k))
     }
 }

@@ -101,7 +101,7 @@ impl Kernel for Pool {
     }
 
     fn build(&self) -> PtxKernel {
-        PtxKernel::new(&self.name(), [BLOCK, 1, 1], |k| self.write(k))
+        PtxKernel::new(self.name(), [BLOCK, 1, 1], |k| self.write(k))
     }
 }
 
@@ -168,6 +168,6 @@ impl Kernel for Convolve {
     }
 
     fn build(&self) -> PtxKernel {
-        PtxKernel::new(&self.name(), [BLOCK, 1, 1], |k| self.write(k))
+        PtxKernel::new(self.name(), [BLOCK, 1, 1], |k| self.write(k))
     }
 }

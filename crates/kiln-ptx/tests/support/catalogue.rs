@@ -6,7 +6,9 @@ use kiln_core::{QuantFormat, Record, Shape, TensorType};
 use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashTile, WarpGroupAttention, plan};
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;
-use kiln_ptx::kernels::gemm::{Epilogue, Gemm, Tf32Planes, Tile, WarpGemm, WarpGroupGemm, WarpGroupTile, WarpTile};
+use kiln_ptx::kernels::gemm::{
+    Epilogue, Gemm, NaiveGemm, Tf32Planes, Tile, TiledGemm, WarpGemm, WarpGroupGemm, WarpGroupTile, WarpTile,
+};
 use kiln_ptx::kernels::half::Convert;
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, WarpQuantMatmul};
@@ -72,6 +74,8 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.extend(QuantFormat::ALL.map(|format| Box::new(Dequantize::new(format)) as _));
     kernels.extend(QuantMatmul::all().into_iter().map(|product| Box::new(product) as _));
     kernels.extend(Attention::all(target).into_iter().map(|attention| Box::new(attention) as _));
+    kernels.push(Box::new(NaiveGemm));
+    kernels.push(Box::new(TiledGemm));
     for tile in Tile::ALL {
         kernels.extend(STORED.map(|operation| Box::new(Gemm::new(operation, tile)) as _));
     }

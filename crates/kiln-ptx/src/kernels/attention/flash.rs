@@ -411,7 +411,7 @@ impl Kernel for FlashAttention {
     }
 
     fn build(&self) -> PtxKernel {
-        PtxKernel::new(&self.name(), [self.tile.threads(), 1, 1], |k| self.write(k))
+        PtxKernel::new(self.name(), [self.tile.threads(), 1, 1], |k| self.write(k))
     }
 }
 

@@ -473,6 +473,6 @@ impl Kernel for WarpGroupAttention {
     }
 
     fn build(&self) -> PtxKernel {
-        PtxKernel::new(&self.name(), [self.threads(), 1, 1], |k| self.write(k))
+        PtxKernel::new(self.name(), [self.threads(), 1, 1], |k| self.write(k))
     }
 }

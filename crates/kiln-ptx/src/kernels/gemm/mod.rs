@@ -4,11 +4,13 @@ mod epilogue;
 mod order;
 mod planes;
 mod simt;
+mod textbook;
 mod warp;
 mod warp_group;
 
 pub use epilogue::Epilogue;
 pub use planes::Tf32Planes;
 pub use simt::{Gemm, Tile};
+pub use textbook::{NaiveGemm, TiledGemm};
 pub use warp::{WarpGemm, WarpTile};
 pub use warp_group::{WarpGroupGemm, WarpGroupTile};

@@ -115,6 +115,6 @@ impl Kernel for Tf32Planes {
     }
 
     fn build(&self) -> PtxKernel {
-        PtxKernel::new(&self.name(), [BLOCK, 1, 1], |k| self.write(k))
+        PtxKernel::new(self.name(), [BLOCK, 1, 1], |k| self.write(k))
     }
 }

@@ -285,6 +285,6 @@ impl Kernel for Gemm {
     }
 
     fn build(&self) -> PtxKernel {
-        PtxKernel::new(&self.name(), [self.tile.threads(), 1, 1], |k| self.write(k))
+        PtxKernel::new(self.name(), [self.tile.threads(), 1, 1], |k| self.write(k))
     }
 }

@@ -335,6 +335,6 @@ impl Kernel for WarpGemm {
     }
 
     fn build(&self) -> PtxKernel {
-        PtxKernel::new(&self.name(), [WARPS * WARP, 1, 1], |k| self.write(k))
+        PtxKernel::new(self.name(), [WARPS * WARP, 1, 1], |k| self.write(k))
     }
 }

@@ -417,6 +417,6 @@ impl Kernel for WarpGroupGemm {
     }
 
     fn build(&self) -> PtxKernel {
-        PtxKernel::new(&self.name(), [self.tile.threads(), 1, 1], |k| self.write(k))
+        PtxKernel::new(self.name(), [self.tile.threads(), 1, 1], |k| self.write(k))
     }
 }
