@@ -10,6 +10,7 @@ mod catalogue;
 #[path = "support/random.rs"]
 mod random;
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
@@ -17,7 +18,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use kiln_ptx::operands::*;
 use kiln_ptx::{
-    Bf16, Builder, F16, Global, Operand, Pointer, PtxKernel, PtxModule, Scalar, Target, Value, instruction_table,
+    Bf16, Builder, F16, Global, Kernel, Operand, Pointer, PtxKernel, PtxModule, Scalar, Target, Value,
+    instruction_table,
 };
 use proptest::prelude::*;
 
@@ -76,22 +78,41 @@ fn assemblers() -> &'static [Ptxas] {
     FOUND.get_or_init(Ptxas::find)
 }
 
-/// Assembles a module for every target that it is for.
-fn check(module: &PtxModule) -> Result<(), String> {
-    let text = module.to_string();
-    for &target in Target::ALL.iter().filter(|&&target| module.gate().target.serves(target)) {
-        // The newest that knows the target: what drivers and users have, in half the time of asking all.
-        let able = assemblers().iter().filter(|ptxas| ptxas.knows(target));
-        let Some(ptxas) = able.max_by(|a, b| a.release.total_cmp(&b.release)) else {
-            return Err(format!("KILN_PTXAS names no assembler that knows {target}"));
-        };
-        let report = ptxas.assemble(&text, target);
-        let wrong = report.map_or_else(|why| vec![why], |report| complaints(&report));
-        if !wrong.is_empty() {
-            return Err(format!("ptxas {} for {target}:\n{}", ptxas.release, wrong.join("\n")));
+/// Assembles a text for a target.
+fn check_for(text: &str, target: Target) -> Result<(), String> {
+    // The newest that knows the target: what drivers and users have, in half the time of asking all.
+    let able = assemblers().iter().filter(|ptxas| ptxas.knows(target));
+    let Some(ptxas) = able.max_by(|a, b| a.release.total_cmp(&b.release)) else {
+        return Err(format!("KILN_PTXAS names no assembler that knows {target}"));
+    };
+    let report = ptxas.assemble(text, target);
+    let wrong = report.map_or_else(|why| vec![why], |report| complaints(&report));
+    if wrong.is_empty() { Ok(()) } else { Err(format!("ptxas {} for {target}:\n{}", ptxas.release, wrong.join("\n"))) }
+}
+
+/// The targets that texts for this one are for.
+fn served(least: Target) -> impl Iterator<Item = Target> {
+    Target::ALL.iter().copied().filter(move |&target| least.serves(target))
+}
+
+/// Assembles modules for every target that texts for theirs are for, as many at once as there are processors.
+fn check_all(modules: impl IntoIterator<Item = (Target, PtxModule)>) {
+    let texts: Vec<(Target, String)> = modules.into_iter().map(|(least, module)| (least, module.to_string())).collect();
+    let jobs: Vec<(&str, Target)> =
+        texts.iter().flat_map(|(least, text)| served(*least).map(move |target| (text.as_str(), target))).collect();
+    at_once(&jobs, |&(text, target)| check_for(text, target).unwrap_or_else(|why| panic!("{why}")));
+}
+
+/// Does all jobs, as many at once as there are processors: an assembler runs on one.
+fn at_once<T: Sync>(jobs: &[T], work: impl Fn(&T) + Sync) {
+    let next = AtomicUsize::new(0);
+    let worker = || {
+        while let Some(job) = jobs.get(next.fetch_add(1, Ordering::Relaxed)) {
+            work(job);
         }
-    }
-    Ok(())
+    };
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    std::thread::scope(|scope| (0..processors).for_each(|_| _ = scope.spawn(worker)));
 }
 
 /// Bytes of registers that kernels of this name may keep in memory, but for those of warp groups: attention uses all registers
@@ -252,43 +273,47 @@ instruction_table!(rows);
 fn every_row_of_the_table_is_an_instruction() {
     let mut by_target: std::collections::BTreeMap<Target, PtxModule> = Default::default();
     for (kernel, name) in all_rows() {
-        let text = PtxModule::from(kernel.clone()).to_string();
-        assert!(text.contains(&format!("\t{name} ")), "{text}");
+        assert!(kernel.text().contains(&format!("\t{name} ")), "{}", kernel.text());
         by_target.entry(kernel.gate().target).or_default().add(kernel).unwrap();
     }
-    by_target.values().for_each(|module| check(module).unwrap_or_else(|why| panic!("{why}")));
+    check_all(by_target);
 }
 
 /// The least target of a row is the least: one below, the assembler refuses it, or takes it with a warning.
 #[test]
 #[ignore = "needs ptxas: cargo xtask test --only ptxas"]
 fn the_targets_of_the_table_are_the_least() {
-    for (kernel, name) in all_rows() {
+    at_once(&all_rows(), |(kernel, name)| {
         let needed = kernel.gate().target;
-        let Some(&below) = Target::ALL.iter().rev().find(|&&target| target < needed) else { continue };
-        let text = PtxModule::from(kernel).to_string();
+        let Some(&below) = Target::ALL.iter().rev().find(|&&target| target < needed) else { return };
+        let text = kernel.text();
         let text = text.replace(&format!(".target {needed}\n"), &format!(".target {below}\n"));
         for ptxas in assemblers().iter().filter(|ptxas| ptxas.knows(below)) {
             let clean = ptxas.assemble(&text, below).is_ok_and(|report| complaints(&report).is_empty());
             assert!(!clean, "{name} assembles for {below}");
         }
-    }
+    });
 }
 
 #[test]
 #[ignore = "needs ptxas: cargo xtask test --only ptxas"]
 fn every_kernel_assembles_for_its_targets() {
+    let mut all: Vec<(Target, PtxModule)> = Vec::new();
+    let mut seen: HashSet<String> = HashSet::new();
     for target in catalogue::LADDER.into_iter().chain([Target::Sm90, Target::Sm90a]) {
         // As many kernels in a module as have different names.
-        let mut modules: Vec<PtxModule> = vec![PtxModule::new()];
+        let mut modules: Vec<PtxModule> = Vec::new();
         for kernel in catalogue::kernels(target) {
             let kernel = kernel.build();
-            if !modules.iter_mut().any(|module| module.add(kernel.clone()).is_ok()) {
+            // A text that stood on a lower step of the ladder is assembled for the targets of this one with it.
+            let new = seen.insert(kernel.text().to_owned());
+            if new && !modules.iter_mut().any(|module| module.add(kernel.clone()).is_ok()) {
                 modules.push(kernel.into());
             }
         }
-        modules.iter().for_each(|module| check(module).unwrap_or_else(|why| panic!("{why}")));
+        all.extend(modules.into_iter().map(|module| (target, module)));
     }
+    check_all(all);
 }
 
 /// The machine code of products and of attention holds the instructions of tensor cores, of bulk copies both ways, and of registers that
@@ -307,28 +332,30 @@ fn products_are_machine_code_of_tensor_cores() {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         String::from_utf8_lossy(&output.stdout).into_owned()
     };
-    let mut products = 0;
-    for kernel in catalogue::warps() {
-        let text = kernel.emit_ptx();
-        let listing = listing(&text, &kernel.name());
+    let products = AtomicUsize::new(0);
+    let texts = |kernels: Vec<Box<dyn Kernel>>| -> Vec<(String, String)> {
+        kernels.iter().map(|kernel| (kernel.name(), kernel.emit_ptx())).collect()
+    };
+    at_once(&texts(catalogue::warps()), |(name, text)| {
+        let listing = listing(text, name);
         for (ptx, code) in [("mma.sync", "HMMA"), ("ldmatrix", "LDSM"), ("cp.async.cg", "LDGSTS")] {
-            assert_eq!(listing.contains(code), text.contains(ptx), "{}: {ptx} and {code}", kernel.name());
+            assert_eq!(listing.contains(code), text.contains(ptx), "{name}: {ptx} and {code}");
         }
-        products += usize::from(text.contains("mma.sync"));
-    }
+        products.fetch_add(usize::from(text.contains("mma.sync")), Ordering::Relaxed);
+    });
+    let products = products.into_inner();
     assert!(products > 5, "{products}");
-    for kernel in catalogue::kernels(Target::Sm90a) {
-        let text = kernel.emit_ptx();
-        let listing = listing(&text, &kernel.name());
+    at_once(&texts(catalogue::kernels(Target::Sm90a)), |(name, text)| {
+        let listing = listing(text, name);
         let says = |ptx: &str| text.contains(ptx);
         let pairs = [("wgmma.mma_async", "HGMMA"), ("setmaxnreg", "USETMAXREG"), ("stmatrix", "STSM")];
         let copies =
             [("mbarrier::complete_tx", "UTMALDG"), ("multicast::cluster", ".MULTICAST"), ("bulk_group", "UTMASTG")];
         for (ptx, code) in pairs.into_iter().chain(copies) {
-            assert_eq!(listing.contains(code), says(ptx), "{}: {ptx} and {code}", kernel.name());
+            assert_eq!(listing.contains(code), says(ptx), "{name}: {ptx} and {code}");
         }
-        assert!(says("wgmma.mma_async") && says("mbarrier::complete_tx"), "{}", kernel.name());
-    }
+        assert!(says("wgmma.mma_async") && says("mbarrier::complete_tx"), "{name}");
+    });
 }
 
 proptest! {
@@ -338,6 +365,9 @@ proptest! {
     #[ignore = "needs ptxas: cargo xtask test --only ptxas"]
     fn random_programs_assemble(steps in prop::collection::vec(any::<[u16; 5]>(), 1..120)) {
         let kernel = PtxKernel::new("random", [64, 1, 1], |k| random::write(k, &steps));
-        check(&kernel.into()).map_err(TestCaseError::fail)?;
+        let module = PtxModule::from(kernel);
+        for target in served(module.gate().target) {
+            check_for(&module.to_string(), target).map_err(TestCaseError::fail)?;
+        }
     }
 }
