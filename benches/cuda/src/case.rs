@@ -34,8 +34,8 @@ pub(crate) enum Case {
     Sum { n: usize },
     /// Attention of f16 into f32. Everything stays on the device.
     Attention(Attention),
-    /// Products of quantised matrices `n * k` with a vector, as one batch; the weights are beyond every cache.
-    Quantized { format: QuantFormat, n: usize, k: usize },
+    /// Products of rows with quantised matrices `n * k`, as one batch; the weights are beyond every cache.
+    Quantized { format: QuantFormat, rows: usize, n: usize, k: usize },
     /// The sum of two vectors from host to host.
     AddHost { n: usize },
 }
@@ -112,7 +112,8 @@ pub(crate) fn all() -> Vec<Case> {
         Case::Attention(Attention { causal: true, batch, heads: 32, kv_heads: 8, s: 1, t: 8192, d: 128 })
     }));
     for format in [QuantFormat::Q4K, QuantFormat::Q5K, QuantFormat::Q6K, QuantFormat::Q8_0] {
-        cases.push(Case::Quantized { format, n: 4096, k: 14_336 });
+        cases.extend([1, 2, 4, 8].map(|rows| Case::Quantized { format, rows, n: 4096, k: 14_336 }));
+        cases.push(Case::Quantized { format, rows: 1, n: 28_672, k: 8192 });
     }
     cases.extend([1000, 1_000_000].map(|n| Case::AddHost { n }));
     cases
@@ -145,7 +146,12 @@ impl Case {
             Self::Attention(Attention { causal, batch, heads, s, d, .. }) => {
                 format!("{} f16 {batch} x {heads} x {s} x {d}", if causal { "causal" } else { "attention" })
             }
-            Self::Quantized { format, n, k } => format!("{} {} matvecs {n} x {k}", self.copies(), format.name()),
+            Self::Quantized { format, rows: 1, n, k } => {
+                format!("{} {} matvecs {n} x {k}", self.copies(), format.name())
+            }
+            Self::Quantized { format, rows, n, k } => {
+                format!("{} {} products of {rows} rows {n} x {k}", self.copies(), format.name())
+            }
             Self::AddHost { n } => format!("add {n}, host to host"),
         }
     }
@@ -172,7 +178,9 @@ impl Case {
         match *self {
             Self::Sum { n } => Some(4 * n),
             Self::Rows { rows, columns, .. } => Some(8 * rows * columns),
-            Self::Quantized { format, n, k } => Some(self.copies() * (weights(format, n, k) + 4 * (n + k))),
+            Self::Quantized { format, rows, n, k } => {
+                Some(self.copies() * (weights(format, n, k) + 4 * rows * (n + k)))
+            }
             Self::Attention(attention) if attention.s == 1 => {
                 let count = |dims: [usize; 4]| dims.into_iter().product::<usize>();
                 Some(4 * count(attention.keys()) + 6 * count(attention.queries()))
@@ -184,7 +192,7 @@ impl Case {
     /// Copies of the weights, one for each product.
     pub(crate) fn copies(&self) -> usize {
         match *self {
-            Self::Quantized { format, n, k } => BEYOND_CACHES.div_ceil(weights(format, n, k)).clamp(2, 32),
+            Self::Quantized { format, n, k, .. } => BEYOND_CACHES.div_ceil(weights(format, n, k)).clamp(2, 32),
             _ => 1,
         }
     }
@@ -196,7 +204,8 @@ impl Case {
             Self::Rows { rows, columns, .. } => rows * columns,
             Self::Sum { .. } => 1,
             Self::Attention(attention) => attention.queries().into_iter().product(),
-            Self::Quantized { n, .. } | Self::AddHost { n } => n,
+            Self::Quantized { rows, n, .. } => rows * n,
+            Self::AddHost { n } => n,
         }
     }
 }
@@ -246,7 +255,7 @@ impl Data {
                 let [queries, keys] = [attention.queries(), attention.keys()].map(|dims| dims.into_iter().product());
                 vec![queries, keys, keys]
             }
-            Case::Quantized { k, .. } => vec![k],
+            Case::Quantized { rows, k, .. } => vec![rows * k],
             Case::AddHost { n } => vec![n; 2],
         };
         let mut floats: Vec<Vec<f32>> = (1..).zip(lengths).map(|(seed, length)| random(length, seed)).collect();
@@ -255,7 +264,7 @@ impl Data {
             floats.iter_mut().flatten().for_each(|x| *x = f16::from_f32(*x).to_f32());
         }
         let mut blocks = Vec::new();
-        if let Case::Quantized { format, n, k } = *case {
+        if let Case::Quantized { format, n, k, .. } = *case {
             // A few rows are fitted and repeated: fitting all would take longer than the bench.
             let few = random(n.min(16) * k, 9);
             let mut fitted = vec![0; format.bytes(few.len())?];
@@ -320,12 +329,13 @@ impl Data {
                 let sum: f64 = weights.iter().enumerate().map(|(j, w)| w * of(2, (first + j) * d + column)).sum();
                 (sum / weights.iter().sum::<f64>(), 1.0 / (seen as f64).sqrt())
             }
-            Case::Quantized { format, k, .. } => {
+            Case::Quantized { format, n, k, .. } => {
+                let (i, at) = (at / n, at % n);
                 let bytes = weights(format, 1, k);
                 let mut row = vec![0.0; k];
                 // Whole blocks, made for this length: zeros would show as a difference.
                 _ = format.decode(&self.blocks[at * bytes..][..bytes], &mut row);
-                (row.iter().enumerate().map(|(i, &w)| f64::from(w) * of(0, i)).sum(), (k as f64).sqrt())
+                (row.iter().enumerate().map(|(j, &w)| f64::from(w) * of(0, i * k + j)).sum(), (k as f64).sqrt())
             }
             Case::AddHost { .. } => (of(0, at) + of(1, at), 1.0),
         }
@@ -345,7 +355,7 @@ mod tests {
             Case::Rows { function: Rows::RmsNorm, rows: 3, columns: 9 },
             Case::Sum { n: 100 },
             Case::Attention(Attention { causal: true, batch: 2, heads: 4, kv_heads: 2, s: 3, t: 5, d: 8 }),
-            Case::Quantized { format: QuantFormat::Q6K, n: 20, k: 256 },
+            Case::Quantized { format: QuantFormat::Q6K, rows: 3, n: 20, k: 256 },
             Case::AddHost { n: 10 },
         ];
         for case in small {

@@ -103,8 +103,8 @@ impl Contender for Kiln {
                 let operands = halves.iter().zip(&dims).map(|(x, dims)| Operand::f16(x, dims));
                 Self::resident(&self.device, op, &operands.collect::<kiln_core::Result<Vec<_>>>()?)?
             }
-            Case::Quantized { format, n, k } => {
-                let vector = self.device.upload(&Operand::f32(&x[0], &[1, k])?)?;
+            Case::Quantized { format, rows, n, k } => {
+                let vector = self.device.upload(&Operand::f32(&x[0], &[rows, k])?)?;
                 let weights = Operand::blocks(format, &data.blocks, &[n, k])?;
                 // Each product with its own copy, all in one call of the driver: what a layer of a model asks for.
                 let mut batch = CudaCommandBatch::new(self.device.clone());

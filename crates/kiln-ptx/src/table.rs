@@ -131,6 +131,8 @@ macro_rules! instruction_table {
             CvtF32 cvt_f32(a: T) -> f32 { 6.0 Sm70: F16 "cvt.f32.f16"; 7.1 Sm80: Bf16 "cvt.f32.bf16" }
             /// `2ᵃ` within two units in the last place; subnormal numbers count as zeros, before and after.
             Ex2 ex2(a: T) -> T { 6.0 Sm70: f32 "ex2.approx.ftz.f32" }
+            /// `1 / a` within a unit in the last place; subnormal numbers count as zeros, before and after.
+            RcpApprox rcp_approx(a: T) -> T { 6.0 Sm70: f32 "rcp.approx.ftz.f32" }
             /// In 16 bits, rounded to nearest.
             CvtRn cvt_rn(a: f32) -> T { 6.0 Sm70: F16 "cvt.rn.f16.f32"; 7.0 Sm80: Bf16 "cvt.rn.bf16.f32" }
             /// Two numbers in 16 bits each, rounded to nearest.
@@ -179,6 +181,16 @@ macro_rules! instruction_table {
             /// t + 4; `b` column g at t, then at t + 4; `c` and `d` as [`Builder::mma_m16n8k16`].
             MmaM16N8K8 mma_m16n8k8(d: F32x4, a: B32x4, b: B32x2, c: F32x4) -> ()
                 { 7.0 Sm80: f32 "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32" }
+            /// `d = a b + c` of a warp, 16 by 32 bytes times 32 by 8 signed bytes, which wraps around; `T` says whether bytes
+            /// of `a` have a sign. `a` has rows g and g + 8 at k = 4t, then both at 4t + 16; `b` column g at 4t, then at
+            /// 4t + 16; `c` and `d` as [`Builder::mma_m16n8k16`].
+            MmaM16N8K32 mma_m16n8k32(d: S32x4, a: B32x4, b: B32x2, c: S32x4) -> () { 7.0 Sm80:
+                u32 "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32",
+                i32 "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32" }
+            /// As [`Builder::mma_m16n8k32`], 16 by 16 times 16 by 8: `a` has rows g and g + 8 at k = 4t, `b` column g.
+            MmaBytesM16N8K16 mma_bytes_m16n8k16(d: S32x4, a: B32x2, b: B32x1, c: S32x4) -> () { 7.0 Sm80:
+                u32 "mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32",
+                i32 "mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32" }
 
             /// Begins to copy 16 bytes, the first `present` of them from memory, the others zeros.
             CpAsync cp_async(to: SharedAt, from: GlobalAt, bytes: Sixteen, present: T) -> ()

@@ -2,12 +2,12 @@
 
 mod support;
 
-use kiln_core::op::reference::{self, Case};
+use kiln_core::op::reference::{self, Case, Input};
 use kiln_core::op::{
     Attention as AttentionOp, Convert as ConvertOp, Convolve2d, Dequantize as DequantizeOp, Op, Operation, Pool2d,
     QuantMatmul as QuantMatmulOp, Rope as RopeOp, TopK as TopKOp,
 };
-use kiln_core::{Buffer, DType, Operand, Result as CoreResult};
+use kiln_core::{Buffer, DType, Operand, QuantFormat, Result as CoreResult};
 use kiln_ptx::kernels::attention::Attention;
 use kiln_ptx::kernels::half::Convert;
 use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, WarpQuantMatmul};
@@ -44,7 +44,8 @@ fn lower(op: &Op, inputs: &[Operand<'_>], target: Target) -> CoreResult<(Box<dyn
             of(kernel, kernel.launch(shapes[0].numel())?)
         }
         Op::QuantMatmul(op) if let Some(kernel) = WarpQuantMatmul::new(op.format, shapes[0].rows(), target) => {
-            of(kernel, kernel.launch(shapes[0].rows(), shapes[1].columns(), shapes[1].rows())?)
+            // Of one multiprocessor, so that blocks of threads have more than one group of rows.
+            of(kernel, kernel.launch(shapes[0].rows(), shapes[1].columns(), shapes[1].rows(), 1)?)
         }
         Op::QuantMatmul(op) => {
             let kernel = QuantMatmul::new(op.format, shapes[0].rows());
@@ -123,4 +124,26 @@ conformance! {
     quantised_products_keep_their_contract QuantMatmulOp Sm70 300_000 500;
     quantised_products_on_tensor_cores_keep_their_contract QuantMatmulOp Sm80 300_000 500;
     attention_keeps_its_contract AttentionOp Sm80 300_000 5_000;
+}
+
+/// Rows of x for which there is no room at once are rounded again for every group of rows of weights.
+#[test]
+fn quantised_products_of_long_rows_keep_their_contract() {
+    let mut random = reference::Random::new(53);
+    for format in QuantFormat::ALL {
+        let (m, n, k) = (3, 35, 4096 + 256);
+        let blocks: Vec<u8> = {
+            let w = random.uniforms(n * k, -1.0, 1.0);
+            let mut blocks = vec![0; format.bytes(w.len()).unwrap()];
+            format.encode(&w, &mut blocks).unwrap();
+            blocks
+        };
+        let x = Input::f32(random.uniforms(m * k, -1.0, 1.0), &[m, k]);
+        let weights = Input::new(Buffer::Blocks(format, blocks), &[n, k]);
+        let case = Case::new(QuantMatmulOp { format }, vec![x, weights]);
+        let results =
+            |op: &Op, inputs: &[Operand<'_>]| Ok(run(op, inputs, Target::Sm80).unwrap_or_else(|why| panic!("{why}")));
+        let accuracy = reference::conform(&case, results).unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!(accuracy.compared, m * n);
+    }
 }

@@ -21,7 +21,7 @@ impl Lower for QuantMatmul {
         let [m, depth, n] = [x.rows(), weights.columns(), weights.rows()];
         let buffers = [inputs[0].at, inputs[1].at, outputs[0].at];
         match quant::WarpQuantMatmul::new(self.format, m, plan.hardware.target) {
-            Some(kernel) => plan.run(kernel, kernel.launch(m, depth, n)?, &buffers),
+            Some(kernel) => plan.run(kernel, kernel.launch(m, depth, n, plan.hardware.multiprocessors)?, &buffers),
             None => {
                 let kernel = quant::QuantMatmul::new(self.format, m);
                 plan.run(kernel, kernel.launch(m, depth, n)?, &buffers);

@@ -44,8 +44,10 @@ macro_rules! registers {
     };
 }
 registers! {
+    B32x1 u32 1;
     B32x2 u32 2;
     B32x4 u32 4;
+    S32x4 i32 4;
     F32x4 f32 4;
     F32x8 f32 8;
     F32x16 f32 16;
@@ -112,6 +114,7 @@ impl<T, const N: usize> Sealed for [Value<'_, T>; N] {}
 impl<T, const N: usize> Sealed for [Variable<'_, T>; N] {}
 // Few registers need not be beside one another.
 lists! {
+    Registers 1;
     Registers 2;
     Registers 4;
 }

@@ -7,7 +7,7 @@
 //! The products of a share with a step in common are added up first. Multiplied by it they are added to those of other
 //! shares in f64, which rounds nothing that matters, even of numbers that are subnormal.
 //!
-//! From `sm_80` on, tensor cores multiply weights of Q4_K and Q5_K: [`WarpQuantMatmul`].
+//! From `sm_80` on, tensor cores multiply the integers: [`WarpQuantMatmul`].
 
 mod warp;
 

@@ -18,6 +18,8 @@ pub(super) enum Collective {
     Matrices { to: Vec<usize>, from: Address, transposed: bool },
     /// `d = a b + c`, 16 by 8.
     Multiply { element: Element, d: Vec<usize>, a: Vec<Operand>, b: Vec<Operand>, c: Vec<Operand> },
+    /// The same of bytes, all signed but those of `a` where `unsigned`; sums are integers.
+    MultiplyBytes { unsigned: bool, d: Vec<usize>, a: Vec<Operand>, b: Vec<Operand>, c: Vec<Operand> },
     /// Waits.
     Meet,
 }
@@ -73,6 +75,14 @@ impl Collective {
                 let to = numbers(parts[0]);
                 Self::Matrices { to, from: registers.address(parts[1]), transposed: name.contains("trans") }
             }
+            _ if name.ends_with("8.s8.s32") => {
+                let depth = name.trim_start_matches("mma.sync.aligned.m16n8").split('.').next();
+                assert!(matches!(depth, Some("k16" | "k32")), "{name}");
+                let d = numbers(parts[0]);
+                let mut operands = |text| list(text).into_iter().map(|operand| registers.operand(operand)).collect();
+                let [a, b, c] = [1, 2, 3].map(|i: usize| operands(parts[i]));
+                Self::MultiplyBytes { unsigned: name.ends_with("u8.s8.s32"), d, a, b, c }
+            }
             _ => {
                 let element = match name {
                     "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32" => Element::F16,
@@ -110,6 +120,24 @@ fn multiply(element: Element, a: &[Vec<u64>], b: &[Vec<u64>], c: &[Vec<u64>]) ->
         let (row, column) = (lane / 4 + 8 * (i / 2), 2 * (lane % 4) + i % 2);
         let pairs = rows[row * depth..][..depth].iter().zip(&columns[column * depth..][..depth]);
         towards_zero(pairs.fold(f(c[i][lane]).into(), |sum: f64, (a, b)| sum + a * b))
+    };
+    (0..32).map(|lane| [0, 1, 2, 3].map(|i| sum(lane, i))).collect()
+}
+
+/// `a b + c` of the bytes of all lanes, 16 deep for each word of `b`.
+fn multiply_bytes(unsigned: bool, a: &[Vec<u64>], b: &[Vec<u64>], c: &[Vec<u64>]) -> Vec<[u64; 4]> {
+    let byte = |word: u64, place: usize| i32::from((word >> (8 * place)) as i8);
+    let of_a = |word, place| byte(word, place) & if unsigned { 0xff } else { !0 };
+    let sum = |lane: usize, i: usize| {
+        let (row, column) = (lane / 4 + 8 * (i / 2), 2 * (lane % 4) + i % 2);
+        let mut sum = c[i][lane] as i32;
+        for (deep, words) in b.iter().enumerate() {
+            for t in 0..4 {
+                let (a, b) = (a[2 * deep + row / 8][row % 8 * 4 + t], words[column * 4 + t]);
+                (0..4).for_each(|place| sum = sum.wrapping_add(of_a(a, place) * byte(b, place)));
+            }
+        }
+        u64::from(sum as u32)
     };
     (0..32).map(|lane| [0, 1, 2, 3].map(|i| sum(lane, i))).collect()
 }
@@ -161,6 +189,12 @@ impl Block<'_> {
                 let sums = multiply(*element, &each(a)?, &each(b)?, &each(c)?);
                 for (i, sums) in lanes.clone().zip(sums) {
                     d.iter().zip(sums).for_each(|(&to, sum)| self.threads[i].write(to, of(sum)));
+                }
+            }
+            Collective::MultiplyBytes { unsigned, d, a, b, c } => {
+                let sums = multiply_bytes(*unsigned, &each(a)?, &each(b)?, &each(c)?);
+                for (i, sums) in lanes.clone().zip(sums) {
+                    d.iter().zip(sums).for_each(|(&to, sum)| self.threads[i].write(to, sum));
                 }
             }
         }

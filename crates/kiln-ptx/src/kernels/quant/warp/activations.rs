@@ -1,0 +1,213 @@
+//! Rows of x as the second operand of products of bytes.
+
+use super::super::Word;
+use super::Shape;
+use crate::kernels::math::F32;
+use crate::kernels::team::{self, WARP};
+use crate::{Builder, Global, Pointer, Shared, Value, Variable};
+
+/// Elements with a scale in common.
+const GROUP: u32 = 32;
+/// Elements of a vector.
+const VECTOR: u32 = 4;
+/// The largest integer of which both bytes have a sign.
+const LARGEST: f32 = 32_639.0;
+/// A sum with it ends with the lowest bits of the nearest integer.
+const ROUNDS: f32 = 12_582_912.0;
+/// Zeros, and largest magnitudes from 2⁻⁹⁰ to 2¹²⁶, have a scale: neither it nor its inverse is subnormal.
+const LEAST: u32 = (127 - 90) << 23;
+const MOST: u32 = (127 + 126) << 23;
+
+/// Neighbouring vectors of x of a chunk that a thread brings, and where they go.
+struct Place<'k> {
+    row: Word<'k>,
+    /// The first element in the chunk.
+    element: Word<'k>,
+    vectors: Vec<[Variable<'k, f32>; VECTOR as usize]>,
+}
+
+/// Chunks of the rows of x in shared memory: sixteen bits an element, the upper and the lower byte in planes of their own,
+/// and for each 32 elements what their integers are multiplied by, and the sum of these.
+///
+/// Elements that are not finite, or tiny, have no such integers: the scale is then NaN.
+pub(super) struct Activations<'k> {
+    k: &'k Builder,
+    shape: Shape,
+    x: Pointer<'k, Global, f32>,
+    /// The first row, the number of rows, elements of a row.
+    extents: [Word<'k>; 3],
+    planes: Pointer<'k, Shared, u32>,
+    scales: Pointer<'k, Shared, f32>,
+    places: Vec<Place<'k>>,
+}
+
+/// Where a lane reads planes and scales.
+pub(super) struct Reader<'k> {
+    pub(super) plane: Pointer<'k, Shared, u32>,
+    pub(super) scale: Pointer<'k, Shared, f32>,
+}
+
+impl<'k> Activations<'k> {
+    /// Of rows from the first of `extents` on, of so many rows of so many elements.
+    pub(super) fn new(k: &'k Builder, shape: Shape, x: Pointer<'k, Global, f32>, extents: [Word<'k>; 3]) -> Self {
+        let planes = k.shared::<u32>(shape.slots() * shape.slot_bytes() / 4);
+        let scales = k.shared::<f32>(shape.slots() * Self::slot_scales(shape));
+        let (of_row, threads) = (Self::places_of_row(shape), shape.threads());
+        let thread = k.tid_x();
+        let place = |turn: u32| {
+            let first = turn * threads;
+            let row = (thread >> of_row.ilog2()) + first / of_row;
+            let element = ((thread & (of_row - 1)) + first % of_row) * (VECTOR * Self::vectors(shape));
+            let vectors = (0..Self::vectors(shape)).map(|_| [0.0; 4].map(|zero| k.variable(zero)));
+            Place { row, element, vectors: vectors.collect() }
+        };
+        let places = (0..(shape.rows * of_row).div_ceil(threads)).map(place).collect();
+        Self { k, shape, x, extents, planes, scales, places }
+    }
+
+    /// Vectors of a place: with many rows, the more a thread has of a group the less it asks of others.
+    fn vectors(shape: Shape) -> u32 {
+        shape.rows.min(4)
+    }
+
+    fn places_of_row(shape: Shape) -> u32 {
+        shape.chunk() / (VECTOR * Self::vectors(shape))
+    }
+
+    /// Numbers of a group: its scale, and the sum where there are minima.
+    fn width(shape: Shape) -> u32 {
+        if shape.step().has_minima { 2 } else { 1 }
+    }
+
+    fn row_scales(shape: Shape) -> u32 {
+        shape.chunk() / GROUP * Self::width(shape)
+    }
+
+    fn slot_scales(shape: Shape) -> u32 {
+        shape.rows * Self::row_scales(shape)
+    }
+
+    /// Begins to read a chunk where it is wanted, zeros where the rows have ended.
+    pub(super) fn load(&self, chunk: Word<'k>, wanted: Value<'k, bool>) {
+        let k = self.k;
+        let [first, m, depth] = self.extents;
+        for place in &self.places {
+            let element = k.mad(chunk, self.shape.chunk(), place.element);
+            let there = k.and(wanted, k.lt(element, depth));
+            // Rows that are not there are read as the last one.
+            let row = k.min(first + place.row, m - 1);
+            let from = self.x.index_wide(k.mad_wide(row, depth, k.cvt_u64(element)));
+            for (i, vector) in (0..).zip(&place.vectors) {
+                let read = k.ld_v_if::<_, _, 4>(there, from.offset(i * VECTOR as i32), 0.0f32);
+                vector.iter().zip(read).for_each(|(variable, value)| variable.set(value));
+            }
+        }
+    }
+
+    /// Writes what was read to a slot.
+    pub(super) fn store(&self, slot: Word<'k>) {
+        let k = self.k;
+        let is_short = self.shape.rows * Self::places_of_row(self.shape) < self.shape.threads();
+        for place in &self.places {
+            // The rows end with a whole warp.
+            match is_short {
+                true => k.if_(k.lt(place.row, self.shape.rows), || self.store_place(slot, place)),
+                false => self.store_place(slot, place),
+            }
+        }
+    }
+
+    fn store_place(&self, slot: Word<'k>, place: &Place<'k>) {
+        let k = self.k;
+        let x: Vec<_> = place.vectors.iter().map(|vector| vector.map(|value| value.get())).collect();
+        // Those of the other lanes that share the group.
+        let lanes = [1, 2, 4].into_iter().filter(|&mask| mask * VECTOR * Self::vectors(self.shape) < GROUP);
+        let magnitudes = x.iter().flatten().map(|&x| k.bits_u32(x) & 0x7fff_ffffu32).collect();
+        let Some(mut most) = team::tree(magnitudes, |a, b| k.max(a, b)) else { return };
+        for mask in lanes.clone() {
+            most = k.max(most, k.shfl_bfly(most, mask, WARP - 1, u32::MAX));
+        }
+        let zeros = k.eq(most, 0);
+        let fits = k.or(zeros, k.le(most - LEAST, MOST - LEAST));
+        let greatest = k.bits_f32(most);
+        let over = k.selp(0.0f32, k.rcp_approx(greatest) * LARGEST, zeros);
+        let rounds = k.constant::<f32>(ROUNDS);
+        let rounded: Vec<_> = x.iter().map(|x| x.map(|x| k.fma(x, over, rounds))).collect();
+        let packed = |bits: [Word<'k>; 4], pair: u32| {
+            let [a, b, c, d] = bits;
+            k.prmt(k.prmt(a, b, pair), k.prmt(c, d, pair), 0x5410u32)
+        };
+        let lower: Vec<_> = rounded.iter().map(|x| x.map(|x| k.bits_u32(x))).collect();
+        // The lower byte has a sign.
+        let upper = lower.iter().map(|bits| packed(bits.map(|bits| bits + 128u32), 0x0051)).collect();
+        let lower = lower.iter().map(|&bits| packed(bits, 0x0040)).collect();
+        let row = k.mad(slot, self.shape.rows, place.row);
+        let to = self.planes.byte_index(k.mad(row, 2 * self.shape.pitch(), place.element));
+        self.write(to, upper);
+        self.write(to.bytes(self.shape.pitch() as i32), lower);
+        let width = Self::width(self.shape);
+        let to = self.scales.index(k.mad(row, Self::row_scales(self.shape), (place.element / GROUP) * width));
+        let is_first = k.eq(place.element & (GROUP - 1), 0);
+        k.st_if(is_first, to, k.selp(greatest * (1.0 / LARGEST), f32::NAN, fits));
+        if width == 2 {
+            let integers = rounded.iter().flatten().map(|&x| x - ROUNDS).collect();
+            let Some(mut sum) = team::tree(integers, |a, b| a + b) else { return };
+            for mask in lanes {
+                sum = sum + k.shfl_bfly(sum, mask, WARP - 1, u32::MAX);
+            }
+            k.st_if(is_first, to.offset(1), sum);
+        }
+    }
+
+    fn write(&self, to: Pointer<'k, Shared, u32>, words: Vec<Word<'k>>) {
+        match words[..] {
+            [a, b, c, d] => self.k.st_v(to, [a, b, c, d]),
+            [a, b] => self.k.st_v(to, [a, b]),
+            _ => words.iter().zip(0..).for_each(|(&word, i)| self.k.st(to.offset(i), word)),
+        }
+    }
+
+    /// Where the lane (g, t) reads of the step of this number in a chunk: as columns of the operand, and of the result.
+    pub(super) fn reader(&self, [g, t]: [Word<'k>; 2], step: Word<'k>) -> Reader<'k> {
+        let (k, shape) = (self.k, self.shape);
+        let across = shape.across();
+        let group = shape.step().group;
+        let pair = g >> 1;
+        let plane = (pair & (across - 1)) * 2u32 + (g & 1u32);
+        let bytes = step * shape.step().elements + (pair >> across.ilog2()) * group + t * (group / 4);
+        let plane = self.planes.byte_index(k.mad(plane, shape.pitch(), bytes));
+        // Groups of sixteen elements share scales in pairs.
+        let number = t >> across.ilog2();
+        let number = if group == GROUP { number } else { number >> 1 };
+        let first = step * (shape.step().elements / GROUP) + number;
+        let scale = k.mad(t & (across - 1), Self::row_scales(shape), first * Self::width(shape));
+        Reader { plane, scale: self.scales.index(scale) }
+    }
+
+    /// The same place of a slot.
+    pub(super) fn of_slot(&self, reader: &Reader<'k>, slot: Word<'k>) -> Reader<'k> {
+        let plane = reader.plane.byte_index(slot * self.shape.slot_bytes());
+        Reader { plane, scale: reader.scale.index(slot * Self::slot_scales(self.shape)) }
+    }
+
+    /// The bytes of columns of a set of groups; `four`: of the second four rows.
+    pub(super) fn bytes(&self, reader: &Reader<'k>, set: u32, four: u32) -> Vec<Word<'k>> {
+        let (k, shape) = (self.k, self.shape);
+        let group = shape.step().group;
+        let at = reader.plane.bytes((set * shape.groups_at_once() * group + four * 8 * shape.pitch()) as i32);
+        if group == GROUP { k.ld_v::<_, _, 2>(at).to_vec() } else { vec![k.ld(at)] }
+    }
+
+    /// The scale of a set of groups, and the sum of the integers.
+    pub(super) fn scale(&self, reader: &Reader<'k>, set: u32, four: u32) -> (F32<'k>, Option<F32<'k>>) {
+        let (k, shape) = (self.k, self.shape);
+        let group = set * shape.groups_at_once() * shape.step().group / GROUP;
+        let at = reader.scale.offset((group * Self::width(shape) + four * 4 * Self::row_scales(shape)) as i32);
+        if shape.step().has_minima {
+            let [scale, sum] = k.ld_v::<_, _, 2>(at);
+            (scale, Some(sum))
+        } else {
+            (k.ld(at), None)
+        }
+    }
+}

@@ -1,0 +1,211 @@
+//! Weights as the first operand of products of bytes, and the steps that belong to them.
+
+use kiln_core::QuantFormat;
+
+use super::super::{LIFTED, Word};
+use crate::kernels::math::F32;
+use crate::{Builder, F16, Pointer, Shared, Value};
+
+/// What a warp takes of a row of weights at once.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Step {
+    pub(super) elements: u32,
+    pub(super) bytes: u32,
+    /// Neighbouring elements with a step in common.
+    pub(super) group: u32,
+    /// Elements are of steps and minima.
+    pub(super) has_minima: bool,
+    /// Bytes have no sign.
+    pub(super) unsigned: bool,
+    /// A row may begin at any multiple of two bytes, not of sixteen.
+    pub(super) is_split: bool,
+}
+
+impl Step {
+    pub(super) fn of(format: QuantFormat) -> Self {
+        match format {
+            QuantFormat::Q4K | QuantFormat::Q5K => Self {
+                elements: 256,
+                bytes: format.block_bytes() as u32,
+                group: 32,
+                has_minima: true,
+                unsigned: true,
+                is_split: false,
+            },
+            QuantFormat::Q6K => {
+                Self { elements: 256, bytes: 210, group: 16, has_minima: false, unsigned: false, is_split: true }
+            }
+            // Four blocks.
+            QuantFormat::Q8_0 => {
+                Self { elements: 128, bytes: 136, group: 32, has_minima: false, unsigned: false, is_split: true }
+            }
+        }
+    }
+
+    /// Groups of elements.
+    pub(super) fn groups(&self) -> u32 {
+        self.elements / self.group
+    }
+}
+
+/// A group of each set of groups that is this lane's: the number in the set.
+#[derive(Clone, Copy)]
+pub(super) struct Turn<'k> {
+    /// Groups of a set.
+    pub(super) of: u32,
+    pub(super) number: Word<'k>,
+}
+
+impl<'k> Turn<'k> {
+    /// The byte of the group in a word that has one for each of four groups, that of the first of the set in `first`.
+    fn byte(&self, k: &'k Builder, word: Word<'k>, first: u32) -> F32<'k> {
+        let selector = 0x7650 | first;
+        let lifted = match self.of {
+            1 => k.prmt(word, LIFTED, selector),
+            _ => k.prmt(word, LIFTED, self.number + selector),
+        };
+        k.bits_f32(lifted)
+    }
+}
+
+/// What a group of integers times numbers is multiplied by, and what is taken for the sum of the numbers.
+pub(super) type Scale<'k> = (F32<'k>, Option<F32<'k>>);
+
+/// A step of a row, as this lane has it.
+pub(super) struct Row<'k> {
+    /// For each group the bytes of the operand.
+    pub(super) groups: Vec<Vec<Word<'k>>>,
+    /// For each set of groups, of this lane's.
+    pub(super) scales: Vec<Scale<'k>>,
+}
+
+impl<'k> Row<'k> {
+    /// That begins so many bytes behind `at`; `t` is the number of the lane in its quad.
+    pub(super) fn read(
+        k: &'k Builder,
+        format: QuantFormat,
+        at: Pointer<'k, Shared, u32>,
+        bytes: Word<'k>,
+        t: Word<'k>,
+        turn: Turn<'k>,
+    ) -> Self {
+        match format {
+            QuantFormat::Q4K | QuantFormat::Q5K => affine(k, format == QuantFormat::Q5K, at.byte_index(bytes), t, turn),
+            QuantFormat::Q6K => q6_k(k, at, bytes, t, turn),
+            QuantFormat::Q8_0 => q8_0(k, at, bytes, t, turn),
+        }
+    }
+}
+
+/// Q4_K and Q5_K. Integers of the upper groups stand in the upper bits of their bytes: their step is as much less.
+fn affine<'k>(k: &'k Builder, five: bool, at: Pointer<'k, Shared, u32>, t: Word<'k>, turn: Turn<'k>) -> Row<'k> {
+    let [units, a, b, c] = k.ld_v::<_, _, 4>(at);
+    let of_lane = at.byte_index(t * 8u32);
+    let fifths = five.then(|| k.ld_v::<_, _, 2>(of_lane.bytes(16)));
+    let first = if five { 48 } else { 16 };
+    let mut groups = Vec::new();
+    for quarter in 0..4u32 {
+        let words = k.ld_v::<_, _, 2>(of_lane.bytes(first + 32 * quarter as i32));
+        let lower = |i: usize| {
+            let integers = words[i] & 0x0f0f_0f0fu32;
+            fifths.map_or(integers, |bits| {
+                let bits = if quarter < 2 { bits[i] << (4 - 2 * quarter) } else { bits[i] >> (2 * quarter - 4) };
+                integers | bits & 0x1010_1010u32
+            })
+        };
+        let upper = |i: usize| {
+            fifths.map_or(words[i] & 0xf0f0_f0f0u32, |bits| {
+                words[i] >> 1 & 0x7878_7878u32 | bits[i] << (6 - 2 * quarter) & 0x8080_8080u32
+            })
+        };
+        groups.push(vec![lower(0), lower(1)]);
+        groups.push(vec![upper(0), upper(1)]);
+    }
+    // Of the first four groups scales and minima are bytes; of the last four those have the upper two bits.
+    let scales = [a & 0x3f3f_3f3fu32, c & 0x0f0f_0f0fu32 | a >> 2 & 0x3030_3030u32];
+    let minima = [b & 0x3f3f_3f3fu32, c >> 4 & 0x0f0f_0f0fu32 | b >> 2 & 0x3030_3030u32];
+    let [unit, unit_of_minima] = k.halves::<F16>(units).map(|unit| k.cvt_f32(unit));
+    let lift = f32::from_bits(LIFTED);
+    let less = if five { 1.0 / 8.0 } else { 1.0 / 16.0 };
+    let of_upper = unit * less;
+    let of_turn = if turn.of == 1 { unit } else { k.selp(of_upper, unit, k.ne(turn.number & 1u32, 0)) };
+    let scale = |set: u32| {
+        let number = set * turn.of;
+        let (half, place) = (number as usize / 4, number % 4);
+        let unit = if turn.of == 1 && set % 2 == 1 { of_upper } else { of_turn };
+        let step = unit * (turn.byte(k, scales[half], place) - lift);
+        (step, Some(unit_of_minima * (turn.byte(k, minima[half], place) - lift)))
+    };
+    Row { groups, scales: (0..8 / turn.of).map(scale).collect() }
+}
+
+/// Words of bytes that begin at a multiple of two.
+struct Halves<'k> {
+    k: &'k Builder,
+    /// The word in which the first begins.
+    at: Pointer<'k, Shared, u32>,
+    selector: Word<'k>,
+}
+
+impl<'k> Halves<'k> {
+    /// From so many bytes behind `at` on.
+    fn new(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>) -> Self {
+        let selector = k.selp(0x5432u32, 0x3210u32, k.ne(bytes & 2u32, 0));
+        Self { k, at: at.byte_index(bytes & !3u32), selector }
+    }
+
+    /// `count` neighbours, so many bytes further.
+    fn words(&self, bytes: u32, count: u32) -> Vec<Word<'k>> {
+        let at = self.at.bytes(bytes as i32);
+        let words: Vec<Word<'k>> = (0..=count).map(|i| self.k.ld(at.offset(i as i32))).collect();
+        words.windows(2).map(|pair| self.k.prmt(pair[0], pair[1], self.selector)).collect()
+    }
+}
+
+/// The number of 16 bits that lies so many bytes behind `at`.
+fn half<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, further: u32) -> F32<'k> {
+    let half: Value<'k, F16> = k.ld(at.byte_index(bytes).bytes(further as i32).cast());
+    k.cvt_f32(half)
+}
+
+/// Q6_K. Integers less 32 stand in the upper six bits of their bytes.
+fn q6_k<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, t: Word<'k>, turn: Turn<'k>) -> Row<'k> {
+    let of_lane = Halves::new(k, at, bytes + t * 4u32);
+    let word = |bytes: u32| of_lane.words(bytes, 1)[0];
+    let mut groups = Vec::new();
+    for part in 0..2u32 {
+        let low: Vec<_> = (0..4).map(|i| word(64 * part + 16 * i)).collect();
+        let high: Vec<_> = (0..2).map(|i| word(128 + 32 * part + 16 * i)).collect();
+        for quarter in 0..4u32 {
+            for side in 0..2u32 {
+                let nibbles = low[(2 * (quarter % 2) + side) as usize];
+                let nibbles = if quarter < 2 { nibbles << 2 } else { nibbles >> 2 };
+                let bits = high[side as usize] << (6 - 2 * quarter);
+                let bytes = (nibbles & 0x3c3c_3c3cu32 ^ 0x8080_8080u32) ^ (bits & 0xc0c0_c0c0u32);
+                groups.push(vec![bytes]);
+            }
+        }
+    }
+    let unit = half(k, at, bytes, 208) * 0.25f32;
+    // With the sign turned over, bytes are 128 too great.
+    let scales: Vec<_> =
+        Halves::new(k, at, bytes).words(192, 4).into_iter().map(|word| word ^ 0x8080_8080u32).collect();
+    let scale = |set: u32| {
+        let number = set * turn.of;
+        let scale = turn.byte(k, scales[number as usize / 4], number % 4) - (f32::from_bits(LIFTED) + 128.0);
+        (unit * scale, None)
+    };
+    Row { groups, scales: (0..16 / turn.of).map(scale).collect() }
+}
+
+/// Four blocks of Q8_0.
+fn q8_0<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, t: Word<'k>, turn: Turn<'k>) -> Row<'k> {
+    const BLOCK: u32 = 34;
+    // The integers of every second block begin two bytes further in a word.
+    let of_lane = [2, BLOCK + 2].map(|first: u32| Halves::new(k, at, bytes + t * 8u32 + first));
+    let groups = (0..4u32).map(|block| of_lane[block as usize % 2].words(block / 2 * 2 * BLOCK, 2));
+    let groups = groups.collect();
+    let of_turn = if turn.of == 1 { bytes } else { bytes + turn.number * BLOCK };
+    let scale = |set: u32| (half(k, at, of_turn, set * turn.of * BLOCK), None);
+    Row { groups, scales: (0..4 / turn.of).map(scale).collect() }
+}
