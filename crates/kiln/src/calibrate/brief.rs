@@ -10,9 +10,7 @@ use kiln_core::op::{
     Convolve2d, Dot, Elementwise, LayerNorm, Matmul, Matvec, Op, Padding, Reduce, Reduction, Softmax, Transpose,
 };
 use kiln_core::{Buffer, Data, DataMut, Error, Operand, Operations, Result, Shape, TensorType};
-#[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
-use kiln_route::Place;
-use kiln_route::{Calibrated, Class, Link, Memory, Problem, Profile};
+use kiln_route::{Calibrated, Class, Link, Memory, Place, Problem, Profile};
 use kiln_simd::Simd;
 use web_time::Instant;
 
@@ -37,6 +35,8 @@ const LEAST: f64 = 1e-9;
 /// The points of one class.
 struct Curve {
     points: Vec<(f64, Probe)>,
+    /// Seconds of the first points on the places of the CPU, where they were measured before all else.
+    ahead: Vec<Vec<f64>>,
     measured: Calibrated,
     /// Whether the time does not suffice for more of it.
     ended: bool,
@@ -56,13 +56,36 @@ impl Curve {
         }
         let (name, shape) = (class.op.to_owned(), class.shape.to_owned());
         let measured = Calibrated { op: name, shape, work: Vec::new(), seconds: Vec::new() };
-        Ok(Self { points, measured, ended: false })
+        Ok(Self { points, ahead: Vec::new(), measured, ended: false })
     }
 
-    /// What the next point is expected to take on each place, from the last one.
-    fn expected(&self, point: usize) -> Option<Vec<f64>> {
-        let growth = self.points[point].0 / self.measured.work.last()?;
-        Some(self.measured.seconds.last()?.iter().map(|seconds| seconds * growth).collect())
+    /// Whether the constants of places follow from it.
+    fn is_of_constants(&self) -> bool {
+        ["scale", "matmul"].contains(&&*self.measured.op)
+    }
+
+    /// What a point is expected to take on each place, from the times of those before it.
+    fn forecast(&self, point: usize, times: &[Vec<f64>]) -> Forecast {
+        let Some(before) = point.checked_sub(1) else { return Forecast(Vec::new()) };
+        let growth = self.points[point].0 / self.points[before].0;
+        Forecast(times.get(before).map_or(Vec::new(), |times| times.iter().map(|seconds| seconds * growth).collect()))
+    }
+}
+
+/// Seconds that are expected of each place; none where nothing is known.
+struct Forecast(Vec<f64>);
+
+impl Forecast {
+    /// The seconds of a place that is not waited for.
+    fn hopeless(&self, place: usize) -> Option<f64> {
+        let best = self.0.iter().copied().fold(f64::INFINITY, f64::min);
+        self.0.get(place).copied().filter(|&next| next > LONG && next > HOPELESS * best)
+    }
+
+    /// What measuring so many places will take.
+    fn cost(&self, sample: f64, places: usize) -> f64 {
+        let waited_for = (0..self.0.len()).filter(|&place| self.hopeless(place).is_none());
+        waited_for.map(|place| 3.0 * self.0[place]).sum::<f64>() + 3.0 * sample * places as f64
     }
 }
 
@@ -147,25 +170,67 @@ fn on_cpu(simd: &Simd, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'
     }
 }
 
-/// The places of the CPU with constants that are measured without a GPU: its kernels may take all of the time to compile.
-#[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
-fn places_of_cpu(engine: &Engine, curves: &[Curve], data: &[f32], sample: f64) -> Result<Vec<Place>> {
-    let mut measured = Vec::new();
-    // What the constants follow from.
-    for curve in curves.iter().filter(|curve| ["scale", "matmul"].contains(&&*curve.measured.op)) {
-        let mut of_cpu = curve.measured.clone();
-        for (work, probe) in &curve.points {
-            let operand = |ty: &TensorType| Operand::new(Data::F32(&data[..ty.shape.numel()]), ty.shape);
-            let inputs = probe.inputs.iter().map(operand).collect::<Result<Vec<_>>>()?;
-            let mut results = probe.op.infer(&probe.inputs)?.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
-            let mut outputs: Vec<DataMut<'_>> = results.iter_mut().map(Buffer::as_mut).collect();
-            let seconds = engine.cpu.iter().map(|simd| on_cpu(simd, &probe.op, &inputs, &mut outputs, sample));
-            of_cpu.seconds.push(seconds.collect::<Result<_>>()?);
-            of_cpu.work.push(*work);
-        }
-        measured.push(of_cpu);
+/// The operands of a probe.
+fn operands<'a>(probe: &Probe, data: &'a [f32]) -> Result<Vec<Operand<'a>>> {
+    probe.inputs.iter().map(|ty| Operand::new(Data::F32(&data[..ty.shape.numel()]), ty.shape)).collect()
+}
+
+/// Seconds of a probe on each place of the CPU.
+fn on_places_of_cpu(
+    engine: &Engine,
+    probe: &Probe,
+    inputs: &[Operand<'_>],
+    forecast: &Forecast,
+    sample: f64,
+) -> Result<Vec<f64>> {
+    let mut results = probe.op.infer(&probe.inputs)?.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
+    let mut outputs: Vec<DataMut<'_>> = results.iter_mut().map(Buffer::as_mut).collect();
+    let measured = engine.cpu.iter().enumerate().map(|(place, simd)| match forecast.hopeless(place) {
+        Some(expected) => Ok(expected),
+        None => on_cpu(simd, &probe.op, inputs, &mut outputs, sample),
+    });
+    let mut seconds = measured.collect::<Result<Vec<_>>>()?;
+    // The code is the same but for its vectors: where scalar code seems ahead something else had the processor.
+    if let Some((best, lesser)) = seconds.split_last_mut() {
+        lesser.iter_mut().for_each(|seconds| *seconds = seconds.max(*best));
     }
-    Ok(fitted(&engine.places()[..engine.cpu.len()], &measured))
+    Ok(seconds)
+}
+
+/// The places of the CPU with their constants, which are measured before all else: compiling the kernels of a GPU may take
+/// all of the time. At most half of it goes here.
+async fn places_of_cpu(
+    engine: &Engine,
+    curves: &mut [Curve],
+    data: &[f32],
+    sample: f64,
+    within: f64,
+) -> Result<Vec<Place>> {
+    let start = Instant::now();
+    for curve in curves.iter_mut().filter(|curve| curve.is_of_constants()) {
+        for point in 0..curve.points.len() {
+            pause().await;
+            let forecast = curve.forecast(point, &curve.ahead);
+            let cost = forecast.cost(sample, engine.cpu.len());
+            if point > 0 && start.elapsed().as_secs_f64() + cost > within / 2.0 {
+                break;
+            }
+            let probe = &curve.points[point].1;
+            curve.ahead.push(on_places_of_cpu(engine, probe, &operands(probe, data)?, &forecast, sample)?);
+        }
+    }
+    let measured = curves.iter().filter(|curve| curve.is_of_constants()).map(|curve| Calibrated {
+        work: curve.points.iter().map(|(work, _)| *work).take(curve.ahead.len()).collect(),
+        seconds: curve.ahead.clone(),
+        ..curve.measured.clone()
+    });
+    Ok(fitted(&engine.places()[..engine.cpu.len()], &measured.collect::<Vec<_>>()))
+}
+
+/// Lets the page do what it waits for.
+async fn pause() {
+    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    gpus::pause().await;
 }
 
 /// Measures the places of an engine within so much time.
@@ -184,8 +249,7 @@ pub(crate) async fn measure(engine: &Engine, within: Duration) -> Result<Profile
         (0..largest).map(|i| 0.5 + (i.wrapping_mul(0x9e37_79b1) >> 8 & 0xffff) as f32 / 43_690.0).collect();
 
     let mut places = engine.places().to_vec();
-    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
-    let of_cpu = places_of_cpu(engine, &curves, &data, sample)?;
+    let of_cpu = places_of_cpu(engine, &mut curves, &data, sample, within).await?;
     let mut links: Vec<(Memory, Link)> = Vec::new();
     // Whether each GPU can be measured: one that fails is a place where nothing is ever sent.
     #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
@@ -208,38 +272,21 @@ pub(crate) async fn measure(engine: &Engine, within: Duration) -> Result<Profile
     let longest = curves.iter().map(|curve| curve.points.len()).max().unwrap_or(0);
     for point in 0..longest {
         for curve in curves.iter_mut().filter(|curve| !curve.ended && point < curve.points.len()) {
-            #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
-            gpus::pause().await;
-            let expected = curve.expected(point);
-            let best = expected.iter().flatten().copied().fold(f64::INFINITY, f64::min);
-            let hopeless = |place: usize| {
-                expected.as_ref().map(|expected| expected[place]).filter(|&next| next > LONG && next > HOPELESS * best)
-            };
-            let cost = |seconds: &f64| if *seconds > LONG && *seconds > HOPELESS * best { 0.0 } else { 3.0 * seconds };
-            let cost: f64 = expected.iter().flatten().map(cost).sum::<f64>() + 3.0 * sample * places.len() as f64;
-            if start.elapsed().as_secs_f64() + cost > within {
+            pause().await;
+            let forecast = curve.forecast(point, &curve.measured.seconds);
+            if start.elapsed().as_secs_f64() + forecast.cost(sample, places.len()) > within {
                 curve.ended = true;
                 continue;
             }
             let (work, probe) = &curve.points[point];
-            let operand = |ty: &TensorType| Operand::new(Data::F32(&data[..ty.shape.numel()]), ty.shape);
-            let inputs = probe.inputs.iter().map(operand).collect::<Result<Vec<_>>>()?;
-            let mut results = probe.op.infer(&probe.inputs)?.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
-            let mut outputs: Vec<DataMut<'_>> = results.iter_mut().map(Buffer::as_mut).collect();
-            let mut seconds = Vec::with_capacity(places.len());
-            for (place, simd) in engine.cpu.iter().enumerate() {
-                seconds.push(match hopeless(place) {
-                    Some(expected) => expected,
-                    None => on_cpu(simd, &probe.op, &inputs, &mut outputs, sample)?,
-                });
-            }
-            // The code is the same but for its vectors: where scalar code seems ahead something else had the processor.
-            if let Some((best, lesser)) = seconds.split_last_mut() {
-                lesser.iter_mut().for_each(|seconds| *seconds = seconds.max(*best));
-            }
+            let inputs = operands(probe, &data)?;
+            let mut seconds = match curve.ahead.get(point) {
+                Some(seconds) => seconds.clone(),
+                None => on_places_of_cpu(engine, probe, &inputs, &forecast, sample)?,
+            };
             #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
             for (place, (gpu, works)) in (engine.cpu.len()..).zip(engine.gpus.iter().zip(&mut works)) {
-                seconds.push(match hopeless(place) {
+                seconds.push(match forecast.hopeless(place) {
                     _ if !*works => NEVER,
                     Some(expected) => expected,
                     None => {
@@ -260,7 +307,6 @@ pub(crate) async fn measure(engine: &Engine, within: Duration) -> Result<Profile
     let measured: Vec<Calibrated> =
         curves.into_iter().map(|curve| curve.measured).filter(|curve| !curve.work.is_empty()).collect();
     let mut places = fitted(&places, &measured);
-    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
     places.splice(..of_cpu.len(), of_cpu);
     let profile = Profile::new(engine.machine().clone(), places).and_then(|profile| profile.with_classes(measured));
     let profile = profile.and_then(|profile| gpus::linked(profile, links));
