@@ -101,7 +101,8 @@ const ATTENTIONS: [[usize; 6]; 18] = [
 ];
 
 /// Holds attention of f16 to the bound of the device: in every extent full and causal, with scores of a few units, of some
-/// hundreds, and as large as f16 makes them.
+/// hundreds, and as large as f16 makes them, where the bound, which grows with the scores, asks for little more than finite
+/// results.
 #[test]
 fn attention_of_f16_keeps_its_bound() {
     let Some(device) = device_with(InputPrecision::Ieee) else { return };
