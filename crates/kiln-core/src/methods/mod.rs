@@ -1,9 +1,9 @@
 //! The typed methods of every backend and of every recording, each defined once.
 //!
 //! [`Operations`] has the operations as methods on slices, [`AsyncOperations`] those as futures, and [`Record`] has them as
-//! methods on tensors of a graph. A backend implements [`Operations::run_into`], a recording [`Record::record_all`]; all else is provided from three
-//! tables: [`elementwise_table!`](crate::elementwise_table), the reductions, and the operations below. A new method is
-//! one row.
+//! methods on tensors of a graph. A backend implements [`Operations::run_into`], a recording [`Record::record_all`]; all
+//! else is provided from three tables: [`elementwise_table!`](crate::elementwise_table), the reductions, and the
+//! operations below. A new method is one row.
 
 /// Calls `$callback!` with the reductions.
 ///
