@@ -117,21 +117,20 @@ impl Norm {
         });
         let scaled = |(at, square)| row.scaled(means.as_ref().map(|means| means[at]), square);
         let scaled: Vec<_> = squares.into_iter().enumerate().map(scaled).collect();
-        let write = |z: &dyn Fn(&Scaled<'k>, F32<'k>) -> F32<'k>| {
+        type Result<'k> = fn(&Scaled<'k>, F32<'k>, F32<'k>, Option<F32<'k>>) -> F32<'k>;
+        let write = |result: Result<'k>| {
             for group in share.groups() {
                 let gamma = share.of_columns(buffers.gamma, group.clone());
                 let beta = buffers.beta.map(|beta| share.of_columns(beta, group.clone()));
                 for (at, scaled) in scaled.iter().enumerate() {
-                    let y = elements[at][group.clone()].iter().enumerate().map(|(e, &x)| match &beta {
-                        Some(beta) => k.fma(z(scaled, x), gamma[e], beta[e]),
-                        None => z(scaled, x) * gamma[e],
-                    });
+                    let elements = elements[at][group.clone()].iter().enumerate();
+                    let y = elements.map(|(e, &x)| result(scaled, x, gamma[e], beta.as_ref().map(|beta| beta[e])));
                     share.store(buffers.out, at, group.clone(), y);
                 }
             }
         };
         if let Some(ordinary) = team::tree(scaled.iter().map(|row| row.ordinary).collect(), |a, b| k.and(a, b)) {
-            k.if_else(ordinary, || write(&Scaled::quick), || write(&Scaled::exact));
+            k.if_else(ordinary, || write(Scaled::quick), || write(Scaled::exact));
         }
     }
 
@@ -159,8 +158,7 @@ impl Norm {
             for element in elements {
                 let of_column =
                     |vector: Pointer<'k, Global, f32>| k.ld_if(element.there, vector.index(element.column), 0.0);
-                let (z, gamma) = (scaled.exact(element.x), of_column(buffers.gamma));
-                let y = buffers.beta.map_or_else(|| z * gamma, |beta| k.fma(z, gamma, of_column(beta)));
+                let y = scaled.exact(element.x, of_column(buffers.gamma), buffers.beta.map(of_column));
                 k.st_if(element.there, out.index(element.column), y);
             }
         });
@@ -206,14 +204,24 @@ impl<'k> Row<'k> {
     }
 }
 
+/// Where nothing is added afterwards, the results of elements may be subnormal, and none is rounded to such a number twice.
 impl<'k> Scaled<'k> {
-    fn quick(&self, x: F32<'k>) -> F32<'k> {
-        self.parts.map_or(x, |[upper, lower]| x - upper - lower) * self.rounded
+    fn quick(&self, x: F32<'k>, gamma: F32<'k>, beta: Option<F32<'k>>) -> F32<'k> {
+        let x = self.parts.map_or(x, |[upper, lower]| x - upper - lower);
+        match beta {
+            Some(beta) => self.k.fma(x * self.rounded, gamma, beta),
+            None => x * (self.rounded * gamma),
+        }
     }
 
-    fn exact(&self, x: F32<'k>) -> F32<'k> {
-        let x = self.k.cvt_f64(x);
-        self.k.cvt_rn_f32(self.mean.map_or(x, |mean| x - mean) * self.scale)
+    fn exact(&self, x: F32<'k>, gamma: F32<'k>, beta: Option<F32<'k>>) -> F32<'k> {
+        let k = self.k;
+        let x = k.cvt_f64(x);
+        let z = self.mean.map_or(x, |mean| x - mean) * self.scale;
+        match beta {
+            Some(beta) => k.fma(k.cvt_rn_f32(z), gamma, beta),
+            None => k.cvt_rn_f32(z * k.cvt_f64(gamma)),
+        }
     }
 }
 

@@ -16,14 +16,13 @@ use crate::reduce::{factor_to_one, greatest_magnitude};
 use crate::scratch::{self, Workspace};
 use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
-use crate::vector::{Kernel, MAX_LANES, Vector, dispatch};
+use crate::vector::{Kernel, Vector, dispatch};
 
 /// Vectors whose sums are in flight.
 const SUMS: usize = 4;
 /// Steps of a running sum before it is added in f64.
 const STEPS: usize = 32;
-/// Steps of a running sum before it is added to one of few terms, where there are few lanes to share its roundings: with 32
-/// steps they alone are more than the bounds leave room for.
+/// Steps of a running sum before it is added to one of few terms: each step rounds, and the bounds count them.
 const FEW_STEPS: usize = 8;
 /// Elements of a part of a long row: whole blocks on every instruction set.
 const PART: usize = 32_768;
@@ -79,8 +78,7 @@ unsafe fn part_sums<V: Vector, const N: usize>(
             let end = n.min(at + block);
             let mut sums = [[V::splat(0.0); N]; SUMS];
             while at + SUMS * V::LANES <= end {
-                let steps = if const { V::LANES < MAX_LANES } { FEW_STEPS } else { STEPS };
-                let stop = end.min(at + steps * SUMS * V::LANES);
+                let stop = end.min(at + FEW_STEPS * SUMS * V::LANES);
                 let mut few = [[V::splat(0.0); N]; SUMS];
                 while at + SUMS * V::LANES <= stop {
                     for (k, sum) in few.iter_mut().enumerate() {
@@ -298,7 +296,14 @@ impl Norm<'_> {
             scaled.iter_mut().zip(row).for_each(|(s, v)| *s = v * factor);
             let eps = eps * f64::from(factor) * f64::from(factor);
             let (t, _) = self.measure::<V>(scaled.as_ptr(), n).transform(self, eps);
-            self.apply::<V>(scaled.as_ptr(), out, n, t);
+            let Self::Rms { gamma } = self else {
+                return self.apply::<V>(scaled.as_ptr(), out, n, t);
+            };
+            // An element that scaling made subnormal has lost digits, of which gamma may make much.
+            let scale = f64::from(factor) * f64::from(t.scale);
+            for (i, (&v, &gamma)) in row.iter().zip(gamma).enumerate() {
+                out.add(i).write((f64::from(v) * scale * f64::from(gamma)) as f32);
+            }
         }
     }
 }
