@@ -54,7 +54,7 @@ fn run() -> Result<bool> {
         let floats = [0, 1, 2].map(|i| Operand::f32(&wide[i], &dims[i]));
         let (seconds, out) = measure(&device, op, operands)?;
         let (seconds_f32, _) = measure(&device, op, floats)?;
-        let flops = 4 * HEADS * LENGTH * D * if op.causal { (LENGTH + 1) / 2 } else { LENGTH };
+        let flops = 4 * HEADS * LENGTH * D * if op.causal { LENGTH.div_ceil(2) } else { LENGTH };
         println!(
             "{}: f16 {:.3} ms, {:.1} TFLOP/s; f32 {:.3} ms",
             if op.causal { "causal" } else { "full" },
