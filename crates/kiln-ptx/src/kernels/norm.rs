@@ -217,10 +217,9 @@ impl<'k> Scaled<'k> {
     fn exact(&self, x: F32<'k>, gamma: F32<'k>, beta: Option<F32<'k>>) -> F32<'k> {
         let k = self.k;
         let x = k.cvt_f64(x);
-        let z = self.mean.map_or(x, |mean| x - mean) * self.scale;
         match beta {
-            Some(beta) => k.fma(k.cvt_rn_f32(z), gamma, beta),
-            None => k.cvt_rn_f32(z * k.cvt_f64(gamma)),
+            Some(beta) => k.fma(k.cvt_rn_f32(self.mean.map_or(x, |mean| x - mean) * self.scale), gamma, beta),
+            None => k.cvt_rn_f32(x * k.cvt_f64(gamma) * self.scale),
         }
     }
 }
