@@ -4,6 +4,7 @@
 //! not suffice for are large ones, where the last rate is taken; classes that are not measured at all follow from bandwidth
 //! and peak.
 
+use std::ops::Range;
 use std::time::Duration;
 
 use kiln_core::op::{
@@ -82,10 +83,10 @@ impl Forecast {
         self.0.get(place).copied().filter(|&next| next > LONG && next > HOPELESS * best)
     }
 
-    /// What measuring so many places will take.
-    fn cost(&self, sample: f64, places: usize) -> f64 {
-        let waited_for = (0..self.0.len()).filter(|&place| self.hopeless(place).is_none());
-        waited_for.map(|place| 3.0 * self.0[place]).sum::<f64>() + 3.0 * sample * places as f64
+    /// What measuring these places will take.
+    fn cost(&self, sample: f64, places: Range<usize>) -> f64 {
+        let waited_for = places.filter(|&place| self.hopeless(place).is_none());
+        waited_for.map(|place| 3.0 * (sample + self.0.get(place).copied().unwrap_or(0.0))).sum()
     }
 }
 
@@ -211,7 +212,7 @@ async fn places_of_cpu(
         for point in 0..curve.points.len() {
             pause().await;
             let forecast = curve.forecast(point, &curve.ahead);
-            let cost = forecast.cost(sample, engine.cpu.len());
+            let cost = forecast.cost(sample, 0..engine.cpu.len());
             if point > 0 && start.elapsed().as_secs_f64() + cost > within / 2.0 {
                 break;
             }
@@ -274,7 +275,9 @@ pub(crate) async fn measure(engine: &Engine, within: Duration) -> Result<Profile
         for curve in curves.iter_mut().filter(|curve| !curve.ended && point < curve.points.len()) {
             pause().await;
             let forecast = curve.forecast(point, &curve.measured.seconds);
-            if start.elapsed().as_secs_f64() + forecast.cost(sample, places.len()) > within {
+            // Those of the CPU may have been measured ahead.
+            let first = curve.ahead.get(point).map_or(0, Vec::len);
+            if start.elapsed().as_secs_f64() + forecast.cost(sample, first..places.len()) > within {
                 curve.ended = true;
                 continue;
             }
