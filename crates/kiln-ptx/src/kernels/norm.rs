@@ -117,8 +117,8 @@ impl Norm {
         });
         let scaled = |(at, square)| row.scaled(means.as_ref().map(|means| means[at]), square);
         let scaled: Vec<_> = squares.into_iter().enumerate().map(scaled).collect();
-        type Result<'k> = fn(&Scaled<'k>, F32<'k>, F32<'k>, Option<F32<'k>>) -> F32<'k>;
-        let write = |result: Result<'k>| {
+        type Formula<'k> = fn(&Scaled<'k>, F32<'k>, F32<'k>, Option<F32<'k>>) -> F32<'k>;
+        let write = |result: Formula<'k>| {
             for group in share.groups() {
                 let gamma = share.of_columns(buffers.gamma, group.clone());
                 let beta = buffers.beta.map(|beta| share.of_columns(beta, group.clone()));
