@@ -9,6 +9,8 @@
 //! - What kiln should reach is said for one device, an H200, and printed beside any.
 //! - Peers are features, off by default. One that has no such operation has a dash.
 
+#[cfg(feature = "burn")]
+mod burn;
 mod case;
 mod contender;
 mod host;
@@ -30,7 +32,7 @@ use turns::Effort;
 
 const EXAMPLES: &str = "\
 Examples:
-  cargo run --release --features trueno                                      every case
+  cargo run --release --features burn,trueno                                 every case, beside both peers
   cargo run --release -- --quick --size-limit 1 --adapter llvmpipe           a trial on a driver in software
   cargo run --release -- sum softmax --json                                  some cases, one JSON object a figure";
 
@@ -70,6 +72,8 @@ fn main() -> ExitCode {
 /// The contenders by name, kiln first.
 const NAMES: &[&str] = &[
     "kiln",
+    #[cfg(feature = "burn")]
+    "burn",
     #[cfg(feature = "trueno")]
     "trueno",
 ];
@@ -77,6 +81,8 @@ const NAMES: &[&str] = &[
 fn open(name: &str, adapter: Option<&str>) -> Result<Box<dyn Contender>> {
     match name {
         "kiln" => Ok(Box::new(Kiln::open(adapter)?)),
+        #[cfg(feature = "burn")]
+        "burn" => Ok(Box::new(burn::Burn::open(adapter)?)),
         #[cfg(feature = "trueno")]
         "trueno" => Ok(Box::new(trueno::Trueno::open(adapter)?)),
         _ => Err(format!("no contender is called {name}").into()),
