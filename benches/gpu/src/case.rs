@@ -75,11 +75,6 @@ impl Case {
         }
     }
 
-    /// Whether operands and results stay on the device.
-    pub(crate) fn is_resident(&self) -> bool {
-        !matches!(self, Self::MatmulHost { .. } | Self::AddHost { .. } | Self::ChainHost { .. })
-    }
-
     /// Bytes of the largest tensor.
     fn largest(&self) -> u64 {
         let bytes = match *self {

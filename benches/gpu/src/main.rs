@@ -4,8 +4,8 @@
 //!
 //! - Contenders take turns, sample by sample, on the same random data; the median counts.
 //! - What a contender computes is compared with f64 before it is timed.
-//! - Resident: a sample is several calls and one wait for the device. Host to host: a sample is one call, with everything
-//!   sent and read.
+//! - A sample is about 25 ms of calls, one after another. Resident: one wait for the device at its end. Host to host: each
+//!   call ends when its result is read.
 //! - What kiln should reach is said for one device, an H200, and printed beside any.
 //! - Peers are features, off by default. One that has no such operation has a dash.
 
@@ -166,7 +166,7 @@ fn measure(
     let limited = copy.is_some();
     let mut runs: Vec<&mut dyn Ready> = ready.iter_mut().map(|(_, ready)| &mut **ready as &mut dyn Ready).collect();
     runs.extend(copy.iter_mut().map(|copy| copy as &mut dyn Ready));
-    let seconds = turns::compare(&mut runs, case.is_resident(), effort)?;
+    let seconds = turns::compare(&mut runs, effort)?;
     let limit = if limited { seconds.last().copied() } else { None };
     let mut all = vec![None; NAMES.len()];
     for ((position, _), seconds) in ready.iter().zip(seconds) {

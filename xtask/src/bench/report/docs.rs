@@ -64,7 +64,11 @@ pub(in super::super) fn page(report: &Report, peers: &[Figure]) -> Result<String
         date(report.when),
         report.version,
     )?;
-    write!(page, "\n## Beside the limits of the machine\n\n")?;
+    write!(
+        page,
+        "\nGPUs beside their peers have benches of their own, whose figures from an NVIDIA H200 stand in [gpu.md](gpu.md#figures) \
+         (wgpu) and\n[cuda.md](cuda.md#figures) (CUDA).\n\n## Beside the limits of the machine\n\n"
+    )?;
     write!(
         page,
         "The limit is a loop of multiply-adds in registers, or the better of the passes over memory (ordinary stores, streaming \
