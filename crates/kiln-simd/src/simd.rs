@@ -47,10 +47,11 @@ impl Simd {
         Ok(Self { isa, threads: threads::available() })
     }
 
-    /// At most this many threads (at least one). Fewer run where more would not pay; results do not depend on it.
+    /// At most this many threads (at least one). Fewer run where more would not pay, and one where the build has no others;
+    /// results do not depend on it.
     #[must_use]
     pub fn with_threads(self, threads: usize) -> Self {
-        Self { threads: threads.max(1), ..self }
+        Self { threads: if threads::THERE { threads.max(1) } else { 1 }, ..self }
     }
 
     /// The instruction set.
@@ -60,7 +61,8 @@ impl Simd {
 
     /// The greatest number of threads that it uses.
     pub fn threads(&self) -> usize {
-        self.threads
+        // A constant where there are none, so that nothing is compiled for several.
+        if threads::THERE { self.threads } else { 1 }
     }
 }
 

@@ -3,17 +3,14 @@
 
 use std::sync::OnceLock;
 
+/// Whether this build has threads.
+pub(crate) const THERE: bool = cfg!(all(feature = "parallel", not(target_arch = "wasm32")));
+
 /// The threads of the machine that this process may use.
 pub(crate) fn available() -> usize {
     // Asked once: the standard library reads the limits of the control group from files each time.
     static AVAILABLE: OnceLock<usize> = OnceLock::new();
-    *AVAILABLE.get_or_init(|| {
-        if cfg!(all(feature = "parallel", not(target_arch = "wasm32"))) {
-            std::thread::available_parallelism().map_or(1, usize::from)
-        } else {
-            1
-        }
-    })
+    *AVAILABLE.get_or_init(|| if THERE { std::thread::available_parallelism().map_or(1, usize::from) } else { 1 })
 }
 
 /// Calls `part(i)` for every `i < parts`, at most `threads` at once, the caller's thread among them.

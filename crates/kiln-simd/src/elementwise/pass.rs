@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use kiln_core::op::ElementwiseKind;
 
-use crate::vector::{Kernel, Lanewise, Pair, Vector};
+use crate::vector::{Kernel, Lanewise, Pair, Vector, unaligned};
 
 /// One function of the table on vectors; operands and parameters beyond those it has are ignored.
 pub(super) trait Formula {
@@ -133,7 +133,7 @@ trait Operands<V: Vector, F: Formula>: Sized {
         // SAFETY: every access below stays in 0..n.
         unsafe {
             // Whole vectors of the output are aligned where there are several: a store across cache lines costs two.
-            let lead = if n < 4 * V::LANES { 0 } else { (out as usize / 4).wrapping_neg() % V::LANES };
+            let lead = if n < 4 * V::LANES { 0 } else { unaligned::<V>(out) };
             let end = n - (n - lead) % V::LANES;
             for (i, n) in [(0, lead), (end, n - end)] {
                 if n > 0 {

@@ -73,31 +73,30 @@ impl<W: Weights> Part<'_, W> {
                 for (r, sums) in sums.into_iter().enumerate() {
                     let mut y = B::total(sums);
                     if !y.is_finite() {
-                        y = self.exact(i + r, j);
+                        y = exact(W::FORMAT, self.x, self.w, k, i + r, j);
                     }
                     *self.out.add((i + r) * n + j) = y;
                 }
             }
         }
     }
+}
 
-    /// One element of the result in f64.
-    #[cold]
-    #[inline(never)]
-    fn exact(&self, i: usize, j: usize) -> f32 {
-        let [_, _, k] = self.extents;
-        let len = W::FORMAT.block_len();
-        let row = k / len * W::BYTES;
-        let (x, w) = (&self.x[i * k..(i + 1) * k], &self.w[j * row..(j + 1) * row]);
-        let mut decoded = [0.0; 256];
-        let mut sum = 0.0f64;
-        for (x, w) in x.chunks(len).zip(w.chunks(W::BYTES)) {
-            // Lengths agree, so it cannot fail.
-            let _ = W::FORMAT.decode(w, &mut decoded[..len]);
-            sum += x.iter().zip(&decoded).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum::<f64>();
-        }
-        sum as f32
+/// Element (i, j) of `x wᵀ` for rows of `k` elements, in f64.
+#[cold]
+#[inline(never)]
+fn exact(format: QuantFormat, x: &[f32], w: &[u8], k: usize, i: usize, j: usize) -> f32 {
+    let (len, bytes) = (format.block_len(), format.block_bytes());
+    let row = k / len * bytes;
+    let (x, w) = (&x[i * k..(i + 1) * k], &w[j * row..(j + 1) * row]);
+    let mut decoded = [0.0; 256];
+    let mut sum = 0.0f64;
+    for (x, w) in x.chunks(len).zip(w.chunks(bytes)) {
+        // Lengths agree, so it cannot fail.
+        let _ = format.decode(w, &mut decoded[..len]);
+        sum += x.iter().zip(&decoded).map(|(&x, &w)| f64::from(x) * f64::from(w)).sum::<f64>();
     }
+    sum as f32
 }
 
 impl<W: Weights> ByteKernel for Part<'_, W> {

@@ -162,9 +162,15 @@ unsafe fn wide_sums<V: Vector, T: Term>(t: T, m: Columns, scratch: &mut [f32], o
             let rows = LEAF.min(m.rows - leaf * LEAF);
             let x = m.x.add(leaf * LEAF * m.stride);
             let mut c = 0;
-            while c + SUMS * V::LANES <= m.columns {
-                leaf_sums::<V, T, SUMS>(t, x.add(c), rows, m.stride, V::LANES, merges, stack.add(c), pitch);
-                c += SUMS * V::LANES;
+            // Narrow vectors are done with half as many at a time, which is as fast there and half the code.
+            let width = if V::LANES < 8 { SUMS / 2 } else { SUMS } * V::LANES;
+            while c + width <= m.columns {
+                if const { V::LANES < 8 } {
+                    leaf_sums::<V, T, { SUMS / 2 }>(t, x.add(c), rows, m.stride, V::LANES, merges, stack.add(c), pitch);
+                } else {
+                    leaf_sums::<V, T, SUMS>(t, x.add(c), rows, m.stride, V::LANES, merges, stack.add(c), pitch);
+                }
+                c += width;
             }
             while c < m.columns {
                 let n = V::LANES.min(m.columns - c);

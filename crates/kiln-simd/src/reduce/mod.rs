@@ -52,7 +52,7 @@ fn in_parts<R: Copy>(
 /// A reduction on one instruction set: over a slice, and over columns at once.
 trait Rule: Copy + Send + Sync {
     /// What it gives.
-    type Out: Copy;
+    type Out: Copy + Default;
 
     /// Of a whole slice, with threads.
     fn whole(self, simd: &Simd, x: &[f32]) -> Self::Out;
@@ -168,38 +168,23 @@ fn norms_l2(simd: &Simd, x: &[f32], extents: (usize, usize, usize), out: &mut [f
         for i in part * CHUNK..n.min((part + 1) * CHUNK) {
             // SAFETY: every part has results of its own.
             let norm = unsafe { &mut *norms.get().add(i) };
-            *norm = if inner == 1 {
-                let row = &x[i * along..][..along];
-                norm_l2(
-                    *norm,
-                    || Best(GreatestMagnitude).whole(&alone, row),
-                    |factor| Total(ScaledSquares(factor)).whole(&alone, row),
-                )
-            } else {
-                let first = x.as_ptr().wrapping_add(i / inner * along * inner + i % inner);
-                let m = Columns { x: first, rows: along, stride: inner, columns: 1 };
-                // SAFETY: the column lies inside of the data.
-                norm_l2(
-                    *norm,
-                    || unsafe { column(simd, Best(GreatestMagnitude), m) },
-                    |factor| unsafe { column(simd, Total(ScaledSquares(factor)), m) },
-                )
+            let elements = |reduce: &dyn Fn(&[f32]) -> f32| {
+                if inner == 1 {
+                    return reduce(&x[i * along..][..along]);
+                }
+                let column = x.iter().skip(i / inner * along * inner + i % inner).step_by(inner);
+                scratch::with(along, |row| {
+                    row.iter_mut().zip(column).for_each(|(to, from)| *to = *from);
+                    reduce(row)
+                })
             };
+            *norm = norm_l2(
+                *norm,
+                || elements(&|x| slice(&alone, Best(GreatestMagnitude), x)),
+                |factor| elements(&|x| slice(&alone, Total(ScaledSquares(factor)), x)),
+            );
         }
     });
-}
-
-/// Reduces one column.
-///
-/// # Safety
-/// `m` is one column and describes readable memory.
-unsafe fn column<R: Rule<Out = f32>>(simd: &Simd, rule: R, m: Columns) -> f32 {
-    let mut out = 0.0;
-    scratch::with(columns::scratch_len(m.rows, 1), |scratch| {
-        // SAFETY: a `Simd` exists only for an available instruction set; the caller's contract.
-        unsafe { dispatch(simd.isa(), Block(rule, m, scratch, &mut out)) };
-    });
-    out
 }
 
 /// The best value.
@@ -289,6 +274,18 @@ impl<R: Rule> Kernel for Block<'_, R> {
     }
 }
 
+/// Reduces a whole slice.
+fn slice<R: Rule>(simd: &Simd, rule: R, x: &[f32]) -> R::Out {
+    if threads::THERE {
+        return rule.whole(simd, x);
+    }
+    // One row, for which there is a kernel already.
+    let mut out = R::Out::default();
+    // SAFETY: a `Simd` exists only for an available instruction set; there is one result for the one row.
+    unsafe { dispatch(simd.isa(), Rows { rule, x, row: x.len(), rows: 1, out: &mut out }) };
+    out
+}
+
 /// Reduces the middle one of three extents.
 fn reduce<R: Rule>(simd: &Simd, rule: R, x: &[f32], extents: (usize, usize, usize), out: &mut [R::Out]) {
     let (outer, along, inner) = extents;
@@ -297,7 +294,7 @@ fn reduce<R: Rule>(simd: &Simd, rule: R, x: &[f32], extents: (usize, usize, usiz
     }
     if inner == 1 && (outer == 1 || along >= PARALLEL) {
         for (o, out) in out.iter_mut().enumerate() {
-            *out = rule.whole(simd, &x[o * along..][..along]);
+            *out = slice(simd, rule, &x[o * along..][..along]);
         }
         return;
     }
@@ -367,18 +364,18 @@ impl Execute for Dot {
 /// check, and short slices notice.
 pub(crate) fn whole(simd: &Simd, reduction: Reduction, x: &[f32]) -> Option<f32> {
     Some(match reduction {
-        Reduction::Sum => Total(Elements).whole(simd, x),
-        Reduction::Mean => mean(Total(Elements).whole(simd, x), x.len()),
-        Reduction::Max => Best(Greatest).whole(simd, x),
-        Reduction::Min => Best(Least).whole(simd, x),
-        Reduction::Prod => Total(Factors).whole(simd, x),
-        Reduction::NormL1 => Total(Magnitudes).whole(simd, x),
+        Reduction::Sum => slice(simd, Total(Elements), x),
+        Reduction::Mean => mean(slice(simd, Total(Elements), x), x.len()),
+        Reduction::Max => slice(simd, Best(Greatest), x),
+        Reduction::Min => slice(simd, Best(Least), x),
+        Reduction::Prod => slice(simd, Total(Factors), x),
+        Reduction::NormL1 => slice(simd, Total(Magnitudes), x),
         Reduction::NormL2 => norm_l2(
-            Total(Squares).whole(simd, x),
-            || Best(GreatestMagnitude).whole(simd, x),
-            |factor| Total(ScaledSquares(factor)).whole(simd, x),
+            slice(simd, Total(Squares), x),
+            || slice(simd, Best(GreatestMagnitude), x),
+            |factor| slice(simd, Total(ScaledSquares(factor)), x),
         ),
-        Reduction::NormLinf => Best(GreatestMagnitude).whole(simd, x),
+        Reduction::NormLinf => slice(simd, Best(GreatestMagnitude), x),
         Reduction::ArgMax | Reduction::ArgMin => return None,
     })
 }
@@ -390,8 +387,8 @@ pub(crate) fn whole_index(simd: &Simd, reduction: Reduction, x: &[f32]) -> Optio
         return None;
     }
     match reduction {
-        Reduction::ArgMax => Some(Position(Greatest).whole(simd, x)),
-        Reduction::ArgMin => Some(Position(Least).whole(simd, x)),
+        Reduction::ArgMax => Some(slice(simd, Position(Greatest), x)),
+        Reduction::ArgMin => Some(slice(simd, Position(Least), x)),
         _ => None,
     }
 }

@@ -11,6 +11,7 @@
 //! order of two operands. So a leaf is read from its first aligned vector on, every register holds lanes that are turned
 //! by so many places, and the elements before it, which belong to the last lanes, come first in the sums of those.
 
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use super::in_parts;
@@ -28,11 +29,17 @@ const PART: usize = 32 * LEAF;
 /// Levels of the tree: enough for every slice that fits an address space.
 const LEVELS: usize = usize::BITS as usize;
 
+/// Whether a slice of one leaf goes a way of its own: the levels of the tree are pages of stack, which cost more to enter than
+/// a leaf. WebAssembly enters them for nothing, and there the way would be as many bytes again.
+const SHORT_WAY: bool = cfg!(not(target_family = "wasm"));
+
 /// One sum for each virtual lane.
 pub(super) type Lanes = [f32; LANES];
 
 /// What is added up, and how.
 pub(super) trait Term: Copy + Send + Sync {
+    /// Terms whose sums combine alike: what is left to do once there are sums is compiled for these alone.
+    type Alike: Term;
     /// The sum of nothing.
     const EMPTY: f32 = 0.0;
     /// An element whose term changes no sum: stands beyond the end.
@@ -70,6 +77,8 @@ pub(super) struct Factors;
 pub(super) struct Products;
 
 impl Term for Elements {
+    type Alike = Elements;
+
     #[inline(always)]
     fn term<V: Vector>(self, x: V, _: V) -> V {
         x
@@ -77,6 +86,8 @@ impl Term for Elements {
 }
 
 impl Term for Magnitudes {
+    type Alike = Elements;
+
     #[inline(always)]
     fn term<V: Vector>(self, x: V, _: V) -> V {
         x.abs()
@@ -84,6 +95,8 @@ impl Term for Magnitudes {
 }
 
 impl Term for ScaledSquares {
+    type Alike = Elements;
+
     #[inline(always)]
     fn term<V: Vector>(self, x: V, _: V) -> V {
         let x = x * x.of(self.0);
@@ -92,6 +105,8 @@ impl Term for ScaledSquares {
 }
 
 impl Term for Squares {
+    type Alike = Elements;
+
     #[inline(always)]
     fn term<V: Vector>(self, x: V, _: V) -> V {
         x * x
@@ -99,6 +114,8 @@ impl Term for Squares {
 }
 
 impl Term for Factors {
+    type Alike = Self;
+
     const EMPTY: f32 = 1.0;
     const PAD: f32 = 1.0;
 
@@ -113,6 +130,8 @@ impl Term for Factors {
 }
 
 impl Term for Products {
+    type Alike = Elements;
+
     const BINARY: bool = true;
 
     #[inline(always)]
@@ -340,7 +359,7 @@ unsafe fn lanes<V: Vector, T: Term>(t: T, x: *const f32, y: *const f32, n: usize
 pub(super) unsafe fn sum<V: Vector, T: Term>(t: T, x: *const f32, y: *const f32, n: usize) -> f32 {
     // SAFETY: the caller's contract.
     unsafe {
-        if n <= LEAF {
+        if SHORT_WAY && n <= LEAF {
             return across::<V, T>(single::<V, T>(t, x, y, n));
         }
         across::<V, T>(lanes::<V, T>(t, x, y, n))
@@ -374,7 +393,7 @@ impl<T: Term> Kernel for Part<'_, T> {
 }
 
 /// The sum of all lanes.
-struct Across<T>(T, Lanes);
+struct Across<T>(Lanes, PhantomData<T>);
 
 impl<T: Term> Kernel for Across<T> {
     type Output = f32;
@@ -382,12 +401,12 @@ impl<T: Term> Kernel for Across<T> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) -> f32 {
         // SAFETY: the caller's contract.
-        unsafe { across::<V, T>(self.1) }
+        unsafe { across::<V, T>(self.0) }
     }
 }
 
 /// Combines the sums of parts that follow those in the counter; the last call gives the sum of all.
-struct Merge<'a, T>(T, &'a mut Counter, &'a [Lanes]);
+struct Merge<'a, T>(&'a mut Counter, &'a [Lanes], PhantomData<T>);
 
 impl<T: Term> Kernel for Merge<'_, T> {
     type Output = f32;
@@ -396,20 +415,20 @@ impl<T: Term> Kernel for Merge<'_, T> {
     unsafe fn run<V: Vector>(self) -> f32 {
         // SAFETY: the caller's contract.
         unsafe {
-            for lanes in self.2 {
-                self.1.push::<V, T>(*lanes);
+            for lanes in self.1 {
+                self.0.push::<V, T>(*lanes);
             }
-            across::<V, T>(self.1.fold::<V, T>())
+            across::<V, T>(self.0.fold::<V, T>())
         }
     }
 }
 
 /// The sum of the terms of a slice; `y` is as long as `x` where the term is binary, and not looked at elsewhere.
 ///
-/// Short slices go their own way: the levels of the tree are pages of stack, which cost more to enter than a leaf.
+/// Short slices go their own way where [`SHORT_WAY`].
 #[inline]
 pub(super) fn total<T: Term>(simd: &Simd, t: T, x: &[f32], y: &[f32]) -> f32 {
-    if x.len() > LEAF {
+    if !SHORT_WAY || x.len() > LEAF {
         return long_total(simd, t, x, y);
     }
     // SAFETY: a `Simd` exists only for an available instruction set; the kernels read inside of the slices.
@@ -422,7 +441,7 @@ fn long_total<T: Term>(simd: &Simd, t: T, x: &[f32], y: &[f32]) -> f32 {
         return shared_total(simd, t, x, y);
     }
     // SAFETY: as above.
-    unsafe { dispatch(simd.isa(), Across(t, dispatch(simd.isa(), Part(t, x, y)))) }
+    unsafe { dispatch(simd.isa(), Across::<T::Alike>(dispatch(simd.isa(), Part(t, x, y)), PhantomData)) }
 }
 
 /// The sum of the terms of a slice, with threads.
@@ -437,7 +456,7 @@ fn shared_total<T: Term>(simd: &Simd, t: T, x: &[f32], y: &[f32]) -> f32 {
     };
     in_parts(simd, x.len(), PART, [0.0; LANES], part, |sums| {
         // SAFETY: as above. Parts are whole cache lines, so that their lanes are turned alike.
-        value = unsafe { dispatch(simd.isa(), Merge(t, &mut counter, sums)) };
+        value = unsafe { dispatch(simd.isa(), Merge::<T::Alike>(&mut counter, sums, PhantomData)) };
     });
     value
 }

@@ -8,6 +8,63 @@ use super::{MAX_LANES, ROUNDER, Vector};
 #[derive(Clone, Copy)]
 pub(crate) struct Simd128(v128);
 
+// Parts of vectors are functions of their own: kernels are full of them, and seldom come there. They go lane by lane, for a copy
+// of bytes whose number the engine does not know is a call out of the module.
+
+/// [`Vector::load_first`].
+///
+/// # Safety
+/// As there.
+#[inline(never)]
+unsafe fn load_first(p: *const f32, n: usize) -> Simd128 {
+    // SAFETY: no more than n are read.
+    Simd128(unsafe {
+        match n {
+            0 => f32x4_splat(0.0),
+            1 => v128_load32_zero(p.cast()),
+            2 => v128_load64_zero(p.cast()),
+            3 => v128_load32_lane::<2>(v128_load64_zero(p.cast()), p.add(2).cast()),
+            _ => v128_load(p.cast()),
+        }
+    })
+}
+
+/// [`Vector::load_within`].
+///
+/// # Safety
+/// As there.
+#[inline(never)]
+unsafe fn load_within(p: *const f32, skip: usize, n: usize, fill: f32) -> Simd128 {
+    let mut lanes = [fill; 4];
+    for (i, lane) in lanes[skip..].iter_mut().take(n).enumerate() {
+        // SAFETY: i < n.
+        *lane = unsafe { *p.add(i) };
+    }
+    let [a, b, c, d] = lanes;
+    Simd128(f32x4(a, b, c, d))
+}
+
+/// [`Vector::store_first`].
+///
+/// # Safety
+/// As there.
+#[inline(never)]
+unsafe fn store_first(v: Simd128, p: *mut f32, n: usize) {
+    // SAFETY: no more than n are written.
+    unsafe {
+        match n {
+            0 => {}
+            1 => v128_store32_lane::<0>(v.0, p.cast()),
+            2 => v128_store64_lane::<0>(v.0, p.cast()),
+            3 => {
+                v128_store64_lane::<0>(v.0, p.cast());
+                v128_store32_lane::<2>(v.0, p.add(2).cast());
+            }
+            _ => v128_store(p.cast(), v.0),
+        }
+    }
+}
+
 super::operators!(Simd128: Add add f32x4_add, Sub sub f32x4_sub, Mul mul f32x4_mul, Div div f32x4_div;
     neg |x: Simd128| Simd128(f32x4_neg(x.0)));
 
@@ -29,12 +86,18 @@ impl Vector for Simd128 {
     }
     #[inline(always)]
     unsafe fn load_first(p: *const f32, n: usize) -> Self {
-        let mut lanes = [0.0f32; 4];
-        // SAFETY: the caller gives n readable f32, and n <= 4.
-        unsafe {
-            std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n);
-            Self::load(lanes.as_ptr())
-        }
+        // SAFETY: the caller's contract.
+        unsafe { load_first(p, n) }
+    }
+    #[inline(always)]
+    unsafe fn load_first_or(p: *const f32, n: usize, fill: f32) -> Self {
+        // SAFETY: the caller's contract.
+        unsafe { load_within(p, 0, n, fill) }
+    }
+    #[inline(always)]
+    unsafe fn load_within(p: *const f32, skip: usize, n: usize, fill: f32) -> Self {
+        // SAFETY: the caller's contract.
+        unsafe { load_within(p, skip, n, fill) }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
@@ -43,12 +106,8 @@ impl Vector for Simd128 {
     }
     #[inline(always)]
     unsafe fn store_first(self, p: *mut f32, n: usize) {
-        let mut lanes = [0.0f32; 4];
-        // SAFETY: the array holds four lanes; the caller gives n writable f32, and n <= 4.
-        unsafe {
-            self.store(lanes.as_mut_ptr());
-            std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
-        }
+        // SAFETY: the caller's contract.
+        unsafe { store_first(self, p, n) }
     }
 
     #[inline(always)]
