@@ -45,7 +45,8 @@ function luminance({ data }) {
 
 export async function picture(engine) {
   const [original, filtered] = [$("original"), $("filtered")];
-  let filter;
+  // The picture, and the batch for its size, which holds the picture once it has run.
+  let [shades, filter] = [undefined, undefined];
   let [running, again] = [false, false];
 
   function explain() {
@@ -79,8 +80,13 @@ export async function picture(engine) {
     try {
       do {
         again = false;
-        const { batch, across, down, share: edges, rest, result, width, height } = filter;
+        const { batch, input, across, down, share: edges, rest, result, width, height } = filter;
         const start = performance.now();
+        // Here alone, because a batch takes nothing while it runs: a picture that comes meanwhile is drawn after it.
+        if (filter.holds !== shades) {
+          batch.set(input, shades);
+          filter.holds = shades;
+        }
         const weights = gaussian(Number($("blur").value));
         batch.set(across, weights);
         batch.set(down, weights);
@@ -88,12 +94,12 @@ export async function picture(engine) {
         batch.set(edges, Float32Array.of(amount));
         batch.set(rest, Float32Array.of(1 - amount));
         await batch.execute([result]);
-        const shades = batch.read(result);
+        const results = batch.read(result);
         const took = performance.now() - start;
         const image = new ImageData(width, height);
         const pixels = new Uint32Array(image.data.buffer);
-        for (let i = 0; i < shades.length; i++) {
-          const shade = Math.round(255 * shades[i]);
+        for (let i = 0; i < results.length; i++) {
+          const shade = Math.round(255 * results[i]);
           pixels[i] = 0xff000000 | (shade << 16) | (shade << 8) | shade;
         }
         filtered.getContext("2d").putImageData(image, 0, 0);
@@ -122,7 +128,7 @@ export async function picture(engine) {
       const context = original.getContext("2d", { willReadFrequently: true });
       context.drawImage(bitmap, 0, 0, width, height);
       if (filter?.width !== width || filter?.height !== height) filter = record(engine, width, height);
-      filter.batch.set(filter.input, luminance(context.getImageData(0, 0, width, height)));
+      shades = luminance(context.getImageData(0, 0, width, height));
       await draw();
     } catch (error) {
       $("picture-problem").textContent = `The picture could not be computed: ${sentence(error)}`;
@@ -149,10 +155,8 @@ export async function picture(engine) {
   return {
     calibrated() {
       // Batches keep the engine that made them: a new profile decides about new ones.
-      const held = filter && filter.batch.read(filter.input);
       if (!filter) return;
       filter = record(engine, filter.width, filter.height);
-      filter.batch.set(filter.input, held);
       draw();
     },
   };
