@@ -59,7 +59,10 @@ export function verification(engine) {
         shown.title = wrong[0] ?? "";
         row.append(shown);
       }
-      row.append(cell("td", results[0].bound.replace(/\d+\.\d{3,}/, (number) => Number(number).toFixed(1))));
+      const bounds = results.map(({ bound }) => bound.replace(/\d+\.\d{3,}/, (number) => Number(number).toFixed(1)));
+      // Arithmetic of a GPU may have bounds of its own.
+      const alike = bounds.every((bound) => bound === bounds[0] || bound === "");
+      row.append(cell("td", alike ? bounds[0] : bounds.join(" / ")));
       table.tBodies[0].append(row);
     }
     progress.hidden = true;
