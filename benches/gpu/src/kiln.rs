@@ -37,7 +37,7 @@ impl Kiln {
 
     /// The name of the adapter.
     pub(crate) fn name(&self) -> String {
-        self.device.adapter().name.clone()
+        self.device.adapter().label.clone()
     }
 
     pub(crate) fn describe(&self) -> String {

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use kiln_core::{Error, Result};
 
-/// The environment variable that names the adapter that [`crate::GpuDevice::new`] opens: a part of its name or its index.
+/// The environment variable that names the adapter that [`crate::GpuDevice::new`] opens: a part of its label or its index.
 pub const ADAPTER_VARIABLE: &str = "KILN_ADAPTER";
 
 /// What kind of device an adapter stands for.
@@ -41,8 +41,11 @@ impl From<wgpu::DeviceType> for AdapterKind {
 pub struct AdapterInfo {
     /// Its position in [`crate::GpuDevice::list_adapters`].
     pub index: usize,
-    /// What it calls itself.
+    /// What it calls itself. Equal GPUs have equal names.
     pub name: String,
+    /// What tells it from the others: its name, and from the second of that name on its number among them, as in
+    /// `NVIDIA H200 #2`.
+    pub label: String,
     /// What it is.
     pub kind: AdapterKind,
     /// The interface it is reached through: `vulkan`, `metal`, `dx12`, `webgpu`.
@@ -53,9 +56,9 @@ pub struct AdapterInfo {
 
 impl fmt::Display for AdapterInfo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { index, name, kind, api, driver } = self;
+        let Self { index, label, kind, api, driver, .. } = self;
         let kind = format!("{kind:?}").to_lowercase();
-        write!(f, "{index}: {name} ({kind}, {api}, {driver})")
+        write!(f, "{index}: {label} ({kind}, {api}, {driver})")
     }
 }
 
@@ -87,13 +90,28 @@ pub(crate) async fn all() -> Vec<(AdapterInfo, wgpu::Adapter)> {
         let name = crate::browser::adapter_name().await;
         described.map(move |(info, adapter)| (AdapterInfo { name: name.clone().unwrap_or(info.name), ..info }, adapter))
     };
-    described.collect()
+    let (mut infos, adapters): (Vec<AdapterInfo>, Vec<_>) = described.unzip();
+    tell_apart(&mut infos);
+    infos.into_iter().zip(adapters).collect()
+}
+
+/// Gives those a number that have the name of an earlier one.
+fn tell_apart(adapters: &mut [AdapterInfo]) {
+    for i in 0..adapters.len() {
+        let (earlier, rest) = adapters.split_at_mut(i);
+        let AdapterInfo { name, label, .. } = &mut rest[0];
+        *label = match earlier.iter().filter(|other| other.name == *name).count() {
+            0 => name.clone(),
+            equal => format!("{name} #{}", equal + 1),
+        };
+    }
 }
 
 fn describe(index: usize, adapter: &wgpu::Adapter) -> AdapterInfo {
     let info = adapter.get_info();
     AdapterInfo {
         index,
+        label: info.name.clone(),
         name: info.name,
         kind: info.device_type.into(),
         api: info.backend.to_str().to_owned(),
@@ -111,12 +129,12 @@ pub enum AdapterChoice {
     Any,
     /// The one at this position.
     Index(usize),
-    /// The first whose name contains this, in upper or lower case.
+    /// The one with this label, or else the first whose label contains this; in upper or lower case.
     Name(String),
 }
 
 impl AdapterChoice {
-    /// What a person writes: an index, or a part of a name.
+    /// What a person writes: an index, or a part of a label.
     fn parse(text: &str) -> Self {
         text.trim().parse().map_or_else(|_| Self::Name(text.trim().to_owned()), Self::Index)
     }
@@ -136,7 +154,8 @@ pub(crate) fn choose(choice: &AdapterChoice, adapters: &[AdapterInfo]) -> Result
         AdapterChoice::Index(index) => (*index < adapters.len()).then_some(*index),
         AdapterChoice::Name(name) => {
             let name = name.to_lowercase();
-            adapters.iter().position(|adapter| adapter.name.to_lowercase().contains(&name))
+            let labels: Vec<String> = adapters.iter().map(|adapter| adapter.label.to_lowercase()).collect();
+            labels.iter().position(|label| *label == name).or_else(|| labels.iter().position(|l| l.contains(&name)))
         }
     };
     found.ok_or_else(|| Error::Unavailable {
@@ -182,7 +201,25 @@ mod tests {
     use super::*;
 
     fn adapter(index: usize, name: &str, kind: AdapterKind) -> AdapterInfo {
-        AdapterInfo { index, name: name.into(), kind, api: "vulkan".into(), driver: "1".into() }
+        AdapterInfo { index, name: name.into(), label: name.into(), kind, api: "vulkan".into(), driver: "1".into() }
+    }
+
+    #[test]
+    fn equal_gpus_are_told_apart_by_numbers() {
+        let names = ["NVIDIA H200 NVL", "NVIDIA H200", "llvmpipe", "NVIDIA H200", "NVIDIA H200"];
+        let described = names.iter().enumerate().map(|(i, name)| adapter(i, name, AdapterKind::Discrete));
+        let mut all: Vec<AdapterInfo> = described.collect();
+        tell_apart(&mut all);
+        let labels: Vec<&str> = all.iter().map(|adapter| adapter.label.as_str()).collect();
+        assert_eq!(labels, ["NVIDIA H200 NVL", "NVIDIA H200", "llvmpipe", "NVIDIA H200 #2", "NVIDIA H200 #3"]);
+        for (index, label) in labels.iter().enumerate() {
+            assert_eq!(choose(&AdapterChoice::parse(label), &all), Ok(index), "{label}");
+            assert_eq!(choose(&AdapterChoice::parse(&label.to_lowercase()), &all), Ok(index), "{label}");
+        }
+        assert_eq!(choose(&AdapterChoice::parse("h200"), &all), Ok(0), "the first that contains it");
+        assert_eq!(choose(&AdapterChoice::parse("h200 #3"), &all), Ok(4));
+        let missing = choose(&AdapterChoice::parse("h200 #4"), &all).unwrap_err().to_string();
+        assert!(missing.contains("3: NVIDIA H200 #2 (discrete"), "{missing}");
     }
 
     #[test]

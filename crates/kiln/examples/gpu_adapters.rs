@@ -9,8 +9,8 @@ fn main() {
         println!("  {adapter}");
     }
     match GpuDevice::find(&AdapterChoice::Best) {
-        Ok(best) => println!("kiln would open {}", best.name),
+        Ok(best) => println!("kiln would open {}", best.label),
         Err(why) => println!("kiln would open none: {why}"),
     }
-    println!("{ADAPTER_VARIABLE}=<part of a name, or an index> chooses another");
+    println!("{ADAPTER_VARIABLE}=<part of a label, or an index> chooses another");
 }

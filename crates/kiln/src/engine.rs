@@ -527,7 +527,9 @@ impl Engine {
             let room = (MAX_MEMORIES - 1).min(MAX_PLACES.saturating_sub(self.cpu.len()));
             if self.gpus.len() > room {
                 tracing::warn!("of {} GPUs {room} become places: a profile has room for no more", self.gpus.len());
-                self.gpus.truncate(room);
+                let kinds: Vec<Backend> = self.gpus.iter().map(Gpu::kind).collect();
+                let mut kept = gpus::fitting(&kinds, room).into_iter();
+                self.gpus.retain(|_| kept.next().unwrap_or(false));
             }
         }
         // Not to be found among the places any more: what remains is measured.

@@ -12,7 +12,7 @@ fn adapter() -> Option<AdapterChoice> {
     let named = std::env::var_os(ADAPTER_VARIABLE).is_some();
     let choice = if named { AdapterChoice::Best } else { AdapterChoice::Any };
     match GpuDevice::find(&choice) {
-        Ok(found) => Some(AdapterChoice::Name(found.name)),
+        Ok(found) => Some(AdapterChoice::Name(found.label)),
         Err(why) => {
             let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
             assert!(!required.split(',').any(|name| name.trim() == "wgpu"), "{why}");

@@ -225,7 +225,7 @@ pub(super) fn run(quick: bool, wants: impl Fn(&str) -> bool) -> Result<Option<Gp
 }
 
 fn detail(info: &AdapterInfo) -> String {
-    format!("{} through {}, {}", info.name, info.api, info.driver)
+    format!("{} through {}, {}", info.label, info.api, info.driver)
 }
 
 fn opened(info: &AdapterInfo) -> kiln_core::Result<OpenAdapter> {

@@ -110,7 +110,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     let builder = Engine::builder().profile_file(arguments.out.join("profile.json"));
     // Those that the calibration finds by itself, or the one that the environment names.
     let named = find::adapters().into_iter().filter(|adapter| adapter.kind == kiln_wgpu::AdapterKind::Software);
-    let choices = named.map(|adapter| kiln_wgpu::AdapterChoice::Name(adapter.name));
+    let choices = named.map(|adapter| kiln_wgpu::AdapterChoice::Name(adapter.label));
     let mut engine = choices.fold(builder, kiln::EngineBuilder::adapter).build()?;
     let whole = arguments.only.is_empty();
 

@@ -41,7 +41,7 @@ impl Gpu {
     /// As [`GpuDevice::open_async`].
     pub(crate) async fn opened(choice: &AdapterChoice) -> Result<Self> {
         let device = GpuDevice::open_async(choice).await?;
-        let name = device.adapter().name.clone();
+        let name = device.adapter().label.clone();
         let backend = RwLock::new(Arc::new(GpuBackend::on(device)));
         Ok(Self(Arc::new(State { name, backend, gone: AtomicBool::new(false), told: AtomicBool::new(false) })))
     }

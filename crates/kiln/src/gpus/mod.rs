@@ -63,6 +63,14 @@ pub(crate) fn memory(position: usize) -> Memory {
     Memory::new(u8::try_from(position + 1).unwrap_or(u8::MAX))
 }
 
+/// Which GPUs of these kinds are kept where there is room for so many: the first of each kind before the second of any.
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+pub(crate) fn fitting(kinds: &[Backend], room: usize) -> Vec<bool> {
+    let number = |i: usize| kinds[..i].iter().filter(|&&kind| kind == kinds[i]).count();
+    let before = |i: usize| (0..kinds.len()).filter(|&j| (number(j), j) < (number(i), i)).count();
+    (0..kinds.len()).map(|i| before(i) < room).collect()
+}
+
 /// A GPU of which nothing has been measured: cautious constants.
 pub(crate) fn assumed(gpu: &Gpu, position: usize) -> (Place, Link) {
     let place = Place {
@@ -85,4 +93,22 @@ pub(crate) fn linked(
     links: impl IntoIterator<Item = (Memory, Link)>,
 ) -> Result<Profile, ProfileProblem> {
     links.into_iter().try_fold(profile, |profile, (memory, link)| profile.with_link(memory, link))
+}
+
+#[cfg(all(test, not(all(feature = "gpu-wasm", target_arch = "wasm32"))))]
+mod tests {
+    use super::*;
+
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    fn no_kind_of_gpu_takes_the_room_of_another() {
+        let (gpu, cuda) = (Backend::Gpu, Backend::Cuda);
+        let all = [gpu, gpu, gpu, gpu, cuda, cuda];
+        assert_eq!(fitting(&all, 6), [true; 6]);
+        assert_eq!(fitting(&all, 3), [true, true, false, false, true, false]);
+        assert_eq!(fitting(&all, 5), [true, true, true, false, true, true]);
+        assert_eq!(fitting(&all, 0), [false; 6]);
+    }
 }

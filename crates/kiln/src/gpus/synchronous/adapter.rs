@@ -1,10 +1,10 @@
-//! Adapters of wgpu, by their names.
+//! Adapters of wgpu, by their labels.
 
 use std::path::Path;
 
 use kiln_core::graph::TensorId;
 use kiln_core::op::Op;
-use kiln_core::{Buffer, Data, DataMut, Operand, Operations, Record, Result};
+use kiln_core::{Buffer, Data, DataMut, Error, Operand, Operations, Record, Result};
 use kiln_route::Backend;
 use kiln_wgpu::runtime::block_on;
 use kiln_wgpu::{AdapterChoice, AdapterInfo, AdapterKind, DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice};
@@ -14,38 +14,52 @@ use super::device::{Again, Device, Recording, on_tensors};
 
 /// An adapter.
 #[derive(Debug)]
-pub(super) struct Adapter(GpuBackend);
+pub(super) struct Adapter {
+    /// The label that the adapter has to have: another one may stand there, whose label contains this.
+    label: String,
+    backend: GpuBackend,
+}
 
-/// The adapter of this name.
-pub(super) fn named(name: &str, folder: Option<&Path>) -> Gpu {
+/// The adapter with this label.
+pub(super) fn named(label: &str, folder: Option<&Path>) -> Gpu {
     let options = DeviceOptions::new();
     let options = match folder {
         Some(folder) => options.pipeline_folder(folder),
         None => options,
     };
-    let backend = GpuBackend::with_adapter(AdapterChoice::Name(name.to_owned())).with_options(options);
-    Gpu::new(name.to_owned(), Backend::Gpu, Adapter(backend))
+    let backend = GpuBackend::with_adapter(AdapterChoice::Name(label.to_owned())).with_options(options);
+    Gpu::new(label.to_owned(), Backend::Gpu, Adapter { label: label.to_owned(), backend })
 }
 
 /// The adapter that is meant.
 pub(super) fn chosen(choice: &AdapterChoice, folder: Option<&Path>) -> Result<Gpu> {
-    Ok(named(&GpuDevice::find(choice)?.name, folder))
+    Ok(named(&GpuDevice::find(choice)?.label, folder))
 }
 
-/// Every adapter that is no software, each name once.
+/// Every GPU that is no software, once.
 pub(super) fn hardware(folder: Option<&Path>) -> Vec<Gpu> {
-    let mut names: Vec<String> = Vec::new();
-    for AdapterInfo { name, kind, .. } in GpuDevice::list_adapters() {
-        if kind != AdapterKind::Software && !names.contains(&name) {
-            names.push(name);
-        }
-    }
-    names.iter().map(|name| named(name, folder)).collect()
+    let adapters = GpuDevice::list_adapters();
+    distinct(&adapters).into_iter().map(|label| named(label, folder)).collect()
+}
+
+/// The labels of what is no software. What is reached through two interfaces stands there for each of them, and is taken
+/// through the first.
+fn distinct(adapters: &[AdapterInfo]) -> Vec<&str> {
+    let first = |adapter: &AdapterInfo| adapters.iter().find(|other| other.name == adapter.name);
+    let counts = |adapter: &&AdapterInfo| {
+        adapter.kind != AdapterKind::Software && first(adapter).is_none_or(|first| first.api == adapter.api)
+    };
+    adapters.iter().filter(counts).map(|adapter| adapter.label.as_str()).collect()
 }
 
 impl Adapter {
     pub(super) fn device(&self) -> Result<&GpuDevice> {
-        self.0.device()
+        let device = self.backend.device()?;
+        let found = &device.adapter().label;
+        if *found != self.label {
+            return Err(Error::Unavailable { what: self.label.clone(), reason: format!("{found} stands there now") });
+        }
+        Ok(device)
     }
 }
 
@@ -55,7 +69,8 @@ impl Device for Adapter {
     }
 
     fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        self.0.run_into(op, inputs, outputs)
+        self.open()?;
+        self.backend.run_into(op, inputs, outputs)
     }
 
     on_tensors!();
@@ -80,5 +95,29 @@ impl Recording for GpuCommandBatch {
 
     fn run(&mut self, wanted: &[TensorId]) -> Result<Vec<Buffer>> {
         GpuCommandBatch::run(self, wanted)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equal_gpus_are_two_and_interfaces_of_one_are_not() {
+        let adapter = |label: &str, kind, api: &str| {
+            let name = label.split(" #").next().unwrap_or(label).to_owned();
+            AdapterInfo { index: 0, name, label: label.into(), kind, api: api.into(), driver: String::new() }
+        };
+        let (discrete, software) = (AdapterKind::Discrete, AdapterKind::Software);
+        let all = [
+            adapter("H200", discrete, "vulkan"),
+            adapter("H200 #2", discrete, "vulkan"),
+            adapter("llvmpipe", software, "vulkan"),
+            adapter("Iris", AdapterKind::Integrated, "vulkan"),
+            adapter("H200 #3", discrete, "dx12"),
+            adapter("H200 #4", discrete, "dx12"),
+            adapter("Radeon", discrete, "dx12"),
+        ];
+        assert_eq!(distinct(&all), ["H200", "H200 #2", "Iris", "Radeon"]);
     }
 }
