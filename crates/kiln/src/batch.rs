@@ -246,20 +246,25 @@ impl<'e> Batch<'e> {
         Ok(())
     }
 
-    /// What the router decides about, and where the operands lie: what did not change since it was sent is there.
+    /// What the router decides about.
     fn question(&self, plan: &Plan) -> Result<(Problem, Residency)> {
-        let problem = Problem::schedule(&plan.schedule, &self.graph)?;
-        let inputs = Problem::inputs_of(&plan.schedule, &self.graph)?;
+        Ok((Problem::schedule(&plan.schedule, &self.graph)?, self.residency(plan)?))
+    }
+
+    /// Where the operands of a plan lie: what did not change since it was sent to a GPU is there.
+    fn residency(&self, plan: &Plan) -> Result<Residency> {
         let mut residency = self.engine.on_host();
         if let Some((gpu, _)) = plan.on_gpu {
+            let inputs = Problem::inputs_of(&plan.schedule, &self.graph)?;
             for (operand, _) in inputs.iter().enumerate().filter(|(_, id)| !plan.stale.contains(id)) {
                 residency = residency.copied(operand, gpus::memory(gpu));
             }
         }
-        Ok((problem, residency))
+        Ok(residency)
     }
 
-    /// The predicted time of computing these tensors on each place, and why the chosen one is chosen.
+    /// The predicted time of computing these tensors on each place if they were executed now, and why the chosen one is
+    /// chosen. What the last execution of the same tensors left on a GPU need not be sent there again.
     ///
     /// # Errors
     /// [`Error::ForeignTensor`] for a tensor of another batch.
@@ -267,7 +272,11 @@ impl<'e> Batch<'e> {
         let schedule = self.schedule(wanted)?;
         let problem = Problem::schedule(&schedule, &self.graph)?;
         let question = format!("a batch of {} steps", schedule.steps.len());
-        let decision = self.engine.router.decide(&problem, &self.engine.on_host());
+        let residency = match &self.plan {
+            Some(plan) if plan.wanted == wanted => self.residency(plan)?,
+            _ => self.engine.on_host(),
+        };
+        let decision = self.engine.router.decide(&problem, &residency);
         Ok(Explanation::new(question, &problem, &decision))
     }
 
