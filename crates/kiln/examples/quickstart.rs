@@ -20,6 +20,9 @@ fn run() -> Result<()> {
     let engine = Engine::new()?;
     let places: Vec<&str> = engine.places().iter().map(|place| place.name.as_str()).collect();
     println!("places: {}", places.join(", "));
+    for absent in engine.absent() {
+        println!("without {absent}");
+    }
 
     // Operations on slices give vectors ...
     let x: Vec<f32> = (0..1_000_000).map(|i| i as f32 * 1e-6).collect();

@@ -185,6 +185,7 @@ impl Engine {
             #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
             gpus: Vec::new(),
             find_gpus: self.find_gpus.clone(),
+            left_out: self.left_out.clone(),
             #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
             gpu_problem: self.gpu_problem.clone(),
             code_folder: self.code_folder.clone(),

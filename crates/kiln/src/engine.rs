@@ -11,12 +11,13 @@ use kiln_route::{MAX_MEMORIES, MAX_PLACES};
 use kiln_simd::{Isa, Simd};
 use web_time::Instant;
 
-use crate::Batch;
 use crate::batch::Holder;
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+use crate::calibrate::grid::{self, Probe};
 #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
 use crate::calibrate::{self, CalibrationReport, Effort, Progress};
 use crate::gpus::{self, Asked, Gpu};
-use crate::machine;
+use crate::{Absent, Batch, machine};
 
 /// Runs operations where they are predicted to run fastest. They are the methods of [`Operations`]; in a browser with WebGPU,
 /// where nothing can wait, `run_async` runs any of them.
@@ -32,6 +33,8 @@ pub struct Engine {
     pub(crate) gpus: Vec<Gpu>,
     /// The kinds of GPU that a calibration may look for.
     pub(crate) find_gpus: Vec<Backend>,
+    /// GPUs that the last calibration left out.
+    pub(crate) left_out: Vec<Absent>,
     /// Why a browser has no GPU, where one was looked for.
     #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
     pub(crate) gpu_problem: Option<Error>,
@@ -270,6 +273,7 @@ impl EngineBuilder {
             cpu: simds,
             gpus,
             find_gpus,
+            left_out: Vec::new(),
             #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
             gpu_problem: None,
             code_folder,
@@ -514,44 +518,72 @@ impl Engine {
     /// Measures this machine, decides by the result from now on, and keeps it in the user's cache directory. Takes about
     /// twelve seconds with [`Effort::Quick`], during which the machine should have nothing else to do.
     ///
+    /// Every GPU that is no software is measured and becomes a place, or those that the engine was asked for. One that fails is
+    /// left out: the report names it, and [`Engine::absent`] does. That there is no GPU at all is told once through `tracing`.
+    ///
     /// An engine that was limited to some of the threads, instruction sets or backends measures what it may use and does
     /// not write to the user's cache directory, whose profile is for engines without limits, too.
     ///
     /// # Errors
-    /// Errors of the operations measured, of which there should be none. A file that cannot be written is none: the
-    /// report tells.
+    /// Errors of the operations measured, of which there should be none; [`Error::Unavailable`] where the GPU that everything
+    /// is sent to fails. The engine is as it was then. A file that cannot be written is none: the report tells.
     #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
     pub fn calibrate(&mut self, effort: Effort, progress: &mut dyn FnMut(Progress<'_>)) -> Result<CalibrationReport> {
-        if self.gpus.is_empty() {
-            self.gpus = Gpu::hardware(&self.find_gpus, self.code_folder.as_deref());
-            let room = (MAX_MEMORIES - 1).min(MAX_PLACES.saturating_sub(self.cpu.len()));
-            if self.gpus.len() > room {
-                tracing::warn!("of {} GPUs {room} become places: a profile has room for no more", self.gpus.len());
-                let kinds: Vec<Backend> = self.gpus.iter().map(Gpu::kind).collect();
-                let mut kept = gpus::fitting(&kinds, room).into_iter();
-                self.gpus.retain(|_| kept.next().unwrap_or(false));
-            }
+        self.calibrate_by(grid::calibration()?, effort, progress)
+    }
+
+    /// As [`Engine::calibrate`], by these problems.
+    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+    pub(crate) fn calibrate_by(
+        &mut self,
+        probes: Vec<Probe>,
+        effort: Effort,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<CalibrationReport> {
+        let found = self.further_gpus();
+        let mut all: Vec<&Gpu> = self.gpus.iter().chain(&found).collect();
+        if !found.is_empty() {
+            all.sort_by_key(|gpu| gpu.kind());
         }
-        // Not to be found among the places any more: what remains is measured.
-        self.gpus.retain(|gpu| gpu.open().map_err(|error| gpu.failed(&error)).is_ok());
-        let (profile, mut report) = calibrate::full::run(self, effort, progress)?;
+        let room = (MAX_MEMORIES - 1).min(MAX_PLACES.saturating_sub(self.cpu.len()));
+        if all.len() > room {
+            tracing::warn!("of {} GPUs {room} become places: a profile has room for no more", all.len());
+            let kinds: Vec<Backend> = all.iter().map(|gpu| gpu.kind()).collect();
+            let mut kept = gpus::fitting(&kinds, room).into_iter();
+            all.retain(|_| kept.next().unwrap_or(false));
+        }
+        let (profile, mut report) = calibrate::full::run(self, &all, probes, effort, progress)?;
         if let Some(path) = &self.profile_path {
             report.saved = Some(profile.save(path).map(|()| path.clone()).map_err(|e| e.to_string()));
             if let Some(Err(reason)) = &report.saved {
                 tracing::warn!("the profile could not be written to {}: {reason}", path.display());
             }
         }
-        let forced = self.router.forced();
         let mut router = Router::new(profile);
-        if let Some(place) = forced {
-            router = router.with_force(place)?;
+        if let Some(place) = self.router.forced() {
+            router = forced(router, &self.places()[place].name)?;
         }
         if self.refine {
             router = router.with_history();
         }
+        let mut gpus: Vec<Gpu> = std::mem::take(&mut self.gpus).into_iter().chain(found).collect();
+        let mut behind = |place: &Place| {
+            let position = gpus.iter().position(|gpu| gpu.name() == place.name)?;
+            Some(gpus.swap_remove(position))
+        };
+        self.gpus = router.places()[self.cpu.len()..].iter().filter_map(&mut behind).collect();
+        self.left_out.clone_from(&report.left_out);
         self.router = router;
         self.status = ProfileStatus::Calibrated;
         Ok(report)
+    }
+
+    /// GPUs of this machine that are no places yet, where the engine was not asked for certain ones.
+    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+    fn further_gpus(&self) -> Vec<Gpu> {
+        let folder = self.code_folder.as_deref();
+        let found = self.find_gpus.iter().flat_map(|&kind| Gpu::hardware(kind, folder).unwrap_or_default());
+        found.filter(|gpu| !self.gpus.iter().any(|known| known.name() == gpu.name())).collect()
     }
 
     /// An empty batch, to record operations that run together.

@@ -29,6 +29,7 @@
 //!   it is reported through `tracing` and in [`Engine::profile_status`].
 #![forbid(unsafe_code)]
 
+mod absent;
 mod batch;
 #[cfg(target_arch = "wasm32")]
 mod browser;
@@ -40,6 +41,7 @@ mod machine;
 mod ndarray;
 mod packed;
 
+pub use absent::Absent;
 pub use batch::Batch;
 #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
 pub use calibrate::Progress;

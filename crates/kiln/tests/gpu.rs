@@ -3,8 +3,11 @@
 #![cfg(feature = "gpu")]
 
 use kiln::gpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
-use kiln::op::{Elementwise, Matmul};
-use kiln::{Backend, Effort, Engine, EngineBuilder, Error, Operations, ProfileStatus, Record, Shape, TensorType};
+use kiln::op::{Convolve2d, Elementwise, Matmul, Padding};
+use kiln::{
+    Backend, Effort, Engine, EngineBuilder, Error, Link, Memory, Operations, Place, Profile, ProfileStatus, Record,
+    Roofline, Shape, TensorType,
+};
 
 /// The adapter to test on: that of the environment, or any. Without one the test is left out, and says so; with `wgpu` in
 /// `KILN_REQUIRE` it fails instead.
@@ -60,6 +63,101 @@ fn a_gpu_is_a_place_and_can_be_forced() {
     assert_eq!(batch.read(y).unwrap(), [11.0, 18.0, 13.0, 16.0]);
     batch.execute(&[sum]).unwrap();
     assert_eq!(batch.read(sum).unwrap(), [11.0, 18.0, 13.0, 16.0]);
+}
+
+/// An engine of one thread and a GPU of this name that computes so many times in a second, with so many bytes a second to
+/// and from it.
+fn with_gpu(name: &str, peak: f64, bandwidth: f64) -> EngineBuilder {
+    let engine = Engine::builder().threads(1).without_profile().build().unwrap();
+    let mut places = engine.places().to_vec();
+    let memory = Memory::new(1);
+    places.push(Place {
+        name: name.into(),
+        backend: Backend::Gpu,
+        threads: 0,
+        memory,
+        launch: 0.0,
+        compile: 0.0,
+        roofline: Roofline { overhead: 1e-12, levels: vec![(u64::MAX, 1e18)], peak },
+    });
+    let link =
+        Link { upload_latency: 0.0, upload_bandwidth: bandwidth, download_latency: 0.0, download_bandwidth: bandwidth };
+    let profile = Profile::new(engine.machine().clone(), places).unwrap().with_link(memory, link).unwrap();
+    Engine::builder().threads(1).profile(profile)
+}
+
+/// Nothing is opened for an explanation, so that the GPU need not be there.
+#[test]
+fn a_convolution_goes_to_the_gpu_by_the_size_of_its_kernel_and_not_of_its_picture_alone() {
+    let engine = with_gpu("a GPU", 1e13, 1e9).build().unwrap();
+    let chosen = |kernel: usize| {
+        let types = [&[512, 512], &[kernel, kernel]].map(|dims| TensorType::f32(Shape::new(dims).unwrap()));
+        let op = Convolve2d { padding: Padding::Same, ..Convolve2d::default() };
+        engine.explain(op, &types).unwrap().chosen
+    };
+    for kernel in [1, 3] {
+        assert_ne!(chosen(kernel), "a GPU", "the way there takes longer than all of {kernel} x {kernel}");
+    }
+    for kernel in [63, 127] {
+        assert_eq!(chosen(kernel), "a GPU", "{kernel} x {kernel}");
+    }
+}
+
+#[test]
+fn every_product_of_an_engine_runs_on_one_device() {
+    let Some(adapter) = adapter() else { return };
+    let name = gpu_place(&builder(adapter.clone()).build().unwrap());
+    let engine = builder(adapter).force(name).build().unwrap();
+    let product = || assert_eq!(engine.matmul(&[1.0; 64 * 64], &[2.0; 64 * 64], 64, 64, 64).unwrap(), [128.0; 64 * 64]);
+    product();
+    let device = &engine.gpu_devices().unwrap()[0];
+    let before = device.statistics();
+    product();
+    let one = device.statistics() - before;
+    assert!(one.dispatches > 0, "it runs on the device that the first one opened");
+    (0..8).for_each(|_| product());
+    let all = device.statistics() - before;
+    assert_eq!((all.dispatches, all.submissions), (9 * one.dispatches, 9 * one.submissions));
+    assert_eq!(engine.gpu_devices().unwrap()[0].statistics(), device.statistics(), "it is the same device");
+}
+
+#[test]
+fn an_operation_on_a_gpu_that_is_lost_runs_on_the_cpu() {
+    let Some(AdapterChoice::Name(name)) = adapter() else { return };
+    let engine = with_gpu(&name, 1e20, 1e18).build().unwrap();
+    let chosen = || engine.explain(Matmul::default(), &square(16)).unwrap().chosen;
+    assert_eq!(chosen(), name);
+    assert_eq!(engine.scale(&[1.0, 2.0], 2.0).unwrap(), [2.0, 4.0]);
+    let device = &engine.gpu_devices().unwrap()[0];
+    assert!(device.statistics().dispatches > 0, "it ran there");
+    device.destroy();
+    assert_eq!(engine.scale(&[1.0, 2.0], 3.0).unwrap(), [3.0, 6.0]);
+    assert_ne!(chosen(), name, "it is gone");
+    let absent = engine.absent();
+    let lost = absent.iter().find(|one| one.place.as_ref() == Some(&name)).expect("it was lost");
+    assert!(matches!(lost.reason, Error::DeviceLost { .. }), "{lost}");
+}
+
+/// A profile names a GPU that has gone; another one whose label contains that name is not taken for it.
+#[test]
+fn a_gpu_of_a_longer_name_is_another_one() {
+    let Some(AdapterChoice::Name(name)) = adapter() else { return };
+    let (part, _) = name.split_at(name.len() - 1);
+    let engine = with_gpu(part, 1e20, 1e18).build().unwrap();
+    assert_eq!(engine.scale(&[1.0, 2.0], 2.0).unwrap(), [2.0, 4.0]);
+    assert!(matches!(engine.gpu_devices(), Err(Error::Unavailable { .. })));
+    assert_ne!(engine.explain(Matmul::default(), &square(16)).unwrap().chosen, part);
+}
+
+#[test]
+fn an_adapter_is_meant_by_its_index_even_where_others_have_its_name() {
+    for adapter in GpuDevice::list_adapters() {
+        let engine = builder(AdapterChoice::Index(adapter.index)).build().unwrap();
+        assert_eq!(gpu_place(&engine), adapter.label);
+        let engine = builder(AdapterChoice::Index(adapter.index)).force(&adapter.label).build().unwrap();
+        assert_eq!(engine.relu(&[-1.0, 2.0]).unwrap(), [0.0, 2.0]);
+        assert_eq!(*engine.gpu_devices().unwrap()[0].adapter(), adapter);
+    }
 }
 
 #[test]

@@ -119,6 +119,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         report::table::heading("Calibration");
         calibration = Some(routing::calibrate(&mut engine, arguments.quick)?);
     }
+    for absent in engine.absent() {
+        println!("without {absent}");
+    }
 
     report::table::heading("Verification against the f64 reference");
     let accuracy = verify::run(|name| arguments.wants(name));

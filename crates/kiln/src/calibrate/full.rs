@@ -5,14 +5,17 @@ use kiln_route::{Calibrated, Class, Place, Problem, Profile};
 use web_time::Instant;
 
 use super::fit::fitted;
-use super::grid::{self, Probe};
+use super::grid::Probe;
 use super::measure::{Budget, Observed, Plan, Progress, SHARED, hopeless, survey};
 use super::{CalibrationReport, Effort, gpu};
-use crate::{Engine, gpus};
+use crate::gpus::{self, Gpu};
+use crate::{Absent, Engine};
 
-/// Measures every class of the grid on every place of the engine.
+/// Measures these problems on every place of the CPU and on these GPUs. The profile has those that did not fail.
 pub(crate) fn run(
     engine: &Engine,
+    gpus: &[&Gpu],
+    probes: Vec<Probe>,
     effort: Effort,
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<(Profile, CalibrationReport)> {
@@ -22,7 +25,7 @@ pub(crate) fn run(
         Effort::Thorough => Plan { budget: Budget { rounds: 10, sample: 40e-6, seconds: 0.025 }, seconds: 60.0 },
     };
     let mut points: Vec<(Class, f64, Probe)> = Vec::new();
-    for probe in grid::calibration()? {
+    for probe in probes {
         let problem = Problem::new(&probe.op, &probe.inputs)?;
         if let Some(class) = problem.class() {
             points.push((class, problem.work().max(1.0), probe));
@@ -40,7 +43,7 @@ pub(crate) fn run(
     };
     let probes: Vec<&Probe> = points.iter().map(|(_, _, probe)| probe).collect();
     let observed = survey(engine, &probes, plan, expected, progress)?;
-    let on_gpus = gpu::survey(engine, &probes, progress)?;
+    let on_gpus = gpu::survey(gpus, &probes, progress)?;
     let mut calibrated: Vec<Calibrated> = Vec::new();
     for ((class, work, _), observed) in points.iter().zip(observed) {
         if calibrated.last().is_none_or(|curve| (curve.op.as_str(), curve.shape.as_str()) != (class.op, class.shape)) {
@@ -61,9 +64,16 @@ pub(crate) fn run(
         without_dips(curve, places);
     }
     let mut places = places.to_vec();
-    let mut links = Vec::new();
-    for (position, (gpu, times)) in engine.gpus.iter().zip(&on_gpus).enumerate() {
-        let (place, _) = gpus::assumed(gpu, position);
+    let (mut links, mut left_out) = (Vec::new(), Vec::new());
+    for (gpu, times) in gpus.iter().zip(&on_gpus) {
+        let times = match times {
+            Ok(times) => times,
+            Err(reason) => {
+                left_out.push(Absent::gpu(gpu, reason));
+                continue;
+            }
+        };
+        let (place, _) = gpus::assumed(gpu, links.len());
         links.push((place.memory, times.link));
         places.push(Place { launch: times.launch, ..place });
         let curves = calibrated.iter_mut().flat_map(|curve| &mut curve.seconds);
@@ -78,7 +88,7 @@ pub(crate) fn run(
         what: "a usable measurement".into(),
         reason: problem.to_string(),
     })?;
-    Ok((profile, CalibrationReport { took: start.elapsed(), classes, measurements, saved: None }))
+    Ok((profile, CalibrationReport { took: start.elapsed(), classes, measurements, left_out, saved: None }))
 }
 
 /// Seconds to hand work to other threads and to hear back.

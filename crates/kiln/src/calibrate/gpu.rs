@@ -1,6 +1,6 @@
 //! Timing operations on GPUs, one after another: nothing else wants them, and samples need not alternate with the CPU's.
 
-use kiln_core::{Buffer, Error, Result};
+use kiln_core::{Buffer, Error, Operand, Result};
 use kiln_route::Link;
 
 use super::grid::Probe;
@@ -22,25 +22,43 @@ pub(super) struct Times {
     pub(super) seconds: Vec<f64>,
 }
 
-/// Measures every problem on every GPU of the engine.
+/// Measures every problem on each of these GPUs; or the error of the device with which that ended, which is told. Others are
+/// measured all the same.
+///
+/// # Errors
+/// Errors that are not of a device.
 pub(super) fn survey<'a>(
-    engine: &Engine,
+    gpus: &[&Gpu],
     probes: &[&'a Probe],
     progress: &mut dyn FnMut(Progress<'a>),
-) -> Result<Vec<Times>> {
-    let mut all = Vec::with_capacity(engine.gpus.len());
+) -> Result<Vec<Result<Times>>> {
     let mut inputs = Inputs::default();
-    for gpu in &engine.gpus {
-        let (launch, link) = (gpu.launch()?, gpu.link()?);
-        let mut seconds = Vec::with_capacity(probes.len());
-        for (done, probe) in probes.iter().enumerate() {
-            progress(Progress { done, total: probes.len(), what: probe.op.name() });
-            let time = inputs.show(&probe.inputs, |operands| gpu.resident_seconds(&probe.op, operands));
-            seconds.push((or_never(time)? - launch).max(LEAST));
-        }
-        all.push(Times { launch, link, seconds });
+    let mut measured = |gpu: &Gpu| match times(gpu, probes, &mut inputs, progress) {
+        Err(error) if !gpu.failed_to_be_measured(&error) => Err(error),
+        done => Ok(done),
+    };
+    gpus.iter().map(|gpu| measured(gpu)).collect()
+}
+
+/// Measures every problem on a GPU.
+fn times<'a>(
+    gpu: &Gpu,
+    probes: &[&'a Probe],
+    inputs: &mut Inputs,
+    progress: &mut dyn FnMut(Progress<'a>),
+) -> Result<Times> {
+    if let Some(error) = gpu.gone() {
+        return Err(error.clone());
     }
-    Ok(all)
+    gpu.open()?;
+    let (launch, link) = (gpu.launch()?, gpu.link()?);
+    let mut seconds = Vec::with_capacity(probes.len());
+    for (done, probe) in probes.iter().enumerate() {
+        progress(Progress { done, total: probes.len(), what: probe.op.name() });
+        let time = inputs.show(&probe.inputs, |operands| gpu.resident_seconds(&probe.op, operands));
+        seconds.push((or_never(time)? - launch).max(LEAST));
+    }
+    Ok(Times { launch, link, seconds })
 }
 
 /// Seconds of problems from host to host, on each GPU of the engine.
@@ -57,10 +75,17 @@ impl<'e> HostToHost<'e> {
     pub(super) fn seconds(&mut self, probe: &Probe) -> Result<Vec<f64>> {
         let types = probe.op.infer(&probe.inputs)?;
         let time = |gpu: &Gpu| {
+            if gpu.is_gone() {
+                return Ok(NEVER);
+            }
             let mut results = types.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
             let mut outputs: Vec<_> = results.iter_mut().map(Buffer::as_mut).collect();
             let inputs = &mut self.inputs;
-            or_never(inputs.show(&probe.inputs, |operands| gpu.host_seconds(&probe.op, operands, &mut outputs)))
+            let run = |operands: &[Operand<'_>]| gpu.host_seconds(&probe.op, operands, &mut outputs);
+            match or_never(inputs.show(&probe.inputs, run)) {
+                Err(error) if gpu.failed(&error) => Ok(NEVER),
+                seconds => seconds,
+            }
         };
         self.engine.gpus.iter().map(time).collect()
     }

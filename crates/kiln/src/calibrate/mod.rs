@@ -22,6 +22,8 @@ use kiln_core::Result;
 #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
 pub use measure::Progress;
 
+use crate::Absent;
+
 /// How much time measuring may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Effort {
@@ -41,19 +43,22 @@ pub struct CalibrationReport {
     pub classes: usize,
     /// Times measured.
     pub measurements: usize,
+    /// GPUs that failed while they were measured. They are no places of the profile.
+    pub left_out: Vec<Absent>,
     /// Where the profile was written, or why it could not be; `None` for an engine without a file.
     pub saved: Option<Result<PathBuf, String>>,
 }
 
 impl std::fmt::Display for CalibrationReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { took, classes, measurements, saved } = self;
+        let Self { took, classes, measurements, left_out, saved } = self;
         write!(f, "{measurements} measurements of {classes} classes in {:.1} s", took.as_secs_f64())?;
         match saved {
-            None => Ok(()),
-            Some(Ok(path)) => write!(f, ", written to {}", path.display()),
-            Some(Err(reason)) => write!(f, ", not written: {reason}"),
+            None => {}
+            Some(Ok(path)) => write!(f, ", written to {}", path.display())?,
+            Some(Err(reason)) => write!(f, ", not written: {reason}")?,
         }
+        left_out.iter().try_for_each(|gpu| write!(f, "; without {gpu}"))
     }
 }
 

@@ -5,7 +5,7 @@ mod times;
 use std::collections::HashMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
 use kiln_core::graph::{Graph, TensorId};
 use kiln_core::op::Op;
@@ -28,8 +28,8 @@ struct State {
     name: String,
     /// Replaced where a lost device is opened anew.
     backend: RwLock<Arc<GpuBackend>>,
-    /// Gone for good: nothing more is sent to it.
-    gone: AtomicBool,
+    /// Why it is gone for good, once it is: nothing more is sent to it.
+    gone: OnceLock<Error>,
     /// Whether it was told that something ran elsewhere.
     told: AtomicBool,
 }
@@ -43,7 +43,7 @@ impl Gpu {
         let device = GpuDevice::open_async(choice).await?;
         let name = device.adapter().label.clone();
         let backend = RwLock::new(Arc::new(GpuBackend::on(device)));
-        Ok(Self(Arc::new(State { name, backend, gone: AtomicBool::new(false), told: AtomicBool::new(false) })))
+        Ok(Self(Arc::new(State { name, backend, gone: OnceLock::new(), told: AtomicBool::new(false) })))
     }
 
     /// No GPU of a browser is found by a profile.
@@ -60,7 +60,12 @@ impl Gpu {
     }
 
     pub(crate) fn is_gone(&self) -> bool {
-        self.0.gone.load(Ordering::Relaxed)
+        self.gone().is_some()
+    }
+
+    /// Why nothing more is sent to it.
+    pub(crate) fn gone(&self) -> Option<&Error> {
+        self.0.gone.get()
     }
 
     fn backend(&self) -> Arc<GpuBackend> {
@@ -86,7 +91,8 @@ impl Gpu {
         let gone = matches!(error, Error::DeviceLost { .. } | Error::Unavailable { .. });
         let refused = matches!(error, Error::OutOfMemory { .. } | Error::Limit { .. } | Error::Driver { .. });
         if gone {
-            self.0.gone.store(true, Ordering::Relaxed);
+            // The first reason stays.
+            let _ = self.0.gone.set(error.clone());
         }
         if (gone || refused) && !self.0.told.swap(true, Ordering::Relaxed) {
             tracing::warn!("{}: {error}; the work goes on elsewhere", self.name());

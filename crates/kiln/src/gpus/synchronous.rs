@@ -6,10 +6,15 @@ mod batch;
 #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
 mod cuda;
 mod device;
+#[cfg(test)]
+mod failing;
+#[cfg(test)]
+mod scripted;
 mod times;
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, OnceLock, PoisonError};
 
 use kiln_core::op::Op;
 use kiln_core::{DataMut, Error, Operand, Result};
@@ -26,8 +31,8 @@ pub(crate) struct Gpu {
     name: String,
     kind: Backend,
     device: Box<dyn Device>,
-    /// Gone for good: nothing more is sent to it.
-    gone: AtomicBool,
+    /// Why it is gone for good, once it is: nothing more is sent to it.
+    gone: OnceLock<Error>,
     /// Whether it was told that it refused something, and that it lacked an operation.
     told_refused: AtomicBool,
     told_lacking: AtomicBool,
@@ -36,7 +41,8 @@ pub(crate) struct Gpu {
 impl Gpu {
     fn new(name: String, kind: Backend, device: impl Device) -> Self {
         let no = || AtomicBool::new(false);
-        Self { name, kind, device: Box::new(device), gone: no(), told_refused: no(), told_lacking: no() }
+        let gone = OnceLock::new();
+        Self { name, kind, device: Box::new(device), gone, told_refused: no(), told_lacking: no() }
     }
 
     /// The GPU behind a place of a profile, wherever it stands; none where this build has no backend for it. Compiled code
@@ -64,16 +70,27 @@ impl Gpu {
         }
     }
 
-    /// Every GPU of these kinds that is no software.
-    pub(crate) fn hardware(kinds: &[Backend], folder: Option<&Path>) -> Vec<Self> {
-        let mut found = Vec::new();
-        for kind in kinds {
-            match kind {
-                #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
-                Backend::Gpu => found.extend(adapter::hardware(folder)),
-                #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
-                Backend::Cuda => found.extend(cuda::all(folder)),
-                _ => {}
+    /// Every GPU of this kind that is no software.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where there is none, with the reason, which is told once in the process.
+    pub(crate) fn hardware(kind: Backend, folder: Option<&Path>) -> Result<Vec<Self>> {
+        static TOLD: Mutex<Vec<Backend>> = Mutex::new(Vec::new());
+        let found = match kind {
+            #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+            Backend::Gpu => adapter::hardware(folder),
+            #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+            Backend::Cuda => cuda::hardware(folder),
+            _ => {
+                let reason = "this build has no backend for it".into();
+                Err(Error::Unavailable { what: kind.to_string(), reason })
+            }
+        };
+        if let Err(why) = &found {
+            let mut told = TOLD.lock().unwrap_or_else(PoisonError::into_inner);
+            if !told.contains(&kind) {
+                told.push(kind);
+                tracing::info!("without {kind}: {why}");
             }
         }
         found
@@ -88,7 +105,12 @@ impl Gpu {
     }
 
     pub(crate) fn is_gone(&self) -> bool {
-        self.gone.load(Ordering::Relaxed)
+        self.gone().is_some()
+    }
+
+    /// Why nothing more is sent to it.
+    pub(crate) fn gone(&self) -> Option<&Error> {
+        self.gone.get()
     }
 
     /// Opens the device.
@@ -121,17 +143,48 @@ impl Gpu {
 
     /// Whether an error is one of the device, so that the work can go elsewhere. Each kind of it is told once.
     pub(crate) fn failed(&self, error: &Error) -> bool {
-        let told = match error {
-            Error::DeviceLost { .. } | Error::Unavailable { .. } => &self.gone,
-            Error::OutOfMemory { .. } | Error::Limit { .. } | Error::Driver { .. } => &self.told_refused,
-            Error::Unsupported { .. } => &self.told_lacking,
-            _ => return false,
+        let first = |told: &AtomicBool| !told.swap(true, Ordering::Relaxed);
+        let (first, lasting) = match Failure::of(error) {
+            Some(Failure::Gone) => (self.gone.set(error.clone()).is_ok(), "; nothing more is sent there"),
+            Some(Failure::Refused) => (first(&self.told_refused), ""),
+            Some(Failure::Lacking) => (first(&self.told_lacking), ""),
+            None => return false,
         };
-        if !told.swap(true, Ordering::Relaxed) {
-            let lasting = if self.is_gone() { "; nothing more is sent there" } else { "" };
+        if first {
             tracing::warn!("{}: {error}; the work goes on elsewhere{lasting}", self.name);
         }
         true
+    }
+
+    /// Whether an error with which measuring ended is one of the device. Nothing more is sent there then, which is told.
+    pub(crate) fn failed_to_be_measured(&self, error: &Error) -> bool {
+        let of_device = Failure::of(error).is_some();
+        if of_device && self.gone.set(error.clone()).is_ok() {
+            tracing::warn!("{} cannot be measured and is no place: {error}", self.name);
+        }
+        of_device
+    }
+}
+
+/// What errors of a device mean for the work that it was asked for.
+enum Failure {
+    /// The device takes no work any more.
+    Gone,
+    /// It does not take this.
+    Refused,
+    /// It has no kernel for it.
+    Lacking,
+}
+
+impl Failure {
+    /// None for errors of the caller.
+    fn of(error: &Error) -> Option<Self> {
+        match error {
+            Error::DeviceLost { .. } | Error::Unavailable { .. } => Some(Self::Gone),
+            Error::OutOfMemory { .. } | Error::Limit { .. } | Error::Driver { .. } => Some(Self::Refused),
+            Error::Unsupported { .. } => Some(Self::Lacking),
+            _ => None,
+        }
     }
 }
 

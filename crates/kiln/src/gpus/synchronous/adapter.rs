@@ -36,10 +36,17 @@ pub(super) fn chosen(choice: &AdapterChoice, folder: Option<&Path>) -> Result<Gp
     Ok(named(&GpuDevice::find(choice)?.label, folder))
 }
 
-/// Every GPU that is no software, once.
-pub(super) fn hardware(folder: Option<&Path>) -> Vec<Gpu> {
+/// Every GPU that is no software, once; or why there is none.
+pub(super) fn hardware(folder: Option<&Path>) -> Result<Vec<Gpu>> {
     let adapters = GpuDevice::list_adapters();
-    distinct(&adapters).into_iter().map(|label| named(label, folder)).collect()
+    let labels = distinct(&adapters);
+    if labels.is_empty() {
+        // Of nothing at all not even software is found, which says why.
+        let software = GpuDevice::find(&AdapterChoice::Any)?;
+        let reason = format!("{} is software, which is used only when it is asked for", software.label);
+        return Err(Error::Unavailable { what: "a GPU".into(), reason });
+    }
+    Ok(labels.into_iter().map(|label| named(label, folder)).collect())
 }
 
 /// The labels of what is no software. What is reached through two interfaces stands there for each of them, and is taken

@@ -1,7 +1,6 @@
 //! Devices of CUDA, by their numbers and names.
 
 use std::path::Path;
-use std::sync::Once;
 
 use kiln_core::graph::TensorId;
 use kiln_core::op::Op;
@@ -48,16 +47,14 @@ pub(super) fn chosen(ordinal: u32, folder: Option<&Path>) -> Result<Gpu> {
     Ok(named(&place(found), folder))
 }
 
-/// Every device. That there is no driver is told once.
-pub(super) fn all(folder: Option<&Path>) -> Vec<Gpu> {
-    static TOLD: Once = Once::new();
-    match CudaDevice::list() {
-        Ok(devices) => devices.iter().map(|info| named(&place(info), folder)).collect(),
-        Err(problem) => {
-            TOLD.call_once(|| tracing::info!("without CUDA: {problem}"));
-            Vec::new()
-        }
+/// Every device, or why there is none.
+pub(super) fn hardware(folder: Option<&Path>) -> Result<Vec<Gpu>> {
+    let devices = CudaDevice::list().map_err(DriverProblem::into_error)?;
+    if devices.is_empty() {
+        let reason = "no device of the driver answers".into();
+        return Err(Error::Unavailable { what: "CUDA".into(), reason });
     }
+    Ok(devices.iter().map(|info| named(&place(info), folder)).collect())
 }
 
 impl Cuda {

@@ -1,0 +1,280 @@
+//! Engines with GPUs that fail: where the work goes on, and what is told.
+
+use std::sync::{Arc, Mutex};
+
+use kiln_core::op::{Elementwise, Matmul, Op};
+use kiln_core::{Error, Operations, Record, Shape, TensorType};
+use kiln_route::{Backend, Link, Memory, Place, Profile, Roofline};
+use kiln_simd::Isa;
+#[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+use super::scripted::Scripted;
+use crate::{Effort, Engine, EngineBuilder, Probe};
+
+/// The name of the GPU that everything is predicted to run on, and of the one after it.
+const FIRST: &str = "first GPU";
+const SECOND: &str = "second GPU";
+
+/// Two GPUs of an engine that are predicted to be ahead of the CPU, the first of them because the way to it is shorter.
+struct Rig {
+    first: Scripted,
+    second: Scripted,
+}
+
+impl Rig {
+    fn new() -> Self {
+        Self { first: Scripted::default(), second: Scripted::default() }
+    }
+
+    fn builder() -> EngineBuilder {
+        let limited = || Engine::builder().instruction_set(Isa::Scalar).threads(1);
+        let engine = limited().without_profile().build().unwrap();
+        let mut places = engine.places().to_vec();
+        // Slow enough that any way to a GPU is worth it.
+        places.iter_mut().for_each(|place| place.launch = 1.0);
+        for (number, name) in [(1, FIRST), (2, SECOND)] {
+            places.push(Place {
+                name: name.into(),
+                backend: Backend::Gpu,
+                threads: 0,
+                memory: Memory::new(number),
+                launch: 1e-6,
+                compile: 0.0,
+                roofline: Roofline { overhead: 1e-12, levels: vec![(u64::MAX, 1e18)], peak: 1e20 },
+            });
+        }
+        let link = |bandwidth| Link {
+            upload_latency: 0.0,
+            upload_bandwidth: bandwidth,
+            download_latency: 0.0,
+            download_bandwidth: 1e18,
+        };
+        let profile = Profile::new(engine.machine().clone(), places).unwrap();
+        let profile = profile.with_link(Memory::new(1), link(1e6)).unwrap();
+        limited().profile(profile.with_link(Memory::new(2), link(1e5)).unwrap())
+    }
+
+    fn build(&self, builder: EngineBuilder) -> Engine {
+        builder.with_gpus(vec![self.first.gpu(FIRST), self.second.gpu(SECOND)]).unwrap()
+    }
+
+    fn engine(&self) -> Engine {
+        self.build(Self::builder())
+    }
+
+    fn calls(&self) -> (usize, usize) {
+        (self.first.calls(), self.second.calls())
+    }
+}
+
+fn chosen(engine: &Engine) -> String {
+    let vector = TensorType::f32(Shape::new(&[4]).unwrap());
+    engine.explain(Elementwise::relu(), &[vector]).unwrap().chosen
+}
+
+fn refusals() -> [Error; 4] {
+    [
+        Error::OutOfMemory { bytes: 1 << 40 },
+        Error::Limit { what: "bytes of a buffer", device: FIRST.into(), asked: 1 << 40, limit: 1 << 30 },
+        Error::Driver { what: "compiling".into(), device: FIRST.into(), message: "no".into() },
+        Error::Unsupported { op: "relu", backend: "the first GPU" },
+    ]
+}
+
+fn lost() -> Error {
+    Error::DeviceLost { device: FIRST.into(), reason: "unplugged".into() }
+}
+
+/// What `run` gives, and the warnings that this thread saw meanwhile.
+fn warnings<T>(run: impl FnOnce() -> T) -> (Vec<String>, T) {
+    use tracing::field::{Field, Visit};
+    use tracing::span;
+    #[derive(Clone, Default)]
+    struct Collect(Arc<Mutex<Vec<String>>>);
+    struct Text(String);
+    impl Visit for Text {
+        fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+            if field.name() == "message" {
+                self.0 = format!("{value:?}");
+            }
+        }
+    }
+    impl tracing::Subscriber for Collect {
+        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
+            metadata.target().starts_with("kiln") && *metadata.level() <= tracing::Level::WARN
+        }
+        fn event(&self, event: &tracing::Event<'_>) {
+            let mut text = Text(String::new());
+            event.record(&mut text);
+            self.0.lock().unwrap().push(text.0);
+        }
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+        fn enter(&self, _: &span::Id) {}
+        fn exit(&self, _: &span::Id) {}
+    }
+    let seen = Collect::default();
+    let result = tracing::subscriber::with_default(seen.clone(), run);
+    let told = seen.0.lock().unwrap().clone();
+    (told, result)
+}
+
+#[test]
+fn an_operation_that_a_gpu_refuses_runs_at_the_next_best_place_and_the_gpu_is_asked_again() {
+    for refusal in refusals() {
+        let rig = Rig::new();
+        let engine = rig.engine();
+        rig.first.fail(refusal.clone());
+        assert_eq!(engine.relu(&[-1.0, 2.0]).unwrap(), [0.0, 2.0], "{refusal}");
+        assert_eq!(rig.calls(), (1, 1), "{refusal}: the next best place is the second GPU");
+        assert_eq!(chosen(&engine), FIRST, "{refusal} concerns one operation");
+        assert_eq!(engine.relu(&[-3.0, 4.0]).unwrap(), [0.0, 4.0]);
+        assert_eq!(rig.calls(), (2, 1), "{refusal}");
+        // Where every GPU refuses it is the CPU.
+        rig.first.fail(refusal.clone());
+        rig.second.fail(refusal.clone());
+        assert_eq!(engine.relu(&[-5.0, 6.0]).unwrap(), [0.0, 6.0], "{refusal}");
+        assert_eq!(rig.calls(), (3, 2), "{refusal}");
+    }
+}
+
+#[test]
+fn a_batch_that_a_gpu_refuses_runs_at_the_next_best_place_with_its_inputs_intact() {
+    for refusal in refusals() {
+        let rig = Rig::new();
+        let engine = rig.engine();
+        let mut batch = engine.batch();
+        let x = batch.upload(&[-1.0, 2.0], &[2]).unwrap();
+        let y = batch.relu(x).unwrap();
+        rig.first.fail(refusal.clone());
+        rig.second.fail(refusal.clone());
+        batch.execute(&[y]).unwrap();
+        assert_eq!((batch.read(y).unwrap(), batch.read(x).unwrap()), (&[0.0, 2.0][..], &[-1.0, 2.0][..]));
+        assert_eq!(rig.calls(), (1, 1), "{refusal}");
+        batch.execute(&[y]).unwrap();
+        assert_eq!(rig.calls(), (2, 1), "{refusal}: it is asked again");
+        assert_eq!(batch.read(y).unwrap(), [0.0, 2.0]);
+    }
+}
+
+#[test]
+fn an_operation_on_a_gpu_that_is_lost_runs_elsewhere_and_nothing_more_is_sent_there() {
+    let rig = Rig::new();
+    let engine = rig.engine();
+    rig.first.fail(lost());
+    assert_eq!(engine.relu(&[-1.0, 2.0]).unwrap(), [0.0, 2.0]);
+    assert_eq!((rig.calls(), chosen(&engine)), ((1, 1), SECOND.to_owned()));
+    assert_eq!(engine.relu(&[-3.0, 4.0]).unwrap(), [0.0, 4.0]);
+    assert_eq!(rig.calls(), (1, 2), "it is gone for good");
+    rig.second.fail(lost());
+    assert_eq!(engine.relu(&[-5.0, 6.0]).unwrap(), [0.0, 6.0]);
+    assert_eq!(engine.relu(&[-7.0, 8.0]).unwrap(), [0.0, 8.0]);
+    assert_eq!(rig.calls(), (1, 3));
+    let absent = engine.absent();
+    let of_gpus: Vec<_> = absent.iter().filter(|one| one.backend == Backend::Gpu).collect();
+    assert!(of_gpus.iter().all(|one| one.reason == lost()), "{of_gpus:?}");
+    assert_eq!(of_gpus.iter().map(|one| one.place.as_deref()).collect::<Vec<_>>(), [Some(FIRST), Some(SECOND)]);
+}
+
+#[test]
+fn a_forced_gpu_answers_for_itself() {
+    for error in refusals().into_iter().chain([lost()]) {
+        let rig = Rig::new();
+        let engine = rig.build(Rig::builder().force(FIRST));
+        rig.first.fail(error.clone());
+        assert_eq!(engine.relu(&[1.0]), Err(error));
+        assert_eq!(rig.calls(), (1, 0));
+    }
+}
+
+#[test]
+fn errors_of_the_caller_are_not_run_elsewhere() {
+    let rig = Rig::new();
+    let engine = rig.engine();
+    assert!(matches!(engine.gather(&[1.0, 2.0], 1, &[7]), Err(Error::Index { .. })));
+    assert_eq!(rig.calls(), (1, 0));
+}
+
+#[test]
+fn what_a_gpu_refuses_is_told_once_with_its_reason() {
+    let rig = Rig::new();
+    let engine = rig.engine();
+    let run = || assert_eq!(engine.relu(&[-1.0, 2.0]).unwrap(), [0.0, 2.0]);
+    let [no_memory, limit, ..] = refusals();
+    for error in [&no_memory, &limit, &no_memory] {
+        rig.first.fail(error.clone());
+    }
+    let (told, ()) = warnings(|| (0..5).for_each(|_| run()));
+    let [told] = &told[..] else { panic!("{told:?}") };
+    assert!(told.contains(FIRST) && told.contains(&no_memory.to_string()), "{told}");
+    // The loss is another matter; from then on there is nothing to tell.
+    rig.first.fail(lost());
+    let (told, ()) = warnings(|| (0..5).for_each(|_| run()));
+    let [told] = &told[..] else { panic!("{told:?}") };
+    assert!(told.contains(&lost().to_string()) && told.contains("nothing more is sent there"), "{told}");
+}
+
+/// The first GPU refuses once, so that the inputs lie on the second: with them there it is the better one, although what
+/// comes from the host goes to the first.
+#[test]
+fn a_batch_goes_where_its_inputs_lie_and_says_so() {
+    let rig = Rig::new();
+    let engine = rig.engine();
+    let mut batch = engine.batch();
+    let x = batch.upload(&[-1.0, 2.0, -3.0, 4.0], &[4]).unwrap();
+    let y = batch.relu(x).unwrap();
+    let says = |batch: &crate::Batch<'_>, wanted| batch.explain(&[wanted]).unwrap().chosen;
+    assert_eq!(says(&batch, y), FIRST);
+    rig.first.fail(Error::OutOfMemory { bytes: 16 });
+    batch.execute(&[y]).unwrap();
+    assert_eq!(rig.calls(), (1, 1));
+
+    assert_eq!(says(&batch, y), SECOND, "what it reads is there");
+    batch.execute(&[y]).unwrap();
+    assert_eq!(rig.calls(), (1, 2));
+    assert_eq!(batch.read(y).unwrap(), [0.0, 2.0, 0.0, 4.0]);
+
+    // What was not executed last has nothing there, and neither has what was replaced.
+    let z = batch.neg(x).unwrap();
+    assert_eq!(says(&batch, z), FIRST);
+    batch.set(x, &[5.0, -6.0, 7.0, -8.0]).unwrap();
+    assert_eq!(says(&batch, y), FIRST);
+    batch.execute(&[y]).unwrap();
+    assert_eq!(rig.calls(), (2, 2));
+    assert_eq!(batch.read(y).unwrap(), [5.0, 0.0, 7.0, 0.0]);
+    assert_eq!(says(&batch, y), FIRST);
+}
+
+#[test]
+fn a_gpu_that_fails_is_left_out_of_a_calibration() {
+    let op = Op::from(Elementwise::relu());
+    let vector = TensorType::f32(Shape::new(&[4]).unwrap());
+    for error in [refusals()[2].clone(), lost(), Error::OutOfMemory { bytes: 1 << 24 }] {
+        let rig = Rig::new();
+        let mut engine = rig.engine();
+        rig.first.fail(error.clone());
+        // A few short problems, with those that the constants of places come from among them.
+        let short = |n: usize| vec![TensorType::f32(Shape::new(&[n, n]).unwrap()); 2];
+        let scale = |n: usize| Probe::new(Elementwise::scale(2.0), short(n)[..1].to_vec());
+        let probes =
+            [scale(8), scale(16), Probe::new(Matmul::default(), short(8)), Probe::new(op, short(8)[..1].to_vec())];
+        let probes = probes.into_iter().collect::<Result<Vec<_>, Error>>().unwrap();
+        let measure = || engine.calibrate_by(probes, Effort::Quick, &mut |_| {});
+        let (told, report) = warnings(measure);
+        let report = report.unwrap();
+        let told: Vec<_> = told.iter().filter(|line| line.contains(FIRST)).collect();
+        assert!(matches!(&told[..], [told] if told.contains(&error.to_string())), "{told:?}");
+        let [left_out] = &report.left_out[..] else { panic!("{report:?}") };
+        assert_eq!((left_out.place.as_deref(), &left_out.reason), (Some(FIRST), &error));
+        assert!(report.to_string().contains(&left_out.to_string()), "{report}");
+        assert!(engine.absent().contains(left_out));
+        let names: Vec<&str> = engine.places().iter().map(|place| place.name.as_str()).collect();
+        assert!(!names.contains(&FIRST) && names.last() == Some(&SECOND), "{names:?}");
+        assert_eq!(engine.explain(op, &[vector]).unwrap().predictions.len(), names.len());
+        assert_eq!(engine.relu(&[-1.0, 2.0]).unwrap(), [0.0, 2.0]);
+    }
+}
