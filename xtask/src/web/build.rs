@@ -22,12 +22,12 @@ const VECTORS: &str = "-C target-feature=+simd128";
 
 /// What a page loads: the first that its browser takes. A browser without vectors has no WebGPU either, which came years later.
 const OF_THE_PAGE: [Build; 2] = [
-    Build { name: "simd128", flags: VECTORS, options: &[], most: (2_500_000, 800_000) },
+    Build { name: "simd128", flags: VECTORS, options: &[], most: (1_500_000, 515_000) },
     Build {
         name: "scalar",
         flags: "",
         options: &["--no-default-features", "--features", "verify"],
-        most: (2_500_000, 800_000),
+        most: (990_000, 345_000),
     },
 ];
 
@@ -36,7 +36,7 @@ const WITHOUT_WEBGPU: Build = Build {
     name: "simd128-without-webgpu",
     flags: VECTORS,
     options: &["--no-default-features"],
-    most: (1_200_000, 400_000),
+    most: (835_000, 285_000),
 };
 
 /// Pictures of the examples that the page shows.
