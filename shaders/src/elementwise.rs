@@ -31,8 +31,9 @@ pub struct Read {
 
 /// A chain: the code of a kernel without its parameters.
 ///
-/// The parameters of the kernel are the number of vectors to compute, the length of each input that is read again and
-/// again, in their order, and those of the functions, in their order.
+/// The parameters of the kernel are the number of vectors to compute; for each input that is read again and again, in their
+/// order, its length and the element of it that stands beside the first one that is computed (a multiple of four where it is
+/// read in vectors); and those of the functions, in their order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Chain {
     /// What is read.
@@ -60,7 +61,7 @@ impl Chain {
         let outputs = (0..self.outputs.len()).map(output);
         let mut params = vec![("n".to_owned(), "u32".to_owned())];
         for (i, _) in self.inputs.iter().enumerate().filter(|(_, read)| read.fetch.takes_length()) {
-            params.push((format!("length{i}"), "u32".to_owned()));
+            params.extend(["length", "first"].map(|name| (format!("{name}{i}"), "u32".to_owned())));
         }
         for (i, call) in self.calls.iter().enumerate() {
             params.extend(call.kind.param_names().iter().map(|name| (format!("{name}{i}"), "f32".to_owned())));
@@ -99,9 +100,11 @@ impl Chain {
             let _ = match read.fetch {
                 Fetch::Whole => writeln!(text, "    let x{i} = {};", vector("i")),
                 Fetch::Scalar => writeln!(text, "    let x{i} = V({});", element("0u")),
-                Fetch::Vectors => writeln!(text, "    let x{i} = {};", vector(&format!("i % (p.length{i} / 4u)"))),
+                Fetch::Vectors => {
+                    writeln!(text, "    let x{i} = {};", vector(&format!("(i + p.first{i} / 4u) % (p.length{i} / 4u)")))
+                }
                 Fetch::Elements => {
-                    let lanes = (0..4).map(|lane| element(&format!("(4u * i + {lane}u) % p.length{i}")));
+                    let lanes = (0..4).map(|lane| element(&format!("(4u * i + {lane}u + p.first{i}) % p.length{i}")));
                     writeln!(text, "    let x{i} = V({});", lanes.collect::<Vec<_>>().join(", "))
                 }
             };

@@ -143,5 +143,5 @@ fn a_chain_reads_results_of_earlier_calls() {
     check("a chain", &text, &chain.head(), Capabilities::PLAIN);
     assert!(text.contains("let r1 = op_clip(r0, p.lo1, p.hi1);"), "{text}");
     let params: Vec<String> = chain.head().params.into_iter().map(|param| param.0).collect();
-    assert_eq!(params, ["n", "length1", "lo1", "hi1"]);
+    assert_eq!(params, ["n", "length1", "first1", "lo1", "hi1"]);
 }

@@ -1,9 +1,15 @@
-// out[b, j, i] = x[b, i, j], through tiles of workgroup memory so that reads and writes are both in rows.
+// out[b, j, i] = x[b, i, j] of a block of each matrix, through tiles of workgroup memory so that reads and writes are both in rows.
 #trusted rows and columns are guarded; tiles are indexed by less than 32
 #input x: array<f32>
 #output out: array<f32>
+// The block; elements of a matrix, of a row of x and of a row of out; and where the block begins in rows of x and of out.
 #param rows: u32
 #param columns: u32
+#param matrix: u32
+#param x_stride: u32
+#param out_stride: u32
+#param x_first: u32
+#param out_first: u32
 #param across: u32
 #param tiles: u32
 #param total: u32
@@ -22,7 +28,7 @@ fn main(
     if number >= p.total {
         return;
     }
-    let matrix = (number / p.tiles) * p.rows * p.columns;
+    let matrix = (number / p.tiles) * p.matrix;
     let within = number % p.tiles;
     let row = (within / p.across) * 32u;
     let column = (within % p.across) * 32u;
@@ -30,13 +36,13 @@ fn main(
     let first = local / 32u;
     for (var i = first; i < 32u; i += ${WORKGROUP}u / 32u) {
         if row + i < p.rows && column + lane < p.columns {
-            tile[i][lane] = x[matrix + (row + i) * p.columns + column + lane];
+            tile[i][lane] = x[matrix + (row + i) * p.x_stride + p.x_first + column + lane];
         }
     }
     workgroupBarrier();
     for (var i = first; i < 32u; i += ${WORKGROUP}u / 32u) {
         if column + i < p.columns && row + lane < p.rows {
-            out[matrix + (column + i) * p.rows + row + lane] = tile[lane][i];
+            out[matrix + (column + i) * p.out_stride + p.out_first + row + lane] = tile[lane][i];
         }
     }
 }

@@ -26,6 +26,7 @@ mod device_pool;
 mod direct;
 mod execute;
 mod host_copy;
+mod interop;
 pub mod limits;
 mod lower;
 mod matmul_cache;
@@ -60,3 +61,5 @@ pub use profile::{GpuProfile, KernelTime};
 pub use statistics::Statistics;
 pub use tensor::{GpuOperation, GpuTensor};
 pub use tiled::TiledOp;
+/// The version of wgpu that buffers are shared through.
+pub use wgpu;

@@ -23,7 +23,9 @@ fn large_work_is_shared_and_gives_what_one_device_gives() {
     let long = Operand::vector(x.data().f32());
     let reductions = Reduction::ALL.iter().filter(|&&reduction| reduction != Reduction::NormL2);
     let reductions = reductions.map(|&reduction| (Op::from(Reduce::all(reduction)), vec![x]));
-    let cases: [(Op, Vec<Operand<'_>>); 9] = [
+    let stack = Operand::f32(&x.data().f32()[..7 * 512 * 512], &[7, 512, 512]).unwrap();
+    let cases: [(Op, Vec<Operand<'_>>); 10] = [
+        (Matmul { transpose_a: true, transpose_b: false }.into(), vec![stack, stack]),
         (Dot.into(), vec![long, long]),
         (Dot.into(), vec![x, x]),
         (Matvec::default().into(), vec![x, Operand::vector(&gamma)]),
@@ -104,6 +106,24 @@ fn small_work_goes_to_the_device_with_the_least_in_flight() {
     }
     two.destroy();
     assert!(matches!(pool.scale(&[1.0], 2.0), Err(Error::DeviceLost { .. })));
+}
+
+#[test]
+fn what_a_device_was_lost_in_is_done_again_by_the_others() {
+    let n = 1 << 21;
+    let x = values(n);
+    for microseconds in [0, 200, 1000, 3000, 6000] {
+        let (Some(one), Some(two)) = (support::device(), support::device()) else { return };
+        let pool = GpuDevicePool::of(vec![one.clone(), two]).unwrap();
+        let doubled = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(std::time::Duration::from_micros(microseconds));
+                one.destroy();
+            });
+            pool.scale(&x, 2.0).unwrap()
+        });
+        assert!(doubled.iter().zip(&x).all(|(y, x)| *y == 2.0 * x), "lost after {microseconds} us");
+    }
 }
 
 #[test]

@@ -57,6 +57,8 @@ pub(super) fn cut(op: &Op, types: &[TensorType]) -> Option<Cut> {
         }
         Op::Matvec(matvec) if !matvec.transpose => first_only(),
         Op::Matmul(matmul) if !matmul.transpose_a && rank == 2 && types[1].shape.rank() == 2 => first_only(),
+        // A stack: each product by itself, with a B of its own or with the one of all.
+        Op::Matmul(_) if rank == 3 => of(rows, vec![true, types[1].shape.rank() == 3], Join::Rows),
         Op::QuantMatmul(_) if rank == 2 => first_only(),
         _ => None,
     }
@@ -170,6 +172,9 @@ mod tests {
         assert_eq!(of(Softmax, &[&[6]]), None, "one row");
         assert_eq!(of(Matmul::default(), &[&[6, 4], &[4, 3]]), rows(6, &[true, false]));
         assert_eq!(of(Matmul { transpose_a: true, ..Matmul::default() }, &[&[4, 6], &[4, 3]]), None);
+        let stacked = Matmul { transpose_a: true, transpose_b: true };
+        assert_eq!(of(stacked, &[&[5, 4, 6], &[5, 3, 4]]), rows(5, &[true, true]));
+        assert_eq!(of(stacked, &[&[5, 4, 6], &[3, 4]]), rows(5, &[true, false]));
         assert_eq!(of(Reduce::along(Reduction::Sum, 0), &[&[6, 4]]), None);
         assert_eq!(of(Reduce::all(Reduction::NormL2), &[&[6, 4]]), None);
         assert_eq!(of(Reduce::all(Reduction::Sum), &[&[6, 4]]).map(|cut| cut.rows), Some(24));

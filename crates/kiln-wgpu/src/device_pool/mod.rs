@@ -19,8 +19,9 @@ const SHARED_FROM: u64 = 8 << 20;
 ///
 /// An operation that is large is cut into as many parts as there are devices where these do not depend on one another:
 /// element-wise functions, reductions (but the Euclidean norm of everything), products by rows of their first operand, and
-/// what is done with each row. Any other goes to the device with the least in flight; so does a batch, with
-/// [`GpuDevicePool::batch`]. A device that is lost gets no more work.
+/// stacks of products, what is done with each row. Any other goes to the device with the least in flight; so does a batch,
+/// with [`GpuDevicePool::batch`]. A device that is lost gets no more work, and an operation that it was lost in is done
+/// again by the others.
 #[derive(Debug)]
 pub struct GpuDevicePool {
     members: Vec<Member>,
@@ -33,6 +34,13 @@ struct Member {
     backend: GpuBackend,
     /// The work in flight: bytes and operations, whichever is more.
     load: AtomicU64,
+}
+
+impl Member {
+    fn lend(&self, work: u64) -> Lent<'_> {
+        self.load.fetch_add(work, Ordering::Relaxed);
+        Lent { member: self, work }
+    }
 }
 
 /// A device of a pool, lent for some work that counts as its load until this is dropped.
@@ -56,15 +64,15 @@ impl Drop for Lent<'_> {
 }
 
 impl GpuDevicePool {
-    /// Every adapter that is no software.
+    /// Every adapter that is no software. One whose driver refuses is left out, which `tracing` is told.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where there is none; [`Error::Driver`] where a driver refuses.
+    /// [`Error::Unavailable`] where there is none; [`Error::Driver`] where the drivers of all refuse.
     pub fn all() -> Result<Self> {
         let hardware = GpuDevice::list_adapters().into_iter().filter(|adapter| adapter.kind != AdapterKind::Software);
         let choices: Vec<AdapterChoice> = hardware.map(|adapter| AdapterChoice::Index(adapter.index)).collect();
         // Of none the best is missing, with the reason.
-        Self::with(if choices.is_empty() { &[AdapterChoice::Best] } else { &choices })
+        Self::of(opened(if choices.is_empty() { &[AdapterChoice::Best] } else { &choices }, GpuDevice::open)?)
     }
 
     /// The adapters of choice, one device each.
@@ -106,8 +114,7 @@ impl GpuDevicePool {
             self.members[0].device.check_alive()?;
             return Err(Error::Unavailable { what: "a device".into(), reason: "the pool has none".into() });
         };
-        member.load.fetch_add(work, Ordering::Relaxed);
-        Ok(Lent { member, work })
+        Ok(member.lend(work))
     }
 
     /// A batch on the device with the least in flight, of which it holds `work` until what is lent is dropped: bytes or
@@ -176,6 +183,22 @@ impl GpuDevicePool {
     }
 }
 
+/// The devices of these choices that can be opened; the last error where there is none.
+fn opened<T>(choices: &[AdapterChoice], open: impl Fn(&AdapterChoice) -> Result<T>) -> Result<Vec<T>> {
+    let mut refused = None;
+    let mut devices = Vec::new();
+    for choice in choices {
+        match open(choice) {
+            Ok(device) => devices.push(device),
+            Err(why) => {
+                tracing::warn!(?choice, %why, "the pool is without this adapter");
+                refused = Some(why);
+            }
+        }
+    }
+    if devices.is_empty() { refused.map_or(Ok(devices), Err) } else { Ok(devices) }
+}
+
 /// As many ranges of so many rows as there are devices, or fewer; none is empty.
 fn ranges(rows: usize, devices: usize) -> impl Iterator<Item = (usize, usize)> {
     let each = rows.div_ceil(devices.max(1)).max(1);
@@ -206,14 +229,44 @@ impl Operations for GpuDevicePool {
         let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();
         let cost = op.cost(&types)?;
         let large = cost.bytes() >= SHARED_FROM || cost.flops >= 64 * SHARED_FROM;
-        let alive: Vec<&Member> = self.alive().collect();
-        if large
-            && alive.len() > 1
-            && let Some(cut) = cut::cut(op, &types)
-        {
-            return Self::share(&alive, op, inputs, outputs, &cut);
+        let work = cost.bytes().max(cost.flops);
+        let cut = if large { cut::cut(op, &types) } else { None };
+        loop {
+            let alive: Vec<&Member> = self.alive().collect();
+            let done = match &cut {
+                Some(cut) if alive.len() > 1 => {
+                    let _lent: Vec<Lent<'_>> =
+                        alive.iter().map(|member| member.lend(work / alive.len() as u64)).collect();
+                    Self::share(&alive, op, inputs, outputs, cut)
+                }
+                _ => self.least_loaded(work)?.member.backend.run_into(op, inputs, outputs),
+            };
+            match done {
+                // Those that are left write all of it anew.
+                Err(Error::DeviceLost { .. }) if (1..alive.len()).contains(&self.alive().count()) => {}
+                done => return done,
+            }
         }
-        let lent = self.least_loaded(cost.bytes().max(cost.flops))?;
-        lent.member.backend.run_into(op, inputs, outputs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_adapter_that_refuses_is_left_out_and_the_last_reason_given_where_all_do() {
+        let refuse = |choice: &AdapterChoice| {
+            let (what, device) = ("a device".into(), format!("{choice:?}"));
+            Error::Driver { what, device, message: "no".into() }
+        };
+        let choices = [0, 1, 2].map(AdapterChoice::Index);
+        let odd = |choice: &AdapterChoice| match choice {
+            AdapterChoice::Index(1) => Ok("one"),
+            _ => Err(refuse(choice)),
+        };
+        assert_eq!(opened(&choices, odd).unwrap(), ["one"]);
+        let none = |choice: &AdapterChoice| Err::<(), _>(refuse(choice));
+        assert!(matches!(opened(&choices, none), Err(Error::Driver { device, .. }) if device.contains('2')));
     }
 }

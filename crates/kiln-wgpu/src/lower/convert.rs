@@ -12,26 +12,21 @@ impl Lower for Convert {
     const HALVES: bool = true;
 
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        convert(plan, inputs[0], outputs[0]);
+        let types = [inputs[0], outputs[0]].map(|value| value.ty.dtype);
+        convert(plan, [inputs[0].at.into(), outputs[0].at.into()], types, inputs[0].ty.shape.numel());
         Ok(())
     }
 }
 
-/// Converts all elements; both have as many.
-pub(super) fn convert(plan: &mut Lowering<'_>, from: Value, to: Value) {
-    let types = [from, to].map(|value| value.ty.dtype);
-    for piece in pieces(plan.limits, from.ty.shape.numel(), &types.map(DType::size)) {
-        let slices = [piece.of(from.at, types[0].size()), piece.of(to.at, types[1].size())];
-        convert_slices(plan, slices, types, piece.len);
-    }
-}
-
 /// Converts so many elements of one type to another.
-pub(super) fn convert_slices(plan: &mut Lowering<'_>, [from, to]: [Slice; 2], types: [DType; 2], elements: usize) {
+pub(super) fn convert(plan: &mut Lowering<'_>, [from, to]: [Slice; 2], types: [DType; 2], elements: usize) {
     let [from_half, to_half] = types.map(|dtype| u32::from(dtype == DType::F16));
-    let code = Code::Kernel(CONVERT, vec![("FROM_HALF", from_half), ("TO_HALF", to_half)]);
-    let vectors = elements.div_ceil(4);
-    plan.dispatch(code, vec![from, to], &[vectors.into()], Grid::invocations(vectors));
+    for piece in pieces(plan.limits, elements, &types.map(DType::size)) {
+        let code = Code::Kernel(CONVERT, vec![("FROM_HALF", from_half), ("TO_HALF", to_half)]);
+        let slices = vec![piece.of(from, types[0].size()), piece.of(to, types[1].size())];
+        let vectors = piece.len.div_ceil(4);
+        plan.dispatch(code, slices, &[vectors.into()], Grid::invocations(vectors));
+    }
 }
 
 /// A value as f32: itself, or where it is f16 a copy for the duration of this step.
@@ -40,6 +35,6 @@ pub(super) fn widened(plan: &mut Lowering<'_>, value: Value) -> Value {
         return value;
     }
     let wide = plan.scratch(TensorType::f32(value.ty.shape));
-    convert(plan, value, wide);
+    convert(plan, [value.at.into(), wide.at.into()], [DType::F16, DType::F32], value.ty.shape.numel());
     wide
 }

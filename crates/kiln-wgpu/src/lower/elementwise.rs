@@ -5,7 +5,7 @@ use kiln_core::op::Elementwise;
 use kiln_core::{DType, Result};
 use kiln_shaders::elementwise::{Call, Chain, Read};
 
-use super::pieces::{Piece, pieces};
+use super::pieces::pieces;
 use super::{Lower, Lowering, Value};
 use crate::plan::{Code, Grid, Word};
 
@@ -53,13 +53,10 @@ fn run(
         Read { fetch, half: input.ty.dtype == DType::F16 }
     };
     let reads: Vec<Read> = inputs.iter().map(read).collect();
-    let repeats = reads.iter().any(|read| read.fetch.takes_length());
     let halves = reads.iter().any(|read| read.half);
     let chain = Chain { inputs: reads, calls, outputs: written };
-    // An input that is read again and again would have to begin in the middle of itself.
     let sizes: &[usize] = if halves { &[4, 2] } else { &[4] };
-    let pieces = if repeats { vec![Piece::whole(n)] } else { pieces(plan.limits, n, sizes) };
-    for piece in pieces {
+    for piece in pieces(plan.limits, n, sizes) {
         let slice = |value: &Value, whole: bool| match whole {
             true => piece.of(value.at, value.ty.dtype.size()),
             false => value.at.into(),
@@ -67,7 +64,10 @@ fn run(
         let vectors = piece.len.div_ceil(4);
         let mut words: Vec<Word> = vec![vectors.into()];
         let repeated = inputs.iter().zip(&chain.inputs).filter(|(_, read)| read.fetch.takes_length());
-        words.extend(repeated.map(|(input, _)| Word::from(input.ty.shape.numel())));
+        for (input, _) in repeated {
+            let length = input.ty.shape.numel();
+            words.extend([length, piece.start % length].map(Word::from));
+        }
         for (call, values) in chain.calls.iter().zip(params) {
             words.extend(values.iter().take(call.kind.param_names().len()).map(|&value| Word::from(value)));
         }

@@ -2,10 +2,11 @@
 
 use kiln_core::op::{Matmul, Matvec};
 use kiln_core::{DType, Result, Shape, TensorType};
-use kiln_shaders::{MATMUL, MATMUL_COOPERATIVE, MATVEC_COLUMNS, MATVEC_ROWS, SPLIT_SUM, TRANSPOSE, WORKGROUP};
+use kiln_shaders::{MATMUL, MATMUL_COOPERATIVE, MATVEC_COLUMNS, MATVEC_ROWS, SPLIT_SUM, WORKGROUP};
 
-use super::convert::convert_slices;
-use super::pieces::pieces;
+use super::convert::convert;
+use super::pieces::{fits, pieces};
+use super::transpose::{transpose, turned};
 use super::{Lower, Lowering, Value};
 use crate::plan::{Code, Grid, Slice};
 
@@ -114,7 +115,7 @@ impl Parts {
 }
 
 impl Product {
-    /// Adds the dispatches; C has at least one element, and all operands are whole tensors.
+    /// Adds the dispatches; C has at least one element.
     pub(super) fn lower(mut self, plan: &mut Lowering<'_>) -> Result<()> {
         if self.shared_b && !self.transpose_a && !self.shared_a {
             // The rows of all A are those of one.
@@ -128,24 +129,65 @@ impl Product {
             self.types.reverse();
         }
         let Self { a, b, c, batch, m, k, n, .. } = self;
+        if batch == 1 {
+            return self.one(plan);
+        }
         let [size_a, size_b] = self.types.map(DType::size);
         let of = |shared: bool, bytes: usize| if shared { 0 } else { bytes };
-        if batch > 1 {
-            let bytes = [of(self.shared_a, size_a * m * k), of(self.shared_b, size_b * k * n), 4 * m * n];
-            for piece in pieces(plan.limits, batch, &bytes) {
-                let at = |slice: Slice, bytes: usize| if bytes == 0 { slice } else { piece.of(slice.at, bytes) };
-                let part =
-                    Self { a: at(a, bytes[0]), b: at(b, bytes[1]), c: at(c, bytes[2]), batch: piece.len, ..self };
-                part.whole(plan)?;
-            }
-        } else if self.transpose_a {
-            self.whole(plan)?;
-        } else {
-            for piece in pieces(plan.limits, m, &[size_a * k, 4 * n]) {
-                let part = Self { a: piece.of(a.at, size_a * k), c: piece.of(c.at, 4 * n), m: piece.len, ..self };
-                part.whole(plan)?;
+        let bytes = [of(self.shared_a, size_a * m * k), of(self.shared_b, size_b * k * n), 4 * m * n];
+        for piece in pieces(plan.limits, batch, &bytes) {
+            let at = |slice: Slice, bytes: usize| if bytes == 0 { slice } else { piece.of(slice, bytes) };
+            let part = Self { a: at(a, bytes[0]), b: at(b, bytes[1]), c: at(c, bytes[2]), batch: piece.len, ..self };
+            plan.part(|plan| if piece.len == 1 { part.one(plan) } else { part.whole(plan) })?;
+        }
+        Ok(())
+    }
+
+    /// One product. Where a binding cannot hold A or C, their rows are cut. Where it cannot hold B, the turned operands are
+    /// multiplied, so that the rows that are cut are those of B, and the result is turned back.
+    fn one(mut self, plan: &mut Lowering<'_>) -> Result<()> {
+        let Self { m, k, n, c, .. } = self;
+        let limits = plan.limits;
+        if self.transpose_a && !(fits(limits, self.types[0].size() * m * k) && fits(limits, 4 * m * n)) {
+            self.a = wide(plan, self.a, self.types[0], m * k)?;
+            self.a = turned(plan, self.a, 1, k, m)?;
+            (self.types[0], self.transpose_a) = (DType::F32, false);
+        }
+        let [size_a, size_b] = self.types.map(DType::size);
+        if !self.transpose_a {
+            let pieces = pieces(limits, m, &[size_a * k, 4 * n]);
+            if pieces.len() > 1 {
+                for piece in pieces {
+                    let part = Self { a: piece.of(self.a, size_a * k), c: piece.of(c, 4 * n), m: piece.len, ..self };
+                    plan.part(|plan| part.one(plan))?;
+                }
+                return Ok(());
             }
         }
+        // Rows of B, unless it is stored as columns, are elements of f32 by then.
+        let row = if self.transpose_b { size_b } else { 4 } * k;
+        if fits(limits, size_b * k * n) || pieces(limits, n, &[row, 4 * m]).len() == 1 {
+            return self.whole(plan);
+        }
+        if !self.transpose_b {
+            self.b = wide(plan, self.b, self.types[1], k * n)?;
+            self.b = turned(plan, self.b, 1, k, n)?;
+            self.types[1] = DType::F32;
+        }
+        let back: Slice = plan.scratch(TensorType::f32(Shape::new(&[n, m])?)).at.into();
+        let swapped = Self {
+            a: self.b,
+            b: self.a,
+            c: back,
+            types: [self.types[1], self.types[0]],
+            transpose_a: false,
+            transpose_b: !self.transpose_a,
+            m: n,
+            n: m,
+            ..self
+        };
+        swapped.one(plan)?;
+        transpose(plan, back, c, 1, n, m);
         Ok(())
     }
 
@@ -155,14 +197,14 @@ impl Product {
         if few_rows && (self.n >= self.m || !few_columns) {
             let copies = self.copies(self.shared_a);
             let v = wide(plan, self.a, self.types[0], copies * self.m * self.k)?;
-            let v = turned(plan, v, self.transpose_a, copies, self.k, self.m)?;
+            let v = rows_of(plan, v, self.transpose_a, copies, self.k, self.m)?;
             let vectors = Vectors { at: v, count: self.m, shared: self.shared_a };
             let matrix = Factor { at: self.b, dtype: self.types[1], shared: self.shared_b, length: self.n };
             self.few(plan, vectors, matrix, self.transpose_b, (1, self.n))
         } else if few_columns {
             let copies = self.copies(self.shared_b);
             let v = wide(plan, self.b, self.types[1], copies * self.k * self.n)?;
-            let v = turned(plan, v, !self.transpose_b, copies, self.k, self.n)?;
+            let v = rows_of(plan, v, !self.transpose_b, copies, self.k, self.n)?;
             let vectors = Vectors { at: v, count: self.n, shared: self.shared_b };
             let matrix = Factor { at: self.a, dtype: self.types[0], shared: self.shared_a, length: self.m };
             self.few(plan, vectors, matrix, !self.transpose_a, (self.n, 1))
@@ -329,7 +371,7 @@ fn wide(plan: &mut Lowering<'_>, at: Slice, dtype: DType, elements: usize) -> Re
         return Ok(at);
     }
     let copy = plan.scratch(TensorType::f32(Shape::new(&[elements])?)).at.into();
-    convert_slices(plan, [at, copy], [dtype, DType::F32], elements);
+    convert(plan, [at, copy], [dtype, DType::F32], elements);
     Ok(copy)
 }
 
@@ -341,7 +383,7 @@ fn lanes(batch: usize, rows: usize, k: usize) -> usize {
 }
 
 /// The operand as vectors of `k` elements: where it is stored as `[k, count]`, a copy of it that is not.
-fn turned(
+fn rows_of(
     plan: &mut Lowering<'_>,
     at: Slice,
     transposed: bool,
@@ -349,15 +391,7 @@ fn turned(
     k: usize,
     count: usize,
 ) -> Result<Slice> {
-    if !transposed || count == 1 || k == 0 {
-        return Ok(at);
-    }
-    let copy = plan.scratch(TensorType::f32(Shape::new(&[copies, count, k])?)).at.into();
-    let (tiles, across) = (k.div_ceil(32), 1usize);
-    let total = copies * tiles;
-    let params = [k.into(), count.into(), across.into(), tiles.into(), total.into()];
-    plan.dispatch(Code::Kernel(TRANSPOSE, Vec::new()), vec![at, copy], &params, Grid::groups_of(total));
-    Ok(copy)
+    if transposed && count > 1 && k > 0 { turned(plan, at, copies, k, count) } else { Ok(at) }
 }
 
 impl Lower for Matmul {

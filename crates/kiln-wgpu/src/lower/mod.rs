@@ -12,6 +12,8 @@ mod quantized;
 mod reduce;
 mod rope;
 mod rows;
+#[cfg(all(test, not(target_arch = "wasm32")))] // devices are waited for
+mod small_bindings;
 mod top_k;
 mod transpose;
 
@@ -73,6 +75,14 @@ impl<'a> Lowering<'a> {
         }
         self.used += 1;
         Value { at: Location::Scratch(self.used - 1), ty }
+    }
+
+    /// Lowers a part of this step, whose scratch memory serves the next part again.
+    pub(crate) fn part<T>(&mut self, lower: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let used = self.used;
+        let lowered = lower(self);
+        self.used = used;
+        lowered
     }
 
     /// Two words, at first `0xffffffff`, that a kernel may set: the least position of an index outside of `0..bound`

@@ -1,6 +1,6 @@
 //! Tensors larger than a kernel can see at once, in pieces that it can.
 
-use crate::plan::{Location, Slice};
+use crate::plan::Slice;
 
 /// Neighbouring units of a tensor (rows, elements) that fit a binding together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -18,15 +18,21 @@ impl Piece {
     }
 
     /// The part of a tensor that it is, of units of so many bytes.
-    pub(crate) fn of(&self, at: Location, bytes: usize) -> Slice {
-        let offset = (self.start * bytes) as u64;
+    pub(crate) fn of(&self, of: impl Into<Slice>, bytes: usize) -> Slice {
+        let whole = of.into();
+        let offset = whole.offset + (self.start * bytes) as u64;
         let len = (self.len * bytes).next_multiple_of(16) as u64;
-        if self.whole { at.into() } else { Slice { at, offset, bytes: Some(len) } }
+        if self.whole { whole } else { Slice { offset, bytes: Some(len), ..whole } }
     }
 }
 
-/// Cuts `units` of so many bytes each, in every one of several tensors, where another binding can begin. Where that cannot
-/// be, there is one piece, which the device then refuses.
+/// Whether a binding can hold so many bytes.
+pub(crate) fn fits(limits: &wgpu::Limits, bytes: usize) -> bool {
+    bytes as u64 <= limits.max_storage_buffer_binding_size
+}
+
+/// Cuts `units` of so many bytes each, in every one of several tensors, where another binding can begin. Units that are too
+/// large by themselves are pieces. Where nothing can be cut, there is one piece, which the device then refuses.
 pub(crate) fn pieces(limits: &wgpu::Limits, units: usize, bytes: &[usize]) -> Vec<Piece> {
     let largest = bytes.iter().copied().max().unwrap_or(0);
     let whole = Piece::whole(units);
@@ -38,7 +44,7 @@ pub(crate) fn pieces(limits: &wgpu::Limits, units: usize, bytes: &[usize]) -> Ve
     // The fewest units that end where a binding can begin, which is at a power of two.
     let even = bytes.iter().map(|bytes| bytes.trailing_zeros()).min().unwrap_or(0);
     let step = alignment >> even.min(alignment.trailing_zeros());
-    let len = most / largest / step * step;
+    let len = (most / largest).max(1) / step * step;
     if len == 0 {
         return vec![whole];
     }
@@ -67,6 +73,9 @@ mod tests {
             assert_eq!(next, units);
             assert_eq!(pieces[0].whole, units * bytes <= 10_000);
         }
+        // Too large, but another one can begin after each.
+        let starts: Vec<usize> = pieces(&limits, 3, &[10_240]).iter().map(|piece| piece.start).collect();
+        assert_eq!(starts, [0, 1, 2]);
         // Rows of 1004 bytes begin at a multiple of 256 only every 64th time.
         assert_eq!(pieces(&limits, 100, &[1004]), [Piece { start: 0, len: 100, whole: true }]);
     }

@@ -140,16 +140,11 @@ impl Lower for QuantMatmul {
 
 #[cfg(all(test, not(target_arch = "wasm32")))] // devices are waited for
 mod tests {
-    use std::collections::HashMap;
-
     use kiln_core::op::Op;
     use kiln_core::{Shape, TensorType};
 
+    use super::super::small_bindings::run;
     use super::*;
-    use crate::execute::{Executable, write};
-    use crate::plan::{Plan, Slice, Target};
-    use crate::runtime::block_on;
-    use crate::wait::Waiting;
     use crate::{AdapterChoice, GpuDevice};
 
     #[test]
@@ -170,21 +165,6 @@ mod tests {
         assert_eq!(way(64, 28_672, 8192), Way::Tiles { tall: 4 });
         assert_eq!(way(512, 4096, 4096), Way::Tiles { tall: 8 });
         assert_eq!(way(4096, 4096, 4096), Way::Tiles { tall: 8 });
-    }
-    /// What an operation gives on a device whose bindings hold so many bytes; and how many dispatches that takes.
-    fn run(device: &GpuDevice, op: Op, inputs: &[(TensorType, Vec<u8>)], most: u64) -> (usize, Vec<u8>) {
-        let limits = wgpu::Limits { max_storage_buffer_binding_size: most, ..device.inner.limits.clone() };
-        let types: Vec<TensorType> = inputs.iter().map(|input| input.0).collect();
-        let (ids, plan) = Plan::of_operation(&op, &types, Target { limits: &limits, cooperative: false }).unwrap();
-        let within = |slice: &Slice| slice.bytes.is_none_or(|bytes| bytes <= most);
-        assert!(plan.dispatches.iter().flat_map(|dispatch| &dispatch.buffers).all(within));
-        let mut executable = block_on(Executable::new(device, &plan, &HashMap::new())).unwrap();
-        for (id, (_, bytes)) in ids.iter().zip(inputs) {
-            write(device, executable.input(*id).unwrap(), bytes);
-        }
-        let mut got = Vec::new();
-        block_on(executable.run(&[0], Waiting::Here, |_, bytes| got = bytes.to_vec())).unwrap();
-        (plan.dispatches.len(), got)
     }
 
     #[test]
@@ -211,8 +191,8 @@ mod tests {
                 (Op::from(Dequantize { format }), vec![(blocks_ty, blocks.clone())], most),
                 (Op::from(QuantMatmul { format }), vec![(few, some), (blocks_ty, blocks)], 200_000),
             ] {
-                let (one, whole) = run(&device, op, &inputs, 1 << 27);
-                let (many, cut) = run(&device, op, &inputs, most);
+                let (one, whole) = run(&device, op, &inputs, None);
+                let (many, cut) = run(&device, op, &inputs, Some(most));
                 assert!(one == 1 && many > 1, "{op:?}: {one} and {many} dispatches");
                 assert!(cut == whole, "{op:?}");
             }

@@ -1,0 +1,60 @@
+//! Buffers that kiln shares with other code on wgpu: what that computed or uploaded as tensors, tensors as buffers to draw from.
+
+use kiln_core::{Error, Result, Shape, TensorType};
+
+use crate::memory::{DeviceBuffer, Region};
+use crate::{BufferId, GpuCommandBatch, GpuDevice, GpuTensor};
+
+impl GpuDevice {
+    /// The device of wgpu beneath, to make buffers and pipelines of one's own with. Destroying it loses the device.
+    pub fn wgpu_device(&self) -> &wgpu::Device {
+        &self.inner.device
+    }
+
+    /// The queue of that device. What is submitted runs in the order of submissions, those of kiln among them.
+    pub fn wgpu_queue(&self) -> &wgpu::Queue {
+        &self.inner.queue
+    }
+
+    /// A tensor of f32 that lies in a buffer of [`GpuDevice::wgpu_device`], from its first byte on, row-major. Nothing is
+    /// copied: operations read what the buffer holds when they run, and none writes it. It may be written by submissions
+    /// before or after, not be mapped while an operation is submitted.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] unless the buffer is for `STORAGE` and `COPY_SRC` and has the bytes of the tensor, in whole vectors
+    /// of 16 bytes. A buffer of another device is [`Error::Driver`] where it is first used.
+    pub fn import_buffer(&self, buffer: wgpu::Buffer, dims: &[usize]) -> Result<GpuTensor> {
+        let ty = TensorType::f32(Shape::new(dims)?);
+        let refused = |reason: String| Err(Error::Parameter { op: "import_buffer", reason });
+        let needed = wgpu::BufferUsages::STORAGE | wgpu::BufferUsages::COPY_SRC;
+        if !buffer.usage().contains(needed) {
+            return refused(format!("the buffer is for {:?}, {needed:?} is needed", buffer.usage()));
+        }
+        let bytes = (ty.bytes() as u64).max(1).next_multiple_of(16);
+        if buffer.size() < bytes {
+            return refused(format!("the buffer has {} bytes, {bytes} are needed", buffer.size()));
+        }
+        let buffer = DeviceBuffer::unpooled(buffer);
+        Ok(GpuTensor { device: self.clone(), region: Region { bytes, ..buffer.into() }, ty })
+    }
+}
+
+impl GpuTensor {
+    /// The part of a buffer of [`GpuDevice::wgpu_device`] that the tensor lies in, row-major: to bind, to draw from or to copy.
+    /// Whoever writes to it changes the tensor and all its clones and views. Once they are all dropped kiln uses the memory
+    /// again, for what it submits later.
+    pub fn wgpu_buffer(&self) -> wgpu::BufferSlice<'_> {
+        self.region.raw().slice(self.region.offset..self.region.offset + self.region.bytes)
+    }
+}
+
+impl GpuCommandBatch {
+    /// Uses a buffer of wgpu where it lies, as [`GpuDevice::import_buffer`] does.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn import_buffer(&mut self, buffer: wgpu::Buffer, dims: &[usize]) -> Result<BufferId> {
+        let tensor = self.device().import_buffer(buffer, dims)?;
+        self.import(&tensor)
+    }
+}

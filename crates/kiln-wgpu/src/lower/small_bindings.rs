@@ -1,0 +1,112 @@
+//! Operations on a device whose bindings hold less than their operands: tests of what is cut into pieces.
+
+use std::collections::HashMap;
+
+use kiln_core::op::{Elementwise, Matmul, Op, Transpose};
+use kiln_core::{Shape, TensorType, f16};
+
+use crate::execute::{Executable, write};
+use crate::plan::{Location, Plan, Target};
+use crate::runtime::block_on;
+use crate::wait::Waiting;
+use crate::{AdapterChoice, GpuDevice};
+
+/// What an operation gives where bindings hold so many bytes at most, by its plan: no binding of it is larger. And how many
+/// dispatches that takes.
+pub(super) fn run(device: &GpuDevice, op: Op, inputs: &[(TensorType, Vec<u8>)], most: Option<u64>) -> (usize, Vec<u8>) {
+    let mut limits = device.inner.limits.clone();
+    limits.max_storage_buffer_binding_size = most.unwrap_or(limits.max_storage_buffer_binding_size);
+    let types: Vec<TensorType> = inputs.iter().map(|input| input.0).collect();
+    let (ids, plan) = Plan::of_operation(&op, &types, Target { limits: &limits, cooperative: false }).unwrap();
+    let bytes = |at: Location| match at {
+        Location::Input(id) => plan.inputs.iter().find(|input| input.0 == id).unwrap().1,
+        Location::Result(_) => plan.results.iter().find(|result| result.0 == at).unwrap().1,
+        Location::Slot(slot) => plan.slots[slot],
+        Location::Scratch(scratch) => plan.scratch[scratch],
+        Location::Fault(_) => 0,
+    };
+    for slice in plan.dispatches.iter().flat_map(|dispatch| &dispatch.buffers) {
+        let seen = slice.bytes.unwrap_or_else(|| bytes(slice.at) - slice.offset);
+        assert!(seen <= limits.max_storage_buffer_binding_size, "{op:?}: {slice:?} is {seen} bytes");
+    }
+    let mut executable = block_on(Executable::new(device, &plan, &HashMap::new())).unwrap();
+    for (id, (_, bytes)) in ids.iter().zip(inputs) {
+        write(device, executable.input(*id).unwrap(), bytes);
+    }
+    let mut got = Vec::new();
+    block_on(executable.run(&[0], Waiting::Here, |_, bytes| got = bytes.to_vec())).unwrap();
+    (plan.dispatches.len(), got)
+}
+
+/// A tensor of small whole numbers, whose sums of products are exact whatever their order.
+fn tensor(dims: &[usize], half: bool) -> (TensorType, Vec<u8>) {
+    let shape = Shape::new(dims).unwrap();
+    let numbers = (0..shape.numel()).map(|i| (i * i % 13) as f32 - 6.0);
+    if half {
+        let bits = |x: f32| f16::from_f32(x).to_le_bytes();
+        (TensorType::f16(shape), numbers.flat_map(bits).collect())
+    } else {
+        (TensorType::f32(shape), numbers.flat_map(f32::to_le_bytes).collect())
+    }
+}
+
+/// The operation in pieces is the same, bit for bit, and it is cut.
+fn same(device: &GpuDevice, op: Op, inputs: &[(TensorType, Vec<u8>)], most: u64) {
+    let (one, whole) = run(device, op, inputs, None);
+    let (many, cut) = run(device, op, inputs, Some(most));
+    let dims: Vec<_> = inputs.iter().map(|input| input.0.shape).collect();
+    assert!(many > one, "{op:?} of {dims:?}: {one} and {many} dispatches");
+    assert!(cut == whole, "{op:?} of {dims:?}");
+}
+
+fn device() -> Option<GpuDevice> {
+    let device = GpuDevice::open(&AdapterChoice::Any).ok();
+    if device.is_none() {
+        eprintln!("left out: no device");
+    }
+    device
+}
+
+#[test]
+fn operands_that_are_repeated_go_on_where_the_piece_before_ended() {
+    let Some(device) = device() else { return };
+    for half in [false, true] {
+        let x = tensor(&[70, 123, 7], half);
+        // One number, columns that are whole vectors or not, several rows; shorter and longer than a piece.
+        for dims in [&[][..], &[7], &[123, 7]] {
+            same(&device, Elementwise::sub().into(), &[x.clone(), tensor(dims, half)], 8192);
+        }
+        let wide = [tensor(&[70, 124], half), tensor(&[124], false), tensor(&[], half)];
+        same(&device, Elementwise::fma().into(), &wide, 4096);
+    }
+}
+
+#[test]
+fn matrices_are_turned_in_blocks() {
+    let Some(device) = device() else { return };
+    for dims in [&[256, 192][..], &[64, 1024], &[1088, 64], &[3, 128, 64], &[5, 32, 33]] {
+        same(&device, Op::from(Transpose), &[tensor(dims, false)], 20_000);
+    }
+}
+
+#[test]
+fn products_of_matrices_of_which_none_fits() {
+    let Some(device) = device() else { return };
+    let most = 1 << 16;
+    for half in [false, true] {
+        for (transpose_a, transpose_b) in [(false, false), (false, true), (true, false), (true, true)] {
+            // A, B, both, and the result too large; few rows and few columns.
+            for (m, k, n) in
+                [(512, 128, 64), (64, 128, 512), (320, 256, 384), (192, 64, 256), (3, 256, 512), (512, 256, 2)]
+            {
+                let a = if transpose_a { [k, m] } else { [m, k] };
+                let b = if transpose_b { [n, k] } else { [k, n] };
+                let op = Op::from(Matmul { transpose_a, transpose_b });
+                same(&device, op, &[tensor(&a, half), tensor(&b, half)], most);
+            }
+        }
+        // A stack of which each is too large.
+        let stack = [tensor(&[3, 256, 128], half), tensor(&[3, 128, 192], half)];
+        same(&device, Op::from(Matmul::default()), &stack, most);
+    }
+}
