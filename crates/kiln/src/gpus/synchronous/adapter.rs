@@ -109,6 +109,9 @@ impl Recording for GpuCommandBatch {
 mod tests {
     use super::*;
 
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
     #[test]
     fn equal_gpus_are_two_and_interfaces_of_one_are_not() {
         let adapter = |label: &str, kind, api: &str| {
