@@ -75,13 +75,15 @@ fn instance() -> &'static wgpu::Instance {
     })
 }
 
-/// Every adapter, with what it tells of itself.
+/// Every adapter, with what it tells of itself. To be asked for by one at a time: [`crate::opening::alone`].
 pub(crate) async fn all() -> Vec<(AdapterInfo, wgpu::Adapter)> {
     #[cfg(target_arch = "wasm32")]
     if !crate::browser::has_webgpu() {
         // wgpu would panic where there is neither a page nor a worker.
         return Vec::new();
     }
+    #[cfg(test)]
+    LISTINGS.set(LISTINGS.get() + 1);
     let adapters = instance().enumerate_adapters(wgpu::Backends::PRIMARY).await;
     let real = adapters.into_iter().filter(|adapter| adapter.get_info().backend != wgpu::Backend::Noop);
     let described = real.enumerate().map(|(index, adapter)| (describe(index, &adapter), adapter));
@@ -105,6 +107,12 @@ fn tell_apart(adapters: &mut [AdapterInfo]) {
             equal => format!("{name} #{}", equal + 1),
         };
     }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How often this thread asked the machine for its adapters.
+    pub(crate) static LISTINGS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 fn describe(index: usize, adapter: &wgpu::Adapter) -> AdapterInfo {

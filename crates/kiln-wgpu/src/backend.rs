@@ -180,3 +180,27 @@ impl Operations for GpuBackend {
         block_on(self.run_with(op, inputs, outputs, Waiting::Here))
     }
 }
+
+#[cfg(all(test, not(target_arch = "wasm32")))] // devices are waited for
+mod tests {
+    use kiln_core::{Error, Operations};
+
+    use super::GpuBackend;
+    use crate::adapters::{AdapterChoice, LISTINGS};
+
+    #[test]
+    fn nothing_happens_before_the_first_operation() {
+        let listings = LISTINGS.get();
+        let none = GpuBackend::with_adapter(AdapterChoice::Index(1000));
+        let any = GpuBackend::with_adapter(AdapterChoice::Any);
+        assert!(GpuBackend::new().device.get().is_none() && any.device.get().is_none());
+        assert_eq!(LISTINGS.get(), listings);
+        let refused = none.relu(&[1.0]);
+        assert!(matches!(refused, Err(Error::Unavailable { .. })), "{refused:?}");
+        assert!(LISTINGS.get() > listings && none.device.get().is_some());
+        match any.relu(&[-1.0, 2.0]) {
+            Ok(y) => assert_eq!(y, [0.0, 2.0]),
+            Err(why) => assert!(!std::env::var("KILN_REQUIRE").is_ok_and(|names| names.contains("wgpu")), "{why}"),
+        }
+    }
+}

@@ -49,8 +49,13 @@ pub struct GpuCommandBatch {
     inputs: HashMap<BufferId, Region>,
     /// Inputs whose memory someone outside of the batch holds, too: it must not change.
     shared: HashSet<BufferId>,
-    ready: Option<Ready>,
+    /// The last used last: the last execution.
+    ready: Vec<Ready>,
 }
+
+/// Sets of wanted tensors whose executions are kept for the next time, and what those that are not the last hold at most.
+const MOST_READY: usize = 4;
+const MOST_BYTES: u64 = 256 << 20;
 
 /// What an execution made, for the next one.
 #[derive(Debug)]
@@ -59,7 +64,7 @@ struct Ready {
     executable: Executable,
     /// The results where the host reads them, if they lie there.
     visible: Option<HostResults>,
-    /// Whether the results are those of the present inputs.
+    /// Whether it was the last execution, and its results are those of the present inputs.
     done: bool,
     /// Whether someone outside of the batch holds a result, too.
     shared: bool,
@@ -68,7 +73,7 @@ struct Ready {
 impl GpuCommandBatch {
     /// An empty batch.
     pub fn new(device: GpuDevice) -> Self {
-        Self { device, graph: Graph::new(), inputs: HashMap::new(), shared: HashSet::new(), ready: None }
+        Self { device, graph: Graph::new(), inputs: HashMap::new(), shared: HashSet::new(), ready: Vec::new() }
     }
 
     /// The device that it runs on.
@@ -141,7 +146,11 @@ impl GpuCommandBatch {
         }
         let device = self.device.clone();
         let own = self.inputs.get(&id).filter(|_| !self.shared.contains(&id)).cloned();
-        let replaced = own.is_none();
+        self.forget_results();
+        if own.is_none() {
+            // What is bound is the memory that the input had.
+            self.ready.retain(|ready| ready.executable.input(id).is_none());
+        }
         let written = device.scoped("an upload", ty.bytes() as u64, || {
             let region = own.map_or_else(|| device.take(ty.bytes() as u64).map(Region::from), Ok)?;
             write(&device, &region, data.as_bytes());
@@ -149,33 +158,54 @@ impl GpuCommandBatch {
         });
         self.inputs.insert(id, written.await?);
         self.shared.remove(&id);
-        match &mut self.ready {
-            // What is bound is the memory that the input had.
-            Some(_) if replaced => self.ready = None,
-            Some(ready) => ready.done = false,
-            None => {}
-        }
         Ok(())
     }
 
+    /// No result is that of the last execution any more.
+    fn forget_results(&mut self) {
+        self.ready.iter_mut().for_each(|ready| ready.done = false);
+    }
+
     /// Makes the computation of these tensors ready: its kernels compiled, by several threads, and its memory taken. What
-    /// computes or runs them afterwards compiles nothing.
+    /// computes or runs them afterwards compiles nothing. The last four sets of tensors stay ready, as long as the results of
+    /// those before the last are no more than 256 MiB.
     ///
     /// # Errors
     /// As [`GpuCommandBatch::compute_async`].
     pub async fn prepare_async(&mut self, wanted: &[BufferId]) -> Result<()> {
-        self.prepare_for(wanted, false).await
+        let ready = self.take_ready(wanted, false).await?;
+        self.ready.push(ready);
+        Ok(())
     }
 
-    /// The same, with the results where the host reads them if they are `read` and this is worth it. What is ready is used
-    /// either way.
-    async fn prepare_for(&mut self, wanted: &[BufferId], read: bool) -> Result<()> {
+    /// What is ready for these tensors, or is made so, taken out for as long as it is in use: what fails, or is given up, on
+    /// the way is made anew. Results that are `read` lie where the host reads them if this is worth it.
+    async fn take_ready(&mut self, wanted: &[BufferId], read: bool) -> Result<Ready> {
         self.device.check_alive()?;
-        if self.ready.as_ref().is_some_and(|ready| ready.wanted == wanted && !ready.shared) {
-            return Ok(());
+        let same = self.ready.iter().position(|ready| ready.wanted == wanted);
+        // Results that someone else holds stay as they are: others are made.
+        let ready = same.map(|at| self.ready.remove(at)).filter(|ready| !ready.shared);
+        // Another one is the last from now on.
+        self.forget_results();
+        if let Some(ready) = ready {
+            return Ok(ready);
         }
-        // The old one gives its memory back before the new one takes any.
-        self.ready = None;
+        // Old ones give their memory back before the new one takes any.
+        let held = |ready: &[Ready]| ready.iter().map(|ready| ready.executable.computed_bytes()).sum::<u64>();
+        while self.ready.len() >= MOST_READY || held(&self.ready) > MOST_BYTES {
+            self.ready.remove(0);
+        }
+        match self.make_ready(wanted, read).await {
+            Err(Error::OutOfMemory { .. }) if !self.ready.is_empty() => {
+                self.ready.clear();
+                self.device.trim();
+                self.make_ready(wanted, read).await
+            }
+            made => made,
+        }
+    }
+
+    async fn make_ready(&self, wanted: &[BufferId], read: bool) -> Result<Ready> {
         let plan = Plan::new(&self.graph, wanted, self.device.inner.target())?;
         let visible = read && direct::takes(&self.device, &plan);
         let (executable, visible) = match visible {
@@ -186,8 +216,7 @@ impl GpuCommandBatch {
             }
             false => (Executable::new(&self.device, &plan, &self.inputs).await?, None),
         };
-        self.ready = Some(Ready { wanted: wanted.to_vec(), executable, visible, done: false, shared: false });
-        Ok(())
+        Ok(Ready { wanted: wanted.to_vec(), executable, visible, done: false, shared: false })
     }
 
     /// Computes every result that no recorded operation reads.
@@ -254,7 +283,7 @@ impl GpuCommandBatch {
         let tensor = self.lying(id)?;
         if self.inputs.contains_key(&id) {
             self.shared.insert(id);
-        } else if let Some(ready) = &mut self.ready {
+        } else if let Some(ready) = self.ready.last_mut() {
             ready.shared = true;
         }
         Ok(tensor)
@@ -262,7 +291,7 @@ impl GpuCommandBatch {
 
     fn lying(&self, id: BufferId) -> Result<GpuTensor> {
         let ty = self.graph.ty(id)?;
-        let computed = self.ready.as_ref().filter(|ready| ready.done).and_then(|ready| {
+        let computed = self.ready.last().filter(|ready| ready.done).and_then(|ready| {
             let position = ready.wanted.iter().position(|&wanted| wanted == id)?;
             Some(&ready.executable.results().get(position)?.0)
         });
@@ -284,18 +313,16 @@ impl GpuCommandBatch {
     }
 
     async fn profile_with(&self, waiting: Waiting) -> Result<GpuProfile> {
-        match &self.ready {
+        match self.ready.last() {
             Some(ready) => ready.executable.profile(waiting).await,
             None => Err(Error::Parameter { op: "profile", reason: "nothing was executed yet".into() }),
         }
     }
 
     async fn compute_with(&mut self, wanted: &[BufferId], waiting: Waiting) -> Result<()> {
-        self.prepare_async(wanted).await?;
-        let Some(ready) = &mut self.ready else { return Ok(()) };
-        ready.done = false;
+        let mut ready = self.take_ready(wanted, false).await?;
         ready.executable.run(&[], waiting, |_, _| {}).await?;
-        ready.done = true;
+        self.ready.push(Ready { done: true, ..ready });
         Ok(())
     }
 
@@ -317,9 +344,7 @@ impl GpuCommandBatch {
         waiting: Waiting,
     ) -> Result<()> {
         check_outputs("run_into", &self.types(wanted)?, outputs)?;
-        self.prepare_for(wanted, true).await?;
-        // Taken out: what fails, or is given up, on the way is made anew.
-        let Some(mut ready) = self.ready.take() else { return Ok(()) };
+        let mut ready = self.take_ready(wanted, true).await?;
         let see = |position: usize, stored: &[u8]| copy_to(stored, &mut outputs[position]);
         match &ready.visible {
             Some(results) => {
@@ -331,7 +356,7 @@ impl GpuCommandBatch {
                 ready.executable.run(&all, waiting, see).await?;
             }
         }
-        self.ready = Some(Ready { done: true, ..ready });
+        self.ready.push(Ready { done: true, ..ready });
         Ok(())
     }
 }

@@ -11,11 +11,13 @@ use crate::adapters::{self, AdapterChoice, AdapterInfo};
 use crate::cooperative;
 use crate::direct;
 use crate::memory::{DeviceBuffer, Pool, Region};
+use crate::opening;
 use crate::options::DeviceOptions;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::pipeline_cache::PipelineCache;
 use crate::pipelines::Pipelines;
 use crate::plan::Target;
+use crate::readbacks::Readbacks;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::retired::{self, Opened};
 #[cfg(not(target_arch = "wasm32"))]
@@ -54,6 +56,7 @@ pub(crate) struct Inner {
     pipeline_cache: Option<Arc<PipelineCache>>,
     pub(crate) counters: Counters,
     uploads: Uploads,
+    pub(crate) readbacks: Readbacks,
     pool: Arc<Pool>,
     lost: Lost,
 }
@@ -117,6 +120,18 @@ impl Inner {
     pub(crate) fn compiled(&self, _: &str, _: bool) {}
 }
 
+/// What the device reported about something that asked for so many bytes, as an error.
+fn translated(what: &str, device: &str, bytes: u64, reported: [Option<wgpu::Error>; 3]) -> Option<Error> {
+    let mut reported: Vec<wgpu::Error> = reported.into_iter().flatten().collect();
+    // What follows from a lack of memory is no other error.
+    let no_memory = |error: &wgpu::Error| matches!(error, wgpu::Error::OutOfMemory { .. });
+    if reported.iter().any(no_memory) {
+        return Some(Error::OutOfMemory { bytes: usize::try_from(bytes).unwrap_or(usize::MAX) });
+    }
+    let message = (!reported.is_empty()).then(|| reported.remove(0).to_string())?;
+    Some(Error::Driver { what: what.to_owned(), device: device.to_owned(), message })
+}
+
 /// How large the blocks are that wgpu takes from the driver and gives out in parts: small at first, then twice as large each
 /// time. To take a large one of the host's memory is half of what the first operation of a process waits for.
 const BLOCKS: wgpu::MemoryHints =
@@ -177,14 +192,22 @@ impl GpuDevice {
         Self::open_with_async(choice, &DeviceOptions::new()).await
     }
 
-    /// Opens an adapter of choice as the options say.
+    /// Opens an adapter of choice as the options say. One after the other, where several are asked for at the same time.
     ///
     /// # Errors
     /// As [`GpuDevice::new_async`].
     pub async fn open_with_async(choice: &AdapterChoice, options: &DeviceOptions) -> Result<Self> {
-        let (infos, adapters): (Vec<AdapterInfo>, Vec<wgpu::Adapter>) = adapters::all().await.into_iter().unzip();
-        let index = adapters::choose(choice, &infos)?;
-        Self::of_adapter(infos[index].clone(), &adapters[index], options).await
+        Self::open_waiting(choice, options, Waiting::Elsewhere).await
+    }
+
+    async fn open_waiting(choice: &AdapterChoice, options: &DeviceOptions, waiting: Waiting) -> Result<Self> {
+        let (choice, options) = (choice.clone(), options.clone());
+        let open = async move || {
+            let (infos, adapters): (Vec<AdapterInfo>, Vec<wgpu::Adapter>) = adapters::all().await.into_iter().unzip();
+            let index = adapters::choose(&choice, &infos)?;
+            Self::of_adapter(infos[index].clone(), &adapters[index], &options).await
+        };
+        opening::alone(waiting, open).await
     }
 
     async fn of_adapter(info: AdapterInfo, adapter: &wgpu::Adapter, options: &DeviceOptions) -> Result<Self> {
@@ -238,6 +261,7 @@ impl GpuDevice {
             pipeline_cache,
             counters: Counters::default(),
             uploads: Uploads::default(),
+            readbacks: Readbacks::default(),
             pool: Arc::default(),
             lost,
         };
@@ -246,16 +270,39 @@ impl GpuDevice {
 
     /// Every adapter of the machine, software too, in the order of their indices.
     pub async fn list_adapters_async() -> Vec<AdapterInfo> {
-        adapters::all().await.into_iter().map(|(info, _)| info).collect()
+        Self::list_waiting(Waiting::Elsewhere).await
+    }
+
+    async fn list_waiting(waiting: Waiting) -> Vec<AdapterInfo> {
+        let adapters = opening::alone(waiting, adapters::all).await;
+        adapters.into_iter().map(|(info, _)| info).collect()
+    }
+
+    /// The adapter that would be opened, without opening it.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where there is none, with what there is.
+    pub async fn find_async(choice: &AdapterChoice) -> Result<AdapterInfo> {
+        Self::find_waiting(choice, Waiting::Elsewhere).await
+    }
+
+    async fn find_waiting(choice: &AdapterChoice, waiting: Waiting) -> Result<AdapterInfo> {
+        let mut adapters = Self::list_waiting(waiting).await;
+        let index = adapters::choose(choice, &adapters)?;
+        Ok(adapters.swap_remove(index))
     }
 
     /// Whether [`GpuDevice::new_async`] would find an adapter; asked of the machine once.
     pub async fn is_available_async() -> bool {
+        Self::is_available_waiting(Waiting::Elsewhere).await
+    }
+
+    async fn is_available_waiting(waiting: Waiting) -> bool {
         static AVAILABLE: OnceLock<bool> = OnceLock::new();
         if let Some(&known) = AVAILABLE.get() {
             return known;
         }
-        let found = adapters::choose(&AdapterChoice::Best, &Self::list_adapters_async().await).is_ok();
+        let found = Self::find_waiting(&AdapterChoice::Best, waiting).await.is_ok();
         *AVAILABLE.get_or_init(|| found)
     }
 
@@ -305,6 +352,7 @@ impl GpuDevice {
     pub fn trim(&self) {
         self.inner.pool.clear();
         self.inner.uploads.clear();
+        self.inner.readbacks.clear();
     }
 
     /// Ends the device, as unplugging it would: whatever is asked of it from then on is [`Error::DeviceLost`].
@@ -328,7 +376,7 @@ impl GpuDevice {
     /// # Errors
     /// As there.
     pub fn new() -> Result<Self> {
-        block_on(Self::new_async())
+        Self::open(&AdapterChoice::Best)
     }
 
     /// As [`GpuDevice::open_async`].
@@ -336,7 +384,7 @@ impl GpuDevice {
     /// # Errors
     /// As there.
     pub fn open(choice: &AdapterChoice) -> Result<Self> {
-        block_on(Self::open_async(choice))
+        Self::open_with(choice, &DeviceOptions::new())
     }
 
     /// As [`GpuDevice::open_with_async`].
@@ -344,22 +392,20 @@ impl GpuDevice {
     /// # Errors
     /// As there.
     pub fn open_with(choice: &AdapterChoice, options: &DeviceOptions) -> Result<Self> {
-        block_on(Self::open_with_async(choice, options))
+        block_on(Self::open_waiting(choice, options, Waiting::Here))
     }
 
-    /// The adapter that would be opened, without opening it.
+    /// As [`GpuDevice::find_async`].
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where there is none, with what there is.
+    /// As there.
     pub fn find(choice: &AdapterChoice) -> Result<AdapterInfo> {
-        let mut adapters = Self::list_adapters();
-        let index = adapters::choose(choice, &adapters)?;
-        Ok(adapters.swap_remove(index))
+        block_on(Self::find_waiting(choice, Waiting::Here))
     }
 
     /// As [`GpuDevice::list_adapters_async`].
     pub fn list_adapters() -> Vec<AdapterInfo> {
-        block_on(Self::list_adapters_async())
+        block_on(Self::list_waiting(Waiting::Here))
     }
 
     /// As [`GpuDevice::finish_async`].
@@ -372,7 +418,7 @@ impl GpuDevice {
 
     /// As [`GpuDevice::is_available_async`].
     pub fn is_available() -> bool {
-        block_on(Self::is_available_async())
+        block_on(Self::is_available_waiting(Waiting::Here))
     }
 }
 
@@ -400,7 +446,7 @@ impl GpuDevice {
             let device = self.inner.info.name.clone();
             return Err(Error::Limit { what: "bytes of one tensor", device, asked: bytes, limit });
         }
-        Ok(self.inner.pool.take(&self.inner.device, bytes))
+        Ok(self.inner.pool.take(&self.inner.device, &self.inner.counters, bytes))
     }
 
     /// Runs `work` and turns what the device reports about it into an error.
@@ -419,13 +465,11 @@ impl GpuDevice {
         self.check_alive()?;
         if memory.is_some() {
             self.trim();
-            return Err(Error::OutOfMemory { bytes: usize::try_from(bytes).unwrap_or(usize::MAX) });
         }
-        if let Some(error) = validation.or(internal) {
-            let (what, device) = (what.to_owned(), self.inner.info.name.clone());
-            return Err(Error::Driver { what, device, message: error.to_string() });
+        match translated(what, &self.inner.info.name, bytes, [memory, validation, internal]) {
+            Some(error) => Err(error),
+            None => result,
         }
-        result
     }
 
     /// Maps a buffer for reading, once all that was submitted before is done.
@@ -488,4 +532,131 @@ fn wait_for(device: &wgpu::Device) -> std::result::Result<(), wgpu::PollError> {
         std::hint::spin_loop();
     }
     device.poll(wgpu::PollType::wait_indefinitely()).map(|_| ())
+}
+
+#[cfg(all(test, not(target_arch = "wasm32")))] // devices are waited for
+mod tests {
+    use kiln_core::op::{Elementwise, Transpose};
+    use kiln_core::{Operand, Record};
+
+    use super::*;
+    use crate::GpuCommandBatch;
+
+    fn device() -> Option<GpuDevice> {
+        match GpuDevice::open(&AdapterChoice::Any) {
+            Ok(device) => Some(device),
+            Err(why) => {
+                let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
+                assert!(!required.split(',').any(|name| name.trim() == "wgpu"), "{why}");
+                eprintln!("left out: {why}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_device_reports_is_a_typed_error() {
+        let memory = || Some(wgpu::Error::OutOfMemory { source: "no room".into() });
+        let validation = || {
+            let description = "bad binding".to_owned();
+            Some(wgpu::Error::Validation { source: "bad".into(), description })
+        };
+        let internal = || {
+            let description = "odd".to_owned();
+            Some(wgpu::Error::Internal { source: "odd".into(), description })
+        };
+        let of = |reported| translated("a batch", "a GPU", 77, reported);
+        assert!(of([None, None, None]).is_none());
+        for reported in [[memory(), None, None], [memory(), validation(), internal()]] {
+            assert!(matches!(of(reported), Some(Error::OutOfMemory { bytes: 77 })));
+        }
+        let refused = of([None, validation(), internal()]);
+        let Some(Error::Driver { what, device, message }) = refused else { panic!("{refused:?}") };
+        assert_eq!((what.as_str(), device.as_str()), ("a batch", "a GPU"));
+        assert!(message.contains("bad"), "{message}");
+        assert!(matches!(of([None, None, internal()]), Some(Error::Driver { .. })));
+    }
+
+    #[test]
+    fn an_error_of_a_device_reaches_the_caller_and_leaves_the_device() {
+        let Some(device) = device() else { return };
+        let report = || {
+            // A copy from a buffer that cannot be copied from.
+            let buffer = |usage| {
+                let descriptor = wgpu::BufferDescriptor { label: None, size: 64, usage, mapped_at_creation: false };
+                device.inner.device.create_buffer(&descriptor)
+            };
+            let (from, to) = (buffer(wgpu::BufferUsages::UNIFORM), buffer(wgpu::BufferUsages::COPY_DST));
+            let mut encoder = device.inner.device.create_command_encoder(&Default::default());
+            encoder.copy_buffer_to_buffer(&from, 0, &to, 0, 64);
+            device.inner.submit(encoder.finish());
+            Ok(())
+        };
+        let refused = block_on(device.scoped("a copy", 0, report));
+        assert!(matches!(&refused, Err(Error::Driver { what, .. }) if what == "a copy"), "{refused:?}");
+        let x = device.upload(&Operand::vector(&[1.0])).unwrap();
+        assert_eq!(x.read().unwrap().as_data().f32(), [1.0]);
+    }
+
+    #[test]
+    fn limits_are_those_of_the_adapter() {
+        let Some(device) = device() else { return };
+        let all = block_on(adapters::all());
+        let (_, adapter) = all.iter().find(|(info, _)| info == device.adapter()).unwrap();
+        let (most, opened) = (adapter.limits(), device.inner.device.limits());
+        assert_eq!(opened.max_buffer_size, most.max_buffer_size);
+        assert_eq!(opened.max_storage_buffer_binding_size, most.max_storage_buffer_binding_size);
+        assert_eq!(opened.max_compute_workgroup_storage_size, most.max_compute_workgroup_storage_size);
+        assert_eq!(opened.max_compute_workgroups_per_dimension, most.max_compute_workgroups_per_dimension);
+        let features = adapter.features() & DeviceOptions::new().features();
+        assert!(device.inner.device.features().contains(features - cooperative::FEATURES));
+        assert!(wgpu::Limits::default().max_buffer_size <= opened.max_buffer_size);
+    }
+
+    #[test]
+    fn adapters_are_asked_for_once_to_know_whether_there_is_one() {
+        let known = GpuDevice::is_available();
+        let before = adapters::LISTINGS.get();
+        (0..3).for_each(|_| assert_eq!(GpuDevice::is_available(), known));
+        assert_eq!(adapters::LISTINGS.get(), before);
+        assert_eq!(GpuDevice::find(&AdapterChoice::Best).is_ok(), known);
+        assert_eq!(adapters::LISTINGS.get(), before + 1);
+    }
+
+    #[test]
+    fn results_that_no_buffer_holds_together_are_read_one_after_the_other() {
+        let Some(mut device) = device() else { return };
+        let inner = Arc::get_mut(&mut device.inner).unwrap();
+        inner.limits.max_buffer_size = 1 << 20;
+        let (rows, columns) = (300, 700);
+        let x: Vec<f32> = (0..rows * columns).map(|i| i as f32).collect();
+        let mut batch = GpuCommandBatch::new(device.clone());
+        let x = batch.upload(&x, &[rows, columns]).unwrap();
+        let turned = batch.transpose(x).unwrap();
+        let [small, double, triple] =
+            [batch.sum(turned), batch.scale(turned, 2.0), batch.scale(turned, 3.0)].map(Result::unwrap);
+        let wanted = [double, small, triple, turned];
+        let check = |results: &[kiln_core::Buffer]| {
+            let at = |result: usize, i: usize| results[result].as_data().f32()[i];
+            for (i, j) in [(0, 0), (1, 0), (0, 1), (699, 299), (350, 17)] {
+                let (value, i) = ((j * columns + i) as f32, i * rows + j);
+                assert_eq!([at(0, i), at(2, i), at(3, i)], [2.0 * value, 3.0 * value, value]);
+            }
+            assert_eq!(results[1].as_data().f32().len(), 1);
+        };
+        for _ in 0..2 {
+            let before = device.statistics();
+            check(&batch.run(&wanted).unwrap());
+            let spent = device.statistics() - before;
+            // 840 kB each.
+            assert_eq!((spent.downloads, spent.submissions), (3, 3), "{spent}");
+            let before = device.statistics();
+            check(&batch.read_many(&wanted).unwrap());
+            let spent = device.statistics() - before;
+            assert_eq!((spent.downloads, spent.submissions, spent.readback_buffers), (3, 3, 0), "{spent}");
+        }
+        let matrix = device.upload(&Operand::f32(&[1.0, 2.0], &[1, 2]).unwrap()).unwrap();
+        let turned = device.run(&Transpose.into(), &[&matrix]).unwrap().remove(0);
+        assert!(device.run(&Elementwise::relu().into(), &[&turned]).is_ok());
+    }
 }

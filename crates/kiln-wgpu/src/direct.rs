@@ -83,7 +83,8 @@ impl Direct {
                 return Err(Error::Driver { what: "writing into memory of the device".into(), device, message });
             }
             buffer.unmap();
-            self.executable.submit(0, &[])
+            self.executable.submit(None);
+            Ok(())
         });
         run.await?;
         // Done before the results are seen: both wait for the same.
@@ -146,6 +147,7 @@ impl HostResults {
 /// Memory that kernels use and the host maps. What it writes is mapped at first.
 async fn memory(device: &GpuDevice, bytes: u64, usage: wgpu::BufferUsages) -> Result<Region> {
     let buffer = || {
+        device.inner.counters.storage_buffers.add(1);
         let descriptor = wgpu::BufferDescriptor {
             label: Some("memory of host and device"),
             size: bytes,

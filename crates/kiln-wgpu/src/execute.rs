@@ -11,6 +11,7 @@ use crate::memory::Region;
 use crate::pipelines::Pipeline;
 use crate::plan::{Dispatch, Fault, Location, Plan, Slice};
 use crate::profile::{GpuProfile, Timestamps};
+use crate::readbacks::{Group, Readback, groups};
 use crate::wait::Waiting;
 
 /// Dispatches in one submission. A longer plan is cut, so that the device is never kept from others for long: in a browser
@@ -33,8 +34,6 @@ pub(crate) struct Executable {
     faults: Option<(Region, Vec<Fault>)>,
     /// The clock of the kernels, where the device measures them.
     timestamps: Option<Timestamps>,
-    /// Where results are copied to be read.
-    staging: Option<wgpu::Buffer>,
 }
 
 /// A dispatch with everything that it needs.
@@ -106,7 +105,7 @@ impl Executable {
         let intermediates = slots.into_iter().chain(scratch).collect();
         let clock = || Timestamps::new(&device.inner.device, steps.len(), DISPATCHES_A_SUBMISSION);
         let timestamps = device.inner.profiling.then(clock);
-        Ok(Self { device: device.clone(), inputs, results, intermediates, steps, faults, timestamps, staging: None })
+        Ok(Self { device: device.clone(), inputs, results, intermediates, steps, faults, timestamps })
     }
 
     /// Where an input lies.
@@ -121,8 +120,13 @@ impl Executable {
 
     /// Bytes of all the memory that it holds.
     pub(crate) fn bytes(&self) -> u64 {
-        let within = self.inputs.values().chain(&self.intermediates).map(|region| region.bytes);
-        within.chain(self.results.iter().map(|(region, _)| region.bytes)).sum()
+        self.inputs.values().map(|region| region.bytes).sum::<u64>() + self.computed_bytes()
+    }
+
+    /// Bytes of what it computes: results and what is between them.
+    pub(crate) fn computed_bytes(&self) -> u64 {
+        let results = self.results.iter().map(|(region, _)| region);
+        results.chain(&self.intermediates).map(|region| region.bytes).sum()
     }
 
     /// How long each kernel of the last execution took.
@@ -140,7 +144,8 @@ impl Executable {
         timestamps.read(&self.device, kernels, waiting).await
     }
 
-    /// Runs the plan, and shows `see` the bytes of the results at these positions, in one submission and one read.
+    /// Runs the plan, and shows `see` the bytes of the results at these positions: in one submission and one reading, or as
+    /// few as the largest buffer of the device allows.
     ///
     /// # Errors
     /// [`Error::Index`] for faults in the data, [`Error::OutOfMemory`], [`Error::DeviceLost`], [`Error::Driver`].
@@ -151,28 +156,32 @@ impl Executable {
         mut see: impl FnMut(usize, &[u8]),
     ) -> Result<()> {
         let device = self.device.clone();
-        // Faults first, then the results, each from a multiple of 16 bytes.
-        let mut staged = self.faults.as_ref().map_or(0, |(_, faults)| FAULT_BYTES * faults.len() as u64);
-        let mut places = Vec::with_capacity(read.len());
-        for &position in read {
-            let (_, bytes) = &self.results[position];
-            staged = staged.next_multiple_of(16);
-            places.push((position, staged, *bytes));
-            staged += bytes;
+        // Faults first, then the results.
+        let faults = self.faults.as_ref().map_or(0, |(_, faults)| FAULT_BYTES * faults.len() as u64);
+        let sizes = read.iter().map(|&position| self.results[position].1);
+        for (number, group) in groups(faults, sizes, device.inner.limits.max_buffer_size).iter().enumerate() {
+            let sent = device.scoped("a batch", group.bytes, || {
+                let to = (group.bytes > 0).then(|| Readback::new(&device, group.bytes));
+                let copies = to.as_ref().map(|to| Copies { to, group, read });
+                match (number, copies) {
+                    (0, copies) => self.submit(copies),
+                    (_, Some(copies)) => self.submit_copies(copies),
+                    (_, None) => {}
+                }
+                Ok(to)
+            });
+            let Some(from) = sent.await? else { continue };
+            let seen = from.see(waiting, |bytes| {
+                let faults = self.faults.as_ref().filter(|_| number == 0);
+                if let Some(fault) = faults.and_then(|(_, faults)| first_fault(faults, bytes)) {
+                    return Err(fault);
+                }
+                group.places.iter().for_each(|place| see(read[place.number], place.of(bytes)));
+                Ok(())
+            });
+            seen.await??;
         }
-        let staged = staged.next_multiple_of(16);
-        device.scoped("a batch", staged, || self.submit(staged, &places)).await?;
-        let Some(staging) = self.staging.as_ref().filter(|_| staged > 0) else { return Ok(()) };
-        let view = device.map(staging, staged, waiting).await?;
-        let fault = self.faults.as_ref().and_then(|(_, faults)| first_fault(faults, &view));
-        if fault.is_none() {
-            for &(position, offset, bytes) in &places {
-                see(position, &view[offset as usize..(offset + bytes) as usize]);
-            }
-        }
-        drop(view);
-        staging.unmap();
-        fault.map_or(Ok(()), Err)
+        Ok(())
     }
 
     /// Runs the plan so many times, and reads nothing.
@@ -181,20 +190,16 @@ impl Executable {
     /// [`Error::OutOfMemory`], [`Error::DeviceLost`], [`Error::Driver`].
     pub(crate) async fn repeat(&mut self, times: usize) -> Result<()> {
         let device = self.device.clone();
-        device.scoped("a batch", 0, || (0..times).try_for_each(|_| self.submit(0, &[]))).await
+        let repeated = || {
+            (0..times).for_each(|_| self.submit(None));
+            Ok(())
+        };
+        device.scoped("a batch", 0, repeated).await
     }
 
-    /// Submits the plan, and after it copies of the results at these places, so many bytes in all.
-    pub(crate) fn submit(&mut self, staged: u64, places: &[(usize, u64, u64)]) -> Result<()> {
+    /// Submits the plan, and after it copies of results.
+    pub(crate) fn submit(&mut self, copies: Option<Copies<'_>>) {
         let device = self.device.inner.clone();
-        if self.staging.as_ref().is_none_or(|staging| staging.size() < staged) && staged > 0 {
-            self.staging = Some(device.device.create_buffer(&wgpu::BufferDescriptor {
-                label: Some("results"),
-                size: staged,
-                usage: wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ,
-                mapped_at_creation: false,
-            }));
-        }
         if let Some((region, faults)) = &self.faults {
             device.write(region, &vec![0xff; FAULT_BYTES as usize * faults.len()]);
         }
@@ -211,21 +216,45 @@ impl Executable {
             }
         }
         if let Some(timestamps) = &mut self.timestamps {
-            timestamps.copy(&mut last);
+            timestamps.submitted();
         }
-        if let Some(staging) = self.staging.as_ref().filter(|_| staged > 0) {
-            if let Some((buffer, faults)) = &self.faults {
-                last.copy_buffer_to_buffer(buffer.raw(), 0, staging, 0, FAULT_BYTES * faults.len() as u64);
+        if let Some(copies) = copies {
+            if let Some((region, faults)) = &self.faults {
+                let bytes = FAULT_BYTES * faults.len() as u64;
+                last.copy_buffer_to_buffer(region.raw(), region.offset, copies.to.raw(), 0, bytes);
             }
-            for &(position, offset, bytes) in places.iter().filter(|place| place.2 > 0) {
-                let (region, _) = &self.results[position];
-                last.copy_buffer_to_buffer(region.raw(), region.offset, staging, offset, bytes.next_multiple_of(4));
-            }
+            copies.encode(&mut last, &self.results);
         }
         device.submit(last.finish());
         let submissions = self.steps.len().div_ceil(DISPATCHES_A_SUBMISSION).max(1);
         device.counters.submitted(submissions, self.steps.len());
-        Ok(())
+    }
+
+    /// Submits copies of results alone.
+    fn submit_copies(&self, copies: Copies<'_>) {
+        let device = &self.device.inner;
+        let mut encoder = device.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        copies.encode(&mut encoder, &self.results);
+        device.submit(encoder.finish());
+        device.counters.submitted(1, 0);
+    }
+}
+
+/// Results that are copied to be read.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Copies<'a> {
+    to: &'a Readback,
+    group: &'a Group,
+    /// The positions of all that is read.
+    read: &'a [usize],
+}
+
+impl Copies<'_> {
+    fn encode(&self, encoder: &mut wgpu::CommandEncoder, results: &[(Region, u64)]) {
+        for place in self.group.places.iter().filter(|place| place.bytes > 0) {
+            let (region, _) = &results[self.read[place.number]];
+            encoder.copy_buffer_to_buffer(region.raw(), region.offset, self.to.raw(), place.start, place.words());
+        }
     }
 }
 
@@ -275,6 +304,7 @@ fn bind<'a>(
         }
     }
     let uniforms = (!arena.is_empty()).then(|| {
+        inner.counters.storage_buffers.add(1);
         let buffer = inner.device.create_buffer(&wgpu::BufferDescriptor {
             label: Some("parameters"),
             size: arena.len() as u64,
@@ -302,6 +332,7 @@ fn bind<'a>(
             layout: &pipeline.layout,
             entries: &entries,
         });
+        inner.counters.bind_groups.add(1);
         let params = bytemuck::cast_slice(&dispatch.params).to_vec();
         steps.push(Prepared { name: dispatch.code.name(), pipeline, bindings, params, groups: dispatch.groups });
     }

@@ -32,6 +32,7 @@ mod lower;
 mod matmul_cache;
 mod memory;
 pub mod numerics;
+mod opening;
 mod options;
 #[cfg(not(target_arch = "wasm32"))]
 mod pipeline_cache;
@@ -39,6 +40,7 @@ mod pipelines;
 mod plan;
 mod planner;
 mod profile;
+mod readbacks;
 #[cfg(not(target_arch = "wasm32"))]
 mod retired;
 pub mod runtime;

@@ -110,8 +110,25 @@ impl GpuMatmulCache {
     /// # Errors
     /// [`Error::Unavailable`] where no weight has this name; [`Error::Shape`] when `x` is not whole rows, [`Error::Length`]
     /// when `out` has another length; [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
-    pub async fn matmul_async(&mut self, name: &str, x: &[f32], out: &mut [f32]) -> Result<()> {
+    pub async fn matmul_into_async(&mut self, name: &str, x: &[f32], out: &mut [f32]) -> Result<()> {
         self.matmul_with(name, x, out, Waiting::Elsewhere).await
+    }
+
+    /// As [`GpuMatmulCache::matmul_into_async`], into a new `Vec`.
+    ///
+    /// # Errors
+    /// As there.
+    pub async fn matmul_async(&mut self, name: &str, x: &[f32]) -> Result<Vec<f32>> {
+        self.product_with(name, x, Waiting::Elsewhere).await
+    }
+
+    async fn product_with(&mut self, name: &str, x: &[f32], waiting: Waiting) -> Result<Vec<f32>> {
+        let extents = self.weight(name).map(|ty| (ty.shape.rows(), ty.shape.columns()));
+        let (n, k) = extents.unwrap_or((0, 0));
+        let rows = x.len().checked_div(k).unwrap_or(0);
+        let mut out = kiln_core::zeros(Shape::new(&[rows, n])?.numel())?;
+        self.matmul_with(name, x, &mut out, waiting).await?;
+        Ok(out)
     }
 
     async fn matmul_with(&mut self, name: &str, x: &[f32], out: &mut [f32], waiting: Waiting) -> Result<()> {
@@ -202,7 +219,7 @@ impl GpuMatmulCache {
         block_on(self.upload_blocks_async(name, format, blocks, n, k))
     }
 
-    /// As [`GpuMatmulCache::matmul_async`].
+    /// As [`GpuMatmulCache::matmul_into_async`].
     ///
     /// # Errors
     /// As there.
@@ -210,16 +227,11 @@ impl GpuMatmulCache {
         block_on(self.matmul_with(name, x, out, Waiting::Here))
     }
 
-    /// As [`GpuMatmulCache::matmul_async`], into a new `Vec`.
+    /// As [`GpuMatmulCache::matmul_async`].
     ///
     /// # Errors
     /// As there.
     pub fn matmul(&mut self, name: &str, x: &[f32]) -> Result<Vec<f32>> {
-        let extents = self.weight(name).map(|ty| (ty.shape.rows(), ty.shape.columns()));
-        let (n, k) = extents.unwrap_or((0, 0));
-        let rows = x.len().checked_div(k).unwrap_or(0);
-        let mut out = kiln_core::zeros(Shape::new(&[rows, n])?.numel())?;
-        self.matmul_into(name, x, &mut out)?;
-        Ok(out)
+        block_on(self.product_with(name, x, Waiting::Here))
     }
 }

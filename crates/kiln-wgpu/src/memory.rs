@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
+use crate::statistics::Counters;
+
 /// Buffers are whole vectors of four words: kernels may read and write them as such.
 const GRAIN: u64 = 16;
 
@@ -92,7 +94,7 @@ pub(crate) fn size_class(bytes: u64) -> u64 {
 
 impl Pool {
     /// A buffer of at least so many bytes, for kernels to read and write.
-    pub(crate) fn take(self: &Arc<Self>, device: &wgpu::Device, bytes: u64) -> DeviceBuffer {
+    pub(crate) fn take(self: &Arc<Self>, device: &wgpu::Device, counters: &Counters, bytes: u64) -> DeviceBuffer {
         let size = size_class(bytes);
         let reused = {
             let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
@@ -104,6 +106,7 @@ impl Pool {
         };
         let buffer = reused.unwrap_or_else(|| {
             use wgpu::BufferUsages as Usages;
+            counters.storage_buffers.add(1);
             device.create_buffer(&wgpu::BufferDescriptor {
                 label: None,
                 size,

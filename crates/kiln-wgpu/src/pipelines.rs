@@ -5,8 +5,6 @@ use std::collections::{HashMap, HashSet};
 #[cfg(not(target_arch = "wasm32"))]
 use std::num::NonZero;
 #[cfg(not(target_arch = "wasm32"))]
-use std::panic::resume_unwind;
-#[cfg(not(target_arch = "wasm32"))]
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 #[cfg(target_arch = "wasm32")]
@@ -21,6 +19,8 @@ use crate::plan::Code;
 #[cfg(not(target_arch = "wasm32"))]
 use crate::runtime::block_on;
 use crate::trusted;
+#[cfg(not(target_arch = "wasm32"))]
+use crate::wait::Signal;
 
 /// A compiled kernel.
 #[derive(Debug)]
@@ -73,23 +73,29 @@ impl GpuDevice {
 
     #[cfg(not(target_arch = "wasm32"))]
     async fn compile_all(&self, codes: &[&Code]) -> Result<()> {
-        let next = AtomicUsize::new(0);
-        let work = || -> Result<()> {
-            while let Some(code) = codes.get(next.fetch_add(1, Ordering::Relaxed)) {
-                // Error scopes belong to a thread: each compilation stands in its own.
-                block_on(self.compile(code))?;
-            }
-            Ok(())
-        };
+        if codes.is_empty() {
+            return Ok(());
+        }
+        let done = Signal::new();
+        let compilation = Arc::new(Compilation {
+            device: Some(self.clone()),
+            codes: codes.iter().map(|&code| code.clone()).collect(),
+            next: AtomicUsize::new(0),
+            compiled: AtomicUsize::new(0),
+            failed: Mutex::new(None),
+            done: done.clone(),
+        });
         let threads = std::thread::available_parallelism().map_or(1, NonZero::get).min(codes.len());
-        std::thread::scope(|scope| {
-            let spawn = |_| std::thread::Builder::new().name("kiln-gpu-compile".into()).spawn_scoped(scope, work);
-            // A thread that there is no room for leaves its work to the others.
-            let others: Vec<_> = (1..threads).filter_map(|number| spawn(number).ok()).collect();
-            let mine = work();
-            let ended = others.into_iter().map(|thread| thread.join().unwrap_or_else(|why| resume_unwind(why)));
-            ended.fold(mine, Result::and)
-        })
+        let spawn = |_| {
+            let compilation = compilation.clone();
+            std::thread::Builder::new().name("kiln-gpu-compile".into()).spawn(move || compilation.work()).ok()
+        };
+        // A thread that there is no room for leaves its work to the others; without any of them it is done here.
+        if (0..threads).filter_map(spawn).count() == 0 {
+            compilation.work();
+        }
+        drop(compilation);
+        done.await
     }
 
     #[cfg(target_arch = "wasm32")]
@@ -117,6 +123,56 @@ impl GpuDevice {
         let pipeline = self.scoped(&what, 0, || Ok(compile(&self.inner, code))).await?;
         self.inner.pipelines.keep(code, pipeline);
         Ok(())
+    }
+}
+
+/// Kernels that threads compile together. The last thread that lets go of it tells how it ended, even where one panicked.
+#[cfg(not(target_arch = "wasm32"))]
+struct Compilation {
+    /// There until the end.
+    device: Option<GpuDevice>,
+    codes: Vec<Code>,
+    next: AtomicUsize,
+    compiled: AtomicUsize,
+    failed: Mutex<Option<Error>>,
+    done: Signal<Result<()>>,
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl Compilation {
+    fn work(&self) {
+        let Some(device) = &self.device else { return };
+        while let Some(code) = self.codes.get(self.next.fetch_add(1, Ordering::Relaxed)) {
+            // Error scopes belong to a thread: each compilation stands in its own.
+            match block_on(device.compile(code)) {
+                Ok(()) => _ = self.compiled.fetch_add(1, Ordering::Relaxed),
+                Err(error) => {
+                    self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
+                    return;
+                }
+            }
+        }
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl Drop for Compilation {
+    fn drop(&mut self) {
+        let name = self.device.as_ref().map(|device| device.adapter().name.clone()).unwrap_or_default();
+        // Who waits may let the device go next, and counts on being the last to do so.
+        self.device = None;
+        let failed = self.failed.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let all = *self.compiled.get_mut() == self.codes.len();
+        let stopped = || Error::Driver {
+            what: "compiling kernels".into(),
+            device: name,
+            message: "a thread that compiled ended before its work did".into(),
+        };
+        self.done.set(match failed {
+            Some(error) => Err(error),
+            None if all => Ok(()),
+            None => Err(stopped()),
+        });
     }
 }
 

@@ -162,3 +162,27 @@ pub(crate) struct Plan {
     /// For each wanted tensor, where it lies afterwards.
     pub(crate) results: Vec<(Location, u64)>,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::Grid;
+
+    #[test]
+    fn a_grid_that_is_too_long_is_folded_and_has_every_group() {
+        let most = 65_535;
+        assert_eq!(Grid::groups_of(0).folded(most), [0, 1, 1]);
+        assert_eq!(Grid::groups_of(1).folded(most), [1, 1, 1]);
+        assert_eq!(Grid::groups_of(65_535).folded(most), [65_535, 1, 1]);
+        assert_eq!(Grid::groups_of(65_536).folded(most), [32_768, 2, 1]);
+        for groups in [65_537, 131_070, 131_071, 1_000_003, 65_535 * 65_535 - 7, 65_535 * 65_535] {
+            let [x, y, z] = Grid::groups_of(groups).folded(most);
+            assert!(x <= most && y <= most && z == 1, "{groups}: {x} {y} {z}");
+            let all = x as usize * y as usize;
+            // The last row alone may run past the end.
+            assert!(all >= groups && all - groups < x as usize, "{groups}: {x} {y}");
+        }
+        let workgroup = kiln_shaders::WORKGROUP as usize;
+        assert_eq!(Grid::invocations(workgroup * 65_535).folded(most), [65_535, 1, 1]);
+        assert_eq!(Grid::invocations(workgroup * 65_535 + 1).folded(most), [32_768, 2, 1]);
+    }
+}

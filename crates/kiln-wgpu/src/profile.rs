@@ -5,6 +5,7 @@ use std::fmt;
 use kiln_core::{Error, Result};
 
 use crate::GpuDevice;
+use crate::readbacks::Readback;
 use crate::wait::Waiting;
 
 /// One kernel of an execution.
@@ -56,7 +57,6 @@ pub(crate) struct Timestamps {
     queries: wgpu::QuerySet,
     /// Those of all dispatches.
     resolved: wgpu::Buffer,
-    readable: wgpu::Buffer,
     /// Whether an execution wrote them.
     written: bool,
 }
@@ -64,24 +64,18 @@ pub(crate) struct Timestamps {
 impl Timestamps {
     /// For `dispatches` in submissions of at most `at_once`.
     pub(crate) fn new(device: &wgpu::Device, dispatches: usize, at_once: usize) -> Self {
-        let bytes = 2 * BYTES * dispatches.max(1) as u64;
-        let buffer = |label, usage| {
-            device.create_buffer(&wgpu::BufferDescriptor {
-                label: Some(label),
-                size: bytes,
-                usage,
-                mapped_at_creation: false,
-            })
-        };
-        use wgpu::BufferUsages as Usages;
         Self {
             queries: device.create_query_set(&wgpu::QuerySetDescriptor {
                 label: Some("times"),
                 ty: wgpu::QueryType::Timestamp,
                 count: 2 * dispatches.clamp(1, at_once) as u32,
             }),
-            resolved: buffer("times", Usages::QUERY_RESOLVE | Usages::COPY_SRC),
-            readable: buffer("times to read", Usages::COPY_DST | Usages::MAP_READ),
+            resolved: device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("times"),
+                size: 2 * BYTES * dispatches.max(1) as u64,
+                usage: wgpu::BufferUsages::QUERY_RESOLVE | wgpu::BufferUsages::COPY_SRC,
+                mapped_at_creation: false,
+            }),
             written: false,
         }
     }
@@ -102,9 +96,8 @@ impl Timestamps {
         encoder.resolve_query_set(&self.queries, 0..2 * count as u32, &self.resolved, 2 * BYTES * before as u64);
     }
 
-    /// Makes all of them readable, at the end of an execution.
-    pub(crate) fn copy(&mut self, encoder: &mut wgpu::CommandEncoder) {
-        encoder.copy_buffer_to_buffer(&self.resolved, 0, &self.readable, 0, self.readable.size());
+    /// Takes note that an execution was submitted.
+    pub(crate) fn submitted(&mut self) {
         self.written = true;
     }
 
@@ -121,18 +114,27 @@ impl Timestamps {
         if !self.written {
             return Err(Error::Parameter { op: "profile", reason: "nothing was executed yet".into() });
         }
-        let view = device.map(&self.readable, self.readable.size(), waiting).await?;
+        let (inner, bytes) = (&device.inner, self.resolved.size());
+        let copied = device.scoped("the times of kernels", bytes, || {
+            let to = Readback::new(device, bytes);
+            let mut encoder = inner.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+            encoder.copy_buffer_to_buffer(&self.resolved, 0, to.raw(), 0, bytes);
+            inner.submit(encoder.finish());
+            inner.counters.submitted(1, 0);
+            Ok(to)
+        });
         let period = f64::from(device.inner.queue.get_timestamp_period());
         let ticks = |words: &[u8]| words.try_into().map_or(0, u64::from_le_bytes);
-        let pairs = view.chunks_exact(2 * BYTES as usize).map(|pair| pair.split_at(BYTES as usize));
-        let timed = kernels.zip(pairs).map(|((name, workgroups), (begin, end))| KernelTime {
-            name,
-            workgroups,
-            nanoseconds: ticks(end).saturating_sub(ticks(begin)) as f64 * period,
-        });
-        let kernels = timed.collect();
-        drop(view);
-        self.readable.unmap();
+        let times = |bytes: &[u8]| {
+            let pairs = bytes.chunks_exact(2 * BYTES as usize).map(|pair| pair.split_at(BYTES as usize));
+            let timed = kernels.zip(pairs).map(|((name, workgroups), (begin, end))| KernelTime {
+                name,
+                workgroups,
+                nanoseconds: ticks(end).saturating_sub(ticks(begin)) as f64 * period,
+            });
+            timed.collect()
+        };
+        let kernels = copied.await?.see(waiting, times).await?;
         Ok(GpuProfile { kernels })
     }
 }

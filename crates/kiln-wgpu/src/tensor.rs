@@ -12,6 +12,7 @@ use crate::execute::{Executable, write};
 use crate::host_copy;
 use crate::memory::Region;
 use crate::plan::Plan;
+use crate::readbacks::{Readback, groups};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::runtime::block_on;
 use crate::wait::Waiting;
@@ -120,11 +121,6 @@ impl GpuTensor {
     }
 }
 
-/// Bytes of a tensor where it is copied to be read.
-fn staged_bytes(tensor: &GpuTensor) -> u64 {
-    (tensor.ty.bytes() as u64).next_multiple_of(4)
-}
-
 impl GpuDevice {
     /// Copies a tensor to the device.
     ///
@@ -141,57 +137,37 @@ impl GpuDevice {
         Ok(GpuTensor { device: self.clone(), region: region.await?, ty })
     }
 
-    /// Reads tensors of this device in one submission and one mapping, or in as few as its largest buffer allows.
+    /// Reads tensors of this device.
     pub(crate) async fn read_many(&self, tensors: &[GpuTensor], waiting: Waiting) -> Result<Vec<Buffer>> {
         let mut outputs = tensors.iter().map(|tensor| Buffer::zeros(&tensor.ty)).collect::<Result<Vec<_>>>()?;
-        let most = self.inner.limits.max_buffer_size;
-        let (mut tensors, mut rest) = (tensors, &mut *outputs);
-        while !tensors.is_empty() {
-            let mut bytes = 0;
-            let fits = |tensor: &&GpuTensor| {
-                bytes += staged_bytes(tensor);
-                bytes <= most
-            };
-            // A tensor lies in one buffer: at least one fits.
-            let (now, later) = tensors.split_at(tensors.iter().take_while(fits).count().max(1));
-            let (outputs_now, outputs_later) = rest.split_at_mut(now.len());
-            self.read_into(now, outputs_now, waiting).await?;
-            (tensors, rest) = (later, outputs_later);
-        }
+        self.read_into(tensors, &mut outputs, waiting).await?;
         Ok(outputs)
     }
 
+    /// Reads tensors of this device in one submission and one mapping, or in as few as its largest buffer allows.
     async fn read_into(&self, tensors: &[GpuTensor], outputs: &mut [Buffer], waiting: Waiting) -> Result<()> {
-        let mut staged = 0;
-        let mut places = Vec::with_capacity(tensors.len());
-        for tensor in tensors {
-            let bytes = staged_bytes(tensor);
-            places.push((staged, bytes));
-            staged += bytes;
-        }
-        if staged == 0 {
-            return self.check_alive();
-        }
         let inner = &self.inner;
-        let staging = self.scoped("reading tensors", staged, || {
-            let staging = inner.device.create_buffer(&wgpu::BufferDescriptor {
-                label: Some("tensors to read"),
-                size: staged,
-                usage: wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ,
-                mapped_at_creation: false,
-            });
-            let mut encoder = inner.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
-            for (tensor, &(start, bytes)) in tensors.iter().zip(&places).filter(|(_, place)| place.1 > 0) {
-                encoder.copy_buffer_to_buffer(tensor.region.raw(), tensor.region.offset, &staging, start, bytes);
+        let sizes = tensors.iter().map(|tensor| tensor.ty.bytes() as u64);
+        for group in groups(0, sizes, inner.limits.max_buffer_size) {
+            if group.bytes == 0 {
+                self.check_alive()?;
+                continue;
             }
-            inner.submit(encoder.finish());
-            inner.counters.submitted(1, 0);
-            Ok(staging)
-        });
-        let staging = staging.await?;
-        let view = self.map(&staging, staged, waiting).await?;
-        for (output, (start, bytes)) in outputs.iter_mut().zip(places) {
-            copy_to(&view[start as usize..(start + bytes) as usize], &mut output.as_mut());
+            let copied = self.scoped("reading tensors", group.bytes, || {
+                let to = Readback::new(self, group.bytes);
+                let mut encoder = inner.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+                for place in group.places.iter().filter(|place| place.bytes > 0) {
+                    let from = &tensors[place.number].region;
+                    encoder.copy_buffer_to_buffer(from.raw(), from.offset, to.raw(), place.start, place.words());
+                }
+                inner.submit(encoder.finish());
+                inner.counters.submitted(1, 0);
+                Ok(to)
+            });
+            let see = |bytes: &[u8]| {
+                group.places.iter().for_each(|place| copy_to(place.of(bytes), &mut outputs[place.number].as_mut()));
+            };
+            copied.await?.see(waiting, see).await?;
         }
         Ok(())
     }
@@ -306,6 +282,14 @@ impl GpuOperation {
     /// As there.
     pub fn run(&mut self) -> Result<()> {
         block_on(self.executable.run(&[], Waiting::Here, |_, _| {}))
+    }
+
+    /// As [`GpuOperation::repeat_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn repeat(&mut self, times: usize) -> Result<()> {
+        block_on(self.repeat_async(times))
     }
 
     /// As [`GpuOperation::profile_async`].

@@ -2,20 +2,16 @@
 
 use std::collections::HashMap;
 
-#[cfg(not(target_arch = "wasm32"))]
-use kiln_core::Operand;
 use kiln_core::graph::{Graph, TensorId};
-use kiln_core::{Error, MaxOp, MinOp, ReduceOp, Result, SumOp, TILE_SIZE, TensorType};
+use kiln_core::{Error, MaxOp, MinOp, Operand, ReduceOp, Result, SumOp, TILE_SIZE, TensorType};
 
-#[cfg(not(target_arch = "wasm32"))]
-use crate::GpuDevice;
-use crate::GpuTensor;
 use crate::execute::Executable;
 use crate::lower::pieces::pieces;
 use crate::plan::{Code, Dispatch, Grid, Location, Plan, Slice};
 #[cfg(not(target_arch = "wasm32"))]
 use crate::runtime::block_on;
 use crate::wait::Waiting;
+use crate::{GpuDevice, GpuTensor};
 
 /// Tiles of a workgroup, as in the source.
 const TILES: usize = 16;
@@ -24,24 +20,44 @@ const TILES: usize = 16;
 const PARTIAL: Location = Location::Scratch(0);
 const FOLDED: Location = Location::Scratch(1);
 
-/// An operation that tiled reductions on GPUs apply again and again.
-pub trait TiledOp: ReduceOp {
-    /// Its number in the sources of the kernels.
-    #[doc(hidden)]
-    const NUMBER: u32;
+/// What the kernels know an operation by. Private: of a number of somebody else's they would know nothing.
+mod numbered {
+    use kiln_core::{MaxOp, MinOp, SumOp};
+
+    pub trait Numbered {
+        const NUMBER: u32;
+    }
+
+    impl Numbered for SumOp {
+        const NUMBER: u32 = 0;
+    }
+
+    impl Numbered for MaxOp {
+        const NUMBER: u32 = 1;
+    }
+
+    impl Numbered for MinOp {
+        const NUMBER: u32 = 2;
+    }
 }
 
-impl TiledOp for SumOp {
-    const NUMBER: u32 = 0;
-}
+/// An operation that tiled reductions on GPUs apply again and again: those of kiln-core, and no other.
+///
+/// ```compile_fail
+/// struct Mine;
+/// impl kiln_core::ReduceOp for Mine {
+///     fn identity() -> f32 {
+///         0.0
+///     }
+///     fn combine(a: f32, b: f32) -> f32 {
+///         a - b
+///     }
+/// }
+/// impl kiln_wgpu::TiledOp for Mine {}
+/// ```
+pub trait TiledOp: ReduceOp + numbered::Numbered {}
 
-impl TiledOp for MaxOp {
-    const NUMBER: u32 = 1;
-}
-
-impl TiledOp for MinOp {
-    const NUMBER: u32 = 2;
-}
+impl<Op: ReduceOp + numbered::Numbered> TiledOp for Op {}
 
 /// Plans the reduction of a matrix. The wanted are the results of the tiles, row by row, and the result of all, or with
 /// `fold` false only the first.
@@ -147,37 +163,72 @@ impl GpuTensor {
     }
 }
 
-#[cfg(not(target_arch = "wasm32"))]
 impl GpuDevice {
     /// A row-major matrix reduced to one value, in the tree of [`kiln_core::tiled_reduce_2d`].
     ///
     /// # Errors
     /// [`Error::Length`] when the data are not `width * height`, [`Error::Overflow`] when that cannot be counted;
     /// [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
-    pub fn tiled_reduce_2d<Op: TiledOp>(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
-        self.upload(&Operand::f32(data, &[height, width])?)?.tiled_reduce_2d::<Op>()
+    pub async fn tiled_reduce_2d_async<Op: TiledOp>(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
+        self.upload_async(&Operand::f32(data, &[height, width])?).await?.tiled_reduce_2d_async::<Op>().await
     }
 
     /// The sum of a row-major matrix.
     ///
     /// # Errors
-    /// As [`GpuDevice::tiled_reduce_2d`].
-    pub fn tiled_sum_2d(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
-        self.tiled_reduce_2d::<SumOp>(data, width, height)
+    /// As [`GpuDevice::tiled_reduce_2d_async`].
+    pub async fn tiled_sum_2d_async(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
+        self.tiled_reduce_2d_async::<SumOp>(data, width, height).await
     }
 
     /// The largest element of a row-major matrix; NaN if any is NaN.
     ///
     /// # Errors
-    /// As [`GpuDevice::tiled_reduce_2d`].
-    pub fn tiled_max_2d(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
-        self.tiled_reduce_2d::<MaxOp>(data, width, height)
+    /// As [`GpuDevice::tiled_reduce_2d_async`].
+    pub async fn tiled_max_2d_async(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
+        self.tiled_reduce_2d_async::<MaxOp>(data, width, height).await
     }
 
     /// The smallest element of a row-major matrix; NaN if any is NaN.
     ///
     /// # Errors
-    /// As [`GpuDevice::tiled_reduce_2d`].
+    /// As [`GpuDevice::tiled_reduce_2d_async`].
+    pub async fn tiled_min_2d_async(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
+        self.tiled_reduce_2d_async::<MinOp>(data, width, height).await
+    }
+}
+
+/// The same for those who wait.
+#[cfg(not(target_arch = "wasm32"))]
+impl GpuDevice {
+    /// As [`GpuDevice::tiled_reduce_2d_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn tiled_reduce_2d<Op: TiledOp>(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
+        self.upload(&Operand::f32(data, &[height, width])?)?.tiled_reduce_2d::<Op>()
+    }
+
+    /// As [`GpuDevice::tiled_sum_2d_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn tiled_sum_2d(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
+        self.tiled_reduce_2d::<SumOp>(data, width, height)
+    }
+
+    /// As [`GpuDevice::tiled_max_2d_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn tiled_max_2d(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
+        self.tiled_reduce_2d::<MaxOp>(data, width, height)
+    }
+
+    /// As [`GpuDevice::tiled_min_2d_async`].
+    ///
+    /// # Errors
+    /// As there.
     pub fn tiled_min_2d(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
         self.tiled_reduce_2d::<MinOp>(data, width, height)
     }

@@ -97,7 +97,7 @@ impl Uploads {
             free.iter().position(|buffer| buffer.size() == wanted).map(|at| free.swap_remove(at))
         };
         let buffer = free.unwrap_or_else(|| {
-            counters.staged();
+            counters.upload_buffers.add(1);
             device.create_buffer(&wgpu::BufferDescriptor {
                 label: Some("uploads"),
                 size: wanted,

@@ -1,5 +1,7 @@
 //! Waiting for a device, asynchronously or here.
 
+#[cfg(not(target_arch = "wasm32"))]
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -56,4 +58,31 @@ impl<T> Future for Signal<T> {
             }
         }
     }
+}
+
+/// Does what may take long on a thread of its own, and waits for it without blocking the one that polls. A panic there goes
+/// on here. Where no thread can be started it is done here.
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) async fn elsewhere<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let done = Signal::new();
+    let set = done.clone();
+    // The thread takes it, unless there is none.
+    let work = Arc::new(Mutex::new(Some(work)));
+    let take = {
+        let work = work.clone();
+        move || work.lock().unwrap_or_else(PoisonError::into_inner).take()
+    };
+    let run = move || {
+        if let Some(work) = take() {
+            set.set(catch_unwind(AssertUnwindSafe(work)));
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(run) {
+        tracing::warn!("no thread for {name} ({error}); doing it here");
+        let here = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(here) = here {
+            return here();
+        }
+    }
+    done.await.unwrap_or_else(|panic| resume_unwind(panic))
 }

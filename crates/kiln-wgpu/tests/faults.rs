@@ -2,9 +2,16 @@
 
 mod support;
 
-use kiln_core::op::{Elementwise, Matmul};
-use kiln_core::{Error, Operand, Operations, Record};
-use kiln_wgpu::{AdapterChoice, GpuBackend, GpuCommandBatch, GpuDevice};
+use std::pin::pin;
+use std::sync::Barrier;
+use std::task::{Context, Poll, Waker};
+
+use kiln_core::op::{Elementwise, Gather, Matmul};
+use kiln_core::{Error, Operand, Operations, Record, Result};
+use kiln_wgpu::runtime::block_on;
+use kiln_wgpu::{
+    AdapterChoice, AdapterKind, BufferId, DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuMatmulCache,
+};
 
 #[test]
 fn a_device_that_is_destroyed_says_so_and_another_can_be_opened() {
@@ -29,29 +36,134 @@ fn a_device_that_is_destroyed_says_so_and_another_can_be_opened() {
     assert_eq!(GpuBackend::on(again).scale(&host, 2.0).unwrap(), [2.0, 4.0, 6.0]);
 }
 
+/// Results that take a device some time, each of them needed.
+fn long_work(batch: &mut GpuCommandBatch) -> Vec<BufferId> {
+    let n = 1 << 20;
+    let mut y = batch.upload(&vec![0.5; n], &[n]).unwrap();
+    let step = |_| {
+        y = batch.tanh(y).unwrap();
+        batch.mish(y).unwrap()
+    };
+    (0..20).map(step).collect()
+}
+
 #[test]
 fn a_device_destroyed_while_it_works_is_an_error() {
     let Some(device) = support::device() else { return };
-    let n = 1 << 22;
     let mut batch = GpuCommandBatch::new(device.clone());
-    let mut y = batch.upload(&vec![0.5; n], &[n]).unwrap();
-    for _ in 0..40 {
-        y = batch.tanh(y).unwrap();
-        // Each a result of its own, so that the work is long.
-        batch.mish(y).unwrap();
+    let wanted = long_work(&mut batch);
+    // Nothing waits for it: it is under way, or may have been done just before. Either way what follows is an error.
+    batch.compute(&wanted).unwrap();
+    device.destroy();
+    let lost = |error: Option<Error>| matches!(error, Some(Error::DeviceLost { .. }));
+    assert!(lost(batch.read(wanted[0]).err()) && lost(batch.read_many(&wanted).err()));
+    assert!(lost(device.finish().err()) && lost(batch.execute().err()));
+
+    // Who waits for it already is told, too.
+    let Some(device) = support::device() else { return };
+    let mut batch = GpuCommandBatch::new(device.clone());
+    let wanted = long_work(&mut batch);
+    batch.compute(&wanted).unwrap();
+    let mut reading = pin!(batch.read_many_async(&wanted));
+    let first = reading.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    device.destroy();
+    match first {
+        Poll::Pending => assert!(lost(block_on(reading).err())),
+        Poll::Ready(read) => assert!(read.is_ok(), "it was done before: {:?}", read.err()),
     }
-    let other = device.clone();
-    let ender = std::thread::spawn(move || {
-        std::thread::sleep(std::time::Duration::from_millis(30));
-        other.destroy();
-    });
-    // It may have been done just before.
-    match batch.execute() {
-        Ok(()) | Err(Error::DeviceLost { .. }) => {}
-        Err(other) => panic!("{other}"),
+}
+
+/// Polls a future once and drops it; whether it was done.
+fn poll_once<T>(future: impl Future<Output = Result<T>>) -> bool {
+    match pin!(future).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(done) => {
+            assert!(done.is_ok(), "{:?}", done.err());
+            true
+        }
+        Poll::Pending => false,
     }
-    ender.join().unwrap();
-    assert!(matches!(batch.execute(), Err(Error::DeviceLost { .. })));
+}
+
+#[test]
+fn a_future_that_is_dropped_on_the_way_leaves_its_object_as_it_was() {
+    let Some(device) = support::device() else { return };
+    let mut busy = GpuCommandBatch::new(device.clone());
+    let long = long_work(&mut busy);
+    busy.prepare(&long).unwrap();
+
+    // With indices, which can be at fault: then every execution reads something.
+    let mut batch = GpuCommandBatch::new(device.clone());
+    let table = batch.upload(&[1.0, 2.0, 3.0, 4.0], &[2, 2]).unwrap();
+    let indices = batch.upload_indices(&[1, 0, 1], &[3]).unwrap();
+    let rows = batch.gather(table, indices).unwrap();
+    let sum = batch.sum(rows).unwrap();
+    let double = batch.scale(table, 2.0).unwrap();
+    let table_here = device.upload(&Operand::f32(&[1.0, 2.0, 3.0, 4.0], &[2, 2]).unwrap()).unwrap();
+    let indices_here = device.upload(&Operand::u32(&[0, 1], &[2]).unwrap()).unwrap();
+    let mut operation = device.prepare(&Gather.into(), &[&table_here, &indices_here]).unwrap();
+    let backend = GpuBackend::on(device.clone());
+    let (table_op, indices_op) = (Operand::f32(&[5.0, 6.0], &[2, 1]).unwrap(), Operand::u32(&[1], &[1]).unwrap());
+    let mut cache = GpuMatmulCache::new(device.clone());
+    cache.upload_weight("w", &[2.0, 3.0], 1, 2).unwrap();
+    // Everything compiled.
+    batch.run(&[rows, sum]).unwrap();
+    batch.run(&[double]).unwrap();
+    backend.run(&Gather.into(), &[table_op, indices_op]).unwrap();
+    backend.scale(&[1.0], 2.0).unwrap();
+    cache.matmul("w", &[1.0, 1.0]).unwrap();
+    operation.run().unwrap();
+
+    for round in 0..3 {
+        // The device has something else to do first, so that hardly anything is done when it is first asked for.
+        let mut done = Vec::new();
+        busy.compute(&long).unwrap();
+        done.push(poll_once(batch.compute_async(&[rows, sum])));
+        done.push(poll_once(batch.run_async(&[rows, sum])));
+        done.push(poll_once(batch.run_async(&[double])));
+        done.push(poll_once(batch.read_async(table)));
+        done.push(poll_once(batch.read_many_async(&[table, indices])));
+        done.push(poll_once(operation.run_async()));
+        done.push(poll_once(backend.run_async(&Gather.into(), &[table_op, indices_op])));
+        done.push(poll_once(cache.matmul_async("w", &[1.0, 1.0])));
+        done.push(poll_once(table_here.read_async()));
+        done.push(poll_once(device.finish_async()));
+        if device.adapter().kind == AdapterKind::Software {
+            assert!(done.contains(&false), "{done:?}");
+        }
+        let factor = (round + 1) as f32;
+        batch.set(table, &[factor, 0.0, 10.0 * factor, 1.0]).unwrap();
+        batch.compute(&[rows, sum]).unwrap();
+        assert_eq!(batch.read(rows).unwrap(), [10.0 * factor, 1.0, factor, 0.0, 10.0 * factor, 1.0]);
+        assert_eq!(batch.run(&[rows, sum]).unwrap()[1].as_data().f32(), [21.0 * factor + 2.0]);
+        assert_eq!(batch.run(&[double]).unwrap()[0].as_data().f32(), [2.0 * factor, 0.0, 20.0 * factor, 2.0]);
+        operation.run().unwrap();
+        assert_eq!(operation.results()[0].read().unwrap().as_data().f32(), [1.0, 2.0, 3.0, 4.0]);
+        assert_eq!(backend.run(&Gather.into(), &[table_op, indices_op]).unwrap()[0].as_data().f32(), [6.0]);
+        assert_eq!(cache.matmul("w", &[1.0, factor]).unwrap(), [2.0 + 3.0 * factor]);
+        device.finish().unwrap();
+    }
+    // Compiling that nobody waits for any more goes on, or not; either way it can be asked for again.
+    let y = batch.mish(double).unwrap();
+    let y = batch.softmax(y).unwrap();
+    poll_once(batch.run_async(&[y]));
+    assert_eq!(batch.run(&[y]).unwrap()[0].as_data().f32().len(), 4);
+    poll_once(GpuDevice::open_async(&AdapterChoice::Any));
+    poll_once(GpuDevice::find_async(&AdapterChoice::Any));
+    let opened = block_on(GpuDevice::open_async(&AdapterChoice::Any)).unwrap();
+    assert_eq!(GpuBackend::on(opened).scale(&[1.0], 3.0).unwrap(), [3.0]);
+}
+
+#[test]
+fn futures_can_go_to_other_threads() {
+    fn sendable<F: Future + Send>(_: &F) {}
+    let Some(device) = support::device() else { return };
+    sendable(&GpuDevice::open_async(&AdapterChoice::Any));
+    sendable(&device.finish_async());
+    let mut batch = GpuCommandBatch::new(device.clone());
+    let x = batch.upload(&[1.0], &[1]).unwrap();
+    sendable(&batch.run_async(&[x]));
+    sendable(&batch.compute_async(&[x]));
+    sendable(&batch.read_async(x));
 }
 
 #[test]
@@ -97,23 +209,62 @@ fn two_threads_on_one_device_and_ten_devices_in_one_process() {
             });
         }
     });
-    let devices: Vec<GpuDevice> = (0..10).filter_map(|_| support::device()).collect();
+    let devices: Vec<GpuDevice> = (0..10).map(|_| support::device().unwrap()).collect();
     for (i, device) in devices.into_iter().enumerate() {
         assert_eq!(GpuBackend::on(device).scale(&[1.0], i as f32).unwrap(), [i as f32]);
     }
 }
 
 #[test]
+fn threads_open_devices_at_the_same_time() {
+    if support::device().is_none() {
+        return;
+    }
+    let started = Barrier::new(8);
+    let open = |i: usize| {
+        started.wait();
+        GpuDevice::list_adapters();
+        let device = match i % 2 {
+            0 => support::device().unwrap(),
+            _ => block_on(GpuDevice::open_with_async(&AdapterChoice::Any, &DeviceOptions::new().checks())).unwrap(),
+        };
+        // All are open at once: none is one that was opened before.
+        started.wait();
+        assert_eq!(GpuBackend::on(device).scale(&[1.0], i as f32).unwrap(), [i as f32]);
+    };
+    let open = &open;
+    std::thread::scope(|scope| (0..8).for_each(|i| _ = scope.spawn(move || open(i))));
+}
+
+#[test]
 fn work_in_flight_may_be_dropped() {
     let Some(device) = support::device() else { return };
-    for _ in 0..10 {
+    for round in 0..4 {
         let mut batch = GpuCommandBatch::new(device.clone());
-        let x = batch.upload(&vec![0.5; 1 << 16], &[1 << 16]).unwrap();
-        batch.mish(x).unwrap();
-        batch.execute().unwrap();
+        let wanted = long_work(&mut batch);
+        let x = batch.upload(&vec![round as f32; 1 << 16], &[1 << 16]).unwrap();
+        let y = batch.scale(x, 2.0).unwrap();
+        batch.compute(&[&wanted[..], &[y]].concat()).unwrap();
+        let held = batch.tensor(y).unwrap();
+        // The batch goes while it works, and what is made next takes its memory.
+        drop(batch);
+        let noise = device.upload(&Operand::f32(&vec![-7.0; 1 << 20], &[1 << 20]).unwrap()).unwrap();
+        drop(noise);
+        // An operation goes, and its operand, before what it computes is read.
+        let mut operation = device.prepare(&Elementwise::scale(5.0).into(), &[&held]).unwrap();
+        operation.run().unwrap();
+        let result = operation.results().remove(0);
+        drop((operation, held));
+        device.trim();
+        assert_eq!(result.read().unwrap().as_data().f32(), vec![10.0 * round as f32; 1 << 16]);
     }
-    device.trim();
-    assert_eq!(GpuBackend::on(device).scale(&[1.0], 3.0).unwrap(), [3.0]);
+    // The device itself goes; who opens the next one may be given it, still at work.
+    let mut batch = GpuCommandBatch::new(device.clone());
+    let wanted = long_work(&mut batch);
+    batch.compute(&wanted).unwrap();
+    drop((batch, device));
+    let Some(again) = support::device() else { return };
+    assert_eq!(GpuBackend::on(again).scale(&[1.0], 3.0).unwrap(), [3.0]);
 }
 
 #[test]

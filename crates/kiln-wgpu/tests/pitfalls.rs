@@ -17,8 +17,8 @@
 mod support;
 
 use kiln_core::op::reference::{Case, Input, Random, conform_within};
-use kiln_core::op::{Attention, Matmul, Op, Padding, Rope};
-use kiln_core::{Error, Operand, Operations, Record};
+use kiln_core::op::{Attention, Matmul, Op, Padding, Reduce, Reduction, Rope};
+use kiln_core::{Error, Operand, Operations, Record, Result};
 use kiln_wgpu::limits::DeviceCopy;
 use kiln_wgpu::{GpuBackend, GpuCommandBatch, GpuDevice, GpuMatmulCache, GpuTensor, numerics};
 
@@ -126,7 +126,7 @@ fn lengths_that_do_not_match_leave_the_result_alone() {
     let (a, b) = ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0]);
     for mut out in [vec![9.0; 2], vec![9.0; 4]] {
         let before = out.clone();
-        let refused = |done: kiln_core::Result<()>| matches!(done, Err(Error::Length { .. } | Error::Shape { .. }));
+        let refused = |done: Result<()>| matches!(done, Err(Error::Length { .. } | Error::Shape { .. }));
         assert!(refused(backend.add_into(&a, &b, &mut out)));
         assert!(refused(backend.matmul_into(&a, &b, 3, 1, 3, &mut out)));
         assert!(refused(backend.softmax_into(&a, 3, &mut out)));
@@ -203,6 +203,41 @@ fn parameters_reach_the_kernel() {
         batch.run(&[y]).unwrap()[0].as_data().f32()[0]
     };
     assert_eq!([scaled(2.0), scaled(3.0)], [2.0, 3.0]);
+    // One compiled kernel serves every eps: rows of 1 and 3 have variance 1.
+    let backend = GpuBackend::on(device.clone());
+    let normed = |eps: f32| backend.layer_norm(&[1.0, 3.0, 1.0, 3.0], &[1.0; 4], &[0.0; 4], eps).unwrap();
+    normed(0.5);
+    let kernels = device.compiled_kernels();
+    for eps in [0.0f32, 3.0, 8.0, 1e-5] {
+        let want = 1.0 / (1.0 + eps).sqrt();
+        for (got, want) in normed(eps).iter().zip([-want, want, -want, want]) {
+            assert!((got - want).abs() < 1e-6, "eps {eps}: {got}, not {want}");
+        }
+    }
+    assert_eq!(device.compiled_kernels(), kernels);
+}
+
+#[test]
+fn sums_have_the_same_bits_each_time() {
+    let Some(device) = support::device() else { return };
+    let mut random = Random::new(78);
+    for n in [1000, 65_537, 3_000_001] {
+        let (x, y) = (random.uniforms(n, -1.0, 1.0), random.uniforms(n, -1.0, 1.0));
+        let bits = |device: &GpuDevice| {
+            let backend = GpuBackend::on(device.clone());
+            let matrix = Operand::f32(&x[..n / 8 * 8], &[n / 8, 8]).unwrap();
+            let columns = backend.run(&Reduce::along(Reduction::Sum, 0).into(), &[matrix]).unwrap().remove(0);
+            let single = [backend.sum(&x), backend.dot(&x, &y), backend.norm_l2(&x), backend.mean(&y)];
+            let single = single.map(Result::unwrap);
+            single.iter().chain(columns.as_data().f32()).map(|v| v.to_bits()).collect::<Vec<_>>()
+        };
+        let first = bits(&device);
+        for _ in 0..5 {
+            assert_eq!(bits(&device), first, "{n} elements");
+        }
+        let Some(other) = support::device() else { return };
+        assert_eq!(bits(&other), first, "{n} elements, on another device of the same adapter");
+    }
 }
 
 #[test]

@@ -2,8 +2,8 @@
 
 mod support;
 
-use kiln_core::op::Softmax;
-use kiln_core::{Error, Operand, Record};
+use kiln_core::op::{Matmul, Softmax};
+use kiln_core::{Error, Operand, Record, f16};
 use kiln_wgpu::{DeviceOptions, GpuCommandBatch, GpuDevice};
 
 /// A device that measures. Where the adapter has no clock it has to say so, and the test is left out.
@@ -48,6 +48,52 @@ fn every_kernel_of_the_last_execution_has_a_time() {
         assert_eq!(names(&batch), ["elementwise"]);
         batch.compute(&[x]).unwrap();
         assert_eq!(names(&batch), [""; 0], "there is nothing to compute");
+    }
+}
+
+#[test]
+fn more_workgroups_than_one_dimension_has_are_folded() {
+    let Some(device) = device(DeviceOptions::new()) else { return };
+    let mut batch = GpuCommandBatch::new(device);
+    // A workgroup for each of so many small matrices.
+    let n = 65_536 + 11;
+    let x: Vec<f32> = (0..6 * n).map(|i| i as f32).collect();
+    let x = batch.upload(&x, &[n, 2, 3]).unwrap();
+    let y = batch.transpose(x).unwrap();
+    let turned = batch.run(&[y]).unwrap();
+    for (matrix, got) in turned[0].as_data().f32().chunks_exact(6).enumerate() {
+        assert_eq!(got, [0, 3, 1, 4, 2, 5].map(|i| (6 * matrix + i) as f32));
+    }
+    let profile = batch.profile().unwrap();
+    let [across, down, _] = profile.kernels[0].workgroups;
+    assert!(down == 2 && across <= 65_535 && (across * down) as usize >= n, "{profile}");
+}
+
+#[test]
+fn products_go_through_the_kernel_that_is_made_for_them() {
+    for options in [DeviceOptions::new(), DeviceOptions::new().plain()] {
+        let Some(device) = device(options) else { return };
+        let cooperative = device.has_cooperative_matrices();
+        let kernels = |a: &Operand<'_>, b: &Operand<'_>| {
+            let (a, b) = (device.upload(a).unwrap(), device.upload(b).unwrap());
+            let mut product = device.prepare(&Matmul::default().into(), &[&a, &b]).unwrap();
+            product.run().unwrap();
+            product.profile().unwrap().kernels.iter().map(|kernel| kernel.name).collect::<Vec<_>>()
+        };
+        let (single, half) = (vec![0.5; 256 * 256], vec![f16::ONE; 256 * 256]);
+        let singles = |dims: [usize; 2]| Operand::f32(&single[..dims[0] * dims[1]], &dims).unwrap();
+        let halves = |dims: [usize; 2]| Operand::f16(&half[..dims[0] * dims[1]], &dims).unwrap();
+        let square = [256, 256];
+        let tiled = if cooperative { "matmul_cooperative" } else { "matmul" };
+        assert!(kernels(&halves(square), &halves(square)).contains(&tiled), "{}", device.adapter());
+        // Rows that are no whole vectors, and f32, have no cooperative kernel.
+        for names in [kernels(&halves([256, 250]), &halves([250, 250])), kernels(&singles(square), &singles(square))] {
+            assert!(names.contains(&"matmul") && !names.contains(&"matmul_cooperative"), "{names:?}");
+        }
+        // A few vectors are multiplied at the speed of memory.
+        for names in [kernels(&singles([1, 256]), &singles(square)), kernels(&singles(square), &singles([256, 1]))] {
+            assert!(names.iter().any(|name| name.starts_with("matvec")) && !names.contains(&"matmul"), "{names:?}");
+        }
     }
 }
 

@@ -67,6 +67,21 @@ fn more_than_a_kernel_can_see_at_once_is_reduced_in_pieces() {
 }
 
 #[test]
+fn futures_give_the_same() {
+    let Some(device) = support::device() else { return };
+    let data = Random::new(3).uniforms(40 * 30, -1.0, 1.0);
+    let all = kiln_wgpu::runtime::block_on(async {
+        let (sum, max) =
+            (device.tiled_sum_2d_async(&data, 40, 30).await?, device.tiled_max_2d_async(&data, 40, 30).await?);
+        let min = device.tiled_min_2d_async(&data, 40, 30).await?;
+        Ok::<_, Error>([sum, max, min])
+    });
+    let tiled =
+        [device.tiled_sum_2d(&data, 40, 30), device.tiled_max_2d(&data, 40, 30), device.tiled_min_2d(&data, 40, 30)];
+    assert_eq!(all.unwrap(), tiled.map(Result::unwrap));
+}
+
+#[test]
 fn what_is_no_matrix_is_refused() {
     let Some(device) = support::device() else { return };
     assert!(matches!(device.tiled_sum_2d(&[1.0; 5], 2, 3), Err(Error::Length { .. })));
