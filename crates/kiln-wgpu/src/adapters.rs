@@ -5,6 +5,9 @@ use std::sync::OnceLock;
 
 use kiln_core::{Error, Result};
 
+#[cfg(not(target_arch = "wasm32"))]
+use crate::absent::absent;
+
 /// The environment variable that names the adapter that [`crate::GpuDevice::new`] opens: a part of its label or its index.
 pub const ADAPTER_VARIABLE: &str = "KILN_ADAPTER";
 
@@ -62,13 +65,18 @@ impl fmt::Display for AdapterInfo {
     }
 }
 
+/// The interfaces that are asked for adapters: all, or those of `WGPU_BACKEND`. OpenGL is left out: its drivers lack most of
+/// what compute needs, and some end the process when asked.
+pub(crate) fn asked() -> wgpu::Backends {
+    wgpu::Backends::PRIMARY & wgpu::Backends::from_env().unwrap_or(wgpu::Backends::PRIMARY)
+}
+
 /// The one instance of the process: making another costs milliseconds and finds the same.
 fn instance() -> &'static wgpu::Instance {
     static INSTANCE: OnceLock<wgpu::Instance> = OnceLock::new();
     INSTANCE.get_or_init(|| {
         let mut descriptor = wgpu::InstanceDescriptor::new_without_display_handle();
-        // OpenGL is left out: its drivers lack most of what compute needs, and some end the process when asked.
-        descriptor.backends = wgpu::Backends::PRIMARY;
+        descriptor.backends = asked();
         // The checks of the driver's own layers are for those who write drivers.
         descriptor.flags = wgpu::InstanceFlags::empty();
         wgpu::Instance::new(descriptor)
@@ -85,7 +93,9 @@ pub(crate) async fn all() -> Vec<(AdapterInfo, wgpu::Adapter)> {
     #[cfg(test)]
     LISTINGS.set(LISTINGS.get() + 1);
     let adapters = instance().enumerate_adapters(wgpu::Backends::PRIMARY).await;
-    let real = adapters.into_iter().filter(|adapter| adapter.get_info().backend != wgpu::Backend::Noop);
+    let mut seen = Vec::new();
+    let mut once = |info: wgpu::AdapterInfo| info.backend != wgpu::Backend::Noop && is_another(info, &mut seen);
+    let real = adapters.into_iter().filter(|adapter| once(adapter.get_info()));
     let described = real.enumerate().map(|(index, adapter)| (describe(index, &adapter), adapter));
     #[cfg(target_arch = "wasm32")]
     let described = {
@@ -106,6 +116,30 @@ fn tell_apart(adapters: &mut [AdapterInfo]) {
             0 => name.clone(),
             equal => format!("{name} #{}", equal + 1),
         };
+    }
+}
+
+/// Whether this is no GPU that was seen before through another interface. What was seen is kept in `seen`; each of it is the
+/// other of one at most.
+fn is_another(info: wgpu::AdapterInfo, seen: &mut Vec<(wgpu::AdapterInfo, Vec<wgpu::Backend>)>) -> bool {
+    // Where only one of the two interfaces tells the place on the bus, the numbers of vendor and device have to do.
+    let same_bus = |a: &str, b: &str| a.is_empty() || b.is_empty() || a.eq_ignore_ascii_case(b);
+    let same = seen.iter_mut().find(|(other, through)| {
+        (other.vendor, other.device) == (info.vendor, info.device)
+            && info.vendor != 0
+            && same_bus(&other.device_pci_bus_id, &info.device_pci_bus_id)
+            && !through.contains(&info.backend)
+    });
+    match same {
+        Some((_, through)) => {
+            through.push(info.backend);
+            false
+        }
+        None => {
+            let through = vec![info.backend];
+            seen.push((info, through));
+            true
+        }
     }
 }
 
@@ -189,12 +223,11 @@ fn best<'a>(adapters: impl Iterator<Item = &'a AdapterInfo>) -> Option<usize> {
 
 /// What there is, for those who asked for something else.
 fn there_is(adapters: &[AdapterInfo]) -> String {
-    #[cfg(target_arch = "wasm32")]
     if adapters.is_empty() {
+        #[cfg(target_arch = "wasm32")]
         return crate::browser::why_none().into();
-    }
-    if adapters.is_empty() {
-        return "no driver for Vulkan, Metal or DX12 was found; install the driver of the GPU".into();
+        #[cfg(not(target_arch = "wasm32"))]
+        return absent(adapters).iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     }
     let list: Vec<String> = adapters.iter().map(AdapterInfo::to_string).collect();
     let hint = match adapters.iter().all(|adapter| adapter.kind == AdapterKind::Software) {
@@ -228,6 +261,43 @@ mod tests {
         assert_eq!(choose(&AdapterChoice::parse("h200 #3"), &all), Ok(4));
         let missing = choose(&AdapterChoice::parse("h200 #4"), &all).unwrap_err().to_string();
         assert!(missing.contains("3: NVIDIA H200 #2 (discrete"), "{missing}");
+    }
+
+    #[test]
+    fn a_gpu_that_two_interfaces_reach_is_there_once() {
+        use wgpu::Backend::{Dx12, Vulkan};
+        let seen_through = |backend, vendor, device, bus: &str| {
+            let mut info = wgpu::AdapterInfo::new(wgpu::DeviceType::DiscreteGpu, backend);
+            (info.vendor, info.device, info.device_pci_bus_id) = (vendor, device, bus.to_owned());
+            info
+        };
+        let kept = |infos: &[wgpu::AdapterInfo]| {
+            let mut seen = Vec::new();
+            infos.iter().map(|info| is_another(info.clone(), &mut seen)).collect::<Vec<_>>()
+        };
+        let (one, two) = ("0000:01:00.0", "0000:02:00.0");
+        // Two equal GPUs and one of another kind, all through both interfaces; software of each.
+        let all = [
+            seen_through(Vulkan, 0x10de, 7, one),
+            seen_through(Vulkan, 0x10de, 7, two),
+            seen_through(Vulkan, 0x8086, 9, ""),
+            seen_through(Vulkan, 0x10005, 0, ""),
+            seen_through(Dx12, 0x10de, 7, two),
+            seen_through(Dx12, 0x10de, 7, one),
+            seen_through(Dx12, 0x8086, 9, "0000:00:02.0"),
+            seen_through(Dx12, 0x1414, 140, ""),
+        ];
+        assert_eq!(kept(&all), [true, true, true, true, false, false, false, true]);
+        // The place on the bus is told by one of them alone.
+        let all = [
+            seen_through(Vulkan, 0x10de, 7, ""),
+            seen_through(Vulkan, 0x10de, 7, ""),
+            seen_through(Dx12, 0x10de, 7, one),
+            seen_through(Dx12, 0x10de, 7, two),
+        ];
+        assert_eq!(kept(&all), [true, true, false, false]);
+        // Nobody knows what these are.
+        assert_eq!(kept(&[seen_through(Vulkan, 0, 0, ""), seen_through(Dx12, 0, 0, "")]), [true, true]);
     }
 
     #[test]

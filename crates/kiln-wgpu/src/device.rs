@@ -7,6 +7,8 @@ use std::time::{Duration, Instant};
 use kiln_core::{Error, Result};
 use kiln_shaders::Capabilities;
 
+#[cfg(not(target_arch = "wasm32"))]
+use crate::absent::{AbsentApi, absent};
 use crate::adapters::{self, AdapterChoice, AdapterInfo};
 use crate::cooperative;
 use crate::direct;
@@ -268,7 +270,8 @@ impl GpuDevice {
         Ok(Self { inner: Arc::new(inner) })
     }
 
-    /// Every adapter of the machine, software too, in the order of their indices.
+    /// Every adapter of the machine, software too, in the order of their indices. A GPU that two interfaces reach is there
+    /// once, through Vulkan; `WGPU_BACKEND=dx12` leaves Vulkan out.
     pub async fn list_adapters_async() -> Vec<AdapterInfo> {
         Self::list_waiting(Waiting::Elsewhere).await
     }
@@ -406,6 +409,11 @@ impl GpuDevice {
     /// As [`GpuDevice::list_adapters_async`].
     pub fn list_adapters() -> Vec<AdapterInfo> {
         block_on(Self::list_waiting(Waiting::Here))
+    }
+
+    /// The interfaces to GPUs (Vulkan, Metal, DX12) through which none is reached here, each with the reason.
+    pub fn absent_apis() -> Vec<AbsentApi> {
+        absent(&Self::list_adapters())
     }
 
     /// As [`GpuDevice::finish_async`].

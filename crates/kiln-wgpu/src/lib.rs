@@ -14,6 +14,8 @@
 //! - Unsafe code stands in one module, `trusted`: where wgpu takes our word instead of checking.
 #![deny(unsafe_code)]
 
+#[cfg(not(target_arch = "wasm32"))]
+mod absent;
 mod adapters;
 mod backend;
 mod batch;
@@ -51,6 +53,8 @@ mod trusted;
 mod uploads;
 mod wait;
 
+#[cfg(not(target_arch = "wasm32"))]
+pub use absent::AbsentApi;
 pub use adapters::{ADAPTER_VARIABLE, AdapterChoice, AdapterInfo, AdapterKind};
 pub use backend::GpuBackend;
 pub use batch::{BufferId, GpuCommandBatch};

@@ -31,3 +31,26 @@ pub(crate) fn pipeline_cache(device: &wgpu::Device, data: Option<&[u8]>) -> wgpu
     // this driver. Who forges such a file writes to a folder that is the user's own.
     unsafe { device.create_pipeline_cache(&descriptor) }
 }
+
+/// Why the loader of Vulkan or its drivers cannot be used; `None` where they can.
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) fn refusal_of_vulkan() -> Option<wgpu::hal::InstanceError> {
+    #[cfg(target_vendor = "apple")]
+    return None;
+    #[cfg(not(target_vendor = "apple"))]
+    {
+        use wgpu::hal::{Api, Instance, InstanceDescriptor, api};
+        let descriptor = InstanceDescriptor {
+            name: "kiln",
+            flags: wgpu::InstanceFlags::empty(),
+            memory_budget_thresholds: wgpu::MemoryBudgetThresholds::default(),
+            backend_options: wgpu::BackendOptions::default(),
+            telemetry: None,
+            display: None,
+        };
+        // SAFETY: it loads the library of Vulkan, as making the instance of the process did, and makes an instance that is
+        // dropped here, before anything is made from it. That is unsafe as far as the library of the system is.
+        let instance = unsafe { <<api::Vulkan as Api>::Instance as Instance>::init(&descriptor) };
+        instance.err()
+    }
+}

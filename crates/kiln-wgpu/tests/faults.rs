@@ -268,6 +268,31 @@ fn work_in_flight_may_be_dropped() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn what_keeps_gpus_away_is_named_for_each_interface() {
+    const CHILD: &str = "KILN_TEST_WITHOUT_DRIVERS";
+    if std::env::var_os(CHILD).is_some() {
+        let refused = GpuDevice::open(&AdapterChoice::Any).unwrap_err();
+        return println!("{refused}\n{:?}", GpuDevice::absent_apis());
+    }
+    // A process that finds no driver, as on a machine without one.
+    let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+    child.args(["--exact", "what_keeps_gpus_away_is_named_for_each_interface", "--nocapture"]).env(CHILD, "1");
+    for variable in ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"] {
+        child.env(variable, "/nonexistent/driver.json");
+    }
+    let output = child.output().unwrap();
+    let told = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{told}");
+    assert!(
+        ["vulkan: ", "metal: it is of Apple", "dx12: it is of Windows"].iter().all(|text| told.contains(text)),
+        "{told}"
+    );
+    assert!(told.contains("there is no loader") || told.contains("install the driver"), "{told}");
+    assert!(GpuDevice::absent_apis().iter().any(|absent| absent.api == "metal"));
+}
+
+#[test]
 fn an_adapter_that_is_not_there_is_named_with_those_that_are() {
     let missing = GpuDevice::open(&AdapterChoice::Name("no such adapter".into())).unwrap_err();
     assert!(matches!(&missing, Error::Unavailable { what, .. } if what.contains("no such adapter")), "{missing}");
