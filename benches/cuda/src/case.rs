@@ -156,11 +156,6 @@ impl Case {
         }
     }
 
-    /// Whether operands and results stay on the device.
-    pub(crate) fn is_resident(&self) -> bool {
-        !matches!(self, Self::AddHost { .. })
-    }
-
     pub(crate) fn work(&self) -> Work {
         match *self {
             Self::Product { m, k, n, .. } => Work::Flops(2.0 * (m * k * n) as f64),

@@ -136,7 +136,7 @@ fn measure(kiln: &Kiln, cublas: Option<&Cublas>, case: &Case, effort: Effort, ta
     let limited = copy.is_some();
     let mut runs: Vec<&mut dyn Ready> = ready.iter_mut().map(|(_, ready)| &mut **ready as &mut dyn Ready).collect();
     runs.extend(copy.iter_mut().map(|copy| copy as &mut dyn Ready));
-    let seconds = turns::compare(&mut runs, case.is_resident(), effort)?;
+    let seconds = turns::compare(&mut runs, effort)?;
     let limit = if limited { seconds.last().copied() } else { None };
     let mut all = vec![None; NAMES.len()];
     for ((position, _), seconds) in ready.iter().zip(seconds) {
