@@ -4,7 +4,7 @@ use kiln_core::graph::{Location as Tensor, TensorId};
 use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashCombine, WarpGroupAttention};
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;
-use kiln_ptx::kernels::gemm::{Gemm, Tf32Planes, WarpGemm, WarpGroupGemm};
+use kiln_ptx::kernels::gemm::{Gemm, MultistageGemm, SplitSum, Tf32Planes, WarpGemm, WarpGroupGemm};
 use kiln_ptx::kernels::half::Convert;
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, WarpQuantMatmul};
@@ -28,6 +28,11 @@ pub(crate) struct Hardware {
 }
 
 impl Hardware {
+    /// Whether copies to shared memory run by themselves.
+    pub(crate) fn has_copies(&self) -> bool {
+        self.target >= Target::Sm80
+    }
+
     /// Whether warps multiply on tensor cores in ways that kernels use.
     pub(crate) fn has_tensor_cores(&self) -> bool {
         self.target >= Target::Sm80
@@ -90,12 +95,14 @@ codes!(
     FlashCombine,
     Gather,
     Gemm,
+    MultistageGemm,
     Norm,
     Pool,
     QuantMatmul,
     ReduceLevel,
     Rope,
     Softmax,
+    SplitSum,
     Tf32Planes,
     TopK,
     Transpose,

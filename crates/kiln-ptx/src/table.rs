@@ -195,6 +195,9 @@ macro_rules! instruction_table {
             /// Begins to copy 16 bytes, the first `present` of them from memory, the others zeros.
             CpAsync cp_async(to: SharedAt, from: GlobalAt, bytes: Sixteen, present: T) -> ()
                 { 7.0 Sm80: u32 "cp.async.cg.shared.global" }
+            /// The same of 4 bytes, of all of them or of none.
+            CpAsyncWord cp_async_word(to: SharedAt, from: GlobalAt, bytes: Four, present: T) -> ()
+                { 7.0 Sm80: u32 "cp.async.ca.shared.global" }
             /// Makes a group of the copies that this thread has begun.
             CpAsyncCommitGroup cp_async_commit_group() -> () { 7.0 Sm80: u32 "cp.async.commit_group" }
             /// Waits until no more than so many groups of this thread are under way.

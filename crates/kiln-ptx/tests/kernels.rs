@@ -4,11 +4,11 @@ mod support;
 
 use kiln_core::op::reference::{self, Case, Input, Random};
 use kiln_core::op::{
-    LayerNorm, LogSoftmax, Matmul, Op, Operation, Reduce, Reduction, RmsNorm, Softmax as SoftmaxOp,
+    LayerNorm, LogSoftmax, Matmul, MatmulExtents, Op, Operation, Reduce, Reduction, RmsNorm, Softmax as SoftmaxOp,
     Transpose as TransposeOp,
 };
 use kiln_core::{Buffer, Error, Operand};
-use kiln_ptx::kernels::gemm::{Gemm, NaiveGemm, Tf32Planes, Tile, TiledGemm};
+use kiln_ptx::kernels::gemm::{Gemm, MultistageGemm, MultistageTile, NaiveGemm, SplitSum, Tf32Planes, Tile, TiledGemm};
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::reduce;
 use kiln_ptx::kernels::softmax::Softmax;
@@ -204,7 +204,7 @@ fn products_scale_and_add() {
             let c: Vec<f32> = (0..batch * m * n).map(|i| value(i, 11)).collect();
             let tile = Tile::ALL[(m + n) % 2];
             let kernel = Gemm::new(Matmul { transpose_a, transpose_b }, tile);
-            let extents = kiln_core::op::MatmulExtents { batch, shared_b: true, m, k, n };
+            let extents = MatmulExtents { batch, shared_b: true, m, k, n };
             let mut device = Device::default();
             let buffers = [&a, &b, &c].map(|x| device.upload(&words(x)));
             device.run(&kernel, &kernel.launch(extents, 2.0, -3.0).unwrap(), &buffers).unwrap();
@@ -217,6 +217,86 @@ fn products_scale_and_add() {
                 assert_eq!(got, 2.0 * sum - 3.0 * c[at], "{m} {k} {n}, element {at}");
             }
         }
+    }
+}
+
+/// Runs a product in stages with k in so many parts.
+fn run_stages(op: Matmul, tile: MultistageTile, parts: usize, e: MatmulExtents, [a, b]: [&[f32]; 2]) -> Vec<f32> {
+    let kernel = MultistageGemm::new(op, tile);
+    let elements = e.batch * e.m * e.n;
+    let split = run_one(&kernel, &kernel.launch(e, parts).unwrap(), &[a, b], parts * elements).unwrap();
+    if parts == 1 {
+        return split;
+    }
+    let sum = SplitSum::new(parts, elements);
+    run_one(&sum, &sum.launch(elements).unwrap(), &[&split], elements).unwrap()
+}
+
+#[test]
+fn products_in_stages_keep_their_contract() {
+    let small = |case: &Case| {
+        let [a, b] = [&case.inputs[0].shape, &case.inputs[1].shape];
+        a.numel() <= 20_000 && b.numel() <= 20_000 && a.numel() * b.dims()[b.rank() - 1] <= 100_000
+    };
+    let compared = conforms::<Matmul>(small, |op, inputs| {
+        let Op::Matmul(matmul) = op else { panic!("{op:?}") };
+        let e = matmul.extents(&inputs[0].shape(), &inputs[1].shape()).unwrap();
+        // Those of few threads: there are many cases.
+        let tile = MultistageTile::ALL[[2, 3, 5, 6][(e.m + e.n) % 4]];
+        let data = [inputs[0].data().f32(), inputs[1].data().f32()];
+        Ok(Buffer::F32(run_stages(*matmul, tile, 1, e, data)))
+    });
+    assert!(compared > 1000, "{compared}");
+}
+
+/// Integers, so that every sum is exact: transposes, batches, tiles and rows that are not whole, parts of k, a k of more than one
+/// chain, and none.
+#[test]
+fn products_in_stages_are_exact() {
+    let narrow = MultistageTile::ALL[3];
+    let all = MultistageTile::ALL.map(|tile| (tile, [130, 35, 20], 1, 1));
+    let more = [
+        (MultistageTile::ALL[2], [3, 5, 7], 2, 1),
+        (MultistageTile::ALL[5], [5, 100, 39], 2, 3),
+        (narrow, [17, 70, 132], 1, 4),
+        (narrow, [2, 1100, 8], 1, 1),
+        (narrow, [2, 1100, 7], 1, 1),
+        (narrow, [1, 0, 3], 1, 1),
+    ];
+    for (tile, [m, k, n], batch, parts) in all.into_iter().chain(more) {
+        for (transpose_a, transpose_b) in [(false, false), (true, false), (false, true), (true, true)] {
+            let value = |i: usize, by: usize| (i * 7 % by) as f32 - 2.0;
+            let a: Vec<f32> = (0..batch * m * k).map(|i| value(i, 5)).collect();
+            let b: Vec<f32> = (0..batch * k * n).map(|i| value(i, 11)).collect();
+            let e = MatmulExtents { batch, shared_b: false, m, k, n };
+            let got = run_stages(Matmul { transpose_a, transpose_b }, tile, parts, e, [&a, &b]);
+            for (at, got) in got.into_iter().enumerate() {
+                let (product, i, j) = (at / (m * n), at / n % m, at % n);
+                let a = |p: usize| a[product * m * k + if transpose_a { p * m + i } else { i * k + p }];
+                let b = |p: usize| b[product * k * n + if transpose_b { j * k + p } else { p * n + j }];
+                let sum: f32 = (0..k).map(|p| a(p) * b(p)).sum();
+                assert_eq!(got, sum, "{tile:?}, {m} {k} {n}, {transpose_a} {transpose_b}, element {at}");
+            }
+        }
+    }
+}
+
+/// The cut depends on extents and device alone, and no part of it is empty.
+#[test]
+fn products_are_cut_for_a_device() {
+    let nt = Matmul { transpose_a: false, transpose_b: true };
+    let cut = |[m, k, n]: [usize; 3]| {
+        let (kernel, parts) = MultistageGemm::for_extents(nt, MatmulExtents { batch: 1, shared_b: true, m, k, n }, 132);
+        (kernel.name().rsplit('_').next().unwrap().to_owned(), parts)
+    };
+    assert_eq!(cut([8192, 8192, 8192]), ("128x128x16x3".into(), 1));
+    assert_eq!(cut([64, 4096, 4096]), ("64x128x16x3".into(), 8));
+    assert_eq!(cut([4096, 4096, 16]), ("128x32x16x3".into(), 8));
+    assert_eq!(cut([1, 0, 1]).1, 1);
+    for k in 1..2000 {
+        let (_, parts) = cut([16, k, 300]);
+        let share = k.div_ceil(parts).next_multiple_of(16);
+        assert!((parts - 1) * share < k, "{parts} parts of {k}");
     }
 }
 
@@ -240,10 +320,14 @@ fn products_of_textbooks_are_exact() {
 fn extents_beyond_a_kernel_are_refused() {
     let most = u32::MAX as usize;
     let limit = |result: Result<Launch, Error>| matches!(result, Err(Error::Limit { .. }));
-    let extents = kiln_core::op::MatmulExtents { batch: 1, shared_b: false, m: 1, k: 1, n: 1 };
+    let extents = MatmulExtents { batch: 1, shared_b: false, m: 1, k: 1, n: 1 };
     let gemm = Gemm::new(Matmul::default(), Tile::LARGE);
-    assert!(limit(gemm.launch(kiln_core::op::MatmulExtents { k: most, ..extents }, 1.0, 0.0)));
-    assert!(limit(gemm.launch(kiln_core::op::MatmulExtents { batch: 65_536, ..extents }, 1.0, 0.0)));
+    assert!(limit(gemm.launch(MatmulExtents { k: most, ..extents }, 1.0, 0.0)));
+    assert!(limit(gemm.launch(MatmulExtents { batch: 65_536, ..extents }, 1.0, 0.0)));
+    let staged = MultistageGemm::new(Matmul::default(), MultistageTile::ALL[0]);
+    assert!(limit(staged.launch(MatmulExtents { k: (1 << 24) + 1, ..extents }, 1)));
+    assert!(limit(staged.launch(MatmulExtents { batch: 1 << 31, ..extents }, 1)));
+    assert!(limit(SplitSum::new(2, most).launch(most)));
     assert!(limit(TiledGemm.launch([1, most, 1])));
     assert!(limit(NaiveGemm.launch([16 * 65_536, 1, 1])));
     assert!(limit(Softmax::new(4, false, Target::Sm70).launch(1, 129)));

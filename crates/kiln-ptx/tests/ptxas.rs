@@ -224,6 +224,7 @@ other_samples! {
     Blocks |k, number| Blocks(3);
     Flag |k, number| Flag(true);
     Sign |k, number| Sign(true);
+    Four |k, number| Four(());
     Sixteen |k, number| Sixteen(());
 }
 

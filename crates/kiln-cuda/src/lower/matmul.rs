@@ -2,7 +2,9 @@
 
 use kiln_core::op::{Matmul, MatmulExtents, Matvec};
 use kiln_core::{DType, Error, Result};
-use kiln_ptx::kernels::gemm::{Epilogue, Gemm, Tf32Planes, Tile, WarpGemm, WarpGroupGemm, WarpGroupTile, WarpTile};
+use kiln_ptx::kernels::gemm::{
+    Epilogue, Gemm, MultistageGemm, SplitSum, Tf32Planes, Tile, WarpGemm, WarpGroupGemm, WarpGroupTile, WarpTile,
+};
 use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::{Launch, PtxType};
 
@@ -12,6 +14,11 @@ use crate::plan::{Code, Hardware, Location};
 
 /// Large tiles that keep a device busy.
 const BUSY: usize = 128;
+
+/// Rows and columns of C, `m n / (m + n)`, from which on products in planes take less time than those of f32 as it is: writing
+/// and reading planes takes as long for few products as for many. On an H200, from 4.2 TB/s, 47 and 110 TFLOP/s; 128 x 4096 x
+/// 14336 was slower in planes.
+const WORTH_PLANES: usize = 195;
 
 /// How warp groups take f32: with k innermost.
 const K_INNERMOST: Matmul = Matmul { transpose_a: false, transpose_b: true };
@@ -26,12 +33,33 @@ fn product(plan: &mut Lowering<'_>, op: Matmul, mut extents: MatmulExtents, [a, 
         return Ok(());
     }
     let (a, b) = (convert::widened(plan, a)?, convert::widened(plan, b)?);
+    if plan.hardware.has_copies() && in_stages(plan, op, extents, [a, b, c])? {
+        return Ok(());
+    }
     let MatmulExtents { batch, m, n, .. } = extents;
     let large = batch.saturating_mul(m.div_ceil(128)).saturating_mul(n.div_ceil(128));
     let kernel = Gemm::new(op, if large >= BUSY { Tile::LARGE } else { Tile::SMALL });
     let launch = kernel.launch(extents, 1.0, 0.0)?;
     plan.run(kernel, launch, &[a.at, b.at, c.at]);
     Ok(())
+}
+
+/// Adds the product of f32 on the units for it, with operands that come by copies, and says whether those take its extents.
+fn in_stages(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b, c]: [Value; 3]) -> Result<bool> {
+    let (kernel, parts) = MultistageGemm::for_extents(op, extents, plan.hardware.multiprocessors);
+    let Some(launch) = accepted(kernel.launch(extents, parts))? else { return Ok(false) };
+    if parts == 1 {
+        plan.run(kernel, launch, &[a.at, b.at, c.at]);
+        return Ok(true);
+    }
+    let elements = c.ty.shape.numel();
+    let sum = SplitSum::new(parts, elements);
+    let Some(adding) = accepted(sum.launch(elements))? else { return Ok(false) };
+    let bytes = c.ty.bytes().checked_mul(parts).ok_or(Error::OutOfMemory { bytes: usize::MAX })?;
+    let split = plan.scratch(bytes);
+    plan.run(kernel, launch, &[a.at, b.at, split]);
+    plan.run(sum, adding, &[split, c.at]);
+    Ok(true)
 }
 
 /// Adds the product on tensor cores, and says whether they take it.
@@ -73,7 +101,8 @@ fn kernel(hardware: Hardware, op: Matmul, input: PtxType, extents: MatmulExtents
 
 /// Adds the product of f32 in two parts, and says whether warp groups take it.
 fn in_planes(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b, c]: [Value; 3]) -> Result<bool> {
-    if !plan.hardware.has_warp_groups() {
+    let MatmulExtents { m, n, .. } = extents;
+    if !plan.hardware.has_warp_groups() || m.saturating_mul(n) < WORTH_PLANES.saturating_mul(m + n) {
         return Ok(false);
     }
     let multiprocessors = plan.hardware.multiprocessors;
@@ -167,22 +196,22 @@ mod tests {
     fn halves_go_to_tensor_cores_where_copies_take_their_rows() {
         let (half, nn) = (DType::F16, Matmul::default());
         let of = |target, m, k, n| kernels(Hardware { target, ..HOPPER }, nn, [(half, [m, k]), (half, [k, n])]);
-        let widened = ["convert_f16_f32", "convert_f16_f32", "gemm_nn"];
+        let widened = |product| ["convert_f16_f32", "convert_f16_f32", product];
         assert_eq!(of(Target::Sm90a, 100, 64, 128), ["gemm_nn_f16_f32"]);
         for target in [Target::Sm80, Target::Sm90, Target::Sm120] {
             assert_eq!(of(target, 100, 64, 128), ["gemm_nn_f16_f32_warps"], "{target}");
         }
-        assert_eq!(of(Target::Sm75, 100, 64, 128), widened);
+        assert_eq!(of(Target::Sm75, 100, 64, 128), widened("gemm_nn"));
         for target in [Target::Sm80, Target::Sm90a] {
             for (m, k, n) in [(100, 65, 128), (100, 64, 127)] {
-                assert_eq!(of(target, m, k, n), widened, "{target}");
+                assert_eq!(of(target, m, k, n), widened("gemm_nn_stages"), "{target}");
             }
         }
         // Rows of C that are not whole copies are written by warps.
         let narrow = kernels(HOPPER, K_INNERMOST, [(half, [100, 64]), (half, [70, 64])]);
         assert_eq!(narrow, ["gemm_nt_f16_f32_warps"]);
         // One of them is widened, and multiplied as f32 is.
-        assert_eq!(kernels(HOPPER, nn, [(half, [64, 64]), (DType::F32, [64, 64])]), widened[1..]);
+        assert_eq!(kernels(HOPPER, nn, [(half, [64, 64]), (DType::F32, [64, 64])]), widened("gemm_nn_stages")[1..]);
     }
 
     #[test]
@@ -192,16 +221,27 @@ mod tests {
             kernels(Hardware { target, input_precision, ..HOPPER }, op, [(DType::F32, a), (DType::F32, b)])
         };
         let float = |op, input_precision, extents| on(Target::Sm90a, op, input_precision, extents);
-        let (nn, cube) = (Matmul::default(), [64, 64, 64]);
-        assert_eq!(float(nn, InputPrecision::Ieee, cube), ["gemm_nn"]);
+        let (nn, cube, staged) = (Matmul::default(), [64, 64, 64], ["gemm_nn_stages"]);
+        assert_eq!(float(nn, InputPrecision::Ieee, cube), staged);
         assert_eq!(float(K_INNERMOST, InputPrecision::Tf32, cube), ["gemm_nt_tf32_f32"]);
         assert_eq!(float(nn, InputPrecision::Tf32, cube), ["transpose", "gemm_nt_tf32_f32"]);
         let split = ["tf32_planes", "tf32_planes_transposed", "gemm_nt_3xtf32_f32"];
-        assert_eq!(float(nn, InputPrecision::Tf32x3, [64, 65, 64]), split);
-        assert_eq!(float(nn, InputPrecision::Tf32x3, [64, 64, 63]), ["gemm_nn"], "rows of C that no copy takes");
-        assert_eq!(float(nn, InputPrecision::Tf32, [64, 65, 64]), ["gemm_nn"], "rows of A that no copy takes");
+        assert_eq!(float(nn, InputPrecision::Tf32x3, [512, 65, 512]), split);
+        assert_eq!(float(nn, InputPrecision::Tf32x3, [64, 65, 4096]), staged, "planes of B for few rows");
+        assert_eq!(float(nn, InputPrecision::Tf32x3, [512, 64, 511]), staged, "rows of C that no copy takes");
+        assert_eq!(float(nn, InputPrecision::Tf32, [64, 65, 64]), staged, "rows of A that no copy takes");
         assert_eq!(on(Target::Sm80, nn, InputPrecision::Tf32, cube), ["transpose", "gemm_nt_tf32_f32_warps"]);
-        assert_eq!(on(Target::Sm80, nn, InputPrecision::Tf32x3, cube), ["gemm_nn"], "planes are for warp groups");
+        assert_eq!(on(Target::Sm80, nn, InputPrecision::Tf32x3, [512; 3])[0], staged[0], "planes are for warp groups");
         assert_eq!(on(Target::Sm75, nn, InputPrecision::Tf32, cube), ["gemm_nn"]);
+    }
+    #[test]
+    fn k_is_cut_where_tiles_are_few() {
+        let of = |target, [m, k, n]: [usize; 3]| {
+            kernels(Hardware { target, ..HOPPER }, K_INNERMOST, [(DType::F32, [m, k]), (DType::F32, [n, k])])
+        };
+        assert_eq!(of(Target::Sm90a, [16, 4096, 4096]), ["gemm_nt_stages", "split_sum"]);
+        assert_eq!(of(Target::Sm90a, [4096, 4096, 4096]), ["gemm_nt_stages"]);
+        assert_eq!(of(Target::Sm90a, [16, 0, 4096]), ["gemm_nt_stages"]);
+        assert_eq!(of(Target::Sm75, [16, 4096, 4096]), ["gemm_nt"]);
     }
 }

@@ -229,6 +229,23 @@ impl Builder {
         });
     }
 
+    fn store_vector<S: Space, T: Scalar, const N: usize>(
+        &self,
+        guard: Option<Value<'_, bool>>,
+        to: Pointer<'_, S, T>,
+        values: [impl Operand<T>; N],
+    ) where
+        Lanes<N>: VectorWidth,
+    {
+        self.line(|line| {
+            head::<S, T>(line, guard, "st.", Lanes::<N>::SUFFIX);
+            to.address_in(line);
+            line.put(", ");
+            list(line, &values);
+            line.put(";\n");
+        });
+    }
+
     fn store<S: Space, T: Scalar>(
         &self,
         guard: Option<Value<'_, bool>>,
@@ -303,13 +320,19 @@ impl Builder {
     where
         Lanes<N>: VectorWidth,
     {
-        self.line(|line| {
-            head::<S, T>(line, None, "st.", Lanes::<N>::SUFFIX);
-            to.address_in(line);
-            line.put(", ");
-            list(line, &values);
-            line.put(";\n");
-        });
+        self.store_vector(None, to, values);
+    }
+
+    /// Writes the `N` elements from `to` on where `p`.
+    pub fn st_v_if<S: Space, T: Scalar, const N: usize>(
+        &self,
+        p: Value<'_, bool>,
+        to: Pointer<'_, S, T>,
+        values: [impl Operand<T>; N],
+    ) where
+        Lanes<N>: VectorWidth,
+    {
+        self.store_vector(Some(p), to, values);
     }
 
     /// Makes the element at `to` the lesser of what it is and a value, whatever other threads do to it at the same time.

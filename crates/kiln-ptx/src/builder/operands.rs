@@ -189,6 +189,8 @@ constants! {
     Flag(bool) = U32 u64::from;
     /// 1, or -1 where it is true.
     Sign(bool) = S32 |minus| if minus { -1i64 as u64 } else { 1 };
+    /// 4 bytes.
+    Four(()) = U32 |()| 4;
     /// 16 bytes.
     Sixteen(()) = U32 |()| 16;
 }

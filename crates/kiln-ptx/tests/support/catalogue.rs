@@ -7,7 +7,8 @@ use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashTile, WarpGro
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::gemm::{
-    Epilogue, Gemm, NaiveGemm, Tf32Planes, Tile, TiledGemm, WarpGemm, WarpGroupGemm, WarpGroupTile, WarpTile,
+    Epilogue, Gemm, MultistageGemm, MultistageTile, NaiveGemm, SplitSum, Tf32Planes, Tile, TiledGemm, WarpGemm,
+    WarpGroupGemm, WarpGroupTile, WarpTile,
 };
 use kiln_ptx::kernels::half::Convert;
 use kiln_ptx::kernels::norm::Norm;
@@ -49,6 +50,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
         kernels.extend([false, true].map(|transposes| Box::new(Tf32Planes::new(transposes)) as _));
         kernels.extend(WarpQuantMatmul::all().into_iter().map(|product| Box::new(product) as _));
         kernels.extend(warps());
+        kernels.extend(stages());
     }
     for &kind in ElementwiseKind::ALL {
         let op = kind.with_params([0.0; 2]);
@@ -79,6 +81,17 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     for tile in Tile::ALL {
         kernels.extend(STORED.map(|operation| Box::new(Gemm::new(operation, tile)) as _));
     }
+    kernels
+}
+
+/// Products of f32 in stages: every tile and every way to store the operands, though not each with each, and sums of parts.
+fn stages() -> Vec<Box<dyn Kernel>> {
+    let mut kernels: Vec<Box<dyn Kernel>> = Vec::new();
+    for (i, tile) in MultistageTile::ALL.into_iter().enumerate() {
+        let ways = if i == 0 { STORED.to_vec() } else { vec![STORED[i % 2], STORED[2 + i / 2 % 2]] };
+        kernels.extend(ways.into_iter().map(|operation| Box::new(MultistageGemm::new(operation, tile)) as _));
+    }
+    kernels.extend([(2, 1), (32, 4)].map(|(parts, len)| Box::new(SplitSum::new(parts, len)) as _));
     kernels
 }
 

@@ -104,10 +104,11 @@ enum Action {
     Branch(usize),
     /// What the lanes of a warp do together.
     Warp(Collective),
-    /// Begins to copy 16 bytes to shared memory, the first so many from global memory.
+    /// Begins to copy so many bytes to shared memory, those present of them from global memory.
     Copy {
         to: Address,
         from: Address,
+        bytes: usize,
         present: Operand,
     },
     CommitCopies,
@@ -444,9 +445,13 @@ impl Program {
                     "cp" if name == "cp.async.commit_group" => Action::CommitCopies,
                     "cp" if name == "cp.async.wait_group" => Action::WaitForCopies(parts[0].parse().unwrap()),
                     "cp" => {
-                        assert_eq!((name, parts[2]), ("cp.async.cg.shared.global", "16"), "{line}");
+                        let bytes = match (name, parts[2]) {
+                            ("cp.async.cg.shared.global", "16") => 16,
+                            ("cp.async.ca.shared.global", "4") => 4,
+                            _ => panic!("{line}"),
+                        };
                         let [to, from] = [0, 1].map(|i: usize| registers.address(parts[i]));
-                        Action::Copy { to, from, present: registers.operand(parts[3]) }
+                        Action::Copy { to, from, bytes, present: registers.operand(parts[3]) }
                     }
                     "ld" if name.starts_with("ld.param") => {
                         let index = parameters.iter().position(|p| *p == parts[1].trim_matches(['[', ']'])).unwrap();
@@ -683,7 +688,9 @@ impl<'p> Block<'p> {
                 thread.outside.none()?;
                 thread.ended = true;
             }
-            Action::Copy { to, from, present } => self.begin_copy(i, [*to, *from], *present, memory)?,
+            Action::Copy { to, from, bytes, present } => {
+                self.begin_copy(i, [*to, *from], *bytes, *present, memory)?;
+            }
             Action::CommitCopies => thread.copies.commit(),
             Action::WaitForCopies(groups) => self.finish_copies(i, *groups)?,
             Action::Branch(to) => {

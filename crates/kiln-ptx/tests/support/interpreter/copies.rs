@@ -4,15 +4,12 @@ use std::collections::VecDeque;
 
 use super::{Address, Block, Memory, Operand};
 
-/// Bytes of a copy.
-const BYTES: usize = 16;
-
 /// The copies of a thread that it has not waited for: where they go to and what they bring.
 #[derive(Default)]
 pub(super) struct Copies {
-    groups: VecDeque<Vec<(u64, [u8; BYTES])>>,
+    groups: VecDeque<Vec<(u64, Vec<u8>)>>,
     /// Those that are in no group yet.
-    loose: Vec<(u64, [u8; BYTES])>,
+    loose: Vec<(u64, Vec<u8>)>,
 }
 
 impl Copies {
@@ -35,17 +32,18 @@ impl Block<'_> {
         &mut self,
         i: usize,
         [to, from]: [Address; 2],
+        size: usize,
         present: Operand,
         memory: &mut Memory,
     ) -> Result<(), String> {
         let thread = &self.threads[i];
-        let (to, present) = (thread.address(to, BYTES)?, thread.read(present)? as usize);
-        let mut bytes = [0; BYTES];
+        let (to, present) = (thread.address(to, size)?, thread.read(present)? as usize);
+        let mut bytes = vec![0; size];
         if present > 0 {
-            bytes[..present].copy_from_slice(memory.at(thread.address(from, BYTES)?, present)?);
+            bytes[..present].copy_from_slice(memory.at(thread.address(from, size)?, present)?);
         }
-        self.write_shared(i, to, &[0; BYTES])?;
-        self.touch(to, BYTES).for_each(|touch| touch.copied = true);
+        self.write_shared(i, to, &vec![0; size])?;
+        self.touch(to, size).for_each(|touch| touch.copied = true);
         self.threads[i].copies.loose.push((to, bytes));
         Ok(())
     }
@@ -54,7 +52,7 @@ impl Block<'_> {
     pub(super) fn finish_copies(&mut self, i: usize, groups: usize) -> Result<(), String> {
         while self.threads[i].copies.groups.len() > groups {
             for (to, bytes) in self.threads[i].copies.groups.pop_front().unwrap_or_default() {
-                self.touch(to, BYTES).for_each(|touch| touch.copied = false);
+                self.touch(to, bytes.len()).for_each(|touch| touch.copied = false);
                 self.write_shared(i, to, &bytes)?;
             }
         }
