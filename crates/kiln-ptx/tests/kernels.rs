@@ -242,7 +242,7 @@ fn products_in_stages_keep_their_contract() {
         let Op::Matmul(matmul) = op else { panic!("{op:?}") };
         let e = matmul.extents(&inputs[0].shape(), &inputs[1].shape()).unwrap();
         // Those of few threads: there are many cases.
-        let tile = MultistageTile::ALL[[2, 3, 5, 6][(e.m + e.n) % 4]];
+        let tile = MultistageTile::ALL[[2, 4][(e.m + e.n) % 2]];
         let data = [inputs[0].data().f32(), inputs[1].data().f32()];
         Ok(Buffer::F32(run_stages(*matmul, tile, 1, e, data)))
     });
@@ -253,11 +253,11 @@ fn products_in_stages_keep_their_contract() {
 /// chain, and none.
 #[test]
 fn products_in_stages_are_exact() {
-    let narrow = MultistageTile::ALL[3];
+    let narrow = MultistageTile::ALL[2];
     let all = MultistageTile::ALL.map(|tile| (tile, [130, 35, 20], 1, 1));
     let more = [
-        (MultistageTile::ALL[2], [3, 5, 7], 2, 1),
-        (MultistageTile::ALL[5], [5, 100, 39], 2, 3),
+        (MultistageTile::ALL[3], [3, 5, 7], 2, 1),
+        (MultistageTile::ALL[4], [5, 100, 39], 2, 3),
         (narrow, [17, 70, 132], 1, 4),
         (narrow, [2, 1100, 8], 1, 1),
         (narrow, [2, 1100, 7], 1, 1),
