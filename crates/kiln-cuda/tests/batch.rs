@@ -148,7 +148,9 @@ fn kernels_are_measured_where_it_was_asked_for() {
     batch.compute(&[y]).unwrap();
     let profile = batch.profile().unwrap();
     let names: Vec<&str> = profile.kernels.iter().map(|kernel| kernel.name.as_str()).collect();
-    assert!(names.len() == 2 && names[0].starts_with("gemm_nn") && names[1].starts_with("softmax"), "{names:?}");
+    // Where the product is cut among blocks, its parts are added up in between.
+    let [product, .., softmax] = names[..] else { panic!("{names:?}") };
+    assert!(product.starts_with("gemm_nn") && softmax.starts_with("softmax") && names.len() <= 3, "{names:?}");
     assert!(profile.kernels.iter().all(|kernel| kernel.nanoseconds > 0.0), "{profile}");
     let device = support::device().unwrap();
     let mut batch = CudaCommandBatch::new(device);

@@ -1,11 +1,11 @@
 //! The matrix product of f32 without tensor cores, from `sm_80` on: `C = A B`.
 //!
 //! A block computes a tile of C, or the part of it that some of the products make: where there are few tiles, k is cut among
-//! blocks, each writes a C of its own, and [`SplitSum`](super::SplitSum) adds these up afterwards, in their order. Tiles of A and B come by copies that
-//! run by themselves into a ring of stages in shared memory, with k outside and padded, an element at a time, because a copy of
-//! several would keep the order of memory; the lanes of a warp copy pieces of 8 along k of 4 rows, which meets no bank twice. A
-//! thread adds the outer products of a few rows and columns, vectors of four that lie apart, so that a warp reads few vectors
-//! and each of them once.
+//! blocks, each writes a C of its own, and [`SplitSum`](super::SplitSum) adds these up afterwards, in their order. Tiles of A
+//! and B come by copies that run by themselves into a ring of stages in shared memory, with k outside and padded, an element at
+//! a time, because a copy of several would keep the order of memory; the lanes of a warp copy pieces of 8 along k of 4 rows,
+//! which meets no bank twice. A thread adds the outer products of a few rows and columns, vectors of four that lie apart, so
+//! that a warp reads few vectors and each of them once.
 //!
 //! Every product is added by one multiply-add, in the order of k; after every 1024 of them the sum so far goes to C, which bounds
 //! the length of a chain, and the error of long products with it: roundings add up as the root of that length.
@@ -156,8 +156,7 @@ impl MultistageGemm {
     }
 
     /// The tile, and in how many parts to cut k, that take the least time for these extents on a device of so many
-    /// multiprocessors, by a count of waves of tiles and of stages. Its figures are those of an H200: there, of `A Bᵀ` of twenty shapes
-    /// from 16 to 8192 rows, it takes seventeen within 5 % of the best cut that was tried, and three within 11 %.
+    /// multiprocessors, by a count of waves of tiles and of stages. Its figures are those of an H200.
     pub fn for_extents(operation: Matmul, extents: MatmulExtents, multiprocessors: u32) -> (Self, usize) {
         /// Parts at most.
         const PARTS: usize = 32;
