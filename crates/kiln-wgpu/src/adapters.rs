@@ -83,7 +83,7 @@ fn instance() -> &'static wgpu::Instance {
     })
 }
 
-/// Every adapter, with what it tells of itself. To be asked for by one at a time: [`crate::opening::alone`].
+/// Every adapter, with what it tells of itself. To be asked for by one at a time, as `device/opening.rs` does.
 pub(crate) async fn all() -> Vec<(AdapterInfo, wgpu::Adapter)> {
     #[cfg(target_arch = "wasm32")]
     if !crate::browser::has_webgpu() {

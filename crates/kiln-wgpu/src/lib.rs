@@ -34,7 +34,6 @@ mod lower;
 mod matmul_cache;
 mod memory;
 pub mod numerics;
-mod opening;
 mod options;
 #[cfg(not(target_arch = "wasm32"))]
 mod pipeline_cache;
