@@ -75,7 +75,7 @@ fn chosen(engine: &Engine) -> String {
 
 fn refusals() -> [Error; 4] {
     [
-        Error::OutOfMemory { bytes: 1 << 40 },
+        Error::OutOfMemory { bytes: 1 << 30 },
         Error::Limit { what: "bytes of a buffer", device: FIRST.into(), asked: 1 << 40, limit: 1 << 30 },
         Error::Driver { what: "compiling".into(), device: FIRST.into(), message: "no".into() },
         Error::Unsupported { op: "relu", backend: "the first GPU" },
