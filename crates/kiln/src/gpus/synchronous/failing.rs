@@ -28,7 +28,7 @@ impl Rig {
     }
 
     fn builder() -> EngineBuilder {
-        let limited = || Engine::builder().instruction_set(Isa::Scalar).threads(1);
+        let limited = || Engine::builder().instruction_set(Isa::best()).threads(1);
         let engine = limited().without_profile().build().unwrap();
         let mut places = engine.places().to_vec();
         // Slow enough that any way to a GPU is worth it.
