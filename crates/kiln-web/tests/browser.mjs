@@ -367,46 +367,6 @@ const tests = {
     await leave(page);
   },
 
-  async "pictures that come while one is computed are drawn after it"() {
-    // The first visit measures.
-    if (!profile) await leave(await visit(withWebgpu));
-    const page = await visit(withWebgpu, {
-      before: () => {
-        // A GPU that is always chosen, and slow to give its results back.
-        const map = GPUBuffer.prototype.mapAsync;
-        GPUBuffer.prototype.mapAsync = async function (...range) {
-          await new Promise((resolve) => setTimeout(resolve, 200));
-          return map.apply(this, range);
-        };
-        const profile = JSON.parse(localStorage.getItem("kiln-profile"));
-        profile.places.filter(({ backend }) => backend !== "gpu").forEach(({ roofline }) => { roofline.overhead = 1e6; });
-        profile.classes = [];
-        localStorage.setItem("kiln-profile", JSON.stringify(profile));
-      },
-    });
-    const gpu = await page.evaluate(() => window.kiln.engine.gpu.name);
-    assert.ok((await text(page, "picture-caption")).endsWith(`on ${gpu}`), await text(page, "picture-caption"));
-    const shade = async (colour) => Buffer.from(await page.evaluate(async (colour) => {
-      const canvas = new OffscreenCanvas(512, 512);
-      const context = canvas.getContext("2d");
-      context.fillStyle = colour;
-      context.fillRect(0, 0, 512, 512);
-      return [...new Uint8Array(await (await canvas.convertToBlob()).arrayBuffer())];
-    }, colour));
-    const [black, white] = [await shade("black"), await shade("white")];
-    await page.locator("#edges").fill("0");
-    for (const buffer of [black, white]) await page.setInputFiles("#file", { name: "one.png", mimeType: "image/png", buffer });
-    await page.click("#calibrate");
-    await page.waitForFunction(() => {
-      const canvas = document.getElementById("filtered");
-      const white = canvas.getContext("2d").getImageData(256, 256, 1, 1).data[0] === 255;
-      return white && !document.getElementById("calibrate").disabled;
-    });
-    assert.equal(await text(page, "picture-problem"), "");
-    assert.match(await text(page, "status"), /^Measured in/);
-    await leave(page);
-  },
-
   async "without vectors the scalar build is loaded"() {
     const page = await visit(withWebgpu, { path: "?webgpu=off", before: () => { WebAssembly.validate = () => false; } });
     assert.match(await text(page, "browser"), /no vectors, scalar code runs instead/);
