@@ -8,7 +8,7 @@ use kiln_core::{Error, Result};
 use kiln_ptx::Launch;
 
 use crate::CudaDevice;
-use crate::driver::{CapturedGraph, Event, Function, Span};
+use crate::driver::{Begins, CapturedGraph, Event, Function, Span};
 use crate::memory::Region;
 use crate::plan::{Fault, Location, Plan};
 use crate::profile::{CudaProfile, KernelTime};
@@ -46,6 +46,7 @@ struct Prepared {
     function: Arc<Function>,
     launch: Launch,
     buffers: Vec<Region>,
+    begins: Begins,
 }
 
 impl Prepared {
@@ -96,11 +97,12 @@ impl Executable {
             };
             found.ok_or_else(missing)
         };
+        let beginnings = plan.beginnings();
         let mut steps = Vec::with_capacity(plan.dispatches.len());
-        for dispatch in plan.dispatches {
+        for (dispatch, begins) in plan.dispatches.into_iter().zip(beginnings) {
             let function = device.inner.kernels.get(&dispatch.code)?;
             let buffers = dispatch.buffers.into_iter().map(find).collect::<Result<_>>()?;
-            steps.push(Prepared { function, launch: dispatch.launch, buffers });
+            steps.push(Prepared { function, launch: dispatch.launch, buffers, begins });
         }
         let results = plan.results.iter().map(|&(at, bytes)| Ok((tensor(at).ok_or_else(missing)?, bytes)));
         let results = results.collect::<Result<_>>()?;
@@ -159,7 +161,9 @@ impl Executable {
         if self.ran && self.steps.len() >= CAPTURED && self.marks.is_empty() {
             let steps = &self.steps;
             let mut graph = CapturedGraph::new(&self.device.inner.context, |capture| {
-                steps.iter().try_for_each(|step| capture.launch(&step.function, &step.launch, &step.spans()?))
+                steps
+                    .iter()
+                    .try_for_each(|step| capture.launch(&step.function, &step.launch, &step.spans()?, step.begins))
             })?;
             graph.launch()?;
             self.graph = Some(graph);
@@ -168,7 +172,9 @@ impl Executable {
         let mut marks = self.marks.iter();
         for step in &self.steps {
             marks.next().map_or(Ok(()), Event::record)?;
-            step.function.launch(&step.launch, &step.spans()?)?;
+            // What is measured has nothing beside it.
+            let begins = if self.marks.is_empty() { step.begins } else { Begins::Behind };
+            step.function.launch(&step.launch, &step.spans()?, begins)?;
             marks.next().map_or(Ok(()), Event::record)?;
         }
         Ok(())

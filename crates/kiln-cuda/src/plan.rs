@@ -16,6 +16,7 @@ use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::kernels::window::{Convolve, Pool};
 use kiln_ptx::{Kernel, Launch, Target};
 
+use crate::driver::Begins;
 use crate::options::InputPrecision;
 
 /// What plans are made for.
@@ -121,6 +122,20 @@ pub(crate) struct Dispatch {
     pub(crate) buffers: Vec<Location>,
 }
 
+impl Dispatch {
+    /// Whether it has anything to run.
+    fn has_blocks(&self) -> bool {
+        !self.launch.grid.contains(&0)
+    }
+
+    /// Whether what its kernel reads before it waits for the launches in front of it was there before the plan began. No
+    /// launch of a plan writes an input of it.
+    fn reads_only_inputs_early(&self) -> bool {
+        let is_input = |&buffer: &usize| matches!(self.buffers.get(buffer), Some(Location::Tensor(Tensor::Input(_))));
+        self.code.kernel().reads_early().is_some_and(|early| early.iter().all(is_input))
+    }
+}
+
 /// Launches in the order in which they run, and the memory that they need.
 #[derive(Debug)]
 pub(crate) struct Plan {
@@ -134,4 +149,56 @@ pub(crate) struct Plan {
     pub(crate) inputs: Vec<(TensorId, u64)>,
     /// For each wanted tensor, where it lies afterwards.
     pub(crate) results: Vec<(Tensor, u64)>,
+}
+
+impl Plan {
+    /// For each launch, whether it may begin while those in front of it still run.
+    ///
+    /// The first one begins behind everything that was asked for before. Whoever begins later has therefore all of that behind
+    /// it, whatever of the plan still runs: the inputs are there, and it may read them before it waits.
+    pub(crate) fn beginnings(&self) -> Vec<Begins> {
+        let begins = |(number, dispatch): (usize, &Dispatch)| {
+            let is_first = !self.dispatches[..number].iter().any(Dispatch::has_blocks);
+            if !is_first && dispatch.reads_only_inputs_early() { Begins::Beside } else { Begins::Behind }
+        };
+        self.dispatches.iter().enumerate().map(begins).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln_core::graph::Graph;
+    use kiln_core::op::QuantMatmul;
+    use kiln_core::{DType, QuantFormat, Record, Shape, TensorType};
+
+    use super::*;
+
+    /// Two products, one of what the other gives, each with weights of its own.
+    fn plan(target: Target) -> Plan {
+        let format = QuantFormat::Q4K;
+        let mut graph = Graph::new();
+        let mut x = graph.input(TensorType::f32(Shape::new(&[1, 256]).unwrap()));
+        for _ in 0..2 {
+            let weights = TensorType { dtype: DType::Blocks(format), shape: Shape::new(&[256, 256]).unwrap() };
+            let weights = graph.input(weights);
+            x = graph.record(QuantMatmul { format }, &[x, weights]).unwrap();
+        }
+        let hardware = Hardware { target, multiprocessors: 132, input_precision: InputPrecision::Ieee };
+        Plan::new(&graph, &[x], hardware).unwrap()
+    }
+
+    #[test]
+    fn launches_begin_beside_others_where_what_they_read_early_is_there() {
+        use Begins::{Behind, Beside};
+        assert_eq!(plan(Target::Sm90a).beginnings(), [Behind, Beside]);
+        assert_eq!(plan(Target::Sm80).beginnings(), [Behind, Behind], "kernels that wait for nothing");
+        for unsettled in [Location::Scratch(0), Location::Tensor(Tensor::Slot(0))] {
+            let mut plan = plan(Target::Sm90a);
+            plan.dispatches[1].buffers[1] = unsettled;
+            assert_eq!(plan.beginnings(), [Behind, Behind], "weights that a launch may write: {unsettled:?}");
+        }
+        let mut plan = plan(Target::Sm90a);
+        plan.dispatches[0].launch.grid = [0, 1, 1];
+        assert_eq!(plan.beginnings(), [Behind, Behind], "the second is the first that runs");
+    }
 }

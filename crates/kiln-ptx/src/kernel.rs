@@ -235,6 +235,13 @@ pub trait Kernel {
     /// Writes it.
     fn build(&self) -> PtxKernel;
 
+    /// The buffers, as a launch counts them, that it reads before it waits for the launches in front of it; none where it
+    /// waits for nothing. A kernel that waits may begin while those still run (programmatic dependent launch), provided
+    /// that none of them writes these buffers; of any other memory it touches nothing before it has waited.
+    fn reads_early(&self) -> Option<&'static [usize]> {
+        None
+    }
+
     /// A module of this kernel alone, as text.
     fn emit_ptx(&self) -> String {
         self.build().into_text()

@@ -237,6 +237,14 @@ macro_rules! instruction_table {
             /// Waits until no more than so many groups of this thread still read shared memory.
             CpAsyncBulkWaitGroupRead cp_async_bulk_wait_group_read(pending: Groups) -> ()
                 { 8.0 Sm90: u32 "cp.async.bulk.wait_group.read" }
+            /// Lets launches behind this one begin, those that wait for it by themselves: once every block of this one has said
+            /// so or has ended. What this one writes they see only where they have waited.
+            GriddepcontrolLaunchDependents griddepcontrol_launch_dependents() -> ()
+                { 7.8 Sm90: u32 "griddepcontrol.launch_dependents" }
+            /// Waits until the launches in front of this one have ended, and sees what they wrote. Nothing where it was launched
+            /// to begin behind them.
+            GriddepcontrolWait griddepcontrol_wait() -> () { 7.8 Sm90: u32 "griddepcontrol.wait" }
+
             /// Brings the description of a tensor near.
             PrefetchTensormap prefetch_tensormap(map: MapAt) -> () { 8.0 Sm90: u32 "prefetch.tensormap" }
 

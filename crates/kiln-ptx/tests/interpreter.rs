@@ -5,7 +5,8 @@ mod support;
 use kiln_ptx::{Argument, Builder, Kernel, Launch, PtxKernel, Value};
 use support::Device;
 
-struct Written(PtxKernel);
+/// A kernel, and what it says that it reads early.
+struct Written(PtxKernel, Option<&'static [usize]>);
 
 impl Kernel for Written {
     fn name(&self) -> String {
@@ -15,11 +16,15 @@ impl Kernel for Written {
     fn build(&self) -> PtxKernel {
         self.0.clone()
     }
+
+    fn reads_early(&self) -> Option<&'static [usize]> {
+        self.1
+    }
 }
 
 /// Runs two warps on a buffer of a word for each thread, and returns the words.
 fn run(body: impl FnOnce(&Builder)) -> Result<Vec<u8>, String> {
-    let kernel = Written(PtxKernel::new("two_warps", [64, 1, 1], body));
+    let kernel = Written(PtxKernel::new("two_warps", [64, 1, 1], body), None);
     let mut device = Device::default();
     let buffer = device.allocate(4 * 64);
     device.run(&kernel, &Launch { grid: [1; 3], arguments: vec![Argument::Buffer(0)] }, &[buffer])?;
@@ -106,10 +111,11 @@ fn faults_are_found() {
 
 /// Runs two blocks of one warp as a cluster, on a buffer of a word for each thread.
 fn run_cluster(body: impl FnOnce(&Builder)) -> Result<Vec<u8>, String> {
-    let kernel = Written(PtxKernel::new("two_blocks", [32, 1, 1], |k| {
+    let kernel = PtxKernel::new("two_blocks", [32, 1, 1], |k| {
         k.cluster(2);
         body(k);
-    }));
+    });
+    let kernel = Written(kernel, None);
     let mut device = Device::default();
     let buffer = device.allocate(4 * 64);
     device.run(&kernel, &Launch { grid: [2, 1, 1], arguments: vec![Argument::Buffer(0)] }, &[buffer])?;
@@ -154,4 +160,33 @@ fn blocks_of_a_cluster_hand_over_and_their_faults_are_found() {
     });
     fault("waits before it has arrived", &|k| k.barrier_cluster_wait::<u32>());
     fault("do not meet at a barrier", &|k| k.if_(k.eq(k.cluster_ctarank(), 0), || meet(k)));
+}
+
+/// Adds two words of each thread; the first is read before the launches in front are waited for, if at all.
+#[test]
+fn what_launches_in_front_may_write_is_waited_for() {
+    let run = |early: &'static [usize], waits: bool| {
+        let kernel = PtxKernel::new("sum", [32, 1, 1], |k| {
+            let [a, b] = [("in", 0), ("in", 1)].map(|name| k.buffer::<u32>(name).index(k.tid_x()));
+            k.griddepcontrol_launch_dependents::<u32>();
+            let a = k.ld(a);
+            if waits {
+                k.griddepcontrol_wait::<u32>();
+            } else {
+                k.if_(k.lt(k.tid_x(), 16), || k.griddepcontrol_wait::<u32>());
+            }
+            k.st(b, a + k.ld(b));
+        });
+        let mut device = Device::default();
+        let words: Vec<u8> = (0..32u32).flat_map(u32::to_le_bytes).collect();
+        let buffers = [device.upload(&words), device.upload(&words)];
+        let launch = Launch { grid: [1; 3], arguments: [0, 1].map(Argument::Buffer).to_vec() };
+        device.run(&Written(kernel, Some(early)), &launch, &buffers)?;
+        Ok::<_, String>(device.download(buffers[1]).to_vec())
+    };
+    assert_eq!(run(&[0], true).unwrap(), (0..32u32).flat_map(|word| (2 * word).to_le_bytes()).collect::<Vec<_>>());
+    for (early, waits) in [(&[][..], true), (&[1], true), (&[0], false)] {
+        let said = run(early, waits).unwrap_err();
+        assert!(said.contains("launches in front may still run"), "{said}");
+    }
 }

@@ -123,6 +123,7 @@ conformance! {
     dequantisation_keeps_its_contract DequantizeOp Sm80 200_000 20_000;
     quantised_products_keep_their_contract QuantMatmulOp Sm70 300_000 500;
     quantised_products_on_tensor_cores_keep_their_contract QuantMatmulOp Sm80 300_000 500;
+    quantised_products_beside_launches_in_front_keep_their_contract QuantMatmulOp Sm90 300_000 500;
     attention_keeps_its_contract AttentionOp Sm80 300_000 5_000;
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUstream};
 use kiln_core::{Error, Result};
 
-use super::library::{Code, Driver, EncodeTiled, Functions, SUCCESS};
+use super::library::{Code, Driver, EncodeTiled, Functions, LaunchKernelEx, SUCCESS};
 
 /// What the driver tells of a device without opening it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -108,6 +108,11 @@ impl Context {
     /// What describes tensors, where the driver has it.
     pub(super) fn encode_tiled(&self) -> Option<EncodeTiled> {
         self.driver.encode_tiled
+    }
+
+    /// What launches with attributes, where the driver has it.
+    pub(super) fn launch_kernel_ex(&self) -> Option<LaunchKernelEx> {
+        self.driver.launch_kernel_ex
     }
 
     /// The stream that everything runs on.

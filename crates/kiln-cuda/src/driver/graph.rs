@@ -7,7 +7,7 @@ use kiln_core::Result;
 
 use super::Context;
 use super::memory::Span;
-use super::module::Function;
+use super::module::{Begins, Function};
 
 /// Launches in an order, which the driver takes in one call.
 #[derive(Debug)]
@@ -32,8 +32,14 @@ impl Capture<'_> {
     ///
     /// # Errors
     /// As there.
-    pub(crate) fn launch(&self, function: &Function, launch: &kiln_ptx::Launch, buffers: &[Span<'_>]) -> Result<()> {
-        function.launch_on(self.stream, launch, buffers)
+    pub(crate) fn launch(
+        &self,
+        function: &Function,
+        launch: &kiln_ptx::Launch,
+        buffers: &[Span<'_>],
+        begins: Begins,
+    ) -> Result<()> {
+        function.launch_on(self.stream, launch, buffers, begins)
     }
 }
 

@@ -6,8 +6,9 @@ use std::sync::OnceLock;
 
 use cudarc::driver::sys::{
     self, CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUevent, CUfunction, CUfunction_attribute, CUgraph,
-    CUgraphExec, CUjit_option, CUjitInputType, CUlinkState, CUmodule, CUstream, CUstreamCaptureMode, CUtensorMap,
-    CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion, CUtensorMapSwizzle,
+    CUgraphExec, CUjit_option, CUjitInputType, CUlaunchConfig, CUlinkState, CUmodule, CUstream, CUstreamCaptureMode,
+    CUtensorMap, CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion,
+    CUtensorMapSwizzle,
 };
 use kiln_core::Error;
 
@@ -193,10 +194,23 @@ pub(super) type EncodeTiled = unsafe extern "C" fn(
     outside: CUtensorMapFloatOOBfill,
 ) -> Code;
 
+/// `cuLaunchKernelEx`: a launch with attributes.
+pub(super) type LaunchKernelEx = unsafe extern "C" fn(
+    config: *const CUlaunchConfig,
+    function: CUfunction,
+    arguments: *mut *mut c_void,
+    extra: *mut *mut c_void,
+) -> Code;
+
+/// The first driver whose graphs can hold launches that begin before those in front of them have ended.
+const OVERLAPPING_LAUNCHES: CudaVersion = CudaVersion { major: 12, minor: 3 };
+
 /// A driver that has started and knows of a device.
 pub(crate) struct Driver {
     pub(super) call: Functions,
     pub(super) encode_tiled: Option<EncodeTiled>,
+    /// Of drivers from [`OVERLAPPING_LAUNCHES`] on.
+    pub(super) launch_kernel_ex: Option<LaunchKernelEx>,
     pub(crate) version: CudaVersion,
     pub(crate) devices: u32,
 }
@@ -251,8 +265,12 @@ impl Driver {
         if version < OLDEST_DRIVER {
             return Err(DriverProblem::TooOld { found: version });
         }
+        // SAFETY: as for `cuTensorMapEncodeTiled`.
+        let launch_kernel_ex = unsafe { sys::culib().get::<LaunchKernelEx>(b"cuLaunchKernelEx\0") };
+        let launch_kernel_ex =
+            launch_kernel_ex.ok().filter(|_| version >= OVERLAPPING_LAUNCHES).map(|function| *function);
         match u32::try_from(devices) {
-            Ok(devices) if devices > 0 => Ok(Self { call, encode_tiled, version, devices }),
+            Ok(devices) if devices > 0 => Ok(Self { call, encode_tiled, launch_kernel_ex, version, devices }),
             _ => Err(DriverProblem::NoDevice),
         }
     }

@@ -19,6 +19,6 @@ pub(crate) use graph::CapturedGraph;
 pub(crate) use library::Driver;
 pub use library::{CudaVersion, DriverProblem, OLDEST_DRIVER};
 pub(crate) use memory::{DeviceMemory, PinnedMemory, Span};
-pub(crate) use module::{Function, Image, compile};
+pub(crate) use module::{Begins, Function, Image, compile};
 pub use nvml::Readings;
 pub(crate) use nvml::readings;

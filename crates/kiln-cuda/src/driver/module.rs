@@ -4,7 +4,8 @@ use std::ffi::{CString, c_int, c_void};
 use std::sync::Arc;
 
 use cudarc::driver::sys::{
-    CUfunction, CUfunction_attribute, CUjit_option, CUjitInputType, CUlinkState, CUmodule, CUstream, CUtensorMap,
+    CUfunction, CUfunction_attribute, CUjit_option, CUjitInputType, CUlaunchAttribute, CUlaunchAttributeID,
+    CUlaunchAttributeValue, CUlaunchConfig, CUlinkState, CUmodule, CUstream, CUtensorMap,
 };
 use kiln_core::{Error, Result};
 use kiln_ptx::{Argument, Launch, PtxKernel};
@@ -120,6 +121,16 @@ impl Drop for Module {
     }
 }
 
+/// When a launch begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Begins {
+    /// When everything that was asked for before it has ended.
+    Behind,
+    /// When the launch in front of it lets it: its kernel waits for what else has to have ended
+    /// ([`reads_early`](kiln_ptx::Kernel::reads_early)). As `Behind` where the driver or the device has no such launches.
+    Beside,
+}
+
 /// What a launch passes by value.
 enum Passed {
     Word(u64),
@@ -211,11 +222,17 @@ impl Function {
     /// # Errors
     /// [`Error::Driver`] where the arguments are not those that the kernel takes, or a buffer is of another device or not
     /// aligned as kernels take it; [`Error::DeviceLost`].
-    pub(crate) fn launch(&self, launch: &Launch, buffers: &[Span<'_>]) -> Result<()> {
-        self.launch_on(self.module.context.stream(), launch, buffers)
+    pub(crate) fn launch(&self, launch: &Launch, buffers: &[Span<'_>], begins: Begins) -> Result<()> {
+        self.launch_on(self.module.context.stream(), launch, buffers, begins)
     }
 
-    pub(super) fn launch_on(&self, stream: CUstream, launch: &Launch, buffers: &[Span<'_>]) -> Result<()> {
+    pub(super) fn launch_on(
+        &self,
+        stream: CUstream,
+        launch: &Launch,
+        buffers: &[Span<'_>],
+        begins: Begins,
+    ) -> Result<()> {
         let context = &self.module.context;
         let refused = |message: String| Error::Driver {
             what: self.launching.clone(),
@@ -249,23 +266,38 @@ impl Function {
         }
         let mut arguments: Vec<*mut c_void> = values.iter_mut().map(Passed::address).collect();
         let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (launch.grid, self.kernel.block());
+        let shared = self.kernel.dynamic_shared_bytes();
+        let (function, arguments, nothing) = (self.function, arguments.as_mut_ptr(), std::ptr::null_mut());
+        if let (Begins::Beside, Some(launch_kernel_ex)) = (begins, context.launch_kernel_ex()) {
+            let mut attribute = CUlaunchAttribute {
+                id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION,
+                pad: [0; 4],
+                value: CUlaunchAttributeValue { programmaticStreamSerializationAllowed: 1 },
+            };
+            let config = CUlaunchConfig {
+                gridDimX: grid_x,
+                gridDimY: grid_y,
+                gridDimZ: grid_z,
+                blockDimX: block_x,
+                blockDimY: block_y,
+                blockDimZ: block_z,
+                sharedMemBytes: shared,
+                hStream: stream,
+                attrs: &mut attribute,
+                numAttrs: 1,
+            };
+            // SAFETY: as below; the attribute is one, and outlives the call. What the kernel reads before it waits for what
+            // is in front of it, nothing in front writes: whoever says `Beside` has seen to that.
+            return context
+                .run(&self.launching, |_| unsafe { launch_kernel_ex(&config, function, arguments, nothing) });
+        }
         // SAFETY: the arguments are as many and of the types that the kernel takes, and are copied by the call. Kernels
         // guard every access by the extents that they are given; those come from checked shapes, and the memory behind
         // the addresses was taken for these shapes. It is held for as long as the launch can run, or used anew only by
         // what comes after it on the same stream.
         context.run(&self.launching, |call| unsafe {
             (call.cuLaunchKernel)(
-                self.function,
-                grid_x,
-                grid_y,
-                grid_z,
-                block_x,
-                block_y,
-                block_z,
-                self.kernel.dynamic_shared_bytes(),
-                stream,
-                arguments.as_mut_ptr(),
-                std::ptr::null_mut(),
+                function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, arguments, nothing,
             )
         })
     }

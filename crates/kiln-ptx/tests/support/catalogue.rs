@@ -33,12 +33,14 @@ const STORED: [Matmul; 4] = [
     Matmul { transpose_a: true, transpose_b: true },
 ];
 
-/// Kernels for a step of the ladder; for clusters, and for Hopper alone, those that need them.
+/// Kernels for a step of the ladder; of Hopper on, and of Hopper alone, those that need it.
 pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     let mut kernels: Vec<Box<dyn Kernel>> = Vec::new();
     if target == Target::Sm90 {
         kernels.extend(Softmax::all(target).into_iter().map(|softmax| Box::new(softmax) as _));
         kernels.extend(Norm::all(target).into_iter().map(|norm| Box::new(norm) as _));
+        let products = WarpQuantMatmul::all(target).into_iter().filter(|product| product.reads_early().is_some());
+        kernels.extend(products.map(|product| Box::new(product) as _));
         return kernels;
     }
     if target == Target::Sm90a {
@@ -48,7 +50,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     }
     if target >= Target::Sm80 {
         kernels.extend([false, true].map(|transposes| Box::new(Tf32Planes::new(transposes)) as _));
-        kernels.extend(WarpQuantMatmul::all().into_iter().map(|product| Box::new(product) as _));
+        kernels.extend(WarpQuantMatmul::all(target).into_iter().map(|product| Box::new(product) as _));
         kernels.extend(warps());
         kernels.extend(stages());
     }

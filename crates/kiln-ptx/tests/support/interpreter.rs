@@ -5,8 +5,9 @@
 //! there at the next barrier of the cluster. What a GPU would let pass in silence is an error here: an access
 //! outside of a buffer or off its alignment, a register or a word of shared memory that nobody has written, two threads at
 //! one word of shared memory between two barriers, one of them writing, a word that a copy is on its way to, copies that
-//! nobody has waited for, threads that wait for others which have ended or wait elsewhere, and what is written to a block that
-//! may not have begun, or may have ended.
+//! nobody has waited for, threads that wait for others which have ended or wait elsewhere, what is written to a block that
+//! may not have begun, or may have ended, and, in kernels that wait for the launches in front of them, a buffer that is touched
+//! before, unless the kernel says that it is read early.
 
 mod cluster;
 mod copies;
@@ -23,6 +24,8 @@ use warp::Collective;
 #[derive(Default)]
 pub(crate) struct Memory {
     buffers: Vec<Vec<u8>>,
+    /// The addresses of those that may be read while launches in front still run.
+    pub(crate) early: Vec<u64>,
 }
 
 /// An address: the buffer in the upper bits, counted from 1, so that neither 0 nor an offset alone is one.
@@ -38,6 +41,11 @@ impl Memory {
     /// The bytes of the buffer at an address that [`Memory::add`] returned.
     pub(crate) fn buffer(&self, address: u64) -> &[u8] {
         &self.buffers[(address >> BUFFER) as usize - 1]
+    }
+
+    /// Whether a thread that has not waited may read there.
+    fn is_early(&self, address: u64) -> bool {
+        self.early.contains(&(address >> BUFFER << BUFFER))
     }
 
     fn at(&mut self, address: u64, bytes: usize) -> Result<&mut [u8], String> {
@@ -117,6 +125,7 @@ enum Action {
     Barrier,
     ArriveAtCluster,
     WaitForCluster,
+    WaitForLaunches,
     Return,
 }
 
@@ -135,6 +144,8 @@ pub(crate) struct Program {
     /// Blocks of a cluster along x.
     cluster: u32,
     shared: usize,
+    /// Whether it waits for the launches in front of it.
+    waits: bool,
 }
 
 struct Thread {
@@ -151,6 +162,8 @@ struct Thread {
     ended: bool,
     copies: Copies,
     outside: Outside,
+    /// Whether launches in front may still run.
+    beside_others: bool,
 }
 
 fn f(x: u64) -> f32 {
@@ -408,6 +421,7 @@ impl Program {
             block: [1; 3],
             cluster: 1,
             shared: shared as usize,
+            waits: false,
         };
         let mut parameters: Vec<&str> = Vec::new();
         let mut branches = Vec::new();
@@ -439,6 +453,12 @@ impl Program {
                     "bar" if name == "bar.sync" => Action::Barrier,
                     "barrier" if name == "barrier.cluster.arrive" => Action::ArriveAtCluster,
                     "barrier" if name == "barrier.cluster.wait" => Action::WaitForCluster,
+                    "griddepcontrol" if name == "griddepcontrol.wait" => {
+                        program.waits = true;
+                        Action::WaitForLaunches
+                    }
+                    // Launches behind this one are no matter here.
+                    "griddepcontrol" => continue,
                     "bar" | "shfl" | "ldmatrix" | "mma" => {
                         Action::Warp(Collective::parse(&mut registers, name, &parts))
                     }
@@ -577,6 +597,7 @@ impl<'p> Block<'p> {
             ended: false,
             copies: Copies::default(),
             outside: Outside::default(),
+            beside_others: program.waits,
         });
         Self {
             program,
@@ -595,6 +616,7 @@ impl<'p> Block<'p> {
             thread.rank = block[0] % self.program.cluster;
             thread.outside = Outside::default();
             thread.met = 0;
+            thread.beside_others = self.program.waits;
             thread.written.fill(false);
             for &(register, index) in &self.program.parameters {
                 thread.write(register, arguments[index]);
@@ -683,7 +705,9 @@ impl<'p> Block<'p> {
                 thread.outside.wait()?;
                 return Ok(false);
             }
+            Action::WaitForLaunches => thread.beside_others = false,
             Action::Return => {
+                thread.after_others(false)?;
                 thread.copies.none()?;
                 thread.outside.none()?;
                 thread.ended = true;
@@ -711,6 +735,7 @@ impl<'p> Block<'p> {
             }
             Action::Load { space, bytes, to, from } => {
                 let address = thread.address(*from, bytes * to.len())?;
+                thread.after_others(*space != Space::Global || memory.is_early(address))?;
                 for (n, &to) in to.iter().enumerate() {
                     let address = address + (n * bytes) as u64;
                     let mut value = [0; 8];
@@ -724,12 +749,14 @@ impl<'p> Block<'p> {
             }
             Action::Least { to, from } => {
                 let (address, value) = (thread.address(*to, 8)?, thread.read(*from)?);
+                thread.after_others(false)?;
                 let word = memory.at(address, 8)?;
                 let old = word.try_into().map_or(u64::MAX, u64::from_le_bytes);
                 word.copy_from_slice(&old.min(value).to_le_bytes());
             }
             Action::Store { space, bytes, to, from } => {
                 let address = thread.address(*to, bytes * from.len())?;
+                thread.after_others(*space != Space::Global)?;
                 for (n, &from) in from.iter().enumerate() {
                     let address = address + (n * bytes) as u64;
                     let value = self.threads[i].read(from)?.to_le_bytes();
@@ -819,6 +846,14 @@ impl Thread {
     fn write(&mut self, register: usize, value: u64) {
         self.registers[register] = value;
         self.written[register] = true;
+    }
+
+    /// Whether a launch in front may still run, which only what is early may be done beside.
+    fn after_others(&self, is_early: bool) -> Result<(), String> {
+        match self.beside_others && !is_early {
+            true => Err("launches in front may still run".into()),
+            false => Ok(()),
+        }
     }
 
     fn address(&self, address: Address, bytes: usize) -> Result<u64, String> {

@@ -56,6 +56,8 @@ impl Device {
             _ => panic!("{argument:?}"),
         };
         let arguments: Vec<u64> = launch.arguments.iter().map(bits).collect();
+        let early = kernel.reads_early().unwrap_or_default();
+        self.memory.early = early.iter().map(|&number| self.addresses[buffers[number]]).collect();
         let program = Program::parse(&kernel.emit_ptx(), written.shared_bytes());
         program.run(launch.grid, &arguments, &mut self.memory).map_err(|why| format!("{}: {why}", kernel.name()))
     }

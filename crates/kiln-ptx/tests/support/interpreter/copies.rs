@@ -40,7 +40,9 @@ impl Block<'_> {
         let (to, present) = (thread.address(to, size)?, thread.read(present)? as usize);
         let mut bytes = vec![0; size];
         if present > 0 {
-            bytes[..present].copy_from_slice(memory.at(thread.address(from, size)?, present)?);
+            let from = thread.address(from, size)?;
+            thread.after_others(memory.is_early(from))?;
+            bytes[..present].copy_from_slice(memory.at(from, present)?);
         }
         self.write_shared(i, to, &vec![0; size])?;
         self.touch(to, size).for_each(|touch| touch.copied = true);
