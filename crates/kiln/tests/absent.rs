@@ -1,45 +1,13 @@
 //! What an engine does without, and that it is told once. Alone in its process, because it is told once in a process.
 #![cfg(not(target_arch = "wasm32"))]
 
-use std::sync::{Arc, Mutex};
+#[path = "support/told.rs"]
+mod told;
 
 use kiln::{Absent, Backend, Engine, Isa, Operations};
+use tracing::Level;
 
-/// Everything that kiln tells at the level of information or above while `run` runs.
-fn told(run: impl FnOnce()) -> Vec<String> {
-    use tracing::field::{Field, Visit};
-    use tracing::span;
-    #[derive(Clone, Default)]
-    struct Collect(Arc<Mutex<Vec<String>>>);
-    struct Text(String);
-    impl Visit for Text {
-        fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-            if field.name() == "message" {
-                self.0 = format!("{value:?}");
-            }
-        }
-    }
-    impl tracing::Subscriber for Collect {
-        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-            metadata.target().starts_with("kiln") && *metadata.level() <= tracing::Level::INFO
-        }
-        fn event(&self, event: &tracing::Event<'_>) {
-            let mut text = Text(String::new());
-            event.record(&mut text);
-            self.0.lock().unwrap().push(text.0);
-        }
-        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-            span::Id::from_u64(1)
-        }
-        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-        fn enter(&self, _: &span::Id) {}
-        fn exit(&self, _: &span::Id) {}
-    }
-    let seen = Collect::default();
-    tracing::subscriber::with_default(seen.clone(), run);
-    seen.0.lock().unwrap().clone()
-}
+use told::messages;
 
 /// Why there is no GPU of this kind to be found, where the build looks for some.
 fn none_of(backend: Backend) -> Option<String> {
@@ -64,14 +32,11 @@ fn of(absent: &[Absent], backend: Backend) -> Option<String> {
 #[test]
 fn every_kind_of_execution_that_is_absent_has_a_reason_that_is_told_once() {
     let engine = || Engine::builder().without_profile().build().unwrap();
-    let nothing = told(|| assert_eq!(engine().relu(&[-1.0, 2.0]).unwrap(), [0.0, 2.0]));
+    let (nothing, result) = messages(Level::INFO, || engine().relu(&[-1.0, 2.0]));
+    assert_eq!(result.unwrap(), [0.0, 2.0]);
     assert!(nothing.is_empty(), "nothing is looked for before it is asked for: {nothing:?}");
 
-    let (mut first, mut second) = (Vec::new(), Vec::new());
-    let told = told(|| {
-        first = engine().absent();
-        second = engine().absent();
-    });
+    let (told, (first, second)) = messages(Level::INFO, || (engine().absent(), engine().absent()));
     assert_eq!(first, second);
     let present: Vec<Backend> = engine().places().iter().map(|place| place.backend).collect();
     for backend in [Backend::Scalar, Backend::Simd, Backend::Gpu, Backend::Cuda] {

@@ -7,7 +7,7 @@ use kiln_core::op::Op;
 use kiln_core::{Buffer, Data, DataMut, Error, Operand, Operations, Record, Result};
 use kiln_route::Backend;
 use kiln_wgpu::runtime::block_on;
-use kiln_wgpu::{AdapterChoice, AdapterInfo, AdapterKind, DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice};
+use kiln_wgpu::{AdapterChoice, AdapterKind, DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice};
 
 use super::Gpu;
 use super::device::{Again, Device, Recording, on_tensors};
@@ -38,25 +38,15 @@ pub(super) fn chosen(choice: &AdapterChoice, folder: Option<&Path>) -> Result<Gp
 
 /// Every GPU that is no software, once; or why there is none.
 pub(super) fn hardware(folder: Option<&Path>) -> Result<Vec<Gpu>> {
-    let adapters = GpuDevice::list_adapters();
-    let labels = distinct(&adapters);
-    if labels.is_empty() {
+    let adapters = GpuDevice::list_adapters().into_iter().filter(|adapter| adapter.kind != AdapterKind::Software);
+    let gpus: Vec<Gpu> = adapters.map(|adapter| named(&adapter.label, folder)).collect();
+    if gpus.is_empty() {
         // Of nothing at all not even software is found, which says why.
         let software = GpuDevice::find(&AdapterChoice::Any)?;
         let reason = format!("{} is software, which is used only when it is asked for", software.label);
         return Err(Error::Unavailable { what: "a GPU".into(), reason });
     }
-    Ok(labels.into_iter().map(|label| named(label, folder)).collect())
-}
-
-/// The labels of what is no software. What is reached through two interfaces stands there for each of them, and is taken
-/// through the first.
-fn distinct(adapters: &[AdapterInfo]) -> Vec<&str> {
-    let first = |adapter: &AdapterInfo| adapters.iter().find(|other| other.name == adapter.name);
-    let counts = |adapter: &&AdapterInfo| {
-        adapter.kind != AdapterKind::Software && first(adapter).is_none_or(|first| first.api == adapter.api)
-    };
-    adapters.iter().filter(counts).map(|adapter| adapter.label.as_str()).collect()
+    Ok(gpus)
 }
 
 impl Adapter {
@@ -102,32 +92,5 @@ impl Recording for GpuCommandBatch {
 
     fn run(&mut self, wanted: &[TensorId]) -> Result<Vec<Buffer>> {
         GpuCommandBatch::run(self, wanted)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
-    use wasm_bindgen_test::wasm_bindgen_test as test;
-
-    #[test]
-    fn equal_gpus_are_two_and_interfaces_of_one_are_not() {
-        let adapter = |label: &str, kind, api: &str| {
-            let name = label.split(" #").next().unwrap_or(label).to_owned();
-            AdapterInfo { index: 0, name, label: label.into(), kind, api: api.into(), driver: String::new() }
-        };
-        let (discrete, software) = (AdapterKind::Discrete, AdapterKind::Software);
-        let all = [
-            adapter("H200", discrete, "vulkan"),
-            adapter("H200 #2", discrete, "vulkan"),
-            adapter("llvmpipe", software, "vulkan"),
-            adapter("Iris", AdapterKind::Integrated, "vulkan"),
-            adapter("H200 #3", discrete, "dx12"),
-            adapter("H200 #4", discrete, "dx12"),
-            adapter("Radeon", discrete, "dx12"),
-        ];
-        assert_eq!(distinct(&all), ["H200", "H200 #2", "Iris", "Radeon"]);
     }
 }

@@ -1,16 +1,19 @@
 //! Engines with GPUs that fail: where the work goes on, and what is told.
 
-use std::sync::{Arc, Mutex};
+#[path = "../../../tests/support/told.rs"]
+mod told;
 
 use kiln_core::op::{Elementwise, Matmul, Op};
 use kiln_core::{Error, Operations, Record, Shape, TensorType};
 use kiln_route::{Backend, Link, Memory, Place, Profile, Roofline};
 use kiln_simd::Isa;
+use tracing::Level;
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use super::scripted::Scripted;
 use crate::{Effort, Engine, EngineBuilder, Probe};
+use told::messages;
 
 /// The name of the GPU that everything is predicted to run on, and of the one after it.
 const FIRST: &str = "first GPU";
@@ -84,43 +87,6 @@ fn refusals() -> [Error; 4] {
 
 fn lost() -> Error {
     Error::DeviceLost { device: FIRST.into(), reason: "unplugged".into() }
-}
-
-/// What `run` gives, and the warnings that this thread saw meanwhile.
-fn warnings<T>(run: impl FnOnce() -> T) -> (Vec<String>, T) {
-    use tracing::field::{Field, Visit};
-    use tracing::span;
-    #[derive(Clone, Default)]
-    struct Collect(Arc<Mutex<Vec<String>>>);
-    struct Text(String);
-    impl Visit for Text {
-        fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
-            if field.name() == "message" {
-                self.0 = format!("{value:?}");
-            }
-        }
-    }
-    impl tracing::Subscriber for Collect {
-        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-            metadata.target().starts_with("kiln") && *metadata.level() <= tracing::Level::WARN
-        }
-        fn event(&self, event: &tracing::Event<'_>) {
-            let mut text = Text(String::new());
-            event.record(&mut text);
-            self.0.lock().unwrap().push(text.0);
-        }
-        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
-            span::Id::from_u64(1)
-        }
-        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
-        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
-        fn enter(&self, _: &span::Id) {}
-        fn exit(&self, _: &span::Id) {}
-    }
-    let seen = Collect::default();
-    let result = tracing::subscriber::with_default(seen.clone(), run);
-    let told = seen.0.lock().unwrap().clone();
-    (told, result)
 }
 
 #[test]
@@ -208,12 +174,12 @@ fn what_a_gpu_refuses_is_told_once_with_its_reason() {
     for error in [&no_memory, &limit, &no_memory] {
         rig.first.fail(error.clone());
     }
-    let (told, ()) = warnings(|| (0..5).for_each(|_| run()));
+    let (told, ()) = messages(Level::WARN, || (0..5).for_each(|_| run()));
     let [told] = &told[..] else { panic!("{told:?}") };
     assert!(told.contains(FIRST) && told.contains(&no_memory.to_string()), "{told}");
     // The loss is another matter; from then on there is nothing to tell.
     rig.first.fail(lost());
-    let (told, ()) = warnings(|| (0..5).for_each(|_| run()));
+    let (told, ()) = messages(Level::WARN, || (0..5).for_each(|_| run()));
     let [told] = &told[..] else { panic!("{told:?}") };
     assert!(told.contains(&lost().to_string()) && told.contains("nothing more is sent there"), "{told}");
 }
@@ -264,7 +230,7 @@ fn a_gpu_that_fails_is_left_out_of_a_calibration() {
             [scale(8), scale(16), Probe::new(Matmul::default(), short(8)), Probe::new(op, short(8)[..1].to_vec())];
         let probes = probes.into_iter().collect::<Result<Vec<_>, Error>>().unwrap();
         let measure = || engine.calibrate_by(probes, Effort::Quick, &mut |_| {});
-        let (told, report) = warnings(measure);
+        let (told, report) = messages(Level::WARN, measure);
         let report = report.unwrap();
         let told: Vec<_> = told.iter().filter(|line| line.contains(FIRST)).collect();
         assert!(matches!(&told[..], [told] if told.contains(&error.to_string())), "{told:?}");
