@@ -63,7 +63,7 @@ pub struct Roofline {
     /// Seconds that any operation takes.
     pub overhead: f64,
     /// Capacity in bytes and bandwidth in bytes per second of each level of the memory, smallest first. What fits no level
-    /// moves at the bandwidth of the last.
+    /// moves at the bandwidth of the last. A profile keeps capacities up to 2⁵³ - 1.
     pub levels: Vec<(u64, f64)>,
     /// Operations per second.
     pub peak: f64,

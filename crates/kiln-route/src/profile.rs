@@ -12,6 +12,9 @@ pub const PROFILE_VERSION: u32 = 3;
 
 /// A profile larger than this was not written by kiln.
 const MAX_FILE_BYTES: u64 = 16 << 20;
+/// A capacity that nothing exceeds, as every program that passes JSON on keeps it: an integer that is an f64 too (RFC 8259,
+/// section 6).
+const MOST_BYTES: u64 = (1 << 53) - 1;
 
 /// What a profile is valid for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -250,6 +253,8 @@ impl Profile {
 
     fn checked(mut self) -> Result<Self, ProfileProblem> {
         self.classes.sort_by(|a, b| (&a.op, &a.shape).cmp(&(&b.op, &b.shape)));
+        let levels = self.places.iter_mut().flat_map(|place| &mut place.roofline.levels);
+        levels.for_each(|(capacity, _)| *capacity = (*capacity).min(MOST_BYTES));
         self.check().map_err(ProfileProblem::Corrupt)?;
         Ok(self)
     }

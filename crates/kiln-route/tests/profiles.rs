@@ -45,6 +45,30 @@ fn what_is_written_is_read() {
 }
 
 #[test]
+fn a_profile_passes_through_programs_whose_numbers_are_all_f64() {
+    fn rounded(value: &mut serde_json::Value) {
+        match value {
+            serde_json::Value::Number(number) => {
+                let float = number.as_f64().unwrap();
+                // As JavaScript writes it.
+                if float.fract() == 0.0 && float.abs() < 1e21 {
+                    *number = format!("{float}").parse().unwrap();
+                }
+            }
+            serde_json::Value::Array(values) => values.iter_mut().for_each(rounded),
+            serde_json::Value::Object(fields) => fields.values_mut().for_each(rounded),
+            _ => {}
+        }
+    }
+    let mut place = Place::cpu("avx2 x2", Backend::Simd, 8, 2);
+    place.roofline.levels.push((u64::MAX, 1e9));
+    let profile = Profile::new(machine(), vec![place]).unwrap();
+    let mut value = serde_json::from_str(&profile.to_json()).unwrap();
+    rounded(&mut value);
+    assert_eq!(Profile::from_json(&value.to_string(), &machine()), Ok(profile));
+}
+
+#[test]
 fn every_truncation_is_corrupt() {
     let text = profile().to_json();
     for end in 0..text.len() {

@@ -19,16 +19,16 @@ const withWebgpu = await chromium.launch({ executablePath, args: [...QUIET, ...W
 
 let profile;
 
-/** A fresh page with its own storage; whatever it throws fails the test. */
-async function visit(browser, { path = "", before, fresh = false, ...options } = {}) {
+/** A fresh page with its own storage, and a profile kept there unless it is null; whatever it throws fails the test. */
+async function visit(browser, { path = "", before, kept = profile, ...options } = {}) {
   const context = await browser.newContext(options);
   context.setDefaultTimeout(PATIENCE);
   const page = await context.newPage();
   page.errors = [];
   page.on("pageerror", (error) => page.errors.push(error.message));
   // Measured once: the visits after the first find the profile where the page keeps it.
-  if (profile && !fresh) {
-    await page.addInitScript((profile) => { if (!localStorage.getItem("kiln-profile")) localStorage.setItem("kiln-profile", profile); }, profile);
+  if (kept) {
+    await page.addInitScript((kept) => { if (!localStorage.getItem("kiln-profile")) localStorage.setItem("kiln-profile", kept); }, kept);
   }
   if (before) await page.addInitScript(before);
   await page.goto(url + path);
@@ -81,7 +81,7 @@ const tests = {
   },
 
   async "the page measures, keeps what it measured, and draws the picture"() {
-    const page = await visit(withWebgpu, { fresh: true });
+    const page = await visit(withWebgpu, { kept: null });
     assert.match(await text(page, "status"), /Measured in \d/);
     assert.match(await text(page, "browser"), /swiftshader.*software/i);
     assert.equal(await text(page, "picture-problem"), "");
@@ -282,7 +282,7 @@ const tests = {
 
   async "a GPU without memory is left alone"() {
     const page = await visit(withWebgpu, {
-      fresh: true,
+      kept: null,
       before: () => {
         const request = GPUAdapter.prototype.requestDevice;
         GPUAdapter.prototype.requestDevice = async function (descriptor) {
@@ -323,7 +323,7 @@ const tests = {
 
   async "a GPU of small limits refuses what is too large for it, and the page goes on"() {
     const page = await visit(withWebgpu, {
-      fresh: true,
+      kept: null,
       before: () => {
         const small = { maxBufferSize: 1 << 18, maxStorageBufferBindingSize: 1 << 16 };
         const limits = Object.getOwnPropertyDescriptor(GPUAdapter.prototype, "limits").get;
@@ -364,6 +364,46 @@ const tests = {
     await page.waitForFunction((drawn) => Number(document.body.dataset.drawn) > drawn, drawn);
     assert.equal(await text(page, "picture-problem"), "");
     assert.match(await text(page, "picture-caption"), /1024 × 512/);
+    await leave(page);
+  },
+
+  async "pictures that come while one is computed are drawn after it"() {
+    // The first visit measures.
+    if (!profile) await leave(await visit(withWebgpu));
+    // A GPU that is always chosen, and slow to give its results back.
+    const slow = JSON.parse(profile);
+    slow.classes = [];
+    slow.places.filter(({ backend }) => backend !== "gpu").forEach(({ roofline }) => { roofline.overhead = 1e6; });
+    const page = await visit(withWebgpu, {
+      kept: JSON.stringify(slow),
+      before: () => {
+        const map = GPUBuffer.prototype.mapAsync;
+        GPUBuffer.prototype.mapAsync = async function (...range) {
+          await new Promise((resolve) => setTimeout(resolve, 200));
+          return map.apply(this, range);
+        };
+      },
+    });
+    const gpu = await page.evaluate(() => window.kiln.engine.gpu.name);
+    assert.ok((await text(page, "picture-caption")).endsWith(`on ${gpu}`), await text(page, "picture-caption"));
+    const shade = async (colour) => Buffer.from(await page.evaluate(async (colour) => {
+      const canvas = new OffscreenCanvas(512, 512);
+      const context = canvas.getContext("2d");
+      context.fillStyle = colour;
+      context.fillRect(0, 0, 512, 512);
+      return [...new Uint8Array(await (await canvas.convertToBlob()).arrayBuffer())];
+    }, colour));
+    const [black, white] = [await shade("black"), await shade("white")];
+    await page.locator("#edges").fill("0");
+    for (const buffer of [black, white]) await page.setInputFiles("#file", { name: "one.png", mimeType: "image/png", buffer });
+    await page.click("#calibrate");
+    await page.waitForFunction(() => {
+      const canvas = document.getElementById("filtered");
+      const white = canvas.getContext("2d").getImageData(256, 256, 1, 1).data[0] === 255;
+      return white && !document.getElementById("calibrate").disabled;
+    });
+    assert.equal(await text(page, "picture-problem"), "");
+    assert.match(await text(page, "status"), /^Measured in/);
     await leave(page);
   },
 
