@@ -17,6 +17,8 @@
 mod data;
 mod error;
 pub mod graph;
+#[cfg(feature = "host-copy")]
+pub mod host_copy;
 mod methods;
 pub mod op;
 mod partition;

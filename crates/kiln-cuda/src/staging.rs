@@ -1,18 +1,22 @@
 //! The way between the host and a device: through memory that the device reads and writes by itself, block by block, so
-//! that the processor copies one while the device copies another.
+//! that threads of the host copy some while the device copies others.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kiln_core::{Error, Result};
+use kiln_core::{Error, Result, host_copy};
 
-use crate::driver::{Context, Event, PinnedMemory};
+use crate::driver::{Context, Event, PinnedMemory, Span};
 use crate::memory::Region;
 
-/// Bytes of a block.
+/// Bytes of a block, which one thread fills or empties.
 const BLOCK: usize = 512 << 10;
 /// Blocks at most.
 const BLOCKS: usize = 16;
+/// So many are filled or emptied at a time, while the device is at the others.
+const AT_ONCE: usize = BLOCKS / 2;
+/// Threads at most that do it.
+const THREADS: usize = 8;
 
 /// Blocks of memory of the host that are used again and again.
 #[derive(Debug)]
@@ -20,6 +24,14 @@ pub(crate) struct Staging {
     context: Arc<Context>,
     /// The one that was used longest ago first.
     blocks: Mutex<VecDeque<Block>>,
+}
+
+/// A part of what is copied on its way through a block.
+struct Passage<'a, B> {
+    block: Block,
+    there: Span<'a>,
+    here: B,
+    result: Result<()>,
 }
 
 #[derive(Debug)]
@@ -34,13 +46,14 @@ impl Staging {
         Self { context, blocks: Mutex::default() }
     }
 
-    /// A block that the device does not use any more: one that it is done with, a new one, or the oldest once it is.
-    fn block(&self, blocks: &mut VecDeque<Block>) -> Result<Block> {
+    /// A block that the device does not use any more: one that it is done with, a new one, or the oldest once it is. So many
+    /// are `taken` already.
+    fn block(&self, blocks: &mut VecDeque<Block>, taken: usize) -> Result<Block> {
         let idle = match blocks.front() {
             Some(oldest) => oldest.done.is_past()?,
             None => false,
         };
-        if !idle && blocks.len() < BLOCKS {
+        if !idle && blocks.len() + taken < BLOCKS {
             let memory = PinnedMemory::new(&self.context, BLOCK)?;
             return Ok(Block { memory, done: Event::new(&self.context, false)? });
         }
@@ -55,12 +68,20 @@ impl Staging {
     /// [`Error::DeviceLost`], [`Error::OutOfMemory`], [`Error::Driver`]; [`Error::View`] where the region is too short.
     pub(crate) fn upload(&self, bytes: &[u8], to: &Region) -> Result<()> {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        for (number, part) in bytes.chunks(BLOCK).enumerate() {
-            let mut block = self.block(&mut blocks)?;
-            block.memory.write(part);
-            block.memory.send(&to.span((number * BLOCK) as u64, part.len() as u64)?)?;
-            block.done.record()?;
-            blocks.push_back(block);
+        let parts: Vec<(&[u8], u64)> = bytes.chunks(BLOCK).zip((0..).step_by(BLOCK)).collect();
+        for parts in parts.chunks(AT_ONCE) {
+            let passages = parts.iter().enumerate().map(|(taken, &(here, start))| {
+                let there = to.span(start, here.len() as u64)?;
+                Ok(Passage { block: self.block(&mut blocks, taken)?, there, here, result: Ok(()) })
+            });
+            let passages = passages.collect::<Result<Vec<_>>>()?;
+            // Each is sent by the thread that filled it, as soon as it has.
+            let passages = worked_on(passages, |Passage { block, there, here, .. }| {
+                block.memory.write(here);
+                block.memory.send(there)?;
+                block.done.record()
+            });
+            blocks.extend(passages?);
         }
         Ok(())
     }
@@ -72,27 +93,30 @@ impl Staging {
     /// As [`Staging::upload`], and of all that ran before.
     pub(crate) fn download(&self, wanted: &mut [(&Region, &mut [u8])]) -> Result<()> {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut pending: VecDeque<(Block, &mut [u8])> = VecDeque::new();
-        let finish = |(block, out): (Block, &mut [u8])| {
-            block.done.wait()?;
-            block.memory.read(out);
-            Ok::<Block, Error>(block)
-        };
-        for (from, out) in wanted {
-            for (number, part) in out.chunks_mut(BLOCK).enumerate() {
-                if pending.len() + 1 >= BLOCKS
-                    && let Some(oldest) = pending.pop_front()
-                {
-                    blocks.push_front(finish(oldest)?);
-                }
-                let block = self.block(&mut blocks)?;
-                block.memory.fetch(&from.span((number * BLOCK) as u64, part.len() as u64)?)?;
+        let mut parts = wanted.iter_mut().flat_map(|(from, out)| {
+            let from = *from;
+            out.chunks_mut(BLOCK).zip((0..).step_by(BLOCK)).map(move |(here, start)| (from, here, start))
+        });
+        let mut ask = |blocks: &mut VecDeque<Block>, before: usize| {
+            let passages = parts.by_ref().take(AT_ONCE).enumerate().map(|(taken, (from, here, start))| {
+                let there = from.span(start, here.len() as u64)?;
+                let block = self.block(blocks, before + taken)?;
+                block.memory.fetch(&there)?;
                 block.done.record()?;
-                pending.push_back((block, part));
-            }
-        }
-        for part in pending {
-            blocks.push_front(finish(part)?);
+                Ok(Passage { block, there, here, result: Ok(()) })
+            });
+            passages.collect::<Result<Vec<_>>>()
+        };
+        let mut asked = ask(&mut blocks, 0)?;
+        while !asked.is_empty() {
+            let next = ask(&mut blocks, asked.len())?;
+            let emptied = worked_on(asked, |Passage { block, here, .. }| {
+                block.done.wait()?;
+                block.memory.read(here);
+                Ok(())
+            });
+            emptied?.into_iter().for_each(|block| blocks.push_front(block));
+            asked = next;
         }
         Ok(())
     }
@@ -101,4 +125,15 @@ impl Staging {
     pub(crate) fn clear(&self) {
         self.blocks.lock().unwrap_or_else(PoisonError::into_inner).clear();
     }
+}
+
+/// Has threads do the work of each passage, and gives their blocks.
+fn worked_on<B: Send>(
+    mut passages: Vec<Passage<'_, B>>,
+    work: impl Fn(&mut Passage<'_, B>) -> Result<()> + Sync,
+) -> Result<Vec<Block>> {
+    host_copy::share(passages.len() * BLOCK, passages.iter_mut().collect(), THREADS, |passage| {
+        passage.result = work(passage);
+    });
+    passages.into_iter().map(|passage| passage.result.map(|()| passage.block)).collect()
 }

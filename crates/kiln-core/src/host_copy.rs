@@ -1,0 +1,92 @@
+//! Copies between memory of the host and memory that a device works on too: large ones by several threads, since one alone
+//! reaches a fraction of what the memory gives. The threads are kept: to start some for each copy takes as long as copying a
+//! megabyte. They do nothing else, so that a copy never waits for work of others.
+
+#[cfg(not(target_arch = "wasm32"))]
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+/// Bytes that a thread copies at a time, whole words.
+pub const PART: usize = 1 << 18;
+/// For each so many bytes a thread is worth waking.
+#[cfg(not(target_arch = "wasm32"))]
+const BYTES_A_THREAD: usize = 1 << 19;
+/// As many as fill the memory of a server with one copy.
+#[cfg(not(target_arch = "wasm32"))]
+const MOST_THREADS: usize = 8;
+
+/// Copies the bytes, as many as both have, by `threads` threads at most, of which the caller is one.
+pub fn copy(from: &[u8], to: &mut [u8], threads: usize) {
+    let bytes = from.len().min(to.len());
+    let parts = from[..bytes].chunks(PART).zip(to[..bytes].chunks_mut(PART)).collect();
+    share(bytes, parts, threads, |(from, to)| to.copy_from_slice(from));
+}
+
+/// The threads that help; none where there is one processor, or none can be started.
+#[cfg(not(target_arch = "wasm32"))]
+fn helpers() -> Option<&'static rayon::ThreadPool> {
+    static HELPERS: OnceLock<Option<rayon::ThreadPool>> = OnceLock::new();
+    let start = || {
+        let processors = std::thread::available_parallelism().map_or(1, usize::from);
+        let threads = processors.min(MOST_THREADS) - 1;
+        let named = rayon::ThreadPoolBuilder::new().thread_name(|number| format!("kiln-copy {number}"));
+        // Zero would ask for as many as there are processors.
+        (threads > 0).then(|| named.num_threads(threads).build().ok())?
+    };
+    HELPERS.get_or_init(start).as_ref()
+}
+
+/// Does the work of all parts, of so many bytes together, by `threads` threads at most: the first parts first. The caller
+/// works too.
+#[cfg(not(target_arch = "wasm32"))]
+pub fn share<P: Send>(bytes: usize, parts: Vec<P>, threads: usize, work: impl Fn(P) + Sync) {
+    let threads = bytes.div_ceil(BYTES_A_THREAD).min(threads).min(parts.len());
+    // A thread of a pool takes up other work of its pool while it waits, which may want a lock that it holds here.
+    let alone = threads < 2 || rayon::current_thread_index().is_some();
+    let Some(helpers) = (if alone { None } else { helpers() }) else {
+        return parts.into_iter().for_each(work);
+    };
+    let parts = Mutex::new(parts.into_iter());
+    let next = || parts.lock().unwrap_or_else(PoisonError::into_inner).next();
+    let take_turns = || {
+        while let Some(part) = next() {
+            work(part);
+        }
+    };
+    helpers.in_place_scope(|scope| {
+        (1..threads).for_each(|_| scope.spawn(|_| take_turns()));
+        take_turns();
+    });
+}
+
+/// A browser has one thread.
+#[cfg(target_arch = "wasm32")]
+pub fn share<P>(_: usize, parts: Vec<P>, _: usize, work: impl Fn(P)) {
+    parts.into_iter().for_each(work);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    fn every_byte_is_copied_whatever_the_length() {
+        for bytes in [0, 1, 7, PART - 1, PART, PART + 1, 5 * PART + 3] {
+            let from: Vec<u8> = (0..bytes).map(|i| (i * 31 % 251) as u8 + 1).collect();
+            for threads in [0, 1, 2, 100] {
+                let mut to = vec![0; bytes + 2];
+                copy(&from, &mut to, threads);
+                assert!(to[..bytes] == from && to[bytes..] == [0, 0], "{bytes}");
+            }
+        }
+    }
+
+    #[test]
+    fn each_part_is_worked_on_once() {
+        let mut done = vec![0; 100];
+        share(usize::MAX, done.iter_mut().collect(), 8, |part| *part += 1);
+        assert_eq!(done, vec![1; 100]);
+    }
+}
