@@ -71,9 +71,9 @@ fn what_was_submitted_before_an_upload_sees_what_was_there_before() {
 #[test]
 fn uploads_of_every_size_arrive() {
     let Some(device) = support::device() else { return };
-    // Small, at the least size of a buffer and past it, and past what goes through buffers of our own, each into memory that
-    // another upload was meant for.
-    for n in [0, 1, 3, 65_535, 65_536, 65_537, 1 << 20, (8 << 20) - 1, 8 << 20, (8 << 20) + 1, 9 << 20, 5] {
+    // Small, at the least size of a buffer and past it, at a part of a large one and past it, and more parts than may be on
+    // their way, each into memory that another upload was meant for.
+    for n in [0, 1, 3, 65_535, 65_536, 65_537, 1 << 20, (2 << 20) - 1, 2 << 20, (2 << 20) + 1, (15 << 20) + 1, 5] {
         let host: Vec<f32> = (0..n).map(|i| (i % 8191) as f32).collect();
         let earlier = device.upload(&Operand::f32(&vec![-1.0; n], &[n]).unwrap()).unwrap();
         drop(earlier);
@@ -85,6 +85,20 @@ fn uploads_of_every_size_arrive() {
     let blocks: Vec<u8> = (0..34).collect();
     let operand = Operand::new(Data::Blocks(QuantFormat::Q8_0, &blocks), Shape::new(&[32]).unwrap()).unwrap();
     assert_eq!(device.upload(&operand).unwrap().read().unwrap().as_data().blocks(), blocks);
+}
+
+#[test]
+fn parts_of_large_uploads_take_turns_on_their_buffers() {
+    let Some(device) = support::device() else { return };
+    // 8 MiB go at a time, and six parts of an upload may be on their way: those of one, and of the one before it.
+    let host: Vec<f32> = (0..15 << 20).map(|i| (i % 8191) as f32).collect();
+    let before = device.statistics();
+    for _ in 0..5 {
+        let x = device.upload(&Operand::vector(&host)).unwrap();
+        assert!(x.read().unwrap().as_data().f32() == host);
+    }
+    let did = device.statistics() - before;
+    assert!((1..=13).contains(&did.upload_buffers), "{did}");
 }
 
 #[test]

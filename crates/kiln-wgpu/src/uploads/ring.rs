@@ -2,18 +2,23 @@
 //!
 //! The host writes into a buffer that it has mapped; a copy from there is recorded, and rides along with the next
 //! submission, before its commands. When the device is done with it the buffer is mapped again. So an upload is ordered as
-//! what is submitted before and after it, makes nothing anew, and is no submission of its own.
+//! what is submitted before and after it, makes nothing anew, and is no submission of its own. A large one goes part by
+//! part, each submitted by itself: the device copies one while the host writes the next, and their buffers take turns.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use super::by_queue;
 use crate::host_copy;
 use crate::statistics::Counters;
 
 /// The least size of a buffer: small uploads share one.
 const LEAST_BYTES: u64 = 1 << 18;
-/// Larger uploads are left to wgpu, which makes a buffer for each: beside the copy that costs little. So are all in browsers,
-/// where the memory of another process has to be written.
-const MOST_BYTES: u64 = if cfg!(target_arch = "wasm32") { 0 } else { 32 << 20 };
+/// What is larger goes in parts of so much: for the processor some hundred microseconds of work, beside which a submission
+/// is little.
+const PART: usize = 8 << 20;
+/// So many parts of one upload may be on their way.
+const MOST_PARTS: usize = 6;
 /// So much is copied at most before something has to be submitted.
 const MOST_PENDING: u64 = 64 << 20;
 /// Buffers that wait to be used again hold at most so much.
@@ -45,36 +50,55 @@ impl Uploads {
     /// that is submitted later.
     pub(crate) fn write(
         &self,
-        (device, queue): (&wgpu::Device, &wgpu::Queue),
+        on @ (device, queue): (&wgpu::Device, &wgpu::Queue),
         counters: &Counters,
         (target, offset): (&wgpu::Buffer, u64),
+        bytes: &[u8],
+    ) {
+        if bytes.len() <= PART {
+            self.write_part(&mut self.pending(), on, counters, (target, offset), bytes);
+            return;
+        }
+        // An error of polling is one of the device, which is seen where results are waited for.
+        let poll = |how| drop(device.poll(how));
+        let mut sent = VecDeque::new();
+        for (part, at) in bytes.chunks(PART).zip((offset..).step_by(PART)) {
+            if sent.len() == MOST_PARTS {
+                poll(wgpu::PollType::Wait { submission_index: sent.pop_front(), timeout: None });
+            }
+            {
+                let mut pending = self.pending();
+                self.write_part(&mut pending, on, counters, (target, at), part);
+                sent.extend(self.submit_pending(&mut pending, queue, None));
+            }
+            // Not under the lock: what is called back may want to submit something.
+            poll(wgpu::PollType::Poll);
+        }
+    }
+
+    fn write_part(
+        &self,
+        pending: &mut Pending,
+        (device, queue): (&wgpu::Device, &wgpu::Queue),
+        counters: &Counters,
+        at @ (target, offset): (&wgpu::Buffer, u64),
         bytes: &[u8],
     ) {
         let size = (bytes.len() as u64).next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT);
         if size == 0 {
             return;
         }
-        let mut pending = self.pending();
-        if MOST_BYTES.checked_sub(size).is_some()
-            && let Some((source, from)) = self.room(&mut pending, device, counters, size)
-            && host_copy::write([(bytes, from)], &source)
-        {
-            let encoder = || device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("uploads") });
-            let copies = pending.copies.get_or_insert_with(encoder);
-            copies.copy_buffer_to_buffer(&source, from, target, offset, size);
-            if pending.sources.iter().map(wgpu::Buffer::size).sum::<u64>() >= MOST_PENDING {
-                self.submit_pending(&mut pending, queue, None);
-            }
-            return;
+        let (source, from) = self.room(pending, device, counters, size);
+        if !host_copy::write([(bytes, from)], &source) {
+            // The queue writes before the commands of a submission: what was to be copied before has to be done then.
+            self.submit_pending(pending, queue, None);
+            return by_queue(queue, at, bytes);
         }
-        // The queue writes before the commands of a submission: what was to be copied before has to be done then.
-        self.submit_pending(&mut pending, queue, None);
-        let (words, rest) = bytes.split_at(bytes.len() / 4 * 4);
-        queue.write_buffer(target, offset, words);
-        if !rest.is_empty() {
-            let mut word = [0; 4];
-            word[..rest.len()].copy_from_slice(rest);
-            queue.write_buffer(target, offset + words.len() as u64, &word);
+        let encoder = || device.create_command_encoder(&wgpu::CommandEncoderDescriptor { label: Some("uploads") });
+        let copies = pending.copies.get_or_insert_with(encoder);
+        copies.copy_buffer_to_buffer(&source, from, target, offset, size);
+        if pending.sources.iter().map(wgpu::Buffer::size).sum::<u64>() >= MOST_PENDING {
+            self.submit_pending(pending, queue, None);
         }
     }
 
@@ -85,11 +109,11 @@ impl Uploads {
         device: &wgpu::Device,
         counters: &Counters,
         size: u64,
-    ) -> Option<(wgpu::Buffer, u64)> {
+    ) -> (wgpu::Buffer, u64) {
         let from = pending.used.next_multiple_of(ALIGNMENT);
         if let Some(last) = pending.sources.last().filter(|last| from + size <= last.size()) {
             pending.used = from + size;
-            return Some((last.clone(), from));
+            return (last.clone(), from);
         }
         let wanted = size.next_power_of_two().max(LEAST_BYTES);
         let free = {
@@ -107,7 +131,7 @@ impl Uploads {
         });
         pending.sources.push(buffer.clone());
         pending.used = size;
-        Some((buffer, 0))
+        (buffer, 0)
     }
 
     /// Submits commands, after the copies of all uploads before them.
@@ -115,13 +139,18 @@ impl Uploads {
         self.submit_pending(&mut self.pending(), queue, commands);
     }
 
-    fn submit_pending(&self, pending: &mut Pending, queue: &wgpu::Queue, commands: Option<wgpu::CommandBuffer>) {
+    fn submit_pending(
+        &self,
+        pending: &mut Pending,
+        queue: &wgpu::Queue,
+        commands: Option<wgpu::CommandBuffer>,
+    ) -> Option<wgpu::SubmissionIndex> {
         let Pending { copies, sources, .. } = std::mem::take(pending);
         if copies.is_none() && commands.is_none() {
-            return;
+            return None;
         }
         sources.iter().for_each(wgpu::Buffer::unmap);
-        queue.submit(copies.map(wgpu::CommandEncoder::finish).into_iter().chain(commands));
+        let submission = queue.submit(copies.map(wgpu::CommandEncoder::finish).into_iter().chain(commands));
         for source in sources {
             let (free, buffer) = (self.free.clone(), source.clone());
             source.map_async(wgpu::MapMode::Write, .., move |mapped| {
@@ -133,6 +162,7 @@ impl Uploads {
                 }
             });
         }
+        Some(submission)
     }
 
     /// Gives the buffers that are not in use back to the driver.
