@@ -115,7 +115,7 @@ pub(crate) fn all() -> Vec<Case> {
         cases.extend([1, 2, 4, 8].map(|rows| Case::Quantized { format, rows, n: 4096, k: 14_336 }));
         cases.push(Case::Quantized { format, rows: 1, n: 28_672, k: 8192 });
     }
-    cases.extend([1000, 1_000_000].map(|n| Case::AddHost { n }));
+    cases.extend([1000, 1_000_000, 16_000_000].map(|n| Case::AddHost { n }));
     cases
 }
 

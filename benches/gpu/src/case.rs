@@ -47,6 +47,7 @@ pub(crate) const ALL: &[Case] = &[
     Case::AddHost { n: 1000 },
     Case::AddHost { n: 100_000 },
     Case::AddHost { n: 1_000_000 },
+    Case::AddHost { n: 16_000_000 },
     Case::ChainHost { n: 1_000_000 },
     Case::Replay { n: 10_000 },
     Case::Q4K { n: 4096, k: 14_336 },
@@ -151,6 +152,8 @@ impl Case {
             Self::Softmax { rows, columns } => 8.0 * (rows * columns) as f64 / 3.0e12,
             Self::AddHost { n: ..=1000 } => 45e-6,
             Self::AddHost { n: ..=100_000 } => 150e-6,
+            // At 25 GB/s, half of what the bus gives.
+            Self::AddHost { n: n @ 10_000_000.. } => 12.0 * n as f64 / 25e9,
             Self::AddHost { .. } | Self::ChainHost { .. } => 900e-6,
             Self::Replay { .. } => 5e-6 * OPERATIONS as f64,
             Self::Q4K { n, k } => (self.copies() * weights(n, k)) as f64 / 2.0e12,

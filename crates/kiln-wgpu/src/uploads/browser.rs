@@ -5,7 +5,7 @@ use crate::statistics::Counters;
 
 /// The way of a device's uploads. All that is submitted goes through this.
 #[derive(Debug, Default)]
-pub(crate) struct Uploads;
+pub(crate) struct Uploads {}
 
 impl Uploads {
     /// Writes bytes into a buffer from `offset` on, up to whole words: after all that was submitted before, and before all
