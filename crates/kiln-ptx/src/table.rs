@@ -217,6 +217,11 @@ macro_rules! instruction_table {
             /// Whether the phase of this parity is over; waits a while for it.
             MbarrierTryWaitParity mbarrier_try_wait_parity(at: SharedAt, parity: T) -> bool
                 { 7.8 Sm90: u32 "mbarrier.try_wait.parity.shared::cta.b64" }
+            /// Begins to write to shared memory of a block of the cluster, whose barrier counts the bytes when they are there.
+            StAsync st_async(to: ClusterAt, value: T, barrier: ClusterAt) -> () { 8.1 Sm90:
+                f32 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32",
+                f64 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f64",
+                u64 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u64" }
             /// Lets the cluster and copies see barriers that this thread has initialised.
             FenceMbarrierInit fence_mbarrier_init() -> () { 8.0 Sm90: u32 "fence.mbarrier_init.release.cluster" }
             /// Lets copies and products that run by themselves see what this thread has written to shared memory.

@@ -14,16 +14,18 @@ use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Targe
 
 /// Who holds rows on every target, the shortest first. Measured on an H200, where 32 elements of one row were the fastest for
 /// long rows, before fewer of two rows and before more threads.
-const HOLDS: [Hold; 6] = [
-    Hold::by(WARP, 4),
-    Hold::by(WARP, 32),
-    Hold::by(256, 16).of_rows(2),
-    Hold::by(256, 32),
-    Hold::by(512, 32),
-    Hold::by(1024, 32),
-];
-/// Who holds longer ones where there are clusters.
+const HOLDS: [Hold; 5] =
+    [Hold::by(WARP, 4), Hold::by(WARP, 32), Hold::by(256, 16).of_rows(2), Hold::by(256, 32), Hold::by(512, 32)];
+/// Who holds longer ones, of layer norm where there are no clusters.
+const LONG: [Hold; 1] = [Hold::by(1024, 32)];
+/// Who holds the longest where there are clusters.
 const CLUSTERS: [Hold; 2] = [Hold::by(256, 32).in_clusters(8), Hold::by(512, 32).in_clusters(8)];
+/// The same of layer norm, whose blocks tell one another two sums. A cluster is faster there than one large block.
+const CENTRED_CLUSTERS: [Hold; 3] = [
+    Hold::by(256, 32).in_clusters(4).counting(),
+    Hold::by(256, 32).in_clusters(8).counting(),
+    Hold::by(512, 32).in_clusters(8).counting(),
+];
 /// Threads of a block that has a multiprocessor to itself before `sm_80`: the assembler would else keep a register of each in
 /// memory to have two blocks.
 const ALONE: u32 = 512;
@@ -43,22 +45,25 @@ pub struct Norm {
 impl Norm {
     /// Layer norm of rows of `columns` elements, for devices from `target` on. Buffers: `x`, `gamma`, `beta`, result.
     pub fn layer(columns: usize, target: Target) -> Self {
-        let long: &[Hold] = if target >= Target::Sm90 { &CLUSTERS } else { &[] };
+        let long: &[Hold] = if target >= Target::Sm90 { &CENTRED_CLUSTERS } else { &LONG };
         Self { centred: true, walk: Walk::of(columns, &[&HOLDS, long]), target }
     }
 
     /// RMS norm of rows of `columns` elements, for devices from `target` on. Buffers: `x`, `gamma`, result.
     pub fn rms(columns: usize, target: Target) -> Self {
-        Self { centred: false, ..Self::layer(columns, target) }
+        let longest: &[Hold] = if target >= Target::Sm90 { &CLUSTERS } else { &[] };
+        Self { centred: false, walk: Walk::of(columns, &[&HOLDS, &LONG, longest]), target }
     }
 
     /// Every kernel for targets without clusters, or those that need them.
     pub fn all(target: Target) -> Vec<Self> {
-        let both = |walk| [false, true].map(|centred| Self { centred, walk, target });
+        let of = |centred| move |walk| Self { centred, walk, target };
         if target >= Target::Sm90 {
-            return Walk::held(&CLUSTERS).flat_map(both).collect();
+            let rms = Walk::held(&CLUSTERS).map(of(false));
+            return rms.chain(Walk::held(&CENTRED_CLUSTERS).map(of(true))).collect();
         }
-        Walk::held(&HOLDS).chain([Walk::Streamed]).flat_map(both).collect()
+        let walks = || Walk::held(&HOLDS).chain(Walk::held(&LONG)).chain([Walk::Streamed]);
+        walks().map(of(false)).chain(walks().map(of(true))).collect()
     }
 
     /// The launch for `rows` rows of `columns` elements.

@@ -24,8 +24,11 @@ const HOLDS: [Hold; 7] = [
 /// Who holds longer ones where there are no clusters.
 const LONG: [Hold; 1] = [Hold::by(1024, 32)];
 /// Who does where there are.
-const CLUSTERS: [Hold; 3] =
-    [Hold::by(256, 32).in_clusters(4), Hold::by(256, 32).in_clusters(8), Hold::by(512, 32).in_clusters(8)];
+const CLUSTERS: [Hold; 3] = [
+    Hold::by(256, 32).in_clusters(4).counting(),
+    Hold::by(256, 32).in_clusters(8).counting(),
+    Hold::by(512, 32).in_clusters(8).counting(),
+];
 
 /// Softmax of rows whose length lies in a range, or its logarithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -9,7 +9,7 @@ pub(super) const WARP: u32 = 32;
 const ALL: u32 = u32::MAX;
 
 /// What threads of a warp can hand to one another.
-pub(super) trait Exchange: Scalar + table::Selp {
+pub(super) trait Exchange: Scalar + table::Selp + table::StAsync {
     /// The value of the lane whose number differs by `mask`.
     fn shuffle<'k>(value: Value<'k, Self>, mask: u32) -> Value<'k, Self>;
 }

@@ -2,7 +2,7 @@
 //!
 //! A block or a cluster at a time; each of its threads runs up to where it waits for others: a barrier waits for all threads
 //! of the block or the cluster, what a warp does together for all of its lanes. What is written to another block arrives
-//! there at the next barrier of the cluster. What a GPU would let pass in silence is an error here: an access
+//! there at the next barrier of the cluster, what barriers in shared memory count when they are waited for. What a GPU would let pass in silence is an error here: an access
 //! outside of a buffer or off its alignment, a register or a word of shared memory that nobody has written, two threads at
 //! one word of shared memory between two barriers, one of them writing, a word that a copy is on its way to, copies that
 //! nobody has waited for, threads that wait for others which have ended or wait elsewhere, what is written to a block that
@@ -15,7 +15,7 @@ mod warp;
 
 use std::collections::HashMap;
 
-use cluster::Outside;
+use cluster::{Outside, Phases};
 use copies::Copies;
 use kiln_core::f16;
 use warp::Collective;
@@ -125,6 +125,24 @@ enum Action {
     Barrier,
     ArriveAtCluster,
     WaitForCluster,
+    /// A barrier in shared memory that one thread arrives at, and which counts bytes.
+    InitBarrier(Address),
+    ExpectBytes {
+        at: Address,
+        bytes: Operand,
+    },
+    /// A store to another block, whose barrier counts it.
+    CountedStore {
+        bytes: usize,
+        to: Address,
+        from: Operand,
+        barrier: Address,
+    },
+    WaitForPhase {
+        to: usize,
+        at: Address,
+        parity: Operand,
+    },
     WaitForLaunches,
     Return,
 }
@@ -453,6 +471,26 @@ impl Program {
                     "bar" if name == "bar.sync" => Action::Barrier,
                     "barrier" if name == "barrier.cluster.arrive" => Action::ArriveAtCluster,
                     "barrier" if name == "barrier.cluster.wait" => Action::WaitForCluster,
+                    "fence" if name == "fence.mbarrier_init.release.cluster" => continue,
+                    "mbarrier" if name == "mbarrier.init.shared.b64" && parts[1] == "1" => {
+                        Action::InitBarrier(registers.address(parts[0]))
+                    }
+                    "mbarrier" if name == "mbarrier.arrive.expect_tx.shared::cta.b64" => {
+                        Action::ExpectBytes { at: registers.address(parts[1]), bytes: registers.operand(parts[2]) }
+                    }
+                    "mbarrier" if name == "mbarrier.try_wait.parity.shared::cta.b64" => Action::WaitForPhase {
+                        to: registers.number(parts[0]),
+                        at: registers.address(parts[1]),
+                        parity: registers.operand(parts[2]),
+                    },
+                    "st" if name.starts_with("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes") => {
+                        Action::CountedStore {
+                            bytes: bytes(name),
+                            to: registers.address(parts[0]),
+                            from: registers.operand(parts[1]),
+                            barrier: registers.address(parts[2]),
+                        }
+                    }
                     "griddepcontrol" if name == "griddepcontrol.wait" => {
                         program.waits = true;
                         Action::WaitForLaunches
@@ -578,6 +616,8 @@ struct Block<'p> {
     shared: Vec<u8>,
     written: Vec<bool>,
     touched: Vec<Touch>,
+    /// Its barriers in shared memory.
+    phases: HashMap<u64, Phases>,
     /// Barriers that were passed.
     era: u32,
 }
@@ -605,6 +645,7 @@ impl<'p> Block<'p> {
             shared: vec![0; program.shared],
             written: vec![false; program.shared],
             touched: vec![Touch::default(); program.shared.div_ceil(4)],
+            phases: HashMap::new(),
             era: 1,
         }
     }
@@ -624,6 +665,7 @@ impl<'p> Block<'p> {
         }
         self.written.fill(false);
         self.touched.fill(Touch::default());
+        self.phases.clear();
         self.era = 1;
     }
 
@@ -659,7 +701,7 @@ impl<'p> Block<'p> {
             if ended > 0 || self.threads.iter().any(|thread| thread.at != at) {
                 return Err("threads of a block do not meet at a barrier".into());
             }
-            if let Action::WaitForCluster = self.program.code[at].action {
+            if let Action::WaitForCluster | Action::WaitForPhase { .. } = self.program.code[at].action {
                 return Ok(false);
             }
             self.pass();
@@ -704,6 +746,20 @@ impl<'p> Block<'p> {
             Action::WaitForCluster => {
                 thread.outside.wait()?;
                 return Ok(false);
+            }
+            Action::WaitForPhase { .. } => return Ok(false),
+            Action::InitBarrier(at) => {
+                let at = thread.address(*at, 8)?;
+                self.phases.insert(at, Phases::default());
+            }
+            Action::ExpectBytes { at, bytes } => {
+                let (at, bytes) = (thread.address(*at, 8)?, thread.read(*bytes)?);
+                self.phases.get_mut(&at).ok_or("no barrier is there")?.expect(bytes)?;
+            }
+            Action::CountedStore { bytes, to, from, barrier } => {
+                let (to, barrier) = (thread.address(*to, *bytes)?, thread.address(*barrier, 8)?);
+                let value = thread.read(*from)?.to_le_bytes();
+                thread.outside.write_counted(to, &value[..*bytes], barrier)?;
             }
             Action::WaitForLaunches => thread.beside_others = false,
             Action::Return => {
