@@ -1,0 +1,76 @@
+// Kernels in Node, on one thread: the build with vectors beside the one without, and the matrix product beside the gemm crate.
+// Medians, the samples of contenders taken in turns.
+// cd benches/web/kernels
+// CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS="-C target-feature=+simd128" cargo build --release --target wasm32-unknown-unknown --target-dir ../../../target/kiln/simd128 --features gemm
+// cargo build --release --target wasm32-unknown-unknown --target-dir ../../../target/kiln/scalar
+// node ../kernels.mjs
+
+import { readFile } from "node:fs/promises";
+
+/** The module of a build, with one case at a time. */
+async function load(build) {
+  const path = new URL(`../../target/kiln/${build}/wasm32-unknown-unknown/release/kiln_bench_web.wasm`, import.meta.url);
+  const { memory, place, prepare, run } = (await WebAssembly.instantiate(await readFile(path), {})).instance.exports;
+  /** Prepares a case, and gives what runs it and its result of `count` elements. */
+  return (name, n, count) => {
+    const bytes = new TextEncoder().encode(name);
+    const at = place(bytes.length);
+    new Uint8Array(memory.buffer, at, bytes.length).set(bytes);
+    const out = prepare(at, bytes.length, n);
+    if (!out) throw new Error(`${build} has no case ${name}`);
+    return { run, result: () => new Float32Array(memory.buffer, out, count).slice() };
+  };
+}
+
+const median = (times) => times.toSorted((a, b) => a - b)[times.length >> 1];
+
+/** Microseconds that each contender takes, which agree to a ten-thousandth of the greatest result. */
+function race(contenders) {
+  for (const { run } of contenders) run(1);
+  const [first, ...others] = contenders.map(({ result }) => result());
+  const most = first.reduce((most, x) => Math.max(most, Math.abs(x)), 0);
+  for (const other of others) {
+    if (!other.every((x, i) => Math.abs(x - first[i]) <= 1e-4 * most)) throw new Error("the results differ");
+  }
+  const once = ({ run }, repeats) => {
+    const start = performance.now();
+    run(repeats);
+    return performance.now() - start;
+  };
+  // Each sample takes about 10 ms; the engine has optimised the code when the first ones are over.
+  const repeats = contenders.map((one) => {
+    let count = 1;
+    while (once(one, count) < 5) count *= 2;
+    return 2 * count;
+  });
+  const times = contenders.map(() => []);
+  for (let round = -5; round < 25; round++) {
+    contenders.forEach((one, i) => {
+      const each = once(one, repeats[i]) / repeats[i];
+      if (round >= 0) times[i].push(1000 * each);
+    });
+  }
+  return times.map(median);
+}
+
+const [simd128, scalar, peer] = [await load("simd128"), await load("scalar"), await load("simd128")];
+const cell = (value, width) => value.toPrecision(3).padStart(width);
+
+console.log("elements  operation        simd128 µs   scalar µs   scalar / simd128");
+const VECTORS = ["add", "fma", "sqrt", "exp", "tanh", "sigmoid", "gelu", "sum", "max_element", "argmax", "norm_l2", "dot"];
+const REDUCTIONS = new Set(VECTORS.slice(7));
+for (const [n, name] of [
+  ...[4096, 65536].flatMap((n) => VECTORS.map((name) => [n, name])), [256, "softmax"], [128, "matmul"], [512, "matmul"],
+]) {
+  const square = name === "softmax" || name === "matmul";
+  const count = REDUCTIONS.has(name) ? 1 : square ? n * n : n;
+  const [fast, slow] = race([simd128, scalar].map((prepare) => prepare(name, n, count)));
+  const size = square ? `${n} x ${n}` : String(n);
+  console.log(`${size.padEnd(9)} ${name.padEnd(14)} ${cell(fast, 12)} ${cell(slow, 11)} ${cell(slow / fast, 17)}`);
+}
+
+console.log("\nn       kiln GFLOP/s   gemm GFLOP/s   kiln / gemm");
+for (const n of [64, 128, 256, 512, 1024]) {
+  const rates = race([simd128("matmul", n, n * n), peer("gemm", n, n * n)]).map((time) => (2 * n ** 3) / (1000 * time));
+  console.log(`${String(n).padEnd(6)} ${cell(rates[0], 13)} ${cell(rates[1], 14)} ${cell(rates[0] / rates[1], 13)}`);
+}
