@@ -10,7 +10,7 @@ pub const PART: usize = 1 << 18;
 /// For each so many bytes a thread is worth waking.
 #[cfg(not(target_arch = "wasm32"))]
 const BYTES_A_THREAD: usize = 1 << 19;
-/// As many as fill the memory of a server with one copy.
+/// With so many it is the memory of a server that limits a copy.
 #[cfg(not(target_arch = "wasm32"))]
 const MOST_THREADS: usize = 8;
 
