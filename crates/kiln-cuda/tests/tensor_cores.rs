@@ -78,7 +78,7 @@ fn products_in_tf32_keep_their_bound() {
 
 /// Sequences, heads, heads of keys, queries, keys and elements of a row: one and few, around tiles, grouped heads, so few
 /// queries that keys are cut into parts, so many that they are not, and every row that there are kernels for.
-const ATTENTIONS: [[usize; 6]; 18] = [
+const ATTENTIONS: [[usize; 6]; 20] = [
     [1, 1, 1, 1, 1, 64],
     [2, 4, 2, 1, 700, 64],
     [1, 8, 1, 3, 2050, 128],
@@ -98,6 +98,9 @@ const ATTENTIONS: [[usize; 6]; 18] = [
     [2, 36, 36, 129, 300, 256],
     [1, 16, 4, 300, 513, 128],
     [1, 8, 8, 1000, 1000, 64],
+    // As many, each with one tile of keys: the first of a tile are the last.
+    [1, 300, 300, 20, 100, 64],
+    [1, 280, 280, 65, 70, 128],
 ];
 
 /// Holds attention of f16 to the bound of the device: in every extent full and causal, with scores of a few units, of some

@@ -50,6 +50,11 @@ impl<'k> Pipeline<'k> {
         k.fence_mbarrier_init::<u32>();
     }
 
+    /// The ring of one stage of this one alone.
+    pub fn of_stage(self, stage: Value<'k, u32>) -> Self {
+        Self { full: self.full.index(stage), empty: self.empty.index(stage), stages: 1 }
+    }
+
     /// At the first stage, to fill it.
     pub fn producer(self, k: &'k Builder) -> Producer<'k> {
         // The phase before the first counts as over: every stage is empty at first.

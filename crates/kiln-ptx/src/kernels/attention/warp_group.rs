@@ -8,8 +8,8 @@
 //!
 //! As in [`FlashAttention`](super::FlashAttention), the queries of all heads that share keys are rows of one matrix. Keys are
 //! gone through from the last to the first, those that some row does not see whole first, with a mask. Blocks stay and take
-//! tile after tile; the next tile is brought while the last one is finished. Those with the most keys come first, of some heads
-//! at a time.
+//! tile after tile, without a pause in between: the first scores of the next tile are products beside the last ones with values
+//! of the tile before, whose results are stored behind them. Tiles with the most keys come first, of some heads at a time.
 
 use kiln_core::op::AttentionExtents;
 use kiln_core::{Error, Result};
@@ -34,6 +34,8 @@ const WARP_ROWS: u32 = 16;
 const PANEL: u32 = 64;
 /// Tiles of keys, and of values, in shared memory at a time.
 const STAGES: u32 = 2;
+/// In place of a head: none so far.
+const NONE: u32 = u32::MAX;
 
 type Word<'k> = Value<'k, u32>;
 
@@ -139,7 +141,7 @@ impl WarpGroupAttention {
             let extents = [d, rows, heads.into()];
             Argument::Tensor(self.panels(of_tile).tensor_map(buffer, extents, [d, d * rows]))
         };
-        let tensors = [tensor(0, self.rows(), rows), tensor(1, self.keys(), keys), tensor(2, self.keys(), keys)];
+        let tensors = [tensor(0, ROWS, rows), tensor(1, self.keys(), keys), tensor(2, self.keys(), keys)];
         let words = [rows, s as u32, keys, rows.div_ceil(self.rows()), heads, together, units].map(Argument::U32);
         let rest = [Argument::Buffer(3)].into_iter().chain(words).chain([Argument::F32(scale)]);
         let arguments = tensors.into_iter().chain(rest).collect();
@@ -155,15 +157,17 @@ impl WarpGroupAttention {
         let problem = Problem { rows, s, t, tiles, heads, together, units };
 
         // Queries, keys and values.
-        let panels = [self.rows(), self.keys(), self.keys()].map(|rows| self.panels(rows));
-        let stages = [1, STAGES, STAGES];
+        let panels = [ROWS, self.keys(), self.keys()].map(|rows| self.panels(rows));
+        // Every warp group has a stage of queries of its own, which it gives back when it has done with them.
+        let stages = [self.groups(), STAGES, STAGES];
         let at = [0, 1, 2].map(|i: usize| k.shared_bytes(stages[i] * panels[i].bytes(), Panels::ALIGN));
         let pipelines = stages.map(|stages| k.pipeline(stages));
         let rings = [0, 1, 2].map(|i: usize| Ring { panels: panels[i], at: at[i], pipeline: pipelines[i] });
         let thread = k.tid_x();
         let warp = k.shfl_idx(thread >> 5, 0, 31, u32::MAX);
         k.if_(k.eq(thread, 0), || {
-            pipelines.iter().for_each(|pipeline| pipeline.initialise(k, 4 * self.groups()));
+            let releases = [4, 4 * self.groups(), 4 * self.groups()];
+            pipelines.iter().zip(releases).for_each(|(pipeline, releases)| pipeline.initialise(k, releases));
             maps.into_iter().for_each(|map| k.prefetch_tensormap::<u32>(map));
         });
         k.bar_sync(0u32);
@@ -228,19 +232,23 @@ impl WarpGroupAttention {
             }
             producer.advance(k);
         };
+        let [queries, keys, values] = [0, 1, 2];
+        let before = k.variable(NONE);
         self.each_tile(k, problem, |Tile { head, first, last, .. }| {
-            let [queries, keys, values] = [0, 1, 2].map(|i: usize| move |row| (i, head, row));
-            let bring = |(i, head, row)| bring(i, head, row);
             let key = |number: Word<'k>| number * self.keys();
-            bring(keys(key(last)));
-            bring(queries(first));
+            bring(keys, head, key(last));
+            k.if_(k.ne(before, NONE), || bring(values, before.get(), k.constant(0u32)));
+            for group in 0..self.groups() {
+                bring(queries, head, first + group * ROWS);
+            }
             k.for_(0u32, last, 1u32, |i| {
                 let number = last - i;
-                bring(keys(key(number - 1)));
-                bring(values(key(number)));
+                bring(keys, head, key(number - 1));
+                bring(values, head, key(number));
             });
-            bring(values(k.constant(0u32)));
+            before.set(head);
         });
+        bring(values, before.get(), k.constant(0u32));
     }
 
     fn consume<'k>(
@@ -255,107 +263,81 @@ impl WarpGroupAttention {
         // Two warp groups find a rhythm of their own, three do not: measured on an H200.
         let turns = (self.groups() > 2).then(|| Turns { k, group, groups: self.groups() });
         turns.iter().for_each(Turns::begin);
-        let inputs = rings.each_ref().map(|ring| Input { k, ring: *ring, lane, consumer: ring.pipeline.consumer(k) });
-        let [queries, keys, values] = &inputs;
+        let input = |ring: Ring<'k>| Input { k, ring, lane, consumer: ring.pipeline.consumer(k) };
+        let [queries, keys, values] = [input(rings[0].of_stage(group)), input(rings[1]), input(rings[2])];
         let [never, always] = [k.ne(0u32, 0u32), k.eq(0u32, 0u32)];
-        // 64 rows are as many bytes in every panel.
-        let of_group = queries.ring.at.byte_index(group * (ROWS * queries.ring.panels.row_bytes()));
-        let q = k.descriptor(of_group, queries.ring.panels, false);
+        let q = queries.operand(k.constant(0u32), false);
         let row_in_tile = group * ROWS + (warp & 3) * WARP_ROWS + (lane >> 2);
         let column = (lane & 3) * 2u32;
         let softmax = [0, 1].map(|_| OnlineSoftmax::new(k));
         let weights: Vec<Variable<'k, u32>> = (0..self.keys() / 4).map(|_| k.variable(0u32)).collect();
         let mut sums = k.sums(1, self.width());
+        // The head and the row of the tile that is being worked on.
+        let of_tile = [0, 1].map(|_| k.variable(NONE));
 
-        self.each_tile(k, problem, |Tile { head, first, last, whole }| {
-            let row = first + row_in_tile;
-            // Begins the products of the queries and of keys.
-            let begin_scores = |stage: Word<'k>| {
-                let scores = k.sums(1, self.keys()).start();
-                let keys = keys.operand(stage, false);
-                scores.group(|| {
-                    for step in 0..self.d / 16 {
-                        let adds = if step == 0 { never } else { always };
-                        match self.input {
-                            PtxType::F16 => scores.multiply::<F16>(0, [q, keys], step, adds),
-                            _ => scores.multiply::<Bf16>(0, [q, keys], step, adds),
-                        }
+        // Begins the products of the queries and of keys.
+        let begin_scores = |stage: Word<'k>| {
+            let scores = k.sums(1, self.keys()).start();
+            let keys = keys.operand(stage, false);
+            scores.group(|| {
+                for step in 0..self.d / 16 {
+                    let adds = if step == 0 { never } else { always };
+                    match self.input {
+                        PtxType::F16 => scores.multiply::<F16>(0, [q, keys], step, adds),
+                        _ => scores.multiply::<Bf16>(0, [q, keys], step, adds),
                     }
-                });
-                scores
-            };
-            // Begins to add the products of the weights and of values.
-            let begin_adding = |adding: &Running<'k>, stage: Word<'k>| {
-                let values = values.operand(stage, true);
-                adding.group(|| {
-                    for (step, weights) in (0..).zip(weights.as_chunks::<4>().0) {
-                        match self.input {
-                            PtxType::F16 => adding.multiply_registers::<F16>(0, *weights, values, step, always),
-                            _ => adding.multiply_registers::<Bf16>(0, *weights, values, step, always),
-                        }
-                    }
-                });
-            };
-            // Weights of the scores of a tile of keys, and what to scale by what was added up before.
-            let weigh = |scores: Sums<'k>, number: Word<'k>, masked: bool| {
-                let mut scores: [Scores<'k>; 1] = [scores.values(0).as_chunks::<4>().0.to_vec()];
-                if masked {
-                    let seen = |row: Word<'k>| match self.causal {
-                        true => (problem.t - problem.s) + row % problem.s + 1,
-                        false => problem.t,
-                    };
-                    let before = number * self.keys() + column;
-                    mask(k, &mut scores, &[0, 8].map(|i| k.bits_s32(seen(row + i) - before)));
                 }
-                let [scores] = scores;
-                let of_row = |i: usize| {
-                    let scores: Vec<F32<'k>> = scores.iter().flat_map(|four| [four[2 * i], four[2 * i + 1]]).collect();
-                    softmax[i].weigh(k, &scores, scale, self.input)
-                };
-                let [(upper, kept), (lower, kept_lower)] = [0, 1].map(of_row);
-                ([upper, lower], [kept, kept_lower])
-            };
-            // What is held of 8 columns of scores, and of the next 8, is what is held of an operand of 16.
-            let keep = |[upper, lower]: [Vec<F32<'k>>; 2]| {
-                let pairs = upper.as_chunks::<2>().0.iter().zip(lower.as_chunks::<2>().0);
-                let packed = pairs.flat_map(|(&upper, &lower)| [upper, lower]).map(|pair| pack(k, self.input, pair));
-                weights.iter().zip(packed).for_each(|(to, pair)| to.set(pair));
-            };
-
-            softmax.iter().for_each(OnlineSoftmax::clear);
-            sums.clear();
-            queries.acquire();
-            let stage = keys.acquire();
-            let scores = begin_scores(stage).finish();
+            });
+            scores
+        };
+        // Begins to add the products of the weights and of values.
+        let begin_adding = |adding: &Running<'k>, stage: Word<'k>| {
+            let values = values.operand(stage, true);
+            adding.group(|| {
+                for (step, weights) in (0..).zip(weights.as_chunks::<4>().0) {
+                    match self.input {
+                        PtxType::F16 => adding.multiply_registers::<F16>(0, *weights, values, step, always),
+                        _ => adding.multiply_registers::<Bf16>(0, *weights, values, step, always),
+                    }
+                }
+            });
+        };
+        // Says of a tile of keys that its products are done, and of the queries after those with the first keys, the last ones.
+        let release_scores = |stage: Word<'k>, number: Word<'k>| {
             keys.release(stage);
-            keep(weigh(scores, last, true).0);
-            let mut turn = |number: Word<'k>, masked: bool| {
-                let of_keys = keys.acquire();
-                turns.iter().for_each(Turns::take);
-                let scores = begin_scores(of_keys);
-                let of_values = values.acquire();
-                let (weights, kept) = sums.during(|adding| {
-                    begin_adding(adding, of_values);
-                    turns.iter().for_each(Turns::pass);
-                    let scores = scores.finish_before(1);
-                    keys.release(of_keys);
-                    weigh(scores, number, masked)
-                });
-                values.release(of_values);
-                sums.scale(0, kept);
-                keep(weights);
+            k.if_(k.eq(number, 0), || queries.release(k.constant(0u32)));
+        };
+        // Weights of the scores of a tile of keys, and what to scale by what was added up before.
+        let weigh = |scores: Sums<'k>, row: Word<'k>, number: Word<'k>, masked: bool| {
+            let mut scores: [Scores<'k>; 1] = [scores.values(0).as_chunks::<4>().0.to_vec()];
+            if masked {
+                let seen = |row: Word<'k>| match self.causal {
+                    true => (problem.t - problem.s) + row % problem.s + 1,
+                    false => problem.t,
+                };
+                let before = number * self.keys() + column;
+                mask(k, &mut scores, &[0, 8].map(|i| k.bits_s32(seen(row + i) - before)));
+            }
+            let [scores] = scores;
+            let of_row = |i: usize| {
+                let scores: Vec<F32<'k>> = scores.iter().flat_map(|four| [four[2 * i], four[2 * i + 1]]).collect();
+                softmax[i].weigh(k, &scores, scale, self.input)
             };
-            k.for_(whole, last, 1u32, |i| turn(last - 1 + whole - i, true));
-            k.for_(0u32, whole, 1u32, |i| turn(whole - 1 - i, false));
-            queries.release(k.constant(0u32));
-            let stage = values.acquire();
-            sums.during(|adding| begin_adding(adding, stage));
-            values.release(stage);
-
+            let [(upper, kept), (lower, kept_lower)] = [0, 1].map(of_row);
+            ([upper, lower], [kept, kept_lower])
+        };
+        // What is held of 8 columns of scores, and of the next 8, is what is held of an operand of 16.
+        let keep = |[upper, lower]: [Vec<F32<'k>>; 2]| {
+            let pairs = upper.as_chunks::<2>().0.iter().zip(lower.as_chunks::<2>().0);
+            let packed = pairs.flat_map(|(&upper, &lower)| [upper, lower]).map(|pair| pack(k, self.input, pair));
+            weights.iter().zip(packed).for_each(|(to, pair)| to.set(pair));
+        };
+        // Stores the results of the tile that was worked on, given what its weights add up to.
+        let store_sums = |sums: &Sums<'k>, totals: [F32<'k>; 2]| {
+            let [head, row] = of_tile.map(Variable::get);
             let sums = sums.values(0);
-            for (i, softmax) in softmax.iter().enumerate() {
-                let row = row + 8 * i as u32;
-                let share = k.rcp(softmax.total(k));
+            for (i, total) in totals.into_iter().enumerate() {
+                let (row, share) = (row + 8 * i as u32, k.rcp(total));
                 let words =
                     k.mad_wide(head, problem.rows, k.cvt_u64(row)) * u64::from(self.d * self.output.bytes() / 4);
                 let at = out.index_wide(words).index(column >> (self.output != PtxType::F32) as u32);
@@ -366,7 +348,62 @@ impl WarpGroupAttention {
                     }
                 });
             }
+        };
+        let totals = || softmax.each_ref().map(|softmax| softmax.total(k));
+
+        self.each_tile(k, problem, |Tile { head, first, last, whole }| {
+            let row = first + row_in_tile;
+            let of_keys = keys.acquire();
+            queries.acquire();
+            k.if_else(
+                k.eq(of_tile[0], NONE),
+                || {
+                    let scores = begin_scores(of_keys).finish();
+                    release_scores(of_keys, last);
+                    keep(weigh(scores, row, last, true).0);
+                },
+                || {
+                    turns.iter().for_each(Turns::take);
+                    let scores = begin_scores(of_keys);
+                    let of_values = values.acquire();
+                    let (weights, totals) = sums.during(|adding| {
+                        begin_adding(adding, of_values);
+                        turns.iter().for_each(Turns::pass);
+                        let scores = scores.finish_before(1);
+                        release_scores(of_keys, last);
+                        let totals = totals();
+                        softmax.iter().for_each(OnlineSoftmax::clear);
+                        (weigh(scores, row, last, true).0, totals)
+                    });
+                    values.release(of_values);
+                    keep(weights);
+                    store_sums(&sums, totals);
+                },
+            );
+            of_tile.iter().zip([head, row]).for_each(|(to, value)| to.set(value));
+            sums.clear();
+            let mut turn = |number: Word<'k>, masked: bool| {
+                let of_keys = keys.acquire();
+                turns.iter().for_each(Turns::take);
+                let scores = begin_scores(of_keys);
+                let of_values = values.acquire();
+                let (weights, kept) = sums.during(|adding| {
+                    begin_adding(adding, of_values);
+                    turns.iter().for_each(Turns::pass);
+                    let scores = scores.finish_before(1);
+                    release_scores(of_keys, number);
+                    weigh(scores, row, number, masked)
+                });
+                values.release(of_values);
+                sums.scale(0, kept);
+                keep(weights);
+            };
+            k.for_(whole, last, 1u32, |i| turn(last - 1 + whole - i, true));
+            k.for_(0u32, whole, 1u32, |i| turn(whole - 1 - i, false));
         });
+        let of_values = values.acquire();
+        sums.during(|adding| begin_adding(adding, of_values));
+        store_sums(&sums, totals());
         turns.iter().for_each(Turns::end);
     }
 }
@@ -408,6 +445,14 @@ struct Input<'k> {
     ring: Ring<'k>,
     lane: Word<'k>,
     consumer: Consumer<'k>,
+}
+
+impl<'k> Ring<'k> {
+    /// The ring of one stage of this one alone.
+    fn of_stage(self, stage: Word<'k>) -> Self {
+        let at = self.at.byte_index(stage * self.panels.bytes());
+        Self { at, pipeline: self.pipeline.of_stage(stage), ..self }
+    }
 }
 
 impl<'k> Input<'k> {
