@@ -36,9 +36,8 @@ const NARROW_ROWS: usize = 8;
 /// Blocks of k whose rows of B are packed at a time for such tiles: 1.5 MiB at most, in the L2 cache.
 const NARROW_BLOCKS: usize = 13;
 
-/// `m * n * k` up to which nothing is packed: A and B lie in the caches, and copies would not pay. Products of short vectors
-/// take longer beside them: in WebAssembly packed ones of 512 and 1024 were a tenth slower, in `benches/web`.
-const DIRECT: usize = if cfg!(target_arch = "wasm32") { 1024 * 1024 * 1024 } else { 320 * 320 * 320 };
+/// `m * n * k` up to which nothing is packed: A and B lie in the caches, and copies would not pay.
+const DIRECT: usize = 320 * 320 * 320;
 
 /// `m * n * k` below which a second thread does not pay: it has to be woken, which costs microseconds.
 pub(super) const PARALLEL: usize = 120 * 120 * 120;
