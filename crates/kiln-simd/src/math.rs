@@ -203,31 +203,42 @@ pub(crate) fn swish<V: Lanewise>(x: V) -> V {
     weighted(x, power.exp_m1(), -power.n)
 }
 
-/// `x / 2 * (1 + tanh(√(2/π) (x + 0.044715 x³)))`, which is `x / (1 + e⁻ᶻ)` with `z = √(8/π) (x + 0.044715 x³)`.
+/// 2^-32, which [`gelu_tanh`] carries in a divisor.
+const SMALL: f32 = 1.0 / 4_294_967_296.0;
+
+/// `x / 2 * (1 + tanh(√(2/π) (x + 0.044715 x³)))`
 #[inline(always)]
 pub(crate) fn gelu_tanh<V: Lanewise>(x: V) -> V {
-    // e⁻ᶻ is 2^(-y) for y = z / ln 2. Its coefficients in two parts each, the first part of the linear one of few bits.
-    const LINEAR: [f32; 2] = [2.296_875, 0.005_333_198];
-    const CUBIC: [f32; 2] = [0.102_943_24, -2.016_198_5e-9];
-    // Below -10.9 the result rounds to -0; from 6 on the weight is 1.
-    let x = x.of(-10.9).greater(x);
-    let t = x.of(6.0).lesser(x);
-    let [linear, cubic] = [x.of(LINEAR[0]), x.of(CUBIC[0])];
-    // y = t s, both as sums of two numbers.
-    let square = t * t;
-    let square_low = t.fma(t, -square);
-    let s = cubic.fma(square, linear);
-    // linear - s is exact, for s is the greater and has fewer bits below the point.
-    let s_low = cubic.fma(square, linear - s) + x.of(LINEAR[1]);
-    let s_low = cubic.mul_add(square_low, x.of(CUBIC[1]).mul_add(square, s_low));
-    let y = t * s;
-    let y_low = t.mul_add(s_low, t.fma(s, -y));
-    // -y = -n + f, 2ᶠ - 1 fitted with an error of at most 2^-26.4 relative to 2ᶠ.
-    let n = (y + x.of(ROUNDER)) - x.of(ROUNDER);
-    let f = (n - y) - y_low;
-    let q =
-        polynomial(f, [0.693_147_24, 0.240_226_94, 0.055_502_597, 0.009_612_299, 0.001_342_369_8, 0.000_171_484_28]);
-    weighted(x, f * q, n)
+    // For a = |x| it is max(x, 0) - a / (1 + eᶻ) with z = √(8/π) (a + 0.044715 a³), as in `gelu`. Beyond 10.9 the quotient
+    // rounds to 0. With w = 22.4 + a² it is eᶻ = 2^(a w / D). The divisor is carried times SMALL, so that it stays in
+    // range where the quotient is subnormal; the last step takes that away, and rounds once.
+    const W: [f32; 2] = [1_465_638.0 / 65_536.0, -1.081_748e-6];
+    const D: [f32; 2] = [2487.0 / 256.0, -7.527_22e-4];
+    let small = x.of(SMALL);
+    let a = x.limited(x.of(10.9));
+    let first = x.of(W[0]);
+    let w = a.mul_add(a, first);
+    // first has few bits, so that first - w is exact.
+    let w_low = a.fma(a, first - w) + x.of(W[1]);
+    // a w = n D + r, with n a multiple of 1 or, where there is a table of the powers between, of 1/16. D[0] has few, too,
+    // so that its product with n is exact, and that of a and w is not rounded.
+    let rounder = x.of(if const { V::TABLES } { ROUNDER / 16.0 } else { ROUNDER });
+    let shifted = (a * w).mul_add(x.of(1.0 / (D[0] + D[1])), rounder);
+    let n = shifted - rounder;
+    let r = (-n).mul_add(x.of(D[1]), a.fma(w, -(n * x.of(D[0]))));
+    let r = a.mul_add(w_low, r);
+    // SMALL 2ⁿ, and (2^(r / D) - 1) / r fitted with an error of at most 2^-27.9, or 2^-29, relative to 2^(r / D).
+    let (power, q) = if const { V::TABLES } {
+        let power = shifted.lookup(&piecewise::SIXTEENTHS).scale_pow2(n);
+        (power, polynomial(r, [0.071_354_814, 0.002_545_835_2, 6.057_668_7e-5]))
+    } else {
+        let coefficients =
+            [0.071_354_82, 0.002_545_755_1, 6.054_923e-5, 1.080_094_1e-6, 1.551_043_7e-8, 1.855_850_2e-10];
+        (small.shift_exponent(shifted), polynomial(r, coefficients))
+    };
+    let quotient = a / power.mul_add(r * q, power + small);
+    // -0 for a negative x, x itself otherwise, zeros and NaN included.
+    (-quotient).mul_add(small, x.of(-0.0).greater(x))
 }
 
 /// `x / 2 * (1 + erf(x / √2))`

@@ -6,14 +6,16 @@
 //! exact; the other coefficients are fits to the relative error, rounded to f32 one after another, each time fitting the
 //! rest anew.
 
-use super::Reduced;
+use std::f32::consts::SQRT_2;
+
+use super::{Reduced, SMALL};
 use crate::vector::Lanewise;
 
 /// The polynomial of the interval in which each lane of `a` lies, by Horner's rule: `tables[0]` has the places, the others
 /// the coefficients, the constant ones first.
 #[inline(always)]
 fn piece<V: Lanewise, const N: usize>(a: V, tables: &[[f32; 16]; N]) -> V {
-    let interval = a + a.of(1.0);
+    let interval = (a + a.of(1.0)).quarter_of_octave();
     let t = a - interval.lookup(&tables[0]);
     let mut sum = interval.lookup(&tables[N - 1]);
     for table in tables[1..N - 1].iter().rev() {
@@ -136,3 +138,21 @@ const TAIL: [[f32; 16]; 7] = [
         0.048_231_747, 0.024_994_703, 0.013_975_599, 0.008_021_302,
     ],
 ];
+
+/// [`SMALL`] times the powers of two of 0, 1/16 ... 15/16.
+#[rustfmt::skip] // four a line
+pub(super) const SIXTEENTHS: [f32; 16] = times_small([
+    1.0, 1.044_273_7, 1.090_507_7, 1.138_788_6,
+    1.189_207_1, 1.241_857_8, 1.296_839_6, 1.354_255_6,
+    SQRT_2, 1.476_826_2, 1.542_210_8, 1.610_490_3,
+    1.681_792_9, 1.756_252_2, 1.834_008_1, 1.915_206_6,
+]);
+
+const fn times_small(mut table: [f32; 16]) -> [f32; 16] {
+    let mut i = 0;
+    while i < table.len() {
+        table[i] *= SMALL;
+        i += 1;
+    }
+    table
+}

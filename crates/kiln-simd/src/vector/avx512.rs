@@ -316,12 +316,13 @@ impl Vector for Avx512 {
         Self(call!(_mm512_range_ps::<0b1010>(self.0, limit.0)))
     }
     #[inline(always)]
+    fn quarter_of_octave(self) -> Self {
+        Self(call!(_mm512_castsi512_ps(_mm512_srli_epi32::<21>(_mm512_castps_si512(self.0)))))
+    }
+    #[inline(always)]
     fn lookup(self, table: &[f32; 16]) -> Self {
-        call!({
-            // The instruction reads the lowest four bits.
-            let number = _mm512_srli_epi32::<21>(_mm512_castps_si512(self.0));
-            Self(_mm512_permutexvar_ps(number, _mm512_loadu_ps(table.as_ptr())))
-        })
+        // The instruction reads the lowest four bits.
+        Self(call!(_mm512_permutexvar_ps(_mm512_castps_si512(self.0), _mm512_loadu_ps(table.as_ptr()))))
     }
     #[inline(always)]
     fn maximum(self, b: Self) -> Self {

@@ -109,6 +109,8 @@ lanewise! {
         shift_exponent(shifted);
         /// As [`Vector::limited`].
         limited(limit);
+        /// As [`Vector::quarter_of_octave`].
+        quarter_of_octave();
         /// Absolute value; clears the sign of NaN too.
         abs();
         /// Bitwise and.

@@ -43,7 +43,8 @@ pub(crate) trait Vector:
     const REGISTERS: usize;
     /// Whether [`Vector::load_first`] costs no more than [`Vector::load`], so that a hot loop may use it.
     const MASKED: bool = false;
-    /// Whether [`Vector::lookup`] is one instruction, so that a formula may take its coefficients from tables.
+    /// Whether [`Vector::lookup`] is one instruction, so that a formula may take its coefficients from tables, and
+    /// [`Vector::scale_pow2`] rounds a fractional `n` down.
     const TABLES: bool = false;
     /// A truth value for each lane.
     type Mask: Copy;
@@ -341,13 +342,23 @@ pub(crate) trait Vector:
         limit.lesser(self.abs())
     }
 
-    /// The entries of a table of which bits 21 to 24 are the number: the last two of the exponent and the first two of
-    /// the significand. A lane from 1 to 16 is thus in its quarter of an octave, 12 to 15 below 2, then 0 to 11.
+    /// The quarter of an octave in which a lane from 1 to 16 lies, as the lowest four bits of a lane that is a number for
+    /// [`Vector::lookup`] alone: the last two bits of the exponent and the first two of the significand, so 12 to 15
+    /// below 2, then 0 to 11.
+    #[inline(always)]
+    fn quarter_of_octave(self) -> Self {
+        let mut lanes = self.lanes();
+        for lane in &mut lanes[..Self::LANES] {
+            *lane = f32::from_bits(lane.to_bits() >> 21);
+        }
+        Self::from_lanes(lanes, self)
+    }
+    /// The entries of a table of which the lowest four bits are the number.
     #[inline(always)]
     fn lookup(self, table: &[f32; 16]) -> Self {
         let mut lanes = self.lanes();
         for lane in &mut lanes[..Self::LANES] {
-            *lane = table[(lane.to_bits() >> 21 & 15) as usize];
+            *lane = table[(lane.to_bits() & 15) as usize];
         }
         Self::from_lanes(lanes, self)
     }
