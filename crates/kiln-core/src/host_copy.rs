@@ -29,8 +29,12 @@ fn helpers() -> Option<&'static rayon::ThreadPool> {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = processors.min(MOST_THREADS) - 1;
         let named = rayon::ThreadPoolBuilder::new().thread_name(|number| format!("kiln-copy {number}"));
-        // Zero would ask for as many as there are processors.
-        (threads > 0).then(|| named.num_threads(threads).build().ok())?
+        if threads == 0 {
+            // A builder of no threads would start as many as there are processors.
+            return None;
+        }
+        let told = |error| tracing::warn!("no threads for large copies ({error}); the caller's makes them alone");
+        named.num_threads(threads).build().map_err(told).ok()
     };
     HELPERS.get_or_init(start).as_ref()
 }
