@@ -235,9 +235,19 @@ impl Operation for LayerNorm {
     fn contract(&self) -> Contract {
         Contract {
             // The mean is corrected by the mean of the differences from it, so an offset of the row costs nothing.
+            //
+            // With the differences d from a center, m and M the means of them and of their squares, a sum takes 22 roundings
+            // as in RMS normalisation: with those of d and d² m is off by 23 u √M at most, M by 24 u M (Higham, Accuracy and
+            // Stability of Numerical Algorithms, 4.2). A center is taken only if 2 m² <= M, or as the f32 next to the mean,
+            // which comes to the same: so σ² = M - m², at least M / 2, is off by 2 (24 + 46 √½) u of itself, and its root by
+            // half of that, 57 u. z is off by 57 + 6 for its own magnitude, and by less, 23 √2 + 6, for the 1. Were all
+            // roundings independent and of mean zero, there would be a quarter of the root for each count, as for products
+            // of matrices: 2 u in the root mean square, a quarter of the bound.
             bound: Bound::Magnitude(8.0),
             special: "the bound is relative to (1 + |zᵢ|) |γᵢ| + |βᵢ|, z = (x - μ) / √(σ² + eps), whatever the offset of the \
-                      row; a row with NaN or ±∞ gives NaN; finite rows neither overflow nor vanish; σ² + eps = 0 gives NaN",
+                      row; it is four times what independent roundings come to, and is tested; what counting roundings \
+                      proves on the CPU, whatever the row, is 63 u; a row with NaN or ±∞ gives NaN; finite rows neither \
+                      overflow nor vanish; σ² + eps = 0 gives NaN",
         }
     }
 
