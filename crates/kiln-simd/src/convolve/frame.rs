@@ -84,28 +84,63 @@ impl Kernel for Fill {
         let phase = f.rows * f.columns;
         for plane in 0..planes {
             for down in 0..f.phases.0 {
-                for row in 0..f.rows {
-                    // SAFETY: the row lies inside of the plane of the frame.
-                    let to = unsafe { to.add(plane * f.plane() + down * f.phases.1 * phase + row * f.columns) };
-                    // The row of the picture, when it is one. Results beyond the last need nothing.
-                    let y = (f.first.0 + row).checked_mul(f.stride.0).map(|y| y + down);
-                    let y = y.and_then(|y| y.checked_sub(f.top)).filter(|&y| y < f.h);
-                    // SAFETY: each phase across has such a row; row y of the picture exists.
-                    unsafe {
-                        let phases = |across: usize| std::slice::from_raw_parts_mut(to.add(across * phase), f.columns);
-                        let Some(y) = y else {
-                            (0..f.phases.1).for_each(|across| zeros::<V>(phases(across)));
-                            continue;
-                        };
-                        let from = std::slice::from_raw_parts(x.add((plane * f.h + y) * f.w), f.w);
-                        if f.stride.1 == 2 {
-                            let to = [0, 1].map(|across| to.wrapping_add(across * phase));
-                            let start = (2 * f.first.1).wrapping_sub(f.left).cast_signed();
-                            split_row::<V>(from, to, f.phases.1, f.columns, start);
-                            continue;
+                let (inside, first) = span(f.rows, f.stride.0, f.first.0 * f.stride.0 + down, f.top, f.h);
+                // SAFETY: the phases lie inside of the plane of the frame, the rows inside of the picture.
+                unsafe {
+                    let to = to.add(plane * f.plane() + down * f.phases.1 * phase);
+                    for across in 0..f.phases.1 {
+                        let to = to.add(across * phase);
+                        zeros::<V>(to, inside.start * f.columns);
+                        zeros::<V>(to.add(inside.end * f.columns), (f.rows - inside.end) * f.columns);
+                    }
+                    let mut from = x.wrapping_add((plane * f.h + first) * f.w);
+                    for row in inside {
+                        f.copy_row::<V>(std::slice::from_raw_parts(from, f.w), to.add(row * f.columns), phase);
+                        from = from.wrapping_add(f.stride.0 * f.w);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Frame {
+    /// Copies a row of the picture into the phases across, which are `phase` elements apart.
+    ///
+    /// # Safety
+    /// The instruction set of `V` is there; `to` is good for writing a row of each phase across.
+    #[inline(always)]
+    unsafe fn copy_row<V: Vector>(&self, from: &[f32], to: *mut f32, phase: usize) {
+        let start = (self.first.1 * self.stride.1).wrapping_sub(self.left).cast_signed();
+        let lanes = V::LANES.cast_signed();
+        // SAFETY: the caller's contract; what is stored ends with the columns.
+        unsafe {
+            match self.stride.1 {
+                1 => {
+                    for j in (0..self.columns).step_by(V::LANES) {
+                        let v: V = window(from, start + j.cast_signed());
+                        put(v, to.add(j), self.columns - j);
+                    }
+                }
+                // Both phases in one pass.
+                2 => {
+                    for j in (0..self.columns).step_by(V::LANES) {
+                        let (at, n) = (start + 2 * j.cast_signed(), self.columns - j);
+                        let (even, odd) = V::unzip(window(from, at), window(from, at + lanes));
+                        put(even, to.add(j), n);
+                        if self.phases.1 == 2 {
+                            put(odd, to.add(phase + j), n);
                         }
-                        for across in 0..f.phases.1 {
-                            copy_phase::<V>(from, phases(across), f.stride.1, f.left, f.first.1 * f.stride.1 + across);
+                    }
+                }
+                stride => {
+                    for across in 0..self.phases.1 {
+                        let first = self.first.1 * stride + across;
+                        let (inside, first) = span(self.columns, stride, first, self.left, from.len());
+                        let to = std::slice::from_raw_parts_mut(to.add(across * phase), self.columns);
+                        to.fill(0.0);
+                        for (to, from) in to[inside].iter_mut().zip(from.iter().skip(first).step_by(stride)) {
+                            *to = *from;
                         }
                     }
                 }
@@ -114,86 +149,54 @@ impl Kernel for Fill {
     }
 }
 
-/// Fills with zeros; mostly a few, for which a call would take longer.
+/// Which of `count` places, `stride` pixels apart from padded pixel `first` on, are in a picture of `extent` pixels after
+/// `padding`, and the pixel under the first of them.
+fn span(count: usize, stride: usize, first: usize, padding: usize, extent: usize) -> (Range<usize>, usize) {
+    let start = padding.saturating_sub(first).div_ceil(stride).min(count);
+    let end = (extent + padding).saturating_sub(first).div_ceil(stride).clamp(start, count);
+    (start..end, (start * stride + first).saturating_sub(padding))
+}
+
+/// A vector of a row from `at` on, zero where that is outside.
 ///
 /// # Safety
 /// The instruction set of `V` is there.
 #[inline(always)]
-unsafe fn zeros<V: Vector>(to: &mut [f32]) {
-    if to.len() > V::LANES {
-        to.fill(0.0);
-    } else {
-        // SAFETY: no more than the length of the slice.
-        unsafe { V::splat(0.0).store_first(to.as_mut_ptr(), to.len()) };
-    }
-}
-
-/// The first `phases` of `to[across][j] = from[2 j + across + start]`, zero where that is outside: both phases of a row in
-/// one pass.
-///
-/// # Safety
-/// The instruction set of `V` is there; as many of `to` are good for writing `columns`.
-#[inline(always)]
-unsafe fn split_row<V: Vector>(from: &[f32], to: [*mut f32; 2], phases: usize, columns: usize, start: isize) {
+unsafe fn window<V: Vector>(row: &[f32], at: isize) -> V {
     // SAFETY: every read is cut to the slice.
-    let load = |at: isize| unsafe {
+    unsafe {
         match usize::try_from(at) {
             Ok(at) => {
-                let rest = from.len().saturating_sub(at);
-                let p = from.as_ptr().wrapping_add(at);
+                let (rest, p) = (row.len().saturating_sub(at), row.as_ptr().wrapping_add(at));
                 if rest >= V::LANES { V::load(p) } else { V::load_first(p, rest) }
             }
             Err(_) if at.unsigned_abs() >= V::LANES => V::splat(0.0),
             Err(_) => {
                 let skip = at.unsigned_abs();
-                V::load_within(from.as_ptr(), skip, from.len().min(V::LANES - skip), 0.0)
+                V::load_within(row.as_ptr(), skip, row.len().min(V::LANES - skip), 0.0)
             }
-        }
-    };
-    for j in (0..columns).step_by(V::LANES) {
-        let at = start + (2 * j).cast_signed();
-        let (even, odd) = V::unzip(load(at), load(at + V::LANES.cast_signed()));
-        for (v, to) in [even, odd].into_iter().zip(to).take(phases) {
-            let (n, to) = (columns - j, to.wrapping_add(j));
-            // SAFETY: the caller's contract.
-            unsafe { if n >= V::LANES { v.store(to) } else { v.store_first(to, n) } }
         }
     }
 }
 
-/// `to[j] = from[j * stride + first - left]`, zero where that is outside.
+/// Writes the first `n` lanes, all of them where there are not as many.
 ///
 /// # Safety
-/// The instruction set of `V` is there.
+/// `to` is good for writing these.
 #[inline(always)]
-unsafe fn copy_phase<V: Vector>(from: &[f32], to: &mut [f32], stride: usize, left: usize, first: usize) {
-    // The first j with j * stride + first >= left, and one past the last inside.
-    let lo = left.saturating_sub(first).div_ceil(stride).min(to.len());
-    let hi = (from.len() + left).saturating_sub(first).div_ceil(stride).clamp(lo, to.len());
-    // SAFETY: every access is checked against the lengths of the slices; tails are accessed up to their ends.
-    unsafe {
-        zeros::<V>(&mut to[..lo]);
-        zeros::<V>(&mut to[hi..]);
-        if lo == hi {
-            return;
-        }
-        let start = lo * stride + first - left;
-        let (to, from) = (&mut to[lo..hi], &from[start..]);
-        let (n, p, q) = (to.len(), from.as_ptr(), to.as_mut_ptr());
-        let mut j = 0;
-        match stride {
-            1 => {
-                while j + V::LANES <= n {
-                    V::load(p.add(j)).store(q.add(j));
-                    j += V::LANES;
-                }
-                V::load_first(p.wrapping_add(j), n - j).store_first(q.wrapping_add(j), n - j);
-            }
-            _ => {
-                for (to, from) in to.iter_mut().zip(from.iter().step_by(stride)) {
-                    *to = *from;
-                }
-            }
-        }
+unsafe fn put<V: Vector>(v: V, to: *mut f32, n: usize) {
+    // SAFETY: the caller's contract.
+    unsafe { if n >= V::LANES { v.store(to) } else { v.store_first(to, n) } }
+}
+
+/// Fills with zeros: often none, for which a call would take longer.
+///
+/// # Safety
+/// The instruction set of `V` is there; `to` is good for writing `n` elements.
+#[inline(always)]
+unsafe fn zeros<V: Vector>(to: *mut f32, n: usize) {
+    for j in (0..n).step_by(V::LANES) {
+        // SAFETY: no more than n elements.
+        unsafe { put(V::splat(0.0), to.add(j), n - j) };
     }
 }
