@@ -86,6 +86,7 @@ pub struct PtxKernel {
     pub(crate) parameters: Vec<Parameter>,
     pub(crate) block: [u32; 3],
     pub(crate) cluster: u32,
+    pub(crate) blocks_stay: bool,
     pub(crate) shared_bytes: u32,
     pub(crate) dynamic_shared: bool,
     pub(crate) gate: Gate,
@@ -131,6 +132,12 @@ impl PtxKernel {
     /// Blocks of a cluster along x. It is in the text; the grid of a launch is a multiple of it.
     pub fn cluster(&self) -> u32 {
         self.cluster
+    }
+
+    /// Whether blocks stay for the work of others: a launch of fewer of them along x, in whole clusters, does the same. More
+    /// than the device holds at once only wait.
+    pub fn blocks_stay(&self) -> bool {
+        self.blocks_stay
     }
 
     /// Bytes of shared memory that a block takes.

@@ -227,6 +227,9 @@ macro_rules! instruction_table {
             /// Lets copies and products that run by themselves see what this thread has written to shared memory.
             FenceProxyAsync fence_proxy_async() -> () { 8.0 Sm90: u32 "fence.proxy.async.shared::cta" }
 
+            /// Begins to copy so many bytes to shared memory, a multiple of 16, from and to multiples of 16; the barrier counts them.
+            CpAsyncBulkLoad cp_async_bulk_load(to: SharedAt, from: GlobalAt, bytes: T, barrier: SharedAt) -> () { 8.0 Sm90:
+                u32 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes" }
             /// Begins to copy a box of a tensor to shared memory, zeros where the tensor is not; the barrier counts bytes.
             CpAsyncBulkTensorLoad cp_async_bulk_tensor_load(to: SharedAt, from: TensorAt, barrier: SharedAt) -> () { 8.0 Sm90:
                 u32 "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes" }

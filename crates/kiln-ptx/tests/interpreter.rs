@@ -189,6 +189,49 @@ fn blocks_of_a_cluster_hand_over_and_their_faults_are_found() {
     fault("do not meet at a barrier", &|k| k.if_(k.eq(k.cluster_ctarank(), 0), || meet(k)));
 }
 
+/// Each warp has 128 bytes brought and stores them; what is done too early, or not at all, is found.
+#[test]
+fn bulk_copies_are_waited_for() {
+    let bring = |bytes: u32, waits: bool, expected: u32| {
+        let kernel = PtxKernel::new("brought", [64, 1, 1], |k| {
+            let [x, y] = [("in", 0), ("in", 1)].map(|name| k.buffer::<u32>(name).index(k.tid_x()));
+            let (lane, warp) = (k.tid_x() & 31, k.tid_x() >> 5);
+            let (words, barrier) = (k.shared::<u32>(64).index(k.tid_x()), k.shared::<u64>(2).index(warp));
+            k.if_(k.eq(lane, 0), || {
+                k.mbarrier_init(barrier, 1u32);
+                k.fence_mbarrier_init::<u32>();
+                k.mbarrier_arrive_expect_tx(barrier, expected);
+                k.cp_async_bulk_load(words, x, bytes, barrier);
+            });
+            k.bar_warp_sync(u32::MAX);
+            if waits {
+                k.until(|| k.mbarrier_try_wait_parity(barrier, 0u32));
+            }
+            if expected > 0 {
+                k.st(y, k.ld(words));
+            }
+        });
+        let mut device = Device::default();
+        let words: Vec<u8> = (0..64u32).flat_map(u32::to_le_bytes).collect();
+        let buffers = [device.upload(&words), device.allocate(words.len())];
+        let launch = Launch { grid: [1; 3], arguments: [0, 1].map(Argument::Buffer).to_vec() };
+        device.run(&Written(kernel, None), &launch, &buffers)?;
+        Ok::<_, String>(device.download(buffers[1]) == words)
+    };
+    assert_eq!(bring(128, true, 128), Ok(true));
+    for (bytes, waits, expected, what) in [
+        (128, false, 128, "a copy is on its way to"),
+        (128, false, 0, "that nobody has waited for"),
+        (128, true, 144, "bytes that nobody sends"),
+        (120, true, 120, "no multiple of 16"),
+        (112, true, 112, "nobody has written"),
+        (144, true, 144, "144 bytes at 128 of a buffer of 256"),
+    ] {
+        let said = bring(bytes, waits, expected).expect_err(what);
+        assert!(said.contains(what), "{said}");
+    }
+}
+
 /// Adds two words of each thread; the first is read before the launches in front are waited for, if at all.
 #[test]
 fn what_launches_in_front_may_write_is_waited_for() {

@@ -130,13 +130,29 @@ fn norms_keep_their_contract() {
     assert!(conforms::<RmsNorm>(small, run) > 30_000);
 }
 
+/// What a row is shifted by is its first element, however far off that is.
+#[test]
+fn rows_that_begin_far_off_are_normalised() {
+    let mut random = Random::new(71);
+    for (columns, first) in [(300, 1e7), (300, -3e38), (9000, -1e7), (9000, 2e-38)] {
+        let mut x = random.uniforms(columns, 99.0, 100.0);
+        x[0] = first;
+        let [gamma, beta] = [0, 1].map(|_| Input::f32(random.uniforms(columns, -2.0, 2.0), &[columns]));
+        let case = Case::new(LayerNorm::new(1e-5), vec![Input::f32(x, &[1, columns]), gamma, beta]);
+        let results = |op: &Op, inputs: &[Operand<'_>]| Ok(vec![run_norm(op, inputs, Target::Sm80).unwrap()]);
+        let accuracy = reference::conform(&case, results).unwrap_or_else(|why| panic!("{first}: {why}"));
+        assert_eq!(accuracy.compared, columns);
+    }
+}
+
 /// Rows that a large block, the blocks of a cluster, or nobody holds.
 #[test]
 fn long_rows_keep_their_contract() {
     let mut random = Random::new(61);
     // A length for each who holds rows, and one beyond.
     let (sm80, sm90) = ([16_384, 20_001, 32_769].as_slice(), [8_193, 20_001, 40_001, 65_541].as_slice());
-    for (target, lengths) in [(Target::Sm80, sm80), (Target::Sm90, sm90)] {
+    let hopper = [20_004, 40_004, 65_540].as_slice();
+    for (target, lengths) in [(Target::Sm80, sm80), (Target::Sm90, sm90), (Target::Sm90a, hopper)] {
         for &columns in lengths {
             let rows = if columns < 30_000 { 2 } else { 1 };
             let x = Input::f32(random.uniforms(rows * columns, 50.0, 60.0), &[rows, columns]);
@@ -160,6 +176,33 @@ fn long_rows_keep_their_contract() {
             }
         }
     }
+}
+
+/// Blocks that stay do the work of others: what one cluster gives for all rows, many give for some each.
+#[test]
+fn blocks_that_stay_take_row_after_row() {
+    let mut random = Random::new(67);
+    let softmax = |columns| Softmax::new(columns, false, Target::Sm90a);
+    // Rows in pairs too, one of which is not there.
+    let (rows, columns) = (5, [32_780, 16_388]);
+    let mut compare = |kernel: &dyn Kernel, launch: Launch, columns: usize, vectors: usize| {
+        let operands = [rows * columns].into_iter().chain(vec![columns; vectors]);
+        let operands: Vec<Vec<f32>> = operands.map(|len| random.uniforms(len, -2.0, 3.0)).collect();
+        let operands: Vec<&[f32]> = operands.iter().map(Vec::as_slice).collect();
+        let written = kernel.build();
+        assert!(written.blocks_stay() && launch.grid[0] >= 3 * written.cluster(), "{:?}", launch.grid);
+        let [one, two] = [1, 2].map(|n| Launch { grid: [n * written.cluster(), 1, 1], ..launch.clone() });
+        let results = [launch, one, two].map(|launch| run_one(kernel, &launch, &operands, rows * columns).unwrap());
+        assert!(results[0].iter().all(|y| y.is_finite()));
+        assert!(results[1] == results[0] && results[2] == results[0], "{}", kernel.name());
+    };
+    let kernel = softmax(columns[0]);
+    compare(&kernel, kernel.launch(rows, columns[0]).unwrap(), columns[0], 0);
+    for (kernel, vectors) in [(Norm::layer(columns[1], Target::Sm90a), 2), (Norm::rms(columns[1], Target::Sm90a), 1)] {
+        compare(&kernel, kernel.launch(rows, columns[1], 1e-5).unwrap(), columns[1], vectors);
+    }
+    let refused = softmax(columns[0]).launch(1, columns[0] - 1);
+    assert!(matches!(refused, Err(Error::Parameter { .. })), "{refused:?}");
 }
 
 #[test]

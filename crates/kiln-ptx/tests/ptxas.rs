@@ -350,12 +350,13 @@ fn products_are_machine_code_of_tensor_cores() {
         let listing = listing(text, name);
         let says = |ptx: &str| text.contains(ptx);
         let pairs = [("wgmma.mma_async", "HGMMA"), ("setmaxnreg", "USETMAXREG"), ("stmatrix", "STSM")];
-        let copies =
-            [("mbarrier::complete_tx", "UTMALDG"), ("multicast::cluster", ".MULTICAST"), ("bulk_group", "UTMASTG")];
+        let loads = [("cp.async.bulk.tensor.3d.shared", "UTMALDG"), ("cp.async.bulk.shared", "UBLKCP")];
+        let copies = loads.into_iter().chain([("multicast::cluster", ".MULTICAST"), ("bulk_group", "UTMASTG")]);
         for (ptx, code) in pairs.into_iter().chain(copies) {
             assert_eq!(listing.contains(code), says(ptx), "{name}: {ptx} and {code}");
         }
-        assert!(says("wgmma.mma_async") && says("mbarrier::complete_tx"), "{name}");
+        assert!(says("mbarrier::complete_tx"), "{name}");
+        assert_eq!(says("wgmma.mma_async"), says("cp.async.bulk.tensor.3d.shared"), "{name}");
     });
 }
 

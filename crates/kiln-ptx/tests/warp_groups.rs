@@ -172,7 +172,9 @@ fn shared_memory_comes_with_the_launch() {
         assert_eq!(outside, if kernel.shared_bytes() > 48 << 10 { kernel.shared_bytes() } else { 0 });
         assert_eq!(text.contains(".extern .shared .align 1024 .b8 smem[];"), outside > 0, "{}", kernel.name());
         assert_eq!(text.contains(&format!(".reqnctapercluster {}, 1, 1", kernel.cluster())), kernel.cluster() > 1);
-        assert_eq!(kernel.gate().target, Target::Sm90a);
+        // Rows that copies bring are for Hopper because they are measured there, with instructions that later devices have.
+        let needed = if text.contains("wgmma.mma_async") { Target::Sm90a } else { Target::Sm90 };
+        assert_eq!(kernel.gate().target, needed, "{}", kernel.name());
     }
 }
 

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUstream};
 use kiln_core::{Error, Result};
 
-use super::library::{Code, Driver, EncodeTiled, Functions, LaunchKernelEx, SUCCESS};
+use super::library::{Code, Driver, EncodeTiled, Functions, LaunchKernelEx, MaxActiveClusters, SUCCESS};
 
 /// What the driver tells of a device without opening it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -113,6 +113,11 @@ impl Context {
     /// What launches with attributes, where the driver has it.
     pub(super) fn launch_kernel_ex(&self) -> Option<LaunchKernelEx> {
         self.driver.launch_kernel_ex
+    }
+
+    /// What says how many clusters run at once, where the driver has it.
+    pub(super) fn max_active_clusters(&self) -> Option<MaxActiveClusters> {
+        self.driver.max_active_clusters
     }
 
     /// The stream that everything runs on.

@@ -202,6 +202,10 @@ pub(super) type LaunchKernelEx = unsafe extern "C" fn(
     extra: *mut *mut c_void,
 ) -> Code;
 
+/// `cuOccupancyMaxActiveClusters`, which drivers have from CUDA 11.8 on.
+pub(super) type MaxActiveClusters =
+    unsafe extern "C" fn(clusters: *mut c_int, function: CUfunction, config: *const CUlaunchConfig) -> Code;
+
 /// The first driver whose graphs can hold launches that begin before those in front of them have ended.
 const OVERLAPPING_LAUNCHES: CudaVersion = CudaVersion { major: 12, minor: 3 };
 
@@ -211,6 +215,7 @@ pub(crate) struct Driver {
     pub(super) encode_tiled: Option<EncodeTiled>,
     /// Of drivers from [`OVERLAPPING_LAUNCHES`] on.
     pub(super) launch_kernel_ex: Option<LaunchKernelEx>,
+    pub(super) max_active_clusters: Option<MaxActiveClusters>,
     pub(crate) version: CudaVersion,
     pub(crate) devices: u32,
 }
@@ -269,8 +274,13 @@ impl Driver {
         let launch_kernel_ex = unsafe { sys::culib().get::<LaunchKernelEx>(b"cuLaunchKernelEx\0") };
         let launch_kernel_ex =
             launch_kernel_ex.ok().filter(|_| version >= OVERLAPPING_LAUNCHES).map(|function| *function);
+        // SAFETY: as for `cuTensorMapEncodeTiled`.
+        let max_active_clusters = unsafe { sys::culib().get::<MaxActiveClusters>(b"cuOccupancyMaxActiveClusters\0") };
+        let max_active_clusters = max_active_clusters.ok().map(|function| *function);
         match u32::try_from(devices) {
-            Ok(devices) if devices > 0 => Ok(Self { call, encode_tiled, launch_kernel_ex, version, devices }),
+            Ok(devices) if devices > 0 => {
+                Ok(Self { call, encode_tiled, launch_kernel_ex, max_active_clusters, version, devices })
+            }
             _ => Err(DriverProblem::NoDevice),
         }
     }

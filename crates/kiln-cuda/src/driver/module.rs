@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{
     CUfunction, CUfunction_attribute, CUjit_option, CUjitInputType, CUlaunchAttribute, CUlaunchAttributeID,
-    CUlaunchAttributeValue, CUlaunchConfig, CUlinkState, CUmodule, CUstream, CUtensorMap,
+    CUlaunchAttributeValue, CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDimensions, CUlaunchConfig,
+    CUlinkState, CUmodule, CUstream, CUtensorMap,
 };
 use kiln_core::{Error, Result};
 use kiln_ptx::{Argument, Launch, PtxKernel};
@@ -152,6 +153,8 @@ pub(crate) struct Function {
     module: Module,
     function: CUfunction,
     kernel: PtxKernel,
+    /// Blocks along x that a launch has at most: where blocks stay, as many as the device holds at once.
+    most_blocks: u32,
     /// What a launch of it is called in errors.
     launching: String,
 }
@@ -195,7 +198,42 @@ impl Function {
             context.run(&what, |call| unsafe { (call.cuFuncSetAttribute)(function, most, shared as c_int) })?;
         }
         let launching = format!("launching {}", kernel.name());
-        Ok(Self { module, function, kernel, launching })
+        let mut function = Self { module, function, kernel, most_blocks: u32::MAX, launching };
+        if function.kernel.blocks_stay() {
+            function.most_blocks = function.blocks_at_once()?.unwrap_or(u32::MAX);
+        }
+        Ok(function)
+    }
+
+    /// How many of its blocks the device holds at once, where the driver can say.
+    fn blocks_at_once(&self) -> Result<Option<u32>> {
+        let (context, cluster) = (&self.module.context, self.kernel.cluster());
+        let Some(max_active_clusters) = context.max_active_clusters() else { return Ok(None) };
+        let [x, y, z] = self.kernel.block();
+        let mut attribute = CUlaunchAttribute {
+            id: CUlaunchAttributeID::CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION,
+            pad: [0; 4],
+            value: CUlaunchAttributeValue { clusterDim: ClusterDimensions { x: cluster, y: 1, z: 1 } },
+        };
+        let config = CUlaunchConfig {
+            gridDimX: cluster,
+            gridDimY: 1,
+            gridDimZ: 1,
+            blockDimX: x,
+            blockDimY: y,
+            blockDimZ: z,
+            sharedMemBytes: self.kernel.dynamic_shared_bytes(),
+            hStream: context.stream(),
+            attrs: &mut attribute,
+            numAttrs: 1,
+        };
+        let mut clusters = 0;
+        // SAFETY: it writes one number, to a place that is there, and reads a description whose attribute outlives the call.
+        context.run("asking for the occupancy", |_| unsafe {
+            max_active_clusters(&mut clusters, self.function, &config)
+        })?;
+        let clusters = u32::try_from(clusters).unwrap_or(0);
+        Ok(Some(clusters.saturating_mul(cluster)).filter(|&most| most > 0))
     }
 
     pub(crate) fn kernel(&self) -> &PtxKernel {
@@ -266,6 +304,7 @@ impl Function {
         }
         let mut arguments: Vec<*mut c_void> = values.iter_mut().map(Passed::address).collect();
         let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (launch.grid, self.kernel.block());
+        let grid_x = grid_x.min(self.most_blocks);
         let shared = self.kernel.dynamic_shared_bytes();
         let (function, arguments, nothing) = (self.function, arguments.as_mut_ptr(), std::ptr::null_mut());
         if let (Begins::Beside, Some(launch_kernel_ex)) = (begins, context.launch_kernel_ex()) {

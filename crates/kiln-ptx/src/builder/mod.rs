@@ -37,6 +37,8 @@ pub struct Builder {
     cluster: Cell<u32>,
     /// Blocks that a multiprocessor is to hold; 0 where nothing was said.
     resident_blocks: Cell<u32>,
+    /// Whether blocks go on to work that others would do.
+    blocks_stay: Cell<bool>,
     parameters: RefCell<Vec<Parameter>>,
     gate: Cell<Gate>,
 }
@@ -58,6 +60,7 @@ impl Builder {
             shared_align: Cell::new(SHARED_ALIGN),
             cluster: Cell::new(1),
             resident_blocks: Cell::new(0),
+            blocks_stay: Cell::new(false),
             parameters: RefCell::new(Vec::with_capacity(16)),
             gate: Cell::new(Gate::LEAST),
         }
@@ -68,6 +71,7 @@ impl Builder {
         let (mut text, parameters) = (self.text.into_inner(), self.parameters.into_inner());
         let (shared_bytes, cluster, gate) = (self.shared_bytes.get(), self.cluster.get(), self.gate.get());
         let dynamic_shared = shared_bytes > MOST_STATIC_SHARED;
+        let blocks_stay = self.blocks_stay.get();
         text.line(|line| line.put("\tret;\n}\n"));
 
         // What stands before the body is known only now. It is written behind it, and changes places with it at the end.
@@ -137,7 +141,7 @@ impl Builder {
             });
         }
         let text = text.beginning_at(head);
-        PtxKernel { name, parameters, block, cluster, shared_bytes, dynamic_shared, gate, text, entry }
+        PtxKernel { name, parameters, block, cluster, blocks_stay, shared_bytes, dynamic_shared, gate, text, entry }
     }
 
     /// Adds what `write` writes, a line at most.
@@ -222,6 +226,11 @@ impl Builder {
     /// sparingly than that takes.
     pub fn resident_blocks(&self, blocks: u32) {
         self.resident_blocks.set(blocks);
+    }
+
+    /// Says that blocks stay for the work of others: that a launch of fewer of them, in whole clusters, does the same.
+    pub fn blocks_stay(&self) {
+        self.blocks_stay.set(true);
     }
 
     /// Launches blocks in clusters of so many along x, which see the shared memory of one another.

@@ -1,14 +1,20 @@
 //! Normalisation of rows of any length: layer norm and RMS norm.
 //!
 //! `(xᵢ - μ) / √(σ² + eps) γᵢ + βᵢ`, or `xᵢ / √(Σ xⱼ² / n + eps) γᵢ`. Sums and root are taken in f64: squares of f32 are exact
-//! there and neither overflow nor vanish, and an offset of the row costs nothing. The result is computed in f32, with the mean
-//! in two parts, unless the scale is so great or so small that something could leave the range. Rows that fit the registers
-//! of a team are read once; longer ones once for each sum and once for the result.
+//! there and neither overflow nor vanish. The result is computed in f32, with the mean in two parts, unless the scale is so great
+//! or so small that something could leave the range. Rows that fit the registers of a team are read once; longer ones once for
+//! each sum and once for the result.
+//!
+//! What a team holds it sums once, as differences `d = xᵢ - x₀` and their squares, `n σ² = Σ d² - (Σ d)² / n` (Chan, Golub and
+//! LeVeque 1983). Because x₀ is of the row, `(x₀ - μ)² <= n σ²`: an offset of the row costs nothing, and what cancels is at most n
+//! times what is left, of which f64 has enough for every n.
+
+use std::ops::Range;
 
 use kiln_core::Result;
 
 use super::math::F32;
-use super::rows::{self, Hold, STREAMING, Share, Walk};
+use super::rows::{self, Absent, Hold, STREAMING, Share, Walk};
 use super::team::{self, WARP};
 use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Target, Value};
 
@@ -18,7 +24,13 @@ const HOLDS: [Hold; 5] =
     [Hold::by(WARP, 4), Hold::by(WARP, 32), Hold::by(256, 16).of_rows(2), Hold::by(256, 32), Hold::by(512, 32)];
 /// Who holds longer ones, of layer norm where there are no clusters.
 const LONG: [Hold; 1] = [Hold::by(1024, 32)];
-/// Who holds the longest where there are clusters.
+/// Who holds long ones on Hopper, where copies bring them, of those of whole vectors.
+const BROUGHT: [Hold; 3] = [
+    Hold::by(256, 16).in_clusters(8).of_rows(2).brought(2),
+    Hold::by(512, 16).in_clusters(8).of_rows(2).brought(1),
+    Hold::by(512, 32).in_clusters(8).brought(1),
+];
+/// Who holds the longest where there are clusters, of others.
 const CLUSTERS: [Hold; 2] = [Hold::by(256, 32).in_clusters(8), Hold::by(512, 32).in_clusters(8)];
 /// The same of layer norm, whose blocks tell one another two sums. A cluster is faster there than one large block.
 const CENTRED_CLUSTERS: [Hold; 3] = [
@@ -26,10 +38,6 @@ const CENTRED_CLUSTERS: [Hold; 3] = [
     Hold::by(256, 32).in_clusters(8).counting(),
     Hold::by(512, 32).in_clusters(8).counting(),
 ];
-/// Threads of a block that has a multiprocessor to itself before `sm_80`: the assembler would else keep a register of each in
-/// memory to have two blocks.
-const ALONE: u32 = 512;
-
 /// Scales within which f32 takes the result: what is squared, the mean and the lower part of it stay in the range.
 const ORDINARY: [f64; 2] = [1.0 / (1u64 << 60) as f64, (1u64 << 60) as f64];
 
@@ -45,22 +53,34 @@ pub struct Norm {
 impl Norm {
     /// Layer norm of rows of `columns` elements, for devices from `target` on. Buffers: `x`, `gamma`, `beta`, result.
     pub fn layer(columns: usize, target: Target) -> Self {
-        let long: &[Hold] = if target >= Target::Sm90 { &CENTRED_CLUSTERS } else { &LONG };
-        Self { centred: true, walk: Walk::of(columns, &[&HOLDS, long]), target }
+        let holds: &[&[Hold]] = match target {
+            Target::Sm90a => &[&HOLDS, &BROUGHT, &CENTRED_CLUSTERS],
+            _ if target >= Target::Sm90 => &[&HOLDS, &CENTRED_CLUSTERS],
+            _ => &[&HOLDS, &LONG],
+        };
+        Self { centred: true, walk: Walk::of(columns, holds), target }
     }
 
     /// RMS norm of rows of `columns` elements, for devices from `target` on. Buffers: `x`, `gamma`, result.
     pub fn rms(columns: usize, target: Target) -> Self {
-        let longest: &[Hold] = if target >= Target::Sm90 { &CLUSTERS } else { &[] };
-        Self { centred: false, walk: Walk::of(columns, &[&HOLDS, &LONG, longest]), target }
+        let holds: &[&[Hold]] = match target {
+            Target::Sm90a => &[&HOLDS, &BROUGHT, &LONG, &CLUSTERS],
+            _ if target >= Target::Sm90 => &[&HOLDS, &LONG, &CLUSTERS],
+            _ => &[&HOLDS, &LONG],
+        };
+        Self { centred: false, walk: Walk::of(columns, holds), target }
     }
 
-    /// Every kernel for targets without clusters, or those that need them.
+    /// Every kernel for targets without clusters, or those that need them, or those for Hopper alone.
     pub fn all(target: Target) -> Vec<Self> {
         let of = |centred| move |walk| Self { centred, walk, target };
-        if target >= Target::Sm90 {
-            let rms = Walk::held(&CLUSTERS).map(of(false));
-            return rms.chain(Walk::held(&CENTRED_CLUSTERS).map(of(true))).collect();
+        let both = |rms: &[Hold], layer: &[Hold]| {
+            Walk::held(rms).map(of(false)).chain(Walk::held(layer).map(of(true))).collect()
+        };
+        match target {
+            Target::Sm90a => return both(&BROUGHT, &BROUGHT),
+            _ if target >= Target::Sm90 => return both(&CLUSTERS, &CENTRED_CLUSTERS),
+            _ => {}
         }
         let walks = || Walk::held(&HOLDS).chain(Walk::held(&LONG)).chain([Walk::Streamed]);
         walks().map(of(false)).chain(walks().map(of(true))).collect()
@@ -71,6 +91,7 @@ impl Norm {
     /// # Errors
     /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³² - 2049 columns or 2³¹ - 1 rows, divided by the blocks of a cluster
     /// where those hold a row, or where `columns` is more than the kernel holds.
+    /// [`Error::Parameter`](kiln_core::Error::Parameter) where `columns` are no whole vectors and the kernel is for those.
     pub fn launch(&self, rows: usize, columns: usize, eps: f32) -> Result<Launch> {
         let [blocks, n] = self.walk.extents(rows, columns)?;
         let buffers = if self.centred { 4 } else { 3 };
@@ -84,59 +105,72 @@ impl Norm {
         let beta = self.centred.then(|| k.buffer::<f32>("beta"));
         let out = k.buffer::<f32>("out");
         let (rows, n, eps) = (k.parameter::<u32>("rows"), k.parameter::<u32>("n"), k.parameter::<f32>("eps"));
-        let row = Row { k, count: k.cvt_rn_f64(n), eps: k.cvt_f64(eps) };
+        let row = Row { k, n, eps };
         let buffers = Buffers { x, gamma, beta, out };
         match self.walk {
-            Walk::Held(hold) => {
-                if hold.block() == ALONE && self.target < Target::Sm80 {
-                    k.resident_blocks(1);
-                }
-                self.held(&row, buffers, hold.share(k, rows, n));
-            }
+            Walk::Held(hold) => self.held(&row, buffers, hold.share(k, self.target, rows, n)),
             Walk::Streamed => self.streamed(&row, buffers, n),
         }
     }
 
     fn held<'k>(&self, row: &Row<'k>, buffers: Buffers<'k>, share: Share<'k>) {
         let k = row.k;
-        let elements = share.load(buffers.x, 0.0);
-        // Of each row, in two chains.
-        let sums = |add: &dyn Fn(usize, F32<'k>, Value<'k, bool>, Value<'k, f64>) -> Value<'k, f64>| {
-            let of_row = |(row, elements): (usize, &Vec<F32<'k>>)| {
-                let mut chains = [k.constant(0.0f64); 2];
-                for (e, (&x, there)) in elements.iter().zip(share.there_of_row(row)).enumerate() {
-                    chains[e % 2] = add(row, x, there, chains[e % 2]);
+        let [gamma, beta] = [Some(buffers.gamma), buffers.beta].map(|vector| vector.and_then(|v| share.kept(v)));
+        // For many rows once, else when registers are free.
+        let part_of_all = share.stays().then(|| row.part());
+        let absent = if self.centred { Absent::First } else { Absent::Number(0.0) };
+        share.each(buffers.x, absent, |held| {
+            // Sums and sums of squares of what a row has above its first element, in two chains each. Where there is no element
+            // there is nothing to add.
+            let of_row = |(elements, &first): (&Vec<F32<'k>>, &F32<'k>)| {
+                let zeros = [k.constant(0.0f64); 2];
+                let (mut sums, mut squares) = (zeros, zeros);
+                let first = self.centred.then(|| k.cvt_f64(first));
+                for (e, &x) in elements.iter().enumerate() {
+                    let x = first.map_or(k.cvt_f64(x), |first| k.cvt_f64(x) - first);
+                    if self.centred {
+                        sums[e % 2] = sums[e % 2] + x;
+                    }
+                    squares[e % 2] = k.fma(x, x, squares[e % 2]);
                 }
-                chains[0] + chains[1]
+                (squares[0] + squares[1], sums[0] + sums[1])
             };
-            share.combine(elements.iter().enumerate().map(of_row).collect(), |a, b| a + b)
-        };
-        let means: Option<Vec<_>> = self
-            .centred
-            .then(|| sums(&|_, x, _, sum| k.add(sum, k.cvt_f64(x))).into_iter().map(|sum| sum / row.count).collect());
-        let squares = sums(&|at, x, there, sum| {
-            let x = k.cvt_f64(x);
-            // Where there is no element there is nothing to add.
-            let x = means.as_ref().map_or(x, |means| k.selp(x - means[at], 0.0, there));
-            k.fma(x, x, sum)
-        });
-        let scaled = |(at, square)| row.scaled(means.as_ref().map(|means| means[at]), square);
-        let scaled: Vec<_> = squares.into_iter().enumerate().map(scaled).collect();
-        type Formula<'k> = fn(&Scaled<'k>, F32<'k>, F32<'k>, Option<F32<'k>>) -> F32<'k>;
-        let write = |result: Formula<'k>| {
-            for group in share.groups() {
-                let gamma = share.of_columns(buffers.gamma, group.clone());
-                let beta = buffers.beta.map(|beta| share.of_columns(beta, group.clone()));
-                for (at, scaled) in scaled.iter().enumerate() {
-                    let elements = elements[at][group.clone()].iter().enumerate();
-                    let y = elements.map(|(e, &x)| result(scaled, x, gamma[e], beta.as_ref().map(|beta| beta[e])));
-                    share.store(buffers.out, at, group.clone(), y);
-                }
+            let (mut sums, of_rows): (Vec<_>, Vec<_>) = held.elements.iter().zip(&held.absent).map(of_row).unzip();
+            if self.centred {
+                sums.extend(of_rows);
             }
-        };
-        if let Some(ordinary) = team::tree(scaled.iter().map(|row| row.ordinary).collect(), |a, b| k.and(a, b)) {
-            k.if_else(ordinary, || write(Scaled::quick), || write(Scaled::exact));
-        }
+            let sums = share.combine(sums, |a, b| a + b);
+            let part = part_of_all.unwrap_or_else(|| row.part());
+            let rows = held.elements.len();
+            let scaled = |at: usize| match sums.get(rows + at) {
+                Some(&sum) => {
+                    let mean = sum * part;
+                    let square = sums[at] - sum * mean;
+                    row.scaled(part, Some(k.cvt_f64(held.absent[at]) + mean), square)
+                }
+                None => row.scaled(part, None, sums[at]),
+            };
+            let scaled: Vec<_> = (0..rows).map(scaled).collect();
+            type Formula<'k> = fn(&Scaled<'k>, F32<'k>, F32<'k>, Option<F32<'k>>) -> F32<'k>;
+            let write = |result: Formula<'k>| {
+                let of_group = |kept: &Option<Vec<F32<'k>>>, vector, group: Range<usize>| match kept {
+                    Some(kept) => kept[group].to_vec(),
+                    None => share.of_columns(vector, group),
+                };
+                for group in share.groups() {
+                    let gamma = of_group(&gamma, buffers.gamma, group.clone());
+                    let beta = buffers.beta.map(|vector| of_group(&beta, vector, group.clone()));
+                    for (at, scaled) in scaled.iter().enumerate() {
+                        let elements = held.elements[at][group.clone()].iter().enumerate();
+                        let y = elements.map(|(e, &x)| result(scaled, x, gamma[e], beta.as_ref().map(|beta| beta[e])));
+                        share.store(buffers.out, &held, at, group.clone(), y);
+                    }
+                }
+            };
+            if let Some(ordinary) = team::tree(scaled.iter().map(|row| row.ordinary).collect(), |a, b| k.and(a, b)) {
+                k.if_else(ordinary, || write(Scaled::quick), || write(Scaled::exact));
+            }
+        });
     }
 
     fn streamed<'k>(&self, row: &Row<'k>, buffers: Buffers<'k>, n: Value<'k, u32>) {
@@ -153,12 +187,13 @@ impl Norm {
             });
             team::combine(k, STREAMING, thread, sum.get(), |a, b| a + b)
         };
-        let mean = self.centred.then(|| sum(&|x| x) / row.count);
+        let part = row.part();
+        let mean = self.centred.then(|| sum(&|x| x) * part);
         let square = sum(&|x| {
             let apart = mean.map_or(x, |mean| x - mean);
             apart * apart
         });
-        let scaled = row.scaled(mean, square);
+        let scaled = row.scaled(part, mean, square);
         rows::stream(k, x, thread, n, 0.0, |elements| {
             for element in elements {
                 let of_column =
@@ -180,8 +215,8 @@ struct Buffers<'k> {
 /// What all rows have in common.
 struct Row<'k> {
     k: &'k Builder,
-    count: Value<'k, f64>,
-    eps: Value<'k, f64>,
+    n: Value<'k, u32>,
+    eps: F32<'k>,
 }
 
 /// What the elements of a row are scaled by.
@@ -197,9 +232,14 @@ struct Scaled<'k> {
 }
 
 impl<'k> Row<'k> {
-    fn scaled(&self, mean: Option<Value<'k, f64>>, square: Value<'k, f64>) -> Scaled<'k> {
+    /// One over the number of columns.
+    fn part(&self) -> Value<'k, f64> {
+        self.k.rcp(self.k.cvt_rn_f64(self.n))
+    }
+
+    fn scaled(&self, part: Value<'k, f64>, mean: Option<Value<'k, f64>>, square: Value<'k, f64>) -> Scaled<'k> {
         let k = self.k;
-        let scale = k.rcp(k.sqrt(square / self.count + self.eps));
+        let scale = k.rcp(k.sqrt(k.fma(square, part, k.cvt_f64(self.eps))));
         let parts = mean.map(|mean| {
             let upper = k.cvt_rn_f32(mean);
             [upper, k.cvt_rn_f32(mean - k.cvt_f64(upper))]

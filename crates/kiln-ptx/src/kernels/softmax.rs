@@ -7,7 +7,7 @@
 use kiln_core::Result;
 
 use super::math::{self, F32, maximum};
-use super::rows::{self, Hold, STREAMING, Walk};
+use super::rows::{self, Absent, Hold, STREAMING, Walk};
 use super::team::{self, WARP};
 use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Target};
 
@@ -23,7 +23,13 @@ const HOLDS: [Hold; 7] = [
 ];
 /// Who holds longer ones where there are no clusters.
 const LONG: [Hold; 1] = [Hold::by(1024, 32)];
-/// Who does where there are.
+/// Who does on Hopper, where copies bring rows, of those of whole vectors.
+const BROUGHT: [Hold; 3] = [
+    Hold::by(1024, 32).brought(1),
+    Hold::by(256, 32).in_clusters(8).brought(4),
+    Hold::by(512, 32).in_clusters(8).brought(1),
+];
+/// Who does where there are clusters, for others.
 const CLUSTERS: [Hold; 3] = [
     Hold::by(256, 32).in_clusters(4).counting(),
     Hold::by(256, 32).in_clusters(8).counting(),
@@ -41,15 +47,21 @@ pub struct Softmax {
 impl Softmax {
     /// Of rows of `columns` elements, for devices from `target` on; of the logarithm where `logarithm`.
     pub fn new(columns: usize, logarithm: bool, target: Target) -> Self {
-        let long: &[Hold] = if target >= Target::Sm90 { &CLUSTERS } else { &LONG };
-        Self { logarithm, walk: Walk::of(columns, &[&HOLDS, long]), target }
+        let long: &[&[Hold]] = match target {
+            Target::Sm90a => &[&HOLDS, &BROUGHT, &CLUSTERS],
+            _ if target >= Target::Sm90 => &[&HOLDS, &CLUSTERS],
+            _ => &[&HOLDS, &LONG],
+        };
+        Self { logarithm, walk: Walk::of(columns, long), target }
     }
 
-    /// Every kernel for targets without clusters, or those that need them.
+    /// Every kernel for targets without clusters, or those that need them, or those for Hopper alone.
     pub fn all(target: Target) -> Vec<Self> {
         let both = |walk| [false, true].map(|logarithm| Self { logarithm, walk, target });
-        if target >= Target::Sm90 {
-            return Walk::held(&CLUSTERS).flat_map(both).collect();
+        match target {
+            Target::Sm90a => return Walk::held(&BROUGHT).flat_map(both).collect(),
+            _ if target >= Target::Sm90 => return Walk::held(&CLUSTERS).flat_map(both).collect(),
+            _ => {}
         }
         Walk::held(&HOLDS).chain(Walk::held(&LONG)).chain([Walk::Streamed]).flat_map(both).collect()
     }
@@ -59,6 +71,7 @@ impl Softmax {
     /// # Errors
     /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³² - 2049 columns or 2³¹ - 1 rows, divided by the blocks of a cluster
     /// where those hold a row, or where `columns` is more than the kernel holds.
+    /// [`Error::Parameter`](kiln_core::Error::Parameter) where `columns` are no whole vectors and the kernel is for those.
     pub fn launch(&self, rows: usize, columns: usize) -> Result<Launch> {
         let [blocks, n] = self.walk.extents(rows, columns)?;
         let arguments = vec![Argument::Buffer(0), Argument::Buffer(1), Argument::U32(rows as u32), Argument::U32(n)];
@@ -72,25 +85,29 @@ impl Softmax {
 
     fn held<'k>(&self, k: &'k Builder, [x, out]: [Pointer<'k, Global, f32>; 2], hold: Hold) {
         let (rows, n) = (k.parameter::<u32>("rows"), k.parameter::<u32>("n"));
-        let share = hold.share(k, rows, n);
-        let combine = |elements: &[Vec<F32<'k>>], by: &dyn Fn(F32<'k>, F32<'k>) -> F32<'k>| {
-            share.combine(elements.iter().filter_map(|row| team::tree(row.clone(), by)).collect(), by)
-        };
-        let elements = share.load(x, f32::NEG_INFINITY);
-        let greatest = combine(&elements, &|a, b| maximum(self.target, a, b));
-        let apart = |(row, m): (&Vec<F32<'k>>, &F32<'k>)| row.iter().map(|&x| x - *m).collect::<Vec<_>>();
-        let differences: Vec<_> = elements.iter().zip(&greatest).map(apart).collect();
-        let exp = |row: &Vec<F32<'k>>| row.iter().map(|&x| math::exp(x)).collect::<Vec<_>>();
-        let exponentials: Vec<_> = differences.iter().map(exp).collect();
-        let sums = combine(&exponentials, &|a, b| a + b);
-        for (row, sum) in sums.into_iter().enumerate() {
-            let last = self.last(sum);
-            let result = |(&difference, &exponential): (&F32<'k>, &F32<'k>)| {
-                if self.logarithm { difference - last } else { exponential * last }
+        let share = hold.share(k, self.target, rows, n);
+        share.each(x, Absent::Number(f32::NEG_INFINITY), |held| {
+            let greater = |a, b| maximum(self.target, a, b);
+            let greatest = held.elements.iter().filter_map(|row| team::tree(row.clone(), greater)).collect();
+            let greatest = share.combine(greatest, greater);
+            let apart = |(row, m): (&Vec<F32<'k>>, &F32<'k>)| row.iter().map(|&x| x - *m).collect::<Vec<_>>();
+            let differences: Vec<_> = held.elements.iter().zip(&greatest).map(apart).collect();
+            let exp = |row: &Vec<F32<'k>>| row.iter().map(|&x| math::exp_lifted(x)).collect::<Vec<_>>();
+            let exponentials: Vec<_> = differences.iter().map(exp).collect();
+            let sum = |(row, m): (&Vec<F32<'k>>, &F32<'k>)| {
+                // Of finite numbers m - m is 0, else NaN, as all results are then.
+                team::tree(row.clone(), |a, b| a + b).map(|sum| sum + k.sub(*m, *m))
             };
-            let results = differences[row].iter().zip(&exponentials[row]).map(result);
-            share.store(out, row, 0..differences[row].len(), results);
-        }
+            let sums = exponentials.iter().zip(&greatest).filter_map(sum).collect();
+            for (row, sum) in share.combine(sums, |a, b| a + b).into_iter().enumerate() {
+                let last = self.last(if self.logarithm { math::lowered(sum) } else { sum });
+                let result = |(&difference, &exponential): (&F32<'k>, &F32<'k>)| {
+                    if self.logarithm { difference - last } else { exponential * last }
+                };
+                let results = differences[row].iter().zip(&exponentials[row]).map(result);
+                share.store(out, &held, row, 0..differences[row].len(), results);
+            }
+        });
     }
 
     fn streamed<'k>(&self, k: &'k Builder, [x, out]: [Pointer<'k, Global, f32>; 2]) {

@@ -44,6 +44,8 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
         return kernels;
     }
     if target == Target::Sm90a {
+        kernels.extend(Softmax::all(target).into_iter().map(|softmax| Box::new(softmax) as _));
+        kernels.extend(Norm::all(target).into_iter().map(|norm| Box::new(norm) as _));
         kernels.extend(warp_groups().into_iter().map(|kernel| Box::new(kernel) as _));
         kernels.extend(warp_group_attentions().map(|kernel| Box::new(kernel) as _));
         return kernels;

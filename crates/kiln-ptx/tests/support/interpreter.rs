@@ -16,7 +16,7 @@ mod warp;
 use std::collections::HashMap;
 
 use cluster::{Outside, Phases};
-use copies::Copies;
+use copies::{BulkCopy, Copies, UNAWAITED};
 use kiln_core::f16;
 use warp::Collective;
 
@@ -118,6 +118,13 @@ enum Action {
         from: Address,
         bytes: usize,
         present: Operand,
+    },
+    /// Begins to copy bytes to shared memory, where a barrier counts them.
+    BulkCopy {
+        to: Address,
+        from: Address,
+        bytes: Operand,
+        barrier: Address,
     },
     CommitCopies,
     /// Waits until no more than so many groups of copies are under way.
@@ -502,6 +509,10 @@ impl Program {
                     }
                     "cp" if name == "cp.async.commit_group" => Action::CommitCopies,
                     "cp" if name == "cp.async.wait_group" => Action::WaitForCopies(parts[0].parse().unwrap()),
+                    "cp" if name == "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes" => {
+                        let [to, from, barrier] = [0, 1, 3].map(|i: usize| registers.address(parts[i]));
+                        Action::BulkCopy { to, from, bytes: registers.operand(parts[2]), barrier }
+                    }
                     "cp" => {
                         let bytes = match (name, parts[2]) {
                             ("cp.async.cg.shared.global", "16") => 16,
@@ -618,6 +629,8 @@ struct Block<'p> {
     touched: Vec<Touch>,
     /// Its barriers in shared memory.
     phases: HashMap<u64, Phases>,
+    /// Copies that those count.
+    bulk: Vec<BulkCopy>,
     /// Barriers that were passed.
     era: u32,
 }
@@ -646,6 +659,7 @@ impl<'p> Block<'p> {
             written: vec![false; program.shared],
             touched: vec![Touch::default(); program.shared.div_ceil(4)],
             phases: HashMap::new(),
+            bulk: Vec::new(),
             era: 1,
         }
     }
@@ -666,6 +680,7 @@ impl<'p> Block<'p> {
         self.written.fill(false);
         self.touched.fill(Touch::default());
         self.phases.clear();
+        self.bulk.clear();
         self.era = 1;
     }
 
@@ -695,7 +710,7 @@ impl<'p> Block<'p> {
             }
             let ended = self.threads.iter().filter(|thread| thread.ended).count();
             if ended == self.threads.len() {
-                return Ok(true);
+                return if self.bulk.is_empty() { Ok(true) } else { Err(UNAWAITED.into()) };
             }
             let at = self.threads[0].at;
             if ended > 0 || self.threads.iter().any(|thread| thread.at != at) {
@@ -770,6 +785,9 @@ impl<'p> Block<'p> {
             }
             Action::Copy { to, from, bytes, present } => {
                 self.begin_copy(i, [*to, *from], *bytes, *present, memory)?;
+            }
+            Action::BulkCopy { to, from, bytes, barrier } => {
+                self.begin_bulk_copy(i, [*to, *from], *bytes, *barrier, memory)?;
             }
             Action::CommitCopies => thread.copies.commit(),
             Action::WaitForCopies(groups) => self.finish_copies(i, *groups)?,

@@ -77,6 +77,10 @@ pub(super) struct Phases {
 }
 
 impl Phases {
+    pub(super) fn count(&mut self, bytes: usize) {
+        self.come += bytes as u64;
+    }
+
     pub(super) fn expect(&mut self, bytes: u64) -> Result<(), String> {
         if self.expected.replace(bytes).is_some() { Err("arrives twice in a phase".into()) } else { Ok(()) }
     }
@@ -100,7 +104,7 @@ fn deliver(blocks: &mut [Block<'_>], all: bool) -> Result<(), String> {
                 if let Some(barrier) = barrier {
                     let (of, barrier) = place(barrier)?;
                     let phases = to.phases.get_mut(&barrier).filter(|_| of == rank);
-                    phases.ok_or("no barrier is there")?.come += value.len() as u64;
+                    phases.ok_or("no barrier is there")?.count(value.len());
                 }
             }
         }
@@ -110,6 +114,7 @@ fn deliver(blocks: &mut [Block<'_>], all: bool) -> Result<(), String> {
 
 /// Ends the phase that each thread waits for.
 fn end_phases(block: &mut Block<'_>) -> Result<(), String> {
+    block.finish_bulk_copies()?;
     for phases in block.phases.values_mut().filter(|phases| phases.expected == Some(phases.come)) {
         *phases = Phases { over: phases.over + 1, ..Phases::default() };
     }

@@ -4,6 +4,17 @@ use std::collections::VecDeque;
 
 use super::{Address, Block, Memory, Operand};
 
+/// What is said of copies that are under way at the end.
+pub(super) const UNAWAITED: &str = "copies are under way that nobody has waited for";
+
+/// A copy that a barrier counts: who began it, where it goes to and what it brings, and the barrier.
+pub(super) struct BulkCopy {
+    thread: usize,
+    to: u64,
+    bytes: Vec<u8>,
+    barrier: u64,
+}
+
 /// The copies of a thread that it has not waited for: where they go to and what they bring.
 #[derive(Default)]
 pub(super) struct Copies {
@@ -21,7 +32,7 @@ impl Copies {
     pub(super) fn none(&self) -> Result<(), String> {
         match self.loose.is_empty() && self.groups.iter().all(Vec::is_empty) {
             true => Ok(()),
-            false => Err("copies are under way that nobody has waited for".into()),
+            false => Err(UNAWAITED.into()),
         }
     }
 }
@@ -57,6 +68,41 @@ impl Block<'_> {
                 self.touch(to, bytes.len()).for_each(|touch| touch.copied = false);
                 self.write_shared(i, to, &bytes)?;
             }
+        }
+        Ok(())
+    }
+
+    /// From here on nobody may touch the place, until the barrier has counted the bytes.
+    pub(super) fn begin_bulk_copy(
+        &mut self,
+        i: usize,
+        [to, from]: [Address; 2],
+        size: Operand,
+        barrier: Address,
+        memory: &mut Memory,
+    ) -> Result<(), String> {
+        const UNIT: usize = 16;
+        let thread = &self.threads[i];
+        let size = thread.read(size)? as usize;
+        if size == 0 || !size.is_multiple_of(UNIT) {
+            return Err(format!("{size} bytes are no multiple of {UNIT}"));
+        }
+        let (to, from) = (thread.address(to, UNIT)?, thread.address(from, UNIT)?);
+        let barrier = thread.address(barrier, 8)?;
+        thread.after_others(memory.is_early(from))?;
+        let bytes = memory.at(from, size)?.to_vec();
+        self.write_shared(i, to, &bytes)?;
+        self.touch(to, size).for_each(|touch| touch.copied = true);
+        self.bulk.push(BulkCopy { thread: i, to, bytes, barrier });
+        Ok(())
+    }
+
+    /// Finishes the copies that barriers count.
+    pub(super) fn finish_bulk_copies(&mut self) -> Result<(), String> {
+        for BulkCopy { thread, to, bytes, barrier } in std::mem::take(&mut self.bulk) {
+            self.touch(to, bytes.len()).for_each(|touch| touch.copied = false);
+            self.write_shared(thread, to, &bytes)?;
+            self.phases.get_mut(&barrier).ok_or("no barrier is there")?.count(bytes.len());
         }
         Ok(())
     }
