@@ -34,6 +34,8 @@ const WARP_ROWS: u32 = 16;
 const PANEL: u32 = 64;
 /// Tiles of keys, and of values, in shared memory at a time.
 const STAGES: u32 = 2;
+/// Bytes of keys and values that full attention goes through at a time: a third of the second-level cache of an H200.
+const CACHED: u64 = 16 << 20;
 /// In place of a head: none so far.
 const NONE: u32 = u32::MAX;
 
@@ -97,11 +99,16 @@ impl WarpGroupAttention {
         }
     }
 
-    /// Tiles of a head that blocks work on at once, at least, so that most of its keys and values come from the second-level
-    /// cache, measured on an H200. For short rows half as many do, and the more
-    /// heads are gone through together, the less blocks wait for one another in the end.
-    fn sharing(&self) -> u32 {
-        if self.width() == 64 { 2 } else { 4 }
+    /// Heads that are gone through together, at most, so that most of their keys and values come from the second-level cache,
+    /// measured on an H200. Full attention: as many as fit there. Causal attention: the more, the less blocks wait for one another
+    /// in the end, so only that two or four tiles of a head are worked on at once.
+    fn together(&self, keys: u32, multiprocessors: u32) -> u32 {
+        let of_head = 2 * u64::from(keys) * u64::from(self.d * self.input.bytes());
+        match (self.causal, self.width()) {
+            (false, _) => (CACHED / of_head) as u32,
+            (true, 64) => multiprocessors / 2,
+            (true, _) => multiprocessors / 4,
+        }
     }
 
     /// So many rows in shared memory.
@@ -135,7 +142,7 @@ impl WarpGroupAttention {
         let keys = extent("keys", t, MOST)?;
         let units = extent("tiles", self.tiles(extents), MAX_GRID_X / 16)?;
         let heads = heads as u32;
-        let together = (multiprocessors / self.sharing()).clamp(1, heads);
+        let together = self.together(keys, multiprocessors).clamp(1, heads);
         let tensor = |buffer: usize, of_tile: u32, rows: u32| {
             let [d, rows] = [self.d, rows].map(u64::from);
             let extents = [d, rows, heads.into()];
