@@ -200,7 +200,7 @@ impl Executable {
             let name = step.function.kernel().name().to_owned();
             let resident_blocks = step.function.resident_blocks()?;
             let nanoseconds = behind.nanoseconds_since(before)?;
-            Ok(KernelTime { name, grid: step.launch.grid, resident_blocks, nanoseconds })
+            Ok(KernelTime { name, grid: step.function.grid(&step.launch), resident_blocks, nanoseconds })
         });
         Ok(CudaProfile { kernels: kernels.collect::<Result<_>>()? })
     }

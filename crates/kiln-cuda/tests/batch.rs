@@ -160,6 +160,25 @@ fn kernels_are_measured_where_it_was_asked_for() {
     assert!(matches!(batch.profile(), Err(Error::Unavailable { .. })));
 }
 
+/// Blocks that stay for the work of others are as many as the device holds at once, and so many are reported.
+#[test]
+fn measured_grids_are_those_that_ran() {
+    // Rows so long that clusters hold them.
+    const DIMS: [usize; 2] = [256, 1 << 16];
+    let Some(device) = support::device_with(&DeviceOptions::new().profile()) else { return };
+    if device.target() != "sm_90a" {
+        return eprintln!("left out: on {} no blocks stay", device.target());
+    }
+    let multiprocessors = device.info().multiprocessors;
+    let mut batch = CudaCommandBatch::new(device);
+    let x = batch.upload(&vec![1.0; DIMS[0] * DIMS[1]], &DIMS).unwrap();
+    let y = batch.softmax(x).unwrap();
+    batch.compute(&[y]).unwrap();
+    let profile = batch.profile().unwrap();
+    let [softmax] = &profile.kernels[..] else { panic!("{profile}") };
+    assert!(softmax.grid[0] <= softmax.resident_blocks * multiprocessors, "{profile}");
+}
+
 /// What NVML tells, where it is there, is of this device and plausible.
 #[test]
 fn a_device_tells_how_it_is() {

@@ -240,6 +240,12 @@ impl Function {
         &self.kernel
     }
 
+    /// Blocks that a launch runs: where blocks stay, no more along x than the device holds at once.
+    pub(crate) fn grid(&self, launch: &Launch) -> [u32; 3] {
+        let [x, y, z] = launch.grid;
+        [x.min(self.most_blocks), y, z]
+    }
+
     /// How many of its blocks a multiprocessor holds at once.
     ///
     /// # Errors
@@ -303,8 +309,7 @@ impl Function {
             });
         }
         let mut arguments: Vec<*mut c_void> = values.iter_mut().map(Passed::address).collect();
-        let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (launch.grid, self.kernel.block());
-        let grid_x = grid_x.min(self.most_blocks);
+        let ([grid_x, grid_y, grid_z], [block_x, block_y, block_z]) = (self.grid(launch), self.kernel.block());
         let shared = self.kernel.dynamic_shared_bytes();
         let (function, arguments, nothing) = (self.function, arguments.as_mut_ptr(), std::ptr::null_mut());
         if let (Begins::Beside, Some(launch_kernel_ex)) = (begins, context.launch_kernel_ex()) {
