@@ -40,6 +40,8 @@ mod machine;
 #[cfg(feature = "ndarray")]
 mod ndarray;
 mod packed;
+#[cfg(any(target_arch = "wasm32", test))]
+mod repeats;
 
 pub use absent::Absent;
 pub use batch::Batch;

@@ -17,6 +17,7 @@ use web_time::Instant;
 
 use super::fit::fitted;
 use super::grid::Probe;
+use crate::repeats::Repeats;
 use crate::{Engine, gpus};
 
 /// So many ticks of the clock a sample lasts at least.
@@ -148,27 +149,16 @@ fn sample() -> f64 {
     (TICKS * tick).clamp(SAMPLE.0, SAMPLE.1)
 }
 
-/// Seconds of an operation on the CPU: the less of two samples, or one run where that lasts.
+/// Seconds of an operation on the CPU.
 fn on_cpu(simd: &Simd, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>], sample: f64) -> Result<f64> {
-    // Not counted: a browser compiles a function when it is first called, which takes up to a thousand times as long as to run it.
-    simd.run_into(op, inputs, outputs)?;
-    let (mut repeats, mut least) = (1u32, f64::INFINITY);
-    let mut samples = 0;
+    let mut repeats = Repeats::new(sample, u32::MAX);
     loop {
         let start = Instant::now();
-        for _ in 0..repeats {
+        for _ in 0..repeats.count() {
             simd.run_into(op, inputs, outputs)?;
         }
-        let elapsed = start.elapsed().as_secs_f64();
-        if elapsed >= sample {
-            least = least.min(elapsed / f64::from(repeats));
-            samples += 1;
-            if samples == 2 || elapsed > 4.0 * sample {
-                return Ok(least.max(LEAST));
-            }
-        } else {
-            let wanted = 1.5 * sample / elapsed.max(sample / 16.0);
-            repeats = repeats.saturating_mul(wanted.ceil() as u32).max(repeats + 1);
+        if let Some(seconds) = repeats.took(start.elapsed().as_secs_f64()) {
+            return Ok(seconds.max(LEAST));
         }
     }
 }

@@ -6,6 +6,7 @@ use kiln_route::Link;
 use web_time::Instant;
 
 use super::Gpu;
+use crate::repeats::Repeats;
 
 /// The way to a device, from what an operation on few and on many elements takes from host to host beyond what it takes on
 /// the device, and from the time of reading its result.
@@ -52,28 +53,21 @@ impl Gpu {
         inputs: &[Operand<'_>],
         (launch, sample): (f64, f64),
     ) -> Result<f64> {
-        const MOST: f64 = 1000.0;
+        const MOST: u32 = 1000;
         let device = self.device().await?;
         let mut tensors = Vec::with_capacity(inputs.len());
         for input in inputs {
             tensors.push(device.upload_async(input).await?);
         }
         let mut operation = device.prepare_async(op, &tensors.iter().collect::<Vec<_>>()).await?;
-        let (mut repeats, mut warm) = (1.0, false);
+        let mut repeats = Repeats::new(sample.max(launch), MOST);
         loop {
             let start = Instant::now();
-            operation.repeat_async(repeats as usize).await?;
+            operation.repeat_async(repeats.count() as usize).await?;
             device.finish_async().await?;
-            let elapsed = start.elapsed().as_secs_f64();
-            let own = (elapsed - launch).max(0.0);
-            // The first run may have compiled; if it was long even so, it stands.
-            if own >= sample.max(launch) && (warm || own > 10.0 * sample) || repeats >= MOST {
-                return Ok((own / repeats).max(1e-9));
+            if let Some(seconds) = repeats.took((start.elapsed().as_secs_f64() - launch).max(0.0)) {
+                return Ok(seconds.max(1e-9));
             }
-            if warm {
-                repeats = (repeats * (1.5 * sample.max(launch) / own.max(1e-9)).clamp(2.0, 16.0)).ceil().min(MOST);
-            }
-            warm = true;
         }
     }
 
