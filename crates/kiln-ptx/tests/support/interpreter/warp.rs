@@ -6,7 +6,9 @@ use std::sync::OnceLock;
 
 use kiln_core::f16;
 
-use super::{Address, Block, Operand, Registers, f, list, of};
+use super::functions::{f, of};
+use super::parse::{Registers, list};
+use super::{Address, Block, Operand};
 
 #[derive(Clone)]
 pub(super) enum Collective {
