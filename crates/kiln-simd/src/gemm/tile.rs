@@ -59,7 +59,7 @@ impl TileShape {
 const fn rows(registers: usize, fused: bool, vectors: usize) -> usize {
     if registers >= 32 {
         if vectors == 1 { MAX_ROWS } else { 14 }
-    } else if fused {
+    } else if fused && registers >= 16 {
         6
     } else {
         4
@@ -120,7 +120,12 @@ impl Ask {
     }
 }
 
-/// Steps of k in a turn of the loop over panels.
+/// Whether a turn of a loop over k takes several steps. On the way to WebAssembly a product is moved down to the next one of its
+/// chain, past the loads of the steps between, and no fence holds it: all that they load would live at once, and engines
+/// keep it on the stack. Products of 512 x 512 then take a quarter longer.
+const UNROLL: bool = !cfg!(target_family = "wasm");
+
+/// Steps of k in a turn of the loop over panels, where it takes several.
 pub(super) const TURN: usize = 4;
 
 /// Turns at the end of a tile in which its rows of C are asked for, with some for the last to arrive.
@@ -221,7 +226,8 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                         panel = panel.wrapping_add($n * C * V::LANES);
                     };
                 }
-                for left in (0..t.k / TURN).rev() {
+                let turns = if const { UNROLL } { t.k / TURN } else { 0 };
+                for left in (0..turns).rev() {
                     packed_step!(0);
                     packed_step!(1);
                     packed_step!(2);
@@ -246,7 +252,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                         c = c.wrapping_add(t.c_stride);
                     }
                 }
-                for _ in 0..t.k % TURN {
+                for _ in turns * TURN..t.k {
                     packed_step!(0);
                     ahead!(1);
                 }
@@ -295,7 +301,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                             }
                         } else {
                             let mut left = t.k;
-                            if const { R <= UNROLLED } {
+                            if const { UNROLL && R <= UNROLLED } {
                                 for _ in 0..t.k / TURN {
                                     step!(b, $masked, I => rows[I / 3].add(I % 3 * s));
                                     in_order();
