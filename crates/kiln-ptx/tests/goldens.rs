@@ -6,10 +6,12 @@ mod catalogue;
 
 use std::path::Path;
 
+use kiln_core::QuantFormat;
 use kiln_core::graph::Fetch;
 use kiln_core::op::{Elementwise, Matmul};
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gemm::{Epilogue, TiledGemm, WarpGroupGemm, WarpGroupTile};
+use kiln_ptx::kernels::quant::Quantize;
 use kiln_ptx::{Kernel, PtxKernel, PtxModule, PtxType, Target};
 
 fn check(name: &str, text: &str) {
@@ -39,6 +41,7 @@ fn texts_are_as_they_were() {
         check(&format!("max_{target}"), &max.emit_ptx());
     }
     check("chain", &catalogue::chain(Target::Sm70).emit_ptx());
+    check("quantize_q8_0", &Quantize::new(QuantFormat::Q8_0).emit_ptx());
     check("gemm_tiled", &TiledGemm.emit_ptx());
     let tile = WarpGroupTile::new(1, 1, 16, 2).unwrap();
     let operation = Matmul { transpose_a: false, transpose_b: true };

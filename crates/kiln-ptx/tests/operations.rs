@@ -5,12 +5,12 @@ mod support;
 use kiln_core::op::reference::{self, Case, Input};
 use kiln_core::op::{
     Attention as AttentionOp, Convert as ConvertOp, Convolve2d, Dequantize as DequantizeOp, Op, Operation, Pool2d,
-    QuantMatmul as QuantMatmulOp, Rope as RopeOp, TopK as TopKOp,
+    QuantMatmul as QuantMatmulOp, Quantize as QuantizeOp, Rope as RopeOp, TopK as TopKOp,
 };
 use kiln_core::{Buffer, DType, Operand, QuantFormat, Result as CoreResult};
 use kiln_ptx::kernels::attention::Attention;
 use kiln_ptx::kernels::half::Convert;
-use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, WarpQuantMatmul};
+use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, WarpQuantMatmul};
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::window::{Convolve, Pool};
@@ -38,6 +38,10 @@ fn lower(op: &Op, inputs: &[Operand<'_>], target: Target) -> CoreResult<(Box<dyn
             let [.., positions, columns] = *shapes[0].dims() else { panic!("{}", shapes[0]) };
             let kernel = Rope::new(op.style);
             of(kernel, kernel.launch(op, shapes[0].rows(), positions, columns)?)
+        }
+        Op::Quantize(op) => {
+            let kernel = Quantize::new(op.format);
+            of(kernel, kernel.launch(shapes[0].numel())?)
         }
         Op::Dequantize(op) => {
             let kernel = Dequantize::new(op.format);
@@ -120,6 +124,7 @@ conformance! {
     pooling_keeps_its_contract Pool2d Sm80 20_000 2_000;
     convolution_keeps_its_contract Convolve2d Sm80 60_000 2_000;
     rope_keeps_its_contract RopeOp Sm80 60_000 10_000;
+    quantisation_keeps_its_contract QuantizeOp Sm70 1_000_000 20_000;
     dequantisation_keeps_its_contract DequantizeOp Sm80 200_000 20_000;
     quantised_products_keep_their_contract QuantMatmulOp Sm70 300_000 500;
     quantised_products_on_tensor_cores_keep_their_contract QuantMatmulOp Sm80 300_000 500;
@@ -146,5 +151,30 @@ fn quantised_products_of_long_rows_keep_their_contract() {
             |op: &Op, inputs: &[Operand<'_>]| Ok(run(op, inputs, Target::Sm80).unwrap_or_else(|why| panic!("{why}")));
         let accuracy = reference::conform(&case, results).unwrap_or_else(|why| panic!("{why}"));
         assert_eq!(accuracy.compared, m * n);
+    }
+}
+
+/// Blocks of all magnitudes that f32 has, some with an element far above the others, some of one sign, some with zeros.
+#[test]
+fn blocks_of_all_magnitudes_are_quantised_to_the_same_bytes() {
+    let mut random = reference::Random::new(59);
+    for format in QuantFormat::ALL {
+        let (len, blocks) = (format.block_len(), 67);
+        let mut x = Vec::new();
+        for block in 0..blocks {
+            let magnitude = f32::powi(2.0, 4 * block - 140);
+            let lo = [-magnitude, 0.0, 0.9 * magnitude][block as usize % 3];
+            let mut values = random.uniforms(len, lo, magnitude);
+            values[block as usize % len] *= [1.0, 30.0, 0.0][block as usize / 3 % 3];
+            x.extend(values);
+        }
+        let mut expected = vec![0; format.bytes(x.len()).unwrap()];
+        format.encode(&x, &mut expected).unwrap();
+        let operand = Operand::f32(&x, &[x.len()]).unwrap();
+        let results = run(&QuantizeOp { format }.into(), &[operand], Target::Sm70).unwrap();
+        let [Buffer::Blocks(_, bytes)] = &results[..] else { panic!("{results:?}") };
+        let chunks = bytes.chunks(format.block_bytes()).zip(expected.chunks(format.block_bytes()));
+        let wrong = chunks.enumerate().find(|(_, (got, wanted))| got != wanted);
+        assert_eq!(wrong, None, "{}", format.name());
     }
 }

@@ -4,7 +4,7 @@
 #![cfg(feature = "cuda")]
 
 use kiln::cuda::{CudaDevice, DeviceInfo};
-use kiln::op::Matmul;
+use kiln::op::{Matmul, Rope};
 use kiln::{
     Backend, Effort, Engine, EngineBuilder, Error, Link, Memory, Operations, Place, Profile, ProfileStatus,
     QuantFormat, Record, Roofline, Shape, TensorType,
@@ -121,19 +121,23 @@ fn a_device_is_a_place_and_can_be_forced() {
     assert!(matches!(missing, Err(Error::Unavailable { .. })), "{missing:?}");
 }
 
-/// Blocks are fitted on the CPU alone; the rest of the work stays on the device.
+/// Angles that grow along a row are for the CPU alone; the rest of the work stays on the device.
 #[test]
 fn what_has_no_kernel_runs_elsewhere() {
     let Some(info) = device() else { return };
     let name = place_of(&info);
     let engine = tempting(&name).build().unwrap();
-    let blocks = engine.quantize(QuantFormat::Q4K, &[1.0; 256], 256).unwrap();
-    let back = engine.dequantize(QuantFormat::Q4K, &blocks).unwrap();
-    assert!(back.iter().all(|v| (v - 1.0).abs() < 0.02));
+    let op = Rope { theta: 0.5.into(), ..Rope::default() };
+    assert_eq!(engine.rope(op, &[1.0, 2.0, 3.0, 4.0], &[1, 4]).unwrap(), [1.0, 2.0, 3.0, 4.0]);
     assert_eq!(chosen(&engine), name, "it is still there");
     let forced = tempting(&name).force(&name).build().unwrap();
-    let error = forced.quantize(QuantFormat::Q4K, &[1.0; 256], 256).unwrap_err();
+    let error = forced.rope(op, &[1.0; 4], &[1, 4]).unwrap_err();
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
+    // Blocks are the same, whoever fits them.
+    let weights: Vec<f32> = (0..512).map(|i| (i as f32 * 0.37).sin()).collect();
+    let [there, here] = [&forced, &Engine::builder().without_profile().build().unwrap()]
+        .map(|engine| engine.quantize(QuantFormat::Q4K, &weights, 256).unwrap());
+    assert_eq!(there, here);
 }
 
 #[test]

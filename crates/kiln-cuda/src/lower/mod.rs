@@ -4,7 +4,6 @@ pub(crate) mod attention;
 mod convert;
 pub(crate) mod elementwise;
 mod gather;
-mod lacking;
 mod matmul;
 mod quantized;
 mod reduce;

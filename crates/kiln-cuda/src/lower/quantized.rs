@@ -1,10 +1,19 @@
 //! Quantised blocks.
 
 use kiln_core::Result;
-use kiln_core::op::{Dequantize, QuantMatmul};
+use kiln_core::op::{Dequantize, QuantMatmul, Quantize};
 use kiln_ptx::kernels::quant;
 
 use super::{Lower, Lowering, Value};
+
+impl Lower for Quantize {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let kernel = quant::Quantize::new(self.format);
+        let launch = kernel.launch(inputs[0].ty.shape.numel())?;
+        plan.run(kernel, launch, &[inputs[0].at, outputs[0].at]);
+        Ok(())
+    }
+}
 
 impl Lower for Dequantize {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {

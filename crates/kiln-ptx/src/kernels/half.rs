@@ -19,7 +19,7 @@ pub(super) fn widen<'k>(k: &'k Builder, bits: Word<'k>) -> F32<'k> {
 }
 
 /// The bits of the nearest number in half precision, the even one of two; zeros above.
-fn narrow<'k>(k: &'k Builder, x: F32<'k>) -> Word<'k> {
+pub(super) fn narrow<'k>(k: &'k Builder, x: F32<'k>) -> Word<'k> {
     let bits = k.bits_u32(x);
     let magnitude = bits & 0x7fff_ffffu32;
     // Added to less than 2⁻¹⁴, a half leaves the nearest multiple of 2⁻²⁴ in its lower bits.

@@ -1,4 +1,4 @@
-//! Quantised blocks: to f32, and the product of a few rows with weights in blocks, at the speed of memory.
+//! Quantised blocks: of f32, to f32, and the product of a few rows with weights in blocks, at the speed of memory.
 //!
 //! A lane takes a share of a block: 8 elements of Q8_0, 32 of the others, as far as possible in loads of 16 bytes. Blocks of
 //! Q8_0 and Q6_K begin at multiples of two bytes: words of them are put together from halves. An integer becomes a number by
@@ -9,10 +9,12 @@
 //!
 //! From `sm_80` on, tensor cores multiply the integers: [`WarpQuantMatmul`].
 
+mod quantize;
 mod warp;
 
 use kiln_core::{QuantFormat, Result};
 
+pub use quantize::Quantize;
 pub use warp::WarpQuantMatmul;
 
 use super::half::widen;

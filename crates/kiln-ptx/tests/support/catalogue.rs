@@ -12,7 +12,7 @@ use kiln_ptx::kernels::gemm::{
 };
 use kiln_ptx::kernels::half::Convert;
 use kiln_ptx::kernels::norm::Norm;
-use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, WarpQuantMatmul};
+use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, WarpQuantMatmul};
 use kiln_ptx::kernels::reduce::ReduceLevel;
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::softmax::Softmax;
@@ -77,6 +77,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.extend([Pooling::Max, Pooling::Average].map(|pooling| Box::new(Pool::new(pooling, target)) as _));
     kernels.push(Box::new(Convolve));
     kernels.extend(Rope::all().into_iter().map(|rope| Box::new(rope) as _));
+    kernels.extend(QuantFormat::ALL.map(|format| Box::new(Quantize::new(format)) as _));
     kernels.extend(QuantFormat::ALL.map(|format| Box::new(Dequantize::new(format)) as _));
     kernels.extend(QuantMatmul::all().into_iter().map(|product| Box::new(product) as _));
     kernels.extend(Attention::all(target).into_iter().map(|attention| Box::new(attention) as _));

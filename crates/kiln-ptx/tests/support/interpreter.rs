@@ -248,7 +248,10 @@ impl Who {
     }
 }
 
-/// Who has touched a word of shared memory since the last barrier.
+/// Bytes of shared memory that are told apart: what is stored by itself is no less.
+const TOLD: usize = 2;
+
+/// Who has touched some bytes of shared memory since the last barrier.
 #[derive(Clone, Copy, Default)]
 struct Touch {
     era: u32,
@@ -298,7 +301,7 @@ impl<'p> Block<'p> {
             threads: threads.collect(),
             shared: vec![0; program.shared],
             written: vec![false; program.shared],
-            touched: vec![Touch::default(); program.shared.div_ceil(4)],
+            touched: vec![Touch::default(); program.shared.div_ceil(TOLD)],
             phases: HashMap::new(),
             bulk: Vec::new(),
             era: 1,
@@ -487,11 +490,11 @@ impl<'p> Block<'p> {
         Ok(true)
     }
 
-    /// The words of an access, as they were touched since the last barrier.
+    /// What an access goes to, as it was touched since the last barrier.
     fn touch(&mut self, address: u64, bytes: usize) -> impl Iterator<Item = &mut Touch> {
         let era = self.era;
-        let words = &mut self.touched[address as usize / 4..(address as usize + bytes).div_ceil(4)];
-        words.iter_mut().map(move |touch| {
+        let touched = &mut self.touched[address as usize / TOLD..(address as usize + bytes).div_ceil(TOLD)];
+        touched.iter_mut().map(move |touch| {
             if touch.era != era {
                 *touch = Touch { era, copied: touch.copied, ..Touch::default() };
             }

@@ -228,7 +228,7 @@ mod tests {
         let gpu = Gpu::new("missing".into(), Backend::Gpu, Missing);
         let device = || "missing".to_owned();
         for error in [
-            Error::Unsupported { op: "quantize", backend: "CUDA" },
+            Error::Unsupported { op: "rope", backend: "CUDA" },
             Error::OutOfMemory { bytes: 1 },
             Error::Limit { what: "rows", device: device(), asked: 2, limit: 1 },
             Error::Driver { what: "compiling".into(), device: device(), message: "no".into() },

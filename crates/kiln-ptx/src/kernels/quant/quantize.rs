@@ -1,0 +1,312 @@
+//! Quantised blocks of f32: the bytes that kiln-core's quantiser gives.
+//!
+//! A block of 256 elements is fitted by a block of threads: sixteen lanes a sub-block, a trial each. Its integers meet in
+//! shared memory, four to a word, of which the words of the format are put together. Of Q8_0, which is rounded once, four lanes
+//! have a block.
+
+mod fit;
+
+use kiln_core::{QuantFormat, Result};
+
+use self::fit::{Range, SubBlock, TRIALS, Trial};
+use super::{MOST, VECTOR, Word};
+use crate::kernel::{MAX_GRID_X, extent};
+use crate::kernels::half::widen;
+use crate::kernels::math::F32;
+use crate::kernels::team::{self, WARP};
+use crate::{Argument, Builder, F16, Global, Kernel, Launch, Pointer, PtxKernel, Shared};
+
+/// Elements of a block of the formats that are fitted.
+const LEN: u32 = 256;
+/// Threads of a block for Q8_0.
+const ROUNDERS: u32 = 128;
+/// Elements of each of them.
+const SHARE: u32 = 8;
+/// Elements and halves of a block of Q8_0.
+const ROUNDED: [u32; 2] = [32, 17];
+/// What is no number in half precision: the unit of a block that has none.
+const NOT_FINITE: u32 = 0x7e00;
+
+/// Quantises f32. Memory is written in whole words of Q8_0, up to two bytes behind the last block.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Quantize {
+    format: QuantFormat,
+}
+
+impl Quantize {
+    /// To this format.
+    pub fn new(format: QuantFormat) -> Self {
+        Self { format }
+    }
+
+    /// The launch for so many elements, whole blocks. Buffers: elements, blocks.
+    ///
+    /// # Errors
+    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³¹ - 1 blocks.
+    pub fn launch(&self, elements: usize) -> Result<Launch> {
+        let blocks = extent("blocks", elements / self.format.block_len(), MOST.min(MAX_GRID_X))?;
+        let mut arguments = vec![Argument::Buffer(0), Argument::Buffer(1)];
+        let grid = match self.format {
+            QuantFormat::Q8_0 => {
+                arguments.push(Argument::U32(blocks));
+                blocks.div_ceil(ROUNDERS * SHARE / ROUNDED[0])
+            }
+            _ => blocks,
+        };
+        Ok(Launch { grid: [grid, 1, 1], arguments })
+    }
+
+    /// Elements of a sub-block.
+    fn sub_block(&self) -> u32 {
+        if self.format == QuantFormat::Q6K { 16 } else { 32 }
+    }
+
+    fn threads(&self) -> u32 {
+        if self.format == QuantFormat::Q8_0 { ROUNDERS } else { LEN / self.sub_block() * TRIALS }
+    }
+}
+
+impl Kernel for Quantize {
+    fn name(&self) -> String {
+        format!("quantize_{}", self.format.name())
+    }
+
+    fn build(&self) -> PtxKernel {
+        PtxKernel::new(self.name(), [self.threads(), 1, 1], |k| {
+            let (x, out) = (k.buffer::<f32>("x"), k.buffer::<u32>("out"));
+            match self.format {
+                QuantFormat::Q8_0 => round(k, x, out),
+                QuantFormat::Q4K | QuantFormat::Q5K => self.fit_affine(k, x, out),
+                QuantFormat::Q6K => self.fit_symmetric(k, x, out),
+            }
+        })
+    }
+}
+
+/// Four integers, in the lower bits of numbers, as the bytes of a word.
+fn packed<'k>(k: &'k Builder, integers: [F32<'k>; VECTOR as usize]) -> Word<'k> {
+    let [a, b, c, d] = integers.map(|integer| k.bits_u32(integer));
+    k.prmt(k.prmt(a, b, 0x40), k.prmt(c, d, 0x40), 0x5410)
+}
+
+/// Blocks of Q8_0.
+fn round<'k>(k: &'k Builder, x: Pointer<'k, Global, f32>, out: Pointer<'k, Global, u32>) {
+    let blocks = k.parameter::<u32>("blocks");
+    let [len, halves] = ROUNDED;
+    let (lanes, of_group) = (len / SHARE, ROUNDERS * SHARE / len);
+    let (thread, group) = (k.tid_x(), k.ctaid_x());
+    let (block, part) = (thread / lanes, thread % lanes);
+    let left = k.min(blocks - group * of_group, of_group);
+    let there = k.lt(block, left);
+    let x = x.index_wide(k.mul_wide(group, ROUNDERS * SHARE)).index(thread * SHARE);
+    let vectors: Vec<[F32<'k>; 4]> =
+        (0..SHARE / VECTOR).map(|i| k.ld_v_if(there, x.offset((i * VECTOR) as i32), 0.0)).collect();
+    let top = fit::top_of_lanes(k, fit::top(k, vectors.concat()), lanes);
+    let range = Range::new(k, top);
+    let unit = k.selp(fit::unit_bits(range.largest / 127.0), 0, range.reached);
+    let step = widen(k, unit);
+    let integer = |x| {
+        // A step of 0 gives NaN, which is cut off.
+        let integer = fit::to_integer(fit::clamp(range.clean(x) / step, -127.0, 127.0));
+        k.selp(integer, 0.0, range.reached)
+    };
+
+    // A block is no whole number of words, but all of them together are.
+    let staged = k.shared::<u32>(of_group * halves / 2);
+    let at = staged.cast::<F16>().index(k.mad(block, halves, part * (SHARE / 2)));
+    let [unit, _] = k.halves::<F16>(k.selp(unit, NOT_FINITE, range.finite));
+    k.st_if(k.eq(part, 0), at, unit);
+    for (i, vector) in (0..).zip(vectors) {
+        for (j, half) in (0..).zip(k.halves::<F16>(packed(k, vector.map(integer)))) {
+            k.st(at.offset(1 + 2 * i + j), half);
+        }
+    }
+    k.bar_sync(0u32);
+    let out = out.index_wide(k.mul_wide(group, of_group * halves / 2));
+    let words = (left * halves + 1) >> 1;
+    k.for_(thread, words, ROUNDERS, |i| k.st(out.index(i), k.ld(staged.index(i))));
+}
+
+/// A block of 256 elements that a block of threads fits, sixteen lanes a sub-block.
+struct Fitting<'k> {
+    k: &'k Builder,
+    thread: Word<'k>,
+    /// Which sub-block and which trial the lane has.
+    sub: Word<'k>,
+    trial: Trial<'k>,
+    /// Elements of a sub-block.
+    len: u32,
+    range: Range<'k>,
+    lift: F32<'k>,
+    /// The elements as the search takes them, sub-blocks a vector apart, so that those of a warp lie in different banks.
+    elements: Pointer<'k, Shared, f32>,
+    /// The integers, four to a word.
+    integers: Pointer<'k, Shared, u32>,
+}
+
+impl<'k> Fitting<'k> {
+    /// Reads a block.
+    fn new(k: &'k Builder, x: Pointer<'k, Global, f32>, len: u32) -> Self {
+        let thread = k.tid_x();
+        let (sub, trial) = (thread / TRIALS, thread % TRIALS);
+        let each = len / TRIALS;
+        let x = x.index_wide(k.mul_wide(k.ctaid_x(), LEN)).index(thread * each);
+        let own: Vec<F32<'k>> = (0..each).map(|i| k.ld(x.offset(i as i32))).collect();
+        let threads = LEN / each;
+        let tops = k.shared::<u32>(threads / WARP);
+        let top = fit::top_of_lanes(k, fit::top(k, own.iter().copied()), WARP);
+        k.st_if(k.eq(thread & (WARP - 1), 0), tops.index(thread / WARP), top);
+        k.bar_sync(0u32);
+        let tops = (0..threads / WARP).map(|warp| k.ld(tops.offset(warp as i32))).collect();
+        let range = Range::new(k, team::tree(tops, |a, b| k.max(a, b)).unwrap_or(top));
+        let lift = range.lift();
+        let elements = k.shared::<f32>(LEN / len * (len + VECTOR)).index(sub * (len + VECTOR));
+        let at = elements.index(trial * each);
+        for (i, x) in (0..).zip(own) {
+            k.st(at.offset(i), fit::lifted(range.clean(x), lift));
+        }
+        k.bar_warp_sync(u32::MAX);
+        let integers = k.shared::<u32>(LEN / VECTOR);
+        Self { k, thread, sub, trial: Trial { number: trial }, len, range, lift, elements, integers }
+    }
+
+    fn sub_block(&self) -> SubBlock<'k> {
+        let vectors = (0..self.len / VECTOR).map(|i| self.k.ld_v::<_, _, 4>(self.elements.offset((i * VECTOR) as i32)));
+        SubBlock::new(vectors.flatten().collect())
+    }
+
+    /// Writes the integers of `integer`, which leaves them in the lower bits, and lets all threads see what was written before.
+    fn write_integers(&self, integer: impl Fn(F32<'k>) -> F32<'k>) {
+        let (k, of_sub) = (self.k, self.len / VECTOR);
+        k.if_(k.lt(self.trial.number, of_sub), || {
+            let x = k.ld_v::<_, _, 4>(self.elements.index(self.trial.number * VECTOR));
+            let at = self.integers.index(k.mad(self.sub, of_sub, self.trial.number));
+            k.st(at, packed(k, x.map(integer)));
+        });
+        k.bar_sync(0u32);
+    }
+
+    /// The unit that is written for `largest`, `ends` of it to the end of the range, and what it stands for.
+    fn unit(&self, largest: F32<'k>, ends: f32) -> [Word<'k>; 2] {
+        let bits = fit::unit_bits(largest / ends / self.lift);
+        [bits, self.k.selp(bits, NOT_FINITE, self.range.finite)]
+    }
+}
+
+impl Quantize {
+    /// Blocks of Q4_K and Q5_K.
+    fn fit_affine<'k>(&self, k: &'k Builder, x: Pointer<'k, Global, f32>, out: Pointer<'k, Global, u32>) {
+        let five = self.format == QuantFormat::Q5K;
+        let levels = if five { 31.0 } else { 15.0 };
+        let block = Fitting::new(k, x, self.sub_block());
+        let elements = block.sub_block();
+        let fit = elements.affine(&block.trial, levels);
+
+        let subs = LEN / block.len;
+        let fits = [(); 2].map(|()| k.shared::<f32>(subs));
+        let is_first = k.eq(block.trial.number, 0);
+        (0..2).for_each(|i| k.st_if(is_first, fits[i].index(block.sub), fit[i]));
+        k.bar_sync(0u32);
+        let largest = fits.map(|fits| {
+            let fits = (0..subs).map(|sub| k.ld(fits.offset(sub as i32))).collect();
+            k.max(team::tree(fits, |a, b| k.max(a, b)).unwrap_or(fit[0]), 0.0)
+        });
+        let units = largest.map(|largest| block.unit(largest, 63.0));
+        let steps = units.map(|[bits, _]| widen(k, bits) * block.lift);
+        let codes = elements.affine_codes(&block.trial, levels, fit, steps);
+
+        let of_subs = [(); 2].map(|()| k.shared::<u32>(subs));
+        (0..2).for_each(|i| {
+            k.st_if(is_first, of_subs[i].index(block.sub), k.bits_u32(fit::to_integer(codes[i])) & 63u32)
+        });
+        let (step, offset) = (fit::inverse(steps[0] * codes[0]), steps[1] * codes[1]);
+        block.write_integers(|x| fit::to_integer(fit::clamp((x + offset) * step, 0.0, levels)));
+
+        let (header, high, low) = (4, if five { 8 } else { 0 }, 32);
+        let word = k.variable(0u32);
+        let at = block.thread;
+        let integers = |at: Word<'k>, i: u32| k.ld(block.integers.index(at).offset(i as i32));
+        k.if_(k.eq(at, 0), || {
+            // There is one unit of what is not finite.
+            let [[_, unit], [unit_of_minima, _]] = units;
+            word.set(unit | unit_of_minima << 16);
+        });
+        k.if_(k.and(k.ge(at, 1), k.lt(at, header)), || {
+            let codes = |kind: usize, from: u32| (0..4).map(move |i| k.ld(of_subs[kind].offset((from + i) as i32)));
+            let bytes = |codes: Vec<Word<'k>>| {
+                let places = codes.into_iter().zip(0..).map(|(code, i): (_, u32)| code << (8 * i)).collect();
+                team::tree(places, |a, b| a | b).unwrap_or(word.get())
+            };
+            let whole = |kind| bytes(codes(kind, 0).zip(codes(kind, 4)).map(|(a, b)| a | b >> 4 << 6).collect());
+            let rest = bytes(codes(0, 4).zip(codes(1, 4)).map(|(a, b)| a & 15u32 | (b & 15u32) << 4).collect());
+            word.set(k.selp(whole(0), k.selp(whole(1), rest, k.eq(at, 2)), k.eq(at, 1)));
+        });
+        if five {
+            k.if_(k.and(k.ge(at, header), k.lt(at, header + high)), || {
+                let bits = (0..subs).map(|sub| (integers(at - header, 8 * sub) >> 4 & 0x0101_0101u32) << sub).collect();
+                word.set(team::tree(bits, |a, b| a | b).unwrap_or(word.get()));
+            });
+        }
+        k.if_(k.and(k.ge(at, header + high), k.lt(at, header + high + low)), || {
+            // Eight words of a sub-block below eight of the next.
+            let at = at - (header + high);
+            let [lower, upper] = [0, 8].map(|i| integers(at + (at & !7u32), i) & 0x0f0f_0f0fu32);
+            word.set(lower | upper << 4);
+        });
+        let words = header + high + low;
+        k.st_if(k.lt(at, words), out.index_wide(k.mul_wide(k.ctaid_x(), words)).index(at), word);
+    }
+
+    /// Blocks of Q6_K.
+    fn fit_symmetric<'k>(&self, k: &'k Builder, x: Pointer<'k, Global, f32>, out: Pointer<'k, Global, u32>) {
+        let block = Fitting::new(k, x, self.sub_block());
+        let elements = block.sub_block();
+        let fit = elements.symmetric(&block.trial);
+
+        let subs = LEN / block.len;
+        let fits = k.shared::<f32>(subs);
+        let is_first = k.eq(block.trial.number, 0);
+        k.st_if(is_first, fits.index(block.sub), fit);
+        k.bar_sync(0u32);
+        let fits: Vec<F32<'k>> = (0..subs).map(|sub| k.ld(fits.offset(sub as i32))).collect();
+        // The largest scale takes the code -128.
+        let extreme = fit::extreme(&fits);
+        let sign = k.selp(0x8000u32, k.constant(0), k.gt(extreme, 0.0));
+        let [bits, unit] = block.unit(k.abs(extreme), 128.0);
+        let step = widen(k, bits | sign) * block.lift;
+        let code = elements.symmetric_code(&block.trial, fit, step);
+
+        let of_subs = k.shared::<u32>(subs);
+        k.st_if(is_first, of_subs.index(block.sub), k.bits_u32(fit::to_integer(code)) & 255u32);
+        let step = fit::inverse(step * code);
+        block.write_integers(|x| fit::to_integer(fit::clamp(x * step, -32.0, 31.0)));
+
+        // Integers and 32 are 6 bits of the integers, the last one turned over.
+        let integers =
+            |at: Word<'k>, i: u32| k.ld(block.integers.index(at).offset(i as i32)) & 0x3f3f_3f3fu32 ^ 0x2020_2020u32;
+        let (low, high, scales) = (32, 16, 4);
+        let word = k.variable(unit | sign);
+        let at = block.thread;
+        k.if_(k.lt(at, low), || {
+            let at = at + (at & 16u32);
+            let [lower, upper] = [0, 16].map(|i| integers(at, i) & 0x0f0f_0f0fu32);
+            word.set(lower | upper << 4);
+        });
+        k.if_(k.and(k.ge(at, low), k.lt(at, low + high)), || {
+            let at = at - low;
+            let quarters = (0..4).map(|r| (integers(at + (at & 8u32) * 3u32, 8 * r) >> 4 & 0x0303_0303u32) << (2 * r));
+            word.set(team::tree(quarters.collect(), |a, b| a | b).unwrap_or(word.get()));
+        });
+        let words = low + high + scales;
+        k.if_(k.and(k.ge(at, low + high), k.lt(at, words)), || {
+            let codes = k.ld_v::<_, _, 4>(of_subs.index((at - (low + high)) * VECTOR));
+            word.set(packed(k, codes.map(|code| k.bits_f32(code))));
+        });
+        // A block that is not finite has nothing but its unit.
+        let word = k.selp(word, 0, k.or(block.range.finite, k.eq(at, words)));
+        let halves = k.halves::<F16>(word);
+        let out = out.cast::<F16>().index_wide(k.mul_wide(k.ctaid_x(), 2 * words + 1)).index(at * 2u32);
+        k.st_if(k.le(at, words), out, halves[0]);
+        k.st_if(k.lt(at, words), out.offset(1), halves[1]);
+    }
+}

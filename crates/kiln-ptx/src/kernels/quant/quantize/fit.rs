@@ -1,0 +1,264 @@
+//! The search for scales and minima of kiln-core's quantiser, step for step: the bytes must be the same.
+//!
+//! Sixteen lanes have a sub-block, each one of the steps that are tried, and hold all of its elements. Where products are
+//! added up, both round.
+
+use crate::kernels::math::F32;
+use crate::kernels::{half, team};
+use crate::{Builder, Value};
+
+type Word<'k> = Value<'k, u32>;
+
+/// Steps that are tried, a lane each.
+pub(super) const TRIALS: u32 = 16;
+/// How far apart they are in units of one integer.
+const SPACING: f32 = 0.125;
+/// More than any format holds.
+const MOST: f32 = (1u32 << 30) as f32;
+/// Half of the smallest step that a format has; less rounds to zero.
+const LEAST: f32 = 1.0 / (1u32 << 25) as f32;
+/// The bits of infinity: those of what is not finite are no less.
+const INFINITY: u32 = f32::INFINITY.to_bits();
+/// Added to a number below 2²², it leaves the nearest integer in the lower bits of the sum.
+const ROUNDER: f32 = (3u32 << 22) as f32;
+
+/// The bits of the largest magnitude among some elements: as integers, magnitudes order as they do as numbers.
+pub(super) fn top<'k>(k: &'k Builder, x: impl IntoIterator<Item = F32<'k>>) -> Word<'k> {
+    let magnitudes = x.into_iter().map(|x| k.bits_u32(x) & 0x7fff_ffffu32).collect();
+    team::tree(magnitudes, |a, b| k.max(a, b)).unwrap_or_else(|| k.constant(0))
+}
+
+/// The greatest word among so many lanes, a power of two.
+pub(super) fn top_of_lanes<'k>(k: &'k Builder, mut top: Word<'k>, lanes: u32) -> Word<'k> {
+    let mut mask = lanes / 2;
+    while mask > 0 {
+        top = k.max(top, k.shfl_bfly(top, mask, team::WARP - 1, u32::MAX));
+        mask /= 2;
+    }
+    top
+}
+
+/// A block by its largest magnitude.
+#[derive(Clone, Copy)]
+pub(super) struct Range<'k> {
+    /// It has neither NaN nor infinity.
+    pub(super) finite: Value<'k, bool>,
+    /// It is finite and has something that does not round to zero.
+    pub(super) reached: Value<'k, bool>,
+    /// The largest magnitude, held in what formats can hold.
+    pub(super) largest: F32<'k>,
+}
+
+impl<'k> Range<'k> {
+    pub(super) fn new(k: &'k Builder, top: Word<'k>) -> Self {
+        let finite = k.lt(top, INFINITY);
+        let reached = k.and(finite, k.ge(top, LEAST.to_bits()));
+        Self { finite, reached, largest: k.bits_f32(k.min(top, MOST.to_bits())) }
+    }
+
+    /// An element, held in what formats can hold; 0 where the block is not reached.
+    pub(super) fn clean(&self, x: F32<'k>) -> F32<'k> {
+        let k = x.builder;
+        k.selp(clamp(x, -MOST, MOST), k.constant(0.0), self.reached)
+    }
+
+    /// The power of two that takes the largest magnitude to 2²⁹..2³⁰.
+    pub(super) fn lift(&self) -> F32<'k> {
+        let k = self.largest.builder;
+        let lift = k.bits_f32((283u32 << 23) - (k.bits_u32(self.largest) & 0x7f80_0000u32));
+        k.selp(lift, 1.0, self.reached)
+    }
+}
+
+/// An element of [`Range::clean`] as the search takes it; what is then below 1 becomes 0.
+pub(super) fn lifted<'k>(x: F32<'k>, lift: F32<'k>) -> F32<'k> {
+    let k = x.builder;
+    let x = x * lift;
+    k.selp(0.0, x, k.lt(k.abs(x), 1.0))
+}
+
+/// A number, not NaN, held between two others.
+pub(super) fn clamp<'k>(x: F32<'k>, lo: f32, hi: f32) -> F32<'k> {
+    let k = x.builder;
+    k.min(k.max(x, lo), hi)
+}
+
+/// A number below 2²² with its nearest integer, ties to even, in the lower bits.
+pub(super) fn to_integer(x: F32<'_>) -> F32<'_> {
+    x + ROUNDER
+}
+
+/// The nearest integer of a number below 2²², ties to even.
+fn round(x: F32<'_>) -> F32<'_> {
+    to_integer(x) - ROUNDER
+}
+
+/// `1 / step`, or 0 for a step that is 0.
+pub(super) fn inverse(step: F32<'_>) -> F32<'_> {
+    let k = step.builder;
+    k.selp(0.0, k.rcp(step), k.eq(step, 0.0))
+}
+
+/// The bits of the nearest number in half precision to `x >= 0`: finite, not zero unless `x` is, and among subnormal ones the
+/// one above.
+pub(super) fn unit_bits(x: F32<'_>) -> Word<'_> {
+    let k = x.builder;
+    let bits = k.min(k.max(half::narrow(k, x), 1), 0x7bff);
+    let below = k.and(k.lt(bits, 0x0400), k.lt(half::widen(k, bits), x));
+    k.selp(k.selp(bits + 1, bits, below), 0, k.gt(x, 0.0))
+}
+
+/// The sum of a multiple of eight terms, over eight lanes.
+fn sum<'k>(terms: impl IntoIterator<Item = F32<'k>>) -> F32<'k> {
+    let mut lanes: Vec<F32<'k>> = Vec::with_capacity(8);
+    for (i, term) in terms.into_iter().enumerate() {
+        match lanes.get_mut(i % 8) {
+            Some(lane) => *lane = *lane + term,
+            None => lanes.push(term),
+        }
+    }
+    let four: Vec<F32<'k>> = (0..4).map(|i| lanes[i] + lanes[i + 4]).collect();
+    (four[0] + four[2]) + (four[1] + four[3])
+}
+
+/// Which of the steps or codes a lane tries.
+pub(super) struct Trial<'k> {
+    pub(super) number: Word<'k>,
+}
+
+impl<'k> Trial<'k> {
+    /// Around the step that just spans so many levels.
+    fn spread(&self, levels: f32) -> F32<'k> {
+        let k = self.number.builder;
+        (k.cvt_rn_f32(self.number) - (TRIALS / 2) as f32) * SPACING + levels
+    }
+
+    /// The values of the lane with the least error, the first of equal ones, among those of which `tried` holds and whose
+    /// error is a number; `otherwise` where there is none.
+    fn best<const N: usize>(
+        &self,
+        error: F32<'k>,
+        tried: Value<'k, bool>,
+        values: [F32<'k>; N],
+        otherwise: [F32<'k>; N],
+    ) -> [F32<'k>; N] {
+        let k = self.number.builder;
+        let error = k.selp(k.bits_u32(error), INFINITY, tried);
+        let least = team::butterfly(k.join(self.number, error), TRIALS, |a, b| k.min(a, b));
+        let [number, error] = k.split(least);
+        let lane = k.tid_x() & (team::WARP - TRIALS) | number;
+        let found = k.lt(error, INFINITY);
+        let value = |value| k.shfl_idx(value, lane, team::WARP - 1, u32::MAX);
+        std::array::from_fn(|i| k.selp(value(values[i]), otherwise[i], found))
+    }
+}
+
+/// 0, -1 and 1: what the neighbours of a code differ by from it.
+fn neighbour(number: Word<'_>) -> F32<'_> {
+    let k = number.builder;
+    k.selp(-1.0, k.selp(1.0, k.constant(0.0), k.eq(number, 2)), k.eq(number, 1))
+}
+
+/// The elements of a sub-block, and their weights.
+pub(super) struct SubBlock<'k> {
+    x: Vec<F32<'k>>,
+    weights: Vec<F32<'k>>,
+}
+
+impl<'k> SubBlock<'k> {
+    pub(super) fn new(x: Vec<F32<'k>>) -> Self {
+        let k = x[0].builder;
+        let rms = k.sqrt(sum(x.iter().map(|&x| x * x)) / x.len() as f32);
+        let weights = x.iter().map(|&x| rms + k.abs(x)).collect();
+        Self { x, weights }
+    }
+
+    /// `Σ w (x - (s q + b))²`
+    fn error(&self, q: &[F32<'k>], s: F32<'k>, b: Option<F32<'k>>) -> F32<'k> {
+        sum(self.x.iter().zip(&self.weights).zip(q).map(|((&x, &weight), &q)| {
+            let y = s * q;
+            let off = x - b.map_or(y, |b| y + b);
+            weight * (off * off)
+        }))
+    }
+
+    fn integers(&self, shift: Option<F32<'k>>, inverse: F32<'k>, lo: f32, hi: f32) -> Vec<F32<'k>> {
+        let shifted = |&x: &F32<'k>| shift.map_or(x, |shift| x + shift);
+        self.x.iter().map(|x| round(clamp(shifted(x) * inverse, lo, hi))).collect()
+    }
+
+    /// Scale and minimum, both at least 0, of `x ≈ s q - m` with `q` in `0..=levels`.
+    pub(super) fn affine(&self, trial: &Trial<'k>, levels: f32) -> [F32<'k>; 2] {
+        let k = self.x[0].builder;
+        let zero = k.constant(0.0);
+        let lo = k.min(team::tree(self.x.clone(), |a, b| k.min(a, b)).unwrap_or(zero), 0.0);
+        let hi = team::tree(self.x.clone(), |a, b| k.max(a, b)).unwrap_or(zero);
+        let q = self.integers(Some(-lo), trial.spread(levels) / (hi - lo), 0.0, levels);
+        let weights = || self.weights.iter().copied();
+        let of_x = || weights().zip(&self.x).map(|(w, &x)| w * x);
+        let of_q = || weights().zip(&q).map(|(w, &q)| w * q);
+        let (sum_w, sum_x, sum_q) = (sum(weights()), sum(of_x()), sum(of_q()));
+        let sum_qq = sum(of_q().zip(&q).map(|(wq, &q)| wq * q));
+        let sum_xq = sum(of_x().zip(&q).map(|(wx, &q)| wx * q));
+        // Where all integers are equal the determinant is rounding noise and only the scale can be solved for.
+        let determinant = sum_w * sum_qq - sum_q * sum_q;
+        let solvable = k.gt(determinant, 1e-4 * (sum_w * sum_qq));
+        let s = (sum_w * sum_xq - sum_x * sum_q) / determinant;
+        let b = (sum_qq * sum_x - sum_q * sum_xq) / determinant;
+        let both = k.and(solvable, k.le(b, 0.0));
+        let alone = k.selp(sum_xq / sum_qq, 0.0, k.gt(sum_qq, 0.0));
+        let (s, b) = (k.selp(s, alone, both), k.selp(b, zero, both));
+        let tried = k.and(k.gt(hi, lo), k.ge(s, 0.0));
+        trial.best(self.error(&q, s, Some(b)), tried, [s, -b], [zero, -lo])
+    }
+
+    /// The codes, as numbers, of a scale and a minimum in these units, after the neighbours of the nearest ones were tried.
+    pub(super) fn affine_codes(
+        &self,
+        trial: &Trial<'k>,
+        levels: f32,
+        fit: [F32<'k>; 2],
+        units: [F32<'k>; 2],
+    ) -> [F32<'k>; 2] {
+        let k = self.x[0].builder;
+        let nearest = [0, 1].map(|i| round(clamp(fit[i] * inverse(units[i]), 0.0, 63.0)));
+        let neighbours = [trial.number / 3u32, trial.number % 3u32].map(neighbour);
+        let codes = [0, 1].map(|i| clamp(nearest[i] + neighbours[i], 0.0, 63.0));
+        let [step, offset] = [0, 1].map(|i| units[i] * codes[i]);
+        let q = self.integers(Some(offset), inverse(step), 0.0, levels);
+        let error = self.error(&q, step, Some(-offset));
+        trial.best(error, k.lt(trial.number, 9), codes, [k.constant(0.0); 2])
+    }
+
+    /// Scale of `x ≈ s q` with `q` in `-32..=31`; of the sign that gives the largest magnitude the larger end.
+    pub(super) fn symmetric(&self, trial: &Trial<'k>) -> F32<'k> {
+        let k = self.x[0].builder;
+        let zero = k.constant(0.0);
+        let extreme = extreme(&self.x);
+        let q = self.integers(None, -trial.spread(32.0) / extreme, -32.0, 31.0);
+        let products = |with: &[F32<'k>]| {
+            let terms = self.weights.iter().zip(with).zip(&q);
+            sum(terms.map(|((&w, &x), &q)| w * x * q).collect::<Vec<_>>())
+        };
+        let s = products(&self.x) / products(&q);
+        let [s] = trial.best(self.error(&q, s, None), k.ne(extreme, 0.0), [s], [zero]);
+        s
+    }
+
+    /// The code, as a number, of a scale in this unit, after the neighbours of the nearest one were tried.
+    pub(super) fn symmetric_code(&self, trial: &Trial<'k>, fit: F32<'k>, unit: F32<'k>) -> F32<'k> {
+        let k = self.x[0].builder;
+        let nearest = round(clamp(fit * inverse(unit), -128.0, 127.0));
+        let code = clamp(nearest + neighbour(trial.number), -128.0, 127.0);
+        let step = unit * code;
+        let q = self.integers(None, inverse(step), -32.0, 31.0);
+        let [code] = trial.best(self.error(&q, step, None), k.lt(trial.number, 3), [code], [k.constant(0.0)]);
+        code
+    }
+}
+
+/// The first of the elements of largest magnitude.
+pub(super) fn extreme<'k>(x: &[F32<'k>]) -> F32<'k> {
+    let k = x[0].builder;
+    x.iter().fold(k.constant(0.0), |a, &b| k.selp(b, a, k.gt(k.abs(b), k.abs(a))))
+}
