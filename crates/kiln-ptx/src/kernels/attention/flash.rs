@@ -143,7 +143,8 @@ impl FlashAttention {
         let [keys, values] = [keys, values].map(|at| of_row(at, k.mul_wide(head, t)));
 
         // How many keys the rows of the tile see, the fewest and the most.
-        let [least, most] = if self.causal { seen_of_tile(k, tile.rows(), [first, rows, s, t]) } else { [t, t] };
+        let last = k.min(first + tile.rows(), rows) - 1;
+        let [least, most] = if self.causal { seen_of_rows(k, [first, last, s, t]) } else { [t, t] };
         let part = k.ctaid_y();
         let (begin, end) = if self.parts {
             let begin = part * part_keys;
@@ -302,9 +303,8 @@ impl FlashAttention {
     }
 }
 
-/// The fewest and the most keys that a row of a causal tile of so many rows sees, of the first row, all rows, s and t.
-pub(super) fn seen_of_tile<'k>(k: &'k Builder, tile: u32, [first, rows, s, t]: [Word<'k>; 4]) -> [Word<'k>; 2] {
-    let last = k.min(first + tile, rows) - 1;
+/// The fewest and the most keys that a row of a causal tile sees, of its first and its last row, s and t.
+pub(super) fn seen_of_rows<'k>(k: &'k Builder, [first, last, s, t]: [Word<'k>; 4]) -> [Word<'k>; 2] {
     // The rows of a tile may be of several heads: of the end of one and the beginning of another.
     let one_head = k.eq(first / s, last / s);
     let [least, most] = [k.selp(first % s, 0u32, one_head), k.selp(last % s, s - 1, one_head)];

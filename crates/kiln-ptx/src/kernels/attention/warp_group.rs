@@ -7,14 +7,15 @@
 //! the latter run. Three warp groups take turns in beginning products, so that one weighs while another multiplies.
 //!
 //! As in [`FlashAttention`](super::FlashAttention), the queries of all heads that share keys are rows of one matrix. Keys are
-//! gone through from the last to the first, those that some row does not see whole first, with a mask. Blocks stay and take
+//! gone through from the last to the first, those that some row does not see whole first, with a mask; a warp group leaves out
+//! the last ones where none of its own queries sees them, and multiprocessors multiply for the others meanwhile. Blocks stay and take
 //! tile after tile, without a pause in between: the first scores of the next tile are products beside the last ones with values
 //! of the tile before, whose results are stored behind them. Tiles with the most keys come first, of some heads at a time.
 
 use kiln_core::op::AttentionExtents;
 use kiln_core::{Error, Result};
 
-use super::flash::{FlashAttention, MOST, Scores, mask, seen_of_tile, store, takes};
+use super::flash::{FlashAttention, MOST, Scores, mask, seen_of_rows, store, takes};
 use super::softmax::{OnlineSoftmax, base_2};
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::kernels::half::pack;
@@ -204,7 +205,7 @@ impl WarpGroupAttention {
     }
 
     fn tile<'k>(&self, k: &'k Builder, problem: &Problem<'k>, unit: Word<'k>) -> Tile<'k> {
-        let Problem { rows, s, t, tiles, heads, together, .. } = *problem;
+        let Problem { rows, tiles, heads, together, .. } = *problem;
         let of_heads = together * tiles;
         let first_head = unit / of_heads * together;
         let here = k.min(together, heads - first_head);
@@ -214,9 +215,24 @@ impl WarpGroupAttention {
         // Causal queries at the end see the most keys.
         let number = if self.causal { tiles - 1 - number } else { number };
         let first = number * self.rows();
-        let [least, most] = if self.causal { seen_of_tile(k, self.rows(), [first, rows, s, t]) } else { [t, t] };
+        // Of causal tiles the first is the one that is not whole: what it lacks are rows that would see few keys.
+        let first = if self.causal { first - (tiles * self.rows() - rows) } else { first };
+        let [last, whole] = self.seen(k, problem, first, self.rows());
+        Tile { head, first, last, whole }
+    }
+
+    /// Of so many rows from this one on: the number of the last tile of keys that some row sees, and how many before that one,
+    /// the first ones, every row sees whole. What lies before the first row counts as that one.
+    fn seen<'k>(&self, k: &'k Builder, problem: &Problem<'k>, first: Word<'k>, count: u32) -> [Word<'k>; 2] {
+        let Problem { s, t, .. } = *problem;
+        let [least, most] = if self.causal {
+            let [first, last] = [first, first + (count - 1)].map(|row| k.selp(0u32, row, k.lt(k.bits_s32(row), 0)));
+            seen_of_rows(k, [first, last, s, t])
+        } else {
+            [t, t]
+        };
         let last = (most - 1) / self.keys();
-        Tile { head, first, last, whole: k.min(least / self.keys(), last) }
+        [last, k.min(least / self.keys(), last)]
     }
 
     /// Brings the tiles of queries, keys and values in the order in which they are used.
@@ -358,8 +374,24 @@ impl WarpGroupAttention {
         };
         let totals = || softmax.each_ref().map(|softmax| softmax.total(k));
 
-        self.each_tile(k, problem, |Tile { head, first, last, whole }| {
+        self.each_tile(k, problem, |Tile { head, first, last: last_of_tile, whole }| {
             let row = first + row_in_tile;
+            // Of causal attention a warp group leaves out the last keys where its own rows see none of them. It leaves out one
+            // tile at most: behind two, others would wait for the stage of the values that it has not multiplied yet.
+            let (last, whole, leaves_out) = if self.causal {
+                let [last, whole] = self.seen(k, problem, first + group * ROWS, ROWS);
+                let last = k.max(last + 1, last_of_tile) - 1;
+                (last, k.min(whole, last), Some(k.lt(last, last_of_tile)))
+            } else {
+                (last_of_tile, whole, None)
+            };
+            if let Some(leaves_out) = leaves_out {
+                k.if_(leaves_out, || {
+                    keys.release(keys.acquire());
+                    turns.iter().for_each(Turns::take);
+                    turns.iter().for_each(Turns::pass);
+                });
+            }
             let of_keys = keys.acquire();
             queries.acquire();
             k.if_else(
@@ -389,6 +421,9 @@ impl WarpGroupAttention {
             );
             of_tile.iter().zip([head, row]).for_each(|(to, value)| to.set(value));
             sums.clear();
+            if let Some(leaves_out) = leaves_out {
+                k.if_(leaves_out, || values.release(values.acquire()));
+            }
             let mut turn = |number: Word<'k>, masked: bool| {
                 let of_keys = keys.acquire();
                 turns.iter().for_each(Turns::take);
