@@ -18,7 +18,7 @@ fn device_with(input_precision: InputPrecision) -> Option<CudaDevice> {
 }
 
 /// Products, rows, depth and columns; and whether one B serves all A. Rows of 70 columns are for warps.
-const EXTENTS: [(usize, [usize; 3], bool); 11] = [
+const EXTENTS: [(usize, [usize; 3], bool); 14] = [
     (1, [1, 64, 64], true),
     (1, [64, 64, 64], true),
     (1, [104, 72, 136], true),
@@ -30,6 +30,10 @@ const EXTENTS: [(usize, [usize; 3], bool); 11] = [
     (2, [40, 520, 70], false),
     (3, [72, 136, 88], false),
     (3, [72, 136, 88], true),
+    // So many rows and columns that f32 is worth two parts, and that two blocks share columns.
+    (1, [520, 1160, 648], true),
+    (2, [392, 72, 520], false),
+    (1, [2960, 40, 2960], true),
 ];
 
 /// Holds products to the bound of the device.

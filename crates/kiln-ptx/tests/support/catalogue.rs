@@ -179,7 +179,8 @@ fn warp_groups() -> Vec<WarpGroupGemm> {
         kernels.push(product(STORED[2], [F32, F32], tile, Epilogue::PLAIN));
         kernels.push(product(STORED[2], [F32, Bf16], tile, gelu));
     }
-    for tile in [tile(2, 1, 128), tile(2, 1, 64), tile(2, 1, 64).split(2), tile(1, 1, 128), tile(1, 1, 64)] {
+    let parts = [tile(2, 1, 128), tile(2, 1, 128).pairs(), tile(2, 1, 64), tile(2, 1, 64).split(2)];
+    for tile in parts.into_iter().chain([tile(1, 1, 128), tile(1, 1, 64)]) {
         kernels.extend([Epilogue::PLAIN, gelu].map(|epilogue| WarpGroupGemm::of_planes(tile, epilogue).unwrap()));
     }
     kernels

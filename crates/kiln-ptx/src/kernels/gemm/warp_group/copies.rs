@@ -4,18 +4,6 @@ use super::DEPTH_BYTES;
 use crate::operands::Blocks;
 use crate::{Builder, Panels, Pointer, Shared, TensorParameter, Value};
 
-/// The step in a pass of a step of all passes, and the planes of A and B that it multiplies.
-pub(super) fn pass<'k>(
-    k: &'k Builder,
-    step: Value<'k, u32>,
-    steps: Value<'k, u32>,
-    [a, b]: [Value<'k, u32>; 2],
-) -> (Value<'k, u32>, [Value<'k, u32>; 2]) {
-    let number = step / steps;
-    let lower = |pass: u32| k.selp(1u32, 0u32, k.eq(number, pass));
-    (step % steps, [a * 2 + lower(1), b * 2 + lower(0)])
-}
-
 /// How the thread that copies fills stages.
 pub(super) struct Copies<'k> {
     pub(super) k: &'k Builder,

@@ -15,7 +15,7 @@ mod tile;
 use kiln_core::op::{Matmul, MatmulExtents};
 use kiln_core::{Error, Result};
 
-use self::copies::{Copies, pass};
+use self::copies::Copies;
 use self::out::Out;
 pub use self::tile::WarpGroupTile;
 use self::tile::{Cluster, depth_of};
@@ -37,12 +37,13 @@ const REGISTERS: [u32; 2] = [40, 232];
 /// Extents at most: coordinates of copies are signed.
 const MOST: u64 = (1 << 31) - 1;
 /// Steps of a product of planes after which its sums are added to others, to nearest: tensor cores round every sum towards
-/// zero, so that the error of a long chain grows with its length.
+/// zero, so that the error of a long chain grows with its length. All products of these steps are in one chain, so that what is
+/// read twice comes from the second-level cache the second time.
 const CHAIN: u32 = 4;
 /// Bytes that strides are multiples of.
 const ALIGN: u32 = 16;
-/// Passes over k of a product of numbers in two parts, the least first: upper by lower, lower by upper, upper by upper.
-const PASSES: u32 = 3;
+/// Passes over the steps of a chain, of numbers in two parts, the least products first: which of A and B are the lower parts.
+const PASSES: [[bool; 2]; 3] = [[false, true], [true, false], [false, false]];
 
 /// The matrix product on warp groups.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -52,8 +53,8 @@ pub struct WarpGroupGemm {
     output: PtxType,
     tile: WarpGroupTile,
     epilogue: Epilogue,
-    /// 1, or [`PASSES`] over planes.
-    passes: u32,
+    /// Whether the matrices are in two planes each.
+    in_planes: bool,
 }
 
 impl WarpGroupGemm {
@@ -88,7 +89,7 @@ impl WarpGroupGemm {
         if !(tile.blocks * tile.columns / 8).is_multiple_of(tile.parts()) {
             return wrong(format!("tiles in {} parts", tile.parts()));
         }
-        Ok(Self { operation, input, output, tile, epilogue, passes: 1 })
+        Ok(Self { operation, input, output, tile, epilogue, in_planes: false })
     }
 
     /// Of matrices of f32 in two parts, as [`Tf32Planes`](super::Tf32Planes) writes them, into one of f32. Of the four
@@ -106,12 +107,12 @@ impl WarpGroupGemm {
         }
         let operation = Matmul { transpose_a: false, transpose_b: true };
         let one = Self::new(operation, [PtxType::F32; 2], tile, epilogue)?;
-        Ok(Self { passes: PASSES, ..one })
+        Ok(Self { in_planes: true, ..one })
     }
 
     /// Matrices that lie beside one another for each product.
     fn planes(&self) -> u32 {
-        if self.passes == 1 { 1 } else { 2 }
+        if self.in_planes { 2 } else { 1 }
     }
 
     /// A, or B: rows are along k where it is not stored with k innermost.
@@ -145,7 +146,7 @@ impl WarpGroupGemm {
         let MatmulExtents { batch, shared_b, m, k, n } = extents;
         let [across_a, across_b] = self.across();
         // Planes are written with whole pieces.
-        let k = if self.passes == 1 { k } else { super::planes::pitch(k) };
+        let k = if self.in_planes { super::planes::pitch(k) } else { k };
         let inner =
             [(if across_a { m } else { k }, self.input), (if across_b { n } else { k }, self.input), (n, self.output)];
         let steps = k.div_ceil(depth_of(self.input) as usize);
@@ -157,7 +158,7 @@ impl WarpGroupGemm {
             });
         }
         let [rows, columns] = [("m", m), ("n", n)].map(|(what, asked)| extent(what, asked, MOST));
-        let (rows, columns, _) = (rows?, columns?, extent("k", k, MOST / u64::from(PASSES))?);
+        let (rows, columns, _) = (rows?, columns?, extent("k", k, MOST)?);
         let batch = extent("products", batch, MAX_GRID_YZ)?;
         let tile = self.tile;
         let down = rows.div_ceil(tile.rows() * tile.sharing());
@@ -247,10 +248,9 @@ impl WarpGroupGemm {
         let first_unit = k.ctaid_x() / tile.cluster();
         let order = Order { along, down };
         // The steps of this block.
-        let all_steps = if self.passes == 1 { steps } else { steps * self.passes };
         let [begin, end] = match tile.parts() {
-            1 => [k.constant(0u32), all_steps],
-            parts => [rank, rank + 1].map(|rank| all_steps * rank / parts),
+            1 => [k.constant(0u32), steps],
+            parts => [rank, rank + 1].map(|rank| steps * rank / parts),
         };
         let place = |unit| {
             let [batch, down, along] = order.place(k, unit);
@@ -263,16 +263,24 @@ impl WarpGroupGemm {
             k.for_(first_unit, units, clusters, |unit| {
                 let [batch, row, column] = place(unit);
                 let batches = [batch, batch * batched_b];
-                k.for_(begin, end, 1, |step| {
-                    let (stage, full) = producer.acquire(k, stage_bytes);
-                    let (step, batches) = match self.passes {
-                        1 => (step, batches),
-                        _ => pass(k, step, steps, batches),
-                    };
-                    let depth = step * depth_of(self.input);
-                    copies.load(stage_of(stage), full, [row, column], depth, batches);
-                    producer.advance(k);
-                });
+                let bring = |begin: Value<'_, u32>, end, batches| {
+                    k.for_(begin, end, 1, |step| {
+                        let (stage, full) = producer.acquire(k, stage_bytes);
+                        let depth = step * depth_of(self.input);
+                        copies.load(stage_of(stage), full, [row, column], depth, batches);
+                        producer.advance(k);
+                    });
+                };
+                if self.in_planes {
+                    k.for_(begin, end, CHAIN, |first| {
+                        for lower in PASSES {
+                            let planes = [0, 1].map(|i: usize| batches[i] * 2u32 + u32::from(lower[i]));
+                            bring(first, k.min(first + CHAIN, end), planes);
+                        }
+                    });
+                } else {
+                    bring(begin, end, batches);
+                }
             });
         };
         let consume = || {
@@ -324,16 +332,15 @@ impl WarpGroupGemm {
                 (0..tile.blocks).flat_map(|block| sums.values(block)).collect::<Vec<_>>()
             };
             k.for_(first_unit, units, clusters, |unit| {
-                let values = match self.passes {
-                    1 => chain(begin, end),
-                    _ => {
-                        let totals: Vec<_> = (0..tile.blocks * tile.columns / 2).map(|_| k.variable(0.0f32)).collect();
-                        k.for_(begin, end, CHAIN, |first| {
-                            let sums = chain(first, k.min(first + CHAIN, end));
-                            totals.iter().zip(sums).for_each(|(total, sum)| total.set(k.add(*total, sum)));
-                        });
-                        totals.iter().map(|total| total.get()).collect()
-                    }
+                let values = if self.in_planes {
+                    let totals: Vec<_> = (0..tile.blocks * tile.columns / 2).map(|_| k.variable(0.0f32)).collect();
+                    k.for_(begin, end, CHAIN, |first| {
+                        let sums = chain(k.constant(0u32), k.min(end - first, CHAIN) * PASSES.len() as u32);
+                        totals.iter().zip(sums).for_each(|(total, sum)| total.set(k.add(*total, sum)));
+                    });
+                    totals.iter().map(|total| total.get()).collect()
+                } else {
+                    chain(begin, end)
                 };
                 let [batch, row, column] = place(unit);
                 let elements = c.map(|c| {
@@ -401,10 +408,10 @@ impl Kernel for WarpGroupGemm {
             "gemm_{}{}_{}_{}_{}x{}x{}x{}_{}{cluster}{}",
             stored(transpose_a),
             stored(transpose_b),
-            match (self.passes, self.input) {
-                (1, PtxType::F32) => "tf32",
-                (1, input) => input.word(),
-                _ => "3xtf32",
+            match (self.in_planes, self.input) {
+                (false, PtxType::F32) => "tf32",
+                (false, input) => input.word(),
+                (true, _) => "3xtf32",
             },
             self.output.word(),
             tile.groups,
