@@ -9,6 +9,8 @@ use kiln_core::{Error, Result, host_copy};
 use crate::driver::{Context, Event, PinnedMemory, Span};
 use crate::memory::Region;
 
+/// Bytes of a vector.
+const VECTOR: usize = 16;
 /// Bytes of a block, which one thread fills or empties.
 const BLOCK: usize = 512 << 10;
 /// Blocks at most.
@@ -62,7 +64,8 @@ impl Staging {
         Ok(block)
     }
 
-    /// Sends bytes to the device, after all that was asked of it before. They may be changed afterwards.
+    /// Sends bytes to the device, after all that was asked of it before. They may be changed afterwards. What kernels read in
+    /// whole vectors ends with one: zeros follow, as far as the region reaches.
     ///
     /// # Errors
     /// [`Error::DeviceLost`], [`Error::OutOfMemory`], [`Error::Driver`]; [`Error::View`] where the region is too short.
@@ -71,13 +74,14 @@ impl Staging {
         let parts: Vec<(&[u8], u64)> = bytes.chunks(BLOCK).zip((0..).step_by(BLOCK)).collect();
         for parts in parts.chunks(AT_ONCE) {
             let passages = parts.iter().enumerate().map(|(taken, &(here, start))| {
-                let there = to.span(start, here.len() as u64)?;
+                let room = to.bytes().saturating_sub(start).max(here.len() as u64);
+                let there = to.span(start, (here.len().next_multiple_of(VECTOR) as u64).min(room))?;
                 Ok(Passage { block: self.block(&mut blocks, taken)?, there, here, result: Ok(()) })
             });
             let passages = passages.collect::<Result<Vec<_>>>()?;
             // Each is sent by the thread that filled it, as soon as it has.
             let passages = worked_on(passages, |Passage { block, there, here, .. }| {
-                block.memory.write(here);
+                block.memory.write(here, there.bytes() as usize);
                 block.memory.send(there)?;
                 block.done.record()
             });

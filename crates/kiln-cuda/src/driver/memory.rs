@@ -68,7 +68,7 @@ impl Span<'_> {
     }
 
     /// Its bytes.
-    pub(super) fn bytes(&self) -> u64 {
+    pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
@@ -129,11 +129,17 @@ impl PinnedMemory {
         Ok(Self { context: context.clone(), pointer, bytes })
     }
 
-    /// Copies bytes in. The device must not read them at the same time: what it was asked to read has been waited for.
-    pub(crate) fn write(&mut self, bytes: &[u8]) {
+    /// Copies bytes in, and zeros behind them up to so many in all. The device must not read them at the same time: what it was
+    /// asked to read has been waited for.
+    pub(crate) fn write(&mut self, bytes: &[u8], all: usize) {
         let n = bytes.len().min(self.bytes);
-        // SAFETY: `n` bytes are there on both sides; a slice of someone else does not lie in this memory.
-        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pointer.as_ptr(), n) }
+        let zeros = all.min(self.bytes).saturating_sub(n);
+        // SAFETY: `n` bytes are there on both sides, and `zeros` behind them here; a slice of someone else does not lie in this
+        // memory.
+        unsafe {
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.pointer.as_ptr(), n);
+            self.pointer.add(n).write_bytes(0, zeros);
+        }
     }
 
     /// Copies the first bytes out, once the device was waited for.

@@ -93,6 +93,12 @@ struct Halves<'k> {
 }
 
 impl<'k> Halves<'k> {
+    /// The number of 16 bits that a word of the block begins with; no more than that word of memory is read.
+    fn number(&self, word: i32) -> F32<'k> {
+        let bits = self.k.ld(self.at.offset(word));
+        widen(self.k, self.k.selp(bits >> 16, bits, self.middle))
+    }
+
     /// `count` words from an even byte of the block on.
     fn words(&self, from: Value<'k, u32>, even: bool, count: i32) -> Vec<Word<'k>> {
         let k = self.k;
@@ -150,8 +156,7 @@ fn groups<'k>(
     match format {
         QuantFormat::Q8_0 => {
             let block = halves(34);
-            let zero = k.constant(0u32);
-            let unit = widen(k, block.words(zero, true, 1)[0]);
+            let unit = block.number(0);
             // Behind the unit, in the middle of a word.
             let words = block.words(part * 2u32, false, 2);
             // With the sign turned over, bytes are 128 too great.
@@ -199,8 +204,7 @@ fn groups<'k>(
             let low = [0u32, 8].map(|words| block.words(upper_half * 16u32 + eighth * 2u32 + words, true, 2));
             let high = block.words(upper_half * 8u32 + eighth * 2u32 + 32u32, true, 2);
             let scales = block.words(upper_half * 2u32 + 48u32, true, 2);
-            let last = k.constant(52u32);
-            let unit = widen(k, block.words(last, true, 1)[0]);
+            let unit = block.number(52);
             // Two scales a quarter, each for 16 elements.
             let second = (eighth >> 1) << 3;
             (0..4u32)
@@ -218,7 +222,7 @@ fn groups<'k>(
     }
 }
 
-/// Reads blocks of a format as f32. Memory is read in whole words, up to one behind the last block.
+/// Reads blocks of a format as f32. Memory is read in whole words: it ends with one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Dequantize {
     format: QuantFormat,

@@ -27,7 +27,7 @@ const ROUNDED: [u32; 2] = [32, 17];
 /// What is no number in half precision: the unit of a block that has none.
 const NOT_FINITE: u32 = 0x7e00;
 
-/// Quantises f32. Memory is written in whole words of Q8_0, up to two bytes behind the last block.
+/// Quantises f32. Memory is written in whole words: it ends with one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Quantize {
     format: QuantFormat,
@@ -307,6 +307,10 @@ impl Quantize {
         let halves = k.halves::<F16>(word);
         let out = out.cast::<F16>().index_wide(k.mul_wide(k.ctaid_x(), 2 * words + 1)).index(at * 2u32);
         k.st_if(k.le(at, words), out, halves[0]);
-        k.st_if(k.lt(at, words), out.offset(1), halves[1]);
+        // Behind the last block, zeros fill up the word.
+        let block = k.ctaid_x();
+        let fills = k.and(k.eq(block, k.nctaid_x() - 1u32), k.eq(block & 1u32, 0));
+        let writes = k.or(k.lt(at, words), k.and(k.eq(at, words), fills));
+        k.st_if(writes, out.offset(1), halves[1]);
     }
 }
