@@ -36,6 +36,8 @@ pub(crate) enum Case {
     Attention(Attention),
     /// Products of rows with quantised matrices `n * k`, as one batch; the weights are beyond every cache.
     Quantized { format: QuantFormat, rows: usize, n: usize, k: usize },
+    /// A matrix `n * k` that stays on the device, into blocks and back.
+    Requantized { format: QuantFormat, n: usize, k: usize },
     /// The sum of two vectors from host to host.
     AddHost { n: usize },
 }
@@ -115,6 +117,7 @@ pub(crate) fn all() -> Vec<Case> {
         cases.extend([1, 2, 4, 8].map(|rows| Case::Quantized { format, rows, n: 4096, k: 14_336 }));
         cases.push(Case::Quantized { format, rows: 1, n: 28_672, k: 8192 });
     }
+    cases.extend(QuantFormat::ALL.map(|format| Case::Requantized { format, n: 4096, k: 14_336 }));
     cases.extend([1000, 1_000_000, 16_000_000].map(|n| Case::AddHost { n }));
     cases
 }
@@ -152,6 +155,7 @@ impl Case {
             Self::Quantized { format, rows, n, k } => {
                 format!("{} {} products of {rows} rows {n} x {k}", self.copies(), format.name())
             }
+            Self::Requantized { format, n, k } => format!("{} quantise and back {n} x {k}", format.name()),
             Self::AddHost { n } => format!("add {n}, host to host"),
         }
     }
@@ -180,6 +184,7 @@ impl Case {
                 let count = |dims: [usize; 4]| dims.into_iter().product::<usize>();
                 Some(4 * count(attention.keys()) + 6 * count(attention.queries()))
             }
+            Self::Requantized { format, n, k } => Some(2 * (4 * n * k + weights(format, n, k))),
             Self::Product { .. } | Self::Attention(_) | Self::AddHost { .. } => None,
         }
     }
@@ -200,6 +205,7 @@ impl Case {
             Self::Sum { .. } => 1,
             Self::Attention(attention) => attention.queries().into_iter().product(),
             Self::Quantized { rows, n, .. } => rows * n,
+            Self::Requantized { n, k, .. } => n * k,
             Self::AddHost { n } => n,
         }
     }
@@ -251,6 +257,7 @@ impl Data {
                 vec![queries, keys, keys]
             }
             Case::Quantized { rows, k, .. } => vec![rows * k],
+            Case::Requantized { n, k, .. } => vec![n * k],
             Case::AddHost { n } => vec![n; 2],
         };
         let mut floats: Vec<Vec<f32>> = (1..).zip(lengths).map(|(seed, length)| random(length, seed)).collect();
@@ -332,6 +339,14 @@ impl Data {
                 _ = format.decode(&self.blocks[at * bytes..][..bytes], &mut row);
                 (row.iter().enumerate().map(|(j, &w)| f64::from(w) * of(0, i * k + j)).sum(), (k as f64).sqrt())
             }
+            Case::Requantized { format, .. } => {
+                let len = format.block_len();
+                let block = &self.floats[0][at / len * len..][..len];
+                let (mut blocks, mut back) = (vec![0; format.block_bytes()], vec![0.0; len]);
+                // Whole blocks: zeros would show as a difference.
+                _ = format.encode(block, &mut blocks).and_then(|()| format.decode(&blocks, &mut back));
+                (back[at % len].into(), f64::EPSILON)
+            }
             Case::AddHost { .. } => (of(0, at) + of(1, at), 1.0),
         }
     }
@@ -351,6 +366,7 @@ mod tests {
             Case::Sum { n: 100 },
             Case::Attention(Attention { causal: true, batch: 2, heads: 4, kv_heads: 2, s: 3, t: 5, d: 8 }),
             Case::Quantized { format: QuantFormat::Q6K, rows: 3, n: 20, k: 256 },
+            Case::Requantized { format: QuantFormat::Q5K, n: 3, k: 512 },
             Case::AddHost { n: 10 },
         ];
         for case in small {

@@ -41,15 +41,6 @@ impl Contender for Cublas {
 
     fn ready<'a>(&'a self, case: &Case, data: &'a Data) -> Result<Option<Box<dyn Ready + 'a>>> {
         let Case::Product { numbers, m, k, n } = *case else { return Ok(None) };
-        let stored = |x: &[f32]| -> Result<Matrix> {
-            Ok(match numbers {
-                Numbers::F16 => {
-                    let halves: Vec<f16> = x.iter().map(|&x| f16::from_f32(x)).collect();
-                    Matrix::F16(self.stream.clone_htod(&halves)?)
-                }
-                _ => Matrix::F32(self.stream.clone_htod(x)?),
-            })
-        };
         let compute = match numbers {
             Numbers::Tf32 => Compute::CUBLAS_COMPUTE_32F_FAST_TF32,
             _ => Compute::CUBLAS_COMPUTE_32F,
@@ -58,8 +49,8 @@ impl Contender for Cublas {
             cublas: self,
             extents: [m, k, n].map(|extent| extent as c_int),
             compute,
-            a: stored(&data.floats[0])?,
-            b: stored(&data.floats[1])?,
+            a: Matrix::stored(&self.stream, numbers, &data.floats[0])?,
+            b: Matrix::stored(&self.stream, numbers, &data.floats[1])?,
             c: self.stream.alloc_zeros(m * n)?,
         })))
     }
@@ -70,13 +61,25 @@ impl Contender for Cublas {
 }
 
 /// A matrix on the device.
-enum Matrix {
+pub(crate) enum Matrix {
     F16(CudaSlice<f16>),
     F32(CudaSlice<f32>),
 }
 
 impl Matrix {
-    fn pointer(&self, stream: &CudaStream) -> (*const c_void, Type) {
+    /// With these elements, in the type of the numbers.
+    pub(crate) fn stored(stream: &Arc<CudaStream>, numbers: Numbers, x: &[f32]) -> Result<Self> {
+        Ok(match numbers {
+            Numbers::F16 => {
+                let halves: Vec<f16> = x.iter().map(|&x| f16::from_f32(x)).collect();
+                Self::F16(stream.clone_htod(&halves)?)
+            }
+            _ => Self::F32(stream.clone_htod(x)?),
+        })
+    }
+
+    /// Where it lies, and the type of its elements.
+    pub(crate) fn pointer(&self, stream: &CudaStream) -> (*const c_void, Type) {
         let (address, ty) = match self {
             Self::F16(slice) => (slice.device_ptr(stream).0, Type::CUDA_R_16F),
             Self::F32(slice) => (slice.device_ptr(stream).0, Type::CUDA_R_32F),

@@ -116,6 +116,13 @@ impl Contender for Kiln {
                 }
                 Box::new(Replay { batch, results })
             }
+            Case::Requantized { format, n, k } => {
+                let mut batch = CudaCommandBatch::new(self.device.clone());
+                let matrix = batch.import(&self.device.upload(&Operand::f32(&x[0], &[n, k])?)?)?;
+                let blocks = batch.quantize(matrix, format)?;
+                let results = vec![batch.dequantize(blocks, format)?, blocks];
+                Box::new(Replay { batch, results })
+            }
             Case::AddHost { n } => Box::new(Host { backend: &self.backend, x, out: vec![0.0; n] }),
         }))
     }

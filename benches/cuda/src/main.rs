@@ -1,10 +1,10 @@
-//! kiln on a GPU of NVIDIA, beside cuBLAS and a copy within the memory of the device: one table.
+//! kiln on a GPU of NVIDIA, beside cuBLAS, cuBLASLt and a copy within the memory of the device: one table.
 //!
 //! Design choices:
 //!
 //! - How contenders take turns, what a sample is and how the table looks is that of `benches/gpu`, whose files these are.
 //! - What a contender computes is compared with f64 before it is timed.
-//! - cuBLAS is looked for when the program runs, and every figure of it is of the same process and the same data.
+//! - cuBLAS and cuBLASLt are looked for when the program runs, and every figure of theirs is of the same process and data.
 
 #[path = "../../gpu/src/contender.rs"]
 mod contender;
@@ -17,6 +17,7 @@ mod turns;
 
 mod case;
 mod cublas;
+mod cublaslt;
 mod kiln;
 
 use std::process::ExitCode;
@@ -26,6 +27,7 @@ use clap::Parser;
 use case::{Case, Data};
 use contender::{Contender, Ready, Result};
 use cublas::Cublas;
+use cublaslt::CublasLt;
 use kiln::Kiln;
 use turns::Effort;
 
@@ -62,7 +64,7 @@ struct Arguments {
 }
 
 /// The contenders by name, kiln first.
-const NAMES: &[&str] = &["kiln", "cuBLAS"];
+const NAMES: &[&str] = &["kiln", "cuBLAS", "cuBLASLt"];
 
 fn main() -> ExitCode {
     match run(&Arguments::parse()) {
@@ -90,11 +92,16 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     let kiln = Kiln::open(arguments.device)?;
     let table = table::Table::new(arguments.json, kiln.describe(), NAMES);
     let cublas = Cublas::open(arguments.device).map_err(|why| eprintln!("  without cuBLAS: {why}")).ok();
+    let cublaslt = CublasLt::open(arguments.device).map_err(|why| eprintln!("  without cuBLASLt: {why}")).ok();
+    let peers = [
+        cublas.as_ref().map(|cublas| cublas as &dyn Contender),
+        cublaslt.as_ref().map(|cublaslt| cublaslt as &dyn Contender),
+    ];
     let effort = if arguments.quick { Effort::QUICK } else { Effort::FULL };
     let effort = Effort { samples: arguments.samples.unwrap_or(effort.samples).max(1), ..effort };
     let mut wrong = 0;
     for case in &cases {
-        match measure(&kiln, cublas.as_ref(), case, effort, &table) {
+        match measure(&kiln, peers, case, effort, &table) {
             Ok(found) => wrong += found,
             Err(why) => {
                 wrong += 1;
@@ -106,7 +113,7 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
     let [open, result] = ["start: device open", "start: first result"];
     if arguments.filter.is_empty() || arguments.filter.iter().any(|f| open.contains(f.as_str())) {
         let starts = start::measure(&NAMES[..1], None, effort);
-        let of = |of: fn(&start::Start) -> f64| vec![starts[0].as_ref().map(of), None];
+        let of = |of: fn(&start::Start) -> f64| vec![starts[0].as_ref().map(of), None, None];
         table.row(open, case::Work::Time, None, &of(|start| start.device), None);
         table.row(result, case::Work::Time, None, &of(|start| start.result), None);
     }
@@ -114,12 +121,18 @@ fn run(arguments: &Arguments) -> Result<ExitCode> {
 }
 
 /// Measures one case and prints its row; how many contenders computed something wrong.
-fn measure(kiln: &Kiln, cublas: Option<&Cublas>, case: &Case, effort: Effort, table: &table::Table) -> Result<usize> {
+fn measure(
+    kiln: &Kiln,
+    peers: [Option<&dyn Contender>; 2],
+    case: &Case,
+    effort: Effort,
+    table: &table::Table,
+) -> Result<usize> {
     let data = Data::random(case)?;
     let mut wrong = 0;
     let mut ready: Vec<(usize, Box<dyn Ready + '_>)> = Vec::new();
-    let contenders = [Some(kiln as &dyn Contender), cublas.map(|cublas| cublas as &dyn Contender)];
-    for (position, contender) in contenders.into_iter().enumerate() {
+    let contenders = [Some(kiln as &dyn Contender)].into_iter().chain(peers);
+    for (position, contender) in contenders.enumerate() {
         let Some(contender) = contender else { continue };
         let Some(mut made) = contender.ready(case, &data)? else { continue };
         made.run()?;
