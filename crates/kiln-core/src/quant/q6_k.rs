@@ -26,16 +26,19 @@ pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
     let d = half([block[208], block[209]]);
     let (low, rest) = block.split_at(128);
     let (high, scales) = rest.split_at(64);
-    let halves = low.as_chunks::<64>().0.iter().zip(high.as_chunks::<32>().0);
-    for (h, (out, (low, high))) in out.as_chunks_mut::<128>().0.iter_mut().zip(halves).enumerate() {
-        for (r, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-            let low: &[u8; 32] = low[32 * (r % 2)..32 * (r % 2) + 32].first_chunk().unwrap_or(&[0; 32]);
-            for (s, out) in out.as_chunks_mut::<16>().0.iter_mut().enumerate() {
-                let step = d * f32::from(scales[8 * h + 2 * r + s] as i8);
-                for l in 0..16 {
-                    let q = low[16 * s + l] >> (4 * (r / 2)) & 15 | (high[16 * s + l] >> (2 * r) & 3) << 4;
-                    out[l] = step * f32::from(q as i8 - 32);
-                }
+    for (row, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
+        let (half, quarter) = (row / 4, row % 4);
+        // Bytes first: nothing that is written can be one of them, so that the compiler may take many at a time.
+        let mut q = [0; 32];
+        let low: &[u8; 32] = low[64 * half + 32 * (quarter % 2)..].first_chunk().unwrap_or(&[0; 32]);
+        let high: &[u8; 32] = high[32 * half..].first_chunk().unwrap_or(&[0; 32]);
+        for l in 0..32 {
+            q[l] = (low[l] >> (4 * (quarter / 2)) & 15 | (high[l] >> (2 * quarter) & 3) << 4) as i8 - 32;
+        }
+        for (s, (out, q)) in out.as_chunks_mut::<16>().0.iter_mut().zip(q.as_chunks::<16>().0).enumerate() {
+            let step = d * f32::from(scales[2 * row + s] as i8);
+            for l in 0..16 {
+                out[l] = step * f32::from(q[l]);
             }
         }
     }

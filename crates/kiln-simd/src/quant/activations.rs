@@ -7,7 +7,7 @@
 
 use kiln_core::QuantFormat;
 
-use crate::vector::{AFFINE_ORDER, ByteKernel, Bytes};
+use crate::vector::{Kernel, Vector, element, signed_sub_block};
 
 /// Largest integer of an element: 127 * 256 + 127.
 const MOST: f32 = 32639.0;
@@ -24,18 +24,15 @@ impl Line {
     pub(super) const ZERO: Self = Self([0; 64]);
 }
 
-/// Where the parts of a rounded block of 256 stand, in bytes: planes of high and of low parts; then the sums of 16 for
-/// the affine formats, or the corrections for Q6_K.
-pub(super) const LOW: usize = 256;
+/// Where the sums of a rounded block of 256 stand, in bytes, after the planes of high and of low parts: for each lane that of
+/// its 16 integers, in f32 for the affine formats, and times -32 as an integer for Q6_K.
 pub(super) const SUMS: usize = 512;
-pub(super) const CORRECTIONS: usize = 512;
 
 /// Lines of a rounded block.
 pub(super) const fn lines(format: QuantFormat) -> usize {
     match format {
         QuantFormat::Q8_0 => 1,
-        QuantFormat::Q4K | QuantFormat::Q5K => 9,
-        QuantFormat::Q6K => 12,
+        QuantFormat::Q4K | QuantFormat::Q5K | QuantFormat::Q6K => 9,
     }
 }
 
@@ -50,9 +47,11 @@ pub(super) struct Round<'a> {
     pub(super) units: *mut f32,
 }
 
-impl ByteKernel for Round<'_> {
+impl Kernel for Round<'_> {
+    type Output = ();
+
     #[inline(always)]
-    unsafe fn run<B: Bytes>(self) {
+    unsafe fn run<V: Vector>(self) {
         let lines = lines(self.format);
         for (i, x) in self.x.chunks_exact(self.format.block_len()).enumerate() {
             // SAFETY: the contract of `Round`.
@@ -61,7 +60,7 @@ impl ByteKernel for Round<'_> {
                 *self.units.add(i) = match self.format {
                     QuantFormat::Q8_0 => round_words(x, block),
                     QuantFormat::Q4K | QuantFormat::Q5K => round_affine(x, block),
-                    QuantFormat::Q6K => round_symmetric::<B>(x, block),
+                    QuantFormat::Q6K => round_symmetric(x, block),
                 };
             }
         }
@@ -100,19 +99,44 @@ unsafe fn round_words(x: &[f32], block: *mut u8) -> f32 {
     unit
 }
 
-/// High and low parts; the low one is the low byte as a signed number.
+/// Writes high and low parts in the order of [`element`]; the low one is the low byte as a signed number.
+///
+/// # Safety
+/// `block` is good for writing 512 bytes.
 #[inline(always)]
-fn planes<const N: usize>(q: &[i32; N], order: impl Fn(usize) -> usize) -> ([i8; N], [i8; N]) {
-    let (mut high, mut low) = ([0; N], [0; N]);
-    for half in 0..N / 32 {
-        let from = 32 * order(half);
-        for l in 0..32 {
-            let q = q[from + l];
-            low[32 * half + l] = q as i8;
-            high[32 * half + l] = ((q - i32::from(q as i8)) >> 8) as i8;
+unsafe fn write_planes<const BITS: usize>(q: &[i32; 256], block: *mut u8) {
+    let low = q.map(|q| q as i8);
+    let high = q.map(|q| ((q - i32::from(q as i8)) >> 8) as i8);
+    for (i, plane) in [high, low].iter().enumerate() {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let out = block.add(256 * i);
+            if BITS == 6 { write_plane::<BITS, 4>(plane, out) } else { write_plane::<BITS, 8>(plane, out) }
         }
     }
-    (high, low)
+}
+
+/// Writes a plane in the order of [`element`], which leaves `N` neighbours together.
+///
+/// # Safety
+/// `out` is good for writing 256 bytes.
+#[inline(always)]
+unsafe fn write_plane<const BITS: usize, const N: usize>(plane: &[i8; 256], out: *mut u8) {
+    let (runs, _) = plane.as_chunks::<N>();
+    for run in 0..256 / N {
+        // SAFETY: the caller's contract.
+        unsafe { out.cast::<[i8; N]>().add(run).write(runs[element(BITS, N * run) / N]) };
+    }
+}
+
+/// Sums of 16.
+#[inline(always)]
+fn sums(q: &[i32; 256]) -> [i32; 16] {
+    let mut sums = [0; 16];
+    for (sum, q) in sums.iter_mut().zip(q.as_chunks::<16>().0) {
+        *sum = q.iter().sum();
+    }
+    sums
 }
 
 /// # Safety
@@ -120,33 +144,30 @@ fn planes<const N: usize>(q: &[i32; N], order: impl Fn(usize) -> usize) -> ([i8;
 #[inline(always)]
 unsafe fn round_affine(x: &[f32], block: *mut u8) -> f32 {
     let (q, unit) = integers::<256>(x);
-    let (high, low) = planes(&q, |half| AFFINE_ORDER[half]);
-    let mut sums = [0.0f32; 16];
-    for (group, sum) in sums.iter_mut().enumerate() {
-        *sum = q[16 * group..16 * group + 16].iter().sum::<i32>() as f32;
-    }
+    // The minimum of a sub-block multiplies both of its halves, so that either may take either lane.
+    let sums = sums(&q).map(|sum| sum as f32);
     // SAFETY: the caller's contract.
     unsafe {
-        block.cast::<[i8; 256]>().write(high);
-        block.add(LOW).cast::<[i8; 256]>().write(low);
+        write_planes::<4>(&q, block);
         block.add(SUMS).cast::<[f32; 16]>().write_unaligned(sums);
     }
     unit
 }
 
 /// # Safety
-/// `block` is good for writing twelve lines, and the instruction set of `B` is there.
+/// `block` is good for writing nine lines.
 #[inline(always)]
-unsafe fn round_symmetric<B: Bytes>(x: &[f32], block: *mut u8) -> f32 {
+unsafe fn round_symmetric(x: &[f32], block: *mut u8) -> f32 {
     let (q, unit) = integers::<256>(x);
-    let (high, low) = planes(&q, |half| half);
+    let sums = sums(&q);
+    let mut corrections = [0; 16];
+    for (lane, correction) in corrections.iter_mut().enumerate() {
+        *correction = -32 * sums[signed_sub_block(lane)];
+    }
     // SAFETY: the caller's contract.
     unsafe {
-        block.cast::<[i8; 256]>().write(high);
-        block.add(LOW).cast::<[i8; 256]>().write(low);
-        for (v, (high, low)) in high.as_chunks::<64>().0.iter().zip(low.as_chunks::<64>().0).enumerate() {
-            B::correct([high, low], 32, block.add(CORRECTIONS + 64 * v));
-        }
+        write_planes::<6>(&q, block);
+        block.add(SUMS).cast::<[i32; 16]>().write_unaligned(corrections);
     }
     unit
 }

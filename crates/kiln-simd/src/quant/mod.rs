@@ -9,10 +9,7 @@ use kiln_core::{DataMut, Operand, QuantFormat, Result};
 
 use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
-use crate::vector::{ByteKernel, Bytes, Kernel, Vector, dispatch, dispatch_bytes};
-use weights::{Weights, for_weights};
-
-use std::marker::PhantomData;
+use crate::vector::{Kernel, Vector, dispatch};
 
 /// Encodes whole blocks: the quantiser of kiln-core, compiled for the instruction set.
 struct Encode<'a>(QuantFormat, &'a [f32], &'a mut [u8]);
@@ -26,24 +23,15 @@ impl Kernel for Encode<'_> {
     }
 }
 
-/// Decodes `n` blocks.
-///
-/// # Safety
-/// `blocks` is good for reading and `out` for writing as many.
-struct Decode<W> {
-    blocks: *const u8,
-    out: *mut f32,
-    n: usize,
-    weights: PhantomData<W>,
-}
+/// Decodes whole blocks: the meaning that kiln-core gives them, compiled for the instruction set.
+struct Decode<'a>(QuantFormat, &'a [u8], &'a mut [f32]);
 
-impl<W: Weights> ByteKernel for Decode<W> {
+impl Kernel for Decode<'_> {
+    type Output = Result<()>;
+
     #[inline(always)]
-    unsafe fn run<B: Bytes>(self) {
-        for i in 0..self.n {
-            // SAFETY: the contract of `Decode`.
-            unsafe { W::decode::<B>(self.blocks.add(i * W::BYTES), self.out.add(i * W::FORMAT.block_len())) }
-        }
+    unsafe fn run<V: Vector>(self) -> Result<()> {
+        self.0.decode(self.1, self.2)
     }
 }
 
@@ -74,16 +62,12 @@ impl Execute for Dequantize {
         let (len, bytes) = (self.format.block_len(), self.format.block_bytes());
         let n = out.len() / len;
         let out = Shared::new(out.as_mut_ptr());
-        let blocks = Shared::new(blocks.as_ptr().cast_mut());
         for_parts(simd, n, DECODE_PART / len, |first, n| {
-            // SAFETY: the shape rule makes the output as many blocks as the input; parts do not overlap. The blocks
-            // are only read. A `Simd` exists only for an available instruction set.
-            unsafe {
-                let (blocks, out) = (blocks.get().add(first * bytes).cast_const(), out.get().add(first * len));
-                for_weights!(self.format, W => {
-                    dispatch_bytes(simd.isa(), Decode::<W> { blocks, out, n, weights: PhantomData })
-                });
-            }
+            // SAFETY: the shape rule makes the output as many blocks as the input; parts do not overlap.
+            let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(first * len), n * len) };
+            // SAFETY: a `Simd` exists only for an available instruction set. Lengths agree, so it cannot fail.
+            let _ =
+                unsafe { dispatch(simd.isa(), Decode(self.format, &blocks[first * bytes..(first + n) * bytes], out)) };
         });
         Ok(())
     }

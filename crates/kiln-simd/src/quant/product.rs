@@ -1,14 +1,15 @@
 //! The product of f32 rows with quantised weights.
 //!
-//! Rows of x are rounded to 16-bit integers once ([`activations`](super::activations)); the sums within a block are
-//! then exact integers, scaled and added in 16 f32 lanes: the same bits on every instruction set, for any number of
-//! threads, and for a row alone or in a batch. Weights are unpacked in registers, once for up to four rows of x.
+//! Rows of x are rounded to 16-bit integers once ([`activations`](super::activations)). A lane adds the integer products of
+//! its part of one sub-block, exactly; their sum meets scale and units in f32, in 16 lanes: the same bits on every
+//! instruction set, for any number of threads, and for a row alone or in a batch. Weights are unpacked in registers, once for
+//! up to four rows of x, and where registers allow it a block ahead: what a block waits for is then in flight while the one
+//! before it is multiplied.
 //!
 //! With AVX-512 and one row of x, what bounds a product is the number of instructions, not memory: vectors of 64 bytes have
-//! two ports, and a block of 256 weights takes 34 instructions there in Q4_K, 42 in Q5_K and 46 in Q6_K, of which 8 are
-//! products of bytes, two for each 64 weights because an element of x is two bytes. That is at least 17, 21 and 23 cycles,
-//! or 8.5, 8.4 and 9.1 bytes of weights a cycle. Loads, the zeros of sums and the unpacking of scales in general registers
-//! go elsewhere.
+//! two ports, and a block of 256 weights takes 33 instructions there in Q4_K, 41 in Q5_K and 40 in Q6_K, of which 8 are
+//! products of bytes, two for each 64 weights because an element of x is two bytes. That is at least 17, 21 and 20 cycles,
+//! or 8.7, 8.6 and 10.5 bytes of weights a cycle. Loads and the unpacking of scales in general registers go elsewhere.
 //!
 //! A result that is not finite is computed again from the f32 elements in f64: that gives NaN, infinities and overflow
 //! their meaning without a test in the loop.
@@ -22,7 +23,7 @@ use super::activations::{Line, Round, lines};
 use super::weights::{Weights, for_weights};
 use crate::simd::Simd;
 use crate::threads::{self, Shared};
-use crate::vector::{ByteKernel, Bytes, dispatch_bytes};
+use crate::vector::{ByteKernel, Bytes, dispatch, dispatch_bytes};
 
 /// Rows `first .. first + count` of the weights with every row of x.
 ///
@@ -57,7 +58,7 @@ impl<W: Weights> Part<'_, W> {
             unsafe {
                 let mut w = self.w.as_ptr().add(j * blocks * W::BYTES);
                 let end = w.add(blocks * W::BYTES);
-                let mut sums = [B::floats(); R];
+                let mut sums = [B::splat(0.0); R];
                 // Pointers that move, instead of an index: addresses with an index cost an instruction more in every
                 // product that takes an operand from memory.
                 let (mut x, mut units) = ([std::ptr::null(); R], [std::ptr::null(); R]);
@@ -65,12 +66,17 @@ impl<W: Weights> Part<'_, W> {
                     x[r] = self.rounded.cast::<u8>().add((i + r) * blocks * block);
                     units[r] = self.units.add((i + r) * blocks);
                 }
+                let mut ahead = W::unpack::<B>(w);
                 while w < end {
+                    let (this, next) = (w, w.add(W::BYTES));
+                    let unpacked = ahead;
+                    // After the last block the same one again, which nothing reads.
+                    ahead = W::unpack::<B>(if next < end { next } else { this });
                     for line in 0..W::BYTES.div_ceil(64) {
                         B::prefetch(w.wrapping_add(AHEAD + 64 * line));
                     }
-                    W::add::<B, R>(w, x, units.map(|unit| *unit), &mut sums);
-                    w = w.add(W::BYTES);
+                    W::add::<B, R>(this, unpacked, x, units.map(|unit| *unit), &mut sums);
+                    w = next;
                     for r in 0..R {
                         x[r] = x[r].add(block);
                         units[r] = units[r].add(1);
@@ -169,7 +175,7 @@ fn multiply_as<W: Weights>(simd: &Simd, x: &[f32], w: &[u8], extents: [usize; 3]
         // exists only for an available instruction set.
         unsafe {
             let (blocks, units) = (rounded.get().add(first * lines), units.get().add(first));
-            dispatch_bytes(simd.isa(), Round { format: W::FORMAT, x, blocks, units });
+            dispatch(simd.isa(), Round { format: W::FORMAT, x, blocks, units });
         }
     });
     let out = Shared::new(out.as_mut_ptr());

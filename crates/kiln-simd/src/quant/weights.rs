@@ -1,158 +1,67 @@
-//! The weights of each format, unpacked in registers: how a block adds to sums, and how it is written out.
+//! The weights of each format: how a block adds to sums.
 
 use kiln_core::QuantFormat;
 use kiln_core::quant::{q4_k, q5_k, q6_k, q8_0, unpack_scales};
 
-use super::activations::{CORRECTIONS, LOW, SUMS};
-use crate::vector::{AFFINE_ORDER, Bytes};
+use super::activations::SUMS;
+use crate::vector::Bytes;
 
 /// The weights of a format: how a block adds to the sums of `R` rows.
 pub(super) trait Weights {
     const FORMAT: QuantFormat;
     const BYTES: usize;
+    /// What is unpacked of a block while the one before is multiplied.
+    type Ahead<B: Bytes>: Copy;
 
     /// # Safety
-    /// The instruction set of `B` is there; `w` is good for reading a block, each of `x` a rounded block.
+    /// The instruction set of `B` is there; `w` is good for reading a block while the result is in use.
+    unsafe fn unpack<B: Bytes>(w: *const u8) -> Self::Ahead<B>;
+
+    /// # Safety
+    /// The instruction set of `B` is there; `w` is good for reading a block, from which `ahead` was unpacked, each of `x` a
+    /// rounded block.
     unsafe fn add<B: Bytes, const R: usize>(
         w: *const u8,
+        ahead: Self::Ahead<B>,
         x: [*const u8; R],
         units: [f32; R],
         sums: &mut [B::Floats; R],
     );
-
-    /// Writes the elements of a block.
-    ///
-    /// # Safety
-    /// The instruction set of `B` is there; `w` is good for reading a block, `out` for writing its elements.
-    unsafe fn decode<B: Bytes>(w: *const u8, out: *mut f32);
 }
 
-/// The planes of the `V`th of four `Bytes` of a rounded block, and their correction.
-#[inline(always)]
-fn planes<const V: usize>(x: *const u8) -> ([*const u8; 2], *const u8) {
-    let at = |offset: usize| x.wrapping_add(offset + 64 * V);
-    ([at(0), at(LOW)], at(CORRECTIONS))
-}
+/// Q4_K with four bits and Q5_K with five.
+pub(super) struct Affine<const BITS: usize>;
 
-/// Adds the products of the `V`th of the four `Bytes` of an affine block to the sums of every row.
-///
-/// # Safety
-/// As [`Weights::add`].
-#[inline(always)]
-unsafe fn affine_dots<B: Bytes, const V: usize, const R: usize>(
-    bytes: B,
-    codes: B::Codes,
-    x: [*const u8; R],
-    ints: &mut [B::Ints; R],
-) {
-    let scales = B::scales::<V>(codes);
-    for r in 0..R {
-        let (planes, none) = planes::<V>(x[r]);
-        // SAFETY: V < 4, so that everything lies inside of the rounded block.
-        ints[r] = unsafe { bytes.dot::<false>(planes, none, scales, ints[r]) };
-    }
-}
+impl<const BITS: usize> Weights for Affine<BITS> {
+    const FORMAT: QuantFormat = if BITS == 5 { QuantFormat::Q5K } else { QuantFormat::Q4K };
+    const BYTES: usize = if BITS == 5 { q5_k::BYTES } else { q4_k::BYTES };
+    type Ahead<B: Bytes> = B::Block;
 
-/// As [`affine_dots`], for a symmetric block.
-///
-/// # Safety
-/// As [`Weights::add`].
-#[inline(always)]
-unsafe fn symmetric_dots<B: Bytes, const V: usize, const R: usize>(
-    bytes: B,
-    codes: B::SignedCodes,
-    x: [*const u8; R],
-    ints: &mut [B::Ints; R],
-) {
-    let scales = B::signed_scales::<V>(codes);
-    for r in 0..R {
-        let (planes, correction) = planes::<V>(x[r]);
-        // SAFETY: V < 4, so that everything lies inside of the rounded block.
-        ints[r] = unsafe { bytes.dot::<true>(planes, correction, scales, ints[r]) };
-    }
-}
-
-/// Q4_K and, with the fifth bit, Q5_K.
-pub(super) struct Affine<const FIFTH: bool>;
-
-impl<const FIFTH: bool> Affine<FIFTH> {
-    /// The integers of half a block, in the order of [`AFFINE_ORDER`].
-    ///
-    /// # Safety
-    /// The instruction set of `B` is there; `w` is good for reading a block.
     #[inline(always)]
-    unsafe fn half<B: Bytes, const HALF: usize>(w: *const u8) -> [B; 2] {
-        // SAFETY: the caller's contract; offsets are those of the layout.
-        unsafe {
-            let q = B::load(w.add(if FIFTH { 48 } else { 16 } + 64 * HALF));
-            let mut bytes = [q.low_nibbles(), q.high_nibbles()];
-            if FIFTH {
-                // Bits 0 2 and 1 3, or 4 6 and 5 7, of the halves go to position 4.
-                let fifth = B::load_twice(w.add(16));
-                if HALF == 0 {
-                    bytes = [bytes[0].with_bits::<4, 2>(fifth, 16), bytes[1].with_bits::<3, 1>(fifth, 16)];
-                } else {
-                    bytes = [bytes[0].with_bits::<0, -2>(fifth, 16), bytes[1].with_bits::<-1, -3>(fifth, 16)];
-                }
-            }
-            bytes
-        }
+    unsafe fn unpack<B: Bytes>(w: *const u8) -> B::Block {
+        // SAFETY: the caller's contract; offsets are those of the layouts.
+        unsafe { B::block::<BITS>(w.add(if BITS == 5 { 48 } else { 16 }), w.add(16)) }
     }
-
-    /// Scales and minima.
-    ///
-    /// # Safety
-    /// `w` is good for reading a block.
-    #[inline(always)]
-    unsafe fn codes(w: *const u8) -> ([u8; 8], [u8; 8]) {
-        // SAFETY: the caller's contract.
-        unpack_scales(&unsafe { w.add(4).cast::<[u8; 12]>().read() })
-    }
-}
-
-impl<const FIFTH: bool> Weights for Affine<FIFTH> {
-    const FORMAT: QuantFormat = if FIFTH { QuantFormat::Q5K } else { QuantFormat::Q4K };
-    const BYTES: usize = if FIFTH { q5_k::BYTES } else { q4_k::BYTES };
 
     #[inline(always)]
     unsafe fn add<B: Bytes, const R: usize>(
         w: *const u8,
+        block: B::Block,
         x: [*const u8; R],
         units: [f32; R],
         sums: &mut [B::Floats; R],
     ) {
-        // A lane takes at most 4 * 8 * 31 * 63 * 127 * 256 < 2^31.
         // SAFETY: the caller's contract.
         unsafe {
+            // A lane takes at most 16 * 31 * 32639 < 2^24, which f32 holds.
+            let ints = B::dots::<BITS, R>(block, x, [B::no_ints(); R]);
             let halves = B::halves(w);
-            let (scales, minima) = Self::codes(w);
-            let codes = B::codes(scales, minima);
-            let mut ints = [B::ints(); R];
-            let [low, high] = Self::half::<B, 0>(w);
-            affine_dots::<B, 0, R>(low, codes, x, &mut ints);
-            affine_dots::<B, 1, R>(high, codes, x, &mut ints);
-            let [low, high] = Self::half::<B, 1>(w);
-            affine_dots::<B, 2, R>(low, codes, x, &mut ints);
-            affine_dots::<B, 3, R>(high, codes, x, &mut ints);
+            let (scales, minima) = unpack_scales(&w.add(4).cast::<[u8; 12]>().read());
+            let (scales, minima) = (B::codes(scales), B::codes(minima));
             for r in 0..R {
-                let sum = B::add_ints(sums[r], ints[r], B::factor::<0>(halves, units[r]));
-                sums[r] = B::sub_minima(sum, codes, x[r].add(SUMS).cast(), B::factor::<1>(halves, units[r]));
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn decode<B: Bytes>(w: *const u8, out: *mut f32) {
-        // SAFETY: the caller's contract; sub-blocks are of 32.
-        unsafe {
-            let [d, dmin, ..] = B::four(B::halves(w));
-            let (scales, minima) = Self::codes(w);
-            let [q0, q1] = Self::half::<B, 0>(w);
-            let [q2, q3] = Self::half::<B, 1>(w);
-            for (bytes, order) in [q0, q1, q2, q3].into_iter().zip(AFFINE_ORDER.as_chunks::<2>().0) {
-                let step = |i: usize| (d * f32::from(scales[order[i / 2]]), dmin * f32::from(minima[order[i / 2]]));
-                let place = |i: usize| out.add(32 * order[i / 2] + 16 * (i % 2));
-                bytes.store::<true>(0, std::array::from_fn(step), [place(0), place(1), place(2), place(3)]);
+                let sum = B::add(sums[r], ints[r], B::mul(scales, B::factor::<0>(halves, units[r])));
+                let minima = B::mul(minima, B::factor::<1>(halves, units[r]));
+                sums[r] = B::sub(sum, x[r].add(SUMS).cast(), minima);
             }
         }
     }
@@ -161,62 +70,32 @@ impl<const FIFTH: bool> Weights for Affine<FIFTH> {
 /// Q6_K.
 pub(super) struct Symmetric;
 
-impl Symmetric {
-    /// The integers of half a block, in their own order.
-    ///
-    /// # Safety
-    /// The instruction set of `B` is there; `w` is good for reading a block.
-    #[inline(always)]
-    unsafe fn half<B: Bytes, const HALF: usize>(w: *const u8) -> [B; 2] {
-        // SAFETY: the caller's contract; offsets are those of the layout.
-        unsafe {
-            // Bits 0 2 and 4 6 of the halves go to positions 4 and 5.
-            let (q, bits) = (B::load(w.add(64 * HALF)), B::load_twice(w.add(128 + 32 * HALF)));
-            [q.low_nibbles().with_bits::<4, 2>(bits, 0x30), q.high_nibbles().with_bits::<0, -2>(bits, 0x30)]
-        }
-    }
-}
-
 impl Weights for Symmetric {
     const FORMAT: QuantFormat = QuantFormat::Q6K;
     const BYTES: usize = q6_k::BYTES;
+    type Ahead<B: Bytes> = B::Block;
+
+    #[inline(always)]
+    unsafe fn unpack<B: Bytes>(w: *const u8) -> B::Block {
+        // SAFETY: the caller's contract; offsets are those of the layout.
+        unsafe { B::block::<6>(w, w.add(128)) }
+    }
 
     #[inline(always)]
     unsafe fn add<B: Bytes, const R: usize>(
         w: *const u8,
+        block: B::Block,
         x: [*const u8; R],
         units: [f32; R],
         sums: &mut [B::Floats; R],
     ) {
-        // A lane of one of the two takes at most 2 * 8 * 32 * 128 * 127 * 256 < 2^31; of one it would be twice that.
         // SAFETY: the caller's contract.
         unsafe {
-            let halves = B::halves(w.add(202));
-            let codes = B::signed_codes(w.add(192));
-            let (mut first, mut second) = ([B::ints(); R], [B::ints(); R]);
-            let [low, high] = Self::half::<B, 0>(w);
-            symmetric_dots::<B, 0, R>(low, codes, x, &mut first);
-            symmetric_dots::<B, 1, R>(high, codes, x, &mut first);
-            let [low, high] = Self::half::<B, 1>(w);
-            symmetric_dots::<B, 2, R>(low, codes, x, &mut second);
-            symmetric_dots::<B, 3, R>(high, codes, x, &mut second);
+            // A lane takes at most 16 * 32 * 32639 < 2^24, which f32 holds, once 32 is off every integer.
+            let ints = B::dots::<6, R>(block, x, x.map(|x| B::load_ints(x.add(SUMS).cast())));
+            let (halves, scales) = (B::halves(w.add(202)), B::signed_codes(w.add(192)));
             for r in 0..R {
-                sums[r] = B::add_two_ints(sums[r], first[r], second[r], B::factor::<3>(halves, units[r]));
-            }
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn decode<B: Bytes>(w: *const u8, out: *mut f32) {
-        // SAFETY: the caller's contract; sub-blocks are of 16.
-        unsafe {
-            let [.., d] = B::four(B::halves(w.add(202)));
-            let [q0, q1] = Self::half::<B, 0>(w);
-            let [q2, q3] = Self::half::<B, 1>(w);
-            for (v, bytes) in [q0, q1, q2, q3].into_iter().enumerate() {
-                let step = |i: usize| (d * f32::from(w.add(192 + 4 * v + i).cast::<i8>().read()), 0.0);
-                let place = |i: usize| out.add(64 * v + 16 * i);
-                bytes.store::<false>(32, std::array::from_fn(step), [place(0), place(1), place(2), place(3)]);
+                sums[r] = B::add(sums[r], ints[r], B::mul(scales, B::factor::<3>(halves, units[r])));
             }
         }
     }
@@ -231,11 +110,11 @@ macro_rules! for_weights {
                 $body
             }
             kiln_core::QuantFormat::Q4K => {
-                type $weights = crate::quant::weights::Affine<false>;
+                type $weights = crate::quant::weights::Affine<4>;
                 $body
             }
             kiln_core::QuantFormat::Q5K => {
-                type $weights = crate::quant::weights::Affine<true>;
+                type $weights = crate::quant::weights::Affine<5>;
                 $body
             }
             kiln_core::QuantFormat::Q6K => {
@@ -253,10 +132,15 @@ pub(super) struct Plain;
 impl Weights for Plain {
     const FORMAT: QuantFormat = QuantFormat::Q8_0;
     const BYTES: usize = q8_0::BYTES;
+    type Ahead<B: Bytes> = ();
+
+    #[inline(always)]
+    unsafe fn unpack<B: Bytes>(_w: *const u8) {}
 
     #[inline(always)]
     unsafe fn add<B: Bytes, const R: usize>(
         w: *const u8,
+        (): (),
         x: [*const u8; R],
         units: [f32; R],
         sums: &mut [B::Floats; R],
@@ -265,14 +149,8 @@ impl Weights for Plain {
         unsafe {
             let halves = B::halves(w);
             for r in 0..R {
-                sums[r] = B::add_ints(sums[r], B::wide_dot(w.add(2), x[r]), B::factor::<0>(halves, units[r]));
+                sums[r] = B::add(sums[r], B::wide_dot(w.add(2), x[r]), B::factor::<0>(halves, units[r]));
             }
         }
-    }
-
-    #[inline(always)]
-    unsafe fn decode<B: Bytes>(w: *const u8, out: *mut f32) {
-        // SAFETY: the caller's contract.
-        unsafe { B::store_signed(w.add(2), B::four(B::halves(w))[0], out) }
     }
 }

@@ -24,7 +24,7 @@ mod simd128;
 #[cfg(target_arch = "x86_64")]
 mod sse2;
 
-pub(crate) use bytes::{AFFINE_ORDER, ByteKernel, Bytes, dispatch_bytes};
+pub(crate) use bytes::{ByteKernel, Bytes, dispatch_bytes, element, signed_sub_block};
 pub(crate) use lanewise::{Lanewise, Pair};
 
 use std::ops::{Add, Div, Mul, Neg, Sub};

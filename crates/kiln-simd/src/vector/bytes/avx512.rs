@@ -1,40 +1,11 @@
 use std::arch::x86_64::*;
 
 use super::avx2::four_halves;
-use super::{Bytes, MINIMA, Order};
+use super::{Bytes, IN_PAIRS, SIGNED};
 
 /// One register, with the dot products of VNNI and the bit matrices of GFNI or without.
 #[derive(Clone, Copy)]
-pub(crate) struct Avx512Bytes<const VNNI: bool>(__m512i);
-
-macro_rules! call {
-    ($e:expr) => {
-        // SAFETY: a value of this type exists or the caller vouches for it, so AVX-512 F, BW, DQ and VL are there, and
-        // VNNI and GFNI where the parameter says so.
-        unsafe { $e }
-    };
-}
-
-/// `sums + a₀ b₀ + a₁ b₁` for pairs of words. The intrinsic would do, but the compiler splits chains of it into products
-/// and sums to shorten a latency that does not matter here.
-///
-/// # Safety
-/// AVX-512 F and VNNI are there.
-#[inline]
-#[target_feature(enable = "avx512f,avx512vnni")]
-unsafe fn add_products(mut sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
-    // SAFETY: the instruction reads and writes registers only.
-    unsafe {
-        std::arch::asm!(
-            "vpdpwssd {sums}, {a}, {b}",
-            sums = inout(zmm_reg) sums,
-            a = in(zmm_reg) a,
-            b = in(zmm_reg) b,
-            options(pure, nomem, nostack, preserves_flags)
-        );
-    }
-    sums
-}
+pub(crate) struct Avx512Bytes<const VNNI: bool>;
 
 /// 64 bits from memory in every lane. Spelled out, because the compiler would rather take a value that it still has in a
 /// register to all lanes by a shuffle, and shuffles are what the products are short of; a load costs nothing there.
@@ -77,136 +48,164 @@ unsafe fn broadcast(value: &f32) -> __m512 {
     all
 }
 
-/// Every 64-bit lane of the first half by `a`, of the second by `b`.
+/// Where the `I`th 64 bytes of Q4_K and Q5_K come from, in words of 64 bits: qword `s` from sub-block `s`, whose nibbles lie
+/// beside those of its neighbour.
+const fn affine_words<const I: usize>() -> [i64; 8] {
+    let mut words = [0; 8];
+    let mut s = 0;
+    while s < 8 {
+        words[s] = (4 * (s / 2) + I) as i64;
+        s += 1;
+    }
+    words
+}
+
+/// As [`affine_words`], for Q6_K and in words of 32 bits.
+const fn symmetric_words<const I: usize>() -> [i32; 16] {
+    let mut words = [0; 16];
+    let mut lane = 0;
+    while lane < 16 {
+        words[lane] = (16 * (lane / 8) + 8 * (lane % 2) + 4 * (lane / 4 % 2) + I) as i32;
+        lane += 1;
+    }
+    words
+}
+
+/// The low nibbles of every other 64 bits, the high ones of the others.
+///
+/// # Safety
+/// AVX-512 F and BW, and GFNI where `GFNI`, are there.
 #[inline(always)]
-fn halves(a: i32, b: i32) -> __m512i {
-    let (a, b) = (i64::from(a), i64::from(b));
-    call!(_mm512_setr_epi64(a, a, a, a, b, b, b, b))
+unsafe fn nibbles<const GFNI: bool>(bytes: __m512i) -> __m512i {
+    // A product with a matrix of bits that keeps the lower four, or takes the upper four down.
+    const KEEP: i64 = 0x0102_0408_0000_0000;
+    const DOWN: i64 = 0x1020_4080_0000_0000;
+    // SAFETY: the caller's contract.
+    unsafe {
+        if GFNI {
+            let matrices = _mm512_setr_epi64(KEEP, DOWN, KEEP, DOWN, KEEP, DOWN, KEEP, DOWN);
+            _mm512_gf2p8affine_epi64_epi8::<0>(bytes, matrices)
+        } else {
+            let down = _mm512_srlv_epi64(bytes, _mm512_setr_epi64(0, 4, 0, 4, 0, 4, 0, 4));
+            _mm512_and_si512(down, _mm512_set1_epi8(15))
+        }
+    }
+}
+
+/// `a | (b & mask)`, in one instruction.
+///
+/// # Safety
+/// AVX-512 F and BW are there.
+#[inline(always)]
+unsafe fn with_bits(a: __m512i, b: __m512i, mask: i8) -> __m512i {
+    // SAFETY: the caller's contract.
+    unsafe { _mm512_ternarylogic_epi32::<0xf8>(a, b, _mm512_set1_epi8(mask)) }
+}
+
+/// The `I`th 64 bytes of a block.
+///
+/// # Safety
+/// As [`Bytes::block`], and GFNI is there where `GFNI`.
+#[inline(always)]
+unsafe fn bytes<const GFNI: bool, const BITS: usize, const I: usize>(low: *const u8, high: *const u8) -> __m512i {
+    // SAFETY: the caller's contract; loads are unaligned.
+    unsafe {
+        let (first, second) = (_mm512_loadu_si512(low.cast()), _mm512_loadu_si512(low.add(64).cast()));
+        if BITS == 6 {
+            let words = _mm512_loadu_si512(const { &symmetric_words::<I>() }.as_ptr().cast());
+            let nibbles = nibbles::<GFNI>(_mm512_permutex2var_epi32(first, words, second));
+            let pairs = _mm512_loadu_si512(high.cast());
+            // Every lane of 128 bits: the same four bytes for its four sub-blocks, each with bits of its own.
+            let pairs = match I {
+                0 => _mm512_shuffle_epi32::<0x00>(pairs),
+                1 => _mm512_shuffle_epi32::<0x55>(pairs),
+                2 => _mm512_shuffle_epi32::<0xaa>(pairs),
+                _ => _mm512_shuffle_epi32::<0xff>(pairs),
+            };
+            with_bits(nibbles, _mm512_rolv_epi32(pairs, _mm512_set4_epi32(30, 0, 2, 4)), 0x30)
+        } else {
+            let words = _mm512_loadu_si512(const { &affine_words::<I>() }.as_ptr().cast());
+            let nibbles = nibbles::<GFNI>(_mm512_permutex2var_epi64(first, words, second));
+            if BITS == 5 {
+                let fifth = _mm512_set1_epi64(high.add(8 * I).cast::<i64>().read_unaligned());
+                let places = _mm512_setr_epi64(4, 3, 2, 1, 0, 63, 62, 61);
+                with_bits(nibbles, _mm512_rolv_epi64(fifth, places), 0x10)
+            } else {
+                nibbles
+            }
+        }
+    }
+}
+
+/// The sums of four products of each of four times 64 bytes with a plane, times `times`.
+///
+/// # Safety
+/// AVX-512 F and BW are there; `x` is good for reading 256 bytes.
+#[inline(always)]
+unsafe fn plane<const BITS: usize>(block: [__m512i; 4], x: *const u8, times: i16) -> __m512i {
+    // SAFETY: the caller's contract; loads are unaligned.
+    unsafe {
+        let pairs = |i: usize| _mm512_maddubs_epi16(block[i], _mm512_loadu_si512(x.add(64 * i).cast()));
+        let (first, second) = (_mm512_add_epi16(pairs(0), pairs(1)), _mm512_add_epi16(pairs(2), pairs(3)));
+        let times = _mm512_set1_epi16(times);
+        if BITS == 6 {
+            // Eight products of 63 and 128 would not fit 16 bits.
+            _mm512_add_epi32(_mm512_madd_epi16(first, times), _mm512_madd_epi16(second, times))
+        } else {
+            _mm512_madd_epi16(_mm512_add_epi16(first, second), times)
+        }
+    }
 }
 
 impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
     type Ints = __m512i;
     type Floats = __m512;
-    /// Scales and minima, once in every 64 bits.
-    type Codes = [__m512i; 2];
-    /// Eight codes of 16 bits each, once in every 128 bits.
-    type SignedCodes = [__m512i; 2];
-    type Scales = __m512i;
     type Halves = __m128;
+    type Block = [__m512i; 4];
 
-    #[inline(always)]
-    unsafe fn load(p: *const u8) -> Self {
-        // SAFETY: the caller's contract; the load is unaligned.
-        Self(unsafe { _mm512_loadu_si512(p.cast()) })
-    }
-    #[inline(always)]
-    unsafe fn load_twice(p: *const u8) -> Self {
-        // SAFETY: the caller's contract; the load is unaligned.
-        Self(unsafe { _mm512_broadcast_i64x4(_mm256_loadu_si256(p.cast())) })
-    }
     #[inline(always)]
     fn prefetch(p: *const u8) {
-        call!(_mm_prefetch::<_MM_HINT_T0>(p.cast()));
-    }
-    #[inline(always)]
-    fn low_nibbles(self) -> Self {
-        Self(call!(_mm512_and_si512(self.0, _mm512_set1_epi8(15))))
-    }
-    #[inline(always)]
-    fn high_nibbles(self) -> Self {
-        // A product with a matrix of bits that takes the upper four down: one instruction instead of two.
-        const DOWN: i64 = 0x1020_4080_0000_0000;
-        Self(call!(if VNNI {
-            _mm512_gf2p8affine_epi64_epi8::<0>(self.0, _mm512_set1_epi64(DOWN))
-        } else {
-            _mm512_and_si512(_mm512_srli_epi16::<4>(self.0), _mm512_set1_epi8(15))
-        }))
-    }
-    #[inline(always)]
-    fn with_bits<const A: i32, const B: i32>(self, bits: Self, mask: u8) -> Self {
-        let bits = if A == B && A == 0 {
-            bits.0
-        } else if A >= 0 && B >= 0 {
-            call!(_mm512_sllv_epi64(bits.0, halves(A, B)))
-        } else {
-            call!(_mm512_srlv_epi64(bits.0, halves(-A, -B)))
-        };
-        // One instruction: a | (b & mask).
-        Self(call!(_mm512_ternarylogic_epi32::<0xf8>(self.0, bits, _mm512_set1_epi8(mask as i8))))
+        // SAFETY: this is only a hint; every processor with this set has it.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(p.cast()) };
     }
 
     #[inline(always)]
-    unsafe fn ints() -> __m512i {
-        call!(_mm512_setzero_si512())
-    }
-    #[inline(always)]
-    unsafe fn floats() -> __m512 {
-        call!(_mm512_setzero_ps())
+    unsafe fn block<const BITS: usize>(low: *const u8, high: *const u8) -> [__m512i; 4] {
+        // SAFETY: the caller's contract.
+        unsafe {
+            [
+                bytes::<VNNI, BITS, 0>(low, high),
+                bytes::<VNNI, BITS, 1>(low, high),
+                bytes::<VNNI, BITS, 2>(low, high),
+                bytes::<VNNI, BITS, 3>(low, high),
+            ]
+        }
     }
 
     #[inline(always)]
-    unsafe fn correct(planes: [&[i8; 64]; 2], offset: i16, correction: *mut u8) {
-        let plane = |i: usize| {
-            // SAFETY: the array holds 64 bytes.
+    unsafe fn dots<const BITS: usize, const R: usize>(
+        block: [__m512i; 4],
+        x: [*const u8; R],
+        mut sums: [__m512i; R],
+    ) -> [__m512i; R] {
+        for r in 0..R {
+            // SAFETY: the caller's contract; loads are unaligned.
             unsafe {
-                let pairs = _mm512_maddubs_epi16(_mm512_set1_epi8(1), _mm512_loadu_si512(planes[i].as_ptr().cast()));
-                _mm512_madd_epi16(pairs, _mm512_set1_epi16(-offset))
-            }
-        };
-        // SAFETY: the caller's contract; the store is unaligned.
-        unsafe { _mm512_storeu_si512(correction.cast(), _mm512_packs_epi32(plane(0), plane(1))) }
-    }
-
-    #[inline(always)]
-    unsafe fn dot<const CORRECTED: bool>(
-        self,
-        planes: [*const u8; 2],
-        correction: *const u8,
-        scale: __m512i,
-        sums: __m512i,
-    ) -> __m512i {
-        let plane = |i: usize| {
-            // SAFETY: the caller's contract; the load is unaligned.
-            unsafe {
-                let x = _mm512_loadu_si512(planes[i].cast());
-                if VNNI {
-                    _mm512_dpbusd_epi32(_mm512_setzero_si512(), self.0, x)
+                let low = x[r].add(256);
+                sums[r] = if VNNI {
+                    let mut high = _mm512_setzero_si512();
+                    for i in 0..4 {
+                        high = _mm512_dpbusd_epi32(high, block[i], _mm512_loadu_si512(x[r].add(64 * i).cast()));
+                        sums[r] = _mm512_dpbusd_epi32(sums[r], block[i], _mm512_loadu_si512(low.add(64 * i).cast()));
+                    }
+                    _mm512_add_epi32(sums[r], _mm512_slli_epi32::<8>(high))
                 } else {
-                    _mm512_madd_epi16(_mm512_maddubs_epi16(self.0, x), _mm512_set1_epi16(1))
-                }
+                    let (high, low) = (plane::<BITS>(block, x[r], 256), plane::<BITS>(block, low, 1));
+                    _mm512_add_epi32(sums[r], _mm512_add_epi32(high, low))
+                };
             }
-        };
-        let (high, low) = (plane(0), plane(1));
-        // SAFETY: a value of this type exists; the caller's contract for the correction.
-        unsafe {
-            let mut both = _mm512_packs_epi32(high, low);
-            if CORRECTED {
-                both = _mm512_add_epi16(both, _mm512_loadu_si512(correction.cast()));
-            }
-            if VNNI { add_products(sums, both, scale) } else { _mm512_add_epi32(sums, _mm512_madd_epi16(both, scale)) }
         }
-    }
-
-    #[inline(always)]
-    unsafe fn codes(scales: [u8; 8], minima: [u8; 8]) -> [__m512i; 2] {
-        call!([broadcast_bytes(&scales), broadcast_bytes(&minima)])
-    }
-    #[inline(always)]
-    unsafe fn signed_codes(p: *const u8) -> [__m512i; 2] {
-        // SAFETY: the caller's contract; the load is unaligned.
-        unsafe {
-            let codes = _mm256_cvtepi8_epi16(_mm_loadu_si128(p.cast()));
-            let low = _mm512_broadcast_i32x4(_mm256_castsi256_si128(codes));
-            [low, _mm512_broadcast_i32x4(_mm256_extracti128_si256::<1>(codes))]
-        }
-    }
-    #[inline(always)]
-    fn scales<const V: usize>(codes: [__m512i; 2]) -> __m512i {
-        call!(_mm512_shuffle_epi8(codes[0], _mm512_loadu_si512(Order::<V>::AFFINE.as_ptr().cast())))
-    }
-    #[inline(always)]
-    fn signed_scales<const V: usize>(codes: [__m512i; 2]) -> __m512i {
-        call!(_mm512_shuffle_epi8(codes[V / 2], _mm512_loadu_si512(Order::<V>::SIGNED.as_ptr().cast())))
+        sums
     }
 
     #[inline(always)]
@@ -219,33 +218,19 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
     }
 
     #[inline(always)]
-    fn add_ints(sums: __m512, value: __m512i, factor: __m512) -> __m512 {
-        call!(_mm512_add_ps(sums, _mm512_mul_ps(_mm512_cvtepi32_ps(value), factor)))
+    unsafe fn no_ints() -> __m512i {
+        // SAFETY: the caller's contract.
+        unsafe { _mm512_setzero_si512() }
     }
     #[inline(always)]
-    fn add_two_ints(sums: __m512, a: __m512i, b: __m512i, factor: __m512) -> __m512 {
-        call!({
-            let value = _mm512_add_ps(_mm512_cvtepi32_ps(a), _mm512_cvtepi32_ps(b));
-            _mm512_add_ps(sums, _mm512_mul_ps(value, factor))
-        })
+    unsafe fn load_ints(p: *const i32) -> __m512i {
+        // SAFETY: the caller's contract; the load is unaligned.
+        unsafe { _mm512_loadu_si512(p.cast()) }
     }
     #[inline(always)]
-    unsafe fn sub_minima(sums: __m512, codes: [__m512i; 2], x: *const f32, factor: __m512) -> __m512 {
-        // SAFETY: the caller's contract; the loads are unaligned.
-        unsafe {
-            let minima = _mm512_cvtepi32_ps(_mm512_shuffle_epi8(codes[1], _mm512_loadu_si512(MINIMA.as_ptr().cast())));
-            let products = _mm512_mul_ps(minima, _mm512_loadu_ps(x));
-            _mm512_sub_ps(sums, _mm512_mul_ps(products, factor))
-        }
-    }
-    #[inline(always)]
-    fn total(sums: __m512) -> f32 {
-        call!({
-            let eight = _mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps::<1>(sums));
-            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
-            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
-            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
-        })
+    unsafe fn splat(x: f32) -> __m512 {
+        // SAFETY: the caller's contract.
+        unsafe { _mm512_set1_ps(x) }
     }
 
     #[inline(always)]
@@ -254,47 +239,53 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
         unsafe { four_halves(p) }
     }
     #[inline(always)]
-    fn factor<const I: usize>(halves: __m128, unit: f32) -> __m512 {
-        let scaled = Self::four(call!(_mm_mul_ps(halves, _mm_set1_ps(unit))));
-        call!(broadcast(&scaled[I]))
-    }
-    #[inline(always)]
-    fn four(halves: __m128) -> [f32; 4] {
-        // SAFETY: four f32 are four f32.
-        unsafe { std::mem::transmute(halves) }
-    }
-
-    #[inline(always)]
-    unsafe fn store<const AFFINE: bool>(self, offset: i32, steps: [(f32, f32); 4], out: [*mut f32; 4]) {
-        let quarters = call!([
-            _mm512_castsi512_si128(self.0),
-            _mm512_extracti32x4_epi32::<1>(self.0),
-            _mm512_extracti32x4_epi32::<2>(self.0),
-            _mm512_extracti32x4_epi32::<3>(self.0),
-        ]);
-        for i in 0..4 {
-            // SAFETY: the caller's contract; the store is unaligned.
-            unsafe {
-                let mut q = _mm512_cvtepu8_epi32(quarters[i]);
-                if offset != 0 {
-                    q = _mm512_sub_epi32(q, _mm512_set1_epi32(offset));
-                }
-                let mut y = _mm512_mul_ps(_mm512_cvtepi32_ps(q), _mm512_set1_ps(steps[i].0));
-                if AFFINE {
-                    y = _mm512_sub_ps(y, _mm512_set1_ps(steps[i].1));
-                }
-                _mm512_storeu_ps(out[i], y);
-            }
+    unsafe fn factor<const I: usize>(halves: __m128, unit: f32) -> __m512 {
+        // SAFETY: the caller's contract; four f32 are four f32.
+        unsafe {
+            let scaled: [f32; 4] = std::mem::transmute(_mm_mul_ps(halves, _mm_set1_ps(unit)));
+            broadcast(&scaled[I])
         }
     }
     #[inline(always)]
-    unsafe fn store_signed(p: *const u8, scale: f32, out: *mut f32) {
-        for i in 0..2 {
-            // SAFETY: the caller's contract; loads and stores are unaligned.
-            unsafe {
-                let q = _mm512_cvtepi8_epi32(_mm_loadu_si128(p.add(16 * i).cast()));
-                _mm512_storeu_ps(out.add(16 * i), _mm512_mul_ps(_mm512_cvtepi32_ps(q), _mm512_set1_ps(scale)));
-            }
+    unsafe fn codes(codes: [u8; 8]) -> __m512 {
+        // SAFETY: the caller's contract; the load is unaligned.
+        unsafe {
+            let order = _mm512_loadu_si512(IN_PAIRS.as_ptr().cast());
+            _mm512_cvtepi32_ps(_mm512_shuffle_epi8(broadcast_bytes(&codes), order))
+        }
+    }
+    #[inline(always)]
+    unsafe fn signed_codes(p: *const u8) -> __m512 {
+        // SAFETY: the caller's contract; the loads are unaligned.
+        unsafe {
+            let codes = _mm_shuffle_epi8(_mm_loadu_si128(p.cast()), _mm_loadu_si128(SIGNED.as_ptr().cast()));
+            _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(codes))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn mul(a: __m512, b: __m512) -> __m512 {
+        // SAFETY: the caller's contract.
+        unsafe { _mm512_mul_ps(a, b) }
+    }
+    #[inline(always)]
+    unsafe fn add(sums: __m512, value: __m512i, steps: __m512) -> __m512 {
+        // SAFETY: the caller's contract.
+        unsafe { _mm512_add_ps(sums, _mm512_mul_ps(steps, _mm512_cvtepi32_ps(value))) }
+    }
+    #[inline(always)]
+    unsafe fn sub(sums: __m512, x: *const f32, steps: __m512) -> __m512 {
+        // SAFETY: the caller's contract; the load is unaligned.
+        unsafe { _mm512_sub_ps(sums, _mm512_mul_ps(steps, _mm512_loadu_ps(x))) }
+    }
+    #[inline(always)]
+    unsafe fn total(sums: __m512) -> f32 {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let eight = _mm256_add_ps(_mm512_castps512_ps256(sums), _mm512_extractf32x8_ps::<1>(sums));
+            let four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps::<1>(eight));
+            let two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+            _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)))
         }
     }
 }

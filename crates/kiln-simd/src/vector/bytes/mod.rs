@@ -1,8 +1,8 @@
-//! 64 bytes at a time: what products of quantised weights need beside f32 lanes.
+//! What products of quantised weights need beside f32 lanes.
 //!
-//! Every instruction set holds the same 64 bytes, 16 integer sums and 16 f32 sums, in one register or in several, so an
+//! Every instruction set holds the same integers, 16 integer sums and 16 f32 sums, in one register or in several, so an
 //! algorithm is written once and its sums are the same bits everywhere: integers are exact, and the f32 lanes add in
-//! the same order. Integer sums wrap; callers see to it that the final value of a lane fits.
+//! the same order.
 //!
 //! Dot products of bytes have instructions of their own on most processors with AVX-512 (VNNI; those that also have GFNI
 //! take them). That is found out here and shows nowhere else.
@@ -23,82 +23,42 @@ mod sse2;
 
 use crate::Isa;
 
-/// 64 unsigned bytes, and the sums that go with them. Lane `l` of the sums belongs to bytes `4 l .. 4 l + 4`.
+/// What products of blocks take: integers, 16 integer sums and 16 f32 sums.
 ///
-/// A value is the witness that its instruction set is there: making one is unsafe, computing with it is not.
+/// Integers of a block of 256 stand in four times 64 bytes, in the order of [`element`]: every lane of the sums takes four
+/// bytes of each, all from one sub-block, so that scales meet sums instead of integers.
 pub(crate) trait Bytes: Copy {
     /// 16 sums of 32 bits.
     type Ints: Copy;
     /// 16 sums in f32.
     type Floats: Copy;
-    /// The 6-bit codes of a block: eight scales and eight minima.
-    type Codes: Copy;
-    /// The sixteen signed codes of a block.
-    type SignedCodes: Copy;
-    /// Codes brought to the lanes they belong to.
-    type Scales: Copy;
     /// Four f32.
     type Halves: Copy;
+    /// The integers of a block: in registers where there are enough of them to unpack one ahead, else where they lie.
+    type Block: Copy;
 
-    /// # Safety
-    /// The instruction set is there; `p` is good for reading 64 bytes.
-    unsafe fn load(p: *const u8) -> Self;
-    /// The same 32 bytes in both halves.
-    ///
-    /// # Safety
-    /// The instruction set is there; `p` is good for reading 32 bytes.
-    unsafe fn load_twice(p: *const u8) -> Self;
     /// Asks for the cache line at `p`, to be read soon. Any address will do.
     #[inline(always)]
     fn prefetch(_p: *const u8) {}
-    /// The low nibble of every byte.
-    fn low_nibbles(self) -> Self;
-    /// The high nibble of every byte.
-    fn high_nibbles(self) -> Self;
-    /// `self | (bits & mask)`, where `bits` is shifted left by `A` in its first half and by `B` in its second (right
-    /// where they are negative; not one of each sign). What leaves its byte must not be in the mask.
-    fn with_bits<const A: i32, const B: i32>(self, bits: Self, mask: u8) -> Self;
 
-    /// # Safety
-    /// The instruction set is there.
-    unsafe fn ints() -> Self::Ints;
-    /// # Safety
-    /// The instruction set is there.
-    unsafe fn floats() -> Self::Floats;
-
-    /// Writes what [`Bytes::dot`] adds to take `offset` from every weight: `-offset` times the sums of four of the high
-    /// and of the low plane, in words.
+    /// The integers of a block, of `BITS` bits: 4 (nibbles at `low`), 5 (the fifth bits at `high`) or 6 (two more at `high`),
+    /// as they lie in Q4_K, Q5_K and Q6_K.
     ///
     /// # Safety
-    /// The instruction set is there; `correction` is good for writing 32 words.
-    unsafe fn correct(planes: [&[i8; 64]; 2], offset: i16, correction: *mut u8);
+    /// The instruction set is there; `low` is good for reading 128 bytes, `high` 32 with five bits and 64 with six, for as
+    /// long as the result is in use.
+    unsafe fn block<const BITS: usize>(low: *const u8, high: *const u8) -> Self::Block;
 
-    /// Adds `scale * (256 high + low)` to the sums, where `high` and `low` are the products of the bytes with the
-    /// signed bytes of two planes, each byte less the offset of the correction where there is one.
-    ///
-    /// Within four lanes, those of 16 bytes, the first two take the sums of eight products with the high plane, times
-    /// 256, the last two those with the low plane. Sums of four products fit 16 bits.
+    /// `start + 256 high + low` for each of `R` rows, where `high` and `low` are the products of the integers with the
+    /// signed bytes of the two planes of 256 bytes at `x`, one after the other.
     ///
     /// # Safety
-    /// The planes are good for reading 64 bytes, and the correction too where there is one.
-    unsafe fn dot<const CORRECTED: bool>(
-        self,
-        planes: [*const u8; 2],
-        correction: *const u8,
-        scale: Self::Scales,
-        sums: Self::Ints,
-    ) -> Self::Ints;
-
-    /// # Safety
-    /// The instruction set is there.
-    unsafe fn codes(scales: [u8; 8], minima: [u8; 8]) -> Self::Codes;
-    /// # Safety
-    /// The instruction set is there; `p` is good for reading 16 bytes.
-    unsafe fn signed_codes(p: *const u8) -> Self::SignedCodes;
-    /// The scales of the `V`th of the four `Bytes` of a block in [`AFFINE_ORDER`].
-    fn scales<const V: usize>(codes: Self::Codes) -> Self::Scales;
-    /// The scales of the `V`th of the four `Bytes` of a block, a code for 16 bytes.
-    fn signed_scales<const V: usize>(codes: Self::SignedCodes) -> Self::Scales;
+    /// The instruction set is there, the block was made with the same `BITS`, and each of `x` is good for reading both planes.
+    unsafe fn dots<const BITS: usize, const R: usize>(
+        block: Self::Block,
+        x: [*const u8; R],
+        start: [Self::Ints; R],
+    ) -> [Self::Ints; R];
 
     /// The sums of the products of 32 signed bytes with 32 integers of 16 bits, two to a lane.
     ///
@@ -106,29 +66,17 @@ pub(crate) trait Bytes: Copy {
     /// The instruction set is there; `w` is good for reading 32 bytes and `x` 64.
     unsafe fn wide_dot(w: *const u8, x: *const u8) -> Self::Ints;
 
-    /// `sums + factor * value`.
-    fn add_ints(sums: Self::Floats, value: Self::Ints, factor: Self::Floats) -> Self::Floats;
-    /// `sums + factor * (a + b)`.
-    fn add_two_ints(sums: Self::Floats, a: Self::Ints, b: Self::Ints, factor: Self::Floats) -> Self::Floats;
-    /// `sums - factor * (minima * x)`, each minimum for two lanes.
+    /// # Safety
+    /// The instruction set is there.
+    unsafe fn no_ints() -> Self::Ints;
+    /// # Safety
+    /// The instruction set is there; `p` is good for reading 16 integers.
+    unsafe fn load_ints(p: *const i32) -> Self::Ints;
+    /// The same in every lane.
     ///
     /// # Safety
-    /// `x` is good for reading 16 f32.
-    unsafe fn sub_minima(sums: Self::Floats, codes: Self::Codes, x: *const f32, factor: Self::Floats) -> Self::Floats;
-    /// The total of the lanes, halves upon halves.
-    fn total(sums: Self::Floats) -> f32;
-
-    /// Writes `scale * (byte - offset)`, and where `AFFINE` less the minimum, for each quarter of the bytes with its
-    /// own scale, minimum and place.
-    ///
-    /// # Safety
-    /// Each place is good for writing 16 f32.
-    unsafe fn store<const AFFINE: bool>(self, offset: i32, steps: [(f32, f32); 4], out: [*mut f32; 4]);
-    /// Writes `scale * byte` for 32 signed bytes.
-    ///
-    /// # Safety
-    /// The instruction set is there; `p` is good for reading 32 bytes, `out` for writing 32 f32.
-    unsafe fn store_signed(p: *const u8, scale: f32, out: *mut f32);
+    /// The instruction set is there.
+    unsafe fn splat(x: f32) -> Self::Floats;
 
     /// The f32 of four f16.
     ///
@@ -136,9 +84,55 @@ pub(crate) trait Bytes: Copy {
     /// The instruction set is there; `p` is good for reading eight bytes.
     unsafe fn halves(p: *const u8) -> Self::Halves;
     /// The `I`th of four times `unit`, in every lane.
-    fn factor<const I: usize>(halves: Self::Halves, unit: f32) -> Self::Floats;
-    /// The four.
-    fn four(halves: Self::Halves) -> [f32; 4];
+    ///
+    /// # Safety
+    /// The instruction set is there.
+    unsafe fn factor<const I: usize>(halves: Self::Halves, unit: f32) -> Self::Floats;
+    /// Eight codes, each for the two lanes of its sub-block of 32.
+    ///
+    /// # Safety
+    /// The instruction set is there.
+    unsafe fn codes(codes: [u8; 8]) -> Self::Floats;
+    /// Sixteen signed codes, each for the lane of its sub-block of 16.
+    ///
+    /// # Safety
+    /// The instruction set is there; `p` is good for reading 16 bytes.
+    unsafe fn signed_codes(p: *const u8) -> Self::Floats;
+
+    /// `a * b`.
+    ///
+    /// # Safety
+    /// The instruction set is there.
+    unsafe fn mul(a: Self::Floats, b: Self::Floats) -> Self::Floats;
+    /// `sums + steps * value`.
+    ///
+    /// # Safety
+    /// The instruction set is there.
+    unsafe fn add(sums: Self::Floats, value: Self::Ints, steps: Self::Floats) -> Self::Floats;
+    /// `sums - steps * x`.
+    ///
+    /// # Safety
+    /// The instruction set is there; `x` is good for reading 16 f32.
+    unsafe fn sub(sums: Self::Floats, x: *const f32, steps: Self::Floats) -> Self::Floats;
+    /// The total of the lanes, halves upon halves.
+    ///
+    /// # Safety
+    /// The instruction set is there.
+    unsafe fn total(sums: Self::Floats) -> f32;
+}
+
+/// The element of a block of integers of `bits` bits that stands at a byte, of 256.
+///
+/// With `i` of four times 64 bytes, lane `l` takes bytes `4 l .. 4 l + 4`. Of Q4_K and Q5_K two lanes belong to a sub-block of
+/// 32; of Q6_K one to a sub-block of 16, in the order in which transposing its rows of 16 bytes leaves them.
+pub(crate) const fn element(bits: usize, byte: usize) -> usize {
+    let (i, lane, b) = (byte / 64, byte % 64 / 4, byte % 4);
+    if bits == 6 { 16 * signed_sub_block(lane) + 4 * i + b } else { 32 * (lane / 2) + 8 * i + 4 * (lane % 2) + b }
+}
+
+/// The sub-block of 16 to which a lane belongs.
+pub(crate) const fn signed_sub_block(lane: usize) -> usize {
+    lane / 8 * 8 + lane % 4 * 2 + lane / 4 % 2
 }
 
 /// An algorithm over bytes, to be compiled for every instruction set.
@@ -208,49 +202,9 @@ pub(crate) unsafe fn dispatch_bytes<K: ByteKernel>(isa: Isa, kernel: K) {
     }
 }
 
-/// What shuffles of bytes take from 16 bytes of codes to make the scales of the `V`th of four `Bytes`: in every 128 bits
-/// four words of a scale times 256, for the high sums, and four of the scale, for the low ones.
+/// What a shuffle of bytes takes to make integers of 32 bits of eight codes, each for two lanes.
 #[cfg(target_arch = "x86_64")]
-struct Order<const V: usize>;
-
-#[cfg(target_arch = "x86_64")]
-impl<const V: usize> Order<V> {
-    /// An index that gives zero.
-    const ZERO: u8 = 0x80;
-
-    /// From eight bytes of scales: a byte in the upper half of a word or in the lower.
-    const AFFINE: [u8; 64] = {
-        let mut order = [Self::ZERO; 64];
-        let mut b = 0;
-        while b < 64 {
-            if (b % 16 < 8) == (b % 2 == 1) {
-                order[b] = AFFINE_ORDER[2 * V + b / 32] as u8;
-            }
-            b += 1;
-        }
-        order
-    };
-
-    /// From eight words of scales: the lower byte in the upper half of a word, or the word.
-    const SIGNED: [u8; 64] = {
-        let mut order = [Self::ZERO; 64];
-        let mut b = 0;
-        while b < 64 {
-            let code = 2 * ((4 * V + b / 16) % 8) as u8;
-            if b % 16 >= 8 {
-                order[b] = code + (b % 2) as u8;
-            } else if b % 2 == 1 {
-                order[b] = code;
-            }
-            b += 1;
-        }
-        order
-    };
-}
-
-/// What a shuffle of bytes takes to make integers of 32 bits of eight bytes of minima, each for two lanes.
-#[cfg(target_arch = "x86_64")]
-const MINIMA: [u8; 64] = {
+const IN_PAIRS: [u8; 64] = {
     let mut order = [0x80; 64];
     let mut lane = 0;
     while lane < 16 {
@@ -260,5 +214,87 @@ const MINIMA: [u8; 64] = {
     order
 };
 
-/// Where each half of four `Bytes` of an affine block comes from: its sub-block.
-pub(crate) const AFFINE_ORDER: [usize; 8] = [0, 2, 1, 3, 4, 6, 5, 7];
+/// What a shuffle of bytes takes to bring signed codes to their lanes.
+#[cfg(target_arch = "x86_64")]
+const SIGNED: [u8; 16] = {
+    let mut order = [0; 16];
+    let mut lane = 0;
+    while lane < 16 {
+        order[lane] = signed_sub_block(lane) as u8;
+        lane += 1;
+    }
+    order
+};
+
+#[cfg(all(test, target_arch = "x86_64"))]
+mod tests {
+    use super::*;
+
+    const BLOCK: usize = 208;
+    const X: usize = 576;
+
+    /// Bytes as a block of each format, times x, by every way that [`Bytes`] offers.
+    ///
+    /// # Safety
+    /// The instruction set is there.
+    unsafe fn sums<B: Bytes>(block: &[u8; BLOCK], x: &[u8; X]) -> [f32; 4] {
+        unsafe fn of<B: Bytes, const BITS: usize>(block: *const u8, x: *const u8, codes: B::Floats) -> f32 {
+            // SAFETY: the instruction set is there; the lengths are those of the largest format.
+            unsafe {
+                let integers = B::block::<BITS>(block, block.add(128));
+                let [ints] = B::dots::<BITS, 1>(integers, [x], [B::load_ints(x.add(512).cast())]);
+                // Each lane times a code of its own, so that none may take the place of another.
+                B::total(B::add(B::splat(0.0), ints, codes))
+            }
+        }
+        let (w, x) = (block.as_ptr(), x.as_ptr());
+        // SAFETY: as above.
+        unsafe {
+            let (codes, signed) = (B::codes(*block.last_chunk().unwrap()), B::signed_codes(w.add(192)));
+            [
+                of::<B, 4>(w, x, codes),
+                of::<B, 5>(w, x, codes),
+                of::<B, 6>(w, x, signed),
+                B::total(B::add(B::splat(0.0), B::wide_dot(w, x), signed)),
+            ]
+        }
+    }
+
+    /// AVX-512 has two ways, of which [`dispatch_bytes`] takes one: neither may go untested where both are there.
+    #[test]
+    fn every_way_to_the_sums_of_a_block_gives_the_same() {
+        let mut state = 1u64;
+        let mut byte = || {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            (state >> 32) as u8
+        };
+        // Parts of x: of random integers, of the least and of the largest.
+        for parts in [None, Some([0x81, 0x80]), Some([0x7f, 0x7f])] {
+            let mut block: [u8; BLOCK] = std::array::from_fn(|_| byte());
+            let mut x: [u8; X] = std::array::from_fn(|_| byte());
+            if let Some([high, low]) = parts {
+                block[..192].fill(0xff);
+                x[..256].fill(high);
+                x[256..512].fill(low);
+            }
+            x[..256].iter_mut().filter(|high| **high == 0x80).for_each(|high| *high = 0x7f);
+            x[512..].fill(1);
+            // SAFETY: plain Rust and SSE2, which is part of x86-64; what else is asked for was found.
+            unsafe {
+                let expected = sums::<portable::PortableBytes>(&block, &x);
+                assert_eq!(sums::<four::Four<sse2::Sse2Piece>>(&block, &x), expected, "sse2, {parts:x?}");
+                if Isa::Avx2.is_available() {
+                    assert_eq!(sums::<avx2::Avx2Bytes>(&block, &x), expected, "avx2, {parts:x?}");
+                }
+                if Isa::Avx512.is_available() {
+                    assert_eq!(sums::<avx512::Avx512Bytes<false>>(&block, &x), expected, "avx512, {parts:x?}");
+                    if is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("gfni") {
+                        assert_eq!(sums::<avx512::Avx512Bytes<true>>(&block, &x), expected, "vnni, {parts:x?}");
+                    }
+                }
+            }
+        }
+    }
+}

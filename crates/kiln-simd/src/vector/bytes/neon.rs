@@ -14,15 +14,26 @@ macro_rules! call {
     };
 }
 
-/// The sums of four products; those of two fit a word.
+/// The sums of four products of weights with a plane.
+///
+/// # Safety
+/// `x` is good for reading 208 bytes.
 #[inline(always)]
-fn fours(bytes: uint8x16_t, x: int8x16_t) -> int32x4_t {
-    call!({
-        let bytes = vreinterpretq_s8_u8(bytes);
-        let first = vmull_s8(vget_low_s8(bytes), vget_low_s8(x));
-        let second = vmull_high_s8(bytes, x);
-        vpaddlq_s16(vpaddq_s16(first, second))
-    })
+unsafe fn plane(weights: [NeonPiece; 4], x: *const u8) -> int32x4_t {
+    // SAFETY: the caller's contract, and a value of the type exists.
+    unsafe {
+        let of = |i: usize| (vreinterpretq_s8_u8(weights[i].0), vld1q_s8(x.add(64 * i).cast()));
+        let (w, x) = of(0);
+        // Four products of 63 and 128 fit 16 bits.
+        let mut first = vmull_s8(vget_low_s8(w), vget_low_s8(x));
+        let mut second = vmull_high_s8(w, x);
+        for i in 1..4 {
+            let (w, x) = of(i);
+            first = vmlal_s8(first, vget_low_s8(w), vget_low_s8(x));
+            second = vmlal_high_s8(second, w, x);
+        }
+        vpaddq_s32(vpaddlq_s16(first), vpaddlq_s16(second))
+    }
 }
 
 impl Piece for NeonPiece {
@@ -35,56 +46,33 @@ impl Piece for NeonPiece {
         Self(unsafe { vld1q_u8(p) })
     }
     #[inline(always)]
-    fn and(self, mask: u8) -> Self {
-        Self(call!(vandq_u8(self.0, vdupq_n_u8(mask))))
+    fn bits(self, by: i32, mask: u8) -> Self {
+        // Negative counts shift right.
+        Self(call!(vandq_u8(vshlq_u8(self.0, vdupq_n_s8(by as i8)), vdupq_n_u8(mask))))
     }
     #[inline(always)]
     fn or(self, b: Self) -> Self {
         Self(call!(vorrq_u8(self.0, b.0)))
     }
     #[inline(always)]
-    fn shift<const BY: i32>(self) -> Self {
-        // Negative counts shift right.
-        Self(call!(vshlq_u8(self.0, vdupq_n_s8(BY as i8))))
+    fn interleave_32(a: Self, b: Self) -> [Self; 2] {
+        call!({
+            let (a, b) = (vreinterpretq_u32_u8(a.0), vreinterpretq_u32_u8(b.0));
+            [vzip1q_u32(a, b), vzip2q_u32(a, b)].map(|x| Self(vreinterpretq_u8_u32(x)))
+        })
     }
     #[inline(always)]
-    fn widen(self) -> [int32x4_t; 4] {
+    fn interleave_64(a: Self, b: Self) -> [Self; 2] {
         call!({
-            let (low, high) = (vmovl_u8(vget_low_u8(self.0)), vmovl_high_u8(self.0));
-            [
-                vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(low))),
-                vreinterpretq_s32_u32(vmovl_high_u16(low)),
-                vreinterpretq_s32_u32(vmovl_u16(vget_low_u16(high))),
-                vreinterpretq_s32_u32(vmovl_high_u16(high)),
-            ]
+            let (a, b) = (vreinterpretq_u64_u8(a.0), vreinterpretq_u64_u8(b.0));
+            [vzip1q_u64(a, b), vzip2q_u64(a, b)].map(|x| Self(vreinterpretq_u8_u64(x)))
         })
     }
 
     #[inline(always)]
-    unsafe fn zeros() -> int32x4_t {
-        call!(vdupq_n_s32(0))
-    }
-    #[inline(always)]
-    unsafe fn scale(code: i32) -> int32x4_t {
-        call!(vcombine_s32(vdup_n_s32(code << 8), vdup_n_s32(code)))
-    }
-    #[inline(always)]
-    unsafe fn dot<const CORRECTED: bool>(
-        self,
-        planes: [*const u8; 2],
-        correction: *const u8,
-        scale: int32x4_t,
-        sums: int32x4_t,
-    ) -> int32x4_t {
+    unsafe fn dots(weights: [Self; 4], x: *const u8) -> int32x4_t {
         // SAFETY: the caller's contract.
-        unsafe {
-            let [high, low] = planes.map(|plane| fours(self.0, vld1q_s8(plane.cast())));
-            let mut eights = vpaddq_s32(high, low);
-            if CORRECTED {
-                eights = vpadalq_s16(eights, vreinterpretq_s16_u8(vld1q_u8(correction)));
-            }
-            vmlaq_s32(sums, eights, scale)
-        }
+        unsafe { vaddq_s32(vshlq_n_s32::<8>(plane(weights, x)), plane(weights, x.add(256))) }
     }
     #[inline(always)]
     unsafe fn wide_dot(w: *const u8, x: *const u8) -> int32x4_t {
@@ -93,6 +81,16 @@ impl Piece for NeonPiece {
             let (w, x) = (vmovl_s8(vld1_s8(w.cast())), vreinterpretq_s16_u8(vld1q_u8(x)));
             vpaddq_s32(vmull_s16(vget_low_s16(w), vget_low_s16(x)), vmull_high_s16(w, x))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn load_ints(p: *const i32) -> int32x4_t {
+        // SAFETY: the caller's contract.
+        unsafe { vld1q_s32(p) }
+    }
+    #[inline(always)]
+    fn add_ints(a: int32x4_t, b: int32x4_t) -> int32x4_t {
+        call!(vaddq_s32(a, b))
     }
 
     #[inline(always)]

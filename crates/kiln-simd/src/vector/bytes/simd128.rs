@@ -6,12 +6,24 @@ use super::four::Piece;
 #[derive(Clone, Copy)]
 pub(super) struct Simd128Piece(v128);
 
-/// The sums of four products; those of two fit a word.
+/// The sums of four products of weights with a plane.
+///
+/// # Safety
+/// `x` is good for reading 208 bytes.
 #[inline(always)]
-fn fours(bytes: v128, x: v128) -> v128 {
-    let pairs = |words| i32x4_extadd_pairwise_i16x8(words);
-    let (first, second) = (pairs(i16x8_extmul_low_i8x16(bytes, x)), pairs(i16x8_extmul_high_i8x16(bytes, x)));
-    add_pairs(first, second)
+unsafe fn plane(weights: [Simd128Piece; 4], x: *const u8) -> v128 {
+    let of = |i: usize| {
+        // SAFETY: the caller's contract; the load is unaligned.
+        let (w, x) = (weights[i].0, unsafe { v128_load(x.add(64 * i).cast()) });
+        (i16x8_extmul_low_i8x16(w, x), i16x8_extmul_high_i8x16(w, x))
+    };
+    // Four products of 63 and 128 fit 16 bits.
+    let (mut first, mut second) = of(0);
+    for i in 1..4 {
+        let (low, high) = of(i);
+        (first, second) = (i16x8_add(first, low), i16x8_add(second, high));
+    }
+    add_pairs(i32x4_extadd_pairwise_i16x8(first), i32x4_extadd_pairwise_i16x8(second))
 }
 
 /// The sums of neighbours of `a`, then of `b`.
@@ -30,58 +42,42 @@ impl Piece for Simd128Piece {
         Self(unsafe { v128_load(p.cast()) })
     }
     #[inline(always)]
-    fn and(self, mask: u8) -> Self {
-        Self(v128_and(self.0, u8x16_splat(mask)))
+    fn bits(self, by: i32, mask: u8) -> Self {
+        let shifted = if by >= 0 { u8x16_shl(self.0, by as u32) } else { u8x16_shr(self.0, -by as u32) };
+        Self(v128_and(shifted, u8x16_splat(mask)))
     }
     #[inline(always)]
     fn or(self, b: Self) -> Self {
         Self(v128_or(self.0, b.0))
     }
     #[inline(always)]
-    fn shift<const BY: i32>(self) -> Self {
-        Self(if BY >= 0 { u8x16_shl(self.0, BY as u32) } else { u8x16_shr(self.0, -BY as u32) })
+    fn interleave_32(a: Self, b: Self) -> [Self; 2] {
+        [Self(i32x4_shuffle::<0, 4, 1, 5>(a.0, b.0)), Self(i32x4_shuffle::<2, 6, 3, 7>(a.0, b.0))]
     }
     #[inline(always)]
-    fn widen(self) -> [v128; 4] {
-        let (low, high) = (u16x8_extend_low_u8x16(self.0), u16x8_extend_high_u8x16(self.0));
-        [
-            u32x4_extend_low_u16x8(low),
-            u32x4_extend_high_u16x8(low),
-            u32x4_extend_low_u16x8(high),
-            u32x4_extend_high_u16x8(high),
-        ]
+    fn interleave_64(a: Self, b: Self) -> [Self; 2] {
+        [Self(i64x2_shuffle::<0, 2>(a.0, b.0)), Self(i64x2_shuffle::<1, 3>(a.0, b.0))]
     }
 
     #[inline(always)]
-    unsafe fn zeros() -> v128 {
-        i32x4_splat(0)
-    }
-    #[inline(always)]
-    unsafe fn scale(code: i32) -> v128 {
-        i32x4(code << 8, code << 8, code, code)
-    }
-    #[inline(always)]
-    unsafe fn dot<const CORRECTED: bool>(
-        self,
-        planes: [*const u8; 2],
-        correction: *const u8,
-        scale: v128,
-        sums: v128,
-    ) -> v128 {
-        // SAFETY: the caller's contract; the loads are unaligned.
-        unsafe {
-            let [high, low] = planes.map(|plane| fours(self.0, v128_load(plane.cast())));
-            let mut eights = add_pairs(high, low);
-            if CORRECTED {
-                eights = i32x4_add(eights, i32x4_extadd_pairwise_i16x8(v128_load(correction.cast())));
-            }
-            i32x4_add(sums, i32x4_mul(eights, scale))
-        }
+    unsafe fn dots(weights: [Self; 4], x: *const u8) -> v128 {
+        // SAFETY: the caller's contract.
+        unsafe { i32x4_add(i32x4_shl(plane(weights, x), 8), plane(weights, x.add(256))) }
     }
     #[inline(always)]
     unsafe fn wide_dot(w: *const u8, x: *const u8) -> v128 {
         // SAFETY: the caller's contract; the loads are unaligned.
         unsafe { i32x4_dot_i16x8(i16x8_load_extend_i8x8(w.cast()), v128_load(x.cast())) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_ints(p: *const i32) -> v128 {
+        // SAFETY: the caller's contract; the load is unaligned.
+        unsafe { v128_load(p.cast()) }
+    }
+    #[inline(always)]
+    fn add_ints(a: v128, b: v128) -> v128 {
+        i32x4_add(a, b)
     }
 
     #[inline(always)]

@@ -2,7 +2,7 @@ use std::arch::x86_64::*;
 
 use super::four::Piece;
 
-/// One register. SSE2 multiplies words, not bytes: planes are widened for every product.
+/// One register. SSE2 multiplies words, not bytes: both planes become one of words.
 #[derive(Clone, Copy)]
 pub(super) struct Sse2Piece(__m128i);
 
@@ -13,15 +13,13 @@ macro_rules! call {
     };
 }
 
-/// The sums of four products of a byte with a signed byte.
+/// The sums of neighbours of `a`, then of `b`.
 #[inline(always)]
-fn fours(bytes: __m128i, x: __m128i) -> __m128i {
+fn add_pairs(a: __m128i, b: __m128i) -> __m128i {
     call!({
-        let (zero, sign) = (_mm_setzero_si128(), _mm_cmpgt_epi8(_mm_setzero_si128(), x));
-        let first = _mm_madd_epi16(_mm_unpacklo_epi8(bytes, zero), _mm_unpacklo_epi8(x, sign));
-        let second = _mm_madd_epi16(_mm_unpackhi_epi8(bytes, zero), _mm_unpackhi_epi8(x, sign));
-        // Pairs fit 16 bits: packed, a product with ones adds them up.
-        _mm_madd_epi16(_mm_packs_epi32(first, second), _mm_set1_epi16(1))
+        let (a, b) = (_mm_castsi128_ps(a), _mm_castsi128_ps(b));
+        let (even, odd) = (_mm_shuffle_ps::<0x88>(a, b), _mm_shuffle_ps::<0xdd>(a, b));
+        _mm_add_epi32(_mm_castps_si128(even), _mm_castps_si128(odd))
     })
 }
 
@@ -30,72 +28,54 @@ impl Piece for Sse2Piece {
     type Floats = __m128;
 
     #[inline(always)]
+    fn prefetch(p: *const u8) {
+        call!(_mm_prefetch::<_MM_HINT_T0>(p.cast()));
+    }
+    #[inline(always)]
     unsafe fn load(p: *const u8) -> Self {
         // SAFETY: the caller's contract; the load is unaligned.
         Self(unsafe { _mm_loadu_si128(p.cast()) })
     }
     #[inline(always)]
-    fn prefetch(p: *const u8) {
-        call!(_mm_prefetch::<_MM_HINT_T0>(p.cast()));
-    }
-    #[inline(always)]
-    fn and(self, mask: u8) -> Self {
-        Self(call!(_mm_and_si128(self.0, _mm_set1_epi8(mask as i8))))
+    fn bits(self, by: i32, mask: u8) -> Self {
+        Self(call!({
+            let shifted = if by >= 0 {
+                _mm_sll_epi16(self.0, _mm_cvtsi32_si128(by))
+            } else {
+                _mm_srl_epi16(self.0, _mm_cvtsi32_si128(-by))
+            };
+            _mm_and_si128(shifted, _mm_set1_epi8(mask as i8))
+        }))
     }
     #[inline(always)]
     fn or(self, b: Self) -> Self {
         Self(call!(_mm_or_si128(self.0, b.0)))
     }
     #[inline(always)]
-    fn shift<const BY: i32>(self) -> Self {
-        Self(call!(if BY >= 0 {
-            _mm_sll_epi16(self.0, _mm_cvtsi32_si128(BY))
-        } else {
-            _mm_srl_epi16(self.0, _mm_cvtsi32_si128(-BY))
-        }))
+    fn interleave_32(a: Self, b: Self) -> [Self; 2] {
+        call!([Self(_mm_unpacklo_epi32(a.0, b.0)), Self(_mm_unpackhi_epi32(a.0, b.0))])
     }
     #[inline(always)]
-    fn widen(self) -> [__m128i; 4] {
-        call!({
-            let zero = _mm_setzero_si128();
-            let (low, high) = (_mm_unpacklo_epi8(self.0, zero), _mm_unpackhi_epi8(self.0, zero));
-            [
-                _mm_unpacklo_epi16(low, zero),
-                _mm_unpackhi_epi16(low, zero),
-                _mm_unpacklo_epi16(high, zero),
-                _mm_unpackhi_epi16(high, zero),
-            ]
-        })
+    fn interleave_64(a: Self, b: Self) -> [Self; 2] {
+        call!([Self(_mm_unpacklo_epi64(a.0, b.0)), Self(_mm_unpackhi_epi64(a.0, b.0))])
     }
 
     #[inline(always)]
-    unsafe fn zeros() -> __m128i {
-        call!(_mm_setzero_si128())
-    }
-    /// As words, four of each: a code fits a signed byte.
-    #[inline(always)]
-    unsafe fn scale(code: i32) -> __m128i {
-        call!({
-            let code = _mm_set1_epi16(code as i16);
-            _mm_unpacklo_epi64(_mm_slli_epi16::<8>(code), code)
-        })
-    }
-    #[inline(always)]
-    unsafe fn dot<const CORRECTED: bool>(
-        self,
-        planes: [*const u8; 2],
-        correction: *const u8,
-        scale: __m128i,
-        sums: __m128i,
-    ) -> __m128i {
-        // SAFETY: the caller's contract; the loads are unaligned.
+    unsafe fn dots(weights: [Self; 4], x: *const u8) -> __m128i {
+        // SAFETY: the caller's contract; loads are unaligned.
         unsafe {
-            let [high, low] = planes.map(|plane| fours(self.0, _mm_loadu_si128(plane.cast())));
-            let mut both = _mm_packs_epi32(high, low);
-            if CORRECTED {
-                both = _mm_add_epi16(both, _mm_loadu_si128(correction.cast()));
+            let zero = _mm_setzero_si128();
+            let (mut first, mut second) = (zero, zero);
+            for i in 0..4 {
+                let load = |at: usize| _mm_loadu_si128(x.add(at + 64 * i).cast());
+                let (w, low) = (weights[i].0, load(256));
+                // Beside a high part, a low one counts as unsigned: where it is negative, that is 256 too many.
+                let high = _mm_add_epi8(load(0), _mm_cmpgt_epi8(zero, low));
+                let (x0, x1) = (_mm_unpacklo_epi8(low, high), _mm_unpackhi_epi8(low, high));
+                first = _mm_add_epi32(first, _mm_madd_epi16(_mm_unpacklo_epi8(w, zero), x0));
+                second = _mm_add_epi32(second, _mm_madd_epi16(_mm_unpackhi_epi8(w, zero), x1));
             }
-            _mm_add_epi32(sums, _mm_madd_epi16(both, scale))
+            add_pairs(first, second)
         }
     }
     #[inline(always)]
@@ -106,6 +86,16 @@ impl Piece for Sse2Piece {
             let w = _mm_unpacklo_epi8(w, _mm_cmpgt_epi8(_mm_setzero_si128(), w));
             _mm_madd_epi16(w, _mm_loadu_si128(x.cast()))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn load_ints(p: *const i32) -> __m128i {
+        // SAFETY: the caller's contract; the load is unaligned.
+        unsafe { _mm_loadu_si128(p.cast()) }
+    }
+    #[inline(always)]
+    fn add_ints(a: __m128i, b: __m128i) -> __m128i {
+        call!(_mm_add_epi32(a, b))
     }
 
     #[inline(always)]
