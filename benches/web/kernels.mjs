@@ -1,8 +1,10 @@
-// Kernels in Node, on one thread: the build with vectors beside the one without, and the matrix product beside the gemm crate.
-// Medians, the samples of contenders taken in turns.
+// Kernels in Node 22 or later, on one thread: builds with vectors and with relaxed ones beside the one without, and the matrix
+// product beside the gemm crate. Medians, the samples of contenders taken in turns.
 // cd benches/web/kernels
-// CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS="-C target-feature=+simd128" cargo build --release --target wasm32-unknown-unknown --target-dir ../../../target/kiln/simd128 --features gemm
-// cargo build --release --target wasm32-unknown-unknown --target-dir ../../../target/kiln/scalar
+// build() { CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS="$2" cargo build --release --target wasm32-unknown-unknown --target-dir ../../../target/kiln/$1 $3; }
+// build scalar ""
+// build simd128 "-C target-feature=+simd128" "--features gemm"
+// build relaxed-simd "-C target-feature=+relaxed-simd -C no-vectorize-loops -C no-vectorize-slp"
 // node ../kernels.mjs
 
 import { readFile } from "node:fs/promises";
@@ -54,24 +56,30 @@ function race(contenders) {
   return times.map(median);
 }
 
-const [simd128, scalar] = [await load("simd128"), await load("scalar")];
+const builds = [await load("scalar"), await load("simd128"), await load("relaxed-simd")];
 const cell = (value, width) => value.toPrecision(3).padStart(width);
 
-console.log("elements  operation        simd128 µs   scalar µs   scalar / simd128");
-const VECTORS = ["add", "fma", "sqrt", "exp", "tanh", "sigmoid", "gelu", "sum", "max_element", "argmax", "norm_l2", "dot"];
-const REDUCTIONS = new Set(VECTORS.slice(7));
-for (const [n, name] of [
-  ...[4096, 65536].flatMap((n) => VECTORS.map((name) => [n, name])), [256, "softmax"], [128, "matmul"], [512, "matmul"],
+const VECTORS = [
+  "add", "fma", "sqrt", "exp", "tanh", "sigmoid", "gelu", "gelu_tanh", "sum", "max_element", "argmax", "norm_l2", "dot",
+];
+const REDUCTIONS = new Set(VECTORS.slice(8));
+const SQUARES = [["softmax", 256], ["convolve2d", 256], ["attention", 256], ["quant_matmul", 1024], ["matmul", 128], ["matmul", 512]];
+
+console.log("extent    operation        scalar µs  simd128 µs  relaxed µs  scalar / simd128  scalar / relaxed");
+for (const [name, n, square] of [
+  ...[4096, 65536].flatMap((n) => VECTORS.map((name) => [name, n, false])), ...SQUARES.map(([name, n]) => [name, n, true]),
 ]) {
-  const square = name === "softmax" || name === "matmul";
-  const count = REDUCTIONS.has(name) ? 1 : square ? n * n : n;
-  const [fast, slow] = race([simd128, scalar].map((prepare) => prepare(name, n, count)));
-  const size = square ? `${n} x ${n}` : String(n);
-  console.log(`${size.padEnd(9)} ${name.padEnd(14)} ${cell(fast, 12)} ${cell(slow, 11)} ${cell(slow / fast, 17)}`);
+  const count = REDUCTIONS.has(name) ? 1 : square && name !== "quant_matmul" ? n * n : n;
+  const [slow, ...fast] = race(builds.map((prepare) => prepare(name, n, count)));
+  const times = [slow, ...fast].map((time) => cell(time, 11)).join(" ");
+  console.log(`${String(n).padEnd(9)} ${name.padEnd(14)} ${times} ${fast.map((time) => cell(slow / time, 17)).join(" ")}`);
 }
 
-console.log("\nn       kiln GFLOP/s   gemm GFLOP/s   kiln / gemm");
+console.log("\nn       simd128 GFLOP/s  relaxed GFLOP/s  gemm GFLOP/s  simd128 / gemm  relaxed / gemm");
 for (const n of [64, 128, 256, 512, 1024]) {
-  const rates = race([simd128("matmul", n, n * n), simd128("gemm", n, n * n)]).map((time) => (2 * n ** 3) / (1000 * time));
-  console.log(`${String(n).padEnd(6)} ${cell(rates[0], 13)} ${cell(rates[1], 14)} ${cell(rates[0] / rates[1], 13)}`);
+  const [, simd128, relaxed] = builds;
+  const times = race([simd128("matmul", n, n * n), relaxed("matmul", n, n * n), simd128("gemm", n, n * n)]);
+  const rates = times.map((time) => (2 * n ** 3) / (1000 * time));
+  const ratios = rates.slice(0, 2).map((rate) => cell(rate / rates[2], 15)).join(" ");
+  console.log(`${String(n).padEnd(6)} ${cell(rates[0], 16)} ${cell(rates[1], 16)} ${cell(rates[2], 13)} ${ratios}`);
 }

@@ -61,6 +61,8 @@ export interface Verification {
 
 /** Whether this browser has SIMD in WebAssembly. */
 export const hasVectors: boolean;
+/** The build that this browser takes: with fused multiply-add (relaxed SIMD), with vectors alone, or with neither. */
+export const build: "relaxed-simd" | "simd128" | "scalar";
 export function operations(): Promise<{ name: string; operands: number; params: string; reduces: boolean }[]>;
 export function verifiable(): Promise<string[]>;
 

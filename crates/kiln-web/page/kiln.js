@@ -6,15 +6,29 @@
 // A module of one function that uses a vector: where it is not valid, neither is the build with vectors.
 const VECTORS = Uint8Array.of(0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 123, 3, 2, 1, 0, 10, 8, 1, 6, 0, 65, 0, 253, 15, 11);
 
+// One whose function is whether relaxed instructions are as the build with them needs them: (1 + 2^-12)² - (1 + 2^-11) is not 0,
+// for it is rounded once, and four products of -2 and 3 are -24, which engines had wrong before they had it by default.
+const RELAXED = Uint8Array.of(
+  0, 97, 115, 109, 1, 0, 0, 0, 1, 5, 1, 96, 0, 1, 127, 3, 2, 1, 0, 7, 5, 1, 1, 102, 0, 0, 10, 52, 1, 50, 0,
+  67, 0, 8, 128, 63, 253, 19, 67, 0, 8, 128, 63, 253, 19, 67, 0, 16, 128, 191, 253, 19, 253, 133, 2, 253, 83,
+  65, 126, 253, 15, 65, 3, 253, 15, 65, 0, 253, 17, 253, 147, 2, 253, 27, 0, 65, 104, 70, 113, 11,
+);
+
 /** Whether this browser has SIMD in WebAssembly. */
 export const hasVectors = WebAssembly.validate(VECTORS);
 
+const hasRelaxed = () => hasVectors && WebAssembly.validate(RELAXED) &&
+  new WebAssembly.Instance(new WebAssembly.Module(RELAXED)).exports.f() === 1;
+
+/** The build that this browser takes: with fused multiply-add, with vectors alone, or with neither. */
+export const build = hasRelaxed() ? "relaxed-simd" : hasVectors ? "simd128" : "scalar";
+
 let loading;
 
-/** Loads the module: the build with vectors where the browser has them. */
+/** Loads the module. */
 export function load() {
   loading ??= (async () => {
-    const module = await import(hasVectors ? "./simd128/kiln_web.js" : "./scalar/kiln_web.js");
+    const module = await import(`./${build}/kiln_web.js`);
     await module.default();
     for (const { name, reduces } of module.operations()) {
       Engine.prototype[name] = async function (...given) {

@@ -1,11 +1,16 @@
 // The page: what the browser has, where the time goes, a picture, and every operation against the reference.
 
-import { Engine, hasVectors } from "./kiln.js";
+import { Engine, build } from "./kiln.js";
 import { bench } from "./bench.js";
 import { picture } from "./picture.js";
 import { verification } from "./verification.js";
 
 const STORED = "kiln-profile";
+const SIMD = {
+  "relaxed-simd": "yes, 128 bits, with fused multiply-add (relaxed-simd)",
+  simd128: "yes, 128 bits (simd128)",
+  scalar: "none: this browser's WebAssembly has no vectors, scalar code runs instead",
+};
 const $ = (id) => document.getElementById(id);
 
 /** What a person reads of an error. */
@@ -29,7 +34,7 @@ function describe(engine) {
   const gpu = engine.gpu;
   const rows = [
     ["WebGPU", gpu ? gpu.name + (gpu.software ? " (software: no GPU, the processor plays one)" : "") : `none: ${engine.problem ?? "it was not asked for"}`, !gpu],
-    ["SIMD", hasVectors ? "yes, 128 bits (simd128)" : "none: this browser's WebAssembly has no vectors, scalar code runs instead", !hasVectors],
+    ["SIMD", SIMD[build], build === "scalar"],
     ["Places", engine.places.map((place) => place.name).join(", ")],
     ["Decides by", engine.profileStatus],
   ];

@@ -99,7 +99,7 @@ pub(super) fn all() -> Vec<Step> {
         let here = match isa.name() {
             "scalar" => true,
             "neon" => cfg!(target_arch = "aarch64"),
-            "simd128" => false,
+            "simd128" | "relaxed-simd" => false,
             _ => cfg!(target_arch = "x86_64"),
         };
         if here {

@@ -2,6 +2,8 @@
 
 use std::cell::RefCell;
 
+use kiln_core::QuantFormat;
+use kiln_core::op::{Attention, Convolve2d, Padding};
 use kiln_simd::{Operations, Simd};
 
 /// The operands and the result of the case that is prepared.
@@ -10,6 +12,7 @@ struct Data {
     a: Vec<f32>,
     b: Vec<f32>,
     c: Vec<f32>,
+    w: Vec<u8>,
     out: Vec<f32>,
     /// Of square matrices: rows and columns.
     extent: usize,
@@ -26,6 +29,7 @@ const CASES: &[Case] = &[
     ("exp", false, |kiln, d| kiln.exp_into(&d.a, &mut d.out).unwrap()),
     ("tanh", false, |kiln, d| kiln.tanh_into(&d.a, &mut d.out).unwrap()),
     ("sigmoid", false, |kiln, d| kiln.sigmoid_into(&d.a, &mut d.out).unwrap()),
+    ("gelu_tanh", false, |kiln, d| kiln.gelu_tanh_into(&d.a, &mut d.out).unwrap()),
     ("gelu", false, |kiln, d| kiln.gelu_into(&d.a, &mut d.out).unwrap()),
     ("sum", false, |kiln, d| d.out[0] = kiln.sum(&d.a).unwrap()),
     ("max_element", false, |kiln, d| d.out[0] = kiln.max_element(&d.a).unwrap()),
@@ -34,6 +38,25 @@ const CASES: &[Case] = &[
     ("dot", false, |kiln, d| d.out[0] = kiln.dot(&d.a, &d.b).unwrap()),
     ("softmax", true, |kiln, d| kiln.softmax_into(&d.a, d.extent, &mut d.out).unwrap()),
     ("matmul", true, |kiln, d| kiln.matmul_into(&d.a, &d.b, d.extent, d.extent, d.extent, &mut d.out).unwrap()),
+    // Weights of Q4_K, as many as the product takes of square matrices, packed from the numbers.
+    ("quant_matmul", true, |kiln, d| {
+        let n = d.extent;
+        if d.w.is_empty() {
+            d.w = kiln.quantize(QuantFormat::Q4K, &d.b, n).unwrap();
+        }
+        kiln.quant_matmul_into(QuantFormat::Q4K, &d.a[..n], &d.w, 1, n, n, &mut d.out[..n]).unwrap();
+    }),
+    // 16 channels of 64 x 64, with kernels of 3 x 3.
+    ("convolve2d", true, |kiln, d| {
+        let op = Convolve2d { padding: Padding::Valid, ..Convolve2d::default() };
+        let (input, kernel, out) = (&d.a[..16 << 12], &d.b[..16 * 16 * 9], &mut d.out[..16 * 62 * 62]);
+        kiln.convolve2d_with_into(op, input, &[16, 64, 64], kernel, &[16, 16, 3, 3], out).unwrap();
+    }),
+    // Four heads of 256 rows of 64.
+    ("attention", true, |kiln, d| {
+        let dims = [4, 256, 64];
+        kiln.attention_into(Attention::default(), &d.a, &dims, &d.b, &d.c, &dims, &mut d.out).unwrap();
+    }),
     #[cfg(feature = "gemm")]
     ("gemm", true, |_, d| {
         let (n, row, column) = (d.extent, d.extent as isize, 1);
@@ -78,7 +101,7 @@ pub unsafe extern "C" fn prepare(name: *const u8, length: usize, n: usize) -> *c
     };
     let count = if square { n * n } else { n };
     let [a, b, c] = [1, 2, 3].map(|seed| random(count, seed));
-    let data = Data { a, b, c, out: vec![0.0; count], extent: n, run: Some(run) };
+    let data = Data { a, b, c, w: Vec::new(), out: vec![0.0; count], extent: n, run: Some(run) };
     DATA.with_borrow_mut(|held| {
         *held = data;
         held.out.as_ptr()

@@ -6,8 +6,13 @@ use super::Isa;
 
 impl Isa {
     /// The set that every machine has on which this build runs.
-    pub(crate) const BASELINE: Self =
-        if cfg!(all(target_arch = "wasm32", target_feature = "simd128")) { Self::Simd128 } else { Self::Scalar };
+    pub(crate) const BASELINE: Self = if cfg!(not(all(target_arch = "wasm32", target_feature = "simd128"))) {
+        Self::Scalar
+    } else if cfg!(target_feature = "relaxed-simd") {
+        Self::RelaxedSimd
+    } else {
+        Self::Simd128
+    };
 
     /// The best that this machine has.
     pub fn best() -> Self {

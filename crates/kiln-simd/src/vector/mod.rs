@@ -624,8 +624,12 @@ instruction_sets! {
     #[cfg(target_arch = "aarch64")]
     Neon "neon" neon::Neon, features "neon", if true;
     /// The vectors of WebAssembly: 4 lanes, there when the program is built with `-C target-feature=+simd128`.
-    #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
+    #[cfg(all(target_arch = "wasm32", target_feature = "simd128", not(target_feature = "relaxed-simd")))]
     Simd128 "simd128" simd128::Simd128, if true;
+    /// The same with fused multiply-add, in place of it when the program is built with `-C target-feature=+relaxed-simd`:
+    /// there where the relaxed form of the engine is fused, as it is on processors that have one.
+    #[cfg(all(target_arch = "wasm32", target_feature = "relaxed-simd"))]
+    RelaxedSimd "relaxed-simd" simd128::Simd128, if simd128::fuses();
 }
 
 /// Implements the operators of a vector type by functions `fn(raw, raw) -> raw`.

@@ -2,11 +2,69 @@ use std::arch::wasm32::*;
 
 use super::{MAX_LANES, ROUNDER, Vector};
 
-/// Four lanes of WebAssembly; no fused multiply-add, whose relaxed form may round either way.
+/// Four lanes of WebAssembly. In programs that are built with relaxed instructions they have a fused multiply-add.
 ///
 /// The module exists only where the whole program is built with the feature, so its intrinsics are safe functions.
 #[derive(Clone, Copy)]
 pub(crate) struct Simd128(v128);
+
+/// Whether products and sums are fused here: an engine may round the relaxed form once or twice, but always alike.
+#[cfg(target_feature = "relaxed-simd")]
+pub(super) fn fuses() -> bool {
+    // The square is 1 + 2^-11 + 2^-24, of which the last part does not survive a rounding.
+    let [x, y] = std::hint::black_box([1.0 + 2048.0 * f32::EPSILON, -1.0 - 4096.0 * f32::EPSILON]);
+    let x = f32x4_splat(x);
+    v128_any_true(f32x4_relaxed_madd(x, x, f32x4_splat(y)))
+}
+
+/// The relaxed instructions, whose results are those of IEEE 754 where [`fuses`] says so.
+#[cfg(target_feature = "relaxed-simd")]
+mod arithmetic {
+    use std::arch::wasm32::*;
+
+    #[inline(always)]
+    pub(super) fn mul_add(a: v128, b: v128, c: v128) -> v128 {
+        f32x4_relaxed_madd(a, b, c)
+    }
+    /// Of masks of whole lanes, as all are.
+    #[inline(always)]
+    pub(super) fn select(mask: v128, yes: v128, no: v128) -> v128 {
+        i32x4_relaxed_laneselect(yes, no, mask)
+    }
+    // The compiler takes relaxed minima and maxima for pmin and pmax, which give either operand where one is NaN.
+    #[inline(always)]
+    pub(super) fn lesser(a: v128, b: v128) -> v128 {
+        select(f32x4_lt(a, b), a, b)
+    }
+    #[inline(always)]
+    pub(super) fn greater(a: v128, b: v128) -> v128 {
+        select(f32x4_gt(a, b), a, b)
+    }
+}
+
+#[cfg(not(target_feature = "relaxed-simd"))]
+mod arithmetic {
+    use std::arch::wasm32::*;
+
+    #[inline(always)]
+    pub(super) fn mul_add(a: v128, b: v128, c: v128) -> v128 {
+        f32x4_add(f32x4_mul(a, b), c)
+    }
+    #[inline(always)]
+    pub(super) fn select(mask: v128, yes: v128, no: v128) -> v128 {
+        v128_bitselect(yes, no, mask)
+    }
+    #[inline(always)]
+    pub(super) fn lesser(a: v128, b: v128) -> v128 {
+        // pmin(x, y) is y < x ? y : x.
+        f32x4_pmin(b, a)
+    }
+    #[inline(always)]
+    pub(super) fn greater(a: v128, b: v128) -> v128 {
+        // pmax(x, y) is x < y ? y : x.
+        f32x4_pmax(b, a)
+    }
+}
 
 // Parts of vectors are functions of their own: kernels are full of them, and seldom come there. They go lane by lane, for a copy
 // of bytes whose number the engine does not know is a call out of the module.
@@ -70,9 +128,9 @@ super::operators!(Simd128: Add add f32x4_add, Sub sub f32x4_sub, Mul mul f32x4_m
 
 impl Vector for Simd128 {
     const LANES: usize = 4;
-    const FUSED: bool = false;
-    // WebAssembly names no registers; the machines that run it have 16 or more.
-    const REGISTERS: usize = 16;
+    const FUSED: bool = cfg!(target_feature = "relaxed-simd");
+    // WebAssembly names no registers. The machines that run it have 16 or more, of which engines keep some for themselves.
+    const REGISTERS: usize = 15;
     type Mask = v128;
 
     #[inline(always)]
@@ -133,7 +191,7 @@ impl Vector for Simd128 {
 
     #[inline(always)]
     fn mul_add(self, b: Self, c: Self) -> Self {
-        self * b + c
+        Self(arithmetic::mul_add(self.0, b.0, c.0))
     }
     #[inline(always)]
     fn sqrt(self) -> Self {
@@ -141,13 +199,11 @@ impl Vector for Simd128 {
     }
     #[inline(always)]
     fn lesser(self, b: Self) -> Self {
-        // pmin(x, y) is y < x ? y : x.
-        Self(f32x4_pmin(b.0, self.0))
+        Self(arithmetic::lesser(self.0, b.0))
     }
     #[inline(always)]
     fn greater(self, b: Self) -> Self {
-        // pmax(x, y) is x < y ? y : x.
-        Self(f32x4_pmax(b.0, self.0))
+        Self(arithmetic::greater(self.0, b.0))
     }
     #[inline(always)]
     fn scale_pow2(self, n: Self) -> Self {
@@ -190,7 +246,7 @@ impl Vector for Simd128 {
     }
     #[inline(always)]
     fn select(mask: v128, yes: Self, no: Self) -> Self {
-        Self(v128_bitselect(yes.0, no.0, mask))
+        Self(arithmetic::select(mask, yes.0, no.0))
     }
     #[inline(always)]
     fn bits(mask: v128) -> u32 {
@@ -231,6 +287,9 @@ impl Vector for Simd128 {
     }
     #[inline(always)]
     fn fma(self, b: Self, c: Self) -> Self {
+        if const { Self::FUSED } {
+            return self.mul_add(b, c);
+        }
         // The product is exact in f64; rounding the sum twice costs at most 2^-29 units in the last place.
         let half = |a, b, c| {
             let product = f64x2_mul(f64x2_promote_low_f32x4(a), f64x2_promote_low_f32x4(b));

@@ -23,7 +23,7 @@ pub(super) fn colour(name: &str) -> RGBColor {
     match name.split(' ').next().unwrap_or("") {
         "scalar" => RGBColor(125, 133, 144),
         "sse2" | "simd128" => RGBColor(199, 119, 0),
-        "avx2" | "neon" => RGBColor(47, 127, 209),
+        "avx2" | "neon" | "relaxed-simd" => RGBColor(47, 127, 209),
         _ => RGBColor(190, 60, 150),
     }
 }

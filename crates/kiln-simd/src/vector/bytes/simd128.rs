@@ -10,6 +10,24 @@ pub(super) struct Simd128Piece(v128);
 ///
 /// # Safety
 /// `x` is good for reading 208 bytes.
+#[cfg(target_feature = "relaxed-simd")]
+#[inline(always)]
+unsafe fn plane(weights: [Simd128Piece; 4], x: *const u8) -> v128 {
+    let mut sums = i32x4_splat(0);
+    for (i, w) in weights.into_iter().enumerate() {
+        // SAFETY: the caller's contract; the load is unaligned.
+        let x = unsafe { v128_load(x.add(64 * i).cast()) };
+        // What is relaxed is the meaning of bytes of 128 and more in the second operand.
+        sums = i32x4_relaxed_dot_i8x16_i7x16_add(x, w.0, sums);
+    }
+    sums
+}
+
+/// The sums of four products of weights with a plane.
+///
+/// # Safety
+/// `x` is good for reading 208 bytes.
+#[cfg(not(target_feature = "relaxed-simd"))]
 #[inline(always)]
 unsafe fn plane(weights: [Simd128Piece; 4], x: *const u8) -> v128 {
     let of = |i: usize| {
@@ -27,6 +45,7 @@ unsafe fn plane(weights: [Simd128Piece; 4], x: *const u8) -> v128 {
 }
 
 /// The sums of neighbours of `a`, then of `b`.
+#[cfg(not(target_feature = "relaxed-simd"))]
 #[inline(always)]
 fn add_pairs(a: v128, b: v128) -> v128 {
     i32x4_add(i32x4_shuffle::<0, 2, 4, 6>(a, b), i32x4_shuffle::<1, 3, 5, 7>(a, b))
