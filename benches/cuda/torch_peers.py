@@ -13,24 +13,37 @@ except ImportError:
     sys.exit("torch is not installed")
 
 
-def timed(run, samples=11, calls=10):
-    """Median seconds of a call: `calls` of them captured once, replayed between two events."""
+SAMPLE = 25e-3  # seconds: as those of the table, so that a device that is limited by its power runs as fast for both
+
+
+def timed(run, samples=11):
+    """Median seconds of a call, of samples of about SAMPLE: calls captured once, replayed between two events."""
     for _ in range(3):
         run()
     torch.cuda.synchronize()
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(calls):
-            run()
-    taken = []
-    for _ in range(samples):
+
+    def sample(graph, calls):
         start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
         start.record()
         graph.replay()
         end.record()
         end.synchronize()
-        taken.append(start.elapsed_time(end) * 1e-3 / calls)
-    return statistics.median(taken)
+        return start.elapsed_time(end) * 1e-3 / calls
+
+    def captured(calls):
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            for _ in range(calls):
+                run()
+        return graph
+
+    calls = 3
+    graph = captured(calls)
+    sample(graph, calls)
+    calls = min(max(int(SAMPLE / sample(graph, calls)), 1), 1000)
+    graph = captured(calls)
+    sample(graph, calls)
+    return statistics.median(sample(graph, calls) for _ in range(samples))
 
 
 def row(name, run, amount, unit):

@@ -11,11 +11,15 @@ use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, PtxTy
 
 /// Threads of a block.
 const BLOCK: u32 = 128;
-/// Rows at most, so that the end of a block is counted.
-const MOST: u64 = (1 << 31) - 1;
+/// Warps of a block, which share the parts of a row.
+const WARPS: u32 = BLOCK / WARP;
+/// Parts that a warp reads at once: rows are few, so what is waited for is one part after the other, not how many bytes it has.
+const AT_ONCE: u32 = 8;
+/// Rows at most: a block each.
+const MOST: u64 = MAX_GRID_X;
 
 /// `Σₚ wₚ sumsₚ / Σₚ wₚ totalₚ` for each row, with `wₚ = exp(scale (greatestₚ - maxₚ greatestₚ))`: the sums of weighted values
-/// of parts of the keys, the totals of these weights, and the scores that they are relative to. A warp a row.
+/// of parts of the keys, the totals of these weights, and the scores that they are relative to. A block a row; its warps add up some parts each, and these sums are added in their order.
 ///
 /// Scratch: of each part the sums of all rows, then of each part `greatest` and `total` of all rows; f32.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -37,20 +41,17 @@ impl FlashCombine {
 
     pub(super) fn launch(&self, rows: usize, parts: u32, scale: f32) -> Result<Launch> {
         let rows = extent("queries", rows, MOST)?;
-        let blocks = extent("blocks", rows.div_ceil(BLOCK / WARP) as usize, MAX_GRID_X)?;
         let words = [Argument::U32(rows), Argument::U32(parts), Argument::F32(base_2(scale)?)];
         let arguments = [0, 1].map(Argument::Buffer).into_iter().chain(words).collect();
-        Ok(Launch { grid: [blocks, 1, 1], arguments })
+        Ok(Launch { grid: [rows, 1, 1], arguments })
     }
 
     fn write<'k>(&self, k: &'k Builder) {
         let (sums, out) = (k.buffer::<f32>("parts"), k.buffer::<u32>("out"));
         let [rows, parts] = ["rows", "count"].map(|name| k.parameter::<u32>(name));
         let scale = k.parameter::<f32>("scale");
-        let [row, lane] = team::place(k, BLOCK, WARP);
-        let there = k.lt(row, rows);
-        // A warp without a row goes along with the last one.
-        let row = k.min(row, rows - 1);
+        let (row, thread) = (k.ctaid_x(), k.tid_x());
+        let (warp, lane) = (thread / WARP, thread % WARP);
         let weights = sums.index_wide(k.mul_wide(parts, rows) * u64::from(self.width));
         let of_part = |at: Pointer<'k, Global, f32>, part, columns: u32| {
             at.index_wide(k.mad_wide(part, rows, k.cvt_u64(row)) * u64::from(columns))
@@ -65,26 +66,49 @@ impl FlashCombine {
         let in_row: Vec<_> = chunks.iter().map(|&chunk| k.lt(columns + chunk, self.width)).collect();
         let total = k.variable(0.0f32);
         let added: Vec<_> = chunks.iter().map(|_| [0; 2].map(|_| k.variable(0.0f32))).collect();
-        k.for_(0u32, parts, 1u32, |part| {
-            let [score, of_weights] = k.ld_v::<_, _, 2>(of_part(weights, part, 2));
-            // Scaled last: of scores that are large, rounding the products would show in the difference.
-            let weight = k.ex2((score - base) * scale);
-            total.set(k.fma(weight, of_weights, total));
-            let from = of_part(sums, part, self.width).index(columns);
-            for ((&chunk, &there), added) in chunks.iter().zip(&in_row).zip(&added) {
-                let values: [F32<'k>; 2] = k.ld_v_if(there, from.offset(chunk as i32), 0.0);
-                added.iter().zip(values).for_each(|(sum, value)| sum.set(k.fma(weight, value, *sum)));
+        k.for_(warp, parts, WARPS * AT_ONCE, |first| {
+            let read = |i: u32| {
+                let part = first + i * WARPS;
+                let there = k.lt(part, parts);
+                // What is not there has no weight: its score is not seen.
+                let score = k.ld_if(there, of_part(weights, part, 2), f32::NEG_INFINITY);
+                let of_weights = k.ld_if(there, of_part(weights, part, 2).offset(1), 0.0);
+                let from = of_part(sums, part, self.width).index(columns);
+                let values = chunks.iter().zip(&in_row).map(|(&chunk, &in_row)| {
+                    k.ld_v_if::<_, _, 2>(k.and(there, in_row), from.offset(chunk as i32), 0.0)
+                });
+                (score, of_weights, values.collect::<Vec<[F32<'k>; 2]>>())
+            };
+            let parts: Vec<_> = (0..AT_ONCE).map(read).collect();
+            for (score, of_weights, values) in parts {
+                // Scaled last: of scores that are large, rounding the products would show in the difference.
+                let weight = k.ex2((score - base) * scale);
+                total.set(k.fma(weight, of_weights, total));
+                for (added, values) in added.iter().zip(values) {
+                    added.iter().zip(values).for_each(|(sum, value)| sum.set(k.fma(weight, value, *sum)));
+                }
             }
         });
-        let share = k.rcp(total.get());
-        let halves = u32::from(self.output != PtxType::F32);
-        let at = out.index_wide(k.mul_wide(row, self.width * self.output.bytes() / 4)).index(columns >> halves);
+
+        let (totals, of_warps) = (k.shared::<f32>(WARPS), k.shared::<f32>(WARPS * self.width));
+        k.st_if(k.eq(lane, 0), totals.index(warp), total);
+        let mine = of_warps.index(k.mad(warp, self.width, columns));
         for ((&chunk, &in_row), added) in chunks.iter().zip(&in_row).zip(&added) {
-            k.if_(k.and(there, in_row), || {
-                let values = added.map(|sum| sum.get() * share);
-                store(k, self.output, at.bytes((chunk * self.output.bytes()) as i32), values);
-            });
+            k.st_v_if(in_row, mine.offset(chunk as i32), *added);
         }
+        k.bar_sync(0u32);
+        let pair = thread * 2u32;
+        k.if_(k.lt(pair, self.width), || {
+            let add = |values: Vec<F32<'k>>| team::tree(values, |a, b| a + b).unwrap_or(total.get());
+            let share = k.rcp(add((0..WARPS).map(|warp| k.ld(totals.offset(warp as i32))).collect()));
+            let from = of_warps.index(pair);
+            let of_warp = |warp: u32| k.ld_v::<_, _, 2>(from.offset((warp * self.width) as i32));
+            let sums: Vec<[F32<'k>; 2]> = (0..WARPS).map(of_warp).collect();
+            let values = [0, 1].map(|i: usize| add(sums.iter().map(|pair| pair[i]).collect()) * share);
+            let halves = u32::from(self.output != PtxType::F32);
+            let at = out.index_wide(k.mul_wide(row, self.width * self.output.bytes() / 4)).index(pair >> halves);
+            store(k, self.output, at, values);
+        });
     }
 }
 
