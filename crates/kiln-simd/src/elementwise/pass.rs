@@ -161,7 +161,7 @@ trait Operands<V: Vector, F: Formula>: Sized {
                     results[3].store(out.add(l));
                     i += 4 * V::LANES;
                 }
-            } else if const { V::REGISTERS >= 32 } {
+            } else if const { V::PAIRS } {
                 let params = self.params().map(|p| Pair(p, p));
                 while i + 2 * V::LANES <= end {
                     let j = i + V::LANES;

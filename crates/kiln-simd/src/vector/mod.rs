@@ -41,6 +41,8 @@ pub(crate) trait Vector:
     const FUSED: bool;
     /// Vector registers that the instruction set names.
     const REGISTERS: usize;
+    /// Whether long formulas run on two vectors side by side.
+    const PAIRS: bool = Self::REGISTERS >= 32;
     /// Whether [`Vector::load_first`] costs no more than [`Vector::load`], so that a hot loop may use it.
     const MASKED: bool = false;
     /// Whether [`Vector::lookup`] is one instruction, so that a formula may take its coefficients from tables, and

@@ -131,6 +131,8 @@ impl Vector for Simd128 {
     const FUSED: bool = cfg!(target_feature = "relaxed-simd");
     // WebAssembly names no registers. The machines that run it have 16 or more, of which engines keep some for themselves.
     const REGISTERS: usize = 15;
+    // Engines make a constant anew wherever it stands, of three instructions: two vectors share it.
+    const PAIRS: bool = true;
     type Mask = v128;
 
     #[inline(always)]
