@@ -94,8 +94,8 @@ impl WarpGroupGemm {
 
     /// Of matrices of f32 in two parts, as [`Tf32Planes`](super::Tf32Planes) writes them, into one of f32. Of the four
     /// products of parts the least is left out, below 2⁻²² of the magnitudes that are multiplied, and short chains are added
-    /// to nearest: on an H200 the error was 3.4e-7 of the norm of C at k = 1001, where one chain had 2.4e-6. An infinite
-    /// element makes NaN of what it is multiplied into.
+    /// to nearest: of products with k up to 1160 the error was on an H200 at most 6.1 units in the last place of the sum of
+    /// magnitudes. An infinite element makes NaN of what it is multiplied into.
     ///
     /// # Errors
     /// [`Error::Parameter`] for tiles of less than 64 columns or with more than 64 by 128 elements to a warp group, and as for
