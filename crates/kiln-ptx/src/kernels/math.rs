@@ -13,7 +13,7 @@ use crate::{Target, Value};
 pub(super) type F32<'k> = Value<'k, f32>;
 
 /// Added to a number below 2²², it leaves the nearest integer in the lower bits of the sum.
-const ROUNDER: f32 = 12_582_912.0;
+pub(super) const ROUNDER: f32 = 12_582_912.0;
 /// ln 2 in two parts; the first has 12 bits, so that its product with an exponent is exact.
 const LN_2: [f32; 2] = [0.693_115_23, 3.194_618_3e-5];
 const LOG2_E: f32 = std::f32::consts::LOG2_E;

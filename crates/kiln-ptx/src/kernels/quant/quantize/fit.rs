@@ -3,7 +3,7 @@
 //! Sixteen lanes have a sub-block, each one of the steps that are tried, and hold all of its elements. Where products are
 //! added up, both round.
 
-use crate::kernels::math::F32;
+use crate::kernels::math::{F32, ROUNDER};
 use crate::kernels::{half, team};
 use crate::{Builder, Value};
 
@@ -19,8 +19,6 @@ const MOST: f32 = (1u32 << 30) as f32;
 const LEAST: f32 = 1.0 / (1u32 << 25) as f32;
 /// The bits of infinity: those of what is not finite are no less.
 const INFINITY: u32 = f32::INFINITY.to_bits();
-/// Added to a number below 2²², it leaves the nearest integer in the lower bits of the sum.
-const ROUNDER: f32 = (3u32 << 22) as f32;
 
 /// The bits of the largest magnitude among some elements: as integers, magnitudes order as they do as numbers.
 pub(super) fn top<'k>(k: &'k Builder, x: impl IntoIterator<Item = F32<'k>>) -> Word<'k> {
