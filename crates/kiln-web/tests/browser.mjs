@@ -160,6 +160,39 @@ const tests = {
     await leave(page);
   },
 
+  async "a long batch is cut into submissions, and read back once"() {
+    const page = await visit(withWebgpu, {
+      before: () => {
+        window.counted = { submissions: 0, readbacks: 0 };
+        const { submit } = GPUQueue.prototype;
+        GPUQueue.prototype.submit = function (buffers) {
+          counted.submissions += 1;
+          return submit.call(this, buffers);
+        };
+        const { mapAsync } = GPUBuffer.prototype;
+        GPUBuffer.prototype.mapAsync = function (mode, ...range) {
+          if (mode === GPUMapMode.READ) counted.readbacks += 1;
+          return mapAsync.call(this, mode, ...range);
+        };
+      },
+    });
+    const seen = await page.evaluate(async () => {
+      const { engine } = window.kiln;
+      const batch = engine.forced(engine.gpu.name).batch();
+      const input = batch.input({ data: Float32Array.of(1, 2, 3, 4), dims: [2, 2] });
+      const wanted = Array.from({ length: 100 }).reduce((x) => batch.softmax(x), input);
+      await batch.execute([wanted]);
+      const { submissions, readbacks } = window.counted;
+      batch.set(input, Float32Array.of(4, 3, 2, 1));
+      await batch.execute([wanted]);
+      const [first, second] = batch.read(wanted);
+      return { submissions: counted.submissions - submissions, readbacks: counted.readbacks - readbacks, even: Math.abs(first - second) < 1e-6 };
+    });
+    // 32 dispatches each.
+    assert.deepEqual(seen, { submissions: 4, readbacks: 1, even: true });
+    await leave(page);
+  },
+
   async "a lost device is recovered from"() {
     const page = await visit(withWebgpu);
     const seen = await page.evaluate(async () => {
