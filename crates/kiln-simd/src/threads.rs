@@ -47,6 +47,9 @@ mod helpers {
     /// Set in [`Work::inside`] when nobody may enter any more.
     const CLOSED: usize = 1 << (usize::BITS - 1);
 
+    /// What is called for each part. Not a type parameter: this code would be there once for each of them.
+    type Part<'a> = dyn Fn(usize) + Sync + 'a;
+
     struct Work {
         parts: usize,
         /// How often a part was taken or asked for, at either end: the ends never pass one another.
@@ -55,23 +58,15 @@ mod helpers {
         back: AtomicUsize,
         /// Helpers that have entered and not left.
         inside: AtomicUsize,
-        /// The closure of the caller, and how to call it.
-        part: *const (),
-        call: unsafe fn(*const (), usize),
+        /// The closure of the caller, by a reference that lives as long as the call.
+        part: *const &'static Part<'static>,
         panic: Mutex<Option<Box<dyn Any + Send>>>,
     }
 
-    // SAFETY: the pointer is to a closure that is `Sync`, and is followed only while the work is open or by those inside.
+    // SAFETY: the pointer leads to a closure that is `Sync`, and is followed only while the work is open or by those inside.
     unsafe impl Send for Work {}
     // SAFETY: as above.
     unsafe impl Sync for Work {}
-
-    /// # Safety
-    /// `part` points to an `F`.
-    unsafe fn call<F: Fn(usize) + Sync>(part: *const (), i: usize) {
-        // SAFETY: the caller's contract.
-        unsafe { (*part.cast::<F>())(i) }
-    }
 
     impl Work {
         /// Takes parts until none is left: those that `next` names, one for each call.
@@ -80,8 +75,8 @@ mod helpers {
         /// The closure is there until this returns.
         unsafe fn take_parts(&self, mut next: impl FnMut() -> usize) {
             while self.taken.fetch_add(1, Ordering::Relaxed) < self.parts {
-                // SAFETY: `call` is the function for this closure, which is there.
-                unsafe { (self.call)(self.part, next()) };
+                // SAFETY: the caller's contract.
+                unsafe { (*self.part)(next()) };
             }
         }
 
@@ -194,14 +189,13 @@ mod helpers {
         STAYING.fetch_sub(1, Ordering::Relaxed);
     }
 
-    pub(super) fn run<F: Fn(usize) + Sync>(parts: usize, threads: usize, part: &F) {
+    pub(super) fn run(parts: usize, threads: usize, part: &Part<'_>) {
         let work = Arc::new(Work {
             parts,
             taken: AtomicUsize::new(0),
             back: AtomicUsize::new(parts),
             inside: AtomicUsize::new(0),
-            part: std::ptr::from_ref(part).cast(),
-            call: call::<F>,
+            part: std::ptr::from_ref(&part).cast(),
             panic: Mutex::new(None),
         });
         // The helpers that stay are of the global pool; a caller in a pool of its own is helped by that one.
