@@ -298,7 +298,10 @@ impl Vector for Simd128 {
             f32x4_demote_f64x2_zero(f64x2_add(product, f64x2_promote_low_f32x4(c)))
         };
         let upper = |x: Self| i64x2_shuffle::<1, 1>(x.0, x.0);
-        Self(i64x2_shuffle::<0, 2>(half(self.0, b.0, c.0), half(upper(self), upper(b), upper(c))))
+        let (low, high) = (half(self.0, b.0, c.0), half(upper(self), upper(b), upper(c)));
+        // Not a shuffle of both, nor one that leaves zeros out: the compiler would convert the numbers one by one.
+        const SWAPPED: v128 = u8x16(8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7);
+        Self(v128_or(low, i8x16_swizzle(high, SWAPPED)))
     }
     #[inline(always)]
     fn shift_exponent(self, shifted: Self) -> Self {
