@@ -25,7 +25,9 @@ impl Isa {
     }
 
     pub(crate) fn available_names() -> String {
-        Self::available().map(Self::name).collect::<Vec<_>>().join(", ")
+        let names: Vec<_> = Self::available().map(Self::name).collect();
+        // As an engine of WebAssembly may that does not fuse.
+        if names.is_empty() { "none that this program is built for".to_owned() } else { names.join(", ") }
     }
 
     /// The instruction set of a name, when this machine has it.
