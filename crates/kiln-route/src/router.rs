@@ -12,7 +12,7 @@ use crate::model::{Basis, Segment, edges};
 use crate::place::{MAX_PLACES, Place};
 use crate::problem::{Problem, Residency};
 use crate::profile::Profile;
-use crate::units::Seconds;
+use crate::units::{Seconds, ThreeDigits};
 
 /// Places on as many threads whose predicted times differ by less than this are equal: the better one is chosen.
 const TIE: f64 = 0.03;
@@ -251,14 +251,14 @@ impl fmt::Display for Why<'_> {
                 None => write!(f, "{place} is the only place")?,
                 Some((other, other_seconds)) if other_seconds < seconds && other.threads == place.threads => write!(
                     f,
-                    "{place} is predicted to take {:.2} times as long as {other}, whose lesser instruction set would \
+                    "{place} is predicted to take {} times as long as {other}, whose lesser instruction set would \
                      have to be clearly ahead",
-                    seconds / other_seconds.max(f64::MIN_POSITIVE),
+                    ThreeDigits(seconds / other_seconds.max(f64::MIN_POSITIVE)),
                 )?,
                 Some((other, other_seconds)) if other_seconds < seconds && other.threads > place.threads => write!(
                     f,
-                    "{place} is predicted to take {:.2} times as long as {other} and leaves cores free",
-                    seconds / other_seconds.max(f64::MIN_POSITIVE),
+                    "{place} is predicted to take {} times as long as {other} and leaves cores free",
+                    ThreeDigits(seconds / other_seconds.max(f64::MIN_POSITIVE)),
                 )?,
                 Some((other, other_seconds)) if other_seconds < seconds => {
                     write!(f, "{place} is predicted to take as long as {other} and is preferred among equals")?;
@@ -268,9 +268,9 @@ impl fmt::Display for Why<'_> {
                 }
                 Some((other, other_seconds)) => write!(
                     f,
-                    "{place} is predicted to take {} where the next, {other}, takes {:.2} times as long",
+                    "{place} is predicted to take {} where the next, {other}, takes {} times as long",
                     Seconds(seconds),
-                    other_seconds / seconds.max(f64::MIN_POSITIVE),
+                    ThreeDigits(other_seconds / seconds.max(f64::MIN_POSITIVE)),
                 )?,
             }
         }

@@ -13,14 +13,21 @@ impl fmt::Display for Seconds {
             s if s < 1.0 => (s * 1e3, "ms"),
             s => (s, "s"),
         };
-        let digits = if value < 10.0 {
-            2
-        } else if value < 100.0 {
-            1
-        } else {
-            0
+        f.pad(&format!("{} {unit}", ThreeDigits(value)))
+    }
+}
+
+/// A number of at least one with three digits, all those before the point included.
+pub(crate) struct ThreeDigits(pub(crate) f64);
+
+impl fmt::Display for ThreeDigits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let digits = match self.0 {
+            x if x < 10.0 => 2,
+            x if x < 100.0 => 1,
+            _ => 0,
         };
-        f.pad(&format!("{value:.digits$} {unit}"))
+        write!(f, "{:.digits$}", self.0)
     }
 }
 
@@ -53,6 +60,7 @@ mod tests {
         assert_eq!(shown(0.25), "250 ms");
         assert_eq!(shown(2.0), "2.00 s");
         assert_eq!(format!("[{:>9}]", Seconds(1e-9)), "[  1.00 ns]");
+        assert_eq!([1.953, 12.34, 3321.73].map(|x| ThreeDigits(x).to_string()), ["1.95", "12.3", "3322"]);
         assert_eq!(Count(999, "B").to_string(), "999 B");
         assert_eq!(Count(2_000_000, "FLOP").to_string(), "2.0 MFLOP");
     }
