@@ -90,6 +90,26 @@ fn threads_that_share_blocks_give_the_bits_of_one() {
 }
 
 #[test]
+fn rows_of_b_that_share_sets_of_a_cache_give_the_bits_of_others() {
+    // Rows 1024 bytes apart, which are copied by one thread and packed by several; and the same within wider ones.
+    let (m, k, n, wider) = (200, 250, 256, 259);
+    let mut random = Random::new(25);
+    let (a, b) = (random.uniforms(m * k, -1.0, 1.0), random.uniforms(k * wider, -1.0, 1.0));
+    let narrow: Vec<f32> = b.chunks(wider).flat_map(|row| &row[..n]).copied().collect();
+    for isa in Isa::available() {
+        for threads in [1, 2] {
+            let simd = Simd::with_isa(isa).unwrap().with_threads(threads);
+            let want = simd.matmul(&a, &b, m, k, wider).unwrap();
+            let want: Vec<f32> = want.chunks(wider).flat_map(|row| &row[..n]).copied().collect();
+            for rows in [17, 43, m] {
+                let got = simd.matmul(&a[..rows * k], &narrow, rows, k, n).unwrap();
+                assert!(got == want[..rows * n], "{isa}, {threads} threads, {rows} rows");
+            }
+        }
+    }
+}
+
+#[test]
 fn few_columns_of_many_rows_are_right() {
     let mut random = Random::new(23);
     for (m, k, n) in [(17, 4500, 33), (40, 700, 2), (31, 321, 96)] {

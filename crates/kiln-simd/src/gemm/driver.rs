@@ -36,8 +36,21 @@ const NARROW_ROWS: usize = 8;
 /// Blocks of k whose rows of B are packed at a time for such tiles: 1.5 MiB at most, in the L2 cache.
 const NARROW_BLOCKS: usize = 13;
 
-/// `m * n * k` up to which nothing is packed: A and B lie in the caches, and copies would not pay.
+/// `m * n * k` up to which nothing is packed but [`CROWDED`] panels: A and B lie in the caches, and copies would not pay.
 const DIRECT: usize = 320 * 320 * 320;
+
+/// Lines of a panel of B in one set of the L1 cache beyond which tiles do not read it where it lies. Rows that stand a power
+/// of two apart, or a small multiple of one, share few sets: every tile would fetch them from the L2 cache again. That costs
+/// little while a core is all one's own, and up to a third beside another busy thread of the core, as it is where all
+/// threads of a machine compute.
+const CROWDED: usize = 16;
+
+/// Tiles that read a crowded panel from which it pays to copy the panel, on one thread.
+const COPIED: usize = 12;
+
+/// As many from which it pays to pack A and B, on several threads: on one that would cost a twentieth while the core is
+/// all its own.
+const SHARED: usize = 3;
 
 /// `m * n * k` below which a second thread does not pay: it has to be woken, which costs microseconds.
 pub(super) const PARALLEL: usize = 120 * 120 * 120;
@@ -64,7 +77,7 @@ pub(crate) struct Gemm {
     pub(crate) c_stride: usize,
 }
 
-/// How a product is computed: a function of its extents alone, so that parts of it agree.
+/// How a product is computed. Every way adds up the same terms in the same order.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Way {
     /// Nothing is packed.
@@ -75,6 +88,13 @@ enum Way {
     Narrow,
     /// A and B are packed.
     Packed,
+}
+
+/// Whether so many rows of a panel, so many elements apart, are [`CROWDED`] in an L1 cache of 64 sets of lines of 64 bytes.
+fn is_crowded(rows: usize, stride: usize) -> bool {
+    let stride = stride.saturating_mul(size_of::<f32>());
+    let places = if stride.is_multiple_of(64) { 4096 >> stride.trailing_zeros().min(12) } else { 64 };
+    rows / places > CROWDED
 }
 
 impl Gemm {
@@ -92,9 +112,16 @@ impl Gemm {
             return (0..self.m).for_each(|i| unsafe { self.c.add(i * self.c_stride).write_bytes(0, self.n) });
         }
         let set = TileSet::of(isa);
-        let way = self.way();
         let work = self.m.saturating_mul(self.n).saturating_mul(self.k);
         let threads = if work < PARALLEL { 1 } else { threads.min(work / (PARALLEL / 2)) };
+        let way = match (self.way(), self.b) {
+            (Way::Direct, Source::Matrix(b))
+                if threads > 1 && self.m > (SHARED - 1) * set.shape.rows && is_crowded(self.k, b.row_stride) =>
+            {
+                Way::Packed
+            }
+            (way, _) => way,
+        };
         // SAFETY: the caller's contract; parts are disjoint.
         unsafe {
             if threads <= 1 {
@@ -173,7 +200,8 @@ impl Gemm {
         let shape = set.shape;
         let (kind, a_stride) = self.a_in_place();
         let tiles = Tiles::new(self.m, if self.n <= shape.lanes { shape.rows_of_one } else { shape.rows });
-        let mut edge = None;
+        let crowded = tiles.count >= COPIED && is_crowded(self.k, b.row_stride);
+        let mut copy = None;
         let mut j = 0;
         while j < self.n {
             let width = (self.n - j).min(shape.columns());
@@ -181,8 +209,8 @@ impl Gemm {
             let (mut b_at, mut b_stride) = (b.at(0, j).p, b.row_stride);
             // SAFETY: the caller's contract; the workspace holds a panel.
             unsafe {
-                if last != shape.lanes && !shape.masked {
-                    let p = edge.insert(Workspace::take(self.k * padded)).as_mut_ptr();
+                if crowded || last != shape.lanes && !shape.masked {
+                    let p = copy.get_or_insert_with(|| Workspace::take(self.k * shape.columns())).as_mut_ptr();
                     let from = b.at(0, j);
                     panel(isa, PanelArgs { from, long: self.k, short: width, width: padded, out: p, slack: false });
                     (b_at, b_stride) = (p, padded);
