@@ -224,7 +224,8 @@ macro_rules! instruction_table {
                 u64 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.u64" }
             /// Lets the cluster and copies see barriers that this thread has initialised.
             FenceMbarrierInit fence_mbarrier_init() -> () { 8.0 Sm90: u32 "fence.mbarrier_init.release.cluster" }
-            /// Lets copies and products that run by themselves see what this thread has written to shared memory.
+            /// Keeps copies and products that run by themselves behind what this thread has done to shared memory: they see what
+            /// it has written, and write over nothing that it still reads.
             FenceProxyAsync fence_proxy_async() -> () { 8.0 Sm90: u32 "fence.proxy.async.shared::cta" }
 
             /// Begins to copy so many bytes to shared memory, a multiple of 16, from and to multiples of 16; the barrier counts them.

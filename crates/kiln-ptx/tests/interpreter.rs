@@ -232,6 +232,47 @@ fn bulk_copies_are_waited_for() {
     }
 }
 
+/// A warp reads what a copy has brought, meets, and has the next words brought to the same place: it has to fence before.
+#[test]
+fn copies_are_kept_behind_what_was_read() {
+    let twice = |before: &dyn Fn(&Builder), behind: &dyn Fn(&Builder)| {
+        let kernel = PtxKernel::new("twice", [32, 1, 1], |k| {
+            let [x, y] = ["x", "y"].map(|name| k.buffer::<u32>(name).index(k.tid_x()));
+            let (words, barrier) = (k.shared::<u32>(32).index(k.tid_x()), k.shared::<u64>(1));
+            let is_first = k.eq(k.tid_x(), 0);
+            k.if_(is_first, || {
+                k.mbarrier_init(barrier, 1u32);
+                k.fence_mbarrier_init::<u32>();
+            });
+            for turn in 0..2 {
+                k.bar_warp_sync(u32::MAX);
+                behind(k);
+                k.if_(is_first, || {
+                    k.mbarrier_arrive_expect_tx(barrier, 128u32);
+                    k.cp_async_bulk_load(words, x.offset(32 * turn), 128u32, barrier);
+                });
+                k.until(|| k.mbarrier_try_wait_parity(barrier, turn as u32));
+                k.st(y.offset(32 * turn), k.ld(words));
+                before(k);
+            }
+        });
+        let mut device = Device::default();
+        let words: Vec<u8> = (0..64u32).flat_map(u32::to_le_bytes).collect();
+        let buffers = [device.upload(&words), device.allocate(words.len())];
+        let launch = Launch { grid: [1; 3], arguments: [0, 1].map(Argument::Buffer).to_vec() };
+        device.run(&Written(kernel, None), &launch, &buffers)?;
+        Ok::<_, String>(device.download(buffers[1]) == words)
+    };
+    let (fence, nothing) = (|k: &Builder| k.fence_proxy_async::<u32>(), |_: &Builder| {});
+    assert_eq!(twice(&fence, &nothing), Ok(true));
+    // Without one, and with that alone of the lane which begins the copy.
+    let of_first = |k: &Builder| k.if_(k.eq(k.tid_x(), 0), || k.fence_proxy_async::<u32>());
+    for (before, behind) in [(&nothing as &dyn Fn(&Builder), &nothing as &dyn Fn(&Builder)), (&nothing, &of_first)] {
+        let said = twice(before, behind).unwrap_err();
+        assert!(said.contains("without a fence since"), "{said}");
+    }
+}
+
 /// Adds two words of each thread; the first is read before the launches in front are waited for, if at all.
 #[test]
 fn what_launches_in_front_may_write_is_waited_for() {

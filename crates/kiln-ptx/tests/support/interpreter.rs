@@ -6,9 +6,12 @@
 //!
 //! What a GPU would let pass in silence is an error here: an access outside of a buffer or off its alignment, a register or a
 //! word of shared memory that nobody has written, two threads at one word of shared memory between two barriers, one of them
-//! writing, a word that a copy is on its way to, copies that nobody has waited for, threads that wait for others which have
-//! ended or wait elsewhere, what is written to a block that may not have begun, or may have ended, and, in kernels that wait
-//! for the launches in front of them, a buffer that is touched before, unless the kernel says that it is read early.
+//! writing, a word that a copy is on its way to, copies that nobody has waited for, a bulk copy to where a thread has been and
+//! which no fence keeps behind it, threads that wait for others which have ended or wait elsewhere, what is written to a block
+//! that may not have begun, or may have ended, and, in kernels that wait for the launches in front of them, a buffer that is
+//! touched before, unless the kernel says that it is read early.
+//!
+//! A barrier in shared memory orders more here than it does: all threads of the cluster wait at it together.
 
 mod cluster;
 mod copies;
@@ -19,7 +22,7 @@ mod warp;
 use std::collections::HashMap;
 
 use cluster::{Outside, Phases};
-use copies::{BulkCopy, Copies, UNAWAITED};
+use copies::{BulkCopy, Copies, UNAWAITED, Unfenced};
 pub(crate) use functions::to_bf16;
 use warp::Collective;
 
@@ -130,6 +133,8 @@ enum Action {
         barrier: Address,
     },
     CommitCopies,
+    /// Keeps bulk copies behind what the thread has done to shared memory.
+    FenceProxies,
     /// Waits until no more than so many groups of copies are under way.
     WaitForCopies(usize),
     Barrier,
@@ -174,6 +179,8 @@ pub(crate) struct Program {
     shared: usize,
     /// Whether it waits for the launches in front of it.
     waits: bool,
+    /// Whether it has bulk copies.
+    copies_bulk: bool,
 }
 
 struct Thread {
@@ -189,6 +196,7 @@ struct Thread {
     at: usize,
     ended: bool,
     copies: Copies,
+    unfenced: Unfenced,
     outside: Outside,
     /// Whether launches in front may still run.
     beside_others: bool,
@@ -293,6 +301,7 @@ impl<'p> Block<'p> {
             at: 0,
             ended: false,
             copies: Copies::default(),
+            unfenced: Unfenced::default(),
             outside: Outside::default(),
             beside_others: program.waits,
         });
@@ -314,6 +323,7 @@ impl<'p> Block<'p> {
             (thread.block, thread.grid, thread.at, thread.ended) = (block, grid, 0, false);
             thread.rank = block[0] % self.program.cluster;
             thread.outside = Outside::default();
+            thread.unfenced = Unfenced::default();
             thread.met = 0;
             thread.beside_others = self.program.waits;
             thread.written.fill(false);
@@ -434,6 +444,7 @@ impl<'p> Block<'p> {
                 self.begin_bulk_copy(i, [*to, *from], *bytes, *barrier, memory)?;
             }
             Action::CommitCopies => thread.copies.commit(),
+            Action::FenceProxies => thread.unfenced = Unfenced::default(),
             Action::WaitForCopies(groups) => self.finish_copies(i, *groups)?,
             Action::Branch(to) => {
                 thread.at = *to;
@@ -454,6 +465,9 @@ impl<'p> Block<'p> {
             Action::Load { space, bytes, to, from } => {
                 let address = thread.address(*from, bytes * to.len())?;
                 thread.after_others(*space != Space::Global || memory.is_early(address))?;
+                if *space == Space::Shared && self.program.copies_bulk {
+                    thread.unfenced.add(address, bytes * to.len());
+                }
                 for (n, &to) in to.iter().enumerate() {
                     let address = address + (n * bytes) as u64;
                     let mut value = [0; 8];
@@ -475,6 +489,9 @@ impl<'p> Block<'p> {
             Action::Store { space, bytes, to, from } => {
                 let address = thread.address(*to, bytes * from.len())?;
                 thread.after_others(*space != Space::Global)?;
+                if *space == Space::Shared && self.program.copies_bulk {
+                    thread.unfenced.add(address, bytes * from.len());
+                }
                 for (n, &from) in from.iter().enumerate() {
                     let address = address + (n * bytes) as u64;
                     let value = self.threads[i].read(from)?.to_le_bytes();

@@ -235,6 +235,8 @@ impl<'k> Share<'k> {
             }
             let held = self.take(&stage, team, absent_here, parity.get());
             parity.set(k.xor(parity, 1u32));
+            // Copies write by the async proxy, which to meet does not keep behind what lanes have read: each has to fence, too.
+            k.fence_proxy_async::<u32>();
             k.bar_warp_sync(u32::MAX);
             k.if_(k.lt(next, teams), || self.bring(&stage, x, next));
             body(held);

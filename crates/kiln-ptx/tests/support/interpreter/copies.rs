@@ -1,6 +1,7 @@
 //! Copies from global to shared memory that run by themselves.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 
 use super::{Address, Block, Memory, Operand};
 
@@ -13,6 +14,21 @@ pub(super) struct BulkCopy {
     to: u64,
     bytes: Vec<u8>,
     barrier: u64,
+}
+
+/// Where a thread has been in shared memory since its last fence. Bulk copies come by another way, the async proxy, which
+/// barriers alone do not keep behind what threads have read and written.
+#[derive(Default)]
+pub(super) struct Unfenced(Vec<Range<u64>>);
+
+impl Unfenced {
+    pub(super) fn add(&mut self, address: u64, bytes: usize) {
+        self.0.push(address..address + bytes as u64);
+    }
+
+    fn meets(&self, place: &Range<u64>) -> bool {
+        self.0.iter().any(|own| own.start < place.end && place.start < own.end)
+    }
 }
 
 /// The copies of a thread that it has not waited for: where they go to and what they bring.
@@ -91,6 +107,10 @@ impl Block<'_> {
         let barrier = thread.address(barrier, 8)?;
         thread.after_others(memory.is_early(from))?;
         let bytes = memory.at(from, size)?.to_vec();
+        let place = to..to + size as u64;
+        if self.threads.iter().any(|thread| thread.unfenced.meets(&place)) {
+            return Err("a bulk copy to where a thread has been without a fence since".into());
+        }
         self.write_shared(i, to, &bytes)?;
         self.touch(to, size).for_each(|touch| touch.copied = true);
         self.bulk.push(BulkCopy { thread: i, to, bytes, barrier });

@@ -92,6 +92,7 @@ impl Program {
             cluster: 1,
             shared: shared as usize,
             waits: false,
+            copies_bulk: false,
         };
         let mut parameters: Vec<&str> = Vec::new();
         let mut branches = Vec::new();
@@ -124,6 +125,7 @@ impl Program {
                     "barrier" if name == "barrier.cluster.arrive" => Action::ArriveAtCluster,
                     "barrier" if name == "barrier.cluster.wait" => Action::WaitForCluster,
                     "fence" if name == "fence.mbarrier_init.release.cluster" => continue,
+                    "fence" if name == "fence.proxy.async.shared::cta" => Action::FenceProxies,
                     "mbarrier" if name == "mbarrier.init.shared.b64" && parts[1] == "1" => {
                         Action::InitBarrier(registers.address(parts[0]))
                     }
@@ -155,6 +157,7 @@ impl Program {
                     "cp" if name == "cp.async.commit_group" => Action::CommitCopies,
                     "cp" if name == "cp.async.wait_group" => Action::WaitForCopies(parts[0].parse().unwrap()),
                     "cp" if name == "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes" => {
+                        program.copies_bulk = true;
                         let [to, from, barrier] = [0, 1, 3].map(|i: usize| registers.address(parts[i]));
                         Action::BulkCopy { to, from, bytes: registers.operand(parts[2]), barrier }
                     }
