@@ -67,9 +67,8 @@ pub type Run<'a, S> = Box<dyn FnMut(&mut S) + 'a>;
 
 /// What a core does in a probe: multiply-adds in registers, and bytes that it reads from its second-level cache, a second.
 ///
-/// A neighbour on the other thread of a core takes the one or the other. On a server whose cores were shared in turns,
-/// products of 256 x 256 ran at 155 GFLOP/s in the median where multiply-adds alone were at their best, a tenth of them
-/// below 95; where reading was, at 163, and a tenth below 129.
+/// A neighbour on the other thread of a core takes the one or the other: a matrix product may run at two thirds of its rate
+/// beside one that leaves multiply-adds alone, which reading shows.
 #[derive(Debug, Clone, Copy)]
 struct Rates {
     multiply_add: f64,

@@ -114,14 +114,7 @@ impl Gemm {
         let set = TileSet::of(isa);
         let work = self.m.saturating_mul(self.n).saturating_mul(self.k);
         let threads = if work < PARALLEL { 1 } else { threads.min(work / (PARALLEL / 2)) };
-        let way = match (self.way(), self.b) {
-            (Way::Direct, Source::Matrix(b))
-                if threads > 1 && self.m > (SHARED - 1) * set.shape.rows && is_crowded(self.k, b.row_stride) =>
-            {
-                Way::Packed
-            }
-            (way, _) => way,
-        };
+        let way = self.way(threads, set.shape.rows);
         // SAFETY: the caller's contract; parts are disjoint.
         unsafe {
             if threads <= 1 {
@@ -153,16 +146,16 @@ impl Gemm {
         }
     }
 
-    fn way(&self) -> Way {
-        let in_rows = match self.b {
-            Source::Matrix(b) => b.column_stride == 1,
-            Source::Packed(_) => return Way::Packed,
-        };
+    /// The way for so many threads and tiles of so many rows.
+    fn way(&self, threads: usize, rows: usize) -> Way {
+        let Source::Matrix(b) = self.b else { return Way::Packed };
+        let in_rows = b.column_stride == 1;
         let direct_a = self.a.row_stride == 1 || self.a.column_stride == 1;
         if !in_rows || !direct_a {
             Way::Packed
         } else if self.m.saturating_mul(self.n).saturating_mul(self.k) <= DIRECT && self.k <= K_BLOCK {
-            Way::Direct
+            let shared = threads > 1 && self.m > (SHARED - 1) * rows && is_crowded(self.k, b.row_stride);
+            if shared { Way::Packed } else { Way::Direct }
         } else if self.m <= SKINNY {
             Way::Skinny
         } else if self.n <= NARROW && self.a.column_stride == 1 {
