@@ -211,12 +211,7 @@ fn bulk_copies_are_waited_for() {
                 k.st(y, k.ld(words));
             }
         });
-        let mut device = Device::default();
-        let words: Vec<u8> = (0..64u32).flat_map(u32::to_le_bytes).collect();
-        let buffers = [device.upload(&words), device.allocate(words.len())];
-        let launch = Launch { grid: [1; 3], arguments: [0, 1].map(Argument::Buffer).to_vec() };
-        device.run(&Written(kernel, None), &launch, &buffers)?;
-        Ok::<_, String>(device.download(buffers[1]) == words)
+        passes_words_on(kernel)
     };
     assert_eq!(bring(128, true, 128), Ok(true));
     for (bytes, waits, expected, what) in [
@@ -230,6 +225,16 @@ fn bulk_copies_are_waited_for() {
         let said = bring(bytes, waits, expected).expect_err(what);
         assert!(said.contains(what), "{said}");
     }
+}
+
+/// Whether a kernel writes 64 words as it reads them.
+fn passes_words_on(kernel: PtxKernel) -> Result<bool, String> {
+    let mut device = Device::default();
+    let words: Vec<u8> = (0..64u32).flat_map(u32::to_le_bytes).collect();
+    let buffers = [device.upload(&words), device.allocate(words.len())];
+    let launch = Launch { grid: [1; 3], arguments: [0, 1].map(Argument::Buffer).to_vec() };
+    device.run(&Written(kernel, None), &launch, &buffers)?;
+    Ok(device.download(buffers[1]) == words)
 }
 
 /// A warp reads what a copy has brought, meets, and has the next words brought to the same place: it has to fence before.
@@ -256,12 +261,7 @@ fn copies_are_kept_behind_what_was_read() {
                 before(k);
             }
         });
-        let mut device = Device::default();
-        let words: Vec<u8> = (0..64u32).flat_map(u32::to_le_bytes).collect();
-        let buffers = [device.upload(&words), device.allocate(words.len())];
-        let launch = Launch { grid: [1; 3], arguments: [0, 1].map(Argument::Buffer).to_vec() };
-        device.run(&Written(kernel, None), &launch, &buffers)?;
-        Ok::<_, String>(device.download(buffers[1]) == words)
+        passes_words_on(kernel)
     };
     let (fence, nothing) = (|k: &Builder| k.fence_proxy_async::<u32>(), |_: &Builder| {});
     assert_eq!(twice(&fence, &nothing), Ok(true));
