@@ -64,10 +64,14 @@ pub(super) fn run(
     let whole = Frame::new(e, stride, &Region { rows: 0..e.out_h, columns: 0..e.out_w });
     let under_row = e.c_in * whole.phases.0 * whole.phases.1 * whole.columns;
     let rows = (BLOCK / under_row.max(e.c_out.min(CHANNELS) * whole.columns)).max(1);
-    // Parts enough for the threads: of rows while these are worth it, of channels otherwise.
+    // Parts enough for the threads: of rows while these are worth it, of channels otherwise. As many for each thread, or the
+    // others would wait for one.
     let wanted = if threads > 1 { (2 * threads).div_ceil(e.batch) } else { 1 };
     let most = e.out_h * whole.columns / (TILES * 2 * isa.lanes());
-    let blocks = e.out_h.div_ceil(rows).max(wanted.min(most).min(e.out_h));
+    let blocks = match e.out_h.div_ceil(rows).max(wanted.min(most)) {
+        1 => 1,
+        blocks => (e.batch * blocks).next_multiple_of(threads).div_ceil(e.batch).min(e.out_h),
+    };
     let splits = threads.div_ceil(e.batch * blocks).min(e.c_out.div_ceil(2 * MANY_ROWS));
     threads::for_each(e.batch * blocks * splits, threads, |part| {
         let (n, block, split) = (part / (blocks * splits), part / splits % blocks, part % splits);
