@@ -130,6 +130,12 @@ pub(super) fn all() -> Vec<Step> {
         Step::new("ptxas", "NVIDIA's assembler takes every instruction and kernel for every target", ptxas).slow(),
         Step::new("cuda", "all tests of GPUs of NVIDIA; without a driver what says so, and what goes without", cuda),
         Step::new("gpu", "all tests of GPUs, on two drivers in software that have little in common", gpu),
+        Step::new(
+            "avx512-without-vnni",
+            "quantised products on AVX-512 without its dot products of bytes",
+            without_vnni,
+        )
+        .slow(),
         Step::new("aarch64-neon", "the kernels and the facade on NEON, under qemu", aarch64).slow(),
         Step::new("wasm-simd128", "all tests in WebAssembly with vectors, in Node", |runner| {
             wasm(
@@ -245,6 +251,14 @@ fn every_example_runs(runner: &mut Runner) -> Outcome {
         Ok(names) => Outcome::Passed(names.join(", ")),
         Err(error) => Outcome::Failed(error.to_string()),
     }
+}
+
+/// A build that leaves VNNI and GFNI alone where they are.
+fn without_vnni(runner: &mut Runner) -> Outcome {
+    if !Isa::ALL.iter().any(|isa| isa.name() == "avx512" && isa.is_available()) {
+        return Outcome::Skipped { reason: "this machine has no avx512".into(), remedy: Vec::new() };
+    }
+    run_all(runner, &["cargo test -p kiln-simd --test products"], &[("RUSTFLAGS", "--cfg kiln_without_vnni")])
 }
 
 fn aarch64(runner: &mut Runner) -> Outcome {
