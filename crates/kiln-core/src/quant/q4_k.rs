@@ -27,9 +27,12 @@ pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
     for (row, out) in out.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         let (step, minimum) = (d * f32::from(scales[row]), dmin * f32::from(minima[row]));
         // Bytes first: nothing that is written can be one of them, so that the compiler may take many at a time.
-        let q = pairs[row / 2].map(|q| q >> (row % 2 * 4) & 15);
-        for (out, q) in out.iter_mut().zip(q) {
-            *out = step * f32::from(q) - minimum;
+        let mut q = pairs[row / 2];
+        for q in &mut q {
+            *q = *q >> (row % 2 * 4) & 15;
+        }
+        for l in 0..32 {
+            out[l] = step * f32::from(q[l]) - minimum;
         }
     }
 }

@@ -7,7 +7,7 @@
 
 use kiln_core::QuantFormat;
 
-use crate::vector::{Kernel, Vector, element, signed_sub_block};
+use crate::vector::{PlainKernel, element, signed_sub_block};
 
 /// Largest integer of an element: 127 * 256 + 127.
 const MOST: f32 = 32639.0;
@@ -47,11 +47,11 @@ pub(super) struct Round<'a> {
     pub(super) units: *mut f32,
 }
 
-impl Kernel for Round<'_> {
+impl PlainKernel for Round<'_> {
     type Output = ();
 
     #[inline(always)]
-    unsafe fn run<V: Vector>(self) {
+    fn run(self) {
         let lines = lines(self.format);
         for (i, x) in self.x.chunks_exact(self.format.block_len()).enumerate() {
             // SAFETY: the contract of `Round`.

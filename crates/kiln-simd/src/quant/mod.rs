@@ -9,16 +9,16 @@ use kiln_core::{DataMut, Operand, QuantFormat, Result};
 
 use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
-use crate::vector::{Kernel, Vector, dispatch};
+use crate::vector::{PlainKernel, dispatch_plain};
 
 /// Encodes whole blocks: the quantiser of kiln-core, compiled for the instruction set.
 struct Encode<'a>(QuantFormat, &'a [f32], &'a mut [u8]);
 
-impl Kernel for Encode<'_> {
+impl PlainKernel for Encode<'_> {
     type Output = Result<()>;
 
     #[inline(always)]
-    unsafe fn run<V: Vector>(self) -> Result<()> {
+    fn run(self) -> Result<()> {
         self.0.encode(self.1, self.2)
     }
 }
@@ -26,11 +26,12 @@ impl Kernel for Encode<'_> {
 /// Decodes whole blocks: the meaning that kiln-core gives them, compiled for the instruction set.
 struct Decode<'a>(QuantFormat, &'a [u8], &'a mut [f32]);
 
-impl Kernel for Decode<'_> {
+impl PlainKernel for Decode<'_> {
     type Output = Result<()>;
+    const WIDEST: bool = true;
 
     #[inline(always)]
-    unsafe fn run<V: Vector>(self) -> Result<()> {
+    fn run(self) -> Result<()> {
         self.0.decode(self.1, self.2)
     }
 }
@@ -50,7 +51,7 @@ impl Execute for Quantize {
             // SAFETY: the shape rule makes the output as many blocks as the input; parts do not overlap.
             let blocks = unsafe { std::slice::from_raw_parts_mut(out.get().add(first * bytes), n * bytes) };
             // SAFETY: a `Simd` exists only for an available instruction set. Lengths agree, so it cannot fail.
-            let _ = unsafe { dispatch(simd.isa(), Encode(self.format, &x[first * len..(first + n) * len], blocks)) };
+            let _ = unsafe { dispatch_plain(simd.isa(), Encode(self.format, &x[first * len..(first + n) * len], blocks)) };
         });
         Ok(())
     }
@@ -67,7 +68,7 @@ impl Execute for Dequantize {
             let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(first * len), n * len) };
             // SAFETY: a `Simd` exists only for an available instruction set. Lengths agree, so it cannot fail.
             let _ =
-                unsafe { dispatch(simd.isa(), Decode(self.format, &blocks[first * bytes..(first + n) * bytes], out)) };
+                unsafe { dispatch_plain(simd.isa(), Decode(self.format, &blocks[first * bytes..(first + n) * bytes], out)) };
         });
         Ok(())
     }

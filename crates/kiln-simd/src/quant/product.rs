@@ -23,7 +23,7 @@ use super::activations::{Line, Round, lines};
 use super::weights::{Weights, for_weights};
 use crate::simd::Simd;
 use crate::threads::{self, Shared};
-use crate::vector::{ByteKernel, Bytes, dispatch, dispatch_bytes};
+use crate::vector::{ByteKernel, Bytes, dispatch_bytes, dispatch_plain};
 
 /// Rows `first .. first + count` of the weights with every row of x.
 ///
@@ -175,7 +175,7 @@ fn multiply_as<W: Weights>(simd: &Simd, x: &[f32], w: &[u8], extents: [usize; 3]
         // exists only for an available instruction set.
         unsafe {
             let (blocks, units) = (rounded.get().add(first * lines), units.get().add(first));
-            dispatch(simd.isa(), Round { format: W::FORMAT, x, blocks, units });
+            dispatch_plain(simd.isa(), Round { format: W::FORMAT, x, blocks, units });
         }
     });
     let out = Shared::new(out.as_mut_ptr());

@@ -17,6 +17,7 @@ mod isa;
 mod lanewise;
 #[cfg(target_arch = "aarch64")]
 mod neon;
+mod plain;
 #[cfg(not(all(target_arch = "wasm32", target_feature = "simd128")))]
 mod scalar;
 #[cfg(all(target_arch = "wasm32", target_feature = "simd128"))]
@@ -26,6 +27,7 @@ mod sse2;
 
 pub(crate) use bytes::{ByteKernel, Bytes, dispatch_bytes, element, signed_sub_block};
 pub(crate) use lanewise::{Lanewise, Pair};
+pub(crate) use plain::{PlainKernel, dispatch_plain};
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 

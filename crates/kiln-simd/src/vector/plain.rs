@@ -1,0 +1,50 @@
+//! The way into code without vectors of its own, from which the compiler makes them.
+
+use crate::Isa;
+
+/// An algorithm in plain Rust, to be compiled with the features of instruction sets.
+pub(crate) trait PlainKernel {
+    /// What it returns.
+    type Output;
+    /// Whether it is faster in vectors of 512 bits, where there are: else AVX-512 takes the code for AVX2.
+    const WIDEST: bool = false;
+
+    /// The algorithm. Implementations are `#[inline(always)]`.
+    fn run(self) -> Self::Output;
+}
+
+/// Runs plain Rust with the features of an instruction set.
+///
+/// It is compiled once for the baseline of the architecture, which is all that sets of 128 bits and less would give it, once for
+/// AVX2, and for AVX-512 where that pays.
+///
+/// # Safety
+/// [`Isa::is_available`] holds for `isa`.
+pub(crate) unsafe fn dispatch_plain<K: PlainKernel>(isa: Isa, kernel: K) -> K::Output {
+    #[cfg(target_arch = "x86_64")]
+    {
+        #[target_feature(enable = "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+        fn avx2<K: PlainKernel>(kernel: K) -> K::Output {
+            kernel.run()
+        }
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt")]
+        fn avx512<K: PlainKernel>(kernel: K) -> K::Output {
+            kernel.run()
+        }
+        if const { K::WIDEST } && isa == Isa::Avx512 {
+            // SAFETY: the caller vouches for the set.
+            return unsafe { avx512(kernel) };
+        }
+        if matches!(isa, Isa::Avx2 | Isa::Avx512) {
+            // SAFETY: the caller vouches for the set, and AVX-512 is taken only where AVX2 is.
+            return unsafe { avx2(kernel) };
+        }
+    }
+    // Not inlined into callers, which would have its stack frame even where they enter the other.
+    #[inline(never)]
+    fn baseline<K: PlainKernel>(kernel: K) -> K::Output {
+        kernel.run()
+    }
+    let _ = isa;
+    baseline(kernel)
+}
