@@ -23,12 +23,12 @@ pub fn copy(from: &[u8], to: &mut [u8], threads: usize) {
 
 /// The threads that help; none where there is one processor, or none can be started.
 #[cfg(not(target_arch = "wasm32"))]
-fn helpers() -> Option<&'static rayon::ThreadPool> {
-    static HELPERS: OnceLock<Option<rayon::ThreadPool>> = OnceLock::new();
+fn helpers() -> Option<&'static rayon_core::ThreadPool> {
+    static HELPERS: OnceLock<Option<rayon_core::ThreadPool>> = OnceLock::new();
     let start = || {
         let processors = std::thread::available_parallelism().map_or(1, usize::from);
         let threads = processors.min(MOST_THREADS) - 1;
-        let named = rayon::ThreadPoolBuilder::new().thread_name(|number| format!("kiln-copy {number}"));
+        let named = rayon_core::ThreadPoolBuilder::new().thread_name(|number| format!("kiln-copy {number}"));
         if threads == 0 {
             // A builder of no threads would start as many as there are processors.
             return None;
@@ -45,7 +45,7 @@ fn helpers() -> Option<&'static rayon::ThreadPool> {
 pub fn share<P: Send>(bytes: usize, parts: Vec<P>, threads: usize, work: impl Fn(P) + Sync) {
     let threads = bytes.div_ceil(BYTES_A_THREAD).min(threads).min(parts.len());
     // A thread of a pool takes up other work of its pool while it waits, which may want a lock that it holds here.
-    let alone = threads < 2 || rayon::current_thread_index().is_some();
+    let alone = threads < 2 || rayon_core::current_thread_index().is_some();
     let Some(helpers) = (if alone { None } else { helpers() }) else {
         return parts.into_iter().for_each(work);
     };

@@ -181,7 +181,7 @@ mod helpers {
             if let Some(work) = wait_for_work() {
                 work.help();
                 since = Instant::now();
-            } else if rayon::yield_now() == Some(rayon::Yield::Executed) {
+            } else if rayon_core::yield_now() == Some(rayon_core::Yield::Executed) {
                 since = Instant::now();
             }
         }
@@ -199,11 +199,11 @@ mod helpers {
             panic: Mutex::new(None),
         });
         // The helpers that stay are of the global pool; a caller in a pool of its own is helped by that one.
-        let global = rayon::current_thread_index().is_none();
+        let global = rayon_core::current_thread_index().is_none();
         let given = if global { give(&work, threads - 1) } else { 0 };
         for _ in 1 + given..threads {
             let work = Arc::clone(&work);
-            rayon::spawn(move || {
+            rayon_core::spawn(move || {
                 work.help();
                 drop(work);
                 if global {

@@ -123,10 +123,10 @@ fn copies_wait_for_no_work_of_others() {
         assert!(y.as_data().f32() == x);
     };
     // While every thread of the pool waits for what this one holds.
-    let (held, waiting) = (Mutex::new(()), Barrier::new(rayon::current_num_threads() + 1));
-    rayon::in_place_scope(|scope| {
+    let (held, waiting) = (Mutex::new(()), Barrier::new(rayon_core::current_num_threads() + 1));
+    rayon_core::in_place_scope(|scope| {
         let guard = held.lock().unwrap();
-        for _ in 0..rayon::current_num_threads() {
+        for _ in 0..rayon_core::current_num_threads() {
             scope.spawn(|_| {
                 waiting.wait();
                 drop(held.lock().unwrap());
@@ -137,7 +137,7 @@ fn copies_wait_for_no_work_of_others() {
         drop(guard);
     });
     // From threads of the pool, all at once.
-    rayon::scope(|scope| (0..16).for_each(|_| scope.spawn(|_| copied())));
+    rayon_core::scope(|scope| (0..16).for_each(|_| scope.spawn(|_| copied())));
 }
 
 #[test]
