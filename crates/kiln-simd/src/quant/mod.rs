@@ -51,7 +51,8 @@ impl Execute for Quantize {
             // SAFETY: the shape rule makes the output as many blocks as the input; parts do not overlap.
             let blocks = unsafe { std::slice::from_raw_parts_mut(out.get().add(first * bytes), n * bytes) };
             // SAFETY: a `Simd` exists only for an available instruction set. Lengths agree, so it cannot fail.
-            let _ = unsafe { dispatch_plain(simd.isa(), Encode(self.format, &x[first * len..(first + n) * len], blocks)) };
+            let _ =
+                unsafe { dispatch_plain(simd.isa(), Encode(self.format, &x[first * len..(first + n) * len], blocks)) };
         });
         Ok(())
     }
@@ -67,8 +68,9 @@ impl Execute for Dequantize {
             // SAFETY: the shape rule makes the output as many blocks as the input; parts do not overlap.
             let out = unsafe { std::slice::from_raw_parts_mut(out.get().add(first * len), n * len) };
             // SAFETY: a `Simd` exists only for an available instruction set. Lengths agree, so it cannot fail.
-            let _ =
-                unsafe { dispatch_plain(simd.isa(), Decode(self.format, &blocks[first * bytes..(first + n) * bytes], out)) };
+            let _ = unsafe {
+                dispatch_plain(simd.isa(), Decode(self.format, &blocks[first * bytes..(first + n) * bytes], out))
+            };
         });
         Ok(())
     }
