@@ -2,7 +2,8 @@
 //! documentation, what they ask of version and target, and the tests.
 
 use crate::builder::operands::*;
-use crate::types::{Bf16, F16, Operand, Scalar, Value};
+use crate::text::Line;
+use crate::types::{Bf16, F16, Operand, PtxType, Scalar, Value};
 use crate::{Builder, Gate, Target};
 
 /// The table of instructions; calls `$callback!` with its rows.
@@ -429,12 +430,15 @@ macro_rules! define_special {
 special_register_table!(define_special);
 
 macro_rules! operators {
-    ($($operator:ident $function:ident $family:ident $method:ident: $($constant:ty),*;)*) => {
+    ($($operator:ident $function:ident $family:ident $method:ident $(or $by_power_of_two:ident)?: $($constant:ty),*;)*) => {
         $(
             impl<'k, T: $family, B: Operand<T>> std::ops::$operator<B> for Value<'k, T> {
                 type Output = Value<'k, T>;
                 #[inline]
                 fn $function(self, other: B) -> Value<'k, T> {
+                    $(if let Some(exponent) = other.power_of_two() {
+                        return $by_power_of_two(self, exponent);
+                    })?
                     self.builder.$method(self, other)
                 }
             }
@@ -448,12 +452,38 @@ macro_rules! operators {
         )*
     };
 }
+// The assembler divides by a constant as by any other number, in some fifteen instructions.
+
+/// `a / 2ⁿ`, for integers without a sign.
+fn quotient<T: Scalar>(a: Value<'_, T>, n: u32) -> Value<'_, T> {
+    let row = if T::TYPE == PtxType::U64 { <u64 as Shr>::ROW } else { <u32 as Shr>::ROW };
+    with_constant(row, a, |line| Operand::<u32>::write(n, line))
+}
+
+/// `a % 2ⁿ`, for integers without a sign.
+fn remainder<T: Scalar>(a: Value<'_, T>, n: u32) -> Value<'_, T> {
+    let row = if T::TYPE == PtxType::U64 { <u64 as And>::ROW } else { <u32 as And>::ROW };
+    with_constant(row, a, |line| line.constant(T::TYPE, (1u64 << n) - 1))
+}
+
+fn with_constant<'k, T: Scalar>(row: Row, a: Value<'k, T>, constant: impl FnOnce(&mut Line<'_>)) -> Value<'k, T> {
+    let value = a.builder.fresh::<T>();
+    a.builder.instruction(row, |line| {
+        value.write(line);
+        line.put(", ");
+        a.write(line);
+        line.put(", ");
+        constant(line);
+    });
+    value
+}
+
 operators! {
     Add add Add add: f32, f64, u32, i32, u64;
     Sub sub Sub sub: f32, f64, u32, i32, u64;
     Mul mul Mul mul: f32, f64, u32, i32, u64;
-    Div div Div div: f32, f64, u32, i32, u64;
-    Rem rem Rem rem: u32, i32, u64;
+    Div div Div div or quotient: f32, f64, u32, i32, u64;
+    Rem rem Rem rem or remainder: u32, i32, u64;
     BitAnd bitand And and: u32, u64;
     BitOr bitor Or or: u32, u64;
     BitXor bitxor Xor xor: u32, u64;

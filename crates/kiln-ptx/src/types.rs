@@ -135,10 +135,17 @@ pub trait Scalar: Copy + Sealed {
 pub trait Operand<T>: Copy + Sealed {
     #[doc(hidden)]
     fn write(self, line: &mut Line<'_>);
+
+    /// Of a constant without a sign that is a power of two, which one.
+    #[doc(hidden)]
+    #[inline(always)]
+    fn power_of_two(self) -> Option<u32> {
+        None
+    }
 }
 
 macro_rules! scalars {
-    ($($rust:ty, $ptx:ident, $bits:expr;)*) => {
+    ($($rust:ty, $ptx:ident, $bits:expr $(, $power_of_two:expr)?;)*) => {
         $(impl Sealed for $rust {}
         impl Scalar for $rust {
             const TYPE: PtxType = PtxType::$ptx;
@@ -149,14 +156,19 @@ macro_rules! scalars {
                 let bits: fn($rust) -> u64 = $bits;
                 line.constant(PtxType::$ptx, bits(self));
             }
+            $(#[inline(always)]
+            fn power_of_two(self) -> Option<u32> {
+                let power_of_two: fn($rust) -> Option<u32> = $power_of_two;
+                power_of_two(self)
+            })?
         })*
     };
 }
 
 scalars! {
-    u32, U32, u64::from;
+    u32, U32, u64::from, |x| x.is_power_of_two().then(|| x.ilog2());
     i32, S32, |x| x as u64;
-    u64, U64, |x| x;
+    u64, U64, |x| x, |x| x.is_power_of_two().then(|| x.ilog2());
     f32, F32, |x| u64::from(x.to_bits());
     f64, F64, f64::to_bits;
 }
