@@ -175,14 +175,14 @@ fn q6_k<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, t: Wo
     let mut groups = Vec::new();
     for part in 0..2u32 {
         let low: Vec<_> = (0..4).map(|i| word(64 * part + 16 * i)).collect();
-        let high: Vec<_> = (0..2).map(|i| word(128 + 32 * part + 16 * i)).collect();
+        // The upper bit of each is turned over, which takes 32 from the integer.
+        let high: Vec<_> = (0..2).map(|i| word(128 + 32 * part + 16 * i) ^ 0xaaaa_aaaau32).collect();
         for quarter in 0..4u32 {
             for side in 0..2u32 {
                 let nibbles = low[(2 * (quarter % 2) + side) as usize];
                 let nibbles = if quarter < 2 { nibbles << 2 } else { nibbles >> 2 };
                 let bits = high[side as usize] << (6 - 2 * quarter);
-                let bytes = (nibbles & 0x3c3c_3c3cu32 ^ 0x8080_8080u32) ^ (bits & 0xc0c0_c0c0u32);
-                groups.push(vec![bytes]);
+                groups.push(vec![nibbles & 0x3c3c_3c3cu32 | bits & 0xc0c0_c0c0u32]);
             }
         }
     }
