@@ -37,6 +37,7 @@
 mod backend;
 mod batch;
 mod device;
+mod direct;
 mod driver;
 mod execute;
 mod kernels;

@@ -12,13 +12,13 @@ use crate::memory::Region;
 /// Bytes of a vector.
 const VECTOR: usize = 16;
 /// Bytes of a block, which one thread fills or empties.
-const BLOCK: usize = 512 << 10;
-/// Blocks at most.
+pub(crate) const BLOCK: usize = 512 << 10;
+/// Blocks at most, of copies.
 const BLOCKS: usize = 16;
 /// So many are filled or emptied at a time, while the device is at the others.
 const AT_ONCE: usize = BLOCKS / 2;
 /// Threads at most that do it.
-const THREADS: usize = 8;
+pub(crate) const THREADS: usize = 8;
 
 /// Blocks of memory of the host that are used again and again.
 #[derive(Debug)]
@@ -37,10 +37,10 @@ struct Passage<'a, B> {
 }
 
 #[derive(Debug)]
-struct Block {
-    memory: PinnedMemory,
-    /// Behind the last copy that uses it.
-    done: Event,
+pub(crate) struct Block {
+    pub(crate) memory: PinnedMemory,
+    /// Behind the last work that uses it.
+    pub(crate) done: Event,
 }
 
 impl Staging {
@@ -48,20 +48,35 @@ impl Staging {
         Self { context, blocks: Mutex::default() }
     }
 
-    /// A block that the device does not use any more: one that it is done with, a new one, or the oldest once it is. So many
-    /// are `taken` already.
-    fn block(&self, blocks: &mut VecDeque<Block>, taken: usize) -> Result<Block> {
+    /// A block that the device does not use any more: one that it is done with, a new one unless there are `most`, or the oldest
+    /// once it is. So many are `taken` already.
+    fn block(&self, blocks: &mut VecDeque<Block>, taken: usize, most: usize) -> Result<Block> {
         let idle = match blocks.front() {
             Some(oldest) => oldest.done.is_past()?,
             None => false,
         };
-        if !idle && blocks.len() + taken < BLOCKS {
+        if !idle && blocks.len() + taken < most {
             let memory = PinnedMemory::new(&self.context, BLOCK)?;
             return Ok(Block { memory, done: Event::new(&self.context, false)? });
         }
         let block = blocks.pop_front().ok_or(Error::OutOfMemory { bytes: BLOCK })?;
         block.done.wait()?;
         Ok(block)
+    }
+
+    /// So many blocks that the device does not use any more. Until they are put back they are the caller's.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`], [`Error::OutOfMemory`], [`Error::Driver`].
+    pub(crate) fn take(&self, count: usize) -> Result<Vec<Block>> {
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        (0..count).map(|taken| self.block(&mut blocks, taken, count)).collect()
+    }
+
+    /// Puts blocks back that the device does not use any more.
+    pub(crate) fn put_back(&self, idle: impl Iterator<Item = Block>) {
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.for_each(|block| blocks.push_front(block));
     }
 
     /// Sends bytes to the device, after all that was asked of it before. They may be changed afterwards. What kernels read in
@@ -76,7 +91,7 @@ impl Staging {
             let passages = parts.iter().enumerate().map(|(taken, &(here, start))| {
                 let room = to.bytes().saturating_sub(start).max(here.len() as u64);
                 let there = to.span(start, (here.len().next_multiple_of(VECTOR) as u64).min(room))?;
-                Ok(Passage { block: self.block(&mut blocks, taken)?, there, here, result: Ok(()) })
+                Ok(Passage { block: self.block(&mut blocks, taken, BLOCKS)?, there, here, result: Ok(()) })
             });
             let passages = passages.collect::<Result<Vec<_>>>()?;
             // Each is sent by the thread that filled it, as soon as it has.
@@ -104,7 +119,7 @@ impl Staging {
         let mut ask = |blocks: &mut VecDeque<Block>, before: usize| {
             let passages = parts.by_ref().take(AT_ONCE).enumerate().map(|(taken, (from, here, start))| {
                 let there = from.span(start, here.len() as u64)?;
-                let block = self.block(blocks, before + taken)?;
+                let block = self.block(blocks, before + taken, BLOCKS)?;
                 block.memory.fetch(&there)?;
                 block.done.record()?;
                 Ok(Passage { block, there, here, result: Ok(()) })

@@ -138,6 +138,7 @@ functions! {
     cuMemAlloc_v2(pointer: *mut CUdeviceptr, bytes: usize);
     cuMemFree_v2(pointer: CUdeviceptr);
     cuMemHostAlloc(pointer: *mut *mut c_void, bytes: usize, flags: c_uint);
+    cuMemHostGetDevicePointer_v2(pointer: *mut CUdeviceptr, host: *mut c_void, flags: c_uint);
     cuMemFreeHost(pointer: *mut c_void);
     cuMemcpyHtoDAsync_v2(to: CUdeviceptr, from: *const c_void, bytes: usize, stream: CUstream);
     cuMemcpyDtoHAsync_v2(to: *mut c_void, from: CUdeviceptr, bytes: usize, stream: CUstream);

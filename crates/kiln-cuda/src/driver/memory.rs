@@ -23,8 +23,8 @@ pub(crate) struct DeviceMemory {
 /// Bytes from a place of memory on.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Span<'a> {
-    memory: &'a DeviceMemory,
-    offset: u64,
+    context: &'a Arc<Context>,
+    address: CUdeviceptr,
     bytes: u64,
 }
 
@@ -50,7 +50,7 @@ impl DeviceMemory {
     /// A part of it; `None` for one that is not within it.
     pub(crate) fn span(&self, offset: u64, bytes: u64) -> Option<Span<'_>> {
         let fits = offset.checked_add(bytes).is_some_and(|end| end <= self.bytes);
-        fits.then_some(Span { memory: self, offset, bytes })
+        fits.then_some(Span { context: &self.context, address: self.pointer + offset, bytes })
     }
 }
 
@@ -64,7 +64,7 @@ impl Drop for DeviceMemory {
 impl Span<'_> {
     /// Its address.
     pub(super) fn address(&self) -> CUdeviceptr {
-        self.memory.pointer + self.offset
+        self.address
     }
 
     /// Its bytes.
@@ -73,7 +73,7 @@ impl Span<'_> {
     }
 
     pub(super) fn is_of(&self, context: &Context) -> bool {
-        std::ptr::eq(&*self.memory.context, context)
+        std::ptr::eq(&**self.context, context)
     }
 
     /// Sets every byte to a value.
@@ -81,7 +81,7 @@ impl Span<'_> {
     /// # Errors
     /// [`Error::DeviceLost`], [`Error::Driver`].
     pub(crate) fn fill(&self, value: u8) -> Result<()> {
-        let context = &self.memory.context;
+        let context = self.context;
         // SAFETY: so many bytes from the address on are memory of this context.
         context.run("filling memory", |call| unsafe {
             (call.cuMemsetD8Async)(self.address(), value, self.bytes as usize, context.stream())
@@ -93,7 +93,7 @@ impl Span<'_> {
     /// # Errors
     /// [`Error::DeviceLost`], [`Error::Driver`]; also where the lengths differ or the devices do.
     pub(crate) fn copy_from(&self, from: &Span<'_>) -> Result<()> {
-        let context = &self.memory.context;
+        let context = self.context;
         if self.bytes != from.bytes || !from.is_of(context) {
             return Err(misfit(context, "a copy on the device", self.bytes, from.bytes));
         }
@@ -109,6 +109,8 @@ impl Span<'_> {
 pub(crate) struct PinnedMemory {
     context: Arc<Context>,
     pointer: NonNull<u8>,
+    /// Where kernels find it.
+    seen_at: CUdeviceptr,
     bytes: usize,
 }
 
@@ -119,14 +121,26 @@ impl PinnedMemory {
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::DeviceLost`].
     pub(crate) fn new(context: &Arc<Context>, bytes: usize) -> Result<Self> {
+        const SEEN_BY_DEVICES: u32 = 2;
         let mut pointer: *mut c_void = std::ptr::null_mut();
         // SAFETY: it writes one address, to a place that is there.
-        let taken =
-            context.run("taking memory of the host", |call| unsafe { (call.cuMemHostAlloc)(&mut pointer, bytes, 0) });
+        let taken = context.run("taking memory of the host", |call| unsafe {
+            (call.cuMemHostAlloc)(&mut pointer, bytes, SEEN_BY_DEVICES)
+        });
         let out = Error::OutOfMemory { bytes };
         taken.map_err(|error| if let Error::OutOfMemory { .. } = error { out.clone() } else { error })?;
         let pointer = NonNull::new(pointer.cast()).ok_or(out)?;
-        Ok(Self { context: context.clone(), pointer, bytes })
+        let mut memory = Self { context: context.clone(), pointer, seen_at: 0, bytes };
+        // SAFETY: it writes one address, to a place that is there; the memory was taken just now, for devices to see.
+        context.run("finding memory of the host", |call| unsafe {
+            (call.cuMemHostGetDevicePointer_v2)(&mut memory.seen_at, pointer.as_ptr().cast(), 0)
+        })?;
+        Ok(memory)
+    }
+
+    /// All of it, for kernels to read and write.
+    pub(crate) fn span(&self) -> Span<'_> {
+        Span { context: &self.context, address: self.seen_at, bytes: self.bytes as u64 }
     }
 
     /// Copies bytes in, and zeros behind them up to so many in all. The device must not read them at the same time: what it was

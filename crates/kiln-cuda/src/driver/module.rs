@@ -338,7 +338,7 @@ impl Function {
         // SAFETY: the arguments are as many and of the types that the kernel takes, and are copied by the call. Kernels
         // guard every access by the extents that they are given; those come from checked shapes, and the memory behind
         // the addresses was taken for these shapes. It is held for as long as the launch can run, or used anew only by
-        // what comes after it on the same stream.
+        // what comes after it on the same stream; that of the host, once the launch has been waited for.
         context.run(&self.launching, |call| unsafe {
             (call.cuLaunchKernel)(
                 function, grid_x, grid_y, grid_z, block_x, block_y, block_z, shared, stream, arguments, nothing,
