@@ -96,7 +96,11 @@ impl Kernels {
         Ok(compiled.entry(code.clone()).or_insert(function).clone())
     }
 
-    fn make(&self, kernel: &dyn Kernel) -> Result<Function> {
+    /// A kernel, compiled or from its file.
+    ///
+    /// # Errors
+    /// As [`Kernels::get`].
+    pub(crate) fn make(&self, kernel: &dyn Kernel) -> Result<Function> {
         let kernel = kernel.build();
         let needed = kernel.gate().version;
         if needed > self.version {

@@ -31,11 +31,13 @@
 //! - A launch is checked against the kernel: number and types of the arguments, the device and alignment of the buffers.
 //! - Compiled code is kept in files where a folder for them is given, by the text that it was made from, the device and the
 //!   driver.
-//! - Unsafe code stands in one module, `driver`: calls of the driver, and what it gives out.
+//! - Unsafe code stands in one module, `driver`: calls of the driver, and what it gives out. Whoever launches a kernel of their
+//!   own ([`CudaDevice::prepare_kernel`]) vouches for it.
 #![deny(unsafe_code)]
 
 mod backend;
 mod batch;
+mod by_hand;
 mod device;
 mod direct;
 mod driver;
@@ -54,6 +56,7 @@ mod tensor;
 
 pub use backend::CudaBackend;
 pub use batch::{BufferId, CudaCommandBatch};
+pub use by_hand::CudaLaunch;
 pub use device::{CudaDevice, DeviceInfo};
 pub use driver::{CudaVersion, DriverProblem, OLDEST_DRIVER, Readings};
 pub use options::{DeviceOptions, InputPrecision};

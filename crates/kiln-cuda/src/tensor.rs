@@ -101,6 +101,12 @@ impl CudaDevice {
         Ok(operation.results())
     }
 
+    /// Refuses tensors of another device.
+    pub(crate) fn check_own(&self, tensors: &[&CudaTensor]) -> Result<()> {
+        let stranger = tensors.iter().find(|tensor| !Arc::ptr_eq(&tensor.device.inner, &self.inner));
+        stranger.map_or(Ok(()), |stranger| Err(self.stranger(stranger)))
+    }
+
     /// Why a tensor of another device is refused.
     pub(crate) fn stranger(&self, tensor: &CudaTensor) -> Error {
         Error::Unavailable {
@@ -128,9 +134,7 @@ impl CudaDevice {
     /// As [`CudaDevice::run`].
     pub fn prepare(&self, op: &Op, inputs: &[&CudaTensor]) -> Result<CudaOperation> {
         self.check_alive()?;
-        if let Some(stranger) = inputs.iter().find(|input| !Arc::ptr_eq(&input.device.inner, &self.inner)) {
-            return Err(self.stranger(stranger));
-        }
+        self.check_own(inputs)?;
         let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
         let outputs = op.infer(&types)?;
         let (ids, plan) = Plan::of_operation(op, &types, self.inner.hardware)?;

@@ -1,0 +1,55 @@
+//! Kernels of kiln-ptx, those of its library and others, launched by hand on tensors of a device.
+
+use std::sync::Arc;
+
+use kiln_core::Result;
+use kiln_ptx::{Kernel, Launch};
+
+use crate::driver::{Begins, Function};
+use crate::{CudaDevice, CudaTensor};
+
+/// A kernel that is loaded, and a launch of it on tensors of its device.
+#[derive(Debug)]
+pub struct CudaLaunch {
+    function: Arc<Function>,
+    launch: Launch,
+    tensors: Vec<CudaTensor>,
+}
+
+impl CudaDevice {
+    /// Loads a kernel, and keeps what a launch of it takes. The launch calls tensors by their positions. The target that kernels
+    /// are written for is [`CudaDevice::target`].
+    ///
+    /// # Errors
+    /// [`kiln_core::Error::Unavailable`] for a tensor of another device, and where the driver is too old for the kernel;
+    /// [`kiln_core::Error::Driver`] with what the driver's compiler says; [`kiln_core::Error::DeviceLost`].
+    ///
+    /// # Safety
+    /// Launched with these arguments the kernel ends, and reads and writes within these tensors alone. Nothing else uses those
+    /// that it writes, slices of them included, unless it is asked for by the same thread: work runs in the order in which it
+    /// was asked for.
+    #[allow(unsafe_code)] // Only the caller knows what a kernel that is not of this crate does.
+    pub unsafe fn prepare_kernel(
+        &self,
+        kernel: &dyn Kernel,
+        launch: Launch,
+        tensors: &[&CudaTensor],
+    ) -> Result<CudaLaunch> {
+        self.check_alive()?;
+        self.check_own(tensors)?;
+        let function = Arc::new(self.inner.kernels.make(kernel)?);
+        Ok(CudaLaunch { function, launch, tensors: tensors.iter().copied().cloned().collect() })
+    }
+}
+
+impl CudaLaunch {
+    /// Launches the kernel once more. It does not wait for the device: [`CudaDevice::finish`] does.
+    ///
+    /// # Errors
+    /// [`kiln_core::Error::Driver`] where the launch does not give what the kernel takes, or the driver refuses;
+    /// [`kiln_core::Error::DeviceLost`].
+    pub fn run(&mut self) -> Result<()> {
+        let spans = self.tensors.iter().map(|tensor| tensor.region.whole()).collect::<Result<Vec<_>>>()?;
+        self.function.launch(&self.launch, &spans, Begins::Behind)
+    }
+}
