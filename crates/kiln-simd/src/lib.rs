@@ -12,6 +12,7 @@
 //! - Threads run only where they pay; the cut-overs are constants with the measurement beside them.
 //! - Unsafe code is in the vector module and the kernels, each block with its reason.
 
+mod array;
 mod attention;
 mod convert;
 mod convolve;

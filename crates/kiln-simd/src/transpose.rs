@@ -281,7 +281,7 @@ fn unweave<V: Vector, const C: usize>(x: [V; C]) -> [V; C] {
     let mut y = x;
     match C {
         2 => (y[0], y[1]) = V::unzip(x[0], x[1]),
-        3 => y[..3].copy_from_slice(&V::unzip3([x[0], x[1], x[2]])),
+        3 => [y[0], y[1], y[2]] = V::unzip3([x[0], x[1], x[2]]),
         4 => {
             let (low, high) = (V::unzip(x[0], x[1]), V::unzip(x[2], x[3]));
             (y[0], y[2]) = V::unzip(low.0, high.0);
@@ -298,7 +298,7 @@ fn interweave<V: Vector, const C: usize>(x: [V; C]) -> [V; C] {
     let mut y = x;
     match C {
         2 => (y[0], y[1]) = V::zip(x[0], x[1]),
-        3 => y[..3].copy_from_slice(&V::zip3([x[0], x[1], x[2]])),
+        3 => [y[0], y[1], y[2]] = V::zip3([x[0], x[1], x[2]]),
         4 => {
             let (even, odd) = (V::zip(x[0], x[2]), V::zip(x[1], x[3]));
             (y[0], y[1]) = V::zip(even.0, odd.0);

@@ -38,7 +38,7 @@ pub(super) fn clean<const N: usize>(x: &[f32; N]) -> Option<([f32; N], f32)> {
     if largest < LEAST {
         return Some(([0.0; N], 0.0));
     }
-    Some((x.map(|v| v.clamp(-MOST, MOST)), largest.min(MOST)))
+    Some((floats(|i| x[i].clamp(-MOST, MOST)), largest.min(MOST)))
 }
 
 /// The elements of [`clean`] times a power of two that takes the largest magnitude to 2^29..2^30, and that power. Those
@@ -50,11 +50,21 @@ fn lifted<const N: usize>(x: &[f32; N]) -> Option<([f32; N], f32)> {
         return Some((x, 1.0));
     }
     let lift = f32::from_bits((283 << 23) - (largest.to_bits() & 0x7f80_0000));
-    let lifted = x.map(|v| {
-        let v = v * lift;
+    let lifted = floats(|i| {
+        let v = x[i] * lift;
         if v.abs() < 1.0 { 0.0 } else { v }
     });
     Some((lifted, lift))
+}
+
+/// `[f(0), f(1), ..]`, in one function that is always inlined: a call would lose the instruction set of the caller.
+#[inline(always)]
+fn floats<const N: usize>(mut f: impl FnMut(usize) -> f32) -> [f32; N] {
+    let mut values = [0.0; N];
+    for i in 0..N {
+        values[i] = f(i);
+    }
+    values
 }
 
 /// Rounds to the nearest integer, ties to even, for magnitudes below 2^22.
@@ -80,29 +90,29 @@ pub(super) fn unit_bits(x: f32) -> u16 {
 fn sum<const N: usize>(terms: [f32; N]) -> f32 {
     let mut lanes = [0.0f32; 8];
     for chunk in terms.as_chunks::<8>().0 {
-        for (lane, term) in lanes.iter_mut().zip(chunk) {
-            *lane += term;
+        for l in 0..8 {
+            lanes[l] += chunk[l];
         }
     }
-    let four: [f32; 4] = std::array::from_fn(|i| lanes[i] + lanes[i + 4]);
+    let four: [f32; 4] = floats(|i| lanes[i] + lanes[i + 4]);
     (four[0] + four[2]) + (four[1] + four[3])
 }
 
 #[inline(always)]
 fn products<const N: usize>(a: &[f32; N], b: &[f32; N]) -> [f32; N] {
-    std::array::from_fn(|i| a[i] * b[i])
+    floats(|i| a[i] * b[i])
 }
 
 #[inline(always)]
 fn importance<const N: usize>(x: &[f32; N]) -> [f32; N] {
     let rms = (sum(products(x, x)) / N as f32).sqrt();
-    x.map(|v| rms + v.abs())
+    floats(|i| rms + x[i].abs())
 }
 
 /// `Σ w (x - (s q + b))²`.
 #[inline(always)]
 fn error<const N: usize>(x: &[f32; N], w: &[f32; N], q: &[f32; N], s: f32, b: f32) -> f32 {
-    sum::<N>(std::array::from_fn(|i| {
+    sum::<N>(floats(|i| {
         let off = x[i] - (s * q[i] + b);
         w[i] * (off * off)
     }))
@@ -111,7 +121,7 @@ fn error<const N: usize>(x: &[f32; N], w: &[f32; N], q: &[f32; N], s: f32, b: f3
 /// `round((x + shift) * inverse)` held in `lo..=hi`.
 #[inline(always)]
 fn integers<const N: usize>(x: &[f32; N], shift: f32, inverse: f32, lo: f32, hi: f32) -> [f32; N] {
-    std::array::from_fn(|i| round(((x[i] + shift) * inverse).clamp(lo, hi)))
+    floats(|i| round(((x[i] + shift) * inverse).clamp(lo, hi)))
 }
 
 /// `1 / step`, or 0 for a step that is 0.

@@ -2,6 +2,7 @@ use kiln_core::op::AttentionExtents;
 
 use super::{KEYS, QUERIES};
 use crate::Isa;
+use crate::array::{Each, from_fn};
 use crate::gemm::turn_square;
 use crate::math;
 use crate::tile::{ColumnMajor, Left, Product, ProductArgs, RowMajor, Target, max_rows, panels};
@@ -74,7 +75,7 @@ impl Kernel for Block<'_> {
         let end = seen[..n].iter().copied().max().unwrap_or(0);
         for start in (0..end).step_by(KEYS) {
             let keys = KEYS.min(end - start);
-            let seen = seen.map(|s| s.saturating_sub(start).min(keys));
+            let seen = seen.each(|s| s.saturating_sub(start).min(keys));
             // SAFETY: the scratch slices have the extents that their fields say, n and keys are within them.
             unsafe {
                 if few {
@@ -253,8 +254,8 @@ impl Block<'_> {
     ) {
         let d = self.e.d;
         let width = 2 * V::LANES;
-        let in_place: [usize; KEYS] = std::array::from_fn(|j| j * d);
-        let padded: [usize; KEYS] = std::array::from_fn(|j| j * width);
+        let in_place: [usize; KEYS] = from_fn(|j| j * d);
+        let padded: [usize; KEYS] = from_fn(|j| j * width);
         for column in (0..depth).step_by(width) {
             let left = d - column;
             let two = left > V::LANES;

@@ -12,6 +12,7 @@ use std::ops::Range;
 use kiln_core::op::ConvolveExtents;
 
 use super::frame::{Fill, Frame, Region};
+use crate::array::from_fn;
 use crate::threads::{self, Shared};
 use crate::vector::{Kernel, Vector, dispatch};
 use crate::{Isa, scratch};
@@ -235,13 +236,13 @@ impl Pass {
             let (mut phase, mut shift) = (0, 0);
             for column in 0..self.kw {
                 let x = x.add(phase * self.phases.1 + shift);
-                let weights: [V; KH] = std::array::from_fn(|p| V::splat(*self.w.add(p * self.w_stride + column)));
+                let weights: [V; KH] = from_fn(|p| V::splat(*self.w.add(p * self.w_stride + column)));
                 for i in 0..R + KH - 1 {
-                    let pixels: [V; N] = std::array::from_fn(|v| load(x.add(i * self.x_stride + v * V::LANES)));
+                    let pixels: [V; N] = from_fn(|v| load(x.add(i * self.x_stride + v * V::LANES)));
                     for (r, sums) in sums.iter_mut().enumerate() {
                         if i >= r && i - r < KH {
-                            for (sum, &pixel) in sums.iter_mut().zip(&pixels) {
-                                *sum = pixel.mul_add(weights[i - r], *sum);
+                            for v in 0..N {
+                                sums[v] = pixels[v].mul_add(weights[i - r], sums[v]);
                             }
                         }
                     }

@@ -4,6 +4,7 @@ use std::marker::PhantomData;
 
 use kiln_core::op::ElementwiseKind;
 
+use crate::array::Each;
 use crate::vector::{Kernel, Lanewise, Pair, Vector, unaligned};
 
 /// One function of the table on vectors; operands and parameters beyond those it has are ignored.
@@ -66,12 +67,12 @@ impl<F: Formula> Kernel for Run<F> {
         // SAFETY: the contract of `Run`: every access below stays in 0..n, or at 0 where repeated.
         unsafe {
             let params = [V::splat(params[0]), V::splat(params[1])];
-            let p = sources.map(|s| s.p);
+            let p = sources.each(|s| s.p);
             // A loop of its own where nothing repeats, free of the question.
             if const { F::ARITY == 1 } || !sources[..F::ARITY].iter().any(|s| s.repeated) {
                 Flatly::<V, F> { p, params, formula: PhantomData }.fill(out, n, stream);
             } else {
-                let is_repeated = sources.map(|s| s.repeated);
+                let is_repeated = sources.each(|s| s.repeated);
                 let [a, b, c] = sources;
                 let repeated = [a.splat::<V, F>(0), b.splat::<V, F>(1), c.splat::<V, F>(2)];
                 Mixed::<V, F> { p, repeated, is_repeated, params, formula: PhantomData }.fill(out, n, stream);
@@ -162,7 +163,7 @@ trait Operands<V: Vector, F: Formula>: Sized {
                     i += 4 * V::LANES;
                 }
             } else if const { V::PAIRS } {
-                let params = self.params().map(|p| Pair(p, p));
+                let params = self.params().each(|p| Pair(p, p));
                 while i + 2 * V::LANES <= end {
                     let j = i + V::LANES;
                     let ([a, b, c], [d, e, f]) = (self.operands(i), self.operands(j));

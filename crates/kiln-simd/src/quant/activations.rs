@@ -94,8 +94,12 @@ fn integers<const N: usize>(x: &[f32]) -> ([i32; N], f32) {
 #[inline(always)]
 unsafe fn round_words(x: &[f32], block: *mut u8) -> f32 {
     let (q, unit) = integers::<32>(x);
+    let mut words = [0i16; 32];
+    for i in 0..32 {
+        words[i] = q[i] as i16;
+    }
     // SAFETY: the caller's contract.
-    unsafe { block.cast::<[i16; 32]>().write_unaligned(q.map(|q| q as i16)) };
+    unsafe { block.cast::<[i16; 32]>().write_unaligned(words) };
     unit
 }
 
@@ -105,8 +109,11 @@ unsafe fn round_words(x: &[f32], block: *mut u8) -> f32 {
 /// `block` is good for writing 512 bytes.
 #[inline(always)]
 unsafe fn write_planes<const BITS: usize>(q: &[i32; 256], block: *mut u8) {
-    let low = q.map(|q| q as i8);
-    let high = q.map(|q| ((q - i32::from(q as i8)) >> 8) as i8);
+    let (mut low, mut high) = ([0i8; 256], [0i8; 256]);
+    for i in 0..256 {
+        low[i] = q[i] as i8;
+        high[i] = ((q[i] - i32::from(low[i])) >> 8) as i8;
+    }
     for (i, plane) in [high, low].iter().enumerate() {
         // SAFETY: the caller's contract.
         unsafe {
@@ -145,7 +152,10 @@ fn sums(q: &[i32; 256]) -> [i32; 16] {
 unsafe fn round_affine(x: &[f32], block: *mut u8) -> f32 {
     let (q, unit) = integers::<256>(x);
     // The minimum of a sub-block multiplies both of its halves, so that either may take either lane.
-    let sums = sums(&q).map(|sum| sum as f32);
+    let (integers, mut sums) = (sums(&q), [0.0f32; 16]);
+    for i in 0..16 {
+        sums[i] = integers[i] as f32;
+    }
     // SAFETY: the caller's contract.
     unsafe {
         write_planes::<4>(&q, block);

@@ -21,6 +21,7 @@ use kiln_core::QuantFormat;
 
 use super::activations::{Line, Round, lines};
 use super::weights::{Weights, for_weights};
+use crate::array::Each;
 use crate::simd::Simd;
 use crate::threads::{self, Shared};
 use crate::vector::{ByteKernel, Bytes, dispatch_bytes, dispatch_plain};
@@ -75,7 +76,7 @@ impl<W: Weights> Part<'_, W> {
                     for line in 0..W::BYTES.div_ceil(64) {
                         B::prefetch(w.wrapping_add(AHEAD + 64 * line));
                     }
-                    W::add::<B, R>(this, unpacked, x, units.map(|unit| *unit), &mut sums);
+                    W::add::<B, R>(this, unpacked, x, units.each(|unit| *unit), &mut sums);
                     w = next;
                     for r in 0..R {
                         x[r] = x[r].add(block);

@@ -4,6 +4,7 @@ use kiln_core::QuantFormat;
 use kiln_core::quant::{q4_k, q5_k, q6_k, q8_0, unpack_scales};
 
 use super::activations::SUMS;
+use crate::array::Each;
 use crate::vector::Bytes;
 
 /// The weights of a format: how a block adds to the sums of `R` rows.
@@ -92,7 +93,7 @@ impl Weights for Symmetric {
         // SAFETY: the caller's contract.
         unsafe {
             // A lane takes at most 16 * 32 * 32639 < 2^24, which f32 holds, once 32 is off every integer.
-            let ints = B::dots::<6, R>(block, x, x.map(|x| B::load_ints(x.add(SUMS).cast())));
+            let ints = B::dots::<6, R>(block, x, x.each(|x| B::load_ints(x.add(SUMS).cast())));
             let (halves, scales) = (B::halves(w.add(202)), B::signed_codes(w.add(192)));
             for r in 0..R {
                 sums[r] = B::add(sums[r], ints[r], B::mul(scales, B::factor::<3>(halves, units[r])));

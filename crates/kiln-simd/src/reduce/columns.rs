@@ -9,6 +9,7 @@
 
 use super::extreme::Extreme;
 use super::tree::Term;
+use crate::array::from_fn;
 use crate::vector::Vector;
 
 /// Rows that are summed in a register before the tree takes them.
@@ -180,9 +181,11 @@ unsafe fn wide_sums<V: Vector, T: Term>(t: T, m: Columns, scratch: &mut [f32], o
         }
         for c in (0..m.columns).step_by(V::LANES) {
             let mut sum: Option<V> = None;
-            for level in (0..usize::BITS as usize).filter(|l| leaves >> l & 1 == 1) {
-                let subtree = V::load(stack.add(level * pitch + c));
-                sum = Some(sum.map_or(subtree, |sum| T::combine(subtree, sum)));
+            for level in 0..usize::BITS as usize {
+                if leaves >> level & 1 == 1 {
+                    let subtree = V::load(stack.add(level * pitch + c));
+                    sum = Some(sum.map_or(subtree, |sum| T::combine(subtree, sum)));
+                }
             }
             sum.unwrap_or(V::splat(T::EMPTY)).store_first(out.add(c), V::LANES.min(m.columns - c));
         }
@@ -314,7 +317,7 @@ unsafe fn leaf_bests<V: Vector, E: Extreme, const N: usize, const EXACT: bool>(
 ) -> V::Mask {
     // SAFETY: the caller's contract.
     unsafe {
-        let mut best: [V; N] = std::array::from_fn(|k| load(out.add(k * V::LANES), n));
+        let mut best: [V; N] = from_fn(|k| load(out.add(k * V::LANES), n));
         for r in 0..rows {
             let row = x.add(r * stride);
             for (k, best) in best.iter_mut().enumerate() {
@@ -442,8 +445,8 @@ unsafe fn leaf_places<V: Vector, E: Extreme, const N: usize>(
 ) -> V::Mask {
     // SAFETY: the caller's contract.
     unsafe {
-        let mut bests: [V; N] = std::array::from_fn(|k| load(best.add(k * V::LANES), n));
-        let mut places: [V; N] = std::array::from_fn(|k| load(at.add(k * V::LANES), n));
+        let mut bests: [V; N] = from_fn(|k| load(best.add(k * V::LANES), n));
+        let mut places: [V; N] = from_fn(|k| load(at.add(k * V::LANES), n));
         for r in 0..rows {
             let row = x.add(r * stride);
             let here = V::splat(f32::from_bits((first + r) as u32));

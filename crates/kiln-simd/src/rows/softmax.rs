@@ -8,6 +8,7 @@ use kiln_core::op::{LogSoftmax, Softmax};
 use kiln_core::{DataMut, Operand, Result};
 
 use super::{LONG, for_rows};
+use crate::array::from_fn;
 use crate::math::{LIFT, LIFTED, LOWERED, lifted_exp};
 use crate::scratch;
 use crate::simd::{Execute, Simd, f32s};
@@ -106,7 +107,7 @@ unsafe fn map<V: Vector>(x: *const f32, out: *mut f32, n: usize, f: impl Fn(V) -
     unsafe {
         let mut i = 0;
         while i + 4 * V::LANES <= n {
-            let v: [V; 4] = std::array::from_fn(|k| f(V::load(x.add(i + k * V::LANES))));
+            let v: [V; 4] = from_fn(|k| f(V::load(x.add(i + k * V::LANES))));
             for (k, v) in v.into_iter().enumerate() {
                 v.store(out.add(i + k * V::LANES));
             }

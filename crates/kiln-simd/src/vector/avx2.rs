@@ -1,6 +1,7 @@
 use std::arch::x86_64::*;
 
 use super::{MAX_LANES, Vector};
+use crate::array::from_fn;
 
 /// Eight lanes with fused multiply-add.
 #[derive(Clone, Copy)]
@@ -107,8 +108,9 @@ impl Vector for Avx2 {
             }
             let [a, b] = turn!(0 1);
             let mut turned = [a[0]; MAX_LANES];
-            turned[..4].copy_from_slice(&a);
-            turned[4..8].copy_from_slice(&b);
+            for i in 0..4 {
+                (turned[i], turned[4 + i]) = (a[i], b[i]);
+            }
             turned
         }
     }
@@ -298,7 +300,7 @@ impl Vector for Avx2 {
 /// AVX2 is there.
 #[inline(always)]
 unsafe fn multiples(factor: i32, start: i32) -> __m256i {
-    let lanes: [i32; 8] = std::array::from_fn(|i| start + factor * i as i32);
+    let lanes: [i32; 8] = from_fn(|i| start + factor * i as i32);
     // SAFETY: the array is one vector.
     unsafe { _mm256_loadu_si256(lanes.as_ptr().cast()) }
 }

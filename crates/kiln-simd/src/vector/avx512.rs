@@ -1,6 +1,7 @@
 use std::arch::x86_64::*;
 
 use super::{MAX_LANES, Vector};
+use crate::array::from_fn;
 
 /// Sixteen lanes, mask registers, 32 vector registers.
 #[derive(Clone, Copy)]
@@ -403,7 +404,7 @@ impl Vector for Avx512 {
 /// AVX-512 is there.
 #[inline(always)]
 unsafe fn multiples(factor: i32, start: i32) -> __m512i {
-    let lanes: [i32; 16] = std::array::from_fn(|i| start + factor * i as i32);
+    let lanes: [i32; 16] = from_fn(|i| start + factor * i as i32);
     // SAFETY: the array is one vector.
     unsafe { _mm512_loadu_si512(lanes.as_ptr().cast()) }
 }

@@ -29,6 +29,7 @@ pub(crate) use bytes::{ByteKernel, Bytes, dispatch_bytes, element, signed_sub_bl
 pub(crate) use lanewise::{Lanewise, Pair};
 pub(crate) use plain::{PlainKernel, dispatch_plain};
 
+use crate::array::Each;
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
 /// `LANES` f32 numbers and what one instruction set can do with them.
@@ -225,7 +226,7 @@ pub(crate) trait Vector:
         for t in 0..3 * Self::LANES {
             to[t % 3][t / 3] = from[t / Self::LANES][t % Self::LANES];
         }
-        to.map(|lanes| Self::from_lanes(lanes, x[0]))
+        to.each(|lanes| Self::from_lanes(lanes, x[0]))
     }
 
     /// Undoes [`Vector::unzip3`].
@@ -236,7 +237,7 @@ pub(crate) trait Vector:
         for t in 0..3 * Self::LANES {
             to[t / Self::LANES][t % Self::LANES] = from[t % 3][t / 3];
         }
-        to.map(|lanes| Self::from_lanes(lanes, x[0]))
+        to.each(|lanes| Self::from_lanes(lanes, x[0]))
     }
 
     /// A constant beside a value that exists.

@@ -45,6 +45,6 @@ pub(crate) unsafe fn dispatch_plain<K: PlainKernel>(isa: Isa, kernel: K) -> K::O
     fn baseline<K: PlainKernel>(kernel: K) -> K::Output {
         kernel.run()
     }
-    let _ = isa;
+    let _ = (isa, K::WIDEST);
     baseline(kernel)
 }

@@ -1,6 +1,7 @@
 use std::arch::aarch64::*;
 
 use super::four::Piece;
+use crate::array::Each;
 
 /// One register. Every NEON multiplies signed bytes to words, and weights are below 128; the dot products of newer
 /// processors are not needed to stay ahead of the memory.
@@ -58,14 +59,14 @@ impl Piece for NeonPiece {
     fn interleave_32(a: Self, b: Self) -> [Self; 2] {
         call!({
             let (a, b) = (vreinterpretq_u32_u8(a.0), vreinterpretq_u32_u8(b.0));
-            [vzip1q_u32(a, b), vzip2q_u32(a, b)].map(|x| Self(vreinterpretq_u8_u32(x)))
+            [vzip1q_u32(a, b), vzip2q_u32(a, b)].each(|x| Self(vreinterpretq_u8_u32(x)))
         })
     }
     #[inline(always)]
     fn interleave_64(a: Self, b: Self) -> [Self; 2] {
         call!({
             let (a, b) = (vreinterpretq_u64_u8(a.0), vreinterpretq_u64_u8(b.0));
-            [vzip1q_u64(a, b), vzip2q_u64(a, b)].map(|x| Self(vreinterpretq_u8_u64(x)))
+            [vzip1q_u64(a, b), vzip2q_u64(a, b)].each(|x| Self(vreinterpretq_u8_u64(x)))
         })
     }
 
