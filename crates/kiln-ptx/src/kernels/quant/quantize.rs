@@ -18,6 +18,9 @@ use crate::{Argument, Builder, F16, Global, Kernel, Launch, Pointer, PtxKernel, 
 
 /// Elements of a block of the formats that are fitted.
 const LEN: u32 = 256;
+/// Blocks that fit elements to Q6_K on a multiprocessor at once. Measured on an H200: 5 % faster than where each takes the registers
+/// that it likes, and than with five. Those for Q4_K and Q5_K would have to keep registers in memory.
+const FITTERS: u32 = 4;
 /// Threads of a block for Q8_0.
 const ROUNDERS: u32 = 128;
 /// Elements of each of them.
@@ -74,6 +77,9 @@ impl Kernel for Quantize {
     fn build(&self) -> PtxKernel {
         PtxKernel::new(self.name(), [self.threads(), 1, 1], |k| {
             let (x, out) = (k.buffer::<f32>("x"), k.buffer::<u32>("out"));
+            if self.format == QuantFormat::Q6K {
+                k.resident_blocks(FITTERS);
+            }
             match self.format {
                 QuantFormat::Q8_0 => round(k, x, out),
                 QuantFormat::Q4K | QuantFormat::Q5K => self.fit_affine(k, x, out),

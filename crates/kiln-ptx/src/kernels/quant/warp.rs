@@ -56,11 +56,9 @@ struct Shape {
 }
 
 impl Shape {
-    /// For so many rows of x, a power of two up to 8. Measured on an H200: what overlaps is up to a tenth faster, but for two
-    /// rows with Q8_0, which are slower.
+    /// For so many rows of x, a power of two up to 8. Measured on an H200: what overlaps is up to a tenth faster.
     fn new(format: QuantFormat, rows: u32, target: Target) -> Self {
-        let overlaps = target >= Target::Sm90 && (format != QuantFormat::Q8_0 || rows != 2);
-        Self { format, rows, overlaps }
+        Self { format, rows, overlaps: target >= Target::Sm90 }
     }
 
     fn step(self) -> Step {
@@ -125,15 +123,19 @@ impl Shape {
     /// multiprocessor has room for a third block, of the launch behind, and launches that overlap are slower by a sixth.
     fn stages(self) -> u32 {
         match (self.format, self.rows) {
+            (QuantFormat::Q6K, 1) if self.overlaps => 3,
             (QuantFormat::Q6K, _) | (QuantFormat::Q5K, 8) => 2,
             (QuantFormat::Q8_0, 1) if self.overlaps => 4,
             _ => 3,
         }
     }
 
-    /// Chunks of x.
+    /// Chunks of x. Of one row with Q6_K half as many leave room for the third of its weights.
     fn slots(self) -> u32 {
-        (8 / self.rows).max(2)
+        match (self.format, self.rows) {
+            (QuantFormat::Q6K, 1) => 4,
+            _ => (8 / self.rows).max(2),
+        }
     }
 
     /// Bytes from a plane of a chunk of x to the next.
