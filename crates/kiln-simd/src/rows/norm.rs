@@ -86,8 +86,11 @@ unsafe fn part_sums<V: Vector, const N: usize>(
                     }
                     at += SUMS * V::LANES;
                 }
-                for (sum, few) in sums.iter_mut().flatten().zip(few.iter().flatten()) {
-                    *sum = *sum + *few;
+                // By index: iterators over both dimensions would keep the sums of the loop above in memory.
+                for s in 0..SUMS {
+                    for k in 0..N {
+                        sums[s][k] = sums[s][k] + few[s][k];
+                    }
                 }
             }
             while at < end {
