@@ -228,11 +228,8 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                 }
                 let turns = if const { UNROLL } { t.k / TURN } else { 0 };
                 for left in (0..turns).rev() {
-                    packed_step!(0);
-                    packed_step!(1);
-                    packed_step!(2);
-                    packed_step!(3);
-                    ahead!(4);
+                    // Before the products: LLVM would move those of the last step past a branch behind them, and keep the
+                    // sums in memory meanwhile.
                     if left >= last_turns(R) {
                         let [first, second] = &mut asks;
                         V::prefetch_far(first.p);
@@ -251,6 +248,11 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                         V::prefetch(c.wrapping_add(C * V::LANES - 1));
                         c = c.wrapping_add(t.c_stride);
                     }
+                    packed_step!(0);
+                    packed_step!(1);
+                    packed_step!(2);
+                    packed_step!(3);
+                    ahead!(4);
                 }
                 for _ in turns * TURN..t.k {
                     packed_step!(0);
