@@ -362,19 +362,10 @@ fn user_cache(machine: &Machine) -> Option<PathBuf> {
     Some(cache_folder()?.join(format!("profile-{}-{hash:016x}.json", machine.instruction_set)))
 }
 
-/// kiln's folder in the user's cache directory: where Windows, Apple and, elsewhere, the XDG base directory specification want it.
+/// kiln's folder in the user's cache directory.
 #[cfg(not(target_arch = "wasm32"))]
 fn cache_folder() -> Option<PathBuf> {
-    let absolute = |path: &PathBuf| path.is_absolute();
-    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(absolute);
-    let in_home = |folder| Some(std::env::home_dir().filter(absolute)?.join(folder));
-    if cfg!(windows) {
-        Some(variable("LOCALAPPDATA")?.join("kiln").join("cache"))
-    } else if cfg!(target_vendor = "apple") {
-        in_home("Library/Caches/kiln")
-    } else {
-        Some(variable("XDG_CACHE_HOME").or_else(|| in_home(".cache"))?.join("kiln"))
-    }
+    directories::ProjectDirs::from("", "", "kiln").map(|directories| directories.cache_dir().to_owned())
 }
 
 /// A page has no files: its profile is given to the builder.
