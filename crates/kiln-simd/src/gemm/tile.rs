@@ -357,7 +357,8 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                     });
                 };
             }
-            if whole {
+            // What masks cost is nothing here, and the code is there once.
+            if const { !V::MASKED } && whole {
                 finish!(true);
             } else {
                 finish!(false);

@@ -224,9 +224,14 @@ unsafe fn leaf_sums<V: Vector, T: Term, const N: usize>(
             r += 4;
         }
         if r < rows {
-            for (k, sum) in sums.iter_mut().enumerate() {
-                let rest = (r + 1..rows).fold(term(r, k), |rest, r| T::combine(rest, term(r, k)));
-                *sum = T::combine(*sum, rest);
+            let mut rest: [V; N] = from_fn(|k| term(r, k));
+            for r in r + 1..rows {
+                for k in 0..N {
+                    rest[k] = T::combine(rest[k], term(r, k));
+                }
+            }
+            for k in 0..N {
+                sums[k] = T::combine(sums[k], rest[k]);
             }
         }
         for level in 0..merges {
@@ -282,13 +287,12 @@ unsafe fn wide_bests<V: Vector, E: Extreme>(m: Columns, out: *mut f32) {
                 let mut c = 0;
                 while c < m.columns {
                     let (p, o) = (x.add(c), out.add(c));
-                    let wide = c + BESTS * V::LANES <= m.columns;
+                    let wide = !exact && c + BESTS * V::LANES <= m.columns;
                     let n = V::LANES.min(m.columns - c);
                     numbers = match (exact, wide) {
                         (false, true) => leaf_bests::<V, E, BESTS, false>(p, rows, m.stride, n, numbers, o),
                         (false, false) => leaf_bests::<V, E, 1, false>(p, rows, m.stride, n, numbers, o),
-                        (true, true) => leaf_bests::<V, E, BESTS, true>(p, rows, m.stride, n, numbers, o),
-                        (true, false) => leaf_bests::<V, E, 1, true>(p, rows, m.stride, n, numbers, o),
+                        (true, _) => leaf_bests::<V, E, 1, true>(p, rows, m.stride, n, numbers, o),
                     };
                     c += if wide { BESTS * V::LANES } else { V::LANES };
                 }

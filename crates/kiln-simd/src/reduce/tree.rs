@@ -191,9 +191,9 @@ unsafe fn leaf<V: Vector, T: Term>(
             let start = start + rows * ROW;
             for (k, sum) in sums.iter_mut().enumerate() {
                 let n = rest.saturating_sub(column + k * V::LANES);
-                if n > 0 {
-                    let at = start + k * V::LANES;
-                    let (x, y) = if n < V::LANES {
+                let at = start + k * V::LANES;
+                if n >= V::LANES || const { V::MASKED } && n > 0 {
+                    let (x, y) = if const { V::MASKED } && n < V::LANES {
                         operands(at, 0, n)
                     } else {
                         let x = V::load(x.wrapping_add(at));
@@ -202,26 +202,37 @@ unsafe fn leaf<V: Vector, T: Term>(
                     *sum = T::combine(*sum, t.term(x, y));
                 }
             }
-            // The second half of a row goes upon the first, which is in registers or has been stored.
-            let level = |level: usize, k: usize| levels.add(level).cast::<f32>().add((column + k * V::LANES) % LANES);
-            if width == ROW {
-                for k in 0..SUMS / 2 {
-                    let mut sum = T::combine(sums[k], sums[k + SUMS / 2]);
-                    for l in 0..merges {
-                        sum = T::combine(V::load(level(l, k)), sum);
-                    }
-                    sum.store(level(merges, k));
-                }
-            } else {
-                for (k, mut sum) in sums.into_iter().enumerate() {
-                    if column >= LANES {
-                        sum = T::combine(V::load(level(merges, k)), sum);
-                        for l in 0..merges {
-                            sum = T::combine(V::load(level(l, k)), sum);
+            // To load a part of a vector is many instructions elsewhere: they are there once.
+            if const { !V::MASKED } {
+                let left = rest.saturating_sub(column).min(width);
+                let (whole, part) = (left / V::LANES, left % V::LANES);
+                if part > 0 {
+                    let (x, y) = operands(start + whole * V::LANES, 0, part);
+                    let term = t.term(x, y);
+                    for (k, sum) in sums.iter_mut().enumerate() {
+                        if k == whole {
+                            *sum = T::combine(*sum, term);
                         }
                     }
-                    sum.store(level(merges, k));
                 }
+            }
+            // The second half of a row goes upon the first, which is in registers or has been stored.
+            let level = |level: usize, k: usize| levels.add(level).cast::<f32>().add((column + k * V::LANES) % LANES);
+            let (count, second) = if width == ROW { (SUMS / 2, true) } else { (SUMS, column >= LANES) };
+            for k in 0..count {
+                if width == ROW {
+                    sums[k] = T::combine(sums[k], sums[k + SUMS / 2]);
+                } else if second {
+                    sums[k] = T::combine(V::load(level(merges, k)), sums[k]);
+                }
+            }
+            for l in 0..if second { merges } else { 0 } {
+                for k in 0..count {
+                    sums[k] = T::combine(V::load(level(l, k)), sums[k]);
+                }
+            }
+            for k in 0..count {
+                sums[k].store(level(merges, k));
             }
             column += width;
         }
