@@ -218,6 +218,9 @@ macro_rules! instruction_table {
             /// Whether the phase of this parity is over; waits a while for it.
             MbarrierTryWaitParity mbarrier_try_wait_parity(at: SharedAt, parity: T) -> bool
                 { 7.8 Sm90: u32 "mbarrier.try_wait.parity.shared::cta.b64" }
+            /// The same where the phase counts what other blocks of the cluster write: it acquires from them, too.
+            MbarrierTryWaitParityCluster mbarrier_try_wait_parity_cluster(at: SharedAt, parity: T) -> bool
+                { 8.0 Sm90: u32 "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64" }
             /// Begins to write to shared memory of a block of the cluster, whose barrier counts the bytes when they are there.
             StAsync st_async(to: ClusterAt, value: T, barrier: ClusterAt) -> () { 8.1 Sm90:
                 f32 "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32",

@@ -159,7 +159,7 @@ fn blocks_of_a_cluster_hand_over_and_their_faults_are_found() {
         meet(k);
     });
     // Each block writes a word for each thread to the other, and waits for the bytes that it is told to expect.
-    let counted = |k: &Builder, bytes: u32| {
+    let counted = |k: &Builder, bytes: u32, acquires: bool| {
         let (words, barrier) = (k.shared::<f32>(32), k.shared::<u64>(1));
         let (x, thread, other) = (k.buffer::<f32>("y"), k.tid_x(), 1 - k.cluster_ctarank());
         let of_first = |then: &dyn Fn()| k.if_(k.eq(thread, 0), then);
@@ -170,7 +170,10 @@ fn blocks_of_a_cluster_hand_over_and_their_faults_are_found() {
             of_first(&|| k.mbarrier_arrive_expect_tx(barrier, bytes));
             let value = k.cvt_rn_f32(thread + 32 * (other + parity));
             k.st_async(words.index(thread).of_block(other), value, barrier.of_block(other));
-            k.until(|| k.mbarrier_try_wait_parity(barrier, parity));
+            k.until(|| match acquires {
+                true => k.mbarrier_try_wait_parity_cluster(barrier, parity),
+                false => k.mbarrier_try_wait_parity(barrier, parity),
+            });
             if parity == 0 {
                 // The second turn writes what this one would read.
                 k.bar_sync(0u32);
@@ -179,11 +182,13 @@ fn blocks_of_a_cluster_hand_over_and_their_faults_are_found() {
             }
         }
     };
-    let got = run_cluster(|k| counted(k, 128));
+    let got = run_cluster(|k| counted(k, 128, true));
     let wanted: Vec<u8> = (32..96u32).flat_map(|word| (word as f32).to_le_bytes()).collect();
     assert_eq!(got.unwrap(), wanted);
-    let said = run_cluster(|k| counted(k, 132)).unwrap_err();
+    let said = run_cluster(|k| counted(k, 132, true)).unwrap_err();
     assert!(said.contains("bytes that nobody sends"), "{said}");
+    let said = run_cluster(|k| counted(k, 128, false)).unwrap_err();
+    assert!(said.contains("from the block alone"), "{said}");
 
     fault("waits before it has arrived", &|k| k.barrier_cluster_wait::<u32>());
     fault("do not meet at a barrier", &|k| k.if_(k.eq(k.cluster_ctarank(), 0), || meet(k)));

@@ -157,6 +157,8 @@ enum Action {
         to: usize,
         at: Address,
         parity: Operand,
+        /// Whether it acquires from other blocks of the cluster.
+        of_cluster: bool,
     },
     WaitForLaunches,
     Return,

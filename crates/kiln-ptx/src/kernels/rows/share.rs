@@ -418,7 +418,7 @@ impl<'k> Share<'k> {
                     });
                 });
                 match barrier {
-                    Some((barrier, parity)) => k.until(|| k.mbarrier_try_wait_parity(barrier, parity)),
+                    Some((barrier, parity)) => k.until(|| k.mbarrier_try_wait_parity_cluster(barrier, parity)),
                     None => {
                         k.barrier_cluster_arrive::<u32>();
                         k.barrier_cluster_wait::<u32>();

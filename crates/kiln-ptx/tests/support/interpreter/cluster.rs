@@ -74,6 +74,8 @@ pub(super) struct Phases {
     over: u64,
     expected: Option<u64>,
     come: u64,
+    /// Whether other blocks of the cluster have written what it counts.
+    of_cluster: bool,
 }
 
 impl Phases {
@@ -104,7 +106,9 @@ fn deliver(blocks: &mut [Block<'_>], all: bool) -> Result<(), String> {
                 if let Some(barrier) = barrier {
                     let (of, barrier) = place(barrier)?;
                     let phases = to.phases.get_mut(&barrier).filter(|_| of == rank);
-                    phases.ok_or("no barrier is there")?.count(value.len());
+                    let phases = phases.ok_or("no barrier is there")?;
+                    phases.count(value.len());
+                    phases.of_cluster |= from != rank;
                 }
             }
         }
@@ -116,13 +120,19 @@ fn deliver(blocks: &mut [Block<'_>], all: bool) -> Result<(), String> {
 fn end_phases(block: &mut Block<'_>) -> Result<(), String> {
     block.finish_bulk_copies()?;
     for phases in block.phases.values_mut().filter(|phases| phases.expected == Some(phases.come)) {
-        *phases = Phases { over: phases.over + 1, ..Phases::default() };
+        *phases = Phases { over: phases.over + 1, of_cluster: phases.of_cluster, ..Phases::default() };
     }
     for thread in &mut block.threads {
-        let Action::WaitForPhase { to, at, parity } = block.program.code[thread.at].action else { continue };
+        let Action::WaitForPhase { to, at, parity, of_cluster } = block.program.code[thread.at].action else {
+            continue;
+        };
         let (at, parity) = (thread.address(at, 8)?, thread.read(parity)?);
-        if block.phases.get(&at).ok_or("no barrier is there")?.over & 1 == parity {
+        let phases = block.phases.get(&at).ok_or("no barrier is there")?;
+        if phases.over & 1 == parity {
             return Err("a barrier waits for bytes that nobody sends".into());
+        }
+        if phases.of_cluster && !of_cluster {
+            return Err("words of another block are acquired from the block alone".into());
         }
         thread.write(to, 1);
     }

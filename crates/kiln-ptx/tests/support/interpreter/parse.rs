@@ -132,11 +132,17 @@ impl Program {
                     "mbarrier" if name == "mbarrier.arrive.expect_tx.shared::cta.b64" => {
                         Action::ExpectBytes { at: registers.address(parts[1]), bytes: registers.operand(parts[2]) }
                     }
-                    "mbarrier" if name == "mbarrier.try_wait.parity.shared::cta.b64" => Action::WaitForPhase {
-                        to: registers.number(parts[0]),
-                        at: registers.address(parts[1]),
-                        parity: registers.operand(parts[2]),
-                    },
+                    "mbarrier"
+                        if let "mbarrier.try_wait.parity.shared::cta.b64"
+                        | "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64" = name =>
+                    {
+                        Action::WaitForPhase {
+                            to: registers.number(parts[0]),
+                            at: registers.address(parts[1]),
+                            parity: registers.operand(parts[2]),
+                            of_cluster: name.contains(".cluster"),
+                        }
+                    }
                     "st" if name.starts_with("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes") => {
                         Action::CountedStore {
                             bytes: bytes(name),
