@@ -1,4 +1,4 @@
-"""PyTorch beside the benches of CUDA: rows, sums, products and attention, with graphs of the driver: launches do not count.
+"""PyTorch beside the benches of CUDA: rows, sums, products, attention and sums from host to host, the others with graphs of the driver: launches do not count.
 
 Prints one line a case: name, microseconds (median), GB/s or GFLOP/s; arguments choose cases by parts of their names. Needs
 torch; without a GPU it says so.
@@ -6,6 +6,7 @@ torch; without a GPU it says so.
 
 import statistics
 import sys
+import time
 
 try:
     import torch
@@ -54,6 +55,21 @@ def row(name, run, amount, unit):
     print(f"{name:<56}{seconds * 1e6:>12.1f} us {amount / seconds * 1e-9:>12.0f} {unit}", flush=True)
 
 
+def add_from_host():
+    """Sums of two vectors from host to host, each call by the clock of the host."""
+    for n in (1000, 1_000_000, 16_000_000):
+        name = f"add {n}, host to host"
+        if len(sys.argv) > 1 and not any(part in name for part in sys.argv[1:]):
+            continue
+        a, b = torch.rand(n), torch.rand(n)
+        samples = []
+        for _ in range(min(20_000_000 // n, 1000) + 20):
+            start = time.perf_counter()
+            (a.cuda() + b.cuda()).cpu()
+            samples.append(time.perf_counter() - start)
+        print(f"{name:<56}{statistics.median(samples[5:]) * 1e6:>12.1f} us", flush=True)
+
+
 def main():
     if not torch.cuda.is_available():
         sys.exit("there is no GPU of NVIDIA for torch")
@@ -76,7 +92,8 @@ def main():
     for m, k, n in [(n, n, n) for n in (1024, 2048, 4096, 8192)] + [
         (m, 4096, n) for m in (16, 64, 128) for n in (4096, 14336)
     ]:
-        for name, dtype, tf32 in [("f16", torch.float16, False), ("f32", torch.float32, False), ("TF32", torch.float32, True)]:
+        halves = [("f16", torch.float16, False), ("bf16", torch.bfloat16, False)]
+        for name, dtype, tf32 in halves + [("f32", torch.float32, False), ("TF32", torch.float32, True)]:
             torch.backends.cuda.matmul.allow_tf32 = tf32
             a = (torch.rand(m, k, device="cuda") * 2 - 1).to(dtype)
             b = (torch.rand(n, k, device="cuda") * 2 - 1).to(dtype)
@@ -84,17 +101,18 @@ def main():
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     peers = [("cuDNN", SDPBackend.CUDNN_ATTENTION), ("FlashAttention-2", SDPBackend.FLASH_ATTENTION)]
-    for d in (64, 128):
+    for numbers, dtype, d in [("f16", torch.float16, 64), ("f16", torch.float16, 128), ("bf16", torch.bfloat16, 128)]:
         for causal in (False, True):
             for s in (2048, 8192, 16384):
                 batch, heads = 16384 // s, 2048 // d
-                q, k, v = (torch.rand(batch, heads, s, d, device="cuda").mul_(2).sub_(1).half() for _ in range(3))
+                q, k, v = (torch.rand(batch, heads, s, d, device="cuda").mul_(2).sub_(1).to(dtype) for _ in range(3))
                 seen = s * (s + 1) // 2 if causal else s * s
-                name = f"{'causal' if causal else 'attention'} f16 {batch} x {heads} x {s} x {d}"
+                name = f"{'causal' if causal else 'attention'} {numbers} {batch} x {heads} x {s} x {d}"
                 for peer, backend in peers:
                     with sdpa_kernel(backend):
                         run = lambda: functional.scaled_dot_product_attention(q, k, v, is_causal=causal)
                         row(f"{name} {peer}", run, 4 * batch * heads * d * seen, "GFLOP/s")
+    add_from_host()
     heads, kv_heads, t, d = 32, 8, 8192, 128
     for batch in (1, 16):
         q = torch.rand(batch, heads, 1, d, device="cuda").mul_(2).sub_(1).half()

@@ -1,5 +1,6 @@
 //! The cases: what is computed, on which data.
 
+use half::bf16;
 use kiln_core::{QuantFormat, f16};
 
 use crate::contender::Result;
@@ -8,11 +9,33 @@ use crate::contender::Result;
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Numbers {
     F16,
+    Bf16,
     /// f32 as it is.
     F32,
     /// f32 in two parts in TF32; the peer is what multiplies f32 as it is.
     Tf32x3,
     Tf32,
+}
+
+impl Numbers {
+    fn name(self) -> &'static str {
+        match self {
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::F32 => "f32",
+            Self::Tf32x3 => "3xTF32",
+            Self::Tf32 => "TF32",
+        }
+    }
+
+    /// What is stored of a number.
+    fn stored(self, x: f32) -> f32 {
+        match self {
+            Self::F16 => f16::from_f32(x).to_f32(),
+            Self::Bf16 => bf16::from_f32(x).to_f32(),
+            Self::F32 | Self::Tf32x3 | Self::Tf32 => x,
+        }
+    }
 }
 
 /// A function of rows.
@@ -32,7 +55,7 @@ pub(crate) enum Case {
     Rows { function: Rows, rows: usize, columns: usize },
     /// The sum of a vector that stays on the device.
     Sum { n: usize },
-    /// Attention of f16 into f32. Everything stays on the device.
+    /// Attention of f16 or bf16 into f32. Everything stays on the device.
     Attention(Attention),
     /// Products of rows with quantised matrices `n * k`, as one batch; the weights are beyond every cache.
     Quantized { format: QuantFormat, rows: usize, n: usize, k: usize },
@@ -45,6 +68,8 @@ pub(crate) enum Case {
 /// What attends to what: queries `batch x heads x s x d`, keys and values `batch x kv_heads x t x d`.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Attention {
+    /// f16 or bf16.
+    pub(crate) numbers: Numbers,
     pub(crate) causal: bool,
     pub(crate) batch: usize,
     pub(crate) heads: usize,
@@ -85,9 +110,9 @@ const BEYOND_CACHES: usize = 512 << 20;
 
 /// Every case, in the order of the table.
 pub(crate) fn all() -> Vec<Case> {
-    use Numbers::{F16, F32, Tf32, Tf32x3};
+    use Numbers::{Bf16, F16, F32, Tf32, Tf32x3};
     let mut cases = Vec::new();
-    for numbers in [F16, Tf32, Tf32x3, F32] {
+    for numbers in [F16, Bf16, Tf32, Tf32x3, F32] {
         cases.extend([1024, 2048, 4096, 8192].map(|n| Case::Product { numbers, m: n, k: n, n }));
         for m in [16, 64, 128] {
             cases.extend([4096, 14_336].map(|n| Case::Product { numbers, m, k: 4096, n }));
@@ -101,17 +126,18 @@ pub(crate) fn all() -> Vec<Case> {
     }
     cases.push(Case::Sum { n: 1 << 28 });
     // 16 384 queries in all, and as many elements of all heads as 2048.
-    for d in [64, 128] {
+    for (numbers, d) in [(F16, 64), (F16, 128), (Bf16, 128)] {
         for causal in [false, true] {
             cases.extend([2048, 8192, 16_384].map(|s| {
                 let heads = 2048 / d;
-                Case::Attention(Attention { causal, batch: 16_384 / s, heads, kv_heads: heads, s, t: s, d })
+                Case::Attention(Attention { numbers, causal, batch: 16_384 / s, heads, kv_heads: heads, s, t: s, d })
             }));
         }
     }
     // One query of each sequence, heads in groups.
     cases.extend([1, 16].map(|batch| {
-        Case::Attention(Attention { causal: true, batch, heads: 32, kv_heads: 8, s: 1, t: 8192, d: 128 })
+        let (numbers, causal) = (F16, true);
+        Case::Attention(Attention { numbers, causal, batch, heads: 32, kv_heads: 8, s: 1, t: 8192, d: 128 })
     }));
     for format in [QuantFormat::Q4K, QuantFormat::Q5K, QuantFormat::Q6K, QuantFormat::Q8_0] {
         cases.extend([1, 2, 4, 8].map(|rows| Case::Quantized { format, rows, n: 4096, k: 14_336 }));
@@ -125,15 +151,7 @@ pub(crate) fn all() -> Vec<Case> {
 impl Case {
     pub(crate) fn name(&self) -> String {
         match *self {
-            Self::Product { numbers, m, k, n } => {
-                let numbers = match numbers {
-                    Numbers::F16 => "f16",
-                    Numbers::F32 => "f32",
-                    Numbers::Tf32x3 => "3xTF32",
-                    Numbers::Tf32 => "TF32",
-                };
-                format!("matmul {numbers} {m} x {k} x {n}")
-            }
+            Self::Product { numbers, m, k, n } => format!("matmul {} {m} x {k} x {n}", numbers.name()),
             Self::Rows { function, rows, columns } => {
                 let function = match function {
                     Rows::Softmax => "softmax",
@@ -146,8 +164,9 @@ impl Case {
             Self::Attention(Attention { batch, heads, kv_heads, s: 1, t, d, .. }) => {
                 format!("decode f16 {batch} x {heads} of {kv_heads} x {t} x {d}")
             }
-            Self::Attention(Attention { causal, batch, heads, s, d, .. }) => {
-                format!("{} f16 {batch} x {heads} x {s} x {d}", if causal { "causal" } else { "attention" })
+            Self::Attention(Attention { numbers, causal, batch, heads, s, d, .. }) => {
+                let name = if causal { "causal" } else { "attention" };
+                format!("{name} {} {batch} x {heads} x {s} x {d}", numbers.name())
             }
             Self::Quantized { format, rows: 1, n, k } => {
                 format!("{} {} matvecs {n} x {k}", self.copies(), format.name())
@@ -261,9 +280,8 @@ impl Data {
             Case::AddHost { n } => vec![n; 2],
         };
         let mut floats: Vec<Vec<f32>> = (1..).zip(lengths).map(|(seed, length)| random(length, seed)).collect();
-        if let Case::Product { numbers: Numbers::F16, .. } | Case::Attention(_) = case {
-            // Numbers that f16 has.
-            floats.iter_mut().flatten().for_each(|x| *x = f16::from_f32(*x).to_f32());
+        if let Case::Product { numbers, .. } | Case::Attention(Attention { numbers, .. }) = *case {
+            floats.iter_mut().flatten().for_each(|x| *x = numbers.stored(*x));
         }
         let mut blocks = Vec::new();
         if let Case::Quantized { format, n, k, .. } = *case {
@@ -282,7 +300,12 @@ impl Data {
         if result.len() != want {
             return Some(format!("{} elements, not {want}", result.len()));
         }
-        let allowed = if let Case::Product { numbers: Numbers::Tf32, .. } = case { 1e-2 } else { 1e-3 };
+        let allowed = match case {
+            Case::Product { numbers: Numbers::Tf32, .. } => 1e-2,
+            // Weights are rounded to bf16.
+            Case::Attention(Attention { numbers: Numbers::Bf16, .. }) => 1e-2,
+            _ => 1e-3,
+        };
         (0..want).step_by(want / 61 + 1).chain([want - 1]).find_map(|at| {
             let (exact, scale) = self.exact(case, at);
             let off = (f64::from(result[at]) - exact).abs();
@@ -364,7 +387,16 @@ mod tests {
             Case::Rows { function: Rows::LayerNorm, rows: 3, columns: 9 },
             Case::Rows { function: Rows::RmsNorm, rows: 3, columns: 9 },
             Case::Sum { n: 100 },
-            Case::Attention(Attention { causal: true, batch: 2, heads: 4, kv_heads: 2, s: 3, t: 5, d: 8 }),
+            Case::Attention(Attention {
+                numbers: Numbers::F16,
+                causal: true,
+                batch: 2,
+                heads: 4,
+                kv_heads: 2,
+                s: 3,
+                t: 5,
+                d: 8,
+            }),
             Case::Quantized { format: QuantFormat::Q6K, rows: 3, n: 20, k: 256 },
             Case::Requantized { format: QuantFormat::Q5K, n: 3, k: 512 },
             Case::AddHost { n: 10 },

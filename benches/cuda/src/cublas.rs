@@ -11,7 +11,7 @@ use cudarc::cublas::sys::{
     cudaDataType_t as Type,
 };
 use cudarc::driver::{self, CudaContext, CudaSlice, CudaStream, DevicePtr, DevicePtrMut};
-use half::f16;
+use half::{bf16, f16};
 
 use crate::case::{Case, Data, Numbers};
 use crate::contender::{Contender, Ready, Result};
@@ -63,6 +63,7 @@ impl Contender for Cublas {
 /// A matrix on the device.
 pub(crate) enum Matrix {
     F16(CudaSlice<f16>),
+    Bf16(CudaSlice<bf16>),
     F32(CudaSlice<f32>),
 }
 
@@ -74,7 +75,11 @@ impl Matrix {
                 let halves: Vec<f16> = x.iter().map(|&x| f16::from_f32(x)).collect();
                 Self::F16(stream.clone_htod(&halves)?)
             }
-            _ => Self::F32(stream.clone_htod(x)?),
+            Numbers::Bf16 => {
+                let halves: Vec<bf16> = x.iter().map(|&x| bf16::from_f32(x)).collect();
+                Self::Bf16(stream.clone_htod(&halves)?)
+            }
+            Numbers::F32 | Numbers::Tf32x3 | Numbers::Tf32 => Self::F32(stream.clone_htod(x)?),
         })
     }
 
@@ -82,6 +87,7 @@ impl Matrix {
     pub(crate) fn pointer(&self, stream: &CudaStream) -> (*const c_void, Type) {
         let (address, ty) = match self {
             Self::F16(slice) => (slice.device_ptr(stream).0, Type::CUDA_R_16F),
+            Self::Bf16(slice) => (slice.device_ptr(stream).0, Type::CUDA_R_16BF),
             Self::F32(slice) => (slice.device_ptr(stream).0, Type::CUDA_R_32F),
         };
         (address as *const c_void, ty)

@@ -80,7 +80,11 @@ impl Contender for CublasLt {
             let bytes = size_of::<c_int>();
             result::set_matmul_desc_attribute(operation.0, Attribute::CUBLASLT_MATMUL_DESC_TRANSA, from, bytes)?;
         }
-        let input = if numbers == Numbers::F16 { Type::CUDA_R_16F } else { Type::CUDA_R_32F };
+        let input = match numbers {
+            Numbers::F16 => Type::CUDA_R_16F,
+            Numbers::Bf16 => Type::CUDA_R_16BF,
+            Numbers::F32 | Numbers::Tf32x3 | Numbers::Tf32 => Type::CUDA_R_32F,
+        };
         let layouts = [Self::layout(input, k, n)?, Self::layout(input, k, m)?, Self::layout(Type::CUDA_R_32F, n, m)?];
         let mut product = Product {
             lt: self,

@@ -1,9 +1,16 @@
 //! kiln, and the copy that it is held against.
 
-use kiln_core::op::{Attention, LayerNorm, Matmul, Op, QuantMatmul, Reduce, Reduction, RmsNorm, Softmax};
-use kiln_core::{Operand, Operations, Record, f16};
+use half::bf16;
+use kiln_core::op::{self, LayerNorm, Matmul, Op, QuantMatmul, Reduce, Reduction, RmsNorm, Softmax};
+use kiln_core::{Operand, Operations, Record, Shape, f16};
 use kiln_cuda::limits::DeviceCopy;
-use kiln_cuda::{BufferId, CudaBackend, CudaCommandBatch, CudaDevice, CudaOperation, DeviceOptions, InputPrecision};
+use kiln_cuda::{
+    BufferId, CudaBackend, CudaCommandBatch, CudaDevice, CudaLaunch, CudaOperation, CudaTensor, DeviceOptions,
+    InputPrecision,
+};
+use kiln_ptx::kernels::attention::WarpGroupAttention;
+use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
+use kiln_ptx::{Kernel, Launch, PtxType};
 
 use crate::case::{Case, Data, EPS, Numbers, Rows, random};
 use crate::contender::{Contender, Ready, Result};
@@ -57,6 +64,28 @@ impl Kiln {
         let operation = device.prepare(&op.into(), &tensors.iter().collect::<Vec<_>>())?;
         Ok(Box::new(Resident { device: device.clone(), operation }))
     }
+
+    /// A kernel that no operation asks for, of operands in bf16, two to a word, into so many f32.
+    #[allow(unsafe_code)] // A launch by hand.
+    fn by_hand(
+        &self,
+        kernel: &dyn Kernel,
+        launch: Launch,
+        operands: &[Vec<f32>],
+        results: usize,
+    ) -> Result<Box<dyn Ready>> {
+        let stored = |operand: &Vec<f32>| {
+            let bits = |x: f32| u32::from(bf16::from_f32(x).to_bits());
+            let words: Vec<u32> = operand.chunks_exact(2).map(|pair| bits(pair[0]) | bits(pair[1]) << 16).collect();
+            self.device.upload(&Operand::new(kiln_core::Data::U32(&words), Shape::new(&[words.len()])?)?)
+        };
+        let mut tensors = operands.iter().map(stored).collect::<kiln_core::Result<Vec<_>>>()?;
+        let result = self.device.upload(&Operand::vector(&vec![f32::NAN; results]))?;
+        tensors.push(result.clone());
+        // SAFETY: the launch was made for the extents of these tensors, which nothing else uses.
+        let launch = unsafe { self.device.prepare_kernel(kernel, launch, &tensors.iter().collect::<Vec<_>>())? };
+        Ok(Box::new(ByHand { device: self.device.clone(), launch, result }))
+    }
 }
 
 impl Contender for Kiln {
@@ -67,10 +96,19 @@ impl Contender for Kiln {
     fn ready<'a>(&'a self, case: &Case, data: &'a Data) -> Result<Option<Box<dyn Ready + 'a>>> {
         let x = &data.floats;
         Ok(Some(match *case {
+            Case::Product { numbers: Numbers::Bf16, m, k, n } => {
+                let op = Matmul { transpose_a: false, transpose_b: true };
+                let extents = op.extents(&Shape::new(&[m, k])?, &Shape::new(&[n, k])?)?;
+                let multiprocessors = self.device.info().multiprocessors;
+                let tile = WarpGroupTile::for_extents(extents, PtxType::Bf16, multiprocessors);
+                let kernel = WarpGroupGemm::new(op, [PtxType::Bf16, PtxType::F32], tile, Epilogue::PLAIN)?;
+                let launch = kernel.launch(extents, [1.0, 0.0], multiprocessors)?;
+                self.by_hand(&kernel, launch, x, m * n)?
+            }
             Case::Product { numbers, m, k, n } => {
                 let op = Matmul { transpose_a: false, transpose_b: true };
                 let device = match numbers {
-                    Numbers::F16 | Numbers::F32 => &self.device,
+                    Numbers::F16 | Numbers::Bf16 | Numbers::F32 => &self.device,
                     Numbers::Tf32x3 => &self.parts,
                     Numbers::Tf32 => &self.tf32,
                 };
@@ -96,9 +134,19 @@ impl Contender for Kiln {
             Case::Sum { n } => {
                 Self::resident(&self.device, Reduce::all(Reduction::Sum), &[Operand::f32(&x[0], &[n])?])?
             }
+            Case::Attention(attention) if attention.numbers == Numbers::Bf16 => {
+                let op = if attention.causal { op::Attention::causal() } else { op::Attention::full() };
+                let [q, k] = [attention.queries(), attention.keys()].map(|dims| Shape::new(&dims));
+                let (q, k) = (q?, k?);
+                let extents = op.extents(&q, &k, &k)?;
+                let kernel = WarpGroupAttention::new([PtxType::Bf16, PtxType::F32], extents.d, op.causal)?;
+                let multiprocessors = self.device.info().multiprocessors;
+                let launch = kernel.launch(&extents, op.scale(extents.d), multiprocessors)?;
+                self.by_hand(&kernel, launch, x, q.numel())?
+            }
             Case::Attention(attention) => {
                 let halves = x.iter().map(|x| x.iter().map(|&x| f16::from_f32(x)).collect()).collect::<Vec<Vec<f16>>>();
-                let op = if attention.causal { Attention::causal() } else { Attention::full() };
+                let op = if attention.causal { op::Attention::causal() } else { op::Attention::full() };
                 let dims = [attention.queries(), attention.keys(), attention.keys()];
                 let operands = halves.iter().zip(&dims).map(|(x, dims)| Operand::f16(x, dims));
                 Self::resident(&self.device, op, &operands.collect::<kiln_core::Result<Vec<_>>>()?)?
@@ -150,6 +198,27 @@ impl Ready for Resident {
 
     fn result(&mut self) -> Result<Vec<f32>> {
         Ok(self.operation.results()[0].read()?.as_data().f32().to_vec())
+    }
+}
+
+/// A kernel that is launched by hand.
+struct ByHand {
+    device: CudaDevice,
+    launch: CudaLaunch,
+    result: CudaTensor,
+}
+
+impl Ready for ByHand {
+    fn run(&mut self) -> Result<()> {
+        Ok(self.launch.run()?)
+    }
+
+    fn wait(&mut self) -> Result<()> {
+        Ok(self.device.finish()?)
+    }
+
+    fn result(&mut self) -> Result<Vec<f32>> {
+        Ok(self.result.read()?.as_data().f32().to_vec())
     }
 }
 
