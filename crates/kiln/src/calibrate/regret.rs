@@ -225,7 +225,7 @@ pub fn evaluate(
     progress: &mut dyn FnMut(Progress<'_>),
 ) -> Result<RegretReport> {
     let start = Instant::now();
-    // On two cores every problem twice takes half of the quick plan: the rest is for what is doubtful then.
+    // The limit is for what is doubtful after every problem was measured twice: much is, where others use the machine.
     let plan = match effort {
         Effort::Quick => Plan { budget: Budget { rounds: 8, sample: 30e-6, seconds: 0.03 }, seconds: 40.0 },
         Effort::Thorough => Plan { budget: Budget { rounds: 30, sample: 60e-6, seconds: 0.2 }, seconds: 60.0 },
