@@ -21,7 +21,7 @@ pub(crate) fn run(
 ) -> Result<(Profile, CalibrationReport)> {
     let start = Instant::now();
     let plan = match effort {
-        Effort::Quick => Plan { budget: Budget { rounds: 4, sample: 20e-6, seconds: 0.005 }, seconds: 11.0 },
+        Effort::Quick => Plan { budget: Budget { rounds: 8, sample: 20e-6, seconds: 0.005 }, seconds: 16.0 },
         Effort::Thorough => Plan { budget: Budget { rounds: 10, sample: 40e-6, seconds: 0.025 }, seconds: 60.0 },
     };
     let mut points: Vec<(Class, f64, Probe)> = Vec::new();
@@ -37,7 +37,7 @@ pub(crate) fn run(
     let places = engine.cpu_places();
     let expected = |i: usize, observed: &[Observed]| match i.checked_sub(1) {
         Some(last) if points[last].0 == points[i].0 => {
-            hopeless(places, &observed[last].seconds, points[i].1 / points[last].1)
+            hopeless(places, &observed[last].seconds(places), points[i].1 / points[last].1)
         }
         _ => vec![None; places.len()],
     };
@@ -52,11 +52,9 @@ pub(crate) fn run(
         }
         if let Some(curve) = calibrated.last_mut() {
             curve.work.push(*work);
-            curve.seconds.push(if observed.is_disturbed(places) {
-                with_fair_gains(observed.seconds, places)
-            } else {
-                observed.seconds
-            });
+            let seconds = observed.seconds(places);
+            let disturbed = observed.is_disturbed(places);
+            curve.seconds.push(if disturbed { with_fair_gains(seconds, places) } else { seconds });
         }
     }
     for curve in &mut calibrated {

@@ -1,6 +1,6 @@
 //! Timing operations on several places, interleaved: what the calibration and the judgement of decisions share.
 
-use kiln_core::{Buffer, DType, Data, DataMut, Operand, Operations, Result, TensorType, reserve, zeros};
+use kiln_core::{Buffer, DType, Data, DataMut, Operand, Operations, Result, TensorType, reserve};
 use kiln_route::Place;
 use kiln_simd::Simd;
 use web_time::Instant;
@@ -27,6 +27,9 @@ const CONFIRMED: f64 = 0.05;
 
 /// Places that are this many times slower than the best need no confirmation: nobody will choose between them.
 const RIVAL: f64 = 2.0;
+
+/// Times are compared over at least so many rounds.
+const QUIET: usize = 4;
 
 /// A sample is undisturbed when threads waited for a core for at most this share of it.
 const WAITED: f64 = 0.05;
@@ -64,30 +67,48 @@ pub(crate) struct Time {
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Observed {
     /// The least time of each place; infinite where it was not waited for.
-    pub(crate) seconds: Vec<f64>,
+    least: Vec<f64>,
     /// The least time of each place in the passes but the best one.
     confirmation: Vec<f64>,
     /// Places of which there is an undisturbed sample.
     undisturbed: Vec<bool>,
+    /// The samples of all passes, a round each: seconds of each place, infinite where it was not waited for.
+    rounds: Vec<Vec<f64>>,
 }
 
 impl Observed {
     fn nothing(places: usize) -> Self {
         let never = vec![f64::INFINITY; places];
-        Self { seconds: never.clone(), confirmation: never, undisturbed: vec![false; places] }
+        Self { least: never.clone(), confirmation: never, undisturbed: vec![false; places], rounds: Vec::new() }
     }
 
     fn add(&mut self, place: usize, time: Time) {
-        let least = self.seconds[place];
+        let least = self.least[place];
         self.confirmation[place] = self.confirmation[place].min(time.seconds.max(least));
-        self.seconds[place] = least.min(time.seconds);
+        self.least[place] = least.min(time.seconds);
         self.undisturbed[place] |= time.undisturbed;
+    }
+
+    /// Seconds on each place; infinite where it was not waited for.
+    ///
+    /// `median of t(place) / t(widest one) in the quietest rounds * least t(widest one)` for single threads. They take
+    /// turns on one core, which slows down for milliseconds when a hyper-thread beside it works: within a round they
+    /// compare fairly even if one of them never met a quiet moment, as their least times do not. The least time for
+    /// several threads, which meet other cores.
+    pub(crate) fn seconds(&self, places: &[Place]) -> Vec<f64> {
+        let Some(widest) = places.iter().rposition(|place| place.threads == 1) else { return self.least.clone() };
+        let compared = |place: usize| {
+            let both = self.rounds.iter().map(|round| (round[place], round[widest]));
+            let ratio = quiet_ratio(both.filter(|(a, b)| a.is_finite() && b.is_finite()).collect())?;
+            (places[place].threads == 1).then_some(ratio * self.least[widest])
+        };
+        (0..places.len()).map(|place| compared(place).unwrap_or(self.least[place])).collect()
     }
 
     /// The least time on one thread, and on several.
     fn one_and_several(&self, places: &[Place]) -> (f64, f64) {
         let least = |several: bool| {
-            let times = places.iter().zip(&self.seconds).filter(|(place, _)| (place.threads > 1) == several);
+            let times = places.iter().zip(&self.least).filter(|(place, _)| (place.threads > 1) == several);
             times.map(|(_, &seconds)| seconds).fold(f64::INFINITY, f64::min)
         };
         (least(false), least(true))
@@ -112,8 +133,18 @@ impl Observed {
         let (one, several) = self.one_and_several(places);
         let rival = |seconds: f64| seconds.is_finite() && seconds <= RIVAL * one.min(several);
         let unconfirmed = |(&least, &second): (&f64, &f64)| rival(least) && second > (1.0 + CONFIRMED) * least;
-        self.seconds.iter().zip(&self.confirmation).any(unconfirmed) || self.gained_little(places)
+        self.least.iter().zip(&self.confirmation).any(unconfirmed) || self.gained_little(places)
     }
+}
+
+/// The median of the ratios of pairs of times in the quietest quarter of the rounds, those where the pair took least; of
+/// at least [`QUIET`] rounds, or `None` where there are fewer.
+fn quiet_ratio(mut pairs: Vec<(f64, f64)>) -> Option<f64> {
+    pairs.sort_by(|(a, b), (c, d)| (a * b).total_cmp(&(c * d)));
+    let quiet = pairs.get(..QUIET.max(pairs.len() / 4))?;
+    let mut ratios: Vec<f64> = quiet.iter().map(|(a, b)| a / b).collect();
+    ratios.sort_by(f64::total_cmp);
+    Some((ratios[(ratios.len() - 1) / 2] + ratios[ratios.len() / 2]) / 2.0)
 }
 
 /// How much is spent on a list of problems.
@@ -144,9 +175,11 @@ pub(crate) fn survey<'a>(
     let mut observed = vec![Observed::nothing(places.len()); probes.len()];
     let (mut done, mut total) = (0, PASSES * probes.len());
     for pass in 0..PASSES + OPINIONS {
-        let again: Vec<usize> =
-            (0..probes.len()).filter(|&i| pass < PASSES || observed[i].is_doubtful(places)).collect();
+        let doubtful = |&i: &usize| pass < PASSES || observed[i].is_doubtful(places);
+        let mut again: Vec<usize> = (0..probes.len()).filter(doubtful).collect();
         if pass >= PASSES {
+            // Threads that seem to gain nothing decide about more than a few percent: these first, as time is limited.
+            again.sort_by_key(|&i| !observed[i].gained_little(places));
             total += again.len();
         }
         for i in again {
@@ -157,7 +190,8 @@ pub(crate) fn survey<'a>(
             done += 1;
             let expected = expected(i, &observed);
             let measured = bench.times(probes[i], &engine.cpu, &expected, plan.budget)?;
-            for (place, time) in measured.iter().enumerate() {
+            observed[i].rounds.extend(measured.rounds);
+            for (place, time) in measured.least.iter().enumerate() {
                 let known = expected.get(place).copied().flatten().map(|seconds| Time { seconds, undisturbed: true });
                 if let Some(time) = time.or(known) {
                     observed[i].add(place, time);
@@ -190,36 +224,74 @@ pub(crate) struct Budget {
     pub(crate) seconds: f64,
 }
 
+/// What one pass over a problem gave.
+#[derive(Debug)]
+struct Measured {
+    /// The least time of each place, or `None` for those whose time is already expected.
+    least: Vec<Option<Time>>,
+    /// Seconds of each place in each round, infinite where there is no sample.
+    rounds: Vec<Vec<f64>>,
+}
+
 /// What measuring needs, kept between problems so that memory is asked for and touched once.
 #[derive(Debug, Default)]
 struct Bench {
     account: Account,
     inputs: Inputs,
-    output: Vec<f32>,
+    output: Placed,
 }
 
 /// Operands to measure with, kept between problems.
 #[derive(Debug, Default)]
-pub(super) struct Inputs(Vec<Vec<f32>>);
+pub(super) struct Inputs(Vec<Placed>);
+
+/// Elements that always begin as far past a cache line. Where loads cross the lines decides up to half of the time of what
+/// stays near the processor, and differs between instruction sets: no comparison may depend on where the allocator had
+/// room.
+#[derive(Debug, Default)]
+struct Placed(Vec<f32>);
+
+impl Placed {
+    /// Elements of a cache line.
+    const LINE: usize = 16;
+
+    /// Elements past it: large blocks of common allocators begin behind a header of 16 bytes.
+    const PAST: usize = 4;
+
+    /// Makes room for `n` elements.
+    fn grow(&mut self, n: usize, fill: impl FnMut() -> f32) -> Result<()> {
+        let len = n.saturating_add(Self::LINE);
+        if self.0.len() < len {
+            let more = len - self.0.len();
+            reserve(&mut self.0, more)?;
+            self.0.resize_with(len, fill);
+        }
+        Ok(())
+    }
+
+    /// The first `n` elements, for which there is room.
+    fn get(&self, n: usize) -> &[f32] {
+        &self.0[self.range(n)]
+    }
+
+    /// Where these are.
+    fn range(&self, n: usize) -> std::ops::Range<usize> {
+        let past = self.0.as_ptr().addr() / size_of::<f32>() % Self::LINE;
+        let start = (Self::PAST + Self::LINE - past) % Self::LINE;
+        start..start + n
+    }
+}
 
 impl Bench {
-    /// The least time of each place, or `None` for those whose time is already expected.
-    ///
-    /// The least of several samples: whatever else runs on the machine only ever adds. Samples of all places alternate,
-    /// so that a clock that changes its rate meets all of them.
-    fn times(
-        &mut self,
-        probe: &Probe,
-        places: &[Simd],
-        expected: &[Option<f64>],
-        budget: Budget,
-    ) -> Result<Vec<Option<Time>>> {
+    /// Several samples of each place: whatever else runs on the machine only ever adds to the least of them. Those of
+    /// all places alternate, so that a clock that changes its rate meets all of them.
+    fn times(&mut self, probe: &Probe, places: &[Simd], expected: &[Option<f64>], budget: Budget) -> Result<Measured> {
         let types = probe.op.infer(&probe.inputs)?;
         let elements = types.iter().map(|t| t.shape.numel()).max().unwrap_or(0);
-        if self.output.len() < elements {
-            self.output = zeros(elements)?;
-        }
+        self.output.grow(elements, || 0.0)?;
+        let place = self.output.range(elements);
         let Self { account, inputs, output } = self;
+        let output = &mut output.0[place];
         inputs.show(&probe.inputs, |inputs| sample(account, output, probe, inputs, &types, places, expected, budget))
     }
 }
@@ -234,7 +306,7 @@ fn sample(
     places: &[Simd],
     expected: &[Option<f64>],
     budget: Budget,
-) -> Result<Vec<Option<Time>>> {
+) -> Result<Measured> {
     // The first f32 result goes into the kept buffer; other results are rare and small.
     let mut others: Vec<Buffer> = types.iter().skip(1).map(Buffer::zeros).collect::<Result<_>>()?;
     let first_type = types[0];
@@ -247,6 +319,7 @@ fn sample(
     outputs.extend(others.iter_mut().map(Buffer::as_mut));
 
     let mut least: Vec<Option<Time>> = vec![None; places.len()];
+    let mut rounds: Vec<Vec<f64>> = Vec::new();
     let mut repeats = vec![1u32; places.len()];
     let start = Instant::now();
     // A thread that waits for its core is accounted for when it gets it, which may be after the sample that missed
@@ -254,6 +327,7 @@ fn sample(
     // is held against all of that work together.
     let (others, mut spread, mut waited_spread) = (account.others(), 0.0, 0.0);
     for round in 0..=budget.rounds {
+        let mut samples = vec![f64::INFINITY; places.len()];
         for (i, simd) in places.iter().enumerate() {
             if expected.get(i).is_some_and(Option::is_some) {
                 continue;
@@ -285,18 +359,19 @@ fn sample(
                 waited_spread += waited_now - waited;
             }
             let undisturbed = !several && waited_now - waited_warm <= WAITED * elapsed;
-            let mut seconds = elapsed / f64::from(repeats[i]);
-            if round == 0 {
-                seconds = seconds.max(1e-8);
-                repeats[i] = ((budget.sample / seconds).ceil() as u32).clamp(1, 10_000);
-                if repeats[i] > 1 {
-                    continue;
-                }
+            let seconds = elapsed / f64::from(repeats[i]);
+            // The first run of short work only says how often to repeat it, and little of that: later ones are faster.
+            let wanted = ((budget.sample / seconds.max(1e-8)).ceil() as u32).clamp(1, 10_000);
+            repeats[i] = repeats[i].max(wanted);
+            if round == 0 && wanted > 1 {
+                continue;
             }
+            samples[i] = seconds;
             let earlier = least[i].unwrap_or(Time { seconds, undisturbed });
             least[i] =
                 Some(Time { seconds: seconds.min(earlier.seconds), undisturbed: undisturbed || earlier.undisturbed });
         }
+        rounds.push(samples);
         let enough = start.elapsed().as_secs_f64() / budget.seconds;
         if round >= 3 && enough > 1.0 || round >= 1 && enough > 3.0 {
             break;
@@ -307,7 +382,7 @@ fn sample(
             time.iter_mut().for_each(|time| time.undisturbed = true);
         }
     }
-    Ok(least)
+    Ok(Measured { least, rounds })
 }
 
 impl Inputs {
@@ -315,7 +390,7 @@ impl Inputs {
     /// products of many stay in range.
     fn grow(&mut self, inputs: &[TensorType]) -> Result<()> {
         if self.0.len() < inputs.len() {
-            self.0.resize_with(inputs.len(), Vec::new);
+            self.0.resize_with(inputs.len(), Placed::default);
         }
         let mut state = 0x9e37_79b9_u32;
         let mut random = || {
@@ -325,10 +400,8 @@ impl Inputs {
             0.5 + (state >> 8) as f32 * (1.5 / 16_777_216.0)
         };
         for (buffer, ty) in self.0.iter_mut().zip(inputs) {
-            let n = if ty.dtype == DType::F32 { ty.shape.numel() } else { 0 };
-            if buffer.len() < n {
-                reserve(buffer, n - buffer.len())?;
-                buffer.resize_with(n, &mut random);
+            if ty.dtype == DType::F32 {
+                buffer.grow(ty.shape.numel(), &mut random)?;
             }
         }
         Ok(())
@@ -341,7 +414,7 @@ impl Inputs {
         let others = types.iter().map(|ty| other_than_f32(ty, rows)).collect::<Result<Vec<Option<Buffer>>>>()?;
         let operand = |(i, ty): (usize, &TensorType)| match &others[i] {
             Some(buffer) => Operand::new(buffer.as_data(), ty.shape),
-            None => Operand::new(Data::F32(&self.0[i][..ty.shape.numel()]), ty.shape),
+            None => Operand::new(Data::F32(self.0[i].get(ty.shape.numel())), ty.shape),
         };
         see(&types.iter().enumerate().map(operand).collect::<Result<Vec<_>>>()?)
     }
@@ -400,6 +473,38 @@ mod tests {
         assert!(disturbed([100e-6, 90e-6, 88e-6], false));
         assert!(!disturbed([100e-6, 90e-6, 88e-6], true));
         assert!(!disturbed([100e-6, 90e-6, 50e-6], false), "threads gained nevertheless");
+    }
+
+    #[test]
+    fn times_of_one_core_compare_within_rounds() {
+        let (quiet, busy) = ([4e-6, 2e-6, 1.9e-6], [7e-6, 3e-6, 2.9e-6]);
+        let least = |rounds: &[[f64; 3]]| {
+            let mut observed = observed(&[quiet], true);
+            observed.rounds = rounds.iter().map(|round| round.to_vec()).collect();
+            // The widest one never met a quiet moment.
+            observed.least[1] = rounds.iter().map(|round| round[1]).fold(f64::INFINITY, f64::min);
+            observed.seconds(&places())
+        };
+        // A quiet moment of the first place alone, and one of all: half a state is no comparison.
+        let halves = [[4e-6, 3e-6, 2.9e-6]; 1];
+        let mixed: Vec<[f64; 3]> = halves.into_iter().chain([busy; 15]).collect();
+        assert!((least(&mixed)[0] - 7e-6).abs() < 1e-12);
+        let settled: Vec<[f64; 3]> = [busy; 12].into_iter().chain([quiet; 4]).collect();
+        assert!((least(&settled)[0] - 4e-6).abs() < 1e-12, "the quietest rounds count");
+        assert_eq!(least(&settled)[2], 1.9e-6, "other cores are not compared");
+        assert_eq!(least(&[busy; 3])[0], 4e-6, "too few rounds to compare");
+        let unwaited = [f64::INFINITY, 2e-6, 1.9e-6];
+        assert_eq!(least(&[unwaited; 8])[0], 4e-6, "not measured in any round");
+    }
+
+    #[test]
+    fn operands_begin_as_far_past_a_cache_line() {
+        let mut kept = Placed::default();
+        for n in [1, 7, 1000, 100_000] {
+            kept.grow(n, || 1.0).unwrap();
+            assert_eq!(kept.get(n).as_ptr().addr() % 64, 16);
+            assert!(kept.get(n).iter().all(|&x| x == 1.0) && kept.get(n).len() == n);
+        }
     }
 
     #[test]

@@ -238,7 +238,7 @@ pub fn evaluate(
     let mut disturbed = Vec::new();
     for ((probe, held_out), observed) in problems.iter().zip(measured) {
         let left_out = observed.is_disturbed(engine.cpu_places());
-        let mut seconds = observed.seconds;
+        let mut seconds = observed.seconds(engine.cpu_places());
         seconds.extend(on_gpus.seconds(probe)?);
         let problem = Problem::new(&probe.op, &probe.inputs)?;
         let decision = engine.router().decide(&problem, &engine.on_host());
