@@ -7,7 +7,7 @@ use crate::Isa;
 use crate::gemm::turn_square;
 use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
-use crate::vector::{Kernel, Vector, dispatch, unaligned};
+use crate::vector::{Kernel, MAX_LANES, Vector, dispatch};
 
 /// Rows of the source that are read side by side: one line of each stays in the L1 cache until all of it is used.
 const BLOCK: usize = 64;
@@ -41,11 +41,23 @@ const FAR: usize = 256 * 1024;
 /// without; on a machine with smaller caches 2000 rows take 0.4 of it, 1000 as long.
 const STREAM: usize = 3 << 20;
 
-/// The instruction set for matrices whose shorter side has this many elements: squares of 16 lanes would be empty for the
-/// most part, and are turned with as many instructions as full ones. On an AVX-512 Xeon, AVX2 was ahead by 23 % on
-/// 3000 x 6.
-fn filled(isa: Isa, short: usize) -> Isa {
-    if short <= 8 && isa == Isa::Avx512 && Isa::Avx2.is_available() { Isa::Avx2 } else { isa }
+/// Rows of the source up to which the last square, not full, counts for much.
+const FEW: usize = 64;
+
+/// Elements of a cache line. Only whole ones are streamed: half of one costs as much as reading and writing it, and on an
+/// AVX-512 Xeon 1800 rows took three times as long in runs that begin or end within a line.
+const LINE: usize = 16;
+
+/// The instruction set that fits the extents: squares of 16 lanes that are empty for the most part are turned with as many
+/// instructions as full ones, and where rows of the result are no multiple of 16, most stores of 16 lanes straddle two
+/// cache lines. On an AVX-512 Xeon, AVX2 was ahead by 23 % on 3000 x 6, and by 2 to 20 % on squares of 33 to 500 rows, but
+/// not on up to 64 rows of which more than half a square is left. What comes from beyond the second-level cache is bound
+/// by that, and may turn out either way.
+fn fitting(isa: Isa, rows: usize, columns: usize) -> Isa {
+    let rest = rows % LINE;
+    let straddles = rest > 0 && rows > FEW / 2 && (rest <= LINE / 2 || rows > FEW) && rows * columns < FAR;
+    let halves = rows.min(columns) <= LINE / 2 || straddles;
+    if halves && isa == Isa::Avx512 && Isa::Avx2.is_available() { Isa::Avx2 } else { isa }
 }
 
 impl Execute for Transpose {
@@ -70,12 +82,11 @@ fn run(simd: &Simd, count: usize, (rows, columns): (usize, usize), from: &[f32],
     if out.is_empty() {
         return;
     }
-    let lanes = simd.isa().lanes();
     let (short, long) = (rows.min(columns), rows.max(columns));
     let threads = if out.len() < PARALLEL { 1 } else { simd.threads() };
     let stream = rows * columns >= STREAM;
     let out = Shared::new(out.as_mut_ptr());
-    if short <= NARROW && lanes >= 8 {
+    if short <= NARROW && simd.isa().lanes() >= 8 {
         let piece = long.div_ceil(2 * threads).next_multiple_of(BLOCK).min(long);
         let pieces = long.div_ceil(piece);
         return threads::for_each(count * pieces, threads, |part| {
@@ -92,13 +103,13 @@ fn run(simd: &Simd, count: usize, (rows, columns): (usize, usize), from: &[f32],
             }
         });
     }
-    let stream = stream && rows.is_multiple_of(lanes);
-    let parted = rows * columns >= FAR && !rows.is_multiple_of(lanes);
+    let isa = fitting(simd.isa(), rows, columns);
+    let stream = stream && rows.is_multiple_of(LINE);
+    let parted = rows * columns >= FAR && !rows.is_multiple_of(LINE);
     let order = if stream { LONG } else { (BLOCK, STRIP) };
     // Columns of the source are rows of the result: split there, in whole blocks.
     let strip = columns.div_ceil(2 * threads).next_multiple_of(BLOCK).min(order.1).min(columns);
     let strips = columns.div_ceil(strip);
-    let isa = filled(simd.isa(), short);
     threads::for_each(count * strips, threads, |part| {
         let (matrix, j) = (part / strips * rows * columns, part % strips * strip);
         let width = strip.min(columns - j);
@@ -134,10 +145,11 @@ impl Kernel for Strip {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let Self { from, columns, out, rows, width, block, parted, stream } = self;
-        let head = if rows < ALIGNED { 0 } else { unaligned::<V>(out) };
-        let stream = stream && is_aligned::<V>(out.wrapping_add(head));
-        // Other rows of whole vectors come and go fast enough by themselves.
+        let head = if rows < ALIGNED { 0 } else { before_line(out) };
+        let stream = stream && before_line(out.wrapping_add(head)) == 0;
+        // Other rows of whole lines come and go fast enough by themselves.
         let ask = parted || stream;
+        let mut lines = [[0.0f32; LINE]; MAX_LANES];
         let mut i1 = 0;
         while i1 < rows {
             let i0 = i1;
@@ -146,7 +158,8 @@ impl Kernel for Strip {
                 let high = V::LANES.min(width - j);
                 let mut i = i0;
                 while i < i1 {
-                    let wide = if i < head { head } else { V::LANES.min(i1 - i) };
+                    let line = stream && high == V::LANES && i >= head && i1 - i >= LINE;
+                    let wide = if line { LINE } else { V::LANES.min(if i < head { head } else { i1 } - i) };
                     // SAFETY: the contract of `Strip`.
                     unsafe {
                         let (from, out) = (from.add(i * columns + j), out.add(j * rows + i));
@@ -158,10 +171,22 @@ impl Kernel for Strip {
                                 }
                             }
                         }
-                        if stream && wide == V::LANES && high == V::LANES {
+                        if line && const { V::LANES == LINE } {
                             let turned = V::load_columns(from, columns);
                             for (r, row) in turned.into_iter().enumerate().take(V::LANES) {
                                 row.stream(out.add(r * rows));
+                            }
+                        } else if line {
+                            for k in (0..LINE).step_by(V::LANES) {
+                                let turned = V::load_columns(from.add(k * columns), columns);
+                                for (line, row) in lines.iter_mut().zip(turned).take(V::LANES) {
+                                    row.store(line[k..].as_mut_ptr());
+                                }
+                            }
+                            for (r, line) in lines.iter().enumerate().take(V::LANES) {
+                                for k in (0..LINE).step_by(V::LANES) {
+                                    V::load(line[k..].as_ptr()).stream(out.add(r * rows + k));
+                                }
                             }
                         } else {
                             turn_square::<V>(from, columns, wide, high, out, rows, wide);
@@ -176,6 +201,12 @@ impl Kernel for Strip {
             unsafe { V::splat(0.0) }.fence();
         }
     }
+}
+
+/// Elements before the first one that begins a cache line.
+#[inline(always)]
+fn before_line(p: *const f32) -> usize {
+    (p as usize / size_of::<f32>()).wrapping_neg() % LINE
 }
 
 /// Whether a vector at `p` lies in one cache line, as streaming asks for.
