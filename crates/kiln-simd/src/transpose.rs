@@ -57,7 +57,7 @@ fn fitting(isa: Isa, rows: usize, columns: usize) -> Isa {
     let rest = rows % LINE;
     let straddles = rest > 0 && rows > FEW / 2 && (rest <= LINE / 2 || rows > FEW) && rows * columns < FAR;
     let halves = rows.min(columns) <= LINE / 2 || straddles;
-    if halves && isa == Isa::Avx512 && Isa::Avx2.is_available() { Isa::Avx2 } else { isa }
+    if halves { isa.halved() } else { isa }
 }
 
 impl Execute for Transpose {

@@ -24,6 +24,13 @@ impl Isa {
         Self::ALL.iter().copied().filter(|isa| isa.is_available())
     }
 
+    /// The set for work that would leave most of each register empty, where that is another one: registers of 16 lanes take
+    /// longer to fill and to fold than those of 8. Only for operations whose results are the same bits on both.
+    #[inline]
+    pub(crate) fn halved(self) -> Self {
+        if self == Self::Avx512 && Self::Avx2.is_available() { Self::Avx2 } else { self }
+    }
+
     pub(crate) fn available_names() -> String {
         let names: Vec<_> = Self::available().map(Self::name).collect();
         // As an engine of WebAssembly may that does not fuse.
