@@ -192,12 +192,13 @@ impl Gemm {
     unsafe fn direct(&self, isa: Isa, set: &TileSet, b: MatrixRef) {
         let shape = set.shape;
         let (kind, a_stride) = self.a_in_place();
-        let tiles = Tiles::new(self.m, if self.n <= shape.lanes { shape.rows_of_one } else { shape.rows });
-        let crowded = tiles.count >= COPIED && is_crowded(self.k, b.row_stride);
+        let (narrow, wide) = (Tiles::new(self.m, shape.rows_of_one), Tiles::new(self.m, shape.rows));
         let mut copy = None;
         let mut j = 0;
         while j < self.n {
             let width = (self.n - j).min(shape.columns());
+            let tiles = if width <= shape.lanes { &narrow } else { &wide };
+            let crowded = tiles.count >= COPIED && is_crowded(self.k, b.row_stride);
             let (padded, last) = panel_width(width, shape.lanes);
             let (mut b_at, mut b_stride) = (b.at(0, j).p, b.row_stride);
             // SAFETY: the caller's contract; the workspace holds a panel.
