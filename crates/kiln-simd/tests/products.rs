@@ -124,6 +124,22 @@ fn few_columns_of_many_rows_are_right() {
 }
 
 #[test]
+fn a_matrix_that_no_cache_holds_gives_the_bits_of_its_parts() {
+    let (rows, columns) = (8200, 4096);
+    let w: Vec<f32> = (0..rows * columns).map(|i| (i % 8191) as f32 / 8191.0 - 0.5).collect();
+    let x: Vec<f32> = (0..columns).map(|i| (i % 127) as f32 / 127.0).collect();
+    for isa in Isa::available().filter(|&isa| isa != Isa::Scalar) {
+        let simd = Simd::with_isa(isa).unwrap().with_threads(2);
+        let (mut whole, mut part) = (vec![0.0; rows], vec![0.0; 8]);
+        simd.matvec_into(&w, &x, rows, columns, &mut whole).unwrap();
+        for first in [0, 4096, rows - 8] {
+            simd.matvec_into(&w[first * columns..][..8 * columns], &x, 8, columns, &mut part).unwrap();
+            assert_eq!(whole[first..][..8], part, "{isa}");
+        }
+    }
+}
+
+#[test]
 fn wrong_extents_are_errors() {
     let simd = Simd::new().unwrap();
     assert!(simd.matmul(&[0.0; 6], &[0.0; 6], 2, 3, 3).is_err());
