@@ -7,6 +7,18 @@ use kiln_core::op::ElementwiseKind;
 use crate::array::Each;
 use crate::vector::{Kernel, Lanewise, Pair, Vector, unaligned};
 
+/// Elements of a cache line.
+const LINE: usize = 16;
+
+/// Elements of operands and result together that no longer stay in the L1 cache.
+const BEYOND_L1: usize = 12 * 1024;
+
+/// How far ahead a line of the result is asked for, in elements, where a vector is a line. A store waits for its line, and a
+/// prefetcher of the hardware that sees one access to each follows them late: on an AVX-512 Xeon sums of two vectors take
+/// 0.91 to 0.96 of the time from the L2 cache, other light functions 0.9 to 1.01. Lines of the operands come in time by
+/// themselves.
+const AHEAD: usize = 128;
+
 /// One function of the table on vectors; operands and parameters beyond those it has are ignored.
 pub(super) trait Formula {
     const KIND: ElementwiseKind;
@@ -152,8 +164,12 @@ trait Operands<V: Vector, F: Formula>: Sized {
             }
             // Light functions wait for the loop itself, heavy ones for themselves.
             if const { F::FLOPS <= 5 } {
+                let ask = const { V::LANES == LINE } && n * (F::ARITY + 1) > BEYOND_L1;
                 while i + 4 * V::LANES <= end {
                     let [j, k, l] = [i + V::LANES, i + 2 * V::LANES, i + 3 * V::LANES];
+                    if ask {
+                        [i, j, k, l].each(|at| V::prefetch(out.wrapping_add(at + AHEAD)));
+                    }
                     let operands = [self.operands(i), self.operands(j), self.operands(k), self.operands(l)];
                     let results = F::eval_four(operands, self.params());
                     results[0].store(out.add(i));
