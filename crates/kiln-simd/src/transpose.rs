@@ -86,7 +86,7 @@ fn run(simd: &Simd, count: usize, (rows, columns): (usize, usize), from: &[f32],
     let threads = if out.len() < PARALLEL { 1 } else { simd.threads() };
     let stream = rows * columns >= STREAM;
     let out = Shared::new(out.as_mut_ptr());
-    if short <= NARROW && simd.isa().lanes() >= 8 {
+    if short <= NARROW && simd.isa().lanes() > 1 {
         let piece = long.div_ceil(2 * threads).next_multiple_of(BLOCK).min(long);
         let pieces = long.div_ceil(piece);
         return threads::for_each(count * pieces, threads, |part| {

@@ -83,6 +83,22 @@ impl Vector for Neon {
     fn zip(a: Self, b: Self) -> (Self, Self) {
         call!((Self(vzip1q_f32(a.0, b.0)), Self(vzip2q_f32(a.0, b.0))))
     }
+    #[inline(always)]
+    fn unzip3([a, b, c]: [Self; 3]) -> [Self; 3] {
+        // A load that takes every third element, of memory that has just been written: cheaper than tables.
+        let memory = [a.0, b.0, c.0];
+        call!({
+            let float32x4x3_t(a, b, c) = vld3q_f32(memory.as_ptr().cast());
+            [Self(a), Self(b), Self(c)]
+        })
+    }
+    #[inline(always)]
+    fn zip3([a, b, c]: [Self; 3]) -> [Self; 3] {
+        let mut memory = [a.0; 3];
+        call!(vst3q_f32(memory.as_mut_ptr().cast(), float32x4x3_t(a.0, b.0, c.0)));
+        let [a, b, c] = memory;
+        [Self(a), Self(b), Self(c)]
+    }
 
     #[inline(always)]
     fn mul_add(self, b: Self, c: Self) -> Self {

@@ -190,6 +190,29 @@ impl Vector for Simd128 {
     fn zip(a: Self, b: Self) -> (Self, Self) {
         (Self(i32x4_shuffle::<0, 4, 1, 5>(a.0, b.0)), Self(i32x4_shuffle::<2, 6, 3, 7>(a.0, b.0)))
     }
+    #[inline(always)]
+    fn unzip3([a, b, c]: [Self; 3]) -> [Self; 3] {
+        // Of the first two vectors, then with the third; lanes of which nothing is used yet are taken from anywhere.
+        let x = i32x4_shuffle::<0, 3, 6, 6>(a.0, b.0);
+        let y = i32x4_shuffle::<1, 4, 7, 7>(a.0, b.0);
+        let z = i32x4_shuffle::<2, 5, 5, 5>(a.0, b.0);
+        [
+            Self(i32x4_shuffle::<0, 1, 2, 5>(x, c.0)),
+            Self(i32x4_shuffle::<0, 1, 2, 6>(y, c.0)),
+            Self(i32x4_shuffle::<0, 1, 4, 7>(z, c.0)),
+        ]
+    }
+    #[inline(always)]
+    fn zip3([a, b, c]: [Self; 3]) -> [Self; 3] {
+        let x = i32x4_shuffle::<0, 4, 0, 1>(a.0, b.0);
+        let y = i32x4_shuffle::<5, 2, 6, 6>(a.0, b.0);
+        let z = i32x4_shuffle::<3, 7, 7, 7>(a.0, b.0);
+        [
+            Self(i32x4_shuffle::<0, 1, 4, 3>(x, c.0)),
+            Self(i32x4_shuffle::<0, 5, 1, 2>(y, c.0)),
+            Self(i32x4_shuffle::<6, 0, 1, 7>(z, c.0)),
+        ]
+    }
 
     #[inline(always)]
     fn mul_add(self, b: Self, c: Self) -> Self {

@@ -94,6 +94,29 @@ impl Vector for Sse2 {
     fn zip(a: Self, b: Self) -> (Self, Self) {
         call!((Self(_mm_unpacklo_ps(a.0, b.0)), Self(_mm_unpackhi_ps(a.0, b.0))))
     }
+    #[inline(always)]
+    fn unzip3([a, b, c]: [Self; 3]) -> [Self; 3] {
+        // What meets in a vector is brought together twice each, then every other element is taken.
+        call!({
+            let x = _mm_shuffle_ps::<0b10_00_11_00>(a.0, _mm_shuffle_ps::<0b01_01_10_10>(b.0, c.0));
+            let y = (_mm_shuffle_ps::<0b00_00_01_01>(a.0, b.0), _mm_shuffle_ps::<0b10_10_11_11>(b.0, c.0));
+            let z = _mm_shuffle_ps::<0b11_00_10_00>(_mm_shuffle_ps::<0b01_01_10_10>(a.0, b.0), c.0);
+            [Self(x), Self(_mm_shuffle_ps::<0b10_00_10_00>(y.0, y.1)), Self(z)]
+        })
+    }
+    #[inline(always)]
+    fn zip3([a, b, c]: [Self; 3]) -> [Self; 3] {
+        call!({
+            let x = (_mm_shuffle_ps::<0b00_00_00_00>(a.0, b.0), _mm_shuffle_ps::<0b01_01_00_00>(c.0, a.0));
+            let y = (_mm_shuffle_ps::<0b01_01_01_01>(b.0, c.0), _mm_shuffle_ps::<0b10_10_10_10>(a.0, b.0));
+            let z = (_mm_shuffle_ps::<0b11_11_10_10>(c.0, a.0), _mm_shuffle_ps::<0b11_11_11_11>(b.0, c.0));
+            [
+                Self(_mm_shuffle_ps::<0b10_00_10_00>(x.0, x.1)),
+                Self(_mm_shuffle_ps::<0b10_00_10_00>(y.0, y.1)),
+                Self(_mm_shuffle_ps::<0b10_00_10_00>(z.0, z.1)),
+            ]
+        })
+    }
 
     #[inline(always)]
     fn mul_add(self, b: Self, c: Self) -> Self {
