@@ -1,5 +1,7 @@
 //! The transpose of matrices.
 
+use std::mem::MaybeUninit;
+
 use kiln_core::op::Transpose;
 use kiln_core::{DataMut, Operand, Result};
 
@@ -104,7 +106,8 @@ fn run(simd: &Simd, count: usize, (rows, columns): (usize, usize), from: &[f32],
         });
     }
     let isa = fitting(simd.isa(), rows, columns);
-    let stream = stream && rows.is_multiple_of(LINE);
+    // Elsewhere nothing is written past the caches.
+    let stream = cfg!(target_arch = "x86_64") && stream && rows.is_multiple_of(LINE) && isa.lanes() > 1;
     let parted = rows * columns >= FAR && !rows.is_multiple_of(LINE);
     let order = if stream { LONG } else { (BLOCK, STRIP) };
     // Columns of the source are rows of the result: split there, in whole blocks.
@@ -118,16 +121,21 @@ fn run(simd: &Simd, count: usize, (rows, columns): (usize, usize), from: &[f32],
         unsafe {
             let from = from.as_ptr().add(matrix + j);
             let out = out.get().add(matrix + j * rows);
-            dispatch(isa, Strip { from, columns, out, rows, width, block: order.0, parted, stream });
+            let block = order.0;
+            if stream {
+                dispatch(isa, Strip::<true> { from, columns, out, rows, width, block, parted });
+            } else {
+                dispatch(isa, Strip::<false> { from, columns, out, rows, width, block, parted });
+            }
         }
     });
 }
 
-/// `width` columns of a matrix, as rows.
+/// `width` columns of a matrix, as rows; in whole lines past the caches where `LINES` and they begin as lines do.
 ///
 /// # Safety
 /// `rows` runs of `width` f32, `columns` apart, are readable; `width` runs of `rows` f32 are writable.
-struct Strip {
+struct Strip<const LINES: bool> {
     from: *const f32,
     columns: usize,
     out: *mut f32,
@@ -136,28 +144,40 @@ struct Strip {
     block: usize,
     /// Whether lines lie far of which one block writes a part and the next one the rest.
     parted: bool,
-    stream: bool,
 }
 
-impl Kernel for Strip {
+impl<const LINES: bool> Kernel for Strip<LINES> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let Self { from, columns, out, rows, width, block, parted, stream } = self;
+        let Self { from, columns, out, rows, width, block, parted } = self;
         let head = if rows < ALIGNED { 0 } else { before_line(out) };
-        let stream = stream && before_line(out.wrapping_add(head)) == 0;
+        let stream = LINES && before_line(out.wrapping_add(head)) == 0;
         // Other rows of whole lines come and go fast enough by themselves.
         let ask = parted || stream;
-        let mut lines = [[0.0f32; LINE]; MAX_LANES];
+        // Not filled: that would take a tenth of the time of a small matrix.
+        let mut lines = MaybeUninit::<[[f32; LINE]; MAX_LANES]>::uninit();
+        let lines = lines.as_mut_ptr().cast::<f32>();
         let mut i1 = 0;
         while i1 < rows {
             let i0 = i1;
             i1 = rows.min(if i0 == 0 { head } else { i0 } + block);
             for j in (0..width).step_by(V::LANES) {
+                let j = whole::<V>(j, 0, width);
                 let high = V::LANES.min(width - j);
                 let mut i = i0;
+                // Most squares, without the questions below, which take as long as squares of four lanes.
+                while const { V::LANES == 4 } && !ask && high == V::LANES && i >= head && i + V::LANES <= i1 {
+                    // SAFETY: the contract of `Strip`.
+                    unsafe {
+                        let (from, out) = (from.add(i * columns + j), out.add(j * rows + i));
+                        turn_square::<V>(from, columns, V::LANES, V::LANES, out, rows, V::LANES);
+                    }
+                    i += V::LANES;
+                }
                 while i < i1 {
+                    i = if i < head { whole::<V>(i, 0, head) } else { whole::<V>(i, i0.max(head), i1) };
                     let line = stream && high == V::LANES && i >= head && i1 - i >= LINE;
                     let wide = if line { LINE } else { V::LANES.min(if i < head { head } else { i1 } - i) };
                     // SAFETY: the contract of `Strip`.
@@ -179,13 +199,13 @@ impl Kernel for Strip {
                         } else if line {
                             for k in (0..LINE).step_by(V::LANES) {
                                 let turned = V::load_columns(from.add(k * columns), columns);
-                                for (line, row) in lines.iter_mut().zip(turned).take(V::LANES) {
-                                    row.store(line[k..].as_mut_ptr());
+                                for (r, row) in turned.into_iter().enumerate().take(V::LANES) {
+                                    row.store(lines.add(r * LINE + k));
                                 }
                             }
-                            for (r, line) in lines.iter().enumerate().take(V::LANES) {
+                            for r in 0..V::LANES {
                                 for k in (0..LINE).step_by(V::LANES) {
-                                    V::load(line[k..].as_ptr()).stream(out.add(r * rows + k));
+                                    V::load(lines.add(r * LINE + k)).stream(out.add(r * rows + k));
                                 }
                             }
                         } else {
@@ -201,6 +221,13 @@ impl Kernel for Strip {
             unsafe { V::splat(0.0) }.fence();
         }
     }
+}
+
+/// Where a vector from `i` begins that ends by `end`: earlier, if need be, but not before `start`. To turn elements twice
+/// costs less than a part of a vector, which instruction sets of four lanes read and write element by element.
+#[inline(always)]
+fn whole<V: Vector>(i: usize, start: usize, end: usize) -> usize {
+    if const { V::LANES == 4 } && end - i < V::LANES { end.saturating_sub(V::LANES).max(start) } else { i }
 }
 
 /// Elements before the first one that begins a cache line.

@@ -8,7 +8,9 @@ use wasm_bindgen_test::wasm_bindgen_test as test;
 fn results_do_not_depend_on_where_they_lie_nor_on_how_they_are_written() {
     // Short rows, rows of whole vectors, other rows; the last three are large enough to be written past the caches, of
     // which only the first has rows of whole lines.
-    for (rows, columns) in [(100, 40), (256, 33), (131, 150), (4096, 2050), (2047, 4100), (2056, 1600)] {
+    for (rows, columns) in
+        [(14, 90), (70, 6), (90, 70), (100, 40), (256, 33), (131, 150), (4096, 2050), (2047, 4100), (2056, 1600)]
+    {
         let x: Vec<f32> = (0..rows * columns).map(|i| i as f32).collect();
         for isa in Isa::available() {
             for threads in [1, 3] {
