@@ -1,9 +1,13 @@
 //! The packed way: loops over blocks that fit the caches, around tiles that fit the registers.
 //!
-//! Blocks of k and of columns follow one another. In each, the threads take blocks of rows, pack these of A for themselves,
-//! and run the tiles. A B whose rows are contiguous is packed by every thread for itself: its first tile of a panel stores
-//! what it loads anyway, and what other threads have packed would have to come from far caches as well. Any other B has to be
-//! turned, which takes time; all threads do it together, a few panels at a time, and have room for two blocks of it.
+//! Blocks of columns and of k, a few of k at a time, follow one another. In each, the threads take blocks of rows, and for each
+//! block of k pack these of A for themselves and run the tiles. Between blocks of k the sums stay in a place of their own in
+//! the L2 cache, tile after tile: C would pass through the caches once for each, and where its rows stand a power of two
+//! apart, a block of it shares so few sets that no cache holds it.
+//!
+//! A B whose rows are contiguous is packed by every thread for itself: its first tile of a panel stores what it loads anyway,
+//! and what other threads have packed would have to come from far caches as well. Any other B has to be turned, which takes
+//! time; all threads do it together, a few panels at a time, and have room for two blocks of it.
 //!
 //! Counters alone keep the threads in step: who comes late finds less to do, nobody waits for a thread that has not begun,
 //! and who finds no more rows goes on with the next block while others still work on this one. Only the end of the product
@@ -15,7 +19,7 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use super::blocks::{K_BLOCK, Tiles, blocks, k_blocks, panel_width};
+use super::blocks::{Tiles, blocks, k_blocks, panel_width};
 use super::driver::Gemm;
 use super::matrix::{MatrixRef, Source};
 use super::pack::{self, PanelArgs};
@@ -25,11 +29,24 @@ use crate::scratch::Workspace;
 use crate::threads::{self, Shared};
 use crate::vector::MAX_LANES;
 
-/// Rows of A packed at a time, in tiles of 14: 336 rows of a block of k are 344 KiB, a part of any L2 cache.
+/// Rows of A packed at a time: 336 rows of a block of k are 420 KiB at most, a part of any L2 cache.
 const M_BLOCK: usize = 336;
 
-/// Columns of B packed at a time: 2 MiB of a block of k, in the L3 cache or the part of L2 that A leaves.
+/// As many where sums have a place of their own: 84 rows of a block of columns are 672 KiB, A takes 105 KiB at most. Together
+/// they stay in half of an L2 cache of 2 MiB, beside the B that streams past and another thread of the core.
+const M_BLOCK_OF_SUMS: usize = 84;
+
+/// Elements of C that stay in the caches themselves while k runs.
+const C_NEAR: usize = 512 * 1024;
+
+/// Columns of B packed at a time.
 const N_BLOCK: usize = 2048;
+
+/// Blocks of k of a B packed at a time: with those columns 10 MiB, which the L3 cache holds.
+const SLICES: usize = 4;
+
+/// As many for all threads that pack B for themselves.
+const SLICES_OF_ALL: usize = 16;
 
 /// Panels of B that a thread packs at a time: 512 bytes of a row at 16 lanes.
 const PANELS_AT_ONCE: usize = 4;
@@ -61,10 +78,9 @@ struct Rows {
 }
 
 impl Rows {
-    /// The rows of `tiles` tiles, in blocks of at most [`M_BLOCK`]: of even size for one thread, for several ever smaller
+    /// The rows of `tiles` tiles, in blocks of at most `most`: of even size for one thread, for several ever smaller
     /// ones, so that they end together even where one is slower than the others.
-    fn cut(tiles: usize, rows_of_tile: usize, threads: usize) -> Vec<Self> {
-        let most = M_BLOCK.div_ceil(rows_of_tile);
+    fn cut(tiles: usize, most: usize, threads: usize) -> Vec<Self> {
         let even = tiles.div_ceil(tiles.div_ceil(most));
         let mut blocks = Vec::new();
         let mut start = 0;
@@ -90,22 +106,52 @@ struct Blocked<'a> {
     tiles: Tiles,
     /// Blocks of rows.
     rows: Vec<Rows>,
-    threads: usize,
-    /// Whether every thread packs B for itself.
-    by_each: bool,
 }
 
 // SAFETY: the product is one that its caller vouches for; blocks are disjoint.
 unsafe impl Sync for Blocked<'_> {}
 
-/// A block of k and of columns.
+/// Some columns of B and some blocks of k, all of length `slice` but the last.
 #[derive(Debug, Clone, Copy)]
 struct Block {
     number: usize,
     p0: usize,
     k: usize,
+    slice: usize,
     j0: usize,
     n: usize,
+}
+
+/// What a thread does at a time: a block of rows times one block of k and the columns of a [`Block`].
+#[derive(Debug, Clone, Copy)]
+struct Step {
+    block: Block,
+    rows: usize,
+    p0: usize,
+    k: usize,
+    /// Whether B is packed on the way.
+    packs: bool,
+}
+
+impl Block {
+    /// Its blocks of k, one by one.
+    fn steps(self, rows: usize, packs: bool) -> impl Iterator<Item = Step> {
+        let end = self.p0 + self.k;
+        let starts = (self.p0..end).step_by(self.slice);
+        starts.map(move |p0| Step { block: self, rows, p0, k: self.slice.min(end - p0), packs })
+    }
+}
+
+/// Memory of a thread.
+struct Space {
+    /// A block of rows of A.
+    a: *mut f32,
+    /// The start of k, and the block of rows, which stand there.
+    in_a: Option<(usize, usize)>,
+    /// A block of B.
+    b: *mut f32,
+    /// Sums of a block of rows and columns, panel after panel as in B.
+    sums: *mut f32,
 }
 
 impl Gemm {
@@ -116,56 +162,76 @@ impl Gemm {
     pub(super) unsafe fn blocked(&self, isa: Isa, set: &TileSet, threads: usize, column: usize, b_columns: usize) {
         let nr = set.shape.columns();
         let tiles = Tiles::new(self.m, set.shape.rows);
-        let rows = Rows::cut(tiles.count, set.shape.rows, threads);
-        let k_most = self.k.min(K_BLOCK);
         let in_advance = matches!(self.b, Source::Packed(_));
-        let alone = threads == 1;
-        // Where all rows are one block, a panel of B is read this once: copies of a few at a time stay in near caches.
-        let passing = alone && rows.len() == 1 && !in_advance;
-        let n_most = self.n.next_multiple_of(nr).min(if passing { PANELS_AT_ONCE * nr } else { N_BLOCK });
-        let count = k_blocks(self.k).count() * blocks(self.n, n_most, nr).count();
-        let b_len = n_most * k_most;
-        let by_each = alone || matches!(self.b, Source::Matrix(b) if b.column_stride == 1);
+        let by_each = threads == 1 || matches!(self.b, Source::Matrix(b) if b.column_stride == 1);
         let together = !by_each && !in_advance;
+        // Where all rows are one block, a panel of B is read this once: copies of a few at a time stay in near caches.
+        let passing = threads == 1 && self.m <= M_BLOCK && !in_advance;
+        let n_most = self.n.next_multiple_of(nr).min(if passing { PANELS_AT_ONCE * nr } else { N_BLOCK });
+        let slices = k_blocks(self.k).count();
+        let slice = self.k.div_ceil(slices);
+        let apart = !passing && slices > 1 && self.m.saturating_mul(self.n) > C_NEAR;
+        let at_once = match (apart, by_each) {
+            (false, _) => 1,
+            (_, true) => SLICES.min(SLICES_OF_ALL.div_ceil(threads)),
+            _ => SLICES,
+        };
+        let at_once = slices.div_ceil(slices.div_ceil(at_once));
+        let rows = if at_once > 1 { M_BLOCK_OF_SUMS } else { M_BLOCK };
+        let rows = Rows::cut(tiles.count, rows / set.shape.rows, threads);
+        let stretches =
+            move |k: usize| (0..k).step_by(at_once * slice).map(move |p0| (p0, (at_once * slice).min(k - p0)));
+        let count = stretches(self.k).count() * blocks(self.n, n_most, nr).count();
+        let b_len = n_most * (at_once * slice).min(self.k);
         let mut shared = Workspace::take(if together { count.min(2) * b_len } else { 0 });
         let shared = Shared::new(shared.as_mut_ptr());
-        let a_len = rows.iter().map(|r| r.tiles.len()).max().unwrap_or(0) * set.shape.rows * k_most + MAX_LANES;
-        let this = Blocked { gemm: self, isa, set, column, b_columns, tiles, rows, threads, by_each };
+        let rows_most = rows.iter().map(|r| r.tiles.len()).max().unwrap_or(0) * set.shape.rows;
+        let this = Blocked { gemm: self, isa, set, column, b_columns, tiles, rows };
         // Pieces of B in a block; the last block of columns may have fewer, then some are empty.
         let pieces = if together { n_most.div_ceil(PANELS_AT_ONCE * nr) } else { 0 };
         let [packing, packed, taken] = &<[Pieces; 3]>::default();
         let (k, n) = (self.k, self.n);
         threads::for_each(threads, threads, |_| {
             let this = &this; // the whole of it, which is Sync, not its fields
-            let mut a_space = Workspace::take(a_len);
-            let a_block = a_space.as_mut_ptr();
-            let mut b_space = Workspace::take(if by_each && !in_advance { b_len } else { 0 });
-            let own_b = b_space.as_mut_ptr();
-            let (mut in_a, mut in_b) = (None, None);
+            let mut a = Workspace::take(rows_most * slice + MAX_LANES);
+            let mut own_b = Workspace::take(if by_each && !in_advance { b_len } else { 0 });
+            let mut sums = Workspace::take(if at_once > 1 { rows_most * n_most } else { 0 });
+            let (a, b, sums) = (a.as_mut_ptr(), own_b.as_mut_ptr(), sums.as_mut_ptr());
+            let mut space = Space { a, in_a: None, b, sums };
+            let mut in_b = None;
             let of_columns = || blocks(n, n_most, nr);
-            let all = k_blocks(k).flat_map(|(p0, k)| of_columns().map(move |(j0, n)| (p0, k, j0, n)));
-            let all = all.enumerate().map(|(number, (p0, k, j0, n))| Block { number, p0, k, j0, n });
+            let all = stretches(k).flat_map(|(p0, k)| of_columns().map(move |(j0, n)| (p0, k, j0, n)));
+            let all = all.enumerate().map(|(number, (p0, k, j0, n))| Block { number, p0, k, slice, j0, n });
             let mut all = all.peekable();
             while let Some(block) = all.next() {
                 let next = all.peek().copied();
                 let (number, passed) = (block.number, block.number + 1);
-                let b_block = if together { shared.get().wrapping_add(number % 2 * b_len) } else { own_b };
+                if together {
+                    space.b = shared.get().wrapping_add(number % 2 * b_len);
+                }
                 // SAFETY: the caller's contract. Pieces of B and blocks of rows are written by the thread that took
                 // them; B is read once it is whole, and written again once all rows of the block before the last are
                 // done; rows are taken once they are done in the block before.
                 unsafe {
                     while let Some(piece) = packing.claim(passed * pieces) {
                         this.rows.iter().for_each(|rows| rows.done.wait(number.saturating_sub(1)));
-                        this.pack_b(block, piece % pieces * PANELS_AT_ONCE * nr, PANELS_AT_ONCE, b_block);
+                        this.pack_b(block, piece % pieces * PANELS_AT_ONCE * nr, space.b);
                         packed.finish();
                     }
                     packed.wait(passed * pieces);
-                    while let Some(rows) = taken.claim(passed * this.rows.len()) {
-                        let rows = rows % this.rows.len();
+                    let row_blocks = this.rows.len();
+                    while let Some(rows) = taken.claim(passed * row_blocks) {
+                        let rows = rows % row_blocks;
                         this.rows[rows].done.wait(number);
-                        let has = in_a.replace((block.p0, rows)) == Some((block.p0, rows));
-                        let to_pack = by_each && in_b.replace(number) != Some(number);
-                        this.rows(block, next, rows, (a_block, has), (b_block, to_pack));
+                        // What this thread will probably do afterwards.
+                        let after = || match rows + threads {
+                            r if r < row_blocks => block.steps(r, false).next(),
+                            r => next?.steps((r - row_blocks).min(row_blocks - 1), by_each).next(),
+                        };
+                        let mut steps = block.steps(rows, by_each && in_b.replace(number) != Some(number)).peekable();
+                        while let Some(step) = steps.next() {
+                            this.step(step, steps.peek().copied().or_else(after), &mut space);
+                        }
                         this.rows[rows].done.finish();
                     }
                 }
@@ -203,30 +269,28 @@ impl Blocked<'_> {
     ///
     /// # Safety
     /// As [`Gemm::run`]; the panels are the caller's.
-    unsafe fn pack_b(&self, block: Block, start: usize, panels: usize, b_block: *mut f32) {
+    unsafe fn pack_b(&self, block: Block, start: usize, b_block: *mut f32) {
         let Source::Matrix(b) = self.gemm.b else { return };
         if start < block.n {
-            let out = b_block.wrapping_add(start * block.k);
-            let columns = (panels * self.set.shape.columns()).min(block.n - start);
-            // SAFETY: the caller's contract; the memory holds the whole block.
-            unsafe { pack::panels(b, self.isa, block.p0, block.k, self.column + block.j0 + start, columns, out) };
+            let columns = (PANELS_AT_ONCE * self.set.shape.columns()).min(block.n - start);
+            for step in block.steps(0, true) {
+                let out = self.b_of(step, b_block).wrapping_add(start * step.k);
+                // SAFETY: the caller's contract; the memory holds the whole block.
+                unsafe { pack::panels(b, self.isa, step.p0, step.k, self.column + block.j0 + start, columns, out) };
+            }
         }
     }
 
-    /// A block of rows times a block of B.
-    ///
+    /// Where B of a step begins in a block that is packed.
+    fn b_of(&self, Step { block, p0, .. }: Step, b_block: *mut f32) -> *mut f32 {
+        b_block.wrapping_add((p0 - block.p0) * block.n.next_multiple_of(self.set.shape.lanes))
+    }
+
     /// # Safety
-    /// As [`Gemm::run`]; `a_block` has room for a block of rows, and has it where `packed`; `own_b` has the block of B, or
-    /// room for it where it is `to_pack`.
-    unsafe fn rows(
-        &self,
-        block: Block,
-        next: Option<Block>,
-        rows: usize,
-        (a_block, packed): (*mut f32, bool),
-        (own_b, to_pack): (*mut f32, bool),
-    ) {
-        let Block { p0, k, j0, n, .. } = block;
+    /// As [`Gemm::run`]; `space` has room for the blocks, and has the A that it says, B where the step does not pack it, and
+    /// the sums of the step before, if that had the same block and rows.
+    unsafe fn step(&self, step: Step, then: Option<Step>, space: &mut Space) {
+        let Step { block: Block { j0, n, .. }, rows, p0, k, packs } = step;
         let Self { gemm, set, tiles, .. } = self;
         let (nr, lanes) = (set.shape.columns(), set.shape.lanes);
         let Range { start: t0, end: t1 } = self.rows[rows].tiles;
@@ -235,24 +299,25 @@ impl Blocked<'_> {
             Source::Packed(all) => {
                 all.wrapping_add(p0 * self.b_columns.next_multiple_of(lanes) + (self.column + j0) * k)
             }
-            Source::Matrix(_) => own_b.cast_const(),
+            Source::Matrix(_) => self.b_of(step, space.b).cast_const(),
         };
-        let asks = Asks::new(self, block, next, rows, to_pack);
+        let asks = Asks::new(self, step, then);
+        let (starts, ends) = (p0 == step.block.p0, p0 + k == step.block.p0 + step.block.k);
         // SAFETY: the caller's contract.
         unsafe {
-            if !packed {
-                gemm.pack_a(self.isa, tiles, t0, t1, p0, k, a_block);
+            if space.in_a.replace((p0, rows)) != Some((p0, rows)) {
+                gemm.pack_a(self.isa, tiles, t0, t1, p0, k, space.a);
             }
-            let i0 = tiles.start(t0);
+            let (i0, height_of_all) = (tiles.start(t0), tiles.start(t1) - tiles.start(t0));
             for j in (0..n).step_by(nr) {
                 let width = (n - j).min(nr);
                 let (b_width, last) = panel_width(width, lanes);
                 let panel = b_block.wrapping_add(j * k);
                 let packing = match gemm.b {
-                    Source::Matrix(b) if to_pack => {
+                    Source::Matrix(b) if packs => {
                         let whole = b.column_stride == 1 && width == nr;
                         if !whole {
-                            self.pack_b(block, j, 1, own_b);
+                            pack::panels(b, self.isa, p0, k, self.column + j0 + j, width, panel.cast_mut());
                         }
                         whole.then(|| b.at(p0, self.column + j0 + j))
                     }
@@ -264,18 +329,27 @@ impl Blocked<'_> {
                         Some(from) if t == t0 => (PACKING, from.p, from.row_stride),
                         _ => (PANELS, panel, b_width),
                     };
+                    let in_c = (gemm.c.add(i * gemm.c_stride + j0 + j), gemm.c_stride);
+                    let in_sums = (space.sums.wrapping_add(j * height_of_all + (i - i0) * b_width), b_width);
+                    let (c, c_stride) = if ends { in_c } else { in_sums };
+                    let (plus, plus_stride) = match (p0, starts) {
+                        (0, _) => (std::ptr::null_mut(), 0),
+                        (_, true) => in_c,
+                        _ => in_sums,
+                    };
                     set.get(kind, height, width)(&TileArgs {
-                        a: a_block.wrapping_add((i - i0) * k),
+                        a: space.a.wrapping_add((i - i0) * k),
                         a_stride: height,
                         b,
                         b_stride,
                         k,
                         init: std::ptr::null(),
                         init_stride: 0,
-                        c: gemm.c.add(i * gemm.c_stride + j0 + j),
-                        c_stride: gemm.c_stride,
+                        plus,
+                        plus_stride,
+                        c,
+                        c_stride,
                         last,
-                        add: p0 > 0,
                         ahead: 0,
                         repeat: 1,
                         asks: [asks.of_b(j, t - t0, b_block), asks.of_a(j, t - t0)]
@@ -306,35 +380,28 @@ struct Asks {
 }
 
 impl Asks {
-    fn new(of: &Blocked<'_>, block: Block, next: Option<Block>, rows: usize, to_pack: bool) -> Self {
-        let row_blocks = of.rows.len();
-        let turns = (block.k / TURN).saturating_sub(last_turns(of.tiles.height + 1));
-        // The last rows that this thread will probably take.
-        let ends = rows + of.threads >= row_blocks;
-        let b = match of.gemm.b {
-            Source::Matrix(b) if b.column_stride == 1 && of.by_each => Some(b),
+    fn new(of: &Blocked<'_>, step: Step, then: Option<Step>) -> Self {
+        let turns = (step.k / TURN).saturating_sub(last_turns(of.tiles.height + 1));
+        let b_of = |step: Step| match of.gemm.b {
+            Source::Matrix(b) if b.column_stride == 1 && step.packs => {
+                Some((b.at(step.p0, of.column + step.block.j0), step.block.n))
+            }
             _ => None,
         };
-        let there = |block: Block| b.map(|b| (b.at(block.p0, of.column + block.j0), block.n));
-        // The rows that this thread will probably take.
-        let then = match rows + of.threads {
-            r if r < row_blocks => Some((block, r)),
-            r => next.map(|block| (block, (r - row_blocks).min(row_blocks - 1))),
-        };
-        let other = |then: &(Block, usize)| then.0.p0 != block.p0 || then.1 != rows;
-        let a = then.filter(other).filter(|_| of.gemm.a.column_stride == 1).map(|(block, r)| {
-            let Range { start, end } = of.rows[r].tiles;
+        let other = |then: &Step| then.p0 != step.p0 || then.rows != step.rows;
+        let a = then.filter(other).filter(|_| of.gemm.a.column_stride == 1).map(|then| {
+            let Range { start, end } = of.rows[then.rows].tiles;
             let (first, end) = (of.tiles.start(start), of.tiles.start(end));
-            (of.gemm.a.at(first, block.p0), end - first, block.k)
+            (of.gemm.a.at(first, then.p0), end - first, then.k)
         });
         Self {
             turns,
             nr: of.set.shape.columns(),
-            tiles: of.rows[rows].tiles.len(),
-            columns: block.n,
-            k: block.k,
-            to_pack: there(block).filter(|_| to_pack),
-            to_pack_then: next.and_then(there).filter(|_| ends),
+            tiles: of.rows[step.rows].tiles.len(),
+            columns: step.block.n,
+            k: step.k,
+            to_pack: b_of(step),
+            to_pack_then: then.and_then(b_of),
             a,
         }
     }

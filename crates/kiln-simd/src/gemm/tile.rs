@@ -90,8 +90,10 @@ pub(super) struct TileArgs {
     pub(super) c_stride: usize,
     /// Columns in the last vector.
     pub(super) last: usize,
-    /// Whether the sums are added to C or replace it.
-    pub(super) add: bool,
+    /// What the sums are added to; null for nothing.
+    pub(super) plus: *const f32,
+    /// Distance of its rows.
+    pub(super) plus_stride: usize,
     /// For [`COLUMNS`]: how far ahead of a row of B its next elements are asked for, where rows are long and only a part
     /// is read.
     pub(super) ahead: usize,
@@ -259,9 +261,9 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                     ahead!(1);
                 }
             } else {
-                if t.add {
+                if !t.plus.is_null() {
                     each_row!(R, I => {
-                        let row = t.c.wrapping_add(at + I * t.c_stride);
+                        let row = t.plus.wrapping_add(at + I * t.plus_stride);
                         V::prefetch(row);
                         V::prefetch(row.wrapping_add(C * V::LANES - 1));
                     });
@@ -335,12 +337,14 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                 let _ = (b, rows);
             }
 
+            let TileArgs { plus, plus_stride, .. } = *t;
             macro_rules! finish {
                 ($whole:expr) => {
                     each_row!(R, I => {
                         let row = t.c.add(at + I * t.c_stride);
                         let [mut c0, mut c1] = acc[I];
-                        if t.add {
+                        if !plus.is_null() {
+                            let row = plus.add(at + I * plus_stride);
                             if const { C == 2 } {
                                 c0 = V::load(row) + c0;
                                 c1 = load::<V>(row.add(V::LANES), t.last, $whole) + c1;
