@@ -308,11 +308,13 @@ impl Blocked<'_> {
             if space.in_a.replace((p0, rows)) != Some((p0, rows)) {
                 gemm.pack_a(self.isa, tiles, t0, t1, p0, k, space.a);
             }
-            let (i0, height_of_all) = (tiles.start(t0), tiles.start(t1) - tiles.start(t0));
+            let (i0, rows) = (tiles.start(t0), tiles.start(t1) - tiles.start(t0));
+            let mut number = 0;
             for j in (0..n).step_by(nr) {
                 let width = (n - j).min(nr);
                 let (b_width, last) = panel_width(width, lanes);
                 let panel = b_block.wrapping_add(j * k);
+                let sums = space.sums.wrapping_add(j * rows);
                 let packing = match gemm.b {
                     Source::Matrix(b) if packs => {
                         let whole = b.column_stride == 1 && width == nr;
@@ -330,7 +332,7 @@ impl Blocked<'_> {
                         _ => (PANELS, panel, b_width),
                     };
                     let in_c = (gemm.c.add(i * gemm.c_stride + j0 + j), gemm.c_stride);
-                    let in_sums = (space.sums.wrapping_add(j * height_of_all + (i - i0) * b_width), b_width);
+                    let in_sums = (sums.wrapping_add((i - i0) * b_width), b_width);
                     let (c, c_stride) = if ends { in_c } else { in_sums };
                     let (plus, plus_stride) = match (p0, starts) {
                         (0, _) => (std::ptr::null_mut(), 0),
@@ -352,35 +354,40 @@ impl Blocked<'_> {
                         last,
                         ahead: 0,
                         repeat: 1,
-                        asks: [asks.of_b(j, t - t0, b_block), asks.of_a(j, t - t0)]
+                        asks: [asks.of_b(j, t - t0, b_block), asks.of_a(number)]
                             .map(|ask| ask.unwrap_or(Ask::nothing(panel))),
                         panel: panel.cast_mut(),
                     });
+                    number += 1;
                 }
             }
         }
     }
 }
 
-/// What the tiles of a block of rows ask for: A of the rows that come next, and B of a later panel, which a thread that
-/// packs for itself has yet to pack when it comes by for the first time.
+/// What the tiles of a step ask for: A of the rows that come next, and B of a later panel, which a thread that packs for
+/// itself has yet to pack when it comes by for the first time.
 struct Asks {
     /// Rows that a tile can ask for.
     turns: usize,
     nr: usize,
-    tiles: usize,
     columns: usize,
     k: usize,
     /// Row 0 of B where the panels stand that are packed next, and the number of columns from there.
     to_pack: Option<(MatrixRef, usize)>,
-    /// As above, in the next block, when this one has no more.
+    /// As above, in the next step, when this one has no more.
     to_pack_then: Option<(MatrixRef, usize)>,
-    /// A where the rows stand that are packed next, and their extents.
-    a: Option<(MatrixRef, usize, usize)>,
+    /// A where the rows stand that are packed next.
+    a: Option<MatrixRef>,
+    /// Tiles that ask for 32 columns of all of these rows.
+    a_tiles: usize,
+    /// The first tile that asks for A, such that the last tiles ask for the last.
+    a_first: usize,
 }
 
 impl Asks {
     fn new(of: &Blocked<'_>, step: Step, then: Option<Step>) -> Self {
+        let (nr, columns) = (of.set.shape.columns(), step.block.n);
         let turns = (step.k / TURN).saturating_sub(last_turns(of.tiles.height + 1));
         let b_of = |step: Step| match of.gemm.b {
             Source::Matrix(b) if b.column_stride == 1 && step.packs => {
@@ -388,25 +395,30 @@ impl Asks {
             }
             _ => None,
         };
-        let other = |then: &Step| then.p0 != step.p0 || then.rows != step.rows;
-        let a = then.filter(other).filter(|_| of.gemm.a.column_stride == 1).map(|then| {
-            let Range { start, end } = of.rows[then.rows].tiles;
-            let (first, end) = (of.tiles.start(start), of.tiles.start(end));
-            (of.gemm.a.at(first, then.p0), end - first, then.k)
-        });
-        Self {
+        let other = |then: &Step| turns > 0 && (then.p0 != step.p0 || then.rows != step.rows);
+        let mut asks = Self {
             turns,
-            nr: of.set.shape.columns(),
-            tiles: of.rows[step.rows].tiles.len(),
-            columns: step.block.n,
+            nr,
+            columns,
             k: step.k,
             to_pack: b_of(step),
             to_pack_then: then.and_then(b_of),
-            a,
+            a: None,
+            a_tiles: 1,
+            a_first: 0,
+        };
+        if let Some(then) = then.filter(other).filter(|_| of.gemm.a.column_stride == 1) {
+            let Range { start, end } = of.rows[then.rows].tiles;
+            let first = of.tiles.start(start);
+            let tiles = columns.div_ceil(nr) * of.rows[step.rows].tiles.len();
+            asks.a = Some(of.gemm.a.at(first, then.p0));
+            asks.a_tiles = (of.tiles.start(end) - first).div_ceil(turns);
+            asks.a_first = tiles.saturating_sub(asks.a_tiles * then.k.div_ceil(32));
         }
+        asks
     }
 
-    /// The part of a tile, the `t`th of those of panel `j`, in asking for B.
+    /// The part of a tile, the `t`th of those of the panel at `j`, in asking for B.
     fn of_b(&self, j: usize, t: usize, packed: *const f32) -> Option<Ask> {
         let row = t * self.turns;
         if row >= self.k {
@@ -429,13 +441,9 @@ impl Asks {
         }
     }
 
-    /// The part of a tile, the `t`th of those of panel `j`, in asking for A: some rows of 32 elements, such that the last
-    /// tiles ask for the last.
-    fn of_a(&self, j: usize, t: usize) -> Option<Ask> {
-        let (a, rows, k) = self.a.filter(|_| self.turns > 0)?;
-        let groups = rows.div_ceil(self.turns);
-        let all = self.columns.div_ceil(self.nr) * self.tiles;
-        let place = (j / self.nr * self.tiles + t + groups * k.div_ceil(32)).checked_sub(all)?;
-        Some(Ask { p: a.at(place % groups * self.turns, place / groups * 32).p, stride: a.row_stride })
+    /// The part of a tile, the `number`th of the step, in asking for A: some rows of 32 elements.
+    fn of_a(&self, number: usize) -> Option<Ask> {
+        let (a, place) = (self.a?, number.checked_sub(self.a_first)?);
+        Some(Ask { p: a.at(place % self.a_tiles * self.turns, place / self.a_tiles * 32).p, stride: a.row_stride })
     }
 }

@@ -45,7 +45,11 @@ impl Tiles {
     }
 }
 
-/// The vectors of a panel of `columns`, in elements, and how many of the last are in use.
+/// The width of a panel of `columns`, in whole vectors, and how many columns of the last are in use.
 pub(super) fn panel_width(columns: usize, lanes: usize) -> (usize, usize) {
-    if columns > lanes { (2 * lanes, columns - lanes) } else { (lanes, columns) }
+    match columns {
+        c if c > 2 * lanes => (3 * lanes, c - 2 * lanes),
+        c if c > lanes => (2 * lanes, c - lanes),
+        c => (lanes, c),
+    }
 }

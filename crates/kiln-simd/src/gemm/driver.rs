@@ -129,9 +129,12 @@ impl Gemm {
             let c = Shared::new(self.c);
             let whole = *self;
             // Where nothing is packed, smaller parts cost nothing and a thread that wakes late finds less to do.
-            let parts = if way == Way::Direct { 2 * threads } else { threads };
+            let (parts, unit) = match way {
+                Way::Direct => (2 * threads, set.shape.lanes),
+                _ => (threads, set.shape.columns()),
+            };
             if self.n >= self.m {
-                let width = self.n.div_ceil(parts).next_multiple_of(set.shape.columns());
+                let width = self.n.div_ceil(parts).next_multiple_of(unit);
                 threads::for_each(self.n.div_ceil(width), threads, |part| {
                     let (j, part) = (part * width, Self { c: c.get(), ..whole });
                     part.part(isa, set, way, 0, part.m, j, width.min(part.n - j));
@@ -192,19 +195,23 @@ impl Gemm {
     unsafe fn direct(&self, isa: Isa, set: &TileSet, b: MatrixRef) {
         let shape = set.shape;
         let (kind, a_stride) = self.a_in_place();
-        let (narrow, wide) = (Tiles::new(self.m, shape.rows_of_one), Tiles::new(self.m, shape.rows));
+        // The rows of the panels so far, cut anew where the width changes: a division is much to a small product.
+        let (mut cut_for, mut tiles) = (0, Tiles::new(0, 1));
         let mut copy = None;
         let mut j = 0;
         while j < self.n {
-            let width = (self.n - j).min(shape.columns());
-            let tiles = if width <= shape.lanes { &narrow } else { &wide };
-            let crowded = tiles.count >= COPIED && is_crowded(self.k, b.row_stride);
+            let left = self.n - j;
+            let width = if kind == ROWS { shape.direct_panel(left) } else { left.min(shape.columns()) };
             let (padded, last) = panel_width(width, shape.lanes);
+            if padded != cut_for {
+                (cut_for, tiles) = (padded, Tiles::new(self.m, shape.rows_of(width)));
+            }
+            let crowded = tiles.count >= COPIED && is_crowded(self.k, b.row_stride);
             let (mut b_at, mut b_stride) = (b.at(0, j).p, b.row_stride);
             // SAFETY: the caller's contract; the workspace holds a panel.
             unsafe {
                 if crowded || last != shape.lanes && !shape.masked {
-                    let p = copy.get_or_insert_with(|| Workspace::take(self.k * shape.columns())).as_mut_ptr();
+                    let p = copy.get_or_insert_with(|| Workspace::take(self.k * 3 * shape.lanes)).as_mut_ptr();
                     let from = b.at(0, j);
                     panel(isa, PanelArgs { from, long: self.k, short: width, width: padded, out: p, slack: false });
                     (b_at, b_stride) = (p, padded);

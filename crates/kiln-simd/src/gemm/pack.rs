@@ -49,11 +49,11 @@ impl Routine for CopyRows {
         let (mut from, mut out) = (args.from.p, args.out);
         // SAFETY: the contract of `panel`.
         unsafe {
-            if args.short == 2 * V::LANES && args.width == 2 * V::LANES {
+            if args.short == args.width && args.width.is_multiple_of(V::LANES) {
                 for _ in 0..args.long {
-                    let (a, b) = (V::load(from), V::load(from.add(V::LANES)));
-                    a.store(out);
-                    b.store(out.add(V::LANES));
+                    for j in (0..args.width).step_by(V::LANES) {
+                        V::load(from.add(j)).store(out.add(j));
+                    }
                     from = from.wrapping_add(args.from.row_stride);
                     out = out.wrapping_add(args.width);
                 }

@@ -34,13 +34,13 @@ macro_rules! for_rows {
 
 pub(super) use {each_row, for_rows};
 
-/// The largest tile of an instruction set.
+/// The largest tiles of an instruction set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct TileShape {
-    /// Rows.
+    /// Rows of those of one, two and three vectors, where A and B lie row by row; none where they do not fit.
+    rows_of: [usize; 3],
+    /// Rows of those of two vectors.
     pub(super) rows: usize,
-    /// Rows where it is one vector wide and not of panels.
-    pub(super) rows_of_one: usize,
     /// Lanes of a vector.
     pub(super) lanes: usize,
     /// Whether a tile may read a part of a vector of B where it lies; otherwise the last columns are copied first.
@@ -48,17 +48,44 @@ pub(super) struct TileShape {
 }
 
 impl TileShape {
-    /// Columns: two vectors.
+    /// Columns of two vectors: of a panel of a packed B.
     pub(super) const fn columns(&self) -> usize {
         2 * self.lanes
+    }
+
+    /// Rows of a tile with so many columns where A and B lie row by row.
+    pub(super) fn rows_of(&self, columns: usize) -> usize {
+        self.rows_of[self.vectors_less_one(columns)]
+    }
+
+    /// Of so many columns; two comparisons are done sooner than a division.
+    fn vectors_less_one(&self, columns: usize) -> usize {
+        usize::from(columns > self.lanes) + usize::from(columns > 2 * self.lanes)
+    }
+
+    /// Columns of the first panel of so many of a B that lies row by row: as wide as can be, but two of two vectors
+    /// rather than one of three and a last of one, of which a tile is slow.
+    pub(super) fn direct_panel(&self, columns: usize) -> usize {
+        let vectors = columns.div_ceil(self.lanes);
+        let most = if self.rows_of[2] > 0 && vectors != 4 { 3 } else { 2 };
+        columns.min(most * self.lanes)
     }
 }
 
 /// Rows of a tile such that accumulators, vectors of B and one of A fit the registers; a product that is not fused needs
-/// one more.
-const fn rows(registers: usize, fused: bool, vectors: usize) -> usize {
+/// one more. Only what lies row by row has tiles of three vectors: their 12 loads serve 27 products where with two vectors
+/// 16 serve 28, a tenth of the time where another thread of the core wants them too. Packed, they are no faster, and A takes
+/// longer to pack.
+const fn rows(registers: usize, fused: bool, vectors: usize, kind: usize) -> usize {
     if registers >= 32 {
-        if vectors == 1 { MAX_ROWS } else { 14 }
+        match vectors {
+            1 if kind < PANELS => MAX_ROWS,
+            1 | 2 => 14,
+            _ if kind == ROWS => 9,
+            _ => 0,
+        }
+    } else if vectors == 3 {
+        0
     } else if fused && registers >= 16 {
         6
     } else {
@@ -160,7 +187,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Routine for Tile<R, C, K
     #[inline(always)]
     unsafe fn run<V: Vector>(t: &TileArgs) {
         // A tile with more rows than the registers hold is never looked up; leaving here keeps it from being compiled.
-        if const { R > rows(V::REGISTERS, V::FUSED, if KIND >= PANELS { 2 } else { C }) || KIND == PACKING && C == 1 } {
+        if const { R > rows(V::REGISTERS, V::FUSED, C, KIND) || KIND == PACKING && C == 1 } {
             return;
         }
         let tiles = if KIND == COLUMNS { t.repeat } else { 1 };
@@ -182,22 +209,32 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
         // SAFETY: the contract of this function.
         unsafe {
             let zero = V::splat(0.0);
-            let mut acc = for_rows!([zero, zero]);
+            let mut acc = for_rows!([zero, zero, zero]);
             /// One step of k: a row of B from `$b`, the elements of A from where `$a` says.
             macro_rules! step {
                 ($b:expr, $masked:expr, $i:ident => $a:expr) => {
                     let b: *const f32 = $b;
-                    let b0 = if const { C == 1 && $masked } { V::load_first(b, t.last) } else { V::load(b) };
-                    let b1 = match C {
-                        1 => b0,
-                        _ if $masked => V::load_first(b.add(V::LANES), t.last),
-                        _ => V::load(b.add(V::LANES)),
-                    };
+                    /// A vector of the row.
+                    macro_rules! vector {
+                        ($v:literal) => {
+                            if const { $v >= C } {
+                                zero
+                            } else if const { $v + 1 == C && $masked } {
+                                V::load_first(b.add($v * V::LANES), t.last)
+                            } else {
+                                V::load(b.add($v * V::LANES))
+                            }
+                        };
+                    }
+                    let b = [vector!(0), vector!(1), vector!(2)];
                     each_row!(R, $i => {
                         let a = V::splat(*$a);
-                        acc[$i][0] = a.mul_add(b0, acc[$i][0]);
-                        if const { C == 2 } {
-                            acc[$i][1] = a.mul_add(b1, acc[$i][1]);
+                        acc[$i][0] = a.mul_add(b[0], acc[$i][0]);
+                        if const { C > 1 } {
+                            acc[$i][1] = a.mul_add(b[1], acc[$i][1]);
+                        }
+                        if const { C > 2 } {
+                            acc[$i][2] = a.mul_add(b[2], acc[$i][2]);
                         }
                     });
                 };
@@ -271,10 +308,8 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                 if !t.init.is_null() {
                     each_row!(R, I => {
                         let row = t.init.add(at + I * t.init_stride);
-                        if const { C == 2 } {
-                            acc[I] = [V::load(row), load::<V>(row.add(V::LANES), t.last, whole)];
-                        } else {
-                            acc[I][0] = load::<V>(row, t.last, whole);
+                        for v in 0..C {
+                            acc[I][v] = load::<V>(row.add(v * V::LANES), t.last, whole || v + 1 < C);
                         }
                     });
                 }
@@ -342,21 +377,14 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                 ($whole:expr) => {
                     each_row!(R, I => {
                         let row = t.c.add(at + I * t.c_stride);
-                        let [mut c0, mut c1] = acc[I];
-                        if !plus.is_null() {
-                            let row = plus.add(at + I * plus_stride);
-                            if const { C == 2 } {
-                                c0 = V::load(row) + c0;
-                                c1 = load::<V>(row.add(V::LANES), t.last, $whole) + c1;
-                            } else {
-                                c0 = load::<V>(row, t.last, $whole) + c0;
+                        let mut c = acc[I];
+                        for v in 0..C {
+                            let whole = $whole || v + 1 < C;
+                            if !plus.is_null() {
+                                let row = plus.add(at + I * plus_stride + v * V::LANES);
+                                c[v] = load::<V>(row, t.last, whole) + c[v];
                             }
-                        }
-                        if const { C == 2 } {
-                            c0.store(row);
-                            store(c1, row.add(V::LANES), t.last, $whole);
-                        } else {
-                            store(c0, row, t.last, $whole);
+                            store(c[v], row.add(v * V::LANES), t.last, whole);
                         }
                     });
                 };
@@ -405,7 +433,7 @@ pub(super) struct TileSet {
     /// The largest.
     pub(super) shape: TileShape,
     /// By kind, vectors less one, rows less one.
-    fns: [[[TileFn; MAX_ROWS]; 2]; 4],
+    fns: [[[TileFn; MAX_ROWS]; 3]; 4],
 }
 
 impl TileSet {
@@ -434,18 +462,18 @@ impl TileSet {
         }
         macro_rules! widths {
             ($kind:expr) => {
-                [heights!(1, $kind), heights!(2, $kind)]
+                [heights!(1, $kind), heights!(2, $kind), heights!(3, $kind)]
             };
         }
         let Registers { lanes, count, fused, masked } = isa.registers();
-        let shape = TileShape { rows: rows(count, fused, 2), rows_of_one: rows(count, fused, 1), lanes, masked };
+        let rows_of = [rows(count, fused, 1, ROWS), rows(count, fused, 2, ROWS), rows(count, fused, 3, ROWS)];
+        let shape = TileShape { rows_of, rows: rows_of[1], lanes, masked };
         Self { shape, fns: [widths!(ROWS), widths!(COLUMNS), widths!(PANELS), widths!(PACKING)] }
     }
 
-    /// The tile of `rows` rows and as many vectors as `columns` need, one or two.
+    /// The tile of `rows` rows and as many vectors as `columns` need.
     pub(super) fn get(&self, kind: usize, rows: usize, columns: usize) -> TileFn {
-        let most = if columns > self.shape.lanes { self.shape.rows } else { self.shape.rows_of_one };
-        debug_assert!(rows <= most && columns <= self.shape.columns());
-        self.fns[kind][usize::from(columns > self.shape.lanes)][rows - 1]
+        debug_assert!(rows <= self.shape.rows_of(columns));
+        self.fns[kind][self.shape.vectors_less_one(columns)][rows - 1]
     }
 }
