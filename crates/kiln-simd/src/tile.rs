@@ -1,4 +1,4 @@
-//! The register tile of convolution and attention: a few rows times one or two vectors of a product `A B`.
+//! The register tile of convolution and attention: a few rows times one to three vectors of a product `A B`.
 //!
 //! It packs nothing. An element of A is broadcast from where it stands; a row of B is loaded from wherever a table of
 //! offsets says, which makes a shifted picture or a matrix of any row stride a B without a copy.
@@ -71,9 +71,15 @@ impl Left for ColumnMajor {
     }
 }
 
-/// The greatest number of rows of a tile: two accumulators each, and room for a row of B and an element of A.
-pub(crate) const fn max_rows<V: Vector>() -> usize {
-    if V::REGISTERS >= 32 { 14 } else { 6 }
+/// The greatest number of rows of a tile of so many vectors: an accumulator for each, and room for a row of B and an element
+/// of A. None where three vectors leave room for too few rows.
+pub(crate) const fn max_rows<V: Vector>(vectors: usize) -> usize {
+    match (V::REGISTERS >= 32, vectors) {
+        (true, 3) => 9,
+        (true, _) => 14,
+        (false, 3) => 0,
+        (false, _) => 6,
+    }
 }
 
 /// `m` rows cut into the fewest tiles, as even as they can be: `(first, rows)` of each.
@@ -97,7 +103,7 @@ pub(crate) struct Target {
 }
 
 /// [`multiply`] as a function of its own, for kernels with many places that call it.
-pub(crate) struct Product<A, const TWO: bool>(PhantomData<A>);
+pub(crate) struct Product<A, const VECTORS: usize>(PhantomData<A>);
 
 /// What [`Product`] works on.
 pub(crate) struct ProductArgs<A> {
@@ -113,7 +119,7 @@ pub(crate) struct ProductArgs<A> {
     pub(crate) target: Target,
 }
 
-impl<A: Left, const TWO: bool> Routine for Product<A, TWO> {
+impl<A: Left, const VECTORS: usize> Routine for Product<A, VECTORS> {
     type Args = ProductArgs<A>;
 
     /// # Safety
@@ -121,19 +127,19 @@ impl<A: Left, const TWO: bool> Routine for Product<A, TWO> {
     #[inline(always)]
     unsafe fn run<V: Vector>(t: &ProductArgs<A>) {
         // SAFETY: the contract of this function.
-        unsafe { multiply::<V, A, TWO>(t.rows, t.a, t.b, &*t.offsets, t.target) }
+        unsafe { multiply::<V, A, VECTORS>(t.rows, t.a, t.b, &*t.offsets, t.target) }
     }
 }
 
 macro_rules! tile {
     ($($rows:literal: $($r:literal)*;)*) => {
-        /// `C[r] (+)= Σₖ A[r][k] B[k]` for `rows` rows of one vector, or of two: a running sum over k in registers.
+        /// `C[r] (+)= Σₖ A[r][k] B[k]` for `rows` rows of one to three vectors: a running sum over k in registers.
         ///
         /// # Safety
         /// The instruction set of `V` is there; `rows` is at most [`max_rows`]; A has `rows` rows and as many columns as
-        /// there are offsets; at each offset from `b`, and at each row of the target, one or two vectors may be accessed.
+        /// there are offsets; at each offset from `b`, and at each row of the target, so many vectors may be accessed.
         #[inline(always)]
-        pub(crate) unsafe fn multiply<V: Vector, A: Left, const TWO: bool>(
+        pub(crate) unsafe fn multiply<V: Vector, A: Left, const VECTORS: usize>(
             rows: usize,
             a: A,
             b: *const f32,
@@ -144,20 +150,24 @@ macro_rules! tile {
             unsafe {
                 let zero = V::splat(0.0);
                 match rows {
-                    $($rows if const { $rows <= max_rows::<V>() } => {
+                    $($rows if const { $rows <= max_rows::<V>(VECTORS) } => {
                         // Indices are literals, so that the arrays are registers.
-                        let (mut lo, mut hi) = ([zero; $rows], [zero; $rows]);
+                        let (mut first, mut second, mut third) = ([zero; $rows], [zero; $rows], [zero; $rows]);
                         let mut a = a;
                         macro_rules! step {
                             ($offset:expr) => {
                                 let b = b.add($offset);
                                 let b0 = V::load(b);
-                                let b1 = if const { TWO } { V::load(b.add(V::LANES)) } else { b0 };
+                                let b1 = if const { VECTORS > 1 } { V::load(b.add(V::LANES)) } else { b0 };
+                                let b2 = if const { VECTORS > 2 } { V::load(b.add(2 * V::LANES)) } else { b0 };
                                 $(
                                     let x = V::splat(*a.at($r));
-                                    lo[$r] = x.mul_add(b0, lo[$r]);
-                                    if const { TWO } {
-                                        hi[$r] = x.mul_add(b1, hi[$r]);
+                                    first[$r] = x.mul_add(b0, first[$r]);
+                                    if const { VECTORS > 1 } {
+                                        second[$r] = x.mul_add(b1, second[$r]);
+                                    }
+                                    if const { VECTORS > 2 } {
+                                        third[$r] = x.mul_add(b2, third[$r]);
                                     }
                                 )*
                                 a = a.next();
@@ -165,19 +175,22 @@ macro_rules! tile {
                         }
                         // Two steps in a turn: half as many instructions go into the pointers of A and the loop.
                         let (pairs, rest) = offsets.as_chunks::<2>();
-                        for &[first, second] in pairs {
-                            step!(first);
+                        for &[offset, next] in pairs {
+                            step!(offset);
                             in_order();
-                            step!(second);
+                            step!(next);
                         }
                         for &offset in rest {
                             step!(offset);
                         }
                         $(
                             let p = target.p.add($r * target.stride);
-                            finish(lo[$r], p, target.add);
-                            if const { TWO } {
-                                finish(hi[$r], p.add(V::LANES), target.add);
+                            finish(first[$r], p, target.add);
+                            if const { VECTORS > 1 } {
+                                finish(second[$r], p.add(V::LANES), target.add);
+                            }
+                            if const { VECTORS > 2 } {
+                                finish(third[$r], p.add(2 * V::LANES), target.add);
                             }
                         )*
                     })*

@@ -146,7 +146,7 @@ impl Block<'_> {
     /// # Safety
     /// As of [`multiply`](crate::tile::multiply), on the instruction set of this block.
     unsafe fn multiply<A: Left>(&self, two: bool, args: ProductArgs<A>) {
-        let run = if two { routine::<Product<A, true>>(self.isa) } else { routine::<Product<A, false>>(self.isa) };
+        let run = if two { routine::<Product<A, 2>>(self.isa) } else { routine::<Product<A, 1>>(self.isa) };
         // SAFETY: the caller's contract.
         unsafe { run(&args) }
     }
@@ -171,7 +171,7 @@ impl Block<'_> {
         for from in (0..d).step_by(TERMS) {
             let offsets = &ROWS_OF_QUERIES[..TERMS.min(d - from)];
             for lane in (0..lanes).step_by(2 * V::LANES) {
-                for (first, rows) in panels(keys, max_rows::<V>()) {
+                for (first, rows) in panels(keys, max_rows::<V>(2)) {
                     // SAFETY: rows of keys, columns of the transposed queries, and rows of scores that exist.
                     unsafe {
                         let a = RowMajor::new(self.k.as_ptr().add((start + first) * d + from), d);
@@ -275,7 +275,7 @@ impl Block<'_> {
                     (self.values.as_ptr(), &padded)
                 }
             };
-            for (first, rows) in panels(self.n, max_rows::<V>()) {
+            for (first, rows) in panels(self.n, max_rows::<V>(2)) {
                 // All rows see the first `common` keys. What only some see is added row by row, so that a key that is
                 // not seen has no influence even if it holds NaN.
                 let panel = &seen[first..first + rows];

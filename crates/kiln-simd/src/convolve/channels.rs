@@ -31,7 +31,7 @@ use crate::{Isa, scratch};
 /// Terms of a running sum, at most: bounds the rounding error and the table of offsets.
 const TERMS: usize = 320;
 
-/// Bytes of pixels under a tile that are kept in the first-level cache.
+/// Bytes of pixels under a tile of two vectors that are kept in the first-level cache.
 const PIXELS: usize = 20 * 1024;
 
 /// Elements of the frame, and of the results, of a block of rows.
@@ -78,10 +78,10 @@ pub(super) fn run(
         let rows = block * e.out_h / blocks..(block + 1) * e.out_h / blocks;
         let channels = split * e.c_out / splits..(split + 1) * e.c_out / splits;
         let frame = Frame::new(e, stride, &Region { rows: rows.clone(), columns: 0..e.out_w });
-        let tiles = Tiles::new(&frame, rows.len(), e.out_w, isa.lanes());
+        let tiles = Tiles::new(&frame, rows.len(), e.out_w, isa);
         let picture = &x[n * picture..];
         let most = channels.len().min(CHANNELS);
-        scratch::slices([e.c_in * frame.plane(), tiles.count * most * 2 * isa.lanes()], |[copy, results]| {
+        scratch::slices([e.c_in * frame.plane(), tiles.count * most * tiles.width()], |[copy, results]| {
             let fill = Fill { frame, planes: e.c_in, x: picture.as_ptr(), to: copy.as_mut_ptr() };
             // SAFETY: a `Simd` exists only for an available instruction set; the scratch holds these planes.
             unsafe { dispatch(isa, fill) };
@@ -148,6 +148,8 @@ const MANY_ROWS: usize = 14;
 #[derive(Debug, Clone, Copy)]
 struct Tiles {
     lanes: usize,
+    /// Vectors of the widest tile, two or three.
+    most: usize,
     count: usize,
     /// Tiles of a row; none where tiles run over the ends of rows.
     per_row: usize,
@@ -158,10 +160,10 @@ struct Tiles {
     flat: usize,
 }
 
-/// A tile of one or two vectors of flat columns.
+/// A tile of some vectors of flat columns.
 struct Tile {
     start: usize,
-    two: bool,
+    vectors: usize,
     /// The columns that it is to compute: others may be computed along with them.
     kept: Range<usize>,
     /// Whether it is whole and inside of a row, so that its results need no detour.
@@ -169,37 +171,70 @@ struct Tile {
 }
 
 impl Tiles {
-    fn new(frame: &Frame, rows: usize, out_w: usize, lanes: usize) -> Self {
+    fn new(frame: &Frame, rows: usize, out_w: usize, isa: Isa) -> Self {
+        let (lanes, most) = (isa.lanes(), if isa.registers().count >= 32 { 3 } else { 2 });
         let flat = (rows - 1) * frame.columns + out_w;
         let by_rows = rows * out_w.div_ceil(lanes) < flat.div_ceil(lanes);
-        let per_row = if by_rows { out_w.div_ceil(2 * lanes) } else { 0 };
-        let count = if by_rows { rows * per_row } else { flat.div_ceil(2 * lanes) };
-        Self { lanes, count, per_row, columns: frame.columns, out_w, flat }
+        let mut tiles = Self { lanes, most, count: 0, per_row: 0, columns: frame.columns, out_w, flat };
+        if by_rows {
+            tiles.per_row = tiles.of(out_w);
+            tiles.count = rows * tiles.per_row;
+        } else {
+            tiles.count = tiles.of(flat);
+        }
+        tiles
+    }
+
+    /// Tiles of so many columns.
+    fn of(&self, columns: usize) -> usize {
+        let vectors = columns.div_ceil(self.lanes);
+        let wide = self.wide(vectors);
+        wide + (vectors - wide * self.most).div_ceil(2)
+    }
+
+    /// Tiles of three vectors of so many vectors: not so many that a single vector is left, of which a tile is slow.
+    #[inline(always)]
+    fn wide(&self, vectors: usize) -> usize {
+        match (self.most, vectors % 3) {
+            (2, _) => 0,
+            (_, 1) => (vectors / 3).saturating_sub(1),
+            _ => vectors / 3,
+        }
     }
 
     #[inline(always)]
     fn get(&self, i: usize) -> Tile {
-        let width = 2 * self.lanes;
-        let (row, place) = match i.checked_div(self.per_row) {
-            Some(row) => (row, row * self.columns + i % self.per_row * width),
-            None => (i * width / self.columns, i * width),
+        let (row, i, all) = match i.checked_div(self.per_row) {
+            Some(row) => (Some(row), i % self.per_row, self.out_w),
+            None => (None, i, self.flat),
         };
+        let all_vectors = all.div_ceil(self.lanes);
+        let wide = self.wide(all_vectors);
+        let first = if i < wide { i * self.most } else { wide * self.most + (i - wide) * 2 };
+        let vectors = if i < wide { self.most } else { (all_vectors - first).min(2) };
+        let place = row.unwrap_or(0) * self.columns + first * self.lanes;
+        let row = row.unwrap_or(place / self.columns);
         let end = if self.per_row > 0 { row * self.columns + self.out_w } else { self.flat };
+        let width = vectors * self.lanes;
         let kept = place..end.min(place + width);
-        let two = kept.len() > self.lanes;
-        let width = if two { width } else { self.lanes };
         // The last tile is moved back so that it ends with the results, where there is room.
         let start = place.min(self.flat.saturating_sub(width));
         let direct = start == place && kept.len() == width && kept.end <= row * self.columns + self.out_w;
-        Tile { start, two, kept, direct }
+        Tile { start, vectors, kept, direct }
+    }
+
+    /// Columns of the widest tile.
+    fn width(&self) -> usize {
+        self.most * self.lanes
     }
 }
 
 /// Some output channels of a block of rows.
 ///
 /// # Safety
-/// `x` is a frame of the block, readable a cache line beyond its end, `w` good for reading `channels` kernels, `results` for writing two vectors for each channel and tile, `y` for
-/// writing the rows of the block in the planes of the channels, which nothing else accesses.
+/// `x` is a frame of the block, readable a cache line beyond its end, `w` good for reading `channels` kernels, `results` for
+/// writing the widest tile for each channel and tile, `y` for writing the rows of the block in the planes of the channels,
+/// which nothing else accesses.
 struct Block<'a> {
     e: &'a ConvolveExtents,
     frame: Frame,
@@ -217,9 +252,10 @@ impl Kernel for Block<'_> {
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
         let Self { e, frame, x, w, channels, results, .. } = self;
-        let width = 2 * V::LANES;
+        let width = self.tiles.width();
         let terms = e.c_in * e.kh * e.kw;
-        // A place in the picture under two vectors touches at most three cache lines.
+        // A place in the picture under two vectors touches at most three cache lines. The same for all tiles: results do not
+        // depend on their width.
         let depth = (PIXELS / (e.kh * 192)).max(1).saturating_mul(e.kh * e.kw).min(TERMS);
         let blocks = terms.div_ceil(depth);
         let mut offsets = [0usize; TERMS];
@@ -245,15 +281,16 @@ impl Kernel for Block<'_> {
                 } else {
                     (results.wrapping_add(i * channels * width), width)
                 };
-                for (first, rows) in panels(channels, max_rows::<V>()) {
+                for (first, rows) in panels(channels, max_rows::<V>(tile.vectors)) {
                     // SAFETY: the contract of `Block`: the tile reads flat columns of the frame that exist.
                     unsafe {
                         let a = RowMajor::new(w.add(first * terms + k), terms);
                         let target = Target { p: to.add(first * stride), stride, add: block > 0 };
-                        if tile.two {
-                            multiply::<V, _, true>(rows, a, x.add(tile.start), offsets, target);
-                        } else {
-                            multiply::<V, _, false>(rows, a, x.add(tile.start), offsets, target);
+                        let x = x.add(tile.start);
+                        match tile.vectors {
+                            1 => multiply::<V, _, 1>(rows, a, x, offsets, target),
+                            2 => multiply::<V, _, 2>(rows, a, x, offsets, target),
+                            _ => multiply::<V, _, 3>(rows, a, x, offsets, target),
                         }
                     }
                 }
@@ -285,7 +322,7 @@ impl Block<'_> {
             for channel in 0..self.channels {
                 // SAFETY: n results of one row, in the tile and in the plane of the channel.
                 unsafe {
-                    let from = results.add(channel * 2 * V::LANES + at - tile.start);
+                    let from = results.add(channel * self.tiles.width() + at - tile.start);
                     let to = self.y.add((channel * e.out_h + row) * e.out_w + column);
                     let mut i = 0;
                     while i + V::LANES <= n {
