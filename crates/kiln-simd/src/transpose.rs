@@ -9,7 +9,7 @@ use crate::Isa;
 use crate::gemm::turn_square;
 use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
-use crate::vector::{Kernel, MAX_LANES, Vector, dispatch};
+use crate::vector::{Kernel, LINE, MAX_LANES, Vector, before_line, dispatch};
 
 /// Rows of the source that are read side by side: one line of each stays in the L1 cache until all of it is used.
 const BLOCK: usize = 64;
@@ -45,10 +45,6 @@ const STREAM: usize = 3 << 20;
 
 /// Rows of the source up to which the last square, not full, counts for much.
 const FEW: usize = 64;
-
-/// Elements of a cache line. Only whole ones are streamed: half of one costs as much as reading and writing it, and on an
-/// AVX-512 Xeon 1800 rows took three times as long in runs that begin or end within a line.
-const LINE: usize = 16;
 
 /// The instruction set that fits the extents: squares of 16 lanes that are empty for the most part are turned with as many
 /// instructions as full ones, and where rows of the result are no multiple of 16, most stores of 16 lanes straddle two
@@ -131,7 +127,9 @@ fn run(simd: &Simd, count: usize, (rows, columns): (usize, usize), from: &[f32],
     });
 }
 
-/// `width` columns of a matrix, as rows; in whole lines past the caches where `LINES` and they begin as lines do.
+/// `width` columns of a matrix, as rows; in cache lines past the caches where `LINES` and they begin as lines do. Only whole
+/// ones are streamed: half of one costs as much as reading and writing it, and on an AVX-512 Xeon 1800 rows took three
+/// times as long in runs that begin or end within a line.
 ///
 /// # Safety
 /// `rows` runs of `width` f32, `columns` apart, are readable; `width` runs of `rows` f32 are writable.
@@ -191,23 +189,8 @@ impl<const LINES: bool> Kernel for Strip<LINES> {
                                 }
                             }
                         }
-                        if line && const { V::LANES == LINE } {
-                            let turned = V::load_columns(from, columns);
-                            for (r, row) in turned.into_iter().enumerate().take(V::LANES) {
-                                row.stream(out.add(r * rows));
-                            }
-                        } else if line {
-                            for k in (0..LINE).step_by(V::LANES) {
-                                let turned = V::load_columns(from.add(k * columns), columns);
-                                for (r, row) in turned.into_iter().enumerate().take(V::LANES) {
-                                    row.store(lines.add(r * LINE + k));
-                                }
-                            }
-                            for r in 0..V::LANES {
-                                for k in (0..LINE).step_by(V::LANES) {
-                                    V::load(lines.add(r * LINE + k)).stream(out.add(r * rows + k));
-                                }
-                            }
+                        if line {
+                            stream_lines::<V>(from, columns, out, rows, lines);
                         } else {
                             turn_square::<V>(from, columns, wide, high, out, rows, wide);
                         }
@@ -223,17 +206,40 @@ impl<const LINES: bool> Kernel for Strip<LINES> {
     }
 }
 
+/// Turns [`LINE`] rows of a vector, `columns` apart, into a line of each of as many rows of the result.
+///
+/// # Safety
+/// These may be accessed, the rows of the result begin as lines do, `lines` is good for writing a line of each.
+#[inline(always)]
+unsafe fn stream_lines<V: Vector>(from: *const f32, columns: usize, out: *mut f32, rows: usize, lines: *mut f32) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if const { V::LANES == LINE } {
+            let turned = V::load_columns(from, columns);
+            for (r, row) in turned.into_iter().enumerate().take(V::LANES) {
+                row.stream(out.add(r * rows));
+            }
+            return;
+        }
+        for k in (0..LINE).step_by(V::LANES) {
+            let turned = V::load_columns(from.add(k * columns), columns);
+            for (r, row) in turned.into_iter().enumerate().take(V::LANES) {
+                row.store(lines.add(r * LINE + k));
+            }
+        }
+        for r in 0..V::LANES {
+            for k in (0..LINE).step_by(V::LANES) {
+                V::load(lines.add(r * LINE + k)).stream(out.add(r * rows + k));
+            }
+        }
+    }
+}
+
 /// Where a vector from `i` begins that ends by `end`: earlier, if need be, but not before `start`. To turn elements twice
 /// costs less than a part of a vector, which instruction sets of four lanes read and write element by element.
 #[inline(always)]
 fn whole<V: Vector>(i: usize, start: usize, end: usize) -> usize {
     if const { V::LANES == 4 } && end - i < V::LANES { end.saturating_sub(V::LANES).max(start) } else { i }
-}
-
-/// Elements before the first one that begins a cache line.
-#[inline(always)]
-fn before_line(p: *const f32) -> usize {
-    (p as usize / size_of::<f32>()).wrapping_neg() % LINE
 }
 
 /// Whether a vector at `p` lies in one cache line, as streaming asks for.

@@ -5,10 +5,7 @@ use std::marker::PhantomData;
 use kiln_core::op::ElementwiseKind;
 
 use crate::array::Each;
-use crate::vector::{Kernel, Lanewise, Pair, Vector, unaligned};
-
-/// Elements of a cache line.
-const LINE: usize = 16;
+use crate::vector::{Kernel, LINE, Lanewise, Pair, Vector, unaligned};
 
 /// Elements of operands and result together that no longer stay in the L1 cache.
 const BEYOND_L1: usize = 12 * 1024;

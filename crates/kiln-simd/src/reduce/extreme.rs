@@ -241,7 +241,7 @@ fn fitting(isa: Isa, n: usize) -> Isa {
 
 /// The best of a slice: NaN if any is NaN.
 pub(super) fn extreme<E: Extreme>(simd: &Simd, e: E, x: &[f32]) -> f32 {
-    // SAFETY: the instruction set is available.
+    // SAFETY: the instruction set is that of a `Simd`, or one that is available where that is.
     let run = |x: &[f32]| unsafe { dispatch(fitting(simd.isa(), x.len()), Best(e, x)) };
     if simd.threads() == 1 || x.len() < super::PARALLEL {
         return run(x);
@@ -338,7 +338,7 @@ impl<E: Extreme> Kernel for First<'_, E> {
 
 /// The position of the first NaN, or of the first of the best, in a slice that is not empty.
 pub(super) fn position<E: Extreme>(simd: &Simd, e: E, x: &[f32]) -> usize {
-    // SAFETY: the instruction set is available.
+    // SAFETY: the instruction set is that of a `Simd`, or one that is available where that is.
     let run = |x: &[f32]| unsafe { dispatch(fitting(simd.isa(), x.len()), First(e, x)) };
     if simd.threads() == 1 || x.len() < super::PARALLEL {
         return run(x).at;

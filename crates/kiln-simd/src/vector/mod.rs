@@ -482,6 +482,15 @@ pub(crate) trait Routine: Sized {
     unsafe fn run<V: Vector>(args: &Self::Args);
 }
 
+/// Elements of a cache line.
+pub(crate) const LINE: usize = 16;
+
+/// Elements before the first one that begins a cache line.
+#[inline(always)]
+pub(crate) fn before_line(p: *const f32) -> usize {
+    (p as usize / size_of::<f32>()).wrapping_neg() % LINE
+}
+
 /// Elements before the first whole vector that is aligned to its size; 0 where registers are so narrow that every
 /// allocator aligns them.
 ///

@@ -486,8 +486,7 @@ mod tests {
             observed.seconds(&places())
         };
         // A quiet moment of the first place alone, and one of all: half a state is no comparison.
-        let halves = [[4e-6, 3e-6, 2.9e-6]; 1];
-        let mixed: Vec<[f64; 3]> = halves.into_iter().chain([busy; 15]).collect();
+        let mixed: Vec<[f64; 3]> = [[4e-6, 3e-6, 2.9e-6]].into_iter().chain([busy; 15]).collect();
         assert!((least(&mixed)[0] - 7e-6).abs() < 1e-12);
         let settled: Vec<[f64; 3]> = [busy; 12].into_iter().chain([quiet; 4]).collect();
         assert!((least(&settled)[0] - 4e-6).abs() < 1e-12, "the quietest rounds count");
