@@ -39,14 +39,14 @@ const M_BLOCK_OF_SUMS: usize = 84;
 /// Elements of C that stay in the caches themselves while k runs.
 const C_NEAR: usize = 512 * 1024;
 
-/// Columns of B packed at a time.
+/// Columns of B packed at a time: 2.5 MiB of a block of k.
 const N_BLOCK: usize = 2048;
 
-/// Blocks of k of a B packed at a time: with those columns 10 MiB, which the L3 cache holds.
+/// Blocks of k of a B packed at a time where sums have a place of their own: 10 MiB, which the L3 cache holds.
 const SLICES: usize = 4;
 
-/// As many for all threads that pack B for themselves.
-const SLICES_OF_ALL: usize = 16;
+/// As many of all threads together that pack B for themselves: 20 MiB. Many threads add up in C, as one block at a time asks.
+const SLICES_OF_ALL: usize = 8;
 
 /// Panels of B that a thread packs at a time: 512 bytes of a row at 16 lanes.
 const PANELS_AT_ONCE: usize = 4;
@@ -142,6 +142,55 @@ impl Block {
     }
 }
 
+/// How a product is cut into blocks.
+#[derive(Clone, Copy)]
+struct Cut {
+    k: usize,
+    n: usize,
+    /// Columns of a panel.
+    nr: usize,
+    /// Columns of a [`Block`] at most.
+    columns: usize,
+    /// The length of a block of k, and how many a [`Block`] has at most.
+    slice: usize,
+    slices: usize,
+    /// Rows of a block of them at most.
+    rows: usize,
+}
+
+impl Cut {
+    fn new(gemm: &Gemm, nr: usize, threads: usize, by_each: bool) -> Self {
+        let Gemm { m, k, n, .. } = *gemm;
+        // Where all rows are one block, a panel of B is read this once: copies of a few at a time stay in near caches.
+        let passing = threads == 1 && m <= M_BLOCK && !matches!(gemm.b, Source::Packed(_));
+        let columns = n.next_multiple_of(nr).min(if passing { PANELS_AT_ONCE * nr } else { N_BLOCK });
+        let all = k_blocks(k).count();
+        let most = match (!passing && m.saturating_mul(n) > C_NEAR, by_each) {
+            (false, _) => 1,
+            (true, true) => SLICES.min(SLICES_OF_ALL / threads).max(1),
+            (true, false) => SLICES,
+        };
+        let slices = all.div_ceil(all.div_ceil(most));
+        let rows = if slices > 1 { M_BLOCK_OF_SUMS } else { M_BLOCK };
+        Self { k, n, nr, columns, slice: k.div_ceil(all), slices, rows }
+    }
+
+    /// Elements of B in a block at most.
+    fn b_len(&self) -> usize {
+        self.columns * (self.slices * self.slice).min(self.k)
+    }
+
+    fn blocks(self) -> impl Iterator<Item = Block> {
+        let Self { k, n, nr, columns, slice, slices, .. } = self;
+        let stretch = slices * slice;
+        (0..k)
+            .step_by(stretch)
+            .flat_map(move |p0| blocks(n, columns, nr).map(move |(j0, n)| (p0, j0, n)))
+            .enumerate()
+            .map(move |(number, (p0, j0, n))| Block { number, p0, k: stretch.min(k - p0), slice, j0, n })
+    }
+}
+
 /// Memory of a thread.
 struct Space {
     /// A block of rows of A.
@@ -165,49 +214,29 @@ impl Gemm {
         let in_advance = matches!(self.b, Source::Packed(_));
         let by_each = threads == 1 || matches!(self.b, Source::Matrix(b) if b.column_stride == 1);
         let together = !by_each && !in_advance;
-        // Where all rows are one block, a panel of B is read this once: copies of a few at a time stay in near caches.
-        let passing = threads == 1 && self.m <= M_BLOCK && !in_advance;
-        let n_most = self.n.next_multiple_of(nr).min(if passing { PANELS_AT_ONCE * nr } else { N_BLOCK });
-        let slices = k_blocks(self.k).count();
-        let slice = self.k.div_ceil(slices);
-        let apart = !passing && slices > 1 && self.m.saturating_mul(self.n) > C_NEAR;
-        let at_once = match (apart, by_each) {
-            (false, _) => 1,
-            (_, true) => SLICES.min(SLICES_OF_ALL.div_ceil(threads)),
-            _ => SLICES,
-        };
-        let at_once = slices.div_ceil(slices.div_ceil(at_once));
-        let rows = if at_once > 1 { M_BLOCK_OF_SUMS } else { M_BLOCK };
-        let rows = Rows::cut(tiles.count, rows / set.shape.rows, threads);
-        let stretches =
-            move |k: usize| (0..k).step_by(at_once * slice).map(move |p0| (p0, (at_once * slice).min(k - p0)));
-        let count = stretches(self.k).count() * blocks(self.n, n_most, nr).count();
-        let b_len = n_most * (at_once * slice).min(self.k);
-        let mut shared = Workspace::take(if together { count.min(2) * b_len } else { 0 });
-        let shared = Shared::new(shared.as_mut_ptr());
+        let cut = Cut::new(self, nr, threads, by_each);
+        let rows = Rows::cut(tiles.count, cut.rows / set.shape.rows, threads);
         let rows_most = rows.iter().map(|r| r.tiles.len()).max().unwrap_or(0) * set.shape.rows;
         let this = Blocked { gemm: self, isa, set, column, b_columns, tiles, rows };
+        let mut shared = Workspace::take(if together { cut.blocks().count().min(2) * cut.b_len() } else { 0 });
+        let shared = Shared::new(shared.as_mut_ptr());
         // Pieces of B in a block; the last block of columns may have fewer, then some are empty.
-        let pieces = if together { n_most.div_ceil(PANELS_AT_ONCE * nr) } else { 0 };
+        let pieces = if together { cut.columns.div_ceil(PANELS_AT_ONCE * nr) } else { 0 };
         let [packing, packed, taken] = &<[Pieces; 3]>::default();
-        let (k, n) = (self.k, self.n);
         threads::for_each(threads, threads, |_| {
             let this = &this; // the whole of it, which is Sync, not its fields
-            let mut a = Workspace::take(rows_most * slice + MAX_LANES);
-            let mut own_b = Workspace::take(if by_each && !in_advance { b_len } else { 0 });
-            let mut sums = Workspace::take(if at_once > 1 { rows_most * n_most } else { 0 });
+            let mut a = Workspace::take(rows_most * cut.slice + MAX_LANES);
+            let mut own_b = Workspace::take(if by_each && !in_advance { cut.b_len() } else { 0 });
+            let mut sums = Workspace::take(if cut.slices > 1 { rows_most * cut.columns } else { 0 });
             let (a, b, sums) = (a.as_mut_ptr(), own_b.as_mut_ptr(), sums.as_mut_ptr());
             let mut space = Space { a, in_a: None, b, sums };
             let mut in_b = None;
-            let of_columns = || blocks(n, n_most, nr);
-            let all = stretches(k).flat_map(|(p0, k)| of_columns().map(move |(j0, n)| (p0, k, j0, n)));
-            let all = all.enumerate().map(|(number, (p0, k, j0, n))| Block { number, p0, k, slice, j0, n });
-            let mut all = all.peekable();
+            let mut all = cut.blocks().peekable();
             while let Some(block) = all.next() {
                 let next = all.peek().copied();
                 let (number, passed) = (block.number, block.number + 1);
                 if together {
-                    space.b = shared.get().wrapping_add(number % 2 * b_len);
+                    space.b = shared.get().wrapping_add(number % 2 * cut.b_len());
                 }
                 // SAFETY: the caller's contract. Pieces of B and blocks of rows are written by the thread that took
                 // them; B is read once it is whole, and written again once all rows of the block before the last are
