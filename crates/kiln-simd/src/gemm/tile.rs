@@ -340,7 +340,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                             }
                         } else {
                             let mut left = t.k;
-                            if const { UNROLL && R <= UNROLLED } {
+                            if const { UNROLL && R <= UNROLLED && !$masked } {
                                 for _ in 0..t.k / TURN {
                                     step!(b, $masked, I => rows[I / 3].add(I % 3 * s));
                                     in_order();
