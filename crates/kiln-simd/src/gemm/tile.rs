@@ -187,7 +187,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Routine for Tile<R, C, K
     #[inline(always)]
     unsafe fn run<V: Vector>(t: &TileArgs) {
         // A tile with more rows than the registers hold is never looked up; leaving here keeps it from being compiled.
-        if const { R > rows(V::REGISTERS, V::FUSED, C, KIND) || KIND == PACKING && C == 1 } {
+        if const { R > rows(V::REGISTERS, V::FUSED, C, KIND) } {
             return;
         }
         let tiles = if KIND == COLUMNS { t.repeat } else { 1 };
@@ -452,23 +452,28 @@ impl TileSet {
     }
 
     const fn new(isa: Isa) -> Self {
+        // In the place of tiles that no instruction set has: even an empty function takes time to compile.
+        let none = [routine::<Tile<1, 1, ROWS>>(isa); MAX_ROWS];
         macro_rules! heights {
-            ($c:literal, $kind:expr) => {
-                heights!(@ $c, $kind, 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16)
-            };
-            (@ $c:literal, $kind:expr, $($r:literal)*) => {
-                [$(routine::<Tile<$r, $c, { $kind }>>(isa)),*]
-            };
+            ($c:literal, $kind:expr, $($r:literal)*) => {{
+                let mut fns = none;
+                $(fns[$r - 1] = routine::<Tile<$r, $c, { $kind }>>(isa);)*
+                fns
+            }};
         }
-        macro_rules! widths {
-            ($kind:expr) => {
-                [heights!(1, $kind), heights!(2, $kind), heights!(3, $kind)]
-            };
+        macro_rules! one {
+            ($kind:expr) => { heights!(1, $kind, 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16) };
         }
+        macro_rules! two {
+            ($kind:expr) => { heights!(2, $kind, 1 2 3 4 5 6 7 8 9 10 11 12 13 14) };
+        }
+        let of_rows = [one!(ROWS), two!(ROWS), heights!(3, ROWS, 1 2 3 4 5 6 7 8 9)];
+        let of_columns = [one!(COLUMNS), two!(COLUMNS), none];
+        let of_panels = [heights!(1, PANELS, 1 2 3 4 5 6 7 8 9 10 11 12 13 14), two!(PANELS), none];
         let Registers { lanes, count, fused, masked } = isa.registers();
         let rows_of = [rows(count, fused, 1, ROWS), rows(count, fused, 2, ROWS), rows(count, fused, 3, ROWS)];
         let shape = TileShape { rows_of, rows: rows_of[1], lanes, masked };
-        Self { shape, fns: [widths!(ROWS), widths!(COLUMNS), widths!(PANELS), widths!(PACKING)] }
+        Self { shape, fns: [of_rows, of_columns, of_panels, [none, two!(PACKING), none]] }
     }
 
     /// The tile of `rows` rows and as many vectors as `columns` need.
