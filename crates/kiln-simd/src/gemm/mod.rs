@@ -11,6 +11,7 @@
 
 mod blocked;
 mod blocks;
+mod cut;
 mod dots;
 mod driver;
 mod matrix;
