@@ -36,8 +36,9 @@ const NARROW_ROWS: usize = 8;
 /// Blocks of k whose rows of B are packed at a time for such tiles: 1.5 MiB at most, in the L2 cache.
 const NARROW_BLOCKS: usize = 13;
 
-/// `m * n * k` up to which nothing is packed but [`CROWDED`] panels: A and B lie in the caches, and copies would not pay.
-const DIRECT: usize = 320 * 320 * 320;
+/// Elements of A, B and C together up to which nothing is packed but [`CROWDED`] panels: they lie in the L2 cache, and copies
+/// would not pay. Where more of B lies in the L3 cache, packed products are ahead by 10 to 20 %.
+const DIRECT: usize = 3 * 320 * 320;
 
 /// Lines of a panel of B in one set of the L1 cache beyond which tiles do not read it where it lies. Rows that stand a power
 /// of two apart, or a small multiple of one, share few sets: every tile would fetch them from the L2 cache again. That costs
@@ -149,6 +150,12 @@ impl Gemm {
         }
     }
 
+    /// Elements of A, B and C.
+    fn elements(&self) -> usize {
+        let (m, k, n) = (self.m, self.k, self.n);
+        [(m, k), (k, n), (m, n)].iter().fold(0, |sum: usize, (a, b)| sum.saturating_add(a.saturating_mul(*b)))
+    }
+
     /// The way for so many threads and tiles of so many rows.
     fn way(&self, threads: usize, rows: usize) -> Way {
         let Source::Matrix(b) = self.b else { return Way::Packed };
@@ -156,7 +163,7 @@ impl Gemm {
         let direct_a = self.a.row_stride == 1 || self.a.column_stride == 1;
         if !in_rows || !direct_a {
             Way::Packed
-        } else if self.m.saturating_mul(self.n).saturating_mul(self.k) <= DIRECT && self.k <= K_BLOCK {
+        } else if self.elements() <= DIRECT && self.k <= K_BLOCK {
             let shared = threads > 1 && self.m > (SHARED - 1) * rows && is_crowded(self.k, b.row_stride);
             if shared { Way::Packed } else { Way::Direct }
         } else if self.m <= SKINNY {
