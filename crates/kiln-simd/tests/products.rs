@@ -68,9 +68,9 @@ fn an_element_has_the_same_bits_in_every_product_that_holds_it() {
 
 #[test]
 fn threads_that_share_blocks_give_the_bits_of_one() {
-    // Five blocks of k, of which threads add up a few at a time apart from C and one adds up all in it; two of columns, and
-    // more blocks of rows than threads.
-    let (m, k, n) = (260, 1321, 2100);
+    // Three blocks of k, which one thread adds up in C, two apart from it, and four apart two at a time; two blocks of
+    // columns, and more blocks of rows than threads.
+    let (m, k, n) = (260, 701, 2100);
     let mut random = Random::new(24);
     let (a, b) = (random.uniforms(m * k, -1.0, 1.0), random.uniforms(k * n, -1.0, 1.0));
     let op = Matmul { transpose_b: true, ..Matmul::default() };
