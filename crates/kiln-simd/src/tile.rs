@@ -71,6 +71,11 @@ impl Left for ColumnMajor {
     }
 }
 
+/// Vectors in a row of the widest tile.
+pub(crate) const fn most_vectors(registers: usize) -> usize {
+    if registers >= 32 { 3 } else { 2 }
+}
+
 /// The greatest number of rows of a tile of so many vectors: an accumulator for each, and room for a row of B and an element
 /// of A. None where three vectors leave room for too few rows.
 pub(crate) const fn max_rows<V: Vector>(vectors: usize) -> usize {

@@ -24,7 +24,7 @@ use kiln_core::op::ConvolveExtents;
 use super::frame::{Fill, Frame, Region};
 use crate::gemm::{Gemm, MatrixRef, Source};
 use crate::threads::{self, Shared};
-use crate::tile::{RowMajor, Target, max_rows, multiply, panels};
+use crate::tile::{RowMajor, Target, max_rows, most_vectors, multiply, panels};
 use crate::vector::{Kernel, Vector, dispatch};
 use crate::{Isa, scratch};
 
@@ -172,7 +172,7 @@ struct Tile {
 
 impl Tiles {
     fn new(frame: &Frame, rows: usize, out_w: usize, isa: Isa) -> Self {
-        let (lanes, most) = (isa.lanes(), if isa.registers().count >= 32 { 3 } else { 2 });
+        let (lanes, most) = (isa.lanes(), most_vectors(isa.registers().count));
         let flat = (rows - 1) * frame.columns + out_w;
         let by_rows = rows * out_w.div_ceil(lanes) < flat.div_ceil(lanes);
         let mut tiles = Self { lanes, most, count: 0, per_row: 0, columns: frame.columns, out_w, flat };
