@@ -3,7 +3,7 @@ use std::arch::x86_64::*;
 use super::avx2::four_halves;
 use super::{Bytes, IN_PAIRS, SIGNED};
 
-/// One register, with the dot products of VNNI and the bit matrices of GFNI or without.
+/// One register, with the dot products of VNNI, the bit matrices of GFNI and the shifts of VBMI, or without.
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512Bytes<const VNNI: bool>;
 
@@ -71,6 +71,19 @@ const fn symmetric_words<const I: usize>() -> [i32; 16] {
     words
 }
 
+/// Where each of the `I`th 64 bytes of Q6_K finds its fifth and sixth bits, less 4, among the 64 bits of two words: the `I`th
+/// and the one beside it. A lane of 32 bits takes pairs of bits next to those of the lane before.
+const fn pair_places<const I: usize>() -> [u8; 64] {
+    let mut places = [0; 64];
+    let mut byte = 0;
+    while byte < 64 {
+        let pair = 32 * (I % 2) + 8 * (byte % 4) + 2 * (byte / 4 % 4);
+        places[byte] = ((pair + 64 - 4) % 64) as u8;
+        byte += 1;
+    }
+    places
+}
+
 /// The low nibbles of every other 64 bits, the high ones of the others.
 ///
 /// # Safety
@@ -105,27 +118,34 @@ unsafe fn with_bits(a: __m512i, b: __m512i, mask: i8) -> __m512i {
 /// The `I`th 64 bytes of a block.
 ///
 /// # Safety
-/// As [`Bytes::block`], and GFNI is there where `GFNI`.
+/// As [`Bytes::block`], and GFNI and VBMI are there where `VBMI`.
 #[inline(always)]
-unsafe fn bytes<const GFNI: bool, const BITS: usize, const I: usize>(low: *const u8, high: *const u8) -> __m512i {
+unsafe fn bytes<const VBMI: bool, const BITS: usize, const I: usize>(low: *const u8, high: *const u8) -> __m512i {
     // SAFETY: the caller's contract; loads are unaligned.
     unsafe {
         let (first, second) = (_mm512_loadu_si512(low.cast()), _mm512_loadu_si512(low.add(64).cast()));
         if BITS == 6 {
             let words = _mm512_loadu_si512(const { &symmetric_words::<I>() }.as_ptr().cast());
-            let nibbles = nibbles::<GFNI>(_mm512_permutex2var_epi32(first, words, second));
+            let nibbles = nibbles::<VBMI>(_mm512_permutex2var_epi32(first, words, second));
             let pairs = _mm512_loadu_si512(high.cast());
             // Every lane of 128 bits: the same four bytes for its four sub-blocks, each with bits of its own.
-            let pairs = match I {
-                0 => _mm512_shuffle_epi32::<0x00>(pairs),
-                1 => _mm512_shuffle_epi32::<0x55>(pairs),
-                2 => _mm512_shuffle_epi32::<0xaa>(pairs),
-                _ => _mm512_shuffle_epi32::<0xff>(pairs),
+            let pairs = if VBMI {
+                let two = if I < 2 { _mm512_shuffle_epi32::<0x44>(pairs) } else { _mm512_shuffle_epi32::<0xee>(pairs) };
+                let places = _mm512_loadu_si512(const { &pair_places::<I>() }.as_ptr().cast());
+                _mm512_multishift_epi64_epi8(places, two)
+            } else {
+                let pairs = match I {
+                    0 => _mm512_shuffle_epi32::<0x00>(pairs),
+                    1 => _mm512_shuffle_epi32::<0x55>(pairs),
+                    2 => _mm512_shuffle_epi32::<0xaa>(pairs),
+                    _ => _mm512_shuffle_epi32::<0xff>(pairs),
+                };
+                _mm512_rolv_epi32(pairs, _mm512_set4_epi32(30, 0, 2, 4))
             };
-            with_bits(nibbles, _mm512_rolv_epi32(pairs, _mm512_set4_epi32(30, 0, 2, 4)), 0x30)
+            with_bits(nibbles, pairs, 0x30)
         } else {
             let words = _mm512_loadu_si512(const { &affine_words::<I>() }.as_ptr().cast());
-            let nibbles = nibbles::<GFNI>(_mm512_permutex2var_epi64(first, words, second));
+            let nibbles = nibbles::<VBMI>(_mm512_permutex2var_epi64(first, words, second));
             if BITS == 5 {
                 let fifth = _mm512_set1_epi64(high.add(8 * I).cast::<i64>().read_unaligned());
                 let places = _mm512_setr_epi64(4, 3, 2, 1, 0, 63, 62, 61);

@@ -4,8 +4,8 @@
 //! algorithm is written once and its sums are the same bits everywhere: integers are exact, and the f32 lanes add in
 //! the same order.
 //!
-//! Dot products of bytes have instructions of their own on most processors with AVX-512 (VNNI; those that also have GFNI
-//! take them). That is found out here and shows nowhere else.
+//! Dot products of bytes have instructions of their own on most processors with AVX-512 (VNNI), and so has the unpacking of
+//! bits (GFNI and VBMI): where all three are, they are taken. That is found out here and shows nowhere else.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -152,7 +152,7 @@ pub(crate) unsafe fn dispatch_bytes<K: ByteKernel>(isa: Isa, kernel: K) {
     #[cfg(target_arch = "x86_64")]
     {
         #[target_feature(
-            enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,gfni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
+            enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512vbmi,gfni,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt"
         )]
         unsafe fn vnni<K: ByteKernel>(kernel: K) {
             // SAFETY: this function is entered only where its features are.
@@ -170,7 +170,10 @@ pub(crate) unsafe fn dispatch_bytes<K: ByteKernel>(isa: Isa, kernel: K) {
         }
         // A machine that has these never takes the way without: its tests are built with this.
         let vnni_is_there = || {
-            cfg!(not(kiln_without_vnni)) && is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("gfni")
+            cfg!(not(kiln_without_vnni))
+                && is_x86_feature_detected!("avx512vnni")
+                && is_x86_feature_detected!("avx512vbmi")
+                && is_x86_feature_detected!("gfni")
         };
         match isa {
             Isa::Avx512 if vnni_is_there() => {
