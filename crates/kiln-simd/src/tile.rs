@@ -76,6 +76,21 @@ pub(crate) const fn most_vectors(registers: usize) -> usize {
     if registers >= 32 { 3 } else { 2 }
 }
 
+/// Vectors of the first tile of so many still to come: as wide as can be, but two of two rather than one of three and a last
+/// of one, of which a tile is slow.
+pub(crate) const fn first_vectors(vectors: usize, most: usize) -> usize {
+    if most == 3 && vectors != 4 { 3 } else { 2 }
+}
+
+/// How many tiles of three vectors that makes of so many, from the first on.
+pub(crate) const fn wide_tiles(vectors: usize, most: usize) -> usize {
+    match (most, vectors % 3) {
+        (2, _) => 0,
+        (_, 1) => (vectors / 3).saturating_sub(1),
+        _ => vectors / 3,
+    }
+}
+
 /// The greatest number of rows of a tile of so many vectors: an accumulator for each, and room for a row of B and an element
 /// of A. None where three vectors leave room for too few rows.
 pub(crate) const fn max_rows<V: Vector>(vectors: usize) -> usize {
@@ -238,4 +253,25 @@ pub(crate) fn in_order() {
 unsafe fn finish<V: Vector>(sum: V, p: *mut f32, add: bool) {
     // SAFETY: the contract of this function.
     unsafe { if add { (V::load(p) + sum).store(p) } else { sum.store(p) } }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{first_vectors, wide_tiles};
+
+    #[test]
+    fn cuts_one_by_one_as_it_counts() {
+        for (most, vectors) in (2..=3).flat_map(|most| (0..40).map(move |vectors| (most, vectors))) {
+            let (mut left, mut wide, mut cut) = (vectors, 0, vec![]);
+            while left > 0 {
+                let width = first_vectors(left, most).min(left);
+                wide += usize::from(width == 3);
+                left -= width;
+                cut.push(width);
+            }
+            assert_eq!(wide_tiles(vectors, most), wide, "{vectors} vectors by {most}: {cut:?}");
+            assert!(cut.is_sorted_by(|a, b| a >= b), "{vectors} vectors by {most}: {cut:?}");
+            assert!(most == 2 || vectors == 1 || cut.last() != Some(&1), "{vectors} vectors by {most}: {cut:?}");
+        }
+    }
 }

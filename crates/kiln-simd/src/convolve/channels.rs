@@ -24,7 +24,7 @@ use kiln_core::op::ConvolveExtents;
 use super::frame::{Fill, Frame, Region};
 use crate::gemm::{Gemm, MatrixRef, Source};
 use crate::threads::{self, Shared};
-use crate::tile::{RowMajor, Target, max_rows, most_vectors, multiply, panels};
+use crate::tile::{RowMajor, Target, max_rows, most_vectors, multiply, panels, wide_tiles};
 use crate::vector::{Kernel, Vector, dispatch};
 use crate::{Isa, scratch};
 
@@ -188,18 +188,8 @@ impl Tiles {
     /// Tiles of so many columns.
     fn of(&self, columns: usize) -> usize {
         let vectors = columns.div_ceil(self.lanes);
-        let wide = self.wide(vectors);
+        let wide = wide_tiles(vectors, self.most);
         wide + (vectors - wide * self.most).div_ceil(2)
-    }
-
-    /// Tiles of three vectors of so many vectors: not so many that a single vector is left, of which a tile is slow.
-    #[inline(always)]
-    fn wide(&self, vectors: usize) -> usize {
-        match (self.most, vectors % 3) {
-            (2, _) => 0,
-            (_, 1) => (vectors / 3).saturating_sub(1),
-            _ => vectors / 3,
-        }
     }
 
     #[inline(always)]
@@ -209,7 +199,7 @@ impl Tiles {
             None => (None, i, self.flat),
         };
         let all_vectors = all.div_ceil(self.lanes);
-        let wide = self.wide(all_vectors);
+        let wide = wide_tiles(all_vectors, self.most);
         let first = if i < wide { i * self.most } else { wide * self.most + (i - wide) * 2 };
         let vectors = if i < wide { self.most } else { (all_vectors - first).min(2) };
         let place = row.unwrap_or(0) * self.columns + first * self.lanes;

@@ -5,7 +5,7 @@
 //! that a loop indexes, LLVM would keep them in memory.
 
 use crate::Isa;
-use crate::tile::in_order;
+use crate::tile::{first_vectors, in_order};
 use crate::vector::{Registers, Routine, Vector, routine};
 
 /// Rows of the largest tile of any instruction set.
@@ -63,12 +63,10 @@ impl TileShape {
         usize::from(columns > self.lanes) + usize::from(columns > 2 * self.lanes)
     }
 
-    /// Columns of the first panel of so many of a B that lies row by row: as wide as can be, but two of two vectors
-    /// rather than one of three and a last of one, of which a tile is slow.
+    /// Columns of the first panel of so many of a B that lies row by row.
     pub(super) fn direct_panel(&self, columns: usize) -> usize {
-        let vectors = columns.div_ceil(self.lanes);
-        let most = if self.rows_of[2] > 0 && vectors != 4 { 3 } else { 2 };
-        columns.min(most * self.lanes)
+        let most = if self.rows_of[2] > 0 { 3 } else { 2 };
+        columns.min(first_vectors(columns.div_ceil(self.lanes), most) * self.lanes)
     }
 }
 
