@@ -35,6 +35,7 @@ mod tile;
 mod transpose;
 mod vector;
 
+pub use convolve::PackedKernels;
 pub use gemm::PackedB;
 pub use kiln_core::Operations;
 pub use simd::Simd;

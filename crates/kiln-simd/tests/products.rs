@@ -2,8 +2,8 @@
 //! that an element has the same bits whatever computes it.
 
 use kiln_core::op::reference::Random;
-use kiln_core::op::{Matmul, Padding};
-use kiln_core::{Error, QuantFormat};
+use kiln_core::op::{Convolve2d, Matmul, Padding};
+use kiln_core::{Error, QuantFormat, Shape};
 use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -205,4 +205,97 @@ fn a_known_picture() {
     assert_eq!(same, [-5.0, -5.0, -5.0, 3.0, -5.0, -5.0, -5.0, 7.0, 8.0, 9.0, 10.0, 11.0]);
     assert!(simd.convolve2d(&picture, (3, 4), &[0.0; 16], (4, 4), Padding::Valid).is_err());
     assert!(simd.convolve2d(&picture, (4, 4), &corners, (2, 2), Padding::Valid).is_err());
+}
+
+/// Result `at` of a convolution, in f64, and the sum of the magnitudes of its products.
+fn convolved(op: Convolve2d, x: &[f32], x_dims: [usize; 4], w: &[f32], w_dims: [usize; 4], at: usize) -> (f64, f64) {
+    let e = op.extents(&Shape::new(&x_dims).unwrap(), &Shape::new(&w_dims).unwrap()).unwrap();
+    let (j, i) = (at % e.out_w, at / e.out_w % e.out_h);
+    let (o, n) = (at / (e.out_w * e.out_h) % e.c_out, at / (e.out_w * e.out_h * e.c_out));
+    let (mut sum, mut magnitudes) = (0.0, 0.0);
+    for (c, p, q) in (0..e.c_in * e.kh * e.kw).map(|k| (k / (e.kh * e.kw), k / e.kw % e.kh, k % e.kw)) {
+        let (row, column) = ((i * op.stride.0 + p).wrapping_sub(e.top), (j * op.stride.1 + q).wrapping_sub(e.left));
+        if row < e.h && column < e.w {
+            let x = x[((n * e.c_in + c) * e.h + row) * e.w + column];
+            let product = f64::from(x) * f64::from(w[((o * e.c_in + c) * e.kh + p) * e.kw + q]);
+            (sum, magnitudes) = (sum + product, magnitudes + product.abs());
+        }
+    }
+    (sum, magnitudes)
+}
+
+#[test]
+fn kernels_packed_or_not_give_what_f64_gives() {
+    let mut random = Random::new(31);
+    let same = |stride| Convolve2d { padding: Padding::Same, stride };
+    let valid = |stride| Convolve2d { padding: Padding::Valid, stride };
+    for (op, x_dims, w_dims) in [
+        // Wide and narrow rows of results, runs that end within tiles, several blocks of rows.
+        (same((1, 1)), [1, 16, 9, 23], [97, 16, 3, 3]),
+        (same((2, 2)), [2, 17, 13, 14], [96, 17, 3, 3]),
+        (valid((3, 1)), [1, 18, 16, 5], [100, 18, 5, 2]),
+        (same((1, 3)), [1, 16, 3, 40], [128, 16, 1, 7]),
+        (valid((1, 1)), [1, 128, 35, 34], [99, 128, 2, 3]),
+        // More places in a kernel than have their offsets in a table.
+        (same((1, 2)), [1, 16, 14, 15], [96, 16, 12, 11]),
+        // Few channels, one pixel, and a picture of one pixel, most of whose kernel meets nothing.
+        (same((1, 1)), [2, 3, 8, 9], [5, 3, 3, 3]),
+        (same((2, 1)), [1, 20, 6, 7], [96, 20, 1, 1]),
+        (same((1, 1)), [1, 16, 1, 1], [96, 16, 3, 3]),
+        // Channels and results enough to be packed for a single call.
+        (valid((1, 1)), [1, 128, 22, 22], [129, 128, 3, 3]),
+    ] {
+        let x = random.uniforms(x_dims.iter().product(), -1.0, 1.0);
+        let w = random.uniforms(w_dims.iter().product(), -1.0, 1.0);
+        for isa in Isa::available() {
+            let simd = Simd::with_isa(isa).unwrap().with_threads(1);
+            let plain = simd.convolve2d_with(op, &x, &x_dims, &w, &w_dims).unwrap();
+            let kernels = simd.pack_kernels(&w, w_dims).unwrap();
+            let packed = simd.convolve2d_packed(op, &x, &x_dims, &kernels).unwrap();
+            assert_eq!(plain.len(), packed.len());
+            for at in (0..plain.len()).step_by(plain.len().div_ceil(2000)) {
+                let (want, magnitudes) = convolved(op, &x, x_dims, &w, w_dims, at);
+                for got in [plain[at], packed[at]] {
+                    let far = (f64::from(got) - want).abs();
+                    assert!(far <= 4e-6 * magnitudes, "{isa} {op:?} {x_dims:?} {w_dims:?}, {at}: {got} for {want}");
+                }
+            }
+            for threads in [2, 3] {
+                let simd = simd.with_threads(threads);
+                assert!(plain == simd.convolve2d_with(op, &x, &x_dims, &w, &w_dims).unwrap(), "{isa} {threads}");
+                let again = simd.convolve2d_packed(op, &x, &x_dims, &kernels).unwrap();
+                assert!(packed == again, "{isa} {op:?} {x_dims:?} {w_dims:?}, {threads} threads");
+            }
+        }
+    }
+}
+
+#[test]
+fn packed_kernels_that_do_not_fit_are_errors() {
+    let simd = Simd::new().unwrap();
+    let op = Convolve2d { padding: Padding::Same, stride: (1, 1) };
+    assert!(matches!(simd.pack_kernels(&[0.0; 5], [1, 1, 2, 3]), Err(Error::Length { .. })));
+    assert!(matches!(simd.pack_kernels(&[], [usize::MAX, 2, 1, 1]), Err(Error::Overflow { .. })));
+    let kernels = simd.pack_kernels(&[1.0; 96 * 16 * 9], [96, 16, 3, 3]).unwrap();
+    assert_eq!(kernels.shape(), Shape::new(&[96, 16, 3, 3]).unwrap());
+    let run = |op, x: &[f32], dims: &[usize]| simd.convolve2d_packed(op, x, dims, &kernels);
+    assert!(matches!(run(op, &[0.0; 15], &[16, 1, 1]), Err(Error::Length { .. })));
+    assert!(matches!(run(op, &[0.0; 15], &[15, 1, 1]), Err(Error::Shape { .. })));
+    assert!(matches!(run(op, &[0.0; 16], &[4, 4]), Err(Error::Shape { .. })));
+    assert!(matches!(run(Convolve2d { stride: (0, 1), ..op }, &[0.0; 16], &[16, 1, 1]), Err(Error::Parameter { .. })));
+    let valid = Convolve2d { padding: Padding::Valid, ..op };
+    assert!(matches!(run(valid, &[0.0; 64], &[16, 2, 2]), Err(Error::Shape { .. })));
+    let short = simd.convolve2d_packed_into(op, &[0.0; 16], &[16, 1, 1], &kernels, &mut [0.0; 95]);
+    assert!(matches!(short, Err(Error::Length { .. })));
+    // No picture, and no rows.
+    assert_eq!(run(op, &[], &[0, 16, 3, 3]).unwrap(), []);
+    assert_eq!(run(op, &[], &[16, 0, 3]).unwrap(), []);
+    // A wide picture and a tall kernel, both of a few kilobytes, whose frame would take gigabytes.
+    let tall = simd.pack_kernels(&vec![1.0; 96 * 16 * 2000], [96, 16, 2000, 1]).unwrap();
+    let error = simd.convolve2d_packed(op, &vec![1.0; 16 * 9000], &[16, 1, 9000], &tall).unwrap_err();
+    assert!(error.to_string().contains("never meets"), "{error}");
+    if let Some(isa) = Isa::available().find(|&isa| isa != simd.isa()) {
+        let other = Simd::with_isa(isa).unwrap();
+        assert!(matches!(other.convolve2d_packed(op, &[0.0; 16], &[16, 1, 1], &kernels), Err(Error::Parameter { .. })));
+    }
 }

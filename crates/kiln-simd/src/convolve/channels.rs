@@ -21,8 +21,8 @@ use std::ops::Range;
 
 use kiln_core::op::ConvolveExtents;
 
-use super::frame::{Fill, Frame, Region};
-use crate::gemm::{Gemm, MatrixRef, Source};
+use super::frame::{Fill, Frame, Region, fill};
+use crate::gemm::{Gemm, Left, MatrixRef, Source};
 use crate::threads::{self, Shared};
 use crate::tile::{RowMajor, Target, max_rows, most_vectors, multiply, panels, wide_tiles};
 use crate::vector::{Kernel, Vector, dispatch};
@@ -116,7 +116,7 @@ fn one_pixel(
 ) {
     let n = e.out_h * e.out_w;
     let product = |b: MatrixRef| {
-        let a = MatrixRef::new(kernel, e.c_in, false);
+        let a = Left::Matrix(MatrixRef::new(kernel, e.c_in, false));
         let gemm = Gemm { m: e.c_out, k: e.c_in, n, a, b: Source::Matrix(b), c: y, c_stride: n };
         // SAFETY: the slices have these extents, B is that of the caller, the results are borrowed for writing.
         unsafe { gemm.run(isa, threads) };
@@ -126,17 +126,7 @@ fn one_pixel(
     }
     let frame = Frame::new(e, stride, &Region { rows: 0..e.out_h, columns: 0..e.out_w });
     scratch::slices([e.c_in * frame.plane()], |[copy]| {
-        let to = Shared::new(copy.as_mut_ptr());
-        let planes = e.c_in.div_ceil(threads);
-        threads::for_each(e.c_in.div_ceil(planes), threads, |part| {
-            let first = part * planes;
-            let x = x[first * e.h * e.w..].as_ptr();
-            let to = to.get().wrapping_add(first * frame.plane());
-            let fill = Fill { frame, planes: planes.min(e.c_in - first), x, to };
-            // SAFETY: a `Simd` exists only for an available instruction set; the scratch holds these planes, and each
-            // part writes its own.
-            unsafe { dispatch(isa, fill) };
-        });
+        fill(isa, threads, frame, e.c_in, x, copy);
         product(MatrixRef::new(copy, frame.plane(), false));
     });
 }

@@ -2,7 +2,9 @@ use std::ops::Range;
 
 use kiln_core::op::ConvolveExtents;
 
-use crate::vector::{Kernel, Vector};
+use crate::Isa;
+use crate::threads::{self, Shared};
+use crate::vector::{Kernel, Vector, dispatch};
 
 /// Rows and columns of results.
 #[derive(Debug, Clone)]
@@ -104,6 +106,21 @@ impl Kernel for Fill {
     }
 }
 
+/// Copies all planes of a picture into a frame, which `to` has room for.
+pub(super) fn fill(isa: Isa, threads: usize, frame: Frame, planes: usize, x: &[f32], to: &mut [f32]) {
+    assert!(x.len() >= planes * frame.h * frame.w && to.len() >= planes * frame.plane());
+    let to = Shared::new(to.as_mut_ptr());
+    let share = planes.div_ceil(threads);
+    threads::for_each(planes.div_ceil(share), threads, |part| {
+        let first = part * share;
+        let x = x[first * frame.h * frame.w..].as_ptr();
+        let to = to.get().wrapping_add(first * frame.plane());
+        // SAFETY: a `Simd` exists only for an available instruction set; the slices hold these planes, and each part writes
+        // its own.
+        unsafe { dispatch(isa, Fill { frame, planes: share.min(planes - first), x, to }) };
+    });
+}
+
 impl Frame {
     /// Copies a row of the picture into the phases across, which are `phase` elements apart.
     ///
@@ -184,7 +201,7 @@ unsafe fn window<V: Vector>(row: &[f32], at: isize) -> V {
 /// # Safety
 /// `to` is good for writing these.
 #[inline(always)]
-unsafe fn put<V: Vector>(v: V, to: *mut f32, n: usize) {
+pub(super) unsafe fn put<V: Vector>(v: V, to: *mut f32, n: usize) {
     // SAFETY: the caller's contract.
     unsafe { if n >= V::LANES { v.store(to) } else { v.store_first(to, n) } }
 }

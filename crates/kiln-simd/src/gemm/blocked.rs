@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::blocks::{Tiles, panel_width};
 use super::cut::{Block, Cut, PANELS_AT_ONCE, Step};
 use super::driver::Gemm;
-use super::matrix::{MatrixRef, Source};
+use super::matrix::{Left, MatrixRef, Source};
 use super::pack::{self, PanelArgs};
 use super::tile::{Ask, PACKING, PANELS, TURN, TileArgs, TileSet, last_turns};
 use crate::Isa;
@@ -76,7 +76,7 @@ impl Rows {
 
 /// What a product and its blocks have in common.
 struct Blocked<'a> {
-    gemm: &'a Gemm,
+    gemm: &'a Gemm<'a>,
     isa: Isa,
     set: &'a TileSet,
     /// The first column, and the columns of the B of which this product has some.
@@ -102,7 +102,7 @@ struct Space {
     sums: *mut f32,
 }
 
-impl Gemm {
+impl Gemm<'_> {
     /// Columns `column .. column + self.n` of a product whose B has `b_columns`.
     ///
     /// # Safety
@@ -184,10 +184,17 @@ impl Gemm {
         let (i0, _) = tiles.at(t0);
         for t in t0..t1 {
             let (i, height) = tiles.at(t);
-            let from = self.a.at(i, p0).transposed();
             let out = out.wrapping_add((i - i0) * k);
             // SAFETY: the caller's contract.
-            unsafe { pack::panel(isa, PanelArgs { from, long: k, short: height, width: height, out, slack: true }) };
+            unsafe {
+                match self.a {
+                    Left::Matrix(a) => {
+                        let from = a.at(i, p0).transposed();
+                        pack::panel(isa, PanelArgs { from, long: k, short: height, width: height, out, slack: true });
+                    }
+                    Left::Rows(a, first) => a.pack(isa, first + i, height, p0, k, out),
+                }
+            }
         }
     }
 }
@@ -335,11 +342,14 @@ impl Asks {
             a_tiles: 1,
             a_first: 0,
         };
-        if let Some(then) = then.filter(other).filter(|_| of.gemm.a.column_stride == 1) {
+        if let Left::Matrix(a) = of.gemm.a
+            && a.column_stride == 1
+            && let Some(then) = then.filter(other)
+        {
             let Range { start, end } = of.rows[then.rows].tiles;
             let first = of.tiles.start(start);
             let tiles = columns.div_ceil(nr) * of.rows[step.rows].tiles.len();
-            asks.a = Some(of.gemm.a.at(first, then.p0));
+            asks.a = Some(a.at(first, then.p0));
             asks.a_tiles = (of.tiles.start(end) - first).div_ceil(turns);
             asks.a_first = tiles.saturating_sub(asks.a_tiles * then.k.div_ceil(32));
         }

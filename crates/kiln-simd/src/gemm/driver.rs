@@ -1,7 +1,7 @@
 //! The ways of a product, and how it is split over threads.
 
 use super::blocks::{K_BLOCK, Tiles, blocks, k_blocks, panel_width};
-use super::matrix::{MatrixRef, Source};
+use super::matrix::{Left, MatrixRef, Source};
 use super::pack::{PanelArgs, panel, panels};
 use super::tile::{Ask, COLUMNS, ROWS, TileArgs, TileSet};
 use crate::Isa;
@@ -61,7 +61,7 @@ const TOGETHER: usize = 4;
 
 /// A product `C = A B`.
 #[derive(Clone, Copy)]
-pub(crate) struct Gemm {
+pub(crate) struct Gemm<'a> {
     /// Rows of A and C.
     pub(crate) m: usize,
     /// Products in each element.
@@ -69,7 +69,7 @@ pub(crate) struct Gemm {
     /// Columns of B and C.
     pub(crate) n: usize,
     /// A.
-    pub(crate) a: MatrixRef,
+    pub(crate) a: Left<'a>,
     /// B.
     pub(crate) b: Source,
     /// C, rows contiguous.
@@ -98,7 +98,7 @@ fn is_crowded(rows: usize, stride: usize) -> bool {
     rows / places > CROWDED
 }
 
-impl Gemm {
+impl Gemm<'_> {
     /// Computes the product with at most `threads` threads. The result does not depend on how many.
     ///
     /// # Safety
@@ -119,8 +119,8 @@ impl Gemm {
         // SAFETY: the caller's contract; parts are disjoint.
         unsafe {
             if threads <= 1 {
-                if let (Way::Direct, Source::Matrix(b)) = (way, self.b) {
-                    return self.direct(isa, set, b);
+                if let (Way::Direct, Left::Matrix(a), Source::Matrix(b)) = (way, self.a, self.b) {
+                    return self.direct(isa, set, a, b);
                 }
                 return self.part(isa, set, way, 0, self.m, 0, self.n);
             }
@@ -158,9 +158,9 @@ impl Gemm {
 
     /// The way for so many threads and tiles of so many rows.
     fn way(&self, threads: usize, rows: usize) -> Way {
-        let Source::Matrix(b) = self.b else { return Way::Packed };
+        let (Left::Matrix(a), Source::Matrix(b)) = (self.a, self.b) else { return Way::Packed };
         let in_rows = b.column_stride == 1;
-        let direct_a = self.a.row_stride == 1 || self.a.column_stride == 1;
+        let direct_a = a.row_stride == 1 || a.column_stride == 1;
         if !in_rows || !direct_a {
             Way::Packed
         } else if self.elements() <= DIRECT && self.k <= K_BLOCK {
@@ -168,7 +168,7 @@ impl Gemm {
             if shared { Way::Packed } else { Way::Direct }
         } else if self.m <= SKINNY {
             Way::Skinny
-        } else if self.n <= NARROW && self.a.column_stride == 1 {
+        } else if self.n <= NARROW && a.column_stride == 1 {
             Way::Narrow
         } else {
             Way::Packed
@@ -180,28 +180,23 @@ impl Gemm {
     /// # Safety
     /// As [`Gemm::run`].
     unsafe fn part(&self, isa: Isa, set: &TileSet, way: Way, i: usize, m: usize, j: usize, n: usize) {
-        let part = Self { m, n, a: self.a.at(i, 0), c: self.c.wrapping_add(i * self.c_stride + j), ..*self };
+        let part = Self { m, n, a: self.a.skip_rows(i), c: self.c.wrapping_add(i * self.c_stride + j), ..*self };
         // SAFETY: the caller's contract.
         unsafe {
-            match (way, self.b) {
-                (Way::Direct, Source::Matrix(b)) => part.direct(isa, set, b.at(0, j)),
-                (Way::Skinny, Source::Matrix(b)) => part.skinny(isa, set, b.at(0, j)),
-                (Way::Narrow, Source::Matrix(b)) => part.narrow(isa, set, b.at(0, j)),
+            match (way, part.a, self.b) {
+                (Way::Direct, Left::Matrix(a), Source::Matrix(b)) => part.direct(isa, set, a, b.at(0, j)),
+                (Way::Skinny, _, Source::Matrix(b)) => part.skinny(isa, set, b.at(0, j)),
+                (Way::Narrow, Left::Matrix(a), Source::Matrix(b)) => part.narrow(isa, set, a, b.at(0, j)),
                 _ => part.blocked(isa, set, 1, j, self.n),
             }
         }
     }
 
-    /// A as a tile reads it where it lies, and the stride.
-    fn a_in_place(&self) -> (usize, usize) {
-        if self.a.column_stride == 1 { (ROWS, self.a.row_stride) } else { (COLUMNS, self.a.column_stride) }
-    }
-
     /// # Safety
     /// As [`Gemm::run`]; k is one block.
-    unsafe fn direct(&self, isa: Isa, set: &TileSet, b: MatrixRef) {
+    unsafe fn direct(&self, isa: Isa, set: &TileSet, a: MatrixRef, b: MatrixRef) {
         let shape = set.shape;
-        let (kind, a_stride) = self.a_in_place();
+        let (kind, a_stride) = if a.column_stride == 1 { (ROWS, a.row_stride) } else { (COLUMNS, a.column_stride) };
         // The rows of the panels so far, cut anew where the width changes: a division is much to a small product.
         let (mut cut_for, mut tiles) = (0, Tiles::new(0, 1));
         let mut copy = None;
@@ -226,7 +221,7 @@ impl Gemm {
                 for t in 0..tiles.count {
                     let (i, height) = tiles.at(t);
                     set.get(kind, height, width)(&TileArgs {
-                        a: self.a.at(i, 0).p,
+                        a: a.at(i, 0).p,
                         a_stride,
                         b: b_at,
                         b_stride,
@@ -253,7 +248,7 @@ impl Gemm {
     ///
     /// # Safety
     /// As [`Gemm::run`]; the rows of A are contiguous.
-    unsafe fn narrow(&self, isa: Isa, set: &TileSet, b: MatrixRef) {
+    unsafe fn narrow(&self, isa: Isa, set: &TileSet, a: MatrixRef, b: MatrixRef) {
         let shape = set.shape;
         let tiles = Tiles::new(self.m, shape.rows.min(NARROW_ROWS));
         let padded = self.n.next_multiple_of(shape.lanes);
@@ -273,8 +268,8 @@ impl Gemm {
                             let width = (self.n - j).min(shape.columns());
                             let (b_stride, last) = panel_width(width, shape.lanes);
                             set.get(ROWS, height, width)(&TileArgs {
-                                a: self.a.at(i, p).p,
-                                a_stride: self.a.row_stride,
+                                a: a.at(i, p).p,
+                                a_stride: a.row_stride,
                                 b: place(p).wrapping_add(j * k),
                                 b_stride,
                                 k,

@@ -1,0 +1,131 @@
+//! Kernels packed once for many pictures.
+
+use kiln_core::op::Convolve2d;
+use kiln_core::{Error, Result, Shape, reserve};
+
+use super::reach::Reach;
+use super::{bounded, convolve_far, pixels, threads};
+use crate::gemm::PackedB;
+use crate::{Isa, Simd};
+
+/// Kernels of a convolution of many channels, such as the weights of a layer, in the order in which the convolution of one
+/// instruction set reads them. Made by [`Simd::pack_kernels`].
+#[derive(Debug)]
+pub struct PackedKernels {
+    isa: Isa,
+    shape: Shape,
+    order: Order,
+}
+
+/// How kernels lie, by the way that convolutions with them go.
+#[derive(Debug)]
+enum Order {
+    ByPixels(PackedB),
+    AsTheyAre(Vec<f32>),
+}
+
+impl PackedKernels {
+    /// The instruction set in whose order they lie.
+    pub fn isa(&self) -> Isa {
+        self.isa
+    }
+
+    /// Their shape, `[c_out, c_in, kh, kw]`.
+    pub fn shape(&self) -> Shape {
+        self.shape
+    }
+}
+
+impl Simd {
+    /// Packs kernels of the shape `[c_out, c_in, kh, kw]` for convolutions of many pictures.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when the slice does not have these extents, [`Error::Overflow`] when they overflow,
+    /// [`Error::OutOfMemory`].
+    pub fn pack_kernels(&self, kernels: &[f32], dims: [usize; 4]) -> Result<PackedKernels> {
+        let shape = Shape::new(&dims)?;
+        let [c_out, c_in, kh, kw] = dims;
+        if kernels.len() != shape.numel() {
+            let (expected, found) = (shape.numel(), kernels.len());
+            return Err(Error::Length { op: "pack_kernels", operand: "kernels", expected, found });
+        }
+        let order = if pixels::suits_packed(dims) {
+            Order::ByPixels(self.pack_b(kernels, c_in * kh * kw, c_out, true)?)
+        } else {
+            let mut copy = Vec::new();
+            reserve(&mut copy, kernels.len())?;
+            copy.extend_from_slice(kernels);
+            Order::AsTheyAre(copy)
+        };
+        Ok(PackedKernels { isa: self.isa(), shape, order })
+    }
+
+    /// The convolution of pictures of the shape `[c_in, h, w]` or `[n, c_in, h, w]` with packed kernels, into `out`, with
+    /// `c_out` channels. The error bound is that of [`Convolve2d`]; sums may be added up in another order than with kernels
+    /// that are not packed, so bits may differ.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when a slice does not have its extents, [`Error::Shape`] when the channels differ or the kernels are
+    /// empty or larger than a picture without padding, [`Error::Parameter`] for a stride of zero, when the kernels were packed
+    /// for another instruction set, and when most of them never meets the picture, which is for kernels that are not packed.
+    pub fn convolve2d_packed_into(
+        &self,
+        op: Convolve2d,
+        x: &[f32],
+        dims: &[usize],
+        kernels: &PackedKernels,
+        out: &mut [f32],
+    ) -> Result<()> {
+        const OP: &str = "convolve2d_packed";
+        let (input, shape) = (Shape::new(dims)?, kernels.shape);
+        let e = op.extents(&input, &shape)?;
+        let expected = Shape::new(&[e.batch, e.c_out, e.out_h, e.out_w])?.numel();
+        for (operand, expected, found) in [("input", input.numel(), x.len()), ("output", expected, out.len())] {
+            if expected != found {
+                return Err(Error::Length { op: OP, operand, expected, found });
+            }
+        }
+        if kernels.isa() != self.isa() {
+            let reason = format!("the kernels were packed for {}, not for {}", kernels.isa(), self.isa());
+            return Err(Error::Parameter { op: OP, reason });
+        }
+        if out.is_empty() || x.is_empty() {
+            out.fill(0.0);
+            return Ok(());
+        }
+        let kernels = match &kernels.order {
+            Order::AsTheyAre(copy) => return convolve_far(self, &e, op.stride, x, copy, out),
+            Order::ByPixels(packed) => packed.source(),
+        };
+        let stride = bounded(&e, op.stride);
+        let held = (x.len() / e.batch + shape.numel() + out.len() / e.batch) as u128;
+        if Reach::new(&e, stride).is_some() && pixels::frame_len(&e, stride) > FAR * held {
+            let reason = format!("most of kernels {shape} never meets pictures {input}: convolve without packing");
+            return Err(Error::Parameter { op: OP, reason });
+        }
+        // SAFETY: the lengths were checked, no extent is zero, and the kernels are packed for the instruction set.
+        unsafe { pixels::run_packed(self.isa(), threads(self, &e, out.len()), &e, stride, x, kernels, out) };
+        Ok(())
+    }
+
+    /// As [`Simd::convolve2d_packed_into`], into a new `Vec`.
+    ///
+    /// # Errors
+    /// As [`Simd::convolve2d_packed_into`]; [`Error::OutOfMemory`].
+    pub fn convolve2d_packed(
+        &self,
+        op: Convolve2d,
+        x: &[f32],
+        dims: &[usize],
+        kernels: &PackedKernels,
+    ) -> Result<Vec<f32>> {
+        let e = op.extents(&Shape::new(dims)?, &kernels.shape)?;
+        let mut out = kiln_core::zeros(Shape::new(&[e.batch, e.c_out, e.out_h, e.out_w])?.numel())?;
+        self.convolve2d_packed_into(op, x, dims, kernels, &mut out)?;
+        Ok(out)
+    }
+}
+
+/// How many times the elements of picture, kernels and results together a frame may have where parts of the kernels never meet
+/// the picture.
+const FAR: u128 = 16;
