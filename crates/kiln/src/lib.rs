@@ -63,7 +63,7 @@ pub use kiln_route::{
     Place, Prediction, Problem, Profile, ProfileProblem, Residency, Roofline, Router,
 };
 pub use kiln_simd::{Isa, Simd};
-pub use packed::PackedMatrix;
+pub use packed::{PackedKernels, PackedMatrix};
 
 #[cfg(feature = "ndarray")]
 pub use crate::ndarray::Arrays;

@@ -1,6 +1,6 @@
-//! Right-hand matrices packed once for many products.
+//! Right-hand matrices packed once for many products, and kernels for many convolutions.
 
-use kiln_core::op::Matmul;
+use kiln_core::op::{Convolve2d, Matmul, Op};
 use kiln_core::{Result, Shape, TensorType};
 use kiln_route::Problem;
 use kiln_simd::{Isa, PackedB, Simd};
@@ -32,7 +32,46 @@ impl PackedMatrix {
     }
 }
 
+/// Kernels of a convolution of many channels, such as the weights of a layer, in the order in which convolutions read them.
+/// Made by [`Engine::pack_kernels`]; holds a copy of the elements.
+///
+/// As with [`PackedMatrix`], the order is that of one instruction set.
+#[derive(Debug)]
+pub struct PackedKernels(kiln_simd::PackedKernels);
+
+impl PackedKernels {
+    /// Their shape, `[c_out, c_in, kh, kw]`.
+    pub fn shape(&self) -> Shape {
+        self.0.shape()
+    }
+
+    /// The instruction set in whose order they lie.
+    pub fn isa(&self) -> Isa {
+        self.0.isa()
+    }
+}
+
 impl Engine {
+    /// The place on the processor that is forced, or else that with the best instruction set.
+    fn packing_place(&self) -> Result<Simd> {
+        // Better instruction sets stand after lesser ones.
+        let forced = self.router.forced().and_then(|place| self.cpu.get(place));
+        forced.or(self.cpu.last()).map_or_else(Simd::new, |simd| Ok(*simd))
+    }
+
+    /// Where an operation is predicted to run fastest of the places with an instruction set. Its time is not to be observed:
+    /// it would correct the predictions of operations that have yet to pack.
+    fn place_with(&self, isa: Isa, op: &Op, inputs: &[TensorType]) -> Result<&Simd> {
+        match &self.cpu[..] {
+            [only] => Ok(only),
+            all => {
+                let other = all.iter().enumerate().filter(|(_, simd)| simd.isa() != isa);
+                let residency = other.fold(self.on_cpu(), |residency, (place, _)| residency.barred(place));
+                self.simd(&self.router.decide(&Problem::new(op, inputs)?, &residency))
+            }
+        }
+    }
+
     /// Packs a row-major `k * n` matrix, or one stored transposed (`n * k`), for products with many left-hand matrices:
     /// in the order of the place that is forced, or else of the best instruction set.
     ///
@@ -53,13 +92,7 @@ impl Engine {
     /// [`Error::Overflow`](crate::Error::Overflow) when they overflow,
     /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     pub fn pack_b(&self, b: &[f32], k: usize, n: usize, transpose: bool) -> Result<PackedMatrix> {
-        // Better instruction sets stand after lesser ones.
-        let forced = self.router.forced().and_then(|place| self.cpu.get(place));
-        let simd = match forced.or(self.cpu.last()) {
-            Some(simd) => *simd,
-            None => Simd::new()?,
-        };
-        simd.pack_b(b, k, n, transpose).map(PackedMatrix)
+        self.packing_place()?.pack_b(b, k, n, transpose).map(PackedMatrix)
     }
 
     /// The product of a row-major `m * k` matrix and a packed one, into `out`, row-major `m * n`, where it is predicted to
@@ -70,18 +103,9 @@ impl Engine {
     /// [`Error::Overflow`](crate::Error::Overflow) when they overflow, [`Error::Parameter`](crate::Error::Parameter) when
     /// the matrix was packed for an instruction set that this engine does not use, or that the forced place has not.
     pub fn matmul_packed_into(&self, a: &[f32], b: &PackedMatrix, out: &mut [f32], m: usize) -> Result<()> {
-        let simd = match &self.cpu[..] {
-            [only] => only,
-            all => {
-                let types = [[m, b.rows()], [b.rows(), b.columns()]].map(|dims| Shape::new(&dims).map(TensorType::f32));
-                let [a, packed] = types;
-                let problem = Problem::new(&Matmul::default().into(), &[a?, packed?])?;
-                let other = all.iter().enumerate().filter(|(_, simd)| simd.isa() != b.isa());
-                let residency = other.fold(self.on_cpu(), |residency, (place, _)| residency.barred(place));
-                // Its time is not observed: it would correct the predictions of products that have yet to pack.
-                self.simd(&self.router.decide(&problem, &residency))?
-            }
-        };
+        let [a_type, b_type] =
+            [[m, b.rows()], [b.rows(), b.columns()]].map(|dims| Shape::new(&dims).map(TensorType::f32));
+        let simd = self.place_with(b.isa(), &Matmul::default().into(), &[a_type?, b_type?])?;
         simd.matmul_packed_into(a, &b.0, out, m)
     }
 
@@ -92,6 +116,70 @@ impl Engine {
     pub fn matmul_packed(&self, a: &[f32], b: &PackedMatrix, m: usize) -> Result<Vec<f32>> {
         let mut out = kiln_core::zeros(Shape::new(&[m, b.columns()])?.numel())?;
         self.matmul_packed_into(a, b, &mut out, m)?;
+        Ok(out)
+    }
+    /// Packs kernels of the shape `[c_out, c_in, kh, kw]` for convolutions of many pictures: in the order of the place that is
+    /// forced, or else of the best instruction set.
+    ///
+    /// Where there are a hundred output channels or more, a convolution then takes 0.65 to 0.95 of the time on an AVX-512 Xeon,
+    /// most where pictures are small or the stride is not one. Fewer channels, and kernels of one pixel, are kept as they are.
+    ///
+    /// ```
+    /// # fn main() -> kiln::Result<()> {
+    /// use kiln::op::Convolve2d;
+    ///
+    /// let engine = kiln::Engine::new()?;
+    /// let kernels = engine.pack_kernels(&[0.25; 8 * 3 * 2 * 2], [8, 3, 2, 2])?;
+    /// let y = engine.convolve2d_packed(Convolve2d::default(), &[1.0; 3 * 5 * 5], &[3, 5, 5], &kernels)?;
+    /// assert_eq!(y, [3.0; 8 * 4 * 4]);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Length`](crate::Error::Length) when the slice does not have these extents,
+    /// [`Error::Overflow`](crate::Error::Overflow) when they overflow,
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    pub fn pack_kernels(&self, kernels: &[f32], dims: [usize; 4]) -> Result<PackedKernels> {
+        self.packing_place()?.pack_kernels(kernels, dims).map(PackedKernels)
+    }
+
+    /// The convolution of pictures of the shape `[c_in, h, w]` or `[n, c_in, h, w]` with packed kernels, into `out`, with
+    /// `c_out` channels, where it is predicted to run fastest of the places with their instruction set. Sums may be added up
+    /// in another order than with kernels that are not packed, so bits may differ, within the same error bound.
+    ///
+    /// # Errors
+    /// [`Error::Length`](crate::Error::Length) when a slice does not have its extents, [`Error::Shape`](crate::Error::Shape)
+    /// when the channels differ or the kernels are empty or larger than a picture without padding,
+    /// [`Error::Parameter`](crate::Error::Parameter) for a stride of zero, when most of the kernels never meets the picture,
+    /// and when they were packed for an instruction set that this engine does not use, or that the forced place has not.
+    pub fn convolve2d_packed_into(
+        &self,
+        op: Convolve2d,
+        x: &[f32],
+        dims: &[usize],
+        kernels: &PackedKernels,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let types = [Shape::new(dims)?, kernels.shape()].map(TensorType::f32);
+        let simd = self.place_with(kernels.isa(), &op.into(), &types)?;
+        simd.convolve2d_packed_into(op, x, dims, &kernels.0, out)
+    }
+
+    /// As [`Engine::convolve2d_packed_into`], into a new `Vec`.
+    ///
+    /// # Errors
+    /// As [`Engine::convolve2d_packed_into`]; [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    pub fn convolve2d_packed(
+        &self,
+        op: Convolve2d,
+        x: &[f32],
+        dims: &[usize],
+        kernels: &PackedKernels,
+    ) -> Result<Vec<f32>> {
+        let e = op.extents(&Shape::new(dims)?, &kernels.shape())?;
+        let mut out = kiln_core::zeros(Shape::new(&[e.batch, e.c_out, e.out_h, e.out_w])?.numel())?;
+        self.convolve2d_packed_into(op, x, dims, kernels, &mut out)?;
         Ok(out)
     }
 }

@@ -1,6 +1,6 @@
 //! The engine: results, settings, profiles that cannot be used.
 
-use kiln::op::{Matmul, Op};
+use kiln::op::{Convolve2d, Matmul, Op, Padding};
 use kiln::{Backend, Engine, Error, Isa, Operations, Shape, TensorType};
 
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
@@ -93,6 +93,33 @@ fn a_packed_matrix_gives_what_the_matrix_gives_at_every_place() {
     }
     let best = free.pack_b(&b, k, n, false).unwrap();
     assert!(free.places().last().unwrap().name.starts_with(best.isa().name()));
+}
+
+#[test]
+fn packed_kernels_give_what_the_kernels_give_at_every_place() {
+    let op = Convolve2d { padding: Padding::Same, stride: (2, 1) };
+    // Kernels that are packed by pixels, and such as are kept as they are.
+    for dims in [[96, 16, 3, 3], [5, 3, 3, 3]] {
+        let shape = [2, dims[1], 7, 9];
+        let small = |n: usize| (0..n).map(|i| ((i * 7919) % 17) as f32 - 8.0).collect::<Vec<f32>>();
+        // Small integers, so that every order of adding up gives the same.
+        let (x, kernels) = (small(shape.iter().product()), small(dims.iter().product()));
+        let free = engine();
+        let want = free.convolve2d_with(op, &x, &shape, &kernels, &dims).unwrap();
+        for place in free.places() {
+            let forced = Engine::builder().without_profile().force(place.name.clone()).build().unwrap();
+            let packed = forced.pack_kernels(&kernels, dims).unwrap();
+            assert!(place.name.starts_with(packed.isa().name()), "{} {packed:?}", place.name);
+            assert_eq!(packed.shape(), Shape::new(&dims).unwrap());
+            assert_eq!(forced.convolve2d_packed(op, &x, &shape, &packed).unwrap(), want, "{}", place.name);
+            assert_eq!(free.convolve2d_packed(op, &x, &shape, &packed).unwrap(), want, "{}", place.name);
+        }
+        let packed = free.pack_kernels(&kernels, dims).unwrap();
+        assert!(matches!(free.pack_kernels(&kernels[1..], dims), Err(Error::Length { .. })));
+        assert!(matches!(free.convolve2d_packed(op, &x[1..], &shape, &packed), Err(Error::Length { .. })));
+        assert!(matches!(free.convolve2d_packed(op, &x, &shape[1..], &packed), Err(Error::Length { .. })));
+        assert!(matches!(free.convolve2d_packed(op, &x, &[7, 9], &packed), Err(Error::Shape { .. })));
+    }
 }
 
 #[test]
