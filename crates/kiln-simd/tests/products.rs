@@ -288,8 +288,8 @@ fn packed_kernels_that_do_not_fit_are_errors() {
     let short = simd.convolve2d_packed_into(op, &[0.0; 16], &[16, 1, 1], &kernels, &mut [0.0; 95]);
     assert!(matches!(short, Err(Error::Length { .. })));
     // No picture, and no rows.
-    assert_eq!(run(op, &[], &[0, 16, 3, 3]).unwrap(), []);
-    assert_eq!(run(op, &[], &[16, 0, 3]).unwrap(), []);
+    assert!(run(op, &[], &[0, 16, 3, 3]).unwrap().is_empty());
+    assert!(run(op, &[], &[16, 0, 3]).unwrap().is_empty());
     // A wide picture and a tall kernel, both of a few kilobytes, whose frame would take gigabytes.
     let tall = simd.pack_kernels(&vec![1.0; 96 * 16 * 2000], [96, 16, 2000, 1]).unwrap();
     let error = simd.convolve2d_packed(op, &vec![1.0; 16 * 9000], &[16, 1, 9000], &tall).unwrap_err();

@@ -123,3 +123,21 @@ fn no_operation_is_left_out() {
     let names = |cases: Vec<Case>| cases.iter().map(|case| case.op.name()).collect::<std::collections::BTreeSet<_>>();
     assert_eq!(names(small_cases()), names(all_cases()));
 }
+
+#[test]
+fn packed_kernels_are_right_on_small_inputs() {
+    let mut c = Cases { random: Random::new(6), cases: Vec::new() };
+    for (stride, x, w) in [((1, 1), [1, 16, 2, 5], [96, 16, 1, 2]), ((2, 1), [2, 2, 3, 4], [3, 2, 2, 2])] {
+        let op = Convolve2d { padding: Padding::Same, stride };
+        c.add(op, &[&x, &w]);
+        for isa in Isa::available() {
+            let simd = Simd::with_isa(isa).unwrap();
+            let outcome = conform(&c.cases[c.cases.len() - 1], |_, inputs| {
+                let kernels = simd.pack_kernels(inputs[1].data().f32(), w)?;
+                let y = simd.convolve2d_packed(op, inputs[0].data().f32(), &x, &kernels)?;
+                Ok(vec![Buffer::F32(y)])
+            });
+            outcome.unwrap_or_else(|why| panic!("{isa}: {why}"));
+        }
+    }
+}
