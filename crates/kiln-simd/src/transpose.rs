@@ -119,12 +119,27 @@ fn run(simd: &Simd, count: usize, (rows, columns): (usize, usize), from: &[f32],
             let out = out.get().add(matrix + j * rows);
             let block = order.0;
             if stream {
-                dispatch(isa, Strip::<true> { from, columns, out, rows, width, block, parted });
+                dispatch(isa, Strip::<true> { from, columns, out, stride: rows, rows, width, block, parted });
             } else {
-                dispatch(isa, Strip::<false> { from, columns, out, rows, width, block, parted });
+                dispatch(isa, Strip::<false> { from, columns, out, stride: rows, rows, width, block, parted });
             }
         }
     });
+}
+
+/// `rows` runs of `width` elements, `columns` apart, as `width` runs of `rows`, `stride` apart.
+///
+/// # Safety
+/// The instruction set is there; these are readable and writable.
+pub(crate) unsafe fn turn(
+    isa: Isa,
+    (from, columns): (*const f32, usize),
+    (out, stride): (*mut f32, usize),
+    rows: usize,
+    width: usize,
+) {
+    // SAFETY: the caller's contract.
+    unsafe { dispatch(isa, Strip::<false> { from, columns, out, stride, rows, width, block: BLOCK, parted: false }) };
 }
 
 /// `width` columns of a matrix, as rows; in cache lines past the caches where `LINES` and they begin as lines do. Only whole
@@ -132,11 +147,12 @@ fn run(simd: &Simd, count: usize, (rows, columns): (usize, usize), from: &[f32],
 /// times as long in runs that begin or end within a line.
 ///
 /// # Safety
-/// `rows` runs of `width` f32, `columns` apart, are readable; `width` runs of `rows` f32 are writable.
+/// `rows` runs of `width` f32, `columns` apart, are readable; `width` runs of `rows` f32, `stride` apart, are writable.
 struct Strip<const LINES: bool> {
     from: *const f32,
     columns: usize,
     out: *mut f32,
+    stride: usize,
     rows: usize,
     width: usize,
     block: usize,
@@ -149,7 +165,7 @@ impl<const LINES: bool> Kernel for Strip<LINES> {
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let Self { from, columns, out, rows, width, block, parted } = self;
+        let Self { from, columns, out, stride, rows, width, block, parted } = self;
         let head = if rows < ALIGNED { 0 } else { before_line(out) };
         let stream = LINES && before_line(out.wrapping_add(head)) == 0;
         // Other rows of whole lines come and go fast enough by themselves.
@@ -169,8 +185,8 @@ impl<const LINES: bool> Kernel for Strip<LINES> {
                 while const { V::LANES == 4 } && !ask && high == V::LANES && i >= head && i + V::LANES <= i1 {
                     // SAFETY: the contract of `Strip`.
                     unsafe {
-                        let (from, out) = (from.add(i * columns + j), out.add(j * rows + i));
-                        turn_square::<V>(from, columns, V::LANES, V::LANES, out, rows, V::LANES);
+                        let (from, out) = (from.add(i * columns + j), out.add(j * stride + i));
+                        turn_square::<V>(from, columns, V::LANES, V::LANES, out, stride, V::LANES);
                     }
                     i += V::LANES;
                 }
@@ -180,19 +196,19 @@ impl<const LINES: bool> Kernel for Strip<LINES> {
                     let wide = if line { LINE } else { V::LANES.min(if i < head { head } else { i1 } - i) };
                     // SAFETY: the contract of `Strip`.
                     unsafe {
-                        let (from, out) = (from.add(i * columns + j), out.add(j * rows + i));
+                        let (from, out) = (from.add(i * columns + j), out.add(j * stride + i));
                         if ask {
                             for r in 0..V::LANES {
                                 V::prefetch_far(from.wrapping_add((block + r) * columns));
                                 if parted {
-                                    V::prefetch_far(out.wrapping_add(r * rows + block));
+                                    V::prefetch_far(out.wrapping_add(r * stride + block));
                                 }
                             }
                         }
                         if line {
-                            stream_lines::<V>(from, columns, out, rows, lines);
+                            stream_lines::<V>(from, columns, out, stride, lines);
                         } else {
-                            turn_square::<V>(from, columns, wide, high, out, rows, wide);
+                            turn_square::<V>(from, columns, wide, high, out, stride, wide);
                         }
                     }
                     i += wide;
@@ -211,13 +227,13 @@ impl<const LINES: bool> Kernel for Strip<LINES> {
 /// # Safety
 /// These may be accessed, the rows of the result begin as lines do, `lines` is good for writing a line of each.
 #[inline(always)]
-unsafe fn stream_lines<V: Vector>(from: *const f32, columns: usize, out: *mut f32, rows: usize, lines: *mut f32) {
+unsafe fn stream_lines<V: Vector>(from: *const f32, columns: usize, out: *mut f32, stride: usize, lines: *mut f32) {
     // SAFETY: the caller's contract.
     unsafe {
         if const { V::LANES == LINE } {
             let turned = V::load_columns(from, columns);
             for (r, row) in turned.into_iter().enumerate().take(V::LANES) {
-                row.stream(out.add(r * rows));
+                row.stream(out.add(r * stride));
             }
             return;
         }
@@ -229,7 +245,7 @@ unsafe fn stream_lines<V: Vector>(from: *const f32, columns: usize, out: *mut f3
         }
         for r in 0..V::LANES {
             for k in (0..LINE).step_by(V::LANES) {
-                V::load(lines.add(r * LINE + k)).stream(out.add(r * rows + k));
+                V::load(lines.add(r * LINE + k)).stream(out.add(r * stride + k));
             }
         }
     }

@@ -11,10 +11,10 @@
 use kiln_core::op::ConvolveExtents;
 
 use super::frame::{Frame, Region, fill, put};
-use crate::gemm::{Gemm, Left, MatrixRef, Rows, Source, pack_all, turn_square};
+use crate::gemm::{Gemm, Left, MatrixRef, Rows, Source, pack_all};
 use crate::threads::{self, Shared};
 use crate::vector::{Kernel, Vector, dispatch};
-use crate::{Isa, scratch};
+use crate::{Isa, scratch, transpose};
 
 /// Elements of the frame of a block of rows: half a megabyte, which lies in the second-level cache beside the packed rows.
 const BLOCK: usize = 128 * 1024;
@@ -105,11 +105,11 @@ pub(super) unsafe fn run_packed(
                 let results = &results[..];
                 threads::for_each(n.div_ceil(STRIP), threads, |strip| {
                     let channel = strip * STRIP;
-                    let (from, channels) = (results[channel..].as_ptr(), STRIP.min(n - channel));
+                    let from = results[channel..].as_ptr();
                     let to = to.get().wrapping_add(channel * plane + first);
                     // SAFETY: a `Simd` exists only for an available instruction set; the results of these channels are read,
                     // and written to their planes by nobody else.
-                    unsafe { dispatch(isa, Turn { from, columns: n, m, channels, to, plane }) };
+                    unsafe { transpose::turn(isa, (from, n), (to, plane), m, STRIP.min(n - channel)) };
                 });
             });
         }
@@ -118,38 +118,6 @@ pub(super) unsafe fn run_packed(
 
 /// Channels whose results a thread turns at a time.
 const STRIP: usize = 32;
-
-/// Turns `m` rows of `channels` results, `columns` apart, into as many rows of `m`, `plane` apart.
-///
-/// # Safety
-/// These are readable and writable.
-struct Turn {
-    from: *const f32,
-    columns: usize,
-    m: usize,
-    channels: usize,
-    to: *mut f32,
-    plane: usize,
-}
-
-impl Kernel for Turn {
-    type Output = ();
-
-    #[inline(always)]
-    unsafe fn run<V: Vector>(self) {
-        let Self { from, columns, m, channels, to, plane } = self;
-        for j in (0..channels).step_by(V::LANES) {
-            for i in (0..m).step_by(V::LANES) {
-                let (high, wide) = (V::LANES.min(channels - j), V::LANES.min(m - i));
-                // SAFETY: the contract of `Turn`.
-                unsafe {
-                    let (from, to) = (from.add(i * columns + j), to.add(j * plane + i));
-                    turn_square::<V>(from, columns, wide, high, to, plane, wide);
-                }
-            }
-        }
-    }
-}
 
 /// The pixels under results: a row for each result, a column for each channel and place in the kernel.
 struct Pixels<'a> {
