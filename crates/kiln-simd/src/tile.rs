@@ -91,6 +91,20 @@ pub(crate) const fn wide_tiles(vectors: usize, most: usize) -> usize {
     }
 }
 
+/// Cut one by one, the first tiles are the wide ones, and no single vector is left.
+const _: () = {
+    let mut vectors = 0;
+    while vectors < 64 {
+        let (mut left, mut wide) = (vectors, 0);
+        while left >= first_vectors(left, 3) && first_vectors(left, 3) == 3 {
+            (left, wide) = (left - 3, wide + 1);
+        }
+        assert!(wide_tiles(vectors, 3) == wide && wide_tiles(vectors, 2) == 0);
+        assert!(left == 0 || left == 2 || left == 4 || vectors == 1);
+        vectors += 1;
+    }
+};
+
 /// The greatest number of rows of a tile of so many vectors: an accumulator for each, and room for a row of B and an element
 /// of A. None where three vectors leave room for too few rows.
 pub(crate) const fn max_rows<V: Vector>(vectors: usize) -> usize {
@@ -253,25 +267,4 @@ pub(crate) fn in_order() {
 unsafe fn finish<V: Vector>(sum: V, p: *mut f32, add: bool) {
     // SAFETY: the contract of this function.
     unsafe { if add { (V::load(p) + sum).store(p) } else { sum.store(p) } }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::{first_vectors, wide_tiles};
-
-    #[test]
-    fn cuts_one_by_one_as_it_counts() {
-        for (most, vectors) in (2..=3).flat_map(|most| (0..40).map(move |vectors| (most, vectors))) {
-            let (mut left, mut wide, mut cut) = (vectors, 0, vec![]);
-            while left > 0 {
-                let width = first_vectors(left, most).min(left);
-                wide += usize::from(width == 3);
-                left -= width;
-                cut.push(width);
-            }
-            assert_eq!(wide_tiles(vectors, most), wide, "{vectors} vectors by {most}: {cut:?}");
-            assert!(cut.is_sorted_by(|a, b| a >= b), "{vectors} vectors by {most}: {cut:?}");
-            assert!(most == 2 || vectors == 1 || cut.last() != Some(&1), "{vectors} vectors by {most}: {cut:?}");
-        }
-    }
 }
