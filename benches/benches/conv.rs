@@ -54,14 +54,14 @@ fn main() {
         let (simd, threads) = (suite.simd(), suite.threads());
         let convolve = Convolve2d { padding, stride: (stride, stride) };
         let op = convolve.into();
-        let kernels = match simd.pack_kernels(&state.kernel, [c_out, c_in, k, k]) {
+        let kernels = match packed.then(|| simd.pack_kernels(&state.kernel, [c_out, c_in, k, k])).transpose() {
             Ok(kernels) => kernels,
             Err(e) => return eprintln!("{e}"),
         };
         let mut contenders = vec![Contender::new("kiln", move |s: &mut State| {
-            if packed {
+            if let Some(kernels) = &kernels {
                 let (dims, picture) = ([c_in, extent, extent], &s.picture);
-                let done = simd.convolve2d_packed_into(convolve, picture, &dims, &kernels, &mut s.out);
+                let done = simd.convolve2d_packed_into(convolve, picture, &dims, kernels, &mut s.out);
                 return done.unwrap_or_else(|e| eprintln!("{e}"));
             }
             let (picture, kernel) = if single {

@@ -1,6 +1,6 @@
 //! Right-hand matrices packed once for many products, and kernels for many convolutions.
 
-use kiln_core::op::{Convolve2d, Matmul, Op};
+use kiln_core::op::{Convolve2d, Matmul};
 use kiln_core::{Result, Shape, TensorType};
 use kiln_route::Problem;
 use kiln_simd::{Isa, PackedB, Simd};
@@ -61,13 +61,13 @@ impl Engine {
 
     /// Where an operation is predicted to run fastest of the places with an instruction set. Its time is not to be observed:
     /// it would correct the predictions of operations that have yet to pack.
-    fn place_with(&self, isa: Isa, op: &Op, inputs: &[TensorType]) -> Result<&Simd> {
+    fn place_with(&self, isa: Isa, problem: impl FnOnce() -> Result<Problem>) -> Result<&Simd> {
         match &self.cpu[..] {
             [only] => Ok(only),
             all => {
                 let other = all.iter().enumerate().filter(|(_, simd)| simd.isa() != isa);
                 let residency = other.fold(self.on_cpu(), |residency, (place, _)| residency.barred(place));
-                self.simd(&self.router.decide(&Problem::new(op, inputs)?, &residency))
+                self.simd(&self.router.decide(&problem()?, &residency))
             }
         }
     }
@@ -103,9 +103,11 @@ impl Engine {
     /// [`Error::Overflow`](crate::Error::Overflow) when they overflow, [`Error::Parameter`](crate::Error::Parameter) when
     /// the matrix was packed for an instruction set that this engine does not use, or that the forced place has not.
     pub fn matmul_packed_into(&self, a: &[f32], b: &PackedMatrix, out: &mut [f32], m: usize) -> Result<()> {
-        let [a_type, b_type] =
-            [[m, b.rows()], [b.rows(), b.columns()]].map(|dims| Shape::new(&dims).map(TensorType::f32));
-        let simd = self.place_with(b.isa(), &Matmul::default().into(), &[a_type?, b_type?])?;
+        let simd = self.place_with(b.isa(), || {
+            let types = [[m, b.rows()], [b.rows(), b.columns()]].map(|dims| Shape::new(&dims).map(TensorType::f32));
+            let [a, packed] = types;
+            Problem::new(&Matmul::default().into(), &[a?, packed?])
+        })?;
         simd.matmul_packed_into(a, &b.0, out, m)
     }
 
@@ -118,6 +120,12 @@ impl Engine {
         self.matmul_packed_into(a, b, &mut out, m)?;
         Ok(out)
     }
+    fn convolution_place(&self, op: Convolve2d, dims: &[usize], kernels: &PackedKernels) -> Result<&Simd> {
+        self.place_with(kernels.isa(), || {
+            Problem::new(&op.into(), &[Shape::new(dims)?, kernels.shape()].map(TensorType::f32))
+        })
+    }
+
     /// Packs kernels of the shape `[c_out, c_in, kh, kw]` for convolutions of many pictures: in the order of the place that is
     /// forced, or else of the best instruction set.
     ///
@@ -161,9 +169,7 @@ impl Engine {
         kernels: &PackedKernels,
         out: &mut [f32],
     ) -> Result<()> {
-        let types = [Shape::new(dims)?, kernels.shape()].map(TensorType::f32);
-        let simd = self.place_with(kernels.isa(), &op.into(), &types)?;
-        simd.convolve2d_packed_into(op, x, dims, &kernels.0, out)
+        self.convolution_place(op, dims, kernels)?.convolve2d_packed_into(op, x, dims, &kernels.0, out)
     }
 
     /// As [`Engine::convolve2d_packed_into`], into a new `Vec`.
@@ -177,9 +183,6 @@ impl Engine {
         dims: &[usize],
         kernels: &PackedKernels,
     ) -> Result<Vec<f32>> {
-        let e = op.extents(&Shape::new(dims)?, &kernels.shape())?;
-        let mut out = kiln_core::zeros(Shape::new(&[e.batch, e.c_out, e.out_h, e.out_w])?.numel())?;
-        self.convolve2d_packed_into(op, x, dims, kernels, &mut out)?;
-        Ok(out)
+        self.convolution_place(op, dims, kernels)?.convolve2d_packed(op, x, dims, &kernels.0)
     }
 }

@@ -61,8 +61,8 @@ pub(super) fn run(
         }
         return;
     }
-    let whole = Frame::new(e, stride, &Region { rows: 0..e.out_h, columns: 0..e.out_w });
-    let under_row = e.c_in * whole.phases.0 * whole.phases.1 * whole.columns;
+    let whole = Frame::whole(e, stride);
+    let under_row = e.c_in * whole.row();
     let rows = (BLOCK / under_row.max(e.c_out.min(CHANNELS) * whole.columns)).max(1);
     // Parts enough for the threads: of rows while these are worth it, of channels otherwise. As many for each thread, or the
     // others would wait for one.
@@ -124,7 +124,7 @@ fn one_pixel(
     if (e.out_h, e.out_w) == (e.h, e.w) {
         return product(MatrixRef::new(x, n, false));
     }
-    let frame = Frame::new(e, stride, &Region { rows: 0..e.out_h, columns: 0..e.out_w });
+    let frame = Frame::whole(e, stride);
     scratch::slices([e.c_in * frame.plane()], |[copy]| {
         fill(isa, threads, frame, e.c_in, x, copy);
         product(MatrixRef::new(copy, frame.plane(), false));

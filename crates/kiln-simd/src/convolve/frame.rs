@@ -52,6 +52,16 @@ impl Frame {
         }
     }
 
+    /// The frame under all results.
+    pub(super) fn whole(e: &ConvolveExtents, stride: (usize, usize)) -> Self {
+        Self::new(e, stride, &Region { rows: 0..e.out_h, columns: 0..e.out_w })
+    }
+
+    /// Elements of a row of all phases of a plane.
+    pub(super) fn row(&self) -> usize {
+        self.phases.0 * self.phases.1 * self.columns
+    }
+
     /// Elements from one plane to the next: an odd number of cache lines, so that the same pixel of many planes, which a
     /// tile reads together, does not fall into the same few sets of the cache.
     pub(super) fn plane(&self) -> usize {

@@ -46,8 +46,8 @@ pub(super) fn suits(e: &ConvolveExtents) -> bool {
 
 /// Elements of the frame of a whole picture.
 pub(super) fn frame_len(e: &ConvolveExtents, stride: (usize, usize)) -> u128 {
-    let f = Frame::new(e, stride, &Region { rows: 0..e.out_h, columns: 0..e.out_w });
-    [f.phases.0, f.phases.1, f.rows, f.columns, e.c_in].iter().map(|&n| n as u128).product()
+    let f = Frame::whole(e, stride);
+    [f.row(), f.rows, e.c_in].iter().map(|&n| n as u128).product()
 }
 
 /// Convolves pictures with kernels that are not packed.
@@ -86,8 +86,8 @@ pub(super) unsafe fn run_packed(
     y: &mut [f32],
 ) {
     let (picture, plane) = (e.c_in * e.h * e.w, e.out_h * e.out_w);
-    let whole = Frame::new(e, stride, &Region { rows: 0..e.out_h, columns: 0..e.out_w });
-    let under_row = e.c_in * whole.phases.0 * whole.phases.1 * whole.columns;
+    let whole = Frame::whole(e, stride);
+    let under_row = e.c_in * whole.row();
     let blocks = e.out_h.div_ceil((BLOCK / under_row).max(1));
     for (x, y) in x.chunks_exact(picture).zip(y.chunks_exact_mut(e.c_out * plane)) {
         for block in 0..blocks {
