@@ -120,7 +120,7 @@ pub(super) fn all() -> Vec<Step> {
             // The packages of the build above, xtask with its features of what they depend on included: nothing is built again.
             &["cargo test --doc --workspace --exclude kiln-benches --features kiln/cuda,kiln/gpu,kiln/ndarray"],
         ),
-        Step::new("examples", "every example runs", every_example_runs),
+        Step::new("examples", "every example runs, but those that open a GPU", every_other_example_runs),
         Step::new("release", "every operation as the optimiser of this release build has left it", |_| {
             verified(&crate::bench::verify::run(|_| true))
         }),
@@ -129,7 +129,7 @@ pub(super) fn all() -> Vec<Step> {
         }),
         Step::new("ptxas", "NVIDIA's assembler takes every instruction and kernel for every target", ptxas).slow(),
         Step::new("cuda", "all tests of GPUs of NVIDIA; without a driver what says so, and what goes without", cuda),
-        Step::new("gpu", "all tests of GPUs, on two drivers in software that have little in common", gpu),
+        Step::new("gpu", "all tests and examples of GPUs, on two drivers in software that have little in common", gpu),
         Step::new(
             "avx512-without-vnni",
             "quantised products on AVX-512 without its dot products of bytes",
@@ -235,19 +235,33 @@ fn no_test_is_left_out(runner: &mut Runner) -> Outcome {
 const ARGUMENTS: &[(&str, &[&str])] =
     &[("image_filter", &["examples/image_filter/astronaut.png", "../../target/kiln/edges.png"])];
 
-fn every_example_runs(runner: &mut Runner) -> Outcome {
-    let run = |runner: &mut Runner| -> Result<Vec<String>> {
-        std::fs::create_dir_all(runner.root().join("target/kiln"))?;
-        let mut examples: Vec<Program> = runner.programs()?.iter().filter(|program| program.example).cloned().collect();
-        examples.sort_by(|a, b| a.name.cmp(&b.name));
-        for example in &examples {
-            let arguments =
-                ARGUMENTS.iter().find(|(name, _)| *name == example.name).map_or(&[][..], |(_, words)| words);
-            runner.run_program(example, arguments, &[])?;
-        }
-        Ok(examples.into_iter().map(|example| example.name).collect())
-    };
-    match run(runner) {
+/// Runs the examples that are wanted, in the order of their names, and returns these.
+fn run_examples(
+    runner: &mut Runner,
+    wanted: impl Fn(&Program) -> bool,
+    variables: &[(&str, &str)],
+) -> Result<Vec<String>> {
+    std::fs::create_dir_all(runner.root().join("target/kiln"))?;
+    let mut examples: Vec<_> = runner.programs()?.iter().filter(|p| p.example && wanted(p)).cloned().collect();
+    if examples.is_empty() {
+        return Err("none of the examples is of this step".into());
+    }
+    examples.sort_by(|a, b| a.name.cmp(&b.name));
+    for example in &examples {
+        let arguments = ARGUMENTS.iter().find(|(name, _)| *name == example.name).map_or(&[][..], |(_, words)| words);
+        runner.run_program(example, arguments, variables)?;
+    }
+    Ok(examples.into_iter().map(|example| example.name).collect())
+}
+
+/// The examples that open a GPU through a driver of graphics, which need one: they run where the step `gpu` has brought it.
+fn opens_a_gpu(example: &Program) -> bool {
+    example.name.starts_with("gpu_")
+}
+
+/// All others. Those of NVIDIA's GPUs say what is missing where there is no driver, and end well.
+fn every_other_example_runs(runner: &mut Runner) -> Outcome {
+    match run_examples(runner, |example| !opens_a_gpu(example), &[]) {
         Ok(names) => Outcome::Passed(names.join(", ")),
         Err(error) => Outcome::Failed(error.to_string()),
     }
@@ -350,23 +364,25 @@ fn cuda(runner: &mut Runner) -> Outcome {
     }
 }
 
-/// The tests of GPUs on Mesa's driver in software, and what depends on the driver on the one that Chromium brings.
+/// The tests and examples of GPUs on Mesa's driver in software, and the tests that depend on the driver on the one that
+/// Chromium brings, too.
 fn gpu(runner: &mut Runner) -> Outcome {
     const MESA: (&str, &str) = ("/usr/share/vulkan/icd.d/lvp_icd.x86_64.json", "mesa-vulkan-drivers libvulkan1");
     const CHROMIUM: (&str, &str) = ("/usr/lib/chromium/vk_swiftshader_icd.json", "chromium libvulkan1");
     let tools = [MESA, CHROMIUM].map(|(path, packages)| Tool::File { path: path.into(), packages });
     tools::with(runner, &tools, |runner| {
-        let mut on = |driver, wanted: &dyn Fn(&Program) -> bool, arguments: &[&str]| {
-            let variables = [("VK_DRIVER_FILES", driver), ("KILN_REQUIRE", "wgpu"), ("XDG_RUNTIME_DIR", "/tmp")];
-            runner.test(wanted, arguments, &variables).err().map(|error| error.to_string())
-        };
+        let on = |driver| [("VK_DRIVER_FILES", driver), ("KILN_REQUIRE", "wgpu"), ("XDG_RUNTIME_DIR", "/tmp")];
         let all = |test: &Program| ["shaders", "kiln-wgpu"].contains(&test.package()) || test.name == "gpu";
         let of_results = |test: &Program| {
             test.package() == "kiln-wgpu" && ["conformance", "half", "quantized"].contains(&test.name.as_str())
         };
         // Checks at run time are added by wgpu: once is enough.
-        let errors = [on(MESA.0, &all, &[]), on(CHROMIUM.0, &of_results, &["--skip", "with_all_checks"])];
-        let errors: Vec<String> = errors.into_iter().flatten().collect();
+        let results = [
+            runner.test(all, &[], &on(MESA.0)),
+            runner.test(of_results, &["--skip", "with_all_checks"], &on(CHROMIUM.0)),
+            run_examples(runner, opens_a_gpu, &on(MESA.0)).map(drop),
+        ];
+        let errors: Vec<_> = results.into_iter().filter_map(Result::err).map(|error| error.to_string()).collect();
         if errors.is_empty() { Outcome::OK } else { Outcome::Failed(errors.join("; ")) }
     })
 }
