@@ -280,18 +280,15 @@ impl Blocked<'_> {
                         b,
                         b_stride,
                         k,
-                        init: std::ptr::null(),
-                        init_stride: 0,
                         plus,
                         plus_stride,
                         c,
                         c_stride,
                         last,
-                        ahead: 0,
-                        repeat: 1,
                         asks: [asks.of_b(j, t - t0, b_block), asks.of_a(number)]
                             .map(|ask| ask.unwrap_or(Ask::nothing(panel))),
                         panel: panel.cast_mut(),
+                        ..TileArgs::NOTHING
                     });
                     number += 1;
                 }

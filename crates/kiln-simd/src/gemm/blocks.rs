@@ -36,19 +36,23 @@ impl Tiles {
 
     /// First row and height of a tile.
     pub(super) fn at(&self, t: usize) -> (usize, usize) {
-        (t * self.height + t.min(self.taller), self.height + usize::from(t < self.taller))
+        (self.start(t), self.height_of(t))
     }
 
     /// The first row of a tile, or the end of the last.
     pub(super) fn start(&self, t: usize) -> usize {
         t * self.height + t.min(self.taller)
     }
+
+    /// The height of a tile.
+    pub(super) fn height_of(&self, t: usize) -> usize {
+        self.height + usize::from(t < self.taller)
+    }
 }
 
-/// The width of a panel of `columns`, in whole vectors, and how many columns of the last are in use.
+/// The width of a panel of `columns`, in one whole vector or two, and how many columns of the last are in use.
 pub(super) fn panel_width(columns: usize, lanes: usize) -> (usize, usize) {
     match columns {
-        c if c > 2 * lanes => (3 * lanes, c - 2 * lanes),
         c if c > lanes => (2 * lanes, c - lanes),
         c => (lanes, c),
     }

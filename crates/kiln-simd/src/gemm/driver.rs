@@ -1,9 +1,10 @@
 //! The ways of a product, and how it is split over threads.
 
 use super::blocks::{K_BLOCK, Tiles, blocks, k_blocks, panel_width};
+use super::direct::{Direct, is_crowded};
 use super::matrix::{Left, MatrixRef, Source};
 use super::pack::{PanelArgs, panel, panels};
-use super::tile::{Ask, COLUMNS, ROWS, TileArgs, TileSet};
+use super::tile::{ADDED, COLUMNS, ROWS, TileArgs, TileSet};
 use crate::Isa;
 use crate::scratch::Workspace;
 use crate::threads::{self, Shared};
@@ -36,21 +37,8 @@ const NARROW_ROWS: usize = 8;
 /// Blocks of k whose rows of B are packed at a time for such tiles: 1.5 MiB at most, in the L2 cache.
 const NARROW_BLOCKS: usize = 13;
 
-/// Elements of A, B and C together up to which nothing is packed but [`CROWDED`] panels: they lie in the L2 cache, and copies
-/// would not pay. Where more of B lies in the L3 cache, packed products are ahead by 10 to 20 %.
-const DIRECT: usize = 3 * 320 * 320;
-
-/// Lines of a panel of B in one set of the L1 cache beyond which tiles do not read it where it lies. Rows that stand a power
-/// of two apart, or a small multiple of one, share few sets: every tile would fetch them from the L2 cache again. That costs
-/// little while a core is all one's own, and up to a third beside another busy thread of the core, as it is where all
-/// threads of a machine compute.
-const CROWDED: usize = 16;
-
-/// Tiles that read a crowded panel from which it pays to copy the panel, on one thread.
-const COPIED: usize = 12;
-
-/// As many from which it pays to pack A and B, on several threads: on one that would cost a twentieth while the core is
-/// all its own.
+/// Tiles that read a crowded panel of B from which it pays to pack A and B, on several threads: on one that would cost a
+/// twentieth while the core is all its own.
 const SHARED: usize = 3;
 
 /// `m * n * k` below which a second thread does not pay: it has to be woken, which costs microseconds.
@@ -91,23 +79,38 @@ enum Way {
     Packed,
 }
 
-/// Whether so many rows of a panel, so many elements apart, are [`CROWDED`] in an L1 cache of 64 sets of lines of 64 bytes.
-fn is_crowded(rows: usize, stride: usize) -> bool {
-    let stride = stride.saturating_mul(size_of::<f32>());
-    let places = if stride.is_multiple_of(64) { 4096 >> stride.trailing_zeros().min(12) } else { 64 };
-    rows / places > CROWDED
-}
-
 impl Gemm<'_> {
     /// Computes the product with at most `threads` threads. The result does not depend on how many.
     ///
     /// # Safety
     /// A, B and C are what they are said to be; C is written by nobody else and does not overlap A or B; the
     /// instruction set is there.
+    #[inline]
     pub(crate) unsafe fn run(&self, isa: Isa, threads: usize) {
         if self.m == 0 || self.n == 0 {
             return;
         }
+        match self.direct() {
+            // SAFETY: the caller's contract; there are rows and columns.
+            Some(direct) if threads <= 1 || self.m * self.n * self.k < PARALLEL => unsafe { direct.run(isa) },
+            // SAFETY: the caller's contract.
+            direct => unsafe { self.run_in_parts(isa, threads, direct.is_some()) },
+        }
+    }
+
+    /// The product as one of a few elements, if it is.
+    #[inline]
+    fn direct(&self) -> Option<Direct> {
+        let &Self { m, k, n, a, b, c, c_stride } = self;
+        let (Left::Matrix(a), Source::Matrix(b)) = (a, b) else { return None };
+        Some(Direct { m, k, n, a, b, c, c_stride }).filter(Direct::suits)
+    }
+
+    /// As [`Gemm::run`], for products with rows and columns.
+    ///
+    /// # Safety
+    /// As [`Gemm::run`].
+    unsafe fn run_in_parts(&self, isa: Isa, threads: usize, direct: bool) {
         if self.k == 0 {
             // SAFETY: the rows of C are writable.
             return (0..self.m).for_each(|i| unsafe { self.c.add(i * self.c_stride).write_bytes(0, self.n) });
@@ -115,13 +118,10 @@ impl Gemm<'_> {
         let set = TileSet::of(isa);
         let work = self.m.saturating_mul(self.n).saturating_mul(self.k);
         let threads = if work < PARALLEL { 1 } else { threads.min(work / (PARALLEL / 2)) };
-        let way = self.way(threads, set.shape.rows);
+        let way = self.way(threads, set.shape.rows, direct);
         // SAFETY: the caller's contract; parts are disjoint.
         unsafe {
             if threads <= 1 {
-                if let (Way::Direct, Left::Matrix(a), Source::Matrix(b)) = (way, self.a, self.b) {
-                    return self.direct(isa, set, a, b);
-                }
                 return self.part(isa, set, way, 0, self.m, 0, self.n);
             }
             if way == Way::Packed && self.m >= TOGETHER * set.shape.rows * threads {
@@ -150,20 +150,14 @@ impl Gemm<'_> {
         }
     }
 
-    /// Elements of A, B and C.
-    fn elements(&self) -> usize {
-        let (m, k, n) = (self.m, self.k, self.n);
-        [(m, k), (k, n), (m, n)].iter().fold(0, |sum: usize, (a, b)| sum.saturating_add(a.saturating_mul(*b)))
-    }
-
-    /// The way for so many threads and tiles of so many rows.
-    fn way(&self, threads: usize, rows: usize) -> Way {
+    /// The way for so many threads and tiles of so many rows, of a product that is small or not.
+    fn way(&self, threads: usize, rows: usize, direct: bool) -> Way {
         let (Left::Matrix(a), Source::Matrix(b)) = (self.a, self.b) else { return Way::Packed };
         let in_rows = b.column_stride == 1;
         let direct_a = a.row_stride == 1 || a.column_stride == 1;
         if !in_rows || !direct_a {
             Way::Packed
-        } else if self.elements() <= DIRECT && self.k <= K_BLOCK {
+        } else if direct {
             let shared = threads > 1 && self.m > (SHARED - 1) * rows && is_crowded(self.k, b.row_stride);
             if shared { Way::Packed } else { Way::Direct }
         } else if self.m <= SKINNY {
@@ -184,63 +178,14 @@ impl Gemm<'_> {
         // SAFETY: the caller's contract.
         unsafe {
             match (way, part.a, self.b) {
-                (Way::Direct, Left::Matrix(a), Source::Matrix(b)) => part.direct(isa, set, a, b.at(0, j)),
+                (Way::Direct, Left::Matrix(a), Source::Matrix(b)) => {
+                    let Self { k, c, c_stride, .. } = part;
+                    Direct { m, k, n, a, b: b.at(0, j), c, c_stride }.run(isa);
+                }
                 (Way::Skinny, _, Source::Matrix(b)) => part.skinny(isa, set, b.at(0, j)),
                 (Way::Narrow, Left::Matrix(a), Source::Matrix(b)) => part.narrow(isa, set, a, b.at(0, j)),
                 _ => part.blocked(isa, set, 1, j, self.n),
             }
-        }
-    }
-
-    /// # Safety
-    /// As [`Gemm::run`]; k is one block.
-    unsafe fn direct(&self, isa: Isa, set: &TileSet, a: MatrixRef, b: MatrixRef) {
-        let shape = set.shape;
-        let (kind, a_stride) = if a.column_stride == 1 { (ROWS, a.row_stride) } else { (COLUMNS, a.column_stride) };
-        // The rows of the panels so far, cut anew where the width changes: a division is much to a small product.
-        let (mut cut_for, mut tiles) = (0, Tiles::new(0, 1));
-        let mut copy = None;
-        let mut j = 0;
-        while j < self.n {
-            let left = self.n - j;
-            let width = if kind == ROWS { shape.direct_panel(left) } else { left.min(shape.columns()) };
-            let (padded, last) = panel_width(width, shape.lanes);
-            if padded != cut_for {
-                (cut_for, tiles) = (padded, Tiles::new(self.m, shape.rows_of(width)));
-            }
-            let crowded = tiles.count >= COPIED && is_crowded(self.k, b.row_stride);
-            let (mut b_at, mut b_stride) = (b.at(0, j).p, b.row_stride);
-            // SAFETY: the caller's contract; the workspace holds a panel.
-            unsafe {
-                if crowded || last != shape.lanes && !shape.masked {
-                    let p = copy.get_or_insert_with(|| Workspace::take(self.k * 3 * shape.lanes)).as_mut_ptr();
-                    let from = b.at(0, j);
-                    panel(isa, PanelArgs { from, long: self.k, short: width, width: padded, out: p, slack: false });
-                    (b_at, b_stride) = (p, padded);
-                }
-                for t in 0..tiles.count {
-                    let (i, height) = tiles.at(t);
-                    set.get(kind, height, width)(&TileArgs {
-                        a: a.at(i, 0).p,
-                        a_stride,
-                        b: b_at,
-                        b_stride,
-                        k: self.k,
-                        init: std::ptr::null(),
-                        init_stride: 0,
-                        c: self.c.add(i * self.c_stride + j),
-                        c_stride: self.c_stride,
-                        last,
-                        plus: std::ptr::null(),
-                        plus_stride: 0,
-                        ahead: 0,
-                        repeat: 1,
-                        asks: [Ask::nothing(std::ptr::null()); 2],
-                        panel: std::ptr::null_mut(),
-                    });
-                }
-            }
-            j += width;
         }
     }
 
@@ -267,23 +212,19 @@ impl Gemm<'_> {
                         for j in (0..self.n).step_by(shape.columns()) {
                             let width = (self.n - j).min(shape.columns());
                             let (b_stride, last) = panel_width(width, shape.lanes);
-                            set.get(ROWS, height, width)(&TileArgs {
+                            let kind = if p > 0 { ADDED } else { ROWS };
+                            set.get(kind, height, width)(&TileArgs {
                                 a: a.at(i, p).p,
                                 a_stride: a.row_stride,
                                 b: place(p).wrapping_add(j * k),
                                 b_stride,
                                 k,
-                                init: std::ptr::null(),
-                                init_stride: 0,
                                 c: self.c.add(i * self.c_stride + j),
                                 c_stride: self.c_stride,
                                 last,
                                 plus: if p > 0 { self.c.add(i * self.c_stride + j) } else { std::ptr::null_mut() },
                                 plus_stride: self.c_stride,
-                                ahead: 0,
-                                repeat: 1,
-                                asks: [Ask::nothing(std::ptr::null()); 2],
-                                panel: std::ptr::null_mut(),
+                                ..TileArgs::NOTHING
                             });
                         }
                     }
@@ -362,8 +303,7 @@ impl Gemm<'_> {
                                     plus_stride: self.c_stride,
                                     ahead: SKINNY_AHEAD,
                                     repeat,
-                                    asks: [Ask::nothing(std::ptr::null()); 2],
-                                    panel: std::ptr::null_mut(),
+                                    ..TileArgs::NOTHING
                                 });
                             }
                             j += repeat * width;

@@ -12,6 +12,7 @@
 mod blocked;
 mod blocks;
 mod cut;
+mod direct;
 mod dots;
 mod driver;
 mod matrix;

@@ -53,21 +53,29 @@ impl TileShape {
         2 * self.lanes
     }
 
-    /// Rows of a tile with so many columns where A and B lie row by row.
-    pub(super) fn rows_of(&self, columns: usize) -> usize {
-        self.rows_of[self.vectors_less_one(columns)]
+    /// The first panel of so many columns of a B that lies row by row, for tiles of a kind.
+    #[inline]
+    pub(super) fn direct_panel(&self, columns: usize, kind: usize) -> DirectPanel {
+        let most = if kind == ROWS && self.rows_of[2] > 0 { 3 } else { 2 };
+        // Comparisons are done sooner than a division; that there are more vectors than five makes no difference.
+        let there = (1..5).fold(1, |vectors, at| vectors + usize::from(columns > at * self.lanes));
+        let vectors = first_vectors(there, most).min(there);
+        let columns = columns.min(vectors * self.lanes);
+        DirectPanel { vectors, columns, last: columns - (vectors - 1) * self.lanes, rows: self.rows_of[vectors - 1] }
     }
+}
 
-    /// Of so many columns; two comparisons are done sooner than a division.
-    fn vectors_less_one(&self, columns: usize) -> usize {
-        usize::from(columns > self.lanes) + usize::from(columns > 2 * self.lanes)
-    }
-
-    /// Columns of the first panel of so many of a B that lies row by row.
-    pub(super) fn direct_panel(&self, columns: usize) -> usize {
-        let most = if self.rows_of[2] > 0 { 3 } else { 2 };
-        columns.min(first_vectors(columns.div_ceil(self.lanes), most) * self.lanes)
-    }
+/// Some columns of a B that lies row by row.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DirectPanel {
+    /// Vectors in a row.
+    pub(super) vectors: usize,
+    /// Columns.
+    pub(super) columns: usize,
+    /// Columns in the last vector.
+    pub(super) last: usize,
+    /// Rows of the largest tile of so many vectors.
+    pub(super) rows: usize,
 }
 
 /// Rows of a tile such that accumulators, vectors of B and one of A fit the registers; a product that is not fused needs
@@ -94,7 +102,7 @@ const fn rows(registers: usize, fused: bool, vectors: usize, kind: usize) -> usi
 /// A tile's work: `C = (init or 0) + A B`, or that added to C.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct TileArgs {
-    /// A: element (i, p) stands at `a + i * a_stride + p` for [`ROWS`], at `a + i + p * a_stride` for [`COLUMNS`], at
+    /// A: element (i, p) stands at `a + i * a_stride + p` for [`ROWS`] and [`ADDED`], at `a + i + p * a_stride` for [`COLUMNS`], at
     /// `a + i + p * rows` for [`PANELS`] and [`PACKING`].
     pub(super) a: *const f32,
     /// As above.
@@ -105,7 +113,7 @@ pub(super) struct TileArgs {
     pub(super) b_stride: usize,
     /// Products in each element.
     pub(super) k: usize,
-    /// Where the sums start; null for zeros. Only for [`ROWS`] and [`COLUMNS`].
+    /// Where the sums start; null for zeros. Only for [`COLUMNS`].
     pub(super) init: *const f32,
     /// Distance of its rows.
     pub(super) init_stride: usize,
@@ -115,7 +123,7 @@ pub(super) struct TileArgs {
     pub(super) c_stride: usize,
     /// Columns in the last vector.
     pub(super) last: usize,
-    /// What the sums are added to; null for nothing.
+    /// What the sums are added to; null for nothing. Not for [`ROWS`].
     pub(super) plus: *const f32,
     /// Distance of its rows.
     pub(super) plus_stride: usize,
@@ -140,9 +148,31 @@ pub(super) struct Ask {
     pub(super) stride: usize,
 }
 
+impl TileArgs {
+    /// What most tiles have no use for.
+    pub(super) const NOTHING: Self = Self {
+        a: std::ptr::null(),
+        a_stride: 0,
+        b: std::ptr::null(),
+        b_stride: 0,
+        k: 0,
+        init: std::ptr::null(),
+        init_stride: 0,
+        c: std::ptr::null_mut(),
+        c_stride: 0,
+        last: 0,
+        plus: std::ptr::null(),
+        plus_stride: 0,
+        ahead: 0,
+        repeat: 1,
+        asks: [Ask::nothing(std::ptr::null()); 2],
+        panel: std::ptr::null_mut(),
+    };
+}
+
 impl Ask {
     /// Only what is there already.
-    pub(super) fn nothing(there: *const f32) -> Self {
+    pub(super) const fn nothing(there: *const f32) -> Self {
         Self { p: there, stride: 0 }
     }
 }
@@ -160,15 +190,17 @@ pub(super) const fn last_turns(rows: usize) -> usize {
     rows + 4
 }
 
-/// A lies row by row, B anywhere.
+/// A lies row by row, B anywhere. What these tiles know nothing of would cost small products a tenth.
 pub(super) const ROWS: usize = 0;
+/// As above, added to something.
+pub(super) const ADDED: usize = 1;
 /// A lies column by column, B anywhere.
-pub(super) const COLUMNS: usize = 1;
+pub(super) const COLUMNS: usize = 2;
 /// A and B are packed.
-pub(super) const PANELS: usize = 2;
+pub(super) const PANELS: usize = 3;
 /// A is packed, B lies anywhere, two whole vectors wide, and is packed on the way: what the tile loads anyway it stores
 /// too, which takes no time beside the products.
-pub(super) const PACKING: usize = 3;
+pub(super) const PACKING: usize = 4;
 
 /// Rows of B ahead of a tile that packs them for which it asks.
 const ROWS_AHEAD: usize = 8;
@@ -296,14 +328,14 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                     ahead!(1);
                 }
             } else {
-                if !t.plus.is_null() {
+                if const { KIND != ROWS } && !t.plus.is_null() {
                     each_row!(R, I => {
                         let row = t.plus.wrapping_add(at + I * t.plus_stride);
                         V::prefetch(row);
                         V::prefetch(row.wrapping_add(C * V::LANES - 1));
                     });
                 }
-                if !t.init.is_null() {
+                if const { KIND == COLUMNS } && !t.init.is_null() {
                     each_row!(R, I => {
                         let row = t.init.add(at + I * t.init_stride);
                         for v in 0..C {
@@ -373,18 +405,22 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
             let TileArgs { plus, plus_stride, .. } = *t;
             macro_rules! finish {
                 ($whole:expr) => {
+                    // From row to row, in one sum each: places of all rows at once would be products, and registers that
+                    // the tile needs.
+                    let mut row = t.c.wrapping_add(at);
                     each_row!(R, I => {
-                        let row = t.c.add(at + I * t.c_stride);
                         let mut c = acc[I];
                         for v in 0..C {
                             let whole = $whole || v + 1 < C;
-                            if !plus.is_null() {
+                            if const { KIND != ROWS } && !plus.is_null() {
                                 let row = plus.add(at + I * plus_stride + v * V::LANES);
                                 c[v] = load::<V>(row, t.last, whole) + c[v];
                             }
                             store(c[v], row.add(v * V::LANES), t.last, whole);
                         }
+                        row = row.wrapping_add(t.c_stride);
                     });
+                    let _ = row;
                 };
             }
             // What masks cost is nothing here, and the code is there once.
@@ -431,7 +467,7 @@ pub(super) struct TileSet {
     /// The largest.
     pub(super) shape: TileShape,
     /// By kind, vectors less one, rows less one.
-    fns: [[[TileFn; MAX_ROWS]; 3]; 4],
+    fns: [[[TileFn; MAX_ROWS]; 3]; 5],
 }
 
 impl TileSet {
@@ -466,17 +502,24 @@ impl TileSet {
             ($kind:expr) => { heights!(2, $kind, 1 2 3 4 5 6 7 8 9 10 11 12 13 14) };
         }
         let of_rows = [one!(ROWS), two!(ROWS), heights!(3, ROWS, 1 2 3 4 5 6 7 8 9)];
+        let added = [heights!(1, ADDED, 1 2 3 4 5 6 7 8), heights!(2, ADDED, 1 2 3 4 5 6 7 8), none];
         let of_columns = [one!(COLUMNS), two!(COLUMNS), none];
         let of_panels = [heights!(1, PANELS, 1 2 3 4 5 6 7 8 9 10 11 12 13 14), two!(PANELS), none];
         let Registers { lanes, count, fused, masked } = isa.registers();
         let rows_of = [rows(count, fused, 1, ROWS), rows(count, fused, 2, ROWS), rows(count, fused, 3, ROWS)];
         let shape = TileShape { rows_of, rows: rows_of[1], lanes, masked };
-        Self { shape, fns: [of_rows, of_columns, of_panels, [none, two!(PACKING), none]] }
+        Self { shape, fns: [of_rows, added, of_columns, of_panels, [none, two!(PACKING), none]] }
     }
 
-    /// The tile of `rows` rows and as many vectors as `columns` need.
+    /// The tile of so many rows and vectors.
+    #[inline]
+    pub(super) fn tile(&self, kind: usize, rows: usize, vectors: usize) -> TileFn {
+        debug_assert!(rows <= self.shape.rows_of[vectors - 1]);
+        self.fns[kind][vectors - 1][rows - 1]
+    }
+
+    /// The tile of `rows` rows and one or two vectors, as `columns` need.
     pub(super) fn get(&self, kind: usize, rows: usize, columns: usize) -> TileFn {
-        debug_assert!(rows <= self.shape.rows_of(columns));
-        self.fns[kind][self.shape.vectors_less_one(columns)][rows - 1]
+        self.tile(kind, rows, 1 + usize::from(columns > self.shape.lanes))
     }
 }
