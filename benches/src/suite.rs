@@ -303,8 +303,10 @@ fn measure_in_a_process(threads: usize) -> i32 {
         for variable in THREAD_VARIABLES {
             command.env(variable, threads.to_string());
         }
-        // OpenBLAS spins for 2^26 cycles by default, which would take a core away from whoever is measured next.
-        command.env("OPENBLAS_THREAD_TIMEOUT", "20");
+        // OpenBLAS spins for 2^26 cycles by default, OpenMP of GNU (oneDNN and MKL here) for 300 000 pauses of 40 to 140 cycles:
+        // longer than the rest between samples, so that whoever is measured next would have one core less. A millisecond
+        // is enough for calls that follow one another.
+        command.env("OPENBLAS_THREAD_TIMEOUT", "20").env("GOMP_SPINCOUNT", "20000");
         if std::env::var_os("MKL_THREADING_LAYER").is_none() {
             command.env("MKL_THREADING_LAYER", if threads == 1 { "SEQUENTIAL" } else { "GNU" });
         }
