@@ -61,6 +61,15 @@ impl Vector for Avx2 {
         }
     }
     #[inline(always)]
+    unsafe fn load_within(p: *const f32, skip: usize, n: usize, fill: f32) -> Self {
+        // SAFETY: the caller's contract; lanes before `skip` and from `skip + n` on are not touched.
+        unsafe {
+            let mask = _mm256_andnot_si256(first(skip), first(skip + n));
+            let lanes = _mm256_maskload_ps(p.wrapping_sub(skip), mask);
+            Self(_mm256_blendv_ps(_mm256_set1_ps(fill), lanes, _mm256_castsi256_ps(mask)))
+        }
+    }
+    #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
         // SAFETY: the caller's contract; the store is unaligned.
         unsafe { _mm256_storeu_ps(p, self.0) }

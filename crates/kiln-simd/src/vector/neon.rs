@@ -22,6 +22,17 @@ macro_rules! bitwise {
     };
 }
 
+/// A window of four starting at `4 - n` has its first `n` entries set.
+static FIRST: [u32; 8] = [u32::MAX, u32::MAX, u32::MAX, u32::MAX, 0, 0, 0, 0];
+
+/// # Safety
+/// `n <= 4`.
+#[inline(always)]
+unsafe fn first(n: usize) -> uint32x4_t {
+    // SAFETY: the window lies inside of the array for n <= 4.
+    unsafe { vld1q_u32(FIRST.as_ptr().add(4 - n)) }
+}
+
 impl Vector for Neon {
     const LANES: usize = 4;
     const FUSED: bool = true;
@@ -39,10 +50,33 @@ impl Vector for Neon {
     }
     #[inline(always)]
     unsafe fn load_first(p: *const f32, n: usize) -> Self {
-        let mut lanes = [0.0f32; 4];
-        // SAFETY: the caller gives n readable f32, and n <= 4.
-        unsafe { std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n) };
-        Self(call!(vld1q_f32(lanes.as_ptr())))
+        // Not by way of memory: a load over several stores waits until they have left the core.
+        // SAFETY: the caller gives n readable f32.
+        Self(unsafe {
+            let two = || vcombine_f32(vld1_f32(p), vdup_n_f32(0.0));
+            match n {
+                0 => vdupq_n_f32(0.0),
+                1 => vld1q_lane_f32::<0>(p, vdupq_n_f32(0.0)),
+                2 => two(),
+                3 => vld1q_lane_f32::<2>(p.add(2), two()),
+                _ => vld1q_f32(p),
+            }
+        })
+    }
+    #[inline(always)]
+    unsafe fn load_within(p: *const f32, skip: usize, n: usize, fill: f32) -> Self {
+        // SAFETY: the caller's contract, and `skip + n <= 4`.
+        unsafe {
+            let (lanes, zero) = (Self::load_first(p, n).0, vdupq_n_f32(0.0));
+            let lanes = match skip {
+                0 => lanes,
+                1 => vextq_f32::<3>(zero, lanes),
+                2 => vextq_f32::<2>(zero, lanes),
+                _ => vextq_f32::<1>(zero, lanes),
+            };
+            let mask = vbicq_u32(first(skip + n), first(skip));
+            Self(vbslq_f32(mask, lanes, vdupq_n_f32(fill)))
+        }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
@@ -51,11 +85,18 @@ impl Vector for Neon {
     }
     #[inline(always)]
     unsafe fn store_first(self, p: *mut f32, n: usize) {
-        let mut lanes = [0.0f32; 4];
-        // SAFETY: the array holds four lanes; the caller gives n writable f32, and n <= 4.
+        // SAFETY: the caller gives n writable f32.
         unsafe {
-            vst1q_f32(lanes.as_mut_ptr(), self.0);
-            std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
+            match n {
+                0 => {}
+                1 => vst1q_lane_f32::<0>(p, self.0),
+                2 => vst1_f32(p, vget_low_f32(self.0)),
+                3 => {
+                    vst1_f32(p, vget_low_f32(self.0));
+                    vst1q_lane_f32::<2>(p.add(2), self.0);
+                }
+                _ => vst1q_f32(p, self.0),
+            }
         }
     }
 

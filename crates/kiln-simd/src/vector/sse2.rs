@@ -17,6 +17,17 @@ macro_rules! call {
     };
 }
 
+/// A window of four starting at `4 - n` has its first `n` entries set.
+static FIRST: [i32; 8] = [-1, -1, -1, -1, 0, 0, 0, 0];
+
+/// # Safety
+/// `n <= 4`.
+#[inline(always)]
+unsafe fn first(n: usize) -> __m128 {
+    // SAFETY: the window lies inside of the array for n <= 4.
+    unsafe { _mm_loadu_ps(FIRST.as_ptr().add(4 - n).cast()) }
+}
+
 impl Vector for Sse2 {
     const LANES: usize = 4;
     const FUSED: bool = false;
@@ -34,10 +45,33 @@ impl Vector for Sse2 {
     }
     #[inline(always)]
     unsafe fn load_first(p: *const f32, n: usize) -> Self {
-        let mut lanes = [0.0f32; 4];
-        // SAFETY: the caller gives n readable f32, and n <= 4.
-        unsafe { std::ptr::copy_nonoverlapping(p, lanes.as_mut_ptr(), n) };
-        Self(call!(_mm_loadu_ps(lanes.as_ptr())))
+        // Not by way of memory: a load over several stores waits until they have left the core.
+        // SAFETY: the caller gives n readable f32.
+        Self(unsafe {
+            let two = || _mm_castsi128_ps(_mm_loadl_epi64(p.cast()));
+            match n {
+                0 => _mm_setzero_ps(),
+                1 => _mm_load_ss(p),
+                2 => two(),
+                3 => _mm_movelh_ps(two(), _mm_load_ss(p.add(2))),
+                _ => _mm_loadu_ps(p),
+            }
+        })
+    }
+    #[inline(always)]
+    unsafe fn load_within(p: *const f32, skip: usize, n: usize, fill: f32) -> Self {
+        // SAFETY: the caller's contract, and `skip + n <= 4`.
+        unsafe {
+            let lanes = _mm_castps_si128(Self::load_first(p, n).0);
+            let lanes = _mm_castsi128_ps(match skip {
+                0 => lanes,
+                1 => _mm_slli_si128::<4>(lanes),
+                2 => _mm_slli_si128::<8>(lanes),
+                _ => _mm_slli_si128::<12>(lanes),
+            });
+            let mask = _mm_andnot_ps(first(skip), first(skip + n));
+            Self(_mm_or_ps(_mm_and_ps(mask, lanes), _mm_andnot_ps(mask, _mm_set1_ps(fill))))
+        }
     }
     #[inline(always)]
     unsafe fn store(self, p: *mut f32) {
@@ -46,11 +80,18 @@ impl Vector for Sse2 {
     }
     #[inline(always)]
     unsafe fn store_first(self, p: *mut f32, n: usize) {
-        let mut lanes = [0.0f32; 4];
-        // SAFETY: the array holds four lanes; the caller gives n writable f32, and n <= 4.
+        // SAFETY: the caller gives n writable f32.
         unsafe {
-            _mm_storeu_ps(lanes.as_mut_ptr(), self.0);
-            std::ptr::copy_nonoverlapping(lanes.as_ptr(), p, n);
+            match n {
+                0 => {}
+                1 => _mm_store_ss(p, self.0),
+                2 => _mm_storel_epi64(p.cast(), _mm_castps_si128(self.0)),
+                3 => {
+                    _mm_storel_epi64(p.cast(), _mm_castps_si128(self.0));
+                    _mm_store_ss(p.add(2), _mm_movehl_ps(self.0, self.0));
+                }
+                _ => _mm_storeu_ps(p, self.0),
+            }
         }
     }
     #[inline(always)]
