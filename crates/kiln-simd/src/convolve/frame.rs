@@ -211,7 +211,7 @@ unsafe fn window<V: Vector>(row: &[f32], at: isize) -> V {
 /// # Safety
 /// `to` is good for writing these.
 #[inline(always)]
-pub(super) unsafe fn put<V: Vector>(v: V, to: *mut f32, n: usize) {
+unsafe fn put<V: Vector>(v: V, to: *mut f32, n: usize) {
     // SAFETY: the caller's contract.
     unsafe { if n >= V::LANES { v.store(to) } else { v.store_first(to, n) } }
 }

@@ -10,7 +10,7 @@
 
 use kiln_core::op::ConvolveExtents;
 
-use super::frame::{Frame, Region, fill, put};
+use super::frame::{Frame, Region, fill};
 use crate::gemm::{Gemm, Left, MatrixRef, Rows, Source, pack_all};
 use crate::threads::{self, Shared};
 use crate::vector::{Kernel, Vector, dispatch};
@@ -165,31 +165,58 @@ struct Pack<'a> {
     out: *mut f32,
 }
 
+/// Rows of the tallest tile of any instruction set, and a vector of them at a time.
+const MOST_ROWS: usize = 16;
+
 impl Kernel for Pack<'_> {
     type Output = ();
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let Self { pixels, i, rows, p, k, out } = self;
-        let (columns, plane, places) = (pixels.frame.columns, pixels.frame.plane(), pixels.kernel.0 * pixels.kernel.1);
-        let mut r = 0;
+        let Self { pixels, i, rows, .. } = self;
+        // Neighbours in a row of results, a vector at most: where those of a tile begin in the frame and in a column.
+        let (mut runs, mut count, mut r) = ([(0, 0); MOST_ROWS], 0, 0);
         while r < rows {
-            // A vector of neighbours in a row of results, or what there is of it.
             let (row, column) = ((i + r) / pixels.out_w, (i + r) % pixels.out_w);
-            let n = (pixels.out_w - column).min(rows - r).min(V::LANES);
-            let mut from = pixels.x.as_ptr().wrapping_add(p / places * plane + row * columns + column);
-            let (mut place, mut left, mut to) = (p % places, k, out.wrapping_add(r));
-            while left > 0 {
-                let end = places.min(place + left);
-                left -= end - place;
-                for place in place..end {
-                    // SAFETY: the caller's contract: the run begins in the frame, beyond whose end a vector may be read.
-                    unsafe { put(V::load(from.add(pixels.offset(place))), to, n) };
-                    to = to.wrapping_add(rows);
-                }
-                (from, place) = (from.wrapping_add(plane), 0);
+            runs[count] = (row * pixels.frame.columns + column, r);
+            count += 1;
+            r += (pixels.out_w - column).min(rows - r).min(V::LANES);
+        }
+        // SAFETY: the contract of `Rows::pack`.
+        unsafe {
+            match runs {
+                [a, ..] if count == 1 => self.columns::<V>([a]),
+                [a, b, ..] if count == 2 => self.columns::<V>([a, b]),
+                _ => self.columns::<V>(&runs[..count]),
             }
-            r += n;
+        }
+    }
+}
+
+impl Pack<'_> {
+    /// Packs column after column. What a vector writes beyond its run, a later one writes again.
+    ///
+    /// # Safety
+    /// As [`Rows::pack`], and the instruction set of `V` is there; the runs are those of the rows.
+    #[inline(always)]
+    unsafe fn columns<V: Vector>(&self, runs: impl AsRef<[(usize, usize)]>) {
+        let Self { pixels, rows, p, k, .. } = *self;
+        let (plane, places) = (pixels.frame.plane(), pixels.kernel.0 * pixels.kernel.1);
+        let mut from = pixels.x.as_ptr().wrapping_add(p / places * plane);
+        let (mut place, mut left, mut to) = (p % places, k, self.out);
+        while left > 0 {
+            let end = places.min(place + left);
+            left -= end - place;
+            for place in place..end {
+                let from = from.wrapping_add(pixels.offset(place));
+                for &(start, r) in runs.as_ref() {
+                    // SAFETY: the caller's contract: a run begins in the frame and in the column, and a vector beyond the
+                    // end of either may be accessed.
+                    unsafe { V::load(from.add(start)).store(to.add(r)) };
+                }
+                to = to.wrapping_add(rows);
+            }
+            (from, place) = (from.wrapping_add(plane), 0);
         }
     }
 }

@@ -76,8 +76,26 @@ impl Vector for Avx2 {
     }
     #[inline(always)]
     unsafe fn store_first(self, p: *mut f32, n: usize) {
-        // SAFETY: the caller's contract; lanes beyond n are not touched.
-        unsafe { _mm256_maskstore_ps(p, first(n), self.0) }
+        if n >= Self::LANES {
+            // SAFETY: the caller's contract.
+            return unsafe { self.store(p) };
+        }
+        // By halves: a masked store is some forty operations on processors of AMD, and takes 14 cycles.
+        // SAFETY: the caller's contract; what is stored before the place moves on is 4, 2 and 1 of the n elements.
+        unsafe {
+            let (mut lanes, mut p) = (_mm256_castps256_ps128(self.0), p);
+            if n & 4 != 0 {
+                _mm_storeu_ps(p, lanes);
+                (lanes, p) = (_mm256_extractf128_ps::<1>(self.0), p.add(4));
+            }
+            if n & 2 != 0 {
+                _mm_storel_epi64(p.cast(), _mm_castps_si128(lanes));
+                (lanes, p) = (_mm_movehl_ps(lanes, lanes), p.add(2));
+            }
+            if n & 1 != 0 {
+                _mm_store_ss(p, lanes);
+            }
+        }
     }
     #[inline(always)]
     unsafe fn stream(self, p: *mut f32) {
