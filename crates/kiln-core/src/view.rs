@@ -241,7 +241,10 @@ impl<T> TensorView<T> {
             if tile != usize::MAX && !range.start.is_multiple_of(tile) {
                 return refuse(format!("{range:?} of dimension {dim} starts inside of a tile of {tile}"));
             }
-            view.offset += self.steps[dim].at(range.start);
+            // Strides of a view without elements reach anywhere, and its offset says nothing.
+            if !self.is_empty() {
+                view.offset += self.steps[dim].at(range.start);
+            }
         }
         view.checked()
     }
@@ -482,6 +485,9 @@ mod tests {
         assert!(matches!(View::new_2d(usize::MAX, 2), Err(Error::Overflow { .. })));
         assert!(View::with_strides([2, 2, 1, 1], [usize::MAX, 1, 1, 1]).is_err());
         assert!(View::with_strides([1, 2, 1, 1], [usize::MAX, 1, 1, 1]).is_ok());
+        // Without elements strides may be anything, and slices of it, too.
+        let empty = View::with_strides([5, 0, 1, 1], [usize::MAX, 1, 1, 1]).unwrap();
+        assert_eq!(empty.slice(3..4).unwrap().shape(), &[1, 0, 1, 1]);
         let huge = MemoryLayout::Tiled { tile_size: [usize::MAX / 2, usize::MAX / 2] };
         assert!(View::new_2d(2, 2).unwrap().with_layout(huge).is_err());
         let repeated = View::with_strides([3, 2, 1, 1], [0, 1, 1, 1]).unwrap();

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use kiln_core::graph::{Fused, Graph, Schedule, Step, TensorId};
-use kiln_core::op::{Cost, Op};
+use kiln_core::op::{Cost, Op, total_bytes};
 use kiln_core::{Result, TensorType, for_operation};
 
 use crate::class::Class;
@@ -19,7 +19,7 @@ pub(crate) struct Task {
 impl Task {
     fn new(op: &Op, inputs: &[TensorType]) -> Result<(Self, u64)> {
         let outputs = op.infer(inputs)?;
-        let bytes_written = outputs.iter().map(|t| t.bytes() as u64).sum();
+        let bytes_written = total_bytes(outputs.iter().map(|t| t.bytes() as u64));
         let cost = for_operation!(op, concrete => {
             use kiln_core::op::Operation;
             Cost {
@@ -106,7 +106,7 @@ impl Problem {
                 seen.insert(id, (graph.ty(id)?.bytes() as u64, false));
             }
         }
-        problem.result_bytes = seen.values().filter(|(_, read)| !read).map(|(bytes, _)| bytes).sum();
+        problem.result_bytes = total_bytes(seen.values().filter(|(_, read)| !read).map(|&(bytes, _)| bytes));
         Ok(problem)
     }
 
@@ -130,7 +130,7 @@ impl Problem {
         let bytes = Self::inputs_of(schedule, graph)?;
         let bytes = bytes.into_iter().map(|id| Ok(graph.ty(id)?.bytes() as u64)).collect::<Result<Vec<_>>>()?;
         let results = schedule.results.iter().map(|&id| Ok(graph.ty(id)?.bytes() as u64));
-        Ok(Self::of(tasks, &bytes, results.sum::<Result<u64>>()?))
+        Ok(Self::of(tasks, &bytes, total_bytes(results.collect::<Result<Vec<_>>>()?)))
     }
 
     /// The inputs of a graph that a schedule reads, in the order in which it first reads them.
@@ -160,7 +160,8 @@ impl Problem {
             tasks.push(Task::new(&op, &types)?.0);
         }
         let bytes = fused.inputs.iter().map(|&id| Ok(graph.ty(id)?.bytes() as u64)).collect::<Result<Vec<_>>>()?;
-        Ok(Self::of(tasks, &bytes, (4 * fused.shape.numel() * fused.outputs.len()) as u64))
+        let each = TensorType::f32(fused.shape).bytes() as u64;
+        Ok(Self::of(tasks, &bytes, each.saturating_mul(fused.outputs.len() as u64)))
     }
 
     fn of(tasks: Vec<Task>, bytes: &[u64], result_bytes: u64) -> Self {

@@ -1,10 +1,11 @@
 //! Profiles: what was measured on a machine, and how it is kept.
 
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::place::{Link, MAX_MEMORIES, MAX_PLACES, Memory, Place};
+use crate::place::{Link, MAX_MEMORIES, MAX_PLACES, Memory, Place, Roofline};
 
 /// The version of the format that this crate reads and writes. Raised whenever the meaning of a field or of a class
 /// changes.
@@ -15,6 +16,9 @@ const MAX_FILE_BYTES: u64 = 16 << 20;
 /// A capacity that nothing exceeds, as every program that passes JSON on keeps it: an integer that is an f64 too (RFC 8259,
 /// section 6).
 const MOST_BYTES: u64 = (1 << 53) - 1;
+
+/// No constant of a machine is greater, or less than one part in as many.
+const GREATEST: f64 = 1e30;
 
 /// What a profile is valid for.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -152,6 +156,43 @@ impl Profile {
         self.checked()
     }
 
+    /// Adds a place that was not measured, on more threads than the place called `fewer` and less than that called `more`, which
+    /// were: between them, times follow a power of the number of threads. It stands before `more`.
+    ///
+    /// # Errors
+    /// [`ProfileProblem::Incomplete`] when these places are not there, or their threads not on both sides;
+    /// [`ProfileProblem::Corrupt`] when there is no room for another place.
+    pub fn with_place_between(mut self, place: Place, fewer: &str, more: &str) -> Result<Self, ProfileProblem> {
+        let position = |name: &str| self.places.iter().position(|place| place.name == name);
+        let between = position(fewer).zip(position(more)).filter(|&(fewer, more)| {
+            fewer < more && (self.places[fewer].threads + 1..self.places[more].threads).contains(&place.threads)
+        });
+        let Some((fewer, more)) = between else { return Err(ProfileProblem::Incomplete { place: place.name }) };
+        let ln = |threads: usize| (threads as f64).ln();
+        let from = ln(self.places[fewer].threads);
+        let weight = (ln(place.threads) - from) / (ln(self.places[more].threads) - from);
+        let power = |a: f64, b: f64| a * (b / a).powf(weight);
+        let (a, b) = (&self.places[fewer], &self.places[more]);
+        let roofline = Roofline {
+            overhead: a.roofline.overhead + weight * (b.roofline.overhead - a.roofline.overhead),
+            levels: b
+                .roofline
+                .levels
+                .iter()
+                .map(|&(bytes, bandwidth)| (bytes, power(a.roofline.bandwidth(bytes), bandwidth)))
+                .collect(),
+            peak: power(a.roofline.peak, b.roofline.peak),
+        };
+        let launch = a.launch + weight * (b.launch - a.launch);
+        self.places.insert(more, Place { roofline, launch, ..place });
+        for seconds in self.classes.iter_mut().flat_map(|class| &mut class.seconds) {
+            if let (Some(&a), Some(&b)) = (seconds.get(fewer), seconds.get(more)) {
+                seconds.insert(more, power(a, b));
+            }
+        }
+        self.checked()
+    }
+
     /// The machine that it was measured on.
     pub fn machine(&self) -> &Machine {
         &self.machine
@@ -242,7 +283,10 @@ impl Profile {
         let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         std::fs::create_dir_all(directory)?;
         let name = path.file_name().ok_or(std::io::ErrorKind::InvalidInput)?.to_string_lossy().into_owned();
-        let temporary = directory.join(format!(".{name}.{}", std::process::id()));
+        // Several threads of one process may write at the same time, too.
+        static WRITTEN: AtomicU64 = AtomicU64::new(0);
+        let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+        let temporary = directory.join(format!(".{name}.{}-{number}", std::process::id()));
         let written = std::fs::write(&temporary, self.to_json()).and_then(|()| std::fs::rename(&temporary, path));
         if written.is_err() {
             // The error to report is the first one; a temporary file that stays behind harms nobody.
@@ -264,13 +308,14 @@ impl Profile {
         if !(1..=MAX_PLACES).contains(&places) {
             return Err(format!("{places} places, 1 to {MAX_PLACES} are possible"));
         }
+        // Times of any work stay finite, so that only places that are barred take for ever.
         let positive = |what: &str, value: f64| {
-            let sound = value.is_finite() && value > 0.0;
-            sound.then_some(()).ok_or_else(|| format!("{what} is {value}, which is no positive number"))
+            let sound = (1.0 / GREATEST..=GREATEST).contains(&value);
+            sound.then_some(()).ok_or_else(|| format!("{what} is {value:e}, which no machine has"))
         };
         let not_negative = |what: &str, value: f64| {
-            let sound = value.is_finite() && value >= 0.0;
-            sound.then_some(()).ok_or_else(|| format!("{what} is {value}, which is no time"))
+            let sound = (0.0..=GREATEST).contains(&value);
+            sound.then_some(()).ok_or_else(|| format!("{what} is {value:e}, which is no time"))
         };
         for place in &self.places {
             not_negative("launch", place.launch)?;

@@ -112,6 +112,9 @@ fn numbers_that_make_no_sense_are_corrupt() {
         ("[10.0,100.0]", "[10.0,1e999]"),
         ("[10.0,100.0]", "[null,100.0]"),
         ("[1e-7,2e-7]", "[0.0,2e-7]"),
+        ("[1e-7,2e-7]", "[1e-300,2e-7]"),
+        ("[1e-7,2e-7]", "[1e-7,1e300]"),
+        ("\"launch\":0.0", "\"launch\":1e300"),
         ("[1e-7,2e-7]", "[1e-7]"),
         ("[1e-7,2e-7]", "[1e-7,2e-7,3e-7]"),
         ("[1e-7,2e-7]", "[1e-7,-2e-7]"),
@@ -160,4 +163,43 @@ fn restricting_keeps_the_times_of_what_stays() {
     assert_eq!(one.places().len(), 1);
     assert_eq!(one.classes()[0].seconds, [[2e-7], [5e-7]]);
     assert!(profile().restricted(|_| false).is_err());
+}
+
+#[test]
+#[cfg(not(target_arch = "wasm32"))] // a page has no files
+fn threads_that_write_at_once_leave_a_whole_profile() {
+    let directory = std::env::temp_dir().join(format!("kiln-route-at-once-{}", std::process::id()));
+    let path = directory.join("profile.json");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| (0..50).for_each(|_| profile().save(&path).unwrap()));
+        }
+    });
+    assert_eq!(Profile::load(&path, &machine()).unwrap(), profile());
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+fn a_number_of_threads_between_two_that_were_measured_has_times_between_theirs() {
+    let place = |threads: usize| Place::cpu(format!("avx2 x{threads}"), Backend::Simd, 8, threads);
+    let class = Calibrated {
+        op: "sum".into(),
+        shape: String::new(),
+        work: vec![10.0, 100.0],
+        seconds: vec![vec![1e-6, 8e-6], vec![8e-6, 2e-6]],
+    };
+    let measured = Profile::new(machine(), vec![place(2), place(8)]).unwrap().with_classes(vec![class]).unwrap();
+    let profile = measured.clone().with_place_between(place(4), "avx2 x2", "avx2 x8").unwrap();
+    let names: Vec<&str> = profile.places().iter().map(|place| place.name.as_str()).collect();
+    assert_eq!(names, ["avx2 x2", "avx2 x4", "avx2 x8"]);
+    // Four is the geometric mean of two and eight.
+    for (seconds, expected) in profile.classes()[0].seconds.iter().zip([(8f64.sqrt() * 1e-6), 4e-6]) {
+        assert!((seconds[1] / expected - 1.0).abs() < 1e-12, "{seconds:?}, {expected}");
+    }
+    let [a, b, c] = [0, 1, 2].map(|i| profile.places()[i].roofline.peak);
+    assert!(a < b && b < c);
+    for (threads, fewer, more) in [(2, "avx2 x2", "avx2 x8"), (9, "avx2 x2", "avx2 x8"), (4, "avx2 x1", "avx2 x8")] {
+        let refused = measured.clone().with_place_between(place(threads), fewer, more);
+        assert!(matches!(refused, Err(ProfileProblem::Incomplete { .. })), "{threads} {refused:?}");
+    }
 }

@@ -56,8 +56,10 @@ impl Simd {
     /// The results have the same bits as those of its functions run one after another.
     ///
     /// # Errors
-    /// [`Error::Length`] when a slice does not have the length that the step needs.
+    /// [`Error::Length`] when a slice does not have the length that the step needs, [`Error::Arity`] when there are more or
+    /// fewer of them, and as [`Fused::check`].
     pub fn run_fused(&self, fused: &Fused, inputs: &[&[f32]], outputs: &mut [&mut [f32]]) -> Result<()> {
+        fused.check()?;
         let n = fused.shape.numel();
         let op = "fused chain";
         let counts = [(fused.inputs.len(), inputs.len()), (fused.outputs.len(), outputs.len())];
@@ -138,7 +140,7 @@ impl Simd {
                 };
             }
             let call = Call { sources, params: instruction.params, out: place(at), n: len, stream: false };
-            // SAFETY: sources hold `len` elements. The result goes to a register of this thread or to a range of an
+            // SAFETY: the step was checked: there are as many sources as the function takes, and they hold `len` elements. The result goes to a register of this thread or to a range of an
             // output that no other block has; where a source lies in the same place, the kernel reads each vector
             // before it writes it.
             unsafe { call.dispatch(self.isa(), instruction.kind) };

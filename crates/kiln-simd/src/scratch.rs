@@ -77,6 +77,23 @@ pub(crate) fn with<R>(n: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
     slices([n], |[slice]| f(&mut slice[..n]))
 }
 
+/// Scratch memory of a thread, in elements, that is taken without asking.
+const MODEST: usize = 1 << 24;
+
+/// Whether threads have room for so many floats in [`slices`] each: what comes from extents of a caller without being a part of
+/// their data is asked for first, since to run out of memory later would end the process.
+///
+/// # Errors
+/// [`Error::OutOfMemory`].
+pub(crate) fn room(lengths: &[usize], threads: usize) -> Result<()> {
+    let each = lengths.iter().fold(0usize, |sum, &n| sum.saturating_add(n).saturating_add(32));
+    if each <= MODEST {
+        return Ok(());
+    }
+    let lines = each.div_ceil(16).saturating_mul(threads);
+    kiln_core::reserve(&mut Vec::<Line>::new(), lines)
+}
+
 /// Calls `f` with a slice for each length, each starting at a cache line and longer than asked for by sixteen floats at
 /// least, so that a vector may reach beyond its end. The values are unspecified.
 pub(crate) fn slices<const N: usize, R>(lengths: [usize; N], f: impl FnOnce([&mut [f32]; N]) -> R) -> R {

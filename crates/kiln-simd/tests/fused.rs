@@ -4,7 +4,7 @@ use std::collections::HashMap;
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-use kiln_core::graph::{FusionLimits, Graph, Step, TensorId};
+use kiln_core::graph::{Fused, FusionLimits, Graph, Source, Step, TensorId};
 use kiln_core::op::reference::Random;
 use kiln_core::op::{Elementwise, ElementwiseKind};
 use kiln_core::{Operand, Record, Shape, TensorType};
@@ -89,4 +89,35 @@ fn lengths_that_do_not_fit_are_refused() {
     assert!(simd.run_fused(fused, &[&[0.0; 6]], &mut [&mut [0.0; 5]]).is_err());
     assert!(simd.run_fused(fused, &[], &mut [&mut [0.0; 6]]).is_err());
     assert!(simd.run_fused(fused, &[&[0.0; 6]], &mut []).is_err());
+}
+
+#[test]
+fn steps_that_no_graph_makes_are_refused() {
+    let mut graph = Graph::new();
+    let a = graph.input(TensorType::f32(Shape::new(&[4]).unwrap()));
+    let b = graph.record(Elementwise::neg(), &[a]).unwrap();
+    let c = graph.record(Elementwise::add(), &[b, a]).unwrap();
+    let schedule = graph.schedule(&[c], FusionLimits::default()).unwrap();
+    let Step::Fused(sound) = &schedule.steps[0] else { panic!("not fused") };
+    let simd = Simd::new().unwrap();
+    let runs = |fused: &Fused| {
+        let (inputs, mut outputs) =
+            (vec![&[1.0, 2.0, 3.0, 4.0][..]; fused.inputs.len()], vec![vec![0.0; 4]; fused.outputs.len()]);
+        let mut outputs: Vec<&mut [f32]> = outputs.iter_mut().map(Vec::as_mut_slice).collect();
+        simd.run_fused(fused, &inputs, &mut outputs).is_ok()
+    };
+    assert!(runs(sound));
+    let changes: [fn(&mut Fused); 6] = [
+        |fused| fused.instructions[1].operands.clear(),
+        |fused| fused.instructions[0].operands.push(Source::Input(0)),
+        |fused| fused.instructions[0].operands[0] = Source::Input(1),
+        |fused| fused.instructions[0].operands[0] = Source::Result(0),
+        |fused| fused.outputs[0].1 = 2,
+        |fused| fused.outputs.push(fused.outputs[0]),
+    ];
+    for (number, change) in changes.into_iter().enumerate() {
+        let mut fused = sound.clone();
+        change(&mut fused);
+        assert!(!runs(&fused), "change {number}");
+    }
 }

@@ -1,7 +1,7 @@
 use std::collections::{HashMap, HashSet};
 
 use kiln_core::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
-use kiln_core::op::{Matmul, Op};
+use kiln_core::op::{Matmul, Op, widened};
 use kiln_core::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Result, Shape, TensorType, f16};
 use kiln_route::{Explanation, Problem, Residency};
 
@@ -407,7 +407,7 @@ impl<'e> Batch<'e> {
             // One matrix serves a stack of others: their rows follow one another.
             let dims = operands[0].ty().shape;
             let m = dims.dims().iter().rev().skip(1).product();
-            return self.engine.matmul_packed_into(operands[0].data().f32(), b, out, m);
+            return widened(&operands[..1], |a| self.engine.matmul_packed_into(a[0].data().f32(), b, out, m));
         }
         match step {
             Step::Run { op, .. } => self.engine.run_step(op, &operands, &mut outputs),

@@ -227,7 +227,8 @@ impl EngineBuilder {
         let threads = self.threads.unwrap_or(usize::MAX).min(preferred.threads());
         let cpu = machine::places(&isas, threads)?;
         // The file in the cache is for engines without limits, too: one that may use less of the machine reads it only.
-        let limited = cpu.len() < machine::places(&machine::instruction_sets(best), preferred.threads())?.len();
+        let whole = machine::places(&machine::instruction_sets(best), preferred.threads())?;
+        let limited = whole.iter().any(|whole| !cpu.iter().any(|c| c.place.name == whole.place.name));
         let code_folder = self.profile.folder();
         let find_gpus = match asked.is_empty() {
             true => gpus::KINDS.iter().copied().filter(|&kind| self.allows(kind)).collect(),
@@ -328,6 +329,7 @@ impl Wanted<'_> {
 /// What a profile says of these places. One from a file has to know all of them: an engine does not do without half of
 /// its machine because another one that was limited measured less.
 fn fitting(profile: Profile, wanted: &Wanted<'_>, status: &ProfileStatus) -> Result<Profile, ProfileStatus> {
+    let profile = with_fewer_threads(profile, wanted.cpu)?;
     let known = |name: &str| profile.places().iter().any(|place| place.name == name);
     let all = matches!(status, ProfileStatus::Loaded(_) | ProfileStatus::Kept) || !wanted.gpus.is_empty();
     let missing = wanted.names().find(|name| !known(name));
@@ -349,6 +351,25 @@ fn fitting(profile: Profile, wanted: &Wanted<'_>, status: &ProfileStatus) -> Res
         return Err(ProfileStatus::Ignored(ProfileProblem::Corrupt(reason.into())));
     }
     Ok(kept)
+}
+
+/// The profile with the places of the CPU whose number of threads lies between two that it knows of the same instruction set: an
+/// engine may be limited to any number, and a calibration measures powers of two.
+fn with_fewer_threads(mut profile: Profile, cpu: &[machine::CpuPlace]) -> Result<Profile, ProfileStatus> {
+    for machine::CpuPlace { place, simd } in cpu {
+        let among =
+            |threads: usize| profile.places().iter().any(|known| known.name == machine::name(simd.isa(), threads));
+        if among(place.threads) {
+            continue;
+        }
+        let fewer = (1..place.threads).rev().find(|&threads| among(threads));
+        let more = profile.places().iter().map(|known| known.threads).filter(|&n| n > place.threads && among(n)).min();
+        if let Some((fewer, more)) = fewer.zip(more) {
+            let [fewer, more] = [fewer, more].map(|threads| machine::name(simd.isa(), threads));
+            profile = profile.with_place_between(place.clone(), &fewer, &more).map_err(ProfileStatus::Ignored)?;
+        }
+    }
+    Ok(profile)
 }
 
 /// The file in the user's cache directory; its name tells machines apart that share a home directory.
@@ -515,8 +536,8 @@ impl Engine {
         Ok(Explanation::operation(&op, inputs, &problem, &decision))
     }
 
-    /// Measures this machine, decides by the result from now on, and keeps it in the user's cache directory. Takes about
-    /// twelve seconds with [`Effort::Quick`], during which the machine should have nothing else to do.
+    /// Measures this machine, decides by the result from now on, and keeps it in the user's cache directory. Takes about a
+    /// quarter of a minute with [`Effort::Quick`], during which the machine should have nothing else to do.
     ///
     /// Every GPU that is no software is measured and becomes a place, or those that the engine was asked for. One that fails is
     /// left out: the report names it, and [`Engine::absent`] does. That there is no GPU at all is told once through `tracing`.
@@ -657,5 +678,27 @@ impl Operations for Engine {
             }
         };
         self.run_on_cpu(&problem, &decision, op, inputs, outputs)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    fn a_number_of_threads_that_was_not_measured_lies_between_those_that_were() {
+        let of_threads = |threads: usize| machine::places(&[Isa::Scalar, Isa::best()], threads).unwrap();
+        let names = |places: Vec<Place>| places.into_iter().map(|place| place.name).collect::<Vec<_>>();
+        let whole: Vec<Place> = of_threads(4).into_iter().map(|cpu| cpu.place).collect();
+        let profile = Profile::new(machine::identify(Isa::best(), 4), whole.clone()).unwrap();
+        let limited = with_fewer_threads(profile.clone(), &of_threads(3)).unwrap();
+        let mut expected = names(whole);
+        expected.insert(expected.len() - 1, machine::name(Isa::best(), 3));
+        assert_eq!(names(limited.places().to_vec()), expected);
+        // What was measured stays as it is, and what lies beyond it is not made up.
+        assert_eq!(with_fewer_threads(profile.clone(), &of_threads(2)).unwrap(), profile);
+        assert_eq!(with_fewer_threads(profile.clone(), &of_threads(8)).unwrap(), profile);
     }
 }

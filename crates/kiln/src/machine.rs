@@ -38,12 +38,17 @@ pub(crate) fn instruction_sets(best: Isa) -> Vec<Isa> {
     if best == Isa::best() { Isa::available().collect() } else { vec![best] }
 }
 
+/// What a place of the CPU is called.
+pub(crate) fn name(isa: Isa, threads: usize) -> String {
+    format!("{isa} x{threads}")
+}
+
 /// Every instruction set with one thread, and the best of them with two, four, ... and all threads.
 pub(crate) fn places(isas: &[Isa], threads: usize) -> Result<Vec<CpuPlace>> {
     let mut places = Vec::new();
     let mut add = |isa: Isa, threads: usize| -> Result<()> {
         let backend = if isa == Isa::Scalar { Backend::Scalar } else { Backend::Simd };
-        let place = Place::cpu(format!("{isa} x{threads}"), backend, isa.lanes(), threads);
+        let place = Place::cpu(name(isa, threads), backend, isa.lanes(), threads);
         places.push(CpuPlace { place, simd: Simd::with_isa(isa)?.with_threads(threads) });
         Ok(())
     };

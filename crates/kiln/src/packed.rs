@@ -1,7 +1,7 @@
 //! Right-hand matrices packed once for many products, and kernels for many convolutions.
 
 use kiln_core::op::{Convolve2d, Matmul};
-use kiln_core::{Result, Shape, TensorType};
+use kiln_core::{Error, Result, Shape, TensorType};
 use kiln_route::Problem;
 use kiln_simd::{Isa, PackedB, Simd};
 
@@ -62,6 +62,10 @@ impl Engine {
     /// Where an operation is predicted to run fastest of the places with an instruction set. Its time is not to be observed:
     /// it would correct the predictions of operations that have yet to pack.
     fn place_with(&self, isa: Isa, problem: impl FnOnce() -> Result<Problem>) -> Result<&Simd> {
+        if let Some(forced) = self.router.forced().filter(|&place| place >= self.cpu.len()) {
+            let reason = format!("{} is forced, which does not take what was packed for {isa}", self.places()[forced]);
+            return Err(Error::Parameter { op: "packed", reason });
+        }
         match &self.cpu[..] {
             [only] => Ok(only),
             all => {

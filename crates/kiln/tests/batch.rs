@@ -74,6 +74,14 @@ fn a_packed_matrix_gives_the_same_and_follows_what_is_set() {
     batch.execute(&[y]).unwrap();
     assert_eq!(batch.read(y).unwrap(), engine.matmul(&x, &w, stack * m, k, n).unwrap());
 
+    // f16 is accepted wherever f32 is.
+    let halves: Vec<kiln::f16> = x.iter().map(|&x| kiln::f16::from_f32(x)).collect();
+    let hi = batch.upload_f16(&halves, &[stack, m, k]).unwrap();
+    let h = batch.matmul(hi, wi).unwrap();
+    batch.execute(&[h]).unwrap();
+    let wide: Vec<f32> = halves.iter().map(|h| h.to_f32()).collect();
+    assert_eq!(batch.read(h).unwrap(), engine.matmul(&wide, &w, stack * m, k, n).unwrap());
+
     assert!(matches!(batch.pack(xi), Err(Error::Shape { .. })));
     assert!(matches!(batch.pack(y), Err(Error::Parameter { .. })));
     let indices = batch.upload_indices(&[0, 1], &[1, 2]).unwrap();

@@ -50,6 +50,10 @@ fn a_gpu_is_a_place_and_can_be_forced() {
     let forced = builder(adapter).force(&name).build().unwrap();
     assert_eq!(forced.add(&[1.0, 2.0, 3.0], &[10.0, 20.0, 30.0]).unwrap(), [11.0, 22.0, 33.0]);
     assert_eq!(forced.gpu_devices().unwrap().len(), 1);
+    // What is packed is packed for the CPU.
+    let packed = forced.pack_b(&[1.0, 2.0], 1, 2, false).unwrap();
+    let refused = forced.matmul_packed(&[1.0], &packed, 1);
+    assert!(matches!(refused, Err(Error::Parameter { .. })), "{refused:?}");
     let mut batch = forced.batch();
     let x = batch.upload(&[1.0, -2.0, 3.0, -4.0], &[2, 2]).unwrap();
     let bias = batch.upload(&[0.5, 1.5], &[2]).unwrap();

@@ -107,11 +107,15 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     report::table::heading("What is here");
     report::table::machine(&machine, &backends);
 
-    let builder = Engine::builder().profile_file(arguments.out.join("profile.json"));
-    // Those that the calibration finds by itself, or the one that the environment names.
+    // Those that the calibration finds by itself, or the one that the environment names: it stays out of the profile by which
+    // every other program decides.
     let named = find::adapters().into_iter().filter(|adapter| adapter.kind == kiln_wgpu::AdapterKind::Software);
-    let choices = named.map(|adapter| kiln_wgpu::AdapterChoice::Name(adapter.label));
-    let mut engine = choices.fold(builder, kiln::EngineBuilder::adapter).build()?;
+    let choices: Vec<_> = named.map(|adapter| kiln_wgpu::AdapterChoice::Name(adapter.label)).collect();
+    let builder = match choices.is_empty() {
+        true => Engine::builder(),
+        false => Engine::builder().profile_file(arguments.out.join("profile.json")),
+    };
+    let mut engine = choices.into_iter().fold(builder, kiln::EngineBuilder::adapter).build()?;
     let whole = arguments.only.is_empty();
 
     let mut calibration = None;

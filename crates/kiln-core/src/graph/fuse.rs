@@ -1,7 +1,7 @@
 use super::share::Simplified;
 use super::{Graph, TensorId};
-use crate::op::{Cost, ElementwiseKind, Op};
-use crate::{DType, Shape};
+use crate::op::{Cost, ElementwiseKind, Op, total_bytes};
+use crate::{DType, Error, Result, Shape};
 
 /// How large a fused step may become; a backend with few bindings asks for less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -252,13 +252,45 @@ impl Fused {
         Some(fused)
     }
 
+    /// Whether the step can run: a graph makes no others, but the fields are open.
+    ///
+    /// # Errors
+    /// [`Error::Arity`] when an instruction has another number of operands than its function, [`Error::Parameter`] when an
+    /// operand or a tensor written is none that is there at that point, or a result is written twice.
+    pub fn check(&self) -> Result<()> {
+        const OP: &str = "fused chain";
+        let absent = |what: String| Err(Error::Parameter { op: OP, reason: format!("{what} is not there") });
+        for (at, instruction) in self.instructions.iter().enumerate() {
+            let (expected, found) = (instruction.kind.arity(), instruction.operands.len());
+            if expected != found {
+                return Err(Error::Arity { op: OP, expected, found });
+            }
+            for operand in &instruction.operands {
+                match *operand {
+                    Source::Input(i) if i >= self.inputs.len() => return absent(format!("input {i}")),
+                    Source::Result(i) if i >= at => return absent(format!("result {i} before instruction {at}")),
+                    _ => {}
+                }
+            }
+        }
+        for (i, (_, result)) in self.outputs.iter().enumerate() {
+            if *result >= self.instructions.len() {
+                return absent(format!("result {result}"));
+            }
+            if self.outputs[..i].iter().any(|(_, other)| other == result) {
+                return Err(Error::Parameter { op: OP, reason: format!("result {result} is written twice") });
+            }
+        }
+        Ok(())
+    }
+
     /// The work of the step: all flops, but only the bytes of what is read and written in memory.
     pub fn cost(&self, graph: &Graph) -> Cost {
         let n = self.shape.numel() as u64;
         let flops: u64 = self.instructions.iter().map(|i| i.kind.flops()).sum();
         Cost {
             flops: n.saturating_mul(flops),
-            bytes_read: self.inputs.iter().map(|&id| graph.type_of(id).bytes() as u64).sum(),
+            bytes_read: total_bytes(self.inputs.iter().map(|&id| graph.type_of(id).bytes() as u64)),
             bytes_written: n.saturating_mul(4 * self.outputs.len() as u64),
         }
     }

@@ -206,7 +206,7 @@ pub trait Operation: Copy + Eq + std::hash::Hash + std::fmt::Debug {
 
     /// Bytes read of inputs that [`Operation::infer`] accepts. By default every input is read whole.
     fn bytes_read(&self, inputs: &[TensorType], _outputs: &[TensorType]) -> u64 {
-        inputs.iter().map(|t| t.bytes() as u64).sum()
+        total_bytes(inputs.iter().map(|t| t.bytes() as u64))
     }
 
     /// How far a result may be from the reference, and what special values give.
@@ -271,6 +271,11 @@ pub(crate) fn expect_types(op: &'static str, inputs: &[TensorType], dtypes: &[DT
 /// `a * b * c ...` as flops, saturating: a cost that large is never executed.
 pub(crate) fn product(factors: &[usize]) -> u64 {
     factors.iter().fold(1u64, |n, &f| n.saturating_mul(f as u64))
+}
+
+/// The sum of bytes, saturating: tensors that are only described may be larger together than any memory.
+pub fn total_bytes(bytes: impl IntoIterator<Item = u64>) -> u64 {
+    bytes.into_iter().fold(0, u64::saturating_add)
 }
 
 macro_rules! operations {
@@ -380,7 +385,7 @@ impl Op {
         Ok(for_operation!(self, op => Cost {
             flops: op.flops(inputs, &outputs),
             bytes_read: op.bytes_read(inputs, &outputs),
-            bytes_written: outputs.iter().map(|t| t.bytes() as u64).sum(),
+            bytes_written: total_bytes(outputs.iter().map(|t| t.bytes() as u64)),
         }))
     }
 

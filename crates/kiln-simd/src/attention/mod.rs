@@ -10,7 +10,7 @@ mod block;
 mod few;
 
 use kiln_core::op::Attention;
-use kiln_core::{DataMut, Operand, Result};
+use kiln_core::{DataMut, Error, Operand, Result};
 
 use crate::scratch;
 use crate::simd::{Execute, Simd, f32s};
@@ -40,14 +40,18 @@ impl Execute for Attention {
         let threads = if work < PARALLEL { 1 } else { simd.threads() };
         let rows = e.group * e.s;
         let blocks = rows.div_ceil(QUERIES);
+        let lanes = simd.isa().lanes();
+        let depth = e.d.next_multiple_of(lanes);
+        // Rows that are longer than any model's may need more than there is.
+        let wide = if rows > lanes / 2 { QUERIES } else { rows };
+        let of_rows = depth.checked_mul(wide).ok_or(Error::OutOfMemory { bytes: usize::MAX })?;
+        let lengths = [of_rows, KEYS * QUERIES, of_rows, KEYS * 2 * lanes, 3 * QUERIES];
+        scratch::room(&lengths, threads)?;
         let out = Shared::new(out.as_mut_ptr());
         threads::for_each(e.batch * e.kv_heads * blocks, threads, |part| {
             // The last blocks of a causal head see the most keys: they start first.
             let (head, first) = (part / blocks, (blocks - 1 - part % blocks) * QUERIES);
             let n = QUERIES.min(rows - first);
-            let lanes = simd.isa().lanes();
-            let depth = e.d.next_multiple_of(lanes);
-            let lengths = [depth * QUERIES, KEYS * QUERIES, QUERIES * depth, KEYS * 2 * lanes, 3 * QUERIES];
             scratch::slices(lengths, |[queries, scores, sums, values, state]| {
                 let at = (head * rows + first) * e.d;
                 let block = Block {

@@ -165,7 +165,7 @@ fn multiply_as<W: Weights>(simd: &Simd, x: &[f32], w: &[u8], extents: [usize; 3]
     if scratch.len() < needed {
         scratch.resize(needed, Line::ZERO);
     }
-    let threads = if m * n * k < PARALLEL { 1 } else { simd.threads() };
+    let threads = if m.saturating_mul(n).saturating_mul(k) < PARALLEL { 1 } else { simd.threads() };
     let rounded = Shared::new(scratch.as_mut_ptr());
     let units = Shared::new(scratch[blocks * lines..].as_mut_ptr().cast::<f32>());
     let part = PART_ROUND.div_ceil(len);

@@ -616,8 +616,11 @@ macro_rules! instruction_sets {
     };
 }
 
+/// Whether the machine has all of these features.
 #[cfg(target_arch = "x86_64")]
-use std::arch::is_x86_feature_detected as has;
+macro_rules! all {
+    ($($feature:tt)*) => { $(std::arch::is_x86_feature_detected!($feature))&&* };
+}
 
 instruction_sets! {
     /// Plain Rust, one lane. WebAssembly that is built with vectors runs nowhere without, and does not have it.
@@ -628,12 +631,12 @@ instruction_sets! {
     Sse2 "sse2" sse2::Sse2, features "sse2", if true;
     /// AVX2 with FMA: 8 lanes.
     #[cfg(target_arch = "x86_64")]
-    Avx2 "avx2" avx2::Avx2, features "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt", if has!("avx2") && has!("fma") && has!("f16c") && has!("bmi2");
+    Avx2 "avx2" avx2::Avx2, features "avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt", if all!("avx2" "fma" "f16c" "bmi1" "bmi2" "lzcnt" "popcnt");
     /// AVX-512 F, BW, DQ and VL: 16 lanes and masks.
     #[cfg(target_arch = "x86_64")]
     Avx512 "avx512" avx512::Avx512,
         features "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c,bmi1,bmi2,lzcnt,popcnt",
-        if has!("avx512f") && has!("avx512bw") && has!("avx512dq") && has!("avx512vl") && has!("fma") && has!("f16c") && has!("bmi2");
+        if all!("avx512f" "avx512bw" "avx512dq" "avx512vl" "avx2" "fma" "f16c" "bmi1" "bmi2" "lzcnt" "popcnt");
     /// The vectors of 64-bit ARM: 4 lanes with fused multiply-add.
     #[cfg(target_arch = "aarch64")]
     Neon "neon" neon::Neon, features "neon", if true;
