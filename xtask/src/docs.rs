@@ -54,9 +54,13 @@ fn numerics() -> Result<String> {
         seen.push((op.name(), contract));
         // A bar would end the column.
         let cell = |text: &str| text.replace('|', "\\|");
+        let of_blocks = match op {
+            Op::QuantMatmul(op) => format!(" of blocks of {}", op.format.block_len()),
+            _ => String::new(),
+        };
         writeln!(
             page,
-            "| `{}` | {} | {} | {} |",
+            "| `{}`{of_blocks} | {} | {} | {} |",
             op.name(),
             cell(op.formula()),
             cell(&contract.bound.to_string()),
@@ -81,6 +85,8 @@ fn on_gpus() -> Result<String> {
          or 256 elements and the scale is positive: the error is at most 8226 + (d + t) / 8 u of the magnitudes that the contract names, \
          weights below 2⁻⁴⁰ of the greatest may count as 0, and a value that is not finite may make NaN of every query that shares a tile \
          with one that sees its key.\n\
+         - The mean of a window in CUDA is off by h + w - 1 u Σ|terms| at most, where that is more: rows of the window are added one \
+         after the other, then their sums.\n\
          - In CUDA other differences than these are asked for: `kiln::cuda::InputPrecision` names them. The rest of this section \
          is about GPUs through wgpu.\n\
          - `fma` is rounded twice where the device has no fused instruction.\n\
@@ -95,5 +101,12 @@ fn on_gpus() -> Result<String> {
     for name in ["matmul", "matvec", "convolve2d"] {
         writeln!(text, "| `{name}` | {} for 4096 products |", cell(bound.to_string()))?;
     }
+    let bound = kiln_wgpu::numerics::average_bound((3, 3));
+    writeln!(
+        text,
+        "| `avg_pool2d` | {} for windows of 3 x 3, h + w + 3 up to 64 elements, min(q, 64) + min(q / 64, 64) + q / 4096 + 13 for \
+         q = ⌈h w / 64⌉ beyond |",
+        cell(bound.to_string())
+    )?;
     Ok(text)
 }

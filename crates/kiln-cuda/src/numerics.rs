@@ -4,7 +4,7 @@
 //! at a time, and of TF32 eight: 2 u of the sum each time, and 16 u for what is cut off from the products themselves. Weights of
 //! attention are rounded to f16 before they are multiplied.
 
-use kiln_core::op::{Attention, Bound, Matmul, Op};
+use kiln_core::op::{Attention, Bound, Matmul, Op, Pooling};
 use kiln_core::{DType, Result, TensorType};
 
 use crate::lower::attention::on_tensor_cores;
@@ -12,7 +12,7 @@ use crate::plan::Hardware;
 use crate::{CudaDevice, InputPrecision};
 
 /// The error bound of an operation on a device: that of the contract, or, for products and attention on tensor cores, what those
-/// keep. Of attention it leaves out what weights below 2⁻²⁹ of the greatest add: they are within 2⁻⁴⁰ of it.
+/// keep, and of means of windows what chains of rows and columns do. Of attention it leaves out what weights below 2⁻²⁹ of the greatest add: they are within 2⁻⁴⁰ of it.
 ///
 /// # Errors
 /// As [`Op::bound`].
@@ -25,6 +25,8 @@ fn bound(hardware: Hardware, op: &Op, inputs: &[TensorType]) -> Result<Bound> {
     let units = match op {
         Op::Matmul(op) if hardware.has_tensor_cores() => of_product(hardware, op, inputs)?,
         Op::Attention(op) => of_attention(hardware, op, inputs)?,
+        // A thread adds rows of a window, then their sums, and rounds the quotient.
+        Op::Pool2d(op) if op.pooling == Pooling::Average => Some(op.window.0.saturating_add(op.window.1) as f64 - 1.0),
         _ => None,
     };
     Ok(match (units, plain) {

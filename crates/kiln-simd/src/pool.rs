@@ -37,14 +37,60 @@ impl Execute for Pool2d {
                 // SAFETY: a `Simd` exists only for an available instruction set; parts write different rows.
                 unsafe {
                     match self.pooling {
-                        Pooling::Max => dispatch(simd.isa(), Run(call, PhantomData::<Greatest>)),
-                        Pooling::Average => dispatch(simd.isa(), Run(call, PhantomData::<Mean>)),
+                        Pooling::Max => dispatch(simd.isa(), Run::<Greatest, false>(call, PhantomData)),
+                        Pooling::Average if self.window.0.max(self.window.1) <= RUN => {
+                            dispatch(simd.isa(), Run::<Mean, false>(call, PhantomData));
+                        }
+                        Pooling::Average => dispatch(simd.isa(), Run::<Mean, true>(call, PhantomData)),
                     }
                 }
             });
         });
         Ok(())
     }
+}
+
+/// Elements that are added one after another.
+const RUN: usize = 16;
+
+/// Combines `$n` vectors, `$i` counting them: one after another or, if `$tree`, runs of [`RUN`] and their results as a binary
+/// tree, so that a sum over a large window rounds little. Not a function of a closure, which might be compiled without the
+/// instruction set.
+macro_rules! folded {
+    ($fold:ident, $tree:expr, $n:expr, $i:ident => $vector:expr) => {{
+        let n = $n;
+        macro_rules! run {
+            ($from:expr, $to:expr) => {{
+                let (from, to) = ($from, $to);
+                let $i = from;
+                let mut run = $vector;
+                for $i in from + 1..to {
+                    run = $fold::join(run, $vector);
+                }
+                run
+            }};
+        }
+        if $tree {
+            let mut folded = run!(0, n.min(RUN));
+            // A subtree for each bit of the number of runs so far.
+            let mut subtrees = [folded; usize::BITS as usize];
+            let mut runs = 0usize;
+            for from in (RUN..n).step_by(RUN) {
+                for level in 0..runs.trailing_ones() as usize {
+                    folded = $fold::join(subtrees[level], folded);
+                }
+                subtrees[runs.trailing_ones() as usize] = folded;
+                (folded, runs) = (run!(from, n.min(from + RUN)), runs + 1);
+            }
+            while runs > 0 {
+                folded = $fold::join(subtrees[runs.trailing_zeros() as usize], folded);
+                runs &= runs - 1;
+            }
+            folded
+        } else {
+            run!(0, n)
+        }
+    }};
 }
 
 /// How elements of a window are combined.
@@ -96,9 +142,10 @@ struct Call {
     odd: *mut f32,
 }
 
-struct Run<F>(Call, PhantomData<F>);
+/// Windows of at most [`RUN`] rows and columns, and greatest elements, need no `TREE`.
+struct Run<F, const TREE: bool>(Call, PhantomData<F>);
 
-impl<F: Fold> Kernel for Run<F> {
+impl<F: Fold, const TREE: bool> Kernel for Run<F, TREE> {
     type Output = ();
 
     #[inline(always)]
@@ -114,15 +161,15 @@ impl<F: Fold> Kernel for Run<F> {
                 if sw == 2 {
                     while at < e.w {
                         let next = at + V::LANES;
-                        let second = if next < e.w { down::<V, F>(x, e.w, kh, next) } else { V::splat(0.0) };
-                        let (a, b) = V::unzip(down::<V, F>(x, e.w, kh, at), second);
+                        let second = if next < e.w { down::<V, F, TREE>(x, e.w, kh, next) } else { V::splat(0.0) };
+                        let (a, b) = V::unzip(down::<V, F, TREE>(x, e.w, kh, at), second);
                         a.store(even.add(at / 2));
                         b.store(odd.add(at / 2));
                         at += 2 * V::LANES;
                     }
                 } else {
                     while at < e.w {
-                        down::<V, F>(x, e.w, kh, at).store(even.add(at));
+                        down::<V, F, TREE>(x, e.w, kh, at).store(even.add(at));
                         at += V::LANES;
                     }
                 }
@@ -131,10 +178,7 @@ impl<F: Fold> Kernel for Run<F> {
                 while j < e.out_w {
                     // Vectors may reach beyond the row into the line after it, where nothing is kept.
                     let lanes = V::LANES.min(e.out_w - j);
-                    let mut folded = across::<V>(even, odd, sw, lanes, j, 0);
-                    for q in 1..kw {
-                        folded = F::join(folded, across::<V>(even, odd, sw, lanes, j, q));
-                    }
+                    let folded = folded!(F, TREE, kw, q => across::<V>(even, odd, sw, lanes, j, q));
                     let folded = F::finish(folded, (kh * kw) as f32);
                     if lanes == V::LANES {
                         folded.store(y.add(j))
@@ -153,23 +197,15 @@ impl<F: Fold> Kernel for Run<F> {
 /// # Safety
 /// The instruction set is there, the rows are readable and `at < w`.
 #[inline(always)]
-unsafe fn down<V: Vector, F: Fold>(x: *const f32, w: usize, kh: usize, at: usize) -> V {
+unsafe fn down<V: Vector, F: Fold, const TREE: bool>(x: *const f32, w: usize, kh: usize, at: usize) -> V {
     let rest = w - at;
     // SAFETY: the caller's contract.
     unsafe {
         let x = x.add(at);
         if rest >= V::LANES {
-            let mut folded = V::load(x);
-            for p in 1..kh {
-                folded = F::join(folded, V::load(x.add(p * w)));
-            }
-            folded
+            folded!(F, TREE, kh, p => V::load(x.add(p * w)))
         } else {
-            let mut folded = V::load_first(x, rest);
-            for p in 1..kh {
-                folded = F::join(folded, V::load_first(x.add(p * w), rest));
-            }
-            folded
+            folded!(F, TREE, kh, p => V::load_first(x.add(p * w), rest))
         }
     }
 }

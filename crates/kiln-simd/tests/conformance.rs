@@ -3,8 +3,9 @@
 
 use std::collections::BTreeMap;
 
+use kiln_core::Operand;
 use kiln_core::op::reference::Case;
-use kiln_core::op::{all_cases, reference};
+use kiln_core::op::{Op, all_cases, all_worst_cases, reference};
 use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -38,6 +39,22 @@ fn every_operation_keeps_its_contract_on_every_instruction_set() {
         failures.iter().map(|(what, (n, why))| format!("{what}: {n} cases, first: {why}")).collect();
     assert!(report.is_empty(), "{}", report.join("\n"));
     assert!(compared > 0, "no case ran");
+}
+
+#[test]
+fn roundings_that_go_all_one_way_stay_within_the_worst_case() {
+    let mut beyond_the_bound = 0;
+    for case in all_worst_cases() {
+        for isa in Isa::available() {
+            let simd = Simd::with_isa(isa).unwrap();
+            let run = |op: &Op, inputs: &[Operand<'_>]| simd.run(op, inputs);
+            if let Err(why) = reference::conform_within(&case, Op::worst, false, run) {
+                panic!("on {isa}: {why}");
+            }
+            beyond_the_bound += usize::from(reference::conform(&case, run).is_err());
+        }
+    }
+    assert!(beyond_the_bound > 0, "the cases are as harmless as others");
 }
 
 #[test]

@@ -3,10 +3,11 @@
 //! WGSL promises correct rounding of sums, differences and products, and 2.5 units in the last place of quotients. It
 //! allows implementations to take subnormal numbers for zeros anywhere. What is built from these has wider bounds.
 
-use kiln_core::op::{Bound, Elementwise, ElementwiseKind, Op, product_bound_of};
+use kiln_core::op::{Bound, Elementwise, ElementwiseKind, Op, Pooling, product_bound_of};
 use kiln_core::{DType, Result, TensorType};
 
 use crate::GpuDevice;
+use crate::lower::pool::SMALL_WINDOW;
 
 /// Bounds that differ, for element-wise functions.
 ///
@@ -67,9 +68,25 @@ pub fn bound(op: &Op, inputs: &[TensorType]) -> Result<Bound> {
             let e = op.extents(shapes().0, shapes().1)?;
             e.c_in * e.kh * e.kw
         }
+        Op::Pool2d(op) if op.pooling == Pooling::Average => return Ok(average_bound(op.window)),
         _ => return Ok(bound),
     };
     Ok(product_bound_of(products, CHAIN))
+}
+
+/// The error bound of means of windows: each rounding that an element passes through, and five of the quotient.
+///
+/// Of small windows rows are added, then their sums. Of others an invocation adds one element of 64 at least, in chains of 64,
+/// 4096 and the rest; workgroups of up to 256 join what theirs have added.
+pub fn average_bound((h, w): (usize, usize)) -> Bound {
+    let area = h.max(1).saturating_mul(w.max(1));
+    let roundings = if area <= SMALL_WINDOW {
+        h + w - 2
+    } else {
+        let own = area.div_ceil(64);
+        own.min(64) + (own / 64).min(64) + own / 4096 + 8
+    };
+    Bound::Magnitude((roundings + 5) as f64)
 }
 
 fn of(op: &Elementwise) -> Option<Bound> {

@@ -112,11 +112,40 @@ impl Operation for Attention {
     fn contract(&self) -> Contract {
         Contract {
             bound: Bound::Magnitude(8.0),
-            special: "the bound is relative to Σⱼ pⱼ |vⱼ| (1 + aⱼ + Σₖ pₖ aₖ), with the weights p and aⱼ = scale Σ |q kⱼ|; a \
-                      NaN score, a score of +∞ or only scores of -∞ give NaN; weights below 2^-126 of the largest may \
+            special: "the bound is relative to Σⱼ pⱼ |vⱼ| (1 + aⱼ + Σₖ pₖ aₖ), with the weights p and aⱼ = scale Σ |q kⱼ|, and is several \
+                      times what independent roundings come to; where they all go one way, as with equal keys and values, the error \
+                      may come to min(t, 128) + 8 ⌈t / 128⌉ + 2 ln t + 50 on the CPU, or min(d, 512) + d / 4 + 8 where that is \
+                      more; a NaN score, a score of +∞ or only scores of -∞ give NaN; weights below 2^-126 of the largest may \
                       count as zero; keys that a query does not see have no influence, whatever they hold; no keys at \
                       all give zeros",
         }
+    }
+
+    /// Values are added up over 128 keys in a chain, weights in four, then those of the blocks, which a change of the maximum scales: an
+    /// exponential and a product. Scores are chains of 512 products at most, or of a vector's lanes. What the maximum and the
+    /// scores are off by reaches the weights, whose mean of (m - s) is at most ln t.
+    fn worst(&self, inputs: &[TensorType]) -> Bound {
+        let extents = self.extents(&inputs[0].shape, &inputs[1].shape, &inputs[2].shape);
+        extents.map_or(Bound::Exact, |e| {
+            let values = (e.t.min(128) + 8 * e.t.div_ceil(128) + 50) as f64 + 2.0 * (e.t.max(1) as f64).ln();
+            Bound::Magnitude(values.max((e.d.min(512) + e.d / 4 + 8) as f64))
+        })
+    }
+
+    #[cfg(feature = "reference")]
+    fn worst_cases() -> Vec<super::reference::Case> {
+        use super::reference::{Case, Input};
+        let mut cases = Vec::new();
+        // No query prefers a key; one, few and many of them.
+        for (s, t, d, value) in [(1, 128, 8, 0.1), (1, 8192, 4, 0.764), (70, 128, 20, 0.1), (70, 1000, 3, 0.519)] {
+            let q = Input::f32(vec![0.0; s * d], &[1, s, d]);
+            let equal = |x: f32| Input::f32(vec![x; t * d], &[1, t, d]);
+            cases.push(Case::new(Self::full(), vec![q, equal(1.0), equal(value)]));
+        }
+        // Equal products, too.
+        let equal = |rows: usize, x: f32| Input::f32(vec![x; rows * 1024], &[1, rows, 1024]);
+        cases.push(Case::new(Self::full(), vec![equal(9, 1.0), equal(40, 0.1), equal(40, 0.1)]));
+        cases
     }
 
     #[cfg(feature = "reference")]

@@ -18,7 +18,10 @@ impl fmt::Display for Bound {
         match self {
             Self::Exact => f.write_str("exact"),
             Self::Ulp(n) => write!(f, "{n} ULP"),
-            Self::Magnitude(n) => write!(f, "{n} u Σ|terms|"),
+            // Not one below what is meant.
+            Self::Magnitude(n) => {
+                write!(f, "{} u Σ|terms|", if (n * 100.0).fract() == 0.0 { *n } else { (n * 10.0).ceil() / 10.0 })
+            }
         }
     }
 }

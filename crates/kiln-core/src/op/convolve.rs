@@ -146,6 +146,28 @@ impl Operation for Convolve2d {
         self.extents(&inputs[0].shape, &inputs[1].shape).map_or(Bound::Exact, |e| product_bound(products(e)))
     }
 
+    /// A chain of 320 products at most; its sums are added for each channel and row of the kernel, or for 256 products.
+    fn worst(&self, inputs: &[TensorType]) -> Bound {
+        self.extents(&inputs[0].shape, &inputs[1].shape).map_or(Bound::Exact, |e| {
+            let products = e.c_in * e.kh * e.kw;
+            let sums = products.div_ceil(256).max(e.c_in * e.kh);
+            Bound::Magnitude((products.min(320) + sums + 1) as f64)
+        })
+    }
+
+    #[cfg(feature = "reference")]
+    fn worst_cases() -> Vec<super::reference::Case> {
+        use super::reference::{Case, Input};
+        let mut cases = Vec::new();
+        // One channel, few, many, and many both ways.
+        for (c_in, c_out, side, k) in [(1, 1, 40, 17), (3, 2, 24, 5), (64, 8, 9, 3), (130, 130, 22, 3)] {
+            let x = Input::f32(vec![1.0; c_in * side * side], &[c_in, side, side]);
+            let kernel = Input::f32(vec![0.1; c_out * c_in * k * k], &[c_out, c_in, k, k]);
+            cases.push(Case::new(Self::default(), vec![x, kernel]));
+        }
+        cases
+    }
+
     #[cfg(feature = "reference")]
     fn reference(&self, inputs: &[crate::Operand<'_>]) -> Vec<super::reference::Expected> {
         let (x, kernel) = (inputs[0].data().f32(), inputs[1].data().f32());

@@ -15,7 +15,9 @@ pub struct Matmul {
 
 /// What special values give in sums of products; the bound named beside it is that of k = 4096.
 const SPECIAL: &str = "IEEE 754; k = 0 gives zeros; the order of summation may differ between instruction sets; \
-    the bound grows with the number of products k: min(w, 2√w) + 1 for w = min(k, 320) + k / 256";
+    the bound grows with the number of products k, and is named for 4096: min(w, 2√w) + 1 for w = min(k, 320) + k / 256; it \
+    is eight times what independent roundings come to, and where they all go one way, as with equal terms, the error may come \
+    to w + 1";
 
 /// The error bound of a sum of `k` products on the CPU.
 pub(super) fn product_bound(k: usize) -> Bound {
@@ -31,9 +33,23 @@ pub(super) fn product_bound(k: usize) -> Bound {
 /// below the worst case, so a correct kernel stays inside with all but certainty and one that drops a term, or that sums
 /// thousands of products in one chain, does not.
 pub fn product_bound_of(k: usize, chain: usize) -> Bound {
-    let w = (k.min(chain) + k.div_ceil(256)) as f64;
+    let w = roundings(k, chain);
     Bound::Magnitude(w.min(2.0 * w.sqrt()) + 1.0)
 }
+
+/// The roundings that a term passes through.
+fn roundings(k: usize, chain: usize) -> f64 {
+    (k.min(chain) + k.div_ceil(256)) as f64
+}
+
+/// The worst case of a sum of `k` products on the CPU.
+pub(super) fn product_worst(k: usize) -> Bound {
+    Bound::Magnitude(roundings(k, 320) + 1.0)
+}
+
+/// Numbers of terms, and a term whose multiples are rounded down, nearly all of them.
+#[cfg(feature = "reference")]
+pub(super) const WORST: [(usize, f32); 4] = [(256, 0.1), (320, 0.764), (4096, 0.1), (4100, 0.519)];
 
 /// The extents of a matrix product.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -103,6 +119,28 @@ impl Operation for Matmul {
 
     fn bound(&self, inputs: &[TensorType]) -> Bound {
         self.extents(&inputs[0].shape, &inputs[1].shape).map_or(Bound::Exact, |e| product_bound(e.k))
+    }
+
+    fn worst(&self, inputs: &[TensorType]) -> Bound {
+        self.extents(&inputs[0].shape, &inputs[1].shape).map_or(Bound::Exact, |e| product_worst(e.k))
+    }
+
+    #[cfg(feature = "reference")]
+    fn worst_cases() -> Vec<super::reference::Case> {
+        use super::reference::{Case, Input};
+        let equal = |term: f32, dims: [usize; 2]| Input::f32(vec![term; dims[0] * dims[1]], &dims);
+        let mut cases = Vec::new();
+        for (k, term) in WORST {
+            // Few rows, few columns and both not.
+            for (m, n) in [(1, 9), (9, 1), (4, 40), (40, 4), (40, 40)] {
+                for transpose_b in [false, true] {
+                    let b = if transpose_b { [n, k] } else { [k, n] };
+                    let op = Self { transpose_a: false, transpose_b };
+                    cases.push(Case::new(op, vec![equal(1.0, [m, k]), equal(term, b)]));
+                }
+            }
+        }
+        cases
     }
 
     #[cfg(feature = "reference")]
@@ -250,6 +288,23 @@ impl Operation for Matvec {
 
     fn bound(&self, inputs: &[TensorType]) -> Bound {
         self.extents(&inputs[0].shape, &inputs[1].shape).map_or(Bound::Exact, |e| product_bound(e.0))
+    }
+
+    fn worst(&self, inputs: &[TensorType]) -> Bound {
+        self.extents(&inputs[0].shape, &inputs[1].shape).map_or(Bound::Exact, |e| product_worst(e.0))
+    }
+
+    #[cfg(feature = "reference")]
+    fn worst_cases() -> Vec<super::reference::Case> {
+        use super::reference::{Case, Input};
+        let mut cases = Vec::new();
+        for (k, term) in WORST {
+            for (transpose, dims) in [(false, [9, k]), (true, [k, 9])] {
+                let a = Input::f32(vec![1.0; 9 * k], &dims);
+                cases.push(Case::new(Self { transpose }, vec![a, Input::f32(vec![term; k], &[k])]));
+            }
+        }
+        cases
     }
 
     #[cfg(feature = "reference")]

@@ -217,6 +217,12 @@ pub trait Operation: Copy + Eq + std::hash::Hash + std::fmt::Debug {
         self.contract().bound
     }
 
+    /// What counting roundings comes to on the CPU, whatever the data: the bound, unless that takes roundings to be as good
+    /// as independent.
+    fn worst(&self, inputs: &[TensorType]) -> Bound {
+        self.bound(inputs)
+    }
+
     /// The meaning: what exact arithmetic gives, one entry for each result, on inputs that `infer` accepts.
     #[cfg(feature = "reference")]
     fn reference(&self, inputs: &[Operand<'_>]) -> Vec<reference::Expected>;
@@ -224,6 +230,13 @@ pub trait Operation: Copy + Eq + std::hash::Hash + std::fmt::Debug {
     /// The cases that every backend is tested on: shapes and values.
     #[cfg(feature = "reference")]
     fn cases() -> Vec<reference::Case>;
+
+    /// Cases whose roundings go all one way, as those of equal terms do, for operations whose bound takes them to be
+    /// independent: they are held to [`Operation::worst`].
+    #[cfg(feature = "reference")]
+    fn worst_cases() -> Vec<reference::Case> {
+        Vec::new()
+    }
 }
 
 /// Calls `run` with the operands, those of f16 as the f32 that they stand for: what a backend does before a kernel that reads
@@ -310,6 +323,12 @@ macro_rules! operations {
             let cases: Vec<reference::Case> = [$($name::cases(),)*].into_iter().flatten().collect();
             let stored = reference::stored_as_f16(&cases);
             [cases, stored].concat()
+        }
+
+        /// The cases of every operation that are held to [`Op::worst`].
+        #[cfg(feature = "reference")]
+        pub fn all_worst_cases() -> Vec<reference::Case> {
+            [$($name::worst_cases(),)*].into_iter().flatten().collect()
         }
     };
 }
@@ -401,6 +420,15 @@ impl Op {
     pub fn bound(&self, inputs: &[TensorType]) -> Result<Bound> {
         self.infer(inputs)?;
         Ok(for_operation!(self, op => op.bound(inputs)))
+    }
+
+    /// As [`Operation::worst`].
+    ///
+    /// # Errors
+    /// As [`Operation::infer`].
+    pub fn worst(&self, inputs: &[TensorType]) -> Result<Bound> {
+        self.infer(inputs)?;
+        Ok(for_operation!(self, op => op.worst(inputs)))
     }
 
     /// What exact arithmetic gives, one entry for each result.

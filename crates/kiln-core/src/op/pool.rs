@@ -70,6 +70,12 @@ impl Pool2d {
     }
 }
 
+/// Columns of the window are summed first, then their sums, both as trees of runs of sixteen; the division rounds once more.
+fn average_bound((h, w): (usize, usize)) -> Bound {
+    let roundings = |n: usize| (n - 1).min(15 + n.div_ceil(16).next_power_of_two().trailing_zeros() as usize);
+    Bound::Magnitude((roundings(h.max(1)) + roundings(w.max(1)) + 1) as f64)
+}
+
 impl Operation for Pool2d {
     fn name(&self) -> &'static str {
         match self.pooling {
@@ -102,8 +108,18 @@ impl Operation for Pool2d {
     fn contract(&self) -> Contract {
         match self.pooling {
             Pooling::Max => Contract { bound: Bound::Exact, special: "NaN if any of the window is NaN; -0 < +0" },
-            // Columns of the window are summed first, then their sums: rounding grows with height plus width.
-            Pooling::Average => Contract { bound: Bound::Magnitude(16.0), special: "IEEE 754" },
+            Pooling::Average => Contract {
+                bound: average_bound((3, 3)),
+                special: "IEEE 754; the bound is that of windows of 3 x 3; it grows as r(h) + r(w) + 1 with height and width, where r(n) is \
+                          n - 1, or 15 + ⌈log₂ ⌈n / 16⌉⌉ where that is less",
+            },
+        }
+    }
+
+    fn bound(&self, _: &[TensorType]) -> Bound {
+        match self.pooling {
+            Pooling::Max => Bound::Exact,
+            Pooling::Average => average_bound(self.window),
         }
     }
 
@@ -161,6 +177,11 @@ impl Operation for Pool2d {
                 let values = random.uniforms(dims.iter().product(), -1.0, 1.0);
                 cases.push(Case::new(op(window, stride), vec![Input::f32(values, dims)]));
             }
+        }
+        // Equal elements, whose sums are rounded the same way nearly every time.
+        for (h, w) in [(56, 56), (224, 7), (7, 224), (1024, 1), (1, 4100), (4100, 1), (17, 33)] {
+            let x = Input::f32(vec![0.1; (h + 1) * (w + 2)], &[h + 1, w + 2]);
+            cases.push(Case::new(Self::average((h, w), (1, 1)), vec![x]));
         }
         // Special values at every place of windows that overlap and of windows that do not.
         let mut values = random.uniforms(10 * 40, -1.0, 1.0);

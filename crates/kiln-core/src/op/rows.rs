@@ -118,6 +118,34 @@ fn row_inputs(seed: u64) -> Vec<super::reference::Input> {
     inputs
 }
 
+/// How far the sum of the exponentials of a row may be off, in u of itself, with the error of one exponential: each of them is off by
+/// (1.3 + 1.25 (m - x)) u, which weighted by them comes to 1.25 ln n at most; 15 roundings of a running sum, one where two such
+/// are added, 5 of the sum of those, 4 across the lanes; what follows is f64, rounded once.
+fn exponentials_worst(inputs: &[TensorType]) -> f64 {
+    let n = inputs.first().map_or(1, |input| input.shape.columns().max(1));
+    1.3 + 1.3 + 26.0 + 1.25 * (n as f64).ln()
+}
+
+/// Rows whose exponentials are equal, or come one by one to a sum that each of them rounds.
+#[cfg(feature = "reference")]
+fn worst_rows() -> Vec<super::reference::Input> {
+    use super::reference::Input;
+    let mut rows = Vec::new();
+    for (n, x) in [(1024, -0.109), (2048, -0.22), (2049, -0.3), (100_000, -2.0)] {
+        let mut row = vec![x; n];
+        row[0] = 0.0;
+        rows.push(Input::f32(row, &[n]));
+    }
+    // Half a unit in the last place of 1 and a little, at every step of a lane that holds the 1.
+    for lanes in [1, 4, 8, 16] {
+        let mut row = vec![f32::NEG_INFINITY; 2 * lanes * 64];
+        row.iter_mut().step_by(2 * lanes).for_each(|x| *x = -16.635_54);
+        row[0] = 0.0;
+        rows.push(Input::f32(row.clone(), &[row.len()]));
+    }
+    rows
+}
+
 impl Operation for Softmax {
     fn name(&self) -> &'static str {
         "softmax"
@@ -139,11 +167,21 @@ impl Operation for Softmax {
     fn contract(&self) -> Contract {
         Contract {
             // Relative: m - x rounds by (m - x) u, which exp carries over; exp itself 2 u; the sum of exponentials
-            // 2 u of theirs and 1.6 u of its tree; reciprocal and product 1 u each.
+            // 2 u of theirs and, where its roundings are independent, 1.6 u of its tree; reciprocal and product 1 u each.
             bound: Bound::Magnitude(8.0),
-            special: "the bound is relative to yᵢ (1 + m - xᵢ); a row with NaN or +∞, or of -∞ alone, gives NaN; -∞ in \
-                      another row gives 0; an empty row stays empty",
+            special: "the bound is relative to yᵢ (1 + m - xᵢ), and more than twice what independent roundings come to; where they all go \
+                      one way the error may come to 33 + 1.25 ln n on the CPU; a row with NaN or +∞, or of -∞ alone, gives \
+                      NaN; -∞ in another row gives 0; an empty row stays empty",
         }
+    }
+
+    fn worst(&self, inputs: &[TensorType]) -> Bound {
+        Bound::Magnitude(4.0 + exponentials_worst(inputs))
+    }
+
+    #[cfg(feature = "reference")]
+    fn worst_cases() -> Vec<super::reference::Case> {
+        worst_rows().into_iter().map(|x| super::reference::Case::new(Self, vec![x])).collect()
     }
 
     #[cfg(feature = "reference")]
@@ -191,9 +229,19 @@ impl Operation for LogSoftmax {
             // A relative error of the sum, 3.6 u as for softmax, is an absolute one of its logarithm; the two
             // subtractions round by u of their results.
             bound: Bound::Magnitude(6.0),
-            special: "the bound is relative to 1 + (m - xᵢ) + ln Σ; a row with NaN or +∞, or of -∞ alone, gives NaN; -∞ \
-                      in another row gives -∞; an empty row stays empty",
+            special: "the bound is relative to 1 + (m - xᵢ) + ln Σ, and more than twice what independent roundings come to; where they all \
+                      go one way the error may come to 32 + 1.25 ln n on the CPU; a row with NaN or +∞, or of -∞ alone, gives \
+                      NaN; -∞ in another row gives -∞; an empty row stays empty",
         }
+    }
+
+    fn worst(&self, inputs: &[TensorType]) -> Bound {
+        Bound::Magnitude(3.0 + exponentials_worst(inputs))
+    }
+
+    #[cfg(feature = "reference")]
+    fn worst_cases() -> Vec<super::reference::Case> {
+        worst_rows().into_iter().map(|x| super::reference::Case::new(Self, vec![x])).collect()
     }
 
     #[cfg(feature = "reference")]

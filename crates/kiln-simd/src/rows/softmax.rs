@@ -17,8 +17,10 @@ use crate::vector::{Kernel, Vector, dispatch};
 
 /// Elements of a block: 8 KiB read and as many written.
 const BLOCK: usize = 2048;
-/// Steps of a running sum; on the widest registers, two of them are a block.
-const STEPS: usize = 64;
+/// Steps of a running sum: equal terms round it the same way in each of them.
+const STEPS: usize = 16;
+/// Running sums that are added as vectors, before their lanes are added in f64.
+const RUNS: usize = 4;
 /// Blocks that a thread takes at once of a single long row.
 const SHARE: usize = 8;
 
@@ -63,18 +65,23 @@ unsafe fn exponentials<V: Vector, const STORE: bool>(x: *const f32, out: *mut f3
     unsafe {
         let m = V::splat(m);
         while i < n {
-            // A running sum takes this many steps, then it is added in f64: narrow registers lose no more than wide ones.
-            let end = n.min(i + 2 * STEPS * V::LANES);
-            let mut sums = [V::splat(0.0); 2];
+            // After as many steps the lanes are added in f64: narrow registers lose no more than wide ones.
+            let end = n.min(i + 2 * STEPS * RUNS * V::LANES);
+            let mut runs = V::splat(0.0);
             while i + 2 * V::LANES <= end {
-                for (k, sum) in sums.iter_mut().enumerate() {
-                    let e = lifted_exp(V::load(x.add(i + k * V::LANES)) - m);
-                    *sum = *sum + e;
-                    if STORE {
-                        e.store(out.add(i + k * V::LANES));
+                let end = end.min(i + 2 * STEPS * V::LANES);
+                let mut sums = [V::splat(0.0); 2];
+                while i + 2 * V::LANES <= end {
+                    for (k, sum) in sums.iter_mut().enumerate() {
+                        let e = lifted_exp(V::load(x.add(i + k * V::LANES)) - m);
+                        *sum = *sum + e;
+                        if STORE {
+                            e.store(out.add(i + k * V::LANES));
+                        }
                     }
+                    i += 2 * V::LANES;
                 }
-                i += 2 * V::LANES;
+                runs = runs + (sums[0] + sums[1]);
             }
             while i < end {
                 let left = V::LANES.min(end - i);
@@ -85,13 +92,13 @@ unsafe fn exponentials<V: Vector, const STORE: bool>(x: *const f32, out: *mut f3
                     V::load_first_or(x.add(i), left, f32::NEG_INFINITY)
                 };
                 let e = lifted_exp(v - m);
-                sums[0] = sums[0] + e;
+                runs = runs + e;
                 if STORE {
                     e.store_first(out.add(i), left);
                 }
                 i += left;
             }
-            total += f64::from((sums[0] + sums[1]).across(|a, b| a + b));
+            total += f64::from(runs.across(|a, b| a + b));
         }
     }
     total as f32

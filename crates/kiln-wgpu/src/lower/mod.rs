@@ -7,7 +7,7 @@ pub(crate) mod elementwise;
 mod gather;
 mod matmul;
 pub(crate) mod pieces;
-mod pool;
+pub(crate) mod pool;
 mod quantized;
 mod reduce;
 mod rope;

@@ -8,8 +8,8 @@ use super::pieces::pieces;
 use super::{Lower, Lowering, Value};
 use crate::plan::{Code, Grid, Word};
 
-/// The largest window that one invocation takes: longer chains would round too often.
-const SMALL: usize = 64;
+/// Elements of the largest window that one invocation takes: longer chains would round too often.
+pub(crate) const SMALL_WINDOW: usize = 64;
 
 impl Lower for Pool2d {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
@@ -22,7 +22,7 @@ impl Lower for Pool2d {
         for piece in pieces(plan.limits, e.planes, &bytes) {
             let n = piece.len * e.out_h * e.out_w;
             let params = [&extents[..], &[(area as f32).into(), n.into()]].concat();
-            let small = area <= SMALL;
+            let small = area <= SMALL_WINDOW;
             let (kernel, grid) = if small { (POOL, Grid::invocations(n)) } else { (POOL_WIDE, Grid::groups_of(n)) };
             let buffers = vec![piece.of(inputs[0].at, bytes[0]), piece.of(outputs[0].at, bytes[1])];
             plan.dispatch(Code::Kernel(kernel, constants.clone()), buffers, &params, grid);
