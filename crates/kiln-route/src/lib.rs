@@ -7,7 +7,7 @@
 //! - A place is data: a name, a kind, a number of threads, a memory and constants. No backend is named here, so CPUs
 //!   with one instruction set or four, and any number of GPUs, are routed by the same code.
 //! - Deciding is a pure function of the problem, of where its operands are, and of a [`Profile`]: no clock, no thread,
-//!   no allocation for a single operation, well below a microsecond. It is tested without hardware.
+//!   no allocation to hold a single operation, well below a microsecond. It is tested without hardware.
 //! - Measured times are interpolated, not fitted: a [`Curve`](Calibrated) is the measured form of
 //!   `c0 + max(bytes / bandwidth(level), flops / peak)`. Where nothing was measured the formula itself is applied.
 //! - Every decision can say why, in a sentence ([`Decision::why`]) and in a table ([`Explanation`]). The words are made

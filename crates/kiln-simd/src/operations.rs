@@ -7,7 +7,7 @@ use crate::simd::{Execute, Simd};
 use crate::{elementwise, gemm, reduce, transpose};
 
 impl Operations for Simd {
-    /// As [`Operations::run_into`]; allocates nothing but what scratch memory still has to grow.
+    /// As [`Operations::run_into`]; the result needs no memory of its own.
     fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         if let Op::Elementwise(op) = op
             && elementwise::run_alike(self, op, inputs, outputs)

@@ -85,7 +85,7 @@ fn threads_that_share_blocks_give_the_bits_of_one() {
             assert!(simd.matmul_packed(&a, &packed, m).unwrap() == want, "{isa}, {threads} threads, packed");
             // A transposed B is packed by all threads together.
             let mut got = vec![0.0; m * n];
-            simd.matmul_with(op, &a, &turned, m, k, n, &mut got).unwrap();
+            simd.matmul_with_into(op, &a, &turned, m, k, n, &mut got).unwrap();
             assert!(got == want, "{isa}, {threads} threads, transposed");
         }
     }

@@ -29,7 +29,7 @@ fn run() -> Result<()> {
     let y = engine.exp(&x)?;
     println!("mean of eˣ over [0, 1): {:.6}", engine.sum(&y)? / y.len() as f32);
 
-    // ... or write into slices of the caller, which costs no allocation.
+    // ... or write into slices of the caller, without memory for the result.
     let mut z = vec![0.0; x.len()];
     engine.fma_into(&x, &y, &x, &mut z)?;
     println!("last of x eˣ + x: {:.6}", z[z.len() - 1]);

@@ -58,6 +58,11 @@ pub use kiln_core::{
     Buffer, DType, Data, DataMut, Error, MAX_RANK, Operand, Operations, QuantFormat, Record, Result, Shape, TensorType,
     f16, graph, op,
 };
+/// Views of tensors, and reductions of matrices by tiles.
+pub use kiln_core::{
+    MaxOp, MemoryLayout, MinOp, PartitionView, ReduceOp, SumOp, TILE_SIZE, TensorView, TileInfo, TileIterator,
+    tiled_max_2d, tiled_min_2d, tiled_reduce_2d, tiled_reduce_partial, tiled_sum_2d,
+};
 pub use kiln_route::{
     Backend, BackendSelector, Decision, Explanation, Link, MAX_MEMORIES, MAX_PLACES, Machine, Memory, OpComplexity,
     Place, Prediction, Problem, Profile, ProfileProblem, Residency, Roofline, Router,

@@ -1,6 +1,6 @@
 //! The engine: results, settings, profiles that cannot be used.
 
-use kiln::op::{Convolve2d, Matmul, Op, Padding};
+use kiln::op::{Convolve2d, Matmul, Matvec, Op, Padding};
 use kiln::{Backend, Engine, Error, Isa, Operations, Shape, TensorType};
 
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
@@ -32,7 +32,18 @@ fn every_family_is_there() {
     assert_eq!(engine.argmax(&x).unwrap(), 3);
     assert_eq!(engine.sum_axis(&x, &[2, 2], 0).unwrap(), [4.0, 6.0]);
     assert_eq!(engine.matvec(&x, &[1.0, 1.0], 2, 2).unwrap(), [3.0, 7.0]);
+    assert_eq!(engine.matvec_with(Matvec { transpose: true }, &x, &[1.0, 1.0], 2, 2).unwrap(), [4.0, 6.0]);
+    let turned = Matmul { transpose_a: false, transpose_b: true };
+    assert_eq!(
+        engine.matmul_with(turned, &x, &[1.0, 0.0, 1.0, 1.0, 2.0, 0.0], 2, 2, 3).unwrap(),
+        [1.0, 3.0, 2.0, 3.0, 7.0, 6.0]
+    );
+    assert!(matches!(engine.matmul_with(turned, &x, &x, 2, 2, 3), Err(Error::Length { .. })));
     assert_eq!(engine.transpose(&x, 2, 2).unwrap(), [1.0, 3.0, 2.0, 4.0]);
+    let halves = engine.to_f16(&[1.0, 1.0 + 2f32.powi(-11), -65520.0]).unwrap();
+    assert_eq!(halves, [1.0, 1.0, f32::NEG_INFINITY].map(kiln::f16::from_f32));
+    assert_eq!(engine.to_f32(&halves).unwrap(), [1.0, 1.0, f32::NEG_INFINITY]);
+    assert!(matches!(engine.to_f32_into(&halves, &mut [0.0; 2]), Err(Error::Length { .. })));
     assert_eq!(engine.softmax(&[0.0, 0.0], 2).unwrap(), [0.5, 0.5]);
     assert_eq!(engine.rms_norm(&[2.0, 2.0], &[1.0, 3.0], 0.0).unwrap(), [1.0, 3.0]);
     assert_eq!(engine.layer_norm(&[1.0, 3.0], &[1.0; 2], &[0.0; 2], 0.0).unwrap(), [-1.0, 1.0]);

@@ -47,7 +47,8 @@ pub(crate) struct Arguments {
     /// Where report.html and report.json are written.
     #[arg(long, value_name = "DIR", default_value = "target/kiln")]
     out: PathBuf,
-    /// Only operations whose name contains one of these: verifies and measures them, and does nothing else.
+    /// Only operations whose name contains one of these: verifies and measures them, and does nothing else; the
+    /// report then holds them alone.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
     /// The picture to filter, PNG or JPEG, instead of the one that is shipped.

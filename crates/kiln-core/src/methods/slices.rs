@@ -1,14 +1,22 @@
 #[cfg(doc)]
 use crate::Error;
 use crate::op::{
-    Attention, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Padding,
-    Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose, rows_of, types_of,
+    Attention, Convert, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax, Matmul, Matvec, Op,
+    Padding, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose, rows_of,
+    types_of,
 };
-use crate::{Buffer, Data, DataMut, Operand, QuantFormat, Result, Shape, elementwise_table, zeros};
+use crate::{Buffer, DType, Data, DataMut, Operand, QuantFormat, Result, Shape, elementwise_table, f16, zeros};
 
 /// Rows of `columns` elements.
 pub(super) fn rows<'a>(op: &'static str, x: &'a [f32], columns: usize) -> Result<Operand<'a>> {
     Operand::new(Data::F32(x), rows_of(op, x, columns)?)
+}
+
+/// Both matrices of a product of the extents `(m, k, n)`.
+fn factors<'a>(op: Matmul, a: &'a [f32], b: &'a [f32], (m, k, n): (usize, usize, usize)) -> Result<[Operand<'a>; 2]> {
+    let a = Operand::f32(a, &if op.transpose_a { [k, m] } else { [m, k] })?;
+    let b = Operand::f32(b, &if op.transpose_b { [n, k] } else { [k, n] })?;
+    Ok([a, b])
 }
 
 /// Blocks as a vector of their elements.
@@ -234,9 +242,7 @@ pub trait Operations {
     /// # Errors
     /// [`Error::Length`] when the slices do not have these extents, [`Error::Overflow`] when the extents overflow.
     fn matmul(&self, a: &[f32], b: &[f32], m: usize, k: usize, n: usize) -> Result<Vec<f32>> {
-        let mut out = zeros(Shape::new(&[m, n])?.numel())?;
-        self.matmul_into(a, b, m, k, n, &mut out)?;
-        Ok(out)
+        self.matmul_with(Matmul::default(), a, b, m, k, n)
     }
 
     /// The product of a row-major `m * k` and a row-major `k * n` matrix, into `out`, row-major `m * n`.
@@ -245,16 +251,26 @@ pub trait Operations {
     /// As [`Operations::matmul`].
     #[inline]
     fn matmul_into(&self, a: &[f32], b: &[f32], m: usize, k: usize, n: usize, out: &mut [f32]) -> Result<()> {
-        self.matmul_with(Matmul::default(), a, b, m, k, n, out)
+        self.matmul_with_into(Matmul::default(), a, b, m, k, n, out)
     }
 
-    /// The product of two matrices of which either may be stored transposed, into `out`: `op(A)` is `m * k`, `op(B)` is
-    /// `k * n`. Stacks of matrices go through [`Operations::run_into`].
+    /// The product of two matrices of which either may be stored transposed: `op(A)` is `m * k`, `op(B)` is `k * n`. Stacks of
+    /// matrices go through [`Operations::run`].
+    ///
+    /// # Errors
+    /// As [`Operations::matmul`].
+    fn matmul_with(&self, op: Matmul, a: &[f32], b: &[f32], m: usize, k: usize, n: usize) -> Result<Vec<f32>> {
+        let mut out = zeros(Shape::new(&[m, n])?.numel())?;
+        self.matmul_with_into(op, a, b, m, k, n, &mut out)?;
+        Ok(out)
+    }
+
+    /// As [`Operations::matmul_with`], into `out`.
     ///
     /// # Errors
     /// As [`Operations::matmul`].
     #[inline]
-    fn matmul_with(
+    fn matmul_with_into(
         &self,
         op: Matmul,
         a: &[f32],
@@ -267,9 +283,7 @@ pub trait Operations {
         if self.quick_matmul(op, a, b, (m, k, n), out) {
             return Ok(());
         }
-        let a = Operand::f32(a, &if op.transpose_a { [k, m] } else { [m, k] })?;
-        let b = Operand::f32(b, &if op.transpose_b { [n, k] } else { [k, n] })?;
-        self.run_into(&op.into(), &[a, b], &mut [DataMut::F32(out)])
+        self.run_into(&op.into(), &factors(op, a, b, (m, k, n))?, &mut [DataMut::F32(out)])
     }
 
     /// The product of a row-major `rows * columns` matrix and a vector.
@@ -277,7 +291,7 @@ pub trait Operations {
     /// # Errors
     /// [`Error::Length`] when the slices do not have these extents, [`Error::Overflow`] when the extents overflow.
     fn matvec(&self, a: &[f32], x: &[f32], rows: usize, columns: usize) -> Result<Vec<f32>> {
-        self.run_f32(&Matvec::default().into(), &[Operand::f32(a, &[rows, columns])?, Operand::vector(x)])
+        self.matvec_with(Matvec::default(), a, x, rows, columns)
     }
 
     /// The product of a row-major `rows * columns` matrix and a vector, into `out`.
@@ -285,14 +299,22 @@ pub trait Operations {
     /// # Errors
     /// As [`Operations::matvec`].
     fn matvec_into(&self, a: &[f32], x: &[f32], rows: usize, columns: usize, out: &mut [f32]) -> Result<()> {
-        self.matvec_with(Matvec::default(), a, x, rows, columns, out)
+        self.matvec_with_into(Matvec::default(), a, x, rows, columns, out)
     }
 
-    /// The product of a row-major `rows * columns` matrix, or of its transpose, and a vector, into `out`.
+    /// The product of a row-major `rows * columns` matrix, or of its transpose, and a vector.
     ///
     /// # Errors
     /// As [`Operations::matvec`].
-    fn matvec_with(
+    fn matvec_with(&self, op: Matvec, a: &[f32], x: &[f32], rows: usize, columns: usize) -> Result<Vec<f32>> {
+        self.run_f32(&op.into(), &[Operand::f32(a, &[rows, columns])?, Operand::vector(x)])
+    }
+
+    /// As [`Operations::matvec_with`], into `out`.
+    ///
+    /// # Errors
+    /// As [`Operations::matvec`].
+    fn matvec_with_into(
         &self,
         op: Matvec,
         a: &[f32],
@@ -327,6 +349,41 @@ pub trait Operations {
     fn top_k_into(&self, x: &[f32], columns: usize, k: usize, values: &mut [f32], indices: &mut [u32]) -> Result<()> {
         let outputs = &mut [DataMut::F32(values), DataMut::U32(indices)];
         self.run_into(&TopK { k }.into(), &[rows("top_k", x, columns)?], outputs)
+    }
+
+    /// The f16 nearest to each element, the even one of two.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] when there is none for the result.
+    fn to_f16(&self, x: &[f32]) -> Result<Vec<f16>> {
+        let mut out = zeros(x.len())?;
+        self.to_f16_into(x, &mut out)?;
+        Ok(out)
+    }
+
+    /// As [`Operations::to_f16`], into `out`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when `out` has another length.
+    fn to_f16_into(&self, x: &[f32], out: &mut [f16]) -> Result<()> {
+        self.run_into(&Convert { to: DType::F16 }.into(), &[Operand::vector(x)], &mut [DataMut::F16(out)])
+    }
+
+    /// The f32 that each element is equal to.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] when there is none for the result.
+    fn to_f32(&self, x: &[f16]) -> Result<Vec<f32>> {
+        self.run_f32(&Convert { to: DType::F32 }.into(), &[Operand::new(Data::F16(x), Shape::of_slice(x))?])
+    }
+
+    /// As [`Operations::to_f32`], into `out`.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when `out` has another length.
+    fn to_f32_into(&self, x: &[f16], out: &mut [f32]) -> Result<()> {
+        let x = Operand::new(Data::F16(x), Shape::of_slice(x))?;
+        self.run_into(&Convert { to: DType::F32 }.into(), &[x], &mut [DataMut::F32(out)])
     }
 
     /// Quantises rows of `columns` elements.

@@ -6,7 +6,7 @@
 //!
 //! An element of C is a chain of multiply-adds over a block of k (cut by [`blocks::k_blocks`] from k alone), plus the chains of
 //! the blocks before. Every way and every tile computes it so; only products of a single row or column with the rows of
-//! a matrix ([`matvec`]) and of few rows with a transposed B ([`dots`]) sum along vectors instead. So results depend
+//! a matrix ([`matvec`]), of few rows with a transposed B and of many with few columns ([`dots`]) sum along vectors instead. So results depend
 //! neither on threads nor on the extents of parts.
 
 mod blocked;

@@ -84,7 +84,8 @@ impl Simd {
     }
 
     /// The product of a row-major `m * k` matrix and a packed one, into `out`, row-major `m * n`. The same bits as the
-    /// product with the matrix that was packed, but for a single column, and for few rows where it is stored transposed.
+    /// product with the matrix that was packed, but for up to eight columns, and for up to sixteen rows where it is stored
+    /// transposed: those sum along vectors.
     ///
     /// # Errors
     /// [`Error::Length`] when the slices do not have these extents, [`Error::Overflow`] when they overflow,

@@ -52,8 +52,8 @@ pub(in super::super) fn page(report: &Report, peers: &[Figure]) -> Result<String
     let machine = &report.machine;
     write!(
         page,
-        "# Performance\n\nThis page is written by a run: every figure comes from the command named beside it, on one\n\
-         machine, in one sitting. Rates move between machines and days; the ratios to limits and peers are the point.\n\n\
+        "# Performance\n\nThis page is written by a run: every figure comes from the command named beside it. Figures of\n\
+         peers are read from what their benches printed on the same machine. Rates move between machines and days; the ratios to limits and peers are the point.\n\n\
          - machine: {}, {}, {}\n- instruction sets: {}\n{}- command: `{}`\n- date: {}, kiln {}\n",
         machine.processor,
         machine.threads(),
@@ -72,7 +72,7 @@ pub(in super::super) fn page(report: &Report, peers: &[Figure]) -> Result<String
     write!(
         page,
         "The limit is a loop of multiply-adds in registers, or the better of the passes over memory (ordinary stores, streaming \
-         stores) that touch\nwhat the operation touches and do nothing else, sample by sample in turns with it. `~` marks \
+         stores) that touch\nwhat the operation touches and do nothing else, sample by sample in turns with it: what is\nwithin noise of it may come out above 100 %. `~` marks \
          figures from fewer than {}\nundisturbed samples.\n\n| operation | size | one thread | limit | reached | all threads | limit | reached |\n\
          |---|---|---|---|---|---|---|---|\n",
         kiln_benches::measure::ENOUGH
