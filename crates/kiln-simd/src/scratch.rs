@@ -39,6 +39,12 @@ impl Lines {
     pub(crate) fn as_mut_ptr(&mut self) -> *mut f32 {
         self.0.as_mut_ptr().cast()
     }
+
+    /// All of it, whole cache lines.
+    pub(crate) fn as_mut_slice(&mut self) -> &mut [f32] {
+        // SAFETY: a line is sixteen floats, and nothing else has these while they are borrowed.
+        unsafe { std::slice::from_raw_parts_mut(self.as_mut_ptr(), 16 * self.0.len()) }
+    }
 }
 
 /// Scratch memory, aligned to 64 bytes, given back to the thread when dropped.

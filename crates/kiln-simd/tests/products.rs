@@ -236,14 +236,15 @@ fn kernels_packed_or_not_give_what_f64_gives() {
         (valid((3, 1)), [1, 18, 16, 5], [100, 18, 5, 2]),
         (same((1, 3)), [1, 16, 3, 40], [128, 16, 1, 7]),
         (valid((1, 1)), [1, 128, 35, 34], [99, 128, 2, 3]),
-        // More places in a kernel than have their offsets in a table.
-        (same((1, 2)), [1, 16, 14, 15], [96, 16, 12, 11]),
+        // More places in a kernel than there are terms in a block.
+        (same((1, 2)), [1, 16, 20, 19], [96, 16, 19, 18]),
         // Few channels, one pixel, and a picture of one pixel, most of whose kernel meets nothing.
         (same((1, 1)), [2, 3, 8, 9], [5, 3, 3, 3]),
         (same((2, 1)), [1, 20, 6, 7], [96, 20, 1, 1]),
         (same((1, 1)), [1, 16, 1, 1], [96, 16, 3, 3]),
-        // Channels and results enough to be packed for a single call.
-        (valid((1, 1)), [1, 128, 22, 22], [129, 128, 3, 3]),
+        // A last panel of one vector, and pictures of several blocks of rows.
+        (valid((1, 1)), [1, 128, 22, 22], [144, 128, 3, 3]),
+        (same((1, 1)), [1, 64, 60, 58], [32, 64, 3, 3]),
     ] {
         let x = random.uniforms(x_dims.iter().product(), -1.0, 1.0);
         let w = random.uniforms(w_dims.iter().product(), -1.0, 1.0);

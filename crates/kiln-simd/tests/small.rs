@@ -127,17 +127,27 @@ fn no_operation_is_left_out() {
 #[test]
 fn packed_kernels_are_right_on_small_inputs() {
     let mut c = Cases { random: Random::new(6), cases: Vec::new() };
-    for (stride, x, w) in [((1, 1), [1, 16, 2, 5], [96, 16, 1, 2]), ((2, 1), [2, 2, 3, 4], [3, 2, 2, 2])] {
-        let op = Convolve2d { padding: Padding::Same, stride };
-        c.add(op, &[&x, &w]);
-        for isa in Isa::available() {
-            let simd = Simd::with_isa(isa).unwrap();
-            let outcome = conform(&c.cases[c.cases.len() - 1], |_, inputs| {
-                let kernels = simd.pack_kernels(inputs[1].data().f32(), w)?;
-                let y = simd.convolve2d_packed(op, inputs[0].data().f32(), &x, &kernels)?;
-                Ok(vec![Buffer::F32(y)])
-            });
-            outcome.unwrap_or_else(|why| panic!("{isa}: {why}"));
+    for (stride, x, w) in [((1, 1), [1, 16, 2, 5], [96, 16, 3, 3]), ((2, 1), [2, 2, 3, 4], [3, 2, 2, 2])] {
+        // Also with weights that make a number of no zero of the padding: above the picture, beside it, below it.
+        for special in
+            [None, Some((0, f32::INFINITY)), Some((w[3], f32::NEG_INFINITY)), Some((w[2] * w[3] - 1, f32::NAN))]
+        {
+            let op = Convolve2d { padding: Padding::Same, stride };
+            c.add(op, &[&x, &w]);
+            let case = c.cases.last_mut().unwrap();
+            if let (Some((place, value)), Buffer::F32(weights)) = (special, &mut case.inputs[1].buffer) {
+                weights[place] = value;
+            }
+            for isa in Isa::available() {
+                let simd = Simd::with_isa(isa).unwrap();
+                let packed = conform(case, |_, inputs| {
+                    let kernels = simd.pack_kernels(inputs[1].data().f32(), w)?;
+                    let y = simd.convolve2d_packed(op, inputs[0].data().f32(), &x, &kernels)?;
+                    Ok(vec![Buffer::F32(y)])
+                });
+                let plain = conform(case, |op, inputs| simd.run(op, inputs));
+                packed.and(plain).unwrap_or_else(|why| panic!("{isa}, {special:?}: {why}"));
+            }
         }
     }
 }

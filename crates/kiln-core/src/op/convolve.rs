@@ -146,11 +146,12 @@ impl Operation for Convolve2d {
         self.extents(&inputs[0].shape, &inputs[1].shape).map_or(Bound::Exact, |e| product_bound(products(e)))
     }
 
-    /// A chain of 320 products at most; its sums are added for each channel and row of the kernel, or for 256 products.
+    /// A chain of 320 products at most; its sums are added for each channel and row of the kernel, or for 256 products, or for
+    /// each 320 places and less of a kernel of more.
     fn worst(&self, inputs: &[TensorType]) -> Bound {
         self.extents(&inputs[0].shape, &inputs[1].shape).map_or(Bound::Exact, |e| {
             let products = e.c_in * e.kh * e.kw;
-            let sums = products.div_ceil(256).max(e.c_in * e.kh);
+            let sums = products.div_ceil(256).max(e.c_in * e.kh.max((e.kh * e.kw).div_ceil(320)));
             Bound::Magnitude((products.min(320) + sums + 1) as f64)
         })
     }
@@ -160,7 +161,9 @@ impl Operation for Convolve2d {
         use super::reference::{Case, Input};
         let mut cases = Vec::new();
         // One channel, few, many, and many both ways.
-        for (c_in, c_out, side, k) in [(1, 1, 40, 17), (3, 2, 24, 5), (64, 8, 9, 3), (130, 130, 22, 3)] {
+        for (c_in, c_out, side, k) in
+            [(1, 1, 40, 17), (3, 2, 24, 5), (64, 8, 9, 3), (64, 48, 9, 3), (130, 130, 22, 3), (16, 16, 21, 19)]
+        {
             let x = Input::f32(vec![1.0; c_in * side * side], &[c_in, side, side]);
             let kernel = Input::f32(vec![0.1; c_out * c_in * k * k], &[c_out, c_in, k, k]);
             cases.push(Case::new(Self::default(), vec![x, kernel]));

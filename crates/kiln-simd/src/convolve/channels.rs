@@ -7,12 +7,6 @@
 //!
 //! Where vectors divide a row well enough, tiles keep to the rows instead and compute nothing in vain.
 //!
-//! Short rows lose most. With AVX-512, 128 channels of 28 x 28 with a stride of 2 and a kernel of 3 x 3 have two blocks of 7
-//! rows on one thread; a row of 14 results is 15 columns, a block seven vectors of 16, and 98 columns of 112 are
-//! results. A frame with a copy for each column of the kernel has no useless columns (14 rows in 13 vectors), but is half as
-//! large again with this stride and three times as large without; tried, it won less than half of that with the stride, and
-//! lost without.
-//!
 //! Rows of results are blocked so that the frame under a block stays in the second-level cache, sums so that the pixels
 //! under a tile stay in the first. Every part of the work makes the frame that it reads. A kernel of one pixel is a matrix
 //! product and goes there: as it stands, or with the pixels that a stride leaves brought together.
@@ -22,7 +16,7 @@ use std::ops::Range;
 use kiln_core::op::ConvolveExtents;
 
 use super::frame::{Fill, Frame, Region, fill};
-use crate::gemm::{Gemm, Left, MatrixRef, Source};
+use crate::gemm::{Gemm, MatrixRef, Source};
 use crate::threads::{self, Shared};
 use crate::tile::{RowMajor, Target, max_rows, most_vectors, multiply, panels, wide_tiles};
 use crate::vector::{Kernel, Vector, dispatch};
@@ -116,7 +110,7 @@ fn one_pixel(
 ) {
     let n = e.out_h * e.out_w;
     let product = |b: MatrixRef| {
-        let a = Left::Matrix(MatrixRef::new(kernel, e.c_in, false));
+        let a = MatrixRef::new(kernel, e.c_in, false);
         let gemm = Gemm { m: e.c_out, k: e.c_in, n, a, b: Source::Matrix(b), c: y, c_stride: n };
         // SAFETY: the slices have these extents, B is that of the caller, the results are borrowed for writing.
         unsafe { gemm.run(isa, threads) };

@@ -4,11 +4,9 @@
 //!
 //! - Few output channels ([`plane`]): each pair of channels is a pass of a stencil over rows, with a block of results in
 //!   registers.
-//! - Many ([`channels`]): the product of the kernels as a matrix and the picture as shifted rows of itself, in register
-//!   tiles.
-//!
-//! - Very many, or kernels packed once for many pictures ([`packed`]): the product of rows of pixels and packed kernels
-//!   ([`pixels`]).
+//! - Many output channels that fill vectors, and many terms ([`pixels`]): pixels times vectors of output channels, in register
+//!   tiles. Kernels have to be packed for it, once for many pictures ([`packed`]) or each time.
+//! - Others ([`channels`]): elements of kernels times vectors of pixels, in register tiles.
 //!
 //! All want a picture without padding and stride. Where it has them, it is copied into a [`frame`] first.
 
@@ -80,7 +78,7 @@ fn convolve(simd: &Simd, e: &ConvolveExtents, stride: (usize, usize), x: &[f32],
     // Passes over planes add up their sums one by one, so there must not be many, or the error would grow.
     if e.c_out < MANY && e.c_in <= 16 && e.kw <= 64 {
         plane::run(simd.isa(), threads, e, stride, x, kernel, y);
-    } else if pixels::suits(e) {
+    } else if pixels::suits(simd.isa(), [e.c_out, e.c_in, e.kh, e.kw]) {
         pixels::run(simd.isa(), threads, e, stride, x, kernel, y);
     } else {
         channels::run(simd.isa(), threads, e, stride, x, kernel, y);

@@ -5,7 +5,6 @@ use kiln_core::{Error, Result, Shape, reserve};
 
 use super::reach::Reach;
 use super::{bounded, convolve_far, pixels, threads};
-use crate::gemm::PackedB;
 use crate::{Isa, Simd};
 
 /// Kernels of a convolution of many channels, such as the weights of a layer, in the order in which the convolution of one
@@ -20,7 +19,7 @@ pub struct PackedKernels {
 /// How kernels lie, by the way that convolutions with them go.
 #[derive(Debug)]
 enum Order {
-    ByPixels(PackedB),
+    ByPixels(pixels::Kept),
     AsTheyAre(Vec<f32>),
 }
 
@@ -44,13 +43,13 @@ impl Simd {
     /// [`Error::OutOfMemory`].
     pub fn pack_kernels(&self, kernels: &[f32], dims: [usize; 4]) -> Result<PackedKernels> {
         let shape = Shape::new(&dims)?;
-        let [c_out, c_in, kh, kw] = dims;
+        let [_, c_in, kh, kw] = dims;
         if kernels.len() != shape.numel() {
             let (expected, found) = (shape.numel(), kernels.len());
             return Err(Error::Length { op: "pack_kernels", operand: "kernels", expected, found });
         }
-        let order = if pixels::suits_packed(dims) {
-            Order::ByPixels(self.pack_b(kernels, c_in * kh * kw, c_out, true)?)
+        let order = if pixels::suits(self.isa(), dims) {
+            Order::ByPixels(pixels::Kept::new(self.isa(), kernels, c_in * kh * kw)?)
         } else {
             let mut copy = Vec::new();
             reserve(&mut copy, kernels.len())?;
@@ -95,7 +94,7 @@ impl Simd {
         }
         let kernels = match &kernels.order {
             Order::AsTheyAre(copy) => return convolve_far(self, &e, op.stride, x, copy, out),
-            Order::ByPixels(packed) => packed.source(),
+            Order::ByPixels(kept) => kept.kernels(),
         };
         let stride = bounded(&e, op.stride);
         let held = (x.len() / e.batch + shape.numel() + out.len() / e.batch) as u128;
@@ -104,7 +103,7 @@ impl Simd {
             return Err(Error::Parameter { op: OP, reason });
         }
         // SAFETY: the lengths were checked, no extent is zero, and the kernels are packed for the instruction set.
-        unsafe { pixels::run_packed(self.isa(), threads(self, &e, out.len()), &e, stride, x, kernels, out) };
+        unsafe { pixels::run_with(self.isa(), threads(self, &e, out.len()), &e, stride, x, &kernels, out) };
         Ok(())
     }
 

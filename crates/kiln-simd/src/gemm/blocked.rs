@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use super::blocks::{Tiles, panel_width};
 use super::cut::{Block, Cut, PANELS_AT_ONCE, Step};
 use super::driver::Gemm;
-use super::matrix::{Left, MatrixRef, Source};
+use super::matrix::{MatrixRef, Source};
 use super::pack::{self, PanelArgs};
 use super::tile::{Ask, PACKING, PANELS, TURN, TileArgs, TileSet, last_turns};
 use crate::Isa;
@@ -76,7 +76,7 @@ impl Rows {
 
 /// What a product and its blocks have in common.
 struct Blocked<'a> {
-    gemm: &'a Gemm<'a>,
+    gemm: &'a Gemm,
     isa: Isa,
     set: &'a TileSet,
     /// The first column, and the columns of the B of which this product has some.
@@ -102,7 +102,7 @@ struct Space {
     sums: *mut f32,
 }
 
-impl Gemm<'_> {
+impl Gemm {
     /// Columns `column .. column + self.n` of a product whose B has `b_columns`.
     ///
     /// # Safety
@@ -187,13 +187,8 @@ impl Gemm<'_> {
             let out = out.wrapping_add((i - i0) * k);
             // SAFETY: the caller's contract.
             unsafe {
-                match self.a {
-                    Left::Matrix(a) => {
-                        let from = a.at(i, p0).transposed();
-                        pack::panel(isa, PanelArgs { from, long: k, short: height, width: height, out, slack: true });
-                    }
-                    Left::Rows(a, first) => a.pack(isa, first + i, height, p0, k, out),
-                }
+                let from = self.a.at(i, p0).transposed();
+                pack::panel(isa, PanelArgs { from, long: k, short: height, width: height, out, slack: true });
             }
         }
     }
@@ -339,8 +334,8 @@ impl Asks {
             a_tiles: 1,
             a_first: 0,
         };
-        if let Left::Matrix(a) = of.gemm.a
-            && a.column_stride == 1
+        let a = of.gemm.a;
+        if a.column_stride == 1
             && let Some(then) = then.filter(other)
         {
             let Range { start, end } = of.rows[then.rows].tiles;

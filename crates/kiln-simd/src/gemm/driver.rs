@@ -2,7 +2,7 @@
 
 use super::blocks::{K_BLOCK, Tiles, blocks, k_blocks, panel_width};
 use super::direct::{Direct, is_crowded};
-use super::matrix::{Left, MatrixRef, Source};
+use super::matrix::{MatrixRef, Source};
 use super::pack::{PanelArgs, panel, panels};
 use super::tile::{ADDED, COLUMNS, ROWS, TileArgs, TileSet};
 use crate::Isa;
@@ -49,7 +49,7 @@ const TOGETHER: usize = 4;
 
 /// A product `C = A B`.
 #[derive(Clone, Copy)]
-pub(crate) struct Gemm<'a> {
+pub(crate) struct Gemm {
     /// Rows of A and C.
     pub(crate) m: usize,
     /// Products in each element.
@@ -57,7 +57,7 @@ pub(crate) struct Gemm<'a> {
     /// Columns of B and C.
     pub(crate) n: usize,
     /// A.
-    pub(crate) a: Left<'a>,
+    pub(crate) a: MatrixRef,
     /// B.
     pub(crate) b: Source,
     /// C, rows contiguous.
@@ -79,7 +79,7 @@ enum Way {
     Packed,
 }
 
-impl Gemm<'_> {
+impl Gemm {
     /// Computes the product with at most `threads` threads. The result does not depend on how many.
     ///
     /// # Safety
@@ -102,7 +102,7 @@ impl Gemm<'_> {
     #[inline]
     fn direct(&self) -> Option<Direct> {
         let &Self { m, k, n, a, b, c, c_stride } = self;
-        let (Left::Matrix(a), Source::Matrix(b)) = (a, b) else { return None };
+        let Source::Matrix(b) = b else { return None };
         Some(Direct { m, k, n, a, b, c, c_stride }).filter(Direct::suits)
     }
 
@@ -152,7 +152,7 @@ impl Gemm<'_> {
 
     /// The way for so many threads and tiles of so many rows, of a product that is small or not.
     fn way(&self, threads: usize, rows: usize, direct: bool) -> Way {
-        let (Left::Matrix(a), Source::Matrix(b)) = (self.a, self.b) else { return Way::Packed };
+        let (a, Source::Matrix(b)) = (self.a, self.b) else { return Way::Packed };
         let in_rows = b.column_stride == 1;
         let direct_a = a.row_stride == 1 || a.column_stride == 1;
         if !in_rows || !direct_a {
@@ -174,16 +174,16 @@ impl Gemm<'_> {
     /// # Safety
     /// As [`Gemm::run`].
     unsafe fn part(&self, isa: Isa, set: &TileSet, way: Way, i: usize, m: usize, j: usize, n: usize) {
-        let part = Self { m, n, a: self.a.skip_rows(i), c: self.c.wrapping_add(i * self.c_stride + j), ..*self };
+        let part = Self { m, n, a: self.a.at(i, 0), c: self.c.wrapping_add(i * self.c_stride + j), ..*self };
         // SAFETY: the caller's contract.
         unsafe {
-            match (way, part.a, self.b) {
-                (Way::Direct, Left::Matrix(a), Source::Matrix(b)) => {
-                    let Self { k, c, c_stride, .. } = part;
+            match (way, self.b) {
+                (Way::Direct, Source::Matrix(b)) => {
+                    let Self { k, a, c, c_stride, .. } = part;
                     Direct { m, k, n, a, b: b.at(0, j), c, c_stride }.run(isa);
                 }
-                (Way::Skinny, _, Source::Matrix(b)) => part.skinny(isa, set, b.at(0, j)),
-                (Way::Narrow, Left::Matrix(a), Source::Matrix(b)) => part.narrow(isa, set, a, b.at(0, j)),
+                (Way::Skinny, Source::Matrix(b)) => part.skinny(isa, set, b.at(0, j)),
+                (Way::Narrow, Source::Matrix(b)) => part.narrow(isa, set, b.at(0, j)),
                 _ => part.blocked(isa, set, 1, j, self.n),
             }
         }
@@ -193,7 +193,8 @@ impl Gemm<'_> {
     ///
     /// # Safety
     /// As [`Gemm::run`]; the rows of A are contiguous.
-    unsafe fn narrow(&self, isa: Isa, set: &TileSet, a: MatrixRef, b: MatrixRef) {
+    unsafe fn narrow(&self, isa: Isa, set: &TileSet, b: MatrixRef) {
+        let a = self.a;
         let shape = set.shape;
         let tiles = Tiles::new(self.m, shape.rows.min(NARROW_ROWS));
         let padded = self.n.next_multiple_of(shape.lanes);

@@ -1,7 +1,5 @@
 //! Matrices in memory, and what stands in for them.
 
-use crate::Isa;
-
 /// A matrix in memory: element (i, j) stands at `p + i * row_stride + j * column_stride`.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct MatrixRef {
@@ -33,35 +31,6 @@ impl MatrixRef {
     /// Rows and columns exchanged.
     pub(crate) fn transposed(self) -> Self {
         Self { p: self.p, row_stride: self.column_stride, column_stride: self.row_stride }
-    }
-}
-
-/// The rows of an A that does not lie in memory as a matrix.
-pub(crate) trait Rows: Sync {
-    /// Packs rows `i .. i + rows`, and columns `p .. p + k`: element (i + r, p + s) goes
-    /// to `out + s * rows + r`.
-    ///
-    /// # Safety
-    /// The instruction set is there; the rows and columns exist; `out` is good for writing `rows * k` and a vector more.
-    unsafe fn pack(&self, isa: Isa, i: usize, rows: usize, p: usize, k: usize, out: *mut f32);
-}
-
-/// Where A comes from.
-#[derive(Clone, Copy)]
-pub(crate) enum Left<'a> {
-    /// A matrix in memory.
-    Matrix(MatrixRef),
-    /// Rows from some first one on.
-    Rows(&'a dyn Rows, usize),
-}
-
-impl Left<'_> {
-    /// Without the first `i` rows.
-    pub(crate) fn skip_rows(self, i: usize) -> Self {
-        match self {
-            Self::Matrix(a) => Self::Matrix(a.at(i, 0)),
-            Self::Rows(a, first) => Self::Rows(a, first + i),
-        }
     }
 }
 

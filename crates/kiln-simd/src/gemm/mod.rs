@@ -2,7 +2,7 @@
 //! products.
 //!
 //! For other kernels: [`driver::Gemm`] is `C = A B` on raw matrices with strides ([`MatrixRef`]), or with a B packed in
-//! advance. C has contiguous rows. A may lie either way round, or be rows that pack themselves ([`Rows`]).
+//! advance. C has contiguous rows. A may lie either way round.
 //!
 //! An element of C is a chain of multiply-adds over a block of k (cut by [`blocks::k_blocks`] from k alone), plus the chains of
 //! the blocks before. Every way and every tile computes it so; only products of a single row or column with the rows of
@@ -27,9 +27,9 @@ use kiln_core::{DataMut, Error, Operand, Result, Shape};
 pub use packed::PackedB;
 pub(crate) use {
     driver::Gemm,
-    matrix::{Left, MatrixRef, Rows, Source},
-    pack::turn_square,
-    packed::pack_all,
+    matrix::{MatrixRef, Source},
+    pack::{panels as pack_panels, turn_square},
+    tile::{each_row, for_rows},
 };
 
 use crate::Isa;
@@ -142,7 +142,7 @@ unsafe fn product(
             m,
             k,
             n,
-            a: Left::Matrix(MatrixRef::new(a, if op.transpose_a { m } else { k }, op.transpose_a)),
+            a: MatrixRef::new(a, if op.transpose_a { m } else { k }, op.transpose_a),
             b: Source::Matrix(MatrixRef::new(b, if op.transpose_b { k } else { n }, op.transpose_b)),
             c,
             c_stride: n,

@@ -129,7 +129,7 @@ impl Routine for CopyPanels {
 /// # Safety
 /// The rows and columns are inside of the matrix; `out` is good for writing `k` times `n` rounded up to whole vectors;
 /// the instruction set is there.
-pub(super) unsafe fn panels(b: MatrixRef, isa: Isa, p: usize, k: usize, j: usize, n: usize, out: *mut f32) {
+pub(crate) unsafe fn panels(b: MatrixRef, isa: Isa, p: usize, k: usize, j: usize, n: usize, out: *mut f32) {
     /// Panels side by side: 512 bytes of a row at 16 lanes, and as many streams of writes as the caches follow.
     const TOGETHER: usize = 4;
     let lanes = isa.lanes();

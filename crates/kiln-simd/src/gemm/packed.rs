@@ -5,10 +5,9 @@ use kiln_core::{Error, Result, Shape};
 use super::blocks::k_blocks;
 use super::driver::Gemm;
 use super::length;
-use super::matrix::{Left, MatrixRef, Source};
+use super::matrix::{MatrixRef, Source};
 use super::pack::panels;
 use crate::scratch::Lines;
-use crate::threads::{self, Shared};
 use crate::{Isa, Simd};
 
 /// A right-hand matrix, such as the weights of a layer, in the order in which the matrix product of one instruction set
@@ -43,28 +42,6 @@ impl std::fmt::Debug for PackedB {
     }
 }
 
-/// Packs a `k * n` matrix as a [`Source::Packed`].
-///
-/// # Safety
-/// The instruction set is there; the matrix has these extents; `out` is good for writing `k` times `n` rounded up to whole
-/// vectors.
-pub(crate) unsafe fn pack_all(isa: Isa, threads: usize, b: MatrixRef, k: usize, n: usize, out: *mut f32) {
-    let out = Shared::new(out);
-    let size = k_blocks(k).next().map_or(1, |(_, size)| size);
-    threads::for_each(k.div_ceil(size), threads, |block| {
-        let (p, padded) = (block * size, n.next_multiple_of(isa.lanes()));
-        // SAFETY: the caller's contract; blocks have places of their own.
-        unsafe { panels(b, isa, p, size.min(k - p), 0, n, out.get().wrapping_add(p * padded)) };
-    });
-}
-
-impl PackedB {
-    /// The packed elements.
-    pub(crate) fn source(&self) -> Source {
-        Source::Packed(self.data.as_ptr())
-    }
-}
-
 impl Simd {
     /// Packs a row-major `k * n` matrix, or one stored transposed (`n * k`), for products with many left-hand matrices.
     ///
@@ -78,8 +55,11 @@ impl Simd {
         let padded = n.next_multiple_of(self.isa().lanes());
         let mut data = Lines::try_zeros(k * padded)?;
         let from = MatrixRef::new(b, if transpose { k } else { n }, transpose);
-        // SAFETY: the matrix lies in the slice, the memory was sized for the copy, a `Simd` has its instruction set.
-        unsafe { pack_all(self.isa(), 1, from, k, n, data.as_mut_ptr()) };
+        for (p, block) in k_blocks(k) {
+            let out = data.as_mut_ptr().wrapping_add(p * padded);
+            // SAFETY: the matrix lies in the slice, the memory was sized for the copy, a `Simd` has its instruction set.
+            unsafe { panels(from, self.isa(), p, block, 0, n, out) };
+        }
         Ok(PackedB { isa: self.isa(), k, n, data })
     }
 
@@ -101,8 +81,8 @@ impl Simd {
             m,
             k: b.k,
             n: b.n,
-            a: Left::Matrix(MatrixRef::new(a, b.k, false)),
-            b: b.source(),
+            a: MatrixRef::new(a, b.k, false),
+            b: Source::Packed(b.data.as_ptr()),
             c: out.as_mut_ptr(),
             c_stride: b.n,
         };

@@ -32,7 +32,7 @@ macro_rules! for_rows {
     };
 }
 
-pub(super) use {each_row, for_rows};
+pub(crate) use {each_row, for_rows};
 
 /// The largest tiles of an instruction set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
