@@ -4,8 +4,9 @@
 //! at a time, and of TF32 eight: 2 u of the sum each time, and 16 u for what is cut off from the products themselves. Weights of
 //! attention are rounded to f16 before they are multiplied.
 
-use kiln_core::op::{Attention, Bound, Matmul, Op, Pooling};
+use kiln_core::op::{Attention, Bound, Matmul, Op};
 use kiln_core::{DType, Result, TensorType};
+use kiln_ptx::kernels::window::Pool;
 
 use crate::lower::attention::on_tensor_cores;
 use crate::plan::Hardware;
@@ -25,8 +26,7 @@ fn bound(hardware: Hardware, op: &Op, inputs: &[TensorType]) -> Result<Bound> {
     let units = match op {
         Op::Matmul(op) if hardware.has_tensor_cores() => of_product(hardware, op, inputs)?,
         Op::Attention(op) => of_attention(hardware, op, inputs)?,
-        // A thread adds rows of a window, then their sums, and rounds the quotient.
-        Op::Pool2d(op) if op.pooling == Pooling::Average => Some(op.window.0.saturating_add(op.window.1) as f64 - 1.0),
+        Op::Pool2d(op) => return Ok(Pool::bound(op)),
         _ => None,
     };
     Ok(match (units, plain) {

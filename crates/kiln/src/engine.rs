@@ -689,7 +689,7 @@ mod tests {
 
     #[test]
     fn a_number_of_threads_that_was_not_measured_lies_between_those_that_were() {
-        let of_threads = |threads: usize| machine::places(&[Isa::Scalar, Isa::best()], threads).unwrap();
+        let of_threads = |threads: usize| machine::places(&Isa::available().collect::<Vec<_>>(), threads).unwrap();
         let names = |places: Vec<Place>| places.into_iter().map(|place| place.name).collect::<Vec<_>>();
         let whole: Vec<Place> = of_threads(4).into_iter().map(|cpu| cpu.place).collect();
         let profile = Profile::new(machine::identify(Isa::best(), 4), whole.clone()).unwrap();

@@ -3,7 +3,7 @@
 //! Neighbouring threads have neighbouring elements, so that what a warp reads is whole lines, most of it out of a cache.
 
 use kiln_core::Result;
-use kiln_core::op::{Convolve2d, ConvolveExtents, Pool2d, PoolExtents, Pooling};
+use kiln_core::op::{Bound, Convolve2d, ConvolveExtents, Pool2d, PoolExtents, Pooling};
 
 use super::math::maximum;
 use crate::kernel::{MAX_GRID_X, extent};
@@ -50,6 +50,15 @@ impl Pool {
         // A stride beyond the picture is taken once, from 0.
         let words = words("rows or columns", [h, w, out_h, out_w, kh, kw, sh.min(h.max(1)), sw.min(w.max(1))])?;
         launch(2, results, words)
+    }
+
+    /// The error bound of an operation: a thread adds the rows of a window one element after the other, then their sums, and rounds
+    /// the quotient.
+    pub fn bound(op: &Pool2d) -> Bound {
+        match op.pooling {
+            Pooling::Max => Bound::Exact,
+            Pooling::Average => Bound::Magnitude(op.window.0.saturating_add(op.window.1) as f64 - 1.0),
+        }
     }
 
     fn write(&self, k: &Builder) {
