@@ -280,8 +280,13 @@ impl Blocked<'_> {
                         c,
                         c_stride,
                         last,
-                        asks: [asks.of_b(j, t - t0, b_block), asks.of_a(number)]
-                            .map(|ask| ask.unwrap_or(Ask::nothing(panel))),
+                        later_b: asks.of_b(j, t - t0, b_block).unwrap_or(Ask::nothing(panel)),
+                        later_a: asks.of_a(number).unwrap_or(Ask::nothing(panel)),
+                        soon_c: if starts && p0 > 0 {
+                            Ask { p: plus, stride: plus_stride }
+                        } else {
+                            Ask { p: c, stride: c_stride }
+                        },
                         panel: panel.cast_mut(),
                         ..TileArgs::NOTHING
                     });
@@ -304,10 +309,11 @@ struct Asks {
     to_pack: Option<(MatrixRef, usize)>,
     /// As above, in the next step, when this one has no more.
     to_pack_then: Option<(MatrixRef, usize)>,
-    /// A where the rows stand that are packed next.
+    /// A where the rows stand that are packed next. A tile asks for one of them: for lines of all rows of a column, it would
+    /// need as many entries of the TLB.
     a: Option<MatrixRef>,
-    /// Tiles that ask for 32 columns of all of these rows.
-    a_tiles: usize,
+    /// Elements of the row from one turn to the next; some turns ask for the same line.
+    a_stride: usize,
     /// The first tile that asks for A, such that the last tiles ask for the last.
     a_first: usize,
 }
@@ -331,7 +337,7 @@ impl Asks {
             to_pack: b_of(step),
             to_pack_then: then.and_then(b_of),
             a: None,
-            a_tiles: 1,
+            a_stride: 0,
             a_first: 0,
         };
         let a = of.gemm.a;
@@ -342,8 +348,8 @@ impl Asks {
             let first = of.tiles.start(start);
             let tiles = columns.div_ceil(nr) * of.rows[step.rows].tiles.len();
             asks.a = Some(a.at(first, then.p0));
-            asks.a_tiles = (of.tiles.start(end) - first).div_ceil(turns);
-            asks.a_first = tiles.saturating_sub(asks.a_tiles * then.k.div_ceil(32));
+            asks.a_stride = then.k.div_ceil(turns);
+            asks.a_first = tiles.saturating_sub(of.tiles.start(end) - first);
         }
         asks
     }
@@ -371,9 +377,8 @@ impl Asks {
         }
     }
 
-    /// The part of a tile, the `number`th of the step, in asking for A: some rows of 32 elements.
+    /// The part of a tile, the `number`th of the step, in asking for A.
     fn of_a(&self, number: usize) -> Option<Ask> {
-        let (a, place) = (self.a?, number.checked_sub(self.a_first)?);
-        Some(Ask { p: a.at(place % self.a_tiles * self.turns, place / self.a_tiles * 32).p, stride: a.row_stride })
+        Some(Ask { p: self.a?.at(number.checked_sub(self.a_first)?, 0).p, stride: self.a_stride })
     }
 }

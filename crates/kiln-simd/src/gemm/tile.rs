@@ -132,19 +132,24 @@ pub(super) struct TileArgs {
     pub(super) ahead: usize,
     /// For [`COLUMNS`]: tiles beside one another, one after the other. More than one only if they are whole.
     pub(super) repeat: usize,
-    /// For [`PANELS`] and [`PACKING`]: what is to be read later, asked for along the way.
-    pub(super) asks: [Ask; 2],
+    /// For [`PANELS`] and [`PACKING`]: rows of 32 elements of B that are read later. One is asked for every [`TURN`] steps, until
+    /// C is: the two lines from that of its first element; where it begins inside of one, the rest belongs to the rows beside it.
+    pub(super) later_b: Ask,
+    /// As above, the lines of a row of A.
+    pub(super) later_a: Ask,
+    /// For [`PANELS`] and [`PACKING`]: the rows of C that are asked for in the last turns, those that are read or, where the sums
+    /// are added to what is near, those that are written.
+    pub(super) soon_c: Ask,
     /// For [`PACKING`]: the panel that B is copied to.
     pub(super) panel: *mut f32,
 }
 
-/// Rows of 32 elements to be brought into the L2 cache, one every [`TURN`] steps, until C is asked for. Of each come the two
-/// lines from that of its first element: where it begins inside of one, the rest belongs to the rows beside it.
+/// What is to be brought into a cache, a part at a time.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Ask {
     /// The first. Any address will do.
     pub(super) p: *const f32,
-    /// Distance of the rows.
+    /// From one part to the next.
     pub(super) stride: usize,
 }
 
@@ -165,7 +170,9 @@ impl TileArgs {
         plus_stride: 0,
         ahead: 0,
         repeat: 1,
-        asks: [Ask::nothing(std::ptr::null()); 2],
+        later_b: Ask::nothing(std::ptr::null()),
+        later_a: Ask::nothing(std::ptr::null()),
+        soon_c: Ask::nothing(std::ptr::null()),
         panel: std::ptr::null_mut(),
     };
 }
@@ -271,8 +278,8 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
             }
 
             if const { KIND >= PANELS } {
-                let (mut a, mut b, mut c, mut panel) = (t.a, t.b, t.c.cast_const(), t.panel);
-                let mut asks = t.asks;
+                let (mut a, mut b, mut panel) = (t.a, t.b, t.panel);
+                let TileArgs { mut later_b, mut later_a, mut soon_c, .. } = *t;
                 // A constant where B is packed, so that few instructions stand between the products.
                 let b_stride = if const { KIND == PACKING } { t.b_stride } else { C * V::LANES };
                 /// A step of those in a turn.
@@ -300,22 +307,20 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
                     // Before the products: LLVM would move those of the last step past a branch behind them, and keep the
                     // sums in memory meanwhile.
                     if left >= last_turns(R) {
-                        let [first, second] = &mut asks;
-                        V::prefetch_far(first.p);
-                        V::prefetch_far(first.p.wrapping_add(16));
-                        V::prefetch_far(second.p);
-                        V::prefetch_far(second.p.wrapping_add(16));
-                        first.p = first.p.wrapping_add(first.stride);
-                        second.p = second.p.wrapping_add(second.stride);
+                        V::prefetch_far(later_b.p);
+                        V::prefetch_far(later_b.p.wrapping_add(16));
+                        V::prefetch_far(later_a.p);
+                        later_b.p = later_b.p.wrapping_add(later_b.stride);
+                        later_a.p = later_a.p.wrapping_add(later_a.stride);
                     } else {
                         // The rows of C are asked for one by one: all at once, they would fill the buffers that the loads of
                         // A and B need too. Late, or A and B would drive them out again.
-                        V::prefetch(c);
+                        V::prefetch(soon_c.p);
                         if const { C == 2 } {
-                            V::prefetch(c.wrapping_add(V::LANES));
+                            V::prefetch(soon_c.p.wrapping_add(V::LANES));
                         }
-                        V::prefetch(c.wrapping_add(C * V::LANES - 1));
-                        c = c.wrapping_add(t.c_stride);
+                        V::prefetch(soon_c.p.wrapping_add(C * V::LANES - 1));
+                        soon_c.p = soon_c.p.wrapping_add(soon_c.stride);
                     }
                     packed_step!(0);
                     packed_step!(1);
