@@ -4,12 +4,16 @@ use super::blocks::{blocks, k_blocks};
 use super::driver::Gemm;
 use super::matrix::Source;
 
-/// Rows of A packed at a time: 336 rows of a block of k are 420 KiB at most, a part of any L2 cache.
-const M_BLOCK: usize = 336;
+/// Rows of A packed at a time: 126 rows of a block of k are 158 KiB at most, and leave room in the L2 cache for B and C. More
+/// would spare nothing: B comes from there or in time as it is.
+const M_BLOCK: usize = 126;
 
-/// As many where sums have a place of their own: 84 rows of a block of columns are 672 KiB, A takes 105 KiB at most. Together
+/// As many where B passes once, a few panels at a time, and all rows of A stay: 420 KiB at most.
+const M_BLOCK_OF_ALL: usize = 336;
+
+/// As many where sums have a place of their own: 98 rows of a block of columns are 784 KiB, A takes 123 KiB at most. Together
 /// they stay in half of an L2 cache of 2 MiB, beside the B that streams past and another thread of the core.
-const M_BLOCK_OF_SUMS: usize = 84;
+const M_BLOCK_OF_SUMS: usize = 98;
 
 /// Elements of C that stay in the caches themselves while k runs.
 const C_NEAR: usize = 512 * 1024;
@@ -18,7 +22,7 @@ const C_NEAR: usize = 512 * 1024;
 const N_BLOCK: usize = 2048;
 
 /// Blocks of k of a B packed at a time where sums have a place of their own: 20 MiB, for the L3 cache. Where that is smaller,
-/// memory gives in time what tiles ask for, as every element serves 84 rows.
+/// memory gives in time what tiles ask for, as every element serves as many rows.
 const SLICES: usize = 8;
 
 /// As many of all threads together that pack B for themselves: 40 MiB. Many threads add up in C, as one block at a time asks.
@@ -86,7 +90,7 @@ impl Cut {
     pub(super) fn new(gemm: &Gemm, nr: usize, threads: usize, by_each: bool) -> Self {
         let Gemm { m, k, n, .. } = *gemm;
         // Where all rows are one block, a panel of B is read this once: copies of a few at a time stay in near caches.
-        let passing = threads == 1 && m <= M_BLOCK && !matches!(gemm.b, Source::Packed(_));
+        let passing = threads == 1 && m <= M_BLOCK_OF_ALL && !matches!(gemm.b, Source::Packed(_));
         let columns = n.next_multiple_of(nr).min(if passing { PANELS_AT_ONCE * nr } else { N_BLOCK });
         let all = k_blocks(k).count();
         let most = match (!passing && m.saturating_mul(n) > C_NEAR, by_each) {
@@ -95,7 +99,11 @@ impl Cut {
             (true, false) => SLICES,
         };
         let slices = all.div_ceil(all.div_ceil(most));
-        let rows = if slices > 1 { M_BLOCK_OF_SUMS } else { M_BLOCK };
+        let rows = match slices {
+            2.. => M_BLOCK_OF_SUMS,
+            _ if passing => M_BLOCK_OF_ALL,
+            _ => M_BLOCK,
+        };
         Self { k, n, nr, columns, slice: k.div_ceil(all), slices, rows }
     }
 

@@ -6,7 +6,7 @@
 
 use crate::Isa;
 use crate::tile::{first_vectors, in_order};
-use crate::vector::{Registers, Routine, Vector, routine};
+use crate::vector::{Registers, Routine, Vector, by_isa, routine};
 
 /// Rows of the largest tile of any instruction set.
 pub(super) const MAX_ROWS: usize = 16;
@@ -478,15 +478,7 @@ pub(super) struct TileSet {
 impl TileSet {
     /// The tiles of an instruction set, from a table: small products take less time than a few decisions.
     pub(super) fn of(isa: Isa) -> &'static Self {
-        static SETS: [TileSet; Isa::ALL.len()] = {
-            let mut sets = [TileSet::new(Isa::BASELINE); Isa::ALL.len()];
-            let mut i = 0;
-            while i < sets.len() {
-                sets[Isa::ALL[i] as usize] = TileSet::new(Isa::ALL[i]);
-                i += 1;
-            }
-            sets
-        };
+        static SETS: [TileSet; Isa::ALL.len()] = by_isa!(TileSet::new);
         &SETS[isa as usize]
     }
 

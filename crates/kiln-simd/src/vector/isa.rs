@@ -4,6 +4,21 @@ use kiln_core::{Error, Result};
 
 use super::Isa;
 
+/// A table with an entry for every instruction set, at its number: what a constant function makes of it.
+macro_rules! by_isa {
+    ($of:path) => {{
+        let mut table = [$of($crate::Isa::BASELINE); $crate::Isa::ALL.len()];
+        let mut i = 0;
+        while i < table.len() {
+            table[$crate::Isa::ALL[i] as usize] = $of($crate::Isa::ALL[i]);
+            i += 1;
+        }
+        table
+    }};
+}
+
+pub(crate) use by_isa;
+
 impl Isa {
     /// The set that every machine has on which this build runs.
     pub(crate) const BASELINE: Self = if cfg!(not(all(target_arch = "wasm32", target_feature = "simd128"))) {

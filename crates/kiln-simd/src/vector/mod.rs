@@ -26,6 +26,7 @@ mod simd128;
 mod sse2;
 
 pub(crate) use bytes::{ByteKernel, Bytes, dispatch_bytes, element, signed_sub_block};
+pub(crate) use isa::by_isa;
 pub(crate) use lanewise::{Lanewise, Pair};
 pub(crate) use plain::{PlainKernel, dispatch_plain};
 

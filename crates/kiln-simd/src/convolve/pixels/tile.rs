@@ -2,7 +2,7 @@
 
 use crate::Isa;
 use crate::gemm::{each_row, for_rows};
-use crate::vector::{Registers, Routine, Vector, routine};
+use crate::vector::{Registers, Routine, Vector, by_isa, routine};
 
 /// Results of the largest tile of any instruction set.
 const MOST: usize = 14;
@@ -107,15 +107,7 @@ pub(super) struct TileSet {
 
 impl TileSet {
     pub(super) fn of(isa: Isa) -> &'static Self {
-        static SETS: [TileSet; Isa::ALL.len()] = {
-            let mut sets = [TileSet::new(Isa::BASELINE); Isa::ALL.len()];
-            let mut i = 0;
-            while i < sets.len() {
-                sets[Isa::ALL[i] as usize] = TileSet::new(Isa::ALL[i]);
-                i += 1;
-            }
-            sets
-        };
+        static SETS: [TileSet; Isa::ALL.len()] = by_isa!(TileSet::new);
         &SETS[isa as usize]
     }
 
