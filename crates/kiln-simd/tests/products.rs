@@ -68,9 +68,9 @@ fn an_element_has_the_same_bits_in_every_product_that_holds_it() {
 
 #[test]
 fn threads_that_share_blocks_give_the_bits_of_one() {
-    // Three blocks of k, which one thread adds up in C, two apart from it, and four apart two at a time; two blocks of
-    // columns, and more blocks of rows than threads.
-    let (m, k, n) = (260, 701, 2100);
+    // Five blocks of k, which one thread adds up in C, two and three apart from it, and eight apart two at a time, to what stands
+    // in C; two blocks of columns, and several blocks of rows.
+    let (m, k, n) = (260, 1401, 2100);
     let mut random = Random::new(24);
     let (a, b) = (random.uniforms(m * k, -1.0, 1.0), random.uniforms(k * n, -1.0, 1.0));
     let op = Matmul { transpose_b: true, ..Matmul::default() };
@@ -79,7 +79,7 @@ fn threads_that_share_blocks_give_the_bits_of_one() {
         let simd = Simd::with_isa(isa).unwrap();
         let want = simd.with_threads(1).matmul(&a, &b, m, k, n).unwrap();
         let packed = simd.pack_b(&b, k, n, false).unwrap();
-        for threads in [2, 3, 4] {
+        for threads in [2, 3, 8] {
             let simd = simd.with_threads(threads);
             assert!(simd.matmul(&a, &b, m, k, n).unwrap() == want, "{isa}, {threads} threads");
             assert!(simd.matmul_packed(&a, &packed, m).unwrap() == want, "{isa}, {threads} threads, packed");

@@ -282,10 +282,9 @@ impl Blocked<'_> {
                         last,
                         later_b: asks.of_b(j, t - t0, b_block).unwrap_or(Ask::nothing(panel)),
                         later_a: asks.of_a(number).unwrap_or(Ask::nothing(panel)),
-                        soon_c: if starts && p0 > 0 {
-                            Ask { p: plus, stride: plus_stride }
-                        } else {
-                            Ask { p: c, stride: c_stride }
+                        soon_c: match starts && p0 > 0 {
+                            true => Ask { p: plus, stride: plus_stride },
+                            false => Ask { p: c, stride: c_stride },
                         },
                         panel: panel.cast_mut(),
                         ..TileArgs::NOTHING
