@@ -7,8 +7,8 @@
 mod peers;
 
 use kiln_benches::{Array, Contender, Suite, Work};
-use kiln_core::op::Attention;
-use kiln_core::{DataMut, Operand, Operations};
+use kiln_ir::op::Attention;
+use kiln_ir::{DataMut, Operand, Operations};
 use kiln_simd::limits::Pass;
 use peers::{Product, foreign};
 use rten_simd::SimdOp;

@@ -3,8 +3,8 @@
 mod peers;
 
 use kiln_benches::{Array, Contender, Suite, Work};
-use kiln_core::op::{Convolve2d, Padding};
-use kiln_core::{DataMut, Operand, Operations};
+use kiln_ir::op::{Convolve2d, Padding};
+use kiln_ir::{DataMut, Operand, Operations};
 use peers::onednn::{Layout, Shape};
 use peers::{Product, foreign};
 

@@ -3,8 +3,8 @@
 mod peers;
 
 use kiln_benches::{Array, Contender, Suite, Work};
-use kiln_core::Operations;
-use kiln_core::op::ElementwiseKind as Kind;
+use kiln_ir::Operations;
+use kiln_ir::op::ElementwiseKind as Kind;
 use kiln_simd::limits::Pass;
 use ndarray::{ArrayView1, ArrayViewMut1, Zip};
 use peers::foreign::{Library, to_be_filled};

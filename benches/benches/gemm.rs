@@ -3,8 +3,8 @@
 mod peers;
 
 use kiln_benches::{Array, Contender, Suite, Work};
-use kiln_core::Operations;
-use kiln_core::op::Matmul;
+use kiln_ir::Operations;
+use kiln_ir::op::Matmul;
 use peers::{Product, foreign};
 use rten_gemm::GemmExecutor;
 

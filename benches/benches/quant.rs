@@ -3,8 +3,8 @@
 mod peers;
 
 use kiln_benches::{Array, Contender, Suite, Work};
-use kiln_core::op::{Dequantize, QuantMatmul};
-use kiln_core::{DataMut, Operand, Operations, QuantFormat};
+use kiln_ir::op::{Dequantize, QuantMatmul};
+use kiln_ir::{DataMut, Operand, Operations, QuantFormat};
 use kiln_simd::limits::Pass;
 use peers::Product;
 use trueno::backends::{q4k, q6k};

@@ -5,7 +5,7 @@ mod peers;
 use std::hint::black_box;
 
 use kiln_benches::{Contender, Suite, Work, random};
-use kiln_core::Operations;
+use kiln_ir::Operations;
 use kiln_simd::Simd;
 use kiln_simd::limits::Pass;
 use ndarray::ArrayView1;
@@ -26,10 +26,7 @@ fn peer(name: &str, f: impl Fn(&[f32], &[f32]) -> f32 + 'static) -> Contender<'s
 }
 
 /// kiln, called as a program would call it and as the peers are: not through a pointer.
-fn kiln(
-    simd: Simd,
-    f: impl Fn(&Simd, &[f32], &[f32]) -> kiln_core::Result<f32> + 'static,
-) -> Contender<'static, Arrays> {
+fn kiln(simd: Simd, f: impl Fn(&Simd, &[f32], &[f32]) -> kiln_ir::Result<f32> + 'static) -> Contender<'static, Arrays> {
     peer("kiln", move |a, b| f(&simd, a, b).unwrap_or(f32::NAN))
 }
 

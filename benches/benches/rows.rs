@@ -3,8 +3,8 @@
 mod peers;
 
 use kiln_benches::{Array, Contender, Suite, Work};
-use kiln_core::op::{LayerNorm, LogSoftmax, Op, RmsNorm, Softmax};
-use kiln_core::{DataMut, Operand, Operations};
+use kiln_ir::op::{LayerNorm, LogSoftmax, Op, RmsNorm, Softmax};
+use kiln_ir::{DataMut, Operand, Operations};
 use kiln_simd::limits::Pass;
 use peers::foreign::to_be_filled;
 use rten_simd::SimdOp;
@@ -91,7 +91,7 @@ fn kiln(suite: &Suite, op: Op, dims: [usize; 2], operands: usize) -> Contender<'
     let simd = suite.simd();
     Contender::new("kiln", move |s: &mut State| {
         let constants = [dims[1]];
-        let mut run = || -> kiln_core::Result<()> {
+        let mut run = || -> kiln_ir::Result<()> {
             let (gamma, beta) = (Operand::f32(&s.gamma, &constants)?, Operand::f32(&s.beta, &constants)?);
             let inputs = [Operand::f32(&s.x, &dims)?, gamma, beta];
             simd.run_into(&op, &inputs[..operands], &mut [DataMut::F32(&mut s.out)])

@@ -73,7 +73,7 @@ const FAMILIES = [
   ["kiln-route", /kiln_route/],
   ["JSON", /serde|zmij|itoa/],
   ["kiln", /<?kiln(\[\w+\])?::/],
-  ["kiln-core", /kiln_core/],
+  ["kiln-ir", /kiln_ir/],
   ["the standard library, and others", /./s],
 ];
 

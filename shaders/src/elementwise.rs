@@ -6,8 +6,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use kiln_core::graph::{Fetch, Source};
-use kiln_core::op::ElementwiseKind;
+use kiln_ir::graph::{Fetch, Source};
+use kiln_ir::op::ElementwiseKind;
 
 use crate::template::{self, Access, Binding, Capabilities, Head};
 

@@ -1,7 +1,7 @@
 //! Every text that the sources can become is a sound shader, and translates to what Vulkan, Metal and DX12 take.
 
-use kiln_core::graph::{Fetch, Source};
-use kiln_core::op::ElementwiseKind;
+use kiln_ir::graph::{Fetch, Source};
+use kiln_ir::op::ElementwiseKind;
 use kiln_shaders::elementwise::{Call, Chain, Read};
 use kiln_shaders::{Access, Capabilities, Head, KERNELS};
 use naga::back::{hlsl, msl, spv};

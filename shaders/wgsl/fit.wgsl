@@ -1,4 +1,4 @@
-// The search for scales of kiln-core's quantiser, step for step: the bytes must be the same.
+// The search for scales of kiln-ir's quantiser, step for step: the bytes must be the same.
 //
 // A block is 64 vectors in workgroup memory; sums run over eight lanes, the even vectors of a sub-block and the odd ones.
 

@@ -1,4 +1,4 @@
-// How the tiled reductions of kiln-core combine two values, bit for bit.
+// How the tiled reductions of kiln-ir combine two values, bit for bit.
 
 #if OP == 0
 fn identity() -> f32 { return 0.0; }

@@ -1,4 +1,4 @@
-// The element-wise functions: `op_` and the name in the table of kiln-core, operands first, then parameters.
+// The element-wise functions: `op_` and the name in the table of kiln-ir, operands first, then parameters.
 #include math
 
 fn op_add(a: V, b: V) -> V { return a + b; }

@@ -1,4 +1,4 @@
-// Writes f32 as blocks of Q4_K (FORMAT 1) or Q5_K (2): `fit_affine` of kiln-core.
+// Writes f32 as blocks of Q4_K (FORMAT 1) or Q5_K (2): `fit_affine` of kiln-ir.
 //
 // A workgroup makes two blocks: for each sub-block of 32 elements sixteen invocations, one a trial. A trial reads the whole
 // sub-block from workgroup memory, so that its sums have the order of the reference.

@@ -1,4 +1,4 @@
-// Writes f32 as blocks of Q6_K: `fit_symmetric` of kiln-core.
+// Writes f32 as blocks of Q6_K: `fit_symmetric` of kiln-ir.
 //
 // A workgroup makes two blocks, which share a word, one after the other: for each sub-block of 16 elements sixteen
 // invocations, one a trial. A trial reads the whole sub-block from workgroup memory, so that its sums have the order of the

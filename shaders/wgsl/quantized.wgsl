@@ -1,4 +1,4 @@
-// Blocks of quantised formats: 0 is Q8_0, 1 Q4_K, 2 Q5_K, 3 Q6_K. The layouts are described in kiln-core.
+// Blocks of quantised formats: 0 is Q8_0, 1 Q4_K, 2 Q5_K, 3 Q6_K. The layouts are described in kiln-ir.
 //
 // A block is read in parts of 32 elements: sixteen neighbours from `place(part)` on and the sixteen that lie APART after
 // them. One kernel has the blocks in `blocks: array<vec4<u32>>`.

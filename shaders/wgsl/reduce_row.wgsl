@@ -1,6 +1,6 @@
 // The kernel of reductions along rows. `WIDTH` elements are read at once. A row is cut into parts; a team of TEAM
 // invocations takes a part. With FROM rows are of partial results, with INTO partial results are written. A chain of
-// additions has at most eight links, each of a tree of eight: see the bound of sums in kiln-core.
+// additions has at most eight links, each of a tree of eight: see the bound of sums in kiln-ir.
 
 #if FROM
 alias E = A;

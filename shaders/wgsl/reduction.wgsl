@@ -1,5 +1,5 @@
 // A reduction: what an element becomes (A, for WIDTH elements at once), how two of those are joined, and what the last
-// one means. S is the A of one element. OP is the number in the table of kiln-core: 0 sum, 1 mean, 2 max, 3 min, 4 argmax,
+// one means. S is the A of one element. OP is the number in the table of kiln-ir: 0 sum, 1 mean, 2 max, 3 min, 4 argmax,
 // 5 argmin, 6 prod, 7 norm_l1, 8 norm_l2, 9 norm_linf.
 #include math
 #include precise

@@ -1,4 +1,4 @@
-// The results of tiles of 16 by 16, row by row of tiles, in the tree of kiln-core's tiled reductions: the rows of a tile are
+// The results of tiles of 16 by 16, row by row of tiles, in the tree of kiln-ir's tiled reductions: the rows of a tile are
 // folded in halves, then their results. OP is 0 for the sum, 1 for the maximum, 2 for the minimum. A workgroup takes 16
 // tiles, an invocation one row of a tile.
 #trusted tiles, rows and columns are guarded; `half` shrinks

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::process::ExitCode;
 
-use kiln_core::op::{Contract, Op, all_cases, product_bound_of};
+use kiln_ir::op::{Contract, Op, all_cases, product_bound_of};
 
 use crate::Result;
 

@@ -7,10 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use indicatif::{ProgressBar, ProgressStyle};
-use kiln_core::op::reference::hard::{SIGNIFICANDS, hard_quotients};
-use kiln_core::op::reference::{Random, error_of};
-use kiln_core::op::{Bound, Elementwise, ElementwiseKind, Op, Operation};
-use kiln_core::{DataMut, Operand};
+use kiln_ir::op::reference::hard::{SIGNIFICANDS, hard_quotients};
+use kiln_ir::op::reference::{Random, error_of};
+use kiln_ir::op::{Bound, Elementwise, ElementwiseKind, Op, Operation};
+use kiln_ir::{DataMut, Operand};
 use kiln_simd::{Isa, Operations, Simd};
 
 /// What to compare.
@@ -195,7 +195,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode, Box<dyn Error>> {
 }
 
 /// The worst of an operation on each instruction set.
-fn compare(op: Elementwise, isas: &[Isa], stride: u64, threads: usize) -> Result<Vec<Worst>, kiln_core::Error> {
+fn compare(op: Elementwise, isas: &[Isa], stride: u64, threads: usize) -> Result<Vec<Worst>, kiln_ir::Error> {
     let simds = isas.iter().map(|&isa| Ok(Simd::with_isa(isa)?.with_threads(1))).collect::<Result<Vec<_>, _>>()?;
     let Some(source) = Source::of(op.kind()) else { return Ok(Vec::new()) };
     let steps = source.steps().div_ceil(stride);
@@ -231,7 +231,7 @@ fn worker(
     steps: u64,
     next: &AtomicU64,
     bar: &ProgressBar,
-) -> Result<Vec<Worst>, kiln_core::Error> {
+) -> Result<Vec<Worst>, kiln_ir::Error> {
     let bound = op.contract().bound;
     let as_op = Op::from(op);
     let mut seen = vec![Worst::default(); simds.len()];

@@ -1,7 +1,7 @@
 //! The cases: what is computed, on which data.
 
 use half::bf16;
-use kiln_core::{QuantFormat, f16};
+use kiln_ir::{QuantFormat, f16};
 
 use crate::contender::Result;
 

@@ -1,13 +1,13 @@
 //! kiln, and the copy that it is held against.
 
 use half::bf16;
-use kiln_core::op::{self, LayerNorm, Matmul, Op, QuantMatmul, Reduce, Reduction, RmsNorm, Softmax};
-use kiln_core::{Operand, Operations, Record, Shape, f16};
 use kiln_cuda::limits::DeviceCopy;
 use kiln_cuda::{
     BufferId, CudaBackend, CudaCommandBatch, CudaDevice, CudaLaunch, CudaOperation, CudaTensor, DeviceOptions,
     InputPrecision,
 };
+use kiln_ir::op::{self, LayerNorm, Matmul, Op, QuantMatmul, Reduce, Reduction, RmsNorm, Softmax};
+use kiln_ir::{Operand, Operations, Record, Shape, f16};
 use kiln_ptx::kernels::attention::WarpGroupAttention;
 use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::{Kernel, Launch, PtxType};
@@ -60,7 +60,7 @@ impl Kiln {
     }
 
     fn resident(device: &CudaDevice, op: impl Into<Op>, operands: &[Operand<'_>]) -> Result<Box<dyn Ready>> {
-        let tensors = operands.iter().map(|x| device.upload(x)).collect::<kiln_core::Result<Vec<_>>>()?;
+        let tensors = operands.iter().map(|x| device.upload(x)).collect::<kiln_ir::Result<Vec<_>>>()?;
         let operation = device.prepare(&op.into(), &tensors.iter().collect::<Vec<_>>())?;
         Ok(Box::new(Resident { device: device.clone(), operation }))
     }
@@ -77,9 +77,9 @@ impl Kiln {
         let stored = |operand: &Vec<f32>| {
             let bits = |x: f32| u32::from(bf16::from_f32(x).to_bits());
             let words: Vec<u32> = operand.chunks_exact(2).map(|pair| bits(pair[0]) | bits(pair[1]) << 16).collect();
-            self.device.upload(&Operand::new(kiln_core::Data::U32(&words), Shape::new(&[words.len()])?)?)
+            self.device.upload(&Operand::new(kiln_ir::Data::U32(&words), Shape::new(&[words.len()])?)?)
         };
-        let mut tensors = operands.iter().map(stored).collect::<kiln_core::Result<Vec<_>>>()?;
+        let mut tensors = operands.iter().map(stored).collect::<kiln_ir::Result<Vec<_>>>()?;
         let result = self.device.upload(&Operand::vector(&vec![f32::NAN; results]))?;
         tensors.push(result.clone());
         // SAFETY: the launch was made for the extents of these tensors, which nothing else uses.
@@ -149,7 +149,7 @@ impl Contender for Kiln {
                 let op = if attention.causal { op::Attention::causal() } else { op::Attention::full() };
                 let dims = [attention.queries(), attention.keys(), attention.keys()];
                 let operands = halves.iter().zip(&dims).map(|(x, dims)| Operand::f16(x, dims));
-                Self::resident(&self.device, op, &operands.collect::<kiln_core::Result<Vec<_>>>()?)?
+                Self::resident(&self.device, op, &operands.collect::<kiln_ir::Result<Vec<_>>>()?)?
             }
             Case::Quantized { format, rows, n, k } => {
                 let vector = self.device.upload(&Operand::f32(&x[0], &[rows, k])?)?;

@@ -1,6 +1,6 @@
 //! The cases: what is computed, on which data, and how fast it should be.
 
-use kiln_core::{QuantFormat, f16};
+use kiln_ir::{QuantFormat, f16};
 
 use crate::contender::Result;
 

@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 
-use kiln_core::op::{Matmul, Op, QuantMatmul, Reduce, Reduction, Softmax};
-use kiln_core::{DataMut, Operand, Operations, QuantFormat, Record, f16};
+use kiln_ir::op::{Matmul, Op, QuantMatmul, Reduce, Reduction, Softmax};
+use kiln_ir::{DataMut, Operand, Operations, QuantFormat, Record, f16};
 use kiln_wgpu::limits::DeviceCopy;
 use kiln_wgpu::{
     AdapterChoice, BufferId, DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuOperation, GpuTensor,
@@ -56,7 +56,7 @@ impl Kiln {
     }
 
     fn resident(&self, op: impl Into<Op>, operands: &[Operand<'_>]) -> Result<Box<dyn Ready>> {
-        let tensors = operands.iter().map(|x| self.device.upload(x)).collect::<kiln_core::Result<Vec<_>>>()?;
+        let tensors = operands.iter().map(|x| self.device.upload(x)).collect::<kiln_ir::Result<Vec<_>>>()?;
         let operation = self.device.prepare(&op.into(), &tensors.iter().collect::<Vec<_>>())?;
         Ok(Box::new(Resident { device: self.device.clone(), operations: vec![operation], next: 0 }))
     }
@@ -136,11 +136,7 @@ impl Contender for Kiln {
     fn first(&self) -> Result<()> {
         let (x, mut out) = (vec![1.0; 1000], vec![0.0; 1000]);
         let operands = [Operand::vector(&x), Operand::vector(&x)];
-        Ok(self.backend.run_into(
-            &kiln_core::op::Elementwise::add().into(),
-            &operands,
-            &mut [DataMut::F32(&mut out)],
-        )?)
+        Ok(self.backend.run_into(&kiln_ir::op::Elementwise::add().into(), &operands, &mut [DataMut::F32(&mut out)])?)
     }
 }
 
@@ -166,7 +162,7 @@ impl Ready for Resident {
     }
 }
 
-fn read(tensor: &GpuTensor) -> kiln_core::Result<Vec<f32>> {
+fn read(tensor: &GpuTensor) -> kiln_ir::Result<Vec<f32>> {
     Ok(tensor.read()?.as_data().f32().to_vec())
 }
 

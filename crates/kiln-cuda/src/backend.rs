@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
-use kiln_core::op::{Op, check, types_of};
-use kiln_core::ready::{Ready, ReadyOperations};
-use kiln_core::{DataMut, Operand, Operations, Result, TensorType};
+use kiln_ir::op::{Op, check, types_of};
+use kiln_ir::ready::{Ready, ReadyOperations};
+use kiln_ir::{DataMut, Operand, Operations, Result, TensorType};
 
 use crate::CudaDevice;
 use crate::direct;
@@ -72,7 +72,7 @@ impl CudaBackend {
 
 impl Operations for CudaBackend {
     fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        kiln_core::for_operation!(op, op => check(op, inputs, outputs))?;
+        kiln_ir::for_operation!(op, op => check(op, inputs, outputs))?;
         if let Some(function) = direct::takes(op, inputs, outputs)
             && let [DataMut::F32(out)] = outputs
         {

@@ -3,9 +3,9 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use kiln_core::graph::{Graph, TensorId};
-use kiln_core::op::Op;
-use kiln_core::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Result, Shape, TensorType};
+use kiln_ir::graph::{Graph, TensorId};
+use kiln_ir::op::Op;
+use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Result, Shape, TensorType};
 
 use crate::execute::Executable;
 use crate::memory::Region;
@@ -113,7 +113,7 @@ impl CudaCommandBatch {
     ///
     /// # Errors
     /// As [`CudaCommandBatch::upload`].
-    pub fn upload_f16(&mut self, data: &[kiln_core::f16], dims: &[usize]) -> Result<BufferId> {
+    pub fn upload_f16(&mut self, data: &[kiln_ir::f16], dims: &[usize]) -> Result<BufferId> {
         self.upload_operand(&Operand::f16(data, dims)?)
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use kiln_core::Result;
+use kiln_ir::Result;
 use kiln_ptx::{Kernel, Launch};
 
 use crate::driver::{Begins, Function};
@@ -21,8 +21,8 @@ impl CudaDevice {
     /// are written for is [`CudaDevice::target`].
     ///
     /// # Errors
-    /// [`kiln_core::Error::Unavailable`] for a tensor of another device, and where the driver is too old for the kernel;
-    /// [`kiln_core::Error::Driver`] with what the driver's compiler says; [`kiln_core::Error::DeviceLost`].
+    /// [`kiln_ir::Error::Unavailable`] for a tensor of another device, and where the driver is too old for the kernel;
+    /// [`kiln_ir::Error::Driver`] with what the driver's compiler says; [`kiln_ir::Error::DeviceLost`].
     ///
     /// # Safety
     /// Launched with these arguments the kernel ends, and reads and writes within these tensors alone. Nothing else uses those
@@ -46,8 +46,8 @@ impl CudaLaunch {
     /// Launches the kernel once more. It does not wait for the device: [`CudaDevice::finish`] does.
     ///
     /// # Errors
-    /// [`kiln_core::Error::Driver`] where the launch does not give what the kernel takes, or the driver refuses;
-    /// [`kiln_core::Error::DeviceLost`].
+    /// [`kiln_ir::Error::Driver`] where the launch does not give what the kernel takes, or the driver refuses;
+    /// [`kiln_ir::Error::DeviceLost`].
     pub fn run(&mut self) -> Result<()> {
         let spans = self.tensors.iter().map(|tensor| tensor.region.whole()).collect::<Result<Vec<_>>>()?;
         self.function.launch(&self.launch, &spans, Begins::Behind)

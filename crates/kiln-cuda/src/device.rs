@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use kiln_core::{Error, Result};
+use kiln_ir::{Error, Result};
 
 use crate::driver::{Context, CudaVersion, Driver, DriverProblem, Facts, Readings, readings};
 use crate::kernels::Kernels;

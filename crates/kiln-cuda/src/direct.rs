@@ -4,9 +4,9 @@
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-use kiln_core::graph::Fetch;
-use kiln_core::op::{Elementwise, Op};
-use kiln_core::{DType, Data, DataMut, Operand, Result, host_copy};
+use kiln_ir::graph::Fetch;
+use kiln_ir::op::{Elementwise, Op};
+use kiln_ir::{DType, Data, DataMut, Operand, Result, host_copy};
 use kiln_ptx::kernels::elementwise::Chain;
 
 use crate::CudaDevice;
@@ -31,7 +31,7 @@ pub(crate) fn takes<'a>(op: &'a Op, inputs: &[Operand<'_>], outputs: &[DataMut<'
 /// Computes a function of operands that [`takes`] has accepted.
 ///
 /// # Errors
-/// [`kiln_core::Error::OutOfMemory`], [`kiln_core::Error::DeviceLost`], [`kiln_core::Error::Driver`].
+/// [`kiln_ir::Error::OutOfMemory`], [`kiln_ir::Error::DeviceLost`], [`kiln_ir::Error::Driver`].
 pub(crate) fn run(device: &CudaDevice, function: &Elementwise, inputs: &[Operand<'_>], out: &mut [f32]) -> Result<()> {
     let chain = Chain::of(function, &vec![Fetch::Whole; inputs.len()], device.inner.hardware.target)?;
     let kernel = device.inner.kernels.get(&chain.clone().into())?;

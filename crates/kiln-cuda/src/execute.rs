@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use kiln_core::graph::{Location as Tensor, TensorId};
-use kiln_core::{Error, Result};
+use kiln_ir::graph::{Location as Tensor, TensorId};
+use kiln_ir::{Error, Result};
 use kiln_ptx::Launch;
 
 use crate::CudaDevice;

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kiln_core::store::{Kind, Unusable, fingerprint};
-use kiln_core::{Error, Result};
+use kiln_ir::store::{Kind, Unusable, fingerprint};
+use kiln_ir::{Error, Result};
 use kiln_ptx::{Kernel, PtxKernel, PtxModule, Target, Version};
 
 use crate::driver::{Context, CudaVersion, Driver, Function, Image, compile};

@@ -1,10 +1,10 @@
 //! The operations of kiln on NVIDIA GPUs: kernels that kiln-ptx writes, run through the driver alone.
 //!
 //! ```no_run
-//! use kiln_core::{Operations, Record};
+//! use kiln_ir::{Operations, Record};
 //! use kiln_cuda::{CudaBackend, CudaCommandBatch, CudaDevice};
 //!
-//! # fn main() -> kiln_core::Result<()> {
+//! # fn main() -> kiln_ir::Result<()> {
 //! let sum = CudaBackend::new().add(&[1.0, 2.0], &[10.0, 20.0])?;
 //! assert_eq!(sum, [11.0, 22.0]);
 //!

@@ -1,6 +1,6 @@
 //! What a device can do at most: what measured figures are held against.
 
-use kiln_core::Result;
+use kiln_ir::Result;
 
 use crate::CudaTensor;
 use crate::memory::Region;
@@ -17,7 +17,7 @@ impl DeviceCopy {
     /// Takes memory for a copy of a tensor.
     ///
     /// # Errors
-    /// [`kiln_core::Error::OutOfMemory`], [`kiln_core::Error::DeviceLost`].
+    /// [`kiln_ir::Error::OutOfMemory`], [`kiln_ir::Error::DeviceLost`].
     pub fn of(tensor: &CudaTensor) -> Result<Self> {
         Ok(Self { to: tensor.device.take(tensor.ty.bytes() as u64)?, from: tensor.clone() })
     }
@@ -30,7 +30,7 @@ impl DeviceCopy {
     /// Copies once more. It does not wait for the device: [`crate::CudaDevice::finish`] does.
     ///
     /// # Errors
-    /// [`kiln_core::Error::DeviceLost`], [`kiln_core::Error::Driver`].
+    /// [`kiln_ir::Error::DeviceLost`], [`kiln_ir::Error::Driver`].
     pub fn run(&mut self) -> Result<()> {
         let bytes = self.bytes();
         if bytes == 0 {

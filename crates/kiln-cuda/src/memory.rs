@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use kiln_core::{Error, Result};
+use kiln_ir::{Error, Result};
 
 use crate::driver::{Context, DeviceMemory, Span};
 

@@ -1,11 +1,11 @@
-//! Where the numerics of tensor cores differ from the contract of kiln-core.
+//! Where the numerics of tensor cores differ from the contract of kiln-ir.
 //!
 //! They cut off where others round, so that errors are of one sign and grow with k. Of f16 they add sixteen products to a sum
 //! at a time, and of TF32 eight: 2 u of the sum each time, and 16 u for what is cut off from the products themselves. Weights of
 //! attention are rounded to f16 before they are multiplied.
 
-use kiln_core::op::{Attention, Bound, Matmul, Op};
-use kiln_core::{DType, Result, TensorType};
+use kiln_ir::op::{Attention, Bound, Matmul, Op};
+use kiln_ir::{DType, Result, TensorType};
 use kiln_ptx::kernels::window::Pool;
 
 use crate::lower::attention::on_tensor_cores;
@@ -63,8 +63,8 @@ fn of_attention(hardware: Hardware, op: &Attention, inputs: &[TensorType]) -> Re
 
 #[cfg(test)]
 mod tests {
-    use kiln_core::Shape;
-    use kiln_core::op::Matmul;
+    use kiln_ir::Shape;
+    use kiln_ir::op::Matmul;
     use kiln_ptx::Target;
 
     use super::*;

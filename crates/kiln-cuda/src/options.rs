@@ -23,7 +23,7 @@ pub enum InputPrecision {
 /// ```no_run
 /// use kiln_cuda::{CudaDevice, DeviceOptions};
 ///
-/// # fn main() -> kiln_core::Result<()> {
+/// # fn main() -> kiln_ir::Result<()> {
 /// let device = CudaDevice::open(0, &DeviceOptions::new().kernel_folder("/home/me/.cache/kiln"))?;
 /// # Ok(())
 /// # }

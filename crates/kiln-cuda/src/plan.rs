@@ -1,6 +1,6 @@
 //! What a GPU does for a graph: launches on memory that is named but not yet there.
 
-use kiln_core::graph::{Location as Tensor, TensorId};
+use kiln_ir::graph::{Location as Tensor, TensorId};
 use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashCombine, WarpGroupAttention};
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;
@@ -168,9 +168,9 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    use kiln_core::graph::Graph;
-    use kiln_core::op::QuantMatmul;
-    use kiln_core::{DType, QuantFormat, Record, Shape, TensorType};
+    use kiln_ir::graph::Graph;
+    use kiln_ir::op::QuantMatmul;
+    use kiln_ir::{DType, QuantFormat, Record, Shape, TensorType};
 
     use super::*;
 

@@ -1,8 +1,8 @@
 //! From a recorded graph to a plan.
 
-use kiln_core::graph::{FusionLimits, Graph, Step, TensorId};
-use kiln_core::op::Op;
-use kiln_core::{Record, Result, TensorType};
+use kiln_ir::graph::{FusionLimits, Graph, Step, TensorId};
+use kiln_ir::op::Op;
+use kiln_ir::{Record, Result, TensorType};
 
 use crate::lower::{Lowering, Value, elementwise, lower};
 use crate::plan::{Hardware, Location, Plan};

@@ -4,7 +4,7 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kiln_core::{Error, Result, host_copy};
+use kiln_ir::{Error, Result, host_copy};
 
 use crate::driver::{Context, Event, PinnedMemory, Span};
 use crate::memory::Region;

@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use kiln_core::graph::TensorId;
-use kiln_core::op::{Op, Outputs};
-use kiln_core::{Buffer, Error, Operand, Result, Shape, TensorType};
+use kiln_ir::graph::TensorId;
+use kiln_ir::op::{Op, Outputs};
+use kiln_ir::{Buffer, Error, Operand, Result, Shape, TensorType};
 
 use crate::execute::Executable;
 use crate::memory::Region;

@@ -2,9 +2,9 @@
 
 mod support;
 
-use kiln_core::op::{Elementwise, Matmul, Reduce, Reduction};
-use kiln_core::{Data, Error, Operand, Record};
 use kiln_cuda::{CudaCommandBatch, DeviceOptions};
+use kiln_ir::op::{Elementwise, Matmul, Reduce, Reduction};
+use kiln_ir::{Data, Error, Operand, Record};
 
 #[test]
 fn a_chain_is_one_kernel_and_gives_what_its_operations_give() {

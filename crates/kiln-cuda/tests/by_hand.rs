@@ -3,11 +3,11 @@
 
 mod support;
 
-use kiln_core::op::Bound;
-use kiln_core::op::reference::{Random, check};
-use kiln_core::op::{Attention, Matmul, Op};
-use kiln_core::{Data, Error, Operand, Shape};
 use kiln_cuda::{CudaDevice, CudaTensor};
+use kiln_ir::op::Bound;
+use kiln_ir::op::reference::{Random, check};
+use kiln_ir::op::{Attention, Matmul, Op};
+use kiln_ir::{Data, Error, Operand, Shape};
 use kiln_ptx::kernels::attention::WarpGroupAttention;
 use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::{Argument, Kernel, Launch, PtxKernel, PtxType};

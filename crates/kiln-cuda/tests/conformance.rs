@@ -4,9 +4,9 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use kiln_core::op::{Op, all_cases, reference};
-use kiln_core::{Operations, TensorType};
 use kiln_cuda::{CudaBackend, numerics};
+use kiln_ir::op::{Op, all_cases, reference};
+use kiln_ir::{Operations, TensorType};
 
 #[test]
 fn every_operation_keeps_its_contract() {

@@ -2,9 +2,9 @@
 
 mod support;
 
-use kiln_core::Operations;
-use kiln_core::op::reference::Random;
 use kiln_cuda::CudaBackend;
+use kiln_ir::Operations;
+use kiln_ir::op::reference::Random;
 
 /// Elements of a block.
 const BLOCK: usize = 1 << 17;

@@ -7,8 +7,8 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kiln_core::{Error, Operations};
 use kiln_cuda::{CudaBackend, CudaDevice, DeviceOptions};
+use kiln_ir::{Error, Operations};
 
 /// Functions of the driver that fail in their own way, and those that only have to be there.
 fn library(folder: &Path, init: u32, version: i32, devices: i32, without: &str) -> PathBuf {

@@ -4,9 +4,9 @@ mod support;
 
 use std::path::Path;
 
-use kiln_core::op::{Elementwise, Matmul};
-use kiln_core::{Data, Error, Operand, Operations, Record};
 use kiln_cuda::{CudaBackend, CudaCommandBatch, CudaDevice, DeviceOptions};
+use kiln_ir::op::{Elementwise, Matmul};
+use kiln_ir::{Data, Error, Operand, Operations, Record};
 
 #[test]
 fn a_device_that_is_lost_says_so_and_another_can_be_opened() {

@@ -2,10 +2,10 @@
 
 mod support;
 
-use kiln_core::op::reference::Random;
-use kiln_core::op::{Matmul, Op, QuantMatmul};
-use kiln_core::{Data, Operand, QuantFormat, Record};
 use kiln_cuda::{BufferId, CudaCommandBatch};
+use kiln_ir::op::reference::Random;
+use kiln_ir::op::{Matmul, Op, QuantMatmul};
+use kiln_ir::{Data, Operand, QuantFormat, Record};
 
 /// Elements of a row.
 const N: usize = 2048;

@@ -2,10 +2,10 @@
 
 mod support;
 
-use kiln_core::op::reference::{Random, check};
-use kiln_core::op::{Attention, Matmul, Op, Param};
-use kiln_core::{Buffer, Data, Operand, Record, Result, Shape, f16};
 use kiln_cuda::{CudaCommandBatch, CudaDevice, DeviceOptions, InputPrecision, numerics};
+use kiln_ir::op::reference::{Random, check};
+use kiln_ir::op::{Attention, Matmul, Op, Param};
+use kiln_ir::{Buffer, Data, Operand, Record, Result, Shape, f16};
 
 /// A device with tensor cores that kernels use.
 fn device_with(input_precision: InputPrecision) -> Option<CudaDevice> {

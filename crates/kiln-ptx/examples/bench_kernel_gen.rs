@@ -7,9 +7,9 @@ use std::hint::black_box;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
-use kiln_core::graph::Fetch;
-use kiln_core::op::{Elementwise, Matmul};
-use kiln_core::{QuantFormat, Result};
+use kiln_ir::graph::Fetch;
+use kiln_ir::op::{Elementwise, Matmul};
+use kiln_ir::{QuantFormat, Result};
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gemm::{Epilogue, Gemm, NaiveGemm, Tile, TiledGemm, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::kernels::quant::QuantMatmul;

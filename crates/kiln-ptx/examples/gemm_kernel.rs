@@ -1,7 +1,7 @@
 //! The matrix product as PTX, and how it is launched: as textbooks write it, of f32 on every target, and of bf16 on the
 //! tensor cores of Hopper. Prints the texts; no GPU.
 
-use kiln_core::op::{ElementwiseKind, Matmul, MatmulExtents};
+use kiln_ir::op::{ElementwiseKind, Matmul, MatmulExtents};
 use kiln_ptx::kernels::gemm::{Epilogue, Gemm, NaiveGemm, Tile, TiledGemm, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::{Kernel, Launch, PtxModule, PtxType};
 
@@ -17,7 +17,7 @@ fn print(kernel: &dyn Kernel, launch: &Launch) {
     println!("{}", PtxModule::from(kernel));
 }
 
-fn main() -> kiln_core::Result<()> {
+fn main() -> kiln_ir::Result<()> {
     // C = A B, an element a thread: from memory alone, and through tiles in shared memory.
     let MatmulExtents { m, k, n, .. } = EXTENTS;
     print(&NaiveGemm, &NaiveGemm.launch([m, k, n])?);

@@ -1,7 +1,7 @@
 //! A kernel written with the builder, and a chain of element-wise functions out of a recorded graph. Prints PTX; no GPU.
 
-use kiln_core::graph::{Fetch, FusionLimits, Graph, Step};
-use kiln_core::{Record, Result, Shape, TensorType};
+use kiln_ir::graph::{Fetch, FusionLimits, Graph, Step};
+use kiln_ir::{Record, Result, Shape, TensorType};
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::{Kernel, PtxKernel, PtxModule, Target};
 

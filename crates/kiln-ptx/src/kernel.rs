@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use kiln_core::{Error, Result};
+use kiln_ir::{Error, Result};
 
 use crate::builder::SHARED;
 use crate::layout::TensorMap;

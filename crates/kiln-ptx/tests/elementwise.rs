@@ -2,10 +2,10 @@
 
 mod support;
 
-use kiln_core::graph::{Fetch, FusionLimits, Graph, Step};
-use kiln_core::op::reference::{self, Random};
-use kiln_core::op::{Elementwise, ElementwiseKind, Op, Operation};
-use kiln_core::{Buffer, Error, Record, Shape, TensorType};
+use kiln_ir::graph::{Fetch, FusionLimits, Graph, Step};
+use kiln_ir::op::reference::{self, Random};
+use kiln_ir::op::{Elementwise, ElementwiseKind, Op, Operation};
+use kiln_ir::{Buffer, Error, Record, Shape, TensorType};
 use kiln_ptx::Target;
 use kiln_ptx::kernels::elementwise::Chain;
 use support::{Device, floats, words};
@@ -28,7 +28,7 @@ fn run(
     Ok(written.into_iter().map(|buffer| floats(device.download(buffer))).collect())
 }
 
-/// The cases of kiln-core, those aside that are long only to last: an interpreter takes a thousand times as long as a GPU.
+/// The cases of kiln-ir, those aside that are long only to last: an interpreter takes a thousand times as long as a GPU.
 #[test]
 fn every_function_keeps_its_contract() {
     const LONGEST: usize = 12_000;
@@ -43,7 +43,7 @@ fn every_function_keeps_its_contract() {
         let fetches: Vec<Fetch> = inputs.iter().map(|x| Fetch::of(x.len(), n)).collect();
         for target in [Target::Sm70, Target::Sm80] {
             let chain = Chain::of(&op, &fetches, target).unwrap();
-            let results = |_: &Op, _: &[kiln_core::Operand<'_>]| {
+            let results = |_: &Op, _: &[kiln_ir::Operand<'_>]| {
                 let results = run(&chain, n, &inputs, &[op.params()], 1).unwrap_or_else(|why| panic!("{case}: {why}"));
                 Ok(results.into_iter().map(Buffer::F32).collect())
             };
@@ -98,7 +98,7 @@ fn chains_compute_what_their_functions_do() {
                 }
             }
             let bits =
-                |id: &kiln_core::graph::TensorId| values[id.index()].iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+                |id: &kiln_ir::graph::TensorId| values[id.index()].iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             schedule.results.iter().map(bits).collect::<Vec<_>>()
         });
         assert!(results[0] == results[1], "round {round}");

@@ -6,9 +6,9 @@ mod catalogue;
 
 use std::path::Path;
 
-use kiln_core::QuantFormat;
-use kiln_core::graph::Fetch;
-use kiln_core::op::{Elementwise, Matmul};
+use kiln_ir::QuantFormat;
+use kiln_ir::graph::Fetch;
+use kiln_ir::op::{Elementwise, Matmul};
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gemm::{Epilogue, TiledGemm, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::kernels::quant::Quantize;

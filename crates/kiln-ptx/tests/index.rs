@@ -2,8 +2,8 @@
 
 mod support;
 
-use kiln_core::Buffer;
-use kiln_core::op::{Gather as GatherOp, Operation, reference};
+use kiln_ir::Buffer;
+use kiln_ir::op::{Gather as GatherOp, Operation, reference};
 use kiln_ptx::kernels::gather::Gather;
 use support::{Device, floats, words};
 
@@ -30,7 +30,7 @@ fn run_gather(table: &[f32], [rows, columns]: [usize; 2], indices: &[u32]) -> Re
 fn gather_keeps_its_contract() {
     let mut compared = 0;
     for case in GatherOp::cases() {
-        let run = |_: &_, inputs: &[kiln_core::Operand<'_>]| {
+        let run = |_: &_, inputs: &[kiln_ir::Operand<'_>]| {
             let table = inputs[0].shape();
             let (out, report) =
                 run_gather(inputs[0].data().f32(), [table.rows(), table.columns()], inputs[1].data().u32())

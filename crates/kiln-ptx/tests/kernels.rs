@@ -2,12 +2,12 @@
 
 mod support;
 
-use kiln_core::op::reference::{self, Case, Input, Random};
-use kiln_core::op::{
+use kiln_ir::op::reference::{self, Case, Input, Random};
+use kiln_ir::op::{
     LayerNorm, LogSoftmax, Matmul, MatmulExtents, Op, Operation, Reduce, Reduction, RmsNorm, Softmax as SoftmaxOp,
     Transpose as TransposeOp,
 };
-use kiln_core::{Buffer, Error, Operand};
+use kiln_ir::{Buffer, Error, Operand};
 use kiln_ptx::kernels::gemm::{Gemm, MultistageGemm, MultistageTile, NaiveGemm, SplitSum, Tf32Planes, Tile, TiledGemm};
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::reduce;

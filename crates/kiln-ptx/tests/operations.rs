@@ -2,12 +2,12 @@
 
 mod support;
 
-use kiln_core::op::reference::{self, Case, Input};
-use kiln_core::op::{
+use kiln_ir::op::reference::{self, Case, Input};
+use kiln_ir::op::{
     Attention as AttentionOp, Convert as ConvertOp, Convolve2d, Dequantize as DequantizeOp, Op, Operation, Pool2d,
     QuantMatmul as QuantMatmulOp, Quantize as QuantizeOp, Rope as RopeOp, TopK as TopKOp,
 };
-use kiln_core::{Buffer, DType, Operand, QuantFormat, Result as CoreResult, TensorType};
+use kiln_ir::{Buffer, DType, Operand, QuantFormat, Result as CoreResult, TensorType};
 use kiln_ptx::kernels::attention::Attention;
 use kiln_ptx::kernels::half::Convert;
 use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, WarpQuantMatmul};

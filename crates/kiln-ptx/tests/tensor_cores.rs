@@ -3,9 +3,9 @@
 
 mod support;
 
-use kiln_core::op::reference::{Expected, Random};
-use kiln_core::op::{Attention as AttentionOp, ElementwiseKind, Matmul, MatmulExtents, Operation, Param};
-use kiln_core::{Error, Operand, f16};
+use kiln_ir::op::reference::{Expected, Random};
+use kiln_ir::op::{Attention as AttentionOp, ElementwiseKind, Matmul, MatmulExtents, Operation, Param};
+use kiln_ir::{Error, Operand, f16};
 use kiln_ptx::kernels::attention::{FlashAttention, FlashTile, plan};
 use kiln_ptx::kernels::gemm::{Epilogue, WarpGemm, WarpTile};
 use kiln_ptx::operands::{Groups, Sixteen};
@@ -230,7 +230,7 @@ impl Case {
 
     /// Runs the launches of a plan. Memory ends with what nobody may write.
     fn run(&self, inputs: &[Vec<f32>; 3], scale: Option<Param>, multiprocessors: u32) -> (Vec<f32>, bool) {
-        let [q, kv] = self.dims().map(|dims| kiln_core::Shape::new(&dims).unwrap());
+        let [q, kv] = self.dims().map(|dims| kiln_ir::Shape::new(&dims).unwrap());
         let operation = self.operation(scale);
         let extents = operation.extents(&q, &kv, &kv).unwrap();
         let scale = operation.scale(self.d);
@@ -396,18 +396,18 @@ fn what_attention_does_not_take_is_an_error() {
         FlashTile::new(3, 1, 64).is_err() && FlashTile::new(4, 3, 64).is_err() && FlashTile::new(4, 1, 48).is_err()
     );
     let kernel = FlashAttention::new(HALVES, 128, true, tile).unwrap();
-    let extents = kiln_core::op::AttentionExtents { batch: 1, kv_heads: 1, group: 1, s: 1, t: 1, d: 128 };
+    let extents = kiln_ir::op::AttentionExtents { batch: 1, kv_heads: 1, group: 1, s: 1, t: 1, d: 128 };
     assert!(kernel.launch(&extents, 0.1).is_ok());
     for scale in [0.0, -1.0, f32::NAN, f32::INFINITY] {
         assert!(matches!(kernel.launch(&extents, scale), Err(Error::Parameter { .. })), "{scale}");
     }
-    let wrong = kiln_core::op::AttentionExtents { d: 64, ..extents };
+    let wrong = kiln_ir::op::AttentionExtents { d: 64, ..extents };
     assert!(matches!(kernel.launch(&wrong, 0.1), Err(Error::Shape { .. })));
     for (group, s, t) in [(1, 1 << 31, 1 << 31), (1 << 16, 1 << 16, 1 << 20), (1, 1, 1 << 31)] {
-        let large = kiln_core::op::AttentionExtents { group, s, t, ..extents };
+        let large = kiln_ir::op::AttentionExtents { group, s, t, ..extents };
         assert!(matches!(kernel.launch(&large, 0.1), Err(Error::Limit { .. })));
     }
-    assert!(plan(HALVES, &kiln_core::op::AttentionExtents { d: 63, ..extents }, true, 0.1, 132).is_err());
+    assert!(plan(HALVES, &kiln_ir::op::AttentionExtents { d: 63, ..extents }, true, 0.1, 132).is_err());
 }
 
 /// A product of matrices, its types and how they are stored.

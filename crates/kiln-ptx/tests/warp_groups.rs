@@ -4,8 +4,8 @@
 mod catalogue;
 mod support;
 
-use kiln_core::Error;
-use kiln_core::op::{AttentionExtents, ElementwiseKind, Matmul, MatmulExtents};
+use kiln_ir::Error;
+use kiln_ir::op::{AttentionExtents, ElementwiseKind, Matmul, MatmulExtents};
 use kiln_ptx::kernels::attention::WarpGroupAttention;
 use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::{Argument, Kernel, Launch, Panels, PtxKernel, PtxType, Target, TensorMap};

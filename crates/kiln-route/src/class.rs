@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use kiln_core::op::{Op, Reduction};
-use kiln_core::{QuantFormat, TensorType};
+use kiln_ir::op::{Op, Reduction};
+use kiln_ir::{QuantFormat, TensorType};
 
 /// What is calibrated together: an operation, and the kind of shape where that decides which code runs.
 ///

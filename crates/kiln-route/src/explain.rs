@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use kiln_core::TensorType;
-use kiln_core::op::{Cost, Op};
+use kiln_ir::TensorType;
+use kiln_ir::op::{Cost, Op};
 
 use crate::problem::Problem;
 use crate::router::Decision;

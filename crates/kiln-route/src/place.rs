@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use kiln_core::op::Cost;
+use kiln_ir::op::Cost;
 use serde::{Deserialize, Serialize};
 
 use crate::selector::Backend;

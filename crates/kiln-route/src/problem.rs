@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use kiln_core::graph::{Fused, Graph, Schedule, Step, TensorId};
-use kiln_core::op::{Cost, Op, total_bytes};
-use kiln_core::{Result, TensorType, for_operation};
+use kiln_ir::graph::{Fused, Graph, Schedule, Step, TensorId};
+use kiln_ir::op::{Cost, Op, total_bytes};
+use kiln_ir::{Result, TensorType, for_operation};
 
 use crate::class::Class;
 use crate::place::{MAX_MEMORIES, Memory};
@@ -21,7 +21,7 @@ impl Task {
         let outputs = op.infer(inputs)?;
         let bytes_written = total_bytes(outputs.iter().map(|t| t.bytes() as u64));
         let cost = for_operation!(op, concrete => {
-            use kiln_core::op::Operation;
+            use kiln_ir::op::Operation;
             Cost {
                 flops: concrete.flops(inputs, &outputs),
                 bytes_read: concrete.bytes_read(inputs, &outputs),
@@ -71,7 +71,7 @@ impl Problem {
     /// are those that it makes and does not read.
     ///
     /// # Errors
-    /// [`kiln_core::Error::ForeignTensor`] never happens for a graph that recorded its own nodes.
+    /// [`kiln_ir::Error::ForeignTensor`] never happens for a graph that recorded its own nodes.
     pub fn graph(graph: &Graph) -> Result<Self> {
         let mut problem = Self {
             first: None,
@@ -115,7 +115,7 @@ impl Problem {
     /// that it was made for.
     ///
     /// # Errors
-    /// [`kiln_core::Error::ForeignTensor`] when the schedule is of another graph.
+    /// [`kiln_ir::Error::ForeignTensor`] when the schedule is of another graph.
     pub fn schedule(schedule: &Schedule, graph: &Graph) -> Result<Self> {
         let mut tasks = Vec::with_capacity(schedule.steps.len());
         for step in &schedule.steps {
@@ -136,7 +136,7 @@ impl Problem {
     /// The inputs of a graph that a schedule reads, in the order in which it first reads them.
     ///
     /// # Errors
-    /// [`kiln_core::Error::ForeignTensor`] when the schedule is of another graph.
+    /// [`kiln_ir::Error::ForeignTensor`] when the schedule is of another graph.
     pub fn inputs_of(schedule: &Schedule, graph: &Graph) -> Result<Vec<TensorId>> {
         let mut inputs = Vec::new();
         for &id in schedule.steps.iter().flat_map(Step::inputs) {
@@ -151,7 +151,7 @@ impl Problem {
     /// function counts as it would alone; that its operands stay in the first-level cache helps every place alike.
     ///
     /// # Errors
-    /// [`kiln_core::Error::ForeignTensor`] when the chain is of another graph.
+    /// [`kiln_ir::Error::ForeignTensor`] when the chain is of another graph.
     pub fn fused(fused: &Fused, graph: &Graph) -> Result<Self> {
         let mut tasks = Vec::with_capacity(fused.instructions.len());
         for instruction in &fused.instructions {

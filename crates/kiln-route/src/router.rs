@@ -4,7 +4,7 @@ use std::fmt;
 use std::ops::RangeInclusive;
 use std::sync::{Mutex, PoisonError};
 
-use kiln_core::{Error, Result};
+use kiln_ir::{Error, Result};
 
 use crate::class::Class;
 use crate::history::History;

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use kiln_core::op::Op;
-use kiln_core::{Error, Result};
+use kiln_ir::op::Op;
+use kiln_ir::{Error, Result};
 
 /// A kind of execution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Serialize, serde::Deserialize)]
@@ -49,7 +49,7 @@ pub enum OpComplexity {
 }
 
 impl OpComplexity {
-    /// The complexity of an operation of kiln-core.
+    /// The complexity of an operation of kiln-ir.
     pub fn of(op: &Op) -> Self {
         match op {
             Op::Matmul(_) | Op::Matvec(_) | Op::QuantMatmul(_) | Op::Convolve2d(_) | Op::Attention(_) => Self::High,

@@ -3,9 +3,9 @@
 mod common;
 
 use common::*;
-use kiln_core::graph::Graph;
-use kiln_core::op::{Dot, Elementwise, Matmul, Op, Reduce, Reduction, Transpose};
-use kiln_core::{Record, TensorType};
+use kiln_ir::graph::Graph;
+use kiln_ir::op::{Dot, Elementwise, Matmul, Op, Reduce, Reduction, Transpose};
+use kiln_ir::{Record, TensorType};
 use kiln_route::{Basis, Explanation, Problem, Profile, Residency, Router};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -193,7 +193,7 @@ fn a_graph_is_the_sum_of_its_operations_with_transfers_at_its_edges() {
     let problem = Problem::graph(&huge).unwrap();
     assert_eq!(problem.cost().bytes_written, (most as u64 * 4).saturating_mul(5));
     assert!(router.decide(&problem, &Residency::host()).seconds() < f64::INFINITY);
-    let schedule = huge.schedule(&results, kiln_core::graph::FusionLimits::default()).unwrap();
+    let schedule = huge.schedule(&results, kiln_ir::graph::FusionLimits::default()).unwrap();
     assert!(Problem::schedule(&schedule, &huge).is_ok());
 
     let empty = Problem::graph(&Graph::new()).unwrap();

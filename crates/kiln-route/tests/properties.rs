@@ -4,7 +4,7 @@
 mod common;
 
 use common::*;
-use kiln_core::op::Matmul;
+use kiln_ir::op::Matmul;
 use kiln_route::{Problem, Profile, Residency, Router};
 use proptest::prelude::*;
 

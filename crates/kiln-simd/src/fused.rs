@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 
-use kiln_core::graph::{Fused, Instruction, Source};
-use kiln_core::{Error, Result};
+use kiln_ir::graph::{Fused, Instruction, Source};
+use kiln_ir::{Error, Result};
 
 use crate::elementwise::{Call, Flat, part_len};
 use crate::simd::Simd;

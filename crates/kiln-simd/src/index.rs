@@ -1,7 +1,7 @@
 //! Operations that choose elements: gather and top-k.
 
-use kiln_core::op::{Gather, TopK};
-use kiln_core::{DataMut, Operand, Result};
+use kiln_ir::op::{Gather, TopK};
+use kiln_ir::{DataMut, Operand, Result};
 
 use std::cell::Cell;
 

@@ -5,7 +5,7 @@
 //! - Algorithms are generic over a vector of f32 lanes and compiled for every instruction set; intrinsics stand only
 //!   in the vector module. A new instruction set is one implementation of `Vector` and one row of its table.
 //! - Everything is computed through [`Simd`], an instruction set and a thread limit. The operations, their checks and the
-//!   methods on slices come from kiln-core: `use kiln_simd::Operations`.
+//!   methods on slices come from kiln-ir: `use kiln_simd::Operations`.
 //! - Tails are masked or padded vectors that run the same formula as the body, so a value does not depend on its index.
 //! - Sums run in a fixed tree of 64 virtual lanes, multiply then add: the same bits on every instruction set and for
 //!   any number of threads. Work is split by the problem alone.
@@ -37,6 +37,6 @@ mod vector;
 
 pub use convolve::PackedKernels;
 pub use gemm::PackedB;
-pub use kiln_core::Operations;
+pub use kiln_ir::Operations;
 pub use simd::Simd;
 pub use vector::Isa;

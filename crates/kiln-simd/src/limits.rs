@@ -5,7 +5,7 @@
 
 use std::hint::black_box;
 
-use kiln_core::{Error, Result};
+use kiln_ir::{Error, Result};
 
 use crate::simd::Simd;
 use crate::threads::{self, Shared};

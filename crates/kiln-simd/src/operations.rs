@@ -1,7 +1,7 @@
 //! The way of every operation to its kernel, and the short ways of the common ones.
 
-use kiln_core::op::{Elementwise, Matmul, Op, Operation, Reduction, check, widened};
-use kiln_core::{DataMut, Operand, Operations, Result, for_operation};
+use kiln_ir::op::{Elementwise, Matmul, Op, Operation, Reduction, check, widened};
+use kiln_ir::{DataMut, Operand, Operations, Result, for_operation};
 
 use crate::simd::{Execute, Simd};
 use crate::{elementwise, gemm, reduce, transpose};

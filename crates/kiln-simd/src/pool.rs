@@ -2,8 +2,8 @@
 
 use std::marker::PhantomData;
 
-use kiln_core::op::{Pool2d, PoolExtents, Pooling};
-use kiln_core::{DataMut, Operand, Result};
+use kiln_ir::op::{Pool2d, PoolExtents, Pooling};
+use kiln_ir::{DataMut, Operand, Result};
 
 use crate::scratch;
 use crate::simd::{Execute, Simd, f32s};

@@ -4,8 +4,8 @@
 //! position `p = first + r` of a block of rows turns by the angle of `first`, then by that of `r`, which is the same in
 //! every block; turning one after the other is a complex product.
 
-use kiln_core::op::{Rope, RopeStyle};
-use kiln_core::{DataMut, Operand, Result};
+use kiln_ir::op::{Rope, RopeStyle};
+use kiln_ir::{DataMut, Operand, Result};
 
 use crate::scratch;
 use crate::simd::{Execute, Simd, f32s};

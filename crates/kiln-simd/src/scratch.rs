@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use kiln_core::Result;
+use kiln_ir::Result;
 
 /// A cache line; makes a `Vec` of them aligned to one.
 #[derive(Clone, Copy)]
@@ -26,7 +26,7 @@ impl Lines {
 
     /// As [`Lines::zeros`], for memory that a caller asks for: an error where the machine has none left.
     pub(crate) fn try_zeros(len: usize) -> Result<Self> {
-        kiln_core::reserve(&mut Vec::<Line>::new(), len.div_ceil(16))?;
+        kiln_ir::reserve(&mut Vec::<Line>::new(), len.div_ceil(16))?;
         Ok(Self::zeros(len))
     }
 
@@ -97,7 +97,7 @@ pub(crate) fn room(lengths: &[usize], threads: usize) -> Result<()> {
         return Ok(());
     }
     let lines = each.div_ceil(16).saturating_mul(threads);
-    kiln_core::reserve(&mut Vec::<Line>::new(), lines)
+    kiln_ir::reserve(&mut Vec::<Line>::new(), lines)
 }
 
 /// Calls `f` with a slice for each length, each starting at a cache line and longer than asked for by sixteen floats at

@@ -2,7 +2,7 @@
 
 use std::sync::OnceLock;
 
-use kiln_core::{Data, DataMut, Error, Operand, Result};
+use kiln_ir::{Data, DataMut, Error, Operand, Result};
 
 use crate::{Isa, threads};
 

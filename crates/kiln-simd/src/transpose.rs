@@ -2,8 +2,8 @@
 
 use std::mem::MaybeUninit;
 
-use kiln_core::op::Transpose;
-use kiln_core::{DataMut, Operand, Result};
+use kiln_ir::op::Transpose;
+use kiln_ir::{DataMut, Operand, Result};
 
 use crate::Isa;
 use crate::gemm::turn_square;

@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
-use kiln_core::op::reference::{Case, Random};
-use kiln_core::op::{Op, all_cases};
-use kiln_core::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Shape, TensorType, f16};
+use kiln_ir::op::reference::{Case, Random};
+use kiln_ir::op::{Op, all_cases};
+use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Shape, TensorType, f16};
 use kiln_simd::{Isa, Operations, Simd};
 
 /// The smallest case that has elements, of every operation with every set of parameters.
@@ -296,7 +296,7 @@ fn results_larger_than_the_machine_are_errors() {
     // No elements in, any number out: the inner extent is zero.
     let simd = Simd::new().unwrap();
     let huge = 1usize << (usize::BITS / 2 - 6);
-    let product = kiln_core::op::Matmul::default().into();
+    let product = kiln_ir::op::Matmul::default().into();
     for n in [huge, huge << 4, huge << 12, huge << 20] {
         let (a, b) = (Operand::f32(&[], &[n, 0]), Operand::f32(&[], &[0, n]));
         let (Ok(a), Ok(b)) = (a, b) else { continue };
@@ -335,14 +335,14 @@ fn kernels_far_larger_than_the_picture_need_no_memory_for_the_padding() {
     kernel[n / 2] = 3.0;
     let expected: Vec<f32> = line.iter().map(|x| 3.0 * x).collect();
     for (size, kernel_size) in [((1, n), (n, 1)), ((n, 1), (1, n))] {
-        let same = kiln_core::op::Padding::Same;
+        let same = kiln_ir::op::Padding::Same;
         assert_eq!(simd.convolve2d(&line, size, &kernel, kernel_size, same).unwrap(), expected);
         // Zeros of the padding are multiplied like others.
         let mut spoilt = kernel.clone();
         spoilt[7] = f32::INFINITY;
         assert!(simd.convolve2d(&line, size, &spoilt, kernel_size, same).unwrap().iter().all(|y| y.is_nan()));
         // Two pictures of two channels, five kernels; a weight that is NaN spoils the results of its kernel alone.
-        let op = kiln_core::op::Convolve2d { padding: same, stride: (1, 1) };
+        let op = kiln_ir::op::Convolve2d { padding: same, stride: (1, 1) };
         let (pictures, mut kernels) = (line.repeat(4), kernel.repeat(10));
         kernels[3 * 2 * n + 1] = f32::NAN;
         let (x_dims, k_dims) = ([2, 2, size.0, size.1], [5, 2, kernel_size.0, kernel_size.1]);
@@ -381,7 +381,7 @@ macro_rules! every_function {
         }
     };
 }
-kiln_core::elementwise_table!(every_function);
+kiln_ir::elementwise_table!(every_function);
 
 #[test]
 fn element_wise_functions_refuse_lengths_that_differ() {
@@ -403,7 +403,7 @@ fn data_that_do_not_fill_their_shape_are_refused() {
 
 #[test]
 fn absurd_parameters_are_results_or_errors() {
-    use kiln_core::op::*;
+    use kiln_ir::op::*;
     const LARGE: usize = usize::MAX;
     let picture: &[usize] = &[2, 9, 9];
     let kernel: &[usize] = &[3, 2, 3, 3];

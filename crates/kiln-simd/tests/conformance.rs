@@ -3,9 +3,9 @@
 
 use std::collections::BTreeMap;
 
-use kiln_core::Operand;
-use kiln_core::op::reference::Case;
-use kiln_core::op::{Op, all_cases, all_worst_cases, reference};
+use kiln_ir::Operand;
+use kiln_ir::op::reference::Case;
+use kiln_ir::op::{Op, all_cases, all_worst_cases, reference};
 use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;

@@ -4,10 +4,10 @@ use std::collections::HashMap;
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-use kiln_core::graph::{Fused, FusionLimits, Graph, Source, Step, TensorId};
-use kiln_core::op::reference::Random;
-use kiln_core::op::{Elementwise, ElementwiseKind};
-use kiln_core::{Operand, Record, Shape, TensorType};
+use kiln_ir::graph::{Fused, FusionLimits, Graph, Source, Step, TensorId};
+use kiln_ir::op::reference::Random;
+use kiln_ir::op::{Elementwise, ElementwiseKind};
+use kiln_ir::{Operand, Record, Shape, TensorType};
 use kiln_simd::{Isa, Operations, Simd};
 
 /// Runs a schedule of element-wise steps and returns the wanted results.

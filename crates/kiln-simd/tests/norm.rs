@@ -1,7 +1,7 @@
 //! Layer normalisation of rows that are made to round badly, on every instruction set.
 
-use kiln_core::op::LayerNorm;
-use kiln_core::op::reference::{self, Case, Input, Random};
+use kiln_ir::op::LayerNorm;
+use kiln_ir::op::reference::{self, Case, Input, Random};
 use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;

@@ -1,9 +1,9 @@
 //! Products of matrices, of quantised weights and of pictures with kernels, beyond the conformance suite: every tile, and
 //! that an element has the same bits whatever computes it.
 
-use kiln_core::op::reference::Random;
-use kiln_core::op::{Convolve2d, Matmul, Padding};
-use kiln_core::{Error, QuantFormat, Shape};
+use kiln_ir::op::reference::Random;
+use kiln_ir::op::{Convolve2d, Matmul, Padding};
+use kiln_ir::{Error, QuantFormat, Shape};
 use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;

@@ -1,8 +1,8 @@
 //! What reductions and operations on rows promise beyond their contract: bits, threads, errors.
 
-use kiln_core::op::reference::{Case, Input, Random, conform};
-use kiln_core::op::{Dot, Op, Reduce, Reduction};
-use kiln_core::{Buffer, Error, Operand};
+use kiln_ir::op::reference::{Case, Input, Random, conform};
+use kiln_ir::op::{Dot, Op, Reduce, Reduction};
+use kiln_ir::{Buffer, Error, Operand};
 use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;

@@ -1,9 +1,9 @@
 //! Quotients and square roots are the correctly rounded ones, bit for bit what scalar division and `f32::sqrt` give: in
 //! the hardest cases, and where operands or results are zeros, subnormal, infinite or NaN.
 
-use kiln_core::op::Elementwise;
-use kiln_core::op::reference::hard::{SIGNIFICANDS, hard_quotients, hard_squares};
-use kiln_core::op::reference::{Random, SPECIAL};
+use kiln_ir::op::Elementwise;
+use kiln_ir::op::reference::hard::{SIGNIFICANDS, hard_quotients, hard_squares};
+use kiln_ir::op::reference::{Random, SPECIAL};
 use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;

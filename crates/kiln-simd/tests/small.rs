@@ -1,9 +1,9 @@
 //! A few small inputs for every operation: quick enough for Miri, which looks for undefined behaviour in the kernels,
 //! and a first answer when something is wrong. The conformance suite is the thorough one.
 
-use kiln_core::op::reference::{Case, Input, Random, conform};
-use kiln_core::op::*;
-use kiln_core::{Buffer, DType, QuantFormat};
+use kiln_ir::op::reference::{Case, Input, Random, conform};
+use kiln_ir::op::*;
+use kiln_ir::{Buffer, DType, QuantFormat};
 use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;

@@ -76,7 +76,7 @@ impl Batch {
     pub fn set(&self, tensor: &JsValue, data: &JsValue) -> Result<(), JsValue> {
         self.0.with(|batch| {
             let array: &Float32Array = data.dyn_ref().ok_or_else(|| parameter("set", "a Float32Array is taken"))?;
-            let mut elements: Vec<f32> = kiln_core::zeros(array.length() as usize)?;
+            let mut elements: Vec<f32> = kiln_ir::zeros(array.length() as usize)?;
             array.copy_to(&mut elements);
             batch.set(self.0.id(tensor)?, &elements)
         })

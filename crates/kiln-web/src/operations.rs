@@ -172,7 +172,7 @@ macro_rules! elementwise {
         )* "}\n");
     };
 }
-kiln_core::elementwise_table!(elementwise);
+kiln_ir::elementwise_table!(elementwise);
 
 #[wasm_bindgen(typescript_custom_section)]
 const IMPORTS: &'static str = "import type { BatchTensor, QuantFormat, TensorLike } from \"../kiln.js\";\n";

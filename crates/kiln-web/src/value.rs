@@ -84,22 +84,22 @@ fn elements(value: &JsValue, name: Option<&str>) -> Result<Buffer> {
     if let Some(name) = name {
         let array: &Uint8Array =
             value.dyn_ref().ok_or_else(|| parameter("data", "blocks of a format are a Uint8Array"))?;
-        let mut bytes: Vec<u8> = kiln_core::zeros(array.length() as usize)?;
+        let mut bytes: Vec<u8> = kiln_ir::zeros(array.length() as usize)?;
         array.copy_to(&mut bytes);
         return Ok(Buffer::Blocks(format(name)?, bytes));
     }
     if let Some(array) = value.dyn_ref::<Float32Array>() {
-        let mut elements: Vec<f32> = kiln_core::zeros(array.length() as usize)?;
+        let mut elements: Vec<f32> = kiln_ir::zeros(array.length() as usize)?;
         array.copy_to(&mut elements);
         return Ok(Buffer::F32(elements));
     }
     if let Some(array) = value.dyn_ref::<Uint32Array>() {
-        let mut elements: Vec<u32> = kiln_core::zeros(array.length() as usize)?;
+        let mut elements: Vec<u32> = kiln_ir::zeros(array.length() as usize)?;
         array.copy_to(&mut elements);
         return Ok(Buffer::U32(elements));
     }
     if let Some(array) = value.dyn_ref::<Uint16Array>() {
-        let mut bits: Vec<u16> = kiln_core::zeros(array.length() as usize)?;
+        let mut bits: Vec<u16> = kiln_ir::zeros(array.length() as usize)?;
         array.copy_to(&mut bits);
         return Ok(Buffer::F16(bits.into_iter().map(f16::from_bits).collect()));
     }

@@ -5,8 +5,8 @@ use std::collections::HashSet;
 
 use js_sys::{Array, Object};
 use kiln::{Backend, Engine, Operand, Result, TensorType};
-use kiln_core::op::all_cases;
-use kiln_core::op::reference::{Accuracy, Case, conform, conform_within};
+use kiln_ir::op::all_cases;
+use kiln_ir::op::reference::{Accuracy, Case, conform, conform_within};
 use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;
 

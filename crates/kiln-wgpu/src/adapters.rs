@@ -3,7 +3,7 @@
 use std::fmt;
 use std::sync::OnceLock;
 
-use kiln_core::{Error, Result};
+use kiln_ir::{Error, Result};
 
 #[cfg(not(target_arch = "wasm32"))]
 use crate::absent::absent;

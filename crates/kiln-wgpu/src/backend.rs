@@ -4,10 +4,10 @@ use std::collections::HashMap;
 use std::sync::OnceLock;
 
 #[cfg(not(target_arch = "wasm32"))]
-use kiln_core::Operations;
-use kiln_core::op::{Op, check, types_of};
-use kiln_core::ready::{Ready, ReadyOperations};
-use kiln_core::{Buffer, DataMut, Operand, Result, TensorType};
+use kiln_ir::Operations;
+use kiln_ir::op::{Op, check, types_of};
+use kiln_ir::ready::{Ready, ReadyOperations};
+use kiln_ir::{Buffer, DataMut, Operand, Result, TensorType};
 
 use crate::GpuDevice;
 use crate::adapters::AdapterChoice;
@@ -24,7 +24,7 @@ use crate::wait::Waiting;
 const MOST_BYTES: u64 = 256 << 20;
 
 /// Runs operations on slices of the host on a GPU: any of them with [`GpuBackend::run_async`], and natively as the methods of
-/// [`kiln_core::Operations`].
+/// [`kiln_ir::Operations`].
 ///
 /// Nothing happens before the first operation, which opens the device. An operation that ran before on operands of the
 /// same types finds its kernels compiled and its memory taken.
@@ -105,7 +105,7 @@ impl GpuBackend {
     /// Runs any operation into slices of the caller.
     ///
     /// # Errors
-    /// As [`GpuBackend::run_async`]; [`kiln_core::Error::Length`] and [`kiln_core::Error::Type`] for outputs that do not fit.
+    /// As [`GpuBackend::run_async`]; [`kiln_ir::Error::Length`] and [`kiln_ir::Error::Type`] for outputs that do not fit.
     pub async fn run_into_async(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         self.run_with(op, inputs, outputs, Waiting::Elsewhere).await
     }
@@ -117,7 +117,7 @@ impl GpuBackend {
         outputs: &mut [DataMut<'_>],
         waiting: Waiting,
     ) -> Result<()> {
-        kiln_core::for_operation!(op, op => check(op, inputs, outputs))?;
+        kiln_ir::for_operation!(op, op => check(op, inputs, outputs))?;
         let device = self.device_async().await?;
         let mut ready = self.ready(device, op, &types_of(inputs)).await?;
         let wanted: Vec<usize> = (0..outputs.len()).collect();
@@ -183,7 +183,7 @@ impl Operations for GpuBackend {
 
 #[cfg(all(test, not(target_arch = "wasm32")))] // devices are waited for
 mod tests {
-    use kiln_core::{Error, Operations};
+    use kiln_ir::{Error, Operations};
 
     use super::GpuBackend;
     use crate::adapters::{AdapterChoice, LISTINGS};

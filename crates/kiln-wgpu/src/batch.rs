@@ -3,11 +3,11 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use kiln_core::graph::{Graph, TensorId};
-use kiln_core::op::{Op, check_outputs};
-use kiln_core::{Buffer, Data, DataMut, Error, Operand, Record, Result, TensorType};
+use kiln_ir::graph::{Graph, TensorId};
+use kiln_ir::op::{Op, check_outputs};
+use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Record, Result, TensorType};
 #[cfg(not(target_arch = "wasm32"))]
-use kiln_core::{DType, QuantFormat, Shape};
+use kiln_ir::{DType, QuantFormat, Shape};
 
 use crate::direct::{self, HostResults};
 use crate::execute::{Executable, write};
@@ -30,10 +30,10 @@ pub type BufferId = TensorId;
 /// or not, it replays what was made the first time.
 ///
 /// ```no_run
-/// use kiln_core::Record;
+/// use kiln_ir::Record;
 /// use kiln_wgpu::{GpuCommandBatch, GpuDevice};
 ///
-/// # fn main() -> kiln_core::Result<()> {
+/// # fn main() -> kiln_ir::Result<()> {
 /// let mut batch = GpuCommandBatch::new(GpuDevice::new()?);
 /// let x = batch.upload(&[1.0, -2.0, 3.0], &[3])?;
 /// let y = batch.scale(x, 2.0)?;
@@ -376,7 +376,7 @@ impl GpuCommandBatch {
     ///
     /// # Errors
     /// As [`GpuCommandBatch::upload`].
-    pub fn upload_f16(&mut self, data: &[kiln_core::f16], dims: &[usize]) -> Result<BufferId> {
+    pub fn upload_f16(&mut self, data: &[kiln_ir::f16], dims: &[usize]) -> Result<BufferId> {
         block_on(self.upload_async(&Operand::f16(data, dims)?))
     }
 

@@ -7,8 +7,8 @@
 
 use std::collections::HashMap;
 
-use kiln_core::graph::TensorId;
-use kiln_core::{Error, Result};
+use kiln_ir::graph::TensorId;
+use kiln_ir::{Error, Result};
 
 use crate::GpuDevice;
 use crate::execute::Executable;

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use kiln_core::graph::TensorId;
-use kiln_core::{Error, Result};
+use kiln_ir::graph::TensorId;
+use kiln_ir::{Error, Result};
 
 use crate::GpuDevice;
 use crate::memory::Region;

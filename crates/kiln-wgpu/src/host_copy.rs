@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use kiln_core::host_copy::{self, PART};
+use kiln_ir::host_copy::{self, PART};
 
 /// More threads than these gain nothing: what is written goes over the bus, which two fill, and to wake more takes as long as
 /// they save.

@@ -1,6 +1,6 @@
 //! Buffers that kiln shares with other code on wgpu: what that computed or uploaded as tensors, tensors as buffers to draw from.
 
-use kiln_core::{Error, Result, Shape, TensorType};
+use kiln_ir::{Error, Result, Shape, TensorType};
 
 use crate::memory::{DeviceBuffer, Region};
 use crate::{BufferId, GpuCommandBatch, GpuDevice, GpuTensor};

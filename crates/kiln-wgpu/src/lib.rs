@@ -6,7 +6,7 @@
 //!   A recorded graph becomes a plan: dispatches on memory that is named but not there. An executable is a plan with its
 //!   kernels compiled, its memory taken and everything bound; running it again makes nothing anew.
 //! - Memory comes from a pool of the device and goes back to it when it is dropped.
-//! - Whatever is asked of a device is asked in error scopes; what they catch is a typed [`kiln_core::Error`]. A device that
+//! - Whatever is asked of a device is asked in error scopes; what they catch is a typed [`kiln_ir::Error`]. A device that
 //!   is lost stays lost and says so; the host keeps everything that it sent.
 //! - Asynchronous first: functions that end in `_async` exist everywhere. Natively each has a form that waits; in a browser,
 //!   whose one thread must not wait, there is none.

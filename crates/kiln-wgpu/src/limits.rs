@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use kiln_core::Result;
-use kiln_core::graph::Graph;
+use kiln_ir::Result;
+use kiln_ir::graph::Graph;
 use kiln_shaders::COPY;
 
 use crate::GpuTensor;
@@ -25,8 +25,8 @@ impl DeviceCopy {
     /// Takes memory for a copy of a tensor.
     ///
     /// # Errors
-    /// [`kiln_core::Error::Limit`] for a tensor that one kernel cannot see whole, [`kiln_core::Error::OutOfMemory`],
-    /// [`kiln_core::Error::DeviceLost`].
+    /// [`kiln_ir::Error::Limit`] for a tensor that one kernel cannot see whole, [`kiln_ir::Error::OutOfMemory`],
+    /// [`kiln_ir::Error::DeviceLost`].
     pub async fn of_async(tensor: &GpuTensor) -> Result<Self> {
         let device = &tensor.device;
         let bytes = tensor.ty.bytes() as u64;
@@ -59,7 +59,7 @@ impl DeviceCopy {
     /// Copies once more. It does not wait for the device: [`crate::GpuDevice::finish_async`] does.
     ///
     /// # Errors
-    /// [`kiln_core::Error::DeviceLost`].
+    /// [`kiln_ir::Error::DeviceLost`].
     pub async fn run_async(&mut self) -> Result<()> {
         self.executable.run(&[], Waiting::Elsewhere, |_, _| {}).await
     }
@@ -86,7 +86,7 @@ impl DeviceCopy {
 
 #[cfg(all(test, not(target_arch = "wasm32")))] // devices are waited for
 mod tests {
-    use kiln_core::{Operand, Shape, TensorType};
+    use kiln_ir::{Operand, Shape, TensorType};
 
     use super::*;
     use crate::{AdapterChoice, GpuDevice};

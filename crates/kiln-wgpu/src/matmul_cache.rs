@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use kiln_core::graph::TensorId;
-use kiln_core::op::{Matmul, Op, QuantMatmul};
-use kiln_core::{DType, Error, Operand, QuantFormat, Result, Shape, TensorType, f16};
+use kiln_ir::graph::TensorId;
+use kiln_ir::op::{Matmul, Op, QuantMatmul};
+use kiln_ir::{DType, Error, Operand, QuantFormat, Result, Shape, TensorType, f16};
 
 use crate::execute::{Executable, write};
 use crate::memory::Region;
@@ -126,7 +126,7 @@ impl GpuMatmulCache {
         let extents = self.weight(name).map(|ty| (ty.shape.rows(), ty.shape.columns()));
         let (n, k) = extents.unwrap_or((0, 0));
         let rows = x.len().checked_div(k).unwrap_or(0);
-        let mut out = kiln_core::zeros(Shape::new(&[rows, n])?.numel())?;
+        let mut out = kiln_ir::zeros(Shape::new(&[rows, n])?.numel())?;
         self.matmul_with(name, x, &mut out, waiting).await?;
         Ok(out)
     }
@@ -162,7 +162,7 @@ impl GpuMatmulCache {
             Error::Unavailable { what: format!("weight {name:?}"), reason: format!("there are {names:?}") }
         })?;
         let &[n, k] = weight.shape().dims() else { return Ok((0, 0)) };
-        let rows = kiln_core::op::rows_of("matmul", x, k)?.rows();
+        let rows = kiln_ir::op::rows_of("matmul", x, k)?.rows();
         let expected = Shape::new(&[rows, n])?.numel();
         if out.len() != expected {
             return Err(Error::Length { op: "matmul", operand: "output", expected, found: out.len() });

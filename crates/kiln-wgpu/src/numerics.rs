@@ -1,10 +1,10 @@
-//! Where the numerics of GPUs differ from the contract of kiln-core.
+//! Where the numerics of GPUs differ from the contract of kiln-ir.
 //!
 //! WGSL promises correct rounding of sums, differences and products, and 2.5 units in the last place of quotients. It
 //! allows implementations to take subnormal numbers for zeros anywhere. What is built from these has wider bounds.
 
-use kiln_core::op::{Bound, Elementwise, ElementwiseKind, Op, Pooling, product_bound_of};
-use kiln_core::{DType, Result, TensorType};
+use kiln_ir::op::{Bound, Elementwise, ElementwiseKind, Op, Pooling, product_bound_of};
+use kiln_ir::{DType, Result, TensorType};
 
 use crate::GpuDevice;
 use crate::lower::pool::SMALL_WINDOW;

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 /// ```no_run
 /// use kiln_wgpu::{AdapterChoice, DeviceOptions, GpuDevice};
 ///
-/// # fn main() -> kiln_core::Result<()> {
+/// # fn main() -> kiln_ir::Result<()> {
 /// let options = DeviceOptions::new().pipeline_folder("/home/me/.cache/kiln");
 /// let device = GpuDevice::open_with(&AdapterChoice::Best, &options)?;
 /// # Ok(())
@@ -42,7 +42,7 @@ impl DeviceOptions {
     }
 
     /// Measures how long each kernel runs: [`crate::GpuCommandBatch::profile`] tells. Every kernel is then a pass of its own,
-    /// which takes longer. Where the adapter has no clock, opening it is [`kiln_core::Error::Unavailable`].
+    /// which takes longer. Where the adapter has no clock, opening it is [`kiln_ir::Error::Unavailable`].
     pub fn profile(self) -> Self {
         Self { profile: true, ..self }
     }

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[cfg(target_arch = "wasm32")]
 use std::task::Poll;
 
-use kiln_core::{Error, Result};
+use kiln_ir::{Error, Result};
 use kiln_shaders::{Access, Capabilities};
 
 use crate::GpuDevice;

@@ -1,6 +1,6 @@
 //! What a GPU does for a graph: dispatches on memory that is named but not yet there.
 
-use kiln_core::graph::TensorId;
+use kiln_ir::graph::TensorId;
 use kiln_shaders::elementwise::Chain;
 use kiln_shaders::{Capabilities, Head, Kernel};
 
@@ -50,9 +50,9 @@ pub(crate) enum Location {
     Fault(usize),
 }
 
-impl From<kiln_core::graph::Location> for Location {
-    fn from(location: kiln_core::graph::Location) -> Self {
-        use kiln_core::graph::Location as Tensor;
+impl From<kiln_ir::graph::Location> for Location {
+    fn from(location: kiln_ir::graph::Location) -> Self {
+        use kiln_ir::graph::Location as Tensor;
         match location {
             Tensor::Input(id) => Self::Input(id),
             Tensor::Result(id) => Self::Result(id),

@@ -2,7 +2,7 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use kiln_core::Result;
+use kiln_ir::Result;
 
 use crate::GpuDevice;
 use crate::memory::size_class;
@@ -79,7 +79,7 @@ impl Readback {
     /// end of what the buffer would be used for next.
     ///
     /// # Errors
-    /// [`kiln_core::Error::DeviceLost`], [`kiln_core::Error::Driver`].
+    /// [`kiln_ir::Error::DeviceLost`], [`kiln_ir::Error::Driver`].
     pub(crate) async fn see<T>(self, waiting: Waiting, see: impl FnOnce(&[u8]) -> T) -> Result<T> {
         let view = self.device.map(&self.buffer, self.bytes, waiting).await?;
         let seen = see(&view);

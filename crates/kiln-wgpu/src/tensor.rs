@@ -4,9 +4,9 @@ use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use kiln_core::graph::TensorId;
-use kiln_core::op::{Op, Outputs};
-use kiln_core::{Buffer, DType, DataMut, Error, Operand, Result, Shape, TensorType};
+use kiln_ir::graph::TensorId;
+use kiln_ir::op::{Op, Outputs};
+use kiln_ir::{Buffer, DType, DataMut, Error, Operand, Result, Shape, TensorType};
 
 use crate::execute::{Executable, write};
 use crate::host_copy;
@@ -249,7 +249,7 @@ impl GpuOperation {
     /// wait for the device, and tells no fault of the data.
     ///
     /// # Errors
-    /// As [`GpuDevice::run_async`], without [`kiln_core::Error::Index`].
+    /// As [`GpuDevice::run_async`], without [`kiln_ir::Error::Index`].
     pub async fn repeat_async(&mut self, times: usize) -> Result<()> {
         self.executable.repeat(times).await
     }

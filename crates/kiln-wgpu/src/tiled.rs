@@ -1,9 +1,9 @@
-//! Tiled reductions of matrices, in the tree of [`kiln_core::tiled_reduce_2d`]: the same bits.
+//! Tiled reductions of matrices, in the tree of [`kiln_ir::tiled_reduce_2d`]: the same bits.
 
 use std::collections::HashMap;
 
-use kiln_core::graph::{Graph, TensorId};
-use kiln_core::{Error, MaxOp, MinOp, Operand, ReduceOp, Result, SumOp, TILE_SIZE, TensorType};
+use kiln_ir::graph::{Graph, TensorId};
+use kiln_ir::{Error, MaxOp, MinOp, Operand, ReduceOp, Result, SumOp, TILE_SIZE, TensorType};
 
 use crate::execute::Executable;
 use crate::lower::pieces::pieces;
@@ -22,7 +22,7 @@ const FOLDED: Location = Location::Scratch(1);
 
 /// What the kernels know an operation by. Private: of a number of somebody else's they would know nothing.
 mod numbered {
-    use kiln_core::{MaxOp, MinOp, SumOp};
+    use kiln_ir::{MaxOp, MinOp, SumOp};
 
     pub trait Numbered {
         const NUMBER: u32;
@@ -41,11 +41,11 @@ mod numbered {
     }
 }
 
-/// An operation that tiled reductions on GPUs apply again and again: those of kiln-core, and no other.
+/// An operation that tiled reductions on GPUs apply again and again: those of kiln-ir, and no other.
 ///
 /// ```compile_fail
 /// struct Mine;
-/// impl kiln_core::ReduceOp for Mine {
+/// impl kiln_ir::ReduceOp for Mine {
 ///     fn identity() -> f32 {
 ///         0.0
 ///     }
@@ -125,7 +125,7 @@ async fn run(op: u32, x: &GpuTensor, fold: bool, waiting: Waiting) -> Result<Vec
 }
 
 impl GpuTensor {
-    /// This matrix reduced to one value, in the tree of [`kiln_core::tiled_reduce_2d`].
+    /// This matrix reduced to one value, in the tree of [`kiln_ir::tiled_reduce_2d`].
     ///
     /// # Errors
     /// [`Error::Shape`] where it is no matrix; [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
@@ -134,7 +134,7 @@ impl GpuTensor {
         Ok(found.first().copied().unwrap_or_else(Op::identity))
     }
 
-    /// The results of the tiles of this matrix, row by row, as [`kiln_core::tiled_reduce_partial`] has them.
+    /// The results of the tiles of this matrix, row by row, as [`kiln_ir::tiled_reduce_partial`] has them.
     ///
     /// # Errors
     /// As [`GpuTensor::tiled_reduce_2d_async`].
@@ -164,7 +164,7 @@ impl GpuTensor {
 }
 
 impl GpuDevice {
-    /// A row-major matrix reduced to one value, in the tree of [`kiln_core::tiled_reduce_2d`].
+    /// A row-major matrix reduced to one value, in the tree of [`kiln_ir::tiled_reduce_2d`].
     ///
     /// # Errors
     /// [`Error::Length`] when the data are not `width * height`, [`Error::Overflow`] when that cannot be counted;

@@ -2,8 +2,8 @@
 
 mod support;
 
-use kiln_core::op::Elementwise;
-use kiln_core::{Data, DataMut, Error, Operand, Operations, Record};
+use kiln_ir::op::Elementwise;
+use kiln_ir::{Data, DataMut, Error, Operand, Operations, Record};
 use kiln_wgpu::{GpuBackend, GpuCommandBatch};
 
 #[test]

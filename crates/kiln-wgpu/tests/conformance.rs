@@ -4,8 +4,8 @@ mod support;
 
 use std::collections::BTreeMap;
 
-use kiln_core::op::{Elementwise, Op, all_cases, reference};
-use kiln_core::{Operations, TensorType};
+use kiln_ir::op::{Elementwise, Op, all_cases, reference};
+use kiln_ir::{Operations, TensorType};
 use kiln_wgpu::{DeviceOptions, GpuBackend, GpuDevice, numerics};
 
 #[test]

@@ -2,8 +2,8 @@
 
 mod support;
 
-use kiln_core::op::{Dot, Elementwise, LayerNorm, Matmul, Matvec, Op, Reduce, Reduction, TopK};
-use kiln_core::{Buffer, Error, Operand, Operations, Record};
+use kiln_ir::op::{Dot, Elementwise, LayerNorm, Matmul, Matvec, Op, Reduce, Reduction, TopK};
+use kiln_ir::{Buffer, Error, Operand, Operations, Record};
 use kiln_wgpu::{GpuBackend, GpuDevicePool};
 
 fn values(n: usize) -> Vec<f32> {

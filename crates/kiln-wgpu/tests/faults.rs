@@ -6,8 +6,8 @@ use std::pin::pin;
 use std::sync::Barrier;
 use std::task::{Context, Poll, Waker};
 
-use kiln_core::op::{Elementwise, Gather, Matmul};
-use kiln_core::{Error, Operand, Operations, Record, Result};
+use kiln_ir::op::{Elementwise, Gather, Matmul};
+use kiln_ir::{Error, Operand, Operations, Record, Result};
 use kiln_wgpu::runtime::block_on;
 use kiln_wgpu::{
     AdapterChoice, AdapterKind, BufferId, DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuMatmulCache,

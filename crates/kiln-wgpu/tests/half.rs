@@ -2,9 +2,9 @@
 
 mod support;
 
-use kiln_core::op::reference::{Accuracy, Case, Input, Random, conform_within};
-use kiln_core::op::{Convert, Elementwise, Matmul, Op};
-use kiln_core::{Buffer, DType, Data, Error, Operand, Operations, Record, TensorType, f16};
+use kiln_ir::op::reference::{Accuracy, Case, Input, Random, conform_within};
+use kiln_ir::op::{Convert, Elementwise, Matmul, Op};
+use kiln_ir::{Buffer, DType, Data, Error, Operand, Operations, Record, TensorType, f16};
 use kiln_wgpu::{GpuBackend, GpuCommandBatch, numerics};
 
 /// Numbers that f16 has.

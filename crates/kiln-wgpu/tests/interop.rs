@@ -2,8 +2,8 @@
 
 mod support;
 
-use kiln_core::op::Elementwise;
-use kiln_core::{Error, Operand, Record};
+use kiln_ir::op::Elementwise;
+use kiln_ir::{Error, Operand, Record};
 use kiln_wgpu::wgpu::{self, BufferUsages as Usages};
 use kiln_wgpu::{GpuCommandBatch, GpuDevice};
 

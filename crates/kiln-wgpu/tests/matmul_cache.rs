@@ -2,9 +2,9 @@
 
 mod support;
 
-use kiln_core::op::reference::Expected;
-use kiln_core::op::{Matmul, Op, QuantMatmul, Quantize};
-use kiln_core::{Error, Operand, QuantFormat, f16};
+use kiln_ir::op::reference::Expected;
+use kiln_ir::op::{Matmul, Op, QuantMatmul, Quantize};
+use kiln_ir::{Error, Operand, QuantFormat, f16};
 use kiln_wgpu::GpuMatmulCache;
 
 fn values(n: usize) -> Vec<f32> {

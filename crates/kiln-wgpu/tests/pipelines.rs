@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Barrier};
 use std::time::{Duration, Instant};
 
-use kiln_core::op::{Elementwise, Matmul, Op, Reduce, Reduction, Softmax};
-use kiln_core::{Operations, Record, Shape, TensorType};
+use kiln_ir::op::{Elementwise, Matmul, Op, Reduce, Reduction, Softmax};
+use kiln_ir::{Operations, Record, Shape, TensorType};
 use kiln_wgpu::{DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice};
 use tracing::span;
 
@@ -47,7 +47,7 @@ fn operations_that_were_compiled_ahead_compile_nothing_when_they_run() {
     device.compile_ahead(&operations).unwrap();
     let kernels = device.compiled_kernels();
     assert!(kernels >= 4, "{kernels}");
-    let x = device.upload(&kiln_core::Operand::f32(&[1.0; 64], &[8, 8]).unwrap()).unwrap();
+    let x = device.upload(&kiln_ir::Operand::f32(&[1.0; 64], &[8, 8]).unwrap()).unwrap();
     for (op, types) in &operations {
         device.run(op, &vec![&x; types.len()]).unwrap();
     }

@@ -16,9 +16,9 @@
 
 mod support;
 
-use kiln_core::op::reference::{Case, Input, Random, conform_within};
-use kiln_core::op::{Attention, Matmul, Op, Padding, Reduce, Reduction, Rope};
-use kiln_core::{Error, Operand, Operations, Record, Result};
+use kiln_ir::op::reference::{Case, Input, Random, conform_within};
+use kiln_ir::op::{Attention, Matmul, Op, Padding, Reduce, Reduction, Rope};
+use kiln_ir::{Error, Operand, Operations, Record, Result};
 use kiln_wgpu::limits::DeviceCopy;
 use kiln_wgpu::{GpuBackend, GpuCommandBatch, GpuDevice, GpuMatmulCache, GpuTensor, numerics};
 
@@ -91,7 +91,7 @@ fn a_weight_that_is_missing_or_too_large_is_told_of() {
     assert!(matches!(cache.matmul_into("gate", &x, &mut out), Err(Error::Unavailable { .. })));
     assert_eq!(out, [7.0, 7.0]);
     // Zeros that the system has promised and nobody has touched.
-    let large = kiln_core::zeros(1 << 31).unwrap();
+    let large = kiln_ir::zeros(1 << 31).unwrap();
     let refused = cache.upload_weight("embedding", &large, 1 << 16, 1 << 15).unwrap_err();
     assert!(matches!(refused, Error::Limit { .. } | Error::OutOfMemory { .. }), "{refused}");
     assert!(cache.weight("embedding").is_none());
@@ -365,7 +365,7 @@ fn memory_between_kernels_is_nobody_elses_while_they_can_run_again() {
     batch.prepare(&[sums]).unwrap();
     let mut softmax = {
         let long = device.upload(&Operand::f32(&vec![1.0; 1 << 18], &[1, 1 << 18]).unwrap()).unwrap();
-        device.prepare(&kiln_core::op::Softmax.into(), &[&long]).unwrap()
+        device.prepare(&kiln_ir::op::Softmax.into(), &[&long]).unwrap()
     };
     // As large as what the batch and the softmax have between their kernels, and some more.
     let held: Vec<GpuTensor> = [4, 8, 16, 64, 256, rows * columns, 1024, 2048, 4096]

@@ -2,8 +2,8 @@
 
 mod support;
 
-use kiln_core::op::{Matmul, Softmax};
-use kiln_core::{Error, Operand, Record, f16};
+use kiln_ir::op::{Matmul, Softmax};
+use kiln_ir::{Error, Operand, Record, f16};
 use kiln_wgpu::{DeviceOptions, GpuCommandBatch, GpuDevice};
 
 /// A device that measures. Where the adapter has no clock it has to say so, and the test is left out.

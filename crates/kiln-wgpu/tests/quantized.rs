@@ -3,9 +3,9 @@
 
 mod support;
 
-use kiln_core::op::reference::Random;
-use kiln_core::op::{Op, QuantMatmul, Quantize};
-use kiln_core::{Buffer, Operand, Operations, QuantFormat, Shape};
+use kiln_ir::op::reference::Random;
+use kiln_ir::op::{Op, QuantMatmul, Quantize};
+use kiln_ir::{Buffer, Operand, Operations, QuantFormat, Shape};
 use kiln_wgpu::GpuBackend;
 
 fn encoded(format: QuantFormat, x: &[f32]) -> Vec<u8> {

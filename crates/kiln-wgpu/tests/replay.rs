@@ -2,8 +2,8 @@
 
 mod support;
 
-use kiln_core::op::{Gather, Matmul, Softmax};
-use kiln_core::{Operand, Operations, Record};
+use kiln_ir::op::{Gather, Matmul, Softmax};
+use kiln_ir::{Operand, Operations, Record};
 use kiln_wgpu::{DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuMatmulCache, Statistics};
 
 /// What a device does from the third time on.

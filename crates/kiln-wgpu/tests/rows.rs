@@ -1,10 +1,10 @@
-//! Reductions and operations on rows, longer than the cases of kiln-core: what is cut into parts, and its order.
+//! Reductions and operations on rows, longer than the cases of kiln-ir: what is cut into parts, and its order.
 
 mod support;
 
-use kiln_core::op::reference::{Case, Input, Random, conform_within};
-use kiln_core::op::{Dot, LayerNorm, LogSoftmax, Op, Reduce, Reduction, RmsNorm, Softmax, TopK};
-use kiln_core::{Buffer, Operand, Operations};
+use kiln_ir::op::reference::{Case, Input, Random, conform_within};
+use kiln_ir::op::{Dot, LayerNorm, LogSoftmax, Op, Reduce, Reduction, RmsNorm, Softmax, TopK};
+use kiln_ir::{Buffer, Operand, Operations};
 use kiln_wgpu::{GpuBackend, numerics};
 
 fn backend() -> Option<GpuBackend> {

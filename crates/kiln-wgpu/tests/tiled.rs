@@ -1,9 +1,9 @@
-//! Tiled reductions give the bits of those in kiln-core.
+//! Tiled reductions give the bits of those in kiln-ir.
 
 mod support;
 
-use kiln_core::op::reference::Random;
-use kiln_core::{Error, MaxOp, MinOp, Operand, SumOp, tiled_reduce_2d, tiled_reduce_partial};
+use kiln_ir::op::reference::Random;
+use kiln_ir::{Error, MaxOp, MinOp, Operand, SumOp, tiled_reduce_2d, tiled_reduce_partial};
 use kiln_wgpu::{GpuDevice, TiledOp};
 
 fn bits(values: &[f32]) -> Vec<u32> {

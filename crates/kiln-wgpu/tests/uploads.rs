@@ -4,8 +4,8 @@ mod support;
 
 use std::sync::{Barrier, Mutex};
 
-use kiln_core::op::Elementwise;
-use kiln_core::{Data, Operand, Operations, QuantFormat, Record, Shape};
+use kiln_ir::op::Elementwise;
+use kiln_ir::{Data, Operand, Operations, QuantFormat, Record, Shape};
 use kiln_wgpu::{GpuBackend, GpuCommandBatch};
 
 #[test]

@@ -1,10 +1,10 @@
-//! Variants of kernels that the cases of kiln-core are too small for: large tiles, split work, several dispatches.
+//! Variants of kernels that the cases of kiln-ir are too small for: large tiles, split work, several dispatches.
 
 mod support;
 
-use kiln_core::op::reference::{self, Case, Input, Random};
-use kiln_core::op::{Attention, Convolve2d, Gather, Matmul, Matvec, Op, Padding, Param, Pool2d, Rope, RopeStyle};
-use kiln_core::{Buffer, Error, Operations};
+use kiln_ir::op::reference::{self, Case, Input, Random};
+use kiln_ir::op::{Attention, Convolve2d, Gather, Matmul, Matvec, Op, Padding, Param, Pool2d, Rope, RopeStyle};
+use kiln_ir::{Buffer, Error, Operations};
 use kiln_wgpu::{GpuBackend, numerics};
 
 fn conform(cases: impl IntoIterator<Item = Case>) {

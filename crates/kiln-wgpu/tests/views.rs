@@ -4,9 +4,9 @@ mod support;
 
 use std::collections::HashMap;
 
-use kiln_core::op::reference::{self, Input};
-use kiln_core::op::{Elementwise, Matmul, Op, Reduce, Reduction, all_cases};
-use kiln_core::{Buffer, Data, Error, Operand, QuantFormat, Record, Shape, TensorType, f16};
+use kiln_ir::op::reference::{self, Input};
+use kiln_ir::op::{Elementwise, Matmul, Op, Reduce, Reduction, all_cases};
+use kiln_ir::{Buffer, Data, Error, Operand, QuantFormat, Record, Shape, TensorType, f16};
 use kiln_wgpu::{GpuCommandBatch, GpuDevice, GpuTensor, numerics};
 
 fn counted(n: usize) -> Vec<f32> {
@@ -154,6 +154,6 @@ fn weights_and_products_of_views() {
     let product = device.run(&Op::from(Matmul::default()), &[&row, &column]).unwrap().remove(0);
     let expected: f64 = (0..64).map(|i| f64::from(host[64 + i]) * f64::from(host[128 + i])).sum();
     assert_eq!(product.read().unwrap().as_data().f32(), [expected as f32]);
-    let total: f32 = x.slice(1..3).unwrap().tiled_reduce_2d::<kiln_core::SumOp>().unwrap();
+    let total: f32 = x.slice(1..3).unwrap().tiled_reduce_2d::<kiln_ir::SumOp>().unwrap();
     assert_eq!(total, host[64..].iter().sum::<f32>());
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use kiln_core::Error;
+use kiln_ir::Error;
 use kiln_route::Backend;
 
 use crate::Engine;

@@ -1,8 +1,8 @@
 use std::collections::{HashMap, HashSet};
 
-use kiln_core::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
-use kiln_core::op::{Matmul, Op, widened};
-use kiln_core::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Result, Shape, TensorType, f16};
+use kiln_ir::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
+use kiln_ir::op::{Matmul, Op, widened};
+use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Result, Shape, TensorType, f16};
 use kiln_route::{Explanation, Problem, Residency};
 
 use crate::gpus::{self, Gpu, OnGpu};

@@ -5,8 +5,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kiln_core::op::{Op, types_of};
-use kiln_core::{AsyncOperations, Buffer, DataMut, Error, Operand, Result};
+use kiln_ir::op::{Op, types_of};
+use kiln_ir::{AsyncOperations, Buffer, DataMut, Error, Operand, Result};
 #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
 use kiln_route::{Backend, Problem};
 use kiln_route::{Place, Profile, Router};
@@ -132,7 +132,7 @@ impl Engine {
     /// As there; [`Error::Length`] and [`Error::Type`] for outputs that do not fit.
     #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
     pub async fn run_into_async(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        kiln_core::Operations::run_into(self, op, inputs, outputs)
+        kiln_ir::Operations::run_into(self, op, inputs, outputs)
     }
 
     /// Measures this machine as well as it can be within so much time, without ever keeping the page waiting for long, and
@@ -215,7 +215,7 @@ impl Batch<'_> {
     ///
     /// # Errors
     /// As there.
-    pub async fn execute_async(&mut self, wanted: &[kiln_core::graph::TensorId]) -> Result<()> {
+    pub async fn execute_async(&mut self, wanted: &[kiln_ir::graph::TensorId]) -> Result<()> {
         self.execute(wanted)
     }
 }

@@ -2,9 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use kiln_core::graph::{Fused, Graph};
-use kiln_core::op::{Op, types_of};
-use kiln_core::{DataMut, Error, Operand, Operations, Result, TensorType};
+use kiln_ir::graph::{Fused, Graph};
+use kiln_ir::op::{Op, types_of};
+use kiln_ir::{DataMut, Error, Operand, Operations, Result, TensorType};
 use kiln_route::{Backend, Decision, Explanation, Machine, Place, Problem, Profile, ProfileProblem, Residency, Router};
 #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
 use kiln_route::{MAX_MEMORIES, MAX_PLACES};

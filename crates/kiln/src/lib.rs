@@ -16,7 +16,7 @@
 //! Design choices:
 //!
 //! - An [`Engine`] holds what the machine has, as places: an instruction set and a number of threads each, and GPUs where a
-//!   backend for them is compiled in. Every operation is a method on slices; it is checked by kiln-core, placed by
+//!   backend for them is compiled in. Every operation is a method on slices; it is checked by kiln-ir, placed by
 //!   kiln-route and run by the backend of the place.
 //! - Where an operation runs is predicted from a calibration of this machine ([`Engine::calibrate`]), and can be asked
 //!   for ([`Engine::explain`]) or forced ([`EngineBuilder::force`]). Without a calibration built-in constants decide.
@@ -53,13 +53,13 @@ pub use calibrate::regret::{self, RegretReport};
 pub use calibrate::{CalibrationReport, Effort};
 pub use engine::{Engine, EngineBuilder, ProfileStatus};
 #[cfg(target_arch = "wasm32")]
-pub use kiln_core::AsyncOperations;
-pub use kiln_core::{
+pub use kiln_ir::AsyncOperations;
+pub use kiln_ir::{
     Buffer, DType, Data, DataMut, Error, MAX_RANK, Operand, Operations, QuantFormat, Record, Result, Shape, TensorType,
     f16, graph, op,
 };
 /// Views of tensors, and reductions of matrices by tiles.
-pub use kiln_core::{
+pub use kiln_ir::{
     MaxOp, MemoryLayout, MinOp, PartitionView, ReduceOp, SumOp, TILE_SIZE, TensorView, TileInfo, TileIterator,
     tiled_max_2d, tiled_min_2d, tiled_reduce_2d, tiled_reduce_partial, tiled_sum_2d,
 };

@@ -2,8 +2,8 @@
 
 use std::borrow::Cow;
 
-use kiln_core::op::{Elementwise, Matmul, Reduce, Reduction};
-use kiln_core::{Error, Operand, Operations, Result, Shape, elementwise_table, reserve};
+use kiln_ir::op::{Elementwise, Matmul, Reduce, Reduction};
+use kiln_ir::{Error, Operand, Operations, Result, Shape, elementwise_table, reserve};
 use ndarray::{Array2, ArrayD, ArrayView, ArrayView2, ArrayViewD, Dimension, IxDyn};
 
 use crate::Engine;
@@ -106,7 +106,7 @@ impl Arrays<'_> {
     /// [`Error::Shape`] when the axis is not there, [`Error::Type`] for the reductions that give indices.
     pub fn reduce(&self, x: ArrayViewD<'_, f32>, reduction: Reduction, axis: usize) -> Result<ArrayD<f32>> {
         if reduction.gives_index() {
-            let (expected, found) = (kiln_core::DType::F32, kiln_core::DType::U32);
+            let (expected, found) = (kiln_ir::DType::F32, kiln_ir::DType::U32);
             return Err(Error::Type { op: reduction.name(), index: 0, expected, found });
         }
         let data = standard(&x)?;

@@ -1,7 +1,7 @@
 //! Right-hand matrices packed once for many products, and kernels for many convolutions.
 
-use kiln_core::op::{Convolve2d, Matmul};
-use kiln_core::{Error, Result, Shape, TensorType};
+use kiln_ir::op::{Convolve2d, Matmul};
+use kiln_ir::{Error, Result, Shape, TensorType};
 use kiln_route::Problem;
 use kiln_simd::{Isa, PackedB, Simd};
 
@@ -120,7 +120,7 @@ impl Engine {
     /// # Errors
     /// As [`Engine::matmul_packed_into`]; [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     pub fn matmul_packed(&self, a: &[f32], b: &PackedMatrix, m: usize) -> Result<Vec<f32>> {
-        let mut out = kiln_core::zeros(Shape::new(&[m, b.columns()])?.numel())?;
+        let mut out = kiln_ir::zeros(Shape::new(&[m, b.columns()])?.numel())?;
         self.matmul_packed_into(a, b, &mut out, m)?;
         Ok(out)
     }

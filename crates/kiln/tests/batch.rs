@@ -2,7 +2,7 @@
 
 use kiln::op::Matmul;
 use kiln::{Engine, Error, Operations, Record};
-use kiln_core::op::reference::Random;
+use kiln_ir::op::reference::Random;
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 

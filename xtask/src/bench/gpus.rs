@@ -4,9 +4,9 @@ use std::cell::{Cell, RefCell};
 use std::time::Duration;
 
 use kiln_benches::measure::{Effort, Run, Sampler, Timing};
-use kiln_core::op::Op;
-use kiln_core::{Buffer, DataMut, Error, Operand};
 use kiln_cuda::{CudaBackend, CudaDevice, DeviceInfo, DeviceOptions};
+use kiln_ir::op::Op;
+use kiln_ir::{Buffer, DataMut, Error, Operand};
 use kiln_simd::{Isa, Operations, Simd};
 use kiln_wgpu::{AdapterChoice, AdapterInfo, GpuBackend, GpuDevice};
 use serde::Serialize;
@@ -102,7 +102,7 @@ impl Pays {
 }
 
 /// Something on a device that can be done again and again; each time it is waited for.
-type Again = RefCell<Box<dyn FnMut() -> kiln_core::Result<()>>>;
+type Again = RefCell<Box<dyn FnMut() -> kiln_ir::Result<()>>>;
 
 /// An operation on an adapter, ready to be timed, and the copy that it is held against.
 struct Ready {
@@ -113,10 +113,10 @@ struct Ready {
 /// An open adapter, or an open device of CUDA.
 trait Open {
     /// Sends the operands, and what a copy copies.
-    fn ready(&self, op: &Op, operands: &[Operand<'_>], copied: &Operand<'_>) -> kiln_core::Result<Ready>;
+    fn ready(&self, op: &Op, operands: &[Operand<'_>], copied: &Operand<'_>) -> kiln_ir::Result<Ready>;
 
     /// Runs an operation from host to host.
-    fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> kiln_core::Result<()>;
+    fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> kiln_ir::Result<()>;
 
     /// Gives memory that is not in use back.
     fn trim(&self);
@@ -131,9 +131,9 @@ macro_rules! open {
         }
 
         impl Open for $name {
-            fn ready(&self, op: &Op, operands: &[Operand<'_>], copied: &Operand<'_>) -> kiln_core::Result<Ready> {
+            fn ready(&self, op: &Op, operands: &[Operand<'_>], copied: &Operand<'_>) -> kiln_ir::Result<Ready> {
                 let tensors = operands.iter().map(|operand| self.device.upload(operand));
-                let tensors = tensors.collect::<kiln_core::Result<Vec<_>>>()?;
+                let tensors = tensors.collect::<kiln_ir::Result<Vec<_>>>()?;
                 let mut operation = self.device.prepare(op, &tensors.iter().collect::<Vec<_>>())?;
                 let mut copy = <$copy>::of(&self.device.upload(copied)?)?;
                 let [operating, copying] = [self.device.clone(), self.device.clone()];
@@ -143,7 +143,7 @@ macro_rules! open {
                 })
             }
 
-            fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> kiln_core::Result<()> {
+            fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> kiln_ir::Result<()> {
                 self.backend.run_into(op, inputs, outputs)
             }
 
@@ -159,7 +159,7 @@ open! {
 }
 
 /// What a copy copies to touch as many bytes as an operation.
-fn copied(op: &Op, types: &[kiln_core::TensorType]) -> kiln_core::Result<Vec<f32>> {
+fn copied(op: &Op, types: &[kiln_ir::TensorType]) -> kiln_ir::Result<Vec<f32>> {
     let few = kiln_benches::random(1 << 16, -1.0, 1.0, 7);
     let half = (op.cost(types)?.bytes() / 8).max(1) as usize;
     Ok(few.iter().copied().cycle().take(half).collect())
@@ -228,12 +228,12 @@ fn detail(info: &AdapterInfo) -> String {
     format!("{} through {}, {}", info.label, info.api, info.driver)
 }
 
-fn opened(info: &AdapterInfo) -> kiln_core::Result<OpenAdapter> {
+fn opened(info: &AdapterInfo) -> kiln_ir::Result<OpenAdapter> {
     let device = GpuDevice::open(&AdapterChoice::Index(info.index))?;
     Ok(OpenAdapter { backend: GpuBackend::on(device.clone()), device })
 }
 
-fn opened_cuda(info: &DeviceInfo) -> kiln_core::Result<OpenCuda> {
+fn opened_cuda(info: &DeviceInfo) -> kiln_ir::Result<OpenCuda> {
     let device = CudaDevice::open(info.ordinal, &DeviceOptions::new())?;
     Ok(OpenCuda { backend: CudaBackend::on(device.clone()), device })
 }
@@ -272,10 +272,10 @@ impl Bench {
                 Ceiling::Memory(_) => cost.bytes() as f64,
             };
             let inputs = (1..).zip(&types).map(|(i, ty)| Input::new(ty, measured, i));
-            let inputs: Vec<Input> = inputs.collect::<kiln_core::Result<_>>()?;
+            let inputs: Vec<Input> = inputs.collect::<kiln_ir::Result<_>>()?;
             let operands: Vec<Operand<'_>> =
-                inputs.iter().zip(&types).map(|(x, ty)| x.operand(ty)).collect::<kiln_core::Result<_>>()?;
-            let mut outputs = op.infer(&types)?.iter().map(Buffer::zeros).collect::<kiln_core::Result<Vec<_>>>()?;
+                inputs.iter().zip(&types).map(|(x, ty)| x.operand(ty)).collect::<kiln_ir::Result<_>>()?;
+            let mut outputs = op.infer(&types)?.iter().map(Buffer::zeros).collect::<kiln_ir::Result<Vec<_>>>()?;
             let mut ready: Vec<Option<Ready>> = Vec::new();
             let half = copied(&op, &types)?;
             for (open, adapter) in self.open.iter().zip(&mut adapters) {
@@ -293,8 +293,7 @@ impl Bench {
             let mut runs: Vec<Run<'_, Vec<Buffer>>> = Vec::new();
             for (&who, failed) in chosen.iter().zip(&failed) {
                 let (op, operands) = (&op, &operands);
-                let into = move |on: &dyn Fn(&mut [DataMut<'_>]) -> kiln_core::Result<()>,
-                                 outputs: &mut Vec<Buffer>| {
+                let into = move |on: &dyn Fn(&mut [DataMut<'_>]) -> kiln_ir::Result<()>, outputs: &mut Vec<Buffer>| {
                     let mut outputs: Vec<DataMut<'_>> = outputs.iter_mut().map(Buffer::as_mut).collect();
                     on(&mut outputs)
                 };

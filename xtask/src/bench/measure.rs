@@ -6,7 +6,7 @@ use std::time::Duration;
 use kiln_benches::Array;
 use kiln_benches::limits::Limits;
 use kiln_benches::measure::{Effort, Run, Sampler};
-use kiln_core::{Buffer, Data, DataMut, Operand};
+use kiln_ir::{Buffer, Data, DataMut, Operand};
 use kiln_simd::limits::{Pass, touch};
 use kiln_simd::{Isa, Operations, Simd};
 use serde::Serialize;
@@ -229,10 +229,10 @@ impl Bench {
                 Ceiling::Memory(_) => cost.bytes() as f64,
             };
             let arrays = (1..).zip(&types).map(|(i, ty)| Input::new(ty, measured, i));
-            let arrays: Vec<Input> = arrays.collect::<kiln_core::Result<_>>()?;
+            let arrays: Vec<Input> = arrays.collect::<kiln_ir::Result<_>>()?;
             let operands: Vec<Operand<'_>> =
-                arrays.iter().zip(&types).map(|(x, ty)| x.operand(ty)).collect::<kiln_core::Result<_>>()?;
-            let mut outputs = op.infer(&types)?.iter().map(Buffer::zeros).collect::<kiln_core::Result<Vec<_>>>()?;
+                arrays.iter().zip(&types).map(|(x, ty)| x.operand(ty)).collect::<kiln_ir::Result<_>>()?;
+            let mut outputs = op.infer(&types)?.iter().map(Buffer::zeros).collect::<kiln_ir::Result<Vec<_>>>()?;
             let passes = match measured.ceiling {
                 Ceiling::Memory(pass) => Passes::new(pass, cost.bytes() as usize, &operands, &outputs),
                 Ceiling::Arithmetic => Passes::none(),

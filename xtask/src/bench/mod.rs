@@ -186,7 +186,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
 /// The names that `--only` is compared with.
 fn names() -> BTreeSet<&'static str> {
-    let verified = kiln_core::op::all_cases().iter().map(|case| case.op.name()).collect::<BTreeSet<_>>();
+    let verified = kiln_ir::op::all_cases().iter().map(|case| case.op.name()).collect::<BTreeSet<_>>();
     verified.into_iter().chain(operations::ALL.iter().map(|measured| measured.name)).collect()
 }
 

@@ -1,11 +1,11 @@
 //! The operations that are measured: each with its sizes, and the limit that it is held against.
 
 use kiln_benches::Array;
-use kiln_core::op::{
+use kiln_ir::op::{
     Attention, Convolve2d, Dot, ElementwiseKind, LayerNorm, Matmul, Matvec, Op, Padding, QuantMatmul, Reduce,
     Reduction, RmsNorm, Softmax, Transpose,
 };
-use kiln_core::{Buffer, DType, Data, Operand, QuantFormat, Result, Shape, TensorType};
+use kiln_ir::{Buffer, DType, Data, Operand, QuantFormat, Result, Shape, TensorType};
 use kiln_simd::limits::Pass;
 
 /// What bounds an operation.

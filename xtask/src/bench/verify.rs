@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use kiln_core::op::reference::{Accuracy, Case, Expected, check, conform_within};
-use kiln_core::op::{Bound, all_cases};
-use kiln_core::{Buffer, Data, Error, Operand, TensorType};
 use kiln_cuda::CudaBackend;
+use kiln_ir::op::reference::{Accuracy, Case, Expected, check, conform_within};
+use kiln_ir::op::{Bound, all_cases};
+use kiln_ir::{Buffer, Data, Error, Operand, TensorType};
 use kiln_simd::{Isa, Operations, Simd};
 use kiln_wgpu::{AdapterChoice, GpuBackend, numerics};
 use serde::Serialize;
@@ -116,7 +116,7 @@ struct Expectation<'a> {
 
 impl<'a> Expectation<'a> {
     fn of(case: &'a Case) -> Result<Self, String> {
-        let of = || -> kiln_core::Result<Self> {
+        let of = || -> kiln_ir::Result<Self> {
             let operands = case.operands()?;
             let types: Vec<TensorType> = operands.iter().map(Operand::ty).collect();
             Ok(Self { expected: case.op.reference(&operands)?, bound: case.op.bound(&types)?, operands })

@@ -50,7 +50,7 @@ fn run_all(runner: &mut Runner, lines: &[&str], variables: &[(&str, &str)]) -> O
 /// A cargo command for the crates that also run without threads and on other targets.
 macro_rules! portable {
     ($command:literal, $options:literal) => {
-        concat!("cargo ", $command, " -p kiln-core -p kiln-route -p kiln-simd -p kiln ", $options)
+        concat!("cargo ", $command, " -p kiln-ir -p kiln-route -p kiln-simd -p kiln ", $options)
     };
 }
 
@@ -90,7 +90,7 @@ pub(super) fn all() -> Vec<Step> {
         Step::new("build", "every test and example is built", |runner| runner.programs().map(drop).into()),
         // On every instruction set that the machine has.
         Step::tests("cpu", "all tests of what runs on processors", |test| {
-            let packages = ["kiln-core", "kiln-route", "kiln-simd", "kiln", "xtask"];
+            let packages = ["kiln-ir", "kiln-route", "kiln-simd", "kiln", "xtask"];
             packages.contains(&test.package()) && !of_a_gpu(test)
         }),
     ];
@@ -196,7 +196,7 @@ fn verified(rows: &[crate::bench::verify::Row]) -> Outcome {
 /// Some tests compile and silently never run: those of a library with `test = false`, and in WebAssembly those without the
 /// name of wasm-bindgen.
 fn no_test_is_left_out(runner: &mut Runner) -> Outcome {
-    let sources = ["kiln-core", "kiln-route", "kiln-simd", "kiln"]
+    let sources = ["kiln-ir", "kiln-route", "kiln-simd", "kiln"]
         .iter()
         .flat_map(|name| ["src", "tests"].map(|folder| runner.root().join("crates").join(name).join(folder)));
     // A library that is not built for tests: those in it would silently never run.

@@ -2,8 +2,8 @@
 
 use std::cell::RefCell;
 
-use kiln_core::QuantFormat;
-use kiln_core::op::{Attention, Convolve2d, Padding};
+use kiln_ir::QuantFormat;
+use kiln_ir::op::{Attention, Convolve2d, Padding};
 use kiln_simd::{Operations, Simd};
 
 /// The operands and the result of the case that is prepared.

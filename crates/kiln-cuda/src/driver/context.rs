@@ -4,7 +4,7 @@ use std::ffi::{CString, c_char, c_int};
 use std::sync::{Mutex, PoisonError};
 
 use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUstream};
-use kiln_core::{Error, Result};
+use kiln_ir::{Error, Result};
 
 use super::library::{Code, Driver, EncodeTiled, Functions, LaunchKernelEx, MaxActiveClusters, SUCCESS};
 

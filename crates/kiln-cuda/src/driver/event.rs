@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUevent;
-use kiln_core::Result;
+use kiln_ir::Result;
 
 use super::Context;
 use super::library::{Code, SUCCESS};
@@ -24,7 +24,7 @@ impl Event {
     /// A mark that nothing was asked before yet. `timed` ones know when the device came by.
     ///
     /// # Errors
-    /// [`kiln_core::Error::DeviceLost`], [`kiln_core::Error::Driver`].
+    /// [`kiln_ir::Error::DeviceLost`], [`kiln_ir::Error::Driver`].
     pub(crate) fn new(context: &Arc<Context>, timed: bool) -> Result<Self> {
         const DISABLE_TIMING: u32 = 2;
         let flags = if timed { 0 } else { DISABLE_TIMING };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use cudarc::driver::sys::{CUgraphExec, CUstream, CUstreamCaptureMode};
-use kiln_core::Result;
+use kiln_ir::Result;
 
 use super::Context;
 use super::memory::Span;
@@ -54,7 +54,7 @@ impl CapturedGraph {
     /// Captures what `record` launches.
     ///
     /// # Errors
-    /// Those of `record`; [`kiln_core::Error::DeviceLost`], [`kiln_core::Error::Driver`].
+    /// Those of `record`; [`kiln_ir::Error::DeviceLost`], [`kiln_ir::Error::Driver`].
     pub(crate) fn new(context: &Arc<Context>, record: impl FnOnce(&Capture<'_>) -> Result<()>) -> Result<Self> {
         const NON_BLOCKING: u32 = 1;
         let mut stream = std::ptr::null_mut();
@@ -86,7 +86,7 @@ impl CapturedGraph {
     /// Runs what was captured, after all that was asked for before.
     ///
     /// # Errors
-    /// [`kiln_core::Error::DeviceLost`], [`kiln_core::Error::Driver`].
+    /// [`kiln_ir::Error::DeviceLost`], [`kiln_ir::Error::Driver`].
     pub(crate) fn launch(&mut self) -> Result<()> {
         let stream = self.context.stream();
         // SAFETY: the memory that the launches use is held by whoever holds this, and was checked as they were captured.

@@ -5,7 +5,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use cudarc::driver::sys::CUdeviceptr;
-use kiln_core::{Error, Result};
+use kiln_ir::{Error, Result};
 
 use super::Context;
 

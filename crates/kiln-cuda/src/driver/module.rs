@@ -8,7 +8,7 @@ use cudarc::driver::sys::{
     CUlaunchAttributeValue, CUlaunchAttributeValue_union__bindgen_ty_1 as ClusterDimensions, CUlaunchConfig,
     CUlinkState, CUmodule, CUstream, CUtensorMap,
 };
-use kiln_core::{Error, Result};
+use kiln_ir::{Error, Result};
 use kiln_ptx::{Argument, Launch, PtxKernel};
 
 use super::Context;

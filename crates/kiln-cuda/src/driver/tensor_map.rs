@@ -6,7 +6,7 @@ use cudarc::driver::sys::{
     CUtensorMap, CUtensorMapDataType, CUtensorMapFloatOOBfill, CUtensorMapInterleave, CUtensorMapL2promotion,
     CUtensorMapSwizzle,
 };
-use kiln_core::{Error, Result};
+use kiln_ir::{Error, Result};
 use kiln_ptx::{PtxType, TensorMap};
 
 use super::Context;

@@ -1,7 +1,7 @@
 //! Attention.
 
-use kiln_core::op::Attention;
-use kiln_core::{DType, Result, TensorType};
+use kiln_ir::op::Attention;
+use kiln_ir::{DType, Result, TensorType};
 use kiln_ptx::kernels::attention::{self, FlashPlan, WarpGroupAttention};
 use kiln_ptx::{Launch, PtxType};
 
@@ -83,8 +83,8 @@ fn lower_f32(op: &Attention, plan: &mut Lowering<'_>, inputs: &[Value], out: Loc
 
 #[cfg(test)]
 mod tests {
-    use kiln_core::Shape;
-    use kiln_core::op::{Op, Param};
+    use kiln_ir::Shape;
+    use kiln_ir::op::{Op, Param};
     use kiln_ptx::Target;
 
     use super::*;

@@ -1,8 +1,8 @@
 //! Element-wise functions and their chains: each a kernel made on demand.
 
-use kiln_core::Result;
-use kiln_core::graph::{Fetch, Fused};
-use kiln_core::op::Elementwise;
+use kiln_ir::Result;
+use kiln_ir::graph::{Fetch, Fused};
+use kiln_ir::op::Elementwise;
 use kiln_ptx::kernels::elementwise::Chain;
 
 use super::{Lower, Lowering, Value};

@@ -1,7 +1,7 @@
 //! Products of matrices.
 
-use kiln_core::op::{Matmul, MatmulExtents, Matvec};
-use kiln_core::{DType, Error, Result};
+use kiln_ir::op::{Matmul, MatmulExtents, Matvec};
+use kiln_ir::{DType, Error, Result};
 use kiln_ptx::kernels::gemm::{
     Epilogue, Gemm, MultistageGemm, SplitSum, Tf32Planes, Tile, WarpGemm, WarpGroupGemm, WarpGroupTile, WarpTile,
 };
@@ -173,8 +173,8 @@ impl Lower for Matvec {
 
 #[cfg(test)]
 mod tests {
-    use kiln_core::op::Op;
-    use kiln_core::{Shape, TensorType};
+    use kiln_ir::op::Op;
+    use kiln_ir::{Shape, TensorType};
     use kiln_ptx::Target;
 
     use super::*;

@@ -13,8 +13,8 @@ mod top_k;
 mod transpose;
 mod window;
 
-use kiln_core::op::{Op, Operation};
-use kiln_core::{Error, Result, TensorType, for_operation};
+use kiln_ir::op::{Op, Operation};
+use kiln_ir::{Error, Result, TensorType, for_operation};
 use kiln_ptx::Launch;
 
 use crate::plan::{Code, Dispatch, Fault, Hardware, Location};
@@ -35,7 +35,7 @@ pub(crate) trait Lower: Operation {
     /// element.
     ///
     /// # Errors
-    /// [`kiln_core::Error::Limit`] where kernels cannot run it at this size, [`kiln_core::Error::Unsupported`] where there
+    /// [`kiln_ir::Error::Limit`] where kernels cannot run it at this size, [`kiln_ir::Error::Unsupported`] where there
     /// is none.
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()>;
 }
@@ -72,7 +72,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// A word of 64 bits, at first all ones, that a kernel may set: the least position of an index outside of `0..bound`, above
-    /// the index that stands there. The execution fails with [`kiln_core::Error::Index`].
+    /// the index that stands there. The execution fails with [`kiln_ir::Error::Index`].
     pub(crate) fn fault(&mut self, op: &'static str, bound: usize) -> Location {
         self.faults.push(Fault { op, bound });
         Location::Fault(self.faults.len() - 1)

@@ -1,7 +1,7 @@
 //! Quantised blocks.
 
-use kiln_core::Result;
-use kiln_core::op::{Dequantize, QuantMatmul, Quantize};
+use kiln_ir::Result;
+use kiln_ir::op::{Dequantize, QuantMatmul, Quantize};
 use kiln_ptx::kernels::quant;
 
 use super::{Lower, Lowering, Value};

@@ -1,8 +1,8 @@
 //! Reductions and the inner product.
 
-use kiln_core::Result;
-use kiln_core::graph::Fetch;
-use kiln_core::op::{Dot, Elementwise, Reduce, Reduction};
+use kiln_ir::Result;
+use kiln_ir::graph::Fetch;
+use kiln_ir::op::{Dot, Elementwise, Reduce, Reduction};
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::reduce;
 

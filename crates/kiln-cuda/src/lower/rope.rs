@@ -1,7 +1,7 @@
 //! Rotary position embedding.
 
-use kiln_core::op::{Operation, Rope};
-use kiln_core::{Error, Result};
+use kiln_ir::op::{Operation, Rope};
+use kiln_ir::{Error, Result};
 use kiln_ptx::kernels::rope;
 
 use super::{Lower, Lowering, Value};

@@ -1,7 +1,7 @@
 //! Operations on rows: the softmax family and the normalisations.
 
-use kiln_core::Result;
-use kiln_core::op::{LayerNorm, LogSoftmax, RmsNorm, Softmax};
+use kiln_ir::Result;
+use kiln_ir::op::{LayerNorm, LogSoftmax, RmsNorm, Softmax};
 use kiln_ptx::Target;
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::softmax;

@@ -1,7 +1,7 @@
 //! The greatest elements of rows.
 
-use kiln_core::Result;
-use kiln_core::op::TopK;
+use kiln_ir::Result;
+use kiln_ir::op::TopK;
 use kiln_ptx::kernels::top_k;
 
 use super::{Lower, Lowering, Value};

@@ -1,7 +1,7 @@
 //! Transposes.
 
-use kiln_core::Result;
-use kiln_core::op::Transpose;
+use kiln_ir::Result;
+use kiln_ir::op::Transpose;
 use kiln_ptx::kernels::transpose;
 
 use super::{Lower, Lowering, Value};

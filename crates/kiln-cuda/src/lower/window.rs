@@ -1,7 +1,7 @@
 //! Windows of pictures: pooling and convolution.
 
-use kiln_core::Result;
-use kiln_core::op::{Convolve2d, Pool2d};
+use kiln_ir::Result;
+use kiln_ir::op::{Convolve2d, Pool2d};
 use kiln_ptx::kernels::window::{Convolve, Pool};
 
 use super::{Lower, Lowering, Value};

@@ -1,8 +1,8 @@
 //! Chains of element-wise functions: one pass over memory for the whole chain.
 
-use kiln_core::graph::{Fetch, Fused, Source};
-use kiln_core::op::{Elementwise, ElementwiseKind};
-use kiln_core::{Error, Result};
+use kiln_ir::graph::{Fetch, Fused, Source};
+use kiln_ir::op::{Elementwise, ElementwiseKind};
+use kiln_ir::{Error, Result};
 
 use super::functions;
 use super::math::F32;
@@ -76,7 +76,7 @@ impl Chain {
         for (at, &(_, instruction)) in step.outputs.iter().enumerate() {
             within(at, instruction, step.instructions.len())?;
         }
-        let call = |i: &kiln_core::graph::Instruction| Call { kind: i.kind, operands: i.operands.clone() };
+        let call = |i: &kiln_ir::graph::Instruction| Call { kind: i.kind, operands: i.operands.clone() };
         Ok(Self {
             inputs: inputs.to_vec(),
             calls: step.instructions.iter().map(call).collect(),

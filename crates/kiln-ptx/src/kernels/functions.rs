@@ -1,6 +1,6 @@
-//! The element-wise functions, one for each row of the table in kiln-core, named as there.
+//! The element-wise functions, one for each row of the table in kiln-ir, named as there.
 
-use kiln_core::op::ElementwiseKind;
+use kiln_ir::op::ElementwiseKind;
 
 use super::math::{self, F32, maximum, minimum};
 use crate::Target;

@@ -1,6 +1,6 @@
 //! Rows of a table, chosen by index.
 
-use kiln_core::Result;
+use kiln_ir::Result;
 
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Value};
@@ -38,7 +38,7 @@ impl Gather {
     /// report.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³² - 257 indices, rows, or elements (vectors, where rows are whole
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 257 indices, rows, or elements (vectors, where rows are whole
     /// ones) of the result.
     pub fn launch(&self, indices: usize, rows: usize, columns: usize) -> Result<Launch> {
         let units = if self.vectors { columns / VECTOR as usize } else { columns };

@@ -1,6 +1,6 @@
 //! Numbers of 16 bits: what their bits stand for, and the nearest to others, on every target; and whole tensors of them.
 
-use kiln_core::Result;
+use kiln_ir::Result;
 
 use super::math::F32;
 use crate::kernel::{MAX_GRID_X, extent};
@@ -69,7 +69,7 @@ impl Convert {
     /// The launch for so many elements. Buffer 0 is read, 1 is written.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³² - 257 elements.
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 257 elements.
     pub fn launch(&self, elements: usize) -> Result<Launch> {
         let n = extent("elements", elements, MOST)?;
         let blocks = extent("blocks", n.div_ceil(2 * BLOCK) as usize, MAX_GRID_X)?;

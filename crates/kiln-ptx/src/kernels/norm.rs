@@ -11,7 +11,7 @@
 
 use std::ops::Range;
 
-use kiln_core::Result;
+use kiln_ir::Result;
 
 use super::math::F32;
 use super::rows::{self, Absent, Hold, STREAMING, Share, Walk};
@@ -89,9 +89,9 @@ impl Norm {
     /// The launch for `rows` rows of `columns` elements.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³² - 2049 columns or 2³¹ - 1 rows, divided by the blocks of a cluster
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 2049 columns or 2³¹ - 1 rows, divided by the blocks of a cluster
     /// where those hold a row, or where `columns` is more than the kernel holds.
-    /// [`Error::Parameter`](kiln_core::Error::Parameter) where `columns` are no whole vectors and the kernel is for those.
+    /// [`Error::Parameter`](kiln_ir::Error::Parameter) where `columns` are no whole vectors and the kernel is for those.
     pub fn launch(&self, rows: usize, columns: usize, eps: f32) -> Result<Launch> {
         let [blocks, n] = self.walk.extents(rows, columns)?;
         let buffers = if self.centred { 4 } else { 3 };

@@ -12,7 +12,7 @@
 mod quantize;
 mod warp;
 
-use kiln_core::{QuantFormat, Result};
+use kiln_ir::{QuantFormat, Result};
 
 pub use quantize::Quantize;
 pub use warp::WarpQuantMatmul;
@@ -237,7 +237,7 @@ impl Dequantize {
     /// The launch for so many elements, whole blocks. Buffers: blocks, result.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³¹ - 1 shares of 8 or 32 elements.
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1 shares of 8 or 32 elements.
     pub fn launch(&self, elements: usize) -> Result<Launch> {
         let n = extent("shares of blocks", elements / share(self.format).elements as usize, MOST)?;
         let arguments = vec![Argument::Buffer(0), Argument::Buffer(1), Argument::U32(n)];
@@ -297,7 +297,7 @@ impl QuantMatmul {
     /// The launch for `m` rows of x of `depth` elements, whole blocks, and `n` rows of weights. Buffers: x, weights, result.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³¹ - 1 rows, shares of a row or groups of rows, or 65 535 groups of
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1 rows, shares of a row or groups of rows, or 65 535 groups of
     /// rows of x.
     pub fn launch(&self, m: usize, depth: usize, n: usize) -> Result<Launch> {
         let rows = extent("rows", m, MOST)?;

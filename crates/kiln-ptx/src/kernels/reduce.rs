@@ -8,8 +8,8 @@
 //! which then neither overflows nor vanishes; for positions a u64, the element as an ordered integer above the complement
 //! of its index, so that the greatest state is the first of the greatest elements.
 
-use kiln_core::op::Reduction;
-use kiln_core::{Error, Result};
+use kiln_ir::op::Reduction;
+use kiln_ir::{Error, Result};
 
 use super::math::{F32, maximum, minimum};
 use super::order;

@@ -3,8 +3,8 @@
 //! Pair `i` of the row at position `p` turns by `p θ^(-2i/d)`. Frequency, angle, sine and cosine are taken in f64, so that
 //! they are as good as exact at every position that an operation may have, and a result is rounded once.
 
-use kiln_core::op::{Rope as RopeOp, RopeStyle};
-use kiln_core::{Error, Result};
+use kiln_ir::op::{Rope as RopeOp, RopeStyle};
+use kiln_ir::{Error, Result};
 
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::{Argument, Builder, Kernel, Launch, PtxKernel, Value};

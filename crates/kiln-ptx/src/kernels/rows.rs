@@ -10,7 +10,7 @@
 
 mod share;
 
-use kiln_core::{Error, Result};
+use kiln_ir::{Error, Result};
 pub(super) use share::{Absent, Share};
 
 use super::math::F32;

@@ -4,7 +4,7 @@
 //! element-wise functions. Rows that fit the registers of a team are read once; longer ones three times, for which the sum
 //! runs in f64: a thread adds thousands of exponentials one after the other there.
 
-use kiln_core::Result;
+use kiln_ir::Result;
 
 use super::math::{self, F32, maximum};
 use super::rows::{self, Absent, Hold, STREAMING, Walk};
@@ -69,9 +69,9 @@ impl Softmax {
     /// The launch for `rows` rows of `columns` elements. Buffer 0 is read, 1 is written; they may be the same.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³² - 2049 columns or 2³¹ - 1 rows, divided by the blocks of a cluster
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 2049 columns or 2³¹ - 1 rows, divided by the blocks of a cluster
     /// where those hold a row, or where `columns` is more than the kernel holds.
-    /// [`Error::Parameter`](kiln_core::Error::Parameter) where `columns` are no whole vectors and the kernel is for those.
+    /// [`Error::Parameter`](kiln_ir::Error::Parameter) where `columns` are no whole vectors and the kernel is for those.
     pub fn launch(&self, rows: usize, columns: usize) -> Result<Launch> {
         let [blocks, n] = self.walk.extents(rows, columns)?;
         let arguments = vec![Argument::Buffer(0), Argument::Buffer(1), Argument::U32(rows as u32), Argument::U32(n)];

@@ -4,7 +4,7 @@
 //! that the next of the order is the greatest of those below the last. Each is found by a block that goes through the row,
 //! which comes out of a cache after the first time.
 
-use kiln_core::Result;
+use kiln_ir::Result;
 
 use super::order;
 use super::team;
@@ -25,7 +25,7 @@ impl TopK {
     /// positions.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³² - 1025 columns or 2³¹ - 1 rows.
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 1025 columns or 2³¹ - 1 rows.
     pub fn launch(&self, rows: usize, columns: usize, count: usize) -> Result<Launch> {
         let words = [extent("columns", columns, MOST)?, extent("elements wanted", count.min(columns), MOST)?];
         let arguments = (0..3).map(Argument::Buffer).chain(words.map(Argument::U32)).collect();

@@ -1,6 +1,6 @@
 //! The transpose of matrices: a tile goes through shared memory, so that reads and writes are both whole lines.
 
-use kiln_core::Result;
+use kiln_ir::Result;
 
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::{Argument, Builder, Kernel, Launch, PtxKernel};
@@ -24,7 +24,7 @@ impl Transpose {
     /// The launch for `matrices` of `m` rows and `n` columns. Buffer 0 is read, 1 is written.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³¹ - 1 rows, columns or tiles.
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1 rows, columns or tiles.
     pub fn launch(&self, matrices: usize, m: usize, n: usize) -> Result<Launch> {
         let (m, n) = (extent("rows", m, MOST)?, extent("columns", n, MOST)?);
         let (down, across) = (m.div_ceil(TILE), n.div_ceil(TILE));

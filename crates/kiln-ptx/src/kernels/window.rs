@@ -2,8 +2,8 @@
 //!
 //! Neighbouring threads have neighbouring elements, so that what a warp reads is whole lines, most of it out of a cache.
 
-use kiln_core::Result;
-use kiln_core::op::{Bound, Convolve2d, ConvolveExtents, Pool2d, PoolExtents, Pooling};
+use kiln_ir::Result;
+use kiln_ir::op::{Bound, Convolve2d, ConvolveExtents, Pool2d, PoolExtents, Pooling};
 
 use super::math::maximum;
 use crate::kernel::{MAX_GRID_X, extent};
@@ -42,7 +42,7 @@ impl Pool {
     /// The launch of an operation on pictures of these extents. Buffer 0 is read, 1 is written.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³² - 257 results or 2³⁰ rows or columns.
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 257 results or 2³⁰ rows or columns.
     pub fn launch(&self, op: &Pool2d, extents: &PoolExtents) -> Result<Launch> {
         let PoolExtents { planes, h, w, out_h, out_w } = *extents;
         let ((kh, kw), (sh, sw)) = (op.window, op.stride);
@@ -124,7 +124,7 @@ impl Convolve {
     /// The launch of an operation on pictures and kernels of these extents. Buffers: pictures, kernels, result.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³² - 257 results or 2³⁰ rows, columns or channels.
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 257 results or 2³⁰ rows, columns or channels.
     pub fn launch(&self, op: &Convolve2d, extents: &ConvolveExtents) -> Result<Launch> {
         let ConvolveExtents { batch, c_in, h, w, c_out, kh, kw, out_h, out_w, top, left } = *extents;
         let (sh, sw) = op.stride;

@@ -1,8 +1,8 @@
 //! Every kernel in every configuration, for the tests that go through all of them.
 
-use kiln_core::graph::{Fetch, FusionLimits, Graph, Step};
-use kiln_core::op::{AttentionExtents, ElementwiseKind, Matmul, Pooling, Reduction};
-use kiln_core::{QuantFormat, Record, Shape, TensorType};
+use kiln_ir::graph::{Fetch, FusionLimits, Graph, Step};
+use kiln_ir::op::{AttentionExtents, ElementwiseKind, Matmul, Pooling, Reduction};
+use kiln_ir::{QuantFormat, Record, Shape, TensorType};
 use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashTile, WarpGroupAttention, plan};
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;

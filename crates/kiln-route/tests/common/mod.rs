@@ -1,8 +1,8 @@
 //! Synthetic machines: places whose constants are written down instead of measured.
 #![allow(dead_code)] // each test file uses its part
 
-use kiln_core::op::{Elementwise, Matmul};
-use kiln_core::{Shape, TensorType};
+use kiln_ir::op::{Elementwise, Matmul};
+use kiln_ir::{Shape, TensorType};
 use kiln_route::{Backend, Calibrated, Link, Machine, Memory, Place, Problem, Profile, Residency, Roofline, Router};
 
 pub(crate) const GPU: Memory = Memory::new(1);

@@ -1,4 +1,4 @@
-use kiln_core::op::AttentionExtents;
+use kiln_ir::op::AttentionExtents;
 
 use super::{KEYS, QUERIES};
 use crate::Isa;

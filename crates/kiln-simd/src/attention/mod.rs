@@ -9,8 +9,8 @@
 mod block;
 mod few;
 
-use kiln_core::op::Attention;
-use kiln_core::{DataMut, Error, Operand, Result};
+use kiln_ir::op::Attention;
+use kiln_ir::{DataMut, Error, Operand, Result};
 
 use crate::scratch;
 use crate::simd::{Execute, Simd, f32s};

@@ -13,7 +13,7 @@
 
 use std::ops::Range;
 
-use kiln_core::op::ConvolveExtents;
+use kiln_ir::op::ConvolveExtents;
 
 use super::frame::{Fill, Frame, Region, fill};
 use crate::gemm::{Gemm, MatrixRef, Source};

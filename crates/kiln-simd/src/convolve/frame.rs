@@ -1,6 +1,6 @@
 use std::ops::Range;
 
-use kiln_core::op::ConvolveExtents;
+use kiln_ir::op::ConvolveExtents;
 
 use crate::Isa;
 use crate::threads::{self, Shared};

@@ -17,8 +17,8 @@ mod pixels;
 mod plane;
 mod reach;
 
-use kiln_core::op::{Convolve2d, ConvolveExtents};
-use kiln_core::{DataMut, Operand, Result};
+use kiln_ir::op::{Convolve2d, ConvolveExtents};
+use kiln_ir::{DataMut, Operand, Result};
 
 use crate::simd::{Execute, Simd, f32s};
 

@@ -1,7 +1,7 @@
 //! Kernels packed once for many pictures.
 
-use kiln_core::op::Convolve2d;
-use kiln_core::{Error, Result, Shape, reserve};
+use kiln_ir::op::Convolve2d;
+use kiln_ir::{Error, Result, Shape, reserve};
 
 use super::reach::Reach;
 use super::{bounded, convolve_far, pixels, threads};
@@ -119,7 +119,7 @@ impl Simd {
         kernels: &PackedKernels,
     ) -> Result<Vec<f32>> {
         let e = op.extents(&Shape::new(dims)?, &kernels.shape)?;
-        let mut out = kiln_core::zeros(Shape::new(&[e.batch, e.c_out, e.out_h, e.out_w])?.numel())?;
+        let mut out = kiln_ir::zeros(Shape::new(&[e.batch, e.c_out, e.out_h, e.out_w])?.numel())?;
         self.convolve2d_packed_into(op, x, dims, kernels, &mut out)?;
         Ok(out)
     }

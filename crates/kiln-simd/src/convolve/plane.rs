@@ -9,7 +9,7 @@
 
 use std::ops::Range;
 
-use kiln_core::op::ConvolveExtents;
+use kiln_ir::op::ConvolveExtents;
 
 use super::frame::{Fill, Frame, Region};
 use crate::array::from_fn;

@@ -1,7 +1,7 @@
 use std::ops::Range;
 
-use kiln_core::op::ConvolveExtents;
-use kiln_core::{Result, reserve};
+use kiln_ir::op::ConvolveExtents;
+use kiln_ir::{Result, reserve};
 
 /// The part of the kernels that ever meets the picture.
 ///

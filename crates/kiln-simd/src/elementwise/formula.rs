@@ -1,4 +1,4 @@
-//! The vector formulas, one for each row of the table in kiln-core, named as there.
+//! The vector formulas, one for each row of the table in kiln-ir, named as there.
 
 use crate::math;
 use crate::vector::Lanewise;

@@ -1,7 +1,7 @@
-//! Element-wise operations: one formula a row of the table in kiln-core, and the loops that apply them.
+//! Element-wise operations: one formula a row of the table in kiln-ir, and the loops that apply them.
 
-use kiln_core::op::{Elementwise, ElementwiseKind};
-use kiln_core::{Data, DataMut, Operand, Result, elementwise_table};
+use kiln_ir::op::{Elementwise, ElementwiseKind};
+use kiln_ir::{Data, DataMut, Operand, Result, elementwise_table};
 
 use std::marker::PhantomData;
 

@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use kiln_core::op::ElementwiseKind;
+use kiln_ir::op::ElementwiseKind;
 
 use crate::array::Each;
 use crate::vector::{Kernel, LINE, Lanewise, Pair, Vector, unaligned};

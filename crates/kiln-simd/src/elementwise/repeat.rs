@@ -2,7 +2,7 @@
 
 use std::mem::MaybeUninit;
 
-use kiln_core::op::ElementwiseKind;
+use kiln_ir::op::ElementwiseKind;
 
 use super::pass::{Call, Flat};
 use crate::Isa;

@@ -21,8 +21,8 @@ mod pack;
 mod packed;
 mod tile;
 
-use kiln_core::op::{Matmul, MatmulExtents, Matvec};
-use kiln_core::{DataMut, Error, Operand, Result, Shape};
+use kiln_ir::op::{Matmul, MatmulExtents, Matvec};
+use kiln_ir::{DataMut, Error, Operand, Result, Shape};
 
 pub use packed::PackedB;
 pub(crate) use {

@@ -1,6 +1,6 @@
 //! A right-hand matrix packed once for many products.
 
-use kiln_core::{Error, Result, Shape};
+use kiln_ir::{Error, Result, Shape};
 
 use super::blocks::k_blocks;
 use super::driver::Gemm;
@@ -96,7 +96,7 @@ impl Simd {
     /// # Errors
     /// As [`Simd::matmul_packed_into`].
     pub fn matmul_packed(&self, a: &[f32], b: &PackedB, m: usize) -> Result<Vec<f32>> {
-        let mut out = kiln_core::zeros(Shape::new(&[m, b.n])?.numel())?;
+        let mut out = kiln_ir::zeros(Shape::new(&[m, b.n])?.numel())?;
         self.matmul_packed_into(a, b, &mut out, m)?;
         Ok(out)
     }

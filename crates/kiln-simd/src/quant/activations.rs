@@ -5,7 +5,7 @@
 //! A block that cannot be rounded like that (not finite, or so small that its unit would be inexact) gets the unit NaN,
 //! which makes the products with it NaN; they are then computed again from the f32 elements.
 
-use kiln_core::QuantFormat;
+use kiln_ir::QuantFormat;
 
 use crate::vector::{PlainKernel, element, signed_sub_block};
 

@@ -4,14 +4,14 @@ mod activations;
 mod product;
 mod weights;
 
-use kiln_core::op::{Dequantize, QuantMatmul, Quantize};
-use kiln_core::{DataMut, Operand, QuantFormat, Result};
+use kiln_ir::op::{Dequantize, QuantMatmul, Quantize};
+use kiln_ir::{DataMut, Operand, QuantFormat, Result};
 
 use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
 use crate::vector::{PlainKernel, dispatch_plain};
 
-/// Encodes whole blocks: the quantiser of kiln-core, compiled for the instruction set.
+/// Encodes whole blocks: the quantiser of kiln-ir, compiled for the instruction set.
 struct Encode<'a>(QuantFormat, &'a [f32], &'a mut [u8]);
 
 impl PlainKernel for Encode<'_> {
@@ -23,7 +23,7 @@ impl PlainKernel for Encode<'_> {
     }
 }
 
-/// Decodes whole blocks: the meaning that kiln-core gives them, compiled for the instruction set.
+/// Decodes whole blocks: the meaning that kiln-ir gives them, compiled for the instruction set.
 struct Decode<'a>(QuantFormat, &'a [u8], &'a mut [f32]);
 
 impl PlainKernel for Decode<'_> {

@@ -17,7 +17,7 @@
 use std::cell::RefCell;
 use std::marker::PhantomData;
 
-use kiln_core::QuantFormat;
+use kiln_ir::QuantFormat;
 
 use super::activations::{Line, Round, lines};
 use super::weights::{Weights, for_weights};

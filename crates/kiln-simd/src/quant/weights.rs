@@ -1,7 +1,7 @@
 //! The weights of each format: how a block adds to sums.
 
-use kiln_core::QuantFormat;
-use kiln_core::quant::{q4_k, q5_k, q6_k, q8_0, unpack_scales};
+use kiln_ir::QuantFormat;
+use kiln_ir::quant::{q4_k, q5_k, q6_k, q8_0, unpack_scales};
 
 use super::activations::SUMS;
 use crate::array::Each;
@@ -106,19 +106,19 @@ impl Weights for Symmetric {
 macro_rules! for_weights {
     ($format:expr, $weights:ident => $body:expr) => {
         match $format {
-            kiln_core::QuantFormat::Q8_0 => {
+            kiln_ir::QuantFormat::Q8_0 => {
                 type $weights = crate::quant::weights::Plain;
                 $body
             }
-            kiln_core::QuantFormat::Q4K => {
+            kiln_ir::QuantFormat::Q4K => {
                 type $weights = crate::quant::weights::Affine<4>;
                 $body
             }
-            kiln_core::QuantFormat::Q5K => {
+            kiln_ir::QuantFormat::Q5K => {
                 type $weights = crate::quant::weights::Affine<5>;
                 $body
             }
-            kiln_core::QuantFormat::Q6K => {
+            kiln_ir::QuantFormat::Q6K => {
                 type $weights = crate::quant::weights::Symmetric;
                 $body
             }

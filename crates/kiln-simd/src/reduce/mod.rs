@@ -6,8 +6,8 @@ mod tree;
 
 use std::ops::Range;
 
-use kiln_core::op::{Dot, Reduce, Reduction};
-use kiln_core::{DataMut, Operand, Result};
+use kiln_ir::op::{Dot, Reduce, Reduction};
+use kiln_ir::{DataMut, Operand, Result};
 
 use crate::scratch;
 use crate::simd::{Execute, Simd, f32s};

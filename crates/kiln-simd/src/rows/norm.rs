@@ -8,8 +8,8 @@
 //! Long rows are summed in parts, whose sums are added in their order. Threads may take the parts of a few long rows: the
 //! result is the same.
 
-use kiln_core::op::{LayerNorm, RmsNorm};
-use kiln_core::{DataMut, Operand, Result};
+use kiln_ir::op::{LayerNorm, RmsNorm};
+use kiln_ir::{DataMut, Operand, Result};
 
 use super::{LONG, for_rows};
 use crate::reduce::{factor_to_one, greatest_magnitude};

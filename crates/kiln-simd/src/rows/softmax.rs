@@ -4,8 +4,8 @@
 //! exponentials relative to that, and written once; a second pass scales it from its own greatest element to that of the
 //! row. So a long row crosses the outer caches twice instead of three times, and blocks do not wait for one another.
 
-use kiln_core::op::{LogSoftmax, Softmax};
-use kiln_core::{DataMut, Operand, Result};
+use kiln_ir::op::{LogSoftmax, Softmax};
+use kiln_ir::{DataMut, Operand, Result};
 
 use super::{LONG, for_rows};
 use crate::array::from_fn;

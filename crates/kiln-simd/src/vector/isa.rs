@@ -1,6 +1,6 @@
 //! Which instruction sets there are and which one a name means.
 
-use kiln_core::{Error, Result};
+use kiln_ir::{Error, Result};
 
 use super::Isa;
 

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[cfg(not(target_arch = "wasm32"))]
 use std::time::{Duration, Instant};
 
-use kiln_core::{Error, Result};
+use kiln_ir::{Error, Result};
 use kiln_shaders::Capabilities;
 
 use crate::adapters::AdapterInfo;
@@ -321,8 +321,8 @@ fn wait_for(device: &wgpu::Device) -> std::result::Result<(), wgpu::PollError> {
 
 #[cfg(all(test, not(target_arch = "wasm32")))] // devices are waited for
 mod tests {
-    use kiln_core::op::{Elementwise, Transpose};
-    use kiln_core::{Operand, Record};
+    use kiln_ir::op::{Elementwise, Transpose};
+    use kiln_ir::{Operand, Record};
 
     use super::*;
     use crate::{AdapterChoice, GpuCommandBatch};
@@ -397,7 +397,7 @@ mod tests {
         let [small, double, triple] =
             [batch.sum(turned), batch.scale(turned, 2.0), batch.scale(turned, 3.0)].map(Result::unwrap);
         let wanted = [double, small, triple, turned];
-        let check = |results: &[kiln_core::Buffer]| {
+        let check = |results: &[kiln_ir::Buffer]| {
             let at = |result: usize, i: usize| results[result].as_data().f32()[i];
             for (i, j) in [(0, 0), (1, 0), (0, 1), (699, 299), (350, 17)] {
                 let (value, i) = ((j * columns + i) as f32, i * rows + j);

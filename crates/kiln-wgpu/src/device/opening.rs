@@ -5,7 +5,7 @@
 
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
-use kiln_core::{Error, Result};
+use kiln_ir::{Error, Result};
 use kiln_shaders::Capabilities;
 
 use super::{GpuDevice, Inner, Lost};

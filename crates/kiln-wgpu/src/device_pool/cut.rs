@@ -1,7 +1,7 @@
 //! How operations are cut into parts that do not depend on one another, and what their results make together.
 
-use kiln_core::op::{Op, Reduce, Reduction};
-use kiln_core::{Data, DataMut, Operand, Result, Shape, TensorType};
+use kiln_ir::op::{Op, Reduce, Reduction};
+use kiln_ir::{Data, DataMut, Operand, Result, Shape, TensorType};
 
 /// How an operation is cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -153,7 +153,7 @@ pub(super) fn reborrow<'a>(data: &'a mut DataMut<'_>) -> DataMut<'a> {
 
 #[cfg(test)]
 mod tests {
-    use kiln_core::op::{Dot, Elementwise, Matmul, Softmax};
+    use kiln_ir::op::{Dot, Elementwise, Matmul, Softmax};
 
     use super::*;
 

@@ -4,8 +4,8 @@ mod cut;
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use kiln_core::op::{Op, Reduce, check};
-use kiln_core::{Buffer, DataMut, Error, Operand, Operations, Result, TensorType};
+use kiln_ir::op::{Op, Reduce, check};
+use kiln_ir::{Buffer, DataMut, Error, Operand, Operations, Result, TensorType};
 
 use self::cut::{Cut, Join, element, reborrow, split};
 use crate::adapters::{AdapterChoice, AdapterKind};
@@ -225,7 +225,7 @@ fn on_each<P: Send, T: Send>(
 
 impl Operations for GpuDevicePool {
     fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        kiln_core::for_operation!(op, op => check(op, inputs, outputs))?;
+        kiln_ir::for_operation!(op, op => check(op, inputs, outputs))?;
         let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();
         let cost = op.cost(&types)?;
         let large = cost.bytes() >= SHARED_FROM || cost.flops >= 64 * SHARED_FROM;

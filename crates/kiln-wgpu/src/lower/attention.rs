@@ -1,7 +1,7 @@
 //! Attention: in blocks of queries, or for a few queries at the speed of memory; keys are split where there are few blocks.
 
-use kiln_core::op::{Attention, AttentionExtents};
-use kiln_core::{Result, Shape, TensorType};
+use kiln_ir::op::{Attention, AttentionExtents};
+use kiln_ir::{Result, Shape, TensorType};
 use kiln_shaders::{ATTENTION, ATTENTION_FEW, ATTENTION_MERGE, WORKGROUP};
 
 use super::pieces::pieces;

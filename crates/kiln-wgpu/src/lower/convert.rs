@@ -1,7 +1,7 @@
 //! Between f32 and f16.
 
-use kiln_core::op::Convert;
-use kiln_core::{DType, Result, TensorType};
+use kiln_ir::op::Convert;
+use kiln_ir::{DType, Result, TensorType};
 use kiln_shaders::CONVERT;
 
 use super::pieces::pieces;

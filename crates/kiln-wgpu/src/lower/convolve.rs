@@ -1,7 +1,7 @@
 //! Convolutions: as products in tiles that read the picture directly, or result by result where there is little to compute.
 
-use kiln_core::op::{Convolve2d, ConvolveExtents};
-use kiln_core::{DType, Result};
+use kiln_ir::op::{Convolve2d, ConvolveExtents};
+use kiln_ir::{DType, Result};
 use kiln_shaders::{CONVOLVE, CONVOLVE_DIRECT};
 
 use super::matmul::{Parts, Product, Tiling};

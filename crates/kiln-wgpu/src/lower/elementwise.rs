@@ -1,8 +1,8 @@
 //! Element-wise functions and their chains: each a kernel made on demand.
 
-use kiln_core::graph::{Fetch, Fused, FusionLimits, Source};
-use kiln_core::op::Elementwise;
-use kiln_core::{DType, Result};
+use kiln_ir::graph::{Fetch, Fused, FusionLimits, Source};
+use kiln_ir::op::Elementwise;
+use kiln_ir::{DType, Result};
 use kiln_shaders::elementwise::{Call, Chain, Read};
 
 use super::pieces::pieces;

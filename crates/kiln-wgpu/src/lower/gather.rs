@@ -1,7 +1,7 @@
 //! Rows of a table.
 
-use kiln_core::Result;
-use kiln_core::op::{Gather, Operation};
+use kiln_ir::Result;
+use kiln_ir::op::{Gather, Operation};
 use kiln_shaders::{GATHER, GATHER_FAULT};
 
 use super::pieces::pieces;

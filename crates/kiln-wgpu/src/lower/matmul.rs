@@ -1,7 +1,7 @@
 //! Products of matrices: tiles for large ones, rows or columns at the speed of memory where one operand is a few vectors.
 
-use kiln_core::op::{Matmul, Matvec};
-use kiln_core::{DType, Result, Shape, TensorType};
+use kiln_ir::op::{Matmul, Matvec};
+use kiln_ir::{DType, Result, Shape, TensorType};
 use kiln_shaders::{MATMUL, MATMUL_COOPERATIVE, MATVEC_COLUMNS, MATVEC_ROWS, SPLIT_SUM, WORKGROUP};
 
 use super::convert::convert;

@@ -17,8 +17,8 @@ mod small_bindings;
 mod top_k;
 mod transpose;
 
-use kiln_core::op::{Op, Operation};
-use kiln_core::{Result, TensorType, for_operation};
+use kiln_ir::op::{Op, Operation};
+use kiln_ir::{Result, TensorType, for_operation};
 use kiln_shaders::Kernel;
 
 use crate::plan::{Code, Dispatch, Fault, Grid, Location, Slice, Target, Word};
@@ -39,7 +39,7 @@ pub(crate) trait Lower: Operation {
     /// one element.
     ///
     /// # Errors
-    /// [`kiln_core::Error::Limit`] where the device cannot run it at this size.
+    /// [`kiln_ir::Error::Limit`] where the device cannot run it at this size.
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()>;
 }
 
@@ -86,7 +86,7 @@ impl<'a> Lowering<'a> {
     }
 
     /// Two words, at first `0xffffffff`, that a kernel may set: the least position of an index outside of `0..bound`
-    /// (by `atomicMin`), and then the index that stands there. The execution fails with [`kiln_core::Error::Index`].
+    /// (by `atomicMin`), and then the index that stands there. The execution fails with [`kiln_ir::Error::Index`].
     pub(crate) fn fault(&mut self, op: &'static str, bound: usize) -> Location {
         self.faults.push(Fault { op, bound });
         Location::Fault(self.faults.len() - 1)

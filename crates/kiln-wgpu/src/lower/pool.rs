@@ -1,7 +1,7 @@
 //! Pooling.
 
-use kiln_core::Result;
-use kiln_core::op::{Pool2d, Pooling};
+use kiln_ir::Result;
+use kiln_ir::op::{Pool2d, Pooling};
 use kiln_shaders::{POOL, POOL_WIDE};
 
 use super::pieces::pieces;

@@ -1,5 +1,5 @@
-use kiln_core::op::{Dequantize, QuantMatmul, Quantize};
-use kiln_core::{QuantFormat, Result};
+use kiln_ir::op::{Dequantize, QuantMatmul, Quantize};
+use kiln_ir::{QuantFormat, Result};
 
 use super::pieces::pieces;
 use super::{Lower, Lowering, Value};
@@ -140,8 +140,8 @@ impl Lower for QuantMatmul {
 
 #[cfg(all(test, not(target_arch = "wasm32")))] // devices are waited for
 mod tests {
-    use kiln_core::op::Op;
-    use kiln_core::{Shape, TensorType};
+    use kiln_ir::op::Op;
+    use kiln_ir::{Shape, TensorType};
 
     use super::super::small_bindings::run;
     use super::*;

@@ -1,10 +1,10 @@
 //! Reductions and the inner product.
 //!
-//! One invocation adds at most 64 vectors (see the bound of sums in kiln-core), a workgroup 16 384; what is longer is cut
+//! One invocation adds at most 64 vectors (see the bound of sums in kiln-ir), a workgroup 16 384; what is longer is cut
 //! into parts, whose results are reduced likewise until one is left.
 
-use kiln_core::op::{Dot, Reduce, Reduction};
-use kiln_core::{Result, Shape, TensorType};
+use kiln_ir::op::{Dot, Reduce, Reduction};
+use kiln_ir::{Result, Shape, TensorType};
 
 use super::pieces::pieces;
 use super::{Lower, Lowering, Value};

@@ -1,7 +1,7 @@
 //! Rotary position embedding.
 
-use kiln_core::Result;
-use kiln_core::op::{Rope, RopeStyle};
+use kiln_ir::Result;
+use kiln_ir::op::{Rope, RopeStyle};
 use kiln_shaders::ROPE;
 
 use super::pieces::{Piece, pieces};

@@ -3,8 +3,8 @@
 //! A team of invocations holds a row in registers: one dispatch, every element read once. Longer rows are measured in
 //! parts, what is known of these is joined, and a last dispatch reads the rows again.
 
-use kiln_core::op::{LayerNorm, LogSoftmax, RmsNorm, Softmax};
-use kiln_core::{Result, Shape, TensorType};
+use kiln_ir::op::{LayerNorm, LogSoftmax, RmsNorm, Softmax};
+use kiln_ir::{Result, Shape, TensorType};
 use kiln_shaders::Kernel;
 
 use super::pieces::{Piece, pieces};

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use kiln_core::op::{Elementwise, Matmul, Op, Transpose};
-use kiln_core::{Shape, TensorType, f16};
+use kiln_ir::op::{Elementwise, Matmul, Op, Transpose};
+use kiln_ir::{Shape, TensorType, f16};
 
 use crate::execute::{Executable, write};
 use crate::plan::{Location, Plan, Target};

@@ -3,8 +3,8 @@
 //! Short rows are sorted in the memory of a workgroup. Of long rows workgroups select the k greatest of parts, then of what
 //! these leave, until one part is left. Where k is too large for that, sorted runs are merged.
 
-use kiln_core::op::TopK;
-use kiln_core::{Result, Shape, TensorType};
+use kiln_ir::op::TopK;
+use kiln_ir::{Result, Shape, TensorType};
 use kiln_shaders::Kernel;
 
 use super::pieces::pieces;

@@ -1,5 +1,5 @@
-use kiln_core::op::Transpose;
-use kiln_core::{Result, Shape, TensorType};
+use kiln_ir::op::Transpose;
+use kiln_ir::{Result, Shape, TensorType};
 use kiln_shaders::TRANSPOSE;
 
 use super::pieces::{fits, pieces};

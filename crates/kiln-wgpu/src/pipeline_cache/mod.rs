@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use contents::Contents;
-use kiln_core::store::{Kind, Unusable, fingerprint};
+use kiln_ir::store::{Kind, Unusable, fingerprint};
 
 use crate::trusted;
 

@@ -1,6 +1,6 @@
 //! The device that tests run on.
 
-use kiln_core::Error;
+use kiln_ir::Error;
 use kiln_wgpu::{ADAPTER_VARIABLE, AdapterChoice, DeviceOptions, GpuDevice};
 
 /// The device that the environment variable `KILN_ADAPTER` names, or else the best, software allowed. Where there is none

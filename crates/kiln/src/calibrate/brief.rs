@@ -7,10 +7,10 @@
 use std::ops::Range;
 use std::time::Duration;
 
-use kiln_core::op::{
+use kiln_ir::op::{
     Convolve2d, Dot, Elementwise, LayerNorm, Matmul, Matvec, Op, Padding, Reduce, Reduction, Softmax, Transpose,
 };
-use kiln_core::{Buffer, Data, DataMut, Error, Operand, Operations, Result, Shape, TensorType};
+use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Operations, Result, Shape, TensorType};
 use kiln_route::{Calibrated, Class, Link, Memory, Place, Problem, Profile};
 use kiln_simd::Simd;
 use web_time::Instant;

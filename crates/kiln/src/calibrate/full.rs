@@ -1,6 +1,6 @@
 //! The calibration: every class of the grid on every place.
 
-use kiln_core::Result;
+use kiln_ir::Result;
 use kiln_route::{Calibrated, Class, Place, Problem, Profile};
 use web_time::Instant;
 
@@ -83,7 +83,7 @@ pub(crate) fn run(
     let measurements = calibrated.iter().flat_map(|c| &c.seconds).map(Vec::len).sum();
     let profile = Profile::new(engine.machine().clone(), places).and_then(|p| p.with_classes(calibrated));
     let profile = profile.and_then(|profile| gpus::linked(profile, links));
-    let profile = profile.map_err(|problem| kiln_core::Error::Unavailable {
+    let profile = profile.map_err(|problem| kiln_ir::Error::Unavailable {
         what: "a usable measurement".into(),
         reason: problem.to_string(),
     })?;

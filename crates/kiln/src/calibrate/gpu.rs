@@ -1,6 +1,6 @@
 //! Timing operations on GPUs, one after another: nothing else wants them, and samples need not alternate with the CPU's.
 
-use kiln_core::{Buffer, Error, Operand, Result};
+use kiln_ir::{Buffer, Error, Operand, Result};
 use kiln_route::Link;
 
 use super::grid::Probe;

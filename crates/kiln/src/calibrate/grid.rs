@@ -3,11 +3,11 @@
 //! Element-wise operations come from their table. The two lists share few shapes: most of those that judge are held out
 //! of the calibration.
 
-use kiln_core::op::{
+use kiln_ir::op::{
     Attention, Convolve2d, Dequantize, Dot, Elementwise, ElementwiseKind, Gather, LayerNorm, LogSoftmax, Matmul,
     Matvec, Op, Padding, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose,
 };
-use kiln_core::{QuantFormat, Result, Shape, TensorType};
+use kiln_ir::{QuantFormat, Result, Shape, TensorType};
 
 /// An operation on inputs of given types, to be measured.
 #[derive(Debug, Clone, PartialEq)]

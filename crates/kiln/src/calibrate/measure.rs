@@ -1,6 +1,6 @@
 //! Timing operations on several places, interleaved: what the calibration and the judgement of decisions share.
 
-use kiln_core::{Buffer, DType, Data, DataMut, Operand, Operations, Result, TensorType, reserve};
+use kiln_ir::{Buffer, DType, Data, DataMut, Operand, Operations, Result, TensorType, reserve};
 use kiln_route::Place;
 use kiln_simd::Simd;
 use web_time::Instant;

@@ -18,7 +18,7 @@ pub mod regret;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use kiln_core::Result;
+use kiln_ir::Result;
 #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
 pub use measure::Progress;
 

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use kiln_core::Result;
+use kiln_ir::Result;
 use kiln_route::{Backend, BackendSelector, OpComplexity, Problem};
 use web_time::Instant;
 

@@ -7,9 +7,9 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock, PoisonError, RwLock};
 
-use kiln_core::graph::{Graph, TensorId};
-use kiln_core::op::Op;
-use kiln_core::{Buffer, Data, DataMut, Error, Operand, Record, Result};
+use kiln_ir::graph::{Graph, TensorId};
+use kiln_ir::op::Op;
+use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Record, Result};
 use kiln_route::{Backend, Place};
 use kiln_wgpu::{AdapterChoice, BufferId, GpuBackend, GpuCommandBatch, GpuDevice};
 

@@ -2,9 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use kiln_core::graph::{Graph, TensorId};
-use kiln_core::op::Op;
-use kiln_core::{Error, Result};
+use kiln_ir::graph::{Graph, TensorId};
+use kiln_ir::op::Op;
+use kiln_ir::{Error, Result};
 
 /// The part of a graph that leads to some of its tensors.
 pub(super) struct Recorded<'a> {

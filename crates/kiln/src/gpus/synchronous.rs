@@ -16,8 +16,8 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use kiln_core::op::Op;
-use kiln_core::{DataMut, Error, Operand, Result};
+use kiln_ir::op::Op;
+use kiln_ir::{DataMut, Error, Operand, Result};
 use kiln_route::{Backend, Place};
 
 use super::Asked;
@@ -136,7 +136,7 @@ impl Gpu {
     }
 
     /// # Errors
-    /// As [`kiln_core::Operations::run_into`], and errors of the device.
+    /// As [`kiln_ir::Operations::run_into`], and errors of the device.
     pub(crate) fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         self.device.run_into(op, inputs, outputs)
     }
@@ -190,7 +190,7 @@ impl Failure {
 
 #[cfg(test)]
 mod tests {
-    use kiln_core::DType;
+    use kiln_ir::DType;
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 

@@ -1,6 +1,6 @@
 //! Adds up what blocks of [`FlashAttention`](super::FlashAttention) with parts of the keys have left.
 
-use kiln_core::{Error, Result};
+use kiln_ir::{Error, Result};
 
 use super::flash::store;
 use super::softmax::base_2;

@@ -9,8 +9,8 @@
 //! row does not see whole is gone through with a mask, the others without. Where there are fewer tiles of queries than the
 //! device has room for, keys are cut into parts, and [`FlashCombine`] adds up what their blocks leave.
 
-use kiln_core::op::AttentionExtents;
-use kiln_core::{Error, Result};
+use kiln_ir::op::AttentionExtents;
+use kiln_ir::{Error, Result};
 
 use super::combine::FlashCombine;
 use super::softmax::{OnlineSoftmax, base_2};

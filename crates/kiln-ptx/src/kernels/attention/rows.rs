@@ -4,8 +4,8 @@
 //! few keys are added up together. The maximum so far is taken away from them, and what was summed up is scaled when it
 //! grows, so that keys and values are read once.
 
-use kiln_core::Result;
-use kiln_core::op::AttentionExtents;
+use kiln_ir::Result;
+use kiln_ir::op::AttentionExtents;
 
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::kernels::math::{self, F32, maximum};
@@ -43,7 +43,7 @@ impl Attention {
     /// The launch for these extents. Buffers: queries, keys, values, result.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³¹ queries or keys, or rows longer than 1024 elements.
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ queries or keys, or rows longer than 1024 elements.
     pub fn launch(&self, extents: &AttentionExtents, scale: f32) -> Result<Launch> {
         let AttentionExtents { batch, kv_heads, group, s, t, d } = *extents;
         let queries = batch.saturating_mul(kv_heads).saturating_mul(group).saturating_mul(s);

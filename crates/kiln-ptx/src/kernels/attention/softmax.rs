@@ -1,6 +1,6 @@
 //! The softmax of rows whose scores come a few at a time (Milakov and Gimelshein 2018, arXiv 1805.02867).
 
-use kiln_core::{Error, Result};
+use kiln_ir::{Error, Result};
 
 use crate::kernels::math::F32;
 use crate::kernels::team::{WARP, tree};

@@ -1,6 +1,6 @@
 //! How attention on tensor cores is cut into tiles.
 
-use kiln_core::{Error, Result};
+use kiln_ir::{Error, Result};
 
 use crate::kernels::team::WARP;
 use crate::{Panels, PtxType};

@@ -12,8 +12,8 @@
 //! tile after tile, without a pause in between: the first scores of the next tile are products beside the last ones with values
 //! of the tile before, whose results are stored behind them. Tiles with the most keys come first, of some heads at a time.
 
-use kiln_core::op::AttentionExtents;
-use kiln_core::{Error, Result};
+use kiln_ir::op::AttentionExtents;
+use kiln_ir::{Error, Result};
 
 use super::flash::{FlashAttention, MOST, Scores, mask, seen_of_rows, store, takes};
 use super::softmax::{OnlineSoftmax, base_2};

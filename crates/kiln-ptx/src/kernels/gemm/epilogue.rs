@@ -1,7 +1,7 @@
 //! What becomes of the sums of a matrix product.
 
-use kiln_core::op::ElementwiseKind;
-use kiln_core::{Error, Result};
+use kiln_ir::op::ElementwiseKind;
+use kiln_ir::{Error, Result};
 
 use crate::kernels::{functions, half::pack, math::F32};
 use crate::{Bf16, Builder, F16, Global, Operand, Pointer, PtxType, Target, Value};

@@ -10,8 +10,8 @@
 //! Every product is added by one multiply-add, in the order of k; after every 1024 of them the sum so far goes to C, which bounds
 //! the length of a chain, and the error of long products with it: roundings add up as the root of that length.
 
-use kiln_core::Result;
-use kiln_core::op::{Matmul, MatmulExtents};
+use kiln_ir::Result;
+use kiln_ir::op::{Matmul, MatmulExtents};
 
 use super::order::Order;
 use crate::kernel::{MAX_GRID_X, extent};
@@ -183,7 +183,7 @@ impl MultistageGemm {
     /// The launch for these extents with k in so many parts. Buffers: A, B, and for each part all C, one behind the other.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2²⁴ for an extent or 2³¹ - 1 tiles.
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2²⁴ for an extent or 2³¹ - 1 tiles.
     pub fn launch(&self, extents: MatmulExtents, parts: usize) -> Result<Launch> {
         let MatmulExtents { batch, shared_b, m, k, n } = extents;
         let [rows, depth, columns] = [("m", m), ("k", k), ("n", n)].map(|(what, asked)| extent(what, asked, MOST));

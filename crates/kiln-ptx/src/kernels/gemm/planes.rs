@@ -1,6 +1,6 @@
 //! Numbers of f32 in two parts that the tensor cores take: `x = hi + lo`, each in TF32.
 
-use kiln_core::Result;
+use kiln_ir::Result;
 
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::kernels::math::F32;
@@ -46,7 +46,7 @@ impl Tf32Planes {
     /// The launch for such matrices. Buffer 0 is read, 1 is written.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³¹ - 1 rows, columns or tiles.
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1 rows, columns or tiles.
     pub fn launch(&self, matrices: usize, rows: usize, k: usize) -> Result<Launch> {
         let (rows, depth) = (extent("rows", rows, MOST)?, extent("k", k, MOST - PIECE as u64)?);
         let pitch = pitch(k) as u32;

@@ -7,8 +7,8 @@
 //! Every product is added by one multiply-add, in the order of k; after every 1024 of them the sum so far goes to C, which bounds
 //! the length of a chain, and the error of long products with it: roundings add up as the root of that length.
 
-use kiln_core::Result;
-use kiln_core::op::{Matmul, MatmulExtents};
+use kiln_ir::Result;
+use kiln_ir::op::{Matmul, MatmulExtents};
 
 use crate::kernel::{MAX_GRID_X, MAX_GRID_YZ, extent};
 use crate::kernels::math::F32;
@@ -81,7 +81,7 @@ impl Gemm {
     /// The launch for these extents. Buffers: A, B, C. With `beta` 0 C is not read.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³¹ - 1 for an extent, 65 535 tiles along m or 65 535 products.
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1 for an extent, 65 535 tiles along m or 65 535 products.
     pub fn launch(&self, extents: MatmulExtents, alpha: f32, beta: f32) -> Result<Launch> {
         let MatmulExtents { batch, shared_b, m, k, n } = extents;
         let [rows, depth, columns] = [("m", m), ("k", k), ("n", n)].map(|(what, asked)| extent(what, asked, MOST));

@@ -1,6 +1,6 @@
 //! The sum of the parts of a product that was cut along k.
 
-use kiln_core::Result;
+use kiln_ir::Result;
 
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::{Argument, Builder, Kernel, Launch, PtxKernel, Value};
@@ -29,7 +29,7 @@ impl SplitSum {
     /// The launch for parts of `len` elements. Buffer 0 is read, 1 is written.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) where 32 bits do not count the elements of a part.
+    /// [`Error::Limit`](kiln_ir::Error::Limit) where 32 bits do not count the elements of a part.
     pub fn launch(&self, len: usize) -> Result<Launch> {
         let len = extent("elements of a product", len, MOST)?;
         let blocks = extent("blocks", len.div_ceil(BLOCK * self.at_once()) as usize, MAX_GRID_X)?;

@@ -2,7 +2,7 @@
 //! and what [`Gemm`](super::Gemm) is to be compared with. Matrices lie row by row, a thread computes one element of C, and
 //! adds its products in the order of k, each by one multiply-add.
 
-use kiln_core::Result;
+use kiln_ir::Result;
 
 use crate::kernel::{MAX_GRID_X, MAX_GRID_YZ, extent};
 use crate::{Argument, Builder, Kernel, Launch, PtxKernel};
@@ -37,7 +37,7 @@ impl NaiveGemm {
     /// The launch for A of `m` rows and `k` columns, and B of `k` rows and `n` columns. Buffers: A, B, C.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³¹ - 1 for an extent, or 65 535 tiles along m.
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1 for an extent, or 65 535 tiles along m.
     pub fn launch(&self, extents: [usize; 3]) -> Result<Launch> {
         launch(extents)
     }
@@ -63,7 +63,7 @@ impl TiledGemm {
     /// The launch for A of `m` rows and `k` columns, and B of `k` rows and `n` columns. Buffers: A, B, C.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³¹ - 1 for an extent, or 65 535 tiles along m.
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1 for an extent, or 65 535 tiles along m.
     pub fn launch(&self, extents: [usize; 3]) -> Result<Launch> {
         launch(extents)
     }

@@ -5,8 +5,8 @@
 //! ring of stages in shared memory; a warp reads its operands there by `ldmatrix`, transposed where a matrix is stored with k
 //! outside, and multiplies by `mma.sync`. Tiles are taken in an order in which those under way at once share rows and columns.
 
-use kiln_core::op::{Matmul, MatmulExtents};
-use kiln_core::{Error, Result};
+use kiln_ir::op::{Matmul, MatmulExtents};
+use kiln_ir::{Error, Result};
 
 use super::epilogue::{Elements, Epilogue, Finish};
 use super::order::Order;
@@ -120,7 +120,7 @@ impl WarpGemm {
     ///
     /// # Errors
     /// [`Error::Shape`] where a row of A or B is no multiple of 16 bytes, or n is odd.
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³¹ - 1024 for an extent, or 2³¹ - 1 tiles.
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1024 for an extent, or 2³¹ - 1 tiles.
     pub fn launch(&self, extents: MatmulExtents, [alpha, beta]: [f32; 2]) -> Result<Launch> {
         let MatmulExtents { batch, shared_b, m, k, n } = extents;
         let [across_a, across_b] = self.across();

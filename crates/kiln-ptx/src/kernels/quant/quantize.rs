@@ -1,4 +1,4 @@
-//! Quantised blocks of f32: the bytes that kiln-core's quantiser gives.
+//! Quantised blocks of f32: the bytes that kiln-ir's quantiser gives.
 //!
 //! A block of 256 elements is fitted by a block of threads: sixteen lanes a sub-block, a trial each. Its integers meet in
 //! shared memory, four to a word, of which the words of the format are put together. Of Q8_0, which is rounded once, four lanes
@@ -6,7 +6,7 @@
 
 mod fit;
 
-use kiln_core::{QuantFormat, Result};
+use kiln_ir::{QuantFormat, Result};
 
 use self::fit::{Range, SubBlock, TRIALS, Trial};
 use super::{MOST, VECTOR, Word};
@@ -45,7 +45,7 @@ impl Quantize {
     /// The launch for so many elements, whole blocks. Buffers: elements, blocks.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³¹ - 1 blocks.
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1 blocks.
     pub fn launch(&self, elements: usize) -> Result<Launch> {
         let blocks = extent("blocks", elements / self.format.block_len(), MOST.min(MAX_GRID_X))?;
         let mut arguments = vec![Argument::Buffer(0), Argument::Buffer(1)];

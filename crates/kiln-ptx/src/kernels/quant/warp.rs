@@ -23,7 +23,7 @@
 mod activations;
 mod weights;
 
-use kiln_core::{QuantFormat, Result};
+use kiln_ir::{QuantFormat, Result};
 
 use super::{Group, Word, first_element, groups, share};
 use crate::builder::operands::{Groups, Sixteen};
@@ -171,7 +171,7 @@ impl WarpQuantMatmul {
     /// multiprocessors. Buffers: x, weights, result.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_core::Error::Limit) beyond 2³⁰ - 1 rows or elements of a row, or 65 535 groups of rows of x.
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³⁰ - 1 rows or elements of a row, or 65 535 groups of rows of x.
     pub fn launch(&self, m: usize, depth: usize, n: usize, multiprocessors: u32) -> Result<Launch> {
         let rows = extent("rows", m, MOST)?;
         let weights = extent("rows of weights", n, MOST)?;

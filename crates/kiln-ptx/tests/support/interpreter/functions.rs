@@ -1,6 +1,6 @@
 //! What instructions without effects compute.
 
-use kiln_core::f16;
+use kiln_ir::f16;
 
 use super::cluster;
 

@@ -4,7 +4,7 @@
 use std::ops::Range;
 use std::sync::OnceLock;
 
-use kiln_core::f16;
+use kiln_ir::f16;
 
 use super::functions::{f, of};
 use super::parse::{Registers, list};

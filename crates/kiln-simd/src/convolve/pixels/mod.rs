@@ -11,8 +11,8 @@
 
 use std::ops::Range;
 
-use kiln_core::Result;
-use kiln_core::op::ConvolveExtents;
+use kiln_ir::Result;
+use kiln_ir::op::ConvolveExtents;
 
 use super::frame::{Fill, Frame, Region};
 use crate::gemm::{MatrixRef, pack_panels};
@@ -97,7 +97,7 @@ impl Kept {
     /// Packs kernels of so many terms each.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`](kiln_core::Error::OutOfMemory).
+    /// [`Error::OutOfMemory`](kiln_ir::Error::OutOfMemory).
     pub(super) fn new(isa: Isa, kernels: &[f32], terms: usize) -> Result<Self> {
         let mut elements = Lines::try_zeros(packed_len(isa, terms, kernels.len() / terms))?;
         pack(isa, 1, kernels, terms, elements.as_mut_slice());

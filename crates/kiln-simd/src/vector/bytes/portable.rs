@@ -87,7 +87,7 @@ impl Bytes for PortableBytes {
     #[inline(always)]
     unsafe fn halves(p: *const u8) -> [f32; 4] {
         // SAFETY: the caller's contract.
-        unsafe { p.cast::<[[u8; 2]; 4]>().read() }.map(kiln_core::quant::half)
+        unsafe { p.cast::<[[u8; 2]; 4]>().read() }.map(kiln_ir::quant::half)
     }
     #[inline(always)]
     unsafe fn factor<const I: usize>(halves: [f32; 4], unit: f32) -> [f32; 16] {

@@ -1,7 +1,7 @@
 //! How long the GPU of a browser takes: samples outlast the clock of a page, which is coarse.
 
-use kiln_core::op::{Elementwise, Op};
-use kiln_core::{Operand, Result};
+use kiln_ir::op::{Elementwise, Op};
+use kiln_ir::{Operand, Result};
 use kiln_route::Link;
 use web_time::Instant;
 

@@ -2,9 +2,9 @@
 
 use std::path::Path;
 
-use kiln_core::graph::TensorId;
-use kiln_core::op::Op;
-use kiln_core::{Buffer, Data, DataMut, Error, Operand, Operations, Record, Result};
+use kiln_ir::graph::TensorId;
+use kiln_ir::op::Op;
+use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Operations, Record, Result};
 use kiln_route::Backend;
 use kiln_wgpu::runtime::block_on;
 use kiln_wgpu::{AdapterChoice, AdapterKind, DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice};

@@ -2,8 +2,8 @@
 
 use std::collections::HashMap;
 
-use kiln_core::graph::{Graph, TensorId};
-use kiln_core::{Buffer, Data, Operand, Result};
+use kiln_ir::graph::{Graph, TensorId};
+use kiln_ir::{Buffer, Data, Operand, Result};
 
 use super::Gpu;
 use super::device::Recording;

@@ -2,10 +2,10 @@
 
 use std::path::Path;
 
-use kiln_core::graph::TensorId;
-use kiln_core::op::Op;
-use kiln_core::{Buffer, Data, DataMut, Error, Operand, Operations, Record, Result};
 use kiln_cuda::{CudaBackend, CudaCommandBatch, CudaDevice, DeviceInfo, DeviceOptions, DriverProblem};
+use kiln_ir::graph::TensorId;
+use kiln_ir::op::Op;
+use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Operations, Record, Result};
 use kiln_route::Backend;
 
 use super::Gpu;

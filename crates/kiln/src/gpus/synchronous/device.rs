@@ -3,9 +3,9 @@
 use std::any::Any;
 use std::fmt::Debug;
 
-use kiln_core::graph::TensorId;
-use kiln_core::op::Op;
-use kiln_core::{Buffer, Data, DataMut, Operand, Result};
+use kiln_ir::graph::TensorId;
+use kiln_ir::op::Op;
+use kiln_ir::{Buffer, Data, DataMut, Operand, Result};
 
 /// Something on a device that can be done again and again; each time it is waited for.
 pub(super) type Again = Box<dyn FnMut() -> Result<()>>;

@@ -3,8 +3,8 @@
 #[path = "../../../tests/support/told.rs"]
 mod told;
 
-use kiln_core::op::{Elementwise, Matmul, Op};
-use kiln_core::{Error, Operations, Record, Shape, TensorType};
+use kiln_ir::op::{Elementwise, Matmul, Op};
+use kiln_ir::{Error, Operations, Record, Shape, TensorType};
 use kiln_route::{Backend, Link, Memory, Place, Profile, Roofline};
 use kiln_simd::Isa;
 use tracing::Level;

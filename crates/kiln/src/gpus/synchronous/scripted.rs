@@ -4,9 +4,9 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use kiln_core::graph::{Graph, TensorId};
-use kiln_core::op::Op;
-use kiln_core::{Buffer, Data, DataMut, Error, Operand, Operations, Record, Result, Shape};
+use kiln_ir::graph::{Graph, TensorId};
+use kiln_ir::op::Op;
+use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Operations, Record, Result, Shape};
 use kiln_route::Backend;
 use kiln_simd::Simd;
 

@@ -1,7 +1,7 @@
 //! How long a GPU takes.
 
-use kiln_core::op::{Elementwise, Op};
-use kiln_core::{DataMut, Operand, Result};
+use kiln_ir::op::{Elementwise, Op};
+use kiln_ir::{DataMut, Operand, Result};
 use kiln_route::Link;
 use web_time::Instant;
 
@@ -40,7 +40,7 @@ impl Gpu {
     /// Seconds that an operation takes from host to host.
     ///
     /// # Errors
-    /// As [`kiln_core::Operations::run_into`], and errors of the device.
+    /// As [`kiln_ir::Operations::run_into`], and errors of the device.
     pub(crate) fn host_seconds(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<f64> {
         least(|| self.run_into(op, inputs, outputs))
     }

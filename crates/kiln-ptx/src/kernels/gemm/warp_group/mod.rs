@@ -12,8 +12,8 @@ mod copies;
 mod out;
 mod tile;
 
-use kiln_core::op::{Matmul, MatmulExtents};
-use kiln_core::{Error, Result};
+use kiln_ir::op::{Matmul, MatmulExtents};
+use kiln_ir::{Error, Result};
 
 use self::copies::Copies;
 use self::out::Out;
@@ -140,7 +140,7 @@ impl WarpGroupGemm {
     /// # Errors
     /// [`Error::Shape`] where a row is no multiple of 16 bytes, since copies take no others: the innermost extents of A, B
     /// and C are multiples of 8, or of 4 for f32; of planes k may be any. The same where an extent is 0, or where k has fewer
-    /// steps of 128 bytes than the tile has parts. [`Error::Limit`](kiln_core::Error::Limit) beyond 2³¹ - 1 for an extent, 65 535 products or 2²⁷
+    /// steps of 128 bytes than the tile has parts. [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1 for an extent, 65 535 products or 2²⁷
     /// tiles.
     pub fn launch(&self, extents: MatmulExtents, [alpha, beta]: [f32; 2], multiprocessors: u32) -> Result<Launch> {
         let MatmulExtents { batch, shared_b, m, k, n } = extents;

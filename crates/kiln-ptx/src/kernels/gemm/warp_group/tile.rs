@@ -1,7 +1,7 @@
 //! How C is cut into tiles, and which cut takes the least time.
 
-use kiln_core::op::MatmulExtents;
-use kiln_core::{Error, Result};
+use kiln_ir::op::MatmulExtents;
+use kiln_ir::{Error, Result};
 
 use super::{DEPTH_BYTES, GROUP, WARP_ROWS};
 use crate::PtxType;

@@ -1,4 +1,4 @@
-//! The search for scales and minima of kiln-core's quantiser, step for step: the bytes must be the same.
+//! The search for scales and minima of kiln-ir's quantiser, step for step: the bytes must be the same.
 //!
 //! Sixteen lanes have a sub-block, each one of the steps that are tried, and hold all of its elements. Where products are
 //! added up, both round.

@@ -1,6 +1,6 @@
 //! Weights as the first operand of products of bytes, and the steps that belong to them.
 
-use kiln_core::QuantFormat;
+use kiln_ir::QuantFormat;
 
 use super::super::{LIFTED, Word};
 use crate::kernels::math::F32;
