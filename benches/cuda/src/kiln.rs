@@ -1,7 +1,7 @@
 //! kiln, and the copy that it is held against.
 
 use half::bf16;
-use kiln_cuda::limits::DeviceCopy;
+use kiln_cuda::device_copy::DeviceCopy;
 use kiln_cuda::{
     BufferId, CudaBackend, CudaCommandBatch, CudaDevice, CudaLaunch, CudaOperation, CudaTensor, DeviceOptions,
     InputPrecision,
@@ -231,7 +231,7 @@ struct Replay {
 
 impl Ready for Replay {
     fn run(&mut self) -> Result<()> {
-        Ok(self.batch.compute(&self.results)?)
+        Ok(self.batch.execute(&self.results)?)
     }
 
     fn wait(&mut self) -> Result<()> {

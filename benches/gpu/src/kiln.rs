@@ -4,7 +4,7 @@ use std::cell::RefCell;
 
 use kiln_ir::op::{Matmul, Op, QuantMatmul, Reduce, Reduction, Softmax};
 use kiln_ir::{DataMut, Operand, Operations, QuantFormat, Record, f16};
-use kiln_wgpu::limits::DeviceCopy;
+use kiln_wgpu::device_copy::DeviceCopy;
 use kiln_wgpu::{
     AdapterChoice, BufferId, DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuOperation, GpuTensor,
 };
@@ -175,7 +175,7 @@ struct Replay {
 
 impl Ready for Replay {
     fn run(&mut self) -> Result<()> {
-        Ok(self.batch.compute(&self.results)?)
+        Ok(self.batch.execute(&self.results)?)
     }
 
     fn wait(&mut self) -> Result<()> {

@@ -2,11 +2,12 @@
 
 use std::sync::Arc;
 
+use kiln_device::Driver;
 use kiln_ir::Result;
 use kiln_ptx::{Kernel, Launch};
 
 use crate::driver::{Begins, Function};
-use crate::{CudaDevice, CudaTensor};
+use crate::{CudaDevice, CudaTensor, span};
 
 /// A kernel that is loaded, and a launch of it on tensors of its device.
 #[derive(Debug)]
@@ -35,7 +36,7 @@ impl CudaDevice {
         launch: Launch,
         tensors: &[&CudaTensor],
     ) -> Result<CudaLaunch> {
-        self.check_alive()?;
+        Driver::check_alive(self)?;
         self.check_own(tensors)?;
         let function = Arc::new(self.inner.kernels.make(kernel)?);
         Ok(CudaLaunch { function, launch, tensors: tensors.iter().copied().cloned().collect() })
@@ -49,7 +50,11 @@ impl CudaLaunch {
     /// [`kiln_ir::Error::Driver`] where the launch does not give what the kernel takes, or the driver refuses;
     /// [`kiln_ir::Error::DeviceLost`].
     pub fn run(&mut self) -> Result<()> {
-        let spans = self.tensors.iter().map(|tensor| tensor.region.whole()).collect::<Result<Vec<_>>>()?;
+        let spans = self
+            .tensors
+            .iter()
+            .map(|tensor| span(tensor.region(), 0, tensor.region().bytes()))
+            .collect::<Result<Vec<_>>>()?;
         self.function.launch(&self.launch, &spans, Begins::Behind)
     }
 }

@@ -17,13 +17,19 @@
 //! # }
 //! ```
 //!
-//! Design choices:
+//! The device layer is that of [`kiln_device`]; this crate is its driver for CUDA and the lowering of operations.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `driver/` | the calls of NVIDIA's driver, and owners of what it gives out: all unsafe code |
+//! | `device/` | the device in terms of these: compiled kernels, staging of copies, captured programs |
+//! | `lower/` | each operation as launches of kernels from kiln-ptx |
+//! | [`numerics`] | where the error bounds of tensor cores differ from the contract |
+//! | `by_hand`, [`device_copy`] | kernels of a user's own, a bandwidth test |
 //!
 //! - Nothing of CUDA is needed to build, and nothing but the driver to run. Its library is looked for when it is first asked
 //!   for; that it is absent, broken or too old is a [`DriverProblem`], never a panic.
-//! - An operation is lowered to launches of kernels (`lower/`), which is all that is particular to it. A recorded graph becomes
-//!   a plan: launches on memory that is named but not there. An executable is a plan with its kernels compiled and its
-//!   memory taken; one that runs again is captured as a graph of the driver, which takes all of its launches in one call.
+//! - A program that runs again is captured as a graph of the driver, which takes all of its launches in one call.
 //! - Everything runs on one stream of a device, in the order in which it was asked for. So memory can be used anew as soon
 //!   as the host lets go of it, and nothing has to be waited for but results.
 //! - Products of f16 run on the tensor cores of Hopper; those of f32 only where less than their contract is asked for
@@ -35,30 +41,47 @@
 //!   own ([`CudaDevice::prepare_kernel`]) vouches for it.
 #![deny(unsafe_code)]
 
-mod backend;
-mod batch;
 mod by_hand;
 mod device;
-mod direct;
+pub mod device_copy;
 mod driver;
-mod execute;
-mod kernels;
-pub mod limits;
 mod lower;
-mod memory;
 pub mod numerics;
-mod options;
 mod plan;
-mod planner;
-mod profile;
-mod staging;
-mod tensor;
 
-pub use backend::CudaBackend;
-pub use batch::{BufferId, CudaCommandBatch};
 pub use by_hand::CudaLaunch;
-pub use device::{CudaDevice, DeviceInfo};
+pub use device::{CudaDevice, DeviceInfo, DeviceOptions, InputPrecision};
 pub use driver::{CudaVersion, DriverProblem, OLDEST_DRIVER, Readings};
-pub use options::{DeviceOptions, InputPrecision};
-pub use profile::{CudaProfile, KernelTime};
-pub use tensor::{CudaOperation, CudaTensor};
+pub use kiln_device::{KernelTime, MemoryUse, Statistics};
+
+/// A tensor of a batch. Other batches refuse it.
+pub type BufferId = kiln_ir::graph::TensorId;
+/// Runs operations on slices of the host on an NVIDIA GPU.
+pub type CudaBackend = kiln_device::Backend<CudaDevice>;
+/// Operations recorded now and run together on an NVIDIA GPU.
+pub type CudaCommandBatch = kiln_device::Batch<CudaDevice>;
+/// Several NVIDIA GPUs, and work shared among them.
+pub type CudaDevicePool = kiln_device::DevicePool<CudaDevice>;
+/// Named weights on an NVIDIA GPU, and their products with data of the host.
+pub type CudaMatmulCache = kiln_device::MatmulCache<CudaDevice>;
+/// An operation on tensors of an NVIDIA GPU, ready to run.
+pub type CudaOperation = kiln_device::Prepared<CudaDevice>;
+/// The kernels of an execution and how long each took.
+pub type CudaProfile = kiln_device::Profile;
+/// A tensor in the memory of an NVIDIA GPU.
+pub type CudaTensor = kiln_device::Tensor<CudaDevice>;
+
+pub(crate) type Region = kiln_device::Region<driver::DeviceMemory>;
+
+/// The bytes of a region from `offset` on.
+///
+/// # Errors
+/// [`kiln_ir::Error::View`] where there are fewer.
+pub(crate) fn span(region: &Region, offset: u64, bytes: u64) -> kiln_ir::Result<driver::Span<'_>> {
+    let within = offset.checked_add(bytes).is_some_and(|end| end <= region.bytes());
+    let found = if within { region.memory()?.span(region.offset() + offset, bytes) } else { None };
+    found.ok_or_else(|| kiln_ir::Error::View {
+        what: "a tensor on a device",
+        reason: format!("{bytes} bytes from byte {offset} on asked for, {} there", region.bytes()),
+    })
+}

@@ -1,6 +1,6 @@
-//! What a GPU does for a graph: launches on memory that is named but not yet there.
+//! Launches: kernels with their arguments, on memory that is named and not allocated yet.
 
-use kiln_ir::graph::{Location as Tensor, TensorId};
+use kiln_device::Location;
 use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashCombine, WarpGroupAttention};
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;
@@ -16,12 +16,12 @@ use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::kernels::window::{Convolve, Pool};
 use kiln_ptx::{Kernel, Launch, Target};
 
+use crate::InputPrecision;
 use crate::driver::Begins;
-use crate::options::InputPrecision;
 
-/// What plans are made for.
+/// The properties of a device that plans depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Hardware {
+pub struct Hardware {
     /// What kernels are written for.
     pub(crate) target: Target,
     pub(crate) multiprocessors: u32,
@@ -43,24 +43,6 @@ impl Hardware {
     pub(crate) fn has_warp_groups(&self) -> bool {
         self.target == Target::Sm90a
     }
-}
-
-/// Memory of a plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Location {
-    /// That of a tensor of the graph.
-    Tensor(Tensor),
-    /// Memory of one operation. Operations run one after another, so they share it.
-    Scratch(usize),
-    /// The words that report one kind of fault.
-    Fault(usize),
-}
-
-/// Something in the data that only a kernel sees: an index outside of its table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Fault {
-    pub(crate) op: &'static str,
-    pub(crate) bound: usize,
 }
 
 macro_rules! codes {
@@ -116,7 +98,7 @@ codes!(
 
 /// One run of a kernel.
 #[derive(Debug)]
-pub(crate) struct Dispatch {
+pub struct Dispatch {
     pub(crate) code: Code,
     pub(crate) launch: Launch,
     /// By the numbers that the launch calls them by.
@@ -132,38 +114,21 @@ impl Dispatch {
     /// Whether what its kernel reads before it waits for the launches in front of it was there before the plan began. No
     /// launch of a plan writes an input of it.
     fn reads_only_inputs_early(&self) -> bool {
-        let is_input = |&buffer: &usize| matches!(self.buffers.get(buffer), Some(Location::Tensor(Tensor::Input(_))));
+        let is_input = |&buffer: &usize| matches!(self.buffers.get(buffer), Some(Location::Input(_)));
         self.code.kernel().reads_early().is_some_and(|early| early.iter().all(is_input))
     }
 }
 
-/// Launches in the order in which they run, and the memory that they need.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) dispatches: Vec<Dispatch>,
-    /// Bytes of each slot.
-    pub(crate) slots: Vec<u64>,
-    /// Bytes of each piece of scratch memory.
-    pub(crate) scratch: Vec<u64>,
-    pub(crate) faults: Vec<Fault>,
-    /// Inputs that are read, with their bytes.
-    pub(crate) inputs: Vec<(TensorId, u64)>,
-    /// For each wanted tensor, where it lies afterwards.
-    pub(crate) results: Vec<(Tensor, u64)>,
-}
-
-impl Plan {
-    /// For each launch, whether it may begin while those in front of it still run.
-    ///
-    /// The first one begins behind everything that was asked for before. Whoever begins later has therefore all of that behind
-    /// it, whatever of the plan still runs: the inputs are there, and it may read them before it waits.
-    pub(crate) fn beginnings(&self) -> Vec<Begins> {
-        let begins = |(number, dispatch): (usize, &Dispatch)| {
-            let is_first = !self.dispatches[..number].iter().any(Dispatch::has_blocks);
-            if !is_first && dispatch.reads_only_inputs_early() { Begins::Beside } else { Begins::Behind }
-        };
-        self.dispatches.iter().enumerate().map(begins).collect()
-    }
+/// For each launch of a plan, whether it may begin while those in front of it still run.
+///
+/// The first launch is ordered after all earlier work of the device, so later launches may assume that the inputs of the plan
+/// are ready, and may read them before they wait.
+pub(crate) fn beginnings(steps: &[Dispatch]) -> Vec<Begins> {
+    let begins = |(number, dispatch): (usize, &Dispatch)| {
+        let is_first = !steps[..number].iter().any(Dispatch::has_blocks);
+        if !is_first && dispatch.reads_only_inputs_early() { Begins::Beside } else { Begins::Behind }
+    };
+    steps.iter().enumerate().map(begins).collect()
 }
 
 #[cfg(test)]
@@ -175,7 +140,7 @@ mod tests {
     use super::*;
 
     /// Two products, one of what the other gives, each with weights of its own.
-    fn plan(target: Target) -> Plan {
+    fn plan(target: Target) -> Vec<Dispatch> {
         let format = QuantFormat::Q4K;
         let mut graph = Graph::new();
         let mut x = graph.input(TensorType::f32(Shape::new(&[1, 256]).unwrap()));
@@ -185,21 +150,21 @@ mod tests {
             x = graph.record(QuantMatmul { format }, &[x, weights]).unwrap();
         }
         let hardware = Hardware { target, multiprocessors: 132, input_precision: InputPrecision::Ieee };
-        Plan::new(&graph, &[x], hardware).unwrap()
+        kiln_device::Plan::<crate::CudaDevice>::new(&graph, &[x], &hardware).unwrap().steps
     }
 
     #[test]
     fn launches_begin_beside_others_where_what_they_read_early_is_there() {
         use Begins::{Behind, Beside};
-        assert_eq!(plan(Target::Sm90a).beginnings(), [Behind, Beside]);
-        assert_eq!(plan(Target::Sm80).beginnings(), [Behind, Behind], "kernels that wait for nothing");
-        for unsettled in [Location::Scratch(0), Location::Tensor(Tensor::Slot(0))] {
+        assert_eq!(beginnings(&plan(Target::Sm90a)), [Behind, Beside]);
+        assert_eq!(beginnings(&plan(Target::Sm80)), [Behind, Behind], "kernels that wait for nothing");
+        for unsettled in [Location::Scratch(0), Location::Slot(0)] {
             let mut plan = plan(Target::Sm90a);
-            plan.dispatches[1].buffers[1] = unsettled;
-            assert_eq!(plan.beginnings(), [Behind, Behind], "weights that a launch may write: {unsettled:?}");
+            plan[1].buffers[1] = unsettled;
+            assert_eq!(beginnings(&plan), [Behind, Behind], "weights that a launch may write: {unsettled:?}");
         }
         let mut plan = plan(Target::Sm90a);
-        plan.dispatches[0].launch.grid = [0, 1, 1];
-        assert_eq!(plan.beginnings(), [Behind, Behind], "the second is the first that runs");
+        plan[0].launch.grid = [0, 1, 1];
+        assert_eq!(beginnings(&plan), [Behind, Behind], "the second is the first that runs");
     }
 }

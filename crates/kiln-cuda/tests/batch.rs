@@ -17,7 +17,7 @@ fn a_chain_is_one_kernel_and_gives_what_its_operations_give() {
     let sum = batch.add(a, b).unwrap();
     let scaled = batch.scale(sum, 0.5).unwrap();
     let y = batch.relu(scaled).unwrap();
-    assert_eq!((batch.num_operations(), batch.num_buffers()), (3, 5));
+    assert_eq!((batch.num_operations(), batch.num_tensors()), (3, 5));
     let results = batch.run(&[y]).unwrap();
     assert_eq!(device.compiled_kernels(), 1, "three functions, one kernel");
     let expected: Vec<f32> = x.iter().enumerate().map(|(i, x)| (0.5 * (x + bias[i % 7])).max(0.0)).collect();
@@ -43,7 +43,7 @@ fn an_execution_is_replayed_with_new_inputs() {
             assert!(matches!(batch.read(y), Err(Error::Parameter { .. })), "not computed from the new inputs yet");
             assert_eq!(device.compiled_kernels(), kernels);
         }
-        batch.compute(&[y, sum]).unwrap();
+        batch.execute(&[y, sum]).unwrap();
         kernels = device.compiled_kernels();
         for got in batch.read(y).unwrap() {
             assert!((got - 2.0 * value).abs() < 1e-5, "turn {turn}: {got}");
@@ -61,10 +61,10 @@ fn tensors_stay_on_the_device_and_what_is_held_is_left_alone() {
     let mut batch = CudaCommandBatch::new(device.clone());
     let input = batch.import(&doubled).unwrap();
     let y = batch.scale(input, 10.0).unwrap();
-    batch.compute(&[y]).unwrap();
+    batch.execute(&[y]).unwrap();
     let held = batch.tensor(y).unwrap();
     batch.set(input, &[1.0; 4]).unwrap();
-    batch.compute(&[y]).unwrap();
+    batch.execute(&[y]).unwrap();
     assert_eq!(batch.read(y).unwrap(), [10.0; 4]);
     assert_eq!(held.read().unwrap().as_data().f32(), [20.0, 40.0, 60.0, 80.0]);
     assert_eq!(doubled.read().unwrap().as_data().f32(), [2.0, 4.0, 6.0, 8.0]);
@@ -145,7 +145,7 @@ fn kernels_are_measured_where_it_was_asked_for() {
     let y = batch.matmul(x, x).unwrap();
     let y = batch.softmax(y).unwrap();
     assert!(matches!(batch.profile(), Err(Error::Parameter { .. })));
-    batch.compute(&[y]).unwrap();
+    batch.execute(&[y]).unwrap();
     let profile = batch.profile().unwrap();
     let names: Vec<&str> = profile.kernels.iter().map(|kernel| kernel.name.as_str()).collect();
     // Where the product is cut among blocks, its parts are added up in between.
@@ -156,7 +156,7 @@ fn kernels_are_measured_where_it_was_asked_for() {
     let mut batch = CudaCommandBatch::new(device);
     let x = batch.upload(&[1.0], &[1]).unwrap();
     let y = batch.neg(x).unwrap();
-    batch.compute(&[y]).unwrap();
+    batch.execute(&[y]).unwrap();
     assert!(matches!(batch.profile(), Err(Error::Unavailable { .. })));
 }
 
@@ -173,10 +173,10 @@ fn measured_grids_are_those_that_ran() {
     let mut batch = CudaCommandBatch::new(device);
     let x = batch.upload(&vec![1.0; DIMS[0] * DIMS[1]], &DIMS).unwrap();
     let y = batch.softmax(x).unwrap();
-    batch.compute(&[y]).unwrap();
+    batch.execute(&[y]).unwrap();
     let profile = batch.profile().unwrap();
     let [softmax] = &profile.kernels[..] else { panic!("{profile}") };
-    assert!(softmax.grid[0] <= softmax.resident_blocks * multiprocessors, "{profile}");
+    assert!(softmax.grid[0] <= softmax.resident_blocks.unwrap() * multiprocessors, "{profile}");
 }
 
 /// What NVML tells, where it is there, is of this device and plausible.

@@ -41,7 +41,7 @@ fn no_memory_is_an_error_after_which_everything_goes_on() {
     let column = batch.upload(&vec![1.0; 1 << 20], &[1 << 20, 1]).unwrap();
     let row = batch.upload(&vec![1.0; 1 << 20], &[1, 1 << 20]).unwrap();
     let huge = batch.matmul(column, row).unwrap();
-    match batch.compute(&[huge]) {
+    match batch.execute(&[huge]) {
         Err(Error::OutOfMemory { bytes }) => assert!(bytes >= 1 << 42, "{bytes}"),
         other => panic!("{other:?}"),
     }
@@ -66,7 +66,7 @@ fn an_index_outside_of_its_table_is_an_error_and_the_next_run_goes_well() {
     let chosen = batch.upload_indices(&[1, 5], &[2]).unwrap();
     let rows = batch.gather(x, chosen).unwrap();
     let sum = batch.sum(rows).unwrap();
-    assert!(matches!(batch.compute(&[sum]), Err(Error::Index { position: 1, index: 5, .. })));
+    assert!(matches!(batch.execute(&[sum]), Err(Error::Index { position: 1, index: 5, .. })));
     assert!(batch.read(sum).is_err(), "nothing was computed");
     batch.set_data(chosen, Data::U32(&[1, 2])).unwrap();
     for _ in 0..3 {

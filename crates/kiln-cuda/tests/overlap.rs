@@ -50,7 +50,7 @@ fn what_the_launch_in_front_writes_is_waited_for() {
                 for (number, &weights) in weights.iter().enumerate() {
                     batch.set_data(weights, Data::Blocks(format, of(number))).unwrap();
                 }
-                batch.compute(&results).unwrap();
+                batch.execute(&results).unwrap();
                 let got: Vec<_> = results.iter().map(|&result| batch.read_buffer(result).unwrap()).collect();
                 for (number, pair) in got.windows(2).enumerate() {
                     let x = Operand::new(pair[0].as_data(), batch.ty(results[number]).unwrap().shape).unwrap();
@@ -90,7 +90,7 @@ fn weights_are_there_before_they_are_read() {
         let now = turn % 2;
         // Without waiting for the execution before.
         batch.set_data(weights, Data::Blocks(format, &stored[1 - now])).unwrap();
-        batch.compute(&[y]).unwrap();
+        batch.execute(&[y]).unwrap();
         batch.set_data(weights, Data::Blocks(format, &stored[now])).unwrap();
         assert!(batch.run(&[y]).unwrap()[0] == wanted[now], "turn {turn}");
     }

@@ -10,22 +10,17 @@
 //!   tensors for every recording. They come from tables; element-wise operations are rows of [`elementwise_table!`].
 //! - A [`Shape`] that exists is sound; overflow is met when it is made, not later.
 //! - Errors only where the caller can be wrong in a way the types cannot exclude. Nothing here panics on user input.
-//! - No crate of the house is imported, no threads, no clocks: everything is a pure function, but for [`store`], the
-//!   files that backends keep compiled code in.
+//! - Everything is a pure function: no crate of the house is imported, and there are no threads, clocks, locks, files or logs.
 #![forbid(unsafe_code)]
 
 mod data;
 mod error;
 pub mod graph;
-#[cfg(feature = "host-copy")]
-pub mod host_copy;
 mod methods;
 pub mod op;
 mod partition;
 pub mod quant;
-pub mod ready;
 mod shape;
-pub mod store;
 mod tiled;
 mod view;
 

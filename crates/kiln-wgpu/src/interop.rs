@@ -2,8 +2,7 @@
 
 use kiln_ir::{Error, Result, Shape, TensorType};
 
-use crate::memory::{DeviceBuffer, Region};
-use crate::{BufferId, GpuCommandBatch, GpuDevice, GpuTensor};
+use crate::{GpuDevice, GpuTensor, Region};
 
 impl GpuDevice {
     /// The device of wgpu beneath, to make buffers and pipelines of one's own with. Destroying it loses the device.
@@ -34,27 +33,18 @@ impl GpuDevice {
         if buffer.size() < bytes {
             return refused(format!("the buffer has {} bytes, {bytes} are needed", buffer.size()));
         }
-        let buffer = DeviceBuffer::unpooled(buffer);
-        Ok(GpuTensor { device: self.clone(), region: Region { bytes, ..buffer.into() }, ty })
+        Ok(GpuTensor::from_region(self.clone(), Region::unpooled(buffer, bytes), ty))
     }
-}
 
-impl GpuTensor {
-    /// The part of a buffer of [`GpuDevice::wgpu_device`] that the tensor lies in, row-major: to bind, to draw from or to copy.
-    /// Whoever writes to it changes the tensor and all its clones and views. Once they are all dropped kiln uses the memory
-    /// again, for what it submits later.
-    pub fn wgpu_buffer(&self) -> wgpu::BufferSlice<'_> {
-        self.region.raw().slice(self.region.offset..self.region.offset + self.region.bytes)
-    }
-}
-
-impl GpuCommandBatch {
-    /// Uses a buffer of wgpu where it lies, as [`GpuDevice::import_buffer`] does.
+    /// The part of a buffer of [`GpuDevice::wgpu_device`] that a tensor is in, row-major: to bind, to draw from or to copy.
+    /// Writing to it changes the tensor and all its clones and views. Once they are all dropped kiln reuses the memory for
+    /// work that it submits later.
     ///
     /// # Errors
-    /// As there.
-    pub fn import_buffer(&mut self, buffer: wgpu::Buffer, dims: &[usize]) -> Result<BufferId> {
-        let tensor = self.device().import_buffer(buffer, dims)?;
-        self.import(&tensor)
+    /// [`Error::Unavailable`] for a tensor of another device.
+    pub fn wgpu_buffer<'a>(&self, tensor: &'a GpuTensor) -> Result<wgpu::BufferSlice<'a>> {
+        self.check_own(&[tensor])?;
+        let region = tensor.region();
+        Ok(region.memory()?.slice(region.offset()..region.offset() + region.bytes()))
     }
 }

@@ -1,70 +1,70 @@
 //! The operations of kiln on any GPU, through wgpu: Vulkan, Metal, DX12, and WebGPU in browsers.
 //!
-//! Design choices:
+//! ```no_run
+//! use kiln_ir::Record;
+//! use kiln_wgpu::{GpuCommandBatch, GpuDevice};
 //!
-//! - An operation is lowered to dispatches of kernels from kiln-shaders (`lower/`), which is all that is particular to it.
-//!   A recorded graph becomes a plan: dispatches on memory that is named but not there. An executable is a plan with its
-//!   kernels compiled, its memory taken and everything bound; running it again makes nothing anew.
-//! - Memory comes from a pool of the device and goes back to it when it is dropped.
-//! - Whatever is asked of a device is asked in error scopes; what they catch is a typed [`kiln_ir::Error`]. A device that
-//!   is lost stays lost and says so; the host keeps everything that it sent.
-//! - Asynchronous first: functions that end in `_async` exist everywhere. Natively each has a form that waits; in a browser,
-//!   whose one thread must not wait, there is none.
-//! - A driver in software is used only when it is asked for.
-//! - Unsafe code stands in one module, `trusted`: where wgpu takes our word instead of checking.
+//! # fn main() -> kiln_ir::Result<()> {
+//! let mut batch = GpuCommandBatch::new(GpuDevice::new()?);
+//! let x = batch.upload(&[1.0, -2.0, 3.0], &[3])?;
+//! let y = batch.scale(x, 2.0)?;
+//! let y = batch.relu(y)?;
+//! assert_eq!(batch.run(&[y])?[0].as_data().f32(), [2.0, 0.0, 6.0]);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! The device layer is that of [`kiln_device`]; this crate is its driver for wgpu and the lowering of operations.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `driver/` | adapters, opening, uploads, readbacks, pipelines, submission |
+//! | `lower/` | each operation as dispatches of kernels from kiln-shaders |
+//! | [`numerics`] | where the error bounds of GPUs differ from the contract |
+//! | `interop`, `tiled`, [`device_copy`] | buffers shared with other wgpu code, tiled reductions, a bandwidth test |
+//!
+//! - Every request to the device is made within error scopes; what they catch is a typed [`kiln_ir::Error`]. A lost device
+//!   stays lost and reports so; the host keeps everything that it sent.
+//! - Functions that end in `_async` exist everywhere. Natively each has a form that blocks; in a browser, whose one thread
+//!   must not block, there is none.
+//! - A software driver is used only when it is asked for.
+//! - Unsafe code is in one module, `trusted`: where wgpu trusts its caller instead of checking.
 #![deny(unsafe_code)]
 
-#[cfg(not(target_arch = "wasm32"))]
-mod absent;
-mod adapters;
-mod backend;
-mod batch;
-#[cfg(target_arch = "wasm32")]
-mod browser;
-mod cooperative;
-mod device;
-#[cfg(not(target_arch = "wasm32"))]
-mod device_pool;
-mod direct;
-mod execute;
-mod host_copy;
+pub mod device_copy;
+mod driver;
 mod interop;
-pub mod limits;
 mod lower;
-mod matmul_cache;
-mod memory;
 pub mod numerics;
-mod options;
-#[cfg(not(target_arch = "wasm32"))]
-mod pipeline_cache;
-mod pipelines;
 mod plan;
-mod planner;
-mod profile;
-mod readbacks;
-#[cfg(not(target_arch = "wasm32"))]
-mod retired;
 pub mod runtime;
-mod statistics;
-mod tensor;
 mod tiled;
 mod trusted;
-mod uploads;
-mod wait;
 
 #[cfg(not(target_arch = "wasm32"))]
-pub use absent::AbsentApi;
-pub use adapters::{ADAPTER_VARIABLE, AdapterChoice, AdapterInfo, AdapterKind};
-pub use backend::GpuBackend;
-pub use batch::{BufferId, GpuCommandBatch};
-pub use device::GpuDevice;
-#[cfg(not(target_arch = "wasm32"))]
-pub use device_pool::{GpuDevicePool, Lent};
-pub use matmul_cache::GpuMatmulCache;
-pub use options::DeviceOptions;
-pub use profile::{GpuProfile, KernelTime};
-pub use statistics::Statistics;
-pub use tensor::{GpuOperation, GpuTensor};
+pub use driver::AbsentApi;
+pub use driver::{ADAPTER_VARIABLE, AdapterChoice, AdapterInfo, AdapterKind, DeviceOptions, GpuDevice};
+pub use kiln_device::{KernelTime, MemoryUse, Statistics};
 pub use tiled::TiledOp;
 /// The version of wgpu that buffers are shared through.
 pub use wgpu;
+
+/// A tensor of a batch. Other batches refuse it.
+pub type BufferId = kiln_ir::graph::TensorId;
+/// Runs operations on slices of the host on a GPU.
+pub type GpuBackend = kiln_device::Backend<GpuDevice>;
+/// Operations recorded now and run together on a GPU.
+pub type GpuCommandBatch = kiln_device::Batch<GpuDevice>;
+/// Several GPUs, and work shared among them.
+#[cfg(not(target_arch = "wasm32"))]
+pub type GpuDevicePool = kiln_device::DevicePool<GpuDevice>;
+/// Named weights on a GPU, and their products with data of the host.
+pub type GpuMatmulCache = kiln_device::MatmulCache<GpuDevice>;
+/// An operation on tensors of a GPU, ready to run.
+pub type GpuOperation = kiln_device::Prepared<GpuDevice>;
+/// The kernels of an execution and how long each took.
+pub type GpuProfile = kiln_device::Profile;
+/// A tensor in the memory of a GPU.
+pub type GpuTensor = kiln_device::Tensor<GpuDevice>;
+
+pub(crate) type Region = kiln_device::Region<wgpu::Buffer>;

@@ -1,16 +1,19 @@
-//! What a GPU does for a graph: dispatches on memory that is named but not yet there.
+//! Dispatches: kernels with their parameters, on memory that is named and not allocated yet.
 
-use kiln_ir::graph::TensorId;
+use kiln_device::Location;
 use kiln_shaders::elementwise::Chain;
 use kiln_shaders::{Capabilities, Head, Kernel};
 
-/// What plans are made for: the device, as far as they depend on it.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Target<'a> {
-    pub(crate) limits: &'a wgpu::Limits,
+/// The properties of a device that plans depend on.
+#[derive(Debug, Clone)]
+pub struct Target {
+    pub(crate) limits: wgpu::Limits,
     /// Whether kernels may multiply cooperative matrices.
     pub(crate) cooperative: bool,
 }
+
+/// Bytes from the two words that report one kind of fault to the next: where another binding can begin on every device.
+pub(crate) const FAULT_STRIDE: u64 = 256;
 
 /// One 32-bit parameter of a kernel.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -33,39 +36,6 @@ impl From<f32> for Word {
     fn from(value: f32) -> Self {
         Self(value.to_bits())
     }
-}
-
-/// Memory of a plan.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub(crate) enum Location {
-    /// A tensor that comes from outside.
-    Input(TensorId),
-    /// A result that is wanted.
-    Result(TensorId),
-    /// A slot that intermediate results share.
-    Slot(usize),
-    /// Memory of one operation. Operations run one after another, so they share it.
-    Scratch(usize),
-    /// The words that report one kind of fault.
-    Fault(usize),
-}
-
-impl From<kiln_ir::graph::Location> for Location {
-    fn from(location: kiln_ir::graph::Location) -> Self {
-        use kiln_ir::graph::Location as Tensor;
-        match location {
-            Tensor::Input(id) => Self::Input(id),
-            Tensor::Result(id) => Self::Result(id),
-            Tensor::Slot(slot) => Self::Slot(slot),
-        }
-    }
-}
-
-/// Something in the data that only a kernel sees: an index outside of its table.
-#[derive(Debug, Clone, Copy)]
-pub(crate) struct Fault {
-    pub(crate) op: &'static str,
-    pub(crate) bound: usize,
 }
 
 /// Part of a buffer.
@@ -141,26 +111,11 @@ impl Code {
 
 /// One run of a kernel.
 #[derive(Debug)]
-pub(crate) struct Dispatch {
+pub struct Dispatch {
     pub(crate) code: Code,
     pub(crate) buffers: Vec<Slice>,
     pub(crate) params: Vec<u32>,
     pub(crate) groups: [u32; 3],
-}
-
-/// Dispatches in the order in which they run, and the memory that they need.
-#[derive(Debug)]
-pub(crate) struct Plan {
-    pub(crate) dispatches: Vec<Dispatch>,
-    /// Bytes of each slot.
-    pub(crate) slots: Vec<u64>,
-    /// Bytes of each piece of scratch memory.
-    pub(crate) scratch: Vec<u64>,
-    pub(crate) faults: Vec<Fault>,
-    /// Inputs that are read, with their bytes.
-    pub(crate) inputs: Vec<(TensorId, u64)>,
-    /// For each wanted tensor, where it lies afterwards.
-    pub(crate) results: Vec<(Location, u64)>,
 }
 
 #[cfg(test)]

@@ -5,11 +5,8 @@ pub const fn sync_available() -> bool {
     cfg!(not(target_arch = "wasm32"))
 }
 
-/// Waits for a future on this thread.
 #[cfg(not(target_arch = "wasm32"))]
-pub fn block_on<F: Future>(future: F) -> F::Output {
-    pollster::block_on(future)
-}
+pub use kiln_device::waiting::block_on;
 
 /// Starts a future on the event loop of the browser, and does not wait for it.
 #[cfg(target_arch = "wasm32")]
@@ -20,5 +17,5 @@ pub fn spawn_local(future: impl Future<Output = ()> + 'static) {
 /// Waits for the next turn of the event loop of the browser, so that it can draw its page and answer its user.
 #[cfg(target_arch = "wasm32")]
 pub async fn pause() {
-    crate::browser::pause().await;
+    crate::driver::browser::pause().await;
 }

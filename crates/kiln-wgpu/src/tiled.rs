@@ -3,15 +3,15 @@
 use std::collections::HashMap;
 
 use kiln_ir::graph::{Graph, TensorId};
-use kiln_ir::{Error, MaxOp, MinOp, Operand, ReduceOp, Result, SumOp, TILE_SIZE, TensorType};
+use kiln_ir::{DataMut, Error, MaxOp, MinOp, Operand, ReduceOp, Result, SumOp, TILE_SIZE, TensorType};
 
-use crate::execute::Executable;
 use crate::lower::pieces::pieces;
-use crate::plan::{Code, Dispatch, Grid, Location, Plan, Slice};
-#[cfg(not(target_arch = "wasm32"))]
-use crate::runtime::block_on;
-use crate::wait::Waiting;
+use crate::plan::{Code, Dispatch, Grid, Slice};
 use crate::{GpuDevice, GpuTensor};
+use kiln_device::waiting::Waiting;
+#[cfg(not(target_arch = "wasm32"))]
+use kiln_device::waiting::block_on;
+use kiln_device::{Executable, Location, Plan};
 
 /// Tiles of a workgroup, as in the source.
 const TILES: usize = 16;
@@ -61,7 +61,7 @@ impl<Op: ReduceOp + numbered::Numbered> TiledOp for Op {}
 
 /// Plans the reduction of a matrix. The wanted are the results of the tiles, row by row, and the result of all, or with
 /// `fold` false only the first.
-fn plan(op: u32, ty: TensorType, fold: bool, limits: &wgpu::Limits) -> Result<(TensorId, Plan)> {
+fn plan(op: u32, ty: TensorType, fold: bool, limits: &wgpu::Limits) -> Result<(TensorId, Plan<GpuDevice>)> {
     let &[height, width] = ty.shape.dims() else {
         return Err(Error::Shape { op: "tiled reduction", reason: format!("{} is not a matrix", ty.shape) });
     };
@@ -100,7 +100,7 @@ fn plan(op: u32, ty: TensorType, fold: bool, limits: &wgpu::Limits) -> Result<(T
         results.push((FOLDED, 4));
     }
     let plan = Plan {
-        dispatches,
+        steps: dispatches,
         slots: Vec::new(),
         scratch: vec![partial, 4 * tiles.div_ceil(2).max(1) as u64],
         faults: Vec::new(),
@@ -111,125 +111,107 @@ fn plan(op: u32, ty: TensorType, fold: bool, limits: &wgpu::Limits) -> Result<(T
 }
 
 /// Reduces a matrix: the results of the tiles, or the result of all.
-async fn run(op: u32, x: &GpuTensor, fold: bool, waiting: Waiting) -> Result<Vec<f32>> {
-    let device = x.device();
-    let (input, plan) = plan(op, x.ty(), fold, &device.inner.limits)?;
-    let given = HashMap::from([(input, x.region.clone())]);
-    let mut executable = Executable::new(device, &plan, &given).await?;
-    let mut found = Vec::new();
-    let see = |_, bytes: &[u8]| {
-        found.extend(bytes.chunks_exact(4).map(|word| f32::from_le_bytes([word[0], word[1], word[2], word[3]])));
-    };
-    executable.run(&[usize::from(fold)], waiting, see).await?;
+async fn run(device: &GpuDevice, op: u32, x: &GpuTensor, fold: bool, waiting: Waiting) -> Result<Vec<f32>> {
+    device.check_own(&[x])?;
+    let (input, plan) = plan(op, x.ty(), fold, &device.inner.target.limits)?;
+    let elements = plan.results[usize::from(fold)].1 as usize / 4;
+    let given = HashMap::from([(input, x.region().clone())]);
+    let mut executable = Executable::new(device, plan, &given).await?;
+    let mut found = kiln_ir::zeros(elements)?;
+    executable.run(vec![(usize::from(fold), DataMut::F32(&mut found).as_bytes())], waiting).await?;
     Ok(found)
 }
 
-impl GpuTensor {
-    /// This matrix reduced to one value, in the tree of [`kiln_ir::tiled_reduce_2d`].
-    ///
-    /// # Errors
-    /// [`Error::Shape`] where it is no matrix; [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
-    pub async fn tiled_reduce_2d_async<Op: TiledOp>(&self) -> Result<f32> {
-        let found = run(Op::NUMBER, self, true, Waiting::Elsewhere).await?;
-        Ok(found.first().copied().unwrap_or_else(Op::identity))
-    }
-
-    /// The results of the tiles of this matrix, row by row, as [`kiln_ir::tiled_reduce_partial`] has them.
-    ///
-    /// # Errors
-    /// As [`GpuTensor::tiled_reduce_2d_async`].
-    pub async fn tiled_reduce_partial_async<Op: TiledOp>(&self) -> Result<Vec<f32>> {
-        run(Op::NUMBER, self, false, Waiting::Elsewhere).await
-    }
-}
-
-#[cfg(not(target_arch = "wasm32"))]
-impl GpuTensor {
-    /// As [`GpuTensor::tiled_reduce_2d_async`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn tiled_reduce_2d<Op: TiledOp>(&self) -> Result<f32> {
-        let found = block_on(run(Op::NUMBER, self, true, Waiting::Here))?;
-        Ok(found.first().copied().unwrap_or_else(Op::identity))
-    }
-
-    /// As [`GpuTensor::tiled_reduce_partial_async`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn tiled_reduce_partial<Op: TiledOp>(&self) -> Result<Vec<f32>> {
-        block_on(run(Op::NUMBER, self, false, Waiting::Here))
-    }
+async fn reduce<Op: TiledOp>(device: &GpuDevice, x: &GpuTensor, waiting: Waiting) -> Result<f32> {
+    let found = run(device, Op::NUMBER, x, true, waiting).await?;
+    Ok(found.first().copied().unwrap_or_else(Op::identity))
 }
 
 impl GpuDevice {
-    /// A row-major matrix reduced to one value, in the tree of [`kiln_ir::tiled_reduce_2d`].
+    /// A matrix on this device reduced to one value, in the tree of [`kiln_ir::tiled_reduce_2d`].
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for a tensor that is not a matrix; [`Error::Unavailable`] for one of another device;
+    /// [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
+    pub async fn tiled_reduce_async<Op: TiledOp>(&self, x: &GpuTensor) -> Result<f32> {
+        reduce::<Op>(self, x, Waiting::Elsewhere).await
+    }
+
+    /// The results of the tiles of a matrix on this device, row by row, as [`kiln_ir::tiled_reduce_partial`] has them.
+    ///
+    /// # Errors
+    /// As [`GpuDevice::tiled_reduce_async`].
+    pub async fn tiled_reduce_partial_async<Op: TiledOp>(&self, x: &GpuTensor) -> Result<Vec<f32>> {
+        run(self, Op::NUMBER, x, false, Waiting::Elsewhere).await
+    }
+
+    /// A row-major matrix of the host reduced to one value.
     ///
     /// # Errors
     /// [`Error::Length`] when the data are not `width * height`, [`Error::Overflow`] when that cannot be counted;
     /// [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
     pub async fn tiled_reduce_2d_async<Op: TiledOp>(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
-        self.upload_async(&Operand::f32(data, &[height, width])?).await?.tiled_reduce_2d_async::<Op>().await
-    }
-
-    /// The sum of a row-major matrix.
-    ///
-    /// # Errors
-    /// As [`GpuDevice::tiled_reduce_2d_async`].
-    pub async fn tiled_sum_2d_async(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
-        self.tiled_reduce_2d_async::<SumOp>(data, width, height).await
-    }
-
-    /// The largest element of a row-major matrix; NaN if any is NaN.
-    ///
-    /// # Errors
-    /// As [`GpuDevice::tiled_reduce_2d_async`].
-    pub async fn tiled_max_2d_async(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
-        self.tiled_reduce_2d_async::<MaxOp>(data, width, height).await
-    }
-
-    /// The smallest element of a row-major matrix; NaN if any is NaN.
-    ///
-    /// # Errors
-    /// As [`GpuDevice::tiled_reduce_2d_async`].
-    pub async fn tiled_min_2d_async(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
-        self.tiled_reduce_2d_async::<MinOp>(data, width, height).await
+        let x = self.upload_async(&Operand::f32(data, &[height, width])?).await?;
+        reduce::<Op>(self, &x, Waiting::Elsewhere).await
     }
 }
 
-/// The same for those who wait.
+/// Writes `tiled_sum_2d` and its siblings, blocking and asynchronous.
+macro_rules! tiled {
+    ($($(#[$doc:meta])* $name:ident $name_async:ident $op:ident;)*) => {
+        impl GpuDevice { $(
+            $(#[$doc])*
+            ///
+            /// # Errors
+            /// As [`GpuDevice::tiled_reduce_2d_async`].
+            pub async fn $name_async(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
+                self.tiled_reduce_2d_async::<$op>(data, width, height).await
+            }
+
+            $(#[$doc])*
+            ///
+            /// # Errors
+            /// As [`GpuDevice::tiled_reduce_2d_async`].
+            #[cfg(not(target_arch = "wasm32"))]
+            pub fn $name(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
+                self.tiled_reduce_2d::<$op>(data, width, height)
+            }
+        )* }
+    };
+}
+tiled! {
+    /// The sum of a row-major matrix.
+    tiled_sum_2d tiled_sum_2d_async SumOp;
+    /// The largest element of a row-major matrix; NaN if any is NaN.
+    tiled_max_2d tiled_max_2d_async MaxOp;
+    /// The smallest element of a row-major matrix; NaN if any is NaN.
+    tiled_min_2d tiled_min_2d_async MinOp;
+}
+
+/// The blocking forms.
 #[cfg(not(target_arch = "wasm32"))]
 impl GpuDevice {
+    /// A matrix on this device reduced to one value, as [`GpuDevice::tiled_reduce_async`].
+    ///
+    /// # Errors
+    /// As [`GpuDevice::tiled_reduce_async`].
+    pub fn tiled_reduce<Op: TiledOp>(&self, x: &GpuTensor) -> Result<f32> {
+        block_on(reduce::<Op>(self, x, Waiting::Here))
+    }
+
+    /// The results of the tiles of a matrix on this device, as [`GpuDevice::tiled_reduce_partial_async`].
+    ///
+    /// # Errors
+    /// As [`GpuDevice::tiled_reduce_async`].
+    pub fn tiled_reduce_partial<Op: TiledOp>(&self, x: &GpuTensor) -> Result<Vec<f32>> {
+        block_on(run(self, Op::NUMBER, x, false, Waiting::Here))
+    }
+
+    /// A row-major matrix of the host reduced to one value, as [`GpuDevice::tiled_reduce_2d_async`].
+    ///
+    /// # Errors
     /// As [`GpuDevice::tiled_reduce_2d_async`].
-    ///
-    /// # Errors
-    /// As there.
     pub fn tiled_reduce_2d<Op: TiledOp>(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
-        self.upload(&Operand::f32(data, &[height, width])?)?.tiled_reduce_2d::<Op>()
-    }
-
-    /// As [`GpuDevice::tiled_sum_2d_async`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn tiled_sum_2d(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
-        self.tiled_reduce_2d::<SumOp>(data, width, height)
-    }
-
-    /// As [`GpuDevice::tiled_max_2d_async`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn tiled_max_2d(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
-        self.tiled_reduce_2d::<MaxOp>(data, width, height)
-    }
-
-    /// As [`GpuDevice::tiled_min_2d_async`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn tiled_min_2d(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
-        self.tiled_reduce_2d::<MinOp>(data, width, height)
+        self.tiled_reduce::<Op>(&self.upload(&Operand::f32(data, &[height, width])?)?)
     }
 }

@@ -17,7 +17,7 @@ fn a_chain_is_one_kernel_and_gives_what_its_operations_give() {
     let sum = batch.add(a, b).unwrap();
     let scaled = batch.scale(sum, 0.5).unwrap();
     let y = batch.relu(scaled).unwrap();
-    assert_eq!((batch.num_operations(), batch.num_buffers()), (3, 5));
+    assert_eq!((batch.num_operations(), batch.num_tensors()), (3, 5));
     let before = device.compiled_kernels();
     let results = batch.run(&[y]).unwrap();
     assert_eq!(device.compiled_kernels() - before, 1, "three functions, one kernel");
@@ -32,12 +32,12 @@ fn an_execution_is_replayed_with_new_inputs() {
     let x = batch.upload(&[1.0, 2.0, 3.0], &[3]).unwrap();
     let y = batch.exp(x).unwrap();
     let y = batch.ln(y).unwrap();
-    batch.execute().unwrap();
+    batch.execute_all().unwrap();
     let first = batch.read(y).unwrap();
     let kernels = device.compiled_kernels();
     batch.set(x, &[4.0, 5.0, 6.0]).unwrap();
     assert!(matches!(batch.read(y), Err(Error::Parameter { .. })), "not computed from the new inputs yet");
-    batch.execute().unwrap();
+    batch.execute_all().unwrap();
     let second = batch.read(y).unwrap();
     assert_eq!(device.compiled_kernels(), kernels);
     for (got, want) in first.iter().chain(&second).zip([1.0f32, 2.0, 3.0, 4.0, 5.0, 6.0]) {
@@ -54,10 +54,10 @@ fn tensors_stay_on_the_device_and_what_is_held_is_left_alone() {
     let mut batch = GpuCommandBatch::new(device.clone());
     let input = batch.import(&doubled).unwrap();
     let y = batch.scale(input, 10.0).unwrap();
-    batch.compute(&[y]).unwrap();
+    batch.execute(&[y]).unwrap();
     let held = batch.tensor(y).unwrap();
     batch.set(input, &[1.0; 4]).unwrap();
-    batch.compute(&[y]).unwrap();
+    batch.execute(&[y]).unwrap();
     assert_eq!(batch.read(y).unwrap(), [10.0; 4]);
     assert_eq!(held.read().unwrap().as_data().f32(), [20.0, 40.0, 60.0, 80.0]);
     assert_eq!(doubled.read().unwrap().as_data().f32(), [2.0, 4.0, 6.0, 8.0]);
@@ -88,7 +88,7 @@ fn several_tensors_are_read_at_once() {
     let indices = batch.upload_indices(&[7], &[1]).unwrap();
     let (abs, sum) = (batch.abs(x).unwrap(), batch.sum(x).unwrap());
     assert!(matches!(batch.read_many(&[x, abs]), Err(Error::Parameter { .. })), "not computed yet");
-    batch.execute().unwrap();
+    batch.execute_all().unwrap();
     let before = device.statistics();
     let read = batch.read_many(&[abs, nothing, indices, sum, x, abs]).unwrap();
     let spent = device.statistics() - before;
@@ -117,7 +117,7 @@ fn results_that_are_read_and_results_that_stay_are_the_same() {
         assert_eq!(read[1].as_data().f32(), [factor.abs(), 2.0, 3.0, 4.0, 5.0]);
         assert_eq!(read[2].as_data().f32(), read[0].as_data().f32());
         assert_eq!(batch.read(double).unwrap(), read[0].as_data().f32());
-        batch.compute(&[double, abs, double]).unwrap();
+        batch.execute(&[double, abs, double]).unwrap();
         let held = batch.tensor(abs).unwrap();
         assert_eq!(held.read().unwrap().as_data().f32(), read[1].as_data().f32());
         assert_eq!(batch.run(&[abs]).unwrap()[0].as_data().f32(), read[1].as_data().f32());
@@ -130,7 +130,7 @@ fn strangers_are_refused() {
     let (mut one, mut other) = (GpuCommandBatch::new(device.clone()), GpuCommandBatch::new(device.clone()));
     let foreign = other.upload(&[1.0], &[1]).unwrap();
     assert!(matches!(one.relu(foreign), Err(Error::ForeignTensor { .. })));
-    assert!(matches!(one.compute(&[foreign]), Err(Error::ForeignTensor { .. })));
+    assert!(matches!(one.execute(&[foreign]), Err(Error::ForeignTensor { .. })));
     assert!(matches!(one.read(foreign), Err(Error::ForeignTensor { .. })));
     assert!(matches!(one.set(foreign, &[1.0]), Err(Error::ForeignTensor { .. })));
     let Some(second) = support::device() else { return };
@@ -173,7 +173,7 @@ fn empty_tensors_give_empty_results() {
     let y = batch.relu(x).unwrap();
     assert!(batch.run(&[y]).unwrap()[0].as_data().f32().is_empty());
     assert!(batch.run(&[]).unwrap().is_empty());
-    batch.execute().unwrap();
+    batch.execute_all().unwrap();
 }
 
 #[test]
@@ -192,11 +192,11 @@ fn futures_work_without_waiting_on_this_thread() {
     let Some(device) = support::device() else { return };
     let done = kiln_wgpu::runtime::block_on(async {
         let mut batch = GpuCommandBatch::new(device);
-        let x = batch.upload_async(&Operand::vector(&[1.0, 4.0])).await?;
+        let x = batch.upload_operand_async(&Operand::vector(&[1.0, 4.0])).await?;
         let y = batch.sqrt(x)?;
-        batch.execute_async().await?;
-        let first = batch.read_async(y).await?;
-        batch.set_async(x, Data::F32(&[9.0, 16.0])).await?;
+        batch.execute_all_async().await?;
+        let first = batch.read_buffer_async(y).await?;
+        batch.set_data_async(x, Data::F32(&[9.0, 16.0])).await?;
         let second = batch.run_async(&[y]).await?;
         Ok::<_, Error>((first.as_data().f32().to_vec(), second[0].as_data().f32().to_vec()))
     });

@@ -2,11 +2,10 @@
 
 mod support;
 
-use std::collections::BTreeMap;
-
-use kiln_ir::op::{Elementwise, Op, all_cases, reference};
-use kiln_ir::{Operations, TensorType};
-use kiln_wgpu::{DeviceOptions, GpuBackend, GpuDevice, numerics};
+use kiln_device::conformance::{self, Subnormals};
+use kiln_ir::TensorType;
+use kiln_ir::op::{Elementwise, Op};
+use kiln_wgpu::{DeviceOptions, GpuDevice, numerics};
 
 #[test]
 fn every_operation_keeps_its_contract() {
@@ -29,26 +28,6 @@ fn every_operation_keeps_its_contract_with_all_checks() {
 }
 
 fn conforms(device: GpuDevice, wanted: impl Fn(&Op) -> bool) {
-    println!("on {}", device.adapter());
-    let backend = GpuBackend::on(device.clone());
     let bound = |op: &Op, inputs: &[TensorType]| numerics::bound_on(&device, op, inputs);
-    let only = std::env::var("KILN_OP").ok();
-    let mut failures = BTreeMap::<&str, (usize, String)>::new();
-    let mut worst = BTreeMap::<&str, reference::Accuracy>::new();
-    let wanted = |op: &Op| only.as_deref().map_or_else(|| wanted(op), |name| name == op.name());
-    for case in all_cases().iter().filter(|case| wanted(&case.op)) {
-        match reference::conform_within(case, bound, true, |op, inputs| backend.run(op, inputs)) {
-            Ok(accuracy) => {
-                let seen = worst.entry(case.op.name()).or_default();
-                *seen = seen.merge(accuracy);
-            }
-            Err(why) => failures.entry(case.op.name()).or_insert((0, why)).0 += 1,
-        }
-    }
-    for (name, accuracy) in &worst {
-        println!("{name}: worst {:.3} of {} elements", accuracy.worst, accuracy.compared);
-    }
-    let report: Vec<String> = failures.iter().map(|(op, (n, why))| format!("{op}: {n} cases, first: {why}")).collect();
-    assert!(report.is_empty(), "{}", report.join("\n"));
-    assert!(!worst.is_empty(), "no case ran");
+    conformance::check(&device, Subnormals::MayFlush, bound, wanted).unwrap();
 }

@@ -20,13 +20,13 @@ fn a_device_that_is_destroyed_says_so_and_another_can_be_opened() {
     let host = [1.0, 2.0, 3.0];
     let x = batch.upload(&host, &[3]).unwrap();
     let y = batch.exp(x).unwrap();
-    batch.execute().unwrap();
+    batch.execute_all().unwrap();
     let tensor = batch.tensor(y).unwrap();
     device.destroy();
     assert!(device.is_lost());
     let lost = |error: Option<Error>| matches!(error, Some(Error::DeviceLost { .. }));
     assert!(lost(batch.read(y).err()));
-    assert!(lost(batch.execute().err()));
+    assert!(lost(batch.execute_all().err()));
     assert!(lost(batch.set(x, &host).err()));
     assert!(lost(batch.upload(&host, &[3]).err()));
     assert!(lost(tensor.read().err()));
@@ -53,17 +53,17 @@ fn a_device_destroyed_while_it_works_is_an_error() {
     let mut batch = GpuCommandBatch::new(device.clone());
     let wanted = long_work(&mut batch);
     // Nothing waits for it: it is under way, or may have been done just before. Either way what follows is an error.
-    batch.compute(&wanted).unwrap();
+    batch.execute(&wanted).unwrap();
     device.destroy();
     let lost = |error: Option<Error>| matches!(error, Some(Error::DeviceLost { .. }));
     assert!(lost(batch.read(wanted[0]).err()) && lost(batch.read_many(&wanted).err()));
-    assert!(lost(device.finish().err()) && lost(batch.execute().err()));
+    assert!(lost(device.finish().err()) && lost(batch.execute_all().err()));
 
     // Who waits for it already is told, too.
     let Some(device) = support::device() else { return };
     let mut batch = GpuCommandBatch::new(device.clone());
     let wanted = long_work(&mut batch);
-    batch.compute(&wanted).unwrap();
+    batch.execute(&wanted).unwrap();
     let mut reading = pin!(batch.read_many_async(&wanted));
     let first = reading.as_mut().poll(&mut Context::from_waker(Waker::noop()));
     device.destroy();
@@ -116,11 +116,11 @@ fn a_future_that_is_dropped_on_the_way_leaves_its_object_as_it_was() {
     for round in 0..3 {
         // The device has something else to do first, so that hardly anything is done when it is first asked for.
         let mut done = Vec::new();
-        busy.compute(&long).unwrap();
-        done.push(poll_once(batch.compute_async(&[rows, sum])));
+        busy.execute(&long).unwrap();
+        done.push(poll_once(batch.execute_async(&[rows, sum])));
         done.push(poll_once(batch.run_async(&[rows, sum])));
         done.push(poll_once(batch.run_async(&[double])));
-        done.push(poll_once(batch.read_async(table)));
+        done.push(poll_once(batch.read_buffer_async(table)));
         done.push(poll_once(batch.read_many_async(&[table, indices])));
         done.push(poll_once(operation.run_async()));
         done.push(poll_once(backend.run_async(&Gather.into(), &[table_op, indices_op])));
@@ -132,7 +132,7 @@ fn a_future_that_is_dropped_on_the_way_leaves_its_object_as_it_was() {
         }
         let factor = (round + 1) as f32;
         batch.set(table, &[factor, 0.0, 10.0 * factor, 1.0]).unwrap();
-        batch.compute(&[rows, sum]).unwrap();
+        batch.execute(&[rows, sum]).unwrap();
         assert_eq!(batch.read(rows).unwrap(), [10.0 * factor, 1.0, factor, 0.0, 10.0 * factor, 1.0]);
         assert_eq!(batch.run(&[rows, sum]).unwrap()[1].as_data().f32(), [21.0 * factor + 2.0]);
         assert_eq!(batch.run(&[double]).unwrap()[0].as_data().f32(), [2.0 * factor, 0.0, 20.0 * factor, 2.0]);
@@ -162,8 +162,8 @@ fn futures_can_go_to_other_threads() {
     let mut batch = GpuCommandBatch::new(device.clone());
     let x = batch.upload(&[1.0], &[1]).unwrap();
     sendable(&batch.run_async(&[x]));
-    sendable(&batch.compute_async(&[x]));
-    sendable(&batch.read_async(x));
+    sendable(&batch.execute_async(&[x]));
+    sendable(&batch.read_buffer_async(x));
 }
 
 #[test]
@@ -188,7 +188,7 @@ fn an_index_outside_of_its_table_is_found_on_the_device() {
     let rows = batch.gather(table, indices).unwrap();
     let Err(Error::Index { position, index, bound, .. }) = batch.run(&[rows]) else { panic!("no such row") };
     assert_eq!((position, index, bound), (2, 7, 2));
-    assert!(batch.execute().is_err(), "also when nothing is read");
+    assert!(batch.execute_all().is_err(), "also when nothing is read");
     // The tables are still there.
     assert_eq!(batch.read(table).unwrap(), [1.0, 2.0, 3.0, 4.0]);
 }
@@ -244,7 +244,7 @@ fn work_in_flight_may_be_dropped() {
         let wanted = long_work(&mut batch);
         let x = batch.upload(&vec![round as f32; 1 << 16], &[1 << 16]).unwrap();
         let y = batch.scale(x, 2.0).unwrap();
-        batch.compute(&[&wanted[..], &[y]].concat()).unwrap();
+        batch.execute(&[&wanted[..], &[y]].concat()).unwrap();
         let held = batch.tensor(y).unwrap();
         // The batch goes while it works, and what is made next takes its memory.
         drop(batch);
@@ -261,7 +261,7 @@ fn work_in_flight_may_be_dropped() {
     // The device itself goes; who opens the next one may be given it, still at work.
     let mut batch = GpuCommandBatch::new(device.clone());
     let wanted = long_work(&mut batch);
-    batch.compute(&wanted).unwrap();
+    batch.execute(&wanted).unwrap();
     drop((batch, device));
     let Some(again) = support::device() else { return };
     assert_eq!(GpuBackend::on(again).scale(&[1.0], 3.0).unwrap(), [3.0]);
@@ -297,7 +297,7 @@ fn an_adapter_that_is_not_there_is_named_with_those_that_are() {
     let missing = GpuDevice::open(&AdapterChoice::Name("no such adapter".into())).unwrap_err();
     assert!(matches!(&missing, Error::Unavailable { what, .. } if what.contains("no such adapter")), "{missing}");
     assert!(matches!(GpuDevice::open(&AdapterChoice::Index(1000)), Err(Error::Unavailable { .. })));
-    let lazy = GpuBackend::with_adapter(AdapterChoice::Index(1000));
+    let lazy = GpuBackend::with_choice(AdapterChoice::Index(1000));
     assert!(matches!(lazy.relu(&[1.0]), Err(Error::Unavailable { .. })));
     assert!(matches!(lazy.relu(&[1.0]), Err(Error::Unavailable { .. })), "each time the same");
 }

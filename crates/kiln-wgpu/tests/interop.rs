@@ -28,7 +28,7 @@ fn a_buffer_of_the_caller_is_read_as_it_is_when_work_runs() {
     assert_eq!(tensor.read().unwrap().as_data().f32(), [1.0, 2.0, 3.0]);
 
     let mut batch = GpuCommandBatch::new(device.clone());
-    let x = batch.import_buffer(shared.clone(), &[2, 2]).unwrap();
+    let x = batch.import(&device.import_buffer(shared.clone(), &[2, 2]).unwrap()).unwrap();
     let y = batch.scale(x, 10.0).unwrap();
     assert_eq!(batch.run(&[y]).unwrap()[0].as_data().f32(), [10.0, 20.0, 30.0, 40.0]);
     device.wgpu_queue().write_buffer(&shared, 4, &7.0f32.to_le_bytes());
@@ -40,7 +40,7 @@ fn a_tensor_is_a_buffer_to_others() {
     let Some(device) = support::device() else { return };
     let x = device.upload(&Operand::vector(&[1.0, 2.0, 3.0, 4.0])).unwrap();
     let y = device.run(&Elementwise::scale(2.0).into(), &[&x]).unwrap().remove(0);
-    let part = y.wgpu_buffer();
+    let part = device.wgpu_buffer(&y).unwrap();
     let copy = buffer(&device, &[0.0; 4], USABLE);
     let mut encoder = device.wgpu_device().create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
     encoder.copy_buffer_to_buffer(part.buffer(), part.offset(), &copy, 0, 16);

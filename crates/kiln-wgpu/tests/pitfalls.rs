@@ -19,7 +19,7 @@ mod support;
 use kiln_ir::op::reference::{Case, Input, Random, conform_within};
 use kiln_ir::op::{Attention, Matmul, Op, Padding, Reduce, Reduction, Rope};
 use kiln_ir::{Error, Operand, Operations, Record, Result};
-use kiln_wgpu::limits::DeviceCopy;
+use kiln_wgpu::device_copy::DeviceCopy;
 use kiln_wgpu::{GpuBackend, GpuCommandBatch, GpuDevice, GpuMatmulCache, GpuTensor, numerics};
 
 /// That a device does what it did before.
@@ -315,7 +315,7 @@ fn data_are_those_of_the_moment_they_were_sent() {
         ramp[round] = 100.0;
         batch.set(x, &ramp).unwrap();
         ramp.fill(50.0);
-        batch.compute(&[y]).unwrap();
+        batch.execute(&[y]).unwrap();
         held.push(batch.tensor(y).unwrap());
     }
     for (round, tensor) in held.iter().enumerate() {
@@ -340,7 +340,7 @@ fn memory_that_work_in_flight_reads_is_not_written() {
             let share = batch.div(x, sum).unwrap();
             y = batch.add(y, share).unwrap();
         }
-        batch.compute(&[y]).unwrap();
+        batch.execute(&[y]).unwrap();
         results.push(batch.tensor(y).unwrap());
         // The batch goes while it works; what comes next takes the memory of its inputs, and writes to it.
         drop(batch);
@@ -422,12 +422,12 @@ fn a_device_destroyed_in_the_middle_of_a_batch_takes_nothing_else_along() {
     let mut batch = GpuCommandBatch::new(device.clone());
     let x = batch.upload(&host, &[1 << 16]).unwrap();
     let y = batch.scale(x, 2.0).unwrap();
-    batch.compute(&[y]).unwrap();
+    batch.execute(&[y]).unwrap();
     // Recorded, and one half executed.
     let z = batch.scale(y, 2.0).unwrap();
     device.destroy();
     let lost = |error: Option<Error>| matches!(error, Some(Error::DeviceLost { .. }));
-    assert!(lost(batch.run(&[z]).err()) && lost(batch.compute(&[z]).err()) && lost(batch.read(y).err()));
+    assert!(lost(batch.run(&[z]).err()) && lost(batch.execute(&[z]).err()) && lost(batch.read(y).err()));
     assert!(lost(device.finish().err()) && lost(device.upload(&Operand::vector(&host)).err()));
     assert!(host.iter().enumerate().all(|(i, v)| *v == i as f32));
     drop(batch);

@@ -32,12 +32,12 @@ fn an_execution_and_its_reading() {
         let total = batch.sum(y).unwrap();
         let did = again(&device, |i| {
             batch.set(x, &[i as f32; 300]).unwrap();
-            batch.execute().unwrap();
+            batch.execute_all().unwrap();
             assert_eq!(batch.read(total).unwrap(), [300.0 * 0.25 * 200.0 * i as f32]);
         });
         // What did not change is not sent again.
         assert_eq!((did.uploads, did.uploaded_bytes, did.downloads), (5, 5 * 1200, 5), "{did}");
-        let did = again(&device, |_| batch.execute().unwrap());
+        let did = again(&device, |_| batch.execute_all().unwrap());
         assert_eq!((did.uploads, did.submissions), (0, 5), "{did}");
         let did = again(&device, |_| assert_eq!(batch.run(&[y, total]).unwrap()[0].as_data().f32().len(), 200));
         assert_eq!((did.uploads, did.submissions, did.downloads), (0, 5, 5), "{did}");
@@ -59,17 +59,17 @@ fn several_sets_of_wanted_tensors_in_turn() {
         let first = 1.0 + i as f32;
         assert_eq!(batch.run(&[turned]).unwrap()[0].as_data().f32(), [first, 3.0, 2.0, 4.0]);
         assert!(batch.read(square).is_err(), "the last execution computed something else");
-        batch.compute(&[square, sum]).unwrap();
+        batch.execute(&[square, sum]).unwrap();
         assert_eq!(batch.read(square).unwrap()[0], first * first + 6.0);
         assert!(batch.read(turned).is_err(), "not of the last execution");
         assert_eq!(batch.run(&[sum, turned]).unwrap()[1].as_data().f32(), [first, 3.0, 2.0, 4.0]);
     });
     // A tensor that someone holds keeps what it has, and the others go on.
-    batch.compute(&[square, sum]).unwrap();
+    batch.execute(&[square, sum]).unwrap();
     let held = batch.tensor(square).unwrap();
     let before = held.read().unwrap();
     batch.set(x, &[0.0; 4]).unwrap();
-    batch.compute(&[square, sum]).unwrap();
+    batch.execute(&[square, sum]).unwrap();
     assert_eq!(batch.read(square).unwrap(), [0.0; 4]);
     assert_eq!(held.read().unwrap(), before);
     // An input whose memory someone holds moves: what was bound to it is made anew, and is right.

@@ -13,7 +13,7 @@ fn bits(values: &[f32]) -> Vec<u32> {
 
 fn check<Op: TiledOp>(device: &GpuDevice, data: &[f32], width: usize, height: usize) {
     let x = device.upload(&Operand::f32(data, &[height, width]).unwrap()).unwrap();
-    let partial = x.tiled_reduce_partial::<Op>().unwrap();
+    let partial = device.tiled_reduce_partial::<Op>(&x).unwrap();
     let expected = tiled_reduce_partial::<Op>(data, width, height).unwrap();
     assert_eq!(bits(&partial), bits(&expected), "the tiles of {width} by {height}");
     let value = device.tiled_reduce_2d::<Op>(data, width, height).unwrap();
@@ -87,5 +87,5 @@ fn what_is_no_matrix_is_refused() {
     assert!(matches!(device.tiled_sum_2d(&[1.0; 5], 2, 3), Err(Error::Length { .. })));
     assert!(matches!(device.tiled_sum_2d(&[], usize::MAX, 2), Err(Error::Overflow { .. })));
     let x = device.upload(&Operand::vector(&[1.0; 5])).unwrap();
-    assert!(matches!(x.tiled_reduce_2d::<SumOp>(), Err(Error::Shape { .. })));
+    assert!(matches!(device.tiled_reduce::<SumOp>(&x), Err(Error::Shape { .. })));
 }

@@ -60,7 +60,7 @@ fn what_was_submitted_before_an_upload_sees_what_was_there_before() {
     let mut held = Vec::new();
     for round in 0..12 {
         batch.set(x, &vec![round as f32; n]).unwrap();
-        batch.compute(&[y]).unwrap();
+        batch.execute(&[y]).unwrap();
         held.push(batch.tensor(y).unwrap());
     }
     for (round, tensor) in held.iter().enumerate() {

@@ -154,6 +154,6 @@ fn weights_and_products_of_views() {
     let product = device.run(&Op::from(Matmul::default()), &[&row, &column]).unwrap().remove(0);
     let expected: f64 = (0..64).map(|i| f64::from(host[64 + i]) * f64::from(host[128 + i])).sum();
     assert_eq!(product.read().unwrap().as_data().f32(), [expected as f32]);
-    let total: f32 = x.slice(1..3).unwrap().tiled_reduce_2d::<kiln_ir::SumOp>().unwrap();
+    let total: f32 = device.tiled_reduce::<kiln_ir::SumOp>(&x.slice(1..3).unwrap()).unwrap();
     assert_eq!(total, host[64..].iter().sum::<f32>());
 }

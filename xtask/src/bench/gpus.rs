@@ -154,8 +154,8 @@ macro_rules! open {
     )*};
 }
 open! {
-    OpenAdapter: GpuDevice, GpuBackend, kiln_wgpu::limits::DeviceCopy;
-    OpenCuda: CudaDevice, CudaBackend, kiln_cuda::limits::DeviceCopy;
+    OpenAdapter: GpuDevice, GpuBackend, kiln_wgpu::device_copy::DeviceCopy;
+    OpenCuda: CudaDevice, CudaBackend, kiln_cuda::device_copy::DeviceCopy;
 }
 
 /// What a copy copies to touch as many bytes as an operation.

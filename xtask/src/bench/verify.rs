@@ -89,10 +89,10 @@ enum Backend {
 
 impl Backend {
     fn all() -> Vec<Self> {
-        let gpu = |index| Self::Gpu(GpuBackend::with_adapter(AdapterChoice::Index(index)), index);
+        let gpu = |index| Self::Gpu(GpuBackend::with_choice(AdapterChoice::Index(index)), index);
         let gpus = super::find::adapters().into_iter().map(|adapter| gpu(adapter.index));
         let cuda = |info: kiln_cuda::DeviceInfo| {
-            Self::Cuda(CudaBackend::with_device(info.ordinal), super::find::cuda_name(&info))
+            Self::Cuda(CudaBackend::with_choice(info.ordinal), super::find::cuda_name(&info))
         };
         let devices = super::find::cuda_devices().into_iter().map(cuda);
         Isa::available().map(Self::Cpu).chain(gpus).chain(devices).collect()

@@ -14,7 +14,7 @@ use super::Context;
 /// Whatever reads or writes it runs on the one stream of its context, in the order in which it was asked for. So it can be
 /// used anew while work that uses it is still to come.
 #[derive(Debug)]
-pub(crate) struct DeviceMemory {
+pub struct DeviceMemory {
     context: Arc<Context>,
     pointer: CUdeviceptr,
     bytes: u64,
@@ -41,10 +41,6 @@ impl DeviceMemory {
         let taken = context.run("taking memory", |call| unsafe { (call.cuMemAlloc_v2)(&mut pointer, size) });
         taken.map_err(|error| if let Error::OutOfMemory { .. } = error { out() } else { error })?;
         Ok(Self { context: context.clone(), pointer, bytes })
-    }
-
-    pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
     }
 
     /// A part of it; `None` for one that is not within it.

@@ -5,8 +5,10 @@ use kiln_ir::{DType, Result, TensorType};
 use kiln_ptx::kernels::attention::{self, FlashPlan, WarpGroupAttention};
 use kiln_ptx::{Launch, PtxType};
 
-use super::{Lower, Lowering, Value, accepted, convert};
-use crate::plan::{Hardware, Location};
+use super::{Launches, Lower, Lowering, Value, accepted, convert};
+use crate::CudaDevice;
+use crate::plan::Hardware;
+use kiln_device::Location;
 
 /// Attention of f16 on tensor cores.
 pub(crate) enum OnTensorCores {
@@ -47,21 +49,21 @@ pub(crate) fn on_tensor_cores(
     Ok(accepted(warps)?.map(OnTensorCores::Warps))
 }
 
-impl Lower for Attention {
+impl Lower<CudaDevice> for Attention {
     const HALVES: bool = true;
 
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
         let out = outputs[0].at;
         let [q, k, v] = [0, 1, 2].map(|i: usize| inputs[i].at);
-        match on_tensor_cores(plan.hardware, self, &types)? {
+        match on_tensor_cores(*plan.target, self, &types)? {
             Some(OnTensorCores::WarpGroups(kernel, launch)) => plan.run(kernel, launch, &[q, k, v, out]),
             Some(OnTensorCores::Warps(FlashPlan { attention: (kernel, launch), combine: None })) => {
                 plan.run(kernel, launch, &[q, k, v, out]);
             }
             Some(OnTensorCores::Warps(FlashPlan { attention: (kernel, launch), combine: Some(combine) })) => {
                 let (combine, adding, bytes) = combine;
-                let parts = plan.scratch(bytes);
+                let parts = plan.scratch_bytes(bytes);
                 plan.run(kernel, launch, &[q, k, v, parts]);
                 plan.run(combine, adding, &[parts, out]);
             }
@@ -75,7 +77,7 @@ impl Lower for Attention {
 fn lower_f32(op: &Attention, plan: &mut Lowering<'_>, inputs: &[Value], out: Location) -> Result<()> {
     let wide = inputs.iter().map(|&input| convert::widened(plan, input)).collect::<Result<Vec<_>>>()?;
     let extents = op.extents(&wide[0].ty.shape, &wide[1].ty.shape, &wide[2].ty.shape)?;
-    let kernel = attention::Attention::new(extents.d, op.causal, plan.hardware.target);
+    let kernel = attention::Attention::new(extents.d, op.causal, plan.target.target);
     let launch = kernel.launch(&extents, op.scale(extents.d))?;
     plan.run(kernel, launch, &[wide[0].at, wide[1].at, wide[2].at, out]);
     Ok(())
@@ -88,8 +90,8 @@ mod tests {
     use kiln_ptx::Target;
 
     use super::*;
-    use crate::options::InputPrecision;
-    use crate::plan::Plan;
+    use crate::InputPrecision;
+    use kiln_device::Plan;
 
     /// The kernels of causal attention of these heads, queries, keys and elements of a row, up to their tiles; and the bytes
     /// of scratch memory.
@@ -102,10 +104,11 @@ mod tests {
         let hardware = Hardware { target, multiprocessors: 132, input_precision: InputPrecision::Ieee };
         let ty = |dtype, dims: [usize; 3]| TensorType::of(dtype, Shape::new(&dims).unwrap()).unwrap();
         let types = [ty(dtype, [heads, s, d]), ty(dtype, [2, t, d]), ty(DType::F16, [2, t, d])];
-        let (_, plan) = Plan::of_operation(&Op::from(Attention { causal: true, scale }), &types, hardware).unwrap();
+        let (_, plan) =
+            Plan::<CudaDevice>::of_operation(&Op::from(Attention { causal: true, scale }), &types, &hardware).unwrap();
         let is_tile = |word: &&str| word.starts_with(|first: char| first.is_ascii_digit());
         let name = |name: String| name.split('_').take_while(|word| !is_tile(word)).collect::<Vec<_>>().join("_");
-        let names = plan.dispatches.iter().map(|dispatch| name(dispatch.code.kernel().name())).collect();
+        let names = plan.steps.iter().map(|dispatch| name(dispatch.code.kernel().name())).collect();
         (names, plan.scratch.iter().sum::<u64>() as usize)
     }
 

@@ -4,9 +4,10 @@ use kiln_ir::op::Convert;
 use kiln_ir::{DType, Result, TensorType};
 use kiln_ptx::kernels::half;
 
-use super::{Lower, Lowering, Value};
+use super::{Launches, Lower, Lowering, Value};
+use crate::CudaDevice;
 
-impl Lower for Convert {
+impl Lower<CudaDevice> for Convert {
     const HALVES: bool = true;
 
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
@@ -23,12 +24,12 @@ fn convert(plan: &mut Lowering<'_>, from: Value, to: Value) -> Result<()> {
 }
 
 /// A value as f32: itself, or where it is f16 a copy for the duration of this step.
-pub(super) fn widened(plan: &mut Lowering<'_>, value: Value) -> Result<Value> {
+pub(crate) fn widened(plan: &mut Lowering<'_>, value: Value) -> Result<Value> {
     if value.ty.dtype != DType::F16 {
         return Ok(value);
     }
     let ty = TensorType::f32(value.ty.shape);
-    let wide = Value { at: plan.scratch(ty.bytes()), ty };
+    let wide = Value { at: plan.scratch_bytes(ty.bytes()), ty };
     convert(plan, value, wide)?;
     Ok(wide)
 }

@@ -5,11 +5,12 @@ use kiln_ir::graph::{Fetch, Fused};
 use kiln_ir::op::Elementwise;
 use kiln_ptx::kernels::elementwise::Chain;
 
-use super::{Lower, Lowering, Value};
+use super::{Launches, Lower, Lowering, Value};
+use crate::CudaDevice;
 
-impl Lower for Elementwise {
+impl Lower<CudaDevice> for Elementwise {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        let chain = Chain::of(self, &fetches(inputs, outputs), plan.hardware.target)?;
+        let chain = Chain::of(self, &fetches(inputs, outputs), plan.target.target)?;
         run(plan, chain, &[self.params()], inputs, outputs)
     }
 }
@@ -19,7 +20,7 @@ pub(crate) fn lower_fused(fused: &Fused, plan: &mut Lowering<'_>, inputs: &[Valu
     if fused.shape.is_empty() {
         return Ok(());
     }
-    let chain = Chain::fused(fused, &fetches(inputs, outputs), plan.hardware.target)?;
+    let chain = Chain::fused(fused, &fetches(inputs, outputs), plan.target.target)?;
     let params: Vec<[f32; 2]> = fused.instructions.iter().map(|instruction| instruction.params).collect();
     run(plan, chain, &params, inputs, outputs)
 }

@@ -4,9 +4,10 @@ use kiln_ir::Result;
 use kiln_ir::op::{Gather, Operation};
 use kiln_ptx::kernels::gather;
 
-use super::{Lower, Lowering, Value};
+use super::{Launches, Lower, Lowering, Value};
+use crate::CudaDevice;
 
-impl Lower for Gather {
+impl Lower<CudaDevice> for Gather {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (table, indices) = (inputs[0].ty.shape, inputs[1].ty.shape.numel());
         let kernel = gather::Gather::new(table.columns());

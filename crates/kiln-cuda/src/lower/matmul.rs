@@ -8,9 +8,11 @@ use kiln_ptx::kernels::gemm::{
 use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::{Launch, PtxType};
 
-use super::{Lower, Lowering, Value, accepted, convert};
-use crate::options::InputPrecision;
-use crate::plan::{Code, Hardware, Location};
+use super::{Launches, Lower, Lowering, Value, accepted, convert};
+use crate::CudaDevice;
+use crate::InputPrecision;
+use crate::plan::{Code, Hardware};
+use kiln_device::Location;
 
 /// Large tiles that keep a device busy.
 const BUSY: usize = 128;
@@ -29,11 +31,11 @@ fn product(plan: &mut Lowering<'_>, op: Matmul, mut extents: MatmulExtents, [a, 
         // The rows of all A are those of one.
         (extents.m, extents.batch) = (extents.m * extents.batch, 1);
     }
-    if plan.hardware.has_tensor_cores() && on_tensor_cores(plan, op, extents, [a, b, c])? {
+    if plan.target.has_tensor_cores() && on_tensor_cores(plan, op, extents, [a, b, c])? {
         return Ok(());
     }
     let (a, b) = (convert::widened(plan, a)?, convert::widened(plan, b)?);
-    if plan.hardware.has_copies() && in_stages(plan, op, extents, [a, b, c])? {
+    if plan.target.has_copies() && in_stages(plan, op, extents, [a, b, c])? {
         return Ok(());
     }
     let MatmulExtents { batch, m, n, .. } = extents;
@@ -46,7 +48,7 @@ fn product(plan: &mut Lowering<'_>, op: Matmul, mut extents: MatmulExtents, [a, 
 
 /// Adds the product of f32 on the units for it, with operands that come by copies, and says whether those take its extents.
 fn in_stages(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b, c]: [Value; 3]) -> Result<bool> {
-    let (kernel, parts) = MultistageGemm::for_extents(op, extents, plan.hardware.multiprocessors);
+    let (kernel, parts) = MultistageGemm::for_extents(op, extents, plan.target.multiprocessors);
     let Some(launch) = accepted(kernel.launch(extents, parts))? else { return Ok(false) };
     if parts == 1 {
         plan.run(kernel, launch, &[a.at, b.at, c.at]);
@@ -56,7 +58,7 @@ fn in_stages(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b,
     let sum = SplitSum::new(parts, elements);
     let Some(adding) = accepted(sum.launch(elements))? else { return Ok(false) };
     let bytes = c.ty.bytes().checked_mul(parts).ok_or(Error::OutOfMemory { bytes: usize::MAX })?;
-    let split = plan.scratch(bytes);
+    let split = plan.scratch_bytes(bytes);
     plan.run(kernel, launch, &[a.at, b.at, split]);
     plan.run(sum, adding, &[split, c.at]);
     Ok(true)
@@ -65,13 +67,13 @@ fn in_stages(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b,
 /// Adds the product on tensor cores, and says whether they take it.
 fn on_tensor_cores(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b, c]: [Value; 3]) -> Result<bool> {
     let halves = [a, b].iter().all(|operand| operand.ty.dtype == DType::F16);
-    let (kernel_op, input) = match plan.hardware.input_precision {
+    let (kernel_op, input) = match plan.target.input_precision {
         _ if halves => (op, PtxType::F16),
         InputPrecision::Ieee => return Ok(false),
         InputPrecision::Tf32x3 => return in_planes(plan, op, extents, [a, b, c]),
         InputPrecision::Tf32 => (K_INNERMOST, PtxType::F32),
     };
-    let Some((kernel, launch)) = kernel(plan.hardware, kernel_op, input, extents)? else { return Ok(false) };
+    let Some((kernel, launch)) = kernel(*plan.target, kernel_op, input, extents)? else { return Ok(false) };
     if halves {
         plan.run(kernel, launch, &[a.at, b.at, c.at]);
         return Ok(true);
@@ -102,10 +104,10 @@ fn kernel(hardware: Hardware, op: Matmul, input: PtxType, extents: MatmulExtents
 /// Adds the product of f32 in two parts, and says whether warp groups take it.
 fn in_planes(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b, c]: [Value; 3]) -> Result<bool> {
     let MatmulExtents { m, n, .. } = extents;
-    if !plan.hardware.has_warp_groups() || m.saturating_mul(n) < WORTH_PLANES.saturating_mul(m + n) {
+    if !plan.target.has_warp_groups() || m.saturating_mul(n) < WORTH_PLANES.saturating_mul(m + n) {
         return Ok(false);
     }
-    let multiprocessors = plan.hardware.multiprocessors;
+    let multiprocessors = plan.target.multiprocessors;
     let kernel = WarpGroupGemm::of_planes(WarpGroupTile::for_planes(extents, multiprocessors), Epilogue::PLAIN)?;
     let Some(launch) = accepted(kernel.launch(extents, [1.0, 0.0], multiprocessors))? else { return Ok(false) };
     let [a, b] = operands(plan, op, extents, [a, b])?.map(|operand| planes(plan, operand));
@@ -139,7 +141,7 @@ fn planes(plan: &mut Lowering<'_>, Stored { x, matrices, extents: [rows, k], acr
     let kernel = Tf32Planes::new(across);
     let launch = kernel.launch(matrices, rows, k)?;
     let bytes = Tf32Planes::bytes(matrices, rows, k).ok_or(Error::OutOfMemory { bytes: usize::MAX })?;
-    let planes = plan.scratch(bytes);
+    let planes = plan.scratch_bytes(bytes);
     plan.run(kernel, launch, &[x.at, planes]);
     Ok(planes)
 }
@@ -147,12 +149,12 @@ fn planes(plan: &mut Lowering<'_>, Stored { x, matrices, extents: [rows, k], acr
 /// Matrices of f32 that have k outside, with k innermost.
 fn turned(plan: &mut Lowering<'_>, Stored { x, matrices, extents: [rows, k], .. }: Stored) -> Result<Location> {
     let launch = Transpose.launch(matrices, k, rows)?;
-    let turned = plan.scratch(x.ty.bytes());
+    let turned = plan.scratch_bytes(x.ty.bytes());
     plan.run(Transpose, launch, &[x.at, turned]);
     Ok(turned)
 }
 
-impl Lower for Matmul {
+impl Lower<CudaDevice> for Matmul {
     const HALVES: bool = true;
 
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
@@ -161,7 +163,7 @@ impl Lower for Matmul {
     }
 }
 
-impl Lower for Matvec {
+impl Lower<CudaDevice> for Matvec {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (rows, columns) = (inputs[0].ty.shape.rows(), inputs[0].ty.shape.columns());
         let (m, k) = if self.transpose { (columns, rows) } else { (rows, columns) };
@@ -178,7 +180,8 @@ mod tests {
     use kiln_ptx::Target;
 
     use super::*;
-    use crate::plan::{Hardware, Plan};
+    use crate::plan::Hardware;
+    use kiln_device::Plan;
 
     const HOPPER: Hardware =
         Hardware { target: Target::Sm90a, multiprocessors: 132, input_precision: InputPrecision::Ieee };
@@ -186,10 +189,10 @@ mod tests {
     /// The names of the kernels of a product, up to their tiles.
     fn kernels(hardware: Hardware, op: Matmul, types: [(DType, [usize; 2]); 2]) -> Vec<String> {
         let types = types.map(|(dtype, dims)| TensorType::of(dtype, Shape::new(&dims).unwrap()).unwrap());
-        let (_, plan) = Plan::of_operation(&Op::from(op), &types, hardware).unwrap();
+        let (_, plan) = Plan::<CudaDevice>::of_operation(&Op::from(op), &types, &hardware).unwrap();
         let is_tile = |word: &&str| word.starts_with(|first: char| first.is_ascii_digit()) && !word.ends_with("tf32");
         let name = |name: String| name.split('_').take_while(|word| !is_tile(word)).collect::<Vec<_>>().join("_");
-        plan.dispatches.iter().map(|dispatch| name(dispatch.code.kernel().name())).collect()
+        plan.steps.iter().map(|dispatch| name(dispatch.code.kernel().name())).collect()
     }
 
     #[test]

@@ -4,9 +4,10 @@ use kiln_ir::op::{Operation, Rope};
 use kiln_ir::{Error, Result};
 use kiln_ptx::kernels::rope;
 
-use super::{Lower, Lowering, Value};
+use super::{Launches, Lower, Lowering, Value};
+use crate::CudaDevice;
 
-impl Lower for Rope {
+impl Lower<CudaDevice> for Rope {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         // Angles grow beyond what the kernel reduces; no model has such a base.
         if self.theta.get() < 1.0 {

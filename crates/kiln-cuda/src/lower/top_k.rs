@@ -4,9 +4,10 @@ use kiln_ir::Result;
 use kiln_ir::op::TopK;
 use kiln_ptx::kernels::top_k;
 
-use super::{Lower, Lowering, Value};
+use super::{Launches, Lower, Lowering, Value};
+use crate::CudaDevice;
 
-impl Lower for TopK {
+impl Lower<CudaDevice> for TopK {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let x = inputs[0].ty.shape;
         let launch = top_k::TopK.launch(x.rows(), x.columns(), self.k)?;

@@ -4,18 +4,19 @@ use kiln_ir::Result;
 use kiln_ir::op::{Convolve2d, Pool2d};
 use kiln_ptx::kernels::window::{Convolve, Pool};
 
-use super::{Lower, Lowering, Value};
+use super::{Launches, Lower, Lowering, Value};
+use crate::CudaDevice;
 
-impl Lower for Pool2d {
+impl Lower<CudaDevice> for Pool2d {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        let kernel = Pool::new(self.pooling, plan.hardware.target);
+        let kernel = Pool::new(self.pooling, plan.target.target);
         let launch = kernel.launch(self, &self.extents(&inputs[0].ty.shape)?)?;
         plan.run(kernel, launch, &[inputs[0].at, outputs[0].at]);
         Ok(())
     }
 }
 
-impl Lower for Convolve2d {
+impl Lower<CudaDevice> for Convolve2d {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let extents = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;
         let launch = Convolve.launch(self, &extents)?;

@@ -5,7 +5,8 @@ use kiln_ir::{Result, Shape, TensorType};
 use kiln_shaders::{ATTENTION, ATTENTION_FEW, ATTENTION_MERGE, WORKGROUP};
 
 use super::pieces::pieces;
-use super::{Lower, Lowering, Value};
+use super::{Dispatches, Lower, Lowering, Value};
+use crate::GpuDevice;
 use crate::plan::{Code, Grid, Slice};
 
 /// Queries of a block, and keys, as in the source.
@@ -17,12 +18,12 @@ const PLENTY: usize = 256;
 /// The most queries that are few.
 const FEW: usize = 8;
 
-impl Lower for Attention {
+impl Lower<GpuDevice> for Attention {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let e = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape, &inputs[2].ty.shape)?;
         let all_seen = e.s == 1 || !self.causal;
         let bytes = [4 * e.group * e.s * e.d, 4 * e.t * e.d];
-        for piece in pieces(plan.limits, e.batch * e.kv_heads, &bytes) {
+        for piece in pieces(&plan.target.limits, e.batch * e.kv_heads, &bytes) {
             let keys = [inputs[1].at, inputs[2].at].map(|at| piece.of(at, bytes[1]));
             let buffers = [piece.of(inputs[0].at, bytes[0]), keys[0], keys[1], piece.of(outputs[0].at, bytes[0])];
             let e = AttentionExtents { batch: 1, kv_heads: piece.len, ..e };

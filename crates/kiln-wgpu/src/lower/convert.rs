@@ -5,10 +5,11 @@ use kiln_ir::{DType, Result, TensorType};
 use kiln_shaders::CONVERT;
 
 use super::pieces::pieces;
-use super::{Lower, Lowering, Value};
+use super::{Dispatches, Lower, Lowering, Value};
+use crate::GpuDevice;
 use crate::plan::{Code, Grid, Slice};
 
-impl Lower for Convert {
+impl Lower<GpuDevice> for Convert {
     const HALVES: bool = true;
 
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
@@ -21,7 +22,7 @@ impl Lower for Convert {
 /// Converts so many elements of one type to another.
 pub(super) fn convert(plan: &mut Lowering<'_>, [from, to]: [Slice; 2], types: [DType; 2], elements: usize) {
     let [from_half, to_half] = types.map(|dtype| u32::from(dtype == DType::F16));
-    for piece in pieces(plan.limits, elements, &types.map(DType::size)) {
+    for piece in pieces(&plan.target.limits, elements, &types.map(DType::size)) {
         let code = Code::Kernel(CONVERT, vec![("FROM_HALF", from_half), ("TO_HALF", to_half)]);
         let slices = vec![piece.of(from, types[0].size()), piece.of(to, types[1].size())];
         let vectors = piece.len.div_ceil(4);
@@ -30,7 +31,7 @@ pub(super) fn convert(plan: &mut Lowering<'_>, [from, to]: [Slice; 2], types: [D
 }
 
 /// A value as f32: itself, or where it is f16 a copy for the duration of this step.
-pub(super) fn widened(plan: &mut Lowering<'_>, value: Value) -> Value {
+pub(crate) fn widened(plan: &mut Lowering<'_>, value: Value) -> Value {
     if value.ty.dtype != DType::F16 {
         return value;
     }

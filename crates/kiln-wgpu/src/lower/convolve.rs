@@ -6,10 +6,11 @@ use kiln_shaders::{CONVOLVE, CONVOLVE_DIRECT};
 
 use super::matmul::{Parts, Product, Tiling};
 use super::pieces::pieces;
-use super::{Lower, Lowering, Value};
+use super::{Dispatches, Lower, Lowering, Value};
+use crate::GpuDevice;
 use crate::plan::{Code, Grid, Slice, Word};
 
-impl Lower for Convolve2d {
+impl Lower<GpuDevice> for Convolve2d {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let e = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;
         let (picture, kernel, out) = (inputs[0].at, inputs[1].at, outputs[0].at);
@@ -35,7 +36,7 @@ impl Lower for Convolve2d {
             return product.lower(plan);
         }
         let bytes = [4 * e.c_in * e.h * e.w, 4 * e.c_out * pixels];
-        for piece in pieces(plan.limits, e.batch, &bytes) {
+        for piece in pieces(&plan.target.limits, e.batch, &bytes) {
             let buffers = [kernel.into(), piece.of(picture, bytes[0]), piece.of(out, bytes[1])];
             let e = ConvolveExtents { batch: piece.len, ..e };
             // Tiles of 32 kernels are mostly empty for a few; chains must stay short where rows are not cut.

@@ -6,7 +6,8 @@ use kiln_ir::{DType, Result};
 use kiln_shaders::elementwise::{Call, Chain, Read};
 
 use super::pieces::pieces;
-use super::{Lower, Lowering, Value};
+use super::{Dispatches, Lower, Lowering, Value};
+use crate::GpuDevice;
 use crate::plan::{Code, Grid, Word};
 
 /// How large a fused chain may become on a device.
@@ -16,7 +17,7 @@ pub(crate) fn fusion_limits(limits: &wgpu::Limits) -> FusionLimits {
     FusionLimits { inputs: buffers.saturating_sub(outputs).max(1), outputs, instructions: 64 }
 }
 
-impl Lower for Elementwise {
+impl Lower<GpuDevice> for Elementwise {
     const HALVES: bool = true;
 
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
@@ -56,7 +57,7 @@ fn run(
     let halves = reads.iter().any(|read| read.half);
     let chain = Chain { inputs: reads, calls, outputs: written };
     let sizes: &[usize] = if halves { &[4, 2] } else { &[4] };
-    for piece in pieces(plan.limits, n, sizes) {
+    for piece in pieces(&plan.target.limits, n, sizes) {
         let slice = |value: &Value, whole: bool| match whole {
             true => piece.of(value.at, value.ty.dtype.size()),
             false => value.at.into(),

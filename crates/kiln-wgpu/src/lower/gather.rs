@@ -5,13 +5,14 @@ use kiln_ir::op::{Gather, Operation};
 use kiln_shaders::{GATHER, GATHER_FAULT};
 
 use super::pieces::pieces;
-use super::{Lower, Lowering, Value};
+use super::{Dispatches, Lower, Lowering, Value};
+use crate::GpuDevice;
 use crate::plan::{Code, Grid, Word};
 
 /// So many indices a single workgroup looks through while the others work.
 const SCANNED: usize = 1 << 14;
 
-impl Lower for Gather {
+impl Lower<GpuDevice> for Gather {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (table, count) = (inputs[0].ty.shape, inputs[1].ty.shape.numel());
         let (rows, columns) = (table.rows(), table.columns());
@@ -19,8 +20,8 @@ impl Lower for Gather {
         let fault = plan.fault(self.name(), rows);
         let scan = count <= SCANNED;
         let constants = vec![("VECTORS", u32::from(unit == 4)), ("SCAN", scan.into())];
-        let tables = pieces(plan.limits, rows, &[4 * columns]);
-        for piece in pieces(plan.limits, count, &[4, 4 * columns]) {
+        let tables = pieces(&plan.target.limits, rows, &[4 * columns]);
+        for piece in pieces(&plan.target.limits, count, &[4, 4 * columns]) {
             let n = piece.len * columns / unit;
             for part in &tables {
                 let buffers = vec![

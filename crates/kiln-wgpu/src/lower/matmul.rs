@@ -7,7 +7,8 @@ use kiln_shaders::{MATMUL, MATMUL_COOPERATIVE, MATVEC_COLUMNS, MATVEC_ROWS, SPLI
 use super::convert::convert;
 use super::pieces::{fits, pieces};
 use super::transpose::{transpose, turned};
-use super::{Lower, Lowering, Value};
+use super::{Dispatches, Lower, Lowering, Value};
+use crate::GpuDevice;
 use crate::plan::{Code, Grid, Slice};
 
 /// A stack of products `C = A B`, row-major; C is contiguous.
@@ -135,7 +136,7 @@ impl Product {
         let [size_a, size_b] = self.types.map(DType::size);
         let of = |shared: bool, bytes: usize| if shared { 0 } else { bytes };
         let bytes = [of(self.shared_a, size_a * m * k), of(self.shared_b, size_b * k * n), 4 * m * n];
-        for piece in pieces(plan.limits, batch, &bytes) {
+        for piece in pieces(&plan.target.limits, batch, &bytes) {
             let at = |slice: Slice, bytes: usize| if bytes == 0 { slice } else { piece.of(slice, bytes) };
             let part = Self { a: at(a, bytes[0]), b: at(b, bytes[1]), c: at(c, bytes[2]), batch: piece.len, ..self };
             plan.part(|plan| if piece.len == 1 { part.one(plan) } else { part.whole(plan) })?;
@@ -147,7 +148,7 @@ impl Product {
     /// multiplied, so that the rows that are cut are those of B, and the result is turned back.
     fn one(mut self, plan: &mut Lowering<'_>) -> Result<()> {
         let Self { m, k, n, c, .. } = self;
-        let limits = plan.limits;
+        let limits = &plan.target.limits;
         if self.transpose_a && !(fits(limits, self.types[0].size() * m * k) && fits(limits, 4 * m * n)) {
             self.a = wide(plan, self.a, self.types[0], m * k)?;
             self.a = turned(plan, self.a, 1, k, m)?;
@@ -264,7 +265,7 @@ impl Product {
         let fits = rows.iter().all(|length| length.is_multiple_of(4)) && k > 0;
         let tiles = |columns: usize| batch * m.div_ceil(COOPERATIVE_ROWS) * n.div_ceil(columns);
         let enough = tiles(128) >= 64 || k <= 4096;
-        let usable = plan.cooperative && self.types == [DType::F16; 2] && fits && enough;
+        let usable = plan.target.cooperative && self.types == [DType::F16; 2] && fits && enough;
         usable.then_some(if tiles(256) >= PLENTY { 256 } else { 128 })
     }
 
@@ -394,7 +395,7 @@ fn rows_of(
     if transposed && count > 1 && k > 0 { turned(plan, at, copies, k, count) } else { Ok(at) }
 }
 
-impl Lower for Matmul {
+impl Lower<GpuDevice> for Matmul {
     const HALVES: bool = true;
 
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
@@ -417,7 +418,7 @@ impl Lower for Matmul {
     }
 }
 
-impl Lower for Matvec {
+impl Lower<GpuDevice> for Matvec {
     const HALVES: bool = true;
 
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {

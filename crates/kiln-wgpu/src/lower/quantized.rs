@@ -2,7 +2,8 @@ use kiln_ir::op::{Dequantize, QuantMatmul, Quantize};
 use kiln_ir::{QuantFormat, Result};
 
 use super::pieces::pieces;
-use super::{Lower, Lowering, Value};
+use super::{Dispatches, Lower, Lowering, Value};
+use crate::GpuDevice;
 use crate::plan::{Code, Grid, Word};
 
 /// The number of a format in the sources.
@@ -20,12 +21,12 @@ fn parts(elements: usize) -> usize {
     elements / 32
 }
 
-impl Lower for Quantize {
+impl Lower<GpuDevice> for Quantize {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (len, bytes) = (self.format.block_len(), self.format.block_bytes());
         // What the sources add to products so that nothing else is.
         let zero: Word = (-0.0f32).into();
-        for piece in pieces(plan.limits, inputs[0].ty.shape.numel() / len, &[4 * len, bytes]) {
+        for piece in pieces(&plan.target.limits, inputs[0].ty.shape.numel() / len, &[4 * len, bytes]) {
             let words: Word = (piece.len * bytes).div_ceil(4).into();
             let pairs = piece.len.div_ceil(2);
             let (kernel, constants, params, groups) = match self.format {
@@ -51,10 +52,10 @@ impl Lower for Quantize {
     }
 }
 
-impl Lower for Dequantize {
+impl Lower<GpuDevice> for Dequantize {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (len, bytes) = (self.format.block_len(), self.format.block_bytes());
-        for piece in pieces(plan.limits, outputs[0].ty.shape.numel() / len, &[4 * len, bytes]) {
+        for piece in pieces(&plan.target.limits, outputs[0].ty.shape.numel() / len, &[4 * len, bytes]) {
             let parts = parts(piece.len * len);
             let kernel = Code::Kernel(kiln_shaders::DEQUANTIZE, vec![("FORMAT", code(self.format))]);
             let buffers = vec![piece.of(inputs[0].at, bytes), piece.of(outputs[0].at, 4 * len)];
@@ -104,14 +105,14 @@ fn way(m: usize, n: usize, k: usize) -> Way {
     Way::Rows { rows, lanes }
 }
 
-impl Lower for QuantMatmul {
+impl Lower<GpuDevice> for QuantMatmul {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (x, w) = (inputs[0].ty.shape, inputs[1].ty.shape);
         let (m, n, k) = (x.rows(), w.rows(), w.columns());
         let blocks = k / self.format.block_len();
         let row_bytes = blocks * self.format.block_bytes();
-        for rows in pieces(plan.limits, m, &[4 * k, 4 * n]) {
-            for columns in pieces(plan.limits, n, &[row_bytes]) {
+        for rows in pieces(&plan.target.limits, m, &[4 * k, 4 * n]) {
+            for columns in pieces(&plan.target.limits, n, &[row_bytes]) {
                 let (m, n_here) = (rows.len, columns.len);
                 let format = ("FORMAT", code(self.format));
                 let (kernel, constants, down, across) = match way(m, n_here, k) {

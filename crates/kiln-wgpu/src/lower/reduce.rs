@@ -7,8 +7,10 @@ use kiln_ir::op::{Dot, Reduce, Reduction};
 use kiln_ir::{Result, Shape, TensorType};
 
 use super::pieces::pieces;
-use super::{Lower, Lowering, Value};
-use crate::plan::{Code, Grid, Location, Slice};
+use super::{Dispatches, Lower, Lowering, Value};
+use crate::GpuDevice;
+use crate::plan::{Code, Grid, Slice};
+use kiln_device::Location;
 
 const WORKGROUP: usize = kiln_shaders::WORKGROUP as usize;
 /// Vectors that an invocation takes at once.
@@ -53,7 +55,7 @@ struct Target {
     first: usize,
 }
 
-impl Lower for Reduce {
+impl Lower<GpuDevice> for Reduce {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (outer, along, inner) = self.extents(&inputs[0].ty.shape)?;
         let kind = Kind::new(self.reduction, along);
@@ -64,7 +66,7 @@ impl Lower for Reduce {
     }
 }
 
-impl Lower for Dot {
+impl Lower<GpuDevice> for Dot {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let n = inputs[0].ty.shape.numel();
         rows(plan, Kind::new(Reduction::Sum, n), &[inputs[0].at, inputs[1].at], 1, n, outputs[0].at)
@@ -94,13 +96,13 @@ fn span(vectors: usize, rows: usize) -> usize {
 /// Reduces rows of `n` elements; products of two vectors, where there are two sources of one row.
 fn rows(plan: &mut Lowering<'_>, kind: Kind, x: &[Location], rows: usize, n: usize, out: Location) -> Result<()> {
     if rows > 1 {
-        for piece in pieces(plan.limits, rows, &[4 * n]) {
+        for piece in pieces(&plan.target.limits, rows, &[4 * n]) {
             let row = Rows { x: vec![piece.of(x[0], 4 * n)], rows: piece.len, n, base: 0, partial: false };
             row.reduce(plan, kind, Target { at: out, first: piece.start })?;
         }
         return Ok(());
     }
-    let pieces = pieces(plan.limits, n, &[4]);
+    let pieces = pieces(&plan.target.limits, n, &[4]);
     let row = |piece: &super::pieces::Piece| {
         let x = x.iter().map(|&at| piece.of(at, 4)).collect();
         Rows { x, rows: 1, n: piece.len, base: piece.start, partial: false }
@@ -184,13 +186,13 @@ fn columns(plan: &mut Lowering<'_>, kind: Kind, x: Location, extents: [usize; 3]
     let width = if inner.is_multiple_of(4) { 4 } else { 1 };
     let all = Columns { x: x.into(), outer, along, columns: inner / width, width, base: 0, partial: false };
     if outer > 1 {
-        for piece in pieces(plan.limits, outer, &[4 * along * inner]) {
+        for piece in pieces(&plan.target.limits, outer, &[4 * along * inner]) {
             let columns = Columns { x: piece.of(x, 4 * along * inner), outer: piece.len, ..all };
             columns.reduce(plan, kind, Target { at: out, first: piece.start })?;
         }
         return Ok(());
     }
-    let pieces = pieces(plan.limits, along, &[4 * inner]);
+    let pieces = pieces(&plan.target.limits, along, &[4 * inner]);
     if pieces.len() == 1 {
         return all.reduce(plan, kind, Target { at: out, first: 0 });
     }

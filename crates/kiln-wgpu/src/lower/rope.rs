@@ -5,7 +5,8 @@ use kiln_ir::op::{Rope, RopeStyle};
 use kiln_shaders::ROPE;
 
 use super::pieces::{Piece, pieces};
-use super::{Lower, Lowering, Value};
+use super::{Dispatches, Lower, Lowering, Value};
+use crate::GpuDevice;
 use crate::plan::{Code, Grid, Slice, Word};
 
 /// Bits of the number of a pair within a dispatch, as in the source.
@@ -14,12 +15,12 @@ const LEVELS: usize = 9;
 /// Invocations that fill a large device.
 const PLENTY: usize = 1 << 18;
 
-impl Lower for Rope {
+impl Lower<GpuDevice> for Rope {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let shape = inputs[0].ty.shape;
         let &[.., positions, d] = shape.dims() else { return Ok(()) };
         let bytes = 4 * positions * d;
-        for piece in pieces(plan.limits, shape.numel() / (positions * d), &[bytes]) {
+        for piece in pieces(&plan.target.limits, shape.numel() / (positions * d), &[bytes]) {
             let buffers = [piece.of(inputs[0].at, bytes), piece.of(outputs[0].at, bytes)];
             rotate(self, plan, &piece, positions, d, buffers);
         }

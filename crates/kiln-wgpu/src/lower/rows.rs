@@ -8,8 +8,10 @@ use kiln_ir::{Result, Shape, TensorType};
 use kiln_shaders::Kernel;
 
 use super::pieces::{Piece, pieces};
-use super::{Lower, Lowering, Value};
-use crate::plan::{Code, Grid, Location, Slice, Word};
+use super::{Dispatches, Lower, Lowering, Value};
+use crate::GpuDevice;
+use crate::plan::{Code, Grid, Slice, Word};
+use kiln_device::Location;
 
 const WORKGROUP: usize = kiln_shaders::WORKGROUP as usize;
 /// Words of a row that an invocation holds at most.
@@ -94,7 +96,7 @@ struct Kernels<'a> {
 impl Kernels<'_> {
     fn lower(&self, plan: &mut Lowering<'_>, x: &Value, out: &Value) -> Result<()> {
         let (rows, columns) = (x.ty.shape.rows(), x.ty.shape.columns());
-        let pieces = pieces(plan.limits, rows, &[4 * columns]);
+        let pieces = pieces(&plan.target.limits, rows, &[4 * columns]);
         let most = Sharing::new(pieces[0].len, columns);
         let scratch = if most.parts > 1 {
             let last = pieces.last().map_or(0, |piece| Sharing::new(piece.len, columns).parts * piece.len);
@@ -178,13 +180,13 @@ fn softmax(plan: &mut Lowering<'_>, log: bool, x: &Value, out: &Value) -> Result
     kernels.lower(plan, x, out)
 }
 
-impl Lower for Softmax {
+impl Lower<GpuDevice> for Softmax {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         softmax(plan, false, &inputs[0], &outputs[0])
     }
 }
 
-impl Lower for LogSoftmax {
+impl Lower<GpuDevice> for LogSoftmax {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         softmax(plan, true, &inputs[0], &outputs[0])
     }
@@ -216,13 +218,13 @@ fn norm(plan: &mut Lowering<'_>, layer: bool, eps: f32, inputs: &[Value], out: &
     kernels.lower(plan, &inputs[0], out)
 }
 
-impl Lower for LayerNorm {
+impl Lower<GpuDevice> for LayerNorm {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         norm(plan, true, self.eps.get(), inputs, &outputs[0])
     }
 }
 
-impl Lower for RmsNorm {
+impl Lower<GpuDevice> for RmsNorm {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         norm(plan, false, self.eps.get(), inputs, &outputs[0])
     }

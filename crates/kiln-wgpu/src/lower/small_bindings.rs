@@ -5,19 +5,20 @@ use std::collections::HashMap;
 use kiln_ir::op::{Elementwise, Matmul, Op, Transpose};
 use kiln_ir::{Shape, TensorType, f16};
 
-use crate::execute::{Executable, write};
-use crate::plan::{Location, Plan, Target};
-use crate::runtime::block_on;
-use crate::wait::Waiting;
+use crate::plan::Target;
 use crate::{AdapterChoice, GpuDevice};
+use kiln_device::Location;
+use kiln_device::waiting::{Waiting, block_on};
+use kiln_device::{Driver, Executable, Plan};
 
 /// What an operation gives where bindings hold so many bytes at most, by its plan: no binding of it is larger. And how many
 /// dispatches that takes.
 pub(super) fn run(device: &GpuDevice, op: Op, inputs: &[(TensorType, Vec<u8>)], most: Option<u64>) -> (usize, Vec<u8>) {
-    let mut limits = device.inner.limits.clone();
-    limits.max_storage_buffer_binding_size = most.unwrap_or(limits.max_storage_buffer_binding_size);
+    let mut limits = device.target().limits.clone();
+    let most = most.unwrap_or(limits.max_storage_buffer_binding_size);
+    limits.max_storage_buffer_binding_size = most;
     let types: Vec<TensorType> = inputs.iter().map(|input| input.0).collect();
-    let (ids, plan) = Plan::of_operation(&op, &types, Target { limits: &limits, cooperative: false }).unwrap();
+    let (ids, plan) = Plan::<GpuDevice>::of_operation(&op, &types, &Target { limits, cooperative: false }).unwrap();
     let bytes = |at: Location| match at {
         Location::Input(id) => plan.inputs.iter().find(|input| input.0 == id).unwrap().1,
         Location::Result(_) => plan.results.iter().find(|result| result.0 == at).unwrap().1,
@@ -25,17 +26,18 @@ pub(super) fn run(device: &GpuDevice, op: Op, inputs: &[(TensorType, Vec<u8>)], 
         Location::Scratch(scratch) => plan.scratch[scratch],
         Location::Fault(_) => 0,
     };
-    for slice in plan.dispatches.iter().flat_map(|dispatch| &dispatch.buffers) {
+    for slice in plan.steps.iter().flat_map(|dispatch| &dispatch.buffers) {
         let seen = slice.bytes.unwrap_or_else(|| bytes(slice.at) - slice.offset);
-        assert!(seen <= limits.max_storage_buffer_binding_size, "{op:?}: {slice:?} is {seen} bytes");
+        assert!(seen <= most, "{op:?}: {slice:?} is {seen} bytes");
     }
-    let mut executable = block_on(Executable::new(device, &plan, &HashMap::new())).unwrap();
+    let (dispatches, result) = (plan.steps.len(), plan.results[0].1);
+    let mut executable = block_on(Executable::new(device, plan, &HashMap::new())).unwrap();
     for (id, (_, bytes)) in ids.iter().zip(inputs) {
-        write(device, executable.input(*id).unwrap(), bytes);
+        device.write(executable.input(*id).unwrap(), bytes).unwrap();
     }
-    let mut got = Vec::new();
-    block_on(executable.run(&[0], Waiting::Here, |_, bytes| got = bytes.to_vec())).unwrap();
-    (plan.dispatches.len(), got)
+    let mut got = vec![0; result as usize];
+    block_on(executable.run(vec![(0, &mut got)], Waiting::Here)).unwrap();
+    (dispatches, got)
 }
 
 /// A tensor of small whole numbers, whose sums of products are exact whatever their order.

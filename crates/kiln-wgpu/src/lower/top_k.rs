@@ -8,8 +8,10 @@ use kiln_ir::{Result, Shape, TensorType};
 use kiln_shaders::Kernel;
 
 use super::pieces::pieces;
-use super::{Lower, Lowering, Value};
-use crate::plan::{Code, Grid, Location, Slice};
+use super::{Dispatches, Lower, Lowering, Value};
+use crate::GpuDevice;
+use crate::plan::{Code, Grid, Slice};
+use kiln_device::Location;
 
 /// Candidates in the memory of a workgroup, as in the sources.
 const SORTED: usize = 2048;
@@ -35,11 +37,11 @@ struct Rows {
     k: usize,
 }
 
-impl Lower for TopK {
+impl Lower<GpuDevice> for TopK {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let shape = inputs[0].ty.shape;
         let (n, k) = (shape.columns(), self.k);
-        let pieces = pieces(plan.limits, shape.rows(), &[4 * n, 4 * k]);
+        let pieces = pieces(&plan.target.limits, shape.rows(), &[4 * n, 4 * k]);
         // All pieces share what the longest, the first, needs.
         let mut scratch = Scratch { sets: [None; 2], words: 0 };
         for piece in pieces {

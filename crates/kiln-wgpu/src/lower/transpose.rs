@@ -3,13 +3,14 @@ use kiln_ir::{Result, Shape, TensorType};
 use kiln_shaders::TRANSPOSE;
 
 use super::pieces::{fits, pieces};
-use super::{Lower, Lowering, Value};
+use super::{Dispatches, Lower, Lowering, Value};
+use crate::GpuDevice;
 use crate::plan::{Code, Grid, Slice};
 
 /// The side of the tile that a workgroup turns, as in the source.
 const TILE: usize = 32;
 
-impl Lower for Transpose {
+impl Lower<GpuDevice> for Transpose {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (matrices, rows, columns) = self.extents(&inputs[0].ty.shape)?;
         transpose(plan, inputs[0].at.into(), outputs[0].at.into(), matrices, rows, columns);
@@ -21,15 +22,15 @@ impl Lower for Transpose {
 /// of the result, as many of both as do.
 pub(super) fn transpose(plan: &mut Lowering<'_>, x: Slice, out: Slice, matrices: usize, rows: usize, columns: usize) {
     let elements = rows * columns;
-    for piece in pieces(plan.limits, matrices, &[4 * elements]) {
+    for piece in pieces(&plan.target.limits, matrices, &[4 * elements]) {
         let (x, out) = (piece.of(x, 4 * elements), piece.of(out, 4 * elements));
-        if piece.len > 1 || fits(plan.limits, 4 * elements) {
+        if piece.len > 1 || fits(&plan.target.limits, 4 * elements) {
             let whole = Block { rows: (0, rows), columns: (0, columns) };
             whole.turn(plan, x, out, piece.len, rows, columns);
             continue;
         }
-        for down in pieces(plan.limits, rows, &[4 * columns]) {
-            for across in pieces(plan.limits, columns, &[4 * rows]) {
+        for down in pieces(&plan.target.limits, rows, &[4 * columns]) {
+            for across in pieces(&plan.target.limits, columns, &[4 * rows]) {
                 let block = Block { rows: (down.start, down.len), columns: (across.start, across.len) };
                 block.turn(plan, down.of(x, 4 * columns), across.of(out, 4 * rows), 1, rows, columns);
             }

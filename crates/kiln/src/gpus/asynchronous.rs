@@ -151,7 +151,7 @@ impl OnGpu {
         let mut inputs = Vec::new();
         for (&id, buffer) in host.iter().filter(|(id, _)| recorded.needs(id)) {
             let operand = Operand::new(buffer.as_data(), graph.ty(id)?.shape)?;
-            inputs.push((id, batch.upload_async(&operand).await?));
+            inputs.push((id, batch.upload_operand_async(&operand).await?));
         }
         let wanted = recorded.record(&inputs, |op, inputs| batch.record_all(op, inputs))?;
         Ok(Self { batch, inputs, wanted })
@@ -163,7 +163,7 @@ impl OnGpu {
     /// Errors of the device.
     pub(crate) async fn set(&mut self, id: TensorId, data: Data<'_>) -> Result<()> {
         match self.inputs.iter().find(|(name, _)| *name == id) {
-            Some(&(_, sent)) => self.batch.set_async(sent, data).await,
+            Some(&(_, sent)) => self.batch.set_data_async(sent, data).await,
             None => Ok(()),
         }
     }

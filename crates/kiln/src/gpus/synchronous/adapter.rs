@@ -6,7 +6,6 @@ use kiln_ir::graph::TensorId;
 use kiln_ir::op::Op;
 use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Operations, Record, Result};
 use kiln_route::Backend;
-use kiln_wgpu::runtime::block_on;
 use kiln_wgpu::{AdapterChoice, AdapterKind, DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice};
 
 use super::Gpu;
@@ -27,7 +26,7 @@ pub(super) fn named(label: &str, folder: Option<&Path>) -> Gpu {
         Some(folder) => options.pipeline_folder(folder),
         None => options,
     };
-    let backend = GpuBackend::with_adapter(AdapterChoice::Name(label.to_owned())).with_options(options);
+    let backend = GpuBackend::with_choice(AdapterChoice::Name(label.to_owned())).with_options(options);
     Gpu::new(label.to_owned(), Backend::Gpu, Adapter { label: label.to_owned(), backend })
 }
 
@@ -79,11 +78,11 @@ impl Device for Adapter {
 
 impl Recording for GpuCommandBatch {
     fn upload(&mut self, operand: &Operand<'_>) -> Result<TensorId> {
-        block_on(self.upload_async(operand))
+        self.upload_operand(operand)
     }
 
     fn set(&mut self, id: TensorId, data: Data<'_>) -> Result<()> {
-        block_on(self.set_async(id, data))
+        self.set_data(id, data)
     }
 
     fn record(&mut self, op: Op, inputs: &[TensorId]) -> Result<Vec<TensorId>> {

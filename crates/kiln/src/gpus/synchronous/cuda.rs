@@ -33,7 +33,7 @@ pub(super) fn named(name: &str, folder: Option<&Path>) -> Gpu {
         Some(folder) => options.kernel_folder(folder),
         None => options,
     };
-    let backend = CudaBackend::with_device(ordinal).with_options(options);
+    let backend = CudaBackend::with_choice(ordinal).with_options(options);
     Gpu::new(name.to_owned(), Backend::Cuda, Cuda { name: name.to_owned(), backend })
 }
 

@@ -1,0 +1,188 @@
+//! The device: what the device layer of [`kiln_device`] asks of it, in calls of the driver.
+
+mod direct;
+mod kernels;
+mod open;
+mod options;
+mod program;
+mod staging;
+
+pub use open::{CudaDevice, DeviceInfo};
+pub use options::{DeviceOptions, InputPrecision};
+
+use std::collections::HashMap;
+use std::convert::Infallible;
+
+use kiln_device::waiting::Waiting;
+use kiln_device::{Bindings, Driver, Lowering, Plan, Profile, Read, Shared, Value};
+use kiln_ir::graph::{Fused, FusionLimits, TensorId};
+use kiln_ir::op::Op;
+use kiln_ir::{Result, TensorType};
+
+use self::direct::Direct;
+use self::program::Program;
+use crate::driver::{DeviceMemory, DriverProblem};
+use crate::lower::{convert, elementwise};
+use crate::plan::{Dispatch, Hardware};
+use crate::{Region, span};
+
+kiln_device::device_methods!(CudaDevice);
+
+/// Methods that are asynchronous in the interface wait where they are called: the driver has no other way.
+impl Driver for CudaDevice {
+    type Choice = u32;
+    type Options = DeviceOptions;
+    type Target = Hardware;
+    type Memory = DeviceMemory;
+    type Step = Dispatch;
+    type Program = Program;
+    type Direct = Direct;
+    type HostResults = Infallible;
+
+    const FAULT_STRIDE: u64 = 16;
+    /// Kernels take the least of 64-bit words, whose upper half is the position.
+    const FAULT_POSITION: usize = 1;
+    const COPY_ALIGNMENT: u64 = 1;
+    const MOST_READY_BYTES: u64 = 1 << 30;
+
+    async fn open_device(ordinal: &u32, options: &DeviceOptions, _: Waiting) -> Result<Self> {
+        Self::open(*ordinal, options)
+    }
+
+    fn hardware() -> Result<Vec<u32>> {
+        let devices = Self::list().map_err(DriverProblem::into_error)?;
+        Ok(devices.into_iter().map(|info| info.ordinal).collect())
+    }
+
+    fn label(&self) -> String {
+        self.info().to_string()
+    }
+
+    fn target(&self) -> &Hardware {
+        &self.inner.hardware
+    }
+
+    fn shared(&self) -> &Shared<DeviceMemory> {
+        &self.inner.shared
+    }
+
+    fn check_alive(&self) -> Result<()> {
+        self.inner.context.check_alive()
+    }
+
+    fn is_profiling(&self) -> bool {
+        self.inner.profiling
+    }
+
+    fn view_alignment(&self) -> u64 {
+        kiln_device::memory::VECTOR_BYTES
+    }
+
+    async fn scoped<T>(&self, _: &str, _: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.check_alive()?;
+        work()
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<DeviceMemory> {
+        self.inner.shared.counters.storage_buffers.add(1);
+        DeviceMemory::new(&self.inner.context, bytes)
+    }
+
+    fn trim_staging(&self) {
+        self.inner.staging.clear();
+    }
+
+    fn fusion_limits(_: &Hardware) -> FusionLimits {
+        FusionLimits::default()
+    }
+
+    fn lower(op: &Op, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        kiln_ir::for_operation!(op, op => kiln_device::lower::lower_one(op, plan, inputs, outputs))
+    }
+
+    fn lower_fused(fused: &Fused, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        elementwise::lower_fused(fused, plan, inputs, outputs)
+    }
+
+    fn widen(plan: &mut Lowering<'_, Self>, value: Value) -> Result<Value> {
+        convert::widened(plan, value)
+    }
+
+    async fn compile(&self, steps: &[Dispatch]) -> Result<()> {
+        steps.iter().try_for_each(|step| self.inner.kernels.get(&step.code).map(drop))
+    }
+
+    fn bind(&self, steps: Vec<Dispatch>, memory: &Bindings<DeviceMemory>) -> Result<Program> {
+        Program::new(self, steps, memory)
+    }
+
+    fn write(&self, to: &Region, bytes: &[u8]) -> Result<()> {
+        self.inner.staging.upload(bytes, to)
+    }
+
+    fn copy(&self, from: &Region, offset: u64, to: &Region, bytes: u64) -> Result<()> {
+        span(to, 0, bytes)?.copy_from(&span(from, offset, bytes)?)
+    }
+
+    async fn run(
+        &self,
+        program: &mut Program,
+        faults: Option<&Region>,
+        reads: &mut [Read<'_, DeviceMemory>],
+        waiting: Waiting,
+    ) -> Result<()> {
+        program.submit(faults)?;
+        self.read(reads, waiting).await
+    }
+
+    async fn repeat(&self, program: &mut Program, faults: Option<&Region>, times: usize) -> Result<()> {
+        (0..times).try_for_each(|_| program.submit(faults))
+    }
+
+    async fn read(&self, reads: &mut [Read<'_, DeviceMemory>], _: Waiting) -> Result<()> {
+        let bytes: u64 = reads.iter().map(|read| read.to.len() as u64).sum();
+        if bytes == 0 {
+            return Ok(());
+        }
+        self.inner.shared.counters.downloaded(bytes);
+        self.inner.staging.download(reads)
+    }
+
+    async fn wait(&self, _: Waiting) -> Result<()> {
+        self.inner.context.synchronize()
+    }
+
+    async fn times(&self, program: &Program, _: Waiting) -> Result<Profile> {
+        program.times()
+    }
+
+    fn is_direct(&self, op: &Op, types: &[TensorType], _: &Plan<Self>) -> bool {
+        Direct::takes(op, types)
+    }
+
+    async fn make_direct(&self, op: &Op, _: Plan<Self>, inputs: &[TensorId]) -> Result<Direct> {
+        Direct::new(self, op, inputs.len())
+    }
+
+    async fn run_direct(
+        &self,
+        direct: &mut Direct,
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+        _: Waiting,
+    ) -> Result<()> {
+        outputs.iter_mut().try_for_each(|out| direct.run(self, inputs, out))
+    }
+
+    fn direct_bytes(_: &Direct) -> u64 {
+        0
+    }
+
+    async fn host_results(&self, _: &Plan<Self>, _: &mut HashMap<TensorId, Region>) -> Result<Option<Infallible>> {
+        Ok(None)
+    }
+
+    async fn read_host_results(&self, results: &Infallible, _: &mut [&mut [u8]], _: Waiting) -> Result<()> {
+        match *results {}
+    }
+}

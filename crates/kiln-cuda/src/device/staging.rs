@@ -1,0 +1,159 @@
+//! The way between the host and a device: through memory that the device reads and writes by itself, block by block, so
+//! that threads of the host copy some while the device copies others.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kiln_device::{Read, host_copy};
+use kiln_ir::{Error, Result};
+
+use crate::driver::{Context, DeviceMemory, Event, PinnedMemory, Span};
+use crate::{Region, span};
+
+/// Bytes of a vector.
+const VECTOR: usize = 16;
+/// Bytes of a block, which one thread fills or empties.
+pub(crate) const BLOCK: usize = 512 << 10;
+/// Blocks at most, of copies.
+const BLOCKS: usize = 16;
+/// So many are filled or emptied at a time, while the device is at the others.
+const AT_ONCE: usize = BLOCKS / 2;
+/// Threads at most that do it.
+pub(crate) const THREADS: usize = 8;
+
+/// Blocks of memory of the host that are used again and again.
+#[derive(Debug)]
+pub(crate) struct Staging {
+    context: Arc<Context>,
+    /// The one that was used longest ago first.
+    blocks: Mutex<VecDeque<Block>>,
+}
+
+/// A part of what is copied on its way through a block.
+struct Passage<'a, B> {
+    block: Block,
+    there: Span<'a>,
+    here: B,
+    result: Result<()>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Block {
+    pub(crate) memory: PinnedMemory,
+    /// Behind the last work that uses it.
+    pub(crate) done: Event,
+}
+
+impl Staging {
+    pub(crate) fn new(context: Arc<Context>) -> Self {
+        Self { context, blocks: Mutex::default() }
+    }
+
+    /// A block that the device does not use any more: one that it is done with, a new one unless there are `most`, or the oldest
+    /// once it is. So many are `taken` already.
+    fn block(&self, blocks: &mut VecDeque<Block>, taken: usize, most: usize) -> Result<Block> {
+        let idle = match blocks.front() {
+            Some(oldest) => oldest.done.is_past()?,
+            None => false,
+        };
+        if !idle && blocks.len() + taken < most {
+            let memory = PinnedMemory::new(&self.context, BLOCK)?;
+            return Ok(Block { memory, done: Event::new(&self.context, false)? });
+        }
+        let block = blocks.pop_front().ok_or(Error::OutOfMemory { bytes: BLOCK })?;
+        block.done.wait()?;
+        Ok(block)
+    }
+
+    /// So many blocks that the device does not use any more. Until they are put back they are the caller's.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`], [`Error::OutOfMemory`], [`Error::Driver`].
+    pub(crate) fn take(&self, count: usize) -> Result<Vec<Block>> {
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        (0..count).map(|taken| self.block(&mut blocks, taken, count)).collect()
+    }
+
+    /// Puts blocks back that the device does not use any more.
+    pub(crate) fn put_back(&self, idle: impl Iterator<Item = Block>) {
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        idle.for_each(|block| blocks.push_front(block));
+    }
+
+    /// Sends bytes to the device, after all that was asked of it before. They may be changed afterwards. What kernels read in
+    /// whole vectors ends with one: zeros follow, as far as the region reaches.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`], [`Error::OutOfMemory`], [`Error::Driver`]; [`Error::View`] where the region is too short.
+    pub(crate) fn upload(&self, bytes: &[u8], to: &Region) -> Result<()> {
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let parts: Vec<(&[u8], u64)> = bytes.chunks(BLOCK).zip((0..).step_by(BLOCK)).collect();
+        for parts in parts.chunks(AT_ONCE) {
+            let passages = parts.iter().enumerate().map(|(taken, &(here, start))| {
+                let room = to.bytes().saturating_sub(start).max(here.len() as u64);
+                let there = span(to, start, (here.len().next_multiple_of(VECTOR) as u64).min(room))?;
+                Ok(Passage { block: self.block(&mut blocks, taken, BLOCKS)?, there, here, result: Ok(()) })
+            });
+            let passages = passages.collect::<Result<Vec<_>>>()?;
+            // Each is sent by the thread that filled it, as soon as it has.
+            let passages = worked_on(passages, |Passage { block, there, here, .. }| {
+                block.memory.write(here, there.bytes() as usize);
+                block.memory.send(there)?;
+                block.done.record()
+            });
+            blocks.extend(passages?);
+        }
+        Ok(())
+    }
+
+    /// Reads bytes from the device, once all that was asked of it before is done: from the beginning of each region as many
+    /// as there is room for.
+    ///
+    /// # Errors
+    /// As [`Staging::upload`], and of all that ran before.
+    pub(crate) fn download(&self, reads: &mut [Read<'_, DeviceMemory>]) -> Result<()> {
+        let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut parts = reads.iter_mut().flat_map(|Read { from, to }| {
+            let from = &*from;
+            to.chunks_mut(BLOCK).zip((0..).step_by(BLOCK)).map(move |(here, start)| (from, here, start))
+        });
+        let mut ask = |blocks: &mut VecDeque<Block>, before: usize| {
+            let passages = parts.by_ref().take(AT_ONCE).enumerate().map(|(taken, (from, here, start))| {
+                let there = span(from, start, here.len() as u64)?;
+                let block = self.block(blocks, before + taken, BLOCKS)?;
+                block.memory.fetch(&there)?;
+                block.done.record()?;
+                Ok(Passage { block, there, here, result: Ok(()) })
+            });
+            passages.collect::<Result<Vec<_>>>()
+        };
+        let mut asked = ask(&mut blocks, 0)?;
+        while !asked.is_empty() {
+            let next = ask(&mut blocks, asked.len())?;
+            let emptied = worked_on(asked, |Passage { block, here, .. }| {
+                block.done.wait()?;
+                block.memory.read(here);
+                Ok(())
+            });
+            emptied?.into_iter().for_each(|block| blocks.push_front(block));
+            asked = next;
+        }
+        Ok(())
+    }
+
+    /// Gives the blocks back to the driver.
+    pub(crate) fn clear(&self) {
+        self.blocks.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    }
+}
+
+/// Has threads do the work of each passage, and gives their blocks.
+fn worked_on<B: Send>(
+    mut passages: Vec<Passage<'_, B>>,
+    work: impl Fn(&mut Passage<'_, B>) -> Result<()> + Sync,
+) -> Result<Vec<Block>> {
+    host_copy::share(passages.len() * BLOCK, passages.iter_mut().collect(), THREADS, |passage| {
+        passage.result = work(passage);
+    });
+    passages.into_iter().map(|passage| passage.result.map(|()| passage.block)).collect()
+}

@@ -1,0 +1,279 @@
+//! Several devices, and work shared among them.
+
+mod cut;
+
+use std::fmt::Debug;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use kiln_ir::op::{Op, Reduce, check};
+use kiln_ir::{Buffer, DataMut, Error, Operand, Operations, Result, TensorType};
+
+use self::cut::{Cut, Join, element, reborrow, split};
+use crate::waiting::{Waiting, block_on};
+use crate::{Backend, Batch, Driver};
+
+/// Bytes of operands and results below which work is not shared: sending as many takes some hundreds of microseconds, many times
+/// what the launch on another device adds.
+const SHARED_FROM: u64 = 8 << 20;
+
+/// Several devices, and work shared among them. The operations are the methods of [`Operations`].
+///
+/// An operation that is large is cut into as many parts as there are devices where these do not depend on one another:
+/// element-wise functions, reductions (but the Euclidean norm of everything), products by rows of their first operand, and
+/// stacks of products, what is done with each row. Any other goes to the device with the least in flight; so does a batch,
+/// with [`DevicePool::batch`]. A device that is lost gets no more work, and an operation that it was lost in is done
+/// again by the others.
+#[derive(Debug)]
+pub struct DevicePool<D: Driver> {
+    members: Vec<Member<D>>,
+}
+
+/// A device and what it has to do.
+#[derive(Debug)]
+struct Member<D: Driver> {
+    device: D,
+    backend: Backend<D>,
+    /// The work in flight: bytes and operations, whichever is more.
+    load: AtomicU64,
+}
+
+impl<D: Driver> Member<D> {
+    fn lend(&self, work: u64) -> Lent<'_, D> {
+        self.load.fetch_add(work, Ordering::Relaxed);
+        Lent { member: self, work }
+    }
+}
+
+/// A device of a pool, lent for some work that counts as its load until this is dropped.
+#[derive(Debug)]
+pub struct Lent<'p, D: Driver> {
+    member: &'p Member<D>,
+    work: u64,
+}
+
+impl<D: Driver> Lent<'_, D> {
+    /// The device.
+    pub fn device(&self) -> &D {
+        &self.member.device
+    }
+}
+
+impl<D: Driver> Drop for Lent<'_, D> {
+    fn drop(&mut self) {
+        self.member.load.fetch_sub(self.work, Ordering::Relaxed);
+    }
+}
+
+impl<D: Driver> DevicePool<D> {
+    /// Every hardware device of the backend. One whose driver refuses is left out, with a warning through `tracing`.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where there is none; [`Error::Driver`] where the drivers of all refuse.
+    pub fn all() -> Result<Self> {
+        Self::of(opened(&D::hardware()?, open)?)
+    }
+
+    /// The devices of choice, one each.
+    ///
+    /// # Errors
+    /// As [`DevicePool::all`]; [`Error::Parameter`] for no choice at all.
+    pub fn with(choices: &[D::Choice]) -> Result<Self> {
+        Self::of(choices.iter().map(open).collect::<Result<_>>()?)
+    }
+
+    /// These devices.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] for none.
+    pub fn of(devices: Vec<D>) -> Result<Self> {
+        if devices.is_empty() {
+            return Err(Error::Parameter {
+                op: "device pool",
+                reason: "no device is named, at least 1 is needed".into(),
+            });
+        }
+        let member = |device: D| Member { backend: Backend::on(device.clone()), device, load: AtomicU64::new(0) };
+        Ok(Self { members: devices.into_iter().map(member).collect() })
+    }
+
+    /// The devices, lost ones among them.
+    pub fn devices(&self) -> impl Iterator<Item = &D> {
+        self.members.iter().map(|member| &member.device)
+    }
+
+    /// The device with the least in flight, for so much work: bytes or operations, as long as it is always the same.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`] when all are lost.
+    pub fn least_loaded(&self, work: u64) -> Result<Lent<'_, D>> {
+        let least = self.alive().min_by_key(|member| member.load.load(Ordering::Relaxed));
+        let Some(member) = least else {
+            self.members[0].device.check_alive()?;
+            return Err(Error::Unavailable { what: "a device".into(), reason: "the pool has none".into() });
+        };
+        Ok(member.lend(work))
+    }
+
+    /// A batch on the device with the least in flight, of which it holds `work` until what is lent is dropped: bytes or
+    /// operations.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`] when all are lost.
+    pub fn batch(&self, work: u64) -> Result<(Batch<D>, Lent<'_, D>)> {
+        let lent = self.least_loaded(work)?;
+        Ok((Batch::new(lent.device().clone()), lent))
+    }
+
+    fn alive(&self) -> impl Iterator<Item = &Member<D>> {
+        self.members.iter().filter(|member| !member.device.check_alive().is_err())
+    }
+
+    /// Runs an operation in parts, one on each device.
+    fn share(
+        alive: &[&Member<D>],
+        op: &Op,
+        inputs: &[Operand<'_>],
+        outputs: &mut [DataMut<'_>],
+        cut: &Cut,
+    ) -> Result<()> {
+        match cut.join {
+            Join::Rows => {
+                let mut rest: Vec<DataMut<'_>> = outputs.iter_mut().map(reborrow).collect();
+                let mut left = cut.rows;
+                let mut parts = Vec::new();
+                for (from, to) in ranges(cut.rows, alive.len()) {
+                    let mut out = Vec::with_capacity(rest.len());
+                    for slot in &mut rest {
+                        let (mine, others) = split(std::mem::replace(slot, DataMut::F32(&mut [])), to - from, left);
+                        out.push(mine);
+                        *slot = others;
+                    }
+                    left -= to - from;
+                    parts.push((cut.part(inputs, from, to)?, out));
+                }
+                on_each(alive, parts, |member, (part, mut out)| member.backend.run_into(op, &part, &mut out)).map(drop)
+            }
+            Join::Reduced { part: op, again, divisor } => {
+                let reduced = Self::partial(alive, &op, inputs, cut)?;
+                let values: Vec<f32> = reduced.iter().flat_map(|part| part.as_data().f32()).copied().collect();
+                alive[0].backend.run_into(&Reduce::all(again).into(), &[Operand::vector(&values)], outputs)?;
+                if let (Some(divisor), [DataMut::F32(mean)]) = (divisor, outputs) {
+                    mean.iter_mut().for_each(|sum| *sum = (f64::from(*sum) / divisor as f64) as f32);
+                }
+                Ok(())
+            }
+            Join::Place(reduction) => {
+                let found = Self::partial(alive, op, inputs, cut)?;
+                let place = |((from, _), part): ((usize, usize), &Buffer)| from + part.as_data().u32()[0] as usize;
+                let places: Vec<usize> = ranges(cut.rows, alive.len()).zip(&found).map(place).collect();
+                let values: Vec<f32> = places.iter().map(|&at| element(&inputs[0], at)).collect();
+                alive[0].backend.run_into(&Reduce::all(reduction).into(), &[Operand::vector(&values)], outputs)?;
+                if let [DataMut::U32(found)] = outputs {
+                    // Parts and elements are both in order: of equals the first of the first part.
+                    found.iter_mut().for_each(|part| *part = places[*part as usize] as u32);
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// The results of the parts, which are one tensor each.
+    fn partial(alive: &[&Member<D>], op: &Op, inputs: &[Operand<'_>], cut: &Cut) -> Result<Vec<Buffer>> {
+        let parts = ranges(cut.rows, alive.len()).map(|(from, to)| cut.part(inputs, from, to));
+        let parts = parts.collect::<Result<Vec<_>>>()?;
+        let results = on_each(alive, parts, |member, part| member.backend.run(op, &part))?;
+        Ok(results.into_iter().flatten().collect())
+    }
+}
+
+fn open<D: Driver>(choice: &D::Choice) -> Result<D> {
+    block_on(D::open_device(choice, &D::Options::default(), Waiting::Here))
+}
+
+/// The devices of these choices that can be opened; the last error where there is none.
+fn opened<C: Debug, T>(choices: &[C], open: impl Fn(&C) -> Result<T>) -> Result<Vec<T>> {
+    let mut refused = None;
+    let mut devices = Vec::new();
+    for choice in choices {
+        match open(choice) {
+            Ok(device) => devices.push(device),
+            Err(why) => {
+                tracing::warn!(?choice, %why, "the pool is without this adapter");
+                refused = Some(why);
+            }
+        }
+    }
+    if devices.is_empty() { refused.map_or(Ok(devices), Err) } else { Ok(devices) }
+}
+
+/// As many ranges of so many rows as there are devices, or fewer; none is empty.
+fn ranges(rows: usize, devices: usize) -> impl Iterator<Item = (usize, usize)> {
+    let each = rows.div_ceil(devices.max(1)).max(1);
+    (0..rows).step_by(each).map(move |from| (from, rows.min(from + each)))
+}
+
+/// Does the work of each part on a device of its own. All of it ends before the first error is given.
+fn on_each<D: Driver, P: Send, T: Send>(
+    alive: &[&Member<D>],
+    parts: Vec<P>,
+    work: impl Fn(&Member<D>, P) -> Result<T> + Sync,
+) -> Result<Vec<T>> {
+    let work = &work;
+    std::thread::scope(|scope| {
+        let threads: Vec<_> =
+            alive.iter().zip(parts).map(|(member, part)| scope.spawn(move || work(member, part))).collect();
+        let ends: Vec<Result<T>> = threads
+            .into_iter()
+            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+            .collect();
+        ends.into_iter().collect()
+    })
+}
+
+impl<D: Driver> Operations for DevicePool<D> {
+    fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        kiln_ir::for_operation!(op, op => check(op, inputs, outputs))?;
+        let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();
+        let cost = op.cost(&types)?;
+        let large = cost.bytes() >= SHARED_FROM || cost.flops >= 64 * SHARED_FROM;
+        let work = cost.bytes().max(cost.flops);
+        let cut = if large { cut::cut(op, &types) } else { None };
+        loop {
+            let alive: Vec<&Member<D>> = self.alive().collect();
+            let done = match &cut {
+                Some(cut) if alive.len() > 1 => {
+                    let _lent: Vec<Lent<'_, D>> =
+                        alive.iter().map(|member| member.lend(work / alive.len() as u64)).collect();
+                    Self::share(&alive, op, inputs, outputs, cut)
+                }
+                _ => self.least_loaded(work)?.member.backend.run_into(op, inputs, outputs),
+            };
+            match done {
+                // Those that are left write all of it anew.
+                Err(Error::DeviceLost { .. }) if (1..alive.len()).contains(&self.alive().count()) => {}
+                done => return done,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_adapter_that_refuses_is_left_out_and_the_last_reason_given_where_all_do() {
+        let refuse = |choice: &usize| {
+            let (what, device) = ("a device".into(), format!("{choice:?}"));
+            Error::Driver { what, device, message: "no".into() }
+        };
+        let choices = [0, 1, 2];
+        let odd = |choice: &usize| match choice {
+            1 => Ok("one"),
+            _ => Err(refuse(choice)),
+        };
+        assert_eq!(opened(&choices, odd).unwrap(), ["one"]);
+        let none = |choice: &usize| Err::<(), _>(refuse(choice));
+        assert!(matches!(opened(&choices, none), Err(Error::Driver { device, .. }) if device.contains('2')));
+    }
+}

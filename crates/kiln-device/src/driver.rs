@@ -1,0 +1,261 @@
+//! What differs between devices: the interface that a backend implements.
+
+use std::collections::HashMap;
+use std::fmt::Debug;
+
+use kiln_ir::graph::{Fused, FusionLimits, TensorId};
+use kiln_ir::op::Op;
+use kiln_ir::{Result, TensorType};
+
+use crate::lower::{Lowering, Value};
+use crate::memory::{Pool, Region};
+use crate::plan::{Bindings, Plan};
+use crate::profile::Profile;
+use crate::statistics::Counters;
+use crate::waiting::Waiting;
+
+/// The memory of a driver's device.
+pub type RegionOf<D> = Region<<D as Driver>::Memory>;
+
+/// The state that the device layer keeps for each open device.
+#[derive(Debug)]
+pub struct Shared<M> {
+    /// Device memory that is used again.
+    pub pool: Pool<M>,
+    /// Counts of the work submitted.
+    pub counters: Counters,
+}
+
+impl<M> Shared<M> {
+    /// The state of a device that was just opened. Sizes of allocations are multiples of `granularity`; free memory beyond
+    /// `most_free` bytes is returned to the driver.
+    pub fn new(granularity: u64, most_free: u64) -> Self {
+        Self { pool: Pool::new(granularity, most_free), counters: Counters::default() }
+    }
+}
+
+/// Bytes of a region that are copied to the host.
+#[derive(Debug)]
+pub struct Read<'a, M> {
+    /// The region; the copy begins at its first byte.
+    pub from: Region<M>,
+    /// Where the bytes are written, all of it.
+    pub to: &'a mut [u8],
+}
+
+/// An open device of a backend: a handle that is cheap to clone.
+///
+/// Everything that the device layer does with a device goes through these methods: buffers, copies, compile, submit, wait,
+/// limits, profile. Work is ordered: what is written, copied or submitted later sees the effects of what came before, so
+/// memory can be used again as soon as the host drops it.
+///
+/// Methods that are asynchronous complete at their first poll with [`Waiting::Here`], which is how blocking calls are made.
+#[allow(async_fn_in_trait)] // Called with concrete drivers, whose futures show by themselves whether they are `Send`.
+pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
+    /// Names a device before it is open. The default is the best one.
+    type Choice: Clone + Debug + Default + Send + Sync;
+    /// How a device is opened.
+    type Options: Clone + Debug + Default + Send + Sync;
+    /// The properties of a device that plans depend on.
+    type Target: Debug;
+    /// Device memory, freed when it is dropped.
+    type Memory: Debug + Send + Sync;
+    /// One launch of a kernel, its memory named by [`crate::plan::Location`]s.
+    type Step: Debug;
+    /// Steps that are compiled and bound to memory.
+    type Program: Debug + Send + Sync;
+    /// An operation that runs between slices of the host without copies on the device.
+    type Direct: Debug + Send + Sync;
+    /// Results of a plan in memory that the host maps.
+    type HostResults: Debug + Send + Sync;
+
+    /// Bytes from the words of one kind of fault to those of the next: a multiple of [`Driver::view_alignment`].
+    const FAULT_STRIDE: u64;
+    /// Which of the two words of a fault is the position of the index; the other one is the index.
+    const FAULT_POSITION: usize;
+    /// Offsets at which [`Driver::copy`] may begin are multiples of this.
+    const COPY_ALIGNMENT: u64;
+    /// Operations that a [`crate::Backend`] keeps ready hold at most this many bytes.
+    const MOST_READY_BYTES: u64;
+
+    /// Opens a device.
+    ///
+    /// # Errors
+    /// [`kiln_ir::Error::Unavailable`] where there is no such device.
+    async fn open_device(choice: &Self::Choice, options: &Self::Options, waiting: Waiting) -> Result<Self>;
+
+    /// The devices to open for a pool of all hardware devices.
+    ///
+    /// # Errors
+    /// [`kiln_ir::Error::Unavailable`] where there is none.
+    #[cfg(not(target_arch = "wasm32"))]
+    fn hardware() -> Result<Vec<Self::Choice>>;
+
+    /// What error messages call the device.
+    fn label(&self) -> String;
+
+    /// The properties that plans depend on.
+    fn target(&self) -> &Self::Target;
+
+    /// The state that the device layer keeps for this device.
+    fn shared(&self) -> &Shared<Self::Memory>;
+
+    /// # Errors
+    /// [`kiln_ir::Error::DeviceLost`] once the device is lost.
+    fn check_alive(&self) -> Result<()>;
+
+    /// Whether executions time each kernel.
+    fn is_profiling(&self) -> bool;
+
+    /// Offsets at which a region may begin are multiples of this.
+    fn view_alignment(&self) -> u64;
+
+    /// Runs `work`, which allocates or submits, and turns what the device reports about it into an error. `what` and `bytes`
+    /// go into the message.
+    ///
+    /// # Errors
+    /// Those of `work` and of the device.
+    async fn scoped<T>(&self, what: &str, bytes: u64, work: impl FnOnce() -> Result<T>) -> Result<T>;
+
+    /// Allocates device memory; its contents are undefined.
+    ///
+    /// # Errors
+    /// [`kiln_ir::Error::Limit`] beyond the largest allocation of the device, [`kiln_ir::Error::OutOfMemory`].
+    fn allocate(&self, bytes: u64) -> Result<Self::Memory>;
+
+    /// Returns unused memory other than that of the pool to the driver.
+    fn trim_staging(&self);
+
+    /// How large fused element-wise chains may be.
+    fn fusion_limits(target: &Self::Target) -> FusionLimits;
+
+    /// Adds the steps of an operation to a plan. The shape rule has accepted the inputs; an output may be empty.
+    ///
+    /// # Errors
+    /// [`kiln_ir::Error::Limit`] where the device cannot run it at this size, [`kiln_ir::Error::Unsupported`] where it has no
+    /// kernel.
+    fn lower(op: &Op, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()>;
+
+    /// Adds the steps of a fused element-wise chain to a plan.
+    ///
+    /// # Errors
+    /// As [`Driver::lower`].
+    fn lower_fused(fused: &Fused, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()>;
+
+    /// Casts a value to f32 for the duration of a step; f32 is returned as it is.
+    ///
+    /// # Errors
+    /// As [`Driver::lower`].
+    fn widen(plan: &mut Lowering<'_, Self>, value: Value) -> Result<Value>;
+
+    /// Compiles the kernels of these steps, those that are not compiled yet.
+    ///
+    /// # Errors
+    /// [`kiln_ir::Error::Driver`] for a kernel that the driver refuses, [`kiln_ir::Error::DeviceLost`].
+    async fn compile(&self, steps: &[Self::Step]) -> Result<()>;
+
+    /// Binds compiled steps to memory.
+    ///
+    /// # Errors
+    /// [`kiln_ir::Error::Limit`] for a binding that is too large; those of allocations.
+    fn bind(&self, steps: Vec<Self::Step>, memory: &Bindings<Self::Memory>) -> Result<Self::Program>;
+
+    /// Writes bytes to the beginning of a region. The slice may change afterwards.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn write(&self, to: &RegionOf<Self>, bytes: &[u8]) -> Result<()>;
+
+    /// Copies bytes of one region, from `offset` on, to the beginning of another.
+    ///
+    /// # Errors
+    /// Those of the device.
+    fn copy(&self, from: &RegionOf<Self>, offset: u64, to: &RegionOf<Self>, bytes: u64) -> Result<()>;
+
+    /// Submits a program once, after it has set the fault words to all ones, and copies regions to the host. Without reads
+    /// nothing is waited for.
+    ///
+    /// # Errors
+    /// [`kiln_ir::Error::OutOfMemory`], [`kiln_ir::Error::DeviceLost`], [`kiln_ir::Error::Driver`].
+    async fn run(
+        &self,
+        program: &mut Self::Program,
+        faults: Option<&RegionOf<Self>>,
+        reads: &mut [Read<'_, Self::Memory>],
+        waiting: Waiting,
+    ) -> Result<()>;
+
+    /// Submits a program this many times and waits for nothing.
+    ///
+    /// # Errors
+    /// As [`Driver::run`].
+    async fn repeat(&self, program: &mut Self::Program, faults: Option<&RegionOf<Self>>, times: usize) -> Result<()>;
+
+    /// Copies regions to the host, after all earlier work.
+    ///
+    /// # Errors
+    /// As [`Driver::run`].
+    async fn read(&self, reads: &mut [Read<'_, Self::Memory>], waiting: Waiting) -> Result<()>;
+
+    /// Waits until all submitted work is done.
+    ///
+    /// # Errors
+    /// [`kiln_ir::Error::DeviceLost`].
+    async fn wait(&self, waiting: Waiting) -> Result<()>;
+
+    /// The time of each kernel of the last run of a program, on a device that times them.
+    ///
+    /// # Errors
+    /// [`kiln_ir::Error::DeviceLost`], [`kiln_ir::Error::Driver`].
+    async fn times(&self, program: &Self::Program, waiting: Waiting) -> Result<Profile>;
+
+    /// Whether an operation between slices of the host runs in its direct form.
+    fn is_direct(&self, op: &Op, types: &[TensorType], plan: &Plan<Self>) -> bool;
+
+    /// Makes the direct form of an operation ready, for which [`Driver::is_direct`] holds.
+    ///
+    /// # Errors
+    /// Those of compilation and allocation.
+    async fn make_direct(&self, op: &Op, plan: Plan<Self>, inputs: &[TensorId]) -> Result<Self::Direct>;
+
+    /// Runs a direct operation.
+    ///
+    /// # Errors
+    /// As [`Driver::run`].
+    async fn run_direct(
+        &self,
+        direct: &mut Self::Direct,
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+        waiting: Waiting,
+    ) -> Result<()>;
+
+    /// Bytes that a direct operation holds.
+    fn direct_bytes(direct: &Self::Direct) -> u64;
+
+    /// Allocates the results of a plan in memory that the host maps, and adds it to `given`, where that is worth it.
+    ///
+    /// # Errors
+    /// Those of allocation.
+    async fn host_results(
+        &self,
+        plan: &Plan<Self>,
+        given: &mut HashMap<TensorId, RegionOf<Self>>,
+    ) -> Result<Option<Self::HostResults>>;
+
+    /// Copies such results to slices, after all earlier work.
+    ///
+    /// # Errors
+    /// As [`Driver::run`].
+    async fn read_host_results(
+        &self,
+        results: &Self::HostResults,
+        outputs: &mut [&mut [u8]],
+        waiting: Waiting,
+    ) -> Result<()>;
+}
+
+/// Whether two handles are of one open device.
+pub(crate) fn is_same<D: Driver>(a: &D, b: &D) -> bool {
+    std::ptr::eq(a.shared(), b.shared())
+}

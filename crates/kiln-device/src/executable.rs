@@ -1,0 +1,117 @@
+//! A plan that is compiled and bound to memory: it runs again and again, and nothing is made anew.
+
+use std::collections::HashMap;
+
+use kiln_ir::graph::TensorId;
+use kiln_ir::{Error, Result};
+
+use crate::driver::{Driver, Read, RegionOf};
+use crate::plan::{Bindings, Fault, Plan};
+use crate::profile::Profile;
+use crate::waiting::Waiting;
+
+/// A compiled plan with its memory.
+#[derive(Debug)]
+pub struct Executable<D: Driver> {
+    device: D,
+    program: D::Program,
+    memory: Bindings<D::Memory>,
+    /// The wanted tensors, in the order in which they were asked for.
+    results: Vec<RegionOf<D>>,
+    faults: Vec<Fault>,
+    has_run: bool,
+}
+
+impl<D: Driver> Executable<D> {
+    /// Compiles a plan and allocates its memory, except for inputs and results that are given.
+    ///
+    /// # Errors
+    /// [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`]; [`Error::Driver`] for a kernel that the driver
+    /// refuses.
+    pub async fn new(device: &D, plan: Plan<D>, given: &HashMap<TensorId, RegionOf<D>>) -> Result<Self> {
+        device.compile(&plan.steps).await?;
+        let bytes = plan.slots.iter().chain(&plan.scratch).sum::<u64>() + plan.results.iter().map(|r| r.1).sum::<u64>();
+        let prepare = || {
+            let memory = Bindings::allocate(device, &plan, given)?;
+            let results = plan.results.iter().map(|&(at, _)| memory.find(at)).collect::<Result<_>>()?;
+            let program = device.bind(plan.steps, &memory)?;
+            Ok(Self { device: device.clone(), program, memory, results, faults: plan.faults, has_run: false })
+        };
+        device.scoped("preparing a batch", bytes, prepare).await
+    }
+
+    /// The region of an input.
+    pub fn input(&self, id: TensorId) -> Option<&RegionOf<D>> {
+        self.memory.inputs.get(&id)
+    }
+
+    /// The regions of the wanted tensors.
+    pub fn results(&self) -> &[RegionOf<D>] {
+        &self.results
+    }
+
+    /// Its program, for drivers that submit it by themselves.
+    pub fn program(&mut self) -> &mut D::Program {
+        &mut self.program
+    }
+
+    /// Bytes of all the memory that it holds.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.memory.inputs.values().map(|region| region.bytes()).sum::<u64>() + self.computed_bytes()
+    }
+
+    /// Bytes of what it computes: results and intermediate results.
+    pub(crate) fn computed_bytes(&self) -> u64 {
+        let between = self.memory.slots.iter().chain(&self.memory.scratch);
+        self.memory.results.values().chain(between).map(|region| region.bytes()).sum()
+    }
+
+    /// Runs the plan, and copies the results at these positions to slices. Without reads it does not wait, unless the data
+    /// can be at fault.
+    ///
+    /// # Errors
+    /// [`Error::Index`] for faults in the data, [`Error::OutOfMemory`], [`Error::DeviceLost`], [`Error::Driver`].
+    pub async fn run(&mut self, reads: Vec<(usize, &mut [u8])>, waiting: Waiting) -> Result<()> {
+        let mut words = vec![0xff; D::FAULT_STRIDE as usize * self.faults.len()];
+        let mut all = Vec::with_capacity(reads.len() + 1);
+        if let Some(from) = &self.memory.faults {
+            all.push(Read { from: from.clone(), to: &mut words });
+        }
+        for (position, to) in reads {
+            let from = self.results.get(position).ok_or(Error::ForeignTensor { index: position })?;
+            all.push(Read { from: from.clone(), to });
+        }
+        self.device.run(&mut self.program, self.memory.faults.as_ref(), &mut all, waiting).await?;
+        drop(all);
+        self.has_run = true;
+        Fault::first(&self.faults, &words, D::FAULT_STRIDE, D::FAULT_POSITION).map_or(Ok(()), Err)
+    }
+
+    /// Runs the plan this many times. Neither waits nor reports faults.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`], [`Error::DeviceLost`], [`Error::Driver`].
+    pub(crate) async fn repeat(&mut self, times: usize) -> Result<()> {
+        self.has_run |= times > 0;
+        self.device.repeat(&mut self.program, self.memory.faults.as_ref(), times).await
+    }
+
+    /// The time of each kernel of the last run.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where the device was opened without timing, [`Error::Parameter`] before the first run,
+    /// [`Error::DeviceLost`].
+    pub(crate) async fn profile(&self, waiting: Waiting) -> Result<Profile> {
+        if !self.device.is_profiling() {
+            return Err(Error::Unavailable {
+                what: "the time of each kernel".into(),
+                reason: "the device was opened without `DeviceOptions::profile`".into(),
+            });
+        }
+        if !self.has_run {
+            return Err(Error::Parameter { op: "profile", reason: "nothing was executed yet".into() });
+        }
+        self.device.check_alive()?;
+        self.device.times(&self.program, waiting).await
+    }
+}

@@ -1,0 +1,57 @@
+//! What every device backend of kiln shares.
+//!
+//! A backend for a GPU is a [`Driver`] and its kernels. Everything else is here: the [memory pool](MemoryUse), [`Plan`]s made
+//! from recorded graphs, [`Executable`]s, [`Tensor`]s that stay on a device, [`Batch`]es, and [`Backend`], which runs
+//! operations on slices of the host. Users meet these types under the names that backends give them, such as
+//! `kiln_wgpu::GpuTensor`; take this crate by itself to write a backend.
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`plan`], [`lower`] | from a graph to launches of kernels on named memory |
+//! | [`memory`] | the pool, regions of allocations |
+//! | `executable`, `prepared`, `batch`, `backend`, `tensor` | what runs, and what users hold |
+//! | [`waiting`] | blocking and asynchronous forms of one body |
+//! | [`host_copy`], [`store`] | copies by several threads; files of compiled code |
+//! | `conformance` (feature `reference`) | the suite that every backend runs |
+//!
+//! Conventions: memory is freed when its last owner is dropped. Work of a device is ordered by submission. Every method that
+//! waits for a device has an asynchronous form; natively it also has one that blocks.
+#![forbid(unsafe_code)]
+
+mod backend;
+mod batch;
+#[cfg(feature = "reference")]
+pub mod conformance;
+mod device;
+#[cfg(not(target_arch = "wasm32"))]
+mod device_pool;
+mod driver;
+mod executable;
+pub mod host_copy;
+pub mod lower;
+mod matmul_cache;
+pub mod memory;
+pub mod plan;
+mod prepared;
+mod profile;
+mod ready;
+mod statistics;
+pub mod store;
+mod tensor;
+pub mod waiting;
+
+pub use backend::Backend;
+pub use batch::Batch;
+pub use device::bodies;
+#[cfg(not(target_arch = "wasm32"))]
+pub use device_pool::{DevicePool, Lent};
+pub use driver::{Driver, Read, RegionOf, Shared};
+pub use executable::Executable;
+pub use lower::{Lower, Lowering, Value};
+pub use matmul_cache::MatmulCache;
+pub use memory::{MemoryUse, Region};
+pub use plan::{Bindings, Fault, Location, Plan};
+pub use prepared::Prepared;
+pub use profile::{KernelTime, Profile};
+pub use statistics::{Counters, Statistics};
+pub use tensor::Tensor;

@@ -1,0 +1,113 @@
+//! Lowering: from an operation to launches of kernels. A backend implements [`Lower`] for each operation.
+
+use kiln_ir::op::Operation;
+use kiln_ir::{Result, TensorType};
+
+use crate::driver::Driver;
+use crate::plan::{Fault, Location};
+
+/// A tensor of a plan: its location and type. It is contiguous and begins at the first byte of its region.
+#[derive(Debug, Clone, Copy)]
+pub struct Value {
+    /// Where it is.
+    pub at: Location,
+    /// Its shape and element type.
+    pub ty: TensorType,
+}
+
+/// An operation that a backend has kernels for.
+pub trait Lower<D: Driver>: Operation {
+    /// Whether its kernels read f16 as it is stored. For others f16 is cast to f32 first.
+    const HALVES: bool = false;
+
+    /// Adds the launches that compute the outputs. The shape rule has accepted the inputs, and an output has at least one
+    /// element.
+    ///
+    /// # Errors
+    /// [`kiln_ir::Error::Limit`] where kernels cannot run it at this size, [`kiln_ir::Error::Unsupported`] where there is
+    /// none.
+    fn lower(&self, plan: &mut Lowering<'_, D>, inputs: &[Value], outputs: &[Value]) -> Result<()>;
+}
+
+/// Lowers one operation of a concrete type, its f16 inputs cast where its kernels ask for that: the body of
+/// [`Driver::lower`] behind [`kiln_ir::for_operation!`].
+///
+/// # Errors
+/// As [`Driver::lower`].
+pub fn lower_one<D: Driver, O: Lower<D>>(
+    op: &O,
+    plan: &mut Lowering<'_, D>,
+    inputs: &[Value],
+    outputs: &[Value],
+) -> Result<()> {
+    if outputs.iter().all(|output| output.ty.shape.is_empty()) {
+        return Ok(());
+    }
+    if O::HALVES {
+        return op.lower(plan, inputs, outputs);
+    }
+    let wide = inputs.iter().map(|&input| D::widen(plan, input)).collect::<Result<Vec<_>>>()?;
+    op.lower(plan, &wide, outputs)
+}
+
+/// The plan that one step of a schedule adds its launches to.
+#[derive(Debug)]
+pub struct Lowering<'a, D: Driver> {
+    /// The properties of the device.
+    pub target: &'a D::Target,
+    steps: &'a mut Vec<D::Step>,
+    scratch: &'a mut Vec<u64>,
+    /// Pieces of scratch memory that this step uses.
+    used: usize,
+    faults: &'a mut Vec<Fault>,
+}
+
+impl<'a, D: Driver> Lowering<'a, D> {
+    pub(crate) fn new(
+        target: &'a D::Target,
+        steps: &'a mut Vec<D::Step>,
+        scratch: &'a mut Vec<u64>,
+        faults: &'a mut Vec<Fault>,
+    ) -> Self {
+        Self { target, steps, scratch, used: 0, faults }
+    }
+
+    /// Memory of this many bytes for the duration of this step, its contents undefined.
+    pub fn scratch_bytes(&mut self, bytes: usize) -> Location {
+        let bytes = bytes as u64;
+        match self.scratch.get_mut(self.used) {
+            Some(held) => *held = bytes.max(*held),
+            None => self.scratch.push(bytes),
+        }
+        self.used += 1;
+        Location::Scratch(self.used - 1)
+    }
+
+    /// Memory for a tensor for the duration of this step, its contents undefined.
+    pub fn scratch(&mut self, ty: TensorType) -> Value {
+        Value { at: self.scratch_bytes(ty.bytes()), ty }
+    }
+
+    /// Lowers a part of this step, whose scratch memory the next part uses again.
+    ///
+    /// # Errors
+    /// Those of `lower`.
+    pub fn part<T>(&mut self, lower: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        let used = self.used;
+        let lowered = lower(self);
+        self.used = used;
+        lowered
+    }
+
+    /// Two words, at first all ones, that a kernel may set: the least position of an index outside of `0..bound`, and that
+    /// index. The execution then fails with [`kiln_ir::Error::Index`].
+    pub fn fault(&mut self, op: &'static str, bound: usize) -> Location {
+        self.faults.push(Fault { op, bound });
+        Location::Fault(self.faults.len() - 1)
+    }
+
+    /// Adds a launch.
+    pub fn push(&mut self, step: D::Step) {
+        self.steps.push(step);
+    }
+}

@@ -1,0 +1,186 @@
+//! Products with weights that stay on a device.
+
+use std::collections::HashMap;
+
+use kiln_ir::graph::TensorId;
+use kiln_ir::op::{Matmul, Op, QuantMatmul};
+use kiln_ir::{DType, Data, DataMut, Error, Operand, QuantFormat, Result, Shape, TensorType, f16};
+
+use crate::driver::{Driver, RegionOf};
+use crate::executable::Executable;
+use crate::plan::Plan;
+use crate::tensor::{Tensor, write};
+use crate::waiting::{Waiting, blocking_and_async};
+
+/// Numbers of rows for which a product with a weight is kept ready.
+const MOST_READY: usize = 64;
+
+/// Named weights on a device, and their products with what the host has: `y = x Wᵀ`.
+///
+/// A weight is `n * k`, row-major, for any number of rows of `x`: a row of it is what one output is made of, as in the
+/// files that weights come in. It is sent once. A product with as many rows as an earlier one finds everything ready.
+#[derive(Debug)]
+pub struct MatmulCache<D: Driver> {
+    device: D,
+    weights: HashMap<String, Tensor<D>>,
+    /// The last used last.
+    ready: Vec<Ready<D>>,
+}
+
+/// The product of some rows with a weight.
+#[derive(Debug)]
+struct Ready<D: Driver> {
+    name: String,
+    rows: usize,
+    x: TensorId,
+    executable: Executable<D>,
+}
+
+impl<D: Driver> MatmulCache<D> {
+    /// A cache without weights.
+    pub fn new(device: D) -> Self {
+        Self { device, weights: HashMap::new(), ready: Vec::new() }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    blocking_and_async! {
+        /// Uploads a weight of `n * k` elements, row-major. One of the same name is replaced.
+        ///
+        /// # Errors
+        /// [`Error::Length`] when the slice does not have these extents, [`Error::Overflow`] when they overflow;
+        /// [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
+        pub fn upload_weight, upload_weight_async(
+            &mut self, _waiting, name: &str, weight: &[f32], n: usize, k: usize,
+        ) -> Result<()> {
+            self.keep(name, Operand::f32(weight, &[n, k])?).await
+        }
+
+        /// Uploads a weight of `n * k` elements of f16, row-major. It stays f16: products with it are those of the f32 values
+        /// of its elements.
+        ///
+        /// # Errors
+        /// As [`MatmulCache::upload_weight_async`].
+        pub fn upload_f16, upload_f16_async(
+            &mut self, _waiting, name: &str, weight: &[f16], n: usize, k: usize,
+        ) -> Result<()> {
+            self.keep(name, Operand::f16(weight, &[n, k])?).await
+        }
+
+        /// Uploads a quantised weight of `n * k` elements.
+        ///
+        /// # Errors
+        /// As [`MatmulCache::upload_weight_async`], and [`Error::Format`] when a row is not whole blocks.
+        pub fn upload_blocks, upload_blocks_async(
+            &mut self, _waiting, name: &str, format: QuantFormat, blocks: &[u8], n: usize, k: usize,
+        ) -> Result<()> {
+            self.keep(name, Operand::blocks(format, blocks, &[n, k])?).await
+        }
+
+        /// The product of `x`, rows of `k` elements, with a weight, into `out`, rows of `n`.
+        ///
+        /// # Errors
+        /// [`Error::Unavailable`] where no weight has this name; [`Error::Shape`] when `x` is not whole rows,
+        /// [`Error::Length`] when `out` has another length; [`Error::Limit`], [`Error::OutOfMemory`],
+        /// [`Error::DeviceLost`].
+        pub fn matmul_into, matmul_into_async(&mut self, waiting, name: &str, x: &[f32], out: &mut [f32]) -> Result<()> {
+            self.product_into(name, x, out, waiting).await
+        }
+
+        /// The product of `x`, rows of `k` elements, with a weight, as a new `Vec`.
+        ///
+        /// # Errors
+        /// As [`MatmulCache::matmul_into_async`].
+        pub fn matmul, matmul_async(&mut self, waiting, name: &str, x: &[f32]) -> Result<Vec<f32>> {
+            let extents = self.weight(name).map(|ty| (ty.shape.rows(), ty.shape.columns()));
+            let (n, k) = extents.unwrap_or((0, 0));
+            let rows = x.len().checked_div(k).unwrap_or(0);
+            let mut out = kiln_ir::zeros(Shape::new(&[rows, n])?.numel())?;
+            self.product_into(name, x, &mut out, waiting).await?;
+            Ok(out)
+        }
+    }
+
+    async fn keep(&mut self, name: &str, operand: Operand<'_>) -> Result<()> {
+        self.remove(name);
+        let tensor = Tensor::upload(&self.device, &operand).await?;
+        self.weights.insert(name.to_owned(), tensor);
+        Ok(())
+    }
+
+    /// Type and extents of a weight; `None` where there is none of this name.
+    pub fn weight(&self, name: &str) -> Option<TensorType> {
+        self.weights.get(name).map(Tensor::ty)
+    }
+
+    /// The names of all weights, in no order.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.weights.keys().map(String::as_str)
+    }
+
+    /// Forgets a weight, and says whether it was there.
+    pub fn remove(&mut self, name: &str) -> bool {
+        self.ready.retain(|ready| ready.name != name);
+        self.weights.remove(name).is_some()
+    }
+
+    async fn product_into(&mut self, name: &str, x: &[f32], out: &mut [f32], waiting: Waiting) -> Result<()> {
+        let (rows, n) = self.check(name, x, out)?;
+        if rows * n == 0 {
+            return Ok(());
+        }
+        let mut ready = self.ready(name, rows).await?;
+        let device = &self.device;
+        let upload = || match ready.executable.input(ready.x) {
+            Some(region) => write(device, region, Data::F32(x).as_bytes()),
+            None => Ok(()),
+        };
+        device.scoped("an upload", size_of_val(x) as u64, upload).await?;
+        ready.executable.run(vec![(0, DataMut::F32(out).as_bytes())], waiting).await?;
+        self.ready.push(ready);
+        if self.ready.len() > MOST_READY {
+            self.ready.remove(0);
+        }
+        Ok(())
+    }
+
+    /// Rows of `x` and of the weight.
+    fn check(&self, name: &str, x: &[f32], out: &[f32]) -> Result<(usize, usize)> {
+        let weight = self.weights.get(name).ok_or_else(|| {
+            let mut names: Vec<&str> = self.names().collect();
+            names.sort_unstable();
+            Error::Unavailable { what: format!("weight {name:?}"), reason: format!("there are {names:?}") }
+        })?;
+        let &[n, k] = weight.shape().dims() else { return Ok((0, 0)) };
+        let rows = kiln_ir::op::rows_of("matmul", x, k)?.rows();
+        let expected = Shape::new(&[rows, n])?.numel();
+        if out.len() != expected {
+            return Err(Error::Length { op: "matmul", operand: "output", expected, found: out.len() });
+        }
+        Ok((rows, n))
+    }
+
+    /// The product of so many rows with a weight, taken out for as long as it is in use.
+    async fn ready(&mut self, name: &str, rows: usize) -> Result<Ready<D>> {
+        self.device.check_alive()?;
+        if let Some(at) = self.ready.iter().position(|ready| ready.rows == rows && ready.name == name) {
+            return Ok(self.ready.remove(at));
+        }
+        let Some(weight) = self.weights.get(name) else {
+            return Err(Error::Unavailable { what: format!("weight {name:?}"), reason: "it was removed".into() });
+        };
+        let columns = weight.shape().columns();
+        let x = TensorType::f32(Shape::new(&[rows, columns])?);
+        let op = match weight.ty().dtype {
+            DType::Blocks(format) => Op::from(QuantMatmul { format }),
+            _ => Op::from(Matmul { transpose_b: true, ..Matmul::default() }),
+        };
+        let (ids, plan) = Plan::of_operation(&op, &[x, weight.ty()], self.device.target())?;
+        let given: HashMap<TensorId, RegionOf<D>> = [(ids[1], weight.region().clone())].into();
+        let executable = Executable::new(&self.device, plan, &given).await?;
+        Ok(Ready { name: name.to_owned(), rows, x: ids[0], executable })
+    }
+}

@@ -1,0 +1,207 @@
+//! What a device does for a graph: launches on memory that is named and not allocated yet.
+
+use std::collections::HashMap;
+
+use kiln_ir::graph::{Graph, Step, TensorId};
+use kiln_ir::op::Op;
+use kiln_ir::{Error, Record, Result, TensorType};
+
+use crate::driver::{Driver, RegionOf};
+use crate::lower::{Lowering, Value};
+use crate::memory::Region;
+
+/// Memory of a plan.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Location {
+    /// A tensor whose data come from outside.
+    Input(TensorId),
+    /// A result that is wanted.
+    Result(TensorId),
+    /// A slot that intermediate results share.
+    Slot(usize),
+    /// Memory of one operation. Operations run one after another, so they share it.
+    Scratch(usize),
+    /// The words that report one kind of fault.
+    Fault(usize),
+}
+
+impl From<kiln_ir::graph::Location> for Location {
+    fn from(location: kiln_ir::graph::Location) -> Self {
+        use kiln_ir::graph::Location as Tensor;
+        match location {
+            Tensor::Input(id) => Self::Input(id),
+            Tensor::Result(id) => Self::Result(id),
+            Tensor::Slot(slot) => Self::Slot(slot),
+        }
+    }
+}
+
+/// An error in the data that only a kernel sees: an index outside of its table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Fault {
+    /// The operation.
+    pub op: &'static str,
+    /// One past the largest index allowed.
+    pub bound: usize,
+}
+
+impl Fault {
+    /// The first of these faults that a device reported. Two words, all ones at first, are the position of an index and the
+    /// index; `position` is which of them is the position.
+    pub(crate) fn first(faults: &[Self], words: &[u8], stride: u64, position: usize) -> Option<Error> {
+        faults.iter().zip(words.chunks(stride as usize)).find_map(|(fault, words)| {
+            let (words, _) = words.as_chunks::<4>();
+            let word = |at: usize| words.get(at).map_or(u32::MAX, |word| u32::from_le_bytes(*word));
+            (word(position) != u32::MAX).then(|| Error::Index {
+                op: fault.op,
+                position: word(position) as usize,
+                index: word(1 - position) as usize,
+                bound: fault.bound,
+            })
+        })
+    }
+}
+
+/// Launches in the order in which they run, and the memory that they need.
+#[derive(Debug)]
+pub struct Plan<D: Driver> {
+    /// The launches.
+    pub steps: Vec<D::Step>,
+    /// Bytes of each slot.
+    pub slots: Vec<u64>,
+    /// Bytes of each piece of scratch memory.
+    pub scratch: Vec<u64>,
+    /// The faults that kernels may report.
+    pub faults: Vec<Fault>,
+    /// Inputs that are read, with their bytes.
+    pub inputs: Vec<(TensorId, u64)>,
+    /// The location of each wanted tensor, with its bytes.
+    pub results: Vec<(Location, u64)>,
+}
+
+impl<D: Driver> Plan<D> {
+    /// Plans the computation of the wanted tensors.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for an id of another graph; those of [`Driver::lower`].
+    pub fn new(graph: &Graph, wanted: &[TensorId], target: &D::Target) -> Result<Self> {
+        let schedule = graph.schedule(wanted, D::fusion_limits(target))?;
+        let location = |id: TensorId| schedule.location(graph, id).map(Location::from);
+        let value = |id: TensorId| Ok(Value { at: location(id)?, ty: graph.ty(id)? });
+        let bytes = |id: TensorId| graph.ty(id).map(|ty| ty.bytes() as u64);
+
+        let (mut steps, mut scratch, mut faults) = (Vec::new(), Vec::new(), Vec::new());
+        for step in &schedule.steps {
+            let mut lowering = Lowering::new(target, &mut steps, &mut scratch, &mut faults);
+            let inputs = step.inputs().iter().map(|&id| value(id)).collect::<Result<Vec<_>>>()?;
+            let outputs = step.outputs().map(value).collect::<Result<Vec<_>>>()?;
+            match step {
+                Step::Run { op, .. } => D::lower(op, &mut lowering, &inputs, &outputs)?,
+                Step::Fused(fused) => D::lower_fused(fused, &mut lowering, &inputs, &outputs)?,
+            }
+        }
+        let inputs = schedule.inputs(graph)?.into_iter().map(|id| Ok((id, bytes(id)?)));
+        let results = schedule.results.iter().map(|&id| Ok((location(id)?, bytes(id)?)));
+        Ok(Self {
+            steps,
+            slots: schedule.slots.iter().map(|slot| slot.bytes as u64).collect(),
+            scratch,
+            faults,
+            inputs: inputs.collect::<Result<_>>()?,
+            results: results.collect::<Result<_>>()?,
+        })
+    }
+
+    /// Plans one operation on inputs of these types: the ids of its inputs, and the plan.
+    ///
+    /// # Errors
+    /// Those of the shape rule, and as [`Plan::new`].
+    pub fn of_operation(op: &Op, inputs: &[TensorType], target: &D::Target) -> Result<(Vec<TensorId>, Self)> {
+        let mut graph = Graph::new();
+        let inputs: Vec<TensorId> = inputs.iter().map(|&ty| graph.input(ty)).collect();
+        let wanted = graph.record_all(*op, &inputs)?;
+        Ok((inputs, Self::new(&graph, &wanted, target)?))
+    }
+}
+
+/// The memory of a plan, by location.
+#[derive(Debug)]
+pub struct Bindings<M> {
+    pub(crate) inputs: HashMap<TensorId, Region<M>>,
+    pub(crate) results: HashMap<TensorId, Region<M>>,
+    pub(crate) slots: Vec<Region<M>>,
+    pub(crate) scratch: Vec<Region<M>>,
+    pub(crate) faults: Option<Region<M>>,
+    fault_stride: u64,
+}
+
+impl<M> Bindings<M> {
+    /// Allocates the memory of a plan, except that of inputs and results that are given.
+    pub(crate) fn allocate<D: Driver<Memory = M>>(
+        device: &D,
+        plan: &Plan<D>,
+        given: &HashMap<TensorId, RegionOf<D>>,
+    ) -> Result<Self> {
+        let take = |bytes: u64| device.shared().pool.take(bytes, |bytes| device.allocate(bytes));
+        let given_or_taken = |id: TensorId, bytes: u64| given.get(&id).cloned().map_or_else(|| take(bytes), Ok);
+        let mut inputs = HashMap::new();
+        for &(id, bytes) in &plan.inputs {
+            inputs.insert(id, given_or_taken(id, bytes)?);
+        }
+        let all = |sizes: &[u64]| sizes.iter().map(|&bytes| take(bytes)).collect::<Result<Vec<_>>>();
+        let (slots, scratch) = (all(&plan.slots)?, all(&plan.scratch)?);
+        let mut results = HashMap::new();
+        for &(location, bytes) in &plan.results {
+            if let Location::Result(id) = location
+                && !results.contains_key(&id)
+            {
+                results.insert(id, given_or_taken(id, bytes)?);
+            }
+        }
+        let fault_stride = D::FAULT_STRIDE;
+        let faults = match plan.faults.len() as u64 {
+            0 => None,
+            count => Some(take(fault_stride * count)?),
+        };
+        Ok(Self { inputs, results, slots, scratch, faults, fault_stride })
+    }
+
+    /// The region of a location.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a tensor that the plan does not have.
+    pub fn find(&self, location: Location) -> Result<Region<M>> {
+        let found = match location {
+            Location::Input(id) => self.inputs.get(&id).cloned(),
+            Location::Result(id) => self.results.get(&id).cloned(),
+            Location::Slot(slot) => self.slots.get(slot).cloned(),
+            Location::Scratch(number) => self.scratch.get(number).cloned(),
+            Location::Fault(number) => {
+                let stride = self.fault_stride;
+                self.faults.as_ref().and_then(|words| words.part(stride * number as u64, stride, stride))
+            }
+        };
+        found.ok_or(Error::ForeignTensor { index: usize::MAX })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
+
+    #[test]
+    fn the_first_fault_is_reported() {
+        let fault = |op, bound| Fault { op, bound };
+        let faults = [fault("gather", 5), fault("gather", 7)];
+        let mut words = [0xff; 32];
+        assert_eq!(Fault::first(&faults, &words, 16, 0), None);
+        words[16..20].copy_from_slice(&3u32.to_le_bytes());
+        words[20..24].copy_from_slice(&9u32.to_le_bytes());
+        let reported = |position, index| Some(Error::Index { op: "gather", position, index, bound: 7 });
+        assert_eq!(Fault::first(&faults, &words, 16, 0), reported(3, 9));
+        assert_eq!(Fault::first(&faults, &words, 16, 1), reported(9, 3));
+    }
+}

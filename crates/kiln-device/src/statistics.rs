@@ -1,0 +1,106 @@
+//! Counts of the work of a device.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// One count of a device.
+#[derive(Debug, Default)]
+pub struct Counter(AtomicU64);
+
+impl Counter {
+    pub fn add(&self, count: u64) {
+        self.0.fetch_add(count, Ordering::Relaxed);
+    }
+}
+
+/// Makes [`Statistics`], and the counters that it is read from.
+macro_rules! statistics {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counts since a device was opened. Differences of two are what happened between.
+        #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+        pub struct Statistics {
+            $($(#[$doc])* pub $name: u64,)*
+        }
+
+        impl std::ops::Sub for Statistics {
+            type Output = Self;
+            fn sub(self, earlier: Self) -> Self {
+                Self { $($name: self.$name - earlier.$name,)* }
+            }
+        }
+
+        /// The counters of a device.
+        #[derive(Debug, Default)]
+        pub struct Counters {
+            $($(#[$doc])* pub $name: Counter,)*
+        }
+
+        impl Counters {
+            /// The counts at this moment.
+            pub fn read(&self) -> Statistics {
+                Statistics { $($name: self.$name.0.load(Ordering::Relaxed),)* }
+            }
+        }
+    };
+}
+
+statistics! {
+    /// Lists of commands handed to the device.
+    submissions,
+    /// Kernels run.
+    dispatches,
+    /// Tensors sent to the device.
+    uploads,
+    /// Bytes sent to the device.
+    uploaded_bytes,
+    /// Buffers made to send tensors through; they are used again and again.
+    upload_buffers,
+    /// Readings of results, each of one or several tensors.
+    downloads,
+    /// Bytes read from the device.
+    downloaded_bytes,
+    /// Buffers made to read results through; they are used again and again.
+    readback_buffers,
+    /// Buffers made for kernels: for tensors, for what is between two kernels, and for parameters. Those of tensors that are
+    /// gone are used again.
+    storage_buffers,
+    /// Kernels bound to their buffers. What runs again is bound once.
+    bind_groups,
+}
+
+impl Statistics {
+    /// Buffers of all kinds, and bindings, that were made: none where what ran before runs again.
+    pub fn made(&self) -> u64 {
+        self.upload_buffers + self.readback_buffers + self.storage_buffers + self.bind_groups
+    }
+}
+
+impl std::fmt::Display for Statistics {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { submissions, dispatches, uploads, uploaded_bytes, downloads, downloaded_bytes, .. } = self;
+        write!(f, "{submissions} submissions of {dispatches} kernels, {uploads} uploads of {uploaded_bytes} bytes, ")?;
+        write!(f, "{downloads} downloads of {downloaded_bytes} bytes; made were buffers: ")?;
+        let Self { upload_buffers, readback_buffers, storage_buffers, bind_groups, .. } = self;
+        write!(f, "{upload_buffers} for uploads, {readback_buffers} for readings, {storage_buffers} for kernels, ")?;
+        write!(f, "and {bind_groups} bindings")
+    }
+}
+
+impl Counters {
+    /// Counts submissions of kernels.
+    pub fn submitted(&self, submissions: usize, dispatches: usize) {
+        self.submissions.add(submissions as u64);
+        self.dispatches.add(dispatches as u64);
+    }
+
+    /// Counts an upload of this many bytes.
+    pub fn uploaded(&self, bytes: usize) {
+        self.uploads.add(1);
+        self.uploaded_bytes.add(bytes as u64);
+    }
+
+    /// Counts a download of this many bytes.
+    pub fn downloaded(&self, bytes: u64) {
+        self.downloads.add(1);
+        self.downloaded_bytes.add(bytes);
+    }
+}

@@ -1,0 +1,160 @@
+//! Tensors in device memory.
+
+use std::ops::Range;
+
+use kiln_ir::{Buffer, DType, Error, Operand, Result, Shape, TensorType};
+
+use crate::driver::{Driver, Read, RegionOf, is_same};
+use crate::waiting::{Waiting, blocking_and_async};
+
+/// A tensor in the memory of a device. Cloning it is cheap and gives the same memory, whose contents never change.
+#[derive(Debug)]
+pub struct Tensor<D: Driver> {
+    device: D,
+    region: RegionOf<D>,
+    ty: TensorType,
+}
+
+impl<D: Driver> Clone for Tensor<D> {
+    fn clone(&self) -> Self {
+        Self { device: self.device.clone(), region: self.region.clone(), ty: self.ty }
+    }
+}
+
+impl<D: Driver> Tensor<D> {
+    /// A tensor in memory that a driver has allocated, contiguous from the first byte on.
+    pub fn from_region(device: D, region: RegionOf<D>, ty: TensorType) -> Self {
+        Self { device, region, ty }
+    }
+
+    /// The memory that it is in.
+    pub fn region(&self) -> &RegionOf<D> {
+        &self.region
+    }
+
+    /// Shape and element type.
+    pub fn ty(&self) -> TensorType {
+        self.ty
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> Shape {
+        self.ty.shape
+    }
+
+    /// The device that it is on.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// The same elements in the same memory, with other extents.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when the number of elements differs or rows of blocks would be cut.
+    pub fn reshape(&self, dims: &[usize]) -> Result<Self> {
+        let ty = self.ty.reshaped(dims)?;
+        Ok(Self { ty, ..self.clone() })
+    }
+
+    pub(crate) async fn upload(device: &D, operand: &Operand<'_>) -> Result<Self> {
+        let ty = operand.ty();
+        let bytes = ty.bytes() as u64;
+        let upload = || {
+            let region = take(device, bytes)?;
+            write(device, &region, operand.data().as_bytes())?;
+            Ok(region)
+        };
+        let region = device.scoped("an upload", bytes, upload).await?;
+        Ok(Self { device: device.clone(), region, ty })
+    }
+
+    /// Refuses a tensor of another device.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`], which names both devices.
+    pub fn check_on(&self, device: &D) -> Result<()> {
+        if is_same(&self.device, device) {
+            return Ok(());
+        }
+        Err(Error::Unavailable {
+            what: format!("a tensor of {}", self.device.label()),
+            reason: format!("{} cannot see it; read it and upload it there", device.label()),
+        })
+    }
+
+    blocking_and_async! {
+        /// The entries `range` along the first axis: rows of a matrix, elements of a vector. It is a view where a kernel can
+        /// begin to read there, which most devices ask to be a multiple of 16 to 256 bytes; else it is copied on the device.
+        ///
+        /// # Errors
+        /// [`Error::View`] when the range is not within the first extent, or there is none, or the copy would begin within a
+        /// word of a device that copies words; [`Error::Format`] when blocks would be cut, or begin within such a word;
+        /// [`Error::OutOfMemory`], [`Error::DeviceLost`].
+        pub fn slice, slice_async(&self, _waiting, range: Range<usize>) -> Result<Self> {
+            let (offset, ty) = self.ty.entries(range.clone())?;
+            let bytes = ty.bytes() as u64;
+            if let Some(region) = self.region.part(offset, bytes, self.device.view_alignment()) {
+                return Ok(Self { region, ty, ..self.clone() });
+            }
+            if bytes > 0 && !offset.is_multiple_of(D::COPY_ALIGNMENT) {
+                let reason = format!("entry {} begins at byte {offset}, in the middle of a word", range.start);
+                return Err(match ty.dtype {
+                    DType::Blocks(format) => Error::Format { format: format.name(), reason },
+                    _ => Error::View { what: "slice", reason },
+                });
+            }
+            let copy = || {
+                let region = take(&self.device, bytes)?;
+                if bytes > 0 {
+                    self.device.copy(&self.region, offset, &region, bytes)?;
+                }
+                Ok(region)
+            };
+            let region = self.device.scoped("a slice", bytes, copy).await?;
+            Ok(Self { region, ty, ..self.clone() })
+        }
+
+        /// Copies the elements to the host.
+        ///
+        /// # Errors
+        /// [`Error::DeviceLost`], [`Error::OutOfMemory`].
+        pub fn read, read_async(&self, waiting) -> Result<Buffer> {
+            let mut out = Buffer::zeros(&self.ty)?;
+            read_into(&self.device, std::slice::from_ref(self), std::slice::from_mut(&mut out), waiting).await?;
+            Ok(out)
+        }
+    }
+}
+
+/// Allocates memory for a tensor.
+pub(crate) fn take<D: Driver>(device: &D, bytes: u64) -> Result<RegionOf<D>> {
+    device.check_alive()?;
+    device.shared().pool.take(bytes, |bytes| device.allocate(bytes))
+}
+
+/// Writes the elements of a tensor into its memory, before all work that is submitted later.
+pub(crate) fn write<D: Driver>(device: &D, to: &RegionOf<D>, bytes: &[u8]) -> Result<()> {
+    device.shared().counters.uploaded(bytes.len());
+    device.write(to, bytes)
+}
+
+/// Reads tensors of one device, together.
+pub(crate) async fn read_many<D: Driver>(device: &D, tensors: &[Tensor<D>], waiting: Waiting) -> Result<Vec<Buffer>> {
+    let mut outputs = tensors.iter().map(|tensor| Buffer::zeros(&tensor.ty)).collect::<Result<Vec<_>>>()?;
+    read_into(device, tensors, &mut outputs, waiting).await?;
+    Ok(outputs)
+}
+
+async fn read_into<D: Driver>(
+    device: &D,
+    tensors: &[Tensor<D>],
+    outputs: &mut [Buffer],
+    waiting: Waiting,
+) -> Result<()> {
+    device.check_alive()?;
+    let mut outputs: Vec<_> = outputs.iter_mut().map(Buffer::as_mut).collect();
+    let reads = tensors.iter().zip(&mut outputs);
+    let mut reads: Vec<_> =
+        reads.map(|(tensor, out)| Read { from: tensor.region.clone(), to: out.as_bytes() }).collect();
+    device.read(&mut reads, waiting).await
+}

@@ -1,0 +1,152 @@
+//! Waiting for a device, blocking or asynchronously.
+
+#[cfg(not(target_arch = "wasm32"))]
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::pin::Pin;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Context, Poll, Waker};
+
+/// Who drives a device while a future waits for it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Waiting {
+    /// The calling thread, which blocks: the future completes at its first poll.
+    #[cfg(not(target_arch = "wasm32"))]
+    Here,
+    /// A thread that waits for the device, or the browser.
+    Elsewhere,
+}
+
+/// A future that a callback completes.
+#[derive(Debug)]
+pub struct Signal<T>(Arc<Mutex<State<T>>>);
+
+#[derive(Debug)]
+struct State<T> {
+    value: Option<T>,
+    waker: Option<Waker>,
+}
+
+impl<T> Clone for Signal<T> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<T> Default for Signal<T> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<T> Signal<T> {
+    /// A future that is not complete.
+    pub fn new() -> Self {
+        Self(Arc::new(Mutex::new(State { value: None, waker: None })))
+    }
+
+    /// Completes it.
+    pub fn set(&self, value: T) {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        state.value = Some(value);
+        if let Some(waker) = state.waker.take() {
+            waker.wake();
+        }
+    }
+}
+
+impl<T> Future for Signal<T> {
+    type Output = T;
+
+    fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<T> {
+        let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match state.value.take() {
+            Some(value) => Poll::Ready(value),
+            None => {
+                state.waker = Some(context.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+/// Runs `work` on a new thread, so that the thread that polls is not blocked. A panic of `work` resumes in the caller. If no
+/// thread can be started, `work` runs here.
+#[cfg(not(target_arch = "wasm32"))]
+pub async fn elsewhere<T: Send + 'static>(name: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let done = Signal::new();
+    let set = done.clone();
+    // The thread takes it, unless there is none.
+    let work = Arc::new(Mutex::new(Some(work)));
+    let take = {
+        let work = work.clone();
+        move || work.lock().unwrap_or_else(PoisonError::into_inner).take()
+    };
+    let run = move || {
+        if let Some(work) = take() {
+            set.set(catch_unwind(AssertUnwindSafe(work)));
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(run) {
+        tracing::warn!("no thread for {name} ({error}); doing it here");
+        let here = work.lock().unwrap_or_else(PoisonError::into_inner).take();
+        if let Some(here) = here {
+            return here();
+        }
+    }
+    done.await.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// Waits for a future on this thread. A future that completes at its first poll costs no more than that poll.
+#[cfg(not(target_arch = "wasm32"))]
+pub fn block_on<F: Future>(future: F) -> F::Output {
+    let mut future = std::pin::pin!(future);
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => output,
+        Poll::Pending => pollster::block_on(future),
+    }
+}
+
+/// Writes methods that wait once: each as `name_async` and, natively, as `name`, which blocks. `waiting` is the name by which
+/// the body passes on who drives the device.
+macro_rules! blocking_and_async {
+    () => {};
+    ($(#[$doc:meta])* pub fn $name:ident, $name_async:ident
+        (&$self:ident, $waiting:ident $(, $arg:ident: $ty:ty)* $(,)?) -> $out:ty $body:block $($rest:tt)*) => {
+        $(#[$doc])*
+        #[doc = ""]
+        #[doc = concat!("Natively `", stringify!($name), "` is the same and blocks.")]
+        pub async fn $name_async(&$self $(, $arg: $ty)*) -> $out {
+            let $waiting = $crate::waiting::Waiting::Elsewhere;
+            $body
+        }
+
+        $(#[$doc])*
+        #[cfg(not(target_arch = "wasm32"))]
+        pub fn $name(&$self $(, $arg: $ty)*) -> $out {
+            let $waiting = $crate::waiting::Waiting::Here;
+            $crate::waiting::block_on(async move { $body })
+        }
+
+        $crate::waiting::blocking_and_async! { $($rest)* }
+    };
+    ($(#[$doc:meta])* pub fn $name:ident, $name_async:ident
+        (&mut $self:ident, $waiting:ident $(, $arg:ident: $ty:ty)* $(,)?) -> $out:ty $body:block $($rest:tt)*) => {
+        $(#[$doc])*
+        #[doc = ""]
+        #[doc = concat!("Natively `", stringify!($name), "` is the same and blocks.")]
+        pub async fn $name_async(&mut $self $(, $arg: $ty)*) -> $out {
+            let $waiting = $crate::waiting::Waiting::Elsewhere;
+            $body
+        }
+
+        $(#[$doc])*
+        #[cfg(not(target_arch = "wasm32"))]
+        pub fn $name(&mut $self $(, $arg: $ty)*) -> $out {
+            let $waiting = $crate::waiting::Waiting::Here;
+            $crate::waiting::block_on(async move { $body })
+        }
+
+        $crate::waiting::blocking_and_async! { $($rest)* }
+    };
+}
+pub(crate) use blocking_and_async;

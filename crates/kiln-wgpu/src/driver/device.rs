@@ -1,0 +1,383 @@
+//! An open device: its queue, its compiled kernels, its memory, and what became of it.
+
+use std::sync::{Arc, Mutex, PoisonError};
+#[cfg(not(target_arch = "wasm32"))]
+use std::time::{Duration, Instant};
+
+use kiln_ir::{Error, Result};
+use kiln_shaders::Capabilities;
+
+use super::adapters::AdapterInfo;
+#[cfg(not(target_arch = "wasm32"))]
+use super::pipeline_cache::PipelineCache;
+use super::pipelines::Pipelines;
+use super::readbacks::Readbacks;
+#[cfg(not(target_arch = "wasm32"))]
+use super::retired::{self, Opened};
+use super::uploads::Uploads;
+use crate::Region;
+use crate::plan::Target;
+use kiln_device::Shared;
+use kiln_device::waiting::{Signal, Waiting};
+
+/// An open device. Cloning it is cheap and gives the same device.
+#[derive(Debug, Clone)]
+pub struct GpuDevice {
+    pub(crate) inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(super) info: AdapterInfo,
+    pub(crate) device: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) features: wgpu::Features,
+    /// What plans depend on.
+    pub(crate) target: Target,
+    pub(crate) capabilities: Capabilities,
+    /// Whether kernels can work on memory that the host maps.
+    pub(crate) direct: bool,
+    /// Whether kernels that need no checks at run time go without.
+    pub(crate) trusting: bool,
+    /// Whether executions measure their kernels.
+    pub(crate) profiling: bool,
+    pub(crate) pipelines: Pipelines,
+    /// What of them outlives the process.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) pipeline_cache: Option<Arc<PipelineCache>>,
+    pub(super) uploads: Uploads,
+    pub(crate) readbacks: Readbacks,
+    pub(crate) shared: Shared<wgpu::Buffer>,
+    pub(super) lost: Lost,
+}
+
+impl Inner {
+    /// Submits commands, after all uploads before them. All submissions go through this.
+    pub(crate) fn submit(&self, commands: wgpu::CommandBuffer) {
+        self.uploads.submit(&self.queue, Some(commands));
+    }
+
+    /// Writes bytes, up to whole words: after all that was submitted before, and before all that is submitted later.
+    pub(crate) fn write(&self, region: &Region, bytes: &[u8]) -> Result<()> {
+        let at = (region.memory()?, region.offset());
+        self.uploads.write((&self.device, &self.queue), &self.shared.counters, at, bytes);
+        Ok(())
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl Inner {
+    pub(crate) fn pipeline_cache(&self) -> Option<&wgpu::PipelineCache> {
+        self.pipeline_cache.as_ref().map(|cache| cache.raw())
+    }
+
+    /// Takes note of a pipeline that was compiled from this shader, with or without checks.
+    pub(crate) fn compiled(&self, shader: &str, trusted: bool) {
+        if let Some(cache) = &self.pipeline_cache {
+            cache.compiled(shader, trusted);
+        }
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(cache) = &self.pipeline_cache {
+            cache.save();
+        }
+        retired::keep(Opened {
+            info: self.info.clone(),
+            device: self.device.clone(),
+            queue: self.queue.clone(),
+            features: self.features,
+            limits: self.target.limits.clone(),
+            lost: self.lost.clone(),
+        });
+    }
+}
+
+/// Browsers keep what they compiled by themselves.
+#[cfg(target_arch = "wasm32")]
+impl Inner {
+    pub(crate) fn pipeline_cache(&self) -> Option<&wgpu::PipelineCache> {
+        None
+    }
+
+    pub(crate) fn compiled(&self, _: &str, _: bool) {}
+}
+
+/// What the device reported about something that asked for so many bytes, as an error.
+fn translated(what: &str, device: &str, bytes: u64, reported: [Option<wgpu::Error>; 3]) -> Option<Error> {
+    let mut reported: Vec<wgpu::Error> = reported.into_iter().flatten().collect();
+    // What follows from a lack of memory is no other error.
+    let no_memory = |error: &wgpu::Error| matches!(error, wgpu::Error::OutOfMemory { .. });
+    if reported.iter().any(no_memory) {
+        return Some(Error::OutOfMemory { bytes: usize::try_from(bytes).unwrap_or(usize::MAX) });
+    }
+    let message = (!reported.is_empty()).then(|| reported.remove(0).to_string())?;
+    Some(Error::Driver { what: what.to_owned(), device: device.to_owned(), message })
+}
+
+/// Why a device is gone, once it is.
+pub(super) type Lost = Arc<Mutex<Option<String>>>;
+
+impl GpuDevice {
+    /// The adapter that was opened.
+    pub fn adapter(&self) -> &AdapterInfo {
+        &self.inner.info
+    }
+
+    /// Waits until all that was submitted is done.
+    pub(super) async fn finish_with(&self, waiting: Waiting) -> Result<()> {
+        let sent = || {
+            self.inner.uploads.submit(&self.inner.queue, None);
+            Ok(())
+        };
+        self.scoped_work("an upload", 0, sent).await?;
+        let done = Signal::new();
+        let set = done.clone();
+        self.inner.queue.on_submitted_work_done(move || set.set(()));
+        self.drive(waiting);
+        done.await;
+        self.still_open()
+    }
+
+    /// Whether products of f16 go through cooperative matrices (tensor cores).
+    pub fn has_cooperative_matrices(&self) -> bool {
+        self.inner.target.cooperative
+    }
+
+    /// Number of kernels compiled so far.
+    pub fn compiled_kernels(&self) -> usize {
+        self.inner.pipelines.len()
+    }
+
+    /// Ends the device, as unplugging it would: whatever is asked of it from then on is [`Error::DeviceLost`].
+    pub fn destroy(&self) {
+        self.inner.device.destroy();
+        let mut lost = self.inner.lost.lock().unwrap_or_else(PoisonError::into_inner);
+        lost.get_or_insert_with(|| "it was destroyed".into());
+    }
+
+    fn lost(&self) -> Option<String> {
+        self.inner.lost.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub(super) fn still_open(&self) -> Result<()> {
+        match self.lost() {
+            None => Ok(()),
+            Some(reason) => Err(Error::DeviceLost { device: self.inner.info.name.clone(), reason }),
+        }
+    }
+
+    /// Refuses tensors of another device.
+    pub(crate) fn check_own(&self, tensors: &[&crate::GpuTensor]) -> Result<()> {
+        tensors.iter().try_for_each(|tensor| tensor.check_on(self))
+    }
+
+    /// A buffer for kernels to read and write. An allocation that fails shows in the scope of the caller.
+    pub(super) fn allocate_buffer(&self, bytes: u64) -> Result<wgpu::Buffer> {
+        let limit = self.inner.target.limits.max_buffer_size;
+        if bytes > limit {
+            let device = self.inner.info.name.clone();
+            return Err(Error::Limit { what: "bytes of one tensor", device, asked: bytes, limit });
+        }
+        use wgpu::BufferUsages as Usages;
+        self.inner.shared.counters.storage_buffers.add(1);
+        Ok(self.inner.device.create_buffer(&wgpu::BufferDescriptor {
+            label: None,
+            size: bytes,
+            usage: Usages::STORAGE | Usages::COPY_SRC | Usages::COPY_DST,
+            mapped_at_creation: false,
+        }))
+    }
+
+    /// Runs `work` and turns what the device reports about it into an error.
+    pub(crate) async fn scoped_work<T>(&self, what: &str, bytes: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.still_open()?;
+        let (result, validation, memory, internal) = {
+            let device = &self.inner.device;
+            let internal = device.push_error_scope(wgpu::ErrorFilter::Internal);
+            let memory = device.push_error_scope(wgpu::ErrorFilter::OutOfMemory);
+            let validation = device.push_error_scope(wgpu::ErrorFilter::Validation);
+            let result = work();
+            // Innermost first; popping takes effect at once.
+            (result, validation.pop(), memory.pop(), internal.pop())
+        };
+        let (validation, memory, internal) = (validation.await, memory.await, internal.await);
+        self.still_open()?;
+        if memory.is_some() {
+            self.trim();
+        }
+        match translated(what, &self.inner.info.name, bytes, [memory, validation, internal]) {
+            Some(error) => Err(error),
+            None => result,
+        }
+    }
+
+    /// Maps a buffer for reading, once all that was submitted before is done.
+    pub(crate) async fn map(&self, buffer: &wgpu::Buffer, bytes: u64, waiting: Waiting) -> Result<wgpu::BufferView> {
+        let mapped = Signal::new();
+        let set = mapped.clone();
+        let slice = buffer.slice(..bytes);
+        slice.map_async(wgpu::MapMode::Read, move |result| set.set(result));
+        self.drive(waiting);
+        let failed = |message: String| Error::Driver {
+            what: "reading results".into(),
+            device: self.inner.info.name.clone(),
+            message,
+        };
+        let result = mapped.await;
+        self.still_open()?;
+        result.map_err(|error| failed(error.to_string()))?;
+        self.inner.shared.counters.downloaded(bytes);
+        slice.get_mapped_range().map_err(|error| failed(error.to_string()))
+    }
+
+    /// Sees to it that the device delivers what it has finished.
+    #[cfg(not(target_arch = "wasm32"))]
+    fn drive(&self, waiting: Waiting) {
+        let device = self.inner.device.clone();
+        let wait = move || {
+            if let Err(error) = wait_for(&device) {
+                tracing::warn!("waiting for a device: {error}");
+            }
+        };
+        match waiting {
+            Waiting::Here => wait(),
+            Waiting::Elsewhere => {
+                // A thread for each wait: they are few and last as long as the work that is waited for.
+                if let Err(error) = std::thread::Builder::new().name("kiln-gpu-wait".into()).spawn(wait.clone()) {
+                    tracing::warn!("no thread to wait for a device ({error}); waiting here");
+                    wait();
+                }
+            }
+        }
+    }
+
+    /// The browser delivers by itself.
+    #[cfg(target_arch = "wasm32")]
+    fn drive(&self, _: Waiting) {}
+}
+
+/// What is done so soon is asked for again and again: to be woken by the driver takes longer, on virtual machines above all.
+#[cfg(not(target_arch = "wasm32"))]
+const SOON: Duration = Duration::from_micros(200);
+
+/// Waits until all that was submitted is done, and delivers it.
+#[cfg(not(target_arch = "wasm32"))]
+fn wait_for(device: &wgpu::Device) -> std::result::Result<(), wgpu::PollError> {
+    let start = Instant::now();
+    while start.elapsed() < SOON {
+        if device.poll(wgpu::PollType::Poll)?.is_queue_empty() {
+            return Ok(());
+        }
+        std::hint::spin_loop();
+    }
+    device.poll(wgpu::PollType::wait_indefinitely()).map(|_| ())
+}
+
+#[cfg(all(test, not(target_arch = "wasm32")))] // devices are waited for
+pub(super) mod tests {
+    use kiln_ir::op::{Elementwise, Transpose};
+    use kiln_ir::{Operand, Record};
+
+    use super::*;
+    use crate::{AdapterChoice, GpuCommandBatch};
+    use kiln_device::waiting::block_on;
+
+    /// A device of any kind; none where there is none and the tests do not ask for one.
+    pub(in crate::driver) fn device() -> Option<GpuDevice> {
+        match GpuDevice::open(&AdapterChoice::Any) {
+            Ok(device) => Some(device),
+            Err(why) => {
+                let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
+                assert!(!required.split(',').any(|name| name.trim() == "wgpu"), "{why}");
+                eprintln!("left out: {why}");
+                None
+            }
+        }
+    }
+
+    #[test]
+    fn what_a_device_reports_is_a_typed_error() {
+        let memory = || Some(wgpu::Error::OutOfMemory { source: "no room".into() });
+        let validation = || {
+            let description = "bad binding".to_owned();
+            Some(wgpu::Error::Validation { source: "bad".into(), description })
+        };
+        let internal = || {
+            let description = "odd".to_owned();
+            Some(wgpu::Error::Internal { source: "odd".into(), description })
+        };
+        let of = |reported| translated("a batch", "a GPU", 77, reported);
+        assert!(of([None, None, None]).is_none());
+        for reported in [[memory(), None, None], [memory(), validation(), internal()]] {
+            assert!(matches!(of(reported), Some(Error::OutOfMemory { bytes: 77 })));
+        }
+        let refused = of([None, validation(), internal()]);
+        let Some(Error::Driver { what, device, message }) = refused else { panic!("{refused:?}") };
+        assert_eq!((what.as_str(), device.as_str()), ("a batch", "a GPU"));
+        assert!(message.contains("bad"), "{message}");
+        assert!(matches!(of([None, None, internal()]), Some(Error::Driver { .. })));
+    }
+
+    #[test]
+    fn an_error_of_a_device_reaches_the_caller_and_leaves_the_device() {
+        let Some(device) = device() else { return };
+        let report = || {
+            // A copy from a buffer that cannot be copied from.
+            let buffer = |usage| {
+                let descriptor = wgpu::BufferDescriptor { label: None, size: 64, usage, mapped_at_creation: false };
+                device.inner.device.create_buffer(&descriptor)
+            };
+            let (from, to) = (buffer(wgpu::BufferUsages::UNIFORM), buffer(wgpu::BufferUsages::COPY_DST));
+            let mut encoder = device.inner.device.create_command_encoder(&Default::default());
+            encoder.copy_buffer_to_buffer(&from, 0, &to, 0, 64);
+            device.inner.submit(encoder.finish());
+            Ok(())
+        };
+        let refused = block_on(device.scoped_work("a copy", 0, report));
+        assert!(matches!(&refused, Err(Error::Driver { what, .. }) if what == "a copy"), "{refused:?}");
+        let x = device.upload(&Operand::vector(&[1.0])).unwrap();
+        assert_eq!(x.read().unwrap().as_data().f32(), [1.0]);
+    }
+
+    #[test]
+    fn results_that_no_buffer_holds_together_are_read_one_after_the_other() {
+        let Some(mut device) = device() else { return };
+        let inner = Arc::get_mut(&mut device.inner).unwrap();
+        inner.target.limits.max_buffer_size = 1 << 20;
+        let (rows, columns) = (300, 700);
+        let x: Vec<f32> = (0..rows * columns).map(|i| i as f32).collect();
+        let mut batch = GpuCommandBatch::new(device.clone());
+        let x = batch.upload(&x, &[rows, columns]).unwrap();
+        let turned = batch.transpose(x).unwrap();
+        let [small, double, triple] =
+            [batch.sum(turned), batch.scale(turned, 2.0), batch.scale(turned, 3.0)].map(Result::unwrap);
+        let wanted = [double, small, triple, turned];
+        let check = |results: &[kiln_ir::Buffer]| {
+            let at = |result: usize, i: usize| results[result].as_data().f32()[i];
+            for (i, j) in [(0, 0), (1, 0), (0, 1), (699, 299), (350, 17)] {
+                let (value, i) = ((j * columns + i) as f32, i * rows + j);
+                assert_eq!([at(0, i), at(2, i), at(3, i)], [2.0 * value, 3.0 * value, value]);
+            }
+            assert_eq!(results[1].as_data().f32().len(), 1);
+        };
+        for _ in 0..2 {
+            let before = device.statistics();
+            check(&batch.run(&wanted).unwrap());
+            let spent = device.statistics() - before;
+            // 840 kB each.
+            assert_eq!((spent.downloads, spent.submissions), (3, 3), "{spent}");
+            let before = device.statistics();
+            check(&batch.read_many(&wanted).unwrap());
+            let spent = device.statistics() - before;
+            assert_eq!((spent.downloads, spent.submissions, spent.readback_buffers), (3, 3, 0), "{spent}");
+        }
+        let matrix = device.upload(&Operand::f32(&[1.0, 2.0], &[1, 2]).unwrap()).unwrap();
+        let turned = device.run(&Transpose.into(), &[&matrix]).unwrap().remove(0);
+        assert!(device.run(&Elementwise::relu().into(), &[&turned]).is_ok());
+    }
+}

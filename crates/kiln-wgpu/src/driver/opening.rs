@@ -1,0 +1,320 @@
+//! Opening devices and listing adapters: one at a time in a process.
+//!
+//! On NVIDIA's driver 580.159 a process whose threads opened devices at the same time ended once in 55 runs by a segmentation
+//! fault. Why is not known. Vulkan allows what they did; one after the other is not known to fail.
+
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use kiln_ir::{Error, Result};
+use kiln_shaders::Capabilities;
+
+#[cfg(not(target_arch = "wasm32"))]
+use super::absent::{AbsentApi, absent};
+use super::adapters::{self, AdapterChoice, AdapterInfo};
+use super::device::{GpuDevice, Inner, Lost};
+use super::options::DeviceOptions;
+#[cfg(not(target_arch = "wasm32"))]
+use super::pipeline_cache::PipelineCache;
+use super::pipelines::Pipelines;
+use super::readbacks::Readbacks;
+#[cfg(not(target_arch = "wasm32"))]
+use super::retired;
+use super::uploads::Uploads;
+use super::{cooperative, direct};
+use crate::plan::Target;
+use crate::trusted;
+use kiln_device::Shared;
+use kiln_device::waiting::Waiting;
+#[cfg(not(target_arch = "wasm32"))]
+use kiln_device::waiting::{block_on, elsewhere};
+
+/// Buffers are whole vectors of four words: kernels may read and write them as such.
+const GRANULARITY: u64 = 16;
+
+/// Free memory beyond this is returned to the driver.
+const MOST_FREE: u64 = 1 << 30;
+
+/// Held by who asks the driver for adapters or for a device.
+#[cfg(not(target_arch = "wasm32"))]
+static OPENING: Mutex<()> = Mutex::new(());
+
+/// Does `work` while nobody else in the process opens anything. It takes up to some tenths of a second, which it spends in
+/// the driver: who must not wait has a thread do it.
+#[cfg(not(target_arch = "wasm32"))]
+async fn alone<T, F>(waiting: Waiting, work: impl FnOnce() -> F + Send + 'static) -> T
+where
+    T: Send + 'static,
+    F: Future<Output = T>,
+{
+    let work = move || {
+        let _alone = OPENING.lock().unwrap_or_else(PoisonError::into_inner);
+        block_on(work())
+    };
+    match waiting {
+        Waiting::Here => work(),
+        Waiting::Elsewhere => elsewhere("kiln-gpu-open", work).await,
+    }
+}
+
+/// A browser has one thread.
+#[cfg(target_arch = "wasm32")]
+async fn alone<T, F: Future<Output = T>>(_: Waiting, work: impl FnOnce() -> F) -> T {
+    work().await
+}
+
+/// How large the blocks are that wgpu takes from the driver and gives out in parts: small at first, then twice as large each
+/// time. To take a large one of the host's memory is half of what the first operation of a process waits for.
+const BLOCKS: wgpu::MemoryHints =
+    wgpu::MemoryHints::Manual { suballocated_device_memory_block_size: (8 << 20)..(256 << 20) };
+
+/// Opens a device that notes it when it is lost.
+async fn open(
+    name: &str,
+    adapter: &wgpu::Adapter,
+    features: wgpu::Features,
+    limits: &wgpu::Limits,
+    cooperative: bool,
+) -> Result<(wgpu::Device, wgpu::Queue, Lost)> {
+    let descriptor = wgpu::DeviceDescriptor {
+        label: Some("kiln"),
+        required_features: features,
+        required_limits: limits.clone(),
+        experimental_features: if cooperative { trusted::experiments() } else { Default::default() },
+        memory_hints: BLOCKS,
+        ..Default::default()
+    };
+    let opened = adapter.request_device(&descriptor).await;
+    let (device, queue) = opened.map_err(|error| Error::Driver {
+        what: "opening the device".into(),
+        device: name.to_owned(),
+        message: error.to_string(),
+    })?;
+    let lost = Arc::new(Mutex::new(None));
+    let told = lost.clone();
+    device.set_device_lost_callback(move |reason, message| {
+        let reason = if message.is_empty() { format!("{reason:?}") } else { message };
+        *told.lock().unwrap_or_else(PoisonError::into_inner) = Some(reason);
+    });
+    let name = name.to_owned();
+    // What no scope catches would end the process.
+    device.on_uncaptured_error(Arc::new(move |error| tracing::error!("{name}: {error}")));
+    Ok((device, queue, lost))
+}
+
+impl GpuDevice {
+    /// Opens the adapter that the environment variable `KILN_ADAPTER` names, or else the best one: a discrete GPU before
+    /// an integrated one. A driver in software is used only when it is asked for.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where there is none, with what there is; [`Error::Driver`] where its driver refuses.
+    pub async fn new_async() -> Result<Self> {
+        Self::open_async(&AdapterChoice::Best).await
+    }
+
+    /// Opens an adapter of choice.
+    ///
+    /// # Errors
+    /// As [`GpuDevice::new_async`].
+    pub async fn open_async(choice: &AdapterChoice) -> Result<Self> {
+        Self::open_with_async(choice, &DeviceOptions::new()).await
+    }
+
+    /// Opens an adapter of choice as the options say. One after the other, where several are asked for at the same time.
+    ///
+    /// # Errors
+    /// As [`GpuDevice::new_async`].
+    pub async fn open_with_async(choice: &AdapterChoice, options: &DeviceOptions) -> Result<Self> {
+        Self::open_waiting(choice, options, Waiting::Elsewhere).await
+    }
+
+    pub(super) async fn open_waiting(
+        choice: &AdapterChoice,
+        options: &DeviceOptions,
+        waiting: Waiting,
+    ) -> Result<Self> {
+        let (choice, options) = (choice.clone(), options.clone());
+        let open = async move || {
+            let (infos, adapters): (Vec<AdapterInfo>, Vec<wgpu::Adapter>) = adapters::all().await.into_iter().unzip();
+            let index = adapters::choose(&choice, &infos)?;
+            Self::of_adapter(infos[index].clone(), &adapters[index], &options).await
+        };
+        alone(waiting, open).await
+    }
+
+    async fn of_adapter(info: AdapterInfo, adapter: &wgpu::Adapter, options: &DeviceOptions) -> Result<Self> {
+        let mut features = adapter.features() & options.features();
+        let cooperative = features.contains(cooperative::FEATURES) && cooperative::offers(adapter);
+        if !cooperative {
+            features.remove(cooperative::FEATURES);
+        }
+        if options.profile && !features.contains(wgpu::Features::TIMESTAMP_QUERY) {
+            let reason = format!("{} has no timestamps", info.name);
+            return Err(Error::Unavailable { what: "the time of each kernel".into(), reason });
+        }
+        // Everything that the adapter can do: the defaults are those of the weakest browser.
+        let mut limits = adapter.limits();
+        if !features.contains(wgpu::Features::IMMEDIATES) {
+            limits.max_immediate_size = 0;
+        }
+        #[cfg(not(target_arch = "wasm32"))]
+        let retired = retired::take(&info, features, &limits).map(|again| (again.device, again.queue, again.lost));
+        #[cfg(target_arch = "wasm32")]
+        let retired = None;
+        let (device, queue, lost) = match retired {
+            Some(again) => again,
+            None => open(&info.name, adapter, features, &limits, cooperative).await?,
+        };
+        let capabilities = Capabilities {
+            subgroup: features.contains(wgpu::Features::SUBGROUP),
+            immediates: features.contains(wgpu::Features::IMMEDIATES),
+        };
+        #[cfg(not(target_arch = "wasm32"))]
+        let pipeline_cache = match &options.pipeline_folder {
+            Some(folder) if features.contains(wgpu::Features::PIPELINE_CACHE) => {
+                PipelineCache::open(&device, folder).await
+            }
+            _ => None,
+        };
+        let inner = Inner {
+            info,
+            device,
+            queue,
+            #[cfg(not(target_arch = "wasm32"))]
+            features,
+            target: Target { limits, cooperative },
+            capabilities,
+            direct: features.contains(direct::FEATURES),
+            trusting: !options.plain && !options.checks,
+            profiling: options.profile,
+            pipelines: Pipelines::default(),
+            #[cfg(not(target_arch = "wasm32"))]
+            pipeline_cache,
+            uploads: Uploads::default(),
+            readbacks: Readbacks::default(),
+            shared: Shared::new(GRANULARITY, MOST_FREE),
+            lost,
+        };
+        Ok(Self { inner: Arc::new(inner) })
+    }
+
+    /// Every adapter of the machine, software too, in the order of their indices. A GPU that two interfaces reach is there
+    /// once, through Vulkan; `WGPU_BACKEND=dx12` leaves Vulkan out.
+    pub async fn list_adapters_async() -> Vec<AdapterInfo> {
+        Self::list_waiting(Waiting::Elsewhere).await
+    }
+
+    async fn list_waiting(waiting: Waiting) -> Vec<AdapterInfo> {
+        let adapters = alone(waiting, adapters::all).await;
+        adapters.into_iter().map(|(info, _)| info).collect()
+    }
+
+    /// The adapter that would be opened, without opening it.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where there is none, with what there is.
+    pub async fn find_async(choice: &AdapterChoice) -> Result<AdapterInfo> {
+        Self::find_waiting(choice, Waiting::Elsewhere).await
+    }
+
+    async fn find_waiting(choice: &AdapterChoice, waiting: Waiting) -> Result<AdapterInfo> {
+        let mut adapters = Self::list_waiting(waiting).await;
+        let index = adapters::choose(choice, &adapters)?;
+        Ok(adapters.swap_remove(index))
+    }
+
+    /// Whether [`GpuDevice::new_async`] would find an adapter; asked of the machine once.
+    pub async fn is_available_async() -> bool {
+        Self::is_available_waiting(Waiting::Elsewhere).await
+    }
+
+    async fn is_available_waiting(waiting: Waiting) -> bool {
+        static AVAILABLE: OnceLock<bool> = OnceLock::new();
+        if let Some(&known) = AVAILABLE.get() {
+            return known;
+        }
+        let found = Self::find_waiting(&AdapterChoice::Best, waiting).await.is_ok();
+        *AVAILABLE.get_or_init(|| found)
+    }
+}
+
+/// The same for those who wait.
+#[cfg(not(target_arch = "wasm32"))]
+impl GpuDevice {
+    /// As [`GpuDevice::new_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn new() -> Result<Self> {
+        Self::open(&AdapterChoice::Best)
+    }
+
+    /// As [`GpuDevice::open_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open(choice: &AdapterChoice) -> Result<Self> {
+        Self::open_with(choice, &DeviceOptions::new())
+    }
+
+    /// As [`GpuDevice::open_with_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn open_with(choice: &AdapterChoice, options: &DeviceOptions) -> Result<Self> {
+        block_on(Self::open_waiting(choice, options, Waiting::Here))
+    }
+
+    /// As [`GpuDevice::find_async`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn find(choice: &AdapterChoice) -> Result<AdapterInfo> {
+        block_on(Self::find_waiting(choice, Waiting::Here))
+    }
+
+    /// As [`GpuDevice::list_adapters_async`].
+    pub fn list_adapters() -> Vec<AdapterInfo> {
+        block_on(Self::list_waiting(Waiting::Here))
+    }
+
+    /// The interfaces to GPUs (Vulkan, Metal, DX12) through which none is reached here, each with the reason.
+    pub fn absent_apis() -> Vec<AbsentApi> {
+        absent(&Self::list_adapters())
+    }
+
+    /// As [`GpuDevice::is_available_async`].
+    pub fn is_available() -> bool {
+        block_on(Self::is_available_waiting(Waiting::Here))
+    }
+}
+
+#[cfg(all(test, not(target_arch = "wasm32")))]
+mod tests {
+    use super::super::device::tests::device;
+    use super::*;
+
+    #[test]
+    fn limits_are_those_of_the_adapter() {
+        let Some(device) = device() else { return };
+        let all = block_on(adapters::all());
+        let (_, adapter) = all.iter().find(|(info, _)| info == device.adapter()).unwrap();
+        let (most, opened) = (adapter.limits(), device.inner.device.limits());
+        assert_eq!(opened.max_buffer_size, most.max_buffer_size);
+        assert_eq!(opened.max_storage_buffer_binding_size, most.max_storage_buffer_binding_size);
+        assert_eq!(opened.max_compute_workgroup_storage_size, most.max_compute_workgroup_storage_size);
+        assert_eq!(opened.max_compute_workgroups_per_dimension, most.max_compute_workgroups_per_dimension);
+        let features = adapter.features() & DeviceOptions::new().features();
+        assert!(device.inner.device.features().contains(features - cooperative::FEATURES));
+        assert!(wgpu::Limits::default().max_buffer_size <= opened.max_buffer_size);
+    }
+
+    #[test]
+    fn adapters_are_asked_for_once_to_know_whether_there_is_one() {
+        let known = GpuDevice::is_available();
+        let before = adapters::LISTINGS.get();
+        (0..3).for_each(|_| assert_eq!(GpuDevice::is_available(), known));
+        assert_eq!(adapters::LISTINGS.get(), before);
+        assert_eq!(GpuDevice::find(&AdapterChoice::Best).is_ok(), known);
+        assert_eq!(adapters::LISTINGS.get(), before + 1);
+    }
+}

@@ -1,0 +1,246 @@
+//! Dispatches that are compiled and bound to memory: how they are submitted, and how results are read.
+
+use std::sync::Arc;
+
+use kiln_device::{Bindings, Location, Profile, Read};
+use kiln_ir::{Error, Result};
+
+use super::mapped;
+use super::pipelines::Pipeline;
+use super::readbacks::{Group, Readback, groups};
+use super::timestamps::Timestamps;
+use crate::plan::{Dispatch, FAULT_STRIDE, Slice};
+use crate::{GpuDevice, Region};
+use kiln_device::waiting::Waiting;
+
+/// Dispatches in one submission. A longer plan is cut, so that the device is never kept from others for long: in a browser
+/// from drawing the page.
+const DISPATCHES_A_SUBMISSION: usize = if cfg!(target_arch = "wasm32") { 32 } else { 256 };
+
+/// A plan's dispatches, compiled and bound.
+#[derive(Debug)]
+pub struct Program {
+    steps: Vec<Bound>,
+    /// The clock of the kernels, where the device times them.
+    timestamps: Option<Timestamps>,
+}
+
+/// A dispatch with everything that it needs.
+#[derive(Debug)]
+struct Bound {
+    name: &'static str,
+    pipeline: Arc<Pipeline>,
+    bindings: wgpu::BindGroup,
+    params: Vec<u8>,
+    groups: [u32; 3],
+}
+
+/// What is copied to the host after a program, or by itself.
+type Reads<'a, 'b> = &'a mut [Read<'b, wgpu::Buffer>];
+
+impl Program {
+    pub(super) fn new(device: &GpuDevice, steps: &[Dispatch], memory: &Bindings<wgpu::Buffer>) -> Result<Self> {
+        let steps = bind(device, steps, memory)?;
+        let clock = || Timestamps::new(&device.inner.device, steps.len(), DISPATCHES_A_SUBMISSION);
+        let timestamps = device.inner.profiling.then(clock);
+        Ok(Self { steps, timestamps })
+    }
+
+    /// Submits the program, and with its last commands copies to the host.
+    fn submit_with(&self, device: &GpuDevice, faults: Option<&Region>, copies: Option<Copies<'_>>) -> Result<()> {
+        let inner = &device.inner;
+        if let Some(words) = faults {
+            inner.write(words, &vec![0xff; words.bytes() as usize])?;
+        }
+        let encoder = || inner.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        let mut pieces = self.steps.chunks(DISPATCHES_A_SUBMISSION).enumerate().peekable();
+        let mut last = encoder();
+        while let Some((number, piece)) = pieces.next() {
+            match &self.timestamps {
+                Some(timestamps) => encode_timed(&mut last, piece, number * DISPATCHES_A_SUBMISSION, timestamps),
+                None => encode(&mut last, piece),
+            }
+            if pieces.peek().is_some() {
+                inner.submit(std::mem::replace(&mut last, encoder()).finish());
+            }
+        }
+        if let Some(copies) = copies {
+            copies.encode(&mut last)?;
+        }
+        inner.submit(last.finish());
+        let submissions = self.steps.len().div_ceil(DISPATCHES_A_SUBMISSION).max(1);
+        inner.shared.counters.submitted(submissions, self.steps.len());
+        Ok(())
+    }
+
+    /// Submits the program.
+    pub(super) fn submit(&self, device: &GpuDevice, faults: Option<&Region>) -> Result<()> {
+        self.submit_with(device, faults, None)
+    }
+
+    /// The time of each kernel of the last run.
+    pub(super) async fn times(&self, device: &GpuDevice, waiting: Waiting) -> Result<Profile> {
+        let kernels = self.steps.iter().map(|step| (step.name, step.groups));
+        match &self.timestamps {
+            Some(timestamps) => timestamps.read(device, kernels, waiting).await,
+            None => Ok(Profile::default()),
+        }
+    }
+}
+
+/// Submits a program, if there is one, and copies regions to the host: in one submission and one mapping, or in as few as the
+/// largest buffer of the device allows.
+pub(super) async fn run(
+    device: &GpuDevice,
+    program: Option<(&Program, Option<&Region>)>,
+    reads: Reads<'_, '_>,
+    waiting: Waiting,
+) -> Result<()> {
+    let sizes = reads.iter().map(|read| read.to.len() as u64);
+    for (number, group) in groups(sizes, device.inner.target.limits.max_buffer_size).iter().enumerate() {
+        let program = program.filter(|_| number == 0);
+        if program.is_none() && group.bytes == 0 {
+            continue;
+        }
+        let sent = device.scoped_work("a batch", group.bytes, || {
+            let to = (group.bytes > 0).then(|| Readback::new(device, group.bytes));
+            let copies = to.as_ref().map(|to| Copies { to, group, reads });
+            match (program, copies) {
+                (Some((program, faults)), copies) => program.submit_with(device, faults, copies)?,
+                (None, Some(copies)) => copies.submit(device)?,
+                (None, None) => {}
+            }
+            Ok(to)
+        });
+        let Some(from) = sent.await? else { continue };
+        let copy = |bytes: &[u8]| {
+            group.places.iter().for_each(|place| mapped::read(place.of(bytes), reads[place.number].to));
+        };
+        from.see(waiting, copy).await?;
+    }
+    Ok(())
+}
+
+/// Regions that are copied to a buffer of the host.
+#[derive(Debug, Clone, Copy)]
+struct Copies<'a> {
+    to: &'a Readback,
+    group: &'a Group,
+    /// All that is read; the group has part of it.
+    reads: &'a [Read<'a, wgpu::Buffer>],
+}
+
+impl Copies<'_> {
+    fn encode(&self, encoder: &mut wgpu::CommandEncoder) -> Result<()> {
+        for place in self.group.places.iter().filter(|place| place.bytes > 0) {
+            let from = &self.reads[place.number].from;
+            encoder.copy_buffer_to_buffer(from.memory()?, from.offset(), self.to.raw(), place.start, place.words());
+        }
+        Ok(())
+    }
+
+    fn submit(&self, device: &GpuDevice) -> Result<()> {
+        let inner = &device.inner;
+        let mut encoder = inner.device.create_command_encoder(&wgpu::CommandEncoderDescriptor::default());
+        self.encode(&mut encoder)?;
+        inner.submit(encoder.finish());
+        inner.shared.counters.submitted(1, 0);
+        Ok(())
+    }
+}
+
+fn encode(encoder: &mut wgpu::CommandEncoder, steps: &[Bound]) {
+    let mut pass = encoder.begin_compute_pass(&wgpu::ComputePassDescriptor::default());
+    steps.iter().for_each(|step| step.dispatch(&mut pass));
+}
+
+/// The same with a pass for each step, which is what can be measured; `before` steps were in earlier submissions.
+fn encode_timed(encoder: &mut wgpu::CommandEncoder, steps: &[Bound], before: usize, timestamps: &Timestamps) {
+    for (number, step) in steps.iter().enumerate() {
+        let timestamp_writes = Some(timestamps.of_pass(number));
+        step.dispatch(&mut encoder.begin_compute_pass(&wgpu::ComputePassDescriptor { label: None, timestamp_writes }));
+    }
+    timestamps.resolve(encoder, before, steps.len());
+}
+
+impl Bound {
+    fn dispatch(&self, pass: &mut wgpu::ComputePass<'_>) {
+        pass.set_pipeline(&self.pipeline.raw);
+        pass.set_bind_group(0, &self.bindings, &[]);
+        if self.pipeline.immediates && !self.params.is_empty() {
+            pass.set_immediates(0, &self.params);
+        }
+        let [x, y, z] = self.groups;
+        pass.dispatch_workgroups(x, y, z);
+    }
+}
+
+/// Binds dispatches to memory. Their kernels are compiled.
+fn bind(device: &GpuDevice, dispatches: &[Dispatch], memory: &Bindings<wgpu::Buffer>) -> Result<Vec<Bound>> {
+    let inner = &device.inner;
+    let pipelines = dispatches.iter().map(|dispatch| device.pipeline(&dispatch.code)).collect::<Result<Vec<_>>>()?;
+    // Parameters never change for a plan: where they are no immediates, one buffer holds those of all dispatches.
+    let alignment = u64::from(inner.target.limits.min_uniform_buffer_offset_alignment).max(16);
+    let mut arena: Vec<u8> = Vec::new();
+    let mut offsets = Vec::with_capacity(dispatches.len());
+    for (dispatch, pipeline) in dispatches.iter().zip(&pipelines) {
+        offsets.push(arena.len() as u64);
+        if !pipeline.immediates {
+            arena.extend_from_slice(bytemuck::cast_slice(&dispatch.params));
+            arena.resize(arena.len().next_multiple_of(alignment as usize), 0);
+        }
+    }
+    let uniforms = (!arena.is_empty()).then(|| {
+        inner.shared.counters.storage_buffers.add(1);
+        let buffer = inner.device.create_buffer(&wgpu::BufferDescriptor {
+            label: Some("parameters"),
+            size: arena.len() as u64,
+            usage: wgpu::BufferUsages::UNIFORM | wgpu::BufferUsages::COPY_DST,
+            mapped_at_creation: false,
+        });
+        inner.queue.write_buffer(&buffer, 0, &arena);
+        buffer
+    });
+
+    let mut steps = Vec::with_capacity(dispatches.len());
+    for ((dispatch, pipeline), offset) in dispatches.iter().zip(pipelines).zip(offsets) {
+        let regions = dispatch.buffers.iter().map(|slice| memory.find(slice.at)).collect::<Result<Vec<_>>>()?;
+        let mut entries = Vec::with_capacity(dispatch.buffers.len() + 1);
+        for ((number, slice), region) in (0..).zip(&dispatch.buffers).zip(&regions) {
+            let resource = wgpu::BindingResource::Buffer(binding(device, slice, region)?);
+            entries.push(wgpu::BindGroupEntry { binding: number, resource });
+        }
+        if let Some(uniforms) = uniforms.as_ref().filter(|_| !pipeline.immediates && !dispatch.params.is_empty()) {
+            let size = std::num::NonZero::new((4 * dispatch.params.len() as u64).next_multiple_of(16));
+            let resource = wgpu::BindingResource::Buffer(wgpu::BufferBinding { buffer: uniforms, offset, size });
+            entries.push(wgpu::BindGroupEntry { binding: dispatch.buffers.len() as u32, resource });
+        }
+        let bindings = inner.device.create_bind_group(&wgpu::BindGroupDescriptor {
+            label: Some(dispatch.code.name()),
+            layout: &pipeline.layout,
+            entries: &entries,
+        });
+        inner.shared.counters.bind_groups.add(1);
+        let params = bytemuck::cast_slice(&dispatch.params).to_vec();
+        steps.push(Bound { name: dispatch.code.name(), pipeline, bindings, params, groups: dispatch.groups });
+    }
+    Ok(steps)
+}
+
+/// The part of a buffer that a kernel sees.
+///
+/// # Errors
+/// [`Error::Limit`] where it is larger than a binding can be.
+fn binding<'a>(device: &GpuDevice, slice: &Slice, region: &'a Region) -> Result<wgpu::BufferBinding<'a>> {
+    let (offset, bytes) = match slice.at {
+        Location::Fault(_) => (0, FAULT_STRIDE),
+        _ => (slice.offset, slice.bytes.unwrap_or(region.bytes() - slice.offset)),
+    };
+    let limit = device.inner.target.limits.max_storage_buffer_binding_size;
+    if bytes > limit {
+        let device = device.adapter().name.clone();
+        return Err(Error::Limit { what: "bytes that one kernel can see", device, asked: bytes, limit });
+    }
+    let size = std::num::NonZero::new(bytes);
+    Ok(wgpu::BufferBinding { buffer: region.memory()?, offset: region.offset() + offset, size })
+}

@@ -1,0 +1,164 @@
+//! Readings of results, through buffers that are used again and again.
+
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use kiln_ir::Result;
+
+use crate::GpuDevice;
+use kiln_device::waiting::Waiting;
+
+/// The least size of a buffer: small readings share them.
+const LEAST_BYTES: u64 = 1 << 16;
+/// Buffers that wait to be used again, and what they hold together; of one alone, however large.
+const MOST_BUFFERS: usize = 16;
+const MOST_BYTES: u64 = 256 << 20;
+
+/// Buffers of a device that nobody reads from, none of them mapped; the last used last.
+#[derive(Debug, Default)]
+pub(crate) struct Readbacks(Mutex<Vec<wgpu::Buffer>>);
+
+impl Readbacks {
+    fn free(&self) -> MutexGuard<'_, Vec<wgpu::Buffer>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take(&self, size: u64) -> Option<wgpu::Buffer> {
+        let mut free = self.free();
+        let at = free.iter().rposition(|buffer| buffer.size() == size)?;
+        Some(free.remove(at))
+    }
+
+    fn keep(&self, buffer: wgpu::Buffer) {
+        let mut free = self.free();
+        free.push(buffer);
+        let held = |free: &[wgpu::Buffer]| free.iter().map(wgpu::Buffer::size).sum::<u64>();
+        while free.len() > 1 && (free.len() > MOST_BUFFERS || held(&free) > MOST_BYTES) {
+            free.remove(0);
+        }
+    }
+
+    /// Gives the buffers back to the driver.
+    pub(crate) fn clear(&self) {
+        self.free().clear();
+    }
+}
+
+/// A buffer that results are copied to, to be read.
+#[derive(Debug)]
+pub(crate) struct Readback {
+    device: GpuDevice,
+    buffer: wgpu::Buffer,
+    bytes: u64,
+}
+
+impl Readback {
+    /// A buffer for so many bytes, whole words, which are not more than a buffer can have.
+    pub(crate) fn new(device: &GpuDevice, bytes: u64) -> Self {
+        let inner = &device.inner;
+        let size = inner.shared.pool.size_class(bytes.max(LEAST_BYTES)).min(inner.target.limits.max_buffer_size);
+        let buffer = inner.readbacks.take(size).unwrap_or_else(|| {
+            inner.shared.counters.readback_buffers.add(1);
+            inner.device.create_buffer(&wgpu::BufferDescriptor {
+                label: Some("results"),
+                size,
+                usage: wgpu::BufferUsages::COPY_DST | wgpu::BufferUsages::MAP_READ,
+                mapped_at_creation: false,
+            })
+        });
+        Self { device: device.clone(), buffer, bytes }
+    }
+
+    pub(crate) fn raw(&self) -> &wgpu::Buffer {
+        &self.buffer
+    }
+
+    /// Shows `see` the bytes, once all that was submitted is done.
+    ///
+    /// Who gives up while it waits loses the buffer: wgpu may take the end of the work that was waited for then for the
+    /// end of what the buffer would be used for next.
+    ///
+    /// # Errors
+    /// [`kiln_ir::Error::DeviceLost`], [`kiln_ir::Error::Driver`].
+    pub(crate) async fn see<T>(self, waiting: Waiting, see: impl FnOnce(&[u8]) -> T) -> Result<T> {
+        let view = self.device.map(&self.buffer, self.bytes, waiting).await?;
+        let seen = see(&view);
+        drop(view);
+        self.buffer.unmap();
+        self.device.inner.readbacks.keep(self.buffer);
+        Ok(seen)
+    }
+}
+
+/// What is read through one buffer.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Group {
+    /// The bytes of all, whole words.
+    pub(crate) bytes: u64,
+    pub(crate) places: Vec<Place>,
+}
+
+/// One tensor of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Place {
+    /// Which of all that is read.
+    pub(crate) number: usize,
+    /// Its first byte in the buffer.
+    pub(crate) start: u64,
+    pub(crate) bytes: u64,
+}
+
+impl Place {
+    /// Its bytes, up to whole words.
+    pub(crate) fn words(&self) -> u64 {
+        self.bytes.next_multiple_of(wgpu::COPY_BUFFER_ALIGNMENT)
+    }
+
+    pub(crate) fn of<'a>(&self, bytes: &'a [u8]) -> &'a [u8] {
+        &bytes[self.start as usize..(self.start + self.bytes) as usize]
+    }
+}
+
+/// Puts reads of these sizes into as few groups as buffers of at most `most` bytes allow. There is at least one.
+pub(crate) fn groups(sizes: impl IntoIterator<Item = u64>, most: u64) -> Vec<Group> {
+    let mut groups = Vec::new();
+    let mut last = Group::default();
+    for (number, bytes) in sizes.into_iter().enumerate() {
+        // Each from a whole vector on.
+        let mut start = last.bytes.next_multiple_of(16);
+        if start > 0 && start + bytes > most {
+            groups.push(std::mem::take(&mut last));
+            start = 0;
+        }
+        let place = Place { number, start, bytes };
+        last.bytes = start + place.words();
+        last.places.push(place);
+    }
+    groups.push(last);
+    groups
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_read_together_fits_a_buffer_and_does_not_overlap() {
+        let sizes = [100, 0, 7, 400, 512, 1, 256, 256];
+        let all = groups(sizes, 512);
+        let places = all.iter().flat_map(|group| &group.places);
+        assert!(places.clone().map(|place| place.number).eq(0..sizes.len()), "{all:?}");
+        assert!(places.map(|place| place.bytes).eq(sizes), "{all:?}");
+        for group in &all {
+            let mut end = 0;
+            for place in &group.places {
+                assert!(place.start >= end && place.start.is_multiple_of(16), "{all:?}");
+                end = place.start + place.words();
+            }
+            assert_eq!(end, group.bytes);
+            assert!(group.bytes <= 512, "{all:?}");
+        }
+        assert_eq!(groups([], 512), [Group::default()]);
+        assert_eq!(groups([4, 4, 4], 512).len(), 1);
+        assert_eq!(groups([512; 3], 512).len(), 3);
+    }
+}

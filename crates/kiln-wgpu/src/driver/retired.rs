@@ -1,0 +1,72 @@
+//! Devices that nobody uses any more. They stay open, and who opens the same adapter in the same way again is given one.
+//!
+//! NVIDIA's driver 580.159 locks up for good when one thread closes a device while another takes memory of another device,
+//! so none is closed while the process lasts, the lost ones neither. Besides, opening one takes 130 ms there.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::adapters::AdapterInfo;
+
+/// What of an open device can serve again.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) info: AdapterInfo,
+    pub(crate) device: wgpu::Device,
+    pub(crate) queue: wgpu::Queue,
+    pub(crate) features: wgpu::Features,
+    pub(crate) limits: wgpu::Limits,
+    /// Why the device is gone, once it is.
+    pub(crate) lost: Arc<Mutex<Option<String>>>,
+}
+
+impl Opened {
+    fn is_lost(&self) -> bool {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+}
+
+static RETIRED: Mutex<Vec<Opened>> = Mutex::new(Vec::new());
+
+/// A device of this adapter that was opened like this.
+pub(crate) fn take(info: &AdapterInfo, features: wgpu::Features, limits: &wgpu::Limits) -> Option<Opened> {
+    let mut retired = RETIRED.lock().unwrap_or_else(PoisonError::into_inner);
+    let serves =
+        |one: &Opened| one.info == *info && one.features == features && one.limits == *limits && !one.is_lost();
+    let at = retired.iter().position(serves)?;
+    Some(retired.swap_remove(at))
+}
+
+/// Keeps a device that nobody uses any more.
+pub(crate) fn keep(opened: Opened) {
+    RETIRED.lock().unwrap_or_else(PoisonError::into_inner).push(opened);
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::{AdapterChoice, DeviceOptions, GpuDevice};
+
+    #[test]
+    fn a_device_is_handed_out_again_unless_it_is_lost() {
+        let choice = AdapterChoice::Index(0);
+        // Options of its own, so that no test beside this one takes the device.
+        let open = || GpuDevice::open_with(&choice, &DeviceOptions::new().plain().profile());
+        let first = match open() {
+            Ok(device) => device,
+            Err(why) if !std::env::var("KILN_REQUIRE").is_ok_and(|required| required.contains("wgpu")) => {
+                return println!("left out: {why}");
+            }
+            Err(why) => panic!("{why}"),
+        };
+        let raw = first.inner.device.clone();
+        let second = open().unwrap();
+        assert_ne!(raw, second.inner.device, "it is in use");
+        drop(first);
+        let third = open().unwrap();
+        assert_eq!(raw, third.inner.device);
+        third.destroy();
+        drop(third);
+        let fourth = open().unwrap();
+        assert_ne!(raw, fourth.inner.device);
+        assert!(!fourth.is_lost());
+    }
+}
