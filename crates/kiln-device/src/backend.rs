@@ -124,10 +124,14 @@ impl<D: Driver> Backend<D> {
     /// # Errors
     /// As [`Backend::run_async`]; [`kiln_ir::Error::Length`] and [`kiln_ir::Error::Type`] for outputs that do not fit.
     pub async fn run_into_async(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        self.run_with(op, inputs, outputs, Waiting::Elsewhere).await
+        self.run_into_waiting(op, inputs, outputs, Waiting::Elsewhere).await
     }
 
-    async fn run_with(
+    /// As [`Backend::run_into_async`], for callers that say who drives the device.
+    ///
+    /// # Errors
+    /// As [`Backend::run_into_async`].
+    pub async fn run_into_waiting(
         &self,
         op: &Op,
         inputs: &[Operand<'_>],
@@ -183,6 +187,6 @@ impl<D: Driver> Backend<D> {
 impl<D: Driver> Operations for Backend<D> {
     fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         self.device()?;
-        block_on(self.run_with(op, inputs, outputs, Waiting::Here))
+        block_on(self.run_into_waiting(op, inputs, outputs, Waiting::Here))
     }
 }

@@ -21,7 +21,12 @@ pub struct Prepared<D: Driver> {
 }
 
 impl<D: Driver> Prepared<D> {
-    pub(crate) async fn new(device: &D, op: &Op, inputs: &[&Tensor<D>]) -> Result<Self> {
+    /// Makes an operation on tensors of a device ready.
+    ///
+    /// # Errors
+    /// Those of the shape rule; [`kiln_ir::Error::Unavailable`] for a tensor of another device; those of compilation and
+    /// allocation.
+    pub async fn new(device: &D, op: &Op, inputs: &[&Tensor<D>]) -> Result<Self> {
         device.check_alive()?;
         inputs.iter().try_for_each(|input| input.check_on(device))?;
         let types: Vec<TensorType> = inputs.iter().map(|input| input.ty()).collect();
@@ -39,7 +44,11 @@ impl<D: Driver> Prepared<D> {
         results.map(|(region, &ty)| Tensor::from_region(self.device.clone(), region.clone(), ty)).collect()
     }
 
-    pub(crate) async fn run_waiting(&mut self, waiting: Waiting) -> Result<()> {
+    /// Runs it once more, for callers that say who drives the device.
+    ///
+    /// # Errors
+    /// As [`Prepared::run_async`].
+    pub async fn run_waiting(&mut self, waiting: Waiting) -> Result<()> {
         self.executable.run(Vec::new(), waiting).await
     }
 

@@ -56,7 +56,11 @@ impl<D: Driver> Tensor<D> {
         Ok(Self { ty, ..self.clone() })
     }
 
-    pub(crate) async fn upload(device: &D, operand: &Operand<'_>) -> Result<Self> {
+    /// Copies an operand to a device.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] where it is too large for the device, [`Error::OutOfMemory`], [`Error::DeviceLost`].
+    pub async fn upload(device: &D, operand: &Operand<'_>) -> Result<Self> {
         let ty = operand.ty();
         let bytes = ty.bytes() as u64;
         let upload = || {
@@ -66,6 +70,16 @@ impl<D: Driver> Tensor<D> {
         };
         let region = device.scoped("an upload", bytes, upload).await?;
         Ok(Self { device: device.clone(), region, ty })
+    }
+
+    /// Copies the elements to the host, for callers that say who drives the device.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`], [`Error::OutOfMemory`].
+    pub async fn read_waiting(&self, waiting: Waiting) -> Result<Buffer> {
+        let mut out = Buffer::zeros(&self.ty)?;
+        read_into(&self.device, std::slice::from_ref(self), std::slice::from_mut(&mut out), waiting).await?;
+        Ok(out)
     }
 
     /// Refuses a tensor of another device.
@@ -82,6 +96,36 @@ impl<D: Driver> Tensor<D> {
         })
     }
 
+    /// The elements of another type that begin at a byte of this tensor: a view where a kernel can begin to read there, else a
+    /// copy on the device.
+    ///
+    /// # Errors
+    /// [`Error::View`] where they are not within the tensor, or the copy would begin within a word of a device that copies
+    /// words; [`Error::OutOfMemory`], [`Error::DeviceLost`].
+    pub async fn view(&self, offset: u64, ty: TensorType) -> Result<Self> {
+        let bytes = ty.bytes() as u64;
+        if offset.checked_add(bytes).is_none_or(|end| end > self.ty.bytes() as u64) {
+            let reason = format!("{bytes} bytes from byte {offset} on are not within {} bytes", self.ty.bytes());
+            return Err(Error::View { what: "view", reason });
+        }
+        if let Some(region) = self.region.part(offset, bytes, self.device.view_alignment()) {
+            return Ok(Self { region, ty, ..self.clone() });
+        }
+        if bytes > 0 && !offset.is_multiple_of(D::COPY_ALIGNMENT) {
+            let reason = format!("it begins at byte {offset}, in the middle of a word");
+            return Err(Error::View { what: "view", reason });
+        }
+        let copy = || {
+            let region = take(&self.device, bytes)?;
+            if bytes > 0 {
+                self.device.copy(&self.region, offset, &region, bytes)?;
+            }
+            Ok(region)
+        };
+        let region = self.device.scoped("a slice", bytes, copy).await?;
+        Ok(Self { region, ty, ..self.clone() })
+    }
+
     blocking_and_async! {
         /// The entries `range` along the first axis: rows of a matrix, elements of a vector. It is a view where a kernel can
         /// begin to read there, which most devices ask to be a multiple of 16 to 256 bytes; else it is copied on the device.
@@ -92,26 +136,16 @@ impl<D: Driver> Tensor<D> {
         /// [`Error::OutOfMemory`], [`Error::DeviceLost`].
         pub fn slice, slice_async(&self, _waiting, range: Range<usize>) -> Result<Self> {
             let (offset, ty) = self.ty.entries(range.clone())?;
-            let bytes = ty.bytes() as u64;
-            if let Some(region) = self.region.part(offset, bytes, self.device.view_alignment()) {
-                return Ok(Self { region, ty, ..self.clone() });
-            }
-            if bytes > 0 && !offset.is_multiple_of(D::COPY_ALIGNMENT) {
-                let reason = format!("entry {} begins at byte {offset}, in the middle of a word", range.start);
-                return Err(match ty.dtype {
-                    DType::Blocks(format) => Error::Format { format: format.name(), reason },
-                    _ => Error::View { what: "slice", reason },
-                });
-            }
-            let copy = || {
-                let region = take(&self.device, bytes)?;
-                if bytes > 0 {
-                    self.device.copy(&self.region, offset, &region, bytes)?;
+            match self.view(offset, ty).await {
+                Err(Error::View { reason, .. }) => {
+                    let reason = format!("entry {}: {reason}", range.start);
+                    Err(match ty.dtype {
+                        DType::Blocks(format) => Error::Format { format: format.name(), reason },
+                        _ => Error::View { what: "slice", reason },
+                    })
                 }
-                Ok(region)
-            };
-            let region = self.device.scoped("a slice", bytes, copy).await?;
-            Ok(Self { region, ty, ..self.clone() })
+                viewed => viewed,
+            }
         }
 
         /// Copies the elements to the host.
@@ -119,9 +153,7 @@ impl<D: Driver> Tensor<D> {
         /// # Errors
         /// [`Error::DeviceLost`], [`Error::OutOfMemory`].
         pub fn read, read_async(&self, waiting) -> Result<Buffer> {
-            let mut out = Buffer::zeros(&self.ty)?;
-            read_into(&self.device, std::slice::from_ref(self), std::slice::from_mut(&mut out), waiting).await?;
-            Ok(out)
+            self.read_waiting(waiting).await
         }
     }
 }

@@ -96,14 +96,19 @@ pub async fn elsewhere<T: Send + 'static>(name: &str, work: impl FnOnce() -> T +
     done.await.unwrap_or_else(|panic| resume_unwind(panic))
 }
 
+/// Polls a future once: its output, or `None` where it is not complete. Futures of [`Waiting::Here`] complete.
+pub fn poll_once<F: Future>(mut future: Pin<&mut F>) -> Option<F::Output> {
+    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(output) => Some(output),
+        Poll::Pending => None,
+    }
+}
+
 /// Waits for a future on this thread. A future that completes at its first poll costs no more than that poll.
 #[cfg(not(target_arch = "wasm32"))]
 pub fn block_on<F: Future>(future: F) -> F::Output {
     let mut future = std::pin::pin!(future);
-    match future.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(output) => output,
-        Poll::Pending => pollster::block_on(future),
-    }
+    poll_once(future.as_mut()).unwrap_or_else(|| pollster::block_on(future))
 }
 
 /// Writes methods that wait once: each as `name_async` and, natively, as `name`, which blocks. `waiting` is the name by which

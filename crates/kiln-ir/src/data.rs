@@ -85,6 +85,23 @@ impl<'a> Data<'a> {
         }
     }
 
+    /// Bytes in the order of the machine as elements of a type.
+    ///
+    /// # Errors
+    /// [`Error::View`] for bytes that are not whole elements, or that begin where such an element cannot.
+    pub fn from_bytes(dtype: DType, bytes: &'a [u8]) -> Result<Self> {
+        let refused = |why: bytemuck::PodCastError| Error::View {
+            what: "bytes as elements",
+            reason: format!("{} bytes at {:?} are not whole {dtype} elements: {why}", bytes.len(), bytes.as_ptr()),
+        };
+        Ok(match dtype {
+            DType::F32 => Self::F32(bytemuck::try_cast_slice(bytes).map_err(refused)?),
+            DType::F16 => Self::F16(bytemuck::try_cast_slice(bytes).map_err(refused)?),
+            DType::U32 => Self::U32(bytemuck::try_cast_slice(bytes).map_err(refused)?),
+            DType::Blocks(format) => Self::Blocks(format, bytes),
+        })
+    }
+
     /// A copy.
     ///
     /// # Errors

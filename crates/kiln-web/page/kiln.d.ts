@@ -93,5 +93,6 @@ export class Batch {
   dims(tensor: BatchTensor): number[];
   explain(wanted: BatchTensor[]): Explanation;
   execute(wanted: BatchTensor[]): Promise<void>;
-  read(tensor: BatchTensor): Elements;
+  run(wanted: BatchTensor[]): Promise<Elements[]>;
+  read(tensor: BatchTensor): Promise<Elements>;
 }

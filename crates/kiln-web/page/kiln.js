@@ -135,6 +135,8 @@ export class Engine {
 /** Operations recorded now and run together. */
 export class Batch {
   #raw;
+  /** The last read. */
+  #reads = Promise.resolve();
 
   constructor(raw) {
     this.#raw = raw;
@@ -170,9 +172,16 @@ export class Batch {
     return this.#raw.execute(wanted);
   }
 
-  /** The elements of a tensor that the last execution was asked for, or of an input. */
+  /** Computes these tensors and reads them, on a GPU in one submission: an array of their elements. */
+  run(wanted) {
+    return this.#raw.run(wanted);
+  }
+
+  /** The elements of a tensor that the last execution was asked for, or of an input. Reads follow one another. */
   read(tensor) {
-    return this.#raw.read(tensor);
+    const next = this.#reads.then(() => this.#raw.read(tensor));
+    this.#reads = next.catch(() => {});
+    return next;
   }
 }
 

@@ -93,8 +93,7 @@ export async function picture(engine) {
         const amount = Number($("edges").value);
         batch.set(edges, Float32Array.of(amount));
         batch.set(rest, Float32Array.of(1 - amount));
-        await batch.execute([result]);
-        const results = batch.read(result);
+        const [results] = await batch.run([result]);
         const took = performance.now() - start;
         const image = new ImageData(width, height);
         const pixels = new Uint32Array(image.data.buffer);

@@ -47,7 +47,7 @@ impl State {
 }
 
 fn busy() -> Error {
-    parameter("batch", "it is running; wait for the promise of `execute`")
+    parameter("batch", "it is running; await the promise of `execute`, `run` or `read`")
 }
 
 impl Batch {
@@ -105,18 +105,41 @@ impl Batch {
 
     /// Computes these tensors.
     pub fn execute(&self, wanted: Array) -> Promise {
-        let state = self.0.clone();
-        promise(async move {
-            let wanted = state.ids(&wanted)?;
-            let mut batch = state.batch.borrow_mut().take().ok_or_else(busy)?;
-            let done = batch.execute_async(&wanted).await;
-            *state.batch.borrow_mut() = Some(batch);
-            done.map(|()| JsValue::UNDEFINED)
+        self.promised(async move |state, batch| {
+            batch.execute_async(&state.ids(&wanted)?).await?;
+            Ok(JsValue::UNDEFINED)
+        })
+    }
+
+    /// Computes these tensors and reads them, on a GPU in one submission: an array of their elements.
+    pub fn run(&self, wanted: Array) -> Promise {
+        self.promised(async move |state, batch| {
+            let results = batch.run_async(&state.ids(&wanted)?).await?;
+            Ok(results.iter().map(|result| value::typed_array(result.as_data())).collect::<Array>().into())
         })
     }
 
     /// The elements of a tensor that the last execution was asked for, or of an input.
-    pub fn read(&self, tensor: &JsValue) -> Result<JsValue, JsValue> {
-        self.0.with(|batch| Ok(value::typed_array(batch.data(self.0.id(tensor)?)?)))
+    pub fn read(&self, tensor: JsValue) -> Promise {
+        self.promised(async move |state, batch| {
+            let result = batch.read_buffer_async(state.id(&tensor)?).await?;
+            Ok(value::typed_array(result.as_data()))
+        })
+    }
+}
+
+impl Batch {
+    /// Takes the batch out while `work` runs on it.
+    fn promised(
+        &self,
+        work: impl AsyncFnOnce(&State, &mut kiln::Batch<'static>) -> Result<JsValue> + 'static,
+    ) -> Promise {
+        let state = self.0.clone();
+        promise(async move {
+            let mut batch = state.batch.borrow_mut().take().ok_or_else(busy)?;
+            let done = work(&state, &mut batch).await;
+            *state.batch.borrow_mut() = Some(batch);
+            done
+        })
     }
 }

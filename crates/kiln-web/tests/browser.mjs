@@ -56,7 +56,7 @@ const tests = {
       const product = batch.matmul(input, input);
       const wanted = batch.softmax(batch.scale(product, { factor: 0 }));
       await batch.execute([wanted, product]);
-      const first = [...batch.read(product)];
+      const first = [...await batch.read(product)];
       batch.set(input, Float32Array.of(0, 1, 1, 0));
       await batch.execute([wanted, product]);
       return {
@@ -68,8 +68,8 @@ const tests = {
         halves: [...(await gpu.convert(x, { to: "f16" }))],
         chosen: gpu.explain("add", [[3], [3]]).chosen === engine.gpu.name,
         first,
-        second: [...batch.read(product)],
-        softmax: [...batch.read(wanted)],
+        second: [...await batch.read(product)],
+        softmax: [...await batch.read(wanted)],
         dims: batch.dims(product),
       };
     });
@@ -184,8 +184,7 @@ const tests = {
       await batch.execute([wanted]);
       const { submissions, readbacks } = window.counted;
       batch.set(input, Float32Array.of(4, 3, 2, 1));
-      await batch.execute([wanted]);
-      const [first, second] = batch.read(wanted);
+      const [[first, second]] = await batch.run([wanted]);
       return { submissions: counted.submissions - submissions, readbacks: counted.readbacks - readbacks, even: Math.abs(first - second) < 1e-6 };
     });
     // 32 dispatches each.
@@ -206,7 +205,7 @@ const tests = {
       await engine.destroyDevice();
       const after = [...(await gpu.add(x, x))];
       await batch.execute([doubled]);
-      return { after, batch: [...batch.read(doubled)] };
+      return { after, batch: [...await batch.read(doubled)] };
     });
     assert.deepEqual(seen, { after: [2, 4, 6], batch: [2, 4, 6] });
     await leave(page);

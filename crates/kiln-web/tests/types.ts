@@ -21,7 +21,7 @@ export async function use(kept: string | undefined): Promise<string> {
   const [best, at] = batch.top_k(batch.clip(batch.relu(x), { lo: 0, hi: 1 }), { k: 1 });
   await batch.execute([best, at]);
   batch.set(x, columns);
-  batch.read(best);
+  await batch.read(best);
 
   // @ts-expect-error a parameter that cannot be left out
   await engine.scale(a);

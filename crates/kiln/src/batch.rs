@@ -1,12 +1,18 @@
+//! Operations recorded now and run together, on the CPU or on a GPU.
+
 use std::collections::{HashMap, HashSet};
 
+use kiln_device::waiting::Waiting;
 use kiln_ir::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
 use kiln_ir::op::{Matmul, Op, widened};
 use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Result, Shape, TensorType, f16};
 use kiln_route::{Explanation, Problem, Residency};
 
-use crate::gpus::{self, Gpu, OnGpu};
-use crate::{Engine, PackedMatrix};
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+use crate::gpus::wait;
+use crate::gpus::{self, Gpu, Runner, WAITING};
+use crate::tensor::OnHost;
+use crate::{Engine, PackedMatrix, Tensor};
 
 /// The engine of a batch.
 #[derive(Debug)]
@@ -30,10 +36,14 @@ impl std::ops::Deref for Holder<'_> {
 
 /// Operations recorded now and run together. They are the methods of [`Record`].
 ///
-/// Nothing runs until it is executed. It computes the tensors that are asked for: what they do not need is dropped,
-/// what is computed twice is shared, element-wise chains run as one pass, and memory is reused as soon as it is free.
-/// The schedule and its memory stay: after [`Batch::set`] the same results are computed again without either being made
-/// anew.
+/// Nothing runs until it is executed. It computes the tensors that are asked for: unneeded operations are dropped, equal ones
+/// are computed once, element-wise chains run as one pass, and memory is reused as soon as it is free. The last four sets of
+/// wanted tensors stay ready: executed again, after [`Batch::set`] or not, nothing is planned, compiled or allocated anew, and
+/// nothing is uploaded that did not change.
+///
+/// On a GPU an execution leaves its results there until they are read. Inputs are uploaded once, and their copy on the host is
+/// then dropped, unless [`Batch::keep_on_host`] asks to keep it. A [`Tensor`] is imported without a copy: several batches share
+/// it.
 ///
 /// ```
 /// use kiln::Record;
@@ -54,37 +64,86 @@ impl std::ops::Deref for Holder<'_> {
 pub struct Batch<'e> {
     pub(crate) engine: Holder<'e>,
     graph: Graph,
-    host: HashMap<TensorId, Buffer>,
+    inputs: HashMap<TensorId, Input>,
+    keep_on_host: bool,
     /// Uploaded matrices that products are to find packed.
     to_pack: HashSet<TensorId>,
     /// Those that the products of executed schedules have asked for, and whether they were packed as transposed ones.
     packed: HashMap<(TensorId, bool), PackedMatrix>,
-    plan: Option<Plan>,
+    /// The last executed last.
+    plans: Vec<Plan>,
+    /// What GPUs keep of the graph, by their positions.
+    runners: HashMap<usize, Box<dyn Runner>>,
+    /// Where the results of the last plan are, if it was executed since inputs were replaced.
+    results: Option<Place>,
 }
 
-/// A schedule with the memory that it runs in.
+/// The elements of an input.
+#[derive(Debug)]
+enum Input {
+    /// The batch's own: on the host, on GPUs, or both.
+    Owned {
+        host: Option<Buffer>,
+        gpus: HashSet<usize>,
+    },
+    Imported(Tensor),
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Place {
+    Cpu,
+    /// The position of a GPU.
+    Gpu(usize),
+}
+
+/// Sets of wanted tensors that stay planned.
+const MOST_PLANS: usize = 4;
+
+/// The schedule for a set of wanted tensors.
 #[derive(Debug)]
 struct Plan {
     wanted: Vec<TensorId>,
     schedule: Schedule,
-    memory: Memory,
-    /// The GPU that ran it last, by its position, and what it keeps.
-    on_gpu: Option<(usize, OnGpu)>,
-    /// Inputs that were replaced since.
-    stale: HashSet<TensorId>,
+    problem: Problem,
+    /// The inputs that the schedule reads, in the order of the operands of the problem.
+    inputs: Vec<TensorId>,
+    /// Allocated when the CPU runs it.
+    memory: Option<Memory>,
 }
 
-/// Where results lie: intermediate ones in slots, wanted ones in buffers of their own.
+/// The results on the host: intermediate ones in slots, wanted ones in buffers of their own.
 #[derive(Debug)]
 struct Memory {
     slots: Vec<Buffer>,
     results: HashMap<TensorId, Buffer>,
 }
 
+/// Elements of an input on the host while a schedule runs.
+enum Held<'a> {
+    Owned(&'a Buffer),
+    Imported(OnHost),
+}
+
 impl<'e> Batch<'e> {
     pub(crate) fn new(engine: Holder<'e>) -> Self {
-        let (host, to_pack, packed) = (HashMap::new(), HashSet::new(), HashMap::new());
-        Self { engine, graph: Graph::new(), host, to_pack, packed, plan: None }
+        Self {
+            engine,
+            graph: Graph::new(),
+            inputs: HashMap::new(),
+            // Pages lose their devices, and then go on with a new one.
+            keep_on_host: cfg!(target_arch = "wasm32"),
+            to_pack: HashSet::new(),
+            packed: HashMap::new(),
+            plans: Vec::new(),
+            runners: HashMap::new(),
+            results: None,
+        }
+    }
+
+    /// Whether inputs keep their copy on the host when they are uploaded to a GPU: the batch can then go on elsewhere after
+    /// that GPU is lost. Off by default, on in browsers. It concerns uploads from now on.
+    pub fn keep_on_host(&mut self, keep: bool) {
+        self.keep_on_host = keep;
     }
 
     /// Copies f32 elements of the given extents into the batch.
@@ -92,7 +151,7 @@ impl<'e> Batch<'e> {
     /// # Errors
     /// [`Error::Length`] when the elements do not fill the extents.
     pub fn upload(&mut self, data: &[f32], dims: &[usize]) -> Result<TensorId> {
-        self.input(Data::F32(data), dims)
+        self.upload_operand(&Operand::f32(data, dims)?)
     }
 
     /// Copies f16 elements of the given extents into the batch.
@@ -100,7 +159,7 @@ impl<'e> Batch<'e> {
     /// # Errors
     /// As [`Batch::upload`].
     pub fn upload_f16(&mut self, data: &[f16], dims: &[usize]) -> Result<TensorId> {
-        self.input(Data::F16(data), dims)
+        self.upload_operand(&Operand::f16(data, dims)?)
     }
 
     /// Copies indices of the given extents into the batch.
@@ -108,7 +167,7 @@ impl<'e> Batch<'e> {
     /// # Errors
     /// As [`Batch::upload`].
     pub fn upload_indices(&mut self, data: &[u32], dims: &[usize]) -> Result<TensorId> {
-        self.input(Data::U32(data), dims)
+        self.upload_operand(&Operand::u32(data, dims)?)
     }
 
     /// Copies quantised blocks into the batch; the extents count elements.
@@ -116,42 +175,60 @@ impl<'e> Batch<'e> {
     /// # Errors
     /// As [`Batch::upload`], and [`Error::Format`] when a row is not whole blocks.
     pub fn upload_blocks(&mut self, format: QuantFormat, data: &[u8], dims: &[usize]) -> Result<TensorId> {
-        self.input(Data::Blocks(format, data), dims)
+        self.upload_operand(&Operand::blocks(format, data, dims)?)
     }
 
-    fn input(&mut self, data: Data<'_>, dims: &[usize]) -> Result<TensorId> {
-        let operand = Operand::new(data, Shape::new(dims)?)?;
-        let copy = data.to_buffer()?;
+    /// Copies an operand of any element type into the batch. It goes to a GPU when an execution there first reads it.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`].
+    pub fn upload_operand(&mut self, operand: &Operand<'_>) -> Result<TensorId> {
+        let host = Some(operand.data().to_buffer()?);
         let id = self.graph.input(operand.ty());
-        self.host.insert(id, copy);
+        self.inputs.insert(id, Input::Owned { host, gpus: HashSet::new() });
         Ok(id)
+    }
+
+    /// Adds a tensor as an input, without a copy. The batch never changes it.
+    pub fn import(&mut self, tensor: &Tensor) -> TensorId {
+        let id = self.graph.input(tensor.ty());
+        self.inputs.insert(id, Input::Imported(tensor.clone()));
+        id
     }
 
     /// Replaces the f32 elements of an uploaded tensor for the next execution.
     ///
     /// # Errors
-    /// [`Error::ForeignTensor`] for a tensor of another batch, [`Error::Parameter`] for one that was not uploaded,
-    /// [`Error::Length`] when the number of elements differs.
+    /// As [`Batch::set_data`].
     pub fn set(&mut self, id: TensorId, data: &[f32]) -> Result<()> {
+        self.set_data(id, Data::F32(data))
+    }
+
+    /// Replaces the elements of an uploaded tensor for the next execution. On a GPU they take the place of the old ones.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a tensor of another batch, [`Error::Parameter`] for one that was not uploaded,
+    /// [`Error::Type`] and [`Error::Length`] where the elements do not fit.
+    pub fn set_data(&mut self, id: TensorId, data: Data<'_>) -> Result<()> {
         let ty = self.graph.ty(id)?;
-        match self.host.get_mut(&id) {
-            Some(Buffer::F32(held)) if held.len() == data.len() => {
-                held.copy_from_slice(data);
-                self.packed.retain(|&(packed, _), _| packed != id);
-                if let Some(plan) = &mut self.plan {
-                    plan.stale.insert(id);
-                }
-                Ok(())
-            }
-            Some(Buffer::F32(held)) => {
-                Err(Error::Length { op: "set", operand: "data", expected: held.len(), found: data.len() })
-            }
-            Some(_) => Err(Error::Type { op: "set", index: 0, expected: ty.dtype, found: DType::F32 }),
-            None => Err(Error::Parameter {
-                op: "set",
-                reason: format!("tensor {} is a result; only uploaded tensors can be replaced", id.index()),
-            }),
+        if data.dtype() != ty.dtype {
+            return Err(Error::Type { op: "set", index: 0, expected: ty.dtype, found: data.dtype() });
         }
+        Operand::new(data, ty.shape)?;
+        match self.inputs.get_mut(&id) {
+            Some(Input::Owned { host: Some(held), gpus }) => {
+                held.as_mut().as_bytes().copy_from_slice(data.as_bytes());
+                gpus.clear();
+            }
+            Some(input) => *input = Input::Owned { host: Some(data.to_buffer()?), gpus: HashSet::new() },
+            None => {
+                let reason = format!("tensor {} is a result; only inputs can be replaced", id.index());
+                return Err(Error::Parameter { op: "set", reason });
+            }
+        }
+        self.packed.retain(|&(packed, _), _| packed != id);
+        self.results = None;
+        Ok(())
     }
 
     /// Keeps an uploaded matrix packed, too, for the products that have it as their right-hand matrix, as
@@ -162,8 +239,8 @@ impl<'e> Batch<'e> {
     /// [`Error::Shape`] for one that is no matrix, [`Error::Type`] for one of another element type.
     pub fn pack(&mut self, id: TensorId) -> Result<()> {
         let ty = self.graph.ty(id)?;
-        if !self.host.contains_key(&id) {
-            let reason = format!("tensor {} is a result; only uploaded tensors can be packed", id.index());
+        if !self.inputs.contains_key(&id) {
+            let reason = format!("tensor {} is a result; only inputs can be packed", id.index());
             return Err(Error::Parameter { op: "pack", reason });
         }
         if ty.dtype != DType::F32 {
@@ -177,14 +254,16 @@ impl<'e> Batch<'e> {
     }
 
     /// Packs what the products of a schedule are to find packed.
-    fn pack_for(&mut self, schedule: &Schedule) -> Result<()> {
+    fn pack_for(&mut self, schedule: &Schedule, held: &HashMap<TensorId, Held<'_>>) -> Result<()> {
         for step in &schedule.steps {
             let Some((id, op)) = packable(step) else { continue };
             let key = (id, op.transpose_b);
             if !self.to_pack.contains(&id) || self.packed.contains_key(&key) {
                 continue;
             }
-            if let (Some(Buffer::F32(b)), &[rows, columns]) = (self.host.get(&id), self.graph.ty(id)?.shape.dims()) {
+            if let (Some(held), ty) = (held.get(&id), self.graph.ty(id)?)
+                && let (Data::F32(b), &[rows, columns]) = (held.operand(&ty)?.data(), ty.shape.dims())
+            {
                 let (k, n) = if op.transpose_b { (columns, rows) } else { (rows, columns) };
                 self.packed.insert(key, self.engine.pack_b(b, k, n, op.transpose_b)?);
             }
@@ -192,52 +271,185 @@ impl<'e> Batch<'e> {
         Ok(())
     }
 
-    /// Computes the wanted tensors from what is uploaded now.
-    ///
-    /// # Errors
-    /// [`Error::ForeignTensor`] for a tensor of another batch; errors of the data, such as an index out of its table.
-    /// What was uploaded is intact afterwards.
-    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
-    pub fn execute(&mut self, wanted: &[TensorId]) -> Result<()> {
-        let mut plan = self.planned(wanted)?;
-        if !self.run_on_gpu(&mut plan)? {
-            self.run_on_cpu(&mut plan)?;
+    /// The plan for these tensors, made if it was not, taken out for as long as it is in use.
+    fn plan(&mut self, wanted: &[TensorId]) -> Result<Plan> {
+        // Nodes are only ever added, and a schedule holds exactly what its results need.
+        if let Some(at) = self.plans.iter().position(|plan| plan.wanted == wanted) {
+            return Ok(self.plans.remove(at));
         }
-        self.plan = Some(plan);
+        if self.plans.len() >= MOST_PLANS {
+            self.plans.remove(0);
+        }
+        Plan::new(&self.graph, wanted)
+    }
+
+    /// Executes, and returns what is read then: results of a GPU that are wanted at once.
+    async fn compute(&mut self, wanted: &[TensorId], read: bool, waiting: Waiting) -> Result<Option<Vec<Buffer>>> {
+        let mut plan = self.plan(wanted)?;
+        self.results = None;
+        let done = self.compute_plan(&mut plan, read, waiting).await;
+        self.plans.push(plan);
+        let (place, read) = done?;
+        self.results = Some(place);
+        Ok(read)
+    }
+
+    async fn compute_plan(
+        &mut self,
+        plan: &mut Plan,
+        read: bool,
+        waiting: Waiting,
+    ) -> Result<(Place, Option<Vec<Buffer>>)> {
+        let mut excluded = Vec::new();
+        let mut recovered = false;
+        while !self.engine.gpus.is_empty() && !plan.schedule.steps.is_empty() {
+            let residency = excluded.iter().fold(self.residency(plan), |all, &place| all.barred(place));
+            let decision = self.engine.router.decide(&plan.problem, &residency);
+            let Some((position, gpu)) = self.engine.gpu(&decision) else { break };
+            let (place, gpu) = (decision.index(), gpu.clone());
+            let error = match self.compute_on(position, &gpu, plan, read, waiting).await {
+                Ok(read) => return Ok((Place::Gpu(position), read)),
+                Err(error) => error,
+            };
+            if matches!(error, Error::DeviceLost { .. }) {
+                self.forget(position);
+            }
+            if !recovered && gpu.recovers(&error, waiting).await {
+                recovered = true;
+                continue;
+            }
+            if self.engine.router.forced().is_some() || !gpu.failed(&error) {
+                return Err(error);
+            }
+            excluded.push(place);
+        }
+        self.bring_to_host(&plan.inputs, waiting).await?;
+        let mut held = HashMap::new();
+        let mut imported = HashMap::new();
+        for &id in &plan.inputs {
+            if let Some(Input::Imported(tensor)) = self.inputs.get(&id) {
+                imported.insert(id, tensor.on_host(waiting).await?);
+            }
+        }
+        let inputs = std::mem::take(&mut self.inputs);
+        for &id in &plan.inputs {
+            match inputs.get(&id) {
+                Some(Input::Owned { host: Some(buffer), .. }) => drop(held.insert(id, Held::Owned(buffer))),
+                Some(Input::Imported(_)) => drop(imported.remove(&id).map(|on| held.insert(id, Held::Imported(on)))),
+                _ => {}
+            }
+        }
+        let done = self.run_on_cpu(plan, &held);
+        drop(held);
+        self.inputs = inputs;
+        done.map(|()| (Place::Cpu, None))
+    }
+
+    /// A GPU that is lost has nothing any more.
+    fn forget(&mut self, position: usize) {
+        self.runners.remove(&position);
+        for input in self.inputs.values_mut() {
+            if let Input::Owned { gpus, .. } = input {
+                gpus.remove(&position);
+            }
+        }
+    }
+
+    /// Runs a plan as a whole on a GPU.
+    async fn compute_on(
+        &mut self,
+        position: usize,
+        gpu: &Gpu,
+        plan: &Plan,
+        read: bool,
+        waiting: Waiting,
+    ) -> Result<Option<Vec<Buffer>>> {
+        let mut runner = match self.runners.remove(&position) {
+            Some(runner) => runner,
+            None => gpu.runner(waiting).await?,
+        };
+        let run = async {
+            self.send(position, gpu, plan, &mut *runner, waiting).await?;
+            if read {
+                return runner.run(&self.graph, &plan.wanted, waiting).await.map(Some);
+            }
+            runner.execute(&self.graph, &plan.wanted, waiting).await.map(|()| None)
+        };
+        let done = run.await;
+        self.runners.insert(position, runner);
+        let read = done?;
+        if !self.keep_on_host {
+            for id in &plan.inputs {
+                if let Some(Input::Owned { host, .. }) = self.inputs.get_mut(id) {
+                    *host = None;
+                }
+            }
+        }
+        Ok(read)
+    }
+
+    /// Brings the inputs of a plan to a GPU, those that are not there or were replaced since.
+    async fn send(
+        &mut self,
+        position: usize,
+        gpu: &Gpu,
+        plan: &Plan,
+        runner: &mut dyn Runner,
+        waiting: Waiting,
+    ) -> Result<()> {
+        let missing = |id: TensorId| match self.inputs.get(&id) {
+            Some(Input::Owned { gpus, .. }) => !gpus.contains(&position),
+            _ => false,
+        };
+        let missing: Vec<TensorId> = plan.inputs.iter().copied().filter(|&id| missing(id)).collect();
+        self.bring_to_host(&missing, waiting).await?;
+        for &id in &plan.inputs {
+            match self.inputs.get_mut(&id) {
+                Some(Input::Imported(tensor)) if !runner.has(id) => {
+                    runner.import(id, &tensor.on_gpu(gpu, waiting).await?)?;
+                }
+                Some(Input::Owned { host: Some(host), gpus }) if !gpus.contains(&position) => {
+                    let data = host.as_data();
+                    match runner.has(id) {
+                        true => runner.set(&self.graph, id, data).await?,
+                        false => runner.upload(id, &Operand::new(data, self.graph.ty(id)?.shape)?).await?,
+                    }
+                    gpus.insert(position);
+                }
+                _ => {}
+            }
+        }
         Ok(())
     }
 
-    /// As `execute` natively, where it waits.
-    ///
-    /// # Errors
-    /// [`Error::ForeignTensor`] for a tensor of another batch; errors of the data, such as an index out of its table.
-    /// What was uploaded is intact afterwards.
-    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
-    pub async fn execute_async(&mut self, wanted: &[TensorId]) -> Result<()> {
-        let mut plan = self.planned(wanted)?;
-        if !self.run_on_gpu(&mut plan).await? {
-            self.run_on_cpu(&mut plan)?;
+    /// Sees to it that the batch's own inputs are on the host.
+    async fn bring_to_host(&mut self, ids: &[TensorId], waiting: Waiting) -> Result<()> {
+        for &id in ids {
+            let Some(Input::Owned { host: None, gpus }) = self.inputs.get(&id) else { continue };
+            let holder = gpus.iter().find_map(|position| self.runners.get(position));
+            let lost = || Error::DeviceLost {
+                device: "the GPU of a batch".into(),
+                reason: format!("input {} was in its memory alone; `Batch::keep_on_host` keeps a copy", id.index()),
+            };
+            let mut read = holder.ok_or_else(lost)?.read(&self.graph, &[id], waiting).await?;
+            if let (Some(Input::Owned { host, .. }), Some(buffer)) = (self.inputs.get_mut(&id), read.pop()) {
+                *host = Some(buffer);
+            }
         }
-        self.plan = Some(plan);
         Ok(())
     }
 
-    fn planned(&mut self, wanted: &[TensorId]) -> Result<Plan> {
-        match self.plan.take() {
-            // Nodes are only ever added, and a schedule holds exactly what its results need.
-            Some(plan) if plan.wanted == wanted => Ok(plan),
-            _ => Plan::new(&self.graph, wanted),
+    fn run_on_cpu(&mut self, plan: &mut Plan, held: &HashMap<TensorId, Held<'_>>) -> Result<()> {
+        self.pack_for(&plan.schedule, held)?;
+        if plan.memory.is_none() {
+            plan.memory = Some(Memory::new(&self.graph, &plan.schedule)?);
         }
-    }
-
-    fn run_on_cpu(&mut self, plan: &mut Plan) -> Result<()> {
-        let Plan { schedule, memory, .. } = plan;
-        self.pack_for(schedule)?;
+        let Plan { schedule, memory: Some(memory), .. } = plan else { return Ok(()) };
         for step in &schedule.steps {
             let ids: Vec<TensorId> = step.outputs().collect();
             // Out of the storage while the step writes them; no step reads what it writes.
             let mut out: Vec<Buffer> = ids.iter().map(|&id| memory.take(schedule, id)).collect();
-            let done = self.run(schedule, memory, step, &mut out);
+            let done = self.run_step(schedule, memory, held, step, &mut out);
             for (id, buffer) in ids.into_iter().zip(out) {
                 memory.put(schedule, id, buffer);
             }
@@ -246,155 +458,54 @@ impl<'e> Batch<'e> {
         Ok(())
     }
 
-    /// What the router decides about.
-    fn question(&self, plan: &Plan) -> Result<(Problem, Residency)> {
-        Ok((Problem::schedule(&plan.schedule, &self.graph)?, self.residency(plan)?))
-    }
-
-    /// Where the operands of a plan lie: what did not change since it was sent to a GPU is there.
-    fn residency(&self, plan: &Plan) -> Result<Residency> {
+    /// Where the operands of a plan are.
+    fn residency(&self, plan: &Plan) -> Residency {
         let mut residency = self.engine.on_host();
-        if let Some((gpu, _)) = plan.on_gpu {
-            let inputs = Problem::inputs_of(&plan.schedule, &self.graph)?;
-            for (operand, _) in inputs.iter().enumerate().filter(|(_, id)| !plan.stale.contains(id)) {
-                residency = residency.copied(operand, gpus::memory(gpu));
+        for (operand, id) in plan.inputs.iter().enumerate() {
+            match self.inputs.get(id) {
+                Some(Input::Imported(tensor)) => residency = tensor.placed(&self.engine, residency, operand),
+                Some(Input::Owned { host, gpus }) => {
+                    for (number, &gpu) in gpus.iter().enumerate() {
+                        residency = match (host, number) {
+                            (None, 0) => residency.moved(operand, gpus::memory(gpu)),
+                            _ => residency.copied(operand, gpus::memory(gpu)),
+                        };
+                    }
+                }
+                None => {}
             }
         }
-        Ok(residency)
+        residency
     }
 
     /// The predicted time of computing these tensors on each place if they were executed now, and why the chosen one is
-    /// chosen. What the last execution of the same tensors left on a GPU need not be sent there again.
+    /// chosen. What is in the memory of a GPU need not be sent there.
     ///
     /// # Errors
     /// [`Error::ForeignTensor`] for a tensor of another batch.
     pub fn explain(&self, wanted: &[TensorId]) -> Result<Explanation> {
-        let schedule = self.schedule(wanted)?;
-        let problem = Problem::schedule(&schedule, &self.graph)?;
-        let question = format!("a batch of {} steps", schedule.steps.len());
-        let residency = match &self.plan {
-            Some(plan) if plan.wanted == wanted => self.residency(plan)?,
-            _ => self.engine.on_host(),
-        };
-        let decision = self.engine.router.decide(&problem, &residency);
-        Ok(Explanation::new(question, &problem, &decision))
+        let plan = Plan::new(&self.graph, wanted)?;
+        let question = format!("a batch of {} steps", plan.schedule.steps.len());
+        let decision = self.engine.router.decide(&plan.problem, &self.residency(&plan));
+        Ok(Explanation::new(question, &plan.problem, &decision))
     }
 
-    /// Takes over what a GPU has computed.
-    fn keep(&self, plan: &mut Plan, results: Vec<Buffer>) {
-        for (&id, result) in plan.schedule.results.iter().zip(results) {
-            if !self.host.contains_key(&id) {
-                plan.memory.results.insert(id, result);
-            }
-        }
-    }
-
-    /// Runs a plan as a whole on a GPU, if that is predicted to be fastest and the GPU does it, and says whether it did.
-    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
-    fn run_on_gpu(&self, plan: &mut Plan) -> Result<bool> {
-        if self.engine.gpus.is_empty() || plan.schedule.steps.is_empty() {
-            return Ok(false);
-        }
-        let (problem, mut residency) = self.question(plan)?;
-        loop {
-            let decision = self.engine.router.decide(&problem, &residency);
-            let Some((position, gpu)) = self.engine.gpu(&decision) else { return Ok(false) };
-            match self.compute_on(position, gpu, plan) {
-                Err(error) => {
-                    // What lies there may be half of old inputs and half of new ones.
-                    plan.on_gpu = None;
-                    if self.engine.router.forced().is_some() || !gpu.failed(&error) {
-                        return Err(error);
-                    }
-                    residency = residency.barred(decision.index());
-                }
-                Ok(results) => {
-                    self.keep(plan, results);
-                    return Ok(true);
-                }
-            }
-        }
-    }
-
-    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
-    fn compute_on(&self, position: usize, gpu: &Gpu, plan: &mut Plan) -> Result<Vec<Buffer>> {
-        match &mut plan.on_gpu {
-            Some((at, on_gpu)) if *at == position => {
-                for id in plan.stale.drain() {
-                    if let Some(buffer) = self.host.get(&id) {
-                        on_gpu.set(id, buffer.as_data())?;
-                    }
-                }
-                on_gpu.run()
-            }
-            other => {
-                let on_gpu = OnGpu::new(gpu, &self.graph, &self.host, &plan.schedule.results)?;
-                plan.stale.clear();
-                other.insert((position, on_gpu)).1.run()
-            }
-        }
-    }
-
-    /// The same in a browser, where a lost device is opened anew once.
-    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
-    async fn run_on_gpu(&self, plan: &mut Plan) -> Result<bool> {
-        if self.engine.gpus.is_empty() || plan.schedule.steps.is_empty() {
-            return Ok(false);
-        }
-        let (problem, mut residency) = self.question(plan)?;
-        let mut recovered = false;
-        loop {
-            let decision = self.engine.router.decide(&problem, &residency);
-            let Some((position, gpu)) = self.engine.gpu(&decision) else { return Ok(false) };
-            match self.compute_on(position, gpu, plan).await {
-                Err(error) => {
-                    plan.on_gpu = None;
-                    if !recovered && gpu.recovers(&error).await {
-                        recovered = true;
-                        continue;
-                    }
-                    if self.engine.router.forced().is_some() || !gpu.failed(&error) {
-                        return Err(error);
-                    }
-                    residency = residency.barred(decision.index());
-                }
-                Ok(results) => {
-                    self.keep(plan, results);
-                    return Ok(true);
-                }
-            }
-        }
-    }
-
-    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
-    async fn compute_on(&self, position: usize, gpu: &Gpu, plan: &mut Plan) -> Result<Vec<Buffer>> {
-        match &mut plan.on_gpu {
-            Some((at, on_gpu)) if *at == position => {
-                for id in plan.stale.drain() {
-                    if let Some(buffer) = self.host.get(&id) {
-                        on_gpu.set(id, buffer.as_data()).await?;
-                    }
-                }
-                on_gpu.run().await
-            }
-            other => {
-                let on_gpu = OnGpu::new(gpu, &self.graph, &self.host, &plan.schedule.results).await?;
-                plan.stale.clear();
-                other.insert((position, on_gpu)).1.run().await
-            }
-        }
-    }
-
-    fn run(&self, schedule: &Schedule, memory: &Memory, step: &Step, out: &mut [Buffer]) -> Result<()> {
+    fn run_step(
+        &self,
+        schedule: &Schedule,
+        memory: &Memory,
+        held: &HashMap<TensorId, Held<'_>>,
+        step: &Step,
+        out: &mut [Buffer],
+    ) -> Result<()> {
         let mut operands = Vec::with_capacity(step.inputs().len());
         for &id in step.inputs() {
             let ty = self.graph.ty(id)?;
-            let buffer = self
-                .host
-                .get(&id)
-                .or_else(|| memory.get(schedule, id))
-                .ok_or(Error::ForeignTensor { index: id.index() })?;
-            operands.push(Operand::new(prefix(buffer.as_data(), &ty), ty.shape)?);
+            operands.push(match (held.get(&id), memory.get(schedule, id)) {
+                (Some(held), _) => held.operand(&ty)?,
+                (None, Some(buffer)) => Operand::new(prefix(buffer.as_data(), &ty), ty.shape)?,
+                (None, None) => return Err(Error::ForeignTensor { index: id.index() }),
+            });
         }
         let mut outputs = Vec::with_capacity(out.len());
         for (id, buffer) in step.outputs().zip(out) {
@@ -419,45 +530,69 @@ impl<'e> Batch<'e> {
         }
     }
 
-    /// The f32 elements of a tensor that the last [`Batch::execute`] was asked for, or that was uploaded.
-    ///
-    /// # Errors
-    /// [`Error::ForeignTensor`] for a tensor of another batch, [`Error::Parameter`] for one that was not computed,
-    /// [`Error::Type`] for one of another element type.
-    pub fn read(&self, id: TensorId) -> Result<&[f32]> {
-        match self.data(id)? {
-            Data::F32(data) => Ok(data),
-            other => Err(Error::Type { op: "read", index: 0, expected: DType::F32, found: other.dtype() }),
+    /// Reads tensors that the last execution was asked for, or inputs.
+    async fn read_waiting(&self, ids: &[TensorId], waiting: Waiting) -> Result<Vec<Buffer>> {
+        let mut read = Vec::with_capacity(ids.len());
+        for &id in ids {
+            read.push(self.read_one(id, waiting).await?);
         }
+        Ok(read)
     }
 
-    /// The indices of a tensor, as [`Batch::read`].
-    ///
-    /// # Errors
-    /// As [`Batch::read`].
-    pub fn read_indices(&self, id: TensorId) -> Result<&[u32]> {
-        match self.data(id)? {
-            Data::U32(data) => Ok(data),
-            other => Err(Error::Type { op: "read", index: 0, expected: DType::U32, found: other.dtype() }),
-        }
-    }
-
-    /// The elements of a tensor of any type, as [`Batch::read`].
-    ///
-    /// # Errors
-    /// As [`Batch::read`].
-    pub fn data(&self, id: TensorId) -> Result<Data<'_>> {
+    async fn read_one(&self, id: TensorId, waiting: Waiting) -> Result<Buffer> {
         self.graph.ty(id)?;
-        let stored = self.plan.as_ref().and_then(|plan| {
-            let position = plan.wanted.iter().position(|&w| w == id)?;
-            Some(plan.schedule.results[position])
-        });
-        let held = stored.and_then(|id| self.plan.as_ref()?.memory.results.get(&id));
-        let held = held.or_else(|| self.host.get(&stored.unwrap_or(id)));
-        held.map(Buffer::as_data).ok_or_else(|| Error::Parameter {
-            op: "read",
-            reason: format!("tensor {} was not among those that the last execution was asked for", id.index()),
-        })
+        match self.inputs.get(&id) {
+            Some(Input::Owned { host: Some(buffer), .. }) => return Ok(buffer.clone()),
+            Some(Input::Owned { host: None, gpus }) => {
+                let runner = gpus.iter().find_map(|position| self.runners.get(position));
+                if let Some(runner) = runner {
+                    return one(runner.read(&self.graph, &[id], waiting).await?, id);
+                }
+            }
+            Some(Input::Imported(tensor)) => return tensor.buffer(waiting).await,
+            None => {}
+        }
+        let plan = self.plans.last().filter(|plan| plan.wanted.contains(&id));
+        match (plan, self.results) {
+            (Some(plan), Some(Place::Cpu)) => {
+                let stored = plan.wanted.iter().position(|&wanted| wanted == id).map(|at| plan.schedule.results[at]);
+                let result = stored.and_then(|id| plan.memory.as_ref()?.results.get(&id));
+                result.cloned().ok_or(Error::ForeignTensor { index: id.index() })
+            }
+            (Some(_), Some(Place::Gpu(position))) => {
+                let runner = self.runners.get(&position).ok_or(Error::ForeignTensor { index: id.index() })?;
+                one(runner.read(&self.graph, &[id], waiting).await?, id)
+            }
+            _ => Err(Error::Parameter {
+                op: "read",
+                reason: format!("tensor {} was not among those that the last execution was asked for", id.index()),
+            }),
+        }
+    }
+
+    /// A tensor that the last execution was asked for, or an input, where it is. The batch leaves its memory alone from then on.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a tensor of another batch, [`Error::Parameter`] for one that was not computed;
+    /// [`Error::OutOfMemory`].
+    pub fn tensor(&mut self, id: TensorId) -> Result<Tensor> {
+        let ty = self.graph.ty(id)?;
+        if let Some(Input::Imported(tensor)) = self.inputs.get(&id) {
+            return Ok(tensor.clone());
+        }
+        let computed = self.plans.last().is_some_and(|plan| plan.wanted.contains(&id));
+        let position = match (self.inputs.get(&id), self.results) {
+            (Some(Input::Owned { host: None, gpus }), _) => gpus.iter().next().copied(),
+            (None, Some(Place::Gpu(position))) if computed => Some(position),
+            _ => None,
+        };
+        if let Some((position, runner)) = position.and_then(|at| Some((at, self.runners.get_mut(&at)?))) {
+            return Ok(Tensor::on_device(&self.engine.gpus[position], runner.tensor(&self.graph, id)?, ty));
+        }
+        // On the host already, so that nothing is waited for.
+        let buffer = kiln_device::waiting::poll_once(std::pin::pin!(self.read_one(id, WAITING)));
+        let buffer = buffer.ok_or(Error::ForeignTensor { index: id.index() })??;
+        Tensor::from_buffer(buffer, ty.shape.dims())
     }
 
     /// The extents of a tensor of this batch.
@@ -468,7 +603,7 @@ impl<'e> Batch<'e> {
         Ok(self.graph.ty(id)?.shape)
     }
 
-    /// What was recorded.
+    /// The recorded graph.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }
@@ -478,7 +613,7 @@ impl<'e> Batch<'e> {
         self.graph.nodes().len()
     }
 
-    /// Number of tensors, uploaded ones and results.
+    /// Number of tensors, inputs and results.
     pub fn num_tensors(&self) -> usize {
         self.graph.tensors()
     }
@@ -492,15 +627,131 @@ impl<'e> Batch<'e> {
     }
 }
 
+/// Defines the methods that may wait for a device, blocking and asynchronous.
+macro_rules! waiting_methods {
+    ($($(#[$doc:meta])* pub fn $name:ident, $name_async:ident [$($receiver:tt)*] $self:ident ($this:ident, $waiting:ident $(, $arg:ident: $ty:ty)*) -> $out:ty $body:block)*) => {
+        impl Batch<'_> { $(
+            $(#[$doc])*
+            #[doc = ""]
+            #[doc = concat!("Where nothing has to be a future, `", stringify!($name), "` is the same and blocks.")]
+            pub async fn $name_async($($receiver)* $(, $arg: $ty)*) -> $out {
+                let ($this, $waiting) = ($self, Waiting::Elsewhere);
+                $body
+            }
+
+            $(#[$doc])*
+            #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+            pub fn $name($($receiver)* $(, $arg: $ty)*) -> $out {
+                let ($this, $waiting) = ($self, WAITING);
+                wait(async move { $body })
+            }
+        )* }
+    };
+}
+
+waiting_methods! {
+    /// Computes the wanted tensors from the present inputs. Results of a GPU stay there until they are read.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a tensor of another batch; errors of the data, such as an index out of its table. Inputs
+    /// are intact afterwards; those that were in the memory of a GPU alone are lost with it ([`Error::DeviceLost`]).
+    pub fn execute, execute_async [&mut self] self (batch, waiting, wanted: &[TensorId]) -> Result<()> {
+        batch.compute(wanted, false, waiting).await.map(drop)
+    }
+
+    /// Computes every result that no recorded operation reads.
+    ///
+    /// # Errors
+    /// As [`Batch::execute_async`].
+    pub fn execute_all, execute_all_async [&mut self] self (batch, waiting) -> Result<()> {
+        let wanted = batch.graph.leaves();
+        batch.compute(&wanted, false, waiting).await.map(drop)
+    }
+
+    /// Computes the wanted tensors and reads them, on a GPU in one submission.
+    ///
+    /// # Errors
+    /// As [`Batch::execute_async`].
+    pub fn run, run_async [&mut self] self (batch, waiting, wanted: &[TensorId]) -> Result<Vec<Buffer>> {
+        match batch.compute(wanted, true, waiting).await? {
+            Some(read) => Ok(read),
+            None => batch.read_waiting(wanted, waiting).await,
+        }
+    }
+
+    /// The f32 elements of a tensor that the last execution was asked for, or of an input.
+    ///
+    /// # Errors
+    /// As [`Batch::read_buffer_async`]; [`Error::Type`] for a tensor of another element type.
+    pub fn read, read_async [&self] self (batch, waiting, id: TensorId) -> Result<Vec<f32>> {
+        match batch.read_one(id, waiting).await? {
+            Buffer::F32(elements) => Ok(elements),
+            other => Err(Error::Type { op: "read", index: 0, expected: DType::F32, found: other.as_data().dtype() }),
+        }
+    }
+
+    /// The indices of a tensor, as [`Batch::read_async`].
+    ///
+    /// # Errors
+    /// As [`Batch::read_async`].
+    pub fn read_indices, read_indices_async [&self] self (batch, waiting, id: TensorId) -> Result<Vec<u32>> {
+        match batch.read_one(id, waiting).await? {
+            Buffer::U32(elements) => Ok(elements),
+            other => Err(Error::Type { op: "read", index: 0, expected: DType::U32, found: other.as_data().dtype() }),
+        }
+    }
+
+    /// The elements of a tensor of any type that the last execution was asked for, or of an input.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a tensor of another batch, [`Error::Parameter`] for one that was not computed since inputs
+    /// were replaced; [`Error::DeviceLost`], [`Error::OutOfMemory`].
+    pub fn read_buffer, read_buffer_async [&self] self (batch, waiting, id: TensorId) -> Result<Buffer> {
+        batch.read_one(id, waiting).await
+    }
+
+    /// Reads several such tensors.
+    ///
+    /// # Errors
+    /// As [`Batch::read_buffer_async`].
+    pub fn read_many, read_many_async [&self] self (batch, waiting, ids: &[TensorId]) -> Result<Vec<Buffer>> {
+        batch.read_waiting(ids, waiting).await
+    }
+}
+
 impl Record for Batch<'_> {
+    type Tensor = TensorId;
+
     fn record_all(&mut self, op: Op, inputs: &[TensorId]) -> Result<Vec<TensorId>> {
         self.graph.record_all(op, inputs)
+    }
+}
+
+/// The only one of what was read.
+fn one(mut read: Vec<Buffer>, id: TensorId) -> Result<Buffer> {
+    read.pop().ok_or(Error::ForeignTensor { index: id.index() })
+}
+
+impl Held<'_> {
+    fn operand(&self, ty: &TensorType) -> Result<Operand<'_>> {
+        match self {
+            Self::Owned(buffer) => Operand::new(buffer.as_data(), ty.shape),
+            Self::Imported(tensor) => tensor.operand(),
+        }
     }
 }
 
 impl Plan {
     fn new(graph: &Graph, wanted: &[TensorId]) -> Result<Self> {
         let schedule = graph.schedule(wanted, FusionLimits::default())?;
+        let problem = Problem::schedule(&schedule, graph)?;
+        let inputs = Problem::inputs_of(&schedule, graph)?;
+        Ok(Self { wanted: wanted.to_vec(), schedule, problem, inputs, memory: None })
+    }
+}
+
+impl Memory {
+    fn new(graph: &Graph, schedule: &Schedule) -> Result<Self> {
         let slots = schedule.slots.iter().map(|slot| Buffer::with_bytes(slot.dtype, slot.bytes));
         let slots = slots.collect::<Result<_>>()?;
         let mut results = HashMap::new();
@@ -509,17 +760,9 @@ impl Plan {
                 results.insert(id, Buffer::zeros(&graph.ty(id)?)?);
             }
         }
-        Ok(Self {
-            wanted: wanted.to_vec(),
-            schedule,
-            memory: Memory { slots, results },
-            on_gpu: None,
-            stale: HashSet::new(),
-        })
+        Ok(Self { slots, results })
     }
-}
 
-impl Memory {
     fn get(&self, schedule: &Schedule, id: TensorId) -> Option<&Buffer> {
         schedule.slot(id).map_or_else(|| self.results.get(&id), |slot| self.slots.get(slot))
     }

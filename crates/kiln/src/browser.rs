@@ -113,8 +113,10 @@ impl Engine {
             let Some((_, gpu)) = self.gpu(&decision) else {
                 return self.run_on_cpu(&problem, &decision, op, inputs, outputs);
             };
-            let Err(error) = gpu.run_into(op, inputs, outputs).await else { return Ok(()) };
-            if !recovered && gpu.recovers(&error).await {
+            let Err(error) = gpu.run_into(op, inputs, outputs, kiln_device::waiting::Waiting::Elsewhere).await else {
+                return Ok(());
+            };
+            if !recovered && gpu.recovers(&error, kiln_device::waiting::Waiting::Elsewhere).await {
                 recovered = true;
                 continue;
             }
@@ -206,16 +208,5 @@ impl AsyncOperations for Engine {
     async fn run_into_async(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         // The method of its own.
         Self::run_into_async(self, op, inputs, outputs).await
-    }
-}
-
-#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
-impl Batch<'_> {
-    /// As [`Batch::execute`].
-    ///
-    /// # Errors
-    /// As there.
-    pub async fn execute_async(&mut self, wanted: &[kiln_ir::graph::TensorId]) -> Result<()> {
-        self.execute(wanted)
     }
 }

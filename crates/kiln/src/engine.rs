@@ -17,6 +17,8 @@ use crate::calibrate::grid::{self, Probe};
 #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
 use crate::calibrate::{self, CalibrationReport, Effort, Progress};
 use crate::gpus::{self, Asked, Gpu};
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+use crate::gpus::{WAITING, wait};
 use crate::{Absent, Batch, machine};
 
 /// Runs operations where they are predicted to run fastest. They are the methods of [`Operations`]; in a browser with WebGPU,
@@ -512,7 +514,7 @@ impl Engine {
     /// [`Error::Unavailable`] for one that is not there any more.
     #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
     pub fn gpu_devices(&self) -> Result<Vec<kiln_wgpu::GpuDevice>> {
-        self.gpus.iter().filter_map(Gpu::adapter).collect()
+        self.gpus.iter().filter_map(Gpu::device_of::<kiln_wgpu::GpuDevice>).collect()
     }
 
     /// The devices of CUDA among the places, each opened if it was not: for tensors that stay there and batches of one
@@ -522,7 +524,7 @@ impl Engine {
     /// [`Error::Unavailable`] for one that is not there any more.
     #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
     pub fn cuda_devices(&self) -> Result<Vec<kiln_cuda::CudaDevice>> {
-        self.gpus.iter().filter_map(Gpu::cuda).collect()
+        self.gpus.iter().filter_map(Gpu::device_of::<kiln_cuda::CudaDevice>).collect()
     }
 
     /// The predicted time of an operation on each place, and why the chosen one is chosen; displays as a table.
@@ -668,7 +670,7 @@ impl Operations for Engine {
         let decision = loop {
             let decision = self.router.decide(&problem, &residency);
             let Some((_, gpu)) = self.gpu(&decision) else { break decision };
-            match gpu.run_into(op, inputs, outputs) {
+            match wait(gpu.run_into(op, inputs, outputs, WAITING)) {
                 // Where a place is forced its error is the answer.
                 Err(error) if self.router.forced().is_none() && gpu.failed(&error) => {
                     residency = residency.barred(decision.index());

@@ -42,6 +42,7 @@ mod ndarray;
 mod packed;
 #[cfg(any(target_arch = "wasm32", test))]
 mod repeats;
+mod tensor;
 
 pub use absent::Absent;
 pub use batch::Batch;
@@ -52,6 +53,7 @@ pub use calibrate::grid::{self, Probe};
 pub use calibrate::regret::{self, RegretReport};
 pub use calibrate::{CalibrationReport, Effort};
 pub use engine::{Engine, EngineBuilder, ProfileStatus};
+pub use kiln_device::MemoryUse;
 #[cfg(target_arch = "wasm32")]
 pub use kiln_ir::AsyncOperations;
 pub use kiln_ir::{
@@ -69,6 +71,7 @@ pub use kiln_route::{
 };
 pub use kiln_simd::{Isa, Simd};
 pub use packed::{PackedKernels, PackedMatrix};
+pub use tensor::{SharedBytes, Tensor, Tensors};
 
 #[cfg(feature = "ndarray")]
 pub use crate::ndarray::Arrays;

@@ -138,6 +138,8 @@ impl Graph {
 }
 
 impl Record for Graph {
+    type Tensor = TensorId;
+
     fn record_all(&mut self, op: Op, inputs: &[TensorId]) -> Result<Vec<TensorId>> {
         let types = inputs.iter().map(|&id| self.ty(id)).collect::<Result<Vec<_>>>()?;
         let node = Some(self.nodes.len() as u32);

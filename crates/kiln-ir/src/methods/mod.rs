@@ -1,7 +1,7 @@
 //! The typed methods of every backend and of every recording, each defined once.
 //!
 //! [`Operations`] has the operations as methods on slices, [`AsyncOperations`] those as futures, and [`Record`] has them as
-//! methods on tensors of a graph. A backend implements [`Operations::run_into`], a recording [`Record::record_all`]; all
+//! methods on tensors: those of a graph that is recorded, or those that hold elements, where they run at once. A backend implements [`Operations::run_into`], a recording [`Record::record_all`]; all
 //! else is provided from three tables: [`elementwise_table!`](crate::elementwise_table), the reductions, and the
 //! operations below. A new method is one row.
 

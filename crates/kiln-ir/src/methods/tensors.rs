@@ -1,11 +1,12 @@
-use crate::graph::TensorId;
+use std::borrow::Borrow;
+
+#[cfg(doc)]
+use crate::Operations;
 use crate::op::{
     Attention, Convert, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax, Matmul, Matvec, Op,
     Padding, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose,
 };
-use crate::{DType, QuantFormat, Result, elementwise_table};
-#[cfg(doc)]
-use crate::{Error, Operations};
+use crate::{DType, Error, QuantFormat, Result, elementwise_table};
 
 macro_rules! elementwise_on_tensors {
     ($($(#[doc = $doc:literal])* $variant:ident $name:ident $into:ident ($($x:ident),*) ($($p:ident),*)
@@ -14,8 +15,8 @@ macro_rules! elementwise_on_tensors {
         $(
             $(#[doc = $doc])*
             #[doc = concat!("\n\n`", $formula, "`\n\n# Errors\nAs [`Record::record_all`].")]
-            fn $name(&mut self, $($x: TensorId,)* $($p: f32),*) -> Result<TensorId> {
-                self.record(Elementwise::$name($($p),*), &[$($x),*])
+            fn $name(&mut self, $($x: impl Borrow<Self::Tensor>,)* $($p: f32),*) -> Result<Self::Tensor> {
+                self.record(Elementwise::$name($($p),*), &[$($x.borrow().clone()),*])
             }
         )*
     };
@@ -29,8 +30,8 @@ macro_rules! reductions_on_tensors {
             ///
             /// # Errors
             /// As [`Record::record_all`].
-            fn $name(&mut self, x: TensorId) -> Result<TensorId> {
-                self.record(Reduce::all(Reduction::$reduction), &[x])
+            fn $name(&mut self, x: impl Borrow<Self::Tensor>) -> Result<Self::Tensor> {
+                self.record(Reduce::all(Reduction::$reduction), &[x.borrow().clone()])
             }
 
             $(#[doc = $doc])*
@@ -39,8 +40,8 @@ macro_rules! reductions_on_tensors {
             ///
             /// # Errors
             /// As [`Record::record_all`].
-            fn $axis(&mut self, x: TensorId, axis: usize) -> Result<TensorId> {
-                self.record(Reduce::along(Reduction::$reduction, axis), &[x])
+            fn $axis(&mut self, x: impl Borrow<Self::Tensor>, axis: usize) -> Result<Self::Tensor> {
+                self.record(Reduce::along(Reduction::$reduction, axis), &[x.borrow().clone()])
             }
         )*
     };
@@ -54,30 +55,36 @@ macro_rules! operations_on_tensors {
             ///
             /// # Errors
             /// As [`Record::record_all`].
-            fn $name(&mut self, $($x: TensorId,)* $($p: $pty),*) -> Result<TensorId> {
-                self.record($op, &[$($x),*])
+            fn $name(&mut self, $($x: impl Borrow<Self::Tensor>,)* $($p: $pty),*) -> Result<Self::Tensor> {
+                self.record($op, &[$($x.borrow().clone()),*])
             }
         )*
     };
 }
 
-/// The operations as methods on tensors of a graph, which record them to be run later.
+/// The operations as methods on tensors. On a graph or a batch they are recorded, to run later; on tensors that hold their
+/// elements they run at once.
 ///
-/// A recording implements [`Record::record_all`]; the methods come from the same tables as those of [`Operations`]. The
-/// extents are those of the tensors.
+/// An implementation has [`Record::record_all`]; the methods come from the same tables as those of [`Operations`]. The extents
+/// are those of the tensors. A method takes a tensor or a reference to one.
 pub trait Record: Sized {
+    /// A tensor: an id in a graph, or a handle that is cheap to clone.
+    type Tensor: Clone;
+
     /// Records an operation and returns its results.
     ///
     /// # Errors
-    /// What the shape rule of the operation says; [`Error::ForeignTensor`] for tensors of another graph.
-    fn record_all(&mut self, op: Op, inputs: &[TensorId]) -> Result<Vec<TensorId>>;
+    /// Those of the shape rule of the operation; [`Error::ForeignTensor`] for tensors of another graph. Where operations run at
+    /// once, also those of the data and of devices.
+    fn record_all(&mut self, op: Op, inputs: &[Self::Tensor]) -> Result<Vec<Self::Tensor>>;
 
     /// Records an operation of one result.
     ///
     /// # Errors
     /// As [`Record::record_all`].
-    fn record(&mut self, op: impl Into<Op>, inputs: &[TensorId]) -> Result<TensorId> {
-        Ok(self.record_all(op.into(), inputs)?[0])
+    fn record(&mut self, op: impl Into<Op>, inputs: &[Self::Tensor]) -> Result<Self::Tensor> {
+        let op = op.into();
+        self.record_all(op, inputs)?.pop().ok_or(Error::Unsupported { op: op.name(), backend: "a recording" })
     }
 
     elementwise_table!(elementwise_on_tensors);
@@ -88,16 +95,16 @@ pub trait Record: Sized {
     ///
     /// # Errors
     /// As [`Record::record_all`].
-    fn dot(&mut self, a: TensorId, b: TensorId) -> Result<TensorId> {
-        self.record(Dot, &[a, b])
+    fn dot(&mut self, a: impl Borrow<Self::Tensor>, b: impl Borrow<Self::Tensor>) -> Result<Self::Tensor> {
+        self.record(Dot, &[a.borrow().clone(), b.borrow().clone()])
     }
 
     /// The product of two matrices, or of two stacks of them.
     ///
     /// # Errors
     /// As [`Record::record_all`].
-    fn matmul(&mut self, a: TensorId, b: TensorId) -> Result<TensorId> {
-        self.record(Matmul::default(), &[a, b])
+    fn matmul(&mut self, a: impl Borrow<Self::Tensor>, b: impl Borrow<Self::Tensor>) -> Result<Self::Tensor> {
+        self.record(Matmul::default(), &[a.borrow().clone(), b.borrow().clone()])
     }
 
     /// The product of two matrices, or of two stacks of them, of which either may be stored transposed, as weights
@@ -105,24 +112,34 @@ pub trait Record: Sized {
     ///
     /// # Errors
     /// As [`Record::record_all`].
-    fn matmul_with(&mut self, a: TensorId, b: TensorId, op: Matmul) -> Result<TensorId> {
-        self.record(op, &[a, b])
+    fn matmul_with(
+        &mut self,
+        a: impl Borrow<Self::Tensor>,
+        b: impl Borrow<Self::Tensor>,
+        op: Matmul,
+    ) -> Result<Self::Tensor> {
+        self.record(op, &[a.borrow().clone(), b.borrow().clone()])
     }
 
     /// The product of a matrix and a vector.
     ///
     /// # Errors
     /// As [`Record::record_all`].
-    fn matvec(&mut self, a: TensorId, x: TensorId) -> Result<TensorId> {
-        self.record(Matvec::default(), &[a, x])
+    fn matvec(&mut self, a: impl Borrow<Self::Tensor>, x: impl Borrow<Self::Tensor>) -> Result<Self::Tensor> {
+        self.record(Matvec::default(), &[a.borrow().clone(), x.borrow().clone()])
     }
 
     /// The product of a matrix, or of its transpose, and a vector.
     ///
     /// # Errors
     /// As [`Record::record_all`].
-    fn matvec_with(&mut self, a: TensorId, x: TensorId, op: Matvec) -> Result<TensorId> {
-        self.record(op, &[a, x])
+    fn matvec_with(
+        &mut self,
+        a: impl Borrow<Self::Tensor>,
+        x: impl Borrow<Self::Tensor>,
+        op: Matvec,
+    ) -> Result<Self::Tensor> {
+        self.record(op, &[a.borrow().clone(), x.borrow().clone()])
     }
 
     operations!(operations_on_tensors);
@@ -131,24 +148,27 @@ pub trait Record: Sized {
     ///
     /// # Errors
     /// As [`Record::record_all`].
-    fn top_k(&mut self, x: TensorId, k: usize) -> Result<(TensorId, TensorId)> {
-        let results = self.record_all(TopK { k }.into(), &[x])?;
-        Ok((results[0], results[1]))
+    fn top_k(&mut self, x: impl Borrow<Self::Tensor>, k: usize) -> Result<(Self::Tensor, Self::Tensor)> {
+        let mut results = self.record_all(TopK { k }.into(), &[x.borrow().clone()])?;
+        match (results.pop(), results.pop()) {
+            (Some(indices), Some(values)) => Ok((values, indices)),
+            _ => Err(Error::Unsupported { op: "top_k", backend: "a recording" }),
+        }
     }
 
     /// The same numbers as f32 or f16.
     ///
     /// # Errors
-    /// As [`Record::record_all`]; [`crate::Error::Parameter`] for any other type.
-    fn convert(&mut self, x: TensorId, to: DType) -> Result<TensorId> {
-        self.record(Convert { to }, &[x])
+    /// As [`Record::record_all`]; [`Error::Parameter`] for any other type.
+    fn convert(&mut self, x: impl Borrow<Self::Tensor>, to: DType) -> Result<Self::Tensor> {
+        self.record(Convert { to }, &[x.borrow().clone()])
     }
 
     /// The blocks of a quantised format nearest to `x`, along its last dimension.
     ///
     /// # Errors
     /// As [`Record::record_all`].
-    fn quantize(&mut self, x: TensorId, format: QuantFormat) -> Result<TensorId> {
-        self.record(Quantize { format }, &[x])
+    fn quantize(&mut self, x: impl Borrow<Self::Tensor>, format: QuantFormat) -> Result<Self::Tensor> {
+        self.record(Quantize { format }, &[x.borrow().clone()])
     }
 }

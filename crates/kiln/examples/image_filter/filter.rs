@@ -145,7 +145,7 @@ impl<'e> EdgeFilter<'e> {
         self.batch.set(self.picture, &picture.luminance)?;
         self.batch.execute(&[self.edges])?;
         let shape = self.batch.shape(self.edges)?;
-        let luminance = self.batch.read(self.edges)?.to_vec();
+        let luminance = self.batch.read(self.edges)?;
         Ok(Picture { width: shape.columns(), height: shape.rows(), luminance })
     }
 }

@@ -1,4 +1,4 @@
-//! GPUs as places of an engine. Whatever backend runs them, they are looked for, measured, used and given up in one way.
+//! GPUs as places of an engine. They are found, measured, used and given up in one way, whatever backend drives them.
 // A build without a backend of GPUs has none.
 #![cfg_attr(
     not(any(
@@ -10,17 +10,30 @@
 )]
 
 #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
-mod asynchronous;
-mod recorded;
+mod browser_times;
+mod device;
+#[cfg(test)]
+mod failing;
+mod find;
+#[cfg(test)]
+mod scripted;
 #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
-mod synchronous;
+mod times;
 
-#[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
-pub(crate) use asynchronous::{Gpu, OnGpu, pause};
-#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
-pub(crate) use synchronous::{Gpu, OnGpu};
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
+use device::{Device, On};
+pub(crate) use device::{Resident, Runner, WAITING, wait};
+use kiln_device::MemoryUse;
+use kiln_device::waiting::Waiting;
+use kiln_ir::op::Op;
+use kiln_ir::{DataMut, Error, Operand, Result};
 use kiln_route::{Backend, Link, Memory, Place, Profile, ProfileProblem, Roofline};
+/// Lets the browser draw its page and answer its user.
+#[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+pub(crate) use kiln_wgpu::runtime::pause;
 
 /// The kinds of GPU that this build has a backend for. Of places that are predicted to take as long the later kind is
 /// taken.
@@ -95,13 +108,321 @@ pub(crate) fn linked(
     links.into_iter().try_fold(profile, |profile, (memory, link)| profile.with_link(memory, link))
 }
 
-#[cfg(all(test, not(all(feature = "gpu-wasm", target_arch = "wasm32"))))]
-mod tests {
-    use super::*;
+/// A GPU of an engine. The first operation that is sent to it opens it. Cloning it gives the same one.
+#[derive(Debug, Clone)]
+pub(crate) struct Gpu(Arc<State>);
 
+#[derive(Debug)]
+struct State {
+    /// That of its place.
+    name: String,
+    kind: Backend,
+    device: Box<dyn Device>,
+    /// Why it is gone for good, once it is: nothing more is sent to it.
+    gone: OnceLock<Error>,
+    /// Whether it was logged that it refused something, and that it lacked an operation.
+    logged_refused: AtomicBool,
+    logged_lacking: AtomicBool,
+}
+
+impl Gpu {
+    fn new(name: String, kind: Backend, device: impl Device) -> Self {
+        let no = || AtomicBool::new(false);
+        let (device, gone) = (Box::new(device), OnceLock::new());
+        Self(Arc::new(State { name, kind, device, gone, logged_refused: no(), logged_lacking: no() }))
+    }
+
+    /// The GPU behind a place of a profile, wherever it is; `None` where this build has no backend for it. Compiled code is
+    /// kept in the folder.
+    pub(crate) fn of_place(place: &Place, folder: Option<&Path>) -> Option<Self> {
+        find::of_place(place.backend, &place.name, folder)
+    }
+
+    /// The GPU that is asked for.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where it is not there, with what is.
+    pub(crate) fn chosen(asked: &Asked, folder: Option<&Path>) -> Result<Self> {
+        find::chosen(asked, folder)
+    }
+
+    /// Opens the adapter of a browser.
+    ///
+    /// # Errors
+    /// As [`kiln_wgpu::GpuDevice::open_async`].
+    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    pub(crate) async fn opened(choice: &kiln_wgpu::AdapterChoice) -> Result<Self> {
+        find::browser::opened(choice).await
+    }
+
+    /// Every hardware GPU of this kind.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where there is none, with the reason, which is logged once in the process.
+    pub(crate) fn hardware(kind: Backend, folder: Option<&Path>) -> Result<Vec<Self>> {
+        static LOGGED: Mutex<Vec<Backend>> = Mutex::new(Vec::new());
+        let found = find::hardware(kind, folder);
+        if let Err(why) = &found {
+            let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
+            if !logged.contains(&kind) {
+                logged.push(kind);
+                tracing::info!("without {kind}: {why}");
+            }
+        }
+        found
+    }
+
+    /// Whether two handles are of one GPU.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
+    pub(crate) fn name(&self) -> &str {
+        &self.0.name
+    }
+
+    pub(crate) fn kind(&self) -> Backend {
+        self.0.kind
+    }
+
+    pub(crate) fn is_gone(&self) -> bool {
+        self.gone().is_some()
+    }
+
+    /// Why nothing more is sent to it.
+    pub(crate) fn gone(&self) -> Option<&Error> {
+        self.0.gone.get()
+    }
+
+    /// Opens the device.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where it is not there.
+    pub(crate) fn open(&self) -> Result<()> {
+        wait(self.0.device.open(WAITING))
+    }
+
+    /// The device memory in use; `None` before it is opened.
+    pub(crate) fn memory_use(&self) -> Option<MemoryUse> {
+        self.0.device.memory_use()
+    }
+
+    /// The open device of a driver; `None` for another driver.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(crate) fn device_of<D: kiln_device::Driver>(&self) -> Option<Result<D>> {
+        let device: &dyn std::any::Any = &*self.0.device;
+        device.downcast_ref::<On<D>>().map(On::device)
+    }
+
+    /// The device of a browser.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where it is not that of wgpu.
+    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    pub(crate) async fn device(&self) -> Result<kiln_wgpu::GpuDevice> {
+        let device: &dyn std::any::Any = &*self.0.device;
+        match device.downcast_ref::<On<kiln_wgpu::GpuDevice>>() {
+            Some(on) => on.device_waiting(WAITING).await,
+            None => Err(Error::Unavailable { what: self.name().to_owned(), reason: "it is not of wgpu".into() }),
+        }
+    }
+
+    /// Runs an operation from host to host.
+    ///
+    /// # Errors
+    /// As [`kiln_ir::Operations::run_into`], and errors of the device.
+    pub(crate) async fn run_into(
+        &self,
+        op: &Op,
+        inputs: &[Operand<'_>],
+        outputs: &mut [DataMut<'_>],
+        waiting: Waiting,
+    ) -> Result<()> {
+        self.0.device.run_into(op, inputs, outputs, waiting).await
+    }
+
+    /// Copies an operand to the device.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(crate) async fn upload(&self, operand: &Operand<'_>, waiting: Waiting) -> Result<Resident> {
+        self.0.device.upload(operand, waiting).await
+    }
+
+    /// Runs an operation on tensors of the device.
+    ///
+    /// # Errors
+    /// Errors of the data and of the device.
+    pub(crate) async fn run(&self, op: &Op, inputs: &[Resident], waiting: Waiting) -> Result<Vec<Resident>> {
+        self.0.device.run(op, inputs, waiting).await
+    }
+
+    /// Runs recorded graphs.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(crate) async fn runner(&self, waiting: Waiting) -> Result<Box<dyn Runner>> {
+        self.0.device.runner(waiting).await
+    }
+
+    /// Whether an error is one of the device, so that the work can go elsewhere. Each kind of it is logged once.
+    pub(crate) fn failed(&self, error: &Error) -> bool {
+        let first = |logged: &AtomicBool| !logged.swap(true, Ordering::Relaxed);
+        let (first, lasting) = match Failure::of(error) {
+            Some(Failure::Gone) => (self.0.gone.set(error.clone()).is_ok(), "; nothing more is sent there"),
+            Some(Failure::Refused) => (first(&self.0.logged_refused), ""),
+            Some(Failure::Lacking) => (first(&self.0.logged_lacking), ""),
+            None => return false,
+        };
+        if first {
+            tracing::warn!("{}: {error}; the work goes on elsewhere{lasting}", self.name());
+        }
+        true
+    }
+
+    /// Whether an error with which measuring ended is one of the device. Nothing more is sent there then, which is logged.
+    pub(crate) fn failed_to_be_measured(&self, error: &Error) -> bool {
+        let of_device = Failure::of(error).is_some();
+        if of_device && self.0.gone.set(error.clone()).is_ok() {
+            tracing::warn!("{} cannot be measured and is no place: {error}", self.name());
+        }
+        of_device
+    }
+
+    /// Whether the error is the loss of a device in whose place another one was opened: pages lose theirs whenever the driver is
+    /// updated or another page breaks it. Natively a lost device stays lost.
+    pub(crate) async fn recovers(&self, error: &Error, waiting: Waiting) -> bool {
+        if !cfg!(target_arch = "wasm32") || !matches!(error, Error::DeviceLost { .. }) {
+            return false;
+        }
+        match self.0.device.reopen(waiting).await {
+            Ok(reopened) => {
+                tracing::warn!("{}: {error}; opened anew", self.name());
+                reopened
+            }
+            Err(why) => {
+                tracing::warn!("{}: not opened anew: {why}", self.name());
+                false
+            }
+        }
+    }
+}
+
+/// What errors of a device mean for the work that it was asked for.
+enum Failure {
+    /// The device takes no work any more.
+    Gone,
+    /// It does not take this.
+    Refused,
+    /// It has no kernel for it.
+    Lacking,
+}
+
+impl Failure {
+    /// None for errors of the caller.
+    fn of(error: &Error) -> Option<Self> {
+        match error {
+            Error::DeviceLost { .. } | Error::Unavailable { .. } => Some(Self::Gone),
+            Error::OutOfMemory { .. } | Error::Limit { .. } | Error::Driver { .. } => Some(Self::Refused),
+            Error::Unsupported { .. } => Some(Self::Lacking),
+            _ => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln_ir::DType;
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
+    use super::device::{Again, Pending};
+    use super::*;
+
+    /// A device that is not there.
+    #[derive(Debug)]
+    struct Missing;
+
+    fn missing<'a, T: 'a>() -> Pending<'a, T> {
+        let error = Error::Unavailable { what: "a device".into(), reason: "it is missing".into() };
+        Box::pin(std::future::ready(Err(error)))
+    }
+
+    impl Device for Missing {
+        fn open(&self, _: Waiting) -> Pending<'_, ()> {
+            missing()
+        }
+
+        fn run_into<'a>(
+            &'a self,
+            _: &'a Op,
+            _: &'a [Operand<'_>],
+            _: &'a mut [DataMut<'_>],
+            _: Waiting,
+        ) -> Pending<'a, ()> {
+            missing()
+        }
+
+        fn upload<'a>(&'a self, _: &'a Operand<'_>, _: Waiting) -> Pending<'a, Resident> {
+            missing()
+        }
+
+        fn run<'a>(&'a self, _: &'a Op, _: &'a [Resident], _: Waiting) -> Pending<'a, Vec<Resident>> {
+            missing()
+        }
+
+        fn runner(&self, _: Waiting) -> Pending<'_, Box<dyn Runner>> {
+            missing()
+        }
+
+        fn memory_use(&self) -> Option<MemoryUse> {
+            None
+        }
+
+        fn resident(&self, _: &Op, _: &[Operand<'_>]) -> Result<Again> {
+            Ok(Box::new(|| wait(missing())))
+        }
+
+        fn reading(&self, _: &Operand<'_>) -> Result<Again> {
+            Ok(Box::new(|| wait(missing())))
+        }
+
+        fn reopen(&self, _: Waiting) -> Pending<'_, bool> {
+            missing()
+        }
+    }
+
+    #[test]
+    fn errors_of_the_device_hand_work_over_and_those_of_the_caller_do_not() {
+        let gpu = Gpu::new("missing".into(), Backend::Gpu, Missing);
+        let device = || "missing".to_owned();
+        for error in [
+            Error::Unsupported { op: "rope", backend: "CUDA" },
+            Error::OutOfMemory { bytes: 1 },
+            Error::Limit { what: "rows", device: device(), asked: 2, limit: 1 },
+            Error::Driver { what: "compiling".into(), device: device(), message: "no".into() },
+        ] {
+            assert!(gpu.failed(&error) && !gpu.is_gone(), "{error}");
+        }
+        for error in [
+            Error::Index { op: "gather", position: 0, index: 9, bound: 3 },
+            Error::Type { op: "add", index: 0, expected: DType::F32, found: DType::U32 },
+        ] {
+            assert!(!gpu.failed(&error), "{error}");
+        }
+        assert!(gpu.failed(&Error::DeviceLost { device: device(), reason: "unplugged".into() }) && gpu.is_gone());
+    }
+
+    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+    #[test]
+    fn a_device_that_is_missing_cannot_be_measured() {
+        let gpu = Gpu::new("missing".into(), Backend::Gpu, Missing);
+        assert!(matches!(gpu.launch(), Err(Error::Unavailable { .. })));
+        assert!(matches!(gpu.link(), Err(Error::Unavailable { .. })));
+        assert!(gpu.open().is_err_and(|error| gpu.failed(&error)) && gpu.is_gone());
+    }
+
+    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
     #[test]
     fn no_kind_of_gpu_takes_the_room_of_another() {
         let (gpu, cuda) = (Backend::Gpu, Backend::Cuda);

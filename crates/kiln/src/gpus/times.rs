@@ -5,7 +5,7 @@ use kiln_ir::{DataMut, Operand, Result};
 use kiln_route::Link;
 use web_time::Instant;
 
-use super::Gpu;
+use super::{Gpu, WAITING, wait};
 
 /// The least time of a few runs, the first of which makes everything ready.
 fn least(mut run: impl FnMut() -> Result<()>) -> Result<f64> {
@@ -34,7 +34,7 @@ impl Gpu {
     /// # Errors
     /// What the shape rule says, and errors of the device.
     pub(crate) fn resident_seconds(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<f64> {
-        least(self.device.resident(op, inputs)?)
+        least(self.0.device.resident(op, inputs)?)
     }
 
     /// Seconds that an operation takes from host to host.
@@ -42,7 +42,7 @@ impl Gpu {
     /// # Errors
     /// As [`kiln_ir::Operations::run_into`], and errors of the device.
     pub(crate) fn host_seconds(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<f64> {
-        least(|| self.run_into(op, inputs, outputs))
+        least(|| wait(self.run_into(op, inputs, outputs, WAITING)))
     }
 
     /// Seconds that the device takes to start anything and to tell that it is done.
@@ -65,7 +65,7 @@ impl Gpu {
         let mut beyond = |n: usize| -> Result<(f64, f64)> {
             let input = [Operand::vector(&data[..n])];
             let host = self.host_seconds(&op, &input, &mut [DataMut::F32(&mut out[..n])])?;
-            let read = least(self.device.reading(&input[0])?)?;
+            let read = least(self.0.device.reading(&input[0])?)?;
             Ok(((host - self.resident_seconds(&op, &input)?).max(1e-9), read))
         };
         let (small, read_small) = beyond(256)?;

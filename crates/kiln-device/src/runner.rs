@@ -1,0 +1,260 @@
+//! A recorded graph on one device: its inputs in device memory, and its executions made ready.
+
+use std::collections::{HashMap, HashSet};
+
+use kiln_ir::graph::{Graph, TensorId};
+use kiln_ir::op::check_outputs;
+use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Result, TensorType};
+
+use crate::driver::{Driver, RegionOf};
+use crate::executable::Executable;
+use crate::plan::Plan;
+use crate::profile::Profile;
+use crate::tensor::{Tensor, read_many, take, write};
+use crate::waiting::Waiting;
+
+/// Sets of wanted tensors that stay ready, and what those before the last hold at most.
+const MOST_READY: usize = 4;
+const MOST_BYTES: u64 = 256 << 20;
+
+/// What an execution made, for the next one.
+#[derive(Debug)]
+struct Ready<D: Driver> {
+    wanted: Vec<TensorId>,
+    executable: Executable<D>,
+    /// The results where the host reads them, if they are in such memory.
+    host_results: Option<D::HostResults>,
+    /// Whether it was the last execution, and its results are those of the present inputs.
+    is_current: bool,
+    /// Whether others hold a result, too.
+    is_shared: bool,
+}
+
+/// The inputs of a graph in the memory of a device, and its executions made ready. The graph itself is passed to each call, so
+/// that one graph can run on several devices.
+#[derive(Debug)]
+pub struct GraphRunner<D: Driver> {
+    device: D,
+    inputs: HashMap<TensorId, RegionOf<D>>,
+    /// Inputs whose memory others hold, too: it must not change.
+    shared: HashSet<TensorId>,
+    /// The most recently used last.
+    ready: Vec<Ready<D>>,
+}
+
+impl<D: Driver> GraphRunner<D> {
+    /// A runner without inputs.
+    pub fn new(device: D) -> Self {
+        Self { device, inputs: HashMap::new(), shared: HashSet::new(), ready: Vec::new() }
+    }
+
+    /// The device.
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// Whether an input is in the memory of the device.
+    pub fn has(&self, id: TensorId) -> bool {
+        self.inputs.contains_key(&id)
+    }
+
+    /// Uses a tensor of the device as an input, without a copy. It is never changed.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] for a tensor of another device.
+    pub fn import(&mut self, id: TensorId, tensor: &Tensor<D>) -> Result<()> {
+        tensor.check_on(&self.device)?;
+        self.inputs.insert(id, tensor.region().clone());
+        self.shared.insert(id);
+        Ok(())
+    }
+
+    /// Copies an input to the device.
+    ///
+    /// # Errors
+    /// [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
+    pub async fn upload(&mut self, id: TensorId, operand: &Operand<'_>) -> Result<()> {
+        let tensor = Tensor::upload(&self.device, operand).await?;
+        self.inputs.insert(id, tensor.region().clone());
+        Ok(())
+    }
+
+    /// Replaces the elements of an input for the next execution: in its memory, unless others hold that.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] for a tensor that is not an input here; [`Error::Type`] and [`Error::Length`] where the elements do
+    /// not fit; those of the device.
+    pub async fn set(&mut self, graph: &Graph, id: TensorId, data: Data<'_>) -> Result<()> {
+        let ty = graph.ty(id)?;
+        if ty.dtype != data.dtype() {
+            return Err(Error::Type { op: "set", index: 0, expected: ty.dtype, found: data.dtype() });
+        }
+        Operand::new(data, ty.shape)?;
+        if !self.has(id) {
+            let reason = format!("tensor {} is a result; only inputs can be replaced", id.index());
+            return Err(Error::Parameter { op: "set", reason });
+        }
+        let device = self.device.clone();
+        let own = self.inputs.get(&id).filter(|_| !self.shared.contains(&id)).cloned();
+        self.ready.iter_mut().for_each(|ready| ready.is_current = false);
+        if own.is_none() {
+            // Programs are bound to the memory that the input had.
+            self.ready.retain(|ready| ready.executable.input(id).is_none());
+        }
+        let upload = || {
+            let region = own.map_or_else(|| take(&device, ty.bytes() as u64), Ok)?;
+            write(&device, &region, data.as_bytes())?;
+            Ok(region)
+        };
+        let written = device.scoped("an upload", ty.bytes() as u64, upload).await?;
+        self.inputs.insert(id, written);
+        self.shared.remove(&id);
+        Ok(())
+    }
+
+    /// A tensor that the last execution computed, or an input, as it is on the device. The runner leaves its memory alone from
+    /// then on.
+    ///
+    /// # Errors
+    /// As [`GraphRunner::read`].
+    pub fn tensor(&mut self, graph: &Graph, id: TensorId) -> Result<Tensor<D>> {
+        let tensor = self.resident(graph, id)?;
+        if self.inputs.contains_key(&id) {
+            self.shared.insert(id);
+        } else if let Some(ready) = self.ready.last_mut() {
+            ready.is_shared = true;
+        }
+        Ok(tensor)
+    }
+
+    fn resident(&self, graph: &Graph, id: TensorId) -> Result<Tensor<D>> {
+        let ty = graph.ty(id)?;
+        let computed = self.ready.last().filter(|ready| ready.is_current).and_then(|ready| {
+            let position = ready.wanted.iter().position(|&wanted| wanted == id)?;
+            ready.executable.results().get(position)
+        });
+        let region = self.inputs.get(&id).or(computed).cloned().ok_or_else(|| Error::Parameter {
+            op: "read",
+            reason: format!("tensor {} is not among what the last execution computed", id.index()),
+        })?;
+        Ok(Tensor::from_region(self.device.clone(), region, ty))
+    }
+
+    /// What is ready for these tensors, or is made so, taken out for as long as it is in use: after an error or a dropped
+    /// future it is made anew. Results that are `read` are in memory that the host maps if that is worth it.
+    async fn take_ready(&mut self, graph: &Graph, wanted: &[TensorId], read: bool) -> Result<Ready<D>> {
+        self.device.check_alive()?;
+        let same = self.ready.iter().position(|ready| ready.wanted == wanted);
+        // Results that others hold stay as they are: new ones are made.
+        let ready = same.map(|at| self.ready.remove(at)).filter(|ready| !ready.is_shared);
+        self.ready.iter_mut().for_each(|ready| ready.is_current = false);
+        if let Some(ready) = ready {
+            return Ok(ready);
+        }
+        // Old ones return their memory before the new one takes any.
+        let held = |ready: &[Ready<D>]| ready.iter().map(|ready| ready.executable.computed_bytes()).sum::<u64>();
+        while self.ready.len() >= MOST_READY || held(&self.ready) > MOST_BYTES {
+            self.ready.remove(0);
+        }
+        match self.make_ready(graph, wanted, read).await {
+            Err(Error::OutOfMemory { .. }) if !self.ready.is_empty() => {
+                self.ready.clear();
+                crate::bodies::trim(&self.device);
+                self.make_ready(graph, wanted, read).await
+            }
+            made => made,
+        }
+    }
+
+    async fn make_ready(&self, graph: &Graph, wanted: &[TensorId], read: bool) -> Result<Ready<D>> {
+        let plan = Plan::new(graph, wanted, self.device.target())?;
+        let mut given = self.inputs.clone();
+        let host_results = if read { self.device.host_results(&plan, &mut given).await? } else { None };
+        let executable = Executable::new(&self.device, plan, &given).await?;
+        Ok(Ready { wanted: wanted.to_vec(), executable, host_results, is_current: false, is_shared: false })
+    }
+
+    /// Computes these tensors, and leaves them on the device.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a tensor of another graph, or an input that is not here; [`Error::Index`] for an index
+    /// outside of its table; [`Error::Unsupported`], [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
+    pub async fn execute(&mut self, graph: &Graph, wanted: &[TensorId], waiting: Waiting) -> Result<()> {
+        let mut ready = self.take_ready(graph, wanted, false).await?;
+        ready.executable.run(Vec::new(), waiting).await?;
+        self.ready.push(Ready { is_current: true, ..ready });
+        Ok(())
+    }
+
+    /// Computes these tensors and reads them into slices.
+    ///
+    /// # Errors
+    /// As [`GraphRunner::execute`]; [`Error::Arity`], [`Error::Type`], [`Error::Length`] where results do not fit `outputs`.
+    pub async fn execute_into(
+        &mut self,
+        graph: &Graph,
+        wanted: &[TensorId],
+        outputs: &mut [DataMut<'_>],
+        waiting: Waiting,
+    ) -> Result<()> {
+        check_outputs("run_into", &types(graph, wanted)?, outputs)?;
+        let mut ready = self.take_ready(graph, wanted, true).await?;
+        let mut outputs: Vec<&mut [u8]> = outputs.iter_mut().map(DataMut::as_bytes).collect();
+        match &ready.host_results {
+            Some(results) => {
+                ready.executable.run(Vec::new(), waiting).await?;
+                self.device.read_host_results(results, &mut outputs, waiting).await?;
+            }
+            None => ready.executable.run(outputs.into_iter().enumerate().collect(), waiting).await?,
+        }
+        self.ready.push(Ready { is_current: true, ..ready });
+        Ok(())
+    }
+
+    /// Computes these tensors and reads them.
+    ///
+    /// # Errors
+    /// As [`GraphRunner::execute`].
+    pub async fn run(&mut self, graph: &Graph, wanted: &[TensorId], waiting: Waiting) -> Result<Vec<Buffer>> {
+        let mut results = types(graph, wanted)?.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
+        let mut outputs: Vec<DataMut<'_>> = results.iter_mut().map(Buffer::as_mut).collect();
+        self.execute_into(graph, wanted, &mut outputs, waiting).await?;
+        Ok(results)
+    }
+
+    /// Reads tensors that the last execution computed, or inputs, together.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a tensor of another graph, [`Error::Parameter`] for one that was not computed;
+    /// [`Error::OutOfMemory`], [`Error::DeviceLost`].
+    pub async fn read(&self, graph: &Graph, ids: &[TensorId], waiting: Waiting) -> Result<Vec<Buffer>> {
+        let tensors = ids.iter().map(|&id| self.resident(graph, id)).collect::<Result<Vec<_>>>()?;
+        read_many(&self.device, &tensors, waiting).await
+    }
+
+    /// The time of each kernel of the last execution.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where the device does not time them, [`Error::Parameter`] where nothing was executed since the
+    /// inputs changed, [`Error::DeviceLost`].
+    pub async fn profile(&self, waiting: Waiting) -> Result<Profile> {
+        match self.ready.last() {
+            Some(ready) => ready.executable.profile(waiting).await,
+            None => Err(Error::Parameter { op: "profile", reason: "nothing was executed yet".into() }),
+        }
+    }
+
+    /// Makes the computation of these tensors ready: its kernels compiled and its memory allocated.
+    ///
+    /// # Errors
+    /// As [`GraphRunner::execute`].
+    pub async fn prepare(&mut self, graph: &Graph, wanted: &[TensorId]) -> Result<()> {
+        let ready = self.take_ready(graph, wanted, false).await?;
+        self.ready.push(ready);
+        Ok(())
+    }
+}
+
+fn types(graph: &Graph, wanted: &[TensorId]) -> Result<Vec<TensorType>> {
+    wanted.iter().map(|&id| graph.ty(id)).collect()
+}

@@ -1,0 +1,343 @@
+//! What an engine asks of a device, whatever backend drives it.
+
+use std::any::Any;
+use std::fmt::Debug;
+use std::pin::Pin;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use kiln_device::waiting::Waiting;
+use kiln_device::{Backend, Driver, GraphRunner, MemoryUse, Prepared, Tensor};
+use kiln_ir::graph::{Graph, TensorId};
+use kiln_ir::op::Op;
+use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Result, TensorType};
+
+/// A result that a device may have to be waited for.
+pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
+
+/// Work on a device that can be done again and again; each time it is waited for.
+pub(crate) type Again = Box<dyn FnMut() -> Result<()>>;
+
+/// The device behind a place. The first use opens it.
+pub(crate) trait Device: Any + Debug + Send + Sync {
+    /// Opens it, if it was not.
+    fn open(&self, waiting: Waiting) -> Pending<'_, ()>;
+
+    /// Runs an operation from host to host.
+    fn run_into<'a>(
+        &'a self,
+        op: &'a Op,
+        inputs: &'a [Operand<'_>],
+        outputs: &'a mut [DataMut<'_>],
+        waiting: Waiting,
+    ) -> Pending<'a, ()>;
+
+    /// Copies an operand to the device.
+    fn upload<'a>(&'a self, operand: &'a Operand<'_>, waiting: Waiting) -> Pending<'a, Resident>;
+
+    /// Runs an operation on tensors of the device; its results stay there.
+    fn run<'a>(&'a self, op: &'a Op, inputs: &'a [Resident], waiting: Waiting) -> Pending<'a, Vec<Resident>>;
+
+    /// Runs recorded graphs.
+    fn runner(&self, waiting: Waiting) -> Pending<'_, Box<dyn Runner>>;
+
+    /// The device memory in use; `None` before it is opened.
+    fn memory_use(&self) -> Option<MemoryUse>;
+
+    /// Makes an operation on operands in device memory ready, for measurements.
+    fn resident(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Again>;
+
+    /// Makes the download of a tensor ready, for measurements.
+    fn reading(&self, operand: &Operand<'_>) -> Result<Again>;
+
+    /// Opens a device that is lost anew, and returns whether there is one that is not lost.
+    fn reopen(&self, waiting: Waiting) -> Pending<'_, bool>;
+}
+
+/// A tensor in the memory of some device. Cloning it gives the same memory.
+#[derive(Debug, Clone)]
+pub(crate) struct Resident(Arc<dyn OnDevice>);
+
+/// A tensor of any driver.
+trait OnDevice: Any + Debug + Send + Sync {
+    fn read(&self, waiting: Waiting) -> Pending<'_, Buffer>;
+    fn view(&self, offset: u64, ty: TensorType) -> Pending<'_, Resident>;
+}
+
+impl<D: Driver> OnDevice for Tensor<D> {
+    fn read(&self, waiting: Waiting) -> Pending<'_, Buffer> {
+        Box::pin(self.read_waiting(waiting))
+    }
+
+    fn view(&self, offset: u64, ty: TensorType) -> Pending<'_, Resident> {
+        Box::pin(async move { Ok(Resident::new(Tensor::view(self, offset, ty).await?)) })
+    }
+}
+
+impl Resident {
+    fn new<D: Driver>(tensor: Tensor<D>) -> Self {
+        Self(Arc::new(tensor))
+    }
+
+    /// The tensor of a driver.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] for one of another backend.
+    fn of<D: Driver>(&self) -> Result<&Tensor<D>> {
+        let tensor: &dyn Any = &*self.0;
+        tensor.downcast_ref().ok_or_else(|| Error::Unavailable {
+            what: "a tensor of another backend".into(),
+            reason: "move it to the device first".into(),
+        })
+    }
+
+    /// Copies the elements to the host.
+    pub(crate) fn read(&self, waiting: Waiting) -> Pending<'_, Buffer> {
+        self.0.read(waiting)
+    }
+
+    /// The elements of another type from a byte on.
+    pub(crate) fn view(&self, offset: u64, ty: TensorType) -> Pending<'_, Self> {
+        self.0.view(offset, ty)
+    }
+}
+
+/// Runs a recorded graph on a device, as [`GraphRunner`] does.
+pub(crate) trait Runner: Debug + Send + Sync {
+    fn has(&self, id: TensorId) -> bool;
+    fn import(&mut self, id: TensorId, tensor: &Resident) -> Result<()>;
+    fn upload<'a>(&'a mut self, id: TensorId, operand: &'a Operand<'_>) -> Pending<'a, ()>;
+    fn set<'a>(&'a mut self, graph: &'a Graph, id: TensorId, data: Data<'a>) -> Pending<'a, ()>;
+    fn execute<'a>(&'a mut self, graph: &'a Graph, wanted: &'a [TensorId], waiting: Waiting) -> Pending<'a, ()>;
+    fn run<'a>(&'a mut self, graph: &'a Graph, wanted: &'a [TensorId], waiting: Waiting) -> Pending<'a, Vec<Buffer>>;
+    fn read<'a>(&'a self, graph: &'a Graph, ids: &'a [TensorId], waiting: Waiting) -> Pending<'a, Vec<Buffer>>;
+    fn tensor(&mut self, graph: &Graph, id: TensorId) -> Result<Resident>;
+}
+
+impl<D: Driver> Runner for GraphRunner<D> {
+    fn has(&self, id: TensorId) -> bool {
+        self.has(id)
+    }
+
+    fn import(&mut self, id: TensorId, tensor: &Resident) -> Result<()> {
+        self.import(id, tensor.of()?)
+    }
+
+    fn upload<'a>(&'a mut self, id: TensorId, operand: &'a Operand<'_>) -> Pending<'a, ()> {
+        Box::pin(self.upload(id, operand))
+    }
+
+    fn set<'a>(&'a mut self, graph: &'a Graph, id: TensorId, data: Data<'a>) -> Pending<'a, ()> {
+        Box::pin(self.set(graph, id, data))
+    }
+
+    fn execute<'a>(&'a mut self, graph: &'a Graph, wanted: &'a [TensorId], waiting: Waiting) -> Pending<'a, ()> {
+        Box::pin(self.execute(graph, wanted, waiting))
+    }
+
+    fn run<'a>(&'a mut self, graph: &'a Graph, wanted: &'a [TensorId], waiting: Waiting) -> Pending<'a, Vec<Buffer>> {
+        Box::pin(self.run(graph, wanted, waiting))
+    }
+
+    fn read<'a>(&'a self, graph: &'a Graph, ids: &'a [TensorId], waiting: Waiting) -> Pending<'a, Vec<Buffer>> {
+        Box::pin(self.read(graph, ids, waiting))
+    }
+
+    fn tensor(&mut self, graph: &Graph, id: TensorId) -> Result<Resident> {
+        Ok(Resident::new(self.tensor(graph, id)?))
+    }
+}
+
+/// A device of one driver.
+#[derive(Debug)]
+pub(super) struct On<D: Driver> {
+    /// The label that the device has to have: another one may answer to the same choice now.
+    name: String,
+    label: fn(&D) -> String,
+    /// Replaced where a lost device is opened anew.
+    backend: RwLock<Arc<Backend<D>>>,
+    choice: D::Choice,
+    options: D::Options,
+}
+
+impl<D: Driver> On<D> {
+    pub(super) fn new(name: String, label: fn(&D) -> String, choice: D::Choice, options: D::Options) -> Self {
+        let backend = Backend::with_choice(choice.clone()).with_options(options.clone());
+        Self { name, label, backend: RwLock::new(Arc::new(backend)), choice, options }
+    }
+
+    /// On a device that is open.
+    #[cfg(target_arch = "wasm32")]
+    pub(super) fn opened(name: String, label: fn(&D) -> String, choice: D::Choice, device: D) -> Self {
+        let backend = RwLock::new(Arc::new(Backend::on(device)));
+        Self { name, label, backend, choice, options: D::Options::default() }
+    }
+
+    fn backend(&self) -> Arc<Backend<D>> {
+        self.backend.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn checked(&self, device: &D) -> Result<D> {
+        let found = (self.label)(device);
+        if found != self.name {
+            let reason = format!("{found} answers in its place now");
+            return Err(Error::Unavailable { what: self.name.clone(), reason });
+        }
+        Ok(device.clone())
+    }
+
+    /// The device, opened if it was not.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where it is not there, or is another one.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub(super) fn device(&self) -> Result<D> {
+        self.checked(self.backend().device()?)
+    }
+
+    /// The same for who cannot block: natively it blocks where it opens the device, which is done once.
+    pub(super) async fn device_waiting(&self, _: Waiting) -> Result<D> {
+        #[cfg(not(target_arch = "wasm32"))]
+        return self.device();
+        #[cfg(target_arch = "wasm32")]
+        self.checked(self.backend().device_async().await?)
+    }
+}
+
+impl<D: Driver> Device for On<D> {
+    fn open(&self, waiting: Waiting) -> Pending<'_, ()> {
+        Box::pin(async move { self.device_waiting(waiting).await.map(drop) })
+    }
+
+    fn run_into<'a>(
+        &'a self,
+        op: &'a Op,
+        inputs: &'a [Operand<'_>],
+        outputs: &'a mut [DataMut<'_>],
+        waiting: Waiting,
+    ) -> Pending<'a, ()> {
+        Box::pin(async move {
+            self.device_waiting(waiting).await?;
+            self.backend().run_into_waiting(op, inputs, outputs, waiting).await
+        })
+    }
+
+    fn upload<'a>(&'a self, operand: &'a Operand<'_>, waiting: Waiting) -> Pending<'a, Resident> {
+        Box::pin(async move {
+            let device = self.device_waiting(waiting).await?;
+            Ok(Resident::new(Tensor::upload(&device, operand).await?))
+        })
+    }
+
+    fn run<'a>(&'a self, op: &'a Op, inputs: &'a [Resident], waiting: Waiting) -> Pending<'a, Vec<Resident>> {
+        Box::pin(async move {
+            let device = self.device_waiting(waiting).await?;
+            let inputs = inputs.iter().map(Resident::of).collect::<Result<Vec<_>>>()?;
+            let results = kiln_device::bodies::run(&device, op, &inputs, waiting).await?;
+            Ok(results.into_iter().map(Resident::new).collect())
+        })
+    }
+
+    fn runner(&self, waiting: Waiting) -> Pending<'_, Box<dyn Runner>> {
+        Box::pin(async move {
+            let runner: Box<dyn Runner> = Box::new(GraphRunner::new(self.device_waiting(waiting).await?));
+            Ok(runner)
+        })
+    }
+
+    fn memory_use(&self) -> Option<MemoryUse> {
+        self.backend().opened().map(kiln_device::bodies::memory_use)
+    }
+
+    fn resident(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Again> {
+        let prepare = async {
+            let device = self.device_waiting(WAITING).await?;
+            let mut tensors = Vec::with_capacity(inputs.len());
+            for input in inputs {
+                tensors.push(Tensor::upload(&device, input).await?);
+            }
+            let operation = Prepared::new(&device, op, &tensors.iter().collect::<Vec<_>>()).await?;
+            Ok((device, operation))
+        };
+        let (device, mut operation) = wait(prepare)?;
+        Ok(Box::new(move || {
+            wait(async {
+                operation.run_waiting(WAITING).await?;
+                device.wait(WAITING).await
+            })
+        }))
+    }
+
+    fn reading(&self, operand: &Operand<'_>) -> Result<Again> {
+        let tensor = wait(async { Tensor::upload(&self.device_waiting(WAITING).await?, operand).await })?;
+        Ok(Box::new(move || wait(tensor.read_waiting(WAITING)).map(drop)))
+    }
+
+    fn reopen(&self, waiting: Waiting) -> Pending<'_, bool> {
+        Box::pin(async move {
+            let lost = self.backend();
+            if lost.device_async().await.is_ok_and(|device| device.check_alive().is_ok()) {
+                // Another caller has opened it anew in the meantime.
+                return Ok(true);
+            }
+            let device = D::open_device(&self.choice, &self.options, waiting).await?;
+            *self.backend.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Backend::on(device));
+            Ok(true)
+        })
+    }
+}
+
+/// Who drives devices while a blocking call waits for them.
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) const WAITING: Waiting = Waiting::Here;
+/// The browser does.
+#[cfg(target_arch = "wasm32")]
+pub(crate) const WAITING: Waiting = Waiting::Elsewhere;
+
+/// Waits for a future of [`WAITING`].
+///
+/// # Errors
+/// Those of the future; [`Error::Unavailable`] where a browser would have to wait.
+pub(crate) fn wait<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+    #[cfg(not(target_arch = "wasm32"))]
+    return kiln_device::waiting::block_on(future);
+    #[cfg(target_arch = "wasm32")]
+    kiln_device::waiting::poll_once(std::pin::pin!(future)).unwrap_or_else(|| {
+        let reason = "a page cannot block; call the form that ends in `_async`".into();
+        Err(Error::Unavailable { what: "waiting for a device".into(), reason })
+    })
+}
+
+/// Tensors of the GPUs that tests script.
+#[cfg(test)]
+mod script {
+    use super::*;
+
+    type Held = (kiln_ir::Shape, Buffer);
+
+    impl OnDevice for Held {
+        fn read(&self, _: Waiting) -> Pending<'_, Buffer> {
+            Box::pin(std::future::ready(Ok(self.1.clone())))
+        }
+
+        fn view(&self, offset: u64, ty: TensorType) -> Pending<'_, Resident> {
+            let start = offset as usize;
+            let view = || {
+                let bytes = self.1.as_data().as_bytes();
+                let data = Data::from_bytes(ty.dtype, &bytes[start..start + ty.bytes()])?;
+                Ok(Resident::scripted(ty.shape, data.to_buffer()?))
+            };
+            Box::pin(std::future::ready(view()))
+        }
+    }
+
+    impl Resident {
+        pub(in crate::gpus) fn scripted(shape: kiln_ir::Shape, buffer: Buffer) -> Self {
+            Self(Arc::new((shape, buffer)))
+        }
+
+        pub(in crate::gpus) fn of_script(&self) -> Result<&Held> {
+            let tensor: &dyn Any = &*self.0;
+            tensor.downcast_ref().ok_or(Error::ForeignTensor { index: 0 })
+        }
+    }
+}

@@ -1,0 +1,166 @@
+//! Finding GPUs: adapters of wgpu by their labels, devices of CUDA by their numbers and names.
+// A build without a backend of GPUs finds none.
+#![cfg_attr(not(any(feature = "gpu", feature = "cuda")), allow(unused))]
+
+use std::path::Path;
+
+use kiln_ir::{Error, Result};
+use kiln_route::Backend;
+
+use super::device::On;
+use super::{Asked, Gpu};
+
+#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+pub(super) mod adapters {
+    use kiln_wgpu::{AdapterChoice, AdapterKind, DeviceOptions, GpuDevice};
+
+    use super::*;
+
+    pub(in super::super) fn label(device: &GpuDevice) -> String {
+        device.adapter().label.clone()
+    }
+
+    /// The adapter with this label.
+    pub(in super::super) fn named(name: &str, folder: Option<&Path>) -> Gpu {
+        let options = DeviceOptions::new();
+        let options = match folder {
+            Some(folder) => options.pipeline_folder(folder),
+            None => options,
+        };
+        let choice = AdapterChoice::Name(name.to_owned());
+        Gpu::new(name.to_owned(), Backend::Gpu, On::<GpuDevice>::new(name.to_owned(), label, choice, options))
+    }
+
+    /// The adapter of choice.
+    pub(super) fn chosen(choice: &AdapterChoice, folder: Option<&Path>) -> Result<Gpu> {
+        Ok(named(&GpuDevice::find(choice)?.label, folder))
+    }
+
+    /// Every hardware GPU, once; or why there is none.
+    pub(super) fn hardware(folder: Option<&Path>) -> Result<Vec<Gpu>> {
+        let adapters = GpuDevice::list_adapters().into_iter().filter(|adapter| adapter.kind != AdapterKind::Software);
+        let gpus: Vec<Gpu> = adapters.map(|adapter| named(&adapter.label, folder)).collect();
+        if gpus.is_empty() {
+            // Where there is no adapter at all, this says why.
+            let software = GpuDevice::find(&AdapterChoice::Any)?;
+            let reason = format!("{} is software, which is used only when it is asked for", software.label);
+            return Err(Error::Unavailable { what: "a GPU".into(), reason });
+        }
+        Ok(gpus)
+    }
+}
+
+#[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+pub(super) mod cuda {
+    use kiln_cuda::{CudaDevice, DeviceInfo, DeviceOptions, DriverProblem};
+
+    use super::*;
+
+    /// The place of a device: `cuda 0: NVIDIA H200`.
+    fn place(info: &DeviceInfo) -> String {
+        format!("cuda {}: {}", info.ordinal, info.name)
+    }
+
+    fn label(device: &CudaDevice) -> String {
+        place(device.info())
+    }
+
+    /// The device whose place has this name. A name of another form is that of a device that is not there.
+    pub(in super::super) fn named(name: &str, folder: Option<&Path>) -> Gpu {
+        let parts = name.strip_prefix("cuda ").and_then(|rest| rest.split_once(": "));
+        let ordinal = parts.and_then(|(ordinal, _)| ordinal.parse().ok()).unwrap_or(u32::MAX);
+        let options = DeviceOptions::new();
+        let options = match folder {
+            Some(folder) => options.kernel_folder(folder),
+            None => options,
+        };
+        Gpu::new(name.to_owned(), Backend::Cuda, On::<CudaDevice>::new(name.to_owned(), label, ordinal, options))
+    }
+
+    /// The device with this number.
+    pub(super) fn chosen(ordinal: u32, folder: Option<&Path>) -> Result<Gpu> {
+        let devices = CudaDevice::list().map_err(DriverProblem::into_error)?;
+        let found = devices.iter().find(|info| info.ordinal == ordinal).ok_or_else(|| Error::Unavailable {
+            what: format!("CUDA device {ordinal}"),
+            reason: format!("there are {}", devices.iter().map(place).collect::<Vec<_>>().join(", ")),
+        })?;
+        Ok(named(&place(found), folder))
+    }
+
+    /// Every device, or why there is none.
+    pub(super) fn hardware(folder: Option<&Path>) -> Result<Vec<Gpu>> {
+        let devices = CudaDevice::list().map_err(DriverProblem::into_error)?;
+        if devices.is_empty() {
+            let reason = "no device of the driver answers".into();
+            return Err(Error::Unavailable { what: "CUDA".into(), reason });
+        }
+        Ok(devices.iter().map(|info| named(&place(info), folder)).collect())
+    }
+}
+
+/// The GPU of a browser.
+#[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+pub(super) mod browser {
+    use kiln_wgpu::{AdapterChoice, GpuDevice};
+
+    use super::*;
+
+    fn label(device: &GpuDevice) -> String {
+        device.adapter().label.clone()
+    }
+
+    /// Opens the adapter of choice.
+    pub(in super::super) async fn opened(choice: &AdapterChoice) -> Result<Gpu> {
+        let device = GpuDevice::open_async(choice).await?;
+        let name = label(&device);
+        let choice = AdapterChoice::Name(name.clone());
+        let on = On::<GpuDevice>::opened(name.clone(), label, choice, device);
+        Ok(Gpu::new(name, Backend::Gpu, on))
+    }
+}
+
+/// The GPU that an engine is asked to have.
+///
+/// # Errors
+/// [`Error::Unavailable`] where it is not there, with what is.
+pub(super) fn chosen(asked: &Asked, folder: Option<&Path>) -> Result<Gpu> {
+    match *asked {
+        #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+        Asked::Adapter(ref choice) => adapters::chosen(choice, folder),
+        #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+        Asked::Adapter(ref choice) => Err(Error::Unavailable {
+            what: format!("{choice:?}"),
+            reason: "a browser opens its adapter with `build_async`".into(),
+        }),
+        #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+        Asked::Cuda(ordinal) => cuda::chosen(ordinal, folder),
+    }
+}
+
+/// Every hardware GPU of this kind.
+///
+/// # Errors
+/// [`Error::Unavailable`] where there is none, with the reason.
+pub(super) fn hardware(kind: Backend, folder: Option<&Path>) -> Result<Vec<Gpu>> {
+    match kind {
+        #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+        Backend::Gpu => adapters::hardware(folder),
+        #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+        Backend::Cuda => cuda::hardware(folder),
+        _ => {
+            let reason = "this build has no backend for it".into();
+            Err(Error::Unavailable { what: kind.to_string(), reason })
+        }
+    }
+}
+
+/// The GPU behind a place of a profile, wherever it is; `None` where this build has no backend for it.
+pub(super) fn of_place(backend: Backend, name: &str, folder: Option<&Path>) -> Option<Gpu> {
+    match backend {
+        #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+        Backend::Gpu => Some(adapters::named(name, folder)),
+        #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+        Backend::Cuda => Some(cuda::named(name, folder)),
+        _ => None,
+    }
+}

@@ -1,0 +1,184 @@
+//! A GPU of which tests say when it fails. What it computes the CPU computes.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use kiln_device::MemoryUse;
+use kiln_device::waiting::Waiting;
+use kiln_ir::graph::{Graph, TensorId};
+use kiln_ir::op::Op;
+use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Operations, Result, Shape};
+use kiln_route::Backend;
+use kiln_simd::Simd;
+
+use super::Gpu;
+use super::device::{Again, Device, Pending, Resident, Runner};
+
+/// The device of a [`Gpu`], and what is left of it for the test.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Scripted(Arc<State>);
+
+#[derive(Debug, Default)]
+struct State {
+    /// What the next calls end with.
+    errors: Mutex<VecDeque<Error>>,
+    /// Calls so far.
+    calls: AtomicUsize,
+}
+
+impl Scripted {
+    /// A GPU of this name on it.
+    pub(crate) fn gpu(&self, name: &str) -> Gpu {
+        Gpu::new(name.into(), Backend::Gpu, self.clone())
+    }
+
+    /// Lets the next call end with this error, or the one after those that were said before.
+    pub(crate) fn fail(&self, error: Error) {
+        self.0.errors.lock().unwrap_or_else(PoisonError::into_inner).push_back(error);
+    }
+
+    /// How often it was asked to run something.
+    pub(crate) fn calls(&self) -> usize {
+        self.0.calls.load(Ordering::Relaxed)
+    }
+
+    fn call(&self) -> Result<()> {
+        self.0.calls.fetch_add(1, Ordering::Relaxed);
+        self.0.errors.lock().unwrap_or_else(PoisonError::into_inner).pop_front().map_or(Ok(()), Err)
+    }
+}
+
+/// A future that is complete.
+fn done<'a, T: 'a>(result: Result<T>) -> Pending<'a, T> {
+    Box::pin(std::future::ready(result))
+}
+
+impl Device for Scripted {
+    fn open(&self, _: Waiting) -> Pending<'_, ()> {
+        done(Ok(()))
+    }
+
+    fn run_into<'a>(
+        &'a self,
+        op: &'a Op,
+        inputs: &'a [Operand<'_>],
+        outputs: &'a mut [DataMut<'_>],
+        _: Waiting,
+    ) -> Pending<'a, ()> {
+        done(self.call().and_then(|()| Simd::new()?.run_into(op, inputs, outputs)))
+    }
+
+    fn upload<'a>(&'a self, operand: &'a Operand<'_>, _: Waiting) -> Pending<'a, Resident> {
+        let buffer = operand.data().to_buffer();
+        done(buffer.map(|buffer| Resident::scripted(operand.ty().shape, buffer)))
+    }
+
+    fn run<'a>(&'a self, op: &'a Op, inputs: &'a [Resident], _: Waiting) -> Pending<'a, Vec<Resident>> {
+        let run = || {
+            self.call()?;
+            let held = inputs.iter().map(Resident::of_script).collect::<Result<Vec<_>>>()?;
+            let operands =
+                held.iter().map(|held| Operand::new(held.1.as_data(), held.0)).collect::<Result<Vec<_>>>()?;
+            let types: Vec<_> = operands.iter().map(Operand::ty).collect();
+            let outputs = op.infer(&types)?;
+            let results = Simd::new()?.run(op, &operands)?.into_iter().zip(outputs.iter());
+            Ok(results.map(|(buffer, ty)| Resident::scripted(ty.shape, buffer)).collect())
+        };
+        done(run())
+    }
+
+    fn runner(&self, _: Waiting) -> Pending<'_, Box<dyn Runner>> {
+        let runner: Box<dyn Runner> = Box::new(Recorded { device: self.clone(), held: HashMap::new() });
+        done(Ok(runner))
+    }
+
+    fn memory_use(&self) -> Option<MemoryUse> {
+        None
+    }
+
+    fn resident(&self, _: &Op, _: &[Operand<'_>]) -> Result<Again> {
+        let device = self.clone();
+        Ok(Box::new(move || device.call()))
+    }
+
+    fn reading(&self, _: &Operand<'_>) -> Result<Again> {
+        let device = self.clone();
+        Ok(Box::new(move || device.call()))
+    }
+
+    fn reopen(&self, _: Waiting) -> Pending<'_, bool> {
+        done(Ok(false))
+    }
+}
+
+/// What a script holds of a graph: inputs, and all results of the last execution.
+#[derive(Debug)]
+struct Recorded {
+    device: Scripted,
+    held: HashMap<TensorId, (Shape, Buffer)>,
+}
+
+impl Recorded {
+    fn find(&self, id: TensorId) -> Result<&(Shape, Buffer)> {
+        self.held.get(&id).ok_or(Error::ForeignTensor { index: id.index() })
+    }
+
+    fn compute(&mut self, graph: &Graph) -> Result<()> {
+        self.device.call()?;
+        for node in graph.nodes() {
+            let operand = |id: &TensorId| self.find(*id).map(|(shape, buffer)| Operand::new(buffer.as_data(), *shape));
+            // What is not wanted may read inputs that are not here.
+            let Ok(inputs) = node.inputs.iter().map(operand).collect::<Result<Vec<_>>>() else { continue };
+            let results = Simd::new()?.run(&node.op, &inputs.into_iter().collect::<Result<Vec<_>>>()?)?;
+            for (&id, result) in node.outputs.iter().zip(results) {
+                self.held.insert(id, (graph.ty(id)?.shape, result));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Runner for Recorded {
+    fn has(&self, id: TensorId) -> bool {
+        self.held.contains_key(&id)
+    }
+
+    fn import(&mut self, id: TensorId, tensor: &Resident) -> Result<()> {
+        self.held.insert(id, tensor.of_script()?.clone());
+        Ok(())
+    }
+
+    fn upload<'a>(&'a mut self, id: TensorId, operand: &'a Operand<'_>) -> Pending<'a, ()> {
+        let buffer = operand.data().to_buffer();
+        done(buffer.map(|buffer| drop(self.held.insert(id, (operand.ty().shape, buffer)))))
+    }
+
+    fn set<'a>(&'a mut self, graph: &'a Graph, id: TensorId, data: Data<'a>) -> Pending<'a, ()> {
+        let mut set = || {
+            let shape = graph.ty(id)?.shape;
+            self.held.insert(id, (shape, data.to_buffer()?));
+            Ok(())
+        };
+        done(set())
+    }
+
+    fn execute<'a>(&'a mut self, graph: &'a Graph, _: &'a [TensorId], _: Waiting) -> Pending<'a, ()> {
+        done(self.compute(graph))
+    }
+
+    fn run<'a>(&'a mut self, graph: &'a Graph, wanted: &'a [TensorId], waiting: Waiting) -> Pending<'a, Vec<Buffer>> {
+        match self.compute(graph) {
+            Ok(()) => self.read(graph, wanted, waiting),
+            Err(error) => done(Err(error)),
+        }
+    }
+
+    fn read<'a>(&'a self, _: &'a Graph, ids: &'a [TensorId], _: Waiting) -> Pending<'a, Vec<Buffer>> {
+        done(ids.iter().map(|&id| self.find(id).map(|(_, buffer)| buffer.clone())).collect())
+    }
+
+    fn tensor(&mut self, _: &Graph, id: TensorId) -> Result<Resident> {
+        self.find(id).map(|(shape, buffer)| Resident::scripted(*shape, buffer.clone()))
+    }
+}

@@ -1,0 +1,497 @@
+//! Tensors of an engine: on the host, in the memory of devices, or both.
+
+use std::fmt;
+use std::ops::Range;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use kiln_device::waiting::Waiting;
+use kiln_ir::op::Op;
+use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Result, Shape, TensorType, f16};
+use kiln_route::{Problem, Residency};
+
+use crate::gpus::{self, Gpu, Resident, WAITING, wait};
+use crate::{Engine, MemoryUse};
+
+/// Bytes that a tensor shares with their owner, such as a memory map.
+pub type SharedBytes = Arc<dyn AsRef<[u8]> + Send + Sync>;
+
+/// A tensor: shape, element type, and elements on the host, in the memory of devices, or both. Cloning it is cheap and gives
+/// the same elements, which never change.
+///
+/// A tensor is copied to a device once, when an operation there first reads it; the copy on the host is then dropped, unless
+/// [`Tensor::keep_on_host`] asked to keep it. Results stay on the device that computed them until they are read. Memory is freed
+/// with the last tensor that uses it; [`Engine::memory_use`] reports what each device holds.
+///
+/// ```
+/// use kiln::{Engine, Record, Tensor};
+///
+/// # fn main() -> kiln::Result<()> {
+/// let engine = Engine::new()?;
+/// let mut on = engine.tensors();
+/// let x = Tensor::from_slice(&[1.0, -2.0, 3.0, -4.0], &[2, 2])?;
+/// let y = on.scale(&x, 0.5)?;
+/// let y = on.relu(&y)?;
+/// assert_eq!(y.to_vec()?, [0.5, 0.0, 1.5, 0.0]);
+/// assert_eq!(y.slice(1..2)?.to_vec()?, [1.5, 0.0]);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone)]
+pub struct Tensor {
+    storage: Arc<Storage>,
+    /// First byte in the storage.
+    offset: usize,
+    ty: TensorType,
+}
+
+/// The elements of a tensor and its views.
+struct Storage {
+    /// What is stored: a tensor of which views see parts.
+    ty: TensorType,
+    host: RwLock<Option<Arc<Host>>>,
+    /// Copies in the memory of GPUs, with what each GPU is called.
+    devices: RwLock<Vec<(Gpu, Resident)>>,
+    keep_on_host: bool,
+}
+
+/// Elements on the host.
+pub(crate) enum Host {
+    Owned(Buffer),
+    Shared(DType, SharedBytes),
+}
+
+impl Host {
+    fn data(&self) -> Result<Data<'_>> {
+        match self {
+            Self::Owned(buffer) => Ok(buffer.as_data()),
+            Self::Shared(dtype, bytes) => Data::from_bytes(*dtype, (**bytes).as_ref()),
+        }
+    }
+
+    /// The elements of a type from a byte on.
+    pub(crate) fn part(&self, offset: usize, ty: &TensorType) -> Result<Data<'_>> {
+        let all = self.data()?.as_bytes();
+        let bytes = all.get(offset..offset + ty.bytes()).ok_or_else(|| Error::View {
+            what: "tensor",
+            reason: format!("{} bytes from byte {offset} on are not within {} bytes", ty.bytes(), all.len()),
+        })?;
+        Data::from_bytes(ty.dtype, bytes)
+    }
+}
+
+/// Elements of a tensor on the host, held while they are read.
+pub(crate) struct OnHost {
+    host: Arc<Host>,
+    offset: usize,
+    ty: TensorType,
+}
+
+impl OnHost {
+    pub(crate) fn operand(&self) -> Result<Operand<'_>> {
+        Operand::new(self.host.part(self.offset, &self.ty)?, self.ty.shape)
+    }
+}
+
+impl fmt::Debug for Tensor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { ty, .. } = self;
+        write!(f, "Tensor({} {} on {})", ty.dtype, ty.shape, self.residency().join(", "))
+    }
+}
+
+impl Tensor {
+    fn new(host: Host, shape: Shape) -> Result<Self> {
+        let ty = Operand::new(host.data()?, shape)?.ty();
+        let storage =
+            Storage { ty, host: RwLock::new(Some(Arc::new(host))), devices: RwLock::default(), keep_on_host: false };
+        Ok(Self { storage: Arc::new(storage), offset: 0, ty })
+    }
+
+    /// A tensor that owns these elements.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when they do not fill the extents.
+    pub fn from_buffer(elements: Buffer, dims: &[usize]) -> Result<Self> {
+        Self::new(Host::Owned(elements), Shape::new(dims)?)
+    }
+
+    /// A tensor of f32 that owns its elements.
+    ///
+    /// # Errors
+    /// As [`Tensor::from_buffer`].
+    pub fn from_vec(elements: Vec<f32>, dims: &[usize]) -> Result<Self> {
+        Self::from_buffer(Buffer::F32(elements), dims)
+    }
+
+    /// A copy of f32 elements.
+    ///
+    /// # Errors
+    /// As [`Tensor::from_buffer`], and [`Error::OutOfMemory`].
+    pub fn from_slice(elements: &[f32], dims: &[usize]) -> Result<Self> {
+        Self::from_buffer(Data::F32(elements).to_buffer()?, dims)
+    }
+
+    /// A copy of f16 elements.
+    ///
+    /// # Errors
+    /// As [`Tensor::from_slice`].
+    pub fn from_f16(elements: &[f16], dims: &[usize]) -> Result<Self> {
+        Self::from_buffer(Data::F16(elements).to_buffer()?, dims)
+    }
+
+    /// A copy of indices.
+    ///
+    /// # Errors
+    /// As [`Tensor::from_slice`].
+    pub fn from_indices(elements: &[u32], dims: &[usize]) -> Result<Self> {
+        Self::from_buffer(Data::U32(elements).to_buffer()?, dims)
+    }
+
+    /// A copy of quantised blocks; the extents count elements.
+    ///
+    /// # Errors
+    /// As [`Tensor::from_slice`], and [`Error::Format`] when a row is not whole blocks.
+    pub fn from_blocks(blocks: &[u8], dims: &[usize], format: QuantFormat) -> Result<Self> {
+        Self::from_buffer(Data::Blocks(format, blocks).to_buffer()?, dims)
+    }
+
+    /// A tensor of bytes in the order of the machine that it shares with their owner, such as a memory-mapped file of weights:
+    /// nothing is copied on the host.
+    ///
+    /// # Errors
+    /// As [`Tensor::from_buffer`]; [`Error::View`] for bytes that are not aligned for the element type.
+    pub fn from_shared(bytes: SharedBytes, dtype: DType, dims: &[usize]) -> Result<Self> {
+        Self::new(Host::Shared(dtype, bytes), Shape::new(dims)?)
+    }
+
+    /// The same tensor, whose copy on the host stays when it is copied to a device: after the device is lost it can still be
+    /// used.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`] where the elements are on a device alone, which is lost; [`Error::OutOfMemory`].
+    pub fn keep_on_host(&self) -> Result<Self> {
+        let host = wait(self.storage.on_host(WAITING))?;
+        let devices = self.storage.devices.read().unwrap_or_else(PoisonError::into_inner).clone();
+        let storage = Storage {
+            ty: self.storage.ty,
+            host: RwLock::new(Some(host)),
+            devices: RwLock::new(devices),
+            keep_on_host: true,
+        };
+        Ok(Self { storage: Arc::new(storage), ..self.clone() })
+    }
+
+    /// A result in the memory of a GPU.
+    pub(crate) fn on_device(gpu: &Gpu, resident: Resident, ty: TensorType) -> Self {
+        let devices = RwLock::new(vec![(gpu.clone(), resident)]);
+        let storage = Storage { ty, host: RwLock::new(None), devices, keep_on_host: false };
+        Self { storage: Arc::new(storage), offset: 0, ty }
+    }
+
+    /// Shape and element type.
+    pub fn ty(&self) -> TensorType {
+        self.ty
+    }
+
+    /// The shape.
+    pub fn shape(&self) -> Shape {
+        self.ty.shape
+    }
+
+    /// The element type.
+    pub fn dtype(&self) -> DType {
+        self.ty.dtype
+    }
+
+    /// Where the elements are: `host` and the names of places.
+    pub fn residency(&self) -> Vec<String> {
+        let host = self.storage.host.read().unwrap_or_else(PoisonError::into_inner).is_some();
+        let devices = self.storage.devices.read().unwrap_or_else(PoisonError::into_inner);
+        let host = host.then(|| "host".to_owned());
+        host.into_iter().chain(devices.iter().map(|(gpu, _)| gpu.name().to_owned())).collect()
+    }
+
+    /// The same elements with other extents, without a copy.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] when the number of elements differs or rows of blocks would be cut.
+    pub fn reshape(&self, dims: &[usize]) -> Result<Self> {
+        Ok(Self { ty: self.ty.reshaped(dims)?, ..self.clone() })
+    }
+
+    /// The entries `range` along the first axis, without a copy: rows of a matrix, elements of a vector.
+    ///
+    /// # Errors
+    /// [`Error::View`] when the range is not within the first extent, or there is none; [`Error::Format`] when blocks would be
+    /// cut.
+    pub fn slice(&self, range: Range<usize>) -> Result<Self> {
+        let (offset, ty) = self.ty.entries(range)?;
+        // Within the storage, whose bytes the machine can count.
+        Ok(Self { offset: self.offset + offset as usize, ty, ..self.clone() })
+    }
+
+    /// The elements of any type, copied to the host.
+    ///
+    /// # Errors
+    /// [`Error::DeviceLost`] where they are on a device alone, which is lost; [`Error::OutOfMemory`].
+    pub async fn to_buffer_async(&self) -> Result<Buffer> {
+        self.buffer(Waiting::Elsewhere).await
+    }
+
+    pub(crate) async fn buffer(&self, waiting: Waiting) -> Result<Buffer> {
+        if let Some(host) = self.storage.host() {
+            return host.part(self.offset, &self.ty)?.to_buffer();
+        }
+        let Some((gpu, resident)) = self.storage.any_device() else { return Err(self.storage.nowhere()) };
+        self.part_of(&resident).await?.read(waiting).await.map_err(|error| self.storage.lost(&gpu, error))
+    }
+
+    /// The part of a copy of the whole storage that this tensor sees.
+    async fn part_of(&self, whole: &Resident) -> Result<Resident> {
+        if self.offset == 0 && self.ty == self.storage.ty {
+            return Ok(whole.clone());
+        }
+        whole.view(self.offset as u64, self.ty).await
+    }
+
+    /// The elements on the host, where they then are until the next copy to a device.
+    pub(crate) async fn on_host(&self, waiting: Waiting) -> Result<OnHost> {
+        Ok(OnHost { host: self.storage.on_host(waiting).await?, offset: self.offset, ty: self.ty })
+    }
+
+    /// The elements in the memory of a GPU, uploaded if they were not there.
+    pub(crate) async fn on_gpu(&self, gpu: &Gpu, waiting: Waiting) -> Result<Resident> {
+        let whole = match self.storage.device(gpu) {
+            Some(resident) => resident,
+            None => {
+                let host = self.storage.on_host(waiting).await?;
+                let resident = gpu.upload(&Operand::new(host.data()?, self.storage.ty.shape)?, waiting).await?;
+                self.storage.put(gpu, &resident);
+                resident
+            }
+        };
+        self.part_of(&whole).await
+    }
+
+    /// What the router knows of operand `index`.
+    pub(crate) fn placed(&self, engine: &Engine, residency: Residency, index: usize) -> Residency {
+        let on_host = self.storage.host().is_some();
+        let devices = self.storage.devices.read().unwrap_or_else(PoisonError::into_inner);
+        let positions = devices.iter().filter_map(|(gpu, _)| engine.position(gpu));
+        positions.enumerate().fold(residency, |residency, (number, position)| match (on_host, number) {
+            (false, 0) => residency.moved(index, gpus::memory(position)),
+            _ => residency.copied(index, gpus::memory(position)),
+        })
+    }
+}
+
+/// The blocking forms.
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+impl Tensor {
+    /// The elements of any type, copied to the host.
+    ///
+    /// # Errors
+    /// As [`Tensor::to_buffer_async`].
+    pub fn to_buffer(&self) -> Result<Buffer> {
+        wait(self.buffer(WAITING))
+    }
+
+    /// The f32 elements, copied to the host.
+    ///
+    /// # Errors
+    /// As [`Tensor::to_buffer_async`]; [`Error::Type`] for a tensor of another element type.
+    pub fn to_vec(&self) -> Result<Vec<f32>> {
+        match self.to_buffer()? {
+            Buffer::F32(elements) => Ok(elements),
+            other => Err(Error::Type { op: "to_vec", index: 0, expected: DType::F32, found: other.as_data().dtype() }),
+        }
+    }
+
+    /// The f32 elements, copied into a slice.
+    ///
+    /// # Errors
+    /// As [`Tensor::to_vec`]; [`Error::Length`] for a slice of another length.
+    pub fn read_into(&self, out: &mut [f32]) -> Result<()> {
+        let (expected, found) = (self.ty.shape.numel(), out.len());
+        if expected != found {
+            return Err(Error::Length { op: "read_into", operand: "output", expected, found });
+        }
+        out.copy_from_slice(&self.to_vec()?);
+        Ok(())
+    }
+}
+
+impl Storage {
+    fn host(&self) -> Option<Arc<Host>> {
+        self.host.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    fn any_device(&self) -> Option<(Gpu, Resident)> {
+        let devices = self.devices.read().unwrap_or_else(PoisonError::into_inner);
+        devices.iter().find(|(gpu, _)| !gpu.is_gone()).or(devices.first()).cloned()
+    }
+
+    fn device(&self, gpu: &Gpu) -> Option<Resident> {
+        let devices = self.devices.read().unwrap_or_else(PoisonError::into_inner);
+        devices.iter().find(|(known, _)| known.is(gpu)).map(|(_, resident)| resident.clone())
+    }
+
+    /// Keeps a copy in the memory of a GPU, and drops that of the host unless it is to stay.
+    fn put(&self, gpu: &Gpu, resident: &Resident) {
+        let mut devices = self.devices.write().unwrap_or_else(PoisonError::into_inner);
+        if !devices.iter().any(|(known, _)| known.is(gpu)) {
+            devices.push((gpu.clone(), resident.clone()));
+        }
+        if !self.keep_on_host {
+            *self.host.write().unwrap_or_else(PoisonError::into_inner) = None;
+        }
+    }
+
+    async fn on_host(&self, waiting: Waiting) -> Result<Arc<Host>> {
+        if let Some(host) = self.host() {
+            return Ok(host);
+        }
+        let Some((gpu, resident)) = self.any_device() else { return Err(self.nowhere()) };
+        let read = resident.read(waiting).await.map_err(|error| self.lost(&gpu, error))?;
+        let host = Arc::new(Host::Owned(read));
+        *self.host.write().unwrap_or_else(PoisonError::into_inner) = Some(host.clone());
+        Ok(host)
+    }
+
+    fn nowhere(&self) -> Error {
+        Error::Unavailable { what: format!("a tensor {}", self.ty.shape), reason: "it has no elements".into() }
+    }
+
+    /// Says what is lost with a device.
+    fn lost(&self, gpu: &Gpu, error: Error) -> Error {
+        match error {
+            Error::DeviceLost { device, reason } => Error::DeviceLost {
+                device,
+                reason: format!(
+                    "{reason}; a tensor {} of {} was in its memory alone (`{}`; `Tensor::keep_on_host` keeps a copy)",
+                    self.ty.shape,
+                    self.ty.dtype,
+                    gpu.name()
+                ),
+            },
+            error => error,
+        }
+    }
+}
+
+/// The operations of an engine on [`Tensor`]s, as the methods of [`Record`]; see [`Engine::tensors`].
+#[derive(Debug, Clone, Copy)]
+pub struct Tensors<'e>(&'e Engine);
+
+impl Engine {
+    /// The operations on tensors: `engine.tensors().softmax(&x)`. Each runs where it is predicted to run fastest, given where
+    /// its operands are; its results stay there.
+    pub fn tensors(&self) -> Tensors<'_> {
+        Tensors(self)
+    }
+
+    /// The device memory that each GPU among the places holds, by the name of its place; one that was not opened holds none.
+    pub fn memory_use(&self) -> Vec<(String, MemoryUse)> {
+        let used = |gpu: &Gpu| (gpu.name().to_owned(), gpu.memory_use().unwrap_or_default());
+        self.gpus.iter().map(used).collect()
+    }
+
+    /// Copies a tensor to the memory of the place of this name, unless it is there; a place of the CPU means the host.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when there is no place of this name; [`Error::Limit`], [`Error::OutOfMemory`],
+    /// [`Error::DeviceLost`].
+    pub async fn move_to_async(&self, tensor: &Tensor, place: &str) -> Result<()> {
+        self.move_waiting(tensor, place, Waiting::Elsewhere).await
+    }
+
+    /// Copies a tensor to the memory of the place of this name, unless it is there; a place of the CPU means the host.
+    ///
+    /// # Errors
+    /// As [`Engine::move_to_async`].
+    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+    pub fn move_to(&self, tensor: &Tensor, place: &str) -> Result<()> {
+        wait(self.move_waiting(tensor, place, WAITING))
+    }
+
+    async fn move_waiting(&self, tensor: &Tensor, place: &str, waiting: Waiting) -> Result<()> {
+        if let Some(gpu) = self.gpus.iter().find(|gpu| gpu.name() == place) {
+            return tensor.on_gpu(gpu, waiting).await.map(drop);
+        }
+        if place != "host" && !self.places().iter().any(|known| known.name == place) {
+            let names: Vec<&str> = self.places().iter().map(|known| known.name.as_str()).collect();
+            let reason = format!("the places are {}", names.join(", "));
+            return Err(Error::Unavailable { what: format!("place {place:?}"), reason });
+        }
+        tensor.on_host(waiting).await.map(drop)
+    }
+
+    /// The position of a GPU among those of the engine.
+    pub(crate) fn position(&self, gpu: &Gpu) -> Option<usize> {
+        self.gpus.iter().position(|known| known.is(gpu))
+    }
+
+    /// Runs an operation on tensors where it is predicted to run fastest.
+    async fn run_on_tensors(&self, op: &Op, inputs: &[Tensor], waiting: Waiting) -> Result<Vec<Tensor>> {
+        let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
+        let outputs = op.infer(&types)?;
+        let problem = Problem::new(op, &types)?;
+        let mut excluded = Vec::new();
+        loop {
+            let placed = |residency, (index, input): (usize, &Tensor)| input.placed(self, residency, index);
+            let residency = inputs.iter().enumerate().fold(self.on_host().keep_result(), placed);
+            let residency = excluded.iter().fold(residency, |residency, &place| residency.barred(place));
+            let decision = self.router.decide(&problem, &residency);
+            let Some((_, gpu)) = self.gpu(&decision) else {
+                let mut held = Vec::with_capacity(inputs.len());
+                for input in inputs {
+                    held.push(input.on_host(waiting).await?);
+                }
+                let operands = held.iter().map(OnHost::operand).collect::<Result<Vec<_>>>()?;
+                let mut results = outputs.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
+                let mut slices: Vec<DataMut<'_>> = results.iter_mut().map(Buffer::as_mut).collect();
+                self.run_on_cpu(&problem, &decision, op, &operands, &mut slices)?;
+                let results = results.into_iter().zip(outputs.iter());
+                return results.map(|(result, ty)| Tensor::from_buffer(result, ty.shape.dims())).collect();
+            };
+            let error = match self.run_on_gpu(op, inputs, gpu, waiting).await {
+                Ok(results) => {
+                    let results = results.into_iter().zip(outputs.iter());
+                    return Ok(results.map(|(result, &ty)| Tensor::on_device(gpu, result, ty)).collect());
+                }
+                Err(error) => error,
+            };
+            if self.router.forced().is_some() || !gpu.failed(&error) {
+                return Err(error);
+            }
+            excluded.push(decision.index());
+        }
+    }
+
+    async fn run_on_gpu(&self, op: &Op, inputs: &[Tensor], gpu: &Gpu, waiting: Waiting) -> Result<Vec<Resident>> {
+        let mut residents = Vec::with_capacity(inputs.len());
+        for input in inputs {
+            residents.push(input.on_gpu(gpu, waiting).await?);
+        }
+        gpu.run(op, &residents, waiting).await
+    }
+}
+
+impl Tensors<'_> {
+    /// Runs any operation on tensors, as the methods of [`Record`] do, and returns its results.
+    ///
+    /// # Errors
+    /// Those of the shape rule, of the data and of devices.
+    pub async fn run_async(&self, op: &Op, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        self.0.run_on_tensors(op, inputs, Waiting::Elsewhere).await
+    }
+}
+
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+impl Record for Tensors<'_> {
+    type Tensor = Tensor;
+
+    fn record_all(&mut self, op: Op, inputs: &[Tensor]) -> Result<Vec<Tensor>> {
+        wait(self.0.run_on_tensors(&op, inputs, WAITING))
+    }
+}

@@ -1,0 +1,225 @@
+//! Tensors of an engine, on the host and on a GPU: where their elements are, and what is uploaded.
+#![cfg(not(target_arch = "wasm32"))]
+
+use std::sync::Arc;
+
+use kiln::op::Matmul;
+use kiln::{Buffer, DType, Engine, Error, Record, Tensor};
+
+fn on_cpu() -> Engine {
+    Engine::builder().without_profile().build().unwrap()
+}
+
+#[test]
+fn views_see_the_elements_of_their_tensor() {
+    let x = Tensor::from_slice(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &[3, 2]).unwrap();
+    assert_eq!(x.slice(1..3).unwrap().to_vec().unwrap(), [3.0, 4.0, 5.0, 6.0]);
+    let rows = x.slice(1..3).unwrap().reshape(&[4]).unwrap();
+    assert_eq!(rows.slice(1..2).unwrap().to_vec().unwrap(), [4.0]);
+    assert_eq!(x.slice(2..2).unwrap().to_vec().unwrap(), [0.0; 0]);
+    assert!(matches!(x.slice(2..4), Err(Error::View { .. })));
+    assert!(matches!(x.reshape(&[5]), Err(Error::Shape { .. })));
+    let mut out = [0.0; 6];
+    x.read_into(&mut out).unwrap();
+    assert_eq!(out, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
+    assert!(matches!(x.read_into(&mut out[..5]), Err(Error::Length { expected: 6, found: 5, .. })));
+    let indices = Tensor::from_indices(&[1, 2], &[2]).unwrap();
+    assert!(matches!(indices.to_vec(), Err(Error::Type { .. })));
+    assert_eq!(indices.to_buffer().unwrap(), Buffer::U32(vec![1, 2]));
+    assert!(matches!(Tensor::from_vec(vec![1.0; 3], &[2, 2]), Err(Error::Length { .. })));
+}
+
+#[test]
+fn shared_bytes_are_read_where_they_are() {
+    let owner: Arc<Vec<u8>> = Arc::new([1.5f32, -2.0].iter().flat_map(|x| x.to_ne_bytes()).collect());
+    if owner.as_ptr().addr().is_multiple_of(4) {
+        let x = Tensor::from_shared(owner.clone(), DType::F32, &[2]).unwrap();
+        assert_eq!(Arc::strong_count(&owner), 2);
+        assert_eq!(on_cpu().tensors().neg(&x).unwrap().to_vec().unwrap(), [-1.5, 2.0]);
+        drop(x);
+        assert_eq!(Arc::strong_count(&owner), 1);
+    }
+    struct Tail(Vec<u8>, usize);
+    impl AsRef<[u8]> for Tail {
+        fn as_ref(&self) -> &[u8] {
+            &self.0[self.1..]
+        }
+    }
+    let bytes = vec![0; 16];
+    let odd = usize::from(bytes.as_ptr().addr().is_multiple_of(4));
+    let misaligned = Tensor::from_shared(Arc::new(Tail(bytes, odd)), DType::F32, &[2]);
+    assert!(misaligned.is_err(), "{misaligned:?}");
+}
+
+#[test]
+fn operations_on_tensors_give_what_those_on_slices_give() {
+    use kiln::Operations;
+    let engine = on_cpu();
+    let (a, b): (Vec<f32>, Vec<f32>) = ((0..12).map(|i| i as f32).collect(), (0..8).map(|i| 0.5 * i as f32).collect());
+    let mut on = engine.tensors();
+    let (x, y) = (Tensor::from_slice(&a, &[3, 4]).unwrap(), Tensor::from_slice(&b, &[4, 2]).unwrap());
+    let product = on.matmul(&x, &y).unwrap();
+    let expected = engine.matmul(&a, &b, 3, 4, 2).unwrap();
+    assert_eq!(product.to_vec().unwrap(), expected);
+    let rows = on.softmax(&product).unwrap();
+    assert_eq!(rows.to_vec().unwrap(), engine.softmax(&expected, 2).unwrap());
+    let (values, indices) = on.top_k(&x, 2).unwrap();
+    assert_eq!(values.to_vec().unwrap(), [3.0, 2.0, 7.0, 6.0, 11.0, 10.0]);
+    assert_eq!(indices.to_buffer().unwrap(), Buffer::U32(vec![3, 2, 3, 2, 3, 2]));
+    assert!(matches!(on.matmul(&y, &y), Err(Error::Shape { .. })));
+    assert!(matches!(engine.move_to(&x, "a place that is not there"), Err(Error::Unavailable { .. })));
+    let transposed = on.record(Matmul { transpose_b: true, ..Matmul::default() }, &[y.clone(), y.clone()]).unwrap();
+    assert_eq!(transposed.shape().dims(), [4, 4]);
+}
+
+#[test]
+fn batches_share_tensors_and_give_them() {
+    let engine = on_cpu();
+    let weights = Tensor::from_slice(&[1.0, 2.0, 3.0, 4.0], &[2, 2]).unwrap();
+    let (mut one, mut other) = (engine.batch(), engine.batch());
+    for (batch, x) in [(&mut one, [1.0, 0.0]), (&mut other, [0.0, 1.0])] {
+        let w = batch.import(&weights);
+        let x = batch.upload(&x, &[1, 2]).unwrap();
+        let y = batch.matmul(x, w).unwrap();
+        batch.execute_all().unwrap();
+        let y = batch.tensor(y).unwrap();
+        assert_eq!(y.shape().dims(), [1, 2]);
+        assert!(y.to_vec() == Ok(vec![1.0, 2.0]) || y.to_vec() == Ok(vec![3.0, 4.0]));
+        assert_eq!(batch.tensor(w).unwrap().to_vec().unwrap(), [1.0, 2.0, 3.0, 4.0]);
+    }
+}
+
+#[cfg(feature = "gpu")]
+mod on_a_gpu {
+    use kiln::gpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
+    use kiln::{MemoryUse, Operations};
+
+    use super::*;
+
+    /// An engine that sends everything to the adapter to test on; the test is left out where there is none, and fails where
+    /// `KILN_REQUIRE` names `wgpu`.
+    fn engine() -> Option<(Engine, String)> {
+        let named = std::env::var_os(ADAPTER_VARIABLE).is_some();
+        let choice = if named { AdapterChoice::Best } else { AdapterChoice::Any };
+        match GpuDevice::find(&choice) {
+            Ok(found) => {
+                let choice = AdapterChoice::Name(found.label.clone());
+                let builder = Engine::builder().adapter(choice).without_profile().force(&found.label);
+                Some((builder.build().unwrap(), found.label))
+            }
+            Err(why) => {
+                let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
+                assert!(!required.split(',').any(|name| name.trim() == "wgpu"), "{why}");
+                eprintln!("left out: {why}");
+                None
+            }
+        }
+    }
+
+    fn live(engine: &Engine) -> u64 {
+        engine.memory_use().iter().map(|(_, used)| used.live).sum()
+    }
+
+    #[test]
+    fn a_tensor_is_uploaded_once_and_results_stay_until_they_are_read() {
+        let Some((engine, place)) = engine() else { return };
+        assert_eq!(engine.memory_use(), [(place.clone(), MemoryUse::default())], "nothing is opened yet");
+        let mut on = engine.tensors();
+        let x = Tensor::from_slice(&vec![2.0; 1000], &[10, 100]).unwrap();
+        assert_eq!(x.residency(), ["host"]);
+        let y = on.scale(&x, 3.0).unwrap();
+        assert_eq!((x.residency(), y.residency()), (vec![place.clone()], vec![place.clone()]), "no copy on the host");
+        let device = engine.gpu_devices().unwrap().remove(0);
+        let before = device.statistics();
+        let z = on.add(&x, &y).unwrap();
+        let sum = on.sum(z.slice(2..4).unwrap()).unwrap();
+        let spent = device.statistics() - before;
+        assert_eq!((spent.uploads, spent.downloads), (0, 0), "{spent}");
+        assert_eq!(sum.to_vec().unwrap(), [1600.0]);
+        assert_eq!(z.slice(9..10).unwrap().to_vec().unwrap(), [8.0; 100]);
+        assert_eq!(x.to_vec().unwrap(), [2.0; 1000]);
+        // Dropping the last handle frees the memory.
+        device.trim();
+        let held = live(&engine);
+        drop((x, y, z, sum));
+        assert!(live(&engine) < held, "{held}");
+        let kept = Tensor::from_slice(&[1.0, 2.0], &[2]).unwrap().keep_on_host().unwrap();
+        engine.move_to(&kept, &place).unwrap();
+        assert_eq!(kept.residency(), ["host".to_owned(), place]);
+    }
+
+    #[test]
+    fn other_results_of_a_batch_upload_nothing_again() {
+        let Some((engine, _)) = engine() else { return };
+        let (rows, n) = (8, 64);
+        let mut batch = engine.batch();
+        let x = batch.upload(&vec![1.0; rows * n], &[rows, n]).unwrap();
+        let w = batch.upload(&vec![0.5; n * n], &[n, n]).unwrap();
+        let hidden = batch.matmul(x, w).unwrap();
+        let y = batch.relu(hidden).unwrap();
+        let total = batch.sum(y).unwrap();
+        batch.execute(&[y]).unwrap();
+        let device = engine.gpu_devices().unwrap().remove(0);
+        let before = device.statistics();
+        batch.execute(&[total, hidden]).unwrap();
+        batch.execute(&[y]).unwrap();
+        let spent = device.statistics() - before;
+        assert_eq!((spent.uploaded_bytes, spent.downloads), (0, 0), "{spent}");
+        assert_eq!(batch.read(y).unwrap(), [32.0; 8 * 64]);
+        batch.execute(&[total]).unwrap();
+        assert_eq!(batch.read(total).unwrap(), [32.0 * 8.0 * 64.0]);
+        // What is replaced is uploaded, and nothing else.
+        let before = device.statistics();
+        batch.set(x, &vec![2.0; rows * n]).unwrap();
+        assert!(matches!(batch.read(total), Err(Error::Parameter { .. })), "it is of the old elements");
+        batch.execute(&[total]).unwrap();
+        let spent = device.statistics() - before;
+        assert_eq!((spent.uploads, spent.uploaded_bytes), (1, 4 * (rows * n) as u64), "{spent}");
+        assert_eq!(batch.run(&[total]).unwrap(), [Buffer::F32(vec![64.0 * 8.0 * 64.0])]);
+        assert_eq!(batch.read(w).unwrap(), vec![0.5; n * n]);
+    }
+
+    #[test]
+    fn two_batches_share_weights_on_the_device() {
+        let Some((engine, place)) = engine() else { return };
+        let n = 64;
+        let weights = Tensor::from_vec(vec![0.25; n * n], &[n, n]).unwrap();
+        engine.move_to(&weights, &place).unwrap();
+        let device = engine.gpu_devices().unwrap().remove(0);
+        let mut results = Vec::new();
+        for fill in [1.0, 2.0] {
+            let mut batch = engine.batch();
+            let w = batch.import(&weights);
+            let x = batch.upload(&vec![fill; n], &[1, n]).unwrap();
+            let y = batch.matmul(x, w).unwrap();
+            let before = device.statistics();
+            batch.execute(&[y]).unwrap();
+            assert_eq!((device.statistics() - before).uploaded_bytes, 4 * n as u64);
+            results.push(batch.tensor(y).unwrap());
+        }
+        let sum = engine.tensors().add(&results[0], &results[1]).unwrap();
+        assert_eq!(sum.to_vec().unwrap(), [48.0; 64]);
+    }
+
+    #[test]
+    fn what_is_lost_with_a_device_is_named() {
+        let Some((engine, place)) = engine() else { return };
+        let x = Tensor::from_slice(&[1.0, 2.0, 3.0], &[3]).unwrap();
+        let kept = x.keep_on_host().unwrap();
+        engine.move_to(&x, &place).unwrap();
+        engine.move_to(&kept, &place).unwrap();
+        let mut batch = engine.batch();
+        let id = batch.upload(&[4.0], &[1]).unwrap();
+        let y = batch.neg(id).unwrap();
+        batch.execute(&[y]).unwrap();
+        engine.gpu_devices().unwrap()[0].destroy();
+        match x.to_vec() {
+            Err(Error::DeviceLost { reason, .. }) => assert!(reason.contains("[3]") && reason.contains("keep_on_host")),
+            other => panic!("{other:?}"),
+        }
+        assert_eq!(kept.to_vec().unwrap(), [1.0, 2.0, 3.0]);
+        assert!(matches!(batch.read(y), Err(Error::DeviceLost { .. })));
+        assert!(matches!(engine.tensors().neg(&kept), Err(Error::DeviceLost { .. })), "the place is forced");
+        assert!(matches!(engine.neg(&[1.0]), Err(Error::DeviceLost { .. })));
+    }
+}
