@@ -41,7 +41,7 @@ impl<D: Driver> Default for Backend<D> {
 #[derive(Debug)]
 enum Runner<D: Driver> {
     /// Operands and results are copied to and from device memory.
-    Copied(Executable<D>),
+    Copied(Box<Executable<D>>),
     /// Kernels work on memory that the host sees.
     Direct(D::Direct),
 }
@@ -177,7 +177,7 @@ impl<D: Driver> Backend<D> {
         let (inputs, plan) = Plan::of_operation(op, types, device.target())?;
         let executable = match device.is_direct(op, types, &plan) {
             true => Runner::Direct(device.make_direct(op, plan, &inputs).await?),
-            false => Runner::Copied(Executable::new(device, plan, &HashMap::new()).await?),
+            false => Runner::Copied(Box::new(Executable::new(device, plan, &HashMap::new()).await?)),
         };
         Ok(Ready { op: *op, types: types.to_vec(), inputs, executable })
     }

@@ -125,7 +125,7 @@ impl<D: Driver> DevicePool<D> {
     }
 
     fn alive(&self) -> impl Iterator<Item = &Member<D>> {
-        self.members.iter().filter(|member| !member.device.check_alive().is_err())
+        self.members.iter().filter(|member| member.device.check_alive().is_ok())
     }
 
     /// Runs an operation in parts, one on each device.
