@@ -145,7 +145,7 @@ impl<D: Driver> Batch<D> {
         }
 
         /// Makes the computation of these tensors ready: its kernels compiled and its memory allocated. Executions of the same
-        /// tensors then compile nothing.
+        /// tensors then compile nothing. The results of the last execution can still be read.
         ///
         /// # Errors
         /// As [`Batch::execute_async`].

@@ -24,8 +24,8 @@ struct Ready<D: Driver> {
     executable: Executable<D>,
     /// The results where the host reads them, if they are in such memory.
     host_results: Option<D::HostResults>,
-    /// Whether it was the last execution, and its results are those of the present inputs.
-    is_current: bool,
+    /// Whether it was the last execution.
+    is_last: bool,
     /// Whether others hold a result, too.
     is_shared: bool,
 }
@@ -40,12 +40,14 @@ pub struct GraphRunner<D: Driver> {
     shared: HashSet<TensorId>,
     /// The most recently used last.
     ready: Vec<Ready<D>>,
+    /// Whether an input was replaced since the last execution, whose results are then those of old inputs.
+    is_stale: bool,
 }
 
 impl<D: Driver> GraphRunner<D> {
     /// A runner without inputs.
     pub fn new(device: D) -> Self {
-        Self { device, inputs: HashMap::new(), shared: HashSet::new(), ready: Vec::new() }
+        Self { device, inputs: HashMap::new(), shared: HashSet::new(), ready: Vec::new(), is_stale: false }
     }
 
     /// The device.
@@ -96,7 +98,7 @@ impl<D: Driver> GraphRunner<D> {
         }
         let device = self.device.clone();
         let own = self.inputs.get(&id).filter(|_| !self.shared.contains(&id)).cloned();
-        self.ready.iter_mut().for_each(|ready| ready.is_current = false);
+        self.is_stale = true;
         if own.is_none() {
             // Programs are bound to the memory that the input had.
             self.ready.retain(|ready| ready.executable.input(id).is_none());
@@ -121,15 +123,20 @@ impl<D: Driver> GraphRunner<D> {
         let tensor = self.resident(graph, id)?;
         if self.inputs.contains_key(&id) {
             self.shared.insert(id);
-        } else if let Some(ready) = self.ready.last_mut() {
-            ready.is_shared = true;
+        } else if let Some(last) = self.ready.iter_mut().find(|ready| ready.is_last) {
+            last.is_shared = true;
         }
         Ok(tensor)
     }
 
+    /// The last execution; `None` where it failed, or there was none.
+    fn last(&self) -> Option<&Ready<D>> {
+        self.ready.iter().find(|ready| ready.is_last)
+    }
+
     fn resident(&self, graph: &Graph, id: TensorId) -> Result<Tensor<D>> {
         let ty = graph.ty(id)?;
-        let computed = self.ready.last().filter(|ready| ready.is_current).and_then(|ready| {
+        let computed = self.last().filter(|_| !self.is_stale).and_then(|ready| {
             let position = ready.wanted.iter().position(|&wanted| wanted == id)?;
             ready.executable.results().get(position)
         });
@@ -146,15 +153,14 @@ impl<D: Driver> GraphRunner<D> {
         self.device.check_alive()?;
         let same = self.ready.iter().position(|ready| ready.wanted == wanted);
         // Results that others hold stay as they are: new ones are made.
-        let ready = same.map(|at| self.ready.remove(at)).filter(|ready| !ready.is_shared);
-        self.ready.iter_mut().for_each(|ready| ready.is_current = false);
-        if let Some(ready) = ready {
+        if let Some(ready) = same.map(|at| self.ready.remove(at)).filter(|ready| !ready.is_shared) {
             return Ok(ready);
         }
-        // Old ones return their memory before the new one takes any.
+        // Old ones return their memory before the new one takes any, except the one whose results can be read.
         let held = |ready: &[Ready<D>]| ready.iter().map(|ready| ready.executable.computed_bytes()).sum::<u64>();
         while self.ready.len() >= MOST_READY || held(&self.ready) > MOST_BYTES {
-            self.ready.remove(0);
+            let Some(oldest) = self.ready.iter().position(|ready| !ready.is_last) else { break };
+            self.ready.remove(oldest);
         }
         match self.make_ready(graph, wanted, read).await {
             Err(Error::OutOfMemory { .. }) if !self.ready.is_empty() => {
@@ -171,7 +177,18 @@ impl<D: Driver> GraphRunner<D> {
         let mut given = self.inputs.clone();
         let host_results = if read { self.device.host_results(&plan, &mut given).await? } else { None };
         let executable = Executable::new(&self.device, plan, &given).await?;
-        Ok(Ready { wanted: wanted.to_vec(), executable, host_results, is_current: false, is_shared: false })
+        Ok(Ready { wanted: wanted.to_vec(), executable, host_results, is_last: false, is_shared: false })
+    }
+
+    /// Forgets which execution was the last: until the next one succeeds no result can be read.
+    fn begin(&mut self) {
+        self.ready.iter_mut().for_each(|ready| ready.is_last = false);
+    }
+
+    /// Keeps what has just run.
+    fn end(&mut self, ready: Ready<D>) {
+        self.ready.push(Ready { is_last: true, ..ready });
+        self.is_stale = false;
     }
 
     /// Computes these tensors, and leaves them on the device.
@@ -180,9 +197,10 @@ impl<D: Driver> GraphRunner<D> {
     /// [`Error::ForeignTensor`] for a tensor of another graph, or an input that is not here; [`Error::Index`] for an index
     /// outside of its table; [`Error::Unsupported`], [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
     pub async fn execute(&mut self, graph: &Graph, wanted: &[TensorId], waiting: Waiting) -> Result<()> {
+        self.begin();
         let mut ready = self.take_ready(graph, wanted, false).await?;
         ready.executable.run(Vec::new(), waiting).await?;
-        self.ready.push(Ready { is_current: true, ..ready });
+        self.end(ready);
         Ok(())
     }
 
@@ -198,6 +216,7 @@ impl<D: Driver> GraphRunner<D> {
         waiting: Waiting,
     ) -> Result<()> {
         check_outputs("run_into", &types(graph, wanted)?, outputs)?;
+        self.begin();
         let mut ready = self.take_ready(graph, wanted, true).await?;
         let mut outputs: Vec<&mut [u8]> = outputs.iter_mut().map(DataMut::as_bytes).collect();
         match &ready.host_results {
@@ -207,7 +226,7 @@ impl<D: Driver> GraphRunner<D> {
             }
             None => ready.executable.run(outputs.into_iter().enumerate().collect(), waiting).await?,
         }
-        self.ready.push(Ready { is_current: true, ..ready });
+        self.end(ready);
         Ok(())
     }
 
@@ -238,17 +257,21 @@ impl<D: Driver> GraphRunner<D> {
     /// [`Error::Unavailable`] where the device does not time them, [`Error::Parameter`] where nothing was executed since the
     /// inputs changed, [`Error::DeviceLost`].
     pub async fn profile(&self, waiting: Waiting) -> Result<Profile> {
-        match self.ready.last() {
+        match self.last() {
             Some(ready) => ready.executable.profile(waiting).await,
             None => Err(Error::Parameter { op: "profile", reason: "nothing was executed yet".into() }),
         }
     }
 
-    /// Makes the computation of these tensors ready: its kernels compiled and its memory allocated.
+    /// Makes the computation of these tensors ready: its kernels compiled and its memory allocated. The results of the last
+    /// execution can still be read.
     ///
     /// # Errors
     /// As [`GraphRunner::execute`].
     pub async fn prepare(&mut self, graph: &Graph, wanted: &[TensorId]) -> Result<()> {
+        if self.last().is_some_and(|last| last.wanted == wanted) {
+            return self.device.check_alive();
+        }
         let ready = self.take_ready(graph, wanted, false).await?;
         self.ready.push(ready);
         Ok(())
