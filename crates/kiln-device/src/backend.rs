@@ -139,7 +139,11 @@ impl<D: Driver> Backend<D> {
         waiting: Waiting,
     ) -> Result<()> {
         kiln_ir::for_operation!(op, op => check(op, inputs, outputs))?;
-        let device = self.device_async().await?;
+        let device = match waiting {
+            #[cfg(not(target_arch = "wasm32"))]
+            Waiting::Here => self.device()?,
+            Waiting::Elsewhere => self.device_async().await?,
+        };
         let mut ready = self.ready(device, op, &types_of(inputs)).await?;
         let counters = &device.shared().counters;
         match &mut ready.executable {
@@ -186,7 +190,6 @@ impl<D: Driver> Backend<D> {
 #[cfg(not(target_arch = "wasm32"))]
 impl<D: Driver> Operations for Backend<D> {
     fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        self.device()?;
         block_on(self.run_into_waiting(op, inputs, outputs, Waiting::Here))
     }
 }
