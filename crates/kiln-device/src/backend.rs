@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 #[cfg(not(target_arch = "wasm32"))]
 use kiln_ir::Operations;
 use kiln_ir::op::{Op, check, types_of};
-use kiln_ir::{Buffer, DataMut, Operand, Result, TensorType};
+use kiln_ir::{Buffer, DataMut, Error, Operand, Result, TensorType};
 
 use crate::driver::Driver;
 use crate::executable::Executable;
@@ -178,6 +178,17 @@ impl<D: Driver> Backend<D> {
         if let Some(ready) = self.kept.take(op, types) {
             return Ok(ready);
         }
+        match self.make_ready(device, op, types).await {
+            // What is kept for later makes room for what is needed now.
+            Err(Error::OutOfMemory { .. }) if self.kept.clear() => {
+                crate::bodies::trim(device);
+                self.make_ready(device, op, types).await
+            }
+            made => made,
+        }
+    }
+
+    async fn make_ready(&self, device: &D, op: &Op, types: &[TensorType]) -> Result<Ready<Runner<D>>> {
         let (inputs, plan) = Plan::of_operation(op, types, device.target())?;
         let executable = match device.is_direct(op, types, &plan) {
             true => Runner::Direct(device.make_direct(op, plan, &inputs).await?),

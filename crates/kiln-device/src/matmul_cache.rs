@@ -169,6 +169,18 @@ impl<D: Driver> MatmulCache<D> {
         if let Some(at) = self.ready.iter().position(|ready| ready.rows == rows && ready.name == name) {
             return Ok(self.ready.remove(at));
         }
+        match self.make_ready(name, rows).await {
+            // What is kept for later makes room for what is needed now.
+            Err(Error::OutOfMemory { .. }) if !self.ready.is_empty() => {
+                self.ready.clear();
+                crate::bodies::trim(&self.device);
+                self.make_ready(name, rows).await
+            }
+            made => made,
+        }
+    }
+
+    async fn make_ready(&self, name: &str, rows: usize) -> Result<Ready<D>> {
         let Some(weight) = self.weights.get(name) else {
             return Err(Error::Unavailable { what: format!("weight {name:?}"), reason: "it was removed".into() });
         };

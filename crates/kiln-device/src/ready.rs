@@ -40,6 +40,12 @@ impl<E> ReadyOperations<E> {
         Some(kept.remove(at))
     }
 
+    /// Drops everything that is kept, and says whether there was anything.
+    pub(crate) fn clear(&self) -> bool {
+        let kept = std::mem::take(&mut *self.0.lock().unwrap_or_else(PoisonError::into_inner));
+        !kept.is_empty()
+    }
+
     /// Keeps what was used for the next time, and lets go of what was not used for longest where there are more than 64
     /// or they hold more than so many bytes.
     pub(crate) fn keep(&self, used: Ready<E>, most_bytes: u64, bytes: impl Fn(&E) -> u64) {
