@@ -1,0 +1,635 @@
+//! A device in plain Rust: memory is bytes on the heap, kernels are the f64 reference of each operation.
+//!
+//! Work is queued and runs in order of submission when somebody waits for it, as late as a real device may run it. Tests make
+//! the device fail: it can run out of memory, be lost, or refuse a kernel. It panics where the device layer breaks its part of
+//! the contract: a program that was not compiled, a region that is too small or misaligned, an output that overlaps an input.
+
+use std::collections::{HashMap, HashSet, VecDeque};
+use std::fmt;
+use std::future::poll_fn;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::Poll;
+
+use kiln_device::waiting::Waiting;
+use kiln_device::{
+    Bindings, Driver, Executable, KernelTime, Location, Lowering, Plan, Profile, Read, Region, RegionOf, Shared, Value,
+};
+use kiln_ir::graph::{Fused, FusionLimits, TensorId};
+use kiln_ir::op::Op;
+use kiln_ir::{Buffer, Error, Result, TensorType};
+
+use super::steps::{self, HostStep, Kernel};
+
+/// How the device is opened.
+#[derive(Debug, Clone)]
+pub(crate) struct HostOptions {
+    /// Bytes of device memory.
+    pub(crate) memory: u64,
+    /// Bytes of the largest allocation.
+    pub(crate) largest: u64,
+    /// Free bytes that the pool keeps.
+    pub(crate) most_free: u64,
+    /// Offsets at which a view may begin are multiples of this.
+    pub(crate) view_alignment: u64,
+    /// Whether executions time each kernel.
+    pub(crate) profiles: bool,
+    /// Whether operations between slices of the host run in their direct form.
+    pub(crate) direct: bool,
+    /// Whether results that are read are in memory that the host maps.
+    pub(crate) host_results: bool,
+    /// Whether methods without a `Waiting` are pending once, too.
+    pub(crate) suspends: bool,
+    /// Whether a lack of memory is reported by `scoped`, as WebGPU does, and not by the allocation.
+    pub(crate) late_errors: bool,
+    /// How large fused chains may be.
+    pub(crate) fusion: FusionLimits,
+    /// The name of an operation that has no kernel.
+    pub(crate) unsupported: Option<&'static str>,
+    /// The name of a kernel whose results are wrong.
+    pub(crate) wrong: Option<&'static str>,
+}
+
+impl Default for HostOptions {
+    fn default() -> Self {
+        Self {
+            memory: 1 << 30,
+            largest: 1 << 30,
+            most_free: 1 << 20,
+            view_alignment: 16,
+            profiles: false,
+            direct: false,
+            host_results: false,
+            suspends: false,
+            late_errors: false,
+            fusion: FusionLimits::default(),
+            unsupported: None,
+            wrong: None,
+        }
+    }
+}
+
+/// Names a device, and counts how often it was opened.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct HostChoice {
+    /// The name in error messages.
+    pub(crate) name: String,
+    /// How often it was opened, or tried to.
+    pub(crate) opened: Arc<AtomicU64>,
+    /// Whether opening it fails.
+    pub(crate) missing: bool,
+}
+
+/// The properties that plans depend on.
+#[derive(Debug)]
+pub(crate) struct HostTarget {
+    pub(crate) fusion: FusionLimits,
+    pub(crate) unsupported: Option<&'static str>,
+}
+
+/// Bytes of an allocation.
+type Bytes = Arc<Mutex<Vec<u8>>>;
+
+/// An allocation of device memory.
+pub(crate) struct HostMemory {
+    bytes: Bytes,
+    size: u64,
+    used: Arc<AtomicU64>,
+}
+
+impl fmt::Debug for HostMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostMemory({} bytes)", self.size)
+    }
+}
+
+impl Drop for HostMemory {
+    fn drop(&mut self) {
+        self.used.fetch_sub(self.size, Ordering::SeqCst);
+    }
+}
+
+/// Part of an allocation, as a queued command names it. It does not keep the memory allocated.
+#[derive(Debug, Clone)]
+struct Span {
+    bytes: Bytes,
+    offset: usize,
+    len: usize,
+}
+
+impl Span {
+    fn of(region: &Region<HostMemory>, offset: u64, len: u64) -> Result<Self> {
+        assert!(offset + len <= region.bytes(), "{len} bytes from {offset} on exceed a region of {}", region.bytes());
+        let bytes = region.memory()?.bytes.clone();
+        Ok(Self { bytes, offset: (region.offset() + offset) as usize, len: len as usize })
+    }
+
+    fn read(&self, to: &mut [u8]) {
+        to.copy_from_slice(&lock(&self.bytes)[self.offset..][..self.len]);
+    }
+
+    fn write(&self, from: &[u8]) {
+        lock(&self.bytes)[self.offset..][..self.len].copy_from_slice(from);
+    }
+
+    fn overlaps(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.bytes, &other.bytes)
+            && self.offset < other.offset + other.len
+            && other.offset < self.offset + self.len
+    }
+}
+
+/// A step that is bound to memory.
+#[derive(Debug)]
+struct BoundStep {
+    kernel: Kernel,
+    name: &'static str,
+    inputs: Vec<(TensorType, Span)>,
+    outputs: Vec<(TensorType, Span)>,
+    fault: Option<Span>,
+    /// Whether its results are made wrong.
+    wrong: bool,
+}
+
+impl BoundStep {
+    fn run(&self) {
+        let inputs = self.inputs.iter().map(|(ty, span)| {
+            let mut data = Buffer::zeros(ty).unwrap();
+            span.read(data.as_mut().as_bytes());
+            (*ty, data)
+        });
+        let types: Vec<TensorType> = self.outputs.iter().map(|(ty, _)| *ty).collect();
+        let (mut results, fault) = steps::evaluate(&self.kernel, &inputs.collect::<Vec<_>>(), &types).unwrap();
+        for ((_, span), result) in self.outputs.iter().zip(&mut results) {
+            if self.wrong
+                && let Some(first) = result.as_mut().f32().first_mut()
+            {
+                *first += 1.0;
+            }
+            span.write(result.as_data().as_bytes());
+        }
+        if let (Some(words), Some((position, index))) = (&self.fault, fault) {
+            words.write(&[position.to_le_bytes(), index.to_le_bytes()].concat());
+        }
+    }
+}
+
+/// Steps that are compiled and bound to memory.
+#[derive(Debug)]
+pub(crate) struct HostProgram(Arc<Vec<BoundStep>>);
+
+/// An operation between slices of the host.
+#[derive(Debug)]
+pub(crate) struct HostDirect {
+    executable: Executable<HostDevice>,
+    inputs: Vec<TensorId>,
+    bytes: u64,
+}
+
+/// Results in memory that the host maps, in the order in which they are wanted.
+#[derive(Debug)]
+pub(crate) struct HostResults(Vec<Region<HostMemory>>);
+
+/// The failures to come, and the work that is queued.
+#[derive(Default)]
+struct State {
+    queue: VecDeque<Box<dyn FnOnce() + Send>>,
+    lost: Option<String>,
+    /// Submissions until the device is lost.
+    lost_in: Option<u64>,
+    /// Bytes that `scoped` reports as not allocated.
+    late_error: Option<u64>,
+    /// The name of a kernel that does not compile.
+    refused: Option<&'static str>,
+    compiled: HashSet<String>,
+    submissions: u64,
+    allocations: u64,
+}
+
+struct Inner {
+    name: String,
+    options: HostOptions,
+    target: HostTarget,
+    shared: Shared<HostMemory>,
+    used: Arc<AtomicU64>,
+    limit: AtomicU64,
+    state: Mutex<State>,
+}
+
+/// An open device.
+#[derive(Clone)]
+pub(crate) struct HostDevice(Arc<Inner>);
+
+impl fmt::Debug for HostDevice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "HostDevice({})", self.0.name)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Is pending once.
+async fn suspend() {
+    let mut first = true;
+    poll_fn(|context| {
+        if std::mem::take(&mut first) {
+            context.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    })
+    .await;
+}
+
+kiln_device::device_methods!(HostDevice);
+
+impl HostDevice {
+    /// A device with these options.
+    pub(crate) fn new(options: HostOptions) -> Self {
+        Self::named("the test device", options)
+    }
+
+    /// A device with this name in error messages.
+    pub(crate) fn named(name: &str, options: HostOptions) -> Self {
+        Self(Arc::new(Inner {
+            name: name.to_owned(),
+            target: HostTarget { fusion: options.fusion, unsupported: options.unsupported },
+            shared: Shared::new(16, options.most_free),
+            used: Arc::default(),
+            limit: options.memory.into(),
+            state: Mutex::default(),
+            options,
+        }))
+    }
+
+    /// Loses the device now.
+    pub(crate) fn lose(&self) {
+        let mut state = lock(&self.0.state);
+        state.queue.clear();
+        state.lost.get_or_insert_with(|| "it was unplugged".into());
+    }
+
+    /// Loses the device at the `n`-th submission from now on, counted from 0. Submissions are writes, copies, programs and
+    /// reads.
+    pub(crate) fn lose_at(&self, n: u64) {
+        lock(&self.0.state).lost_in = Some(n);
+    }
+
+    /// Submissions so far, as [`HostDevice::lose_at`] counts them.
+    pub(crate) fn submissions(&self) -> u64 {
+        lock(&self.0.state).submissions
+    }
+
+    /// Changes the bytes of device memory.
+    pub(crate) fn limit_memory(&self, bytes: u64) {
+        self.0.limit.store(bytes, Ordering::SeqCst);
+    }
+
+    /// Bytes allocated from the driver: live ones, pooled ones, and those beside the pool.
+    pub(crate) fn allocated(&self) -> u64 {
+        self.0.used.load(Ordering::SeqCst)
+    }
+
+    /// Allocations of device memory so far.
+    pub(crate) fn allocations(&self) -> u64 {
+        lock(&self.0.state).allocations
+    }
+
+    /// Refuses to compile kernels of this name, or no longer any.
+    pub(crate) fn refuse(&self, kernel: Option<&'static str>) {
+        lock(&self.0.state).refused = kernel;
+    }
+
+    /// Kernels compiled so far.
+    pub(crate) fn compilations(&self) -> usize {
+        lock(&self.0.state).compiled.len()
+    }
+
+    fn lost(&self, reason: &str) -> Error {
+        Error::DeviceLost { device: self.0.name.clone(), reason: reason.to_owned() }
+    }
+
+    /// Queues a command.
+    fn submit(&self, command: impl FnOnce() + Send + 'static) -> Result<()> {
+        let mut state = lock(&self.0.state);
+        if state.lost_in == Some(0) {
+            state.queue.clear();
+            state.lost.get_or_insert_with(|| "it was unplugged".into());
+        }
+        if let Some(reason) = &state.lost {
+            return Err(self.lost(reason));
+        }
+        state.lost_in = state.lost_in.map(|left| left - 1);
+        state.submissions += 1;
+        state.queue.push_back(Box::new(command));
+        Ok(())
+    }
+
+    /// Runs all queued commands, in order.
+    fn flush(&self) {
+        let mut state = lock(&self.0.state);
+        while let Some(command) = state.queue.pop_front() {
+            command();
+        }
+    }
+
+    fn submit_program(&self, program: &HostProgram, faults: Option<&Region<HostMemory>>) -> Result<()> {
+        let faults = faults.map(|region| Span::of(region, 0, region.bytes())).transpose()?;
+        let steps = program.0.clone();
+        self.0.shared.counters.submitted(1, steps.len());
+        self.submit(move || {
+            if let Some(faults) = faults {
+                faults.write(&vec![0xff; faults.len]);
+            }
+            steps.iter().for_each(BoundStep::run);
+        })
+    }
+
+    async fn suspend_if(&self, suspends: bool) {
+        if suspends {
+            suspend().await;
+        }
+    }
+}
+
+impl Driver for HostDevice {
+    type Choice = HostChoice;
+    type Options = HostOptions;
+    type Target = HostTarget;
+    type Memory = HostMemory;
+    type Step = HostStep;
+    type Program = HostProgram;
+    type Direct = HostDirect;
+    type HostResults = HostResults;
+
+    const FAULT_STRIDE: u64 = 256;
+    const FAULT_POSITION: usize = 0;
+    const COPY_ALIGNMENT: u64 = 4;
+    const MOST_READY_BYTES: u64 = 1 << 16;
+
+    async fn open_device(choice: &HostChoice, options: &HostOptions, waiting: Waiting) -> Result<Self> {
+        if waiting == Waiting::Elsewhere {
+            suspend().await;
+        }
+        let attempt = choice.opened.fetch_add(1, Ordering::SeqCst) + 1;
+        if choice.missing {
+            return Err(Error::Unavailable { what: choice.name.clone(), reason: format!("attempt {attempt} failed") });
+        }
+        Ok(Self::named(&choice.name, options.clone()))
+    }
+
+    fn hardware() -> Result<Vec<HostChoice>> {
+        let choice = |name: &str| HostChoice { name: name.to_owned(), ..HostChoice::default() };
+        Ok(vec![choice("first"), HostChoice { missing: true, ..choice("second") }, choice("third")])
+    }
+
+    fn label(&self) -> String {
+        self.0.name.clone()
+    }
+
+    fn target(&self) -> &HostTarget {
+        &self.0.target
+    }
+
+    fn shared(&self) -> &Shared<HostMemory> {
+        &self.0.shared
+    }
+
+    fn check_alive(&self) -> Result<()> {
+        lock(&self.0.state).lost.as_deref().map_or(Ok(()), |reason| Err(self.lost(reason)))
+    }
+
+    fn is_profiling(&self) -> bool {
+        self.0.options.profiles
+    }
+
+    fn view_alignment(&self) -> u64 {
+        self.0.options.view_alignment
+    }
+
+    async fn scoped<T>(&self, _: &str, _: u64, work: impl FnOnce() -> Result<T>) -> Result<T> {
+        self.check_alive()?;
+        let result = work();
+        let late = lock(&self.0.state).late_error.take();
+        self.suspend_if(self.0.options.suspends).await;
+        self.check_alive()?;
+        if let Some(bytes) = late {
+            // What was not allocated must not be used again: it goes to the pool first.
+            drop(result);
+            self.trim();
+            return Err(Error::OutOfMemory { bytes: bytes as usize });
+        }
+        result
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<HostMemory> {
+        self.check_alive()?;
+        let limit = self.0.options.largest;
+        if bytes > limit {
+            return Err(Error::Limit { what: "bytes of one tensor", device: self.label(), asked: bytes, limit });
+        }
+        let used = self.0.used.fetch_add(bytes, Ordering::SeqCst) + bytes;
+        // Counted first: it is subtracted when this is dropped, on failure, too. NaNs show where nothing was written.
+        let mut memory = HostMemory { bytes: Bytes::default(), size: bytes, used: self.0.used.clone() };
+        if used > self.0.limit.load(Ordering::SeqCst) {
+            if !self.0.options.late_errors {
+                return Err(Error::OutOfMemory { bytes: bytes as usize });
+            }
+            _ = lock(&self.0.state).late_error.get_or_insert(bytes);
+        }
+        memory.bytes = Arc::new(Mutex::new(vec![0xff; bytes as usize]));
+        lock(&self.0.state).allocations += 1;
+        self.0.shared.counters.storage_buffers.add(1);
+        Ok(memory)
+    }
+
+    fn trim_staging(&self) {}
+
+    fn fusion_limits(target: &HostTarget) -> FusionLimits {
+        target.fusion
+    }
+
+    fn lower(op: &Op, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        steps::lower(op, plan, inputs, outputs)
+    }
+
+    fn lower_fused(fused: &Fused, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        fused.check()?;
+        let kernel = Kernel::Fused(fused.clone());
+        plan.push(HostStep { kernel, inputs: inputs.to_vec(), outputs: outputs.to_vec(), fault: None });
+        Ok(())
+    }
+
+    fn widen(plan: &mut Lowering<'_, Self>, value: Value) -> Result<Value> {
+        Ok(steps::widen(plan, value))
+    }
+
+    async fn compile(&self, steps: &[HostStep]) -> Result<()> {
+        self.check_alive()?;
+        self.suspend_if(self.0.options.suspends).await;
+        let mut state = lock(&self.0.state);
+        for step in steps {
+            if state.refused == Some(step.name()) && !state.compiled.contains(&step.code()) {
+                let (what, message) = (format!("compiling {}", step.name()), "it is refused".into());
+                return Err(Error::Driver { what, device: self.label(), message });
+            }
+            state.compiled.insert(step.code());
+        }
+        Ok(())
+    }
+
+    fn bind(&self, steps: Vec<HostStep>, memory: &Bindings<HostMemory>) -> Result<HostProgram> {
+        let find = |at: Location, bytes: u64| {
+            let region = memory.find(at)?;
+            assert!(region.offset().is_multiple_of(self.view_alignment()), "{at:?} begins at {}", region.offset());
+            Span::of(&region, 0, bytes)
+        };
+        let value = |value: &Value| Ok((value.ty, find(value.at, value.ty.bytes() as u64)?));
+        let bound = steps.into_iter().map(|step| {
+            assert!(lock(&self.0.state).compiled.contains(&step.code()), "{} is not compiled", step.name());
+            let inputs = step.inputs.iter().map(value).collect::<Result<Vec<_>>>()?;
+            let outputs = step.outputs.iter().map(value).collect::<Result<Vec<_>>>()?;
+            let overlap = |(_, output): &(TensorType, Span)| inputs.iter().any(|(_, input)| input.overlaps(output));
+            assert!(!outputs.iter().any(overlap), "{step:?} overwrites what it reads");
+            let fault = step.fault.map(|at| find(at, 8)).transpose()?;
+            let name = step.name();
+            let wrong = self.0.options.wrong == Some(name);
+            self.0.shared.counters.bind_groups.add(1);
+            Ok(BoundStep { kernel: step.kernel, name, inputs, outputs, fault, wrong })
+        });
+        Ok(HostProgram(Arc::new(bound.collect::<Result<_>>()?)))
+    }
+
+    fn write(&self, to: &RegionOf<Self>, bytes: &[u8]) -> Result<()> {
+        let (to, bytes) = (Span::of(to, 0, bytes.len() as u64)?, bytes.to_vec());
+        self.submit(move || to.write(&bytes))
+    }
+
+    fn copy(&self, from: &RegionOf<Self>, offset: u64, to: &RegionOf<Self>, bytes: u64) -> Result<()> {
+        assert!(offset.is_multiple_of(Self::COPY_ALIGNMENT), "a copy begins at {offset}");
+        let (from, to) = (Span::of(from, offset, bytes)?, Span::of(to, 0, bytes)?);
+        self.0.shared.counters.submitted(1, 0);
+        self.submit(move || {
+            let mut copied = vec![0; from.len];
+            from.read(&mut copied);
+            to.write(&copied);
+        })
+    }
+
+    async fn run(
+        &self,
+        program: &mut HostProgram,
+        faults: Option<&RegionOf<Self>>,
+        reads: &mut [Read<'_, HostMemory>],
+        waiting: Waiting,
+    ) -> Result<()> {
+        self.submit_program(program, faults)?;
+        self.read(reads, waiting).await
+    }
+
+    async fn repeat(&self, program: &mut HostProgram, faults: Option<&RegionOf<Self>>, times: usize) -> Result<()> {
+        (0..times).try_for_each(|_| self.submit_program(program, faults))
+    }
+
+    async fn read(&self, reads: &mut [Read<'_, HostMemory>], waiting: Waiting) -> Result<()> {
+        self.suspend_if(waiting == Waiting::Elsewhere).await;
+        let bytes: u64 = reads.iter().map(|read| read.to.len() as u64).sum();
+        if bytes == 0 {
+            return self.check_alive();
+        }
+        self.submit(|| {})?;
+        self.flush();
+        self.0.shared.counters.downloaded(bytes);
+        for read in reads {
+            Span::of(&read.from, 0, read.to.len() as u64)?.read(read.to);
+        }
+        Ok(())
+    }
+
+    async fn wait(&self, waiting: Waiting) -> Result<()> {
+        self.suspend_if(waiting == Waiting::Elsewhere).await;
+        self.check_alive()?;
+        self.flush();
+        Ok(())
+    }
+
+    async fn times(&self, program: &HostProgram, waiting: Waiting) -> Result<Profile> {
+        self.suspend_if(waiting == Waiting::Elsewhere).await;
+        self.check_alive()?;
+        let kernel = |(at, step): (usize, &BoundStep)| KernelTime {
+            name: step.name.to_owned(),
+            grid: [1; 3],
+            resident_blocks: None,
+            nanoseconds: 1000.0 * (at + 1) as f64,
+        };
+        Ok(Profile { kernels: program.0.iter().enumerate().map(kernel).collect() })
+    }
+
+    fn is_direct(&self, _: &Op, _: &[TensorType], _: &Plan<Self>) -> bool {
+        self.0.options.direct
+    }
+
+    async fn make_direct(&self, _: &Op, plan: Plan<Self>, inputs: &[TensorId]) -> Result<HostDirect> {
+        let bytes = plan.inputs.iter().map(|input| input.1).chain(plan.results.iter().map(|result| result.1)).sum();
+        let executable = Executable::new(self, plan, &HashMap::new()).await?;
+        Ok(HostDirect { executable, inputs: inputs.to_vec(), bytes })
+    }
+
+    async fn run_direct(
+        &self,
+        direct: &mut HostDirect,
+        inputs: &[&[u8]],
+        outputs: &mut [&mut [u8]],
+        waiting: Waiting,
+    ) -> Result<()> {
+        for (id, bytes) in direct.inputs.iter().zip(inputs) {
+            if let Some(region) = direct.executable.input(*id) {
+                self.write(region, bytes)?;
+            }
+        }
+        let reads = outputs.iter_mut().map(|output| &mut **output).enumerate().collect();
+        direct.executable.run(reads, waiting).await
+    }
+
+    fn direct_bytes(direct: &HostDirect) -> u64 {
+        direct.bytes
+    }
+
+    async fn host_results(
+        &self,
+        plan: &Plan<Self>,
+        given: &mut HashMap<TensorId, RegionOf<Self>>,
+    ) -> Result<Option<HostResults>> {
+        if !self.0.options.host_results {
+            return Ok(None);
+        }
+        let mut regions = Vec::new();
+        for &(location, bytes) in &plan.results {
+            let (Location::Result(id) | Location::Input(id)) = location else {
+                panic!("{location:?} is no location of a result");
+            };
+            let region = match given.get(&id) {
+                Some(region) => region.clone(),
+                None => {
+                    let size = bytes.next_multiple_of(16).max(16);
+                    Region::unpooled(self.scoped("results", size, || self.allocate(size)).await?, size)
+                }
+            };
+            given.insert(id, region.clone());
+            regions.push(region);
+        }
+        Ok(Some(HostResults(regions)))
+    }
+
+    async fn read_host_results(
+        &self,
+        results: &HostResults,
+        outputs: &mut [&mut [u8]],
+        waiting: Waiting,
+    ) -> Result<()> {
+        let reads = results.0.iter().zip(outputs).map(|(from, to)| Read { from: from.clone(), to });
+        self.read(&mut reads.collect::<Vec<_>>(), waiting).await
+    }
+}

@@ -1,0 +1,174 @@
+//! The steps of the test device: lowering of operations, and their evaluation by the f64 reference.
+
+use kiln_device::Location;
+use kiln_device::lower::{Lower, Lowering, Value, lower_one};
+use kiln_ir::graph::{Fused, Source};
+use kiln_ir::op::reference::Expected;
+use kiln_ir::op::*;
+use kiln_ir::{Buffer, DType, Data, Error, Operand, Result, Shape, TensorType};
+
+use super::host_driver::HostDevice;
+
+/// What a kernel computes.
+#[derive(Debug, Clone)]
+pub(crate) enum Kernel {
+    /// An operation.
+    Op(Op),
+    /// A fused chain of element-wise functions.
+    Fused(Fused),
+    /// A cast from f16 to f32 before an operation.
+    Widen,
+    /// A copy of a tensor.
+    Copy,
+}
+
+/// One launch of a kernel.
+#[derive(Debug, Clone)]
+pub(crate) struct HostStep {
+    pub(crate) kernel: Kernel,
+    pub(crate) inputs: Vec<Value>,
+    pub(crate) outputs: Vec<Value>,
+    /// The words that report an index out of range.
+    pub(crate) fault: Option<Location>,
+}
+
+impl HostStep {
+    /// The name of the kernel in profiles.
+    pub(crate) fn name(&self) -> &'static str {
+        match &self.kernel {
+            Kernel::Op(op) => op.name(),
+            Kernel::Fused(_) => "fused",
+            Kernel::Widen => "widen",
+            Kernel::Copy => "copy",
+        }
+    }
+
+    /// Identifies the compiled code: the same kernel on operands of the same types is compiled once.
+    pub(crate) fn code(&self) -> String {
+        let types: Vec<TensorType> = self.inputs.iter().map(|value| value.ty).collect();
+        match &self.kernel {
+            // The ids of its tensors are no part of the code.
+            Kernel::Fused(fused) => format!("fused {:?} {types:?}", fused.instructions),
+            kernel => format!("{kernel:?} {types:?}"),
+        }
+    }
+}
+
+/// An index out of range: its position, and the index.
+pub(crate) type FaultWords = (u32, u32);
+
+/// Computes the results of a kernel. An index out of range selects the first row.
+pub(crate) fn evaluate(
+    kernel: &Kernel,
+    inputs: &[(TensorType, Buffer)],
+    outputs: &[TensorType],
+) -> Result<(Vec<Buffer>, Option<FaultWords>)> {
+    let operands =
+        inputs.iter().map(|(ty, data)| Operand::new(data.as_data(), ty.shape)).collect::<Result<Vec<_>>>()?;
+    match kernel {
+        Kernel::Op(Op::Gather(gather)) => {
+            let rows = operands[0].shape().rows();
+            let indices = operands[1].data().u32();
+            let Err(Error::Index { position, index, .. }) = gather.check(indices, rows) else {
+                return Ok((reference(&Op::from(*gather), &operands)?, None));
+            };
+            let fault = Some((position as u32, index as u32));
+            if rows == 0 {
+                return Ok((outputs.iter().map(Buffer::zeros).collect::<Result<_>>()?, fault));
+            }
+            let inside: Vec<u32> = indices.iter().map(|&i| if i as usize >= rows { 0 } else { i }).collect();
+            let inside = Operand::new(Data::U32(&inside), operands[1].shape())?;
+            Ok((reference(&Op::from(*gather), &[operands[0], inside])?, fault))
+        }
+        Kernel::Op(op) => Ok((reference(op, &operands)?, None)),
+        Kernel::Fused(fused) => {
+            let mut computed: Vec<(Shape, Vec<f32>)> = Vec::new();
+            for instruction in &fused.instructions {
+                let arguments = instruction.operands.iter().map(|source| match *source {
+                    Source::Input(at) => Ok(operands[at]),
+                    Source::Result(at) => Operand::new(Data::F32(&computed[at].1), computed[at].0),
+                });
+                let arguments = arguments.collect::<Result<Vec<_>>>()?;
+                let op = Op::from(instruction.kind.with_params(instruction.params));
+                let shape = op.infer(&types_of(&arguments))?[0].shape;
+                let result = reference(&op, &arguments)?.remove(0);
+                computed.push((shape, result.as_data().f32().to_vec()));
+            }
+            let written = fused.outputs.iter().map(|&(_, at)| Buffer::F32(computed[at].1.clone()));
+            Ok((written.collect(), None))
+        }
+        Kernel::Widen => Ok((reference(&Op::from(Convert { to: DType::F32 }), &operands)?, None)),
+        Kernel::Copy => Ok((vec![inputs[0].1.clone()], None)),
+    }
+}
+
+/// The results of an operation, rounded from the f64 reference.
+fn reference(op: &Op, operands: &[Operand<'_>]) -> Result<Vec<Buffer>> {
+    let rounded = |(expected, ty): (Expected, &TensorType)| match (expected, ty.dtype) {
+        (Expected::F32 { values, .. }, _) => Buffer::F32(values.into_iter().map(|value| value as f32).collect()),
+        (Expected::F16(values), _) => Buffer::F16(values),
+        (Expected::U32(values), _) => Buffer::U32(values),
+        (Expected::Blocks(bytes), DType::Blocks(format)) => Buffer::Blocks(format, bytes),
+        (Expected::Blocks(_), other) => panic!("{op:?} has blocks for {other}"),
+    };
+    let types = op.infer(&types_of(operands))?;
+    Ok(op.reference(operands)?.into_iter().zip(types.iter()).map(rounded).collect())
+}
+
+/// Adds the launch of an operation. Reductions and softmax compute into scratch memory and copy, so that plans with scratch
+/// memory are tested.
+fn push(op: Op, plan: &mut Lowering<'_, HostDevice>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+    if plan.target.unsupported == Some(op.name()) {
+        return Err(Error::Unsupported { op: op.name(), backend: "host" });
+    }
+    let fault = match op {
+        Op::Gather(_) => Some(plan.fault(op.name(), inputs[0].ty.shape.rows())),
+        _ => None,
+    };
+    let through_scratch = matches!(op, Op::Reduce(_) | Op::Softmax(_));
+    let written: Vec<Value> = match through_scratch {
+        true => outputs.iter().map(|output| plan.scratch(output.ty)).collect(),
+        false => outputs.to_vec(),
+    };
+    plan.push(HostStep { kernel: Kernel::Op(op), inputs: inputs.to_vec(), outputs: written.clone(), fault });
+    if through_scratch {
+        for (&from, &to) in written.iter().zip(outputs) {
+            plan.push(HostStep { kernel: Kernel::Copy, inputs: vec![from], outputs: vec![to], fault: None });
+        }
+    }
+    Ok(())
+}
+
+/// Lowers an operation.
+pub(crate) fn lower(op: &Op, plan: &mut Lowering<'_, HostDevice>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+    kiln_ir::for_operation!(op, op => lower_one(op, plan, inputs, outputs))
+}
+
+/// Casts f16 to f32 in scratch memory.
+pub(crate) fn widen(plan: &mut Lowering<'_, HostDevice>, value: Value) -> Value {
+    if value.ty.dtype != DType::F16 {
+        return value;
+    }
+    let wide = plan.scratch(TensorType::f32(value.ty.shape));
+    plan.push(HostStep { kernel: Kernel::Widen, inputs: vec![value], outputs: vec![wide], fault: None });
+    wide
+}
+
+/// A row for each operation; those with `halves` read f16 as it is stored.
+macro_rules! lowered {
+    ($($name:ident $(($halves:ident))?),* $(,)?) => { $(
+        impl Lower<HostDevice> for $name {
+            const HALVES: bool = lowered!(@ $($halves)?);
+
+            fn lower(&self, plan: &mut Lowering<'_, HostDevice>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+                push(Op::from(*self), plan, inputs, outputs)
+            }
+        }
+    )* };
+    (@ halves) => { true };
+    (@) => { false };
+}
+lowered! {
+    Elementwise, Reduce, Dot, Matmul, Matvec, Transpose, Softmax, LogSoftmax, LayerNorm, RmsNorm, Gather(halves), TopK,
+    Convolve2d, Pool2d, Attention, Rope, Quantize, Dequantize, QuantMatmul, Convert(halves),
+}
