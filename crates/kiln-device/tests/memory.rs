@@ -220,6 +220,31 @@ fn the_pool_keeps_no_more_than_its_limit() {
 }
 
 #[test]
+fn large_results_of_earlier_sets_are_not_kept() {
+    let device = device();
+    let mut batch = Batch::new(device.clone());
+    let (column, row) =
+        (batch.upload(&[0.0; 4096], &[4096, 1]).unwrap(), batch.upload(&[0.0; 4096], &[1, 4096]).unwrap());
+    const RESULT: u64 = 4 * 4096 * 4096;
+    // Prepared and not run: the test device makes no bytes for them.
+    let products = (1..=8).map(|n| {
+        let scaled = batch.scale(column, n as f32).unwrap();
+        batch.matmul(scaled, row).unwrap()
+    });
+    let products: Vec<TensorId> = products.collect();
+    let results = |device: &HostDevice| device.memory_use().live / RESULT;
+    for (at, wanted) in [&products[..1], &products[1..3], &products[3..4], &products[4..8]].into_iter().enumerate() {
+        batch.prepare(wanted).unwrap();
+        // Before the last, the first three and what is between their kernels hold more than 256 MiB: the first one goes.
+        assert_eq!(results(&device), [1, 3, 4, 7][at]);
+    }
+    // Four results alone hold more, too.
+    batch.prepare(&products[..1]).unwrap();
+    assert_eq!(results(&device), 1);
+    assert_eq!(batch.read(column).unwrap(), [0.0; 4096]);
+}
+
+#[test]
 fn results_that_the_host_maps_are_beside_the_pool() {
     let device = HostDevice::new(HostOptions { host_results: true, ..HostOptions::default() });
     let mut batch = Batch::new(device.clone());

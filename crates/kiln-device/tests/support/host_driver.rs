@@ -87,12 +87,25 @@ pub(crate) struct HostTarget {
     pub(crate) unsupported: Option<&'static str>,
 }
 
-/// Bytes of an allocation.
-type Bytes = Arc<Mutex<Vec<u8>>>;
+/// The bytes of an allocation, made at the first access: tests may allocate more than the machine has.
+#[derive(Debug)]
+struct Bytes {
+    size: usize,
+    data: Mutex<Vec<u8>>,
+}
+
+impl Bytes {
+    /// The bytes; all ones, which are NaNs and invalid indices, where nothing was written.
+    fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
+        let mut data = lock(&self.data);
+        data.resize(self.size, 0xff);
+        data
+    }
+}
 
 /// An allocation of device memory.
 pub(crate) struct HostMemory {
-    bytes: Bytes,
+    bytes: Arc<Bytes>,
     size: u64,
     used: Arc<AtomicU64>,
 }
@@ -112,7 +125,7 @@ impl Drop for HostMemory {
 /// Part of an allocation, as a queued command names it. It does not keep the memory allocated.
 #[derive(Debug, Clone)]
 struct Span {
-    bytes: Bytes,
+    bytes: Arc<Bytes>,
     offset: usize,
     len: usize,
 }
@@ -125,11 +138,11 @@ impl Span {
     }
 
     fn read(&self, to: &mut [u8]) {
-        to.copy_from_slice(&lock(&self.bytes)[self.offset..][..self.len]);
+        to.copy_from_slice(&self.bytes.lock()[self.offset..][..self.len]);
     }
 
     fn write(&self, from: &[u8]) {
-        lock(&self.bytes)[self.offset..][..self.len].copy_from_slice(from);
+        self.bytes.lock()[self.offset..][..self.len].copy_from_slice(from);
     }
 
     fn overlaps(&self, other: &Self) -> bool {
@@ -431,15 +444,15 @@ impl Driver for HostDevice {
             return Err(Error::Limit { what: "bytes of one tensor", device: self.label(), asked: bytes, limit });
         }
         let used = self.0.used.fetch_add(bytes, Ordering::SeqCst) + bytes;
-        // Counted first: it is subtracted when this is dropped, on failure, too. NaNs show where nothing was written.
-        let mut memory = HostMemory { bytes: Bytes::default(), size: bytes, used: self.0.used.clone() };
+        // Counted already: dropping it subtracts it, on failure, too.
+        let data = Arc::new(Bytes { size: bytes as usize, data: Mutex::default() });
+        let memory = HostMemory { bytes: data, size: bytes, used: self.0.used.clone() };
         if used > self.0.limit.load(Ordering::SeqCst) {
             if !self.0.options.late_errors {
                 return Err(Error::OutOfMemory { bytes: bytes as usize });
             }
             _ = lock(&self.0.state).late_error.get_or_insert(bytes);
         }
-        memory.bytes = Arc::new(Mutex::new(vec![0xff; bytes as usize]));
         lock(&self.0.state).allocations += 1;
         self.0.shared.counters.storage_buffers.add(1);
         Ok(memory)
