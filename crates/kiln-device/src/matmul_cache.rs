@@ -105,8 +105,8 @@ impl<D: Driver> MatmulCache<D> {
     }
 
     async fn keep(&mut self, name: &str, operand: Operand<'_>) -> Result<()> {
-        self.remove(name);
         let tensor = Tensor::upload(&self.device, &operand).await?;
+        self.remove(name);
         self.weights.insert(name.to_owned(), tensor);
         Ok(())
     }

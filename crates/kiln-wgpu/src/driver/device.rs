@@ -207,13 +207,15 @@ impl GpuDevice {
         };
         let (validation, memory, internal) = (validation.await, memory.await, internal.await);
         self.still_open()?;
-        if memory.is_some() {
+        let Some(error) = translated(what, &self.inner.info.name, bytes, [memory, validation, internal]) else {
+            return result;
+        };
+        // Buffers that the device could not allocate go to the pool first, and from there.
+        drop(result);
+        if matches!(error, Error::OutOfMemory { .. }) {
             self.trim();
         }
-        match translated(what, &self.inner.info.name, bytes, [memory, validation, internal]) {
-            Some(error) => Err(error),
-            None => result,
-        }
+        Err(error)
     }
 
     /// Maps a buffer for reading, once all that was submitted before is done.
