@@ -6,7 +6,9 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use kiln_device::waiting::Waiting;
 use kiln_ir::op::Op;
-use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Result, Shape, TensorType, f16};
+use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Result, Shape, TensorType, f16};
+#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+use kiln_ir::Record;
 use kiln_route::{Problem, Residency};
 
 use crate::gpus::{self, Gpu, Resident, WAITING, wait};
@@ -379,7 +381,8 @@ impl Storage {
     }
 }
 
-/// The operations of an engine on [`Tensor`]s, as the methods of [`Record`]; see [`Engine::tensors`].
+/// The operations of an engine on [`Tensor`]s, as the methods of [`kiln_ir::Record`]; see [`Engine::tensors`]. In a browser, where nothing
+/// blocks, [`Tensors::run_async`] runs any of them.
 #[derive(Debug, Clone, Copy)]
 pub struct Tensors<'e>(&'e Engine);
 
@@ -478,7 +481,7 @@ impl Engine {
 }
 
 impl Tensors<'_> {
-    /// Runs any operation on tensors, as the methods of [`Record`] do, and returns its results.
+    /// Runs any operation on tensors, as the methods of [`kiln_ir::Record`] do, and returns its results.
     ///
     /// # Errors
     /// Those of the shape rule, of the data and of devices.

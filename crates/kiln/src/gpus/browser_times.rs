@@ -1,11 +1,11 @@
 //! How long the GPU of a browser takes: samples outlast the clock of a page, which is coarse.
 
 use kiln_ir::op::{Elementwise, Op};
-use kiln_ir::{Operand, Result};
+use kiln_ir::{DataMut, Operand, Result};
 use kiln_route::Link;
 use web_time::Instant;
 
-use super::Gpu;
+use super::{Gpu, WAITING};
 use crate::repeats::Repeats;
 
 /// The way to a device, from what an operation on few and on many elements takes from host to host beyond what it takes on
@@ -77,16 +77,16 @@ impl Gpu {
     /// Errors of the device.
     pub(crate) async fn link(&self, sample: f64) -> Result<Link> {
         const LARGE: usize = 1 << 19;
-        let (device, backend) = (self.device().await?, self.backend());
-        let data = vec![1.0; LARGE];
+        let device = self.device().await?;
+        let (data, mut out) = (vec![1.0; LARGE], vec![0.0; LARGE]);
         let op = Op::from(Elementwise::scale(2.0));
         let mut beyond = [(0.0, 0.0); 2];
         for (beyond, n) in beyond.iter_mut().zip([256, LARGE]) {
             let input = [Operand::vector(&data[..n])];
-            backend.run_async(&op, &input).await?;
+            self.run_into(&op, &input, &mut [DataMut::F32(&mut out[..n])], WAITING).await?;
             let (start, mut runs) = (Instant::now(), 0);
             while runs < 2 || start.elapsed().as_secs_f64() < sample {
-                backend.run_async(&op, &input).await?;
+                self.run_into(&op, &input, &mut [DataMut::F32(&mut out[..n])], WAITING).await?;
                 runs += 1;
             }
             let host = start.elapsed().as_secs_f64() / f64::from(runs);
