@@ -12,36 +12,37 @@ use wasm_bindgen::prelude::wasm_bindgen;
 use crate::error::parameter;
 use crate::value::{Options, format, required, set};
 
+/// The array of JavaScript for an element type.
+macro_rules! array {
+    (f32) => {
+        "Float32Array"
+    };
+    (u32) => {
+        "Uint32Array"
+    };
+}
+
 /// Reductions, as the methods of [`kiln::Operations`] name them.
 macro_rules! reductions {
-    ($($name:ident $variant:ident $element:literal;)*) => {
-        const REDUCTIONS: &[(&str, Reduction)] = &[$((stringify!($name), Reduction::$variant)),*];
+    ($($(#[doc = $doc:literal])* $variant:ident {
+        name: $name:ident, whole: $whole:ident, axis: $axis:ident, axis_into: $axis_into:ident, result: $result:ident,
+        $($ignored:tt)*
+    })*) => {
+        const REDUCTIONS: &[(&str, Reduction)] = &[$((stringify!($whole), Reduction::$variant)),*];
 
         #[wasm_bindgen(typescript_custom_section)]
         const REDUCTIONS_OF_ENGINE: &'static str = concat!("export interface EngineOperations {\n", $(
-            "  ", stringify!($name), "(x: TensorLike): Promise<number>;\n  ",
-            stringify!($name), "(x: TensorLike, params: { axis: number }): Promise<", $element, ">;\n",
+            "  ", stringify!($whole), "(x: TensorLike): Promise<number>;\n  ",
+            stringify!($whole), "(x: TensorLike, params: { axis: number }): Promise<", array!($result), ">;\n",
         )* "}\n");
 
         #[wasm_bindgen(typescript_custom_section)]
         const REDUCTIONS_OF_BATCHES: &'static str = concat!("export interface BatchOperations {\n", $(
-            "  ", stringify!($name), "(x: BatchTensor, params?: { axis?: number }): BatchTensor;\n",
+            "  ", stringify!($whole), "(x: BatchTensor, params?: { axis?: number }): BatchTensor;\n",
         )* "}\n");
     };
 }
-
-reductions! {
-    sum Sum "Float32Array";
-    mean Mean "Float32Array";
-    max_element Max "Float32Array";
-    min_element Min "Float32Array";
-    prod Prod "Float32Array";
-    norm_l1 NormL1 "Float32Array";
-    norm_l2 NormL2 "Float32Array";
-    norm_linf NormLinf "Float32Array";
-    argmax ArgMax "Uint32Array";
-    argmin ArgMin "Uint32Array";
-}
+kiln_ir::reduction_table!(reductions);
 
 /// Whether TypeScript lets parameters be left out: where some are listed here they must be there.
 macro_rules! optional {

@@ -3,7 +3,7 @@ use crate::op::{
     Attention, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Padding,
     Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose, types_of,
 };
-use crate::{DataMut, Operand, QuantFormat, Result, Shape, elementwise_table, zeros};
+use crate::{DataMut, Operand, QuantFormat, Result, Shape, elementwise_table, reduction_table, zeros};
 #[cfg(doc)]
 use crate::{Error, Operations};
 
@@ -25,16 +25,18 @@ macro_rules! elementwise_as_futures {
 }
 
 macro_rules! reductions_as_futures {
-    ($ty:ident $whole:ident:
-        $($(#[doc = $doc:literal])* $reduction:ident $name:ident $axis:ident $axis_into:ident;)*) => {
+    ($($(#[doc = $doc:literal])* $variant:ident {
+        name: $name:ident, whole: $whole:ident, axis: $axis:ident, axis_into: $axis_into:ident, result: $result:ident,
+        $($ignored:tt)*
+    })*) => {
         $(
             $(#[doc = $doc])*
             ///
             /// # Errors
-            #[doc = concat!("As [`Operations::", stringify!($name), "`].")]
-            async fn $name(&self, x: &[f32]) -> Result<$ty> {
-                let mut out = [$ty::default()];
-                let op = Reduce::all(Reduction::$reduction).into();
+            #[doc = concat!("As [`Operations::", stringify!($whole), "`].")]
+            async fn $whole(&self, x: &[f32]) -> Result<$result> {
+                let mut out = [$result::default()];
+                let op = Reduce::all(Reduction::$variant).into();
                 self.run_into_async(&op, &[Operand::vector(x)], &mut [Element::wrap(&mut out)]).await?;
                 Ok(out[0])
             }
@@ -45,8 +47,8 @@ macro_rules! reductions_as_futures {
             ///
             /// # Errors
             #[doc = concat!("As [`Operations::", stringify!($axis), "`].")]
-            async fn $axis(&self, x: &[f32], dims: &[usize], axis: usize) -> Result<Vec<$ty>> {
-                collect(self, &Reduce::along(Reduction::$reduction, axis).into(), &[Operand::f32(x, dims)?]).await
+            async fn $axis(&self, x: &[f32], dims: &[usize], axis: usize) -> Result<Vec<$result>> {
+                collect(self, &Reduce::along(Reduction::$variant, axis).into(), &[Operand::f32(x, dims)?]).await
             }
         )*
     };
@@ -89,7 +91,7 @@ pub trait AsyncOperations {
 
     elementwise_table!(elementwise_as_futures);
 
-    reductions!(reductions_as_futures);
+    reduction_table!(reductions_as_futures);
 
     /// The inner product, in the fixed tree of the sums where it runs on the CPU.
     ///

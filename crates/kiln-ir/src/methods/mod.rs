@@ -1,42 +1,9 @@
 //! The typed methods of every backend and of every recording, each defined once.
 //!
 //! [`Operations`] has the operations as methods on slices, [`AsyncOperations`] those as futures, and [`Record`] has them as
-//! methods on tensors: those of a graph that is recorded, or those that hold elements, where they run at once. A backend implements [`Operations::run_into`], a recording [`Record::record_all`]; all
-//! else is provided from three tables: [`elementwise_table!`](crate::elementwise_table), the reductions, and the
-//! operations below. A new method is one row.
-
-/// Calls `$callback!` with the reductions.
-///
-/// A row is: variant, name, its form along an axis, and that into a slice; above them stands the type of the results, and
-/// what reduces a whole slice to one.
-macro_rules! reductions {
-    ($callback:ident) => {
-        $callback! { f32 reduce_all:
-            /// Sum, in a fixed tree: the same bits everywhere, for any number of threads. 0 when empty.
-            Sum sum sum_axis sum_axis_into;
-            /// Arithmetic mean: the sum in a fixed tree, divided. NaN when empty.
-            Mean mean mean_axis mean_axis_into;
-            /// Greatest element; NaN if any is NaN, +0 above -0, -∞ when empty.
-            Max max_element max_axis max_axis_into;
-            /// Least element; NaN if any is NaN, -0 below +0, +∞ when empty.
-            Min min_element min_axis min_axis_into;
-            /// Product, in a fixed tree. 1 when empty.
-            Prod prod prod_axis prod_axis_into;
-            /// Sum of absolute values, in a fixed tree. 0 when empty.
-            NormL1 norm_l1 norm_l1_axis norm_l1_axis_into;
-            /// Euclidean norm, without overflow or underflow of the squares. 0 when empty.
-            NormL2 norm_l2 norm_l2_axis norm_l2_axis_into;
-            /// Greatest absolute value; NaN if any is NaN. 0 when empty.
-            NormLinf norm_linf norm_linf_axis norm_linf_axis_into;
-        }
-        $callback! { u32 reduce_all_index:
-            /// Index of the first NaN, or of the greatest element, the first of equals.
-            ArgMax argmax argmax_axis argmax_axis_into;
-            /// Index of the first NaN, or of the least element, the first of equals.
-            ArgMin argmin argmin_axis argmin_axis_into;
-        }
-    };
-}
+//! methods on tensors: those of a graph that is recorded, or those that hold elements, where they run at once. A backend
+//! implements [`Operations::run_into`], a recording [`Record::record_all`]; all else is provided from three tables: [`elementwise_table!`](crate::elementwise_table),
+//! [`reduction_table!`](crate::reduction_table), and the operations below. A new method is one row.
 
 /// Calls `$callback!` with the operations of one f32 result that are neither element-wise nor reductions.
 ///

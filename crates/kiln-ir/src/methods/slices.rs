@@ -5,7 +5,7 @@ use crate::op::{
     Padding, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose, rows_of,
     types_of,
 };
-use crate::{Buffer, DType, Data, DataMut, Operand, QuantFormat, Result, Shape, elementwise_table, f16, zeros};
+use crate::{Buffer, DType, Data, DataMut, Operand, QuantFormat, Result, Shape, elementwise_table, f16, reduction_table, zeros};
 
 /// Rows of `columns` elements.
 pub(super) fn rows<'a>(op: &'static str, x: &'a [f32], columns: usize) -> Result<Operand<'a>> {
@@ -51,16 +51,18 @@ macro_rules! elementwise_on_slices {
 }
 
 macro_rules! reductions_on_slices {
-    ($ty:ident $whole:ident:
-        $($(#[doc = $doc:literal])* $reduction:ident $name:ident $axis:ident $axis_into:ident;)*) => {
+    ($($(#[doc = $doc:literal])* $variant:ident {
+        name: $name:ident, whole: $whole:ident, axis: $axis:ident, axis_into: $axis_into:ident, result: $result:ident,
+        $($ignored:tt)*
+    })*) => {
         $(
             $(#[doc = $doc])*
             ///
             /// # Errors
             /// [`Error::Shape`] where an index is asked for and there is no element to point at.
             #[inline]
-            fn $name(&self, x: &[f32]) -> Result<$ty> {
-                self.$whole(Reduction::$reduction, x)
+            fn $whole(&self, x: &[f32]) -> Result<$result> {
+                <$result>::reduce(self, Reduction::$variant, x)
             }
 
             $(#[doc = $doc])*
@@ -70,8 +72,8 @@ macro_rules! reductions_on_slices {
             /// # Errors
             /// [`Error::Length`] when `x` does not fill `dims`, [`Error::Shape`] when there is no such dimension, or where
             /// an index is asked for and there is no element to point at.
-            fn $axis(&self, x: &[f32], dims: &[usize], axis: usize) -> Result<Vec<$ty>> {
-                let op = Reduce::along(Reduction::$reduction, axis);
+            fn $axis(&self, x: &[f32], dims: &[usize], axis: usize) -> Result<Vec<$result>> {
+                let op = Reduce::along(Reduction::$variant, axis);
                 collect(self, &op.into(), &[Operand::f32(x, dims)?])
             }
 
@@ -81,8 +83,8 @@ macro_rules! reductions_on_slices {
             ///
             /// # Errors
             #[doc = concat!("As [`Operations::", stringify!($axis), "`]; [`Error::Length`] when `out` has another length.")]
-            fn $axis_into(&self, x: &[f32], dims: &[usize], axis: usize, out: &mut [$ty]) -> Result<()> {
-                let op = Reduce::along(Reduction::$reduction, axis);
+            fn $axis_into(&self, x: &[f32], dims: &[usize], axis: usize, out: &mut [$result]) -> Result<()> {
+                let op = Reduce::along(Reduction::$variant, axis);
                 self.run_into(&op.into(), &[Operand::f32(x, dims)?], &mut [Element::wrap(out)])
             }
         )*
@@ -116,20 +118,34 @@ macro_rules! operations_on_slices {
     };
 }
 
-/// What the results of operations consist of.
+/// An element type of results.
 pub(super) trait Element: bytemuck::Zeroable + Clone {
+    /// A slice as an output.
     fn wrap(out: &mut [Self]) -> DataMut<'_>;
+
+    /// Reduces a whole slice to an element of this type.
+    fn reduce(on: &(impl Operations + ?Sized), reduction: Reduction, x: &[f32]) -> Result<Self>;
 }
 
 impl Element for f32 {
     fn wrap(out: &mut [Self]) -> DataMut<'_> {
         DataMut::F32(out)
     }
+
+    #[inline]
+    fn reduce(on: &(impl Operations + ?Sized), reduction: Reduction, x: &[f32]) -> Result<Self> {
+        on.reduce_all(reduction, x)
+    }
 }
 
 impl Element for u32 {
     fn wrap(out: &mut [Self]) -> DataMut<'_> {
         DataMut::U32(out)
+    }
+
+    #[inline]
+    fn reduce(on: &(impl Operations + ?Sized), reduction: Reduction, x: &[f32]) -> Result<Self> {
+        on.reduce_all_index(reduction, x)
     }
 }
 
@@ -221,7 +237,7 @@ pub trait Operations {
         Ok(out[0])
     }
 
-    reductions!(reductions_on_slices);
+    reduction_table!(reductions_on_slices);
 
     /// The inner product, in the fixed tree of the sums: the same bits everywhere, for any number of threads.
     ///

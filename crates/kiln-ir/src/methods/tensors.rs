@@ -1,12 +1,12 @@
 use std::borrow::Borrow;
 
-#[cfg(doc)]
-use crate::Operations;
 use crate::op::{
     Attention, Convert, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax, Matmul, Matvec, Op,
     Padding, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose,
 };
-use crate::{DType, Error, QuantFormat, Result, elementwise_table};
+#[cfg(doc)]
+use crate::Operations;
+use crate::{DType, Error, QuantFormat, Result, elementwise_table, reduction_table};
 
 macro_rules! elementwise_on_tensors {
     ($($(#[doc = $doc:literal])* $variant:ident $name:ident $into:ident ($($x:ident),*) ($($p:ident),*)
@@ -23,15 +23,17 @@ macro_rules! elementwise_on_tensors {
 }
 
 macro_rules! reductions_on_tensors {
-    ($ty:ident $whole:ident:
-        $($(#[doc = $doc:literal])* $reduction:ident $name:ident $axis:ident $axis_into:ident;)*) => {
+    ($($(#[doc = $doc:literal])* $variant:ident {
+        name: $name:ident, whole: $whole:ident, axis: $axis:ident, axis_into: $axis_into:ident, result: $result:ident,
+        $($ignored:tt)*
+    })*) => {
         $(
             $(#[doc = $doc])*
             ///
             /// # Errors
             /// As [`Record::record_all`].
-            fn $name(&mut self, x: impl Borrow<Self::Tensor>) -> Result<Self::Tensor> {
-                self.record(Reduce::all(Reduction::$reduction), &[x.borrow().clone()])
+            fn $whole(&mut self, x: impl Borrow<Self::Tensor>) -> Result<Self::Tensor> {
+                self.record(Reduce::all(Reduction::$variant), &[x.borrow().clone()])
             }
 
             $(#[doc = $doc])*
@@ -41,7 +43,7 @@ macro_rules! reductions_on_tensors {
             /// # Errors
             /// As [`Record::record_all`].
             fn $axis(&mut self, x: impl Borrow<Self::Tensor>, axis: usize) -> Result<Self::Tensor> {
-                self.record(Reduce::along(Reduction::$reduction, axis), &[x.borrow().clone()])
+                self.record(Reduce::along(Reduction::$variant, axis), &[x.borrow().clone()])
             }
         )*
     };
@@ -89,7 +91,7 @@ pub trait Record: Sized {
 
     elementwise_table!(elementwise_on_tensors);
 
-    reductions!(reductions_on_tensors);
+    reduction_table!(reductions_on_tensors);
 
     /// The inner product.
     ///
@@ -112,12 +114,7 @@ pub trait Record: Sized {
     ///
     /// # Errors
     /// As [`Record::record_all`].
-    fn matmul_with(
-        &mut self,
-        a: impl Borrow<Self::Tensor>,
-        b: impl Borrow<Self::Tensor>,
-        op: Matmul,
-    ) -> Result<Self::Tensor> {
+    fn matmul_with(&mut self, a: impl Borrow<Self::Tensor>, b: impl Borrow<Self::Tensor>, op: Matmul) -> Result<Self::Tensor> {
         self.record(op, &[a.borrow().clone(), b.borrow().clone()])
     }
 
@@ -133,12 +130,7 @@ pub trait Record: Sized {
     ///
     /// # Errors
     /// As [`Record::record_all`].
-    fn matvec_with(
-        &mut self,
-        a: impl Borrow<Self::Tensor>,
-        x: impl Borrow<Self::Tensor>,
-        op: Matvec,
-    ) -> Result<Self::Tensor> {
+    fn matvec_with(&mut self, a: impl Borrow<Self::Tensor>, x: impl Borrow<Self::Tensor>, op: Matvec) -> Result<Self::Tensor> {
         self.record(op, &[a.borrow().clone(), x.borrow().clone()])
     }
 

@@ -1,9 +1,116 @@
 use super::{Bound, Contract, Operation, Outputs};
 use crate::{DType, Error, Result, Shape, TensorType};
 
-macro_rules! reductions {
-    ($($(#[doc = $doc:literal])* $variant:ident $name:ident $formula:literal, $flops:literal, $bound:expr,
-        $special:literal;)*) => {
+/// The table of reductions; calls `$callback!` with its rows.
+///
+/// A row is a variant of [`Reduction`](crate::op::Reduction) and these fields:
+///
+/// - `name`: the name in graphs, reports and generated constants
+/// - `whole`, `axis`, `axis_into`: the methods that reduce a whole slice, along an axis, and that into a slice
+/// - `result`: the type of the result, `f32`, or `u32` for an index
+/// - `identity`: the value that changes no result
+/// - `formula`: the definition, for the documentation
+/// - `flops`: floating-point operations an element
+/// - `bound`: the error bound for `n` elements
+/// - `special`: the results of special values and of no elements
+/// - `exact`: the result in f64 of the elements `x`, of which there are `n`, and the magnitude that its error is relative to
+///
+/// A new reduction is a row here, one in each backend (`kiln-simd/src/reduce/mod.rs`, `shaders/wgsl/reduce/reduction.wgsl`,
+/// `kiln-ptx/src/kernels/reduce.rs`), and nothing else.
+#[macro_export]
+macro_rules! reduction_table {
+    ($callback:path) => {
+        $callback! {
+            /// Sum, in a fixed tree: the same bits everywhere, for any number of threads. 0 when empty.
+            Sum {
+                name: sum, whole: sum, axis: sum_axis, axis_into: sum_axis_into, result: f32, identity: 0.0,
+                formula: "Σ xᵢ", flops: 1, bound: |n| sum_bound(n, 0),
+                special: "IEEE 754; empty gives 0; the bound is that of n = 2²⁰: it is 22 + ⌈log₂ ⌈n / 2048⌉⌉, at most n - 1",
+                exact: |x, _n| (x.clone().sum(), x.map(f64::abs).sum()),
+            }
+            /// Arithmetic mean: the sum in a fixed tree, divided. NaN when empty.
+            Mean {
+                name: mean, whole: mean, axis: mean_axis, axis_into: mean_axis_into, result: f32, identity: 0.0,
+                formula: "Σ xᵢ / n", flops: 1, bound: |n| sum_bound(n, 1),
+                special: "as the sum, which overflows first, and one unit more for the division; empty gives NaN",
+                exact: |x, n| (f32_range(x.clone().sum()) / n, x.map(f64::abs).sum::<f64>() / n),
+            }
+            /// Greatest element; NaN if any is NaN, +0 above -0, -∞ when empty.
+            Max {
+                name: max, whole: max_element, axis: max_axis, axis_into: max_axis_into, result: f32,
+                identity: f32::NEG_INFINITY, formula: "max xᵢ", flops: 1, bound: |_n| Bound::Exact,
+                special: "NaN if any is NaN; -0 < +0; empty gives -∞",
+                exact: |x, _n| (x.fold(f64::NEG_INFINITY, super::maximum), 0.0),
+            }
+            /// Least element; NaN if any is NaN, -0 below +0, +∞ when empty.
+            Min {
+                name: min, whole: min_element, axis: min_axis, axis_into: min_axis_into, result: f32,
+                identity: f32::INFINITY, formula: "min xᵢ", flops: 1, bound: |_n| Bound::Exact,
+                special: "NaN if any is NaN; -0 < +0; empty gives +∞",
+                exact: |x, _n| (x.fold(f64::INFINITY, super::minimum), 0.0),
+            }
+            /// Index of the first NaN, or of the greatest element, the first of equals.
+            ArgMax {
+                name: argmax, whole: argmax, axis: argmax_axis, axis_into: argmax_axis_into, result: u32,
+                identity: f32::NEG_INFINITY, formula: "min { i : xᵢ = max x }", flops: 1, bound: |_n| Bound::Exact,
+                special: "the first NaN if any is NaN; -0 equals +0; empty is an error",
+                exact: |x, _n| (first_greatest(x), 0.0),
+            }
+            /// Index of the first NaN, or of the least element, the first of equals.
+            ArgMin {
+                name: argmin, whole: argmin, axis: argmin_axis, axis_into: argmin_axis_into, result: u32,
+                identity: f32::INFINITY, formula: "min { i : xᵢ = min x }", flops: 1, bound: |_n| Bound::Exact,
+                special: "the first NaN if any is NaN; -0 equals +0; empty is an error",
+                exact: |x, _n| (first_greatest(x.map(|x| -x)), 0.0),
+            }
+            /// Product, in a fixed tree. 1 when empty.
+            Prod {
+                name: prod, whole: prod, axis: prod_axis, axis_into: prod_axis_into, result: f32, identity: 1.0,
+                formula: "Π xᵢ", flops: 1, bound: |_n| Bound::Magnitude(1.0),
+                special: "each factor adds at most u, so the bound is relative to n |Π xᵢ| / (1 - n u); IEEE 754 in tree order: \
+                          partial products may overflow or underflow where another order would not; empty gives 1",
+                exact: |x, n| product_of(x.product(), n),
+            }
+            /// Sum of absolute values, in a fixed tree. 0 when empty.
+            NormL1 {
+                name: norm_l1, whole: norm_l1, axis: norm_l1_axis, axis_into: norm_l1_axis_into, result: f32, identity: 0.0,
+                formula: "Σ |xᵢ|", flops: 2, bound: |n| sum_bound(n, 0),
+                special: "IEEE 754; empty gives 0; the bound is that of the sum",
+                exact: |x, _n| (x.clone().map(f64::abs).sum(), x.map(f64::abs).sum()),
+            }
+            /// Euclidean norm, without overflow or underflow of the squares. 0 when empty.
+            NormL2 {
+                name: norm_l2, whole: norm_l2, axis: norm_l2_axis, axis_into: norm_l2_axis_into, result: f32, identity: 0.0,
+                formula: "√(Σ xᵢ²)", flops: 2, bound: |n| norm_bound(n),
+                special: "∞ if any is ±∞ and none NaN; empty gives 0; the bound grows as that of the sum, by half as much",
+                exact: |x, _n| (x.map(|x| x * x).sum::<f64>().sqrt(), 0.0),
+            }
+            /// Greatest absolute value; NaN if any is NaN. 0 when empty.
+            NormLinf {
+                name: norm_linf, whole: norm_linf, axis: norm_linf_axis, axis_into: norm_linf_axis_into, result: f32,
+                identity: 0.0, formula: "max |xᵢ|", flops: 2, bound: |_n| Bound::Exact,
+                special: "NaN if any is NaN; empty gives 0",
+                exact: |x, _n| (x.map(f64::abs).fold(0.0, super::maximum), 0.0),
+            }
+        }
+    };
+}
+
+macro_rules! dtype {
+    (f32) => {
+        DType::F32
+    };
+    (u32) => {
+        DType::U32
+    };
+}
+
+macro_rules! define {
+    ($($(#[doc = $doc:literal])* $variant:ident {
+        name: $name:ident, whole: $whole:ident, axis: $axis:ident, axis_into: $axis_into:ident, result: $result:ident,
+        identity: $identity:expr, formula: $formula:literal, flops: $flops:literal, bound: |$terms:ident| $bound:expr,
+        special: $special:literal, exact: |$x:ident, $n:ident| $exact:expr,
+    })*) => {
         /// Which reduction.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum Reduction {
@@ -14,9 +121,19 @@ macro_rules! reductions {
             /// Every reduction.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
-            /// The name of it.
+            /// The name in snake case.
             pub const fn name(self) -> &'static str {
                 match self { $(Self::$variant => stringify!($name),)* }
+            }
+
+            /// The value that changes no result: no elements reduce to it, but for the mean and for indices.
+            pub const fn identity(self) -> f32 {
+                match self { $(Self::$variant => $identity,)* }
+            }
+
+            /// The type of the result: f32, or u32 for an index.
+            pub const fn dtype(self) -> DType {
+                match self { $(Self::$variant => dtype!($result),)* }
             }
 
             const fn formula(self) -> &'static str {
@@ -27,11 +144,50 @@ macro_rules! reductions {
                 match self { $(Self::$variant => $flops,)* }
             }
 
-            const fn contract(self) -> Contract {
-                match self { $(Self::$variant => Contract { bound: $bound, special: $special },)* }
+            const fn special(self) -> &'static str {
+                match self { $(Self::$variant => $special,)* }
+            }
+
+            /// The error bound for `n` elements.
+            const fn bound(self, n: usize) -> Bound {
+                match self { $(Self::$variant => { let $terms = n; $bound })* }
+            }
+
+            /// The exact result of `n` elements, an index as a number, and the magnitude that its error is relative to.
+            #[cfg(feature = "reference")]
+            fn exact(self, x: impl Iterator<Item = f64> + Clone, n: f64) -> (f64, f64) {
+                match self { $(Self::$variant => { let ($x, $n) = (x, n); $exact })* }
             }
         }
     };
+}
+reduction_table!(define);
+
+/// A sum that is an f32 on the way, which may overflow.
+#[cfg(feature = "reference")]
+fn f32_range(sum: f64) -> f64 {
+    if (sum as f32).is_infinite() { f64::from(sum as f32) } else { sum }
+}
+
+/// A product of `n` factors, and its magnitude: (1 + u)ⁿ - 1 ≤ n u / (1 - n u), as long as that is positive.
+#[cfg(feature = "reference")]
+fn product_of(product: f64, n: f64) -> (f64, f64) {
+    (product, product.abs() * n / (1.0 - n * f64::powi(2.0, -24)).max(0.0))
+}
+
+/// The index of the first NaN, or of the first of the greatest.
+#[cfg(feature = "reference")]
+fn first_greatest(x: impl Iterator<Item = f64>) -> f64 {
+    let mut best = (0, f64::NEG_INFINITY);
+    for (at, x) in x.enumerate() {
+        if x.is_nan() {
+            return at as f64;
+        }
+        if x > best.1 {
+            best = (at, x);
+        }
+    }
+    best.0 as f64
 }
 
 /// The roundings on the way from a term to the sum of `n`: 22 + ⌈log₂ ⌈n / 2048⌉⌉, but at most n - 1.
@@ -65,40 +221,10 @@ const fn norm_bound(n: usize) -> Bound {
 /// The number of terms that the bounds in the tables are for.
 const TERMS: usize = 1 << 20;
 
-reductions! {
-    /// Sum, by a fixed tree.
-    Sum sum "Σ xᵢ", 1, sum_bound(TERMS, 0),
-        "IEEE 754; empty gives 0; the bound is that of n = 2²⁰: it is 22 + ⌈log₂ ⌈n / 2048⌉⌉, at most n - 1";
-    /// Arithmetic mean: the sum by a fixed tree, divided.
-    Mean mean "Σ xᵢ / n", 1, sum_bound(TERMS, 1),
-        "as the sum, which overflows first, and one unit more for the division; empty gives NaN";
-    /// Greatest element.
-    Max max "max xᵢ", 1, Bound::Exact, "NaN if any is NaN; -0 < +0; empty gives -∞";
-    /// Least element.
-    Min min "min xᵢ", 1, Bound::Exact, "NaN if any is NaN; -0 < +0; empty gives +∞";
-    /// Index of the greatest element, the first of equals.
-    ArgMax argmax "min { i : xᵢ = max x }", 1, Bound::Exact,
-        "the first NaN if any is NaN; -0 equals +0; empty is an error";
-    /// Index of the least element, the first of equals.
-    ArgMin argmin "min { i : xᵢ = min x }", 1, Bound::Exact,
-        "the first NaN if any is NaN; -0 equals +0; empty is an error";
-    /// Product, by a fixed tree.
-    Prod prod "Π xᵢ", 1, Bound::Magnitude(1.0),
-        "each factor adds at most u, so the bound is relative to n |Π xᵢ| / (1 - n u); IEEE 754 in tree order: partial products may \
-         overflow or underflow where another order would not; empty gives 1";
-    /// Sum of absolute values, by a fixed tree.
-    NormL1 norm_l1 "Σ |xᵢ|", 2, sum_bound(TERMS, 0), "IEEE 754; empty gives 0; the bound is that of the sum";
-    /// Euclidean norm; rescaled where the squares would overflow or vanish.
-    NormL2 norm_l2 "√(Σ xᵢ²)", 2, norm_bound(TERMS),
-        "∞ if any is ±∞ and none NaN; empty gives 0; the bound grows as that of the sum, by half as much";
-    /// Greatest absolute value.
-    NormLinf norm_linf "max |xᵢ|", 2, Bound::Exact, "NaN if any is NaN; empty gives 0";
-}
-
 impl Reduction {
     /// Whether the result is an index.
     pub const fn gives_index(self) -> bool {
-        matches!(self, Self::ArgMax | Self::ArgMin)
+        matches!(self.dtype(), DType::U32)
     }
 }
 
@@ -169,17 +295,12 @@ impl Operation for Reduce {
     }
 
     fn contract(&self) -> Contract {
-        self.reduction.contract()
+        Contract { bound: self.reduction.bound(TERMS), special: self.reduction.special() }
     }
 
     fn bound(&self, inputs: &[TensorType]) -> Bound {
         let n = self.extents(&inputs[0].shape).map_or(0, |(_, along, _)| along);
-        match self.reduction {
-            Reduction::Sum | Reduction::NormL1 => sum_bound(n, 0),
-            Reduction::Mean => sum_bound(n, 1),
-            Reduction::NormL2 => norm_bound(n),
-            _ => self.contract().bound,
-        }
+        self.reduction.bound(n)
     }
 
     #[cfg(feature = "reference")]
@@ -188,51 +309,12 @@ impl Operation for Reduce {
         let x = inputs[0].data().f32();
         let (outer, along, inner) = self.extents(&inputs[0].shape()).unwrap_or((0, 0, 0));
         let series = |o: usize, i: usize| (0..along).map(move |a| f64::from(x[(o * along + a) * inner + i]));
-        let places: Vec<(usize, usize)> = (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i))).collect();
+        let places = (0..outer).flat_map(|o| (0..inner).map(move |i| (o, i)));
+        let (values, magnitudes): (Vec<f64>, Vec<f64>) =
+            places.map(|(o, i)| self.reduction.exact(series(o, i), along as f64)).unzip();
         if self.reduction.gives_index() {
-            let sign = if self.reduction == Reduction::ArgMax { 1.0 } else { -1.0 };
-            let first = |(o, i): (usize, usize)| {
-                let mut best = (0, f64::NEG_INFINITY);
-                for (at, v) in series(o, i).map(|v| v * sign).enumerate() {
-                    if v.is_nan() {
-                        return at as u32;
-                    }
-                    if v > best.1 {
-                        best = (at, v);
-                    }
-                }
-                best.0 as u32
-            };
-            return vec![Expected::U32(places.into_iter().map(first).collect())];
+            return vec![Expected::U32(values.into_iter().map(|index| index as u32).collect())];
         }
-        let fold = |(o, i): (usize, usize)| {
-            let s = series(o, i);
-            let n = along as f64;
-            match self.reduction {
-                Reduction::Sum => (s.clone().sum(), s.map(f64::abs).sum()),
-                Reduction::Mean => {
-                    // The sum is an f32, which may overflow.
-                    let total: f64 = s.clone().sum();
-                    let total = if (total as f32).is_infinite() { f64::from(total as f32) } else { total };
-                    (total / n, s.map(f64::abs).sum::<f64>() / n)
-                }
-                Reduction::Max => (s.fold(f64::NEG_INFINITY, super::maximum), 0.0),
-                Reduction::Min => (s.fold(f64::INFINITY, super::minimum), 0.0),
-                Reduction::Prod => {
-                    let p: f64 = s.product();
-                    // (1 + u)ⁿ - 1 ≤ n u / (1 - n u), as long as that is positive.
-                    (p, p.abs() * n / (1.0 - n * f64::powi(2.0, -24)).max(0.0))
-                }
-                Reduction::NormL1 => {
-                    let total: f64 = s.map(f64::abs).sum();
-                    (total, total)
-                }
-                Reduction::NormL2 => (s.map(|v| v * v).sum::<f64>().sqrt(), 0.0),
-                Reduction::NormLinf => (s.map(f64::abs).fold(0.0, super::maximum), 0.0),
-                Reduction::ArgMax | Reduction::ArgMin => (f64::NAN, 0.0),
-            }
-        };
-        let (values, magnitudes) = places.into_iter().map(fold).unzip();
         vec![Expected::F32 { values, magnitudes }]
     }
 

@@ -34,56 +34,81 @@ trait Monoid {
     type State: Exchange;
     /// The type of the result.
     type Result: Scalar;
+    /// Whether the result depends on the number of elements, which is then the last parameter of the last level.
+    const COUNTS: bool = false;
     /// The state of no element.
-    fn identity<'k>(&self, k: &'k Builder) -> Value<'k, Self::State>;
+    fn identity<'k>(&self, k: &'k Builder, reduction: Reduction) -> Value<'k, Self::State>;
     /// The state of an element at a position.
     fn lift<'k>(&self, x: F32<'k>, index: Value<'k, u32>) -> Value<'k, Self::State>;
     /// The state of both.
-    fn combine<'k>(&self, a: Value<'k, Self::State>, b: Value<'k, Self::State>) -> Value<'k, Self::State>;
+    fn combine<'k>(&self, target: Target, a: Value<'k, Self::State>, b: Value<'k, Self::State>)
+    -> Value<'k, Self::State>;
     /// The result.
     fn finish<'k>(&self, k: &'k Builder, state: Value<'k, Self::State>) -> Value<'k, Self::Result>;
 }
 
-/// Every reduction whose state is an element.
-struct Plain {
-    reduction: Reduction,
-    target: Target,
+/// A state that is an element: what is taken of each, and two in one.
+struct Plain(for<'k> fn(F32<'k>) -> F32<'k>, for<'k> fn(Target, F32<'k>, F32<'k>) -> F32<'k>);
+
+fn itself(x: F32<'_>) -> F32<'_> {
+    x
+}
+
+fn magnitude(x: F32<'_>) -> F32<'_> {
+    x.builder.abs(x)
+}
+
+fn sum<'k>(_: Target, a: F32<'k>, b: F32<'k>) -> F32<'k> {
+    a + b
+}
+
+fn product<'k>(_: Target, a: F32<'k>, b: F32<'k>) -> F32<'k> {
+    a * b
 }
 
 impl Monoid for Plain {
     type State = f32;
     type Result = f32;
 
-    fn identity<'k>(&self, k: &'k Builder) -> F32<'k> {
-        k.constant(match self.reduction {
-            Reduction::Max => f32::NEG_INFINITY,
-            Reduction::Min => f32::INFINITY,
-            Reduction::Prod => 1.0,
-            _ => 0.0,
-        })
+    fn identity<'k>(&self, k: &'k Builder, reduction: Reduction) -> F32<'k> {
+        k.constant(reduction.identity())
     }
 
     fn lift<'k>(&self, x: F32<'k>, _: Value<'k, u32>) -> F32<'k> {
-        match self.reduction {
-            Reduction::NormL1 | Reduction::NormLinf => x.builder.abs(x),
-            _ => x,
-        }
+        self.0(x)
     }
 
-    fn combine<'k>(&self, a: F32<'k>, b: F32<'k>) -> F32<'k> {
-        match self.reduction {
-            Reduction::Max | Reduction::NormLinf => maximum(self.target, a, b),
-            Reduction::Min => minimum(self.target, a, b),
-            Reduction::Prod => a * b,
-            _ => a + b,
-        }
+    fn combine<'k>(&self, target: Target, a: F32<'k>, b: F32<'k>) -> F32<'k> {
+        self.1(target, a, b)
+    }
+
+    fn finish<'k>(&self, _: &'k Builder, state: F32<'k>) -> F32<'k> {
+        state
+    }
+}
+
+/// A sum, divided by the number of elements.
+struct Divided(Plain);
+
+impl Monoid for Divided {
+    type State = f32;
+    type Result = f32;
+    const COUNTS: bool = true;
+
+    fn identity<'k>(&self, k: &'k Builder, reduction: Reduction) -> F32<'k> {
+        self.0.identity(k, reduction)
+    }
+
+    fn lift<'k>(&self, x: F32<'k>, index: Value<'k, u32>) -> F32<'k> {
+        self.0.lift(x, index)
+    }
+
+    fn combine<'k>(&self, target: Target, a: F32<'k>, b: F32<'k>) -> F32<'k> {
+        self.0.combine(target, a, b)
     }
 
     fn finish<'k>(&self, k: &'k Builder, state: F32<'k>) -> F32<'k> {
-        match self.reduction {
-            Reduction::Mean => state / k.cvt_rn_f32(k.parameter::<u32>("count")),
-            _ => state,
-        }
+        state / k.cvt_rn_f32(k.parameter::<u32>("count"))
     }
 }
 
@@ -94,7 +119,7 @@ impl Monoid for Squares {
     type State = f64;
     type Result = f32;
 
-    fn identity<'k>(&self, k: &'k Builder) -> Value<'k, f64> {
+    fn identity<'k>(&self, k: &'k Builder, _: Reduction) -> Value<'k, f64> {
         k.constant(0.0)
     }
 
@@ -103,7 +128,7 @@ impl Monoid for Squares {
         x * x
     }
 
-    fn combine<'k>(&self, a: Value<'k, f64>, b: Value<'k, f64>) -> Value<'k, f64> {
+    fn combine<'k>(&self, _: Target, a: Value<'k, f64>, b: Value<'k, f64>) -> Value<'k, f64> {
         a + b
     }
 
@@ -123,7 +148,7 @@ impl Monoid for Position {
     type Result = u32;
 
     /// Below the state of every element.
-    fn identity<'k>(&self, k: &'k Builder) -> Value<'k, u64> {
+    fn identity<'k>(&self, k: &'k Builder, _: Reduction) -> Value<'k, u64> {
         k.constant(0)
     }
 
@@ -131,13 +156,49 @@ impl Monoid for Position {
         x.builder.join(!index, order::key(if self.least { -x } else { x }))
     }
 
-    fn combine<'k>(&self, a: Value<'k, u64>, b: Value<'k, u64>) -> Value<'k, u64> {
+    fn combine<'k>(&self, _: Target, a: Value<'k, u64>, b: Value<'k, u64>) -> Value<'k, u64> {
         a.builder.max(a, b)
     }
 
     fn finish<'k>(&self, k: &'k Builder, state: Value<'k, u64>) -> Value<'k, u32> {
         !k.cvt_u32(state)
     }
+}
+
+/// What every reduction passes on and gives. A row is a reduction and its [`Monoid`].
+macro_rules! monoids {
+    ($($reduction:ident = $monoid:expr;)*) => {
+        impl ReduceLevel {
+            fn write(&self, k: &Builder) {
+                match self.reduction {
+                    $(Reduction::$reduction => self.write_with(k, &$monoid),)*
+                }
+            }
+        }
+
+        /// Bytes of a state, and whether the last level takes the number of elements.
+        fn state(reduction: Reduction) -> (usize, bool) {
+            fn of<M: Monoid>(_: &M) -> (usize, bool) {
+                (size_of::<M::State>(), M::COUNTS)
+            }
+            match reduction {
+                $(Reduction::$reduction => of(&$monoid),)*
+            }
+        }
+    };
+}
+
+monoids! {
+    Sum = Plain(itself, sum);
+    Mean = Divided(Plain(itself, sum));
+    Max = Plain(itself, maximum);
+    Min = Plain(itself, minimum);
+    ArgMax = Position { least: false };
+    ArgMin = Position { least: true };
+    Prod = Plain(itself, product);
+    NormL1 = Plain(magnitude, sum);
+    NormL2 = Squares;
+    NormLinf = Plain(magnitude, maximum);
 }
 
 /// How a kernel goes through what it reduces.
@@ -181,7 +242,7 @@ pub fn plan(reduction: Reduction, [outer, along, inner]: [usize; 3], target: Tar
     if reduction.gives_index() && along == 0 {
         return Err(Error::Shape { op: reduction.name(), reason: "no element to point at".into() });
     }
-    let bytes = if reduction.gives_index() || reduction == Reduction::NormL2 { 8 } else { 4 };
+    let (bytes, counts) = state(reduction);
     let mut plan = ReducePlan { steps: Vec::new(), scratch: [0; 2] };
     let mut length = along;
     loop {
@@ -210,7 +271,7 @@ pub fn plan(reduction: Reduction, [outer, along, inner]: [usize; 3], target: Tar
                 BLOCK
             }
         };
-        if reduction == Reduction::Mean && !into_states {
+        if counts && !into_states {
             arguments.push(count(along)?);
         }
         let blocks = extent("blocks", written.div_ceil(teams as usize), MAX_GRID_X)?;
@@ -242,10 +303,10 @@ impl ReduceLevel {
         all
     }
 
-    fn write<M: Monoid>(&self, k: &Builder, monoid: &M) {
+    fn write_with<M: Monoid>(&self, k: &Builder, monoid: &M) {
         if self.from_states {
             let from = k.buffer::<M::State>("x");
-            self.reduce(k, monoid, from, |value, _| value, monoid.identity(k));
+            self.reduce(k, monoid, from, |value, _| value, monoid.identity(k, self.reduction));
         } else {
             let from = k.buffer::<f32>("x");
             self.reduce(k, monoid, from, |x, index| monoid.lift(x, index), k.constant(0.0));
@@ -284,8 +345,8 @@ impl ReduceLevel {
         let written = k.parameter::<u32>("written");
         let n = k.parameter::<u32>("n");
         let parts = k.parameter::<u32>("parts");
-        let combine = |a, b| monoid.combine(a, b);
-        let identity = monoid.identity(k);
+        let combine = |a, b| monoid.combine(self.target, a, b);
+        let identity = monoid.identity(k, self.reduction);
         let mut lanes = vec![identity; LANES as usize];
         let mut take = |lane: u32, x, index, there| {
             let state = k.selp(lift(x, index), identity, there);
@@ -359,11 +420,6 @@ impl Kernel for ReduceLevel {
     }
 
     fn build(&self) -> PtxKernel {
-        PtxKernel::new(self.name(), [BLOCK, 1, 1], |k| match self.reduction {
-            Reduction::NormL2 => self.write(k, &Squares),
-            Reduction::ArgMax => self.write(k, &Position { least: false }),
-            Reduction::ArgMin => self.write(k, &Position { least: true }),
-            reduction => self.write(k, &Plain { reduction, target: self.target }),
-        })
+        PtxKernel::new(self.name(), [BLOCK, 1, 1], |k| self.write(k))
     }
 }

@@ -70,6 +70,30 @@ trait Rule: Copy + Send + Sync {
     unsafe fn columns<V: Vector>(self, m: Columns, scratch: &mut [f32], out: *mut Self::Out);
 }
 
+/// How a reduction runs: a [`Rule`], or one and what follows it.
+trait Reducer: Copy {
+    /// The type of the result.
+    type Out;
+
+    /// Reduces a whole slice.
+    fn slice(self, simd: &Simd, x: &[f32]) -> Self::Out;
+
+    /// Reduces the middle one of three extents.
+    fn axis(self, simd: &Simd, x: &[f32], extents: (usize, usize, usize), out: &mut [Self::Out]);
+}
+
+impl<R: Rule> Reducer for R {
+    type Out = R::Out;
+
+    fn slice(self, simd: &Simd, x: &[f32]) -> R::Out {
+        slice(simd, self, x)
+    }
+
+    fn axis(self, simd: &Simd, x: &[f32], extents: (usize, usize, usize), out: &mut [R::Out]) {
+        reduce(simd, self, x, extents, out);
+    }
+}
+
 /// The sum of terms.
 #[derive(Clone, Copy)]
 struct Total<T>(T);
@@ -116,10 +140,21 @@ fn mean(sum: f32, n: usize) -> f32 {
     one_nan((f64::from(sum) / n as f64) as f32)
 }
 
-/// Means, as [`reduce`] reduces.
-fn means(simd: &Simd, x: &[f32], extents: (usize, usize, usize), out: &mut [f32]) {
-    reduce(simd, Total(Elements), x, extents, out);
-    out.iter_mut().for_each(|sum| *sum = mean(*sum, extents.1));
+/// The sum, divided by the number of elements.
+#[derive(Clone, Copy)]
+struct Mean;
+
+impl Reducer for Mean {
+    type Out = f32;
+
+    fn slice(self, simd: &Simd, x: &[f32]) -> f32 {
+        mean(slice(simd, Total(Elements), x), x.len())
+    }
+
+    fn axis(self, simd: &Simd, x: &[f32], extents: (usize, usize, usize), out: &mut [f32]) {
+        reduce(simd, Total(Elements), x, extents, out);
+        out.iter_mut().for_each(|sum| *sum = mean(*sum, extents.1));
+    }
 }
 
 /// A power of two that brings a positive finite number close to 1. It is a normal number itself, so a subnormal number
@@ -157,34 +192,49 @@ fn norm_l2(squares: f32, greatest: impl FnOnce() -> f32, scaled_squares: impl Fn
     (f64::from(scaled_squares(factor)).sqrt() / f64::from(factor)) as f32
 }
 
-/// Euclidean norms, as [`reduce`] reduces.
-fn norms_l2(simd: &Simd, x: &[f32], extents: (usize, usize, usize), out: &mut [f32]) {
-    reduce(simd, Total(Squares), x, extents, out);
-    let (_, along, inner) = extents;
-    let threads = if x.len() < PARALLEL { 1 } else { simd.threads() };
-    let alone = simd.with_threads(1);
-    let (n, norms) = (out.len(), Shared::new(out.as_mut_ptr()));
-    threads::for_each(n.div_ceil(CHUNK), threads, |part| {
-        for i in part * CHUNK..n.min((part + 1) * CHUNK) {
-            // SAFETY: every part has results of its own.
-            let norm = unsafe { &mut *norms.get().add(i) };
-            let elements = |reduce: &dyn Fn(&[f32]) -> f32| {
-                if inner == 1 {
-                    return reduce(&x[i * along..][..along]);
-                }
-                let column = x.iter().skip(i / inner * along * inner + i % inner).step_by(inner);
-                scratch::with(along, |row| {
-                    row.iter_mut().zip(column).for_each(|(to, from)| *to = *from);
-                    reduce(row)
-                })
-            };
-            *norm = norm_l2(
-                *norm,
-                || elements(&|x| slice(&alone, Best(GreatestMagnitude), x)),
-                |factor| elements(&|x| slice(&alone, Total(ScaledSquares(factor)), x)),
-            );
-        }
-    });
+/// The Euclidean norm.
+#[derive(Clone, Copy)]
+struct Euclidean;
+
+impl Reducer for Euclidean {
+    type Out = f32;
+
+    fn slice(self, simd: &Simd, x: &[f32]) -> f32 {
+        norm_l2(
+            slice(simd, Total(Squares), x),
+            || slice(simd, Best(GreatestMagnitude), x),
+            |factor| slice(simd, Total(ScaledSquares(factor)), x),
+        )
+    }
+
+    fn axis(self, simd: &Simd, x: &[f32], extents: (usize, usize, usize), out: &mut [f32]) {
+        reduce(simd, Total(Squares), x, extents, out);
+        let (_, along, inner) = extents;
+        let threads = if x.len() < PARALLEL { 1 } else { simd.threads() };
+        let alone = simd.with_threads(1);
+        let (n, norms) = (out.len(), Shared::new(out.as_mut_ptr()));
+        threads::for_each(n.div_ceil(CHUNK), threads, |part| {
+            for i in part * CHUNK..n.min((part + 1) * CHUNK) {
+                // SAFETY: every part has results of its own.
+                let norm = unsafe { &mut *norms.get().add(i) };
+                let elements = |reduce: &dyn Fn(&[f32]) -> f32| {
+                    if inner == 1 {
+                        return reduce(&x[i * along..][..along]);
+                    }
+                    let column = x.iter().skip(i / inner * along * inner + i % inner).step_by(inner);
+                    scratch::with(along, |row| {
+                        row.iter_mut().zip(column).for_each(|(to, from)| *to = *from);
+                        reduce(row)
+                    })
+                };
+                *norm = norm_l2(
+                    *norm,
+                    || elements(&|x| slice(&alone, Best(GreatestMagnitude), x)),
+                    |factor| elements(&|x| slice(&alone, Total(ScaledSquares(factor)), x)),
+                );
+            }
+        });
+    }
 }
 
 /// The best value.
@@ -332,24 +382,59 @@ fn reduce<R: Rule>(simd: &Simd, rule: R, x: &[f32], extents: (usize, usize, usiz
     });
 }
 
-impl Execute for Reduce {
-    fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        let x = f32s(inputs, 0);
-        let e = self.extents(&inputs[0].shape())?;
-        let out = &mut outputs[0];
-        match self.reduction {
-            Reduction::Sum => reduce(simd, Total(Elements), x, e, out.f32()),
-            Reduction::Mean => means(simd, x, e, out.f32()),
-            Reduction::Max => reduce(simd, Best(Greatest), x, e, out.f32()),
-            Reduction::Min => reduce(simd, Best(Least), x, e, out.f32()),
-            Reduction::ArgMax => reduce(simd, Position(Greatest), x, e, out.u32()),
-            Reduction::ArgMin => reduce(simd, Position(Least), x, e, out.u32()),
-            Reduction::Prod => reduce(simd, Total(Factors), x, e, out.f32()),
-            Reduction::NormL1 => reduce(simd, Total(Magnitudes), x, e, out.f32()),
-            Reduction::NormL2 => norms_l2(simd, x, e, out.f32()),
-            Reduction::NormLinf => reduce(simd, Best(GreatestMagnitude), x, e, out.f32()),
+/// Dispatches each reduction to what runs it. A row is a reduction and its [`Reducer`].
+macro_rules! reducers {
+    (values { $($value:ident = $reducer:expr;)* } indices { $($index:ident = $position:expr;)* }) => {
+        impl Execute for Reduce {
+            fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+                let x = f32s(inputs, 0);
+                let extents = self.extents(&inputs[0].shape())?;
+                let out = &mut outputs[0];
+                match self.reduction {
+                    $(Reduction::$value => Reducer::axis($reducer, simd, x, extents, out.f32()),)*
+                    $(Reduction::$index => Reducer::axis($position, simd, x, extents, out.u32()),)*
+                }
+                Ok(())
+            }
         }
-        Ok(())
+
+        /// Reduces a whole slice to a value, if the reduction gives one. A slice has a sound shape: nothing is left to
+        /// check, which short slices gain from.
+        pub(crate) fn whole(simd: &Simd, reduction: Reduction, x: &[f32]) -> Option<f32> {
+            match reduction {
+                $(Reduction::$value => Some(Reducer::slice($reducer, simd, x)),)*
+                $(Reduction::$index)|* => None,
+            }
+        }
+
+        /// Reduces a whole slice to an index, if the reduction gives one and there is an element to point at, whose index
+        /// has a u32.
+        pub(crate) fn whole_index(simd: &Simd, reduction: Reduction, x: &[f32]) -> Option<u32> {
+            if x.is_empty() || u32::try_from(x.len()).is_err() {
+                return None;
+            }
+            match reduction {
+                $(Reduction::$value)|* => None,
+                $(Reduction::$index => Some(Reducer::slice($position, simd, x)),)*
+            }
+        }
+    };
+}
+
+reducers! {
+    values {
+        Sum = Total(Elements);
+        Mean = Mean;
+        Max = Best(Greatest);
+        Min = Best(Least);
+        Prod = Total(Factors);
+        NormL1 = Total(Magnitudes);
+        NormL2 = Euclidean;
+        NormLinf = Best(GreatestMagnitude);
+    }
+    indices {
+        ArgMax = Position(Greatest);
+        ArgMin = Position(Least);
     }
 }
 
@@ -357,39 +442,6 @@ impl Execute for Dot {
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         outputs[0].f32()[0] = dot(simd, f32s(inputs, 0), f32s(inputs, 1));
         Ok(())
-    }
-}
-
-/// Reduces a whole slice to a value, if that is what the reduction gives. A slice has a sound shape: nothing is left to
-/// check, and short slices notice.
-pub(crate) fn whole(simd: &Simd, reduction: Reduction, x: &[f32]) -> Option<f32> {
-    Some(match reduction {
-        Reduction::Sum => slice(simd, Total(Elements), x),
-        Reduction::Mean => mean(slice(simd, Total(Elements), x), x.len()),
-        Reduction::Max => slice(simd, Best(Greatest), x),
-        Reduction::Min => slice(simd, Best(Least), x),
-        Reduction::Prod => slice(simd, Total(Factors), x),
-        Reduction::NormL1 => slice(simd, Total(Magnitudes), x),
-        Reduction::NormL2 => norm_l2(
-            slice(simd, Total(Squares), x),
-            || slice(simd, Best(GreatestMagnitude), x),
-            |factor| slice(simd, Total(ScaledSquares(factor)), x),
-        ),
-        Reduction::NormLinf => slice(simd, Best(GreatestMagnitude), x),
-        Reduction::ArgMax | Reduction::ArgMin => return None,
-    })
-}
-
-/// Reduces a whole slice to an index, if that is what the reduction gives and there is an element to point at, whose index
-/// has a u32.
-pub(crate) fn whole_index(simd: &Simd, reduction: Reduction, x: &[f32]) -> Option<u32> {
-    if x.is_empty() || u32::try_from(x.len()).is_err() {
-        return None;
-    }
-    match reduction {
-        Reduction::ArgMax => Some(slice(simd, Position(Greatest), x)),
-        Reduction::ArgMin => Some(slice(simd, Position(Least), x)),
-        _ => None,
     }
 }
 
