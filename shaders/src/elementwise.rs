@@ -87,7 +87,7 @@ impl Chain {
     }
 
     fn source(&self) -> String {
-        let mut text = String::from(include_str!("../wgsl/elementwise.wgsl"));
+        let mut text = String::from(source!(elementwise, elementwise));
         for (i, read) in self.inputs.iter().enumerate() {
             let vector = |at: &str| match read.half {
                 true => format!("widened(in{i}[{at}])"),
