@@ -6,7 +6,8 @@
 //!   parameters and constants. Nothing else says so again: [`Kernel::head`] reads it, and the declarations of the text are
 //!   made from it.
 //! - Variants come from one source: `#if SUBGROUP` takes the lines for devices with subgroups, `${TILE}` is replaced by a
-//!   constant that is baked in. Tests compile every source with every set of capabilities and every value that its head
+//!   constant that is baked in. Where a constant is an enumeration of kiln-ir, sources compare it with names that are
+//!   generated from its table: `#if REDUCTION == REDUCE_MEAN`. Tests compile every source with every set of capabilities and every value that its head
 //!   names, and translate each to SPIR-V, MSL and HLSL.
 //! - Element-wise chains are kernels made on demand ([`elementwise`]): the functions are WGSL, the chain calls them.
 //! - A workgroup is [`WORKGROUP`] invocations in one dimension. Grids of more than 65 535 workgroups are folded into two
@@ -23,10 +24,15 @@ macro_rules! source {
 }
 
 pub mod elementwise;
+mod symbols;
 mod template;
 
 use std::collections::BTreeMap;
+use std::sync::LazyLock;
 
+use kiln_ir::op::Reduction;
+
+pub use symbols::{Symbolic, constant};
 pub use template::{Access, Binding, Capabilities, Head};
 
 /// Invocations of a workgroup.
@@ -50,6 +56,7 @@ impl Kernel {
     pub fn text(&self, constants: &[(&str, u32)], capabilities: Capabilities) -> String {
         let head = self.head();
         let mut text = template::declarations(&head, capabilities);
+        symbols::declarations(constants, &mut text);
         template::expand(self.source, &all_constants(constants, capabilities), &find, &mut text);
         text
     }
@@ -60,6 +67,20 @@ fn all_constants(constants: &[(&str, u32)], capabilities: Capabilities) -> BTree
     let given = constants.iter().map(|&(name, value)| (name.to_owned(), value));
     let common = [("WORKGROUP", WORKGROUP), ("SUBGROUP", u32::from(capabilities.subgroup))];
     given.chain(common.map(|(name, value)| (name.to_owned(), value))).collect()
+}
+
+/// Words of what a reduction knows of some elements, as its sources declare it.
+pub fn state_words(reduction: Reduction) -> usize {
+    static WORDS: LazyLock<Vec<(Reduction, usize)>> = LazyLock::new(|| {
+        let words = |&reduction: &Reduction| {
+            let text = REDUCE_ROWS.text(&[constant(reduction)], Capabilities::PLAIN);
+            let words =
+                text.lines().find_map(|line| line.strip_prefix("const STATE_WORDS: u32 = ")?.strip_suffix("u;"));
+            (reduction, words.and_then(|words| words.parse().ok()).unwrap_or(0))
+        };
+        Reduction::ALL.iter().map(words).collect()
+    });
+    WORDS.iter().find(|(other, _)| *other == reduction).map_or(0, |(_, words)| *words)
 }
 
 /// The text of a file that others include.
@@ -97,7 +118,7 @@ sources! {
         SPLIT_SUM = split_sum;
     }
     elementwise includes [elementwise, functions] {}
-    reduce includes [fold, reduce_row, reduction] {
+    reduce includes [fold, reduce_row, reduction, state_key, state_plain, state_position, state_product, state_squares, state_sum] {
         /// The inner product of two vectors, or parts of it.
         DOT = dot;
         /// Reductions along an axis that others lie inside of.
@@ -234,6 +255,38 @@ mod tests {
         let listed: BTreeSet<_> =
             listed.into_iter().map(|(family, file)| (family.to_owned(), file.to_owned())).collect();
         assert_eq!(listed, found);
+    }
+
+    /// Every text, with the constants that it compares (`#if NAME == values`) or is tested with (`#constant NAME = values`).
+    fn comparisons() -> Vec<(&'static str, &'static str)> {
+        let texts = KERNELS.iter().map(|kernel| kernel.source).chain(INCLUDES.iter().map(|(_, _, text)| *text));
+        let compared = |line: &'static str| line.trim_start().strip_prefix("#if ")?.split_once("==");
+        let tested = |line: &'static str| line.strip_prefix("#constant ")?.split_once('=');
+        let pairs = texts.flat_map(str::lines).filter_map(|line| compared(line).or_else(|| tested(line)));
+        pairs.flat_map(|(name, values)| values.split(',').map(|value| (name.trim(), value.trim()))).collect()
+    }
+
+    #[test]
+    fn enumerations_are_compared_by_name_and_nothing_else_is() {
+        let mut seen = BTreeSet::new();
+        for (constant, value) in comparisons() {
+            let number = value.parse::<u32>().is_ok();
+            match symbols::symbols(constant) {
+                Some(symbols) => {
+                    assert!(value == "all" || symbols.iter().any(|symbol| symbol == value), "{constant} == {value}");
+                    seen.insert(constant);
+                }
+                None => assert!(number, "{constant} == {value}"),
+            }
+        }
+        assert_eq!(seen.into_iter().collect::<Vec<_>>(), ["FORMAT", "REDUCTION"]);
+    }
+
+    #[test]
+    fn every_reduction_has_a_row_in_the_sources() {
+        let rows: Vec<&str> =
+            find("reduction").unwrap().lines().filter_map(|line| line.strip_prefix("#if REDUCTION == ")).collect();
+        assert_eq!(rows, Reduction::ALL.iter().map(|reduction| reduction.symbol()).collect::<Vec<_>>());
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use crate::symbols;
+
 /// What a device offers beyond plain WebGPU, as far as the text of a kernel depends on it.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Capabilities {
@@ -46,7 +48,8 @@ pub struct Binding {
 ///
 /// A head consists of lines `#input name: type`, `#output name: type` (bindings, numbered in this order),
 /// `#param name: type` (one 32-bit word each, in this order) and `#constant NAME = values` (what has to be baked in, with
-/// the values that tests compile it for), and perhaps `#trusted why` and `#cooperative how`.
+/// the values that tests compile it for: numbers; or names, or `all`, where the constant is an enumeration), and perhaps
+/// `#trusted why` and `#cooperative how`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Head {
     /// Buffers, in the order of their numbers.
@@ -79,8 +82,14 @@ pub(crate) fn head(source: &str) -> Head {
             "cooperative" => head.cooperative = true,
             "constant" => {
                 if let Some((name, values)) = rest.split_once('=') {
-                    let values = values.split(',').filter_map(|value| value.trim().parse().ok()).collect();
-                    head.constants.push((name.trim().to_owned(), values));
+                    let name = name.trim();
+                    let values = match (values.trim(), symbols::symbols(name)) {
+                        ("all", Some(symbols)) => (0..).zip(symbols).map(|(number, _)| number).collect(),
+                        (values, _) => {
+                            values.split(',').filter_map(|value| symbols::value(name, value.trim())).collect()
+                        }
+                    };
+                    head.constants.push((name.to_owned(), values));
                 }
             }
             _ => {}
@@ -115,7 +124,7 @@ pub(crate) fn declarations(head: &Head, capabilities: Capabilities) -> String {
 
 /// Turns a source into WGSL: its head into declarations, `#if NAME`, `#if NAME == values` (any of them), `#else` and
 /// `#endif` by the constants, `#include name` by the text that `find` has of this name, and `${NAME}` by the value of the
-/// constant.
+/// constant. Values are names where the constant is an enumeration, and numbers elsewhere.
 ///
 /// A name that is unknown stays as it is, which no shader compiler accepts: a mistake in a source is found by the tests,
 /// which compile every source with every value that its head names.
@@ -140,8 +149,13 @@ pub(crate) fn expand(
             "if" => {
                 let (name, wanted) = rest.split_once("==").map_or((rest, None), |(name, value)| (name, Some(value)));
                 let value = constants.get(name.trim()).copied().unwrap_or(0);
-                let is_one_of = |list: &str| list.split(',').any(|wanted| wanted.trim().parse() == Ok(value));
-                taken.push(wanted.map_or(value != 0, is_one_of));
+                let wanted =
+                    wanted.map(|list| list.split(',').map(|wanted| symbols::value(name.trim(), wanted.trim())));
+                if wanted.clone().is_some_and(|mut wanted| wanted.any(|wanted| wanted.is_none())) {
+                    out.push_str(line);
+                    out.push('\n');
+                }
+                taken.push(wanted.map_or(value != 0, |mut wanted| wanted.any(|wanted| wanted == Some(value))));
             }
             "else" => {
                 if let Some(last) = taken.last_mut() {
@@ -199,6 +213,7 @@ mod tests {
         assert_eq!(expanded("#if A == 1, 3\n a\n#else\n b\n#endif", &[("A", 3)]), " a\n");
         assert_eq!(expanded("#if A == 1, 3\n a\n#else\n b\n#endif", &[("A", 2)]), " b\n");
         assert_eq!(expanded("${UNKNOWN} ${A}", &[("A", 1)]), "${UNKNOWN} 1\n");
+        assert_eq!(expanded("#if A == B\n a\n#endif", &[("A", 1)]), "#if A == B\n");
         assert_eq!(expanded("#include other\n#include missing", &[("A", 1)]), "included 1\n#include missing\n");
     }
 

@@ -1,9 +1,12 @@
 //! Every text that the sources can become is a sound shader, and translates to what Vulkan, Metal and DX12 take.
 
+use kiln_ir::QuantFormat;
 use kiln_ir::graph::{Fetch, Source};
-use kiln_ir::op::ElementwiseKind;
+use kiln_ir::op::{ElementwiseKind, Reduction};
 use kiln_shaders::elementwise::{Call, Chain, Read};
-use kiln_shaders::{Access, Capabilities, Head, KERNELS};
+use kiln_shaders::{
+    Access, Capabilities, DEQUANTIZE, Head, KERNELS, Kernel, REDUCE_ROWS, Symbolic, constant, state_words,
+};
 use naga::back::{hlsl, msl, spv};
 use naga::valid;
 
@@ -144,4 +147,51 @@ fn a_chain_reads_results_of_earlier_calls() {
     assert!(text.contains("let r1 = op_clip(r0, p.lo1, p.hi1);"), "{text}");
     let params: Vec<String> = chain.head().params.into_iter().map(|param| param.0).collect();
     assert_eq!(params, ["n", "length1", "first1", "lo1", "hi1"]);
+}
+
+/// The constants of a module that are u32, by name.
+fn constants_of(module: &naga::Module) -> Vec<(String, u32)> {
+    let value = |constant: &naga::Constant| match module.global_expressions[constant.init] {
+        naga::Expression::Literal(naga::Literal::U32(value)) => constant.name.clone().map(|name| (name, value)),
+        _ => None,
+    };
+    module.constants.iter().filter_map(|(_, constant)| value(constant)).collect()
+}
+
+/// Checks that a text declares every value of an enumeration by its name, and the one that it is compiled for.
+fn declares<T: Symbolic + std::fmt::Debug>(kernel: Kernel) {
+    for &value in T::ALL {
+        let constants = [constant(value), ("WIDTH", 4), ("TEAM", 256)];
+        let text = kernel.text(&constants, Capabilities::PLAIN);
+        let module =
+            naga::front::wgsl::parse_str(&text).unwrap_or_else(|error| panic!("{}", error.emit_to_string(&text)));
+        let found = constants_of(&module);
+        let of = |name: &str| found.iter().find(|(other, _)| other == name).map(|(_, number)| *number);
+        for &other in T::ALL {
+            assert_eq!(of(&other.symbol()), Some(constant(other).1), "{other:?}\n{text}");
+        }
+        assert_eq!(of(T::CONSTANT), of(&value.symbol()), "{value:?}\n{text}");
+        let number = format!("const {}: u32 = {};", T::CONSTANT, value.symbol());
+        assert!(text.contains(&number), "{value:?}\n{text}");
+    }
+}
+
+#[test]
+fn the_text_names_the_values_of_the_tables() {
+    declares::<Reduction>(REDUCE_ROWS);
+    declares::<QuantFormat>(DEQUANTIZE);
+    let symbols: Vec<String> = Reduction::ALL.iter().map(|reduction| reduction.symbol()).collect();
+    assert_eq!(symbols[..3], ["REDUCE_SUM", "REDUCE_MEAN", "REDUCE_MAX"]);
+    assert_eq!(QuantFormat::ALL.map(Symbolic::symbol), ["Q8_0", "Q4_K", "Q5_K", "Q6_K"]);
+}
+
+#[test]
+fn states_of_reductions_have_the_words_that_are_declared() {
+    for &reduction in Reduction::ALL {
+        let constants = [constant(reduction), ("WIDTH", 1), ("TEAM", 256), ("INTO", 1)];
+        let module = naga::front::wgsl::parse_str(&REDUCE_ROWS.text(&constants, Capabilities::PLAIN)).unwrap();
+        let out = module.global_variables.iter().find(|(_, global)| global.name.as_deref() == Some("out")).unwrap().1;
+        let naga::TypeInner::Array { stride, .. } = module.types[out.ty].inner else { panic!("{reduction:?}") };
+        assert_eq!(stride as usize, 4 * state_words(reduction), "{reduction:?}");
+    }
 }

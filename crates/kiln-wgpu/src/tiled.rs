@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 
 use kiln_ir::graph::{Graph, TensorId};
+use kiln_ir::op::Reduction;
 use kiln_ir::{DataMut, Error, MaxOp, MinOp, Operand, ReduceOp, Result, SumOp, TILE_SIZE, TensorType};
 
 use crate::lower::pieces::pieces;
@@ -20,24 +21,25 @@ const TILES: usize = 16;
 const PARTIAL: Location = Location::Scratch(0);
 const FOLDED: Location = Location::Scratch(1);
 
-/// What the kernels know an operation by. Private: of a number of somebody else's they would know nothing.
-mod numbered {
+/// The reduction that an operation applies. Sealed: the kernels know only these.
+mod sealed {
+    use kiln_ir::op::Reduction;
     use kiln_ir::{MaxOp, MinOp, SumOp};
 
-    pub trait Numbered {
-        const NUMBER: u32;
+    pub trait Applied {
+        const REDUCTION: Reduction;
     }
 
-    impl Numbered for SumOp {
-        const NUMBER: u32 = 0;
+    impl Applied for SumOp {
+        const REDUCTION: Reduction = Reduction::Sum;
     }
 
-    impl Numbered for MaxOp {
-        const NUMBER: u32 = 1;
+    impl Applied for MaxOp {
+        const REDUCTION: Reduction = Reduction::Max;
     }
 
-    impl Numbered for MinOp {
-        const NUMBER: u32 = 2;
+    impl Applied for MinOp {
+        const REDUCTION: Reduction = Reduction::Min;
     }
 }
 
@@ -55,13 +57,13 @@ mod numbered {
 /// }
 /// impl kiln_wgpu::TiledOp for Mine {}
 /// ```
-pub trait TiledOp: ReduceOp + numbered::Numbered {}
+pub trait TiledOp: ReduceOp + sealed::Applied {}
 
-impl<Op: ReduceOp + numbered::Numbered> TiledOp for Op {}
+impl<Op: ReduceOp + sealed::Applied> TiledOp for Op {}
 
 /// Plans the reduction of a matrix. The wanted are the results of the tiles, row by row, and the result of all, or with
 /// `fold` false only the first.
-fn plan(op: u32, ty: TensorType, fold: bool, limits: &wgpu::Limits) -> Result<(TensorId, Plan<GpuDevice>)> {
+fn plan(reduction: Reduction, ty: TensorType, fold: bool, limits: &wgpu::Limits) -> Result<(TensorId, Plan<GpuDevice>)> {
     let &[height, width] = ty.shape.dims() else {
         return Err(Error::Shape { op: "tiled reduction", reason: format!("{} is not a matrix", ty.shape) });
     };
@@ -87,7 +89,7 @@ fn plan(op: u32, ty: TensorType, fold: bool, limits: &wgpu::Limits) -> Result<(T
         let of_piece = Slice { bytes: Some((4 * rows * width) as u64), ..piece.of(Location::Input(input), bytes) };
         let x = if piece.len == down { Location::Input(input).into() } else { of_piece };
         let total = across * piece.len;
-        let constants = vec![("OP", op), ("WIDTH", vectors)];
+        let constants = vec![kiln_shaders::constant(reduction), ("WIDTH", vectors)];
         let params = [width, rows, across, total, across * piece.start];
         if total > 0 {
             add(kiln_shaders::TILED, constants, [x, PARTIAL.into()], &params, total.div_ceil(TILES));
@@ -96,7 +98,13 @@ fn plan(op: u32, ty: TensorType, fold: bool, limits: &wgpu::Limits) -> Result<(T
     let partial = 4 * tiles as u64;
     let mut results = vec![(PARTIAL, partial)];
     if fold {
-        add(kiln_shaders::TILED_FOLD, vec![("OP", op)], [PARTIAL.into(), FOLDED.into()], &[tiles], 1);
+        add(
+            kiln_shaders::TILED_FOLD,
+            vec![kiln_shaders::constant(reduction)],
+            [PARTIAL.into(), FOLDED.into()],
+            &[tiles],
+            1,
+        );
         results.push((FOLDED, 4));
     }
     let plan = Plan {
@@ -111,9 +119,9 @@ fn plan(op: u32, ty: TensorType, fold: bool, limits: &wgpu::Limits) -> Result<(T
 }
 
 /// Reduces a matrix: the results of the tiles, or the result of all.
-async fn run(device: &GpuDevice, op: u32, x: &GpuTensor, fold: bool, waiting: Waiting) -> Result<Vec<f32>> {
+async fn run(device: &GpuDevice, reduction: Reduction, x: &GpuTensor, fold: bool, waiting: Waiting) -> Result<Vec<f32>> {
     device.check_own(&[x])?;
-    let (input, plan) = plan(op, x.ty(), fold, &device.inner.target.limits)?;
+    let (input, plan) = plan(reduction, x.ty(), fold, &device.inner.target.limits)?;
     let elements = plan.results[usize::from(fold)].1 as usize / 4;
     let given = HashMap::from([(input, x.region().clone())]);
     let mut executable = Executable::new(device, plan, &given).await?;
@@ -123,7 +131,7 @@ async fn run(device: &GpuDevice, op: u32, x: &GpuTensor, fold: bool, waiting: Wa
 }
 
 async fn reduce<Op: TiledOp>(device: &GpuDevice, x: &GpuTensor, waiting: Waiting) -> Result<f32> {
-    let found = run(device, Op::NUMBER, x, true, waiting).await?;
+    let found = run(device, Op::REDUCTION, x, true, waiting).await?;
     Ok(found.first().copied().unwrap_or_else(Op::identity))
 }
 
@@ -142,7 +150,7 @@ impl GpuDevice {
     /// # Errors
     /// As [`GpuDevice::tiled_reduce_async`].
     pub async fn tiled_reduce_partial_async<Op: TiledOp>(&self, x: &GpuTensor) -> Result<Vec<f32>> {
-        run(self, Op::NUMBER, x, false, Waiting::Elsewhere).await
+        run(self, Op::REDUCTION, x, false, Waiting::Elsewhere).await
     }
 
     /// A row-major matrix of the host reduced to one value.
@@ -204,7 +212,7 @@ impl GpuDevice {
     /// # Errors
     /// As [`GpuDevice::tiled_reduce_async`].
     pub fn tiled_reduce_partial<Op: TiledOp>(&self, x: &GpuTensor) -> Result<Vec<f32>> {
-        block_on(run(self, Op::NUMBER, x, false, Waiting::Here))
+        block_on(run(self, Op::REDUCTION, x, false, Waiting::Here))
     }
 
     /// A row-major matrix of the host reduced to one value, as [`GpuDevice::tiled_reduce_2d_async`].

@@ -4,7 +4,7 @@
 #input blocks: array<vec4<u32>>
 #output out: array<vec4<f32>>
 #param parts: u32
-#constant FORMAT = 0, 1, 2, 3
+#constant FORMAT = all
 #include common
 #include quantized
 

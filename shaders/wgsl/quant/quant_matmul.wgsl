@@ -13,7 +13,7 @@
 #param out_first: u32
 #param down: u32
 #param total: u32
-#constant FORMAT = 0, 1, 2, 3
+#constant FORMAT = all
 #constant TALL = 2, 4, 8
 #include common
 #include quantized

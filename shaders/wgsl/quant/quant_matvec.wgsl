@@ -18,7 +18,7 @@
 #param out_first: u32
 #param down: u32
 #param total: u32
-#constant FORMAT = 0, 1, 2, 3
+#constant FORMAT = all
 #constant ROWS = 1, 2, 4, 8
 #constant LANES = 8, 16, 128
 #include common

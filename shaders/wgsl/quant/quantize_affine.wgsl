@@ -1,4 +1,4 @@
-// Writes f32 as blocks of Q4_K (FORMAT 1) or Q5_K (2): `fit_affine` of kiln-ir.
+// Writes f32 as blocks of Q4_K or Q5_K: `fit_affine` of kiln-ir.
 //
 // A workgroup makes two blocks: for each sub-block of 32 elements sixteen invocations, one a trial. A trial reads the whole
 // sub-block from workgroup memory, so that its sums have the order of the reference.
@@ -7,12 +7,12 @@
 #param block_count: u32
 #param total: u32
 #param negative_zero: f32
-#constant FORMAT = 1, 2
+#constant FORMAT = Q4_K, Q5_K
 #include common
 #include exact
 #include fit
 
-#if FORMAT == 1
+#if FORMAT == Q4_K
 const LEVELS: f32 = 15.0;
 const WORDS: u32 = 36u;
 #else
@@ -97,7 +97,7 @@ fn word_of(block: u32, i: u32) -> u32 {
         return lower_codes(block);
     }
     let units = unpack2x16float(unit_words[block]) * lift_of(atomicLoad(&tops[block]));
-#if FORMAT == 2
+#if FORMAT == Q5_K
     if i < 12u {
         var word = 0u;
         for (var sub = 0u; sub < 8u; sub++) {

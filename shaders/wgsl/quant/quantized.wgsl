@@ -1,4 +1,4 @@
-// Blocks of quantised formats: 0 is Q8_0, 1 Q4_K, 2 Q5_K, 3 Q6_K. The layouts are described in kiln-ir.
+// Blocks of quantised formats. The layouts are described in kiln-ir.
 //
 // A block is read in parts of 32 elements: sixteen neighbours from `place(part)` on and the sixteen that lie APART after
 // them. One kernel has the blocks in `blocks: array<vec4<u32>>`.
@@ -26,16 +26,16 @@ fn word_at(i: u32) -> u32 {
     return blocks[i >> 2u][i & 3u];
 }
 
-#if FORMAT == 0
+#if FORMAT == Q8_0
 #include q8_0
 #endif
-#if FORMAT == 1
+#if FORMAT == Q4_K
 #include q4_k
 #endif
-#if FORMAT == 2
+#if FORMAT == Q5_K
 #include q5_k
 #endif
-#if FORMAT == 3
+#if FORMAT == Q6_K
 #include q6_k
 #endif
 

@@ -11,7 +11,7 @@
 #param base: u32
 #param first: u32
 #param count: u32
-#constant OP = 0
+#constant REDUCTION = REDUCE_SUM
 #constant DOT = 1
 #constant WIDTH = 4
 #constant TEAM = 256

@@ -1,6 +1,6 @@
 // How the tiled reductions of kiln-ir combine two values, bit for bit.
 
-#if OP == 0
+#if REDUCTION == REDUCE_SUM
 fn identity() -> f32 { return 0.0; }
 fn combined(a: f32, b: f32) -> f32 { return a + b; }
 #else
@@ -11,7 +11,7 @@ fn rising(b: u32) -> u32 {
 fn combined(a: f32, b: f32) -> f32 {
     let a_bits = bitcast<u32>(a);
     let b_bits = bitcast<u32>(b);
-#if OP == 1
+#if REDUCTION == REDUCE_MAX
     let result = select(a_bits, b_bits, rising(b_bits) > rising(a_bits));
     let nan = NAN_BITS;
 #else
@@ -22,7 +22,7 @@ fn combined(a: f32, b: f32) -> f32 {
 }
 // Infinity cannot be written: it is made of the bits of a variable.
 fn identity() -> f32 {
-#if OP == 1
+#if REDUCTION == REDUCE_MAX
     var infinity = INFINITY_BITS | 0x80000000u;
 #else
     var infinity = INFINITY_BITS;

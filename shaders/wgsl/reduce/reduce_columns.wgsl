@@ -17,7 +17,7 @@
 #param first: u32
 #param stride: u32
 #param count: u32
-#constant OP = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+#constant REDUCTION = all
 #constant WIDTH = 1, 4
 #constant FROM = 0, 1
 #constant INTO = 0, 1

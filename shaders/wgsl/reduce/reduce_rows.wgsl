@@ -10,7 +10,7 @@
 #param base: u32
 #param first: u32
 #param count: u32
-#constant OP = 0, 1, 2, 3, 4, 5, 6, 7, 8, 9
+#constant REDUCTION = all
 #constant WIDTH = 1, 4
 #constant TEAM = 1, 16, 256
 #constant FROM = 0, 1

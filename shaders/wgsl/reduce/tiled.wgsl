@@ -1,6 +1,5 @@
 // The results of tiles of 16 by 16, row by row of tiles, in the tree of kiln-ir's tiled reductions: the rows of a tile are
-// folded in halves, then their results. OP is 0 for the sum, 1 for the maximum, 2 for the minimum. A workgroup takes 16
-// tiles, an invocation one row of a tile.
+// folded in halves, then their results. A workgroup takes 16 tiles, an invocation one row of a tile.
 #trusted tiles, rows and columns are guarded; `half` shrinks
 #input x: array<F>
 #output partial: array<u32>
@@ -9,7 +8,7 @@
 #param across: u32
 #param total: u32
 #param first_tile: u32
-#constant OP = 0, 1, 2
+#constant REDUCTION = REDUCE_SUM, REDUCE_MAX, REDUCE_MIN
 #constant WIDTH = 1, 4
 #include common
 #include fold

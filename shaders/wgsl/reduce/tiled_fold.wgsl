@@ -4,7 +4,7 @@
 #input partial: array<u32>
 #output folded: array<u32>
 #param count: u32
-#constant OP = 0, 1, 2
+#constant REDUCTION = REDUCE_SUM, REDUCE_MAX, REDUCE_MIN
 #include common
 #include fold
 

@@ -6,16 +6,6 @@ use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Word};
 
-/// The number of a format in the sources.
-fn code(format: QuantFormat) -> u32 {
-    match format {
-        QuantFormat::Q8_0 => 0,
-        QuantFormat::Q4K => 1,
-        QuantFormat::Q5K => 2,
-        QuantFormat::Q6K => 3,
-    }
-}
-
 /// Parts of 32 elements that so many elements are read in.
 fn parts(elements: usize) -> usize {
     elements / 32
@@ -37,7 +27,7 @@ impl Lower<GpuDevice> for Quantize {
                 }
                 QuantFormat::Q4K | QuantFormat::Q5K => {
                     let params = [piece.len.into(), pairs.into(), zero];
-                    let constants = vec![("FORMAT", code(self.format))];
+                    let constants = vec![kiln_shaders::constant(self.format)];
                     (kiln_shaders::QUANTIZE_AFFINE, constants, params.to_vec(), pairs)
                 }
                 QuantFormat::Q6K => {
@@ -57,7 +47,7 @@ impl Lower<GpuDevice> for Dequantize {
         let (len, bytes) = (self.format.block_len(), self.format.block_bytes());
         for piece in pieces(&plan.target.limits, outputs[0].ty.shape.numel() / len, &[4 * len, bytes]) {
             let parts = parts(piece.len * len);
-            let kernel = Code::Kernel(kiln_shaders::DEQUANTIZE, vec![("FORMAT", code(self.format))]);
+            let kernel = Code::Kernel(kiln_shaders::DEQUANTIZE, vec![kiln_shaders::constant(self.format)]);
             let buffers = vec![piece.of(inputs[0].at, bytes), piece.of(outputs[0].at, 4 * len)];
             plan.dispatch(kernel, buffers, &[parts.into()], Grid::invocations(4 * parts));
         }
@@ -114,7 +104,7 @@ impl Lower<GpuDevice> for QuantMatmul {
         for rows in pieces(&plan.target.limits, m, &[4 * k, 4 * n]) {
             for columns in pieces(&plan.target.limits, n, &[row_bytes]) {
                 let (m, n_here) = (rows.len, columns.len);
-                let format = ("FORMAT", code(self.format));
+                let format = kiln_shaders::constant(self.format);
                 let (kernel, constants, down, across) = match way(m, n_here, k) {
                     Way::Rows { rows, lanes } => {
                         let constants = vec![format, ("ROWS", rows as u32), ("LANES", lanes as u32)];

@@ -25,8 +25,7 @@ const INVOCATIONS: usize = 1 << 17;
 /// What the kernels are told about a reduction.
 #[derive(Debug, Clone, Copy)]
 struct Kind {
-    /// Its number in the sources.
-    op: u32,
+    reduction: Reduction,
     /// Words of a partial result of one element.
     words: usize,
     /// Elements that are reduced to one, for their mean.
@@ -35,12 +34,7 @@ struct Kind {
 
 impl Kind {
     fn new(reduction: Reduction, count: usize) -> Self {
-        let words = match reduction {
-            Reduction::ArgMax | Reduction::ArgMin => 2,
-            Reduction::NormL2 => 3,
-            _ => 1,
-        };
-        Self { op: reduction as u32, words, count }
+        Self { reduction, words: kiln_shaders::state_words(reduction), count }
     }
 
     fn scratch(&self, plan: &mut Lowering<'_>, elements: usize) -> Result<Location> {
@@ -164,7 +158,7 @@ impl Rows {
         let products = self.x.len() == 2;
         let team = if parts > 1 || products { WORKGROUP } else { team(vectors, self.rows) };
         let constants = vec![
-            ("OP", kind.op),
+            kiln_shaders::constant(kind.reduction),
             ("WIDTH", self.width() as u32),
             ("TEAM", team as u32),
             ("FROM", self.partial.into()),
@@ -273,8 +267,12 @@ impl Columns {
 
     fn dispatch(&self, plan: &mut Lowering<'_>, kind: Kind, target: Target, into: bool) {
         let Tiling { across, tiles, parts, span } = self.tiling();
-        let constants =
-            vec![("OP", kind.op), ("WIDTH", self.width as u32), ("FROM", self.partial.into()), ("INTO", into.into())];
+        let constants = vec![
+            kiln_shaders::constant(kind.reduction),
+            ("WIDTH", self.width as u32),
+            ("FROM", self.partial.into()),
+            ("INTO", into.into()),
+        ];
         let Self { outer, along, columns, base, .. } = *self;
         let first = target.first;
         let params = [outer, along, columns, parts, span, across, tiles, base, first, parts, kind.count];
