@@ -359,9 +359,10 @@ fn kernels_far_larger_than_the_picture_need_no_memory_for_the_padding() {
 
 /// Calls every function of the table with lengths that do not agree, and with none.
 macro_rules! every_function {
-    ($($(#[doc = $doc:literal])* $variant:ident $name:ident $into:ident ($($x:ident),*) ($($p:ident),*)
-        $formula:literal, $flops:literal, $bound:ident $(($ulp:literal))?, $special:literal, $value:block
-        $(, magnitude $magnitude:block)?)*) => {
+    ($($(#[doc = $doc:literal])* $variant:ident {
+        name: $name:ident, into: $into:ident, operands: ($($x:ident),*), params: ($($p:ident),*), flops: $flops:literal,
+        $($ignored:tt)*
+    })*) => {
         fn elementwise(simd: &Simd) {
             $({
                 let mut lengths = 3..;

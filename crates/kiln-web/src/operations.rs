@@ -157,9 +157,10 @@ others! {
 }
 
 macro_rules! elementwise {
-    ($($(#[doc = $doc:literal])* $variant:ident $name:ident $into:ident ($($x:ident),*) ($($p:ident),*)
-        $formula:literal, $flops:literal, $bound:ident $(($ulp:literal))?, $special:literal, $value:block
-        $(, magnitude $magnitude:block)?)*) => {
+    ($($(#[doc = $doc:literal])* $variant:ident {
+        name: $name:ident, into: $into:ident, operands: ($($x:ident),*), params: ($($p:ident),*), flops: $flops:literal,
+        bound: $bound:ident $(($units:literal))?, formula: $formula:literal, $($ignored:tt)*
+    })*) => {
         #[wasm_bindgen(typescript_custom_section)]
         const ELEMENTWISE_OF_ENGINE: &'static str = concat!("export interface EngineOperations {\n", $(
             "  /** ", $formula, " */\n  ", stringify!($name), "(", $(stringify!($x), ": TensorLike, ",)*

@@ -43,9 +43,10 @@ fn array(dims: &[usize], values: Vec<f32>) -> Result<ArrayD<f32>> {
 }
 
 macro_rules! methods {
-    ($($(#[doc = $doc:literal])* $variant:ident $name:ident $into:ident ($($x:ident),*) ($($p:ident),*)
-        $formula:literal, $flops:literal, $bound:ident $(($ulp:literal))?, $special:literal, $value:block
-        $(, magnitude $magnitude:block)?)*) => {
+    ($($(#[doc = $doc:literal])* $variant:ident {
+        name: $name:ident, into: $into:ident, operands: ($($x:ident),*), params: ($($p:ident),*), flops: $flops:literal,
+        bound: $bound:ident $(($units:literal))?, formula: $formula:literal, $($ignored:tt)*
+    })*) => {
         /// Element-wise operations. Shapes are equal, or those of some operands are the last dimensions of another.
         impl Arrays<'_> {
             $(

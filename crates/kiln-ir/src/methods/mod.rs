@@ -7,115 +7,151 @@
 
 /// Calls `$callback!` with the operations of one f32 result that are neither element-wise nor reductions.
 ///
-/// A row is: name, its form that writes into a slice, the tensors and the parameters as they are recorded, the operation,
-/// the arguments on slices and the operands that these make, the method that is asked first, if there is one, and its
-/// errors beside those of the shape rule.
+/// A row is the name of a method and these fields:
+///
+/// - `into`: its form that writes into a slice
+/// - `tensors`, `params`: the arguments on tensors, and the parameters after them
+/// - `op`: the operation, made of the parameters or of the arguments on slices
+/// - `slices`: the arguments on slices
+/// - `operands`: what the operation runs on, made of them
+/// - `quick` (optional): the fast path, which is tried first where the result goes into a slice
+/// - `errors`: the errors on slices beside those of the shape rule
 macro_rules! operations {
     ($callback:ident) => {
         $callback! {
             /// The transpose of a row-major `rows * columns` matrix.
-            transpose transpose_into (x) () = Transpose,
-                slices (x: &[f32], rows: usize, columns: usize) [Operand::f32(x, &[rows, columns])?],
-                quick quick_transpose(x, rows, columns),
-                "[`Error::Length`] when the slice does not have these extents, [`Error::Overflow`] when they overflow.";
+            transpose {
+                into: transpose_into, tensors: (x), params: (), op: Transpose,
+                slices: (x: &[f32], rows: usize, columns: usize), operands: [Operand::f32(x, &[rows, columns])?],
+                quick: quick_transpose(x, rows, columns),
+                errors: "[`Error::Length`] when the slice does not have these extents, [`Error::Overflow`] when they \
+                         overflow.",
+            }
 
             /// The exponential function of every row, divided by its sum. `x` is rows of `columns` elements.
             ///
             /// A row with NaN or +∞, or of -∞ alone, gives NaN.
-            softmax softmax_into (x) () = Softmax,
-                slices (x: &[f32], columns: usize) [rows("softmax", x, columns)?],
-                "[`Error::Shape`] when `x` is not whole rows.";
+            softmax {
+                into: softmax_into, tensors: (x), params: (), op: Softmax, slices: (x: &[f32], columns: usize),
+                operands: [rows("softmax", x, columns)?], errors: "[`Error::Shape`] when `x` is not whole rows.",
+            }
 
             /// The logarithm of softmax, without the detour through numbers that vanish. `x` is rows of `columns`
             /// elements.
-            log_softmax log_softmax_into (x) () = LogSoftmax,
-                slices (x: &[f32], columns: usize) [rows("log_softmax", x, columns)?],
-                "[`Error::Shape`] when `x` is not whole rows.";
+            log_softmax {
+                into: log_softmax_into, tensors: (x), params: (), op: LogSoftmax, slices: (x: &[f32], columns: usize),
+                operands: [rows("log_softmax", x, columns)?], errors: "[`Error::Shape`] when `x` is not whole rows.",
+            }
 
             /// Every row shifted to mean 0 and scaled to variance 1, then times `gamma` plus `beta`. Rows are as long as
             /// `gamma`.
-            layer_norm layer_norm_into (x, gamma, beta) (eps: f32) = LayerNorm::new(eps),
-                slices (x: &[f32], gamma: &[f32], beta: &[f32], eps: f32)
-                [rows("layer_norm", x, gamma.len())?, Operand::vector(gamma), Operand::vector(beta)],
-                "[`Error::Shape`] when `x` is not whole rows or `beta` has another length than `gamma`, \
-                 [`Error::Parameter`] when `eps` is negative or not finite.";
+            layer_norm {
+                into: layer_norm_into, tensors: (x, gamma, beta), params: (eps: f32), op: LayerNorm::new(eps),
+                slices: (x: &[f32], gamma: &[f32], beta: &[f32], eps: f32),
+                operands: [rows("layer_norm", x, gamma.len())?, Operand::vector(gamma), Operand::vector(beta)],
+                errors: "[`Error::Shape`] when `x` is not whole rows or `beta` has another length than `gamma`, \
+                         [`Error::Parameter`] when `eps` is negative or not finite.",
+            }
 
             /// Every row scaled to a mean square of 1, then times `gamma`. Rows are as long as `gamma`.
-            rms_norm rms_norm_into (x, gamma) (eps: f32) = RmsNorm::new(eps),
-                slices (x: &[f32], gamma: &[f32], eps: f32)
-                [rows("rms_norm", x, gamma.len())?, Operand::vector(gamma)],
-                "[`Error::Shape`] when `x` is not whole rows, [`Error::Parameter`] when `eps` is negative or not finite.";
+            rms_norm {
+                into: rms_norm_into, tensors: (x, gamma), params: (eps: f32), op: RmsNorm::new(eps),
+                slices: (x: &[f32], gamma: &[f32], eps: f32),
+                operands: [rows("rms_norm", x, gamma.len())?, Operand::vector(gamma)],
+                errors: "[`Error::Shape`] when `x` is not whole rows, [`Error::Parameter`] when `eps` is negative or \
+                         not finite.",
+            }
 
             /// Rows of a table chosen by index: the lookup of embeddings.
-            gather gather_into (table, indices) () = Gather,
-                slices (table: &[f32], columns: usize, indices: &[u32])
-                [rows("gather", table, columns)?, Operand::u32(indices, &[indices.len()])?],
-                "[`Error::Shape`] when the table is not rows of `columns` elements, [`Error::Index`] for the first index \
-                 outside of it.";
+            gather {
+                into: gather_into, tensors: (table, indices), params: (), op: Gather,
+                slices: (table: &[f32], columns: usize, indices: &[u32]),
+                operands: [rows("gather", table, columns)?, Operand::u32(indices, &[indices.len()])?],
+                errors: "[`Error::Shape`] when the table is not rows of `columns` elements, [`Error::Index`] for the \
+                         first index outside of it.",
+            }
 
-            /// Two-dimensional convolution of a picture of one channel at stride 1, as a cross-correlation.
+            /// Two-dimensional convolution of an image of one channel at stride 1, as a cross-correlation.
             ///
-            /// The picture is `h * w`, the kernel `kh * kw`, both row-major. The result is
+            /// The image is `h * w`, the kernel `kh * kw`, both row-major. The result is
             /// `(h - kh + 1) * (w - kw + 1)` for [`Padding::Valid`], `h * w` for [`Padding::Same`].
-            convolve2d convolve2d_into (input, kernel) (padding: Padding) =
-                Convolve2d { padding, ..Convolve2d::default() },
-                slices (input: &[f32], size: (usize, usize), kernel: &[f32], kernel_size: (usize, usize), padding: Padding)
-                [Operand::f32(input, &[size.0, size.1])?, Operand::f32(kernel, &[kernel_size.0, kernel_size.1])?],
-                "[`Error::Length`] when a slice does not have its extents, [`Error::Shape`] when the kernel is empty or \
-                 larger than a picture without padding.";
+            convolve2d {
+                into: convolve2d_into, tensors: (input, kernel), params: (padding: Padding),
+                op: Convolve2d { padding, ..Convolve2d::default() },
+                slices: (input: &[f32], size: (usize, usize), kernel: &[f32], kernel_size: (usize, usize), padding: Padding),
+                operands: [Operand::f32(input, &[size.0, size.1])?, Operand::f32(kernel, &[kernel_size.0, kernel_size.1])?],
+                errors: "[`Error::Length`] when a slice does not have its extents, [`Error::Shape`] when the kernel is \
+                         empty or larger than an image without padding.",
+            }
 
-            /// Two-dimensional convolution of pictures `[c_in, h, w]` or `[n, c_in, h, w]` with kernels
+            /// Two-dimensional convolution of images `[c_in, h, w]` or `[n, c_in, h, w]` with kernels
             /// `[c_out, c_in, kh, kw]`, or of one channel `[h, w]` with `[kh, kw]`, at any stride. The result has `c_out`
             /// channels.
-            convolve2d_with convolve2d_with_into (input, kernel) (op: Convolve2d) = op,
-                slices (op: Convolve2d, input: &[f32], input_dims: &[usize], kernel: &[f32], kernel_dims: &[usize])
-                [Operand::f32(input, input_dims)?, Operand::f32(kernel, kernel_dims)?],
-                "[`Error::Length`] when a slice does not have its extents, [`Error::Shape`] when the channels differ or \
-                 the kernel is empty or larger than a picture without padding, [`Error::Parameter`] for a stride of \
-                 zero.";
+            convolve2d_with {
+                into: convolve2d_with_into, tensors: (input, kernel), params: (op: Convolve2d), op: op,
+                slices: (op: Convolve2d, input: &[f32], input_dims: &[usize], kernel: &[f32], kernel_dims: &[usize]),
+                operands: [Operand::f32(input, input_dims)?, Operand::f32(kernel, kernel_dims)?],
+                errors: "[`Error::Length`] when a slice does not have its extents, [`Error::Shape`] when the channels \
+                         differ or the kernel is empty or larger than an image without padding, [`Error::Parameter`] \
+                         for a stride of zero.",
+            }
 
-            /// The greatest element of each window that lies inside of a picture `[h, w]`, `[c, h, w]` or
+            /// The greatest element of each window that lies inside of an image `[h, w]`, `[c, h, w]` or
             /// `[n, c, h, w]`.
-            max_pool2d max_pool2d_into (x) (window: (usize, usize), stride: (usize, usize)) =
-                Pool2d::max(window, stride),
-                slices (x: &[f32], dims: &[usize], window: (usize, usize), stride: (usize, usize))
-                [Operand::f32(x, dims)?],
-                "[`Error::Length`] when `x` does not fill `dims`, [`Error::Shape`] when the picture is smaller than the \
-                 window, [`Error::Parameter`] for a window or a stride of zero.";
+            max_pool2d {
+                into: max_pool2d_into, tensors: (x), params: (window: (usize, usize), stride: (usize, usize)),
+                op: Pool2d::max(window, stride),
+                slices: (x: &[f32], dims: &[usize], window: (usize, usize), stride: (usize, usize)),
+                operands: [Operand::f32(x, dims)?],
+                errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::Shape`] when the image is smaller \
+                         than the window, [`Error::Parameter`] for a window or a stride of zero.",
+            }
 
-            /// The mean of each window that lies inside of a picture `[h, w]`, `[c, h, w]` or `[n, c, h, w]`.
-            avg_pool2d avg_pool2d_into (x) (window: (usize, usize), stride: (usize, usize)) =
-                Pool2d::average(window, stride),
-                slices (x: &[f32], dims: &[usize], window: (usize, usize), stride: (usize, usize))
-                [Operand::f32(x, dims)?],
-                "[`Error::Length`] when `x` does not fill `dims`, [`Error::Shape`] when the picture is smaller than the \
-                 window, [`Error::Parameter`] for a window or a stride of zero.";
+            /// The mean of each window that lies inside of an image `[h, w]`, `[c, h, w]` or `[n, c, h, w]`.
+            avg_pool2d {
+                into: avg_pool2d_into, tensors: (x), params: (window: (usize, usize), stride: (usize, usize)),
+                op: Pool2d::average(window, stride),
+                slices: (x: &[f32], dims: &[usize], window: (usize, usize), stride: (usize, usize)),
+                operands: [Operand::f32(x, dims)?],
+                errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::Shape`] when the image is smaller \
+                         than the window, [`Error::Parameter`] for a window or a stride of zero.",
+            }
 
             /// Scaled dot-product attention: queries `[heads, s, d]` or `[batch, heads, s, d]`, keys and values
             /// `[kv_heads, t, d]` or `[batch, kv_heads, t, d]`. The result has the extents of the queries.
-            attention attention_into (q, k, v) (op: Attention) = op,
-                slices (op: Attention, q: &[f32], q_dims: &[usize], k: &[f32], v: &[f32], kv_dims: &[usize])
-                [Operand::f32(q, q_dims)?, Operand::f32(k, kv_dims)?, Operand::f32(v, kv_dims)?],
-                "[`Error::Length`] when a slice does not have its extents, [`Error::Shape`] when they do not fit one \
-                 another, `heads` is not a multiple of `kv_heads`, or causal queries outnumber the keys.";
+            attention {
+                into: attention_into, tensors: (q, k, v), params: (op: Attention), op: op,
+                slices: (op: Attention, q: &[f32], q_dims: &[usize], k: &[f32], v: &[f32], kv_dims: &[usize]),
+                operands: [Operand::f32(q, q_dims)?, Operand::f32(k, kv_dims)?, Operand::f32(v, kv_dims)?],
+                errors: "[`Error::Length`] when a slice does not have its extents, [`Error::Shape`] when they do not \
+                         fit one another, `heads` is not a multiple of `kv_heads`, or causal queries outnumber the \
+                         keys.",
+            }
 
             /// Rotary position embedding of `x`, rows of positions `[.., s, d]`.
-            rope rope_into (x) (op: Rope) = op,
-                slices (op: Rope, x: &[f32], dims: &[usize]) [Operand::f32(x, dims)?],
-                "[`Error::Length`] when `x` does not have these extents, [`Error::Shape`] when rows do not split into \
-                 pairs, [`Error::Parameter`] for a position beyond [`Rope::POSITIONS`] or a senseless theta.";
+            rope {
+                into: rope_into, tensors: (x), params: (op: Rope), op: op,
+                slices: (op: Rope, x: &[f32], dims: &[usize]), operands: [Operand::f32(x, dims)?],
+                errors: "[`Error::Length`] when `x` does not have these extents, [`Error::Shape`] when rows do not \
+                         split into pairs, [`Error::Parameter`] for a position beyond [`Rope::POSITIONS`] or a \
+                         senseless theta.",
+            }
 
             /// The f32 that quantised blocks stand for.
-            dequantize dequantize_into (blocks) (format: QuantFormat) = Dequantize { format },
-                slices (format: QuantFormat, blocks: &[u8]) [flat(format, blocks)?],
-                "[`Error::Length`] when the bytes are not whole blocks.";
+            dequantize {
+                into: dequantize_into, tensors: (blocks), params: (format: QuantFormat), op: Dequantize { format },
+                slices: (format: QuantFormat, blocks: &[u8]), operands: [flat(format, blocks)?],
+                errors: "[`Error::Length`] when the bytes are not whole blocks.",
+            }
 
             /// The product of an `m * k` matrix with the transpose of a quantised `n * k` matrix, both row-major.
-            quant_matmul quant_matmul_into (x, w) (format: QuantFormat) = QuantMatmul { format },
-                slices (format: QuantFormat, x: &[f32], w: &[u8], m: usize, k: usize, n: usize)
-                [Operand::f32(x, &[m, k])?, Operand::blocks(format, w, &[n, k])?],
-                "[`Error::Format`] when `k` is not whole blocks, [`Error::Length`] when the slices do not have these \
-                 extents, [`Error::Overflow`] when the extents overflow.";
+            quant_matmul {
+                into: quant_matmul_into, tensors: (x, w), params: (format: QuantFormat), op: QuantMatmul { format },
+                slices: (format: QuantFormat, x: &[f32], w: &[u8], m: usize, k: usize, n: usize),
+                operands: [Operand::f32(x, &[m, k])?, Operand::blocks(format, w, &[n, k])?],
+                errors: "[`Error::Format`] when `k` is not whole blocks, [`Error::Length`] when the slices do not have \
+                         these extents, [`Error::Overflow`] when the extents overflow.",
+            }
         }
     };
 }

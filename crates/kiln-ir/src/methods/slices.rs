@@ -5,7 +5,9 @@ use crate::op::{
     Padding, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose, rows_of,
     types_of,
 };
-use crate::{Buffer, DType, Data, DataMut, Operand, QuantFormat, Result, Shape, elementwise_table, f16, reduction_table, zeros};
+use crate::{
+    Buffer, DType, Data, DataMut, Operand, QuantFormat, Result, Shape, elementwise_table, f16, reduction_table, zeros,
+};
 
 /// Rows of `columns` elements.
 pub(super) fn rows<'a>(op: &'static str, x: &'a [f32], columns: usize) -> Result<Operand<'a>> {
@@ -26,9 +28,10 @@ pub(super) fn flat(format: QuantFormat, blocks: &[u8]) -> Result<Operand<'_>> {
 }
 
 macro_rules! elementwise_on_slices {
-    ($($(#[doc = $doc:literal])* $variant:ident $name:ident $into:ident ($($x:ident),*) ($($p:ident),*)
-        $formula:literal, $flops:literal, $bound:ident $(($ulp:literal))?, $special:literal, $value:block
-        $(, magnitude $magnitude:block)?)*) => {
+    ($($(#[doc = $doc:literal])* $variant:ident {
+        name: $name:ident, into: $into:ident, operands: ($($x:ident),*), params: ($($p:ident),*), flops: $flops:literal,
+        bound: $bound:ident $(($units:literal))?, formula: $formula:literal, $($ignored:tt)*
+    })*) => {
         $(
             $(#[doc = $doc])*
             #[doc = concat!("\n\n`", $formula, "`\n\n# Errors\n[`Error::Shape`] when the lengths differ.")]
@@ -92,8 +95,11 @@ macro_rules! reductions_on_slices {
 }
 
 macro_rules! operations_on_slices {
-    ($($(#[doc = $doc:literal])* $name:ident $into:ident ($($x:ident),*) ($($p:ident: $pty:ty),*) = $op:expr,
-        slices ($($arg:ident: $ty:ty),*) [$($operand:expr),*], $(quick $quick:ident($($given:ident),*),)? $errors:literal;)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident {
+        into: $into:ident, tensors: ($($x:ident),*), params: ($($p:ident: $pty:ty),*), op: $op:expr,
+        slices: ($($arg:ident: $ty:ty),*), operands: [$($operand:expr),*],
+        $(quick: $quick:ident($($given:ident),*),)? errors: $errors:literal,
+    })*) => {
         $(
             $(#[doc = $doc])*
             ///

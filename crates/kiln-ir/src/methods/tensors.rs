@@ -9,9 +9,10 @@ use crate::Operations;
 use crate::{DType, Error, QuantFormat, Result, elementwise_table, reduction_table};
 
 macro_rules! elementwise_on_tensors {
-    ($($(#[doc = $doc:literal])* $variant:ident $name:ident $into:ident ($($x:ident),*) ($($p:ident),*)
-        $formula:literal, $flops:literal, $bound:ident $(($ulp:literal))?, $special:literal, $value:block
-        $(, magnitude $magnitude:block)?)*) => {
+    ($($(#[doc = $doc:literal])* $variant:ident {
+        name: $name:ident, into: $into:ident, operands: ($($x:ident),*), params: ($($p:ident),*), flops: $flops:literal,
+        bound: $bound:ident $(($units:literal))?, formula: $formula:literal, $($ignored:tt)*
+    })*) => {
         $(
             $(#[doc = $doc])*
             #[doc = concat!("\n\n`", $formula, "`\n\n# Errors\nAs [`Record::record_all`].")]
@@ -50,8 +51,11 @@ macro_rules! reductions_on_tensors {
 }
 
 macro_rules! operations_on_tensors {
-    ($($(#[doc = $doc:literal])* $name:ident $into:ident ($($x:ident),*) ($($p:ident: $pty:ty),*) = $op:expr,
-        slices ($($arg:ident: $ty:ty),*) [$($operand:expr),*], $(quick $quick:ident($($given:ident),*),)? $errors:literal;)*) => {
+    ($($(#[doc = $doc:literal])* $name:ident {
+        into: $into:ident, tensors: ($($x:ident),*), params: ($($p:ident: $pty:ty),*), op: $op:expr,
+        slices: ($($arg:ident: $ty:ty),*), operands: [$($operand:expr),*],
+        $(quick: $quick:ident($($given:ident),*),)? errors: $errors:literal,
+    })*) => {
         $(
             $(#[doc = $doc])*
             ///

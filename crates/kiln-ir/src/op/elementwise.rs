@@ -3,79 +3,166 @@ use crate::{DType, Error, Result, TensorType};
 
 /// The table of element-wise operations; calls `$callback!` with its rows.
 ///
-/// A row is: variant, function name, the name of its form that writes into a slice, operands, parameters, formula, flops
-/// an element, bound, what special values give, and the meaning in f64 of the named operands and parameters; optionally
-/// the magnitude that the bound is relative to.
+/// A row is a variant of [`ElementwiseKind`](crate::op::ElementwiseKind) and these fields:
+///
+/// - `name`, `into`: the function, and its form that writes into a slice
+/// - `operands`, `params`: the names of its operands and of its parameters
+/// - `flops`: floating-point operations an element
+/// - `bound`: the error bound
+/// - `formula`: the definition, for the documentation
+/// - `special`: the results of special values
+/// - `exact`: the result in f64, of the named operands and parameters
+/// - `magnitude` (optional): what the bound is relative to, where it is not in units in the last place
+///
 /// A new element-wise operation is a row here, one vector function in each backend, and nothing else.
 #[macro_export]
 macro_rules! elementwise_table {
     ($callback:path) => {
         $callback! {
             /// Sum.
-            Add add add_into (a, b) () "a + b", 1, Exact, "IEEE 754", { a + b }
+            Add {
+                name: add, into: add_into, operands: (a, b), params: (), flops: 1, bound: Exact,
+                formula: "a + b", special: "IEEE 754", exact: a + b,
+            }
             /// Difference.
-            Sub sub sub_into (a, b) () "a - b", 1, Exact, "IEEE 754", { a - b }
+            Sub {
+                name: sub, into: sub_into, operands: (a, b), params: (), flops: 1, bound: Exact,
+                formula: "a - b", special: "IEEE 754", exact: a - b,
+            }
             /// Product.
-            Mul mul mul_into (a, b) () "a * b", 1, Exact, "IEEE 754", { a * b }
+            Mul {
+                name: mul, into: mul_into, operands: (a, b), params: (), flops: 1, bound: Exact,
+                formula: "a * b", special: "IEEE 754", exact: a * b,
+            }
             /// Quotient.
-            Div div div_into (a, b) () "a / b", 1, Exact, "IEEE 754", { a / b }
+            Div {
+                name: div, into: div_into, operands: (a, b), params: (), flops: 1, bound: Exact,
+                formula: "a / b", special: "IEEE 754", exact: a / b,
+            }
             /// The lesser; IEEE 754-2019 `minimum`.
-            Min min min_into (a, b) () "min(a, b)", 1, Exact, "NaN if either is NaN; -0 < +0",
-                { $crate::op::minimum(a, b) }
+            Min {
+                name: min, into: min_into, operands: (a, b), params: (), flops: 1, bound: Exact,
+                formula: "min(a, b)", special: "NaN if either is NaN; -0 < +0", exact: $crate::op::minimum(a, b),
+            }
             /// The greater; IEEE 754-2019 `maximum`.
-            Max max max_into (a, b) () "max(a, b)", 1, Exact, "NaN if either is NaN; -0 < +0",
-                { $crate::op::maximum(a, b) }
+            Max {
+                name: max, into: max_into, operands: (a, b), params: (), flops: 1, bound: Exact,
+                formula: "max(a, b)", special: "NaN if either is NaN; -0 < +0", exact: $crate::op::maximum(a, b),
+            }
             /// Sign change.
-            Neg neg neg_into (x) () "-x", 1, Exact, "flips the sign of everything, zeros and NaN included", { -x }
+            Neg {
+                name: neg, into: neg_into, operands: (x), params: (), flops: 1, bound: Exact,
+                formula: "-x", special: "flips the sign of everything, zeros and NaN included", exact: -x,
+            }
             /// Absolute value.
-            Abs abs abs_into (x) () "|x|", 1, Exact, "clears the sign of everything", { x.abs() }
+            Abs {
+                name: abs, into: abs_into, operands: (x), params: (), flops: 1, bound: Exact,
+                formula: "|x|", special: "clears the sign of everything", exact: x.abs(),
+            }
             /// Square root.
-            Sqrt sqrt sqrt_into (x) () "√x", 1, Exact, "NaN below zero; √-0 = -0", { x.sqrt() }
+            Sqrt {
+                name: sqrt, into: sqrt_into, operands: (x), params: (), flops: 1, bound: Exact,
+                formula: "√x", special: "NaN below zero; √-0 = -0", exact: x.sqrt(),
+            }
             /// Reciprocal square root.
-            Rsqrt rsqrt rsqrt_into (x) () "1 / √x", 2, Ulp(2.0), "±0 gives ±∞, ∞ gives 0, NaN below zero", { 1.0 / x.sqrt() }
+            Rsqrt {
+                name: rsqrt, into: rsqrt_into, operands: (x), params: (), flops: 2, bound: Ulp(2.0),
+                formula: "1 / √x", special: "±0 gives ±∞, ∞ gives 0, NaN below zero", exact: 1.0 / x.sqrt(),
+            }
             /// Reciprocal.
-            Recip recip recip_into (x) () "1 / x", 1, Exact, "±0 gives ±∞, ±∞ gives ±0", { 1.0 / x }
+            Recip {
+                name: recip, into: recip_into, operands: (x), params: (), flops: 1, bound: Exact,
+                formula: "1 / x", special: "±0 gives ±∞, ±∞ gives ±0", exact: 1.0 / x,
+            }
             /// Exponential function.
-            Exp exp exp_into (x) () "eˣ", 12, Ulp(1.0), "-∞ gives 0, overflow ∞, underflow gradual", { x.exp() }
+            Exp {
+                name: exp, into: exp_into, operands: (x), params: (), flops: 12, bound: Ulp(1.0),
+                formula: "eˣ", special: "-∞ gives 0, overflow ∞, underflow gradual", exact: x.exp(),
+            }
             /// Natural logarithm.
-            Ln ln ln_into (x) () "ln x", 14, Ulp(1.0), "±0 gives -∞, NaN below zero, ∞ gives ∞; subnormals are exact inputs",
-                { x.ln() }
+            Ln {
+                name: ln, into: ln_into, operands: (x), params: (), flops: 14, bound: Ulp(1.0),
+                formula: "ln x", special: "±0 gives -∞, NaN below zero, ∞ gives ∞; subnormals are exact inputs",
+                exact: x.ln(),
+            }
             /// Multiplication by a number.
-            Scale scale scale_into (x) (factor) "factor * x", 1, Exact, "IEEE 754", { factor * x }
+            Scale {
+                name: scale, into: scale_into, operands: (x), params: (factor), flops: 1, bound: Exact,
+                formula: "factor * x", special: "IEEE 754", exact: factor * x,
+            }
             /// Limits to an interval: min(max(x, lo), hi).
-            Clip clip clip_into (x) (lo, hi) "min(max(x, lo), hi)", 2, Exact, "NaN gives NaN",
-                { $crate::op::minimum($crate::op::maximum(x, lo), hi) }
+            Clip {
+                name: clip, into: clip_into, operands: (x), params: (lo, hi), flops: 2, bound: Exact,
+                formula: "min(max(x, lo), hi)", special: "NaN gives NaN",
+                exact: $crate::op::minimum($crate::op::maximum(x, lo), hi),
+            }
             /// Multiply-add with one rounding.
-            Fma fma fma_into (a, b, c) () "a * b + c", 2, Ulp(1.0), "IEEE 754", { $crate::op::fused(a, b, c) },
-                magnitude { (a * b).abs() + c.abs() }
+            Fma {
+                name: fma, into: fma_into, operands: (a, b, c), params: (), flops: 2, bound: Ulp(1.0),
+                formula: "a * b + c", special: "IEEE 754", exact: $crate::op::fused(a, b, c),
+                magnitude: (a * b).abs() + c.abs(),
+            }
             /// Linear interpolation by a number.
-            Lerp lerp lerp_into (a, b) (t) "a + t * (b - a)", 3, Magnitude(4.0), "IEEE 754 of the formula", { a + t * (b - a) },
-                magnitude { a.abs() + (t * (b - a)).abs() }
+            Lerp {
+                name: lerp, into: lerp_into, operands: (a, b), params: (t), flops: 3, bound: Magnitude(4.0),
+                formula: "a + t * (b - a)", special: "IEEE 754 of the formula", exact: a + t * (b - a),
+                magnitude: a.abs() + (t * (b - a)).abs(),
+            }
             /// Rectified linear unit.
-            Relu relu relu_into (x) () "max(x, 0)", 1, Exact, "NaN gives NaN; -0 gives +0", { $crate::op::maximum(x, 0.0) }
+            Relu {
+                name: relu, into: relu_into, operands: (x), params: (), flops: 1, bound: Exact,
+                formula: "max(x, 0)", special: "NaN gives NaN; -0 gives +0", exact: $crate::op::maximum(x, 0.0),
+            }
             /// Leaky rectified linear unit.
-            LeakyRelu leaky_relu leaky_relu_into (x) (slope) "x if x > 0, else slope * x", 2, Exact, "NaN gives NaN",
-                { if x > 0.0 { x } else { slope * x } }
+            LeakyRelu {
+                name: leaky_relu, into: leaky_relu_into, operands: (x), params: (slope), flops: 2, bound: Exact,
+                formula: "x if x > 0, else slope * x", special: "NaN gives NaN",
+                exact: if x > 0.0 { x } else { slope * x },
+            }
             /// Exponential linear unit.
-            Elu elu elu_into (x) (alpha) "x if x > 0, else alpha * (eˣ - 1)", 15, Ulp(3.0), "-∞ gives -alpha; -0 stays",
-                { if x > 0.0 { x } else { alpha * x.exp_m1() } }
+            Elu {
+                name: elu, into: elu_into, operands: (x), params: (alpha), flops: 15, bound: Ulp(3.0),
+                formula: "x if x > 0, else alpha * (eˣ - 1)", special: "-∞ gives -alpha; -0 stays",
+                exact: if x > 0.0 { x } else { alpha * x.exp_m1() },
+            }
             /// Logistic function.
-            Sigmoid sigmoid sigmoid_into (x) () "1 / (1 + e⁻ˣ)", 15, Ulp(3.0), "-∞ gives 0, ∞ gives 1; tails go on into subnormals",
-                { if x < 0.0 { x.exp() / (1.0 + x.exp()) } else { 1.0 / (1.0 + (-x).exp()) } }
+            Sigmoid {
+                name: sigmoid, into: sigmoid_into, operands: (x), params: (), flops: 15, bound: Ulp(3.0),
+                formula: "1 / (1 + e⁻ˣ)", special: "-∞ gives 0, ∞ gives 1; tails go on into subnormals",
+                exact: if x < 0.0 { x.exp() / (1.0 + x.exp()) } else { 1.0 / (1.0 + (-x).exp()) },
+            }
             /// Hyperbolic tangent.
-            Tanh tanh tanh_into (x) () "tanh x", 16, Ulp(2.0), "±∞ gives ±1; -0 stays", { x.tanh() }
+            Tanh {
+                name: tanh, into: tanh_into, operands: (x), params: (), flops: 16, bound: Ulp(2.0),
+                formula: "tanh x", special: "±∞ gives ±1; -0 stays", exact: x.tanh(),
+            }
             /// Sigmoid-weighted linear unit, also called SiLU.
-            Swish swish swish_into (x) () "x / (1 + e⁻ˣ)", 16, Ulp(3.0), "-∞ gives -0, ∞ gives ∞", { $crate::op::swish(x) }
+            Swish {
+                name: swish, into: swish_into, operands: (x), params: (), flops: 16, bound: Ulp(3.0),
+                formula: "x / (1 + e⁻ˣ)", special: "-∞ gives -0, ∞ gives ∞", exact: $crate::op::swish(x),
+            }
             /// Gaussian error linear unit, exact form.
-            Gelu gelu gelu_into (x) () "x / 2 * (1 + erf(x / √2))", 25, Ulp(4.0), "-∞ gives -0, ∞ gives ∞", { $crate::op::gelu(x) }
+            Gelu {
+                name: gelu, into: gelu_into, operands: (x), params: (), flops: 25, bound: Ulp(4.0),
+                formula: "x / 2 * (1 + erf(x / √2))", special: "-∞ gives -0, ∞ gives ∞", exact: $crate::op::gelu(x),
+            }
             /// Gaussian error linear unit, tanh form.
-            GeluTanh gelu_tanh gelu_tanh_into (x) () "x / 2 * (1 + tanh(√(2/π) * (x + 0.044715 x³)))", 22, Ulp(4.0),
-                "-∞ gives -0, ∞ gives ∞", { $crate::op::gelu_tanh(x) }
+            GeluTanh {
+                name: gelu_tanh, into: gelu_tanh_into, operands: (x), params: (), flops: 22, bound: Ulp(4.0),
+                formula: "x / 2 * (1 + tanh(√(2/π) * (x + 0.044715 x³)))", special: "-∞ gives -0, ∞ gives ∞",
+                exact: $crate::op::gelu_tanh(x),
+            }
             /// Piecewise-linear form of swish.
-            HardSwish hard_swish hard_swish_into (x) () "x * min(max(x + 3, 0), 6) / 6", 5, Ulp(3.0), "-∞ gives -0, ∞ gives ∞",
-                { $crate::op::hard_swish(x) }
+            HardSwish {
+                name: hard_swish, into: hard_swish_into, operands: (x), params: (), flops: 5, bound: Ulp(3.0),
+                formula: "x * min(max(x + 3, 0), 6) / 6", special: "-∞ gives -0, ∞ gives ∞",
+                exact: $crate::op::hard_swish(x),
+            }
             /// Self-regularised activation: x times tanh of softplus.
-            Mish mish mish_into (x) () "x * tanh(ln(1 + eˣ))", 25, Ulp(4.0), "-∞ gives -0, ∞ gives ∞", { $crate::op::mish(x) }
+            Mish {
+                name: mish, into: mish_into, operands: (x), params: (), flops: 25, bound: Ulp(4.0),
+                formula: "x * tanh(ln(1 + eˣ))", special: "-∞ gives -0, ∞ gives ∞", exact: $crate::op::mish(x),
+            }
         }
     };
 }
@@ -85,9 +172,11 @@ macro_rules! count {
 }
 
 macro_rules! define {
-    ($($(#[doc = $doc:literal])* $variant:ident $name:ident $into:ident ($($x:ident),*) ($($p:ident),*)
-        $formula:literal, $flops:literal, $bound:ident $(($ulp:literal))?, $special:literal, $value:block
-        $(, magnitude $magnitude:block)?)*) => {
+    ($($(#[doc = $doc:literal])* $variant:ident {
+        name: $name:ident, into: $into:ident, operands: ($($x:ident),*), params: ($($p:ident),*), flops: $flops:literal,
+        bound: $bound:ident $(($units:literal))?, formula: $formula:literal, special: $special:literal, exact: $exact:expr
+        $(, magnitude: $magnitude:expr)?,
+    })*) => {
         /// Which element-wise function.
         #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
         pub enum ElementwiseKind {
@@ -106,7 +195,7 @@ macro_rules! define {
                         arity: count!($($x)*),
                         params: &[$(stringify!($p)),*],
                         flops: $flops,
-                        contract: Contract { bound: Bound::$bound $(($ulp))?, special: $special },
+                        contract: Contract { bound: Bound::$bound $(($units))?, special: $special },
                     },)*
                 }
             }
@@ -131,7 +220,7 @@ macro_rules! define {
                             let mut position = 0..;
                             $(let $x = operand(position.next().unwrap_or(0), i);)*
                             #[allow(unused_mut, unused_assignments)]
-                            let (value, mut magnitude) = { let v: f64 = $value; (v, v.abs()) };
+                            let (value, mut magnitude) = { let v: f64 = $exact; (v, v.abs()) };
                             $(magnitude = $magnitude;)?
                             see(value, magnitude);
                         }

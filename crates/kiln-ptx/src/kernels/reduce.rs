@@ -41,8 +41,12 @@ trait Monoid {
     /// The state of an element at a position.
     fn lift<'k>(&self, x: F32<'k>, index: Value<'k, u32>) -> Value<'k, Self::State>;
     /// The state of both.
-    fn combine<'k>(&self, target: Target, a: Value<'k, Self::State>, b: Value<'k, Self::State>)
-    -> Value<'k, Self::State>;
+    fn combine<'k>(
+        &self,
+        target: Target,
+        a: Value<'k, Self::State>,
+        b: Value<'k, Self::State>,
+    ) -> Value<'k, Self::State>;
     /// The result.
     fn finish<'k>(&self, k: &'k Builder, state: Value<'k, Self::State>) -> Value<'k, Self::Result>;
 }

@@ -19,9 +19,10 @@ use pass::{Formula, Run};
 use repeat::Pass;
 
 macro_rules! kernels {
-    ($($(#[doc = $doc:literal])* $variant:ident $name:ident $into:ident ($($x:ident),*) ($($p:ident),*)
-        $formula:literal, $flops:literal, $bound:ident $(($ulp:literal))?, $special:literal, $value:block
-        $(, magnitude $magnitude:block)?)*) => {
+    ($($(#[doc = $doc:literal])* $variant:ident {
+        name: $name:ident, into: $into:ident, operands: ($($x:ident),*), params: ($($p:ident),*), flops: $flops:literal,
+        $($ignored:tt)*
+    })*) => {
         $(
             struct $variant;
             impl Formula for $variant {
