@@ -149,6 +149,7 @@ fn questions() -> Vec<Question> {
         function(Kind::GeluTanh, around, |_| vec![rten(ApproxGelu {}), plain(gelu_tanh), trueno(|a, _| a.gelu().ok())]),
         function(Kind::Elu, around, |_| vec![plain(|x| if x > 0.0 { x } else { 0.75 * x.exp_m1() })]),
         function(Kind::Mish, around, |_| vec![plain(|x| x * x.exp().ln_1p().tanh())]),
+        function(Kind::Softplus, around, |_| vec![plain(|x| x.max(0.0) + (-x.abs()).exp().ln_1p())]),
         function(Kind::Rsqrt, (0.5, 6.0), |l| {
             let mut p = unary("vmsInvSqrt", l);
             p.push(plain(|x| 1.0 / x.sqrt()));

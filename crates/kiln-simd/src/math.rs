@@ -129,11 +129,9 @@ pub(crate) fn exp_m1_negative<V: Lanewise>(x: V) -> V {
     power.mul_add(reduced.exp_m1(), power - one).or(x.and(x.of(-0.0)))
 }
 
-/// `ln x`
+/// `ln(1 + f) + k ln 2` for f in -0.25..=0.5 and an integral k.
 #[inline(always)]
-pub(crate) fn ln<V: Lanewise>(x: V) -> V {
-    let (m, k) = x.mantissa_exponent();
-    let f = m - x.of(1.0);
+fn ln_sum<V: Lanewise>(f: V, k: V) -> V {
     // ln(1 + f) = f - f²/2 + f³ p(f); relative to it the fit is off by at most 2^-29.8.
     let p = polynomial(
         f,
@@ -149,8 +147,23 @@ pub(crate) fn ln<V: Lanewise>(x: V) -> V {
             0.037_373_032,
         ],
     );
-    let tail = (f * f).mul_add(f.mul_add(p, x.of(-0.5)), k * x.of(LN_2[1]));
-    k.mul_add(x.of(LN_2[0]), f + tail)
+    let tail = (f * f).mul_add(f.mul_add(p, f.of(-0.5)), k * f.of(LN_2[1]));
+    k.mul_add(f.of(LN_2[0]), f + tail)
+}
+
+/// `ln x`
+#[inline(always)]
+pub(crate) fn ln<V: Lanewise>(x: V) -> V {
+    let (m, k) = x.mantissa_exponent();
+    ln_sum(m - x.of(1.0), k)
+}
+
+/// `ln(1 + x)` for x in 0..=1; NaN stays NaN.
+#[inline(always)]
+pub(crate) fn ln_1p<V: Lanewise>(x: V) -> V {
+    // From 1/2 on it is ln 2 + ln((1 + x) / 2). Both arguments of the polynomial are exact.
+    let (one, large) = (x.of(1.0), x.of(0.5).lt(x));
+    ln_sum(V::select(large, (x - one) * x.of(0.5), x), V::select(large, one, x.of(0.0)))
 }
 
 /// `tanh x`

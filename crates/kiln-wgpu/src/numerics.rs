@@ -28,6 +28,7 @@ pub const DIFFERENCES: &[(ElementwiseKind, Bound)] = &[
     (ElementwiseKind::Gelu, Bound::Ulp(8.0)),
     (ElementwiseKind::GeluTanh, Bound::Ulp(6.0)),
     (ElementwiseKind::Mish, Bound::Ulp(8.0)),
+    (ElementwiseKind::Softplus, Bound::Ulp(4.0)),
 ];
 
 /// Products that a matrix product or a convolution sums in one chain at most: a shorter one would cost a GPU more, which

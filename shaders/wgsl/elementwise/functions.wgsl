@@ -62,3 +62,4 @@ fn op_hard_swish(x: V) -> V {
     return keeping_nan(limited * (min(limited + 3.0, V(6.0)) * 0.16666667), x);
 }
 fn op_mish(x: V) -> V { return mish_of(x); }
+fn op_softplus(x: V) -> V { return keeping_nan(max(x, V(0.0)) + ln_1p_of(exp_of(-abs(x))), x); }

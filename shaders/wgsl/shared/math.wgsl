@@ -119,14 +119,8 @@ fn exp_m1_negative(x: V) -> V {
     return signed_as(abs(power * exp_m1_of(split.r) + (power - 1.0)), x);
 }
 
-fn ln_of(x: V) -> V {
-    // Subnormal numbers are lifted into the normal range, m is in sqrt(1/2)..sqrt(2).
-    let tiny = x < V(1.1754944e-38);
-    let lifted = bitcast<vec4<i32>>(select(x, x * 16777216.0, tiny));
-    let exponent = (lifted - vec4<i32>(0x3f3504f3)) >> vec4<u32>(23u);
-    let m = bitcast<V>(lifted - (exponent << vec4<u32>(23u)));
-    let k = V(exponent) - select(V(0.0), V(24.0), tiny);
-    let f = m - 1.0;
+// ln(1 + f) + k ln 2 for f in -0.3..=0.5 and integral k
+fn ln_sum(f: V, k: V) -> V {
     var p = f * 0.037373032 - 0.09088157;
     p = p * f + 0.116980396;
     p = p * f - 0.1273166;
@@ -136,9 +130,27 @@ fn ln_of(x: V) -> V {
     p = p * f - 0.25000167;
     p = p * f + 0.3333334;
     let tail = (f * f) * (f * p - 0.5) + k * LN_2_LOWER;
-    let finite = k * LN_2_UPPER + (f + tail);
+    return k * LN_2_UPPER + (f + tail);
+}
+
+fn ln_of(x: V) -> V {
+    // Subnormal numbers are lifted into the normal range, m is in sqrt(1/2)..sqrt(2).
+    let tiny = x < V(1.1754944e-38);
+    let lifted = bitcast<vec4<i32>>(select(x, x * 16777216.0, tiny));
+    let exponent = (lifted - vec4<i32>(0x3f3504f3)) >> vec4<u32>(23u);
+    let m = bitcast<V>(lifted - (exponent << vec4<u32>(23u)));
+    let k = V(exponent) - select(V(0.0), V(24.0), tiny);
+    let f = m - 1.0;
+    let finite = ln_sum(f, k);
     let y = select(select(finite, x, infinities(x)), -infinity_signed_as(abs(x)), zeros(bitcast<V>(lifted)));
     return select(y, nan_of(x), (x < V(0.0)) | nans(x));
+}
+
+// ln(1 + x) for x in 0..=1
+fn ln_1p_of(x: V) -> V {
+    // From 1/2 on it is ln 2 + ln((1 + x) / 2). Both arguments of the polynomial are exact.
+    let large = x > V(0.5);
+    return ln_sum(select(x, (x - 1.0) * 0.5, large), select(V(0.0), V(1.0), large));
 }
 
 fn tanh_of(x: V) -> V {

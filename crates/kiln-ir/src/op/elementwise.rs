@@ -163,6 +163,12 @@ macro_rules! elementwise_table {
                 name: mish, into: mish_into, operands: (x), params: (), flops: 25, bound: Ulp(4.0),
                 formula: "x * tanh(ln(1 + eˣ))", special: "-∞ gives -0, ∞ gives ∞", exact: $crate::op::mish(x),
             }
+            /// Smooth form of relu.
+            Softplus {
+                name: softplus, into: softplus_into, operands: (x), params: (), flops: 28, bound: Ulp(2.0),
+                formula: "ln(1 + eˣ)", special: "-∞ gives 0, ∞ gives ∞; the tail goes on into subnormals",
+                exact: x.max(0.0) + (-x.abs()).exp().ln_1p(),
+            }
         }
     };
 }

@@ -55,4 +55,5 @@ functions! { target;
     GeluTanh(x) = math::gelu_tanh(x);
     HardSwish(x) = math::hard_swish(x);
     Mish(x) = math::mish(x);
+    Softplus(x) = x.builder.selp(0.0, x, x.builder.le(x, 0.0)) + math::ln_1p(math::exp(-x.builder.abs(x)));
 }

@@ -149,15 +149,8 @@ pub(super) fn elu<'k>(x: F32<'k>, alpha: F32<'k>) -> F32<'k> {
     x.builder.selp(x, alpha * exp_m1_negative(at_most(x, 0.0)), x.builder.gt(x, 0.0))
 }
 
-/// `ln x`
-pub(super) fn ln(x: F32<'_>) -> F32<'_> {
-    let k = x.builder;
-    // Subnormal numbers are lifted into the normal range; x is m 2ⁿ with m in 0.75..1.5, and f is m - 1.
-    let tiny = k.lt(x, f32::MIN_POSITIVE);
-    let bits = k.bits_s32(k.selp(x * 16_777_216.0, x, tiny));
-    let exponent = (bits - 0x3f40_0000) >> 23;
-    let f = k.bits_f32(bits - (exponent << 23)) - 1.0;
-    let n = k.cvt_rn_f32(exponent) - k.selp(24.0, k.constant(0.0), tiny);
+/// `ln(1 + f) + n ln 2` for f in -0.25..=0.5 and an integral n.
+fn ln_sum<'k>(f: F32<'k>, n: F32<'k>) -> F32<'k> {
     // ln(1 + f) = f - f²/2 + f³ p(f)
     let p = polynomial(
         f,
@@ -174,7 +167,27 @@ pub(super) fn ln(x: F32<'_>) -> F32<'_> {
         ],
     );
     let tail = fma(f * f, fma(f, p, -0.5), n * LN_2[1]);
-    let y = fma(n, LN_2[0], f + tail);
+    fma(n, LN_2[0], f + tail)
+}
+
+/// `ln(1 + x)` for x in 0..=1; NaN stays NaN.
+pub(super) fn ln_1p(x: F32<'_>) -> F32<'_> {
+    let k = x.builder;
+    // From 1/2 on it is ln 2 + ln((1 + x) / 2). Both arguments of the polynomial are exact.
+    let large = k.gt(x, 0.5);
+    ln_sum(k.selp((x - 1.0) * 0.5, x, large), k.selp(1.0, k.constant(0.0), large))
+}
+
+/// `ln x`
+pub(super) fn ln(x: F32<'_>) -> F32<'_> {
+    let k = x.builder;
+    // Subnormal numbers are lifted into the normal range; x is m 2ⁿ with m in 0.75..1.5, and f is m - 1.
+    let tiny = k.lt(x, f32::MIN_POSITIVE);
+    let bits = k.bits_s32(k.selp(x * 16_777_216.0, x, tiny));
+    let exponent = (bits - 0x3f40_0000) >> 23;
+    let f = k.bits_f32(bits - (exponent << 23)) - 1.0;
+    let n = k.cvt_rn_f32(exponent) - k.selp(24.0, k.constant(0.0), tiny);
+    let y = ln_sum(f, n);
     let y = k.selp(x, y, k.eq(x, f32::INFINITY));
     let y = k.selp(f32::NEG_INFINITY, y, k.eq(x, 0.0));
     k.selp(f32::NAN, y, k.or(k.lt(x, 0.0), k.nan(x, x)))

@@ -38,4 +38,5 @@ formulas! {
     gelu_tanh(x) = math::gelu_tanh(x);
     hard_swish(x) = math::hard_swish(x);
     mish(x) = math::mish(x);
+    softplus(x) = x.of(0.0).greater(x) + math::ln_1p(math::exp(-x.abs()));
 }
