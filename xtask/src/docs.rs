@@ -17,6 +17,8 @@ pub(crate) struct Arguments {
 }
 
 const PAGE: &str = "docs/numerics.md";
+/// The page that quotes rows of the sources.
+const QUOTING: &str = "docs/architecture.md";
 
 /// Writes or checks the pages.
 pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
@@ -31,13 +33,43 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Fails when a page is not what the tables say.
+/// Fails when a page is not what the tables say, or quotes what the sources do not have.
 pub(crate) fn check(root: &Path) -> Result<()> {
     let page = std::fs::read_to_string(root.join(PAGE)).unwrap_or_default();
-    if page == numerics()? {
-        return Ok(());
+    if page != numerics()? {
+        return Err(format!("{PAGE} is not what the tables say; `cargo xtask docs` writes it").into());
     }
-    Err(format!("{PAGE} is not what the tables say; `cargo xtask docs` writes it").into())
+    for (path, lines) in quotes(&std::fs::read_to_string(root.join(QUOTING))?) {
+        let source =
+            std::fs::read_to_string(root.join(&path)).map_err(|why| format!("{QUOTING} names {path}: {why}"))?;
+        let source: Vec<&str> = source.lines().collect();
+        if !source.windows(lines.len()).any(|window| window == lines) {
+            return Err(format!("{QUOTING} quotes lines that {path} does not have:\n{}", lines.join("\n")).into());
+        }
+    }
+    Ok(())
+}
+
+/// The lines that the diffs of a page add, and the files: each run of added lines by itself. A line `...` leaves lines out.
+fn quotes(page: &str) -> Vec<(String, Vec<String>)> {
+    let mut quotes: Vec<(String, Vec<String>)> = Vec::new();
+    let (mut path, mut inside, mut open) = (None, false, false);
+    for line in page.lines() {
+        if line.starts_with("```") {
+            (path, inside, open) = (None, line == "```diff", false);
+        } else if let Some(named) = line.strip_prefix("+++ b/").filter(|_| inside) {
+            (path, open) = (Some(named.to_owned()), false);
+        } else if let (Some(added), Some(path)) = (line.strip_prefix('+').filter(|line| line.trim() != "..."), &path) {
+            match quotes.last_mut().filter(|_| open) {
+                Some((_, lines)) => lines.push(added.to_owned()),
+                None => quotes.push((path.clone(), vec![added.to_owned()])),
+            }
+            open = true;
+        } else {
+            open = false;
+        }
+    }
+    quotes
 }
 
 /// What stands above the table; the rules that hold for every operation.
@@ -109,4 +141,23 @@ fn on_gpus() -> Result<String> {
         cell(bound.to_string())
     )?;
     Ok(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pages_are_what_the_tables_say_and_quote_what_the_sources_have() {
+        check(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn quotes_are_runs_of_added_lines() {
+        let page = "+no\n```diff\n--- a/x\n+++ b/x\n@@\n+1\n+2\n@@\n+3\n+    ...\n+4\n+++ b/y\n+5\n```\n+no\n";
+        let runs: Vec<(String, String)> =
+            quotes(page).into_iter().map(|(path, lines)| (path, lines.join(" "))).collect();
+        let wanted = [("x", "1 2"), ("x", "3"), ("x", "4"), ("y", "5")];
+        assert_eq!(runs, wanted.map(|(path, lines)| (path.to_owned(), lines.to_owned())));
+    }
 }
