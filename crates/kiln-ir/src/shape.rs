@@ -4,7 +4,7 @@ use std::ops::Range;
 use crate::{Error, QuantFormat, Result};
 
 /// The greatest number of dimensions of a tensor.
-pub const MAX_RANK: usize = 4;
+pub const MAX_RANK: usize = 6;
 
 /// The extents of a tensor, row-major: the last dimension is contiguous. Rank 0 is a scalar of one element.
 ///
@@ -40,7 +40,9 @@ impl Shape {
 
     /// A vector of `n` elements. The length of a slice that exists cannot overflow.
     pub fn of_slice<T>(slice: &[T]) -> Self {
-        Self { rank: 1, dims: [slice.len(), 1, 1, 1] }
+        let mut shape = Self { rank: 1, ..Self::SCALAR };
+        shape.dims[0] = slice.len();
+        shape
     }
 
     /// The extents, outermost first.

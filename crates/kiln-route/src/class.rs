@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use kiln_ir::op::{Op, Reduction};
+use kiln_ir::op::{Movement, Op, Reduction};
 use kiln_ir::{QuantFormat, TensorType};
 
 /// What is calibrated together: an operation, and the kind of shape where that decides which code runs.
@@ -24,8 +24,9 @@ impl Class {
     }
 }
 
-/// The operation that is calibrated for this one: itself, but for reductions that walk over their data alike. The greatest
-/// element of all and the greater of two vectors share a name, and nothing else.
+/// The operation that is calibrated for this one: itself, but for reductions that walk over their data alike and for
+/// operations that only move elements. The greatest element of all and the greater of two vectors share a name, and nothing
+/// else.
 fn representative(op: &Op) -> &'static str {
     match op {
         Op::Reduce(reduce) => match reduce.reduction {
@@ -34,6 +35,8 @@ fn representative(op: &Op) -> &'static str {
             Reduction::ArgMax | Reduction::ArgMin => "argmax",
             Reduction::NormL2 => "norm_l2",
         },
+        // Each is a strided copy.
+        _ if op.moves() => "permute",
         _ => op.name(),
     }
 }
@@ -102,6 +105,12 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
             }
         }
         Op::Pool2d(_) | Op::Gather(_) => "",
+        Op::Permute(op) => moved(op, inputs),
+        Op::Slice(op) => moved(op, inputs),
+        Op::BroadcastTo(op) => moved(op, inputs),
+        Op::Pad(op) => moved(op, inputs),
+        Op::Concat(op) => moved(op, inputs),
+        Op::Reshape(op) => moved(op, inputs),
         // What works on rows runs on several threads only where there are several, and what it pays for each row shows
         // where rows are short.
         _ => match (first.rows(), first.columns()) {
@@ -110,6 +119,13 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
             _ => "",
         },
     })
+}
+
+/// Whether elements move in runs, as `memcpy` moves them, or one by one.
+fn moved(op: &impl Movement, inputs: &[TensorType]) -> &'static str {
+    const RUN: usize = 8;
+    let in_runs = op.copy(inputs, 0).is_ok_and(|copy| copy.run() >= RUN || copy.run() == copy.len());
+    if in_runs { "runs" } else { "" }
 }
 
 impl fmt::Display for Class {

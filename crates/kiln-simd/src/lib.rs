@@ -29,6 +29,7 @@ mod reduce;
 mod rope;
 mod rows;
 mod scratch;
+mod shape;
 mod simd;
 mod threads;
 mod tile;

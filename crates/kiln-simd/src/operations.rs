@@ -14,7 +14,8 @@ impl Operations for Simd {
         {
             return Ok(());
         }
-        widened(inputs, |inputs| for_operation!(op, op => checked(self, op, inputs, outputs)))
+        let mut run = |inputs: &[Operand<'_>]| for_operation!(op, op => checked(self, op, inputs, outputs));
+        if op.moves() { run(inputs) } else { widened(inputs, run) }
     }
 
     fn quick_elementwise(&self, op: Elementwise, operands: &[&[f32]], out: &mut [f32]) -> bool {

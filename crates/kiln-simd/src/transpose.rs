@@ -76,7 +76,7 @@ pub(crate) fn run_slices(simd: &Simd, x: &[f32], rows: usize, columns: usize, ou
 }
 
 /// Transposes `count` matrices. The slices have the lengths that the extents ask for.
-fn run(simd: &Simd, count: usize, (rows, columns): (usize, usize), from: &[f32], out: &mut [f32]) {
+pub(crate) fn run(simd: &Simd, count: usize, (rows, columns): (usize, usize), from: &[f32], out: &mut [f32]) {
     if out.is_empty() {
         return;
     }

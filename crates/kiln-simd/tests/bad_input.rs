@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kiln_ir::op::reference::{Case, Random};
-use kiln_ir::op::{Op, all_cases};
-use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Shape, TensorType, f16};
+use kiln_ir::op::{BroadcastTo, Concat, Op, Pad, Permute, Reshape, Slice, all_cases};
+use kiln_ir::{Buffer, DType, Data, DataMut, Error, MAX_RANK, Operand, QuantFormat, Shape, TensorType, f16};
 use kiln_simd::{Isa, Operations, Simd};
 
 /// The smallest case that has elements, of every operation with every set of parameters.
@@ -73,6 +73,8 @@ fn other_shapes(dims: &[usize]) -> Vec<Vec<usize>> {
         &[2, 0, 4],
         &[1, 2, 3, 4],
         &[0; 4],
+        &[2, 1, 3, 2, 1, 2],
+        &[2, 1, 0, 3, 1, 2],
     ];
     let mut shapes: Vec<Vec<usize>> = fixed.iter().map(|s| s.to_vec()).collect();
     for axis in 0..dims.len() {
@@ -151,7 +153,12 @@ fn wrong_numbers_of_operands_are_refused() {
     let mut faults = Vec::new();
     for case in smallest_cases() {
         let inputs = buffers(&case);
-        for n in (0..8).filter(|&n| n != inputs.len()) {
+        // To concatenate is for any number, up to the greatest.
+        let taken = |n: usize| match case.op {
+            Op::Concat(_) => (1..=Concat::MOST).contains(&n),
+            _ => n == inputs.len(),
+        };
+        for n in (0..12).filter(|&n| !taken(n)) {
             let wrong: Vec<_> = inputs.iter().cycle().take(n).cloned().collect();
             attempt(&mut faults, &simd, &case.op, &wrong);
             let operands: Vec<_> = wrong
@@ -250,11 +257,11 @@ fn absurd_extents_are_errors_of_the_shape_rule() {
         let types: Vec<TensorType> = case.operands().unwrap().iter().map(Operand::ty).collect();
         for position in 0..=types.len() {
             for extent in large {
-                for axis in 0..=4 {
+                for axis in 0..=MAX_RANK {
                     let mut changed = types.clone();
                     let mut possible = true;
                     for (i, ty) in changed.iter_mut().enumerate() {
-                        // The last position stands for all operands at once; axis 4 for all extents but the last.
+                        // The last position stands for all operands at once; the last axis for all extents but the last.
                         if position != i && position != types.len() {
                             continue;
                         }
@@ -263,7 +270,7 @@ fn absurd_extents_are_errors_of_the_shape_rule() {
                         for (d, value) in dims.iter_mut().enumerate() {
                             if d == axis {
                                 *value = extent;
-                            } else if axis == 4 {
+                            } else if axis == MAX_RANK {
                                 *value = if d + 1 == rank { *value } else { extent };
                             }
                         }
@@ -289,6 +296,130 @@ fn absurd_extents_are_errors_of_the_shape_rule() {
         }
     }
     assert_none(&faults);
+}
+
+#[test]
+#[allow(clippy::reversed_empty_ranges)]
+fn shapes_that_make_no_sense_are_typed_errors() {
+    type Run<'a> = Box<dyn Fn(&Simd) -> kiln_ir::Result<Vec<f32>> + 'a>;
+    const MAX: usize = usize::MAX;
+    let (x, dims) = ([1.0; 12], [3, 4]);
+    let run = |op: kiln_ir::Result<Op>, dims: &'static [usize]| -> Run<'_> {
+        Box::new(move |simd: &Simd| {
+            let op = op.clone()?;
+            simd.run_f32(&op, &[Operand::f32(&x[..dims.iter().product()], dims)?])
+        })
+    };
+    let permute = |axes: &[usize]| Permute::new(axes).map(Op::from);
+    let slice = |axis, range, step| Slice::along(axis, range, step).map(Op::from);
+    let broadcast = |dims: &[usize]| BroadcastTo::new(dims).map(Op::from);
+    let pad = |widths: &[(usize, usize)]| Pad::new(widths, 0.0).map(Op::from);
+    let reshape = |dims: &[usize]| Reshape::to(dims).map(Op::from);
+    let cases: Vec<(&str, Run<'_>)> = vec![
+        ("parameter", run(permute(&[0, 0]), &[3, 4])),
+        ("parameter", run(permute(&[0, 2]), &[3, 4])),
+        ("parameter", run(permute(&[1, 2]), &[3, 4])),
+        ("parameter", run(permute(&[MAX, 0]), &[3, 4])),
+        ("parameter", run(permute(&[0, 1, 2, 3, 4, 5, 6]), &[3, 4])),
+        ("shape", run(permute(&[0]), &[3, 4])),
+        ("shape", run(permute(&[0, 1, 2]), &[3, 4])),
+        ("shape", run(permute(&[]), &[3, 4])),
+        ("parameter", run(slice(0, 0..1, 0), &[3, 4])),
+        ("view", run(slice(0, 2..1, 1), &[3, 4])),
+        ("view", run(slice(0, 0..4, 1), &[3, 4])),
+        ("view", run(slice(0, 4..MAX, 1), &[3, 4])),
+        ("view", run(slice(1, MAX - 1..MAX, MAX), &[3, 4])),
+        ("view", run(slice(2, 0..1, 1), &[3, 4])),
+        ("view", run(slice(MAX, 0..1, 1), &[3, 4])),
+        ("view", run(slice(0, 0..1, 1), &[])),
+        ("shape", run(broadcast(&[4]), &[3, 4])),
+        ("shape", run(broadcast(&[3, 5]), &[3, 4])),
+        ("shape", run(broadcast(&[4, 3]), &[3, 4])),
+        ("shape", run(broadcast(&[0, 4]), &[3, 4])),
+        ("shape", run(broadcast(&[1; 7]), &[1])),
+        ("overflow", run(broadcast(&[MAX, MAX, 4]), &[4])),
+        ("memory", run(broadcast(&[1 << 56, 4]), &[4])),
+        ("view", run(pad(&[(0, 0), (0, 0), (1, 0)]), &[3, 4])),
+        ("shape", run(pad(&[(0, 0); 7]), &[3, 4])),
+        ("overflow", run(pad(&[(MAX, 1)]), &[3, 4])),
+        ("overflow", run(pad(&[(MAX, MAX)]), &[0])),
+        ("overflow", run(pad(&[(1 << 62, 1 << 62)]), &[3, 4])),
+        ("memory", run(pad(&[(1 << 56, 0)]), &[3, 4])),
+        ("shape", run(reshape(&[5]), &[3, 4])),
+        ("shape", run(reshape(&[]), &[3, 4])),
+        ("shape", run(reshape(&[0]), &[3, 4])),
+        ("shape", run(reshape(&[1; 7]), &[1])),
+        ("overflow", run(reshape(&[MAX, MAX]), &[3, 4])),
+        ("shape", run(Ok(Reshape::Squeeze(0).into()), &[3, 4])),
+        ("view", run(Ok(Reshape::Squeeze(2).into()), &[3, 4])),
+        ("view", run(Ok(Reshape::Unsqueeze(3).into()), &[3, 4])),
+        ("view", run(Ok(Reshape::Unsqueeze(MAX).into()), &[3, 4])),
+        ("view", run(Ok(Reshape::Unsqueeze(0).into()), &[1, 1, 3, 1, 2, 2])),
+        ("arity", Box::new(|simd| simd.concat(&[], 0))),
+        ("arity", Box::new(|simd| simd.concat(&[(&x[..1], &[1][..]); 9], 0))),
+        ("view", Box::new(|simd| simd.concat(&[(&x, &dims)], 2))),
+        ("view", Box::new(|simd| simd.concat(&[(&x, &dims), (&x, &dims)], MAX))),
+        ("shape", Box::new(|simd| simd.concat(&[(&x, &dims), (&x, &[4, 3])], 0))),
+        ("shape", Box::new(|simd| simd.concat(&[(&x, &dims), (&x, &[3, 4, 1])], 0))),
+        ("length", Box::new(|simd| simd.concat(&[(&x, &[5])], 0))),
+        ("overflow", Box::new(|simd| simd.concat(&[(&[], &[1 << 59, 0]), (&[], &[1 << 59, 0]), (&[], &[1 << 59, 0])], 0))),
+        ("view", Box::new(|simd| simd.split(&x, &dims, 1, &[1, 2]).map(|_| vec![]))),
+        ("view", Box::new(|simd| simd.split(&x, &dims, 1, &[3, 2]).map(|_| vec![]))),
+        ("view", Box::new(|simd| simd.split(&x, &dims, 1, &[MAX, 5]).map(|_| vec![]))),
+        ("view", Box::new(|simd| simd.split(&x, &dims, 2, &[1]).map(|_| vec![]))),
+        ("parameter", Box::new(|simd| simd.split(&x, &dims, 1, &[]).map(|_| vec![]))),
+        ("length", Box::new(|simd| simd.permute(&x, &[3, 5], &[1, 0]))),
+        ("length", Box::new(|simd| simd.permute_into(&x, &dims, &[1, 0], &mut [0.0; 11]).map(|()| vec![]))),
+    ];
+    let simd = Simd::new().unwrap();
+    let mut faults = Vec::new();
+    for (number, (expected, case)) in cases.iter().enumerate() {
+        let Some(result) = survive(&mut faults, || format!("case {number}"), || case(&simd)) else { continue };
+        let kind = match &result {
+            Ok(_) => "ran",
+            Err(Error::Shape { .. }) => "shape",
+            Err(Error::View { .. }) => "view",
+            Err(Error::Parameter { .. }) => "parameter",
+            Err(Error::Overflow { .. }) => "overflow",
+            Err(Error::OutOfMemory { .. }) => "memory",
+            Err(Error::Arity { .. }) => "arity",
+            Err(Error::Length { .. }) => "length",
+            Err(_) => "another error",
+        };
+        if kind != *expected {
+            faults.push(format!("case {number}: {expected} expected, {kind}: {:?}", result.err()));
+        }
+    }
+    assert_none(&faults);
+}
+
+#[test]
+fn rows_of_blocks_move_whole_or_not_at_all() {
+    let simd = Simd::new().unwrap();
+    let format = QuantFormat::Q8_0;
+    let data = vec![0u8; 6 * format.block_bytes()];
+    let x = Operand::blocks(format, &data, &[2, 3, 32]).unwrap();
+    let refused: [Op; 6] = [
+        Permute::new(&[0, 2, 1]).unwrap().into(),
+        Slice::along(2, 0..16, 1).unwrap().into(),
+        Slice::along(2, 0..32, 2).unwrap().into(),
+        BroadcastTo::new(&[2, 2, 3, 64]).unwrap().into(),
+        Pad::new(&[(1, 0)], 0.0).unwrap().into(),
+        Reshape::to(&[3, 64]).unwrap().into(),
+    ];
+    for op in &refused[..5] {
+        let run = simd.run(op, &[x]);
+        assert!(matches!(run, Err(Error::Format { .. } | Error::Shape { .. })), "{op:?}: {run:?}");
+    }
+    assert!(simd.run(&refused[5], &[x]).is_ok(), "192 elements in rows of two blocks");
+    assert!(matches!(simd.run(&Reshape::to(&[12, 16]).unwrap().into(), &[x]), Err(Error::Format { .. })));
+    assert!(matches!(simd.run(&Concat { axis: 2 }.into(), &[x, x]), Err(Error::Format { .. })));
+    // A value that no index is.
+    let indices = Operand::u32(&[1, 2, 3], &[3]).unwrap();
+    for value in [-1.0, 0.5, f32::NAN, 4_294_967_296.0] {
+        let run = simd.run(&Pad::new(&[(1, 0)], value).unwrap().into(), &[indices]);
+        assert!(matches!(run, Err(Error::Parameter { .. })), "{value}: {run:?}");
+    }
 }
 
 #[test]
@@ -394,7 +525,7 @@ fn data_that_do_not_fill_their_shape_are_refused() {
     assert!(matches!(Operand::f32(&[0.0; 5], &[2, 3]), Err(Error::Length { .. })));
     assert!(matches!(Operand::u32(&[0; 5], &[2, 3]), Err(Error::Length { .. })));
     assert!(matches!(Operand::f32(&[], &[usize::MAX, 0]), Err(Error::Overflow { .. })));
-    assert!(matches!(Operand::f32(&[0.0; 32], &[2, 2, 2, 2, 2]), Err(Error::Shape { .. })));
+    assert!(matches!(Operand::f32(&[0.0; 128], &[2, 2, 2, 2, 2, 2, 2]), Err(Error::Shape { .. })));
     for format in QuantFormat::ALL {
         assert!(matches!(Operand::blocks(format, &[0; 100], &[100]), Err(Error::Format { .. })));
         assert!(matches!(Operand::blocks(format, &[0; 3], &[1024]), Err(Error::Length { .. })));

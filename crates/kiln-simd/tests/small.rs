@@ -3,7 +3,7 @@
 
 use kiln_ir::op::reference::{Case, Input, Random, conform};
 use kiln_ir::op::*;
-use kiln_ir::{Buffer, DType, QuantFormat};
+use kiln_ir::{Buffer, DType, QuantFormat, f16};
 use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -89,6 +89,31 @@ fn small_cases() -> Vec<Case> {
     for to in [DType::F16, DType::F32] {
         c.add(Convert { to }, &[&[3, 7]]);
     }
+    // A transpose, rows that move whole, planes that turn, elements that do neither.
+    for axes in [&[1, 0][..], &[0, 2, 1], &[1, 0, 2], &[2, 1, 0], &[3, 0, 2, 1]] {
+        let dims = [5, 6, 7, 2];
+        c.add(Permute::new(axes).unwrap(), &[&dims[..axes.len()]]);
+    }
+    c.add(Slice::along(1, 1..5, 1).unwrap(), &[&[3, 6]]);
+    c.add(Slice::along(1, 1..usize::MAX, 2).unwrap().cut(0, 2..3, 1).unwrap(), &[&[3, 6, 2]]);
+    c.add(BroadcastTo::new(&[2, 3, 5]).unwrap(), &[&[3, 1]]);
+    c.add(BroadcastTo::new(&[4, 3]).unwrap(), &[&[3]]);
+    c.add(Pad::new(&[(1, 0), (2, 1)], 0.5).unwrap(), &[&[2, 3]]);
+    c.add(Concat { axis: 1 }, &[&[2, 3], &[2, 1], &[2, 4]]);
+    c.add(Concat { axis: 0 }, &[&[3], &[5]]);
+    c.add(Reshape::to(&[3, 4]).unwrap(), &[&[2, 6]]);
+    c.add(Reshape::Unsqueeze(1), &[&[2, 6]]);
+    let indices = Input::new(Buffer::U32((0..30).collect()), &[5, 6]);
+    let halves = Input::new(Buffer::F16((0..15).map(|n| f16::from_f32(n as f32)).collect()), &[3, 5]);
+    let rows = c.blocks(QuantFormat::Q8_0, 6);
+    let rows = Input::new(rows.buffer, &[2, 3, 32]);
+    for x in [indices, halves] {
+        c.cases.push(Case::new(Permute::new(&[1, 0]).unwrap(), vec![x.clone()]));
+        c.cases.push(Case::new(Pad::new(&[(0, 1), (1, 0)], 2.0).unwrap(), vec![x.clone()]));
+        c.cases.push(Case::new(Concat { axis: 1 }, vec![x.clone(), x]));
+    }
+    c.cases.push(Case::new(Permute::new(&[1, 0, 2]).unwrap(), vec![rows.clone()]));
+    c.cases.push(Case::new(Slice::along(1, 0..3, 2).unwrap(), vec![rows]));
     for format in QuantFormat::ALL {
         let k = format.block_len();
         c.add(Quantize { format }, &[&[1, k]]);

@@ -9,6 +9,7 @@ mod quantized;
 mod reduce;
 mod rope;
 mod rows;
+mod shape;
 mod top_k;
 mod transpose;
 mod window;

@@ -1,7 +1,10 @@
-use super::slices::{Element, flat, rows};
+use std::ops::Range;
+
+use super::slices::{Element, flat, operands, rows};
 use crate::op::{
-    Attention, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Padding,
-    Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose, types_of,
+    Attention, BroadcastTo, Concat, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax, Matmul,
+    Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, Slice,
+    Softmax, TopK, Transpose, types_of,
 };
 use crate::{DataMut, Operand, QuantFormat, Result, Shape, elementwise_table, reduction_table, zeros};
 #[cfg(doc)]
@@ -138,6 +141,26 @@ pub trait AsyncOperations {
         let outputs = &mut [DataMut::F32(&mut values), DataMut::U32(&mut indices)];
         self.run_into_async(&TopK { k }.into(), &[x], outputs).await?;
         Ok((values, indices))
+    }
+
+    /// Tensors one after another along dimension `axis`: each is its elements and its extents.
+    ///
+    /// # Errors
+    /// As [`Operations::concat`].
+    async fn concat(&self, parts: &[(&[f32], &[usize])], axis: usize) -> Result<Vec<f32>> {
+        collect(self, &Concat { axis }.into(), &operands(parts)?).await
+    }
+
+    /// The parts of `x` along dimension `axis` that follow one another, so long each. They fill the dimension.
+    ///
+    /// # Errors
+    /// As [`Operations::split`].
+    async fn split(&self, x: &[f32], dims: &[usize], axis: usize, lengths: &[usize]) -> Result<Vec<Vec<f32>>> {
+        let mut parts = Vec::with_capacity(lengths.len());
+        for part in Slice::parts(axis, lengths)? {
+            parts.push(self.slice_with(part, x, dims).await?);
+        }
+        Ok(parts)
     }
 
     /// Quantises rows of `columns` elements.

@@ -137,6 +137,72 @@ macro_rules! operations {
                          senseless theta.",
             }
 
+            /// The dimensions of `x` in another order: dimension `d` of the result is dimension `axes[d]` of `x`.
+            permute {
+                into: permute_into, tensors: (x), params: (axes: &[usize]), op: Permute::new(axes)?,
+                slices: (x: &[f32], dims: &[usize], axes: &[usize]), operands: [Operand::f32(x, dims)?],
+                errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::Parameter`] when `axes` is not a \
+                         permutation, [`Error::Shape`] when it is one of another number of dimensions.",
+            }
+
+            /// Every `step`-th index of a range along dimension `axis`. A range that ends at `usize::MAX` ends where the
+            /// dimension does.
+            slice {
+                into: slice_into, tensors: (x), params: (axis: usize, range: Range<usize>, step: usize), op: Slice::along(axis, range, step)?,
+                slices: (x: &[f32], dims: &[usize], axis: usize, range: Range<usize>, step: usize), operands: [Operand::f32(x, dims)?],
+                errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::Parameter`] for a step of zero, \
+                         [`Error::View`] when there is no such dimension or the range is not inside of it.",
+            }
+
+            /// A part of `x`, cut along several dimensions.
+            slice_with {
+                into: slice_with_into, tensors: (x), params: (op: Slice), op: op,
+                slices: (op: Slice, x: &[f32], dims: &[usize]), operands: [Operand::f32(x, dims)?],
+                errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::View`] when there is no such dimension \
+                         or a range is not inside of it.",
+            }
+
+            /// `x` repeated to fill a shape: from the last dimension on, extents are equal or that of `x` is 1, and missing
+            /// leading dimensions count as 1.
+            broadcast_to {
+                into: broadcast_to_into, tensors: (x), params: (shape: &[usize]), op: BroadcastTo::new(shape)?,
+                slices: (x: &[f32], dims: &[usize], shape: &[usize]), operands: [Operand::f32(x, dims)?],
+                errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::Shape`] when these do not broadcast to \
+                         `shape`.",
+            }
+
+            /// `x` with a value added around it: `(before, after)` entries along each dimension, outermost first.
+            pad {
+                into: pad_into, tensors: (x), params: (widths: &[(usize, usize)], value: f32), op: Pad::new(widths, value)?,
+                slices: (x: &[f32], dims: &[usize], widths: &[(usize, usize)], value: f32), operands: [Operand::f32(x, dims)?],
+                errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::View`] or [`Error::Shape`] for more \
+                         widths than there are dimensions, [`Error::Overflow`] when the result cannot be addressed.",
+            }
+
+            /// The elements of `x` in the same order under other extents. In a recorded graph it takes neither time nor
+            /// memory.
+            reshape {
+                into: reshape_into, tensors: (x), params: (shape: &[usize]), op: Reshape::to(shape)?,
+                slices: (x: &[f32], dims: &[usize], shape: &[usize]), operands: [Operand::f32(x, dims)?],
+                errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::Shape`] when `shape` has another \
+                         number of elements.",
+            }
+
+            /// `x` without dimension `axis`, whose extent is 1.
+            squeeze {
+                into: squeeze_into, tensors: (x), params: (axis: usize), op: Reshape::Squeeze(axis),
+                slices: (x: &[f32], dims: &[usize], axis: usize), operands: [Operand::f32(x, dims)?],
+                errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::View`] when there is no such \
+                         dimension, [`Error::Shape`] when it has another extent.",
+            }
+
+            /// `x` with a new dimension of extent 1 in the place `axis`.
+            unsqueeze {
+                into: unsqueeze_into, tensors: (x), params: (axis: usize), op: Reshape::Unsqueeze(axis),
+                slices: (x: &[f32], dims: &[usize], axis: usize), operands: [Operand::f32(x, dims)?],
+                errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::View`] when it cannot be put there.",
+            }
+
             /// The f32 that quantised blocks stand for.
             dequantize {
                 into: dequantize_into, tensors: (blocks), params: (format: QuantFormat), op: Dequantize { format },

@@ -1,9 +1,11 @@
+use std::ops::Range;
+
 #[cfg(doc)]
 use crate::Error;
 use crate::op::{
-    Attention, Convert, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax, Matmul, Matvec, Op,
-    Padding, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose, rows_of,
-    types_of,
+    Attention, BroadcastTo, Concat, Convert, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax,
+    Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope,
+    Slice, Softmax, TopK, Transpose, rows_of, types_of,
 };
 use crate::{
     Buffer, DType, Data, DataMut, Operand, QuantFormat, Result, Shape, elementwise_table, f16, reduction_table, zeros,
@@ -25,6 +27,11 @@ fn factors<'a>(op: Matmul, a: &'a [f32], b: &'a [f32], (m, k, n): (usize, usize,
 pub(super) fn flat(format: QuantFormat, blocks: &[u8]) -> Result<Operand<'_>> {
     let n = blocks.len() / format.block_bytes() * format.block_len();
     Operand::new(Data::Blocks(format, blocks), Shape::new(&[n])?)
+}
+
+/// Tensors of f32, each given by its elements and its extents.
+pub(super) fn operands<'a>(parts: &[(&'a [f32], &[usize])]) -> Result<Vec<Operand<'a>>> {
+    parts.iter().map(|(data, dims)| Operand::f32(data, dims)).collect()
 }
 
 macro_rules! elementwise_on_slices {
@@ -371,6 +378,33 @@ pub trait Operations {
     fn top_k_into(&self, x: &[f32], columns: usize, k: usize, values: &mut [f32], indices: &mut [u32]) -> Result<()> {
         let outputs = &mut [DataMut::F32(values), DataMut::U32(indices)];
         self.run_into(&TopK { k }.into(), &[rows("top_k", x, columns)?], outputs)
+    }
+
+    /// Tensors one after another along dimension `axis`: each is its elements and its extents.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when elements do not fill their extents, [`Error::Arity`] for none or more than [`Concat::MOST`],
+    /// [`Error::View`] when there is no such dimension, [`Error::Shape`] when extents differ along another one.
+    fn concat(&self, parts: &[(&[f32], &[usize])], axis: usize) -> Result<Vec<f32>> {
+        self.run_f32(&Concat { axis }.into(), &operands(parts)?)
+    }
+
+    /// As [`Operations::concat`], into `out`.
+    ///
+    /// # Errors
+    /// As [`Operations::concat`]; [`Error::Length`] when `out` has another length than the result.
+    fn concat_into(&self, parts: &[(&[f32], &[usize])], axis: usize, out: &mut [f32]) -> Result<()> {
+        self.run_into(&Concat { axis }.into(), &operands(parts)?, &mut [DataMut::F32(out)])
+    }
+
+    /// The parts of `x` along dimension `axis` that follow one another, so long each. They fill the dimension.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when `x` does not fill `dims`, [`Error::View`] when there is no such dimension or the parts do not
+    /// fill it, [`Error::Parameter`] when there are none.
+    fn split(&self, x: &[f32], dims: &[usize], axis: usize, lengths: &[usize]) -> Result<Vec<Vec<f32>>> {
+        let parts = Slice::parts(axis, lengths)?.into_iter();
+        parts.map(|part| self.slice_with(part, x, dims)).collect()
     }
 
     /// The f16 nearest to each element, the even one of two.

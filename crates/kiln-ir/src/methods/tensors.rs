@@ -1,8 +1,10 @@
 use std::borrow::Borrow;
+use std::ops::Range;
 
 use crate::op::{
-    Attention, Convert, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax, Matmul, Matvec, Op,
-    Padding, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose,
+    Attention, BroadcastTo, Concat, Convert, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax,
+    Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope,
+    Slice, Softmax, TopK, Transpose,
 };
 #[cfg(doc)]
 use crate::Operations;
@@ -166,5 +168,24 @@ pub trait Record: Sized {
     /// As [`Record::record_all`].
     fn quantize(&mut self, x: impl Borrow<Self::Tensor>, format: QuantFormat) -> Result<Self::Tensor> {
         self.record(Quantize { format }, &[x.borrow().clone()])
+    }
+
+    /// Tensors one after another along dimension `axis`.
+    ///
+    /// # Errors
+    /// As [`Record::record_all`].
+    fn concat(&mut self, parts: &[impl Borrow<Self::Tensor>], axis: usize) -> Result<Self::Tensor> {
+        let parts: Vec<Self::Tensor> = parts.iter().map(|part| part.borrow().clone()).collect();
+        self.record(Concat { axis }, &parts)
+    }
+
+    /// The parts of `x` along dimension `axis` that follow one another, so long each. They fill the dimension.
+    ///
+    /// # Errors
+    /// As [`Record::record_all`]; [`Error::View`] when the parts do not fill the dimension,
+    /// [`Error::Parameter`] when there are none.
+    fn split(&mut self, x: impl Borrow<Self::Tensor>, axis: usize, lengths: &[usize]) -> Result<Vec<Self::Tensor>> {
+        let parts = Slice::parts(axis, lengths)?.into_iter();
+        parts.map(|part| self.record(part, &[x.borrow().clone()])).collect()
     }
 }

@@ -3,7 +3,8 @@ use crate::{DType, Error, Result, Shape, TensorType};
 
 /// Rows of a table chosen by index: the lookup of embeddings.
 ///
-/// Operands: the table `[rows, n]`, indices `[..]` of at most three dimensions. The result is `[.., n]`.
+/// Operands: the table `[rows, n]`, indices `[..]` of one dimension less than [`crate::MAX_RANK`] at most. The result is
+/// `[.., n]`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Gather;
 

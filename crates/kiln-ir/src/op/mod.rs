@@ -17,6 +17,7 @@ mod reduce;
 pub mod reference;
 mod rope;
 mod rows;
+mod shape;
 mod transpose;
 
 pub use attention::{Attention, AttentionExtents};
@@ -34,6 +35,7 @@ pub use quantized::{Dequantize, QuantMatmul, Quantize};
 pub use reduce::{Dot, Reduce, Reduction};
 pub use rope::{Rope, RopeStyle};
 pub use rows::{LayerNorm, LogSoftmax, RmsNorm, Softmax, rows_of};
+pub use shape::{BroadcastTo, Concat, Dim, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
 pub use transpose::Transpose;
 
 use crate::{DType, Data, DataMut, Error, Operand, Result, Shape, TensorType};
@@ -131,30 +133,40 @@ impl std::ops::Deref for Outputs {
     }
 }
 
-/// The types of the operands of one call, kept without a heap. See [`types_of`].
-#[derive(Debug, Clone, Copy)]
+/// The types of the operands of one call, kept without a heap where there are few. See [`types_of`].
+#[derive(Debug, Clone)]
 pub struct Types {
-    types: [TensorType; MAX_OPERANDS + 1],
+    few: [TensorType; FEW_OPERANDS],
     len: usize,
+    /// All of them where there are more.
+    many: Vec<TensorType>,
 }
 
-/// The greatest number of operands that an operation takes.
-const MAX_OPERANDS: usize = 4;
+/// The greatest number of operands that an operation takes: [`Concat`] so many, the others at most [`FEW_OPERANDS`].
+const MAX_OPERANDS: usize = 8;
+
+/// Operands whose types are kept without a heap.
+const FEW_OPERANDS: usize = 4;
 
 /// The types of operands. Of a list that is too long for any operation it keeps enough to be refused by its arity.
 #[inline]
 pub fn types_of(operands: &[Operand<'_>]) -> Types {
-    let mut types = [TensorType::f32(Shape::SCALAR); MAX_OPERANDS + 1];
-    for (ty, operand) in types.iter_mut().zip(operands) {
+    let mut types =
+        Types { few: [TensorType::f32(Shape::SCALAR); FEW_OPERANDS], len: operands.len(), many: Vec::new() };
+    for (ty, operand) in types.few.iter_mut().zip(operands) {
         *ty = operand.ty();
     }
-    Types { types, len: operands.len().min(MAX_OPERANDS + 1) }
+    if operands.len() > FEW_OPERANDS {
+        types.many = operands.iter().take(MAX_OPERANDS + 1).map(Operand::ty).collect();
+    }
+    types
 }
 
 impl std::ops::Deref for Types {
     type Target = [TensorType];
+    #[inline]
     fn deref(&self) -> &[TensorType] {
-        &self.types[..self.len]
+        if self.len > FEW_OPERANDS { &self.many } else { &self.few[..self.len] }
     }
 }
 
@@ -189,6 +201,10 @@ pub fn check_outputs(op: &'static str, expected: &[TensorType], outputs: &[DataM
 
 /// Everything about an operation that is not its kernel.
 pub trait Operation: Copy + Eq + std::hash::Hash + std::fmt::Debug {
+    /// Whether it moves elements as they are stored, so that the result has the element type of the operands and f16 is
+    /// never computed with.
+    const MOVES: bool = false;
+
     /// The field's name of it, in snake case: `layer_norm`.
     fn name(&self) -> &'static str;
 
@@ -374,6 +390,18 @@ operations! { $
     QuantMatmul,
     /// The same numbers as another type.
     Convert,
+    /// The dimensions in another order.
+    Permute,
+    /// A part of a tensor.
+    Slice,
+    /// A tensor repeated to fill a shape.
+    BroadcastTo,
+    /// A tensor with a value around it.
+    Pad,
+    /// Tensors one after another along a dimension.
+    Concat,
+    /// The same elements under other extents.
+    Reshape,
 }
 
 impl Op {
@@ -393,6 +421,14 @@ impl Op {
     /// As [`Operation::infer`].
     pub fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
         for_operation!(self, op => op.infer(inputs))
+    }
+
+    /// As [`Operation::MOVES`].
+    pub fn moves(&self) -> bool {
+        fn of<O: Operation>(_: &O) -> bool {
+            O::MOVES
+        }
+        for_operation!(self, op => of(op))
     }
 
     /// The work on these inputs.
@@ -439,6 +475,7 @@ impl Op {
     pub fn reference(&self, inputs: &[Operand<'_>]) -> Result<Vec<reference::Expected>> {
         let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();
         self.infer(&types)?;
-        widened(inputs, |inputs| Ok(for_operation!(self, op => op.reference(inputs))))
+        let reference = |inputs: &[Operand<'_>]| Ok(for_operation!(self, op => op.reference(inputs)));
+        if self.moves() { reference(inputs) } else { widened(inputs, reference) }
     }
 }

@@ -290,10 +290,12 @@ pub(super) fn stored_as_f16(cases: &[Case]) -> Vec<Case> {
             continue;
         }
         *count += 1;
-        // All of them, and the last one alone: a weight beside what it is multiplied with.
+        // All of them, and the last one alone: a weight beside what it is multiplied with. Where elements only move they are
+        // all of one type.
         let all = case.inputs.iter().map(Input::narrowed).collect();
         stored.push(Case { op: case.op, inputs: all });
-        if let [before @ .., last] = &case.inputs[..]
+        if !case.op.moves()
+            && let [before @ .., last] = &case.inputs[..]
             && !before.is_empty()
             && wide(last)
         {

@@ -12,6 +12,7 @@ mod quantized;
 mod reduce;
 mod rope;
 mod rows;
+mod shape;
 #[cfg(all(test, not(target_arch = "wasm32")))] // devices are waited for
 mod small_bindings;
 mod top_k;

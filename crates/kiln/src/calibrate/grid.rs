@@ -5,7 +5,8 @@
 
 use kiln_ir::op::{
     Attention, Convolve2d, Dequantize, Dot, Elementwise, ElementwiseKind, Gather, LayerNorm, LogSoftmax, Matmul,
-    Matvec, Op, Padding, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK, Transpose,
+    Matvec, Op, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax, TopK,
+    Transpose,
 };
 use kiln_ir::{QuantFormat, Result, Shape, TensorType};
 
@@ -257,6 +258,9 @@ impl Probes {
             if m == 1 || n < 64 {
                 continue;
             }
+            // Heads to the outside, and channels to the inside.
+            self.add(Permute::new(&[1, 0, 2])?, &[&[m, n / 16, 16]])?;
+            self.add(Permute::new(&[0, 2, 1])?, &[&[2, m / 2, n]])?;
             self.add(Elementwise::add(), &[&[m, n], &[n]])?;
             for axis in [0, 1] {
                 self.add(Reduce::along(Reduction::Sum, axis), &[&[m, n]])?;

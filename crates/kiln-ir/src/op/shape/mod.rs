@@ -1,0 +1,159 @@
+//! Operations that move elements and change none: what the shape of a tensor is, and which part of it.
+//!
+//! Each of them is one [`StridedCopy`] an operand, so a backend has one kernel for all. [`Reshape`] moves nothing: in a
+//! recorded graph its result is its operand.
+
+mod broadcast;
+mod concat;
+mod pad;
+mod permute;
+mod reshape;
+mod slice;
+mod strided;
+
+pub use broadcast::BroadcastTo;
+pub use concat::Concat;
+pub use pad::Pad;
+pub use permute::Permute;
+pub use reshape::Reshape;
+pub use slice::Slice;
+pub use strided::{Dim, StridedCopy};
+
+use strided::Layout;
+
+use super::{Bound, Contract, Operation};
+use crate::{DType, Error, Result, TensorType};
+
+/// An operation whose result is made of elements of its operands, and of one value where there is none of them.
+pub trait Movement: Operation {
+    /// The copy of operand `index` of inputs that [`Operation::infer`] accepts.
+    ///
+    /// # Errors
+    /// As [`Operation::infer`].
+    fn copy(&self, inputs: &[TensorType], index: usize) -> Result<StridedCopy>;
+
+    /// The value of the elements that no operand covers, where there may be some.
+    fn fill(&self) -> Option<f32> {
+        None
+    }
+}
+
+/// What is promised of all of them.
+const CONTRACT: Contract = Contract { bound: Bound::Exact, special: "every bit is kept" };
+
+/// The one operand of an operation that takes any element type.
+fn one(op: &'static str, inputs: &[TensorType]) -> Result<TensorType> {
+    match inputs {
+        [x] => Ok(*x),
+        _ => Err(Error::Arity { op, expected: 1, found: inputs.len() }),
+    }
+}
+
+/// Refuses to cut or rearrange what rows of quantised blocks consist of.
+fn whole_rows(op: &'static str, x: &TensorType, rows_move_whole: bool) -> Result<()> {
+    match x.dtype {
+        DType::Blocks(format) if !rows_move_whole => Err(Error::Format {
+            format: format.name(),
+            reason: format!("{op} of {} would take rows of blocks apart; dequantize it first", x.shape),
+        }),
+        _ => Ok(()),
+    }
+}
+
+/// The refusal of an axis that a tensor does not have.
+fn no_axis(op: &'static str, x: &TensorType, axis: usize) -> Error {
+    let (shape, rank) = (x.shape, x.shape.rank());
+    Error::View { what: op, reason: format!("{shape} has no dimension {axis}; its dimensions are 0..{rank}") }
+}
+
+/// Results of one type, by the definition: for every index of the result, the operand and the index that it comes from.
+#[cfg(feature = "reference")]
+fn moved(
+    inputs: &[crate::Operand<'_>],
+    out: &TensorType,
+    fill: f32,
+    source: impl Fn(&[usize]) -> Option<(usize, Vec<usize>)>,
+) -> Vec<super::reference::Expected> {
+    use super::reference::Expected;
+    let dims = out.shape.dims();
+    let blocks = matches!(out.dtype, DType::Blocks(_));
+    // Of blocks whole rows move: the index along them is 0.
+    let counted = if blocks { &dims[..dims.len() - 1] } else { dims };
+    let total: usize = if out.shape.is_empty() { 0 } else { counted.iter().product() };
+    let mut sources = Vec::with_capacity(total);
+    let mut index = vec![0; dims.len()];
+    for flat in 0..total {
+        let mut rest = flat;
+        for d in (0..counted.len()).rev() {
+            index[d] = rest % counted[d];
+            rest /= counted[d];
+        }
+        sources.push(source(&index).map(|(operand, at)| {
+            let from = inputs[operand].shape();
+            (operand, at.iter().zip(from.dims()).fold(0, |flat, (i, n)| flat * n + i))
+        }));
+    }
+    let number = |data: &[f32], at: usize| f64::from(data[at]);
+    vec![match out.dtype {
+        DType::F32 => {
+            let value = |s: &Option<(usize, usize)>| {
+                s.map_or(f64::from(fill), |(operand, at)| number(inputs[operand].data().f32(), at))
+            };
+            let values: Vec<f64> = sources.iter().map(value).collect();
+            Expected::F32 { magnitudes: vec![0.0; values.len()], values }
+        }
+        DType::F16 => {
+            let fill = crate::f16::from_f32(fill);
+            Expected::F16(sources.iter().map(|s| s.map_or(fill, |(o, at)| inputs[o].data().f16()[at])).collect())
+        }
+        DType::U32 => {
+            Expected::U32(sources.iter().map(|s| s.map_or(fill as u32, |(o, at)| inputs[o].data().u32()[at])).collect())
+        }
+        DType::Blocks(format) => {
+            let row = out.shape.columns() / format.block_len() * format.block_bytes();
+            let rows = sources.iter().flatten().flat_map(|&(operand, at)| {
+                let start = at / out.shape.columns() * row;
+                inputs[operand].data().blocks()[start..start + row].iter().copied()
+            });
+            Expected::Blocks(rows.collect())
+        }
+    }]
+}
+
+/// Operands for the cases: of every element type, and with the values that have rules of their own.
+#[cfg(feature = "reference")]
+struct Samples(super::reference::Random);
+
+#[cfg(feature = "reference")]
+impl Samples {
+    fn new(seed: u64) -> Self {
+        Self(super::reference::Random::new(seed))
+    }
+
+    fn floats(&mut self, dims: &[usize]) -> super::reference::Input {
+        use super::reference::{Input, SPECIAL};
+        let n: usize = dims.iter().product();
+        let mut x = self.0.uniforms(n, -1.0, 1.0);
+        // Special values at the start; the rest tells places apart.
+        x.iter_mut().zip(SPECIAL).take(n / 2).for_each(|(x, special)| *x = special);
+        Input::f32(x, dims)
+    }
+
+    fn indices(&mut self, dims: &[usize]) -> super::reference::Input {
+        let n = dims.iter().product();
+        super::reference::Input::new(crate::Buffer::U32((0..n).map(|_| self.0.bits() as u32).collect()), dims)
+    }
+
+    fn halves(&mut self, dims: &[usize]) -> super::reference::Input {
+        let n = dims.iter().product();
+        let bits = (0..n).map(|_| crate::f16::from_bits(self.0.bits() as u16)).collect();
+        super::reference::Input::new(crate::Buffer::F16(bits), dims)
+    }
+
+    fn blocks(&mut self, format: crate::QuantFormat, outer: &[usize], blocks: usize) -> super::reference::Input {
+        let dims: Vec<usize> = outer.iter().copied().chain([blocks * format.block_len()]).collect();
+        let bytes = outer.iter().product::<usize>() * blocks * format.block_bytes();
+        let data = (0..bytes).map(|_| self.0.bits() as u8).collect();
+        super::reference::Input::new(crate::Buffer::Blocks(format, data), &dims)
+    }
+}

@@ -1,0 +1,190 @@
+//! Operations that move elements: copies of strided memory.
+
+use kiln_ir::op::{BroadcastTo, Concat, Dim, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
+use kiln_ir::{DataMut, Operand, Result, TensorType, f16};
+
+use crate::simd::{Execute, Simd};
+use crate::threads::{self, Shared};
+use crate::transpose;
+
+/// Bytes below which one thread is faster, as for transposes.
+const PARALLEL: usize = 1 << 20;
+
+/// Bytes that a thread takes at once, about.
+const SHARE: usize = 1 << 18;
+
+/// Steps along a dimension from which on a plane of f32 is turned in squares of vectors.
+const TURNED: usize = 4;
+
+macro_rules! movements {
+    ($($operation:ident),*) => {
+        $(impl Execute for $operation {
+            fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+                run(simd, self, inputs, &mut outputs[0])
+            }
+        })*
+    };
+}
+movements!(BroadcastTo, Concat, Pad, Permute, Reshape, Slice);
+
+/// Fills the output where some of it is covered by no operand, and copies each operand to its place.
+fn run(simd: &Simd, op: &impl Movement, inputs: &[Operand<'_>], out: &mut DataMut<'_>) -> Result<()> {
+    if let Some(value) = op.fill() {
+        match out {
+            DataMut::F32(out) => out.fill(value),
+            DataMut::F16(out) => out.fill(f16::from_f32(value)),
+            DataMut::U32(out) => out.fill(value as u32),
+            DataMut::Blocks(..) => {}
+        }
+    }
+    let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();
+    let out = out.as_bytes();
+    for (index, input) in inputs.iter().enumerate() {
+        copy(simd, &op.copy(&types, index)?, input.data().as_bytes(), out);
+    }
+    Ok(())
+}
+
+/// Copies what a plan names. It must not leave the slices, whose memory is aligned for the units of the plan.
+fn copy(simd: &Simd, plan: &StridedCopy, from: &[u8], out: &mut [u8]) {
+    let [read, written] = plan.ends();
+    let fits = read.checked_mul(plan.unit()).is_some_and(|bytes| bytes <= from.len())
+        && written.checked_mul(plan.unit()).is_some_and(|bytes| bytes <= out.len());
+    assert!(fits, "the plan of a copy leaves its operand");
+    if plan.is_empty() {
+        return;
+    }
+    if plan.unit() == 4
+        && let Some([matrices, rows, columns]) = plan.as_transpose()
+        && let (Ok(from), Ok(out)) = (bytemuck::try_cast_slice(from), bytemuck::try_cast_slice_mut(out))
+    {
+        return transpose::run(simd, matrices, (rows, columns), from, out);
+    }
+    let threads = if plan.len() * plan.unit() < PARALLEL { 1 } else { simd.threads() };
+    let [first_read, first_written] = plan.first();
+    // SAFETY: the first units are inside of the slices: the ends of the plan are, and something is copied.
+    let (from, out) = unsafe {
+        (from.as_ptr().add(first_read * plan.unit()), out.as_mut_ptr().add(first_written * plan.unit()))
+    };
+    // SAFETY: every unit that the plan names is inside of the slices, as `ends` says, and it writes none twice. Elements of
+    // two and four bytes are aligned, and so are the pairs of bytes of blocks, or they are copied as bytes.
+    unsafe {
+        match plan.unit() {
+            4 if from.cast::<u32>().is_aligned() && out.cast::<u32>().is_aligned() => {
+                parts(simd, plan, from.cast::<u32>(), out.cast::<u32>(), threads);
+            }
+            2 if from.cast::<u16>().is_aligned() && out.cast::<u16>().is_aligned() => {
+                parts(simd, plan, from.cast::<u16>(), out.cast::<u16>(), threads);
+            }
+            2 => parts(simd, plan, from.cast::<[u8; 2]>(), out.cast::<[u8; 2]>(), threads),
+            _ => parts(simd, plan, from.cast::<[u8; 4]>(), out.cast::<[u8; 4]>(), threads),
+        }
+    }
+}
+
+/// The two innermost dimensions of a copy, and how often they are moved.
+struct Planes<'a> {
+    /// Dimensions around them, outermost first.
+    outer: &'a [Dim],
+    /// The dimension that one plane has beside its runs.
+    rows: Dim,
+    /// The innermost dimension.
+    run: Dim,
+}
+
+/// Copies a plan in parts that depend on it alone.
+///
+/// # Safety
+/// From these first units on, everything that the plan names may be read and written.
+unsafe fn parts<T: Copy + Send + Sync>(
+    simd: &Simd,
+    plan: &StridedCopy,
+    from: *const T,
+    out: *mut T,
+    threads: usize,
+) {
+    const ONCE: Dim = Dim { extent: 1, from: 0, to: 0 };
+    let planes = match plan.dims() {
+        [] => Planes { outer: &[], rows: ONCE, run: Dim { extent: 1, from: 1, to: 1 } },
+        // SAFETY: the caller's contract.
+        [run] => return unsafe { line(*run, from, out, threads) },
+        [outer @ .., rows, run] => Planes { outer, rows: *rows, run: *run },
+    };
+    // Where the elements of a plane lie side by side along another dimension, that one is the other side of the plane.
+    let beside = planes.outer.iter().position(|dim| dim.from == 1);
+    let mut outer = planes.outer.to_vec();
+    let mut rows = planes.rows;
+    if let (Some(beside), true) = (beside, planes.run.from > 1 && rows.from != 1) {
+        std::mem::swap(&mut outer[beside], &mut rows);
+    }
+    let plane = rows.extent * planes.run.extent;
+    let planes_in_all: usize = outer.iter().map(|dim| dim.extent).product();
+    // Rows of a plane that a part takes, or planes.
+    let units = (SHARE / size_of::<T>()).max(1);
+    let rows_each = (units / planes.run.extent.max(1)).max(1).min(rows.extent);
+    let pieces = rows.extent.div_ceil(rows_each);
+    let planes_each = if pieces > 1 { 1 } else { (units / plane).max(1) };
+    let run = planes.run;
+    let isa = simd.isa();
+    let (from, out) = (Shared::new(from.cast_mut()), Shared::new(out));
+    threads::for_each(planes_in_all.div_ceil(planes_each) * pieces, threads, |part| {
+        let (group, piece) = (part / pieces, part % pieces);
+        let (start, count) = (piece * rows_each, rows_each.min(rows.extent - piece * rows_each));
+        for index in group * planes_each..planes_in_all.min((group + 1) * planes_each) {
+            let (mut rest, mut read, mut write) = (index, start * rows.from, start * rows.to);
+            for dim in outer.iter().rev() {
+                let i = rest % dim.extent;
+                rest /= dim.extent;
+                (read, write) = (read + i * dim.from, write + i * dim.to);
+            }
+            // SAFETY: the caller's contract; parts write different units.
+            unsafe {
+                let (from, out) = (from.get().cast_const().add(read), out.get().add(write));
+                let turns = size_of::<T>() == 4 && rows.from == 1 && run.to == 1 && run.from > 1;
+                if turns && count >= TURNED && run.extent >= TURNED {
+                    let (from, out) = (from.cast::<f32>(), out.cast::<f32>());
+                    transpose::turn(isa, (from, run.from), (out, rows.to), run.extent, count);
+                    continue;
+                }
+                for row in 0..count {
+                    line_of(run, from.add(row * rows.from), out.add(row * rows.to));
+                }
+            }
+        }
+    });
+}
+
+/// A copy of one dimension.
+///
+/// # Safety
+/// As [`parts`].
+unsafe fn line<T: Copy + Send + Sync>(run: Dim, from: *const T, out: *mut T, threads: usize) {
+    let each = (SHARE / size_of::<T>()).max(1);
+    let (from, out) = (Shared::new(from.cast_mut()), Shared::new(out));
+    threads::for_each(run.extent.div_ceil(each), threads, |part| {
+        let start = part * each;
+        let run = Dim { extent: each.min(run.extent - start), ..run };
+        // SAFETY: the caller's contract; parts write different units.
+        unsafe { line_of(run, from.get().cast_const().add(start * run.from), out.get().add(start * run.to)) };
+    });
+}
+
+/// The units of one dimension.
+///
+/// # Safety
+/// As [`parts`].
+#[inline]
+unsafe fn line_of<T: Copy>(run: Dim, from: *const T, out: *mut T) {
+    // SAFETY: the caller's contract.
+    unsafe {
+        match run {
+            Dim { extent, from: 1, to: 1 } => std::ptr::copy_nonoverlapping(from, out, extent),
+            Dim { extent, from: 0, to: 1 } => {
+                let value = *from;
+                (0..extent).for_each(|i| out.add(i).write(value));
+            }
+            Dim { extent, from: step, to: 1 } => (0..extent).for_each(|i| out.add(i).write(*from.add(i * step))),
+            Dim { extent, from: step, to } => (0..extent).for_each(|i| out.add(i * to).write(*from.add(i * step))),
+        }
+    }
+}
