@@ -74,6 +74,11 @@ impl<M> Region<M> {
         self.allocation.memory.as_ref().ok_or(Error::OutOfMemory { bytes: 0 })
     }
 
+    /// Whether both are parts of one allocation.
+    pub(crate) fn shares(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.allocation, &other.allocation)
+    }
+
     /// Its first byte in the allocation.
     pub fn offset(&self) -> u64 {
         self.offset

@@ -121,9 +121,12 @@ impl<D: Driver> GraphRunner<D> {
     /// As [`GraphRunner::read`].
     pub fn tensor(&mut self, graph: &Graph, id: TensorId) -> Result<Tensor<D>> {
         let tensor = self.resident(graph, id)?;
-        if self.inputs.contains_key(&id) {
-            self.shared.insert(id);
-        } else if let Some(last) = self.ready.iter_mut().find(|ready| ready.is_last) {
+        // A result may be an input under other extents.
+        let inputs = self.inputs.iter().filter(|(_, region)| region.shares(tensor.region()));
+        self.shared.extend(inputs.map(|(&input, _)| input));
+        if !self.inputs.contains_key(&id)
+            && let Some(last) = self.ready.iter_mut().find(|ready| ready.is_last)
+        {
             last.is_shared = true;
         }
         Ok(tensor)

@@ -97,10 +97,13 @@ impl Problem {
                 });
                 *read = true;
             }
-            let (task, _) = Task::new(&node.op, &types)?;
-            match problem.first {
-                None => problem.first = Some(task),
-                Some(_) => problem.rest.push(task),
+            // A reshape runs nowhere: its result is its operand.
+            if !matches!(node.op, Op::Reshape(_)) {
+                let (task, _) = Task::new(&node.op, &types)?;
+                match problem.first {
+                    None => problem.first = Some(task),
+                    Some(_) => problem.rest.push(task),
+                }
             }
             for &id in &node.outputs {
                 seen.insert(id, (graph.ty(id)?.bytes() as u64, false));
@@ -139,7 +142,7 @@ impl Problem {
     /// [`kiln_ir::Error::ForeignTensor`] when the schedule is of another graph.
     pub fn inputs_of(schedule: &Schedule, graph: &Graph) -> Result<Vec<TensorId>> {
         let mut inputs = Vec::new();
-        for &id in schedule.steps.iter().flat_map(Step::inputs) {
+        for id in schedule.steps.iter().flat_map(Step::inputs).map(|&id| schedule.root(id)) {
             if graph.is_input(id)? && !inputs.contains(&id) {
                 inputs.push(id);
             }

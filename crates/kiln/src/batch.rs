@@ -111,7 +111,8 @@ struct Plan {
     memory: Option<Memory>,
 }
 
-/// The results on the host: intermediate ones in slots, wanted ones in buffers of their own.
+/// The results on the host: intermediate ones in slots, wanted ones in buffers of their own. The result of a reshape is the
+/// memory of its operand.
 #[derive(Debug)]
 struct Memory {
     slots: Vec<Buffer>,
@@ -501,7 +502,7 @@ impl<'e> Batch<'e> {
         let mut operands = Vec::with_capacity(step.inputs().len());
         for &id in step.inputs() {
             let ty = self.graph.ty(id)?;
-            operands.push(match (held.get(&id), memory.get(schedule, id)) {
+            operands.push(match (held.get(&schedule.root(id)), memory.get(schedule, id)) {
                 (Some(held), _) => held.operand(&ty)?,
                 (None, Some(buffer)) => Operand::new(prefix(buffer.as_data(), &ty), ty.shape)?,
                 (None, None) => return Err(Error::ForeignTensor { index: id.index() }),
@@ -541,22 +542,25 @@ impl<'e> Batch<'e> {
 
     async fn read_one(&self, id: TensorId, waiting: Waiting) -> Result<Buffer> {
         self.graph.ty(id)?;
-        match self.inputs.get(&id) {
+        let plan = self.plans.last().filter(|_| self.results.is_some());
+        let position = |plan: &&Plan| plan.wanted.iter().position(|&wanted| wanted == id);
+        let computed = plan.and_then(|plan| Some((plan, position(&plan)?)));
+        // What is wanted may be an input under other extents.
+        let source = computed.map_or(id, |(plan, at)| plan.schedule.root(plan.schedule.results[at]));
+        match self.inputs.get(&source) {
             Some(Input::Owned { host: Some(buffer), .. }) => return Ok(buffer.clone()),
             Some(Input::Owned { host: None, gpus }) => {
                 let runner = gpus.iter().find_map(|position| self.runners.get(position));
                 if let Some(runner) = runner {
-                    return one(runner.read(&self.graph, &[id], waiting).await?, id);
+                    return one(runner.read(&self.graph, &[source], waiting).await?, id);
                 }
             }
             Some(Input::Imported(tensor)) => return tensor.buffer(waiting).await,
             None => {}
         }
-        let plan = self.plans.last().filter(|plan| plan.wanted.contains(&id));
-        match (plan, self.results) {
-            (Some(plan), Some(Place::Cpu)) => {
-                let stored = plan.wanted.iter().position(|&wanted| wanted == id).map(|at| plan.schedule.results[at]);
-                let result = stored.and_then(|id| plan.memory.as_ref()?.results.get(&id));
+        match (computed, self.results) {
+            (Some((plan, _)), Some(Place::Cpu)) => {
+                let result = plan.memory.as_ref().and_then(|memory| memory.results.get(&source));
                 result.cloned().ok_or(Error::ForeignTensor { index: id.index() })
             }
             (Some(_), Some(Place::Gpu(position))) => {
@@ -736,7 +740,7 @@ impl Held<'_> {
     fn operand(&self, ty: &TensorType) -> Result<Operand<'_>> {
         match self {
             Self::Owned(buffer) => Operand::new(buffer.as_data(), ty.shape),
-            Self::Imported(tensor) => tensor.operand(),
+            Self::Imported(tensor) => Operand::new(tensor.operand()?.data(), ty.shape),
         }
     }
 }
@@ -755,7 +759,7 @@ impl Memory {
         let slots = schedule.slots.iter().map(|slot| Buffer::with_bytes(slot.dtype, slot.bytes));
         let slots = slots.collect::<Result<_>>()?;
         let mut results = HashMap::new();
-        for &id in &schedule.results {
+        for id in schedule.results.iter().map(|&id| schedule.root(id)) {
             if !graph.is_input(id)? {
                 results.insert(id, Buffer::zeros(&graph.ty(id)?)?);
             }
@@ -764,7 +768,7 @@ impl Memory {
     }
 
     fn get(&self, schedule: &Schedule, id: TensorId) -> Option<&Buffer> {
-        schedule.slot(id).map_or_else(|| self.results.get(&id), |slot| self.slots.get(slot))
+        schedule.slot(id).map_or_else(|| self.results.get(&schedule.root(id)), |slot| self.slots.get(slot))
     }
 
     fn take(&mut self, schedule: &Schedule, id: TensorId) -> Buffer {

@@ -48,7 +48,8 @@ pub struct Instruction {
 /// Element-wise functions applied one after another to each element, in one pass over memory.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Fused {
-    /// The shape of every result. An input has it, or a shape that repeats along its outer dimensions.
+    /// The shape of the first result; the others have as many elements, which stand in the same order. An input has as many,
+    /// or repeats along the outer dimensions.
     pub shape: Shape,
     /// Tensors read.
     pub inputs: Vec<TensorId>,
@@ -77,7 +78,7 @@ struct Builder<'a> {
     members: Vec<Vec<usize>>,
 }
 
-/// Puts element-wise nodes of one shape that feed one another into one group.
+/// Puts element-wise nodes of one number of elements that feed one another, reshaped or not, into one group.
 ///
 /// Merging two groups is sound when no path leads from one to the other through a third: that third would have to run
 /// both after and before the merged group.
@@ -95,7 +96,7 @@ pub(super) fn group(graph: &Graph, simplified: &Simplified, results: &[TensorId]
             builder.readers[feeder] += 1;
         }
     }
-    for node in results.iter().filter_map(|&id| graph.producer(id)) {
+    for node in results.iter().filter_map(|&id| graph.producer(simplified.memory(id))) {
         builder.readers[node] += 1;
     }
     for &node in &simplified.live {
@@ -112,7 +113,7 @@ impl Builder<'_> {
     /// Live nodes whose results a node reads.
     fn feeders(&self, node: usize) -> Vec<usize> {
         let inputs = self.graph.nodes[node].inputs.iter();
-        inputs.filter_map(|id| self.graph.producer(self.simplified.same_as[id.index()])).collect()
+        inputs.filter_map(|&id| self.graph.producer(self.simplified.memory(id))).collect()
     }
 
     /// Groups that a group reads from, itself excluded.
@@ -121,18 +122,19 @@ impl Builder<'_> {
         nodes.map(|node| self.group_of[node]).filter(move |&other| other != group)
     }
 
-    fn shape_if_elementwise(&self, group: usize) -> Option<Shape> {
+    /// Elements of each result. An operand that repeats has fewer, so what it comes from is in no group with its reader.
+    fn elements_if_elementwise(&self, group: usize) -> Option<usize> {
         let node = &self.graph.nodes[*self.members[group].first()?];
         // A chain reads f32 alone.
         let wide = || node.inputs.iter().all(|&id| self.graph.type_of(id).dtype == DType::F32);
-        (matches!(node.op, Op::Elementwise(_)) && wide()).then(|| self.graph.type_of(node.outputs[0]).shape)
+        (matches!(node.op, Op::Elementwise(_)) && wide()).then(|| self.graph.type_of(node.outputs[0]).shape.numel())
     }
 
     fn try_merge(&mut self, a: usize, b: usize) {
         let fits = a != b
             && self.members[a].len() + self.members[b].len() <= self.limits.instructions
-            && self.shape_if_elementwise(a).is_some()
-            && self.shape_if_elementwise(a) == self.shape_if_elementwise(b)
+            && self.elements_if_elementwise(a).is_some()
+            && self.elements_if_elementwise(a) == self.elements_if_elementwise(b)
             && self.memory_fits(a, b)
             && !self.leads_through_third(a, b)
             && !self.leads_through_third(b, a);
@@ -154,8 +156,8 @@ impl Builder<'_> {
         let mut inputs = Vec::new();
         let mut inside_readers = vec![0; nodes.len()];
         for &node in &nodes {
-            for id in &self.graph.nodes[node].inputs {
-                let id = self.simplified.same_as[id.index()];
+            for &id in &self.graph.nodes[node].inputs {
+                let id = self.simplified.memory(id);
                 let position = self.graph.producer(id).and_then(|from| nodes.iter().position(|&n| n == from));
                 match position {
                     Some(position) => inside_readers[position] += 1,
@@ -229,8 +231,8 @@ impl Fused {
             let node = &graph.nodes[node];
             let Op::Elementwise(op) = node.op else { return None };
             let mut operands = Vec::with_capacity(node.inputs.len());
-            for id in &node.inputs {
-                let id = simplified.same_as[id.index()];
+            for &id in &node.inputs {
+                let id = simplified.memory(id);
                 operands.push(match results.iter().position(|&r| r == id) {
                     Some(at) => Source::Result(at),
                     None => {

@@ -15,15 +15,17 @@ pub enum Location {
 }
 
 impl Schedule {
-    /// Where a tensor lies that a step reads or writes, or that is wanted.
+    /// Where a tensor lies that a step reads or writes, or that is wanted. The result of a reshape lies where its operand
+    /// does.
     ///
     /// # Errors
     /// [`Error::ForeignTensor`] for a tensor of another graph, and for one that this schedule does not compute.
     pub fn location(&self, graph: &Graph, id: TensorId) -> Result<Location> {
-        Ok(match self.slot(id) {
+        let root = self.root(id);
+        Ok(match self.slot(root) {
             Some(slot) => Location::Slot(slot),
-            None if graph.is_input(id)? => Location::Input(id),
-            None if self.results.contains(&id) => Location::Result(id),
+            None if graph.is_input(root)? => Location::Input(root),
+            None if self.results.iter().any(|&wanted| self.root(wanted) == root) => Location::Result(root),
             None => return Err(Error::ForeignTensor { index: id.index() }),
         })
     }
@@ -36,7 +38,7 @@ impl Schedule {
         let mut seen = HashSet::new();
         let mut inputs = Vec::new();
         let read = self.steps.iter().flat_map(|step| step.inputs().iter().copied());
-        for id in read.chain(self.results.iter().copied()) {
+        for id in read.chain(self.results.iter().copied()).map(|id| self.root(id)) {
             if graph.is_input(id)? && seen.insert(id) {
                 inputs.push(id);
             }

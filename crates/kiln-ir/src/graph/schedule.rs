@@ -64,15 +64,24 @@ pub struct Schedule {
     /// Memory for intermediate results.
     pub slots: Vec<Slot>,
     slot_of: HashMap<TensorId, usize>,
-    /// For each wanted result, in the order they were asked for, the tensor that holds its value.
+    /// For what reshapes give and steps read or somebody wants, the tensor whose memory it is.
+    root_of: HashMap<TensorId, TensorId>,
+    /// For each wanted result, in the order they were asked for, the tensor that holds its value. Its memory is that of
+    /// [`Schedule::root`].
     pub results: Vec<TensorId>,
 }
 
 impl Schedule {
     /// The slot of an intermediate result; `None` for inputs and for results that are wanted, which have memory of
-    /// their own.
+    /// their own, and for the tensors that are these under other extents.
     pub fn slot(&self, id: TensorId) -> Option<usize> {
-        self.slot_of.get(&id).copied()
+        self.slot_of.get(&self.root(id)).copied()
+    }
+
+    /// The tensor whose memory a tensor is: itself, but for the result of a reshape. That one has other extents and the same
+    /// elements.
+    pub fn root(&self, id: TensorId) -> TensorId {
+        self.root_of.get(&id).copied().unwrap_or(id)
     }
 }
 
@@ -86,14 +95,15 @@ impl Graph {
         let simplified = simplify(self, wanted);
         let results: Vec<TensorId> = wanted.iter().map(|id| simplified.same_as[id.index()]).collect();
         let groups = group(self, &simplified, &results, limits);
+        let memory = |id: TensorId| simplified.memory(id);
 
         let group_of: HashMap<usize, usize> =
             groups.order.iter().enumerate().flat_map(|(g, nodes)| nodes.iter().map(move |&n| (n, g))).collect();
         // A result must be in memory when it is wanted or when another group reads it.
-        let mut kept: HashSet<TensorId> = results.iter().copied().collect();
+        let mut kept: HashSet<TensorId> = results.iter().map(|&id| memory(id)).collect();
         for (at, nodes) in groups.order.iter().enumerate() {
-            for id in nodes.iter().flat_map(|&node| &self.nodes[node].inputs) {
-                let id = simplified.same_as[id.index()];
+            for &id in nodes.iter().flat_map(|&node| &self.nodes[node].inputs) {
+                let id = memory(id);
                 if self.producer(id).is_some_and(|node| group_of.get(&node) != Some(&at)) {
                     kept.insert(id);
                 }
@@ -113,15 +123,20 @@ impl Graph {
                 })),
             }
         }
-        let (slots, slot_of) = assign(self, &steps, &results);
-        Ok(Schedule { steps, slots, slot_of, results })
+        let read = steps.iter().flat_map(|step| step.inputs().iter().copied());
+        let root_of: HashMap<TensorId, TensorId> =
+            read.chain(results.iter().copied()).map(|id| (id, memory(id))).filter(|(id, root)| id != root).collect();
+        let wanted: Vec<TensorId> = results.iter().map(|&id| memory(id)).collect();
+        let (slots, slot_of) = assign(self, &steps, &wanted, memory);
+        Ok(Schedule { steps, slots, slot_of, root_of, results })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::op::{Elementwise, Matmul, Reduce, Reduction};
+    use crate::graph::{Location, Source};
+    use crate::op::{Elementwise, Matmul, Permute, Reduce, Reduction, Reshape, Softmax};
     use crate::{Error, Record, Shape, TensorType};
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -215,6 +230,101 @@ mod tests {
         let schedule = g.schedule(&partial[1..], limits).unwrap();
         for step in &schedule.steps {
             assert!(step.inputs().len() <= 4 && step.outputs().count() <= 2, "{step:?}");
+        }
+    }
+
+    fn reshape(graph: &mut Graph, x: TensorId, dims: &[usize]) -> TensorId {
+        push(graph, Reshape::to(dims).unwrap(), &[x])
+    }
+
+    #[test]
+    fn a_reshape_is_no_step_and_its_result_is_the_memory_of_its_operand() {
+        let mut g = Graph::new();
+        let x = g.input(vector(12));
+        let matrix = reshape(&mut g, x, &[3, 4]);
+        let soft = push(&mut g, Softmax, &[matrix]);
+        let flat = reshape(&mut g, soft, &[12]);
+        let turned = reshape(&mut g, flat, &[4, 3]);
+        let out = push(&mut g, Softmax, &[turned]);
+        let shown = reshape(&mut g, out, &[2, 6]);
+        let schedule = g.schedule(&[shown, matrix], FusionLimits::default()).unwrap();
+        assert_eq!(schedule.steps.len(), 2);
+        // Types are those of the names, memory is that of the roots.
+        assert_eq!(schedule.steps[0].inputs(), [matrix]);
+        assert_eq!(schedule.steps[1].inputs(), [turned]);
+        assert_eq!((schedule.root(matrix), schedule.root(turned), schedule.root(shown)), (x, soft, out));
+        assert_eq!(schedule.location(&g, matrix).unwrap(), Location::Input(x));
+        assert_eq!(schedule.location(&g, turned).unwrap(), Location::Slot(0));
+        assert_eq!(schedule.location(&g, soft).unwrap(), Location::Slot(0));
+        assert_eq!(schedule.location(&g, shown).unwrap(), Location::Result(out));
+        assert_eq!(schedule.location(&g, out).unwrap(), Location::Result(out));
+        assert_eq!(schedule.inputs(&g).unwrap(), [x]);
+        assert_eq!((schedule.results.as_slice(), schedule.slots.len()), (&[shown, matrix][..], 1));
+        // Nothing but reshapes.
+        let schedule = g.schedule(&[matrix], FusionLimits::default()).unwrap();
+        assert!(schedule.steps.is_empty() && schedule.slots.is_empty());
+        assert_eq!(schedule.location(&g, matrix).unwrap(), Location::Input(x));
+        assert_eq!(schedule.inputs(&g).unwrap(), [x]);
+    }
+
+    #[test]
+    fn what_is_wanted_under_two_shapes_is_one_result() {
+        let mut g = Graph::new();
+        let x = g.input(vector(12));
+        let y = push(&mut g, Softmax, &[x]);
+        let one = reshape(&mut g, y, &[2, 6]);
+        let same = reshape(&mut g, y, &[2, 6]);
+        let back = reshape(&mut g, one, &[12]);
+        let schedule = g.schedule(&[y, one, same, back], FusionLimits::default()).unwrap();
+        assert_eq!((schedule.steps.len(), schedule.slots.len()), (1, 0));
+        assert_eq!(schedule.results, [y, one, one, y]);
+        assert!(schedule.results.iter().all(|&id| schedule.location(&g, id).unwrap() == Location::Result(y)));
+    }
+
+    #[test]
+    fn chains_and_common_nodes_see_through_reshapes() {
+        let mut g = Graph::new();
+        let (x, bias) = (g.input(vector(12)), g.input(vector(4)));
+        let e = push(&mut g, Elementwise::exp(), &[x]);
+        let matrix = reshape(&mut g, e, &[3, 4]);
+        let biased = push(&mut g, Elementwise::add(), &[matrix, bias]);
+        let again = reshape(&mut g, e, &[3, 4]);
+        let same = push(&mut g, Elementwise::add(), &[again, bias]);
+        let flat = reshape(&mut g, biased, &[2, 6]);
+        let out = push(&mut g, Elementwise::relu(), &[flat]);
+        let schedule = g.schedule(&[out, same, matrix], FusionLimits::default()).unwrap();
+        let [Step::Fused(fused)] = &schedule.steps[..] else { panic!("{:?}", schedule.steps) };
+        assert_eq!((fused.inputs.as_slice(), fused.instructions.len()), ([x, bias].as_slice(), 3));
+        assert_eq!(fused.instructions[1].operands, [Source::Result(0), Source::Input(1)]);
+        // Written as the memory that they are: the exponentials are wanted as a matrix.
+        assert_eq!(fused.outputs, [(e, 0), (biased, 1), (out, 2)]);
+        assert_eq!(schedule.results, [out, biased, matrix]);
+        let unfused = g.schedule(&[out, same, matrix], FusionLimits::NONE).unwrap();
+        assert_eq!(unfused.steps.len(), 3);
+    }
+
+    #[test]
+    fn a_slot_lives_as_long_as_any_name_of_it() {
+        let mut g = Graph::new();
+        let x = g.input(TensorType::f32(Shape::new(&[4, 6]).unwrap()));
+        let first = push(&mut g, Softmax, &[x]);
+        let named = reshape(&mut g, first, &[6, 4]);
+        let mut y = first;
+        for _ in 0..4 {
+            y = push(&mut g, Softmax, &[y]);
+            let flat = reshape(&mut g, y, &[24]);
+            y = reshape(&mut g, flat, &[4, 6]);
+        }
+        let turned = push(&mut g, Permute::new(&[1, 0]).unwrap(), &[named]);
+        let out = push(&mut g, Elementwise::add(), &[turned, y]);
+        let schedule = g.schedule(&[out], FusionLimits::default()).unwrap();
+        // The first result until the permutation, and two in turn.
+        assert_eq!(schedule.slots.len(), 3);
+        let held = schedule.slot(named).unwrap();
+        assert_eq!(schedule.slot(first), Some(held));
+        let permuted = schedule.steps.iter().position(|step| step.inputs() == [named]).unwrap();
+        for step in &schedule.steps[1..permuted] {
+            assert!(step.outputs().all(|id| schedule.slot(id) != Some(held)));
         }
     }
 

@@ -15,12 +15,18 @@ pub struct Slot {
 /// Gives every intermediate result a slot; results that are never alive together share one.
 ///
 /// A result lives from the step that writes it to the last step that reads it. What a step reads is still alive while
-/// the step writes, so no step reads and writes the same slot.
-pub(super) fn assign(graph: &Graph, steps: &[Step], wanted: &[TensorId]) -> (Vec<Slot>, HashMap<TensorId, usize>) {
+/// the step writes, so no step reads and writes the same slot. What is read may be a tensor under other extents: `memory`
+/// names the one that it lies in.
+pub(super) fn assign(
+    graph: &Graph,
+    steps: &[Step],
+    wanted: &[TensorId],
+    memory: impl Fn(TensorId) -> TensorId,
+) -> (Vec<Slot>, HashMap<TensorId, usize>) {
     let mut last_read = HashMap::new();
     for (at, step) in steps.iter().enumerate() {
         for &id in step.inputs() {
-            last_read.insert(id, at);
+            last_read.insert(memory(id), at);
         }
     }
     let mut slots: Vec<Slot> = Vec::new();
@@ -58,7 +64,7 @@ pub(super) fn assign(graph: &Graph, steps: &[Step], wanted: &[TensorId]) -> (Vec
         }
         free.extend(unread);
         let mut ended: Vec<TensorId> =
-            step.inputs().iter().copied().filter(|id| last_read.get(id) == Some(&at)).collect();
+            step.inputs().iter().map(|&id| memory(id)).filter(|id| last_read.get(id) == Some(&at)).collect();
         ended.sort_unstable_by_key(|id| id.index());
         ended.dedup();
         free.extend(ended.iter().filter_map(|id| slot_of.get(id)));
