@@ -89,6 +89,8 @@ fn small_cases() -> Vec<Case> {
     for to in [DType::F16, DType::F32] {
         c.add(Convert { to }, &[&[3, 7]]);
     }
+    c.add(Matmul::default(), &[&[1, 3, 4], &[2, 4, 5]]);
+    c.add(Matmul { transpose_a: false, transpose_b: true }, &[&[2, 1, 2, 3], &[2, 4, 3]]);
     // A transpose, rows that move whole, planes that turn, elements that do neither.
     for axes in [&[1, 0][..], &[0, 2, 1], &[1, 0, 2], &[2, 1, 0], &[3, 0, 2, 1]] {
         let dims = [5, 6, 7, 2];

@@ -159,6 +159,9 @@ impl Lower<CudaDevice> for Matmul {
 
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let extents = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;
+        if self.repeats(&inputs[0].ty, &inputs[1].ty)?.iter().any(Option::is_some) {
+            return Err(Error::Unsupported { op: "matmul of stacks that repeat", backend: "CUDA" });
+        }
         product(plan, *self, extents, [inputs[0], inputs[1], outputs[0]])
     }
 }

@@ -57,8 +57,11 @@ pub(super) fn cut(op: &Op, types: &[TensorType]) -> Option<Cut> {
         }
         Op::Matvec(matvec) if !matvec.transpose => first_only(),
         Op::Matmul(matmul) if !matmul.transpose_a && rank == 2 && types[1].shape.rank() == 2 => first_only(),
-        // A stack: each product by itself, with a B of its own or with the one of all.
-        Op::Matmul(_) if rank == 3 => of(rows, vec![true, types[1].shape.rank() == 3], Join::Rows),
+        // A stack: each product by itself, with a B of its own or with the one of all. No stack that repeats is cut.
+        Op::Matmul(_) if rank == 3 && [2, 3].contains(&types[1].shape.rank()) => {
+            let own = types[1].shape.rank() == 3;
+            if own && leading(&types[1].shape) != rows { None } else { of(rows, vec![true, own], Join::Rows) }
+        }
         Op::QuantMatmul(_) if rank == 2 => first_only(),
         _ => None,
     }

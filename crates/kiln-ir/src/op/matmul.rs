@@ -1,10 +1,12 @@
 use super::{Bound, Contract, Operation, Outputs};
-use crate::{DType, Error, Result, Shape, TensorType};
+use super::shape::{BroadcastTo, Movement, StridedCopy};
+use crate::{DType, Error, MAX_RANK, Result, Shape, TensorType};
 
-/// The matrix product `C = A B`, of two matrices or of two equally long stacks of them.
+/// The matrix product `C = A B`, of two matrices or of two stacks of them.
 ///
 /// A is `[.., m, k]` (`[.., k, m]` when `transpose_a`), B is `[.., k, n]` (`[.., n, k]` when `transpose_b`), C is
-/// `[.., m, n]`, all row-major. B may also be a single matrix used with every A.
+/// `[.., m, n]`, all row-major. The outer dimensions broadcast as those of NumPy do: from the last one on they are equal or
+/// one of them is 1, which repeats, and missing leading ones count as 1.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Matmul {
     /// A is stored transposed.
@@ -56,7 +58,7 @@ pub(super) const WORST: [(usize, f32); 4] = [(256, 0.1), (320, 0.764), (4096, 0.
 pub struct MatmulExtents {
     /// Number of products.
     pub batch: usize,
-    /// Whether one B serves all of them.
+    /// Whether one B serves all of them. Otherwise there is a B for each of them, but for [`Matmul::repeats`].
     pub shared_b: bool,
     /// Rows of A and C.
     pub m: usize,
@@ -70,22 +72,102 @@ impl Matmul {
     /// The extents for two operands.
     ///
     /// # Errors
-    /// [`Error::Shape`] when the operands are not matrices or do not fit one another.
+    /// [`Error::Shape`] when the operands are not matrices, do not fit one another or their outer dimensions do not
+    /// broadcast.
     pub fn extents(&self, a: &Shape, b: &Shape) -> Result<MatmulExtents> {
         let ([outer_a @ .., a0, a1], [outer_b @ .., b0, b1]) = (a.dims(), b.dims()) else {
             return Err(Error::Shape { op: "matmul", reason: format!("{a} and {b} are not both matrices") });
         };
         let (m, ka) = if self.transpose_a { (*a1, *a0) } else { (*a0, *a1) };
         let (kb, n) = if self.transpose_b { (*b1, *b0) } else { (*b0, *b1) };
-        let shared_b = outer_b.is_empty();
-        if ka != kb || !(shared_b || outer_a == outer_b) {
+        let agree = outer_a.iter().rev().zip(outer_b.iter().rev()).all(|(&a, &b)| a == b || a == 1 || b == 1);
+        if ka != kb || !agree {
             let t = |t: bool| if t { "ᵀ" } else { "" };
-            return Err(Error::Shape {
-                op: "matmul",
-                reason: format!("A{} {a} times B{} {b} do not agree", t(self.transpose_a), t(self.transpose_b)),
-            });
+            let mut reason = format!("A{} {a} times B{} {b} do not agree", t(self.transpose_a), t(self.transpose_b));
+            reason += &if ka != kb {
+                format!(": A has {ka} columns, B {kb} rows")
+            } else {
+                format!(": the outer dimensions {outer_a:?} and {outer_b:?} must be equal or 1, from the last one on")
+            };
+            return Err(Error::Shape { op: "matmul", reason });
         }
-        Ok(MatmulExtents { batch: outer_a.iter().product(), shared_b, m, k: ka, n })
+        let batch = stack(outer_a, outer_b).try_fold(1usize, |n, extent| n.checked_mul(extent));
+        let batch = batch.ok_or_else(|| Error::Overflow { what: "matmul", extents: [a.dims(), b.dims()].concat() })?;
+        Ok(MatmulExtents { batch, shared_b: outer_b.iter().all(|&extent| extent == 1), m, k: ka, n })
+    }
+
+    /// Which matrices of two operands of these shapes, that [`Matmul::extents`] accepts, each product multiplies.
+    pub fn pairs(&self, a: &Shape, b: &Shape) -> MatmulPairs {
+        let outer = |shape: &Shape| shape.dims()[..shape.rank().saturating_sub(2)].to_vec();
+        let (a, b) = (outer(a), outer(b));
+        let mut pairs = MatmulPairs { rank: 0, dims: [(1, [0; 2]); MAX_RANK - 2] };
+        let mut sizes = [1, 1];
+        // Innermost first.
+        for (d, (extent, dim)) in stack(&a, &b).zip(&mut pairs.dims).enumerate() {
+            let own = [&a, &b].map(|outer| outer.iter().rev().nth(d).copied().unwrap_or(1));
+            *dim = (extent, [0, 1].map(|i| if own[i] == extent { sizes[i] } else { 0 }));
+            sizes = [0, 1].map(|i| sizes[i] * own[i]);
+            pairs.rank = d + 1;
+        }
+        pairs
+    }
+
+    /// For kernels that take a stack of as many matrices as there are products, or one B for all of them: how the stacks
+    /// of A and of B are made that long where they are not.
+    ///
+    /// # Errors
+    /// As [`Matmul::extents`]; [`Error::Overflow`] where such a stack cannot be addressed.
+    pub fn repeats(&self, a: &TensorType, b: &TensorType) -> Result<[Option<StridedCopy>; 2]> {
+        let e = self.extents(&a.shape, &b.shape)?;
+        let count = |shape: &Shape| shape.dims()[..shape.rank() - 2].iter().product::<usize>();
+        let outer = self.outer(&a.shape, &b.shape);
+        let repeat = |ty: &TensorType| {
+            let matrix = &ty.shape.dims()[ty.shape.rank() - 2..];
+            let shape = Shape::new(&[&outer[..], matrix].concat())?;
+            Ok(Some(BroadcastTo { shape }.copy(std::slice::from_ref(ty), 0)?))
+        };
+        Ok([
+            if count(&a.shape) == e.batch { None } else { repeat(a)? },
+            if e.shared_b || count(&b.shape) == e.batch { None } else { repeat(b)? },
+        ])
+    }
+
+    /// The outer dimensions of the result.
+    fn outer(&self, a: &Shape, b: &Shape) -> Vec<usize> {
+        let outer = |shape: &Shape| shape.dims()[..shape.rank().saturating_sub(2)].to_vec();
+        let mut dims: Vec<usize> = stack(&outer(a), &outer(b)).collect();
+        dims.reverse();
+        dims
+    }
+}
+
+/// The extents that outer dimensions broadcast to, innermost first.
+fn stack<'a>(a: &'a [usize], b: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
+    (0..a.len().max(b.len())).map(|d| {
+        let of = |outer: &[usize]| outer.iter().rev().nth(d).copied().unwrap_or(1);
+        if of(a) == 1 { of(b) } else { of(a) }
+    })
+}
+
+/// For each product of a stack, the matrices of A and of B by their positions. See [`Matmul::pairs`].
+#[derive(Debug, Clone, Copy)]
+pub struct MatmulPairs {
+    rank: usize,
+    /// Extent, and matrices of A and of B from one to the next; innermost first.
+    dims: [(usize, [usize; 2]); MAX_RANK - 2],
+}
+
+impl MatmulPairs {
+    /// The matrices of product `i`.
+    #[inline]
+    pub fn of(&self, mut i: usize) -> [usize; 2] {
+        let mut at = [0; 2];
+        for (extent, [a, b]) in &self.dims[..self.rank] {
+            let here = i % extent;
+            i /= extent;
+            at = [at[0] + here * a, at[1] + here * b];
+        }
+        at
     }
 }
 
@@ -102,10 +184,8 @@ impl Operation for Matmul {
         super::expect_types("matmul", inputs, &[DType::F32; 2])?;
         let (a, b) = (inputs[0].shape, inputs[1].shape);
         let e = self.extents(&a, &b)?;
-        let mut dims = a.dims().to_vec();
-        let rank = dims.len();
-        dims[rank - 2] = e.m;
-        dims[rank - 1] = e.n;
+        let mut dims = self.outer(&a, &b);
+        dims.extend([e.m, e.n]);
         Ok(TensorType::f32(Shape::new(&dims)?).into())
     }
 
@@ -148,9 +228,22 @@ impl Operation for Matmul {
         let (a, b) = (inputs[0].data().f32(), inputs[1].data().f32());
         let Ok(e) = self.extents(&inputs[0].shape(), &inputs[1].shape()) else { return Vec::new() };
         let (mut values, mut magnitudes) = (Vec::new(), Vec::new());
+        // By the definition: both stacks repeated to the length of the result.
+        let outer = self.outer(&inputs[0].shape(), &inputs[1].shape());
+        let matrix = |of: &crate::Operand<'_>, mut product: usize| {
+            let own = &of.shape().dims()[..of.shape().rank() - 2].to_vec();
+            let (mut at, mut size) = (0, 1);
+            for (d, extent) in outer.iter().rev().enumerate() {
+                let has = own.iter().rev().nth(d).copied().unwrap_or(1);
+                at += if has == 1 { 0 } else { product % extent * size };
+                size *= has;
+                product /= extent;
+            }
+            at
+        };
         for batch in 0..e.batch {
-            let a = &a[batch * e.m * e.k..];
-            let b = &b[if e.shared_b { 0 } else { batch * e.k * e.n }..];
+            let a = &a[matrix(&inputs[0], batch) * e.m * e.k..];
+            let b = &b[matrix(&inputs[1], batch) * e.k * e.n..];
             for i in 0..e.m {
                 for j in 0..e.n {
                     let terms = (0..e.k).map(|p| {
@@ -231,6 +324,38 @@ impl Operation for Matmul {
             let single = Input::f32(random.uniforms(k * n, -1.0, 1.0), &[k, n]);
             cases.push(Case::new(Self::default(), vec![a.clone(), stack]));
             cases.push(Case::new(Self::default(), vec![a, single]));
+        }
+        // Outer dimensions that repeat: those of A, those of B, some of both.
+        let repeated: [(&[usize], &[usize]); 10] = [
+            (&[], &[4]),
+            (&[1], &[5]),
+            (&[5], &[1]),
+            (&[1, 1], &[3]),
+            (&[2, 1], &[1, 3]),
+            (&[2, 3], &[3]),
+            (&[3], &[2, 3]),
+            (&[2, 1, 3, 1], &[4, 1, 2]),
+            (&[1], &[0]),
+            (&[2, 0], &[1]),
+        ];
+        for (outer_a, outer_b) in repeated {
+            for (transpose_a, transpose_b, (m, k, n)) in [
+                (false, false, (3, 5, 4)),
+                (true, false, (4, 7, 6)),
+                (false, true, (17, 20, 9)),
+                (true, true, (1, 8, 5)),
+                (false, false, (1, 9, 1)),
+                (false, false, (33, 30, 36)),
+            ] {
+                let a_dims = if transpose_a { [k, m] } else { [m, k] };
+                let b_dims = if transpose_b { [n, k] } else { [k, n] };
+                let mut tensor = |outer: &[usize], matrix: [usize; 2]| {
+                    let dims: Vec<usize> = outer.iter().copied().chain(matrix).collect();
+                    Input::f32(random.uniforms(dims.iter().product(), -1.0, 1.0), &dims)
+                };
+                let inputs = vec![tensor(outer_a, a_dims), tensor(outer_b, b_dims)];
+                cases.push(Case::new(Self { transpose_a, transpose_b }, inputs));
+            }
         }
         cases
     }

@@ -29,7 +29,7 @@ pub use elementwise::{Elementwise, ElementwiseKind};
 #[doc(hidden)] // named by the rows of the table
 pub use elementwise::{fused, gelu, gelu_tanh, hard_swish, maximum, minimum, mish, swish};
 pub use index::{Gather, TopK};
-pub use matmul::{Matmul, MatmulExtents, Matvec, product_bound_of};
+pub use matmul::{Matmul, MatmulExtents, MatmulPairs, Matvec, product_bound_of};
 pub use pool::{Pool2d, PoolExtents, Pooling};
 pub use quantized::{Dequantize, QuantMatmul, Quantize};
 pub use reduce::{Dot, Reduce, Reduction};

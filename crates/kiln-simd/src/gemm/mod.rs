@@ -21,7 +21,7 @@ mod pack;
 mod packed;
 mod tile;
 
-use kiln_ir::op::{Matmul, MatmulExtents, Matvec};
+use kiln_ir::op::{Matmul, MatmulExtents, MatmulPairs, Matvec};
 use kiln_ir::{DataMut, Error, Operand, Result, Shape};
 
 pub use packed::PackedB;
@@ -39,8 +39,10 @@ use crate::threads::{self, Shared};
 
 impl Execute for Matmul {
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        let e = self.extents(&inputs[0].shape(), &inputs[1].shape())?;
-        matmul(simd, *self, e, f32s(inputs, 0), f32s(inputs, 1), outputs[0].f32());
+        let shapes = [0, 1].map(|i| inputs[i].shape());
+        let e = self.extents(&shapes[0], &shapes[1])?;
+        let pairs = self.pairs(&shapes[0], &shapes[1]);
+        matmul(simd, *self, (e, pairs), f32s(inputs, 0), f32s(inputs, 1), outputs[0].f32());
         Ok(())
     }
 }
@@ -57,7 +59,14 @@ impl Execute for Matvec {
 }
 
 /// All products of a stack. The slices have the lengths that the extents ask for.
-fn matmul(simd: &Simd, op: Matmul, e: MatmulExtents, a: &[f32], b: &[f32], c: &mut [f32]) {
+fn matmul(
+    simd: &Simd,
+    op: Matmul,
+    (e, pairs): (MatmulExtents, MatmulPairs),
+    a: &[f32],
+    b: &[f32],
+    c: &mut [f32],
+) {
     let MatmulExtents { mut batch, shared_b, mut m, k, n } = e;
     if shared_b && !op.transpose_a {
         // Rows of all matrices follow one another: one tall matrix.
@@ -69,8 +78,9 @@ fn matmul(simd: &Simd, op: Matmul, e: MatmulExtents, a: &[f32], b: &[f32], c: &m
     let (isa, threads) = (simd.isa(), simd.threads());
     let out = Shared::new(c.as_mut_ptr());
     let one = |s: usize, threads: usize| {
-        let a = &a[s * m * k..][..m * k];
-        let b = if shared_b { b } else { &b[s * k * n..][..k * n] };
+        let [of_a, of_b] = pairs.of(s);
+        let a = &a[of_a * m * k..][..m * k];
+        let b = &b[of_b * k * n..][..k * n];
         // SAFETY: the slices have these extents, matrix s of the output belongs to this product alone, a `Simd` has its
         // instruction set.
         unsafe { product(isa, threads, op, (m, k, n), a, b, out.get().add(s * m * n)) };

@@ -1,7 +1,7 @@
 //! Products of matrices: tiles for large ones, rows or columns at the speed of memory where one operand is a few vectors.
 
 use kiln_ir::op::{Matmul, Matvec};
-use kiln_ir::{DType, Result, Shape, TensorType};
+use kiln_ir::{DType, Error, Result, Shape, TensorType};
 use kiln_shaders::{MATMUL, MATMUL_COOPERATIVE, MATVEC_COLUMNS, MATVEC_ROWS, SPLIT_SUM, WORKGROUP};
 
 use super::convert::convert;
@@ -400,6 +400,9 @@ impl Lower<GpuDevice> for Matmul {
 
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let e = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;
+        if self.repeats(&inputs[0].ty, &inputs[1].ty)?.iter().any(Option::is_some) {
+            return Err(Error::Unsupported { op: "matmul of stacks that repeat", backend: "wgpu" });
+        }
         let product = Product {
             a: inputs[0].at.into(),
             b: inputs[1].at.into(),
