@@ -225,6 +225,14 @@ sources! {
         /// The transpose of a stack of matrices.
         TRANSPOSE = transpose;
     }
+    shape includes [strided] {
+        /// One value everywhere.
+        FILL = fill;
+        /// Words moved from one strided arrangement to another.
+        STRIDED_COPY = strided_copy;
+        /// Halves of words moved from one strided arrangement to another.
+        STRIDED_COPY_HALVES = strided_copy_halves;
+    }
 }
 
 #[cfg(test)]

@@ -1,11 +1,12 @@
 //! Products of matrices: tiles for large ones, rows or columns at the speed of memory where one operand is a few vectors.
 
-use kiln_ir::op::{Matmul, Matvec};
-use kiln_ir::{DType, Error, Result, Shape, TensorType};
+use kiln_ir::op::{Matmul, Matvec, StridedCopy};
+use kiln_ir::{DType, Result, Shape, TensorType};
 use kiln_shaders::{MATMUL, MATMUL_COOPERATIVE, MATVEC_COLUMNS, MATVEC_ROWS, SPLIT_SUM, WORKGROUP};
 
 use super::convert::convert;
 use super::pieces::{fits, pieces};
+use super::shape::strided;
 use super::transpose::{transpose, turned};
 use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
@@ -395,23 +396,35 @@ fn rows_of(
     if transposed && count > 1 && k > 0 { turned(plan, at, copies, k, count) } else { Ok(at) }
 }
 
+/// A stack of as many matrices as there are products: itself, or where it has fewer a copy that repeats them.
+fn repeated(plan: &mut Lowering<'_>, stack: Value, batch: usize, repeat: Option<StridedCopy>) -> Result<Value> {
+    let Some(repeat) = repeat else { return Ok(stack) };
+    let matrix = &stack.ty.shape.dims()[stack.ty.shape.rank() - 2..];
+    let shape = Shape::new(&[batch, matrix[0], matrix[1]])?;
+    let copy = plan.scratch(TensorType { dtype: stack.ty.dtype, shape });
+    strided(plan, &repeat, stack, copy)?;
+    Ok(copy)
+}
+
 impl Lower<GpuDevice> for Matmul {
     const HALVES: bool = true;
 
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let e = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;
-        if self.repeats(&inputs[0].ty, &inputs[1].ty)?.iter().any(Option::is_some) {
-            return Err(Error::Unsupported { op: "matmul of stacks that repeat", backend: "wgpu" });
-        }
+        let [repeat_a, repeat_b] = self.repeats(&inputs[0].ty, &inputs[1].ty)?;
+        // A single matrix serves the stack as it is.
+        let shared_a = inputs[0].ty.shape.numel() == e.m * e.k && e.batch > 1 && e.m * e.k > 0;
+        let a = if shared_a { inputs[0] } else { repeated(plan, inputs[0], e.batch, repeat_a)? };
+        let b = repeated(plan, inputs[1], e.batch, repeat_b)?;
         let product = Product {
-            a: inputs[0].at.into(),
-            b: inputs[1].at.into(),
+            a: a.at.into(),
+            b: b.at.into(),
             c: outputs[0].at.into(),
             types: [inputs[0].ty.dtype, inputs[1].ty.dtype],
             transpose_a: self.transpose_a,
             transpose_b: self.transpose_b,
             batch: e.batch,
-            shared_a: false,
+            shared_a,
             shared_b: e.shared_b,
             m: e.m,
             k: e.k,

@@ -1,19 +1,144 @@
-//! Operations that move elements.
+//! Operations that move elements: strided copies.
 
-use kiln_ir::op::{BroadcastTo, Concat, Operation, Pad, Permute, Reshape, Slice};
-use kiln_ir::{Error, Result};
+use kiln_ir::op::{BroadcastTo, Concat, Movement, Operation, Pad, Permute, Reshape, Slice as Cut, StridedCopy};
+use kiln_ir::{DType, Error, Result, TensorType, f16};
+use kiln_shaders::{FILL, STRIDED_COPY, STRIDED_COPY_HALVES};
 
-use super::{Lower, Lowering, Value};
+use super::pieces::{fits, pieces};
+use super::transpose::transpose;
+use super::{Dispatches, Lower, Lowering, Value};
+use crate::GpuDevice;
+use crate::plan::{Code, Grid, Slice, Word};
+
+/// Dimensions that the kernels take.
+const RANK: usize = 6;
+
+/// Dispatches that one copy is cut into at most, where bindings hold less than what it reaches.
+const MOST: usize = 1024;
 
 macro_rules! movements {
     ($($operation:ident),*) => {
-        $(impl Lower for $operation {
+        $(impl Lower<GpuDevice> for $operation {
             const HALVES: bool = true;
 
-            fn lower(&self, _: &mut Lowering<'_>, _: &[Value], _: &[Value]) -> Result<()> {
-                Err(Error::Unsupported { op: self.name(), backend: "wgpu" })
+            fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+                lower(plan, self, inputs, outputs[0])
             }
         })*
     };
 }
-movements!(BroadcastTo, Concat, Pad, Permute, Reshape, Slice);
+movements!(BroadcastTo, Concat, Cut, Pad, Permute, Reshape);
+
+/// Fills the output where some of it is covered by no operand, and copies each operand to its place.
+fn lower(plan: &mut Lowering<'_>, op: &(impl Movement + Operation), inputs: &[Value], out: Value) -> Result<()> {
+    if let Some(value) = op.fill() {
+        fill(plan, value, out);
+    }
+    let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
+    for (index, input) in inputs.iter().enumerate() {
+        strided(plan, &op.copy(&types, index)?, *input, out)?;
+    }
+    Ok(())
+}
+
+/// Writes one value everywhere.
+fn fill(plan: &mut Lowering<'_>, value: f32, out: Value) {
+    let word = match out.ty.dtype {
+        DType::F32 => value.to_bits(),
+        DType::F16 => u32::from(f16::from_f32(value).to_bits()) * 0x1_0001,
+        DType::U32 | DType::Blocks(_) => value as u32,
+    };
+    let vectors = out.ty.bytes().div_ceil(16);
+    for piece in pieces(&plan.target.limits, vectors, &[16]) {
+        let code = Code::Kernel(FILL, Vec::new());
+        let params = [word.into(), Word::from(piece.len)];
+        plan.dispatch(code, vec![piece.of(out.at, 16)], &params, Grid::invocations(piece.len));
+    }
+}
+
+/// Copies what a plan names from one value to another.
+///
+/// # Errors
+/// [`Error::Limit`] where it reaches so much farther than a binding that it would take too many dispatches.
+pub(super) fn strided(plan: &mut Lowering<'_>, copy: &StridedCopy, x: Value, out: Value) -> Result<()> {
+    if copy.is_empty() {
+        return Ok(());
+    }
+    if let (4, Some([matrices, rows, columns])) = (copy.unit(), copy.as_transpose()) {
+        transpose(plan, x.at.into(), out.at.into(), matrices, rows, columns);
+        return Ok(());
+    }
+    let held = [x, out].map(|value| value.ty.bytes());
+    // A vector at a time, where everything is whole vectors, and else a word.
+    let wide = Some(copy.widened(16)).filter(|wide| wide.unit() == 16);
+    let mut pending = vec![wide.unwrap_or_else(|| copy.widened(4))];
+    let mut dispatches = 0;
+    while let Some(copy) = pending.pop() {
+        let Some(sides) = sides(&plan.target.limits, &copy, [x, out], held) else {
+            match copy.halves() {
+                Some([first, second]) if dispatches < MOST => pending.extend([second, first]),
+                _ => return Err(too_large(plan, held)),
+            }
+            continue;
+        };
+        dispatches += 1;
+        dispatch(plan, &copy, sides);
+    }
+    Ok(())
+}
+
+fn too_large(plan: &Lowering<'_>, held: [usize; 2]) -> Error {
+    Error::Limit {
+        what: "bytes that a strided copy reaches",
+        device: "this GPU".into(),
+        asked: held[0].max(held[1]) as u64,
+        limit: plan.target.limits.max_storage_buffer_binding_size,
+    }
+}
+
+/// The parts of both tensors that a copy touches, and where its first units lie in them. None where a binding does not hold
+/// one of them.
+fn sides(
+    limits: &wgpu::Limits,
+    copy: &StridedCopy,
+    values: [Value; 2],
+    held: [usize; 2],
+) -> Option<[(Slice, usize); 2]> {
+    let alignment = limits.min_storage_buffer_offset_alignment.max(16) as usize;
+    let windows = copy.windows();
+    let side = |i: usize| {
+        let whole = Slice::from(values[i].at);
+        if fits(limits, held[i]) {
+            return Some((whole, windows[i].start));
+        }
+        let [start, end] = [windows[i].start, windows[i].end].map(|unit| unit * copy.unit());
+        let from = start / alignment * alignment;
+        let bytes = (end - from).next_multiple_of(16);
+        let slice = Slice { offset: whole.offset + from as u64, bytes: Some(bytes as u64), ..whole };
+        fits(limits, bytes).then_some((slice, windows[i].start - from / copy.unit()))
+    };
+    Some([side(0)?, side(1)?])
+}
+
+fn dispatch(plan: &mut Lowering<'_>, copy: &StridedCopy, [(x, from), (out, to)]: [(Slice, usize); 2]) {
+    let rank = copy.dims().len().max(1);
+    let innermost = copy.dims().last().copied();
+    // Two halves of a word at a time: every place that is written to is even, but for those beside it.
+    let pairs = copy.unit() == 2
+        && to.is_multiple_of(2)
+        && innermost.is_some_and(|dim| dim.to == 1 && dim.extent.is_multiple_of(2))
+        && copy.dims()[..rank - 1].iter().all(|dim| dim.to.is_multiple_of(2));
+    let n = copy.len() / if pairs { 2 } else { 1 };
+    let mut params: Vec<Word> = [n, from, to].map(Word::from).to_vec();
+    for d in 0..RANK {
+        let dim = copy.dims().iter().rev().nth(d);
+        let [extent, from, to] = dim.map_or([1, 0, 0], |dim| [dim.extent, dim.from, dim.to]).map(Word::from);
+        // What is left of an index is that of the outermost dimension: its extent is not asked for.
+        params.extend(if d + 1 < RANK { vec![extent, from, to] } else { vec![from, to] });
+    }
+    let code = match copy.unit() {
+        2 => Code::Kernel(STRIDED_COPY_HALVES, vec![("RANK", rank as u32), ("PAIRS", pairs.into())]),
+        unit => Code::Kernel(STRIDED_COPY, vec![("RANK", rank as u32), ("VECTORS", u32::from(unit == 16))]),
+    };
+    plan.dispatch(code, vec![x, out], &params, Grid::invocations(n));
+}

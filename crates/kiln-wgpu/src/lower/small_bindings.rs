@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use kiln_ir::op::{Elementwise, Matmul, Op, Transpose};
+use kiln_ir::op::{BroadcastTo, Concat, Elementwise, Matmul, Op, Pad, Permute, Slice, Transpose};
 use kiln_ir::{Shape, TensorType, f16};
 
 use crate::plan::Target;
@@ -81,6 +81,31 @@ fn operands_that_are_repeated_go_on_where_the_piece_before_ended() {
         let wide = [tensor(&[70, 124], half), tensor(&[124], false), tensor(&[], half)];
         same(&device, Elementwise::fma().into(), &wide, 4096);
     }
+}
+
+#[test]
+fn strided_copies_are_cut_to_what_bindings_hold() {
+    let Some(device) = device() else { return };
+    for half in [false, true] {
+        // Vectors, words, and elements that lie apart on one side or the other.
+        for (axes, dims) in [
+            (&[1, 0, 2][..], &[64, 48, 16][..]),
+            (&[1, 0, 2], &[64, 48, 15]),
+            (&[2, 1, 0], &[40, 32, 36]),
+            (&[2, 0, 3, 1], &[5, 31, 17, 21]),
+        ] {
+            same(&device, Permute::new(axes).unwrap().into(), &[tensor(dims, half)], 20_000);
+        }
+        same(&device, Slice::along(1, 1..usize::MAX, 3).unwrap().into(), &[tensor(&[150, 301], half)], 20_000);
+        same(&device, BroadcastTo::new(&[60, 7, 301]).unwrap().into(), &[tensor(&[7, 1], half)], 20_000);
+        same(&device, Pad::new(&[(1, 2), (3, 0)], 2.0).unwrap().into(), &[tensor(&[101, 203], half)], 20_000);
+        let parts = [[90, 101], [90, 7], [90, 64]].map(|dims| tensor(&dims, half));
+        same(&device, Concat { axis: 1 }.into(), &parts, 20_000);
+    }
+    // Stacks that repeat.
+    let op = Op::from(Matmul::default());
+    same(&device, op, &[tensor(&[1, 24, 20], false), tensor(&[30, 20, 28], false)], 20_000);
+    same(&device, op, &[tensor(&[5, 1, 24, 20], false), tensor(&[6, 20, 28], false)], 20_000);
 }
 
 #[test]
