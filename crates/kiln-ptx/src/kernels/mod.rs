@@ -14,6 +14,7 @@ pub mod reduce;
 pub mod rope;
 mod rows;
 pub mod softmax;
+pub mod strided;
 mod team;
 pub mod top_k;
 pub mod transpose;

@@ -16,6 +16,7 @@ use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, WarpQuantMatmu
 use kiln_ptx::kernels::reduce::ReduceLevel;
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::softmax::Softmax;
+use kiln_ptx::kernels::strided::{Fill, StridedCopy};
 use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::kernels::window::{Convolve, Pool};
@@ -71,6 +72,8 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.extend(Softmax::all(target).into_iter().map(|softmax| Box::new(softmax) as _));
     kernels.extend(Norm::all(target).into_iter().map(|norm| Box::new(norm) as _));
     kernels.push(Box::new(Transpose));
+    kernels.extend(StridedCopy::all().into_iter().map(|copy| Box::new(copy) as _));
+    kernels.push(Box::new(Fill));
     kernels.extend(Gather::all().into_iter().map(|gather| Box::new(gather) as _));
     kernels.extend(Convert::all().into_iter().map(|convert| Box::new(convert) as _));
     kernels.push(Box::new(TopK));
