@@ -11,6 +11,7 @@ use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, WarpQuantMatmu
 use kiln_ptx::kernels::reduce::ReduceLevel;
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::softmax::Softmax;
+use kiln_ptx::kernels::strided::{Fill, StridedCopy};
 use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::kernels::window::{Convolve, Pool};
@@ -74,6 +75,7 @@ codes!(
     Convert,
     Convolve,
     Dequantize,
+    Fill,
     FlashAttention,
     FlashCombine,
     Gather,
@@ -87,6 +89,7 @@ codes!(
     Rope,
     Softmax,
     SplitSum,
+    StridedCopy,
     Tf32Planes,
     TopK,
     Transpose,

@@ -1,14 +1,14 @@
 //! Products of matrices.
 
-use kiln_ir::op::{Matmul, MatmulExtents, Matvec};
-use kiln_ir::{DType, Error, Result};
+use kiln_ir::op::{Matmul, MatmulExtents, Matvec, StridedCopy};
+use kiln_ir::{DType, Error, Result, Shape, TensorType};
 use kiln_ptx::kernels::gemm::{
     Epilogue, Gemm, MultistageGemm, SplitSum, Tf32Planes, Tile, WarpGemm, WarpGroupGemm, WarpGroupTile, WarpTile,
 };
 use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::{Launch, PtxType};
 
-use super::{Launches, Lower, Lowering, Value, accepted, convert};
+use super::{Launches, Lower, Lowering, Value, accepted, convert, shape};
 use crate::CudaDevice;
 use crate::InputPrecision;
 use crate::plan::{Code, Hardware};
@@ -154,15 +154,25 @@ fn turned(plan: &mut Lowering<'_>, Stored { x, matrices, extents: [rows, k], .. 
     Ok(turned)
 }
 
+/// A stack of as many matrices as there are products: itself, or where it has fewer a copy that repeats them.
+fn repeated(plan: &mut Lowering<'_>, stack: Value, batch: usize, repeat: Option<StridedCopy>) -> Result<Value> {
+    let Some(repeat) = repeat else { return Ok(stack) };
+    let [.., rows, columns] = *stack.ty.shape.dims() else { return Ok(stack) };
+    let ty = TensorType { dtype: stack.ty.dtype, shape: Shape::new(&[batch, rows, columns])? };
+    let at = plan.scratch_bytes(ty.bytes().next_multiple_of(4));
+    shape::copy(plan, &repeat, stack.at, at)?;
+    Ok(Value { at, ty })
+}
+
 impl Lower<CudaDevice> for Matmul {
     const HALVES: bool = true;
 
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let extents = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;
-        if self.repeats(&inputs[0].ty, &inputs[1].ty)?.iter().any(Option::is_some) {
-            return Err(Error::Unsupported { op: "matmul of stacks that repeat", backend: "CUDA" });
-        }
-        product(plan, *self, extents, [inputs[0], inputs[1], outputs[0]])
+        let [repeat_a, repeat_b] = self.repeats(&inputs[0].ty, &inputs[1].ty)?;
+        let a = repeated(plan, inputs[0], extents.batch, repeat_a)?;
+        let b = repeated(plan, inputs[1], extents.batch, repeat_b)?;
+        product(plan, *self, extents, [a, b, outputs[0]])
     }
 }
 

@@ -1,19 +1,55 @@
-//! Operations that move elements.
+//! Operations that move elements: strided copies.
 
-use kiln_ir::op::{BroadcastTo, Concat, Operation, Pad, Permute, Reshape, Slice};
-use kiln_ir::{Error, Result};
+use kiln_ir::op::{BroadcastTo, Concat, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
+use kiln_ir::{DType, Result, TensorType, f16};
+use kiln_ptx::kernels::strided;
+use kiln_ptx::kernels::transpose::Transpose;
 
-use super::{Lower, Lowering, Value};
+use super::{Launches, Lower, Lowering, Value};
+use crate::CudaDevice;
+use kiln_device::Location;
 
 macro_rules! movements {
     ($($operation:ident),*) => {
-        $(impl Lower for $operation {
+        $(impl Lower<CudaDevice> for $operation {
             const HALVES: bool = true;
 
-            fn lower(&self, _: &mut Lowering<'_>, _: &[Value], _: &[Value]) -> Result<()> {
-                Err(Error::Unsupported { op: self.name(), backend: "CUDA" })
+            fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+                lower(plan, self, inputs, outputs[0])
             }
         })*
     };
 }
 movements!(BroadcastTo, Concat, Pad, Permute, Reshape, Slice);
+
+/// Fills the output where some of it is covered by no operand, and copies each operand to its place.
+fn lower(plan: &mut Lowering<'_>, op: &impl Movement, inputs: &[Value], out: Value) -> Result<()> {
+    if let Some(value) = op.fill() {
+        let word = match out.ty.dtype {
+            DType::F32 => value.to_bits(),
+            DType::F16 => u32::from(f16::from_f32(value).to_bits()) * 0x1_0001,
+            DType::U32 | DType::Blocks(_) => value as u32,
+        };
+        // Memory ends with a whole word.
+        plan.run(strided::Fill, strided::Fill.launch(word, out.ty.bytes().div_ceil(4))?, &[out.at]);
+    }
+    let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
+    for (index, input) in inputs.iter().enumerate() {
+        copy(plan, &op.copy(&types, index)?, input.at, out.at)?;
+    }
+    Ok(())
+}
+
+/// Copies what a plan names from one tensor to another.
+pub(super) fn copy(plan: &mut Lowering<'_>, copy: &StridedCopy, x: Location, out: Location) -> Result<()> {
+    if copy.is_empty() {
+        return Ok(());
+    }
+    if let (4, Some([matrices, rows, columns])) = (copy.unit(), copy.as_transpose()) {
+        plan.run(Transpose, Transpose.launch(matrices, rows, columns)?, &[x, out]);
+        return Ok(());
+    }
+    let kernel = strided::StridedCopy::new(copy);
+    plan.run(kernel, kernel.launch(copy)?, &[x, out]);
+    Ok(())
+}
