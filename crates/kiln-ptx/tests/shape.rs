@@ -48,7 +48,8 @@ fn conforms<O: Movement>(op_of: impl Fn(&kiln_ir::op::Op) -> O) -> usize {
             continue;
         }
         let op = op_of(&case.op);
-        let results = |_: &_, inputs: &[Operand<'_>]| Ok(vec![run(&op, inputs).unwrap_or_else(|e| panic!("{case}: {e}"))]);
+        let results =
+            |_: &_, inputs: &[Operand<'_>]| Ok(vec![run(&op, inputs).unwrap_or_else(|e| panic!("{case}: {e}"))]);
         compared += reference::conform(&case, results).unwrap_or_else(|why| panic!("{why}")).compared;
     }
     compared

@@ -63,9 +63,8 @@ fn copy(simd: &Simd, plan: &StridedCopy, from: &[u8], out: &mut [u8]) {
     let threads = if plan.len() * plan.unit() < PARALLEL { 1 } else { simd.threads() };
     let [first_read, first_written] = plan.first();
     // SAFETY: the first units are inside of the slices: the ends of the plan are, and something is copied.
-    let (from, out) = unsafe {
-        (from.as_ptr().add(first_read * plan.unit()), out.as_mut_ptr().add(first_written * plan.unit()))
-    };
+    let (from, out) =
+        unsafe { (from.as_ptr().add(first_read * plan.unit()), out.as_mut_ptr().add(first_written * plan.unit())) };
     // SAFETY: every unit that the plan names is inside of the slices, as `ends` says, and it writes none twice. Elements of
     // two and four bytes are aligned, and so are the pairs of bytes of blocks, or they are copied as bytes.
     unsafe {
@@ -96,13 +95,7 @@ struct Planes<'a> {
 ///
 /// # Safety
 /// From these first units on, everything that the plan names may be read and written.
-unsafe fn parts<T: Copy + Send + Sync>(
-    simd: &Simd,
-    plan: &StridedCopy,
-    from: *const T,
-    out: *mut T,
-    threads: usize,
-) {
+unsafe fn parts<T: Copy + Send + Sync>(simd: &Simd, plan: &StridedCopy, from: *const T, out: *mut T, threads: usize) {
     const ONCE: Dim = Dim { extent: 1, from: 0, to: 0 };
     let planes = match plan.dims() {
         [] => Planes { outer: &[], rows: ONCE, run: Dim { extent: 1, from: 1, to: 1 } },

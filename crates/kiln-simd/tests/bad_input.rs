@@ -362,7 +362,10 @@ fn shapes_that_make_no_sense_are_typed_errors() {
         ("shape", Box::new(|simd| simd.concat(&[(&x, &dims), (&x, &[4, 3])], 0))),
         ("shape", Box::new(|simd| simd.concat(&[(&x, &dims), (&x, &[3, 4, 1])], 0))),
         ("length", Box::new(|simd| simd.concat(&[(&x, &[5])], 0))),
-        ("overflow", Box::new(|simd| simd.concat(&[(&[], &[1 << 59, 0]), (&[], &[1 << 59, 0]), (&[], &[1 << 59, 0])], 0))),
+        (
+            "overflow",
+            Box::new(|simd| simd.concat(&[(&[], &[1 << 59, 0]), (&[], &[1 << 59, 0]), (&[], &[1 << 59, 0])], 0)),
+        ),
         ("view", Box::new(|simd| simd.split(&x, &dims, 1, &[1, 2]).map(|_| vec![]))),
         ("view", Box::new(|simd| simd.split(&x, &dims, 1, &[3, 2]).map(|_| vec![]))),
         ("view", Box::new(|simd| simd.split(&x, &dims, 1, &[MAX, 5]).map(|_| vec![]))),

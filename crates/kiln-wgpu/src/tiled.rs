@@ -63,7 +63,12 @@ impl<Op: ReduceOp + sealed::Applied> TiledOp for Op {}
 
 /// Plans the reduction of a matrix. The wanted are the results of the tiles, row by row, and the result of all, or with
 /// `fold` false only the first.
-fn plan(reduction: Reduction, ty: TensorType, fold: bool, limits: &wgpu::Limits) -> Result<(TensorId, Plan<GpuDevice>)> {
+fn plan(
+    reduction: Reduction,
+    ty: TensorType,
+    fold: bool,
+    limits: &wgpu::Limits,
+) -> Result<(TensorId, Plan<GpuDevice>)> {
     let &[height, width] = ty.shape.dims() else {
         return Err(Error::Shape { op: "tiled reduction", reason: format!("{} is not a matrix", ty.shape) });
     };
@@ -119,7 +124,13 @@ fn plan(reduction: Reduction, ty: TensorType, fold: bool, limits: &wgpu::Limits)
 }
 
 /// Reduces a matrix: the results of the tiles, or the result of all.
-async fn run(device: &GpuDevice, reduction: Reduction, x: &GpuTensor, fold: bool, waiting: Waiting) -> Result<Vec<f32>> {
+async fn run(
+    device: &GpuDevice,
+    reduction: Reduction,
+    x: &GpuTensor,
+    fold: bool,
+    waiting: Waiting,
+) -> Result<Vec<f32>> {
     device.check_own(&[x])?;
     let (input, plan) = plan(reduction, x.ty(), fold, &device.inner.target.limits)?;
     let elements = plan.results[usize::from(fold)].1 as usize / 4;

@@ -5,10 +5,10 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use kiln_device::waiting::Waiting;
-use kiln_ir::op::Op;
-use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Result, Shape, TensorType, f16};
 #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
 use kiln_ir::Record;
+use kiln_ir::op::Op;
+use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Result, Shape, TensorType, f16};
 use kiln_route::{Problem, Residency};
 
 use crate::gpus::{self, Gpu, Resident, WAITING, wait};

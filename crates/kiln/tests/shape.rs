@@ -60,7 +60,8 @@ fn a_block_of_a_transformer_is_one_graph() {
     let rows = batch.unsqueeze(out, 0).unwrap();
     batch.execute(&[out, rows, weights]).unwrap();
     let schedule = batch.schedule(&[out]).unwrap();
-    let moves = schedule.steps.iter().filter(|step| matches!(step, kiln_ir::graph::Step::Run { op: Op::Reshape(_), .. }));
+    let moves =
+        schedule.steps.iter().filter(|step| matches!(step, kiln_ir::graph::Step::Run { op: Op::Reshape(_), .. }));
     assert_eq!(moves.count(), 0, "reshapes are no steps");
 
     // The same in f64.

@@ -170,5 +170,6 @@ macro_rules! lowered {
 }
 lowered! {
     Elementwise, Reduce, Dot, Matmul, Matvec, Transpose, Softmax, LogSoftmax, LayerNorm, RmsNorm, Gather(halves), TopK,
-    Convolve2d, Pool2d, Attention, Rope, Quantize, Dequantize, QuantMatmul, Convert(halves),
+    Convolve2d, Pool2d, Attention, Rope, Quantize, Dequantize, QuantMatmul, Convert(halves), Permute(halves), Slice(halves),
+    BroadcastTo(halves), Pad(halves), Concat(halves), Reshape(halves),
 }

@@ -4,8 +4,8 @@ use std::ops::Range;
 use crate::Error;
 use crate::op::{
     Attention, BroadcastTo, Concat, Convert, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax,
-    Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope,
-    Slice, Softmax, TopK, Transpose, rows_of, types_of,
+    Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm,
+    Rope, Slice, Softmax, TopK, Transpose, rows_of, types_of,
 };
 use crate::{
     Buffer, DType, Data, DataMut, Operand, QuantFormat, Result, Shape, elementwise_table, f16, reduction_table, zeros,

@@ -1,13 +1,13 @@
 use std::borrow::Borrow;
 use std::ops::Range;
 
-use crate::op::{
-    Attention, BroadcastTo, Concat, Convert, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax,
-    Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope,
-    Slice, Softmax, TopK, Transpose,
-};
 #[cfg(doc)]
 use crate::Operations;
+use crate::op::{
+    Attention, BroadcastTo, Concat, Convert, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax,
+    Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm,
+    Rope, Slice, Softmax, TopK, Transpose,
+};
 use crate::{DType, Error, QuantFormat, Result, elementwise_table, reduction_table};
 
 macro_rules! elementwise_on_tensors {
@@ -120,7 +120,12 @@ pub trait Record: Sized {
     ///
     /// # Errors
     /// As [`Record::record_all`].
-    fn matmul_with(&mut self, a: impl Borrow<Self::Tensor>, b: impl Borrow<Self::Tensor>, op: Matmul) -> Result<Self::Tensor> {
+    fn matmul_with(
+        &mut self,
+        a: impl Borrow<Self::Tensor>,
+        b: impl Borrow<Self::Tensor>,
+        op: Matmul,
+    ) -> Result<Self::Tensor> {
         self.record(op, &[a.borrow().clone(), b.borrow().clone()])
     }
 
@@ -136,7 +141,12 @@ pub trait Record: Sized {
     ///
     /// # Errors
     /// As [`Record::record_all`].
-    fn matvec_with(&mut self, a: impl Borrow<Self::Tensor>, x: impl Borrow<Self::Tensor>, op: Matvec) -> Result<Self::Tensor> {
+    fn matvec_with(
+        &mut self,
+        a: impl Borrow<Self::Tensor>,
+        x: impl Borrow<Self::Tensor>,
+        op: Matvec,
+    ) -> Result<Self::Tensor> {
         self.record(op, &[a.borrow().clone(), x.borrow().clone()])
     }
 

@@ -1,5 +1,5 @@
-use super::{Bound, Contract, Operation, Outputs};
 use super::shape::{BroadcastTo, Movement, StridedCopy};
+use super::{Bound, Contract, Operation, Outputs};
 use crate::{DType, Error, MAX_RANK, Result, Shape, TensorType};
 
 /// The matrix product `C = A B`, of two matrices or of two stacks of them.

@@ -59,14 +59,7 @@ impl Execute for Matvec {
 }
 
 /// All products of a stack. The slices have the lengths that the extents ask for.
-fn matmul(
-    simd: &Simd,
-    op: Matmul,
-    (e, pairs): (MatmulExtents, MatmulPairs),
-    a: &[f32],
-    b: &[f32],
-    c: &mut [f32],
-) {
+fn matmul(simd: &Simd, op: Matmul, (e, pairs): (MatmulExtents, MatmulPairs), a: &[f32], b: &[f32], c: &mut [f32]) {
     let MatmulExtents { mut batch, shared_b, mut m, k, n } = e;
     if shared_b && !op.transpose_a {
         // Rows of all matrices follow one another: one tall matrix.

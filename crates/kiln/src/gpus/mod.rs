@@ -8,7 +8,6 @@
     )),
     allow(unused)
 )]
-
 // A browser opens its one adapter with the engine, and measures it by other clocks.
 #![cfg_attr(all(feature = "gpu-wasm", target_arch = "wasm32"), allow(dead_code))]
 

@@ -73,7 +73,10 @@ impl Operation for Pad {
         whole_rows(op, &x, false)?;
         let value = self.value();
         if x.dtype == DType::U32 && !(value.fract() == 0.0 && (0.0..4_294_967_296.0).contains(&value)) {
-            return Err(Error::Parameter { op, reason: format!("the value {value} is not a u32, which {x:?} consists of") });
+            return Err(Error::Parameter {
+                op,
+                reason: format!("the value {value} is not a u32, which {x:?} consists of"),
+            });
         }
         let mut dims = [0; MAX_RANK];
         for (d, &extent) in x.shape.dims().iter().enumerate() {

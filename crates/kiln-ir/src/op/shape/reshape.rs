@@ -105,10 +105,9 @@ impl Operation for Reshape {
         use super::super::reference::Expected;
         use crate::Data;
         vec![match inputs[0].data() {
-            Data::F32(x) => Expected::F32 {
-                values: x.iter().copied().map(f64::from).collect(),
-                magnitudes: vec![0.0; x.len()],
-            },
+            Data::F32(x) => {
+                Expected::F32 { values: x.iter().copied().map(f64::from).collect(), magnitudes: vec![0.0; x.len()] }
+            }
             Data::F16(x) => Expected::F16(x.to_vec()),
             Data::U32(x) => Expected::U32(x.to_vec()),
             Data::Blocks(_, x) => Expected::Blocks(x.to_vec()),
