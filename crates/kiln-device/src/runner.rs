@@ -177,6 +177,10 @@ impl<D: Driver> GraphRunner<D> {
 
     async fn make_ready(&self, graph: &Graph, wanted: &[TensorId], read: bool) -> Result<Ready<D>> {
         let plan = Plan::new(graph, wanted, self.device.target())?;
+        if let Some((id, _)) = plan.inputs.iter().find(|(id, _)| !self.has(*id)) {
+            let reason = format!("input {} is not on {}; upload or import it first", id.index(), self.device.label());
+            return Err(Error::Parameter { op: "execute", reason });
+        }
         let mut given = self.inputs.clone();
         let host_results = if read { self.device.host_results(&plan, &mut given).await? } else { None };
         let executable = Executable::new(&self.device, plan, &given).await?;

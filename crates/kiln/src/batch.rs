@@ -105,7 +105,7 @@ struct Plan {
     wanted: Vec<TensorId>,
     schedule: Schedule,
     problem: Problem,
-    /// The inputs that the schedule reads, in the order of the operands of the problem.
+    /// The inputs that the schedule reads, in the order of the operands of the problem, and behind them those that are wanted.
     inputs: Vec<TensorId>,
     /// Allocated when the CPU runs it.
     memory: Option<Memory>,
@@ -749,7 +749,10 @@ impl Plan {
     fn new(graph: &Graph, wanted: &[TensorId]) -> Result<Self> {
         let schedule = graph.schedule(wanted, FusionLimits::default())?;
         let problem = Problem::schedule(&schedule, graph)?;
-        let inputs = Problem::inputs_of(&schedule, graph)?;
+        let mut inputs = Problem::inputs_of(&schedule, graph)?;
+        // Those that are wanted and that no step reads.
+        let wanted_inputs = schedule.inputs(graph)?.into_iter();
+        inputs.extend(wanted_inputs.filter(|id| !inputs.contains(id)).collect::<Vec<_>>());
         Ok(Self { wanted: wanted.to_vec(), schedule, problem, inputs, memory: None })
     }
 }

@@ -6,7 +6,7 @@ use kiln_ir::op::{Elementwise, Matmul, Reduce, Reduction};
 use kiln_ir::{Error, Operand, Operations, Result, Shape, elementwise_table, reserve};
 use ndarray::{Array2, ArrayD, ArrayView, ArrayView2, ArrayViewD, Dimension, IxDyn};
 
-use crate::Engine;
+use crate::{Engine, Tensor};
 
 /// The operations of an [`Engine`] on ndarray views; see [`Engine::arrays`].
 ///
@@ -19,6 +19,25 @@ impl Engine {
     /// The operations on ndarray views: `engine.arrays().matmul(a.view(), b.view())`.
     pub fn arrays(&self) -> Arrays<'_> {
         Arrays(self)
+    }
+}
+
+impl Tensor {
+    /// A copy of an ndarray view, in standard order.
+    ///
+    /// # Errors
+    /// [`Error::Shape`] for more dimensions than tensors have, [`Error::OutOfMemory`].
+    pub fn from_array<D: Dimension>(view: &ArrayView<'_, f32, D>) -> Result<Self> {
+        Self::from_vec(copied(view)?, view.shape())
+    }
+
+    /// The f32 elements as an array.
+    ///
+    /// # Errors
+    /// As [`Tensor::to_vec`].
+    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+    pub fn to_array(&self) -> Result<ArrayD<f32>> {
+        array(self.shape().dims(), self.to_vec()?)
     }
 }
 

@@ -89,6 +89,15 @@ fn batches_share_tensors_and_give_them() {
     }
 }
 
+#[cfg(feature = "ndarray")]
+#[test]
+fn arrays_become_tensors_in_standard_order() {
+    let array = ndarray::Array2::from_shape_fn((2, 3), |(i, j)| (3 * i + j) as f32);
+    let x = Tensor::from_array(&array.t()).unwrap();
+    assert_eq!((x.shape().dims(), x.to_vec().unwrap()), (&[3, 2][..], vec![0.0, 3.0, 1.0, 4.0, 2.0, 5.0]));
+    assert_eq!(x.to_array().unwrap(), array.t().into_dyn());
+}
+
 #[cfg(feature = "gpu")]
 mod on_a_gpu {
     use kiln::gpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
@@ -176,6 +185,15 @@ mod on_a_gpu {
         let spent = device.statistics() - before;
         assert_eq!((spent.uploads, spent.uploaded_bytes), (1, 4 * (rows * n) as u64), "{spent}");
         assert_eq!(batch.run(&[total]).unwrap(), [Buffer::F32(vec![64.0 * 8.0 * 64.0])]);
+        // An input that no step reads is given as it is, and so is one under other extents.
+        let other = batch.upload(&[7.0, 8.0], &[2]).unwrap();
+        let column = batch.reshape(other, &[2, 1]).unwrap();
+        let read = batch.run(&[total, other, column]).unwrap();
+        assert_eq!(read[1..], [Buffer::F32(vec![7.0, 8.0]), Buffer::F32(vec![7.0, 8.0])]);
+        let kept = batch.tensor(column).unwrap();
+        batch.set(other, &[0.0, 0.0]).unwrap();
+        batch.execute(&[total, column]).unwrap();
+        assert_eq!((kept.to_vec().unwrap(), batch.read(column).unwrap()), (vec![7.0, 8.0], vec![0.0, 0.0]));
         assert_eq!(batch.read(w).unwrap(), vec![0.5; n * n]);
     }
 
