@@ -62,10 +62,18 @@ struct Row {
     make: fn(&Options<'_>) -> Result<Op>,
 }
 
-/// A row is: name, operands, parameters and results as TypeScript writes them, and the operation that they make. Where
-/// parameters cannot be left out they are `required`.
+/// A row is the name of an operation and these fields:
+///
+/// - `operands`: their names
+/// - `params`: the parameters as TypeScript writes them
+/// - `required` (optional): they cannot be left out
+/// - `engine`, `batch`: the results as TypeScript writes them
+/// - `make`: the operation, from the parameters
 macro_rules! others {
-    ($($name:ident ($($operand:ident),*) $params:literal $($required:ident)?, $engine:literal $batch:literal, $make:expr;)*) => {
+    ($($name:ident {
+        operands: ($($operand:ident),*), params: $params:literal, $(required: $required:ident,)?
+        engine: $engine:literal, batch: $batch:literal, make: $make:expr,
+    })*) => {
         const OTHERS: &[Row] = &[$(Row {
             name: stringify!($name),
             operands: [$(stringify!($operand)),*].len(),
@@ -89,28 +97,52 @@ macro_rules! others {
 }
 
 others! {
-    dot (a, b) "", "Float32Array" "BatchTensor",
-        |_| Ok(Dot.into());
-    matmul (a, b) "transpose_a?: boolean, transpose_b?: boolean", "Float32Array" "BatchTensor",
-        |o| Ok(Matmul { transpose_a: o.flag("transpose_a"), transpose_b: o.flag("transpose_b") }.into());
-    matvec (a, x) "transpose?: boolean", "Float32Array" "BatchTensor",
-        |o| Ok(Matvec { transpose: o.flag("transpose") }.into());
-    transpose (x) "", "Float32Array" "BatchTensor",
-        |_| Ok(Transpose.into());
-    softmax (x) "", "Float32Array" "BatchTensor",
-        |_| Ok(Softmax.into());
-    log_softmax (x) "", "Float32Array" "BatchTensor",
-        |_| Ok(LogSoftmax.into());
-    layer_norm (x, gamma, beta) "eps?: number", "Float32Array" "BatchTensor",
-        |o| Ok(LayerNorm::new(o.number("layer_norm", "eps")?.unwrap_or(1e-5)).into());
-    rms_norm (x, gamma) "eps?: number", "Float32Array" "BatchTensor",
-        |o| Ok(RmsNorm::new(o.number("rms_norm", "eps")?.unwrap_or(1e-5)).into());
-    gather (table, indices) "", "Float32Array" "BatchTensor",
-        |_| Ok(Gather.into());
-    top_k (x) "k: number" required, "[Float32Array, Uint32Array]" "[BatchTensor, BatchTensor]",
-        |o| Ok(TopK { k: required(o.whole("top_k", "k")?, "top_k", "k")? }.into());
-    convolve2d (input, kernel) "padding?: \"valid\" | \"same\", stride?: [number, number]", "Float32Array" "BatchTensor",
-        |o| {
+    dot {
+        operands: (a, b), params: "", engine: "Float32Array", batch: "BatchTensor",
+        make: |_| Ok(Dot.into()),
+    }
+    matmul {
+        operands: (a, b), params: "transpose_a?: boolean, transpose_b?: boolean",
+        engine: "Float32Array", batch: "BatchTensor",
+        make: |o| Ok(Matmul { transpose_a: o.flag("transpose_a"), transpose_b: o.flag("transpose_b") }.into()),
+    }
+    matvec {
+        operands: (a, x), params: "transpose?: boolean", engine: "Float32Array", batch: "BatchTensor",
+        make: |o| Ok(Matvec { transpose: o.flag("transpose") }.into()),
+    }
+    transpose {
+        operands: (x), params: "", engine: "Float32Array", batch: "BatchTensor",
+        make: |_| Ok(Transpose.into()),
+    }
+    softmax {
+        operands: (x), params: "", engine: "Float32Array", batch: "BatchTensor",
+        make: |_| Ok(Softmax.into()),
+    }
+    log_softmax {
+        operands: (x), params: "", engine: "Float32Array", batch: "BatchTensor",
+        make: |_| Ok(LogSoftmax.into()),
+    }
+    layer_norm {
+        operands: (x, gamma, beta), params: "eps?: number", engine: "Float32Array", batch: "BatchTensor",
+        make: |o| Ok(LayerNorm::new(o.number("layer_norm", "eps")?.unwrap_or(1e-5)).into()),
+    }
+    rms_norm {
+        operands: (x, gamma), params: "eps?: number", engine: "Float32Array", batch: "BatchTensor",
+        make: |o| Ok(RmsNorm::new(o.number("rms_norm", "eps")?.unwrap_or(1e-5)).into()),
+    }
+    gather {
+        operands: (table, indices), params: "", engine: "Float32Array", batch: "BatchTensor",
+        make: |_| Ok(Gather.into()),
+    }
+    top_k {
+        operands: (x), params: "k: number", required: true,
+        engine: "[Float32Array, Uint32Array]", batch: "[BatchTensor, BatchTensor]",
+        make: |o| Ok(TopK { k: required(o.whole("top_k", "k")?, "top_k", "k")? }.into()),
+    }
+    convolve2d {
+        operands: (input, kernel), params: "padding?: \"valid\" | \"same\", stride?: [number, number]",
+        engine: "Float32Array", batch: "BatchTensor",
+        make: |o| {
             let padding = match o.text("padding").as_deref() {
                 None | Some("valid") => Padding::Valid,
                 Some("same") => Padding::Same,
@@ -119,41 +151,62 @@ others! {
                 }
             };
             Ok(Convolve2d { padding, stride: o.pair("convolve2d", "stride")?.unwrap_or((1, 1)) }.into())
-        };
-    max_pool2d (x) "window: [number, number], stride?: [number, number]" required, "Float32Array" "BatchTensor",
-        |o| {
+        },
+    }
+    max_pool2d {
+        operands: (x), params: "window: [number, number], stride?: [number, number]", required: true,
+        engine: "Float32Array", batch: "BatchTensor",
+        make: |o| {
             let window = required(o.pair("max_pool2d", "window")?, "max_pool2d", "window")?;
             Ok(Pool2d::max(window, o.pair("max_pool2d", "stride")?.unwrap_or(window)).into())
-        };
-    avg_pool2d (x) "window: [number, number], stride?: [number, number]" required, "Float32Array" "BatchTensor",
-        |o| {
+        },
+    }
+    avg_pool2d {
+        operands: (x), params: "window: [number, number], stride?: [number, number]", required: true,
+        engine: "Float32Array", batch: "BatchTensor",
+        make: |o| {
             let window = required(o.pair("avg_pool2d", "window")?, "avg_pool2d", "window")?;
             Ok(Pool2d::average(window, o.pair("avg_pool2d", "stride")?.unwrap_or(window)).into())
-        };
-    attention (q, k, v) "causal?: boolean, scale?: number", "Float32Array" "BatchTensor",
-        |o| {
+        },
+    }
+    attention {
+        operands: (q, k, v), params: "causal?: boolean, scale?: number", engine: "Float32Array", batch: "BatchTensor",
+        make: |o| {
             let scale = o.number("attention", "scale")?.map(Into::into);
             Ok(Attention { causal: o.flag("causal"), scale }.into())
-        };
-    rope (x) "theta?: number, position?: number, interleaved?: boolean", "Float32Array" "BatchTensor",
-        |o| {
+        },
+    }
+    rope {
+        operands: (x), params: "theta?: number, position?: number, interleaved?: boolean",
+        engine: "Float32Array", batch: "BatchTensor",
+        make: |o| {
             let usual = Rope::default();
             let theta = o.number("rope", "theta")?.map_or(usual.theta, Into::into);
             let style = if o.flag("interleaved") { RopeStyle::Interleaved } else { RopeStyle::HalfSplit };
             Ok(Rope { theta, style, position: o.whole("rope", "position")?.unwrap_or(0) }.into())
-        };
-    quantize (x) "format: QuantFormat" required, "Uint8Array" "BatchTensor",
-        |o| Ok(Quantize { format: named_format(o, "quantize")? }.into());
-    dequantize (blocks) "format: QuantFormat" required, "Float32Array" "BatchTensor",
-        |o| Ok(Dequantize { format: named_format(o, "dequantize")? }.into());
-    quant_matmul (x, w) "format: QuantFormat" required, "Float32Array" "BatchTensor",
-        |o| Ok(QuantMatmul { format: named_format(o, "quant_matmul")? }.into());
-    convert (x) "to: \"f32\" | \"f16\"" required, "Float32Array | Uint16Array" "BatchTensor",
-        |o| match o.text("to").as_deref() {
+        },
+    }
+    quantize {
+        operands: (x), params: "format: QuantFormat", required: true, engine: "Uint8Array", batch: "BatchTensor",
+        make: |o| Ok(Quantize { format: named_format(o, "quantize")? }.into()),
+    }
+    dequantize {
+        operands: (blocks), params: "format: QuantFormat", required: true, engine: "Float32Array", batch: "BatchTensor",
+        make: |o| Ok(Dequantize { format: named_format(o, "dequantize")? }.into()),
+    }
+    quant_matmul {
+        operands: (x, w), params: "format: QuantFormat", required: true, engine: "Float32Array", batch: "BatchTensor",
+        make: |o| Ok(QuantMatmul { format: named_format(o, "quant_matmul")? }.into()),
+    }
+    convert {
+        operands: (x), params: "to: \"f32\" | \"f16\"", required: true,
+        engine: "Float32Array | Uint16Array", batch: "BatchTensor",
+        make: |o| match o.text("to").as_deref() {
             Some("f32") => Ok(Convert { to: DType::F32 }.into()),
             Some("f16") => Ok(Convert { to: DType::F16 }.into()),
             _ => Err(parameter("convert", "to is neither f32 nor f16")),
-        };
+        },
+    }
 }
 
 macro_rules! elementwise {
