@@ -264,6 +264,69 @@ impl<T> TensorView<T> {
         view.checked()
     }
 
+    /// Every `step`-th index of a range of dimension `dim`.
+    ///
+    /// # Errors
+    /// As [`TensorView::slice_dim`]; [`Error::Parameter`] for a step of zero, [`Error::View`] for one above 1 along a dimension
+    /// that a tiled layout cuts.
+    pub fn slice_step(&self, dim: usize, range: Range<usize>, step: usize) -> Result<Self> {
+        if step == 0 {
+            return Err(Error::Parameter { op: "slice", reason: "the step is 0; it is at least 1".into() });
+        }
+        let mut view = self.slice_dim(dim, range)?;
+        if step == 1 {
+            return Ok(view);
+        }
+        if view.steps[dim].tile != usize::MAX {
+            let reason = format!("dimension {dim} is cut into tiles, which a step of {step} would not follow");
+            return Err(Error::View { what: "slice", reason });
+        }
+        view.shape[dim] = view.shape[dim].div_ceil(step);
+        if view.shape[dim] > 1 {
+            // Of a view without elements strides reach anywhere.
+            view.steps[dim].stride = view.steps[dim].stride.saturating_mul(step);
+        }
+        view.checked()
+    }
+
+    /// The view with its dimensions in another order: dimension `d` of the result is dimension `axes[d]`. Nothing moves.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] when the axes are not each of `0..4` once.
+    pub fn permute(&self, axes: [usize; 4]) -> Result<Self> {
+        if !(0..4).all(|axis| axes.contains(&axis)) {
+            let reason = format!("{axes:?} is not a permutation; each of 0..4 is taken once");
+            return Err(Error::Parameter { op: "permute", reason });
+        }
+        let mut view = *self;
+        view.shape = axes.map(|axis| self.shape[axis]);
+        view.steps = axes.map(|axis| self.steps[axis]);
+        view.ndim = view.ndim.max(view.shape.iter().rposition(|&n| n != 1).map_or(1, |last| last + 1));
+        view.checked()
+    }
+
+    /// The view repeated along dimensions of extent 1 to fill a shape, dimension by dimension. Nothing moves: the stride along
+    /// what repeats is 0.
+    ///
+    /// # Errors
+    /// [`Error::View`] when another extent would change, [`Error::Overflow`] when the elements cannot be counted.
+    pub fn broadcast_to(&self, shape: [usize; 4]) -> Result<Self> {
+        Shape::new(&shape)?;
+        let mut view = *self;
+        for (d, &extent) in shape.iter().enumerate() {
+            if self.shape[d] == extent {
+                continue;
+            }
+            if self.shape[d] != 1 {
+                let reason = format!("{:?} does not broadcast to {shape:?}: extents are equal or 1", self.shape);
+                return Err(Error::View { what: "broadcast_to", reason });
+            }
+            (view.shape[d], view.steps[d]) = (extent, Step::plain(0));
+        }
+        view.ndim = view.ndim.max(view.shape.iter().rposition(|&n| n != 1).map_or(1, |last| last + 1));
+        view.checked()
+    }
+
     /// The same elements, in the order of the layout, under other extents, from the same offset. `None` when their
     /// number differs, when the view has gaps, and for a tiled layout.
     pub fn reshape(&self, shape: [usize; 4]) -> Option<Self> {
@@ -465,6 +528,31 @@ mod tests {
         assert_eq!(View::new_1d(7).unwrap().transpose(0, 3).unwrap().ndim(), 4);
         let tiled = View::new_2d(6, 4).unwrap().with_layout(MemoryLayout::Tiled { tile_size: [3, 2] }).unwrap();
         assert_eq!(tiled.transpose(0, 1).unwrap().linear_index([3, 4, 0, 0]), tiled.linear_index([4, 3, 0, 0]));
+    }
+
+    #[test]
+    fn dimensions_are_permuted_stepped_over_and_repeated() {
+        let view = View::new_3d(2, 3, 4).unwrap();
+        let turned = view.permute([2, 0, 1, 3]).unwrap();
+        assert_eq!((turned.shape(), turned.strides()[..3].to_vec()), (&[4, 2, 3, 1], vec![1, 12, 4]));
+        assert_eq!(turned.linear_index([3, 1, 2, 0]), view.linear_index([1, 2, 3, 0]));
+        assert_eq!(view.permute([0, 1, 2, 3]).unwrap(), view);
+        for wrong in [[0, 1, 2, 2], [0, 1, 2, 4], [usize::MAX, 1, 2, 3]] {
+            assert!(matches!(view.permute(wrong), Err(Error::Parameter { .. })), "{wrong:?}");
+        }
+        let odd = view.slice_step(2, 1..4, 2).unwrap();
+        assert_eq!((odd.shape(), places(&odd)[..4].to_vec()), (&[2, 3, 2, 1], vec![1, 3, 5, 7]));
+        assert_eq!(view.slice_step(2, 1..4, usize::MAX).unwrap().shape(), &[2, 3, 1, 1]);
+        assert_eq!(view.slice_step(1, 1..1, 5).unwrap().numel(), 0);
+        assert!(matches!(view.slice_step(2, 0..4, 0), Err(Error::Parameter { .. })));
+        assert!(matches!(view.slice_step(2, 0..5, 2), Err(Error::View { .. })));
+        let tiled = View::new_2d(8, 8).unwrap().with_layout(MemoryLayout::Tiled { tile_size: [4, 2] }).unwrap();
+        assert!(matches!(tiled.slice_step(0, 0..8, 2), Err(Error::View { .. })));
+        let rows = View::new_2d(1, 3).unwrap().broadcast_to([2, 3, 2, 1]).unwrap();
+        assert_eq!((rows.ndim(), places(&rows)), (3, vec![0, 0, 1, 1, 2, 2, 0, 0, 1, 1, 2, 2]));
+        assert_eq!(View::new_2d(1, 3).unwrap().broadcast_to([0, 3, 1, 1]).unwrap().numel(), 0);
+        assert!(matches!(view.broadcast_to([2, 4, 4, 1]), Err(Error::View { .. })));
+        assert!(matches!(view.broadcast_to([2, 3, 4, usize::MAX]), Err(Error::Overflow { .. })));
     }
 
     #[test]
