@@ -2,8 +2,9 @@
 
 use js_sys::{Array, Object};
 use kiln::op::{
-    Attention, Convert, Convolve2d, Dequantize, Dot, ElementwiseKind, Gather, LayerNorm, LogSoftmax, Matmul, Matvec,
-    Op, Padding, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, RopeStyle, Softmax, TopK, Transpose,
+    Attention, BroadcastTo, Concat, Convert, Convolve2d, Dequantize, Dot, ElementwiseKind, Gather, LayerNorm,
+    LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape,
+    RmsNorm, Rope, RopeStyle, Slice, Softmax, TopK, Transpose,
 };
 use kiln::{DType, QuantFormat, Result};
 use wasm_bindgen::JsValue;
@@ -206,6 +207,53 @@ others! {
             Some("f16") => Ok(Convert { to: DType::F16 }.into()),
             _ => Err(parameter("convert", "to is neither f32 nor f16")),
         },
+    }
+    permute {
+        operands: (x), params: "axes: number[]", required: true,
+        engine: "Float32Array", batch: "BatchTensor",
+        make: |o| Ok(Permute::new(&required(o.list("axes")?, "permute", "axes")?)?.into()),
+    }
+    slice {
+        operands: (x), params: "axis: number, start?: number, end?: number, step?: number", required: true,
+        engine: "Float32Array", batch: "BatchTensor",
+        make: |o| {
+            let axis = required(o.whole("slice", "axis")?, "slice", "axis")?;
+            let range = o.whole("slice", "start")?.unwrap_or(0)..o.whole("slice", "end")?.unwrap_or(usize::MAX);
+            Ok(Slice::along(axis, range, o.whole("slice", "step")?.unwrap_or(1))?.into())
+        },
+    }
+    broadcast_to {
+        operands: (x), params: "shape: number[]", required: true,
+        engine: "Float32Array", batch: "BatchTensor",
+        make: |o| Ok(BroadcastTo::new(&required(o.list("shape")?, "broadcast_to", "shape")?)?.into()),
+    }
+    pad {
+        operands: (x), params: "widths: [number, number][], value?: number", required: true,
+        engine: "Float32Array", batch: "BatchTensor",
+        make: |o| {
+            let widths = required(o.pairs("pad", "widths")?, "pad", "widths")?;
+            Ok(Pad::new(&widths, o.number("pad", "value")?.unwrap_or(0.0))?.into())
+        },
+    }
+    concat {
+        operands: (a, b), params: "axis: number", required: true,
+        engine: "Float32Array", batch: "BatchTensor",
+        make: |o| Ok(Concat { axis: required(o.whole("concat", "axis")?, "concat", "axis")? }.into()),
+    }
+    reshape {
+        operands: (x), params: "shape: number[]", required: true,
+        engine: "Float32Array", batch: "BatchTensor",
+        make: |o| Ok(Reshape::to(&required(o.list("shape")?, "reshape", "shape")?)?.into()),
+    }
+    squeeze {
+        operands: (x), params: "axis: number", required: true,
+        engine: "Float32Array", batch: "BatchTensor",
+        make: |o| Ok(Reshape::Squeeze(required(o.whole("squeeze", "axis")?, "squeeze", "axis")?).into()),
+    }
+    unsqueeze {
+        operands: (x), params: "axis: number", required: true,
+        engine: "Float32Array", batch: "BatchTensor",
+        make: |o| Ok(Reshape::Unsqueeze(required(o.whole("unsqueeze", "axis")?, "unsqueeze", "axis")?).into()),
     }
 }
 

@@ -149,6 +149,21 @@ impl Options<'_> {
         }
     }
 
+    pub(crate) fn list(&self, name: &str) -> Result<Option<Vec<usize>>> {
+        member(self.0, name).map(|value| dims(&value)).transpose()
+    }
+
+    pub(crate) fn pairs(&self, op: &'static str, name: &str) -> Result<Option<Vec<(usize, usize)>>> {
+        let Some(value) = member(self.0, name) else { return Ok(None) };
+        let wrong = || parameter(op, format!("{name} is no array of pairs of whole numbers"));
+        let array: &Array = value.dyn_ref().ok_or_else(wrong)?;
+        let pair = |entry: JsValue| match &dims(&entry)?[..] {
+            &[first, second] => Ok((first, second)),
+            _ => Err(wrong()),
+        };
+        array.iter().map(pair).collect::<Result<_>>().map(Some)
+    }
+
     pub(crate) fn flag(&self, name: &str) -> bool {
         member(self.0, name).is_some_and(|value| value.is_truthy())
     }
