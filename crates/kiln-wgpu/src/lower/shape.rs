@@ -1,6 +1,6 @@
 //! Operations that move elements: strided copies.
 
-use kiln_ir::op::{BroadcastTo, Concat, Movement, Operation, Pad, Permute, Reshape, Slice as Cut, StridedCopy};
+use kiln_ir::op::{BroadcastTo, Concat, Movement, Pad, Permute, Reshape, Slice as Cut, StridedCopy};
 use kiln_ir::{DType, Error, Result, TensorType, f16};
 use kiln_shaders::{FILL, STRIDED_COPY, STRIDED_COPY_HALVES};
 
@@ -30,7 +30,7 @@ macro_rules! movements {
 movements!(BroadcastTo, Concat, Cut, Pad, Permute, Reshape);
 
 /// Fills the output where some of it is covered by no operand, and copies each operand to its place.
-fn lower(plan: &mut Lowering<'_>, op: &(impl Movement + Operation), inputs: &[Value], out: Value) -> Result<()> {
+fn lower(plan: &mut Lowering<'_>, op: &impl Movement, inputs: &[Value], out: Value) -> Result<()> {
     if let Some(value) = op.fill() {
         fill(plan, value, out);
     }
