@@ -10,7 +10,7 @@ use crate::statistics::Statistics;
 use crate::tensor::Tensor;
 use crate::waiting::Waiting;
 
-/// The bodies of the methods that [`device_methods!`] gives to a driver.
+/// The bodies of the methods that `device_methods!` gives to a driver.
 #[doc(hidden)]
 pub mod bodies {
     use super::*;
