@@ -8,6 +8,8 @@ use crate::{Error, MAX_RANK, Result, Shape, TensorType};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Slice {
     cuts: [Cut; MAX_RANK],
+    /// The dimension whose range has to end where the dimension does.
+    last: Option<u8>,
 }
 
 /// What is taken along one dimension.
@@ -17,17 +19,15 @@ struct Cut {
     /// One past the last index; `usize::MAX` stands for the extent.
     end: usize,
     step: usize,
-    /// Whether the range has to end where the dimension does.
-    last: bool,
 }
 
 impl Cut {
-    const WHOLE: Self = Self { start: 0, end: usize::MAX, step: 1, last: false };
+    const WHOLE: Self = Self { start: 0, end: usize::MAX, step: 1 };
 }
 
 impl Slice {
     /// The whole tensor, to be cut by [`Slice::cut`].
-    pub const WHOLE: Self = Self { cuts: [Cut::WHOLE; MAX_RANK] };
+    pub const WHOLE: Self = Self { cuts: [Cut::WHOLE; MAX_RANK], last: None };
 
     /// Every `step`-th index of a range along one dimension, all indices along the others. A range that ends at
     /// `usize::MAX` ends where the dimension does.
@@ -55,7 +55,7 @@ impl Slice {
             let reason = format!("there is no dimension {axis}; a tensor has at most {MAX_RANK}");
             return Err(Error::View { what: "slice", reason });
         };
-        *cut = Cut { start, end, step, last: false };
+        *cut = Cut { start, end, step };
         Ok(self)
     }
 
@@ -76,7 +76,7 @@ impl Slice {
                 reason: format!("parts of {lengths:?} are longer together than any tensor"),
             })?;
             let mut part = Self::along(axis, start..end, 1)?;
-            part.cuts[axis].last = i + 1 == lengths.len();
+            part.last = (i + 1 == lengths.len()).then_some(axis as u8);
             parts.push(part);
             start = end;
         }
@@ -102,7 +102,7 @@ impl Slice {
             if end > extent || cut.start > end {
                 return refuse("is not inside of 0..");
             }
-            if cut.last && end != extent {
+            if self.last == Some(axis as u8) && end != extent {
                 return refuse("is the last part and ends before");
             }
             taken[axis] = (cut.start, (end - cut.start).div_ceil(cut.step), cut.step);
