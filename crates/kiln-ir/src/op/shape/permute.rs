@@ -87,12 +87,13 @@ impl Operation for Permute {
         use super::super::reference::Case;
         let mut samples = super::Samples::new(51);
         let mut cases = Vec::new();
-        let shapes: [(&[usize], &[usize]); 18] = [
+        let shapes: [(&[usize], &[usize]); 19] = [
             (&[], &[]),
             (&[0], &[5]),
             (&[1, 0], &[3, 7]),
             (&[1, 0], &[0, 7]),
             (&[1, 0], &[64, 65]),
+            (&[2, 0, 1], &[3, 21, 77]),
             (&[0, 2, 1], &[3, 17, 9]),
             (&[1, 0, 2], &[5, 6, 8]),
             (&[2, 1, 0], &[7, 3, 11]),
