@@ -139,6 +139,7 @@ impl<D: Driver> GraphRunner<D> {
 
     fn resident(&self, graph: &Graph, id: TensorId) -> Result<Tensor<D>> {
         let ty = graph.ty(id)?;
+        self.device.check_alive()?;
         let computed = self.last().filter(|_| !self.is_stale).and_then(|ready| {
             let position = ready.wanted.iter().position(|&wanted| wanted == id)?;
             ready.executable.results().get(position)

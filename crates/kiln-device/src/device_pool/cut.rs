@@ -16,7 +16,6 @@ pub(super) struct Cut {
 
 /// What the results of parts make together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[allow(clippy::large_enum_variant, reason = "made once a call and never stored")]
 pub(super) enum Join {
     /// The result, one after another.
     Rows,
