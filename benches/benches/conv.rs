@@ -61,7 +61,7 @@ fn main() {
         let mut contenders = vec![Contender::new("kiln", move |s: &mut State| {
             if let Some(kernels) = &kernels {
                 let (dims, picture) = ([c_in, extent, extent], &s.picture);
-                let done = simd.convolve2d_packed_into(convolve, picture, &dims, kernels, &mut s.out);
+                let done = simd.convolve2d_packed_into(picture, &dims, kernels, convolve, &mut s.out);
                 return done.unwrap_or_else(|e| eprintln!("{e}"));
             }
             let (picture, kernel) = if single {

@@ -51,7 +51,7 @@ fn main() {
         let (simd, threads) = (suite.simd(), suite.threads());
         let op = Matmul { transpose_b: bt, ..Matmul::default() };
         let mut contenders = vec![Contender::new("kiln", |s: &mut Matrices| {
-            simd.matmul_with_into(op, &s.a, &s.b, m, k, n, &mut s.c).unwrap_or_else(|e| eprintln!("{e}"));
+            simd.matmul_with_into(&s.a, &s.b, m, k, n, op, &mut s.c).unwrap_or_else(|e| eprintln!("{e}"));
         })];
         for library in [mkl, openblas].into_iter().flatten() {
             contenders.push(Contender::new(library.name, move |s: &mut Matrices| {

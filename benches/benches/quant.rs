@@ -45,7 +45,7 @@ fn main() {
             let simd = suite.simd();
             let op = QuantMatmul { format }.into();
             let mut contenders = vec![Contender::new("kiln", move |s: &mut State| {
-                let (x, w) = (Operand::f32(&s.x, &[m, K]), Operand::blocks(format, &s.weights, &[N, K]));
+                let (x, w) = (Operand::f32(&s.x, &[m, K]), Operand::blocks(&s.weights, &[N, K], format));
                 let (Ok(x), Ok(w)) = (x, w) else { return };
                 let out = &mut [DataMut::F32(&mut s.out)];
                 simd.run_into(&op, &[x, w], out).unwrap_or_else(|e| eprintln!("{e}"));
@@ -83,7 +83,7 @@ fn main() {
         let simd = suite.simd();
         let op = Dequantize { format }.into();
         let mut contenders = vec![Contender::new("kiln", move |s: &mut State| {
-            let Ok(w) = Operand::blocks(format, &s.weights, &[N, K]) else { return };
+            let Ok(w) = Operand::blocks(&s.weights, &[N, K], format) else { return };
             let out = &mut [DataMut::F32(&mut s.out)];
             simd.run_into(&op, &[w], out).unwrap_or_else(|e| eprintln!("{e}"));
         })];

@@ -44,12 +44,23 @@ pub struct Kernel {
     /// What it is called in profiles and errors.
     pub name: &'static str,
     source: &'static str,
+    /// Whether it is of a program, which vouches for nothing.
+    custom: bool,
 }
 
 impl Kernel {
+    /// A kernel of a program. Marks that ask for trust or for features of a device are without effect in its head.
+    pub const fn custom(name: &'static str, source: &'static str) -> Self {
+        Self { name, source, custom: true }
+    }
+
     /// Buffers, parameters and constants.
     pub fn head(&self) -> Head {
-        template::head(self.source)
+        let head = template::head(self.source);
+        match self.custom {
+            true => Head { trusted: false, cooperative: false, ..head },
+            false => head,
+        }
     }
 
     /// The WGSL with these constants for a device of these capabilities. The entry point is `main`.
@@ -92,7 +103,7 @@ macro_rules! sources {
     ($($family:ident includes [$($part:ident),*] { $($(#[doc = $doc:literal])* $kernel:ident = $file:ident;)* })*) => {
         $($(
             $(#[doc = $doc])*
-            pub const $kernel: Kernel = Kernel { name: stringify!($file), source: source!($family, $file) };
+            pub const $kernel: Kernel = Kernel { name: stringify!($file), source: source!($family, $file), custom: false };
         )*)*
 
         /// Every kernel.
@@ -295,6 +306,15 @@ mod tests {
         let rows: Vec<&str> =
             find("reduction").unwrap().lines().filter_map(|line| line.strip_prefix("#if REDUCTION == ")).collect();
         assert_eq!(rows, Reduction::ALL.iter().map(|reduction| reduction.symbol()).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn kernels_of_programs_are_not_trusted() {
+        let source = "#trusted it says so\n#cooperative it says so\n#input x: array<f32>\n#include common\n";
+        let kernel = Kernel::custom("own", source);
+        assert!(!kernel.head().trusted && !kernel.head().cooperative && kernel.head().bindings.len() == 1);
+        let text = kernel.text(&[], Capabilities::PLAIN);
+        assert!(text.contains("fn group_number") && !text.contains("enable"), "{text}");
     }
 
     #[test]

@@ -153,7 +153,7 @@ impl Contender for Kiln {
             }
             Case::Quantized { format, rows, n, k } => {
                 let vector = self.device.upload(&Operand::f32(&x[0], &[rows, k])?)?;
-                let weights = Operand::blocks(format, &data.blocks, &[n, k])?;
+                let weights = Operand::blocks(&data.blocks, &[n, k], format)?;
                 // Each product with its own copy, all in one call of the driver: what a layer of a model asks for.
                 let mut batch = CudaCommandBatch::new(self.device.clone());
                 let vector = batch.import(&vector)?;

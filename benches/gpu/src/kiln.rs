@@ -84,7 +84,7 @@ impl Contender for Kiln {
             Case::Q4K { n, k } => {
                 let format = QuantFormat::Q4K;
                 let vector = self.device.upload(&Operand::f32(&x[0], &[1, k])?)?;
-                let weights = Operand::blocks(format, &data.blocks, &[n, k])?;
+                let weights = Operand::blocks(&data.blocks, &[n, k], format)?;
                 // Each product with its own copy, all in one submission: what a layer of a model asks for.
                 let mut batch = GpuCommandBatch::new(self.device.clone());
                 let vector = batch.import(&vector)?;

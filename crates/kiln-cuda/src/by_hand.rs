@@ -1,13 +1,38 @@
-//! Kernels of kiln-ptx, those of its library and others, launched by hand on tensors of a device.
+//! Kernels of a program: launched by hand on tensors of a device, or those of custom operations.
 
 use std::sync::Arc;
 
 use kiln_device::Driver;
 use kiln_ir::Result;
-use kiln_ptx::{Kernel, Launch};
+use kiln_ir::op::CustomCall;
+use kiln_ptx::{Kernel, Launch, PtxKernel, Target};
 
 use crate::driver::{Begins, Function};
 use crate::{CudaDevice, CudaTensor, span};
+
+/// Writes the kernel of a custom operation for a call and a target, and its launch. The launch names buffers by number: the
+/// inputs, then the results.
+pub type WriteKernel = fn(&CustomCall<'_>, Target) -> Result<(PtxKernel, Launch)>;
+
+/// The kernel of a custom operation in PTX, one of [`CustomOperation::kernels`](kiln_ir::op::CustomOperation::kernels).
+#[derive(Debug, Clone, Copy)]
+pub struct CudaKernel(WriteKernel);
+
+impl CudaKernel {
+    /// A kernel that this function writes.
+    ///
+    /// # Safety
+    /// For every call that the shape rule of the operation accepts the kernel ends, and reads and writes within its buffers
+    /// alone: those of the inputs, which it does not write, and of the results.
+    #[allow(unsafe_code)] // Only the caller knows what a kernel that is not of this crate does.
+    pub const unsafe fn new(write: WriteKernel) -> Self {
+        Self(write)
+    }
+
+    pub(crate) fn write(&self, call: &CustomCall<'_>, target: Target) -> Result<(PtxKernel, Launch)> {
+        (self.0)(call, target)
+    }
+}
 
 /// A kernel that is loaded, and a launch of it on tensors of its device.
 #[derive(Debug)]

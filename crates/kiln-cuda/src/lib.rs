@@ -37,8 +37,8 @@
 //! - A launch is checked against the kernel: number and types of the arguments, the device and alignment of the buffers.
 //! - Compiled code is kept in files where a folder for them is given, by the text that it was made from, the device and the
 //!   driver.
-//! - Unsafe code stands in one module, `driver`: calls of the driver, and what it gives out. Whoever launches a kernel of their
-//!   own ([`CudaDevice::prepare_kernel`]) vouches for it.
+//! - Unsafe code stands in one module, `driver`: calls of the driver, and what it gives out. Whoever brings a kernel of their
+//!   own ([`CudaDevice::prepare_kernel`], [`CudaKernel`]) vouches for it.
 #![deny(unsafe_code)]
 
 mod by_hand;
@@ -49,10 +49,12 @@ mod lower;
 pub mod numerics;
 mod plan;
 
-pub use by_hand::CudaLaunch;
+pub use by_hand::{CudaKernel, CudaLaunch, WriteKernel};
 pub use device::{CudaDevice, DeviceInfo, DeviceOptions, InputPrecision};
 pub use driver::{CudaVersion, DriverProblem, OLDEST_DRIVER, Readings};
 pub use kiln_device::{KernelTime, MemoryUse, Statistics};
+/// The builder that kernels are written with.
+pub use kiln_ptx as ptx;
 
 /// A tensor of a batch. Other batches refuse it.
 pub type BufferId = kiln_ir::graph::TensorId;

@@ -19,6 +19,7 @@ use kiln_ptx::{Kernel, Launch, Target};
 
 use crate::InputPrecision;
 use crate::driver::Begins;
+use crate::lower::custom::CustomCode;
 
 /// The properties of a device that plans depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -74,6 +75,7 @@ codes!(
     Chain,
     Convert,
     Convolve,
+    CustomCode,
     Dequantize,
     Fill,
     FlashAttention,

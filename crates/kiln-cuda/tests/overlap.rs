@@ -34,7 +34,7 @@ fn what_the_launch_in_front_writes_is_waited_for() {
             let mut batch = CudaCommandBatch::new(device.clone());
             let first = batch.upload(&vec![0.0; rows * N], &[rows, N]).unwrap();
             let slow = batch.upload(&dense, &[N, N]).unwrap();
-            let upload = |blocks: &Vec<u8>| batch.upload_blocks(format, blocks, &[N, N]).unwrap();
+            let upload = |blocks: &Vec<u8>| batch.upload_blocks(blocks, &[N, N], format).unwrap();
             let weights: Vec<BufferId> = stored.iter().map(upload).collect();
             let mut results =
                 vec![batch.matmul_with(first, slow, Matmul { transpose_a: false, transpose_b: true }).unwrap()];
@@ -75,7 +75,7 @@ fn weights_are_there_before_they_are_read() {
     let stored: Vec<Vec<u8>> = (0..2).map(|_| weights(format, &mut random)).collect();
     let mut batch = CudaCommandBatch::new(device);
     let first = batch.upload(&random.uniforms(N, -1.0, 1.0), &[1, N]).unwrap();
-    let weights = batch.upload_blocks(format, &stored[0], &[N, N]).unwrap();
+    let weights = batch.upload_blocks(&stored[0], &[N, N], format).unwrap();
     let mut y = first;
     for _ in 0..PRODUCTS {
         y = batch.record(QuantMatmul { format }, &[y, weights]).unwrap();

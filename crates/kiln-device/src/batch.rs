@@ -114,7 +114,7 @@ impl<D: Driver> Batch<D> {
         /// # Errors
         /// As [`Batch::upload_async`], and [`Error::Format`] when a row is not whole blocks.
         pub fn upload_blocks, upload_blocks_async(
-            &mut self, _waiting, format: QuantFormat, data: &[u8], dims: &[usize],
+            &mut self, _waiting, data: &[u8], dims: &[usize], format: QuantFormat,
         ) -> Result<TensorId> {
             self.upload_now(&Operand::new(Data::Blocks(format, data), Shape::new(dims)?)?).await
         }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 
 use kiln_ir::graph::{Fused, FusionLimits, TensorId};
-use kiln_ir::op::Op;
+use kiln_ir::op::{Custom, Op};
 use kiln_ir::{Result, TensorType};
 
 use crate::lower::{Lowering, Value};
@@ -128,6 +128,9 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
 
     /// How large fused element-wise chains may be.
     fn fusion_limits(target: &Self::Target) -> FusionLimits;
+
+    /// Whether a custom operation has a kernel for such devices. All others have one.
+    fn has_kernel(custom: &Custom) -> bool;
 
     /// Adds the steps of an operation to a plan. The shape rule has accepted the inputs; an output may be empty.
     ///

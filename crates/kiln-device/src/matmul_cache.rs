@@ -75,9 +75,9 @@ impl<D: Driver> MatmulCache<D> {
         /// # Errors
         /// As [`MatmulCache::upload_weight_async`], and [`Error::Format`] when a row is not whole blocks.
         pub fn upload_blocks, upload_blocks_async(
-            &mut self, _waiting, name: &str, format: QuantFormat, blocks: &[u8], n: usize, k: usize,
+            &mut self, _waiting, name: &str, blocks: &[u8], n: usize, k: usize, format: QuantFormat,
         ) -> Result<()> {
-            self.keep(name, Operand::blocks(format, blocks, &[n, k])?).await
+            self.keep(name, Operand::blocks(blocks, &[n, k], format)?).await
         }
 
         /// The product of `x`, rows of `k` elements, with a weight, into `out`, rows of `n`.

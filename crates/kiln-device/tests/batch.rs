@@ -88,7 +88,7 @@ fn f16_and_quantised_inputs_are_computed_as_the_numbers_that_they_stand_for() {
     let mut one_block = vec![0; QuantFormat::Q8_0.block_bytes()];
     one_block[..2].copy_from_slice(&f16::from_f32(0.5).to_le_bytes());
     one_block[2..].fill(3);
-    let blocks = batch.upload_blocks(QuantFormat::Q8_0, &one_block, &[1, 32]).unwrap();
+    let blocks = batch.upload_blocks(&one_block, &[1, 32], QuantFormat::Q8_0).unwrap();
     let values = batch.dequantize(blocks, QuantFormat::Q8_0).unwrap();
     batch.execute(&[values]).unwrap();
     assert_eq!(batch.read(values).unwrap(), [1.5; 32]);

@@ -68,7 +68,7 @@ fn operations_that_are_cut_equal_the_whole() {
         (Matmul::default().into(), vec![f32(LARGE, &[LARGE / 4, 2, 2]), f32(LARGE, &[LARGE / 4, 2, 2])]),
         (
             QuantMatmul { format }.into(),
-            vec![f32(LARGE, &[LARGE / 32, 32]), Operand::blocks(format, &block, &[1, 32]).unwrap()],
+            vec![f32(LARGE, &[LARGE / 32, 32]), Operand::blocks(&block, &[1, 32], format).unwrap()],
         ),
     ];
     let whole = Backend::on(device());

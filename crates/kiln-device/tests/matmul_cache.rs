@@ -45,9 +45,9 @@ fn weights_are_f16_and_quantised_too() {
     let format = QuantFormat::Q8_0;
     let mut row = vec![2; format.block_bytes()];
     row[..2].copy_from_slice(&f16::from_f32(0.25).to_le_bytes());
-    cache.upload_blocks("blocks", format, &[row.clone(), row].concat(), 2, 32).unwrap();
+    cache.upload_blocks("blocks", &[row.clone(), row].concat(), 2, 32, format).unwrap();
     assert_eq!(cache.matmul("blocks", &[1.0; 32]).unwrap(), [16.0; 2]);
-    let cut = cache.upload_blocks("cut", format, &[0; 34], 1, 31);
+    let cut = cache.upload_blocks("cut", &[0; 34], 1, 31, format);
     assert!(matches!(cut, Err(Error::Format { .. })), "{cut:?}");
     let mut names: Vec<&str> = cache.names().collect();
     names.sort_unstable();

@@ -21,7 +21,7 @@ fn what_is_uploaded_is_read() {
         Operand::f32(&numbers(6), &[2, 3]).unwrap(),
         Operand::f16(&halves, &[5]).unwrap(),
         Operand::u32(&[1, u32::MAX], &[2]).unwrap(),
-        Operand::blocks(QuantFormat::Q8_0, &blocks, &[1, 32]).unwrap(),
+        Operand::blocks(&blocks, &[1, 32], QuantFormat::Q8_0).unwrap(),
         Operand::f32(&[], &[0, 3]).unwrap(),
         Operand::f32(&[1.5], &[]).unwrap(),
     ] {
@@ -84,7 +84,7 @@ fn slices_that_begin_within_a_word_are_refused() {
 
     let format = QuantFormat::Q8_0;
     let bytes: Vec<u8> = (0..4 * format.block_bytes()).map(|i| i as u8).collect();
-    let blocks = device.upload(&Operand::blocks(format, &bytes, &[4, 32]).unwrap()).unwrap();
+    let blocks = device.upload(&Operand::blocks(&bytes, &[4, 32], format).unwrap()).unwrap();
     assert_eq!(blocks.slice(2..3).unwrap().read().unwrap().as_data().blocks(), &bytes[2 * 34..3 * 34]);
     assert!(matches!(blocks.slice(1..3), Err(Error::Format { .. })));
     let row = blocks.reshape(&[128]).unwrap();
@@ -135,7 +135,7 @@ fn reshaping_keeps_elements_and_memory() {
     }
     assert!(matches!(tensor.reshape(&[usize::MAX, 2]), Err(Error::Overflow { .. })));
     let blocks = vec![0; 2 * QuantFormat::Q8_0.block_bytes()];
-    let blocks = device.upload(&Operand::blocks(QuantFormat::Q8_0, &blocks, &[2, 32]).unwrap()).unwrap();
+    let blocks = device.upload(&Operand::blocks(&blocks, &[2, 32], QuantFormat::Q8_0).unwrap()).unwrap();
     assert!(blocks.reshape(&[64]).is_ok() && matches!(blocks.reshape(&[4, 16]), Err(Error::Format { .. })));
 }
 

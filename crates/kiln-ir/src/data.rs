@@ -321,7 +321,7 @@ impl<'a> Operand<'a> {
     ///
     /// # Errors
     /// As [`Operand::new`] and [`Shape::new`].
-    pub fn blocks(format: QuantFormat, data: &'a [u8], dims: &[usize]) -> Result<Self> {
+    pub fn blocks(data: &'a [u8], dims: &[usize], format: QuantFormat) -> Result<Self> {
         Self::new(Data::Blocks(format, data), Shape::new(dims)?)
     }
 

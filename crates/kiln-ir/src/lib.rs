@@ -16,24 +16,20 @@
 mod data;
 mod error;
 pub mod graph;
+mod layout;
 mod methods;
 pub mod op;
-mod partition;
 pub mod quant;
 mod shape;
-mod tiled;
-mod view;
 
 pub use data::{Buffer, Data, DataMut, Operand, narrow, reserve, widen, zeros};
 pub use error::{Error, Result};
 /// IEEE 754 binary16, as [`DType::F16`] stores it.
 pub use half::f16;
+pub use layout::{
+    MaxOp, MemoryLayout, MinOp, PartitionView, ReduceOp, SumOp, TILE_SIZE, TensorView, TileInfo, TileIterator,
+    tiled_max_2d, tiled_min_2d, tiled_reduce_2d, tiled_reduce_partial, tiled_sum_2d,
+};
 pub use methods::{AsyncOperations, Operations, Record};
-pub use partition::{PartitionView, TileInfo, TileIterator};
 pub use quant::QuantFormat;
 pub use shape::{DType, MAX_RANK, Shape, TensorType};
-pub use tiled::{
-    MaxOp, MinOp, ReduceOp, SumOp, TILE_SIZE, tiled_max_2d, tiled_min_2d, tiled_reduce_2d, tiled_reduce_partial,
-    tiled_sum_2d,
-};
-pub use view::{MemoryLayout, TensorView};

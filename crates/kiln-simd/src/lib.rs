@@ -16,6 +16,7 @@ mod array;
 mod attention;
 mod convert;
 mod convolve;
+mod custom;
 mod elementwise;
 mod fused;
 mod gemm;

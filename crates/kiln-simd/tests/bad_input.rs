@@ -401,7 +401,7 @@ fn rows_of_blocks_move_whole_or_not_at_all() {
     let simd = Simd::new().unwrap();
     let format = QuantFormat::Q8_0;
     let data = vec![0u8; 6 * format.block_bytes()];
-    let x = Operand::blocks(format, &data, &[2, 3, 32]).unwrap();
+    let x = Operand::blocks(&data, &[2, 3, 32], format).unwrap();
     let refused: [Op; 6] = [
         Permute::new(&[0, 2, 1]).unwrap().into(),
         Slice::along(2, 0..16, 1).unwrap().into(),
@@ -480,7 +480,7 @@ fn kernels_far_larger_than_the_picture_need_no_memory_for_the_padding() {
         let (pictures, mut kernels) = (line.repeat(4), kernel.repeat(10));
         kernels[3 * 2 * n + 1] = f32::NAN;
         let (x_dims, k_dims) = ([2, 2, size.0, size.1], [5, 2, kernel_size.0, kernel_size.1]);
-        let y = simd.convolve2d_with(op, &pictures, &x_dims, &kernels, &k_dims).unwrap();
+        let y = simd.convolve2d_with(&pictures, &x_dims, &kernels, &k_dims, op).unwrap();
         for (plane, y) in y.chunks(n).enumerate() {
             if plane % 5 == 3 {
                 assert!(y.iter().all(|y| y.is_nan()));
@@ -530,8 +530,8 @@ fn data_that_do_not_fill_their_shape_are_refused() {
     assert!(matches!(Operand::f32(&[], &[usize::MAX, 0]), Err(Error::Overflow { .. })));
     assert!(matches!(Operand::f32(&[0.0; 128], &[2, 2, 2, 2, 2, 2, 2]), Err(Error::Shape { .. })));
     for format in QuantFormat::ALL {
-        assert!(matches!(Operand::blocks(format, &[0; 100], &[100]), Err(Error::Format { .. })));
-        assert!(matches!(Operand::blocks(format, &[0; 3], &[1024]), Err(Error::Length { .. })));
+        assert!(matches!(Operand::blocks(&[0; 100], &[100], format), Err(Error::Format { .. })));
+        assert!(matches!(Operand::blocks(&[0; 3], &[1024], format), Err(Error::Length { .. })));
         assert!(Operand::new(Data::Blocks(format, &[]), Shape::new(&[0, 256]).unwrap()).is_ok());
     }
 }

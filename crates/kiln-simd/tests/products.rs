@@ -85,7 +85,7 @@ fn threads_that_share_blocks_give_the_bits_of_one() {
             assert!(simd.matmul_packed(&a, &packed, m).unwrap() == want, "{isa}, {threads} threads, packed");
             // A transposed B is packed by all threads together.
             let mut got = vec![0.0; m * n];
-            simd.matmul_with_into(op, &a, &turned, m, k, n, &mut got).unwrap();
+            simd.matmul_with_into(&a, &turned, m, k, n, op, &mut got).unwrap();
             assert!(got == want, "{isa}, {threads} threads, transposed");
         }
     }
@@ -165,14 +165,14 @@ fn wrong_extents_are_errors() {
 fn blocks_that_do_not_fit_are_errors() {
     let simd = Simd::new().unwrap();
     let format = QuantFormat::Q4K;
-    assert!(matches!(simd.quantize(format, &[0.0; 300], 300), Err(Error::Format { .. })));
-    assert!(matches!(simd.quantize(format, &[0.0; 512], 128), Err(Error::Format { .. })));
-    assert!(matches!(simd.quantize(format, &[0.0; 256], 512), Err(Error::Shape { .. })));
-    assert!(matches!(simd.dequantize(format, &[0; 145]), Err(Error::Length { .. })));
-    assert!(matches!(simd.quant_matvec(format, &[0; 288], &[0.0; 256], 1, 256), Err(Error::Length { .. })));
-    assert!(matches!(simd.quant_matvec(format, &[0; 288], &[0.0; 200], 2, 200), Err(Error::Format { .. })));
-    assert!(simd.quantize(format, &[], 0).unwrap().is_empty());
-    assert_eq!(simd.quant_matvec(format, &[], &[], 2, 0).unwrap(), [0.0; 2]);
+    assert!(matches!(simd.quantize(&[0.0; 300], 300, format), Err(Error::Format { .. })));
+    assert!(matches!(simd.quantize(&[0.0; 512], 128, format), Err(Error::Format { .. })));
+    assert!(matches!(simd.quantize(&[0.0; 256], 512, format), Err(Error::Shape { .. })));
+    assert!(matches!(simd.dequantize(&[0; 145], format), Err(Error::Length { .. })));
+    assert!(matches!(simd.quant_matvec(&[0; 288], &[0.0; 256], 1, 256, format), Err(Error::Length { .. })));
+    assert!(matches!(simd.quant_matvec(&[0; 288], &[0.0; 200], 2, 200, format), Err(Error::Format { .. })));
+    assert!(simd.quantize(&[], 0, format).unwrap().is_empty());
+    assert_eq!(simd.quant_matvec(&[], &[], 2, 0, format).unwrap(), [0.0; 2]);
 }
 
 #[test]
@@ -181,14 +181,14 @@ fn quantised_products_are_the_same_bits_on_every_instruction_set_and_in_every_ba
     for format in QuantFormat::ALL {
         let (m, n, k) = (7, 37, 3 * 256);
         let slowest = Simd::with_isa(Isa::available().next().unwrap()).unwrap();
-        let w = slowest.quantize(format, &random.uniforms(n * k, -1.0, 1.0), k).unwrap();
+        let w = slowest.quantize(&random.uniforms(n * k, -1.0, 1.0), k, format).unwrap();
         let x = random.uniforms(m * k, -3.0, 3.0);
-        let expected = slowest.quant_matmul(format, &x, &w, m, k, n).unwrap();
+        let expected = slowest.quant_matmul(&x, &w, m, k, n, format).unwrap();
         for isa in Isa::available() {
             let simd = Simd::with_isa(isa).unwrap();
-            assert_eq!(simd.quant_matmul(format, &x, &w, m, k, n).unwrap(), expected, "{isa}");
+            assert_eq!(simd.quant_matmul(&x, &w, m, k, n, format).unwrap(), expected, "{isa}");
             for (x, y) in x.chunks(k).zip(expected.chunks(n)) {
-                assert_eq!(simd.quant_matvec(format, &w, x, n, k).unwrap(), y, "{isa}");
+                assert_eq!(simd.quant_matvec(&w, x, n, k, format).unwrap(), y, "{isa}");
             }
         }
     }
@@ -250,9 +250,9 @@ fn kernels_packed_or_not_give_what_f64_gives() {
         let w = random.uniforms(w_dims.iter().product(), -1.0, 1.0);
         for isa in Isa::available() {
             let simd = Simd::with_isa(isa).unwrap().with_threads(1);
-            let plain = simd.convolve2d_with(op, &x, &x_dims, &w, &w_dims).unwrap();
+            let plain = simd.convolve2d_with(&x, &x_dims, &w, &w_dims, op).unwrap();
             let kernels = simd.pack_kernels(&w, w_dims).unwrap();
-            let packed = simd.convolve2d_packed(op, &x, &x_dims, &kernels).unwrap();
+            let packed = simd.convolve2d_packed(&x, &x_dims, &kernels, op).unwrap();
             assert_eq!(plain.len(), packed.len());
             for at in (0..plain.len()).step_by(plain.len().div_ceil(2000)) {
                 let (want, magnitudes) = convolved(op, &x, x_dims, &w, w_dims, at);
@@ -263,8 +263,8 @@ fn kernels_packed_or_not_give_what_f64_gives() {
             }
             for threads in [2, 3] {
                 let simd = simd.with_threads(threads);
-                assert!(plain == simd.convolve2d_with(op, &x, &x_dims, &w, &w_dims).unwrap(), "{isa} {threads}");
-                let again = simd.convolve2d_packed(op, &x, &x_dims, &kernels).unwrap();
+                assert!(plain == simd.convolve2d_with(&x, &x_dims, &w, &w_dims, op).unwrap(), "{isa} {threads}");
+                let again = simd.convolve2d_packed(&x, &x_dims, &kernels, op).unwrap();
                 assert!(packed == again, "{isa} {op:?} {x_dims:?} {w_dims:?}, {threads} threads");
             }
         }
@@ -279,24 +279,24 @@ fn packed_kernels_that_do_not_fit_are_errors() {
     assert!(matches!(simd.pack_kernels(&[], [usize::MAX, 2, 1, 1]), Err(Error::Overflow { .. })));
     let kernels = simd.pack_kernels(&[1.0; 96 * 16 * 9], [96, 16, 3, 3]).unwrap();
     assert_eq!(kernels.shape(), Shape::new(&[96, 16, 3, 3]).unwrap());
-    let run = |op, x: &[f32], dims: &[usize]| simd.convolve2d_packed(op, x, dims, &kernels);
+    let run = |op, x: &[f32], dims: &[usize]| simd.convolve2d_packed(x, dims, &kernels, op);
     assert!(matches!(run(op, &[0.0; 15], &[16, 1, 1]), Err(Error::Length { .. })));
     assert!(matches!(run(op, &[0.0; 15], &[15, 1, 1]), Err(Error::Shape { .. })));
     assert!(matches!(run(op, &[0.0; 16], &[4, 4]), Err(Error::Shape { .. })));
     assert!(matches!(run(Convolve2d { stride: (0, 1), ..op }, &[0.0; 16], &[16, 1, 1]), Err(Error::Parameter { .. })));
     let valid = Convolve2d { padding: Padding::Valid, ..op };
     assert!(matches!(run(valid, &[0.0; 64], &[16, 2, 2]), Err(Error::Shape { .. })));
-    let short = simd.convolve2d_packed_into(op, &[0.0; 16], &[16, 1, 1], &kernels, &mut [0.0; 95]);
+    let short = simd.convolve2d_packed_into(&[0.0; 16], &[16, 1, 1], &kernels, op, &mut [0.0; 95]);
     assert!(matches!(short, Err(Error::Length { .. })));
     // No picture, and no rows.
     assert!(run(op, &[], &[0, 16, 3, 3]).unwrap().is_empty());
     assert!(run(op, &[], &[16, 0, 3]).unwrap().is_empty());
     // A wide picture and a tall kernel, both of a few kilobytes, whose frame would take gigabytes.
     let tall = simd.pack_kernels(&vec![1.0; 96 * 16 * 2000], [96, 16, 2000, 1]).unwrap();
-    let error = simd.convolve2d_packed(op, &vec![1.0; 16 * 9000], &[16, 1, 9000], &tall).unwrap_err();
+    let error = simd.convolve2d_packed(&vec![1.0; 16 * 9000], &[16, 1, 9000], &tall, op).unwrap_err();
     assert!(error.to_string().contains("never meets"), "{error}");
     if let Some(isa) = Isa::available().find(|&isa| isa != simd.isa()) {
         let other = Simd::with_isa(isa).unwrap();
-        assert!(matches!(other.convolve2d_packed(op, &[0.0; 16], &[16, 1, 1], &kernels), Err(Error::Parameter { .. })));
+        assert!(matches!(other.convolve2d_packed(&[0.0; 16], &[16, 1, 1], &kernels, op), Err(Error::Parameter { .. })));
     }
 }

@@ -169,7 +169,7 @@ fn packed_kernels_are_right_on_small_inputs() {
                 let simd = Simd::with_isa(isa).unwrap();
                 let packed = conform(case, |_, inputs| {
                     let kernels = simd.pack_kernels(inputs[1].data().f32(), w)?;
-                    let y = simd.convolve2d_packed(op, inputs[0].data().f32(), &x, &kernels)?;
+                    let y = simd.convolve2d_packed(inputs[0].data().f32(), &x, &kernels, op)?;
                     Ok(vec![Buffer::F32(y)])
                 });
                 let plain = conform(case, |op, inputs| simd.run(op, inputs));

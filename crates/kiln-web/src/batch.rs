@@ -66,7 +66,7 @@ impl Batch {
                 Data::F32(data) => batch.upload(data, &dims),
                 Data::F16(data) => batch.upload_f16(data, &dims),
                 Data::U32(data) => batch.upload_indices(data, &dims),
-                Data::Blocks(format, data) => batch.upload_blocks(format, data, &dims),
+                Data::Blocks(format, data) => batch.upload_blocks(data, &dims, format),
             };
             Ok(self.0.number(id?))
         })

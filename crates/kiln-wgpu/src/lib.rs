@@ -45,6 +45,7 @@ mod trusted;
 pub use driver::AbsentApi;
 pub use driver::{ADAPTER_VARIABLE, AdapterChoice, AdapterInfo, AdapterKind, DeviceOptions, GpuDevice};
 pub use kiln_device::{KernelTime, MemoryUse, Statistics};
+pub use lower::{WgslKernel, WgslLaunch};
 pub use tiled::TiledOp;
 /// The version of wgpu that buffers are shared through.
 pub use wgpu;

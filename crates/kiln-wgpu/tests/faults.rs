@@ -6,11 +6,12 @@ use std::pin::pin;
 use std::sync::Barrier;
 use std::task::{Context, Poll, Waker};
 
-use kiln_ir::op::{Elementwise, Gather, Matmul};
-use kiln_ir::{Error, Operand, Operations, Record, Result};
+use kiln_ir::op::{Bound, Contract, Custom, CustomCall, CustomOperation, Elementwise, Gather, Matmul, Outputs};
+use kiln_ir::{Error, Operand, Operations, Record, Result, TensorType};
 use kiln_wgpu::runtime::block_on;
 use kiln_wgpu::{
     AdapterChoice, AdapterKind, BufferId, DeviceOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuMatmulCache,
+    WgslKernel, WgslLaunch,
 };
 
 #[test]
@@ -300,4 +301,71 @@ fn an_adapter_that_is_not_there_is_named_with_those_that_are() {
     let lazy = GpuBackend::with_choice(AdapterChoice::Index(1000));
     assert!(matches!(lazy.relu(&[1.0]), Err(Error::Unavailable { .. })));
     assert!(matches!(lazy.relu(&[1.0]), Err(Error::Unavailable { .. })), "each time the same");
+}
+
+/// A copy by a kernel of a program, of this source.
+#[derive(Debug)]
+struct Copy(Option<WgslKernel>);
+
+impl CustomOperation for Copy {
+    fn name(&self) -> &'static str {
+        "copy"
+    }
+
+    fn formula(&self) -> &'static str {
+        "x"
+    }
+
+    fn infer(&self, _: &[f32], inputs: &[TensorType]) -> Result<Outputs> {
+        Ok(inputs[0].into())
+    }
+
+    fn flops(&self, _: &CustomCall<'_>) -> u64 {
+        0
+    }
+
+    fn contract(&self) -> Contract {
+        Contract { bound: Bound::Exact, special: "" }
+    }
+
+    fn kernels(&self) -> Vec<&(dyn std::any::Any + Send + Sync)> {
+        self.0.iter().map(|kernel| kernel as _).collect()
+    }
+}
+
+const HEAD: &str = "#input x: array<f32>\n#output y: array<f32>\n#param n: u32\n";
+
+const fn copy(source: &'static str) -> Copy {
+    Copy(Some(WgslKernel::new(source, |call| {
+        Ok(WgslLaunch { params: vec![call.outputs[0].shape.numel() as u32], workgroups: 1 })
+    })))
+}
+
+/// Kernels of programs are checked: what does not fit the call or does not compile is an error, and an access beyond a buffer
+/// changes nothing else.
+#[test]
+fn kernels_of_programs_that_are_wrong_are_errors() {
+    let Some(device) = support::device() else { return };
+    let backend = GpuBackend::on(device);
+    let run = |operation: Copy| {
+        let operation: &'static Copy = Box::leak(Box::new(operation));
+        let op = Custom::new(operation, &[]).unwrap().into();
+        Ok(backend.run(&op, &[Operand::vector(&[1.0, 2.0, 3.0])])?.remove(0).as_data().f32().to_vec())
+    };
+    let source = |body: &str| -> &'static str { Box::leak(format!("{HEAD}{body}").into_boxed_str()) };
+    let main = "@compute @workgroup_size(64) fn main(@builtin(local_invocation_index) i: u32)";
+    let right = source(&format!("{main} {{ if i < p.n {{ y[i] = x[i]; }} }}"));
+    assert_eq!(run(copy(right)), Ok(vec![1.0, 2.0, 3.0]));
+    assert_eq!(run(Copy(None)), Err(Error::Unsupported { op: "copy", backend: "wgpu" }));
+    let no_parameter = source(&format!("#param more: u32\n{main} {{ y[i] = x[i]; }}"));
+    assert!(matches!(run(copy(no_parameter)), Err(Error::Parameter { op: "copy", .. })));
+    let two_results = source(&format!("#output z: array<f32>\n{main} {{ y[i] = x[i]; z[i] = x[i]; }}"));
+    assert!(matches!(run(copy(two_results)), Err(Error::Parameter { op: "copy", .. })));
+    let broken = run(copy(source(&format!("{main} {{ y[i] = unknown; }}"))));
+    assert!(matches!(&broken, Err(Error::Driver { message, .. }) if message.contains("unknown")), "{broken:?}");
+    let included = run(copy(source(&format!("#include nothing\n{main} {{ y[i] = x[i]; }}"))));
+    assert!(matches!(included, Err(Error::Driver { .. })), "{included:?}");
+    let beyond = source(&format!("#trusted it says so\n{main} {{ y[i * 1000000u] = x[i * 1000000u]; }}"));
+    assert!(run(copy(beyond)).is_ok());
+    assert_eq!(run(copy(right)), Ok(vec![1.0, 2.0, 3.0]));
 }

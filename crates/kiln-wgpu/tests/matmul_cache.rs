@@ -81,10 +81,10 @@ fn quantised_weights_are_products_of_what_they_stand_for() {
         let w = values(n * k);
         let quantize = Op::from(Quantize { format }).reference(&[Operand::f32(&w, &[n, k]).unwrap()]).unwrap();
         let [Expected::Blocks(blocks)] = &quantize[..] else { panic!("{quantize:?}") };
-        cache.upload_blocks("w", format, blocks, n, k).unwrap();
+        cache.upload_blocks("w", blocks, n, k, format).unwrap();
         for rows in [1, 8, 40] {
             let x = values(rows * k);
-            let operands = [Operand::f32(&x, &[rows, k]).unwrap(), Operand::blocks(format, blocks, &[n, k]).unwrap()];
+            let operands = [Operand::f32(&x, &[rows, k]).unwrap(), Operand::blocks(blocks, &[n, k], format).unwrap()];
             close(&cache.matmul("w", &x).unwrap(), &exact(QuantMatmul { format }, &operands), k);
         }
     }

@@ -36,9 +36,9 @@ fn run() -> Result<bool> {
         (0..count).map(|i| ((i * step) % 1009) as f32 / 504.5 - 1.0).collect()
     };
     let simd = Simd::new()?;
-    let blocks = simd.quantize(FORMAT, &values(N * K, 31), K)?;
-    let decoded = simd.dequantize(FORMAT, &blocks)?;
-    let weights = device.upload(&Operand::blocks(FORMAT, &blocks, &[N, K])?)?;
+    let blocks = simd.quantize(&values(N * K, 31), K, FORMAT)?;
+    let decoded = simd.dequantize(&blocks, FORMAT)?;
+    let weights = device.upload(&Operand::blocks(&blocks, &[N, K], FORMAT)?)?;
     println!(
         "{N} x {K} weights in {} bytes, {:.1} bits each",
         blocks.len(),

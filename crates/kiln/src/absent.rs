@@ -58,7 +58,7 @@ impl Engine {
 
     /// Why no place is of this kind.
     fn why_without(&self, backend: Backend) -> Error {
-        #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+        #[cfg(browser_gpu)]
         if let (Backend::Gpu, Some(problem)) = (backend, &self.gpu_problem) {
             return problem.clone();
         }
@@ -69,12 +69,12 @@ impl Engine {
             let first = sets.next().unwrap_or_default().to_owned();
             return because(format!("the engine has {}", sets.fold(first, |all, set| all + ", " + set)));
         }
-        let in_browser = cfg!(all(feature = "gpu-wasm", target_arch = "wasm32")) && backend == Backend::Gpu;
+        let in_browser = cfg!(browser_gpu) && backend == Backend::Gpu;
         if !gpus::KINDS.contains(&backend) && !in_browser {
             let features = if backend == Backend::Cuda { "`cuda`" } else { "`gpu`, and `gpu-wasm` in browsers" };
             return because(format!("this build has no backend for it: that is the feature {features}"));
         }
-        #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+        #[cfg(not(browser_gpu))]
         if self.find_gpus.contains(&backend) {
             return match Gpu::hardware(backend, None) {
                 Err(why) => why,

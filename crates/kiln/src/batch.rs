@@ -4,11 +4,11 @@ use std::collections::{HashMap, HashSet};
 
 use kiln_device::waiting::Waiting;
 use kiln_ir::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
-use kiln_ir::op::{Matmul, Op, widened};
+use kiln_ir::op::{Custom, Matmul, Op, widened};
 use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Result, Shape, TensorType, f16};
 use kiln_route::{Explanation, Problem, Residency};
 
-#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+#[cfg(not(browser_gpu))]
 use crate::gpus::wait;
 use crate::gpus::{self, Gpu, Runner, WAITING};
 use crate::tensor::OnHost;
@@ -105,6 +105,8 @@ struct Plan {
     wanted: Vec<TensorId>,
     schedule: Schedule,
     problem: Problem,
+    /// The custom operations among the steps.
+    custom: Vec<Custom>,
     /// The inputs that the schedule reads, in the order of the operands of the problem, and behind them those that are wanted.
     inputs: Vec<TensorId>,
     /// Allocated when the CPU runs it.
@@ -175,8 +177,8 @@ impl<'e> Batch<'e> {
     ///
     /// # Errors
     /// As [`Batch::upload`], and [`Error::Format`] when a row is not whole blocks.
-    pub fn upload_blocks(&mut self, format: QuantFormat, data: &[u8], dims: &[usize]) -> Result<TensorId> {
-        self.upload_operand(&Operand::blocks(format, data, dims)?)
+    pub fn upload_blocks(&mut self, data: &[u8], dims: &[usize], format: QuantFormat) -> Result<TensorId> {
+        self.upload_operand(&Operand::blocks(data, dims, format)?)
     }
 
     /// Copies an operand of any element type into the batch. It goes to a GPU when an execution there first reads it.
@@ -301,11 +303,14 @@ impl<'e> Batch<'e> {
         read: bool,
         waiting: Waiting,
     ) -> Result<(Place, Option<Vec<Buffer>>)> {
-        let mut excluded = Vec::new();
+        let (mut excluded, mut failed) = (Vec::new(), None);
         let mut recovered = false;
         while !self.engine.gpus.is_empty() && !plan.schedule.steps.is_empty() {
             let residency = excluded.iter().fold(self.residency(plan), |all, &place| all.barred(place));
-            let decision = self.engine.router.decide(&plan.problem, &residency);
+            let decision = match self.engine.decide(&plan.problem, &residency, "batch") {
+                Ok(decision) => decision,
+                Err(lacking) => return Err(failed.unwrap_or(lacking)),
+            };
             let Some((position, gpu)) = self.engine.gpu(&decision) else { break };
             let (place, gpu) = (decision.index(), gpu.clone());
             let error = match self.compute_on(position, &gpu, plan, read, waiting).await {
@@ -323,6 +328,7 @@ impl<'e> Batch<'e> {
                 return Err(error);
             }
             excluded.push(place);
+            failed = Some(error);
         }
         self.bring_to_host(&plan.inputs, waiting).await?;
         let mut held = HashMap::new();
@@ -461,7 +467,8 @@ impl<'e> Batch<'e> {
 
     /// Where the operands of a plan are.
     fn residency(&self, plan: &Plan) -> Residency {
-        let mut residency = self.engine.on_host();
+        let able = |residency, custom| self.engine.able_of(residency, custom);
+        let mut residency = plan.custom.iter().fold(self.engine.on_host(), able);
         for (operand, id) in plan.inputs.iter().enumerate() {
             match self.inputs.get(id) {
                 Some(Input::Imported(tensor)) => residency = tensor.placed(&self.engine, residency, operand),
@@ -483,11 +490,12 @@ impl<'e> Batch<'e> {
     /// chosen. What is in the memory of a GPU need not be sent there.
     ///
     /// # Errors
-    /// [`Error::ForeignTensor`] for a tensor of another batch.
+    /// [`Error::ForeignTensor`] for a tensor of another batch; [`Error::Unsupported`] where no place has kernels for all
+    /// steps.
     pub fn explain(&self, wanted: &[TensorId]) -> Result<Explanation> {
         let plan = Plan::new(&self.graph, wanted)?;
         let question = format!("a batch of {} steps", plan.schedule.steps.len());
-        let decision = self.engine.router.decide(&plan.problem, &self.residency(&plan));
+        let decision = self.engine.decide(&plan.problem, &self.residency(&plan), "batch")?;
         Ok(Explanation::new(question, &plan.problem, &decision))
     }
 
@@ -519,7 +527,7 @@ impl<'e> Batch<'e> {
             // One matrix serves a stack of others: their rows follow one another.
             let dims = operands[0].ty().shape;
             let m = dims.dims().iter().rev().skip(1).product();
-            return widened(&operands[..1], |a| self.engine.matmul_packed_into(a[0].data().f32(), b, out, m));
+            return widened(&operands[..1], |a| self.engine.matmul_packed_into(a[0].data().f32(), b, m, out));
         }
         match step {
             Step::Run { op, .. } => self.engine.run_step(op, &operands, &mut outputs),
@@ -644,7 +652,7 @@ macro_rules! waiting_methods {
             }
 
             $(#[$doc])*
-            #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+            #[cfg(not(browser_gpu))]
             pub fn $name($($receiver)* $(, $arg: $ty)*) -> $out {
                 let ($this, $waiting) = ($self, WAITING);
                 wait(async move { $body })
@@ -753,7 +761,15 @@ impl Plan {
         // Those that are wanted and that no step reads.
         let wanted_inputs = schedule.inputs(graph)?.into_iter();
         inputs.extend(wanted_inputs.filter(|id| !inputs.contains(id)).collect::<Vec<_>>());
-        Ok(Self { wanted: wanted.to_vec(), schedule, problem, inputs, memory: None })
+        let mut custom = Vec::new();
+        for step in &schedule.steps {
+            if let Step::Run { op: Op::Custom(op), .. } = step
+                && !custom.contains(op)
+            {
+                custom.push(*op);
+            }
+        }
+        Ok(Self { wanted: wanted.to_vec(), schedule, problem, custom, inputs, memory: None })
     }
 }
 

@@ -7,16 +7,16 @@ use std::time::Duration;
 
 use kiln_ir::op::{Op, types_of};
 use kiln_ir::{AsyncOperations, Buffer, DataMut, Error, Operand, Result};
-#[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+#[cfg(browser_gpu)]
 use kiln_route::{Backend, Problem};
 use kiln_route::{Place, Profile, Router};
-#[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+#[cfg(browser_gpu)]
 use kiln_wgpu::AdapterChoice;
 
 use crate::batch::Holder;
 use crate::calibrate::brief;
 use crate::engine::forced;
-#[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+#[cfg(browser_gpu)]
 use crate::gpus::{Asked, Gpu};
 use crate::{Batch, Engine, EngineBuilder, ProfileStatus};
 
@@ -27,7 +27,7 @@ impl EngineBuilder {
     /// # Errors
     /// [`Error::Unavailable`] when an instruction set, a kind of execution or a forced place is not there, or an adapter
     /// that was asked for; [`Error::Driver`] where it cannot be opened; [`Error::Parameter`] for no threads.
-    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    #[cfg(browser_gpu)]
     pub async fn build_async(self) -> Result<Engine> {
         if !self.allows(Backend::Gpu) {
             return self.with_gpus(Vec::new());
@@ -48,7 +48,7 @@ impl EngineBuilder {
     ///
     /// # Errors
     /// As [`EngineBuilder::build`].
-    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+    #[cfg(not(browser_gpu))]
     pub async fn build_async(self) -> Result<Engine> {
         self.build()
     }
@@ -67,7 +67,7 @@ impl Engine {
     ///
     /// # Errors
     /// None once the engine is made.
-    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    #[cfg(browser_gpu)]
     pub async fn gpu_devices_async(&self) -> Result<Vec<kiln_wgpu::GpuDevice>> {
         let mut devices = Vec::with_capacity(self.gpus.len());
         for gpu in &self.gpus {
@@ -77,13 +77,13 @@ impl Engine {
     }
 
     /// Why there is no GPU among the places, where one was looked for.
-    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    #[cfg(browser_gpu)]
     pub fn gpu_problem(&self) -> Option<&Error> {
         self.gpu_problem.as_ref()
     }
 
     /// A build without WebGPU looks for no GPU.
-    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+    #[cfg(not(browser_gpu))]
     pub fn gpu_problem(&self) -> Option<&Error> {
         None
     }
@@ -103,13 +103,16 @@ impl Engine {
     ///
     /// # Errors
     /// As there; [`Error::Length`] and [`Error::Type`] for outputs that do not fit.
-    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    #[cfg(browser_gpu)]
     pub async fn run_into_async(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         let problem = Problem::new(op, &types_of(inputs))?;
-        let mut residency = self.on_host();
-        let mut recovered = false;
+        let mut residency = self.able(self.on_host(), op);
+        let (mut recovered, mut failed) = (false, None);
         loop {
-            let decision = self.router.decide(&problem, &residency);
+            let decision = match self.decide(&problem, &residency, op.name()) {
+                Ok(decision) => decision,
+                Err(lacking) => return Err(failed.unwrap_or(lacking)),
+            };
             let Some((_, gpu)) = self.gpu(&decision) else {
                 return self.run_on_cpu(&problem, &decision, op, inputs, outputs);
             };
@@ -125,6 +128,7 @@ impl Engine {
                 return Err(error);
             }
             residency = residency.barred(decision.index());
+            failed = Some(error);
         }
     }
 
@@ -132,7 +136,7 @@ impl Engine {
     ///
     /// # Errors
     /// As there; [`Error::Length`] and [`Error::Type`] for outputs that do not fit.
-    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+    #[cfg(not(browser_gpu))]
     pub async fn run_into_async(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         kiln_ir::Operations::run_into(self, op, inputs, outputs)
     }
@@ -182,13 +186,13 @@ impl Engine {
         Self {
             router: if self.refine { router.with_history() } else { router },
             cpu: self.cpu.clone(),
-            #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+            #[cfg(browser_gpu)]
             gpus: self.gpus.clone(),
-            #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+            #[cfg(not(browser_gpu))]
             gpus: Vec::new(),
             find_gpus: self.find_gpus.clone(),
             left_out: self.left_out.clone(),
-            #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+            #[cfg(browser_gpu)]
             gpu_problem: self.gpu_problem.clone(),
             code_folder: self.code_folder.clone(),
             machine: self.machine.clone(),

@@ -46,10 +46,10 @@ mod tensor;
 
 pub use absent::Absent;
 pub use batch::Batch;
-#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+#[cfg(not(browser_gpu))]
 pub use calibrate::Progress;
 pub use calibrate::grid::{self, Probe};
-#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+#[cfg(not(browser_gpu))]
 pub use calibrate::regret::{self, RegretReport};
 pub use calibrate::{CalibrationReport, Effort};
 pub use engine::{Engine, EngineBuilder, ProfileStatus};
@@ -86,7 +86,7 @@ pub use kiln_wgpu::runtime;
 
 /// The backend of NVIDIA's GPUs through its own driver, for what the engine does not do: devices, tensors that stay there,
 /// batches on one device.
-#[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+#[cfg(native_cuda)]
 pub use kiln_cuda as cuda;
 
 /// The pages for users; their code is compiled and run as documentation tests.

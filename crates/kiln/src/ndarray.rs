@@ -35,7 +35,7 @@ impl Tensor {
     ///
     /// # Errors
     /// As [`Tensor::to_vec`].
-    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+    #[cfg(not(browser_gpu))]
     pub fn to_array(&self) -> Result<ArrayD<f32>> {
         array(self.shape().dims(), self.to_vec()?)
     }

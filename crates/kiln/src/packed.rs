@@ -106,13 +106,13 @@ impl Engine {
     /// [`Error::Length`](crate::Error::Length) when the slices do not have these extents,
     /// [`Error::Overflow`](crate::Error::Overflow) when they overflow, [`Error::Parameter`](crate::Error::Parameter) when
     /// the matrix was packed for an instruction set that this engine does not use, or that the forced place has not.
-    pub fn matmul_packed_into(&self, a: &[f32], b: &PackedMatrix, out: &mut [f32], m: usize) -> Result<()> {
+    pub fn matmul_packed_into(&self, a: &[f32], b: &PackedMatrix, m: usize, out: &mut [f32]) -> Result<()> {
         let simd = self.place_with(b.isa(), || {
             let types = [[m, b.rows()], [b.rows(), b.columns()]].map(|dims| Shape::new(&dims).map(TensorType::f32));
             let [a, packed] = types;
             Problem::new(&Matmul::default().into(), &[a?, packed?])
         })?;
-        simd.matmul_packed_into(a, &b.0, out, m)
+        simd.matmul_packed_into(a, &b.0, m, out)
     }
 
     /// As [`Engine::matmul_packed_into`], into a new `Vec`.
@@ -121,7 +121,7 @@ impl Engine {
     /// As [`Engine::matmul_packed_into`]; [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     pub fn matmul_packed(&self, a: &[f32], b: &PackedMatrix, m: usize) -> Result<Vec<f32>> {
         let mut out = kiln_ir::zeros(Shape::new(&[m, b.columns()])?.numel())?;
-        self.matmul_packed_into(a, b, &mut out, m)?;
+        self.matmul_packed_into(a, b, m, &mut out)?;
         Ok(out)
     }
     fn convolution_place(&self, op: Convolve2d, dims: &[usize], kernels: &PackedKernels) -> Result<&Simd> {
@@ -143,7 +143,7 @@ impl Engine {
     ///
     /// let engine = kiln::Engine::new()?;
     /// let kernels = engine.pack_kernels(&[0.25; 8 * 3 * 2 * 2], [8, 3, 2, 2])?;
-    /// let y = engine.convolve2d_packed(Convolve2d::default(), &[1.0; 3 * 5 * 5], &[3, 5, 5], &kernels)?;
+    /// let y = engine.convolve2d_packed(&[1.0; 3 * 5 * 5], &[3, 5, 5], &kernels, Convolve2d::default())?;
     /// assert_eq!(y, [3.0; 8 * 4 * 4]);
     /// # Ok(())
     /// # }
@@ -168,13 +168,13 @@ impl Engine {
     /// and when they were packed for an instruction set that this engine does not use, or that the forced place has not.
     pub fn convolve2d_packed_into(
         &self,
-        op: Convolve2d,
         x: &[f32],
         dims: &[usize],
         kernels: &PackedKernels,
+        op: Convolve2d,
         out: &mut [f32],
     ) -> Result<()> {
-        self.convolution_place(op, dims, kernels)?.convolve2d_packed_into(op, x, dims, &kernels.0, out)
+        self.convolution_place(op, dims, kernels)?.convolve2d_packed_into(x, dims, &kernels.0, op, out)
     }
 
     /// As [`Engine::convolve2d_packed_into`], into a new `Vec`.
@@ -183,11 +183,11 @@ impl Engine {
     /// As [`Engine::convolve2d_packed_into`]; [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     pub fn convolve2d_packed(
         &self,
-        op: Convolve2d,
         x: &[f32],
         dims: &[usize],
         kernels: &PackedKernels,
+        op: Convolve2d,
     ) -> Result<Vec<f32>> {
-        self.convolution_place(op, dims, kernels)?.convolve2d_packed(op, x, dims, &kernels.0)
+        self.convolution_place(op, dims, kernels)?.convolve2d_packed(x, dims, &kernels.0, op)
     }
 }

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use kiln_device::waiting::Waiting;
-#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+#[cfg(not(browser_gpu))]
 use kiln_ir::Record;
 use kiln_ir::op::Op;
 use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Result, Shape, TensorType, f16};
@@ -288,7 +288,7 @@ impl Tensor {
 }
 
 /// The blocking forms.
-#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+#[cfg(not(browser_gpu))]
 impl Tensor {
     /// The elements of any type, copied to the host.
     ///
@@ -412,7 +412,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Engine::move_to_async`].
-    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+    #[cfg(not(browser_gpu))]
     pub fn move_to(&self, tensor: &Tensor, place: &str) -> Result<()> {
         wait(self.move_waiting(tensor, place, WAITING))
     }
@@ -439,12 +439,16 @@ impl Engine {
         let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
         let outputs = op.infer(&types)?;
         let problem = Problem::new(op, &types)?;
-        let mut excluded = Vec::new();
+        let (mut excluded, mut failed) = (Vec::new(), None);
         loop {
             let placed = |residency, (index, input): (usize, &Tensor)| input.placed(self, residency, index);
-            let residency = inputs.iter().enumerate().fold(self.on_host().keep_result(), placed);
+            let able = self.able(self.on_host().keep_result(), op);
+            let residency = inputs.iter().enumerate().fold(able, placed);
             let residency = excluded.iter().fold(residency, |residency, &place| residency.barred(place));
-            let decision = self.router.decide(&problem, &residency);
+            let decision = match self.decide(&problem, &residency, op.name()) {
+                Ok(decision) => decision,
+                Err(lacking) => return Err(failed.unwrap_or(lacking)),
+            };
             let Some((_, gpu)) = self.gpu(&decision) else {
                 let mut held = Vec::with_capacity(inputs.len());
                 for input in inputs {
@@ -468,6 +472,7 @@ impl Engine {
                 return Err(error);
             }
             excluded.push(decision.index());
+            failed = Some(error);
         }
     }
 
@@ -490,7 +495,7 @@ impl Tensors<'_> {
     }
 }
 
-#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+#[cfg(not(browser_gpu))]
 impl Record for Tensors<'_> {
     type Tensor = Tensor;
 

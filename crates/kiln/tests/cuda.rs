@@ -3,6 +3,9 @@
 #![cfg(not(target_arch = "wasm32"))]
 #![cfg(feature = "cuda")]
 
+#[path = "../examples/custom_operation/prelu.rs"]
+mod prelu;
+
 use kiln::cuda::{CudaDevice, DeviceInfo};
 use kiln::op::{Matmul, Rope};
 use kiln::{
@@ -128,15 +131,15 @@ fn what_has_no_kernel_runs_elsewhere() {
     let name = place_of(&info);
     let engine = tempting(&name).build().unwrap();
     let op = Rope { theta: 0.5.into(), ..Rope::default() };
-    assert_eq!(engine.rope(op, &[1.0, 2.0, 3.0, 4.0], &[1, 4]).unwrap(), [1.0, 2.0, 3.0, 4.0]);
+    assert_eq!(engine.rope(&[1.0, 2.0, 3.0, 4.0], &[1, 4], op).unwrap(), [1.0, 2.0, 3.0, 4.0]);
     assert_eq!(chosen(&engine), name, "it is still there");
     let forced = tempting(&name).force(&name).build().unwrap();
-    let error = forced.rope(op, &[1.0; 4], &[1, 4]).unwrap_err();
+    let error = forced.rope(&[1.0; 4], &[1, 4], op).unwrap_err();
     assert!(matches!(error, Error::Unsupported { .. }), "{error}");
     // Blocks are the same, whoever fits them.
     let weights: Vec<f32> = (0..512).map(|i| (i as f32 * 0.37).sin()).collect();
     let [there, here] = [&forced, &Engine::builder().without_profile().build().unwrap()]
-        .map(|engine| engine.quantize(QuantFormat::Q4K, &weights, 256).unwrap());
+        .map(|engine| engine.quantize(&weights, 256, QuantFormat::Q4K).unwrap());
     assert_eq!(there, here);
 }
 
@@ -186,4 +189,19 @@ fn a_calibration_measures_the_device_and_is_found_again() {
     assert_eq!(found.places().last().unwrap().name, name);
     assert!(std::fs::read_dir(&folder).unwrap().count() > 1, "compiled code is kept beside the profile");
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_custom_operation_keeps_its_contract() {
+    use kiln::op::reference::{Case, Input, Random, conform};
+    let Some(device) = device() else { return };
+    let engine = Engine::builder().cuda_device(0).without_profile().force(place_of(&device)).build().unwrap();
+    let mut random = Random::new(3);
+    for dims in [&[1, 1][..], &[3, 7], &[2, 3, 33], &[0, 4], &[5000, 256]] {
+        let channels = dims[dims.len() - 1];
+        let x = Input::f32(random.uniforms(dims.iter().product(), -2.0, 2.0), dims);
+        let slope = Input::f32(random.uniforms(channels, -1.0, 1.0), &[channels]);
+        let case = Case::new(kiln::op::Custom::new(&prelu::Prelu, &[]).unwrap(), vec![x, slope]);
+        conform(&case, |op, inputs| engine.run(op, inputs)).unwrap();
+    }
 }

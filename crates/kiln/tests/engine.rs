@@ -32,13 +32,13 @@ fn every_family_is_there() {
     assert_eq!(engine.argmax(&x).unwrap(), 3);
     assert_eq!(engine.sum_axis(&x, &[2, 2], 0).unwrap(), [4.0, 6.0]);
     assert_eq!(engine.matvec(&x, &[1.0, 1.0], 2, 2).unwrap(), [3.0, 7.0]);
-    assert_eq!(engine.matvec_with(Matvec { transpose: true }, &x, &[1.0, 1.0], 2, 2).unwrap(), [4.0, 6.0]);
+    assert_eq!(engine.matvec_with(&x, &[1.0, 1.0], 2, 2, Matvec { transpose: true }).unwrap(), [4.0, 6.0]);
     let turned = Matmul { transpose_a: false, transpose_b: true };
     assert_eq!(
-        engine.matmul_with(turned, &x, &[1.0, 0.0, 1.0, 1.0, 2.0, 0.0], 2, 2, 3).unwrap(),
+        engine.matmul_with(&x, &[1.0, 0.0, 1.0, 1.0, 2.0, 0.0], 2, 2, 3, turned).unwrap(),
         [1.0, 3.0, 2.0, 3.0, 7.0, 6.0]
     );
-    assert!(matches!(engine.matmul_with(turned, &x, &x, 2, 2, 3), Err(Error::Length { .. })));
+    assert!(matches!(engine.matmul_with(&x, &x, 2, 2, 3, turned), Err(Error::Length { .. })));
     assert_eq!(engine.transpose(&x, 2, 2).unwrap(), [1.0, 3.0, 2.0, 4.0]);
     let halves = engine.to_f16(&[1.0, 1.0 + 2f32.powi(-11), -65520.0]).unwrap();
     assert_eq!(halves, [1.0, 1.0, f32::NEG_INFINITY].map(kiln::f16::from_f32));
@@ -53,17 +53,17 @@ fn every_family_is_there() {
     assert_eq!(engine.convolve2d(&x, (2, 2), &[1.0; 4], (2, 2), Padding::Valid).unwrap(), [10.0]);
     assert_eq!(engine.max_pool2d(&x, &[2, 2], (2, 2), (2, 2)).unwrap(), [4.0]);
     assert_eq!(engine.avg_pool2d(&x, &[2, 2], (2, 2), (2, 2)).unwrap(), [2.5]);
-    let attended = engine.attention(Attention::full(), &[0.0, 0.0], &[1, 1, 2], &x, &[7.0; 4], &[1, 2, 2]).unwrap();
+    let attended = engine.attention(&[0.0, 0.0], &[1, 1, 2], &x, &[7.0; 4], &[1, 2, 2], Attention::full()).unwrap();
     assert_eq!(attended, [7.0, 7.0]);
-    assert_eq!(engine.rope(Rope::default(), &[1.0, 2.0], &[1, 2]).unwrap(), [1.0, 2.0]);
+    assert_eq!(engine.rope(&[1.0, 2.0], &[1, 2], Rope::default()).unwrap(), [1.0, 2.0]);
     for format in kiln::QuantFormat::ALL {
         let ones = vec![1.0; 256];
-        let blocks = engine.quantize(format, &ones, 256).unwrap();
-        let back = engine.dequantize(format, &blocks).unwrap();
+        let blocks = engine.quantize(&ones, 256, format).unwrap();
+        let back = engine.dequantize(&blocks, format).unwrap();
         assert!(back.iter().all(|v| (v - 1.0).abs() < 0.02), "{format:?}: {:?}", &back[..4]);
-        let dot = engine.quant_matvec(format, &blocks, &ones, 1, 256).unwrap()[0];
+        let dot = engine.quant_matvec(&blocks, &ones, 1, 256, format).unwrap()[0];
         assert!((dot - 256.0).abs() < 5.0, "{format:?}: {dot}");
-        assert!(engine.quant_matvec(format, &blocks[1..], &ones, 1, 256).is_err());
+        assert!(engine.quant_matvec(&blocks[1..], &ones, 1, 256, format).is_err());
     }
 }
 
@@ -116,20 +116,20 @@ fn packed_kernels_give_what_the_kernels_give_at_every_place() {
         // Small integers, so that every order of adding up gives the same.
         let (x, kernels) = (small(shape.iter().product()), small(dims.iter().product()));
         let free = engine();
-        let want = free.convolve2d_with(op, &x, &shape, &kernels, &dims).unwrap();
+        let want = free.convolve2d_with(&x, &shape, &kernels, &dims, op).unwrap();
         for place in free.places() {
             let forced = Engine::builder().without_profile().force(place.name.clone()).build().unwrap();
             let packed = forced.pack_kernels(&kernels, dims).unwrap();
             assert!(place.name.starts_with(packed.isa().name()), "{} {packed:?}", place.name);
             assert_eq!(packed.shape(), Shape::new(&dims).unwrap());
-            assert_eq!(forced.convolve2d_packed(op, &x, &shape, &packed).unwrap(), want, "{}", place.name);
-            assert_eq!(free.convolve2d_packed(op, &x, &shape, &packed).unwrap(), want, "{}", place.name);
+            assert_eq!(forced.convolve2d_packed(&x, &shape, &packed, op).unwrap(), want, "{}", place.name);
+            assert_eq!(free.convolve2d_packed(&x, &shape, &packed, op).unwrap(), want, "{}", place.name);
         }
         let packed = free.pack_kernels(&kernels, dims).unwrap();
         assert!(matches!(free.pack_kernels(&kernels[1..], dims), Err(Error::Length { .. })));
-        assert!(matches!(free.convolve2d_packed(op, &x[1..], &shape, &packed), Err(Error::Length { .. })));
-        assert!(matches!(free.convolve2d_packed(op, &x, &shape[1..], &packed), Err(Error::Length { .. })));
-        assert!(matches!(free.convolve2d_packed(op, &x, &[7, 9], &packed), Err(Error::Shape { .. })));
+        assert!(matches!(free.convolve2d_packed(&x[1..], &shape, &packed, op), Err(Error::Length { .. })));
+        assert!(matches!(free.convolve2d_packed(&x, &shape[1..], &packed, op), Err(Error::Length { .. })));
+        assert!(matches!(free.convolve2d_packed(&x, &[7, 9], &packed, op), Err(Error::Shape { .. })));
     }
 }
 
@@ -141,7 +141,7 @@ fn a_packed_matrix_of_other_extents_or_of_another_instruction_set_is_an_error() 
     let packed = engine.pack_b(&[1.0; 6], 2, 3, false).unwrap();
     assert!(matches!(engine.matmul_packed(&[0.0; 3], &packed, 2), Err(Error::Length { .. })));
     assert!(matches!(engine.matmul_packed(&[], &packed, usize::MAX), Err(Error::Overflow { .. })));
-    assert!(matches!(engine.matmul_packed_into(&[0.0; 4], &packed, &mut [0.0; 5], 2), Err(Error::Length { .. })));
+    assert!(matches!(engine.matmul_packed_into(&[0.0; 4], &packed, 2, &mut [0.0; 5]), Err(Error::Length { .. })));
     let empty = engine.pack_b(&[], 0, 2, false).unwrap();
     assert_eq!(engine.matmul_packed(&[], &empty, 2).unwrap(), [0.0; 4]);
     let lesser = &engine.places()[0];

@@ -2,6 +2,9 @@
 #![cfg(not(target_arch = "wasm32"))]
 #![cfg(feature = "gpu")]
 
+#[path = "../examples/custom_operation/prelu.rs"]
+mod prelu;
+
 use kiln::gpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
 use kiln::op::{Convolve2d, Elementwise, Matmul, Padding};
 use kiln::{
@@ -258,4 +261,30 @@ fn a_calibration_measures_the_gpu_and_is_found_again() {
     assert!(without.places().iter().all(|place| place.backend != Backend::Gpu));
     assert!(matches!(without.profile_status(), ProfileStatus::Loaded(_)));
     std::fs::remove_dir_all(folder).unwrap();
+}
+
+/// Bounds as tests of devices take them: subnormal numbers may be zero.
+#[test]
+fn a_custom_operation_keeps_its_contract_and_goes_where_it_has_a_kernel() {
+    use kiln::op::reference::{Case, Input, Random, conform_within};
+    let Some(adapter) = adapter() else { return };
+    let engine = builder(adapter.clone()).build().unwrap();
+    let forced = builder(adapter).force(gpu_place(&engine)).build().unwrap();
+    let prelu = kiln::op::Custom::new(&prelu::Prelu, &[]).unwrap();
+    let mut random = Random::new(3);
+    // The last one has more workgroups than a grid has along one dimension.
+    for dims in [&[1, 1][..], &[3, 7], &[2, 3, 33], &[0, 4], &[70_000, 256]] {
+        let channels = dims[dims.len() - 1];
+        let x = Input::f32(random.uniforms(dims.iter().product(), -2.0, 2.0), dims);
+        let slope = Input::f32(random.uniforms(channels, -1.0, 1.0), &[channels]);
+        let case = Case::new(prelu, vec![x, slope]);
+        conform_within(&case, kiln::op::Op::bound, true, |op, inputs| forced.run(op, inputs)).unwrap();
+    }
+    let mut batch = forced.batch();
+    let x = batch.upload(&[-1.0, 2.0], &[2]).unwrap();
+    let slope = batch.upload_f16(&[kiln::f16::from_f32(0.5); 2], &[2]).unwrap();
+    let y = batch.record(prelu, &[x, slope]).unwrap();
+    let y = batch.neg(y).unwrap();
+    batch.execute(&[y]).unwrap();
+    assert_eq!(batch.read(y).unwrap(), [0.5, -2.0]);
 }

@@ -42,20 +42,20 @@ const CASES: &[Case] = &[
     ("quant_matmul", true, |kiln, d| {
         let n = d.extent;
         if d.w.is_empty() {
-            d.w = kiln.quantize(QuantFormat::Q4K, &d.b, n).unwrap();
+            d.w = kiln.quantize(&d.b, n, QuantFormat::Q4K).unwrap();
         }
-        kiln.quant_matmul_into(QuantFormat::Q4K, &d.a[..n], &d.w, 1, n, n, &mut d.out[..n]).unwrap();
+        kiln.quant_matmul_into(&d.a[..n], &d.w, 1, n, n, QuantFormat::Q4K, &mut d.out[..n]).unwrap();
     }),
     // 16 channels of 64 x 64, with kernels of 3 x 3.
     ("convolve2d", true, |kiln, d| {
         let op = Convolve2d { padding: Padding::Valid, ..Convolve2d::default() };
         let (input, kernel, out) = (&d.a[..16 << 12], &d.b[..16 * 16 * 9], &mut d.out[..16 * 62 * 62]);
-        kiln.convolve2d_with_into(op, input, &[16, 64, 64], kernel, &[16, 16, 3, 3], out).unwrap();
+        kiln.convolve2d_with_into(input, &[16, 64, 64], kernel, &[16, 16, 3, 3], op, out).unwrap();
     }),
     // Four heads of 256 rows of 64.
     ("attention", true, |kiln, d| {
         let dims = [4, 256, 64];
-        kiln.attention_into(Attention::default(), &d.a, &dims, &d.b, &d.c, &dims, &mut d.out).unwrap();
+        kiln.attention_into(&d.a, &dims, &d.b, &d.c, &dims, Attention::default(), &mut d.out).unwrap();
     }),
     #[cfg(feature = "gemm")]
     ("gemm", true, |_, d| {

@@ -16,7 +16,7 @@ use std::convert::Infallible;
 use kiln_device::waiting::Waiting;
 use kiln_device::{Bindings, Driver, Lowering, Plan, Profile, Read, Shared, Value};
 use kiln_ir::graph::{Fused, FusionLimits, TensorId};
-use kiln_ir::op::Op;
+use kiln_ir::op::{Custom, Op};
 use kiln_ir::{Result, TensorType};
 
 use self::direct::Direct;
@@ -94,6 +94,10 @@ impl Driver for CudaDevice {
 
     fn fusion_limits(_: &Hardware) -> FusionLimits {
         FusionLimits::default()
+    }
+
+    fn has_kernel(custom: &Custom) -> bool {
+        custom.kernel::<crate::CudaKernel>().is_some()
     }
 
     fn lower(op: &Op, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()> {

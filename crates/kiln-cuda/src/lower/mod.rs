@@ -2,6 +2,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod convert;
+pub(crate) mod custom;
 pub(crate) mod elementwise;
 mod gather;
 mod matmul;

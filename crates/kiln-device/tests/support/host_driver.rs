@@ -16,10 +16,10 @@ use kiln_device::{
     Bindings, Driver, Executable, KernelTime, Location, Lowering, Plan, Profile, Read, Region, RegionOf, Shared, Value,
 };
 use kiln_ir::graph::{Fused, FusionLimits, TensorId};
-use kiln_ir::op::Op;
+use kiln_ir::op::{Custom, Op};
 use kiln_ir::{Buffer, Error, Result, TensorType};
 
-use super::steps::{self, HostStep, Kernel};
+use super::steps::{self, HostKernel, HostStep, Kernel};
 
 /// How the device is opened.
 #[derive(Debug, Clone)]
@@ -462,6 +462,10 @@ impl Driver for HostDevice {
 
     fn fusion_limits(target: &HostTarget) -> FusionLimits {
         target.fusion
+    }
+
+    fn has_kernel(custom: &Custom) -> bool {
+        custom.kernel::<HostKernel>().is_some()
     }
 
     fn lower(op: &Op, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()> {

@@ -115,10 +115,15 @@ fn reference(op: &Op, operands: &[Operand<'_>]) -> Result<Vec<Buffer>> {
     Ok(op.reference(operands)?.into_iter().zip(types.iter()).map(rounded).collect())
 }
 
+/// The kernel of a custom operation for the test device, which computes its reference.
+#[derive(Debug)]
+pub(crate) struct HostKernel;
+
 /// Adds the launch of an operation. Reductions and softmax compute into scratch memory and copy, so that plans with scratch
 /// memory are tested.
 fn push(op: Op, plan: &mut Lowering<'_, HostDevice>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-    if plan.target.unsupported == Some(op.name()) {
+    let lacking = matches!(op, Op::Custom(custom) if custom.kernel::<HostKernel>().is_none());
+    if lacking || plan.target.unsupported == Some(op.name()) {
         return Err(Error::Unsupported { op: op.name(), backend: "host" });
     }
     let fault = match op {
@@ -171,5 +176,5 @@ macro_rules! lowered {
 lowered! {
     Elementwise, Reduce, Dot, Matmul, Matvec, Transpose, Softmax, LogSoftmax, LayerNorm, RmsNorm, Gather(halves), TopK,
     Convolve2d, Pool2d, Attention, Rope, Quantize, Dequantize, QuantMatmul, Convert(halves), Permute(halves), Slice(halves),
-    BroadcastTo(halves), Pad(halves), Concat(halves), Reshape(halves),
+    BroadcastTo(halves), Pad(halves), Concat(halves), Reshape(halves), Custom,
 }

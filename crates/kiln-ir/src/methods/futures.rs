@@ -158,7 +158,7 @@ pub trait AsyncOperations {
     async fn split(&self, x: &[f32], dims: &[usize], axis: usize, lengths: &[usize]) -> Result<Vec<Vec<f32>>> {
         let mut parts = Vec::with_capacity(lengths.len());
         for part in Slice::parts(axis, lengths)? {
-            parts.push(self.slice_with(part, x, dims).await?);
+            parts.push(self.slice_with(x, dims, part).await?);
         }
         Ok(parts)
     }
@@ -167,7 +167,7 @@ pub trait AsyncOperations {
     ///
     /// # Errors
     /// As [`Operations::quantize`].
-    async fn quantize(&self, format: QuantFormat, x: &[f32], columns: usize) -> Result<Vec<u8>> {
+    async fn quantize(&self, x: &[f32], columns: usize, format: QuantFormat) -> Result<Vec<u8>> {
         let mut out = zeros(format.bytes(x.len())?)?;
         let outputs = &mut [DataMut::Blocks(format, &mut out)];
         self.run_into_async(&Quantize { format }.into(), &[rows("quantize", x, columns)?], outputs).await?;
@@ -178,7 +178,7 @@ pub trait AsyncOperations {
     ///
     /// # Errors
     /// As [`Operations::quant_matvec`].
-    async fn quant_matvec(&self, format: QuantFormat, w: &[u8], x: &[f32], n: usize, k: usize) -> Result<Vec<f32>> {
-        self.quant_matmul(format, x, w, 1, k, n).await
+    async fn quant_matvec(&self, w: &[u8], x: &[f32], n: usize, k: usize, format: QuantFormat) -> Result<Vec<f32>> {
+        self.quant_matmul(x, w, 1, k, n, format).await
     }
 }

@@ -89,7 +89,7 @@ macro_rules! operations {
             /// channels.
             convolve2d_with {
                 into: convolve2d_with_into, tensors: (input, kernel), params: (op: Convolve2d), op: op,
-                slices: (op: Convolve2d, input: &[f32], input_dims: &[usize], kernel: &[f32], kernel_dims: &[usize]),
+                slices: (input: &[f32], input_dims: &[usize], kernel: &[f32], kernel_dims: &[usize], op: Convolve2d),
                 operands: [Operand::f32(input, input_dims)?, Operand::f32(kernel, kernel_dims)?],
                 errors: "[`Error::Length`] when a slice does not have its extents, [`Error::Shape`] when the channels \
                          differ or the kernel is empty or larger than an image without padding, [`Error::Parameter`] \
@@ -121,7 +121,7 @@ macro_rules! operations {
             /// `[kv_heads, t, d]` or `[batch, kv_heads, t, d]`. The result has the extents of the queries.
             attention {
                 into: attention_into, tensors: (q, k, v), params: (op: Attention), op: op,
-                slices: (op: Attention, q: &[f32], q_dims: &[usize], k: &[f32], v: &[f32], kv_dims: &[usize]),
+                slices: (q: &[f32], q_dims: &[usize], k: &[f32], v: &[f32], kv_dims: &[usize], op: Attention),
                 operands: [Operand::f32(q, q_dims)?, Operand::f32(k, kv_dims)?, Operand::f32(v, kv_dims)?],
                 errors: "[`Error::Length`] when a slice does not have its extents, [`Error::Shape`] when they do not \
                          fit one another, `heads` is not a multiple of `kv_heads`, or causal queries outnumber the \
@@ -131,7 +131,7 @@ macro_rules! operations {
             /// Rotary position embedding of `x`, rows of positions `[.., s, d]`.
             rope {
                 into: rope_into, tensors: (x), params: (op: Rope), op: op,
-                slices: (op: Rope, x: &[f32], dims: &[usize]), operands: [Operand::f32(x, dims)?],
+                slices: (x: &[f32], dims: &[usize], op: Rope), operands: [Operand::f32(x, dims)?],
                 errors: "[`Error::Length`] when `x` does not have these extents, [`Error::Shape`] when rows do not \
                          split into pairs, [`Error::Parameter`] for a position beyond [`Rope::POSITIONS`] or a \
                          senseless theta.",
@@ -157,7 +157,7 @@ macro_rules! operations {
             /// A part of `x`, cut along several dimensions.
             slice_with {
                 into: slice_with_into, tensors: (x), params: (op: Slice), op: op,
-                slices: (op: Slice, x: &[f32], dims: &[usize]), operands: [Operand::f32(x, dims)?],
+                slices: (x: &[f32], dims: &[usize], op: Slice), operands: [Operand::f32(x, dims)?],
                 errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::View`] when there is no such dimension \
                          or a range is not inside of it.",
             }
@@ -206,15 +206,15 @@ macro_rules! operations {
             /// The f32 that quantised blocks stand for.
             dequantize {
                 into: dequantize_into, tensors: (blocks), params: (format: QuantFormat), op: Dequantize { format },
-                slices: (format: QuantFormat, blocks: &[u8]), operands: [flat(format, blocks)?],
+                slices: (blocks: &[u8], format: QuantFormat), operands: [flat(format, blocks)?],
                 errors: "[`Error::Length`] when the bytes are not whole blocks.",
             }
 
             /// The product of an `m * k` matrix with the transpose of a quantised `n * k` matrix, both row-major.
             quant_matmul {
                 into: quant_matmul_into, tensors: (x, w), params: (format: QuantFormat), op: QuantMatmul { format },
-                slices: (format: QuantFormat, x: &[f32], w: &[u8], m: usize, k: usize, n: usize),
-                operands: [Operand::f32(x, &[m, k])?, Operand::blocks(format, w, &[n, k])?],
+                slices: (x: &[f32], w: &[u8], m: usize, k: usize, n: usize, format: QuantFormat),
+                operands: [Operand::f32(x, &[m, k])?, Operand::blocks(w, &[n, k], format)?],
                 errors: "[`Error::Format`] when `k` is not whole blocks, [`Error::Length`] when the slices do not have \
                          these extents, [`Error::Overflow`] when the extents overflow.",
             }

@@ -271,7 +271,7 @@ pub trait Operations {
     /// # Errors
     /// [`Error::Length`] when the slices do not have these extents, [`Error::Overflow`] when the extents overflow.
     fn matmul(&self, a: &[f32], b: &[f32], m: usize, k: usize, n: usize) -> Result<Vec<f32>> {
-        self.matmul_with(Matmul::default(), a, b, m, k, n)
+        self.matmul_with(a, b, m, k, n, Matmul::default())
     }
 
     /// The product of a row-major `m * k` and a row-major `k * n` matrix, into `out`, row-major `m * n`.
@@ -280,7 +280,7 @@ pub trait Operations {
     /// As [`Operations::matmul`].
     #[inline]
     fn matmul_into(&self, a: &[f32], b: &[f32], m: usize, k: usize, n: usize, out: &mut [f32]) -> Result<()> {
-        self.matmul_with_into(Matmul::default(), a, b, m, k, n, out)
+        self.matmul_with_into(a, b, m, k, n, Matmul::default(), out)
     }
 
     /// The product of two matrices of which either may be stored transposed: `op(A)` is `m * k`, `op(B)` is `k * n`. Stacks of
@@ -288,9 +288,9 @@ pub trait Operations {
     ///
     /// # Errors
     /// As [`Operations::matmul`].
-    fn matmul_with(&self, op: Matmul, a: &[f32], b: &[f32], m: usize, k: usize, n: usize) -> Result<Vec<f32>> {
+    fn matmul_with(&self, a: &[f32], b: &[f32], m: usize, k: usize, n: usize, op: Matmul) -> Result<Vec<f32>> {
         let mut out = zeros(Shape::new(&[m, n])?.numel())?;
-        self.matmul_with_into(op, a, b, m, k, n, &mut out)?;
+        self.matmul_with_into(a, b, m, k, n, op, &mut out)?;
         Ok(out)
     }
 
@@ -301,12 +301,12 @@ pub trait Operations {
     #[inline]
     fn matmul_with_into(
         &self,
-        op: Matmul,
         a: &[f32],
         b: &[f32],
         m: usize,
         k: usize,
         n: usize,
+        op: Matmul,
         out: &mut [f32],
     ) -> Result<()> {
         if self.quick_matmul(op, a, b, (m, k, n), out) {
@@ -320,7 +320,7 @@ pub trait Operations {
     /// # Errors
     /// [`Error::Length`] when the slices do not have these extents, [`Error::Overflow`] when the extents overflow.
     fn matvec(&self, a: &[f32], x: &[f32], rows: usize, columns: usize) -> Result<Vec<f32>> {
-        self.matvec_with(Matvec::default(), a, x, rows, columns)
+        self.matvec_with(a, x, rows, columns, Matvec::default())
     }
 
     /// The product of a row-major `rows * columns` matrix and a vector, into `out`.
@@ -328,14 +328,14 @@ pub trait Operations {
     /// # Errors
     /// As [`Operations::matvec`].
     fn matvec_into(&self, a: &[f32], x: &[f32], rows: usize, columns: usize, out: &mut [f32]) -> Result<()> {
-        self.matvec_with_into(Matvec::default(), a, x, rows, columns, out)
+        self.matvec_with_into(a, x, rows, columns, Matvec::default(), out)
     }
 
     /// The product of a row-major `rows * columns` matrix, or of its transpose, and a vector.
     ///
     /// # Errors
     /// As [`Operations::matvec`].
-    fn matvec_with(&self, op: Matvec, a: &[f32], x: &[f32], rows: usize, columns: usize) -> Result<Vec<f32>> {
+    fn matvec_with(&self, a: &[f32], x: &[f32], rows: usize, columns: usize, op: Matvec) -> Result<Vec<f32>> {
         self.run_f32(&op.into(), &[Operand::f32(a, &[rows, columns])?, Operand::vector(x)])
     }
 
@@ -345,11 +345,11 @@ pub trait Operations {
     /// As [`Operations::matvec`].
     fn matvec_with_into(
         &self,
-        op: Matvec,
         a: &[f32],
         x: &[f32],
         rows: usize,
         columns: usize,
+        op: Matvec,
         out: &mut [f32],
     ) -> Result<()> {
         let inputs = [Operand::f32(a, &[rows, columns])?, Operand::vector(x)];
@@ -404,7 +404,7 @@ pub trait Operations {
     /// fill it, [`Error::Parameter`] when there are none.
     fn split(&self, x: &[f32], dims: &[usize], axis: usize, lengths: &[usize]) -> Result<Vec<Vec<f32>>> {
         let parts = Slice::parts(axis, lengths)?.into_iter();
-        parts.map(|part| self.slice_with(part, x, dims)).collect()
+        parts.map(|part| self.slice_with(x, dims, part)).collect()
     }
 
     /// The f16 nearest to each element, the even one of two.
@@ -446,9 +446,9 @@ pub trait Operations {
     ///
     /// # Errors
     /// [`Error::Format`] when a row is not whole blocks, [`Error::Shape`] when `x` is not whole rows.
-    fn quantize(&self, format: QuantFormat, x: &[f32], columns: usize) -> Result<Vec<u8>> {
+    fn quantize(&self, x: &[f32], columns: usize, format: QuantFormat) -> Result<Vec<u8>> {
         let mut out = zeros(format.bytes(x.len())?)?;
-        self.quantize_into(format, x, columns, &mut out)?;
+        self.quantize_into(x, columns, format, &mut out)?;
         Ok(out)
     }
 
@@ -456,7 +456,7 @@ pub trait Operations {
     ///
     /// # Errors
     /// As [`Operations::quantize`]; [`Error::Length`] when `out` has another length than the blocks.
-    fn quantize_into(&self, format: QuantFormat, x: &[f32], columns: usize, out: &mut [u8]) -> Result<()> {
+    fn quantize_into(&self, x: &[f32], columns: usize, format: QuantFormat, out: &mut [u8]) -> Result<()> {
         let outputs = &mut [DataMut::Blocks(format, out)];
         self.run_into(&Quantize { format }.into(), &[rows("quantize", x, columns)?], outputs)
     }
@@ -465,8 +465,8 @@ pub trait Operations {
     ///
     /// # Errors
     /// As [`Operations::quant_matmul`].
-    fn quant_matvec(&self, format: QuantFormat, w: &[u8], x: &[f32], n: usize, k: usize) -> Result<Vec<f32>> {
-        self.quant_matmul(format, x, w, 1, k, n)
+    fn quant_matvec(&self, w: &[u8], x: &[f32], n: usize, k: usize, format: QuantFormat) -> Result<Vec<f32>> {
+        self.quant_matmul(x, w, 1, k, n, format)
     }
 
     /// As [`Operations::quant_matvec`], into `out`.
@@ -475,14 +475,14 @@ pub trait Operations {
     /// As [`Operations::quant_matvec`]; [`Error::Length`] when `out` is not of `n`.
     fn quant_matvec_into(
         &self,
-        format: QuantFormat,
         w: &[u8],
         x: &[f32],
         n: usize,
         k: usize,
+        format: QuantFormat,
         out: &mut [f32],
     ) -> Result<()> {
-        self.quant_matmul_into(format, x, w, 1, k, n, out)
+        self.quant_matmul_into(x, w, 1, k, n, format, out)
     }
 
     /// Runs an element-wise function at once if it takes as many operands, all of the length of `out`, and says whether

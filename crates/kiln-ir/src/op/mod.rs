@@ -2,11 +2,13 @@
 //!
 //! A family is a file. An operation is a small `Copy` struct of its parameters that implements [`Operation`], and one
 //! row in the list below; element-wise operations are rows of [`elementwise_table!`](crate::elementwise_table) instead.
+//! A program adds operations of its own through [`Custom`].
 
 mod attention;
 mod contract;
 mod convert;
 mod convolve;
+mod custom;
 mod elementwise;
 mod index;
 mod matmul;
@@ -24,6 +26,7 @@ pub use attention::{Attention, AttentionExtents};
 pub use contract::{Bound, Contract};
 pub use convert::Convert;
 pub use convolve::{Convolve2d, ConvolveExtents, Padding};
+pub use custom::{CpuKernel, Custom, CustomCall, CustomOperation};
 pub use elementwise::{Elementwise, ElementwiseKind};
 #[cfg(feature = "reference")]
 #[doc(hidden)] // named by the rows of the table
@@ -402,6 +405,8 @@ operations! { $
     Concat,
     /// The same elements under other extents.
     Reshape,
+    /// An operation that the program defines.
+    Custom,
 }
 
 impl Op {

@@ -69,10 +69,10 @@ impl Simd {
     /// for another instruction set, and when most of them never meets the picture, which is for kernels that are not packed.
     pub fn convolve2d_packed_into(
         &self,
-        op: Convolve2d,
         x: &[f32],
         dims: &[usize],
         kernels: &PackedKernels,
+        op: Convolve2d,
         out: &mut [f32],
     ) -> Result<()> {
         const OP: &str = "convolve2d_packed";
@@ -113,14 +113,14 @@ impl Simd {
     /// As [`Simd::convolve2d_packed_into`]; [`Error::OutOfMemory`].
     pub fn convolve2d_packed(
         &self,
-        op: Convolve2d,
         x: &[f32],
         dims: &[usize],
         kernels: &PackedKernels,
+        op: Convolve2d,
     ) -> Result<Vec<f32>> {
         let e = op.extents(&Shape::new(dims)?, &kernels.shape)?;
         let mut out = kiln_ir::zeros(Shape::new(&[e.batch, e.c_out, e.out_h, e.out_w])?.numel())?;
-        self.convolve2d_packed_into(op, x, dims, kernels, &mut out)?;
+        self.convolve2d_packed_into(x, dims, kernels, op, &mut out)?;
         Ok(out)
     }
 }

@@ -70,7 +70,7 @@ impl Simd {
     /// # Errors
     /// [`Error::Length`] when the slices do not have these extents, [`Error::Overflow`] when they overflow,
     /// [`Error::Parameter`] when the matrix was packed for another instruction set.
-    pub fn matmul_packed_into(&self, a: &[f32], b: &PackedB, out: &mut [f32], m: usize) -> Result<()> {
+    pub fn matmul_packed_into(&self, a: &[f32], b: &PackedB, m: usize, out: &mut [f32]) -> Result<()> {
         length("matmul_packed", "a", a.len(), m, b.k)?;
         length("matmul_packed", "output", out.len(), m, b.n)?;
         if b.isa != self.isa() {
@@ -97,7 +97,7 @@ impl Simd {
     /// As [`Simd::matmul_packed_into`].
     pub fn matmul_packed(&self, a: &[f32], b: &PackedB, m: usize) -> Result<Vec<f32>> {
         let mut out = kiln_ir::zeros(Shape::new(&[m, b.n])?.numel())?;
-        self.matmul_packed_into(a, b, &mut out, m)?;
+        self.matmul_packed_into(a, b, m, &mut out)?;
         Ok(out)
     }
 }

@@ -32,7 +32,7 @@ use std::collections::HashMap;
 use kiln_device::waiting::Waiting;
 use kiln_device::{Bindings, Driver, Lowering, Plan, Profile, Read, Shared, Value};
 use kiln_ir::graph::{Fused, FusionLimits, TensorId};
-use kiln_ir::op::Op;
+use kiln_ir::op::{Custom, Op};
 use kiln_ir::{Result, TensorType};
 
 use self::direct::{Direct, HostResults};
@@ -113,6 +113,10 @@ impl Driver for GpuDevice {
 
     fn fusion_limits(target: &Target) -> FusionLimits {
         elementwise::fusion_limits(&target.limits)
+    }
+
+    fn has_kernel(custom: &Custom) -> bool {
+        custom.kernel::<crate::WgslKernel>().is_some()
     }
 
     fn lower(op: &Op, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()> {

@@ -3,6 +3,7 @@
 mod attention;
 pub(crate) mod convert;
 mod convolve;
+mod custom;
 pub(crate) mod elementwise;
 mod gather;
 mod matmul;
@@ -18,6 +19,7 @@ mod small_bindings;
 mod top_k;
 mod transpose;
 
+pub use custom::{WgslKernel, WgslLaunch};
 pub(crate) use kiln_device::{Lower, Value};
 use kiln_shaders::Kernel;
 

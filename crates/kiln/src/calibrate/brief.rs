@@ -29,7 +29,7 @@ const HOPELESS: f64 = 4.0;
 /// What "takes long" means there, in seconds.
 const LONG: f64 = 2e-3;
 /// The time of what a GPU cannot run: it is never chosen for it.
-#[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+#[cfg(browser_gpu)]
 const NEVER: f64 = 1e6;
 /// No kernel takes less.
 const LEAST: f64 = 1e-9;
@@ -222,15 +222,12 @@ async fn places_of_cpu(
 
 /// Lets the page do what it waits for.
 async fn pause() {
-    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    #[cfg(browser_gpu)]
     gpus::pause().await;
 }
 
 /// Measures the places of an engine within so much time.
-#[cfg_attr(
-    not(all(feature = "gpu-wasm", target_arch = "wasm32")),
-    allow(unused_mut, reason = "GPUs are added where there are some")
-)]
+#[cfg_attr(not(browser_gpu), allow(unused_mut, reason = "GPUs are added where there are some"))]
 pub(crate) async fn measure(engine: &Engine, within: Duration) -> Result<Profile> {
     let (start, within) = (Instant::now(), within.as_secs_f64());
     let sample = sample();
@@ -245,9 +242,9 @@ pub(crate) async fn measure(engine: &Engine, within: Duration) -> Result<Profile
     let of_cpu = places_of_cpu(engine, &mut curves, &data, sample, within).await?;
     let mut links: Vec<(Memory, Link)> = Vec::new();
     // Whether each GPU can be measured: one that fails is a place where nothing is ever sent.
-    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    #[cfg(browser_gpu)]
     let mut works: Vec<bool> = Vec::with_capacity(engine.gpus.len());
-    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    #[cfg(browser_gpu)]
     for (position, (gpu, place)) in engine.gpus.iter().zip(&mut places[engine.cpu.len()..]).enumerate() {
         let (_, assumed) = gpus::assumed(gpu, position);
         let measured = match gpu.launch(sample).await {
@@ -279,7 +276,7 @@ pub(crate) async fn measure(engine: &Engine, within: Duration) -> Result<Profile
                 Some(seconds) => seconds.clone(),
                 None => on_places_of_cpu(engine, probe, &inputs, &forecast, sample)?,
             };
-            #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+            #[cfg(browser_gpu)]
             for (place, (gpu, works)) in (engine.cpu.len()..).zip(engine.gpus.iter().zip(&mut works)) {
                 seconds.push(match forecast.hopeless(place) {
                     _ if !*works => NEVER,

@@ -1,25 +1,25 @@
 //! Measuring a machine.
 
-#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+#[cfg(not(browser_gpu))]
 mod account;
 #[cfg(target_arch = "wasm32")]
 pub(crate) mod brief;
 mod fit;
-#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+#[cfg(not(browser_gpu))]
 pub(crate) mod full;
-#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+#[cfg(not(browser_gpu))]
 mod gpu;
 pub mod grid;
-#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+#[cfg(not(browser_gpu))]
 mod measure;
-#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+#[cfg(not(browser_gpu))]
 pub mod regret;
 
 use std::path::PathBuf;
 use std::time::Duration;
 
 use kiln_ir::Result;
-#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+#[cfg(not(browser_gpu))]
 pub use measure::Progress;
 
 use crate::Absent;

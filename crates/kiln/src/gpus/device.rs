@@ -8,7 +8,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use kiln_device::waiting::Waiting;
 use kiln_device::{Backend, Driver, GraphRunner, MemoryUse, Prepared, Tensor};
 use kiln_ir::graph::{Graph, TensorId};
-use kiln_ir::op::Op;
+use kiln_ir::op::{Custom, Op};
 use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Result, TensorType};
 
 /// A result that a device may have to be waited for.
@@ -21,6 +21,9 @@ pub(crate) type Again = Box<dyn FnMut() -> Result<()>>;
 pub(crate) trait Device: Any + Debug + Send + Sync {
     /// Opens it, if it was not.
     fn open(&self, waiting: Waiting) -> Pending<'_, ()>;
+
+    /// Whether there is a kernel for a custom operation.
+    fn has_kernel(&self, custom: &Custom) -> bool;
 
     /// Runs an operation from host to host.
     fn run_into<'a>(
@@ -206,6 +209,10 @@ impl<D: Driver> On<D> {
 impl<D: Driver> Device for On<D> {
     fn open(&self, waiting: Waiting) -> Pending<'_, ()> {
         Box::pin(async move { self.device_waiting(waiting).await.map(drop) })
+    }
+
+    fn has_kernel(&self, custom: &Custom) -> bool {
+        D::has_kernel(custom)
     }
 
     fn run_into<'a>(

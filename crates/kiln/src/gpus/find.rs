@@ -10,7 +10,7 @@ use kiln_route::Backend;
 use super::device::On;
 use super::{Asked, Gpu};
 
-#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+#[cfg(native_gpu)]
 pub(super) mod adapters {
     use kiln_wgpu::{AdapterChoice, AdapterKind, DeviceOptions, GpuDevice};
 
@@ -50,7 +50,7 @@ pub(super) mod adapters {
     }
 }
 
-#[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+#[cfg(native_cuda)]
 pub(super) mod cuda {
     use kiln_cuda::{CudaDevice, DeviceInfo, DeviceOptions, DriverProblem};
 
@@ -99,7 +99,7 @@ pub(super) mod cuda {
 }
 
 /// The GPU of a browser.
-#[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+#[cfg(browser_gpu)]
 pub(super) mod browser {
     use kiln_wgpu::{AdapterChoice, GpuDevice};
 
@@ -125,14 +125,14 @@ pub(super) mod browser {
 /// [`Error::Unavailable`] where it is not there, with what is.
 pub(super) fn chosen(asked: &Asked, folder: Option<&Path>) -> Result<Gpu> {
     match *asked {
-        #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+        #[cfg(native_gpu)]
         Asked::Adapter(ref choice) => adapters::chosen(choice, folder),
-        #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+        #[cfg(browser_gpu)]
         Asked::Adapter(ref choice) => Err(Error::Unavailable {
             what: format!("{choice:?}"),
             reason: "a browser opens its adapter with `build_async`".into(),
         }),
-        #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+        #[cfg(native_cuda)]
         Asked::Cuda(ordinal) => cuda::chosen(ordinal, folder),
     }
 }
@@ -143,9 +143,9 @@ pub(super) fn chosen(asked: &Asked, folder: Option<&Path>) -> Result<Gpu> {
 /// [`Error::Unavailable`] where there is none, with the reason.
 pub(super) fn hardware(kind: Backend, folder: Option<&Path>) -> Result<Vec<Gpu>> {
     match kind {
-        #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+        #[cfg(native_gpu)]
         Backend::Gpu => adapters::hardware(folder),
-        #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+        #[cfg(native_cuda)]
         Backend::Cuda => cuda::hardware(folder),
         _ => {
             let reason = "this build has no backend for it".into();
@@ -157,9 +157,9 @@ pub(super) fn hardware(kind: Backend, folder: Option<&Path>) -> Result<Vec<Gpu>>
 /// The GPU behind a place of a profile, wherever it is; `None` where this build has no backend for it.
 pub(super) fn of_place(backend: Backend, name: &str, folder: Option<&Path>) -> Option<Gpu> {
     match backend {
-        #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+        #[cfg(native_gpu)]
         Backend::Gpu => Some(adapters::named(name, folder)),
-        #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+        #[cfg(native_cuda)]
         Backend::Cuda => Some(cuda::named(name, folder)),
         _ => None,
     }

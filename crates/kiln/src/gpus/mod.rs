@@ -1,17 +1,10 @@
 //! GPUs as places of an engine. They are found, measured, used and given up in one way, whatever backend drives them.
 // A build without a backend of GPUs has none.
-#![cfg_attr(
-    not(any(
-        all(feature = "gpu", not(target_arch = "wasm32")),
-        all(feature = "cuda", not(target_arch = "wasm32")),
-        all(feature = "gpu-wasm", target_arch = "wasm32")
-    )),
-    allow(unused)
-)]
+#![cfg_attr(not(any(native_gpu, native_cuda, browser_gpu)), allow(unused))]
 // A browser opens its one adapter with the engine, and measures it by other clocks.
-#![cfg_attr(all(feature = "gpu-wasm", target_arch = "wasm32"), allow(dead_code))]
+#![cfg_attr(browser_gpu, allow(dead_code))]
 
-#[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+#[cfg(browser_gpu)]
 mod browser_times;
 mod device;
 #[cfg(test)]
@@ -19,7 +12,7 @@ mod failing;
 mod find;
 #[cfg(test)]
 mod scripted;
-#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+#[cfg(not(browser_gpu))]
 mod times;
 
 use std::path::Path;
@@ -30,43 +23,40 @@ use device::{Device, On};
 pub(crate) use device::{Resident, Runner, WAITING, wait};
 use kiln_device::MemoryUse;
 use kiln_device::waiting::Waiting;
-use kiln_ir::op::Op;
+use kiln_ir::op::{Custom, Op};
 use kiln_ir::{DataMut, Error, Operand, Result};
 use kiln_route::{Backend, Link, Memory, Place, Profile, ProfileProblem, Roofline};
 /// Lets the browser draw its page and answer its user.
-#[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+#[cfg(browser_gpu)]
 pub(crate) use kiln_wgpu::runtime::pause;
 
 /// The kinds of GPU that this build has a backend for. Of places that are predicted to take as long the later kind is
 /// taken.
 pub(crate) const KINDS: &[Backend] = &[
-    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+    #[cfg(native_gpu)]
     Backend::Gpu,
-    #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+    #[cfg(native_cuda)]
     Backend::Cuda,
 ];
 
 /// A GPU that an engine is asked to have.
 #[derive(Debug, Clone)]
 pub(crate) enum Asked {
-    #[cfg(any(all(feature = "gpu", not(target_arch = "wasm32")), all(feature = "gpu-wasm", target_arch = "wasm32")))]
+    #[cfg(any(native_gpu, browser_gpu))]
     Adapter(kiln_wgpu::AdapterChoice),
     /// The number of a device of CUDA.
-    #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+    #[cfg(native_cuda)]
     Cuda(u32),
 }
 
-#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+#[cfg(not(browser_gpu))]
 impl Asked {
     /// What kind of GPU it is.
     pub(crate) fn kind(&self) -> Backend {
         match *self {
-            #[cfg(any(
-                all(feature = "gpu", not(target_arch = "wasm32")),
-                all(feature = "gpu-wasm", target_arch = "wasm32")
-            ))]
+            #[cfg(any(native_gpu, browser_gpu))]
             Self::Adapter(_) => Backend::Gpu,
-            #[cfg(all(feature = "cuda", not(target_arch = "wasm32")))]
+            #[cfg(native_cuda)]
             Self::Cuda(_) => Backend::Cuda,
         }
     }
@@ -79,7 +69,7 @@ pub(crate) fn memory(position: usize) -> Memory {
 }
 
 /// Which GPUs of these kinds are kept where there is room for so many: the first of each kind before the second of any.
-#[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+#[cfg(not(browser_gpu))]
 pub(crate) fn fitting(kinds: &[Backend], room: usize) -> Vec<bool> {
     let number = |i: usize| kinds[..i].iter().filter(|&&kind| kind == kinds[i]).count();
     let before = |i: usize| (0..kinds.len()).filter(|&j| (number(j), j) < (number(i), i)).count();
@@ -152,7 +142,7 @@ impl Gpu {
     ///
     /// # Errors
     /// As [`kiln_wgpu::GpuDevice::open_async`].
-    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    #[cfg(browser_gpu)]
     pub(crate) async fn opened(choice: &kiln_wgpu::AdapterChoice) -> Result<Self> {
         find::browser::opened(choice).await
     }
@@ -204,6 +194,11 @@ impl Gpu {
         wait(self.0.device.open(WAITING))
     }
 
+    /// Whether it has a kernel for a custom operation. It has one for every other.
+    pub(crate) fn has_kernel(&self, custom: &Custom) -> bool {
+        self.0.device.has_kernel(custom)
+    }
+
     /// The device memory in use; `None` before it is opened.
     pub(crate) fn memory_use(&self) -> Option<MemoryUse> {
         self.0.device.memory_use()
@@ -220,7 +215,7 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::Unavailable`] where it is not that of wgpu.
-    #[cfg(all(feature = "gpu-wasm", target_arch = "wasm32"))]
+    #[cfg(browser_gpu)]
     pub(crate) async fn device(&self) -> Result<kiln_wgpu::GpuDevice> {
         let device: &dyn std::any::Any = &*self.0.device;
         match device.downcast_ref::<On<kiln_wgpu::GpuDevice>>() {
@@ -355,6 +350,10 @@ mod tests {
             missing()
         }
 
+        fn has_kernel(&self, _: &Custom) -> bool {
+            false
+        }
+
         fn run_into<'a>(
             &'a self,
             _: &'a Op,
@@ -415,7 +414,7 @@ mod tests {
         assert!(gpu.failed(&Error::DeviceLost { device: device(), reason: "unplugged".into() }) && gpu.is_gone());
     }
 
-    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+    #[cfg(not(browser_gpu))]
     #[test]
     fn a_device_that_is_missing_cannot_be_measured() {
         let gpu = Gpu::new("missing".into(), Backend::Gpu, Missing);
@@ -424,7 +423,7 @@ mod tests {
         assert!(gpu.open().is_err_and(|error| gpu.failed(&error)) && gpu.is_gone());
     }
 
-    #[cfg(not(all(feature = "gpu-wasm", target_arch = "wasm32")))]
+    #[cfg(not(browser_gpu))]
     #[test]
     fn no_kind_of_gpu_takes_the_room_of_another() {
         let (gpu, cuda) = (Backend::Gpu, Backend::Cuda);

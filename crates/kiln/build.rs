@@ -1,0 +1,22 @@
+//! Names for the sets of features and targets that decide which GPUs there are.
+
+use std::env;
+
+fn main() {
+    println!("cargo::rerun-if-changed=build.rs");
+    let feature = |name: &str| env::var_os(format!("CARGO_FEATURE_{name}")).is_some();
+    let wasm = env::var("CARGO_CFG_TARGET_ARCH").is_ok_and(|arch| arch == "wasm32");
+    let aliases = [
+        // GPUs through WebGPU in a page, where nothing can wait.
+        ("browser_gpu", feature("GPU_WASM") && wasm),
+        // GPUs through wgpu and through CUDA elsewhere.
+        ("native_gpu", feature("GPU") && !wasm),
+        ("native_cuda", feature("CUDA") && !wasm),
+    ];
+    for (name, set) in aliases {
+        println!("cargo::rustc-check-cfg=cfg({name})");
+        if set {
+            println!("cargo::rustc-cfg={name}");
+        }
+    }
+}

@@ -1,0 +1,220 @@
+//! How an engine is made.
+
+use std::path::PathBuf;
+
+use kiln_ir::{Error, Result};
+use kiln_route::{Backend, Profile, ProfileProblem, Router};
+use kiln_simd::{Isa, Simd};
+
+use super::profile::{ProfileSource, Wanted, assumed, fitting, load};
+use super::{Engine, ProfileStatus, forced};
+use crate::gpus::{self, Asked, Gpu};
+use crate::machine;
+
+/// Settings of an [`Engine`].
+#[derive(Debug, Clone)]
+#[must_use]
+pub struct EngineBuilder {
+    isa: Option<Isa>,
+    threads: Option<usize>,
+    backends: Option<Vec<Backend>>,
+    pub(crate) gpus: Vec<Asked>,
+    #[cfg(browser_gpu)]
+    pub(crate) software: bool,
+    profile: ProfileSource,
+    force: Option<String>,
+    refine: bool,
+}
+
+impl EngineBuilder {
+    /// Only this instruction set. Without it every one that the machine has is a place, or only the one that the
+    /// environment variable `KILN_ISA` names.
+    pub fn instruction_set(self, isa: Isa) -> Self {
+        Self { isa: Some(isa), ..self }
+    }
+
+    /// At most this many threads.
+    pub fn threads(self, threads: usize) -> Self {
+        Self { threads: Some(threads), ..self }
+    }
+
+    /// This adapter is a place, too; may be called for several. Without it the GPUs that a calibration of this machine has
+    /// measured are places. Nothing is opened before an operation is sent there. A browser has one adapter, which is opened
+    /// with the engine.
+    #[cfg(any(native_gpu, browser_gpu))]
+    pub fn adapter(mut self, choice: kiln_wgpu::AdapterChoice) -> Self {
+        self.gpus.push(Asked::Adapter(choice));
+        self
+    }
+
+    /// The device of CUDA with this number is a place, too; may be called for several. Without it, and without
+    /// an adapter, the GPUs that a calibration of this machine has measured are places. Nothing is opened before an
+    /// operation is sent there.
+    #[cfg(native_cuda)]
+    pub fn cuda_device(mut self, ordinal: u32) -> Self {
+        self.gpus.push(Asked::Cuda(ordinal));
+        self
+    }
+
+    /// The adapter of the browser is a place even where it is software, which the router then measures like any other.
+    #[cfg(browser_gpu)]
+    pub fn allow_software(self, allowed: bool) -> Self {
+        Self { software: allowed, ..self }
+    }
+
+    /// Only these kinds of execution. The CPU is always one of them, as what remains when a GPU fails.
+    pub fn backends(self, backends: &[Backend]) -> Self {
+        Self { backends: Some(backends.to_vec()), ..self }
+    }
+
+    /// Keeps the profile in this file instead of the user's cache directory, and the compiled code of GPUs beside it.
+    pub fn profile_file(self, path: impl Into<PathBuf>) -> Self {
+        Self { profile: ProfileSource::File(path.into()), ..self }
+    }
+
+    /// Decides by this profile, and reads and writes no file.
+    pub fn profile(self, profile: Profile) -> Self {
+        Self { profile: ProfileSource::Given(Box::new(profile)), ..self }
+    }
+
+    /// Decides by a profile that the program has kept: what [`Profile::to_json`] gave. One that is damaged or of another
+    /// machine is none, and [`Engine::profile_status`] says why.
+    pub fn kept_profile(self, json: impl Into<String>) -> Self {
+        Self { profile: ProfileSource::Text(json.into()), ..self }
+    }
+
+    /// Decides by built-in constants, and reads and writes no file.
+    pub fn without_profile(self) -> Self {
+        Self { profile: ProfileSource::None, ..self }
+    }
+
+    /// Sends everything to the place of this name, such as `avx2 x1`; [`Engine::places`] lists them.
+    pub fn force(self, place: impl Into<String>) -> Self {
+        Self { force: Some(place.into()), ..self }
+    }
+
+    /// Lets the time of every operation refine the predictions. Off by default: equal calls then run at equal places, and
+    /// no clock is read.
+    pub fn refine(self, refine: bool) -> Self {
+        Self { refine, ..self }
+    }
+
+    /// Makes the engine.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when an instruction set, a kind of execution or a forced place is not there;
+    /// [`Error::Parameter`] for no threads.
+    #[cfg(not(browser_gpu))]
+    pub fn build(self) -> Result<Engine> {
+        let code_folder = self.profile.folder();
+        let asked = self.gpus.iter().filter(|asked| self.allows(asked.kind()));
+        let asked = asked.map(|asked| Gpu::chosen(asked, code_folder.as_deref())).collect::<Result<Vec<_>>>()?;
+        self.with_gpus(asked)
+    }
+
+    /// Whether this kind of execution may be among the places.
+    pub(crate) fn allows(&self, backend: Backend) -> bool {
+        self.backends.as_ref().is_none_or(|allowed| allowed.contains(&backend))
+    }
+
+    /// The engine with the GPUs that were asked for.
+    pub(crate) fn with_gpus(self, asked: Vec<Gpu>) -> Result<Engine> {
+        // Also checks KILN_ISA, which has to be sound even where the builder overrules it.
+        let preferred = Simd::new()?;
+        if self.threads == Some(0) {
+            return Err(Error::Parameter { op: "engine", reason: "threads is 0, at least 1 is needed".into() });
+        }
+        let from_environment = std::env::var_os("KILN_ISA").map(|_| preferred.isa());
+        let isas: Vec<Isa> = match self.isa.or(from_environment) {
+            Some(isa) => vec![isa],
+            None => Isa::available().collect(),
+        };
+        let isas: Vec<Isa> = isas
+            .into_iter()
+            .filter(|&isa| self.allows(if isa == Isa::Scalar { Backend::Scalar } else { Backend::Simd }))
+            .collect();
+        let Some(&best) = isas.last() else {
+            return Err(Error::Unavailable {
+                what: format!("backends {:?}", self.backends.unwrap_or_default()),
+                reason: "scalar code or SIMD has to be among them: it is what remains when a GPU fails".into(),
+            });
+        };
+        let machine = machine::identify(best, preferred.threads());
+        let threads = self.threads.unwrap_or(usize::MAX).min(preferred.threads());
+        let cpu = machine::places(&isas, threads)?;
+        // The file in the cache is for engines without limits, too: one that may use less of the machine reads it only.
+        let whole = machine::places(&machine::instruction_sets(best), preferred.threads())?;
+        let limited = whole.iter().any(|whole| !cpu.iter().any(|c| c.place.name == whole.place.name));
+        let code_folder = self.profile.folder();
+        let find_gpus = match asked.is_empty() {
+            true => gpus::KINDS.iter().copied().filter(|&kind| self.allows(kind)).collect(),
+            false => Vec::new(),
+        };
+        let (path, loaded) = load(self.profile, &machine, limited);
+        let wanted = Wanted { cpu: &cpu, gpus: &asked, other_gpus: &find_gpus };
+        let (profile, status) =
+            match loaded.and_then(|(profile, status)| Ok((fitting(profile, &wanted, &status)?, status))) {
+                Ok((profile, status)) => (Some(profile), status),
+                Err(status) => (None, status),
+            };
+        match &status {
+            ProfileStatus::Ignored(problem @ ProfileProblem::Missing(_)) => tracing::debug!("{problem}"),
+            ProfileStatus::Ignored(problem) => {
+                tracing::warn!("{problem}; built-in constants decide until this machine is calibrated");
+            }
+            _ => {}
+        }
+        let profile = match profile {
+            Some(profile) => profile,
+            None => assumed(&machine, &cpu, &asked)?,
+        };
+        let simds = profile.places().iter().filter_map(|p| cpu.iter().find(|c| c.place.name == p.name));
+        let simds: Vec<Simd> = simds.map(|c| c.simd).collect();
+        let gpus: Vec<Gpu> = match asked.is_empty() {
+            false => asked,
+            true => {
+                let places = profile.places()[simds.len()..].iter();
+                places.filter_map(|place| Gpu::of_place(place, code_folder.as_deref())).collect()
+            }
+        };
+        let mut router = Router::new(profile);
+        if let Some(name) = &self.force {
+            router = forced(router, name)?;
+        }
+        if self.refine {
+            router = router.with_history();
+        }
+        let refine = self.refine;
+        Ok(Engine {
+            router,
+            cpu: simds,
+            gpus,
+            find_gpus,
+            left_out: Vec::new(),
+            #[cfg(browser_gpu)]
+            gpu_problem: None,
+            code_folder,
+            machine,
+            profile_path: path,
+            status,
+            refine,
+        })
+    }
+}
+
+impl Engine {
+    /// An engine with settings.
+    pub fn builder() -> EngineBuilder {
+        EngineBuilder {
+            isa: None,
+            threads: None,
+            backends: None,
+            gpus: Vec::new(),
+            #[cfg(browser_gpu)]
+            software: false,
+            profile: ProfileSource::UserCache,
+            force: None,
+            refine: false,
+        }
+    }
+}

@@ -1,0 +1,79 @@
+//! The calibration of an engine.
+
+use kiln_ir::Result;
+use kiln_route::{Backend, MAX_MEMORIES, MAX_PLACES, Place, Router};
+
+use super::{Engine, ProfileStatus, forced};
+use crate::calibrate::grid::{self, Probe};
+use crate::calibrate::{self, CalibrationReport, Effort, Progress};
+use crate::gpus::{self, Gpu};
+
+impl Engine {
+    /// Measures this machine, decides by the result from now on, and keeps it in the user's cache directory. Takes about a
+    /// quarter of a minute with [`Effort::Quick`], during which the machine should have nothing else to do.
+    ///
+    /// Every GPU that is no software is measured and becomes a place, or those that the engine was asked for. One that fails is
+    /// left out: the report names it, and [`Engine::absent`] does. That there is no GPU at all is told once through `tracing`.
+    ///
+    /// An engine that was limited to some of the threads, instruction sets or backends measures what it may use and does
+    /// not write to the user's cache directory, whose profile is for engines without limits, too.
+    ///
+    /// # Errors
+    /// Errors of the operations measured, of which there should be none; [`Error::Unavailable`] where the GPU that everything
+    /// is sent to fails. The engine is as it was then. A file that cannot be written is none: the report tells.
+    pub fn calibrate(&mut self, effort: Effort, progress: &mut dyn FnMut(Progress<'_>)) -> Result<CalibrationReport> {
+        self.calibrate_by(grid::calibration()?, effort, progress)
+    }
+
+    /// As [`Engine::calibrate`], by these problems.
+    pub(crate) fn calibrate_by(
+        &mut self,
+        probes: Vec<Probe>,
+        effort: Effort,
+        progress: &mut dyn FnMut(Progress<'_>),
+    ) -> Result<CalibrationReport> {
+        let found = self.further_gpus();
+        let mut all: Vec<&Gpu> = self.gpus.iter().chain(&found).collect();
+        if !found.is_empty() {
+            all.sort_by_key(|gpu| gpu.kind());
+        }
+        let room = (MAX_MEMORIES - 1).min(MAX_PLACES.saturating_sub(self.cpu.len()));
+        if all.len() > room {
+            tracing::warn!("of {} GPUs {room} become places: a profile has room for no more", all.len());
+            let kinds: Vec<Backend> = all.iter().map(|gpu| gpu.kind()).collect();
+            let mut kept = gpus::fitting(&kinds, room).into_iter();
+            all.retain(|_| kept.next().unwrap_or(false));
+        }
+        let (profile, mut report) = calibrate::full::run(self, &all, probes, effort, progress)?;
+        if let Some(path) = &self.profile_path {
+            report.saved = Some(profile.save(path).map(|()| path.clone()).map_err(|e| e.to_string()));
+            if let Some(Err(reason)) = &report.saved {
+                tracing::warn!("the profile could not be written to {}: {reason}", path.display());
+            }
+        }
+        let mut router = Router::new(profile);
+        if let Some(place) = self.router.forced() {
+            router = forced(router, &self.places()[place].name)?;
+        }
+        if self.refine {
+            router = router.with_history();
+        }
+        let mut gpus: Vec<Gpu> = std::mem::take(&mut self.gpus).into_iter().chain(found).collect();
+        let mut behind = |place: &Place| {
+            let position = gpus.iter().position(|gpu| gpu.name() == place.name)?;
+            Some(gpus.swap_remove(position))
+        };
+        self.gpus = router.places()[self.cpu.len()..].iter().filter_map(&mut behind).collect();
+        self.left_out.clone_from(&report.left_out);
+        self.router = router;
+        self.status = ProfileStatus::Calibrated;
+        Ok(report)
+    }
+
+    /// GPUs of this machine that are no places yet, where the engine was not asked for certain ones.
+    fn further_gpus(&self) -> Vec<Gpu> {
+        let folder = self.code_folder.as_deref();
+        let found = self.find_gpus.iter().flat_map(|&kind| Gpu::hardware(kind, folder).unwrap_or_default());
+        found.filter(|gpu| !self.gpus.iter().any(|known| known.name() == gpu.name())).collect()
+    }
+}

@@ -1,0 +1,272 @@
+//! The engine: what the machine has, and where each operation goes.
+
+mod builder;
+#[cfg(not(browser_gpu))]
+mod calibration;
+mod profile;
+
+use std::path::{Path, PathBuf};
+
+pub use builder::EngineBuilder;
+use kiln_ir::graph::{Fused, Graph};
+use kiln_ir::op::{Custom, Op, types_of};
+use kiln_ir::{DataMut, Error, Operand, Operations, Result, TensorType};
+
+use kiln_route::{Backend, Decision, Explanation, Machine, Place, Problem, Residency, Router};
+use kiln_simd::Simd;
+pub use profile::ProfileStatus;
+use web_time::Instant;
+
+use crate::batch::Holder;
+use crate::gpus::Gpu;
+#[cfg(not(browser_gpu))]
+use crate::gpus::{WAITING, wait};
+use crate::{Absent, Batch};
+
+/// Runs operations where they are predicted to run fastest. They are the methods of [`Operations`]; in a browser with WebGPU,
+/// where nothing can wait, `run_async` runs any of them.
+///
+/// Making one costs little: it looks at the processor and reads at most one small file. Threads start with the first
+/// operation that uses them. An engine is shared freely between threads.
+#[derive(Debug)]
+pub struct Engine {
+    pub(crate) router: Router,
+    /// What runs at the first places of the router, in the same order.
+    pub(crate) cpu: Vec<Simd>,
+    /// What runs at the places after those.
+    pub(crate) gpus: Vec<Gpu>,
+    /// The kinds of GPU that a calibration may look for.
+    pub(crate) find_gpus: Vec<Backend>,
+    /// GPUs that the last calibration left out.
+    pub(crate) left_out: Vec<Absent>,
+    /// Why a browser has no GPU, where one was looked for.
+    #[cfg(browser_gpu)]
+    pub(crate) gpu_problem: Option<Error>,
+    /// Where devices keep their compiled code, if anywhere.
+    pub(crate) code_folder: Option<PathBuf>,
+    pub(crate) machine: Machine,
+    pub(crate) profile_path: Option<PathBuf>,
+    pub(crate) status: ProfileStatus,
+    pub(crate) refine: bool,
+}
+
+/// A router that sends everything to the place of this name.
+///
+/// # Errors
+/// [`Error::Unavailable`] when there is none.
+pub(crate) fn forced(router: Router, name: &str) -> Result<Router> {
+    let Some(index) = router.places().iter().position(|place| place.name == name) else {
+        let names: Vec<&str> = router.places().iter().map(|place| place.name.as_str()).collect();
+        return Err(Error::Unavailable {
+            what: format!("place {name:?}"),
+            reason: format!("the places are {}", names.join(", ")),
+        });
+    };
+    router.with_force(index)
+}
+
+impl Engine {
+    /// An engine with everything that the machine has, and the profile of an earlier calibration if there is one.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when the environment variable `KILN_ISA` names an instruction set that is unknown or that
+    /// the machine lacks.
+    #[cfg(not(browser_gpu))]
+    pub fn new() -> Result<Self> {
+        Self::builder().build()
+    }
+
+    /// Where operations can run, in the order of their names in tables.
+    pub fn places(&self) -> &[Place] {
+        self.router.places()
+    }
+
+    /// The machine, as profiles name it.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// What decides.
+    pub fn router(&self) -> &Router {
+        &self.router
+    }
+
+    /// Where the constants that decide come from.
+    pub fn profile_status(&self) -> &ProfileStatus {
+        &self.status
+    }
+
+    /// The file that a calibration writes, if any.
+    pub fn profile_file(&self) -> Option<&Path> {
+        self.profile_path.as_deref()
+    }
+
+    /// The places on the CPU.
+    #[cfg(not(browser_gpu))]
+    pub(crate) fn cpu_places(&self) -> &[Place] {
+        &self.router.places()[..self.cpu.len()]
+    }
+
+    /// Operands on the host, and the places of GPUs that are gone barred.
+    pub(crate) fn on_host(&self) -> Residency {
+        let places = self.cpu.len()..self.router.places().len();
+        let gone = places.filter(|place| self.gpus.get(place - self.cpu.len()).is_none_or(Gpu::is_gone));
+        gone.fold(Residency::host(), Residency::barred)
+    }
+
+    /// Bars the places that have no kernel for this operation, which only custom ones lack.
+    pub(crate) fn able(&self, residency: Residency, op: &Op) -> Residency {
+        match op {
+            Op::Custom(custom) => self.able_of(residency, custom),
+            _ => residency,
+        }
+    }
+
+    /// The same for a custom operation.
+    pub(crate) fn able_of(&self, residency: Residency, custom: &Custom) -> Residency {
+        let lacking = |&place: &usize| match place.checked_sub(self.cpu.len()) {
+            None => custom.cpu().is_none(),
+            Some(position) => self.gpus.get(position).is_none_or(|gpu| !gpu.has_kernel(custom)),
+        };
+        (0..self.places().len()).filter(lacking).fold(residency, Residency::barred)
+    }
+
+    /// Decides about a problem, of which `op` names an operation.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] where every place is barred and none is forced.
+    pub(crate) fn decide(&self, problem: &Problem, residency: &Residency, op: &'static str) -> Result<Decision<'_>> {
+        let decision = self.router.decide(problem, residency);
+        match decision.seconds() == f64::INFINITY && self.router.forced().is_none() {
+            true => Err(Error::Unsupported { op, backend: "any place of the engine" }),
+            false => Ok(decision),
+        }
+    }
+
+    /// Operands on the host, for work that only the CPU can take.
+    pub(crate) fn on_cpu(&self) -> Residency {
+        (self.cpu.len()..self.router.places().len()).fold(Residency::host(), Residency::barred)
+    }
+
+    /// The GPU that was chosen, if it was one, and its position.
+    pub(crate) fn gpu(&self, decision: &Decision<'_>) -> Option<(usize, &Gpu)> {
+        let position = decision.index().checked_sub(self.cpu.len())?;
+        Some((position, self.gpus.get(position)?))
+    }
+
+    /// What runs at a place: an instruction set and a number of threads.
+    pub(crate) fn simd(&self, decision: &Decision<'_>) -> Result<&Simd> {
+        self.cpu.get(decision.index()).ok_or_else(|| Error::Unavailable {
+            what: format!("place {}", decision.place()),
+            reason: "no backend of this build runs there".into(),
+        })
+    }
+
+    /// The adapters among the places, each opened if it was not: for tensors that stay there and batches of one device.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] for one that is not there any more.
+    #[cfg(native_gpu)]
+    pub fn gpu_devices(&self) -> Result<Vec<kiln_wgpu::GpuDevice>> {
+        self.gpus.iter().filter_map(Gpu::device_of::<kiln_wgpu::GpuDevice>).collect()
+    }
+
+    /// The devices of CUDA among the places, each opened if it was not: for tensors that stay there and batches of one
+    /// device.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] for one that is not there any more.
+    #[cfg(native_cuda)]
+    pub fn cuda_devices(&self) -> Result<Vec<kiln_cuda::CudaDevice>> {
+        self.gpus.iter().filter_map(Gpu::device_of::<kiln_cuda::CudaDevice>).collect()
+    }
+
+    /// The predicted time of an operation on each place, and why the chosen one is chosen; displays as a table.
+    ///
+    /// # Errors
+    /// What the shape rule of the operation says; [`Error::Unsupported`] for a custom operation without a kernel here.
+    pub fn explain(&self, op: impl Into<Op>, inputs: &[TensorType]) -> Result<Explanation> {
+        let op = op.into();
+        let problem = Problem::new(&op, inputs)?;
+        let decision = self.decide(&problem, &self.able(self.on_host(), &op), op.name())?;
+        Ok(Explanation::operation(&op, inputs, &problem, &decision))
+    }
+
+    /// An empty batch, to record operations that run together.
+    pub fn batch(&self) -> Batch<'_> {
+        Batch::new(Holder::Borrowed(self))
+    }
+
+    /// Runs a step of a batch that no GPU took as a whole.
+    pub(crate) fn run_step(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        if let [only] = &self.cpu[..] {
+            return only.run_into(op, inputs, outputs);
+        }
+        let problem = Problem::new(op, &types_of(inputs))?;
+        self.run_on_cpu(&problem, &self.router.decide(&problem, &self.on_cpu()), op, inputs, outputs)
+    }
+
+    /// Runs an operation at the place of the CPU that was chosen.
+    pub(crate) fn run_on_cpu(
+        &self,
+        problem: &Problem,
+        decision: &Decision<'_>,
+        op: &Op,
+        inputs: &[Operand<'_>],
+        outputs: &mut [DataMut<'_>],
+    ) -> Result<()> {
+        let simd = self.simd(decision)?;
+        if !self.refine {
+            return simd.run_into(op, inputs, outputs);
+        }
+        let start = Instant::now();
+        let result = simd.run_into(op, inputs, outputs);
+        if result.is_ok() {
+            self.router.observe(problem, decision.index(), start.elapsed().as_secs_f64());
+        }
+        result
+    }
+
+    /// Runs a fused step of a schedule.
+    pub(crate) fn run_fused(
+        &self,
+        fused: &Fused,
+        graph: &Graph,
+        inputs: &[&[f32]],
+        outputs: &mut [&mut [f32]],
+    ) -> Result<()> {
+        let problem = Problem::fused(fused, graph)?;
+        let decision = self.router.decide(&problem, &self.on_cpu());
+        self.simd(&decision)?.run_fused(fused, inputs, outputs)
+    }
+}
+
+#[cfg(not(browser_gpu))]
+impl Operations for Engine {
+    /// As [`Operations::run_into`], where it is predicted to run fastest.
+    fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        if let ([only], []) = (&self.cpu[..], &self.gpus[..]) {
+            return only.run_into(op, inputs, outputs);
+        }
+        let problem = Problem::new(op, &types_of(inputs))?;
+        let mut residency = self.able(self.on_host(), op);
+        let mut failed = None;
+        let decision = loop {
+            let decision = match self.decide(&problem, &residency, op.name()) {
+                Ok(decision) => decision,
+                Err(lacking) => return Err(failed.unwrap_or(lacking)),
+            };
+            let Some((_, gpu)) = self.gpu(&decision) else { break decision };
+            match wait(gpu.run_into(op, inputs, outputs, WAITING)) {
+                // Where a place is forced its error is the answer.
+                Err(error) if self.router.forced().is_none() && gpu.failed(&error) => {
+                    residency = residency.barred(decision.index());
+                    failed = Some(error);
+                }
+                // Its time is not observed: most of it may be the way there and back.
+                done => return done,
+            }
+        };
+        self.run_on_cpu(&problem, &decision, op, inputs, outputs)
+    }
+}

@@ -1,0 +1,208 @@
+//! Where the constants of an engine come from.
+
+use std::path::{Path, PathBuf};
+
+use kiln_ir::{Error, Result};
+use kiln_route::{Backend, Machine, Place, Profile, ProfileProblem};
+
+use crate::gpus::{self, Gpu};
+use crate::machine;
+
+/// Where the constants of an engine come from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ProfileStatus {
+    /// Measured on this machine earlier, and read from this file.
+    Loaded(PathBuf),
+    /// Measured on this machine earlier, and kept by the program.
+    Kept,
+    /// Measured by a calibration of this engine.
+    Calibrated,
+    /// Built in: the engine was made without a profile, or given one.
+    BuiltIn,
+    /// Built in: the profile could not be used. The next calibration makes another.
+    Ignored(ProfileProblem),
+}
+
+impl std::fmt::Display for ProfileStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Loaded(path) => write!(f, "measured on this machine earlier, {}", path.display()),
+            Self::Kept => f.write_str("measured on this machine earlier, kept by the program"),
+            Self::Calibrated => f.write_str("measured by this program"),
+            Self::BuiltIn => f.write_str("built-in constants, or those that the program gave"),
+            Self::Ignored(problem) => write!(f, "built-in constants until this machine is calibrated: {problem}"),
+        }
+    }
+}
+
+/// Where an engine keeps its profile.
+#[derive(Debug, Clone)]
+pub(super) enum ProfileSource {
+    UserCache,
+    File(PathBuf),
+    Given(Box<Profile>),
+    Text(String),
+    None,
+}
+
+impl ProfileSource {
+    /// The folder that holds the profile, and what else is kept of this machine.
+    pub(super) fn folder(&self) -> Option<PathBuf> {
+        match self {
+            Self::UserCache => cache_folder(),
+            Self::File(path) => path.parent().map(Path::to_owned),
+            Self::Given(_) | Self::Text(_) | Self::None => None,
+        }
+    }
+}
+
+/// The profile, or why built-in constants have to do; and the file to write a new one to.
+pub(super) fn load(
+    source: ProfileSource,
+    machine: &Machine,
+    limited: bool,
+) -> (Option<PathBuf>, Result<(Profile, ProfileStatus), ProfileStatus>) {
+    let (path, written) = match source {
+        ProfileSource::None => return (None, Err(ProfileStatus::BuiltIn)),
+        ProfileSource::Given(profile) => return (None, Ok((*profile, ProfileStatus::BuiltIn))),
+        ProfileSource::Text(text) => {
+            let profile = Profile::from_json(&text, machine).map(|profile| (profile, ProfileStatus::Kept));
+            return (None, profile.map_err(ProfileStatus::Ignored));
+        }
+        ProfileSource::File(path) => (path, true),
+        ProfileSource::UserCache => match user_cache(machine) {
+            Some(path) => (path, !limited),
+            None => return (None, Err(ProfileStatus::BuiltIn)),
+        },
+    };
+    let loaded = Profile::load(&path, machine)
+        .map(|profile| (profile, ProfileStatus::Loaded(path.clone())))
+        .map_err(ProfileStatus::Ignored);
+    (written.then_some(path), loaded)
+}
+
+/// The places that an engine is to have.
+pub(super) struct Wanted<'a> {
+    pub(super) cpu: &'a [machine::CpuPlace],
+    /// GPUs that were asked for.
+    pub(super) gpus: &'a [Gpu],
+    /// The kinds of others that are welcome where the profile knows them.
+    pub(super) other_gpus: &'a [Backend],
+}
+
+impl Wanted<'_> {
+    fn names(&self) -> impl Iterator<Item = &str> {
+        self.cpu.iter().map(|c| c.place.name.as_str()).chain(self.gpus.iter().map(Gpu::name))
+    }
+}
+
+/// What a profile says of these places. One from a file has to know all of them: an engine does not do without half of
+/// its machine because another one that was limited measured less.
+pub(super) fn fitting(profile: Profile, wanted: &Wanted<'_>, status: &ProfileStatus) -> Result<Profile, ProfileStatus> {
+    let profile = with_fewer_threads(profile, wanted.cpu)?;
+    let known = |name: &str| profile.places().iter().any(|place| place.name == name);
+    let all = matches!(status, ProfileStatus::Loaded(_) | ProfileStatus::Kept) || !wanted.gpus.is_empty();
+    let missing = wanted.names().find(|name| !known(name));
+    match missing {
+        Some(place) if all || !wanted.cpu.iter().any(|c| known(&c.place.name)) => {
+            return Err(ProfileStatus::Ignored(ProfileProblem::Incomplete { place: place.to_owned() }));
+        }
+        _ => {}
+    }
+    let other = |place: &Place| wanted.other_gpus.contains(&place.backend);
+    let kept = profile.restricted(|place| other(place) || wanted.names().any(|name| name == place.name));
+    let kept = kept.map_err(ProfileStatus::Ignored)?;
+    let gpus = kept.places().iter().skip_while(|place| !place.backend.is_gpu());
+    let order = gpus.clone().map(|place| place.name.as_str());
+    if gpus.clone().any(|place| !place.backend.is_gpu())
+        || !order.clone().take(wanted.gpus.len()).eq(wanted.gpus.iter().map(Gpu::name))
+    {
+        let reason = "GPUs do not stand behind the places of the CPU, in the order in which they are asked for";
+        return Err(ProfileStatus::Ignored(ProfileProblem::Corrupt(reason.into())));
+    }
+    Ok(kept)
+}
+
+/// The profile with the places of the CPU whose number of threads lies between two that it knows of the same instruction set: an
+/// engine may be limited to any number, and a calibration measures powers of two.
+fn with_fewer_threads(mut profile: Profile, cpu: &[machine::CpuPlace]) -> Result<Profile, ProfileStatus> {
+    for machine::CpuPlace { place, simd } in cpu {
+        let among =
+            |threads: usize| profile.places().iter().any(|known| known.name == machine::name(simd.isa(), threads));
+        if among(place.threads) {
+            continue;
+        }
+        let fewer = (1..place.threads).rev().find(|&threads| among(threads));
+        let more = profile.places().iter().map(|known| known.threads).filter(|&n| n > place.threads && among(n)).min();
+        if let Some((fewer, more)) = fewer.zip(more) {
+            let [fewer, more] = [fewer, more].map(|threads| machine::name(simd.isa(), threads));
+            profile = profile.with_place_between(place.clone(), &fewer, &more).map_err(ProfileStatus::Ignored)?;
+        }
+    }
+    Ok(profile)
+}
+
+/// The file in the user's cache directory; its name tells machines apart that share a home directory.
+#[cfg(not(target_arch = "wasm32"))]
+fn user_cache(machine: &Machine) -> Option<PathBuf> {
+    // FNV-1a: stable between versions of the compiler, which the hasher of the standard library is not.
+    let hash = machine
+        .to_string()
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3));
+    Some(cache_folder()?.join(format!("profile-{}-{hash:016x}.json", machine.instruction_set)))
+}
+
+/// kiln's folder in the user's cache directory.
+#[cfg(not(target_arch = "wasm32"))]
+fn cache_folder() -> Option<PathBuf> {
+    directories::ProjectDirs::from("", "", "kiln").map(|directories| directories.cache_dir().to_owned())
+}
+
+/// A page has no files: its profile is given to the builder.
+#[cfg(target_arch = "wasm32")]
+fn user_cache(_: &Machine) -> Option<PathBuf> {
+    cache_folder()
+}
+
+#[cfg(target_arch = "wasm32")]
+fn cache_folder() -> Option<PathBuf> {
+    None
+}
+
+pub(super) fn assumed(machine: &Machine, cpu: &[machine::CpuPlace], gpus: &[Gpu]) -> Result<Profile> {
+    let mut places: Vec<Place> = cpu.iter().map(|c| c.place.clone()).collect();
+    let mut links = Vec::new();
+    for (position, gpu) in gpus.iter().enumerate() {
+        let (place, link) = gpus::assumed(gpu, position);
+        links.push((place.memory, link));
+        places.push(place);
+    }
+    let profile = Profile::new(machine.clone(), places).and_then(|profile| gpus::linked(profile, links));
+    profile.map_err(|problem| Error::Unavailable { what: "the built-in profile".into(), reason: problem.to_string() })
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln_simd::Isa;
+
+    use super::*;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    fn a_number_of_threads_that_was_not_measured_lies_between_those_that_were() {
+        let of_threads = |threads: usize| machine::places(&Isa::available().collect::<Vec<_>>(), threads).unwrap();
+        let names = |places: Vec<Place>| places.into_iter().map(|place| place.name).collect::<Vec<_>>();
+        let whole: Vec<Place> = of_threads(4).into_iter().map(|cpu| cpu.place).collect();
+        let profile = Profile::new(machine::identify(Isa::best(), 4), whole.clone()).unwrap();
+        let limited = with_fewer_threads(profile.clone(), &of_threads(3)).unwrap();
+        let mut expected = names(whole);
+        expected.insert(expected.len() - 1, machine::name(Isa::best(), 3));
+        assert_eq!(names(limited.places().to_vec()), expected);
+        // What was measured stays as it is, and what lies beyond it is not made up.
+        assert_eq!(with_fewer_threads(profile.clone(), &of_threads(2)).unwrap(), profile);
+        assert_eq!(with_fewer_threads(profile.clone(), &of_threads(8)).unwrap(), profile);
+    }
+}
