@@ -4,11 +4,11 @@ use kiln_ir::graph::{Graph, TensorId};
 use kiln_ir::op::Op;
 use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Result, Shape, TensorType, f16};
 
+use crate::blocking_and_async;
 use crate::driver::Driver;
 use crate::profile::Profile;
 use crate::runner::GraphRunner;
 use crate::tensor::Tensor;
-use crate::waiting::blocking_and_async;
 
 /// Operations recorded now and run together on a device. They are the methods of [`Record`].
 ///

@@ -58,14 +58,14 @@ pub mod bodies {
 macro_rules! device_methods {
     ($device:ty) => {
         impl $device {
-            $crate::device_methods! { @waiting
+            $crate::blocking_and_async! {
                 /// Copies a tensor to the device.
                 ///
                 /// # Errors
                 /// [`kiln_ir::Error::Limit`] where it is too large for the device, [`kiln_ir::Error::OutOfMemory`],
                 /// [`kiln_ir::Error::DeviceLost`].
-                upload, upload_async(device, _waiting, operand: &kiln_ir::Operand<'_>) -> $crate::Tensor<$device> {
-                    $crate::bodies::upload(device, operand).await
+                pub fn upload, upload_async(&self, _waiting, operand: &kiln_ir::Operand<'_>) -> kiln_ir::Result<$crate::Tensor<$device>> {
+                    $crate::bodies::upload(self, operand).await
                 }
                 /// Runs an operation on tensors of this device; its results stay there. It does not wait for the device, unless
                 /// its data can be at fault.
@@ -74,33 +74,33 @@ macro_rules! device_methods {
                 /// Those of the shape rule; [`kiln_ir::Error::Unavailable`] for a tensor of another device;
                 /// [`kiln_ir::Error::Index`] for an index outside of its table; [`kiln_ir::Error::Unsupported`],
                 /// [`kiln_ir::Error::Limit`], [`kiln_ir::Error::OutOfMemory`], [`kiln_ir::Error::DeviceLost`].
-                run, run_async(device, waiting, op: &kiln_ir::op::Op, inputs: &[&$crate::Tensor<$device>])
-                    -> Vec<$crate::Tensor<$device>> {
-                    $crate::bodies::run(device, op, inputs, waiting).await
+                pub fn run, run_async(&self, waiting, op: &kiln_ir::op::Op, inputs: &[&$crate::Tensor<$device>])
+                    -> kiln_ir::Result<Vec<$crate::Tensor<$device>>> {
+                    $crate::bodies::run(self, op, inputs, waiting).await
                 }
                 /// Makes an operation on tensors of this device ready to run, again and again.
                 ///
                 /// # Errors
                 /// As `run`.
-                prepare, prepare_async(device, _waiting, op: &kiln_ir::op::Op, inputs: &[&$crate::Tensor<$device>])
-                    -> $crate::Prepared<$device> {
-                    $crate::bodies::prepare(device, op, inputs).await
+                pub fn prepare, prepare_async(&self, _waiting, op: &kiln_ir::op::Op, inputs: &[&$crate::Tensor<$device>])
+                    -> kiln_ir::Result<$crate::Prepared<$device>> {
+                    $crate::bodies::prepare(self, op, inputs).await
                 }
                 /// Compiles the kernels of operations on operands of these types, so that their first runs compile none.
                 ///
                 /// # Errors
                 /// Those of the shape rules; [`kiln_ir::Error::Unsupported`], [`kiln_ir::Error::Limit`],
                 /// [`kiln_ir::Error::Driver`], [`kiln_ir::Error::DeviceLost`].
-                compile_ahead, compile_ahead_async(device, _waiting,
-                    operations: &[(kiln_ir::op::Op, &[kiln_ir::TensorType])]) -> () {
-                    $crate::bodies::compile(device, operations).await
+                pub fn compile_ahead, compile_ahead_async(&self, _waiting,
+                    operations: &[(kiln_ir::op::Op, &[kiln_ir::TensorType])]) -> kiln_ir::Result<()> {
+                    $crate::bodies::compile(self, operations).await
                 }
                 /// Waits until all submitted work is done.
                 ///
                 /// # Errors
                 /// [`kiln_ir::Error::DeviceLost`].
-                finish, finish_async(device, waiting) -> () {
-                    $crate::Driver::wait(device, waiting).await
+                pub fn finish, finish_async(&self, waiting) -> kiln_ir::Result<()> {
+                    $crate::Driver::wait(self, waiting).await
                 }
             }
 
@@ -125,21 +125,4 @@ macro_rules! device_methods {
             }
         }
     };
-    (@waiting $($(#[$doc:meta])* $name:ident, $name_async:ident
-        ($device:ident, $waiting:ident $(, $arg:ident: $ty:ty)*) -> $out:ty $body:block)*) => { $(
-        $(#[$doc])*
-        #[doc = ""]
-        #[doc = concat!("Natively `", stringify!($name), "` is the same and blocks.")]
-        pub async fn $name_async(&self $(, $arg: $ty)*) -> kiln_ir::Result<$out> {
-            let ($device, $waiting) = (self, $crate::waiting::Waiting::Elsewhere);
-            $body
-        }
-
-        $(#[$doc])*
-        #[cfg(not(target_arch = "wasm32"))]
-        pub fn $name(&self $(, $arg: $ty)*) -> kiln_ir::Result<$out> {
-            let ($device, $waiting) = (self, $crate::waiting::Waiting::Here);
-            $crate::waiting::block_on(async move { $body })
-        }
-    )* };
 }

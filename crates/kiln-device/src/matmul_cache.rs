@@ -6,11 +6,12 @@ use kiln_ir::graph::TensorId;
 use kiln_ir::op::{Matmul, Op, QuantMatmul};
 use kiln_ir::{DType, Data, DataMut, Error, Operand, QuantFormat, Result, Shape, TensorType, f16};
 
+use crate::blocking_and_async;
 use crate::driver::{Driver, RegionOf};
 use crate::executable::Executable;
 use crate::plan::Plan;
 use crate::tensor::{Tensor, write};
-use crate::waiting::{Waiting, blocking_and_async};
+use crate::waiting::Waiting;
 
 /// Numbers of rows for which a product with a weight is kept ready.
 const MOST_READY: usize = 64;

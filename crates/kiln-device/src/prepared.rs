@@ -5,12 +5,13 @@ use std::collections::HashMap;
 use kiln_ir::op::{Op, Outputs};
 use kiln_ir::{Result, TensorType};
 
+use crate::blocking_and_async;
 use crate::driver::{Driver, RegionOf};
 use crate::executable::Executable;
 use crate::plan::Plan;
 use crate::profile::Profile;
 use crate::tensor::Tensor;
-use crate::waiting::{Waiting, blocking_and_async};
+use crate::waiting::Waiting;
 
 /// An operation on tensors of a device, its kernels compiled and its memory allocated.
 #[derive(Debug)]

@@ -4,8 +4,9 @@ use std::ops::Range;
 
 use kiln_ir::{Buffer, DType, Error, Operand, Result, Shape, TensorType};
 
+use crate::blocking_and_async;
 use crate::driver::{Driver, Read, RegionOf, is_same};
-use crate::waiting::{Waiting, blocking_and_async};
+use crate::waiting::Waiting;
 
 /// A tensor in the memory of a device. Cloning it is cheap and gives the same memory, whose contents never change.
 #[derive(Debug)]

@@ -111,47 +111,40 @@ pub fn block_on<F: Future>(future: F) -> F::Output {
     poll_once(future.as_mut()).unwrap_or_else(|| pollster::block_on(future))
 }
 
-/// Writes methods that wait once: each as `name_async` and, natively, as `name`, which blocks. `waiting` is the name by which
-/// the body passes on who drives the device.
+/// Writes functions that wait once: each as `name_async` and, natively, as `name`, which blocks. `waiting` is the name by which
+/// the body passes on who drives the device; it comes after the receiver, if there is one. Generic parameters are in brackets
+/// behind the names.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! blocking_and_async {
     () => {};
-    ($(#[$doc:meta])* pub fn $name:ident, $name_async:ident
-        (&$self:ident, $waiting:ident $(, $arg:ident: $ty:ty)* $(,)?) -> $out:ty $body:block $($rest:tt)*) => {
-        $(#[$doc])*
-        #[doc = ""]
-        #[doc = concat!("Natively `", stringify!($name), "` is the same and blocks.")]
-        pub async fn $name_async(&$self $(, $arg: $ty)*) -> $out {
-            let $waiting = $crate::waiting::Waiting::Elsewhere;
-            $body
-        }
-
-        $(#[$doc])*
-        #[cfg(not(target_arch = "wasm32"))]
-        pub fn $name(&$self $(, $arg: $ty)*) -> $out {
-            let $waiting = $crate::waiting::Waiting::Here;
-            $crate::waiting::block_on(async move { $body })
-        }
-
-        $crate::waiting::blocking_and_async! { $($rest)* }
+    ($(#[$doc:meta])* pub fn $name:ident, $name_async:ident $([$($generic:tt)*])? (&$self:ident, $($of:tt)*) -> $out:ty $body:block $($rest:tt)*) => {
+        $crate::blocking_and_async! { @both [$(#[$doc])*] $name $name_async [$($($generic)*)?] [&$self,] ($($of)*) $out, $body }
+        $crate::blocking_and_async! { $($rest)* }
     };
-    ($(#[$doc:meta])* pub fn $name:ident, $name_async:ident
-        (&mut $self:ident, $waiting:ident $(, $arg:ident: $ty:ty)* $(,)?) -> $out:ty $body:block $($rest:tt)*) => {
-        $(#[$doc])*
+    ($(#[$doc:meta])* pub fn $name:ident, $name_async:ident $([$($generic:tt)*])? (&mut $self:ident, $($of:tt)*) -> $out:ty $body:block $($rest:tt)*) => {
+        $crate::blocking_and_async! { @both [$(#[$doc])*] $name $name_async [$($($generic)*)?] [&mut $self,] ($($of)*) $out, $body }
+        $crate::blocking_and_async! { $($rest)* }
+    };
+    ($(#[$doc:meta])* pub fn $name:ident, $name_async:ident $([$($generic:tt)*])? ($($of:tt)*) -> $out:ty $body:block $($rest:tt)*) => {
+        $crate::blocking_and_async! { @both [$(#[$doc])*] $name $name_async [$($($generic)*)?] [] ($($of)*) $out, $body }
+        $crate::blocking_and_async! { $($rest)* }
+    };
+    (@both [$($doc:tt)*] $name:ident $name_async:ident [$($generic:tt)*] [$($receiver:tt)*]
+        ($waiting:ident $(, $arg:ident: $ty:ty)* $(,)?) $out:ty, $body:block) => {
+        $($doc)*
         #[doc = ""]
         #[doc = concat!("Natively `", stringify!($name), "` is the same and blocks.")]
-        pub async fn $name_async(&mut $self $(, $arg: $ty)*) -> $out {
+        pub async fn $name_async<$($generic)*>($($receiver)* $($arg: $ty),*) -> $out {
             let $waiting = $crate::waiting::Waiting::Elsewhere;
             $body
         }
 
-        $(#[$doc])*
+        $($doc)*
         #[cfg(not(target_arch = "wasm32"))]
-        pub fn $name(&mut $self $(, $arg: $ty)*) -> $out {
+        pub fn $name<$($generic)*>($($receiver)* $($arg: $ty),*) -> $out {
             let $waiting = $crate::waiting::Waiting::Here;
             $crate::waiting::block_on(async move { $body })
         }
-
-        $crate::waiting::blocking_and_async! { $($rest)* }
     };
 }
-pub(crate) use blocking_and_async;

@@ -51,7 +51,8 @@ fn run(simd: &Simd, op: &impl Movement, inputs: &[Operand<'_>], out: &mut DataMu
     Ok(())
 }
 
-/// Copies what a plan names. It must not leave the slices, whose memory is aligned for the units of the plan.
+/// Copies what a plan names. It must not leave the slices. Units are accessed unaligned, which
+/// costs nothing where they happen to be aligned: those of blocks may not be.
 fn copy(simd: &Simd, plan: &StridedCopy, from: &[u8], out: &mut [u8]) {
     let [read, written] = plan.ends();
     let fits = read.checked_mul(plan.unit()).is_some_and(|bytes| bytes <= from.len())
@@ -71,18 +72,11 @@ fn copy(simd: &Simd, plan: &StridedCopy, from: &[u8], out: &mut [u8]) {
     // SAFETY: the first units are inside of the slices: the ends of the plan are, and something is copied.
     let (from, out) =
         unsafe { (from.as_ptr().add(first_read * plan.unit()), out.as_mut_ptr().add(first_written * plan.unit())) };
-    // SAFETY: every unit that the plan names is inside of the slices, as `ends` says, and it writes none twice. Elements of
-    // two and four bytes are aligned, and so are the pairs of bytes of blocks, or they are copied as bytes.
+    // SAFETY: every unit that the plan names is inside of the slices, as `ends` says, and it writes none twice.
     unsafe {
         match plan.unit() {
-            4 if from.cast::<u32>().is_aligned() && out.cast::<u32>().is_aligned() => {
-                parts(simd, plan, from.cast::<u32>(), out.cast::<u32>(), threads);
-            }
-            2 if from.cast::<u16>().is_aligned() && out.cast::<u16>().is_aligned() => {
-                parts(simd, plan, from.cast::<u16>(), out.cast::<u16>(), threads);
-            }
-            2 => parts(simd, plan, from.cast::<[u8; 2]>(), out.cast::<[u8; 2]>(), threads),
-            _ => parts(simd, plan, from.cast::<[u8; 4]>(), out.cast::<[u8; 4]>(), threads),
+            2 => parts(simd, plan, from.cast::<u16>(), out.cast::<u16>(), threads),
+            _ => parts(simd, plan, from.cast::<u32>(), out.cast::<u32>(), threads),
         }
     }
 }
@@ -100,7 +94,7 @@ struct Planes<'a> {
 /// Copies a plan in parts that depend on it alone.
 ///
 /// # Safety
-/// From these first units on, everything that the plan names may be read and written.
+/// From these first units on, everything that the plan names may be read and written, aligned or not.
 unsafe fn parts<T: Copy + Send + Sync>(simd: &Simd, plan: &StridedCopy, from: *const T, out: *mut T, threads: usize) {
     const ONCE: Dim = Dim { extent: 1, from: 0, to: 0 };
     let planes = match plan.dims() {
@@ -140,9 +134,10 @@ unsafe fn parts<T: Copy + Send + Sync>(simd: &Simd, plan: &StridedCopy, from: *c
             unsafe {
                 let (from, out) = (from.get().cast_const().add(read), out.get().add(write));
                 let turns = rows.from == 1 && run.to == 1 && run.from > 1;
-                if turns && size_of::<T>() == 4 && count >= TURNED && run.extent >= TURNED {
-                    let (from, out) = (from.cast::<f32>(), out.cast::<f32>());
-                    transpose::turn(isa, (from, run.from), (out, rows.to), run.extent, count);
+                let (words, written) = (from.cast::<f32>(), out.cast::<f32>());
+                let are_words = size_of::<T>() == 4 && words.is_aligned() && written.is_aligned();
+                if turns && are_words && count >= TURNED && run.extent >= TURNED {
+                    transpose::turn(isa, (words, run.from), (written, rows.to), run.extent, count);
                 } else if turns && count >= TILE.0 && run.extent >= TILE.1 {
                     turn_tiles(run, Dim { extent: count, ..rows }, from, out);
                 } else {
@@ -179,8 +174,11 @@ unsafe fn rows_of<T: Copy>(run: Dim, rows: Dim, from: *const T, out: *mut T) {
     /// As [`rows_of`], of runs of N units.
     unsafe fn short<T: Copy, const N: usize>(rows: Dim, from: *const T, out: *mut T) {
         for row in 0..rows.extent {
-            // SAFETY: the contract of `rows_of`, of runs of N units. An array is aligned as its units are.
-            unsafe { out.add(row * rows.to).cast::<[T; N]>().write(from.add(row * rows.from).cast::<[T; N]>().read()) };
+            // SAFETY: the contract of `rows_of`, of runs of N units.
+            unsafe {
+                let run = from.add(row * rows.from).cast::<[T; N]>().read_unaligned();
+                out.add(row * rows.to).cast::<[T; N]>().write_unaligned(run);
+            }
         }
     }
     // SAFETY: the caller's contract.
@@ -214,11 +212,11 @@ unsafe fn turn_tiles<T: Copy>(run: Dim, rows: Dim, from: *const T, out: *mut T) 
                 for c in 0..wide {
                     let line = from.add((i + c) * run.from + row);
                     for (r, to) in tile.iter_mut().enumerate() {
-                        to.as_mut_ptr().cast::<T>().add(c).write(*line.add(r));
+                        to.as_mut_ptr().cast::<T>().add(c).write(line.add(r).read_unaligned());
                     }
                 }
                 for (r, piece) in tile.iter().enumerate() {
-                    out.add((row + r) * rows.to + i).cast::<[T; TILE.1]>().write(piece.assume_init());
+                    out.add((row + r) * rows.to + i).cast::<[T; TILE.1]>().write_unaligned(piece.assume_init());
                 }
             }
         }
@@ -234,13 +232,19 @@ unsafe fn line_of<T: Copy>(run: Dim, from: *const T, out: *mut T) {
     // SAFETY: the caller's contract.
     unsafe {
         match run {
-            Dim { extent, from: 1, to: 1 } => std::ptr::copy_nonoverlapping(from, out, extent),
-            Dim { extent, from: 0, to: 1 } => {
-                let value = *from;
-                (0..extent).for_each(|i| out.add(i).write(value));
+            Dim { extent, from: 1, to: 1 } => {
+                std::ptr::copy_nonoverlapping(from.cast::<u8>(), out.cast::<u8>(), extent * size_of::<T>());
             }
-            Dim { extent, from: step, to: 1 } => (0..extent).for_each(|i| out.add(i).write(*from.add(i * step))),
-            Dim { extent, from: step, to } => (0..extent).for_each(|i| out.add(i * to).write(*from.add(i * step))),
+            Dim { extent, from: 0, to: 1 } => {
+                let value = from.read_unaligned();
+                (0..extent).for_each(|i| out.add(i).write_unaligned(value));
+            }
+            Dim { extent, from: step, to: 1 } => {
+                (0..extent).for_each(|i| out.add(i).write_unaligned(from.add(i * step).read_unaligned()));
+            }
+            Dim { extent, from: step, to } => {
+                (0..extent).for_each(|i| out.add(i * to).write_unaligned(from.add(i * step).read_unaligned()));
+            }
         }
     }
 }

@@ -8,10 +8,7 @@ use kiln_shaders::COPY;
 
 use crate::plan::{Code, Dispatch, Grid, Word};
 use crate::{GpuDevice, GpuTensor};
-use kiln_device::waiting::Waiting;
-#[cfg(not(target_arch = "wasm32"))]
-use kiln_device::waiting::block_on;
-use kiln_device::{Executable, Location, Plan};
+use kiln_device::{Executable, Location, Plan, blocking_and_async};
 
 /// A copy within the memory of a device: every byte of a tensor is read once and written once. Nothing that reads and
 /// writes as much is faster. It is a kernel: what drivers make of a command that copies may be several times slower.
@@ -22,65 +19,48 @@ pub struct DeviceCopy {
 }
 
 impl DeviceCopy {
-    /// Takes memory for a copy of a tensor.
-    ///
-    /// # Errors
-    /// [`kiln_ir::Error::Limit`] for a tensor that one kernel cannot see whole, [`kiln_ir::Error::OutOfMemory`],
-    /// [`kiln_ir::Error::DeviceLost`].
-    pub async fn of_async(tensor: &GpuTensor) -> Result<Self> {
-        let device = tensor.device();
-        let bytes = tensor.ty().bytes() as u64;
-        let vectors = bytes.div_ceil(16) as usize;
-        let mut graph = Graph::new();
-        let [from, to] = [graph.input(tensor.ty()), graph.input(tensor.ty())];
-        let copy = Dispatch {
-            code: Code::Kernel(COPY, Vec::new()),
-            buffers: vec![Location::Input(from).into(), Location::Input(to).into()],
-            params: vec![Word::from(vectors).0],
-            groups: Grid::invocations(vectors).folded(device.inner.target.limits.max_compute_workgroups_per_dimension),
-        };
-        let plan = Plan {
-            steps: vec![copy],
-            slots: Vec::new(),
-            scratch: Vec::new(),
-            faults: Vec::new(),
-            inputs: vec![(from, bytes), (to, bytes)],
-            results: vec![(Location::Input(to), bytes)],
-        };
-        let given = HashMap::from([(from, tensor.region().clone())]);
-        Ok(Self { executable: Executable::new(device, plan, &given).await?, bytes })
+    blocking_and_async! {
+        /// Takes memory for a copy of a tensor.
+        ///
+        /// # Errors
+        /// [`kiln_ir::Error::Limit`] for a tensor that one kernel cannot see whole, [`kiln_ir::Error::OutOfMemory`],
+        /// [`kiln_ir::Error::DeviceLost`].
+        pub fn of, of_async(_waiting, tensor: &GpuTensor) -> Result<Self> {
+            let device = tensor.device();
+            let bytes = tensor.ty().bytes() as u64;
+            let vectors = bytes.div_ceil(16) as usize;
+            let mut graph = Graph::new();
+            let [from, to] = [graph.input(tensor.ty()), graph.input(tensor.ty())];
+            let copy = Dispatch {
+                code: Code::Kernel(COPY, Vec::new()),
+                buffers: vec![Location::Input(from).into(), Location::Input(to).into()],
+                params: vec![Word::from(vectors).0],
+                groups: Grid::invocations(vectors).folded(device.inner.target.limits.max_compute_workgroups_per_dimension),
+            };
+            let plan = Plan {
+                steps: vec![copy],
+                slots: Vec::new(),
+                scratch: Vec::new(),
+                faults: Vec::new(),
+                inputs: vec![(from, bytes), (to, bytes)],
+                results: vec![(Location::Input(to), bytes)],
+            };
+            let given = HashMap::from([(from, tensor.region().clone())]);
+            Ok(Self { executable: Executable::new(device, plan, &given).await?, bytes })
+        }
+
+        /// Copies once more. It does not wait for the device: [`crate::GpuDevice::finish_async`] does.
+        ///
+        /// # Errors
+        /// [`kiln_ir::Error::DeviceLost`].
+        pub fn run, run_async(&mut self, waiting) -> Result<()> {
+            self.executable.run(Vec::new(), waiting).await
+        }
     }
 
     /// Bytes that one copy reads, and as many that it writes.
     pub fn bytes(&self) -> u64 {
         self.bytes
-    }
-
-    /// Copies once more. It does not wait for the device: [`crate::GpuDevice::finish_async`] does.
-    ///
-    /// # Errors
-    /// [`kiln_ir::Error::DeviceLost`].
-    pub async fn run_async(&mut self) -> Result<()> {
-        self.executable.run(Vec::new(), Waiting::Elsewhere).await
-    }
-}
-
-#[cfg(not(target_arch = "wasm32"))]
-impl DeviceCopy {
-    /// As [`DeviceCopy::of_async`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn of(tensor: &GpuTensor) -> Result<Self> {
-        block_on(Self::of_async(tensor))
-    }
-
-    /// As [`DeviceCopy::run_async`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn run(&mut self) -> Result<()> {
-        block_on(self.run_async())
     }
 }
 

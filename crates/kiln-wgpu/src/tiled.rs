@@ -10,9 +10,7 @@ use crate::lower::pieces::pieces;
 use crate::plan::{Code, Dispatch, Grid, Slice};
 use crate::{GpuDevice, GpuTensor};
 use kiln_device::waiting::Waiting;
-#[cfg(not(target_arch = "wasm32"))]
-use kiln_device::waiting::block_on;
-use kiln_device::{Executable, Location, Plan};
+use kiln_device::{Executable, Location, Plan, blocking_and_async};
 
 /// Tiles of a workgroup, as in the source.
 const TILES: usize = 16;
@@ -146,91 +144,76 @@ async fn reduce<Op: TiledOp>(device: &GpuDevice, x: &GpuTensor, waiting: Waiting
     Ok(found.first().copied().unwrap_or_else(Op::identity))
 }
 
+async fn reduce_host<Op: TiledOp>(
+    device: &GpuDevice,
+    data: &[f32],
+    (width, height): (usize, usize),
+    waiting: Waiting,
+) -> Result<f32> {
+    let x = GpuTensor::upload(device, &Operand::f32(data, &[height, width])?).await?;
+    reduce::<Op>(device, &x, waiting).await
+}
+
 impl GpuDevice {
-    /// A matrix on this device reduced to one value, in the tree of [`kiln_ir::tiled_reduce_2d`].
-    ///
-    /// # Errors
-    /// [`Error::Shape`] for a tensor that is not a matrix; [`Error::Unavailable`] for one of another device;
-    /// [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
-    pub async fn tiled_reduce_async<Op: TiledOp>(&self, x: &GpuTensor) -> Result<f32> {
-        reduce::<Op>(self, x, Waiting::Elsewhere).await
-    }
+    blocking_and_async! {
+        /// A matrix on this device reduced to one value, in the tree of [`kiln_ir::tiled_reduce_2d`].
+        ///
+        /// # Errors
+        /// [`Error::Shape`] for a tensor that is not a matrix; [`Error::Unavailable`] for one of another device;
+        /// [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
+        pub fn tiled_reduce, tiled_reduce_async [Op: TiledOp] (&self, waiting, x: &GpuTensor) -> Result<f32> {
+            reduce::<Op>(self, x, waiting).await
+        }
 
-    /// The results of the tiles of a matrix on this device, row by row, as [`kiln_ir::tiled_reduce_partial`] has them.
-    ///
-    /// # Errors
-    /// As [`GpuDevice::tiled_reduce_async`].
-    pub async fn tiled_reduce_partial_async<Op: TiledOp>(&self, x: &GpuTensor) -> Result<Vec<f32>> {
-        run(self, Op::REDUCTION, x, false, Waiting::Elsewhere).await
-    }
+        /// The results of the tiles of a matrix on this device, row by row, as [`kiln_ir::tiled_reduce_partial`] has them.
+        ///
+        /// # Errors
+        /// As [`GpuDevice::tiled_reduce_async`].
+        pub fn tiled_reduce_partial, tiled_reduce_partial_async [Op: TiledOp] (
+            &self, waiting, x: &GpuTensor,
+        ) -> Result<Vec<f32>> {
+            run(self, Op::REDUCTION, x, false, waiting).await
+        }
 
-    /// A row-major matrix of the host reduced to one value.
-    ///
-    /// # Errors
-    /// [`Error::Length`] when the data are not `width * height`, [`Error::Overflow`] when that cannot be counted;
-    /// [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
-    pub async fn tiled_reduce_2d_async<Op: TiledOp>(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
-        let x = self.upload_async(&Operand::f32(data, &[height, width])?).await?;
-        reduce::<Op>(self, &x, Waiting::Elsewhere).await
-    }
-}
+        /// A row-major matrix of the host reduced to one value.
+        ///
+        /// # Errors
+        /// [`Error::Length`] when the data are not `width * height`, [`Error::Overflow`] when that cannot be counted;
+        /// [`Error::Limit`], [`Error::OutOfMemory`], [`Error::DeviceLost`].
+        pub fn tiled_reduce_2d, tiled_reduce_2d_async [Op: TiledOp] (
+            &self, waiting, data: &[f32], width: usize, height: usize,
+        ) -> Result<f32> {
+            reduce_host::<Op>(self, data, (width, height), waiting).await
+        }
 
-/// Writes `tiled_sum_2d` and its siblings, blocking and asynchronous.
-macro_rules! tiled {
-    ($($(#[$doc:meta])* $name:ident $name_async:ident $op:ident;)*) => {
-        impl GpuDevice { $(
-            $(#[$doc])*
-            ///
-            /// # Errors
-            /// As [`GpuDevice::tiled_reduce_2d_async`].
-            pub async fn $name_async(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
-                self.tiled_reduce_2d_async::<$op>(data, width, height).await
-            }
+        /// The sum of a row-major matrix.
+        ///
+        /// # Errors
+        /// As [`GpuDevice::tiled_reduce_2d_async`].
+        pub fn tiled_sum_2d, tiled_sum_2d_async(
+            &self, waiting, data: &[f32], width: usize, height: usize,
+        ) -> Result<f32> {
+            reduce_host::<SumOp>(self, data, (width, height), waiting).await
+        }
 
-            $(#[$doc])*
-            ///
-            /// # Errors
-            /// As [`GpuDevice::tiled_reduce_2d_async`].
-            #[cfg(not(target_arch = "wasm32"))]
-            pub fn $name(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
-                self.tiled_reduce_2d::<$op>(data, width, height)
-            }
-        )* }
-    };
-}
-tiled! {
-    /// The sum of a row-major matrix.
-    tiled_sum_2d tiled_sum_2d_async SumOp;
-    /// The largest element of a row-major matrix; NaN if any is NaN.
-    tiled_max_2d tiled_max_2d_async MaxOp;
-    /// The smallest element of a row-major matrix; NaN if any is NaN.
-    tiled_min_2d tiled_min_2d_async MinOp;
-}
+        /// The largest element of a row-major matrix; NaN if any is NaN.
+        ///
+        /// # Errors
+        /// As [`GpuDevice::tiled_reduce_2d_async`].
+        pub fn tiled_max_2d, tiled_max_2d_async(
+            &self, waiting, data: &[f32], width: usize, height: usize,
+        ) -> Result<f32> {
+            reduce_host::<MaxOp>(self, data, (width, height), waiting).await
+        }
 
-/// The blocking forms.
-#[cfg(not(target_arch = "wasm32"))]
-impl GpuDevice {
-    /// A matrix on this device reduced to one value, as [`GpuDevice::tiled_reduce_async`].
-    ///
-    /// # Errors
-    /// As [`GpuDevice::tiled_reduce_async`].
-    pub fn tiled_reduce<Op: TiledOp>(&self, x: &GpuTensor) -> Result<f32> {
-        block_on(reduce::<Op>(self, x, Waiting::Here))
-    }
-
-    /// The results of the tiles of a matrix on this device, as [`GpuDevice::tiled_reduce_partial_async`].
-    ///
-    /// # Errors
-    /// As [`GpuDevice::tiled_reduce_async`].
-    pub fn tiled_reduce_partial<Op: TiledOp>(&self, x: &GpuTensor) -> Result<Vec<f32>> {
-        block_on(run(self, Op::REDUCTION, x, false, Waiting::Here))
-    }
-
-    /// A row-major matrix of the host reduced to one value, as [`GpuDevice::tiled_reduce_2d_async`].
-    ///
-    /// # Errors
-    /// As [`GpuDevice::tiled_reduce_2d_async`].
-    pub fn tiled_reduce_2d<Op: TiledOp>(&self, data: &[f32], width: usize, height: usize) -> Result<f32> {
-        self.tiled_reduce::<Op>(&self.upload(&Operand::f32(data, &[height, width])?)?)
+        /// The smallest element of a row-major matrix; NaN if any is NaN.
+        ///
+        /// # Errors
+        /// As [`GpuDevice::tiled_reduce_2d_async`].
+        pub fn tiled_min_2d, tiled_min_2d_async(
+            &self, waiting, data: &[f32], width: usize, height: usize,
+        ) -> Result<f32> {
+            reduce_host::<MinOp>(self, data, (width, height), waiting).await
+        }
     }
 }

@@ -23,10 +23,10 @@ use super::uploads::Uploads;
 use super::{cooperative, direct};
 use crate::plan::Target;
 use crate::trusted;
-use kiln_device::Shared;
 use kiln_device::waiting::Waiting;
 #[cfg(not(target_arch = "wasm32"))]
 use kiln_device::waiting::{block_on, elsewhere};
+use kiln_device::{Shared, blocking_and_async};
 
 /// Buffers are whole vectors of four words: kernels may read and write them as such.
 const GRANULARITY: u64 = 16;
@@ -102,29 +102,61 @@ async fn open(
 }
 
 impl GpuDevice {
-    /// Opens the adapter that the environment variable `KILN_ADAPTER` names, or else the best one: a discrete GPU before
-    /// an integrated one. A driver in software is used only when it is asked for.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] where there is none, with what there is; [`Error::Driver`] where its driver refuses.
-    pub async fn new_async() -> Result<Self> {
-        Self::open_async(&AdapterChoice::Best).await
+    blocking_and_async! {
+        /// Opens the adapter that the environment variable `KILN_ADAPTER` names, or else the best one: a discrete GPU before
+        /// an integrated one. A driver in software is used only when it is asked for.
+        ///
+        /// # Errors
+        /// [`Error::Unavailable`] where there is none, with what there is; [`Error::Driver`] where its driver refuses.
+        pub fn new, new_async(waiting) -> Result<Self> {
+            Self::open_waiting(&AdapterChoice::Best, &DeviceOptions::new(), waiting).await
+        }
+
+        /// Opens an adapter of choice.
+        ///
+        /// # Errors
+        /// As [`GpuDevice::new_async`].
+        pub fn open, open_async(waiting, choice: &AdapterChoice) -> Result<Self> {
+            Self::open_waiting(choice, &DeviceOptions::new(), waiting).await
+        }
+
+        /// Opens an adapter of choice as the options say. One after the other, where several are asked for at the same time.
+        ///
+        /// # Errors
+        /// As [`GpuDevice::new_async`].
+        pub fn open_with, open_with_async(waiting, choice: &AdapterChoice, options: &DeviceOptions) -> Result<Self> {
+            Self::open_waiting(choice, options, waiting).await
+        }
+
+        /// Every adapter of the machine, software too, in the order of their indices. A GPU that two interfaces reach is there
+        /// once, through Vulkan; `WGPU_BACKEND=dx12` leaves Vulkan out.
+        pub fn list_adapters, list_adapters_async(waiting) -> Vec<AdapterInfo> {
+            Self::list_waiting(waiting).await
+        }
+
+        /// The adapter that would be opened, without opening it.
+        ///
+        /// # Errors
+        /// [`Error::Unavailable`] where there is none, with what there is.
+        pub fn find, find_async(waiting, choice: &AdapterChoice) -> Result<AdapterInfo> {
+            Self::find_waiting(choice, waiting).await
+        }
+
+        /// Whether [`GpuDevice::new_async`] would find an adapter; asked of the machine once.
+        pub fn is_available, is_available_async(waiting) -> bool {
+            static AVAILABLE: OnceLock<bool> = OnceLock::new();
+            if let Some(&known) = AVAILABLE.get() {
+                return known;
+            }
+            let found = Self::find_waiting(&AdapterChoice::Best, waiting).await.is_ok();
+            *AVAILABLE.get_or_init(|| found)
+        }
     }
 
-    /// Opens an adapter of choice.
-    ///
-    /// # Errors
-    /// As [`GpuDevice::new_async`].
-    pub async fn open_async(choice: &AdapterChoice) -> Result<Self> {
-        Self::open_with_async(choice, &DeviceOptions::new()).await
-    }
-
-    /// Opens an adapter of choice as the options say. One after the other, where several are asked for at the same time.
-    ///
-    /// # Errors
-    /// As [`GpuDevice::new_async`].
-    pub async fn open_with_async(choice: &AdapterChoice, options: &DeviceOptions) -> Result<Self> {
-        Self::open_waiting(choice, options, Waiting::Elsewhere).await
+    /// The interfaces to GPUs (Vulkan, Metal, DX12) through which none is reached here, each with the reason.
+    #[cfg(not(target_arch = "wasm32"))]
+    pub fn absent_apis() -> Vec<AbsentApi> {
+        absent(&Self::list_adapters())
     }
 
     pub(super) async fn open_waiting(
@@ -139,6 +171,17 @@ impl GpuDevice {
             Self::of_adapter(infos[index].clone(), &adapters[index], &options).await
         };
         alone(waiting, open).await
+    }
+
+    async fn list_waiting(waiting: Waiting) -> Vec<AdapterInfo> {
+        let adapters = alone(waiting, adapters::all).await;
+        adapters.into_iter().map(|(info, _)| info).collect()
+    }
+
+    async fn find_waiting(choice: &AdapterChoice, waiting: Waiting) -> Result<AdapterInfo> {
+        let mut adapters = Self::list_waiting(waiting).await;
+        let index = adapters::choose(choice, &adapters)?;
+        Ok(adapters.swap_remove(index))
     }
 
     async fn of_adapter(info: AdapterInfo, adapter: &wgpu::Adapter, options: &DeviceOptions) -> Result<Self> {
@@ -195,96 +238,6 @@ impl GpuDevice {
             lost,
         };
         Ok(Self { inner: Arc::new(inner) })
-    }
-
-    /// Every adapter of the machine, software too, in the order of their indices. A GPU that two interfaces reach is there
-    /// once, through Vulkan; `WGPU_BACKEND=dx12` leaves Vulkan out.
-    pub async fn list_adapters_async() -> Vec<AdapterInfo> {
-        Self::list_waiting(Waiting::Elsewhere).await
-    }
-
-    async fn list_waiting(waiting: Waiting) -> Vec<AdapterInfo> {
-        let adapters = alone(waiting, adapters::all).await;
-        adapters.into_iter().map(|(info, _)| info).collect()
-    }
-
-    /// The adapter that would be opened, without opening it.
-    ///
-    /// # Errors
-    /// [`Error::Unavailable`] where there is none, with what there is.
-    pub async fn find_async(choice: &AdapterChoice) -> Result<AdapterInfo> {
-        Self::find_waiting(choice, Waiting::Elsewhere).await
-    }
-
-    async fn find_waiting(choice: &AdapterChoice, waiting: Waiting) -> Result<AdapterInfo> {
-        let mut adapters = Self::list_waiting(waiting).await;
-        let index = adapters::choose(choice, &adapters)?;
-        Ok(adapters.swap_remove(index))
-    }
-
-    /// Whether [`GpuDevice::new_async`] would find an adapter; asked of the machine once.
-    pub async fn is_available_async() -> bool {
-        Self::is_available_waiting(Waiting::Elsewhere).await
-    }
-
-    async fn is_available_waiting(waiting: Waiting) -> bool {
-        static AVAILABLE: OnceLock<bool> = OnceLock::new();
-        if let Some(&known) = AVAILABLE.get() {
-            return known;
-        }
-        let found = Self::find_waiting(&AdapterChoice::Best, waiting).await.is_ok();
-        *AVAILABLE.get_or_init(|| found)
-    }
-}
-
-/// The same for those who wait.
-#[cfg(not(target_arch = "wasm32"))]
-impl GpuDevice {
-    /// As [`GpuDevice::new_async`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn new() -> Result<Self> {
-        Self::open(&AdapterChoice::Best)
-    }
-
-    /// As [`GpuDevice::open_async`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn open(choice: &AdapterChoice) -> Result<Self> {
-        Self::open_with(choice, &DeviceOptions::new())
-    }
-
-    /// As [`GpuDevice::open_with_async`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn open_with(choice: &AdapterChoice, options: &DeviceOptions) -> Result<Self> {
-        block_on(Self::open_waiting(choice, options, Waiting::Here))
-    }
-
-    /// As [`GpuDevice::find_async`].
-    ///
-    /// # Errors
-    /// As there.
-    pub fn find(choice: &AdapterChoice) -> Result<AdapterInfo> {
-        block_on(Self::find_waiting(choice, Waiting::Here))
-    }
-
-    /// As [`GpuDevice::list_adapters_async`].
-    pub fn list_adapters() -> Vec<AdapterInfo> {
-        block_on(Self::list_waiting(Waiting::Here))
-    }
-
-    /// The interfaces to GPUs (Vulkan, Metal, DX12) through which none is reached here, each with the reason.
-    pub fn absent_apis() -> Vec<AbsentApi> {
-        absent(&Self::list_adapters())
-    }
-
-    /// As [`GpuDevice::is_available_async`].
-    pub fn is_available() -> bool {
-        block_on(Self::is_available_waiting(Waiting::Here))
     }
 }
 
