@@ -19,7 +19,7 @@ pub enum Subnormals {
 }
 
 /// Runs the cases of the wanted operations on a device and prints the worst error of each operation. The environment variable
-/// `KILN_OP` narrows it to one operation.
+/// `KILN_OP` narrows it to one operation; with `KILN_SAMPLE=n` every n-th case of each operation runs, from its first on.
 ///
 /// # Errors
 /// What failed: for each operation the number of cases and the first reason. Also when no case ran.
@@ -36,7 +36,14 @@ pub fn check<D: Driver>(
     let mut worst = BTreeMap::<&str, Accuracy>::new();
     let wanted = |op: &Op| only.as_deref().map_or_else(|| wanted(op), |name| name == op.name());
     let flushes = subnormals == Subnormals::MayFlush;
+    let sample = std::env::var("KILN_SAMPLE").ok().and_then(|n| n.parse::<usize>().ok()).unwrap_or(1).max(1);
+    let mut cases = BTreeMap::<&str, usize>::new();
     for case in all_cases().iter().filter(|case| wanted(&case.op)) {
+        let number = cases.entry(case.op.name()).or_default();
+        *number += 1;
+        if !(*number - 1).is_multiple_of(sample) {
+            continue;
+        }
         match conform_within(case, &bound, flushes, |op, inputs| backend.run(op, inputs)) {
             Ok(accuracy) => {
                 let seen = worst.entry(case.op.name()).or_default();

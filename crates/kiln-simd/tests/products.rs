@@ -1,10 +1,13 @@
 //! Products of matrices, of quantised weights and of pictures with kernels, beyond the conformance suite: every tile, and
 //! that an element has the same bits whatever computes it.
 
+mod support;
+
 use kiln_ir::op::reference::Random;
 use kiln_ir::op::{Convolve2d, Matmul, Padding};
 use kiln_ir::{Error, QuantFormat, Shape};
 use kiln_simd::{Isa, Operations, Simd};
+use support::sampled;
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -79,7 +82,7 @@ fn threads_that_share_blocks_give_the_bits_of_one() {
         let simd = Simd::with_isa(isa).unwrap();
         let want = simd.with_threads(1).matmul(&a, &b, m, k, n).unwrap();
         let packed = simd.pack_b(&b, k, n, false).unwrap();
-        for threads in [2, 3, 8] {
+        for threads in sampled([3, 2, 8]) {
             let simd = simd.with_threads(threads);
             assert!(simd.matmul(&a, &b, m, k, n).unwrap() == want, "{isa}, {threads} threads");
             assert!(simd.matmul_packed(&a, &packed, m).unwrap() == want, "{isa}, {threads} threads, packed");
@@ -229,7 +232,7 @@ fn kernels_packed_or_not_give_what_f64_gives() {
     let mut random = Random::new(31);
     let same = |stride| Convolve2d { padding: Padding::Same, stride };
     let valid = |stride| Convolve2d { padding: Padding::Valid, stride };
-    for (op, x_dims, w_dims) in [
+    for (op, x_dims, w_dims) in sampled([
         // Wide and narrow rows of results, runs that end within tiles, several blocks of rows.
         (same((1, 1)), [1, 16, 9, 23], [97, 16, 3, 3]),
         (same((2, 2)), [2, 17, 13, 14], [96, 17, 3, 3]),
@@ -245,7 +248,7 @@ fn kernels_packed_or_not_give_what_f64_gives() {
         // A last panel of one vector, and pictures of several blocks of rows.
         (valid((1, 1)), [1, 128, 22, 22], [144, 128, 3, 3]),
         (same((1, 1)), [1, 64, 60, 58], [32, 64, 3, 3]),
-    ] {
+    ]) {
         let x = random.uniforms(x_dims.iter().product(), -1.0, 1.0);
         let w = random.uniforms(w_dims.iter().product(), -1.0, 1.0);
         for isa in Isa::available() {

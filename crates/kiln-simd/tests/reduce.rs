@@ -1,9 +1,12 @@
 //! What reductions and operations on rows promise beyond their contract: bits, threads, errors.
 
+mod support;
+
 use kiln_ir::op::reference::{Case, Input, Random, conform};
 use kiln_ir::op::{Dot, Op, Reduce, Reduction};
 use kiln_ir::{Buffer, Error, Operand};
 use kiln_simd::{Isa, Operations, Simd};
+use support::sampled;
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -58,7 +61,7 @@ fn reductions_along_an_axis_have_the_same_bits_everywhere() {
     let mut random = Random::new(2);
     for dims in [[3, 5, 7], [2, 1000, 130], [1, 70, 5001], [700, 9, 64], [40, 1, 9000], [2, 300_000, 1]] {
         let data = random.uniforms(dims.iter().product(), -1.0, 1.0);
-        for &reduction in Reduction::ALL {
+        for &reduction in sampled(Reduction::ALL) {
             for axis in 0..3 {
                 let op = Reduce::along(reduction, axis).into();
                 assert_same_everywhere(&op, &[Operand::f32(&data, &dims).unwrap()], reduction.name());

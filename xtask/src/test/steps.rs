@@ -295,6 +295,8 @@ fn aarch64(runner: &mut Runner) -> Outcome {
         let variables = [
             ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc"),
             ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64 -L /usr/aarch64-linux-gnu"),
+            // An emulated processor is ten times slower, and takes samples of what walks through many sizes.
+            ("KILN_SAMPLE", "3"),
         ];
         run_all(runner, &lines, &variables)
     })
@@ -372,6 +374,8 @@ fn gpu(runner: &mut Runner) -> Outcome {
     let tools = [MESA, CHROMIUM].map(|(path, packages)| Tool::File { path: path.into(), packages });
     tools::with(runner, &tools, |runner| {
         let on = |driver| [("VK_DRIVER_FILES", driver), ("KILN_REQUIRE", "wgpu"), ("XDG_RUNTIME_DIR", "/tmp")];
+        // The second driver is there for what the first takes otherwise: each operation, at some of its sizes.
+        let sampled = [&on(CHROMIUM.0)[..], &[("KILN_SAMPLE", "4")]].concat();
         let all = |test: &Program| ["shaders", "kiln-wgpu"].contains(&test.package()) || test.name == "gpu";
         let of_results = |test: &Program| {
             test.package() == "kiln-wgpu" && ["conformance", "half", "quantized"].contains(&test.name.as_str())
@@ -379,7 +383,7 @@ fn gpu(runner: &mut Runner) -> Outcome {
         // Checks at run time are added by wgpu: once is enough.
         let results = [
             runner.test(all, &[], &on(MESA.0)),
-            runner.test(of_results, &["--skip", "with_all_checks"], &on(CHROMIUM.0)),
+            runner.test(of_results, &["--skip", "with_all_checks"], &sampled),
             run_examples(runner, opens_a_gpu, &on(MESA.0)).map(drop),
         ];
         let errors: Vec<_> = results.into_iter().filter_map(Result::err).map(|error| error.to_string()).collect();
