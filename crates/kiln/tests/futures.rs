@@ -18,7 +18,7 @@ async fn futures_give_what_the_operations_do() {
         )*};
     }
     let x: Vec<f32> = (0..256).map(|i| (i * 37 % 101) as f32 / 50.0 - 1.0).collect();
-    let w = kiln::Operations::quantize(&Simd::new().unwrap(), QuantFormat::Q8_0, &x, 64).unwrap();
+    let w = kiln::Operations::quantize(&Simd::new().unwrap(), &x, 64, QuantFormat::Q8_0).unwrap();
     same! {
         add(&x, &x);
         clip(&x, -0.5, 0.25);
@@ -33,8 +33,8 @@ async fn futures_give_what_the_operations_do() {
         layer_norm(&x, &x[..8], &x[8..16], 1e-5);
         gather(&x, 16, &[3, 0, 3]);
         top_k(&x, 32, 3);
-        quantize(QuantFormat::Q8_0, &x, 64);
-        quant_matvec(QuantFormat::Q8_0, &w, &x[..64], 4, 64);
+        quantize(&x, 64, QuantFormat::Q8_0);
+        quant_matvec(&w, &x[..64], 4, 64, QuantFormat::Q8_0);
     }
 }
 

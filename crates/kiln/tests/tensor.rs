@@ -241,3 +241,24 @@ mod on_a_gpu {
         assert!(matches!(engine.neg(&[1.0]), Err(Error::DeviceLost { .. })));
     }
 }
+
+/// Futures may be given to a runtime that moves them between threads.
+#[test]
+fn futures_go_from_thread_to_thread() {
+    fn sends<T>(future: impl Future<Output = T> + Send) -> impl Future<Output = T> + Send {
+        future
+    }
+    let engine = Engine::builder().without_profile().build().unwrap();
+    let x = Tensor::from_slice(&[1.0, -2.0], &[2]).unwrap();
+    let mut batch = engine.batch();
+    let id = batch.import(&x);
+    let y = batch.relu(id).unwrap();
+    let work = sends(async {
+        engine.move_to_async(&x, "host").await?;
+        batch.execute_async(&[y]).await?;
+        let eager = engine.tensors().run_async(&kiln::op::Elementwise::relu().into(), &[x]).await?;
+        Ok::<_, Error>((batch.read_async(y).await?, eager[0].to_buffer_async().await?))
+    });
+    let (read, eager) = kiln_device::waiting::block_on(work).unwrap();
+    assert_eq!((&read[..], eager.as_data().f32()), (&[1.0, 0.0][..], &[1.0, 0.0][..]));
+}

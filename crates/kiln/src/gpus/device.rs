@@ -11,7 +11,10 @@ use kiln_ir::graph::{Graph, TensorId};
 use kiln_ir::op::{Custom, Op};
 use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Result, TensorType};
 
-/// A result that a device may have to be waited for.
+/// A result that a device may have to be waited for; elsewhere than in a page, which has one thread, any thread may wait for it.
+#[cfg(not(target_arch = "wasm32"))]
+pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send + 'a>>;
+#[cfg(target_arch = "wasm32")]
 pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
 
 /// Work on a device that can be done again and again; each time it is waited for.
@@ -66,18 +69,8 @@ trait OnDevice: Any + Debug + Send + Sync {
     fn view(&self, offset: u64, ty: TensorType) -> Pending<'_, Resident>;
 }
 
-impl<D: Driver> OnDevice for Tensor<D> {
-    fn read(&self, waiting: Waiting) -> Pending<'_, Buffer> {
-        Box::pin(self.read_waiting(waiting))
-    }
-
-    fn view(&self, offset: u64, ty: TensorType) -> Pending<'_, Resident> {
-        Box::pin(async move { Ok(Resident::new(Tensor::view(self, offset, ty).await?)) })
-    }
-}
-
 impl Resident {
-    fn new<D: Driver>(tensor: Tensor<D>) -> Self {
+    fn new(tensor: impl OnDevice) -> Self {
         Self(Arc::new(tensor))
     }
 
@@ -114,40 +107,6 @@ pub(crate) trait Runner: Debug + Send + Sync {
     fn run<'a>(&'a mut self, graph: &'a Graph, wanted: &'a [TensorId], waiting: Waiting) -> Pending<'a, Vec<Buffer>>;
     fn read<'a>(&'a self, graph: &'a Graph, ids: &'a [TensorId], waiting: Waiting) -> Pending<'a, Vec<Buffer>>;
     fn tensor(&mut self, graph: &Graph, id: TensorId) -> Result<Resident>;
-}
-
-impl<D: Driver> Runner for GraphRunner<D> {
-    fn has(&self, id: TensorId) -> bool {
-        self.has(id)
-    }
-
-    fn import(&mut self, id: TensorId, tensor: &Resident) -> Result<()> {
-        self.import(id, tensor.of()?)
-    }
-
-    fn upload<'a>(&'a mut self, id: TensorId, operand: &'a Operand<'_>) -> Pending<'a, ()> {
-        Box::pin(self.upload(id, operand))
-    }
-
-    fn set<'a>(&'a mut self, graph: &'a Graph, id: TensorId, data: Data<'a>) -> Pending<'a, ()> {
-        Box::pin(self.set(graph, id, data))
-    }
-
-    fn execute<'a>(&'a mut self, graph: &'a Graph, wanted: &'a [TensorId], waiting: Waiting) -> Pending<'a, ()> {
-        Box::pin(self.execute(graph, wanted, waiting))
-    }
-
-    fn run<'a>(&'a mut self, graph: &'a Graph, wanted: &'a [TensorId], waiting: Waiting) -> Pending<'a, Vec<Buffer>> {
-        Box::pin(self.run(graph, wanted, waiting))
-    }
-
-    fn read<'a>(&'a self, graph: &'a Graph, ids: &'a [TensorId], waiting: Waiting) -> Pending<'a, Vec<Buffer>> {
-        Box::pin(self.read(graph, ids, waiting))
-    }
-
-    fn tensor(&mut self, graph: &Graph, id: TensorId) -> Result<Resident> {
-        Ok(Resident::new(self.tensor(graph, id)?))
-    }
 }
 
 /// A device of one driver.
@@ -206,92 +165,156 @@ impl<D: Driver> On<D> {
     }
 }
 
-impl<D: Driver> Device for On<D> {
-    fn open(&self, waiting: Waiting) -> Pending<'_, ()> {
-        Box::pin(async move { self.device_waiting(waiting).await.map(drop) })
-    }
-
-    fn has_kernel(&self, custom: &Custom) -> bool {
-        D::has_kernel(custom)
-    }
-
-    fn run_into<'a>(
-        &'a self,
-        op: &'a Op,
-        inputs: &'a [Operand<'_>],
-        outputs: &'a mut [DataMut<'_>],
-        waiting: Waiting,
-    ) -> Pending<'a, ()> {
-        Box::pin(async move {
-            self.device_waiting(waiting).await?;
-            self.backend().run_into_waiting(op, inputs, outputs, waiting).await
-        })
-    }
-
-    fn upload<'a>(&'a self, operand: &'a Operand<'_>, waiting: Waiting) -> Pending<'a, Resident> {
-        Box::pin(async move {
-            let device = self.device_waiting(waiting).await?;
-            Ok(Resident::new(Tensor::upload(&device, operand).await?))
-        })
-    }
-
-    fn run<'a>(&'a self, op: &'a Op, inputs: &'a [Resident], waiting: Waiting) -> Pending<'a, Vec<Resident>> {
-        Box::pin(async move {
-            let device = self.device_waiting(waiting).await?;
-            let inputs = inputs.iter().map(Resident::of).collect::<Result<Vec<_>>>()?;
-            let results = kiln_device::bodies::run(&device, op, &inputs, waiting).await?;
-            Ok(results.into_iter().map(Resident::new).collect())
-        })
-    }
-
-    fn runner(&self, waiting: Waiting) -> Pending<'_, Box<dyn Runner>> {
-        Box::pin(async move {
-            let runner: Box<dyn Runner> = Box::new(GraphRunner::new(self.device_waiting(waiting).await?));
-            Ok(runner)
-        })
-    }
-
-    fn memory_use(&self) -> Option<MemoryUse> {
-        self.backend().opened().map(kiln_device::bodies::memory_use)
-    }
-
-    fn resident(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Again> {
-        let prepare = async {
-            let device = self.device_waiting(WAITING).await?;
-            let mut tensors = Vec::with_capacity(inputs.len());
-            for input in inputs {
-                tensors.push(Tensor::upload(&device, input).await?);
+/// Implements the traits above for a driver. Not for all drivers at once: that futures may go from thread to thread shows of a concrete
+/// driver alone.
+macro_rules! devices_of {
+    ($driver:ty) => {
+        impl OnDevice for Tensor<$driver> {
+            fn read(&self, waiting: Waiting) -> Pending<'_, Buffer> {
+                Box::pin(self.read_waiting(waiting))
             }
-            let operation = Prepared::new(&device, op, &tensors.iter().collect::<Vec<_>>()).await?;
-            Ok((device, operation))
-        };
-        let (device, mut operation) = wait(prepare)?;
-        Ok(Box::new(move || {
-            wait(async {
-                operation.run_waiting(WAITING).await?;
-                device.wait(WAITING).await
-            })
-        }))
-    }
 
-    fn reading(&self, operand: &Operand<'_>) -> Result<Again> {
-        let tensor = wait(async { Tensor::upload(&self.device_waiting(WAITING).await?, operand).await })?;
-        Ok(Box::new(move || wait(tensor.read_waiting(WAITING)).map(drop)))
-    }
-
-    fn reopen(&self, waiting: Waiting) -> Pending<'_, bool> {
-        Box::pin(async move {
-            let lost = self.backend();
-            if lost.device_async().await.is_ok_and(|device| device.check_alive().is_ok()) {
-                // Another caller has opened it anew in the meantime.
-                return Ok(true);
+            fn view(&self, offset: u64, ty: TensorType) -> Pending<'_, Resident> {
+                Box::pin(async move { Ok(Resident::new(Tensor::view(self, offset, ty).await?)) })
             }
-            let device = D::open_device(&self.choice, &self.options, waiting).await?;
-            *self.backend.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Backend::on(device));
-            Ok(true)
-        })
-    }
+        }
+
+        impl Runner for GraphRunner<$driver> {
+            fn has(&self, id: TensorId) -> bool {
+                self.has(id)
+            }
+
+            fn import(&mut self, id: TensorId, tensor: &Resident) -> Result<()> {
+                self.import(id, tensor.of()?)
+            }
+
+            fn upload<'a>(&'a mut self, id: TensorId, operand: &'a Operand<'_>) -> Pending<'a, ()> {
+                Box::pin(self.upload(id, operand))
+            }
+
+            fn set<'a>(&'a mut self, graph: &'a Graph, id: TensorId, data: Data<'a>) -> Pending<'a, ()> {
+                Box::pin(self.set(graph, id, data))
+            }
+
+            fn execute<'a>(
+                &'a mut self,
+                graph: &'a Graph,
+                wanted: &'a [TensorId],
+                waiting: Waiting,
+            ) -> Pending<'a, ()> {
+                Box::pin(self.execute(graph, wanted, waiting))
+            }
+
+            fn run<'a>(
+                &'a mut self,
+                graph: &'a Graph,
+                wanted: &'a [TensorId],
+                waiting: Waiting,
+            ) -> Pending<'a, Vec<Buffer>> {
+                Box::pin(self.run(graph, wanted, waiting))
+            }
+
+            fn read<'a>(&'a self, graph: &'a Graph, ids: &'a [TensorId], waiting: Waiting) -> Pending<'a, Vec<Buffer>> {
+                Box::pin(self.read(graph, ids, waiting))
+            }
+
+            fn tensor(&mut self, graph: &Graph, id: TensorId) -> Result<Resident> {
+                Ok(Resident::new(self.tensor(graph, id)?))
+            }
+        }
+
+        impl Device for On<$driver> {
+            fn open(&self, waiting: Waiting) -> Pending<'_, ()> {
+                Box::pin(async move { self.device_waiting(waiting).await.map(drop) })
+            }
+
+            fn has_kernel(&self, custom: &Custom) -> bool {
+                <$driver as Driver>::has_kernel(custom)
+            }
+
+            fn run_into<'a>(
+                &'a self,
+                op: &'a Op,
+                inputs: &'a [Operand<'_>],
+                outputs: &'a mut [DataMut<'_>],
+                waiting: Waiting,
+            ) -> Pending<'a, ()> {
+                Box::pin(async move {
+                    self.device_waiting(waiting).await?;
+                    self.backend().run_into_waiting(op, inputs, outputs, waiting).await
+                })
+            }
+
+            fn upload<'a>(&'a self, operand: &'a Operand<'_>, waiting: Waiting) -> Pending<'a, Resident> {
+                Box::pin(async move {
+                    let device = self.device_waiting(waiting).await?;
+                    Ok(Resident::new(Tensor::upload(&device, operand).await?))
+                })
+            }
+
+            fn run<'a>(&'a self, op: &'a Op, inputs: &'a [Resident], waiting: Waiting) -> Pending<'a, Vec<Resident>> {
+                Box::pin(async move {
+                    let device = self.device_waiting(waiting).await?;
+                    let inputs = inputs.iter().map(Resident::of).collect::<Result<Vec<_>>>()?;
+                    let results = kiln_device::bodies::run(&device, op, &inputs, waiting).await?;
+                    Ok(results.into_iter().map(Resident::new).collect())
+                })
+            }
+
+            fn runner(&self, waiting: Waiting) -> Pending<'_, Box<dyn Runner>> {
+                Box::pin(async move {
+                    let runner: Box<dyn Runner> = Box::new(GraphRunner::new(self.device_waiting(waiting).await?));
+                    Ok(runner)
+                })
+            }
+
+            fn memory_use(&self) -> Option<MemoryUse> {
+                self.backend().opened().map(kiln_device::bodies::memory_use)
+            }
+
+            fn resident(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Again> {
+                let prepare = async {
+                    let device = self.device_waiting(WAITING).await?;
+                    let mut tensors = Vec::with_capacity(inputs.len());
+                    for input in inputs {
+                        tensors.push(Tensor::upload(&device, input).await?);
+                    }
+                    let operation = Prepared::new(&device, op, &tensors.iter().collect::<Vec<_>>()).await?;
+                    Ok((device, operation))
+                };
+                let (device, mut operation) = wait(prepare)?;
+                Ok(Box::new(move || {
+                    wait(async {
+                        operation.run_waiting(WAITING).await?;
+                        device.wait(WAITING).await
+                    })
+                }))
+            }
+
+            fn reading(&self, operand: &Operand<'_>) -> Result<Again> {
+                let tensor = wait(async { Tensor::upload(&self.device_waiting(WAITING).await?, operand).await })?;
+                Ok(Box::new(move || wait(tensor.read_waiting(WAITING)).map(drop)))
+            }
+
+            fn reopen(&self, waiting: Waiting) -> Pending<'_, bool> {
+                Box::pin(async move {
+                    let lost = self.backend();
+                    if lost.device_async().await.is_ok_and(|device| device.check_alive().is_ok()) {
+                        // Another caller has opened it anew in the meantime.
+                        return Ok(true);
+                    }
+                    let device = <$driver as Driver>::open_device(&self.choice, &self.options, waiting).await?;
+                    *self.backend.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(Backend::on(device));
+                    Ok(true)
+                })
+            }
+        }
+    };
 }
+#[cfg(any(native_gpu, browser_gpu))]
+devices_of!(kiln_wgpu::GpuDevice);
+#[cfg(native_cuda)]
+devices_of!(kiln_cuda::CudaDevice);
 
 /// Who drives devices while a blocking call waits for them.
 #[cfg(not(target_arch = "wasm32"))]

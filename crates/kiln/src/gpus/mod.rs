@@ -340,7 +340,7 @@ mod tests {
     #[derive(Debug)]
     struct Missing;
 
-    fn missing<'a, T: 'a>() -> Pending<'a, T> {
+    fn missing<'a, T: Send + 'a>() -> Pending<'a, T> {
         let error = Error::Unavailable { what: "a device".into(), reason: "it is missing".into() };
         Box::pin(std::future::ready(Err(error)))
     }

@@ -50,7 +50,7 @@ impl Scripted {
 }
 
 /// A future that is complete.
-fn done<'a, T: 'a>(result: Result<T>) -> Pending<'a, T> {
+fn done<'a, T: Send + 'a>(result: Result<T>) -> Pending<'a, T> {
     Box::pin(std::future::ready(result))
 }
 
