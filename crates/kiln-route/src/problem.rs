@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use kiln_ir::graph::{Fused, Graph, Schedule, Step, TensorId};
-use kiln_ir::op::{Cost, Op, total_bytes};
+use kiln_ir::op::{Call, Cost, Op, total_bytes};
 use kiln_ir::{Result, TensorType, for_operation};
 
 use crate::class::Class;
@@ -18,17 +18,21 @@ pub(crate) struct Task {
 
 impl Task {
     fn new(op: &Op, inputs: &[TensorType]) -> Result<(Self, u64)> {
-        let outputs = op.infer(inputs)?;
+        Ok(Self::checked(op, inputs, &op.infer(inputs)?))
+    }
+
+    /// The task on inputs that the shape rule has accepted, and the bytes of its results.
+    fn checked(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> (Self, u64) {
         let bytes_written = total_bytes(outputs.iter().map(|t| t.bytes() as u64));
         let cost = for_operation!(op, concrete => {
             use kiln_ir::op::Operation;
             Cost {
-                flops: concrete.flops(inputs, &outputs),
-                bytes_read: concrete.bytes_read(inputs, &outputs),
+                flops: concrete.flops(inputs, outputs),
+                bytes_read: concrete.bytes_read(inputs, outputs),
                 bytes_written,
             }
         });
-        Ok((Self { class: Class::of(op, inputs, &outputs), cost }, bytes_written))
+        (Self { class: Class::of(op, inputs, outputs), cost }, bytes_written)
     }
 
     /// The measure of work that curves are drawn over: the larger of flops and bytes. Within a class the two grow
@@ -56,14 +60,23 @@ impl Problem {
     /// # Errors
     /// What the shape rule of the operation says.
     pub fn new(op: &Op, inputs: &[TensorType]) -> Result<Self> {
-        let (task, result_bytes) = Task::new(op, inputs)?;
+        Ok(Self::single(Task::new(op, inputs)?, inputs))
+    }
+
+    /// One operation that has been checked.
+    pub fn of_call(call: &Call<'_>) -> Self {
+        Self::single(Task::checked(call.op(), call.types(), call.outputs()), call.types())
+    }
+
+    #[inline]
+    fn single((task, result_bytes): (Task, u64), inputs: &[TensorType]) -> Self {
         let mut operands = [0; 5];
         for (slot, ty) in operands.iter_mut().zip(inputs) {
             *slot = ty.bytes() as u64;
         }
         let more_operands = inputs.iter().skip(operands.len()).map(|ty| ty.bytes() as u64).collect();
         let operand_count = inputs.len();
-        Ok(Self { first: Some(task), rest: Vec::new(), operands, more_operands, operand_count, result_bytes })
+        Self { first: Some(task), rest: Vec::new(), operands, more_operands, operand_count, result_bytes }
     }
 
     /// A recorded graph, placed as a whole: its operations one after the other, transfers only at its edges. Its

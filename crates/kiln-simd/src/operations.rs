@@ -1,6 +1,6 @@
 //! The way of every operation to its kernel, and the short ways of the common ones.
 
-use kiln_ir::op::{Elementwise, Matmul, Op, Operation, Reduction, check, widened};
+use kiln_ir::op::{Call, Elementwise, Matmul, Op, Operation, Reduction, check, check_outputs, widened};
 use kiln_ir::{DataMut, Operand, Operations, Result, for_operation};
 
 use crate::simd::{Execute, Simd};
@@ -40,6 +40,24 @@ impl Operations for Simd {
 
     fn quick_matmul(&self, op: Matmul, a: &[f32], b: &[f32], extents: (usize, usize, usize), out: &mut [f32]) -> bool {
         gemm::run_slices(self, op, a, b, extents, out)
+    }
+}
+
+impl Simd {
+    /// As [`Operations::run_into`], of an operation whose operands have been checked.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn run_call(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
+        let op = call.op();
+        if let Op::Elementwise(op) = op
+            && elementwise::run_alike(self, op, call.inputs(), outputs)
+        {
+            return Ok(());
+        }
+        check_outputs(op.name(), call.outputs(), outputs)?;
+        let mut run = |inputs: &[Operand<'_>]| for_operation!(op, op => op.execute(self, inputs, outputs));
+        if op.moves() { run(call.inputs()) } else { widened(call.inputs(), run) }
     }
 }
 

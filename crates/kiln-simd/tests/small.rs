@@ -154,11 +154,16 @@ fn no_operation_is_left_out() {
 #[test]
 fn packed_kernels_are_right_on_small_inputs() {
     let mut c = Cases { random: Random::new(6), cases: Vec::new() };
-    for (stride, x, w) in [((1, 1), [1, 16, 2, 5], [96, 16, 3, 3]), ((2, 1), [2, 2, 3, 4], [3, 2, 2, 2])] {
+    // An interpreter takes seconds for a thousand products.
+    let wide = if cfg!(miri) { 20 } else { 96 };
+    for (stride, x, w) in [((1, 1), [1, 16, 2, 5], [wide, 16, 3, 3]), ((2, 1), [2, 2, 3, 4], [3, 2, 2, 2])] {
         // Also with weights that make a number of no zero of the padding: above the picture, beside it, below it.
         for special in
             [None, Some((0, f32::INFINITY)), Some((w[3], f32::NEG_INFINITY)), Some((w[2] * w[3] - 1, f32::NAN))]
         {
+            if cfg!(miri) && special.is_some_and(|(place, _)| place > 0) {
+                continue;
+            }
             let op = Convolve2d { padding: Padding::Same, stride };
             c.add(op, &[&x, &w]);
             let case = c.cases.last_mut().unwrap();

@@ -5,7 +5,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kiln_ir::op::{Op, types_of};
+use kiln_ir::op::{Call, Op, types_of};
 use kiln_ir::{AsyncOperations, Buffer, DataMut, Error, Operand, Result};
 #[cfg(browser_gpu)]
 use kiln_route::{Backend, Problem};
@@ -114,7 +114,7 @@ impl Engine {
                 Err(lacking) => return Err(failed.unwrap_or(lacking)),
             };
             let Some((_, gpu)) = self.gpu(&decision) else {
-                return self.run_on_cpu(&problem, &decision, op, inputs, outputs);
+                return Call::with(op, inputs, |call| self.run_on_cpu(&problem, &decision, call, outputs));
             };
             let Err(error) = gpu.run_into(op, inputs, outputs, kiln_device::waiting::Waiting::Elsewhere).await else {
                 return Ok(());

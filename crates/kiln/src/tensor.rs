@@ -7,7 +7,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 use kiln_device::waiting::Waiting;
 #[cfg(not(browser_gpu))]
 use kiln_ir::Record;
-use kiln_ir::op::Op;
+use kiln_ir::op::{Call, Op};
 use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Result, Shape, TensorType, f16};
 use kiln_route::{Problem, Residency};
 
@@ -457,7 +457,7 @@ impl Engine {
                 let operands = held.iter().map(OnHost::operand).collect::<Result<Vec<_>>>()?;
                 let mut results = outputs.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
                 let mut slices: Vec<DataMut<'_>> = results.iter_mut().map(Buffer::as_mut).collect();
-                self.run_on_cpu(&problem, &decision, op, &operands, &mut slices)?;
+                Call::with(op, &operands, |call| self.run_on_cpu(&problem, &decision, call, &mut slices))?;
                 let results = results.into_iter().zip(outputs.iter());
                 return results.map(|(result, ty)| Tensor::from_buffer(result, ty.shape.dims())).collect();
             };

@@ -4,7 +4,8 @@ use std::any::Any;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
-use super::{Contract, MAX_OPERANDS, Operation, Outputs, Param};
+use super::call::MAX_OPERANDS;
+use super::{Contract, Operation, Outputs, Param};
 use crate::{DataMut, Error, Operand, Result, TensorType};
 
 /// The greatest number of parameters of a custom operation.

@@ -5,6 +5,7 @@
 //! A program adds operations of its own through [`Custom`].
 
 mod attention;
+mod call;
 mod contract;
 mod convert;
 mod convolve;
@@ -23,6 +24,7 @@ mod shape;
 mod transpose;
 
 pub use attention::{Attention, AttentionExtents};
+pub use call::{Call, Types, check, check_outputs, types_of, widened};
 pub use contract::{Bound, Contract};
 pub use convert::Convert;
 pub use convolve::{Convolve2d, ConvolveExtents, Padding};
@@ -41,7 +43,9 @@ pub use rows::{LayerNorm, LogSoftmax, RmsNorm, Softmax, rows_of};
 pub use shape::{BroadcastTo, Concat, Dim, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
 pub use transpose::Transpose;
 
-use crate::{DType, Data, DataMut, Error, Operand, Result, Shape, TensorType};
+#[cfg(feature = "reference")]
+use crate::Operand;
+use crate::{DType, Error, Result, TensorType};
 
 /// A real parameter of an operation. Compared and hashed by its bits, so that nodes with `0.0` and `-0.0` differ.
 #[derive(Clone, Copy)]
@@ -136,72 +140,6 @@ impl std::ops::Deref for Outputs {
     }
 }
 
-/// The types of the operands of one call, kept without a heap where there are few. See [`types_of`].
-#[derive(Debug, Clone)]
-pub struct Types {
-    few: [TensorType; FEW_OPERANDS],
-    len: usize,
-    /// All of them where there are more.
-    many: Vec<TensorType>,
-}
-
-/// The greatest number of operands that an operation takes: [`Concat`] so many, the others at most [`FEW_OPERANDS`].
-const MAX_OPERANDS: usize = 8;
-
-/// Operands whose types are kept without a heap.
-const FEW_OPERANDS: usize = 4;
-
-/// The types of operands. Of a list that is too long for any operation it keeps enough to be refused by its arity.
-#[inline]
-pub fn types_of(operands: &[Operand<'_>]) -> Types {
-    let mut types =
-        Types { few: [TensorType::f32(Shape::SCALAR); FEW_OPERANDS], len: operands.len(), many: Vec::new() };
-    for (ty, operand) in types.few.iter_mut().zip(operands) {
-        *ty = operand.ty();
-    }
-    if operands.len() > FEW_OPERANDS {
-        types.many = operands.iter().take(MAX_OPERANDS + 1).map(Operand::ty).collect();
-    }
-    types
-}
-
-impl std::ops::Deref for Types {
-    type Target = [TensorType];
-    #[inline]
-    fn deref(&self) -> &[TensorType] {
-        if self.len > FEW_OPERANDS { &self.many } else { &self.few[..self.len] }
-    }
-}
-
-/// Checks the operands and outputs of a call, as a backend does before it runs the kernel.
-///
-/// # Errors
-/// As [`Operation::infer`] for the inputs; [`Error::Arity`], [`Error::Type`] and [`Error::Length`] for the outputs.
-#[inline]
-pub fn check(op: &impl Operation, inputs: &[Operand<'_>], outputs: &[DataMut<'_>]) -> Result<()> {
-    check_outputs(op.name(), &op.infer(&types_of(inputs))?, outputs)
-}
-
-/// Whether results of these types fit `outputs`; `op` names what asks in errors.
-///
-/// # Errors
-/// [`Error::Arity`], [`Error::Type`], [`Error::Length`].
-pub fn check_outputs(op: &'static str, expected: &[TensorType], outputs: &[DataMut<'_>]) -> Result<()> {
-    if expected.len() != outputs.len() {
-        return Err(Error::Arity { op, expected: expected.len(), found: outputs.len() });
-    }
-    for (index, (ty, out)) in expected.iter().zip(outputs).enumerate() {
-        if ty.dtype != out.dtype() {
-            return Err(Error::Type { op, index, expected: ty.dtype, found: out.dtype() });
-        }
-        if ty.bytes() != out.bytes() {
-            let (expected, found) = (ty.bytes() / ty.dtype.size(), out.bytes() / ty.dtype.size());
-            return Err(Error::Length { op, operand: "output", expected, found });
-        }
-    }
-    Ok(())
-}
-
 /// Everything about an operation that is not its kernel.
 pub trait Operation: Copy + Eq + std::hash::Hash + std::fmt::Debug {
     /// Whether it moves elements as they are stored, so that the result has the element type of the operands and f16 is
@@ -256,31 +194,6 @@ pub trait Operation: Copy + Eq + std::hash::Hash + std::fmt::Debug {
     fn worst_cases() -> Vec<reference::Case> {
         Vec::new()
     }
-}
-
-/// Calls `run` with the operands, those of f16 as the f32 that they stand for: what a backend does before a kernel that reads
-/// f32 alone.
-///
-/// # Errors
-/// [`Error::OutOfMemory`], and those of `run`.
-pub fn widened<R>(inputs: &[Operand<'_>], run: impl FnOnce(&[Operand<'_>]) -> Result<R>) -> Result<R> {
-    if inputs.iter().all(|input| input.ty().dtype != DType::F16) {
-        return run(inputs);
-    }
-    let wide = inputs.iter().map(|input| {
-        let halves = input.data().f16();
-        let mut wide = crate::zeros(halves.len())?;
-        crate::widen(halves, &mut wide);
-        Ok(wide)
-    });
-    let wide = wide.collect::<Result<Vec<Vec<f32>>>>()?;
-    let mut operands = inputs.to_vec();
-    for (operand, wide) in operands.iter_mut().zip(&wide) {
-        if operand.ty().dtype == DType::F16 {
-            *operand = Operand::new(Data::F32(wide), operand.shape())?;
-        }
-    }
-    run(&operands)
 }
 
 /// Checks the number of operands and their element types. f16 stands for f32 everywhere.

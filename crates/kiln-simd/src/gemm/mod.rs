@@ -21,7 +21,7 @@ mod pack;
 mod packed;
 mod tile;
 
-use kiln_ir::op::{Matmul, MatmulExtents, MatmulPairs, Matvec};
+use kiln_ir::op::{Matmul, MatmulExtents, Matvec};
 use kiln_ir::{DataMut, Error, Operand, Result, Shape};
 
 pub use packed::PackedB;
@@ -41,8 +41,13 @@ impl Execute for Matmul {
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         let shapes = [0, 1].map(|i| inputs[i].shape());
         let e = self.extents(&shapes[0], &shapes[1])?;
-        let pairs = self.pairs(&shapes[0], &shapes[1]);
-        matmul(simd, *self, (e, pairs), f32s(inputs, 0), f32s(inputs, 1), outputs[0].f32());
+        let (a, b, c) = (f32s(inputs, 0), f32s(inputs, 1), outputs[0].f32());
+        if e.batch == 1 {
+            matmul(simd, *self, e, |_| [0, 0], a, b, c);
+        } else {
+            let pairs = self.pairs(&shapes[0], &shapes[1]);
+            matmul(simd, *self, e, |i| pairs.of(i), a, b, c);
+        }
         Ok(())
     }
 }
@@ -58,8 +63,17 @@ impl Execute for Matvec {
     }
 }
 
-/// All products of a stack. The slices have the lengths that the extents ask for.
-fn matmul(simd: &Simd, op: Matmul, (e, pairs): (MatmulExtents, MatmulPairs), a: &[f32], b: &[f32], c: &mut [f32]) {
+/// All products of a stack, of which `pair` says which matrices of A and B each multiplies. The slices have the lengths that the
+/// extents ask for.
+fn matmul(
+    simd: &Simd,
+    op: Matmul,
+    e: MatmulExtents,
+    pair: impl Fn(usize) -> [usize; 2] + Sync,
+    a: &[f32],
+    b: &[f32],
+    c: &mut [f32],
+) {
     let MatmulExtents { mut batch, shared_b, mut m, k, n } = e;
     if shared_b && !op.transpose_a {
         // Rows of all matrices follow one another: one tall matrix.
@@ -71,7 +85,7 @@ fn matmul(simd: &Simd, op: Matmul, (e, pairs): (MatmulExtents, MatmulPairs), a: 
     let (isa, threads) = (simd.isa(), simd.threads());
     let out = Shared::new(c.as_mut_ptr());
     let one = |s: usize, threads: usize| {
-        let [of_a, of_b] = pairs.of(s);
+        let [of_a, of_b] = pair(s);
         let a = &a[of_a * m * k..][..m * k];
         let b = &b[of_b * k * n..][..k * n];
         // SAFETY: the slices have these extents, matrix s of the output belongs to this product alone, a `Simd` has its

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 pub use builder::EngineBuilder;
 use kiln_ir::graph::{Fused, Graph};
-use kiln_ir::op::{Custom, Op, types_of};
+use kiln_ir::op::{Call, Custom, Op};
 use kiln_ir::{DataMut, Error, Operand, Operations, Result, TensorType};
 
 use kiln_route::{Backend, Decision, Explanation, Machine, Place, Problem, Residency, Router};
@@ -202,8 +202,36 @@ impl Engine {
         if let [only] = &self.cpu[..] {
             return only.run_into(op, inputs, outputs);
         }
-        let problem = Problem::new(op, &types_of(inputs))?;
-        self.run_on_cpu(&problem, &self.router.decide(&problem, &self.on_cpu()), op, inputs, outputs)
+        Call::with(op, inputs, |call| {
+            let problem = Problem::of_call(call);
+            self.run_on_cpu(&problem, &self.router.decide(&problem, &self.on_cpu()), call, outputs)
+        })
+    }
+
+    /// Runs an operation where it is predicted to run fastest.
+    #[cfg(not(browser_gpu))]
+    fn run_call(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
+        let problem = Problem::of_call(call);
+        let (op, inputs) = (call.op(), call.inputs());
+        let mut residency = self.able(self.on_host(), op);
+        let mut failed = None;
+        let decision = loop {
+            let decision = match self.decide(&problem, &residency, op.name()) {
+                Ok(decision) => decision,
+                Err(lacking) => return Err(failed.unwrap_or(lacking)),
+            };
+            let Some((_, gpu)) = self.gpu(&decision) else { break decision };
+            match wait(gpu.run_into(op, inputs, outputs, WAITING)) {
+                // Where a place is forced its error is the answer.
+                Err(error) if self.router.forced().is_none() && gpu.failed(&error) => {
+                    residency = residency.barred(decision.index());
+                    failed = Some(error);
+                }
+                // Its time is not observed: most of it may be the way there and back.
+                done => return done,
+            }
+        };
+        self.run_on_cpu(&problem, &decision, call, outputs)
     }
 
     /// Runs an operation at the place of the CPU that was chosen.
@@ -211,16 +239,15 @@ impl Engine {
         &self,
         problem: &Problem,
         decision: &Decision<'_>,
-        op: &Op,
-        inputs: &[Operand<'_>],
+        call: &Call<'_>,
         outputs: &mut [DataMut<'_>],
     ) -> Result<()> {
         let simd = self.simd(decision)?;
         if !self.refine {
-            return simd.run_into(op, inputs, outputs);
+            return simd.run_call(call, outputs);
         }
         let start = Instant::now();
-        let result = simd.run_into(op, inputs, outputs);
+        let result = simd.run_call(call, outputs);
         if result.is_ok() {
             self.router.observe(problem, decision.index(), start.elapsed().as_secs_f64());
         }
@@ -248,25 +275,6 @@ impl Operations for Engine {
         if let ([only], []) = (&self.cpu[..], &self.gpus[..]) {
             return only.run_into(op, inputs, outputs);
         }
-        let problem = Problem::new(op, &types_of(inputs))?;
-        let mut residency = self.able(self.on_host(), op);
-        let mut failed = None;
-        let decision = loop {
-            let decision = match self.decide(&problem, &residency, op.name()) {
-                Ok(decision) => decision,
-                Err(lacking) => return Err(failed.unwrap_or(lacking)),
-            };
-            let Some((_, gpu)) = self.gpu(&decision) else { break decision };
-            match wait(gpu.run_into(op, inputs, outputs, WAITING)) {
-                // Where a place is forced its error is the answer.
-                Err(error) if self.router.forced().is_none() && gpu.failed(&error) => {
-                    residency = residency.barred(decision.index());
-                    failed = Some(error);
-                }
-                // Its time is not observed: most of it may be the way there and back.
-                done => return done,
-            }
-        };
-        self.run_on_cpu(&problem, &decision, op, inputs, outputs)
+        Call::with(op, inputs, |call| self.run_call(call, outputs))
     }
 }

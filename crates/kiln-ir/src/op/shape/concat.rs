@@ -1,4 +1,5 @@
-use super::super::{Contract, MAX_OPERANDS, Operation, Outputs};
+use super::super::call::MAX_OPERANDS;
+use super::super::{Contract, Operation, Outputs};
 use super::{CONTRACT, Dim, Layout, Movement, StridedCopy, no_axis, whole_rows};
 use crate::{Error, Result, Shape, TensorType};
 

@@ -1,0 +1,163 @@
+//! Calls: an operation on operands, checked before a kernel runs.
+
+use super::{Op, Operation};
+use crate::{DType, Data, DataMut, Error, Operand, Result, Shape, TensorType};
+
+/// The types of the operands of one call, kept without a heap where there are few. See [`types_of`].
+#[derive(Debug, Clone)]
+pub struct Types {
+    few: [TensorType; FEW_OPERANDS],
+    len: usize,
+    /// All of them where there are more.
+    many: Vec<TensorType>,
+}
+
+/// The greatest number of operands that an operation takes: [`Concat`] so many, the others at most [`FEW_OPERANDS`].
+pub(super) const MAX_OPERANDS: usize = 8;
+
+/// Operands whose types are kept without a heap.
+const FEW_OPERANDS: usize = 3;
+
+/// The types of operands. Of a list that is too long for any operation it keeps enough to be refused by its arity.
+#[inline]
+pub fn types_of(operands: &[Operand<'_>]) -> Types {
+    let mut types =
+        Types { few: [TensorType::f32(Shape::SCALAR); FEW_OPERANDS], len: operands.len(), many: Vec::new() };
+    for (ty, operand) in types.few.iter_mut().zip(operands) {
+        *ty = operand.ty();
+    }
+    if operands.len() > FEW_OPERANDS {
+        types.many = operands.iter().take(MAX_OPERANDS + 1).map(Operand::ty).collect();
+    }
+    types
+}
+
+impl std::ops::Deref for Types {
+    type Target = [TensorType];
+    #[inline]
+    fn deref(&self) -> &[TensorType] {
+        if self.len > FEW_OPERANDS { &self.many } else { &self.few[..self.len] }
+    }
+}
+
+/// Checks the operands and outputs of a call, as a backend does before it runs the kernel.
+///
+/// # Errors
+/// As [`Operation::infer`] for the inputs; [`Error::Arity`], [`Error::Type`] and [`Error::Length`] for the outputs.
+#[inline]
+pub fn check(op: &impl Operation, inputs: &[Operand<'_>], outputs: &[DataMut<'_>]) -> Result<()> {
+    with_types(inputs, |types| check_outputs(op.name(), &op.infer(types)?, outputs))
+}
+
+/// Calls `see` with the types of operands. No more types are copied than there are: short calls take as long as that.
+#[inline(always)]
+fn with_types<R>(inputs: &[Operand<'_>], see: impl FnOnce(&[TensorType]) -> R) -> R {
+    let (one, two, three, many);
+    let types: &[TensorType] = match inputs {
+        [x] => {
+            one = [x.ty()];
+            &one
+        }
+        [a, b] => {
+            two = [a.ty(), b.ty()];
+            &two
+        }
+        [a, b, c] => {
+            three = [a.ty(), b.ty(), c.ty()];
+            &three
+        }
+        all => {
+            many = types_of(all);
+            &many
+        }
+    };
+    see(types)
+}
+
+/// An operation and its operands, checked once: what decides where it runs and what runs it need not check them again.
+#[derive(Debug)]
+pub struct Call<'a> {
+    op: &'a Op,
+    inputs: &'a [Operand<'a>],
+    types: &'a [TensorType],
+    outputs: &'a [TensorType],
+}
+
+impl Call<'_> {
+    /// Calls `run` with the operation on these operands.
+    ///
+    /// # Errors
+    /// As [`Operation::infer`], and those of `run`.
+    #[inline]
+    pub fn with<R>(op: &Op, inputs: &[Operand<'_>], run: impl FnOnce(&Call<'_>) -> Result<R>) -> Result<R> {
+        with_types(inputs, |types| {
+            let outputs = op.infer(types)?;
+            run(&Call { op, inputs, types, outputs: &outputs })
+        })
+    }
+
+    /// The operation.
+    pub fn op(&self) -> &Op {
+        self.op
+    }
+
+    /// The operands.
+    pub fn inputs(&self) -> &[Operand<'_>] {
+        self.inputs
+    }
+
+    /// The types of the operands.
+    pub fn types(&self) -> &[TensorType] {
+        self.types
+    }
+
+    /// The types of the results.
+    pub fn outputs(&self) -> &[TensorType] {
+        self.outputs
+    }
+}
+
+/// Whether results of these types fit `outputs`; `op` names what asks in errors.
+///
+/// # Errors
+/// [`Error::Arity`], [`Error::Type`], [`Error::Length`].
+pub fn check_outputs(op: &'static str, expected: &[TensorType], outputs: &[DataMut<'_>]) -> Result<()> {
+    if expected.len() != outputs.len() {
+        return Err(Error::Arity { op, expected: expected.len(), found: outputs.len() });
+    }
+    for (index, (ty, out)) in expected.iter().zip(outputs).enumerate() {
+        if ty.dtype != out.dtype() {
+            return Err(Error::Type { op, index, expected: ty.dtype, found: out.dtype() });
+        }
+        if ty.bytes() != out.bytes() {
+            let (expected, found) = (ty.bytes() / ty.dtype.size(), out.bytes() / ty.dtype.size());
+            return Err(Error::Length { op, operand: "output", expected, found });
+        }
+    }
+    Ok(())
+}
+
+/// Calls `run` with the operands, those of f16 as the f32 that they stand for: what a backend does before a kernel that reads
+/// f32 alone.
+///
+/// # Errors
+/// [`Error::OutOfMemory`], and those of `run`.
+pub fn widened<R>(inputs: &[Operand<'_>], run: impl FnOnce(&[Operand<'_>]) -> Result<R>) -> Result<R> {
+    if inputs.iter().all(|input| input.ty().dtype != DType::F16) {
+        return run(inputs);
+    }
+    let wide = inputs.iter().map(|input| {
+        let halves = input.data().f16();
+        let mut wide = crate::zeros(halves.len())?;
+        crate::widen(halves, &mut wide);
+        Ok(wide)
+    });
+    let wide = wide.collect::<Result<Vec<Vec<f32>>>>()?;
+    let mut operands = inputs.to_vec();
+    for (operand, wide) in operands.iter_mut().zip(&wide) {
+        if operand.ty().dtype == DType::F16 {
+            *operand = Operand::new(Data::F32(wide), operand.shape())?;
+        }
+    }
+    run(&operands)
+}
