@@ -52,9 +52,6 @@ pub(crate) trait Device: Any + Debug + Send + Sync {
     /// Makes an operation on operands in device memory ready, for measurements.
     fn resident(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Again>;
 
-    /// Makes the download of a tensor ready, for measurements.
-    fn reading(&self, operand: &Operand<'_>) -> Result<Again>;
-
     /// Opens a device that is lost anew, and returns whether there is one that is not lost.
     fn reopen(&self, waiting: Waiting) -> Pending<'_, bool>;
 }
@@ -289,11 +286,6 @@ macro_rules! devices_of {
                         device.wait(WAITING).await
                     })
                 }))
-            }
-
-            fn reading(&self, operand: &Operand<'_>) -> Result<Again> {
-                let tensor = wait(async { Tensor::upload(&self.device_waiting(WAITING).await?, operand).await })?;
-                Ok(Box::new(move || wait(tensor.read_waiting(WAITING)).map(drop)))
             }
 
             fn reopen(&self, waiting: Waiting) -> Pending<'_, bool> {

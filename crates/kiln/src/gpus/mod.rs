@@ -384,10 +384,6 @@ mod tests {
             Ok(Box::new(|| wait(missing())))
         }
 
-        fn reading(&self, _: &Operand<'_>) -> Result<Again> {
-            Ok(Box::new(|| wait(missing())))
-        }
-
         fn reopen(&self, _: Waiting) -> Pending<'_, bool> {
             missing()
         }

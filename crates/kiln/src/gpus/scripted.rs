@@ -106,11 +106,6 @@ impl Device for Scripted {
         Ok(Box::new(move || device.call()))
     }
 
-    fn reading(&self, _: &Operand<'_>) -> Result<Again> {
-        let device = self.clone();
-        Ok(Box::new(move || device.call()))
-    }
-
     fn reopen(&self, _: Waiting) -> Pending<'_, bool> {
         done(Ok(false))
     }

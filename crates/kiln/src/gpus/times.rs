@@ -1,11 +1,14 @@
 //! How long a GPU takes.
 
-use kiln_ir::op::{Elementwise, Op};
+use kiln_ir::op::{BroadcastTo, Elementwise, Op, Reduce, Reduction};
 use kiln_ir::{DataMut, Operand, Result};
 use kiln_route::Link;
 use web_time::Instant;
 
 use super::{Gpu, WAITING, wait};
+
+/// Elements that take no time on the way: what is left is its latency.
+const SMALL: usize = 256;
 
 /// The least time of a few runs, the first of which makes everything ready.
 fn least(mut run: impl FnMut() -> Result<()>) -> Result<f64> {
@@ -53,7 +56,8 @@ impl Gpu {
         self.resident_seconds(&Elementwise::neg().into(), &[Operand::vector(&[1.0; 64])])
     }
 
-    /// The way to the device: what operations take from host to host beyond what they take on the device.
+    /// The way to the device and back, each measured by itself: what an operation that only sends, or only fetches, takes from
+    /// host to host beyond what it takes on the device.
     ///
     /// # Errors
     /// Errors of the device.
@@ -61,24 +65,30 @@ impl Gpu {
         const LARGE: usize = 4 << 20;
         let data = vec![1.0; LARGE];
         let mut out = vec![0.0; LARGE];
-        let op = Op::from(Elementwise::scale(2.0));
-        let mut beyond = |n: usize| -> Result<(f64, f64)> {
-            let input = [Operand::vector(&data[..n])];
-            let host = self.host_seconds(&op, &input, &mut [DataMut::F32(&mut out[..n])])?;
-            let read = least(self.0.device.reading(&input[0])?)?;
-            Ok(((host - self.resident_seconds(&op, &input)?).max(1e-9), read))
+        let sum = Op::from(Reduce::all(Reduction::Sum));
+        let mut up = |n: usize| self.beyond(&sum, &[Operand::vector(&data[..n])], &mut out[..1]);
+        let (up_small, up_large) = (up(SMALL)?, up(LARGE)?);
+        let mut down = |n: usize| {
+            let one = Operand::vector(&data[..1]);
+            self.beyond(&BroadcastTo::new(&[n])?.into(), &[one], &mut out[..n])
         };
-        let (small, read_small) = beyond(256)?;
-        let (large, read_large) = beyond(LARGE)?;
-        let bytes = (4 * LARGE) as f64;
-        let both = (large - small).max(1e-9);
-        let down = (read_large - read_small).clamp(0.1 * both, 0.9 * both);
+        let (down_small, down_large) = (down(SMALL)?, down(LARGE)?);
+        let bytes = (4 * (LARGE - SMALL)) as f64;
         Ok(Link {
             // The two happen in one submission and are waited for once.
             upload_latency: 0.0,
-            upload_bandwidth: bytes / (both - down),
-            download_latency: small,
-            download_bandwidth: bytes / down,
+            upload_bandwidth: bytes / (up_large - up_small).max(1e-9),
+            download_latency: up_small.min(down_small),
+            download_bandwidth: bytes / (down_large - down_small).max(1e-9),
         })
+    }
+
+    /// Seconds that an operation takes from host to host beyond what it takes on the device.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    fn beyond(&self, op: &Op, inputs: &[Operand<'_>], out: &mut [f32]) -> Result<f64> {
+        let host = self.host_seconds(op, inputs, &mut [DataMut::F32(out)])?;
+        Ok((host - self.resident_seconds(op, inputs)?).max(1e-9))
     }
 }
