@@ -5,7 +5,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kiln_ir::op::{Call, Op, types_of};
+#[cfg(browser_gpu)]
+use kiln_ir::op::Call;
+use kiln_ir::op::{Op, types_of};
 use kiln_ir::{AsyncOperations, Buffer, DataMut, Error, Operand, Result};
 #[cfg(browser_gpu)]
 use kiln_route::{Backend, Problem};
