@@ -138,7 +138,7 @@ impl<D: Driver> Backend<D> {
         outputs: &mut [DataMut<'_>],
         waiting: Waiting,
     ) -> Result<()> {
-        kiln_ir::for_operation!(op, op => check(op, inputs, outputs))?;
+        check(op, inputs, outputs)?;
         let device = match waiting {
             #[cfg(not(target_arch = "wasm32"))]
             Waiting::Here => self.device()?,

@@ -1,6 +1,6 @@
 //! The way of every operation to its kernel, and the short ways of the common ones.
 
-use kiln_ir::op::{Call, Elementwise, Matmul, Op, Operation, Reduction, check, check_outputs, widened};
+use kiln_ir::op::{Call, Elementwise, Matmul, Op, Reduction, check_outputs, widened};
 use kiln_ir::{DataMut, Operand, Operations, Result, for_operation};
 
 use crate::simd::{Execute, Simd};
@@ -14,8 +14,7 @@ impl Operations for Simd {
         {
             return Ok(());
         }
-        let mut run = |inputs: &[Operand<'_>]| for_operation!(op, op => checked(self, op, inputs, outputs));
-        if op.moves() { run(inputs) } else { widened(inputs, run) }
+        Call::with(op, inputs, |call| run_checked(self, call, outputs))
     }
 
     fn quick_elementwise(&self, op: Elementwise, operands: &[&[f32]], out: &mut [f32]) -> bool {
@@ -49,24 +48,20 @@ impl Simd {
     /// # Errors
     /// As there.
     pub fn run_call(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
-        let op = call.op();
-        if let Op::Elementwise(op) = op
+        if let Op::Elementwise(op) = call.op()
             && elementwise::run_alike(self, op, call.inputs(), outputs)
         {
             return Ok(());
         }
-        check_outputs(op.name(), call.outputs(), outputs)?;
-        let mut run = |inputs: &[Operand<'_>]| for_operation!(op, op => op.execute(self, inputs, outputs));
-        if op.moves() { run(call.inputs()) } else { widened(call.inputs(), run) }
+        run_checked(self, call, outputs)
     }
 }
 
-fn checked<O: Operation + Execute>(
-    simd: &Simd,
-    op: &O,
-    inputs: &[Operand<'_>],
-    outputs: &mut [DataMut<'_>],
-) -> Result<()> {
-    check(op, inputs, outputs)?;
-    op.execute(simd, inputs, outputs)
+/// Runs the kernel of an operation that has been checked. In one place, so that there is one copy of what compilers draw into it.
+#[inline(never)]
+fn run_checked(simd: &Simd, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
+    let op = call.op();
+    check_outputs(op.name(), call.outputs(), outputs)?;
+    let mut run = |inputs: &[Operand<'_>]| for_operation!(op, op => op.execute(simd, inputs, outputs));
+    if op.moves() { run(call.inputs()) } else { widened(call.inputs(), run) }
 }

@@ -232,7 +232,7 @@ fn on_each<D: Driver, P: Send, T: Send>(
 
 impl<D: Driver> Operations for DevicePool<D> {
     fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        kiln_ir::for_operation!(op, op => check(op, inputs, outputs))?;
+        check(op, inputs, outputs)?;
         let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();
         let cost = op.cost(&types)?;
         let large = cost.bytes() >= SHARED_FROM || cost.flops >= 64 * SHARED_FROM;

@@ -1,6 +1,6 @@
 //! Calls: an operation on operands, checked before a kernel runs.
 
-use super::{Op, Operation};
+use super::Op;
 use crate::{DType, Data, DataMut, Error, Operand, Result, Shape, TensorType};
 
 /// The types of the operands of one call, kept without a heap where there are few. See [`types_of`].
@@ -43,9 +43,9 @@ impl std::ops::Deref for Types {
 /// Checks the operands and outputs of a call, as a backend does before it runs the kernel.
 ///
 /// # Errors
-/// As [`Operation::infer`] for the inputs; [`Error::Arity`], [`Error::Type`] and [`Error::Length`] for the outputs.
+/// As [`Op::infer`] for the inputs; [`Error::Arity`], [`Error::Type`] and [`Error::Length`] for the outputs.
 #[inline]
-pub fn check(op: &impl Operation, inputs: &[Operand<'_>], outputs: &[DataMut<'_>]) -> Result<()> {
+pub fn check(op: &Op, inputs: &[Operand<'_>], outputs: &[DataMut<'_>]) -> Result<()> {
     with_types(inputs, |types| check_outputs(op.name(), &op.infer(types)?, outputs))
 }
 
@@ -87,7 +87,7 @@ impl Call<'_> {
     /// Calls `run` with the operation on these operands.
     ///
     /// # Errors
-    /// As [`Operation::infer`], and those of `run`.
+    /// As [`Op::infer`], and those of `run`.
     #[inline]
     pub fn with<R>(op: &Op, inputs: &[Operand<'_>], run: impl FnOnce(&Call<'_>) -> Result<R>) -> Result<R> {
         with_types(inputs, |types| {

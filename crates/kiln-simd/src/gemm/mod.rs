@@ -43,10 +43,10 @@ impl Execute for Matmul {
         let e = self.extents(&shapes[0], &shapes[1])?;
         let (a, b, c) = (f32s(inputs, 0), f32s(inputs, 1), outputs[0].f32());
         if e.batch == 1 {
-            matmul(simd, *self, e, |_| [0, 0], a, b, c);
+            matmul(simd, *self, e, &|_| [0, 0], a, b, c);
         } else {
             let pairs = self.pairs(&shapes[0], &shapes[1]);
-            matmul(simd, *self, e, |i| pairs.of(i), a, b, c);
+            matmul(simd, *self, e, &|i| pairs.of(i), a, b, c);
         }
         Ok(())
     }
@@ -69,7 +69,7 @@ fn matmul(
     simd: &Simd,
     op: Matmul,
     e: MatmulExtents,
-    pair: impl Fn(usize) -> [usize; 2] + Sync,
+    pair: &(dyn Fn(usize) -> [usize; 2] + Sync),
     a: &[f32],
     b: &[f32],
     c: &mut [f32],
