@@ -41,7 +41,7 @@ const WITHOUT_WEBGPU: Build = Build {
     name: "simd128-without-webgpu",
     flags: VECTORS,
     options: &["--no-default-features"],
-    most: (955_000, 333_000),
+    most: (930_000, 326_000),
 };
 
 /// Pictures of the examples that the page shows.
