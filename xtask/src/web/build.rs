@@ -32,7 +32,7 @@ const OF_THE_PAGE: [Build; 3] = [
         name: "scalar",
         flags: "",
         options: &["--no-default-features", "--features", "verify"],
-        most: (1_050_000, 380_000),
+        most: (1_025_000, 372_000),
     },
 ];
 
