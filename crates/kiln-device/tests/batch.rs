@@ -7,8 +7,9 @@ use std::thread;
 
 use kiln_device::{Batch as BatchOf, Statistics};
 use kiln_ir::graph::{FusionLimits, TensorId};
-use kiln_ir::op::{Matmul, Op, Reduction};
-use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, f16};
+use kiln_ir::op::reference::Expected;
+use kiln_ir::op::{Bound, Contract, Custom, CustomCall, CustomOperation, Matmul, Op, Outputs, Reduction};
+use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, TensorType, f16};
 
 use support::{Batch, HostDevice, HostOptions, device, elements, numbers, poll_times, upload};
 
@@ -497,4 +498,55 @@ fn every_element_type_is_uploaded_and_read() {
     let greatest = (0..4).max_by(|&a, &b| read[a].total_cmp(&read[b])).unwrap();
     assert_eq!(batch.read_buffer(places).unwrap(), Buffer::U32(vec![greatest as u32]));
     assert_eq!(batch.read_buffer(indices).unwrap(), Buffer::U32(vec![2, 0]));
+}
+
+/// Twice its input, with a kernel for the test device or without.
+#[derive(Debug)]
+struct Twice(Option<support::HostKernel>);
+
+impl CustomOperation for Twice {
+    fn name(&self) -> &'static str {
+        "twice"
+    }
+
+    fn formula(&self) -> &'static str {
+        "2 x"
+    }
+
+    fn infer(&self, _: &[f32], inputs: &[TensorType]) -> Result<Outputs, Error> {
+        Ok(inputs[0].into())
+    }
+
+    fn flops(&self, call: &CustomCall<'_>) -> u64 {
+        call.outputs[0].shape.numel() as u64
+    }
+
+    fn contract(&self) -> Contract {
+        Contract { bound: Bound::Exact, special: "" }
+    }
+
+    fn kernels(&self) -> Vec<&(dyn std::any::Any + Send + Sync)> {
+        self.0.iter().map(|kernel| kernel as _).collect()
+    }
+
+    fn reference(&self, _: &CustomCall<'_>, inputs: &[Operand<'_>]) -> Vec<Expected> {
+        let values: Vec<f64> = inputs[0].data().f32().iter().map(|&x| 2.0 * f64::from(x)).collect();
+        vec![Expected::F32 { magnitudes: values.clone(), values }]
+    }
+}
+
+#[test]
+fn a_custom_operation_runs_by_its_kernel_and_is_never_fused() {
+    static KNOWN: Twice = Twice(Some(support::HostKernel));
+    static UNKNOWN: Twice = Twice(None);
+    let mut batch = Batch::new(device());
+    let x = batch.upload(&[1.0, -2.0], &[2]).unwrap();
+    let negated = batch.neg(x).unwrap();
+    let twice = batch.record(Custom::new(&KNOWN, &[]).unwrap(), &[negated]).unwrap();
+    let out = batch.relu(twice).unwrap();
+    batch.execute(&[out]).unwrap();
+    assert_eq!(batch.read(out).unwrap(), [0.0, 4.0]);
+    let lacking = batch.record(Custom::new(&UNKNOWN, &[]).unwrap(), &[x]).unwrap();
+    assert!(matches!(batch.execute(&[lacking]), Err(Error::Unsupported { op: "twice", .. })));
+    batch.execute(&[out]).unwrap();
 }

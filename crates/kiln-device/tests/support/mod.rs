@@ -6,6 +6,7 @@ mod host_driver;
 mod steps;
 
 pub(crate) use host_driver::{HostChoice, HostDevice, HostOptions};
+pub(crate) use steps::HostKernel;
 
 use std::pin::pin;
 use std::task::{Context, Poll, Waker};

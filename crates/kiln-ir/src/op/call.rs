@@ -12,7 +12,7 @@ pub struct Types {
     many: Vec<TensorType>,
 }
 
-/// The greatest number of operands that an operation takes: [`Concat`] so many, the others at most [`FEW_OPERANDS`].
+/// The greatest number of operands of an operation. Only a concatenation and custom operations take more than [`FEW_OPERANDS`].
 pub(super) const MAX_OPERANDS: usize = 8;
 
 /// Operands whose types are kept without a heap.

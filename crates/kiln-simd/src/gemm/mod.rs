@@ -63,7 +63,7 @@ impl Execute for Matvec {
     }
 }
 
-/// All products of a stack, of which `pair` says which matrices of A and B each multiplies. The slices have the lengths that the
+/// All products of a stack: product `i` multiplies the matrices `pair(i)` of A and of B. The slices have the lengths that the
 /// extents ask for.
 fn matmul(
     simd: &Simd,

@@ -107,7 +107,7 @@ impl GpuDevice {
         /// an integrated one. A driver in software is used only when it is asked for.
         ///
         /// # Errors
-        /// [`Error::Unavailable`] where there is none, with what there is; [`Error::Driver`] where its driver refuses.
+        /// [`Error::Unavailable`] where there is no such adapter; the error lists those that exist; [`Error::Driver`] where its driver refuses.
         pub fn new, new_async(waiting) -> Result<Self> {
             Self::open_waiting(&AdapterChoice::Best, &DeviceOptions::new(), waiting).await
         }
@@ -137,7 +137,7 @@ impl GpuDevice {
         /// The adapter that would be opened, without opening it.
         ///
         /// # Errors
-        /// [`Error::Unavailable`] where there is none, with what there is.
+        /// [`Error::Unavailable`] where there is no such adapter; the error lists those that exist.
         pub fn find, find_async(waiting, choice: &AdapterChoice) -> Result<AdapterInfo> {
             Self::find_waiting(choice, waiting).await
         }

@@ -78,7 +78,7 @@ impl EngineBuilder {
     }
 
     /// Decides by a profile that the program has kept: what [`Profile::to_json`] gave. One that is damaged or of another
-    /// machine is none, and [`Engine::profile_status`] says why.
+    /// machine is ignored; [`Engine::profile_status`] says why.
     pub fn kept_profile(self, json: impl Into<String>) -> Self {
         Self { profile: ProfileSource::Text(json.into()), ..self }
     }

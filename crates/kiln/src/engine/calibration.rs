@@ -13,14 +13,14 @@ impl Engine {
     /// quarter of a minute with [`Effort::Quick`], during which the machine should have nothing else to do.
     ///
     /// Every GPU that is no software is measured and becomes a place, or those that the engine was asked for. One that fails is
-    /// left out: the report names it, and [`Engine::absent`] does. That there is no GPU at all is told once through `tracing`.
+    /// left out: the report names it, and [`Engine::absent`] does. A machine without a GPU is logged once through `tracing`.
     ///
     /// An engine that was limited to some of the threads, instruction sets or backends measures what it may use and does
     /// not write to the user's cache directory, whose profile is for engines without limits, too.
     ///
     /// # Errors
     /// Errors of the operations measured, of which there should be none; [`Unavailable`](kiln_ir::Error::Unavailable) where the GPU that everything
-    /// is sent to fails. The engine is as it was then. A file that cannot be written is none: the report tells.
+    /// is sent to fails. The engine is as it was then. A profile that cannot be written is no error; the report says so.
     pub fn calibrate(&mut self, effort: Effort, progress: &mut dyn FnMut(Progress<'_>)) -> Result<CalibrationReport> {
         self.calibrate_by(grid::calibration()?, effort, progress)
     }

@@ -131,7 +131,7 @@ impl Engine {
         (0..self.places().len()).filter(lacking).fold(residency, Residency::barred)
     }
 
-    /// Decides about a problem, of which `op` names an operation.
+    /// Decides where a problem runs. `op` names it in errors.
     ///
     /// # Errors
     /// [`Error::Unsupported`] where every place is barred and none is forced.
@@ -227,7 +227,7 @@ impl Engine {
                     residency = residency.barred(decision.index());
                     failed = Some(error);
                 }
-                // Its time is not observed: most of it may be the way there and back.
+                // Its time is not observed: transfers may be most of it.
                 done => return done,
             }
         };
