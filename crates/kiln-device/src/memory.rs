@@ -79,6 +79,11 @@ impl<M> Region<M> {
         Arc::ptr_eq(&self.allocation, &other.allocation)
     }
 
+    /// Whether both are the same bytes.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        self.shares(other) && (self.offset, self.bytes) == (other.offset, other.bytes)
+    }
+
     /// Its first byte in the allocation.
     pub fn offset(&self) -> u64 {
         self.offset

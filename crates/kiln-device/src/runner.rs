@@ -66,9 +66,32 @@ impl<D: Driver> GraphRunner<D> {
     /// [`Error::Unavailable`] for a tensor of another device.
     pub fn import(&mut self, id: TensorId, tensor: &Tensor<D>) -> Result<()> {
         tensor.check_on(&self.device)?;
-        self.inputs.insert(id, tensor.region().clone());
+        self.bind(id, tensor.region().clone());
         self.shared.insert(id);
         Ok(())
+    }
+
+    /// Uses a tensor that is here, an input or what the last execution computed, as an input of another graph or of a later
+    /// execution, without a copy. Both are then the same memory: what changes one changes the other.
+    ///
+    /// # Errors
+    /// As [`GraphRunner::read`].
+    pub fn alias(&mut self, id: TensorId, graph: &Graph, source: TensorId) -> Result<()> {
+        let region = self.resident(graph, source)?.region().clone();
+        self.bind(id, region);
+        match self.shared.contains(&source) {
+            true => self.shared.insert(id),
+            false => self.shared.remove(&id),
+        };
+        Ok(())
+    }
+
+    /// Makes a region the memory of an input. Programs that are bound to another one are made anew.
+    fn bind(&mut self, id: TensorId, region: RegionOf<D>) {
+        if self.inputs.get(&id).is_none_or(|bound| !bound.is_same(&region)) {
+            self.ready.retain(|ready| ready.executable.input(id).is_none());
+            self.inputs.insert(id, region);
+        }
     }
 
     /// Copies an input to the device.
@@ -124,10 +147,8 @@ impl<D: Driver> GraphRunner<D> {
         // A result may be an input under other extents.
         let inputs = self.inputs.iter().filter(|(_, region)| region.shares(tensor.region()));
         self.shared.extend(inputs.map(|(&input, _)| input));
-        if !self.inputs.contains_key(&id)
-            && let Some(last) = self.ready.iter_mut().find(|ready| ready.is_last)
-        {
-            last.is_shared = true;
+        for ready in &mut self.ready {
+            ready.is_shared |= ready.executable.results().iter().any(|result| result.shares(tensor.region()));
         }
         Ok(tensor)
     }
@@ -144,7 +165,7 @@ impl<D: Driver> GraphRunner<D> {
             let position = ready.wanted.iter().position(|&wanted| wanted == id)?;
             ready.executable.results().get(position)
         });
-        let region = self.inputs.get(&id).or(computed).cloned().ok_or_else(|| Error::Parameter {
+        let region = computed.or_else(|| self.inputs.get(&id)).cloned().ok_or_else(|| Error::Parameter {
             op: "read",
             reason: format!("tensor {} is not among what the last execution computed", id.index()),
         })?;

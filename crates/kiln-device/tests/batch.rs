@@ -550,3 +550,43 @@ fn a_custom_operation_runs_by_its_kernel_and_is_never_fused() {
     assert!(matches!(batch.execute(&[lacking]), Err(Error::Unsupported { op: "twice", .. })));
     batch.execute(&[out]).unwrap();
 }
+
+/// A graph whose operand is what another one computed: the memory is the same, and executing both again binds nothing.
+#[test]
+fn a_graph_reads_what_another_one_left_on_the_device() {
+    let device = device();
+    let mut runner = GraphRunner::new(device.clone());
+    let square = TensorType::f32(Shape::new(&[2, 2]).unwrap());
+    let (mut first, mut second) = (Graph::new(), Graph::new());
+    let x = first.input(square);
+    let y = first.record(Elementwise::neg(), &[x]).unwrap();
+    let read = second.input(square);
+    let z = second.record(Elementwise::scale(2.0), &[read]).unwrap();
+    block_on(runner.upload(x, &Operand::f32(&[1.0, 2.0, 3.0, 4.0], &[2, 2]).unwrap())).unwrap();
+    let mut run = |runner: &mut GraphRunner<HostDevice>| {
+        let before = device.statistics();
+        block_on(runner.execute(&first, &[y], Waiting::Here)).unwrap();
+        runner.alias(y, &first, y).unwrap();
+        runner.alias(read, &first, y).unwrap();
+        block_on(runner.execute(&second, &[z], Waiting::Here)).unwrap();
+        let results = [(&first, y), (&second, z)].map(|(graph, id)| {
+            let read = block_on(runner.read(graph, &[id], Waiting::Here)).unwrap();
+            read[0].as_data().f32().to_vec()
+        });
+        (results, since(&device, before))
+    };
+    let (results, _) = run(&mut runner);
+    assert_eq!(results, [vec![-1.0, -2.0, -3.0, -4.0], vec![-2.0, -4.0, -6.0, -8.0]]);
+    block_on(runner.set(&first, x, Data::F32(&[1.0; 4]))).unwrap();
+    let (results, done) = run(&mut runner);
+    assert_eq!(results, [vec![-1.0; 4], vec![-2.0; 4]]);
+    assert_eq!(done.bind_groups, 0, "both are bound to the memory they had");
+    // A result that others hold is left alone: new memory takes its place for both.
+    let held = runner.tensor(&first, y).unwrap();
+    block_on(runner.set(&first, x, Data::F32(&[5.0; 4]))).unwrap();
+    let (results, _) = run(&mut runner);
+    assert_eq!(results, [vec![-5.0; 4], vec![-10.0; 4]]);
+    assert_eq!(elements(&held), [-1.0; 4]);
+    let stranger = second.input(square);
+    assert!(matches!(runner.alias(read, &second, stranger), Err(Error::Parameter { .. })));
+}

@@ -5,6 +5,8 @@ use std::fmt;
 use kiln_ir::TensorType;
 use kiln_ir::op::{Cost, Op};
 
+use crate::place::Place;
+use crate::placement::{Placement, Segment};
 use crate::problem::Problem;
 use crate::router::Decision;
 use crate::units::{Count, Seconds};
@@ -24,6 +26,21 @@ pub struct Explanation {
     pub unsure: bool,
     /// The reason in a sentence.
     pub why: String,
+    /// The segments of a graph that several devices run, in the order in which they are submitted; empty where one runs all.
+    pub segments: Vec<ExplainedSegment>,
+}
+
+/// Steps of a graph that run on one device without a pause.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ExplainedSegment {
+    /// The name of the place.
+    pub place: String,
+    /// Number of steps.
+    pub steps: usize,
+    /// Predicted seconds from the start of the graph to its start.
+    pub start: f64,
+    /// Predicted seconds from the start of the graph to its end. It overlaps with a segment that starts before.
+    pub finish: f64,
 }
 
 impl Explanation {
@@ -49,7 +66,43 @@ impl Explanation {
             chosen: decision.place().name.clone(),
             unsure: decision.is_unsure(),
             why: decision.why().to_string(),
+            segments: Vec::new(),
         }
+    }
+
+    /// Adds where the steps of a graph run, one by one.
+    #[must_use]
+    pub fn placed(mut self, placement: &Placement, places: &[Place]) -> Self {
+        let name = |place: usize| places.get(place).map_or(String::new(), |place| place.name.clone());
+        let chosen = placement.segments.first().map_or(self.chosen.clone(), |first| name(first.place));
+        if chosen != self.chosen {
+            let seconds = Seconds(placement.seconds);
+            self.why = format!("{chosen} is predicted to take {seconds}; on a CPU each step is decided by itself");
+            self.chosen = chosen;
+        }
+        if placement.segments.len() < 2 {
+            return self;
+        }
+        let segment = |segment: &Segment| ExplainedSegment {
+            place: name(segment.place),
+            steps: segment.steps.len(),
+            start: segment.start,
+            finish: segment.finish,
+        };
+        self.segments = placement.segments.iter().map(segment).collect();
+        self.unsure = false;
+        let (alone, alone_seconds) = (name(placement.alone.0), placement.alone.1);
+        self.why = match alone_seconds < f64::INFINITY {
+            true => format!(
+                "several devices are predicted to take {} where {alone} alone takes {}",
+                Seconds(placement.seconds),
+                Seconds(alone_seconds)
+            ),
+            false => {
+                format!("no place has all kernels; together they are predicted to take {}", Seconds(placement.seconds))
+            }
+        };
+        self
     }
 }
 
@@ -60,8 +113,12 @@ impl fmt::Display for Explanation {
         writeln!(f, "    {:width$}  {:>9}  {:>8}", "place", "predicted", "relative")?;
         let least = self.predictions.first().map_or(1.0, |p| p.1).max(f64::MIN_POSITIVE);
         for (name, seconds) in &self.predictions {
-            let mark = if *name == self.chosen { "->" } else { "" };
+            let mark = if *name == self.chosen && self.segments.is_empty() { "->" } else { "" };
             writeln!(f, " {mark:2} {name:width$}  {:>9}  {:>7.2}x", Seconds(*seconds), seconds / least)?;
+        }
+        for segment in &self.segments {
+            let (start, finish) = (Seconds(segment.start), Seconds(segment.finish));
+            writeln!(f, " -> {:width$}  {} steps from {start} to {finish}", segment.place, segment.steps)?;
         }
         write!(f, " {}", self.why)?;
         if self.unsure { write!(f, " (unsure: the next place is within 10 %)") } else { Ok(()) }

@@ -21,6 +21,7 @@ mod selector;
 mod units;
 
 mod class;
+mod link;
 mod place;
 
 mod history;
@@ -31,13 +32,17 @@ mod model;
 
 mod router;
 
+mod placement;
+
 mod explain;
 
 pub use class::Class;
-pub use explain::Explanation;
+pub use explain::{ExplainedSegment, Explanation};
 pub use history::History;
+pub use link::{Implausible, Link, LinkPath, MOST_BANDWIDTH, Transfer};
 pub use model::Basis;
-pub use place::{Link, MAX_MEMORIES, MAX_PLACES, Memory, Place, Roofline};
+pub use place::{MAX_MEMORIES, MAX_PLACES, Memory, Place, Roofline};
+pub use placement::{Flow, Placement, Segment};
 pub use problem::{Problem, Residency};
 pub use profile::{Calibrated, Machine, PROFILE_VERSION, Profile, ProfileProblem};
 pub use router::{Decision, Prediction, Router, Why};

@@ -1,6 +1,9 @@
 //! The time that work takes on places.
 
-use crate::place::{Link, Memory, Place};
+use kiln_ir::op::total_bytes;
+
+use crate::link::Link;
+use crate::place::{Memory, Place};
 use crate::problem::{Problem, Residency};
 
 /// What a prediction rests on.
@@ -77,20 +80,36 @@ pub(crate) fn edges(
     if residency.is_cold(index) {
         seconds += place.compile;
     }
-    let link = |memory: Memory| links.get(memory.index()).and_then(Option::as_ref);
+    if residency.is_on_host() {
+        if place.memory == Memory::HOST {
+            return seconds;
+        }
+        // One submission carries the operands of a call on slices there, and its results back.
+        if let Some(path) = link(links, place.memory).map(|link| &link.call).filter(|_| problem.is_call()) {
+            let upload = path.upload.seconds(total_bytes(problem.operands()));
+            return seconds + upload + path.download.seconds(problem.result_bytes());
+        }
+    }
     for (operand, bytes) in problem.operands().enumerate() {
-        if residency.holds(place.memory, operand) {
-            continue;
+        if !residency.holds(place.memory, operand) {
+            seconds += transfer(links, residency.source(operand), place.memory, bytes);
         }
-        let source = residency.source(operand);
-        if source == place.memory {
-            continue;
-        }
-        seconds += link(source).map_or(0.0, |link| link.download(bytes));
-        seconds += link(place.memory).map_or(0.0, |link| link.upload(bytes));
     }
     if !residency.result_stays() {
-        seconds += link(place.memory).map_or(0.0, |link| link.download(problem.result_bytes()));
+        seconds += transfer(links, place.memory, Memory::HOST, problem.result_bytes());
     }
     seconds
+}
+
+fn link(links: &[Option<Link>], memory: Memory) -> Option<&Link> {
+    links.get(memory.index()).and_then(Option::as_ref)
+}
+
+/// Seconds to copy a tensor from one memory to another, through the host.
+pub(crate) fn transfer(links: &[Option<Link>], from: Memory, to: Memory, bytes: u64) -> f64 {
+    if from == to {
+        return 0.0;
+    }
+    let down = link(links, from).map_or(0.0, |link| link.tensor.download.seconds(bytes));
+    down + link(links, to).map_or(0.0, |link| link.tensor.upload.seconds(bytes))
 }

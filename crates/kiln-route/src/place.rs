@@ -1,4 +1,4 @@
-//! Places, the memories that they work in, and the ways between those.
+//! Places and the memories that they work in.
 
 use std::fmt;
 
@@ -29,30 +29,6 @@ impl Memory {
 
     pub(crate) const fn index(self) -> usize {
         self.0 as usize
-    }
-}
-
-/// The way between the host and the memory of a device: `latency + bytes / bandwidth` in each direction.
-#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Link {
-    /// Seconds before the first byte of an upload arrives.
-    pub upload_latency: f64,
-    /// Bytes per second from the host.
-    pub upload_bandwidth: f64,
-    /// Seconds before the first byte of a download arrives.
-    pub download_latency: f64,
-    /// Bytes per second to the host.
-    pub download_bandwidth: f64,
-}
-
-impl Link {
-    pub(crate) fn upload(&self, bytes: u64) -> f64 {
-        self.upload_latency + bytes as f64 / self.upload_bandwidth
-    }
-
-    pub(crate) fn download(&self, bytes: u64) -> f64 {
-        self.download_latency + bytes as f64 / self.download_bandwidth
     }
 }
 
@@ -116,8 +92,10 @@ pub struct Place {
     pub threads: usize,
     /// Where its operands have to be.
     pub memory: Memory,
-    /// Seconds to start any work, once an operation or a graph.
+    /// Seconds to start any work and to hear that it is done, once an operation or a graph.
     pub launch: f64,
+    /// Seconds that a step of a graph takes at least: what starting it behind others takes.
+    pub queued: f64,
     /// Seconds to compile the code of a problem that it has not run before.
     pub compile: f64,
     /// Its speed where nothing was measured.
@@ -133,6 +111,7 @@ impl Place {
             threads: threads.max(1),
             memory: Memory::HOST,
             launch: 0.0,
+            queued: 0.0,
             compile: 0.0,
             roofline: Roofline::assumed(lanes, threads),
         }

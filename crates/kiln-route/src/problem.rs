@@ -17,7 +17,7 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    fn new(op: &Op, inputs: &[TensorType]) -> Result<(Self, u64)> {
+    pub(crate) fn new(op: &Op, inputs: &[TensorType]) -> Result<(Self, u64)> {
         Ok(Self::checked(op, inputs, &op.infer(inputs)?))
     }
 
@@ -52,6 +52,7 @@ pub struct Problem {
     more_operands: Vec<u64>,
     operand_count: usize,
     result_bytes: u64,
+    is_call: bool,
 }
 
 impl Problem {
@@ -76,7 +77,15 @@ impl Problem {
         }
         let more_operands = inputs.iter().skip(operands.len()).map(|ty| ty.bytes() as u64).collect();
         let operand_count = inputs.len();
-        Self { first: Some(task), rest: Vec::new(), operands, more_operands, operand_count, result_bytes }
+        Self {
+            first: Some(task),
+            rest: Vec::new(),
+            operands,
+            more_operands,
+            operand_count,
+            result_bytes,
+            is_call: true,
+        }
     }
 
     /// A recorded graph, placed as a whole: its operations one after the other, transfers only at its edges. Its
@@ -93,6 +102,7 @@ impl Problem {
             more_operands: Vec::new(),
             operand_count: 0,
             result_bytes: 0,
+            is_call: false,
         };
         // Whether a tensor is made here, and whether it has been read.
         let mut seen = HashMap::new();
@@ -190,6 +200,7 @@ impl Problem {
             more_operands: bytes.iter().skip(operands.len()).copied().collect(),
             operand_count: bytes.len(),
             result_bytes,
+            is_call: false,
         }
     }
 
@@ -201,6 +212,11 @@ impl Problem {
     pub(crate) fn operands(&self) -> impl Iterator<Item = u64> + '_ {
         let inline = self.operand_count.min(self.operands.len());
         self.operands[..inline].iter().chain(&self.more_operands).copied()
+    }
+
+    /// Whether it is one call on its operands, not steps of a graph.
+    pub(crate) fn is_call(&self) -> bool {
+        self.is_call
     }
 
     pub(crate) fn result_bytes(&self) -> u64 {
@@ -315,6 +331,11 @@ impl Residency {
     pub(crate) fn source(&self, operand: usize) -> Memory {
         let holder = (0..MAX_MEMORIES).map(|m| Memory::new(m as u8)).find(|&m| self.holds(m, operand));
         holder.unwrap_or(Memory::HOST)
+    }
+
+    /// Whether every operand is on the host alone, and the result is wanted there.
+    pub(crate) fn is_on_host(&self) -> bool {
+        !self.result_stays && self.held[0] == u64::MAX && self.held[1..].iter().all(|&held| held == 0)
     }
 
     pub(crate) fn result_stays(&self) -> bool {

@@ -5,11 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::place::{Link, MAX_MEMORIES, MAX_PLACES, Memory, Place, Roofline};
+use crate::link::Link;
+use crate::place::{MAX_MEMORIES, MAX_PLACES, Memory, Place, Roofline};
 
 /// The version of the format that this crate reads and writes. Raised whenever the meaning of a field or of a class
 /// changes.
-pub const PROFILE_VERSION: u32 = 3;
+pub const PROFILE_VERSION: u32 = 4;
 
 /// A profile larger than this was not written by kiln.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -59,7 +60,7 @@ pub struct Profile {
     version: u32,
     machine: Machine,
     places: Vec<Place>,
-    /// The way to each memory by its number; the host has none.
+    /// The link to each memory by its number; the host has none.
     links: Vec<Option<Link>>,
     classes: Vec<Calibrated>,
 }
@@ -319,6 +320,7 @@ impl Profile {
         };
         for place in &self.places {
             not_negative("launch", place.launch)?;
+            not_negative("queued", place.queued)?;
             not_negative("compile", place.compile)?;
             not_negative("overhead", place.roofline.overhead)?;
             positive("peak", place.roofline.peak)?;
@@ -337,10 +339,11 @@ impl Profile {
             return Err("links beyond the memories possible, or to the host itself".to_owned());
         }
         for link in self.links.iter().flatten() {
-            not_negative("upload latency", link.upload_latency)?;
-            not_negative("download latency", link.download_latency)?;
-            positive("upload bandwidth", link.upload_bandwidth)?;
-            positive("download bandwidth", link.download_bandwidth)?;
+            for path in [&link.call, &link.tensor] {
+                let time = |seconds| not_negative("a transfer", seconds);
+                path.upload.sound(time)?;
+                path.download.sound(time)?;
+            }
         }
         for class in &self.classes {
             let name = format!("{} {}", class.op, class.shape);

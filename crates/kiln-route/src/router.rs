@@ -1,7 +1,6 @@
 //! The decision.
 
 use std::fmt;
-use std::ops::RangeInclusive;
 use std::sync::{Mutex, PoisonError};
 
 use kiln_ir::{Error, Result};
@@ -10,17 +9,14 @@ use crate::class::Class;
 use crate::history::History;
 use crate::model::{Basis, Segment, edges};
 use crate::place::{MAX_PLACES, Place};
-use crate::problem::{Problem, Residency};
+use crate::problem::{Problem, Residency, Task};
 use crate::profile::Profile;
 use crate::units::{Seconds, ThreeDigits};
 
-/// Places on as many threads whose predicted times differ by less than this are equal: the better one is chosen.
-const TIE: f64 = 0.03;
-
-/// More threads are taken only when they are predicted to be faster by more than this. Kernels run short work on one
-/// thread whatever is allowed, and times of the same code differ by as much from run to run; the cores that would not
-/// have helped are free for others.
-const SPARE: f64 = 0.10;
+/// Places whose predicted times differ by less than this are equal. Of them those with the fewest threads are taken: kernels
+/// run short work on one thread whatever is allowed, and the cores that would not have helped are free for others. Of those
+/// the better one is.
+pub(crate) const TIE: f64 = 0.03;
 
 /// A lesser instruction set is taken only when it is predicted to be faster by more than this. Differences below it come
 /// from how a length fits the vectors and from the alignment of data, which the amount of work does not tell; they turn
@@ -41,9 +37,8 @@ const UNSURE: f64 = 0.10;
 /// The operation term is interpolated between measurements of its class where there are some, and computed from the
 /// constants of the place elsewhere. Better instruction sets stand after lesser ones in the profile, and a lesser one
 /// (with as many threads, in the same memory) is taken only when it is predicted to be ahead by more than 10 %. A place
-/// with fewer threads is taken when it is predicted to take at most 10 % longer, and of places that differ by less than
-/// 3 % the last. So the choice does not flip between places that differ by noise, and leaves cores to others that would
-/// not have helped.
+/// with fewer threads is taken when it is predicted to take at most 3 % longer, and of those with as many the last. So the
+/// choice does not flip between places that differ by noise, and leaves cores to others that would not have helped.
 #[derive(Debug)]
 pub struct Router {
     profile: Profile,
@@ -120,17 +115,15 @@ impl Router {
 
     /// The place of the least time, where a lesser instruction set and more threads have to be clearly ahead; among
     /// equals the last.
-    fn least(&self, seconds: &[f64; MAX_PLACES]) -> usize {
+    pub(crate) fn least(&self, seconds: &[f64; MAX_PLACES]) -> usize {
         let places = self.places();
-        let weighed = |i: usize| seconds[i] * if self.lesser[i] { 1.0 + CLEAR } else { 1.0 };
-        let least = |threads: RangeInclusive<usize>| {
-            let among = places.iter().enumerate().filter(|(_, place)| threads.contains(&place.threads));
-            among.map(|(i, _)| weighed(i)).fold(f64::INFINITY, f64::min)
-        };
-        let enough = least(0..=usize::MAX) * (1.0 + SPARE);
-        let threads = (0..places.len()).filter(|&i| weighed(i) <= enough).map(|i| places[i].threads).min().unwrap_or(1);
-        let limit = least(threads..=threads) * (1.0 + TIE);
-        (0..places.len()).rfind(|&i| places[i].threads == threads && weighed(i) <= limit).unwrap_or(0)
+        let mut weighed = [f64::INFINITY; MAX_PLACES];
+        for (i, (weighed, seconds)) in weighed.iter_mut().zip(seconds).enumerate().take(places.len()) {
+            *weighed = if self.lesser[i] { seconds * (1.0 + CLEAR) } else { *seconds };
+        }
+        let enough = weighed.iter().copied().fold(f64::INFINITY, f64::min) * (1.0 + TIE);
+        let fewest = (0..places.len()).filter(|&i| weighed[i] <= enough).map(|i| places[i].threads).min().unwrap_or(1);
+        (0..places.len()).rfind(|&i| weighed[i] <= enough && places[i].threads == fewest).unwrap_or(0)
     }
 
     /// Seconds that the operations of a problem take on each place, without what happens at its edges.
@@ -138,22 +131,42 @@ impl Router {
         let mut sum = [0.0; MAX_PLACES];
         let mut basis = Basis::Sum;
         for task in problem.tasks() {
-            let work = task.work();
-            let measured = self.profile.find(task.class.op, task.class.shape);
-            let segment = measured.and_then(|(class, _)| Segment::find(&class.work, &class.seconds, work));
-            basis = match (&segment, measured) {
-                (None, _) => Basis::Formula,
-                (Some(_), Some((_, false))) => Basis::Related,
-                (Some(segment), _) => segment.basis,
-            };
-            for (i, (sum, place)) in sum.iter_mut().zip(self.places()).enumerate() {
-                let own =
-                    segment.as_ref().map_or_else(|| place.roofline.seconds(&task.cost), |segment| segment.seconds(i));
-                let correction = history.and_then(|history| history.correction(task.class, work, i));
-                *sum += own * correction.unwrap_or(1.0);
+            let mut own = [0.0; MAX_PLACES];
+            basis = self.add(task, history, &mut own);
+            for ((sum, own), place) in sum.iter_mut().zip(own).zip(self.places()) {
+                *sum += if problem.is_call() { own } else { own.max(place.queued) };
             }
         }
         (sum, if problem.len() == 1 { basis } else { Basis::Sum })
+    }
+
+    /// Adds the seconds of an operation on each place.
+    fn add(&self, task: &Task, history: Option<&History>, sum: &mut [f64; MAX_PLACES]) -> Basis {
+        let work = task.work();
+        let measured = self.profile.find(task.class.op, task.class.shape);
+        let segment = measured.and_then(|(class, _)| Segment::find(&class.work, &class.seconds, work));
+        for (i, (sum, place)) in sum.iter_mut().zip(self.places()).enumerate() {
+            let own = segment.as_ref().map_or_else(|| place.roofline.seconds(&task.cost), |segment| segment.seconds(i));
+            let correction = history.and_then(|history| history.correction(task.class, work, i));
+            *sum += own * correction.unwrap_or(1.0);
+        }
+        match (&segment, measured) {
+            (None, _) => Basis::Formula,
+            (Some(_), Some((_, false))) => Basis::Related,
+            (Some(segment), _) => segment.basis,
+        }
+    }
+
+    /// Seconds that an operation of a graph takes on each place, behind others.
+    pub(crate) fn task_seconds(&self, task: &Task) -> [f64; MAX_PLACES] {
+        let history = self.history.as_ref().map(|history| history.lock().unwrap_or_else(PoisonError::into_inner));
+        let history = history.as_deref().filter(|history| !history.is_empty());
+        let mut seconds = [0.0; MAX_PLACES];
+        self.add(task, history, &mut seconds);
+        for (seconds, place) in seconds.iter_mut().zip(self.places()) {
+            *seconds = seconds.max(place.queued);
+        }
+        seconds
     }
 
     /// Takes in how long a problem of one operation took on a place. Ignored unless the router refines.

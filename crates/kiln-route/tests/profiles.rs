@@ -148,12 +148,12 @@ fn places_are_checked_where_a_profile_is_made() {
         let mut place = Place::cpu("bad", Backend::Simd, 8, 1);
         place.roofline = Roofline { levels: vec![(1, bad)], ..place.roofline };
         assert!(Profile::new(machine(), vec![place]).is_err(), "{bad}");
-        let link = Link { upload_latency: 0.0, upload_bandwidth: bad, download_latency: 0.0, download_bandwidth: 1.0 };
+        let link = Link::linear((0.0, bad), (0.0, 1.0));
         assert!(profile().with_link(Memory::new(1), link).is_err(), "{bad}");
     }
-    let link = Link { upload_latency: 0.0, upload_bandwidth: 1.0, download_latency: 0.0, download_bandwidth: 1.0 };
-    assert!(profile().with_link(Memory::new(1), link).is_ok());
-    assert!(profile().with_link(Memory::HOST, link).is_err());
+    let link = Link::linear((0.0, 1.0), (0.0, 1.0));
+    assert!(profile().with_link(Memory::new(1), link.clone()).is_ok());
+    assert!(profile().with_link(Memory::HOST, link.clone()).is_err());
     assert!(profile().with_link(Memory::new(255), link).is_err());
 }
 

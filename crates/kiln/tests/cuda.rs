@@ -41,10 +41,11 @@ fn tempting(name: &str) -> EngineBuilder {
         threads: 0,
         memory,
         launch: 0.0,
+        queued: 0.0,
         compile: 0.0,
         roofline: Roofline { overhead: 1e-12, levels: vec![(u64::MAX, 1e18)], peak: 1e20 },
     });
-    let link = Link { upload_latency: 0.0, upload_bandwidth: 1e18, download_latency: 0.0, download_bandwidth: 1e18 };
+    let link = Link::linear((0.0, 1e18), (0.0, 1e18));
     let profile = Profile::new(engine.machine().clone(), places).unwrap().with_link(memory, link).unwrap();
     Engine::builder().profile(profile)
 }

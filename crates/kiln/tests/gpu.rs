@@ -84,11 +84,11 @@ fn with_gpu(name: &str, peak: f64, bandwidth: f64) -> EngineBuilder {
         threads: 0,
         memory,
         launch: 0.0,
+        queued: 0.0,
         compile: 0.0,
         roofline: Roofline { overhead: 1e-12, levels: vec![(u64::MAX, 1e18)], peak },
     });
-    let link =
-        Link { upload_latency: 0.0, upload_bandwidth: bandwidth, download_latency: 0.0, download_bandwidth: bandwidth };
+    let link = Link::linear((0.0, bandwidth), (0.0, bandwidth));
     let profile = Profile::new(engine.machine().clone(), places).unwrap().with_link(memory, link).unwrap();
     Engine::builder().threads(1).profile(profile)
 }

@@ -27,6 +27,7 @@ pub(crate) fn gpu_place() -> Place {
         threads: 1,
         memory: GPU,
         launch: 10e-6,
+        queued: 2e-6,
         compile: 50e-3,
         roofline: Roofline { overhead: 2e-6, levels: vec![(u64::MAX, 2e12)], peak: 50e12 },
     }
@@ -35,7 +36,7 @@ pub(crate) fn gpu_place() -> Place {
 pub(crate) fn with_gpu() -> Router {
     let mut places = cpu_places();
     places.push(gpu_place());
-    let link = Link { upload_latency: 5e-6, upload_bandwidth: 25e9, download_latency: 5e-6, download_bandwidth: 25e9 };
+    let link = Link::linear((5e-6, 25e9), (5e-6, 25e9));
     Router::new(Profile::new(machine(), places).unwrap().with_link(GPU, link).unwrap())
 }
 

@@ -248,7 +248,7 @@ pub(crate) async fn measure(engine: &Engine, within: Duration) -> Result<Profile
     for (position, (gpu, place)) in engine.gpus.iter().zip(&mut places[engine.cpu.len()..]).enumerate() {
         let (_, assumed) = gpus::assumed(gpu, position);
         let measured = match gpu.launch(sample).await {
-            Ok(launch) => gpu.link(sample).await.map(|link| (launch, link)),
+            Ok(launch) => gpu.link(launch, sample).await.map(|link| (launch, link)),
             Err(error) => Err(error),
         };
         if let Err(error) = &measured {

@@ -73,8 +73,8 @@ pub(crate) fn run(
             }
         };
         let (place, _) = gpus::assumed(gpu, links.len());
-        links.push((place.memory, times.link));
-        places.push(Place { launch: times.launch, ..place });
+        links.push((place.memory, times.link.clone()));
+        places.push(Place { launch: times.launch.cold, queued: times.launch.queued, ..place });
         let curves = calibrated.iter_mut().flat_map(|curve| &mut curve.seconds);
         curves.zip(&times.seconds).for_each(|(seconds, &time)| seconds.push(time));
     }

@@ -6,7 +6,7 @@ use kiln_route::Link;
 use super::grid::Probe;
 use super::measure::{Inputs, Progress};
 use crate::Engine;
-use crate::gpus::Gpu;
+use crate::gpus::{Gpu, Launch};
 
 /// The time of what a GPU cannot run: it is never chosen for it.
 const NEVER: f64 = 1e6;
@@ -16,7 +16,7 @@ const LEAST: f64 = 1e-6;
 
 /// What was measured of one GPU.
 pub(super) struct Times {
-    pub(super) launch: f64,
+    pub(super) launch: Launch,
     pub(super) link: Link,
     /// Seconds of each problem on operands that lie on the device, beside the launch.
     pub(super) seconds: Vec<f64>,
@@ -56,7 +56,7 @@ fn times<'a>(
     for (done, probe) in probes.iter().enumerate() {
         progress(Progress { done, total: probes.len(), what: probe.op.name() });
         let time = inputs.show(&probe.inputs, |operands| gpu.resident_seconds(&probe.op, operands));
-        seconds.push((or_never(time)? - launch).max(LEAST));
+        seconds.push((or_never(time)? - launch.cold).max(LEAST));
     }
     Ok(Times { launch, link, seconds })
 }

@@ -124,11 +124,15 @@ impl Engine {
 
     /// The same for a custom operation.
     pub(crate) fn able_of(&self, residency: Residency, custom: &Custom) -> Residency {
-        let lacking = |&place: &usize| match place.checked_sub(self.cpu.len()) {
+        (0..self.places().len()).filter(|&place| self.lacks(custom, place)).fold(residency, Residency::barred)
+    }
+
+    /// Whether a place has no kernel for a custom operation.
+    pub(crate) fn lacks(&self, custom: &Custom, place: usize) -> bool {
+        match place.checked_sub(self.cpu.len()) {
             None => custom.cpu().is_none(),
             Some(position) => self.gpus.get(position).is_none_or(|gpu| !gpu.has_kernel(custom)),
-        };
-        (0..self.places().len()).filter(lacking).fold(residency, Residency::barred)
+        }
     }
 
     /// Decides where a problem runs. `op` names it in errors.
@@ -150,8 +154,13 @@ impl Engine {
 
     /// The GPU that was chosen, if it was one, and its position.
     pub(crate) fn gpu(&self, decision: &Decision<'_>) -> Option<(usize, &Gpu)> {
-        let position = decision.index().checked_sub(self.cpu.len())?;
+        let position = self.gpu_position(decision.index())?;
         Some((position, self.gpus.get(position)?))
+    }
+
+    /// The position of a GPU by that of its place.
+    pub(crate) fn gpu_position(&self, place: usize) -> Option<usize> {
+        place.checked_sub(self.cpu.len()).filter(|&position| position < self.gpus.len())
     }
 
     /// What runs at a place: an instruction set and a number of threads.

@@ -1,26 +1,12 @@
 //! How long the GPU of a browser takes: samples outlast the clock of a page, which is coarse.
 
-use kiln_ir::op::{Elementwise, Op};
+use kiln_ir::op::{BroadcastTo, Elementwise, Op, Reduce, Reduction};
 use kiln_ir::{DataMut, Operand, Result};
-use kiln_route::Link;
+use kiln_route::{Link, LinkPath, Transfer};
 use web_time::Instant;
 
 use super::{Gpu, WAITING};
 use crate::repeats::Repeats;
-
-/// The way to a device, from what an operation on few and on many elements takes from host to host beyond what it takes on
-/// the device, and from the time of reading its result.
-fn way(bytes: f64, [(small, read_small), (large, read_large)]: [(f64, f64); 2]) -> Link {
-    let both = (large - small).max(1e-9);
-    let down = (read_large - read_small).clamp(0.1 * both, 0.9 * both);
-    Link {
-        // The two happen in one submission and are waited for once.
-        upload_latency: 0.0,
-        upload_bandwidth: bytes / (both - down),
-        download_latency: small,
-        download_bandwidth: bytes / down,
-    }
-}
 
 impl Gpu {
     /// Seconds that the device takes to start anything and to tell that it is done.
@@ -71,36 +57,48 @@ impl Gpu {
         }
     }
 
-    /// The way to the device.
+    /// The transfers to the device and back, each by operations that only send or only fetch: what they take from host to host
+    /// beyond what they take on the device.
     ///
     /// # Errors
     /// Errors of the device.
-    pub(crate) async fn link(&self, sample: f64) -> Result<Link> {
-        const LARGE: usize = 1 << 19;
-        let device = self.device().await?;
-        let (data, mut out) = (vec![1.0; LARGE], vec![0.0; LARGE]);
-        let op = Op::from(Elementwise::scale(2.0));
-        let mut beyond = [(0.0, 0.0); 2];
-        for (beyond, n) in beyond.iter_mut().zip([256, LARGE]) {
-            let input = [Operand::vector(&data[..n])];
-            self.run_into(&op, &input, &mut [DataMut::F32(&mut out[..n])], WAITING).await?;
-            let (start, mut runs) = (Instant::now(), 0);
-            while runs < 2 || start.elapsed().as_secs_f64() < sample {
-                self.run_into(&op, &input, &mut [DataMut::F32(&mut out[..n])], WAITING).await?;
-                runs += 1;
-            }
-            let host = start.elapsed().as_secs_f64() / f64::from(runs);
-            let tensor = device.upload_async(&input[0]).await?;
-            device.finish_async().await?;
-            let (start, mut runs) = (Instant::now(), 0);
-            while runs < 2 || start.elapsed().as_secs_f64() < sample {
-                tensor.read_async().await?;
-                runs += 1;
-            }
-            let read = start.elapsed().as_secs_f64() / f64::from(runs);
-            let launch = self.launch(sample).await?;
-            *beyond = ((host - launch).max(1e-9), read);
+    pub(crate) async fn link(&self, launch: f64, sample: f64) -> Result<Link> {
+        const SIZES: [usize; 2] = [256, 1 << 19];
+        let data = vec![1.0; SIZES[1]];
+        let mut out = vec![0.0; SIZES[1]];
+        let (mut up, mut down) = (Vec::with_capacity(SIZES.len()), Vec::with_capacity(SIZES.len()));
+        for n in SIZES {
+            let bytes = 4 * n as u64;
+            let sum = Op::from(Reduce::all(Reduction::Sum));
+            let many = [Operand::vector(&data[..n])];
+            up.push((bytes, self.beyond(&sum, &many, &mut out[..1], (launch, sample)).await?));
+            let spread = BroadcastTo::new(&[n])?.into();
+            let one = [Operand::vector(&data[..1])];
+            down.push((bytes, self.beyond(&spread, &one, &mut out[..n], (launch, sample)).await?));
         }
-        Ok(way((4 * LARGE) as f64, beyond))
+        // One submission has one latency.
+        let latency = up[0].1;
+        up.iter_mut().for_each(|(_, seconds)| *seconds = (*seconds - latency).max(1e-9));
+        let [upload, download] = [up, down].map(|points| Transfer::measured(points).limited(f64::INFINITY));
+        let path = LinkPath { upload, download };
+        Ok(Link { call: path.clone(), tensor: path })
+    }
+
+    /// Seconds that an operation takes from host to host beyond what it takes on the device.
+    async fn beyond(
+        &self,
+        op: &Op,
+        inputs: &[Operand<'_>],
+        out: &mut [f32],
+        (launch, sample): (f64, f64),
+    ) -> Result<f64> {
+        self.run_into(op, inputs, &mut [DataMut::F32(out)], WAITING).await?;
+        let (start, mut runs) = (Instant::now(), 0);
+        while runs < 2 || start.elapsed().as_secs_f64() < sample {
+            self.run_into(op, inputs, &mut [DataMut::F32(out)], WAITING).await?;
+            runs += 1;
+        }
+        let host = start.elapsed().as_secs_f64() / f64::from(runs);
+        Ok((host - launch - self.resident_seconds(op, inputs, (launch, sample)).await?).max(1e-9))
     }
 }

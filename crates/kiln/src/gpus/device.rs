@@ -17,8 +17,8 @@ pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send +
 #[cfg(target_arch = "wasm32")]
 pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
 
-/// Work on a device that can be done again and again; each time it is waited for.
-pub(crate) type Again = Box<dyn FnMut() -> Result<()>>;
+/// Work on a device that can be done again and again: so many times in one go, the last of which is waited for.
+pub(crate) type Again = Box<dyn FnMut(usize) -> Result<()>>;
 
 /// The device behind a place. The first use opens it.
 pub(crate) trait Device: Any + Debug + Send + Sync {
@@ -98,6 +98,7 @@ impl Resident {
 pub(crate) trait Runner: Debug + Send + Sync {
     fn has(&self, id: TensorId) -> bool;
     fn import(&mut self, id: TensorId, tensor: &Resident) -> Result<()>;
+    fn alias(&mut self, id: TensorId, graph: &Graph, source: TensorId) -> Result<()>;
     fn upload<'a>(&'a mut self, id: TensorId, operand: &'a Operand<'_>) -> Pending<'a, ()>;
     fn set<'a>(&'a mut self, graph: &'a Graph, id: TensorId, data: Data<'a>) -> Pending<'a, ()>;
     fn execute<'a>(&'a mut self, graph: &'a Graph, wanted: &'a [TensorId], waiting: Waiting) -> Pending<'a, ()>;
@@ -183,6 +184,10 @@ macro_rules! devices_of {
 
             fn import(&mut self, id: TensorId, tensor: &Resident) -> Result<()> {
                 self.import(id, tensor.of()?)
+            }
+
+            fn alias(&mut self, id: TensorId, graph: &Graph, source: TensorId) -> Result<()> {
+                self.alias(id, graph, source)
             }
 
             fn upload<'a>(&'a mut self, id: TensorId, operand: &'a Operand<'_>) -> Pending<'a, ()> {
@@ -280,9 +285,11 @@ macro_rules! devices_of {
                     Ok((device, operation))
                 };
                 let (device, mut operation) = wait(prepare)?;
-                Ok(Box::new(move || {
+                Ok(Box::new(move |times| {
                     wait(async {
-                        operation.run_waiting(WAITING).await?;
+                        for _ in 0..times {
+                            operation.run_waiting(WAITING).await?;
+                        }
                         device.wait(WAITING).await
                     })
                 }))

@@ -43,16 +43,12 @@ impl Rig {
                 threads: 0,
                 memory: Memory::new(number),
                 launch: 1e-6,
+                queued: 0.0,
                 compile: 0.0,
                 roofline: Roofline { overhead: 1e-12, levels: vec![(u64::MAX, 1e18)], peak: 1e20 },
             });
         }
-        let link = |bandwidth| Link {
-            upload_latency: 0.0,
-            upload_bandwidth: bandwidth,
-            download_latency: 0.0,
-            download_bandwidth: 1e18,
-        };
+        let link = |bandwidth| Link::linear((0.0, bandwidth), (0.0, 1e18));
         let profile = Profile::new(engine.machine().clone(), places).unwrap();
         let profile = profile.with_link(Memory::new(1), link(1e6)).unwrap();
         limited().profile(profile.with_link(Memory::new(2), link(1e5)).unwrap())

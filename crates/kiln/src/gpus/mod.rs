@@ -11,7 +11,7 @@ mod device;
 mod failing;
 mod find;
 #[cfg(test)]
-mod scripted;
+pub(crate) mod scripted;
 #[cfg(not(browser_gpu))]
 mod times;
 
@@ -29,6 +29,8 @@ use kiln_route::{Backend, Link, Memory, Place, Profile, ProfileProblem, Roofline
 /// Lets the browser draw its page and answer its user.
 #[cfg(browser_gpu)]
 pub(crate) use kiln_wgpu::runtime::pause;
+#[cfg(not(browser_gpu))]
+pub(crate) use times::Launch;
 
 /// The kinds of GPU that this build has a backend for. Of places that are predicted to take as long the later kind is
 /// taken.
@@ -85,14 +87,14 @@ pub(crate) fn assumed(gpu: &Gpu, position: usize) -> (Place, Link) {
         threads: 0,
         memory: memory(position),
         launch: 0.0,
+        queued: 0.0,
         compile: 0.0,
         roofline: Roofline { overhead: 100e-6, levels: vec![(u64::MAX, 100e9)], peak: 1e12 },
     };
-    let link = Link { upload_latency: 50e-6, upload_bandwidth: 5e9, download_latency: 100e-6, download_bandwidth: 3e9 };
-    (place, link)
+    (place, Link::linear((50e-6, 5e9), (100e-6, 3e9)))
 }
 
-/// The profile with these ways to the memories of devices.
+/// The profile with these links to the memories of devices.
 pub(crate) fn linked(
     profile: Profile,
     links: impl IntoIterator<Item = (Memory, Link)>,
@@ -381,7 +383,7 @@ mod tests {
         }
 
         fn resident(&self, _: &Op, _: &[Operand<'_>]) -> Result<Again> {
-            Ok(Box::new(|| wait(missing())))
+            Ok(Box::new(|_| wait(missing())))
         }
 
         fn reopen(&self, _: Waiting) -> Pending<'_, bool> {

@@ -103,7 +103,7 @@ impl Device for Scripted {
 
     fn resident(&self, _: &Op, _: &[Operand<'_>]) -> Result<Again> {
         let device = self.clone();
-        Ok(Box::new(move || device.call()))
+        Ok(Box::new(move |_| device.call()))
     }
 
     fn reopen(&self, _: Waiting) -> Pending<'_, bool> {
@@ -145,6 +145,12 @@ impl Runner for Recorded {
 
     fn import(&mut self, id: TensorId, tensor: &Resident) -> Result<()> {
         self.held.insert(id, tensor.of_script()?.clone());
+        Ok(())
+    }
+
+    fn alias(&mut self, id: TensorId, _: &Graph, source: TensorId) -> Result<()> {
+        let held = self.find(source)?.clone();
+        self.held.insert(id, held);
         Ok(())
     }
 

@@ -1,14 +1,33 @@
 //! How long a GPU takes.
 
+use kiln_device::host_copy;
 use kiln_ir::op::{BroadcastTo, Elementwise, Op, Reduce, Reduction};
-use kiln_ir::{DataMut, Operand, Result};
-use kiln_route::Link;
+use kiln_ir::{DataMut, Error, Operand, Result};
+use kiln_route::{Link, LinkPath, Transfer};
 use web_time::Instant;
 
 use super::{Gpu, WAITING, wait};
 
-/// Elements that take no time on the way: what is left is its latency.
-const SMALL: usize = 256;
+/// Elements of a transfer whose time is all latency.
+const SMALL: usize = 64;
+
+/// Elements of the transfers that are measured: 4 KiB to 64 MiB.
+const SIZES: [usize; 5] = [1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 24];
+
+/// How often an implausible transfer is measured.
+const ATTEMPTS: usize = 3;
+
+/// A copy on the host that was measured may have been disturbed: a link may be faster by this.
+const TOLERANCE: f64 = 1.5;
+
+/// How long a device takes to start work.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Launch {
+    /// Seconds to start an operation on an idle device and to hear that it is done.
+    pub(crate) cold: f64,
+    /// Seconds that one more operation behind others takes.
+    pub(crate) queued: f64,
+}
 
 /// The least time of a few runs, the first of which makes everything ready.
 fn least(mut run: impl FnMut() -> Result<()>) -> Result<f64> {
@@ -30,6 +49,54 @@ fn least(mut run: impl FnMut() -> Result<()>) -> Result<f64> {
     Ok(least.max(1e-9))
 }
 
+/// Measures a transfer at every size that the device takes, until it is plausible.
+fn measured(
+    what: &str,
+    gpu: &Gpu,
+    bandwidth: f64,
+    mut seconds: impl FnMut(usize) -> Result<f64>,
+) -> Result<(f64, Transfer)> {
+    let mut latency = 0.0;
+    let mut transfer = Transfer::linear(0.0, 1.0);
+    for _ in 0..ATTEMPTS {
+        latency = seconds(SMALL)?;
+        let mut points = Vec::with_capacity(SIZES.len());
+        for n in SIZES {
+            match seconds(n) {
+                Ok(seconds) => points.push((4 * n as u64, (seconds - latency).max(1e-9))),
+                // What does not fit is not measured; two sizes make a line.
+                Err(Error::OutOfMemory { .. } | Error::Limit { .. }) if points.len() >= 2 => break,
+                Err(error) => return Err(error),
+            }
+        }
+        transfer = Transfer::measured(points);
+        match transfer.check(bandwidth) {
+            Ok(()) => return Ok((latency, transfer)),
+            Err(why) => tracing::debug!("{what} of {}: {why}; measured again", gpu.name()),
+        }
+    }
+    let limit = bandwidth.min(kiln_route::MOST_BANDWIDTH) / 1e9;
+    tracing::warn!("{what} of {} was measured to be implausibly fast; {limit:.0} GB/s are assumed", gpu.name());
+    Ok((latency, transfer.limited(bandwidth)))
+}
+
+/// The transfer with so many seconds more at every size.
+fn later(transfer: &Transfer, seconds: f64) -> Transfer {
+    Transfer::measured(transfer.points().iter().map(|&(bytes, time)| (bytes, time + seconds)).collect())
+}
+
+/// Bytes a second that the host copies.
+fn copied_on_host() -> Result<f64> {
+    let from = vec![1_u8; 4 * SIZES[3]];
+    let mut to = vec![0_u8; from.len()];
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let seconds = least(|| {
+        host_copy::copy(&from, &mut to, threads);
+        Ok(())
+    })?;
+    Ok(from.len() as f64 / seconds)
+}
+
 impl Gpu {
     /// Seconds that an operation takes on operands that lie on the device, its result staying there: the least of a few
     /// runs, each waited for.
@@ -37,7 +104,8 @@ impl Gpu {
     /// # Errors
     /// What the shape rule says, and errors of the device.
     pub(crate) fn resident_seconds(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<f64> {
-        least(self.0.device.resident(op, inputs)?)
+        let mut again = self.0.device.resident(op, inputs)?;
+        least(|| again(1))
     }
 
     /// Seconds that an operation takes from host to host.
@@ -48,39 +116,68 @@ impl Gpu {
         least(|| wait(self.run_into(op, inputs, outputs, WAITING)))
     }
 
-    /// Seconds that the device takes to start anything and to tell that it is done.
+    /// Seconds that the device takes to start anything.
     ///
     /// # Errors
     /// Errors of the device.
-    pub(crate) fn launch(&self) -> Result<f64> {
-        self.resident_seconds(&Elementwise::neg().into(), &[Operand::vector(&[1.0; 64])])
+    pub(crate) fn launch(&self) -> Result<Launch> {
+        const MANY: usize = 64;
+        let op = Elementwise::neg().into();
+        let mut again = self.0.device.resident(&op, &[Operand::vector(&[1.0; SMALL])])?;
+        let cold = least(|| again(1))?;
+        let many = least(|| again(MANY))?;
+        Ok(Launch { cold, queued: ((many - cold) / (MANY - 1) as f64).max(0.0) })
     }
 
-    /// The way to the device and back, each measured by itself: what an operation that only sends, or only fetches, takes from
-    /// host to host beyond what it takes on the device.
+    /// The transfers to the device and back.
     ///
     /// # Errors
     /// Errors of the device.
     pub(crate) fn link(&self) -> Result<Link> {
-        const LARGE: usize = 4 << 20;
-        let data = vec![1.0; LARGE];
-        let mut out = vec![0.0; LARGE];
+        let bandwidth = TOLERANCE * copied_on_host()?;
+        Ok(Link { call: self.path_of_calls(bandwidth)?, tensor: self.path_of_tensors(bandwidth)? })
+    }
+
+    /// The way of a call on slices, by operations that only send or only fetch: what they take from host to host beyond what
+    /// they take on the device.
+    fn path_of_calls(&self, bandwidth: f64) -> Result<LinkPath> {
+        let largest = SIZES[SIZES.len() - 1];
+        let data = vec![1.0; largest];
+        let mut out = vec![0.0; largest];
         let sum = Op::from(Reduce::all(Reduction::Sum));
         let mut up = |n: usize| self.beyond(&sum, &[Operand::vector(&data[..n])], &mut out[..1]);
-        let (up_small, up_large) = (up(SMALL)?, up(LARGE)?);
+        let (up_latency, upload) = measured("the upload of calls", self, bandwidth, &mut up)?;
         let mut down = |n: usize| {
             let one = Operand::vector(&data[..1]);
             self.beyond(&BroadcastTo::new(&[n])?.into(), &[one], &mut out[..n])
         };
-        let (down_small, down_large) = (down(SMALL)?, down(LARGE)?);
-        let bytes = (4 * (LARGE - SMALL)) as f64;
-        Ok(Link {
-            // The two happen in one submission and are waited for once.
-            upload_latency: 0.0,
-            upload_bandwidth: bytes / (up_large - up_small).max(1e-9),
-            download_latency: up_small.min(down_small),
-            download_bandwidth: bytes / (down_large - down_small).max(1e-9),
-        })
+        let (down_latency, download) = measured("the download of calls", self, bandwidth, &mut down)?;
+        // One submission has one latency.
+        Ok(LinkPath { upload, download: later(&download, up_latency.min(down_latency)) })
+    }
+
+    /// The way of tensors: each is uploaded and read by itself.
+    fn path_of_tensors(&self, bandwidth: f64) -> Result<LinkPath> {
+        let data = vec![1.0; SIZES[SIZES.len() - 1]];
+        // An upload is waited for by the smallest operation behind it, which has a time of its own.
+        let mut behind = self.0.device.resident(&Elementwise::neg().into(), &[Operand::vector(&data[..SMALL])])?;
+        let alone = least(|| behind(1))?;
+        let up = |n: usize| {
+            let operand = Operand::vector(&data[..n]);
+            let seconds = least(|| {
+                let _tensor = wait(self.upload(&operand, WAITING))?;
+                behind(1)
+            })?;
+            Ok((seconds - alone).max(1e-9))
+        };
+        let (latency, upload) = measured("the upload of tensors", self, bandwidth, up)?;
+        let upload = later(&upload, latency);
+        let down = |n: usize| {
+            let tensor = wait(self.upload(&Operand::vector(&data[..n]), WAITING))?;
+            least(|| wait(tensor.read(WAITING)).map(drop))
+        };
+        let (latency, download) = measured("the download of tensors", self, bandwidth, down)?;
+        Ok(LinkPath { upload, download: later(&download, latency) })
     }
 
     /// Seconds that an operation takes from host to host beyond what it takes on the device.

@@ -1,16 +1,23 @@
-//! Operations recorded now and run together, on the CPU or on a GPU.
+//! Operations recorded now and run together, on the CPU, on a GPU, or on several devices.
+
+mod parts;
+mod plan;
+#[cfg(test)]
+mod tests;
 
 use std::collections::{HashMap, HashSet};
 
 use kiln_device::waiting::Waiting;
 use kiln_ir::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
-use kiln_ir::op::{Custom, Matmul, Op, widened};
+use kiln_ir::op::{Op, widened};
 use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Result, Shape, TensorType, f16};
-use kiln_route::{Explanation, Problem, Residency};
+use kiln_route::{Explanation, Residency};
+use parts::Names;
+use plan::{Memory, Plan, packable, prefix, prefix_mut};
 
 #[cfg(not(browser_gpu))]
 use crate::gpus::wait;
-use crate::gpus::{self, Gpu, Runner, WAITING};
+use crate::gpus::{self, Runner, WAITING};
 use crate::tensor::OnHost;
 use crate::{Engine, PackedMatrix, Tensor};
 
@@ -75,7 +82,7 @@ pub struct Batch<'e> {
     /// What GPUs keep of the graph, by their positions.
     runners: HashMap<usize, Box<dyn Runner>>,
     /// Where the results of the last plan are, if it was executed since inputs were replaced.
-    results: Option<Place>,
+    results: Option<Target>,
 }
 
 /// The elements of an input.
@@ -89,42 +96,30 @@ enum Input {
     Imported(Tensor),
 }
 
+/// What runs a plan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Place {
+enum Target {
     Cpu,
     /// The position of a GPU.
     Gpu(usize),
+    /// Several devices, the parts of the plan in turn.
+    Parts,
 }
 
 /// Sets of wanted tensors that stay planned.
 const MOST_PLANS: usize = 4;
 
-/// The schedule for a set of wanted tensors.
-#[derive(Debug)]
-struct Plan {
-    wanted: Vec<TensorId>,
-    schedule: Schedule,
-    problem: Problem,
-    /// The custom operations among the steps.
-    custom: Vec<Custom>,
-    /// The inputs that the schedule reads, in the order of the operands of the problem, and behind them those that are wanted.
-    inputs: Vec<TensorId>,
-    /// Allocated when the CPU runs it.
-    memory: Option<Memory>,
-}
-
-/// The results on the host: intermediate ones in slots, wanted ones in buffers of their own. The result of a reshape is the
-/// memory of its operand.
-#[derive(Debug)]
-struct Memory {
-    slots: Vec<Buffer>,
-    results: HashMap<TensorId, Buffer>,
+/// Inputs on the host.
+struct OnTheHost {
+    ids: Vec<TensorId>,
+    imported: HashMap<TensorId, OnHost>,
 }
 
 /// Elements of an input on the host while a schedule runs.
+#[derive(Clone, Copy)]
 enum Held<'a> {
     Owned(&'a Buffer),
-    Imported(OnHost),
+    Imported(&'a OnHost),
 }
 
 impl<'e> Batch<'e> {
@@ -257,14 +252,19 @@ impl<'e> Batch<'e> {
     }
 
     /// Packs what the products of a schedule are to find packed.
-    fn pack_for(&mut self, schedule: &Schedule, held: &HashMap<TensorId, Held<'_>>) -> Result<()> {
+    fn pack_for(
+        &mut self,
+        part: Option<&Names>,
+        schedule: &Schedule,
+        held: &HashMap<TensorId, Held<'_>>,
+    ) -> Result<()> {
         for step in &schedule.steps {
             let Some((id, op)) = packable(step) else { continue };
-            let key = (id, op.transpose_b);
-            if !self.to_pack.contains(&id) || self.packed.contains_key(&key) {
+            let key = (name(part, id), op.transpose_b);
+            if !self.to_pack.contains(&key.0) || self.packed.contains_key(&key) {
                 continue;
             }
-            if let (Some(held), ty) = (held.get(&id), self.graph.ty(id)?)
+            if let (Some(held), ty) = (held.get(&id), self.graph.ty(key.0)?)
                 && let (Data::F32(b), &[rows, columns]) = (held.operand(&ty)?.data(), ty.shape.dims())
             {
                 let (k, n) = if op.transpose_b { (columns, rows) } else { (rows, columns) };
@@ -302,21 +302,28 @@ impl<'e> Batch<'e> {
         plan: &mut Plan,
         read: bool,
         waiting: Waiting,
-    ) -> Result<(Place, Option<Vec<Buffer>>)> {
+    ) -> Result<(Target, Option<Vec<Buffer>>)> {
         let (mut excluded, mut failed) = (Vec::new(), None);
         let mut recovered = false;
-        while !self.engine.gpus.is_empty() && !plan.schedule.steps.is_empty() {
-            let residency = excluded.iter().fold(self.residency(plan), |all, &place| all.barred(place));
-            let decision = match self.engine.decide(&plan.problem, &residency, "batch") {
-                Ok(decision) => decision,
+        loop {
+            let target = match self.target(plan, &excluded) {
+                Ok(target) => target,
                 Err(lacking) => return Err(failed.unwrap_or(lacking)),
             };
-            let Some((position, gpu)) = self.engine.gpu(&decision) else { break };
-            let (place, gpu) = (decision.index(), gpu.clone());
-            let error = match self.compute_on(position, &gpu, plan, read, waiting).await {
-                Ok(read) => return Ok((Place::Gpu(position), read)),
-                Err(error) => error,
+            let (position, error) = match target {
+                Target::Cpu => break,
+                Target::Gpu(position) => match self.compute_on(position, plan, read, waiting).await {
+                    Ok(read) => return Ok((target, read)),
+                    Err(error) => (Some(position), error),
+                },
+                Target::Parts => match self.compute_parts(plan, waiting).await {
+                    Ok(()) => return Ok((target, None)),
+                    Err(error) => error,
+                },
             };
+            // What is at fault on the host stays so.
+            let Some(position) = position else { return Err(error) };
+            let gpu = self.engine.gpus[position].clone();
             if matches!(error, Error::DeviceLost { .. }) {
                 self.forget(position);
             }
@@ -327,29 +334,42 @@ impl<'e> Batch<'e> {
             if self.engine.router.forced().is_some() || !gpu.failed(&error) {
                 return Err(error);
             }
-            excluded.push(place);
+            excluded.push(self.engine.cpu.len() + position);
             failed = Some(error);
         }
-        self.bring_to_host(&plan.inputs, waiting).await?;
-        let mut held = HashMap::new();
-        let mut imported = HashMap::new();
-        for &id in &plan.inputs {
-            if let Some(Input::Imported(tensor)) = self.inputs.get(&id) {
-                imported.insert(id, tensor.on_host(waiting).await?);
-            }
-        }
+        let held = self.on_host(&plan.inputs, waiting).await?;
         let inputs = std::mem::take(&mut self.inputs);
-        for &id in &plan.inputs {
-            match inputs.get(&id) {
-                Some(Input::Owned { host: Some(buffer), .. }) => drop(held.insert(id, Held::Owned(buffer))),
-                Some(Input::Imported(_)) => drop(imported.remove(&id).map(|on| held.insert(id, Held::Imported(on)))),
-                _ => {}
+        let done = self.run_on_cpu(None, plan, &held.operands(&inputs));
+        self.inputs = inputs;
+        done.map(|()| (Target::Cpu, None))
+    }
+
+    /// Decides what runs a plan, where these places failed already.
+    fn target(&self, plan: &mut Plan, excluded: &[usize]) -> Result<Target> {
+        let engine = &*self.engine;
+        if engine.gpus.is_empty() || plan.schedule.steps.is_empty() {
+            return Ok(Target::Cpu);
+        }
+        if let Some(place) = engine.router.forced() {
+            return Ok(engine.gpu_position(place).map_or(Target::Cpu, Target::Gpu));
+        }
+        let placement = self.place(plan, excluded)?;
+        Ok(match &placement.segments[..] {
+            [only] => engine.gpu_position(only.place).map_or(Target::Cpu, Target::Gpu),
+            _ => Target::Parts,
+        })
+    }
+
+    /// Brings inputs to the host, and holds imported ones there.
+    async fn on_host(&mut self, ids: &[TensorId], waiting: Waiting) -> Result<OnTheHost> {
+        self.bring_to_host(ids, waiting).await?;
+        let mut held = OnTheHost { ids: ids.to_vec(), imported: HashMap::new() };
+        for &id in ids {
+            if let Some(Input::Imported(tensor)) = self.inputs.get(&id) {
+                held.imported.insert(id, tensor.on_host(waiting).await?);
             }
         }
-        let done = self.run_on_cpu(plan, &held);
-        drop(held);
-        self.inputs = inputs;
-        done.map(|()| (Place::Cpu, None))
+        Ok(held)
     }
 
     /// A GPU that is lost has nothing any more.
@@ -366,17 +386,13 @@ impl<'e> Batch<'e> {
     async fn compute_on(
         &mut self,
         position: usize,
-        gpu: &Gpu,
         plan: &Plan,
         read: bool,
         waiting: Waiting,
     ) -> Result<Option<Vec<Buffer>>> {
-        let mut runner = match self.runners.remove(&position) {
-            Some(runner) => runner,
-            None => gpu.runner(waiting).await?,
-        };
+        let mut runner = self.take_runner(position, waiting).await?;
         let run = async {
-            self.send(position, gpu, plan, &mut *runner, waiting).await?;
+            self.send(position, &plan.inputs, &mut *runner, waiting).await?;
             if read {
                 return runner.run(&self.graph, &plan.wanted, waiting).await.map(Some);
             }
@@ -395,25 +411,33 @@ impl<'e> Batch<'e> {
         Ok(read)
     }
 
-    /// Brings the inputs of a plan to a GPU, those that are not there or were replaced since.
+    /// The runner of a GPU, made if there was none, taken out for as long as it is in use.
+    async fn take_runner(&mut self, position: usize, waiting: Waiting) -> Result<Box<dyn Runner>> {
+        match self.runners.remove(&position) {
+            Some(runner) => Ok(runner),
+            None => self.engine.gpus[position].clone().runner(waiting).await,
+        }
+    }
+
+    /// Brings inputs to a GPU, those that are not there or were replaced since.
     async fn send(
         &mut self,
         position: usize,
-        gpu: &Gpu,
-        plan: &Plan,
+        ids: &[TensorId],
         runner: &mut dyn Runner,
         waiting: Waiting,
     ) -> Result<()> {
+        let gpu = self.engine.gpus[position].clone();
         let missing = |id: TensorId| match self.inputs.get(&id) {
             Some(Input::Owned { gpus, .. }) => !gpus.contains(&position),
             _ => false,
         };
-        let missing: Vec<TensorId> = plan.inputs.iter().copied().filter(|&id| missing(id)).collect();
+        let missing: Vec<TensorId> = ids.iter().copied().filter(|&id| missing(id)).collect();
         self.bring_to_host(&missing, waiting).await?;
-        for &id in &plan.inputs {
+        for &id in ids {
             match self.inputs.get_mut(&id) {
                 Some(Input::Imported(tensor)) if !runner.has(id) => {
-                    runner.import(id, &tensor.on_gpu(gpu, waiting).await?)?;
+                    runner.import(id, &tensor.on_gpu(&gpu, waiting).await?)?;
                 }
                 Some(Input::Owned { host: Some(host), gpus }) if !gpus.contains(&position) => {
                     let data = host.as_data();
@@ -446,17 +470,19 @@ impl<'e> Batch<'e> {
         Ok(())
     }
 
-    fn run_on_cpu(&mut self, plan: &mut Plan, held: &HashMap<TensorId, Held<'_>>) -> Result<()> {
-        self.pack_for(&plan.schedule, held)?;
+    /// Runs a plan on the CPU: of the batch's graph, or of a part of it.
+    fn run_on_cpu(&mut self, part: Option<&Names>, plan: &mut Plan, held: &HashMap<TensorId, Held<'_>>) -> Result<()> {
+        self.pack_for(part, &plan.schedule, held)?;
+        let graph = part.map_or(&self.graph, |part| &part.graph);
         if plan.memory.is_none() {
-            plan.memory = Some(Memory::new(&self.graph, &plan.schedule)?);
+            plan.memory = Some(Memory::new(graph, &plan.schedule)?);
         }
         let Plan { schedule, memory: Some(memory), .. } = plan else { return Ok(()) };
         for step in &schedule.steps {
             let ids: Vec<TensorId> = step.outputs().collect();
             // Out of the storage while the step writes them; no step reads what it writes.
             let mut out: Vec<Buffer> = ids.iter().map(|&id| memory.take(schedule, id)).collect();
-            let done = self.run_step(schedule, memory, held, step, &mut out);
+            let done = self.run_step(part, schedule, memory, held, step, &mut out);
             for (id, buffer) in ids.into_iter().zip(out) {
                 memory.put(schedule, id, buffer);
             }
@@ -465,11 +491,10 @@ impl<'e> Batch<'e> {
         Ok(())
     }
 
-    /// Where the operands of a plan are.
-    fn residency(&self, plan: &Plan) -> Residency {
-        let able = |residency, custom| self.engine.able_of(residency, custom);
-        let mut residency = plan.custom.iter().fold(self.engine.on_host(), able);
-        for (operand, id) in plan.inputs.iter().enumerate() {
+    /// Where inputs are; the places that are gone barred.
+    fn residency(&self, inputs: &[TensorId]) -> Residency {
+        let mut residency = self.engine.on_host();
+        for (operand, id) in inputs.iter().enumerate() {
             match self.inputs.get(id) {
                 Some(Input::Imported(tensor)) => residency = tensor.placed(&self.engine, residency, operand),
                 Some(Input::Owned { host, gpus }) => {
@@ -493,23 +518,33 @@ impl<'e> Batch<'e> {
     /// [`Error::ForeignTensor`] for a tensor of another batch; [`Error::Unsupported`] where no place has kernels for all
     /// steps.
     pub fn explain(&self, wanted: &[TensorId]) -> Result<Explanation> {
-        let plan = Plan::new(&self.graph, wanted)?;
+        let mut plan = Plan::new(&self.graph, wanted)?;
         let question = format!("a batch of {} steps", plan.schedule.steps.len());
-        let decision = self.engine.decide(&plan.problem, &self.residency(&plan), "batch")?;
-        Ok(Explanation::new(question, &plan.problem, &decision))
+        let able = |residency, custom| self.engine.able_of(residency, custom);
+        let residency = plan.custom.iter().fold(self.residency(&plan.inputs), able);
+        if self.engine.gpus.is_empty() || plan.schedule.steps.is_empty() || self.engine.router.forced().is_some() {
+            let decision = self.engine.decide(&plan.problem, &residency, "batch")?;
+            return Ok(Explanation::new(question, &plan.problem, &decision));
+        }
+        let problem = plan.problem.clone();
+        let decision = self.engine.router.decide(&problem, &residency);
+        let placement = self.place(&mut plan, &[])?;
+        Ok(Explanation::new(question, &problem, &decision).placed(placement, self.engine.places()))
     }
 
     fn run_step(
         &self,
+        part: Option<&Names>,
         schedule: &Schedule,
         memory: &Memory,
         held: &HashMap<TensorId, Held<'_>>,
         step: &Step,
         out: &mut [Buffer],
     ) -> Result<()> {
+        let graph = part.map_or(&self.graph, |part| &part.graph);
         let mut operands = Vec::with_capacity(step.inputs().len());
         for &id in step.inputs() {
-            let ty = self.graph.ty(id)?;
+            let ty = graph.ty(id)?;
             operands.push(match (held.get(&schedule.root(id)), memory.get(schedule, id)) {
                 (Some(held), _) => held.operand(&ty)?,
                 (None, Some(buffer)) => Operand::new(prefix(buffer.as_data(), &ty), ty.shape)?,
@@ -518,10 +553,10 @@ impl<'e> Batch<'e> {
         }
         let mut outputs = Vec::with_capacity(out.len());
         for (id, buffer) in step.outputs().zip(out) {
-            outputs.push(prefix_mut(buffer.as_mut(), &self.graph.ty(id)?));
+            outputs.push(prefix_mut(buffer.as_mut(), &graph.ty(id)?));
         }
         if let Some((id, op)) = packable(step)
-            && let Some(b) = self.packed.get(&(id, op.transpose_b))
+            && let Some(b) = self.packed.get(&(name(part, id), op.transpose_b))
             && let [DataMut::F32(out)] = &mut outputs[..]
         {
             // One matrix serves a stack of others: their rows follow one another.
@@ -534,7 +569,7 @@ impl<'e> Batch<'e> {
             Step::Fused(fused) => {
                 let inputs: Vec<&[f32]> = operands.iter().map(|o| o.data().f32()).collect();
                 let mut slices: Vec<&mut [f32]> = outputs.iter_mut().map(DataMut::f32).collect();
-                self.engine.run_fused(fused, &self.graph, &inputs, &mut slices)
+                self.engine.run_fused(fused, graph, &inputs, &mut slices)
             }
         }
     }
@@ -567,11 +602,12 @@ impl<'e> Batch<'e> {
             None => {}
         }
         match (computed, self.results) {
-            (Some((plan, _)), Some(Place::Cpu)) => {
+            (Some((plan, _)), Some(Target::Parts)) => self.read_part(plan, source, waiting).await,
+            (Some((plan, _)), Some(Target::Cpu)) => {
                 let result = plan.memory.as_ref().and_then(|memory| memory.results.get(&source));
                 result.cloned().ok_or(Error::ForeignTensor { index: id.index() })
             }
-            (Some(_), Some(Place::Gpu(position))) => {
+            (Some(_), Some(Target::Gpu(position))) => {
                 let runner = self.runners.get(&position).ok_or(Error::ForeignTensor { index: id.index() })?;
                 one(runner.read(&self.graph, &[id], waiting).await?, id)
             }
@@ -595,7 +631,13 @@ impl<'e> Batch<'e> {
         let computed = self.plans.last().is_some_and(|plan| plan.wanted.contains(&id));
         let position = match (self.inputs.get(&id), self.results) {
             (Some(Input::Owned { host: None, gpus }), _) => gpus.iter().next().copied(),
-            (None, Some(Place::Gpu(position))) if computed => Some(position),
+            (None, Some(Target::Gpu(position))) if computed => Some(position),
+            (None, Some(Target::Parts)) if computed => {
+                if let Some(tensor) = self.tensor_of_part(id)? {
+                    return Ok(tensor);
+                }
+                None
+            }
             _ => None,
         };
         if let Some((position, runner)) = position.and_then(|at| Some((at, self.runners.get_mut(&at)?))) {
@@ -739,6 +781,22 @@ impl Record for Batch<'_> {
     }
 }
 
+/// What an input of a part is called in the graph of the batch.
+fn name(part: Option<&Names>, id: TensorId) -> TensorId {
+    part.and_then(|part| part.outer.get(&id).copied()).unwrap_or(id)
+}
+
+impl OnTheHost {
+    /// The operands, by the ids of the batch.
+    fn operands<'a>(&'a self, inputs: &'a HashMap<TensorId, Input>) -> HashMap<TensorId, Held<'a>> {
+        let held = |&id: &TensorId| match inputs.get(&id)? {
+            Input::Owned { host, .. } => Some((id, Held::Owned(host.as_ref()?))),
+            Input::Imported(_) => Some((id, Held::Imported(self.imported.get(&id)?))),
+        };
+        self.ids.iter().filter_map(held).collect()
+    }
+}
+
 /// The only one of what was read.
 fn one(mut read: Vec<Buffer>, id: TensorId) -> Result<Buffer> {
     read.pop().ok_or(Error::ForeignTensor { index: id.index() })
@@ -749,98 +807,6 @@ impl Held<'_> {
         match self {
             Self::Owned(buffer) => Operand::new(buffer.as_data(), ty.shape),
             Self::Imported(tensor) => Operand::new(tensor.operand()?.data(), ty.shape),
-        }
-    }
-}
-
-impl Plan {
-    fn new(graph: &Graph, wanted: &[TensorId]) -> Result<Self> {
-        let schedule = graph.schedule(wanted, FusionLimits::default())?;
-        let problem = Problem::schedule(&schedule, graph)?;
-        let mut inputs = Problem::inputs_of(&schedule, graph)?;
-        // Those that are wanted and that no step reads.
-        let wanted_inputs = schedule.inputs(graph)?.into_iter();
-        inputs.extend(wanted_inputs.filter(|id| !inputs.contains(id)).collect::<Vec<_>>());
-        let mut custom = Vec::new();
-        for step in &schedule.steps {
-            if let Step::Run { op: Op::Custom(op), .. } = step
-                && !custom.contains(op)
-            {
-                custom.push(*op);
-            }
-        }
-        Ok(Self { wanted: wanted.to_vec(), schedule, problem, custom, inputs, memory: None })
-    }
-}
-
-impl Memory {
-    fn new(graph: &Graph, schedule: &Schedule) -> Result<Self> {
-        let slots = schedule.slots.iter().map(|slot| Buffer::with_bytes(slot.dtype, slot.bytes));
-        let slots = slots.collect::<Result<_>>()?;
-        let mut results = HashMap::new();
-        for id in schedule.results.iter().map(|&id| schedule.root(id)) {
-            if !graph.is_input(id)? {
-                results.insert(id, Buffer::zeros(&graph.ty(id)?)?);
-            }
-        }
-        Ok(Self { slots, results })
-    }
-
-    fn get(&self, schedule: &Schedule, id: TensorId) -> Option<&Buffer> {
-        schedule.slot(id).map_or_else(|| self.results.get(&schedule.root(id)), |slot| self.slots.get(slot))
-    }
-
-    fn take(&mut self, schedule: &Schedule, id: TensorId) -> Buffer {
-        let held = match schedule.slot(id) {
-            Some(slot) => self.slots.get_mut(slot),
-            None => self.results.get_mut(&id),
-        };
-        held.map_or(Buffer::F32(Vec::new()), |buffer| std::mem::replace(buffer, Buffer::F32(Vec::new())))
-    }
-
-    fn put(&mut self, schedule: &Schedule, id: TensorId, buffer: Buffer) {
-        match schedule.slot(id) {
-            Some(slot) => self.slots[slot] = buffer,
-            None => drop(self.results.insert(id, buffer)),
-        }
-    }
-}
-
-/// The right-hand matrix of a step that is a product which can take it packed.
-fn packable(step: &Step) -> Option<(TensorId, Matmul)> {
-    match step {
-        Step::Run { op: Op::Matmul(op), inputs, .. } if !op.transpose_a => Some((*inputs.get(1)?, *op)),
-        _ => None,
-    }
-}
-
-/// The part of a slot that a tensor takes.
-fn prefix<'a>(data: Data<'a>, ty: &TensorType) -> Data<'a> {
-    match data {
-        Data::F32(d) => Data::F32(&d[..ty.shape.numel().min(d.len())]),
-        Data::F16(d) => Data::F16(&d[..ty.shape.numel().min(d.len())]),
-        Data::U32(d) => Data::U32(&d[..ty.shape.numel().min(d.len())]),
-        Data::Blocks(format, d) => Data::Blocks(format, &d[..ty.bytes().min(d.len())]),
-    }
-}
-
-fn prefix_mut<'a>(data: DataMut<'a>, ty: &TensorType) -> DataMut<'a> {
-    match data {
-        DataMut::F32(d) => {
-            let n = ty.shape.numel().min(d.len());
-            DataMut::F32(&mut d[..n])
-        }
-        DataMut::F16(d) => {
-            let n = ty.shape.numel().min(d.len());
-            DataMut::F16(&mut d[..n])
-        }
-        DataMut::U32(d) => {
-            let n = ty.shape.numel().min(d.len());
-            DataMut::U32(&mut d[..n])
-        }
-        DataMut::Blocks(format, d) => {
-            let n = ty.bytes().min(d.len());
-            DataMut::Blocks(format, &mut d[..n])
         }
     }
 }

@@ -1,0 +1,170 @@
+//! Transfers between the host and the memory of a device.
+
+use serde::{Deserialize, Serialize};
+
+/// No link of today's machines moves more bytes in a second: a measurement that says so is wrong.
+pub const MOST_BANDWIDTH: f64 = 80e9;
+
+/// Seconds of a copy over the number of its bytes, as measured at several sizes.
+///
+/// Between two sizes time is interpolated on the straight line through them, which is exact for `latency + bytes /
+/// bandwidth`. Below the smallest size its time is kept; beyond the largest the rate between the last two is.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct Transfer(Vec<(u64, f64)>);
+
+/// What is wrong with a measured [`Transfer`].
+#[derive(Debug, Clone, Copy, PartialEq, thiserror::Error)]
+#[error("{bytes} bytes more took {seconds:e} s more, which is beyond {bandwidth:e} bytes a second")]
+pub struct Implausible {
+    /// Bytes between two sizes.
+    pub bytes: u64,
+    /// Seconds between them.
+    pub seconds: f64,
+    /// The limit in bytes a second.
+    pub bandwidth: f64,
+}
+
+impl Transfer {
+    /// The formula `latency + bytes / bandwidth`.
+    pub fn linear(latency: f64, bandwidth: f64) -> Self {
+        const LARGE: u64 = 1 << 30;
+        Self(vec![(0, latency), (LARGE, latency + LARGE as f64 / bandwidth)])
+    }
+
+    /// Measured bytes and seconds, by ascending bytes. A time below that of fewer bytes was disturbed, so that of the fewer
+    /// is taken down to it.
+    pub fn measured(mut points: Vec<(u64, f64)>) -> Self {
+        let mut least = f64::INFINITY;
+        for (_, seconds) in points.iter_mut().rev() {
+            least = least.min(*seconds);
+            *seconds = least;
+        }
+        Self(points)
+    }
+
+    /// Whether no two sizes are nearer in time than `bandwidth`, or [`MOST_BANDWIDTH`], allows. Differences below a megabyte
+    /// are left alone: they are as short as the noise of a clock.
+    ///
+    /// # Errors
+    /// [`Implausible`] for the first two that are.
+    pub fn check(&self, bandwidth: f64) -> Result<(), Implausible> {
+        let bandwidth = bandwidth.min(MOST_BANDWIDTH);
+        let steps = self.0.windows(2).map(|w| (w[1].0 - w[0].0, w[1].1 - w[0].1));
+        let mut long = steps.filter(|&(bytes, _)| bytes >= 1 << 19);
+        match long.find(|&(bytes, seconds)| seconds * bandwidth < bytes as f64) {
+            Some((bytes, seconds)) => Err(Implausible { bytes, seconds, bandwidth }),
+            None => Ok(()),
+        }
+    }
+
+    /// The same with every size as slow as `bandwidth`, or [`MOST_BANDWIDTH`], allows after the size before it.
+    #[must_use]
+    pub fn limited(mut self, bandwidth: f64) -> Self {
+        let bandwidth = bandwidth.min(MOST_BANDWIDTH);
+        for i in 1..self.0.len() {
+            let (bytes, seconds) = self.0[i - 1];
+            self.0[i].1 = self.0[i].1.max(seconds + (self.0[i].0 - bytes) as f64 / bandwidth);
+        }
+        self
+    }
+
+    /// Seconds of a copy of so many bytes.
+    #[inline]
+    pub fn seconds(&self, bytes: u64) -> f64 {
+        let points = &self.0[..];
+        let above = points.iter().position(|&(at, _)| at > bytes).unwrap_or(points.len() - 1).max(1);
+        let [(from, before), (to, after)] = [points[above - 1], points[above]];
+        before + bytes.saturating_sub(from) as f64 * (after - before) / (to - from) as f64
+    }
+
+    /// The measured bytes and seconds.
+    pub fn points(&self) -> &[(u64, f64)] {
+        &self.0
+    }
+
+    /// Checks what a file says.
+    pub(crate) fn sound(&self, seconds: impl Fn(f64) -> Result<(), String>) -> Result<(), String> {
+        if self.0.len() < 2 || self.0.windows(2).any(|w| w[0].0 >= w[1].0 || w[0].1 > w[1].1) {
+            return Err("a transfer whose sizes or times do not ascend".to_owned());
+        }
+        // Extrapolated sizes take a time, too.
+        let [.., (from, before), (to, after)] = self.0[..] else { return Ok(()) };
+        if after <= before || (to - from) as f64 / (after - before) > 1e30 {
+            return Err("a transfer whose last rate is no rate".to_owned());
+        }
+        self.0.iter().try_for_each(|&(_, time)| seconds(time))
+    }
+}
+
+/// A way to a device and back.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct LinkPath {
+    /// From the host.
+    pub upload: Transfer,
+    /// To the host.
+    pub download: Transfer,
+}
+
+/// The ways between the host and the memory of a device.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Link {
+    /// The way of a call on host memory: operands, kernel and result in one submission. What such a call takes beyond its
+    /// launch, kernel and operands counts as download.
+    pub call: LinkPath,
+    /// The way of tensors that stay on the device: uploaded by themselves, and read by themselves.
+    pub tensor: LinkPath,
+}
+
+impl Link {
+    /// The formula `latency + bytes / bandwidth` for both ways.
+    pub fn linear(upload: (f64, f64), download: (f64, f64)) -> Self {
+        let [upload, download] = [upload, download].map(|(latency, bandwidth)| Transfer::linear(latency, bandwidth));
+        let path = LinkPath { upload, download };
+        Self { call: path.clone(), tensor: path }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    fn close(a: f64, b: f64) -> bool {
+        (a / b - 1.0).abs() < 1e-9
+    }
+
+    #[test]
+    fn times_lie_on_the_lines_through_the_measured_ones() {
+        let transfer = Transfer::measured(vec![(1000, 1e-6), (2000, 3e-6), (10_000, 4e-6)]);
+        for (bytes, seconds) in [(0, 1e-6), (1000, 1e-6), (1500, 2e-6), (2000, 3e-6), (6000, 3.5e-6), (18_000, 5e-6)] {
+            assert!(close(transfer.seconds(bytes), seconds), "{bytes}: {}", transfer.seconds(bytes));
+        }
+        assert!(transfer.seconds(u64::MAX).is_finite());
+        let linear = Transfer::linear(5e-6, 1e9);
+        assert!(close(linear.seconds(0), 5e-6) && close(linear.seconds(1 << 40), 5e-6 + (1u64 << 40) as f64 / 1e9));
+    }
+
+    #[test]
+    fn a_larger_transfer_never_takes_less() {
+        let transfer = Transfer::measured(vec![(1, 3e-6), (2, 1e-6), (3, 2e-6)]);
+        assert_eq!(transfer.points(), [(1, 1e-6), (2, 1e-6), (3, 2e-6)]);
+    }
+
+    #[test]
+    fn an_implausible_rate_is_refused_and_limited() {
+        let (small, large) = (4 << 10, 16 << 20);
+        let wrong = Transfer::measured(vec![(small, 1e-6), (large, 1e-6)]);
+        assert!(wrong.check(f64::INFINITY).is_err());
+        let right = wrong.clone().limited(f64::INFINITY);
+        assert!(right.check(MOST_BANDWIDTH * (1.0 + 1e-9)).is_ok(), "{right:?}");
+        assert!(close(right.seconds(large) - 1e-6, (large - small) as f64 / MOST_BANDWIDTH));
+        let slower = wrong.limited(1e9);
+        assert!(close(slower.seconds(large) - 1e-6, (large - small) as f64 / 1e9));
+        let noise = Transfer::measured(vec![(small, 1e-6), (2 * small, 1e-6), (large, 1.0)]);
+        assert!(noise.check(f64::INFINITY).is_ok(), "short copies differ by less than a clock tells");
+    }
+}

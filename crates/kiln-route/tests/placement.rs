@@ -1,0 +1,175 @@
+//! Placements of graphs on synthetic machines.
+
+mod common;
+
+use common::*;
+use kiln_ir::graph::{Graph, TensorId};
+use kiln_ir::op::{Elementwise, Matmul, Op, Softmax};
+use kiln_ir::{Record, TensorType};
+use kiln_route::{Backend, Flow, Link, Memory, Place, Placement, Profile, Residency, Roofline, Router};
+use proptest::prelude::*;
+#[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+/// A CPU of one thread and GPUs, all of so many operations a second, with a link of this bandwidth.
+fn machine_of(cpu: f64, gpus: &[f64], bandwidth: f64) -> Router {
+    let roofline = |peak| Roofline { overhead: 1e-9, levels: vec![(u64::MAX, 1e15)], peak };
+    let mut places = vec![Place { roofline: roofline(cpu), ..Place::cpu("cpu", Backend::Simd, 16, 1) }];
+    for (i, &peak) in gpus.iter().enumerate() {
+        places.push(Place {
+            name: format!("gpu {i}"),
+            memory: Memory::new(i as u8 + 1),
+            threads: 0,
+            roofline: roofline(peak),
+            ..gpu_place()
+        });
+    }
+    let mut profile = Profile::new(machine(), places).unwrap();
+    for i in 0..gpus.len() {
+        let link = Link::linear((1e-6, bandwidth), (1e-6, bandwidth));
+        profile = profile.with_link(Memory::new(i as u8 + 1), link).unwrap();
+    }
+    Router::new(profile)
+}
+
+fn products(graph: &mut Graph, mut x: TensorId, w: TensorId, count: usize) -> TensorId {
+    for _ in 0..count {
+        x = graph.record(Matmul::default(), &[x, w]).unwrap();
+    }
+    x
+}
+
+fn names(router: &Router, placement: &Placement) -> Vec<(String, usize)> {
+    let name = |place: usize| router.places()[place].name.clone();
+    placement.segments.iter().map(|segment| (name(segment.place), segment.steps.len())).collect()
+}
+
+fn placed(router: &Router, graph: &Graph, wanted: &[TensorId]) -> Placement {
+    let (flow, _) = Flow::new(graph, wanted).unwrap();
+    router.place(&flow, &Residency::host())
+}
+
+#[test]
+fn a_small_graph_stays_in_one_piece() {
+    let router = machine_of(1e11, &[1e13], 1e10);
+    let mut graph = Graph::new();
+    let (x, w) = (graph.input(ty(&[16, 16])), graph.input(ty(&[16, 16])));
+    let y = products(&mut graph, x, w, 10);
+    let placement = placed(&router, &graph, &[y]);
+    assert_eq!(names(&router, &placement), [("cpu".to_owned(), 10)]);
+    assert_eq!(placement.seconds, placement.alone.1);
+}
+
+#[test]
+fn equal_branches_run_on_two_devices_at_once() {
+    for devices in [machine_of(1e12, &[1e12], 1e13), machine_of(1e9, &[1e12, 1e12], 1e13)] {
+        let mut graph = Graph::new();
+        let w = graph.input(ty(&[512, 512]));
+        let inputs = [graph.input(ty(&[512, 512])), graph.input(ty(&[512, 512]))];
+        let [a, b] = inputs.map(|x| products(&mut graph, x, w, 20));
+        let sum = graph.add(a, b).unwrap();
+        let placement = placed(&devices, &graph, &[sum]);
+        assert!(placement.segments.len() > 1, "{:?}", names(&devices, &placement));
+        let gain = placement.alone.1 / placement.seconds;
+        assert!(gain > 1.8, "{gain} {:?}", names(&devices, &placement));
+        let [first, second] = [&placement.segments[0], &placement.segments[1]];
+        assert!(second.start < first.finish, "they overlap: {first:?} {second:?}");
+    }
+}
+
+#[test]
+fn a_step_without_a_kernel_runs_elsewhere_and_the_others_stay() {
+    let router = machine_of(1e10, &[1e13], 1e10);
+    let mut graph = Graph::new();
+    let (x, w) = (graph.input(ty(&[512, 512])), graph.input(ty(&[512, 512])));
+    let before = products(&mut graph, x, w, 10);
+    let between = graph.softmax(before).unwrap();
+    let y = products(&mut graph, between, w, 10);
+    let (mut flow, schedule) = Flow::new(&graph, &[y]).unwrap();
+    flow.bar(&schedule, router.places().len(), |op, place| matches!(op, Op::Softmax(_)) && place == 1);
+    let placement = router.place(&flow, &Residency::host());
+    assert_eq!(names(&router, &placement), [("gpu 0".into(), 10), ("cpu".into(), 1), ("gpu 0".into(), 10)]);
+    assert_eq!(placement.segments[1].steps, [10]);
+    // Nobody else has the kernel, so no device is forced to run it.
+    flow.bar(&schedule, router.places().len(), |op, _| matches!(op, Op::Softmax(_)));
+    assert_eq!(router.place(&flow, &Residency::host()).seconds, f64::INFINITY);
+}
+
+#[test]
+fn steps_stay_together_where_moving_costs_more_than_it_gains() {
+    // The GPU is faster at everything, the CPU nearly as fast at the functions: not worth 4 MiB there and back.
+    let router = machine_of(1e11, &[1e13], 1e9);
+    let mut graph = Graph::new();
+    let (x, w) = (graph.input(ty(&[1024, 1024])), graph.input(ty(&[1024, 1024])));
+    let mut y = x;
+    for _ in 0..8 {
+        y = products(&mut graph, y, w, 2);
+        y = graph.record(Elementwise::relu(), &[y]).unwrap();
+    }
+    assert_eq!(names(&router, &placed(&router, &graph, &[y])), [("gpu 0".into(), 24)]);
+}
+
+#[test]
+fn resident_weights_draw_their_steps() {
+    let router = machine_of(1e12, &[1e12], 1e8);
+    let mut graph = Graph::new();
+    let (x, w) = (graph.input(ty(&[1, 4096])), graph.input(ty(&[4096, 4096])));
+    let y = graph.record(Matmul::default(), &[x, w]).unwrap();
+    let z = graph.record(Softmax, &[y]).unwrap();
+    let (flow, _) = Flow::new(&graph, &[z]).unwrap();
+    let at = |residency| names(&router, &router.place(&flow, &residency))[0].0.clone();
+    assert_eq!(at(Residency::host()), "cpu");
+    assert_eq!(at(Residency::host().moved(1, Memory::new(1))), "gpu 0");
+}
+
+#[test]
+fn barred_devices_take_nothing() {
+    let router = machine_of(1e9, &[1e13], 1e12);
+    let mut graph = Graph::new();
+    let (x, w) = (graph.input(ty(&[512, 512])), graph.input(ty(&[512, 512])));
+    let y = products(&mut graph, x, w, 4);
+    let (flow, _) = Flow::new(&graph, &[y]).unwrap();
+    assert_eq!(names(&router, &router.place(&flow, &Residency::host()))[0].0, "gpu 0");
+    assert_eq!(names(&router, &router.place(&flow, &Residency::host().barred(1)))[0].0, "cpu");
+}
+
+/// A graph of products and functions of squares, as choices say.
+fn random_graph(choices: &[(bool, usize, usize)]) -> (Graph, Vec<TensorId>) {
+    let mut graph = Graph::new();
+    let square: TensorType = ty(&[256, 256]);
+    let mut there = vec![graph.input(square), graph.input(square)];
+    for &(product, a, b) in choices {
+        let inputs = [there[a % there.len()], there[b % there.len()]];
+        let op: Op = if product { Matmul::default().into() } else { Elementwise::add().into() };
+        there.push(graph.record(op, &inputs).unwrap());
+    }
+    let leaves = graph.leaves();
+    (graph, leaves)
+}
+
+proptest! {
+    #[test]
+    fn every_step_runs_once_after_what_it_reads(
+        choices in prop::collection::vec((any::<bool>(), 0usize..100, 0usize..100), 1..40),
+        speeds in (8.0..13.0f64, 8.0..13.0f64, 8.0..13.0f64, 7.0..12.0f64),
+    ) {
+        let (graph, wanted) = random_graph(&choices);
+        let [a, b, c, link] = [speeds.0, speeds.1, speeds.2, speeds.3].map(|power| 10f64.powf(power));
+        let router = machine_of(a, &[b, c], link);
+        let (flow, schedule) = Flow::new(&graph, &wanted).unwrap();
+        let placement = router.place(&flow, &Residency::host());
+        prop_assert!(placement.seconds <= placement.alone.1 && placement.seconds.is_finite());
+        let mut there: Vec<TensorId> = schedule.inputs(&graph).unwrap();
+        let mut count = 0;
+        for segment in &placement.segments {
+            prop_assert!(segment.start <= segment.finish && segment.finish <= placement.seconds * (1.0 + 1e-9));
+            for &step in &segment.steps {
+                let step = &schedule.steps[step];
+                prop_assert!(step.inputs().iter().all(|&id| there.contains(&schedule.root(id))));
+                there.extend(step.outputs());
+                count += 1;
+            }
+        }
+        prop_assert_eq!(count, schedule.steps.len());
+    }
+}

@@ -1,0 +1,128 @@
+//! A schedule with what running it on the host needs.
+
+use std::collections::HashMap;
+
+use kiln_ir::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
+use kiln_ir::op::{Custom, Matmul, Op};
+use kiln_ir::{Buffer, Data, DataMut, Result, TensorType};
+use kiln_route::{Flow, Problem};
+
+use super::parts::Placed;
+
+/// The schedule for a set of wanted tensors.
+#[derive(Debug)]
+pub(super) struct Plan {
+    pub(super) wanted: Vec<TensorId>,
+    pub(super) schedule: Schedule,
+    pub(super) problem: Problem,
+    /// The custom operations among the steps.
+    pub(super) custom: Vec<Custom>,
+    /// The inputs that the schedule reads, in the order of the operands of the problem, and behind them those that are wanted.
+    pub(super) inputs: Vec<TensorId>,
+    /// Allocated when the CPU runs it.
+    pub(super) memory: Option<Memory>,
+    /// Its steps one by one, and their schedule, once they were placed.
+    pub(super) flow: Option<(Flow, Schedule)>,
+    /// Where they were placed last.
+    pub(super) placed: Option<Placed>,
+}
+
+/// The results on the host: intermediate ones in slots, wanted ones in buffers of their own. The result of a reshape is the
+/// memory of its operand.
+#[derive(Debug)]
+pub(super) struct Memory {
+    slots: Vec<Buffer>,
+    pub(super) results: HashMap<TensorId, Buffer>,
+}
+
+impl Plan {
+    pub(super) fn new(graph: &Graph, wanted: &[TensorId]) -> Result<Self> {
+        let schedule = graph.schedule(wanted, FusionLimits::default())?;
+        let problem = Problem::schedule(&schedule, graph)?;
+        let mut inputs = Problem::inputs_of(&schedule, graph)?;
+        // Those that are wanted and that no step reads.
+        let wanted_inputs = schedule.inputs(graph)?.into_iter();
+        inputs.extend(wanted_inputs.filter(|id| !inputs.contains(id)).collect::<Vec<_>>());
+        let mut custom = Vec::new();
+        for step in &schedule.steps {
+            if let Step::Run { op: Op::Custom(op), .. } = step
+                && !custom.contains(op)
+            {
+                custom.push(*op);
+            }
+        }
+        Ok(Self { wanted: wanted.to_vec(), schedule, problem, custom, inputs, memory: None, flow: None, placed: None })
+    }
+}
+
+impl Memory {
+    pub(super) fn new(graph: &Graph, schedule: &Schedule) -> Result<Self> {
+        let slots = schedule.slots.iter().map(|slot| Buffer::with_bytes(slot.dtype, slot.bytes));
+        let slots = slots.collect::<Result<_>>()?;
+        let mut results = HashMap::new();
+        for id in schedule.results.iter().map(|&id| schedule.root(id)) {
+            if !graph.is_input(id)? {
+                results.insert(id, Buffer::zeros(&graph.ty(id)?)?);
+            }
+        }
+        Ok(Self { slots, results })
+    }
+
+    pub(super) fn get(&self, schedule: &Schedule, id: TensorId) -> Option<&Buffer> {
+        schedule.slot(id).map_or_else(|| self.results.get(&schedule.root(id)), |slot| self.slots.get(slot))
+    }
+
+    pub(super) fn take(&mut self, schedule: &Schedule, id: TensorId) -> Buffer {
+        let held = match schedule.slot(id) {
+            Some(slot) => self.slots.get_mut(slot),
+            None => self.results.get_mut(&id),
+        };
+        held.map_or(Buffer::F32(Vec::new()), |buffer| std::mem::replace(buffer, Buffer::F32(Vec::new())))
+    }
+
+    pub(super) fn put(&mut self, schedule: &Schedule, id: TensorId, buffer: Buffer) {
+        match schedule.slot(id) {
+            Some(slot) => self.slots[slot] = buffer,
+            None => drop(self.results.insert(id, buffer)),
+        }
+    }
+}
+
+/// The right-hand matrix of a step that is a product which can take it packed.
+pub(super) fn packable(step: &Step) -> Option<(TensorId, Matmul)> {
+    match step {
+        Step::Run { op: Op::Matmul(op), inputs, .. } if !op.transpose_a => Some((*inputs.get(1)?, *op)),
+        _ => None,
+    }
+}
+
+/// The part of a slot that a tensor takes.
+pub(super) fn prefix<'a>(data: Data<'a>, ty: &TensorType) -> Data<'a> {
+    match data {
+        Data::F32(d) => Data::F32(&d[..ty.shape.numel().min(d.len())]),
+        Data::F16(d) => Data::F16(&d[..ty.shape.numel().min(d.len())]),
+        Data::U32(d) => Data::U32(&d[..ty.shape.numel().min(d.len())]),
+        Data::Blocks(format, d) => Data::Blocks(format, &d[..ty.bytes().min(d.len())]),
+    }
+}
+
+pub(super) fn prefix_mut<'a>(data: DataMut<'a>, ty: &TensorType) -> DataMut<'a> {
+    match data {
+        DataMut::F32(d) => {
+            let n = ty.shape.numel().min(d.len());
+            DataMut::F32(&mut d[..n])
+        }
+        DataMut::F16(d) => {
+            let n = ty.shape.numel().min(d.len());
+            DataMut::F16(&mut d[..n])
+        }
+        DataMut::U32(d) => {
+            let n = ty.shape.numel().min(d.len());
+            DataMut::U32(&mut d[..n])
+        }
+        DataMut::Blocks(format, d) => {
+            let n = ty.bytes().min(d.len());
+            DataMut::Blocks(format, &mut d[..n])
+        }
+    }
+}

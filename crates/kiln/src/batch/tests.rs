@@ -1,0 +1,174 @@
+//! Batches that run on several devices, with GPUs that tests script.
+
+use kiln_ir::graph::TensorId;
+use kiln_ir::{Error, Record};
+use kiln_route::{Backend, Calibrated, Link, Memory, Place, Profile, Roofline};
+use kiln_simd::Isa;
+#[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+use wasm_bindgen_test::wasm_bindgen_test as test;
+
+use crate::gpus::scripted::Scripted;
+use crate::{Batch, Engine};
+
+const N: usize = 64;
+
+/// An engine of one CPU and two GPUs. GPUs are the ones for products, the first of them a little more than the second; the CPU
+/// is the one for softmax.
+struct Rig {
+    gpus: [Scripted; 2],
+    engine: Engine,
+}
+
+impl Rig {
+    fn new() -> Self {
+        let limited = || Engine::builder().instruction_set(Isa::best()).threads(1);
+        let plain = limited().without_profile().build().unwrap();
+        let mut places = plain.places().to_vec();
+        let cpus = places.len();
+        for number in [1, 2] {
+            places.push(Place {
+                name: format!("gpu {number}"),
+                backend: Backend::Gpu,
+                threads: 0,
+                memory: Memory::new(number),
+                launch: 1e-6,
+                queued: 0.0,
+                compile: 0.0,
+                roofline: Roofline { overhead: 1e-12, levels: vec![(u64::MAX, 1e18)], peak: 1e20 },
+            });
+        }
+        let class = |op: &str, cpu: f64, gpus: [f64; 2]| Calibrated {
+            op: op.into(),
+            shape: String::new(),
+            work: vec![1.0],
+            seconds: vec![vec![cpu; cpus].into_iter().chain(gpus).collect()],
+        };
+        let classes = vec![class("matmul", 1.0, [1e-3, 1.1e-3]), class("softmax", 1e-5, [1.0, 1.0])];
+        let link = Link::linear((1e-6, 1e9), (1e-6, 1e9));
+        let mut profile = Profile::new(plain.machine().clone(), places).unwrap().with_classes(classes).unwrap();
+        for number in [1, 2] {
+            profile = profile.with_link(Memory::new(number), link.clone()).unwrap();
+        }
+        let gpus = [Scripted::default(), Scripted::default()];
+        let handles = vec![gpus[0].gpu("gpu 1"), gpus[1].gpu("gpu 2")];
+        let engine = limited().profile(profile).with_gpus(handles).unwrap();
+        Self { gpus, engine }
+    }
+
+    fn calls(&self) -> [usize; 2] {
+        self.gpus.each_ref().map(Scripted::calls)
+    }
+}
+
+fn numbers(seed: usize) -> Vec<f32> {
+    (0..N * N).map(|i| ((i * 37 + seed * 101) % 97) as f32 / 500.0).collect()
+}
+
+/// A product, its softmax, and the product of that: the first and the last belong on a GPU, what is between on the CPU.
+fn sandwich(batch: &mut Batch<'_>) -> [TensorId; 4] {
+    let (x, w) = (batch.upload(&numbers(1), &[N, N]).unwrap(), batch.upload(&numbers(2), &[N, N]).unwrap());
+    let first = batch.matmul(x, w).unwrap();
+    let flat = batch.reshape(first, &[N * N / 128, 128]).unwrap();
+    let soft = batch.softmax(flat).unwrap();
+    let square = batch.reshape(soft, &[N, N]).unwrap();
+    let last = batch.matmul(square, w).unwrap();
+    [x, w, soft, last]
+}
+
+/// What the CPU alone computes.
+fn expected(set: Option<&[f32]>) -> [Vec<f32>; 2] {
+    let engine = Engine::builder().without_profile().instruction_set(Isa::best()).threads(1).build().unwrap();
+    let mut batch = engine.batch();
+    let [x, _, soft, last] = sandwich(&mut batch);
+    if let Some(data) = set {
+        batch.set(x, data).unwrap();
+    }
+    batch.execute(&[soft, last]).unwrap();
+    [batch.read(soft).unwrap(), batch.read(last).unwrap()]
+}
+
+#[test]
+fn each_step_runs_on_its_device_and_results_are_those_of_the_cpu() {
+    let rig = Rig::new();
+    let mut batch = rig.engine.batch();
+    let [x, _, soft, last] = sandwich(&mut batch);
+    let explained = batch.explain(&[soft, last]).unwrap();
+    let places: Vec<(&str, usize)> = explained.segments.iter().map(|s| (s.place.as_str(), s.steps)).collect();
+    let cpu = rig.engine.places()[rig.engine.cpu.len() - 1].name.as_str();
+    assert_eq!(places, [("gpu 1", 1), (cpu, 1), ("gpu 1", 1)], "{explained}");
+    assert!(explained.to_string().contains("1 steps from") && explained.why.contains("several devices"), "{explained}");
+    let same = |batch: &Batch<'_>, expected: [Vec<f32>; 2]| {
+        assert_eq!(batch.read(soft).unwrap(), expected[0]);
+        assert_eq!(batch.read(last).unwrap(), expected[1]);
+    };
+    batch.execute(&[soft, last]).unwrap();
+    same(&batch, expected(None));
+    assert_eq!(rig.calls(), [2, 0]);
+    // Again, with other data, and results of one that others hold.
+    batch.execute(&[soft, last]).unwrap();
+    let held = [batch.tensor(soft).unwrap(), batch.tensor(last).unwrap()];
+    batch.set(x, &numbers(7)).unwrap();
+    assert!(matches!(batch.read(last), Err(Error::Parameter { .. })));
+    batch.execute(&[soft, last]).unwrap();
+    same(&batch, expected(Some(&numbers(7))));
+    assert_eq!(held.map(|tensor| tensor.to_vec().unwrap()), expected(None));
+    assert_eq!(batch.run(&[last]).unwrap()[0].as_data().f32(), expected(Some(&numbers(7)))[1]);
+}
+
+#[test]
+fn a_gpu_that_fails_between_steps_is_left_out_and_inputs_are_intact() {
+    for skipped in [0, 1] {
+        let rig = Rig::new();
+        let mut batch = rig.engine.batch();
+        let [_, _, soft, last] = sandwich(&mut batch);
+        if skipped == 1 {
+            batch.execute(&[soft, last]).unwrap();
+        }
+        rig.gpus[0].fail(Error::OutOfMemory { bytes: 1 << 30 });
+        batch.execute(&[soft, last]).unwrap();
+        assert_eq!([batch.read(soft).unwrap(), batch.read(last).unwrap()], expected(None));
+        assert_eq!(rig.calls()[1], 2, "the second GPU took both products");
+        // It is asked again, and given up when it is lost.
+        batch.execute(&[soft, last]).unwrap();
+        assert_eq!(rig.calls()[1], 2);
+        rig.gpus[0].fail(Error::DeviceLost { device: "gpu 1".into(), reason: "unplugged".into() });
+        batch.keep_on_host(true);
+        batch.execute(&[soft, last]).unwrap();
+        assert_eq!([batch.read(soft).unwrap(), batch.read(last).unwrap()], expected(None));
+        assert!(rig.calls()[1] > 2);
+        assert!(!batch.explain(&[last]).unwrap().segments.iter().any(|segment| segment.place == "gpu 1"));
+    }
+}
+
+#[test]
+fn branches_run_on_two_gpus() {
+    let rig = Rig::new();
+    let mut batch = rig.engine.batch();
+    let w = batch.upload(&numbers(3), &[N, N]).unwrap();
+    let mut ends = Vec::new();
+    for seed in [4, 5] {
+        let mut x = batch.upload(&numbers(seed), &[N, N]).unwrap();
+        for _ in 0..8 {
+            x = batch.matmul(x, w).unwrap();
+        }
+        ends.push(x);
+    }
+    let sum = batch.add(ends[0], ends[1]).unwrap();
+    let explained = batch.explain(&[sum]).unwrap();
+    let used = |name: &str| explained.segments.iter().any(|segment| segment.place == name);
+    assert!(used("gpu 1") && used("gpu 2"), "{explained}");
+    batch.execute(&[sum, ends[0]]).unwrap();
+    let two = batch.read_many(&[sum, ends[0]]).unwrap();
+    let alone = Engine::builder().without_profile().instruction_set(Isa::best()).threads(1).build().unwrap();
+    let mut other = alone.batch();
+    let w = other.upload(&numbers(3), &[N, N]).unwrap();
+    let mut x = [4, 5].map(|seed| other.upload(&numbers(seed), &[N, N]).unwrap());
+    for x in &mut x {
+        for _ in 0..8 {
+            *x = other.matmul(*x, w).unwrap();
+        }
+    }
+    let sum = other.add(x[0], x[1]).unwrap();
+    assert_eq!(two, other.run(&[sum, x[0]]).unwrap());
+    assert!(rig.calls().iter().all(|&calls| calls > 0), "{:?}", rig.calls());
+}
