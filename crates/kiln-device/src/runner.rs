@@ -203,7 +203,9 @@ impl<D: Driver> GraphRunner<D> {
             let reason = format!("input {} is not on {}; upload or import it first", id.index(), self.device.label());
             return Err(Error::Parameter { op: "execute", reason });
         }
-        let mut given = self.inputs.clone();
+        // Inputs of this graph alone: a result whose memory another graph reads is computed into memory of its own.
+        let given = plan.inputs.iter().filter_map(|(id, _)| Some((*id, self.inputs.get(id)?.clone())));
+        let mut given: HashMap<TensorId, RegionOf<D>> = given.collect();
         let host_results = if read { self.device.host_results(&plan, &mut given).await? } else { None };
         let executable = Executable::new(&self.device, plan, &given).await?;
         Ok(Ready { wanted: wanted.to_vec(), executable, host_results, is_last: false, is_shared: false })

@@ -5,11 +5,12 @@ mod support;
 
 use std::thread;
 
-use kiln_device::{Batch as BatchOf, Statistics};
-use kiln_ir::graph::{FusionLimits, TensorId};
+use kiln_device::waiting::{Waiting, block_on};
+use kiln_device::{Batch as BatchOf, GraphRunner, Statistics};
+use kiln_ir::graph::{FusionLimits, Graph, TensorId};
 use kiln_ir::op::reference::Expected;
-use kiln_ir::op::{Bound, Contract, Custom, CustomCall, CustomOperation, Matmul, Op, Outputs, Reduction};
-use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, TensorType, f16};
+use kiln_ir::op::{Bound, Contract, Custom, CustomCall, CustomOperation, Elementwise, Matmul, Op, Outputs, Reduction};
+use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Shape, TensorType, f16};
 
 use support::{Batch, HostDevice, HostOptions, device, elements, numbers, poll_times, upload};
 
@@ -410,7 +411,7 @@ fn kernels_are_timed_where_that_is_asked_for() {
 fn a_batch_is_used_from_asynchronous_code() {
     let options = HostOptions { suspends: true, ..HostOptions::default() };
     let mut batch = BatchOf::new(HostDevice::new(options));
-    let read = kiln_device::waiting::block_on(async {
+    let read = block_on(async {
         let x = batch.upload_async(&[1.0, -2.0], &[2]).await?;
         let y = batch.relu(x)?;
         batch.execute_async(&[y]).await?;
@@ -563,7 +564,7 @@ fn a_graph_reads_what_another_one_left_on_the_device() {
     let read = second.input(square);
     let z = second.record(Elementwise::scale(2.0), &[read]).unwrap();
     block_on(runner.upload(x, &Operand::f32(&[1.0, 2.0, 3.0, 4.0], &[2, 2]).unwrap())).unwrap();
-    let mut run = |runner: &mut GraphRunner<HostDevice>| {
+    let run = |runner: &mut GraphRunner<HostDevice>| {
         let before = device.statistics();
         block_on(runner.execute(&first, &[y], Waiting::Here)).unwrap();
         runner.alias(y, &first, y).unwrap();
