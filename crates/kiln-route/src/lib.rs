@@ -27,6 +27,7 @@ mod place;
 mod history;
 mod problem;
 mod profile;
+mod recording;
 
 mod model;
 
@@ -45,5 +46,6 @@ pub use place::{MAX_MEMORIES, MAX_PLACES, Memory, Place, Roofline};
 pub use placement::{Flow, Placement, Segment};
 pub use problem::{Problem, Residency};
 pub use profile::{Calibrated, Machine, PROFILE_VERSION, Profile, ProfileProblem};
+pub use recording::{RecordedProblem, Recording};
 pub use router::{Decision, Prediction, Router, Why};
 pub use selector::{Backend, BackendSelector, OpComplexity};

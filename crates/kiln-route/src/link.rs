@@ -114,7 +114,7 @@ pub struct Link {
     /// The way of a call on host memory: operands, kernel and result in one submission. What such a call takes beyond its
     /// launch, kernel and operands counts as download.
     pub call: LinkPath,
-    /// The way of tensors that stay on the device: uploaded by themselves, and read by themselves.
+    /// The way of tensors: inputs of a recorded graph that are set before an execution, and results that are read after it.
     pub tensor: LinkPath,
 }
 

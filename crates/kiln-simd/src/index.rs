@@ -13,6 +13,10 @@ use crate::vector::{Kernel, Vector, dispatch};
 const PARALLEL: usize = 300_000;
 /// Elements that a thread takes at once.
 const SHARE: usize = 65_536;
+/// The same of top-k, which takes about a nanosecond for each, and what one of its rows costs beside its elements.
+const PARALLEL_TOP: usize = 40_000;
+const SHARE_TOP: usize = 16_384;
+const ROW: usize = 256;
 
 impl Execute for Gather {
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
@@ -148,8 +152,10 @@ impl Execute for TopK {
         let k = self.k;
         let rows = x.len() / columns;
         let (values, indices) = (Shared::new(values.f32().as_mut_ptr()), Shared::new(indices.u32().as_mut_ptr()));
-        let threads = if x.len() < PARALLEL { 1 } else { simd.threads() };
-        let group = (SHARE / columns).max(1);
+        // A row costs about as much as another 256 elements: its candidates are sorted.
+        let cost = columns + ROW;
+        let threads = if rows.saturating_mul(cost) < PARALLEL_TOP { 1 } else { simd.threads() };
+        let group = (SHARE_TOP / cost).max(1);
         threads::for_each(rows.div_ceil(group), threads, |part| {
             let (from, to) = (part * group, rows.min((part + 1) * group));
             // SAFETY: every part writes the results of its own rows.

@@ -1,10 +1,11 @@
 //! Calibrates this machine in memory and prints what the decisions cost against the best place, measured:
-//! `cargo run --release --example regret`. `-- --worst 20` also prints the problems that cost most.
+//! `cargo run --release --example regret`. `-- --worst 20` also prints the problems that cost most, and `--record FILE` keeps
+//! profile and times, to replay the decisions on another machine.
 
 use std::process::ExitCode;
 
-use kiln::regret::{Policy, evaluate};
-use kiln::{Effort, Engine, Result, grid};
+use kiln::regret::{GraphRow, Policy, evaluate};
+use kiln::{Effort, Engine, Error, Result, grid};
 
 fn main() -> ExitCode {
     match run() {
@@ -23,6 +24,10 @@ fn run() -> Result<()> {
     println!("{}", engine.calibrate(Effort::Quick, &mut |_| ())?);
     let report = evaluate(&engine, &grid::evaluation()?, Effort::Quick, &mut |_| ())?;
     println!("measured in {:.1} s\n{report}\n", report.took.as_secs_f64());
+    if let Some(file) = arguments.iter().skip_while(|a| *a != "--record").nth(1) {
+        let written = std::fs::write(file, report.recording(&engine).to_json());
+        written.map_err(|e| Error::Unavailable { what: file.clone(), reason: e.to_string() })?;
+    }
     for row in report.worst(Policy::Router, worst) {
         let chosen = row.chosen[Policy::Router as usize];
         let held_out = if row.held_out { "held out" } else { "" };
@@ -34,6 +39,17 @@ fn run() -> Result<()> {
                 row.seconds[i] * 1e6,
                 row.predicted[i] * 1e6
             );
+        }
+    }
+    let mut graphs: Vec<&GraphRow> = report.graphs.iter().collect();
+    graphs.sort_by(|a, b| b.regret().total_cmp(&a.regret()));
+    for row in graphs.into_iter().take(worst) {
+        let (planned, predicted) = (row.planned * 1e6, row.planned_predicted * 1e6);
+        println!("{:5.1}%  {}, {} segments", row.regret() * 100.0, row.graph, row.segments);
+        println!("       planned    {planned:12.3} µs, predicted {predicted:12.3} µs");
+        for (device, (seconds, predicted)) in row.seconds.iter().zip(&row.predicted).enumerate() {
+            let name = if device == 0 { "CPU".to_owned() } else { format!("GPU {}", device - 1) };
+            println!("       {name:10} {:12.3} µs, predicted {:12.3} µs", seconds * 1e6, predicted * 1e6);
         }
     }
     Ok(())

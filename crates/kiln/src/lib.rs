@@ -67,8 +67,8 @@ pub use kiln_ir::{
 };
 pub use kiln_route::{
     Backend, BackendSelector, Decision, ExplainedSegment, Explanation, Link, LinkPath, MAX_MEMORIES, MAX_PLACES,
-    Machine, Memory, OpComplexity, Place, Prediction, Problem, Profile, ProfileProblem, Residency, Roofline, Router,
-    Transfer,
+    Machine, Memory, OpComplexity, Place, Prediction, Problem, Profile, ProfileProblem, RecordedProblem, Recording,
+    Residency, Roofline, Router, Transfer,
 };
 pub use kiln_simd::{Isa, Simd};
 pub use packed::{PackedKernels, PackedMatrix};

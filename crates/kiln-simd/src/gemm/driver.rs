@@ -44,6 +44,11 @@ const SHARED: usize = 3;
 /// `m * n * k` below which a second thread does not pay: it has to be woken, which costs microseconds.
 pub(super) const PARALLEL: usize = 120 * 120 * 120;
 
+/// The threads that share one product of so many multiplications.
+pub(super) fn threads_of(work: usize, threads: usize) -> usize {
+    if work < PARALLEL { 1 } else { threads.min(work / (PARALLEL / 2)) }
+}
+
 /// Tiles of rows for each thread from which threads share one packed B.
 const TOGETHER: usize = 4;
 
@@ -117,7 +122,7 @@ impl Gemm {
         }
         let set = TileSet::of(isa);
         let work = self.m.saturating_mul(self.n).saturating_mul(self.k);
-        let threads = if work < PARALLEL { 1 } else { threads.min(work / (PARALLEL / 2)) };
+        let threads = threads_of(work, threads);
         let way = self.way(threads, set.shape.rows, direct);
         // SAFETY: the caller's contract; parts are disjoint.
         unsafe {

@@ -95,9 +95,13 @@ fn matmul(
     if batch == 1 {
         return one(0, threads);
     }
-    // A stack of small products runs side by side, one of large ones one after the other.
+    // A stack of small products runs side by side, one of large ones one after the other: whichever keeps more threads busy.
     let each = m.saturating_mul(n).saturating_mul(k);
-    if batch >= threads && each < driver::PARALLEL * threads && each.saturating_mul(batch) >= driver::PARALLEL {
+    let side_by_side = match batch >= threads {
+        true => each < driver::PARALLEL * threads,
+        false => batch > driver::threads_of(each, threads),
+    };
+    if side_by_side && each.saturating_mul(batch) >= driver::PARALLEL {
         let part = (driver::PARALLEL / 4).div_ceil(each.max(1)).min(batch.div_ceil(threads));
         threads::for_each(batch.div_ceil(part), threads, |p| {
             (p * part..batch.min(p * part + part)).for_each(|s| one(s, 1));

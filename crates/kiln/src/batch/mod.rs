@@ -7,6 +7,7 @@ mod tests;
 
 use std::collections::{HashMap, HashSet};
 
+use kiln_device::host_copy;
 use kiln_device::waiting::Waiting;
 use kiln_ir::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
 use kiln_ir::op::{Op, widened};
@@ -73,6 +74,8 @@ pub struct Batch<'e> {
     graph: Graph,
     inputs: HashMap<TensorId, Input>,
     keep_on_host: bool,
+    /// The device that everything runs on, whatever is predicted: the CPU, or a GPU by its position.
+    only_on: Option<Option<usize>>,
     /// Uploaded matrices that products are to find packed.
     to_pack: HashSet<TensorId>,
     /// Those that the products of executed schedules have asked for, and whether they were packed as transposed ones.
@@ -130,6 +133,7 @@ impl<'e> Batch<'e> {
             inputs: HashMap::new(),
             // Pages lose their devices, and then go on with a new one.
             keep_on_host: cfg!(target_arch = "wasm32"),
+            only_on: None,
             to_pack: HashSet::new(),
             packed: HashMap::new(),
             plans: Vec::new(),
@@ -142,6 +146,21 @@ impl<'e> Batch<'e> {
     /// that GPU is lost. Off by default, on in browsers. It concerns uploads from now on.
     pub fn keep_on_host(&mut self, keep: bool) {
         self.keep_on_host = keep;
+    }
+
+    /// Runs everything on one device from now on, the CPU or a GPU by its position, or again where it is predicted to be
+    /// fastest.
+    #[cfg(not(browser_gpu))]
+    pub(crate) fn on_device(&mut self, device: Option<Option<usize>>) {
+        self.only_on = device;
+    }
+
+    /// The predicted seconds of a plan without these places, its segments, and the place of the first.
+    #[cfg(not(browser_gpu))]
+    pub(crate) fn predicted(&self, wanted: &[TensorId], excluded: &[usize]) -> Result<(f64, usize, usize)> {
+        let mut plan = Plan::new(&self.graph, wanted)?;
+        let placement = self.place(&mut plan, excluded)?;
+        Ok((placement.seconds, placement.segments.len(), placement.segments.first().map_or(0, |first| first.place)))
     }
 
     /// Copies f32 elements of the given extents into the batch.
@@ -215,7 +234,7 @@ impl<'e> Batch<'e> {
         Operand::new(data, ty.shape)?;
         match self.inputs.get_mut(&id) {
             Some(Input::Owned { host: Some(held), gpus }) => {
-                held.as_mut().as_bytes().copy_from_slice(data.as_bytes());
+                copy_on_host(data.as_bytes(), held.as_mut().as_bytes());
                 gpus.clear();
             }
             Some(input) => *input = Input::Owned { host: Some(data.to_buffer()?), gpus: HashSet::new() },
@@ -331,7 +350,8 @@ impl<'e> Batch<'e> {
                 recovered = true;
                 continue;
             }
-            if self.engine.router.forced().is_some() || !gpu.failed(&error) {
+            let forced = self.engine.router.forced().is_some() || self.only_on.is_some();
+            if forced || !gpu.failed(&error) {
                 return Err(error);
             }
             excluded.push(self.engine.cpu.len() + position);
@@ -349,6 +369,9 @@ impl<'e> Batch<'e> {
         let engine = &*self.engine;
         if engine.gpus.is_empty() || plan.schedule.steps.is_empty() {
             return Ok(Target::Cpu);
+        }
+        if let Some(device) = self.only_on {
+            return Ok(device.map_or(Target::Cpu, Target::Gpu));
         }
         if let Some(place) = engine.router.forced() {
             return Ok(engine.gpu_position(place).map_or(Target::Cpu, Target::Gpu));
@@ -477,12 +500,16 @@ impl<'e> Batch<'e> {
         if plan.memory.is_none() {
             plan.memory = Some(Memory::new(graph, &plan.schedule)?);
         }
-        let Plan { schedule, memory: Some(memory), .. } = plan else { return Ok(()) };
-        for step in &schedule.steps {
+        if plan.on_cpu.is_empty() {
+            let place = |step| self.engine.place_on_cpu(step, graph);
+            plan.on_cpu = plan.schedule.steps.iter().map(place).collect::<Result<_>>()?;
+        }
+        let Plan { schedule, memory: Some(memory), on_cpu, .. } = plan else { return Ok(()) };
+        for (step, &place) in schedule.steps.iter().zip(&*on_cpu) {
             let ids: Vec<TensorId> = step.outputs().collect();
             // Out of the storage while the step writes them; no step reads what it writes.
             let mut out: Vec<Buffer> = ids.iter().map(|&id| memory.take(schedule, id)).collect();
-            let done = self.run_step(part, schedule, memory, held, step, &mut out);
+            let done = self.run_step(part, schedule, memory, held, (step, place), &mut out);
             for (id, buffer) in ids.into_iter().zip(out) {
                 memory.put(schedule, id, buffer);
             }
@@ -538,7 +565,7 @@ impl<'e> Batch<'e> {
         schedule: &Schedule,
         memory: &Memory,
         held: &HashMap<TensorId, Held<'_>>,
-        step: &Step,
+        (step, place): (&Step, usize),
         out: &mut [Buffer],
     ) -> Result<()> {
         let graph = part.map_or(&self.graph, |part| &part.graph);
@@ -565,11 +592,11 @@ impl<'e> Batch<'e> {
             return widened(&operands[..1], |a| self.engine.matmul_packed_into(a[0].data().f32(), b, m, out));
         }
         match step {
-            Step::Run { op, .. } => self.engine.run_step(op, &operands, &mut outputs),
+            Step::Run { op, .. } => self.engine.run_step(place, op, &operands, &mut outputs),
             Step::Fused(fused) => {
                 let inputs: Vec<&[f32]> = operands.iter().map(|o| o.data().f32()).collect();
                 let mut slices: Vec<&mut [f32]> = outputs.iter_mut().map(DataMut::f32).collect();
-                self.engine.run_fused(fused, graph, &inputs, &mut slices)
+                self.engine.cpu[place].run_fused(fused, &inputs, &mut slices)
             }
         }
     }
@@ -591,7 +618,7 @@ impl<'e> Batch<'e> {
         // What is wanted may be an input under other extents.
         let source = computed.map_or(id, |(plan, at)| plan.schedule.root(plan.schedule.results[at]));
         match self.inputs.get(&source) {
-            Some(Input::Owned { host: Some(buffer), .. }) => return Ok(buffer.clone()),
+            Some(Input::Owned { host: Some(buffer), .. }) => return copied(buffer),
             Some(Input::Owned { host: None, gpus }) => {
                 let runner = gpus.iter().find_map(|position| self.runners.get(position));
                 if let Some(runner) = runner {
@@ -605,7 +632,7 @@ impl<'e> Batch<'e> {
             (Some((plan, _)), Some(Target::Parts)) => self.read_part(plan, source, waiting).await,
             (Some((plan, _)), Some(Target::Cpu)) => {
                 let result = plan.memory.as_ref().and_then(|memory| memory.results.get(&source));
-                result.cloned().ok_or(Error::ForeignTensor { index: id.index() })
+                copied(result.ok_or(Error::ForeignTensor { index: id.index() })?)
             }
             (Some(_), Some(Target::Gpu(position))) => {
                 let runner = self.runners.get(&position).ok_or(Error::ForeignTensor { index: id.index() })?;
@@ -795,6 +822,21 @@ impl OnTheHost {
         };
         self.ids.iter().filter_map(held).collect()
     }
+}
+
+/// Copies bytes, of large ones each thread a part.
+fn copy_on_host(from: &[u8], to: &mut [u8]) {
+    const MOST_THREADS: usize = 8;
+    host_copy::copy(from, to, MOST_THREADS);
+}
+
+/// The same elements in memory of their own.
+fn copied(buffer: &Buffer) -> Result<Buffer> {
+    let data = buffer.as_data();
+    let bytes = data.as_bytes();
+    let mut copy = Buffer::with_bytes(data.dtype(), bytes.len())?;
+    copy_on_host(bytes, copy.as_mut().as_bytes());
+    Ok(copy)
 }
 
 /// The only one of what was read.

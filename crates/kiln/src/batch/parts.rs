@@ -9,7 +9,7 @@ use kiln_ir::{Buffer, Error, Operand, Record, Result};
 use kiln_route::{Flow, Memory, Placement, Residency};
 
 use super::plan::Plan;
-use super::{Batch, Held, one};
+use super::{Batch, Held, copied, one};
 use crate::Tensor;
 
 /// Where the steps of a plan run, and its parts where those are several devices.
@@ -261,7 +261,7 @@ impl Batch<'_> {
         let Some((part, inner)) = made(plan, id) else { return Err(missing) };
         match part.gpu {
             Some(gpu) => self.read_from(gpu, &part.names.graph, inner, waiting).await,
-            None => part.result(inner).cloned(),
+            None => copied(part.result(inner)?),
         }
     }
 

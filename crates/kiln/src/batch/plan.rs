@@ -21,6 +21,8 @@ pub(super) struct Plan {
     pub(super) inputs: Vec<TensorId>,
     /// Allocated when the CPU runs it.
     pub(super) memory: Option<Memory>,
+    /// Where on the CPU each step runs, decided when it first does.
+    pub(super) on_cpu: Vec<usize>,
     /// Its steps one by one, and their schedule, once they were placed.
     pub(super) flow: Option<(Flow, Schedule)>,
     /// Where they were placed last.
@@ -51,7 +53,17 @@ impl Plan {
                 custom.push(*op);
             }
         }
-        Ok(Self { wanted: wanted.to_vec(), schedule, problem, custom, inputs, memory: None, flow: None, placed: None })
+        Ok(Self {
+            wanted: wanted.to_vec(),
+            schedule,
+            problem,
+            custom,
+            inputs,
+            memory: None,
+            on_cpu: Vec::new(),
+            flow: None,
+            placed: None,
+        })
     }
 }
 

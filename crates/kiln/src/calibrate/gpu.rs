@@ -9,7 +9,7 @@ use crate::Engine;
 use crate::gpus::{Gpu, Launch};
 
 /// The time of what a GPU cannot run: it is never chosen for it.
-const NEVER: f64 = 1e6;
+pub(super) const NEVER: f64 = 1e6;
 
 /// No kernel takes less: one that seems to was timed within the noise of the launch.
 const LEAST: f64 = 1e-6;

@@ -9,6 +9,8 @@ mod fit;
 pub(crate) mod full;
 #[cfg(not(browser_gpu))]
 mod gpu;
+#[cfg(not(browser_gpu))]
+mod graphs;
 pub mod grid;
 #[cfg(not(browser_gpu))]
 mod measure;

@@ -3,11 +3,13 @@
 use std::time::Duration;
 
 use kiln_ir::Result;
-use kiln_route::{Backend, BackendSelector, OpComplexity, Problem};
+use kiln_route::{Backend, BackendSelector, OpComplexity, Problem, RecordedProblem, Recording};
 use web_time::Instant;
 
 use super::Effort;
-use super::gpu::HostToHost;
+use super::gpu::{HostToHost, NEVER};
+use super::graphs;
+pub use super::graphs::GraphRow;
 use super::grid::Probe;
 use super::measure::{Budget, Plan, Progress, survey};
 use crate::Engine;
@@ -145,6 +147,8 @@ pub struct RegretReport {
     pub rows: Vec<RegretRow>,
     /// Problems left out of the summaries: whenever several threads were measured, they had to wait for a core.
     pub disturbed: Vec<RegretRow>,
+    /// Recorded graphs on each device and as planned; none where there is no GPU, and so no choice.
+    pub graphs: Vec<GraphRow>,
     /// Nanoseconds that a decision takes, on average over the problems.
     pub decision_ns: f64,
     /// The time that measuring took.
@@ -155,12 +159,8 @@ impl RegretReport {
     /// The regret of a policy over the problems that `keep` accepts; `None` when it accepts none.
     pub fn summary(&self, policy: Policy, keep: impl Fn(&RegretRow) -> bool) -> Option<Summary> {
         let rows: Vec<&RegretRow> = self.rows.iter().filter(|row| keep(row)).collect();
-        let mut regrets: Vec<f64> = rows.iter().map(|row| row.regret(policy)).collect();
-        regrets.sort_by(f64::total_cmp);
-        let count = regrets.len();
-        let max = *regrets.last()?;
-        let geomean = (regrets.iter().map(|r| r.ln_1p()).sum::<f64>() / count as f64).exp_m1();
-        let p95 = regrets[(count * 95).div_ceil(100).clamp(1, count) - 1];
+        let (geomean, p95, max) = spread(rows.iter().map(|row| row.regret(policy)).collect())?;
+        let count = rows.len();
         let clear = rows.iter().filter(|row| {
             let others = row.seconds.iter().enumerate().filter(|&(i, _)| i != row.best).map(|(_, &s)| s);
             others.fold(f64::INFINITY, f64::min) > row.seconds[row.best] * 1.1
@@ -170,6 +170,43 @@ impl RegretReport {
         });
         let right = if clear == 0 { 1.0 } else { hits as f64 / clear as f64 };
         Some(Summary { count, geomean, p95, max, right })
+    }
+
+    /// What was measured, with the profile that decided, to replay the decisions elsewhere.
+    pub fn recording(&self, engine: &Engine) -> Recording {
+        let finite = |&seconds: &f64| (seconds < NEVER).then_some(seconds);
+        let problem = |row: &RegretRow| RecordedProblem {
+            name: row.problem.clone(),
+            seconds: row.seconds.iter().map(finite).collect(),
+        };
+        let problems = self.rows.iter().map(problem).collect();
+        Recording { profile: engine.router().profile().clone(), problems }
+    }
+
+    /// Geometric mean, 95th percentile and greatest regret of the planned segments of graphs, and the geometric mean of the
+    /// best constant policy: the CPU always, or the same GPU always. `None` where there are no graphs.
+    pub fn graph_summary(&self) -> Option<[f64; 4]> {
+        let (geomean, p95, max) = spread(self.graphs.iter().map(GraphRow::regret).collect())?;
+        let always = |device: usize| {
+            let regret =
+                |row: &GraphRow| row.seconds[device] / row.seconds.iter().copied().fold(row.planned, f64::min) - 1.0;
+            spread(self.graphs.iter().map(regret).collect()).map_or(f64::INFINITY, |(geomean, ..)| geomean)
+        };
+        let devices = self.graphs.first().map_or(0, |row| row.seconds.len());
+        Some([geomean, p95, max, (0..devices).map(always).fold(f64::INFINITY, f64::min)])
+    }
+
+    /// The geometric mean of how far predictions are from measurements: the greater of their ratio and its inverse, over all
+    /// problems and places, and over all graphs and devices.
+    pub fn prediction_error(&self) -> (f64, f64) {
+        let error = |pairs: Vec<(f64, f64)>| {
+            let logs = pairs.iter().filter(|(a, b)| a.is_finite() && b.is_finite() && *a < 1e5 && *b < 1e5);
+            let logs: Vec<f64> = logs.map(|(a, b)| (a / b).ln().abs()).collect();
+            (logs.iter().sum::<f64>() / logs.len().max(1) as f64).exp()
+        };
+        let pairs = |a: &[f64], b: &[f64]| a.iter().copied().zip(b.iter().copied()).collect::<Vec<_>>();
+        let problems = self.rows.iter().flat_map(|row| pairs(&row.predicted, &row.seconds)).collect();
+        (error(problems), error(self.graphs.iter().flat_map(|row| pairs(&row.predicted, &row.seconds)).collect()))
     }
 
     /// The greatest regret of the router among the problems left out, if there are some.
@@ -210,8 +247,32 @@ impl std::fmt::Display for RegretReport {
             write!(f, "{count} problems are left out: threads had to wait for a core in every sample; ")?;
             writeln!(f, "the router lost at most {worst:.1} % there")?;
         }
-        write!(f, "a decision takes {:.0} ns", self.decision_ns)
+        if let Some([geomean, p95, max, always]) = self.graph_summary() {
+            let shared = self.graphs.iter().filter(|row| row.segments > 1).count();
+            let [geomean, p95, max, always] = [geomean, p95, max, always].map(|regret| regret * 100.0);
+            writeln!(
+                f,
+                "{} graphs and resident operands: geomean {geomean:.1}%, p95 {p95:.1}%, worst {max:.1}%; one device always \
+                 {always:.1}%; {shared} run on several devices",
+                self.graphs.len(),
+            )?;
+        }
+        let (problems, graphs) = self.prediction_error();
+        write!(f, "predictions are off by a factor of {problems:.2}")?;
+        if !self.graphs.is_empty() {
+            write!(f, ", of graphs by {graphs:.2}")?;
+        }
+        write!(f, "; a decision takes {:.0} ns", self.decision_ns)
     }
+}
+
+/// Geometric mean of `1 + regret` less 1, 95th percentile and greatest; `None` of nothing.
+fn spread(mut regrets: Vec<f64>) -> Option<(f64, f64, f64)> {
+    regrets.sort_by(f64::total_cmp);
+    let count = regrets.len();
+    let max = *regrets.last()?;
+    let geomean = (regrets.iter().map(|regret| regret.ln_1p()).sum::<f64>() / count as f64).exp_m1();
+    Some((geomean, regrets[(count * 95).div_ceil(100).clamp(1, count) - 1], max))
 }
 
 /// Measures problems on every place of the engine and compares what each policy chooses with the best.
@@ -250,11 +311,13 @@ pub fn evaluate(
         let row = RegretRow { problem, op, held_out, seconds, predicted, best, unsure, chosen };
         if left_out { disturbed.push(row) } else { rows.push(row) }
     }
+    let graphs =
+        if engine.gpus.is_empty() { Vec::new() } else { graphs::measure(engine, plan.budget.seconds, progress)? };
     let decision_ns = decision_time(engine, problems)?;
     let places = engine.places().iter().map(|p| p.name.clone()).collect();
     let shown = |policy: &Policy| *policy != Policy::AlwaysGpu || !engine.gpus.is_empty();
     let policies = Policy::ALL.into_iter().filter(shown).collect();
-    Ok(RegretReport { places, policies, rows, disturbed, decision_ns, took: start.elapsed() })
+    Ok(RegretReport { places, policies, rows, disturbed, graphs, decision_ns, took: start.elapsed() })
 }
 
 /// Average nanoseconds of a decision, from operation and types to place: the best of several passes over the problems.

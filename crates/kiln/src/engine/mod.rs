@@ -8,7 +8,7 @@ mod profile;
 use std::path::{Path, PathBuf};
 
 pub use builder::EngineBuilder;
-use kiln_ir::graph::{Fused, Graph};
+use kiln_ir::graph::{Graph, Step};
 use kiln_ir::op::{Call, Custom, Op};
 use kiln_ir::{DataMut, Error, Operand, Operations, Result, TensorType};
 
@@ -206,12 +206,35 @@ impl Engine {
         Batch::new(Holder::Borrowed(self))
     }
 
-    /// Runs a step of a batch that no GPU took as a whole.
-    pub(crate) fn run_step(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        if let [only] = &self.cpu[..] {
-            return only.run_into(op, inputs, outputs);
+    /// Where on the CPU a step of a batch runs.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a step of another graph.
+    pub(crate) fn place_on_cpu(&self, step: &Step, graph: &Graph) -> Result<usize> {
+        if self.cpu.len() == 1 {
+            return Ok(0);
         }
+        let problem = match step {
+            Step::Run { op, inputs, .. } => {
+                Problem::new(op, &inputs.iter().map(|&id| graph.ty(id)).collect::<Result<Vec<_>>>()?)?
+            }
+            Step::Fused(fused) => Problem::fused(fused, graph)?,
+        };
+        Ok(self.router.decide(&problem, &self.on_cpu()).index())
+    }
+
+    /// Runs an operation of a batch at a place of the CPU.
+    pub(crate) fn run_step(
+        &self,
+        place: usize,
+        op: &Op,
+        inputs: &[Operand<'_>],
+        outputs: &mut [DataMut<'_>],
+    ) -> Result<()> {
         Call::with(op, inputs, |call| {
+            if !self.refine {
+                return self.cpu[place].run_call(call, outputs);
+            }
             let problem = Problem::of_call(call);
             self.run_on_cpu(&problem, &self.router.decide(&problem, &self.on_cpu()), call, outputs)
         })
@@ -261,19 +284,6 @@ impl Engine {
             self.router.observe(problem, decision.index(), start.elapsed().as_secs_f64());
         }
         result
-    }
-
-    /// Runs a fused step of a schedule.
-    pub(crate) fn run_fused(
-        &self,
-        fused: &Fused,
-        graph: &Graph,
-        inputs: &[&[f32]],
-        outputs: &mut [&mut [f32]],
-    ) -> Result<()> {
-        let problem = Problem::fused(fused, graph)?;
-        let decision = self.router.decide(&problem, &self.on_cpu());
-        self.simd(&decision)?.run_fused(fused, inputs, outputs)
     }
 }
 
