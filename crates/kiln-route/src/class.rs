@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use kiln_ir::op::{Movement, Op, Reduction};
+use kiln_ir::op::{ElementwiseKind as Kind, Movement, Op, Reduction};
 use kiln_ir::{QuantFormat, TensorType};
 
 /// What is calibrated together: an operation, and the kind of shape where that decides which code runs.
@@ -24,9 +24,9 @@ impl Class {
     }
 }
 
-/// The operation that is calibrated for this one: itself, but for reductions that walk over their data alike and for
-/// operations that only move elements. The greatest element of all and the greater of two vectors share a name, and nothing
-/// else.
+/// The operation that is calibrated for this one: itself, but for functions that compute little, for reductions that walk over
+/// their data alike and for operations that only move elements. The greatest element of all and the greater of two vectors
+/// share a name, and nothing else.
 fn representative(op: &Op) -> &'static str {
     match op {
         Op::Reduce(reduce) => match reduce.reduction {
@@ -34,6 +34,12 @@ fn representative(op: &Op) -> &'static str {
             Reduction::Max | Reduction::Min | Reduction::NormLinf => "reduce_max",
             Reduction::ArgMax | Reduction::ArgMin => "argmax",
             Reduction::NormL2 => "norm_l2",
+        },
+        // What computes little takes as long as moving its operands and result.
+        Op::Elementwise(elementwise) => match elementwise.kind() {
+            Kind::Neg | Kind::Abs | Kind::Scale | Kind::Clip | Kind::Relu | Kind::LeakyRelu => "scale",
+            Kind::Add | Kind::Sub | Kind::Mul | Kind::Min | Kind::Max | Kind::Lerp => "add",
+            kind => kind.name(),
         },
         // Each is a strided copy.
         _ if op.moves() => "permute",

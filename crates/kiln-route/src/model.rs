@@ -64,41 +64,51 @@ impl<'a> Segment<'a> {
     }
 }
 
-/// What a problem costs on a place besides its operations: launch, compilation, and moving operands and result; infinite
-/// where the place cannot take it.
-pub(crate) fn edges(
-    index: usize,
-    place: &Place,
-    links: &[Option<Link>],
-    problem: &Problem,
-    residency: &Residency,
-) -> f64 {
-    if residency.is_barred(index) {
-        return f64::INFINITY;
+/// What a problem costs on places besides its operations: launch, compilation, and moving operands and result.
+pub(crate) struct Edges<'a> {
+    links: &'a [Option<Link>],
+    problem: &'a Problem,
+    residency: &'a Residency,
+    /// Bytes of all operands where they are on the host and the result is wanted there.
+    on_host: Option<u64>,
+}
+
+impl<'a> Edges<'a> {
+    pub(crate) fn new(links: &'a [Option<Link>], problem: &'a Problem, residency: &'a Residency) -> Self {
+        let on_host = residency.is_on_host().then(|| total_bytes(problem.operands()));
+        Self { links, problem, residency, on_host }
     }
-    let mut seconds = place.launch;
-    if residency.is_cold(index) {
-        seconds += place.compile;
-    }
-    if residency.is_on_host() {
-        if place.memory == Memory::HOST {
-            return seconds;
+
+    /// Seconds on a place; infinite where it cannot take the problem.
+    #[inline]
+    pub(crate) fn of(&self, index: usize, place: &Place) -> f64 {
+        let Self { links, problem, residency, on_host } = *self;
+        if residency.is_barred(index) {
+            return f64::INFINITY;
         }
-        // One submission carries the operands of a call on slices there, and its results back.
-        if let Some(path) = link(links, place.memory).map(|link| &link.call).filter(|_| problem.is_call()) {
-            let upload = path.upload.seconds(total_bytes(problem.operands()));
-            return seconds + upload + path.download.seconds(problem.result_bytes());
+        let mut seconds = place.launch;
+        if residency.is_cold(index) {
+            seconds += place.compile;
         }
-    }
-    for (operand, bytes) in problem.operands().enumerate() {
-        if !residency.holds(place.memory, operand) {
-            seconds += transfer(links, residency.source(operand), place.memory, bytes);
+        if let Some(bytes) = on_host {
+            if place.memory == Memory::HOST {
+                return seconds;
+            }
+            // One submission carries the operands of a call on slices there, and its results back.
+            if let Some(path) = link(links, place.memory).map(|link| &link.call).filter(|_| problem.is_call()) {
+                return seconds + path.upload.seconds(bytes) + path.download.seconds(problem.result_bytes());
+            }
         }
+        for (operand, bytes) in problem.operands().enumerate() {
+            if !residency.holds(place.memory, operand) {
+                seconds += transfer(links, residency.source(operand), place.memory, bytes);
+            }
+        }
+        if !residency.result_stays() {
+            seconds += transfer(links, place.memory, Memory::HOST, problem.result_bytes());
+        }
+        seconds
     }
-    if !residency.result_stays() {
-        seconds += transfer(links, place.memory, Memory::HOST, problem.result_bytes());
-    }
-    seconds
 }
 
 fn link(links: &[Option<Link>], memory: Memory) -> Option<&Link> {

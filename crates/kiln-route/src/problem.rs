@@ -214,6 +214,11 @@ impl Problem {
         self.operands[..inline].iter().chain(&self.more_operands).copied()
     }
 
+    /// Its operation where it is one call on its operands, not steps of a graph.
+    pub(crate) fn call(&self) -> Option<&Task> {
+        self.first.as_ref().filter(|_| self.is_call)
+    }
+
     /// Whether it is one call on its operands, not steps of a graph.
     pub(crate) fn is_call(&self) -> bool {
         self.is_call

@@ -7,10 +7,10 @@ use kiln_ir::{Error, Result};
 
 use crate::class::Class;
 use crate::history::History;
-use crate::model::{Basis, Segment, edges};
+use crate::model::{Basis, Edges, Segment};
 use crate::place::{MAX_PLACES, Place};
 use crate::problem::{Problem, Residency, Task};
-use crate::profile::Profile;
+use crate::profile::{Calibrated, Profile};
 use crate::units::{Seconds, ThreeDigits};
 
 /// Places whose predicted times differ by less than this are equal. Of them those with the fewest threads are taken: kernels
@@ -44,6 +44,7 @@ pub struct Router {
     profile: Profile,
     /// Whether a place with a better instruction set stands beside this one.
     lesser: [bool; MAX_PLACES],
+    classes: ClassTable,
     forced: Option<usize>,
     history: Option<Mutex<History>>,
 }
@@ -57,7 +58,8 @@ impl Router {
             let better = |other: &Place| other.threads == place.threads && other.memory == place.memory;
             lesser[i] = places[i + 1..].iter().any(better);
         }
-        Self { profile, lesser, forced: None, history: None }
+        let classes = ClassTable::new(profile.classes());
+        Self { profile, lesser, classes, forced: None, history: None }
     }
 
     /// Sends everything to the place at this position.
@@ -106,8 +108,9 @@ impl Router {
     pub fn decide(&self, problem: &Problem, residency: &Residency) -> Decision<'_> {
         let history = self.history.as_ref().map(|history| history.lock().unwrap_or_else(PoisonError::into_inner));
         let (mut seconds, basis) = self.compute(problem, history.as_deref().filter(|history| !history.is_empty()));
-        for (i, place) in self.places().iter().enumerate() {
-            seconds[i] += edges(i, place, self.profile.links(), problem, residency);
+        let edges = Edges::new(self.profile.links(), problem, residency);
+        for (i, (seconds, place)) in seconds.iter_mut().zip(self.places()).enumerate() {
+            *seconds += edges.of(i, place);
         }
         let chosen = self.forced.unwrap_or_else(|| self.least(&seconds));
         Decision { router: self, seconds, chosen, class: problem.class(), work: problem.work(), basis }
@@ -129,12 +132,16 @@ impl Router {
     /// Seconds that the operations of a problem take on each place, without what happens at its edges.
     fn compute(&self, problem: &Problem, history: Option<&History>) -> ([f64; MAX_PLACES], Basis) {
         let mut sum = [0.0; MAX_PLACES];
+        if let Some(task) = problem.call() {
+            let basis = self.add(task, history, &mut sum);
+            return (sum, basis);
+        }
         let mut basis = Basis::Sum;
         for task in problem.tasks() {
             let mut own = [0.0; MAX_PLACES];
             basis = self.add(task, history, &mut own);
             for ((sum, own), place) in sum.iter_mut().zip(own).zip(self.places()) {
-                *sum += if problem.is_call() { own } else { own.max(place.queued) };
+                *sum += own.max(place.queued);
             }
         }
         (sum, if problem.len() == 1 { basis } else { Basis::Sum })
@@ -143,7 +150,8 @@ impl Router {
     /// Adds the seconds of an operation on each place.
     fn add(&self, task: &Task, history: Option<&History>, sum: &mut [f64; MAX_PLACES]) -> Basis {
         let work = task.work();
-        let measured = self.profile.find(task.class.op, task.class.shape);
+        let found = self.classes.find(self.profile.classes(), &task.class).map(|class| (class, true));
+        let measured = found.or_else(|| self.profile.find(task.class.op, task.class.shape));
         let segment = measured.and_then(|(class, _)| Segment::find(&class.work, &class.seconds, work));
         for (i, (sum, place)) in sum.iter_mut().zip(self.places()).enumerate() {
             let own = segment.as_ref().map_or_else(|| place.roofline.seconds(&task.cost), |segment| segment.seconds(i));
@@ -179,6 +187,46 @@ impl Router {
         let (predicted, _) = self.compute(problem, None);
         let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
         history.observe(class, problem.work(), place, predicted[place], observed);
+    }
+}
+
+/// Positions of the classes of a profile by a hash of their names: a decision finds its class with one comparison.
+#[derive(Debug)]
+struct ClassTable(Vec<u16>);
+
+impl ClassTable {
+    const EMPTY: u16 = u16::MAX;
+
+    fn new(classes: &[Calibrated]) -> Self {
+        let size = (2 * classes.len() + 1).next_power_of_two();
+        let mut table = Self(vec![Self::EMPTY; size]);
+        for (position, class) in classes.iter().enumerate().take(usize::from(Self::EMPTY)) {
+            let mut slot = Self::hash(&class.op, &class.shape) & (size - 1);
+            while table.0[slot] != Self::EMPTY {
+                slot = (slot + 1) & (size - 1);
+            }
+            table.0[slot] = position as u16;
+        }
+        table
+    }
+
+    /// FNV-1a.
+    fn hash(op: &str, shape: &str) -> usize {
+        let bytes = op.bytes().chain([0]).chain(shape.bytes());
+        let hash =
+            bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+        (hash ^ hash >> 32) as usize
+    }
+
+    fn find<'a>(&self, classes: &'a [Calibrated], class: &Class) -> Option<&'a Calibrated> {
+        let mut slot = Self::hash(class.op, class.shape) & (self.0.len() - 1);
+        loop {
+            let candidate = classes.get(usize::from(self.0[slot]))?;
+            if candidate.op == class.op && candidate.shape == class.shape {
+                return Some(candidate);
+            }
+            slot = (slot + 1) & (self.0.len() - 1);
+        }
     }
 }
 

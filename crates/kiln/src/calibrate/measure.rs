@@ -41,6 +41,9 @@ pub(super) const SHARED: f64 = 10e-6;
 /// processor is a virtual one.
 const AWAKE: f64 = 200e-6;
 
+/// Samples of several threads one after the other, once they are awake.
+const IN_A_ROW: usize = 4;
+
 /// More threads gain little when they take more than this share of the time of one.
 const LITTLE: f64 = 0.7;
 
@@ -348,18 +351,24 @@ fn sample(
                 }
             }
             let (warm, waited_warm) = (warming.elapsed().as_secs_f64(), account.caller());
-            let sample = Instant::now();
-            for _ in 0..repeats[i] {
-                simd.run_into(&probe.op, inputs, &mut outputs)?;
+            // Awake threads cost the most, and the best of a few samples needs all of them undisturbed at once.
+            let in_a_row = if several && warm < LONG { IN_A_ROW } else { 1 };
+            let (mut elapsed, mut shortest) = (0.0, f64::INFINITY);
+            for _ in 0..in_a_row {
+                let sample = Instant::now();
+                for _ in 0..repeats[i] {
+                    simd.run_into(&probe.op, inputs, &mut outputs)?;
+                }
+                let took = sample.elapsed().as_secs_f64();
+                (elapsed, shortest) = (elapsed + took, shortest.min(took));
             }
-            let elapsed = sample.elapsed().as_secs_f64();
             let waited_now = account.caller();
             if several {
                 spread += warm + elapsed;
                 waited_spread += waited_now - waited;
             }
             let undisturbed = !several && waited_now - waited_warm <= WAITED * elapsed;
-            let seconds = elapsed / f64::from(repeats[i]);
+            let seconds = shortest / f64::from(repeats[i]);
             // The first run of short work only says how often to repeat it, and little of that: later ones are faster.
             let wanted = ((budget.sample / seconds.max(1e-8)).ceil() as u32).clamp(1, 10_000);
             repeats[i] = repeats[i].max(wanted);
