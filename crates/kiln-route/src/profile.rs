@@ -131,6 +131,17 @@ impl Profile {
         self.checked()
     }
 
+    /// Sets what steps of a graph cost in a memory beside their operations, see [`Place::queued`] and [`Place::in_graph`].
+    ///
+    /// # Errors
+    /// [`ProfileProblem::Corrupt`] when a constant makes no sense.
+    pub fn with_graph_costs(mut self, memory: Memory, queued: f64, in_graph: f64) -> Result<Self, ProfileProblem> {
+        for place in self.places.iter_mut().filter(|place| place.memory == memory) {
+            (place.queued, place.in_graph) = (queued, in_graph);
+        }
+        self.checked()
+    }
+
     /// Adds or replaces what was measured of classes.
     ///
     /// # Errors
@@ -185,7 +196,8 @@ impl Profile {
             peak: power(a.roofline.peak, b.roofline.peak),
         };
         let launch = a.launch + weight * (b.launch - a.launch);
-        self.places.insert(more, Place { roofline, launch, ..place });
+        let (queued, in_graph) = (b.queued, b.in_graph);
+        self.places.insert(more, Place { roofline, launch, queued, in_graph, ..place });
         for seconds in self.classes.iter_mut().flat_map(|class| &mut class.seconds) {
             if let (Some(&a), Some(&b)) = (seconds.get(fewer), seconds.get(more)) {
                 seconds.insert(more, power(a, b));
@@ -321,6 +333,9 @@ impl Profile {
         for place in &self.places {
             not_negative("launch", place.launch)?;
             not_negative("queued", place.queued)?;
+            if !(1.0..=1e3).contains(&place.in_graph) {
+                return Err(format!("operations of a graph take {} times as long on {place}", place.in_graph));
+            }
             not_negative("compile", place.compile)?;
             not_negative("overhead", place.roofline.overhead)?;
             positive("peak", place.roofline.peak)?;

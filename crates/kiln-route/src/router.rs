@@ -141,7 +141,7 @@ impl Router {
             let mut own = [0.0; MAX_PLACES];
             basis = self.add(task, history, &mut own);
             for ((sum, own), place) in sum.iter_mut().zip(own).zip(self.places()) {
-                *sum += own.max(place.queued);
+                *sum += place.step(own);
             }
         }
         (sum, if problem.len() == 1 { basis } else { Basis::Sum })
@@ -172,7 +172,7 @@ impl Router {
         let mut seconds = [0.0; MAX_PLACES];
         self.add(task, history, &mut seconds);
         for (seconds, place) in seconds.iter_mut().zip(self.places()) {
-            *seconds = seconds.max(place.queued);
+            *seconds = place.step(*seconds);
         }
         seconds
     }

@@ -83,10 +83,7 @@ pub(crate) fn run(
     let measurements = calibrated.iter().flat_map(|c| &c.seconds).map(Vec::len).sum();
     let profile = Profile::new(engine.machine().clone(), places).and_then(|p| p.with_classes(calibrated));
     let profile = profile.and_then(|profile| gpus::linked(profile, links));
-    let profile = profile.map_err(|problem| kiln_ir::Error::Unavailable {
-        what: "a usable measurement".into(),
-        reason: problem.to_string(),
-    })?;
+    let profile = profile.map_err(super::unusable)?;
     Ok((profile, CalibrationReport { took: start.elapsed(), classes, measurements, left_out, saved: None }))
 }
 

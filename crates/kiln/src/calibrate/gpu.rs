@@ -6,13 +6,10 @@ use kiln_route::Link;
 use super::grid::Probe;
 use super::measure::{Inputs, Progress};
 use crate::Engine;
-use crate::gpus::{Gpu, Launch};
+use crate::gpus::{Gpu, LEAST, Launch};
 
 /// The time of what a GPU cannot run: it is never chosen for it.
 pub(super) const NEVER: f64 = 1e6;
-
-/// No kernel takes less: one that seems to was timed within the noise of the launch.
-const LEAST: f64 = 1e-6;
 
 /// What was measured of one GPU.
 pub(super) struct Times {

@@ -279,6 +279,52 @@ pub(super) fn measure(engine: &Engine, seconds: f64, progress: &mut dyn FnMut(Pr
     Ok(rows)
 }
 
+/// What steps of a graph cost on the CPU beside their operations: the seconds of each, and how many times as long they take as
+/// repeated by themselves. Other graphs are measured for it than those that judge.
+pub(crate) fn on_cpu(engine: &Engine) -> Result<(f64, f64)> {
+    const SECONDS: f64 = 0.02;
+    const STEPS: usize = 64;
+    const SAMPLES: &[Record1] = &[
+        |b| mlp(b, 128, 384),
+        |b| attention(b, 64),
+        |b| image(b, 512),
+        |b| convolutions(b, 32, 28),
+        |b| function_of(b, 200_000),
+    ];
+    let gpus: Vec<usize> = (engine.cpu.len()..engine.places().len()).collect();
+    // Measured and predicted seconds.
+    let times = |record: &dyn Fn(&mut Batch<'_>) -> Result<Recorded>| {
+        let mut batch = engine.batch();
+        let Recorded { input, wanted, .. } = record(&mut batch)?;
+        batch.on_device(Some(None));
+        let seconds = timed(SECONDS, || {
+            if let Some((id, data)) = &input {
+                batch.set(*id, data)?;
+            }
+            batch.run(&[wanted]).map(drop)
+        })?;
+        Ok::<_, Error>((seconds, batch.predicted(&[wanted], &gpus)?.0))
+    };
+    let chain = |steps: usize| {
+        times(&|batch| {
+            let mut y = weights(batch, &[1, 64])?;
+            for _ in 0..steps {
+                y = batch.softmax(y)?;
+            }
+            Ok(Recorded { name: String::new(), resident: true, input: None, wanted: y })
+        })
+    };
+    let ((one, predicted_one), (many, predicted_many)) = (chain(1)?, chain(1 + STEPS)?);
+    let queued = (((many - one) - (predicted_many - predicted_one)) / STEPS as f64).max(0.0);
+    let mut logs = Vec::with_capacity(SAMPLES.len());
+    for sample in SAMPLES {
+        let (seconds, predicted) = times(sample)?;
+        logs.push((seconds / predicted).ln());
+    }
+    let factor = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
+    Ok((queued, if factor.is_finite() { factor.clamp(1.0, 4.0) } else { 1.0 }))
+}
+
 fn row(engine: &Engine, batch: &mut Batch<'_>, recorded: Recorded, seconds: f64) -> Result<GraphRow> {
     let Recorded { name, resident, input, wanted } = recorded;
     let devices: Vec<Option<usize>> = std::iter::once(None).chain((0..engine.gpus.len()).map(Some)).collect();

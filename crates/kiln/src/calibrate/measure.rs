@@ -47,6 +47,9 @@ const IN_A_ROW: usize = 4;
 /// More threads gain little when they take more than this share of the time of one.
 const LITTLE: f64 = 0.7;
 
+/// More threads that take this share longer than fewer are doubtful.
+const STALLED: f64 = 0.1;
+
 /// How far measuring has come.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Progress<'a> {
@@ -136,7 +139,15 @@ impl Observed {
         let (one, several) = self.one_and_several(places);
         let rival = |seconds: f64| seconds.is_finite() && seconds <= RIVAL * one.min(several);
         let unconfirmed = |(&least, &second): (&f64, &f64)| rival(least) && second > (1.0 + CONFIRMED) * least;
-        self.least.iter().zip(&self.confirmation).any(unconfirmed) || self.gained_little(places)
+        self.least.iter().zip(&self.confirmation).any(unconfirmed) || self.lost_threads(places)
+    }
+
+    /// Whether threads seem to gain nothing: all of them over one, or more over fewer. Then either it is so, or another program
+    /// had a core whenever they were measured.
+    fn lost_threads(&self, places: &[Place]) -> bool {
+        let several: Vec<f64> = (0..places.len()).filter(|&i| places[i].threads > 1).map(|i| self.least[i]).collect();
+        let slower = |pair: &[f64]| pair[1].is_finite() && pair[0] > SHARED && pair[1] > (1.0 + STALLED) * pair[0];
+        self.gained_little(places) || several.windows(2).any(slower)
     }
 }
 
@@ -182,7 +193,7 @@ pub(crate) fn survey<'a>(
         let mut again: Vec<usize> = (0..probes.len()).filter(doubtful).collect();
         if pass >= PASSES {
             // Threads that seem to gain nothing decide about more than a few percent: these first, as time is limited.
-            again.sort_by_key(|&i| !observed[i].gained_little(places));
+            again.sort_by_key(|&i| !observed[i].lost_threads(places));
             total += again.len();
         }
         for i in again {

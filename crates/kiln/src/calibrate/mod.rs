@@ -10,7 +10,7 @@ pub(crate) mod full;
 #[cfg(not(browser_gpu))]
 mod gpu;
 #[cfg(not(browser_gpu))]
-mod graphs;
+pub(crate) mod graphs;
 pub mod grid;
 #[cfg(not(browser_gpu))]
 mod measure;
@@ -20,11 +20,21 @@ pub mod regret;
 use std::path::PathBuf;
 use std::time::Duration;
 
+#[cfg(not(browser_gpu))]
+use kiln_ir::Error;
 use kiln_ir::Result;
+#[cfg(not(browser_gpu))]
+use kiln_route::ProfileProblem;
 #[cfg(not(browser_gpu))]
 pub use measure::Progress;
 
 use crate::Absent;
+
+/// What a measurement that makes no profile is as an error.
+#[cfg(not(browser_gpu))]
+pub(crate) fn unusable(problem: ProfileProblem) -> Error {
+    Error::Unavailable { what: "a usable measurement".into(), reason: problem.to_string() }
+}
 
 /// How much time measuring may take.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

@@ -1,7 +1,7 @@
 //! The calibration of an engine.
 
 use kiln_ir::Result;
-use kiln_route::{Backend, MAX_MEMORIES, MAX_PLACES, Place, Router};
+use kiln_route::{Backend, MAX_MEMORIES, MAX_PLACES, Memory, Place, Profile, Router};
 
 use super::{Engine, ProfileStatus, forced};
 use crate::calibrate::grid::{self, Probe};
@@ -45,19 +45,7 @@ impl Engine {
             all.retain(|_| kept.next().unwrap_or(false));
         }
         let (profile, mut report) = calibrate::full::run(self, &all, probes, effort, progress)?;
-        if let Some(path) = &self.profile_path {
-            report.saved = Some(profile.save(path).map(|()| path.clone()).map_err(|e| e.to_string()));
-            if let Some(Err(reason)) = &report.saved {
-                tracing::warn!("the profile could not be written to {}: {reason}", path.display());
-            }
-        }
-        let mut router = Router::new(profile);
-        if let Some(place) = self.router.forced() {
-            router = forced(router, &self.places()[place].name)?;
-        }
-        if self.refine {
-            router = router.with_history();
-        }
+        let router = self.router_of(profile)?;
         let mut gpus: Vec<Gpu> = std::mem::take(&mut self.gpus).into_iter().chain(found).collect();
         let mut behind = |place: &Place| {
             let position = gpus.iter().position(|gpu| gpu.name() == place.name)?;
@@ -67,7 +55,27 @@ impl Engine {
         self.left_out.clone_from(&report.left_out);
         self.router = router;
         self.status = ProfileStatus::Calibrated;
+        if !self.gpus.is_empty() {
+            let (queued, in_graph) = calibrate::graphs::on_cpu(self)?;
+            let profile = self.router.profile().clone().with_graph_costs(Memory::HOST, queued, in_graph);
+            self.router = self.router_of(profile.map_err(calibrate::unusable)?)?;
+        }
+        if let Some(path) = &self.profile_path {
+            report.saved = Some(self.router.profile().save(path).map(|()| path.clone()).map_err(|e| e.to_string()));
+            if let Some(Err(reason)) = &report.saved {
+                tracing::warn!("the profile could not be written to {}: {reason}", path.display());
+            }
+        }
         Ok(report)
+    }
+
+    /// The router of a profile, with what this engine asks of it.
+    fn router_of(&self, profile: Profile) -> Result<Router> {
+        let mut router = Router::new(profile);
+        if let Some(place) = self.router.forced() {
+            router = forced(router, &self.places()[place].name)?;
+        }
+        Ok(if self.refine { router.with_history() } else { router })
     }
 
     /// GPUs of this machine that are no places yet, where the engine was not asked for certain ones.

@@ -30,7 +30,7 @@ use kiln_route::{Backend, Link, Memory, Place, Profile, ProfileProblem, Roofline
 #[cfg(browser_gpu)]
 pub(crate) use kiln_wgpu::runtime::pause;
 #[cfg(not(browser_gpu))]
-pub(crate) use times::Launch;
+pub(crate) use times::{LEAST, Launch};
 
 /// The kinds of GPU that this build has a backend for. Of places that are predicted to take as long the later kind is
 /// taken.
@@ -88,6 +88,7 @@ pub(crate) fn assumed(gpu: &Gpu, position: usize) -> (Place, Link) {
         memory: memory(position),
         launch: 0.0,
         queued: 0.0,
+        in_graph: 1.0,
         compile: 0.0,
         roofline: Roofline { overhead: 100e-6, levels: vec![(u64::MAX, 100e9)], peak: 1e12 },
     };
