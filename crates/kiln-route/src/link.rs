@@ -43,6 +43,16 @@ impl Transfer {
         Self(points)
     }
 
+    /// The same where no size is faster than `bandwidth` after the size before it.
+    #[must_use]
+    pub fn at_most(mut self, bandwidth: f64) -> Self {
+        for i in 1..self.0.len() {
+            let (bytes, seconds) = self.0[i - 1];
+            self.0[i].1 = self.0[i].1.max(seconds + (self.0[i].0 - bytes) as f64 / bandwidth);
+        }
+        self
+    }
+
     /// Whether no two sizes are nearer in time than `bandwidth`, or [`MOST_BANDWIDTH`], allows. Differences below a megabyte
     /// are left alone: they are as short as the noise of a clock.
     ///
@@ -60,13 +70,8 @@ impl Transfer {
 
     /// The same with every size as slow as `bandwidth`, or [`MOST_BANDWIDTH`], allows after the size before it.
     #[must_use]
-    pub fn limited(mut self, bandwidth: f64) -> Self {
-        let bandwidth = bandwidth.min(MOST_BANDWIDTH);
-        for i in 1..self.0.len() {
-            let (bytes, seconds) = self.0[i - 1];
-            self.0[i].1 = self.0[i].1.max(seconds + (self.0[i].0 - bytes) as f64 / bandwidth);
-        }
-        self
+    pub fn limited(self, bandwidth: f64) -> Self {
+        self.at_most(bandwidth.min(MOST_BANDWIDTH))
     }
 
     /// Seconds of a copy of so many bytes.

@@ -96,9 +96,6 @@ pub struct Place {
     pub launch: f64,
     /// Seconds that a step of a graph takes beside its operation: what starting it behind others takes.
     pub queued: f64,
-    /// How many times as long an operation takes among others of a graph as it takes repeated by itself, which is what curves are
-    /// measured by: there its operands are in the caches of the core that reads them. At least 1.
-    pub in_graph: f64,
     /// Seconds to compile the code of a problem that it has not run before.
     pub compile: f64,
     /// Its speed where nothing was measured.
@@ -115,17 +112,9 @@ impl Place {
             memory: Memory::HOST,
             launch: 0.0,
             queued: 0.0,
-            in_graph: 1.0,
             compile: 0.0,
             roofline: Roofline::assumed(lanes, threads),
         }
-    }
-}
-
-impl Place {
-    /// Seconds of a step of a graph whose operation takes so many by itself.
-    pub(crate) fn step(&self, seconds: f64) -> f64 {
-        seconds * self.in_graph + self.queued
     }
 }
 

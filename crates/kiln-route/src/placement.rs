@@ -289,7 +289,10 @@ impl Router {
                 }
             }
             let cpu = self.least(&seconds);
-            best[0] = seconds[cpu];
+            // What other steps wrote is in the caches of other cores, wherever those ran.
+            let written = step.reads.iter().filter(|&&tensor| tensor >= flow.operands);
+            let handed: f64 = written.map(|&tensor| self.profile().handover(flow.bytes[tensor])).sum();
+            best[0] = seconds[cpu] + handed;
             predicted.seconds.push(best);
             predicted.cpu.push(cpu);
         }

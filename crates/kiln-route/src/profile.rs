@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::link::Link;
+use crate::link::{Link, Transfer};
 use crate::place::{MAX_MEMORIES, MAX_PLACES, Memory, Place, Roofline};
 
 /// The version of the format that this crate reads and writes. Raised whenever the meaning of a field or of a class
@@ -62,6 +62,8 @@ pub struct Profile {
     places: Vec<Place>,
     /// The link to each memory by its number; the host has none.
     links: Vec<Option<Link>>,
+    /// Seconds of reading what another step of a graph wrote on the host.
+    handover: Option<Transfer>,
     classes: Vec<Calibrated>,
 }
 
@@ -112,7 +114,8 @@ impl Profile {
     /// [`ProfileProblem::Corrupt`] when there is no place, there are more than [`MAX_PLACES`], two have the same name, or a
     /// constant of one is no positive finite number.
     pub fn new(machine: Machine, places: Vec<Place>) -> Result<Self, ProfileProblem> {
-        Self { version: PROFILE_VERSION, machine, places, links: Vec::new(), classes: Vec::new() }.checked()
+        Self { version: PROFILE_VERSION, machine, places, links: Vec::new(), handover: None, classes: Vec::new() }
+            .checked()
     }
 
     /// Adds the way to the memory of a device.
@@ -131,14 +134,17 @@ impl Profile {
         self.checked()
     }
 
-    /// Sets what steps of a graph cost in a memory beside their operations, see [`Place::queued`] and [`Place::in_graph`].
+    /// Sets what steps of a graph cost on the CPU beside their operations: the seconds of each, see [`Place::queued`], and the
+    /// seconds of reading what the step before wrote, in the caches of other cores. Curves are measured by operations that are
+    /// repeated, whose operands are in the caches of the cores that read them.
     ///
     /// # Errors
     /// [`ProfileProblem::Corrupt`] when a constant makes no sense.
-    pub fn with_graph_costs(mut self, memory: Memory, queued: f64, in_graph: f64) -> Result<Self, ProfileProblem> {
-        for place in self.places.iter_mut().filter(|place| place.memory == memory) {
-            (place.queued, place.in_graph) = (queued, in_graph);
+    pub fn with_steps_on_host(mut self, queued: f64, handover: Transfer) -> Result<Self, ProfileProblem> {
+        for place in self.places.iter_mut().filter(|place| place.memory == Memory::HOST) {
+            place.queued = queued;
         }
+        self.handover = Some(handover);
         self.checked()
     }
 
@@ -196,8 +202,8 @@ impl Profile {
             peak: power(a.roofline.peak, b.roofline.peak),
         };
         let launch = a.launch + weight * (b.launch - a.launch);
-        let (queued, in_graph) = (b.queued, b.in_graph);
-        self.places.insert(more, Place { roofline, launch, queued, in_graph, ..place });
+        let queued = b.queued;
+        self.places.insert(more, Place { roofline, launch, queued, ..place });
         for seconds in self.classes.iter_mut().flat_map(|class| &mut class.seconds) {
             if let (Some(&a), Some(&b)) = (seconds.get(fewer), seconds.get(more)) {
                 seconds.insert(more, power(a, b));
@@ -219,6 +225,11 @@ impl Profile {
     /// What was measured, ordered by operation and kind of shape.
     pub fn classes(&self) -> &[Calibrated] {
         &self.classes
+    }
+
+    /// Seconds of reading so many bytes that another step of a graph wrote on the host.
+    pub(crate) fn handover(&self, bytes: u64) -> f64 {
+        self.handover.as_ref().map_or(0.0, |handover| handover.seconds(bytes))
     }
 
     pub(crate) fn links(&self) -> &[Option<Link>] {
@@ -333,9 +344,6 @@ impl Profile {
         for place in &self.places {
             not_negative("launch", place.launch)?;
             not_negative("queued", place.queued)?;
-            if !(1.0..=1e3).contains(&place.in_graph) {
-                return Err(format!("operations of a graph take {} times as long on {place}", place.in_graph));
-            }
             not_negative("compile", place.compile)?;
             not_negative("overhead", place.roofline.overhead)?;
             positive("peak", place.roofline.peak)?;
@@ -359,6 +367,9 @@ impl Profile {
                 path.upload.sound(time)?;
                 path.download.sound(time)?;
             }
+        }
+        if let Some(handover) = &self.handover {
+            handover.sound(|seconds| not_negative("handing over", seconds))?;
         }
         for class in &self.classes {
             let name = format!("{} {}", class.op, class.shape);

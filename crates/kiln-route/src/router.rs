@@ -8,7 +8,7 @@ use kiln_ir::{Error, Result};
 use crate::class::Class;
 use crate::history::History;
 use crate::model::{Basis, Edges, Segment};
-use crate::place::{MAX_PLACES, Place};
+use crate::place::{MAX_PLACES, Memory, Place};
 use crate::problem::{Problem, Residency, Task};
 use crate::profile::{Calibrated, Profile};
 use crate::units::{Seconds, ThreeDigits};
@@ -17,6 +17,14 @@ use crate::units::{Seconds, ThreeDigits};
 /// run short work on one thread whatever is allowed, and the cores that would not have helped are free for others. Of those
 /// the better one is.
 pub(crate) const TIE: f64 = 0.03;
+
+/// Work that takes more seconds than this is shared: fewer threads are taken only when they are predicted to be faster by more
+/// than [`FEWER`]. On 16 cores a measurement of the same work differs by 15 % from run to run, because one core that is late
+/// delays all, while twice the threads gain 13 % in the median; so the profile's order of 8 and 16 threads says little.
+const LONG: f64 = 20e-6;
+
+/// See [`LONG`].
+const FEWER: f64 = 0.20;
 
 /// A lesser instruction set is taken only when it is predicted to be faster by more than this. Differences below it come
 /// from how a length fits the vectors and from the alignment of data, which the amount of work does not tell; they turn
@@ -36,9 +44,9 @@ const UNSURE: f64 = 0.10;
 ///
 /// The operation term is interpolated between measurements of its class where there are some, and computed from the
 /// constants of the place elsewhere. Better instruction sets stand after lesser ones in the profile, and a lesser one
-/// (with as many threads, in the same memory) is taken only when it is predicted to be ahead by more than 10 %. A place
-/// with fewer threads is taken when it is predicted to take at most 3 % longer, and of those with as many the last. So the
-/// choice does not flip between places that differ by noise, and leaves cores to others that would not have helped.
+/// (with as many threads, in the same memory) is taken only when it is predicted to be ahead by more than 10 %. Of work
+/// shorter than 20 µs the fewest threads are taken that are predicted to take at most 3 % longer than the best; of longer
+/// work the most that take at most 20 % longer. So the choice does not flip between places that differ by noise.
 #[derive(Debug)]
 pub struct Router {
     profile: Profile,
@@ -124,9 +132,16 @@ impl Router {
         for (i, (weighed, seconds)) in weighed.iter_mut().zip(seconds).enumerate().take(places.len()) {
             *weighed = if self.lesser[i] { seconds * (1.0 + CLEAR) } else { *seconds };
         }
-        let enough = weighed.iter().copied().fold(f64::INFINITY, f64::min) * (1.0 + TIE);
-        let fewest = (0..places.len()).filter(|&i| weighed[i] <= enough).map(|i| places[i].threads).min().unwrap_or(1);
-        (0..places.len()).rfind(|&i| weighed[i] <= enough && places[i].threads == fewest).unwrap_or(0)
+        let known = || (0..places.len()).map(|i| (i, weighed[i]));
+        let (best, least) = known().min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((0, f64::INFINITY));
+        let equal = |i: usize| weighed[i] <= least * (1.0 + TIE);
+        if least > LONG && places[best].memory == Memory::HOST {
+            let near = |i: usize| places[i].memory == Memory::HOST && weighed[i] <= least * (1.0 + FEWER);
+            let most = (0..places.len()).filter(|&i| near(i)).map(|i| places[i].threads).max().unwrap_or(1);
+            return (0..places.len()).rfind(|&i| near(i) && places[i].threads == most).unwrap_or(best);
+        }
+        let fewest = (0..places.len()).filter(|&i| equal(i)).map(|i| places[i].threads).min().unwrap_or(1);
+        (0..places.len()).rfind(|&i| equal(i) && places[i].threads == fewest).unwrap_or(best)
     }
 
     /// Seconds that the operations of a problem take on each place, without what happens at its edges.
@@ -141,7 +156,7 @@ impl Router {
             let mut own = [0.0; MAX_PLACES];
             basis = self.add(task, history, &mut own);
             for ((sum, own), place) in sum.iter_mut().zip(own).zip(self.places()) {
-                *sum += place.step(own);
+                *sum += own + place.queued;
             }
         }
         (sum, if problem.len() == 1 { basis } else { Basis::Sum })
@@ -172,7 +187,7 @@ impl Router {
         let mut seconds = [0.0; MAX_PLACES];
         self.add(task, history, &mut seconds);
         for (seconds, place) in seconds.iter_mut().zip(self.places()) {
-            *seconds = place.step(*seconds);
+            *seconds += place.queued;
         }
         seconds
     }
@@ -316,6 +331,16 @@ impl fmt::Display for Why<'_> {
                      have to be clearly ahead",
                     ThreeDigits(seconds / other_seconds.max(f64::MIN_POSITIVE)),
                 )?,
+                Some((other, other_seconds))
+                    if other_seconds < seconds * (1.0 - TIE) && other.threads < place.threads =>
+                {
+                    write!(
+                        f,
+                        "{place} is predicted to take {} times as long as {other}, whose fewer threads would have to be \
+                         clearly ahead",
+                        ThreeDigits(seconds / other_seconds.max(f64::MIN_POSITIVE)),
+                    )?;
+                }
                 Some((other, other_seconds)) if other_seconds < seconds && other.threads > place.threads => write!(
                     f,
                     "{place} is predicted to take {} times as long as {other} and leaves cores free",

@@ -143,7 +143,7 @@ fn another_kind_of_shape_stands_in_for_one_that_was_not_measured() {
 
 /// The place and the reason for an addition that takes so long on each place, and whether that is unsure.
 fn decided(seconds: [f64; 4]) -> (String, String, bool) {
-    let measured = calibrated("add", "", &[(12.0, seconds)]);
+    let measured = calibrated("add", "", &[(12_000.0, seconds)]);
     let router = Router::new(Profile::new(machine(), cpu_places()).unwrap().with_classes(vec![measured]).unwrap());
     let decision = router.decide(&addition(1000), &Residency::host());
     (decision.place().name.clone(), decision.why().to_string(), decision.is_unsure())
@@ -166,6 +166,18 @@ fn more_threads_have_to_be_clearly_ahead() {
     assert_eq!(decided([9e-6, 0.9e-6, 1.09e-6, 1e-6]).0, "avx2 x1");
     // Times that no machine has do not end in a place that is not there.
     assert_eq!(decided([1e30, 1e30, 1e30, 1e30]).0, "avx512 x1");
+}
+
+#[test]
+fn fewer_threads_have_to_be_clearly_ahead_of_long_work() {
+    let (place, why, _) = decided([9e-3, 9e-3, 0.9e-3, 1e-3]);
+    assert_eq!(place, "avx512 x2");
+    assert!(
+        why.contains("1.11 times as long as avx512 x1, whose fewer threads would have to be clearly ahead"),
+        "{why}"
+    );
+    assert_eq!(decided([9e-3, 9e-3, 0.8e-3, 1e-3]).0, "avx512 x1");
+    assert_eq!(decided([9e-6, 9e-6, 0.9e-6, 1e-6]).0, "avx512 x1", "short work");
 }
 
 #[test]
@@ -205,7 +217,8 @@ fn a_graph_is_the_sum_of_its_operations_with_transfers_at_its_edges() {
     assert_eq!(decision.place().name, "gpu");
     assert_eq!(decision.basis(), Basis::Sum);
     let bytes = 4.0 * n as f64;
-    let expected = 10e-6 + 100.0 * (2e-6 + 3.0 * bytes / 2e12) + 3.0 * (5e-6 + bytes / 25e9);
+    // Each step is started behind the one before it.
+    let expected = 10e-6 + 100.0 * (2e-6 + 2e-6 + 3.0 * bytes / 2e12) + 3.0 * (5e-6 + bytes / 25e9);
     assert!((decision.seconds() / expected - 1.0).abs() < 1e-9, "{} {expected}", decision.seconds());
     assert!(decision.why().to_string().contains("sum over its operations"));
 
@@ -265,7 +278,7 @@ fn kinds_of_shape_are_told_apart() {
     let whole = |reduction| shape(Reduce::all(reduction).into(), &[ty(&[8, 9])]);
     assert_eq!((whole(Reduction::Sum), whole(Reduction::Mean)), ("sum".into(), "sum".into()));
     assert_eq!((whole(Reduction::Max), whole(Reduction::ArgMin)), ("reduce_max".into(), "argmax".into()));
-    assert_eq!(shape(Elementwise::max().into(), &[ty(&[9]), ty(&[9])]), "max", "the greater of two is another thing");
+    assert_eq!(shape(Elementwise::max().into(), &[ty(&[9]), ty(&[9])]), "add", "the greater of two is another thing");
     let transpose = |rows, columns| shape(Transpose.into(), &[ty(&[rows, columns])]);
     assert_eq!(
         (transpose(4, 90), transpose(5, 3)),

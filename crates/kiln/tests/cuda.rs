@@ -42,7 +42,6 @@ fn tempting(name: &str) -> EngineBuilder {
         memory,
         launch: 0.0,
         queued: 0.0,
-        in_graph: 1.0,
         compile: 0.0,
         roofline: Roofline { overhead: 1e-12, levels: vec![(u64::MAX, 1e18)], peak: 1e20 },
     });

@@ -85,7 +85,6 @@ fn with_gpu(name: &str, peak: f64, bandwidth: f64) -> EngineBuilder {
         memory,
         launch: 0.0,
         queued: 0.0,
-        in_graph: 1.0,
         compile: 0.0,
         roofline: Roofline { overhead: 1e-12, levels: vec![(u64::MAX, 1e18)], peak },
     });

@@ -28,7 +28,6 @@ pub(crate) fn gpu_place() -> Place {
         memory: GPU,
         launch: 10e-6,
         queued: 2e-6,
-        in_graph: 1.0,
         compile: 50e-3,
         roofline: Roofline { overhead: 2e-6, levels: vec![(u64::MAX, 2e12)], peak: 50e12 },
     }

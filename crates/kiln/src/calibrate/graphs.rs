@@ -2,8 +2,9 @@
 //! every execution.
 
 use kiln_ir::graph::TensorId;
-use kiln_ir::op::{Attention, Convolve2d, Elementwise, Matmul, Padding, Reduce, Reduction};
-use kiln_ir::{Error, Record, Result};
+use kiln_ir::op::{Attention, Convolve2d, Elementwise, Matmul, Op, Padding, Reduce, Reduction, Softmax};
+use kiln_ir::{Error, Record, Result, Shape, TensorType};
+use kiln_route::{Problem, Transfer};
 use web_time::Instant;
 
 use super::measure::Progress;
@@ -279,50 +280,55 @@ pub(super) fn measure(engine: &Engine, seconds: f64, progress: &mut dyn FnMut(Pr
     Ok(rows)
 }
 
-/// What steps of a graph cost on the CPU beside their operations: the seconds of each, and how many times as long they take as
-/// repeated by themselves. Other graphs are measured for it than those that judge.
-pub(crate) fn on_cpu(engine: &Engine) -> Result<(f64, f64)> {
+/// What steps of a graph cost on the CPU beside their operations: the seconds of each, and those of reading what the step before
+/// wrote.
+pub(crate) fn on_cpu(engine: &Engine) -> Result<(f64, Transfer)> {
     const SECONDS: f64 = 0.02;
     const STEPS: usize = 64;
-    const SAMPLES: &[Record1] = &[
-        |b| mlp(b, 128, 384),
-        |b| attention(b, 64),
-        |b| image(b, 512),
-        |b| convolutions(b, 32, 28),
-        |b| function_of(b, 200_000),
-    ];
-    let gpus: Vec<usize> = (engine.cpu.len()..engine.places().len()).collect();
-    // Measured and predicted seconds.
-    let times = |record: &dyn Fn(&mut Batch<'_>) -> Result<Recorded>| {
+    /// Elements that are handed over.
+    const SIZES: [usize; 6] = [1 << 10, 1 << 13, 1 << 15, 1 << 17, 1 << 19, 1 << 22];
+    let seconds = |record: &dyn Fn(&mut Batch<'_>) -> Result<TensorId>| {
         let mut batch = engine.batch();
-        let Recorded { input, wanted, .. } = record(&mut batch)?;
+        let wanted = record(&mut batch)?;
         batch.on_device(Some(None));
-        let seconds = timed(SECONDS, || {
-            if let Some((id, data)) = &input {
-                batch.set(*id, data)?;
-            }
-            batch.run(&[wanted]).map(drop)
-        })?;
-        Ok::<_, Error>((seconds, batch.predicted(&[wanted], &gpus)?.0))
+        timed(SECONDS, || batch.execute(&[wanted]))
     };
     let chain = |steps: usize| {
-        times(&|batch| {
+        seconds(&|batch| {
             let mut y = weights(batch, &[1, 64])?;
             for _ in 0..steps {
                 y = batch.softmax(y)?;
             }
-            Ok(Recorded { name: String::new(), resident: true, input: None, wanted: y })
+            Ok(y)
         })
     };
-    let ((one, predicted_one), (many, predicted_many)) = (chain(1)?, chain(1 + STEPS)?);
-    let queued = (((many - one) - (predicted_many - predicted_one)) / STEPS as f64).max(0.0);
-    let mut logs = Vec::with_capacity(SAMPLES.len());
-    for sample in SAMPLES {
-        let (seconds, predicted) = times(sample)?;
-        logs.push((seconds / predicted).ln());
+    let (one, many) = (chain(1)?, chain(1 + STEPS)?);
+    let step = (many - one) / STEPS as f64;
+    let row = TensorType::f32(Shape::new(&[1, 64])?);
+    let problem = Problem::new(&Softmax.into(), &[row])?;
+    let own = engine.router.decide(&problem, &engine.on_cpu()).seconds();
+    let mut points = Vec::with_capacity(SIZES.len());
+    for n in SIZES {
+        let sum = Op::from(Reduce::all(Reduction::Sum));
+        let first = seconds(&|batch| {
+            let x = weights(batch, &[n])?;
+            batch.gelu(x)
+        })?;
+        let second = seconds(&|batch| {
+            let x = weights(batch, &[n])?;
+            batch.record(sum, &[x])
+        })?;
+        let both = seconds(&|batch| {
+            let x = weights(batch, &[n])?;
+            let y = batch.gelu(x)?;
+            batch.record(sum, &[y])
+        })?;
+        // What a batch costs by itself is in each of the two.
+        let batch = (one - step).max(0.0);
+        points.push((4 * n as u64, (both - first - second + batch).max(1e-9)));
     }
-    let factor = (logs.iter().sum::<f64>() / logs.len() as f64).exp();
-    Ok((queued, if factor.is_finite() { factor.clamp(1.0, 4.0) } else { 1.0 }))
+    const MOST: f64 = 1e12;
+    Ok(((step - own).max(0.0), Transfer::measured(points).at_most(MOST)))
 }
 
 fn row(engine: &Engine, batch: &mut Batch<'_>, recorded: Recorded, seconds: f64) -> Result<GraphRow> {

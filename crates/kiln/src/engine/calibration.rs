@@ -1,7 +1,7 @@
 //! The calibration of an engine.
 
 use kiln_ir::Result;
-use kiln_route::{Backend, MAX_MEMORIES, MAX_PLACES, Memory, Place, Profile, Router};
+use kiln_route::{Backend, MAX_MEMORIES, MAX_PLACES, Place, Profile, Router};
 
 use super::{Engine, ProfileStatus, forced};
 use crate::calibrate::grid::{self, Probe};
@@ -56,8 +56,8 @@ impl Engine {
         self.router = router;
         self.status = ProfileStatus::Calibrated;
         if !self.gpus.is_empty() {
-            let (queued, in_graph) = calibrate::graphs::on_cpu(self)?;
-            let profile = self.router.profile().clone().with_graph_costs(Memory::HOST, queued, in_graph);
+            let (queued, handover) = calibrate::graphs::on_cpu(self)?;
+            let profile = self.router.profile().clone().with_steps_on_host(queued, handover);
             self.router = self.router_of(profile.map_err(calibrate::unusable)?)?;
         }
         if let Some(path) = &self.profile_path {

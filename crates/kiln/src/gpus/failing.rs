@@ -44,7 +44,6 @@ impl Rig {
                 memory: Memory::new(number),
                 launch: 1e-6,
                 queued: 0.0,
-                in_graph: 1.0,
                 compile: 0.0,
                 roofline: Roofline { overhead: 1e-12, levels: vec![(u64::MAX, 1e18)], peak: 1e20 },
             });

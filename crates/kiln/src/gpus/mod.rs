@@ -88,7 +88,6 @@ pub(crate) fn assumed(gpu: &Gpu, position: usize) -> (Place, Link) {
         memory: memory(position),
         launch: 0.0,
         queued: 0.0,
-        in_graph: 1.0,
         compile: 0.0,
         roofline: Roofline { overhead: 100e-6, levels: vec![(u64::MAX, 100e9)], peak: 1e12 },
     };

@@ -39,8 +39,8 @@ pub(crate) struct Launch {
 /// The least time of a few runs, the first of which makes everything ready.
 fn least(mut run: impl FnMut() -> Result<()>) -> Result<f64> {
     /// Runs, the seconds after which three are enough, and those after which one is.
-    const RUNS: usize = 12;
-    const SECONDS: f64 = 5e-3;
+    const RUNS: usize = 40;
+    const SECONDS: f64 = 3e-3;
     const LONG: f64 = 10e-3;
     run()?;
     let (start, mut least) = (Instant::now(), f64::INFINITY);
