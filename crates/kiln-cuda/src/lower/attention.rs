@@ -78,8 +78,17 @@ fn lower_f32(op: &Attention, plan: &mut Lowering<'_>, inputs: &[Value], out: Loc
     let wide = inputs.iter().map(|&input| convert::widened(plan, input)).collect::<Result<Vec<_>>>()?;
     let extents = op.extents(&wide[0].ty.shape, &wide[1].ty.shape, &wide[2].ty.shape)?;
     let kernel = attention::Attention::new(extents.d, op.causal, plan.target.target);
-    let launch = kernel.launch(&extents, op.scale(extents.d))?;
-    plan.run(kernel, launch, &[wide[0].at, wide[1].at, wide[2].at, out]);
+    let planned = kernel.plan(&extents, op.scale(extents.d), plan.target.multiprocessors)?;
+    let [q, k, v] = [0, 1, 2].map(|i: usize| wide[i].at);
+    let (kernel, launch) = planned.attention;
+    match planned.combine {
+        None => plan.run(kernel, launch, &[q, k, v, out]),
+        Some((combine, adding, bytes)) => {
+            let parts = plan.scratch_bytes(bytes);
+            plan.run(kernel, launch, &[q, k, v, parts]);
+            plan.run(combine, adding, &[parts, out]);
+        }
+    }
     Ok(())
 }
 
@@ -128,6 +137,18 @@ mod tests {
         // One of them is f32.
         let names = planned(Target::Sm80, DType::F32, [32, 512, 512, 64], None).0;
         assert_eq!(names, ["convert_f16_f32", "attention_causal_rows64"]);
+    }
+
+    #[test]
+    fn few_queries_of_f32_take_parts_of_many_keys() {
+        let (names, scratch) = planned(Target::Sm80, DType::F32, [8, 1, 4096, 64], None);
+        assert_eq!(names, ["convert_f16_f32", "attention_causal_rows64_parts", "flash_combine_f32"]);
+        // Values in f32, and of each of the 8 rows sums and two words of 128 parts.
+        assert_eq!(scratch, 2 * 4096 * 64 * 4 + 128 * 8 * (64 + 2) * 4);
+        for few in [[8, 1, 20, 64], [64, 64, 4096, 64], [8, 1, 4096, 63], [8, 1, 4096, 300]] {
+            let (names, _) = planned(Target::Sm80, DType::F32, few, None);
+            assert_eq!(names.len(), 2, "{few:?} {names:?}");
+        }
     }
 
     #[test]

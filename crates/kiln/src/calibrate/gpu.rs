@@ -6,7 +6,7 @@ use kiln_route::Link;
 use super::grid::Probe;
 use super::measure::{Inputs, Progress};
 use crate::Engine;
-use crate::gpus::{Gpu, LEAST, Launch};
+use crate::gpus::{Gpu, Launch};
 
 /// The time of what a GPU cannot run: it is never chosen for it.
 pub(super) const NEVER: f64 = 1e6;
@@ -52,8 +52,8 @@ fn times<'a>(
     let mut seconds = Vec::with_capacity(probes.len());
     for (done, probe) in probes.iter().enumerate() {
         progress(Progress { done, total: probes.len(), what: probe.op.name() });
-        let time = inputs.show(&probe.inputs, |operands| gpu.resident_seconds(&probe.op, operands));
-        seconds.push((or_never(time)? - launch.cold).max(LEAST));
+        let time = inputs.show(&probe.inputs, |operands| gpu.kernel_seconds(&probe.op, operands, &launch));
+        seconds.push(or_never(time)?);
     }
     Ok(Times { launch, link, seconds })
 }

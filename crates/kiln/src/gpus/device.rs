@@ -9,7 +9,7 @@ use kiln_device::waiting::Waiting;
 use kiln_device::{Backend, Driver, GraphRunner, MemoryUse, Prepared, Tensor};
 use kiln_ir::graph::{Graph, TensorId};
 use kiln_ir::op::{Custom, Op};
-use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Result, TensorType};
+use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Record, Result, TensorType};
 
 /// A result that a device may have to be waited for; elsewhere than in a page, which has one thread, any thread may wait for it.
 #[cfg(not(target_arch = "wasm32"))]
@@ -51,6 +51,9 @@ pub(crate) trait Device: Any + Debug + Send + Sync {
 
     /// Makes an operation on operands in device memory ready, for measurements.
     fn resident(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Again>;
+
+    /// Makes a graph of so many such operations ready, all on the same operands, for measurements.
+    fn copies(&self, op: &Op, inputs: &[Operand<'_>], copies: usize) -> Result<Again>;
 
     /// Opens a device that is lost anew, and returns whether there is one that is not lost.
     fn reopen(&self, waiting: Waiting) -> Pending<'_, bool>;
@@ -289,6 +292,36 @@ macro_rules! devices_of {
                     wait(async {
                         for _ in 0..times {
                             operation.run_waiting(WAITING).await?;
+                        }
+                        device.wait(WAITING).await
+                    })
+                }))
+            }
+
+            fn copies(&self, op: &Op, inputs: &[Operand<'_>], copies: usize) -> Result<Again> {
+                let prepare = async {
+                    let device = self.device_waiting(WAITING).await?;
+                    let mut runner = GraphRunner::new(device.clone());
+                    let (mut graph, mut wanted) = (Graph::new(), Vec::with_capacity(copies));
+                    let mut tensors = Vec::with_capacity(inputs.len());
+                    for input in inputs {
+                        tensors.push(Tensor::upload(&device, input).await?);
+                    }
+                    for _ in 0..copies {
+                        // Under other names, or they would be one operation.
+                        let ids: Vec<TensorId> = inputs.iter().map(|input| graph.input(input.ty())).collect();
+                        for (&id, tensor) in ids.iter().zip(&tensors) {
+                            runner.import(id, tensor)?;
+                        }
+                        wanted.extend(graph.record_all(*op, &ids)?.first());
+                    }
+                    Ok((device, runner, graph, wanted))
+                };
+                let (device, mut runner, graph, wanted) = wait(prepare)?;
+                Ok(Box::new(move |times| {
+                    wait(async {
+                        for _ in 0..times {
+                            runner.execute(&graph, &wanted, WAITING).await?;
                         }
                         device.wait(WAITING).await
                     })

@@ -30,7 +30,7 @@ use kiln_route::{Backend, Link, Memory, Place, Profile, ProfileProblem, Roofline
 #[cfg(browser_gpu)]
 pub(crate) use kiln_wgpu::runtime::pause;
 #[cfg(not(browser_gpu))]
-pub(crate) use times::{LEAST, Launch};
+pub(crate) use times::Launch;
 
 /// The kinds of GPU that this build has a backend for. Of places that are predicted to take as long the later kind is
 /// taken.
@@ -383,6 +383,10 @@ mod tests {
         }
 
         fn resident(&self, _: &Op, _: &[Operand<'_>]) -> Result<Again> {
+            Ok(Box::new(|_| wait(missing())))
+        }
+
+        fn copies(&self, _: &Op, _: &[Operand<'_>], _: usize) -> Result<Again> {
             Ok(Box::new(|_| wait(missing())))
         }
 

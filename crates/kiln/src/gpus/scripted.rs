@@ -106,6 +106,10 @@ impl Device for Scripted {
         Ok(Box::new(move |_| device.call()))
     }
 
+    fn copies(&self, op: &Op, inputs: &[Operand<'_>], _: usize) -> Result<Again> {
+        self.resident(op, inputs)
+    }
+
     fn reopen(&self, _: Waiting) -> Pending<'_, bool> {
         done(Ok(false))
     }

@@ -15,8 +15,8 @@ const SMALL: usize = 64;
 /// Elements of the transfers that are measured: 4 KiB to 64 MiB.
 const SIZES: [usize; 5] = [1 << 10, 1 << 14, 1 << 18, 1 << 22, 1 << 24];
 
-/// No kernel takes less: one that seems to was timed within the noise of the launch.
-pub(crate) const LEAST: f64 = 1e-6;
+/// No kernel takes less: one that seems to was timed within the noise.
+const LEAST: f64 = 1e-6;
 
 /// How often every size is measured: whatever slowed a copy for a moment has passed by then.
 const PASSES: usize = 2;
@@ -132,6 +132,31 @@ impl Gpu {
     pub(crate) fn resident_seconds(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<f64> {
         let mut again = self.0.device.resident(op, inputs)?;
         least(|| again(1))
+    }
+
+    /// Seconds that the kernels of an operation take, its operands on the device and its result staying there: beside the launch,
+    /// or, where that is too little to be told from how long a device takes to say that it is done, what one more takes in a graph.
+    ///
+    /// # Errors
+    /// As [`Gpu::resident_seconds`].
+    pub(crate) fn kernel_seconds(&self, op: &Op, inputs: &[Operand<'_>], launch: &Launch) -> Result<f64> {
+        /// What waiting differs by from time to time.
+        const SHORT: f64 = 100e-6;
+        const COPIES: usize = 8;
+        let beside = self.resident_seconds(op, inputs)? - launch.cold;
+        if beside > SHORT {
+            return Ok(beside);
+        }
+        let seconds = |copies: usize| {
+            let mut again = self.0.device.copies(op, inputs, copies)?;
+            least(|| again(1))
+        };
+        match (seconds(1), seconds(1 + COPIES)) {
+            (Ok(one), Ok(many)) => Ok(((many - one) / COPIES as f64).max(LEAST)),
+            // No room for so many results.
+            (_, Err(Error::Limit { .. } | Error::OutOfMemory { .. })) => Ok(beside.max(LEAST)),
+            (Err(error), _) | (_, Err(error)) => Err(error),
+        }
     }
 
     /// Seconds that an operation takes from host to host.

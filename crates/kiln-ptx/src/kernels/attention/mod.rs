@@ -9,6 +9,6 @@ mod warp_group;
 
 pub use combine::FlashCombine;
 pub use flash::{FlashAttention, FlashPlan, plan};
-pub use rows::Attention;
+pub use rows::{Attention, AttentionPlan};
 pub use tile::FlashTile;
 pub use warp_group::WarpGroupAttention;

@@ -2,15 +2,17 @@
 //!
 //! `softmax(scale Q Kᵀ) V`. The lanes of a warp share the elements of the query, of a key and of a value; the scores of a
 //! few keys are added up together. The maximum so far is taken away from them, and what was summed up is scaled when it
-//! grows, so that keys and values are read once.
+//! grows, so that keys and values are read once. Where there are fewer queries than a device has room for, keys are cut into
+//! parts, and [`FlashCombine`] adds up what their warps leave.
 
 use kiln_ir::Result;
 use kiln_ir::op::AttentionExtents;
 
+use super::combine::FlashCombine;
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::kernels::math::{self, F32, maximum};
 use crate::kernels::team::{self, WARP};
-use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Target, Variable};
+use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, PtxType, Target, Variable};
 
 /// Threads of a block.
 const BLOCK: u32 = 128;
@@ -19,25 +21,80 @@ const SHARES: [u32; 5] = [1, 2, 4, 8, 32];
 /// Rows at most, so that the end of a block is counted.
 const MOST: u64 = 1 << 31;
 
+/// Warps that a multiprocessor works on at once, about.
+const RESIDENT: u32 = 16;
+/// Keys of a part at least: fewer take less time than adding parts up.
+const LEAST_KEYS: usize = 16;
+/// Parts at most.
+const MOST_PARTS: usize = 128;
+/// Elements of rows that [`FlashCombine`] adds up, two to a lane.
+const MOST_COMBINED: usize = 256;
+
 /// Attention of rows of up to so many elements, of any number of queries and keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Attention {
     causal: bool,
     /// Elements of a row that a lane holds.
     share: u32,
+    /// Whether it leaves parts of results to be added up.
+    parts: bool,
     target: Target,
+}
+
+/// The launches of an attention of f32: one, or two where keys are cut into parts.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AttentionPlan {
+    /// The first launch. Buffers: queries, keys, values, and the result, or scratch where there is any.
+    pub attention: (Attention, Launch),
+    /// The launch that adds up parts, and the bytes of scratch between both. Buffers: scratch, result.
+    pub combine: Option<(FlashCombine, Launch, usize)>,
 }
 
 impl Attention {
     /// For rows of `d` elements, for devices from `target` on.
     pub fn new(d: usize, causal: bool, target: Target) -> Self {
         let share = SHARES.into_iter().find(|&share| d <= (share * WARP) as usize);
-        Self { causal, share: share.unwrap_or(SHARES[SHARES.len() - 1]), target }
+        Self { causal, share: share.unwrap_or(SHARES[SHARES.len() - 1]), parts: false, target }
+    }
+
+    /// The launches for these extents on a device of so many multiprocessors.
+    ///
+    /// # Errors
+    /// As [`Attention::launch`].
+    pub fn plan(self, extents: &AttentionExtents, scale: f32, multiprocessors: u32) -> Result<AttentionPlan> {
+        let AttentionExtents { batch, kv_heads, group, s, t, d } = *extents;
+        let queries = batch.saturating_mul(kv_heads).saturating_mul(group).saturating_mul(s);
+        let room = ((multiprocessors * RESIDENT) as usize).checked_div(queries).unwrap_or(0);
+        let parts = room.min(t / LEAST_KEYS).min(MOST_PARTS);
+        if parts < 2 || d % 2 != 0 || d > MOST_COMBINED {
+            return Ok(AttentionPlan { attention: (self, self.launch(extents, scale)?), combine: None });
+        }
+        let keys = t.div_ceil(parts);
+        let parts = t.div_ceil(keys) as u32;
+        let kernel = Self { parts: true, ..self };
+        let Launch { grid: [blocks, ..], mut arguments } = kernel.launch(extents, scale)?;
+        arguments.push(Argument::U32(extent("keys", keys, MOST)?));
+        let combine = FlashCombine::new(PtxType::F32, d as u32);
+        // Scores are scaled already.
+        let adding = combine.launch(queries, parts, 1.0)?;
+        let scratch = FlashCombine::scratch_bytes(queries, d as u32, parts)?;
+        Ok(AttentionPlan {
+            attention: (kernel, Launch { grid: [blocks, parts, 1], arguments }),
+            combine: Some((combine, adding, scratch)),
+        })
     }
 
     /// Every kernel for devices from `target` on.
     pub fn all(target: Target) -> Vec<Self> {
-        SHARES.into_iter().flat_map(|share| [false, true].map(|causal| Self { causal, share, target })).collect()
+        let of = |share, causal| {
+            // Rows of more elements are never cut.
+            let parts = [false, true].into_iter().filter(move |&parts| !parts || share * WARP <= MOST_COMBINED as u32);
+            parts.map(move |parts| Self { causal, share, parts, target })
+        };
+        SHARES
+            .into_iter()
+            .flat_map(|share| [false, true].into_iter().flat_map(move |causal| of(share, causal)))
+            .collect()
     }
 
     /// The launch for these extents. Buffers: queries, keys, values, result.
@@ -67,6 +124,7 @@ impl Attention {
         let [row, lane] = team::place(k, BLOCK, WARP);
         let (head, query) = (row / s, row % s);
         let first = k.mul_wide(row, d);
+        let output = out;
         let [q, out] = [q, out].map(|at| at.index_wide(first).index(lane));
         let first = k.mul_wide(head / group, t) * k.cvt_u64(d);
         let [keys, values] = [keys, values].map(|at| at.index_wide(first).index(lane));
@@ -79,11 +137,18 @@ impl Attention {
         let query_elements: Vec<F32<'_>> = load(q);
         let seen = if self.causal { (t - s) + query + 1 } else { t };
         let seen = k.selp(seen, 0, k.lt(row, rows));
+        let (begin, end) = if self.parts {
+            let keys = k.parameter::<u32>("part_keys");
+            let begin = k.ctaid_y() * keys;
+            (begin, k.min(begin + keys, seen))
+        } else {
+            (k.constant(0u32), seen)
+        };
 
         let greatest = k.variable(f32::NEG_INFINITY);
         let total = k.variable(0.0f32);
         let sums: Vec<Variable<'_, f32>> = (0..self.share).map(|_| k.variable(0.0f32)).collect();
-        k.for_(0, seen, 1, |j| {
+        k.for_(begin, end, 1, |j| {
             let at = k.mul_wide(j, d);
             let (key, value) = (load(keys.index_wide(at)), load(values.index_wide(at)));
             let products: Vec<F32<'_>> = query_elements.iter().zip(key).map(|(&q, key)| q * key).collect();
@@ -100,6 +165,19 @@ impl Attention {
                 sum.set(k.fma(weight, value, sum.get() * kept));
             }
         });
+        if self.parts {
+            // Of each part the sums of all rows, then of each part what they are relative to and the total of the weights.
+            let row = k.mad_wide(k.ctaid_y(), rows, k.cvt_u64(row));
+            let parts = k.mul_wide(k.nctaid_y(), rows);
+            let at = output.index_wide(row * k.cvt_u64(d)).index(lane);
+            for (e, (sum, &there)) in sums.iter().zip(&there).enumerate() {
+                k.st_if(there, at.offset((e as u32 * WARP) as i32), sum.get());
+            }
+            let weights = output.index_wide(parts * k.cvt_u64(d) + row * 2u64);
+            let first = k.and(k.eq(lane, 0), there[0]);
+            k.if_(first, || k.st_v(weights, [greatest.get(), total.get()]));
+            return;
+        }
         let none = k.eq(seen, 0);
         for (e, (sum, &there)) in sums.iter().zip(&there).enumerate() {
             let mean = k.selp(0.0, sum.get() / total.get(), none);
@@ -110,7 +188,8 @@ impl Attention {
 
 impl Kernel for Attention {
     fn name(&self) -> String {
-        format!("attention{}_rows{}", if self.causal { "_causal" } else { "" }, self.share * WARP)
+        let (causal, parts) = (if self.causal { "_causal" } else { "" }, if self.parts { "_parts" } else { "" });
+        format!("attention{causal}_rows{}{parts}", self.share * WARP)
     }
 
     fn build(&self) -> PtxKernel {
