@@ -6,6 +6,7 @@ use kiln_ir::graph::{Fused, Instruction, Source};
 use kiln_ir::{Error, Result};
 
 use crate::elementwise::{Call, Flat, part_len};
+use crate::float_state::require_default;
 use crate::simd::Simd;
 use crate::threads::{self, Shared};
 
@@ -59,6 +60,7 @@ impl Simd {
     /// [`Error::Length`] when a slice does not have the length that the step needs, [`Error::Arity`] when there are more or
     /// fewer of them, and as [`Fused::check`].
     pub fn run_fused(&self, fused: &Fused, inputs: &[&[f32]], outputs: &mut [&mut [f32]]) -> Result<()> {
+        require_default!(self.run_fused(fused, inputs, outputs));
         fused.check()?;
         let n = fused.shape.numel();
         let op = "fused chain";

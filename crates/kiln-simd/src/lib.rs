@@ -9,6 +9,7 @@
 //! - Tails are masked or padded vectors that run the same formula as the body, so a value does not depend on its index.
 //! - Sums run in a fixed tree of 64 virtual lanes, multiply then add: the same bits on every instruction set and for
 //!   any number of threads. Work is split by the problem alone.
+//! - Every call computes in the default floating-point state and restores that of the caller; see `float_state.rs`.
 //! - Threads run only where they pay; the cut-overs are constants with the measurement beside them.
 //! - Unsafe code is in the vector module and the kernels, each block with its reason.
 
@@ -18,6 +19,7 @@ mod convert;
 mod convolve;
 mod custom;
 mod elementwise;
+mod float_state;
 mod fused;
 mod gemm;
 mod index;

@@ -1,14 +1,16 @@
-//! The way of every operation to its kernel, and the short ways of the common ones.
+//! Dispatches operations to kernels; fast paths for slices. Every one of them enters the default floating-point state.
 
 use kiln_ir::op::{Call, Elementwise, Matmul, Op, Reduction, check_outputs, widened};
 use kiln_ir::{DataMut, Operand, Operations, Result, for_operation};
 
+use crate::float_state::require_default;
 use crate::simd::{Execute, Simd};
 use crate::{elementwise, gemm, reduce, transpose};
 
 impl Operations for Simd {
     /// As [`Operations::run_into`]; the result needs no memory of its own.
     fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        require_default!(self.run_into(op, inputs, outputs));
         if let Op::Elementwise(op) = op
             && elementwise::run_alike(self, op, inputs, outputs)
         {
@@ -18,18 +20,22 @@ impl Operations for Simd {
     }
 
     fn quick_elementwise(&self, op: Elementwise, operands: &[&[f32]], out: &mut [f32]) -> bool {
+        require_default!(self.quick_elementwise(op, operands, out));
         elementwise::run_slices(self, &op, operands, out)
     }
 
     fn quick_reduce(&self, reduction: Reduction, x: &[f32]) -> Option<f32> {
+        require_default!(self.quick_reduce(reduction, x));
         reduce::whole(self, reduction, x)
     }
 
     fn quick_reduce_index(&self, reduction: Reduction, x: &[f32]) -> Option<u32> {
+        require_default!(self.quick_reduce_index(reduction, x));
         reduce::whole_index(self, reduction, x)
     }
 
     fn quick_dot(&self, a: &[f32], b: &[f32]) -> Option<f32> {
+        require_default!(self.quick_dot(a, b));
         (a.len() == b.len()).then(|| reduce::dot(self, a, b))
     }
 
@@ -38,6 +44,7 @@ impl Operations for Simd {
     }
 
     fn quick_matmul(&self, op: Matmul, a: &[f32], b: &[f32], extents: (usize, usize, usize), out: &mut [f32]) -> bool {
+        require_default!(self.quick_matmul(op, a, b, extents, out));
         gemm::run_slices(self, op, a, b, extents, out)
     }
 }
@@ -48,6 +55,7 @@ impl Simd {
     /// # Errors
     /// As there.
     pub fn run_call(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
+        require_default!(self.run_call(call, outputs));
         if let Op::Elementwise(op) = call.op()
             && elementwise::run_alike(self, op, call.inputs(), outputs)
         {

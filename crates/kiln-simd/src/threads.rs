@@ -44,6 +44,8 @@ mod helpers {
     use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
     use std::time::{Duration, Instant};
 
+    use crate::float_state;
+
     /// Set in [`Work::inside`] when nobody may enter any more.
     const CLOSED: usize = 1 << (usize::BITS - 1);
 
@@ -83,10 +85,12 @@ mod helpers {
         fn help(&self) {
             let enter = |n| (n & CLOSED == 0).then_some(n + 1);
             if self.inside.fetch_update(Ordering::Acquire, Ordering::Relaxed, enter).is_ok() {
-                // SAFETY: the caller of `run` keeps the closure until those who have entered have left.
-                let result = catch_unwind(AssertUnwindSafe(|| unsafe {
-                    self.take_parts(|| self.back.fetch_sub(1, Ordering::Relaxed) - 1);
-                }));
+                // The state of this thread is that of whoever started it.
+                let take_parts = || {
+                    // SAFETY: the caller of `run` keeps the closure until those who have entered have left.
+                    float_state::guard(|| unsafe { self.take_parts(|| self.back.fetch_sub(1, Ordering::Relaxed) - 1) });
+                };
+                let result = catch_unwind(AssertUnwindSafe(take_parts));
                 if let Err(panic) = result {
                     *self.panic.lock().unwrap_or_else(PoisonError::into_inner) = Some(panic);
                 }

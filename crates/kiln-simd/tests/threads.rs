@@ -4,6 +4,9 @@
 #![cfg(not(target_arch = "wasm32"))] // no threads there
 #![cfg(feature = "parallel")]
 
+#[path = "../src/float_state.rs"]
+#[allow(dead_code, unused_imports, unused_macros)] // what kernels use beside it
+mod float_state;
 #[path = "../src/threads.rs"]
 #[allow(dead_code)] // what kernels use beside it
 mod threads;

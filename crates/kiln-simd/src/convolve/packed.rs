@@ -5,6 +5,7 @@ use kiln_ir::{Error, Result, Shape, reserve};
 
 use super::reach::Reach;
 use super::{bounded, convolve_far, pixels, threads};
+use crate::float_state::require_default;
 use crate::{Isa, Simd};
 
 /// Kernels of a convolution of many channels, such as the weights of a layer, in the order in which the convolution of one
@@ -75,6 +76,7 @@ impl Simd {
         op: Convolve2d,
         out: &mut [f32],
     ) -> Result<()> {
+        require_default!(self.convolve2d_packed_into(x, dims, kernels, op, out));
         const OP: &str = "convolve2d_packed";
         let (input, shape) = (Shape::new(dims)?, kernels.shape);
         let e = op.extents(&input, &shape)?;

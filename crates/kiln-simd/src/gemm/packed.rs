@@ -7,6 +7,7 @@ use super::driver::Gemm;
 use super::length;
 use super::matrix::{MatrixRef, Source};
 use super::pack::panels;
+use crate::float_state::require_default;
 use crate::scratch::Lines;
 use crate::{Isa, Simd};
 
@@ -71,6 +72,7 @@ impl Simd {
     /// [`Error::Length`] when the slices do not have these extents, [`Error::Overflow`] when they overflow,
     /// [`Error::Parameter`] when the matrix was packed for another instruction set.
     pub fn matmul_packed_into(&self, a: &[f32], b: &PackedB, m: usize, out: &mut [f32]) -> Result<()> {
+        require_default!(self.matmul_packed_into(a, b, m, out));
         length("matmul_packed", "a", a.len(), m, b.k)?;
         length("matmul_packed", "output", out.len(), m, b.n)?;
         if b.isa != self.isa() {
