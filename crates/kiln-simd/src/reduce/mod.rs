@@ -36,7 +36,8 @@ fn in_parts<R: Copy>(
     mut take: impl FnMut(&[R]),
 ) {
     const ROUND: usize = 128;
-    let mut results = [empty; ROUND];
+    // On the heap: results can be 256 bytes, and the thread that calls may have little stack.
+    let mut results = vec![empty; n.div_ceil(size).min(ROUND)];
     for at in (0..n).step_by(ROUND * size) {
         let parts = (n - at).div_ceil(size).min(ROUND);
         let shared = Shared::new(results.as_mut_ptr());

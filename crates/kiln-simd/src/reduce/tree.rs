@@ -15,6 +15,7 @@ use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use super::in_parts;
+use crate::scratch::Workspace;
 use crate::simd::Simd;
 use crate::vector::{Kernel, Vector, dispatch, unaligned};
 
@@ -26,11 +27,16 @@ const ROW: usize = 2 * LANES;
 pub(super) const LEAF: usize = 16 * ROW;
 /// Leaves that a thread takes at once: a subtree of its own, because it is a power of two.
 const PART: usize = 32 * LEAF;
-/// Levels of the tree: enough for every slice that fits an address space.
-const LEVELS: usize = usize::BITS as usize;
+/// Levels of the tree of the longest slice: it has `isize::MAX` bytes, so fewer than two to this power of leaves.
+const LEVELS: usize = (usize::BITS - 3 - LEAF.ilog2()) as usize + 1;
+/// Levels of the tree of a [`PART`].
+const PART_LEVELS: usize = (PART / LEAF).ilog2() as usize + 1;
+/// Levels that are kept on the stack. All of them are 13 KiB where addresses have 64 bits, and threads of a host program may
+/// have 32 KiB in all: there longer slices than a [`PART`] keep theirs in scratch memory.
+const STACK_LEVELS: usize = if cfg!(target_pointer_width = "64") { PART_LEVELS } else { LEVELS };
 
-/// Whether a slice of one leaf goes a way of its own: the levels of the tree are pages of stack, which cost more to enter than
-/// a leaf. WebAssembly enters them for nothing, and there the way would be as many bytes again.
+/// Whether a slice of one leaf takes a fast path, which has no levels of the tree. WebAssembly enters these for nothing, and
+/// there the fast path would be as many bytes again.
 const SHORT_WAY: bool = cfg!(not(target_family = "wasm"));
 
 /// One sum for each virtual lane.
@@ -241,20 +247,22 @@ unsafe fn leaf<V: Vector, T: Term>(
 
 /// Subtrees of the leaves so far: level `l` is taken where bit `l` of the count is set.
 struct Counter {
-    levels: [MaybeUninit<Lanes>; LEVELS],
+    levels: *mut Lanes,
     count: usize,
 }
 
 impl Counter {
+    /// # Safety
+    /// `levels` is good for reading and writing as many levels as the leaves, or parts, that are counted need.
     #[inline(always)]
-    fn new() -> Self {
-        Self { levels: [const { MaybeUninit::uninit() }; LEVELS], count: 0 }
+    unsafe fn new(levels: *mut Lanes) -> Self {
+        Self { levels, count: 0 }
     }
 
     /// The levels, and how many at their bottom are complete with the next subtree.
     #[inline(always)]
-    fn next(&mut self) -> (*mut Lanes, usize) {
-        (self.levels.as_mut_ptr().cast(), self.count.trailing_ones() as usize)
+    fn next(&self) -> (*mut Lanes, usize) {
+        (self.levels, self.count.trailing_ones() as usize)
     }
 
     /// # Safety
@@ -280,7 +288,7 @@ impl Counter {
         let mut left = self.count;
         while left > 0 {
             // SAFETY: the bit of the count says that the level was written.
-            let subtree = unsafe { self.levels[left.trailing_zeros() as usize].assume_init_ref() };
+            let subtree = unsafe { &*self.levels.add(left.trailing_zeros() as usize) };
             left &= left - 1;
             match &mut lanes {
                 None => lanes = Some(*subtree),
@@ -347,9 +355,12 @@ unsafe fn single<V: Vector, T: Term>(t: T, x: *const f32, y: *const f32, n: usiz
 /// The instruction set is there; `x`, and `y` of a binary term, are good for reading `n` f32.
 #[inline(always)]
 unsafe fn lanes<V: Vector, T: Term>(t: T, x: *const f32, y: *const f32, n: usize) -> Lanes {
-    // SAFETY: the caller's contract; leaves lie inside of n, and the counter keeps its levels.
+    // SAFETY: the caller's contract; leaves lie inside of n, and a slice of a part at most has the levels on the stack.
     unsafe {
-        let mut counter = Counter::new();
+        let mut near = [const { MaybeUninit::<Lanes>::uninit() }; STACK_LEVELS];
+        let mut far = (STACK_LEVELS < LEVELS && n > PART).then(|| Workspace::take(LEVELS * LANES));
+        let levels = far.as_mut().map_or(near.as_mut_ptr().cast(), |far| far.as_mut_ptr().cast());
+        let mut counter = Counter::new(levels);
         let head = unaligned::<V>(x);
         let mut at = 0;
         while at < n {
@@ -458,7 +469,9 @@ fn long_total<T: Term>(simd: &Simd, t: T, x: &[f32], y: &[f32]) -> f32 {
 /// The sum of the terms of a slice, with threads.
 #[inline(never)]
 fn shared_total<T: Term>(simd: &Simd, t: T, x: &[f32], y: &[f32]) -> f32 {
-    let mut counter = Counter::new();
+    let mut levels = Workspace::take(LEVELS * LANES);
+    // SAFETY: the levels are for leaves, of which there are more than parts.
+    let mut counter = unsafe { Counter::new(levels.as_mut_ptr().cast()) };
     let mut value = T::EMPTY;
     let part = |part: std::ops::Range<usize>| {
         let y = if T::BINARY { &y[part.clone()] } else { y };
