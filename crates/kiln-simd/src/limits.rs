@@ -159,9 +159,11 @@ impl Touch {
             if streamed {
                 // Streaming stores want aligned addresses.
                 i = out.align_offset(4 * V::LANES).min(n).min(V::LANES);
-                let x = V::load_first(a, i);
-                let x = if copy { x } else { x + V::load_first(b, i) };
-                x.store_first(out, i);
+                if i > 0 {
+                    let x = V::load_first(a, i);
+                    let x = if copy { x } else { x + V::load_first(b, i) };
+                    x.store_first(out, i);
+                }
             }
             while i + UNROLL * V::LANES <= n {
                 for (u, seen) in seen.iter_mut().enumerate() {

@@ -55,7 +55,11 @@ trait Rule: Copy + Send + Sync {
     /// What it gives.
     type Out: Copy + Default;
 
-    /// Of a whole slice, with threads.
+    /// Of nothing. Kernels are not asked for it: a masked load of no lane is legal at the address of an empty slice, but ends
+    /// the process in emulators that access memory all the same.
+    fn empty(self) -> Self::Out;
+
+    /// Of a whole slice that is not empty, with threads.
     fn whole(self, simd: &Simd, x: &[f32]) -> Self::Out;
 
     /// Of a slice, inside of a kernel: the same bits as [`Rule::whole`].
@@ -102,6 +106,9 @@ struct Total<T>(T);
 impl<T: Term> Rule for Total<T> {
     type Out = f32;
 
+    fn empty(self) -> f32 {
+        T::EMPTY
+    }
     fn whole(self, simd: &Simd, x: &[f32]) -> f32 {
         tree::total(simd, self.0, x, x)
     }
@@ -245,6 +252,9 @@ struct Best<E>(E);
 impl<E: Extreme> Rule for Best<E> {
     type Out = f32;
 
+    fn empty(self) -> f32 {
+        E::WORST
+    }
     fn whole(self, simd: &Simd, x: &[f32]) -> f32 {
         extreme::extreme(simd, self.0, x)
     }
@@ -270,6 +280,10 @@ struct Position<E>(E);
 impl<E: Extreme> Rule for Position<E> {
     type Out = u32;
 
+    /// The shape rule has refused it.
+    fn empty(self) -> u32 {
+        0
+    }
     fn whole(self, simd: &Simd, x: &[f32]) -> u32 {
         extreme::position(simd, self.0, x) as u32
     }
@@ -327,6 +341,9 @@ impl<R: Rule> Kernel for Block<'_, R> {
 
 /// Reduces a whole slice.
 fn slice<R: Rule>(simd: &Simd, rule: R, x: &[f32]) -> R::Out {
+    if x.is_empty() {
+        return rule.empty();
+    }
     if threads::THERE {
         return rule.whole(simd, x);
     }
@@ -343,6 +360,10 @@ fn reduce<R: Rule>(simd: &Simd, rule: R, x: &[f32], extents: (usize, usize, usiz
     if out.is_empty() {
         return;
     }
+    if along == 0 {
+        out.fill(rule.empty());
+        return;
+    }
     if inner == 1 && (outer == 1 || along >= PARALLEL) {
         for (o, out) in out.iter_mut().enumerate() {
             *out = slice(simd, rule, &x[o * along..][..along]);
@@ -352,7 +373,7 @@ fn reduce<R: Rule>(simd: &Simd, rule: R, x: &[f32], extents: (usize, usize, usiz
     let threads = if x.len() < PARALLEL { 1 } else { simd.threads() };
     let shared = Shared::new(out.as_mut_ptr());
     if inner == 1 {
-        let group = (SHARE / along.max(1)).max(1);
+        let group = (SHARE / along).max(1);
         threads::for_each(outer.div_ceil(group), threads, |part| {
             let (from, to) = (part * group, outer.min((part + 1) * group));
             // SAFETY: every part writes the results of its own rows.
@@ -365,15 +386,14 @@ fn reduce<R: Rule>(simd: &Simd, rule: R, x: &[f32], extents: (usize, usize, usiz
     }
     let chunks = inner.div_ceil(CHUNK);
     let units = outer * chunks;
-    let group = (SHARE / (along * inner.min(CHUNK)).max(1)).max(1);
+    let group = (SHARE / (along * inner.min(CHUNK))).max(1);
     threads::for_each(units.div_ceil(group), threads, |part| {
         scratch::with(columns::scratch_len(along, CHUNK).max(CHUNK), |scratch| {
             for unit in part * group..units.min((part + 1) * group) {
                 let (o, c) = (unit / chunks, unit % chunks * CHUNK);
                 let columns = CHUNK.min(inner - c);
-                // With no rows nothing is read, and the matrix may begin past the end of the data.
-                let m =
-                    Columns { x: x.as_ptr().wrapping_add(o * along * inner + c), rows: along, stride: inner, columns };
+                let x = x[o * along * inner + c..].as_ptr();
+                let m = Columns { x, rows: along, stride: inner, columns };
                 // SAFETY: every unit writes the results of its own columns.
                 let out = unsafe { shared.get().add(o * inner + c) };
                 // SAFETY: as above; the matrix lies inside of the data.
@@ -448,5 +468,8 @@ impl Execute for Dot {
 
 /// The inner product of slices of one length.
 pub(crate) fn dot(simd: &Simd, a: &[f32], b: &[f32]) -> f32 {
+    if a.is_empty() {
+        return 0.0;
+    }
     tree::total(simd, Products, a, b)
 }
