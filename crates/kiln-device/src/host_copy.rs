@@ -5,7 +5,9 @@
 #[cfg(not(target_arch = "wasm32"))]
 use std::sync::atomic::{AtomicUsize, Ordering};
 #[cfg(not(target_arch = "wasm32"))]
-use std::sync::{Mutex, OnceLock, PoisonError};
+use std::sync::mpsc::channel;
+#[cfg(not(target_arch = "wasm32"))]
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 #[cfg(not(target_arch = "wasm32"))]
 use std::time::{Duration, Instant};
 
@@ -29,22 +31,43 @@ pub fn copy(from: &[u8], to: &mut [u8], threads: usize) {
     share(bytes, parts, threads, |(from, to)| to.copy_from_slice(from));
 }
 
-/// The threads that help; none where there is one processor, or none can be started.
+/// The threads that help; none where there is one processor, or none can be started. If the system refuses some, as a limit of a
+/// container can, those that came help.
 #[cfg(not(target_arch = "wasm32"))]
 fn helpers() -> Option<&'static rayon_core::ThreadPool> {
     static HELPERS: OnceLock<Option<rayon_core::ThreadPool>> = OnceLock::new();
-    let start = || {
-        let processors = std::thread::available_parallelism().map_or(1, usize::from);
-        let threads = processors.min(MOST_THREADS) - 1;
-        let named = rayon_core::ThreadPoolBuilder::new().thread_name(|number| format!("kiln-copy {number}"));
-        if threads == 0 {
-            // A builder of no threads would start as many as there are processors.
-            return None;
+    HELPERS.get_or_init(start_helpers).as_ref()
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+fn start_helpers() -> Option<rayon_core::ThreadPool> {
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let wanted = processors.min(MOST_THREADS) - 1;
+    // A pool is built with all of its threads or not at all: they are started first, and counted.
+    let (give, take) = channel::<rayon_core::ThreadBuilder>();
+    let take = Arc::new(Mutex::new(take));
+    let mut started = 0;
+    while started < wanted {
+        let take = Arc::clone(&take);
+        let run = move || {
+            let builder = take.lock().unwrap_or_else(PoisonError::into_inner).recv();
+            drop(take);
+            if let Ok(builder) = builder {
+                builder.run();
+            }
+        };
+        if let Err(why) = std::thread::Builder::new().name(format!("kiln-copy {started}")).spawn(run) {
+            crate::waiting::no_thread("large copies", &why);
+            break;
         }
-        let told = |error| tracing::warn!("no threads for large copies ({error}); the caller's makes them alone");
-        named.num_threads(threads).build().map_err(told).ok()
-    };
-    HELPERS.get_or_init(start).as_ref()
+        started += 1;
+    }
+    if started == 0 {
+        // A builder of no threads would start as many as there are processors.
+        return None;
+    }
+    let hand_out = |builder| give.send(builder).map_err(|_| std::io::ErrorKind::BrokenPipe.into());
+    rayon_core::ThreadPoolBuilder::new().num_threads(started).spawn_handler(hand_out).build().ok()
 }
 
 /// Does the work of all parts, of so many bytes together, by `threads` threads at most: the first parts first. The caller

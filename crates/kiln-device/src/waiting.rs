@@ -3,7 +3,7 @@
 #[cfg(not(target_arch = "wasm32"))]
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, Once, PoisonError};
 use std::task::{Context, Poll, Waker};
 
 /// Who drives a device while a future waits for it.
@@ -87,13 +87,19 @@ pub async fn elsewhere<T: Send + 'static>(name: &str, work: impl FnOnce() -> T +
         }
     };
     if let Err(error) = std::thread::Builder::new().name(name.into()).spawn(run) {
-        tracing::warn!("no thread for {name} ({error}); doing it here");
+        no_thread(name, &error);
         let here = work.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(here) = here {
             return here();
         }
     }
     done.await.unwrap_or_else(|panic| resume_unwind(panic))
+}
+
+/// Logs, once in a process, that the system refused a thread, so that the calling thread does the work.
+pub fn no_thread(what: &str, why: &std::io::Error) {
+    static LOGGED: Once = Once::new();
+    LOGGED.call_once(|| tracing::warn!("no thread for {what} ({why}); the calling thread does such work from now on"));
 }
 
 /// Polls a future once: its output, or `None` where it is not complete. Futures of [`Waiting::Here`] complete.

@@ -39,15 +39,72 @@ pub(crate) fn for_each(parts: usize, threads: usize, part: impl Fn(usize) + Sync
 mod helpers {
     use std::any::Any;
     use std::cell::Cell;
+    use std::io::ErrorKind;
     use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
     use std::sync::atomic::{AtomicUsize, Ordering};
-    use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+    use std::sync::mpsc::channel;
+    use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
     use std::time::{Duration, Instant};
+
+    use rayon_core::{ThreadBuilder, ThreadPoolBuilder};
 
     use crate::float_state;
 
     /// Set in [`Work::inside`] when nobody may enter any more.
     const CLOSED: usize = 1 << (usize::BITS - 1);
+
+    /// Threads of rayon's global pool that can help: none where no thread could be started.
+    ///
+    /// The pool ends the process by a panic, now and at every later use, where the system refuses one of its threads, as a limit of
+    /// a container can. So the threads are started here first, and the pool is built with as many as came. A pool that the program
+    /// has built already is used as it is.
+    fn pool() -> usize {
+        static THREADS: OnceLock<usize> = OnceLock::new();
+        *THREADS.get_or_init(start_pool)
+    }
+
+    fn start_pool() -> usize {
+        let wanted = wanted();
+        let (give, take) = channel::<ThreadBuilder>();
+        let take = Arc::new(Mutex::new(take));
+        let mut refused = None;
+        let mut started = 0;
+        while started < wanted && refused.is_none() {
+            let take = Arc::clone(&take);
+            let run = move || {
+                // No builder comes where the program has built the pool.
+                let builder = take.lock().unwrap_or_else(PoisonError::into_inner).recv();
+                drop(take);
+                if let Ok(builder) = builder {
+                    builder.run();
+                }
+            };
+            match std::thread::Builder::new().spawn(run) {
+                Ok(_) => started += 1,
+                Err(why) => refused = Some(why),
+            }
+        }
+        if started > 0 {
+            let hand_out = |builder| give.send(builder).map_err(|_| ErrorKind::BrokenPipe.into());
+            let built = ThreadPoolBuilder::new().num_threads(started).spawn_handler(hand_out).build_global();
+            if built.is_err() {
+                // It was built before, or the attempt to build it has failed: then it panics when it is used.
+                return catch_unwind(rayon_core::current_num_threads).unwrap_or(0);
+            }
+        }
+        if let Some(why) = refused {
+            tracing::warn!(
+                "{started} of {wanted} helper threads could be started ({why}); the calling thread does the rest"
+            );
+        }
+        started
+    }
+
+    /// As many threads as rayon would start.
+    fn wanted() -> usize {
+        let set = std::env::var("RAYON_NUM_THREADS").ok().and_then(|n| n.parse().ok());
+        set.filter(|&n| n > 0).unwrap_or_else(super::available)
+    }
 
     /// What is called for each part. Not a type parameter: this code would be there once for each of them.
     type Part<'a> = dyn Fn(usize) + Sync + 'a;
@@ -204,6 +261,10 @@ mod helpers {
         });
         // The helpers that stay are of the global pool; a caller in a pool of its own is helped by that one.
         let global = rayon_core::current_thread_index().is_none();
+        if global && pool() == 0 {
+            (0..parts).for_each(part);
+            return;
+        }
         let given = if global { give(&work, threads - 1) } else { 0 };
         for _ in 1 + given..threads {
             let work = Arc::clone(&work);

@@ -4,6 +4,7 @@ mod cut;
 
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
 
 use kiln_ir::op::{Op, Reduce, check};
 use kiln_ir::{Buffer, DataMut, Error, Operand, Operations, Result, TensorType};
@@ -219,13 +220,25 @@ fn on_each<D: Driver, P: Send, T: Send>(
     work: impl Fn(&Member<D>, P) -> Result<T> + Sync,
 ) -> Result<Vec<T>> {
     let work = &work;
+    // Each thread takes its part. That of a thread which the system refuses stays, and is worked on here.
+    let parts: Vec<Mutex<Option<P>>> = parts.into_iter().map(|part| Mutex::new(Some(part))).collect();
+    let run = |member: &Member<D>, part: &Mutex<Option<P>>| {
+        let part = part.lock().unwrap_or_else(PoisonError::into_inner).take();
+        part.map(|part| work(member, part))
+    };
+    let run = &run;
     std::thread::scope(|scope| {
-        let threads: Vec<_> =
-            alive.iter().zip(parts).map(|(member, part)| scope.spawn(move || work(member, part))).collect();
-        let ends: Vec<Result<T>> = threads
-            .into_iter()
-            .map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-            .collect();
+        let start = |(&member, part)| std::thread::Builder::new().spawn_scoped(scope, move || run(member, part));
+        let threads: Vec<_> = alive.iter().zip(&parts).map(start).collect();
+        let ends =
+            threads.into_iter().zip(alive.iter().zip(&parts)).filter_map(|(thread, (member, part))| match thread {
+                Ok(thread) => thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)),
+                Err(why) => {
+                    crate::waiting::no_thread("a device of a pool", &why);
+                    run(member, part)
+                }
+            });
+        let ends: Vec<Result<T>> = ends.collect();
         ends.into_iter().collect()
     })
 }
