@@ -251,7 +251,7 @@ impl GpuDevice {
             Waiting::Elsewhere => {
                 // A thread for each wait: they are few and last as long as the work that is waited for.
                 if let Err(error) = std::thread::Builder::new().name("kiln-gpu-wait".into()).spawn(wait.clone()) {
-                    tracing::warn!("no thread to wait for a device ({error}); waiting here");
+                    kiln_device::waiting::no_thread("waiting for a device", &error);
                     wait();
                 }
             }
