@@ -154,8 +154,8 @@ pub enum Error {
 }
 
 impl Error {
-    /// A [`Error::Shape`] that names two shapes which do not agree.
-    pub fn mismatch(op: &'static str, what: &str, a: &Shape, b: &Shape) -> Self {
-        Self::Shape { op, reason: format!("{what}: {a} and {b} do not agree") }
+    /// A [`Error::Shape`] that names two shapes which do not agree, and what would.
+    pub fn mismatch(op: &'static str, what: &str, a: &Shape, b: &Shape, allowed: &str) -> Self {
+        Self::Shape { op, reason: format!("{what}: {a} and {b} do not agree: {allowed}") }
     }
 }

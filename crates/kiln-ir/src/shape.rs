@@ -225,7 +225,8 @@ impl TensorType {
         let shape = Shape::new(dims)?;
         let ty = Self::of(self.dtype, shape)?;
         if shape.numel() != self.shape.numel() {
-            return Err(Error::mismatch("reshape", "extents", &self.shape, &shape));
+            let allowed = format!("they have {} and {} elements", self.shape.numel(), shape.numel());
+            return Err(Error::mismatch("reshape", "extents", &self.shape, &shape, &allowed));
         }
         Ok(ty)
     }

@@ -173,3 +173,28 @@ fn what_is_split_is_put_together_again() {
     engine.permute_into(&x, &[5, 6], &[1, 0], &mut out).unwrap();
     assert_eq!(out.to_vec(), engine.transpose(&x, 5, 6).unwrap());
 }
+
+#[test]
+fn an_error_about_shapes_names_what_is_allowed() {
+    let engine = engine();
+    let x = vec![0.5; 32 * 32 * 32];
+    let mut batch = engine.batch();
+    let mut tensor = |dims: &[usize]| batch.upload(&x[..dims.iter().product()], dims).unwrap();
+    let [stack, one, two, row, column, matrix] =
+        [&[32, 32, 32][..], &[1, 32, 32], &[2, 32, 32], &[4], &[2, 1], &[2, 3]].map(&mut tensor);
+    // One matrix goes with all of a stack.
+    let product = batch.matmul(one, stack).unwrap();
+    assert_eq!(batch.shape(product).unwrap().dims(), [32, 32, 32]);
+    let error = batch.matmul(two, stack).unwrap_err().to_string();
+    assert!(error.contains("the outer dimensions [2] and [32] must be equal or 1"), "{error}");
+    let error = batch.matmul(matrix, stack).unwrap_err().to_string();
+    assert!(error.contains("A has 3 columns, B 32 rows"), "{error}");
+    let error = batch.add(matrix, row).unwrap_err().to_string();
+    assert!(error.contains("[2, 3] and [4]") && error.contains("one shape must be the end of the other"), "{error}");
+    let error = batch.add(matrix, column).unwrap_err().to_string();
+    assert!(error.contains("broadcast_to"), "{error}");
+    let error = batch.broadcast_to(row, &[2, 3]).unwrap_err().to_string();
+    assert!(error.contains("must be equal or 1"), "{error}");
+    let error = engine.dot(&x[..3], &x[..4]).unwrap_err().to_string();
+    assert!(error.contains("both need as many elements"), "{error}");
+}

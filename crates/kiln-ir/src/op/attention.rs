@@ -63,13 +63,14 @@ impl Attention {
     pub fn extents(&self, q: &Shape, k: &Shape, v: &Shape) -> Result<AttentionExtents> {
         let op = "attention";
         if k != v {
-            return Err(Error::mismatch(op, "keys and values", k, v));
+            return Err(Error::mismatch(op, "keys and values", k, v, "both need the same extents"));
         }
         let ([outer_q @ .., heads, s, d], [outer_k @ .., kv_heads, t, d_k]) = (q.dims(), k.dims()) else {
             return Err(Error::Shape { op, reason: format!("{q} and {k} are not both heads of rows") });
         };
         if outer_q != outer_k || d != d_k {
-            return Err(Error::mismatch(op, "queries and keys", q, k));
+            let allowed = "only the numbers of heads and of rows, the third and second extent from the end, may differ";
+            return Err(Error::mismatch(op, "queries and keys", q, k, allowed));
         }
         if *heads > 0 && (*kv_heads == 0 || heads % kv_heads != 0) {
             let reason = format!("{heads} heads of queries do not share {kv_heads} heads of keys evenly");

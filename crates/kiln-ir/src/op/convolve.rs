@@ -79,10 +79,15 @@ impl Convolve2d {
         let (c_out, c_kernel, kh, kw) = match *kernel.dims() {
             [kh, kw] if input.rank() == 2 => (1, 1, kh, kw),
             [c_out, c_in, kh, kw] if input.rank() > 2 => (c_out, c_in, kh, kw),
-            _ => return Err(Error::mismatch(op, "picture and kernel", input, kernel)),
+            _ => {
+                let allowed =
+                    "an image [h, w] takes a kernel [kh, kw], and [c, h, w] or [n, c, h, w] one of [c_out, c, kh, kw]";
+                return Err(Error::mismatch(op, "image and kernel", input, kernel, allowed));
+            }
         };
         if c_kernel != c_in {
-            return Err(Error::mismatch(op, "channels of picture and kernel", input, kernel));
+            let allowed = format!("the image has {c_in} channels, the kernel is for {c_kernel}");
+            return Err(Error::mismatch(op, "channels of image and kernel", input, kernel, &allowed));
         }
         if kh == 0 || kw == 0 {
             return Err(Error::Shape { op, reason: format!("the kernel {kernel} has no element") });

@@ -331,7 +331,9 @@ impl Operation for Elementwise {
             if out.is_suffix_of(&input.shape) {
                 out = input.shape;
             } else if !input.shape.is_suffix_of(&out) {
-                return Err(Error::mismatch(op, "operands", &out, &input.shape));
+                let allowed = "one shape must be the end of the other, as [3] is of [2, 3]; broadcast_to makes it so where an \
+                               extent is 1";
+                return Err(Error::mismatch(op, "operands", &out, &input.shape, allowed));
             }
         }
         Ok(TensorType::f32(out).into())

@@ -382,7 +382,8 @@ impl Matvec {
         let (terms, results) = if self.transpose { (m, n) } else { (n, m) };
         if terms != len {
             let t = if self.transpose { "ᵀ" } else { "" };
-            return Err(Error::Shape { op: "matvec", reason: format!("A{t} {a} times x {x} do not agree") });
+            let reason = format!("A{t} {a} times x {x} do not agree: A{t} has {terms} columns, x {len} elements");
+            return Err(Error::Shape { op: "matvec", reason });
         }
         Ok((terms, results))
     }

@@ -162,7 +162,13 @@ impl Operation for QuantMatmul {
         };
         let mut dims = x.dims().to_vec();
         let Some(columns) = dims.last_mut().filter(|columns| **columns == k) else {
-            return Err(Error::mismatch("quant_matmul", "rows of x and of the weights", &x, &w));
+            return Err(Error::mismatch(
+                "quant_matmul",
+                "rows of x and of the weights",
+                &x,
+                &w,
+                "both need as many columns",
+            ));
         };
         *columns = n;
         Ok(TensorType::f32(Shape::new(&dims)?).into())

@@ -400,7 +400,13 @@ impl Operation for Dot {
     fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
         super::expect_types("dot", inputs, &[DType::F32; 2])?;
         if inputs[0].shape != inputs[1].shape {
-            return Err(Error::mismatch("dot", "operands", &inputs[0].shape, &inputs[1].shape));
+            return Err(Error::mismatch(
+                "dot",
+                "operands",
+                &inputs[0].shape,
+                &inputs[1].shape,
+                "both need as many elements",
+            ));
         }
         Ok(TensorType::f32(Shape::SCALAR).into())
     }
