@@ -47,7 +47,7 @@ fn present<L>(
     open: impl Fn(&Path) -> Result<L, String>,
 ) -> Option<&'static L> {
     let mut places = Vec::new();
-    if let Some(path) = std::env::var_os(variable) {
+    if let Some(path) = std::env::var_os(variable).filter(|path| !path.is_empty()) {
         places.push(PathBuf::from(path));
     } else {
         for directory in python_directories().into_iter().chain([PathBuf::from(usual), PathBuf::new()]) {

@@ -32,7 +32,7 @@ struct Ptxas {
 
 impl Ptxas {
     fn find() -> Vec<Self> {
-        let named = std::env::var_os("KILN_PTXAS").unwrap_or_else(|| "ptxas".into());
+        let named = std::env::var_os("KILN_PTXAS").filter(|names| !names.is_empty()).unwrap_or_else(|| "ptxas".into());
         std::env::split_paths(&named).filter_map(Self::at).collect()
     }
 
@@ -332,7 +332,8 @@ fn every_kernel_assembles_for_its_targets() {
 #[test]
 #[ignore = "needs ptxas and nvdisasm: cargo xtask test --only ptxas"]
 fn products_are_machine_code_of_tensor_cores() {
-    let disassembler = std::env::var_os("KILN_NVDISASM").unwrap_or_else(|| "nvdisasm".into());
+    let disassembler =
+        std::env::var_os("KILN_NVDISASM").filter(|name| !name.is_empty()).unwrap_or_else(|| "nvdisasm".into());
     // The newest, whose code the disassembler knows as well.
     let ptxas = assemblers().iter().max_by(|a, b| a.release.total_cmp(&b.release)).expect("an assembler");
     let listing = |text: &str, name: &str| {

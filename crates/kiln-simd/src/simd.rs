@@ -17,17 +17,16 @@ pub struct Simd {
 
 impl Simd {
     /// The best instruction set of this machine, or the one that the environment variable `KILN_ISA` names, and all
-    /// of its threads.
+    /// of its threads. An empty variable is as none.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when `KILN_ISA` names an instruction set that is unknown or that the machine lacks.
     pub fn new() -> Result<Self> {
         static BEST: OnceLock<Result<Isa>> = OnceLock::new();
         let isa = BEST
-            .get_or_init(|| match std::env::var("KILN_ISA") {
-                Err(std::env::VarError::NotPresent) => Ok(Isa::best()),
-                Err(e) => Err(Error::Unavailable { what: "KILN_ISA".into(), reason: e.to_string() }),
-                Ok(name) => Isa::from_name(&name),
+            .get_or_init(|| match Isa::named() {
+                None => Ok(Isa::best()),
+                Some(name) => Isa::from_name(&name.to_string_lossy()),
             })
             .clone()?;
         Self::with_isa(isa)

@@ -629,7 +629,8 @@ fn kiln_isa_chooses_or_is_refused() {
             assert!(says.starts_with("refused") && says.contains(isa.name()), "{says}");
         }
     }
-    for name in ["", "avx1024", "AVX2", " avx2", "scalar,sse2", "\u{1f4a5}"] {
+    assert_eq!(child("".as_ref()), Isa::best().name(), "an empty variable is as none");
+    for name in ["avx1024", "AVX2", " avx2", "scalar,sse2", "\u{1f4a5}"] {
         let says = child(name.as_ref());
         assert!(says.starts_with("refused") && says.contains("scalar"), "{name:?}: {says}");
     }

@@ -20,7 +20,7 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    let named = std::env::var_os(ADAPTER_VARIABLE).is_some();
+    let named = std::env::var_os(ADAPTER_VARIABLE).is_some_and(|name| !name.is_empty());
     let device = GpuDevice::open(&if named { AdapterChoice::Best } else { AdapterChoice::Any })?;
     println!("on {}", device.adapter());
     let (rows, columns) = (4096, 4096);

@@ -15,7 +15,7 @@ use kiln::{
 /// The adapter to test on: that of the environment, or any. Without one the test is left out, and says so; with `wgpu` in
 /// `KILN_REQUIRE` it fails instead.
 fn adapter() -> Option<AdapterChoice> {
-    let named = std::env::var_os(ADAPTER_VARIABLE).is_some();
+    let named = std::env::var_os(ADAPTER_VARIABLE).is_some_and(|name| !name.is_empty());
     let choice = if named { AdapterChoice::Best } else { AdapterChoice::Any };
     match GpuDevice::find(&choice) {
         Ok(found) => Some(AdapterChoice::Name(found.label)),

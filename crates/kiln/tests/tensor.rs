@@ -108,7 +108,7 @@ mod on_a_gpu {
     /// An engine that sends everything to the adapter to test on; the test is left out where there is none, and fails where
     /// `KILN_REQUIRE` names `wgpu`.
     fn engine() -> Option<(Engine, String)> {
-        let named = std::env::var_os(ADAPTER_VARIABLE).is_some();
+        let named = std::env::var_os(ADAPTER_VARIABLE).is_some_and(|name| !name.is_empty());
         let choice = if named { AdapterChoice::Best } else { AdapterChoice::Any };
         match GpuDevice::find(&choice) {
             Ok(found) => {

@@ -11,7 +11,9 @@ const PACKAGES: [&str; 2] = ["playwright-core@1.65.1", "typescript@5.9.3"];
 
 /// The browser: that of `KILN_CHROMIUM`, or of the system.
 pub(crate) fn chromium() -> PathBuf {
-    std::env::var_os("KILN_CHROMIUM").map_or_else(|| "/usr/bin/chromium".into(), PathBuf::from)
+    std::env::var_os("KILN_CHROMIUM")
+        .filter(|path| !path.is_empty())
+        .map_or_else(|| "/usr/bin/chromium".into(), PathBuf::from)
 }
 
 /// Serves the page to the tests, and runs them.

@@ -1,5 +1,7 @@
 //! Which instruction sets there are and which one a name means.
 
+use std::ffi::OsString;
+
 use kiln_ir::{Error, Result};
 
 use super::Isa;
@@ -50,6 +52,11 @@ impl Isa {
         let names: Vec<_> = Self::available().map(Self::name).collect();
         // As an engine of WebAssembly may that does not fuse.
         if names.is_empty() { "none that this program is built for".to_owned() } else { names.join(", ") }
+    }
+
+    /// What the environment variable `KILN_ISA` names, sound or not; an empty one names nothing.
+    pub fn named() -> Option<OsString> {
+        std::env::var_os("KILN_ISA").filter(|name| !name.is_empty())
     }
 
     /// The instruction set of a name, when this machine has it.

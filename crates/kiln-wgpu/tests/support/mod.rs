@@ -17,7 +17,7 @@ pub(crate) fn device_with(options: &DeviceOptions) -> Option<GpuDevice> {
 
 /// The same, also left out, and not failing, where the error is one that the device may have.
 pub(crate) fn device_where(options: &DeviceOptions, allowed: impl Fn(&Error) -> bool) -> Option<GpuDevice> {
-    let named = std::env::var_os(ADAPTER_VARIABLE).is_some();
+    let named = std::env::var_os(ADAPTER_VARIABLE).is_some_and(|name| !name.is_empty());
     let choice = if named { AdapterChoice::Best } else { AdapterChoice::Any };
     match GpuDevice::open_with(&choice, options) {
         Ok(device) => Some(device),

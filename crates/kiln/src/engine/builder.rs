@@ -124,7 +124,7 @@ impl EngineBuilder {
         if self.threads == Some(0) {
             return Err(Error::Parameter { op: "engine", reason: "threads is 0, at least 1 is needed".into() });
         }
-        let from_environment = std::env::var_os("KILN_ISA").map(|_| preferred.isa());
+        let from_environment = Isa::named().map(|_| preferred.isa());
         let isas: Vec<Isa> = match self.isa.or(from_environment) {
             Some(isa) => vec![isa],
             None => Isa::available().collect(),
