@@ -5,7 +5,7 @@
 //! temporary file first, which then takes its name, so that no reader sees half of it.
 #![cfg(not(target_arch = "wasm32"))] // a browser has no files
 
-use std::io::Read;
+use std::io::{Read, Write};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -53,6 +53,36 @@ pub fn fingerprint(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3))
 }
 
+/// Writes a file and waits until it is on the disk: some systems report a full disk, or a quota, only then.
+fn write_synced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    let mut file = std::fs::File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Removes the temporary files of processes that no longer run, beside the file that they were to become.
+fn remove_abandoned(path: &Path) {
+    let Some(stem) = path.file_stem().and_then(|stem| stem.to_str()) else { return };
+    // Writing one takes milliseconds. Where processes cannot be looked up, one that is an hour old is abandoned.
+    let (processes, least) = (Path::new("/proc"), if cfg!(target_os = "linux") { 1 } else { 3600 });
+    for entry in std::fs::read_dir(path.parent().unwrap_or(Path::new("."))).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let number = |name: &str| {
+            let middle = name.strip_prefix(stem)?.strip_prefix('.')?.strip_suffix(".tmp")?;
+            middle.split_once('-')?.0.parse::<u32>().ok()
+        };
+        let process = name.to_str().and_then(number);
+        let age = entry.metadata().and_then(|found| found.modified()).ok().and_then(|time| time.elapsed().ok());
+        if let (Some(process), Some(age)) = (process, age)
+            && age.as_secs() >= least
+            && !(cfg!(target_os = "linux") && processes.join(process.to_string()).exists())
+        {
+            // Another process may be faster.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
 impl Kind {
     /// The contents of a file that was written with this key.
     ///
@@ -64,6 +94,10 @@ impl Kind {
             _ => Unusable::Unreadable(error.to_string()),
         };
         let mut bytes = Vec::new();
+        // Opening a FIFO would wait for a writer, and a device may never end.
+        if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+            return Err(Unusable::Unreadable("it is no file".into()));
+        }
         let file = std::fs::File::open(path).map_err(unreadable)?;
         file.take(MOST_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
         if bytes.len() as u64 > MOST_BYTES {
@@ -72,7 +106,7 @@ impl Kind {
         self.decode(&bytes, key).map(<[u8]>::to_vec)
     }
 
-    /// Writes a file, with its folder.
+    /// Writes a file, with its folder. Removes temporary files of processes that were killed while they wrote.
     ///
     /// # Errors
     /// Those of the file system.
@@ -81,11 +115,12 @@ impl Kind {
         // Several threads of one process may write at the same time, too.
         static WRITTEN: AtomicU64 = AtomicU64::new(0);
         let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
+        remove_abandoned(path);
         let temporary = path.with_extension(format!("{}-{number}.tmp", std::process::id()));
         let written =
-            std::fs::write(&temporary, self.encode(key, contents)).and_then(|()| std::fs::rename(&temporary, path));
+            write_synced(&temporary, &self.encode(key, contents)).and_then(|()| std::fs::rename(&temporary, path));
         if written.is_err() {
-            // The error to report is the first one; a temporary file that stays behind harms nobody.
+            // The error to report is the first one; the next process that writes removes what stays behind.
             let _ = std::fs::remove_file(&temporary);
         }
         written
@@ -150,6 +185,11 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("kiln-store-{}", std::process::id()));
         let path = folder.join("deeper").join("file.bin");
         assert_eq!(KIND.load(&path, "a driver"), Err(Unusable::Missing));
+        // A process that was killed while it wrote leaves its file, and a number that no process has now.
+        let left = path.with_extension("4194305-7.tmp");
+        std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let file = std::fs::File::create(&left).unwrap();
+        file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(7200)).unwrap();
         for contents in [b"what was made".as_slice(), b""] {
             KIND.save(&path, "a driver", contents).unwrap();
             assert_eq!(KIND.load(&path, "a driver").unwrap(), contents);

@@ -107,6 +107,37 @@ pub enum ProfileProblem {
     },
 }
 
+/// The error where a profile is to be kept in something else than a file.
+fn no_file() -> std::io::Error {
+    std::io::Error::new(std::io::ErrorKind::InvalidInput, "it is a directory, a FIFO or a device, not a file")
+}
+
+/// Writes a file and waits until it is on the disk: some systems report a full disk, or a quota, only then.
+fn write_synced(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
+    use std::io::Write;
+    let mut file = std::fs::File::create(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+/// Removes temporary files, called this and `PID-NUMBER`, of processes that no longer run.
+fn remove_abandoned(directory: &Path, prefix: &str) {
+    // Writing one takes milliseconds. Where processes cannot be looked up, one that is an hour old is abandoned.
+    let (processes, least) = (Path::new("/proc"), if cfg!(target_os = "linux") { 1 } else { 3600 });
+    for entry in std::fs::read_dir(directory).into_iter().flatten().flatten() {
+        let name = entry.file_name();
+        let process = name.to_str().and_then(|name| name.strip_prefix(prefix)?.split_once('-')?.0.parse::<u32>().ok());
+        let age = entry.metadata().and_then(|found| found.modified()).ok().and_then(|time| time.elapsed().ok());
+        if let (Some(process), Some(age)) = (process, age)
+            && age.as_secs() >= least
+            && !(cfg!(target_os = "linux") && processes.join(process.to_string()).exists())
+        {
+            // Another process may be faster.
+            let _ = std::fs::remove_file(entry.path());
+        }
+    }
+}
+
 impl Profile {
     /// A profile of these places without a measurement.
     ///
@@ -289,6 +320,10 @@ impl Profile {
             _ => ProfileProblem::Unreadable { path: path.to_owned(), reason: e.to_string() },
         };
         let mut bytes = Vec::new();
+        // Opening a FIFO would wait for a writer, and a device may never end.
+        if !std::fs::metadata(path).map_err(unreadable)?.is_file() {
+            return Err(unreadable(no_file()));
+        }
         let file = std::fs::File::open(path).map_err(unreadable)?;
         file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes).map_err(unreadable)?;
         if bytes.len() as u64 > MAX_FILE_BYTES {
@@ -299,21 +334,28 @@ impl Profile {
     }
 
     /// Writes the profile to a file, with its directory: into a temporary file beside it, which then takes its name, so
-    /// that no reader sees half of it.
+    /// that no reader sees half of it. Removes temporary files of processes that were killed while they wrote.
     ///
     /// # Errors
-    /// What the system says.
+    /// What the system says; [`InvalidInput`](std::io::ErrorKind::InvalidInput) where a directory, a FIFO or a device has this name.
     pub fn save(&self, path: &Path) -> std::io::Result<()> {
         let directory = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        // To take the name of a device would replace it.
+        if std::fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            return Err(no_file());
+        }
         std::fs::create_dir_all(directory)?;
         let name = path.file_name().ok_or(std::io::ErrorKind::InvalidInput)?.to_string_lossy().into_owned();
         // Several threads of one process may write at the same time, too.
         static WRITTEN: AtomicU64 = AtomicU64::new(0);
         let number = WRITTEN.fetch_add(1, Ordering::Relaxed);
-        let temporary = directory.join(format!(".{name}.{}-{number}", std::process::id()));
-        let written = std::fs::write(&temporary, self.to_json()).and_then(|()| std::fs::rename(&temporary, path));
+        let prefix = format!(".{name}.");
+        remove_abandoned(directory, &prefix);
+        let temporary = directory.join(format!("{prefix}{}-{number}", std::process::id()));
+        let written =
+            write_synced(&temporary, self.to_json().as_bytes()).and_then(|()| std::fs::rename(&temporary, path));
         if written.is_err() {
-            // The error to report is the first one; a temporary file that stays behind harms nobody.
+            // The error to report is the first one; the next process that writes removes what stays behind.
             let _ = std::fs::remove_file(&temporary);
         }
         written

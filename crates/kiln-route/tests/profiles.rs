@@ -45,6 +45,51 @@ fn what_is_written_is_read() {
 }
 
 #[test]
+#[cfg(target_os = "linux")]
+fn what_is_no_file_is_neither_read_nor_replaced() {
+    let directory = std::env::temp_dir().join(format!("kiln-route-fifo-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let fifo = directory.join("fifo");
+    assert!(std::process::Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    for path in [fifo.as_path(), &directory, std::path::Path::new("/dev/null"), std::path::Path::new("/dev/zero")] {
+        let unreadable = Profile::load(path, &machine()).unwrap_err();
+        assert!(matches!(unreadable, ProfileProblem::Unreadable { .. }), "{unreadable}");
+        assert!(unreadable.to_string().contains("not a file"), "{unreadable}");
+        assert_eq!(profile().save(path).unwrap_err().kind(), std::io::ErrorKind::InvalidInput);
+        assert!(!path.metadata().unwrap().is_file());
+    }
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
+#[cfg(not(target_arch = "wasm32"))] // a page has no files
+fn a_process_that_was_killed_leaves_nothing_for_ever() {
+    let directory = std::env::temp_dir().join(format!("kiln-route-killed-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).unwrap();
+    let old = |name: &str| {
+        let file = std::fs::File::create(directory.join(name)).unwrap();
+        file.set_modified(std::time::SystemTime::now() - std::time::Duration::from_secs(7200)).unwrap();
+    };
+    // No process has the number of the first.
+    let running = format!(".profile.json.{}-9", std::process::id());
+    [".profile.json.4194305-3", ".other.json.4194305-3", &running].into_iter().for_each(old);
+    profile().save(&directory.join("profile.json")).unwrap();
+    let mut left: Vec<String> = std::fs::read_dir(&directory)
+        .unwrap()
+        .map(|entry| entry.unwrap().file_name().to_string_lossy().into_owned())
+        // Elsewhere processes cannot be looked up.
+        .filter(|name| cfg!(target_os = "linux") || *name != running)
+        .collect();
+    left.sort();
+    let mut expected = vec![".other.json.4194305-3", "profile.json"];
+    if cfg!(target_os = "linux") {
+        expected.insert(1, &running);
+    }
+    assert_eq!(left, expected);
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+#[test]
 fn a_profile_passes_through_programs_whose_numbers_are_all_f64() {
     fn rounded(value: &mut serde_json::Value) {
         match value {
