@@ -11,7 +11,7 @@ use kiln::Result;
 use kiln::cuda::{CudaDevice, DeviceOptions, Readings};
 
 fn main() -> ExitCode {
-    let seconds = match std::env::args().nth(1).map_or(Ok(3), |argument| argument.parse::<u32>()) {
+    let seconds = match std::env::args_os().nth(1).map_or(Ok(3), |argument| argument.to_string_lossy().parse::<u32>()) {
         Ok(seconds) => seconds,
         Err(_) => {
             eprintln!("cuda_monitor: the argument is a number of seconds");

@@ -18,8 +18,8 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    let arguments: Vec<String> = std::env::args().collect();
-    let worst = arguments.iter().skip_while(|a| *a != "--worst").nth(1).and_then(|n| n.parse().ok()).unwrap_or(0);
+    let number = std::env::args_os().skip_while(|argument| argument != "--worst").nth(1);
+    let worst = number.and_then(|n| n.to_str()?.parse().ok()).unwrap_or(0);
     let mut engine = Engine::builder().without_profile().build()?;
     println!("{}", engine.calibrate(Effort::Quick, &mut |_| ())?);
     let report = evaluate(&engine, &grid::evaluation()?, Effort::Quick, &mut |_| ())?;

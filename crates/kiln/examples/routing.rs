@@ -20,7 +20,7 @@ fn main() -> ExitCode {
 
 fn run() -> Result<()> {
     let mut engine = Engine::new()?;
-    if std::env::args().skip(1).any(|argument| argument == "--calibrate") {
+    if std::env::args_os().skip(1).any(|argument| argument == "--calibrate") {
         let report = engine.calibrate(Effort::Quick, &mut |progress| {
             eprint!("\rcalibrating {:3}/{} {:16}", progress.done + 1, progress.total, progress.what);
         })?;

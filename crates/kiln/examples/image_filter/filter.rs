@@ -3,18 +3,20 @@
 
 use std::error::Error;
 use std::fs::File;
-use std::io::{Cursor, Read};
+use std::io::{Cursor, Read, Write};
 use std::path::Path;
 
+use image::metadata::Orientation;
 use image::{DynamicImage, GrayImage, ImageDecoder, ImageFormat, ImageReader, Limits};
 use kiln::graph::TensorId;
 use kiln::op::Padding;
 use kiln::{Batch, Engine, Record};
 
-/// A few bytes of a hostile file can announce a picture that fills the memory: the pipeline needs about 24 bytes a pixel.
-const MAX_PIXELS: u64 = 100_000_000;
+/// A few bytes of a hostile file can announce an image that fills the memory: to decode and to filter one takes about 30 bytes
+/// a pixel, so this many take 1 GiB.
+const MAX_PIXELS: u64 = 36_000_000;
 
-/// A file larger than this is no picture of so many pixels.
+/// A file larger than this is no image of so many pixels.
 const MAX_BYTES: u64 = 1 << 28;
 
 /// A picture in shades of grey: luminance from 0 to 1, row by row.
@@ -37,26 +39,7 @@ impl Picture {
     }
 
     fn decode(path: &Path) -> Result<Self, Box<dyn Error>> {
-        let mut bytes = Vec::new();
-        File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
-        if bytes.len() as u64 > MAX_BYTES {
-            return Err(format!("the file is larger than {} MiB", MAX_BYTES >> 20).into());
-        }
-        let mut reader = ImageReader::new(Cursor::new(&bytes)).with_guessed_format()?;
-        let format = reader.format();
-        let mut limits = Limits::default();
-        limits.max_alloc = Some(1 << 30);
-        reader.limits(limits);
-        let decoder = reader.into_decoder()?;
-        let (width, height) = decoder.dimensions();
-        let pixels = u64::from(width) * u64::from(height);
-        if pixels > MAX_PIXELS {
-            return Err(format!("{width} x {height} pixels are more than {} million", MAX_PIXELS / 1_000_000).into());
-        }
-        let grey = DynamicImage::from_decoder(decoder)?.to_luma32f();
-        if format == Some(ImageFormat::Jpeg) && !jpeg_is_whole(&bytes) {
-            return Err("the JPEG ends before its picture does".into());
-        }
+        let grey = decode(path)?.to_luma32f();
         let (width, height) = (grey.width() as usize, grey.height() as usize);
         Ok(Self { width, height, luminance: grey.into_raw() })
     }
@@ -76,8 +59,55 @@ impl Picture {
     /// A sentence with the path.
     #[allow(dead_code)] // whoever shows the picture elsewhere does not write it
     pub(crate) fn write(&self, path: &Path) -> Result<(), Box<dyn Error>> {
-        self.to_image().save_with_format(path, ImageFormat::Png).map_err(|e| format!("{}: {e}", path.display()).into())
+        self.write_png(path).map_err(|e| format!("{}: {e}", path.display()).into())
     }
+
+    #[allow(dead_code)]
+    fn write_png(&self, path: &Path) -> Result<(), Box<dyn Error>> {
+        // Encoded first, then written at once: a buffered writer that is dropped does not report a full disk.
+        let mut png = Cursor::new(Vec::new());
+        self.to_image().write_to(&mut png, ImageFormat::Png)?;
+        let mut file = File::create(path)?;
+        file.write_all(png.get_ref())?;
+        // Some systems report a full disk, or a quota, only now. Pipes and devices cannot be synchronised.
+        if file.metadata()?.is_file() {
+            file.sync_all()?;
+        }
+        Ok(())
+    }
+}
+
+/// Decodes a PNG or JPEG, turned as its EXIF orientation says.
+///
+/// # Errors
+/// For files that are not there, not images, damaged, or unreasonably large.
+pub(crate) fn decode(path: &Path) -> Result<DynamicImage, Box<dyn Error>> {
+    let mut bytes = Vec::new();
+    File::open(path)?.take(MAX_BYTES + 1).read_to_end(&mut bytes)?;
+    if bytes.len() as u64 > MAX_BYTES {
+        return Err(format!("the file is larger than {} MiB", MAX_BYTES >> 20).into());
+    }
+    let mut reader = ImageReader::new(Cursor::new(&bytes)).with_guessed_format()?;
+    let format = reader.format();
+    let mut limits = Limits::default();
+    limits.max_alloc = Some(1 << 30);
+    reader.limits(limits);
+    // Before it is decoded: what a decoder says of a missing end depends on where it is.
+    if format == Some(ImageFormat::Jpeg) && !jpeg_is_whole(&bytes) {
+        return Err("the JPEG is cut short: it has no end marker".into());
+    }
+    let mut decoder = reader.into_decoder()?;
+    let (width, height) = decoder.dimensions();
+    let pixels = u64::from(width) * u64::from(height);
+    if pixels > MAX_PIXELS {
+        let most = MAX_PIXELS / 1_000_000;
+        return Err(format!("{width} x {height} pixels are more than {most} million, which take 1 GiB").into());
+    }
+    // Damaged EXIF data are no reason to refuse the image.
+    let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
+    let mut decoded = DynamicImage::from_decoder(decoder)?;
+    decoded.apply_orientation(orientation);
+    Ok(decoded)
 }
 
 /// Whether a JPEG has its end: decoders fill what is missing with grey and say nothing.

@@ -4,6 +4,7 @@
 
 mod filter;
 
+use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Instant;
@@ -12,7 +13,8 @@ use filter::{EdgeFilter, Picture};
 use kiln::Engine;
 
 fn main() -> ExitCode {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    // Names of files need not be UTF-8.
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let [input, output] = &arguments[..] else {
         eprintln!("usage: image_filter PICTURE OUTPUT.png");
         return ExitCode::from(2);
