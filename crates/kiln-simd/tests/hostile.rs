@@ -3,6 +3,7 @@
 //! Such a limit binds no user who may do everything, and lasts as long as the process: each test runs again in a process of its own,
 //! of another user where this one is root.
 
+#![cfg(not(target_arch = "wasm32"))] // no processes there
 #![cfg(target_os = "linux")]
 #![cfg(feature = "parallel")]
 #![cfg(not(miri))] // no processes there

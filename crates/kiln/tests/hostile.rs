@@ -1,5 +1,6 @@
 //! Engines on hosts that refuse threads, and files that are no files.
 
+#![cfg(not(target_arch = "wasm32"))] // no processes there
 #![cfg(target_os = "linux")]
 
 use std::os::unix::fs::MetadataExt;
@@ -7,7 +8,7 @@ use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use kiln::{Effort, Engine, Operations};
+use kiln::{Effort, Engine, Isa, Operations, Profile, ProfileProblem, ProfileStatus};
 
 /// Where it is set, this process is the one under a limit.
 const CHILD: &str = "KILN_TEST_CHILD";
@@ -24,20 +25,24 @@ fn folder(name: &str) -> PathBuf {
     folder
 }
 
-/// Runs a test again, in a process after these commands of a shell, and returns whether this is that process. Of another user
-/// where this one is root, whom no limit binds.
+/// Runs a test again by a shell, after these commands, and returns whether this is that process. It belongs to another user where
+/// this one is root, whom no limit binds.
 fn again_after(setup: &str, folder: &Path, test: &str) -> bool {
-    if std::env::var_os(CHILD).is_some() {
-        return true;
-    }
     let mut shell = Command::new("/bin/sh");
-    shell.args(["-c", &format!("{{ {setup}; }} || exit 77; exec \"$0\" \"$@\"")]).arg(std::env::current_exe().unwrap());
-    shell.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CHILD, "1").current_dir(folder);
-    shell.env("HOME", folder).env("XDG_CACHE_HOME", folder);
     if std::fs::metadata("/proc/self").unwrap().uid() == 0 {
         shell.uid(NOBODY).gid(NOBODY);
     }
-    let output = shell.output().unwrap();
+    again_by(shell, setup, folder, test)
+}
+
+/// Runs a test again by a shell, after these commands, and returns whether this is that process.
+fn again_by(mut shell: Command, setup: &str, folder: &Path, test: &str) -> bool {
+    if std::env::var_os(CHILD).is_some() {
+        return true;
+    }
+    shell.args(["-c", &format!("{{ {setup}; }} || exit 77; exec \"$0\" \"$@\"")]).arg(std::env::current_exe().unwrap());
+    shell.args(["--exact", test, "--nocapture", "--test-threads=1"]).env(CHILD, "1").current_dir(folder);
+    let output = shell.env("HOME", folder).env("XDG_CACHE_HOME", folder).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr);
     std::fs::remove_dir_all(folder).unwrap();
     if matches!(output.status.code(), Some(77 | 126)) {
@@ -63,5 +68,49 @@ fn an_engine_computes_and_calibrates_where_no_thread_can_be_started() {
         assert!(product(&engine) == expected);
         engine.calibrate(Effort::Quick, &mut |_| {}).unwrap();
         product(&engine);
+    }
+}
+
+#[test]
+fn an_empty_variable_is_as_none() {
+    let folder = if std::env::var_os(CHILD).is_some() { PathBuf::from(".") } else { folder("variables") };
+    if again_after("export KILN_ISA= KILN_ADAPTER=", &folder, "an_empty_variable_is_as_none") {
+        let engine = Engine::builder().without_profile().build().unwrap();
+        let known = |isa: Isa| engine.places().iter().any(|place| place.name.contains(isa.name()));
+        assert!(Isa::available().all(known), "{:?}", engine.places());
+    }
+}
+
+#[test]
+fn a_profile_that_is_no_file_is_an_error_at_once() {
+    let folder = folder("profile");
+    let fifo = folder.join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    for path in [fifo.as_path(), &folder, Path::new("/dev/zero"), Path::new("/dev/null")] {
+        let engine = Engine::builder().profile_file(path).build().unwrap();
+        let status = engine.profile_status();
+        let expected = matches!(status, ProfileStatus::Ignored(ProfileProblem::Unreadable { .. }));
+        assert!(expected && status.to_string().contains("not a file"), "{}: {status}", path.display());
+    }
+    std::fs::remove_dir_all(folder).unwrap();
+}
+
+#[test]
+fn a_full_disk_leaves_the_old_profile_and_is_reported() {
+    let folder = if std::env::var_os(CHILD).is_some() { PathBuf::from(".") } else { folder("full") };
+    let mut shell = Command::new("unshare");
+    // A small disk that only this process sees; its folder is entered anew to see it.
+    shell.args(["--mount", "/bin/sh"]);
+    let setup = format!("mount -t tmpfs -o size=64k none '{0}' && cd '{0}'", folder.display());
+    if again_by(shell, &setup, &folder, "a_full_disk_leaves_the_old_profile_and_is_reported") {
+        let engine = Engine::builder().without_profile().build().unwrap();
+        let profile = Profile::new(engine.machine().clone(), engine.places().to_vec()).unwrap();
+        let path = Path::new("profile.json");
+        profile.save(path).unwrap();
+        std::fs::write("rest", vec![1; 1 << 20]).unwrap_err();
+        let error = profile.save(path).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::StorageFull, "{error}");
+        assert_eq!(Profile::load(path, engine.machine()).unwrap(), profile);
+        assert_eq!(std::fs::read_dir(".").unwrap().count(), 2, "a temporary file stays");
     }
 }

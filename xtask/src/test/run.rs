@@ -79,14 +79,19 @@ impl Counts {
 pub(super) struct Runner {
     root: PathBuf,
     counts: Counts,
+    /// Why tests have skipped what they do: lines that begin with [`SKIPPED`].
+    skips: Vec<String>,
     programs: Option<Vec<Program>>,
 }
+
+/// What the line of a test begins with that cannot do its work on this machine.
+const SKIPPED: &str = "skipped: ";
 
 impl Runner {
     /// For the workspace that this program was built from.
     pub(super) fn new() -> Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("xtask lies inside of the workspace")?;
-        Ok(Self { root: root.to_owned(), counts: Counts::default(), programs: None })
+        Ok(Self { root: root.to_owned(), counts: Counts::default(), skips: Vec::new(), programs: None })
     }
 
     /// The root of the workspace.
@@ -97,6 +102,11 @@ impl Runner {
     /// The counts since the last call.
     pub(super) fn take_counts(&mut self) -> Counts {
         std::mem::take(&mut self.counts)
+    }
+
+    /// Why tests have skipped what they do, since the last call. They print it with `--nocapture` alone.
+    pub(super) fn take_skips(&mut self) -> Vec<String> {
+        std::mem::take(&mut self.skips)
     }
 
     /// A command with its words separated by blanks, in the root of the workspace, without settings of kiln that the
@@ -133,7 +143,9 @@ impl Runner {
             let line = line?;
             out.write_all(&line)?;
             out.write_all(b"\n")?;
-            if let Some(counts) = Counts::parse(&String::from_utf8_lossy(&line)) {
+            let text = String::from_utf8_lossy(&line);
+            self.skips.extend(text.split_once(SKIPPED).map(|(_, why)| why.to_owned()));
+            if let Some(counts) = Counts::parse(&text) {
                 self.counts = self.counts.add(counts);
                 failed_tests += counts.failed;
             }

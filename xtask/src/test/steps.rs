@@ -91,8 +91,13 @@ pub(super) fn all() -> Vec<Step> {
         // On every instruction set that the machine has.
         Step::tests("cpu", "all tests of what runs on processors", |test| {
             let packages = ["kiln-ir", "kiln-route", "kiln-simd", "kiln-device", "kiln", "xtask"];
-            packages.contains(&test.package()) && !of_a_gpu(test)
+            packages.contains(&test.package()) && !of_a_gpu(test) && !of_a_hostile_host(test)
         }),
+        Step::new(
+            "hostile",
+            "hosts that set the floating-point state, give little stack, refuse threads or have a full disk",
+            hostile,
+        ),
     ];
     for &isa in Isa::ALL {
         // Those of other processors have their own steps below.
@@ -108,7 +113,9 @@ pub(super) fn all() -> Vec<Step> {
                     return Outcome::Skipped { reason: format!("this machine has no {isa}"), remedy: Vec::new() };
                 }
                 // The tests of kiln-simd take every set by name.
-                let chooses = |test: &Program| test.package() == "kiln" && !of_a_gpu(test) || test.name == "threads";
+                let chooses = |test: &Program| {
+                    test.package() == "kiln" && !of_a_gpu(test) && !of_a_hostile_host(test) || test.name == "threads"
+                };
                 runner.test(chooses, &[], &[("KILN_ISA", isa.name())]).into()
             }));
         }
@@ -181,6 +188,41 @@ fn at_most_40_crates(runner: &mut Runner) -> Outcome {
 /// Whether a test asks for a GPU: it runs in the steps of GPUs, whatever its package.
 fn of_a_gpu(test: &Program) -> bool {
     ["gpu", "cuda"].contains(&test.name.as_str())
+}
+
+/// Whether a test brings the host into a state that others do not expect, or starts itself again in one.
+fn of_a_hostile_host(test: &Program) -> bool {
+    ["float_state", "hostile", "images", "stack"].contains(&test.name.as_str())
+}
+
+fn hostile(runner: &mut Runner) -> Outcome {
+    if cfg!(not(target_os = "linux")) {
+        return Outcome::Skipped { reason: "hosts are restricted by means of Linux".into(), remedy: Vec::new() };
+    }
+    runner.take_skips();
+    let results = [runner.test(of_a_hostile_host, &["--nocapture"], &[]), a_full_disk_ends_the_example(runner)];
+    let errors: Vec<String> = results.into_iter().filter_map(Result::err).map(|error| error.to_string()).collect();
+    if errors.is_empty() {
+        Outcome::Passed(
+            runner.take_skips().into_iter().map(|why| format!("skipped: {why}")).collect::<Vec<_>>().join("; "),
+        )
+    } else {
+        Outcome::Failed(errors.join("; "))
+    }
+}
+
+/// A program that cannot write its result does not say that it has.
+fn a_full_disk_ends_the_example(runner: &mut Runner) -> Result<()> {
+    let example = runner.programs()?.iter().find(|program| program.example && program.name == "image_filter").cloned();
+    let example = example.ok_or("the example image_filter is not built")?;
+    let mut command = runner.command(&example.file.to_string_lossy());
+    let output =
+        command.args(["examples/image_filter/astronaut.png", "/dev/full"]).current_dir(&example.folder).output()?;
+    let (said, error) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    if output.status.success() || said.contains("written to") || !error.contains("/dev/full") {
+        return Err(format!("image_filter onto /dev/full: {}, {said} {error}", output.status).into());
+    }
+    Ok(())
 }
 
 fn verified(rows: &[crate::bench::verify::Row]) -> Outcome {
