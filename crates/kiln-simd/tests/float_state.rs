@@ -39,10 +39,9 @@ fn set(state: u64) {
     }
 }
 
-/// Flush to zero (with denormals are zero), round up, both with round down, and traps where the processor has them.
+/// Flush to zero and denormals are zero, each of them, both with round down, and the other rounding modes.
 #[cfg(target_arch = "x86_64")]
-const STATES: [u64; 5] =
-    [0x1f80 | 0x8040, 0x1f80 | 0x4000, 0x1f80 | 0x8040 | 0x2000, 0x1f80 | 0x6000, 0x1f80 & !0x0a80];
+const STATES: [u64; 7] = [0x9fc0, 0x9f80, 0x1fc0, 0xbfc0, 0x3f80, 0x5f80, 0x7f80];
 #[cfg(target_arch = "aarch64")]
 const STATES: [u64; 4] = [1 << 24, 1 << 22, 1 << 24 | 2 << 22, 1 << 25];
 
