@@ -26,6 +26,9 @@ impl Operations for Simd {
 
     fn quick_reduce(&self, reduction: Reduction, x: &[f32]) -> Option<f32> {
         require_default!(self.quick_reduce(reduction, x));
+        if x.is_empty() {
+            return None;
+        }
         reduce::whole(self, reduction, x)
     }
 
@@ -36,7 +39,7 @@ impl Operations for Simd {
 
     fn quick_dot(&self, a: &[f32], b: &[f32]) -> Option<f32> {
         require_default!(self.quick_dot(a, b));
-        (a.len() == b.len()).then(|| reduce::dot(self, a, b))
+        (a.len() == b.len() && !a.is_empty()).then(|| reduce::dot(self, a, b))
     }
 
     fn quick_transpose(&self, x: &[f32], rows: usize, columns: usize, out: &mut [f32]) -> bool {

@@ -240,6 +240,7 @@ fn fitting(isa: Isa, n: usize) -> Isa {
 }
 
 /// The best of a slice: NaN if any is NaN.
+#[inline(never)] // the function that chooses a reduction stays short, which short slices gain from
 pub(super) fn extreme<E: Extreme>(simd: &Simd, e: E, x: &[f32]) -> f32 {
     // SAFETY: the instruction set is that of a `Simd`, or one that is available where that is.
     let run = |x: &[f32]| unsafe { dispatch(fitting(simd.isa(), x.len()), Best(e, x)) };

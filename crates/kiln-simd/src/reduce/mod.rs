@@ -80,7 +80,7 @@ trait Reducer: Copy {
     /// The type of the result.
     type Out;
 
-    /// Reduces a whole slice.
+    /// Reduces a whole slice that is not empty.
     fn slice(self, simd: &Simd, x: &[f32]) -> Self::Out;
 
     /// Reduces the middle one of three extents.
@@ -218,6 +218,9 @@ impl Reducer for Euclidean {
     fn axis(self, simd: &Simd, x: &[f32], extents: (usize, usize, usize), out: &mut [f32]) {
         reduce(simd, Total(Squares), x, extents, out);
         let (_, along, inner) = extents;
+        if along == 0 {
+            return;
+        }
         let threads = if x.len() < PARALLEL { 1 } else { simd.threads() };
         let alone = simd.with_threads(1);
         let (n, norms) = (out.len(), Shared::new(out.as_mut_ptr()));
@@ -339,11 +342,8 @@ impl<R: Rule> Kernel for Block<'_, R> {
     }
 }
 
-/// Reduces a whole slice.
+/// Reduces a whole slice that is not empty.
 fn slice<R: Rule>(simd: &Simd, rule: R, x: &[f32]) -> R::Out {
-    if x.is_empty() {
-        return rule.empty();
-    }
     if threads::THERE {
         return rule.whole(simd, x);
     }
@@ -419,8 +419,8 @@ macro_rules! reducers {
             }
         }
 
-        /// Reduces a whole slice to a value, if the reduction gives one. A slice has a sound shape: nothing is left to
-        /// check, which short slices gain from.
+        /// Reduces a whole slice that is not empty to a value, if the reduction gives one. A slice has a sound shape: nothing
+        /// is left to check, which short slices gain from.
         pub(crate) fn whole(simd: &Simd, reduction: Reduction, x: &[f32]) -> Option<f32> {
             match reduction {
                 $(Reduction::$value => Some(Reducer::slice($reducer, simd, x)),)*
@@ -461,15 +461,13 @@ reducers! {
 
 impl Execute for Dot {
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        outputs[0].f32()[0] = dot(simd, f32s(inputs, 0), f32s(inputs, 1));
+        let (a, b) = (f32s(inputs, 0), f32s(inputs, 1));
+        outputs[0].f32()[0] = if a.is_empty() { 0.0 } else { dot(simd, a, b) };
         Ok(())
     }
 }
 
-/// The inner product of slices of one length.
+/// The inner product of slices of one length that are not empty.
 pub(crate) fn dot(simd: &Simd, a: &[f32], b: &[f32]) -> f32 {
-    if a.is_empty() {
-        return 0.0;
-    }
     tree::total(simd, Products, a, b)
 }
