@@ -26,8 +26,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     if arguments.check {
         check(root)?;
     } else {
-        std::fs::create_dir_all(root.join("docs"))?;
-        std::fs::write(root.join(PAGE), numerics()?)?;
+        crate::write(&root.join(PAGE), numerics()?)?;
         println!("wrote {PAGE}");
     }
     Ok(ExitCode::SUCCESS)

@@ -8,6 +8,9 @@ mod exhaustive;
 mod test;
 mod web;
 
+use std::fs::File;
+use std::io::Write;
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
@@ -37,6 +40,23 @@ enum Command {
     Exhaustive(exhaustive::Arguments),
 }
 
+/// Writes a file, with its directory, and waits until it is on the disk: some systems report a full disk, or a quota, only then.
+///
+/// # Errors
+/// What the system says, with the path.
+fn write(path: &Path, contents: impl AsRef<[u8]>) -> Result<()> {
+    let written = || {
+        if let Some(directory) = path.parent().filter(|directory| !directory.as_os_str().is_empty()) {
+            std::fs::create_dir_all(directory)?;
+        }
+        let mut file = File::create(path)?;
+        file.write_all(contents.as_ref())?;
+        // Pipes and devices cannot be synchronised.
+        if file.metadata()?.is_file() { file.sync_all() } else { Ok(()) }
+    };
+    written().map_err(|error: std::io::Error| format!("{}: {error}", path.display()).into())
+}
+
 fn main() -> ExitCode {
     let result = match Arguments::parse().command {
         Command::Bench(arguments) => bench::run(&arguments),
@@ -51,5 +71,15 @@ fn main() -> ExitCode {
             eprintln!("error: {error}");
             ExitCode::FAILURE
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn a_full_disk_is_an_error_that_names_the_file() {
+        let error = super::write(std::path::Path::new("/dev/full"), "a report").unwrap_err().to_string();
+        assert!(error.starts_with("/dev/full: "), "{error}");
     }
 }

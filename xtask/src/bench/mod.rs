@@ -13,7 +13,7 @@ mod routing;
 pub(crate) mod verify;
 
 use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -168,12 +168,12 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         seconds: start.elapsed().as_secs_f64(),
     };
     let html = arguments.out.join("report.html");
-    write(&html, &report::html::page(&report)?)?;
-    write(&arguments.out.join("report.json"), &serde_json::to_string_pretty(&report)?)?;
+    crate::write(&html, report::html::page(&report)?)?;
+    crate::write(&arguments.out.join("report.json"), serde_json::to_string_pretty(&report)?)?;
     report::table::heading("Done");
     println!("  {:.0} s; the report is {}", report.seconds, html.display());
     if let Some(path) = &arguments.write_docs {
-        write(path, &report::docs::page(&report, &peers)?)?;
+        crate::write(path, report::docs::page(&report, &peers)?)?;
         println!("  wrote {}", path.display());
     }
     let broken: usize = report.accuracy.iter().map(|row| row.failures).sum();
@@ -188,13 +188,6 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 fn names() -> BTreeSet<&'static str> {
     let verified = kiln_ir::op::all_cases().iter().map(|case| case.op.name()).collect::<BTreeSet<_>>();
     verified.into_iter().chain(operations::ALL.iter().map(|measured| measured.name)).collect()
-}
-
-/// Writes a file, with its directory; errors name it.
-fn write(path: &Path, text: &str) -> Result<()> {
-    let directory = path.parent().filter(|directory| !directory.as_os_str().is_empty());
-    let made = directory.map_or(Ok(()), std::fs::create_dir_all);
-    Ok(made.and_then(|()| std::fs::write(path, text)).map_err(|e| format!("{}: {e}", path.display()))?)
 }
 
 /// The command line as a person would type it for the same figures: without the places of files on this machine.

@@ -48,7 +48,7 @@ impl Source {
             Some(path) => path.to_owned(),
             None => {
                 let path = out.join("astronaut.png");
-                std::fs::write(&path, SHIPPED).map_err(|e| format!("{}: {e}", path.display()))?;
+                crate::write(&path, SHIPPED)?;
                 path
             }
         };
