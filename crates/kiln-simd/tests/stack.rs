@@ -2,12 +2,18 @@
 //! a process of its own.
 
 #![cfg(not(target_arch = "wasm32"))] // no threads there
+#![cfg(unix)]
 #![cfg(not(miri))] // no processes there
 
 mod support;
 
+#[path = "support/again.rs"]
+#[allow(dead_code)] // what other tests need
+mod again;
+
 use std::process::Command;
 
+use again::again;
 use kiln_ir::Buffer;
 use kiln_ir::op::reference::{Case, Input};
 use kiln_ir::op::{
@@ -18,9 +24,6 @@ use kiln_simd::{Isa, Operations, Simd};
 use support::sampled;
 
 const STACK: usize = 32 * 1024;
-
-/// Where it is set, this process is the one that may end.
-const CHILD: &str = "KILN_TEST_CHILD";
 
 /// The cases of the conformance suite, and such as are cut among threads.
 fn cases() -> Vec<Case> {
@@ -58,20 +61,7 @@ fn bits(results: &[Buffer]) -> Vec<u32> {
 
 #[test]
 fn threads_with_little_stack_suffice_for_every_operation() {
-    if std::env::var_os(CHILD).is_none() {
-        let name = "threads_with_little_stack_suffice_for_every_operation";
-        let mut again = Command::new(std::env::current_exe().unwrap());
-        let output = match again.args(["--exact", name, "--nocapture"]).env(CHILD, "1").output() {
-            Ok(output) => output,
-            Err(why) => {
-                // As under an emulator, whose programs the system does not start.
-                println!("skipped: this test cannot be started again: {why}");
-                return;
-            }
-        };
-        let said = String::from_utf8_lossy(&output.stderr).into_owned() + &String::from_utf8_lossy(&output.stdout);
-        let last: Vec<&str> = said.lines().rev().take(12).collect();
-        assert!(output.status.success(), "{}:\n{}", output.status, last.join("\n"));
+    if !again(Command::new("/bin/sh"), "true", "threads_with_little_stack_suffice_for_every_operation") {
         return;
     }
     let cases = cases();

@@ -50,9 +50,11 @@ pub(crate) fn again(mut shell: Command, setup: &str, test: &str) -> bool {
         Err(why) => (Some(77), false, why.to_string()),
     };
     if matches!(code, Some(77 | 126)) {
-        println!("skipped: {test}: no process with this limit can be started: {}", said.trim());
+        println!("skipped: {test}: it cannot be started again: {}", said.trim());
         return false;
     }
-    assert!(success && said.contains("1 passed"), "{code:?}: {said}");
+    let last: Vec<&str> = said.lines().rev().take(30).collect();
+    let last: Vec<&str> = last.into_iter().rev().collect();
+    assert!(success && said.contains("1 passed"), "{code:?}:\n{}", last.join("\n"));
     false
 }
