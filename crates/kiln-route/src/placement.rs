@@ -15,9 +15,10 @@ use kiln_ir::{Result, TensorType};
 
 use crate::link::Link;
 use crate::model::transfer;
-use crate::place::{MAX_MEMORIES, Memory};
+use crate::place::{MAX_MEMORIES, Memory, Place};
 use crate::problem::{Problem, Residency, Task};
 use crate::router::{Router, TIE};
+use crate::selector::Backend;
 
 /// Several devices are used where the best one alone is predicted to take longer than this share of their time allows:
 /// predictions are off by as much.
@@ -135,6 +136,21 @@ struct Predicted {
     cpu: Vec<usize>,
 }
 
+impl Predicted {
+    /// The same without the GPUs of other kinds; `None` where there is none of this kind.
+    fn without_gpus_but(&self, kind: Backend, places: &[Place], devices: &Devices) -> Option<Self> {
+        let of_kind = |device: usize| devices[device].is_some_and(|(place, _)| places[place].backend == kind);
+        if !(1..MAX_MEMORIES).any(of_kind) {
+            return None;
+        }
+        let mut seconds = self.seconds.clone();
+        for seconds in &mut seconds {
+            (1..MAX_MEMORIES).filter(|&device| !of_kind(device)).for_each(|device| seconds[device] = f64::INFINITY);
+        }
+        Some(Self { seconds, cpu: Vec::new() })
+    }
+}
+
 /// The devices by the index of their memories: the position of the place, and its launch; `None` where there is none.
 type Devices = [Option<(usize, f64)>; MAX_MEMORIES];
 
@@ -243,15 +259,20 @@ impl Router {
         let least = least.map(|(device, launch)| launch + transfer(links, Memory::HOST, Memory::new(device as u8), 0));
         let limit = alone.1 * WORTH;
         if flow.len() > 1 && limit > least.fold(f64::INFINITY, f64::min) {
-            for assigned in
-                [shortest_path(flow, &predicted, residency, timeline()), earliest_finish(flow, &predicted, &timeline())]
-            {
-                let Some(assigned) = assigned else { continue };
-                let order = overlapping(flow, &assigned);
-                let seconds = time(&assigned, &order);
-                let kept_ready = alone.1 == f64::INFINITY || is_short(&assigned, &order);
-                if seconds < limit && seconds < best.2 && kept_ready {
-                    best = (assigned, order, seconds);
+            for kind in [Backend::Gpu, Backend::Cuda] {
+                // One GPU may be a place of both kinds: they would wait for one another.
+                let Some(predicted) = predicted.without_gpus_but(kind, self.places(), &devices) else { continue };
+                let assigned = [
+                    shortest_path(flow, &predicted, residency, timeline()),
+                    earliest_finish(flow, &predicted, &timeline()),
+                ];
+                for assigned in assigned.into_iter().flatten() {
+                    let order = overlapping(flow, &assigned);
+                    let seconds = time(&assigned, &order);
+                    let kept_ready = alone.1 == f64::INFINITY || is_short(&assigned, &order);
+                    if seconds < limit && seconds < best.2 && kept_ready {
+                        best = (assigned, order, seconds);
+                    }
                 }
             }
         }

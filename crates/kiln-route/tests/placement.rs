@@ -77,6 +77,25 @@ fn equal_branches_run_on_two_devices_at_once() {
     }
 }
 
+/// One GPU is often two places: through Vulkan and through CUDA.
+#[test]
+fn gpus_of_two_kinds_never_share_a_graph() {
+    let both = machine_of(1e9, &[1e12, 1e12], 1e13);
+    let mut places = both.places().to_vec();
+    places[2].backend = Backend::Cuda;
+    let mut profile = Profile::new(machine(), places).unwrap();
+    for number in [1, 2] {
+        profile = profile.with_link(Memory::new(number), Link::linear((1e-6, 1e13), (1e-6, 1e13))).unwrap();
+    }
+    let router = Router::new(profile);
+    let mut graph = Graph::new();
+    let w = graph.input(ty(&[512, 512]));
+    let inputs = [graph.input(ty(&[512, 512])), graph.input(ty(&[512, 512]))];
+    let [a, b] = inputs.map(|x| products(&mut graph, x, w, 20));
+    let sum = graph.add(a, b).unwrap();
+    assert_eq!(names(&router, &placed(&router, &graph, &[sum])), [("gpu 1".to_owned(), 41)]);
+}
+
 #[test]
 fn a_step_without_a_kernel_runs_elsewhere_and_the_others_stay() {
     let router = machine_of(1e10, &[1e13], 1e10);
