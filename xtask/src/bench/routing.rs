@@ -1,6 +1,6 @@
 //! Calibrates the router, judges its decisions, and maps them.
 
-use kiln::regret::{Policy, RegretRow};
+use kiln::regret::{GraphRow, Policy, RegretRow};
 use kiln::{Effort, Engine, Progress, Residency};
 use kiln_route::Problem;
 use serde::Serialize;
@@ -29,7 +29,23 @@ pub(super) struct Routing {
     pub(super) policies: Vec<PolicyRow>,
     /// Every problem, the one where the router lost most first.
     pub(super) measured: Vec<ProblemRow>,
+    /// Recorded graphs, the one where the plan lost most first; none without a GPU.
+    pub(super) graphs: Vec<GraphTimes>,
+    /// The geometric mean of how far predictions of problems are from measurements.
+    pub(super) prediction_error: f64,
     pub(super) map: Vec<MapRow>,
+}
+
+/// What one graph takes on the CPU, on each GPU and as planned, measured and predicted.
+#[derive(Debug, Serialize)]
+pub(super) struct GraphTimes {
+    pub(super) graph: String,
+    pub(super) seconds: Vec<f64>,
+    pub(super) predicted: Vec<f64>,
+    pub(super) planned: f64,
+    pub(super) planned_predicted: f64,
+    pub(super) segments: usize,
+    pub(super) regret: f64,
 }
 
 /// The regret of one way to choose.
@@ -141,7 +157,20 @@ pub(super) fn judge(engine: &Engine, quick: bool) -> Result<Routing> {
         seconds: row.seconds.clone(),
         predicted: row.predicted.clone(),
     };
+    let graph = |row: &GraphRow| GraphTimes {
+        graph: row.graph.clone(),
+        seconds: row.seconds.clone(),
+        predicted: row.predicted.clone(),
+        planned: row.planned,
+        planned_predicted: row.planned_predicted,
+        segments: row.segments,
+        regret: row.regret(),
+    };
+    let mut graphs: Vec<GraphTimes> = report.graphs.iter().map(graph).collect();
+    graphs.sort_by(|a, b| b.regret.total_cmp(&a.regret));
     Ok(Routing {
+        graphs,
+        prediction_error: report.prediction_error().0,
         problems: report.rows.len(),
         held_out: report.rows.iter().filter(|row| row.held_out).count(),
         disturbed: report.disturbed.iter().map(problem).collect(),

@@ -7,6 +7,7 @@ use super::super::Report;
 use super::super::gpus::{Adapter, Gpus};
 use super::super::routing::Routing;
 use super::super::verify::Row;
+use super::table::share;
 use super::{date, digits, grouped, pays, plot, size};
 use crate::Result;
 
@@ -233,7 +234,22 @@ fn routes(html: &mut String, routing: &Routing) -> Result<()> {
             if row.held_out { "yes" } else { "no" }
         )?;
     }
-    write!(html, "</tbody></table></div><h3>Where operations go</h3><p class=\"legend\">")?;
+    write!(html, "</tbody></table></div>")?;
+    if !routing.graphs.is_empty() {
+        graphs(html, routing)?;
+    }
+    let all = routing.measured.iter().flat_map(|row| row.seconds.iter().zip(&row.predicted).enumerate());
+    let dots = all.map(|(place, (&measured, &predicted))| {
+        let name = routing.places.get(place).map_or("", String::as_str);
+        (measured, predicted, place_colour(name, routing))
+    });
+    write!(
+        html,
+        "<h3>Predicted over measured</h3><p>Seconds of every problem on every place; on the line the two are equal. They \
+         differ by a factor of {:.2} in the geometric mean.</p>{}<h3>Where operations go</h3><p class=\"legend\">",
+        routing.prediction_error,
+        plot::predictions(dots)
+    )?;
     for place in &routing.places {
         write!(html, "<span><i style=\"background:{}\"></i>{}</span>", place_colour(place, routing), escaped(place))?;
     }
@@ -256,6 +272,30 @@ fn routes(html: &mut String, routing: &Routing) -> Result<()> {
         write!(html, "</div>")?;
     }
     write!(html, "</div>")?;
+    Ok(())
+}
+
+/// Recorded graphs on each device, and as planned.
+fn graphs(html: &mut String, routing: &Routing) -> Result<()> {
+    write!(
+        html,
+        "<h3>Graphs</h3><p>Recorded graphs with their weights in place, on each device alone and as planned, measured and \
+         (predicted).</p><div class=\"scroll\"><table class=\"text\"><thead><tr><th>graph</th><th>CPU</th>"
+    )?;
+    let gpus = routing.graphs.first().map_or(0, |row| row.seconds.len().saturating_sub(1));
+    let names = &routing.places[routing.places.len().saturating_sub(gpus)..];
+    names.iter().try_for_each(|name| write!(html, "<th>{}</th>", escaped(name)))?;
+    write!(html, "<th>planned</th><th>segments</th><th>regret</th></tr></thead><tbody>")?;
+    let times = |measured: f64, predicted: f64| format!("{} µs ({})", digits(measured * 1e6), digits(predicted * 1e6));
+    for row in &routing.graphs {
+        write!(html, "<tr><td>{}</td>", escaped(&row.graph))?;
+        for (&measured, &predicted) in row.seconds.iter().zip(&row.predicted) {
+            write!(html, "<td>{}</td>", times(measured, predicted))?;
+        }
+        let planned = times(row.planned, row.planned_predicted);
+        write!(html, "<td>{planned}</td><td>{}</td><td>{:.1} %</td></tr>", row.segments, row.regret * 100.0)?;
+    }
+    write!(html, "</tbody></table></div>")?;
     Ok(())
 }
 
@@ -282,8 +322,8 @@ fn accuracy(html: &mut String, rows: &[Row]) -> Result<()> {
     }
     write!(
         html,
-        "<h2>Accuracy</h2><p>The worst error against the f64 reference, in the unit of the bound: ULP, or multiples of \
-         u = 2⁻²⁴ times the sum of magnitudes.</p><div class=\"scroll\"><table><thead><tr><th>operation</th><th>bound</th>"
+        "<h2>Accuracy</h2><p>The worst error against the f64 reference, as a share of what the bound allows in its case. The \
+         bound is in ULP, or in multiples of u = 2⁻²⁴ times the sum of magnitudes.</p><div class=\"scroll\"><table><thead><tr><th>operation</th><th>bound</th>"
     )?;
     backends.iter().try_for_each(|backend| write!(html, "<th>{backend}</th>"))?;
     write!(html, "<th>cases</th><th>elements</th></tr></thead><tbody>")?;
@@ -297,8 +337,7 @@ fn accuracy(html: &mut String, rows: &[Row]) -> Result<()> {
                     escaped(row.failure.as_deref().unwrap_or("")),
                     row.failures
                 )?,
-                Some(row) if row.bound == "exact" => write!(html, "<td>exact</td>")?,
-                Some(row) => write!(html, "<td>{}</td>", digits(row.worst))?,
+                Some(row) => write!(html, "<td>{}</td>", share(row))?,
                 None => write!(html, "<td></td>")?,
             }
         }

@@ -129,6 +129,70 @@ pub(super) fn gpus(series: &gpus::Series) -> Result<String> {
     svg(&Plot { name: series.operation, across: series.shape, up: series.unit, lines, marks })
 }
 
+/// Predicted over measured seconds, both logarithmic, a dot each in its colour; times that are none are left out.
+pub(super) fn predictions(dots: impl Iterator<Item = (f64, f64, String)>) -> String {
+    const SIDE: f64 = 440.0;
+    const MARGIN: f64 = 56.0;
+    /// A place that never runs something takes longer than this.
+    const NEVER: f64 = 1e4;
+    let real = |seconds: f64| seconds > 0.0 && seconds < NEVER;
+    let dots: Vec<_> = dots.filter(|&(measured, predicted, _)| real(measured) && real(predicted)).collect();
+    let all = || dots.iter().flat_map(|&(measured, predicted, _)| [measured, predicted]);
+    let low = all().fold(f64::INFINITY, f64::min).log10().floor();
+    let high = all().fold(0.0, f64::max).log10().ceil();
+    if dots.is_empty() || low >= high {
+        return String::new();
+    }
+    let along = |seconds: f64| (seconds.log10() - low) / (high - low) * SIDE;
+    let (x, y) = (|seconds: f64| MARGIN + along(seconds), |seconds: f64| SIDE - along(seconds) + 10.0);
+    let (width, height) = (SIDE + MARGIN + 12.0, SIDE + MARGIN);
+    let mut svg = format!(
+        "<svg viewBox=\"0 0 {width} {height}\" style=\"max-width:{width}px\" role=\"img\" aria-label=\"predicted over \
+         measured seconds\" font-size=\"12\" fill=\"currentColor\">"
+    );
+    for decade in low as i32..=high as i32 {
+        let at = 10f64.powi(decade);
+        let label = match decade {
+            ..=-7 => format!("{} ns", 10i64.pow((decade + 9).max(0) as u32)),
+            -6..=-4 => format!("{} µs", 10i64.pow((decade + 6) as u32)),
+            -3..=-1 => format!("{} ms", 10i64.pow((decade + 3) as u32)),
+            _ => format!("{} s", 10i64.pow(decade as u32)),
+        };
+        svg += &format!(
+            "<path d=\"M{0:.1} 10V{1:.1}M{2:.1} {3:.1}H{4:.1}\" stroke=\"currentColor\" stroke-opacity=\".15\"/>\
+             <text x=\"{0:.1}\" y=\"{5:.1}\" text-anchor=\"middle\">{label}</text>\
+             <text x=\"{6:.1}\" y=\"{7:.1}\" text-anchor=\"end\">{label}</text>",
+            x(at),
+            SIDE + 10.0,
+            MARGIN,
+            y(at),
+            MARGIN + SIDE,
+            SIDE + 28.0,
+            MARGIN - 6.0,
+            y(at) + 4.0,
+        );
+    }
+    let (start, end) = (10f64.powf(low), 10f64.powf(high));
+    svg += &format!(
+        "<path d=\"M{:.1} {:.1}L{:.1} {:.1}\" stroke=\"currentColor\" stroke-dasharray=\"4 3\"/>\
+         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">measured</text>",
+        x(start),
+        y(start),
+        x(end),
+        y(end),
+        MARGIN + SIDE / 2.0,
+        SIDE + 48.0,
+    );
+    for (measured, predicted, colour) in dots {
+        svg += &format!(
+            "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"2\" fill=\"{colour}\" fill-opacity=\".6\"/>",
+            x(measured),
+            y(predicted)
+        );
+    }
+    svg + "</svg>"
+}
+
 fn measured(points: &[Point], colour: RGBColor) -> Line {
     Line { points: points.iter().map(|p| (p.size as f64, p.rate)).collect(), style: Style::Measured(colour) }
 }

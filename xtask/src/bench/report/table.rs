@@ -30,7 +30,12 @@ pub(in super::super) fn machine(machine: &Machine, backends: &[Backend]) {
     }
 }
 
-/// The worst error of every operation, one column an instruction set.
+/// The worst error as a share of what its own case allows.
+pub(super) fn share(row: &Row) -> String {
+    if row.bound == "exact" { "exact".to_owned() } else { format!("{:.0} %", row.share * 100.0) }
+}
+
+/// The worst error of every operation as a share of its bound, one column an instruction set.
 pub(in super::super) fn accuracy(rows: &[Row]) {
     let mut backends: Vec<&str> = Vec::new();
     let mut by_op: BTreeMap<&str, Vec<&Row>> = BTreeMap::new();
@@ -45,7 +50,7 @@ pub(in super::super) fn accuracy(rows: &[Row]) {
     for (op, rows) in &by_op {
         let cell = |backend: &&str| match rows.iter().find(|r| r.backend == *backend) {
             Some(row) if row.failures > 0 => format!("{:>9}", format!("{} fail", row.failures)),
-            Some(row) => format!("{:>9}", digits(row.worst)),
+            Some(row) => format!("{:>9}", share(row)),
             None => format!("{:>9}", ""),
         };
         let cells: String = backends.iter().map(cell).collect();
@@ -54,7 +59,9 @@ pub(in super::super) fn accuracy(rows: &[Row]) {
     let compared: usize = rows.iter().map(|r| r.compared).sum();
     let cases: usize = rows.iter().map(|r| r.cases).sum();
     let failures: Vec<&Row> = rows.iter().filter(|r| r.failures > 0).collect();
-    println!("  {cases} cases, {compared} elements compared; errors in the unit of the bound");
+    println!(
+        "  {cases} cases, {compared} elements compared; the worst error as a share of what the bound allows in its case"
+    );
     for row in failures {
         println!("  FAIL {} on {}: {}", row.op, row.backend, row.failure.as_deref().unwrap_or(""));
     }
