@@ -4,7 +4,6 @@
 #![cfg(target_os = "linux")]
 #![cfg(not(miri))] // no processes there
 
-#[allow(dead_code)] // what other tests need
 mod support;
 
 use again::with_threads;

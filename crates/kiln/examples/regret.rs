@@ -18,15 +18,15 @@ fn main() -> ExitCode {
 }
 
 fn run() -> Result<()> {
-    let number = std::env::args_os().skip_while(|argument| argument != "--worst").nth(1);
-    let worst = number.and_then(|n| n.to_str()?.parse().ok()).unwrap_or(0);
+    let value = |name: &str| std::env::args_os().skip_while(|argument| argument != name).nth(1);
+    let worst = value("--worst").and_then(|n| n.to_str()?.parse().ok()).unwrap_or(0);
     let mut engine = Engine::builder().without_profile().build()?;
     println!("{}", engine.calibrate(Effort::Quick, &mut |_| ())?);
     let report = evaluate(&engine, &grid::evaluation()?, Effort::Quick, &mut |_| ())?;
     println!("measured in {:.1} s\n{report}\n", report.took.as_secs_f64());
-    if let Some(file) = arguments.iter().skip_while(|a| *a != "--record").nth(1) {
-        let written = std::fs::write(file, report.recording(&engine).to_json());
-        written.map_err(|e| Error::Unavailable { what: file.clone(), reason: e.to_string() })?;
+    if let Some(file) = value("--record") {
+        let written = std::fs::write(&file, report.recording(&engine).to_json());
+        written.map_err(|e| Error::Unavailable { what: file.display().to_string(), reason: e.to_string() })?;
     }
     for row in report.worst(Policy::Router, worst) {
         let chosen = row.chosen[Policy::Router as usize];

@@ -22,7 +22,11 @@ const RECORDED: &[Recorded] = &[
         most: [0.02, 0.10, 0.50],
     },
     // Its GPU is six times as fast as the CPU at products and twice at others, behind a link of 10 GB/s.
-    Recorded { name: "a laptop made by hand", text: include_str!("recorded/laptop-by-hand.json"), most: [0.01, 0.03, 0.9] },
+    Recorded {
+        name: "a laptop made by hand",
+        text: include_str!("recorded/laptop-by-hand.json"),
+        most: [0.01, 0.03, 0.9],
+    },
 ];
 
 #[test]

@@ -1,6 +1,7 @@
 //! Plans that run on several devices: the segments of a placement, each a graph of its own.
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 
 use kiln_device::waiting::Waiting;
 use kiln_ir::graph::{Graph, Schedule, Step, TensorId};
@@ -64,19 +65,25 @@ impl Parts {
                 let mut read = Vec::with_capacity(inputs.len());
                 for &id in inputs {
                     let root = schedule.root(id);
-                    if !inner.contains_key(&root) {
-                        let input = names.graph.input(graph.ty(root)?);
-                        match made.get(&root) {
-                            Some(&source) => from_parts.push((input, source)),
-                            None => drop(names.outer.insert(input, root)),
+                    let base = match inner.entry(root) {
+                        Entry::Occupied(known) => *known.get(),
+                        Entry::Vacant(unknown) => {
+                            let input = names.graph.input(graph.ty(root)?);
+                            match made.get(&root) {
+                                Some(&source) => from_parts.push((input, source)),
+                                None => drop(names.outer.insert(input, root)),
+                            }
+                            *unknown.insert(input)
                         }
-                        inner.insert(root, input);
-                    }
-                    if !inner.contains_key(&id) {
-                        let shown = names.graph.record(Reshape::to(graph.ty(id)?.shape.dims())?, &[inner[&root]])?;
-                        inner.insert(id, shown);
-                    }
-                    read.push(inner[&id]);
+                    };
+                    let shown = match inner.entry(id) {
+                        Entry::Occupied(known) => *known.get(),
+                        Entry::Vacant(unknown) => {
+                            let shape = Reshape::to(graph.ty(id)?.shape.dims())?;
+                            *unknown.insert(names.graph.record(shape, &[base])?)
+                        }
+                    };
+                    read.push(shown);
                 }
                 for (&id, result) in outputs.iter().zip(names.graph.record_all(*op, &read)?) {
                     inner.insert(id, result);
@@ -172,9 +179,9 @@ impl Batch<'_> {
             let Some(part) = rest.first_mut() else { break };
             for &(_, (source, id)) in &part.from_parts {
                 let Some(gpu) = before[source].gpu.filter(|_| before[source].gpu != part.gpu) else { continue };
-                if !fetched.contains_key(&(source, id)) {
+                if let Entry::Vacant(missing) = fetched.entry((source, id)) {
                     let read = self.read_from(gpu, &before[source].names.graph, id, waiting).await;
-                    fetched.insert((source, id), read.map_err(|error| (Some(gpu), error))?);
+                    missing.insert(read.map_err(|error| (Some(gpu), error))?);
                 }
             }
             match part.gpu {
