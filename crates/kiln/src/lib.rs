@@ -20,7 +20,8 @@
 //!   kiln-route and run by the backend of the place.
 //! - Where an operation runs is predicted from a calibration of this machine ([`Engine::calibrate`]), and can be asked
 //!   for ([`Engine::explain`]) or forced ([`EngineBuilder::force`]). Without a calibration built-in constants decide.
-//! - A GPU that fails hands its work to the next best place; a batch is placed there as a whole or not at all.
+//! - A GPU that fails hands its work to the next best place. A batch is placed step by step: its segments run on the CPU and on
+//!   GPUs, at once where they do not depend on one another.
 //! - In a browser with WebGPU (feature `gpu-wasm`) nothing can wait: an engine is made, runs operations and executes batches
 //!   with functions that end in `_async`, and the methods of [`Operations`] are futures there (`AsyncOperations`); those that
 //!   wait do not exist.

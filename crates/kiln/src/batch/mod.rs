@@ -49,6 +49,9 @@ impl std::ops::Deref for Holder<'_> {
 /// wanted tensors stay ready: executed again, after [`Batch::set`] or not, nothing is planned, compiled or allocated anew, and
 /// nothing is uploaded that did not change.
 ///
+/// Each step runs on the device where it is predicted to help the whole most: often all on one, and on several where transfers
+/// are worth it or branches do not depend on one another. [`Batch::explain`] shows where and why.
+///
 /// On a GPU an execution leaves its results there until they are read. Inputs are uploaded once, and their copy on the host is
 /// then dropped, unless [`Batch::keep_on_host`] asks to keep it. A [`Tensor`] is imported without a copy: several batches share
 /// it.
