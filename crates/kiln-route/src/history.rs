@@ -10,11 +10,19 @@ const MINIMUM: u32 = 10;
 /// An observation further than this from the mean of the earlier ones is an outlier: the machine was busy.
 const OUTLIER: f64 = 0.5;
 
+/// Observations of other places of the same work after which a correction loses half of itself: what was slow once is tried
+/// again.
+const FORGET: u32 = 50;
+
+/// A correction of less than this is none.
+const NOTHING: f64 = 0.05;
+
 /// Observed times relative to predicted ones, for each class, octave of work and place.
 ///
 /// The mean of the ratios corrects the prediction once ten observations agree. An observation that differs from the mean
-/// by more than 50 % is rejected; once as many were rejected as had been accepted, the machine has changed and the entry
-/// starts anew.
+/// by more than 50 % is rejected; ten of them in a row mean that the machine has changed, a GPU that others use or a processor
+/// that is throttled, and their mean is the new correction. A place that is not chosen any more is not observed: its correction
+/// fades while others of the same work are, until it is chosen again.
 #[derive(Debug, Clone, Default)]
 pub struct History {
     entries: HashMap<(Class, i32, usize), Entry>,
@@ -24,7 +32,15 @@ pub struct History {
 struct Entry {
     mean: f64,
     samples: u32,
+    /// Outliers since the last observation that was none, and their mean.
     rejected: u32,
+    rejected_mean: f64,
+    /// Observations of other places since the last one.
+    idle: u32,
+    /// The mean before it faded; zero where it has not.
+    remembered: f64,
+    /// How often a correction that had faded was restored.
+    restored: u32,
 }
 
 /// The power of two below the work: within an octave one correction serves.
@@ -40,14 +56,27 @@ impl History {
         if !(ratio.is_finite() && ratio > 0.0) {
             return;
         }
-        let entry = self.entries.entry((class, octave(work), place)).or_default();
+        let octave = octave(work);
+        self.entries.retain(|&(of, at, elsewhere), entry| {
+            (of, at) != (class, octave) || elsewhere == place || entry.is_kept_idle()
+        });
+        let entry = self.entries.entry((class, octave, place)).or_default();
+        entry.idle = 0;
+        let remembered = std::mem::take(&mut entry.remembered);
+        if remembered > 0.0 && (ratio / remembered - 1.0).abs() <= OUTLIER {
+            (entry.mean, entry.restored) = (remembered, entry.restored + 1);
+            return;
+        }
         if entry.samples > 0 && (ratio / entry.mean - 1.0).abs() > OUTLIER {
             entry.rejected += 1;
-            if entry.rejected >= entry.samples {
-                *entry = Entry { mean: ratio, samples: 1, rejected: 0 };
+            entry.rejected_mean += (ratio - entry.rejected_mean) / f64::from(entry.rejected);
+            if entry.rejected >= MINIMUM.min(entry.samples) {
+                let (mean, samples) = (entry.rejected_mean, entry.rejected);
+                *entry = Entry { mean, samples, ..Entry::default() };
             }
             return;
         }
+        (entry.rejected, entry.rejected_mean) = (0, 0.0);
         entry.samples = entry.samples.saturating_add(1);
         // Weights of at least 1/64 let the mean follow a machine that changes slowly.
         entry.mean += (ratio - entry.mean) / f64::from(entry.samples.min(64));
@@ -62,6 +91,23 @@ impl History {
     /// Whether nothing was observed.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
+    }
+}
+
+impl Entry {
+    /// Counts an observation of another place; whether the entry is still of use.
+    fn is_kept_idle(&mut self) -> bool {
+        self.idle += 1;
+        if self.idle < FORGET << self.restored.min(8) {
+            return true;
+        }
+        self.idle = 0;
+        if self.remembered == 0.0 {
+            self.remembered = self.mean;
+        }
+        self.mean = self.mean.sqrt();
+        // What it remembers is of use as long as that is a correction.
+        (self.remembered - 1.0).abs() > NOTHING
     }
 }
 
@@ -87,21 +133,49 @@ mod tests {
     }
 
     #[test]
-    fn outliers_are_rejected_until_they_are_the_majority() {
+    fn outliers_are_rejected_and_ten_of_them_in_a_row_are_a_change() {
         let mut history = History::default();
+        for _ in 0..1000 {
+            history.observe(CLASS, 1000.0, 0, 1.0, 1.0);
+        }
+        for round in 0..3 {
+            for _ in 0..9 {
+                history.observe(CLASS, 1000.0, 0, 1.0, 5.0);
+                assert_eq!(history.correction(CLASS, 1000.0, 0), Some(1.0), "{round}");
+            }
+            history.observe(CLASS, 1000.0, 0, 1.0, 1.0);
+        }
+        for _ in 0..10 {
+            history.observe(CLASS, 1000.0, 0, 1.0, 5.0);
+        }
+        assert_eq!(history.correction(CLASS, 1000.0, 0), Some(5.0), "within 20 calls");
         for _ in 0..10 {
             history.observe(CLASS, 1000.0, 0, 1.0, 1.0);
         }
-        for _ in 0..9 {
-            history.observe(CLASS, 1000.0, 0, 1.0, 5.0);
-            assert_eq!(history.correction(CLASS, 1000.0, 0), Some(1.0));
+        assert_eq!(history.correction(CLASS, 1000.0, 0), Some(1.0), "and back");
+    }
+
+    #[test]
+    fn what_is_not_chosen_any_more_is_forgotten() {
+        let mut history = History::default();
+        for _ in 0..10 {
+            history.observe(CLASS, 1000.0, 1, 1.0, 16.0);
         }
-        history.observe(CLASS, 1000.0, 0, 1.0, 5.0);
-        assert_eq!(history.correction(CLASS, 1000.0, 0), None, "flushed: observed anew");
-        for _ in 0..9 {
-            history.observe(CLASS, 1000.0, 0, 1.0, 5.0);
+        let correction = |history: &History| history.correction(CLASS, 1000.0, 1);
+        let mut seen = vec![correction(&history)];
+        for _ in 0..500 {
+            history.observe(CLASS, 1000.0, 0, 1.0, 1.0);
+            if correction(&history) != seen[seen.len() - 1] {
+                seen.push(correction(&history));
+            }
         }
-        assert_eq!(history.correction(CLASS, 1000.0, 0), Some(5.0));
+        assert_eq!(seen[..3], [Some(16.0), Some(4.0), Some(2.0)]);
+        assert!(seen[seen.len() - 1].is_some_and(|correction| correction < 1.05), "{seen:?}");
+        // As slow as before: that is known at once.
+        history.observe(CLASS, 1000.0, 1, 1.0, 15.0);
+        assert_eq!(correction(&history), Some(16.0));
+        history.observe(CLASS, 5000.0, 0, 1.0, 1.0);
+        assert_eq!(history.correction(CLASS, 1000.0, 0), Some(1.0), "other work says nothing");
     }
 
     #[test]

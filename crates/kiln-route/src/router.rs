@@ -115,10 +115,13 @@ impl Router {
     /// Chooses a place. A pure function of the problem, the residency, the profile and what has been observed.
     pub fn decide(&self, problem: &Problem, residency: &Residency) -> Decision<'_> {
         let history = self.history.as_ref().map(|history| history.lock().unwrap_or_else(PoisonError::into_inner));
-        let (mut seconds, basis) = self.compute(problem, history.as_deref().filter(|history| !history.is_empty()));
-        let edges = Edges::new(self.profile.links(), problem, residency);
-        for (i, (seconds, place)) in seconds.iter_mut().zip(self.places()).enumerate() {
-            *seconds += edges.of(i, place);
+        let history = history.as_deref().filter(|history| !history.is_empty());
+        let (mut seconds, basis) = self.predict(problem, residency, history);
+        // What is observed of a call is all of it, transfers included.
+        if let (Some(history), Some(task)) = (history, problem.call()) {
+            for (i, seconds) in seconds.iter_mut().enumerate().take(self.places().len()) {
+                *seconds *= history.correction(task.class, task.work(), i).unwrap_or(1.0);
+            }
         }
         let chosen = self.forced.unwrap_or_else(|| self.least(&seconds));
         Decision { router: self, seconds, chosen, class: problem.class(), work: problem.work(), basis }
@@ -144,11 +147,26 @@ impl Router {
         (0..places.len()).rfind(|&i| equal(i) && places[i].threads == fewest).unwrap_or(best)
     }
 
+    /// Seconds that a problem takes on each place; of a graph with what has been observed, of a call without.
+    fn predict(
+        &self,
+        problem: &Problem,
+        residency: &Residency,
+        history: Option<&History>,
+    ) -> ([f64; MAX_PLACES], Basis) {
+        let (mut seconds, basis) = self.compute(problem, history);
+        let edges = Edges::new(self.profile.links(), problem, residency);
+        for (i, (seconds, place)) in seconds.iter_mut().zip(self.places()).enumerate() {
+            *seconds += edges.of(i, place);
+        }
+        (seconds, basis)
+    }
+
     /// Seconds that the operations of a problem take on each place, without what happens at its edges.
     fn compute(&self, problem: &Problem, history: Option<&History>) -> ([f64; MAX_PLACES], Basis) {
         let mut sum = [0.0; MAX_PLACES];
         if let Some(task) = problem.call() {
-            let basis = self.add(task, history, &mut sum);
+            let basis = self.add(task, None, &mut sum);
             return (sum, basis);
         }
         let mut basis = Basis::Sum;
@@ -192,16 +210,16 @@ impl Router {
         seconds
     }
 
-    /// Takes in how long a problem of one operation took on a place. Ignored unless the router refines.
-    pub fn observe(&self, problem: &Problem, place: usize, observed: f64) {
-        let (Some(history), Some(class)) = (&self.history, problem.class()) else { return };
+    /// Takes in how long a call took on a place, with its operands where the residency says. Ignored unless the router refines.
+    pub fn observe(&self, problem: &Problem, residency: &Residency, place: usize, observed: f64) {
+        let (Some(history), Some(task)) = (&self.history, problem.call()) else { return };
         if place >= self.places().len() {
             return;
         }
         // Relative to the prediction without corrections, so that corrections do not compound.
-        let (predicted, _) = self.compute(problem, None);
+        let (predicted, _) = self.predict(problem, residency, None);
         let mut history = history.lock().unwrap_or_else(PoisonError::into_inner);
-        history.observe(class, problem.work(), place, predicted[place], observed);
+        history.observe(task.class, task.work(), place, predicted[place], observed);
     }
 }
 

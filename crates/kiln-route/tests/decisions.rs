@@ -239,23 +239,42 @@ fn a_graph_is_the_sum_of_its_operations_with_transfers_at_its_edges() {
 }
 
 #[test]
+fn a_gpu_that_others_use_is_left_within_twenty_calls_and_tried_again() {
+    let router = with_gpu().with_history();
+    let (problem, host) = (square(1024), Residency::host());
+    let alone: Vec<f64> = router.decide(&problem, &host).predictions().map(|p| p.seconds).collect();
+    let mut busy = true;
+    let mut chosen = Vec::new();
+    for call in 0..1000 {
+        busy &= call < 200;
+        let place = router.decide(&problem, &host).index();
+        let slower = if busy && place == 4 { 20.0 } else { 1.0 };
+        router.observe(&problem, &host, place, alone[place] * slower);
+        chosen.push(place);
+    }
+    assert_eq!(chosen[0], 4, "the GPU is the best place");
+    assert!(chosen[20..200].iter().filter(|&&place| place == 4).count() <= 2, "{:?}", &chosen[..200]);
+    assert_eq!(chosen[999], 4, "{:?}", &chosen[200..]);
+}
+
+#[test]
 fn observed_times_refine_the_predictions() {
     let router = with_additions().with_history();
     let problem = addition(10_000);
     assert_eq!(chosen(&router, &problem, &Residency::host()), "avx512 x1");
     for _ in 0..10 {
-        router.observe(&problem, 2, 8e-6);
-        router.observe(&problem, 1, 8e-6);
-        router.observe(&problem, 0, 80e-6);
+        router.observe(&problem, &Residency::host(), 2, 8e-6);
+        router.observe(&problem, &Residency::host(), 1, 8e-6);
+        router.observe(&problem, &Residency::host(), 0, 80e-6);
     }
     // One thread turned out eight times slower than predicted: now two are better.
     let decision = router.decide(&problem, &Residency::host());
     assert_eq!(decision.place().name, "avx512 x2");
     assert_eq!(chosen(&router, &addition(1000), &Residency::host()), "avx512 x1", "another size is untouched");
-    router.observe(&problem, 99, 1.0);
+    router.observe(&problem, &Residency::host(), 99, 1.0);
 
     let fixed = with_additions();
-    (0..20).for_each(|_| fixed.observe(&problem, 2, 1.0));
+    (0..20).for_each(|_| fixed.observe(&problem, &Residency::host(), 2, 1.0));
     assert_eq!(chosen(&fixed, &problem, &Residency::host()), "avx512 x1", "without history nothing changes");
 }
 

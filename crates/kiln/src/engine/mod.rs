@@ -253,14 +253,19 @@ impl Engine {
                 Err(lacking) => return Err(failed.unwrap_or(lacking)),
             };
             let Some((_, gpu)) = self.gpu(&decision) else { break decision };
+            let start = self.refine.then(Instant::now);
             match wait(gpu.run_into(op, inputs, outputs, WAITING)) {
                 // Where a place is forced its error is the answer.
                 Err(error) if self.router.forced().is_none() && gpu.failed(&error) => {
                     residency = residency.barred(decision.index());
                     failed = Some(error);
                 }
-                // Its time is not observed: transfers may be most of it.
-                done => return done,
+                done => {
+                    if let (Some(start), Ok(())) = (start, &done) {
+                        self.router.observe(&problem, &residency, decision.index(), start.elapsed().as_secs_f64());
+                    }
+                    return done;
+                }
             }
         };
         self.run_on_cpu(&problem, &decision, call, outputs)
@@ -281,7 +286,7 @@ impl Engine {
         let start = Instant::now();
         let result = simd.run_call(call, outputs);
         if result.is_ok() {
-            self.router.observe(problem, decision.index(), start.elapsed().as_secs_f64());
+            self.router.observe(problem, &self.on_cpu(), decision.index(), start.elapsed().as_secs_f64());
         }
         result
     }
