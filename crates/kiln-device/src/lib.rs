@@ -12,6 +12,7 @@
 //! | `executable`, `prepared`, `batch`, `backend`, `tensor` | what runs, and what users hold |
 //! | [`waiting`] | blocking and asynchronous forms of one body |
 //! | [`host_copy`], [`store`] | copies by several threads; files of compiled code |
+//! | `cut` | operations cut into parts that do not depend on one another |
 //! | `conformance` (feature `reference`) | the suite that every backend runs |
 //!
 //! Conventions: memory is freed when its last owner is dropped. Work of a device is ordered by submission. Every method that
@@ -22,6 +23,8 @@ mod backend;
 mod batch;
 #[cfg(feature = "reference")]
 pub mod conformance;
+#[cfg(not(target_arch = "wasm32"))]
+pub mod cut;
 mod device;
 #[cfg(not(target_arch = "wasm32"))]
 mod device_pool;

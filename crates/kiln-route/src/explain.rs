@@ -26,11 +26,12 @@ pub struct Explanation {
     pub unsure: bool,
     /// The reason in a sentence.
     pub why: String,
-    /// The segments of a graph that several devices run, in the order in which they are submitted; empty where one runs all.
+    /// What several devices run: segments of a graph in the order in which they are submitted, or parts of an operation; empty
+    /// where one runs all.
     pub segments: Vec<ExplainedSegment>,
 }
 
-/// Steps of a graph that run on one device without a pause.
+/// Steps of a graph that run on one device without a pause, or a part of an operation.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ExplainedSegment {
     /// The name of the place.
@@ -68,6 +69,12 @@ impl Explanation {
             why: decision.why().to_string(),
             segments: Vec::new(),
         }
+    }
+
+    /// Adds what several devices do of it at once, and why.
+    #[must_use]
+    pub fn shared(self, segments: Vec<ExplainedSegment>, why: String) -> Self {
+        Self { segments, why, unsure: false, ..self }
     }
 
     /// Adds where the steps of a graph run, one by one.

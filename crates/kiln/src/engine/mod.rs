@@ -3,6 +3,8 @@
 mod builder;
 #[cfg(not(browser_gpu))]
 mod calibration;
+#[cfg(not(target_arch = "wasm32"))]
+mod hybrid;
 mod profile;
 
 use std::path::{Path, PathBuf};
@@ -198,7 +200,13 @@ impl Engine {
         let op = op.into();
         let problem = Problem::new(&op, inputs)?;
         let decision = self.decide(&problem, &self.able(self.on_host(), &op), op.name())?;
-        Ok(Explanation::operation(&op, inputs, &problem, &decision))
+        let explanation = Explanation::operation(&op, inputs, &problem, &decision);
+        #[cfg(not(target_arch = "wasm32"))]
+        if let Some(hybrid) = self.hybrid(&op, inputs, &decision) {
+            let (segments, why) = self.explained(&hybrid);
+            return Ok(explanation.shared(segments, why));
+        }
+        Ok(explanation)
     }
 
     /// An empty batch, to record operations that run together.
@@ -240,7 +248,7 @@ impl Engine {
         })
     }
 
-    /// Runs an operation where it is predicted to run fastest.
+    /// Runs an operation where it is predicted to run fastest, or on the CPU and a GPU at once where that is.
     #[cfg(not(browser_gpu))]
     fn run_call(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
         let problem = Problem::of_call(call);
@@ -252,6 +260,12 @@ impl Engine {
                 Ok(decision) => decision,
                 Err(lacking) => return Err(failed.unwrap_or(lacking)),
             };
+            #[cfg(not(target_arch = "wasm32"))]
+            if failed.is_none()
+                && let Some(hybrid) = self.hybrid(op, call.types(), &decision)
+            {
+                return self.run_hybrid(&hybrid, call, outputs);
+            }
             let Some((_, gpu)) = self.gpu(&decision) else { break decision };
             let start = self.refine.then(Instant::now);
             match wait(gpu.run_into(op, inputs, outputs, WAITING)) {

@@ -12,6 +12,8 @@ mod failing;
 mod find;
 #[cfg(test)]
 pub(crate) mod scripted;
+#[cfg(all(test, not(target_arch = "wasm32")))]
+mod sharing;
 #[cfg(not(browser_gpu))]
 mod times;
 

@@ -1,7 +1,5 @@
 //! Several devices, and work shared among them.
 
-mod cut;
-
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -9,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use kiln_ir::op::{Op, Reduce, check};
 use kiln_ir::{Buffer, DataMut, Error, Operand, Operations, Result, TensorType};
 
-use self::cut::{Cut, Join, element, reborrow, split};
+use crate::cut::{self, Cut, Join, element, reborrow, split};
 use crate::waiting::{Waiting, block_on};
 use crate::{Backend, Batch, Driver};
 

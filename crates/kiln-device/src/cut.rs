@@ -5,18 +5,18 @@ use kiln_ir::{Data, DataMut, Operand, Result, Shape, TensorType};
 
 /// How an operation is cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Cut {
+pub struct Cut {
     /// Extent that is cut: the first one of the results, or all elements that are reduced.
-    pub(super) rows: usize,
+    pub rows: usize,
     /// Which operands are cut; a part sees the others whole.
-    pub(super) operands: Vec<bool>,
+    pub operands: Vec<bool>,
     /// What is done with the results of the parts.
-    pub(super) join: Join,
+    pub join: Join,
 }
 
 /// What the results of parts make together.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Join {
+pub enum Join {
     /// The result, one after another.
     Rows,
     /// Each part is reduced to one value, and those again.
@@ -33,7 +33,7 @@ pub(super) enum Join {
 }
 
 /// How an operation on operands of these types is cut, if it can be.
-pub(super) fn cut(op: &Op, types: &[TensorType]) -> Option<Cut> {
+pub fn cut(op: &Op, types: &[TensorType]) -> Option<Cut> {
     let first = &types[0].shape;
     let (rank, rows) = (first.rank(), leading(first));
     let of = |rows, operands, join| (rows >= 2).then_some(Cut { rows, operands, join });
@@ -85,8 +85,27 @@ fn leading(shape: &Shape) -> usize {
 }
 
 impl Cut {
+    /// The types of what a part of so many rows sees of the operands, where its results are joined by rows.
+    ///
+    /// # Errors
+    /// Those of types of these extents, of which there should be none.
+    pub fn part_types(&self, types: &[TensorType], rows: usize) -> Result<Vec<TensorType>> {
+        let part = |(ty, &cut): (&TensorType, &bool)| {
+            let mut dims = ty.shape.dims().to_vec();
+            match dims.first_mut() {
+                Some(first) if cut => *first = rows,
+                _ => return Ok(*ty),
+            }
+            TensorType::of(ty.dtype, Shape::new(&dims)?)
+        };
+        types.iter().zip(&self.operands).map(part).collect()
+    }
+
     /// What a part sees of the operands.
-    pub(super) fn part<'a>(&self, inputs: &[Operand<'a>], from: usize, to: usize) -> Result<Vec<Operand<'a>>> {
+    ///
+    /// # Errors
+    /// Those of operands of these extents, of which there should be none.
+    pub fn part<'a>(&self, inputs: &[Operand<'a>], from: usize, to: usize) -> Result<Vec<Operand<'a>>> {
         let part = |(input, &cut): (&Operand<'a>, &bool)| match (cut, self.join) {
             (false, _) => Ok(*input),
             (true, Join::Rows) => rows_of(input, input.shape().dims(), from, to),
@@ -113,7 +132,7 @@ fn rows_of<'a>(operand: &Operand<'a>, dims: &[usize], from: usize, to: usize) ->
 }
 
 /// An element of an operand of numbers.
-pub(super) fn element(operand: &Operand<'_>, at: usize) -> f32 {
+pub fn element(operand: &Operand<'_>, at: usize) -> f32 {
     match operand.data() {
         Data::F32(elements) => elements[at],
         Data::F16(elements) => elements[at].to_f32(),
@@ -122,7 +141,7 @@ pub(super) fn element(operand: &Operand<'_>, at: usize) -> f32 {
 }
 
 /// The first `rows` of `all` rows, and the others.
-pub(super) fn split(data: DataMut<'_>, rows: usize, all: usize) -> (DataMut<'_>, DataMut<'_>) {
+pub fn split(data: DataMut<'_>, rows: usize, all: usize) -> (DataMut<'_>, DataMut<'_>) {
     let at = |len: usize| len.checked_div(all).unwrap_or(0) * rows;
     match data {
         DataMut::F32(elements) => {
@@ -145,7 +164,7 @@ pub(super) fn split(data: DataMut<'_>, rows: usize, all: usize) -> (DataMut<'_>,
 }
 
 /// The same memory for a shorter time.
-pub(super) fn reborrow<'a>(data: &'a mut DataMut<'_>) -> DataMut<'a> {
+pub fn reborrow<'a>(data: &'a mut DataMut<'_>) -> DataMut<'a> {
     match data {
         DataMut::F32(elements) => DataMut::F32(elements),
         DataMut::F16(elements) => DataMut::F16(elements),

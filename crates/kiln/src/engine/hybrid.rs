@@ -1,0 +1,119 @@
+//! Large operations on host memory that the CPU and a GPU do together, each its rows.
+
+use kiln_device::cut::{Cut, Join, cut, reborrow, split};
+use kiln_device::waiting::no_thread;
+use kiln_ir::op::{Call, Op};
+use kiln_ir::{DataMut, Operations, Result, TensorType};
+use kiln_route::{Decision, ExplainedSegment, Problem};
+
+use super::Engine;
+use crate::gpus::{WAITING, wait};
+
+/// Seconds from which work is shared: below, starting a thread and splitting cost more than a tenth of it.
+const FROM: f64 = 1e-3;
+
+/// Shares of the rows that are considered for a GPU, in eighths.
+const SHARES: std::ops::Range<usize> = 1..8;
+
+/// The CPU and a GPU share an operation where both together are predicted to take less than this share of the time of the best
+/// place.
+const WORTH: f64 = 0.9;
+
+/// How an operation is shared.
+#[derive(Debug)]
+pub(super) struct Hybrid {
+    cut: Cut,
+    /// The first rows are the GPU's.
+    rows: usize,
+    /// Its position.
+    gpu: usize,
+    /// The place of the CPU that does the rest.
+    cpu: usize,
+    /// Predicted seconds of the two.
+    seconds: [f64; 2],
+}
+
+impl Engine {
+    /// How the CPU and a GPU share an operation, where that is worth it. By the shape and the profile alone, so that results
+    /// repeat.
+    pub(super) fn hybrid(&self, op: &Op, types: &[TensorType], decision: &Decision<'_>) -> Option<Hybrid> {
+        if self.gpus.is_empty() || decision.seconds() < FROM || self.router.forced().is_some() {
+            return None;
+        }
+        let cut = cut(op, types).filter(|cut| cut.join == Join::Rows)?;
+        let residency = self.able(self.on_host(), op);
+        // Of each part the seconds on every place.
+        let predicted = |rows: usize| {
+            let problem = Problem::new(op, &cut.part_types(types, rows).ok()?).ok()?;
+            let decision = self.router.decide(&problem, &residency);
+            Some(decision.predictions().map(|prediction| prediction.seconds).collect::<Vec<f64>>())
+        };
+        let least = |seconds: &[f64]| {
+            let least = seconds.iter().copied().enumerate().min_by(|a, b| a.1.total_cmp(&b.1));
+            least.filter(|(_, seconds)| seconds.is_finite())
+        };
+        let mut best: Option<Hybrid> = None;
+        for share in SHARES {
+            let rows = cut.rows * share / SHARES.end;
+            if rows == 0 {
+                continue;
+            }
+            let (on_gpu, on_cpu) = (predicted(rows)?, predicted(cut.rows - rows)?);
+            let (cpu, cpu_seconds) = least(&on_cpu[..self.cpu.len()])?;
+            let (gpu, gpu_seconds) = least(&on_gpu[self.cpu.len()..])?;
+            let longest = cpu_seconds.max(gpu_seconds);
+            let limit = best.as_ref().map_or(decision.seconds() * WORTH, |best| best.seconds[0].max(best.seconds[1]));
+            if longest < limit {
+                let seconds = [gpu_seconds, cpu_seconds];
+                best = Some(Hybrid { cut: cut.clone(), rows, gpu, cpu, seconds });
+            }
+        }
+        best
+    }
+
+    /// Runs an operation on the CPU and a GPU at once. What the GPU does not take the CPU does.
+    pub(super) fn run_hybrid(&self, hybrid: &Hybrid, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
+        let Hybrid { cut, rows, gpu, cpu, .. } = hybrid;
+        let (op, gpu, cpu) = (call.op(), &self.gpus[*gpu], &self.cpu[*cpu]);
+        let (mut first, mut rest) = (Vec::with_capacity(outputs.len()), Vec::with_capacity(outputs.len()));
+        for output in outputs.iter_mut() {
+            let (mine, others) = split(reborrow(output), *rows, cut.rows);
+            first.push(mine);
+            rest.push(others);
+        }
+        let of_gpu = cut.part(call.inputs(), 0, *rows)?;
+        let of_cpu = cut.part(call.inputs(), *rows, cut.rows)?;
+        let (on_gpu, on_cpu) = std::thread::scope(|scope| {
+            let run = || wait(gpu.run_into(op, &of_gpu, &mut first, WAITING));
+            let thread = std::thread::Builder::new().spawn_scoped(scope, run);
+            let on_cpu = cpu.run_into(op, &of_cpu, &mut rest);
+            match thread {
+                Ok(thread) => (Some(thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))), on_cpu),
+                Err(why) => {
+                    no_thread("a GPU beside the CPU", &why);
+                    (None, on_cpu)
+                }
+            }
+        });
+        on_cpu?;
+        match on_gpu {
+            Some(Err(error)) if !gpu.failed(&error) => Err(error),
+            Some(Ok(())) => Ok(()),
+            _ => cpu.run_into(op, &of_gpu, &mut first),
+        }
+    }
+
+    /// The two parts as [`Explanation`](kiln_route::Explanation) shows them.
+    pub(super) fn explained(&self, hybrid: &Hybrid) -> (Vec<ExplainedSegment>, String) {
+        let places = [self.cpu.len() + hybrid.gpu, hybrid.cpu];
+        let segment = |(place, finish): (usize, f64)| ExplainedSegment {
+            place: self.places()[place].name.clone(),
+            steps: 1,
+            start: 0.0,
+            finish,
+        };
+        let segments = places.into_iter().zip(hybrid.seconds).map(segment).collect();
+        let (rows, all) = (hybrid.rows, hybrid.cut.rows);
+        (segments, format!("{rows} of {all} rows go to the GPU and the others to the CPU, at once"))
+    }
+}
