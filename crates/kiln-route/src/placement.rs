@@ -36,6 +36,8 @@ pub struct Flow {
     /// The first of the tensors are the operands of the graph's [`Problem`], in its order.
     operands: usize,
     results: Vec<usize>,
+    /// The steps that read each tensor, once for each time.
+    readers: Vec<Vec<usize>>,
 }
 
 #[derive(Debug, Clone)]
@@ -54,8 +56,14 @@ impl Flow {
     pub fn new(graph: &Graph, wanted: &[TensorId]) -> Result<(Self, Schedule)> {
         let schedule = graph.schedule(wanted, FusionLimits::NONE)?;
         let tensors = Problem::inputs_of(&schedule, graph)?;
-        let mut flow =
-            Self { steps: Vec::new(), operands: tensors.len(), tensors, bytes: Vec::new(), results: Vec::new() };
+        let mut flow = Self {
+            steps: Vec::new(),
+            operands: tensors.len(),
+            tensors,
+            bytes: Vec::new(),
+            results: Vec::new(),
+            readers: Vec::new(),
+        };
         let mut number: HashMap<TensorId, usize> = flow.tensors.iter().enumerate().map(|(i, &id)| (id, i)).collect();
         for step in &schedule.steps {
             let Step::Run { op, inputs, outputs } = step else { continue };
@@ -74,6 +82,10 @@ impl Flow {
         flow.results = schedule.results.iter().filter_map(|&id| number.get(&schedule.root(id)).copied()).collect();
         flow.results.sort_unstable();
         flow.results.dedup();
+        flow.readers.resize_with(flow.tensors.len(), Vec::new);
+        for (number, step) in flow.steps.iter().enumerate() {
+            step.reads.iter().for_each(|&tensor| flow.readers[tensor].push(number));
+        }
         Ok((flow, schedule))
     }
 
@@ -178,6 +190,12 @@ impl<'a> Timeline<'a> {
         Self { links, devices, host: 0.0, free: [0.0; MAX_MEMORIES], held, last: None }
     }
 
+    /// Takes over the state of another one of the same graph.
+    fn follow(&mut self, other: &Self) {
+        (self.host, self.free, self.last) = (other.host, other.free, other.last);
+        self.held.copy_from_slice(&other.held);
+    }
+
     /// Waits for a tensor and brings it to a device: when the host is free then.
     fn brought(&self, mut host: f64, tensor: usize, bytes: u64, device: usize) -> f64 {
         let held = self.held[tensor];
@@ -258,12 +276,13 @@ impl Router {
         let least = (1..MAX_MEMORIES).filter_map(|device| Some((device, devices[device]?.1)));
         let least = least.map(|(device, launch)| launch + transfer(links, Memory::HOST, Memory::new(device as u8), 0));
         let limit = alone.1 * WORTH;
-        if flow.len() > 1 && limit > least.fold(f64::INFINITY, f64::min) {
+        let least = least.fold(f64::INFINITY, f64::min);
+        if flow.len() > 1 && limit > least + longest_chain(flow, &predicted) {
             for kind in [Backend::Gpu, Backend::Cuda] {
                 // One GPU may be a place of both kinds: they would wait for one another.
                 let Some(predicted) = predicted.without_gpus_but(kind, self.places(), &devices) else { continue };
                 let assigned = [
-                    shortest_path(flow, &predicted, residency, timeline()),
+                    shortest_path(flow, &predicted, residency, &timeline()),
                     earliest_finish(flow, &predicted, &timeline()),
                 ];
                 for assigned in assigned.into_iter().flatten() {
@@ -358,31 +377,41 @@ impl Router {
 /// The shortest path over (step, device), in the order of the schedule; `None` where a step has no device.
 ///
 /// It keeps the best way to each device at each step; what that way left in which memory goes with it.
-fn shortest_path(flow: &Flow, predicted: &Predicted, residency: &Residency, start: Timeline<'_>) -> Option<Vec<usize>> {
-    let mut ways: Vec<(Timeline<'_>, usize)> = vec![(start, 0)];
+fn shortest_path(
+    flow: &Flow,
+    predicted: &Predicted,
+    residency: &Residency,
+    start: &Timeline<'_>,
+) -> Option<Vec<usize>> {
+    // The ways to each device, and room for those of the next step.
+    let mut ways: Vec<Timeline<'_>> = vec![start.clone()];
+    let mut next: Vec<Timeline<'_>> = Vec::with_capacity(MAX_MEMORIES);
+    let mut free: Vec<Timeline<'_>> = Vec::with_capacity(MAX_MEMORIES);
     // For each step and each way to it, the device and the way before.
-    let mut came: Vec<Vec<(usize, usize)>> = Vec::with_capacity(flow.len());
+    let mut came: Vec<[(usize, usize); MAX_MEMORIES]> = Vec::with_capacity(flow.len());
     for (step, seconds) in flow.steps.iter().zip(&predicted.seconds) {
-        let mut next = Vec::with_capacity(MAX_MEMORIES);
-        let mut from = Vec::with_capacity(MAX_MEMORIES);
+        let mut from = [(0, 0); MAX_MEMORIES];
         for (device, &seconds) in seconds.iter().enumerate().filter(|(_, seconds)| seconds.is_finite()) {
-            let finish = |way: &(Timeline<'_>, usize)| {
-                let (host, free) = way.0.after(flow, step, seconds, device);
-                way.0.free.iter().copied().fold(host.max(free), f64::max)
+            let finish = |way: &Timeline<'_>| {
+                let (host, free) = way.after(flow, step, seconds, device);
+                way.free.iter().copied().fold(host.max(free), f64::max)
             };
             let times = ways.iter().map(finish).enumerate();
             let (before, _) = times.min_by(|a, b| a.1.total_cmp(&b.1))?;
-            let mut timeline = ways[before].0.clone();
+            let mut timeline = free.pop().unwrap_or_else(|| start.clone());
+            timeline.follow(&ways[before]);
             timeline.submit(flow, step, seconds, device);
-            next.push((timeline, device));
-            from.push((device, before));
+            from[next.len()] = (device, before);
+            next.push(timeline);
         }
         if next.is_empty() {
             return None;
         }
-        (ways, _) = (next, came.push(from));
+        free.append(&mut ways);
+        std::mem::swap(&mut ways, &mut next);
+        came.push(from);
     }
-    let last = |(timeline, _): &(Timeline<'_>, usize)| timeline.finished(flow, residency);
+    let last = |timeline: &Timeline<'_>| timeline.finished(flow, residency);
     let (mut way, _) = ways.iter().map(last).enumerate().min_by(|a, b| a.1.total_cmp(&b.1))?;
     let mut assigned = vec![0; flow.len()];
     for (step, from) in came.iter().enumerate().rev() {
@@ -429,30 +458,45 @@ fn earliest_finish(flow: &Flow, predicted: &Predicted, start: &Timeline<'_>) -> 
 /// The order in which steps are submitted: those of GPUs as soon as what they read has been computed, before those of the CPU;
 /// of the CPU's those first that need not wait for a GPU.
 fn overlapping(flow: &Flow, assigned: &[usize]) -> Vec<usize> {
-    let mut written = vec![false; flow.tensors.len()];
-    written[..flow.operands].iter_mut().for_each(|written| *written = true);
-    // Whether a tensor is a result of a GPU that nobody has waited for.
+    // How much of what it reads each step lacks.
+    let of_steps = |step: &FlowStep| step.reads.iter().filter(|&&tensor| tensor >= flow.operands).count();
+    let mut missing: Vec<usize> = flow.steps.iter().map(of_steps).collect();
+    // Whether a tensor is a result of a GPU, which the CPU waits for.
     let mut pending = vec![false; flow.tensors.len()];
-    let mut left: Vec<usize> = (0..flow.len()).collect();
+    let mut ready: Vec<usize> = (0..flow.len()).filter(|&step| missing[step] == 0).collect();
     let mut order = Vec::with_capacity(flow.len());
-    while !left.is_empty() {
-        let ready = |&&step: &&usize| flow.steps[step].reads.iter().all(|&tensor| written[tensor]);
+    loop {
         let waits = |step: usize| flow.steps[step].reads.iter().any(|&tensor| pending[tensor]);
-        let device = |step: usize| assigned[step];
         // Waiting for its own device costs a GPU nothing.
-        let rank = |step: usize| match device(step) {
-            0 => 1 + usize::from(waits(step)),
-            _ => 0,
-        };
-        let Some(&step) = left.iter().filter(ready).min_by_key(|&&step| (rank(step), step)) else { break };
-        for &tensor in &flow.steps[step].writes {
-            written[tensor] = true;
-            pending[tensor] = device(step) != 0;
-        }
-        left.retain(|&other| other != step);
+        let rank = |step: usize| if assigned[step] == 0 { 1 + usize::from(waits(step)) } else { 0 };
+        let next = ready.iter().enumerate().min_by_key(|&(_, &step)| (rank(step), step));
+        let Some((at, &step)) = next else { break };
+        ready.swap_remove(at);
         order.push(step);
+        for &tensor in &flow.steps[step].writes {
+            pending[tensor] = assigned[step] != 0;
+            for &reader in &flow.readers[tensor] {
+                missing[reader] -= 1;
+                if missing[reader] == 0 {
+                    ready.push(reader);
+                }
+            }
+        }
     }
     order
+}
+
+/// A time that no placement on several devices is below: of the longest chain of steps, each where it takes least.
+fn longest_chain(flow: &Flow, predicted: &Predicted) -> f64 {
+    let mut finished = vec![0.0_f64; flow.tensors.len()];
+    let mut longest = 0.0_f64;
+    for (step, seconds) in flow.steps.iter().zip(&predicted.seconds) {
+        let start = step.reads.iter().map(|&tensor| finished[tensor]).fold(0.0, f64::max);
+        let finish = start + seconds.iter().copied().fold(f64::INFINITY, f64::min);
+        step.writes.iter().for_each(|&tensor| finished[tensor] = finish);
+        longest = longest.max(finish);
+    }
+    longest
 }
 
 /// Whether no GPU has more segments than it keeps ready.
