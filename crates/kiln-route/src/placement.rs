@@ -10,7 +10,7 @@
 use std::collections::HashMap;
 
 use kiln_ir::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
-use kiln_ir::op::Op;
+use kiln_ir::op::{Op, total_bytes};
 use kiln_ir::{Result, TensorType};
 
 use crate::link::Link;
@@ -19,6 +19,7 @@ use crate::place::{MAX_MEMORIES, Memory, Place};
 use crate::problem::{Problem, Residency, Task};
 use crate::router::{Router, TIE};
 use crate::selector::Backend;
+use crate::units::Seconds;
 
 /// Several devices are used where the best one alone is predicted to take longer than this share of their time allows:
 /// predictions are off by as much.
@@ -102,6 +103,11 @@ impl Flow {
         &self.tensors[..self.operands]
     }
 
+    /// Bytes of all tensors: what a device holds at most that runs every step.
+    pub fn bytes(&self) -> u64 {
+        total_bytes(self.bytes.iter().copied())
+    }
+
     /// Number of steps.
     pub fn len(&self) -> usize {
         self.steps.len()
@@ -138,6 +144,19 @@ pub struct Placement {
     pub seconds: f64,
     /// The place that would be best alone, and what it is predicted to take; infinite where none has all kernels.
     pub alone: (usize, f64),
+}
+
+impl Placement {
+    /// The segments and their time line in a sentence.
+    pub fn in_words(&self, question: &str, places: &[Place]) -> String {
+        let name = |place: usize| places.get(place).map_or("", |place| place.name.as_str());
+        let segment = |segment: &Segment| {
+            let (start, finish) = (Seconds(segment.start), Seconds(segment.finish));
+            format!("{} steps on {} from {start} to {finish}", segment.steps.len(), name(segment.place))
+        };
+        let segments: Vec<String> = self.segments.iter().map(segment).collect();
+        format!("{question}: {}", segments.join(", "))
+    }
 }
 
 /// What is predicted of each step.

@@ -17,7 +17,7 @@ use kiln_wgpu::AdapterChoice;
 
 use crate::batch::Holder;
 use crate::calibrate::brief;
-use crate::engine::forced;
+use crate::engine::{Budgeted, forced};
 #[cfg(browser_gpu)]
 use crate::gpus::{Asked, Gpu};
 use crate::{Batch, Engine, EngineBuilder, ProfileStatus};
@@ -201,6 +201,7 @@ impl Engine {
             profile_path: self.profile_path.clone(),
             status,
             refine: self.refine,
+            budgeted: Budgeted::new(self.budget),
         }
     }
 

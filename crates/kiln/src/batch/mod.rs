@@ -379,7 +379,13 @@ impl<'e> Batch<'e> {
         if let Some(place) = engine.router.forced() {
             return Ok(engine.gpu_position(place).map_or(Target::Cpu, Target::Gpu));
         }
+        let question = format!("a batch of {} steps", plan.schedule.steps.len());
         let placement = self.place(plan, excluded)?;
+        engine.budgeted.check(
+            placement.seconds,
+            || question.clone(),
+            || placement.in_words(&question, engine.places()),
+        );
         Ok(match &placement.segments[..] {
             [only] => engine.gpu_position(only.place).map_or(Target::Cpu, Target::Gpu),
             _ => Target::Parts,

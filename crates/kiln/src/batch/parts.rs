@@ -144,6 +144,7 @@ impl Batch<'_> {
             return Err(Error::Unsupported { op: "batch", backend: "any place of the engine" });
         };
         let residency = excluded.iter().fold(self.residency(flow.inputs()), |all, &place| all.barred(place));
+        let residency = engine.within_budget(residency, || flow.bytes());
         if engine.refine || placed.as_ref().is_none_or(|placed| placed.residency != residency) {
             let placement = engine.router.place(flow, &residency);
             // Parts that run as before keep their memory.

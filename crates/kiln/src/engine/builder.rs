@@ -7,7 +7,7 @@ use kiln_route::{Backend, Profile, ProfileProblem, Router};
 use kiln_simd::{Isa, Simd};
 
 use super::profile::{ProfileSource, Wanted, assumed, fitting, load};
-use super::{Engine, ProfileStatus, forced};
+use super::{Budget, Budgeted, Engine, ProfileStatus, forced};
 use crate::gpus::{self, Asked, Gpu};
 use crate::machine;
 
@@ -24,6 +24,7 @@ pub struct EngineBuilder {
     profile: ProfileSource,
     force: Option<String>,
     refine: bool,
+    pub(crate) budget: Budget,
 }
 
 impl EngineBuilder {
@@ -97,6 +98,11 @@ impl EngineBuilder {
     /// no clock is read.
     pub fn refine(self, refine: bool) -> Self {
         Self { refine, ..self }
+    }
+
+    /// Limits of time and memory for each operation and each batch. Without them there are none.
+    pub fn budget(self, budget: Budget) -> Self {
+        Self { budget, ..self }
     }
 
     /// Makes the engine.
@@ -184,7 +190,7 @@ impl EngineBuilder {
         if self.refine {
             router = router.with_history();
         }
-        let refine = self.refine;
+        let (refine, budgeted) = (self.refine, Budgeted::new(self.budget));
         Ok(Engine {
             router,
             cpu: simds,
@@ -198,6 +204,7 @@ impl EngineBuilder {
             profile_path: path,
             status,
             refine,
+            budgeted,
         })
     }
 }
@@ -215,6 +222,7 @@ impl Engine {
             profile: ProfileSource::UserCache,
             force: None,
             refine: false,
+            budget: Budget::default(),
         }
     }
 }

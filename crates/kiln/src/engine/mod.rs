@@ -1,5 +1,6 @@
 //! The engine: what the machine has, and where each operation goes.
 
+mod budget;
 mod builder;
 #[cfg(not(browser_gpu))]
 mod calibration;
@@ -9,9 +10,11 @@ mod profile;
 
 use std::path::{Path, PathBuf};
 
+pub use budget::Budget;
+pub(crate) use budget::Budgeted;
 pub use builder::EngineBuilder;
 use kiln_ir::graph::{Graph, Step};
-use kiln_ir::op::{Call, Custom, Op};
+use kiln_ir::op::{Call, Custom, Op, total_bytes};
 use kiln_ir::{DataMut, Error, Operand, Operations, Result, TensorType};
 
 use kiln_route::{Backend, Decision, Explanation, Machine, Place, Problem, Residency, Router};
@@ -50,6 +53,7 @@ pub struct Engine {
     pub(crate) profile_path: Option<PathBuf>,
     pub(crate) status: ProfileStatus,
     pub(crate) refine: bool,
+    pub(crate) budgeted: Budgeted,
 }
 
 /// A router that sends everything to the place of this name.
@@ -253,13 +257,19 @@ impl Engine {
     fn run_call(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
         let problem = Problem::of_call(call);
         let (op, inputs) = (call.op(), call.inputs());
-        let mut residency = self.able(self.on_host(), op);
+        let bytes = || {
+            let outputs = call.outputs().iter().map(|ty| ty.bytes() as u64);
+            total_bytes(call.types().iter().map(|ty| ty.bytes() as u64).chain(outputs))
+        };
+        let mut residency = self.within_budget(self.able(self.on_host(), op), bytes);
         let mut failed = None;
         let decision = loop {
             let decision = match self.decide(&problem, &residency, op.name()) {
                 Ok(decision) => decision,
                 Err(lacking) => return Err(failed.unwrap_or(lacking)),
             };
+            let explained = || Explanation::operation(op, call.types(), &problem, &decision);
+            self.budgeted.check(decision.seconds(), || explained().question, || explained().to_string());
             #[cfg(not(target_arch = "wasm32"))]
             if failed.is_none()
                 && let Some(hybrid) = self.hybrid(op, call.types(), &decision)

@@ -240,3 +240,30 @@ fn a_gpu_that_fails_is_left_out_of_a_calibration() {
         assert_eq!(engine.relu(&[-1.0, 2.0]).unwrap(), [0.0, 2.0]);
     }
 }
+
+#[test]
+fn a_budget_keeps_large_work_off_gpus_and_names_slow_work_once() {
+    let rig = Rig::new();
+    let bounded = |seconds, device_bytes| rig.build(Rig::builder().budget(crate::Budget { seconds, device_bytes }));
+    let engine = bounded(f64::INFINITY, 100);
+    assert_eq!(engine.relu(&[-1.0; 10]).unwrap(), [0.0; 10]);
+    assert_eq!(rig.calls(), (1, 0), "80 bytes");
+    assert_eq!(engine.relu(&[-1.0; 20]).unwrap(), [0.0; 20]);
+    let mut batch = engine.batch();
+    let x = batch.upload(&[-1.0; 20], &[20]).unwrap();
+    let y = batch.relu(x).unwrap();
+    batch.execute(&[y]).unwrap();
+    assert_eq!((batch.read(y).unwrap(), rig.calls()), (vec![0.0; 20], (1, 0)), "160 bytes");
+
+    let engine = bounded(1e-9, u64::MAX);
+    let (told, ()) = messages(Level::WARN, || {
+        (0..3).for_each(|_| drop(engine.relu(&[-1.0; 4]).unwrap()));
+        let mut batch = engine.batch();
+        let x = batch.upload(&[-1.0; 4], &[4]).unwrap();
+        let y = batch.relu(x).unwrap();
+        (0..3).for_each(|_| batch.execute(&[y]).unwrap());
+    });
+    let [operation, batch] = &told[..] else { panic!("{told:?}") };
+    assert!(operation.contains("relu [4]") && operation.contains(FIRST) && operation.contains("budget"), "{operation}");
+    assert!(batch.contains("a batch of 1 steps: 1 steps on first GPU"), "{batch}");
+}

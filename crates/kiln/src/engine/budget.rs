@@ -1,0 +1,61 @@
+//! Limits of time and memory that a program sets.
+
+use std::collections::HashSet;
+use std::sync::{Mutex, PoisonError};
+
+use kiln_route::Residency;
+
+use super::Engine;
+
+/// Limits for each operation and each batch, see [`EngineBuilder::budget`](crate::EngineBuilder::budget).
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Budget {
+    /// Seconds that it may be predicted to take. More are logged as a warning through `tracing`, with the plan, once for each
+    /// operation and its shapes.
+    pub seconds: f64,
+    /// Bytes of operands, results and what is between them that a GPU may hold for it. No GPU is given more; the work then runs on
+    /// the CPU.
+    pub device_bytes: u64,
+}
+
+impl Default for Budget {
+    /// No limits.
+    fn default() -> Self {
+        Self { seconds: f64::INFINITY, device_bytes: u64::MAX }
+    }
+}
+
+/// The limits, and what was logged.
+#[derive(Debug, Default)]
+pub(crate) struct Budgeted {
+    budget: Budget,
+    logged: Mutex<HashSet<String>>,
+}
+
+impl Budgeted {
+    pub(crate) fn new(budget: Budget) -> Self {
+        Self { budget, logged: Mutex::default() }
+    }
+
+    /// Logs that something takes longer than it may, once for each question. The plan is put into words only then.
+    pub(crate) fn check(&self, seconds: f64, question: impl FnOnce() -> String, plan: impl FnOnce() -> String) {
+        if seconds <= self.budget.seconds {
+            return;
+        }
+        if self.logged.lock().unwrap_or_else(PoisonError::into_inner).insert(question()) {
+            let most = self.budget.seconds;
+            tracing::warn!("predicted to take {seconds:.3e} s where the budget is {most:.3e} s: {}", plan());
+        }
+    }
+}
+
+impl Engine {
+    /// The GPUs excluded where work needs more bytes than a GPU may hold.
+    pub(crate) fn within_budget(&self, residency: Residency, bytes: impl FnOnce() -> u64) -> Residency {
+        let most = self.budgeted.budget.device_bytes;
+        if most == u64::MAX || bytes() <= most {
+            return residency;
+        }
+        (self.cpu.len()..self.places().len()).fold(residency, Residency::barred)
+    }
+}
