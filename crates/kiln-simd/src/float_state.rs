@@ -158,18 +158,23 @@ mod register {
 /// No state, or none that this crate knows.
 #[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod register {
-    pub(super) type Word = ();
+    #[derive(Clone, Copy)]
+    pub(super) struct Word;
 
     #[inline(always)]
     pub(super) fn is_default() -> bool {
         true
     }
 
-    pub(super) fn default_of((): Word) -> Word {}
+    pub(super) fn default_of(state: Word) -> Word {
+        state
+    }
 
-    pub(super) fn read() -> Word {}
+    pub(super) fn read() -> Word {
+        Word
+    }
 
     /// # Safety
     /// None.
-    pub(super) unsafe fn write((): Word) {}
+    pub(super) unsafe fn write(_: Word) {}
 }

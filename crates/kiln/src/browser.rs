@@ -201,7 +201,7 @@ impl Engine {
             profile_path: self.profile_path.clone(),
             status,
             refine: self.refine,
-            budgeted: Budgeted::new(self.budget),
+            budgeted: Budgeted::new(self.budgeted.budget()),
         }
     }
 

@@ -37,6 +37,12 @@ impl Budgeted {
         Self { budget, logged: Mutex::default() }
     }
 
+    /// The limits.
+    #[cfg(target_arch = "wasm32")]
+    pub(crate) fn budget(&self) -> Budget {
+        self.budget
+    }
+
     /// Logs that something takes longer than it may, once for each question. The plan is put into words only then.
     pub(crate) fn check(&self, seconds: f64, question: impl FnOnce() -> String, plan: impl FnOnce() -> String) {
         if seconds <= self.budget.seconds {

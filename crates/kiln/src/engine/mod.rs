@@ -14,8 +14,10 @@ pub use budget::Budget;
 pub(crate) use budget::Budgeted;
 pub use builder::EngineBuilder;
 use kiln_ir::graph::{Graph, Step};
-use kiln_ir::op::{Call, Custom, Op, total_bytes};
-use kiln_ir::{DataMut, Error, Operand, Operations, Result, TensorType};
+use kiln_ir::op::{Call, Custom, Op};
+use kiln_ir::{DataMut, Error, Operand, Result, TensorType};
+#[cfg(not(browser_gpu))]
+use kiln_ir::{Operations, op::total_bytes};
 
 use kiln_route::{Backend, Decision, Explanation, Machine, Place, Problem, Residency, Router};
 use kiln_simd::Simd;
