@@ -86,6 +86,17 @@ impl<D: Driver> GraphRunner<D> {
         Ok(())
     }
 
+    /// Forgets inputs, and executions that read or made them: their memory is free as soon as nobody else holds it.
+    pub fn release(&mut self, ids: &[TensorId]) {
+        let of_ready =
+            |ready: &Ready<D>| ids.iter().any(|id| ready.wanted.contains(id) || ready.executable.input(*id).is_some());
+        self.ready.retain(|ready| !of_ready(ready));
+        for id in ids {
+            self.inputs.remove(id);
+            self.shared.remove(id);
+        }
+    }
+
     /// Makes a region the memory of an input. Programs that are bound to another one are made anew.
     fn bind(&mut self, id: TensorId, region: RegionOf<D>) {
         if self.inputs.get(&id).is_none_or(|bound| !bound.is_same(&region)) {

@@ -588,6 +588,11 @@ fn a_graph_reads_what_another_one_left_on_the_device() {
     let (results, _) = run(&mut runner);
     assert_eq!(results, [vec![-5.0; 4], vec![-10.0; 4]]);
     assert_eq!(elements(&held), [-1.0; 4]);
+    // What is released is free.
+    drop(held);
+    let live = device.memory_use().live;
+    runner.release(&[y, read]);
+    assert!(device.memory_use().live < live && !runner.has(y) && !runner.has(read) && runner.has(x));
     let stranger = second.input(square);
     assert!(matches!(runner.alias(read, &second, stranger), Err(Error::Parameter { .. })));
 }

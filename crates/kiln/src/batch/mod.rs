@@ -303,7 +303,8 @@ impl<'e> Batch<'e> {
             return Ok(self.plans.remove(at));
         }
         if self.plans.len() >= MOST_PLANS {
-            self.plans.remove(0);
+            let oldest = self.plans.remove(0);
+            self.release(oldest.placed.iter().flat_map(|placed| placed.held()));
         }
         Plan::new(&self.graph, wanted)
     }
@@ -313,6 +314,7 @@ impl<'e> Batch<'e> {
         let mut plan = self.plan(wanted)?;
         self.results = None;
         let done = self.compute_plan(&mut plan, read, waiting).await;
+        self.release(std::mem::take(&mut plan.released));
         self.plans.push(plan);
         let (place, read) = done?;
         self.results = Some(place);

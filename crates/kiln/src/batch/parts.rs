@@ -111,6 +111,17 @@ impl Parts {
     }
 }
 
+impl Placed {
+    /// What the parts hold on GPUs by names of their own.
+    pub(super) fn held(&self) -> impl Iterator<Item = (usize, Vec<TensorId>)> + '_ {
+        let parts = self.parts.iter().flat_map(|parts| &parts.list);
+        parts.filter_map(|part| {
+            let read = part.names.outer.keys().copied().chain(part.from_parts.iter().map(|&(input, _)| input));
+            Some((part.gpu?, read.chain(part.plan.wanted.iter().copied()).collect()))
+        })
+    }
+}
+
 impl Part {
     /// The inputs of the batch that it reads.
     fn inputs(&self) -> Vec<TensorId> {
@@ -140,7 +151,7 @@ impl Batch<'_> {
             });
             plan.flow = Some((flow, schedule));
         }
-        let Plan { flow: Some((flow, schedule)), placed, .. } = plan else {
+        let Plan { flow: Some((flow, schedule)), placed, released, .. } = plan else {
             return Err(Error::Unsupported { op: "batch", backend: "any place of the engine" });
         };
         let residency = excluded.iter().fold(self.residency(flow.inputs()), |all, &place| all.barred(place));
@@ -148,13 +159,15 @@ impl Batch<'_> {
         if engine.refine || placed.as_ref().is_none_or(|placed| placed.residency != residency) {
             let placement = engine.router.place(flow, &residency);
             // Parts that run as before keep their memory.
-            let same = placed.take().filter(|placed| segments(&placed.placement).eq(segments(&placement)));
-            let parts = match same {
-                Some(same) => same.parts,
-                None if placement.segments.len() > 1 => {
-                    Some(Parts::new(&self.graph, schedule, &placement, |place| engine.gpu_position(place))?)
+            let old = placed.take();
+            let same = |old: &Placed| segments(&old.placement).eq(segments(&placement));
+            let parts = match old {
+                Some(old) if same(&old) => old.parts,
+                old => {
+                    released.extend(old.iter().flat_map(Placed::held));
+                    let parts = || Parts::new(&self.graph, schedule, &placement, |place| engine.gpu_position(place));
+                    (placement.segments.len() > 1).then(parts).transpose()?
                 }
-                None => None,
             };
             *placed = Some(Placed { residency, placement, parts });
         }
@@ -261,6 +274,15 @@ impl Batch<'_> {
         let done = run.await;
         self.runners.insert(gpu, runner);
         done
+    }
+
+    /// Frees what parts held on GPUs that are no more.
+    pub(super) fn release(&mut self, held: impl IntoIterator<Item = (usize, Vec<TensorId>)>) {
+        for (gpu, ids) in held {
+            if let Some(runner) = self.runners.get_mut(&gpu) {
+                runner.release(&ids);
+            }
+        }
     }
 
     /// Reads a result of a plan in parts.

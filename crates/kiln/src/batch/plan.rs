@@ -27,6 +27,8 @@ pub(super) struct Plan {
     pub(super) flow: Option<(Flow, Schedule)>,
     /// Where they were placed last.
     pub(super) placed: Option<Placed>,
+    /// What earlier parts hold on GPUs, by the positions of these.
+    pub(super) released: Vec<(usize, Vec<TensorId>)>,
 }
 
 /// The results on the host: intermediate ones in slots, wanted ones in buffers of their own. The result of a reshape is the
@@ -63,6 +65,7 @@ impl Plan {
             on_cpu: Vec::new(),
             flow: None,
             placed: None,
+            released: Vec::new(),
         })
     }
 }

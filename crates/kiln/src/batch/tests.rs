@@ -172,3 +172,22 @@ fn branches_run_on_two_gpus() {
     assert_eq!(two, other.run(&[sum, x[0]]).unwrap());
     assert!(rig.calls().iter().all(|&calls| calls > 0), "{:?}", rig.calls());
 }
+
+/// A batch keeps what its parts hold on GPUs for four sets of wanted tensors, and frees it then.
+#[test]
+fn parts_of_plans_that_are_no_more_hold_nothing() {
+    let rig = Rig::new();
+    let mut batch = rig.engine.batch();
+    let [.., soft, last] = sandwich(&mut batch);
+    let others: Vec<TensorId> =
+        (0..8).map(|_| batch.matmul(last, last).and_then(|y| batch.softmax(y)).unwrap()).collect();
+    batch.execute(&[soft, last]).unwrap();
+    let mut held = Vec::new();
+    for &wanted in &others {
+        batch.execute(&[wanted, last]).unwrap();
+        held.push(rig.gpus[0].held());
+    }
+    assert_eq!(held[5..], [held[4]; 3], "{held:?}");
+    batch.execute(&[soft, last]).unwrap();
+    assert_eq!([batch.read(soft).unwrap(), batch.read(last).unwrap()], expected(None));
+}

@@ -102,6 +102,7 @@ pub(crate) trait Runner: Debug + Send + Sync {
     fn has(&self, id: TensorId) -> bool;
     fn import(&mut self, id: TensorId, tensor: &Resident) -> Result<()>;
     fn alias(&mut self, id: TensorId, graph: &Graph, source: TensorId) -> Result<()>;
+    fn release(&mut self, ids: &[TensorId]);
     fn upload<'a>(&'a mut self, id: TensorId, operand: &'a Operand<'_>) -> Pending<'a, ()>;
     fn set<'a>(&'a mut self, graph: &'a Graph, id: TensorId, data: Data<'a>) -> Pending<'a, ()>;
     fn execute<'a>(&'a mut self, graph: &'a Graph, wanted: &'a [TensorId], waiting: Waiting) -> Pending<'a, ()>;
@@ -191,6 +192,10 @@ macro_rules! devices_of {
 
             fn alias(&mut self, id: TensorId, graph: &Graph, source: TensorId) -> Result<()> {
                 self.alias(id, graph, source)
+            }
+
+            fn release(&mut self, ids: &[TensorId]) {
+                self.release(ids);
             }
 
             fn upload<'a>(&'a mut self, id: TensorId, operand: &'a Operand<'_>) -> Pending<'a, ()> {

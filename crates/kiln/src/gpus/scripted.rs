@@ -25,6 +25,8 @@ struct State {
     errors: Mutex<VecDeque<Error>>,
     /// Calls so far.
     calls: AtomicUsize,
+    /// Tensors that runners hold, as of the last call.
+    held: AtomicUsize,
 }
 
 impl Scripted {
@@ -36,6 +38,11 @@ impl Scripted {
     /// Lets the next call end with this error, or the one after those that were said before.
     pub(crate) fn fail(&self, error: Error) {
         self.0.errors.lock().unwrap_or_else(PoisonError::into_inner).push_back(error);
+    }
+
+    /// How many tensors the last graph that ran and the ones before it hold there.
+    pub(crate) fn held(&self) -> usize {
+        self.0.held.load(Ordering::Relaxed)
     }
 
     /// How often it was asked to run something.
@@ -115,7 +122,7 @@ impl Device for Scripted {
     }
 }
 
-/// What a script holds of a graph: inputs, and all results of the last execution.
+/// What a script holds of graphs: inputs, and what was wanted of executions.
 #[derive(Debug)]
 struct Recorded {
     device: Scripted,
@@ -127,7 +134,7 @@ impl Recorded {
         self.held.get(&id).ok_or(Error::ForeignTensor { index: id.index() })
     }
 
-    fn compute(&mut self, graph: &Graph) -> Result<()> {
+    fn compute(&mut self, graph: &Graph, wanted: &[TensorId]) -> Result<()> {
         self.device.call()?;
         for node in graph.nodes() {
             let operand = |id: &TensorId| self.find(*id).map(|(shape, buffer)| Operand::new(buffer.as_data(), *shape));
@@ -138,6 +145,9 @@ impl Recorded {
                 self.held.insert(id, (graph.ty(id)?.shape, result));
             }
         }
+        let between = graph.nodes().iter().flat_map(|node| &node.outputs).filter(|id| !wanted.contains(id));
+        between.for_each(|id| drop(self.held.remove(id)));
+        self.device.0.held.store(self.held.len(), Ordering::Relaxed);
         Ok(())
     }
 }
@@ -158,6 +168,10 @@ impl Runner for Recorded {
         Ok(())
     }
 
+    fn release(&mut self, ids: &[TensorId]) {
+        ids.iter().for_each(|id| drop(self.held.remove(id)));
+    }
+
     fn upload<'a>(&'a mut self, id: TensorId, operand: &'a Operand<'_>) -> Pending<'a, ()> {
         let buffer = operand.data().to_buffer();
         done(buffer.map(|buffer| drop(self.held.insert(id, (operand.ty().shape, buffer)))))
@@ -172,12 +186,12 @@ impl Runner for Recorded {
         done(set())
     }
 
-    fn execute<'a>(&'a mut self, graph: &'a Graph, _: &'a [TensorId], _: Waiting) -> Pending<'a, ()> {
-        done(self.compute(graph))
+    fn execute<'a>(&'a mut self, graph: &'a Graph, wanted: &'a [TensorId], _: Waiting) -> Pending<'a, ()> {
+        done(self.compute(graph, wanted))
     }
 
     fn run<'a>(&'a mut self, graph: &'a Graph, wanted: &'a [TensorId], waiting: Waiting) -> Pending<'a, Vec<Buffer>> {
-        match self.compute(graph) {
+        match self.compute(graph, wanted) {
             Ok(()) => self.read(graph, wanted, waiting),
             Err(error) => done(Err(error)),
         }
