@@ -221,7 +221,7 @@ fn a_profile_that_cannot_be_used_is_reported_ignored_and_rewritten() {
     assert_eq!(build().profile_status(), &ProfileStatus::Ignored(ProfileProblem::Missing(path.clone())));
     assert!(build().profile_status().to_string().ends_with(&format!("no profile at {}", path.display())));
     assert_eq!(build().profile_file(), Some(&*path));
-    for text in ["", "{", "[]", "{\"version\":3}", "\u{0}\u{0}"] {
+    for text in ["", "{", "[]", "{\"version\":4}", "\u{0}\u{0}"] {
         std::fs::write(&path, text).unwrap();
         let engine = build();
         let status = engine.profile_status();

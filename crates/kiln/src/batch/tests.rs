@@ -3,7 +3,7 @@
 use kiln_ir::graph::TensorId;
 use kiln_ir::{Error, Record};
 use kiln_route::{Backend, Calibrated, Link, Memory, Place, Profile, Roofline};
-use kiln_simd::Isa;
+use kiln_simd::Simd;
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -21,7 +21,7 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        let limited = || Engine::builder().instruction_set(Isa::best()).threads(1);
+        let limited = || Engine::builder().instruction_set(Simd::new().unwrap().isa()).threads(1);
         let plain = limited().without_profile().build().unwrap();
         let mut places = plain.places().to_vec();
         let cpus = places.len();
@@ -77,7 +77,8 @@ fn sandwich(batch: &mut Batch<'_>) -> [TensorId; 4] {
 
 /// What the CPU alone computes.
 fn expected(set: Option<&[f32]>) -> [Vec<f32>; 2] {
-    let engine = Engine::builder().without_profile().instruction_set(Isa::best()).threads(1).build().unwrap();
+    let engine =
+        Engine::builder().without_profile().instruction_set(Simd::new().unwrap().isa()).threads(1).build().unwrap();
     let mut batch = engine.batch();
     let [x, _, soft, last] = sandwich(&mut batch);
     if let Some(data) = set {
@@ -159,7 +160,8 @@ fn branches_run_on_two_gpus() {
     assert!(used("gpu 1") && used("gpu 2"), "{explained}");
     batch.execute(&[sum, ends[0]]).unwrap();
     let two = batch.read_many(&[sum, ends[0]]).unwrap();
-    let alone = Engine::builder().without_profile().instruction_set(Isa::best()).threads(1).build().unwrap();
+    let alone =
+        Engine::builder().without_profile().instruction_set(Simd::new().unwrap().isa()).threads(1).build().unwrap();
     let mut other = alone.batch();
     let w = other.upload(&numbers(3), &[N, N]).unwrap();
     let mut x = [4, 5].map(|seed| other.upload(&numbers(seed), &[N, N]).unwrap());

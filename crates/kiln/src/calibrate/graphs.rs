@@ -205,6 +205,25 @@ fn branches(batch: &mut Batch<'_>, n: usize) -> Result<Recorded> {
     Ok(Recorded { name: format!("branches {n}"), resident: false, input: Some((id, data)), wanted })
 }
 
+/// Products of squares, and norms of one long row: the second is what a CPU does as fast as a GPU.
+fn products_and_norms(batch: &mut Batch<'_>) -> Result<Recorded> {
+    const N: usize = 768;
+    const LONG: usize = 1 << 20;
+    let (id, data) = input(batch, &[N, N])?;
+    let w = weights(batch, &[N, N])?;
+    let (mut row, gamma) = (weights(batch, &[1, LONG])?, weights(batch, &[LONG])?);
+    let mut x = id;
+    for _ in 0..12 {
+        x = batch.matmul(x, w)?;
+    }
+    for _ in 0..8 {
+        row = batch.rms_norm(row, gamma, 1e-5)?;
+    }
+    let sum = batch.record(Reduce::all(Reduction::Sum), &[row])?;
+    let wanted = batch.add(x, sum)?;
+    Ok(Recorded { name: format!("products of {N} beside norms"), resident: false, input: Some((id, data)), wanted })
+}
+
 /// The sum of a function of a vector that is there.
 fn function_of(batch: &mut Batch<'_>, n: usize) -> Result<Recorded> {
     let x = weights(batch, &[n])?;
@@ -252,6 +271,7 @@ const GRAPHS: &[Record1] = &[
     |b| convolutions(b, 64, 56),
     |b| branches(b, 256),
     |b| branches(b, 768),
+    products_and_norms,
     |b| function_of(b, 1000),
     |b| function_of(b, 100_000),
     |b| function_of(b, 5_000_000),

@@ -12,7 +12,7 @@ mod failing;
 mod find;
 #[cfg(test)]
 pub(crate) mod scripted;
-#[cfg(all(test, not(target_arch = "wasm32")))]
+#[cfg(test)]
 mod sharing;
 #[cfg(not(browser_gpu))]
 mod times;

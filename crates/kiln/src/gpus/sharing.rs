@@ -1,16 +1,17 @@
 //! Operations that the CPU and a scripted GPU do together.
+#![cfg(not(target_arch = "wasm32"))] // one thread does nothing at once
 
 use kiln_ir::op::{Elementwise, Matmul, Op, TopK};
 use kiln_ir::{Error, Operand, Operations, Shape, TensorType};
 use kiln_route::{Backend, Calibrated, Link, Memory, Place, Profile, Roofline};
-use kiln_simd::{Isa, Simd};
+use kiln_simd::Simd;
 
 use super::scripted::Scripted;
 use crate::Engine;
 
 /// An engine whose GPU is as fast as its CPU, both slow enough that sharing pays.
 fn engine(gpu: &Scripted) -> Engine {
-    let limited = || Engine::builder().instruction_set(Isa::best()).threads(1);
+    let limited = || Engine::builder().instruction_set(Simd::new().unwrap().isa()).threads(1);
     let plain = limited().without_profile().build().unwrap();
     let mut places = plain.places().to_vec();
     places.push(Place {
