@@ -145,7 +145,7 @@ pub(super) fn predictions(dots: impl Iterator<Item = (f64, f64, String)>) -> Str
     }
     let along = |seconds: f64| (seconds.log10() - low) / (high - low) * SIDE;
     let (x, y) = (|seconds: f64| MARGIN + along(seconds), |seconds: f64| SIDE - along(seconds) + 10.0);
-    let (width, height) = (SIDE + MARGIN + 12.0, SIDE + MARGIN);
+    let (width, height) = (SIDE + MARGIN + 30.0, SIDE + MARGIN);
     let mut svg = format!(
         "<svg viewBox=\"0 0 {width} {height}\" style=\"max-width:{width}px\" role=\"img\" aria-label=\"predicted over \
          measured seconds\" font-size=\"12\" fill=\"currentColor\">"
@@ -175,7 +175,8 @@ pub(super) fn predictions(dots: impl Iterator<Item = (f64, f64, String)>) -> Str
     let (start, end) = (10f64.powf(low), 10f64.powf(high));
     svg += &format!(
         "<path d=\"M{:.1} {:.1}L{:.1} {:.1}\" stroke=\"currentColor\" stroke-dasharray=\"4 3\"/>\
-         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">measured</text>",
+         <text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">measured</text>\
+         <text x=\"{MARGIN}\" y=\"8\" dx=\"4\" dy=\"14\">predicted</text>",
         x(start),
         y(start),
         x(end),
