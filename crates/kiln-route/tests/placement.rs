@@ -3,11 +3,10 @@
 mod common;
 
 use common::*;
+use kiln_ir::Record;
 use kiln_ir::graph::{Graph, TensorId};
 use kiln_ir::op::{Elementwise, Matmul, Op, Softmax};
-use kiln_ir::{Record, TensorType};
 use kiln_route::{Backend, Flow, Link, Memory, Place, Placement, Profile, Residency, Roofline, Router};
-use proptest::prelude::*;
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -152,43 +151,51 @@ fn barred_devices_take_nothing() {
     assert_eq!(names(&router, &router.place(&flow, &Residency::host().barred(1)))[0].0, "cpu");
 }
 
-/// A graph of products and functions of squares, as choices say.
-fn random_graph(choices: &[(bool, usize, usize)]) -> (Graph, Vec<TensorId>) {
-    let mut graph = Graph::new();
-    let square: TensorType = ty(&[256, 256]);
-    let mut there = vec![graph.input(square), graph.input(square)];
-    for &(product, a, b) in choices {
-        let inputs = [there[a % there.len()], there[b % there.len()]];
-        let op: Op = if product { Matmul::default().into() } else { Elementwise::add().into() };
-        there.push(graph.record(op, &inputs).unwrap());
-    }
-    let leaves = graph.leaves();
-    (graph, leaves)
-}
+#[cfg(not(target_arch = "wasm32"))] // proptest does not run there
+mod properties {
+    use kiln_ir::TensorType;
+    use proptest::prelude::*;
 
-proptest! {
-    #[test]
-    fn every_step_runs_once_after_what_it_reads(
-        choices in prop::collection::vec((any::<bool>(), 0usize..100, 0usize..100), 1..40),
-        speeds in (8.0..13.0f64, 8.0..13.0f64, 8.0..13.0f64, 7.0..12.0f64),
-    ) {
-        let (graph, wanted) = random_graph(&choices);
-        let [a, b, c, link] = [speeds.0, speeds.1, speeds.2, speeds.3].map(|power| 10f64.powf(power));
-        let router = machine_of(a, &[b, c], link);
-        let (flow, schedule) = Flow::new(&graph, &wanted).unwrap();
-        let placement = router.place(&flow, &Residency::host());
-        prop_assert!(placement.seconds <= placement.alone.1 && placement.seconds.is_finite());
-        let mut there: Vec<TensorId> = schedule.inputs(&graph).unwrap();
-        let mut count = 0;
-        for segment in &placement.segments {
-            prop_assert!(segment.start <= segment.finish && segment.finish <= placement.seconds * (1.0 + 1e-9));
-            for &step in &segment.steps {
-                let step = &schedule.steps[step];
-                prop_assert!(step.inputs().iter().all(|&id| there.contains(&schedule.root(id))));
-                there.extend(step.outputs());
-                count += 1;
-            }
+    use super::*;
+
+    /// A graph of products and functions of squares, as choices say.
+    fn random_graph(choices: &[(bool, usize, usize)]) -> (Graph, Vec<TensorId>) {
+        let mut graph = Graph::new();
+        let square: TensorType = ty(&[256, 256]);
+        let mut there = vec![graph.input(square), graph.input(square)];
+        for &(product, a, b) in choices {
+            let inputs = [there[a % there.len()], there[b % there.len()]];
+            let op: Op = if product { Matmul::default().into() } else { Elementwise::add().into() };
+            there.push(graph.record(op, &inputs).unwrap());
         }
-        prop_assert_eq!(count, schedule.steps.len());
+        let leaves = graph.leaves();
+        (graph, leaves)
+    }
+
+    proptest! {
+        #[test]
+        fn every_step_runs_once_after_what_it_reads(
+            choices in prop::collection::vec((any::<bool>(), 0usize..100, 0usize..100), 1..40),
+            speeds in (8.0..13.0f64, 8.0..13.0f64, 8.0..13.0f64, 7.0..12.0f64),
+        ) {
+            let (graph, wanted) = random_graph(&choices);
+            let [a, b, c, link] = [speeds.0, speeds.1, speeds.2, speeds.3].map(|power| 10f64.powf(power));
+            let router = machine_of(a, &[b, c], link);
+            let (flow, schedule) = Flow::new(&graph, &wanted).unwrap();
+            let placement = router.place(&flow, &Residency::host());
+            prop_assert!(placement.seconds <= placement.alone.1 && placement.seconds.is_finite());
+            let mut there: Vec<TensorId> = schedule.inputs(&graph).unwrap();
+            let mut count = 0;
+            for segment in &placement.segments {
+                prop_assert!(segment.start <= segment.finish && segment.finish <= placement.seconds * (1.0 + 1e-9));
+                for &step in &segment.steps {
+                    let step = &schedule.steps[step];
+                    prop_assert!(step.inputs().iter().all(|&id| there.contains(&schedule.root(id))));
+                    there.extend(step.outputs());
+                    count += 1;
+                }
+            }
+            prop_assert_eq!(count, schedule.steps.len());
+        }
     }
 }
