@@ -335,15 +335,15 @@ impl<'e> Batch<'e> {
                 Err(lacking) => return Err(failed.unwrap_or(lacking)),
             };
             let (position, error) = match target {
-                Target::Cpu => break,
                 Target::Gpu(position) => match self.compute_on(position, plan, read, waiting).await {
                     Ok(read) => return Ok((target, read)),
                     Err(error) => (Some(position), error),
                 },
-                Target::Parts => match self.compute_parts(plan, waiting).await {
+                Target::Parts if gpus::POSSIBLE => match self.compute_parts(plan, waiting).await {
                     Ok(()) => return Ok((target, None)),
                     Err(error) => error,
                 },
+                Target::Cpu | Target::Parts => break,
             };
             // What is at fault on the host stays so.
             let Some(position) = position else { return Err(error) };
@@ -372,7 +372,7 @@ impl<'e> Batch<'e> {
     /// Decides what runs a plan, where these places failed already.
     fn target(&self, plan: &mut Plan, excluded: &[usize]) -> Result<Target> {
         let engine = &*self.engine;
-        if engine.gpus.is_empty() || plan.schedule.steps.is_empty() {
+        if !gpus::POSSIBLE || engine.gpus.is_empty() || plan.schedule.steps.is_empty() {
             return Ok(Target::Cpu);
         }
         if let Some(device) = self.only_on {
@@ -381,13 +381,10 @@ impl<'e> Batch<'e> {
         if let Some(place) = engine.router.forced() {
             return Ok(engine.gpu_position(place).map_or(Target::Cpu, Target::Gpu));
         }
-        let question = format!("a batch of {} steps", plan.schedule.steps.len());
+        let steps = plan.schedule.steps.len();
         let placement = self.place(plan, excluded)?;
-        engine.budgeted.check(
-            placement.seconds,
-            || question.clone(),
-            || placement.in_words(&question, engine.places()),
-        );
+        let question = || format!("a batch of {steps} steps");
+        engine.budgeted.check(placement.seconds, question, || placement.in_words(&question(), engine.places()));
         Ok(match &placement.segments[..] {
             [only] => engine.gpu_position(only.place).map_or(Target::Cpu, Target::Gpu),
             _ => Target::Parts,
@@ -560,7 +557,8 @@ impl<'e> Batch<'e> {
         let question = format!("a batch of {} steps", plan.schedule.steps.len());
         let able = |residency, custom| self.engine.able_of(residency, custom);
         let residency = plan.custom.iter().fold(self.residency(&plan.inputs), able);
-        if self.engine.gpus.is_empty() || plan.schedule.steps.is_empty() || self.engine.router.forced().is_some() {
+        let alone = !gpus::POSSIBLE || self.engine.gpus.is_empty() || self.engine.router.forced().is_some();
+        if alone || plan.schedule.steps.is_empty() {
             let decision = self.engine.decide(&plan.problem, &residency, "batch")?;
             return Ok(Explanation::new(question, &plan.problem, &decision));
         }
@@ -640,7 +638,7 @@ impl<'e> Batch<'e> {
             None => {}
         }
         match (computed, self.results) {
-            (Some((plan, _)), Some(Target::Parts)) => self.read_part(plan, source, waiting).await,
+            (Some((plan, _)), Some(Target::Parts)) if gpus::POSSIBLE => self.read_part(plan, source, waiting).await,
             (Some((plan, _)), Some(Target::Cpu)) => {
                 let result = plan.memory.as_ref().and_then(|memory| memory.results.get(&source));
                 copied(result.ok_or(Error::ForeignTensor { index: id.index() })?)
@@ -670,7 +668,7 @@ impl<'e> Batch<'e> {
         let position = match (self.inputs.get(&id), self.results) {
             (Some(Input::Owned { host: None, gpus }), _) => gpus.iter().next().copied(),
             (None, Some(Target::Gpu(position))) if computed => Some(position),
-            (None, Some(Target::Parts)) if computed => {
+            (None, Some(Target::Parts)) if gpus::POSSIBLE && computed => {
                 if let Some(tensor) = self.tensor_of_part(id)? {
                     return Ok(tensor);
                 }

@@ -43,6 +43,9 @@ pub(crate) const KINDS: &[Backend] = &[
     Backend::Cuda,
 ];
 
+/// Whether an engine of this build can have GPUs. A constant: what only they need is then no part of a build without.
+pub(crate) const POSSIBLE: bool = cfg!(any(test, native_gpu, native_cuda, browser_gpu));
+
 /// A GPU that an engine is asked to have.
 #[derive(Debug, Clone)]
 pub(crate) enum Asked {
