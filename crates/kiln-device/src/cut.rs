@@ -85,10 +85,10 @@ fn leading(shape: &Shape) -> usize {
 }
 
 impl Cut {
-    /// The types of what a part of so many rows sees of the operands, where its results are joined by rows.
+    /// The types of the operands of a part with `rows` rows, for a [`Cut`] that joins by rows.
     ///
     /// # Errors
-    /// Those of types of these extents, of which there should be none.
+    /// As [`Shape::new`] and [`TensorType::of`]; types that the operation accepts give none.
     pub fn part_types(&self, types: &[TensorType], rows: usize) -> Result<Vec<TensorType>> {
         let part = |(ty, &cut): (&TensorType, &bool)| {
             let mut dims = ty.shape.dims().to_vec();
@@ -104,7 +104,7 @@ impl Cut {
     /// What a part sees of the operands.
     ///
     /// # Errors
-    /// Those of operands of these extents, of which there should be none.
+    /// As [`Operand::new`]; operands that the operation accepts give none.
     pub fn part<'a>(&self, inputs: &[Operand<'a>], from: usize, to: usize) -> Result<Vec<Operand<'a>>> {
         let part = |(input, &cut): (&Operand<'a>, &bool)| match (cut, self.join) {
             (false, _) => Ok(*input),

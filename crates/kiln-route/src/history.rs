@@ -14,7 +14,7 @@ const OUTLIER: f64 = 0.5;
 /// again.
 const FORGET: u32 = 50;
 
-/// A correction of less than this is none.
+/// Corrections below this share are dropped.
 const NOTHING: f64 = 0.05;
 
 /// Observed times relative to predicted ones, for each class, octave of work and place.

@@ -74,7 +74,7 @@ impl Transfer {
         self.at_most(bandwidth.min(MOST_BANDWIDTH))
     }
 
-    /// Seconds of a copy of so many bytes.
+    /// Predicted seconds to copy `bytes` bytes.
     #[inline]
     pub fn seconds(&self, bytes: u64) -> f64 {
         let points = &self.0[..];

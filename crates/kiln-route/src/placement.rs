@@ -168,7 +168,7 @@ struct Predicted {
 }
 
 impl Predicted {
-    /// The same without the GPUs of other kinds; `None` where there is none of this kind.
+    /// Removes the GPUs of every other kind; returns `None` if no GPU is of this kind.
     fn without_gpus_but(&self, kind: Backend, places: &[Place], devices: &Devices) -> Option<Self> {
         let of_kind = |device: usize| devices[device].is_some_and(|(place, _)| places[place].backend == kind);
         if !(1..MAX_MEMORIES).any(of_kind) {
@@ -182,7 +182,7 @@ impl Predicted {
     }
 }
 
-/// The devices by the index of their memories: the position of the place, and its launch; `None` where there is none.
+/// For each memory the position of its place and that place's launch latency; `None` for an unused memory.
 type Devices = [Option<(usize, f64)>; MAX_MEMORIES];
 
 /// The state of the devices while the steps of a graph are submitted one after the other.

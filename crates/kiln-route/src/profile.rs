@@ -258,7 +258,7 @@ impl Profile {
         &self.classes
     }
 
-    /// Seconds of reading so many bytes that another step of a graph wrote on the host.
+    /// Predicted seconds to read `bytes` bytes that another step of a graph wrote on the host.
     pub(crate) fn handover(&self, bytes: u64) -> f64 {
         self.handover.as_ref().map_or(0.0, |handover| handover.seconds(bytes))
     }

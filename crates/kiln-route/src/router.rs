@@ -19,8 +19,9 @@ use crate::units::{Seconds, ThreeDigits};
 pub(crate) const TIE: f64 = 0.03;
 
 /// Work that takes more seconds than this is shared: fewer threads are taken only when they are predicted to be faster by more
-/// than [`FEWER`]. On 16 cores a measurement of the same work differs by 15 % from run to run, because one core that is late
-/// delays all, while twice the threads gain 13 % in the median; so the profile's order of 8 and 16 threads says little.
+/// than [`FEWER`]. On many cores the same measurement differs from run to run by as much as the last doubling of threads
+/// gains, because one late core delays all; so the profile's order of the two says little. Both constants were chosen by
+/// replaying recorded profiles (`tests/replay.rs` of kiln).
 const LONG: f64 = 20e-6;
 
 /// See [`LONG`].

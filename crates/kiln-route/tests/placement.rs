@@ -10,7 +10,7 @@ use kiln_route::{Backend, Flow, Link, Memory, Place, Placement, Profile, Residen
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-/// A CPU of one thread and GPUs, all of so many operations a second, with a link of this bandwidth.
+/// A router for a CPU with one thread and for GPUs, given their operations a second and the bandwidth of the links.
 fn machine_of(cpu: f64, gpus: &[f64], bandwidth: f64) -> Router {
     let roofline = |peak| Roofline { overhead: 1e-9, levels: vec![(u64::MAX, 1e15)], peak };
     let mut places = vec![Place { roofline: roofline(cpu), ..Place::cpu("cpu", Backend::Simd, 16, 1) }];

@@ -70,8 +70,8 @@ mod register {
 
     /// A half of a unit in the last place below 1.
     const HALF: f32 = 1.0 / (1 << 25) as f32;
-    /// The sums that come to [`SUMS`] in the default state alone: rounding up changes the first one, down or to zero the second,
-    /// both of which are ties for the default; flushing changes the third.
+    /// The sums that come to [`SUMS`] in the default state alone: rounding up changes the first sum, and
+    /// rounding down or to zero the second; the default rounds both, which are ties, to 1. Flushing changes the third.
     static TERMS: Four = Four([HALF, -HALF, 0.0, 0.0]);
     static SUMS: Four = Four([1.0, 1.0, f32::from_bits(1 << 22), 1.0]);
 

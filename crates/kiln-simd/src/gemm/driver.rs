@@ -44,7 +44,7 @@ const SHARED: usize = 3;
 /// `m * n * k` below which a second thread does not pay: it has to be woken, which costs microseconds.
 pub(super) const PARALLEL: usize = 120 * 120 * 120;
 
-/// The threads that share one product of so many multiplications.
+/// How many threads share one product with `work` multiplications.
 pub(super) fn threads_of(work: usize, threads: usize) -> usize {
     if work < PARALLEL { 1 } else { threads.min(work / (PARALLEL / 2)) }
 }

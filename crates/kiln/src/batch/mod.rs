@@ -12,7 +12,7 @@ use kiln_device::waiting::Waiting;
 use kiln_ir::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
 use kiln_ir::op::{Op, widened};
 use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Result, Shape, TensorType, f16};
-use kiln_route::{Explanation, Residency};
+use kiln_route::{Explanation, Problem, Residency};
 use parts::Names;
 use plan::{Memory, Plan, packable, prefix, prefix_mut};
 
@@ -555,14 +555,17 @@ impl<'e> Batch<'e> {
     pub fn explain(&self, wanted: &[TensorId]) -> Result<Explanation> {
         let mut plan = Plan::new(&self.graph, wanted)?;
         let question = format!("a batch of {} steps", plan.schedule.steps.len());
-        let able = |residency, custom| self.engine.able_of(residency, custom);
-        let residency = plan.custom.iter().fold(self.residency(&plan.inputs), able);
+        let problem = Problem::schedule(&plan.schedule, &self.graph)?;
+        let able = |residency, step: &Step| match step {
+            Step::Run { op, .. } => self.engine.able(residency, op),
+            Step::Fused(_) => residency,
+        };
+        let residency = plan.schedule.steps.iter().fold(self.residency(&plan.inputs), able);
         let alone = !gpus::POSSIBLE || self.engine.gpus.is_empty() || self.engine.router.forced().is_some();
         if alone || plan.schedule.steps.is_empty() {
-            let decision = self.engine.decide(&plan.problem, &residency, "batch")?;
-            return Ok(Explanation::new(question, &plan.problem, &decision));
+            let decision = self.engine.decide(&problem, &residency, "batch")?;
+            return Ok(Explanation::new(question, &problem, &decision));
         }
-        let problem = plan.problem.clone();
         let decision = self.engine.router.decide(&problem, &residency);
         let placement = self.place(&mut plan, &[])?;
         Ok(Explanation::new(question, &problem, &decision).placed(placement, self.engine.places()))

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use kiln_ir::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
-use kiln_ir::op::{Custom, Matmul, Op};
+use kiln_ir::op::{Matmul, Op};
 use kiln_ir::{Buffer, Data, DataMut, Result, TensorType};
 use kiln_route::{Flow, Problem};
 
@@ -14,10 +14,7 @@ use super::parts::Placed;
 pub(super) struct Plan {
     pub(super) wanted: Vec<TensorId>,
     pub(super) schedule: Schedule,
-    pub(super) problem: Problem,
-    /// The custom operations among the steps.
-    pub(super) custom: Vec<Custom>,
-    /// The inputs that the schedule reads, in the order of the operands of the problem, and behind them those that are wanted.
+    /// The inputs that the schedule reads, in the order of [`Problem::inputs_of`], and behind them those that are wanted.
     pub(super) inputs: Vec<TensorId>,
     /// Allocated when the CPU runs it.
     pub(super) memory: Option<Memory>,
@@ -42,24 +39,13 @@ pub(super) struct Memory {
 impl Plan {
     pub(super) fn new(graph: &Graph, wanted: &[TensorId]) -> Result<Self> {
         let schedule = graph.schedule(wanted, FusionLimits::default())?;
-        let problem = Problem::schedule(&schedule, graph)?;
         let mut inputs = Problem::inputs_of(&schedule, graph)?;
         // Those that are wanted and that no step reads.
         let wanted_inputs = schedule.inputs(graph)?.into_iter();
         inputs.extend(wanted_inputs.filter(|id| !inputs.contains(id)).collect::<Vec<_>>());
-        let mut custom = Vec::new();
-        for step in &schedule.steps {
-            if let Step::Run { op: Op::Custom(op), .. } = step
-                && !custom.contains(op)
-            {
-                custom.push(*op);
-            }
-        }
         Ok(Self {
             wanted: wanted.to_vec(),
             schedule,
-            problem,
-            custom,
             inputs,
             memory: None,
             on_cpu: Vec::new(),

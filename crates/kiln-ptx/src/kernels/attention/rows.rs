@@ -57,7 +57,7 @@ impl Attention {
         Self { causal, share: share.unwrap_or(SHARES[SHARES.len() - 1]), parts: false, target }
     }
 
-    /// The launches for these extents on a device of so many multiprocessors.
+    /// Plans the launches for these extents on a device with this number of multiprocessors.
     ///
     /// # Errors
     /// As [`Attention::launch`].
