@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use kiln_ir::DType;
 use kiln_ir::graph::{Fetch, Source};
 use kiln_ir::op::ElementwiseKind;
 
@@ -20,13 +21,13 @@ pub struct Call {
     pub operands: Vec<Source>,
 }
 
-/// What a chain reads: how, and whether it is f16, two in a word, instead of f32.
+/// What a chain reads: how, and how it is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Read {
     /// How.
     pub fetch: Fetch,
-    /// Whether it is f16.
-    pub half: bool,
+    /// The type of its elements: one of floats.
+    pub stored: DType,
 }
 
 /// A chain: the code of a kernel without its parameters.
@@ -48,13 +49,8 @@ impl Chain {
     /// Buffers and parameters of the kernel.
     pub fn head(&self) -> Head {
         let input = |(i, read): (usize, &Read)| {
-            let ty = match (matches!(read.fetch, Fetch::Whole | Fetch::Vectors), read.half) {
-                (true, false) => "array<vec4<f32>>",
-                (true, true) => "array<vec2<u32>>",
-                (false, false) => "array<f32>",
-                (false, true) => "array<u32>",
-            };
-            Binding { name: format!("in{i}"), ty: ty.to_owned(), access: Access::Read }
+            let item = if matches!(read.fetch, Fetch::Whole | Fetch::Vectors) { "Four" } else { "One" };
+            Binding { name: format!("in{i}"), ty: format!("array<{item}_{}>", read.stored), access: Access::Read }
         };
         let output = |i| Binding { name: format!("out{i}"), ty: "array<vec4<f32>>".to_owned(), access: Access::Write };
         let inputs = self.inputs.iter().enumerate().map(input);
@@ -80,8 +76,7 @@ impl Chain {
     /// The WGSL of the kernel.
     pub fn text(&self, capabilities: Capabilities) -> String {
         let mut text = template::declarations(&self.head(), capabilities);
-        let halves = self.inputs.iter().any(|read| read.half);
-        let constants: BTreeMap<String, u32> = crate::all_constants(&[("HALVES", halves.into())], capabilities);
+        let constants: BTreeMap<String, u32> = crate::all_constants(&[], capabilities);
         template::expand(&self.source(), &constants, &crate::find, &mut text);
         text
     }
@@ -89,14 +84,9 @@ impl Chain {
     fn source(&self) -> String {
         let mut text = String::from(source!(elementwise, elementwise));
         for (i, read) in self.inputs.iter().enumerate() {
-            let vector = |at: &str| match read.half {
-                true => format!("widened(in{i}[{at}])"),
-                false => format!("in{i}[{at}]"),
-            };
-            let element = |at: &str| match read.half {
-                true => format!("half_at(in{i}[({at}) / 2u], {at})"),
-                false => format!("in{i}[{at}]"),
-            };
+            let stored = read.stored;
+            let vector = |at: &str| format!("load_{stored}(in{i}[{at}])");
+            let element = |at: &str| format!("element_{stored}(in{i}[({at}) / PER_{stored}], {at})");
             let _ = match read.fetch {
                 Fetch::Whole => writeln!(text, "    let x{i} = {};", vector("i")),
                 Fetch::Scalar => writeln!(text, "    let x{i} = V({});", element("0u")),

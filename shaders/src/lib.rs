@@ -32,7 +32,7 @@ use std::sync::LazyLock;
 
 use kiln_ir::op::Reduction;
 
-pub use symbols::{Symbolic, constant};
+pub use symbols::{Symbolic, constant, number};
 pub use template::{Access, Binding, Capabilities, Head};
 
 /// Invocations of a workgroup.
@@ -122,7 +122,7 @@ macro_rules! sources {
 // The files in `wgsl/`. A family is a folder: the files that others include, then the kernels, each as its constant and its
 // file, which names the kernel in profiles and errors. No two files have one name, so `#include` needs no family.
 sources! {
-    shared includes [common, halves, math, precise, rows, rows_main, team, team_main] {
+    shared includes [common, math, precise, rows, rows_main, storage, team, team_main] {
         /// A copy: the limit of whatever reads and writes as much.
         COPY = copy;
         /// The sum of the parts that an operation was split into.
@@ -229,8 +229,8 @@ sources! {
         TOP_K_SORT = top_k_sort;
     }
     cast includes [] {
-        /// Numbers as another type.
-        CONVERT = convert;
+        /// Elements as those of another type.
+        CAST = cast;
     }
     transpose includes [] {
         /// The transpose of a stack of matrices.
@@ -241,8 +241,8 @@ sources! {
         FILL = fill;
         /// Words moved from one strided arrangement to another.
         STRIDED_COPY = strided_copy;
-        /// Halves of words moved from one strided arrangement to another.
-        STRIDED_COPY_HALVES = strided_copy_halves;
+        /// Parts of words moved from one strided arrangement to another.
+        STRIDED_COPY_PARTS = strided_copy_parts;
     }
 }
 
@@ -298,7 +298,10 @@ mod tests {
                 None => assert!(number, "{constant} == {value}"),
             }
         }
-        assert_eq!(seen.into_iter().collect::<Vec<_>>(), ["FORMAT", "REDUCTION"]);
+        assert_eq!(
+            seen.into_iter().collect::<Vec<_>>(),
+            ["FORMAT", "FROM_TYPE", "REDUCTION", "STORED", "STORED_A", "STORED_B", "TO_TYPE"]
+        );
     }
 
     #[test]

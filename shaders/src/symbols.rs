@@ -5,22 +5,36 @@
 
 use std::fmt::Write as _;
 
-use kiln_ir::QuantFormat;
 use kiln_ir::op::Reduction;
+use kiln_ir::{DType, QuantFormat};
 
 /// An enumeration that kernels are compiled for.
 pub trait Symbolic: Copy + PartialEq + 'static {
-    /// The constant that holds the value in sources.
-    const CONSTANT: &'static str;
+    /// The constants that hold a value in sources.
+    const CONSTANTS: &'static [&'static str];
     /// Every value. Its place here is its number.
     const ALL: &'static [Self];
+
+    /// Whether texts declare the names of all values, and the constant, as numbers. Words of WGSL cannot be declared.
+    const DECLARED: bool = true;
 
     /// The name of the value in sources.
     fn symbol(self) -> String;
 }
 
+/// Types of single elements, by their own names.
+impl Symbolic for DType {
+    const CONSTANTS: &'static [&'static str] = &["STORED", "STORED_A", "STORED_B", "FROM_TYPE", "TO_TYPE"];
+    const ALL: &'static [Self] = Self::ALL;
+    const DECLARED: bool = false;
+
+    fn symbol(self) -> String {
+        self.name().to_owned()
+    }
+}
+
 impl Symbolic for Reduction {
-    const CONSTANT: &'static str = "REDUCTION";
+    const CONSTANTS: &'static [&'static str] = &["REDUCTION"];
     const ALL: &'static [Self] = Self::ALL;
 
     fn symbol(self) -> String {
@@ -29,7 +43,7 @@ impl Symbolic for Reduction {
 }
 
 impl Symbolic for QuantFormat {
-    const CONSTANT: &'static str = "FORMAT";
+    const CONSTANTS: &'static [&'static str] = &["FORMAT"];
     const ALL: &'static [Self] = &Self::ALL;
 
     fn symbol(self) -> String {
@@ -37,18 +51,35 @@ impl Symbolic for QuantFormat {
     }
 }
 
-/// The constant that compiles a kernel for a value.
+/// The number of a value in sources.
+pub fn number<T: Symbolic>(value: T) -> u32 {
+    T::ALL.iter().zip(0..).find(|(other, _)| **other == value).map_or(u32::MAX, |(_, number)| number)
+}
+
+/// The constant that compiles a kernel for a value: the first one that values of its type have.
 pub fn constant<T: Symbolic>(value: T) -> (&'static str, u32) {
-    let number = T::ALL.iter().zip(0..).find(|(other, _)| **other == value).map_or(u32::MAX, |(_, number)| number);
-    (T::CONSTANT, number)
+    (T::CONSTANTS[0], number(value))
 }
 
 /// The names of the values that a constant can have, in the order of their numbers, if they have names.
 pub(crate) fn symbols(constant: &str) -> Option<Vec<String>> {
     fn of<T: Symbolic>(constant: &str) -> Option<Vec<String>> {
-        (constant == T::CONSTANT).then(|| T::ALL.iter().map(|value| value.symbol()).collect())
+        T::CONSTANTS.contains(&constant).then(|| T::ALL.iter().map(|value| value.symbol()).collect())
     }
-    of::<Reduction>(constant).or_else(|| of::<QuantFormat>(constant))
+    of::<Reduction>(constant).or_else(|| of::<QuantFormat>(constant)).or_else(|| of::<DType>(constant))
+}
+
+/// A value of a constant as text: its name if it is an enumeration, otherwise the number.
+pub(crate) fn text(constant: &str, value: u32) -> String {
+    let symbol = symbols(constant).and_then(|symbols| symbols.into_iter().nth(value as usize));
+    symbol.unwrap_or_else(|| value.to_string())
+}
+
+/// Whether texts declare a constant and the names of its values.
+fn is_declared(constant: &str) -> bool {
+    [(Reduction::CONSTANTS, Reduction::DECLARED), (QuantFormat::CONSTANTS, QuantFormat::DECLARED)]
+        .iter()
+        .any(|(constants, declared)| *declared && constants.contains(&constant))
 }
 
 /// The value that a constant is compared with: by its name if it is an enumeration, otherwise a number.
@@ -62,7 +93,7 @@ pub(crate) fn value(constant: &str, text: &str) -> Option<u32> {
 /// Declares the names of the values of each constant that is an enumeration, and its own value.
 pub(crate) fn declarations(constants: &[(&str, u32)], out: &mut String) {
     for &(constant, value) in constants {
-        let Some(symbols) = symbols(constant) else { continue };
+        let Some(symbols) = symbols(constant).filter(|_| is_declared(constant)) else { continue };
         for (number, symbol) in symbols.iter().enumerate() {
             let _ = writeln!(out, "const {symbol}: u32 = {number}u;");
         }

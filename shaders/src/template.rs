@@ -181,7 +181,7 @@ fn substitute(line: &str, constants: &BTreeMap<String, u32>, out: &mut String) {
         out.push_str(before);
         match after.split_once('}') {
             Some((name, after)) if constants.contains_key(name) => {
-                let _ = write!(out, "{}", constants[name]);
+                out.push_str(&symbols::text(name, constants[name]));
                 rest = after;
             }
             _ => {

@@ -1,8 +1,8 @@
 //! Every text that the sources can become is a sound shader, and translates to what Vulkan, Metal and DX12 take.
 
-use kiln_ir::QuantFormat;
 use kiln_ir::graph::{Fetch, Source};
 use kiln_ir::op::{ElementwiseKind, Reduction};
+use kiln_ir::{DType, QuantFormat};
 use kiln_shaders::elementwise::{Call, Chain, Read};
 use kiln_shaders::{
     Access, Capabilities, DEQUANTIZE, Head, KERNELS, Kernel, REDUCE_ROWS, Symbolic, constant, state_words,
@@ -120,12 +120,13 @@ fn every_element_wise_function_is_sound_for_every_kind_of_operand() {
             for capabilities in Capabilities::all() {
                 let operands = (0..kind.arity()).map(Source::Input).collect();
                 let calls = vec![Call { kind, operands }];
-                // The last one of f16, or none.
-                for halves in [false, true] {
-                    let read = |i: usize| Read { fetch, half: halves && i + 1 == kind.arity() };
+                // The last one of each type of floats.
+                for &last in DType::ALL.iter().filter(|dtype| dtype.is_float()) {
+                    let stored = |i: usize| if i + 1 == kind.arity() { last } else { DType::F32 };
+                    let read = |i: usize| Read { fetch, stored: stored(i) };
                     let inputs = (0..kind.arity()).map(read).collect();
                     let chain = Chain { inputs, calls: calls.clone(), outputs: vec![0] };
-                    let what = format!("{} of {fetch:?}, f16 {halves}, with {capabilities:?}", kind.name());
+                    let what = format!("{} of {fetch:?}, {last}, with {capabilities:?}", kind.name());
                     check(&what, &chain.text(capabilities), &chain.head(), capabilities);
                 }
             }
@@ -140,7 +141,7 @@ fn a_chain_reads_results_of_earlier_calls() {
         Call { kind: ElementwiseKind::Clip, operands: vec![Source::Result(0)] },
         Call { kind: ElementwiseKind::Mul, operands: vec![Source::Result(1), Source::Result(0)] },
     ];
-    let inputs = [Fetch::Whole, Fetch::Vectors].map(|fetch| Read { fetch, half: false }).to_vec();
+    let inputs = [Fetch::Whole, Fetch::Vectors].map(|fetch| Read { fetch, stored: DType::F32 }).to_vec();
     let chain = Chain { inputs, calls, outputs: vec![2, 0] };
     let text = chain.text(Capabilities::PLAIN);
     check("a chain", &text, &chain.head(), Capabilities::PLAIN);
@@ -170,8 +171,8 @@ fn declares<T: Symbolic + std::fmt::Debug>(kernel: Kernel) {
         for &other in T::ALL {
             assert_eq!(of(&other.symbol()), Some(constant(other).1), "{other:?}\n{text}");
         }
-        assert_eq!(of(T::CONSTANT), of(&value.symbol()), "{value:?}\n{text}");
-        let number = format!("const {}: u32 = {};", T::CONSTANT, value.symbol());
+        assert_eq!(of(T::CONSTANTS[0]), of(&value.symbol()), "{value:?}\n{text}");
+        let number = format!("const {}: u32 = {};", T::CONSTANTS[0], value.symbol());
         assert!(text.contains(&number), "{value:?}\n{text}");
     }
 }

@@ -110,10 +110,10 @@ fn on_gpus() -> Result<String> {
          - A GPU may take subnormal numbers for zeros, on the way in, between, and on the way out: a result may be off by \
          2⁻¹²⁶ besides.\n\
          - Sums are trees there, too, of another shape: they keep the bounds and not the bits of the CPU.\n\
-         - Products of two f16 matrices may go through cooperative matrices or tensor cores, whose units cut off where others round: \
+         - Products of two f16 matrices, and in CUDA of two bf16 matrices, may go through cooperative matrices or tensor cores, whose units cut off where others round: \
          the error is at most k / 8 + 16 u Σ|terms|, where that is more.\n\
-         - Attention of three f16 tensors runs on tensor cores in CUDA, from compute capability 8.0 on, where rows have 64, 80, 96, 128 \
-         or 256 elements and the scale is positive: the error is at most 8226 + (d + t) / 8 u of the magnitudes that the contract names, \
+         - Attention of three f16 or three bf16 tensors runs on tensor cores in CUDA, from compute capability 8.0 on, where rows have 64, 80, 96, 128 \
+         or 256 elements and the scale is positive: the error is at most 8226 + (d + t) / 8 u (of bf16 65570 + (d + t) / 8 u) of the magnitudes that the contract names, \
          weights below 2⁻⁴⁰ of the greatest may count as 0, and a value that is not finite may make NaN of every query that shares a tile \
          with one that sees its key.\n\
          - The mean of a window in CUDA is off by h + w - 1 u Σ|terms| at most, where that is more: rows of the window are added one \

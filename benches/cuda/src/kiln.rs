@@ -114,7 +114,7 @@ impl Contender for Kiln {
                 };
                 if let Numbers::F16 = numbers {
                     let [a, b] = [0, 1].map(|i: usize| x[i].iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>());
-                    Self::resident(device, op, &[Operand::f16(&a, &[m, k])?, Operand::f16(&b, &[n, k])?])?
+                    Self::resident(device, op, &[Operand::elements(&a, &[m, k])?, Operand::elements(&b, &[n, k])?])?
                 } else {
                     Self::resident(device, op, &[Operand::f32(&x[0], &[m, k])?, Operand::f32(&x[1], &[n, k])?])?
                 }
@@ -148,7 +148,7 @@ impl Contender for Kiln {
                 let halves = x.iter().map(|x| x.iter().map(|&x| f16::from_f32(x)).collect()).collect::<Vec<Vec<f16>>>();
                 let op = if attention.causal { op::Attention::causal() } else { op::Attention::full() };
                 let dims = [attention.queries(), attention.keys(), attention.keys()];
-                let operands = halves.iter().zip(&dims).map(|(x, dims)| Operand::f16(x, dims));
+                let operands = halves.iter().zip(&dims).map(|(x, dims)| Operand::elements(x, dims));
                 Self::resident(&self.device, op, &operands.collect::<kiln_ir::Result<Vec<_>>>()?)?
             }
             Case::Quantized { format, rows, n, k } => {

@@ -77,7 +77,7 @@ impl Contender for Kiln {
             Case::MatmulF16 { n } => {
                 let halves = |x: &[f32]| x.iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>();
                 let [a, b] = [halves(&x[0]), halves(&x[1])];
-                self.resident(Matmul::default(), &[Operand::f16(&a, &[n, n])?, Operand::f16(&b, &[n, n])?])?
+                self.resident(Matmul::default(), &[Operand::elements(&a, &[n, n])?, Operand::elements(&b, &[n, n])?])?
             }
             Case::Sum { n } => self.resident(Reduce::all(Reduction::Sum), &[Operand::f32(&x[0], &[n])?])?,
             Case::Softmax { rows, columns } => self.resident(Softmax, &[Operand::f32(&x[0], &[rows, columns])?])?,

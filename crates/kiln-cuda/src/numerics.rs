@@ -1,14 +1,15 @@
 //! Where the numerics of tensor cores differ from the contract of kiln-ir.
 //!
-//! They cut off where others round, so that errors are of one sign and grow with k. Of f16 they add sixteen products to a sum
+//! They cut off where others round, so that errors are of one sign and grow with k. Of f16 and bf16 they add sixteen products to a sum
 //! at a time, and of TF32 eight: 2 u of the sum each time, and 16 u for what is cut off from the products themselves. Weights of
-//! attention are rounded to f16 before they are multiplied.
+//! attention are rounded to the type of the values before they are multiplied.
 
 use kiln_ir::op::{Attention, Bound, Matmul, Op};
 use kiln_ir::{DType, Result, TensorType};
 use kiln_ptx::kernels::window::Pool;
 
 use crate::lower::attention::on_tensor_cores;
+use crate::lower::halves;
 use crate::plan::Hardware;
 use crate::{CudaDevice, InputPrecision};
 
@@ -38,9 +39,8 @@ fn bound(hardware: Hardware, op: &Op, inputs: &[TensorType]) -> Result<Bound> {
 /// Units of a product on tensor cores; none where it may run on others.
 fn of_product(hardware: Hardware, op: &Matmul, inputs: &[TensorType]) -> Result<Option<f64>> {
     let k = op.extents(&inputs[0].shape, &inputs[1].shape)?.k as f64;
-    let halves = inputs.iter().all(|input| input.dtype == DType::F16);
     Ok(match hardware.input_precision {
-        _ if halves => Some(k / 8.0 + 16.0),
+        _ if halves(inputs).is_some() => Some(k / 8.0 + 16.0),
         // 2 u for either part, 4 u for the product that is left out, 32 u and 16 u for a chain of 128 products, and a
         // rounding for each of those.
         InputPrecision::Tf32x3 if hardware.has_warp_groups() => Some(56.0 + k / 128.0),
@@ -56,9 +56,10 @@ fn of_attention(hardware: Hardware, op: &Attention, inputs: &[TensorType]) -> Re
         return Ok(None);
     }
     let extents = op.extents(&inputs[0].shape, &inputs[1].shape, &inputs[2].shape)?;
-    // Weights are rounded to f16, 2⁻¹¹ of each; scores and sums are cut off, 16 products at a time.
+    // Weights are rounded to f16, 2⁻¹¹ of each, or to bf16, 2⁻⁸; scores and sums are cut off, 16 products at a time.
+    let weights = if inputs[0].dtype == DType::F16 { 8192.0 } else { 65_536.0 };
     let sums = (extents.d + extents.t) as f64 / 8.0 + 32.0;
-    Ok(Some(8192.0 + sums + 2.0))
+    Ok(Some(weights + sums + 2.0))
 }
 
 #[cfg(test)]
@@ -85,6 +86,7 @@ mod tests {
         assert_eq!(of(Target::Sm90a, InputPrecision::Tf32x3, DType::F32), 88.0);
         for target in [Target::Sm80, Target::Sm90a] {
             assert_eq!(of(target, InputPrecision::Ieee, DType::F16), 528.0);
+            assert_eq!(of(target, InputPrecision::Ieee, DType::Bf16), 528.0);
             assert_eq!(of(target, InputPrecision::Tf32, DType::F32), 33_808.0);
         }
     }
@@ -98,6 +100,7 @@ mod tests {
         };
         let contract = Op::from(Attention::full()).contract().bound;
         assert_eq!(of(Target::Sm80, DType::F16, 64), Bound::Magnitude(8266.0));
+        assert_eq!(of(Target::Sm80, DType::Bf16, 64), Bound::Magnitude(65_610.0));
         assert_eq!(of(Target::Sm75, DType::F16, 64), contract);
         assert_eq!(of(Target::Sm80, DType::F32, 64), contract);
         assert_eq!(of(Target::Sm80, DType::F16, 40), contract);

@@ -2,10 +2,10 @@
 
 use kiln_device::Location;
 use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashCombine, WarpGroupAttention};
+use kiln_ptx::kernels::cast::Cast;
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::gemm::{Gemm, MultistageGemm, SplitSum, Tf32Planes, WarpGemm, WarpGroupGemm};
-use kiln_ptx::kernels::half::Convert;
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, WarpQuantMatmul};
 use kiln_ptx::kernels::reduce::ReduceLevel;
@@ -72,8 +72,8 @@ macro_rules! codes {
 }
 codes!(
     Attention,
+    Cast,
     Chain,
-    Convert,
     Convolve,
     CustomCode,
     Dequantize,

@@ -5,7 +5,7 @@ mod support;
 use kiln_cuda::{CudaCommandBatch, CudaDevice, DeviceOptions, InputPrecision, numerics};
 use kiln_ir::op::reference::{Random, check};
 use kiln_ir::op::{Attention, Matmul, Op, Param};
-use kiln_ir::{Buffer, Data, Operand, Record, Result, Shape, f16};
+use kiln_ir::{Buffer, DType, Data, Operand, Record, Result, Shape, f16};
 
 /// A device with tensor cores that kernels use.
 fn device_with(input_precision: InputPrecision) -> Option<CudaDevice> {
@@ -36,8 +36,15 @@ const EXTENTS: [(usize, [usize; 3], bool); 14] = [
     (1, [2960, 40, 2960], true),
 ];
 
-/// Holds products to the bound of the device.
-fn holds(device: &CudaDevice, halves: bool) {
+/// The elements nearest to numbers.
+fn stored_as(values: &[f32], dtype: DType) -> Buffer {
+    let mut elements = Buffer::with_bytes(dtype, values.len() * dtype.size()).unwrap();
+    kiln_ir::narrow(values, elements.as_mut());
+    elements
+}
+
+/// Holds products of such elements to the bound of the device.
+fn holds(device: &CudaDevice, dtype: DType) {
     let (mut random, mut worst) = (Random::new(7), 0.0f64);
     for (batch, [m, k, n], shared) in EXTENTS {
         for (transpose_a, transpose_b) in [(false, false), (false, true), (true, false), (true, true)] {
@@ -45,9 +52,7 @@ fn holds(device: &CudaDevice, halves: bool) {
             let dims = [if transpose_a { [k, m] } else { [m, k] }, if transpose_b { [n, k] } else { [k, n] }];
             let mut operand = |dims: [usize; 2], alone: bool| {
                 let shape = if alone { Shape::new(&dims) } else { Shape::new(&[batch, dims[0], dims[1]]) }.unwrap();
-                let values = random.uniforms(shape.numel(), -1.0, 1.0);
-                let halved = || Buffer::F16(values.iter().map(|&x| f16::from_f32(x)).collect());
-                (if halves { halved() } else { Buffer::F32(values.clone()) }, shape)
+                (stored_as(&random.uniforms(shape.numel(), -1.0, 1.0), dtype), shape)
             };
             let stored = [operand(dims[0], batch == 1), operand(dims[1], shared)];
             let operands = stored.each_ref().map(|(data, shape)| Operand::new(data.as_data(), *shape).unwrap());
@@ -66,18 +71,19 @@ fn holds(device: &CudaDevice, halves: bool) {
 }
 
 #[test]
-fn products_of_f16_keep_their_bound() {
-    device_with(InputPrecision::Ieee).iter().for_each(|device| holds(device, true));
+fn products_of_16_bits_keep_their_bound() {
+    let Some(device) = device_with(InputPrecision::Ieee) else { return };
+    [DType::F16, DType::Bf16].into_iter().for_each(|dtype| holds(&device, dtype));
 }
 
 #[test]
 fn products_in_two_parts_keep_their_bound() {
-    device_with(InputPrecision::Tf32x3).iter().for_each(|device| holds(device, false));
+    device_with(InputPrecision::Tf32x3).iter().for_each(|device| holds(device, DType::F32));
 }
 
 #[test]
 fn products_in_tf32_keep_their_bound() {
-    device_with(InputPrecision::Tf32).iter().for_each(|device| holds(device, false));
+    device_with(InputPrecision::Tf32).iter().for_each(|device| holds(device, DType::F32));
 }
 
 /// Sequences, heads, heads of keys, queries, keys and elements of a row: one and few, around tiles, grouped heads, so few
@@ -107,12 +113,16 @@ const ATTENTIONS: [[usize; 6]; 20] = [
     [1, 280, 280, 65, 70, 128],
 ];
 
-/// Holds attention of f16 to the bound of the device: in every extent full and causal, with scores of a few units, of some
-/// hundreds, and as large as f16 makes them, where the bound, which grows with the scores, asks for little more than finite
-/// results.
 #[test]
-fn attention_of_f16_keeps_its_bound() {
+fn attention_of_16_bits_keeps_its_bound() {
     let Some(device) = device_with(InputPrecision::Ieee) else { return };
+    [DType::F16, DType::Bf16].into_iter().for_each(|dtype| attends(&device, dtype));
+}
+
+/// Holds attention of such elements to the bound of the device: in every extent full and causal, with scores of a few units, of
+/// some hundreds, and as large as f16 makes them, where the bound, which grows with the scores, asks for little more than finite
+/// results.
+fn attends(device: &CudaDevice, dtype: DType) {
     let (mut random, mut worst) = (Random::new(9), 0.0f64);
     for [batch, heads, kv_heads, s, t, d] in ATTENTIONS {
         for (causal, scale, size) in
@@ -121,13 +131,12 @@ fn attention_of_f16_keeps_its_bound() {
             let op = Op::from(Attention { causal, scale });
             let mut operand = |heads: usize, rows: usize, size: f32| {
                 let shape = Shape::new(&[batch, heads, rows, d]).unwrap();
-                let values = random.uniforms(shape.numel(), -size, size);
-                (values.into_iter().map(f16::from_f32).collect::<Vec<_>>(), shape)
+                (stored_as(&random.uniforms(shape.numel(), -size, size), dtype), shape)
             };
             let stored = [operand(heads, s, size), operand(kv_heads, t, size), operand(kv_heads, t, 1.0)];
-            let operands = stored.each_ref().map(|(x, shape)| Operand::new(Data::F16(x), *shape).unwrap());
+            let operands = stored.each_ref().map(|(x, shape)| Operand::new(x.as_data(), *shape).unwrap());
             let expected = op.reference(&operands).unwrap();
-            let bound = numerics::bound_on(&device, &op, &operands.each_ref().map(Operand::ty)).unwrap();
+            let bound = numerics::bound_on(device, &op, &operands.each_ref().map(Operand::ty)).unwrap();
             let tensors = operands.each_ref().map(|operand| device.upload(operand).unwrap());
             let got = device.run(&op, &tensors.each_ref()).unwrap()[0].read().unwrap();
             let accuracy = check(bound, &expected, &[got.as_data()]);
@@ -204,8 +213,9 @@ fn batches_replay_them() {
     let options = DeviceOptions::new().profile();
     for (device, replays) in [(support::device().unwrap(), true), (support::device_with(&options).unwrap(), false)] {
         let mut batch = CudaCommandBatch::new(device);
-        let x = batch.upload_f16(&[f16::from_f32(0.5); 64 * 64], &[64, 64]).unwrap();
-        let w = batch.upload_f16(&[f16::from_f32(0.25); 64 * 128], &[128, 64]).unwrap();
+        let x = batch.upload_operand(&Operand::elements(&[f16::from_f32(0.5); 64 * 64], &[64, 64]).unwrap()).unwrap();
+        let w =
+            batch.upload_operand(&Operand::elements(&[f16::from_f32(0.25); 64 * 128], &[128, 64]).unwrap()).unwrap();
         let y = batch.record(Matmul { transpose_a: false, transpose_b: true }, &[x, w]).unwrap();
         let y = batch.relu(y).unwrap();
         for run in 0..4 {

@@ -2,7 +2,7 @@
 
 use kiln_ir::graph::{Graph, TensorId};
 use kiln_ir::op::Op;
-use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Result, Shape, TensorType, f16};
+use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Result, Shape, TensorType};
 
 use crate::blocking_and_async;
 use crate::driver::Driver;
@@ -93,20 +93,12 @@ impl<D: Driver> Batch<D> {
             self.upload_now(&Operand::f32(data, dims)?).await
         }
 
-        /// Copies f16 elements of the given extents to the device.
-        ///
-        /// # Errors
-        /// As [`Batch::upload_async`].
-        pub fn upload_f16, upload_f16_async(&mut self, _waiting, data: &[f16], dims: &[usize]) -> Result<TensorId> {
-            self.upload_now(&Operand::f16(data, dims)?).await
-        }
-
         /// Copies indices of the given extents to the device.
         ///
         /// # Errors
         /// As [`Batch::upload_async`].
         pub fn upload_indices, upload_indices_async(&mut self, _waiting, data: &[u32], dims: &[usize]) -> Result<TensorId> {
-            self.upload_now(&Operand::u32(data, dims)?).await
+            self.upload_now(&Operand::elements(data, dims)?).await
         }
 
         /// Copies quantised blocks to the device; the extents count elements.

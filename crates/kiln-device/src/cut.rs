@@ -1,7 +1,7 @@
 //! How operations are cut into parts that do not depend on one another, and what their results make together.
 
 use kiln_ir::op::{Op, Reduce, Reduction};
-use kiln_ir::{Data, DataMut, Operand, Result, Shape, TensorType};
+use kiln_ir::{DataMut, Operand, Result, Shape, TensorType};
 
 /// How an operation is cut.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -118,59 +118,16 @@ impl Cut {
 /// Some rows of an operand that has these extents.
 fn rows_of<'a>(operand: &Operand<'a>, dims: &[usize], from: usize, to: usize) -> Result<Operand<'a>> {
     let mut dims = dims.to_vec();
-    let row = operand.shape().numel().checked_div(dims[0]).unwrap_or(0);
     let bytes = operand.ty().bytes().checked_div(dims[0]).unwrap_or(0);
     dims[0] = to - from;
-    let range = from * row..to * row;
-    let data = match operand.data() {
-        Data::F32(elements) => Data::F32(&elements[range]),
-        Data::F16(elements) => Data::F16(&elements[range]),
-        Data::U32(elements) => Data::U32(&elements[range]),
-        Data::Blocks(format, blocks) => Data::Blocks(format, &blocks[from * bytes..to * bytes]),
-    };
+    let data = operand.data().part(from * bytes..to * bytes);
     Operand::new(data, Shape::new(&dims)?)
-}
-
-/// An element of an operand of numbers.
-pub fn element(operand: &Operand<'_>, at: usize) -> f32 {
-    match operand.data() {
-        Data::F32(elements) => elements[at],
-        Data::F16(elements) => elements[at].to_f32(),
-        Data::U32(_) | Data::Blocks(..) => f32::NAN,
-    }
 }
 
 /// The first `rows` of `all` rows, and the others.
 pub fn split(data: DataMut<'_>, rows: usize, all: usize) -> (DataMut<'_>, DataMut<'_>) {
-    let at = |len: usize| len.checked_div(all).unwrap_or(0) * rows;
-    match data {
-        DataMut::F32(elements) => {
-            let (mine, others) = elements.split_at_mut(at(elements.len()));
-            (DataMut::F32(mine), DataMut::F32(others))
-        }
-        DataMut::F16(elements) => {
-            let (mine, others) = elements.split_at_mut(at(elements.len()));
-            (DataMut::F16(mine), DataMut::F16(others))
-        }
-        DataMut::U32(elements) => {
-            let (mine, others) = elements.split_at_mut(at(elements.len()));
-            (DataMut::U32(mine), DataMut::U32(others))
-        }
-        DataMut::Blocks(format, blocks) => {
-            let (mine, others) = blocks.split_at_mut(at(blocks.len()));
-            (DataMut::Blocks(format, mine), DataMut::Blocks(format, others))
-        }
-    }
-}
-
-/// The same memory for a shorter time.
-pub fn reborrow<'a>(data: &'a mut DataMut<'_>) -> DataMut<'a> {
-    match data {
-        DataMut::F32(elements) => DataMut::F32(elements),
-        DataMut::F16(elements) => DataMut::F16(elements),
-        DataMut::U32(elements) => DataMut::U32(elements),
-        DataMut::Blocks(format, blocks) => DataMut::Blocks(*format, blocks),
-    }
+    let row = data.bytes().checked_div(all).unwrap_or(0);
+    data.split_at(rows * row)
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use kiln_ir::op::{Op, Reduce, check};
 use kiln_ir::{Buffer, DataMut, Error, Operand, Operations, Result, TensorType};
 
-use crate::cut::{self, Cut, Join, element, reborrow, split};
+use crate::cut::{self, Cut, Join, split};
 use crate::waiting::{Waiting, block_on};
 use crate::{Backend, Batch, Driver};
 
@@ -137,7 +137,7 @@ impl<D: Driver> DevicePool<D> {
     ) -> Result<()> {
         match cut.join {
             Join::Rows => {
-                let mut rest: Vec<DataMut<'_>> = outputs.iter_mut().map(reborrow).collect();
+                let mut rest: Vec<DataMut<'_>> = outputs.iter_mut().map(DataMut::reborrow).collect();
                 let mut left = cut.rows;
                 let mut parts = Vec::new();
                 for (from, to) in ranges(cut.rows, alive.len()) {
@@ -165,7 +165,7 @@ impl<D: Driver> DevicePool<D> {
                 let found = Self::partial(alive, op, inputs, cut)?;
                 let place = |((from, _), part): ((usize, usize), &Buffer)| from + part.as_data().u32()[0] as usize;
                 let places: Vec<usize> = ranges(cut.rows, alive.len()).zip(&found).map(place).collect();
-                let values: Vec<f32> = places.iter().map(|&at| element(&inputs[0], at)).collect();
+                let values: Vec<f32> = places.iter().map(|&at| inputs[0].data().load(at)).collect();
                 alive[0].backend.run_into(&Reduce::all(reduction).into(), &[Operand::vector(&values)], outputs)?;
                 if let [DataMut::U32(found)] = outputs {
                     // Parts and elements are both in order: of equals the first of the first part.

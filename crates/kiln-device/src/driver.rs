@@ -145,7 +145,7 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// As [`Driver::lower`].
     fn lower_fused(fused: &Fused, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()>;
 
-    /// Casts a value to f32 for the duration of a step; f32 is returned as it is.
+    /// Casts a value of f16 or bf16 to f32 for the duration of a step.
     ///
     /// # Errors
     /// As [`Driver::lower`].

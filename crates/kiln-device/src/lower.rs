@@ -1,7 +1,7 @@
 //! Lowering: from an operation to launches of kernels. A backend implements [`Lower`] for each operation.
 
 use kiln_ir::op::Operation;
-use kiln_ir::{Result, TensorType};
+use kiln_ir::{DType, Result, TensorType};
 
 use crate::driver::Driver;
 use crate::plan::{Fault, Location};
@@ -17,8 +17,9 @@ pub struct Value {
 
 /// An operation that a backend has kernels for.
 pub trait Lower<D: Driver>: Operation {
-    /// Whether its kernels read f16 as it is stored. For others f16 is cast to f32 first.
-    const HALVES: bool = false;
+    /// The types of floats beside f32 that its kernels read as they are stored. Others are cast to f32 first, but for operations
+    /// that take every type ([`Operation::AS_STORED`]).
+    const READS: &'static [DType] = &[];
 
     /// Adds the launches that compute the outputs. The shape rule has accepted the inputs, and an output has at least one
     /// element.
@@ -29,7 +30,7 @@ pub trait Lower<D: Driver>: Operation {
     fn lower(&self, plan: &mut Lowering<'_, D>, inputs: &[Value], outputs: &[Value]) -> Result<()>;
 }
 
-/// Lowers one operation of a concrete type, its f16 inputs cast where its kernels ask for that: the body of
+/// Lowers one operation of a concrete type, its inputs of f16 and bf16 cast where its kernels ask for that: the body of
 /// [`Driver::lower`] behind [`kiln_ir::for_operation!`].
 ///
 /// # Errors
@@ -43,11 +44,11 @@ pub fn lower_one<D: Driver, O: Lower<D>>(
     if outputs.iter().all(|output| output.ty.shape.is_empty()) {
         return Ok(());
     }
-    if O::HALVES {
-        return op.lower(plan, inputs, outputs);
-    }
-    let wide = inputs.iter().map(|&input| D::widen(plan, input)).collect::<Result<Vec<_>>>()?;
-    op.lower(plan, &wide, outputs)
+    let as_it_is =
+        |ty: TensorType| O::AS_STORED || !ty.dtype.is_float() || ty.dtype == DType::F32 || O::READS.contains(&ty.dtype);
+    let read = inputs.iter().map(|&input| if as_it_is(input.ty) { Ok(input) } else { D::widen(plan, input) });
+    let read = read.collect::<Result<Vec<_>>>()?;
+    op.lower(plan, &read, outputs)
 }
 
 /// The plan that one step of a schedule adds its launches to.

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use kiln_ir::graph::TensorId;
 use kiln_ir::op::{Matmul, Op, QuantMatmul};
-use kiln_ir::{DType, Data, DataMut, Error, Operand, QuantFormat, Result, Shape, TensorType, f16};
+use kiln_ir::{DType, Data, DataMut, Error, Operand, Result, Shape, TensorType};
 
 use crate::blocking_and_async;
 use crate::driver::{Driver, RegionOf};
@@ -60,25 +60,15 @@ impl<D: Driver> MatmulCache<D> {
             self.keep(name, Operand::f32(weight, &[n, k])?).await
         }
 
-        /// Uploads a weight of `n * k` elements of f16, row-major. It stays f16: products with it are those of the f32 values
-        /// of its elements.
+        /// Uploads a weight `[n, k]` of any element type that products take: floats, which stay as they are stored, or quantised
+        /// blocks.
         ///
         /// # Errors
-        /// As [`MatmulCache::upload_weight_async`].
-        pub fn upload_f16, upload_f16_async(
-            &mut self, _waiting, name: &str, weight: &[f16], n: usize, k: usize,
+        /// As [`MatmulCache::upload_weight_async`]; [`Error::Shape`] when it is no matrix, [`Error::Type`] when it is of integers.
+        pub fn upload_operand, upload_operand_async(
+            &mut self, _waiting, name: &str, weight: &Operand<'_>,
         ) -> Result<()> {
-            self.keep(name, Operand::f16(weight, &[n, k])?).await
-        }
-
-        /// Uploads a quantised weight of `n * k` elements.
-        ///
-        /// # Errors
-        /// As [`MatmulCache::upload_weight_async`], and [`Error::Format`] when a row is not whole blocks.
-        pub fn upload_blocks, upload_blocks_async(
-            &mut self, _waiting, name: &str, blocks: &[u8], n: usize, k: usize, format: QuantFormat,
-        ) -> Result<()> {
-            self.keep(name, Operand::blocks(blocks, &[n, k], format)?).await
+            self.keep(name, *weight).await
         }
 
         /// The product of `x`, rows of `k` elements, with a weight, into `out`, rows of `n`.
@@ -106,6 +96,13 @@ impl<D: Driver> MatmulCache<D> {
     }
 
     async fn keep(&mut self, name: &str, operand: Operand<'_>) -> Result<()> {
+        let (dtype, shape) = (operand.ty().dtype, operand.shape());
+        if !dtype.is_float() && !matches!(dtype, DType::Blocks(_)) {
+            return Err(Error::Type { op: "weight", index: 0, expected: DType::F32, found: dtype });
+        }
+        if shape.rank() != 2 {
+            return Err(Error::Shape { op: "weight", reason: format!("{shape} is no matrix, as a weight is") });
+        }
         let tensor = Tensor::upload(&self.device, &operand).await?;
         self.remove(name);
         self.weights.insert(name.to_owned(), tensor);

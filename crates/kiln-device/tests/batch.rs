@@ -72,14 +72,14 @@ fn a_chain_of_functions_is_one_kernel() {
 fn f16_and_quantised_inputs_are_computed_as_the_numbers_that_they_stand_for() {
     let mut batch = Batch::new(device());
     let halves: Vec<f16> = numbers(6).into_iter().map(f16::from_f32).collect();
-    let x = batch.upload_f16(&halves, &[2, 3]).unwrap();
+    let x = batch.upload_operand(&Operand::elements(&halves, &[2, 3]).unwrap()).unwrap();
     let y = batch.upload(&numbers(6), &[2, 3]).unwrap();
     // Both operands are cast, each into scratch memory of its own, beside the scratch memory of the reduction.
     let sum = batch.add(x, x).unwrap();
     let product = batch.matmul_with(x, x, Matmul { transpose_b: true, ..Matmul::default() }).unwrap();
     let expected = batch.matmul_with(y, y, Matmul { transpose_b: true, ..Matmul::default() }).unwrap();
     let total = batch.sum(x).unwrap();
-    let narrow = batch.convert(y, DType::F16).unwrap();
+    let narrow = batch.cast(y, DType::F16).unwrap();
     batch.execute(&[sum, product, expected, total, narrow]).unwrap();
     assert_eq!(batch.read(sum).unwrap(), numbers(6).iter().map(|x| 2.0 * x).collect::<Vec<_>>());
     assert_eq!(batch.read(product).unwrap(), batch.read(expected).unwrap());

@@ -52,7 +52,7 @@ fn operations_that_are_cut_equal_the_whole() {
     let cases: Vec<(Op, Vec<Operand<'_>>)> = vec![
         (Elementwise::add().into(), vec![f32(LARGE, &[1100, 2000]), f32(2000, &[2000])]),
         (Elementwise::mul().into(), vec![f32(1, &[]), f32(LARGE, &[LARGE])]),
-        (Elementwise::relu().into(), vec![Operand::f16(&halves, &[LARGE]).unwrap()]),
+        (Elementwise::relu().into(), vec![Operand::elements(&halves, &[LARGE]).unwrap()]),
         (Softmax.into(), vec![f32(LARGE, &[1100, 2000])]),
         (TopK { k: 2 }.into(), vec![f32(LARGE, &[LARGE / 10, 10])]),
         (Reduce::along(Reduction::Max, 1).into(), vec![tall]),

@@ -61,7 +61,7 @@ fn faults_are_reported_wherever_an_operation_runs() {
             assert_eq!(backend.gather(&numbers(6), 2, &[1]).unwrap(), numbers(6)[2..4]);
         }
         let (table, op) = (upload(&device, &numbers(6), &[3, 2]).unwrap(), Op::from(Gather));
-        let indices = |indices: &[u32]| device.upload(&Operand::u32(indices, &[indices.len()]).unwrap()).unwrap();
+        let indices = |indices: &[u32]| device.upload(&Operand::elements(indices, &[indices.len()]).unwrap()).unwrap();
         assert_eq!(device.run(&op, &[&table, &indices(&[3])]).unwrap_err(), index_error(0, 3, 3));
         let bad = indices(&[2, 8]);
         let mut prepared = device.prepare(&op, &[&table, &bad]).unwrap();

@@ -38,16 +38,17 @@ fn a_weight_is_uploaded_once_for_any_number_of_rows() {
 fn weights_are_f16_and_quantised_too() {
     let mut cache = MatmulCache::new(device());
     let halves: Vec<f16> = numbers(12).into_iter().map(f16::from_f32).collect();
-    cache.upload_f16("halves", &halves, 3, 4).unwrap();
+    cache.upload_operand("halves", &Operand::elements(&halves, &[3, 4]).unwrap()).unwrap();
     assert_eq!(cache.weight("halves").map(|ty| ty.dtype), Some(DType::F16));
     assert_eq!(cache.matmul("halves", &numbers(8)).unwrap(), product(&numbers(8), &numbers(12), 4));
 
     let format = QuantFormat::Q8_0;
     let mut row = vec![2; format.block_bytes()];
     row[..2].copy_from_slice(&f16::from_f32(0.25).to_le_bytes());
-    cache.upload_blocks("blocks", &[row.clone(), row].concat(), 2, 32, format).unwrap();
+    let rows = [row.clone(), row].concat();
+    cache.upload_operand("blocks", &Operand::blocks(&rows, &[2, 32], format).unwrap()).unwrap();
     assert_eq!(cache.matmul("blocks", &[1.0; 32]).unwrap(), [16.0; 2]);
-    let cut = cache.upload_blocks("cut", &[0; 34], 1, 31, format);
+    let cut = Operand::blocks(&[0; 34], &[1, 31], format);
     assert!(matches!(cut, Err(Error::Format { .. })), "{cut:?}");
     let mut names: Vec<&str> = cache.names().collect();
     names.sort_unstable();

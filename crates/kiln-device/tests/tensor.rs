@@ -19,8 +19,8 @@ fn what_is_uploaded_is_read() {
     let blocks: Vec<u8> = (0..QuantFormat::Q8_0.block_bytes() as u8).collect();
     for operand in [
         Operand::f32(&numbers(6), &[2, 3]).unwrap(),
-        Operand::f16(&halves, &[5]).unwrap(),
-        Operand::u32(&[1, u32::MAX], &[2]).unwrap(),
+        Operand::elements(&halves, &[5]).unwrap(),
+        Operand::elements(&[1u32, u32::MAX], &[2]).unwrap(),
         Operand::blocks(&blocks, &[1, 32], QuantFormat::Q8_0).unwrap(),
         Operand::f32(&[], &[0, 3]).unwrap(),
         Operand::f32(&[1.5], &[]).unwrap(),
@@ -76,7 +76,7 @@ fn slices_that_begin_within_a_vector_are_copied() {
 fn slices_that_begin_within_a_word_are_refused() {
     let device = device();
     let halves: Vec<f16> = numbers(12).into_iter().map(f16::from_f32).collect();
-    let tensor = device.upload(&Operand::f16(&halves, &[4, 3]).unwrap()).unwrap();
+    let tensor = device.upload(&Operand::elements(&halves, &[4, 3]).unwrap()).unwrap();
     assert_eq!(tensor.slice(2..4).unwrap().read().unwrap(), Buffer::F16(halves[6..].to_vec()));
     let refused = tensor.slice(1..4);
     assert!(matches!(&refused, Err(Error::View { what: "slice", reason }) if reason.contains("byte 6")), "{refused:?}");

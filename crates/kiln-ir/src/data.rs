@@ -1,192 +1,264 @@
+use std::ops::Range;
+
 use half::slice::HalfFloatSliceExt;
 
-use crate::{DType, Error, QuantFormat, Result, Shape, TensorType, f16};
+use crate::{Bool, DType, Element, Error, QuantFormat, Result, Shape, TensorType, bf16, dtype_table, f16};
 
-/// Borrowed elements of one of the types that a tensor may have.
-#[derive(Debug, Clone, Copy)]
-pub enum Data<'a> {
-    /// f32 elements.
-    F32(&'a [f32]),
-    /// f16 elements.
-    F16(&'a [f16]),
-    /// Indices.
-    U32(&'a [u32]),
-    /// Quantised blocks.
-    Blocks(QuantFormat, &'a [u8]),
-}
-
-/// Elements that an operation writes.
-#[derive(Debug)]
-pub enum DataMut<'a> {
-    /// f32 elements.
-    F32(&'a mut [f32]),
-    /// f16 elements.
-    F16(&'a mut [f16]),
-    /// Indices.
-    U32(&'a mut [u32]),
-    /// Quantised blocks.
-    Blocks(QuantFormat, &'a mut [u8]),
-}
-
-/// Owned elements.
-#[derive(Debug, Clone, PartialEq)]
-pub enum Buffer {
-    /// f32 elements.
-    F32(Vec<f32>),
-    /// f16 elements.
-    F16(Vec<f16>),
-    /// Indices.
-    U32(Vec<u32>),
-    /// Quantised blocks.
-    Blocks(QuantFormat, Vec<u8>),
-}
-
-/// Writes the f32 that f16 elements stand for, as many as both slices have; nothing is rounded.
-pub fn widen(from: &[f16], to: &mut [f32]) {
-    let n = from.len().min(to.len());
-    from[..n].convert_to_f32_slice(&mut to[..n]);
-}
-
-/// Writes the f16 nearest to f32 elements, the even one of two equally near, as many as both slices have. From 65 520 on
-/// that is an infinity.
-pub fn narrow(from: &[f32], to: &mut [f16]) {
-    let n = from.len().min(to.len());
-    to[..n].convert_from_f32_slice(&from[..n]);
-}
-
-impl<'a> Data<'a> {
-    /// The element type.
-    pub fn dtype(&self) -> DType {
-        match self {
-            Self::F32(_) => DType::F32,
-            Self::F16(_) => DType::F16,
-            Self::U32(_) => DType::U32,
-            Self::Blocks(format, _) => DType::Blocks(*format),
+/// The enums of elements, a variant for each row of [`dtype_table!`](crate::dtype_table).
+macro_rules! data {
+    ($($(#[$doc:meta])* $variant:ident $element:ident $name:ident $kind:ident;)*) => {
+        /// Borrowed elements of one of the types that a tensor may have.
+        #[derive(Debug, Clone, Copy)]
+        pub enum Data<'a> {
+            $($(#[$doc])* $variant(&'a [$element]),)*
+            /// Quantised blocks.
+            Blocks(QuantFormat, &'a [u8]),
         }
-    }
 
-    /// Bytes of the data.
-    pub fn bytes(&self) -> usize {
-        match self {
-            Self::F32(d) => size_of_val(*d),
-            Self::F16(d) => size_of_val(*d),
-            Self::U32(d) => size_of_val(*d),
-            Self::Blocks(_, d) => d.len(),
+        /// Elements that an operation writes.
+        #[derive(Debug)]
+        pub enum DataMut<'a> {
+            $($(#[$doc])* $variant(&'a mut [$element]),)*
+            /// Quantised blocks.
+            Blocks(QuantFormat, &'a mut [u8]),
         }
-    }
 
-    /// The elements as bytes in the order of the machine, which is how devices store them.
-    pub fn as_bytes(&self) -> &'a [u8] {
-        match *self {
-            Self::F32(d) => bytemuck::cast_slice(d),
-            Self::F16(d) => bytemuck::cast_slice(d),
-            Self::U32(d) => bytemuck::cast_slice(d),
-            Self::Blocks(_, d) => d,
+        /// Owned elements.
+        #[derive(Debug, Clone, PartialEq)]
+        pub enum Buffer {
+            $($(#[$doc])* $variant(Vec<$element>),)*
+            /// Quantised blocks.
+            Blocks(QuantFormat, Vec<u8>),
         }
-    }
 
-    /// Bytes in the order of the machine as elements of a type.
-    ///
-    /// # Errors
-    /// [`Error::View`] for bytes that are not whole elements, or that begin where such an element cannot.
-    pub fn from_bytes(dtype: DType, bytes: &'a [u8]) -> Result<Self> {
-        let refused = |why: bytemuck::PodCastError| Error::View {
-            what: "bytes as elements",
-            reason: format!("{} bytes at {:?} are not whole {dtype} elements: {why}", bytes.len(), bytes.as_ptr()),
+        impl<'a> Data<'a> {
+            /// The element type.
+            pub fn dtype(&self) -> DType {
+                match self {
+                    $(Self::$variant(_) => DType::$variant,)*
+                    Self::Blocks(format, _) => DType::Blocks(*format),
+                }
+            }
+
+            /// Bytes of the data.
+            pub fn bytes(&self) -> usize {
+                match self {
+                    $(Self::$variant(d) => size_of_val(*d),)*
+                    Self::Blocks(_, d) => d.len(),
+                }
+            }
+
+            /// The elements as bytes in the order of the machine, which is how devices store them.
+            pub fn as_bytes(&self) -> &'a [u8] {
+                match *self {
+                    $(Self::$variant(d) => bytemuck::cast_slice(d),)*
+                    Self::Blocks(_, d) => d,
+                }
+            }
+
+            /// Bytes in the order of the machine as elements of a type.
+            ///
+            /// # Errors
+            /// [`Error::View`] for bytes that are not whole elements, or that begin where such an element cannot.
+            pub fn from_bytes(dtype: DType, bytes: &'a [u8]) -> Result<Self> {
+                let refused = |why: bytemuck::PodCastError| Error::View {
+                    what: "bytes as elements",
+                    reason: format!("{} bytes at {:?} are not whole {dtype} elements: {why}", bytes.len(), bytes.as_ptr()),
+                };
+                Ok(match dtype {
+                    $(DType::$variant => Self::$variant(bytemuck::try_cast_slice(bytes).map_err(refused)?),)*
+                    DType::Blocks(format) => Self::Blocks(format, bytes),
+                })
+            }
+
+            /// The part of so many bytes from a byte on; both are multiples of the size of an element.
+            #[must_use]
+            pub fn part(self, range: Range<usize>) -> Self {
+                match self {
+                    $(Self::$variant(d) => {
+                        let size = size_of::<$element>();
+                        Self::$variant(&d[range.start / size..range.end / size])
+                    })*
+                    Self::Blocks(format, d) => Self::Blocks(format, &d[range]),
+                }
+            }
+
+            /// A copy.
+            ///
+            /// # Errors
+            /// [`Error::OutOfMemory`].
+            pub fn to_buffer(&self) -> Result<Buffer> {
+                Ok(match *self {
+                    $(Self::$variant(d) => Buffer::$variant(copied(d)?),)*
+                    Self::Blocks(format, d) => Buffer::Blocks(format, copied(d)?),
+                })
+            }
+
+            /// An element as f32, as [`Element::load`] gives it; NaN for blocks.
+            pub fn load(&self, at: usize) -> f32 {
+                match *self {
+                    $(Self::$variant(d) => d[at].load(),)*
+                    Self::Blocks(..) => f32::NAN,
+                }
+            }
+
+            $(#[doc = concat!("The ", stringify!($name), " elements; empty when the data are of another type.")]
+            ///
+            /// Backends call this after [`Operand::new`] and the shape rule of the operation have checked the types.
+            pub fn $name(&self) -> &'a [$element] {
+                if let Self::$variant(d) = self { d } else { &[] }
+            })*
+
+            /// The packed blocks; empty when the data are of another type.
+            pub fn blocks(&self) -> &'a [u8] {
+                if let Self::Blocks(_, d) = self { d } else { &[] }
+            }
+        }
+
+        impl<'a> DataMut<'a> {
+            /// The element type.
+            pub fn dtype(&self) -> DType {
+                match self {
+                    $(Self::$variant(_) => DType::$variant,)*
+                    Self::Blocks(format, _) => DType::Blocks(*format),
+                }
+            }
+
+            /// Bytes of the data.
+            pub fn bytes(&self) -> usize {
+                match self {
+                    $(Self::$variant(d) => size_of_val(*d),)*
+                    Self::Blocks(_, d) => d.len(),
+                }
+            }
+
+            /// The elements as bytes in the order of the machine.
+            pub fn as_bytes(&mut self) -> &mut [u8] {
+                match self {
+                    $(Self::$variant(d) => bytemuck::cast_slice_mut(d),)*
+                    Self::Blocks(_, d) => d,
+                }
+            }
+
+            /// The same memory for a shorter time.
+            pub fn reborrow(&mut self) -> DataMut<'_> {
+                match self {
+                    $(Self::$variant(d) => DataMut::$variant(d),)*
+                    Self::Blocks(format, d) => DataMut::Blocks(*format, d),
+                }
+            }
+
+            /// What stands before a byte, a multiple of the size of an element, and what stands from it on.
+            #[must_use]
+            pub fn split_at(self, byte: usize) -> (Self, Self) {
+                match self {
+                    $(Self::$variant(d) => {
+                        let (before, after) = d.split_at_mut(byte / size_of::<$element>());
+                        (Self::$variant(before), Self::$variant(after))
+                    })*
+                    Self::Blocks(format, d) => {
+                        let (before, after) = d.split_at_mut(byte);
+                        (Self::Blocks(format, before), Self::Blocks(format, after))
+                    }
+                }
+            }
+
+            /// Writes one number everywhere, as [`Element::store`] does; blocks are left as they are.
+            pub fn fill(&mut self, value: f32) {
+                match self {
+                    $(Self::$variant(d) => d.fill($element::store(value)),)*
+                    Self::Blocks(..) => {}
+                }
+            }
+
+            $(#[doc = concat!("The ", stringify!($name), " elements; empty when the data are of another type.")]
+            pub fn $name(&mut self) -> &mut [$element] {
+                if let Self::$variant(d) = self { d } else { &mut [] }
+            })*
+
+            /// The packed blocks; empty when the data are of another type.
+            pub fn blocks(&mut self) -> &mut [u8] {
+                if let Self::Blocks(_, d) = self { d } else { &mut [] }
+            }
+        }
+
+        impl Buffer {
+            /// Zeroed elements that take this many bytes.
+            ///
+            /// # Errors
+            /// As [`Buffer::zeros`].
+            pub fn with_bytes(dtype: DType, bytes: usize) -> Result<Self> {
+                Ok(match dtype {
+                    $(DType::$variant => Self::$variant(zeros(bytes / dtype.size())?),)*
+                    DType::Blocks(format) => Self::Blocks(format, zeros(bytes)?),
+                })
+            }
+
+            /// The elements, borrowed.
+            pub fn as_data(&self) -> Data<'_> {
+                match self {
+                    $(Self::$variant(d) => Data::$variant(d),)*
+                    Self::Blocks(format, d) => Data::Blocks(*format, d),
+                }
+            }
+
+            /// The elements, borrowed for writing.
+            pub fn as_mut(&mut self) -> DataMut<'_> {
+                match self {
+                    $(Self::$variant(d) => DataMut::$variant(d),)*
+                    Self::Blocks(format, d) => DataMut::Blocks(*format, d),
+                }
+            }
+        }
+    };
+}
+dtype_table!(data);
+
+/// Writes the f32 that elements stand for, as [`Element::load`] gives them, as many as both slices have; of blocks none.
+///
+/// It is inlined into its caller, so that a caller compiled for an instruction set gets it in that.
+#[inline(always)]
+pub fn widen(from: Data<'_>, to: &mut [f32]) {
+    macro_rules! load {
+        ($($(#[$doc:meta])* $variant:ident $element:ident $name:ident $kind:ident;)*) => {
+            match from {
+                // Many at a time by the instructions of the machine.
+                Data::F16(from) => {
+                    let n = from.len().min(to.len());
+                    from[..n].convert_to_f32_slice(&mut to[..n]);
+                }
+                $(Data::$variant(from) => from.iter().zip(to).for_each(|(&from, to)| *to = from.load()),)*
+                Data::Blocks(..) => {}
+            }
         };
-        Ok(match dtype {
-            DType::F32 => Self::F32(bytemuck::try_cast_slice(bytes).map_err(refused)?),
-            DType::F16 => Self::F16(bytemuck::try_cast_slice(bytes).map_err(refused)?),
-            DType::U32 => Self::U32(bytemuck::try_cast_slice(bytes).map_err(refused)?),
-            DType::Blocks(format) => Self::Blocks(format, bytes),
-        })
     }
-
-    /// A copy.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`].
-    pub fn to_buffer(&self) -> Result<Buffer> {
-        Ok(match *self {
-            Self::F32(d) => Buffer::F32(copied(d)?),
-            Self::F16(d) => Buffer::F16(copied(d)?),
-            Self::U32(d) => Buffer::U32(copied(d)?),
-            Self::Blocks(format, d) => Buffer::Blocks(format, copied(d)?),
-        })
-    }
-
-    /// The f32 elements; empty when the data are of another type.
-    ///
-    /// Backends call this after [`Operand::new`] and the shape rule of the operation have checked the types.
-    pub fn f32(&self) -> &'a [f32] {
-        if let Self::F32(d) = self { d } else { &[] }
-    }
-
-    /// The f16 elements; empty when the data are of another type.
-    pub fn f16(&self) -> &'a [f16] {
-        if let Self::F16(d) = self { d } else { &[] }
-    }
-
-    /// The indices; empty when the data are of another type.
-    pub fn u32(&self) -> &'a [u32] {
-        if let Self::U32(d) = self { d } else { &[] }
-    }
-
-    /// The packed blocks; empty when the data are of another type.
-    pub fn blocks(&self) -> &'a [u8] {
-        if let Self::Blocks(_, d) = self { d } else { &[] }
+    #[allow(unreachable_patterns, reason = "the row of f16, which has a way of its own")]
+    {
+        dtype_table!(load);
     }
 }
 
-impl DataMut<'_> {
-    /// The element type.
-    pub fn dtype(&self) -> DType {
-        match self {
-            Self::F32(_) => DType::F32,
-            Self::F16(_) => DType::F16,
-            Self::U32(_) => DType::U32,
-            Self::Blocks(format, _) => DType::Blocks(*format),
-        }
+/// Writes the elements nearest to f32, as [`Element::store`] gives them, as many as both slices have; of blocks none.
+///
+/// It is inlined as [`widen`] is.
+#[inline(always)]
+pub fn narrow(from: &[f32], to: DataMut<'_>) {
+    macro_rules! store {
+        ($($(#[$doc:meta])* $variant:ident $element:ident $name:ident $kind:ident;)*) => {
+            match to {
+                // Many at a time by the instructions of the machine.
+                DataMut::F16(to) => {
+                    let n = from.len().min(to.len());
+                    to[..n].convert_from_f32_slice(&from[..n]);
+                }
+                $(DataMut::$variant(to) => from.iter().zip(to).for_each(|(&from, to)| *to = Element::store(from)),)*
+                DataMut::Blocks(..) => {}
+            }
+        };
     }
-
-    /// Bytes of the data.
-    pub fn bytes(&self) -> usize {
-        match self {
-            Self::F32(d) => size_of_val(*d),
-            Self::F16(d) => size_of_val(*d),
-            Self::U32(d) => size_of_val(*d),
-            Self::Blocks(_, d) => d.len(),
-        }
-    }
-
-    /// The elements as bytes in the order of the machine.
-    pub fn as_bytes(&mut self) -> &mut [u8] {
-        match self {
-            Self::F32(d) => bytemuck::cast_slice_mut(d),
-            Self::F16(d) => bytemuck::cast_slice_mut(d),
-            Self::U32(d) => bytemuck::cast_slice_mut(d),
-            Self::Blocks(_, d) => d,
-        }
-    }
-
-    /// The f32 elements; empty when the data are of another type.
-    pub fn f32(&mut self) -> &mut [f32] {
-        if let Self::F32(d) = self { d } else { &mut [] }
-    }
-
-    /// The f16 elements; empty when the data are of another type.
-    pub fn f16(&mut self) -> &mut [f16] {
-        if let Self::F16(d) = self { d } else { &mut [] }
-    }
-
-    /// The indices; empty when the data are of another type.
-    pub fn u32(&mut self) -> &mut [u32] {
-        if let Self::U32(d) = self { d } else { &mut [] }
-    }
-
-    /// The packed blocks; empty when the data are of another type.
-    pub fn blocks(&mut self) -> &mut [u8] {
-        if let Self::Blocks(_, d) = self { d } else { &mut [] }
+    #[allow(unreachable_patterns, reason = "the row of f16, which has a way of its own")]
+    {
+        dtype_table!(store);
     }
 }
 
@@ -197,39 +269,6 @@ impl Buffer {
     /// [`Error::OutOfMemory`] where the machine has no room for them.
     pub fn zeros(ty: &TensorType) -> Result<Self> {
         Self::with_bytes(ty.dtype, ty.bytes())
-    }
-
-    /// Zeroed elements that take this many bytes.
-    ///
-    /// # Errors
-    /// As [`Buffer::zeros`].
-    pub fn with_bytes(dtype: DType, bytes: usize) -> Result<Self> {
-        Ok(match dtype {
-            DType::F32 => Self::F32(zeros(bytes / dtype.size())?),
-            DType::F16 => Self::F16(zeros(bytes / dtype.size())?),
-            DType::U32 => Self::U32(zeros(bytes / dtype.size())?),
-            DType::Blocks(format) => Self::Blocks(format, zeros(bytes)?),
-        })
-    }
-
-    /// The elements, borrowed.
-    pub fn as_data(&self) -> Data<'_> {
-        match self {
-            Self::F32(d) => Data::F32(d),
-            Self::F16(d) => Data::F16(d),
-            Self::U32(d) => Data::U32(d),
-            Self::Blocks(format, d) => Data::Blocks(*format, d),
-        }
-    }
-
-    /// The elements, borrowed for writing.
-    pub fn as_mut(&mut self) -> DataMut<'_> {
-        match self {
-            Self::F32(d) => DataMut::F32(d),
-            Self::F16(d) => DataMut::F16(d),
-            Self::U32(d) => DataMut::U32(d),
-            Self::Blocks(format, d) => DataMut::Blocks(*format, d),
-        }
     }
 }
 
@@ -301,20 +340,12 @@ impl<'a> Operand<'a> {
         Self::new(Data::F32(data), Shape::new(dims)?)
     }
 
-    /// A tensor of f16.
+    /// A tensor of elements of any Rust type that there are tensors of.
     ///
     /// # Errors
     /// As [`Operand::new`] and [`Shape::new`].
-    pub fn f16(data: &'a [f16], dims: &[usize]) -> Result<Self> {
-        Self::new(Data::F16(data), Shape::new(dims)?)
-    }
-
-    /// A tensor of indices.
-    ///
-    /// # Errors
-    /// As [`Operand::new`] and [`Shape::new`].
-    pub fn u32(data: &'a [u32], dims: &[usize]) -> Result<Self> {
-        Self::new(Data::U32(data), Shape::new(dims)?)
+    pub fn elements<T: Element>(data: &'a [T], dims: &[usize]) -> Result<Self> {
+        Self::new(T::data(data), Shape::new(dims)?)
     }
 
     /// A quantised tensor of `dims` elements.

@@ -14,6 +14,7 @@
 #![forbid(unsafe_code)]
 
 mod data;
+mod dtype;
 mod error;
 pub mod graph;
 mod layout;
@@ -23,13 +24,14 @@ pub mod quant;
 mod shape;
 
 pub use data::{Buffer, Data, DataMut, Operand, narrow, reserve, widen, zeros};
+pub use dtype::{Bool, DType, Element, Kind};
 pub use error::{Error, Result};
-/// IEEE 754 binary16, as [`DType::F16`] stores it.
-pub use half::f16;
+/// What [`DType::Bf16`] and [`DType::F16`] store.
+pub use half::{bf16, f16};
 pub use layout::{
     MaxOp, MemoryLayout, MinOp, PartitionView, ReduceOp, SumOp, TILE_SIZE, TensorView, TileInfo, TileIterator,
     tiled_max_2d, tiled_min_2d, tiled_reduce_2d, tiled_reduce_partial, tiled_sum_2d,
 };
 pub use methods::{AsyncOperations, Operations, Record};
 pub use quant::QuantFormat;
-pub use shape::{DType, MAX_RANK, Shape, TensorType};
+pub use shape::{MAX_RANK, Shape, TensorType};

@@ -1,7 +1,7 @@
 use std::fmt;
 use std::ops::Range;
 
-use crate::{Error, QuantFormat, Result};
+use crate::{DType, Error, QuantFormat, Result};
 
 /// The greatest number of dimensions of a tensor.
 pub const MAX_RANK: usize = 6;
@@ -128,42 +128,6 @@ impl TryFrom<&[usize]> for Shape {
     type Error = Error;
     fn try_from(dims: &[usize]) -> Result<Self> {
         Self::new(dims)
-    }
-}
-
-/// The element type of a tensor.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum DType {
-    /// IEEE 754 binary32.
-    F32,
-    /// IEEE 754 binary16. Storage alone: all arithmetic on it is that of f32. An operation takes it wherever it takes f32, and
-    /// [`crate::op::Convert`] makes it.
-    F16,
-    /// Indices: results of argmax and top-k, input of gather.
-    U32,
-    /// Blocks of a quantised format, packed along the last dimension.
-    Blocks(QuantFormat),
-}
-
-impl DType {
-    /// Bytes of what a slice of such data counts: an element, or one byte of blocks.
-    pub const fn size(self) -> usize {
-        match self {
-            Self::F32 | Self::U32 => 4,
-            Self::F16 => 2,
-            Self::Blocks(_) => 1,
-        }
-    }
-}
-
-impl fmt::Display for DType {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::F32 => f.write_str("f32"),
-            Self::F16 => f.write_str("f16"),
-            Self::U32 => f.write_str("u32"),
-            Self::Blocks(format) => f.write_str(format.name()),
-        }
     }
 }
 

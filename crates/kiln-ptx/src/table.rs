@@ -103,6 +103,10 @@ macro_rules! instruction_table {
             CvtU64 cvt_u64(a: T) -> u64 { 6.0 Sm70: u32 "cvt.u64.u32" }
             /// The nearest integer, of two the even one; NaN gives 0, what is beyond gives the end of the range.
             CvtRniS32 cvt_rni_s32(a: T) -> i32 { 6.0 Sm70: f32 "cvt.rni.s32.f32" }
+            /// The integer towards zero; NaN gives 0, what is beyond gives the end of the range.
+            CvtRziS32 cvt_rzi_s32(a: T) -> i32 { 6.0 Sm70: f32 "cvt.rzi.s32.f32" }
+            /// The integer towards zero; NaN gives 0, what is beyond gives the end of the range.
+            CvtRziU32 cvt_rzi_u32(a: T) -> u32 { 6.0 Sm70: f32 "cvt.rzi.u32.f32" }
             /// As `f32`, rounded to nearest.
             CvtRnF32 cvt_rn_f32(a: T) -> f32
                 { 6.0 Sm70: u32 "cvt.rn.f32.u32", i32 "cvt.rn.f32.s32", f64 "cvt.rn.f32.f64" }

@@ -11,6 +11,8 @@ use crate::text::Line;
 pub enum PtxType {
     /// True or false.
     Pred,
+    /// A byte of memory; in a register it is a word.
+    U8,
     /// IEEE 754 half precision.
     F16,
     /// The upper half of a single: 8 bits of significand.
@@ -32,6 +34,7 @@ impl PtxType {
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pred => "pred",
+            Self::U8 => "u8",
             Self::F16 | Self::Bf16 => "b16",
             Self::U32 => "u32",
             Self::S32 => "s32",
@@ -54,6 +57,7 @@ impl PtxType {
     pub const fn bytes(self) -> u32 {
         match self {
             Self::Pred => 0,
+            Self::U8 => 1,
             Self::F16 | Self::Bf16 => 2,
             Self::U32 | Self::S32 | Self::F32 => 4,
             Self::U64 | Self::F64 => 8,
@@ -64,7 +68,7 @@ impl PtxType {
         match self {
             Self::Pred => Class::Predicate,
             Self::F16 | Self::Bf16 => Class::Half,
-            Self::U32 | Self::S32 => Class::Word,
+            Self::U8 | Self::U32 | Self::S32 => Class::Word,
             Self::U64 => Class::Wide,
             Self::F32 => Class::Single,
             Self::F64 => Class::Double,
@@ -125,7 +129,11 @@ pub struct F16;
 #[derive(Debug, Clone, Copy)]
 pub struct Bf16;
 
-/// A Rust type that stands for a type of PTX: `bool` (a predicate), [`F16`], [`Bf16`], `u32`, `i32`, `u64`, `f32`, `f64`.
+/// A byte in memory, and a word that holds it in a register.
+#[derive(Debug, Clone, Copy)]
+pub struct Byte;
+
+/// A Rust type that stands for a type of PTX: `bool` (a predicate), [`Byte`], [`F16`], [`Bf16`], `u32`, `i32`, `u64`, `f32`, `f64`.
 pub trait Scalar: Copy + Sealed {
     /// The type of PTX.
     const TYPE: PtxType;
@@ -185,6 +193,7 @@ macro_rules! registers_only {
 // No instruction takes a constant of these.
 registers_only! {
     bool, Pred;
+    Byte, U8;
     F16, F16;
     Bf16, Bf16;
 }

@@ -4,12 +4,12 @@ mod support;
 
 use kiln_ir::op::reference::{self, Case, Input};
 use kiln_ir::op::{
-    Attention as AttentionOp, Convert as ConvertOp, Convolve2d, Dequantize as DequantizeOp, Op, Operation, Pool2d,
+    Attention as AttentionOp, Cast as CastOp, Convolve2d, Dequantize as DequantizeOp, Op, Operation, Pool2d,
     QuantMatmul as QuantMatmulOp, Quantize as QuantizeOp, Rope as RopeOp, TopK as TopKOp,
 };
-use kiln_ir::{Buffer, DType, Operand, QuantFormat, Result as CoreResult, TensorType};
+use kiln_ir::{Buffer, Operand, QuantFormat, Result as CoreResult, TensorType};
 use kiln_ptx::kernels::attention::Attention;
-use kiln_ptx::kernels::half::Convert;
+use kiln_ptx::kernels::cast::Cast;
 use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, WarpQuantMatmul};
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::top_k::TopK;
@@ -24,8 +24,8 @@ fn lower(op: &Op, inputs: &[Operand<'_>], target: Target) -> CoreResult<(Box<dyn
         (Box::new(kernel), launch)
     }
     Ok(match op {
-        Op::Convert(op) => {
-            let kernel = Convert::new(inputs[0].ty().dtype == DType::F16, op.to == DType::F16);
+        Op::Cast(op) => {
+            let kernel = Cast::new(inputs[0].ty().dtype, op.to);
             of(kernel, kernel.launch(shapes[0].numel())?)
         }
         Op::TopK(op) => of(TopK, TopK.launch(shapes[0].rows(), shapes[0].columns(), op.k)?),
@@ -124,7 +124,7 @@ macro_rules! conformance {
 }
 
 conformance! {
-    convert_keeps_its_contract ConvertOp Sm80 400_000 100_000;
+    cast_keeps_its_contract CastOp Sm80 400_000 100_000;
     top_k_keeps_its_contract TopKOp Sm80 10_000 500;
     pooling_keeps_its_contract Pool2d Sm80 20_000 2_000;
     convolution_keeps_its_contract Convolve2d Sm80 60_000 2_000;

@@ -3,7 +3,7 @@
 mod support;
 
 use kiln_ir::op::{Matmul as MatmulOp, Movement, Permute, reference};
-use kiln_ir::{Buffer, Operand, TensorType, f16};
+use kiln_ir::{Buffer, Operand, TensorType};
 use kiln_ptx::Kernel;
 use kiln_ptx::kernels::strided::{Fill, StridedCopy};
 use support::Device;
@@ -15,11 +15,7 @@ fn run(op: &impl Movement, inputs: &[Operand<'_>]) -> Result<Buffer, String> {
     let mut device = Device::default();
     let result = device.allocate(out.bytes().next_multiple_of(4));
     if let Some(value) = op.fill() {
-        let word = match out.dtype {
-            kiln_ir::DType::F32 => value.to_bits(),
-            kiln_ir::DType::F16 => u32::from(f16::from_f32(value).to_bits()) * 0x1_0001,
-            _ => value as u32,
-        };
+        let word = out.dtype.word_of(value);
         device.run(&Fill, &Fill.launch(word, out.bytes().div_ceil(4)).unwrap(), &[result])?;
     }
     for (index, input) in inputs.iter().enumerate() {

@@ -41,8 +41,8 @@ fn representative(op: &Op) -> &'static str {
             Kind::Add | Kind::Sub | Kind::Mul | Kind::Min | Kind::Max | Kind::Lerp => "add",
             kind => kind.name(),
         },
-        // Each is a strided copy.
-        _ if op.moves() => "permute",
+        // Each moves elements and computes next to nothing.
+        _ if op.reads_as_stored() => "permute",
         _ => op.name(),
     }
 }

@@ -54,7 +54,7 @@ impl OpComplexity {
         match op {
             Op::Matmul(_) | Op::Matvec(_) | Op::QuantMatmul(_) | Op::Convolve2d(_) | Op::Attention(_) => Self::High,
             Op::Elementwise(_) | Op::Transpose(_) | Op::Gather(_) | Op::Rope(_) => Self::Low,
-            op if op.moves() => Self::Low,
+            op if op.reads_as_stored() => Self::Low,
             _ => Self::Medium,
         }
     }

@@ -15,7 +15,7 @@
 
 mod array;
 mod attention;
-mod convert;
+mod cast;
 mod convolve;
 mod custom;
 mod elementwise;

@@ -74,5 +74,5 @@ fn run_checked(simd: &Simd, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Res
     let op = call.op();
     check_outputs(op.name(), call.outputs(), outputs)?;
     let mut run = |inputs: &[Operand<'_>]| for_operation!(op, op => op.execute(simd, inputs, outputs));
-    if op.moves() { run(call.inputs()) } else { widened(call.inputs(), run) }
+    if op.reads_as_stored() { run(call.inputs()) } else { widened(call.inputs(), run) }
 }

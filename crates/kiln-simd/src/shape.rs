@@ -3,7 +3,7 @@
 use std::mem::MaybeUninit;
 
 use kiln_ir::op::{BroadcastTo, Concat, Dim, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
-use kiln_ir::{DataMut, Operand, Result, TensorType, f16};
+use kiln_ir::{DataMut, Operand, Result, TensorType};
 
 use crate::simd::{Execute, Simd};
 use crate::threads::{self, Shared};
@@ -36,12 +36,7 @@ movements!(BroadcastTo, Concat, Pad, Permute, Reshape, Slice);
 /// Fills the output where some of it is covered by no operand, and copies each operand to its place.
 fn run(simd: &Simd, op: &impl Movement, inputs: &[Operand<'_>], out: &mut DataMut<'_>) -> Result<()> {
     if let Some(value) = op.fill() {
-        match out {
-            DataMut::F32(out) => out.fill(value),
-            DataMut::F16(out) => out.fill(f16::from_f32(value)),
-            DataMut::U32(out) => out.fill(value as u32),
-            DataMut::Blocks(..) => {}
-        }
+        out.fill(value);
     }
     let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();
     let out = out.as_bytes();
@@ -75,6 +70,7 @@ fn copy(simd: &Simd, plan: &StridedCopy, from: &[u8], out: &mut [u8]) {
     // SAFETY: every unit that the plan names is inside of the slices, as `ends` says, and it writes none twice.
     unsafe {
         match plan.unit() {
+            1 => parts(simd, plan, from, out, threads),
             2 => parts(simd, plan, from.cast::<u16>(), out.cast::<u16>(), threads),
             _ => parts(simd, plan, from.cast::<u32>(), out.cast::<u32>(), threads),
         }

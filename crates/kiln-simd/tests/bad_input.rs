@@ -7,7 +7,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kiln_ir::op::reference::{Case, Random};
 use kiln_ir::op::{BroadcastTo, Concat, Op, Pad, Permute, Reshape, Slice, all_cases};
-use kiln_ir::{Buffer, DType, Data, DataMut, Error, MAX_RANK, Operand, QuantFormat, Shape, TensorType, f16};
+use kiln_ir::{Buffer, DType, Data, DataMut, Error, MAX_RANK, Operand, QuantFormat, Shape, TensorType};
 use kiln_simd::{Isa, Operations, Simd};
 
 /// The smallest case that has elements, of every operation with every set of parameters.
@@ -37,22 +37,14 @@ fn buffers(case: &Case) -> Vec<(Buffer, Vec<usize>)> {
 }
 
 fn dtypes() -> impl Iterator<Item = DType> {
-    [DType::F32, DType::F16, DType::U32].into_iter().chain(QuantFormat::ALL.map(DType::Blocks))
+    DType::ALL.iter().copied().chain(QuantFormat::ALL.map(DType::Blocks))
 }
 
 /// Elements of any kind: the bits are random, so floats are NaN, infinite or huge and indices are out of their tables.
 fn noise(dtype: DType, dims: &[usize], random: &mut Random) -> Option<(Buffer, Vec<usize>)> {
     let shape = Shape::new(dims).ok()?;
-    let n = shape.numel();
-    let buffer = match dtype {
-        DType::F32 => Buffer::F32((0..n).map(|_| f32::from_bits(random.bits() as u32)).collect()),
-        DType::F16 => Buffer::F16((0..n).map(|_| f16::from_bits(random.bits() as u16)).collect()),
-        DType::U32 => Buffer::U32((0..n).map(|_| random.bits() as u32).collect()),
-        DType::Blocks(format) => {
-            let bytes = TensorType::blocks(format, shape).ok()?.bytes();
-            Buffer::Blocks(format, (0..bytes).map(|_| random.bits() as u8).collect())
-        }
-    };
+    let mut buffer = Buffer::zeros(&TensorType::of(dtype, shape).ok()?).ok()?;
+    buffer.as_mut().as_bytes().fill_with(|| random.bits() as u8);
     Some((buffer, dims.to_vec()))
 }
 
@@ -418,7 +410,7 @@ fn rows_of_blocks_move_whole_or_not_at_all() {
     assert!(matches!(simd.run(&Reshape::to(&[12, 16]).unwrap().into(), &[x]), Err(Error::Format { .. })));
     assert!(matches!(simd.run(&Concat { axis: 2 }.into(), &[x, x]), Err(Error::Format { .. })));
     // A value that no index is.
-    let indices = Operand::u32(&[1, 2, 3], &[3]).unwrap();
+    let indices = Operand::elements(&[1u32, 2, 3], &[3]).unwrap();
     for value in [-1.0, 0.5, f32::NAN, 4_294_967_296.0] {
         let run = simd.run(&Pad::new(&[(1, 0)], value).unwrap().into(), &[indices]);
         assert!(matches!(run, Err(Error::Parameter { .. })), "{value}: {run:?}");
@@ -526,7 +518,7 @@ fn element_wise_functions_refuse_lengths_that_differ() {
 #[test]
 fn data_that_do_not_fill_their_shape_are_refused() {
     assert!(matches!(Operand::f32(&[0.0; 5], &[2, 3]), Err(Error::Length { .. })));
-    assert!(matches!(Operand::u32(&[0; 5], &[2, 3]), Err(Error::Length { .. })));
+    assert!(matches!(Operand::elements(&[0u32; 5], &[2, 3]), Err(Error::Length { .. })));
     assert!(matches!(Operand::f32(&[], &[usize::MAX, 0]), Err(Error::Overflow { .. })));
     assert!(matches!(Operand::f32(&[0.0; 128], &[2, 2, 2, 2, 2, 2, 2]), Err(Error::Shape { .. })));
     for format in QuantFormat::ALL {

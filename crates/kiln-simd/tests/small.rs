@@ -86,8 +86,8 @@ fn small_cases() -> Vec<Case> {
     for style in [RopeStyle::HalfSplit, RopeStyle::Interleaved] {
         c.add(Rope { style, position: 3, ..Rope::default() }, &[&[3, 8]]);
     }
-    for to in [DType::F16, DType::F32] {
-        c.add(Convert { to }, &[&[3, 7]]);
+    for &to in DType::ALL {
+        c.add(Cast { to }, &[&[3, 7]]);
     }
     c.add(Matmul::default(), &[&[1, 3, 4], &[2, 4, 5]]);
     c.add(Matmul { transpose_a: false, transpose_b: true }, &[&[2, 1, 2, 3], &[2, 4, 3]]);

@@ -5,11 +5,17 @@ import type { EngineOperations, BatchOperations } from "./simd128/kiln_web.js";
 /** A quantised block format, by the name that GGUF tools use. */
 export type QuantFormat = "q8_0" | "q4_K" | "q5_K" | "q6_K";
 
-/** f32, indices, f16 as their bits, or blocks. */
-export type Elements = Float32Array | Uint32Array | Uint16Array | Uint8Array;
+/** An element type. */
+export type DType = "f32" | "f16" | "bf16" | "i32" | "u32" | "i8" | "u8" | "bool";
 
-/** A tensor in row-major order; a typed array alone is a vector. Blocks have a format, and extents that count elements. */
-export type TensorLike = Elements | { data: Elements; dims?: number[]; format?: QuantFormat };
+/** Elements, or bytes of blocks; f16 and bf16 are their bits. */
+export type Elements = Float32Array | Int32Array | Uint32Array | Uint16Array | Int8Array | Uint8Array;
+
+/**
+ * A tensor in row-major order; a typed array alone is a vector. What the array does not say is named: blocks have a format, a
+ * Uint16Array is f16 unless it is named bf16, a Uint8Array u8 unless it is named bool. Extents of blocks count elements.
+ */
+export type TensorLike = Elements | { data: Elements; dims?: number[]; dtype?: DType | QuantFormat };
 
 export interface Tensor {
   data: Elements;
@@ -75,7 +81,7 @@ export class Engine {
   readonly profileStatus: string;
   calibrate(options?: { seconds?: number }): Promise<string>;
   forced(place: string): Engine;
-  explain(operation: string, inputs: (number[] | { dims: number[]; format?: QuantFormat })[], params?: object): Explanation;
+  explain(operation: string, inputs: (number[] | { dims: number[]; dtype?: DType | QuantFormat })[], params?: object): Explanation;
   run(operation: string, inputs: TensorLike[], params?: object): Promise<Tensor[]>;
   batch(): Batch;
   verify(operation: string, place: string, elements?: number): Promise<Verification>;

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use js_sys::{Array, Float32Array, Promise};
 use kiln::graph::TensorId;
-use kiln::{Data, Error, Record, Result};
+use kiln::{Error, Record, Result};
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
 
@@ -61,14 +61,8 @@ impl Batch {
     /// Copies a tensor into the batch: a typed array or `{ data, dims, format }`.
     pub fn input(&self, tensor: &JsValue) -> Result<JsValue, JsValue> {
         self.0.with(|batch| {
-            let Tensor { buffer, dims } = Tensor::read(tensor)?;
-            let id = match buffer.as_data() {
-                Data::F32(data) => batch.upload(data, &dims),
-                Data::F16(data) => batch.upload_f16(data, &dims),
-                Data::U32(data) => batch.upload_indices(data, &dims),
-                Data::Blocks(format, data) => batch.upload_blocks(data, &dims, format),
-            };
-            Ok(self.0.number(id?))
+            let id = batch.upload_operand(&Tensor::read(tensor)?.operand()?)?;
+            Ok(self.0.number(id))
         })
     }
 

@@ -2,16 +2,16 @@
 
 use js_sys::{Array, Object};
 use kiln::op::{
-    Attention, BroadcastTo, Concat, Convert, Convolve2d, Dequantize, Dot, ElementwiseKind, Gather, LayerNorm,
-    LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape,
-    RmsNorm, Rope, RopeStyle, Slice, Softmax, TopK, Transpose,
+    Attention, BroadcastTo, Cast, Concat, Convolve2d, Dequantize, Dot, ElementwiseKind, Gather, LayerNorm, LogSoftmax,
+    Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm,
+    Rope, RopeStyle, Slice, Softmax, TopK, Transpose,
 };
-use kiln::{DType, QuantFormat, Result};
+use kiln::{QuantFormat, Result};
 use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;
 
 use crate::error::parameter;
-use crate::value::{Options, format, required, set};
+use crate::value::{Options, dtype, format, required, set};
 
 /// The array of JavaScript for an element type.
 macro_rules! array {
@@ -199,14 +199,9 @@ others! {
         operands: (x, w), params: "format: QuantFormat", required: true, engine: "Float32Array", batch: "BatchTensor",
         make: |o| Ok(QuantMatmul { format: named_format(o, "quant_matmul")? }.into()),
     }
-    convert {
-        operands: (x), params: "to: \"f32\" | \"f16\"", required: true,
-        engine: "Float32Array | Uint16Array", batch: "BatchTensor",
-        make: |o| match o.text("to").as_deref() {
-            Some("f32") => Ok(Convert { to: DType::F32 }.into()),
-            Some("f16") => Ok(Convert { to: DType::F16 }.into()),
-            _ => Err(parameter("convert", "to is neither f32 nor f16")),
-        },
+    cast {
+        operands: (x), params: "to: DType", required: true, engine: "Elements", batch: "BatchTensor",
+        make: |o| Ok(Cast { to: dtype(&o.text("to").unwrap_or_default())? }.into()),
     }
     permute {
         operands: (x), params: "axes: number[]", required: true,

@@ -1,7 +1,7 @@
 //! Tensors and parameters from JavaScript, and tensors to it.
 
-use js_sys::{Array, Float32Array, Object, Reflect, Uint8Array, Uint16Array, Uint32Array};
-use kiln::{Buffer, Data, Error, Operand, QuantFormat, Result, Shape, TensorType, f16};
+use js_sys::{Array, Float32Array, Int8Array, Int32Array, Object, Reflect, Uint8Array, Uint16Array, Uint32Array};
+use kiln::{Buffer, DType, Data, Error, Operand, QuantFormat, Result, Shape, TensorType};
 use wasm_bindgen::{JsCast, JsValue};
 
 use crate::error::parameter;
@@ -39,17 +39,24 @@ pub(crate) fn format(name: &str) -> Result<QuantFormat> {
     })
 }
 
-/// The type of a tensor that is described by extents alone, or by `{ dims, format }`.
+/// The element type of a name.
+pub(crate) fn dtype(name: &str) -> Result<DType> {
+    DType::from_name(name).ok_or_else(|| {
+        let formats = QuantFormat::ALL.map(DType::Blocks);
+        let names: Vec<&str> = DType::ALL.iter().chain(&formats).map(|dtype| dtype.name()).collect();
+        parameter("dtype", format!("{name:?} is none of {}", names.join(", ")))
+    })
+}
+
+/// The type of a tensor that is described by extents alone, or by `{ dims, dtype }`.
 pub(crate) fn described(value: &JsValue) -> Result<TensorType> {
     if value.is_instance_of::<Array>() {
         return Ok(TensorType::f32(Shape::new(&dims(value)?)?));
     }
-    let extents = member(value, "dims").ok_or_else(|| parameter("inputs", "extents are taken, or { dims, format }"))?;
+    let extents = member(value, "dims").ok_or_else(|| parameter("inputs", "extents are taken, or { dims, dtype }"))?;
     let shape = Shape::new(&dims(&extents)?)?;
-    match member(value, "format").and_then(|name| name.as_string()) {
-        Some(name) => TensorType::blocks(format(&name)?, shape),
-        None => Ok(TensorType::f32(shape)),
-    }
+    let dtype = member(value, "dtype").and_then(|name| name.as_string()).map_or(Ok(DType::F32), |name| dtype(&name))?;
+    TensorType::of(dtype, shape)
 }
 
 /// A tensor of the host.
@@ -59,10 +66,10 @@ pub(crate) struct Tensor {
 }
 
 impl Tensor {
-    /// A typed array, which is a vector, or `{ data, dims, format }`.
+    /// A typed array, which is a vector, or `{ data, dims, dtype }`.
     pub(crate) fn read(value: &JsValue) -> Result<Self> {
         let data = member(value, "data");
-        let name = member(value, "format").and_then(|name| name.as_string());
+        let name = member(value, "dtype").and_then(|name| name.as_string());
         let buffer = elements(data.as_ref().unwrap_or(value), name.as_deref())?;
         let dims = match member(value, "dims") {
             Some(extents) => dims(&extents)?,
@@ -79,43 +86,43 @@ impl Tensor {
     }
 }
 
-/// The elements of a typed array, by its type: f32, f16 as their bits, indices, or blocks of a format.
+/// The elements of a typed array: of the type that it is named, or else of its own. Uint16Array are the bits of f16.
 fn elements(value: &JsValue, name: Option<&str>) -> Result<Buffer> {
-    if let Some(name) = name {
-        let array: &Uint8Array =
-            value.dyn_ref().ok_or_else(|| parameter("data", "blocks of a format are a Uint8Array"))?;
-        let mut bytes: Vec<u8> = kiln_ir::zeros(array.length() as usize)?;
-        array.copy_to(&mut bytes);
-        return Ok(Buffer::Blocks(format(name)?, bytes));
+    let own = match () {
+        () if value.is_instance_of::<Float32Array>() => DType::F32,
+        () if value.is_instance_of::<Uint32Array>() => DType::U32,
+        () if value.is_instance_of::<Int32Array>() => DType::I32,
+        () if value.is_instance_of::<Uint16Array>() => DType::F16,
+        () if value.is_instance_of::<Uint8Array>() => DType::U8,
+        () if value.is_instance_of::<Int8Array>() => DType::I8,
+        () => {
+            let taken = "a Float32Array, Int32Array, Uint32Array, Uint16Array (bits of f16), Int8Array or Uint8Array is taken, \
+                         or { data, dims, dtype } with one of them";
+            return Err(parameter("data", taken));
+        }
+    };
+    let dtype = name.map_or(Ok(own), dtype)?;
+    if dtype.size() != own.size() {
+        return Err(parameter("dtype", format!("elements of {dtype} are not those of such an array, {own}")));
     }
-    if let Some(array) = value.dyn_ref::<Float32Array>() {
-        let mut elements: Vec<f32> = kiln_ir::zeros(array.length() as usize)?;
-        array.copy_to(&mut elements);
-        return Ok(Buffer::F32(elements));
-    }
-    if let Some(array) = value.dyn_ref::<Uint32Array>() {
-        let mut elements: Vec<u32> = kiln_ir::zeros(array.length() as usize)?;
-        array.copy_to(&mut elements);
-        return Ok(Buffer::U32(elements));
-    }
-    if let Some(array) = value.dyn_ref::<Uint16Array>() {
-        let mut bits: Vec<u16> = kiln_ir::zeros(array.length() as usize)?;
-        array.copy_to(&mut bits);
-        return Ok(Buffer::F16(bits.into_iter().map(f16::from_bits).collect()));
-    }
-    Err(parameter("data", "a Float32Array, Uint32Array, Uint16Array (bits of f16) or { data, dims, format } is taken"))
+    // Each of these arrays is a view of an `ArrayBuffer`.
+    let view: &Float32Array = value.unchecked_ref();
+    let bytes = Uint8Array::new_with_byte_offset_and_length(&view.buffer(), view.byte_offset(), view.byte_length());
+    let mut elements = Buffer::with_bytes(dtype, bytes.length() as usize)?;
+    bytes.copy_to(elements.as_mut().as_bytes());
+    Ok(elements)
 }
 
-/// A typed array of its own with these elements.
+/// A typed array of its own with these elements; f16 and bf16 are their bits.
 pub(crate) fn typed_array(data: Data<'_>) -> JsValue {
-    match data {
-        Data::F32(elements) => Float32Array::from(elements).into(),
-        Data::U32(elements) => Uint32Array::from(elements).into(),
-        Data::F16(elements) => {
-            let bits: Vec<u16> = elements.iter().map(|x| x.to_bits()).collect();
-            Uint16Array::from(&bits[..]).into()
-        }
-        Data::Blocks(_, bytes) => Uint8Array::from(bytes).into(),
+    let buffer = Uint8Array::from(data.as_bytes()).buffer();
+    match data.dtype() {
+        DType::F32 => Float32Array::new(&buffer).into(),
+        DType::U32 => Uint32Array::new(&buffer).into(),
+        DType::I32 => Int32Array::new(&buffer).into(),
+        DType::F16 | DType::Bf16 => Uint16Array::new(&buffer).into(),
+        DType::I8 => Int8Array::new(&buffer).into(),
+        DType::U8 | DType::Bool | DType::Blocks(_) => Uint8Array::new(&buffer).into(),
     }
 }
 

@@ -65,7 +65,7 @@ const tests = {
         along: [...(await gpu.sum({ data: x, dims: [1, 3] }, { axis: 0 }))],
         product: [...(await gpu.matmul({ data: x, dims: [1, 3] }, { data: x, dims: [3, 1] }))],
         top: (await gpu.top_k({ data: x, dims: [1, 3] }, { k: 2 })).map((result) => [...result]),
-        halves: [...(await gpu.convert(x, { to: "f16" }))],
+        halves: [...(await gpu.cast(x, { to: "f16" }))],
         chosen: gpu.explain("add", [[3], [3]]).chosen === engine.gpu.name,
         first,
         second: [...await batch.read(product)],

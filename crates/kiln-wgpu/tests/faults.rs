@@ -100,10 +100,11 @@ fn a_future_that_is_dropped_on_the_way_leaves_its_object_as_it_was() {
     let sum = batch.sum(rows).unwrap();
     let double = batch.scale(table, 2.0).unwrap();
     let table_here = device.upload(&Operand::f32(&[1.0, 2.0, 3.0, 4.0], &[2, 2]).unwrap()).unwrap();
-    let indices_here = device.upload(&Operand::u32(&[0, 1], &[2]).unwrap()).unwrap();
+    let indices_here = device.upload(&Operand::elements(&[0u32, 1], &[2]).unwrap()).unwrap();
     let mut operation = device.prepare(&Gather.into(), &[&table_here, &indices_here]).unwrap();
     let backend = GpuBackend::on(device.clone());
-    let (table_op, indices_op) = (Operand::f32(&[5.0, 6.0], &[2, 1]).unwrap(), Operand::u32(&[1], &[1]).unwrap());
+    let (table_op, indices_op) =
+        (Operand::f32(&[5.0, 6.0], &[2, 1]).unwrap(), Operand::elements(&[1u32], &[1]).unwrap());
     let mut cache = GpuMatmulCache::new(device.clone());
     cache.upload_weight("w", &[2.0, 3.0], 1, 2).unwrap();
     // Everything compiled.

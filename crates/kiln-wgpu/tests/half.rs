@@ -3,8 +3,8 @@
 mod support;
 
 use kiln_ir::op::reference::{Accuracy, Case, Input, Random, conform_within};
-use kiln_ir::op::{Convert, Elementwise, Matmul, Op};
-use kiln_ir::{Buffer, DType, Data, Error, Operand, Operations, Record, TensorType, f16};
+use kiln_ir::op::{Cast, Elementwise, Matmul, Op};
+use kiln_ir::{Buffer, DType, Data, Error, Operand, Operations, QuantFormat, Record, TensorType, f16};
 use kiln_wgpu::{GpuBackend, GpuCommandBatch, numerics};
 
 /// Numbers that f16 has.
@@ -21,19 +21,19 @@ fn what_is_uploaded_is_read_and_seen_in_parts() {
     let Some(device) = support::device() else { return };
     for n in [0, 1, 2, 7, 1000, 4097] {
         let x = values(n);
-        let tensor = device.upload(&Operand::f16(&x, &[n]).unwrap()).unwrap();
+        let tensor = device.upload(&Operand::elements(&x, &[n]).unwrap()).unwrap();
         assert_eq!((tensor.ty().dtype, tensor.ty().bytes()), (DType::F16, 2 * n));
         assert_eq!(tensor.read().unwrap(), Buffer::F16(x));
     }
     let x = values(1000);
-    let tensor = device.upload(&Operand::f16(&x, &[1000]).unwrap()).unwrap();
+    let tensor = device.upload(&Operand::elements(&x, &[1000]).unwrap()).unwrap();
     // Where a kernel can begin, where a copy can, and where neither can.
     for range in [0..5, 512..1000, 2..9, 998..1000, 3..3] {
         let part = tensor.slice(range.clone()).unwrap();
         assert_eq!(part.read().unwrap(), Buffer::F16(x[range].to_vec()));
     }
     assert!(matches!(tensor.slice(3..9), Err(Error::View { .. })));
-    assert!(matches!(Operand::f16(&x, &[999]), Err(Error::Length { expected: 999, found: 1000, .. })));
+    assert!(matches!(Operand::elements(&x, &[999]), Err(Error::Length { expected: 999, found: 1000, .. })));
 }
 
 #[test]
@@ -41,15 +41,15 @@ fn a_batch_converts_and_computes_on_both_types() {
     let Some(device) = support::device() else { return };
     let (x, y) = (values(64 * 48), values(48 * 40));
     let mut batch = GpuCommandBatch::new(device);
-    let a = batch.upload_f16(&x, &[64, 48]).unwrap();
-    let b = batch.upload_f16(&y, &[48, 40]).unwrap();
+    let a = batch.upload_operand(&Operand::elements(&x, &[64, 48]).unwrap()).unwrap();
+    let b = batch.upload_operand(&Operand::elements(&y, &[48, 40]).unwrap()).unwrap();
     // Element-wise on f16, a chain after it, rounded, and multiplied.
     let doubled = batch.add(a, a).unwrap();
     let chain = batch.relu(doubled).unwrap();
     let chain = batch.scale(chain, 0.5).unwrap();
-    let half = batch.convert(chain, DType::F16).unwrap();
+    let half = batch.cast(chain, DType::F16).unwrap();
     let product = batch.matmul(half, b).unwrap();
-    let rounded = batch.convert(product, DType::F16).unwrap();
+    let rounded = batch.cast(product, DType::F16).unwrap();
     let results = batch.run(&[half, product, rounded]).unwrap();
 
     let relu: Vec<f16> = x.iter().map(|x| f16::from_f32(x.to_f32().max(0.0))).collect();
@@ -160,11 +160,12 @@ fn long_sums_of_f16_keep_their_bound() {
 #[test]
 fn types_that_do_not_fit_are_errors() {
     let Some(device) = support::device() else { return };
-    let x = device.upload(&Operand::f16(&values(12), &[3, 4]).unwrap()).unwrap();
-    let indices = device.upload(&Operand::u32(&[1, 2, 3], &[3]).unwrap()).unwrap();
+    let x = device.upload(&Operand::elements(&values(12), &[3, 4]).unwrap()).unwrap();
+    let indices = device.upload(&Operand::elements(&[1u32, 2, 3], &[3]).unwrap()).unwrap();
     let run = |op: Op, inputs: &[&kiln_wgpu::GpuTensor]| device.run(&op, inputs).map(drop);
-    assert!(matches!(run(Convert { to: DType::U32 }.into(), &[&x]), Err(Error::Parameter { .. })));
-    assert!(matches!(run(Convert { to: DType::F16 }.into(), &[&indices]), Err(Error::Type { .. })));
+    let blocks = DType::Blocks(QuantFormat::Q8_0);
+    assert!(matches!(run(Cast { to: blocks }.into(), &[&x]), Err(Error::Parameter { .. })));
+    assert!(run(Cast { to: DType::F16 }.into(), &[&indices]).is_ok());
     assert!(matches!(run(Matmul::default().into(), &[&x, &x]), Err(Error::Shape { .. })));
     assert!(matches!(run(Elementwise::add().into(), &[&x, &indices]), Err(Error::Type { index: 1, .. })));
 }

@@ -82,7 +82,7 @@ fn products_go_through_the_kernel_that_is_made_for_them() {
         };
         let (single, half) = (vec![0.5; 256 * 256], vec![f16::ONE; 256 * 256]);
         let singles = |dims: [usize; 2]| Operand::f32(&single[..dims[0] * dims[1]], &dims).unwrap();
-        let halves = |dims: [usize; 2]| Operand::f16(&half[..dims[0] * dims[1]], &dims).unwrap();
+        let halves = |dims: [usize; 2]| Operand::elements(&half[..dims[0] * dims[1]], &dims).unwrap();
         let square = [256, 256];
         let tiled = if cooperative { "matmul_cooperative" } else { "matmul" };
         assert!(kernels(&halves(square), &halves(square)).contains(&tiled.to_owned()), "{}", device.adapter());

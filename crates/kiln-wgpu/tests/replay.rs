@@ -90,7 +90,7 @@ fn an_operation_a_call_and_a_product_with_a_weight() {
             softmax.repeat(3).unwrap();
             assert_eq!(softmax.results()[0].read().unwrap().as_data().f32(), [1.0 / 2048.0; 4096]);
         });
-        let indices = device.upload(&Operand::u32(&[1, 1], &[2]).unwrap()).unwrap();
+        let indices = device.upload(&Operand::elements(&[1u32, 1], &[2]).unwrap()).unwrap();
         let mut gather = device.prepare(&Gather.into(), &[&x, &indices]).unwrap();
         again(&device, |_| gather.run().unwrap());
         let backend = GpuBackend::on(device.clone());

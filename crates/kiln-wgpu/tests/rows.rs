@@ -18,12 +18,8 @@ fn check(backend: &GpuBackend, op: impl Into<Op>, inputs: Vec<Input>) {
 }
 
 fn words(results: &[Buffer]) -> Vec<u32> {
-    let of = |result: &Buffer| match result {
-        Buffer::F32(v) => v.iter().map(|v| v.to_bits()).collect(),
-        Buffer::U32(v) => v.clone(),
-        Buffer::F16(..) | Buffer::Blocks(..) => Vec::new(),
-    };
-    results.iter().flat_map(of).collect()
+    let words = results.iter().flat_map(|result| result.as_data().as_bytes().as_chunks().0);
+    words.map(|&word| u32::from_ne_bytes(word)).collect()
 }
 
 #[test]

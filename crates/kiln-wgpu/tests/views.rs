@@ -6,7 +6,7 @@ use std::collections::HashMap;
 
 use kiln_ir::op::reference::{self, Input};
 use kiln_ir::op::{Elementwise, Matmul, Op, Reduce, Reduction, all_cases};
-use kiln_ir::{Buffer, Data, Error, Operand, QuantFormat, Record, Shape, TensorType, f16};
+use kiln_ir::{Buffer, DType, Data, Error, Operand, QuantFormat, Record, Shape, TensorType};
 use kiln_wgpu::{GpuCommandBatch, GpuDevice, GpuTensor, numerics};
 
 fn counted(n: usize) -> Vec<f32> {
@@ -99,21 +99,18 @@ fn batches_take_views_and_leave_them_as_they_are() {
 
 /// The operand as a view into a larger tensor, between other elements, where every device can begin to read.
 fn embedded(device: &GpuDevice, operand: &Operand<'_>) -> GpuTensor {
-    let n = operand.shape().numel();
-    let (before, all) = match operand.data() {
-        Data::F32(x) => (64, Input::f32([&[f32::NAN; 64], x, &[f32::NAN; 5]].concat(), &[n + 69])),
-        Data::F16(x) => {
-            let nan = [f16::NAN; 128];
-            (128, Input::new(Buffer::F16([&nan[..], x, &nan[..7]].concat()), &[n + 135]))
-        }
-        Data::U32(x) => (64, Input::new(Buffer::U32([&[u32::MAX; 64], x, &[u32::MAX; 5]].concat()), &[n + 69])),
-        Data::Blocks(format, blocks) => {
-            // 128 blocks of any format are whole multiples of 256 bytes.
-            let around = vec![0xff; 128 * format.block_bytes()];
-            let elements = 128 * format.block_len();
-            (elements, Input::new(Buffer::Blocks(format, [&around, blocks, &around].concat()), &[n + 2 * elements]))
-        }
+    let (n, dtype, bytes) = (operand.shape().numel(), operand.ty().dtype, operand.ty().bytes());
+    // 128 blocks of any format are whole multiples of 256 bytes. What is around is NaN, the greatest integer, true.
+    let (unit, unit_bytes, units) = match dtype {
+        DType::Blocks(format) => (format.block_len(), format.block_bytes(), [128, 128]),
+        other => (1, other.size(), [256 / other.size(), 5]),
     };
+    let [before, after] = units.map(|units| units * unit);
+    let mut all = Buffer::with_bytes(dtype, bytes + (units[0] + units[1]) * unit_bytes).unwrap();
+    let mut all_bytes = all.as_mut();
+    all_bytes.as_bytes().fill(0xff);
+    all_bytes.as_bytes()[units[0] * unit_bytes..][..bytes].copy_from_slice(operand.data().as_bytes());
+    let all = Input::new(all, &[before + n + after]);
     let tensor = device.upload(&all.operand().unwrap()).unwrap();
     tensor.slice(before..before + n).unwrap().reshape(operand.shape().dims()).unwrap()
 }

@@ -50,7 +50,7 @@ fn run() -> Result<bool> {
     let wide = halves.map(|x| x.iter().map(|x| x.to_f32()).collect::<Vec<_>>());
     let mut right = true;
     for op in [Attention::full(), Attention::causal()] {
-        let operands = [0, 1, 2].map(|i| Operand::f16(halves[i], &dims[i]));
+        let operands = [0, 1, 2].map(|i| Operand::elements(halves[i], &dims[i]));
         let floats = [0, 1, 2].map(|i| Operand::f32(&wide[i], &dims[i]));
         let (seconds, out) = measure(&device, op, operands)?;
         let (seconds_f32, _) = measure(&device, op, floats)?;
@@ -62,7 +62,7 @@ fn run() -> Result<bool> {
             flops as f64 / seconds * 1e-12,
             seconds_f32 * 1e3
         );
-        let types = [0, 1, 2].map(|i| Operand::f16(halves[i], &dims[i]).map(|operand| operand.ty()));
+        let types = [0, 1, 2].map(|i| Operand::elements(halves[i], &dims[i]).map(|operand| operand.ty()));
         let [q, k, v] = types;
         let bound = numerics::bound_on(&device, &op.into(), &[q?, k?, v?])?;
         let Bound::Magnitude(units) = bound else {

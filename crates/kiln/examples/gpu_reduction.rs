@@ -53,6 +53,6 @@ fn first(buffer: &Buffer) -> f64 {
     match buffer {
         Buffer::F32(values) => values.first().map_or(f64::NAN, |&value| f64::from(value)),
         Buffer::U32(values) => values.first().map_or(f64::NAN, |&value| f64::from(value)),
-        Buffer::F16(..) | Buffer::Blocks(..) => f64::NAN,
+        _ => f64::NAN,
     }
 }

@@ -58,8 +58,8 @@ pub use kiln_device::MemoryUse;
 #[cfg(target_arch = "wasm32")]
 pub use kiln_ir::AsyncOperations;
 pub use kiln_ir::{
-    Buffer, DType, Data, DataMut, Error, MAX_RANK, Operand, Operations, QuantFormat, Record, Result, Shape, TensorType,
-    f16, graph, op,
+    Bool, Buffer, DType, Data, DataMut, Element, Error, MAX_RANK, Operand, Operations, QuantFormat, Record, Result,
+    Shape, TensorType, bf16, f16, graph, op,
 };
 /// Views of tensors, and reductions of matrices by tiles.
 pub use kiln_ir::{

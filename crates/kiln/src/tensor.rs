@@ -8,7 +8,7 @@ use kiln_device::waiting::Waiting;
 #[cfg(not(browser_gpu))]
 use kiln_ir::Record;
 use kiln_ir::op::{Call, Op};
-use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Result, Shape, TensorType, f16};
+use kiln_ir::{Buffer, DType, Data, DataMut, Element, Error, Operand, QuantFormat, Result, Shape, TensorType};
 use kiln_route::{Problem, Residency};
 
 use crate::gpus::{self, Gpu, Resident, WAITING, wait};
@@ -133,20 +133,12 @@ impl Tensor {
         Self::from_buffer(Data::F32(elements).to_buffer()?, dims)
     }
 
-    /// A copy of f16 elements.
+    /// A copy of elements of any type of Rust that there are tensors of.
     ///
     /// # Errors
     /// As [`Tensor::from_slice`].
-    pub fn from_f16(elements: &[f16], dims: &[usize]) -> Result<Self> {
-        Self::from_buffer(Data::F16(elements).to_buffer()?, dims)
-    }
-
-    /// A copy of indices.
-    ///
-    /// # Errors
-    /// As [`Tensor::from_slice`].
-    pub fn from_indices(elements: &[u32], dims: &[usize]) -> Result<Self> {
-        Self::from_buffer(Data::U32(elements).to_buffer()?, dims)
+    pub fn from_elements<T: Element>(elements: &[T], dims: &[usize]) -> Result<Self> {
+        Self::from_buffer(T::data(elements).to_buffer()?, dims)
     }
 
     /// A copy of quantised blocks; the extents count elements.
@@ -303,10 +295,21 @@ impl Tensor {
     /// # Errors
     /// As [`Tensor::to_buffer_async`]; [`Error::Type`] for a tensor of another element type.
     pub fn to_vec(&self) -> Result<Vec<f32>> {
-        match self.to_buffer()? {
-            Buffer::F32(elements) => Ok(elements),
-            other => Err(Error::Type { op: "to_vec", index: 0, expected: DType::F32, found: other.as_data().dtype() }),
-        }
+        self.to_elements()
+    }
+
+    /// The elements of a type of Rust, copied to the host.
+    ///
+    /// # Errors
+    /// As [`Tensor::to_vec`].
+    pub fn to_elements<T: Element>(&self) -> Result<Vec<T>> {
+        let wrong = |other: Buffer| Error::Type {
+            op: "elements of a tensor",
+            index: 0,
+            expected: T::DTYPE,
+            found: other.as_data().dtype(),
+        };
+        T::elements(self.to_buffer()?).map_err(wrong)
     }
 
     /// The f32 elements, copied into a slice.

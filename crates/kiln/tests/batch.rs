@@ -76,7 +76,7 @@ fn a_packed_matrix_gives_the_same_and_follows_what_is_set() {
 
     // f16 is accepted wherever f32 is.
     let halves: Vec<kiln::f16> = x.iter().map(|&x| kiln::f16::from_f32(x)).collect();
-    let hi = batch.upload_f16(&halves, &[stack, m, k]).unwrap();
+    let hi = batch.upload_operand(&kiln::Operand::elements(&halves, &[stack, m, k]).unwrap()).unwrap();
     let h = batch.matmul(hi, wi).unwrap();
     batch.execute(&[h]).unwrap();
     let wide: Vec<f32> = halves.iter().map(|h| h.to_f32()).collect();

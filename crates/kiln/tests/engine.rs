@@ -40,10 +40,10 @@ fn every_family_is_there() {
     );
     assert!(matches!(engine.matmul_with(&x, &x, 2, 2, 3, turned), Err(Error::Length { .. })));
     assert_eq!(engine.transpose(&x, 2, 2).unwrap(), [1.0, 3.0, 2.0, 4.0]);
-    let halves = engine.to_f16(&[1.0, 1.0 + 2f32.powi(-11), -65520.0]).unwrap();
+    let halves = engine.cast::<f32, kiln::f16>(&[1.0, 1.0 + 2f32.powi(-11), -65520.0]).unwrap();
     assert_eq!(halves, [1.0, 1.0, f32::NEG_INFINITY].map(kiln::f16::from_f32));
-    assert_eq!(engine.to_f32(&halves).unwrap(), [1.0, 1.0, f32::NEG_INFINITY]);
-    assert!(matches!(engine.to_f32_into(&halves, &mut [0.0; 2]), Err(Error::Length { .. })));
+    assert_eq!(engine.cast::<_, f32>(&halves).unwrap(), [1.0, 1.0, f32::NEG_INFINITY]);
+    assert!(matches!(engine.cast_into(&halves, &mut [0f32; 2]), Err(Error::Length { .. })));
     assert_eq!(engine.softmax(&[0.0, 0.0], 2).unwrap(), [0.5, 0.5]);
     assert_eq!(engine.rms_norm(&[2.0, 2.0], &[1.0, 3.0], 0.0).unwrap(), [1.0, 3.0]);
     assert_eq!(engine.layer_norm(&[1.0, 3.0], &[1.0; 2], &[0.0; 2], 0.0).unwrap(), [-1.0, 1.0]);

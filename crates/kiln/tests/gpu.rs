@@ -282,7 +282,7 @@ fn a_custom_operation_keeps_its_contract_and_goes_where_it_has_a_kernel() {
     }
     let mut batch = forced.batch();
     let x = batch.upload(&[-1.0, 2.0], &[2]).unwrap();
-    let slope = batch.upload_f16(&[kiln::f16::from_f32(0.5); 2], &[2]).unwrap();
+    let slope = batch.upload_operand(&kiln::Operand::elements(&[kiln::f16::from_f32(0.5); 2], &[2]).unwrap()).unwrap();
     let y = batch.record(prelu, &[x, slope]).unwrap();
     let y = batch.neg(y).unwrap();
     batch.execute(&[y]).unwrap();

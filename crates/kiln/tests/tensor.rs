@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use kiln::op::Matmul;
-use kiln::{Buffer, DType, Engine, Error, Record, Tensor};
+use kiln::{Bool, Buffer, DType, Engine, Error, Record, Tensor, bf16};
 
 fn on_cpu() -> Engine {
     Engine::builder().without_profile().build().unwrap()
@@ -23,10 +23,27 @@ fn views_see_the_elements_of_their_tensor() {
     x.read_into(&mut out).unwrap();
     assert_eq!(out, [1.0, 2.0, 3.0, 4.0, 5.0, 6.0]);
     assert!(matches!(x.read_into(&mut out[..5]), Err(Error::Length { expected: 6, found: 5, .. })));
-    let indices = Tensor::from_indices(&[1, 2], &[2]).unwrap();
+    let indices = Tensor::from_elements(&[1u32, 2], &[2]).unwrap();
     assert!(matches!(indices.to_vec(), Err(Error::Type { .. })));
     assert_eq!(indices.to_buffer().unwrap(), Buffer::U32(vec![1, 2]));
     assert!(matches!(Tensor::from_vec(vec![1.0; 3], &[2, 2]), Err(Error::Length { .. })));
+}
+
+#[test]
+fn tensors_are_of_every_element_type() {
+    let engine = on_cpu();
+    let x = Tensor::from_elements(&[1.5, -2.0, 300.0].map(bf16::from_f32), &[3]).unwrap();
+    assert_eq!((x.dtype(), x.to_elements::<bf16>().unwrap()[2].to_f32()), (DType::Bf16, 300.0));
+    assert_eq!(engine.tensors().neg(&x).unwrap().to_vec().unwrap(), [-1.5, 2.0, -300.0]);
+    let cast = |to: DType| engine.tensors().cast(&x, to).unwrap();
+    assert_eq!(cast(DType::I8).to_elements::<i8>().unwrap(), [1, -2, 127]);
+    assert_eq!(cast(DType::U8).to_elements::<u8>().unwrap(), [1, 0, 255]);
+    assert_eq!(cast(DType::Bool).to_elements::<Bool>().unwrap(), [true; 3].map(Bool::from));
+    let bytes = Tensor::from_elements(&[1u8, 2, 3, 4, 5, 6], &[2, 3]).unwrap();
+    let turned = engine.tensors().permute(&bytes, &[1, 0]).unwrap();
+    assert_eq!(turned.to_elements::<u8>().unwrap(), [1, 4, 2, 5, 3, 6]);
+    assert!(matches!(engine.tensors().neg(&bytes), Err(Error::Type { .. })));
+    assert!(matches!(bytes.to_elements::<i8>(), Err(Error::Type { found: DType::U8, .. })));
 }
 
 #[test]

@@ -1,9 +1,7 @@
 // The frame of a chain of element-wise functions: the statements of the chain and a brace follow.
 #include common
 #include functions
-#if HALVES
-#include halves
-#endif
+#include storage
 
 @compute @workgroup_size(${WORKGROUP})
 fn main(

@@ -22,68 +22,36 @@
 #constant TRANSPOSE_B = 0, 1
 #constant VECTORS = 0, 1
 #constant EDGE = 0, 1
-#constant HALF_A = 0, 1
-#constant HALF_B = 0, 1
+#constant STORED_A = f32, f16, bf16
+#constant STORED_B = f32, f16, bf16
 #include common
-#include halves
+#include storage
 #include gemm
 
 #if VECTORS
 alias Item = vec4<f32>;
-#if HALF_A
-alias ItemA = vec2<u32>;
-#else
-alias ItemA = vec4<f32>;
-#endif
-#if HALF_B
-alias ItemB = vec2<u32>;
-#else
-alias ItemB = vec4<f32>;
-#endif
+alias ItemA = Four_${STORED_A};
+alias ItemB = Four_${STORED_B};
 #else
 alias Item = f32;
-#if HALF_A
-alias ItemA = u32;
-#else
-alias ItemA = f32;
-#endif
-#if HALF_B
-alias ItemB = u32;
-#else
-alias ItemB = f32;
-#endif
+alias ItemA = One_${STORED_A};
+alias ItemB = One_${STORED_B};
 #endif
 
 // What stands at a place of A and of B: four elements with VECTORS, else one.
 fn at_a(at: u32) -> Item {
-#if HALF_A
 #if VECTORS
-    return widened(a[at / 4u]);
+    return load_${STORED_A}(a[at / 4u]);
 #else
-    return half_at(a[at / 2u], at);
-#endif
-#else
-#if VECTORS
-    return a[at / 4u];
-#else
-    return a[at];
-#endif
+    return element_${STORED_A}(a[at / PER_${STORED_A}], at);
 #endif
 }
 
 fn at_b(at: u32) -> Item {
-#if HALF_B
 #if VECTORS
-    return widened(b[at / 4u]);
+    return load_${STORED_B}(b[at / 4u]);
 #else
-    return half_at(b[at / 2u], at);
-#endif
-#else
-#if VECTORS
-    return b[at / 4u];
-#else
-    return b[at];
-#endif
+    return element_${STORED_B}(b[at / PER_${STORED_B}], at);
 #endif
 }
 

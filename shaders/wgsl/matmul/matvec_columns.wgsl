@@ -21,9 +21,9 @@
 #param total: u32
 #constant COUNT = 1, 4, 8
 #constant VECTORS = 0, 1
-#constant HALF = 0, 1
+#constant STORED = f32, f16, bf16
 #include common
-#include halves
+#include storage
 
 #if COUNT == 8
 const AT_ONCE: u32 = 4u;
@@ -33,34 +33,18 @@ const AT_ONCE: u32 = ${COUNT}u;
 
 #if VECTORS
 alias Item = vec4<f32>;
-#if HALF
-alias Stored = vec2<u32>;
-#else
-alias Stored = vec4<f32>;
-#endif
+alias Stored = Four_${STORED};
 #else
 alias Item = f32;
-#if HALF
-alias Stored = u32;
-#else
-alias Stored = f32;
-#endif
+alias Stored = One_${STORED};
 #endif
 
 // What stands at a place of x: four elements with VECTORS, else one.
 fn at_x(at: u32) -> Item {
-#if HALF
 #if VECTORS
-    return widened(x[at / 4u]);
+    return load_${STORED}(x[at / 4u]);
 #else
-    return half_at(x[at / 2u], at);
-#endif
-#else
-#if VECTORS
-    return x[at / 4u];
-#else
-    return x[at];
-#endif
+    return element_${STORED}(x[at / PER_${STORED}], at);
 #endif
 }
 

@@ -21,9 +21,9 @@
 #constant COUNT = 1, 4, 8
 #constant LANES = 8, 32, 256
 #constant VECTORS = 0, 1
-#constant HALF = 0, 1
+#constant STORED = f32, f16, bf16
 #include common
-#include halves
+#include storage
 
 const LANES: u32 = ${LANES}u;
 const SLOTS: u32 = ${WORKGROUP}u / LANES;
@@ -35,29 +35,17 @@ const AT_ONCE: u32 = ${COUNT}u;
 
 #if VECTORS
 alias Item = vec4<f32>;
-#if HALF
-alias Stored = vec2<u32>;
-#else
-alias Stored = vec4<f32>;
-#endif
+alias Stored = Four_${STORED};
 #else
 alias Item = f32;
-#if HALF
-alias Stored = u32;
-#else
-alias Stored = f32;
-#endif
+alias Stored = One_${STORED};
 #endif
 
 fn at_x(i: u32) -> Item {
-#if HALF
 #if VECTORS
-    return widened(x[i]);
+    return load_${STORED}(x[i]);
 #else
-    return half_at(x[i / 2u], i);
-#endif
-#else
-    return x[i];
+    return element_${STORED}(x[i / PER_${STORED}], i);
 #endif
 }
 

@@ -201,7 +201,7 @@ impl Input {
         Ok(match ty.dtype {
             DType::F32 => Self::F32(Array::random(ty.shape.numel(), lo, hi, position)),
             DType::Blocks(format) => Self::Other(weights(ty, format)),
-            DType::F16 | DType::U32 => Self::Other(Buffer::zeros(ty)?),
+            _ => Self::Other(Buffer::zeros(ty)?),
         })
     }
 

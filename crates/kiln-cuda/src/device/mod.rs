@@ -22,7 +22,7 @@ use kiln_ir::{Result, TensorType};
 use self::direct::Direct;
 use self::program::Program;
 use crate::driver::{DeviceMemory, DriverProblem};
-use crate::lower::{convert, elementwise};
+use crate::lower::{cast, elementwise};
 use crate::plan::{Dispatch, Hardware};
 use crate::{Region, span};
 
@@ -109,7 +109,7 @@ impl Driver for CudaDevice {
     }
 
     fn widen(plan: &mut Lowering<'_, Self>, value: Value) -> Result<Value> {
-        convert::widened(plan, value)
+        cast::widened(plan, value)
     }
 
     async fn compile(&self, steps: &[Dispatch]) -> Result<()> {

@@ -5,7 +5,7 @@ use kiln_ir::{DType, Result, TensorType};
 use kiln_ptx::kernels::attention::{self, FlashPlan, WarpGroupAttention};
 use kiln_ptx::{Launch, PtxType};
 
-use super::{Launches, Lower, Lowering, Value, accepted, convert};
+use super::{HALVES, Launches, Lower, Lowering, Value, accepted, cast, halves};
 use crate::CudaDevice;
 use crate::plan::Hardware;
 use kiln_device::Location;
@@ -26,10 +26,8 @@ pub(crate) fn on_tensor_cores(
     inputs: &[TensorType],
 ) -> Result<Option<OnTensorCores>> {
     let extents = op.extents(&inputs[0].shape, &inputs[1].shape, &inputs[2].shape)?;
-    if !hardware.has_tensor_cores() || inputs.iter().any(|input| input.dtype != DType::F16) {
-        return Ok(None);
-    }
-    let (types, multiprocessors) = ([PtxType::F16, PtxType::F32], hardware.multiprocessors);
+    let Some(halves) = halves(inputs).filter(|_| hardware.has_tensor_cores()) else { return Ok(None) };
+    let (types, multiprocessors) = ([halves, PtxType::F32], hardware.multiprocessors);
     let scale = op.scale(extents.d);
     let warp_groups = || -> Result<Option<OnTensorCores>> {
         let kernel = WarpGroupAttention::new(types, extents.d, op.causal)?;
@@ -50,7 +48,7 @@ pub(crate) fn on_tensor_cores(
 }
 
 impl Lower<CudaDevice> for Attention {
-    const HALVES: bool = true;
+    const READS: &'static [DType] = HALVES;
 
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
@@ -75,7 +73,7 @@ impl Lower<CudaDevice> for Attention {
 
 /// Attention on the units for f32.
 fn lower_f32(op: &Attention, plan: &mut Lowering<'_>, inputs: &[Value], out: Location) -> Result<()> {
-    let wide = inputs.iter().map(|&input| convert::widened(plan, input)).collect::<Result<Vec<_>>>()?;
+    let wide = inputs.iter().map(|&input| cast::widened(plan, input)).collect::<Result<Vec<_>>>()?;
     let extents = op.extents(&wide[0].ty.shape, &wide[1].ty.shape, &wide[2].ty.shape)?;
     let kernel = attention::Attention::new(extents.d, op.causal, plan.target.target);
     let planned = kernel.plan(&extents, op.scale(extents.d), plan.target.multiprocessors)?;
@@ -129,20 +127,20 @@ mod tests {
         }
         let (names, scratch) = planned(Target::Sm90a, DType::F16, [32, 512, 512, 64], None);
         assert_eq!((&*names.join(" "), scratch), ("flash_attention_causal_f16_f32_groups", 0));
-        let widened = ["convert_f16_f32", "convert_f16_f32", "convert_f16_f32", "attention_causal_rows64"];
+        let widened = ["cast_f16_f32", "cast_f16_f32", "cast_f16_f32", "attention_causal_rows64"];
         assert_eq!(planned(Target::Sm75, DType::F16, [32, 512, 512, 64], None).0, widened);
         // Rows that no kernel is for, and scales that turn the order of scores around.
         assert_eq!(planned(Target::Sm80, DType::F16, [32, 512, 512, 40], None).0, widened);
         assert_eq!(planned(Target::Sm80, DType::F16, [32, 512, 512, 64], Some(Param::from(-0.5))).0, widened);
         // One of them is f32.
         let names = planned(Target::Sm80, DType::F32, [32, 512, 512, 64], None).0;
-        assert_eq!(names, ["convert_f16_f32", "attention_causal_rows64"]);
+        assert_eq!(names, ["cast_f16_f32", "attention_causal_rows64"]);
     }
 
     #[test]
     fn few_queries_of_f32_take_parts_of_many_keys() {
         let (names, scratch) = planned(Target::Sm80, DType::F32, [8, 1, 4096, 64], None);
-        assert_eq!(names, ["convert_f16_f32", "attention_causal_rows64_parts", "flash_combine_f32"]);
+        assert_eq!(names, ["cast_f16_f32", "attention_causal_rows64_parts", "flash_combine_f32"]);
         // Values in f32, and of each of the 8 rows sums and two words of 128 parts.
         assert_eq!(scratch, 2 * 4096 * 64 * 4 + 128 * 8 * (64 + 2) * 4);
         for few in [[8, 1, 20, 64], [64, 64, 4096, 64], [8, 1, 4096, 63], [8, 1, 4096, 300]] {

@@ -8,7 +8,7 @@ use kiln_ptx::kernels::gemm::{
 use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::{Launch, PtxType};
 
-use super::{Launches, Lower, Lowering, Value, accepted, convert, shape};
+use super::{HALVES, Launches, Lower, Lowering, Value, accepted, cast, halves, shape};
 use crate::CudaDevice;
 use crate::InputPrecision;
 use crate::plan::{Code, Hardware};
@@ -34,7 +34,7 @@ fn product(plan: &mut Lowering<'_>, op: Matmul, mut extents: MatmulExtents, [a, 
     if plan.target.has_tensor_cores() && on_tensor_cores(plan, op, extents, [a, b, c])? {
         return Ok(());
     }
-    let (a, b) = (convert::widened(plan, a)?, convert::widened(plan, b)?);
+    let (a, b) = (cast::widened(plan, a)?, cast::widened(plan, b)?);
     if plan.target.has_copies() && in_stages(plan, op, extents, [a, b, c])? {
         return Ok(());
     }
@@ -66,15 +66,15 @@ fn in_stages(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b,
 
 /// Adds the product on tensor cores, and says whether they take it.
 fn on_tensor_cores(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b, c]: [Value; 3]) -> Result<bool> {
-    let halves = [a, b].iter().all(|operand| operand.ty.dtype == DType::F16);
-    let (kernel_op, input) = match plan.target.input_precision {
-        _ if halves => (op, PtxType::F16),
-        InputPrecision::Ieee => return Ok(false),
-        InputPrecision::Tf32x3 => return in_planes(plan, op, extents, [a, b, c]),
-        InputPrecision::Tf32 => (K_INNERMOST, PtxType::F32),
+    let halves = halves(&[a.ty, b.ty]);
+    let (kernel_op, input) = match (halves, plan.target.input_precision) {
+        (Some(halves), _) => (op, halves),
+        (None, InputPrecision::Ieee) => return Ok(false),
+        (None, InputPrecision::Tf32x3) => return in_planes(plan, op, extents, [a, b, c]),
+        (None, InputPrecision::Tf32) => (K_INNERMOST, PtxType::F32),
     };
     let Some((kernel, launch)) = kernel(*plan.target, kernel_op, input, extents)? else { return Ok(false) };
-    if halves {
+    if halves.is_some() {
         plan.run(kernel, launch, &[a.at, b.at, c.at]);
         return Ok(true);
     }
@@ -128,7 +128,7 @@ struct Stored {
 /// Both operands as f32.
 fn operands(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b]: [Value; 2]) -> Result<[Stored; 2]> {
     let MatmulExtents { batch, shared_b, m, k, n } = extents;
-    let (a, b) = (convert::widened(plan, a)?, convert::widened(plan, b)?);
+    let (a, b) = (cast::widened(plan, a)?, cast::widened(plan, b)?);
     let of_b = if shared_b { 1 } else { batch };
     Ok([
         Stored { x: a, matrices: batch, extents: [m, k], across: op.transpose_a },
@@ -165,7 +165,7 @@ fn repeated(plan: &mut Lowering<'_>, stack: Value, batch: usize, repeat: Option<
 }
 
 impl Lower<CudaDevice> for Matmul {
-    const HALVES: bool = true;
+    const READS: &'static [DType] = HALVES;
 
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let extents = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;
@@ -212,7 +212,7 @@ mod tests {
     fn halves_go_to_tensor_cores_where_copies_take_their_rows() {
         let (half, nn) = (DType::F16, Matmul::default());
         let of = |target, m, k, n| kernels(Hardware { target, ..HOPPER }, nn, [(half, [m, k]), (half, [k, n])]);
-        let widened = |product| ["convert_f16_f32", "convert_f16_f32", product];
+        let widened = |product| ["cast_f16_f32", "cast_f16_f32", product];
         assert_eq!(of(Target::Sm90a, 100, 64, 128), ["gemm_nn_f16_f32"]);
         for target in [Target::Sm80, Target::Sm90, Target::Sm120] {
             assert_eq!(of(target, 100, 64, 128), ["gemm_nn_f16_f32_warps"], "{target}");

@@ -1,7 +1,7 @@
 //! Operations turned into launches of kernels: one file a family, one `impl Lower` an operation.
 
 pub(crate) mod attention;
-pub(crate) mod convert;
+pub(crate) mod cast;
 pub(crate) mod custom;
 pub(crate) mod elementwise;
 mod gather;
@@ -17,8 +17,8 @@ mod window;
 
 use kiln_device::Location;
 pub(crate) use kiln_device::{Lower, Value};
-use kiln_ir::{Error, Result};
-use kiln_ptx::Launch;
+use kiln_ir::{DType, Error, Result, TensorType};
+use kiln_ptx::{Launch, PtxType};
 
 use crate::CudaDevice;
 use crate::plan::{Code, Dispatch};
@@ -35,6 +35,19 @@ pub(crate) trait Launches {
 impl Launches for Lowering<'_> {
     fn run(&mut self, kernel: impl Into<Code>, launch: Launch, buffers: &[Location]) {
         self.push(Dispatch { code: kernel.into(), launch, buffers: buffers.to_vec() });
+    }
+}
+
+/// The types of floats in 16 bits, which tensor cores multiply.
+const HALVES: &[DType] = &[DType::F16, DType::Bf16];
+
+/// The type of 16 bits that all operands have, where they have one.
+pub(crate) fn halves(operands: &[TensorType]) -> Option<PtxType> {
+    let all = |dtype| operands.iter().all(|operand| operand.dtype == dtype);
+    match () {
+        () if all(DType::F16) => Some(PtxType::F16),
+        () if all(DType::Bf16) => Some(PtxType::Bf16),
+        () => None,
     }
 }
 

@@ -1,7 +1,7 @@
 //! Operations that move elements: strided copies.
 
 use kiln_ir::op::{BroadcastTo, Concat, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
-use kiln_ir::{DType, Result, TensorType, f16};
+use kiln_ir::{Result, TensorType};
 use kiln_ptx::kernels::strided;
 use kiln_ptx::kernels::transpose::Transpose;
 
@@ -12,8 +12,6 @@ use kiln_device::Location;
 macro_rules! movements {
     ($($operation:ident),*) => {
         $(impl Lower<CudaDevice> for $operation {
-            const HALVES: bool = true;
-
             fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
                 lower(plan, self, inputs, outputs[0])
             }
@@ -25,11 +23,7 @@ movements!(BroadcastTo, Concat, Pad, Permute, Reshape, Slice);
 /// Fills the output where some of it is covered by no operand, and copies each operand to its place.
 fn lower(plan: &mut Lowering<'_>, op: &impl Movement, inputs: &[Value], out: Value) -> Result<()> {
     if let Some(value) = op.fill() {
-        let word = match out.ty.dtype {
-            DType::F32 => value.to_bits(),
-            DType::F16 => u32::from(f16::from_f32(value).to_bits()) * 0x1_0001,
-            DType::U32 | DType::Blocks(_) => value as u32,
-        };
+        let word = out.ty.dtype.word_of(value);
         // Memory ends with a whole word.
         plan.run(strided::Fill, strided::Fill.launch(word, out.ty.bytes().div_ceil(4))?, &[out.at]);
     }

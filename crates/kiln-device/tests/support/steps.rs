@@ -16,7 +16,7 @@ pub(crate) enum Kernel {
     Op(Op),
     /// A fused chain of element-wise functions.
     Fused(Fused),
-    /// A cast from f16 to f32 before an operation.
+    /// A cast to f32 before an operation.
     Widen,
     /// A copy of a tensor.
     Copy,
@@ -97,22 +97,18 @@ pub(crate) fn evaluate(
             let written = fused.outputs.iter().map(|&(_, at)| Buffer::F32(computed[at].1.clone()));
             Ok((written.collect(), None))
         }
-        Kernel::Widen => Ok((reference(&Op::from(Convert { to: DType::F32 }), &operands)?, None)),
+        Kernel::Widen => Ok((reference(&Op::from(Cast { to: DType::F32 }), &operands)?, None)),
         Kernel::Copy => Ok((vec![inputs[0].1.clone()], None)),
     }
 }
 
 /// The results of an operation, rounded from the f64 reference.
 fn reference(op: &Op, operands: &[Operand<'_>]) -> Result<Vec<Buffer>> {
-    let rounded = |(expected, ty): (Expected, &TensorType)| match (expected, ty.dtype) {
-        (Expected::F32 { values, .. }, _) => Buffer::F32(values.into_iter().map(|value| value as f32).collect()),
-        (Expected::F16(values), _) => Buffer::F16(values),
-        (Expected::U32(values), _) => Buffer::U32(values),
-        (Expected::Blocks(bytes), DType::Blocks(format)) => Buffer::Blocks(format, bytes),
-        (Expected::Blocks(_), other) => panic!("{op:?} has blocks for {other}"),
+    let rounded = |expected: Expected| match expected {
+        Expected::F32 { values, .. } => Buffer::F32(values.into_iter().map(|value| value as f32).collect()),
+        Expected::Exact(elements) => elements,
     };
-    let types = op.infer(&types_of(operands))?;
-    Ok(op.reference(operands)?.into_iter().zip(types.iter()).map(rounded).collect())
+    Ok(op.reference(operands)?.into_iter().map(rounded).collect())
 }
 
 /// The kernel of a custom operation for the test device, which computes its reference.
@@ -149,32 +145,29 @@ pub(crate) fn lower(op: &Op, plan: &mut Lowering<'_, HostDevice>, inputs: &[Valu
     kiln_ir::for_operation!(op, op => lower_one(op, plan, inputs, outputs))
 }
 
-/// Casts f16 to f32 in scratch memory.
+/// Casts f16 and bf16 to f32 in scratch memory.
 pub(crate) fn widen(plan: &mut Lowering<'_, HostDevice>, value: Value) -> Value {
-    if value.ty.dtype != DType::F16 {
-        return value;
-    }
     let wide = plan.scratch(TensorType::f32(value.ty.shape));
     plan.push(HostStep { kernel: Kernel::Widen, inputs: vec![value], outputs: vec![wide], fault: None });
     wide
 }
 
-/// A row for each operation; those with `halves` read f16 as it is stored.
+/// A row for each operation; those with `f16` read f16 as it is stored.
 macro_rules! lowered {
-    ($($name:ident $(($halves:ident))?),* $(,)?) => { $(
+    ($($name:ident $(($stored:ident))?),* $(,)?) => { $(
         impl Lower<HostDevice> for $name {
-            const HALVES: bool = lowered!(@ $($halves)?);
+            const READS: &'static [DType] = lowered!(@ $($stored)?);
 
             fn lower(&self, plan: &mut Lowering<'_, HostDevice>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
                 push(Op::from(*self), plan, inputs, outputs)
             }
         }
     )* };
-    (@ halves) => { true };
-    (@) => { false };
+    (@ f16) => { &[DType::F16] };
+    (@) => { &[] };
 }
 lowered! {
-    Elementwise, Reduce, Dot, Matmul, Matvec, Transpose, Softmax, LogSoftmax, LayerNorm, RmsNorm, Gather(halves), TopK,
-    Convolve2d, Pool2d, Attention, Rope, Quantize, Dequantize, QuantMatmul, Convert(halves), Permute(halves), Slice(halves),
-    BroadcastTo(halves), Pad(halves), Concat(halves), Reshape(halves), Custom,
+    Elementwise, Reduce, Dot, Matmul, Matvec, Transpose, Softmax, LogSoftmax, LayerNorm, RmsNorm, Gather(f16), TopK,
+    Convolve2d, Pool2d, Attention, Rope, Quantize, Dequantize, QuantMatmul, Cast, Permute, Slice, BroadcastTo, Pad, Concat,
+    Reshape, Custom,
 }

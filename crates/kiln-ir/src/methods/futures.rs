@@ -1,12 +1,12 @@
 use std::ops::Range;
 
-use super::slices::{Element, flat, operands, rows};
+use super::slices::{flat, operands, rows};
 use crate::op::{
     Attention, BroadcastTo, Concat, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax, Matmul,
     Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, Slice,
     Softmax, TopK, Transpose, types_of,
 };
-use crate::{DataMut, Operand, QuantFormat, Result, Shape, elementwise_table, reduction_table, zeros};
+use crate::{DataMut, Element, Operand, QuantFormat, Result, Shape, elementwise_table, reduction_table, zeros};
 #[cfg(doc)]
 use crate::{Error, Operations};
 
@@ -41,7 +41,7 @@ macro_rules! reductions_as_futures {
             async fn $whole(&self, x: &[f32]) -> Result<$result> {
                 let mut out = [$result::default()];
                 let op = Reduce::all(Reduction::$variant).into();
-                self.run_into_async(&op, &[Operand::vector(x)], &mut [Element::wrap(&mut out)]).await?;
+                self.run_into_async(&op, &[Operand::vector(x)], &mut [Element::data_mut(&mut out)]).await?;
                 Ok(out[0])
             }
 
@@ -79,7 +79,7 @@ macro_rules! operations_as_futures {
 /// Runs an operation of one result into a new `Vec`.
 async fn collect<T: Element>(on: &(impl AsyncOperations + ?Sized), op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<T>> {
     let mut out = zeros(op.infer(&types_of(inputs))?[0].shape.numel())?;
-    on.run_into_async(op, inputs, &mut [T::wrap(&mut out)]).await?;
+    on.run_into_async(op, inputs, &mut [T::data_mut(&mut out)]).await?;
     Ok(out)
 }
 

@@ -66,7 +66,7 @@ macro_rules! operations {
             gather {
                 into: gather_into, tensors: (table, indices), params: (), op: Gather,
                 slices: (table: &[f32], columns: usize, indices: &[u32]),
-                operands: [rows("gather", table, columns)?, Operand::u32(indices, &[indices.len()])?],
+                operands: [rows("gather", table, columns)?, Operand::elements(indices, &[indices.len()])?],
                 errors: "[`Error::Shape`] when the table is not rows of `columns` elements, [`Error::Index`] for the \
                          first index outside of it.",
             }

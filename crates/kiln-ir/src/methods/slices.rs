@@ -3,12 +3,12 @@ use std::ops::Range;
 #[cfg(doc)]
 use crate::Error;
 use crate::op::{
-    Attention, BroadcastTo, Concat, Convert, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax,
+    Attention, BroadcastTo, Cast, Concat, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax,
     Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm,
     Rope, Slice, Softmax, TopK, Transpose, rows_of, types_of,
 };
 use crate::{
-    Buffer, DType, Data, DataMut, Operand, QuantFormat, Result, Shape, elementwise_table, f16, reduction_table, zeros,
+    Buffer, Data, DataMut, Element, Operand, QuantFormat, Result, Shape, elementwise_table, reduction_table, zeros,
 };
 
 /// Rows of `columns` elements.
@@ -95,7 +95,7 @@ macro_rules! reductions_on_slices {
             #[doc = concat!("As [`Operations::", stringify!($axis), "`]; [`Error::Length`] when `out` has another length.")]
             fn $axis_into(&self, x: &[f32], dims: &[usize], axis: usize, out: &mut [$result]) -> Result<()> {
                 let op = Reduce::along(Reduction::$variant, axis);
-                self.run_into(&op.into(), &[Operand::f32(x, dims)?], &mut [Element::wrap(out)])
+                self.run_into(&op.into(), &[Operand::f32(x, dims)?], &mut [Element::data_mut(out)])
             }
         )*
     };
@@ -131,31 +131,20 @@ macro_rules! operations_on_slices {
     };
 }
 
-/// An element type of results.
-pub(super) trait Element: bytemuck::Zeroable + Clone {
-    /// A slice as an output.
-    fn wrap(out: &mut [Self]) -> DataMut<'_>;
-
+/// An element type of results of reductions.
+pub(super) trait Reduced: Element {
     /// Reduces a whole slice to an element of this type.
     fn reduce(on: &(impl Operations + ?Sized), reduction: Reduction, x: &[f32]) -> Result<Self>;
 }
 
-impl Element for f32 {
-    fn wrap(out: &mut [Self]) -> DataMut<'_> {
-        DataMut::F32(out)
-    }
-
+impl Reduced for f32 {
     #[inline]
     fn reduce(on: &(impl Operations + ?Sized), reduction: Reduction, x: &[f32]) -> Result<Self> {
         on.reduce_all(reduction, x)
     }
 }
 
-impl Element for u32 {
-    fn wrap(out: &mut [Self]) -> DataMut<'_> {
-        DataMut::U32(out)
-    }
-
+impl Reduced for u32 {
     #[inline]
     fn reduce(on: &(impl Operations + ?Sized), reduction: Reduction, x: &[f32]) -> Result<Self> {
         on.reduce_all_index(reduction, x)
@@ -165,7 +154,7 @@ impl Element for u32 {
 /// Runs an operation of one result into a new `Vec`.
 fn collect<T: Element>(on: &(impl Operations + ?Sized), op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<T>> {
     let mut out = zeros(op.infer(&types_of(inputs))?[0].shape.numel())?;
-    on.run_into(op, inputs, &mut [T::wrap(&mut out)])?;
+    on.run_into(op, inputs, &mut [T::data_mut(&mut out)])?;
     Ok(out)
 }
 
@@ -407,39 +396,23 @@ pub trait Operations {
         parts.map(|part| self.slice_with(x, dims, part)).collect()
     }
 
-    /// The f16 nearest to each element, the even one of two.
+    /// The same numbers as elements of another type, as [`Cast`] makes them.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] when there is none for the result.
-    fn to_f16(&self, x: &[f32]) -> Result<Vec<f16>> {
+    fn cast<T: Element, U: Element>(&self, x: &[T]) -> Result<Vec<U>> {
         let mut out = zeros(x.len())?;
-        self.to_f16_into(x, &mut out)?;
+        self.cast_into(x, &mut out)?;
         Ok(out)
     }
 
-    /// As [`Operations::to_f16`], into `out`.
+    /// As [`Operations::cast`], into `out`.
     ///
     /// # Errors
     /// [`Error::Length`] when `out` has another length.
-    fn to_f16_into(&self, x: &[f32], out: &mut [f16]) -> Result<()> {
-        self.run_into(&Convert { to: DType::F16 }.into(), &[Operand::vector(x)], &mut [DataMut::F16(out)])
-    }
-
-    /// The f32 that each element is equal to.
-    ///
-    /// # Errors
-    /// [`Error::OutOfMemory`] when there is none for the result.
-    fn to_f32(&self, x: &[f16]) -> Result<Vec<f32>> {
-        self.run_f32(&Convert { to: DType::F32 }.into(), &[Operand::new(Data::F16(x), Shape::of_slice(x))?])
-    }
-
-    /// As [`Operations::to_f32`], into `out`.
-    ///
-    /// # Errors
-    /// [`Error::Length`] when `out` has another length.
-    fn to_f32_into(&self, x: &[f16], out: &mut [f32]) -> Result<()> {
-        let x = Operand::new(Data::F16(x), Shape::of_slice(x))?;
-        self.run_into(&Convert { to: DType::F32 }.into(), &[x], &mut [DataMut::F32(out)])
+    fn cast_into<T: Element, U: Element>(&self, x: &[T], out: &mut [U]) -> Result<()> {
+        let x = Operand::new(T::data(x), Shape::of_slice(x))?;
+        self.run_into(&Cast { to: U::DTYPE }.into(), &[x], &mut [U::data_mut(out)])
     }
 
     /// Quantises rows of `columns` elements.

@@ -4,7 +4,7 @@ use std::ops::Range;
 #[cfg(doc)]
 use crate::Operations;
 use crate::op::{
-    Attention, BroadcastTo, Concat, Convert, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax,
+    Attention, BroadcastTo, Cast, Concat, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax,
     Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm,
     Rope, Slice, Softmax, TopK, Transpose,
 };
@@ -164,12 +164,12 @@ pub trait Record: Sized {
         }
     }
 
-    /// The same numbers as f32 or f16.
+    /// The same numbers as elements of another type.
     ///
     /// # Errors
     /// As [`Record::record_all`]; [`Error::Parameter`] for any other type.
-    fn convert(&mut self, x: impl Borrow<Self::Tensor>, to: DType) -> Result<Self::Tensor> {
-        self.record(Convert { to }, &[x.borrow().clone()])
+    fn cast(&mut self, x: impl Borrow<Self::Tensor>, to: DType) -> Result<Self::Tensor> {
+        self.record(Cast { to }, &[x.borrow().clone()])
     }
 
     /// The blocks of a quantised format nearest to `x`, along its last dimension.

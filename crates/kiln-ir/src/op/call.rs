@@ -137,25 +137,25 @@ pub fn check_outputs(op: &'static str, expected: &[TensorType], outputs: &[DataM
     Ok(())
 }
 
-/// Calls `run` with the operands, those of f16 as the f32 that they stand for: what a backend does before a kernel that reads
-/// f32 alone.
+/// Calls `run` with the operands, those of f16 and bf16 as the f32 that they stand for: what a backend does before a kernel that
+/// reads f32 alone.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`], and those of `run`.
 pub fn widened<R>(inputs: &[Operand<'_>], run: impl FnOnce(&[Operand<'_>]) -> Result<R>) -> Result<R> {
-    if inputs.iter().all(|input| input.ty().dtype != DType::F16) {
+    let narrow = |input: &Operand<'_>| input.ty().dtype.is_float() && input.ty().dtype != DType::F32;
+    if !inputs.iter().any(narrow) {
         return run(inputs);
     }
     let wide = inputs.iter().map(|input| {
-        let halves = input.data().f16();
-        let mut wide = crate::zeros(halves.len())?;
-        crate::widen(halves, &mut wide);
+        let mut wide = crate::zeros(if narrow(input) { input.shape().numel() } else { 0 })?;
+        crate::widen(input.data(), &mut wide);
         Ok(wide)
     });
     let wide = wide.collect::<Result<Vec<Vec<f32>>>>()?;
     let mut operands = inputs.to_vec();
     for (operand, wide) in operands.iter_mut().zip(&wide) {
-        if operand.ty().dtype == DType::F16 {
+        if narrow(operand) {
             *operand = Operand::new(Data::F32(wide), operand.shape())?;
         }
     }

@@ -154,7 +154,10 @@ impl Operation for TopK {
             values.extend(order[..self.k].iter().map(|&i| f64::from(row[i])));
             indices.extend(order[..self.k].iter().map(|&i| i as u32));
         }
-        vec![Expected::F32 { magnitudes: vec![0.0; values.len()], values }, Expected::U32(indices)]
+        vec![
+            Expected::F32 { magnitudes: vec![0.0; values.len()], values },
+            Expected::Exact(crate::Buffer::U32(indices)),
+        ]
     }
 
     #[cfg(feature = "reference")]

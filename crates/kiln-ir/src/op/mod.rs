@@ -6,8 +6,8 @@
 
 mod attention;
 mod call;
+mod cast;
 mod contract;
-mod convert;
 mod convolve;
 mod custom;
 mod elementwise;
@@ -25,8 +25,8 @@ mod transpose;
 
 pub use attention::{Attention, AttentionExtents};
 pub use call::{Call, Types, check, check_outputs, types_of, widened};
+pub use cast::Cast;
 pub use contract::{Bound, Contract};
-pub use convert::Convert;
 pub use convolve::{Convolve2d, ConvolveExtents, Padding};
 pub use custom::{CpuKernel, Custom, CustomCall, CustomOperation};
 pub use elementwise::{Elementwise, ElementwiseKind};
@@ -142,9 +142,8 @@ impl std::ops::Deref for Outputs {
 
 /// Everything about an operation that is not its kernel.
 pub trait Operation: Copy + Eq + std::hash::Hash + std::fmt::Debug {
-    /// Whether it moves elements as they are stored, so that the result has the element type of the operands and f16 is
-    /// never computed with.
-    const MOVES: bool = false;
+    /// Whether it takes elements of every type as they are stored. Others are given f32 for f16 and bf16.
+    const AS_STORED: bool = false;
 
     /// The field's name of it, in snake case: `layer_norm`.
     fn name(&self) -> &'static str;
@@ -196,7 +195,7 @@ pub trait Operation: Copy + Eq + std::hash::Hash + std::fmt::Debug {
     }
 }
 
-/// Checks the number of operands and their element types. f16 stands for f32 everywhere.
+/// Checks the number of operands and their element types. Every type of floats stands for f32.
 ///
 /// # Errors
 /// [`Error::Arity`], [`Error::Type`].
@@ -205,7 +204,7 @@ pub(crate) fn expect_types(op: &'static str, inputs: &[TensorType], dtypes: &[DT
         return Err(Error::Arity { op, expected: dtypes.len(), found: inputs.len() });
     }
     for (index, (input, &expected)) in inputs.iter().zip(dtypes).enumerate() {
-        let stands_for = if input.dtype == DType::F16 { DType::F32 } else { input.dtype };
+        let stands_for = if input.dtype.is_float() { DType::F32 } else { input.dtype };
         if stands_for != expected {
             return Err(Error::Type { op, index, expected, found: input.dtype });
         }
@@ -253,7 +252,7 @@ macro_rules! operations {
         #[cfg(feature = "reference")]
         pub fn all_cases() -> Vec<reference::Case> {
             let cases: Vec<reference::Case> = [$($name::cases(),)*].into_iter().flatten().collect();
-            let stored = reference::stored_as_f16(&cases);
+            let stored = reference::stored_narrow(&cases);
             [cases, stored].concat()
         }
 
@@ -305,7 +304,7 @@ operations! { $
     /// The product of f32 with quantised weights.
     QuantMatmul,
     /// The same numbers as another type.
-    Convert,
+    Cast,
     /// The dimensions in another order.
     Permute,
     /// A part of a tensor.
@@ -341,10 +340,10 @@ impl Op {
         for_operation!(self, op => op.infer(inputs))
     }
 
-    /// As [`Operation::MOVES`].
-    pub fn moves(&self) -> bool {
+    /// As [`Operation::AS_STORED`].
+    pub fn reads_as_stored(&self) -> bool {
         fn of<O: Operation>(_: &O) -> bool {
-            O::MOVES
+            O::AS_STORED
         }
         for_operation!(self, op => of(op))
     }
@@ -394,6 +393,6 @@ impl Op {
         let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();
         self.infer(&types)?;
         let reference = |inputs: &[Operand<'_>]| Ok(for_operation!(self, op => op.reference(inputs)));
-        if self.moves() { reference(inputs) } else { widened(inputs, reference) }
+        if self.reads_as_stored() { reference(inputs) } else { widened(inputs, reference) }
     }
 }

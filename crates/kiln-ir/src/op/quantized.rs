@@ -44,7 +44,10 @@ impl Operation for Quantize {
 
     #[cfg(feature = "reference")]
     fn reference(&self, inputs: &[crate::Operand<'_>]) -> Vec<super::reference::Expected> {
-        vec![super::reference::Expected::Blocks(encoded(self.format, inputs[0].data().f32()))]
+        vec![super::reference::Expected::Exact(crate::Buffer::Blocks(
+            self.format,
+            encoded(self.format, inputs[0].data().f32()),
+        ))]
     }
 
     #[cfg(feature = "reference")]

@@ -313,7 +313,7 @@ impl Operation for Reduce {
         let (values, magnitudes): (Vec<f64>, Vec<f64>) =
             places.map(|(o, i)| self.reduction.exact(series(o, i), along as f64)).unzip();
         if self.reduction.gives_index() {
-            return vec![Expected::U32(values.into_iter().map(|index| index as u32).collect())];
+            return vec![Expected::Exact(crate::Buffer::U32(values.into_iter().map(|index| index as u32).collect()))];
         }
         vec![Expected::F32 { values, magnitudes }]
     }

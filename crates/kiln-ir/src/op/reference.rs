@@ -1,7 +1,7 @@
 //! The oracle: expected results in f64, cases, and the check of a result against its contract.
 
 use super::{Bound, Op};
-use crate::{Buffer, Data, Error, Operand, Result, Shape, TensorType, f16};
+use crate::{Buffer, DType, Data, Error, Kind, Operand, Result, Shape, TensorType};
 
 pub mod hard;
 
@@ -15,12 +15,8 @@ pub enum Expected {
         /// Magnitudes, as many as values.
         magnitudes: Vec<f64>,
     },
-    /// f16, exact; any NaN for a NaN.
-    F16(Vec<f16>),
-    /// Indices, exact.
-    U32(Vec<u32>),
-    /// Packed blocks, exact.
-    Blocks(Vec<u8>),
+    /// These elements; any NaN for a NaN, any true for a true.
+    Exact(Buffer),
 }
 
 /// One input of a case.
@@ -51,7 +47,7 @@ impl Input {
         input
     }
 
-    /// The input with zeros for its subnormal elements. Those of f16 are no subnormal f32.
+    /// The input with zeros for its subnormal elements. Those of f16 are no subnormal f32, and those of bf16 are rare.
     fn flushed(&self) -> Self {
         let mut flushed = self.clone();
         if let Buffer::F32(elements) = &mut flushed.buffer {
@@ -60,13 +56,13 @@ impl Input {
         flushed
     }
 
-    /// The input with the nearest f16 for f32 elements.
-    fn narrowed(&self) -> Self {
+    /// The input with the nearest elements of another type for f32 elements.
+    fn narrowed(&self, dtype: DType) -> Self {
         let mut narrowed = self.clone();
         if let Buffer::F32(elements) = &self.buffer {
-            let mut halves = vec![f16::ZERO; elements.len()];
-            crate::narrow(elements, &mut halves);
-            narrowed.buffer = Buffer::F16(halves);
+            let bytes = elements.len() * dtype.size();
+            narrowed.buffer = Buffer::with_bytes(dtype, bytes).expect("a case fits memory");
+            crate::narrow(elements, narrowed.buffer.as_mut());
         }
         narrowed
     }
@@ -214,22 +210,16 @@ fn check_either(bound: Bound, expected: [&[Expected]; 2], flushed: bool, got: &[
                     accuracy = accuracy.merge(Accuracy { worst: error, compared: 1 });
                 }
             }
-            (Expected::F16(want), Expected::F16(other), Data::F16(got)) if want.len() == got.len() => {
-                let is = |got: f16, want: f16| got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan());
-                let fits = |i: usize| is(got[i], want[i]) || is(got[i], other[i]);
-                if let Some(i) = (0..got.len()).find(|&i| !fits(i)) {
-                    return Err(format!("result {result}, element {i}: got {:e}, exact {:e}", got[i], want[i]));
-                }
-                accuracy.compared += got.len();
-            }
-            (Expected::U32(want), Expected::U32(other), Data::U32(got))
-                if want.len() == got.len()
-                    && got.iter().zip(want.iter().zip(other)).all(|(got, (a, b))| got == a || got == b) =>
+            (Expected::Exact(want), Expected::Exact(other), got)
+                if want.as_data().dtype() == got.dtype() && want.as_data().bytes() == got.bytes() =>
             {
-                accuracy.compared += got.len();
-            }
-            (Expected::Blocks(want), Expected::Blocks(other), Data::Blocks(_, got)) if want == got || other == got => {
-                accuracy.compared += got.len();
+                let n = got.bytes() / got.dtype().size();
+                let [want, other] = [want, other].map(Buffer::as_data);
+                if let Some(i) = (0..n).find(|&i| !same(&want, got, i) && !same(&other, got, i)) {
+                    let (found, exact) = (got.load(i), want.load(i));
+                    return Err(format!("result {result}, element {i}: got {found:e}, exact {exact:e}"));
+                }
+                accuracy.compared += n;
             }
             _ => return Err(format!("result {result}: got {got:?}, expected {first:?}")),
         }
@@ -276,9 +266,24 @@ pub fn conform_within(
     check_either(bound, [&expected, &flushed], flushes, &got).map_err(name)
 }
 
-/// Cases with f16 in the place of f32, for every operation: the first few that are neither tiny nor large.
-pub(super) fn stored_as_f16(cases: &[Case]) -> Vec<Case> {
-    const FEW: usize = 6;
+/// Whether two elements at one place are the same, or both NaN, or both true.
+fn same(want: &Data<'_>, got: &Data<'_>, at: usize) -> bool {
+    let size = got.dtype().size();
+    let bytes = at * size..(at + 1) * size;
+    let both = |holds: fn(f32) -> bool| holds(want.load(at)) && holds(got.load(at));
+    match got.dtype().kind() {
+        Kind::Float if both(f32::is_nan) => true,
+        Kind::Truth => want.load(at) == got.load(at),
+        _ => want.as_bytes()[bytes.clone()] == got.as_bytes()[bytes],
+    }
+}
+
+/// Cases with f16, and with bf16, in the place of f32, for every operation: the first few that are neither tiny nor large.
+pub(super) fn stored_narrow(cases: &[Case]) -> Vec<Case> {
+    [stored_as(cases, DType::F16, 6), stored_as(cases, DType::Bf16, 3)].concat()
+}
+
+fn stored_as(cases: &[Case], dtype: DType, few: usize) -> Vec<Case> {
     const LARGE: usize = 40_000;
     let mut taken = std::collections::HashMap::<&str, usize>::new();
     let mut stored = Vec::new();
@@ -286,20 +291,20 @@ pub(super) fn stored_as_f16(cases: &[Case]) -> Vec<Case> {
         let elements: usize = case.inputs.iter().map(|input| input.shape.numel()).sum();
         let wide = |input: &Input| matches!(input.buffer, Buffer::F32(_));
         let count = taken.entry(case.op.name()).or_default();
-        if !(64..LARGE).contains(&elements) || *count == FEW || !case.inputs.iter().any(wide) {
+        if !(64..LARGE).contains(&elements) || *count == few || !case.inputs.iter().any(wide) {
             continue;
         }
         *count += 1;
         // All of them, and the last one alone: a weight beside what it is multiplied with. Where elements only move they are
         // all of one type.
-        let all = case.inputs.iter().map(Input::narrowed).collect();
+        let all = case.inputs.iter().map(|input| input.narrowed(dtype)).collect();
         stored.push(Case { op: case.op, inputs: all });
-        if !case.op.moves()
+        if !case.op.reads_as_stored()
             && let [before @ .., last] = &case.inputs[..]
             && !before.is_empty()
             && wide(last)
         {
-            let inputs = [before, &[last.narrowed()]].concat();
+            let inputs = [before, &[last.narrowed(dtype)]].concat();
             stored.push(Case { op: case.op, inputs });
         }
     }

@@ -1,11 +1,12 @@
 //! The kernels: what each computes, over any shape, and how it is launched.
 
 pub mod attention;
+pub mod cast;
 pub mod elementwise;
 mod functions;
 pub mod gather;
 pub mod gemm;
-pub mod half;
+mod half;
 mod math;
 pub mod norm;
 mod order;

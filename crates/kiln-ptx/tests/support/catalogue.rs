@@ -4,13 +4,13 @@ use kiln_ir::graph::{Fetch, FusionLimits, Graph, Step};
 use kiln_ir::op::{AttentionExtents, ElementwiseKind, Matmul, Pooling, Reduction};
 use kiln_ir::{QuantFormat, Record, Shape, TensorType};
 use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashTile, WarpGroupAttention, plan};
+use kiln_ptx::kernels::cast::Cast;
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::gemm::{
     Epilogue, Gemm, MultistageGemm, MultistageTile, NaiveGemm, SplitSum, Tf32Planes, Tile, TiledGemm, WarpGemm,
     WarpGroupGemm, WarpGroupTile, WarpTile,
 };
-use kiln_ptx::kernels::half::Convert;
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, WarpQuantMatmul};
 use kiln_ptx::kernels::reduce::ReduceLevel;
@@ -75,7 +75,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.extend(StridedCopy::all().into_iter().map(|copy| Box::new(copy) as _));
     kernels.push(Box::new(Fill));
     kernels.extend(Gather::all().into_iter().map(|gather| Box::new(gather) as _));
-    kernels.extend(Convert::all().into_iter().map(|convert| Box::new(convert) as _));
+    kernels.extend(Cast::all().into_iter().map(|cast| Box::new(cast) as _));
     kernels.push(Box::new(TopK));
     kernels.extend([Pooling::Max, Pooling::Average].map(|pooling| Box::new(Pool::new(pooling, target)) as _));
     kernels.push(Box::new(Convolve));

@@ -38,7 +38,7 @@ use kiln_ir::{Result, TensorType};
 use self::direct::{Direct, HostResults};
 use self::program::Program;
 use crate::Region;
-use crate::lower::{convert, elementwise};
+use crate::lower::{cast, elementwise};
 use crate::plan::{Dispatch, FAULT_STRIDE, Target};
 
 kiln_device::device_methods!(GpuDevice);
@@ -129,7 +129,7 @@ impl Driver for GpuDevice {
     }
 
     fn widen(plan: &mut Lowering<'_, Self>, value: Value) -> Result<Value> {
-        Ok(convert::widened(plan, value))
+        Ok(cast::widened(plan, value))
     }
 
     async fn compile(&self, steps: &[Dispatch]) -> Result<()> {

@@ -18,7 +18,7 @@ pub(crate) fn fusion_limits(limits: &wgpu::Limits) -> FusionLimits {
 }
 
 impl Lower<GpuDevice> for Elementwise {
-    const HALVES: bool = true;
+    const READS: &'static [DType] = &[DType::F16, DType::Bf16];
 
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let operands = (0..inputs.len()).map(Source::Input).collect();
@@ -51,13 +51,12 @@ fn run(
     let n = outputs[0].ty.shape.numel();
     let read = |input: &Value| {
         let fetch = Fetch::of(input.ty.shape.numel(), n);
-        Read { fetch, half: input.ty.dtype == DType::F16 }
+        Read { fetch, stored: input.ty.dtype }
     };
     let reads: Vec<Read> = inputs.iter().map(read).collect();
-    let halves = reads.iter().any(|read| read.half);
+    let sizes: Vec<usize> = reads.iter().map(|read| read.stored.size()).chain([4]).collect();
     let chain = Chain { inputs: reads, calls, outputs: written };
-    let sizes: &[usize] = if halves { &[4, 2] } else { &[4] };
-    for piece in pieces(&plan.target.limits, n, sizes) {
+    for piece in pieces(&plan.target.limits, n, &sizes) {
         let slice = |value: &Value, whole: bool| match whole {
             true => piece.of(value.at, value.ty.dtype.size()),
             false => value.at.into(),

@@ -2,9 +2,9 @@
 
 use kiln_ir::op::{Matmul, Matvec, StridedCopy};
 use kiln_ir::{DType, Result, Shape, TensorType};
-use kiln_shaders::{MATMUL, MATMUL_COOPERATIVE, MATVEC_COLUMNS, MATVEC_ROWS, SPLIT_SUM, WORKGROUP};
+use kiln_shaders::{MATMUL, MATMUL_COOPERATIVE, MATVEC_COLUMNS, MATVEC_ROWS, SPLIT_SUM, WORKGROUP, number};
 
-use super::convert::convert;
+use super::cast::cast;
 use super::pieces::{fits, pieces};
 use super::shape::strided;
 use super::transpose::{transpose, turned};
@@ -18,7 +18,7 @@ pub(super) struct Product {
     pub(super) a: Slice,
     pub(super) b: Slice,
     pub(super) c: Slice,
-    /// How A and B are stored: f32 or f16.
+    /// How A and B are stored: types of floats.
     pub(super) types: [DType; 2],
     /// A is stored as `[k, m]`.
     pub(super) transpose_a: bool,
@@ -234,8 +234,8 @@ impl Product {
             ("TRANSPOSE_B", self.transpose_b.into()),
             ("VECTORS", vectors.into()),
             ("EDGE", (vectors && tiling.edge(k)).into()),
-            ("HALF_A", half(self.types[0])),
-            ("HALF_B", half(self.types[1])),
+            ("STORED_A", number(self.types[0])),
+            ("STORED_B", number(self.types[1])),
         ];
         let parts = Parts::new(plan, self.c, batch * m * n, tiling.splits)?;
         let total = tiling.groups(batch);
@@ -323,7 +323,7 @@ impl Product {
                 ("COUNT", count),
                 ("LANES", lanes as u32),
                 ("VECTORS", k.is_multiple_of(4).into()),
-                ("HALF", half(dtype)),
+                ("STORED", number(dtype)),
             ];
             let params = [&extents[..], &batches, &strides, &[across.into(), total.into()]].concat();
             let code = Code::Kernel(MATVEC_ROWS, constants.to_vec());
@@ -338,7 +338,7 @@ impl Product {
         let total = across * splits * batch;
         let parts = Parts::new(plan, self.c, batch * self.m * self.n, splits)?;
         let vectorised = k.is_multiple_of(4) && length.is_multiple_of(4);
-        let constants = [("COUNT", count), ("VECTORS", vectorised.into()), ("HALF", half(dtype))];
+        let constants = [("COUNT", count), ("VECTORS", vectorised.into()), ("STORED", number(dtype))];
         let cut = [across.into(), splits.into(), slice.into(), parts.stride.into(), total.into()];
         let params = [&extents[..], &batches, &strides, &cut].concat();
         let code = Code::Kernel(MATVEC_COLUMNS, constants.to_vec());
@@ -363,17 +363,13 @@ struct Factor {
     length: usize,
 }
 
-fn half(dtype: DType) -> u32 {
-    (dtype == DType::F16).into()
-}
-
-/// The elements as f32: where they are f16, a copy.
+/// The elements as f32: where they are of another type, a copy.
 fn wide(plan: &mut Lowering<'_>, at: Slice, dtype: DType, elements: usize) -> Result<Slice> {
-    if dtype != DType::F16 || elements == 0 {
+    if dtype == DType::F32 || elements == 0 {
         return Ok(at);
     }
     let copy = plan.scratch(TensorType::f32(Shape::new(&[elements])?)).at.into();
-    convert(plan, [at, copy], [dtype, DType::F32], elements);
+    cast(plan, [at, copy], [dtype, DType::F32], elements);
     Ok(copy)
 }
 
@@ -407,7 +403,7 @@ fn repeated(plan: &mut Lowering<'_>, stack: Value, batch: usize, repeat: Option<
 }
 
 impl Lower<GpuDevice> for Matmul {
-    const HALVES: bool = true;
+    const READS: &'static [DType] = &[DType::F16, DType::Bf16];
 
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let e = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;
@@ -435,7 +431,7 @@ impl Lower<GpuDevice> for Matmul {
 }
 
 impl Lower<GpuDevice> for Matvec {
-    const HALVES: bool = true;
+    const READS: &'static [DType] = &[DType::F16, DType::Bf16];
 
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (k, m) = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;

@@ -1,7 +1,7 @@
 //! Operations turned into dispatches of kernels: one file a family, one `impl Lower` an operation.
 
 mod attention;
-pub(crate) mod convert;
+pub(crate) mod cast;
 mod convolve;
 mod custom;
 pub(crate) mod elementwise;

@@ -1,8 +1,8 @@
 //! Operations that move elements: strided copies.
 
 use kiln_ir::op::{BroadcastTo, Concat, Movement, Pad, Permute, Reshape, Slice as Cut, StridedCopy};
-use kiln_ir::{DType, Error, Result, TensorType, f16};
-use kiln_shaders::{FILL, STRIDED_COPY, STRIDED_COPY_HALVES};
+use kiln_ir::{Error, Result, TensorType};
+use kiln_shaders::{FILL, STRIDED_COPY, STRIDED_COPY_PARTS};
 
 use super::pieces::{fits, pieces};
 use super::transpose::transpose;
@@ -19,8 +19,6 @@ const MOST: usize = 1024;
 macro_rules! movements {
     ($($operation:ident),*) => {
         $(impl Lower<GpuDevice> for $operation {
-            const HALVES: bool = true;
-
             fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
                 lower(plan, self, inputs, outputs[0])
             }
@@ -43,11 +41,7 @@ fn lower(plan: &mut Lowering<'_>, op: &impl Movement, inputs: &[Value], out: Val
 
 /// Writes one value everywhere.
 fn fill(plan: &mut Lowering<'_>, value: f32, out: Value) {
-    let word = match out.ty.dtype {
-        DType::F32 => value.to_bits(),
-        DType::F16 => u32::from(f16::from_f32(value).to_bits()) * 0x1_0001,
-        DType::U32 | DType::Blocks(_) => value as u32,
-    };
+    let word = out.ty.dtype.word_of(value);
     let vectors = out.ty.bytes().div_ceil(16);
     for piece in pieces(&plan.target.limits, vectors, &[16]) {
         let code = Code::Kernel(FILL, Vec::new());
@@ -123,12 +117,13 @@ fn sides(
 fn dispatch(plan: &mut Lowering<'_>, copy: &StridedCopy, [(x, from), (out, to)]: [(Slice, usize); 2]) {
     let rank = copy.dims().len().max(1);
     let innermost = copy.dims().last().copied();
-    // Two halves of a word at a time: every place that is written to is even, but for those beside it.
-    let pairs = copy.unit() == 2
-        && to.is_multiple_of(2)
-        && innermost.is_some_and(|dim| dim.to == 1 && dim.extent.is_multiple_of(2))
-        && copy.dims()[..rank - 1].iter().all(|dim| dim.to.is_multiple_of(2));
-    let n = copy.len() / if pairs { 2 } else { 1 };
+    // All parts of a word at a time: it begins with every place that is written to, but for those beside it.
+    let per = (4 / copy.unit()).max(1);
+    let whole = per > 1
+        && to.is_multiple_of(per)
+        && innermost.is_some_and(|dim| dim.to == 1 && dim.extent.is_multiple_of(per))
+        && copy.dims()[..rank - 1].iter().all(|dim| dim.to.is_multiple_of(per));
+    let n = copy.len() / if whole { per } else { 1 };
     let mut params: Vec<Word> = [n, from, to].map(Word::from).to_vec();
     for d in 0..RANK {
         let dim = copy.dims().iter().rev().nth(d);
@@ -137,7 +132,10 @@ fn dispatch(plan: &mut Lowering<'_>, copy: &StridedCopy, [(x, from), (out, to)]:
         params.extend(if d + 1 < RANK { vec![extent, from, to] } else { vec![from, to] });
     }
     let code = match copy.unit() {
-        2 => Code::Kernel(STRIDED_COPY_HALVES, vec![("RANK", rank as u32), ("PAIRS", pairs.into())]),
+        1 | 2 => {
+            let constants = vec![("RANK", rank as u32), ("PER", per as u32), ("WHOLE", whole.into())];
+            Code::Kernel(STRIDED_COPY_PARTS, constants)
+        }
         unit => Code::Kernel(STRIDED_COPY, vec![("RANK", rank as u32), ("VECTORS", u32::from(unit == 16))]),
     };
     plan.dispatch(code, vec![x, out], &params, Grid::invocations(n));

@@ -28,7 +28,7 @@ impl CustomOperation for Prelu {
             return Err(Error::Arity { op: "prelu", expected: 2, found: inputs.len() });
         };
         for (index, ty) in inputs.iter().enumerate() {
-            if !matches!(ty.dtype, DType::F32 | DType::F16) {
+            if !ty.dtype.is_float() {
                 return Err(Error::Type { op: "prelu", index, expected: DType::F32, found: ty.dtype });
             }
         }

@@ -11,7 +11,7 @@ use kiln_device::host_copy;
 use kiln_device::waiting::Waiting;
 use kiln_ir::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
 use kiln_ir::op::{Op, widened};
-use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Result, Shape, TensorType, f16};
+use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Result, Shape, TensorType};
 use kiln_route::{Explanation, Problem, Residency};
 use parts::Names;
 use plan::{Memory, Plan, packable, prefix, prefix_mut};
@@ -174,20 +174,12 @@ impl<'e> Batch<'e> {
         self.upload_operand(&Operand::f32(data, dims)?)
     }
 
-    /// Copies f16 elements of the given extents into the batch.
-    ///
-    /// # Errors
-    /// As [`Batch::upload`].
-    pub fn upload_f16(&mut self, data: &[f16], dims: &[usize]) -> Result<TensorId> {
-        self.upload_operand(&Operand::f16(data, dims)?)
-    }
-
     /// Copies indices of the given extents into the batch.
     ///
     /// # Errors
     /// As [`Batch::upload`].
     pub fn upload_indices(&mut self, data: &[u32], dims: &[usize]) -> Result<TensorId> {
-        self.upload_operand(&Operand::u32(data, dims)?)
+        self.upload_operand(&Operand::elements(data, dims)?)
     }
 
     /// Copies quantised blocks into the batch; the extents count elements.

@@ -99,31 +99,11 @@ pub(super) fn packable(step: &Step) -> Option<(TensorId, Matmul)> {
 
 /// The part of a slot that a tensor takes.
 pub(super) fn prefix<'a>(data: Data<'a>, ty: &TensorType) -> Data<'a> {
-    match data {
-        Data::F32(d) => Data::F32(&d[..ty.shape.numel().min(d.len())]),
-        Data::F16(d) => Data::F16(&d[..ty.shape.numel().min(d.len())]),
-        Data::U32(d) => Data::U32(&d[..ty.shape.numel().min(d.len())]),
-        Data::Blocks(format, d) => Data::Blocks(format, &d[..ty.bytes().min(d.len())]),
-    }
+    let bytes = ty.bytes().min(data.bytes());
+    data.part(0..bytes)
 }
 
 pub(super) fn prefix_mut<'a>(data: DataMut<'a>, ty: &TensorType) -> DataMut<'a> {
-    match data {
-        DataMut::F32(d) => {
-            let n = ty.shape.numel().min(d.len());
-            DataMut::F32(&mut d[..n])
-        }
-        DataMut::F16(d) => {
-            let n = ty.shape.numel().min(d.len());
-            DataMut::F16(&mut d[..n])
-        }
-        DataMut::U32(d) => {
-            let n = ty.shape.numel().min(d.len());
-            DataMut::U32(&mut d[..n])
-        }
-        DataMut::Blocks(format, d) => {
-            let n = ty.bytes().min(d.len());
-            DataMut::Blocks(format, &mut d[..n])
-        }
-    }
+    let bytes = ty.bytes().min(data.bytes());
+    data.split_at(bytes).0
 }

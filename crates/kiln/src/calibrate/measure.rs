@@ -440,7 +440,7 @@ impl Inputs {
     }
 }
 
-/// Indices that jump about in a table of so many rows; zeros of f16; blocks of zeros, which are valid in every format.
+/// Indices that jump about in a table of so many rows; zeros of other types; blocks of zeros, which are valid in every format.
 fn other_than_f32(ty: &TensorType, rows: usize) -> Result<Option<Buffer>> {
     Ok(match ty.dtype {
         DType::F32 => None,
@@ -451,7 +451,7 @@ fn other_than_f32(ty: &TensorType, rows: usize) -> Result<Option<Buffer>> {
             indices.extend((0..ty.shape.numel()).map(index));
             Some(Buffer::U32(indices))
         }
-        DType::F16 | DType::Blocks(_) => Some(Buffer::zeros(ty)?),
+        _ => Some(Buffer::zeros(ty)?),
     })
 }
 

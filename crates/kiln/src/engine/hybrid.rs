@@ -1,6 +1,6 @@
 //! Large operations on host memory that the CPU and a GPU do together, each its rows.
 
-use kiln_device::cut::{Cut, Join, cut, reborrow, split};
+use kiln_device::cut::{Cut, Join, cut, split};
 use kiln_device::waiting::no_thread;
 use kiln_ir::op::{Call, Op};
 use kiln_ir::{DataMut, Operations, Result, TensorType};
@@ -77,7 +77,7 @@ impl Engine {
         let (op, gpu, cpu) = (call.op(), &self.gpus[*gpu], &self.cpu[*cpu]);
         let (mut first, mut rest) = (Vec::with_capacity(outputs.len()), Vec::with_capacity(outputs.len()));
         for output in outputs.iter_mut() {
-            let (mine, others) = split(reborrow(output), *rows, cut.rows);
+            let (mine, others) = split(output.reborrow(), *rows, cut.rows);
             first.push(mine);
             rest.push(others);
         }

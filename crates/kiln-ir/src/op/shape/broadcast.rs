@@ -35,7 +35,7 @@ impl Movement for BroadcastTo {
 }
 
 impl Operation for BroadcastTo {
-    const MOVES: bool = true;
+    const AS_STORED: bool = true;
 
     fn name(&self) -> &'static str {
         "broadcast_to"
@@ -105,8 +105,9 @@ impl Operation for BroadcastTo {
             let Ok(op) = Self::new(to) else { continue };
             cases.push(Case::new(op, vec![samples.floats(dims)]));
             if to.iter().product::<usize>() < 10_000 {
-                cases.push(Case::new(op, vec![samples.indices(dims)]));
+                cases.push(Case::new(op, vec![samples.words(dims)]));
                 cases.push(Case::new(op, vec![samples.halves(dims)]));
+                cases.push(Case::new(op, vec![samples.bytes(dims)]));
             }
         }
         for format in crate::QuantFormat::ALL {

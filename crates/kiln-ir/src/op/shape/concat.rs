@@ -30,7 +30,7 @@ impl Movement for Concat {
 }
 
 impl Operation for Concat {
-    const MOVES: bool = true;
+    const AS_STORED: bool = true;
 
     fn name(&self) -> &'static str {
         "concat"
@@ -126,8 +126,9 @@ impl Operation for Concat {
             let op = Self { axis };
             cases.push(Case::new(op, parts.iter().map(|dims| samples.floats(dims)).collect()));
             if parts.iter().map(|dims| dims.iter().product::<usize>()).sum::<usize>() < 10_000 {
-                cases.push(Case::new(op, parts.iter().map(|dims| samples.indices(dims)).collect()));
+                cases.push(Case::new(op, parts.iter().map(|dims| samples.words(dims)).collect()));
                 cases.push(Case::new(op, parts.iter().map(|dims| samples.halves(dims)).collect()));
+                cases.push(Case::new(op, parts.iter().map(|dims| samples.bytes(dims)).collect()));
             }
         }
         for format in crate::QuantFormat::ALL {

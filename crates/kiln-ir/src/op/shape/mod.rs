@@ -102,20 +102,22 @@ fn moved(
             let values: Vec<f64> = sources.iter().map(value).collect();
             Expected::F32 { magnitudes: vec![0.0; values.len()], values }
         }
-        DType::F16 => {
-            let fill = crate::f16::from_f32(fill);
-            Expected::F16(sources.iter().map(|s| s.map_or(fill, |(o, at)| inputs[o].data().f16()[at])).collect())
-        }
-        DType::U32 => {
-            Expected::U32(sources.iter().map(|s| s.map_or(fill as u32, |(o, at)| inputs[o].data().u32()[at])).collect())
-        }
-        DType::Blocks(format) => {
-            let row = out.shape.columns() / format.block_len() * format.block_bytes();
-            let rows = sources.iter().flatten().flat_map(|&(operand, at)| {
-                let start = at / out.shape.columns() * row;
-                inputs[operand].data().blocks()[start..start + row].iter().copied()
-            });
-            Expected::Blocks(rows.collect())
+        _ => {
+            let mut found = crate::Buffer::zeros(out).expect("a case fits memory");
+            found.as_mut().fill(fill);
+            // Bytes of what moves: an element, or a row of blocks, whose place counts elements.
+            let row = if blocks { out.shape.columns() } else { 1 };
+            let unit =
+                TensorType::of(out.dtype, crate::Shape::new(&[row]).expect("a row")).expect("whole blocks").bytes();
+            let mut elements = found.as_mut();
+            for (to, source) in sources.iter().enumerate() {
+                if let Some((operand, at)) = source {
+                    let from = at / row * unit;
+                    let moved = &inputs[*operand].data().as_bytes()[from..from + unit];
+                    elements.as_bytes()[to * unit..(to + 1) * unit].copy_from_slice(moved);
+                }
+            }
+            Expected::Exact(found)
         }
     }]
 }
@@ -139,15 +141,26 @@ impl Samples {
         Input::f32(x, dims)
     }
 
-    fn indices(&mut self, dims: &[usize]) -> super::reference::Input {
-        let n = dims.iter().product();
-        super::reference::Input::new(crate::Buffer::U32((0..n).map(|_| self.0.bits() as u32).collect()), dims)
+    /// Any bits at all, as elements of 4 bytes.
+    fn words(&mut self, dims: &[usize]) -> super::reference::Input {
+        self.any(DType::U32, dims)
     }
 
+    /// Any bits at all, as elements of 2 bytes.
     fn halves(&mut self, dims: &[usize]) -> super::reference::Input {
-        let n = dims.iter().product();
-        let bits = (0..n).map(|_| crate::f16::from_bits(self.0.bits() as u16)).collect();
-        super::reference::Input::new(crate::Buffer::F16(bits), dims)
+        self.any(DType::F16, dims)
+    }
+
+    /// Any bits at all, as elements of a byte.
+    fn bytes(&mut self, dims: &[usize]) -> super::reference::Input {
+        self.any(DType::I8, dims)
+    }
+
+    fn any(&mut self, dtype: DType, dims: &[usize]) -> super::reference::Input {
+        let n: usize = dims.iter().product();
+        let mut elements = crate::Buffer::with_bytes(dtype, n * dtype.size()).expect("a case fits memory");
+        elements.as_mut().as_bytes().fill_with(|| self.0.bits() as u8);
+        super::reference::Input::new(elements, dims)
     }
 
     fn blocks(&mut self, format: crate::QuantFormat, outer: &[usize], blocks: usize) -> super::reference::Input {

@@ -1,6 +1,6 @@
 use super::super::{Contract, Operation, Outputs, Param};
 use super::{CONTRACT, Dim, Layout, Movement, StridedCopy, no_axis, one, whole_rows};
-use crate::{DType, Error, MAX_RANK, Result, Shape, TensorType};
+use crate::{Error, MAX_RANK, Result, Shape, TensorType};
 
 /// A tensor with one value added around it: so many entries before it and after it along each dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -53,7 +53,7 @@ impl Movement for Pad {
 }
 
 impl Operation for Pad {
-    const MOVES: bool = true;
+    const AS_STORED: bool = true;
 
     fn name(&self) -> &'static str {
         "pad"
@@ -72,10 +72,10 @@ impl Operation for Pad {
         }
         whole_rows(op, &x, false)?;
         let value = self.value();
-        if x.dtype == DType::U32 && !(value.fract() == 0.0 && (0.0..4_294_967_296.0).contains(&value)) {
+        if !x.dtype.holds(value) {
             return Err(Error::Parameter {
                 op,
-                reason: format!("the value {value} is not a u32, which {x:?} consists of"),
+                reason: format!("the value {value} is no {}, as the elements are", x.dtype),
             });
         }
         let mut dims = [0; MAX_RANK];
@@ -132,7 +132,8 @@ impl Operation for Pad {
                 let Ok(op) = Self::new(widths, value) else { continue };
                 cases.push(Case::new(op, vec![samples.floats(dims)]));
                 if dims.iter().product::<usize>() < 10_000 {
-                    cases.push(Case::new(op, vec![samples.indices(dims)]));
+                    cases.push(Case::new(op, vec![samples.words(dims)]));
+                    cases.push(Case::new(op, vec![samples.bytes(dims)]));
                     cases.push(Case::new(op, vec![samples.halves(dims)]));
                 }
             }

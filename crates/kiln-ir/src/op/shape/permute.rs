@@ -41,7 +41,7 @@ impl Movement for Permute {
 }
 
 impl Operation for Permute {
-    const MOVES: bool = true;
+    const AS_STORED: bool = true;
 
     fn name(&self) -> &'static str {
         "permute"
@@ -112,8 +112,9 @@ impl Operation for Permute {
             let Ok(op) = Self::new(axes) else { continue };
             cases.push(Case::new(op, vec![samples.floats(dims)]));
             if dims.iter().product::<usize>() < 10_000 {
-                cases.push(Case::new(op, vec![samples.indices(dims)]));
+                cases.push(Case::new(op, vec![samples.words(dims)]));
                 cases.push(Case::new(op, vec![samples.halves(dims)]));
+                cases.push(Case::new(op, vec![samples.bytes(dims)]));
             }
         }
         if let Ok(op) = Self::new(&[1, 0, 2]) {

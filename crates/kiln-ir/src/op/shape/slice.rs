@@ -132,7 +132,7 @@ impl Movement for Slice {
 }
 
 impl Operation for Slice {
-    const MOVES: bool = true;
+    const AS_STORED: bool = true;
 
     fn name(&self) -> &'static str {
         "slice"
@@ -206,8 +206,9 @@ impl Operation for Slice {
             let Ok(op) = op else { continue };
             cases.push(Case::new(op, vec![samples.floats(dims)]));
             if dims.iter().product::<usize>() < 10_000 {
-                cases.push(Case::new(op, vec![samples.indices(dims)]));
+                cases.push(Case::new(op, vec![samples.words(dims)]));
                 cases.push(Case::new(op, vec![samples.halves(dims)]));
+                cases.push(Case::new(op, vec![samples.bytes(dims)]));
             }
         }
         if let Ok(op) = Self::along(0, 1..5, 2) {

@@ -121,6 +121,8 @@ pub(super) fn function(name: &str) -> Option<fn(&[u64]) -> u64> {
         "selp.f32" | "selp.f64" | "selp.u32" | "selp.s32" | "selp.u64" => |x| if x[2] == 1 { x[0] } else { x[1] },
         "cvt.u32.u64" => |x| word(x[0] as u32),
         "cvt.rni.s32.f32" => |x| word(f(x[0]).round_ties_even() as i32),
+        "cvt.rzi.s32.f32" => |x| word(f(x[0]) as i32),
+        "cvt.rzi.u32.f32" => |x| word(f(x[0]) as u32),
         "cvt.rn.f32.u32" => |x| of(x[0] as f32),
         "cvt.rn.f32.s32" => |x| of(x[0] as i32 as f32),
         "cvt.rn.f32.f64" => |x| of(d(x[0]) as f32),

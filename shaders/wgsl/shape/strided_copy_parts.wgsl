@@ -1,6 +1,6 @@
-// As `strided_copy`, of units of two bytes, two to a word. With PAIRS an invocation writes both halves of a word, which the
-// innermost dimension, from an even place on, lays side by side. Otherwise invocations share words, and each replaces its own
-// half of one without touching the other.
+// As `strided_copy`, of units of two bytes or of one, PER to a word. With WHOLE an invocation writes all units of a word, which
+// the innermost dimension, from a multiple of PER on, lays side by side. Otherwise invocations share words, and each replaces
+// its own part of one without touching the others.
 #trusted indices are below `n`, and the host has checked that both sides hold the units that they stand for
 #input x: array<u32>
 #output out: array<atomic<u32>>
@@ -25,12 +25,16 @@
 #param x_5: u32
 #param out_5: u32
 #constant RANK = 1, 2, 3, 6
-#constant PAIRS = 0, 1
+#constant PER = 2, 4
+#constant WHOLE = 0, 1
 #include common
 #include strided
 
-fn half_at(at: u32) -> u32 {
-    return (x[at / 2u] >> (16u * (at % 2u))) & 0xffffu;
+const BITS: u32 = 32u / ${PER}u;
+const MASK: u32 = 0xffffffffu >> (32u - BITS);
+
+fn part_at(at: u32) -> u32 {
+    return (x[at / ${PER}u] >> (BITS * (at % ${PER}u))) & MASK;
 }
 
 @compute @workgroup_size(${WORKGROUP})
@@ -43,13 +47,17 @@ fn main(
     if i >= p.n {
         return;
     }
-#if PAIRS
-    let at = places(2u * i);
-    atomicStore(&out[at.y / 2u], half_at(at.x) | (half_at(at.x + p.x_0) << 16u));
+#if WHOLE
+    let at = places(${PER}u * i);
+    var word = part_at(at.x);
+    for (var part = 1u; part < ${PER}u; part += 1u) {
+        word |= part_at(at.x + part * p.x_0) << (BITS * part);
+    }
+    atomicStore(&out[at.y / ${PER}u], word);
 #else
     let at = places(i);
-    let shift = 16u * (at.y % 2u);
-    atomicAnd(&out[at.y / 2u], ~(0xffffu << shift));
-    atomicOr(&out[at.y / 2u], half_at(at.x) << shift);
+    let shift = BITS * (at.y % ${PER}u);
+    atomicAnd(&out[at.y / ${PER}u], ~(MASK << shift));
+    atomicOr(&out[at.y / ${PER}u], part_at(at.x) << shift);
 #endif
 }

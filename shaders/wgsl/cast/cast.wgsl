@@ -1,0 +1,191 @@
+// out[i] = x[i] as an element of another type. An invocation converts four: of four words, of two, or of one.
+//
+// Numbers go through f32, integers to integers do not. To f16 and bf16 they are rounded to nearest, ties to even; to integers
+// towards zero, saturating, NaN to 0; true is what is not zero.
+#trusted i is below `n`, and buffers are whole vectors long
+#input x: array<From>
+#output out: array<To>
+#param n: u32
+#constant FROM_TYPE = all
+#constant TO_TYPE = all
+#include common
+#include storage
+
+#if FROM_TYPE == f32, i32, u32
+alias From = vec4<u32>;
+#endif
+#if FROM_TYPE == f16, bf16
+alias From = vec2<u32>;
+#endif
+#if FROM_TYPE == i8, u8, bool
+alias From = u32;
+#endif
+#if TO_TYPE == f32, i32, u32
+alias To = vec4<u32>;
+#endif
+#if TO_TYPE == f16, bf16
+alias To = vec2<u32>;
+#endif
+#if TO_TYPE == i8, u8, bool
+alias To = u32;
+#endif
+
+// The numbers as they are: floats, or integers with a sign or without.
+#if FROM_TYPE == f32, f16, bf16
+alias Numbers = vec4<f32>;
+#endif
+#if FROM_TYPE == i32, i8
+alias Numbers = vec4<i32>;
+#endif
+#if FROM_TYPE == u32, u8, bool
+alias Numbers = vec4<u32>;
+#endif
+
+fn loaded(raw: From) -> Numbers {
+#if FROM_TYPE == f32, i32, u32
+    return bitcast<Numbers>(raw);
+#endif
+#if FROM_TYPE == f16, bf16
+    return load_${FROM_TYPE}(raw);
+#endif
+#if FROM_TYPE == i8
+    let word = bitcast<i32>(raw);
+    return vec4<i32>(word << 24u, word << 16u, word << 8u, word) >> vec4<u32>(24u);
+#endif
+#if FROM_TYPE == u8, bool
+    let bytes = vec4<u32>(raw, raw >> 8u, raw >> 16u, raw >> 24u) & vec4<u32>(0xffu);
+#if FROM_TYPE == bool
+    return min(bytes, vec4<u32>(1u));
+#else
+    return bytes;
+#endif
+#endif
+}
+
+#if TO_TYPE == f32, f16, bf16
+fn floats(x: Numbers) -> vec4<f32> {
+#if FROM_TYPE == f32, f16, bf16
+    return x;
+#else
+    // Both parts are exact: it is rounded once, by the sum, to nearest.
+#if FROM_TYPE == i32, i8
+    return vec4<f32>(x >> vec4<u32>(16u)) * 65536.0 + vec4<f32>(x & vec4<i32>(0xffff));
+#else
+    return vec4<f32>(x >> vec4<u32>(16u)) * 65536.0 + vec4<f32>(x & vec4<u32>(0xffffu));
+#endif
+#endif
+}
+#endif
+
+#if FROM_TYPE == f32, f16, bf16
+// Numbers that are not NaN, which is 0.
+fn ordered(x: vec4<f32>) -> vec4<f32> {
+    let magnitude = bitcast<vec4<u32>>(x) & vec4<u32>(0x7fffffffu);
+    return select(x, vec4<f32>(), magnitude > vec4<u32>(0x7f800000u));
+}
+#endif
+
+fn signed(x: Numbers) -> vec4<i32> {
+#if FROM_TYPE == f32, f16, bf16
+    let y = ordered(x);
+    let inside = vec4<i32>(clamp(y, vec4<f32>(-2147483648.0), vec4<f32>(2147483520.0)));
+    return select(inside, vec4<i32>(0x7fffffff), y >= vec4<f32>(2147483648.0));
+#endif
+#if FROM_TYPE == i32, i8
+    return x;
+#endif
+#if FROM_TYPE == u32, u8, bool
+    return bitcast<vec4<i32>>(min(x, vec4<u32>(0x7fffffffu)));
+#endif
+}
+
+fn unsigned(x: Numbers) -> vec4<u32> {
+#if FROM_TYPE == f32, f16, bf16
+    let y = ordered(x);
+    let inside = vec4<u32>(clamp(y, vec4<f32>(), vec4<f32>(4294967040.0)));
+    return select(inside, vec4<u32>(0xffffffffu), y >= vec4<f32>(4294967296.0));
+#endif
+#if FROM_TYPE == i32, i8
+    return bitcast<vec4<u32>>(max(x, vec4<i32>()));
+#endif
+#if FROM_TYPE == u32, u8, bool
+    return x;
+#endif
+}
+
+#if TO_TYPE == f16
+// The nearest f16, the even one of two equally near. `pack2x16float` may round either way.
+fn halves(x: vec4<f32>) -> vec4<u32> {
+    let bits = bitcast<vec4<u32>>(x);
+    let magnitude = bits & vec4<u32>(0x7fffffffu);
+    // From 2^-14 on: what is cut off is rounded into the bits that stay, and 112 taken from the exponent.
+    let odd = (magnitude >> vec4<u32>(13u)) & vec4<u32>(1u);
+    let normal = (magnitude + vec4<u32>(0xfffu) + odd - vec4<u32>(0x38000000u)) >> vec4<u32>(13u);
+    // Below: the last place of 1/2 is the step of subnormal f16, so a sum with it rounds to that.
+    let sum = bitcast<vec4<f32>>(min(magnitude, vec4<u32>(0x38800000u))) + vec4<f32>(0.5);
+    let subnormal = bitcast<vec4<u32>>(sum) - vec4<u32>(0x3f000000u);
+    let finite = select(normal, subnormal, magnitude < vec4<u32>(0x38800000u));
+    // 65520 is the middle between the greatest f16 and what would be next.
+    let large = select(finite, vec4<u32>(0x7c00u), magnitude >= vec4<u32>(0x477ff000u));
+    let half = select(large, vec4<u32>(0x7e00u), magnitude > vec4<u32>(0x7f800000u));
+    return half | ((bits >> vec4<u32>(16u)) & vec4<u32>(0x8000u));
+}
+#endif
+#if TO_TYPE == bf16
+// The nearest bf16, the even one of two equally near: half a unit less one, and one for odd numbers, carry where that rounds up.
+fn halves(x: vec4<f32>) -> vec4<u32> {
+    let bits = bitcast<vec4<u32>>(x);
+    let odd = (bits >> vec4<u32>(16u)) & vec4<u32>(1u);
+    let rounded = (bits + vec4<u32>(0x7fffu) + odd) >> vec4<u32>(16u);
+    let nan = (bits & vec4<u32>(0x7fffffffu)) > vec4<u32>(0x7f800000u);
+    return select(rounded, vec4<u32>(0x7fc0u), nan);
+}
+#endif
+
+// The lower bytes of four words, the first lowest.
+fn packed(bytes: vec4<u32>) -> u32 {
+    let b = bytes & vec4<u32>(0xffu);
+    return b.x | (b.y << 8u) | (b.z << 16u) | (b.w << 24u);
+}
+
+fn stored(x: Numbers) -> To {
+#if TO_TYPE == f32
+    return bitcast<vec4<u32>>(floats(x));
+#endif
+#if TO_TYPE == f16, bf16
+    let h = halves(floats(x));
+    return vec2<u32>(h.x | (h.y << 16u), h.z | (h.w << 16u));
+#endif
+#if TO_TYPE == i32
+    return bitcast<vec4<u32>>(signed(x));
+#endif
+#if TO_TYPE == u32
+    return unsigned(x);
+#endif
+#if TO_TYPE == i8
+    return packed(bitcast<vec4<u32>>(clamp(signed(x), vec4<i32>(-128), vec4<i32>(127))));
+#endif
+#if TO_TYPE == u8
+    return packed(min(unsigned(x), vec4<u32>(255u)));
+#endif
+#if TO_TYPE == bool
+    var bits = bitcast<vec4<u32>>(x);
+#if FROM_TYPE == f32, f16, bf16
+    // Both zeros are zero; a comparison of floats may take subnormal numbers for it, too.
+    bits = bits & vec4<u32>(0x7fffffffu);
+#endif
+    return packed(min(bits, vec4<u32>(1u)));
+#endif
+}
+
+@compute @workgroup_size(${WORKGROUP})
+fn main(
+    @builtin(workgroup_id) group: vec3<u32>,
+    @builtin(num_workgroups) groups: vec3<u32>,
+    @builtin(local_invocation_index) local: u32,
+) {
+    let i = group_number(group, groups) * ${WORKGROUP}u + local;
+    if i < p.n {
+        out[i] = stored(loaded(x[i]));
+    }
+}
