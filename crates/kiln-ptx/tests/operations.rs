@@ -36,7 +36,8 @@ fn lower(op: &Op, inputs: &[Operand<'_>], target: Target) -> CoreResult<(Box<dyn
         Op::Convolve2d(op) => of(Convolve, Convolve.launch(op, &op.extents(&shapes[0], &shapes[1])?)?),
         Op::Rope(op) => {
             let [.., positions, columns] = *shapes[0].dims() else { panic!("{}", shapes[0]) };
-            let kernel = Rope::new(op.style);
+            let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();
+            let kernel = Rope::new(op.style, RopeOp::operands(&types));
             of(kernel, kernel.launch(op, shapes[0].rows(), positions, columns)?)
         }
         Op::Quantize(op) => {

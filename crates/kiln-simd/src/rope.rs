@@ -1,11 +1,12 @@
 //! Rotary position embedding.
 //!
 //! Angles, sines and cosines are f64, so that far positions lose nothing. Few of them come from the standard library:
-//! position `p = first + r` of a block of rows turns by the angle of `first`, then by that of `r`, which is the same in
-//! every block; turning one after the other is a complex product.
+//! position `p = first + r` of a run of rows turns by the angle of `first`, then by that of `r`, which is the same in
+//! every run; turning one after the other is a complex product. Positions that are an operand may follow one another or not: each
+//! block of rows is cut into runs that do.
 
 use kiln_ir::op::{Rope, RopeStyle};
-use kiln_ir::{DataMut, Operand, Result};
+use kiln_ir::{DataMut, Operand, Result, TensorType};
 
 use crate::scratch;
 use crate::simd::{Execute, Simd, f32s};
@@ -25,7 +26,12 @@ impl Execute for Rope {
         if x.is_empty() {
             return Ok(());
         }
-        let (outer, half) = (x.len() / (s * d), d / 2);
+        let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();
+        let operands = Self::operands(&types);
+        let positions = operands.positions.map(|index| inputs[index].data().u32());
+        let factors = operands.factors.map(|index| inputs[index].data().f32());
+        let position = |row: usize| positions.map_or(row as u32, |all| all[row]).wrapping_add(self.position as u32);
+        let (outer, half) = (x.len() / (s * d), self.pairs(d));
         let threads = if x.len() < PARALLEL { 1 } else { simd.threads() };
         // Parts are blocks of positions; where these are few, the heads are split too.
         let blocks = s.div_ceil(ROWS);
@@ -35,37 +41,46 @@ impl Execute for Rope {
         scratch::slices([2 * half, 4 * rows * half], |[frequencies, turns]| {
             let frequencies = &mut bytemuck::cast_slice_mut::<f32, f64>(frequencies)[..half];
             for (i, frequency) in frequencies.iter_mut().enumerate() {
-                *frequency = self.frequency(i, d);
+                *frequency = self.frequency(i, d) / factors.map_or(1.0, |factors| Self::divisor(factors[i]));
             }
             let (cos, sin) = bytemuck::cast_slice_mut::<f32, f64>(turns)[..2 * rows * half].split_at_mut(rows * half);
             turn_table(frequencies, cos, sin);
             let (frequencies, cos, sin) = (&*frequencies, &*cos, &*sin);
             threads::for_each(blocks * splits, threads, |part| {
                 let (block, split) = (part / splits, part % splits);
-                let first = block * ROWS;
-                let rows = rows.min(s - first);
+                let end = s.min((block + 1) * ROWS);
                 scratch::slices([2 * half, 2 * half, rows * half, rows * half], |[base_cos, base_sin, c, s_]| {
                     let base_cos = &mut bytemuck::cast_slice_mut::<f32, f64>(base_cos)[..half];
                     let base_sin = &mut bytemuck::cast_slice_mut::<f32, f64>(base_sin)[..half];
-                    for ((frequency, cos), sin) in frequencies.iter().zip(base_cos.iter_mut()).zip(base_sin.iter_mut())
-                    {
-                        (*sin, *cos) = ((self.position + first) as f64 * frequency).sin_cos();
+                    let mut first = block * ROWS;
+                    while first < end {
+                        let start = position(first);
+                        let follows = |&row: &usize| position(row) == start.wrapping_add((row - first) as u32);
+                        let rows = (first..end).take_while(follows).count();
+                        for ((frequency, cos), sin) in
+                            frequencies.iter().zip(base_cos.iter_mut()).zip(base_sin.iter_mut())
+                        {
+                            (*sin, *cos) = (f64::from(start) * frequency).sin_cos();
+                        }
+                        let call = Call {
+                            style: self.style,
+                            magnitude: self.magnitude.get(),
+                            base: (base_cos, base_sin),
+                            turns: (cos, sin),
+                            tables: (&mut c[..rows * half], &mut s_[..rows * half]),
+                            x: x[first * d..].as_ptr(),
+                            // SAFETY: the first row of the run; runs and splits write different rows.
+                            y: unsafe { y.get().add(first * d) },
+                            outer: split * outer / splits..(split + 1) * outer / splits,
+                            stride: s * d,
+                            rows,
+                            columns: d,
+                            half,
+                        };
+                        // SAFETY: a `Simd` exists only for an available instruction set.
+                        unsafe { dispatch(simd.isa(), call) };
+                        first += rows;
                     }
-                    let call = Call {
-                        style: self.style,
-                        base: (base_cos, base_sin),
-                        turns: (cos, sin),
-                        tables: (&mut c[..rows * half], &mut s_[..rows * half]),
-                        x: x[first * d..].as_ptr(),
-                        // SAFETY: the first row of the block; blocks and splits write different rows.
-                        y: unsafe { y.get().add(first * d) },
-                        outer: split * outer / splits..(split + 1) * outer / splits,
-                        stride: s * d,
-                        rows,
-                        half,
-                    };
-                    // SAFETY: a `Simd` exists only for an available instruction set.
-                    unsafe { dispatch(simd.isa(), call) };
                 });
             });
         });
@@ -94,12 +109,13 @@ fn turn_table(frequencies: &[f64], cos: &mut [f64], sin: &mut [f64]) {
     }
 }
 
-/// A block of positions of some heads.
+/// A run of positions of some heads.
 ///
 /// # Safety
-/// From `x` and `y`, the rows of the block may be read and written for each head; nothing else writes them.
+/// From `x` and `y`, the rows of the run may be read and written for each head; nothing else writes them.
 struct Call<'a> {
     style: RopeStyle,
+    magnitude: f32,
     base: (&'a [f64], &'a [f64]),
     turns: (&'a [f64], &'a [f64]),
     tables: (&'a mut [f32], &'a mut [f32]),
@@ -108,6 +124,9 @@ struct Call<'a> {
     outer: std::ops::Range<usize>,
     stride: usize,
     rows: usize,
+    /// Elements of a row.
+    columns: usize,
+    /// Pairs of a row that turn.
     half: usize,
 }
 
@@ -116,22 +135,24 @@ impl Kernel for Call<'_> {
 
     #[inline(always)]
     unsafe fn run<V: Vector>(self) {
-        let Self { style, base, turns, tables: (cos, sin), x, y, outer, stride, rows, half } = self;
+        let Self { style, magnitude, base, turns, tables: (cos, sin), x, y, outer, stride, rows, columns, half } = self;
+        let magnitude = f64::from(magnitude);
         for r in 0..rows {
             let row = r * half..(r + 1) * half;
             let (turn_cos, turn_sin) = (&turns.0[row.clone()], &turns.1[row.clone()]);
             let (cos, sin) = (&mut cos[row.clone()], &mut sin[row]);
             let (base_cos, base_sin) = (&base.0[..half], &base.1[..half]);
             for i in 0..half {
-                cos[i] = (base_cos[i] * turn_cos[i] - base_sin[i] * turn_sin[i]) as f32;
-                sin[i] = (base_sin[i] * turn_cos[i] + base_cos[i] * turn_sin[i]) as f32;
+                cos[i] = ((base_cos[i] * turn_cos[i] - base_sin[i] * turn_sin[i]) * magnitude) as f32;
+                sin[i] = ((base_sin[i] * turn_cos[i] + base_cos[i] * turn_sin[i]) * magnitude) as f32;
             }
         }
         for head in outer {
             for r in 0..rows {
-                // SAFETY: row r of the block in this head.
+                // SAFETY: row r of the run in this head; no more than all of it turns.
                 unsafe {
-                    let at = head * stride + r * 2 * half;
+                    let at = head * stride + r * columns;
+                    std::ptr::copy_nonoverlapping(x.add(at + 2 * half), y.add(at + 2 * half), columns - 2 * half);
                     let row = Row { x: x.add(at), y: y.add(at), half };
                     let (cos, sin) = (cos[r * half..].as_ptr(), sin[r * half..].as_ptr());
                     match style {

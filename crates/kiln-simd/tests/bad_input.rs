@@ -562,7 +562,7 @@ fn absurd_parameters_are_results_or_errors() {
         }
         for position in [0, Rope::POSITIONS - 1, Rope::POSITIONS, LARGE] {
             for style in [RopeStyle::HalfSplit, RopeStyle::Interleaved] {
-                ops.push((Rope { theta: value.into(), style, position }.into(), vec![heads]));
+                ops.push((Rope { theta: value.into(), style, position, ..Rope::default() }.into(), vec![heads]));
             }
         }
         for &kind in ElementwiseKind::ALL {

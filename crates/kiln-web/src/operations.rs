@@ -178,13 +178,15 @@ others! {
         },
     }
     rope {
-        operands: (x), params: "theta?: number, position?: number, interleaved?: boolean",
+        operands: (x), params: "theta?: number, position?: number, interleaved?: boolean, rotated?: number, magnitude?: number",
         engine: "Float32Array", batch: "BatchTensor",
         make: |o| {
             let usual = Rope::default();
             let theta = o.number("rope", "theta")?.map_or(usual.theta, Into::into);
             let style = if o.flag("interleaved") { RopeStyle::Interleaved } else { RopeStyle::HalfSplit };
-            Ok(Rope { theta, style, position: o.whole("rope", "position")?.unwrap_or(0) }.into())
+            let position = o.whole("rope", "position")?.unwrap_or(0);
+            let magnitude = o.number("rope", "magnitude")?.map_or(usual.magnitude, Into::into);
+            Ok(Rope { theta, style, position, rotated: o.whole("rope", "rotated")?, magnitude }.into())
         },
     }
     quantize {

@@ -68,7 +68,6 @@ fn weights_of_f16_are_products_of_what_they_stand_for() {
             close(&cache.matmul("w", &x).unwrap(), &product(&x, &wide, n, k), k);
         }
     }
-    let mut cache = GpuMatmulCache::new(device);
 }
 
 #[test]

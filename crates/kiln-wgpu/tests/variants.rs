@@ -137,7 +137,7 @@ fn large_windows_and_long_rows() {
     }
     for style in [RopeStyle::HalfSplit, RopeStyle::Interleaved] {
         for (theta, d) in [(10_000.0, 2052), (0.5, 6), (1.0, 4)] {
-            let op = Rope { theta: Param::from(theta), style, position: 77 };
+            let op = Rope { theta: Param::from(theta), style, position: 77, ..Rope::default() };
             cases.push(Case::new(op, vec![tensors.of(&[3, 5, d])]));
         }
     }

@@ -4,9 +4,11 @@
 // position to the next is an integer product, whole turns drop out of it. The angle of pair i is `base` times ratio^i, the
 // product of the powers of the ratio that the bits of i name.
 //
-// An invocation takes a pair at up to four positions, and there all heads of its share.
+// An invocation takes a pair at up to four positions, and there all heads of its share. Pairs past `rotated` are copied.
 #trusted heads and positions are guarded, pairs are below half a row; rows and heads grow
 #input x: array<Item>
+#input positions: array<u32>
+#input factors: array<f32>
 #output out: array<Item>
 #param base_high: u32
 #param base_low: u32
@@ -30,14 +32,18 @@
 #param low8: u32
 #param first_pair: u32
 #param pairs: u32
-#param half: u32
-#param positions: u32
+#param rotated: u32
+#param row: u32
+#param magnitude: f32
+#param rows: u32
 #param position: u32
 #param heads: u32
 #param share: u32
 #param fours: u32
 #param n: u32
 #constant INTERLEAVED = 0, 1
+#constant POSITIONS = 0, 1
+#constant FACTORS = 0, 1
 #include common
 
 #if INTERLEAVED
@@ -77,6 +83,47 @@ fn powered(angle: vec2<u32>, i: u32, bit: u32, high: u32, low: u32) -> vec2<u32>
     }
     return times(angle, vec2<u32>(high, low));
 }
+
+#if FACTORS
+// An angle divided by a number, by long division by its significand in digits of 8 bits, of which 24 are zeros that follow the
+// angle. Whole turns are dropped.
+fn divided(angle: vec2<u32>, by: f32) -> vec2<u32> {
+    let bits = bitcast<u32>(by);
+    let significand = (bits & 0x7fffffu) | 0x800000u;
+    let exponent = i32((bits >> 23u) & 0xffu) - 127;
+    var quotient = vec3<u32>();
+    var left = 0u;
+    for (var digit = 0u; digit < 11u; digit++) {
+        let word = select(select(0u, angle.y, digit < 8u), angle.x, digit < 4u);
+        let next = (left << 8u) | ((word >> (8u * (3u - digit % 4u))) & 0xffu);
+        let part = next / significand;
+        left = next % significand;
+        quotient = vec3<u32>(
+            (quotient.x << 8u) | (quotient.y >> 24u),
+            (quotient.y << 8u) | (quotient.z >> 24u),
+            (quotient.z << 8u) | part,
+        );
+    }
+    // It is the angle over the significand, times 2^24; the number is the significand times 2^(exponent - 23).
+    return shifted(quotient, exponent + 1);
+}
+
+// A number of 96 bits shifted to the right (to the left where `by` is negative), its lower 64 bits.
+fn shifted(x: vec3<u32>, by: i32) -> vec2<u32> {
+    var y = x;
+    var left = abs(by);
+    while left > 0 {
+        let step = u32(min(left, 31));
+        left -= i32(step);
+        if by > 0 {
+            y = vec3<u32>(y.x >> step, (y.y >> step) | (y.x << (32u - step)), (y.z >> step) | (y.y << (32u - step)));
+        } else {
+            y = vec3<u32>((y.x << step) | (y.y >> (32u - step)), (y.y << step) | (y.z >> (32u - step)), y.z << step);
+        }
+    }
+    return y.yz;
+}
+#endif
 
 // The cosine and the sine of a fraction of a turn.
 fn rotation(turn: vec2<u32>) -> vec2<f32> {
@@ -137,25 +184,46 @@ fn main(
     angle = powered(angle, i, 7u, p.high7, p.low7);
     angle = powered(angle, i, 8u, p.high8, p.low8);
 
-    let last = min(first + 4u, p.positions);
+    let number_of_pair = p.first_pair + i;
+    var magnitude = p.magnitude;
+#if FACTORS
+    let factor = factors[min(number_of_pair, p.rotated - 1u)];
+    angle = divided(angle, factor);
+    // What is no positive normal number gives NaN.
+    let normal = bitcast<u32>(factor) - 0x800000u < 0x7f000000u;
+    magnitude = bitcast<f32>(select(0x7fc00000u, bitcast<u32>(magnitude), normal));
+#endif
+    let last = min(first + 4u, p.rows);
     for (var row = first; row < last; row++) {
+#if POSITIONS
+        let position = p.position + positions[row];
+#else
         let position = p.position + row;
+#endif
         let low = angle.y * position;
         let turn = vec2<u32>(angle.x * position + upper_product(angle.y, position), low);
-        let cs = rotation(turn);
+        let cs = rotation(turn) * magnitude;
         for (var h = head; h < last_head; h++) {
 #if INTERLEAVED
-            let at = (h * p.positions + row) * p.half + p.first_pair + i;
+            let at = (h * p.rows + row) * (p.row / 2u) + number_of_pair;
             let pair = x[at];
             let a = pair.x;
             let b = pair.y;
-            out[at] = vec2<f32>(a * cs.x - b * cs.y, a * cs.y + b * cs.x);
+            let turned = vec2<f32>(a * cs.x - b * cs.y, a * cs.y + b * cs.x);
+            out[at] = select(pair, turned, number_of_pair < p.rotated);
 #else
-            let at = (h * p.positions + row) * (2u * p.half) + p.first_pair + i;
-            let a = x[at];
-            let b = x[at + p.half];
-            out[at] = a * cs.x - b * cs.y;
-            out[at + p.half] = a * cs.y + b * cs.x;
+            let start = (h * p.rows + row) * p.row;
+            if number_of_pair < p.rotated {
+                let at = start + number_of_pair;
+                let a = x[at];
+                let b = x[at + p.rotated];
+                out[at] = a * cs.x - b * cs.y;
+                out[at + p.rotated] = a * cs.y + b * cs.x;
+            } else {
+                let at = start + 2u * number_of_pair;
+                out[at] = x[at];
+                out[at + 1u] = x[at + 1u];
+            }
 #endif
         }
     }

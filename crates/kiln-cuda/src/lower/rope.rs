@@ -1,7 +1,7 @@
 //! Rotary position embedding.
 
 use kiln_ir::op::{Operation, Rope};
-use kiln_ir::{Error, Result};
+use kiln_ir::{Error, Result, TensorType};
 use kiln_ptx::kernels::rope;
 
 use super::{Launches, Lower, Lowering, Value};
@@ -17,9 +17,11 @@ impl Lower<CudaDevice> for Rope {
         let [.., positions, columns] = *shape.dims() else {
             return Err(Error::Shape { op: self.name(), reason: format!("{shape} has no rows of positions") });
         };
-        let kernel = rope::Rope::new(self.style);
+        let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
+        let kernel = rope::Rope::new(self.style, Self::operands(&types));
         let launch = kernel.launch(self, shape.rows(), positions, columns)?;
-        plan.run(kernel, launch, &[inputs[0].at, outputs[0].at]);
+        let buffers: Vec<_> = inputs.iter().chain(outputs).map(|value| value.at).collect();
+        plan.run(kernel, launch, &buffers);
         Ok(())
     }
 }

@@ -137,6 +137,15 @@ macro_rules! operations {
                          senseless theta.",
             }
 
+            /// Rotary position embedding of `x`, rows `[.., s, d]` at these `s` positions. Factors of the angles are a third operand
+            /// of a recorded [`Rope`].
+            rope_at {
+                into: rope_at_into, tensors: (x, positions), params: (op: Rope), op: op,
+                slices: (x: &[f32], dims: &[usize], positions: &[u32], op: Rope),
+                operands: [Operand::f32(x, dims)?, Operand::elements(positions, &[positions.len()])?],
+                errors: "As [`Operations::rope`], and [`Error::Shape`] when there are more or fewer positions than rows.",
+            }
+
             /// The dimensions of `x` in another order: dimension `d` of the result is dimension `axes[d]` of `x`.
             permute {
                 into: permute_into, tensors: (x), params: (axes: &[usize]), op: Permute::new(axes)?,

@@ -211,7 +211,7 @@ mod tests {
         {
             assert_eq!(nearest(x, 10, 15), bits, "{x}");
         }
-        assert_eq!([3.395e38, 3.3961e38].map(|x| nearest(x, 7, 127)), [0x7f7f, 0x7f80]);
+        assert_eq!([3.396_1e38, 3.396_2e38].map(|x| nearest(x, 7, 127)), [0x7f7f, 0x7f80]);
         assert!(f16::from_bits(nearest(f64::NAN, 10, 15)).is_nan());
     }
 }

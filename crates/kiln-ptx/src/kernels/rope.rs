@@ -1,9 +1,9 @@
 //! Rotary position embedding.
 //!
-//! Pair `i` of the row at position `p` turns by `p θ^(-2i/d)`. Frequency, angle, sine and cosine are taken in f64, so that
+//! Pair `i` of the row at position `p` turns by `p θ^(-2i/n) / fᵢ`. Frequency, angle, sine and cosine are taken in f64, so that
 //! they are as good as exact at every position that an operation may have, and a result is rounded once.
 
-use kiln_ir::op::{Rope as RopeOp, RopeStyle};
+use kiln_ir::op::{Rope as RopeOp, RopeOperands, RopeStyle};
 use kiln_ir::{Error, Result};
 
 use crate::kernel::{MAX_GRID_X, extent};
@@ -16,25 +16,32 @@ const MOST: u64 = (u32::MAX - BLOCK) as u64;
 
 type F64<'k> = Value<'k, f64>;
 
-/// The rotation of pairs, in the style of an operation.
+/// The rotation of pairs, in the style of an operation and with its operands. A thread rotates a pair, or copies two elements that
+/// are not rotated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rope {
     style: RopeStyle,
+    positions: bool,
+    factors: bool,
 }
 
 impl Rope {
-    /// Of pairs of this style.
-    pub fn new(style: RopeStyle) -> Self {
-        Self { style }
+    /// Of pairs of this style, with these operands.
+    pub fn new(style: RopeStyle, operands: RopeOperands) -> Self {
+        Self { style, positions: operands.positions.is_some(), factors: operands.factors.is_some() }
     }
 
     /// Every kernel.
-    pub fn all() -> [Self; 2] {
-        [RopeStyle::HalfSplit, RopeStyle::Interleaved].map(Self::new)
+    pub fn all() -> Vec<Self> {
+        let bits = [false, true];
+        let styles = [RopeStyle::HalfSplit, RopeStyle::Interleaved].into_iter();
+        let with =
+            |style| bits.into_iter().flat_map(move |positions| bits.map(|factors| Self { style, positions, factors }));
+        styles.flat_map(with).collect()
     }
 
-    /// The launch of an operation on `rows` rows of `columns` elements, of which `positions` follow one another. Buffer 0 is
-    /// read, 1 is written.
+    /// The launch of an operation on `rows` rows of `columns` elements, with `positions` positions. Buffers: x, positions and
+    /// factors where there are any, the result.
     ///
     /// # Errors
     /// [`Error::Limit`] beyond 2³² - 257 pairs; [`Error::Parameter`] for a base below 1, with which angles may be greater
@@ -46,34 +53,59 @@ impl Rope {
         }
         let n = extent("pairs", rows.saturating_mul(columns / 2), MOST)?;
         let half = extent("columns", columns / 2, MOST)?;
+        let rotated = extent("columns", op.pairs(columns), MOST)?;
         let positions = extent("positions", positions, MOST)?;
         let first = extent("positions", op.position, RopeOp::POSITIONS as u64)?;
         let logarithm = f64::from(theta).log2().to_bits();
-        let words = [n, half, positions, first, logarithm as u32, (logarithm >> 32) as u32].map(Argument::U32);
-        let arguments = [Argument::Buffer(0), Argument::Buffer(1)].into_iter().chain(words).collect();
+        let words = [n, half, rotated, positions, first, logarithm as u32, (logarithm >> 32) as u32].map(Argument::U32);
+        let buffers = 2 + usize::from(self.positions) + usize::from(self.factors);
+        let arguments = (0..buffers).map(Argument::Buffer).chain(words);
+        let arguments = arguments.chain([Argument::F32(op.magnitude.get())]).collect();
         Ok(Launch { grid: [extent("blocks", n.div_ceil(BLOCK) as usize, MAX_GRID_X)?, 1, 1], arguments })
     }
 
     fn write(&self, k: &Builder) {
-        let [x, out] = ["x", "out"].map(|name| k.buffer::<f32>(name));
-        let [n, half, positions, first, lower, upper] =
-            ["n", "half", "positions", "first", "lower", "upper"].map(|name| k.parameter::<u32>(name));
-        let at = k.mad(k.ctaid_x(), BLOCK, k.tid_x());
-        k.if_(k.lt(at, n), || {
-            let (pair, row) = (at % half, at / half);
-            let position = k.cvt_rn_f64(first + row % positions);
-            let logarithm = k.bits_f64(k.join(lower, upper));
-            let frequency = exp2(k, -(k.cvt_rn_f64(pair) / k.cvt_rn_f64(half) * logarithm));
-            let (sin, cos) = sin_cos(k, position * frequency);
-            let row = k.mul_wide(row, half) * 2u64;
-            let (to_a, apart) = match self.style {
-                RopeStyle::HalfSplit => (row + k.cvt_u64(pair), k.cvt_u64(half)),
-                RopeStyle::Interleaved => (row + k.cvt_u64(pair) * 2u64, k.constant(1u64)),
-            };
-            let to_b = to_a + apart;
-            let [a, b] = [to_a, to_b].map(|at| k.cvt_f64(k.ld(x.index_wide(at))));
-            k.st(out.index_wide(to_a), k.cvt_rn_f32(a * cos - b * sin));
-            k.st(out.index_wide(to_b), k.cvt_rn_f32(a * sin + b * cos));
+        let x = k.buffer::<f32>("x");
+        let at = self.positions.then(|| k.buffer::<u32>("at"));
+        let factors = self.factors.then(|| k.buffer::<f32>("factors"));
+        let out = k.buffer::<f32>("out");
+        let [n, half, rotated, positions, first, lower, upper] =
+            ["n", "half", "rotated", "positions", "first", "lower", "upper"].map(|name| k.parameter::<u32>(name));
+        let magnitude = k.parameter::<f32>("magnitude");
+        let thread = k.mad(k.ctaid_x(), BLOCK, k.tid_x());
+        k.if_(k.lt(thread, n), || {
+            let (pair, row) = (thread % half, thread / half);
+            let start = k.mul_wide(row, half) * 2u64;
+            let turns = k.lt(pair, rotated);
+            k.if_(turns, || {
+                let index = row % positions;
+                let position = k.cvt_rn_f64(first + at.map_or(index, |at| k.ld(at.index(index))));
+                let logarithm = k.bits_f64(k.join(lower, upper));
+                let frequency = exp2(k, -(k.cvt_rn_f64(pair) / k.cvt_rn_f64(rotated) * logarithm));
+                let frequency = factors.map_or(frequency, |factors| {
+                    let factor = k.ld(factors.index(pair));
+                    // What is no positive normal number gives NaN.
+                    let normal = k.lt(k.bits_u32(factor) - 0x80_0000u32, 0x7f00_0000u32);
+                    frequency / k.selp(k.cvt_f64(factor), f64::NAN, normal)
+                });
+                let (sin, cos) = sin_cos(k, position * frequency);
+                let magnitude = k.cvt_f64(magnitude);
+                let (sin, cos) = (sin * magnitude, cos * magnitude);
+                let (to_a, apart) = match self.style {
+                    RopeStyle::HalfSplit => (start + k.cvt_u64(pair), k.cvt_u64(rotated)),
+                    RopeStyle::Interleaved => (start + k.cvt_u64(pair) * 2u64, k.constant(1u64)),
+                };
+                let to_b = to_a + apart;
+                let [a, b] = [to_a, to_b].map(|at| k.cvt_f64(k.ld(x.index_wide(at))));
+                k.st(out.index_wide(to_a), k.cvt_rn_f32(a * cos - b * sin));
+                k.st(out.index_wide(to_b), k.cvt_rn_f32(a * sin + b * cos));
+            });
+            k.if_(k.not(turns), || {
+                let here = start + k.cvt_u64(pair) * 2u64;
+                for at in [here, here + 1u64] {
+                    k.st(out.index_wide(at), k.ld(x.index_wide(at)));
+                }
+            });
         });
     }
 }
@@ -133,11 +165,12 @@ fn sin_cos<'k>(k: &'k Builder, angle: F64<'k>) -> (F64<'k>, F64<'k>) {
 
 impl Kernel for Rope {
     fn name(&self) -> String {
-        match self.style {
-            RopeStyle::HalfSplit => "rope_half_split",
-            RopeStyle::Interleaved => "rope_interleaved",
-        }
-        .to_owned()
+        let style = match self.style {
+            RopeStyle::HalfSplit => "half_split",
+            RopeStyle::Interleaved => "interleaved",
+        };
+        let operand = |there: bool, name: &'static str| if there { name } else { "" };
+        format!("rope_{style}{}{}", operand(self.positions, "_at"), operand(self.factors, "_factors"))
     }
 
     fn build(&self) -> PtxKernel {

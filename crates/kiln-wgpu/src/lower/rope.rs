@@ -1,7 +1,7 @@
 //! Rotary position embedding.
 
-use kiln_ir::Result;
-use kiln_ir::op::{Rope, RopeStyle};
+use kiln_ir::op::{Rope, RopeOperands, RopeStyle};
+use kiln_ir::{Result, TensorType};
 use kiln_shaders::ROPE;
 
 use super::pieces::{Piece, pieces};
@@ -20,28 +20,46 @@ impl Lower<GpuDevice> for Rope {
         let shape = inputs[0].ty.shape;
         let &[.., positions, d] = shape.dims() else { return Ok(()) };
         let bytes = 4 * positions * d;
+        let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
+        let operands = Self::operands(&types);
         for piece in pieces(&plan.target.limits, shape.numel() / (positions * d), &[bytes]) {
-            let buffers = [piece.of(inputs[0].at, bytes), piece.of(outputs[0].at, bytes)];
-            rotate(self, plan, &piece, positions, d, buffers);
+            let x = piece.of(inputs[0].at, bytes);
+            // An operand that is not there is not read.
+            let [at, factors] =
+                [operands.positions, operands.factors].map(|index| index.map_or(x, |index| inputs[index].at.into()));
+            rotate(self, plan, &piece, [positions, d], operands, vec![x, at, factors, piece.of(outputs[0].at, bytes)]);
         }
         Ok(())
     }
 }
 
-fn rotate(op: &Rope, plan: &mut Lowering<'_>, heads: &Piece, positions: usize, d: usize, buffers: [Slice; 2]) {
-    let (half, heads, fours) = (d / 2, heads.len, positions.div_ceil(4));
+fn rotate(
+    op: &Rope,
+    plan: &mut Lowering<'_>,
+    heads: &Piece,
+    [positions, d]: [usize; 2],
+    operands: RopeOperands,
+    buffers: Vec<Slice>,
+) {
+    let (half, rotated, heads, fours) = (d / 2, op.pairs(d), heads.len, positions.div_ceil(4));
     // Fractions cannot express that angles grow from pair to pair: then every pair has its own dispatch.
     let at_once = if op.theta.get() < 1.0 { 1 } else { 1 << LEVELS };
-    let code = Code::Kernel(ROPE, vec![("INTERLEAVED", u32::from(op.style == RopeStyle::Interleaved))]);
+    let constants = vec![
+        ("INTERLEAVED", u32::from(op.style == RopeStyle::Interleaved)),
+        ("POSITIONS", operands.positions.is_some().into()),
+        ("FACTORS", u32::from(operands.factors.is_some() && rotated > 0)),
+    ];
+    let code = Code::Kernel(ROPE, constants);
     for first in (0..half).step_by(at_once) {
         let pairs = at_once.min(half - first);
         let share = (heads * fours * pairs).div_ceil(PLENTY).min(heads);
         let n = pairs * fours * heads.div_ceil(share);
         let mut params: Vec<Word> = words(turn(op.frequency(first, d))).to_vec();
         params.extend((0..LEVELS).flat_map(|level| words(fraction(op.frequency(1 << level, d)))));
-        let extents = [first, pairs, half, positions, op.position, heads, share, fours, n];
-        params.extend(extents.map(Word::from));
-        plan.dispatch(code.clone(), buffers.to_vec(), &params, Grid::invocations(n));
+        params.extend([first, pairs, rotated, d].map(Word::from));
+        params.push(op.magnitude.get().into());
+        params.extend([positions, op.position, heads, share, fours, n].map(Word::from));
+        plan.dispatch(code.clone(), buffers.clone(), &params, Grid::invocations(n));
     }
 }
 
