@@ -43,6 +43,8 @@ mod ndarray;
 mod packed;
 #[cfg(any(target_arch = "wasm32", test))]
 mod repeats;
+#[cfg(not(browser_gpu))]
+mod runs;
 mod tensor;
 
 pub use absent::Absent;
