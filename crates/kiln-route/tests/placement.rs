@@ -170,6 +170,7 @@ fn one_of_two_steps_that_are_predicted_alike_may_be_barred() {
 }
 
 /// The steps of transformer layers without attention, ten a layer.
+#[cfg(not(target_arch = "wasm32"))]
 fn layers(count: usize, rows: usize, width: usize) -> (Graph, TensorId) {
     let mut graph = Graph::new();
     let mut x = graph.input(ty(&[rows, width]));
