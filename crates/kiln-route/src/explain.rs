@@ -16,6 +16,8 @@ use crate::units::{Count, Seconds};
 pub struct Explanation {
     /// What was asked: the operation and the shapes.
     pub question: String,
+    /// The machine that the predictions are about, with the logical processors that the process may run on.
+    pub machine: String,
     /// The work it asks for.
     pub cost: Cost,
     /// Name and predicted seconds of each place, fastest first.
@@ -62,6 +64,7 @@ impl Explanation {
         predictions.sort_by(|a, b| a.1.total_cmp(&b.1));
         Self {
             question,
+            machine: decision.machine().to_string(),
             cost: problem.cost(),
             predictions,
             chosen: decision.place().name.clone(),
@@ -128,6 +131,9 @@ impl fmt::Display for Explanation {
             writeln!(f, " -> {:width$}  {} steps from {start} to {finish}", segment.place, segment.steps)?;
         }
         write!(f, " {}", self.why)?;
-        if self.unsure { write!(f, " (unsure: the next place is within 10 %)") } else { Ok(()) }
+        if self.unsure {
+            f.write_str(" (unsure: the next place is within 10 %)")?;
+        }
+        write!(f, "\n on {}", self.machine)
     }
 }

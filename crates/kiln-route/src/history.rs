@@ -1,8 +1,12 @@
 //! What was observed after the calibration.
 
+use std::borrow::Cow;
 use std::collections::HashMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::class::Class;
+use crate::place::Place;
 
 /// Observations before they count: fewer are luck.
 const MINIMUM: u32 = 10;
@@ -17,6 +21,9 @@ const FORGET: u32 = 50;
 /// Corrections below this share are dropped.
 const NOTHING: f64 = 0.05;
 
+/// No work takes so many times as long as predicted, or as short: a ratio beyond it was not observed.
+const MOST_RATIO: f64 = 1e9;
+
 /// Observed times relative to predicted ones, for each class, octave of work and place.
 ///
 /// The mean of the ratios corrects the prediction once ten observations agree. An observation that differs from the mean
@@ -25,7 +32,57 @@ const NOTHING: f64 = 0.05;
 /// fades while others of the same work are, until it is chosen again.
 #[derive(Debug, Clone, Default)]
 pub struct History {
-    entries: HashMap<(Class, i32, usize), Entry>,
+    entries: HashMap<Key, Entry>,
+}
+
+/// The operation and the kind of shape of a class, the octave of the work, and the position of a place. Names that were kept in
+/// a profile are owned.
+type Key = (Cow<'static, str>, Cow<'static, str>, i32, usize);
+
+fn key(class: Class, octave: i32, place: usize) -> Key {
+    (Cow::Borrowed(class.op), Cow::Borrowed(class.shape), octave, place)
+}
+
+/// What a [`History`] knows of an octave of a class on a place, as a profile keeps it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Observed {
+    /// The operation.
+    pub op: String,
+    /// The kind of shape.
+    pub shape: String,
+    /// The power of two below the work.
+    pub octave: i32,
+    /// The name of the place.
+    pub place: String,
+    /// Mean of observed over predicted times; it fades while the place is not chosen.
+    pub mean: f64,
+    /// Observations in the mean.
+    pub samples: u32,
+    /// Observations of other places since the last one.
+    pub idle: u32,
+    /// The mean before it faded; zero where it has not.
+    pub remembered: f64,
+    /// How often a mean that had faded was restored.
+    pub restored: u32,
+}
+
+impl Observed {
+    /// Checks what a file says.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let Self { op, place, octave, mean, samples, remembered, .. } = self;
+        let ratio = |ratio: f64| (1.0 / MOST_RATIO..=MOST_RATIO).contains(&ratio);
+        if !ratio(*mean) || *remembered != 0.0 && !ratio(*remembered) {
+            return Err(format!(
+                "observations of {op} on {place} are {mean:e} times as predicted, {remembered:e} before"
+            ));
+        }
+        // The work of an operation is a u64.
+        match *samples == 0 || !(0..=64).contains(octave) {
+            true => Err(format!("{samples} observations of {op} on {place} in octave {octave}")),
+            false => Ok(()),
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default)]
@@ -57,10 +114,13 @@ impl History {
             return;
         }
         let octave = octave(work);
-        self.entries.retain(|&(of, at, elsewhere), entry| {
-            (of, at) != (class, octave) || elsewhere == place || entry.is_kept_idle()
+        self.entries.retain(|(op, shape, at, elsewhere), entry| {
+            *at != octave
+                || *elsewhere == place
+                || (op.as_ref(), shape.as_ref()) != (class.op, class.shape)
+                || entry.is_kept_idle()
         });
-        let entry = self.entries.entry((class, octave, place)).or_default();
+        let entry = self.entries.entry(key(class, octave, place)).or_default();
         entry.idle = 0;
         let remembered = std::mem::take(&mut entry.remembered);
         if remembered > 0.0 && (ratio / remembered - 1.0).abs() <= OUTLIER {
@@ -84,8 +144,33 @@ impl History {
 
     /// The factor on the predicted time of this work, once enough was observed.
     pub fn correction(&self, class: Class, work: f64, place: usize) -> Option<f64> {
-        let entry = self.entries.get(&(class, octave(work), place))?;
+        let entry = self.entries.get(&key(class, octave(work), place))?;
         (entry.samples >= MINIMUM).then_some(entry.mean)
+    }
+
+    /// Takes up what was kept of earlier observations. Entries of other places are left out.
+    pub fn from_observed(observed: &[Observed], places: &[Place]) -> Self {
+        let entry = |kept: &Observed| {
+            let place = places.iter().position(|place| place.name == kept.place)?;
+            let key = (Cow::Owned(kept.op.clone()), Cow::Owned(kept.shape.clone()), kept.octave, place);
+            let &Observed { mean, samples, idle, remembered, restored, .. } = kept;
+            Some((key, Entry { mean, samples, idle, remembered, restored, ..Entry::default() }))
+        };
+        Self { entries: observed.iter().filter_map(entry).collect() }
+    }
+
+    /// What there is to keep, ordered by name: all but outliers since the last observation that was none. A mean beyond
+    /// a billion is not kept.
+    pub fn observed(&self, places: &[Place]) -> Vec<Observed> {
+        let kept = |((op, shape, octave, place), entry): (&Key, &Entry)| {
+            let &Entry { mean, samples, idle, remembered, restored, .. } = entry;
+            let (op, shape, place) = (op.to_string(), shape.to_string(), places.get(*place)?.name.clone());
+            let kept = Observed { op, shape, octave: *octave, place, mean, samples, idle, remembered, restored };
+            kept.check().is_ok().then_some(kept)
+        };
+        let mut observed: Vec<Observed> = self.entries.iter().filter_map(kept).collect();
+        observed.sort_by(|a, b| (&a.op, &a.shape, a.octave, &a.place).cmp(&(&b.op, &b.shape, b.octave, &b.place)));
+        observed
     }
 
     /// Whether nothing was observed.
@@ -176,6 +261,36 @@ mod tests {
         assert_eq!(correction(&history), Some(16.0));
         history.observe(CLASS, 5000.0, 0, 1.0, 1.0);
         assert_eq!(history.correction(CLASS, 1000.0, 0), Some(1.0), "other work says nothing");
+    }
+
+    #[test]
+    fn what_is_kept_goes_on_as_if_nothing_had_happened() {
+        let places: Vec<Place> =
+            ["a", "b"].map(|name| Place::cpu(name, crate::Backend::Simd, 8, 1)).into_iter().collect();
+        let mut history = History::default();
+        for _ in 0..10 {
+            history.observe(CLASS, 1000.0, 1, 1.0, 16.0);
+        }
+        // It has faded once, and is about to fade again.
+        for _ in 0..99 {
+            history.observe(CLASS, 1000.0, 0, 1.0, 1.0);
+        }
+        let kept = history.observed(&places);
+        assert_eq!(kept.len(), 2);
+        assert!(kept.iter().all(|entry| entry.check().is_ok()), "{kept:?}");
+        let mut again = History::from_observed(&kept, &places);
+        assert_eq!(again.observed(&places), kept);
+        for (work, place, observed) in [(1000.0, 0, 1.0), (1000.0, 0, 1.0), (1000.0, 1, 15.0), (5000.0, 1, 3.0)] {
+            for history in [&mut history, &mut again] {
+                history.observe(CLASS, work, place, 1.0, observed);
+            }
+            assert_eq!(history.correction(CLASS, 1000.0, 1), again.correction(CLASS, 1000.0, 1));
+            assert_eq!(history.observed(&places), again.observed(&places));
+        }
+        assert_eq!(again.correction(CLASS, 1000.0, 1), Some(16.0), "it is known at once");
+        // A place that is gone takes its observations with it, and the others keep theirs.
+        let fewer = History::from_observed(&kept, &places[1..]);
+        assert_eq!(fewer.observed(&places[1..]), kept[1..]);
     }
 
     #[test]

@@ -39,13 +39,13 @@ mod explain;
 
 pub use class::Class;
 pub use explain::{ExplainedSegment, Explanation};
-pub use history::History;
+pub use history::{History, Observed};
 pub use link::{Implausible, Link, LinkPath, MOST_BANDWIDTH, Transfer};
 pub use model::Basis;
 pub use place::{MAX_MEMORIES, MAX_PLACES, Memory, Place, Roofline};
 pub use placement::{Flow, Placement, Segment};
 pub use problem::{Problem, Residency};
-pub use profile::{Calibrated, Machine, PROFILE_VERSION, Profile, ProfileProblem};
+pub use profile::{Calibrated, Cpus, Machine, PROFILE_VERSION, Profile, ProfileProblem};
 pub use recording::{RecordedProblem, Recording};
 pub use router::{Decision, Prediction, Router, Why};
 pub use selector::{Backend, BackendSelector, OpComplexity};

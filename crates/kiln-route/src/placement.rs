@@ -7,15 +7,17 @@
 //! speed along a chain; and the earliest finish of every step (HEFT, Topcuoglu et al. 2002), which spreads independent
 //! branches.
 
-use std::collections::HashMap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap};
+use std::ops::Range;
 
 use kiln_ir::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
-use kiln_ir::op::{Op, total_bytes};
+use kiln_ir::op::Op;
 use kiln_ir::{Result, TensorType};
 
 use crate::link::Link;
 use crate::model::transfer;
-use crate::place::{MAX_MEMORIES, Memory, Place};
+use crate::place::{MAX_MEMORIES, MAX_PLACES, Memory, Place};
 use crate::problem::{Problem, Residency, Task};
 use crate::router::{Router, TIE};
 use crate::selector::Backend;
@@ -28,25 +30,61 @@ const WORTH: f64 = 0.9;
 /// The most segments of one GPU: as many as a device keeps ready.
 const MOST_SEGMENTS: usize = 4;
 
+/// How many different tasks, or sizes, back a [`Flow`] looks for one that it knows: a layer of a model has fewer, and looking
+/// through all would take long for a graph of steps that all differ.
+const LOOK_BACK: usize = 32;
+
+/// A bound on a time is a sum in another order than the time: it decides where it is ahead by more than rounding.
+const ROUNDING: f64 = 1e-9;
+
 /// The steps of a recorded graph, and what each reads and writes.
 #[derive(Debug, Clone)]
 pub struct Flow {
     steps: Vec<FlowStep>,
-    tensors: Vec<TensorId>,
-    bytes: Vec<u64>,
-    /// The first of the tensors are the operands of the graph's [`Problem`], in its order.
-    operands: usize,
-    results: Vec<usize>,
-    /// The steps that read each tensor, once for each time.
-    readers: Vec<Vec<usize>>,
+    /// What all steps read, and what they write.
+    reads: Vec<Tensor>,
+    writes: Vec<Tensor>,
+    /// The tasks of the steps, most of them different: a task is predicted once.
+    tasks: Vec<Task>,
+    /// Number of tensors, and their bytes.
+    tensors: usize,
+    bytes: u64,
+    /// Bytes of the tensors, most of them different: a transfer is predicted once.
+    sizes: Vec<u64>,
+    /// The first of the tensors: the operands of the graph's [`Problem`], in its order.
+    inputs: Vec<TensorId>,
+    results: Vec<Tensor>,
 }
 
 #[derive(Debug, Clone)]
 struct FlowStep {
-    task: Task,
-    reads: Vec<usize>,
-    writes: Vec<usize>,
+    /// Which of the tasks it is.
+    task: usize,
+    /// Where what it reads and writes stands among that of all steps.
+    reads: Range<usize>,
+    writes: Range<usize>,
     barred: u64,
+}
+
+/// A tensor of a flow.
+#[derive(Debug, Clone, Copy)]
+struct Tensor {
+    number: usize,
+    /// Which of the sizes it has.
+    size: usize,
+}
+
+/// The position of a value among those seen lately, behind which it is put where it is not there.
+fn position<T: PartialEq>(seen: &mut Vec<T>, value: T) -> usize {
+    let first = seen.len().saturating_sub(LOOK_BACK);
+    let known = seen[first..].iter().rposition(|known| *known == value);
+    known.map_or_else(
+        || {
+            seen.push(value);
+            seen.len() - 1
+        },
+        |at| first + at,
+    )
 }
 
 impl Flow {
@@ -56,38 +94,64 @@ impl Flow {
     /// [`kiln_ir::Error::ForeignTensor`] for a tensor of another graph.
     pub fn new(graph: &Graph, wanted: &[TensorId]) -> Result<(Self, Schedule)> {
         let schedule = graph.schedule(wanted, FusionLimits::NONE)?;
-        let tensors = Problem::inputs_of(&schedule, graph)?;
         let mut flow = Self {
-            steps: Vec::new(),
-            operands: tensors.len(),
-            tensors,
-            bytes: Vec::new(),
+            steps: Vec::with_capacity(schedule.steps.len()),
+            reads: Vec::new(),
+            writes: Vec::new(),
+            tasks: Vec::new(),
+            tensors: 0,
+            bytes: 0,
+            sizes: Vec::new(),
+            inputs: Problem::inputs_of(&schedule, graph)?,
             results: Vec::new(),
-            readers: Vec::new(),
         };
-        let mut number: HashMap<TensorId, usize> = flow.tensors.iter().enumerate().map(|(i, &id)| (id, i)).collect();
+        let room = flow.inputs.len() + schedule.steps.len();
+        let mut known: HashMap<TensorId, Tensor> = HashMap::with_capacity(room);
+        for at in 0..flow.inputs.len() {
+            let id = flow.inputs[at];
+            known.insert(id, flow.add(graph.ty(id)?));
+        }
+        let mut types: Vec<TensorType> = Vec::new();
         for step in &schedule.steps {
             let Step::Run { op, inputs, outputs } = step else { continue };
-            let types = inputs.iter().map(|&id| graph.ty(id)).collect::<Result<Vec<TensorType>>>()?;
-            let (task, _) = Task::new(op, &types)?;
-            let reads = inputs.iter().filter_map(|&id| number.get(&schedule.root(id)).copied()).collect();
-            let mut writes = Vec::with_capacity(outputs.len());
-            for &id in outputs {
-                number.insert(id, flow.tensors.len());
-                writes.push(flow.tensors.len());
-                flow.tensors.push(id);
+            types.clear();
+            for &id in inputs {
+                types.push(graph.ty(id)?);
             }
+            let (task, _) = Task::new(op, &types)?;
+            let (reads, writes) = (flow.reads.len(), flow.writes.len());
+            flow.reads.extend(inputs.iter().filter_map(|&id| known.get(&schedule.root(id))));
+            for &id in outputs {
+                let tensor = flow.add(graph.ty(id)?);
+                known.insert(id, tensor);
+                flow.writes.push(tensor);
+            }
+            let task = position(&mut flow.tasks, task);
+            let (reads, writes) = (reads..flow.reads.len(), writes..flow.writes.len());
             flow.steps.push(FlowStep { task, reads, writes, barred: 0 });
         }
-        flow.bytes = flow.tensors.iter().map(|&id| Ok(graph.ty(id)?.bytes() as u64)).collect::<Result<_>>()?;
-        flow.results = schedule.results.iter().filter_map(|&id| number.get(&schedule.root(id)).copied()).collect();
-        flow.results.sort_unstable();
-        flow.results.dedup();
-        flow.readers.resize_with(flow.tensors.len(), Vec::new);
-        for (number, step) in flow.steps.iter().enumerate() {
-            step.reads.iter().for_each(|&tensor| flow.readers[tensor].push(number));
-        }
+        flow.results = schedule.results.iter().filter_map(|&id| known.get(&schedule.root(id)).copied()).collect();
+        flow.results.sort_unstable_by_key(|tensor| tensor.number);
+        flow.results.dedup_by_key(|tensor| tensor.number);
         Ok((flow, schedule))
+    }
+
+    /// Numbers another tensor.
+    fn add(&mut self, ty: TensorType) -> Tensor {
+        let bytes = ty.bytes() as u64;
+        self.tensors += 1;
+        self.bytes = self.bytes.saturating_add(bytes);
+        Tensor { number: self.tensors - 1, size: position(&mut self.sizes, bytes) }
+    }
+
+    /// What a step reads, each tensor as often as it is an operand.
+    fn reads(&self, step: usize) -> &[Tensor] {
+        &self.reads[self.steps[step].reads.clone()]
+    }
+
+    /// What a step writes.
+    fn writes(&self, step: usize) -> &[Tensor] {
+        &self.writes[self.steps[step].writes.clone()]
     }
 
     /// Bars the places that `lacks` names for an operation: nothing but a force sends it there.
@@ -100,12 +164,12 @@ impl Flow {
 
     /// The inputs of the graph that it reads: what the operands of a [`Residency`] are.
     pub fn inputs(&self) -> &[TensorId] {
-        &self.tensors[..self.operands]
+        &self.inputs
     }
 
     /// Bytes of all tensors: what a device holds at most that runs every step.
     pub fn bytes(&self) -> u64 {
-        total_bytes(self.bytes.iter().copied())
+        self.bytes
     }
 
     /// Number of steps.
@@ -167,103 +231,202 @@ struct Predicted {
     cpu: Vec<usize>,
 }
 
-impl Predicted {
-    /// Removes the GPUs of every other kind; returns `None` if no GPU is of this kind.
-    fn without_gpus_but(&self, kind: Backend, places: &[Place], devices: &Devices) -> Option<Self> {
-        let of_kind = |device: usize| devices[device].is_some_and(|(place, _)| places[place].backend == kind);
-        if !(1..MAX_MEMORIES).any(of_kind) {
-            return None;
-        }
-        let mut seconds = self.seconds.clone();
-        for seconds in &mut seconds {
-            (1..MAX_MEMORIES).filter(|&device| !of_kind(device)).for_each(|device| seconds[device] = f64::INFINITY);
-        }
-        Some(Self { seconds, cpu: Vec::new() })
-    }
-}
-
 /// For each memory the position of its place and that place's launch latency; `None` for an unused memory.
 type Devices = [Option<(usize, f64)>; MAX_MEMORIES];
 
+/// What simulations of one graph share.
+struct Setting<'a> {
+    flow: &'a Flow,
+    predicted: &'a Predicted,
+    devices: &'a Devices,
+    /// Seconds from and to each memory for each size of the flow: those of a transfer between two memories are those from the
+    /// one and to the other, zero for the host.
+    transfers: Vec<[(f64, f64); MAX_MEMORIES]>,
+    /// The memories that hold each tensor at the start, a bit each.
+    held: Vec<u8>,
+    result_stays: bool,
+}
+
+impl<'a> Setting<'a> {
+    fn new(
+        flow: &'a Flow,
+        predicted: &'a Predicted,
+        devices: &'a Devices,
+        links: &[Option<Link>],
+        residency: &Residency,
+    ) -> Self {
+        let both_ways = |&bytes: &u64| {
+            let mut seconds = [(0.0, 0.0); MAX_MEMORIES];
+            for (memory, seconds) in seconds.iter_mut().enumerate() {
+                let memory = Memory::new(memory as u8);
+                let [down, up] = [(memory, Memory::HOST), (Memory::HOST, memory)];
+                *seconds = (transfer(links, down.0, down.1, bytes), transfer(links, up.0, up.1, bytes));
+            }
+            seconds
+        };
+        let mut held = vec![0_u8; flow.tensors];
+        for (operand, held) in held.iter_mut().enumerate().take(flow.inputs.len()) {
+            let holding = (0..MAX_MEMORIES).filter(|&m| residency.holds(Memory::new(m as u8), operand));
+            *held = holding.fold(0, |all, memory| all | 1 << memory);
+        }
+        let transfers = flow.sizes.iter().map(both_ways).collect();
+        Self { flow, predicted, devices, transfers, held, result_stays: residency.result_stays() }
+    }
+
+    /// Seconds from and to a memory of a tensor.
+    #[inline]
+    fn transfer(&self, tensor: Tensor, memory: usize) -> (f64, f64) {
+        self.transfers[tensor.size][memory]
+    }
+
+    fn launch(&self, device: usize) -> f64 {
+        self.devices[device].map_or(0.0, |(_, launch)| launch)
+    }
+
+    /// The CPU and the GPUs of a kind; `None` if there is no such GPU.
+    fn with_gpus(&self, kind: Backend, places: &[Place]) -> Option<Vec<usize>> {
+        let of_kind = |device: usize| self.devices[device].is_some_and(|(place, _)| places[place].backend == kind);
+        let devices: Vec<usize> = (0..MAX_MEMORIES).filter(|&device| device == 0 || of_kind(device)).collect();
+        (devices.len() > 1).then_some(devices)
+    }
+
+    /// A time that no placement on these devices is below, whatever depends on what. A device takes at least the sum over its
+    /// steps, and the slowest at least any weighted mean of what all take; so no placement is below the sum over all steps of the
+    /// least weighted time. The weights let all devices take equally long that run everything.
+    fn shared_work(&self, devices: &[usize]) -> f64 {
+        let mut weights = [0.0_f64; MAX_MEMORIES];
+        for seconds in &self.predicted.seconds {
+            for &device in devices {
+                if seconds[device].is_finite() {
+                    weights[device] += seconds[device];
+                }
+            }
+        }
+        weights.iter_mut().filter(|all| **all > 0.0).for_each(|all| *all = 1.0 / *all);
+        let total: f64 = weights.iter().sum();
+        let weighted = |seconds: &[f64; MAX_MEMORIES]| {
+            let times = devices.iter().filter(|&&device| seconds[device].is_finite());
+            times.map(|&device| weights[device] * seconds[device]).fold(f64::INFINITY, f64::min)
+        };
+        self.predicted.seconds.iter().map(weighted).sum::<f64>() / total
+    }
+
+    /// What the busiest device computes for: a time that no order of these steps is below.
+    fn busiest(&self, assigned: &[usize]) -> f64 {
+        let mut busy = [0.0_f64; MAX_MEMORIES];
+        assigned.iter().zip(&self.predicted.seconds).for_each(|(&device, seconds)| busy[device] += seconds[device]);
+        busy.into_iter().fold(0.0, f64::max)
+    }
+}
+
 /// The state of the devices while the steps of a graph are submitted one after the other.
 #[derive(Debug, Clone)]
-struct Timeline<'a> {
-    links: &'a [Option<Link>],
-    devices: &'a Devices,
+struct Timeline {
     /// When the thread of the host is free.
     host: f64,
     /// When each device is.
     free: [f64; MAX_MEMORIES],
+    /// The greatest of these.
+    latest: f64,
     /// The memories that hold each tensor, a bit each.
     held: Vec<u8>,
-    last: Option<usize>,
+    last: usize,
 }
 
-impl<'a> Timeline<'a> {
-    fn new(links: &'a [Option<Link>], devices: &'a Devices, flow: &Flow, residency: &Residency) -> Self {
-        let mut held = vec![0_u8; flow.tensors.len()];
-        for (operand, held) in held.iter_mut().enumerate().take(flow.operands) {
-            let holding = (0..MAX_MEMORIES).filter(|&m| residency.holds(Memory::new(m as u8), operand));
-            *held = holding.fold(0, |all, memory| all | 1 << memory);
-        }
-        Self { links, devices, host: 0.0, free: [0.0; MAX_MEMORIES], held, last: None }
+impl Timeline {
+    /// No device ran the step before the first one.
+    const NONE: usize = usize::MAX;
+
+    fn new(setting: &Setting<'_>) -> Self {
+        Self { host: 0.0, free: [0.0; MAX_MEMORIES], latest: 0.0, held: setting.held.clone(), last: Self::NONE }
     }
 
     /// Takes over the state of another one of the same graph.
     fn follow(&mut self, other: &Self) {
-        (self.host, self.free, self.last) = (other.host, other.free, other.last);
+        (self.host, self.free, self.latest, self.last) = (other.host, other.free, other.latest, other.last);
         self.held.copy_from_slice(&other.held);
     }
 
     /// Waits for a tensor and brings it to a device: when the host is free then.
-    fn brought(&self, mut host: f64, tensor: usize, bytes: u64, device: usize) -> f64 {
-        let held = self.held[tensor];
+    #[inline]
+    fn brought(&self, setting: &Setting<'_>, mut host: f64, tensor: Tensor, device: usize) -> f64 {
+        let held = self.held[tensor.number];
         if held & 1 << device != 0 {
             return host;
         }
         if held & 1 == 0 {
             let from = held.trailing_zeros() as usize;
-            let ready = self.free.get(from).copied().unwrap_or(0.0);
-            host = host.max(ready) + transfer(self.links, Memory::new(from as u8), Memory::HOST, bytes);
+            if let Some(&ready) = self.free.get(from) {
+                host = larger(host, ready) + setting.transfer(tensor, from).0;
+            }
         }
-        host + transfer(self.links, Memory::HOST, Memory::new(device as u8), bytes)
+        host + setting.transfer(tensor, device).1
     }
 
     /// When the host and the device are free after a step on it.
-    fn after(&self, flow: &Flow, step: &FlowStep, seconds: f64, device: usize) -> (f64, f64) {
-        let host = step.reads.iter().fold(self.host, |host, &t| self.brought(host, t, flow.bytes[t], device));
-        let launch = self.devices[device].map_or(0.0, |(_, launch)| launch);
-        let seconds = if self.last == Some(device) { seconds } else { launch + seconds };
+    #[inline]
+    fn after(&self, setting: &Setting<'_>, step: usize, device: usize) -> (f64, f64) {
+        let reads = setting.flow.reads(step);
+        let host = reads.iter().fold(self.host, |host, &tensor| self.brought(setting, host, tensor, device));
+        let seconds = setting.predicted.seconds[step][device];
+        let seconds = if self.last == device { seconds } else { setting.launch(device) + seconds };
         match device {
             // The thread of the host is the CPU's.
             0 => (host + seconds, host + seconds),
-            _ => (host, host.max(self.free[device]) + seconds),
+            _ => (host, larger(host, self.free[device]) + seconds),
         }
     }
 
-    /// Submits a step. Returns when it starts.
-    fn submit(&mut self, flow: &Flow, step: &FlowStep, seconds: f64, device: usize) -> f64 {
-        let (host, free) = self.after(flow, step, seconds, device);
-        for &tensor in &step.reads {
-            if self.held[tensor] & 1 << device == 0 {
+    /// Submits a step, given when the host and the device are free after it.
+    #[inline]
+    fn submit(&mut self, setting: &Setting<'_>, step: usize, device: usize, (host, free): (f64, f64)) {
+        for tensor in setting.flow.reads(step) {
+            let held = &mut self.held[tensor.number];
+            if *held & 1 << device == 0 {
                 // It came through the host.
-                self.held[tensor] |= 1 | 1 << device;
+                *held |= 1 | 1 << device;
             }
         }
-        for &tensor in &step.writes {
-            self.held[tensor] = 1 << device;
+        for tensor in setting.flow.writes(step) {
+            self.held[tensor.number] = 1 << device;
         }
-        (self.host, self.free[device], self.last) = (host, free, Some(device));
-        free - seconds
+        (self.host, self.free[device], self.last) = (host, free, device);
+        self.latest = larger(self.latest, free);
     }
 
     /// When the results are where they are wanted.
-    fn finished(&self, flow: &Flow, residency: &Residency) -> f64 {
-        if residency.result_stays() {
-            return self.free.iter().copied().fold(self.host, f64::max);
+    fn finished(&self, setting: &Setting<'_>) -> f64 {
+        if setting.result_stays {
+            return self.latest.max(self.host);
         }
-        flow.results.iter().fold(self.host, |host, &tensor| self.brought(host, tensor, flow.bytes[tensor], 0))
+        setting.flow.results.iter().fold(self.host, |host, &tensor| self.brought(setting, host, tensor, 0))
     }
+}
+
+/// The larger of two times. `f64::max` also looks for NaN, which no time is, and takes twice as many instructions.
+#[inline]
+fn larger(a: f64, b: f64) -> f64 {
+    if a > b { a } else { b }
+}
+
+/// The seconds of steps that are submitted in this order; infinite where they are not below `limit`.
+fn simulated(
+    setting: &Setting<'_>,
+    device_of: impl Fn(usize) -> usize,
+    order: impl Iterator<Item = usize>,
+    limit: f64,
+) -> f64 {
+    let mut timeline = Timeline::new(setting);
+    for step in order {
+        let device = device_of(step);
+        let after = timeline.after(setting, step, device);
+        timeline.submit(setting, step, device, after);
+        // The host never goes back in time.
+        if timeline.host >= limit {
+            return f64::INFINITY;
+        }
+    }
+    timeline.finished(setting)
 }
 
 impl Router {
@@ -273,51 +436,64 @@ impl Router {
         let devices = self.devices(residency);
         let predicted = self.predicted(flow, residency);
         let links = self.profile().links();
-        let timeline = || Timeline::new(links, &devices, flow, residency);
-        let time = |assigned: &[usize], order: &[usize]| {
-            let mut timeline = timeline();
-            for &step in order {
-                let device = assigned[step];
-                timeline.submit(flow, &flow.steps[step], predicted.seconds[step][device], device);
-            }
-            timeline.finished(flow, residency)
-        };
-        let in_order: Vec<usize> = (0..flow.len()).collect();
+        let setting = Setting::new(flow, &predicted, &devices, links, residency);
         let known = (0..MAX_MEMORIES).filter(|&device| devices[device].is_some());
-        let each: Vec<(usize, f64)> =
-            known.map(|device| (device, time(&vec![device; flow.len()], &in_order))).collect();
+        let time = |device| (device, simulated(&setting, |_| device, 0..flow.len(), f64::INFINITY));
+        let each: Vec<(usize, f64)> = known.map(time).collect();
         let least = each.iter().map(|&(_, seconds)| seconds).fold(f64::INFINITY, f64::min);
         // Of those that are equal the last, as for single operations.
         let alone =
             each.into_iter().rfind(|&(_, seconds)| seconds <= least * (1.0 + TIE)).unwrap_or((0, f64::INFINITY));
-        let mut best = (vec![alone.0; flow.len()], in_order, alone.1);
-        // Any other device costs at least a launch and the smallest transfers.
-        let least = (1..MAX_MEMORIES).filter_map(|device| Some((device, devices[device]?.1)));
-        let least = least.map(|(device, launch)| launch + transfer(links, Memory::HOST, Memory::new(device as u8), 0));
         let limit = alone.1 * WORTH;
-        let least = least.fold(f64::INFINITY, f64::min);
-        if flow.len() > 1 && limit > least + longest_chain(flow, &predicted) {
+        let beyond = limit * (1.0 + ROUNDING);
+        let mut best = None;
+        let mut seconds = alone.1;
+        if self.may_gain(&setting, limit) {
             for kind in [Backend::Gpu, Backend::Cuda] {
                 // One GPU may be a place of both kinds: they would wait for one another.
-                let Some(predicted) = predicted.without_gpus_but(kind, self.places(), &devices) else { continue };
-                let assigned = [
-                    shortest_path(flow, &predicted, residency, &timeline()),
-                    earliest_finish(flow, &predicted, &timeline()),
-                ];
-                for assigned in assigned.into_iter().flatten() {
+                let Some(among) = setting.with_gpus(kind, self.places()) else { continue };
+                if setting.shared_work(&among) > beyond {
+                    continue;
+                }
+                let path = shortest_path(&setting, &among);
+                let spread = earliest_finish(&setting, &among).filter(|spread| path.as_ref() != Some(spread));
+                for assigned in [path, spread].into_iter().flatten() {
+                    // One device alone is above the limit, whichever it is.
+                    let one = assigned.iter().all(|device| *device == assigned[0]);
+                    if one || setting.busiest(&assigned) > beyond {
+                        continue;
+                    }
                     let order = overlapping(flow, &assigned);
-                    let seconds = time(&assigned, &order);
-                    let kept_ready = alone.1 == f64::INFINITY || is_short(&assigned, &order);
-                    if seconds < limit && seconds < best.2 && kept_ready {
-                        best = (assigned, order, seconds);
+                    if alone.1 < f64::INFINITY && !is_short(&assigned, &order) {
+                        continue;
+                    }
+                    let least = limit.min(seconds);
+                    let found = simulated(&setting, |step| assigned[step], order.iter().copied(), least);
+                    if found < least {
+                        (best, seconds) = (Some((assigned, order)), found);
                     }
                 }
             }
         }
-        let (assigned, order, seconds) = best;
-        let segments = self.segments(flow, &predicted, timeline(), &assigned, &order);
+        let segments = match &best {
+            Some((assigned, order)) => self.segments(&setting, |step| assigned[step], order.iter().copied()),
+            None => self.segments(&setting, |_| alone.0, 0..flow.len()),
+        };
         let place = devices[alone.0].map_or(0, |(place, _)| place);
         Placement { segments, seconds, alone: (place, alone.1) }
+    }
+
+    /// Whether several devices might take less than `limit`.
+    fn may_gain(&self, setting: &Setting<'_>, limit: f64) -> bool {
+        if setting.flow.len() < 2 {
+            return false;
+        }
+        // Any other device costs at least a launch and the smallest transfers.
+        let links = self.profile().links();
+        let least = (1..MAX_MEMORIES).filter_map(|device| Some((device, setting.devices[device]?.1)));
+        let least = least.map(|(device, launch)| launch + transfer(links, Memory::HOST, Memory::new(device as u8), 0));
+        let least = least.fold(f64::INFINITY, f64::min);
+        limit > least && limit > least + longest_chain(setting)
     }
 
     fn devices(&self, residency: &Residency) -> Devices {
@@ -335,58 +511,74 @@ impl Router {
 
     fn predicted(&self, flow: &Flow, residency: &Residency) -> Predicted {
         let mut predicted = Predicted { seconds: Vec::with_capacity(flow.len()), cpu: Vec::with_capacity(flow.len()) };
-        for step in &flow.steps {
-            let mut seconds = self.task_seconds(&step.task);
-            let mut best = [f64::INFINITY; MAX_MEMORIES];
-            for (place, known) in self.places().iter().enumerate() {
-                if residency.is_barred(place) || step.barred & 1 << place != 0 {
-                    seconds[place] = f64::INFINITY;
-                }
-                if known.memory != Memory::HOST {
-                    best[known.memory.index()] = seconds[place];
-                    seconds[place] = f64::INFINITY;
-                }
-            }
-            let cpu = self.least(&seconds);
+        let handover: Vec<f64> = flow.sizes.iter().map(|&bytes| self.profile().handover(bytes)).collect();
+        // What was predicted of each task, and which places were barred then.
+        let mut of_tasks: Vec<Option<(u64, [f64; MAX_MEMORIES], usize)>> = vec![None; flow.tasks.len()];
+        for (number, step) in flow.steps.iter().enumerate() {
+            let known = of_tasks[step.task].filter(|&(barred, ..)| barred == step.barred);
+            let (_, mut best, cpu) = known.unwrap_or_else(|| {
+                let (best, cpu) = self.on_devices(&flow.tasks[step.task], step.barred, residency);
+                *of_tasks[step.task].insert((step.barred, best, cpu))
+            });
             // What other steps wrote is in the caches of other cores, wherever those ran.
-            let written = step.reads.iter().filter(|&&tensor| tensor >= flow.operands);
-            let handed: f64 = written.map(|&tensor| self.profile().handover(flow.bytes[tensor])).sum();
-            best[0] = seconds[cpu] + handed;
+            let written = flow.reads(number).iter().filter(|tensor| tensor.number >= flow.inputs.len());
+            let handed: f64 = written.map(|tensor| handover[tensor.size]).sum();
+            best[0] += handed;
             predicted.seconds.push(best);
             predicted.cpu.push(cpu);
         }
         predicted
     }
 
+    /// Seconds of a task on each device, and the place of the CPU that is the best one.
+    fn on_devices(&self, task: &Task, barred: u64, residency: &Residency) -> ([f64; MAX_MEMORIES], usize) {
+        let mut seconds = self.task_seconds(task);
+        let mut best = [f64::INFINITY; MAX_MEMORIES];
+        for (place, known) in self.places().iter().enumerate() {
+            if residency.is_barred(place) || barred & 1 << place != 0 {
+                seconds[place] = f64::INFINITY;
+            }
+            if known.memory != Memory::HOST {
+                best[known.memory.index()] = seconds[place];
+                seconds[place] = f64::INFINITY;
+            }
+        }
+        let cpu = self.least(&seconds);
+        best[0] = seconds[cpu];
+        (best, cpu)
+    }
+
     /// The segments of steps that are submitted in this order.
     fn segments(
         &self,
-        flow: &Flow,
-        predicted: &Predicted,
-        mut timeline: Timeline<'_>,
-        assigned: &[usize],
-        order: &[usize],
+        setting: &Setting<'_>,
+        device_of: impl Fn(usize) -> usize,
+        order: impl ExactSizeIterator<Item = usize>,
     ) -> Vec<Segment> {
+        let predicted = setting.predicted;
+        let mut timeline = Timeline::new(setting);
         let mut segments: Vec<Segment> = Vec::new();
-        for &step in order {
-            let device = assigned[step];
+        let mut left = order.len();
+        for step in order {
+            let device = device_of(step);
             let memory = Memory::new(device as u8);
-            let start = timeline.submit(flow, &flow.steps[step], predicted.seconds[step][device], device);
+            let (host, free) = timeline.after(setting, step, device);
+            timeline.submit(setting, step, device, (host, free));
             if segments.last().is_none_or(|last| last.memory != memory) {
-                let place = timeline.devices[device].map_or(0, |(place, _)| place);
-                segments.push(Segment { place, memory, steps: Vec::new(), start, finish: start });
+                let place = setting.devices[device].map_or(0, |(place, _)| place);
+                let start = free - predicted.seconds[step][device];
+                segments.push(Segment { place, memory, steps: Vec::with_capacity(left), start, finish: start });
             }
             if let Some(last) = segments.last_mut() {
                 last.steps.push(step);
-                last.finish = timeline.free[device];
+                last.finish = free;
             }
+            left -= 1;
         }
         for segment in segments.iter_mut().filter(|segment| segment.memory == Memory::HOST) {
-            let at = |place: usize| {
-                let there = segment.steps.iter().filter(|&&step| predicted.cpu[step] == place);
-                there.map(|&step| predicted.seconds[step][0]).sum::<f64>()
-            };
-            let most = (0..self.places().len()).max_by(|&a, &b| at(a).total_cmp(&at(b)));
+            let mut spent = [0.0_f64; MAX_PLACES];
+            segment.steps.iter().for_each(|&step| spent[predicted.cpu[step]] += predicted.seconds[step][0]);
+            let most = (0..self.places().len()).max_by(|&a, &b| spent[a].total_cmp(&spent[b]));
             segment.place = most.unwrap_or(segment.place);
         }
         segments
@@ -396,31 +588,35 @@ impl Router {
 /// The shortest path over (step, device), in the order of the schedule; `None` where a step has no device.
 ///
 /// It keeps the best way to each device at each step; what that way left in which memory goes with it.
-fn shortest_path(
-    flow: &Flow,
-    predicted: &Predicted,
-    residency: &Residency,
-    start: &Timeline<'_>,
-) -> Option<Vec<usize>> {
+fn shortest_path(setting: &Setting<'_>, devices: &[usize]) -> Option<Vec<usize>> {
+    let steps = setting.flow.len();
     // The ways to each device, and room for those of the next step.
-    let mut ways: Vec<Timeline<'_>> = vec![start.clone()];
-    let mut next: Vec<Timeline<'_>> = Vec::with_capacity(MAX_MEMORIES);
-    let mut free: Vec<Timeline<'_>> = Vec::with_capacity(MAX_MEMORIES);
+    let mut ways = vec![Timeline::new(setting)];
+    let mut next: Vec<Timeline> = Vec::with_capacity(devices.len());
+    let mut free: Vec<Timeline> = Vec::with_capacity(devices.len());
     // For each step and each way to it, the device and the way before.
-    let mut came: Vec<[(usize, usize); MAX_MEMORIES]> = Vec::with_capacity(flow.len());
-    for (step, seconds) in flow.steps.iter().zip(&predicted.seconds) {
+    let mut came: Vec<[(u8, u8); MAX_MEMORIES]> = Vec::with_capacity(steps);
+    for (step, seconds) in setting.predicted.seconds.iter().enumerate() {
         let mut from = [(0, 0); MAX_MEMORIES];
-        for (device, &seconds) in seconds.iter().enumerate().filter(|(_, seconds)| seconds.is_finite()) {
-            let finish = |way: &Timeline<'_>| {
-                let (host, free) = way.after(flow, step, seconds, device);
-                way.free.iter().copied().fold(host.max(free), f64::max)
+        for &device in devices.iter().filter(|&&device| seconds[device].is_finite()) {
+            let (mut before, mut after, mut least) = (0, (0.0, 0.0), f64::INFINITY);
+            for (number, way) in ways.iter().enumerate() {
+                let then = way.after(setting, step, device);
+                // The device is not free before the host is.
+                let finish = larger(way.latest, then.1);
+                if number == 0 || finish < least {
+                    (before, after, least) = (number, then, finish);
+                }
+            }
+            let mut timeline = match free.pop() {
+                Some(mut timeline) => {
+                    timeline.follow(&ways[before]);
+                    timeline
+                }
+                None => ways[before].clone(),
             };
-            let times = ways.iter().map(finish).enumerate();
-            let (before, _) = times.min_by(|a, b| a.1.total_cmp(&b.1))?;
-            let mut timeline = free.pop().unwrap_or_else(|| start.clone());
-            timeline.follow(&ways[before]);
-            timeline.submit(flow, step, seconds, device);
-            from[next.len()] = (device, before);
+            timeline.submit(setting, step, device, after);
+            from[next.len()] = (device as u8, before as u8);
             next.push(timeline);
         }
         if next.is_empty() {
@@ -430,44 +626,48 @@ fn shortest_path(
         std::mem::swap(&mut ways, &mut next);
         came.push(from);
     }
-    let last = |timeline: &Timeline<'_>| timeline.finished(flow, residency);
+    let last = |timeline: &Timeline| timeline.finished(setting);
     let (mut way, _) = ways.iter().map(last).enumerate().min_by(|a, b| a.1.total_cmp(&b.1))?;
-    let mut assigned = vec![0; flow.len()];
+    let mut assigned = vec![0; steps];
     for (step, from) in came.iter().enumerate().rev() {
-        (assigned[step], way) = from[way];
+        let (device, before) = from[way];
+        (assigned[step], way) = (device.into(), before.into());
     }
     Some(assigned)
 }
 
 /// Each step where it finishes first, in the order of the schedule; `None` where a step has no device. Here every device works
 /// by itself: that the thread of the host is the CPU's, too, is up to the order of submission.
-fn earliest_finish(flow: &Flow, predicted: &Predicted, start: &Timeline<'_>) -> Option<Vec<usize>> {
-    let mut held = start.held.clone();
-    let mut computed = vec![0.0_f64; flow.tensors.len()];
+fn earliest_finish(setting: &Setting<'_>, devices: &[usize]) -> Option<Vec<usize>> {
+    let flow = setting.flow;
+    let mut held = setting.held.clone();
+    let mut computed = vec![0.0_f64; flow.tensors];
     let mut free = [0.0_f64; MAX_MEMORIES];
     let mut assigned = Vec::with_capacity(flow.len());
-    for (step, seconds) in flow.steps.iter().zip(&predicted.seconds) {
-        let arrival = |tensor: usize, device: usize| {
-            let from = held[tensor].trailing_zeros().min(MAX_MEMORIES as u32 - 1) as usize;
-            let there = held[tensor] & 1 << device != 0;
-            let [from, to] = [from, device].map(|memory| Memory::new(memory as u8));
-            computed[tensor] + if there { 0.0 } else { transfer(start.links, from, to, flow.bytes[tensor]) }
+    for (step, seconds) in setting.predicted.seconds.iter().enumerate() {
+        let (reads, writes) = (flow.reads(step), flow.writes(step));
+        let arrival = |tensor: Tensor, device: usize| {
+            let (held, computed) = (held[tensor.number], computed[tensor.number]);
+            let from = held.trailing_zeros().min(MAX_MEMORIES as u32 - 1) as usize;
+            if held & 1 << device != 0 {
+                return computed;
+            }
+            computed + (setting.transfer(tensor, from).0 + setting.transfer(tensor, device).1)
         };
         let finish = |device: usize| {
-            let ready = step.reads.iter().map(|&tensor| arrival(tensor, device)).fold(free[device], f64::max);
+            let ready = reads.iter().map(|&tensor| arrival(tensor, device)).fold(free[device], f64::max);
             let waited = device != 0 && ready > free[device];
-            let launch =
-                start.devices[device].filter(|_| waited || free[device] == 0.0).map_or(0.0, |(_, launch)| launch);
+            let launch = if waited || free[device] == 0.0 { setting.launch(device) } else { 0.0 };
             ready + launch + seconds[device]
         };
-        let able = (0..MAX_MEMORIES).filter(|&device| seconds[device].is_finite());
+        let able = devices.iter().copied().filter(|&device| seconds[device].is_finite());
         let (device, finish) = able.map(|device| (device, finish(device))).min_by(|a, b| a.1.total_cmp(&b.1))?;
         free[device] = finish;
-        for &tensor in &step.reads {
-            held[tensor] |= 1 << device;
+        for tensor in reads {
+            held[tensor.number] |= 1 << device;
         }
-        for &tensor in &step.writes {
-            (held[tensor], computed[tensor]) = (1 << device, finish);
+        for tensor in writes {
+            (held[tensor.number], computed[tensor.number]) = (1 << device, finish);
         }
         assigned.push(device);
     }
@@ -477,27 +677,44 @@ fn earliest_finish(flow: &Flow, predicted: &Predicted, start: &Timeline<'_>) -> 
 /// The order in which steps are submitted: those of GPUs as soon as what they read has been computed, before those of the CPU;
 /// of the CPU's those first that need not wait for a GPU.
 fn overlapping(flow: &Flow, assigned: &[usize]) -> Vec<usize> {
+    // The steps that read each tensor that a step writes, once for each time: those of tensor t are from `first[t]` to
+    // `first[t + 1]`.
+    let mut first = vec![0; flow.tensors + 1];
+    let reads = || (0..flow.len()).flat_map(|step| flow.reads(step).iter().map(move |tensor| (step, tensor.number)));
+    reads().for_each(|(_, tensor)| first[tensor] += 1);
+    let mut sum = 0;
+    for count in &mut first {
+        sum += *count;
+        *count = sum;
+    }
+    let mut readers = vec![0; sum];
+    for (step, tensor) in reads() {
+        first[tensor] -= 1;
+        readers[first[tensor]] = step;
+    }
     // How much of what it reads each step lacks.
-    let of_steps = |step: &FlowStep| step.reads.iter().filter(|&&tensor| tensor >= flow.operands).count();
-    let mut missing: Vec<usize> = flow.steps.iter().map(of_steps).collect();
+    let lacks = |step: usize| flow.reads(step).iter().filter(|tensor| tensor.number >= flow.inputs.len()).count();
+    let mut missing: Vec<usize> = (0..flow.len()).map(lacks).collect();
     // Whether a tensor is a result of a GPU, which the CPU waits for.
-    let mut pending = vec![false; flow.tensors.len()];
-    let mut ready: Vec<usize> = (0..flow.len()).filter(|&step| missing[step] == 0).collect();
+    let mut pending = vec![false; flow.tensors];
+    // Waiting for its own device costs a GPU nothing. A step that is ready keeps its rank: all that it reads is there.
+    let rank = |step: usize, pending: &[bool]| match assigned[step] {
+        0 => 1 + u8::from(flow.reads(step).iter().any(|tensor| pending[tensor.number])),
+        _ => 0,
+    };
+    let at_first = (0..flow.len()).filter(|&step| missing[step] == 0).map(|step| Reverse((rank(step, &pending), step)));
+    let mut ready: BinaryHeap<Reverse<(u8, usize)>> = at_first.collect();
     let mut order = Vec::with_capacity(flow.len());
-    loop {
-        let waits = |step: usize| flow.steps[step].reads.iter().any(|&tensor| pending[tensor]);
-        // Waiting for its own device costs a GPU nothing.
-        let rank = |step: usize| if assigned[step] == 0 { 1 + usize::from(waits(step)) } else { 0 };
-        let next = ready.iter().enumerate().min_by_key(|&(_, &step)| (rank(step), step));
-        let Some((at, &step)) = next else { break };
-        ready.swap_remove(at);
+    while let Some(Reverse((_, step))) = ready.pop() {
         order.push(step);
-        for &tensor in &flow.steps[step].writes {
-            pending[tensor] = assigned[step] != 0;
-            for &reader in &flow.readers[tensor] {
+        for tensor in flow.writes(step) {
+            pending[tensor.number] = assigned[step] != 0;
+        }
+        for tensor in flow.writes(step) {
+            for &reader in &readers[first[tensor.number]..first[tensor.number + 1]] {
                 missing[reader] -= 1;
                 if missing[reader] == 0 {
-                    ready.push(reader);
+                    ready.push(Reverse((rank(reader, &pending), reader)));
                 }
             }
         }
@@ -506,13 +723,14 @@ fn overlapping(flow: &Flow, assigned: &[usize]) -> Vec<usize> {
 }
 
 /// A time that no placement on several devices is below: of the longest chain of steps, each where it takes least.
-fn longest_chain(flow: &Flow, predicted: &Predicted) -> f64 {
-    let mut finished = vec![0.0_f64; flow.tensors.len()];
+fn longest_chain(setting: &Setting<'_>) -> f64 {
+    let flow = setting.flow;
+    let mut finished = vec![0.0_f64; flow.tensors];
     let mut longest = 0.0_f64;
-    for (step, seconds) in flow.steps.iter().zip(&predicted.seconds) {
-        let start = step.reads.iter().map(|&tensor| finished[tensor]).fold(0.0, f64::max);
+    for (step, seconds) in setting.predicted.seconds.iter().enumerate() {
+        let start = flow.reads(step).iter().map(|tensor| finished[tensor.number]).fold(0.0, f64::max);
         let finish = start + seconds.iter().copied().fold(f64::INFINITY, f64::min);
-        step.writes.iter().for_each(|&tensor| finished[tensor] = finish);
+        flow.writes(step).iter().for_each(|tensor| finished[tensor.number] = finish);
         longest = longest.max(finish);
     }
     longest

@@ -1,16 +1,18 @@
 //! Profiles: what was measured on a machine, and how it is kept.
 
+use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
+use crate::history::Observed;
 use crate::link::{Link, Transfer};
 use crate::place::{MAX_MEMORIES, MAX_PLACES, Memory, Place, Roofline};
 
 /// The version of the format that this crate reads and writes. Raised whenever the meaning of a field or of a class
 /// changes.
-pub const PROFILE_VERSION: u32 = 4;
+pub const PROFILE_VERSION: u32 = 5;
 
 /// A profile larger than this was not written by kiln.
 const MAX_FILE_BYTES: u64 = 16 << 20;
@@ -31,11 +33,49 @@ pub struct Machine {
     pub threads: usize,
     /// The best instruction set in use.
     pub instruction_set: String,
+    /// The logical processors that the process may run on; `None` where the system does not say.
+    #[serde(default)]
+    pub cpus: Option<Cpus>,
 }
 
 impl std::fmt::Display for Machine {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "{}, {} threads, {}", self.name, self.threads, self.instruction_set)
+        write!(f, "{}, {} threads, {}, ", self.name, self.threads, self.instruction_set)?;
+        match &self.cpus {
+            Some(cpus) => cpus.fmt(f),
+            None => f.write_str("affinity and cores unknown"),
+        }
+    }
+}
+
+/// The logical processors that a process may run on. Times hold for these: two threads of one core share its units, and cores
+/// may differ from one another.
+#[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Cpus {
+    /// Logical processors that are online.
+    pub online: usize,
+    /// Those that the process may run on, where it is pinned to less than all: a list such as `0-3,8`.
+    pub pinned: Option<String>,
+    /// The number that it may run on.
+    pub logical: usize,
+    /// The physical cores that these belong to; `None` where the system does not say. It is less than
+    /// [`Cpus::logical`] with hyper-threading (SMT).
+    pub cores: Option<usize>,
+}
+
+impl std::fmt::Display for Cpus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { online, pinned, logical, cores } = self;
+        match cores {
+            Some(cores) if cores < logical => write!(f, "{logical} logical processors of {cores} cores (SMT)")?,
+            Some(_) => write!(f, "{logical} cores without SMT")?,
+            None => write!(f, "{logical} logical processors of an unknown number of cores")?,
+        }
+        match pinned {
+            Some(list) => write!(f, ", pinned to {list} of {online} online"),
+            None => f.write_str(", not pinned"),
+        }
     }
 }
 
@@ -65,6 +105,9 @@ pub struct Profile {
     /// Seconds of reading what another step of a graph wrote on the host.
     handover: Option<Transfer>,
     classes: Vec<Calibrated>,
+    /// What was observed after the calibration, where the program keeps it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    observed: Vec<Observed>,
 }
 
 /// Why a profile cannot be used.
@@ -89,9 +132,9 @@ pub enum ProfileProblem {
     #[error("the profile belongs to another machine ({found}), this is {expected}")]
     Foreign {
         /// This machine.
-        expected: Machine,
+        expected: Box<Machine>,
         /// The machine that the profile names.
-        found: Machine,
+        found: Box<Machine>,
     },
     /// The profile was measured where fewer places were allowed.
     #[error("the profile has no times of {place}")]
@@ -145,8 +188,16 @@ impl Profile {
     /// [`ProfileProblem::Corrupt`] when there is no place, there are more than [`MAX_PLACES`], two have the same name, or a
     /// constant of one is no positive finite number.
     pub fn new(machine: Machine, places: Vec<Place>) -> Result<Self, ProfileProblem> {
-        Self { version: PROFILE_VERSION, machine, places, links: Vec::new(), handover: None, classes: Vec::new() }
-            .checked()
+        Self {
+            version: PROFILE_VERSION,
+            machine,
+            places,
+            links: Vec::new(),
+            handover: None,
+            classes: Vec::new(),
+            observed: Vec::new(),
+        }
+        .checked()
     }
 
     /// Adds the way to the memory of a device.
@@ -190,6 +241,16 @@ impl Profile {
         self.checked()
     }
 
+    /// Replaces what was observed after the calibration.
+    ///
+    /// # Errors
+    /// [`ProfileProblem::Corrupt`] when an entry names a place that is not there, stands there twice or has a value that no
+    /// observation gives.
+    pub fn with_observed(mut self, observed: Vec<Observed>) -> Result<Self, ProfileProblem> {
+        self.observed = observed;
+        self.checked()
+    }
+
     /// Keeps the places that `keep` accepts, by position.
     ///
     /// # Errors
@@ -202,6 +263,8 @@ impl Profile {
         }
         filter(&mut self.places, &kept);
         self.classes.iter_mut().flat_map(|class| &mut class.seconds).for_each(|seconds| filter(seconds, &kept));
+        let places = &self.places;
+        self.observed.retain(|entry| places.iter().any(|place| place.name == entry.place));
         self.checked()
     }
 
@@ -258,6 +321,11 @@ impl Profile {
         &self.classes
     }
 
+    /// What was observed after the calibration, where it was kept.
+    pub fn observed(&self) -> &[Observed] {
+        &self.observed
+    }
+
     /// Predicted seconds to read `bytes` bytes that another step of a graph wrote on the host.
     pub(crate) fn handover(&self, bytes: u64) -> f64 {
         self.handover.as_ref().map_or(0.0, |handover| handover.seconds(bytes))
@@ -304,7 +372,7 @@ impl Profile {
             return Err(ProfileProblem::WrongVersion { found: profile.version });
         }
         if &profile.machine != machine {
-            return Err(ProfileProblem::Foreign { expected: machine.clone(), found: profile.machine });
+            return Err(ProfileProblem::Foreign { expected: machine.clone().into(), found: profile.machine.into() });
         }
         profile.checked()
     }
@@ -431,6 +499,16 @@ impl Profile {
         }
         if self.classes.windows(2).any(|w| (&w[0].op, &w[0].shape) == (&w[1].op, &w[1].shape)) {
             return Err("a class stands there twice".to_owned());
+        }
+        let mut seen = HashSet::new();
+        for entry in &self.observed {
+            entry.check()?;
+            if !self.places.iter().any(|place| place.name == entry.place) {
+                return Err(format!("observations of {:?}, which is no place", entry.place));
+            }
+            if !seen.insert((&entry.op, &entry.shape, entry.octave, &entry.place)) {
+                return Err(format!("observations of {} on {} stand there twice", entry.op, entry.place));
+            }
         }
         Ok(())
     }

@@ -72,14 +72,14 @@ mod tests {
 
     #[test]
     fn a_recording_is_read_as_it_was_written() {
-        let machine = Machine { name: "some machine".into(), threads: 2, instruction_set: "avx2".into() };
+        let machine = Machine { name: "some machine".into(), threads: 2, instruction_set: "avx2".into(), cpus: None };
         let profile = Profile::new(machine, vec![Place::cpu("avx2 x1", Backend::Simd, 8, 1)]).unwrap();
         let problems = vec![RecordedProblem { name: "add [3]".into(), seconds: vec![Some(1.234_567e-7), None] }];
         let recording = Recording { profile, problems };
         let read = Recording::from_json(&recording.to_json()).unwrap();
         assert_eq!(read.problems[0].seconds, [Some(1.235e-7), None]);
         assert_eq!(Recording::from_json(&read.to_json()).unwrap(), read);
-        for bad in ["", "{}", "[]", &recording.to_json().replace("\"version\":4", "\"version\":3")] {
+        for bad in ["", "{}", "[]", &recording.to_json().replace("\"version\":5", "\"version\":4")] {
             assert!(Recording::from_json(bad).is_err(), "{bad}");
         }
     }

@@ -6,11 +6,11 @@ use std::sync::{Mutex, PoisonError};
 use kiln_ir::{Error, Result};
 
 use crate::class::Class;
-use crate::history::History;
+use crate::history::{History, Observed};
 use crate::model::{Basis, Edges, Segment};
 use crate::place::{MAX_PLACES, Memory, Place};
 use crate::problem::{Problem, Residency, Task};
-use crate::profile::{Calibrated, Profile};
+use crate::profile::{Calibrated, Machine, Profile};
 use crate::units::{Seconds, ThreeDigits};
 
 /// Places whose predicted times differ by less than this are equal. Of them those with the fewest threads are taken: kernels
@@ -91,6 +91,19 @@ impl Router {
     #[must_use]
     pub fn with_history(self) -> Self {
         Self { history: Some(Mutex::default()), ..self }
+    }
+
+    /// As [`Router::with_history`], from what the profile has of earlier observations on.
+    #[must_use]
+    pub fn with_kept_history(self) -> Self {
+        let history = History::from_observed(self.profile.observed(), self.places());
+        Self { history: Some(Mutex::new(history)), ..self }
+    }
+
+    /// What has been observed, to be kept in a profile; nothing unless the router refines.
+    pub fn observed(&self) -> Vec<Observed> {
+        let history = self.history.as_ref().map(|history| history.lock().unwrap_or_else(PoisonError::into_inner));
+        history.map_or_else(Vec::new, |history| history.observed(self.places()))
     }
 
     /// The profile.
@@ -298,6 +311,11 @@ impl<'a> Decision<'a> {
     /// Predicted seconds on the chosen place.
     pub fn seconds(&self) -> f64 {
         self.seconds[self.chosen]
+    }
+
+    /// The machine that the predictions are about.
+    pub fn machine(&self) -> &'a Machine {
+        self.router.profile.machine()
     }
 
     /// What is predicted of each place, in their order.

@@ -326,7 +326,8 @@ add [1000000] [1000000]: 1.0 MFLOP, 12.0 MB
     avx512 x1     400 µs     1.95x
     scalar x1    1.00 ms     4.88x
  avx512 x2 is predicted to take 205 µs where the next, avx2 x1, takes 1.95 times as long; interpolated between \
-                    measurements of add";
+                    measurements of add
+ on test, 2 threads, avx512, affinity and cores unknown";
     assert_eq!(text, expected, "\n{text}");
     assert!(!explanation.unsure);
 }

@@ -151,6 +151,81 @@ fn barred_devices_take_nothing() {
     assert_eq!(names(&router, &router.place(&flow, &Residency::host().barred(1)))[0].0, "cpu");
 }
 
+/// Both are predicted alike, since both move what they compute.
+#[test]
+fn one_of_two_steps_that_are_predicted_alike_may_be_barred() {
+    let router = machine_of(1e9, &[1e13], 1e13);
+    let mut graph = Graph::new();
+    let (x, w) = (graph.input(ty(&[512, 512])), graph.input(ty(&[512, 512])));
+    let mut y = products(&mut graph, x, w, 10);
+    for op in [Elementwise::relu(), Elementwise::neg(), Elementwise::relu()] {
+        y = graph.record(op, &[y]).unwrap();
+    }
+    let y = products(&mut graph, y, w, 10);
+    let (mut flow, schedule) = Flow::new(&graph, &[y]).unwrap();
+    let neg = Op::from(Elementwise::neg());
+    flow.bar(&schedule, router.places().len(), |op, place| *op == neg && place == 1);
+    let placement = router.place(&flow, &Residency::host());
+    assert_eq!(names(&router, &placement), [("gpu 0".into(), 11), ("cpu".into(), 1), ("gpu 0".into(), 11)]);
+}
+
+/// The steps of transformer layers without attention, ten a layer.
+#[cfg(not(target_arch = "wasm32"))]
+fn layers(count: usize, rows: usize, width: usize) -> (Graph, TensorId) {
+    let mut graph = Graph::new();
+    let mut x = graph.input(ty(&[rows, width]));
+    let gamma = graph.input(ty(&[width]));
+    let shapes = [[width, width], [width, width], [width, 4 * width], [4 * width, width]];
+    for _ in 0..count {
+        let [first, second, up, down] = shapes.map(|shape| graph.input(ty(&shape)));
+        for (a, b) in [(first, second), (up, down)] {
+            let normed = graph.rms_norm(x, gamma, 1e-5).unwrap();
+            let y = graph.record(Matmul::default(), &[normed, a]).unwrap();
+            let y = graph.record(Elementwise::swish(), &[y]).unwrap();
+            let y = graph.record(Matmul::default(), &[y, b]).unwrap();
+            x = graph.add(x, y).unwrap();
+        }
+    }
+    (graph, x)
+}
+
+/// Prints medians: cargo test --release -p kiln-route --test placement -- --ignored --nocapture
+#[cfg(not(target_arch = "wasm32"))]
+#[test]
+#[ignore = "measures; a build for tests is many times slower"]
+fn what_a_placement_takes() {
+    use std::hint::black_box;
+    use std::time::Instant;
+    let median = |run: &mut dyn FnMut()| {
+        let mut seconds: Vec<f64> = (0..1001)
+            .map(|_| {
+                let start = Instant::now();
+                run();
+                start.elapsed().as_secs_f64()
+            })
+            .collect();
+        seconds.sort_by(f64::total_cmp);
+        1e6 * seconds[seconds.len() / 2]
+    };
+    let machines = [
+        ("a CPU", machine_of(1e11, &[], 1e10)),
+        ("a CPU and a GPU", machine_of(1e11, &[1e12], 1e10)),
+        ("a CPU and a GPU as fast", machine_of(1e12, &[1e12], 1e12)),
+        ("a CPU and two GPUs", machine_of(1e11, &[1e12, 1e12], 1e10)),
+    ];
+    for (count, rows, width) in [(1, 1, 16), (10, 1, 512), (10, 64, 1024)] {
+        let (graph, wanted) = layers(count, rows, width);
+        let (flow, _) = Flow::new(&graph, &[wanted]).unwrap();
+        let recorded = median(&mut || drop(black_box(Flow::new(&graph, &[wanted]))));
+        println!("{} steps, rows {rows} x {width}: {recorded:.1} µs to prepare", flow.len());
+        for (name, router) in &machines {
+            let segments = router.place(&flow, &Residency::host()).segments.len();
+            let seconds = median(&mut || drop(black_box(router.place(black_box(&flow), &Residency::host()))));
+            println!("    {name}: {seconds:.1} µs, {segments} segments");
+        }
+    }
+}
+
 #[cfg(not(target_arch = "wasm32"))] // proptest does not run there
 mod properties {
     use kiln_ir::TensorType;

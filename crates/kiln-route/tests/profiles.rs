@@ -1,13 +1,16 @@
 //! Profiles on disk: round trips, and everything that can be wrong with one.
 
+use kiln_ir::op::Elementwise;
+use kiln_ir::{Shape, TensorType};
 use kiln_route::{
-    Backend, Calibrated, Link, Machine, Memory, PROFILE_VERSION, Place, Profile, ProfileProblem, Roofline,
+    Backend, Calibrated, Cpus, Link, Machine, Memory, Observed, PROFILE_VERSION, Place, Problem, Profile,
+    ProfileProblem, Residency, Roofline, Router,
 };
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 fn machine() -> Machine {
-    Machine { name: "test".into(), threads: 2, instruction_set: "avx2".into() }
+    Machine { name: "test".into(), threads: 2, instruction_set: "avx2".into(), cpus: None }
 }
 
 fn profile() -> Profile {
@@ -143,6 +146,86 @@ fn another_machine_is_foreign_and_another_version_is_told() {
     assert_eq!(Profile::from_json(&unknown, &machine()), Err(ProfileProblem::WrongVersion { found: 99 }));
     let unknown = text.replace("\"classes\"", "\"curves\"");
     assert!(matches!(Profile::from_json(&unknown, &machine()), Err(ProfileProblem::Corrupt(_))));
+}
+
+#[test]
+fn a_process_that_is_pinned_differently_is_another_machine() {
+    let cpus = Cpus { online: 8, pinned: Some("0-1".into()), logical: 2, cores: Some(2) };
+    let pinned = |cpus: Cpus| Machine { cpus: Some(cpus), ..machine() };
+    let measured = Profile::new(pinned(cpus.clone()), profile().places().to_vec()).unwrap();
+    let text = measured.to_json();
+    assert_eq!(Profile::from_json(&text, &pinned(cpus.clone())).unwrap(), measured);
+    for other in [
+        machine(),
+        pinned(Cpus { pinned: Some("0,4".into()), cores: Some(1), ..cpus.clone() }),
+        pinned(Cpus { pinned: Some("2-3".into()), ..cpus.clone() }),
+        pinned(Cpus { online: 2, pinned: None, ..cpus.clone() }),
+        pinned(Cpus { cores: None, ..cpus.clone() }),
+    ] {
+        let problem = Profile::from_json(&text, &other).unwrap_err();
+        assert_eq!(problem, ProfileProblem::Foreign { expected: other.into(), found: pinned(cpus.clone()).into() });
+        assert!(problem.to_string().contains("2 cores without SMT, pinned to 0-1 of 8 online"), "{problem}");
+    }
+    let shown = |cpus: Option<Cpus>| Machine { cpus, ..machine() }.to_string();
+    assert!(shown(None).ends_with(", affinity and cores unknown"));
+    let smt = Cpus { online: 8, pinned: None, logical: 8, cores: Some(4) };
+    assert!(shown(Some(smt.clone())).ends_with("8 logical processors of 4 cores (SMT), not pinned"));
+    assert!(shown(Some(Cpus { cores: None, ..smt })).contains("of an unknown number of cores"));
+}
+
+#[test]
+fn observations_are_kept_and_absurd_ones_are_refused() {
+    let entry = Observed {
+        op: "add".into(),
+        shape: String::new(),
+        octave: 10,
+        place: "avx2 x2".into(),
+        mean: 2.0,
+        samples: 10,
+        idle: 3,
+        remembered: 0.0,
+        restored: 0,
+    };
+    let slow = profile().with_observed(vec![entry.clone()]).unwrap();
+    let text = slow.to_json();
+    let read = Profile::from_json(&text, &machine()).unwrap();
+    assert_eq!((read.observed(), &read), (&[entry.clone()][..], &slow));
+    assert!(!profile().to_json().contains("observed"), "nothing is written where nothing is kept");
+    for (good, bad) in [
+        ("\"mean\":2.0", "\"mean\":0.0"),
+        ("\"mean\":2.0", "\"mean\":-2.0"),
+        ("\"mean\":2.0", "\"mean\":1e300"),
+        ("\"mean\":2.0", "\"mean\":null"),
+        ("\"remembered\":0.0", "\"remembered\":1e-300"),
+        ("\"remembered\":0.0", "\"remembered\":-1.0"),
+        ("\"samples\":10", "\"samples\":0"),
+        ("\"samples\":10", "\"samples\":-1"),
+        ("\"samples\":10", "\"samples\":99999999999"),
+        ("\"octave\":10", "\"octave\":65"),
+        ("\"octave\":10", "\"octave\":-1"),
+        ("\"place\":\"avx2 x2\"", "\"place\":\"abacus\""),
+        ("\"restored\":0", "\"restored\":0,\"more\":1"),
+    ] {
+        assert!(text.contains(good), "{good} is not in {text}");
+        let result = Profile::from_json(&text.replacen(good, bad, 1), &machine());
+        assert!(matches!(result, Err(ProfileProblem::Corrupt(_))), "{good} -> {bad}: {result:?}");
+    }
+    assert!(profile().with_observed(vec![entry.clone(), entry.clone()]).is_err(), "twice the same");
+    let other = slow.restricted(|place| place.threads == 1).unwrap();
+    assert!(other.observed().is_empty(), "observations go with their place");
+
+    // A router takes them up, and others do not look at them.
+    let (router, add) = (Router::new(profile().with_observed(vec![entry.clone()]).unwrap()), Elementwise::add());
+    let ty = TensorType::f32(Shape::new(&[100]).unwrap());
+    let problem = Problem::new(&add.into(), &[ty, ty]).unwrap();
+    let seconds = |router: &Router| {
+        router.decide(&problem, &Residency::host()).predictions().map(|p| p.seconds).collect::<Vec<_>>()
+    };
+    let before = seconds(&router);
+    let kept = router.with_kept_history();
+    assert_eq!(seconds(&kept), [before[0], 2.0 * before[1]]);
+    assert_eq!(kept.observed(), [entry]);
+    assert!(Router::new(profile()).observed().is_empty());
 }
 
 #[test]

@@ -17,7 +17,7 @@ use kiln_wgpu::AdapterChoice;
 
 use crate::batch::Holder;
 use crate::calibrate::brief;
-use crate::engine::{Budgeted, forced};
+use crate::engine::{Budgeted, forced, refining};
 #[cfg(browser_gpu)]
 use crate::gpus::{Asked, Gpu};
 use crate::{Batch, Engine, EngineBuilder, ProfileStatus};
@@ -186,7 +186,7 @@ impl Engine {
 
     fn routed(&self, router: Router, status: ProfileStatus) -> Self {
         Self {
-            router: if self.refine { router.with_history() } else { router },
+            router: refining(router, self.refine, self.keeps_observed),
             cpu: self.cpu.clone(),
             #[cfg(browser_gpu)]
             gpus: self.gpus.clone(),
@@ -201,6 +201,7 @@ impl Engine {
             profile_path: self.profile_path.clone(),
             status,
             refine: self.refine,
+            keeps_observed: self.keeps_observed,
             budgeted: Budgeted::new(self.budgeted.budget()),
         }
     }

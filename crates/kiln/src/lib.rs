@@ -43,6 +43,8 @@ mod ndarray;
 mod packed;
 #[cfg(any(target_arch = "wasm32", test))]
 mod repeats;
+#[cfg(not(browser_gpu))]
+mod runs;
 mod tensor;
 
 pub use absent::Absent;
@@ -67,9 +69,9 @@ pub use kiln_ir::{
     tiled_max_2d, tiled_min_2d, tiled_reduce_2d, tiled_reduce_partial, tiled_sum_2d,
 };
 pub use kiln_route::{
-    Backend, BackendSelector, Decision, ExplainedSegment, Explanation, Link, LinkPath, MAX_MEMORIES, MAX_PLACES,
-    Machine, Memory, OpComplexity, Place, Prediction, Problem, Profile, ProfileProblem, RecordedProblem, Recording,
-    Residency, Roofline, Router, Transfer,
+    Backend, BackendSelector, Cpus, Decision, ExplainedSegment, Explanation, Link, LinkPath, MAX_MEMORIES, MAX_PLACES,
+    Machine, Memory, Observed, OpComplexity, Place, Prediction, Problem, Profile, ProfileProblem, RecordedProblem,
+    Recording, Residency, Roofline, Router, Transfer,
 };
 pub use kiln_simd::{Isa, Simd};
 pub use packed::{PackedKernels, PackedMatrix};

@@ -1,6 +1,9 @@
 //! What this machine is, and the places it offers.
 
-use kiln_route::{Backend, Machine, Place};
+use std::collections::HashSet;
+use std::sync::OnceLock;
+
+use kiln_route::{Backend, Cpus, Machine, Place};
 use kiln_simd::{Isa, Simd};
 
 use crate::Result;
@@ -15,7 +18,69 @@ pub(crate) struct CpuPlace {
 pub(crate) fn identify(isa: Isa, threads: usize) -> Machine {
     let model = processor_model().unwrap_or_else(|| "unknown processor".to_owned());
     let name = format!("{} {} {model}", std::env::consts::ARCH, std::env::consts::OS);
-    Machine { name, threads, instruction_set: isa.name().to_owned() }
+    Machine { name, threads, instruction_set: isa.name().to_owned(), cpus: cpus().clone() }
+}
+
+/// The logical processors that this process may run on, where the system tells. Asked once, as their number is
+/// ([`Simd::threads`]).
+fn cpus() -> &'static Option<Cpus> {
+    static CPUS: OnceLock<Option<Cpus>> = OnceLock::new();
+    CPUS.get_or_init(|| {
+        if !cfg!(target_os = "linux") {
+            return None;
+        }
+        const FOLDER: &str = "/sys/devices/system/cpu";
+        let status = std::fs::read_to_string("/proc/self/status").ok()?;
+        let online = std::fs::read_to_string(format!("{FOLDER}/online")).ok();
+        cpus_of(&status, online.as_deref(), |cpu| {
+            std::fs::read_to_string(format!("{FOLDER}/cpu{cpu}/topology/thread_siblings_list")).ok()
+        })
+    })
+}
+
+/// The same from what Linux says: of the process, of the processors that are online, and of those that share the core of each.
+fn cpus_of(status: &str, online: Option<&str>, siblings: impl Fn(usize) -> Option<String>) -> Option<Cpus> {
+    let allowed = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed_list:"))?;
+    let mut allowed = numbers(allowed)?;
+    // The list may name processors that are not there.
+    let online = match online {
+        Some(online) => numbers(online)?,
+        None => allowed.clone(),
+    };
+    allowed.retain(|cpu| online.contains(cpu));
+    if allowed.is_empty() {
+        return None;
+    }
+    let cores: Option<HashSet<String>> =
+        allowed.iter().map(|&cpu| siblings(cpu).map(|list| list.trim().to_owned())).collect();
+    let pinned = (allowed.len() < online.len()).then(|| list(&allowed));
+    let (logical, cores) = (allowed.len(), cores.map(|cores| cores.len()));
+    Some(Cpus { online: online.len(), pinned, logical, cores })
+}
+
+/// The numbers of a list such as `0-3,8`, ascending.
+fn numbers(list: &str) -> Option<Vec<usize>> {
+    /// Linux knows no more processors than this.
+    const MOST: usize = 1 << 13;
+    let mut all = Vec::new();
+    for range in list.trim().split(',') {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last) = (first.parse::<usize>().ok()?, last.parse::<usize>().ok()?);
+        if first > last || last >= MOST || all.last().is_some_and(|&before| before >= first) {
+            return None;
+        }
+        all.extend(first..=last);
+    }
+    Some(all)
+}
+
+/// Ascending numbers as such a list.
+fn list(numbers: &[usize]) -> String {
+    let runs = numbers.chunk_by(|a, b| a + 1 == *b).map(|run| match run {
+        [first, .., last] => format!("{first}-{last}"),
+        run => run.iter().map(usize::to_string).collect(),
+    });
+    runs.collect::<Vec<_>>().join(",")
 }
 
 /// The name that the processor gives itself, where the system tells.
@@ -43,8 +108,14 @@ pub(crate) fn name(isa: Isa, threads: usize) -> String {
     format!("{isa} x{threads}")
 }
 
-/// Every instruction set with one thread, and the best of them with two, four, ... and all threads.
+/// Every instruction set with one thread, and the best of them with two, four, ... and all threads, and with a thread for each
+/// physical core.
 pub(crate) fn places(isas: &[Isa], threads: usize) -> Result<Vec<CpuPlace>> {
+    places_with(isas, threads, cpus().as_ref().and_then(|cpus| cpus.cores))
+}
+
+/// As [`places`], on so many cores.
+fn places_with(isas: &[Isa], threads: usize, cores: Option<usize>) -> Result<Vec<CpuPlace>> {
     let mut places = Vec::new();
     let mut add = |isa: Isa, threads: usize| -> Result<()> {
         let backend = if isa == Isa::Scalar { Backend::Scalar } else { Backend::Simd };
@@ -56,14 +127,73 @@ pub(crate) fn places(isas: &[Isa], threads: usize) -> Result<Vec<CpuPlace>> {
         add(isa, 1)?;
     }
     if let Some(&best) = isas.last() {
-        let mut count = 2;
-        while count < threads {
+        let powers = std::iter::successors(Some(2_usize), |count| count.checked_mul(2));
+        let mut counts: Vec<usize> = powers.take_while(|&count| count < threads).collect();
+        counts.extend(cores.filter(|&cores| cores < threads).into_iter().chain([threads]).filter(|&count| count > 1));
+        counts.sort_unstable();
+        counts.dedup();
+        for count in counts {
             add(best, count)?;
-            count *= 2;
-        }
-        if threads > 1 {
-            add(best, threads)?;
         }
     }
     Ok(places)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    /// A machine of so many cores with two threads each, the second of which is as many numbers behind the first.
+    fn smt(allowed: &str, cores: usize) -> Option<Cpus> {
+        let status = format!("Name:\tkiln\nCpus_allowed:\tff\nCpus_allowed_list:\t{allowed}\nMems_allowed:\t1\n");
+        let online = format!("0-{}\n", 2 * cores - 1);
+        cpus_of(&status, Some(&online), |cpu| Some(format!("{},{}\n", cpu % cores, cpu % cores + cores)))
+    }
+
+    #[test]
+    fn affinity_and_cores_are_read_from_what_linux_says() {
+        let whole = Cpus { online: 8, pinned: None, logical: 8, cores: Some(4) };
+        assert_eq!(smt("0-7", 4), Some(whole.clone()));
+        assert_eq!(smt("0-255", 4), Some(whole), "it may name processors that are not there");
+        let two = |list: &str, cores| Cpus { online: 8, pinned: Some(list.into()), logical: 2, cores: Some(cores) };
+        assert_eq!(smt("0-1", 4), Some(two("0-1", 2)));
+        assert_eq!(smt("0,4", 4), Some(two("0,4", 1)), "two threads of one core");
+        let some = Cpus { online: 16, pinned: Some("1-3,7,9-10".into()), logical: 6, cores: Some(4) };
+        assert_eq!(smt("1-3,7,9-10", 8), Some(some));
+        for bad in ["", "x", "3-1", "0-", "-1", "1,0", "0,0", "0-99999999999", "0-9999999", "9-12"] {
+            assert_eq!(smt(bad, 4), None, "{bad}");
+        }
+        let status = "Cpus_allowed_list:\t0-1\n";
+        let unknown = Cpus { online: 2, pinned: None, logical: 2, cores: None };
+        assert_eq!(cpus_of(status, None, |_| None), Some(unknown));
+        assert_eq!(cpus_of("Name:\tkiln\n", Some("0-1"), |_| None), None);
+    }
+
+    #[test]
+    fn this_machine_has_no_more_cores_than_logical_processors() {
+        let Some(Cpus { online, logical, cores, .. }) = *cpus() else { return };
+        assert!((1..=online).contains(&logical), "{logical} of {online}");
+        assert!(cores.is_none_or(|cores| (1..=logical).contains(&cores)), "{cores:?}");
+    }
+
+    #[test]
+    fn numbers_of_threads_are_powers_of_two_all_and_that_of_the_cores() {
+        let counts = |threads: usize, cores: Option<usize>| {
+            let places = places_with(&[Isa::best()], threads, cores).unwrap();
+            places.iter().map(|cpu| cpu.place.threads).collect::<Vec<_>>()
+        };
+        if Simd::new().unwrap().with_threads(2).threads() < 2 {
+            return;
+        }
+        assert_eq!(counts(12, Some(6)), [1, 2, 4, 6, 8, 12]);
+        assert_eq!(counts(12, Some(12)), [1, 2, 4, 8, 12]);
+        assert_eq!(counts(16, Some(8)), [1, 2, 4, 8, 16]);
+        assert_eq!(counts(6, Some(3)), [1, 2, 3, 4, 6]);
+        assert_eq!(counts(5, Some(6)), [1, 2, 4, 5], "an engine that is limited to fewer threads than cores");
+        assert_eq!(counts(2, Some(1)), [1, 2]);
+        assert_eq!(counts(1, Some(1)), [1]);
+        assert_eq!(counts(3, None), [1, 2, 3]);
+    }
 }

@@ -207,6 +207,8 @@ fn an_explanation_names_every_place() {
     for place in engine.places() {
         assert!(text.contains(&place.name), "{text}");
     }
+    assert!(text.contains(&engine.machine().to_string()), "{text}");
+    assert_eq!(engine.machine().cpus.is_some(), cfg!(target_os = "linux"), "{text}");
     assert!(text.contains("matmul [512, 512] [512, 512]"), "{text}");
     let forced = Engine::builder().without_profile().force(&engine.places()[0].name).build().unwrap();
     assert!(forced.explain(Matmul::default(), &[ty, ty]).unwrap().why.contains("forced"));
@@ -221,7 +223,7 @@ fn a_profile_that_cannot_be_used_is_reported_ignored_and_rewritten() {
     assert_eq!(build().profile_status(), &ProfileStatus::Ignored(ProfileProblem::Missing(path.clone())));
     assert!(build().profile_status().to_string().ends_with(&format!("no profile at {}", path.display())));
     assert_eq!(build().profile_file(), Some(&*path));
-    for text in ["", "{", "[]", "{\"version\":4}", "\u{0}\u{0}"] {
+    for text in ["", "{", "[]", "{\"version\":5}", "\u{0}\u{0}"] {
         std::fs::write(&path, text).unwrap();
         let engine = build();
         let status = engine.profile_status();
@@ -287,6 +289,70 @@ fn a_refining_engine_gives_the_same_results() {
         assert_eq!(engine.add(&[1.0, 2.0], &[3.0, 4.0]).unwrap(), [4.0, 6.0]);
     }
     assert!(engine.router().refines());
+}
+
+#[test]
+#[cfg(not(target_arch = "wasm32"))]
+fn what_was_observed_is_kept_with_the_profile_where_that_is_asked_for() {
+    use kiln::{Observed, Profile, ProfileStatus};
+    let path = std::env::temp_dir().join(format!("kiln-observed-{}.json", std::process::id()));
+    let build = |keep: bool| Engine::builder().profile_file(&path).refine_across_runs(keep).build().unwrap();
+    let engine = build(true);
+    assert!(engine.router().refines());
+    assert_eq!(engine.save_observed().unwrap(), None, "built-in constants are no profile");
+    let places = engine.places().to_vec();
+    let profile = Profile::new(engine.machine().clone(), places.clone()).unwrap();
+    profile.save(&path).unwrap();
+
+    let engine = build(true);
+    assert_eq!(engine.profile_status(), &ProfileStatus::Loaded(path.clone()));
+    for _ in 0..20 {
+        assert_eq!(engine.add(&[1.0, 2.0], &[3.0, 4.0]).unwrap(), [4.0, 6.0]);
+    }
+    let observed = engine.router().observed();
+    assert!(places.len() == 1 || !observed.is_empty(), "{observed:?}");
+    assert_eq!(engine.save_observed().unwrap(), Some(&*path));
+    let kept = Profile::load(&path, engine.machine()).unwrap();
+    assert_eq!(kept.observed().len(), observed.len());
+    assert_eq!(build(true).router().observed(), kept.observed());
+    assert_eq!(build(true).observed_profile(), kept);
+
+    // Without the option nothing is taken up, given out or written.
+    let plain = build(false);
+    assert!(!plain.router().refines() && plain.router().observed().is_empty());
+    assert_eq!(plain.save_observed().unwrap(), None);
+    assert_eq!(Profile::load(&path, engine.machine()).unwrap(), kept);
+
+    // A slow place is slow for the next engine, too, and observations of places that an engine lacks stay.
+    let slow = |place: &str| Observed {
+        op: "softmax".into(),
+        shape: "one row".into(),
+        octave: 12,
+        place: place.into(),
+        mean: 1e3,
+        samples: 10,
+        idle: 0,
+        remembered: 0.0,
+        restored: 0,
+    };
+    let all: Vec<Observed> = places.iter().map(|place| slow(&place.name)).collect();
+    profile.clone().with_observed(all.clone()).unwrap().save(&path).unwrap();
+    let one = Engine::builder().profile_file(&path).threads(1).refine_across_runs(true).build().unwrap();
+    assert_eq!(one.router().observed().len(), one.places().len());
+    assert_eq!(one.save_observed().unwrap(), Some(&*path));
+    let mut kept = Profile::load(&path, engine.machine()).unwrap().observed().to_vec();
+    kept.sort_by_key(|entry| places.iter().position(|place| place.name == entry.place));
+    assert_eq!(kept, all);
+
+    // The file was measured anew meanwhile, or is no profile any more.
+    let mut others = places.clone();
+    others[0].roofline.overhead *= 2.0;
+    Profile::new(engine.machine().clone(), others).unwrap().save(&path).unwrap();
+    assert_eq!(engine.save_observed().unwrap(), None);
+    std::fs::write(&path, "{").unwrap();
+    assert_eq!(engine.save_observed().unwrap(), None);
+    assert_eq!(std::fs::read_to_string(&path).unwrap(), "{");
+    std::fs::remove_file(&path).unwrap();
 }
 
 #[test]

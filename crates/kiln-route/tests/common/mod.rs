@@ -8,7 +8,7 @@ use kiln_route::{Backend, Calibrated, Link, Machine, Memory, Place, Problem, Pro
 pub(crate) const GPU: Memory = Memory::new(1);
 
 pub(crate) fn machine() -> Machine {
-    Machine { name: "test".into(), threads: 2, instruction_set: "avx512".into() }
+    Machine { name: "test".into(), threads: 2, instruction_set: "avx512".into(), cpus: None }
 }
 
 pub(crate) fn cpu_places() -> Vec<Place> {

@@ -81,10 +81,11 @@ pub(crate) fn run(
     let places = fitted(&places, &calibrated);
     let classes = calibrated.len();
     let measurements = calibrated.iter().flat_map(|c| &c.seconds).map(Vec::len).sum();
-    let profile = Profile::new(engine.machine().clone(), places).and_then(|p| p.with_classes(calibrated));
+    let machine = engine.machine().clone();
+    let profile = Profile::new(machine.clone(), places).and_then(|p| p.with_classes(calibrated));
     let profile = profile.and_then(|profile| gpus::linked(profile, links));
     let profile = profile.map_err(super::unusable)?;
-    Ok((profile, CalibrationReport { took: start.elapsed(), classes, measurements, left_out, saved: None }))
+    Ok((profile, CalibrationReport { machine, took: start.elapsed(), classes, measurements, left_out, saved: None }))
 }
 
 /// Seconds to hand work to other threads and to hear back.

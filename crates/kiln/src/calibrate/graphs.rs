@@ -5,9 +5,9 @@ use kiln_ir::graph::TensorId;
 use kiln_ir::op::{Attention, Convolve2d, Elementwise, Matmul, Op, Padding, Reduce, Reduction, Softmax};
 use kiln_ir::{Error, Record, Result, Shape, TensorType};
 use kiln_route::{Problem, Transfer};
-use web_time::Instant;
 
 use super::measure::Progress;
+use crate::runs::Runs;
 use crate::{Batch, Engine};
 
 /// What each device takes for a graph alone, and what the planned segments take.
@@ -393,19 +393,7 @@ fn row(engine: &Engine, batch: &mut Batch<'_>, recorded: Recorded, seconds: f64)
     Ok(GraphRow { graph: name, resident, seconds: least, predicted, planned, planned_predicted, segments, first })
 }
 
-/// The least time of a few runs.
-fn timed(seconds: f64, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
-    const RUNS: usize = 30;
-    run()?;
-    run()?;
-    let (start, mut least) = (Instant::now(), f64::INFINITY);
-    for number in 0..RUNS {
-        let sample = Instant::now();
-        run()?;
-        least = least.min(sample.elapsed().as_secs_f64());
-        if number >= 2 && start.elapsed().as_secs_f64() > seconds {
-            break;
-        }
-    }
-    Ok(least)
+/// The least time of a few runs. The second may still bring what became resident with the first.
+fn timed(seconds: f64, run: impl FnMut() -> Result<()>) -> Result<f64> {
+    Runs { untimed: 2, most: 30, enough: seconds, long: f64::INFINITY }.least(run)
 }

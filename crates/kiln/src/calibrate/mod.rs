@@ -23,6 +23,7 @@ use std::time::Duration;
 #[cfg(not(browser_gpu))]
 use kiln_ir::Error;
 use kiln_ir::Result;
+use kiln_route::Machine;
 #[cfg(not(browser_gpu))]
 use kiln_route::ProfileProblem;
 #[cfg(not(browser_gpu))]
@@ -49,6 +50,8 @@ pub enum Effort {
 /// What a calibration measured.
 #[derive(Debug, Clone, PartialEq)]
 pub struct CalibrationReport {
+    /// What was measured, with the logical processors that the process may run on.
+    pub machine: Machine,
     /// The time it took.
     pub took: Duration,
     /// Classes measured: operations, and their kinds of shape.
@@ -63,14 +66,15 @@ pub struct CalibrationReport {
 
 impl std::fmt::Display for CalibrationReport {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Self { took, classes, measurements, left_out, saved } = self;
+        let Self { machine, took, classes, measurements, left_out, saved } = self;
         write!(f, "{measurements} measurements of {classes} classes in {:.1} s", took.as_secs_f64())?;
         match saved {
             None => {}
             Some(Ok(path)) => write!(f, ", written to {}", path.display())?,
             Some(Err(reason)) => write!(f, ", not written: {reason}")?,
         }
-        left_out.iter().try_for_each(|gpu| write!(f, "; without {gpu}"))
+        left_out.iter().try_for_each(|gpu| write!(f, "; without {gpu}"))?;
+        write!(f, "; on {machine}")
     }
 }
 

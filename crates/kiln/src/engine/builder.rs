@@ -7,7 +7,7 @@ use kiln_route::{Backend, Profile, ProfileProblem, Router};
 use kiln_simd::{Isa, Simd};
 
 use super::profile::{ProfileSource, Wanted, assumed, fitting, load};
-use super::{Budget, Budgeted, Engine, ProfileStatus, forced};
+use super::{Budget, Budgeted, Engine, ProfileStatus, forced, refining};
 use crate::gpus::{self, Asked, Gpu};
 use crate::machine;
 
@@ -24,6 +24,7 @@ pub struct EngineBuilder {
     profile: ProfileSource,
     force: Option<String>,
     refine: bool,
+    keeps_observed: bool,
     pub(crate) budget: Budget,
 }
 
@@ -98,6 +99,12 @@ impl EngineBuilder {
     /// no clock is read.
     pub fn refine(self, refine: bool) -> Self {
         Self { refine, ..self }
+    }
+
+    /// As [`EngineBuilder::refine`], from what the profile has of earlier observations on, which [`Engine::save_observed`] keeps
+    /// there and [`Engine::observed_profile`] gives out. Off by default: decisions then depend on what earlier processes met.
+    pub fn refine_across_runs(self, keep: bool) -> Self {
+        Self { keeps_observed: keep, ..self }
     }
 
     /// Limits of time and memory for each operation and each batch. Without them there are none.
@@ -187,10 +194,9 @@ impl EngineBuilder {
         if let Some(name) = &self.force {
             router = forced(router, name)?;
         }
-        if self.refine {
-            router = router.with_history();
-        }
-        let (refine, budgeted) = (self.refine, Budgeted::new(self.budget));
+        let router = refining(router, self.refine, self.keeps_observed);
+        let refine = router.refines();
+        let budgeted = Budgeted::new(self.budget);
         Ok(Engine {
             router,
             cpu: simds,
@@ -204,6 +210,7 @@ impl EngineBuilder {
             profile_path: path,
             status,
             refine,
+            keeps_observed: self.keeps_observed,
             budgeted,
         })
     }
@@ -222,6 +229,7 @@ impl Engine {
             profile: ProfileSource::UserCache,
             force: None,
             refine: false,
+            keeps_observed: false,
             budget: Budget::default(),
         }
     }

@@ -3,7 +3,7 @@
 use kiln_ir::Result;
 use kiln_route::{Backend, MAX_MEMORIES, MAX_PLACES, Place, Profile, Router};
 
-use super::{Engine, ProfileStatus, forced};
+use super::{Engine, ProfileStatus, forced, refining};
 use crate::calibrate::grid::{self, Probe};
 use crate::calibrate::{self, CalibrationReport, Effort, Progress};
 use crate::gpus::{self, Gpu};
@@ -75,7 +75,7 @@ impl Engine {
         if let Some(place) = self.router.forced() {
             router = forced(router, &self.places()[place].name)?;
         }
-        Ok(if self.refine { router.with_history() } else { router })
+        Ok(refining(router, self.refine, self.keeps_observed))
     }
 
     /// GPUs of this machine that are no places yet, where the engine was not asked for certain ones.

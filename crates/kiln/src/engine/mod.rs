@@ -19,7 +19,7 @@ use kiln_ir::{DataMut, Error, Operand, Result, TensorType};
 #[cfg(not(browser_gpu))]
 use kiln_ir::{Operations, op::total_bytes};
 
-use kiln_route::{Backend, Decision, Explanation, Machine, Place, Problem, Residency, Router};
+use kiln_route::{Backend, Decision, Explanation, Machine, Place, Problem, Profile, ProfileProblem, Residency, Router};
 use kiln_simd::Simd;
 pub use profile::ProfileStatus;
 use web_time::Instant;
@@ -55,6 +55,7 @@ pub struct Engine {
     pub(crate) profile_path: Option<PathBuf>,
     pub(crate) status: ProfileStatus,
     pub(crate) refine: bool,
+    pub(crate) keeps_observed: bool,
     pub(crate) budgeted: Budgeted,
 }
 
@@ -71,6 +72,15 @@ pub(crate) fn forced(router: Router, name: &str) -> Result<Router> {
         });
     };
     router.with_force(index)
+}
+
+/// The router with what it is to observe. What a profile kept is relative to its predictions; a new one has none.
+pub(crate) fn refining(router: Router, refine: bool, keeps_observed: bool) -> Router {
+    match (keeps_observed, refine) {
+        (true, _) => router.with_kept_history(),
+        (false, true) => router.with_history(),
+        (false, false) => router,
+    }
 }
 
 impl Engine {
@@ -102,6 +112,49 @@ impl Engine {
     /// Where the constants that decide come from.
     pub fn profile_status(&self) -> &ProfileStatus {
         &self.status
+    }
+
+    /// The profile with what has been observed, for a program that keeps it ([`EngineBuilder::kept_profile`]). Without
+    /// [`EngineBuilder::refine_across_runs`], and where built-in constants decide, it is the profile as it was read or measured.
+    pub fn observed_profile(&self) -> Profile {
+        let profile = self.router.profile().clone();
+        if !self.keeps_observed || !self.is_measured() {
+            return profile;
+        }
+        let with = profile.clone().with_observed(self.router.observed());
+        with.unwrap_or(profile)
+    }
+
+    /// Puts what has been observed into the profile in [`Engine::profile_file`], for engines that are built later with
+    /// [`EngineBuilder::refine_across_runs`]; of several processes the last one decides. Places of the profile that this engine does
+    /// not have keep their observations. Returns the file; `None` where nothing is written: without that option, without a
+    /// file, and where the file no longer holds the profile by which this engine decides.
+    ///
+    /// # Errors
+    /// As [`Profile::save`].
+    pub fn save_observed(&self) -> std::io::Result<Option<&Path>> {
+        let Some(path) = self.profile_path.as_deref().filter(|_| self.keeps_observed && self.is_measured()) else {
+            return Ok(None);
+        };
+        let unusable = |problem: ProfileProblem| std::io::Error::other(problem.to_string());
+        let Ok(file) = Profile::load(path, &self.machine) else { return Ok(None) };
+        let is_ours = |name: &str| self.places().iter().any(|place| place.name == name);
+        let found = file.clone().restricted(|place| is_ours(&place.name)).and_then(|own| own.with_observed(Vec::new()));
+        let own = self.router.profile().clone().with_observed(Vec::new()).map_err(unusable)?;
+        // A number that is written and read may be off by its last digit.
+        let read = Profile::from_json(&own.to_json(), &self.machine);
+        if found.as_ref() != Ok(&own) && found != read {
+            return Ok(None);
+        }
+        let others = file.observed().iter().filter(|entry| !is_ours(&entry.place)).cloned();
+        let observed = self.router.observed().into_iter().chain(others).collect();
+        file.with_observed(observed).map_err(unusable)?.save(path)?;
+        Ok(Some(path))
+    }
+
+    /// Whether what decides was measured on this machine.
+    fn is_measured(&self) -> bool {
+        matches!(self.status, ProfileStatus::Loaded(_) | ProfileStatus::Kept | ProfileStatus::Calibrated)
     }
 
     /// The file that a calibration writes, if any.

@@ -5,9 +5,9 @@ use kiln_ir::graph::Graph;
 use kiln_ir::op::{BroadcastTo, Elementwise, Op, Reduce, Reduction, Softmax};
 use kiln_ir::{Data, DataMut, Error, Operand, Record, Result, Shape, TensorType};
 use kiln_route::{Link, LinkPath, Transfer};
-use web_time::Instant;
 
 use super::{Gpu, WAITING, wait};
+use crate::runs::Runs;
 
 /// Elements of a transfer whose time is all latency.
 const SMALL: usize = 64;
@@ -37,23 +37,8 @@ pub(crate) struct Launch {
 }
 
 /// The least time of a few runs, the first of which makes everything ready.
-fn least(mut run: impl FnMut() -> Result<()>) -> Result<f64> {
-    /// Runs, the seconds after which three are enough, and those after which one is.
-    const RUNS: usize = 40;
-    const SECONDS: f64 = 3e-3;
-    const LONG: f64 = 10e-3;
-    run()?;
-    let (start, mut least) = (Instant::now(), f64::INFINITY);
-    for i in 0..RUNS {
-        let sample = Instant::now();
-        run()?;
-        least = least.min(sample.elapsed().as_secs_f64());
-        let spent = start.elapsed().as_secs_f64();
-        if i >= 2 && spent > SECONDS || spent > LONG {
-            break;
-        }
-    }
-    Ok(least.max(1e-9))
+fn least(run: impl FnMut() -> Result<()>) -> Result<f64> {
+    Ok(Runs { untimed: 1, most: 40, enough: 3e-3, long: 10e-3 }.least(run)?.max(1e-9))
 }
 
 /// Measures a transfer at every size that the device takes, until it is plausible: its latency, and what it takes beyond that.

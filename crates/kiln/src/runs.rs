@@ -1,0 +1,64 @@
+//! The least time of a few runs.
+
+use kiln_ir::Result;
+use web_time::Instant;
+
+/// How often to run what is timed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Runs {
+    /// Runs before the first one that is timed: they make everything ready.
+    pub(crate) untimed: usize,
+    /// Runs that are timed at most.
+    pub(crate) most: usize,
+    /// Seconds after which three are enough.
+    pub(crate) enough: f64,
+    /// Seconds after which one is.
+    pub(crate) long: f64,
+}
+
+impl Runs {
+    /// The least seconds that a run takes.
+    ///
+    /// # Errors
+    /// The first error of a run.
+    pub(crate) fn least(self, mut run: impl FnMut() -> Result<()>) -> Result<f64> {
+        for _ in 0..self.untimed {
+            run()?;
+        }
+        let (start, mut least) = (Instant::now(), f64::INFINITY);
+        for number in 0..self.most {
+            let sample = Instant::now();
+            run()?;
+            least = least.min(sample.elapsed().as_secs_f64());
+            let spent = start.elapsed().as_secs_f64();
+            if number >= 2 && spent > self.enough || spent > self.long {
+                break;
+            }
+        }
+        Ok(least)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    #[test]
+    fn as_many_runs_as_the_time_allows() {
+        let count = |runs: Runs| {
+            let mut count = 0;
+            let least = runs.least(|| {
+                count += 1;
+                Ok(())
+            });
+            (count, least.unwrap())
+        };
+        let all = Runs { untimed: 2, most: 10, enough: f64::INFINITY, long: f64::INFINITY };
+        let (runs, least) = count(all);
+        assert!(runs == 12 && least < 1.0, "{runs} {least}");
+        assert_eq!(count(Runs { enough: -1.0, ..all }).0, 2 + 3);
+        assert_eq!(count(Runs { long: -1.0, untimed: 1, ..all }).0, 1 + 1);
+    }
+}
