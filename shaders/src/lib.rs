@@ -176,7 +176,8 @@ sources! {
         /// Products of the rows of a matrix with a few vectors.
         MATVEC_ROWS = matvec_rows;
     }
-    quant includes [exact, fit, q4_k, q5_k, q6_k, q8_0, q_affine, quantized] {
+    quant includes [book, exact, fit, grid, grid_book, grid_whole, iq4_nl, nibbles, q4_0, q4_0_words, q4_1, q4_k, q5_0, q5_1, q5_k,
+        q6_k, q8_0, q_affine, quantized, whole_blocks] {
         /// The elements of quantised blocks.
         DEQUANTIZE = dequantize;
         /// Products of many rows with quantised weights.
@@ -187,6 +188,10 @@ sources! {
         QUANTIZE_AFFINE = quantize_affine;
         /// Blocks of Q8_0.
         QUANTIZE_ROUNDED = quantize_rounded;
+        /// Blocks of 32 elements with a scale.
+        QUANTIZE_SCALED = quantize_scaled;
+        /// Blocks of 32 elements with a scale and an offset.
+        QUANTIZE_SHIFTED = quantize_shifted;
         /// Blocks of Q6_K.
         QUANTIZE_SYMMETRIC = quantize_symmetric;
     }

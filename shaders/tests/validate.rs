@@ -183,7 +183,7 @@ fn the_text_names_the_values_of_the_tables() {
     declares::<QuantFormat>(DEQUANTIZE);
     let symbols: Vec<String> = Reduction::ALL.iter().map(|reduction| reduction.symbol()).collect();
     assert_eq!(symbols[..3], ["REDUCE_SUM", "REDUCE_MEAN", "REDUCE_MAX"]);
-    assert_eq!(QuantFormat::ALL.map(Symbolic::symbol), ["Q8_0", "Q4_K", "Q5_K", "Q6_K"]);
+    assert_eq!(QuantFormat::ALL.map(Symbolic::symbol)[..3], ["Q8_0", "Q4_0", "Q4_1"]);
 }
 
 #[test]

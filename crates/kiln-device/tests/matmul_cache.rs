@@ -5,7 +5,7 @@ mod support;
 
 use kiln_device::MatmulCache;
 use kiln_device::waiting::block_on;
-use kiln_ir::{DType, Error, QuantFormat, f16};
+use kiln_ir::{DType, Error, Operand, QuantFormat, f16};
 
 use support::{HostDevice, HostOptions, device, numbers, poll_times};
 
@@ -50,6 +50,10 @@ fn weights_are_f16_and_quantised_too() {
     assert_eq!(cache.matmul("blocks", &[1.0; 32]).unwrap(), [16.0; 2]);
     let cut = Operand::blocks(&[0; 34], &[1, 31], format);
     assert!(matches!(cut, Err(Error::Format { .. })), "{cut:?}");
+    let refused = cache.upload_operand("vector", &Operand::elements(&halves, &[12]).unwrap());
+    assert!(matches!(refused, Err(Error::Shape { .. })), "{refused:?}");
+    let refused = cache.upload_operand("integers", &Operand::elements(&[1i8; 4], &[2, 2]).unwrap());
+    assert!(matches!(refused, Err(Error::Type { found: DType::I8, .. })), "{refused:?}");
     let mut names: Vec<&str> = cache.names().collect();
     names.sort_unstable();
     assert_eq!(names, ["blocks", "halves"]);

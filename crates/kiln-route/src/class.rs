@@ -3,7 +3,7 @@
 use std::fmt;
 
 use kiln_ir::op::{ElementwiseKind as Kind, Movement, Op, Reduction};
-use kiln_ir::{QuantFormat, TensorType};
+use kiln_ir::TensorType;
 
 /// What is calibrated together: an operation, and the kind of shape where that decides which code runs.
 ///
@@ -90,12 +90,9 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
         }
         Op::Quantize(quantize) => quantize.format.name(),
         Op::Dequantize(dequantize) => dequantize.format.name(),
-        Op::QuantMatmul(product) => match (first.rows(), product.format) {
-            (..=1, format) => format.name(),
-            (_, QuantFormat::Q8_0) => "rows, q8_0",
-            (_, QuantFormat::Q4K) => "rows, q4_K",
-            (_, QuantFormat::Q5K) => "rows, q5_K",
-            (_, QuantFormat::Q6K) => "rows, q6_K",
+        Op::QuantMatmul(product) => match (first.rows(), product.format.layout()) {
+            (..=1, layout) => layout.name,
+            (_, layout) => layout.name_of_rows,
         },
         Op::Transpose(transpose) => {
             // Where one side is shorter than the vectors, how it fills them decides.

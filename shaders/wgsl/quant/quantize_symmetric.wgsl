@@ -9,9 +9,11 @@
 #param words: u32
 #param total: u32
 #param negative_zero: f32
+#constant FORMAT = Q6_K
 #include common
 #include exact
 #include fit
+#include grid
 
 // Words of two blocks, and the words of one, the last half full.
 const PAIR: u32 = 105u;
@@ -46,24 +48,15 @@ fn error_of(first: u32, rms: f32, factor: f32, s: f32) -> f32 {
     for (var i = 0u; i < 4u; i += 2u) {
         let x0 = tile[first + i];
         let x1 = tile[first + i + 1u];
-        even += weighted_error(x0, rms + abs(x0), integers(x0, 0.0, factor, -32.0, 31.0), s, 0.0);
-        odd += weighted_error(x1, rms + abs(x1), integers(x1, 0.0, factor, -32.0, 31.0), s, 0.0);
+        even += weighted_error(x0, rms + abs(x0), on_grid(x0, factor), s, 0.0);
+        odd += weighted_error(x1, rms + abs(x1), on_grid(x1, factor), s, 0.0);
     }
     return total(even, odd);
 }
 
-// The first of the numbers with the largest magnitude.
-fn extreme_of(extreme: f32, x: vec4<f32>) -> f32 {
-    var y = extreme;
-    y = select(y, x.x, abs(x.x) > abs(y));
-    y = select(y, x.y, abs(x.y) > abs(y));
-    y = select(y, x.z, abs(x.z) > abs(y));
-    return select(y, x.w, abs(x.w) > abs(y));
-}
-
 // The integers of four elements of sub-block `sub`, plus 32.
 fn coded(vector: u32, sub: u32, unit: f32) -> u32 {
-    return packed(integers(tile[vector], 0.0, inverse(unit * chosen[sub]), -32.0, 31.0) + 32.0);
+    return integers_of(on_grid(tile[vector], inverse(unit * chosen[sub])));
 }
 
 // Word `i` of a block; the unit is the last half word.
@@ -143,7 +136,7 @@ fn main(
         var error = INFINITY_BITS;
         var scale = 0.0;
         if extreme != 0.0 {
-            let factor = exact_quotient(-(32.0 + (f32(trial) - 8.0) * 0.125), extreme);
+            let factor = factor_of(trial, extreme);
             var xq_even = vec4<f32>(0.0);
             var xq_odd = vec4<f32>(0.0);
             var qq_even = vec4<f32>(0.0);
@@ -151,12 +144,12 @@ fn main(
             for (var i = 0u; i < 4u; i += 2u) {
                 let x0 = tile[first + i];
                 let w0 = rms + abs(x0);
-                let q0 = integers(x0, 0.0, factor, -32.0, 31.0);
+                let q0 = on_grid(x0, factor);
                 xq_even += times_each(times_each(w0, x0), q0);
                 qq_even += times_each(times_each(w0, q0), q0);
                 let x1 = tile[first + i + 1u];
                 let w1 = rms + abs(x1);
-                let q1 = integers(x1, 0.0, factor, -32.0, 31.0);
+                let q1 = on_grid(x1, factor);
                 xq_odd += times_each(times_each(w1, x1), q1);
                 qq_odd += times_each(times_each(w1, q1), q1);
             }

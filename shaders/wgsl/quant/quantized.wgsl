@@ -29,6 +29,21 @@ fn word_at(i: u32) -> u32 {
 #if FORMAT == Q8_0
 #include q8_0
 #endif
+#if FORMAT == Q4_0
+#include q4_0
+#endif
+#if FORMAT == Q4_1
+#include q4_1
+#endif
+#if FORMAT == Q5_0
+#include q5_0
+#endif
+#if FORMAT == Q5_1
+#include q5_1
+#endif
+#if FORMAT == IQ4_NL
+#include iq4_nl
+#endif
 #if FORMAT == Q4_K
 #include q4_k
 #endif

@@ -1,4 +1,5 @@
 use super::{Bound, Contract, Operation, Outputs};
+use crate::quant::Values;
 use crate::{DType, Error, QuantFormat, Result, Shape, TensorType};
 
 /// Writes f32 as blocks of a quantised format, along the last dimension.
@@ -26,10 +27,12 @@ impl Operation for Quantize {
 
     fn flops(&self, inputs: &[TensorType], _: &[TensorType]) -> u64 {
         // Sixteen fits and the neighbours of the codes; one division and one rounding for Q8_0.
-        let each = match self.format {
-            QuantFormat::Q8_0 => 6,
-            QuantFormat::Q4K | QuantFormat::Q5K => 320,
-            QuantFormat::Q6K => 220,
+        let each = match self.format.layout().values {
+            Values::Symmetric if self.format == QuantFormat::Q8_0 => 6,
+            Values::Symmetric => 220,
+            Values::Affine => 320,
+            // Fifteen comparisons find a place in the book.
+            Values::Book(_) => 700,
         };
         super::product(&[each, inputs[0].shape.numel()])
     }
@@ -233,22 +236,16 @@ impl Operation for QuantMatmul {
                 let weights = Input::new(Buffer::Blocks(format, blocks), &[n, k]);
                 cases.push(Case::new(Self { format }, vec![Input::f32(x, dims), weights]));
             };
+            // Kernels are shared by formats of a kind: one of each meets every case, the others some.
+            let representative = matches!(
+                format,
+                QuantFormat::Q8_0 | QuantFormat::Q5_1 | QuantFormat::Q4K | QuantFormat::Q5K | QuantFormat::Q6K
+            );
             // Rows of x, rows of weights, blocks: none, one, odd, past every group of rows and of outputs.
-            for (m, n, blocks) in [
-                (0, 3, 1),
-                (1, 0, 1),
-                (2, 3, 0),
-                (1, 1, 1),
-                (1, 7, 2),
-                (1, 33, 5),
-                (2, 5, 1),
-                (3, 4, 3),
-                (4, 65, 1),
-                (5, 2, 2),
-                (9, 34, 1),
-                (17, 3, 4),
-                (1, 3, 33),
-            ] {
+            let some = [(1, 7, 2), (3, 4, 3), (9, 34, 1), (1, 3, 33)];
+            let more =
+                [(0, 3, 1), (1, 0, 1), (2, 3, 0), (1, 1, 1), (1, 33, 5), (2, 5, 1), (4, 65, 1), (5, 2, 2), (17, 3, 4)];
+            for &(m, n, blocks) in some.iter().chain(if representative { &more[..] } else { &[] }) {
                 let k = blocks * len;
                 let w = encoded(format, &random.uniforms(n * k, -1.0, 1.0));
                 case(random.uniforms(m * k, -1.0, 1.0), &[m, k], w, n);
@@ -257,13 +254,14 @@ impl Operation for QuantMatmul {
             case(random.uniforms(2 * len, -1.0, 1.0), &[2 * len], w.clone(), 6);
             case(random.uniforms(3 * 4 * len, -1.0, 1.0), &[3, 2, 2 * len], w.clone(), 6);
             // Large, tiny, subnormal and zero blocks of x, and single special values among ordinary ones.
-            for scale in [1e30, 1e-20, 1e-30, 1e-42, 0.0] {
-                let mut x = random.uniforms(2 * len, -scale, scale);
+            for scale in if representative { &[1e30, 1e-20, 1e-30, 1e-42, 0.0][..] } else { &[1e-30] } {
+                let mut x = random.uniforms(2 * len, -scale, *scale);
                 case(x.clone(), &[1, 2 * len], w.clone(), 6);
                 x[len..].iter_mut().for_each(|x| *x = random.uniform(-1.0, 1.0));
                 case(x, &[1, 2 * len], w.clone(), 6);
             }
-            for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 1e-45] {
+            let specials = [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 1e-45];
+            for &special in if representative { &specials[..] } else { &specials[..2] } {
                 let mut x = random.uniforms(2 * 2 * len, -1.0, 1.0);
                 x[len + 5] = special;
                 case(x, &[2, 2 * len], w.clone(), 6);
@@ -294,18 +292,17 @@ fn product_bound(blocks: usize) -> Bound {
 #[cfg(feature = "reference")]
 fn extreme(format: QuantFormat, blocks: usize) -> Vec<u8> {
     let one = [0x00, 0x3c];
-    let mut block = vec![0xff; format.block_bytes()];
+    let layout = format.layout();
+    // All bits set are the largest integers without a sign, all bits clear the largest ones below zero.
+    let bits = if layout.values == Values::Affine { 0xff } else { 0 };
+    let mut block = vec![bits; format.block_bytes()];
     match format {
-        QuantFormat::Q8_0 => {
-            block[2..].fill(0x80);
-            block[..2].copy_from_slice(&one);
-        }
-        QuantFormat::Q4K | QuantFormat::Q5K => block[..4].copy_from_slice(&[one, one].concat()),
-        QuantFormat::Q6K => {
-            block[..192].fill(0);
-            block[192..208].fill(0x80);
-            block[208..].copy_from_slice(&one);
-        }
+        QuantFormat::Q8_0 => block.fill(0x80),
+        QuantFormat::Q6K => block[192..208].fill(0x80),
+        _ => {}
+    }
+    for at in [Some(layout.unit()), layout.minimum()].into_iter().flatten() {
+        block[at..at + 2].copy_from_slice(&one);
     }
     block.repeat(blocks)
 }
@@ -314,8 +311,8 @@ fn extreme(format: QuantFormat, blocks: usize) -> Vec<u8> {
 #[cfg(feature = "reference")]
 fn zero_minima(format: QuantFormat, blocks: &[u8]) -> Vec<u8> {
     let mut blocks = blocks.to_vec();
-    if let QuantFormat::Q4K | QuantFormat::Q5K = format {
-        blocks.chunks_exact_mut(format.block_bytes()).for_each(|block| block[2..4].fill(0));
+    if let Some(at) = format.layout().minimum() {
+        blocks.chunks_exact_mut(format.block_bytes()).for_each(|block| block[at..at + 2].fill(0));
     }
     blocks
 }

@@ -130,13 +130,16 @@ fn inverse(step: f32) -> f32 {
     if step == 0.0 { 0.0 } else { 1.0 / step }
 }
 
-/// Scale and minimum, both at least 0, of `x ≈ s q - m` with `q` in `0..=levels`.
+/// Scale and minimum of `x ≈ s q - m` with `q` in `0..=levels`: the scale is at least 0, and so is the minimum unless it is
+/// `SIGNED`.
 #[inline(always)]
-fn affine(x: &[f32; 32], w: &[f32; 32], levels: f32) -> (f32, f32) {
-    let lo = x.iter().fold(0.0f32, |a, &b| if b < a { b } else { a });
+fn affine<const N: usize, const SIGNED: bool>(x: &[f32; N], w: &[f32; N], levels: f32) -> (f32, f32) {
+    let start = if SIGNED { f32::MAX } else { 0.0 };
+    let lo = x.iter().fold(start, |a, &b| if b < a { b } else { a });
     let hi = x.iter().fold(f32::MIN, |a, &b| if b > a { b } else { a });
     if hi <= lo {
-        return (0.0, -lo);
+        // A scale reaches further up than a minimum.
+        return if lo > 0.0 { (lo / levels, 0.0) } else { (0.0, -lo) };
     }
     let wx = products(w, x);
     let (sum_w, sum_x) = (sum(*w), sum(wx));
@@ -147,13 +150,14 @@ fn affine(x: &[f32; 32], w: &[f32; 32], levels: f32) -> (f32, f32) {
         let wq = products(w, &q);
         let (sum_q, sum_qq, sum_xq) = (sum(wq), sum(products(&wq, &q)), sum(products(&wx, &q)));
         let determinant = sum_w * sum_qq - sum_q * sum_q;
-        let (mut s, mut b) = (0.0, 1.0);
+        let (mut s, mut b) = (0.0, 0.0);
         // Where all integers are equal the determinant is rounding noise and only the scale can be solved for.
-        if determinant > 1e-4 * (sum_w * sum_qq) {
+        let solvable = determinant > 1e-4 * (sum_w * sum_qq);
+        if solvable {
             s = (sum_w * sum_xq - sum_x * sum_q) / determinant;
             b = (sum_qq * sum_x - sum_q * sum_xq) / determinant;
         }
-        if b > 0.0 {
+        if !solvable || (!SIGNED && b > 0.0) {
             (s, b) = (if sum_qq > 0.0 { sum_xq / sum_qq } else { 0.0 }, 0.0);
         }
         let e = error(x, w, &q, s, b);
@@ -164,42 +168,47 @@ fn affine(x: &[f32; 32], w: &[f32; 32], levels: f32) -> (f32, f32) {
     (best.1, best.2)
 }
 
-/// A block of eight affine sub-blocks.
-pub(super) struct Affine {
+/// A block of affine sub-blocks.
+pub(super) struct Affine<const LEN: usize, const SUBS: usize> {
     /// Bits of the f16 unit of the scales.
     pub(super) d: u16,
     /// Bits of the f16 unit of the minima.
     pub(super) dmin: u16,
-    /// 6-bit codes.
-    pub(super) scales: [u8; 8],
-    /// 6-bit codes.
-    pub(super) minima: [u8; 8],
+    /// Codes of the scales.
+    pub(super) scales: [u8; SUBS],
+    /// Codes of the minima.
+    pub(super) minima: [u8; SUBS],
     /// Integers of the elements.
-    pub(super) q: [u8; 256],
+    pub(super) q: [u8; LEN],
 }
 
-/// Fits a block of Q4_K (`levels` 15) or Q5_K (31); `None` when an element is not finite.
+/// Fits a block of `SUBS` sub-blocks of `N` elements with integers in `0..=levels` and codes in `0..=most`; `None` when an
+/// element is not finite.
 #[inline(always)]
-pub(super) fn fit_affine(x: &[f32; 256], levels: f32) -> Option<Affine> {
+pub(super) fn fit_affine<const LEN: usize, const SUBS: usize, const N: usize>(
+    x: &[f32; LEN],
+    levels: f32,
+    most: f32,
+) -> Option<Affine<LEN, SUBS>> {
     let (x, lift) = lifted(x)?;
-    let (subs, _) = x.as_chunks::<32>();
+    let (subs, _) = x.as_chunks::<N>();
     // Loops, not closures: a closure that is not inlined would lose the instruction set of the caller.
-    let (mut weights, mut fits) = ([[0.0; 32]; 8], [(0.0, 0.0); 8]);
-    for j in 0..8 {
+    let (mut weights, mut fits) = ([[0.0; N]; SUBS], [(0.0, 0.0); SUBS]);
+    for j in 0..SUBS {
         weights[j] = importance(&subs[j]);
-        fits[j] = affine(&subs[j], &weights[j], levels);
+        fits[j] = affine::<N, false>(&subs[j], &weights[j], levels);
     }
     let largest = |f: fn(&(f32, f32)) -> f32| fits.iter().map(f).fold(0.0f32, |a, b| if b > a { b } else { a });
-    let unit_of = |largest: f32| unit_bits(largest / 63.0 / lift);
+    let unit_of = |largest: f32| unit_bits(largest / most / lift);
     let (d, dmin) = (unit_of(largest(|f| f.0)), unit_of(largest(|f| f.1)));
-    let mut block = Affine { d, dmin, scales: [0; 8], minima: [0; 8], q: [0; 256] };
+    let mut block = Affine { d, dmin, scales: [0; SUBS], minima: [0; SUBS], q: [0; LEN] };
     let (unit, unit_min) = (super::half(d.to_le_bytes()) * lift, super::half(dmin.to_le_bytes()) * lift);
-    for j in 0..8 {
-        let code = |value: f32, unit: f32| round((value * inverse(unit)).clamp(0.0, 63.0));
+    for j in 0..SUBS {
+        let code = |value: f32, unit: f32| round((value * inverse(unit)).clamp(0.0, most));
         let (scale, min) = (code(fits[j].0, unit), code(fits[j].1, unit_min));
-        let mut best = (f32::INFINITY, 0.0, 0.0, [0.0; 32]);
+        let mut best = (f32::INFINITY, 0.0, 0.0, [0.0; N]);
         for (ds, dm) in [(0, 0), (0, -1), (0, 1), (-1, 0), (-1, -1), (-1, 1), (1, 0), (1, -1), (1, 1)] {
-            let (scale, min) = ((scale + ds as f32).clamp(0.0, 63.0), (min + dm as f32).clamp(0.0, 63.0));
+            let (scale, min) = ((scale + ds as f32).clamp(0.0, most), (min + dm as f32).clamp(0.0, most));
             let (step, offset) = (unit * scale, unit_min * min);
             let q = integers(&subs[j], offset, inverse(step), 0.0, levels);
             let e = error(&subs[j], &weights[j], &q, step, -offset);
@@ -208,25 +217,131 @@ pub(super) fn fit_affine(x: &[f32; 256], levels: f32) -> Option<Affine> {
             }
         }
         (block.scales[j], block.minima[j]) = (best.1 as u8, best.2 as u8);
-        for (q, v) in block.q[32 * j..32 * j + 32].iter_mut().zip(best.3) {
+        for (q, v) in block.q[N * j..N * j + N].iter_mut().zip(best.3) {
             *q = v as u8;
         }
     }
     Some(block)
 }
 
-/// Scale of `x ≈ s q` with `q` in `-32..=31`; of the sign that gives the largest magnitude the larger end.
+/// A block with one scale and one offset.
+pub(super) struct Shifted {
+    /// Bits of the f16 scale.
+    pub(super) d: u16,
+    /// Bits of the f16 that is added.
+    pub(super) m: u16,
+    /// Integers of the elements.
+    pub(super) q: [u8; 32],
+}
+
+/// Fits `x ≈ d q + m` with `q` in `0..=levels`; `None` when an element is not finite.
 #[inline(always)]
-fn symmetric(x: &[f32; 16], w: &[f32; 16]) -> f32 {
-    let extreme = x.iter().fold(0.0f32, |a, &b| if b.abs() > a.abs() { b } else { a });
+pub(super) fn fit_shifted(x: &[f32; 32], levels: f32) -> Option<Shifted> {
+    let (x, lift) = lifted(x)?;
+    let (s, minimum) = affine::<32, true>(&x, &importance(&x), levels);
+    let d = unit_bits(s / lift);
+    let sign = if minimum > 0.0 { 0x8000 } else { 0 };
+    let m = unit_bits(minimum.abs() / lift) | sign;
+    let (step, offset) = (super::half(d.to_le_bytes()) * lift, super::half(m.to_le_bytes()) * lift);
+    let q = integers(&x, -offset, inverse(step), 0.0, levels);
+    let mut block = Shifted { d, m, q: [0; 32] };
+    for i in 0..32 {
+        block.q[i] = q[i] as u8;
+    }
+    Some(block)
+}
+
+/// The numbers that integers of a symmetric format stand for, in units of the scale.
+pub(super) trait Grid {
+    /// What the element of largest magnitude is taken to at first, less its sign, and by how much the trials differ in that.
+    const END: f32;
+    const SPACING: f32;
+
+    /// The nearest number.
+    fn nearest(y: f32) -> f32;
+    /// The integer that stands for a number of the grid.
+    fn integer(value: f32) -> u8;
+}
+
+/// Whole numbers in `-HALF..HALF`, stored as they are plus `HALF`.
+pub(super) struct Whole<const HALF: u8>;
+
+impl<const HALF: u8> Grid for Whole<HALF> {
+    const END: f32 = HALF as f32;
+    const SPACING: f32 = SPACING;
+
+    #[inline(always)]
+    fn nearest(y: f32) -> f32 {
+        round(y.clamp(-Self::END, Self::END - 1.0))
+    }
+
+    #[inline(always)]
+    fn integer(value: f32) -> u8 {
+        (value + Self::END) as u8
+    }
+}
+
+/// The numbers of [`NORMAL`](super::NORMAL), stored as their place there.
+pub(super) struct Normal;
+
+/// Halfway between neighbours of [`NORMAL`](super::NORMAL).
+const MIDDLES: [f32; 15] = {
+    let mut middles = [0.0; 15];
+    let mut i = 0;
+    while i < 15 {
+        middles[i] = (super::NORMAL[i] as f32 + super::NORMAL[i + 1] as f32) * 0.5;
+        i += 1;
+    }
+    middles
+};
+
+impl Grid for Normal {
+    const END: f32 = 127.0;
+    const SPACING: f32 = 2.0;
+
+    #[inline(always)]
+    fn nearest(y: f32) -> f32 {
+        let mut value = f32::from(super::NORMAL[0]);
+        for i in 0..15 {
+            value = if y > MIDDLES[i] { f32::from(super::NORMAL[i + 1]) } else { value };
+        }
+        value
+    }
+
+    #[inline(always)]
+    fn integer(value: f32) -> u8 {
+        let mut place = 0;
+        for middle in MIDDLES {
+            place += u8::from(value > middle);
+        }
+        place
+    }
+}
+
+/// The nearest numbers of a grid to `x * inverse`.
+#[inline(always)]
+fn on_grid<const N: usize, G: Grid>(x: &[f32; N], inverse: f32) -> [f32; N] {
+    floats(|i| G::nearest(x[i] * inverse))
+}
+
+/// The first of the numbers with the largest magnitude.
+#[inline(always)]
+fn extreme(x: &[f32]) -> f32 {
+    x.iter().fold(0.0f32, |a, &b| if b.abs() > a.abs() { b } else { a })
+}
+
+/// Scale of `x ≈ s q` with `q` on a grid; of the sign that gives the largest magnitude the larger end.
+#[inline(always)]
+fn symmetric<const N: usize, G: Grid>(x: &[f32; N], w: &[f32; N]) -> f32 {
+    let extreme = extreme(x);
     if extreme == 0.0 {
         return 0.0;
     }
     let wx = products(w, x);
     let mut best = (f32::INFINITY, 0.0);
     for trial in 0..TRIALS {
-        let spread = 32.0 + (trial as f32 - (TRIALS / 2) as f32) * SPACING;
-        let q = integers(x, 0.0, -spread / extreme, -32.0, 31.0);
+        let spread = G::END + (trial as f32 - (TRIALS / 2) as f32) * G::SPACING;
+        let q = on_grid::<N, G>(x, -spread / extreme);
         let wq = products(w, &q);
         let s = sum(products(&wx, &q)) / sum(products(&wq, &q));
         let e = error(x, w, &q, s, 0.0);
@@ -237,48 +352,74 @@ fn symmetric(x: &[f32; 16], w: &[f32; 16]) -> f32 {
     best.1
 }
 
-/// A block of sixteen symmetric sub-blocks.
-pub(super) struct Symmetric {
+/// A block of symmetric sub-blocks.
+pub(super) struct Symmetric<const LEN: usize, const SUBS: usize> {
     /// Bits of the f16 unit of the scales.
     pub(super) d: u16,
-    /// 8-bit codes.
-    pub(super) scales: [i8; 16],
-    /// Integers of the elements plus 32.
-    pub(super) q: [u8; 256],
+    /// Codes of the scales.
+    pub(super) scales: [i8; SUBS],
+    /// Integers of the elements.
+    pub(super) q: [u8; LEN],
 }
 
-/// Fits a block of Q6_K; `None` when an element is not finite.
+/// Fits a block of `SUBS` sub-blocks of `N` elements with codes in `-half..half`; `None` when an element is not finite.
 #[inline(always)]
-pub(super) fn fit_symmetric(x: &[f32; 256]) -> Option<Symmetric> {
+pub(super) fn fit_symmetric<const LEN: usize, const SUBS: usize, const N: usize, G: Grid>(
+    x: &[f32; LEN],
+    half: f32,
+) -> Option<Symmetric<LEN, SUBS>> {
     let (x, lift) = lifted(x)?;
-    let (subs, _) = x.as_chunks::<16>();
-    let (mut weights, mut fits) = ([[0.0; 16]; 16], [0.0f32; 16]);
-    for j in 0..16 {
+    let (subs, _) = x.as_chunks::<N>();
+    let (mut weights, mut fits) = ([[0.0; N]; SUBS], [0.0f32; SUBS]);
+    for j in 0..SUBS {
         weights[j] = importance(&subs[j]);
-        fits[j] = symmetric(&subs[j], &weights[j]);
+        fits[j] = symmetric::<N, G>(&subs[j], &weights[j]);
     }
-    // The largest scale takes the code -128.
-    let extreme = fits.iter().fold(0.0f32, |a, &b| if b.abs() > a.abs() { b } else { a });
+    // The largest scale takes the code -half.
+    let extreme = extreme(&fits);
     let sign = if extreme > 0.0 { 0x8000 } else { 0 };
-    let d = unit_bits(extreme.abs() / 128.0 / lift) | sign;
-    let mut block = Symmetric { d, scales: [0; 16], q: [32; 256] };
+    let d = unit_bits(extreme.abs() / half / lift) | sign;
+    let mut block = Symmetric { d, scales: [0; SUBS], q: [G::integer(0.0); LEN] };
     let unit = super::half(d.to_le_bytes()) * lift;
-    for j in 0..16 {
-        let scale = round((fits[j] * inverse(unit)).clamp(-128.0, 127.0));
-        let mut best = (f32::INFINITY, 0.0, [0.0; 16]);
+    for j in 0..SUBS {
+        let scale = round((fits[j] * inverse(unit)).clamp(-half, half - 1.0));
+        let mut best = (f32::INFINITY, 0.0, [0.0; N]);
         for ds in [0.0, -1.0, 1.0] {
-            let scale = (scale + ds).clamp(-128.0, 127.0);
+            let scale = (scale + ds).clamp(-half, half - 1.0);
             let step = unit * scale;
-            let q = integers(&subs[j], 0.0, inverse(step), -32.0, 31.0);
+            let q = on_grid::<N, G>(&subs[j], inverse(step));
             let e = error(&subs[j], &weights[j], &q, step, 0.0);
             if e < best.0 {
                 best = (e, scale, q);
             }
         }
         block.scales[j] = best.1 as i8;
-        for (q, v) in block.q[16 * j..16 * j + 16].iter_mut().zip(best.2) {
-            *q = (v + 32.0) as u8;
+        for (q, v) in block.q[N * j..N * j + N].iter_mut().zip(best.2) {
+            *q = G::integer(v);
         }
+    }
+    Some(block)
+}
+
+/// A block with one scale.
+pub(super) struct Scaled {
+    /// Bits of the f16 scale.
+    pub(super) d: u16,
+    /// Integers of the elements.
+    pub(super) q: [u8; 32],
+}
+
+/// Fits `x ≈ d q` with `q` on a grid; `None` when an element is not finite.
+#[inline(always)]
+pub(super) fn fit_scaled<G: Grid>(x: &[f32; 32]) -> Option<Scaled> {
+    let (x, lift) = lifted(x)?;
+    let s = symmetric::<32, G>(&x, &importance(&x));
+    let sign = if s < 0.0 { 0x8000 } else { 0 };
+    let d = unit_bits(s.abs() / lift) | sign;
+    let q = on_grid::<32, G>(&x, inverse(super::half(d.to_le_bytes()) * lift));
+    let mut block = Scaled { d, q: [0; 32] };
+    for i in 0..32 {
+        block.q[i] = G::integer(q[i]);
     }
     Some(block)
 }

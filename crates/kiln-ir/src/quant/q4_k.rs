@@ -40,7 +40,7 @@ pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
 /// Quantises 256 elements.
 #[inline(always)]
 pub fn encode(x: &[f32; LEN], block: &mut [u8; BYTES]) {
-    let Some(fit) = fit_affine(x, 15.0) else {
+    let Some(fit) = fit_affine::<LEN, 8, 32>(x, 15.0, 63.0) else {
         *block = [0; BYTES];
         block[..2].copy_from_slice(&NOT_FINITE);
         return;

@@ -39,7 +39,7 @@ pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
 #[inline(always)]
 pub fn encode(x: &[f32; LEN], block: &mut [u8; BYTES]) {
     *block = [0; BYTES];
-    let Some(fit) = fit_affine(x, 31.0) else {
+    let Some(fit) = fit_affine::<LEN, 8, 32>(x, 31.0, 63.0) else {
         block[..2].copy_from_slice(&NOT_FINITE);
         return;
     };

@@ -12,7 +12,7 @@
 //!
 //! `y = (d sc) (q - 32)`, exact in f32 for a finite unit.
 
-use super::fit::{NOT_FINITE, fit_symmetric};
+use super::fit::{NOT_FINITE, Whole, fit_symmetric};
 use super::half;
 
 /// Elements of a block.
@@ -48,7 +48,7 @@ pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
 #[inline(always)]
 pub fn encode(x: &[f32; LEN], block: &mut [u8; BYTES]) {
     *block = [0; BYTES];
-    let Some(fit) = fit_symmetric(x) else {
+    let Some(fit) = fit_symmetric::<LEN, 16, 16, Whole<32>>(x, 128.0) else {
         block[208..].copy_from_slice(&NOT_FINITE);
         return;
     };

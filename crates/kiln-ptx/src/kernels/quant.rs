@@ -1,7 +1,7 @@
 //! Quantised blocks: of f32, to f32, and the product of a few rows with weights in blocks, at the speed of memory.
 //!
 //! A lane takes a share of a block: 8 elements of Q8_0, 32 of the others, as far as possible in loads of 16 bytes. Blocks of
-//! Q8_0 and Q6_K begin at multiples of two bytes: words of them are put together from halves. An integer becomes a number by
+//! most formats begin at multiples of two bytes: words of them are put together from halves. An integer becomes a number by
 //! standing in the lower bits of 2²³; it is exact, and so is its product with a step.
 //!
 //! The products of a share with a step in common are added up first. Multiplied by it they are added to those of other
@@ -12,6 +12,7 @@
 mod quantize;
 mod warp;
 
+use kiln_ir::quant::Values;
 use kiln_ir::{QuantFormat, Result};
 
 pub use quantize::Quantize;
@@ -125,7 +126,10 @@ struct Share {
 fn share(format: QuantFormat) -> Share {
     match format {
         QuantFormat::Q8_0 => Share { of_block: 4, elements: 8 },
-        _ => Share { of_block: 8, elements: 32 },
+        QuantFormat::Q4_0 | QuantFormat::Q4_1 | QuantFormat::Q5_0 | QuantFormat::Q5_1 | QuantFormat::Iq4Nl => {
+            Share { of_block: 1, elements: 32 }
+        }
+        QuantFormat::Q4K | QuantFormat::Q5K | QuantFormat::Q6K => Share { of_block: 8, elements: 32 },
     }
 }
 
@@ -133,11 +137,37 @@ fn share(format: QuantFormat) -> Share {
 fn first_element<'k>(format: QuantFormat, part: Word<'k>) -> Word<'k> {
     match format {
         QuantFormat::Q8_0 => part * 8u32,
+        // A share is a block.
+        QuantFormat::Q4_0 | QuantFormat::Q4_1 | QuantFormat::Q5_0 | QuantFormat::Q5_1 | QuantFormat::Iq4Nl => part,
         // A quarter of the block in two shares; the other half of what a share has is 32 elements further.
         QuantFormat::Q4K | QuantFormat::Q5K => (part >> 1) * 64u32 + (part & 1u32) * 16u32,
         // A half of the block in four shares, which have 8 of each of its quarters.
         QuantFormat::Q6K => (part >> 2) * 128u32 + (part & 3u32) * 8u32,
     }
+}
+
+/// The integers of 32 elements, of four words of nibbles and a word of fifth bits.
+fn nibble_words<'k>(nibbles: &[Word<'k>], fifths: Option<Word<'k>>) -> Vec<(u32, Word<'k>)> {
+    let word = |half: u32, i: u32| {
+        let low = nibbles[i as usize] >> (4 * half) & 0x0f0f_0f0fu32;
+        let bits = |bits: Word<'k>| (((bits >> (16 * half + 4 * i) & 15u32) * 0x0020_4081u32) & 0x0101_0101u32) << 4;
+        (16 * half + 4 * i, fifths.map_or(low, |fifths| low | bits(fifths)))
+    };
+    (0..2).flat_map(|half| (0..4).map(move |i| (half, i))).map(|(half, i)| word(half, i)).collect()
+}
+
+/// The numbers of a book, plus 128, at four places below 16, a byte each.
+fn looked_up<'k>(k: &'k Builder, book: &[i8; 16], places: Word<'k>) -> Word<'k> {
+    let word = |i: usize| {
+        let bytes: [u8; 4] = std::array::from_fn(|j| book[4 * i + j] as u8 ^ 0x80);
+        k.constant(u32::from_le_bytes(bytes))
+    };
+    // A byte is chosen by three bits, four of which are a selector of 16 bits; the fourth chooses between two words.
+    let pairs = (places | places >> 4) & 0x00ff_00ffu32;
+    let selector = (pairs | pairs >> 8) & 0x7777u32;
+    let [lower, upper] = [0, 2].map(|i| k.prmt(word(i), word(i + 1), selector));
+    let is_upper = (places >> 3 & 0x0101_0101u32) * 0xffu32;
+    upper & is_upper | lower & (is_upper ^ u32::MAX)
 }
 
 /// The groups of the share `part` of the block with this number, of those that begin at `at`.
@@ -162,6 +192,30 @@ fn groups<'k>(
             // With the sign turned over, bytes are 128 too great.
             let vectors = (0..).step_by(4).zip(words.into_iter().map(|word| word ^ 0x8080_8080u32)).collect();
             vec![Group { vectors, bias: 128, step: unit, minimum: None }]
+        }
+        QuantFormat::Q4_0 | QuantFormat::Q5_0 | QuantFormat::Iq4Nl => {
+            let five = format == QuantFormat::Q5_0;
+            let block = halves(format.block_bytes() as u64);
+            let zero = k.constant(0u32);
+            let fifths = five.then(|| block.words(zero, false, 1)[0]);
+            let nibbles = block.words(if five { zero + 1u32 } else { zero }, false, 4);
+            let places = nibble_words(&nibbles, fifths);
+            let (vectors, bias) = match format.layout().values {
+                Values::Book(book) => {
+                    (places.into_iter().map(|(at, word)| (at, looked_up(k, book, word))).collect(), 128)
+                }
+                _ => (places, 1 << (format.layout().bits - 1)),
+            };
+            vec![Group { vectors, bias, step: block.number(0), minimum: None }]
+        }
+        QuantFormat::Q4_1 | QuantFormat::Q5_1 => {
+            let five = format == QuantFormat::Q5_1;
+            let at = at.index_wide(block * (format.block_bytes() / 4) as u64);
+            let words: Vec<Word<'k>> = (0..if five { 6 } else { 5 }).map(|i| k.ld(at.offset(i))).collect();
+            let vectors = nibble_words(&words[words.len() - 4..], five.then_some(words[1]));
+            // What is added is less than nothing taken away.
+            let minimum = -widen(k, words[0] >> 16);
+            vec![Group { vectors, bias: 0, step: widen(k, words[0]), minimum: Some(minimum) }]
         }
         QuantFormat::Q4K | QuantFormat::Q5K => {
             let five = format == QuantFormat::Q5K;

@@ -28,22 +28,55 @@ impl Line {
 /// its 16 integers, in f32 for the affine formats, and times -32 as an integer for Q6_K.
 pub(super) const SUMS: usize = 512;
 
-/// Lines of a rounded block.
-pub(super) const fn lines(format: QuantFormat) -> usize {
-    match format {
-        QuantFormat::Q8_0 => 1,
-        QuantFormat::Q4K | QuantFormat::Q5K | QuantFormat::Q6K => 9,
+/// How x is laid out for the weights of a format.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rounding {
+    /// Words of 16 bits, 32 of them a line, with a unit for each line.
+    Words,
+    /// The same, each line followed by one of the sums of neighbours in f32.
+    WordsAndSums,
+    /// Planes of bytes and sums for Q4_K and Q5_K.
+    Affine,
+    /// Planes of bytes and sums for Q6_K.
+    Symmetric,
+}
+
+impl Rounding {
+    pub(super) const fn of(format: QuantFormat) -> Self {
+        match format {
+            QuantFormat::Q8_0 | QuantFormat::Q4_0 | QuantFormat::Q5_0 | QuantFormat::Iq4Nl => Self::Words,
+            QuantFormat::Q4_1 | QuantFormat::Q5_1 => Self::WordsAndSums,
+            QuantFormat::Q4K | QuantFormat::Q5K => Self::Affine,
+            QuantFormat::Q6K => Self::Symmetric,
+        }
+    }
+
+    /// Elements with a unit in common.
+    pub(super) const fn len(self) -> usize {
+        match self {
+            Self::Words | Self::WordsAndSums => 32,
+            Self::Affine | Self::Symmetric => 256,
+        }
+    }
+
+    /// Lines that they take.
+    pub(super) const fn lines(self) -> usize {
+        match self {
+            Self::Words => 1,
+            Self::WordsAndSums => 2,
+            Self::Affine | Self::Symmetric => 9,
+        }
     }
 }
 
-/// Rounds whole blocks.
+/// Rounds whole pieces of [`Rounding::len`] elements.
 ///
 /// # Safety
-/// `blocks` is good for writing [`lines`] and `units` for writing one f32 for every block of `x`.
+/// `lines` is good for writing [`Rounding::lines`] and `units` for writing one f32 for every piece of `x`.
 pub(super) struct Round<'a> {
-    pub(super) format: QuantFormat,
+    pub(super) rounding: Rounding,
     pub(super) x: &'a [f32],
-    pub(super) blocks: *mut Line,
+    pub(super) lines: *mut Line,
     pub(super) units: *mut f32,
 }
 
@@ -52,15 +85,15 @@ impl PlainKernel for Round<'_> {
 
     #[inline(always)]
     fn run(self) {
-        let lines = lines(self.format);
-        for (i, x) in self.x.chunks_exact(self.format.block_len()).enumerate() {
+        for (i, x) in self.x.chunks_exact(self.rounding.len()).enumerate() {
             // SAFETY: the contract of `Round`.
             unsafe {
-                let block = self.blocks.add(i * lines).cast::<u8>();
-                *self.units.add(i) = match self.format {
-                    QuantFormat::Q8_0 => round_words(x, block),
-                    QuantFormat::Q4K | QuantFormat::Q5K => round_affine(x, block),
-                    QuantFormat::Q6K => round_symmetric(x, block),
+                let to = self.lines.add(i * self.rounding.lines()).cast::<u8>();
+                *self.units.add(i) = match self.rounding {
+                    Rounding::Words => round_words::<false>(x, to),
+                    Rounding::WordsAndSums => round_words::<true>(x, to),
+                    Rounding::Affine => round_affine(x, to),
+                    Rounding::Symmetric => round_symmetric(x, to),
                 };
             }
         }
@@ -90,9 +123,9 @@ fn integers<const N: usize>(x: &[f32]) -> ([i32; N], f32) {
 }
 
 /// # Safety
-/// `block` is good for writing 64 bytes.
+/// `block` is good for writing a line, or two with sums.
 #[inline(always)]
-unsafe fn round_words(x: &[f32], block: *mut u8) -> f32 {
+unsafe fn round_words<const SUMS: bool>(x: &[f32], block: *mut u8) -> f32 {
     let (q, unit) = integers::<32>(x);
     let mut words = [0i16; 32];
     for i in 0..32 {
@@ -100,6 +133,14 @@ unsafe fn round_words(x: &[f32], block: *mut u8) -> f32 {
     }
     // SAFETY: the caller's contract.
     unsafe { block.cast::<[i16; 32]>().write_unaligned(words) };
+    if SUMS {
+        let mut sums = [0.0f32; 16];
+        for i in 0..16 {
+            sums[i] = (q[2 * i] + q[2 * i + 1]) as f32;
+        }
+        // SAFETY: the caller's contract.
+        unsafe { block.add(size_of::<Line>()).cast::<[f32; 16]>().write_unaligned(sums) };
+    }
     unit
 }
 

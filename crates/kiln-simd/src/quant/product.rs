@@ -19,9 +19,8 @@ use std::marker::PhantomData;
 
 use kiln_ir::QuantFormat;
 
-use super::activations::{Line, Round, lines};
+use super::activations::{Line, Round};
 use super::weights::{Weights, for_weights};
-use crate::array::Each;
 use crate::simd::Simd;
 use crate::threads::{self, Shared};
 use crate::vector::{ByteKernel, Bytes, dispatch_bytes, dispatch_plain};
@@ -29,7 +28,7 @@ use crate::vector::{ByteKernel, Bytes, dispatch_bytes, dispatch_plain};
 /// Rows `first .. first + count` of the weights with every row of x.
 ///
 /// # Safety
-/// `rounded` and `units` are good for reading the rounded blocks of x and their units, `out` for writing `m * n` f32;
+/// `rounded` and `units` are good for reading the rounded x and its units, `out` for writing `m * n` f32;
 /// nothing else writes the columns of this part.
 struct Part<'a, W> {
     x: &'a [f32],
@@ -52,7 +51,9 @@ impl<W: Weights> Part<'_, W> {
     unsafe fn rows<B: Bytes, const R: usize>(&self, i: usize) {
         let [_, n, k] = self.extents;
         let blocks = k / W::FORMAT.block_len();
-        let block = lines(W::FORMAT) * size_of::<Line>();
+        // Units of a block, and the bytes of x that it meets.
+        let of_block = W::FORMAT.block_len() / W::ROUNDING.len();
+        let block = of_block * W::ROUNDING.lines() * size_of::<Line>();
         for j in self.first..self.first + self.count {
             // SAFETY: j < n, i + R <= m: rows of the weights, of the rounded x and of the output are inside of theirs, and
             // pointers move to one past the last block at most.
@@ -65,7 +66,7 @@ impl<W: Weights> Part<'_, W> {
                 let (mut x, mut units) = ([std::ptr::null(); R], [std::ptr::null(); R]);
                 for r in 0..R {
                     x[r] = self.rounded.cast::<u8>().add((i + r) * blocks * block);
-                    units[r] = self.units.add((i + r) * blocks);
+                    units[r] = self.units.add((i + r) * blocks * of_block);
                 }
                 let mut ahead = W::unpack::<B>(w);
                 while w < end {
@@ -76,11 +77,11 @@ impl<W: Weights> Part<'_, W> {
                     for line in 0..W::BYTES.div_ceil(64) {
                         B::prefetch(w.wrapping_add(AHEAD + 64 * line));
                     }
-                    W::add::<B, R>(this, unpacked, x, units.each(|unit| *unit), &mut sums);
+                    W::add::<B, R>(this, unpacked, x, units, &mut sums);
                     w = next;
                     for r in 0..R {
                         x[r] = x[r].add(block);
-                        units[r] = units[r].add(1);
+                        units[r] = units[r].add(of_block);
                     }
                 }
                 for (r, sums) in sums.into_iter().enumerate() {
@@ -157,26 +158,26 @@ pub(super) fn multiply(simd: &Simd, format: QuantFormat, x: &[f32], w: &[u8], ex
 
 fn multiply_as<W: Weights>(simd: &Simd, x: &[f32], w: &[u8], extents: [usize; 3], out: &mut [f32]) {
     let [m, n, k] = extents;
-    let (len, lines) = (W::FORMAT.block_len(), lines(W::FORMAT));
-    let blocks = m * (k / len);
+    let (len, lines) = (W::ROUNDING.len(), W::ROUNDING.lines());
+    let pieces = m * (k / len);
     // Taken out while in use, so that a nested call finds an empty one instead of a borrowed one.
     let mut scratch = SCRATCH.with(RefCell::take);
-    let needed = blocks * lines + (blocks * size_of::<f32>()).div_ceil(size_of::<Line>());
+    let needed = pieces * lines + (pieces * size_of::<f32>()).div_ceil(size_of::<Line>());
     if scratch.len() < needed {
         scratch.resize(needed, Line::ZERO);
     }
     let threads = if m.saturating_mul(n).saturating_mul(k) < PARALLEL { 1 } else { simd.threads() };
     let rounded = Shared::new(scratch.as_mut_ptr());
-    let units = Shared::new(scratch[blocks * lines..].as_mut_ptr().cast::<f32>());
+    let units = Shared::new(scratch[pieces * lines..].as_mut_ptr().cast::<f32>());
     let part = PART_ROUND.div_ceil(len);
-    threads::for_each(blocks.div_ceil(part), if blocks > part { threads } else { 1 }, |i| {
-        let (first, count) = (i * part, part.min(blocks - i * part));
+    threads::for_each(pieces.div_ceil(part), if pieces > part { threads } else { 1 }, |i| {
+        let (first, count) = (i * part, part.min(pieces - i * part));
         let x = &x[first * len..(first + count) * len];
-        // SAFETY: the scratch memory holds the lines and then the units of every block; parts do not overlap. A `Simd`
+        // SAFETY: the scratch memory holds the lines and then the units of every piece; parts do not overlap. A `Simd`
         // exists only for an available instruction set.
         unsafe {
-            let (blocks, units) = (rounded.get().add(first * lines), units.get().add(first));
-            dispatch_plain(simd.isa(), Round { format: W::FORMAT, x, blocks, units });
+            let (lines, units) = (rounded.get().add(first * lines), units.get().add(first));
+            dispatch_plain(simd.isa(), Round { rounding: W::ROUNDING, x, lines, units });
         }
     });
     let out = Shared::new(out.as_mut_ptr());
@@ -192,7 +193,7 @@ fn multiply_as<W: Weights>(simd: &Simd, x: &[f32], w: &[u8], extents: [usize; 3]
             count: PART.min(n - i * PART),
             weights: PhantomData,
         };
-        // SAFETY: the rounded blocks and units have been written; the output holds m * n; parts have their own columns.
+        // SAFETY: the lines and units have been written; the output holds m * n; parts have their own columns.
         // A `Simd` exists only for an available instruction set.
         unsafe { dispatch_bytes(simd.isa(), part) };
     });

@@ -19,12 +19,20 @@ impl Lower<GpuDevice> for Quantize {
         for piece in pieces(&plan.target.limits, inputs[0].ty.shape.numel() / len, &[4 * len, bytes]) {
             let words: Word = (piece.len * bytes).div_ceil(4).into();
             let pairs = piece.len.div_ceil(2);
+            // Sixteen blocks of 32 elements a workgroup.
+            let whole = |kernel| {
+                let groups = piece.len.div_ceil(16);
+                let params = [piece.len.into(), words, groups.into(), zero];
+                (kernel, vec![kiln_shaders::constant(self.format)], params.to_vec(), groups)
+            };
             let (kernel, constants, params, groups) = match self.format {
                 QuantFormat::Q8_0 => {
                     let groups = piece.len.div_ceil(32);
                     let params = [(piece.len * len / 4).into(), words, groups.into(), zero];
                     (kiln_shaders::QUANTIZE_ROUNDED, Vec::new(), params.to_vec(), groups)
                 }
+                QuantFormat::Q4_0 | QuantFormat::Q5_0 | QuantFormat::Iq4Nl => whole(kiln_shaders::QUANTIZE_SCALED),
+                QuantFormat::Q4_1 | QuantFormat::Q5_1 => whole(kiln_shaders::QUANTIZE_SHIFTED),
                 QuantFormat::Q4K | QuantFormat::Q5K => {
                     let params = [piece.len.into(), pairs.into(), zero];
                     let constants = vec![kiln_shaders::constant(self.format)];
@@ -32,7 +40,12 @@ impl Lower<GpuDevice> for Quantize {
                 }
                 QuantFormat::Q6K => {
                     let params = [piece.len.into(), words, pairs.into(), zero];
-                    (kiln_shaders::QUANTIZE_SYMMETRIC, Vec::new(), params.to_vec(), pairs)
+                    (
+                        kiln_shaders::QUANTIZE_SYMMETRIC,
+                        vec![kiln_shaders::constant(self.format)],
+                        params.to_vec(),
+                        pairs,
+                    )
                 }
             };
             let buffers = vec![piece.of(inputs[0].at, 4 * len), piece.of(outputs[0].at, bytes)];

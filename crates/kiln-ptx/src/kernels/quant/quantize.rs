@@ -6,9 +6,10 @@
 
 mod fit;
 
+use kiln_ir::quant::Values;
 use kiln_ir::{QuantFormat, Result};
 
-use self::fit::{Range, SubBlock, TRIALS, Trial};
+use self::fit::{Grid, Range, SubBlock, TRIALS, Trial};
 use super::{MOST, VECTOR, Word};
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::kernels::half::widen;
@@ -21,6 +22,8 @@ const LEN: u32 = 256;
 /// Blocks that fit elements to Q6_K on a multiprocessor at once. Measured on an H200: 5 % faster than where each takes the registers
 /// that it likes, and than with five. Those for Q4_K and Q5_K would have to keep registers in memory.
 const FITTERS: u32 = 4;
+/// Blocks of 32 elements that a block of threads fits, sixteen lanes each.
+const WHOLE: u32 = 8;
 /// Threads of a block for Q8_0.
 const ROUNDERS: u32 = 128;
 /// Elements of each of them.
@@ -29,6 +32,21 @@ const SHARE: u32 = 8;
 const ROUNDED: [u32; 2] = [32, 17];
 /// What is no number in half precision: the unit of a block that has none.
 const NOT_FINITE: u32 = 0x7e00;
+
+/// How blocks are made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Way {
+    /// One rounding.
+    Rounded,
+    /// A scale is fitted to a block of 32 elements.
+    Scaled,
+    /// A scale and an offset are.
+    Shifted,
+    /// Scales and minima are fitted to sub-blocks.
+    Affine,
+    /// Scales are.
+    Symmetric,
+}
 
 /// Quantises f32. Memory is written in whole words: it ends with one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -49,23 +67,39 @@ impl Quantize {
     pub fn launch(&self, elements: usize) -> Result<Launch> {
         let blocks = extent("blocks", elements / self.format.block_len(), MOST.min(MAX_GRID_X))?;
         let mut arguments = vec![Argument::Buffer(0), Argument::Buffer(1)];
-        let grid = match self.format {
-            QuantFormat::Q8_0 => {
-                arguments.push(Argument::U32(blocks));
-                blocks.div_ceil(ROUNDERS * SHARE / ROUNDED[0])
-            }
-            _ => blocks,
+        let of_group = match self.way() {
+            Way::Rounded => ROUNDERS * SHARE / ROUNDED[0],
+            Way::Scaled | Way::Shifted => WHOLE,
+            Way::Affine | Way::Symmetric => 1,
         };
+        if of_group > 1 {
+            arguments.push(Argument::U32(blocks));
+        }
+        let grid = blocks.div_ceil(of_group);
         Ok(Launch { grid: [grid, 1, 1], arguments })
+    }
+
+    fn way(&self) -> Way {
+        match self.format {
+            QuantFormat::Q8_0 => Way::Rounded,
+            QuantFormat::Q4_0 | QuantFormat::Q5_0 | QuantFormat::Iq4Nl => Way::Scaled,
+            QuantFormat::Q4_1 | QuantFormat::Q5_1 => Way::Shifted,
+            QuantFormat::Q4K | QuantFormat::Q5K => Way::Affine,
+            QuantFormat::Q6K => Way::Symmetric,
+        }
     }
 
     /// Elements of a sub-block.
     fn sub_block(&self) -> u32 {
-        if self.format == QuantFormat::Q6K { 16 } else { 32 }
+        self.format.layout().group as u32
     }
 
     fn threads(&self) -> u32 {
-        if self.format == QuantFormat::Q8_0 { ROUNDERS } else { LEN / self.sub_block() * TRIALS }
+        match self.way() {
+            Way::Rounded => ROUNDERS,
+            Way::Scaled | Way::Shifted => WHOLE * TRIALS,
+            Way::Affine | Way::Symmetric => LEN / self.sub_block() * TRIALS,
+        }
     }
 }
 
@@ -80,10 +114,11 @@ impl Kernel for Quantize {
             if self.format == QuantFormat::Q6K {
                 k.resident_blocks(FITTERS);
             }
-            match self.format {
-                QuantFormat::Q8_0 => round(k, x, out),
-                QuantFormat::Q4K | QuantFormat::Q5K => self.fit_affine(k, x, out),
-                QuantFormat::Q6K => self.fit_symmetric(k, x, out),
+            match self.way() {
+                Way::Rounded => round(k, x, out),
+                Way::Scaled | Way::Shifted => self.fit_whole(k, x, out),
+                Way::Affine => self.fit_affine(k, x, out),
+                Way::Symmetric => self.fit_symmetric(k, x, out),
             }
         })
     }
@@ -165,6 +200,22 @@ impl<'k> Fitting<'k> {
         k.bar_sync(0u32);
         let tops = (0..threads / WARP).map(|warp| k.ld(tops.offset(warp as i32))).collect();
         let range = Range::new(k, team::tree(tops, |a, b| k.max(a, b)).unwrap_or(top));
+        Self::of(k, [thread, sub, trial], len, range, own)
+    }
+
+    /// Reads up to [`WHOLE`] blocks of 32 elements, each with a range of its own, of which so many are left.
+    fn whole(k: &'k Builder, x: Pointer<'k, Global, f32>, left: Word<'k>) -> Self {
+        let thread = k.tid_x();
+        let (sub, trial) = (thread / TRIALS, thread % TRIALS);
+        let x = x.index_wide(k.mul_wide(k.ctaid_x(), LEN)).index(thread * 2u32);
+        let own: [F32<'k>; 2] = k.ld_v_if(k.lt(sub, left), x, 0.0);
+        let range = Range::new(k, fit::top_of_lanes(k, fit::top(k, own), TRIALS));
+        Self::of(k, [thread, sub, trial], LEN / WHOLE, range, own.to_vec())
+    }
+
+    /// Lays out the elements, of which `own` are this lane's.
+    fn of(k: &'k Builder, [thread, sub, trial]: [Word<'k>; 3], len: u32, range: Range<'k>, own: Vec<F32<'k>>) -> Self {
+        let each = len / TRIALS;
         let lift = range.lift();
         let elements = k.shared::<f32>(LEN / len * (len + VECTOR)).index(sub * (len + VECTOR));
         let at = elements.index(trial * each);
@@ -200,13 +251,86 @@ impl<'k> Fitting<'k> {
 }
 
 impl Quantize {
+    /// Blocks of 32 elements with one scale, or with a scale and an offset.
+    fn fit_whole<'k>(&self, k: &'k Builder, x: Pointer<'k, Global, f32>, out: Pointer<'k, Global, u32>) {
+        let layout = self.format.layout();
+        let blocks = k.parameter::<u32>("blocks");
+        let group = k.ctaid_x();
+        let left = k.min(blocks - group * WHOLE, WHOLE);
+        let block = Fitting::whole(k, x, left);
+        let elements = block.sub_block();
+        // The unit, and that of what is not finite.
+        let units = if self.way() == Way::Shifted {
+            let levels = ((1u32 << layout.bits) - 1) as f32;
+            let [scale, minimum] = elements.affine(&block.trial, levels, true);
+            let [[bits, unit], [of_offset, _]] = [scale, k.abs(minimum)].map(|value| block.unit(value, 1.0));
+            let offset = of_offset | k.selp(0x8000u32, k.constant(0), k.gt(minimum, 0.0));
+            let [step, shift] = [bits, offset].map(|bits| widen(k, bits) * block.lift);
+            let step = fit::inverse(step);
+            block.write_integers(|x| fit::to_integer(fit::clamp((x - shift) * step, 0.0, levels)));
+            unit | k.selp(offset, 0, block.range.finite) << 16
+        } else {
+            let grid = Grid::of(self.format);
+            let scale = elements.symmetric(&block.trial, grid);
+            let [bits, unit] = block.unit(k.abs(scale), 1.0);
+            let sign = k.selp(0x8000u32, k.constant(0), k.lt(scale, 0.0));
+            let step = fit::inverse(widen(k, bits | sign) * block.lift);
+            block.write_integers(|x| grid.integer(x * step));
+            k.selp(unit | sign, unit, block.range.finite)
+        };
+        let of_blocks = [(); 2].map(|()| k.shared::<u32>(WHOLE));
+        let is_first = k.eq(block.trial.number, 0);
+        k.st_if(is_first, of_blocks[0].index(block.sub), units);
+        let mask = k.selp(u32::MAX, k.constant(0), block.range.finite);
+        k.st_if(is_first, of_blocks[1].index(block.sub), mask);
+        k.bar_sync(0u32);
+
+        // Whole numbers from 0 on are stored as they are; others less the least of them, which turns a bit over.
+        let integers = |at: Word<'k>, i: u32| {
+            let word = k.ld(block.integers.index(at).offset(i as i32));
+            match (layout.values, layout.bits) {
+                (Values::Symmetric, 4) => word & 0x0f0f_0f0fu32 ^ 0x0808_0808u32,
+                (Values::Symmetric, _) => word & 0x1f1f_1f1fu32 ^ 0x1010_1010u32,
+                (Values::Affine | Values::Book(_), _) => word,
+            }
+        };
+        let of_units = if layout.minimum().is_some() { 2u32 } else { 1 };
+        let of_fifths = if layout.bits == 5 { 2u32 } else { 0 };
+        let halves = of_units + of_fifths + 8;
+        let half = |number: Word<'k>| {
+            let (block, i) = (number / halves, number % halves);
+            let first = block * 8u32;
+            let j = k.max(i, of_units + of_fifths) - (of_units + of_fifths);
+            let at = first + (j >> 1);
+            let nibbles = integers(at, 0) & 0x0f0f_0f0fu32 | (integers(at, 4) & 0x0f0f_0f0fu32) << 4;
+            let mut half = nibbles >> ((j & 1u32) << 4);
+            if of_fifths > 0 {
+                let at = first + (k.max(k.min(i, of_units + 1), of_units) - of_units) * 4u32;
+                let four =
+                    |j: u32| (((integers(at, j) >> 4 & 0x0101_0101u32) * 0x0102_0408u32) >> 24 & 15u32) << (4 * j);
+                let bits = (0..4).map(four).reduce(|a, b| a | b).unwrap_or(half);
+                half = k.selp(bits, half, k.lt(i, of_units + of_fifths));
+            }
+            let unit = k.ld(of_blocks[0].index(block)) >> (k.min(i, 1) << 4);
+            k.selp(unit, half & k.ld(of_blocks[1].index(block)), k.lt(i, of_units)) & 0xffffu32
+        };
+        let words = (left * halves + 1u32) >> 1;
+        k.if_(k.lt(block.thread, words), || {
+            let first = block.thread * 2u32;
+            // Behind the last block there is at most the unit of one of zeros.
+            let second = k.min(first + 1u32, WHOLE * halves - 1);
+            let out = out.index_wide(k.mul_wide(group, WHOLE * halves / 2)).index(block.thread);
+            k.st(out, half(first) | half(second) << 16);
+        });
+    }
+
     /// Blocks of Q4_K and Q5_K.
     fn fit_affine<'k>(&self, k: &'k Builder, x: Pointer<'k, Global, f32>, out: Pointer<'k, Global, u32>) {
         let five = self.format == QuantFormat::Q5K;
         let levels = if five { 31.0 } else { 15.0 };
         let block = Fitting::new(k, x, self.sub_block());
         let elements = block.sub_block();
-        let fit = elements.affine(&block.trial, levels);
+        let fit = elements.affine(&block.trial, levels, false);
 
         let subs = LEN / block.len;
         let fits = [(); 2].map(|()| k.shared::<f32>(subs));
@@ -219,7 +343,7 @@ impl Quantize {
         });
         let units = largest.map(|largest| block.unit(largest, 63.0));
         let steps = units.map(|[bits, _]| widen(k, bits) * block.lift);
-        let codes = elements.affine_codes(&block.trial, levels, fit, steps);
+        let codes = elements.affine_codes(&block.trial, [levels, 63.0], fit, steps);
 
         let of_subs = [(); 2].map(|()| k.shared::<u32>(subs));
         (0..2).for_each(|i| {
@@ -267,7 +391,8 @@ impl Quantize {
     fn fit_symmetric<'k>(&self, k: &'k Builder, x: Pointer<'k, Global, f32>, out: Pointer<'k, Global, u32>) {
         let block = Fitting::new(k, x, self.sub_block());
         let elements = block.sub_block();
-        let fit = elements.symmetric(&block.trial);
+        let grid = Grid::of(self.format);
+        let fit = elements.symmetric(&block.trial, grid);
 
         let subs = LEN / block.len;
         let fits = k.shared::<f32>(subs);
@@ -280,12 +405,12 @@ impl Quantize {
         let sign = k.selp(0x8000u32, k.constant(0), k.gt(extreme, 0.0));
         let [bits, unit] = block.unit(k.abs(extreme), 128.0);
         let step = widen(k, bits | sign) * block.lift;
-        let code = elements.symmetric_code(&block.trial, fit, step);
+        let code = elements.symmetric_code(&block.trial, grid, [-128.0, 127.0], fit, step);
 
         let of_subs = k.shared::<u32>(subs);
         k.st_if(is_first, of_subs.index(block.sub), k.bits_u32(fit::to_integer(code)) & 255u32);
         let step = fit::inverse(step * code);
-        block.write_integers(|x| fit::to_integer(fit::clamp(x * step, -32.0, 31.0)));
+        block.write_integers(|x| grid.integer(x * step));
 
         // Integers and 32 are 6 bits of the integers, the last one turned over.
         let integers =

@@ -49,6 +49,7 @@ const MOST: u64 = (1 << 30) - 1;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Shape {
     format: QuantFormat,
+    step: Step,
     /// Rows of x at once: 1, 2, 4 or 8.
     rows: u32,
     /// Brings the first weights while the launch in front still runs.
@@ -57,12 +58,8 @@ struct Shape {
 
 impl Shape {
     /// For so many rows of x, a power of two up to 8. Measured on an H200: what overlaps is up to a tenth faster.
-    fn new(format: QuantFormat, rows: u32, target: Target) -> Self {
-        Self { format, rows, overlaps: target >= Target::Sm90 }
-    }
-
-    fn step(self) -> Step {
-        Step::of(self.format)
+    fn new(format: QuantFormat, rows: u32, target: Target) -> Option<Self> {
+        Some(Self { format, step: Step::of(format)?, rows, overlaps: target >= Target::Sm90 })
     }
 
     /// Rows of x that the columns of a product are for.
@@ -77,13 +74,13 @@ impl Shape {
 
     /// Sets of groups of a step.
     fn sets(self) -> u32 {
-        self.step().groups() / self.groups_at_once()
+        self.step.groups() / self.groups_at_once()
     }
 
     /// Groups of 16 rows of weights. Measured on an H200: where taking bytes apart takes long, two blocks of threads that do not
     /// wait for one another are faster than one, as long as rounding x twice costs little.
     fn teams(self) -> u32 {
-        if self.rows == 1 && self.step().is_split { 1 } else { 2 }
+        if self.rows == 1 && self.step.is_split { 1 } else { 2 }
     }
 
     /// Rows of weights of a block of threads.
@@ -97,17 +94,17 @@ impl Shape {
 
     /// Elements of a chunk.
     fn chunk(self) -> u32 {
-        STEPS * self.step().elements
+        STEPS * self.step.elements
     }
 
     /// Bytes of a row of a chunk of weights.
     fn chunk_bytes(self) -> u32 {
-        STEPS * self.step().bytes
+        STEPS * self.step.bytes
     }
 
     /// Copies of a row of a chunk.
     fn pieces(self) -> u32 {
-        self.chunk_bytes() / PIECE + u32::from(self.step().is_split)
+        self.chunk_bytes() / PIECE + u32::from(self.step.is_split)
     }
 
     /// Bytes from a row of a chunk to the next: lanes that read neighbouring rows meet in different banks.
@@ -155,10 +152,11 @@ pub struct WarpQuantMatmul {
 }
 
 impl WarpQuantMatmul {
-    /// For about so many rows of x. None for targets that it is not for.
+    /// For about so many rows of x. None for targets and formats that it is not for.
     pub fn new(format: QuantFormat, rows: usize, target: Target) -> Option<Self> {
         let rows = rows.clamp(1, 8).next_power_of_two() as u32;
-        (target >= Target::Sm80).then_some(Self { shape: Shape::new(format, rows, target) })
+        let shape = Shape::new(format, rows, target)?;
+        (target >= Target::Sm80).then_some(Self { shape })
     }
 
     /// Every kernel for this target.
@@ -366,7 +364,7 @@ impl<'k> Body<'k> {
         self.activations.load(behind(zero), is_wanted(one));
         let step = self.warp & (STEPS - 1);
         let reader = self.activations.reader(self.place, step);
-        let steps = (depth + (shape.step().elements - 1)) / shape.step().elements;
+        let steps = (depth + (shape.step.elements - 1)) / shape.step.elements;
         k.while_(
             || k.lt(here.group, self.groups),
             || {
@@ -399,9 +397,9 @@ impl<'k> Body<'k> {
         let first = (self.warp / STEPS) * TALL + g;
         let rows = [0, TALL / 2].map(|below: u32| {
             let row = first + below;
-            let bytes = cursor.stage.get() + k.mad(row, shape.row_bytes(), step * shape.step().bytes);
-            let bytes = if shape.step().is_split { bytes + self.split(self.row(group, row)) } else { bytes };
-            Row::read(k, shape.format, self.stages, bytes, t, self.turn)
+            let bytes = cursor.stage.get() + k.mad(row, shape.row_bytes(), step * shape.step.bytes);
+            let bytes = if shape.step.is_split { bytes + self.split(self.row(group, row)) } else { bytes };
+            Row::read(k, shape.step.layout, self.stages, bytes, t, self.turn)
         });
         let zero = k.constant(0u32);
         // The groups of a set that this lane has the columns of.
@@ -444,7 +442,7 @@ impl<'k> Body<'k> {
     ) -> [Value<'k, i32>; 4] {
         let k = self.k;
         let d: Fragment<'k, i32, 4> = k.fragment();
-        match (b, self.shape.step().unsigned) {
+        match (b, self.shape.step.unsigned) {
             (&[first], true) => k.mma_bytes_m16n8k16::<u32>(d, [upper[0], lower[0]], [first], c),
             (&[first], false) => k.mma_bytes_m16n8k16::<i32>(d, [upper[0], lower[0]], [first], c),
             (b, unsigned) => {

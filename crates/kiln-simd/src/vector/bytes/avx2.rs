@@ -211,6 +211,12 @@ impl Bytes for Avx2Bytes {
     }
 
     #[inline(always)]
+    unsafe fn load(p: *const f32) -> [__m256; 2] {
+        // SAFETY: the caller's contract; the loads are unaligned.
+        unsafe { [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))] }
+    }
+
+    #[inline(always)]
     unsafe fn halves(p: *const u8) -> __m128 {
         // SAFETY: the caller's contract; this set is chosen only where F16C is.
         unsafe { four_halves(p) }

@@ -254,6 +254,12 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
     }
 
     #[inline(always)]
+    unsafe fn load(p: *const f32) -> __m512 {
+        // SAFETY: the caller's contract; the load is unaligned.
+        unsafe { _mm512_loadu_ps(p) }
+    }
+
+    #[inline(always)]
     unsafe fn halves(p: *const u8) -> __m128 {
         // SAFETY: the caller's contract; every set with AVX-512 is chosen only where F16C is.
         unsafe { four_halves(p) }

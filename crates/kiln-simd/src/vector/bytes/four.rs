@@ -203,6 +203,13 @@ impl<P: Piece> Bytes for Four<P> {
     }
 
     #[inline(always)]
+    unsafe fn load(p: *const f32) -> [P::Floats; 4] {
+        // SAFETY: the caller's contract.
+        let of = |i: usize| unsafe { P::load_floats(p.add(4 * i)) };
+        [of(0), of(1), of(2), of(3)]
+    }
+
+    #[inline(always)]
     unsafe fn halves(p: *const u8) -> [f32; 4] {
         // SAFETY: the caller's contract.
         unsafe { PortableBytes::halves(p) }

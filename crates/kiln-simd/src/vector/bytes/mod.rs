@@ -78,6 +78,10 @@ pub(crate) trait Bytes: Copy {
     /// The instruction set is there.
     unsafe fn splat(x: f32) -> Self::Floats;
 
+    /// # Safety
+    /// The instruction set is there; `p` is good for reading 16 f32.
+    unsafe fn load(p: *const f32) -> Self::Floats;
+
     /// The f32 of four f16.
     ///
     /// # Safety

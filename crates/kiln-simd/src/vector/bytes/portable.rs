@@ -85,6 +85,12 @@ impl Bytes for PortableBytes {
     }
 
     #[inline(always)]
+    unsafe fn load(p: *const f32) -> [f32; 16] {
+        // SAFETY: the caller's contract.
+        unsafe { p.cast::<[f32; 16]>().read_unaligned() }
+    }
+
+    #[inline(always)]
     unsafe fn halves(p: *const u8) -> [f32; 4] {
         // SAFETY: the caller's contract.
         unsafe { p.cast::<[[u8; 2]; 4]>().read() }.map(kiln_ir::quant::half)

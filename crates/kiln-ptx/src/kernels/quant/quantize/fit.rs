@@ -3,6 +3,9 @@
 //! Sixteen lanes have a sub-block, each one of the steps that are tried, and hold all of its elements. Where products are
 //! added up, both round.
 
+use kiln_ir::QuantFormat;
+use kiln_ir::quant::Values;
+
 use crate::kernels::math::{F32, ROUNDER};
 use crate::kernels::{half, team};
 use crate::{Builder, Value};
@@ -126,9 +129,9 @@ pub(super) struct Trial<'k> {
 
 impl<'k> Trial<'k> {
     /// Around the step that just spans so many levels.
-    fn spread(&self, levels: f32) -> F32<'k> {
+    fn spread(&self, levels: f32, spacing: f32) -> F32<'k> {
         let k = self.number.builder;
-        (k.cvt_rn_f32(self.number) - (TRIALS / 2) as f32) * SPACING + levels
+        (k.cvt_rn_f32(self.number) - (TRIALS / 2) as f32) * spacing + levels
     }
 
     /// The values of the lane with the least error, the first of equal ones, among those of which `tried` holds and whose
@@ -157,6 +160,65 @@ fn neighbour(number: Word<'_>) -> F32<'_> {
     k.selp(-1.0, k.selp(1.0, k.constant(0.0), k.eq(number, 2)), k.eq(number, 1))
 }
 
+/// The numbers that integers of a symmetric format stand for, in units of the scale.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Grid {
+    /// Whole numbers from this negative one to one less of the other sign.
+    Whole(f32),
+    /// Numbers of a book, in ascending order.
+    Book(&'static [i8; 16]),
+}
+
+impl Grid {
+    pub(super) fn of(format: QuantFormat) -> Self {
+        let layout = format.layout();
+        match layout.values {
+            Values::Book(book) => Self::Book(book),
+            Values::Symmetric | Values::Affine => Self::Whole(-f32::from(1u16 << (layout.bits - 1))),
+        }
+    }
+
+    /// What the element of largest magnitude is taken to at first, less its sign, and by how much trials differ in that.
+    fn end(self) -> (f32, f32) {
+        match self {
+            Self::Whole(least) => (-least, SPACING),
+            Self::Book(book) => (-f32::from(book[0]), 2.0),
+        }
+    }
+
+    /// Places of a book, but for the last, each with what lies halfway to the next and the number of that.
+    fn steps(book: &'static [i8; 16]) -> impl Iterator<Item = (f32, f32)> {
+        book.windows(2).map(|pair| ((f32::from(pair[0]) + f32::from(pair[1])) * 0.5, f32::from(pair[1])))
+    }
+
+    /// The nearest number; halfway between two of a book the lower.
+    fn nearest<'k>(self, y: F32<'k>) -> F32<'k> {
+        let k = y.builder;
+        match self {
+            Self::Whole(least) => round(clamp(y, least, -least - 1.0)),
+            Self::Book(book) => {
+                let least = k.constant(f32::from(book[0]));
+                Self::steps(book).fold(least, |value, (middle, next)| k.selp(next, value, k.gt(y, middle)))
+            }
+        }
+    }
+
+    /// The integer that stands for the number nearest to `y`, in the lower bits.
+    pub(super) fn integer<'k>(self, y: F32<'k>) -> F32<'k> {
+        let k = y.builder;
+        match self {
+            Self::Whole(least) => to_integer(clamp(y, least, -least - 1.0)),
+            Self::Book(book) => {
+                let places = Self::steps(book).zip(1u8..);
+                let place = places.fold(k.constant(0.0), |place, ((middle, _), next)| {
+                    k.selp(f32::from(next), place, k.gt(y, middle))
+                });
+                to_integer(place)
+            }
+        }
+    }
+}
+
 /// The elements of a sub-block, and their weights.
 pub(super) struct SubBlock<'k> {
     x: Vec<F32<'k>>,
@@ -180,18 +242,23 @@ impl<'k> SubBlock<'k> {
         }))
     }
 
-    fn integers(&self, shift: Option<F32<'k>>, inverse: F32<'k>, lo: f32, hi: f32) -> Vec<F32<'k>> {
-        let shifted = |&x: &F32<'k>| shift.map_or(x, |shift| x + shift);
-        self.x.iter().map(|x| round(clamp(shifted(x) * inverse, lo, hi))).collect()
+    fn integers(&self, shift: F32<'k>, inverse: F32<'k>, most: f32) -> Vec<F32<'k>> {
+        self.x.iter().map(|&x| round(clamp((x + shift) * inverse, 0.0, most))).collect()
     }
 
-    /// Scale and minimum, both at least 0, of `x ≈ s q - m` with `q` in `0..=levels`.
-    pub(super) fn affine(&self, trial: &Trial<'k>, levels: f32) -> [F32<'k>; 2] {
+    fn on_grid(&self, grid: Grid, inverse: F32<'k>) -> Vec<F32<'k>> {
+        self.x.iter().map(|&x| grid.nearest(x * inverse)).collect()
+    }
+
+    /// Scale and minimum of `x ≈ s q - m` with `q` in `0..=levels`: the scale is at least 0, and so is the minimum unless it is
+    /// `signed`.
+    pub(super) fn affine(&self, trial: &Trial<'k>, levels: f32, signed: bool) -> [F32<'k>; 2] {
         let k = self.x[0].builder;
         let zero = k.constant(0.0);
-        let lo = k.min(team::tree(self.x.clone(), |a, b| k.min(a, b)).unwrap_or(zero), 0.0);
+        let least = team::tree(self.x.clone(), |a, b| k.min(a, b)).unwrap_or(zero);
+        let lo = if signed { least } else { k.min(least, 0.0) };
         let hi = team::tree(self.x.clone(), |a, b| k.max(a, b)).unwrap_or(zero);
-        let q = self.integers(Some(-lo), trial.spread(levels) / (hi - lo), 0.0, levels);
+        let q = self.integers(-lo, trial.spread(levels, SPACING) / (hi - lo), levels);
         let weights = || self.weights.iter().copied();
         let of_x = || weights().zip(&self.x).map(|(w, &x)| w * x);
         let of_q = || weights().zip(&q).map(|(w, &q)| w * q);
@@ -203,37 +270,46 @@ impl<'k> SubBlock<'k> {
         let solvable = k.gt(determinant, 1e-4 * (sum_w * sum_qq));
         let s = (sum_w * sum_xq - sum_x * sum_q) / determinant;
         let b = (sum_qq * sum_x - sum_q * sum_xq) / determinant;
-        let both = k.and(solvable, k.le(b, 0.0));
+        let both = if signed { solvable } else { k.and(solvable, k.le(b, 0.0)) };
         let alone = k.selp(sum_xq / sum_qq, 0.0, k.gt(sum_qq, 0.0));
         let (s, b) = (k.selp(s, alone, both), k.selp(b, zero, both));
         let tried = k.and(k.gt(hi, lo), k.ge(s, 0.0));
-        trial.best(self.error(&q, s, Some(b)), tried, [s, -b], [zero, -lo])
+        let otherwise = match signed {
+            // A scale reaches further up than a minimum.
+            true => {
+                let up = k.and(k.gt(lo, 0.0), k.le(hi, lo));
+                [k.selp(lo / levels, zero, up), k.selp(zero, -lo, up)]
+            }
+            false => [zero, -lo],
+        };
+        trial.best(self.error(&q, s, Some(b)), tried, [s, -b], otherwise)
     }
 
-    /// The codes, as numbers, of a scale and a minimum in these units, after the neighbours of the nearest ones were tried.
+    /// The codes, as numbers up to `most`, of a scale and a minimum in these units, after the neighbours of the nearest ones were tried.
     pub(super) fn affine_codes(
         &self,
         trial: &Trial<'k>,
-        levels: f32,
+        [levels, most]: [f32; 2],
         fit: [F32<'k>; 2],
         units: [F32<'k>; 2],
     ) -> [F32<'k>; 2] {
         let k = self.x[0].builder;
-        let nearest = [0, 1].map(|i| round(clamp(fit[i] * inverse(units[i]), 0.0, 63.0)));
+        let nearest = [0, 1].map(|i| round(clamp(fit[i] * inverse(units[i]), 0.0, most)));
         let neighbours = [trial.number / 3u32, trial.number % 3u32].map(neighbour);
-        let codes = [0, 1].map(|i| clamp(nearest[i] + neighbours[i], 0.0, 63.0));
+        let codes = [0, 1].map(|i| clamp(nearest[i] + neighbours[i], 0.0, most));
         let [step, offset] = [0, 1].map(|i| units[i] * codes[i]);
-        let q = self.integers(Some(offset), inverse(step), 0.0, levels);
+        let q = self.integers(offset, inverse(step), levels);
         let error = self.error(&q, step, Some(-offset));
         trial.best(error, k.lt(trial.number, 9), codes, [k.constant(0.0); 2])
     }
 
-    /// Scale of `x ≈ s q` with `q` in `-32..=31`; of the sign that gives the largest magnitude the larger end.
-    pub(super) fn symmetric(&self, trial: &Trial<'k>) -> F32<'k> {
+    /// Scale of `x ≈ s q` with `q` on a grid; of the sign that gives the largest magnitude the larger end.
+    pub(super) fn symmetric(&self, trial: &Trial<'k>, grid: Grid) -> F32<'k> {
         let k = self.x[0].builder;
         let zero = k.constant(0.0);
         let extreme = extreme(&self.x);
-        let q = self.integers(None, -trial.spread(32.0) / extreme, -32.0, 31.0);
+        let (end, spacing) = grid.end();
+        let q = self.on_grid(grid, -trial.spread(end, spacing) / extreme);
         let products = |with: &[F32<'k>]| {
             let terms = self.weights.iter().zip(with).zip(&q);
             sum(terms.map(|((&w, &x), &q)| w * x * q).collect::<Vec<_>>())
@@ -244,12 +320,19 @@ impl<'k> SubBlock<'k> {
     }
 
     /// The code, as a number, of a scale in this unit, after the neighbours of the nearest one were tried.
-    pub(super) fn symmetric_code(&self, trial: &Trial<'k>, fit: F32<'k>, unit: F32<'k>) -> F32<'k> {
+    pub(super) fn symmetric_code(
+        &self,
+        trial: &Trial<'k>,
+        grid: Grid,
+        [least, most]: [f32; 2],
+        fit: F32<'k>,
+        unit: F32<'k>,
+    ) -> F32<'k> {
         let k = self.x[0].builder;
-        let nearest = round(clamp(fit * inverse(unit), -128.0, 127.0));
-        let code = clamp(nearest + neighbour(trial.number), -128.0, 127.0);
+        let nearest = round(clamp(fit * inverse(unit), least, most));
+        let code = clamp(nearest + neighbour(trial.number), least, most);
         let step = unit * code;
-        let q = self.integers(None, inverse(step), -32.0, 31.0);
+        let q = self.on_grid(grid, inverse(step));
         let [code] = trial.best(self.error(&q, step, None), k.lt(trial.number, 3), [code], [k.constant(0.0)]);
         code
     }

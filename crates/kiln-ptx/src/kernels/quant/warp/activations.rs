@@ -76,7 +76,7 @@ impl<'k> Activations<'k> {
 
     /// Numbers of a group: its scale, and the sum where there are minima.
     fn width(shape: Shape) -> u32 {
-        if shape.step().has_minima { 2 } else { 1 }
+        if shape.step.has_minima { 2 } else { 1 }
     }
 
     fn row_scales(shape: Shape) -> u32 {
@@ -171,15 +171,15 @@ impl<'k> Activations<'k> {
     pub(super) fn reader(&self, [g, t]: [Word<'k>; 2], step: Word<'k>) -> Reader<'k> {
         let (k, shape) = (self.k, self.shape);
         let across = shape.across();
-        let group = shape.step().group;
+        let group = shape.step.group;
         let pair = g >> 1;
         let plane = (pair & (across - 1)) * 2u32 + (g & 1u32);
-        let bytes = step * shape.step().elements + (pair >> across.ilog2()) * group + t * (group / 4);
+        let bytes = step * shape.step.elements + (pair >> across.ilog2()) * group + t * (group / 4);
         let plane = self.planes.byte_index(k.mad(plane, shape.pitch(), bytes));
         // Groups of sixteen elements share scales in pairs.
         let number = t >> across.ilog2();
         let number = if group == GROUP { number } else { number >> 1 };
-        let first = step * (shape.step().elements / GROUP) + number;
+        let first = step * (shape.step.elements / GROUP) + number;
         let scale = k.mad(t & (across - 1), Self::row_scales(shape), first * Self::width(shape));
         Reader { plane, scale: self.scales.index(scale) }
     }
@@ -193,7 +193,7 @@ impl<'k> Activations<'k> {
     /// The bytes of columns of a set of groups; `four`: of the second four rows.
     pub(super) fn bytes(&self, reader: &Reader<'k>, set: u32, four: u32) -> Vec<Word<'k>> {
         let (k, shape) = (self.k, self.shape);
-        let group = shape.step().group;
+        let group = shape.step.group;
         let at = reader.plane.bytes((set * shape.groups_at_once() * group + four * 8 * shape.pitch()) as i32);
         if group == GROUP { k.ld_v::<_, _, 2>(at).to_vec() } else { vec![k.ld(at)] }
     }
@@ -201,9 +201,9 @@ impl<'k> Activations<'k> {
     /// The scale of a set of groups, and the sum of the integers.
     pub(super) fn scale(&self, reader: &Reader<'k>, set: u32, four: u32) -> (F32<'k>, Option<F32<'k>>) {
         let (k, shape) = (self.k, self.shape);
-        let group = set * shape.groups_at_once() * shape.step().group / GROUP;
+        let group = set * shape.groups_at_once() * shape.step.group / GROUP;
         let at = reader.scale.offset((group * Self::width(shape) + four * 4 * Self::row_scales(shape)) as i32);
-        if shape.step().has_minima {
+        if shape.step.has_minima {
             let [scale, sum] = k.ld_v::<_, _, 2>(at);
             (scale, Some(sum))
         } else {

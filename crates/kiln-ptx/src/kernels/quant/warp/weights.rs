@@ -6,9 +6,21 @@ use super::super::{LIFTED, Word};
 use crate::kernels::math::F32;
 use crate::{Builder, F16, Pointer, Shared, Value};
 
+/// How the blocks that these kernels read lie in memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(super) enum Layout {
+    /// Q4_K, and with a fifth bit Q5_K.
+    Affine {
+        five: bool,
+    },
+    Q6K,
+    Q8_0,
+}
+
 /// What a warp takes of a row of weights at once.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Step {
+    pub(super) layout: Layout,
     pub(super) elements: u32,
     pub(super) bytes: u32,
     /// Neighbouring elements with a step in common.
@@ -22,9 +34,14 @@ pub(super) struct Step {
 }
 
 impl Step {
-    pub(super) fn of(format: QuantFormat) -> Self {
-        match format {
+    /// `None` of formats for which there is no such kernel.
+    pub(super) fn of(format: QuantFormat) -> Option<Self> {
+        Some(match format {
+            QuantFormat::Q4_0 | QuantFormat::Q4_1 | QuantFormat::Q5_0 | QuantFormat::Q5_1 | QuantFormat::Iq4Nl => {
+                return None;
+            }
             QuantFormat::Q4K | QuantFormat::Q5K => Self {
+                layout: Layout::Affine { five: format == QuantFormat::Q5K },
                 elements: 256,
                 bytes: format.block_bytes() as u32,
                 group: 32,
@@ -32,14 +49,26 @@ impl Step {
                 unsigned: true,
                 is_split: false,
             },
-            QuantFormat::Q6K => {
-                Self { elements: 256, bytes: 210, group: 16, has_minima: false, unsigned: false, is_split: true }
-            }
+            QuantFormat::Q6K => Self {
+                layout: Layout::Q6K,
+                elements: 256,
+                bytes: 210,
+                group: 16,
+                has_minima: false,
+                unsigned: false,
+                is_split: true,
+            },
             // Four blocks.
-            QuantFormat::Q8_0 => {
-                Self { elements: 128, bytes: 136, group: 32, has_minima: false, unsigned: false, is_split: true }
-            }
-        }
+            QuantFormat::Q8_0 => Self {
+                layout: Layout::Q8_0,
+                elements: 128,
+                bytes: 136,
+                group: 32,
+                has_minima: false,
+                unsigned: false,
+                is_split: true,
+            },
+        })
     }
 
     /// Groups of elements.
@@ -83,16 +112,16 @@ impl<'k> Row<'k> {
     /// That begins so many bytes behind `at`; `t` is the number of the lane in its quad.
     pub(super) fn read(
         k: &'k Builder,
-        format: QuantFormat,
+        layout: Layout,
         at: Pointer<'k, Shared, u32>,
         bytes: Word<'k>,
         t: Word<'k>,
         turn: Turn<'k>,
     ) -> Self {
-        match format {
-            QuantFormat::Q4K | QuantFormat::Q5K => affine(k, format == QuantFormat::Q5K, at.byte_index(bytes), t, turn),
-            QuantFormat::Q6K => q6_k(k, at, bytes, t, turn),
-            QuantFormat::Q8_0 => q8_0(k, at, bytes, t, turn),
+        match layout {
+            Layout::Affine { five } => affine(k, five, at.byte_index(bytes), t, turn),
+            Layout::Q6K => q6_k(k, at, bytes, t, turn),
+            Layout::Q8_0 => q8_0(k, at, bytes, t, turn),
         }
     }
 }
