@@ -3,40 +3,54 @@
 mod support;
 
 use kiln_ir::Buffer;
-use kiln_ir::op::{Gather as GatherOp, Operation, reference};
+use kiln_ir::op::{Gather as GatherOp, Op, Operation, reference};
 use kiln_ptx::kernels::gather::Gather;
-use support::{Device, floats, words};
+use support::Device;
 
 fn bytes(indices: &[u32]) -> Vec<u8> {
     indices.iter().flat_map(|index| index.to_le_bytes()).collect()
 }
 
-/// Results, and what was reported.
-fn run_gather(table: &[f32], [rows, columns]: [usize; 2], indices: &[u32]) -> Result<(Vec<f32>, u64), String> {
+/// Rows of so many bytes, and what was reported.
+fn run_gather(table: &[u8], [rows, row]: [usize; 2], indices: &[u32]) -> Result<(Vec<u8>, u64), String> {
     let mut device = Device::default();
-    let kernel = Gather::new(columns);
+    let kernel = Gather::new(row);
+    let result = indices.len() * row;
     let buffers = [
-        device.upload(&words(table)),
+        device.upload(table),
         device.upload(&bytes(indices)),
-        device.allocate(4 * indices.len() * columns),
+        device.allocate(result),
         device.upload(&u64::MAX.to_le_bytes()),
     ];
-    device.run(&kernel, &kernel.launch(indices.len(), rows, columns).unwrap(), &buffers)?;
+    device.run(&kernel, &kernel.launch(indices.len(), rows, row).unwrap(), &buffers)?;
     let report = device.download(buffers[3]).try_into().map_or(0, u64::from_le_bytes);
-    Ok((floats(device.download(buffers[2])), report))
+    Ok((device.download(buffers[2])[..result].to_vec(), report))
 }
 
 #[test]
 fn gather_keeps_its_contract() {
     let mut compared = 0;
     for case in GatherOp::cases() {
-        let run = |_: &_, inputs: &[kiln_ir::Operand<'_>]| {
-            let table = inputs[0].shape();
+        let run = |op: &Op, inputs: &[kiln_ir::Operand<'_>]| {
+            let (table, indices) = (inputs[0], inputs[1].data().u32());
+            let rows = table.shape().rows();
+            let row = table.ty().bytes() / rows.max(1);
             let (out, report) =
-                run_gather(inputs[0].data().f32(), [table.rows(), table.columns()], inputs[1].data().u32())
-                    .unwrap_or_else(|why| panic!("{case}: {why}"));
+                run_gather(table.data().as_bytes(), [rows, row], indices).unwrap_or_else(|why| panic!("{case}: {why}"));
             assert_eq!(report, u64::MAX, "{case}");
-            Ok(vec![Buffer::F32(out)])
+            // What the rows stand for is made by other kernels.
+            let mut stored = Buffer::with_bytes(table.ty().dtype, out.len()).unwrap();
+            stored.as_mut().as_bytes().copy_from_slice(&out);
+            let ty = op.infer(&[table.ty(), inputs[1].ty()]).unwrap()[0];
+            if ty.dtype == table.ty().dtype {
+                return Ok(vec![stored]);
+            }
+            let mut numbers = vec![0.0; ty.shape.numel()];
+            match &stored {
+                Buffer::Blocks(format, blocks) => format.decode(blocks, &mut numbers).unwrap(),
+                other => kiln_ir::widen(other.as_data(), &mut numbers),
+            }
+            Ok(vec![Buffer::F32(numbers)])
         };
         compared += reference::conform(&case, run).unwrap_or_else(|why| panic!("{why}")).compared;
     }
@@ -45,11 +59,11 @@ fn gather_keeps_its_contract() {
 
 #[test]
 fn the_first_index_outside_of_the_table_is_reported() {
-    for columns in [1usize, 4, 7] {
-        let table = vec![1.0; 3 * columns];
+    for row in [1usize, 6, 12, 16, 48] {
+        let table: Vec<u8> = (1..=3 * row as u8).collect();
         let indices = [0, 2, 3, 1, u32::MAX, 7];
-        let (out, report) = run_gather(&table, [3, columns], &indices).unwrap();
-        assert_eq!((report >> 32, report as u32), (2, 3), "{columns} columns");
-        assert_eq!(out[..2 * columns], table[..2 * columns]);
+        let (out, report) = run_gather(&table, [3, row], &indices).unwrap();
+        assert_eq!((report >> 32, report as u32), (2, 3), "rows of {row} bytes");
+        assert_eq!((&out[..row], &out[row..2 * row]), (&table[..row], &table[2 * row..]));
     }
 }

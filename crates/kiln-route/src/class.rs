@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use kiln_ir::op::{ElementwiseKind as Kind, Movement, Op, Reduction};
 use kiln_ir::TensorType;
+use kiln_ir::op::{ElementwiseKind as Kind, Movement, Op, Reduction};
 
 /// What is calibrated together: an operation, and the kind of shape where that decides which code runs.
 ///
@@ -41,6 +41,7 @@ fn representative(op: &Op) -> &'static str {
             Kind::Add | Kind::Sub | Kind::Mul | Kind::Min | Kind::Max | Kind::Lerp => "add",
             kind => kind.name(),
         },
+        Op::Gather(_) => "gather",
         // Each moves elements and computes next to nothing.
         _ if op.reads_as_stored() => "permute",
         _ => op.name(),

@@ -1,13 +1,13 @@
 //! Operations that choose elements: gather and top-k.
 
 use kiln_ir::op::{Gather, TopK};
-use kiln_ir::{DataMut, Operand, Result};
+use kiln_ir::{Data, DataMut, Operand, Result};
 
 use std::cell::Cell;
 
 use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
-use crate::vector::{Kernel, Vector, dispatch};
+use crate::vector::{Kernel, PlainKernel, Vector, dispatch, dispatch_plain};
 
 /// Elements below which one thread is faster.
 const PARALLEL: usize = 300_000;
@@ -20,26 +20,53 @@ const ROW: usize = 256;
 
 impl Execute for Gather {
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
-        let (table, indices) = (f32s(inputs, 0), inputs[1].data().u32());
+        let (table, indices) = (inputs[0].data(), inputs[1].data().u32());
         let &[rows, columns] = inputs[0].shape().dims() else { return Ok(()) };
         // Before anything is written.
         self.check(indices, rows)?;
-        let out = outputs[0].f32();
-        if out.is_empty() {
+        if indices.is_empty() || columns == 0 {
             return Ok(());
         }
-        let threads = if out.len() < PARALLEL { 1 } else { simd.threads() };
+        let threads = if indices.len() * columns < PARALLEL { 1 } else { simd.threads() };
         let group = (SHARE / columns).max(1);
-        let shared = Shared::new(out.as_mut_ptr());
+        let (read, written) = (inputs[0].ty().bytes() / rows, outputs[0].bytes() / indices.len());
+        let as_it_is = table.dtype() == outputs[0].dtype();
+        let shared = Shared::new(outputs[0].as_bytes().as_mut_ptr());
         threads::for_each(indices.len().div_ceil(group), threads, |part| {
             let from = part * group;
             for (i, &index) in indices.iter().enumerate().skip(from).take(group) {
-                let row = &table[index as usize * columns..][..columns];
-                // SAFETY: every index has a row of the output of its own, as long as one of the table.
-                unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), shared.get().add(i * columns), columns) };
+                let at = index as usize * read;
+                // SAFETY: every index has a row of the output of its own, and no other part has it.
+                let out = unsafe { shared.get().add(i * written) };
+                if as_it_is {
+                    let row = &table.as_bytes()[at..at + read];
+                    // SAFETY: a row of the output is as long as one of the table.
+                    unsafe { std::ptr::copy_nonoverlapping(row.as_ptr(), out, read) };
+                } else {
+                    // SAFETY: what a table of another type gives is f32, and `out` is where one of its rows begins.
+                    let out = unsafe { std::slice::from_raw_parts_mut(out.cast::<f32>(), columns) };
+                    // SAFETY: a `Simd` exists only for an available instruction set.
+                    unsafe { dispatch_plain(simd.isa(), Row(table.part(at..at + read), out)) };
+                }
             }
         });
         Ok(())
+    }
+}
+
+/// A row of floats or of blocks as f32.
+struct Row<'a>(Data<'a>, &'a mut [f32]);
+
+impl PlainKernel for Row<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        match self.0 {
+            // It is whole blocks, and as long as the result.
+            Data::Blocks(format, blocks) => drop(format.decode(blocks, self.1)),
+            row => kiln_ir::widen(row, self.1),
+        }
     }
 }
 

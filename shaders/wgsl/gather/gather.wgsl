@@ -1,5 +1,6 @@
-// out[i, j] = table[index[i], j]: bits are copied, in vectors where rows are whole vectors. An index outside of the table
-// gives zeros and is a fault.
+// out[i, j] = table[index[i], j]: bits are copied, in vectors where rows are whole vectors, in words where they are whole words,
+// and else in units of two bytes or of one, of which an invocation writes a whole word. An index outside of the
+// table gives zeros and is a fault.
 //
 // The table may be a part of a larger one, from `first_row` on, and the indices too, from `first` on.
 //
@@ -16,11 +17,11 @@
 #param first: u32
 #param count: u32
 #param n: u32
-#constant VECTORS = 0, 1
+#constant UNIT = 1, 2, 4, 16
 #constant SCAN = 0, 1
 #include common
 
-#if VECTORS
+#if UNIT == 16
 alias Item = vec4<u32>;
 #else
 alias Item = u32;
@@ -53,6 +54,12 @@ fn scan(local: u32) {
 }
 #endif
 
+#if UNIT == 1, 2
+const PER: u32 = 4u / ${UNIT}u;
+const BITS: u32 = 8u * ${UNIT}u;
+const MASK: u32 = 0xffffffffu >> (32u - BITS);
+#endif
+
 @compute @workgroup_size(${WORKGROUP})
 fn main(
     @builtin(workgroup_id) group: vec3<u32>,
@@ -69,6 +76,7 @@ fn main(
     if i >= p.n {
         return;
     }
+#if UNIT == 4, 16
     let position = i / p.columns;
     let chosen = index[position];
     // Before the part the difference wraps around.
@@ -82,4 +90,31 @@ fn main(
         atomicMin(&fault[0], p.first + position);
 #endif
     }
+#else
+    // Other units of the word may be of rows of another part of the table.
+    var word = out[i];
+    for (var unit = 0u; unit < PER; unit += 1u) {
+        let to = PER * i + unit;
+        let position = to / p.columns;
+        if position >= p.count {
+            break;
+        }
+        let chosen = index[position];
+        let row = chosen - p.first_row;
+        var bits = 0u;
+        if row < p.part {
+            let place = row * p.columns + (to - position * p.columns);
+            bits = (table[place / PER] >> (BITS * (place % PER))) & MASK;
+        } else if chosen >= p.rows {
+#if SCAN
+#else
+            atomicMin(&fault[0], p.first + position);
+#endif
+        } else {
+            continue;
+        }
+        word = (word & ~(MASK << (BITS * unit))) | (bits << (BITS * unit));
+    }
+    out[i] = word;
+#endif
 }

@@ -14,7 +14,7 @@ impl Lower<CudaDevice> for Cast {
 }
 
 /// Casts all elements; both have as many.
-fn cast(plan: &mut Lowering<'_>, from: Value, to: Value) -> Result<()> {
+pub(super) fn cast(plan: &mut Lowering<'_>, from: Value, to: Value) -> Result<()> {
     let kernel = cast::Cast::new(from.ty.dtype, to.ty.dtype);
     let launch = kernel.launch(from.ty.shape.numel())?;
     plan.run(kernel, launch, &[from.at, to.at]);

@@ -1,19 +1,37 @@
 //! Rows of a table.
 
-use kiln_ir::Result;
-use kiln_ir::op::{Gather, Operation};
+use kiln_ir::op::{Dequantize, Gather, Operation};
+use kiln_ir::{DType, Result, Shape, TensorType};
 use kiln_ptx::kernels::gather;
 
-use super::{Launches, Lower, Lowering, Value};
+use super::{Launches, Lower, Lowering, Value, cast};
 use crate::CudaDevice;
 
 impl Lower<CudaDevice> for Gather {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        let (table, indices) = (inputs[0].ty.shape, inputs[1].ty.shape.numel());
-        let kernel = gather::Gather::new(table.columns());
-        let launch = kernel.launch(indices, table.rows(), table.columns())?;
-        let report = plan.fault(self.name(), table.rows());
-        plan.run(kernel, launch, &[inputs[0].at, inputs[1].at, outputs[0].at, report]);
-        Ok(())
+        let (dtype, out) = (inputs[0].ty.dtype, outputs[0]);
+        if dtype == out.ty.dtype {
+            return rows(self, plan, inputs, out);
+        }
+        // The rows that are chosen as they are stored, and then as f32.
+        let shape = Shape::new(&[inputs[1].ty.shape.numel(), inputs[0].ty.shape.columns()])?;
+        let stored = plan.scratch(TensorType::of(dtype, shape)?);
+        rows(self, plan, inputs, stored)?;
+        match dtype {
+            DType::Blocks(format) => Dequantize { format }.lower(plan, &[stored], outputs),
+            _ => cast::cast(plan, stored, out),
+        }
     }
+}
+
+/// Copies rows as they are stored.
+fn rows(op: &Gather, plan: &mut Lowering<'_>, inputs: &[Value], out: Value) -> Result<()> {
+    let (table, indices) = (inputs[0].ty, inputs[1].ty.shape.numel());
+    let rows = table.shape.rows();
+    let row = table.bytes() / rows.max(1);
+    let kernel = gather::Gather::new(row);
+    let launch = kernel.launch(indices, rows, row)?;
+    let report = plan.fault(op.name(), rows);
+    plan.run(kernel, launch, &[inputs[0].at, inputs[1].at, out.at, report]);
+    Ok(())
 }

@@ -1,10 +1,11 @@
 use super::{Bound, Contract, Operation, Outputs};
-use crate::{DType, Error, Result, Shape, TensorType};
+use crate::{DType, Error, Kind, Result, Shape, TensorType};
 
 /// Rows of a table chosen by index: the lookup of embeddings.
 ///
 /// Operands: the table `[rows, n]`, indices `[..]` of one dimension less than [`crate::MAX_RANK`] at most. The result is
-/// `[.., n]`.
+/// `[.., n]`: f32 of a table of floats or of quantised blocks, which are read as they are stored, and of the type of any other
+/// table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Gather;
 
@@ -33,6 +34,8 @@ impl Gather {
 }
 
 impl Operation for Gather {
+    const AS_STORED: bool = true;
+
     fn name(&self) -> &'static str {
         "gather"
     }
@@ -43,34 +46,58 @@ impl Operation for Gather {
 
     fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
         let op = self.name();
-        super::expect_types(op, inputs, &[DType::F32, DType::U32])?;
-        let (table, indices) = (inputs[0].shape, inputs[1].shape);
+        let [table, indices] = inputs else { return Err(Error::Arity { op, expected: 2, found: inputs.len() }) };
+        if indices.dtype != DType::U32 {
+            return Err(Error::Type { op, index: 1, expected: DType::U32, found: indices.dtype });
+        }
+        let dtype = match table.dtype.kind() {
+            Kind::Float | Kind::Blocks => DType::F32,
+            Kind::Integer | Kind::Truth => table.dtype,
+        };
+        let (table, indices) = (table.shape, indices.shape);
         let &[_, columns] = table.dims() else {
             return Err(Error::Shape { op, reason: format!("the table {table} is not a matrix") });
         };
         let dims: Vec<usize> = indices.dims().iter().copied().chain([columns]).collect();
-        Ok(TensorType::f32(Shape::new(&dims)?).into())
+        Ok(TensorType { dtype, shape: Shape::new(&dims)? }.into())
     }
 
     fn flops(&self, _: &[TensorType], _: &[TensorType]) -> u64 {
         0
     }
 
-    fn bytes_read(&self, inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
-        inputs[1].bytes() as u64 + outputs[0].bytes() as u64
+    fn bytes_read(&self, inputs: &[TensorType], _: &[TensorType]) -> u64 {
+        let row = inputs[0].bytes().checked_div(inputs[0].shape.rows()).unwrap_or(0);
+        inputs[1].bytes() as u64 + (inputs[1].shape.numel() as u64).saturating_mul(row as u64)
     }
 
     fn contract(&self) -> Contract {
-        Contract { bound: Bound::Exact, special: "bits are copied; an index outside of the table is an error" }
+        Contract {
+            bound: Bound::Exact,
+            special: "bits are copied, or are what they stand for as f32; an index outside of the table is an error",
+        }
     }
 
     #[cfg(feature = "reference")]
     fn reference(&self, inputs: &[crate::Operand<'_>]) -> Vec<super::reference::Expected> {
-        let (table, columns) = (inputs[0].data().f32(), inputs[0].shape().columns());
+        use super::reference::Expected;
+        let (table, columns) = (inputs[0].data(), inputs[0].shape().columns());
         let rows = inputs[1].data().u32().iter().map(|&i| i as usize);
+        let mut numbers = vec![0.0; inputs[0].shape().numel()];
+        match table {
+            crate::Data::Blocks(format, blocks) => format.decode(blocks, &mut numbers).expect("whole blocks"),
+            _ if table.dtype().is_float() => crate::widen(table, &mut numbers),
+            _ => {
+                let row = columns * table.dtype().size();
+                let bytes: Vec<u8> = rows.flat_map(|r| &table.as_bytes()[r * row..(r + 1) * row]).copied().collect();
+                let mut elements = crate::Buffer::with_bytes(table.dtype(), bytes.len()).expect("a case fits memory");
+                elements.as_mut().as_bytes().copy_from_slice(&bytes);
+                return vec![Expected::Exact(elements)];
+            }
+        }
         let values: Vec<f64> =
-            rows.flat_map(|r| &table[r * columns..(r + 1) * columns]).map(|&v| f64::from(v)).collect();
-        vec![super::reference::Expected::F32 { magnitudes: vec![0.0; values.len()], values }]
+            rows.flat_map(|r| &numbers[r * columns..(r + 1) * columns]).map(|&v| f64::from(v)).collect();
+        vec![Expected::F32 { magnitudes: vec![0.0; values.len()], values }]
     }
 
     #[cfg(feature = "reference")]
@@ -97,6 +124,24 @@ impl Operation for Gather {
             let indices = (0..dims.iter().product()).map(|_| random.below(rows) as u32).collect();
             let indices = Input::new(crate::Buffer::U32(indices), dims);
             cases.push(Case::new(Self, vec![Input::f32(table, &[rows, columns]), indices]));
+        }
+        // Tables of every type, of rows that are whole words and that are not.
+        let formats = crate::QuantFormat::ALL.map(DType::Blocks);
+        for &dtype in DType::ALL.iter().chain(&formats) {
+            let unit = if let DType::Blocks(format) = dtype { format.block_len() } else { 1 };
+            for (rows, units, dims) in [(7, 1, &[5][..]), (5, 6, &[3, 3]), (40, 16, &[17])] {
+                let columns = units * unit;
+                let ty = TensorType::of(dtype, Shape::new(&[rows, columns]).expect("a shape")).expect("whole blocks");
+                let mut table = crate::Buffer::zeros(&ty).expect("a case fits memory");
+                if dtype.is_float() {
+                    crate::narrow(&random.uniforms(rows * columns, -9.0, 9.0), table.as_mut());
+                } else {
+                    table.as_mut().as_bytes().fill_with(|| random.bits() as u8);
+                }
+                let indices = (0..dims.iter().product()).map(|_| random.below(rows) as u32).collect();
+                let indices = Input::new(crate::Buffer::U32(indices), dims);
+                cases.push(Case::new(Self, vec![Input::new(table, &[rows, columns]), indices]));
+            }
         }
         cases
     }

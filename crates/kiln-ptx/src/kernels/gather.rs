@@ -3,46 +3,44 @@
 use kiln_ir::Result;
 
 use crate::kernel::{MAX_GRID_X, extent};
-use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Value};
+use crate::{Argument, Builder, Byte, F16, Global, Kernel, Launch, Pointer, PtxKernel, Value};
 
 /// Threads of a block.
 const BLOCK: u32 = 256;
-/// Elements of a vector.
+/// Words of a vector.
 const VECTOR: u32 = 4;
 /// Extents at most: 32 bits count what the last block reaches over.
 const MOST: u64 = (u32::MAX - BLOCK) as u64;
 
-/// `yᵢ = tableₖ, k = indexᵢ`, of rows of any length.
+/// `yᵢ = tableₖ, k = indexᵢ`, of rows of any number of bytes.
 ///
 /// An index outside of the table is reported: the last buffer is one word of 64 bits, at first all ones, and is the position
 /// of the index times 2³² and the index, of the first such position, afterwards. The row of it in the result is left as it
 /// was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Gather {
-    /// Rows are whole vectors.
-    vectors: bool,
+    /// Bytes of the units that rows are whole ones of: 16, 4, 2 or 1.
+    unit: u32,
 }
 
 impl Gather {
-    /// For rows of so many columns.
-    pub fn new(columns: usize) -> Self {
-        Self { vectors: columns.is_multiple_of(VECTOR as usize) }
+    /// For rows of so many bytes.
+    pub fn new(row: usize) -> Self {
+        Self { unit: [16, 4, 2].into_iter().find(|&unit| row.is_multiple_of(unit as usize)).unwrap_or(1) }
     }
 
     /// Every kernel.
-    pub fn all() -> [Self; 2] {
-        [Self { vectors: false }, Self { vectors: true }]
+    pub fn all() -> [Self; 4] {
+        [16, 4, 2, 1].map(|unit| Self { unit })
     }
 
-    /// The launch for `indices` indices into a table of `rows` rows of `columns` elements. Buffers: table, indices, result,
-    /// report.
+    /// The launch for `indices` indices into a table of `rows` rows of `row` bytes. Buffers: table, indices, result, report.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 257 indices, rows, or elements (vectors, where rows are whole
-    /// ones) of the result.
-    pub fn launch(&self, indices: usize, rows: usize, columns: usize) -> Result<Launch> {
-        let units = if self.vectors { columns / VECTOR as usize } else { columns };
-        let n = extent("elements", indices.saturating_mul(units), MOST)?;
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 257 indices, rows, or units of the result.
+    pub fn launch(&self, indices: usize, rows: usize, row: usize) -> Result<Launch> {
+        let units = row / self.unit as usize;
+        let n = extent("units", indices.saturating_mul(units), MOST)?;
         let (rows, units) = (extent("rows", rows, MOST)?, extent("columns", units, MOST)?);
         let words = [n, rows, units].map(Argument::U32);
         let arguments = (0..4).map(Argument::Buffer).chain(words).collect();
@@ -50,9 +48,9 @@ impl Gather {
     }
 
     fn write(&self, k: &Builder) {
-        let table = k.buffer::<f32>("table");
+        let table = k.buffer::<u32>("table");
         let indices = k.buffer::<u32>("indices");
-        let out = k.buffer::<f32>("out");
+        let out = k.buffer::<u32>("out");
         let report = k.buffer::<u64>("report");
         let [n, rows, units] = ["n", "rows", "units"].map(|name| k.parameter::<u32>(name));
         let i = k.mad(k.ctaid_x(), BLOCK, k.tid_x());
@@ -67,27 +65,36 @@ impl Gather {
         });
     }
 
-    /// Copies an element or a vector, counted in those.
+    /// Copies a unit, counted in those.
     fn copy<'k>(
         &self,
         k: &'k Builder,
-        table: Pointer<'k, Global, f32>,
+        table: Pointer<'k, Global, u32>,
         from: Value<'k, u64>,
-        out: Pointer<'k, Global, f32>,
+        out: Pointer<'k, Global, u32>,
         to: Value<'k, u64>,
     ) {
-        if self.vectors {
-            let vector = k.ld_v::<_, _, 4>(table.index_wide(from * u64::from(VECTOR)));
-            k.st_v(out.index_wide(to * u64::from(VECTOR)), vector);
-        } else {
-            k.st(out.index_wide(to), k.ld(table.index_wide(from)));
+        match self.unit {
+            1 => k.st(out.cast::<Byte>().index_wide(to), k.ld(table.cast::<Byte>().index_wide(from))),
+            2 => k.st(out.cast::<F16>().index_wide(to), k.ld(table.cast::<F16>().index_wide(from))),
+            4 => k.st(out.index_wide(to), k.ld(table.index_wide(from))),
+            _ => {
+                let vector = k.ld_v::<_, _, 4>(table.index_wide(from * u64::from(VECTOR)));
+                k.st_v(out.index_wide(to * u64::from(VECTOR)), vector);
+            }
         }
     }
 }
 
 impl Kernel for Gather {
     fn name(&self) -> String {
-        if self.vectors { "gather_x4" } else { "gather" }.to_owned()
+        let unit = match self.unit {
+            1 => "b8",
+            2 => "b16",
+            4 => "b32",
+            _ => "x4",
+        };
+        format!("gather_{unit}")
     }
 
     fn build(&self) -> PtxKernel {

@@ -1,9 +1,10 @@
 //! Rows of a table.
 
-use kiln_ir::Result;
-use kiln_ir::op::{Gather, Operation};
+use kiln_ir::op::{Dequantize, Gather, Operation};
+use kiln_ir::{DType, Result, Shape, TensorType};
 use kiln_shaders::{GATHER, GATHER_FAULT};
 
+use super::cast::cast;
 use super::pieces::pieces;
 use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
@@ -14,30 +15,48 @@ const SCANNED: usize = 1 << 14;
 
 impl Lower<GpuDevice> for Gather {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        let (table, count) = (inputs[0].ty.shape, inputs[1].ty.shape.numel());
-        let (rows, columns) = (table.rows(), table.columns());
-        let unit = if columns.is_multiple_of(4) { 4 } else { 1 };
-        let fault = plan.fault(self.name(), rows);
-        let scan = count <= SCANNED;
-        let constants = vec![("VECTORS", u32::from(unit == 4)), ("SCAN", scan.into())];
-        let tables = pieces(&plan.target.limits, rows, &[4 * columns]);
-        for piece in pieces(&plan.target.limits, count, &[4, 4 * columns]) {
-            let n = piece.len * columns / unit;
-            for part in &tables {
-                let buffers = vec![
-                    part.of(inputs[0].at, 4 * columns),
-                    piece.of(inputs[1].at, 4),
-                    piece.of(outputs[0].at, 4 * columns),
-                    fault.into(),
-                ];
-                let extents = [part.start, part.len, rows, columns / unit, piece.start, piece.len, n];
-                let code = Code::Kernel(GATHER, constants.clone());
-                plan.dispatch(code, buffers, &extents.map(Word::from), Grid::invocations(n));
+        let (dtype, out) = (inputs[0].ty.dtype, outputs[0]);
+        if dtype == out.ty.dtype {
+            rows(self, plan, inputs, out);
+            return Ok(());
+        }
+        // The rows that are chosen as they are stored, and then as f32.
+        let shape = Shape::new(&[inputs[1].ty.shape.numel(), inputs[0].ty.shape.columns()])?;
+        let stored = plan.scratch(TensorType::of(dtype, shape)?);
+        rows(self, plan, inputs, stored);
+        match dtype {
+            DType::Blocks(format) => Dequantize { format }.lower(plan, &[stored], outputs),
+            _ => {
+                cast(plan, [stored.at.into(), out.at.into()], [dtype, out.ty.dtype], shape.numel());
+                Ok(())
             }
         }
-        if !scan {
-            plan.run(GATHER_FAULT, &[], &[inputs[1].at, fault], &[], Grid::groups_of(1));
+    }
+}
+
+/// Copies rows as they are stored.
+fn rows(op: &Gather, plan: &mut Lowering<'_>, inputs: &[Value], out: Value) {
+    let (table, count) = (inputs[0].ty, inputs[1].ty.shape.numel());
+    let rows = table.shape.rows();
+    let row = table.bytes() / rows.max(1);
+    // Bytes of a unit, and units of a word.
+    let unit = [16, 4, 2].into_iter().find(|&unit| row.is_multiple_of(unit)).unwrap_or(1);
+    let per = (4 / unit).max(1);
+    let fault = plan.fault(op.name(), rows);
+    let scan = count <= SCANNED;
+    let constants = vec![("UNIT", unit as u32), ("SCAN", scan.into())];
+    let tables = pieces(&plan.target.limits, rows, &[row]);
+    for piece in pieces(&plan.target.limits, count, &[4, row]) {
+        let n = (piece.len * row / unit).div_ceil(per);
+        for part in &tables {
+            let buffers =
+                vec![part.of(inputs[0].at, row), piece.of(inputs[1].at, 4), piece.of(out.at, row), fault.into()];
+            let extents = [part.start, part.len, rows, row / unit, piece.start, piece.len, n];
+            let code = Code::Kernel(GATHER, constants.clone());
+            plan.dispatch(code, buffers, &extents.map(Word::from), Grid::invocations(n));
         }
-        Ok(())
+    }
+    if !scan {
+        plan.run(GATHER_FAULT, &[], &[inputs[1].at, fault], &[], Grid::groups_of(1));
     }
 }
