@@ -8,8 +8,13 @@ use super::{Launches, Lower, Lowering, Value};
 use crate::CudaDevice;
 
 impl Lower<CudaDevice> for Gather {
+    const FAULTS: bool = true;
+
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (table, indices) = (inputs[0].ty.shape, inputs[1].ty.shape.numel());
+        if indices == 0 {
+            return Ok(());
+        }
         let kernel = gather::Gather::new(table.columns());
         let launch = kernel.launch(indices, table.rows(), table.columns())?;
         let report = plan.fault(self.name(), table.rows());

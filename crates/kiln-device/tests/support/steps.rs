@@ -159,22 +159,23 @@ pub(crate) fn widen(plan: &mut Lowering<'_, HostDevice>, value: Value) -> Value 
     wide
 }
 
-/// A row for each operation; those with `halves` read f16 as it is stored.
+/// A row for each operation; those with `halves` read f16 as it is stored, and those with `faults` may find fault with their data.
 macro_rules! lowered {
-    ($($name:ident $(($halves:ident))?),* $(,)?) => { $(
+    ($($name:ident $(($halves:ident $($faults:ident)?))?),* $(,)?) => { $(
         impl Lower<HostDevice> for $name {
             const HALVES: bool = lowered!(@ $($halves)?);
+            const FAULTS: bool = lowered!(@ $($($faults)?)?);
 
             fn lower(&self, plan: &mut Lowering<'_, HostDevice>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
                 push(Op::from(*self), plan, inputs, outputs)
             }
         }
     )* };
-    (@ halves) => { true };
+    (@ $yes:ident) => { true };
     (@) => { false };
 }
 lowered! {
-    Elementwise, Reduce, Dot, Matmul, Matvec, Transpose, Softmax, LogSoftmax, LayerNorm, RmsNorm, Gather(halves), TopK,
+    Elementwise, Reduce, Dot, Matmul, Matvec, Transpose, Softmax, LogSoftmax, LayerNorm, RmsNorm, Gather(halves faults), TopK,
     Convolve2d, Pool2d, Attention, Rope, Quantize, Dequantize, QuantMatmul, Convert(halves), Permute(halves), Slice(halves),
     BroadcastTo(halves), Pad(halves), Concat(halves), Reshape(halves), Custom,
 }

@@ -19,19 +19,33 @@ const MOST: u64 = (u32::MAX - BLOCK) as u64;
 /// was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Gather {
+    unit: Unit,
+}
+
+/// What a thread copies.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Unit {
+    /// Nothing: rows have no columns. Their indices are looked at.
+    Nothing,
+    Element,
     /// Rows are whole vectors.
-    vectors: bool,
+    Vector,
 }
 
 impl Gather {
     /// For rows of so many columns.
     pub fn new(columns: usize) -> Self {
-        Self { vectors: columns.is_multiple_of(VECTOR as usize) }
+        let unit = match columns {
+            0 => Unit::Nothing,
+            _ if columns.is_multiple_of(VECTOR as usize) => Unit::Vector,
+            _ => Unit::Element,
+        };
+        Self { unit }
     }
 
     /// Every kernel.
-    pub fn all() -> [Self; 2] {
-        [Self { vectors: false }, Self { vectors: true }]
+    pub fn all() -> [Self; 3] {
+        [Unit::Nothing, Unit::Element, Unit::Vector].map(|unit| Self { unit })
     }
 
     /// The launch for `indices` indices into a table of `rows` rows of `columns` elements. Buffers: table, indices, result,
@@ -41,7 +55,11 @@ impl Gather {
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 257 indices, rows, or elements (vectors, where rows are whole
     /// ones) of the result.
     pub fn launch(&self, indices: usize, rows: usize, columns: usize) -> Result<Launch> {
-        let units = if self.vectors { columns / VECTOR as usize } else { columns };
+        let units = match self.unit {
+            Unit::Nothing => 1,
+            Unit::Element => columns,
+            Unit::Vector => columns / VECTOR as usize,
+        };
         let n = extent("elements", indices.saturating_mul(units), MOST)?;
         let (rows, units) = (extent("rows", rows, MOST)?, extent("columns", units, MOST)?);
         let words = [n, rows, units].map(Argument::U32);
@@ -57,6 +75,10 @@ impl Gather {
         let [n, rows, units] = ["n", "rows", "units"].map(|name| k.parameter::<u32>(name));
         let i = k.mad(k.ctaid_x(), BLOCK, k.tid_x());
         k.if_(k.lt(i, n), || {
+            if self.unit == Unit::Nothing {
+                let index = k.ld(indices.index(i));
+                return k.if_(k.le(rows, index), || k.red_min(report, k.join(index, i)));
+            }
             let (position, unit) = (i / units, i % units);
             let index = k.ld(indices.index(position));
             k.if_else(
@@ -76,7 +98,7 @@ impl Gather {
         out: Pointer<'k, Global, f32>,
         to: Value<'k, u64>,
     ) {
-        if self.vectors {
+        if self.unit == Unit::Vector {
             let vector = k.ld_v::<_, _, 4>(table.index_wide(from * u64::from(VECTOR)));
             k.st_v(out.index_wide(to * u64::from(VECTOR)), vector);
         } else {
@@ -87,7 +109,12 @@ impl Gather {
 
 impl Kernel for Gather {
     fn name(&self) -> String {
-        if self.vectors { "gather_x4" } else { "gather" }.to_owned()
+        match self.unit {
+            Unit::Nothing => "gather_x0",
+            Unit::Element => "gather",
+            Unit::Vector => "gather_x4",
+        }
+        .to_owned()
     }
 
     fn build(&self) -> PtxKernel {
