@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use kiln_ir::op::reference::{Accuracy, conform_within};
-use kiln_ir::op::{Bound, Op, all_cases};
-use kiln_ir::{Operations, Result, TensorType};
+use kiln_ir::op::{Bound, Gather, Op, Operation, all_cases};
+use kiln_ir::{Data, Error, Operand, Operations, Result, Shape, TensorType};
 
 use crate::backend::Backend;
 use crate::driver::Driver;
@@ -52,6 +52,12 @@ pub fn check<D: Driver>(
             Err(why) => failures.entry(case.op.name()).or_insert((0, why)).0 += 1,
         }
     }
+    let gather = Op::from(Gather);
+    if wanted(&gather)
+        && let Err(why) = stray_indices_are_reported(&backend)
+    {
+        failures.entry(gather.name()).or_insert((0, why)).0 += 1;
+    }
     for (name, accuracy) in &worst {
         println!("{name}: worst {:.3} of {} elements", accuracy.worst, accuracy.compared);
     }
@@ -60,4 +66,31 @@ pub fn check<D: Driver>(
     }
     let report: Vec<String> = failures.iter().map(|(op, (n, why))| format!("{op}: {n} cases, first: {why}")).collect();
     if report.is_empty() { Ok(()) } else { Err(report.join("\n")) }
+}
+
+/// Looks up rows of no, few and many columns, with few and many indices of which two are outside of the table. The first of them is
+/// the error, and the next lookup goes well.
+fn stray_indices_are_reported<D: Driver>(backend: &Backend<D>) -> std::result::Result<(), String> {
+    const ROWS: usize = 5;
+    for columns in [3, 4, 300, 0] {
+        let table = vec![1.0; ROWS * columns];
+        let shape = Shape::new(&[ROWS, columns]).map_err(|e| e.to_string())?;
+        let table = Operand::new(Data::F32(&table), shape).map_err(|e| e.to_string())?;
+        for count in [4, 700, 20_000] {
+            let mut indices = vec![ROWS as u32 - 1; count];
+            let run = |indices: &[u32]| {
+                let indices = Operand::new(Data::U32(indices), Shape::new(&[count])?)?;
+                backend.run(&Op::from(Gather), &[table, indices])
+            };
+            run(&indices).map_err(|e| format!("{count} rows of {columns} columns: {e}"))?;
+            (indices[count / 2], indices[count - 1]) = (ROWS as u32, u32::MAX);
+            let expected = Error::Index { op: Gather.name(), position: count / 2, index: ROWS, bound: ROWS };
+            match run(&indices) {
+                Err(found) if found == expected => {}
+                Err(found) => return Err(format!("{count} rows of {columns} columns: {found}, not {expected}")),
+                Ok(_) => return Err(format!("{count} rows of {columns} columns: no error, not {expected}")),
+            }
+        }
+    }
+    Ok(())
 }

@@ -21,8 +21,11 @@ pub trait Lower<D: Driver>: Operation {
     /// that take every type ([`Operation::AS_STORED`]).
     const READS: &'static [DType] = &[];
 
+    /// Whether it may find fault with its data, so that it is lowered where no output has an element, too.
+    const FAULTS: bool = false;
+
     /// Adds the launches that compute the outputs. The shape rule has accepted the inputs, and an output has at least one
-    /// element.
+    /// element, except for operations that may find fault with their data.
     ///
     /// # Errors
     /// [`kiln_ir::Error::Limit`] where kernels cannot run it at this size, [`kiln_ir::Error::Unsupported`] where there is
@@ -41,7 +44,7 @@ pub fn lower_one<D: Driver, O: Lower<D>>(
     inputs: &[Value],
     outputs: &[Value],
 ) -> Result<()> {
-    if outputs.iter().all(|output| output.ty.shape.is_empty()) {
+    if !O::FAULTS && outputs.iter().all(|output| output.ty.shape.is_empty()) {
         return Ok(());
     }
     let as_it_is =

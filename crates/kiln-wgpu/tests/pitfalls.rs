@@ -114,6 +114,7 @@ fn operands_without_elements() {
     assert_eq!(backend.softmax(&[], 5).unwrap(), [0.0; 0]);
     assert_eq!(backend.gather(&[1.0, 2.0], 2, &[]).unwrap(), [0.0; 0]);
     assert!(matches!(backend.gather(&[], 2, &[0]), Err(Error::Index { .. })));
+    assert!(matches!(backend.gather(&[], 2, &[]), Ok(rows) if rows.is_empty()));
     let nothing = device.upload(&Operand::vector(&[])).unwrap();
     assert!(nothing.read().unwrap().as_data().f32().is_empty());
     still_usable(&device);

@@ -8,9 +8,14 @@ use super::{Launches, Lower, Lowering, Value, cast};
 use crate::CudaDevice;
 
 impl Lower<CudaDevice> for Gather {
+    const FAULTS: bool = true;
+
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (dtype, out) = (inputs[0].ty.dtype, outputs[0]);
-        if dtype == out.ty.dtype {
+        if inputs[1].ty.shape.is_empty() {
+            return Ok(());
+        }
+        if dtype == out.ty.dtype || out.ty.shape.is_empty() {
             return rows(self, plan, inputs, out);
         }
         // The rows that are chosen as they are stored, and then as f32.

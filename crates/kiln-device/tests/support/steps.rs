@@ -152,22 +152,22 @@ pub(crate) fn widen(plan: &mut Lowering<'_, HostDevice>, value: Value) -> Value 
     wide
 }
 
-/// A row for each operation; those with `f16` read f16 as it is stored.
+/// A row for each operation; those with `faults` may find fault with their data.
 macro_rules! lowered {
-    ($($name:ident $(($stored:ident))?),* $(,)?) => { $(
+    ($($name:ident $(($faults:ident))?),* $(,)?) => { $(
         impl Lower<HostDevice> for $name {
-            const READS: &'static [DType] = lowered!(@ $($stored)?);
+            const FAULTS: bool = lowered!(@ $($faults)?);
 
             fn lower(&self, plan: &mut Lowering<'_, HostDevice>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
                 push(Op::from(*self), plan, inputs, outputs)
             }
         }
     )* };
-    (@ f16) => { &[DType::F16] };
-    (@) => { &[] };
+    (@ faults) => { true };
+    (@) => { false };
 }
 lowered! {
-    Elementwise, Reduce, Dot, Matmul, Matvec, Transpose, Softmax, LogSoftmax, LayerNorm, RmsNorm, Gather(f16), TopK,
+    Elementwise, Reduce, Dot, Matmul, Matvec, Transpose, Softmax, LogSoftmax, LayerNorm, RmsNorm, Gather(faults), TopK,
     Convolve2d, Pool2d, Attention, Rope, Quantize, Dequantize, QuantMatmul, Cast, Permute, Slice, BroadcastTo, Pad, Concat,
     Reshape, Custom,
 }

@@ -19,19 +19,20 @@ const MOST: u64 = (u32::MAX - BLOCK) as u64;
 /// was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Gather {
-    /// Bytes of the units that rows are whole ones of: 16, 4, 2 or 1.
+    /// Bytes of the units that rows are whole ones of: 16, 4, 2 or 1; 0 where they have none, and indices alone are looked at.
     unit: u32,
 }
 
 impl Gather {
     /// For rows of so many bytes.
     pub fn new(row: usize) -> Self {
-        Self { unit: [16, 4, 2].into_iter().find(|&unit| row.is_multiple_of(unit as usize)).unwrap_or(1) }
+        let whole = [16, 4, 2].into_iter().find(|&unit| row.is_multiple_of(unit as usize)).unwrap_or(1);
+        Self { unit: if row == 0 { 0 } else { whole } }
     }
 
     /// Every kernel.
-    pub fn all() -> [Self; 4] {
-        [16, 4, 2, 1].map(|unit| Self { unit })
+    pub fn all() -> [Self; 5] {
+        [16, 4, 2, 1, 0].map(|unit| Self { unit })
     }
 
     /// The launch for `indices` indices into a table of `rows` rows of `row` bytes. Buffers: table, indices, result, report.
@@ -39,7 +40,7 @@ impl Gather {
     /// # Errors
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 257 indices, rows, or units of the result.
     pub fn launch(&self, indices: usize, rows: usize, row: usize) -> Result<Launch> {
-        let units = row / self.unit as usize;
+        let units = row.checked_div(self.unit as usize).unwrap_or(1);
         let n = extent("units", indices.saturating_mul(units), MOST)?;
         let (rows, units) = (extent("rows", rows, MOST)?, extent("columns", units, MOST)?);
         let words = [n, rows, units].map(Argument::U32);
@@ -55,6 +56,10 @@ impl Gather {
         let [n, rows, units] = ["n", "rows", "units"].map(|name| k.parameter::<u32>(name));
         let i = k.mad(k.ctaid_x(), BLOCK, k.tid_x());
         k.if_(k.lt(i, n), || {
+            if self.unit == 0 {
+                let index = k.ld(indices.index(i));
+                return k.if_(k.le(rows, index), || k.red_min(report, k.join(index, i)));
+            }
             let (position, unit) = (i / units, i % units);
             let index = k.ld(indices.index(position));
             k.if_else(
@@ -89,6 +94,7 @@ impl Gather {
 impl Kernel for Gather {
     fn name(&self) -> String {
         let unit = match self.unit {
+            0 => "nothing",
             1 => "b8",
             2 => "b16",
             4 => "b32",

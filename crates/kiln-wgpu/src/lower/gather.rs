@@ -14,9 +14,14 @@ use crate::plan::{Code, Grid, Word};
 const SCANNED: usize = 1 << 14;
 
 impl Lower<GpuDevice> for Gather {
+    const FAULTS: bool = true;
+
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (dtype, out) = (inputs[0].ty.dtype, outputs[0]);
-        if dtype == out.ty.dtype {
+        if inputs[1].ty.shape.is_empty() {
+            return Ok(());
+        }
+        if dtype == out.ty.dtype || out.ty.shape.is_empty() {
             rows(self, plan, inputs, out);
             return Ok(());
         }
@@ -43,7 +48,8 @@ fn rows(op: &Gather, plan: &mut Lowering<'_>, inputs: &[Value], out: Value) {
     let unit = [16, 4, 2].into_iter().find(|&unit| row.is_multiple_of(unit)).unwrap_or(1);
     let per = (4 / unit).max(1);
     let fault = plan.fault(op.name(), rows);
-    let scan = count <= SCANNED;
+    // Rows of no columns have no invocations to report what is wrong with their indices.
+    let scan = count <= SCANNED || row == 0;
     let constants = vec![("UNIT", unit as u32), ("SCAN", scan.into())];
     let tables = pieces(&plan.target.limits, rows, &[row]);
     for piece in pieces(&plan.target.limits, count, &[4, row]) {
@@ -53,7 +59,7 @@ fn rows(op: &Gather, plan: &mut Lowering<'_>, inputs: &[Value], out: Value) {
                 vec![part.of(inputs[0].at, row), piece.of(inputs[1].at, 4), piece.of(out.at, row), fault.into()];
             let extents = [part.start, part.len, rows, row / unit, piece.start, piece.len, n];
             let code = Code::Kernel(GATHER, constants.clone());
-            plan.dispatch(code, buffers, &extents.map(Word::from), Grid::invocations(n));
+            plan.dispatch(code, buffers, &extents.map(Word::from), Grid::invocations(n.max(1)));
         }
     }
     if !scan {
