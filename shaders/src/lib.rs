@@ -176,15 +176,16 @@ sources! {
         /// Products of the rows of a matrix with a few vectors.
         MATVEC_ROWS = matvec_rows;
     }
-    quant includes [book, exact, fit, grid, grid_book, grid_whole, iq4_nl, nibbles, q4_0, q4_0_words, q4_1, q4_k, q5_0, q5_1, q5_k,
-        q6_k, q8_0, q_affine, quantized, whole_blocks] {
+    quant includes [book, exact, fit, grid, grid_book, grid_whole, iq4_nl, iq4_xs, nibbles, q2_k, q3_k, q4_0, q4_0_words, q4_1,
+        q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, q_affine, quantized, whole_blocks, write_iq4_xs, write_q2_k, write_q3_k,
+        write_q4_k, write_q6_k] {
         /// The elements of quantised blocks.
         DEQUANTIZE = dequantize;
         /// Products of many rows with quantised weights.
         QUANT_MATMUL = quant_matmul;
         /// Products of a few rows with quantised weights.
         QUANT_MATVEC = quant_matvec;
-        /// Blocks of Q4_K and Q5_K.
+        /// Blocks of 256 elements with scales and minima of sub-blocks.
         QUANTIZE_AFFINE = quantize_affine;
         /// Blocks of Q8_0.
         QUANTIZE_ROUNDED = quantize_rounded;
@@ -192,7 +193,7 @@ sources! {
         QUANTIZE_SCALED = quantize_scaled;
         /// Blocks of 32 elements with a scale and an offset.
         QUANTIZE_SHIFTED = quantize_shifted;
-        /// Blocks of Q6_K.
+        /// Blocks of 256 elements with scales of sub-blocks.
         QUANTIZE_SYMMETRIC = quantize_symmetric;
     }
     conv includes [convolve_load] {

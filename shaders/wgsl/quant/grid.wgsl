@@ -1,6 +1,10 @@
 // The numbers that integers of a symmetric format stand for, in units of the scale: `Grid` of kiln-ir.
 //
 // END is what the element of largest magnitude is taken to at first, less its sign, SPACING by how much trials differ in that.
+#if FORMAT == Q3_K
+const END: f32 = 4.0;
+#include grid_whole
+#endif
 #if FORMAT == Q4_0
 const END: f32 = 8.0;
 #include grid_whole
@@ -12,6 +16,9 @@ const END: f32 = 16.0;
 #if FORMAT == Q6_K
 const END: f32 = 32.0;
 #include grid_whole
+#endif
+#if FORMAT == IQ4_XS
+#include grid_book
 #endif
 #if FORMAT == IQ4_NL
 #include grid_book

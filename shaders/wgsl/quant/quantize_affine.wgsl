@@ -1,17 +1,24 @@
-// Writes f32 as blocks of Q4_K or Q5_K: `fit_affine` of kiln-ir.
+// Writes f32 as blocks of 256 elements with scales and minima of sub-blocks: `fit_affine` of kiln-ir.
 //
-// A workgroup makes two blocks: for each sub-block of 32 elements sixteen invocations, one a trial. A trial reads the whole
+// A workgroup makes sixteen sub-blocks, which are one or two blocks: for each sixteen invocations, one a trial. A trial reads the whole
 // sub-block from workgroup memory, so that its sums have the order of the reference.
 #input x: array<vec4<f32>>
 #output out: array<u32>
 #param block_count: u32
 #param total: u32
 #param negative_zero: f32
-#constant FORMAT = Q4_K, Q5_K
+#constant FORMAT = Q2_K, Q4_K, Q5_K
 #include common
 #include exact
 #include fit
 
+#if FORMAT == Q2_K
+const LEVELS: f32 = 3.0;
+const WORDS: u32 = 21u;
+const UNIT_WORD: u32 = 20u;
+const SUBS: u32 = 16u;
+const MOST_CODE: f32 = 15.0;
+#else
 #if FORMAT == Q4_K
 const LEVELS: f32 = 15.0;
 const WORDS: u32 = 36u;
@@ -19,6 +26,13 @@ const WORDS: u32 = 36u;
 const LEVELS: f32 = 31.0;
 const WORDS: u32 = 44u;
 #endif
+const UNIT_WORD: u32 = 0u;
+const SUBS: u32 = 8u;
+const MOST_CODE: f32 = 63.0;
+#endif
+// Blocks of a workgroup, and vectors of a sub-block.
+const BLOCKS: u32 = 16u / SUBS;
+const VECTORS: u32 = 64u / SUBS;
 
 var<workgroup> tile: array<vec4<f32>, 128>;
 var<workgroup> tops: array<atomic<u32>, 2>;
@@ -48,7 +62,7 @@ fn best_of(first: u32, count: u32) -> u32 {
 fn error_of(first: u32, rms: f32, shift: f32, factor: f32, s: f32, b: f32) -> f32 {
     var even = vec4<f32>(0.0);
     var odd = vec4<f32>(0.0);
-    for (var i = 0u; i < 8u; i += 2u) {
+    for (var i = 0u; i < VECTORS; i += 2u) {
         let x0 = tile[first + i];
         let x1 = tile[first + i + 1u];
         even += weighted_error(x0, rms + abs(x0), integers(x0, shift, factor, 0.0, LEVELS), s, b);
@@ -64,59 +78,15 @@ fn coded(vector: u32, sub: u32, units: vec2<f32>) -> u32 {
 }
 
 fn code_byte(block: u32, sub: u32, minimum: bool) -> u32 {
-    let codes = chosen[8u * block + sub];
+    let codes = chosen[SUBS * block + sub];
     return u32(select(codes.x, codes.y, minimum));
 }
 
-// Four codes of a kind, the lower sub-blocks' whole, with two bits of the upper ones' above.
-fn code_word(block: u32, minimum: bool) -> u32 {
-    var word = 0u;
-    for (var i = 0u; i < 4u; i++) {
-        word |= (code_byte(block, i, minimum) | ((code_byte(block, i + 4u, minimum) >> 4u) << 6u)) << (8u * i);
-    }
-    return word;
-}
-
-fn lower_codes(block: u32) -> u32 {
-    var word = 0u;
-    for (var i = 4u; i < 8u; i++) {
-        let codes = (code_byte(block, i, false) & 15u) | ((code_byte(block, i, true) & 15u) << 4u);
-        word |= codes << (8u * (i - 4u));
-    }
-    return word;
-}
-
-fn word_of(block: u32, i: u32) -> u32 {
-    if i == 0u {
-        return unit_words[block];
-    }
-    if i == 1u || i == 2u {
-        return code_word(block, i == 2u);
-    }
-    if i == 3u {
-        return lower_codes(block);
-    }
-    let units = unpack2x16float(unit_words[block]) * lift_of(atomicLoad(&tops[block]));
-#if FORMAT == Q5_K
-    if i < 12u {
-        var word = 0u;
-        for (var sub = 0u; sub < 8u; sub++) {
-            let q = coded(64u * block + 8u * sub + i - 4u, 8u * block + sub, units);
-            word |= ((q >> 4u) & 0x01010101u) << sub;
-        }
-        return word;
-    }
-    let j = i - 12u;
+#if FORMAT == Q2_K
+#include write_q2_k
 #else
-    let j = i - 4u;
+#include write_q4_k
 #endif
-    // A pair of sub-blocks, and four elements in each.
-    let pair = j / 8u;
-    let vector = 64u * block + 16u * pair + j % 8u;
-    let low = coded(vector, 8u * block + 2u * pair, units) & 0x0f0f0f0fu;
-    let high = coded(vector + 8u, 8u * block + 2u * pair + 1u, units) & 0x0f0f0f0fu;
-    return low | (high << 4u);
-}
 
 @compute @workgroup_size(${WORKGROUP})
 fn main(
@@ -128,35 +98,35 @@ fn main(
     if number >= p.total {
         return;
     }
-    let first_block = 2u * number;
+    let first_block = BLOCKS * number;
     if local < 2u {
         atomicStore(&tops[local], 0u);
     }
     workgroupBarrier();
-    let loads = local < 128u && first_block + local / 64u < p.block_count;
+    let loads = local < 64u * BLOCKS && first_block + local / 64u < p.block_count;
     var loaded = vec4<f32>(0.0);
     if loads {
         loaded = x[first_block * 64u + local];
         atomicMax(&tops[local / 64u], top_of(loaded));
     }
     workgroupBarrier();
-    if local < 128u {
+    if local < 64u * BLOCKS {
         tile[local] = lifted(loaded, lift_of(atomicLoad(&tops[local / 64u])));
     }
     workgroupBarrier();
 
     // The scale and the minimum that each of sixteen steps leads to, by least squares.
-    let block = local / 128u;
+    let block = local / (16u * SUBS);
     let sub = local / 16u;
     let trial = local % 16u;
-    let first = 8u * sub;
+    let first = VECTORS * sub;
     let top = atomicLoad(&tops[block]);
     let lift = lift_of(top);
     var lo = 0.0;
     var hi = -3.4028234663852886e38;
     var even = vec4<f32>(0.0);
     var odd = vec4<f32>(0.0);
-    for (var i = 0u; i < 8u; i += 2u) {
+    for (var i = 0u; i < VECTORS; i += 2u) {
         let x0 = tile[first + i];
         let x1 = tile[first + i + 1u];
         let least = min(x0, x1);
@@ -166,7 +136,7 @@ fn main(
         even += times_each(x0, x0);
         odd += times_each(x1, x1);
     }
-    let rms = exact_root(total(even, odd) * 0.03125);
+    let rms = exact_root(total(even, odd) * (0.25 / f32(VECTORS)));
     var error = INFINITY_BITS;
     var scale = 0.0;
     var minimum = 0.0;
@@ -182,7 +152,7 @@ fn main(
         var xq_even = vec4<f32>(0.0);
         var xq_odd = vec4<f32>(0.0);
         let factor = exact_quotient(LEVELS + (f32(trial) - 8.0) * 0.125, hi - lo);
-        for (var i = 0u; i < 8u; i += 2u) {
+        for (var i = 0u; i < VECTORS; i += 2u) {
             let x0 = tile[first + i];
             let w0 = rms + abs(x0);
             let wx0 = times_each(w0, x0);
@@ -245,24 +215,24 @@ fn main(
 
     // Codes of both in units of the largest, and the neighbours of the codes.
     var largest = vec2<f32>(0.0);
-    for (var i = 0u; i < 8u; i++) {
-        largest = max(largest, chosen[8u * block + i]);
+    for (var i = 0u; i < SUBS; i++) {
+        largest = max(largest, chosen[SUBS * block + i]);
     }
     let lowering = lowering_of(lift);
     var bits = vec2<u32>(0u);
     if largest.x > 0.0 {
-        bits.x = unit_bits(exact_quotient(largest.x, 63.0), lowering);
+        bits.x = unit_bits(exact_quotient(largest.x, MOST_CODE), lowering);
     }
     if largest.y > 0.0 {
-        bits.y = unit_bits(exact_quotient(largest.y, 63.0), lowering);
+        bits.y = unit_bits(exact_quotient(largest.y, MOST_CODE), lowering);
     }
     let unit_word = bits.x | (bits.y << 16u);
     let units = unpack2x16float(unit_word) * lift;
-    let scale_code = round(clamp(times(chosen[sub].x, inverse(units.x)), 0.0, 63.0));
-    let minimum_code = round(clamp(times(chosen[sub].y, inverse(units.y)), 0.0, 63.0));
+    let scale_code = round(clamp(times(chosen[sub].x, inverse(units.x)), 0.0, MOST_CODE));
+    let minimum_code = round(clamp(times(chosen[sub].y, inverse(units.y)), 0.0, MOST_CODE));
     error = INFINITY_BITS;
-    scale = clamp(scale_code + neighbour(trial / 3u), 0.0, 63.0);
-    minimum = clamp(minimum_code + neighbour(trial % 3u), 0.0, 63.0);
+    scale = clamp(scale_code + neighbour(trial / 3u), 0.0, MOST_CODE);
+    minimum = clamp(minimum_code + neighbour(trial % 3u), 0.0, MOST_CODE);
     if trial < 9u {
         let step = units.x * scale;
         let offset = units.y * minimum;
@@ -277,19 +247,19 @@ fn main(
         let best = local + best_of(local, 9u) % TRIALS;
         chosen[sub] = vec2<f32>(scales[best], minima[best]);
     }
-    if local % 128u == 0u {
+    if local % (16u * SUBS) == 0u {
         unit_words[block] = unit_word;
     }
     workgroupBarrier();
 
-    // A workgroup writes whole words, as both formats are.
-    if local < 2u * WORDS {
+    // A workgroup writes whole words, as blocks of all these formats are.
+    if local < BLOCKS * WORDS {
         let written = local / WORDS;
         let i = local % WORDS;
         var word = 0u;
         if atomicLoad(&tops[written]) < INFINITY_BITS {
             word = word_of(written, i);
-        } else if i == 0u {
+        } else if i == UNIT_WORD {
             word = NOT_FINITE;
         }
         if first_block + written < p.block_count {

@@ -1,7 +1,7 @@
-// Writes f32 as blocks of Q6_K: `fit_symmetric` of kiln-ir.
+// Writes f32 as blocks of 256 elements with scales of sub-blocks: `fit_symmetric` of kiln-ir.
 //
-// A workgroup makes two blocks, which share a word, one after the other: for each sub-block of 16 elements sixteen
-// invocations, one a trial. A trial reads the whole sub-block from workgroup memory, so that its sums have the order of the
+// A workgroup makes two blocks, which may share a word, one after the other: for each sub-block sixteen invocations, one a
+// trial. A trial reads the whole sub-block from workgroup memory, so that its sums have the order of the
 // reference.
 #input x: array<vec4<f32>>
 #output out: array<u32>
@@ -9,15 +9,15 @@
 #param words: u32
 #param total: u32
 #param negative_zero: f32
-#constant FORMAT = Q6_K
+#constant FORMAT = Q3_K, Q6_K, IQ4_XS
 #include common
 #include exact
 #include fit
 #include grid
 
-// Words of two blocks, and the words of one, the last half full.
-const PAIR: u32 = 105u;
-const WORDS: u32 = 53u;
+// Vectors of a sub-block, and words of two blocks.
+const VECTORS: u32 = 64u / SUBS;
+const PAIR: u32 = 2u * WORDS - u32(ENDS_IN_HALF);
 
 var<workgroup> tile: array<vec4<f32>, 64>;
 var<workgroup> top: atomic<u32>;
@@ -26,7 +26,7 @@ var<workgroup> errors: array<u32, 256>;
 var<workgroup> scales: array<f32, 256>;
 // What was chosen for each sub-block: the scale, then its code.
 var<workgroup> chosen: array<f32, 16>;
-var<workgroup> block_words: array<u32, 106>;
+var<workgroup> block_words: array<u32, 2u * WORDS>;
 
 // The trial with the least error, the first of equals; TRIALS if none has one.
 fn best_of(first: u32, count: u32) -> u32 {
@@ -45,7 +45,7 @@ fn best_of(first: u32, count: u32) -> u32 {
 fn error_of(first: u32, rms: f32, factor: f32, s: f32) -> f32 {
     var even = vec4<f32>(0.0);
     var odd = vec4<f32>(0.0);
-    for (var i = 0u; i < 4u; i += 2u) {
+    for (var i = 0u; i < VECTORS; i += 2u) {
         let x0 = tile[first + i];
         let x1 = tile[first + i + 1u];
         even += weighted_error(x0, rms + abs(x0), on_grid(x0, factor), s, 0.0);
@@ -59,34 +59,15 @@ fn coded(vector: u32, sub: u32, unit: f32) -> u32 {
     return integers_of(on_grid(tile[vector], inverse(unit * chosen[sub])));
 }
 
-// Word `i` of a block; the unit is the last half word.
-fn word_of(i: u32, unit_word: u32, unit: f32) -> u32 {
-    if i < 32u {
-        // Low nibbles: row `row` of a half, and the row after the next above it.
-        let row = (i / 8u) % 2u;
-        let vector = 32u * (i / 16u) + 8u * row + i % 8u;
-        let low = coded(vector, vector / 4u, unit) & 0x0f0f0f0fu;
-        let high = coded(vector + 16u, vector / 4u + 4u, unit) & 0x0f0f0f0fu;
-        return low | (high << 4u);
-    }
-    if i < 48u {
-        // Two high bits of each of the four rows of a half.
-        var word = 0u;
-        for (var row = 0u; row < 4u; row++) {
-            let vector = 32u * ((i - 32u) / 8u) + 8u * row + i % 8u;
-            word |= ((coded(vector, vector / 4u, unit) >> 4u) & 0x03030303u) << (2u * row);
-        }
-        return word;
-    }
-    if i < 52u {
-        var word = 0u;
-        for (var j = 0u; j < 4u; j++) {
-            word |= (bitcast<u32>(i32(chosen[4u * (i - 48u) + j])) & 255u) << (8u * j);
-        }
-        return word;
-    }
-    return unit_word;
-}
+#if FORMAT == Q3_K
+#include write_q3_k
+#endif
+#if FORMAT == Q6_K
+#include write_q6_k
+#endif
+#if FORMAT == IQ4_XS
+#include write_iq4_xs
+#endif
 
 @compute @workgroup_size(${WORKGROUP})
 fn main(
@@ -98,9 +79,11 @@ fn main(
     if number >= p.total {
         return;
     }
-    let sub = local / 16u;
+    // Invocations beyond the last sub-block repeat it.
+    let sub = min(local / 16u, SUBS - 1u);
+    let decides = local % 16u == 0u && local < 16u * SUBS;
     let trial = local % 16u;
-    let first = 4u * sub;
+    let first = VECTORS * sub;
     for (var side = 0u; side < 2u; side++) {
         let block = 2u * number + side;
         workgroupBarrier();
@@ -125,14 +108,14 @@ fn main(
         var extreme = 0.0;
         var even = vec4<f32>(0.0);
         var odd = vec4<f32>(0.0);
-        for (var i = 0u; i < 4u; i += 2u) {
+        for (var i = 0u; i < VECTORS; i += 2u) {
             let x0 = tile[first + i];
             let x1 = tile[first + i + 1u];
             extreme = extreme_of(extreme_of(extreme, x0), x1);
             even += times_each(x0, x0);
             odd += times_each(x1, x1);
         }
-        let rms = exact_root(total(even, odd) * 0.0625);
+        let rms = exact_root(total(even, odd) * (0.25 / f32(VECTORS)));
         var error = INFINITY_BITS;
         var scale = 0.0;
         if extreme != 0.0 {
@@ -141,7 +124,7 @@ fn main(
             var xq_odd = vec4<f32>(0.0);
             var qq_even = vec4<f32>(0.0);
             var qq_odd = vec4<f32>(0.0);
-            for (var i = 0u; i < 4u; i += 2u) {
+            for (var i = 0u; i < VECTORS; i += 2u) {
                 let x0 = tile[first + i];
                 let w0 = rms + abs(x0);
                 let q0 = on_grid(x0, factor);
@@ -159,23 +142,23 @@ fn main(
         errors[local] = error;
         scales[local] = scale;
         workgroupBarrier();
-        if trial == 0u {
+        if decides {
             let best = best_of(local, TRIALS);
             chosen[sub] = select(0.0, scales[local + best % TRIALS], best < TRIALS);
         }
         workgroupBarrier();
 
-        // Codes in units of the largest, which takes the code -128, and the neighbours of the codes.
+        // Codes in units of the largest, which takes the least code, and the neighbours of the codes.
         extreme = 0.0;
-        for (var i = 0u; i < 16u; i += 4u) {
+        for (var i = 0u; i < SUBS; i += 4u) {
             extreme = extreme_of(extreme, vec4<f32>(chosen[i], chosen[i + 1u], chosen[i + 2u], chosen[i + 3u]));
         }
         let sign = select(0u, 0x8000u, extreme > 0.0);
-        let unit_word = unit_bits(abs(extreme) * 0.0078125, lowering_of(lift)) | sign;
+        let unit_word = unit_bits(abs(extreme) * (-1.0 / LEAST_CODE), lowering_of(lift)) | sign;
         let unit = unpack2x16float(unit_word).x * lift;
-        let code = round(clamp(times(chosen[sub], inverse(unit)), -128.0, 127.0));
+        let code = round(clamp(times(chosen[sub], inverse(unit)), LEAST_CODE, -LEAST_CODE - 1.0));
         error = INFINITY_BITS;
-        scale = clamp(code + neighbour(trial), -128.0, 127.0);
+        scale = clamp(code + neighbour(trial), LEAST_CODE, -LEAST_CODE - 1.0);
         if trial < 3u {
             let step = unit * scale;
             error = bitcast<u32>(error_of(first, rms, inverse(step), step));
@@ -184,7 +167,7 @@ fn main(
         errors[local] = error;
         scales[local] = scale;
         workgroupBarrier();
-        if trial == 0u {
+        if decides {
             chosen[sub] = scales[local + best_of(local, 3u) % TRIALS];
         }
         workgroupBarrier();
@@ -192,19 +175,19 @@ fn main(
             var word = 0u;
             if block_top < INFINITY_BITS {
                 word = word_of(local, unit_word, unit);
-            } else if local == WORDS - 1u {
+            } else if local == UNIT_WORD {
                 word = NOT_FINITE;
             }
             block_words[side * WORDS + local] = word;
         }
     }
     workgroupBarrier();
-    // The second block begins in the middle of a word.
+    // The second block may begin in the middle of a word.
     if local < PAIR && number * PAIR + local < p.words {
         var word = block_words[local];
-        if local >= WORDS - 1u {
+        if ENDS_IN_HALF && local >= WORDS - 1u {
             let before = select(block_words[local] >> 16u, block_words[local] & 0xffffu, local == WORDS - 1u);
-            word = before | (block_words[local + 1u] << 16u);
+            word = before | (block_words[min(local + 1u, 2u * WORDS - 1u)] << 16u);
         }
         out[number * PAIR + local] = word;
     }

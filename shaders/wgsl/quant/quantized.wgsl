@@ -44,6 +44,15 @@ fn word_at(i: u32) -> u32 {
 #if FORMAT == IQ4_NL
 #include iq4_nl
 #endif
+#if FORMAT == Q2_K
+#include q2_k
+#endif
+#if FORMAT == Q3_K
+#include q3_k
+#endif
+#if FORMAT == IQ4_XS
+#include iq4_xs
+#endif
 #if FORMAT == Q4_K
 #include q4_k
 #endif

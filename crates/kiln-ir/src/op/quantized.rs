@@ -239,7 +239,12 @@ impl Operation for QuantMatmul {
             // Kernels are shared by formats of a kind: one of each meets every case, the others some.
             let representative = matches!(
                 format,
-                QuantFormat::Q8_0 | QuantFormat::Q5_1 | QuantFormat::Q4K | QuantFormat::Q5K | QuantFormat::Q6K
+                QuantFormat::Q8_0
+                    | QuantFormat::Q5_1
+                    | QuantFormat::Q2K
+                    | QuantFormat::Q4K
+                    | QuantFormat::Q5K
+                    | QuantFormat::Q6K
             );
             // Rows of x, rows of weights, blocks: none, one, odd, past every group of rows and of outputs.
             let some = [(1, 7, 2), (3, 4, 3), (9, 34, 1), (1, 3, 33)];

@@ -7,7 +7,10 @@
 
 mod fit;
 pub mod iq4_nl;
+pub mod iq4_xs;
 mod nibbles;
+pub mod q2_k;
+pub mod q3_k;
 pub mod q4_0;
 pub mod q4_1;
 pub mod q4_k;
@@ -196,6 +199,16 @@ formats! {
         name: "iq4_nl", id: 20, len: 32, bytes: 18, bits: 4, group: 32, values: Values::Book(&NORMAL),
         scales: Scales::Whole { unit: 0, minimum: None },
     }
+    /// 256 elements in 84 bytes: 16 sub-blocks with 4-bit scales and minima, 2-bit integers.
+    Q2K = q2_k {
+        name: "q2_K", id: 10, len: 256, bytes: 84, bits: 2, group: 16, values: Values::Affine,
+        scales: Scales::Codes { unit: 80, minimum: Some(82), range: [0, 15] },
+    }
+    /// 256 elements in 110 bytes: 16 sub-blocks with 6-bit scales, 3-bit integers.
+    Q3K = q3_k {
+        name: "q3_K", id: 11, len: 256, bytes: 110, bits: 3, group: 16, values: Values::Symmetric,
+        scales: Scales::Codes { unit: 108, minimum: None, range: [-32, 31] },
+    }
     /// 256 elements in 144 bytes: 8 sub-blocks with 6-bit scales and minima, 4-bit integers.
     Q4K = q4_k {
         name: "q4_K", id: 12, len: 256, bytes: 144, bits: 4, group: 32, values: Values::Affine,
@@ -210,6 +223,11 @@ formats! {
     Q6K = q6_k {
         name: "q6_K", id: 14, len: 256, bytes: 210, bits: 6, group: 16, values: Values::Symmetric,
         scales: Scales::Codes { unit: 208, minimum: None, range: [-128, 127] },
+    }
+    /// 256 elements in 136 bytes: 8 sub-blocks with 6-bit scales, places in the table of [`QuantFormat::Iq4Nl`].
+    Iq4Xs = iq4_xs {
+        name: "iq4_xs", id: 23, len: 256, bytes: 136, bits: 4, group: 32, values: Values::Book(&NORMAL),
+        scales: Scales::Codes { unit: 0, minimum: None, range: [-32, 31] },
     }
 }
 
@@ -334,7 +352,7 @@ mod tests {
         let layout = format.layout();
         let largest = f32::powi(2.0, layout.bits as i32 - 1) - 1.0;
         match (layout.scales, layout.values) {
-            (Scales::Codes { .. }, _) => 1e6,
+            (Scales::Codes { .. }, _) => 9e5,
             (Scales::Whole { .. }, Values::Symmetric) => 65504.0 * largest,
             (Scales::Whole { .. }, Values::Affine) => 65504.0,
             (Scales::Whole { .. }, Values::Book(book)) => 65504.0 * f32::from(book[15]),
@@ -360,6 +378,9 @@ mod tests {
             (QuantFormat::Q5_0, 0x9d5d_4a78_bbc5_88a5, [0x3e99_9000, 0x3fb3_2800, 0x3e4c_c000]),
             (QuantFormat::Q5_1, 0x10e1_baf9_b4bb_027a, [0x4023_2a00, 0x4003_2c00, 0x3f59_9000]),
             (QuantFormat::Iq4Nl, 0x769b_8daa_55c4_0377, [0x4134_c180, 0xc09c_c300, 0x3fa6_5c00]),
+            (QuantFormat::Q2K, 0x77a6_180b_d04c_7300, [0x3fbf_f400, 0x3ff9_8400, 0x3f99_8800]),
+            (QuantFormat::Q3K, 0x486f_0d18_a2ca_b794, [0x3fff_f000, 0xc033_2800, 0xc019_9000]),
+            (QuantFormat::Iq4Xs, 0x92ae_42a0_31cc_f0e7, [0x401f_f600, 0xc2dc_58a0, 0x4251_f2e0]),
             (QuantFormat::Q4K, 0x0bf9_aa5b_d4d1_c9b5, [0x4198_bc40, 0x426f_2380, 0xbf1a_2000]),
             (QuantFormat::Q5K, 0x1e01_8f8d_3f33_50cc, [0x4244_56a0, 0x41a1_8e00, 0xbfe6_a000]),
             (QuantFormat::Q6K, 0x539e_0e01_cd7f_1ff3u64, [0xc217_29c0, 0x429e_5c80, 0x42a9_28a0u32]),
@@ -407,6 +428,9 @@ mod tests {
             (QuantFormat::Q5_0, 0.0405702),
             (QuantFormat::Q5_1, 0.0365704),
             (QuantFormat::Iq4Nl, 0.0770731),
+            (QuantFormat::Q2K, 0.2900057),
+            (QuantFormat::Q3K, 0.1461901),
+            (QuantFormat::Iq4Xs, 0.0751539),
             (QuantFormat::Q4K, 0.0688477),
             (QuantFormat::Q5K, 0.0349942),
             (QuantFormat::Q6K, 0.0171741),
@@ -429,8 +453,11 @@ mod tests {
             assert!(round_trip(format, &[0.0; 256]).iter().all(|&v| v == 0.0));
             assert!(round_trip(format, &[-0.0; 256]).iter().all(|&v| v == 0.0));
             assert!(round_trip(format, &[1e-30; 256]).iter().all(|&v| v == 0.0));
-            // A subnormal f16 is too coarse a scale for one percent.
-            let tiny = if matches!(format.layout().scales, Scales::Whole { .. }) { 1e-2 } else { 1e-6 };
+            // Steps of subnormal f16 are too coarse for one percent where few of them make the constant.
+            let tiny = match format {
+                QuantFormat::Q8_0 | QuantFormat::Q4K | QuantFormat::Q5K | QuantFormat::Q6K => 1e-6,
+                _ => 0.5,
+            };
             for constant in [1.0f32, -1.0, 0.37, -123.4, tiny, -tiny] {
                 for v in round_trip(format, &[constant; 256]) {
                     let step = f32::powi(2.0, -24);
@@ -497,6 +524,9 @@ mod tests {
                     (QuantFormat::Q8_0, 0.502 / 127.0),
                     (QuantFormat::Q6K, 1.5 / 31.0),
                     (QuantFormat::Q5K, 3.0 / 31.0),
+                    (QuantFormat::Q2K, 0.8),
+                    (QuantFormat::Q3K, 0.4),
+                    (QuantFormat::Iq4Xs, 0.2),
                     (QuantFormat::Q4K, 3.0 / 15.0),
                     (QuantFormat::Q4_0, 1.5 / 7.0),
                     (QuantFormat::Q4_1, 3.0 / 15.0),

@@ -12,7 +12,7 @@
 mod quantize;
 mod warp;
 
-use kiln_ir::quant::Values;
+use kiln_ir::quant::{NORMAL, Values};
 use kiln_ir::{QuantFormat, Result};
 
 pub use quantize::Quantize;
@@ -129,7 +129,12 @@ fn share(format: QuantFormat) -> Share {
         QuantFormat::Q4_0 | QuantFormat::Q4_1 | QuantFormat::Q5_0 | QuantFormat::Q5_1 | QuantFormat::Iq4Nl => {
             Share { of_block: 1, elements: 32 }
         }
-        QuantFormat::Q4K | QuantFormat::Q5K | QuantFormat::Q6K => Share { of_block: 8, elements: 32 },
+        QuantFormat::Q2K
+        | QuantFormat::Q3K
+        | QuantFormat::Q4K
+        | QuantFormat::Q5K
+        | QuantFormat::Q6K
+        | QuantFormat::Iq4Xs => Share { of_block: 8, elements: 32 },
     }
 }
 
@@ -142,8 +147,15 @@ fn first_element<'k>(format: QuantFormat, part: Word<'k>) -> Word<'k> {
         // A quarter of the block in two shares; the other half of what a share has is 32 elements further.
         QuantFormat::Q4K | QuantFormat::Q5K => (part >> 1) * 64u32 + (part & 1u32) * 16u32,
         // A half of the block in four shares, which have 8 of each of its quarters.
-        QuantFormat::Q6K => (part >> 2) * 128u32 + (part & 3u32) * 8u32,
+        QuantFormat::Q2K | QuantFormat::Q3K | QuantFormat::Q6K => (part >> 2) * 128u32 + (part & 3u32) * 8u32,
+        // A sub-block.
+        QuantFormat::Iq4Xs => part * 32u32,
     }
+}
+
+/// Two words, the first at `at`.
+fn neighbours<'k>(k: &'k Builder, at: Pointer<'k, Global, u32>) -> [Word<'k>; 2] {
+    [0, 1].map(|i| k.ld(at.offset(i)))
 }
 
 /// The integers of 32 elements, of four words of nibbles and a word of fifth bits.
@@ -216,6 +228,61 @@ fn groups<'k>(
             // What is added is less than nothing taken away.
             let minimum = -widen(k, words[0] >> 16);
             vec![Group { vectors, bias: 0, step: widen(k, words[0]), minimum: Some(minimum) }]
+        }
+        QuantFormat::Q2K => {
+            let at = at.index_wide(block * 21u64);
+            let (half, eighth) = (part >> 2, part & 3u32);
+            let bytes = neighbours(k, at.offset(4).index(half * 8u32 + eighth * 2u32));
+            let codes = neighbours(k, at.index(half * 2u32));
+            let units = k.ld(at.offset(20));
+            let [unit, unit_of_minima] = [units, units >> 16].map(|bits| widen(k, bits));
+            let second = (eighth >> 1) << 3;
+            (0..4u32)
+                .map(|row| {
+                    let vectors =
+                        (0..2u32).map(|i| (32 * row + 4 * i, bytes[i as usize] >> (2 * row) & 0x0303_0303u32));
+                    // A scale and a minimum of four bits for each 16 elements of a row.
+                    let code = codes[row as usize / 2] >> (second + 16 * (row % 2));
+                    let step = unit * k.cvt_rn_f32(code & 15u32);
+                    let minimum = unit_of_minima * k.cvt_rn_f32(code >> 4 & 15u32);
+                    Group { vectors: vectors.collect(), bias: 0, step, minimum: Some(minimum) }
+                })
+                .collect()
+        }
+        QuantFormat::Q3K => {
+            let block = halves(110);
+            let (half, eighth) = (part >> 2, part & 3u32);
+            let third = block.words(eighth * 2u32, true, 2);
+            let bytes = block.words(half * 8u32 + eighth * 2u32 + 8u32, true, 2);
+            let codes = block.words(k.constant(24u32), true, 3);
+            let unit = block.number(27);
+            let second = (eighth >> 1) << 3;
+            (0..4u32)
+                .map(|row| {
+                    let vectors = (0..2u32).map(|i| {
+                        let low = bytes[i as usize] >> (2 * row) & 0x0303_0303u32;
+                        let bits = third[i as usize] >> ((half << 2) + row) & 0x0101_0101u32;
+                        (32 * row + 4 * i, low | bits << 2)
+                    });
+                    // Four bits of a code stand for each half of the block in a nibble, two more in a quarter of a byte.
+                    let place = second + 16 * (row % 2);
+                    let low = codes[row as usize / 2] >> (place + (half << 2)) & 15u32;
+                    let high = codes[2] >> (place + (half << 2) + 2 * (row / 2)) & 3u32;
+                    let code = k.cvt_rn_f32(low | high << 4) - 32.0f32;
+                    Group { vectors: vectors.collect(), bias: 4, step: unit * code, minimum: None }
+                })
+                .collect()
+        }
+        QuantFormat::Iq4Xs => {
+            let at = at.index_wide(block * 34u64);
+            let [head, low] = neighbours(k, at);
+            let [a, b] = neighbours(k, at.offset(2).index(part * 4u32));
+            let [c, d] = neighbours(k, at.offset(4).index(part * 4u32));
+            let code = low >> (part << 2) & 15u32 | (head >> ((part << 1) + 16u32) & 3u32) << 4;
+            let places = nibble_words(&[a, b, c, d], None);
+            let vectors = places.into_iter().map(|(at, word)| (at, looked_up(k, &NORMAL, word))).collect();
+            let step = widen(k, head) * (k.cvt_rn_f32(code) - 32.0f32);
+            vec![Group { vectors, bias: 128, step, minimum: None }]
         }
         QuantFormat::Q4K | QuantFormat::Q5K => {
             let five = format == QuantFormat::Q5K;

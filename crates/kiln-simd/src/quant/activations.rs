@@ -45,7 +45,8 @@ impl Rounding {
     pub(super) const fn of(format: QuantFormat) -> Self {
         match format {
             QuantFormat::Q8_0 | QuantFormat::Q4_0 | QuantFormat::Q5_0 | QuantFormat::Iq4Nl => Self::Words,
-            QuantFormat::Q4_1 | QuantFormat::Q5_1 => Self::WordsAndSums,
+            QuantFormat::Q3K | QuantFormat::Iq4Xs => Self::Words,
+            QuantFormat::Q4_1 | QuantFormat::Q5_1 | QuantFormat::Q2K => Self::WordsAndSums,
             QuantFormat::Q4K | QuantFormat::Q5K => Self::Affine,
             QuantFormat::Q6K => Self::Symmetric,
         }

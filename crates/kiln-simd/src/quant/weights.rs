@@ -1,7 +1,9 @@
 //! The weights of each format: how a block adds to sums.
 
 use kiln_ir::QuantFormat;
-use kiln_ir::quant::{Unpacked, iq4_nl, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, unpack_scales};
+use kiln_ir::quant::{
+    Unpacked, iq4_nl, iq4_xs, q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, unpack_scales,
+};
 
 use super::activations::{Line, Rounding, SUMS};
 use crate::array::Each;
@@ -130,6 +132,18 @@ macro_rules! for_weights {
             }
             kiln_ir::QuantFormat::Iq4Nl => {
                 type $weights = crate::quant::weights::Iq4Nl;
+                $body
+            }
+            kiln_ir::QuantFormat::Q2K => {
+                type $weights = crate::quant::weights::Q2K;
+                $body
+            }
+            kiln_ir::QuantFormat::Q3K => {
+                type $weights = crate::quant::weights::Q3K;
+                $body
+            }
+            kiln_ir::QuantFormat::Iq4Xs => {
+                type $weights = crate::quant::weights::Iq4Xs;
                 $body
             }
             kiln_ir::QuantFormat::Q4K => {
@@ -265,4 +279,7 @@ unpacked! {
     Q5_0 = q5_0,
     Q5_1 = q5_1,
     Iq4Nl = iq4_nl,
+    Q2K = q2_k,
+    Q3K = q3_k,
+    Iq4Xs = iq4_xs,
 }

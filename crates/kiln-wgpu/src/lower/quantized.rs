@@ -33,12 +33,14 @@ impl Lower<GpuDevice> for Quantize {
                 }
                 QuantFormat::Q4_0 | QuantFormat::Q5_0 | QuantFormat::Iq4Nl => whole(kiln_shaders::QUANTIZE_SCALED),
                 QuantFormat::Q4_1 | QuantFormat::Q5_1 => whole(kiln_shaders::QUANTIZE_SHIFTED),
-                QuantFormat::Q4K | QuantFormat::Q5K => {
-                    let params = [piece.len.into(), pairs.into(), zero];
+                QuantFormat::Q2K | QuantFormat::Q4K | QuantFormat::Q5K => {
+                    // Sixteen sub-blocks a workgroup.
+                    let groups = (piece.len * len / self.format.layout().group).div_ceil(16);
+                    let params = [piece.len.into(), groups.into(), zero];
                     let constants = vec![kiln_shaders::constant(self.format)];
-                    (kiln_shaders::QUANTIZE_AFFINE, constants, params.to_vec(), pairs)
+                    (kiln_shaders::QUANTIZE_AFFINE, constants, params.to_vec(), groups)
                 }
-                QuantFormat::Q6K => {
+                QuantFormat::Q3K | QuantFormat::Q6K | QuantFormat::Iq4Xs => {
                     let params = [piece.len.into(), words, pairs.into(), zero];
                     (
                         kiln_shaders::QUANTIZE_SYMMETRIC,

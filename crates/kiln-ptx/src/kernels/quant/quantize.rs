@@ -6,7 +6,7 @@
 
 mod fit;
 
-use kiln_ir::quant::Values;
+use kiln_ir::quant::{Scales, Values};
 use kiln_ir::{QuantFormat, Result};
 
 use self::fit::{Grid, Range, SubBlock, TRIALS, Trial};
@@ -84,8 +84,8 @@ impl Quantize {
             QuantFormat::Q8_0 => Way::Rounded,
             QuantFormat::Q4_0 | QuantFormat::Q5_0 | QuantFormat::Iq4Nl => Way::Scaled,
             QuantFormat::Q4_1 | QuantFormat::Q5_1 => Way::Shifted,
-            QuantFormat::Q4K | QuantFormat::Q5K => Way::Affine,
-            QuantFormat::Q6K => Way::Symmetric,
+            QuantFormat::Q2K | QuantFormat::Q4K | QuantFormat::Q5K => Way::Affine,
+            QuantFormat::Q3K | QuantFormat::Q6K | QuantFormat::Iq4Xs => Way::Symmetric,
         }
     }
 
@@ -324,10 +324,18 @@ impl Quantize {
         });
     }
 
-    /// Blocks of Q4_K and Q5_K.
+    /// The least and the greatest code of a scale.
+    fn codes(&self) -> [f32; 2] {
+        match self.format.layout().scales {
+            Scales::Codes { range, .. } => range.map(|code| code as f32),
+            Scales::Whole { .. } => [1.0; 2],
+        }
+    }
+
+    /// Blocks of 256 elements with scales and minima of sub-blocks.
     fn fit_affine<'k>(&self, k: &'k Builder, x: Pointer<'k, Global, f32>, out: Pointer<'k, Global, u32>) {
-        let five = self.format == QuantFormat::Q5K;
-        let levels = if five { 31.0 } else { 15.0 };
+        let levels = ((1u32 << self.format.layout().bits) - 1) as f32;
+        let [_, most] = self.codes();
         let block = Fitting::new(k, x, self.sub_block());
         let elements = block.sub_block();
         let fit = elements.affine(&block.trial, levels, false);
@@ -341,9 +349,9 @@ impl Quantize {
             let fits = (0..subs).map(|sub| k.ld(fits.offset(sub as i32))).collect();
             k.max(team::tree(fits, |a, b| k.max(a, b)).unwrap_or(fit[0]), 0.0)
         });
-        let units = largest.map(|largest| block.unit(largest, 63.0));
+        let units = largest.map(|largest| block.unit(largest, most));
         let steps = units.map(|[bits, _]| widen(k, bits) * block.lift);
-        let codes = elements.affine_codes(&block.trial, [levels, 63.0], fit, steps);
+        let codes = elements.affine_codes(&block.trial, [levels, most], fit, steps);
 
         let of_subs = [(); 2].map(|()| k.shared::<u32>(subs));
         (0..2).for_each(|i| {
@@ -352,15 +360,54 @@ impl Quantize {
         let (step, offset) = (fit::inverse(steps[0] * codes[0]), steps[1] * codes[1]);
         block.write_integers(|x| fit::to_integer(fit::clamp((x + offset) * step, 0.0, levels)));
 
+        let [[_, unit], [unit_of_minima, _]] = units;
+        // There is one unit of what is not finite.
+        let units = unit | unit_of_minima << 16;
+        let (word, words) = match self.format {
+            QuantFormat::Q2K => self.q2_k(&block, units, of_subs),
+            _ => self.q4_k(&block, units, of_subs),
+        };
+        k.st_if(k.lt(block.thread, words), out.index_wide(k.mul_wide(k.ctaid_x(), words)).index(block.thread), word);
+    }
+
+    /// The word of a block of Q2_K that a thread writes, and how many there are.
+    fn q2_k<'k>(&self, block: &Fitting<'k>, units: Word<'k>, codes: [Pointer<'k, Shared, u32>; 2]) -> (Word<'k>, u32) {
+        let k = block.k;
+        let (header, integers) = (4, 16);
+        let word = k.variable(units);
+        let at = block.thread;
+        k.if_(k.lt(at, header), || {
+            let code = |j: u32| {
+                let [scale, minimum] = codes.map(|codes| k.ld(codes.index(at * 4u32).offset(j as i32)));
+                (scale | minimum << 4) << (8 * j)
+            };
+            word.set((0..4).map(code).reduce(|a, b| a | b).unwrap_or(word.get()));
+        });
+        k.if_(k.and(k.ge(at, header), k.lt(at, header + integers)), || {
+            // Four rows of a half, eight words each, share its bytes.
+            let at = at - header;
+            let first = block.integers.index(at + (at >> 3) * 24u32);
+            let row = |row: u32| (k.ld(first.offset(8 * row as i32)) & 0x0303_0303u32) << (2 * row);
+            word.set((0..4).map(row).reduce(|a, b| a | b).unwrap_or(word.get()));
+        });
+        (word.get(), header + integers + 1)
+    }
+
+    /// The same for Q4_K and Q5_K.
+    fn q4_k<'k>(
+        &self,
+        block: &Fitting<'k>,
+        units: Word<'k>,
+        of_subs: [Pointer<'k, Shared, u32>; 2],
+    ) -> (Word<'k>, u32) {
+        let k = block.k;
+        let five = self.format == QuantFormat::Q5K;
+        let subs = LEN / block.len;
         let (header, high, low) = (4, if five { 8 } else { 0 }, 32);
         let word = k.variable(0u32);
         let at = block.thread;
         let integers = |at: Word<'k>, i: u32| k.ld(block.integers.index(at).offset(i as i32));
-        k.if_(k.eq(at, 0), || {
-            // There is one unit of what is not finite.
-            let [[_, unit], [unit_of_minima, _]] = units;
-            word.set(unit | unit_of_minima << 16);
-        });
+        k.if_(k.eq(at, 0), || word.set(units));
         k.if_(k.and(k.ge(at, 1), k.lt(at, header)), || {
             let codes = |kind: usize, from: u32| (0..4).map(move |i| k.ld(of_subs[kind].offset((from + i) as i32)));
             let bytes = |codes: Vec<Word<'k>>| {
@@ -383,11 +430,10 @@ impl Quantize {
             let [lower, upper] = [0, 8].map(|i| integers(at + (at & !7u32), i) & 0x0f0f_0f0fu32);
             word.set(lower | upper << 4);
         });
-        let words = header + high + low;
-        k.st_if(k.lt(at, words), out.index_wide(k.mul_wide(k.ctaid_x(), words)).index(at), word);
+        (word.get(), header + high + low)
     }
 
-    /// Blocks of Q6_K.
+    /// Blocks of 256 elements with scales of sub-blocks.
     fn fit_symmetric<'k>(&self, k: &'k Builder, x: Pointer<'k, Global, f32>, out: Pointer<'k, Global, u32>) {
         let block = Fitting::new(k, x, self.sub_block());
         let elements = block.sub_block();
@@ -400,23 +446,40 @@ impl Quantize {
         k.st_if(is_first, fits.index(block.sub), fit);
         k.bar_sync(0u32);
         let fits: Vec<F32<'k>> = (0..subs).map(|sub| k.ld(fits.offset(sub as i32))).collect();
-        // The largest scale takes the code -128.
+        // The largest scale takes the least code.
+        let range = self.codes();
         let extreme = fit::extreme(&fits);
         let sign = k.selp(0x8000u32, k.constant(0), k.gt(extreme, 0.0));
-        let [bits, unit] = block.unit(k.abs(extreme), 128.0);
+        let [bits, unit] = block.unit(k.abs(extreme), -range[0]);
         let step = widen(k, bits | sign) * block.lift;
-        let code = elements.symmetric_code(&block.trial, grid, [-128.0, 127.0], fit, step);
+        let code = elements.symmetric_code(&block.trial, grid, range, fit, step);
 
         let of_subs = k.shared::<u32>(subs);
         k.st_if(is_first, of_subs.index(block.sub), k.bits_u32(fit::to_integer(code)) & 255u32);
         let step = fit::inverse(step * code);
         block.write_integers(|x| grid.integer(x * step));
 
+        match self.format {
+            QuantFormat::Q3K => self.q3_k(&block, unit | sign, of_subs, out),
+            QuantFormat::Iq4Xs => self.iq4_xs(&block, unit | sign, of_subs, out),
+            _ => self.q6_k(&block, unit | sign, of_subs, out),
+        }
+    }
+
+    /// Writes a block of Q6_K.
+    fn q6_k<'k>(
+        &self,
+        block: &Fitting<'k>,
+        unit: Word<'k>,
+        of_subs: Pointer<'k, Shared, u32>,
+        out: Pointer<'k, Global, u32>,
+    ) {
+        let k = block.k;
         // Integers and 32 are 6 bits of the integers, the last one turned over.
         let integers =
             |at: Word<'k>, i: u32| k.ld(block.integers.index(at).offset(i as i32)) & 0x3f3f_3f3fu32 ^ 0x2020_2020u32;
         let (low, high, scales) = (32, 16, 4);
-        let word = k.variable(unit | sign);
+        let word = k.variable(unit);
         let at = block.thread;
         k.if_(k.lt(at, low), || {
             let at = at + (at & 16u32);
@@ -433,6 +496,87 @@ impl Quantize {
             let codes = k.ld_v::<_, _, 4>(of_subs.index((at - (low + high)) * VECTOR));
             word.set(packed(k, codes.map(|code| k.bits_f32(code))));
         });
+        block.write_with_half(word.get(), words, out);
+    }
+
+    /// Writes a block of Q3_K.
+    fn q3_k<'k>(
+        &self,
+        block: &Fitting<'k>,
+        unit: Word<'k>,
+        of_subs: Pointer<'k, Shared, u32>,
+        out: Pointer<'k, Global, u32>,
+    ) {
+        let k = block.k;
+        // Integers and 4 are 3 bits of the integers, the last one turned over; codes and 32 are 6 bits of codes likewise.
+        let integers =
+            |at: Word<'k>, i: u32| k.ld(block.integers.index(at).offset(i as i32)) & 0x0707_0707u32 ^ 0x0404_0404u32;
+        let code = |at: Word<'k>, i: u32| k.ld(of_subs.index(at).offset(i as i32)) & 63u32 ^ 32u32;
+        let (third, low) = (8, 16);
+        let word = k.variable(unit);
+        let at = block.thread;
+        k.if_(k.lt(at, third), || {
+            let rows = (0..8).map(|row| (integers(at, 8 * row) >> 2 & 0x0101_0101u32) << row);
+            word.set(rows.reduce(|a, b| a | b).unwrap_or(word.get()));
+        });
+        k.if_(k.and(k.ge(at, third), k.lt(at, third + low)), || {
+            // Four rows of a half, eight words each, share its bytes.
+            let at = at - third;
+            let rows = (0..4).map(|row| (integers(at + (at >> 3) * 24u32, 8 * row) & 0x0303_0303u32) << (2 * row));
+            word.set(rows.reduce(|a, b| a | b).unwrap_or(word.get()));
+        });
+        k.if_(k.and(k.ge(at, third + low), k.lt(at, third + low + 2)), || {
+            let first = (at - (third + low)) * 4u32;
+            let both = (0..4).map(|j| (code(first, j) & 15u32 | (code(first, j + 8) & 15u32) << 4) << (8 * j));
+            word.set(both.reduce(|a, b| a | b).unwrap_or(word.get()));
+        });
+        let words = third + low + 3;
+        k.if_(k.eq(at, words - 1), || {
+            let first = k.constant(0u32);
+            let two = (0..16u32).map(|s| (code(first, s) >> 4) << (8 * (s % 4) + 2 * (s / 4)));
+            word.set(two.reduce(|a, b| a | b).unwrap_or(word.get()));
+        });
+        block.write_with_half(word.get(), words, out);
+    }
+
+    /// Writes a block of IQ4_XS.
+    fn iq4_xs<'k>(
+        &self,
+        block: &Fitting<'k>,
+        unit: Word<'k>,
+        of_subs: Pointer<'k, Shared, u32>,
+        out: Pointer<'k, Global, u32>,
+    ) {
+        let k = block.k;
+        let words = 34;
+        let word = k.variable(unit);
+        let at = block.thread;
+        k.if_(k.lt(at, 2), || {
+            let codes: Vec<Word<'k>> = (0..8).map(|s| k.ld(of_subs.offset(s)) & 63u32 ^ 32u32).collect();
+            let joined = |code: &dyn Fn(Word<'k>, u32) -> Word<'k>| {
+                let codes = codes.iter().zip(0..).map(|(&word, s)| code(word, s));
+                codes.reduce(|a, b| a | b).unwrap_or(unit)
+            };
+            let low = joined(&|code, s| (code & 15u32) << (4 * s));
+            let high = joined(&|code, s| (code >> 4) << (2 * s + 16));
+            word.set(k.selp(unit | high, low, k.eq(at, 0)));
+        });
+        k.if_(k.and(k.ge(at, 2), k.lt(at, words)), || {
+            // Four words of a sub-block beside the other four.
+            let at = at - 2u32;
+            let first = block.integers.index(at + (at & !3u32));
+            word.set(k.ld(first) | k.ld(first.offset(4)) << 4);
+        });
+        // A block that is not finite has nothing but its unit.
+        let word = k.selp(word, k.selp(unit, 0, k.eq(at, 0)), block.range.finite);
+        k.st_if(k.lt(at, words), out.index_wide(k.mul_wide(k.ctaid_x(), words)).index(at), word);
+    }
+}
+
+impl<'k> Fitting<'k> {
+    /// Writes the word of this thread, of so many words and the half that follows them, which is the unit.
+    fn write_with_half(&self, word: Word<'k>, words: u32, out: Pointer<'k, Global, u32>) {
+        let (k, block, at) = (self.k, self, self.thread);
         // A block that is not finite has nothing but its unit.
         let word = k.selp(word, 0, k.or(block.range.finite, k.eq(at, words)));
         let halves = k.halves::<F16>(word);

@@ -37,7 +37,14 @@ impl Step {
     /// `None` of formats for which there is no such kernel.
     pub(super) fn of(format: QuantFormat) -> Option<Self> {
         Some(match format {
-            QuantFormat::Q4_0 | QuantFormat::Q4_1 | QuantFormat::Q5_0 | QuantFormat::Q5_1 | QuantFormat::Iq4Nl => {
+            QuantFormat::Q4_0
+            | QuantFormat::Q4_1
+            | QuantFormat::Q5_0
+            | QuantFormat::Q5_1
+            | QuantFormat::Iq4Nl
+            | QuantFormat::Q2K
+            | QuantFormat::Q3K
+            | QuantFormat::Iq4Xs => {
                 return None;
             }
             QuantFormat::Q4K | QuantFormat::Q5K => Self {

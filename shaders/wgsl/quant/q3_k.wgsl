@@ -1,0 +1,71 @@
+const LEN: u32 = 256u;
+const PARTS: u32 = 8u;
+const APART: u32 = 16u;
+const ZERO: f32 = 4.0;
+const BIAS: i32 = 4;
+const FLIPPED: u32 = 0u;
+
+// A part is a row of 32 elements, of which four share bytes of low bits and eight bytes of third bits.
+fn place(part: u32) -> u32 {
+    return 32u * part;
+}
+
+struct Raw {
+    // Thirty-two bytes from an even number on lie in eight words and half of a ninth.
+    low_q: vec4<u32>,
+    high_q: vec4<u32>,
+    low_third: vec4<u32>,
+    high_third: vec4<u32>,
+    next: vec2<u32>,
+    // The words in which the codes and the unit lie.
+    codes: vec4<u32>,
+}
+
+fn four_words(at: u32) -> vec4<u32> {
+    return vec4<u32>(word_at(at), word_at(at + 1u), word_at(at + 2u), word_at(at + 3u));
+}
+
+fn raw_of(block: u32, part: u32) -> Raw {
+    let byte = 110u * block;
+    let third = byte >> 2u;
+    let q = (byte + 32u + 32u * (part / 4u)) >> 2u;
+    return Raw(
+        four_words(q),
+        four_words(q + 4u),
+        four_words(third),
+        four_words(third + 4u),
+        vec2<u32>(word_at(q + 8u), word_at(third + 8u)),
+        four_words((byte + 96u) >> 2u),
+    );
+}
+
+fn sixteen_bytes(words: vec4<u32>, next: u32, odd: bool) -> vec4<u32> {
+    let shifted = vec4<u32>(words.yzw, next);
+    return select(words, (words >> vec4<u32>(16u)) | (shifted << vec4<u32>(16u)), odd);
+}
+
+fn unpacked(raw: Raw, block: u32, part: u32) -> Part {
+    // A block begins in the middle of a word if its number is odd.
+    let odd = (block & 1u) != 0u;
+    let shift = vec4<u32>(2u * (part % 4u));
+    let two = vec4<u32>(0x03030303u);
+    let one = vec4<u32>(0x01010101u);
+    let low_third = sixteen_bytes(raw.low_third, raw.high_third.x, odd) >> vec4<u32>(part);
+    let high_third = sixteen_bytes(raw.high_third, raw.next.y, odd) >> vec4<u32>(part);
+    let low = (sixteen_bytes(raw.low_q, raw.high_q.x, odd) >> shift) & two;
+    let high = (sixteen_bytes(raw.high_q, raw.next.x, odd) >> shift) & two;
+    // Twelve bytes of codes, then the unit.
+    let codes = sixteen_bytes(raw.codes, 0u, odd);
+    let unit = unpack2x16float(select(raw.codes.w, raw.codes.w >> 16u, odd)).x;
+    // Codes 2 part and its neighbour: four bits in neighbouring bytes of the first eight, two in neighbouring ones of the rest.
+    let lower = select(codes.x, codes.y, (part & 2u) != 0u) >> (16u * (part & 1u) + 4u * (part / 4u));
+    let upper = codes.z >> (16u * (part & 1u) + 2u * (part / 2u));
+    let both = (lower & 0x0f0fu) | ((upper << 4u) & 0x3030u);
+    let first = unit * (f32(both & 63u) - 32.0);
+    let second = unit * (f32(both >> 8u) - 32.0);
+    return Part(
+        low | ((low_third & one) << vec4<u32>(2u)),
+        high | ((high_third & one) << vec4<u32>(2u)),
+        vec4<f32>(first, 0.0, second, 0.0),
+    );
+}
