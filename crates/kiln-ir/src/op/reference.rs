@@ -280,7 +280,7 @@ fn same(want: &Data<'_>, got: &Data<'_>, at: usize) -> bool {
 
 /// Cases with f16, and with bf16, in the place of f32, for every operation: the first few that are neither tiny nor large.
 pub(super) fn stored_narrow(cases: &[Case]) -> Vec<Case> {
-    [stored_as(cases, DType::F16, 6), stored_as(cases, DType::Bf16, 3)].concat()
+    [stored_as(cases, DType::F16, 6), stored_as(cases, DType::Bf16, 1)].concat()
 }
 
 fn stored_as(cases: &[Case], dtype: DType, few: usize) -> Vec<Case> {
