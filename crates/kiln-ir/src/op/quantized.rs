@@ -28,7 +28,7 @@ impl Operation for Quantize {
     fn flops(&self, inputs: &[TensorType], _: &[TensorType]) -> u64 {
         // Sixteen fits and the neighbours of the codes; one division and one rounding for Q8_0.
         let each = match self.format.layout().values {
-            Values::Symmetric if self.format == QuantFormat::Q8_0 => 6,
+            Values::Symmetric if self.format.layout().bits == 8 => 6,
             Values::Symmetric => 220,
             Values::Affine => 320,
             // Fifteen comparisons find a place in the book.

@@ -17,21 +17,31 @@ pub const LEN: usize = 256;
 /// Bytes of a block.
 pub const BYTES: usize = 136;
 
+/// The scale and the minimum of each group.
+#[inline(always)]
+pub fn scales(block: &[u8; BYTES]) -> [[f32; 8]; 2] {
+    let d = half([block[0], block[1]]);
+    let high = u16::from_le_bytes([block[2], block[3]]);
+    let mut scales = [0.0; 8];
+    for s in 0..8 {
+        let code = block[4 + s / 2] >> (4 * (s % 2)) & 15 | ((high >> (2 * s) & 3) << 4) as u8;
+        scales[s] = d * f32::from(code as i8 - 32);
+    }
+    [scales, [0.0; 8]]
+}
+
 /// The block in the general form.
 #[inline(always)]
 pub fn unpack(block: &[u8; BYTES]) -> Unpacked<LEN, 8> {
-    let d = half([block[0], block[1]]);
-    let high = u16::from_le_bytes([block[2], block[3]]);
-    let (mut q, mut scales) = ([0; LEN], [0.0; 8]);
+    let [scales, minima] = scales(block);
+    let mut q = [0; LEN];
     for (s, q) in q.as_chunks_mut::<32>().0.iter_mut().enumerate() {
-        let code = block[4 + s / 2] >> (4 * (s % 2)) & 15 | ((high >> (2 * s) & 3) << 4) as u8;
-        scales[s] = d * f32::from(code as i8 - 32);
         let places = nibbles::unpack(nibbles::sixteen(block, 8 + 16 * s));
         for i in 0..32 {
             q[i] = NORMAL[usize::from(places[i] & 15)];
         }
     }
-    Unpacked { q, scales, minima: [0.0; 8] }
+    Unpacked { q, scales, minima }
 }
 
 /// The elements that a block stands for.

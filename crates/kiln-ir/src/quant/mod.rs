@@ -247,6 +247,11 @@ impl QuantFormat {
         self.layout().block_bytes
     }
 
+    /// Groups of a block, each with a scale.
+    pub const fn groups(self) -> usize {
+        self.block_len() / self.layout().group
+    }
+
     /// The format of this number in GGUF files, if it is one of these.
     pub fn from_gguf_id(id: u32) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.layout().gguf_id == id)

@@ -17,15 +17,22 @@ pub const LEN: usize = 256;
 /// Bytes of a block.
 pub const BYTES: usize = 84;
 
-/// The block in the general form.
+/// The scale and the minimum of each group.
 #[inline(always)]
-pub fn unpack(block: &[u8; BYTES]) -> Unpacked<LEN, 16> {
+pub fn scales(block: &[u8; BYTES]) -> [[f32; 16]; 2] {
     let (d, dmin) = (half([block[80], block[81]]), half([block[82], block[83]]));
     let (mut scales, mut minima) = ([0.0; 16], [0.0; 16]);
     for s in 0..16 {
         scales[s] = d * f32::from(block[s] & 15);
         minima[s] = dmin * f32::from(block[s] >> 4);
     }
+    [scales, minima]
+}
+
+/// The block in the general form.
+#[inline(always)]
+pub fn unpack(block: &[u8; BYTES]) -> Unpacked<LEN, 16> {
+    let [scales, minima] = scales(block);
     let mut q = [0; LEN];
     for (row, q) in q.as_chunks_mut::<32>().0.iter_mut().enumerate() {
         let bytes: &[u8; 32] = block[16 + 32 * (row / 4)..].first_chunk().unwrap_or(&[0; 32]);

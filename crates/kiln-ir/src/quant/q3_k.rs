@@ -17,16 +17,28 @@ pub const LEN: usize = 256;
 /// Bytes of a block.
 pub const BYTES: usize = 110;
 
+/// The scale and the minimum of each group.
+#[inline(always)]
+pub fn scales(block: &[u8; BYTES]) -> [[f32; 16]; 2] {
+    let d = half([block[108], block[109]]);
+    // Four codes at a time, one a byte.
+    let word = |at: usize| u32::from_le_bytes([block[at], block[at + 1], block[at + 2], block[at + 3]]);
+    let (a, b, high) = (word(96), word(100), word(104));
+    let lows = [a, b, a >> 4, b >> 4];
+    let mut scales = [0.0; 16];
+    for i in 0..4 {
+        let codes = (lows[i] & 0x0f0f_0f0f) | ((high >> (2 * i)) & 0x0303_0303) << 4;
+        for (j, code) in codes.to_le_bytes().into_iter().enumerate() {
+            scales[4 * i + j] = d * f32::from(code as i8 - 32);
+        }
+    }
+    [scales, [0.0; 16]]
+}
+
 /// The block in the general form.
 #[inline(always)]
 pub fn unpack(block: &[u8; BYTES]) -> Unpacked<LEN, 16> {
-    let d = half([block[108], block[109]]);
-    let codes: &[u8; 12] = block[96..].first_chunk().unwrap_or(&[0; 12]);
-    let mut scales = [0.0; 16];
-    for s in 0..16 {
-        let (low, high) = (codes[s % 8] >> (4 * (s / 8)) & 15, codes[8 + s % 4] >> (2 * (s / 4)) & 3);
-        scales[s] = d * f32::from((low | high << 4) as i8 - 32);
-    }
+    let [scales, minima] = scales(block);
     let third: &[u8; 32] = block.first_chunk().unwrap_or(&[0; 32]);
     let mut q = [0; LEN];
     for (row, q) in q.as_chunks_mut::<32>().0.iter_mut().enumerate() {
@@ -35,7 +47,7 @@ pub fn unpack(block: &[u8; BYTES]) -> Unpacked<LEN, 16> {
             q[l] = (bytes[l] >> (2 * (row % 4)) & 3 | (third[l] >> row & 1) << 2) as i8 - 4;
         }
     }
-    Unpacked { q, scales, minima: [0.0; 16] }
+    Unpacked { q, scales, minima }
 }
 
 /// The elements that a block stands for.

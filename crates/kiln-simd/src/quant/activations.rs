@@ -44,8 +44,12 @@ pub(super) enum Rounding {
 impl Rounding {
     pub(super) const fn of(format: QuantFormat) -> Self {
         match format {
-            QuantFormat::Q8_0 | QuantFormat::Q4_0 | QuantFormat::Q5_0 | QuantFormat::Iq4Nl => Self::Words,
-            QuantFormat::Q3K | QuantFormat::Iq4Xs => Self::Words,
+            QuantFormat::Q8_0
+            | QuantFormat::Q4_0
+            | QuantFormat::Q5_0
+            | QuantFormat::Iq4Nl
+            | QuantFormat::Q3K
+            | QuantFormat::Iq4Xs => Self::Words,
             QuantFormat::Q4_1 | QuantFormat::Q5_1 | QuantFormat::Q2K => Self::WordsAndSums,
             QuantFormat::Q4K | QuantFormat::Q5K => Self::Affine,
             QuantFormat::Q6K => Self::Symmetric,

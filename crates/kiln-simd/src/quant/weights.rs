@@ -1,9 +1,9 @@
 //! The weights of each format: how a block adds to sums.
 
+use std::marker::PhantomData;
+
 use kiln_ir::QuantFormat;
-use kiln_ir::quant::{
-    Unpacked, iq4_nl, iq4_xs, q2_k, q3_k, q4_0, q4_1, q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, unpack_scales,
-};
+use kiln_ir::quant::{NORMAL, iq4_xs, q2_k, q3_k, q4_k, q5_k, q6_k, q8_0, unpack_scales};
 
 use super::activations::{Line, Rounding, SUMS};
 use crate::array::Each;
@@ -109,55 +109,29 @@ impl Weights for Symmetric {
 /// Runs `$body` with `$weights` standing for the type of a format.
 macro_rules! for_weights {
     ($format:expr, $weights:ident => $body:expr) => {
+        for_weights! {
+            $format, $weights => $body;
+            Q8_0 = Plain,
+            Q4_0 = ByPieces<Q4_0>,
+            Q4_1 = ByPieces<Q4_1>,
+            Q5_0 = ByPieces<Q5_0>,
+            Q5_1 = ByPieces<Q5_1>,
+            Iq4Nl = ByPieces<Iq4Nl>,
+            Q2K = ByPieces<Q2K>,
+            Q3K = ByPieces<Q3K>,
+            Q4K = Affine<4>,
+            Q5K = Affine<5>,
+            Q6K = Symmetric,
+            Iq4Xs = ByPieces<Iq4Xs>,
+        }
+    };
+    ($format:expr, $weights:ident => $body:expr; $($variant:ident = $type:ty,)+) => {
         match $format {
-            kiln_ir::QuantFormat::Q8_0 => {
-                type $weights = crate::quant::weights::Plain;
+            $(kiln_ir::QuantFormat::$variant => {
+                use crate::quant::weights::*;
+                type $weights = $type;
                 $body
-            }
-            kiln_ir::QuantFormat::Q4_0 => {
-                type $weights = crate::quant::weights::Q4_0;
-                $body
-            }
-            kiln_ir::QuantFormat::Q4_1 => {
-                type $weights = crate::quant::weights::Q4_1;
-                $body
-            }
-            kiln_ir::QuantFormat::Q5_0 => {
-                type $weights = crate::quant::weights::Q5_0;
-                $body
-            }
-            kiln_ir::QuantFormat::Q5_1 => {
-                type $weights = crate::quant::weights::Q5_1;
-                $body
-            }
-            kiln_ir::QuantFormat::Iq4Nl => {
-                type $weights = crate::quant::weights::Iq4Nl;
-                $body
-            }
-            kiln_ir::QuantFormat::Q2K => {
-                type $weights = crate::quant::weights::Q2K;
-                $body
-            }
-            kiln_ir::QuantFormat::Q3K => {
-                type $weights = crate::quant::weights::Q3K;
-                $body
-            }
-            kiln_ir::QuantFormat::Iq4Xs => {
-                type $weights = crate::quant::weights::Iq4Xs;
-                $body
-            }
-            kiln_ir::QuantFormat::Q4K => {
-                type $weights = crate::quant::weights::Affine<4>;
-                $body
-            }
-            kiln_ir::QuantFormat::Q5K => {
-                type $weights = crate::quant::weights::Affine<5>;
-                $body
-            }
-            kiln_ir::QuantFormat::Q6K => {
-                type $weights = crate::quant::weights::Symmetric;
-                $body
-            }
+            })+
         }
     };
 }
@@ -186,100 +160,174 @@ impl Weights for Plain {
         unsafe {
             let halves = B::halves(w);
             for r in 0..R {
-                sums[r] = B::add(sums[r], B::wide_dot(w.add(2), x[r]), B::factor::<0>(halves, *units[r]));
+                sums[r] = B::add(sums[r], B::dot(B::wide(w.add(2)), x[r]), B::factor::<0>(halves, *units[r]));
             }
         }
     }
 }
 
-/// Adds a block in the general form, 32 elements at a time: a lane takes two neighbours, which a group always has in common.
-///
-/// # Safety
-/// As [`Weights::add`].
-#[inline(always)]
-unsafe fn add_unpacked<B: Bytes, const R: usize, const LEN: usize, const GROUPS: usize, const MINIMA: bool>(
-    block: &Unpacked<LEN, GROUPS>,
-    x: [*const u8; R],
-    units: [*const f32; R],
-    sums: &mut [B::Floats; R],
-) {
-    let line = size_of::<Line>();
-    let of_piece = if MINIMA { 2 * line } else { line };
-    for piece in 0..LEN / 32 {
+/// Formats whose blocks are taken apart to 32 small integers at a time, a piece, with a scale and a minimum for each group.
+pub(super) trait Pieces {
+    const FORMAT: QuantFormat;
+    /// Scales and minima of a block.
+    type Scales<B: Bytes>: Copy;
+
+    /// # Safety
+    /// The instruction set of `B` is there; `w` is good for reading a block, and eight bytes.
+    unsafe fn scales<B: Bytes>(w: *const u8) -> Self::Scales<B>;
+    /// The scales of a piece times a unit of x, for each lane.
+    ///
+    /// # Safety
+    /// The instruction set of `B` is there.
+    unsafe fn steps<B: Bytes>(scales: &Self::Scales<B>, piece: usize, unit: f32) -> B::Floats;
+    /// The minima of a piece likewise.
+    ///
+    /// # Safety
+    /// The instruction set of `B` is there.
+    unsafe fn minima<B: Bytes>(scales: &Self::Scales<B>, piece: usize, unit: f32) -> B::Floats;
+    /// The integers of a piece.
+    ///
+    /// # Safety
+    /// The instruction set of `B` is there; `w` is good for reading a block.
+    unsafe fn integers<B: Bytes>(w: *const u8, piece: usize) -> B::Wide;
+}
+
+/// Products by pieces.
+pub(super) struct ByPieces<P>(PhantomData<P>);
+
+impl<P: Pieces> Weights for ByPieces<P> {
+    const FORMAT: QuantFormat = P::FORMAT;
+    const BYTES: usize = P::FORMAT.block_bytes();
+    type Ahead<B: Bytes> = ();
+
+    #[inline(always)]
+    unsafe fn unpack<B: Bytes>(_w: *const u8) {}
+
+    #[inline(always)]
+    unsafe fn add<B: Bytes, const R: usize>(
+        w: *const u8,
+        (): (),
+        x: [*const u8; R],
+        units: [*const f32; R],
+        sums: &mut [B::Floats; R],
+    ) {
+        let has_minima = const { P::FORMAT.layout().minimum().is_some() };
+        let line = size_of::<Line>();
+        let of_piece = if has_minima { 2 * line } else { line };
         // SAFETY: the caller's contract; a piece is 32 integers of the block, as many elements of x, and their unit.
         unsafe {
-            let steps = lanes::<B, GROUPS>(&block.scales, piece, LEN / 32);
-            let minima = lanes::<B, GROUPS>(&block.minima, piece, LEN / 32);
-            let q = block.q.as_ptr().add(32 * piece).cast();
-            for r in 0..R {
-                let (x, unit) = (x[r].add(of_piece * piece), B::splat(*units[r].add(piece)));
-                // A lane takes at most 2 * 128 * 32639 < 2^24, which f32 holds.
-                sums[r] = B::add(sums[r], B::wide_dot(q, x), B::mul(steps, unit));
-                if MINIMA {
-                    sums[r] = B::sub(sums[r], x.add(line).cast(), B::mul(minima, unit));
+            let scales = P::scales::<B>(w);
+            for piece in 0..const { P::FORMAT.block_len() / 32 } {
+                let q = P::integers::<B>(w, piece);
+                for r in 0..R {
+                    let (x, unit) = (x[r].add(of_piece * piece), *units[r].add(piece));
+                    // A lane takes at most 2 * 128 * 32639 < 2^24, which f32 holds.
+                    sums[r] = B::add(sums[r], B::dot(q, x), P::steps::<B>(&scales, piece, unit));
+                    if has_minima {
+                        sums[r] = B::sub(sums[r], x.add(line).cast(), P::minima::<B>(&scales, piece, unit));
+                    }
                 }
             }
         }
     }
 }
 
-/// The number of the group of each lane, of 32 elements of `pieces`.
-///
-/// # Safety
-/// The instruction set of `B` is there.
-#[inline(always)]
-unsafe fn lanes<B: Bytes, const GROUPS: usize>(numbers: &[f32; GROUPS], piece: usize, pieces: usize) -> B::Floats {
-    // SAFETY: the caller's contract; there are 16.
-    unsafe {
-        if GROUPS == pieces {
-            B::splat(numbers[piece])
-        } else {
-            let mut lanes = [numbers[2 * piece]; 16];
-            lanes[8..].fill(numbers[2 * piece + 1]);
-            B::load(lanes.as_ptr())
-        }
-    }
-}
+/// Formats of one group a block: the f16 at the start is the scale, the next one is added.
+macro_rules! whole {
+    ($($format:ident = |$w:ident| $integers:expr;)+) => {$(
+        pub(super) struct $format;
 
-/// Formats whose blocks are unpacked to the general form.
-macro_rules! unpacked {
-    ($($weights:ident = $module:ident),+ $(,)?) => {$(
-        pub(super) struct $weights;
-
-        impl Weights for $weights {
-            const FORMAT: QuantFormat = QuantFormat::$weights;
-            const BYTES: usize = $module::BYTES;
-            type Ahead<B: Bytes> = ();
+        impl Pieces for $format {
+            const FORMAT: QuantFormat = QuantFormat::$format;
+            type Scales<B: Bytes> = B::Halves;
 
             #[inline(always)]
-            unsafe fn unpack<B: Bytes>(_w: *const u8) {}
-
-            #[inline(always)]
-            unsafe fn add<B: Bytes, const R: usize>(
-                w: *const u8,
-                (): (),
-                x: [*const u8; R],
-                units: [*const f32; R],
-                sums: &mut [B::Floats; R],
-            ) {
-                const MINIMA: bool = QuantFormat::$weights.layout().minimum().is_some();
+            unsafe fn scales<B: Bytes>(w: *const u8) -> B::Halves {
                 // SAFETY: the caller's contract.
-                unsafe {
-                    let block = $module::unpack(&*w.cast());
-                    add_unpacked::<B, R, { $module::LEN }, _, MINIMA>(&block, x, units, sums);
-                }
+                unsafe { B::halves(w) }
+            }
+            #[inline(always)]
+            unsafe fn steps<B: Bytes>(scales: &B::Halves, _piece: usize, unit: f32) -> B::Floats {
+                // SAFETY: the caller's contract.
+                unsafe { B::factor::<0>(*scales, unit) }
+            }
+            #[inline(always)]
+            unsafe fn minima<B: Bytes>(scales: &B::Halves, _piece: usize, unit: f32) -> B::Floats {
+                // SAFETY: the caller's contract. What is added is less than nothing taken away.
+                unsafe { B::factor::<1>(*scales, -unit) }
+            }
+            #[inline(always)]
+            unsafe fn integers<B: Bytes>($w: *const u8, _piece: usize) -> B::Wide {
+                // SAFETY: the caller's contract; offsets are those of the layout.
+                unsafe { $integers }
             }
         }
     )+};
 }
 
-unpacked! {
-    Q4_0 = q4_0,
-    Q4_1 = q4_1,
-    Q5_0 = q5_0,
-    Q5_1 = q5_1,
-    Iq4Nl = iq4_nl,
-    Q2K = q2_k,
-    Q3K = q3_k,
-    Iq4Xs = iq4_xs,
+/// Formats with codes of scales, which are taken apart as kiln-ir does.
+macro_rules! coded {
+    ($($format:ident = $module:ident, |$w:ident, $piece:ident| $integers:expr;)+) => {$(
+        pub(super) struct $format;
+
+        impl Pieces for $format {
+            const FORMAT: QuantFormat = QuantFormat::$format;
+            type Scales<B: Bytes> = [[f32; Self::FORMAT.groups()]; 2];
+
+            #[inline(always)]
+            unsafe fn scales<B: Bytes>(w: *const u8) -> Self::Scales<B> {
+                // SAFETY: the caller's contract.
+                $module::scales(unsafe { &*w.cast() })
+            }
+            #[inline(always)]
+            unsafe fn steps<B: Bytes>(scales: &Self::Scales<B>, piece: usize, unit: f32) -> B::Floats {
+                // SAFETY: the caller's contract.
+                unsafe { lanes::<B>(&scales[0], piece, unit) }
+            }
+            #[inline(always)]
+            unsafe fn minima<B: Bytes>(scales: &Self::Scales<B>, piece: usize, unit: f32) -> B::Floats {
+                // SAFETY: the caller's contract.
+                unsafe { lanes::<B>(&scales[1], piece, unit) }
+            }
+            #[inline(always)]
+            unsafe fn integers<B: Bytes>($w: *const u8, $piece: usize) -> B::Wide {
+                // SAFETY: the caller's contract; offsets are those of the layout.
+                unsafe { $integers }
+            }
+        }
+    )+};
+}
+
+/// The number of the group of each lane times a unit: a lane takes two neighbours, which a group has in common.
+///
+/// # Safety
+/// The instruction set of `B` is there.
+#[inline(always)]
+unsafe fn lanes<B: Bytes>(numbers: &[f32], piece: usize, unit: f32) -> B::Floats {
+    // SAFETY: the caller's contract.
+    unsafe {
+        if numbers.len() == 8 {
+            B::splat(numbers[piece] * unit)
+        } else {
+            B::pair(numbers[2 * piece] * unit, numbers[2 * piece + 1] * unit)
+        }
+    }
+}
+
+whole! {
+    Q4_0 = |w| B::shifted(B::nibbles(w.add(2)), -8);
+    Q4_1 = |w| B::nibbles(w.add(4));
+    Q5_0 = |w| B::shifted(B::with_bits(B::nibbles(w.add(6)), w.add(2)), -16);
+    Q5_1 = |w| B::with_bits(B::nibbles(w.add(8)), w.add(4));
+    Iq4Nl = |w| B::looked_up(B::nibbles(w.add(2)), &NORMAL);
+}
+
+coded! {
+    // Four rows of 32 share as many bytes, and eight rows the bytes of third bits.
+    Q2K = q2_k, |w, piece| B::masked(B::wide(w.add(16 + 32 * (piece / 4))), 2 * (piece % 4), 3);
+    Q3K = q3_k, |w, piece| {
+        let low = B::masked(B::wide(w.add(32 + 32 * (piece / 4))), 2 * (piece % 4), 3);
+        B::shifted(B::with_third(low, B::masked(B::wide(w), piece, 1)), -4)
+    };
+    Iq4Xs = iq4_xs, |w, piece| B::looked_up(B::nibbles(w.add(8 + 16 * piece)), &NORMAL);
 }

@@ -43,9 +43,25 @@ enum Way {
     /// A scale and an offset are.
     Shifted,
     /// Scales and minima are fitted to sub-blocks.
-    Affine,
+    Affine(AffineWords),
     /// Scales are.
-    Symmetric,
+    Symmetric(SymmetricWords),
+}
+
+/// How the words of blocks with scales and minima are put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum AffineWords {
+    Q2K,
+    /// Q4_K, and with a fifth bit Q5_K.
+    Q4K,
+}
+
+/// How the words of blocks with scales are put together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum SymmetricWords {
+    Q3K,
+    Q6K,
+    Iq4Xs,
 }
 
 /// Quantises f32. Memory is written in whole words: it ends with one.
@@ -70,7 +86,7 @@ impl Quantize {
         let of_group = match self.way() {
             Way::Rounded => ROUNDERS * SHARE / ROUNDED[0],
             Way::Scaled | Way::Shifted => WHOLE,
-            Way::Affine | Way::Symmetric => 1,
+            Way::Affine(_) | Way::Symmetric(_) => 1,
         };
         if of_group > 1 {
             arguments.push(Argument::U32(blocks));
@@ -84,8 +100,11 @@ impl Quantize {
             QuantFormat::Q8_0 => Way::Rounded,
             QuantFormat::Q4_0 | QuantFormat::Q5_0 | QuantFormat::Iq4Nl => Way::Scaled,
             QuantFormat::Q4_1 | QuantFormat::Q5_1 => Way::Shifted,
-            QuantFormat::Q2K | QuantFormat::Q4K | QuantFormat::Q5K => Way::Affine,
-            QuantFormat::Q3K | QuantFormat::Q6K | QuantFormat::Iq4Xs => Way::Symmetric,
+            QuantFormat::Q2K => Way::Affine(AffineWords::Q2K),
+            QuantFormat::Q4K | QuantFormat::Q5K => Way::Affine(AffineWords::Q4K),
+            QuantFormat::Q3K => Way::Symmetric(SymmetricWords::Q3K),
+            QuantFormat::Q6K => Way::Symmetric(SymmetricWords::Q6K),
+            QuantFormat::Iq4Xs => Way::Symmetric(SymmetricWords::Iq4Xs),
         }
     }
 
@@ -98,7 +117,7 @@ impl Quantize {
         match self.way() {
             Way::Rounded => ROUNDERS,
             Way::Scaled | Way::Shifted => WHOLE * TRIALS,
-            Way::Affine | Way::Symmetric => LEN / self.sub_block() * TRIALS,
+            Way::Affine(_) | Way::Symmetric(_) => LEN / self.sub_block() * TRIALS,
         }
     }
 }
@@ -117,8 +136,8 @@ impl Kernel for Quantize {
             match self.way() {
                 Way::Rounded => round(k, x, out),
                 Way::Scaled | Way::Shifted => self.fit_whole(k, x, out),
-                Way::Affine => self.fit_affine(k, x, out),
-                Way::Symmetric => self.fit_symmetric(k, x, out),
+                Way::Affine(words) => self.fit_affine(k, words, x, out),
+                Way::Symmetric(words) => self.fit_symmetric(k, words, x, out),
             }
         })
     }
@@ -333,7 +352,13 @@ impl Quantize {
     }
 
     /// Blocks of 256 elements with scales and minima of sub-blocks.
-    fn fit_affine<'k>(&self, k: &'k Builder, x: Pointer<'k, Global, f32>, out: Pointer<'k, Global, u32>) {
+    fn fit_affine<'k>(
+        &self,
+        k: &'k Builder,
+        words: AffineWords,
+        x: Pointer<'k, Global, f32>,
+        out: Pointer<'k, Global, u32>,
+    ) {
         let levels = ((1u32 << self.format.layout().bits) - 1) as f32;
         let [_, most] = self.codes();
         let block = Fitting::new(k, x, self.sub_block());
@@ -363,9 +388,9 @@ impl Quantize {
         let [[_, unit], [unit_of_minima, _]] = units;
         // There is one unit of what is not finite.
         let units = unit | unit_of_minima << 16;
-        let (word, words) = match self.format {
-            QuantFormat::Q2K => self.q2_k(&block, units, of_subs),
-            _ => self.q4_k(&block, units, of_subs),
+        let (word, words) = match words {
+            AffineWords::Q2K => self.q2_k(&block, units, of_subs),
+            AffineWords::Q4K => self.q4_k(&block, units, of_subs),
         };
         k.st_if(k.lt(block.thread, words), out.index_wide(k.mul_wide(k.ctaid_x(), words)).index(block.thread), word);
     }
@@ -434,7 +459,13 @@ impl Quantize {
     }
 
     /// Blocks of 256 elements with scales of sub-blocks.
-    fn fit_symmetric<'k>(&self, k: &'k Builder, x: Pointer<'k, Global, f32>, out: Pointer<'k, Global, u32>) {
+    fn fit_symmetric<'k>(
+        &self,
+        k: &'k Builder,
+        words: SymmetricWords,
+        x: Pointer<'k, Global, f32>,
+        out: Pointer<'k, Global, u32>,
+    ) {
         let block = Fitting::new(k, x, self.sub_block());
         let elements = block.sub_block();
         let grid = Grid::of(self.format);
@@ -459,10 +490,10 @@ impl Quantize {
         let step = fit::inverse(step * code);
         block.write_integers(|x| grid.integer(x * step));
 
-        match self.format {
-            QuantFormat::Q3K => self.q3_k(&block, unit | sign, of_subs, out),
-            QuantFormat::Iq4Xs => self.iq4_xs(&block, unit | sign, of_subs, out),
-            _ => self.q6_k(&block, unit | sign, of_subs, out),
+        match words {
+            SymmetricWords::Q3K => self.q3_k(&block, unit | sign, of_subs, out),
+            SymmetricWords::Q6K => self.q6_k(&block, unit | sign, of_subs, out),
+            SymmetricWords::Iq4Xs => self.iq4_xs(&block, unit | sign, of_subs, out),
         }
     }
 

@@ -1,6 +1,6 @@
 use std::arch::x86_64::*;
 
-use super::{Bytes, IN_PAIRS, SIGNED};
+use super::{BYTE_OF_BIT, Bytes, IN_PAIRS, SIGNED};
 
 /// Two registers.
 #[derive(Clone, Copy)]
@@ -156,6 +156,7 @@ impl Bytes for Avx2Bytes {
     type Halves = __m128;
     /// Sixteen registers cannot hold a block beside its sums.
     type Block = [*const u8; 2];
+    type Wide = __m256i;
 
     #[inline(always)]
     fn prefetch(p: *const u8) {
@@ -183,14 +184,62 @@ impl Bytes for Avx2Bytes {
     }
 
     #[inline(always)]
-    unsafe fn wide_dot(w: *const u8, x: *const u8) -> [__m256i; 2] {
+    unsafe fn wide(p: *const u8) -> __m256i {
+        // SAFETY: the caller's contract; the load is unaligned.
+        unsafe { _mm256_loadu_si256(p.cast()) }
+    }
+    #[inline(always)]
+    unsafe fn nibbles(p: *const u8) -> __m256i {
+        // SAFETY: the caller's contract; the load is unaligned. What a shift brings from the next byte is cut off.
+        unsafe {
+            let low = _mm_loadu_si128(p.cast());
+            let both = _mm256_inserti128_si256::<1>(_mm256_castsi128_si256(low), _mm_srli_epi16::<4>(low));
+            _mm256_and_si256(both, _mm256_set1_epi8(15))
+        }
+    }
+    #[inline(always)]
+    unsafe fn with_bits(w: __m256i, bits: *const u8) -> __m256i {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let bits = _mm256_set1_epi32(bits.cast::<i32>().read_unaligned());
+            // The byte of its bit for each byte, then that bit alone.
+            let bytes = _mm256_shuffle_epi8(bits, _mm256_loadu_si256(BYTE_OF_BIT.as_ptr().cast()));
+            let bit = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
+            let is_set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit), bit);
+            _mm256_or_si256(w, _mm256_and_si256(is_set, _mm256_set1_epi8(16)))
+        }
+    }
+    #[inline(always)]
+    unsafe fn with_third(w: __m256i, third: __m256i) -> __m256i {
+        // SAFETY: the caller's contract.
+        unsafe { _mm256_or_si256(w, _mm256_slli_epi16::<2>(third)) }
+    }
+    #[inline(always)]
+    unsafe fn masked(w: __m256i, right: usize, mask: u8) -> __m256i {
+        // SAFETY: the caller's contract.
+        unsafe {
+            let down = _mm256_srl_epi16(w, _mm_cvtsi32_si128(right as i32));
+            _mm256_and_si256(down, _mm256_set1_epi8(mask as i8))
+        }
+    }
+    #[inline(always)]
+    unsafe fn shifted(w: __m256i, by: i8) -> __m256i {
+        // SAFETY: the caller's contract.
+        unsafe { _mm256_add_epi8(w, _mm256_set1_epi8(by)) }
+    }
+    #[inline(always)]
+    unsafe fn looked_up(w: __m256i, book: &[i8; 16]) -> __m256i {
+        // SAFETY: the caller's contract; the load is unaligned.
+        unsafe { _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(_mm_loadu_si128(book.as_ptr().cast())), w) }
+    }
+    #[inline(always)]
+    unsafe fn dot(w: __m256i, x: *const u8) -> [__m256i; 2] {
         // SAFETY: the caller's contract; the loads are unaligned.
         unsafe {
-            let of = |i: usize| {
-                let w = _mm256_cvtepi8_epi16(_mm_loadu_si128(w.add(16 * i).cast()));
-                _mm256_madd_epi16(w, _mm256_loadu_si256(x.add(32 * i).cast()))
+            let of = |w: __m128i, i: usize| {
+                _mm256_madd_epi16(_mm256_cvtepi8_epi16(w), _mm256_loadu_si256(x.add(32 * i).cast()))
             };
-            [of(0), of(1)]
+            [of(_mm256_castsi256_si128(w), 0), of(_mm256_extracti128_si256::<1>(w), 1)]
         }
     }
 
@@ -211,9 +260,9 @@ impl Bytes for Avx2Bytes {
     }
 
     #[inline(always)]
-    unsafe fn load(p: *const f32) -> [__m256; 2] {
-        // SAFETY: the caller's contract; the loads are unaligned.
-        unsafe { [_mm256_loadu_ps(p), _mm256_loadu_ps(p.add(8))] }
+    unsafe fn pair(first: f32, second: f32) -> [__m256; 2] {
+        // SAFETY: the caller's contract.
+        unsafe { [_mm256_set1_ps(first), _mm256_set1_ps(second)] }
     }
 
     #[inline(always)]

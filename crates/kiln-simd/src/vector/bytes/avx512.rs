@@ -1,6 +1,6 @@
 use std::arch::x86_64::*;
 
-use super::avx2::four_halves;
+use super::avx2::{Avx2Bytes, four_halves};
 use super::{Bytes, IN_PAIRS, SIGNED};
 
 /// One register, with the dot products of VNNI, the bit matrices of GFNI and the shifts of VBMI, or without.
@@ -182,6 +182,7 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
     type Floats = __m512;
     type Halves = __m128;
     type Block = [__m512i; 4];
+    type Wide = __m256i;
 
     #[inline(always)]
     fn prefetch(p: *const u8) {
@@ -229,12 +230,44 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn wide_dot(w: *const u8, x: *const u8) -> __m512i {
-        // SAFETY: the caller's contract; the loads are unaligned.
-        unsafe {
-            let w = _mm512_cvtepi8_epi16(_mm256_loadu_si256(w.cast()));
-            _mm512_madd_epi16(w, _mm512_loadu_si512(x.cast()))
-        }
+    unsafe fn wide(p: *const u8) -> __m256i {
+        // SAFETY: the caller's contract; every set with AVX-512 is chosen only where AVX2 is.
+        unsafe { Avx2Bytes::wide(p) }
+    }
+    #[inline(always)]
+    unsafe fn nibbles(p: *const u8) -> __m256i {
+        // SAFETY: the caller's contract; every set with AVX-512 is chosen only where AVX2 is.
+        unsafe { Avx2Bytes::nibbles(p) }
+    }
+    #[inline(always)]
+    unsafe fn with_bits(w: __m256i, bits: *const u8) -> __m256i {
+        // SAFETY: the caller's contract; every set with AVX-512 is chosen only where AVX2 is.
+        unsafe { Avx2Bytes::with_bits(w, bits) }
+    }
+    #[inline(always)]
+    unsafe fn with_third(w: __m256i, third: __m256i) -> __m256i {
+        // SAFETY: the caller's contract; every set with AVX-512 is chosen only where AVX2 is.
+        unsafe { Avx2Bytes::with_third(w, third) }
+    }
+    #[inline(always)]
+    unsafe fn masked(w: __m256i, right: usize, mask: u8) -> __m256i {
+        // SAFETY: the caller's contract; every set with AVX-512 is chosen only where AVX2 is.
+        unsafe { Avx2Bytes::masked(w, right, mask) }
+    }
+    #[inline(always)]
+    unsafe fn shifted(w: __m256i, by: i8) -> __m256i {
+        // SAFETY: the caller's contract; every set with AVX-512 is chosen only where AVX2 is.
+        unsafe { Avx2Bytes::shifted(w, by) }
+    }
+    #[inline(always)]
+    unsafe fn looked_up(w: __m256i, book: &[i8; 16]) -> __m256i {
+        // SAFETY: the caller's contract; every set with AVX-512 is chosen only where AVX2 is.
+        unsafe { Avx2Bytes::looked_up(w, book) }
+    }
+    #[inline(always)]
+    unsafe fn dot(w: __m256i, x: *const u8) -> __m512i {
+        // SAFETY: the caller's contract; the load is unaligned.
+        unsafe { _mm512_madd_epi16(_mm512_cvtepi8_epi16(w), _mm512_loadu_si512(x.cast())) }
     }
 
     #[inline(always)]
@@ -254,9 +287,9 @@ impl<const VNNI: bool> Bytes for Avx512Bytes<VNNI> {
     }
 
     #[inline(always)]
-    unsafe fn load(p: *const f32) -> __m512 {
-        // SAFETY: the caller's contract; the load is unaligned.
-        unsafe { _mm512_loadu_ps(p) }
+    unsafe fn pair(first: f32, second: f32) -> __m512 {
+        // SAFETY: the caller's contract.
+        unsafe { _mm512_mask_blend_ps(0xff00, _mm512_set1_ps(first), _mm512_set1_ps(second)) }
     }
 
     #[inline(always)]

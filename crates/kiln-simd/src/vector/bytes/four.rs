@@ -151,6 +151,7 @@ impl<P: Piece> Bytes for Four<P> {
     type Halves = [f32; 4];
     /// A quarter is unpacked at a time.
     type Block = [*const u8; 2];
+    type Wide = [u8; 32];
 
     #[inline(always)]
     fn prefetch(p: *const u8) {
@@ -179,9 +180,44 @@ impl<P: Piece> Bytes for Four<P> {
     }
 
     #[inline(always)]
-    unsafe fn wide_dot(w: *const u8, x: *const u8) -> [P::Ints; 4] {
+    unsafe fn wide(p: *const u8) -> [u8; 32] {
         // SAFETY: the caller's contract.
-        let of = |i: usize| unsafe { P::wide_dot(w.add(8 * i), x.add(16 * i)) };
+        unsafe { PortableBytes::wide(p) }
+    }
+    #[inline(always)]
+    unsafe fn nibbles(p: *const u8) -> [u8; 32] {
+        // SAFETY: the caller's contract.
+        unsafe { PortableBytes::nibbles(p) }
+    }
+    #[inline(always)]
+    unsafe fn with_bits(w: [u8; 32], bits: *const u8) -> [u8; 32] {
+        // SAFETY: the caller's contract.
+        unsafe { PortableBytes::with_bits(w, bits) }
+    }
+    #[inline(always)]
+    unsafe fn with_third(w: [u8; 32], third: [u8; 32]) -> [u8; 32] {
+        // SAFETY: the caller's contract.
+        unsafe { PortableBytes::with_third(w, third) }
+    }
+    #[inline(always)]
+    unsafe fn masked(w: [u8; 32], right: usize, mask: u8) -> [u8; 32] {
+        // SAFETY: the caller's contract.
+        unsafe { PortableBytes::masked(w, right, mask) }
+    }
+    #[inline(always)]
+    unsafe fn shifted(w: [u8; 32], by: i8) -> [u8; 32] {
+        // SAFETY: the caller's contract.
+        unsafe { PortableBytes::shifted(w, by) }
+    }
+    #[inline(always)]
+    unsafe fn looked_up(w: [u8; 32], book: &[i8; 16]) -> [u8; 32] {
+        // SAFETY: the caller's contract.
+        unsafe { PortableBytes::looked_up(w, book) }
+    }
+    #[inline(always)]
+    unsafe fn dot(w: [u8; 32], x: *const u8) -> [P::Ints; 4] {
+        // SAFETY: the caller's contract; there are 32 bytes.
+        let of = |i: usize| unsafe { P::wide_dot(w.as_ptr().add(8 * i), x.add(16 * i)) };
         [of(0), of(1), of(2), of(3)]
     }
 
@@ -203,10 +239,10 @@ impl<P: Piece> Bytes for Four<P> {
     }
 
     #[inline(always)]
-    unsafe fn load(p: *const f32) -> [P::Floats; 4] {
+    unsafe fn pair(first: f32, second: f32) -> [P::Floats; 4] {
         // SAFETY: the caller's contract.
-        let of = |i: usize| unsafe { P::load_floats(p.add(4 * i)) };
-        [of(0), of(1), of(2), of(3)]
+        let [first, second] = unsafe { [P::splat(first), P::splat(second)] };
+        [first, first, second, second]
     }
 
     #[inline(always)]

@@ -36,6 +36,8 @@ pub(crate) trait Bytes: Copy {
     type Halves: Copy;
     /// The integers of a block: in registers where there are enough of them to unpack one ahead, else where they lie.
     type Block: Copy;
+    /// 32 bytes.
+    type Wide: Copy;
 
     /// Asks for the cache line at `p`, to be read soon. Any address will do.
     #[inline(always)]
@@ -60,11 +62,46 @@ pub(crate) trait Bytes: Copy {
         start: [Self::Ints; R],
     ) -> [Self::Ints; R];
 
+    /// The 32 bytes at `p`.
+    ///
+    /// # Safety
+    /// The instruction set is there; `p` is good for reading 32 bytes.
+    unsafe fn wide(p: *const u8) -> Self::Wide;
+    /// The low nibbles of the 16 bytes at `p`, then the high ones.
+    ///
+    /// # Safety
+    /// The instruction set is there; `p` is good for reading 16 bytes.
+    unsafe fn nibbles(p: *const u8) -> Self::Wide;
+    /// `w` with a fifth bit from the word at `bits`, whose bit `i` belongs to byte `i`.
+    ///
+    /// # Safety
+    /// The instruction set is there; `bits` is good for reading four bytes.
+    unsafe fn with_bits(w: Self::Wide, bits: *const u8) -> Self::Wide;
+    /// `w` with third bits: those of `third` are 0 or 1.
+    ///
+    /// # Safety
+    /// The instruction set is there.
+    unsafe fn with_third(w: Self::Wide, third: Self::Wide) -> Self::Wide;
+    /// Each byte shifted right, below 8, and of it the bits in the mask, which come from the same byte.
+    ///
+    /// # Safety
+    /// The instruction set is there.
+    unsafe fn masked(w: Self::Wide, right: usize, mask: u8) -> Self::Wide;
+    /// Each byte plus a number.
+    ///
+    /// # Safety
+    /// The instruction set is there.
+    unsafe fn shifted(w: Self::Wide, by: i8) -> Self::Wide;
+    /// The numbers at the places that the bytes name, each below 16.
+    ///
+    /// # Safety
+    /// The instruction set is there.
+    unsafe fn looked_up(w: Self::Wide, book: &[i8; 16]) -> Self::Wide;
     /// The sums of the products of 32 signed bytes with 32 integers of 16 bits, two to a lane.
     ///
     /// # Safety
-    /// The instruction set is there; `w` is good for reading 32 bytes and `x` 64.
-    unsafe fn wide_dot(w: *const u8, x: *const u8) -> Self::Ints;
+    /// The instruction set is there; `x` is good for reading 64 bytes.
+    unsafe fn dot(w: Self::Wide, x: *const u8) -> Self::Ints;
 
     /// # Safety
     /// The instruction set is there.
@@ -78,9 +115,11 @@ pub(crate) trait Bytes: Copy {
     /// The instruction set is there.
     unsafe fn splat(x: f32) -> Self::Floats;
 
+    /// The one in the first eight lanes, the other in the rest.
+    ///
     /// # Safety
-    /// The instruction set is there; `p` is good for reading 16 f32.
-    unsafe fn load(p: *const f32) -> Self::Floats;
+    /// The instruction set is there.
+    unsafe fn pair(first: f32, second: f32) -> Self::Floats;
 
     /// The f32 of four f16.
     ///
@@ -221,6 +260,18 @@ const IN_PAIRS: [u8; 64] = {
     while lane < 16 {
         order[4 * lane] = (lane / 2) as u8;
         lane += 1;
+    }
+    order
+};
+
+/// What a shuffle of bytes takes to bring the byte of its bit, of a word of 32, to each byte.
+#[cfg(target_arch = "x86_64")]
+const BYTE_OF_BIT: [u8; 32] = {
+    let mut order = [0; 32];
+    let mut i = 0;
+    while i < 32 {
+        order[i] = (i / 8) as u8;
+        i += 1;
     }
     order
 };

@@ -34,6 +34,7 @@ impl Bytes for PortableBytes {
     type Floats = [f32; 16];
     type Halves = [f32; 4];
     type Block = [*const u8; 2];
+    type Wide = [u8; 32];
 
     #[inline(always)]
     unsafe fn block<const BITS: usize>(low: *const u8, high: *const u8) -> [*const u8; 2] {
@@ -63,10 +64,63 @@ impl Bytes for PortableBytes {
     }
 
     #[inline(always)]
-    unsafe fn wide_dot(w: *const u8, x: *const u8) -> [i32; 16] {
+    unsafe fn wide(p: *const u8) -> [u8; 32] {
         // SAFETY: the caller's contract.
-        let (w, x) = unsafe { (w.cast::<[i8; 32]>().read(), x.cast::<[i16; 32]>().read_unaligned()) };
-        let product = |i: usize| i32::from(w[i]) * i32::from(x[i]);
+        unsafe { p.cast::<[u8; 32]>().read() }
+    }
+    #[inline(always)]
+    unsafe fn nibbles(p: *const u8) -> [u8; 32] {
+        // SAFETY: the caller's contract.
+        let bytes = unsafe { p.cast::<[u8; 16]>().read() };
+        let mut w = [0; 32];
+        for i in 0..16 {
+            w[i] = bytes[i] & 15;
+            w[i + 16] = bytes[i] >> 4;
+        }
+        w
+    }
+    #[inline(always)]
+    unsafe fn with_bits(mut w: [u8; 32], bits: *const u8) -> [u8; 32] {
+        // SAFETY: the caller's contract.
+        let bits = u32::from_le_bytes(unsafe { bits.cast::<[u8; 4]>().read() });
+        for i in 0..32 {
+            w[i] |= ((bits >> i & 1) << 4) as u8;
+        }
+        w
+    }
+    #[inline(always)]
+    unsafe fn with_third(mut w: [u8; 32], third: [u8; 32]) -> [u8; 32] {
+        for i in 0..32 {
+            w[i] |= third[i] << 2;
+        }
+        w
+    }
+    #[inline(always)]
+    unsafe fn masked(mut w: [u8; 32], right: usize, mask: u8) -> [u8; 32] {
+        for byte in &mut w {
+            *byte = *byte >> right & mask;
+        }
+        w
+    }
+    #[inline(always)]
+    unsafe fn shifted(mut w: [u8; 32], by: i8) -> [u8; 32] {
+        for byte in &mut w {
+            *byte = byte.wrapping_add_signed(by);
+        }
+        w
+    }
+    #[inline(always)]
+    unsafe fn looked_up(mut w: [u8; 32], book: &[i8; 16]) -> [u8; 32] {
+        for byte in &mut w {
+            *byte = book[usize::from(*byte & 15)] as u8;
+        }
+        w
+    }
+    #[inline(always)]
+    unsafe fn dot(w: [u8; 32], x: *const u8) -> [i32; 16] {
+        // SAFETY: the caller's contract.
+        let x = unsafe { x.cast::<[i16; 32]>().read_unaligned() };
+        let product = |i: usize| i32::from(w[i] as i8) * i32::from(x[i]);
         std::array::from_fn(|l| product(2 * l) + product(2 * l + 1))
     }
 
@@ -85,9 +139,8 @@ impl Bytes for PortableBytes {
     }
 
     #[inline(always)]
-    unsafe fn load(p: *const f32) -> [f32; 16] {
-        // SAFETY: the caller's contract.
-        unsafe { p.cast::<[f32; 16]>().read_unaligned() }
+    unsafe fn pair(first: f32, second: f32) -> [f32; 16] {
+        std::array::from_fn(|l| if l < 8 { first } else { second })
     }
 
     #[inline(always)]
