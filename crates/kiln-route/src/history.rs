@@ -45,7 +45,7 @@ fn key(class: Class, octave: i32, place: usize) -> Key {
 
 /// What a [`History`] knows of an octave of a class on a place, as a profile keeps it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(from = "Written", into = "Written")]
 pub struct Observed {
     /// The operation.
     pub op: String,
@@ -67,7 +67,27 @@ pub struct Observed {
     pub restored: u32,
 }
 
+/// The fields in their order: a list takes less room than an object, and less code to read it.
+type Written = (String, String, i32, String, f64, u32, u32, f64, u32);
+
+impl From<Written> for Observed {
+    fn from((op, shape, octave, place, mean, samples, idle, remembered, restored): Written) -> Self {
+        Self { op, shape, octave, place, mean, samples, idle, remembered, restored }
+    }
+}
+
+impl From<Observed> for Written {
+    fn from(of: Observed) -> Self {
+        (of.op, of.shape, of.octave, of.place, of.mean, of.samples, of.idle, of.remembered, of.restored)
+    }
+}
+
 impl Observed {
+    /// What it is about.
+    pub(crate) fn key(&self) -> (&str, &str, i32, &str) {
+        (&self.op, &self.shape, self.octave, &self.place)
+    }
+
     /// Checks what a file says.
     pub(crate) fn check(&self) -> Result<(), String> {
         let Self { op, place, octave, mean, samples, remembered, .. } = self;
@@ -169,7 +189,7 @@ impl History {
             kept.check().is_ok().then_some(kept)
         };
         let mut observed: Vec<Observed> = self.entries.iter().filter_map(kept).collect();
-        observed.sort_by(|a, b| (&a.op, &a.shape, a.octave, &a.place).cmp(&(&b.op, &b.shape, b.octave, &b.place)));
+        observed.sort_by(|a, b| a.key().cmp(&b.key()));
         observed
     }
 

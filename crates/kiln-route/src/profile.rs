@@ -1,6 +1,5 @@
 //! Profiles: what was measured on a machine, and how it is kept.
 
-use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -51,7 +50,7 @@ impl std::fmt::Display for Machine {
 /// The logical processors that a process may run on. Times hold for these: two threads of one core share its units, and cores
 /// may differ from one another.
 #[derive(Debug, Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[serde(from = "WrittenCpus", into = "WrittenCpus")]
 pub struct Cpus {
     /// Logical processors that are online.
     pub online: usize,
@@ -62,6 +61,21 @@ pub struct Cpus {
     /// The physical cores that these belong to; `None` where the system does not say. It is less than
     /// [`Cpus::logical`] with hyper-threading (SMT).
     pub cores: Option<usize>,
+}
+
+/// The fields in their order: a list takes less code to read than an object, which counts in a browser.
+type WrittenCpus = (usize, Option<String>, usize, Option<usize>);
+
+impl From<WrittenCpus> for Cpus {
+    fn from((online, pinned, logical, cores): WrittenCpus) -> Self {
+        Self { online, pinned, logical, cores }
+    }
+}
+
+impl From<Cpus> for WrittenCpus {
+    fn from(Cpus { online, pinned, logical, cores }: Cpus) -> Self {
+        (online, pinned, logical, cores)
+    }
 }
 
 impl std::fmt::Display for Cpus {
@@ -105,8 +119,10 @@ pub struct Profile {
     /// Seconds of reading what another step of a graph wrote on the host.
     handover: Option<Transfer>,
     classes: Vec<Calibrated>,
-    /// What was observed after the calibration, where the program keeps it.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    /// What was observed after the calibration, where the program keeps it. A page does not: what reads and writes it would be a
+    /// hundredth of the smallest module.
+    #[cfg_attr(target_arch = "wasm32", serde(skip))]
+    #[cfg_attr(not(target_arch = "wasm32"), serde(default, skip_serializing_if = "Vec::is_empty"))]
     observed: Vec<Observed>,
 }
 
@@ -248,6 +264,7 @@ impl Profile {
     /// observation gives.
     pub fn with_observed(mut self, observed: Vec<Observed>) -> Result<Self, ProfileProblem> {
         self.observed = observed;
+        self.observed.sort_by(|a, b| a.key().cmp(&b.key()));
         self.checked()
     }
 
@@ -321,7 +338,7 @@ impl Profile {
         &self.classes
     }
 
-    /// What was observed after the calibration, where it was kept.
+    /// What was observed after the calibration, where it was kept, ordered by names and octave.
     pub fn observed(&self) -> &[Observed] {
         &self.observed
     }
@@ -500,15 +517,14 @@ impl Profile {
         if self.classes.windows(2).any(|w| (&w[0].op, &w[0].shape) == (&w[1].op, &w[1].shape)) {
             return Err("a class stands there twice".to_owned());
         }
-        let mut seen = HashSet::new();
         for entry in &self.observed {
             entry.check()?;
             if !self.places.iter().any(|place| place.name == entry.place) {
                 return Err(format!("observations of {:?}, which is no place", entry.place));
             }
-            if !seen.insert((&entry.op, &entry.shape, entry.octave, &entry.place)) {
-                return Err(format!("observations of {} on {} stand there twice", entry.op, entry.place));
-            }
+        }
+        if self.observed.windows(2).any(|pair| pair[0].key() >= pair[1].key()) {
+            return Err("observations stand there twice or in another order than that of their names".to_owned());
         }
         Ok(())
     }

@@ -127,13 +127,12 @@ fn places_with(isas: &[Isa], threads: usize, cores: Option<usize>) -> Result<Vec
         add(isa, 1)?;
     }
     if let Some(&best) = isas.last() {
-        let powers = std::iter::successors(Some(2_usize), |count| count.checked_mul(2));
-        let mut counts: Vec<usize> = powers.take_while(|&count| count < threads).collect();
-        counts.extend(cores.filter(|&cores| cores < threads).into_iter().chain([threads]).filter(|&count| count > 1));
-        counts.sort_unstable();
-        counts.dedup();
-        for count in counts {
-            add(best, count)?;
+        let mut last = 1;
+        while last < threads {
+            let power = (last + 1).next_power_of_two();
+            let next = cores.filter(|&cores| cores > last).map_or(power, |cores| cores.min(power));
+            last = next.min(threads);
+            add(best, last)?;
         }
     }
     Ok(places)

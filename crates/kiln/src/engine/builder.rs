@@ -103,6 +103,7 @@ impl EngineBuilder {
 
     /// As [`EngineBuilder::refine`], from what the profile has of earlier observations on, which [`Engine::save_observed`] keeps
     /// there and [`Engine::observed_profile`] gives out. Off by default: decisions then depend on what earlier processes met.
+    #[cfg(not(target_arch = "wasm32"))]
     pub fn refine_across_runs(self, keep: bool) -> Self {
         Self { keeps_observed: keep, ..self }
     }

@@ -19,7 +19,9 @@ use kiln_ir::{DataMut, Error, Operand, Result, TensorType};
 #[cfg(not(browser_gpu))]
 use kiln_ir::{Operations, op::total_bytes};
 
-use kiln_route::{Backend, Decision, Explanation, Machine, Place, Problem, Profile, ProfileProblem, Residency, Router};
+use kiln_route::{Backend, Decision, Explanation, Machine, Place, Problem, Residency, Router};
+#[cfg(not(target_arch = "wasm32"))]
+use kiln_route::{Profile, ProfileProblem};
 use kiln_simd::Simd;
 pub use profile::ProfileStatus;
 use web_time::Instant;
@@ -77,9 +79,9 @@ pub(crate) fn forced(router: Router, name: &str) -> Result<Router> {
 /// The router with what it is to observe. What a profile kept is relative to its predictions; a new one has none.
 pub(crate) fn refining(router: Router, refine: bool, keeps_observed: bool) -> Router {
     match (keeps_observed, refine) {
-        (true, _) => router.with_kept_history(),
-        (false, true) => router.with_history(),
-        (false, false) => router,
+        (true, _) if cfg!(not(target_arch = "wasm32")) => router.with_kept_history(),
+        (_, true) => router.with_history(),
+        (_, false) => router,
     }
 }
 
@@ -116,6 +118,7 @@ impl Engine {
 
     /// The profile with what has been observed, for a program that keeps it ([`EngineBuilder::kept_profile`]). Without
     /// [`EngineBuilder::refine_across_runs`], and where built-in constants decide, it is the profile as it was read or measured.
+    #[cfg(not(target_arch = "wasm32"))]
     pub fn observed_profile(&self) -> Profile {
         let profile = self.router.profile().clone();
         if !self.keeps_observed || !self.is_measured() {
@@ -132,6 +135,7 @@ impl Engine {
     ///
     /// # Errors
     /// As [`Profile::save`].
+    #[cfg(not(target_arch = "wasm32"))]
     pub fn save_observed(&self) -> std::io::Result<Option<&Path>> {
         let Some(path) = self.profile_path.as_deref().filter(|_| self.keeps_observed && self.is_measured()) else {
             return Ok(None);
@@ -153,6 +157,7 @@ impl Engine {
     }
 
     /// Whether what decides was measured on this machine.
+    #[cfg(not(target_arch = "wasm32"))]
     fn is_measured(&self) -> bool {
         matches!(self.status, ProfileStatus::Loaded(_) | ProfileStatus::Kept | ProfileStatus::Calibrated)
     }
