@@ -70,4 +70,4 @@ pub use builder::{
 pub use kernel::{Argument, Kernel, Launch, Name, Parameter, ParameterKind, PtxKernel, PtxModule};
 pub use layout::{BlockOrder, MatrixBlocks, Panels, TensorMap};
 pub use target::{Gate, Target, Version};
-pub use types::{Bf16, F16, Operand, PtxType, Scalar, Value, Variable};
+pub use types::{B8, Bf16, F16, Operand, PtxType, Scalar, Value, Variable};

@@ -15,6 +15,8 @@ pub enum PtxType {
     F16,
     /// The upper half of a single: 8 bits of significand.
     Bf16,
+    /// Eight bits of anything.
+    B8,
     /// An unsigned integer of 32 bits.
     U32,
     /// A signed integer of 32 bits.
@@ -33,6 +35,7 @@ impl PtxType {
         match self {
             Self::Pred => "pred",
             Self::F16 | Self::Bf16 => "b16",
+            Self::B8 => "b8",
             Self::U32 => "u32",
             Self::S32 => "s32",
             Self::U64 => "u64",
@@ -55,6 +58,7 @@ impl PtxType {
         match self {
             Self::Pred => 0,
             Self::F16 | Self::Bf16 => 2,
+            Self::B8 => 1,
             Self::U32 | Self::S32 | Self::F32 => 4,
             Self::U64 | Self::F64 => 8,
         }
@@ -63,7 +67,7 @@ impl PtxType {
     pub(crate) const fn class(self) -> Class {
         match self {
             Self::Pred => Class::Predicate,
-            Self::F16 | Self::Bf16 => Class::Half,
+            Self::F16 | Self::Bf16 | Self::B8 => Class::Half,
             Self::U32 | Self::S32 => Class::Word,
             Self::U64 => Class::Wide,
             Self::F32 => Class::Single,
@@ -125,7 +129,11 @@ pub struct F16;
 #[derive(Debug, Clone, Copy)]
 pub struct Bf16;
 
-/// A Rust type that stands for a type of PTX: `bool` (a predicate), [`F16`], [`Bf16`], `u32`, `i32`, `u64`, `f32`, `f64`.
+/// A byte in memory, or in the lower half of a register of 16 bits. No instruction but loads and stores takes it.
+#[derive(Debug, Clone, Copy)]
+pub struct B8;
+
+/// A Rust type that stands for a type of PTX: `bool` (a predicate), [`F16`], [`Bf16`], [`B8`], `u32`, `i32`, `u64`, `f32`, `f64`.
 pub trait Scalar: Copy + Sealed {
     /// The type of PTX.
     const TYPE: PtxType;
@@ -187,6 +195,7 @@ registers_only! {
     bool, Pred;
     F16, F16;
     Bf16, Bf16;
+    B8, B8;
 }
 
 /// What an instruction computed. It is written once and lives as long as its kernel is built.

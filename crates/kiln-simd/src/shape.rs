@@ -75,6 +75,7 @@ fn copy(simd: &Simd, plan: &StridedCopy, from: &[u8], out: &mut [u8]) {
     // SAFETY: every unit that the plan names is inside of the slices, as `ends` says, and it writes none twice.
     unsafe {
         match plan.unit() {
+            1 => parts(simd, plan, from, out, threads),
             2 => parts(simd, plan, from.cast::<u16>(), out.cast::<u16>(), threads),
             _ => parts(simd, plan, from.cast::<u32>(), out.cast::<u32>(), threads),
         }

@@ -1,6 +1,6 @@
-// As `strided_copy`, of units of two bytes, two to a word. With PAIRS an invocation writes both halves of a word, which the
+// As `strided_copy`, of units of BYTES bytes, several to a word. With PAIRS an invocation writes both halves of a word, units of two bytes, which the
 // innermost dimension, from an even place on, lays side by side. Otherwise invocations share words, and each replaces its own
-// half of one without touching the other.
+// part of one without touching the other.
 #trusted indices are below `n`, and the host has checked that both sides hold the units that they stand for
 #input x: array<u32>
 #output out: array<atomic<u32>>
@@ -26,11 +26,17 @@
 #param out_5: u32
 #constant RANK = 1, 2, 3, 6
 #constant PAIRS = 0, 1
+#constant BYTES = 1, 2
 #include common
 #include strided
 
-fn half_at(at: u32) -> u32 {
-    return (x[at / 2u] >> (16u * (at % 2u))) & 0xffffu;
+// Units of a word, the bits of one, and a word with all of them.
+const UNITS: u32 = 4u / ${BYTES}u;
+const BITS: u32 = 8u * ${BYTES}u;
+const MASK: u32 = (1u << BITS) - 1u;
+
+fn unit_at(at: u32) -> u32 {
+    return (x[at / UNITS] >> (BITS * (at % UNITS))) & MASK;
 }
 
 @compute @workgroup_size(${WORKGROUP})
@@ -45,11 +51,11 @@ fn main(
     }
 #if PAIRS
     let at = places(2u * i);
-    atomicStore(&out[at.y / 2u], half_at(at.x) | (half_at(at.x + p.x_0) << 16u));
+    atomicStore(&out[at.y / 2u], unit_at(at.x) | (unit_at(at.x + p.x_0) << 16u));
 #else
     let at = places(i);
-    let shift = 16u * (at.y % 2u);
-    atomicAnd(&out[at.y / 2u], ~(0xffffu << shift));
-    atomicOr(&out[at.y / 2u], half_at(at.x) << shift);
+    let shift = BITS * (at.y % UNITS);
+    atomicAnd(&out[at.y / UNITS], ~(MASK << shift));
+    atomicOr(&out[at.y / UNITS], unit_at(at.x) << shift);
 #endif
 }

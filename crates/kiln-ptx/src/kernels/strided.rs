@@ -4,7 +4,7 @@ use kiln_ir::op::StridedCopy as Plan;
 use kiln_ir::{MAX_RANK, Result};
 
 use crate::kernel::{MAX_GRID_X, extent};
-use crate::{Argument, Builder, F16, Kernel, Launch, PtxKernel, Value};
+use crate::{Argument, B8, Builder, F16, Kernel, Launch, PtxKernel, Value};
 
 /// Threads of a block.
 const BLOCK: u32 = 256;
@@ -13,7 +13,7 @@ const MOST: u64 = (u32::MAX - BLOCK) as u64;
 /// Words of a vector.
 const VECTOR: u32 = 4;
 
-/// `out[to + Σ iₔ toₔ] = x[from + Σ iₔ fromₔ]` for every index, of units of 2, 4 or 16 bytes: a unit a thread, the innermost
+/// `out[to + Σ iₔ toₔ] = x[from + Σ iₔ fromₔ]` for every index, of units of 1, 2, 4 or 16 bytes: a unit a thread, the innermost
 /// dimension along neighbouring threads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct StridedCopy {
@@ -33,7 +33,7 @@ impl StridedCopy {
     /// Every kernel.
     pub fn all() -> Vec<Self> {
         let ranks = 1..=MAX_RANK as u32;
-        [2, 4, 16].into_iter().flat_map(|unit| ranks.clone().map(move |rank| Self { unit, rank })).collect()
+        [1, 2, 4, 16].into_iter().flat_map(|unit| ranks.clone().map(move |rank| Self { unit, rank })).collect()
     }
 
     /// The launch for the copy that the kernel is for. Buffer 0 is read, 1 is written.
@@ -77,6 +77,7 @@ impl StridedCopy {
             }
             let [from, to] = at;
             match self.unit {
+                1 => k.st(out.cast::<B8>().index_wide(to), k.ld(x.cast::<B8>().index_wide(from))),
                 2 => k.st(out.cast::<F16>().index_wide(to), k.ld(x.cast::<F16>().index_wide(from))),
                 4 => k.st(out.index_wide(to), k.ld(x.index_wide(from))),
                 _ => {
@@ -88,7 +89,7 @@ impl StridedCopy {
     }
 }
 
-/// A copy in units that the kernels take: vectors, words, or halves of words.
+/// A copy in units that the kernels take: vectors, words, halves of words, or bytes.
 fn widest(plan: &Plan) -> Plan {
     let wide = plan.widened(16);
     if wide.unit() == 16 { wide } else { plan.widened(4) }
@@ -97,6 +98,7 @@ fn widest(plan: &Plan) -> Plan {
 impl Kernel for StridedCopy {
     fn name(&self) -> String {
         let unit = match self.unit {
+            1 => "b8",
             2 => "b16",
             4 => "b32",
             _ => "x4",

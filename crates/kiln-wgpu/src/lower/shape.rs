@@ -137,7 +137,10 @@ fn dispatch(plan: &mut Lowering<'_>, copy: &StridedCopy, [(x, from), (out, to)]:
         params.extend(if d + 1 < RANK { vec![extent, from, to] } else { vec![from, to] });
     }
     let code = match copy.unit() {
-        2 => Code::Kernel(STRIDED_COPY_HALVES, vec![("RANK", rank as u32), ("PAIRS", pairs.into())]),
+        bytes @ 1..=2 => {
+            let constants = vec![("RANK", rank as u32), ("PAIRS", pairs.into()), ("BYTES", bytes as u32)];
+            Code::Kernel(STRIDED_COPY_HALVES, constants)
+        }
         unit => Code::Kernel(STRIDED_COPY, vec![("RANK", rank as u32), ("VECTORS", u32::from(unit == 16))]),
     };
     plan.dispatch(code, vec![x, out], &params, Grid::invocations(n));

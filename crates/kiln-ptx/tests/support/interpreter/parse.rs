@@ -75,6 +75,7 @@ fn bytes(name: &str) -> usize {
         Some("u32" | "s32" | "f32" | "b32") => 4,
         Some("u64" | "f64" | "b64") => 8,
         Some("b16") => 2,
+        Some("b8") => 1,
         _ => panic!("the width of {name}"),
     }
 }
