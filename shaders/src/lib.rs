@@ -176,7 +176,7 @@ sources! {
         /// Products of the rows of a matrix with a few vectors.
         MATVEC_ROWS = matvec_rows;
     }
-    quant includes [book, exact, fit, grid, grid_book, grid_whole, iq4_nl, iq4_xs, nibbles, q2_k, q3_k, q4_0, q4_0_words, q4_1,
+    quant includes [book, book_normal, exact, fit, grid, grid_book, grid_whole, iq4_nl, iq4_xs, mxfp4, nibbles, q2_k, q3_k, q4_0, q4_0_words, q4_1,
         q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, q_affine, quantized, whole_blocks, write_iq4_xs, write_q2_k, write_q3_k,
         write_q4_k, write_q6_k] {
         /// The elements of quantised blocks.
@@ -187,6 +187,8 @@ sources! {
         QUANT_MATVEC = quant_matvec;
         /// Blocks of 256 elements with scales and minima of sub-blocks.
         QUANTIZE_AFFINE = quantize_affine;
+        /// Blocks of MXFP4.
+        QUANTIZE_MXFP4 = quantize_mxfp4;
         /// Blocks of Q8_0.
         QUANTIZE_ROUNDED = quantize_rounded;
         /// Blocks of 32 elements with a scale.

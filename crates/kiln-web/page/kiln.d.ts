@@ -4,7 +4,7 @@ import type { EngineOperations, BatchOperations } from "./simd128/kiln_web.js";
 
 /** A quantised block format, by the name that GGUF tools use. */
 export type QuantFormat =
-  | "q8_0" | "q4_0" | "q4_1" | "q5_0" | "q5_1" | "iq4_nl" | "q2_K" | "q3_K" | "q4_K" | "q5_K" | "q6_K" | "iq4_xs";
+  | "q8_0" | "q4_0" | "q4_1" | "q5_0" | "q5_1" | "iq4_nl" | "mxfp4" | "q2_K" | "q3_K" | "q4_K" | "q5_K" | "q6_K" | "iq4_xs";
 
 /** An element type. */
 export type DType = "f32" | "f16" | "bf16" | "i32" | "u32" | "i8" | "u8" | "bool";

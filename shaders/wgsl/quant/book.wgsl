@@ -1,4 +1,4 @@
-// The numbers of IQ4_NL and IQ4_XS, plus 128, four to a word.
+// Numbers of a book of sixteen, plus 128, which lie in BOOK_0 to BOOK_3, four to a word.
 const ZERO: f32 = 128.0;
 const BIAS: i32 = 0;
 const FLIPPED: u32 = 0x80808080u;
@@ -7,8 +7,8 @@ const FLIPPED: u32 = 0x80808080u;
 fn looked_up(places: u32) -> u32 {
     let place = vec4<u32>(places) >> vec4<u32>(0u, 8u, 16u, 24u);
     let second = (place & vec4<u32>(4u)) != vec4<u32>(0u);
-    let lower = select(vec4<u32>(0x3f2d1801u), vec4<u32>(0x766a5d4fu), second);
-    let upper = select(vec4<u32>(0xa6998d81u), vec4<u32>(0xf1d9c5b5u), second);
+    let lower = select(vec4<u32>(BOOK_0), vec4<u32>(BOOK_1), second);
+    let upper = select(vec4<u32>(BOOK_2), vec4<u32>(BOOK_3), second);
     let four = select(lower, upper, (place & vec4<u32>(8u)) != vec4<u32>(0u));
     let found = (four >> (vec4<u32>(8u) * (place & vec4<u32>(3u)))) & vec4<u32>(255u);
     return (found.x | (found.y << 8u)) | ((found.z << 16u) | (found.w << 24u));

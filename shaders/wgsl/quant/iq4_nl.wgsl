@@ -1,6 +1,6 @@
 #include nibbles
 #include q4_0_words
-#include book
+#include book_normal
 
 fn unpacked(raw: Raw, block: u32, part: u32) -> Part {
     let q = nibbles_of(raw, block);

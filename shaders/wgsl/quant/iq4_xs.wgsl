@@ -1,7 +1,7 @@
 const LEN: u32 = 256u;
 const PARTS: u32 = 8u;
 const APART: u32 = 16u;
-#include book
+#include book_normal
 
 // A part is a sub-block.
 fn place(part: u32) -> u32 {

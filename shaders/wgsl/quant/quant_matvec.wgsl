@@ -198,7 +198,11 @@ fn met(w: vec4<u32>, v: Facing, step: f32, least: f32) -> f32 {
         + (dot4I8Packed(q.z, v.high.z) + dot4I8Packed(q.w, v.high.w));
     let low = (dot4I8Packed(q.x, v.low.x) + dot4I8Packed(q.y, v.low.y))
         + (dot4I8Packed(q.z, v.low.z) + dot4I8Packed(q.w, v.low.w));
+#if FORMAT == MXFP4
+    return v.scale * (0.25 * f32(256 * high + low) * step * least);
+#else
     return v.scale * (step * f32(256 * high + low - BIAS * v.total) - least * f32(v.total));
+#endif
 }
 
 fn part_product(w: Part, low: Facing, high: Facing) -> f32 {

@@ -8,7 +8,7 @@
 struct Part {
     low: vec4<u32>,
     high: vec4<u32>,
-    // Step and least of the low sixteen, step and least of the high ones.
+    // Step and least of the low sixteen, step and least of the high ones. Of MXFP4 a step is in quarters, and least a factor.
     steps: vec4<f32>,
 }
 
@@ -44,6 +44,9 @@ fn word_at(i: u32) -> u32 {
 #if FORMAT == IQ4_NL
 #include iq4_nl
 #endif
+#if FORMAT == MXFP4
+#include mxfp4
+#endif
 #if FORMAT == Q2_K
 #include q2_k
 #endif
@@ -70,7 +73,11 @@ fn part_of(block: u32, part: u32) -> Part {
 
 // Four elements from a word of a part.
 fn elements(word: u32, step: f32, least: f32) -> vec4<f32> {
+#if FORMAT == MXFP4
+    return numbers(word, ZERO) * 0.25 * step * least;
+#else
     return numbers(word, ZERO) * step - least;
+#endif
 }
 
 // The sum of four products and a sum.

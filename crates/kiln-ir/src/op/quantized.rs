@@ -41,7 +41,8 @@ impl Operation for Quantize {
         Contract {
             bound: Bound::Exact,
             special: "the bytes of the reference quantiser; a block with a NaN or an infinity decodes to NaN \
-                      throughout; magnitudes beyond the format take its largest; below its smallest step, zero",
+                      throughout; magnitudes beyond the format take its largest; below its smallest step, and in blocks \
+                      of MXFP4 below 2⁻⁹⁶, zero",
         }
     }
 
@@ -93,7 +94,7 @@ impl Operation for Dequantize {
     }
 
     fn formula(&self) -> &'static str {
-        "y = scale q, or scale q - minimum"
+        "y = scale q, or scale q - minimum, q an integer or a number of a code book"
     }
 
     fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
@@ -109,7 +110,7 @@ impl Operation for Dequantize {
         Contract {
             bound: Bound::Exact,
             special: "every pattern of bytes has a meaning; a scale that is NaN or infinite is multiplied as IEEE 754 \
-                      says, so that infinity times a zero integer is NaN",
+                      says, so that infinity times a zero integer is NaN; the exponent 255 of MXFP4 is NaN",
         }
     }
 
@@ -304,9 +305,13 @@ fn extreme(format: QuantFormat, blocks: usize) -> Vec<u8> {
     match format {
         QuantFormat::Q8_0 => block.fill(0x80),
         QuantFormat::Q6K => block[192..208].fill(0x80),
+        QuantFormat::Mxfp4 => {
+            block.fill(0xff);
+            block[0] = 128;
+        }
         _ => {}
     }
-    for at in [Some(layout.unit()), layout.minimum()].into_iter().flatten() {
+    for at in [layout.unit(), layout.minimum()].into_iter().flatten() {
         block[at..at + 2].copy_from_slice(&one);
     }
     block.repeat(blocks)

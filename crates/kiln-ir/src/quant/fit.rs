@@ -87,7 +87,7 @@ pub(super) fn unit_bits(x: f32) -> u16 {
 
 /// Sum in a fixed order; `N` is a multiple of eight.
 #[inline(always)]
-fn sum<const N: usize>(terms: [f32; N]) -> f32 {
+pub(super) fn sum<const N: usize>(terms: [f32; N]) -> f32 {
     let mut lanes = [0.0f32; 8];
     for chunk in terms.as_chunks::<8>().0 {
         for l in 0..8 {

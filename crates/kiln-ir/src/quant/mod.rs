@@ -8,6 +8,7 @@
 mod fit;
 pub mod iq4_nl;
 pub mod iq4_xs;
+pub mod mxfp4;
 mod nibbles;
 pub mod q2_k;
 pub mod q3_k;
@@ -71,6 +72,11 @@ pub enum Scales {
         /// The byte of what is added.
         minimum: Option<usize>,
     },
+    /// The block is one group. Its scale is the power of two whose exponent, plus 128, is the byte `unit`.
+    Power {
+        /// The byte of the scale.
+        unit: usize,
+    },
     /// Each group has a code, in units of the f16 at byte `unit`; another one, if there are minima, in units of that at
     /// `minimum`.
     Codes {
@@ -84,10 +90,11 @@ pub enum Scales {
 }
 
 impl Layout {
-    /// The byte of the f16 that is the scale or the unit of the scales.
-    pub const fn unit(&self) -> usize {
+    /// The byte of the f16 that is the scale or the unit of the scales, if one is.
+    pub const fn unit(&self) -> Option<usize> {
         match self.scales {
-            Scales::Whole { unit, .. } | Scales::Codes { unit, .. } => unit,
+            Scales::Whole { unit, .. } | Scales::Codes { unit, .. } => Some(unit),
+            Scales::Power { .. } => None,
         }
     }
 
@@ -95,12 +102,16 @@ impl Layout {
     pub const fn minimum(&self) -> Option<usize> {
         match self.scales {
             Scales::Whole { minimum, .. } | Scales::Codes { minimum, .. } => minimum,
+            Scales::Power { .. } => None,
         }
     }
 }
 
 /// The sixteen numbers of [IQ4_NL](iq4_nl): closer to one another around zero, as weights are.
 pub const NORMAL: [i8; 16] = [-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113];
+
+/// The sixteen numbers of [MXFP4](mxfp4), in halves: E2M1 has 0, 0.5, 1, 1.5, 2, 3, 4 and 6 with either sign.
+pub const DOUBLED: [i8; 16] = [0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12];
 
 /// The formats, each a variant, the module that decodes and encodes it, and its [`Layout`].
 macro_rules! formats {
@@ -198,6 +209,11 @@ formats! {
     Iq4Nl = iq4_nl {
         name: "iq4_nl", id: 20, len: 32, bytes: 18, bits: 4, group: 32, values: Values::Book(&NORMAL),
         scales: Scales::Whole { unit: 0, minimum: None },
+    }
+    /// 32 elements in 17 bytes: a power of two, and 4-bit floats.
+    Mxfp4 = mxfp4 {
+        name: "mxfp4", id: 39, len: 32, bytes: 17, bits: 4, group: 32, values: Values::Book(&DOUBLED),
+        scales: Scales::Power { unit: 0 },
     }
     /// 256 elements in 84 bytes: 16 sub-blocks with 4-bit scales and minima, 2-bit integers.
     Q2K = q2_k {
@@ -357,11 +373,22 @@ mod tests {
         let layout = format.layout();
         let largest = f32::powi(2.0, layout.bits as i32 - 1) - 1.0;
         match (layout.scales, layout.values) {
-            (Scales::Codes { .. }, _) => 9e5,
+            (Scales::Codes { .. } | Scales::Power { .. }, _) => 9e5,
             (Scales::Whole { .. }, Values::Symmetric) => 65504.0 * largest,
             (Scales::Whole { .. }, Values::Affine) => 65504.0,
             (Scales::Whole { .. }, Values::Book(book)) => 65504.0 * f32::from(book[15]),
         }
+    }
+
+    #[test]
+    fn formats_are_found_by_their_number_in_files() {
+        for format in QuantFormat::ALL {
+            assert_eq!(QuantFormat::from_gguf_id(format.layout().gguf_id), Some(format));
+            let same = |other: &QuantFormat| other.name() == format.name();
+            assert_eq!(QuantFormat::ALL.into_iter().filter(same).count(), 1);
+        }
+        // F32 and what ggml multiplies with, which no file holds.
+        assert_eq!([0, 9, 15].map(QuantFormat::from_gguf_id), [None; 3]);
     }
 
     #[test]
@@ -383,6 +410,7 @@ mod tests {
             (QuantFormat::Q5_0, 0x9d5d_4a78_bbc5_88a5, [0x3e99_9000, 0x3fb3_2800, 0x3e4c_c000]),
             (QuantFormat::Q5_1, 0x10e1_baf9_b4bb_027a, [0x4023_2a00, 0x4003_2c00, 0x3f59_9000]),
             (QuantFormat::Iq4Nl, 0x769b_8daa_55c4_0377, [0x4134_c180, 0xc09c_c300, 0x3fa6_5c00]),
+            (QuantFormat::Mxfp4, 0x01e6_ce46_7a3d_fdd0, [0xbc00_0000, 0x3c00_0000, 0x3d00_0000]),
             (QuantFormat::Q2K, 0x77a6_180b_d04c_7300, [0x3fbf_f400, 0x3ff9_8400, 0x3f99_8800]),
             (QuantFormat::Q3K, 0x486f_0d18_a2ca_b794, [0x3fff_f000, 0xc033_2800, 0xc019_9000]),
             (QuantFormat::Iq4Xs, 0x92ae_42a0_31cc_f0e7, [0x401f_f600, 0xc2dc_58a0, 0x4251_f2e0]),
@@ -393,7 +421,10 @@ mod tests {
             let (len, bytes) = (format.block_len(), format.block_bytes());
             let mut block: Vec<u8> = (0..bytes).map(|i| (i * 37 + 11 * (i / 7) + 5) as u8).collect();
             let (unit, unit_min) = ([0x66, 0x2e], [0xcd, 0x30]);
-            block[format.layout().unit()..][..2].copy_from_slice(&unit);
+            match format.layout().unit() {
+                Some(at) => block[at..at + 2].copy_from_slice(&unit),
+                None => block[0] = 0x78,
+            }
             if let Some(at) = format.layout().minimum() {
                 block[at..at + 2].copy_from_slice(&unit_min);
             }
@@ -433,6 +464,7 @@ mod tests {
             (QuantFormat::Q5_0, 0.0405702),
             (QuantFormat::Q5_1, 0.0365704),
             (QuantFormat::Iq4Nl, 0.0770731),
+            (QuantFormat::Mxfp4, 0.1155564),
             (QuantFormat::Q2K, 0.2900057),
             (QuantFormat::Q3K, 0.1461901),
             (QuantFormat::Iq4Xs, 0.0751539),
@@ -463,11 +495,13 @@ mod tests {
                 QuantFormat::Q8_0 | QuantFormat::Q4K | QuantFormat::Q5K | QuantFormat::Q6K => 1e-6,
                 _ => 0.5,
             };
+            // A power of two as the scale leaves few numbers.
+            let part = if matches!(format.layout().scales, Scales::Power { .. }) { 0.15 } else { 0.01 };
             for constant in [1.0f32, -1.0, 0.37, -123.4, tiny, -tiny] {
                 for v in round_trip(format, &[constant; 256]) {
                     let step = f32::powi(2.0, -24);
                     assert!(
-                        (v - constant).abs() <= 0.01 * constant.abs() + step,
+                        (v - constant).abs() <= part * constant.abs() + step,
                         "{}: {constant} -> {v}",
                         format.name()
                     );
@@ -529,6 +563,7 @@ mod tests {
                     (QuantFormat::Q8_0, 0.502 / 127.0),
                     (QuantFormat::Q6K, 1.5 / 31.0),
                     (QuantFormat::Q5K, 3.0 / 31.0),
+                    (QuantFormat::Mxfp4, 0.26),
                     (QuantFormat::Q2K, 0.8),
                     (QuantFormat::Q3K, 0.4),
                     (QuantFormat::Iq4Xs, 0.2),

@@ -12,7 +12,7 @@
 mod quantize;
 mod warp;
 
-use kiln_ir::quant::{NORMAL, Values};
+use kiln_ir::quant::{DOUBLED, NORMAL, Values};
 use kiln_ir::{QuantFormat, Result};
 
 pub use quantize::Quantize;
@@ -126,9 +126,12 @@ struct Share {
 fn share(format: QuantFormat) -> Share {
     match format {
         QuantFormat::Q8_0 => Share { of_block: 4, elements: 8 },
-        QuantFormat::Q4_0 | QuantFormat::Q4_1 | QuantFormat::Q5_0 | QuantFormat::Q5_1 | QuantFormat::Iq4Nl => {
-            Share { of_block: 1, elements: 32 }
-        }
+        QuantFormat::Q4_0
+        | QuantFormat::Q4_1
+        | QuantFormat::Q5_0
+        | QuantFormat::Q5_1
+        | QuantFormat::Iq4Nl
+        | QuantFormat::Mxfp4 => Share { of_block: 1, elements: 32 },
         QuantFormat::Q2K
         | QuantFormat::Q3K
         | QuantFormat::Q4K
@@ -143,7 +146,12 @@ fn first_element<'k>(format: QuantFormat, part: Word<'k>) -> Word<'k> {
     match format {
         QuantFormat::Q8_0 => part * 8u32,
         // A share is a block.
-        QuantFormat::Q4_0 | QuantFormat::Q4_1 | QuantFormat::Q5_0 | QuantFormat::Q5_1 | QuantFormat::Iq4Nl => part,
+        QuantFormat::Q4_0
+        | QuantFormat::Q4_1
+        | QuantFormat::Q5_0
+        | QuantFormat::Q5_1
+        | QuantFormat::Iq4Nl
+        | QuantFormat::Mxfp4 => part,
         // A quarter of the block in two shares; the other half of what a share has is 32 elements further.
         QuantFormat::Q4K | QuantFormat::Q5K => (part >> 1) * 64u32 + (part & 1u32) * 16u32,
         // A half of the block in four shares, which have 8 of each of its quarters.
@@ -219,6 +227,22 @@ fn groups<'k>(
                 _ => (places, 1 << (format.layout().bits - 1)),
             };
             vec![Group { vectors, bias, step: block.number(0), minimum: None }]
+        }
+        QuantFormat::Mxfp4 => {
+            // Five words hold a block, from any byte of the first on.
+            let first = block * 17u64;
+            let at = at.index_wide(first >> 2);
+            let byte = k.cvt_u32(first) & 3u32;
+            let words: Vec<Word<'k>> = (0..5).map(|i| k.ld(at.offset(i))).collect();
+            let selector = byte * 0x1111u32 + (0x3210 + 0x1111);
+            let nibbles: Vec<Word<'k>> = words.windows(2).map(|pair| k.prmt(pair[0], pair[1], selector)).collect();
+            let e = words[0] >> (byte << 3) & 255u32;
+            // The least two are subnormal numbers.
+            let bits = k.selp(k.constant(0x0020_0000u32) << e, (e - 1u32) << 23, k.lt(e, 2));
+            let step = k.bits_f32(k.selp(0x7fc0_0000u32, bits, k.eq(e, 255)));
+            let places = nibble_words(&nibbles, None);
+            let vectors = places.into_iter().map(|(at, word)| (at, looked_up(k, &DOUBLED, word))).collect();
+            vec![Group { vectors, bias: 128, step, minimum: None }]
         }
         QuantFormat::Q4_1 | QuantFormat::Q5_1 => {
             let five = format == QuantFormat::Q5_1;

@@ -48,6 +48,7 @@ impl Rounding {
             | QuantFormat::Q4_0
             | QuantFormat::Q5_0
             | QuantFormat::Iq4Nl
+            | QuantFormat::Mxfp4
             | QuantFormat::Q3K
             | QuantFormat::Iq4Xs => Self::Words,
             QuantFormat::Q4_1 | QuantFormat::Q5_1 | QuantFormat::Q2K => Self::WordsAndSums,

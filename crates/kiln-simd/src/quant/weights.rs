@@ -3,7 +3,7 @@
 use std::marker::PhantomData;
 
 use kiln_ir::QuantFormat;
-use kiln_ir::quant::{NORMAL, iq4_xs, q2_k, q3_k, q4_k, q5_k, q6_k, q8_0, unpack_scales};
+use kiln_ir::quant::{DOUBLED, NORMAL, iq4_xs, mxfp4, q2_k, q3_k, q4_k, q5_k, q6_k, q8_0, unpack_scales};
 
 use super::activations::{Line, Rounding, SUMS};
 use crate::array::Each;
@@ -117,6 +117,7 @@ macro_rules! for_weights {
             Q5_0 = ByPieces<Q5_0>,
             Q5_1 = ByPieces<Q5_1>,
             Iq4Nl = ByPieces<Iq4Nl>,
+            Mxfp4 = ByPieces<Mxfp4>,
             Q2K = ByPieces<Q2K>,
             Q3K = ByPieces<Q3K>,
             Q4K = Affine<4>,
@@ -330,4 +331,36 @@ coded! {
         B::shifted(B::with_third(low, B::masked(B::wide(w), piece, 1)), -4)
     };
     Iq4Xs = iq4_xs, |w, piece| B::looked_up(B::nibbles(w.add(8 + 16 * piece)), &NORMAL);
+}
+
+/// MXFP4, whose scales are powers of two of any size.
+pub(super) struct Mxfp4;
+
+impl Pieces for Mxfp4 {
+    const FORMAT: QuantFormat = QuantFormat::Mxfp4;
+    type Scales<B: Bytes> = f32;
+
+    #[inline(always)]
+    unsafe fn scales<B: Bytes>(w: *const u8) -> f32 {
+        // SAFETY: the caller's contract.
+        mxfp4::scale(unsafe { w.read() })
+    }
+    #[inline(always)]
+    unsafe fn steps<B: Bytes>(scale: &f32, _piece: usize, unit: f32) -> B::Floats {
+        // A step near subnormal numbers has lost bits, or soon does: NaN has the result computed from the elements.
+        const LEAST: f32 = f32::from_bits((127 - 100) << 23);
+        let step = scale * unit;
+        // SAFETY: the caller's contract.
+        unsafe { B::splat(if step < LEAST && unit > 0.0 { f32::NAN } else { step }) }
+    }
+    #[inline(always)]
+    unsafe fn minima<B: Bytes>(_scale: &f32, _piece: usize, _unit: f32) -> B::Floats {
+        // SAFETY: the caller's contract.
+        unsafe { B::splat(0.0) }
+    }
+    #[inline(always)]
+    unsafe fn integers<B: Bytes>(w: *const u8, _piece: usize) -> B::Wide {
+        // SAFETY: the caller's contract; the nibbles follow the scale.
+        unsafe { B::looked_up(B::nibbles(w.add(1)), &DOUBLED) }
+    }
 }

@@ -31,6 +31,12 @@ impl Lower<GpuDevice> for Quantize {
                     let params = [(piece.len * len / 4).into(), words, groups.into(), zero];
                     (kiln_shaders::QUANTIZE_ROUNDED, Vec::new(), params.to_vec(), groups)
                 }
+                QuantFormat::Mxfp4 => {
+                    // A block an invocation.
+                    let groups = piece.len.div_ceil(kiln_shaders::WORKGROUP as usize);
+                    let params = [piece.len.into(), words, groups.into(), zero];
+                    (kiln_shaders::QUANTIZE_MXFP4, Vec::new(), params.to_vec(), groups)
+                }
                 QuantFormat::Q4_0 | QuantFormat::Q5_0 | QuantFormat::Iq4Nl => whole(kiln_shaders::QUANTIZE_SCALED),
                 QuantFormat::Q4_1 | QuantFormat::Q5_1 => whole(kiln_shaders::QUANTIZE_SHIFTED),
                 QuantFormat::Q2K | QuantFormat::Q4K | QuantFormat::Q5K => {

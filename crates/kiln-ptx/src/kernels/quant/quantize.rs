@@ -38,6 +38,8 @@ const NOT_FINITE: u32 = 0x7e00;
 enum Way {
     /// One rounding.
     Rounded,
+    /// Powers of two are tried.
+    Power,
     /// A scale is fitted to a block of 32 elements.
     Scaled,
     /// A scale and an offset are.
@@ -85,6 +87,7 @@ impl Quantize {
         let mut arguments = vec![Argument::Buffer(0), Argument::Buffer(1)];
         let of_group = match self.way() {
             Way::Rounded => ROUNDERS * SHARE / ROUNDED[0],
+            Way::Power => ROUNDERS,
             Way::Scaled | Way::Shifted => WHOLE,
             Way::Affine(_) | Way::Symmetric(_) => 1,
         };
@@ -98,6 +101,7 @@ impl Quantize {
     fn way(&self) -> Way {
         match self.format {
             QuantFormat::Q8_0 => Way::Rounded,
+            QuantFormat::Mxfp4 => Way::Power,
             QuantFormat::Q4_0 | QuantFormat::Q5_0 | QuantFormat::Iq4Nl => Way::Scaled,
             QuantFormat::Q4_1 | QuantFormat::Q5_1 => Way::Shifted,
             QuantFormat::Q2K => Way::Affine(AffineWords::Q2K),
@@ -115,7 +119,7 @@ impl Quantize {
 
     fn threads(&self) -> u32 {
         match self.way() {
-            Way::Rounded => ROUNDERS,
+            Way::Rounded | Way::Power => ROUNDERS,
             Way::Scaled | Way::Shifted => WHOLE * TRIALS,
             Way::Affine(_) | Way::Symmetric(_) => LEN / self.sub_block() * TRIALS,
         }
@@ -135,6 +139,7 @@ impl Kernel for Quantize {
             }
             match self.way() {
                 Way::Rounded => round(k, x, out),
+                Way::Power => power(k, x, out),
                 Way::Scaled | Way::Shifted => self.fit_whole(k, x, out),
                 Way::Affine(words) => self.fit_affine(k, words, x, out),
                 Way::Symmetric(words) => self.fit_symmetric(k, words, x, out),
@@ -185,6 +190,73 @@ fn round<'k>(k: &'k Builder, x: Pointer<'k, Global, f32>, out: Pointer<'k, Globa
     let out = out.index_wide(k.mul_wide(group, of_group * halves / 2));
     let words = (left * halves + 1) >> 1;
     k.for_(thread, words, ROUNDERS, |i| k.st(out.index(i), k.ld(staged.index(i))));
+}
+
+/// Blocks of MXFP4, one a thread.
+fn power<'k>(k: &'k Builder, x: Pointer<'k, Global, f32>, out: Pointer<'k, Global, u32>) {
+    const BYTES: u32 = 17;
+    // Below 2^-96 a block is zeros; no greater exponent is written.
+    const LEAST: u32 = (127 - 96) << 23;
+    const MOST_EXPONENT: u32 = 252;
+    let blocks = k.parameter::<u32>("blocks");
+    let (thread, group) = (k.tid_x(), k.ctaid_x());
+    let left = k.min(blocks - group * ROUNDERS, ROUNDERS);
+    let there = k.lt(thread, left);
+    let x = x.index_wide(k.mul_wide(group, ROUNDERS * 32)).index(thread * 32u32);
+    let vectors: Vec<[F32<'k>; 4]> = (0..8).map(|i| k.ld_v_if(there, x.offset(4 * i), 0.0)).collect();
+    let top = fit::top(k, vectors.concat());
+    let finite = k.lt(top, f32::INFINITY.to_bits());
+    let reached = k.and(finite, k.ge(top, LEAST));
+    // In units of the lower scale magnitudes reach from 8 to 16, of which the grid has up to 12.
+    let lower = k.selp((top >> 23) - 2u32, 127, reached);
+    let inverse = k.bits_f32((k.constant(254u32) - lower) << 23);
+    let elements: Vec<F32<'k>> = vectors
+        .into_iter()
+        .flatten()
+        .map(|x| {
+            let y = k.selp(x, 0.0, reached) * inverse * 2.0f32;
+            k.selp(0.0, y, k.lt(k.abs(y), f32::from_bits((127 - 20) << 23)))
+        })
+        .collect();
+    let error = |factor: f32| {
+        fit::sum(elements.iter().map(|&y| {
+            let y = y * factor;
+            let off = y - fit::doubled(y);
+            off * off
+        }))
+    };
+    let is_coarse = k.and(k.lt(lower, MOST_EXPONENT), k.lt(error(0.5) * 4.0f32, error(1.0)));
+    let is_coarse = k.and(reached, is_coarse);
+    let factor = k.selp(0.5f32, 1.0, is_coarse);
+    let words: Vec<Word<'k>> = elements
+        .chunks(4)
+        .map(|four| packed(k, [0, 1, 2, 3].map(|i| fit::to_integer(fit::place_of_doubled(four[i] * factor)))))
+        .collect();
+    let exponent = k.selp(lower + k.selp(1u32, 0, is_coarse), 0, reached);
+    let exponent = k.selp(exponent, 255, finite);
+
+    let exponents = k.shared::<u32>(ROUNDERS);
+    let nibbles = k.shared::<u32>(4 * ROUNDERS);
+    k.st(exponents.index(thread), exponent);
+    for i in 0..4 {
+        k.st(nibbles.index(thread * 4u32).offset(i as i32), words[i] | words[i + 4] << 4);
+    }
+    k.bar_sync(0u32);
+    let out = out.index_wide(k.mul_wide(group, ROUNDERS * BYTES / 4));
+    let of_group = (left * BYTES + 3u32) >> 2;
+    k.for_(thread, of_group, ROUNDERS, |i| {
+        let byte = |j: u32| {
+            let number = i * 4u32 + j;
+            let (block, place) = (number / BYTES, number % BYTES);
+            // Behind the last block there is nothing but zeros.
+            let block = k.min(block, ROUNDERS - 1);
+            let nibble = k.max(place, 1) - 1u32;
+            let word = k.ld(nibbles.index(block * 4u32 + (nibble >> 2)));
+            let byte = word >> ((nibble & 3u32) << 3) & 255u32;
+            k.selp(k.ld(exponents.index(block)), byte, k.eq(place, 0)) << (8 * j)
+        };
+        k.st(out.index(i), byte(0) | byte(1) | byte(2) | byte(3));
+    });
 }
 
 /// A block of 256 elements that a block of threads fits, sixteen lanes a sub-block.
@@ -347,7 +419,7 @@ impl Quantize {
     fn codes(&self) -> [f32; 2] {
         match self.format.layout().scales {
             Scales::Codes { range, .. } => range.map(|code| code as f32),
-            Scales::Whole { .. } => [1.0; 2],
+            Scales::Whole { .. } | Scales::Power { .. } => [1.0; 2],
         }
     }
 

@@ -4,7 +4,7 @@
 //! added up, both round.
 
 use kiln_ir::QuantFormat;
-use kiln_ir::quant::Values;
+use kiln_ir::quant::{DOUBLED, Values};
 
 use crate::kernels::math::{F32, ROUNDER};
 use crate::kernels::{half, team};
@@ -110,7 +110,7 @@ pub(super) fn unit_bits(x: F32<'_>) -> Word<'_> {
 }
 
 /// The sum of a multiple of eight terms, over eight lanes.
-fn sum<'k>(terms: impl IntoIterator<Item = F32<'k>>) -> F32<'k> {
+pub(super) fn sum<'k>(terms: impl IntoIterator<Item = F32<'k>>) -> F32<'k> {
     let mut lanes: Vec<F32<'k>> = Vec::with_capacity(8);
     for (i, term) in terms.into_iter().enumerate() {
         match lanes.get_mut(i % 8) {
@@ -217,6 +217,27 @@ impl Grid {
             }
         }
     }
+}
+
+/// Where the magnitudes of MXFP4 meet: from here on a number counts as the next.
+const MIDDLES: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
+
+/// The number of MXFP4 nearest to another; halfway the one nearer to zero.
+pub(super) fn doubled(y: F32<'_>) -> F32<'_> {
+    let k = y.builder;
+    let steps = MIDDLES.into_iter().zip(&DOUBLED[1..]);
+    let magnitude =
+        steps.fold(k.constant(0.0), |value, (middle, &next)| k.selp(f32::from(next), value, k.gt(k.abs(y), middle)));
+    k.selp(-magnitude, magnitude, k.lt(y, 0.0))
+}
+
+/// The place of that number, as a number.
+pub(super) fn place_of_doubled(y: F32<'_>) -> F32<'_> {
+    let k = y.builder;
+    let steps = MIDDLES.into_iter().zip(1u8..);
+    let place =
+        steps.fold(k.constant(0.0), |place, (middle, next)| k.selp(f32::from(next), place, k.gt(k.abs(y), middle)));
+    k.selp(place + 8.0f32, place, k.and(k.lt(y, 0.0), k.gt(place, 0.0)))
 }
 
 /// The elements of a sub-block, and their weights.

@@ -42,6 +42,7 @@ impl Step {
             | QuantFormat::Q5_0
             | QuantFormat::Q5_1
             | QuantFormat::Iq4Nl
+            | QuantFormat::Mxfp4
             | QuantFormat::Q2K
             | QuantFormat::Q3K
             | QuantFormat::Iq4Xs => {
