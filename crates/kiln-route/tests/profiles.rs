@@ -1,10 +1,7 @@
 //! Profiles on disk: round trips, and everything that can be wrong with one.
 
-use kiln_ir::op::Elementwise;
-use kiln_ir::{Shape, TensorType};
 use kiln_route::{
-    Backend, Calibrated, Cpus, Link, Machine, Memory, Observed, PROFILE_VERSION, Place, Problem, Profile,
-    ProfileProblem, Residency, Roofline, Router,
+    Backend, Calibrated, Cpus, Link, Machine, Memory, PROFILE_VERSION, Place, Profile, ProfileProblem, Roofline,
 };
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -173,67 +170,75 @@ fn a_process_that_is_pinned_differently_is_another_machine() {
     assert!(shown(Some(Cpus { cores: None, ..smt })).contains("of an unknown number of cores"));
 }
 
-#[test]
 #[cfg(not(target_arch = "wasm32"))] // a page does not keep them
-fn observations_are_kept_and_absurd_ones_are_refused() {
-    let entry = Observed {
-        op: "add".into(),
-        shape: String::new(),
-        octave: 10,
-        place: "avx2 x2".into(),
-        mean: 2.0,
-        samples: 10,
-        idle: 3,
-        remembered: 0.0,
-        restored: 0,
-    };
-    let slow = profile().with_observed(vec![entry.clone()]).unwrap();
-    let text = slow.to_json();
-    let read = Profile::from_json(&text, &machine()).unwrap();
-    assert_eq!((read.observed(), &read), (&[entry.clone()][..], &slow));
-    assert!(!profile().to_json().contains("observed"), "nothing is written where nothing is kept");
-    let good = r#"["add","",10,"avx2 x2",2.0,10,3,0.0,0]"#;
-    assert!(text.contains(good), "{good} is not in {text}");
-    for bad in [
-        // Ratios.
-        r#"["add","",10,"avx2 x2",0.0,10,3,0.0,0]"#,
-        r#"["add","",10,"avx2 x2",-2.0,10,3,0.0,0]"#,
-        r#"["add","",10,"avx2 x2",1e300,10,3,0.0,0]"#,
-        r#"["add","",10,"avx2 x2",null,10,3,0.0,0]"#,
-        r#"["add","",10,"avx2 x2",2.0,10,3,1e-300,0]"#,
-        r#"["add","",10,"avx2 x2",2.0,10,3,-1.0,0]"#,
-        // Numbers of observations.
-        r#"["add","",10,"avx2 x2",2.0,0,3,0.0,0]"#,
-        r#"["add","",10,"avx2 x2",2.0,-1,3,0.0,0]"#,
-        r#"["add","",10,"avx2 x2",2.0,99999999999,3,0.0,0]"#,
-        // Octaves and places.
-        r#"["add","",65,"avx2 x2",2.0,10,3,0.0,0]"#,
-        r#"["add","",-1,"avx2 x2",2.0,10,3,0.0,0]"#,
-        r#"["add","",10,"abacus",2.0,10,3,0.0,0]"#,
-        // Lengths.
-        r#"["add","",10,"avx2 x2",2.0,10,3,0.0]"#,
-        r#"["add","",10,"avx2 x2",2.0,10,3,0.0,0,0]"#,
-        r#"{"op":"add"}"#,
-    ] {
-        let result = Profile::from_json(&text.replacen(good, bad, 1), &machine());
-        assert!(matches!(result, Err(ProfileProblem::Corrupt(_))), "{bad}: {result:?}");
-    }
-    assert!(profile().with_observed(vec![entry.clone(), entry.clone()]).is_err(), "twice the same");
-    let other = slow.restricted(|place| place.threads == 1).unwrap();
-    assert!(other.observed().is_empty(), "observations go with their place");
+mod observations {
+    use kiln_ir::op::Elementwise;
+    use kiln_ir::{Shape, TensorType};
+    use kiln_route::{Observed, Problem, Residency, Router};
 
-    // A router takes them up, and others do not look at them.
-    let (router, add) = (Router::new(profile().with_observed(vec![entry.clone()]).unwrap()), Elementwise::add());
-    let ty = TensorType::f32(Shape::new(&[100]).unwrap());
-    let problem = Problem::new(&add.into(), &[ty, ty]).unwrap();
-    let seconds = |router: &Router| {
-        router.decide(&problem, &Residency::host()).predictions().map(|p| p.seconds).collect::<Vec<_>>()
-    };
-    let before = seconds(&router);
-    let kept = router.with_kept_history();
-    assert_eq!(seconds(&kept), [before[0], 2.0 * before[1]]);
-    assert_eq!(kept.observed(), [entry]);
-    assert!(Router::new(profile()).observed().is_empty());
+    use super::*;
+
+    #[test]
+    fn they_are_kept_and_absurd_ones_are_refused() {
+        let entry = Observed {
+            op: "add".into(),
+            shape: String::new(),
+            octave: 10,
+            place: "avx2 x2".into(),
+            mean: 2.0,
+            samples: 10,
+            idle: 3,
+            remembered: 0.0,
+            restored: 0,
+        };
+        let slow = profile().with_observed(vec![entry.clone()]).unwrap();
+        let text = slow.to_json();
+        let read = Profile::from_json(&text, &machine()).unwrap();
+        assert_eq!((read.observed(), &read), (&[entry.clone()][..], &slow));
+        assert!(!profile().to_json().contains("observed"), "nothing is written where nothing is kept");
+        let good = r#"["add","",10,"avx2 x2",2.0,10,3,0.0,0]"#;
+        assert!(text.contains(good), "{good} is not in {text}");
+        for bad in [
+            // Ratios.
+            r#"["add","",10,"avx2 x2",0.0,10,3,0.0,0]"#,
+            r#"["add","",10,"avx2 x2",-2.0,10,3,0.0,0]"#,
+            r#"["add","",10,"avx2 x2",1e300,10,3,0.0,0]"#,
+            r#"["add","",10,"avx2 x2",null,10,3,0.0,0]"#,
+            r#"["add","",10,"avx2 x2",2.0,10,3,1e-300,0]"#,
+            r#"["add","",10,"avx2 x2",2.0,10,3,-1.0,0]"#,
+            // Numbers of observations.
+            r#"["add","",10,"avx2 x2",2.0,0,3,0.0,0]"#,
+            r#"["add","",10,"avx2 x2",2.0,-1,3,0.0,0]"#,
+            r#"["add","",10,"avx2 x2",2.0,99999999999,3,0.0,0]"#,
+            // Octaves and places.
+            r#"["add","",65,"avx2 x2",2.0,10,3,0.0,0]"#,
+            r#"["add","",-1,"avx2 x2",2.0,10,3,0.0,0]"#,
+            r#"["add","",10,"abacus",2.0,10,3,0.0,0]"#,
+            // Lengths.
+            r#"["add","",10,"avx2 x2",2.0,10,3,0.0]"#,
+            r#"["add","",10,"avx2 x2",2.0,10,3,0.0,0,0]"#,
+            r#"{"op":"add"}"#,
+        ] {
+            let result = Profile::from_json(&text.replacen(good, bad, 1), &machine());
+            assert!(matches!(result, Err(ProfileProblem::Corrupt(_))), "{bad}: {result:?}");
+        }
+        assert!(profile().with_observed(vec![entry.clone(), entry.clone()]).is_err(), "twice the same");
+        let other = slow.restricted(|place| place.threads == 1).unwrap();
+        assert!(other.observed().is_empty(), "observations go with their place");
+
+        // A router takes them up, and others do not look at them.
+        let (router, add) = (Router::new(profile().with_observed(vec![entry.clone()]).unwrap()), Elementwise::add());
+        let ty = TensorType::f32(Shape::new(&[100]).unwrap());
+        let problem = Problem::new(&add.into(), &[ty, ty]).unwrap();
+        let seconds = |router: &Router| {
+            router.decide(&problem, &Residency::host()).predictions().map(|p| p.seconds).collect::<Vec<_>>()
+        };
+        let before = seconds(&router);
+        let kept = router.with_kept_history();
+        assert_eq!(seconds(&kept), [before[0], 2.0 * before[1]]);
+        assert_eq!(kept.observed(), [entry]);
+        assert!(Router::new(profile()).observed().is_empty());
+    }
 }
 
 #[test]
