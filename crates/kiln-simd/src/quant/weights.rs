@@ -161,7 +161,7 @@ impl Weights for Plain {
         unsafe {
             let halves = B::halves(w);
             for r in 0..R {
-                sums[r] = B::add(sums[r], B::dot(B::wide(w.add(2)), x[r]), B::factor::<0>(halves, *units[r]));
+                sums[r] = B::add(sums[r], B::wide_dot(w.add(2), x[r]), B::factor::<0>(halves, *units[r]));
             }
         }
     }

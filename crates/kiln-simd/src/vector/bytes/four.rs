@@ -215,10 +215,15 @@ impl<P: Piece> Bytes for Four<P> {
         unsafe { PortableBytes::looked_up(w, book) }
     }
     #[inline(always)]
+    unsafe fn wide_dot(w: *const u8, x: *const u8) -> [P::Ints; 4] {
+        // SAFETY: the caller's contract.
+        let of = |i: usize| unsafe { P::wide_dot(w.add(8 * i), x.add(16 * i)) };
+        [of(0), of(1), of(2), of(3)]
+    }
+    #[inline(always)]
     unsafe fn dot(w: [u8; 32], x: *const u8) -> [P::Ints; 4] {
         // SAFETY: the caller's contract; there are 32 bytes.
-        let of = |i: usize| unsafe { P::wide_dot(w.as_ptr().add(8 * i), x.add(16 * i)) };
-        [of(0), of(1), of(2), of(3)]
+        unsafe { Self::wide_dot(w.as_ptr(), x) }
     }
 
     #[inline(always)]

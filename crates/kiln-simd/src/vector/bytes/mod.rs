@@ -97,7 +97,16 @@ pub(crate) trait Bytes: Copy {
     /// # Safety
     /// The instruction set is there.
     unsafe fn looked_up(w: Self::Wide, book: &[i8; 16]) -> Self::Wide;
-    /// The sums of the products of 32 signed bytes with 32 integers of 16 bits, two to a lane.
+    /// The sums of the products of the 32 signed bytes at `w` with 32 integers of 16 bits, two to a lane.
+    ///
+    /// # Safety
+    /// The instruction set is there; `w` is good for reading 32 bytes and `x` 64.
+    #[inline(always)]
+    unsafe fn wide_dot(w: *const u8, x: *const u8) -> Self::Ints {
+        // SAFETY: the caller's contract.
+        unsafe { Self::dot(Self::wide(w), x) }
+    }
+    /// The same with bytes that were read before.
     ///
     /// # Safety
     /// The instruction set is there; `x` is good for reading 64 bytes.
