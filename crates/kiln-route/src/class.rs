@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use kiln_ir::TensorType;
 use kiln_ir::op::{ElementwiseKind as Kind, Movement, Op, Reduction};
+use kiln_ir::{QuantFormat, TensorType};
 
 /// What is calibrated together: an operation, and the kind of shape where that decides which code runs.
 ///
@@ -48,6 +48,21 @@ fn representative(op: &Op) -> &'static str {
     }
 }
 
+/// The format that is calibrated for this one: itself where it has kernels of its own, else one that is taken apart as it is.
+pub const fn measured_as(format: QuantFormat) -> QuantFormat {
+    match format {
+        QuantFormat::Q8_0 | QuantFormat::Q4K | QuantFormat::Q5K | QuantFormat::Q6K => format,
+        QuantFormat::Q2K | QuantFormat::Q3K => QuantFormat::Q2K,
+        QuantFormat::Q4_0
+        | QuantFormat::Q4_1
+        | QuantFormat::Q5_0
+        | QuantFormat::Q5_1
+        | QuantFormat::Iq4Nl
+        | QuantFormat::Iq4Xs
+        | QuantFormat::Mxfp4 => QuantFormat::Q4_0,
+    }
+}
+
 fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<&'static str> {
     let first = inputs.first()?.shape;
     Some(match op {
@@ -89,9 +104,9 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
             let e = attention.extents(&first, &inputs.get(1)?.shape, &inputs.get(2)?.shape).ok()?;
             if e.s == 1 { "one query" } else { "" }
         }
-        Op::Quantize(quantize) => quantize.format.name(),
-        Op::Dequantize(dequantize) => dequantize.format.name(),
-        Op::QuantMatmul(product) => match (first.rows(), product.format.layout()) {
+        Op::Quantize(quantize) => measured_as(quantize.format).name(),
+        Op::Dequantize(dequantize) => measured_as(dequantize.format).name(),
+        Op::QuantMatmul(product) => match (first.rows(), measured_as(product.format).layout()) {
             (..=1, layout) => layout.name,
             (_, layout) => layout.name_of_rows,
         },

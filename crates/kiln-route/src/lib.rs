@@ -37,7 +37,7 @@ mod placement;
 
 mod explain;
 
-pub use class::Class;
+pub use class::{Class, measured_as};
 pub use explain::{ExplainedSegment, Explanation};
 pub use history::{History, Observed};
 pub use link::{Implausible, Link, LinkPath, MOST_BANDWIDTH, Transfer};

@@ -9,6 +9,7 @@ use kiln_ir::op::{
     Transpose,
 };
 use kiln_ir::{QuantFormat, Result, Shape, TensorType};
+use kiln_route::measured_as;
 
 /// An operation on inputs of given types, to be measured.
 #[derive(Debug, Clone, PartialEq)]
@@ -292,7 +293,7 @@ impl Probes {
             let keys = [heads, keys, length];
             self.add(Attention::full(), &[&[heads, queries, length], &keys, &keys])?;
         }
-        for format in QuantFormat::ALL {
+        for format in QuantFormat::ALL.into_iter().filter(|&format| measured_as(format) == format) {
             for &(m, n, k) in sizes.quantised {
                 let x = TensorType::f32(Shape::new(&[m, k])?);
                 let plain = TensorType::f32(Shape::new(&[n, k])?);
