@@ -275,7 +275,7 @@ macro_rules! elementwise {
 kiln_ir::elementwise_table!(elementwise);
 
 #[wasm_bindgen(typescript_custom_section)]
-const IMPORTS: &'static str = "import type { BatchTensor, QuantFormat, TensorLike } from \"../kiln.js\";\n";
+const IMPORTS: &'static str = "import type { BatchTensor, DType, Elements, QuantFormat, TensorLike } from \"../kiln.js\";\n";
 
 fn named_format(options: &Options<'_>, op: &'static str) -> Result<QuantFormat> {
     format(&required(options.text("format"), op, "format")?)

@@ -66,6 +66,7 @@ const tests = {
         product: [...(await gpu.matmul({ data: x, dims: [1, 3] }, { data: x, dims: [3, 1] }))],
         top: (await gpu.top_k({ data: x, dims: [1, 3] }, { k: 2 })).map((result) => [...result]),
         halves: [...(await gpu.cast(x, { to: "f16" }))],
+        bytes: [...(await gpu.cast({ data: Uint16Array.of(0x3fc0, 0xc000, 0x4396), dtype: "bf16" }, { to: "i8" }))],
         chosen: gpu.explain("add", [[3], [3]]).chosen === engine.gpu.name,
         first,
         second: [...await batch.read(product)],
@@ -75,6 +76,7 @@ const tests = {
     });
     assert.deepEqual(seen, {
       sum: [2, -4, 6], total: 2, along: [1, -2, 3], product: [14], top: [[3, 1], [2, 0]], halves: [0x3c00, 0xc000, 0x4200],
+      bytes: [1, -2, 127],
       chosen: true, first: [7, 10, 15, 22], second: [1, 0, 0, 1], softmax: [0.5, 0.5, 0.5, 0.5], dims: [2, 2],
     });
     await leave(page);

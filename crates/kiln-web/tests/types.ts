@@ -13,7 +13,8 @@ export async function use(kept: string | undefined): Promise<string> {
   const greatest: Uint32Array = await engine.argmax(a, { axis: 1 });
   const [values, places]: [Float32Array, Uint32Array] = await engine.top_k(a, { k: 2 });
   const blocks: Uint8Array = await engine.quantize({ data: new Float32Array(256), dims: [1, 256] }, { format: "q4_K" });
-  await engine.dequantize({ data: blocks, dims: [1, 256], format: "q4_K" }, { format: "q4_K" });
+  await engine.dequantize({ data: blocks, dims: [1, 256], dtype: "q4_K" }, { format: "q4_K" });
+  const halves = await engine.cast({ data: new Uint16Array(6), dims: [2, 3], dtype: "bf16" }, { to: "f16" });
   const { chosen, why }: Explanation = engine.forced("simd128 x1").explain("matmul", [[2, 3], [3, 2]]);
 
   const batch = engine.batch();
@@ -29,6 +30,8 @@ export async function use(kept: string | undefined): Promise<string> {
   await engine.frobnicate(a);
   // @ts-expect-error a tensor of a batch is a number
   batch.relu(a);
+  // @ts-expect-error no such type
+  await engine.cast(halves, { to: "f8" });
   // @ts-expect-error no such format
   await engine.quantize(a, { format: "q9_9" });
   // @ts-expect-error two operands are taken
