@@ -281,10 +281,10 @@ impl<const HALF: u8> Grid for Whole<HALF> {
     }
 }
 
-/// The numbers of [`NORMAL`](super::NORMAL), stored as their place there.
+/// The numbers of [`NORMAL`], stored as their place there.
 pub(super) struct Normal;
 
-/// Halfway between neighbours of [`NORMAL`](super::NORMAL).
+/// Halfway between neighbours of [`NORMAL`].
 const MIDDLES: [f32; 15] = {
     let mut middles = [0.0; 15];
     let mut i = 0;

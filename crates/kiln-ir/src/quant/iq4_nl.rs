@@ -5,7 +5,7 @@
 //! | 0..2 | scale `d`, f16 |
 //! | 2..18 | `q`, as in [Q4_0](super::q4_0) |
 //!
-//! `y = d NORMAL[q]` with the numbers of [`NORMAL`](super::NORMAL), exact in f32 for a finite scale.
+//! `y = d NORMAL[q]` with the numbers of [`NORMAL`], exact in f32 for a finite scale.
 
 use super::fit::{NOT_FINITE, Normal, fit_scaled};
 use super::{NORMAL, Unpacked, half, nibbles};

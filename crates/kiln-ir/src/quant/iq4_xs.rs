@@ -7,7 +7,7 @@
 //! | 4..8 | the low four bits of the scales, a nibble each |
 //! | 8..136 | `q`: 16 bytes a sub-block, as in [Q4_0](super::q4_0) |
 //!
-//! `y = (d (sc - 32)) NORMAL[q]` with the numbers of [`NORMAL`](super::NORMAL), exact in f32 for a finite unit.
+//! `y = (d (sc - 32)) NORMAL[q]` with the numbers of [`NORMAL`], exact in f32 for a finite unit.
 
 use super::fit::{NOT_FINITE, Normal, fit_symmetric};
 use super::{NORMAL, Unpacked, half, nibbles};

@@ -5,7 +5,7 @@
 //! | 0 | scale `e`, E8M0: a power of two |
 //! | 1..17 | `q`, as in [Q4_0](super::q4_0) |
 //!
-//! `y = 2^(e - 128) DOUBLED[q]` with the numbers of [`DOUBLED`](super::DOUBLED), twice those of E2M1. The product is exact but
+//! `y = 2^(e - 128) DOUBLED[q]` with the numbers of [`DOUBLED`], twice those of E2M1. The product is exact but
 //! for overflow. The exponent 255 is NaN, as the standard says; ggml takes it for 127 more than that of 128.
 //!
 //! The quantiser takes, of the power of two that holds the largest magnitude and the one below it, the one with the lesser
@@ -29,7 +29,7 @@ const MOST: u32 = 252;
 /// A number counts as the next magnitude of the grid from here on.
 const MIDDLES: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
 
-/// The number that an exponent stands for, in units of [`DOUBLED`](super::DOUBLED).
+/// The number that an exponent stands for, in units of [`DOUBLED`].
 #[inline(always)]
 pub fn scale(e: u8) -> f32 {
     let e = u32::from(e);
