@@ -240,6 +240,12 @@ sources! {
         /// Elements as those of another type.
         CAST = cast;
     }
+    compare includes [] {
+        /// Whether a comparison holds, for each pair of elements.
+        COMPARE = compare;
+        /// Elements of one tensor where a condition holds, and of another elsewhere.
+        SELECT = select;
+    }
     transpose includes [] {
         /// The transpose of a stack of matrices.
         TRANSPOSE = transpose;
@@ -308,7 +314,7 @@ mod tests {
         }
         assert_eq!(
             seen.into_iter().collect::<Vec<_>>(),
-            ["FORMAT", "FROM_TYPE", "REDUCTION", "STORED", "STORED_A", "STORED_B", "TO_TYPE"]
+            ["COMPARISON", "FORMAT", "FROM_TYPE", "REDUCTION", "STORED", "STORED_A", "STORED_B", "TO_TYPE"]
         );
     }
 

@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use kiln_ir::op::Reduction;
+use kiln_ir::op::{Comparison, Reduction};
 use kiln_ir::{DType, QuantFormat};
 
 /// An enumeration that kernels are compiled for.
@@ -42,6 +42,15 @@ impl Symbolic for Reduction {
     }
 }
 
+impl Symbolic for Comparison {
+    const CONSTANTS: &'static [&'static str] = &["COMPARISON"];
+    const ALL: &'static [Self] = Self::ALL;
+
+    fn symbol(self) -> String {
+        format!("COMPARE_{}", self.name().to_uppercase())
+    }
+}
+
 impl Symbolic for QuantFormat {
     const CONSTANTS: &'static [&'static str] = &["FORMAT"];
     const ALL: &'static [Self] = &Self::ALL;
@@ -66,7 +75,10 @@ pub(crate) fn symbols(constant: &str) -> Option<Vec<String>> {
     fn of<T: Symbolic>(constant: &str) -> Option<Vec<String>> {
         T::CONSTANTS.contains(&constant).then(|| T::ALL.iter().map(|value| value.symbol()).collect())
     }
-    of::<Reduction>(constant).or_else(|| of::<QuantFormat>(constant)).or_else(|| of::<DType>(constant))
+    of::<Reduction>(constant)
+        .or_else(|| of::<Comparison>(constant))
+        .or_else(|| of::<QuantFormat>(constant))
+        .or_else(|| of::<DType>(constant))
 }
 
 /// A value of a constant as text: its name if it is an enumeration, otherwise the number.
@@ -77,9 +89,10 @@ pub(crate) fn text(constant: &str, value: u32) -> String {
 
 /// Whether texts declare a constant and the names of its values.
 fn is_declared(constant: &str) -> bool {
-    [(Reduction::CONSTANTS, Reduction::DECLARED), (QuantFormat::CONSTANTS, QuantFormat::DECLARED)]
-        .iter()
-        .any(|(constants, declared)| *declared && constants.contains(&constant))
+    fn of<T: Symbolic>(constant: &str) -> bool {
+        T::DECLARED && T::CONSTANTS.contains(&constant)
+    }
+    of::<Reduction>(constant) || of::<Comparison>(constant) || of::<QuantFormat>(constant) || of::<DType>(constant)
 }
 
 /// The value that a constant is compared with: by its name if it is an enumeration, otherwise a number.

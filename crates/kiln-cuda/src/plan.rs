@@ -3,6 +3,7 @@
 use kiln_device::Location;
 use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashCombine, WarpGroupAttention};
 use kiln_ptx::kernels::cast::Cast;
+use kiln_ptx::kernels::compare::{Compare, Select};
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::gemm::{Gemm, MultistageGemm, SplitSum, Tf32Planes, WarpGemm, WarpGroupGemm};
@@ -74,6 +75,7 @@ codes!(
     Attention,
     Cast,
     Chain,
+    Compare,
     Convolve,
     CustomCode,
     Dequantize,
@@ -89,6 +91,7 @@ codes!(
     Quantize,
     ReduceLevel,
     Rope,
+    Select,
     Softmax,
     SplitSum,
     StridedCopy,

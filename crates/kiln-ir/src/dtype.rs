@@ -69,6 +69,12 @@ impl PartialEq for Bool {
     }
 }
 
+impl PartialOrd for Bool {
+    fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
+        bool::from(*self).partial_cmp(&bool::from(*other))
+    }
+}
+
 /// A Rust type that a tensor can have elements of.
 pub trait Element: bytemuck::Pod + PartialEq + fmt::Debug + Send + Sync {
     /// The element type.

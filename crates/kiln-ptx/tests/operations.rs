@@ -4,18 +4,26 @@ mod support;
 
 use kiln_ir::op::reference::{self, Case, Input};
 use kiln_ir::op::{
-    Attention as AttentionOp, Cast as CastOp, Convolve2d, Dequantize as DequantizeOp, Op, Operation, Pool2d,
-    QuantMatmul as QuantMatmulOp, Quantize as QuantizeOp, Rope as RopeOp, TopK as TopKOp,
+    Attention as AttentionOp, Cast as CastOp, Compare as CompareOp, Convolve2d, Dequantize as DequantizeOp, Op,
+    Operation, Pool2d, QuantMatmul as QuantMatmulOp, Quantize as QuantizeOp, Rope as RopeOp, Select as SelectOp,
+    TopK as TopKOp,
 };
 use kiln_ir::{Buffer, Operand, QuantFormat, Result as CoreResult, TensorType};
 use kiln_ptx::kernels::attention::Attention;
 use kiln_ptx::kernels::cast::Cast;
+use kiln_ptx::kernels::compare::{Compare, Select};
 use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, WarpQuantMatmul};
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::window::{Convolve, Pool};
 use kiln_ptx::{Kernel, Launch, Target};
 use support::Device;
+
+/// Elements of the result.
+fn elements(inputs: &[Operand<'_>], op: &Op) -> usize {
+    let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();
+    op.infer(&types).map_or(0, |out| out[0].shape.numel())
+}
 
 /// The launch of an operation on operands.
 fn lower(op: &Op, inputs: &[Operand<'_>], target: Target) -> CoreResult<(Box<dyn Kernel>, Launch)> {
@@ -27,6 +35,15 @@ fn lower(op: &Op, inputs: &[Operand<'_>], target: Target) -> CoreResult<(Box<dyn
         Op::Cast(op) => {
             let kernel = Cast::new(inputs[0].ty().dtype, op.to);
             of(kernel, kernel.launch(shapes[0].numel())?)
+        }
+        Op::Compare(op) => {
+            let kernel = Compare::new(op.comparison, inputs[0].ty().dtype);
+            let lengths = [0, 1].map(|i: usize| shapes[i].numel());
+            of(kernel, kernel.launch(elements(inputs, &Op::from(*op)), lengths)?)
+        }
+        Op::Select(op) => {
+            let lengths = [0, 1, 2].map(|i: usize| shapes[i].numel());
+            of(Select, Select.launch(elements(inputs, &Op::from(*op)), lengths)?)
         }
         Op::TopK(op) => of(TopK, TopK.launch(shapes[0].rows(), shapes[0].columns(), op.k)?),
         Op::Pool2d(op) => {
@@ -96,7 +113,9 @@ fn conforms<O: Operation>(most: u64, target: Target) -> usize {
     let small = |case: &&Case| {
         let types: Vec<_> = case.inputs.iter().map(|input| input.operand().unwrap().ty()).collect();
         let cost = case.op.cost(&types).unwrap();
-        cost.flops.max(cost.bytes()) <= most
+        // Bytes are compared as words, which other kernels make of them.
+        let words = !matches!(case.op, Op::Compare(_)) || types[0].dtype.size() == 4;
+        words && cost.flops.max(cost.bytes()) <= most
     };
     let cases = O::cases();
     let cases: Vec<&Case> = cases.iter().filter(small).collect();
@@ -126,6 +145,8 @@ macro_rules! conformance {
 
 conformance! {
     cast_keeps_its_contract CastOp Sm80 400_000 100_000;
+    compare_keeps_its_contract CompareOp Sm80 60_000 20_000;
+    select_keeps_its_contract SelectOp Sm80 60_000 3_000;
     top_k_keeps_its_contract TopKOp Sm80 10_000 500;
     pooling_keeps_its_contract Pool2d Sm80 20_000 2_000;
     convolution_keeps_its_contract Convolve2d Sm80 60_000 2_000;

@@ -42,6 +42,7 @@ fn representative(op: &Op) -> &'static str {
             kind => kind.name(),
         },
         Op::Gather(_) => "gather",
+        Op::Compare(_) | Op::Select(_) => "add",
         // Each moves elements and computes next to nothing.
         _ if op.reads_as_stored() => "permute",
         _ => op.name(),
@@ -66,7 +67,7 @@ pub const fn measured_as(format: QuantFormat) -> QuantFormat {
 fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<&'static str> {
     let first = inputs.first()?.shape;
     Some(match op {
-        Op::Elementwise(_) => {
+        Op::Elementwise(_) | Op::Compare(_) | Op::Select(_) => {
             let n = outputs.first()?.shape.numel();
             let flat = inputs.iter().all(|t| t.shape.numel() == n || t.shape.numel() == 1);
             if flat { "" } else { "repeated operand" }

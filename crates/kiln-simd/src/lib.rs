@@ -16,6 +16,7 @@
 mod array;
 mod attention;
 mod cast;
+mod compare;
 mod convolve;
 mod custom;
 mod elementwise;

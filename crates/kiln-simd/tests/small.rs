@@ -86,6 +86,12 @@ fn small_cases() -> Vec<Case> {
     for style in [RopeStyle::HalfSplit, RopeStyle::Interleaved] {
         c.add(Rope { style, position: 3, ..Rope::default() }, &[&[3, 8]]);
     }
+    for &comparison in Comparison::ALL {
+        c.add(Compare { comparison }, &[&[3, 7], &[7]]);
+    }
+    let condition = Input::any(DType::Bool, &[7], &mut c.random);
+    let (a, b) = (c.tensor(&[3, 7]), c.tensor(&[]));
+    c.cases.push(Case::new(Select, vec![condition, a, b]));
     for &to in DType::ALL {
         c.add(Cast { to }, &[&[3, 7]]);
     }

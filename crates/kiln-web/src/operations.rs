@@ -2,9 +2,9 @@
 
 use js_sys::{Array, Object};
 use kiln::op::{
-    Attention, BroadcastTo, Cast, Concat, Convolve2d, Dequantize, Dot, ElementwiseKind, Gather, LayerNorm, LogSoftmax,
-    Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm,
-    Rope, RopeStyle, Slice, Softmax, TopK, Transpose,
+    Attention, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d, Dequantize, Dot, ElementwiseKind, Gather,
+    LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction,
+    Reshape, RmsNorm, Rope, RopeStyle, Select, Slice, Softmax, TopK, Transpose,
 };
 use kiln::{QuantFormat, Result};
 use wasm_bindgen::JsValue;
@@ -201,6 +201,20 @@ others! {
         operands: (x, w), params: "format: QuantFormat", required: true, engine: "Float32Array", batch: "BatchTensor",
         make: |o| Ok(QuantMatmul { format: named_format(o, "quant_matmul")? }.into()),
     }
+    compare {
+        operands: (a, b), params: "comparison: \"eq\" | \"ne\" | \"lt\" | \"le\" | \"gt\" | \"ge\"", required: true,
+        engine: "Uint8Array", batch: "BatchTensor",
+        make: |o| {
+            let name = o.text("comparison").unwrap_or_default();
+            let found = Comparison::ALL.iter().copied().find(|comparison| comparison.name() == name);
+            let comparison = found.ok_or_else(|| parameter("compare", "comparison is eq, ne, lt, le, gt or ge"))?;
+            Ok(Compare { comparison }.into())
+        },
+    }
+    select {
+        operands: (condition, a, b), params: "", engine: "Elements", batch: "BatchTensor",
+        make: |_| Ok(Select.into()),
+    }
     cast {
         operands: (x), params: "to: DType", required: true, engine: "Elements", batch: "BatchTensor",
         make: |o| Ok(Cast { to: dtype(&o.text("to").unwrap_or_default())? }.into()),
@@ -275,7 +289,8 @@ macro_rules! elementwise {
 kiln_ir::elementwise_table!(elementwise);
 
 #[wasm_bindgen(typescript_custom_section)]
-const IMPORTS: &'static str = "import type { BatchTensor, DType, Elements, QuantFormat, TensorLike } from \"../kiln.js\";\n";
+const IMPORTS: &'static str =
+    "import type { BatchTensor, DType, Elements, QuantFormat, TensorLike } from \"../kiln.js\";\n";
 
 fn named_format(options: &Options<'_>, op: &'static str) -> Result<QuantFormat> {
     format(&required(options.text("format"), op, "format")?)

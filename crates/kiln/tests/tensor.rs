@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use kiln::op::Matmul;
+use kiln::op::{Comparison, Matmul};
 use kiln::{Bool, Buffer, DType, Engine, Error, Record, Tensor, bf16};
 
 fn on_cpu() -> Engine {
@@ -44,6 +44,23 @@ fn tensors_are_of_every_element_type() {
     assert_eq!(turned.to_elements::<u8>().unwrap(), [1, 4, 2, 5, 3, 6]);
     assert!(matches!(engine.tensors().neg(&bytes), Err(Error::Type { .. })));
     assert!(matches!(bytes.to_elements::<i8>(), Err(Error::Type { found: DType::U8, .. })));
+}
+
+#[test]
+fn conditions_are_booleans_that_choose() {
+    let engine = on_cpu();
+    let of = |x: &[f32], dims: &[usize]| Tensor::from_slice(x, dims).unwrap();
+    let (a, b) = (of(&[1.0, f32::NAN, -3.0, 4.0], &[2, 2]), of(&[1.0, 2.0], &[2]));
+    let less = engine.tensors().compare(&a, &b, Comparison::Le).unwrap();
+    assert_eq!(less.to_elements::<Bool>().unwrap(), [true, false, true, false].map(Bool::from));
+    assert_eq!(engine.tensors().select(&less, &a, &of(&[0.0], &[])).unwrap().to_vec().unwrap(), [1.0, 0.0, -3.0, 0.0]);
+    assert!(matches!(engine.tensors().select(&a, &a, &a), Err(Error::Type { index: 0, .. })));
+    let mut batch = engine.batch();
+    let (x, y) = (batch.import(&a), batch.import(&b));
+    let greater = batch.compare(x, y, Comparison::Gt).unwrap();
+    let chosen = batch.select(greater, x, y).unwrap();
+    batch.execute(&[chosen]).unwrap();
+    assert_eq!(batch.read(chosen).unwrap(), [1.0, 2.0, 1.0, 4.0]);
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 pub(crate) mod attention;
 pub(crate) mod cast;
+mod compare;
 pub(crate) mod custom;
 pub(crate) mod elementwise;
 mod gather;

@@ -4,9 +4,9 @@ use std::ops::Range;
 #[cfg(doc)]
 use crate::Operations;
 use crate::op::{
-    Attention, BroadcastTo, Cast, Concat, Convolve2d, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax,
-    Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm,
-    Rope, Slice, Softmax, TopK, Transpose,
+    Attention, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d, Dequantize, Dot, Elementwise, Gather,
+    LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction,
+    Reshape, RmsNorm, Rope, Select, Slice, Softmax, TopK, Transpose,
 };
 use crate::{DType, Error, QuantFormat, Result, elementwise_table, reduction_table};
 
@@ -170,6 +170,32 @@ pub trait Record: Sized {
     /// As [`Record::record_all`]; [`Error::Parameter`] for any other type.
     fn cast(&mut self, x: impl Borrow<Self::Tensor>, to: DType) -> Result<Self::Tensor> {
         self.record(Cast { to }, &[x.borrow().clone()])
+    }
+
+    /// Whether a comparison holds, for each pair of elements: booleans.
+    ///
+    /// # Errors
+    /// As [`Record::record_all`].
+    fn compare(
+        &mut self,
+        a: impl Borrow<Self::Tensor>,
+        b: impl Borrow<Self::Tensor>,
+        comparison: Comparison,
+    ) -> Result<Self::Tensor> {
+        self.record(Compare { comparison }, &[a.borrow().clone(), b.borrow().clone()])
+    }
+
+    /// Elements of `a` where a condition holds, and of `b` elsewhere.
+    ///
+    /// # Errors
+    /// As [`Record::record_all`].
+    fn select(
+        &mut self,
+        condition: impl Borrow<Self::Tensor>,
+        a: impl Borrow<Self::Tensor>,
+        b: impl Borrow<Self::Tensor>,
+    ) -> Result<Self::Tensor> {
+        self.record(Select, &[condition.borrow().clone(), a.borrow().clone(), b.borrow().clone()])
     }
 
     /// The blocks of a quantised format nearest to `x`, along its last dimension.

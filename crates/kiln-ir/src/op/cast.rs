@@ -146,7 +146,7 @@ fn half_unit(x: f32) -> f32 {
 
 /// An element as the number that it is.
 #[cfg(feature = "reference")]
-fn number(data: &crate::Data<'_>, at: usize) -> f64 {
+pub(super) fn number(data: &crate::Data<'_>, at: usize) -> f64 {
     match data {
         crate::Data::I32(x) => x[at].into(),
         crate::Data::U32(x) => x[at].into(),

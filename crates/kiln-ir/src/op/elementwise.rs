@@ -1,5 +1,5 @@
 use super::{Bound, Contract, Operation, Outputs, Param};
-use crate::{DType, Error, Result, TensorType};
+use crate::{DType, Result, TensorType};
 
 /// The table of element-wise operations; calls `$callback!` with its rows.
 ///
@@ -326,17 +326,7 @@ impl Operation for Elementwise {
     fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
         let op = self.name();
         super::expect_types(op, inputs, &[DType::F32; 3][..self.kind.arity()])?;
-        let mut out = inputs[0].shape;
-        for input in &inputs[1..] {
-            if out.is_suffix_of(&input.shape) {
-                out = input.shape;
-            } else if !input.shape.is_suffix_of(&out) {
-                let allowed = "one shape must be the end of the other, as [3] is of [2, 3]; broadcast_to makes it so where an \
-                               extent is 1";
-                return Err(Error::mismatch(op, "operands", &out, &input.shape, allowed));
-            }
-        }
-        Ok(TensorType::f32(out).into())
+        Ok(TensorType::f32(super::compare::repeated_shape(op, inputs)?).into())
     }
 
     fn flops(&self, _: &[TensorType], outputs: &[TensorType]) -> u64 {

@@ -7,6 +7,7 @@
 mod attention;
 mod call;
 mod cast;
+mod compare;
 mod contract;
 mod convolve;
 mod custom;
@@ -26,6 +27,7 @@ mod transpose;
 pub use attention::{Attention, AttentionExtents};
 pub use call::{Call, Types, check, check_outputs, types_of, widened};
 pub use cast::Cast;
+pub use compare::{Compare, Comparison, Select};
 pub use contract::{Bound, Contract};
 pub use convolve::{Convolve2d, ConvolveExtents, Padding};
 pub use custom::{CpuKernel, Custom, CustomCall, CustomOperation};
@@ -305,6 +307,10 @@ operations! { $
     QuantMatmul,
     /// The same numbers as another type.
     Cast,
+    /// Whether a comparison holds, for each pair of elements.
+    Compare,
+    /// Elements of one tensor where a condition holds, and of another elsewhere.
+    Select,
     /// The dimensions in another order.
     Permute,
     /// A part of a tensor.

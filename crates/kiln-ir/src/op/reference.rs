@@ -37,6 +37,21 @@ impl Input {
         Self::new(Buffer::F32(data), dims)
     }
 
+    /// A tensor of a type of single elements, with any bits at all.
+    ///
+    /// # Panics
+    /// As [`Input::f32`].
+    pub fn any(dtype: DType, dims: &[usize], random: &mut Random) -> Self {
+        let n: usize = dims.iter().product();
+        let mut elements = Buffer::with_bytes(dtype, n * dtype.size()).expect("a case fits memory");
+        elements.as_mut().as_bytes().fill_with(|| random.bits() as u8);
+        // Half of all booleans are false.
+        if dtype == DType::Bool {
+            elements.as_mut().as_bytes().iter_mut().filter(|byte| **byte % 2 == 0).for_each(|byte| *byte = 0);
+        }
+        Self::new(elements, dims)
+    }
+
     /// A tensor of any element type.
     ///
     /// # Panics

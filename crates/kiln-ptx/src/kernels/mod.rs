@@ -2,6 +2,7 @@
 
 pub mod attention;
 pub mod cast;
+pub mod compare;
 pub mod elementwise;
 mod functions;
 pub mod gather;

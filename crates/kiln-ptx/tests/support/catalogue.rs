@@ -5,6 +5,7 @@ use kiln_ir::op::{AttentionExtents, ElementwiseKind, Matmul, Pooling, Reduction}
 use kiln_ir::{QuantFormat, Record, Shape, TensorType};
 use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashTile, WarpGroupAttention, plan};
 use kiln_ptx::kernels::cast::Cast;
+use kiln_ptx::kernels::compare::{Compare, Select};
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::gemm::{
@@ -75,6 +76,8 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.extend(StridedCopy::all().into_iter().map(|copy| Box::new(copy) as _));
     kernels.push(Box::new(Fill));
     kernels.extend(Gather::all().into_iter().map(|gather| Box::new(gather) as _));
+    kernels.extend(Compare::all().into_iter().map(|compare| Box::new(compare) as _));
+    kernels.push(Box::new(Select));
     kernels.extend(Cast::all().into_iter().map(|cast| Box::new(cast) as _));
     kernels.push(Box::new(TopK));
     kernels.extend([Pooling::Max, Pooling::Average].map(|pooling| Box::new(Pool::new(pooling, target)) as _));

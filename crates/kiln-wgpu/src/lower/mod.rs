@@ -2,6 +2,7 @@
 
 mod attention;
 pub(crate) mod cast;
+mod compare;
 mod convolve;
 mod custom;
 pub(crate) mod elementwise;

@@ -157,10 +157,7 @@ impl Samples {
     }
 
     fn any(&mut self, dtype: DType, dims: &[usize]) -> super::reference::Input {
-        let n: usize = dims.iter().product();
-        let mut elements = crate::Buffer::with_bytes(dtype, n * dtype.size()).expect("a case fits memory");
-        elements.as_mut().as_bytes().fill_with(|| self.0.bits() as u8);
-        super::reference::Input::new(elements, dims)
+        super::reference::Input::any(dtype, dims, &mut self.0)
     }
 
     fn blocks(&mut self, format: crate::QuantFormat, outer: &[usize], blocks: usize) -> super::reference::Input {
