@@ -146,7 +146,8 @@ fn an_index_out_of_its_table_is_an_error_and_other_indices_work() {
     assert!(matches!(batch.execute(&[missing, found]), Err(Error::Index { .. })));
     batch.execute(&[found]).unwrap();
     assert_eq!(batch.read(found).unwrap(), [3.0, 4.0]);
-    assert!(matches!(batch.gather(bad, good), Err(Error::Type { .. })));
+    assert!(matches!(batch.gather(bad, good), Err(Error::Shape { .. })));
+    assert!(matches!(batch.gather(table, table), Err(Error::Type { index: 1, .. })));
     assert!(matches!(batch.set(bad, &[0.0, 1.0]), Err(Error::Type { .. })));
 }
 
