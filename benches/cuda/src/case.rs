@@ -139,7 +139,7 @@ pub(crate) fn all() -> Vec<Case> {
         let (numbers, causal) = (F16, true);
         Case::Attention(Attention { numbers, causal, batch, heads: 32, kv_heads: 8, s: 1, t: 8192, d: 128 })
     }));
-    for format in [QuantFormat::Q4K, QuantFormat::Q5K, QuantFormat::Q6K, QuantFormat::Q8_0] {
+    for format in QuantFormat::ALL {
         cases.extend([1, 2, 4, 8].map(|rows| Case::Quantized { format, rows, n: 4096, k: 14_336 }));
         cases.push(Case::Quantized { format, rows: 1, n: 28_672, k: 8192 });
     }

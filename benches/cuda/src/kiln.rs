@@ -1,16 +1,9 @@
 //! kiln, and the copy that it is held against.
 
-use half::bf16;
 use kiln_cuda::device_copy::DeviceCopy;
-use kiln_cuda::{
-    BufferId, CudaBackend, CudaCommandBatch, CudaDevice, CudaLaunch, CudaOperation, CudaTensor, DeviceOptions,
-    InputPrecision,
-};
+use kiln_cuda::{BufferId, CudaBackend, CudaCommandBatch, CudaDevice, CudaOperation, DeviceOptions, InputPrecision};
 use kiln_ir::op::{self, LayerNorm, Matmul, Op, QuantMatmul, Reduce, Reduction, RmsNorm, Softmax};
-use kiln_ir::{Operand, Operations, Record, Shape, f16};
-use kiln_ptx::kernels::attention::WarpGroupAttention;
-use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
-use kiln_ptx::{Kernel, Launch, PtxType};
+use kiln_ir::{Buffer, DType, Operand, Operations, Record, Shape};
 
 use crate::case::{Case, Data, EPS, Numbers, Rows, random};
 use crate::contender::{Contender, Ready, Result};
@@ -65,26 +58,27 @@ impl Kiln {
         Ok(Box::new(Resident { device: device.clone(), operation }))
     }
 
-    /// A kernel that no operation asks for, of operands in bf16, two to a word, into so many f32.
-    #[allow(unsafe_code)] // A launch by hand.
-    fn by_hand(
-        &self,
-        kernel: &dyn Kernel,
-        launch: Launch,
-        operands: &[Vec<f32>],
-        results: usize,
+    /// The same of operands that are stored as such numbers.
+    fn resident_as(
+        device: &CudaDevice,
+        op: impl Into<Op>,
+        numbers: Numbers,
+        x: &[Vec<f32>],
+        dims: &[&[usize]],
     ) -> Result<Box<dyn Ready>> {
-        let stored = |operand: &Vec<f32>| {
-            let bits = |x: f32| u32::from(bf16::from_f32(x).to_bits());
-            let words: Vec<u32> = operand.chunks_exact(2).map(|pair| bits(pair[0]) | bits(pair[1]) << 16).collect();
-            self.device.upload(&Operand::new(kiln_ir::Data::U32(&words), Shape::new(&[words.len()])?)?)
+        let dtype = match numbers {
+            Numbers::F16 => DType::F16,
+            Numbers::Bf16 => DType::Bf16,
+            Numbers::F32 | Numbers::Tf32 | Numbers::Tf32x3 => DType::F32,
         };
-        let mut tensors = operands.iter().map(stored).collect::<kiln_ir::Result<Vec<_>>>()?;
-        let result = self.device.upload(&Operand::vector(&vec![f32::NAN; results]))?;
-        tensors.push(result.clone());
-        // SAFETY: the launch was made for the extents of these tensors, which nothing else uses.
-        let launch = unsafe { self.device.prepare_kernel(kernel, launch, &tensors.iter().collect::<Vec<_>>())? };
-        Ok(Box::new(ByHand { device: self.device.clone(), launch, result }))
+        let mut stored = Vec::new();
+        for x in x {
+            let mut elements = Buffer::with_bytes(dtype, x.len() * dtype.size())?;
+            kiln_ir::narrow(x, elements.as_mut());
+            stored.push(elements);
+        }
+        let operands = stored.iter().zip(dims).map(|(x, dims)| Operand::new(x.as_data(), Shape::new(dims)?));
+        Self::resident(device, op, &operands.collect::<kiln_ir::Result<Vec<_>>>()?)
     }
 }
 
@@ -96,15 +90,6 @@ impl Contender for Kiln {
     fn ready<'a>(&'a self, case: &Case, data: &'a Data) -> Result<Option<Box<dyn Ready + 'a>>> {
         let x = &data.floats;
         Ok(Some(match *case {
-            Case::Product { numbers: Numbers::Bf16, m, k, n } => {
-                let op = Matmul { transpose_a: false, transpose_b: true };
-                let extents = op.extents(&Shape::new(&[m, k])?, &Shape::new(&[n, k])?)?;
-                let multiprocessors = self.device.info().multiprocessors;
-                let tile = WarpGroupTile::for_extents(extents, PtxType::Bf16, multiprocessors);
-                let kernel = WarpGroupGemm::new(op, [PtxType::Bf16, PtxType::F32], tile, Epilogue::PLAIN)?;
-                let launch = kernel.launch(extents, [1.0, 0.0], multiprocessors)?;
-                self.by_hand(&kernel, launch, x, m * n)?
-            }
             Case::Product { numbers, m, k, n } => {
                 let op = Matmul { transpose_a: false, transpose_b: true };
                 let device = match numbers {
@@ -112,12 +97,7 @@ impl Contender for Kiln {
                     Numbers::Tf32x3 => &self.parts,
                     Numbers::Tf32 => &self.tf32,
                 };
-                if let Numbers::F16 = numbers {
-                    let [a, b] = [0, 1].map(|i: usize| x[i].iter().map(|&x| f16::from_f32(x)).collect::<Vec<_>>());
-                    Self::resident(device, op, &[Operand::elements(&a, &[m, k])?, Operand::elements(&b, &[n, k])?])?
-                } else {
-                    Self::resident(device, op, &[Operand::f32(&x[0], &[m, k])?, Operand::f32(&x[1], &[n, k])?])?
-                }
+                Self::resident_as(device, op, numbers, x, &[&[m, k], &[n, k]])?
             }
             Case::Rows { function, rows, columns } => {
                 let mut operands = vec![Operand::f32(&x[0], &[rows, columns])?];
@@ -134,22 +114,10 @@ impl Contender for Kiln {
             Case::Sum { n } => {
                 Self::resident(&self.device, Reduce::all(Reduction::Sum), &[Operand::f32(&x[0], &[n])?])?
             }
-            Case::Attention(attention) if attention.numbers == Numbers::Bf16 => {
-                let op = if attention.causal { op::Attention::causal() } else { op::Attention::full() };
-                let [q, k] = [attention.queries(), attention.keys()].map(|dims| Shape::new(&dims));
-                let (q, k) = (q?, k?);
-                let extents = op.extents(&q, &k, &k)?;
-                let kernel = WarpGroupAttention::new([PtxType::Bf16, PtxType::F32], extents.d, op.causal)?;
-                let multiprocessors = self.device.info().multiprocessors;
-                let launch = kernel.launch(&extents, op.scale(extents.d), multiprocessors)?;
-                self.by_hand(&kernel, launch, x, q.numel())?
-            }
             Case::Attention(attention) => {
-                let halves = x.iter().map(|x| x.iter().map(|&x| f16::from_f32(x)).collect()).collect::<Vec<Vec<f16>>>();
                 let op = if attention.causal { op::Attention::causal() } else { op::Attention::full() };
                 let dims = [attention.queries(), attention.keys(), attention.keys()];
-                let operands = halves.iter().zip(&dims).map(|(x, dims)| Operand::elements(x, dims));
-                Self::resident(&self.device, op, &operands.collect::<kiln_ir::Result<Vec<_>>>()?)?
+                Self::resident_as(&self.device, op, attention.numbers, x, &dims.each_ref().map(|dims| &dims[..]))?
             }
             Case::Quantized { format, rows, n, k } => {
                 let vector = self.device.upload(&Operand::f32(&x[0], &[rows, k])?)?;
@@ -198,27 +166,6 @@ impl Ready for Resident {
 
     fn result(&mut self) -> Result<Vec<f32>> {
         Ok(self.operation.results()[0].read()?.as_data().f32().to_vec())
-    }
-}
-
-/// A kernel that is launched by hand.
-struct ByHand {
-    device: CudaDevice,
-    launch: CudaLaunch,
-    result: CudaTensor,
-}
-
-impl Ready for ByHand {
-    fn run(&mut self) -> Result<()> {
-        Ok(self.launch.run()?)
-    }
-
-    fn wait(&mut self) -> Result<()> {
-        Ok(self.device.finish()?)
-    }
-
-    fn result(&mut self) -> Result<Vec<f32>> {
-        Ok(self.result.read()?.as_data().f32().to_vec())
     }
 }
 
