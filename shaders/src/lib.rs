@@ -176,7 +176,7 @@ sources! {
         /// Products of the rows of a matrix with a few vectors.
         MATVEC_ROWS = matvec_rows;
     }
-    quant includes [book, book_normal, exact, fit, grid, grid_book, grid_whole, iq4_nl, iq4_xs, mxfp4, nibbles, q2_k, q3_k, q4_0, q4_0_words, q4_1,
+    quant includes [book, book_normal, exact, fit, grid, grid_book, grid_whole, iq4_nl, iq4_xs, line_range, line_sums, mxfp4, nibbles, q2_k, q3_k, q4_0, q4_0_words, q4_1,
         q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, q_affine, quantized, whole_blocks, write_iq4_xs, write_q2_k, write_q3_k,
         write_q4_k, write_q6_k] {
         /// The elements of quantised blocks.

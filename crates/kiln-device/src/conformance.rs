@@ -68,8 +68,8 @@ pub fn check<D: Driver>(
     if report.is_empty() { Ok(()) } else { Err(report.join("\n")) }
 }
 
-/// Looks up rows of no, few and many columns, with few and many indices of which two are outside of the table. The first of them is
-/// the error, and the next lookup goes well.
+/// Gathers rows with two indices outside of the table: the error must name the first of them, and a gather with sound indices must
+/// succeed before and after. Tables have 0 to 300 columns, and there are 4 to 20 000 indices.
 fn stray_indices_are_reported<D: Driver>(backend: &Backend<D>) -> std::result::Result<(), String> {
     const ROWS: usize = 5;
     for columns in [3, 4, 300, 0] {

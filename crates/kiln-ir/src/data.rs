@@ -71,7 +71,7 @@ macro_rules! data {
                 })
             }
 
-            /// The part of so many bytes from a byte on; both are multiples of the size of an element.
+            /// The elements that a range of bytes holds. Its ends are multiples of the size of an element.
             #[must_use]
             pub fn part(self, range: Range<usize>) -> Self {
                 match self {
@@ -148,7 +148,7 @@ macro_rules! data {
                 }
             }
 
-            /// What stands before a byte, a multiple of the size of an element, and what stands from it on.
+            /// The elements before byte `byte`, and those from it on. It is a multiple of the size of an element.
             #[must_use]
             pub fn split_at(self, byte: usize) -> (Self, Self) {
                 match self {

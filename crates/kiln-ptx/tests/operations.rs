@@ -33,7 +33,7 @@ fn lower(op: &Op, inputs: &[Operand<'_>], target: Target) -> CoreResult<(Box<dyn
     }
     Ok(match op {
         Op::Cast(op) => {
-            let kernel = Cast::new(inputs[0].ty().dtype, op.to);
+            let kernel = Cast::new(inputs[0].ty().dtype, op.to)?;
             of(kernel, kernel.launch(shapes[0].numel())?)
         }
         Op::Compare(op) => {

@@ -51,16 +51,24 @@ fn representative(op: &Op) -> &'static str {
 
 /// The format that is calibrated for this one: itself where it has kernels of its own, else one that is taken apart as it is.
 pub const fn measured_as(format: QuantFormat) -> QuantFormat {
+    measured(format).0
+}
+
+/// The same, and the kind of shape of products of several rows with it, which other kernels compute than those of one.
+const fn measured(format: QuantFormat) -> (QuantFormat, &'static str) {
     match format {
-        QuantFormat::Q8_0 | QuantFormat::Q4K | QuantFormat::Q5K | QuantFormat::Q6K => format,
-        QuantFormat::Q2K | QuantFormat::Q3K => QuantFormat::Q2K,
+        QuantFormat::Q8_0 => (QuantFormat::Q8_0, "rows, q8_0"),
+        QuantFormat::Q4K => (QuantFormat::Q4K, "rows, q4_K"),
+        QuantFormat::Q5K => (QuantFormat::Q5K, "rows, q5_K"),
+        QuantFormat::Q6K => (QuantFormat::Q6K, "rows, q6_K"),
+        QuantFormat::Q2K | QuantFormat::Q3K => (QuantFormat::Q2K, "rows, q2_K"),
         QuantFormat::Q4_0
         | QuantFormat::Q4_1
         | QuantFormat::Q5_0
         | QuantFormat::Q5_1
         | QuantFormat::Iq4Nl
         | QuantFormat::Iq4Xs
-        | QuantFormat::Mxfp4 => QuantFormat::Q4_0,
+        | QuantFormat::Mxfp4 => (QuantFormat::Q4_0, "rows, q4_0"),
     }
 }
 
@@ -107,9 +115,9 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
         }
         Op::Quantize(quantize) => measured_as(quantize.format).name(),
         Op::Dequantize(dequantize) => measured_as(dequantize.format).name(),
-        Op::QuantMatmul(product) => match (first.rows(), measured_as(product.format).layout()) {
-            (..=1, layout) => layout.name,
-            (_, layout) => layout.name_of_rows,
+        Op::QuantMatmul(product) => match (first.rows(), measured(product.format)) {
+            (..=1, (format, _)) => format.name(),
+            (_, (_, rows)) => rows,
         },
         Op::Transpose(transpose) => {
             // Where one side is shorter than the vectors, how it fills them decides.

@@ -79,12 +79,6 @@ mod register {
     /// would not overlap with the one before it: on an EPYC (Zen) a sum of 64 elements then takes 1.25 times as long as without a
     /// check and a product of 8 x 8 elements 1.12 times; with this addition they take 1.1 and 1.02 times as long. On a Xeon (Emerald
     /// Rapids) neither takes time that could be measured, nor does the subnormal number.
-    ///
-    /// Builds with and without the check, run in turns in one process, are best compared over many processes: where the stack
-    /// begins changes how the locals of a product fall on cache lines, and moves a product of 2 x 2 elements (24 ns) by 2 ns either
-    /// way. Over 64 processes on a Xeon (Sapphire Rapids) the check changed the mean of products of 2 x 2 by -0.3 ns, of 4 x 4 by
-    /// 0.4 ns, of a sum of 64 by 0.1 ns and of an addition of 64 by -0.2 ns. Passing the arguments to the other path in registers,
-    /// so that no closure for it is on the stack, was not faster.
     #[inline(always)]
     pub(super) fn is_default() -> bool {
         let equal: u32;

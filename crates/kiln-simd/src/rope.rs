@@ -5,8 +5,8 @@
 //! every run; turning one after the other is a complex product. Positions that are an operand may follow one another or not: each
 //! block of rows is cut into runs that do.
 
-use kiln_ir::op::{Rope, RopeStyle};
-use kiln_ir::{DataMut, Operand, Result, TensorType};
+use kiln_ir::op::{Rope, RopeStyle, types_of};
+use kiln_ir::{DataMut, Operand, Result};
 
 use crate::scratch;
 use crate::simd::{Execute, Simd, f32s};
@@ -26,8 +26,7 @@ impl Execute for Rope {
         if x.is_empty() {
             return Ok(());
         }
-        let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();
-        let operands = Self::operands(&types);
+        let operands = Self::operands(&types_of(inputs));
         let positions = operands.positions.map(|index| inputs[index].data().u32());
         let factors = operands.factors.map(|index| inputs[index].data().f32());
         let position = |row: usize| positions.map_or(row as u32, |all| all[row]).wrapping_add(self.position as u32);

@@ -88,18 +88,22 @@ impl Tensor {
 
 /// The elements of a typed array: of the type that it is named, or else of its own. Uint16Array are the bits of f16.
 fn elements(value: &JsValue, name: Option<&str>) -> Result<Buffer> {
-    let own = match () {
-        () if value.is_instance_of::<Float32Array>() => DType::F32,
-        () if value.is_instance_of::<Uint32Array>() => DType::U32,
-        () if value.is_instance_of::<Int32Array>() => DType::I32,
-        () if value.is_instance_of::<Uint16Array>() => DType::F16,
-        () if value.is_instance_of::<Uint8Array>() => DType::U8,
-        () if value.is_instance_of::<Int8Array>() => DType::I8,
-        () => {
-            let taken = "a Float32Array, Int32Array, Uint32Array, Uint16Array (bits of f16), Int8Array or Uint8Array is taken, \
-                         or { data, dims, dtype } with one of them";
-            return Err(parameter("data", taken));
-        }
+    let own = if value.is_instance_of::<Float32Array>() {
+        DType::F32
+    } else if value.is_instance_of::<Uint32Array>() {
+        DType::U32
+    } else if value.is_instance_of::<Int32Array>() {
+        DType::I32
+    } else if value.is_instance_of::<Uint16Array>() {
+        DType::F16
+    } else if value.is_instance_of::<Uint8Array>() {
+        DType::U8
+    } else if value.is_instance_of::<Int8Array>() {
+        DType::I8
+    } else {
+        let taken = "a Float32Array, Int32Array, Uint32Array, Uint16Array (bits of f16), Int8Array or Uint8Array is taken, or \
+                     { data, dims, dtype } with one of them";
+        return Err(parameter("data", taken));
     };
     let dtype = name.map_or(Ok(own), dtype)?;
     if dtype.size() != own.size() {

@@ -1,4 +1,4 @@
-// out[i] = x[i] as an element of another type. An invocation converts four: of four words, of two, or of one.
+// out[i] = x[i] as an element of another type. An invocation casts four.
 //
 // Numbers go through f32, integers to integers do not. To f16 and bf16 they are rounded to nearest, ties to even; to integers
 // towards zero, saturating, NaN to 0; true is what is not zero.
@@ -11,56 +11,9 @@
 #include common
 #include storage
 
-#if FROM_TYPE == f32, i32, u32
-alias From = vec4<u32>;
-#endif
-#if FROM_TYPE == f16, bf16
-alias From = vec2<u32>;
-#endif
-#if FROM_TYPE == i8, u8, bool
-alias From = u32;
-#endif
-#if TO_TYPE == f32, i32, u32
-alias To = vec4<u32>;
-#endif
-#if TO_TYPE == f16, bf16
-alias To = vec2<u32>;
-#endif
-#if TO_TYPE == i8, u8, bool
-alias To = u32;
-#endif
-
-// The numbers as they are: floats, or integers with a sign or without.
-#if FROM_TYPE == f32, f16, bf16
-alias Numbers = vec4<f32>;
-#endif
-#if FROM_TYPE == i32, i8
-alias Numbers = vec4<i32>;
-#endif
-#if FROM_TYPE == u32, u8, bool
-alias Numbers = vec4<u32>;
-#endif
-
-fn loaded(raw: From) -> Numbers {
-#if FROM_TYPE == f32, i32, u32
-    return bitcast<Numbers>(raw);
-#endif
-#if FROM_TYPE == f16, bf16
-    return load_${FROM_TYPE}(raw);
-#endif
-#if FROM_TYPE == i8
-    let word = bitcast<i32>(raw);
-    return vec4<i32>(word << 24u, word << 16u, word << 8u, word) >> vec4<u32>(24u);
-#endif
-#if FROM_TYPE == u8, bool
-    let bytes = vec4<u32>(raw, raw >> 8u, raw >> 16u, raw >> 24u) & vec4<u32>(0xffu);
-#if FROM_TYPE == bool
-    return min(bytes, vec4<u32>(1u));
-#else
-    return bytes;
-#endif
-#endif
-}
+alias From = Four_${FROM_TYPE};
+alias To = Four_${TO_TYPE};
+alias Numbers = Numbers_${FROM_TYPE};
 
 #if TO_TYPE == f32, f16, bf16
 fn floats(x: Numbers) -> vec4<f32> {
@@ -150,14 +103,14 @@ fn packed(bytes: vec4<u32>) -> u32 {
 
 fn stored(x: Numbers) -> To {
 #if TO_TYPE == f32
-    return bitcast<vec4<u32>>(floats(x));
+    return floats(x);
 #endif
 #if TO_TYPE == f16, bf16
     let h = halves(floats(x));
     return vec2<u32>(h.x | (h.y << 16u), h.z | (h.w << 16u));
 #endif
 #if TO_TYPE == i32
-    return bitcast<vec4<u32>>(signed(x));
+    return signed(x);
 #endif
 #if TO_TYPE == u32
     return unsigned(x);
@@ -186,6 +139,6 @@ fn main(
 ) {
     let i = group_number(group, groups) * ${WORKGROUP}u + local;
     if i < p.n {
-        out[i] = stored(loaded(x[i]));
+        out[i] = stored(load_${FROM_TYPE}(x[i]));
     }
 }

@@ -15,7 +15,7 @@ impl Lower<CudaDevice> for Cast {
 
 /// Casts all elements; both have as many.
 pub(super) fn cast(plan: &mut Lowering<'_>, from: Value, to: Value) -> Result<()> {
-    let kernel = cast::Cast::new(from.ty.dtype, to.ty.dtype);
+    let kernel = cast::Cast::new(from.ty.dtype, to.ty.dtype)?;
     let launch = kernel.launch(from.ty.shape.numel())?;
     plan.run(kernel, launch, &[from.at, to.at]);
     Ok(())

@@ -1,7 +1,7 @@
 //! Comparisons, and the choice between two tensors.
 
 use kiln_ir::op::{Compare, Select};
-use kiln_ir::{DType, Result, TensorType};
+use kiln_ir::{Result, TensorType};
 use kiln_ptx::kernels::compare;
 
 use super::cast::cast;
@@ -30,11 +30,10 @@ impl Lower<CudaDevice> for Select {
 
 /// A value whose elements are words: itself, or where they are bytes a copy for the duration of this step.
 fn in_words(plan: &mut Lowering<'_>, value: Value) -> Result<Value> {
-    let to = match value.ty.dtype {
-        DType::I8 => DType::I32,
-        DType::U8 | DType::Bool => DType::U32,
-        _ => return Ok(value),
-    };
+    let to = Compare::in_words(value.ty.dtype);
+    if to == value.ty.dtype {
+        return Ok(value);
+    }
     let words = plan.scratch(TensorType { dtype: to, shape: value.ty.shape });
     cast(plan, value, words)?;
     Ok(words)

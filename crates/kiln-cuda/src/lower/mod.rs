@@ -44,12 +44,13 @@ const HALVES: &[DType] = &[DType::F16, DType::Bf16];
 
 /// The type of 16 bits that all operands have, where they have one.
 pub(crate) fn halves(operands: &[TensorType]) -> Option<PtxType> {
-    let all = |dtype| operands.iter().all(|operand| operand.dtype == dtype);
-    match () {
-        () if all(DType::F16) => Some(PtxType::F16),
-        () if all(DType::Bf16) => Some(PtxType::Bf16),
-        () => None,
-    }
+    let (first, rest) = operands.split_first()?;
+    let ty = match first.dtype {
+        DType::F16 => PtxType::F16,
+        DType::Bf16 => PtxType::Bf16,
+        _ => return None,
+    };
+    rest.iter().all(|operand| operand.dtype == first.dtype).then_some(ty)
 }
 
 /// What a kernel says of extents or parameters; none where it does not take them and another may.

@@ -155,8 +155,8 @@ pub(super) fn number(data: &crate::Data<'_>, at: usize) -> f64 {
     }
 }
 
-/// The bits of the nearest binary floating-point number with so many bits of fraction and such a greatest exponent, by the
-/// definition: the multiple of the unit in the last place that is nearest, found in f64.
+/// Rounds to a floating-point format of 16 bits with `fraction` bits of fraction and the greatest exponent `most`, and gives its
+/// bits. It follows the definition of rounding to nearest: the nearest multiple of the unit in the last place, found in f64.
 #[cfg(feature = "reference")]
 fn nearest(x: f64, fraction: u32, most: i32) -> u16 {
     if x.is_nan() {

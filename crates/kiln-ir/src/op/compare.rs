@@ -58,6 +58,18 @@ pub struct Compare {
     pub comparison: Comparison,
 }
 
+impl Compare {
+    /// The type of elements of a word that are ordered as those of a type: itself, but for types of a byte. Kernels that compare
+    /// words have their operands cast to it.
+    pub fn in_words(dtype: DType) -> DType {
+        match dtype {
+            DType::I8 => DType::I32,
+            DType::U8 | DType::Bool => DType::U32,
+            other => other,
+        }
+    }
+}
+
 /// Elements of one tensor where a condition holds, and of another elsewhere.
 ///
 /// Operands: the condition, booleans, and two tensors of floats, of i32 or of u32. They have the shape of the result, or one that

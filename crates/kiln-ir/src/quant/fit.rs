@@ -253,13 +253,14 @@ pub(super) fn fit_shifted(x: &[f32; 32], levels: f32) -> Option<Shifted> {
 
 /// The numbers that integers of a symmetric format stand for, in units of the scale.
 pub(super) trait Grid {
-    /// What the element of largest magnitude is taken to at first, less its sign, and by how much the trials differ in that.
+    /// The magnitude that the first trial maps the largest element to.
     const END: f32;
+    /// The difference of that from one trial to the next.
     const SPACING: f32;
 
     /// The nearest number.
     fn nearest(y: f32) -> f32;
-    /// The integer that stands for a number of the grid.
+    /// The integer that is stored for a number of the grid.
     fn integer(value: f32) -> u8;
 }
 

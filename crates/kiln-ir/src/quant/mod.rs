@@ -33,8 +33,6 @@ use crate::{Error, Result};
 pub struct Layout {
     /// The name that GGUF tools use.
     pub name: &'static str,
-    /// The name of products with several rows, which other kernels compute than those with one.
-    pub name_of_rows: &'static str,
     /// The number of the type in GGUF files.
     pub gguf_id: u32,
     /// Elements of a block.
@@ -136,7 +134,6 @@ macro_rules! formats {
                 match self {
                     $(Self::$variant => &Layout {
                         name: $name,
-                        name_of_rows: concat!("rows, ", $name),
                         gguf_id: $id,
                         block_len: $len,
                         block_bytes: $bytes,
@@ -368,7 +365,7 @@ mod tests {
         y
     }
 
-    /// What a format holds of the sign of which it holds less.
+    /// A magnitude that a block of the format reaches with either sign, at the least.
     fn most(format: QuantFormat) -> f32 {
         let layout = format.layout();
         let largest = f32::powi(2.0, layout.bits as i32 - 1) - 1.0;

@@ -93,7 +93,7 @@ pub fn encode(x: &[f32; LEN], block: &mut [u8; BYTES]) {
     if top < LEAST {
         return;
     }
-    // In units of the lower scale magnitudes reach from 8 to 16, of which the grid has up to 12.
+    // Divided by the lower scale, the largest magnitude is between 8 and 16. The grid ends at 12.
     let lower = (top >> 23) - 2;
     let inverse = f32::from_bits((254 - lower) << 23);
     let (mut y, mut half) = ([0.0; LEN], [0.0; LEN]);

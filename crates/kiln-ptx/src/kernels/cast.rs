@@ -1,6 +1,6 @@
 //! Between the types of elements, whole tensors at a time.
 
-use kiln_ir::{DType, Result};
+use kiln_ir::{DType, Error, Result};
 
 use super::half;
 use super::math::F32;
@@ -32,8 +32,14 @@ enum Number<'k> {
 
 impl Cast {
     /// From one type of single elements to another.
-    pub fn new(from: DType, to: DType) -> Self {
-        Self { from, to }
+    ///
+    /// # Errors
+    /// [`Error::Type`] for blocks.
+    pub fn new(from: DType, to: DType) -> Result<Self> {
+        match [from, to].into_iter().position(|dtype| matches!(dtype, DType::Blocks(_))) {
+            Some(index) => Err(Error::Type { op: "cast", index, expected: DType::F32, found: [from, to][index] }),
+            None => Ok(Self { from, to }),
+        }
     }
 
     /// Every kernel.
@@ -41,10 +47,10 @@ impl Cast {
         DType::ALL.iter().flat_map(|&from| DType::ALL.iter().map(move |&to| Self { from, to })).collect()
     }
 
-    /// The launch for so many elements. Buffer 0 is read, 1 is written.
+    /// The launch that casts `elements` elements. Buffer 0 is read, 1 is written.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 1025 elements.
+    /// [`Error::Limit`] beyond 2³² - 1025 elements.
     pub fn launch(&self, elements: usize) -> Result<Launch> {
         let n = extent("elements", elements, MOST)?;
         let blocks = extent("blocks", n.div_ceil(EACH * BLOCK) as usize, MAX_GRID_X)?;
@@ -89,7 +95,8 @@ impl Cast {
             DType::I8 => Number::Signed(k.shr(k.bits_s32(bits << 24), 24u32)),
             DType::U32 => Number::Unsigned(bits),
             DType::Bool => Number::Unsigned(k.min(bits & 0xffu32, 1u32)),
-            DType::U8 | DType::Blocks(_) => Number::Unsigned(bits & 0xffu32),
+            DType::U8 => Number::Unsigned(bits & 0xffu32),
+            DType::Blocks(_) => unreachable!("`Cast::new` takes no blocks"),
         }
     }
 
@@ -117,7 +124,8 @@ impl Cast {
             DType::I32 => k.bits_u32(signed(x)),
             DType::I8 => k.bits_u32(k.max(k.min(signed(x), 127), -128)) & 0xffu32,
             DType::U32 => unsigned(x),
-            DType::U8 | DType::Blocks(_) => k.min(unsigned(x), 255u32),
+            DType::U8 => k.min(unsigned(x), 255u32),
+            DType::Blocks(_) => unreachable!("`Cast::new` takes no blocks"),
             DType::Bool => {
                 let bits = match x {
                     // Both zeros are zero.

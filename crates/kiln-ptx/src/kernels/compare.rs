@@ -15,7 +15,7 @@ const EACH: u32 = 4;
 /// Elements at most: 32 bits count what the last block reaches over.
 const MOST: u64 = (u32::MAX - EACH * BLOCK) as u64;
 
-/// The grid for so many elements, and their number.
+/// The number of elements as 32 bits, and the grid that covers them.
 fn grid(elements: usize) -> Result<(u32, [u32; 3])> {
     let n = extent("elements", elements, MOST)?;
     Ok((n, [extent("blocks", n.div_ceil(EACH * BLOCK) as usize, MAX_GRID_X)?, 1, 1]))
@@ -52,7 +52,7 @@ impl Compare {
         types.into_iter().flat_map(of).collect()
     }
 
-    /// The launch for so many elements of operands of these lengths. Buffers: both operands, the result.
+    /// The launch for a result of `elements` elements. `lengths` are the elements of the operands. Buffers: both operands, the result.
     ///
     /// # Errors
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 1025 elements.
@@ -117,7 +117,8 @@ impl Kernel for Compare {
 pub struct Select;
 
 impl Select {
-    /// The launch for so many elements of operands of these lengths. Buffers: the condition, both tensors, the result.
+    /// The launch for a result of `elements` elements. `lengths` are the elements of the operands. Buffers: the condition, both
+    /// tensors, the result.
     ///
     /// # Errors
     /// As [`Compare::launch`].

@@ -24,7 +24,7 @@ pub struct Gather {
 }
 
 impl Gather {
-    /// For rows of so many bytes.
+    /// For rows of `row` bytes.
     pub fn new(row: usize) -> Self {
         let whole = [16, 4, 2].into_iter().find(|&unit| row.is_multiple_of(unit as usize)).unwrap_or(1);
         Self { unit: if row == 0 { 0 } else { whole } }

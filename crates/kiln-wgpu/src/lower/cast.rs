@@ -17,7 +17,7 @@ impl Lower<GpuDevice> for Cast {
     }
 }
 
-/// Casts so many elements of one type to another.
+/// Casts `elements` elements from `types[0]` to `types[1]`.
 pub(super) fn cast(plan: &mut Lowering<'_>, [from, to]: [Slice; 2], types: [DType; 2], elements: usize) {
     let [from_type, to_type] = types.map(number);
     for piece in pieces(&plan.target.limits, elements, &types.map(DType::size)) {

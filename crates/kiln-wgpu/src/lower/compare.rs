@@ -1,7 +1,7 @@
 //! Comparisons, and the choice between two tensors.
 
 use kiln_ir::op::{Compare, Select};
-use kiln_ir::{DType, Result, TensorType};
+use kiln_ir::{Result, TensorType};
 use kiln_shaders::{COMPARE, SELECT, constant, number};
 
 use super::cast::cast;
@@ -28,11 +28,10 @@ impl Lower<GpuDevice> for Select {
 
 /// A value whose elements are words: itself, or where they are bytes a copy for the duration of this step.
 fn in_words(plan: &mut Lowering<'_>, value: Value) -> Value {
-    let to = match value.ty.dtype {
-        DType::I8 => DType::I32,
-        DType::U8 | DType::Bool => DType::U32,
-        _ => return value,
-    };
+    let to = Compare::in_words(value.ty.dtype);
+    if to == value.ty.dtype {
+        return value;
+    }
     let words = plan.scratch(TensorType { dtype: to, shape: value.ty.shape });
     cast(plan, [value.at.into(), words.at.into()], [value.ty.dtype, to], value.ty.shape.numel());
     words
