@@ -1,15 +1,10 @@
 //! Byte-pair encoding: pairs of tokens are merged by the rank of the merge.
 
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-
 use super::hash::{Hash, slots};
+use super::merge::{Cuts, Symbol, Symbols};
 use super::pretokenize::{Splits, Splitter};
 use super::vocabulary::{Bytes, Vocabulary};
 use crate::{Error, Result};
-
-/// No token.
-const NONE: u32 = u32::MAX;
 
 /// The tokenizer of GPT-2 and of most models since.
 #[derive(Debug)]
@@ -25,9 +20,9 @@ pub(super) struct Bpe {
 #[derive(Debug)]
 enum Spelling {
     /// A character of GPT-2's alphabet for each byte; the token of each.
-    Alphabet(Box<[u32; 256]>),
-    /// As they are, and single bytes as `<0xHH>`.
-    Plain(Bytes),
+    Alphabet(Box<[Option<u32>; 256]>),
+    /// As they are, with `▁` for spaces, and single bytes as `<0xHH>`.
+    Plain(Bytes, Cuts),
 }
 
 /// The character that GPT-2's alphabet has for a byte: printable ones stand for themselves.
@@ -91,20 +86,35 @@ impl Merges {
         slot
     }
 
+    /// Adds a merge. Of those of the same pair the first counts.
+    fn insert(&mut self, merge: Merge) {
+        let slot = self.slot(merge.pair);
+        if self.slots[slot].pair == Self::FREE {
+            self.slots[slot] = merge;
+        }
+    }
+
     /// Rank and token of the merge of two tokens.
     fn find(&self, left: u32, right: u32) -> Option<(u32, u32)> {
-        if left == NONE || right == NONE {
-            return None;
-        }
         let merge = self.slots[self.slot(pair_of(left, right))];
         (merge.pair != Self::FREE).then_some((merge.rank, merge.token))
     }
 }
 
-/// Where the text of a merge is cut: at its first space that is not its first byte.
-fn cut(merge: &[u8]) -> Option<(&[u8], &[u8])> {
-    let at = merge.iter().skip(1).position(|&byte| byte == b' ')? + 1;
-    Some((&merge[..at], &merge[at + 1..]))
+/// The two tokens of the text of a merge, which is cut at its first space that is not its first byte.
+pub(super) fn cut(merge: &[u8]) -> Result<(&[u8], &[u8])> {
+    let at = merge.iter().skip(1).position(|&byte| byte == b' ');
+    let at = at.ok_or_else(|| {
+        let merge = String::from_utf8_lossy(merge);
+        Error::vocabulary("merges", format!("{merge:?}: two tokens with a space between them are expected"))
+    })?;
+    Ok((&merge[..=at], &merge[at + 2..]))
+}
+
+/// The error for a merge of something that is not in the vocabulary.
+fn unknown((left, right): (&[u8], &[u8]), text: &[u8]) -> Error {
+    let [left, right, text] = [left, right, text].map(String::from_utf8_lossy);
+    Error::vocabulary("merges", format!("the merge of {left:?} and {right:?}: {text:?} is not in the vocabulary"))
 }
 
 /// Memory that words use one after the other.
@@ -112,72 +122,57 @@ fn cut(merge: &[u8]) -> Option<(&[u8], &[u8])> {
 pub(super) struct Scratch {
     splits: Splits,
     spelled: String,
-    symbols: Vec<Symbol>,
-    queue: BinaryHeap<Reverse<(u32, u32, u32, u32)>>,
+    pub(super) symbols: Symbols,
 }
-
-/// A token, or a character that is none.
-#[derive(Debug, Clone, Copy)]
-struct Symbol {
-    token: u32,
-    start: u32,
-    len: u32,
-    previous: u32,
-    next: u32,
-    /// Rank and token of the merge with the next one.
-    rank: u32,
-    merged: u32,
-}
-
-/// Words of so many symbols are merged by looking for the least rank again and again, longer ones by a queue.
-const SHORT: usize = 48;
 
 impl Bpe {
     /// A tokenizer with these merges, in the order of their ranks.
-    pub(super) fn new<'a>(
+    pub(super) fn new(
         vocabulary: &Vocabulary,
         splitter: Splitter,
-        merges: impl ExactSizeIterator<Item = &'a [u8]>,
+        whole_words: bool,
+        merges: &[(&[u8], &[u8])],
     ) -> Result<Self> {
-        let wrong = |merge: &[u8], reason: &str| {
-            Error::vocabulary("merges", format!("{:?}: {reason}", String::from_utf8_lossy(merge)))
-        };
+        /// Merges whose tokens are looked up at the same time.
+        const CHUNK: usize = 32;
         let spelling = if splitter.is_plain() {
-            Spelling::Plain(vocabulary.bytes()?)
+            Spelling::Plain(vocabulary.bytes()?, Cuts::new(vocabulary.texts()))
         } else {
-            let mut tokens = Box::new([NONE; 256]);
-            for byte in 0..=255 {
-                let token = vocabulary.find(alphabet(byte).encode_utf8(&mut [0; 4]).as_bytes());
-                tokens[usize::from(byte)] = token.unwrap_or(NONE);
-            }
-            Spelling::Alphabet(tokens)
+            let token = |byte: usize| vocabulary.find(alphabet(byte as u8).encode_utf8(&mut [0; 4]).as_bytes());
+            Spelling::Alphabet(Box::new(std::array::from_fn(token)))
         };
         let mut table = Merges::new(merges.len());
         let mut joined = Vec::new();
-        for (rank, merge) in (0u32..).zip(merges) {
-            let (left, right) =
-                cut(merge).ok_or_else(|| wrong(merge, "two tokens with a space between them are expected"))?;
-            joined.clear();
-            joined.extend_from_slice(left);
-            joined.extend_from_slice(right);
-            let token = |text: &[u8]| {
-                vocabulary.find(text).ok_or_else(|| {
-                    wrong(merge, &format!("{:?} is not in the vocabulary", String::from_utf8_lossy(text)))
-                })
-            };
-            let pair = pair_of(token(left)?, token(right)?);
-            let slot = table.slot(pair);
-            // The first merge of a pair is the one that counts.
-            if table.slots[slot].pair == Merges::FREE {
-                table.slots[slot] = Merge { pair, rank, token: token(&joined)? };
+        let (mut texts, mut found) = (Vec::new(), Vec::new());
+        // Trainers number tokens in the order of merges, so most often it is the next one or, where a token has several merges,
+        // the same again.
+        let mut last = 0;
+        for (part, first) in merges.chunks(CHUNK).zip((0u32..).step_by(CHUNK)) {
+            texts.clear();
+            texts.extend(part.iter().flat_map(|&(left, right)| [left, right]));
+            vocabulary.find_all(&texts, &mut found);
+            let mut made = [Merge { pair: Merges::FREE, rank: 0, token: 0 }; CHUNK];
+            for (((&merge, tokens), rank), made) in part.iter().zip(found.chunks(2)).zip(first..).zip(&mut made) {
+                let named = |token: Option<u32>, text: &[u8]| token.ok_or_else(|| unknown(merge, text));
+                let pair = pair_of(named(tokens[0], merge.0)?, named(tokens[1], merge.1)?);
+                joined.clear();
+                joined.extend_from_slice(merge.0);
+                joined.extend_from_slice(merge.1);
+                let is_it = |&id: &u32| (id as usize) < vocabulary.len() && vocabulary.text(id) == joined;
+                last = match [last, last + 1].into_iter().find(is_it) {
+                    Some(token) => token,
+                    None => named(vocabulary.find(&joined), &joined)?,
+                };
+                *made = Merge { pair, rank, token: last };
             }
+            made[..part.len()].iter().for_each(|&merge| table.insert(merge));
         }
-        Ok(Self { whole_words: splitter.whole_words(), splitter, spelling, merges: table })
+        Ok(Self { whole_words, splitter, spelling, merges: table })
     }
 
     /// Whether texts of tokens are UTF-8 with `▁` for spaces.
     pub(super) fn is_plain(&self) -> bool {
-        matches!(self.spelling, Spelling::Plain(_))
+        matches!(self.spelling, Spelling::Plain(..))
     }
 
     /// Appends the tokens of a text.
@@ -194,7 +189,7 @@ impl Bpe {
         let whole = self.whole_words || self.splitter.whole_newlines() && word.bytes().all(|byte| byte == b'\n');
         if whole {
             let found = match &self.spelling {
-                Spelling::Plain(_) => vocabulary.find(word.as_bytes()),
+                Spelling::Plain(..) => vocabulary.find(word.as_bytes()),
                 Spelling::Alphabet(_) => {
                     scratch.spelled.clear();
                     scratch.spelled.extend(word.bytes().map(alphabet));
@@ -206,96 +201,37 @@ impl Bpe {
             }
         }
         let symbols = &mut scratch.symbols;
-        symbols.clear();
-        let mut push = |token: u32, start: usize, len: usize| {
-            let at = symbols.len() as u32;
-            let (start, len) = (start as u32, len as u32);
-            symbols.push(Symbol {
-                token,
-                start,
-                len,
-                previous: at.wrapping_sub(1),
-                next: at + 1,
-                rank: NONE,
-                merged: NONE,
-            });
-        };
         match &self.spelling {
             Spelling::Alphabet(tokens) => {
-                word.bytes().enumerate().for_each(|(at, byte)| push(tokens[usize::from(byte)], at, 1));
+                symbols.clear();
+                for (at, byte) in word.bytes().enumerate() {
+                    symbols.push(tokens[usize::from(byte)], at, 1);
+                }
+                self.merge(symbols);
+                to.extend(symbols.iter().filter_map(Symbol::token));
             }
-            Spelling::Plain(_) => {
-                for (at, c) in word.char_indices() {
-                    let text = &word.as_bytes()[at..at + c.len_utf8()];
-                    push(vocabulary.find(text).unwrap_or(NONE), at, text.len());
+            Spelling::Plain(bytes, cuts) => {
+                for piece in cuts.pieces(word) {
+                    symbols.clear();
+                    for (at, c) in piece.char_indices() {
+                        let len = c.len_utf8();
+                        symbols.push(vocabulary.find(&piece.as_bytes()[at..at + len]), at, len);
+                    }
+                    self.merge(symbols);
+                    for symbol in symbols.iter() {
+                        let text = &piece.as_bytes()[symbol.start as usize..][..symbol.len as usize];
+                        match symbol.token() {
+                            Some(token) => to.push(token),
+                            None => to.extend(text.iter().filter_map(|&byte| bytes.get(byte))),
+                        }
+                    }
                 }
             }
         }
-        if symbols.len() <= SHORT {
-            self.merge_short(symbols);
-        } else {
-            self.merge_long(symbols, &mut scratch.queue);
-        }
-        for symbol in symbols.iter().filter(|symbol| symbol.len > 0) {
-            if symbol.token != NONE {
-                to.push(symbol.token);
-            } else if let Spelling::Plain(bytes) = &self.spelling {
-                let text = &word.as_bytes()[symbol.start as usize..][..symbol.len as usize];
-                to.extend(text.iter().filter_map(|&byte| bytes.0[usize::from(byte)]));
-            }
-        }
     }
 
-    fn set_rank(&self, symbols: &mut [Symbol], at: usize, next: usize) {
-        let found = symbols.get(next).and_then(|next| self.merges.find(symbols[at].token, next.token));
-        (symbols[at].rank, symbols[at].merged) = found.unwrap_or((NONE, NONE));
-    }
-
-    /// Merges the pair of the least rank, the leftmost of equals, until there is no pair.
-    fn merge_short(&self, symbols: &mut Vec<Symbol>) {
-        for at in 0..symbols.len() {
-            self.set_rank(symbols, at, at + 1);
-        }
-        while let Some((at, _)) =
-            symbols.iter().enumerate().filter(|(_, s)| s.rank != NONE).min_by_key(|(_, symbol)| symbol.rank)
-        {
-            symbols[at].token = symbols[at].merged;
-            symbols[at].len += symbols[at + 1].len;
-            symbols.remove(at + 1);
-            self.set_rank(symbols, at, at + 1);
-            if at > 0 {
-                self.set_rank(symbols, at - 1, at);
-            }
-        }
-    }
-
-    /// The same with a queue of pairs: rank, left symbol, and the tokens that were there when it was queued.
-    fn merge_long(&self, symbols: &mut [Symbol], queue: &mut BinaryHeap<Reverse<(u32, u32, u32, u32)>>) {
-        let end = symbols.len() as u32;
-        let pair = |symbols: &[Symbol], left: u32, right: u32| {
-            let (a, b) = (symbols.get(left as usize)?.token, symbols.get(right as usize)?.token);
-            self.merges.find(a, b).map(|(rank, _)| Reverse((rank, left, a, b)))
-        };
-        queue.clear();
-        queue.extend((1..end).filter_map(|at| pair(symbols, at - 1, at)));
-        while let Some(Reverse((_, left, a, b))) = queue.pop() {
-            let Symbol { token, next, previous, len, .. } = symbols[left as usize];
-            // One of them was merged with another neighbour since.
-            if len == 0 || token != a || symbols.get(next as usize).is_none_or(|next| next.token != b) {
-                continue;
-            }
-            let Some((_, merged)) = self.merges.find(a, b) else { continue };
-            let right = symbols[next as usize];
-            symbols[next as usize].len = 0;
-            symbols[left as usize].len += right.len;
-            symbols[left as usize].token = merged;
-            symbols[left as usize].next = right.next;
-            if let Some(after) = symbols.get_mut(right.next as usize) {
-                after.previous = left;
-            }
-            queue.extend(pair(symbols, previous, left));
-            queue.extend(pair(symbols, left, right.next));
-        }
+    fn merge(&self, symbols: &mut Symbols) {
+        symbols.merge(|a, b| self.merges.find(a.token()?, b.token()?));
     }
 }
 
@@ -314,9 +250,9 @@ mod tests {
 
     #[test]
     fn merges_are_cut_at_a_space_that_is_not_first() {
-        assert_eq!(cut(b"a b"), Some((&b"a"[..], &b"b"[..])));
-        assert_eq!(cut(b"  b"), Some((&b" "[..], &b"b"[..])));
-        assert_eq!(cut(b"ab"), None);
-        assert_eq!(cut(b""), None);
+        assert_eq!(cut(b"a b").unwrap(), (&b"a"[..], &b"b"[..]));
+        assert_eq!(cut(b"  b").unwrap(), (&b" "[..], &b"b"[..]));
+        assert_eq!(cut(b"ab ").unwrap(), (&b"ab"[..], &b""[..]));
+        assert!([&b"ab"[..], b"", b" ", b" a"].map(cut).iter().all(Result::is_err));
     }
 }

@@ -125,7 +125,8 @@ impl Tokenizer {
                 })?;
                 add_bos = splitter.adds_bos();
                 let merges = strings(MERGES, metadata.get(MERGES)?)?;
-                Algorithm::Bpe(bpe::Bpe::new(&vocabulary, splitter, merges.into_iter())?)
+                let merges: Vec<_> = merges.into_iter().map(bpe::cut).collect::<Result<_>>()?;
+                Algorithm::Bpe(bpe::Bpe::new(&vocabulary, splitter, splitter.whole_words(), &merges)?)
             }
             "bert" => {
                 let lower_case = flag("normalizer.lowercase")?.unwrap_or(true);

@@ -42,7 +42,7 @@ impl Hash {
     }
 }
 
-/// A number of slots that keeps a table at most half full.
+/// A number of slots that keeps a table at most two thirds full.
 pub(super) fn slots(entries: usize) -> usize {
-    (2 * entries + 1).next_power_of_two()
+    (entries + entries / 2 + 1).next_power_of_two()
 }

@@ -4,6 +4,7 @@ mod bpe;
 mod decode;
 mod gguf;
 mod hash;
+mod merge;
 mod pretokenize;
 mod special;
 mod spm;
@@ -14,8 +15,8 @@ mod wordpiece;
 use std::collections::{BTreeSet, HashMap};
 
 pub use decode::Decoder;
+use merge::SPACE;
 use special::{Part, Special};
-use spm::SPACE;
 pub use vocabulary::TokenKind;
 use vocabulary::Vocabulary;
 
@@ -153,7 +154,7 @@ impl Tokenizer {
         match &self.algorithm {
             Algorithm::Spm(spm) => {
                 let space = if self.add_space_prefix && after_special { SPACE } else { "" };
-                spm.encode(&self.vocabulary, &format!("{space}{}", text.replace(' ', SPACE)), to);
+                spm.encode(&self.vocabulary, &format!("{space}{}", text.replace(' ', SPACE)), &mut scratch.symbols, to);
             }
             Algorithm::Bpe(bpe) if bpe.is_plain() => {
                 bpe.encode(&self.vocabulary, &text.replace(' ', SPACE), scratch, to)

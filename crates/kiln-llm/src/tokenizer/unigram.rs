@@ -1,6 +1,6 @@
 //! Unigram: of all ways to cut a text into tokens the one with the greatest sum of scores (Viterbi).
 
-use super::spm::SPACE;
+use super::merge::SPACE;
 use super::vocabulary::{TokenKind, Vocabulary};
 use crate::{Error, Result};
 

@@ -36,8 +36,18 @@ impl TokenKind {
     }
 }
 
-/// A slot of the table without a token.
-const FREE: u32 = u32::MAX;
+/// A slot of the table: a token, with what finds it without a look at the tables by token.
+#[derive(Debug, Clone, Copy)]
+struct Slot {
+    /// Half of the hash of the text, so that other texts are hardly ever compared.
+    hash: u32,
+    id: u32,
+    start: u32,
+    len: u32,
+}
+
+/// A slot without a token.
+const FREE: Slot = Slot { hash: 0, id: u32::MAX, start: 0, len: 0 };
 
 /// The tokens of a vocabulary.
 #[derive(Debug)]
@@ -51,7 +61,7 @@ pub(super) struct Vocabulary {
     scores: Vec<f32>,
     hash: Hash,
     /// Tokens by the hashes of their texts.
-    by_text: Vec<u32>,
+    by_text: Vec<Slot>,
     longest: usize,
 }
 
@@ -79,7 +89,7 @@ impl Vocabulary {
             this.ends.push(end);
         }
         let n = this.ends.len();
-        if n == 0 || n >= FREE as usize / 4 {
+        if n == 0 || n >= 1 << 30 {
             return Err(Error::vocabulary(
                 "tokens",
                 format!("{n} tokens, at least one and less than 2^30 are expected"),
@@ -97,28 +107,34 @@ impl Vocabulary {
             return Err(Error::vocabulary("scores", format!("the score of token {at} is not a number")));
         }
         this.by_text = vec![FREE; slots(n)];
+        let mut start = 0;
         for id in 0..n as u32 {
+            let (end, text) = (this.ends[id as usize], this.text(id));
             // A token without text is never the token of a text.
-            let text = this.text(id);
-            if text.is_empty() {
-                continue;
+            if !text.is_empty() {
+                let (slot, hash) = this.slot(text);
+                if this.by_text[slot].id == FREE.id {
+                    this.by_text[slot] = Slot { hash, id, start, len: end - start };
+                }
             }
-            let slot = this.slot(text);
-            if this.by_text[slot] == FREE {
-                this.by_text[slot] = id;
-            }
+            start = end;
         }
         Ok(this)
     }
 
-    /// The slot of a text: that of its token, or the free one where its token would be.
-    fn slot(&self, text: &[u8]) -> usize {
+    /// The slot of a text (that of its token, or the free one where its token would be), and half of its hash.
+    fn slot(&self, text: &[u8]) -> (usize, u32) {
         let mask = self.by_text.len() - 1;
-        let mut slot = self.hash.of(text) as usize & mask;
-        while self.by_text[slot] != FREE && self.text(self.by_text[slot]) != text {
-            slot = (slot + 1) & mask;
+        let hash = self.hash.of(text);
+        let (mut at, hash) = (hash as usize & mask, (hash >> 32) as u32);
+        loop {
+            let slot = &self.by_text[at];
+            let is_it = || slot.hash == hash && &self.texts[slot.start as usize..][..slot.len as usize] == text;
+            if slot.id == FREE.id || is_it() {
+                return (at, hash);
+            }
+            at = (at + 1) & mask;
         }
-        slot
     }
 
     pub(super) fn len(&self) -> usize {
@@ -132,10 +148,28 @@ impl Vocabulary {
         &self.texts[start..self.ends[id] as usize]
     }
 
+    /// All texts, in the order of the tokens.
+    pub(super) fn texts(&self) -> impl Iterator<Item = &[u8]> {
+        (0..self.len() as u32).map(|id| self.text(id))
+    }
+
     /// The token of a text.
     pub(super) fn find(&self, text: &[u8]) -> Option<u32> {
-        let id = self.by_text[self.slot(text)];
-        (id != FREE).then_some(id)
+        let Slot { id, .. } = self.by_text[self.slot(text).0];
+        (id != FREE.id).then_some(id)
+    }
+
+    /// The tokens of many texts. Their slots are read first and their texts then, so that the machine waits for several at
+    /// the same time: tables of a large vocabulary are in no cache.
+    pub(super) fn find_all(&self, texts: &[&[u8]], to: &mut Vec<Option<u32>>) {
+        let mask = self.by_text.len() - 1;
+        to.clear();
+        to.extend(texts.iter().map(|text| Some(self.by_text[self.hash.of(text) as usize & mask].id)));
+        for (text, token) in texts.iter().zip(to) {
+            if token.is_none_or(|id| id == FREE.id || self.text(id) != *text) {
+                *token = self.find(text);
+            }
+        }
     }
 
     pub(super) fn kind(&self, id: u32) -> TokenKind {
@@ -181,4 +215,11 @@ pub(super) fn byte_of(text: &[u8]) -> Option<u8> {
 
 /// The tokens of single bytes.
 #[derive(Debug)]
-pub(super) struct Bytes(pub(super) Box<[Option<u32>; 256]>);
+pub(super) struct Bytes(Box<[Option<u32>; 256]>);
+
+impl Bytes {
+    /// The token of a byte.
+    pub(super) fn get(&self, byte: u8) -> Option<u32> {
+        self.0[usize::from(byte)]
+    }
+}

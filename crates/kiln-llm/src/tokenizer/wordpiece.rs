@@ -68,7 +68,7 @@ impl WordPiece {
             return;
         }
         let start = to.len();
-        let marked = format!("{}{word}", super::spm::SPACE);
+        let marked = format!("{}{word}", super::merge::SPACE);
         let mut rest = if word.chars().count() <= LONGEST_WORD { marked.as_bytes() } else { &[] };
         let mut known = !rest.is_empty();
         word.clear();
