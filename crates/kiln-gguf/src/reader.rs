@@ -127,6 +127,7 @@ enum Storage<'a> {
     #[cfg(not(target_arch = "wasm32"))]
     Mapped(crate::map::Map),
     /// Read into memory: the first bytes of words of 8 bytes, so that elements of every type begin where they may.
+    #[cfg(not(target_arch = "wasm32"))]
     Read(Vec<u64>, usize),
     Borrowed(&'a [u8]),
 }
@@ -136,6 +137,7 @@ impl Storage<'_> {
         match self {
             #[cfg(not(target_arch = "wasm32"))]
             Self::Mapped(map) => map.bytes(),
+            #[cfg(not(target_arch = "wasm32"))]
             Self::Read(words, len) => &bytemuck::cast_slice(words)[..*len],
             Self::Borrowed(bytes) => bytes,
         }
