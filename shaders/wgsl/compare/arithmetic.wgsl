@@ -26,6 +26,16 @@ fn of_b(at: u32) -> u32 {
 #else
 alias Four = u32;
 
+#if STORED == i8
+fn extended(byte: u32) -> u32 {
+    return bitcast<u32>(bitcast<i32>(byte << 24u) >> 24u);
+}
+#else
+fn extended(byte: u32) -> u32 {
+    return byte;
+}
+#endif
+
 fn byte_of(word: u32, at: u32) -> u32 {
     return extended((word >> (8u * (at % 4u))) & 0xffu);
 }
@@ -36,17 +46,6 @@ fn of_a(at: u32) -> u32 {
 
 fn of_b(at: u32) -> u32 {
     return byte_of(b[at / 4u], at);
-}
-#endif
-
-#if STORED == i8
-fn extended(byte: u32) -> u32 {
-    return bitcast<u32>(bitcast<i32>(byte << 24u) >> 24u);
-}
-#endif
-#if STORED == u8
-fn extended(byte: u32) -> u32 {
-    return byte;
 }
 #endif
 

@@ -1,7 +1,7 @@
 //! Sine and cosine. An angle is `n π/2 + r` with `r` in ±π/4; `n` modulo 4 says which of the two functions of `r` it is, and of
 //! which sign.
 //!
-//! Up to [`LIMIT`] the multiple of π/2 is subtracted in parts (Cody and Waite 1980), so that nothing cancels that was rounded. Beyond
+//! Up to a [`limit`] the multiple of π/2 is subtracted in parts (Cody and Waite 1980), so that nothing cancels that was rounded. Beyond
 //! it the angle is multiplied by the bits of 2/π that matter to it (Payne and Hanek 1983), lane by lane in integers.
 
 use std::f32::consts::FRAC_2_PI;
@@ -19,19 +19,34 @@ const fn limit<V: Lanewise>() -> f32 {
     if V::FUSED { 100_000.0 } else { 6400.0 }
 }
 
-/// `n` and `r`.
+/// An angle of any size.
+struct Turned<V> {
+    n: V,
+    r: V,
+    /// What is to be added to `r`.
+    low: V,
+}
+
 #[inline(always)]
-fn turned<V: Lanewise>(x: V) -> (V, V) {
+fn turned<V: Lanewise>(x: V) -> Turned<V> {
     let rounder = x.of(ROUNDER);
     let n = x.mul_add(x.of(FRAC_2_PI), rounder) - rounder;
     let parts: &[f32] = if const { V::FUSED } { &HALF_PI } else { &HALF_PI_BY_12_BITS };
-    let r = parts.iter().fold(x, |r, &part| (-n).mul_add(x.of(part), r));
+    let (mut r, mut low) = (x, x.of(0.0));
+    for &part in parts {
+        let next = (-n).mul_add(x.of(part), r);
+        // What the difference has lost in rounding, where the product with `n` is exact. Elsewhere the last two alone round.
+        if const { !V::FUSED } {
+            low = low + (-n).mul_add(x.of(part), r - next);
+        }
+        r = next;
+    }
     let large = x.of(const { limit::<V>() }).lt(x.abs());
     if !V::any(large) {
-        return (n, r);
+        return Turned { n, r, low };
     }
     let (all_n, all_r) = x.each(turned_exactly);
-    (V::select(large, all_n, n), V::select(large, all_r, r))
+    Turned { n: V::select(large, all_n, n), r: V::select(large, all_r, r), low: V::select(large, x.of(0.0), low) }
 }
 
 /// The bits of 1 / 2π below the point, after 32 zeros.
@@ -59,15 +74,15 @@ fn turned_exactly(x: f32) -> (f32, f32) {
     if x < 0.0 { (-n, -r) } else { (n, r) }
 }
 
-/// `sin(n π/2 + r)`
+/// `sin(n π/2 + r + low)`
 #[inline(always)]
-fn sine<V: Lanewise>(n: V, r: V) -> V {
+fn sine<V: Lanewise>(n: V, r: V, low: V) -> V {
     // Fits of the Cephes library and of N. Juffa.
     let square = r * r;
     let p = polynomial(square, [-0.166_666_55, 0.008_332_161, -0.000_195_152_96]);
-    let sine = (r * square).mul_add(p, r);
+    let sine = r + (r * square).mul_add(p, low);
     let p = polynomial(square, [0.041_666_657, -0.001_388_773, 2.446_770_7e-5]);
-    let cosine = (square * square).mul_add(p, square.mul_add(r.of(-0.5), r.of(1.0)));
+    let cosine = square.mul_add(r.of(-0.5), r.of(1.0)) + (square * square).mul_add(p, -(r * low));
     // n modulo 4, in -2..=2.
     let rounder = r.of(ROUNDER);
     let quarter = n - r.of(4.0) * (n.mul_add(r.of(0.25), rounder) - rounder);
@@ -79,14 +94,14 @@ fn sine<V: Lanewise>(n: V, r: V) -> V {
 /// `sin x`
 #[inline(always)]
 pub(crate) fn sin<V: Lanewise>(x: V) -> V {
-    let (n, r) = turned(x);
+    let Turned { n, r, low } = turned(x);
     // The polynomial loses the sign of -0.
-    V::select(x.eq(x.of(0.0)), x, sine(n, r))
+    V::select(x.eq(x.of(0.0)), x, sine(n, r, low))
 }
 
 /// `cos x`
 #[inline(always)]
 pub(crate) fn cos<V: Lanewise>(x: V) -> V {
-    let (n, r) = turned(x);
-    sine(n + x.of(1.0), r)
+    let Turned { n, r, low } = turned(x);
+    sine(n + x.of(1.0), r, low)
 }
