@@ -2,9 +2,13 @@
 
 mod support;
 
-use kiln_ir::Buffer;
-use kiln_ir::op::{Gather as GatherOp, Op, Operation, WriteRows as WriteRowsOp, reference};
-use kiln_ptx::kernels::gather::Gather;
+use kiln_ir::op::reference::Case;
+use kiln_ir::op::{
+    Gather as GatherOp, IndexAdd as IndexAddOp, Op, Operation, Scatter as ScatterOp, WriteRows as WriteRowsOp,
+    reference,
+};
+use kiln_ir::{Buffer, Operand};
+use kiln_ptx::kernels::gather::{Gather, IndexAdd, LastSource, Scatter};
 use kiln_ptx::kernels::write_rows::WriteRows;
 use support::Device;
 
@@ -32,7 +36,7 @@ fn run_gather(table: &[u8], [rows, row]: [usize; 2], indices: &[u32]) -> Result<
 fn gather_keeps_its_contract() {
     let mut compared = 0;
     for case in GatherOp::cases() {
-        let run = |op: &Op, inputs: &[kiln_ir::Operand<'_>]| {
+        let run = |op: &Op, inputs: &[Operand<'_>]| {
             let (table, indices) = (inputs[0], inputs[1].data().u32());
             let rows = table.shape().rows();
             let row = table.ty().bytes() / rows.max(1);
@@ -70,7 +74,7 @@ fn the_first_index_outside_of_the_table_is_reported() {
 }
 
 /// What `x` is afterwards, and what was reported. Rows are stored as those of `x` are.
-fn run_write_rows(inputs: &[kiln_ir::Operand<'_>], rows: &[u8]) -> Result<(Vec<u8>, u64), String> {
+fn run_write_rows(inputs: &[Operand<'_>], rows: &[u8]) -> Result<(Vec<u8>, u64), String> {
     let mut device = Device::default();
     let [x, new, positions] = [0, 1, 2].map(|i| inputs[i]);
     let e = WriteRowsOp.extents(&x.shape(), &new.shape(), &positions.shape()).unwrap();
@@ -93,7 +97,7 @@ fn run_write_rows(inputs: &[kiln_ir::Operand<'_>], rows: &[u8]) -> Result<(Vec<u
 fn rows_are_written_as_the_contract_says() {
     let mut compared = 0;
     for case in WriteRowsOp::cases() {
-        let run = |_: &Op, inputs: &[kiln_ir::Operand<'_>]| {
+        let run = |_: &Op, inputs: &[Operand<'_>]| {
             let dtype = inputs[0].data().dtype();
             // Other kernels make the rows that are stored.
             let stored = match inputs[1].data() {
@@ -119,12 +123,65 @@ fn a_position_out_of_range_is_reported_and_no_row_is_written() {
         let rows = vec![2.0; 4 * columns];
         let positions = [3, 5, 0, u32::MAX - 1];
         let inputs = [
-            kiln_ir::Operand::f32(&x, &[5, columns]).unwrap(),
-            kiln_ir::Operand::f32(&rows, &[4, columns]).unwrap(),
-            kiln_ir::Operand::elements(&positions, &[4]).unwrap(),
+            Operand::f32(&x, &[5, columns]).unwrap(),
+            Operand::f32(&rows, &[4, columns]).unwrap(),
+            Operand::elements(&positions, &[4]).unwrap(),
         ];
         let (out, report) = run_write_rows(&inputs, inputs[1].data().as_bytes()).unwrap();
         assert_eq!((report >> 32, report as u32), (1, 5), "{columns} columns");
         assert_eq!(out, inputs[0].data().as_bytes(), "{columns} columns");
     }
+}
+
+/// A case on buffers, whose results `run` leaves in the last one.
+fn conforms(case: &Case, run: impl Fn(&mut Device, [usize; 4], [usize; 3]) -> Result<(), String>) -> usize {
+    let [rows, columns] = *case.inputs[0].shape.dims() else { panic!("{case}") };
+    let results = |_: &Op, inputs: &[Operand<'_>]| {
+        let mut device = Device::default();
+        let [table, indices, source] = [0, 1, 2].map(|i: usize| device.upload(inputs[i].data().as_bytes()));
+        let mut result = Buffer::zeros(&inputs[0].ty())?;
+        let out = device.allocate(inputs[0].ty().bytes());
+        if !inputs[0].shape().is_empty() {
+            let extents = [rows, columns, inputs[1].shape().numel()];
+            run(&mut device, [table, indices, source, out], extents).unwrap_or_else(|why| panic!("{case}: {why}"));
+            result.as_mut().as_bytes().copy_from_slice(device.download(out));
+        }
+        Ok(vec![result])
+    };
+    reference::conform(case, results).unwrap_or_else(|why| panic!("{why}")).compared
+}
+
+#[test]
+fn scatter_keeps_its_contract() {
+    let mut compared = 0;
+    for case in ScatterOp::cases() {
+        let size = case.inputs[0].buffer.as_data().dtype().size();
+        compared += conforms(&case, |device, [table, indices, source, out], [rows, columns, count]| {
+            let row = columns * size;
+            let last = device.upload(&vec![u8::MAX; 8 * rows]);
+            device.run(&LastSource, &LastSource.launch(count, rows).unwrap(), &[indices, last])?;
+            let kernel = Scatter::new(row);
+            device.run(&kernel, &kernel.launch(rows, row).unwrap(), &[table, source, last, out])
+        });
+    }
+    assert!(compared > 100_000, "{compared}");
+}
+
+#[test]
+fn index_add_keeps_its_contract() {
+    let mut compared = 0;
+    for case in IndexAddOp::cases() {
+        let given = case.inputs[1].buffer.as_data();
+        let mut order: Vec<u32> = (0..given.u32().len() as u32).collect();
+        order.sort_by_key(|&i| given.u32()[i as usize]);
+        let sorted: Vec<u8> = order.iter().flat_map(|&i| given.u32()[i as usize].to_le_bytes()).collect();
+        let order: Vec<u8> = order.iter().flat_map(|i| i.to_le_bytes()).collect();
+        let kernel = IndexAdd::new(case.inputs[0].buffer.as_data().dtype());
+        compared += conforms(&case, |device, [table, _, source, out], [rows, columns, count]| {
+            let [sorted, order] = [&sorted, &order].map(|words| device.upload(words));
+            let launch = kernel.launch(rows, columns, count).unwrap();
+            device.run(&kernel, &launch, &[table, sorted, order, source, out])
+        });
+    }
+    assert!(compared > 50_000, "{compared}");
 }

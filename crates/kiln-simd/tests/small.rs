@@ -71,7 +71,14 @@ fn small_cases() -> Vec<Case> {
     c.add(RmsNorm::new(1e-5), &[&[2, 9], &[9]]);
     let table = c.tensor(&[4, 3]);
     c.cases.push(Case::new(Gather, vec![table, Input::new(Buffer::U32(vec![3, 0, 3]), &[3])]));
+    for op in [Op::from(Scatter), IndexAdd.into()] {
+        let (table, source) = (c.tensor(&[4, 3]), c.tensor(&[3, 3]));
+        c.cases.push(Case::new(op, vec![table, Input::new(Buffer::U32(vec![3, 0, 3]), &[3]), source]));
+    }
     c.add(TopK { k: 3 }, &[&[2, 11]]);
+    for (axis, descending) in [(0, false), (1, true)] {
+        c.add(Sort { axis, descending }, &[&[5, 7]]);
+    }
     for padding in [Padding::Valid, Padding::Same] {
         for stride in [(1, 1), (2, 1)] {
             c.add(Convolve2d { padding, stride }, &[&[6, 7], &[3, 3]]);
@@ -89,6 +96,14 @@ fn small_cases() -> Vec<Case> {
     for &comparison in Comparison::ALL {
         c.add(Compare { comparison }, &[&[3, 7], &[7]]);
     }
+    for &function in IntegerFunction::ALL {
+        for dtype in [DType::I32, DType::U8] {
+            let operands = [&[3, 7][..], &[7]].map(|dims| Input::any(dtype, dims, &mut c.random));
+            c.cases.push(Case::new(Arithmetic { function }, operands.to_vec()));
+        }
+    }
+    c.add(Cumsum { axis: 0 }, &[&[3, 7]]);
+    c.add(Cumsum { axis: 1 }, &[&[3, 7]]);
     let condition = Input::any(DType::Bool, &[7], &mut c.random);
     let (a, b) = (c.tensor(&[3, 7]), c.tensor(&[]));
     c.cases.push(Case::new(Select, vec![condition, a, b]));

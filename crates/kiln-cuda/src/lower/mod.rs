@@ -3,6 +3,7 @@
 pub(crate) mod attention;
 pub(crate) mod cast;
 mod compare;
+mod cumsum;
 pub(crate) mod custom;
 pub(crate) mod elementwise;
 mod gather;
@@ -12,6 +13,7 @@ mod reduce;
 mod rope;
 mod rows;
 mod shape;
+mod sort;
 mod top_k;
 mod transpose;
 mod window;

@@ -4,9 +4,10 @@ use std::ops::Range;
 #[cfg(doc)]
 use crate::Operations;
 use crate::op::{
-    Attention, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d, Dequantize, Dot, Elementwise, Gather,
-    LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction,
-    Reshape, RmsNorm, Rope, Select, Slice, Softmax, TopK, Transpose, WriteRows,
+    Arithmetic, Attention, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d, Cumsum, Dequantize, Dot,
+    Elementwise, Gather, IndexAdd, IntegerFunction, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute,
+    Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, Scatter, Select, Slice, Softmax, Sort,
+    TopK, Transpose, WriteRows,
 };
 use crate::{DType, Error, QuantFormat, Result, elementwise_table, reduction_table};
 
@@ -164,6 +165,32 @@ pub trait Record: Sized {
         }
     }
 
+    /// The elements along dimension `axis` in ascending or descending order, NaN last, and where each was: values and indices. Of
+    /// equals the lower index comes first.
+    ///
+    /// # Errors
+    /// As [`Record::record_all`].
+    fn sort(
+        &mut self,
+        x: impl Borrow<Self::Tensor>,
+        axis: usize,
+        descending: bool,
+    ) -> Result<(Self::Tensor, Self::Tensor)> {
+        let mut results = self.record_all(Sort { axis, descending }.into(), &[x.borrow().clone()])?;
+        match (results.pop(), results.pop()) {
+            (Some(indices), Some(values)) => Ok((values, indices)),
+            _ => Err(Error::Unsupported { op: "sort", backend: "a recording" }),
+        }
+    }
+
+    /// The indices along dimension `axis` that [`Record::sort`] gives.
+    ///
+    /// # Errors
+    /// As [`Record::record_all`].
+    fn argsort(&mut self, x: impl Borrow<Self::Tensor>, axis: usize, descending: bool) -> Result<Self::Tensor> {
+        Ok(self.sort(x, axis, descending)?.1)
+    }
+
     /// The same numbers as elements of another type.
     ///
     /// # Errors
@@ -210,6 +237,19 @@ pub trait Record: Sized {
         positions: impl Borrow<Self::Tensor>,
     ) -> Result<Self::Tensor> {
         self.record(WriteRows, &[x.borrow().clone(), rows.borrow().clone(), positions.borrow().clone()])
+    }
+
+    /// A function of each pair of integers, of their type; sums, differences and products wrap around.
+    ///
+    /// # Errors
+    /// As [`Record::record_all`].
+    fn arithmetic(
+        &mut self,
+        a: impl Borrow<Self::Tensor>,
+        b: impl Borrow<Self::Tensor>,
+        function: IntegerFunction,
+    ) -> Result<Self::Tensor> {
+        self.record(Arithmetic { function }, &[a.borrow().clone(), b.borrow().clone()])
     }
 
     /// The blocks of a quantised format nearest to `x`, along its last dimension.

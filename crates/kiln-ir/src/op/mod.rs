@@ -4,12 +4,14 @@
 //! row in the list below; element-wise operations are rows of [`elementwise_table!`](crate::elementwise_table) instead.
 //! A program adds operations of its own through [`Custom`].
 
+mod arithmetic;
 mod attention;
 mod call;
 mod cast;
 mod compare;
 mod contract;
 mod convolve;
+mod cumsum;
 mod custom;
 mod elementwise;
 mod index;
@@ -21,21 +23,25 @@ mod reduce;
 pub mod reference;
 mod rope;
 mod rows;
+mod scatter;
 mod shape;
+mod sort;
 mod transpose;
 mod write;
 
+pub use arithmetic::{Arithmetic, IntegerFunction};
 pub use attention::{Attention, AttentionExtents};
 pub use call::{Call, Types, check, check_outputs, types_of, widened};
 pub use cast::Cast;
 pub use compare::{Compare, Comparison, Select};
 pub use contract::{Bound, Contract};
 pub use convolve::{Convolve2d, ConvolveExtents, Padding};
+pub use cumsum::Cumsum;
 pub use custom::{CpuKernel, Custom, CustomCall, CustomOperation};
 pub use elementwise::{Elementwise, ElementwiseKind};
 #[cfg(feature = "reference")]
 #[doc(hidden)] // named by the rows of the table
-pub use elementwise::{fused, gelu, gelu_tanh, hard_swish, maximum, minimum, mish, swish};
+pub use elementwise::{erf, fused, gated_magnitude, gelu, gelu_tanh, hard_swish, maximum, minimum, mish, swish};
 pub use index::{Gather, TopK};
 pub use matmul::{Matmul, MatmulExtents, MatmulPairs, Matvec, product_bound_of};
 pub use pool::{Pool2d, PoolExtents, Pooling};
@@ -43,7 +49,9 @@ pub use quantized::{Dequantize, QuantMatmul, Quantize};
 pub use reduce::{Dot, Reduce, Reduction};
 pub use rope::{Rope, RopeOperands, RopeStyle};
 pub use rows::{LayerNorm, LogSoftmax, RmsNorm, Softmax, rows_of};
+pub use scatter::{IndexAdd, Scatter};
 pub use shape::{BroadcastTo, Concat, Dim, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
+pub use sort::Sort;
 pub use transpose::Transpose;
 pub use write::{WriteExtents, WriteRows};
 
@@ -324,6 +332,16 @@ operations! { $
     Compare,
     /// Elements of one tensor where a condition holds, and of another elsewhere.
     Select,
+    /// A function of each pair of integers.
+    Arithmetic,
+    /// Sums of all elements up to each along a dimension.
+    Cumsum,
+    /// The elements along a dimension in order, and where each was.
+    Sort,
+    /// A table with some rows replaced.
+    Scatter,
+    /// A table with rows added to some of its own.
+    IndexAdd,
     /// The dimensions in another order.
     Permute,
     /// A part of a tensor.

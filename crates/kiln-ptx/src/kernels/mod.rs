@@ -3,6 +3,7 @@
 pub mod attention;
 pub mod cast;
 pub mod compare;
+pub mod cumsum;
 pub mod elementwise;
 mod functions;
 pub mod gather;
@@ -16,6 +17,7 @@ pub mod reduce;
 pub mod rope;
 mod rows;
 pub mod softmax;
+pub mod sort;
 pub mod strided;
 mod team;
 pub mod top_k;
