@@ -1,10 +1,12 @@
 // Rows added to those of a table, in the order of their positions: `sorted` are the indices in ascending order, `position` says which
-// row of the source each belongs to, in ascending order among equal indices.
+// row of the source each belongs to, in ascending order among equal indices. The table may be a part of a larger one, from
+// `first_row` on.
 #input table: array<Item>
 #input sorted: array<u32>
 #input position: array<u32>
 #input source: array<Item>
 #output out: array<Item>
+#param first_row: u32
 #param columns: u32
 #param count: u32
 #param n: u32
@@ -28,8 +30,8 @@ fn main(
     if i >= p.n {
         return;
     }
-    let row = i / p.columns;
-    let column = i - row * p.columns;
+    let column = i % p.columns;
+    let row = p.first_row + i / p.columns;
     var low = 0u;
     var high = p.count;
     while low < high {

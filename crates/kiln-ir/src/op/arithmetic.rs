@@ -69,7 +69,7 @@ impl Operation for Arithmetic {
     fn contract(&self) -> Contract {
         Contract {
             bound: Bound::Exact,
-            special: "sums, differences and products are taken modulo 2 to the bits of the type",
+            special: "sums, differences and products wrap around",
         }
     }
 

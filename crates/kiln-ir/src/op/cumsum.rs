@@ -21,7 +21,9 @@ pub(super) fn along(op: &'static str, ty: &TensorType, axis: usize) -> Result<[u
         let reason = format!("{} has no dimension {axis}; its dimensions are 0..{}", ty.shape, dims.len());
         return Err(Error::View { what: op, reason });
     };
-    Ok([dims[..axis].iter().product(), n, dims[axis + 1..].iter().product()])
+    // Beside an extent of zero the others may be of any size.
+    let product = |dims: &[usize]| dims.iter().fold(1usize, |product, &extent| product.saturating_mul(extent));
+    Ok([product(&dims[..axis]), n, product(&dims[axis + 1..])])
 }
 
 impl Cumsum {

@@ -169,7 +169,8 @@ impl Operation for IndexAdd {
     fn contract(&self) -> Contract {
         Contract {
             bound: Bound::Magnitude(64.0),
-            special: "IEEE 754: rows are added in the order of their indices, to the same bits everywhere; the bound is that of 64                       indices, it is one for each; integers wrap around; an index outside of the table is an error",
+            special: "IEEE 754: rows are added one after another, in the order of the source; the bound is that of 64 indices, one \
+                      for each; integers wrap around; an index outside of the table is an error",
         }
     }
 

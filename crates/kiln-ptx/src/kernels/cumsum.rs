@@ -6,7 +6,7 @@ use kiln_ir::{DType, Result};
 use crate::builder::Shared;
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::types::Scalar;
-use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Value, Variable, table};
+use crate::{Argument, Builder, Global, Kernel, Launch, Operand, Pointer, PtxKernel, Value, Variable, table};
 
 /// Threads of a block.
 const BLOCK: u32 = 256;
@@ -72,10 +72,7 @@ impl Cumsum {
         Ok(Launch { grid: [blocks, 1, 1], arguments })
     }
 
-    fn write<T: Scalar + table::Add>(&self, k: &Builder, zero: T)
-    where
-        T: crate::Operand<T>,
-    {
+    fn write<T: Scalar + table::Add + Operand<T>>(&self, k: &Builder, zero: T) {
         let x = k.buffer::<T>("x");
         let before = (self.of == Of::Parts).then(|| k.buffer::<T>("before"));
         let y = k.buffer::<T>("y");
@@ -119,8 +116,8 @@ impl Cumsum {
     }
 }
 
-/// Sums of up to so many elements from `at` on, one more each; those from `end` on count as zero.
-fn elements<'k, T: Scalar + table::Add + crate::Operand<T>>(
+/// Sums of the elements of a thread from `at` on, each with one more of them; elements from `end` on count as zero.
+fn elements<'k, T: Scalar + table::Add + Operand<T>>(
     k: &'k Builder,
     x: Pointer<'k, Global, T>,
     at: Value<'k, u32>,

@@ -129,7 +129,7 @@ pub struct LastSource;
 
 impl LastSource {
     /// The launch for `indices` indices into a table of `rows` rows. Buffers: indices, what it finds. An index outside of the table
-    /// names none.
+    /// is ignored.
     ///
     /// # Errors
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 257 indices or rows.

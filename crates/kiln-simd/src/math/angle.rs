@@ -53,11 +53,11 @@ fn turned<V: Lanewise>(x: V) -> Turned<V> {
 const INVERSE: [u32; 9] =
     [0, 0x28be_60db, 0x9391_054a, 0x7f09_d5f4, 0x7d4d_3770, 0x36d8_a566, 0x4f10_e410, 0x7f94_58ea, 0xf7ae_f158];
 
-/// `n` modulo 4 and `r` of an angle that is at least 1; NaN of an infinite one.
+/// `n` modulo 4 and `r` of an angle that is at least 1; of other finite ones 0 and the angle. NaN of an infinite one.
 fn turned_exactly(x: f32) -> (f32, f32) {
     let exponent = x.to_bits() >> 23 & 255;
     if !x.is_finite() || exponent < 127 {
-        return (0.0, x - x);
+        return (0.0, if x.is_infinite() { f32::NAN } else { x });
     }
     // x is m 2^(s - 31), with 32 bits in m; of 1 / 2π only the 96 bits from bit s on matter: those above give whole turns.
     let (m, s) = (u64::from(x.to_bits() << 8 | 1 << 31), exponent - 126);
@@ -66,7 +66,7 @@ fn turned_exactly(x: f32) -> (f32, f32) {
         pair << (s % 32) >> 32
     };
     let at = (s / 32) as usize;
-    let turns = (m.wrapping_mul(word(at)) << 32).wrapping_add(m * word(at + 1)).wrapping_add(m * word(at + 2) >> 32);
+    let turns = (m.wrapping_mul(word(at)) << 32).wrapping_add(m * word(at + 1)).wrapping_add((m * word(at + 2)) >> 32);
     // The first two bits count quarters of a turn, the others are a part of a quarter, taken as one of both signs.
     let n = turns.wrapping_add(1 << 61) >> 62;
     let r = (turns << 2).cast_signed() as f64 * (std::f64::consts::FRAC_PI_2 / 18_446_744_073_709_551_616.0);

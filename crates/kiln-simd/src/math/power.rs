@@ -26,7 +26,7 @@ fn ln<V: Lanewise>(a: V) -> (V, V) {
     let square_low = q.fma(low + low, q.fma(q, -square));
     let cube = square * q;
     let cube_low = square.fma(low, square_low.fma(q, square.fma(q, -cube)));
-    let p = polynomial(square, [0.333_333_25, 0.200_014_83, 0.141_992_81, 0.129_333_5]);
+    let p = polynomial(square, [0.333_333_25, 0.200_014_83, 0.141_992_8, 0.129_333_5]);
     let rest = p.mul_add(cube, p.mul_add(cube_low, low));
     let twice = q + q;
     let sum = k.fma(a.of(LN_2[0]), twice);
@@ -58,8 +58,8 @@ pub(crate) fn pow<V: Lanewise>(a: V, b: V) -> V {
     let whole = round(b).eq(b);
     let half = b * a.of(0.5);
     let sign = V::select(whole, V::select(round(half).eq(half), zero, a.and(a.of(-0.0))), zero);
-    let none = V::select(whole, zero, V::select(a.lt(zero), V::select(base.lt(infinity), one, zero), zero));
-    let y = V::select(none.eq(one), a.of(f32::NAN), y.or(sign));
+    let undefined = V::select(whole, zero, V::select(a.lt(zero), V::select(base.lt(infinity), one, zero), zero));
+    let y = V::select(undefined.eq(one), a.of(f32::NAN), y.or(sign));
     // NaN stays, but for the two rules that come first in C.
     let y = V::select(a.eq(a), V::select(b.eq(b), y, b), a);
     V::select(b.eq(zero), one, V::select(a.eq(one), one, y))

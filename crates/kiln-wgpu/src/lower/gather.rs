@@ -127,10 +127,15 @@ impl Lower<GpuDevice> for IndexAdd {
         let [sorted, positions] = [0, 1].map(|_| plan.scratch(ty));
         Sort { axis: 0, descending: false }.lower(plan, &[indices], &[sorted, positions])?;
         let stored = number(if out.ty.dtype == DType::F32 { DType::F32 } else { DType::U32 });
-        let n = out.ty.shape.numel();
-        let words = [table.ty.shape.columns(), count, n].map(Word::from);
-        let buffers = [table.at, sorted.at, positions.at, source.at, out.at];
-        plan.run(INDEX_ADD, &[("STORED", stored)], &buffers, &words, Grid::invocations(n));
+        let columns = table.ty.shape.columns();
+        for piece in pieces(&plan.target.limits, rows, &[4 * columns]) {
+            let n = piece.len * columns;
+            let words = [piece.start, columns, count, n].map(Word::from);
+            let [table, out] = [table.at, out.at].map(|at| piece.of(at, 4 * columns));
+            let buffers = vec![table, sorted.at.into(), positions.at.into(), source.at.into(), out];
+            let code = Code::Kernel(INDEX_ADD, vec![("STORED", stored)]);
+            plan.dispatch(code, buffers, &words, Grid::invocations(n));
+        }
         Ok(())
     }
 }

@@ -22,7 +22,7 @@ fn ln(a: F32<'_>) -> (F32<'_>, F32<'_>) {
     let square_low = fma(q, low + low, fma(q, q, -square));
     let cube = square * q;
     let cube_low = fma(square, low, fma(square_low, q, fma(square, q, -cube)));
-    let p = polynomial(square, [0.333_333_25, 0.200_014_83, 0.141_992_81, 0.129_333_5]);
+    let p = polynomial(square, [0.333_333_25, 0.200_014_83, 0.141_992_8, 0.129_333_5]);
     let rest = fma(p, cube, fma(p, cube_low, low));
     let twice = q + q;
     let sum = fma(n, LN_2[0], twice);
