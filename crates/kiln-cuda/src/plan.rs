@@ -1,7 +1,9 @@
 //! Launches: kernels with their arguments, on memory that is named and not allocated yet.
 
 use kiln_device::Location;
-use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashCombine, WarpGroupAttention};
+use kiln_ptx::kernels::attention::{
+    Attention, FlashAttention, FlashCombine, ScanAttention, ScanCombine, WarpGroupAttention,
+};
 use kiln_ptx::kernels::cast::Cast;
 use kiln_ptx::kernels::compare::{Compare, Select};
 use kiln_ptx::kernels::elementwise::Chain;
@@ -91,6 +93,8 @@ codes!(
     Quantize,
     ReduceLevel,
     Rope,
+    ScanAttention,
+    ScanCombine,
     Select,
     Softmax,
     SplitSum,

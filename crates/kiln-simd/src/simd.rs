@@ -67,6 +67,10 @@ impl Simd {
 
 /// The kernel of an operation: what this backend adds to its definition.
 pub(crate) trait Execute {
+    /// Whether it reads floats of every type as they are stored. Others are given f32 for f16 and bf16, unless the operation
+    /// takes every type as it is stored.
+    const READS_STORED: bool = false;
+
     /// Computes the outputs. Shapes and types have been checked.
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()>;
 }

@@ -24,7 +24,7 @@ mod rows;
 mod shape;
 mod transpose;
 
-pub use attention::{Attention, AttentionExtents};
+pub use attention::{Attention, AttentionExtents, AttentionOperands, Sight};
 pub use call::{Call, Types, check, check_outputs, types_of, widened};
 pub use cast::Cast;
 pub use compare::{Compare, Comparison, Select};
