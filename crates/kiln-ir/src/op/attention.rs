@@ -279,20 +279,18 @@ impl Attention {
                 return Err(Error::Shape { op, reason });
             }
         }
-        let wanted: [(Option<usize>, &str, &[&[usize]]); 4] = [
-            (places.positions, "positions", &[&[e.s], &[e.batch, e.s]]),
-            (places.lengths, "lengths", &[&[e.batch], &[1]]),
-            (places.sinks, "sinks", &[&[heads]]),
-            (places.slopes, "slopes", &[&[heads]]),
-        ];
-        for (place, what, allowed) in wanted {
-            let Some(found) = place.map(|place| inputs[place].shape) else { continue };
-            if !allowed.contains(&found.dims()) {
+        let found = |place: Option<usize>| place.map(|place| inputs[place].shape);
+        let check = |found: Option<Shape>, what: &str, allowed: &[&[usize]]| match found {
+            Some(found) if !allowed.contains(&found.dims()) => {
                 let allowed: Vec<String> = allowed.iter().map(|dims| format!("{dims:?}")).collect();
-                return Err(Error::Shape { op, reason: format!("{what} {found} are not {}", allowed.join(" or ")) });
+                Err(Error::Shape { op, reason: format!("{what} {found} are not {}", allowed.join(" or ")) })
             }
-        }
-        Ok(())
+            _ => Ok(()),
+        };
+        check(found(places.positions), "positions", &[&[e.s], &[e.batch, e.s]])?;
+        check(found(places.lengths), "lengths", &[&[e.batch], &[1]])?;
+        check(found(places.sinks), "sinks", &[&[heads]])?;
+        check(found(places.slopes), "slopes", &[&[heads]])
     }
 
     /// What a score is off by beside its product, in units of u times the magnitude of its parts: of a cap, the roundings of the

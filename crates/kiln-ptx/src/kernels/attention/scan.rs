@@ -332,7 +332,7 @@ impl ScanAttention {
         ]
     }
 
-    fn write<'k>(&self, k: &'k Builder) {
+    fn write(&self, k: &Builder) {
         let [q, keys, values, out] = ["q", "k", "v", "out"].map(|name| k.buffer::<u32>(name));
         let [positions, lengths, slopes, mask] =
             ["positions", "lengths", "slopes", "mask"].map(|name| k.buffer::<u32>(name));
