@@ -212,13 +212,22 @@ sources! {
         /// Pooling of large windows.
         POOL_WIDE = pool_wide;
     }
-    attention includes [attention_load, attention_score, attention_step, weight] {
+    attention includes [attention_blocks, attention_load, attention_merged, attention_scan, attention_score, attention_score_of,
+        attention_step, attention_stored, weight] {
         /// Attention of blocks of queries.
         ATTENTION = attention;
         /// Attention of a few queries.
         ATTENTION_FEW = attention_few;
+        /// Attention of a few queries that see a part of the keys, over keys and values of several types.
+        ATTENTION_FEW_MORE = attention_few_more;
         /// The parts of an attention over split keys, put together.
         ATTENTION_MERGE = attention_merge;
+        /// The parts of an attention with sinks or of queries that may see nothing, put together.
+        ATTENTION_MERGE_MORE = attention_merge_more;
+        /// Attention of blocks of queries that see a part of the keys.
+        ATTENTION_MORE = attention_more;
+        /// Which keys queries see.
+        ATTENTION_SIGHTS = attention_sights;
     }
     rope includes [] {
         /// Rotary position embedding.

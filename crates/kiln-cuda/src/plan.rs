@@ -1,7 +1,9 @@
 //! Launches: kernels with their arguments, on memory that is named and not allocated yet.
 
 use kiln_device::Location;
-use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashCombine, WarpGroupAttention};
+use kiln_ptx::kernels::attention::{
+    Attention, FlashAttention, FlashCombine, ScanAttention, ScanCombine, WarpGroupAttention,
+};
 use kiln_ptx::kernels::cast::Cast;
 use kiln_ptx::kernels::channels::Channels;
 use kiln_ptx::kernels::compare::{Arithmetic, Compare, Select};
@@ -101,6 +103,8 @@ codes!(
     Quantize,
     ReduceLevel,
     Rope,
+    ScanAttention,
+    ScanCombine,
     Scatter,
     Select,
     Softmax,

@@ -128,7 +128,7 @@ fn attends(device: &CudaDevice, dtype: DType) {
         for (causal, scale, size) in
             [(false, None, 1.0), (true, None, 4.0), (true, Some(Param::from(0.5)), 30.0), (false, None, 60_000.0)]
         {
-            let op = Op::from(Attention { causal, scale });
+            let op = Op::from(Attention { causal, scale, ..Attention::default() });
             let mut operand = |heads: usize, rows: usize, size: f32| {
                 let shape = Shape::new(&[batch, heads, rows, d]).unwrap();
                 (stored_as(&random.uniforms(shape.numel(), -size, size), dtype), shape)

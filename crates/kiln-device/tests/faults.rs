@@ -6,7 +6,7 @@ mod support;
 use kiln_device::waiting::block_on;
 use kiln_device::{Backend, MatmulCache};
 use kiln_ir::graph::TensorId;
-use kiln_ir::op::{Elementwise, Gather, Op};
+use kiln_ir::op::{Attention, AttentionOperands, Elementwise, Gather, Op};
 use kiln_ir::{Data, Error, Operand, Operations, Record, Result};
 
 use support::{Batch, HostDevice, HostOptions, device, elements, numbers, poll_times, upload};
@@ -72,6 +72,26 @@ fn faults_are_reported_wherever_an_operation_runs() {
         assert_eq!(backend.gather(&[], 2, &[0]).unwrap_err(), index_error(0, 0, 0));
         assert!(backend.gather(&[], 2, &[]).unwrap().is_empty());
     }
+}
+
+#[test]
+fn lengths_of_more_keys_than_there_are_are_faults() {
+    let backend = Backend::on(device());
+    let q = numbers(2 * 4);
+    let kv = numbers(2 * 3 * 4);
+    let q = Operand::f32(&q, &[2, 1, 1, 4]).unwrap();
+    let kv = Operand::f32(&kv, &[2, 1, 3, 4]).unwrap();
+    let attend = |lengths: &[u32]| {
+        let lengths = Some(Operand::elements(lengths, &[lengths.len()]).unwrap());
+        let more = AttentionOperands { lengths, ..AttentionOperands::default() };
+        backend.attention_with(q, kv, kv, more, Attention::full())
+    };
+    let error = Error::Index { op: "attention", position: 1, index: 4, bound: 4 };
+    assert_eq!(attend(&[3, 4]).unwrap_err(), error);
+    let all = attend(&[3, 3]).unwrap();
+    // No key is seen; one length serves both sequences.
+    assert_eq!(attend(&[3, 0]).unwrap(), [&all[..4], &[0.0; 4]].concat());
+    assert_eq!(attend(&[0]).unwrap(), [0.0; 8]);
 }
 
 #[test]

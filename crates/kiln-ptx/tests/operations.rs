@@ -8,8 +8,8 @@ use kiln_ir::op::{
     Cumsum as CumsumOp, Dequantize as DequantizeOp, Op, Operation, Pool2d, QuantMatmul as QuantMatmulOp,
     Quantize as QuantizeOp, Rope as RopeOp, Select as SelectOp, Sort as SortOp, TopK as TopKOp, channels_of,
 };
-use kiln_ir::{Buffer, DType, Operand, QuantFormat, Result as CoreResult, TensorType};
-use kiln_ptx::kernels::attention::Attention;
+use kiln_ir::{Buffer, DType, Data, Error, Operand, QuantFormat, Result as CoreResult, Shape, TensorType};
+use kiln_ptx::kernels::attention::{Attention, ScanAttention};
 use kiln_ptx::kernels::cast::Cast;
 use kiln_ptx::kernels::channels::Channels;
 use kiln_ptx::kernels::compare::{Arithmetic, Compare, Select};
@@ -136,18 +136,23 @@ fn conforms<O: Operation>(most: u64, target: Target) -> usize {
         let types: Vec<_> = case.inputs.iter().map(|input| input.operand().unwrap().ty()).collect();
         let cost = case.op.cost(&types).unwrap();
         // Bytes are compared as words, which other kernels make of them.
-        let words = !matches!(case.op, Op::Compare(_)) || types[0].dtype.size() == 4;
-        // Other kernels move the dimension that is summed along to the end.
-        let last = !matches!(case.op, Op::Cumsum(op) if op.axis + 1 < types[0].shape.rank());
-        // Of sorting those of words, and of rows that are one run.
-        let runs = match case.op {
+        let here = match case.op {
+            Op::Compare(_) => types[0].dtype.size() == 4,
+            // Others are of two launches.
+            Op::Attention(op) => {
+                let widths = [1, 2].map(|i: usize| types[i].shape.columns());
+                op.is_plain() && widths[0] == widths[1] && types.iter().all(|ty| ty.dtype == DType::F32)
+            }
+            // Other kernels move the dimension that is summed along to the end.
+            Op::Cumsum(op) => op.axis + 1 >= types[0].shape.rank(),
+            // Of sorting those of words, and of rows that are one run.
             Op::Sort(op) => {
                 let shape = types[0].shape;
                 op.axis + 1 == shape.rank() && shape.columns() <= SortRuns::LONGEST && types[0].dtype.size() == 4
             }
             _ => true,
         };
-        words && last && runs && cost.flops.max(cost.bytes()) <= most
+        here && cost.flops.max(cost.bytes()) <= most
     };
     let cases = O::cases();
     let cases: Vec<&Case> = cases.iter().filter(small).collect();
@@ -193,6 +198,100 @@ conformance! {
     quantised_products_on_tensor_cores_keep_their_contract QuantMatmulOp Sm80 300_000 500;
     quantised_products_beside_launches_in_front_keep_their_contract QuantMatmulOp Sm90 300_000 500;
     attention_keeps_its_contract AttentionOp Sm80 300_000 5_000;
+}
+
+/// Attention over keys and values as they are stored, and what adds up its parts.
+fn run_scan(op: &AttentionOp, inputs: &[Operand<'_>], multiprocessors: u32) -> Result<Vec<Buffer>, String> {
+    let shapes: Vec<Shape> = inputs.iter().map(Operand::shape).collect();
+    let extents = op.extents(&shapes[0], &shapes[1], &shapes[2]).unwrap();
+    let result = op.infer(&inputs.iter().map(Operand::ty).collect::<Vec<_>>()).unwrap()[0];
+    if result.shape.is_empty() {
+        return Ok(vec![Buffer::zeros(&result).unwrap()]);
+    }
+    let mut device = Device::default();
+    let mut types = Vec::new();
+    let mut buffers = Vec::new();
+    for (index, input) in inputs.iter().enumerate() {
+        let dtype = input.ty().dtype;
+        let read = match index {
+            1 => ScanAttention::reads(dtype, extents.d),
+            2 => ScanAttention::reads(dtype, extents.dv),
+            _ => !dtype.is_float() || dtype == DType::F32,
+        };
+        let mut wide = vec![0.0f32; if read { 0 } else { input.shape().numel() }];
+        match input.data() {
+            _ if read => {}
+            Data::Blocks(format, blocks) => format.decode(blocks, &mut wide).unwrap(),
+            floats => kiln_ir::widen(floats, &mut wide),
+        }
+        types.push(if read { dtype } else { DType::F32 });
+        let bytes = if read { input.data().as_bytes() } else { Data::F32(&wide).as_bytes() };
+        let padding = vec![0; bytes.len().next_multiple_of(4) - bytes.len() + 4];
+        buffers.push(device.upload(&[bytes, &padding].concat()));
+    }
+    let places = op.places();
+    let kernel = ScanAttention::new(&extents, [types[1], types[2]], Target::Sm80).unwrap();
+    let mask = places.mask.map(|place| (types[place], shapes[place]));
+    let counts = places.map(|place| shapes[place].numel());
+    let planned = kernel.plan(op, &extents, mask, &counts, multiprocessors).unwrap();
+    let (scratch, out) = (device.allocate(planned.scratch), device.allocate(result.bytes()));
+    let report = device.upload(&[0xff; 8]);
+    let of = |place: Option<usize>| buffers[place.unwrap_or(0)];
+    let beside = [of(places.positions), of(places.lengths), of(places.slopes), of(places.mask), report];
+    device.run(&planned.attention.0, &planned.attention.1, &[&buffers[..3], &[scratch], &beside].concat())?;
+    device.run(&planned.combine.0, &planned.combine.1, &[scratch, out, of(places.sinks)])?;
+    let words: Vec<u32> =
+        device.download(report).chunks(4).map(|word| u32::from_le_bytes(word.try_into().unwrap())).collect();
+    if words != [u32::MAX; 2] {
+        let error = Error::Index {
+            op: "attention",
+            position: words[1] as usize,
+            index: words[0] as usize,
+            bound: extents.t + 1,
+        };
+        return Err(error.to_string());
+    }
+    let mut results = Buffer::zeros(&result).unwrap();
+    results.as_mut().as_bytes().copy_from_slice(&device.download(out)[..result.bytes()]);
+    Ok(vec![results])
+}
+
+/// Every case of attention that is small enough, plain ones too, with keys in one part and in several.
+#[test]
+fn attention_over_stored_keys_keeps_its_contract() {
+    let mut compared = 0;
+    for case in AttentionOp::cases() {
+        let types: Vec<_> = case.inputs.iter().map(|input| input.operand().unwrap().ty()).collect();
+        let cost = case.op.cost(&types).unwrap();
+        let Op::Attention(op) = case.op else { panic!("{case}") };
+        let most = if types[1].shape.numel() > 16_384 { 600_000 } else { 100_000 };
+        if cost.flops.max(cost.bytes()) > most {
+            continue;
+        }
+        // Few keys are one part on every device.
+        let keys = types[1].shape.dims()[types[1].shape.rank() - 2];
+        for &multiprocessors in if keys > 128 { &[1, 40][..] } else { &[40] } {
+            let results = |_: &Op, inputs: &[Operand<'_>]| {
+                Ok(run_scan(&op, inputs, multiprocessors).unwrap_or_else(|why| panic!("{case}: {why}")))
+            };
+            let bound = |op: &Op, inputs: &[TensorType]| op.bound(inputs);
+            let conforms = reference::conform_within(&case, bound, false, results);
+            compared += conforms.unwrap_or_else(|why| panic!("{why}")).compared;
+        }
+    }
+    assert!(compared > 50_000, "{compared}");
+}
+
+/// The first length of more keys than there are is reported, and taken to be all keys.
+#[test]
+fn lengths_of_more_keys_than_there_are_are_reported() {
+    let (q, kv) = (vec![0.5f32; 3 * 8], vec![0.25f32; 3 * 5 * 8]);
+    let lengths = [5u32, 6, 9];
+    let [q, kv] = [(&q, [3, 1, 1, 8]), (&kv, [3, 1, 5, 8])].map(|(x, dims)| Operand::f32(x, &dims).unwrap());
+    let lengths = Operand::elements(&lengths, &[3]).unwrap();
+    let more = kiln_ir::op::AttentionOperands { lengths: Some(lengths), ..Default::default() };
+    let error = run_scan(&AttentionOp::full().with(&more), &[q, kv, kv, lengths], 1).unwrap_err();
+    assert!(error.contains("index 6 at position 1 is outside of 0..6"), "{error}");
 }
 
 /// Rows of x for which there is no room at once are rounded again for every group of rows of weights.

@@ -212,7 +212,7 @@ const MULTIPROCESSORS: u32 = 132;
 
 impl Case {
     fn operation(&self, scale: Option<Param>) -> AttentionOp {
-        AttentionOp { causal: self.causal, scale }
+        AttentionOp { causal: self.causal, scale, ..AttentionOp::default() }
     }
 
     fn dims(&self) -> [[usize; 4]; 2] {
@@ -396,7 +396,7 @@ fn what_attention_does_not_take_is_an_error() {
         FlashTile::new(3, 1, 64).is_err() && FlashTile::new(4, 3, 64).is_err() && FlashTile::new(4, 1, 48).is_err()
     );
     let kernel = FlashAttention::new(HALVES, 128, true, tile).unwrap();
-    let extents = kiln_ir::op::AttentionExtents { batch: 1, kv_heads: 1, group: 1, s: 1, t: 1, d: 128 };
+    let extents = kiln_ir::op::AttentionExtents { batch: 1, kv_heads: 1, group: 1, s: 1, t: 1, d: 128, dv: 128 };
     assert!(kernel.launch(&extents, 0.1).is_ok());
     for scale in [0.0, -1.0, f32::NAN, f32::INFINITY] {
         assert!(matches!(kernel.launch(&extents, scale), Err(Error::Parameter { .. })), "{scale}");

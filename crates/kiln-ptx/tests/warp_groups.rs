@@ -97,7 +97,7 @@ fn attention_keeps_the_limits_of_copies_and_devices() {
         assert!(kernel.shared_bytes() <= 227 << 10, "{}: {} bytes", kernel.name(), kernel.shared_bytes());
         let d = kernel.name().rsplit('_').next().unwrap().parse().unwrap();
         for (batch, kv_heads, group, s, t) in [(1, 1, 1, 1, 1), (2, 3, 4, 100, 517), (1, 200, 1, 4096, 4096)] {
-            let extents = AttentionExtents { batch, kv_heads, group, s, t, d };
+            let extents = AttentionExtents { batch, kv_heads, group, s, t, d, dv: d };
             let launch = attention.launch(&extents, 0.1, MULTIPROCESSORS).unwrap();
             assert!(launch.fits(&kernel), "{}: {:?}", kernel.name(), launch.arguments);
             assert_eq!(launch.grid, [attention.tiles(&extents).min(MULTIPROCESSORS as usize) as u32, 1, 1]);
@@ -116,7 +116,7 @@ fn what_attention_does_not_take_is_an_error() {
     assert!(matches!(WarpGroupAttention::new([F32, F32], 64, true), Err(Error::Parameter { .. })));
     assert!(matches!(WarpGroupAttention::new([F16, PtxType::U32], 64, true), Err(Error::Parameter { .. })));
     let kernel = WarpGroupAttention::new([F16, F32], 128, true).unwrap();
-    let one = AttentionExtents { batch: 1, kv_heads: 1, group: 1, s: 1, t: 1, d: 128 };
+    let one = AttentionExtents { batch: 1, kv_heads: 1, group: 1, s: 1, t: 1, d: 128, dv: 128 };
     let launch = |extents, scale| kernel.launch(&extents, scale, MULTIPROCESSORS);
     assert!(launch(one, 0.1).is_ok());
     for scale in [0.0, -1.0, f32::NAN, f32::INFINITY] {

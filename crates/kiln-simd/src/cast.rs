@@ -75,6 +75,22 @@ fn store_integers(from: &[i64], to: DataMut<'_>) {
     dtype_table!(store);
 }
 
+/// Floats or blocks as f32; both have as many elements.
+pub(crate) struct ToF32<'a>(pub(crate) Data<'a>, pub(crate) &'a mut [f32]);
+
+impl PlainKernel for ToF32<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        match self.0 {
+            // They are whole blocks, and as many elements as there is room for.
+            Data::Blocks(format, blocks) => drop(format.decode(blocks, self.1)),
+            floats => kiln_ir::widen(floats, self.1),
+        }
+    }
+}
+
 impl Execute for Cast {
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         // SAFETY: a `Simd` exists only for an available instruction set.

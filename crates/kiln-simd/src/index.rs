@@ -1,13 +1,14 @@
 //! Operations that choose elements: gather, write_rows and top-k.
 
 use kiln_ir::op::{Gather, TopK, WriteRows};
-use kiln_ir::{Data, DataMut, Operand, Result};
+use kiln_ir::{DataMut, Operand, Result};
 
 use std::cell::Cell;
 
+use crate::cast::ToF32;
 use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
-use crate::vector::{Kernel, PlainKernel, Vector, dispatch, dispatch_plain};
+use crate::vector::{Kernel, Vector, dispatch, dispatch_plain};
 
 /// Elements below which one thread is faster.
 const PARALLEL: usize = 300_000;
@@ -46,7 +47,7 @@ impl Execute for Gather {
                     // SAFETY: what a table of another type gives is f32, and `out` is where one of its rows begins.
                     let out = unsafe { std::slice::from_raw_parts_mut(out.cast::<f32>(), columns) };
                     // SAFETY: a `Simd` exists only for an available instruction set.
-                    unsafe { dispatch_plain(simd.isa(), Row(table.part(at..at + read), out)) };
+                    unsafe { dispatch_plain(simd.isa(), ToF32(table.part(at..at + read), out)) };
                 }
             }
         });
@@ -82,22 +83,6 @@ impl Execute for WriteRows {
             }
         }
         Ok(())
-    }
-}
-
-/// A row of floats or of blocks as f32.
-struct Row<'a>(Data<'a>, &'a mut [f32]);
-
-impl PlainKernel for Row<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run(self) {
-        match self.0 {
-            // It is whole blocks, and as long as the result.
-            Data::Blocks(format, blocks) => drop(format.decode(blocks, self.1)),
-            row => kiln_ir::widen(row, self.1),
-        }
     }
 }
 

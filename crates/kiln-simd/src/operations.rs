@@ -88,5 +88,13 @@ fn run_checked(simd: &Simd, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Res
         outputs[0].as_bytes().copy_from_slice(call.inputs()[0].data().as_bytes());
     }
     let mut run = |inputs: &[Operand<'_>]| for_operation!(op, op => op.execute(simd, inputs, outputs));
-    if op.reads_as_stored() { run(call.inputs()) } else { widened(call.inputs(), run) }
+    if op.reads_as_stored() || reads_stored(op) { run(call.inputs()) } else { widened(call.inputs(), run) }
+}
+
+/// As [`Execute::READS_STORED`].
+fn reads_stored(op: &Op) -> bool {
+    fn of<O: Execute>(_: &O) -> bool {
+        O::READS_STORED
+    }
+    for_operation!(op, op => of(op))
 }

@@ -67,6 +67,10 @@ impl Simd {
 
 /// The kernel of an operation: what this backend adds to its definition.
 pub(crate) trait Execute {
+    /// Whether it reads floats of every type as they are stored. Others are given f32 for f16 and bf16, unless the operation
+    /// takes every type as it is stored.
+    const READS_STORED: bool = false;
+
     /// Computes the outputs. Shapes and types have been checked. An operation that updates
     /// ([`UPDATES`](kiln_ir::op::Operation::UPDATES)) finds the elements of its first operand in the output, and reads the type
     /// of that operand alone.

@@ -586,7 +586,7 @@ fn absurd_parameters_are_results_or_errors() {
         ops.push((LayerNorm::new(value).into(), vec![picture, &[9], &[9]]));
         ops.push((RmsNorm::new(value).into(), vec![picture, &[9]]));
         for causal in [false, true] {
-            let attention = Attention { causal, scale: Some(value.into()) };
+            let attention = Attention { causal, ..Attention::full().scaled(value) };
             ops.push((attention.into(), vec![heads, heads, heads]));
         }
         for position in [0, Rope::POSITIONS - 1, Rope::POSITIONS, LARGE] {

@@ -3,7 +3,7 @@
 
 use kiln_ir::op::reference::{Case, Input, Random, conform};
 use kiln_ir::op::*;
-use kiln_ir::{Buffer, DType, QuantFormat, f16};
+use kiln_ir::{Buffer, DType, DataMut, QuantFormat, f16};
 use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -93,6 +93,23 @@ fn small_cases() -> Vec<Case> {
     c.add(Pool2d::average((3, 2), (1, 2)), &[&[2, 5, 7]]);
     for op in [Attention::full(), Attention::causal()] {
         c.add(op, &[&[2, 3, 4], &[1, 5, 4], &[1, 5, 4]]);
+    }
+    // All options at once; few queries and many, values of another length, stored as f16.
+    for s in [1, 30] {
+        let mut inputs = vec![c.tensor(&[2, s, 4]), c.tensor(&[1, 40, 4]), c.tensor(&[1, 40, 6])];
+        let mut narrow = vec![f16::ZERO; 40 * 4];
+        kiln_ir::narrow(inputs[1].buffer.as_data().f32(), DataMut::F16(&mut narrow));
+        inputs[1] = Input::new(Buffer::F16(narrow), &[1, 40, 4]);
+        let more = AttentionOperands {
+            mask: Some(Input::any(DType::Bool, &[s, 40], &mut c.random)),
+            positions: Some(Input::new(Buffer::U32((0..s as u32).map(|i| i + 9).collect()), &[s])),
+            lengths: Some(Input::new(Buffer::U32(vec![37]), &[1])),
+            sinks: Some(c.tensor(&[2])),
+            slopes: Some(c.tensor(&[2])),
+        };
+        let op = Attention::causal().windowed(20).capped(2.0).with(&more);
+        inputs.extend(more.into_vec());
+        c.cases.push(Case::new(op, inputs));
     }
     for style in [RopeStyle::HalfSplit, RopeStyle::Interleaved] {
         c.add(Rope { style, position: 3, ..Rope::default() }, &[&[3, 8]]);

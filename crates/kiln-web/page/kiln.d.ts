@@ -70,7 +70,7 @@ export interface Verification {
 export const hasVectors: boolean;
 /** The build that this browser takes: with fused multiply-add (relaxed SIMD), with vectors alone, or with neither. */
 export const build: "relaxed-simd" | "simd128" | "scalar";
-export function operations(): Promise<{ name: string; operands: number; params: string; reduces: boolean }[]>;
+export function operations(): Promise<{ name: string; operands: number; beside: string[]; params: string; reduces: boolean }[]>;
 export function verifiable(): Promise<string[]>;
 
 export interface Engine extends EngineOperations {}

@@ -30,15 +30,15 @@ export function load() {
   loading ??= (async () => {
     const module = await import(`./${build}/kiln_web.js`);
     await module.default();
-    for (const { name, reduces } of module.operations()) {
+    for (const { name, reduces, beside } of module.operations()) {
       Engine.prototype[name] = async function (...given) {
-        const [tensors, params] = split(given);
+        const [tensors, params] = split(given, beside);
         const results = await this.run(name, tensors, params);
         if (results.length > 1) return results.map((result) => result.data);
         return reduces && params?.axis === undefined ? results[0].data[0] : results[0].data;
       };
       Batch.prototype[name] = function (...given) {
-        const [tensors, params] = split(given);
+        const [tensors, params] = split(given, beside);
         const results = this.record(name, tensors, params);
         return results.length > 1 ? results : results[0];
       };
@@ -51,9 +51,12 @@ export function load() {
 /** Whether a value is a tensor of the host or of a batch; anything else at the end of a call is parameters. */
 const isTensor = (value) => typeof value === "number" || ArrayBuffer.isView(value) || value?.data !== undefined;
 
-function split(given) {
+/** The tensors and the parameters of a call. Parameters that are tensors (`beside`) follow the others. */
+function split(given, beside) {
   const last = given.at(-1);
-  return given.length > 0 && !isTensor(last) ? [given.slice(0, -1), last] : [given, undefined];
+  if (given.length === 0 || isTensor(last)) return [given, undefined];
+  const named = beside.filter((name) => last?.[name] !== undefined).map((name) => last[name]);
+  return [[...given.slice(0, -1), ...named], last];
 }
 
 /** Runs operations where they are predicted to run fastest. */
@@ -190,7 +193,7 @@ export async function verifiable() {
   return (await load()).verifiable();
 }
 
-/** Every operation: { name, operands, params, reduces }. */
+/** Every operation: { name, operands, beside, params, reduces }. */
 export async function operations() {
   return (await load()).operations();
 }

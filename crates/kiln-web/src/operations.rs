@@ -2,10 +2,10 @@
 
 use js_sys::{Array, Object};
 use kiln::op::{
-    Arithmetic, Attention, BatchNorm, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d, Cumsum, Dequantize,
-    Dot, ElementwiseKind, Gather, GroupNorm, IndexAdd, IntegerFunction, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad,
-    Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, RopeStyle, Scatter,
-    Select, Slice, Softmax, Sort, TopK, Transpose, WriteRows,
+    Arithmetic, Attention, AttentionOperands, BatchNorm, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d,
+    Cumsum, Dequantize, Dot, ElementwiseKind, Gather, GroupNorm, IndexAdd, IntegerFunction, LayerNorm, LogSoftmax,
+    Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm,
+    Rope, RopeStyle, Scatter, Select, Slice, Softmax, Sort, TopK, Transpose, WriteRows,
 };
 use kiln::{QuantFormat, Result};
 use wasm_bindgen::JsValue;
@@ -60,6 +60,8 @@ macro_rules! optional {
 struct Row {
     name: &'static str,
     operands: usize,
+    /// Parameters that are operands, in their order behind the others.
+    beside: &'static [&'static str],
     params: &'static str,
     make: fn(&Options<'_>) -> Result<Op>,
 }
@@ -67,18 +69,20 @@ struct Row {
 /// A row is the name of an operation and these fields:
 ///
 /// - `operands`: their names
-/// - `params`: the parameters as TypeScript writes them
+/// - `beside` (optional): names of parameters that are operands behind those, in this order; each may be left out
+/// - `params`: the other parameters as TypeScript writes them
 /// - `required` (optional): they cannot be left out
 /// - `engine`, `batch`: the results as TypeScript writes them
 /// - `make`: the operation, from the parameters
 macro_rules! others {
     ($($name:ident {
-        operands: ($($operand:ident),*), params: $params:literal, $(required: $required:ident,)?
-        engine: $engine:literal, batch: $batch:literal, make: $make:expr,
+        operands: ($($operand:ident),*), $(beside: ($($beside:ident),*),)? params: $params:literal,
+        $(required: $required:ident,)? engine: $engine:literal, batch: $batch:literal, make: $make:expr,
     })*) => {
         const OTHERS: &[Row] = &[$(Row {
             name: stringify!($name),
             operands: [$(stringify!($operand)),*].len(),
+            beside: &[$($(stringify!($beside)),*)?],
             params: $params,
             make: $make,
         }),*];
@@ -86,14 +90,14 @@ macro_rules! others {
         #[wasm_bindgen(typescript_custom_section)]
         const OTHERS_OF_ENGINE: &'static str = concat!("export interface EngineOperations {\n", $(
             "  ", stringify!($name), "(", $(stringify!($operand), ": TensorLike, ",)* "params", optional!($($required)?),
-            ": { ", $params, " }): Promise<",
+            ": { ", $($(stringify!($beside), "?: TensorLike, ",)*)? $params, " }): Promise<",
             $engine, ">;\n",
         )* "}\n");
 
         #[wasm_bindgen(typescript_custom_section)]
         const OTHERS_OF_BATCHES: &'static str = concat!("export interface BatchOperations {\n", $(
             "  ", stringify!($name), "(", $(stringify!($operand), ": BatchTensor, ",)* "params", optional!($($required)?),
-            ": { ", $params, " }): ", $batch, ";\n",
+            ": { ", $($(stringify!($beside), "?: BatchTensor, ",)*)? $params, " }): ", $batch, ";\n",
         )* "}\n");
     };
 }
@@ -196,10 +200,22 @@ others! {
         },
     }
     attention {
-        operands: (q, k, v), params: "causal?: boolean, scale?: number", engine: "Float32Array", batch: "BatchTensor",
+        operands: (q, k, v), beside: (mask, positions, lengths, sinks, slopes),
+        params: "causal?: boolean, scale?: number, window?: number, soft_cap?: number",
+        engine: "Float32Array", batch: "BatchTensor",
         make: |o| {
-            let scale = o.number("attention", "scale")?.map(Into::into);
-            Ok(Attention { causal: o.flag("causal"), scale }.into())
+            let number = |name: &str| Ok(o.number("attention", name)?.map(Into::into));
+            let window = o.whole("attention", "window")?.map(|window| u32::try_from(window).unwrap_or(u32::MAX));
+            let there = |name: &str| o.flag(name).then_some(());
+            let operands = AttentionOperands {
+                mask: there("mask"),
+                positions: there("positions"),
+                lengths: there("lengths"),
+                sinks: there("sinks"),
+                slopes: there("slopes"),
+            };
+            let (scale, soft_cap) = (number("scale")?, number("soft_cap")?);
+            Ok(Attention { causal: o.flag("causal"), scale, window, soft_cap, operands }.into())
         },
     }
     rope {
@@ -365,22 +381,23 @@ pub(crate) fn find(name: &str, params: &JsValue) -> Result<Op> {
     }
 }
 
-/// Every operation: `{ name, operands, params }`, and `reduces` for those that give one number of a whole tensor.
+/// Every operation: `{ name, operands, beside, params }`, and `reduces` for those that give one number of a whole tensor.
 #[wasm_bindgen]
 pub fn operations() -> Array {
-    let entry = |name: &str, operands: usize, params: &str, reduces: bool| -> JsValue {
+    let entry = |name: &str, operands: usize, beside: &[&str], params: &str, reduces: bool| -> JsValue {
         let object = Object::new();
         set(&object, "name", name);
         set(&object, "operands", operands as f64);
+        set(&object, "beside", beside.iter().map(|&name| JsValue::from(name)).collect::<Array>());
         set(&object, "params", params);
         set(&object, "reduces", reduces);
         object.into()
     };
     let elementwise = ElementwiseKind::ALL.iter().map(|kind| {
         let params: Vec<String> = kind.param_names().iter().map(|name| format!("{name}: number")).collect();
-        entry(kind.name(), kind.arity(), &params.join(", "), false)
+        entry(kind.name(), kind.arity(), &[], &params.join(", "), false)
     });
-    let reductions = REDUCTIONS.iter().map(|(name, _)| entry(name, 1, "axis?: number", true));
-    let others = OTHERS.iter().map(|row| entry(row.name, row.operands, row.params, false));
+    let reductions = REDUCTIONS.iter().map(|(name, _)| entry(name, 1, &[], "axis?: number", true));
+    let others = OTHERS.iter().map(|row| entry(row.name, row.operands, row.beside, row.params, false));
     elementwise.chain(reductions).chain(others).collect()
 }

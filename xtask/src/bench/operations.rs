@@ -163,7 +163,7 @@ pub(super) const ALL: &[Measured] = &[
         ceiling: Ceiling::Arithmetic,
         sizes: &[16, 32, 64, 128, 256, 512, 1024],
         problem: |n| {
-            let op = Attention { causal: true, scale: None };
+            let op = Attention::causal();
             Ok((op.into(), vec![f32s(&[8, n, 64])?; 3]))
         },
         range: (-1.0, 1.0),

@@ -1,13 +1,14 @@
 //! Attention.
 
-use kiln_ir::op::Attention;
+use kiln_ir::op::{Attention, AttentionExtents, Dequantize, Operation};
 use kiln_ir::{DType, Result, TensorType};
-use kiln_ptx::kernels::attention::{self, FlashPlan, WarpGroupAttention};
+use kiln_ptx::kernels::attention::{self, FlashCombine, FlashPlan, ScanAttention, WarpGroupAttention};
+use kiln_ptx::kernels::gather;
 use kiln_ptx::{Launch, PtxType};
 
 use super::{HALVES, Launches, Lower, Lowering, Value, accepted, cast, halves};
 use crate::CudaDevice;
-use crate::plan::Hardware;
+use crate::plan::{Code, Hardware};
 use kiln_device::Location;
 
 /// Attention of f16 on tensor cores.
@@ -16,7 +17,7 @@ pub(crate) enum OnTensorCores {
     Warps(FlashPlan),
 }
 
-/// How attention of f16 runs on tensor cores, where the device has any and its kernels take the extents and the scale.
+/// How plain attention of f16 runs on tensor cores, where the device has any and its kernels take the extents and the scale.
 ///
 /// # Errors
 /// [`Error::Shape`] when the operands do not fit one another.
@@ -26,7 +27,8 @@ pub(crate) fn on_tensor_cores(
     inputs: &[TensorType],
 ) -> Result<Option<OnTensorCores>> {
     let extents = op.extents(&inputs[0].shape, &inputs[1].shape, &inputs[2].shape)?;
-    let Some(halves) = halves(inputs).filter(|_| hardware.has_tensor_cores()) else { return Ok(None) };
+    let is_plain = op.is_plain() && extents.d == extents.dv;
+    let Some(halves) = halves(inputs).filter(|_| is_plain && hardware.has_tensor_cores()) else { return Ok(None) };
     let (types, multiprocessors) = ([halves, PtxType::F32], hardware.multiprocessors);
     let scale = op.scale(extents.d);
     let warp_groups = || -> Result<Option<OnTensorCores>> {
@@ -47,53 +49,128 @@ pub(crate) fn on_tensor_cores(
     Ok(accepted(warps)?.map(OnTensorCores::Warps))
 }
 
+/// Queries that share a head of keys, up to which keys and values of other types than f32 are read as they are.
+const FEW: usize = 8;
+
 impl Lower<CudaDevice> for Attention {
     const READS: &'static [DType] = HALVES;
 
+    const FAULTS: bool = true;
+
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let types: Vec<TensorType> = inputs.iter().map(|input| input.ty).collect();
+        let extents = self.extents(&types[0].shape, &types[1].shape, &types[2].shape)?;
         let out = outputs[0].at;
-        let [q, k, v] = [0, 1, 2].map(|i: usize| inputs[i].at);
+        if outputs[0].ty.shape.is_empty() {
+            return self.places().lengths.map_or(Ok(()), |place| check_lengths(self, plan, inputs[place], extents.t));
+        }
+        let is_plain = self.is_plain() && extents.d == extents.dv;
+        let as_stored = types[1..3].iter().any(|ty| ty.dtype != DType::F32) && extents.group * extents.s <= FEW;
         match on_tensor_cores(*plan.target, self, &types)? {
-            Some(OnTensorCores::WarpGroups(kernel, launch)) => plan.run(kernel, launch, &[q, k, v, out]),
-            Some(OnTensorCores::Warps(FlashPlan { attention: (kernel, launch), combine: None })) => {
-                plan.run(kernel, launch, &[q, k, v, out]);
+            Some(OnTensorCores::WarpGroups(kernel, launch)) => {
+                plan.run(kernel, launch, &[inputs[0].at, inputs[1].at, inputs[2].at, out]);
             }
-            Some(OnTensorCores::Warps(FlashPlan { attention: (kernel, launch), combine: Some(combine) })) => {
-                let (combine, adding, bytes) = combine;
-                let parts = plan.scratch_bytes(bytes);
-                plan.run(kernel, launch, &[q, k, v, parts]);
-                plan.run(combine, adding, &[parts, out]);
+            Some(OnTensorCores::Warps(FlashPlan { attention: (kernel, launch), combine })) => {
+                let [q, k, v] = [0, 1, 2].map(|i: usize| inputs[i].at);
+                run_parts(plan, kernel, launch, [q, k, v], combine, out);
             }
-            None => lower_f32(self, plan, inputs, out)?,
+            None if is_plain && !as_stored => lower_f32(self, plan, inputs, out)?,
+            None => scan(self, &extents, plan, inputs, out)?,
         }
         Ok(())
     }
 }
 
+/// Runs a kernel, and where it leaves parts of results the one that adds them up.
+fn run_parts(
+    plan: &mut Lowering<'_>,
+    kernel: impl Into<Code>,
+    launch: Launch,
+    [q, k, v]: [Location; 3],
+    combine: Option<(FlashCombine, Launch, usize)>,
+    out: Location,
+) {
+    let Some((combine, adding, bytes)) = combine else { return plan.run(kernel, launch, &[q, k, v, out]) };
+    let parts = plan.scratch_bytes(bytes);
+    plan.run(kernel, launch, &[q, k, v, parts]);
+    plan.run(combine, adding, &[parts, out]);
+}
+
+/// Reports the first length of more than `t` keys: what a table of so many rows finds of indices.
+fn check_lengths(op: &Attention, plan: &mut Lowering<'_>, lengths: Value, t: usize) -> Result<()> {
+    let kernel = gather::Gather::new(0);
+    let launch = kernel.launch(lengths.ty.shape.numel(), t + 1, 0)?;
+    let report = plan.fault(op.name(), t + 1);
+    plan.run(kernel, launch, &[lengths.at, lengths.at, lengths.at, report]);
+    Ok(())
+}
+
+/// Floats or blocks as f32: themselves, or a copy for the duration of this step.
+fn as_f32(plan: &mut Lowering<'_>, value: Value) -> Result<Value> {
+    let DType::Blocks(format) = value.ty.dtype else { return cast::widened(plan, value) };
+    let wide = plan.scratch(TensorType::f32(value.ty.shape));
+    if !value.ty.shape.is_empty() {
+        Dequantize { format }.lower(plan, &[value], &[wide])?;
+    }
+    Ok(wide)
+}
+
+/// Attention over keys and values as they are stored, with options and operands beside them.
+fn scan(
+    op: &Attention,
+    extents: &AttentionExtents,
+    plan: &mut Lowering<'_>,
+    inputs: &[Value],
+    out: Location,
+) -> Result<()> {
+    let places = op.places();
+    let q = as_f32(plan, inputs[0])?;
+    let stored = |plan: &mut Lowering<'_>, value: Value, width: usize| {
+        if ScanAttention::reads(value.ty.dtype, width) { Ok(value) } else { as_f32(plan, value) }
+    };
+    let (k, v) = (stored(plan, inputs[1], extents.d)?, stored(plan, inputs[2], extents.dv)?);
+    // An operand that is not there is not read: the queries take its place.
+    let operand = |plan: &mut Lowering<'_>, place: Option<usize>| match place.map(|place| inputs[place]) {
+        Some(value) if value.ty.dtype.is_float() => as_f32(plan, value),
+        other => Ok(other.unwrap_or(q)),
+    };
+    let positions = operand(plan, places.positions)?;
+    let lengths = operand(plan, places.lengths)?;
+    let slopes = operand(plan, places.slopes)?;
+    let sinks = operand(plan, places.sinks)?;
+    let mask = operand(plan, places.mask)?;
+    let kernel = ScanAttention::new(extents, [k.ty.dtype, v.ty.dtype], plan.target.target)?;
+    let counts = places.map(|place| inputs[place].ty.shape.numel());
+    let of_mask = places.mask.map(|_| (mask.ty.dtype, mask.ty.shape));
+    let planned = kernel.plan(op, extents, of_mask, &counts, plan.target.multiprocessors)?;
+    let parts = plan.scratch_bytes(planned.scratch);
+    let report = match places.lengths {
+        Some(_) => plan.fault(op.name(), extents.t + 1),
+        None => parts,
+    };
+    let ((kernel, launch), (combine, adding)) = (planned.attention, planned.combine);
+    let buffers = [q, k, v].map(|value| value.at);
+    let beside = [positions, lengths, slopes, mask].map(|value| value.at);
+    plan.run(kernel, launch, &[&buffers[..], &[parts], &beside, &[report]].concat());
+    plan.run(combine, adding, &[parts, out, sinks.at]);
+    Ok(())
+}
+
 /// Attention on the units for f32.
 fn lower_f32(op: &Attention, plan: &mut Lowering<'_>, inputs: &[Value], out: Location) -> Result<()> {
-    let wide = inputs.iter().map(|&input| cast::widened(plan, input)).collect::<Result<Vec<_>>>()?;
+    let wide = inputs.iter().map(|&input| as_f32(plan, input)).collect::<Result<Vec<_>>>()?;
     let extents = op.extents(&wide[0].ty.shape, &wide[1].ty.shape, &wide[2].ty.shape)?;
     let kernel = attention::Attention::new(extents.d, op.causal, plan.target.target);
     let planned = kernel.plan(&extents, op.scale(extents.d), plan.target.multiprocessors)?;
-    let [q, k, v] = [0, 1, 2].map(|i: usize| wide[i].at);
     let (kernel, launch) = planned.attention;
-    match planned.combine {
-        None => plan.run(kernel, launch, &[q, k, v, out]),
-        Some((combine, adding, bytes)) => {
-            let parts = plan.scratch_bytes(bytes);
-            plan.run(kernel, launch, &[q, k, v, parts]);
-            plan.run(combine, adding, &[parts, out]);
-        }
-    }
+    run_parts(plan, kernel, launch, [0, 1, 2].map(|i: usize| wide[i].at), planned.combine, out);
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use kiln_ir::Shape;
-    use kiln_ir::op::{Op, Param};
+    use kiln_ir::op::{AttentionOperands, Op, Param};
     use kiln_ptx::Target;
 
     use super::*;
@@ -104,15 +181,16 @@ mod tests {
     /// of scratch memory.
     fn planned(
         target: Target,
-        dtype: DType,
+        [dtype, values]: [DType; 2],
         [heads, s, t, d]: [usize; 4],
         scale: Option<Param>,
     ) -> (Vec<String>, usize) {
         let hardware = Hardware { target, multiprocessors: 132, input_precision: InputPrecision::Ieee };
         let ty = |dtype, dims: [usize; 3]| TensorType::of(dtype, Shape::new(&dims).unwrap()).unwrap();
-        let types = [ty(dtype, [heads, s, d]), ty(dtype, [2, t, d]), ty(DType::F16, [2, t, d])];
+        let types = [ty(dtype, [heads, s, d]), ty(dtype, [2, t, d]), ty(values, [2, t, d])];
         let (_, plan) =
-            Plan::<CudaDevice>::of_operation(&Op::from(Attention { causal: true, scale }), &types, &hardware).unwrap();
+            Plan::<CudaDevice>::of_operation(&Op::from(Attention { scale, ..Attention::causal() }), &types, &hardware)
+                .unwrap();
         let is_tile = |word: &&str| word.starts_with(|first: char| first.is_ascii_digit());
         let name = |name: String| name.split('_').take_while(|word| !is_tile(word)).collect::<Vec<_>>().join("_");
         let names = plan.steps.iter().map(|dispatch| name(dispatch.code.kernel().name())).collect();
@@ -122,40 +200,76 @@ mod tests {
     #[test]
     fn halves_go_to_tensor_cores() {
         for target in [Target::Sm80, Target::Sm90, Target::Sm120] {
-            let (names, scratch) = planned(target, DType::F16, [32, 512, 512, 64], None);
+            let (names, scratch) = planned(target, [DType::F16; 2], [32, 512, 512, 64], None);
             assert_eq!((&*names.join(" "), scratch), ("flash_attention_causal_f16_f32", 0), "{target}");
         }
-        let (names, scratch) = planned(Target::Sm90a, DType::F16, [32, 512, 512, 64], None);
+        let (names, scratch) = planned(Target::Sm90a, [DType::F16; 2], [32, 512, 512, 64], None);
         assert_eq!((&*names.join(" "), scratch), ("flash_attention_causal_f16_f32_groups", 0));
         let widened = ["cast_f16_f32", "cast_f16_f32", "cast_f16_f32", "attention_causal_rows64"];
-        assert_eq!(planned(Target::Sm75, DType::F16, [32, 512, 512, 64], None).0, widened);
+        assert_eq!(planned(Target::Sm75, [DType::F16; 2], [32, 512, 512, 64], None).0, widened);
         // Rows that no kernel is for, and scales that turn the order of scores around.
-        assert_eq!(planned(Target::Sm80, DType::F16, [32, 512, 512, 40], None).0, widened);
-        assert_eq!(planned(Target::Sm80, DType::F16, [32, 512, 512, 64], Some(Param::from(-0.5))).0, widened);
-        // One of them is f32.
-        let names = planned(Target::Sm80, DType::F32, [32, 512, 512, 64], None).0;
+        assert_eq!(planned(Target::Sm80, [DType::F16; 2], [32, 512, 512, 40], None).0, widened);
+        assert_eq!(planned(Target::Sm80, [DType::F16; 2], [32, 512, 512, 64], Some(Param::from(-0.5))).0, widened);
+        // One of them is f32, and there are many queries.
+        let names = planned(Target::Sm80, [DType::F32, DType::F16], [32, 512, 512, 64], None).0;
         assert_eq!(names, ["cast_f16_f32", "attention_causal_rows64"]);
     }
 
     #[test]
     fn few_queries_of_f32_take_parts_of_many_keys() {
-        let (names, scratch) = planned(Target::Sm80, DType::F32, [8, 1, 4096, 64], None);
-        assert_eq!(names, ["cast_f16_f32", "attention_causal_rows64_parts", "flash_combine_f32"]);
-        // Values in f32, and of each of the 8 rows sums and two words of 128 parts.
-        assert_eq!(scratch, 2 * 4096 * 64 * 4 + 128 * 8 * (64 + 2) * 4);
+        let (names, scratch) = planned(Target::Sm80, [DType::F32; 2], [8, 1, 4096, 64], None);
+        assert_eq!(names, ["attention_causal_rows64_parts", "flash_combine_f32"]);
+        // Of each of the 8 rows sums and two words of 128 parts.
+        assert_eq!(scratch, 128 * 8 * (64 + 2) * 4);
         for few in [[8, 1, 20, 64], [64, 64, 4096, 64], [8, 1, 4096, 63], [8, 1, 4096, 300]] {
-            let (names, _) = planned(Target::Sm80, DType::F32, few, None);
-            assert_eq!(names.len(), 2, "{few:?} {names:?}");
+            let (names, _) = planned(Target::Sm80, [DType::F32; 2], few, None);
+            assert_eq!(names.len(), 1, "{few:?} {names:?}");
         }
     }
 
     #[test]
     fn few_queries_take_parts_of_many_keys() {
         for target in [Target::Sm80, Target::Sm90a] {
-            let (names, scratch) = planned(target, DType::F16, [8, 1, 8192, 128], None);
+            let (names, scratch) = planned(target, [DType::F16; 2], [8, 1, 8192, 128], None);
             assert_eq!(names, ["flash_attention_causal_f16_parts", "flash_combine_f32"]);
             // Of each of the 8 rows a sum of 128 elements and two words, of 32 parts.
             assert_eq!(scratch, 32 * 8 * (128 + 2) * 4);
         }
+    }
+
+    #[test]
+    fn few_queries_read_keys_as_they_are_stored() {
+        let hardware = Hardware { target: Target::Sm90a, multiprocessors: 132, input_precision: InputPrecision::Ieee };
+        let plan = |op: Attention, q: [usize; 3], kv: [usize; 3], stored: DType, beside: &[TensorType]| {
+            let of = |dtype, dims: [usize; 3]| TensorType::of(dtype, Shape::new(&dims).unwrap()).unwrap();
+            let types = [&[of(DType::F32, q), of(stored, kv), of(stored, kv)], beside].concat();
+            let (_, plan) = Plan::<CudaDevice>::of_operation(&Op::from(op), &types, &hardware).unwrap();
+            let names: Vec<String> = plan.steps.iter().map(|dispatch| dispatch.code.kernel().name()).collect();
+            let grid = plan.steps.first().map(|dispatch| dispatch.launch.grid);
+            (names, grid, plan.faults)
+        };
+        let q8_0 = DType::Blocks(kiln_ir::QuantFormat::Q8_0);
+        for (stored, word) in [(DType::F16, "f16"), (DType::Bf16, "bf16"), (q8_0, "q8_0")] {
+            let (names, grid, faults) = plan(Attention::causal(), [32, 1, 128], [8, 8192, 128], stored, &[]);
+            let scan = format!("attention_scan_{word}_128_{word}_128_queries4");
+            assert_eq!((names, faults), (vec![scan, "attention_scan_combine".to_owned()], vec![]));
+            // A block for each of eight heads and of 64 parts of 128 keys.
+            assert_eq!(grid, Some([8, 64, 1]));
+        }
+        // Other formats and odd rows become f32 first, and so do keys of many queries.
+        let q4_0 = DType::Blocks(kiln_ir::QuantFormat::Q4_0);
+        let names = plan(Attention::causal(), [32, 1, 128], [8, 256, 128], q4_0, &[]).0;
+        assert!(names.len() == 4 && names[2].starts_with("attention_scan_f32"), "{names:?}");
+        let names = plan(Attention::causal(), [32, 1, 100], [8, 256, 100], DType::F16, &[]).0;
+        assert!(names.len() == 4 && names[2].starts_with("attention_scan_f32"), "{names:?}");
+        let names = plan(Attention::causal(), [32, 64, 128], [8, 256, 128], DType::F16, &[]).0;
+        assert!(names.len() == 3 && names[2].starts_with("attention_causal"), "{names:?}");
+        // Lengths may be at fault, where there is nothing to compute, too.
+        let lengths = TensorType::u32(Shape::new(&[1]).unwrap());
+        let op = Attention::causal().with(&AttentionOperands { lengths: Some(()), ..AttentionOperands::default() });
+        let (_, _, faults) = plan(op, [32, 1, 128], [8, 256, 128], DType::F16, &[lengths]);
+        assert_eq!((faults.len(), faults[0].bound), (1, 257));
+        let (names, _, faults) = plan(op, [32, 0, 128], [8, 256, 128], DType::F16, &[lengths]);
+        assert_eq!((names, faults.len()), (vec!["gather_nothing".to_owned()], 1));
     }
 }

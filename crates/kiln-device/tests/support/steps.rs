@@ -97,6 +97,19 @@ pub(crate) fn evaluate(
                 _ => Ok((reference(&Op::from(*write), &operands)?, None)),
             }
         }
+        Kernel::Op(Op::Attention(attention)) if let Some(place) = attention.places().lengths => {
+            let shape = operands[1].shape();
+            let keys = shape.dims()[shape.rank() - 2];
+            let lengths = operands[place].data().u32();
+            let fault = match attention.check_lengths(lengths, keys) {
+                Err(Error::Index { position, index, .. }) => Some((position as u32, index as u32)),
+                _ => None,
+            };
+            let inside: Vec<u32> = lengths.iter().map(|&length| length.min(keys as u32)).collect();
+            let mut operands = operands.clone();
+            operands[place] = Operand::new(Data::U32(&inside), operands[place].shape())?;
+            Ok((reference(&Op::from(*attention), &operands)?, fault))
+        }
         Kernel::Op(op) => Ok((reference(op, &operands)?, None)),
         Kernel::Fused(fused) => {
             let mut computed: Vec<(Shape, Vec<f32>)> = Vec::new();
@@ -144,6 +157,10 @@ fn push(op: Op, plan: &mut Lowering<'_, HostDevice>, inputs: &[Value], outputs: 
         // Of the rows of a matrix.
         Op::WriteRows(_) => {
             Some(plan.fault(op.name(), inputs[0].ty.shape.dims().iter().rev().nth(1).copied().unwrap_or(0)))
+        }
+        Op::Attention(attention) if attention.operands.lengths.is_some() => {
+            let keys = inputs[1].ty.shape.dims();
+            Some(plan.fault(op.name(), keys[keys.len() - 2] + 1))
         }
         _ => None,
     };
@@ -194,6 +211,6 @@ macro_rules! lowered {
 }
 lowered! {
     Elementwise, Reduce, Dot, Matmul, Matvec, Transpose, Softmax, LogSoftmax, LayerNorm, RmsNorm, GroupNorm, BatchNorm, Gather(faults), WriteRows(faults), TopK,
-    Convolve2d, Pool2d, Attention, Rope, Quantize, Dequantize, QuantMatmul, Cast, Compare, Select, Arithmetic, Cumsum, Sort, Scatter(faults), IndexAdd(faults), Permute, Slice, BroadcastTo, Pad, Concat,
+    Convolve2d, Pool2d, Attention(faults), Rope, Quantize, Dequantize, QuantMatmul, Cast, Compare, Select, Arithmetic, Cumsum, Sort, Scatter(faults), IndexAdd(faults), Permute, Slice, BroadcastTo, Pad, Concat,
     Reshape, Custom,
 }

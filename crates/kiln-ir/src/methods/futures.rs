@@ -1,10 +1,10 @@
 use std::ops::Range;
 
-use super::slices::{flat, operands, rows};
+use super::slices::{attending, flat, operands, rows};
 use crate::op::{
-    Attention, BatchNorm, BroadcastTo, Concat, Convolve2d, Cumsum, Dequantize, Dot, Elementwise, Gather, GroupNorm,
-    IndexAdd, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce,
-    Reduction, Reshape, RmsNorm, Rope, Scatter, Slice, Softmax, Sort, TopK, Transpose, types_of,
+    Attention, AttentionOperands, BatchNorm, BroadcastTo, Concat, Convolve2d, Cumsum, Dequantize, Dot, Elementwise,
+    Gather, GroupNorm, IndexAdd, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul,
+    Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, Scatter, Slice, Softmax, Sort, TopK, Transpose, types_of,
 };
 use crate::{DataMut, Element, Operand, QuantFormat, Result, Shape, elementwise_table, reduction_table, zeros};
 #[cfg(doc)]
@@ -129,6 +129,22 @@ pub trait AsyncOperations {
     }
 
     operations!(operations_as_futures);
+
+    /// Attention with the operands that are there beside queries, keys and values.
+    ///
+    /// # Errors
+    /// As [`Operations::attention_with`].
+    async fn attention_with(
+        &self,
+        q: Operand<'_>,
+        k: Operand<'_>,
+        v: Operand<'_>,
+        more: AttentionOperands<Operand<'_>>,
+        op: Attention,
+    ) -> Result<Vec<f32>> {
+        let (op, inputs) = attending([q, k, v], more, op);
+        collect(self, &op, &inputs).await
+    }
 
     /// The `k` greatest elements of every row of `columns` elements, greatest first, and where in the row they stand.
     ///

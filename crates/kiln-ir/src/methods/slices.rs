@@ -3,10 +3,10 @@ use std::ops::Range;
 #[cfg(doc)]
 use crate::Error;
 use crate::op::{
-    Attention, BatchNorm, BroadcastTo, Cast, Concat, Convolve2d, Cumsum, Dequantize, Dot, Elementwise, Gather,
-    GroupNorm, IndexAdd, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul,
-    Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, Scatter, Slice, Softmax, Sort, TopK, Transpose, rows_of,
-    types_of,
+    Attention, AttentionOperands, BatchNorm, BroadcastTo, Cast, Concat, Convolve2d, Cumsum, Dequantize, Dot,
+    Elementwise, Gather, GroupNorm, IndexAdd, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d,
+    QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, Scatter, Slice, Softmax, Sort, TopK, Transpose,
+    rows_of, types_of,
 };
 use crate::{
     Buffer, Data, DataMut, Element, Operand, QuantFormat, Result, Shape, elementwise_table, reduction_table, zeros,
@@ -33,6 +33,15 @@ pub(super) fn flat(format: QuantFormat, blocks: &[u8]) -> Result<Operand<'_>> {
 /// Tensors of f32, each given by its elements and its extents.
 pub(super) fn operands<'a>(parts: &[(&'a [f32], &[usize])]) -> Result<Vec<Operand<'a>>> {
     parts.iter().map(|(data, dims)| Operand::f32(data, dims)).collect()
+}
+
+/// Attention with these operands beside queries, keys and values.
+pub(super) fn attending<'a>(
+    qkv: [Operand<'a>; 3],
+    more: AttentionOperands<Operand<'a>>,
+    op: Attention,
+) -> (Op, Vec<Operand<'a>>) {
+    (op.with(&more).into(), qkv.into_iter().chain(more.into_vec()).collect())
 }
 
 macro_rules! elementwise_on_slices {
@@ -344,6 +353,40 @@ pub trait Operations {
     ) -> Result<()> {
         let inputs = [Operand::f32(a, &[rows, columns])?, Operand::vector(x)];
         self.run_into(&op.into(), &inputs, &mut [DataMut::F32(out)])
+    }
+
+    /// Attention with the operands that are there beside queries, keys and values, whatever the operation says of them: masks,
+    /// positions and lengths of sequences, sinks, slopes. Keys and values may be of any type of floats or quantised.
+    ///
+    /// # Errors
+    /// As the shape rule of [`Attention`]; [`Error::Index`] for a length of more keys than there are.
+    fn attention_with(
+        &self,
+        q: Operand<'_>,
+        k: Operand<'_>,
+        v: Operand<'_>,
+        more: AttentionOperands<Operand<'_>>,
+        op: Attention,
+    ) -> Result<Vec<f32>> {
+        let (op, inputs) = attending([q, k, v], more, op);
+        self.run_f32(&op, &inputs)
+    }
+
+    /// As [`Operations::attention_with`], into `out`.
+    ///
+    /// # Errors
+    /// As [`Operations::attention_with`]; [`Error::Length`] when `out` has another length than the result.
+    fn attention_with_into(
+        &self,
+        q: Operand<'_>,
+        k: Operand<'_>,
+        v: Operand<'_>,
+        more: AttentionOperands<Operand<'_>>,
+        op: Attention,
+        out: &mut [f32],
+    ) -> Result<()> {
+        let (op, inputs) = attending([q, k, v], more, op);
+        self.run_into(&op, &inputs, &mut [DataMut::F32(out)])
     }
 
     operations!(operations_on_slices);

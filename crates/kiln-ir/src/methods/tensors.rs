@@ -4,10 +4,10 @@ use std::ops::Range;
 #[cfg(doc)]
 use crate::Operations;
 use crate::op::{
-    Arithmetic, Attention, BatchNorm, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d, Cumsum, Dequantize,
-    Dot, Elementwise, Gather, GroupNorm, IndexAdd, IntegerFunction, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad,
-    Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, Scatter, Select, Slice,
-    Softmax, Sort, TopK, Transpose, WriteRows,
+    Arithmetic, Attention, AttentionOperands, BatchNorm, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d,
+    Cumsum, Dequantize, Dot, Elementwise, Gather, GroupNorm, IndexAdd, IntegerFunction, LayerNorm, LogSoftmax, Matmul,
+    Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope,
+    Scatter, Select, Slice, Softmax, Sort, TopK, Transpose, WriteRows,
 };
 use crate::{DType, Error, QuantFormat, Result, elementwise_table, reduction_table};
 
@@ -152,6 +152,24 @@ pub trait Record: Sized {
     }
 
     operations!(operations_on_tensors);
+
+    /// Attention with the operands that are there beside queries, keys and values, whatever the operation says of them: masks,
+    /// positions and lengths of sequences, sinks, slopes.
+    ///
+    /// # Errors
+    /// As [`Record::record_all`].
+    fn attention_with(
+        &mut self,
+        q: impl Borrow<Self::Tensor>,
+        k: impl Borrow<Self::Tensor>,
+        v: impl Borrow<Self::Tensor>,
+        more: AttentionOperands<Self::Tensor>,
+        op: Attention,
+    ) -> Result<Self::Tensor> {
+        let op = op.with(&more);
+        let inputs = [q.borrow().clone(), k.borrow().clone(), v.borrow().clone()];
+        self.record(op, &inputs.into_iter().chain(more.into_vec()).collect::<Vec<_>>())
+    }
 
     /// The `k` greatest elements of every row, greatest first: values and indices.
     ///

@@ -67,10 +67,7 @@ impl Operation for Arithmetic {
     }
 
     fn contract(&self) -> Contract {
-        Contract {
-            bound: Bound::Exact,
-            special: "sums, differences and products wrap around",
-        }
+        Contract { bound: Bound::Exact, special: "sums, differences and products wrap around" }
     }
 
     #[cfg(feature = "reference")]

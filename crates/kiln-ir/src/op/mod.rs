@@ -31,7 +31,7 @@ mod transpose;
 mod write;
 
 pub use arithmetic::{Arithmetic, IntegerFunction};
-pub use attention::{Attention, AttentionExtents};
+pub use attention::{Attention, AttentionExtents, AttentionOperands, Sight};
 pub use call::{Call, Types, check, check_outputs, types_of, widened};
 pub use cast::Cast;
 pub use channels::{BatchNorm, GroupNorm, channels_of};

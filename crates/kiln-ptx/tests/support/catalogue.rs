@@ -3,7 +3,9 @@
 use kiln_ir::graph::{Fetch, FusionLimits, Graph, Step};
 use kiln_ir::op::{AttentionExtents, ElementwiseKind, Matmul, Pooling, Reduction};
 use kiln_ir::{QuantFormat, Record, Shape, TensorType};
-use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashTile, WarpGroupAttention, plan};
+use kiln_ptx::kernels::attention::{
+    Attention, FlashAttention, FlashTile, ScanAttention, ScanCombine, WarpGroupAttention, plan,
+};
 use kiln_ptx::kernels::cast::Cast;
 use kiln_ptx::kernels::channels::Channels;
 use kiln_ptx::kernels::compare::{Arithmetic, Compare, Select};
@@ -100,6 +102,8 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.extend(QuantFormat::ALL.map(|format| Box::new(Dequantize::new(format)) as _));
     kernels.extend(QuantMatmul::all().into_iter().map(|product| Box::new(product) as _));
     kernels.extend(Attention::all(target).into_iter().map(|attention| Box::new(attention) as _));
+    kernels.extend(ScanAttention::some(target).into_iter().map(|attention| Box::new(attention) as _));
+    kernels.push(Box::new(ScanCombine::new(target)));
     kernels.push(Box::new(NaiveGemm));
     kernels.push(Box::new(TiledGemm));
     for tile in Tile::ALL {
@@ -149,7 +153,7 @@ pub(crate) fn warps() -> Vec<Box<dyn Kernel>> {
         kernels.push(Box::new(product(operation, types, tile, epilogue)));
     }
     for (output, d) in [(F16, 64), (Bf16, 80), (F32, 256)] {
-        let extents = AttentionExtents { batch: 1, kv_heads: 1, group: 1, s: 1, t: 4096, d };
+        let extents = AttentionExtents { batch: 1, kv_heads: 1, group: 1, s: 1, t: 4096, d, dv: d };
         let parts = plan([F16, output], &extents, true, 1.0, 132).unwrap();
         kernels.push(Box::new(parts.combine.unwrap().0));
         if output == F32 {

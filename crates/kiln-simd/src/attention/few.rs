@@ -4,7 +4,7 @@
 //! alternate, though, which no prefetcher of the hardware foresees: while a block of one is read, the rows of the other
 //! that come next are asked for.
 
-use super::block::Block;
+use super::block::{Block, Rows, Span};
 use super::{KEYS, QUERIES};
 use crate::math;
 use crate::vector::{MAX_LANES, Vector};
@@ -38,6 +38,9 @@ impl Block<'_> {
     #[inline(always)]
     pub(super) fn scale_queries(&mut self, depth: usize) {
         let d = self.e.d;
+        if d == 0 {
+            return;
+        }
         for (to, from) in self.queries.chunks_exact_mut(depth).zip(self.q.chunks_exact(d)) {
             to[d..].fill(0.0);
             to.iter_mut().zip(from).for_each(|(to, from)| *to = self.scale * from);
@@ -50,15 +53,15 @@ impl Block<'_> {
     /// # Safety
     /// As [`Block::score`]; `depth` is `d` padded to whole vectors.
     #[inline(always)]
-    pub(super) unsafe fn score_few<V: Vector>(&mut self, start: usize, keys: usize, depth: usize) {
-        let d = self.e.d;
+    pub(super) unsafe fn score_few<V: Vector>(&mut self, rows: Rows, start: usize, keys: usize, depth: usize) {
+        let (d, dv) = (self.e.d, self.e.dv);
         for group in (0..keys).step_by(V::LANES) {
             let last = (keys - group).min(V::LANES) - 1;
             for query in 0..self.n {
                 // SAFETY: keys start + group ..= start + group + last exist, rows of d; the scores have whole vectors.
                 unsafe {
-                    let k = self.k.as_ptr().add((start + group) * d);
-                    let v = self.v.as_ptr().wrapping_add((start + group) * d);
+                    let k = rows.k.wrapping_add((start + group) * d);
+                    let v = rows.v.wrapping_add((start + group) * dv);
                     let q = self.queries.as_ptr().add(query * depth);
                     let ask = self.far && query == 0;
                     let zero = V::splat(0.0);
@@ -71,7 +74,7 @@ impl Block<'_> {
                         while c + V::LANES <= d {
                             let q = V::load(q.add(c));
                             if ask {
-                                each!(I < V::LANES => V::prefetch_far(v.wrapping_add(I * d + c)));
+                                each!(I < V::LANES => V::prefetch_far(v.wrapping_add(I * dv + c)));
                             }
                             each!(I < V::LANES => sums[I] = V::load(k.add(I * d + c)).mul_add(q, sums[I]));
                             c += V::LANES;
@@ -98,10 +101,11 @@ impl Block<'_> {
     /// # Safety
     /// As [`Block::score`].
     #[inline(always)]
-    pub(super) unsafe fn weigh_few<V: Vector>(&mut self, keys: usize, seen: &[usize]) {
-        for (query, &seen) in seen.iter().enumerate() {
+    pub(super) unsafe fn weigh_few<V: Vector>(&mut self, keys: usize, seen: &[Span]) {
+        for (query, seen) in seen.iter().enumerate() {
             let scores = &mut self.scores[query * KEYS..][..KEYS];
-            scores[seen..keys.next_multiple_of(V::LANES)].fill(f32::NEG_INFINITY);
+            scores[..seen.start].fill(f32::NEG_INFINITY);
+            scores[seen.end..keys.next_multiple_of(V::LANES)].fill(f32::NEG_INFINITY);
             let old = self.state[query];
             // SAFETY: whole vectors of a row of scores; a value of `V` may be made.
             unsafe {
@@ -129,14 +133,22 @@ impl Block<'_> {
         }
     }
 
-    /// Adds the weighted values of the first `keys` keys of a block, in columns `0 ..` as long as there are enough for a
+    /// Adds the weighted values of `keys` keys of a block from `first` on, in columns `0 ..` as long as there are enough for a
     /// tile, and says where it ended.
     ///
     /// # Safety
-    /// As [`Block::score`]; `depth` is `d` padded to whole vectors, and every query sees these keys.
+    /// As [`Block::score`]; `deep` is `dv` padded to whole vectors, and every query sees these keys.
     #[inline(always)]
-    pub(super) unsafe fn sum_few<V: Vector>(&mut self, start: usize, keys: usize, depth: usize) -> usize {
-        let (d, lanes) = (self.e.d, V::LANES);
+    pub(super) unsafe fn sum_few<V: Vector>(
+        &mut self,
+        rows: Rows,
+        start: usize,
+        first: usize,
+        keys: usize,
+        deep: usize,
+    ) -> usize {
+        let (d, lanes) = (self.e.dv, V::LANES);
+        let range = (start, first, keys);
         let widest = columns::<V>(self.n);
         let mut column = 0;
         for width in [8, 4] {
@@ -144,12 +156,12 @@ impl Block<'_> {
                 // SAFETY: the contract of this function; the columns are inside of the rows.
                 unsafe {
                     match (self.n, width) {
-                        (1, 8) => self.tile::<V, 1, 8, 1>(start, keys, depth, column),
-                        (1, _) => self.tile::<V, 1, 4, 2>(start, keys, depth, column),
-                        (2, 8) => self.tile::<V, 2, 8, 1>(start, keys, depth, column),
-                        (2, _) => self.tile::<V, 2, 4, 1>(start, keys, depth, column),
-                        (3, _) => self.tile::<V, 3, 4, 1>(start, keys, depth, column),
-                        _ => self.tile::<V, 4, 4, 1>(start, keys, depth, column),
+                        (1, 8) => self.tile::<V, 1, 8, 1>(rows, range, deep, column),
+                        (1, _) => self.tile::<V, 1, 4, 2>(rows, range, deep, column),
+                        (2, 8) => self.tile::<V, 2, 8, 1>(rows, range, deep, column),
+                        (2, _) => self.tile::<V, 2, 4, 1>(rows, range, deep, column),
+                        (3, _) => self.tile::<V, 3, 4, 1>(rows, range, deep, column),
+                        _ => self.tile::<V, 4, 4, 1>(rows, range, deep, column),
                     }
                 }
                 column += width * lanes;
@@ -165,23 +177,23 @@ impl Block<'_> {
     #[inline(always)]
     unsafe fn tile<V: Vector, const R: usize, const C: usize, const AT_ONCE: usize>(
         &mut self,
-        start: usize,
-        keys: usize,
-        depth: usize,
+        rows: Rows,
+        (start, first, keys): (usize, usize, usize),
+        deep: usize,
         column: usize,
     ) {
         // Registers are there for no more than these; see `columns`.
         if const { R * C * AT_ONCE > SUMS || R > 1 && AT_ONCE > 1 || C > columns::<V>(R) } {
             return;
         }
-        let d = self.e.d;
+        let (d, dv) = (self.e.d, self.e.dv);
         // SAFETY: rows of values and of weights that exist, and rows of the sums.
         unsafe {
             let z = V::splat(0.0);
             let mut sums = [z, z, z, z, z, z, z, z, z, z, z, z, z, z, z, z];
-            let mut v = self.v.as_ptr().wrapping_add(start * d + column);
-            let mut next = self.k.as_ptr().wrapping_add((start + KEYS) * d + column);
-            let mut weights = self.scores.as_ptr();
+            let mut v = rows.v.wrapping_add((start + first) * dv + column);
+            let mut next = rows.k.wrapping_add((start + KEYS) * d + column);
+            let mut weights = self.scores.as_ptr().wrapping_add(first);
             macro_rules! step {
                 ($at_once:expr) => {
                     if self.far {
@@ -192,11 +204,11 @@ impl Block<'_> {
                     let apart = if const { $at_once > 1 } { 1 } else { KEYS };
                     each!(I < R * $at_once => w[I] = V::splat(*weights.add(I * apart)));
                     let mut x = [z, z, z, z, z, z, z, z, z, z, z, z, z, z, z, z];
-                    each!(I < C * $at_once => x[I] = V::load(v.add(I / C * d + I % C * V::LANES)));
+                    each!(I < C * $at_once => x[I] = V::load(v.add(I / C * dv + I % C * V::LANES)));
                     each!(I < R * C * $at_once => {
                         sums[I] = w[I / C].mul_add(x[if const { $at_once > 1 } { I } else { I % C }], sums[I]);
                     });
-                    v = v.wrapping_add($at_once * d);
+                    v = v.wrapping_add($at_once * dv);
                     next = next.wrapping_add($at_once * d);
                     weights = weights.wrapping_add($at_once);
                 };
@@ -211,8 +223,8 @@ impl Block<'_> {
                 each!(I < C => sums[I] = sums[I] + sums[(C + I) % SUMS]);
             }
             each!(I < R * C => {
-                let p = self.sums.as_mut_ptr().add(I / C * depth + column + I % C * V::LANES);
-                if start > 0 { V::load(p) + sums[I] } else { sums[I] }.store(p);
+                let p = self.sums.as_mut_ptr().add(I / C * deep + column + I % C * V::LANES);
+                if rows.add { V::load(p) + sums[I] } else { sums[I] }.store(p);
             });
         }
     }

@@ -8,15 +8,18 @@
 
 mod block;
 mod few;
+mod more;
 
 use kiln_ir::op::Attention;
-use kiln_ir::{DataMut, Error, Operand, Result};
+use kiln_ir::{Data, DataMut, Error, Operand, Result};
 
+use crate::cast::ToF32;
 use crate::scratch;
-use crate::simd::{Execute, Simd, f32s};
+use crate::simd::{Execute, Simd};
 use crate::threads::{self, Shared};
-use crate::vector::dispatch;
+use crate::vector::{dispatch, dispatch_plain};
 use block::Block;
+use more::{Mask, More};
 
 /// Queries of a block: lanes of a row of scores.
 const QUERIES: usize = 64;
@@ -28,48 +31,103 @@ const KEYS: usize = 128;
 const PARALLEL: usize = 1_000_000;
 
 impl Execute for Attention {
+    const READS_STORED: bool = true;
+
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         let e = self.extents(&inputs[0].shape(), &inputs[1].shape(), &inputs[2].shape())?;
-        let (q, k, v) = (f32s(inputs, 0), f32s(inputs, 1), f32s(inputs, 2));
+        let places = self.places();
+        let lengths = places.lengths.map(|place| inputs[place].data().u32());
+        // Before anything is written.
+        self.check_lengths(lengths.unwrap_or(&[]), e.t)?;
         let out = outputs[0].f32();
         if out.is_empty() || e.t == 0 {
             out.fill(0.0);
             return Ok(());
         }
+        let wide;
+        let q = match inputs[0].data() {
+            Data::F32(q) => q,
+            narrow => {
+                let mut q = kiln_ir::zeros(inputs[0].shape().numel())?;
+                // SAFETY: a `Simd` exists only for an available instruction set.
+                unsafe { dispatch_plain(simd.isa(), ToF32(narrow, &mut q)) };
+                wide = q;
+                &wide[..]
+            }
+        };
+        let (k, v) = (inputs[1].data(), inputs[2].data());
+        let positions = places.positions.map(|place| inputs[place].data().u32());
+        let [sinks, slopes] = [places.sinks, places.slopes].map(|place| place.map(|place| inputs[place].data()));
+        let mask = places.mask.map(|place| (inputs[place].data(), e.mask_strides(&inputs[place].shape())));
+        // The head of keys that is so far from the first one.
+        let of_head = |head: usize| {
+            let (sequence, first) = (head / e.kv_heads, head % e.kv_heads * e.group);
+            More {
+                op: *self,
+                // One for all sequences, or one of each.
+                length: lengths.map_or(e.t, |lengths| lengths[sequence.min(lengths.len() - 1)] as usize),
+                positions: positions.map(|positions| &positions[sequence * e.s % positions.len().max(1)..][..e.s]),
+                mask: mask.map(|(data, [a, b, c, d])| Mask {
+                    data,
+                    first: sequence * a + first * b,
+                    strides: [b, c, d],
+                }),
+                sinks: sinks.map(|sinks| of_heads(sinks, first, e.group)),
+                slopes: slopes.map(|slopes| of_heads(slopes, first, e.group)),
+            }
+        };
         let work = out.len().saturating_mul(e.t).saturating_mul(4);
         let threads = if work < PARALLEL { 1 } else { simd.threads() };
         let rows = e.group * e.s;
         let blocks = rows.div_ceil(QUERIES);
         let lanes = simd.isa().lanes();
-        let depth = e.d.next_multiple_of(lanes);
+        let (depth, deep) = (e.d.next_multiple_of(lanes), e.dv.next_multiple_of(lanes));
         // Rows that are longer than any model's may need more than there is.
         let wide = if rows > lanes / 2 { QUERIES } else { rows };
-        let of_rows = depth.checked_mul(wide).ok_or(Error::OutOfMemory { bytes: usize::MAX })?;
-        let lengths = [of_rows, KEYS * QUERIES, of_rows, KEYS * 2 * lanes, 3 * QUERIES];
+        let of_rows = |depth: usize| depth.checked_mul(wide).ok_or(Error::OutOfMemory { bytes: usize::MAX });
+        let of_stored = |data: Data<'_>, width: usize| match data {
+            Data::F32(_) => Ok(0),
+            _ => width.checked_mul(KEYS).ok_or(Error::OutOfMemory { bytes: usize::MAX }),
+        };
+        let lengths = [
+            of_rows(depth)?,
+            KEYS * QUERIES,
+            of_rows(deep)?,
+            KEYS * 2 * lanes,
+            3 * QUERIES,
+            of_stored(k, e.d)?,
+            of_stored(v, e.dv)?,
+        ];
         scratch::room(&lengths, threads)?;
+        let bytes = [k, v].map(|data| data.bytes() / (e.batch * e.kv_heads));
+        // What is stored as something else is read a block at a time, in order.
+        let far = matches!((k, v), (Data::F32(k), Data::F32(_)) if k.len() >= few::FAR);
         let out = Shared::new(out.as_mut_ptr());
         threads::for_each(e.batch * e.kv_heads * blocks, threads, |part| {
             // The last blocks of a causal head see the most keys: they start first.
             let (head, first) = (part / blocks, (blocks - 1 - part % blocks) * QUERIES);
             let n = QUERIES.min(rows - first);
-            scratch::slices(lengths, |[queries, scores, sums, values, state]| {
-                let at = (head * rows + first) * e.d;
+            let [k, v] =
+                [(k, bytes[0]), (v, bytes[1])].map(|(data, bytes)| data.part(head * bytes..(head + 1) * bytes));
+            scratch::slices(lengths, |[queries, scores, sums, values, state, wide_k, wide_v]| {
+                let at = head * rows + first;
                 let block = Block {
                     isa: simd.isa(),
                     e,
-                    causal: self.causal,
+                    more: of_head(head),
                     scale: self.scale(e.d),
                     first,
                     n,
-                    far: k.len() >= few::FAR,
-                    q: &q[at..at + n * e.d],
-                    k: &k[head * e.t * e.d..][..e.t * e.d],
-                    v: &v[head * e.t * e.d..][..e.t * e.d],
+                    far,
+                    q: &q[at * e.d..(at + n) * e.d],
+                    k,
+                    v,
                     // SAFETY: the rows of this block, which no other part writes.
-                    out: unsafe { std::slice::from_raw_parts_mut(out.get().add(at), n * e.d) },
+                    out: unsafe { std::slice::from_raw_parts_mut(out.get().add(at * e.dv), n * e.dv) },
                     queries,
                     scores,
                     sums,
+                    wide: [wide_k, wide_v],
                     values,
                     state,
                 };
@@ -79,4 +137,10 @@ impl Execute for Attention {
         });
         Ok(())
     }
+}
+
+/// The elements of some heads, of one for each.
+fn of_heads(data: Data<'_>, first: usize, heads: usize) -> Data<'_> {
+    let size = data.dtype().size();
+    data.part(first * size..(first + heads) * size)
 }

@@ -20,7 +20,7 @@ pub(super) fn run(device: &GpuDevice, op: Op, inputs: &[(TensorType, Vec<u8>)], 
     let types: Vec<TensorType> = inputs.iter().map(|input| input.0).collect();
     let (ids, plan) = Plan::<GpuDevice>::of_operation(&op, &types, &Target { limits, cooperative: false }).unwrap();
     let bytes = |at: Location| match at {
-        Location::Input(id) => plan.inputs.iter().find(|input| input.0 == id).unwrap().1,
+        Location::Input(id) | Location::State(id) => plan.inputs.iter().find(|input| input.0 == id).unwrap().1,
         Location::Result(_) => plan.results.iter().find(|result| result.0 == at).unwrap().1,
         Location::Slot(slot) => plan.slots[slot],
         Location::Scratch(scratch) => plan.scratch[scratch],

@@ -106,7 +106,7 @@ impl FlashAttention {
 
     /// The same with keys cut into about so many parts; buffer 3 are the parts, where the kernel leaves any.
     fn launch_parts(&self, extents: &AttentionExtents, scale: f32, parts: u32) -> Result<Launch> {
-        let AttentionExtents { batch, kv_heads, group, s, t, d } = *extents;
+        let AttentionExtents { batch, kv_heads, group, s, t, d, .. } = *extents;
         if d != self.width as usize {
             return Err(Error::Shape { op: "attention", reason: format!("{}: rows of {d} elements", self.name()) });
         }

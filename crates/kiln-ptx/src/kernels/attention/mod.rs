@@ -3,6 +3,7 @@
 mod combine;
 mod flash;
 mod rows;
+mod scan;
 mod softmax;
 mod tile;
 mod warp_group;
@@ -10,5 +11,6 @@ mod warp_group;
 pub use combine::FlashCombine;
 pub use flash::{FlashAttention, FlashPlan, plan};
 pub use rows::{Attention, AttentionPlan};
+pub use scan::{ScanAttention, ScanCombine, ScanPlan};
 pub use tile::FlashTile;
 pub use warp_group::WarpGroupAttention;

@@ -62,7 +62,7 @@ impl Attention {
     /// # Errors
     /// As [`Attention::launch`].
     pub fn plan(self, extents: &AttentionExtents, scale: f32, multiprocessors: u32) -> Result<AttentionPlan> {
-        let AttentionExtents { batch, kv_heads, group, s, t, d } = *extents;
+        let AttentionExtents { batch, kv_heads, group, s, t, d, .. } = *extents;
         let queries = batch.saturating_mul(kv_heads).saturating_mul(group).saturating_mul(s);
         let room = ((multiprocessors * RESIDENT) as usize).checked_div(queries).unwrap_or(0);
         let parts = room.min(t / LEAST_KEYS).min(MOST_PARTS);
@@ -102,7 +102,7 @@ impl Attention {
     /// # Errors
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ queries or keys, or rows longer than 1024 elements.
     pub fn launch(&self, extents: &AttentionExtents, scale: f32) -> Result<Launch> {
-        let AttentionExtents { batch, kv_heads, group, s, t, d } = *extents;
+        let AttentionExtents { batch, kv_heads, group, s, t, d, .. } = *extents;
         let queries = batch.saturating_mul(kv_heads).saturating_mul(group).saturating_mul(s);
         let rows = extent("queries", queries, MOST)?;
         let words = [

@@ -133,7 +133,7 @@ impl WarpGroupAttention {
     /// [`Error::Shape`] when `d` is not what the kernel is for, or an extent is 0. [`Error::Parameter`] unless the scale is
     /// finite and above 0. [`Error::Limit`] beyond 2³¹ - 1024 queries that share keys, or keys, or 2²⁷ tiles.
     pub fn launch(&self, extents: &AttentionExtents, scale: f32, multiprocessors: u32) -> Result<Launch> {
-        let AttentionExtents { batch, kv_heads, group, s, t, d } = *extents;
+        let AttentionExtents { batch, kv_heads, group, s, t, d, .. } = *extents;
         let heads = batch.saturating_mul(kv_heads);
         if d != self.d as usize || [heads, group, s, t].contains(&0) {
             return Err(Error::Shape { op: "attention", reason: format!("{}: {extents:?}", self.name()) });

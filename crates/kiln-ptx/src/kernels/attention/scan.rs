@@ -1,0 +1,873 @@
+//! Attention of a few queries at a time over keys and values as they are stored: what reads a cache of keys, and what knows
+//! masks, positions, lengths, windows, caps, slopes and sinks.
+//!
+//! A block has up to eight queries that share a head of keys, and goes through keys in steps. Of a step it takes the scores, each
+//! key read by as many lanes as have 16 bytes of it; then a warp for each query makes weights of them, relative to the greatest
+//! so far; then the values are added up, each thread some elements of every so many values. Where there are few queries, keys
+//! are cut into parts at multiples of a step; [`ScanCombine`] adds up what blocks leave of parts.
+
+use kiln_ir::op::{Attention, AttentionExtents, AttentionOperands};
+use kiln_ir::{DType, Error, QuantFormat, Result, Shape};
+
+use super::combine::FlashCombine;
+use crate::kernel::{MAX_GRID_X, extent};
+use crate::kernels::math::{self, F32, maximum};
+use crate::kernels::team::{self, WARP};
+use crate::{
+    Argument, Builder, Byte, F16, Global, Kernel, Launch, Pointer, PtxKernel, Shared, Target, Value, Variable,
+};
+
+/// Threads of a block.
+const BLOCK: u32 = 128;
+/// Warps of a block.
+const WARPS: u32 = BLOCK / WARP;
+/// Keys of a step.
+const KEYS: u32 = 128;
+/// Queries of a block at most.
+const MOST_QUERIES: u32 = 8;
+/// Registers of a thread for elements of queries, and for sums of weighted values, at most.
+const REGISTERS: u32 = 64;
+/// Keys or values that a lane reads at once.
+const AT_ONCE: u32 = 4;
+/// Queries or keys at most.
+const MOST: u64 = 1 << 31;
+/// Entries of a mask at most.
+const MOST_ENTRIES: u64 = u32::MAX as u64;
+/// Parts at most: blocks of a grid along y.
+const MOST_PARTS: usize = 65_535;
+/// Blocks that a multiprocessor works on at once, about.
+const RESIDENT: usize = 4;
+/// 2²³: an integer below that in its lower bits is added to it.
+const LIFTED: u32 = 0x4b00_0000;
+
+type Word<'k> = Value<'k, u32>;
+
+/// How keys or values are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Stored {
+    F32,
+    F16,
+    Bf16,
+    Q8_0,
+}
+
+impl Stored {
+    /// Rows of so many elements of this type, where they are read as they are.
+    fn of(dtype: DType, width: usize) -> Option<Self> {
+        match dtype {
+            DType::F32 => Some(Self::F32),
+            DType::F16 if width.is_multiple_of(8) => Some(Self::F16),
+            DType::Bf16 if width.is_multiple_of(8) => Some(Self::Bf16),
+            DType::Blocks(QuantFormat::Q8_0) => Some(Self::Q8_0),
+            _ => None,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::F16 => "f16",
+            Self::Bf16 => "bf16",
+            Self::Q8_0 => "q8_0",
+        }
+    }
+}
+
+/// Rows of keys or of values, and which elements of them a lane has: pieces of a few neighbours, as far apart as all lanes that
+/// share a row have together.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Rows {
+    stored: Stored,
+    width: u32,
+}
+
+impl Rows {
+    /// Elements of a piece.
+    fn piece(self) -> u32 {
+        match self.stored {
+            Stored::F32 if !self.width.is_multiple_of(4) => 1,
+            Stored::F32 => 4,
+            _ => 8,
+        }
+    }
+
+    /// Pieces of a row.
+    fn pieces(self) -> u32 {
+        self.width / self.piece()
+    }
+
+    /// Lanes that share a row.
+    fn lanes(self) -> u32 {
+        self.pieces().next_power_of_two().min(WARP)
+    }
+
+    /// Pieces of a row that a lane has.
+    fn each(self) -> u32 {
+        self.pieces().div_ceil(self.lanes())
+    }
+
+    /// Elements of a row that a lane has.
+    fn elements(self) -> u32 {
+        self.each() * self.piece()
+    }
+
+    /// Bytes of a row.
+    fn bytes(self) -> u32 {
+        match self.stored {
+            Stored::F32 => 4 * self.width,
+            Stored::F16 | Stored::Bf16 => 2 * self.width,
+            Stored::Q8_0 => self.width / 32 * 34,
+        }
+    }
+
+    /// The elements of a row that begins at byte `first` of `data` which lane `sub` of those that share it has, zeros where
+    /// there is no row or element.
+    fn load<'k>(
+        self,
+        k: &'k Builder,
+        data: Pointer<'k, Global, u32>,
+        first: Value<'k, u64>,
+        sub: Word<'k>,
+        there: Value<'k, bool>,
+    ) -> Vec<F32<'k>> {
+        let piece = |c: u32| {
+            let number = sub + c * self.lanes();
+            (number, k.and(there, k.lt(number, self.pieces())))
+        };
+        let pieces = (0..self.each()).map(piece);
+        match self.stored {
+            Stored::F32 => {
+                let row = data.cast::<Byte>().index_wide(first).cast::<f32>();
+                let load = |(number, there)| match self.piece() {
+                    1 => vec![k.ld_if(there, row.index(number), 0.0)],
+                    _ => k.ld_v_if::<_, _, 4>(there, row.index(number * 4u32), 0.0).to_vec(),
+                };
+                pieces.flat_map(load).collect()
+            }
+            Stored::F16 | Stored::Bf16 => {
+                let row = data.cast::<Byte>().index_wide(first).cast::<u32>();
+                let load = |(number, there): (Word<'k>, _)| k.ld_v_if::<_, _, 4>(there, row.index(number * 4u32), 0u32);
+                let words: Vec<Word<'k>> = pieces.flat_map(load).collect();
+                let two = |word: Word<'k>| match self.stored {
+                    Stored::F16 => k.halves::<F16>(word).map(|half| k.cvt_f32(half)),
+                    _ => [word << 16, word & 0xffff_0000u32].map(|bits| k.bits_f32(bits)),
+                };
+                words.into_iter().flat_map(two).collect()
+            }
+            Stored::Q8_0 => pieces.flat_map(|(number, there)| of_block(k, data, first, number, there)).collect(),
+        }
+    }
+}
+
+/// Eight elements of a row of blocks of Q8_0, the `number`th eight. Blocks are 34 bytes and begin at the lower or the upper half
+/// of a word, the scale first.
+fn of_block<'k>(
+    k: &'k Builder,
+    data: Pointer<'k, Global, u32>,
+    row: Value<'k, u64>,
+    number: Word<'k>,
+    there: Value<'k, bool>,
+) -> Vec<F32<'k>> {
+    let block = k.mad_wide(number >> 2, 34, row);
+    let upper = k.ne(k.cvt_u32(block) & 2u32, 0);
+    let scale = k.ld_if(there, data.index_wide(block >> 2), 0u32);
+    let scale = k.halves::<F16>(k.selp(scale >> 16, scale, upper))[0];
+    let scale = k.cvt_f32(scale);
+    // Behind the scale: in the upper half of a word where the block begins in the lower one.
+    let first = data.index_wide((block + 2u64) >> 2).index((number & 3u32) * 2u32);
+    let [a, b] = [0, 1].map(|i| k.ld_if(there, first.offset(i), 0u32));
+    let c = k.ld_if(k.and(there, k.not(upper)), first.offset(2), 0u32);
+    let selector = k.selp(0x3210u32, 0x5432, upper);
+    // With the sign turned over, bytes are 128 too great.
+    let words = [k.prmt(a, b, selector), k.prmt(b, c, selector)].map(|word| word ^ 0x8080_8080u32);
+    let lifted = f32::from_bits(LIFTED) + 128.0;
+    let integer = |word: Word<'k>, i: u32| k.bits_f32(k.prmt(word, LIFTED, 0x7650 | i)) - lifted;
+    words.into_iter().flat_map(|word| (0..4).map(move |i| scale * integer(word, i))).collect()
+}
+
+/// What is added to scores, by its entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum MaskKind {
+    Missing,
+    Floats,
+    Booleans,
+}
+
+/// Attention of queries of f32 over keys and values as they are stored.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ScanAttention {
+    keys: Rows,
+    values: Rows,
+    /// Queries of a block.
+    queries: u32,
+    target: Target,
+}
+
+/// The launches of an attention over keys and values as they are stored.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ScanPlan {
+    /// The first launch. Buffers: queries, keys, values, scratch; then positions, lengths, slopes, mask and the report of
+    /// lengths, of which those that are missing are not read: any other buffer does.
+    pub attention: (ScanAttention, Launch),
+    /// The launch that adds up parts. Buffers: scratch, result, sinks.
+    pub combine: (ScanCombine, Launch),
+    /// Bytes of scratch.
+    pub scratch: usize,
+}
+
+impl ScanAttention {
+    /// Whether keys or values of this type, in rows of so many elements, are read as they are.
+    pub fn reads(dtype: DType, width: usize) -> bool {
+        Stored::of(dtype, width).is_some()
+    }
+
+    /// For keys and values of these types.
+    ///
+    /// # Errors
+    /// [`Error::Parameter`] for types that it does not read, [`Error::Limit`] for rows of more than 2048 elements, or of
+    /// more than 256 where their number is no multiple of four.
+    pub fn new(extents: &AttentionExtents, [k, v]: [DType; 2], target: Target) -> Result<Self> {
+        let rows = |dtype, width: usize| -> Result<Rows> {
+            let stored = Stored::of(dtype, width).ok_or_else(|| Error::Parameter {
+                op: "attention",
+                reason: format!("keys or values of {dtype} in rows of {width} elements"),
+            })?;
+            let rows = Rows { stored, width: extent("elements of a row", width, 1 << 16)? };
+            if rows.elements() > REGISTERS {
+                let limit = u64::from(REGISTERS * WARP);
+                return Err(Error::Limit {
+                    what: "elements of a row",
+                    device: "a kernel".into(),
+                    asked: width as u64,
+                    limit,
+                });
+            }
+            Ok(rows)
+        };
+        let (keys, values) = (rows(k, extents.d)?, rows(v, extents.dv)?);
+        let most = REGISTERS / keys.elements().max(values.elements()).max(1);
+        let wanted = extents.group.saturating_mul(extents.s).clamp(1, MOST_QUERIES as usize) as u32;
+        // The greatest power of two that there are registers for.
+        let queries = wanted.next_power_of_two().min(1 << most.ilog2());
+        Ok(Self { keys, values, queries, target })
+    }
+
+    /// Plans the launches of `op` on a device with this number of multiprocessors; `mask` is the type of entries and the shape of
+    /// a mask.
+    ///
+    /// # Errors
+    /// [`Error::Limit`] beyond 2³¹ queries or keys, and for masks of 2³² entries.
+    pub fn plan(
+        self,
+        op: &Attention,
+        extents: &AttentionExtents,
+        mask: Option<(DType, Shape)>,
+        counts: &AttentionOperands<usize>,
+        multiprocessors: u32,
+    ) -> Result<ScanPlan> {
+        let AttentionExtents { batch, kv_heads, group, s, t, dv, .. } = *extents;
+        let units = batch.saturating_mul(kv_heads);
+        let rows = group.saturating_mul(s);
+        let total = extent("queries", units.saturating_mul(rows), MOST)?;
+        let chunks = rows.div_ceil(self.queries as usize);
+        let blocks = extent("blocks", units.saturating_mul(chunks), MAX_GRID_X)?;
+        let steps = t.div_ceil(KEYS as usize).max(1);
+        let wanted = (RESIDENT * multiprocessors as usize).div_ceil(blocks.max(1) as usize);
+        let each = steps.div_ceil(wanted.clamp(1, MOST_PARTS));
+        let parts = steps.div_ceil(each) as u32;
+        let (kind, strides) = match mask {
+            None => (MaskKind::Missing, [0; 4]),
+            Some((dtype, shape)) => {
+                extent("entries of a mask", shape.numel(), MOST_ENTRIES)?;
+                let kind = if dtype == DType::Bool { MaskKind::Booleans } else { MaskKind::Floats };
+                (kind, extents.mask_strides(&shape))
+            }
+        };
+        let count = |count: Option<usize>| extent("positions or lengths", count.unwrap_or(0), MOST);
+        let words = [
+            total,
+            extent("queries", s, MOST)?,
+            extent("keys", t, MOST)?,
+            extent("queries", rows, MOST)?,
+            extent("blocks", chunks, MOST)?,
+            extent("heads", kv_heads, MOST)?,
+            extent("keys of a part", each * KEYS as usize, MOST)?,
+            op.causal.into(),
+            op.window.unwrap_or(u32::MAX),
+            count(counts.positions)?,
+            count(counts.lengths)?,
+            count(counts.slopes)?,
+            kind as u32,
+            strides[0] as u32,
+            strides[1] as u32,
+            strides[2] as u32,
+            strides[3] as u32,
+        ];
+        let numbers = [op.scale(extents.d), op.soft_cap.map_or(0.0, |cap| cap.get())];
+        let arguments = (0..9).map(Argument::Buffer);
+        let arguments = arguments.chain(words.map(Argument::U32)).chain(numbers.map(Argument::F32)).collect();
+        let sinks = count(counts.sinks)?;
+        Ok(ScanPlan {
+            attention: (self, Launch { grid: [blocks, parts, 1], arguments }),
+            combine: (ScanCombine { target: self.target }, ScanCombine::launch(total, parts, extents, sinks)?),
+            scratch: FlashCombine::scratch_bytes(total as usize, extent("elements of a row", dv, MOST)?, parts)?,
+        })
+    }
+
+    /// Some of the kernels: every way to store keys and values, and each number of queries, though not each with each.
+    pub fn some(target: Target) -> Vec<Self> {
+        use Stored::{Bf16, F16, F32, Q8_0};
+        let of = |stored: [Stored; 2], [d, dv]: [u32; 2], queries| {
+            let [keys, values] = [(stored[0], d), (stored[1], dv)].map(|(stored, width)| Rows { stored, width });
+            Self { keys, values, queries, target }
+        };
+        vec![
+            of([F32, F32], [128, 128], 8),
+            of([F32, F32], [33, 5], 2),
+            of([F16, F16], [128, 128], 4),
+            of([Bf16, Bf16], [64, 80], 1),
+            of([Q8_0, Q8_0], [128, 128], 4),
+            of([Q8_0, F16], [96, 64], 2),
+            of([F32, F32], [0, 4], 1),
+        ]
+    }
+
+    fn write(&self, k: &Builder) {
+        let [q, keys, values, out] = ["q", "k", "v", "out"].map(|name| k.buffer::<u32>(name));
+        let [positions, lengths, slopes, mask] =
+            ["positions", "lengths", "slopes", "mask"].map(|name| k.buffer::<u32>(name));
+        let report = k.buffer::<u64>("report");
+        let [total, s, t, rows, chunks, heads, part_keys] =
+            ["total", "s", "t", "rows", "chunks", "kv_heads", "part_keys"].map(|name| k.parameter::<u32>(name));
+        let [causal, window, positions_given, lengths_given, slopes_given] =
+            ["causal", "window", "positions_given", "lengths_given", "slopes_given"]
+                .map(|name| k.parameter::<u32>(name));
+        let mask_kind = k.parameter::<u32>("mask_kind");
+        let strides = [0, 1, 2, 3].map(|dim: usize| k.parameter::<u32>(("mask_stride", dim)));
+        let [scale, cap] = ["scale", "cap"].map(|name| k.parameter::<f32>(name));
+        let (thread, lane, warp) = (k.tid_x(), k.tid_x() % WARP, k.tid_x() / WARP);
+        let (unit, first_row) = (k.ctaid_x() / chunks, k.ctaid_x() % chunks * self.queries);
+        let sequence = unit / heads;
+
+        let length = k.variable(t);
+        k.if_(k.gt(lengths_given, 0), || {
+            let at = k.min(sequence, lengths_given - 1u32);
+            let given = k.ld(lengths.index(at));
+            k.if_(k.and(k.gt(given, t), k.eq(thread, 0)), || k.red_min(report, k.join(given, at)));
+            length.set(k.min(given, t));
+        });
+        let shared = Queries::new(k, self.queries);
+        k.if_(k.lt(thread, self.queries), || {
+            let row = first_row + thread;
+            let (i, head) = (row % s, unit % heads * (rows / s) + row / s);
+            // One past the position, which is below 0 where the sequence has fewer keys than queries.
+            let position = k.variable(length.get() + i - s);
+            let after = k.variable(k.max(length.get() + i + 1u32, s) - s);
+            k.if_(k.and(k.gt(positions_given, 0), k.lt(row, rows)), || {
+                let at = k.ld(positions.index((sequence * s + i) % positions_given));
+                position.set(at);
+                after.set(k.max(at, at + 1u32));
+            });
+            let end = k.selp(k.min(after, length), length, k.ne(causal, 0));
+            // Without a window the first key is 0; a query that is not there sees none.
+            let begin = k.min(after.get() - k.min(after, window), end);
+            let end = k.selp(end, begin, k.lt(row, rows));
+            let entry = k.mad(sequence, strides[0], k.mad(head, strides[1], i * strides[2]));
+            k.st_v(shared.sights.index(thread * 4u32), [begin, end, position.get(), entry]);
+            let slope = k.ld_if(k.and(k.gt(slopes_given, 0), k.lt(row, rows)), slopes.index(head), 0u32);
+            k.st(shared.slopes.index(thread), k.bits_f32(slope));
+        });
+        k.bar_sync(0u32);
+        // The keys that any of the queries sees.
+        let (begin, end) = (k.variable(u32::MAX), k.variable(0u32));
+        for query in 0..self.queries {
+            let [first, past] = k.ld_v::<_, _, 2>(shared.sights.offset(4 * query as i32));
+            let sees = k.lt(first, past);
+            begin.set(k.min(begin, k.selp(first, u32::MAX, sees)));
+            end.set(k.max(end, k.selp(past, 0, sees)));
+        }
+        let part = k.ctaid_y() * part_keys;
+        let start = k.max(part, begin.get() & !(KEYS - 1));
+        let end = k.min(end, part + part_keys);
+
+        let offsets = [self.keys, self.values].map(|of| k.mul_wide(unit, t) * u64::from(of.bytes()));
+        let key_sub = lane % self.keys.lanes();
+        let elements = self.load_queries(k, q, k.mul_wide(unit, rows), first_row, rows, key_sub);
+        let sums: Vec<Vec<Variable<'_, f32>>> =
+            (0..self.queries).map(|_| (0..self.values.elements()).map(|_| k.variable(0.0f32)).collect()).collect();
+        // A warp makes the weights of every so many queries.
+        let states: Vec<_> = (0..self.queries).step_by(WARPS as usize).map(|first| (first, State::new(k))).collect();
+        k.for_(start, end, KEYS, |base| {
+            let count = k.min(end - base, KEYS);
+            self.score(k, keys, offsets[0], &elements, base, count, &shared);
+            k.bar_sync(0u32);
+            for (first, state) in &states {
+                let query = warp + *first;
+                k.if_(k.lt(query, self.queries), || {
+                    let entries = Entries { mask, kind: mask_kind, stride: strides[3] };
+                    self.weigh(k, query, lane, base, count, [scale, cap], &entries, state, &shared);
+                });
+            }
+            k.bar_sync(0u32);
+            self.add_values(k, values, offsets[1], base, count, &sums, &shared);
+            k.bar_sync(0u32);
+        });
+
+        // Of each part the sums of all queries, then of each part what they are relative to and the total of the weights, which is
+        // below zero where a query sees no key.
+        let row = k.mad_wide(k.ctaid_y(), total, k.cvt_u64(k.mad(unit, rows, first_row)));
+        let parts = k.mul_wide(k.nctaid_y(), total);
+        let out = out.cast::<f32>();
+        self.store_sums(k, out.index_wide(row * u64::from(self.values.width)), &sums, rows - first_row);
+        for (first, state) in &states {
+            let query = warp + *first;
+            let there = k.and(k.lt(query, self.queries), k.lt(first_row + query, rows));
+            k.if_(k.and(there, k.eq(lane, 0)), || {
+                let weights = out.index_wide(parts * u64::from(self.values.width) + (row + k.cvt_u64(query)) * 2u64);
+                let total = k.selp(state.total.get(), -1.0, k.ne(state.seen, 0));
+                // Where sums are an odd number they are not aligned as a pair.
+                k.st(weights, state.greatest);
+                k.st(weights.offset(1), total);
+            });
+        }
+    }
+
+    /// The elements of each query that this lane multiplies with those of keys.
+    fn load_queries<'k>(
+        &self,
+        k: &'k Builder,
+        q: Pointer<'k, Global, u32>,
+        of_unit: Value<'k, u64>,
+        first_row: Word<'k>,
+        rows: Word<'k>,
+        sub: Word<'k>,
+    ) -> Vec<Vec<F32<'k>>> {
+        let (width, piece, lanes) = (self.keys.width, self.keys.piece(), self.keys.lanes());
+        let load = |query: u32| {
+            let row = first_row + query;
+            let there = k.lt(row, rows);
+            let at = q.cast::<f32>().index_wide((of_unit + k.cvt_u64(row)) * u64::from(width));
+            let of_piece = |c: u32| {
+                let first = (sub + c * lanes) * piece;
+                let there = k.and(there, k.lt(first, width));
+                let at = at.index(first);
+                match piece {
+                    1 => vec![k.ld_if(there, at, 0.0)],
+                    _ => {
+                        (0..piece / 4).flat_map(|i| k.ld_v_if::<_, _, 4>(there, at.offset(4 * i as i32), 0.0)).collect()
+                    }
+                }
+            };
+            (0..self.keys.each()).flat_map(of_piece).collect()
+        };
+        (0..self.queries).map(load).collect()
+    }
+
+    /// Scores of a step: products, not scaled yet.
+    fn score<'k>(
+        &self,
+        k: &'k Builder,
+        data: Pointer<'k, Global, u32>,
+        of_unit: Value<'k, u64>,
+        elements: &[Vec<F32<'k>>],
+        base: Word<'k>,
+        count: Word<'k>,
+        shared: &Queries<'k>,
+    ) {
+        let lanes = self.keys.lanes();
+        let (sub, group) = (k.tid_x() % lanes, k.tid_x() / lanes);
+        let apart = BLOCK / lanes;
+        let at_once = AT_ONCE.min(KEYS / apart);
+        // All lanes of a warp take as many turns, for their sums are added up together.
+        k.for_(0u32, count, apart * at_once, |first| {
+            let read = |i: u32| {
+                let j = first + group + i * apart;
+                let there = k.lt(j, count);
+                let row = k.mad_wide(base + j, self.keys.bytes(), of_unit);
+                self.keys.load(k, data, row, sub, there)
+            };
+            let read: Vec<_> = (0..at_once).map(read).collect();
+            let mut products = Vec::new();
+            for key in read {
+                for elements in elements {
+                    let mut product = k.constant(0.0f32);
+                    for (&element, &key) in elements.iter().zip(&key) {
+                        product = k.fma(element, key, product);
+                    }
+                    products.push(product);
+                }
+            }
+            let (number, products) = shared_out(k, sub, lanes, products);
+            let whole = lanes.min(at_once * self.queries);
+            for (i, product) in (0..).zip(products) {
+                let number = number + i;
+                let j = first + group + number / self.queries * apart;
+                // Lanes that differ in the last bits have the same.
+                let mine = k.and(k.eq(sub & (lanes / whole - 1), 0), k.lt(j, count));
+                k.st_if(mine, shared.scores.index(k.mad(number % self.queries, KEYS, j)), product);
+            }
+        });
+    }
+
+    /// One step of the online softmax of a query, by a warp: scores become weights, or -1 where it does not see the key.
+    fn weigh<'k>(
+        &self,
+        k: &'k Builder,
+        query: Word<'k>,
+        lane: Word<'k>,
+        base: Word<'k>,
+        count: Word<'k>,
+        [scale, cap]: [F32<'k>; 2],
+        entries: &Entries<'k>,
+        state: &State<'k>,
+        shared: &Queries<'k>,
+    ) {
+        let [begin, end, position, entry] = k.ld_v::<_, _, 4>(shared.sights.index(query * 4u32));
+        let slope = k.ld(shared.slopes.index(query));
+        let row = shared.scores.index(query * KEYS).index(lane);
+        let mut scores = Vec::new();
+        for i in 0..KEYS / WARP {
+            let (j, score) = (lane + i * WARP, k.variable(0.0f32));
+            let key = base + j;
+            let sees = k.variable(0u32);
+            k.if_(k.and(k.lt(j, count), k.and(k.le(begin, key), k.lt(key, end))), || {
+                sees.set(1u32);
+                score.set(k.ld(row.offset((i * WARP) as i32)) * scale);
+                k.if_(k.gt(cap, 0.0), || score.set(math::tanh(score.get() / cap) * cap));
+                score.set(k.fma(slope, k.cvt_rn_f32(k.bits_s32(key - position)), score));
+                k.if_(k.ne(entries.kind, MaskKind::Missing as u32), || {
+                    let added = entries.load(k, k.mad(key, entries.stride, entry));
+                    sees.set(k.selp(0u32, 1, k.eq(added, f32::NEG_INFINITY)));
+                    score.set(score.get() + added);
+                });
+            });
+            scores.push((score, k.ne(sees, 0), k.lt(j, count)));
+        }
+        let lowest = k.constant(f32::NEG_INFINITY);
+        let seen: Vec<F32<'k>> = scores.iter().map(|&(score, sees, _)| k.selp(score, lowest, sees)).collect();
+        let before = state.greatest.get();
+        let greatest = team::tree(seen, |a, b| maximum(self.target, a, b)).unwrap_or(lowest);
+        let greatest = team::butterfly(greatest, WARP, |a, b| maximum(self.target, a, b));
+        let now = maximum(self.target, before, greatest);
+        // From scores of -∞ alone nothing is taken away: their weights are 0, and so is the sum of these.
+        let origin = k.selp(0.0, now, k.eq(now, f32::NEG_INFINITY));
+        let kept = math::exp(before - origin);
+        let mut weights = Vec::new();
+        let (any, holes) = (k.variable(0u32), k.variable(0u32));
+        for (i, &(score, sees, there)) in (0..).zip(&scores) {
+            let weight = math::exp(score.get() - origin);
+            k.st(row.offset((i * WARP) as i32), k.selp(weight, -1.0, sees));
+            weights.push(k.selp(weight, 0.0, sees));
+            any.set(k.selp(1u32, any, sees));
+            holes.set(k.selp(1u32, holes, k.and(there, k.not(sees))));
+        }
+        let sum = team::tree(weights, |a, b| a + b).unwrap_or(k.constant(0.0f32));
+        let sum = team::butterfly(sum, WARP, |a, b| a + b);
+        let together = |word: Variable<'k, u32>| {
+            [16, 8, 4, 2, 1]
+                .into_iter()
+                .fold(word.get(), |word, mask: u32| word | k.shfl_bfly(word, mask, WARP - 1, u32::MAX))
+        };
+        let (any, holes) = (together(any), together(holes));
+        state.greatest.set(now);
+        state.total.set(k.fma(state.total, kept, sum));
+        state.seen.set(state.seen.get() | any);
+        k.if_(k.eq(lane, 0), || {
+            k.st(shared.kept.index(query), kept);
+            k.st(shared.holes.index(query), holes);
+        });
+    }
+
+    /// Adds the weighted values of a step.
+    fn add_values<'k>(
+        &self,
+        k: &'k Builder,
+        data: Pointer<'k, Global, u32>,
+        of_unit: Value<'k, u64>,
+        base: Word<'k>,
+        count: Word<'k>,
+        sums: &[Vec<Variable<'k, f32>>],
+        shared: &Queries<'k>,
+    ) {
+        let lanes = self.values.lanes();
+        let (sub, group) = (k.tid_x() % lanes, k.tid_x() / lanes);
+        let apart = BLOCK / lanes;
+        let at_once = AT_ONCE.min(KEYS / apart);
+        let mut holes = k.constant(0u32);
+        for (query, sums) in (0..).zip(sums) {
+            let kept = k.ld(shared.kept.offset(query));
+            sums.iter().for_each(|sum| sum.set(sum.get() * kept));
+            holes = holes | k.ld(shared.holes.offset(query));
+        }
+        let add = |guarded: bool| {
+            k.for_(group, count, apart * at_once, |first| {
+                let read = |i: u32| {
+                    let j = first + i * apart;
+                    let there = k.lt(j, count);
+                    let row = k.mad_wide(base + j, self.values.bytes(), of_unit);
+                    (j, there, self.values.load(k, data, row, sub, there))
+                };
+                let read: Vec<_> = (0..at_once).map(read).collect();
+                for (j, there, value) in read {
+                    for (query, sums) in (0..).zip(sums) {
+                        let weight = k.ld_if(there, shared.scores.offset((query * KEYS) as i32).index(j), 0.0);
+                        // A key that a query does not see must not reach it even as zero times infinity.
+                        let hidden = k.lt(weight, 0.0);
+                        for (sum, &value) in sums.iter().zip(&value) {
+                            let added = k.fma(weight, value, *sum);
+                            sum.set(if guarded { k.selp(sum.get(), added, hidden) } else { added });
+                        }
+                    }
+                }
+            });
+        };
+        k.if_else(k.ne(holes, 0), || add(true), || add(false));
+    }
+
+    /// Adds up the sums of the threads that have the same elements, and writes them.
+    fn store_sums<'k>(
+        &self,
+        k: &'k Builder,
+        out: Pointer<'k, Global, f32>,
+        sums: &[Vec<Variable<'k, f32>>],
+        left: Word<'k>,
+    ) {
+        let (width, lanes, piece) = (self.values.width, self.values.lanes(), self.values.piece());
+        let (thread, lane, warp) = (k.tid_x(), k.tid_x() % WARP, k.tid_x() / WARP);
+        let of_warps = k.shared::<f32>(WARPS * self.queries * width);
+        for (query, sums) in (0..).zip(sums) {
+            for (element, sum) in (0..).zip(sums) {
+                let mut all = sum.get();
+                let mut mask = lanes;
+                while mask < WARP {
+                    all = all + k.shfl_bfly(all, mask, WARP - 1, u32::MAX);
+                    mask *= 2;
+                }
+                let number = (lane + element / piece * lanes) * piece + element % piece;
+                let mine = k.and(k.lt(lane, lanes), k.lt(number, width));
+                k.st_if(
+                    mine,
+                    of_warps.index(k.mad(warp, self.queries * width, number)).offset((query * width) as i32),
+                    all,
+                );
+            }
+        }
+        k.bar_sync(0u32);
+        for first in (0..self.queries * width).step_by(BLOCK as usize) {
+            let at = thread + first;
+            k.if_(k.and(k.lt(at, self.queries * width), k.lt(at / width, left)), || {
+                let of_warp = |warp: u32| k.ld(of_warps.index(at).offset((warp * self.queries * width) as i32));
+                let sum = team::tree((0..WARPS).map(of_warp).collect(), |a, b| a + b);
+                if let Some(sum) = sum {
+                    k.st(out.index(at), sum);
+                }
+            });
+        }
+    }
+}
+
+/// Adds up each of some values, a power of two, over the lanes that share a row, a power of two: lane `sub` of these gets the sums
+/// from the returned number on. At each step half of the lanes take half of what there is, so that few values are exchanged.
+fn shared_out<'k>(k: &'k Builder, sub: Word<'k>, lanes: u32, mut values: Vec<F32<'k>>) -> (Word<'k>, Vec<F32<'k>>) {
+    let exchange = |value: F32<'k>, mask: u32| k.shfl_bfly(value, mask, WARP - 1, u32::MAX);
+    let mut first = k.constant(0u32);
+    let mut mask = lanes / 2;
+    while mask > 0 {
+        let half = values.len() / 2;
+        if half == 0 {
+            values = values.into_iter().map(|value| value + exchange(value, mask)).collect();
+        } else {
+            let upper = k.ne(sub & mask, 0);
+            let of_half = |(&lower_half, &upper_half): (&F32<'k>, &F32<'k>)| {
+                let (kept, given) = (k.selp(upper_half, lower_half, upper), k.selp(lower_half, upper_half, upper));
+                kept + exchange(given, mask)
+            };
+            values = values[..half].iter().zip(&values[half..]).map(of_half).collect();
+            first = k.selp(first + half as u32, first, upper);
+        }
+        mask /= 2;
+    }
+    (first, values)
+}
+
+/// What the threads of a block know of its queries, and the scores or weights of a step.
+struct Queries<'k> {
+    /// Four words each: the first key that it sees, one past the last, its position, the place of its entry of the mask for key 0.
+    sights: Pointer<'k, Shared, u32>,
+    slopes: Pointer<'k, Shared, f32>,
+    /// What earlier sums are multiplied by.
+    kept: Pointer<'k, Shared, f32>,
+    /// Whether it does not see a key of this step.
+    holes: Pointer<'k, Shared, u32>,
+    scores: Pointer<'k, Shared, f32>,
+}
+
+impl<'k> Queries<'k> {
+    fn new(k: &'k Builder, queries: u32) -> Self {
+        let numbers = || k.shared::<f32>(queries);
+        Self {
+            sights: k.shared_bytes(16 * queries, 16),
+            slopes: numbers(),
+            kept: numbers(),
+            holes: k.shared::<u32>(queries),
+            scores: k.shared::<f32>(KEYS * queries),
+        }
+    }
+}
+
+/// What the warp of a query knows of it so far.
+struct State<'k> {
+    /// The greatest score.
+    greatest: Variable<'k, f32>,
+    /// The total of the weights relative to it.
+    total: Variable<'k, f32>,
+    /// Whether it has seen a key.
+    seen: Variable<'k, u32>,
+}
+
+impl<'k> State<'k> {
+    fn new(k: &'k Builder) -> Self {
+        Self { greatest: k.variable(f32::NEG_INFINITY), total: k.variable(0.0f32), seen: k.variable(0u32) }
+    }
+}
+
+/// The entries of a mask.
+struct Entries<'k> {
+    mask: Pointer<'k, Global, u32>,
+    kind: Word<'k>,
+    /// From key to key.
+    stride: Word<'k>,
+}
+
+impl<'k> Entries<'k> {
+    /// What an entry adds to a score.
+    fn load(&self, k: &'k Builder, at: Word<'k>) -> F32<'k> {
+        let added = k.variable(0.0f32);
+        k.if_else(
+            k.eq(self.kind, MaskKind::Floats as u32),
+            || added.set(k.bits_f32(k.ld(self.mask.index_wide(k.cvt_u64(at))))),
+            || {
+                let word = k.ld(self.mask.index_wide(k.cvt_u64(at >> 2)));
+                let byte = word >> ((at & 3u32) * 8u32) & 0xffu32;
+                added.set(k.selp(f32::NEG_INFINITY, 0.0, k.eq(byte, 0)));
+            },
+        );
+        added.get()
+    }
+}
+
+impl Kernel for ScanAttention {
+    fn name(&self) -> String {
+        let Self { keys, values, queries, .. } = self;
+        let of = |rows: &Rows| format!("{}_{}", rows.stored.word(), rows.width);
+        format!("attention_scan_{}_{}_queries{queries}", of(keys), of(values))
+    }
+
+    fn build(&self) -> PtxKernel {
+        PtxKernel::new(self.name(), [BLOCK, 1, 1], |k| self.write(k))
+    }
+}
+
+/// `Σₚ wₚ sumsₚ / (Σₚ wₚ totalₚ + exp(sink - m))` for each query, with `wₚ = exp(greatestₚ - m)` and the greatest m of these and of
+/// the sink: what blocks of [`ScanAttention`] have left of parts of the keys. A part whose total is below zero is left out; where
+/// all are, the query sees no key and gets zeros. A block a query.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ScanCombine {
+    target: Target,
+}
+
+impl ScanCombine {
+    /// The kernel for devices from `target` on.
+    pub fn new(target: Target) -> Self {
+        Self { target }
+    }
+
+    fn launch(rows: u32, parts: u32, extents: &AttentionExtents, sinks: u32) -> Result<Launch> {
+        let heads = extents.kv_heads.saturating_mul(extents.group);
+        let words = [
+            rows,
+            parts,
+            extent("elements of a row", extents.dv, MOST)?,
+            extent("queries", extents.s, MOST)?,
+            extent("heads", heads, MOST)?,
+            sinks,
+        ];
+        let arguments = (0..3).map(Argument::Buffer).chain(words.map(Argument::U32)).collect();
+        Ok(Launch { grid: [extent("queries", rows as usize, MAX_GRID_X)?, 1, 1], arguments })
+    }
+
+    fn write<'k>(&self, k: &'k Builder) {
+        let [sums, out, sinks] = ["parts", "out", "sinks"].map(|name| k.buffer::<f32>(name));
+        let [rows, parts, width, s, heads, sinks_given] =
+            ["rows", "count", "width", "s", "heads", "sinks_given"].map(|name| k.parameter::<u32>(name));
+        let (row, thread) = (k.ctaid_x(), k.tid_x());
+        let weights = sums.index_wide(k.mul_wide(parts, rows) * k.cvt_u64(width));
+        let of_part = |part: Word<'k>| weights.index_wide(k.mad_wide(part, rows, k.cvt_u64(row)) * 2u64);
+        let sink = k.ld_if(k.gt(sinks_given, 0), sinks.index(row / s % heads), f32::NEG_INFINITY);
+
+        let greatest = k.variable(f32::NEG_INFINITY);
+        let sees = k.variable(0.0f32);
+        k.for_(thread, parts, BLOCK, |part| {
+            let (of_part, total) = (k.ld(of_part(part)), k.ld(of_part(part).offset(1)));
+            // A total that is no number belongs to a part that is seen.
+            let hidden = k.lt(total, 0.0);
+            greatest.set(maximum(self.target, greatest.get(), k.selp(f32::NEG_INFINITY, of_part, hidden)));
+            sees.set(k.selp(sees.get(), 1.0, hidden));
+        });
+        let greatest = team::combine(k, BLOCK, thread, greatest.get(), |a, b| maximum(self.target, a, b));
+        let sees = team::combine(k, BLOCK, thread, sees.get(), |a, b| k.max(a, b));
+        let greatest = maximum(self.target, greatest, sink);
+        let origin = k.selp(0.0, greatest, k.eq(greatest, f32::NEG_INFINITY));
+        let total = k.variable(0.0f32);
+        k.for_(thread, parts, BLOCK, |part| {
+            let (greatest, of_part) = (k.ld(of_part(part)), k.ld(of_part(part).offset(1)));
+            let hidden = k.lt(of_part, 0.0);
+            total.set(k.selp(total.get(), k.fma(math::exp(greatest - origin), of_part, total), hidden));
+        });
+        let total = team::combine(k, BLOCK, thread, total.get(), |a, b| a + b) + math::exp(sink - origin);
+
+        let of_parts = k.shared::<f32>(BLOCK);
+        let first_column = k.variable(0u32);
+        k.while_(
+            || k.lt(first_column, width),
+            || {
+                let column = first_column.get() + thread;
+                let sum = k.variable(0.0f32);
+                k.for_(0u32, parts, BLOCK, |first| {
+                    let part = first + thread;
+                    let there = k.lt(part, parts);
+                    let at = of_part(part);
+                    let (of_part, hidden) = (k.ld_if(there, at, 0.0), k.lt(k.ld_if(there, at.offset(1), -1.0), 0.0));
+                    k.st(of_parts.index(thread), k.selp(-1.0, math::exp(of_part - origin), hidden));
+                    k.bar_sync(0u32);
+                    k.for_(0u32, k.min(parts - first, BLOCK), AT_ONCE, |i| {
+                        let read = |n: u32| {
+                            let part = i + n;
+                            let weight = k.ld(of_parts.index(part));
+                            let there = k.and(k.not(k.lt(weight, 0.0)), k.lt(column, width));
+                            let row = k.mad_wide(first + part, rows, k.cvt_u64(row));
+                            let at = sums.index_wide(row * k.cvt_u64(width)).index(column);
+                            (k.selp(weight, 0.0, there), k.ld_if(there, at, 0.0))
+                        };
+                        let read: Vec<_> = (0..AT_ONCE).map(read).collect();
+                        read.into_iter().for_each(|(weight, value)| sum.set(k.fma(weight, value, sum)));
+                    });
+                    k.bar_sync(0u32);
+                });
+                let mean = k.selp(sum.get() / total, 0.0, k.gt(sees, 0.0));
+                k.st_if(k.lt(column, width), out.index_wide(k.mul_wide(row, width)).index(column), mean);
+                first_column.set(first_column.get() + BLOCK);
+            },
+        );
+    }
+}
+
+impl Kernel for ScanCombine {
+    fn name(&self) -> String {
+        "attention_scan_combine".into()
+    }
+
+    fn build(&self) -> PtxKernel {
+        PtxKernel::new(self.name(), [BLOCK, 1, 1], |k| self.write(k))
+    }
+}

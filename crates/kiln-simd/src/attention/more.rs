@@ -1,0 +1,154 @@
+//! What attention takes into account beside products: positions, lengths, windows, masks, caps of scores, slopes and sinks.
+
+use kiln_ir::op::{Attention, AttentionExtents, Sight};
+use kiln_ir::{Bool, Data, Element};
+
+use super::block::{Block, Seen};
+use crate::math;
+use crate::vector::Vector;
+
+/// The options and operands of the query heads that share a head of keys.
+#[derive(Clone, Copy)]
+pub(super) struct More<'a> {
+    pub(super) op: Attention,
+    /// Keys of the sequence.
+    pub(super) length: usize,
+    /// Positions of the queries of the sequence.
+    pub(super) positions: Option<&'a [u32]>,
+    pub(super) mask: Option<Mask<'a>>,
+    /// A logit and a slope of each head.
+    pub(super) sinks: Option<Data<'a>>,
+    pub(super) slopes: Option<Data<'a>>,
+}
+
+/// A mask from the first of these heads on.
+#[derive(Clone, Copy)]
+pub(super) struct Mask<'a> {
+    pub(super) data: Data<'a>,
+    /// The place of the entry of the first query of the first head for the first key.
+    pub(super) first: usize,
+    /// From head to head, query to query and key to key.
+    pub(super) strides: [usize; 3],
+}
+
+impl Mask<'_> {
+    /// The place of the entry of query `row` of the group for the first key.
+    fn row(&self, e: &AttentionExtents, row: usize) -> usize {
+        self.first + row / e.s * self.strides[0] + row % e.s * self.strides[1]
+    }
+}
+
+/// An entry of a mask: what is added to a score, -∞ where it hides the key.
+trait Entry: Copy {
+    fn bias(self) -> f32;
+}
+
+impl Entry for Bool {
+    #[inline(always)]
+    fn bias(self) -> f32 {
+        if self.into() { 0.0 } else { f32::NEG_INFINITY }
+    }
+}
+
+macro_rules! floats {
+    ($($float:ty),*) => { $(
+        impl Entry for $float {
+            #[inline(always)]
+            fn bias(self) -> f32 {
+                self.load()
+            }
+        }
+    )* };
+}
+
+floats!(f32, kiln_ir::f16, kiln_ir::bf16);
+
+/// Calls a closure with the entries of a mask as what they are.
+macro_rules! with_entries {
+    ($data:expr, $entries:ident => $body:expr) => {
+        match $data {
+            Data::Bool($entries) => $body,
+            Data::F32($entries) => $body,
+            Data::F16($entries) => $body,
+            Data::Bf16($entries) => $body,
+            // The shape rule refuses masks of other types.
+            _ => {}
+        }
+    };
+}
+
+impl More<'_> {
+    /// What query `row` of the group sees.
+    pub(super) fn sight(&self, e: &AttentionExtents, row: usize) -> Sight {
+        let i = row % e.s;
+        self.op.sight(e, i, self.length, self.positions.map(|positions| positions[i]))
+    }
+
+    /// The logit without a value of query `row` of the group.
+    pub(super) fn sink(&self, e: &AttentionExtents, row: usize) -> Option<f32> {
+        self.sinks.map(|sinks| sinks.load(row / e.s))
+    }
+
+    /// Whether query `row` of the group, which sees so much, sees a key.
+    pub(super) fn shows(&self, e: &AttentionExtents, row: usize, sight: &Sight, key: usize) -> bool {
+        let mut shown = (sight.begin..sight.end).contains(&key);
+        if let Some(mask) = self.mask {
+            let at = mask.row(e, row) + key * mask.strides[2];
+            with_entries!(mask.data, entries => shown &= entries[at].bias() != f32::NEG_INFINITY);
+        }
+        shown
+    }
+}
+
+impl Block<'_> {
+    /// Scores of a block of keys with all that is not their product: caps, slopes, masks. `at(query, key)` is the place of a
+    /// score; the first `n` scores hold all of them.
+    ///
+    /// # Safety
+    /// The instruction set of `V` is there; there are `n` scores and as many as a vector has behind them.
+    #[inline(always)]
+    pub(super) unsafe fn adjust<V: Vector>(
+        &mut self,
+        start: usize,
+        sights: &[Sight],
+        n: usize,
+        seen: &mut Seen,
+        sees: &mut [bool],
+        at: impl Fn(usize, usize) -> usize,
+    ) {
+        let (e, more) = (self.e, self.more);
+        if let Some(cap) = more.op.soft_cap {
+            for i in (0..n).step_by(V::LANES) {
+                // SAFETY: the contract of this function.
+                unsafe {
+                    let (p, cap) = (self.scores.as_mut_ptr().add(i), V::splat(cap.get()));
+                    (cap * math::tanh(V::load(p) / cap)).store(p);
+                }
+            }
+        }
+        if let Some(slopes) = more.slopes {
+            for (r, sight) in sights.iter().enumerate() {
+                let slope = slopes.load((self.first + r) / e.s);
+                for j in seen.ranges[r].start..seen.ranges[r].end {
+                    let away = ((start + j) as u32).wrapping_sub(sight.position) as i32;
+                    self.scores[at(r, j)] += slope * away as f32;
+                }
+            }
+        }
+        if let Some(mask) = more.mask {
+            for (r, sees) in sees.iter_mut().enumerate().take(sights.len()) {
+                let first = mask.row(&e, self.first + r) + start * mask.strides[2];
+                with_entries!(mask.data, entries => {
+                    for j in seen.ranges[r].start..seen.ranges[r].end {
+                        let bias = entries[first + j * mask.strides[2]].bias();
+                        let hidden = bias == f32::NEG_INFINITY;
+                        let score = &mut self.scores[at(r, j)];
+                        *score = if hidden { bias } else { *score + bias };
+                        seen.holes |= hidden;
+                        *sees |= !hidden;
+                    }
+                });
+            }
+        }
+    }
+}
