@@ -35,7 +35,9 @@ impl Spm {
                 symbols.push(vocabulary.find(&bytes[at..at + len]), at, len);
             }
             symbols.merge(|a, b| {
-                let token = vocabulary.find(&bytes[a.start as usize..][..(a.len + b.len) as usize])?;
+                let len = (a.len + b.len) as usize;
+                let joined = (len <= vocabulary.longest()).then(|| &bytes[a.start as usize..][..len])?;
+                let token = vocabulary.find(joined)?;
                 Some((rank(vocabulary.score(token)), token))
             });
             for symbol in symbols.iter() {

@@ -57,7 +57,7 @@ pub(super) struct Vocabulary {
     /// Where each ends.
     ends: Vec<u32>,
     kinds: Vec<TokenKind>,
-    /// Empty where the file has none.
+    /// Empty where the file has no scores.
     scores: Vec<f32>,
     hash: Hash,
     /// Tokens by the hashes of their texts.
