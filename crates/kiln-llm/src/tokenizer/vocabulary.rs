@@ -159,6 +159,13 @@ impl Vocabulary {
         (id != FREE.id).then_some(id)
     }
 
+    /// The token that a piece of text becomes. Tokens that direct the model are not among them, nor are those of bytes: a user who
+    /// writes `<s>` gets its letters.
+    pub(super) fn find_piece(&self, text: &[u8]) -> Option<u32> {
+        let is_text = |&id: &u32| !matches!(self.kind(id), TokenKind::Control | TokenKind::Unknown | TokenKind::Byte);
+        self.find(text).filter(is_text)
+    }
+
     /// The tokens of many texts. Their slots are read first and their texts then, so that the machine waits for several at
     /// the same time: tables of a large vocabulary are in no cache.
     pub(super) fn find_all(&self, texts: &[&[u8]], to: &mut Vec<Option<u32>>) {

@@ -74,7 +74,7 @@ impl WordPiece {
         word.clear();
         while !rest.is_empty() {
             let longest = (1..=rest.len().min(vocabulary.longest())).rev();
-            let found = longest.into_iter().find_map(|n| vocabulary.find(&rest[..n]).map(|token| (n, token)));
+            let found = longest.into_iter().find_map(|n| vocabulary.find_piece(&rest[..n]).map(|token| (n, token)));
             let Some((n, token)) = found else {
                 known = false;
                 break;
