@@ -222,7 +222,7 @@ impl<'a> Value<'a> {
         }
     }
 
-    /// The integer that it is, of whichever width.
+    /// Its value, where it is an integer of any width.
     fn integer(&self) -> Option<i128> {
         Some(match *self {
             Self::U8(x) => x.into(),

@@ -16,7 +16,7 @@ pub(crate) const MAX_RANK: usize = 4;
 pub(crate) const MAX_KEY: u64 = 65535;
 /// The most bytes of the name of a tensor.
 pub(crate) const MAX_NAME: u64 = 64;
-/// The alignment where a file names none.
+/// The alignment of a file that does not name one.
 pub(crate) const DEFAULT_ALIGNMENT: u32 = 32;
 /// The largest alignment: files have 32, and pages of memory at most 1 MiB where tensors are to begin on them.
 pub(crate) const MAX_ALIGNMENT: u32 = 1 << 20;
@@ -304,7 +304,7 @@ impl<'a> Cursor<'a> {
         self.take(8, what).map(|b| u64::from_le_bytes(b.try_into().unwrap_or_default()))
     }
 
-    /// A count of things that take at least so many bytes each: checked against what is left before anything is allocated.
+    /// A count of items of at least `least` bytes each, checked against what is left before anything is allocated.
     fn count(&mut self, least: u64, what: impl Fn() -> String) -> Result<usize> {
         let found = self.u64(&what)?;
         let (left, at_most) = (self.left(), self.left() / least);

@@ -19,7 +19,7 @@ pub(crate) fn path_of(prefix: &Path, number: u16, count: u16) -> PathBuf {
     path.into()
 }
 
-/// The prefix of the path of the first file of so many.
+/// The prefix of the path of the first of `count` files.
 fn prefix_of(path: &Path, count: u16) -> Option<PathBuf> {
     let name = path.file_name()?.to_str()?;
     let prefix = name.strip_suffix(&format!("-00001-of-{count:05}.gguf"))?;

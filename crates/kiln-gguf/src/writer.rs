@@ -295,7 +295,7 @@ mod files {
             replace(path.as_ref(), |file| self.write(file)).map_err(Error::io(path.as_ref()))
         }
 
-        /// Writes files `PREFIX-00001-of-0000N.gguf`, each with at most so many bytes of tensors, but with one tensor at
+        /// Writes files `PREFIX-00001-of-0000N.gguf`, each with at most `most_bytes` of tensors, but with one tensor at
         /// least. The metadata are in the first. Returns their paths.
         ///
         /// # Errors

@@ -12,6 +12,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use kiln_gguf::Model;
+use kiln_llm::Tokenizer;
 
 /// Looks into language models in GGUF files.
 ///
@@ -36,6 +37,8 @@ enum Command {
     },
     /// Print the tokens of a text
     ///
+    /// FILE may be a GGUF file or a tokenizer.json.
+    ///
     /// The model's own tokens around a text (BOS, EOS) are added as the model wants them. Text that spells a special token stays
     /// text unless --parse-special is given.
     #[command(after_help = "Example: kiln-llm tokenize model.gguf 'Once upon a time'")]
@@ -58,7 +61,7 @@ enum Command {
 
 #[derive(Args)]
 struct File {
-    /// A GGUF file
+    /// The model
     #[arg(value_name = "FILE")]
     path: PathBuf,
     /// Read the whole file into memory instead of mapping it: for files that may change meanwhile
@@ -100,7 +103,13 @@ fn run(command: Command, out: &mut impl Write) -> Result<()> {
         Command::Tokenize { file, text, ids, no_special, parse_special } => {
             let text = if text == "-" { io::read_to_string(io::stdin())? } else { text };
             let encoding = kiln_llm::Encoding { add_special: !no_special, parse_special };
-            program::tokenize::run(&file.open()?, &text, encoding, ids, out)
+            let tokenizer = if file.path.extension().is_some_and(|extension| extension == "json") {
+                let json = std::fs::read_to_string(&file.path);
+                Tokenizer::from_json(&json.map_err(|error| format!("{}: {error}", file.path.display()))?)?
+            } else {
+                Tokenizer::from_gguf(file.open()?.metadata())?
+            };
+            program::tokenize::run(&tokenizer, &text, encoding, ids, out)
         }
     }
 }

@@ -47,6 +47,19 @@ fn texts_of_control_tokens_are_tokens_only_where_that_is_asked_for() {
     assert_eq!(b.decode(&spelled), text);
 }
 
+/// SentencePiece would merge the letters of a control token to it, were it not left out.
+#[test]
+fn control_tokens_are_not_made_of_letters() {
+    let tokens = ["<unk>", "<s>", "</s>", "<", "s", ">", "<s", "<0x41>", "<0x", "41>"];
+    let kinds = vec![support::UNKNOWN, support::CONTROL, support::CONTROL, 1, 1, 1, 1, support::BYTE, 1, 1];
+    let keys = support::Keys::new("llama").with("tokens", tokens.to_vec()).with("token_type", kinds);
+    let t = keys.with("add_space_prefix", false).tokenizer().unwrap();
+    assert_eq!(plain(&t, "<s>"), [6, 5]);
+    assert_eq!(t.encode_with("<s>", SPECIAL), [1]);
+    // `0`, `x`, `4` and `1` are unknown; `A` has a token of its byte.
+    assert_eq!(plain(&t, "<0x41>A"), [3, 0, 0, 0, 0, 5, 7]);
+}
+
 #[test]
 fn bpe_merges_by_rank() {
     let t = bpe().tokenizer().unwrap();

@@ -28,7 +28,7 @@ const VOCABULARIES: &[&str] = &[
     "starcoder",
 ];
 
-/// Texts only: they must load.
+/// Without texts: they must load.
 const WITHOUT_VECTORS: &[&str] = &["aquila", "baichuan", "gpt-neox", "nomic-bert-moe"];
 
 /// Whether the vocabularies are there. Says how to get them where they are not, or fails with `KILN_REQUIRE=vocabularies`.
@@ -95,6 +95,69 @@ fn vocabularies_without_vectors_load() {
         let tokenizer = tokenizer(name);
         let tokens = tokenizer.encode("Hello world");
         println!("{name}: {tokens:?} {:?}", tokenizer.decode(&tokens));
+    }
+}
+
+/// The `tokenizer.json` that this vocabulary had, as far as it matters: bytes, split by an expression.
+fn json(name: &str, expression: &str, whole_words: bool) -> String {
+    let file = file(name);
+    let metadata = file.metadata();
+    let texts: Vec<&str> = metadata.get("tokenizer.ggml.tokens").unwrap();
+    let kinds: Vec<i32> = metadata.get("tokenizer.ggml.token_type").unwrap();
+    let merges: Vec<&str> = metadata.get("tokenizer.ggml.merges").unwrap();
+    let tokens = || texts.iter().zip(&kinds).enumerate();
+    let vocab: serde_json::Map<_, _> =
+        tokens().filter(|(_, (_, kind))| **kind == 1).map(|(id, (&text, _))| (text.into(), id.into())).collect();
+    let added = tokens().filter(|(_, (_, kind))| **kind != 1);
+    let added: Vec<_> = added
+        .map(|(id, (&text, kind))| serde_json::json!({"id": id, "content": text, "special": *kind == 3}))
+        .collect();
+    serde_json::json!({
+        "added_tokens": added,
+        "pre_tokenizer": {"type": "Sequence", "pretokenizers": [
+            {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": false},
+            {"type": "ByteLevel", "add_prefix_space": false, "use_regex": false},
+        ]},
+        "model": {"type": "BPE", "vocab": vocab, "merges": merges, "ignore_merges": whole_words},
+    })
+    .to_string()
+}
+
+#[test]
+fn tokens_of_tokenizer_json_are_those_of_the_vectors() {
+    if !are_there() {
+        return;
+    }
+    let digits = |n: &str| {
+        format!(
+            r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+|\p{{N}}{n}| ?[^\s\p{{L}}\p{{N}}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+        )
+    };
+    for (name, expression, whole_words) in [("qwen2", digits(""), false), ("llama-bpe", digits("{1,3}"), true)] {
+        let tokenizer = Tokenizer::from_json(&json(name, &expression, whole_words)).unwrap();
+        for (text, expected) in vectors(name) {
+            let plain = Encoding { add_special: false, parse_special: false };
+            assert_eq!(tokenizer.encode_with(&text, plain), expected, "{name}: {text:?}");
+        }
+    }
+}
+
+#[test]
+fn what_is_encoded_is_decoded() {
+    if !are_there() {
+        return;
+    }
+    // WordPiece drops cases and accents; the others keep every text.
+    for name in VOCABULARIES.iter().filter(|&&name| name != "bert-bge") {
+        let tokenizer = tokenizer(name);
+        for (text, _) in vectors(name) {
+            let tokens = tokenizer.encode(&text);
+            assert_eq!(tokenizer.decode(&tokens), text, "{name}");
+            let mut decoder = tokenizer.decoder().from_start();
+            let mut streamed = String::new();
+            tokens.iter().for_each(|&token| streamed.push_str(decoder.push(token)));
+            assert_eq!(streamed + decoder.finish(), text, "{name}");
+        }
     }
 }
 

@@ -82,7 +82,7 @@ impl Raw {
         raw.u32(kind).u64(offset)
     }
 
-    /// Padding to the alignment 32, and so many bytes of data.
+    /// Padding to the alignment 32, and `bytes` bytes of data.
     pub(crate) fn data(mut self, bytes: usize) -> Vec<u8> {
         self.0.resize(self.0.len().next_multiple_of(32) + bytes, 0);
         self.0

@@ -66,7 +66,7 @@ pub(crate) fn run(model: &Model, out: &mut impl Write) -> Result<()> {
     writeln!(out, "\nTokenizer")?;
     let tokenizer = match model.metadata().value("tokenizer.ggml.model") {
         None => {
-            writeln!(out, "  the file has none")?;
+            writeln!(out, "  the file has no tokenizer")?;
             None
         }
         Some(_) => Some(Tokenizer::from_gguf(model.metadata())),

@@ -2,14 +2,18 @@
 
 use std::io::Write;
 
-use kiln_gguf::Model;
 use kiln_llm::{Encoding, Tokenizer};
 
 use crate::Result;
 
 /// Prints the tokens of a text: each in a line with the text that files have for it, or their numbers alone.
-pub(crate) fn run(model: &Model, text: &str, encoding: Encoding, ids: bool, out: &mut impl Write) -> Result<()> {
-    let tokenizer = Tokenizer::from_gguf(model.metadata())?;
+pub(crate) fn run(
+    tokenizer: &Tokenizer,
+    text: &str,
+    encoding: Encoding,
+    ids: bool,
+    out: &mut impl Write,
+) -> Result<()> {
     let tokens = tokenizer.encode_with(text, encoding);
     if ids {
         let numbers: Vec<String> = tokens.iter().map(u32::to_string).collect();

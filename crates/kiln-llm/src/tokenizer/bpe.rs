@@ -189,11 +189,11 @@ impl Bpe {
         let whole = self.whole_words || self.splitter.whole_newlines() && word.bytes().all(|byte| byte == b'\n');
         if whole {
             let found = match &self.spelling {
-                Spelling::Plain(..) => vocabulary.find(word.as_bytes()),
+                Spelling::Plain(..) => vocabulary.find_piece(word.as_bytes()),
                 Spelling::Alphabet(_) => {
                     scratch.spelled.clear();
                     scratch.spelled.extend(word.bytes().map(alphabet));
-                    vocabulary.find(scratch.spelled.as_bytes())
+                    vocabulary.find_piece(scratch.spelled.as_bytes())
                 }
             };
             if let Some(token) = found {
@@ -215,7 +215,7 @@ impl Bpe {
                     symbols.clear();
                     for (at, c) in piece.char_indices() {
                         let len = c.len_utf8();
-                        symbols.push(vocabulary.find(&piece.as_bytes()[at..at + len]), at, len);
+                        symbols.push(vocabulary.find_piece(&piece.as_bytes()[at..at + len]), at, len);
                     }
                     self.merge(symbols);
                     for symbol in symbols.iter() {

@@ -87,7 +87,7 @@ impl Tokenizer {
         };
         let id = |name: &str, default: Option<u32>| -> Result<Option<u32>> {
             let key = format!("tokenizer.ggml.{name}_token_id");
-            // Some converters write -1 for none.
+            // Some converters write -1 where there is no such token.
             let found = metadata.find::<i64>(&key)?.filter(|&id| id != -1 && id != i64::from(u32::MAX));
             let Some(found) = found else { return Ok(default) };
             let id = u32::try_from(found).ok().and_then(given).ok_or_else(|| {
@@ -126,7 +126,8 @@ impl Tokenizer {
                 add_bos = splitter.adds_bos();
                 let merges = strings(MERGES, metadata.get(MERGES)?)?;
                 let merges: Vec<_> = merges.into_iter().map(bpe::cut).collect::<Result<_>>()?;
-                Algorithm::Bpe(bpe::Bpe::new(&vocabulary, splitter, splitter.whole_words(), &merges)?)
+                let whole_words = splitter.whole_words();
+                Algorithm::Bpe(bpe::Bpe::new(&vocabulary, splitter, whole_words, &merges)?)
             }
             "bert" => {
                 let lower_case = flag("normalizer.lowercase")?.unwrap_or(true);
@@ -145,7 +146,7 @@ impl Tokenizer {
             }
         };
 
-        // Gemma 4 does not work without BOS, and its first files say that it wants none.
+        // Gemma 4 does not work without BOS, but its first files set this to false.
         let always = model == "gemma4";
         let asked = (flag("add_bos_token")?, flag("add_eos_token")?);
         add_bos = asked.0.unwrap_or(add_bos) || always;
@@ -163,7 +164,16 @@ impl Tokenizer {
         let prefix = around(asked.0, add_bos, begin, "tokenizer.ggml.bos_token_id")?;
         let suffix = around(asked.1, ends_with, end, "tokenizer.ggml.eos_token_id")?;
         let strips = strips(metadata, &vocabulary)?;
-        Self::new(Parts { vocabulary, algorithm, ids, strips, prefix, suffix, add_space_prefix })
+        Self::new(Parts {
+            vocabulary,
+            algorithm,
+            ids,
+            strips,
+            prefix,
+            suffix,
+            add_space_prefix,
+            space_prefix_once: false,
+        })
     }
 }
 

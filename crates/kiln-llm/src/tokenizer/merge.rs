@@ -6,7 +6,7 @@ use std::collections::BinaryHeap;
 /// No token, or no merge.
 const NONE: u32 = u32::MAX;
 
-/// A part of a word: a token, or a character that is none.
+/// A part of a word: a token, or a character without a token.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Symbol {
     token: u32,
@@ -38,7 +38,7 @@ pub(super) struct Symbols {
     queue: BinaryHeap<Pair>,
 }
 
-/// Words of so many symbols are merged by looking for the least rank again and again, longer ones by a queue.
+/// The most symbols of a word that is merged by searching for the least rank each time; longer words take a queue.
 const SHORT: usize = 48;
 
 impl Symbols {

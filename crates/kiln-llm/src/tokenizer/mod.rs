@@ -4,6 +4,7 @@ mod bpe;
 mod decode;
 mod gguf;
 mod hash;
+mod json;
 mod merge;
 mod pretokenize;
 mod special;
@@ -82,6 +83,8 @@ pub struct Tokenizer {
     suffix: Option<u32>,
     /// A space is put in front of a text, and of what follows a special token.
     add_space_prefix: bool,
+    /// The space is put in front of the whole text alone.
+    space_prefix_once: bool,
 }
 
 /// What a file says of a tokenizer, in the form that all files are brought to.
@@ -93,11 +96,13 @@ struct Parts {
     prefix: Option<u32>,
     suffix: Option<u32>,
     add_space_prefix: bool,
+    space_prefix_once: bool,
 }
 
 impl Tokenizer {
     fn new(parts: Parts) -> Result<Self> {
-        let Parts { mut vocabulary, algorithm, ids, strips, prefix, suffix, add_space_prefix } = parts;
+        let Parts { mut vocabulary, algorithm, ids, strips, prefix, suffix, add_space_prefix, space_prefix_once } =
+            parts;
         let all =
             [ids.bos, ids.eos, ids.eot, ids.eom, ids.unknown, ids.separator, ids.padding, ids.mask, prefix, suffix];
         for id in all.into_iter().flatten() {
@@ -108,7 +113,7 @@ impl Tokenizer {
         }
         let ends = special::ends(&mut vocabulary, [ids.eos, ids.eot, ids.eom].into_iter().flatten());
         let special = Special::new(&vocabulary, strips);
-        Ok(Self { vocabulary, algorithm, special, ids, ends, prefix, suffix, add_space_prefix })
+        Ok(Self { vocabulary, algorithm, special, ids, ends, prefix, suffix, add_space_prefix, space_prefix_once })
     }
 
     /// The number of tokens.
@@ -137,7 +142,7 @@ impl Tokenizer {
         self.special.split(&self.vocabulary, text, encoding.parse_special, |part| match part {
             Part::Token(token) => {
                 tokens.push(token);
-                after_special = true;
+                after_special = !self.space_prefix_once;
             }
             Part::Text(text) => {
                 self.encode_part(text, after_special, &mut scratch, &mut tokens);
@@ -151,14 +156,13 @@ impl Tokenizer {
     }
 
     fn encode_part(&self, text: &str, after_special: bool, scratch: &mut bpe::Scratch, to: &mut Vec<u32>) {
+        let with_spaces = || {
+            let space = if self.add_space_prefix && after_special { SPACE } else { "" };
+            format!("{space}{}", text.replace(' ', SPACE))
+        };
         match &self.algorithm {
-            Algorithm::Spm(spm) => {
-                let space = if self.add_space_prefix && after_special { SPACE } else { "" };
-                spm.encode(&self.vocabulary, &format!("{space}{}", text.replace(' ', SPACE)), &mut scratch.symbols, to);
-            }
-            Algorithm::Bpe(bpe) if bpe.is_plain() => {
-                bpe.encode(&self.vocabulary, &text.replace(' ', SPACE), scratch, to)
-            }
+            Algorithm::Spm(spm) => spm.encode(&self.vocabulary, &with_spaces(), &mut scratch.symbols, to),
+            Algorithm::Bpe(bpe) if bpe.is_plain() => bpe.encode(&self.vocabulary, &with_spaces(), scratch, to),
             Algorithm::Bpe(bpe) => bpe.encode(&self.vocabulary, text, scratch, to),
             Algorithm::WordPiece(wordpiece) => wordpiece.encode(&self.vocabulary, text, to),
             Algorithm::Unigram(unigram) => unigram.encode(&self.vocabulary, text, to),
@@ -218,10 +222,9 @@ impl Tokenizer {
     /// Whether the texts of tokens begin with a space that was not in the text.
     fn adds_space(&self) -> bool {
         match &self.algorithm {
-            Algorithm::Spm(_) => self.add_space_prefix,
+            Algorithm::Spm(_) | Algorithm::Bpe(_) => self.add_space_prefix,
             Algorithm::Unigram(unigram) => unigram.add_space_prefix && !unigram.space_suffix,
             Algorithm::WordPiece(_) => true,
-            Algorithm::Bpe(_) => false,
         }
     }
 

@@ -2,8 +2,10 @@
 //!
 //! Each family of tokenizers publishes regular expressions. Here an expression is a list of rules in the order of its
 //! alternatives, each a function that returns how many characters it matches at the beginning of what is left; a family is a
-//! list of such expressions, applied one after the other to the pieces that the one before has left. The expressions stand beside
-//! the rules. `\s` is White_Space, other classes are general categories.
+//! list of expressions, each applied to the pieces that the one before has made. The doc of each rule quotes its part of an
+//! expression. `\s` is White_Space, other classes are general categories.
+
+use std::borrow::Cow;
 
 use crate::unicode::Class;
 
@@ -47,7 +49,7 @@ impl Char {
         matches!(self.class, Class::Punctuation | Class::Symbol)
     }
 
-    /// `[^\r\n\p{L}\p{N}]`, what may stand in front of letters.
+    /// `[^\r\n\p{L}\p{N}]`, what may precede letters.
     fn leads(self) -> bool {
         !self.is_newline() && !self.is_letter() && !self.is_number()
     }
@@ -230,8 +232,8 @@ fn cased(text: &[Char], upper: impl Fn(Char) -> bool, lower: impl Fn(Char) -> bo
     if uppers == 0 || lowers > 0 {
         return uppers + lowers;
     }
-    // The first alternative gives characters back until one of both kinds is left for its end; where there is none, the second
-    // matches all of them.
+    // The first alternative gives characters back until its end is a letter of both kinds; without such a letter the second
+    // alternative matches the whole run.
     text[..uppers].iter().rposition(|&c| lower(c)).map_or(uppers, |at| at + 1)
 }
 
@@ -527,6 +529,20 @@ const GPT_4O: Stage = Stage::Find(&[
     spaces,
 ]);
 
+/// [`QWEN_2`] with marks beside letters.
+const QWEN_35: Stage = Stage::Find(&[
+    any_contraction,
+    led_letters_and_marks,
+    number,
+    others_without_marks,
+    lines,
+    spaces_before_last,
+    spaces,
+]);
+/// That of Mistral's newer models: [`GPT_4O`] without contractions, with single digits.
+const TEKKEN: Stage =
+    Stage::Find(&[cased_letters, number, others_with_newlines_and_slashes, lines, spaces_before_last, spaces]);
+
 /// What a family does beside splitting.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 struct Traits {
@@ -542,7 +558,7 @@ struct Traits {
 
 /// A family: its names in files, its expressions, what it does beside.
 #[derive(Debug)]
-pub(super) struct Family {
+struct Family {
     names: &'static [&'static str],
     stages: &'static [Stage],
     traits: Traits,
@@ -573,9 +589,7 @@ static FAMILIES: &[Family] = families! {
     ["qwen2", "deepseek-r1-qwen", "kormo", "f2llmv2", "megrez", "stablelm2", "hunyuan", "solar-open", "grok-2"]
         NO_TRAITS, &[QWEN_2];
     ["laguna"] NO_TRAITS, &[Stage::Find(&[line_or_newlines]), QWEN_2];
-    ["qwen35"] NO_TRAITS, &[Stage::Find(&[
-        any_contraction, led_letters_and_marks, number, others_without_marks, lines, spaces_before_last, spaces,
-    ])];
+    ["qwen35"] NO_TRAITS, &[QWEN_35];
     ["ufakzeka"] NO_TRAITS,
         &[Stage::Find(&[led_letters, number, others_with_newlines, lines, spaces_before_last, spaces])];
     ["bailingmoe", "bailingmoe2", "llada-moe"] NO_TRAITS, &[Stage::Find(&[
@@ -622,9 +636,7 @@ static FAMILIES: &[Family] = families! {
     ["gpt-4o", "llama4", "kanana2", "talkie", "minimax-m2"] NO_TRAITS, &[GPT_4O];
     ["granite-embed-multi-97m"] WHOLE, &[GPT_4O];
     ["tiny_aya", "cohere2moe"] NO_TRAITS, &[Stage::GroupsOfThree, GPT_4O];
-    ["tekken"] Traits { adds_bos: true, ..WHOLE }, &[Stage::Find(&[
-        cased_letters, number, others_with_newlines_and_slashes, lines, spaces_before_last, spaces,
-    ])];
+    ["tekken"] Traits { adds_bos: true, ..WHOLE }, &[TEKKEN];
     ["kimi-k2"] NO_TRAITS, &[Stage::Find(&[
         han, cased_letters_but_han, three_numbers, others_with_newlines, lines, spaces_before_last, spaces,
     ])];
@@ -640,41 +652,82 @@ static FAMILIES: &[Family] = families! {
     ["sarvam-moe"] Traits { plain: true, ..NO_TRAITS }, &[Stage::Find(&[line_or_newlines])];
 };
 
+/// The expression of GPT-2.
+pub(super) const GPT_2_EXPRESSION: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
+
+/// Expressions as files of Hugging Face have them, and what they are here.
+#[rustfmt::skip]
+static EXPRESSIONS: &[(&str, Stage)] = &[
+    (GPT_2_EXPRESSION, GPT_2),
+    (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+", LLAMA_3),
+    (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+", QWEN_2),
+    (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+", QWEN_35),
+    (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+", GPT_4O),
+    (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+", TEKKEN),
+    (r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##, DEEPSEEK_3),
+    (r"[一-龥぀-ゟ゠-ヿ]+", Stage::Find(&[cjk])),
+    (r"\p{N}{1,3}", Stage::Find(&[three_numbers])),
+    (r"\p{N}+", Stage::Find(&[numbers])),
+    (r"\p{N}", Stage::Find(&[number])),
+    (r"[0-9][0-9][0-9]", Stage::Find(&[three_digits])),
+    (r"\d{1,3}(?=(?:\d{3})*\b)", Stage::GroupsOfThree),
+];
+
 /// Splits texts as a family does.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub(super) struct Splitter {
-    family: &'static Family,
+    stages: Cow<'static, [Stage]>,
+    traits: Traits,
 }
 
 impl Splitter {
     /// The family of a name.
     pub(super) fn named(name: &str) -> Option<Self> {
-        FAMILIES.iter().find(|family| family.names.contains(&name)).map(|family| Self { family })
+        let family = FAMILIES.iter().find(|family| family.names.contains(&name))?;
+        Some(Self { stages: family.stages.into(), traits: family.traits })
     }
 
-    pub(super) fn whole_words(self) -> bool {
-        self.family.traits.whole_words
+    /// Splits by expressions, one after the other.
+    ///
+    /// # Errors
+    /// The first expression that is not known.
+    pub(super) fn of_expressions(expressions: &[String]) -> Result<Self, String> {
+        let stage = |text: &String| {
+            let known = EXPRESSIONS.iter().find(|(expression, _)| expression == text);
+            known.map(|&(_, stage)| stage).ok_or_else(|| text.clone())
+        };
+        let stages: Vec<Stage> = expressions.iter().map(stage).collect::<Result<_, _>>()?;
+        Ok(Self { stages: stages.into(), traits: NO_TRAITS })
     }
 
-    pub(super) fn whole_newlines(self) -> bool {
-        self.family.traits.whole_newlines
+    /// Splits nothing; `▁` stands for spaces.
+    pub(super) fn whole_text() -> Self {
+        Self { stages: [].as_slice().into(), traits: Traits { plain: true, ..NO_TRAITS } }
     }
 
-    pub(super) fn is_plain(self) -> bool {
-        self.family.traits.plain
+    pub(super) fn whole_words(&self) -> bool {
+        self.traits.whole_words
     }
 
-    pub(super) fn adds_bos(self) -> bool {
-        self.family.traits.adds_bos
+    pub(super) fn whole_newlines(&self) -> bool {
+        self.traits.whole_newlines
+    }
+
+    pub(super) fn is_plain(&self) -> bool {
+        self.traits.plain
+    }
+
+    pub(super) fn adds_bos(&self) -> bool {
+        self.traits.adds_bos
     }
 
     /// Splits a text into words, which together are the text.
-    pub(super) fn split(self, text: &str, splits: &mut Splits) {
+    pub(super) fn split(&self, text: &str, splits: &mut Splits) {
         splits.chars.clear();
         splits.chars.extend(text.chars().map(|c| Char { c, class: Class::of(c) }));
         splits.pieces.clear();
         splits.pieces.push(splits.chars.len());
-        for stage in self.family.stages {
+        for stage in &*self.stages {
             splits.next.clear();
             let mut start = 0;
             for &end in &splits.pieces {

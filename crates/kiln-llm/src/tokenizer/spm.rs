@@ -32,10 +32,12 @@ impl Spm {
             symbols.clear();
             for (at, c) in piece.char_indices() {
                 let len = c.len_utf8();
-                symbols.push(vocabulary.find(&bytes[at..at + len]), at, len);
+                symbols.push(vocabulary.find_piece(&bytes[at..at + len]), at, len);
             }
             symbols.merge(|a, b| {
-                let token = vocabulary.find(&bytes[a.start as usize..][..(a.len + b.len) as usize])?;
+                let len = (a.len + b.len) as usize;
+                let joined = (len <= vocabulary.longest()).then(|| &bytes[a.start as usize..][..len])?;
+                let token = vocabulary.find_piece(joined)?;
                 Some((rank(vocabulary.score(token)), token))
             });
             for symbol in symbols.iter() {
@@ -51,7 +53,7 @@ impl Spm {
     fn spell(&self, vocabulary: &Vocabulary, bytes: &[u8], to: &mut Vec<u32>) {
         let start = to.len();
         for &byte in bytes {
-            let Some(token) = self.bytes.get(byte).or_else(|| vocabulary.find(&[byte])) else {
+            let Some(token) = self.bytes.get(byte).or_else(|| vocabulary.find_piece(&[byte])) else {
                 to.truncate(start);
                 return to.extend(self.unknown);
             };

@@ -32,7 +32,7 @@ impl Unigram {
     pub(super) fn new(vocabulary: &Vocabulary, unknown: Option<u32>, charsmap: Option<&[u8]>) -> Result<Self> {
         /// What an unknown character costs more than the least likely token.
         const PENALTY: f64 = 10.0;
-        let missing = "a unigram tokenizer needs a token for characters that it does not know, and the file names none";
+        let missing = "a unigram tokenizer needs a token for unknown characters, and the file does not name one";
         let unknown = unknown.ok_or_else(|| Error::vocabulary("tokenizer.ggml.unknown_token_id", missing))?;
         let ids = 0..vocabulary.len() as u32;
         let scores = ids.clone().filter(|&id| vocabulary.kind(id) == TokenKind::Normal).map(|id| vocabulary.score(id));
@@ -183,7 +183,7 @@ impl Normalizer {
         let mut found = None;
         for (at, &byte) in text.iter().enumerate().take_while(|&(_, &byte)| byte != 0) {
             node ^= usize::from(byte);
-            // A map that lies leads out of the table: there is nothing behind.
+            // A damaged map may lead out of the table: there is no entry.
             let Some(unit) = entry(node).filter(|unit| unit & (1 << 31 | 0xff) == u32::from(byte)) else { break };
             node ^= base(unit);
             if unit >> 8 & 1 == 1

@@ -57,7 +57,7 @@ pub(super) struct Vocabulary {
     /// Where each ends.
     ends: Vec<u32>,
     kinds: Vec<TokenKind>,
-    /// Empty where the file has none.
+    /// Empty where the file has no scores.
     scores: Vec<f32>,
     hash: Hash,
     /// Tokens by the hashes of their texts.
@@ -157,6 +157,13 @@ impl Vocabulary {
     pub(super) fn find(&self, text: &[u8]) -> Option<u32> {
         let Slot { id, .. } = self.by_text[self.slot(text).0];
         (id != FREE.id).then_some(id)
+    }
+
+    /// The token that a piece of text becomes. Tokens that direct the model are not among them, nor are those of bytes: a user who
+    /// writes `<s>` gets its letters.
+    pub(super) fn find_piece(&self, text: &[u8]) -> Option<u32> {
+        let is_text = |&id: &u32| !matches!(self.kind(id), TokenKind::Control | TokenKind::Unknown | TokenKind::Byte);
+        self.find(text).filter(is_text)
     }
 
     /// The tokens of many texts. Their slots are read first and their texts then, so that the machine waits for several at

@@ -25,7 +25,7 @@ fn is_cjk(c: char) -> bool {
 
 impl WordPiece {
     pub(super) fn new(unknown: Option<u32>, lower_case: bool, strip_accents: bool) -> Result<Self> {
-        let missing = "WordPiece needs a token for words that it does not know, and the file names none";
+        let missing = "WordPiece needs a token for unknown words, and the file does not name one";
         let unknown = unknown.ok_or_else(|| Error::vocabulary("tokenizer.ggml.unknown_token_id", missing))?;
         Ok(Self { unknown, lower_case, strip_accents })
     }
@@ -74,7 +74,7 @@ impl WordPiece {
         word.clear();
         while !rest.is_empty() {
             let longest = (1..=rest.len().min(vocabulary.longest())).rev();
-            let found = longest.into_iter().find_map(|n| vocabulary.find(&rest[..n]).map(|token| (n, token)));
+            let found = longest.into_iter().find_map(|n| vocabulary.find_piece(&rest[..n]).map(|token| (n, token)));
             let Some((n, token)) = found else {
                 known = false;
                 break;

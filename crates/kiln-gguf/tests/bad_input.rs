@@ -1,4 +1,4 @@
-//! Files that lie: each kind of attack that is known of readers of GGUF files, one test a kind.
+//! Files made to attack: each kind that readers of GGUF files are known to have failed on, one test a kind.
 
 mod support;
 
@@ -14,7 +14,7 @@ fn parse(raw: Raw) -> Result<()> {
 /// The error of a file.
 #[track_caller]
 fn error(raw: Raw) -> Error {
-    parse(raw).expect_err("the file lies")
+    parse(raw).expect_err("the file is invalid")
 }
 
 /// Asserts the variant of an error.
@@ -28,7 +28,7 @@ macro_rules! refused {
 /// A file with one tensor of f32 and 128 bytes of data.
 fn one_tensor(extents: &[u64], kind: u32, offset: u64) -> Error {
     let file = Raw::new(1, 0).tensor("t", extents, kind, offset).data(128);
-    Gguf::parse(&file).map(drop).expect_err("the file lies")
+    Gguf::parse(&file).map(drop).expect_err("the file is invalid")
 }
 
 #[test]
