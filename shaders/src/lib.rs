@@ -227,6 +227,8 @@ sources! {
         GATHER = gather;
         /// The index that belongs to the first fault of a gather.
         GATHER_FAULT = gather_fault;
+        /// Rows of a tensor replaced by others.
+        WRITE_ROWS = write_rows;
     }
     topk includes [top_k_order, top_k_sort_in_groups] {
         /// Sorted runs merged in pairs, as far as they may be among the greatest.

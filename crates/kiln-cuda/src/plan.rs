@@ -16,6 +16,7 @@ use kiln_ptx::kernels::strided::{Fill, StridedCopy};
 use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::kernels::window::{Convolve, Pool};
+use kiln_ptx::kernels::write_rows::WriteRows;
 use kiln_ptx::{Kernel, Launch, Target};
 
 use crate::InputPrecision;
@@ -101,7 +102,8 @@ codes!(
     WarpGemm,
     WarpGroupAttention,
     WarpGroupGemm,
-    WarpQuantMatmul
+    WarpQuantMatmul,
+    WriteRows
 );
 
 /// One run of a kernel.

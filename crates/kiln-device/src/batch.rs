@@ -8,6 +8,7 @@ use crate::blocking_and_async;
 use crate::driver::Driver;
 use crate::profile::Profile;
 use crate::runner::GraphRunner;
+use crate::state::State;
 use crate::tensor::Tensor;
 
 /// Operations recorded now and run together on a device. They are the methods of [`Record`].
@@ -65,6 +66,19 @@ impl<D: Driver> Batch<D> {
         tensor.check_on(self.device())?;
         let id = self.graph.input(tensor.ty());
         self.runner.import(id, tensor)?;
+        Ok(id)
+    }
+
+    /// Adds a state of the device, which executions of the batch change. What is written to it
+    /// ([`write_rows`](Record::write_rows)) is its next version; every execution runs all writes that are recorded, whatever results
+    /// are wanted.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] for a state of another device.
+    pub fn state(&mut self, state: &State<D>) -> Result<TensorId> {
+        state.tensor().check_on(self.device())?;
+        let id = self.graph.state(state.ty());
+        self.runner.bind_state(id, state)?;
         Ok(id)
     }
 

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use kiln_ir::op::reference::{Accuracy, conform_within};
-use kiln_ir::op::{Bound, Gather, Op, Operation, all_cases};
-use kiln_ir::{Data, Error, Operand, Operations, Result, Shape, TensorType};
+use kiln_ir::op::{Bound, Gather, Op, Operation, WriteRows, all_cases};
+use kiln_ir::{Data, Error, Operand, Operations, Record, Result, Shape, TensorType};
 
 use crate::backend::Backend;
+use crate::batch::Batch;
 use crate::driver::Driver;
+use crate::state::State;
 
 /// How the numerics of a device differ from the contract of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +60,12 @@ pub fn check<D: Driver>(
     {
         failures.entry(gather.name()).or_insert((0, why)).0 += 1;
     }
+    let write = Op::from(WriteRows);
+    if wanted(&write)
+        && let Err(why) = stray_positions_are_reported(device)
+    {
+        failures.entry(write.name()).or_insert((0, why)).0 += 1;
+    }
     for (name, accuracy) in &worst {
         println!("{name}: worst {:.3} of {} elements", accuracy.worst, accuracy.compared);
     }
@@ -66,6 +74,49 @@ pub fn check<D: Driver>(
     }
     let report: Vec<String> = failures.iter().map(|(op, (n, why))| format!("{op}: {n} cases, first: {why}")).collect();
     if report.is_empty() { Ok(()) } else { Err(report.join("\n")) }
+}
+
+/// Writes rows to a state with two positions out of range: the error must name the first of them, and the state must be as it was;
+/// sound positions must be written before and after. Rows have 0 to 300 columns, and there are 4 to 700 of them.
+fn stray_positions_are_reported<D: Driver>(device: &D) -> std::result::Result<(), String> {
+    const ROWS: usize = 900;
+    let check = |columns: usize, count: usize| -> Result<Option<String>> {
+        let ones = vec![1.0; 2 * ROWS * columns];
+        let state = State::upload(device, &Operand::f32(&ones, &[2, ROWS, columns])?)?;
+        let mut batch = Batch::new(device.clone());
+        let held = batch.state(&state)?;
+        let rows = vec![2.0; 2 * count * columns];
+        let rows = batch.upload(&rows, &[2, count, columns])?;
+        let mut positions: Vec<u32> = (0..count as u32).map(|i| ROWS as u32 - 1 - i).collect();
+        let at = batch.upload_indices(&positions, &[count])?;
+        batch.write_rows(held, rows, at)?;
+        batch.execute(&[])?;
+        let written = state.read()?;
+        let sum: f32 = written.as_data().f32().iter().sum();
+        if sum != (2 * columns * (ROWS + count)) as f32 {
+            return Ok(Some(format!("the rows add up to {sum}")));
+        }
+        (positions[count / 2], positions[count - 1]) = (ROWS as u32, u32::MAX - 1);
+        positions[0] = 0;
+        batch.set_data(at, Data::U32(&positions))?;
+        let expected = Error::Index { op: WriteRows.name(), position: count / 2, index: ROWS, bound: ROWS };
+        match batch.execute(&[]) {
+            Err(found) if found == expected => {}
+            found => return Ok(Some(format!("{found:?}, not {expected}"))),
+        }
+        Ok((state.read()? != written).then(|| "a row was written beside the error".into()))
+    };
+    for columns in [1, 3, 4, 300, 0] {
+        for count in [4, 700] {
+            let failed = |why: String| Err(format!("{count} rows of {columns} columns: {why}"));
+            match check(columns, count) {
+                Ok(None) => {}
+                Ok(Some(why)) => return failed(why),
+                Err(error) => return failed(error.to_string()),
+            }
+        }
+    }
+    Ok(())
 }
 
 /// Gathers rows with two indices outside of the table: the error must name the first of them, and a gather with sound indices must

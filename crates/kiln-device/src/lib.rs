@@ -9,7 +9,7 @@
 //! |---|---|
 //! | [`plan`], [`lower`] | from a graph to launches of kernels on named memory |
 //! | [`memory`] | the pool, regions of allocations |
-//! | `executable`, `prepared`, `batch`, `backend`, `tensor` | what runs, and what users hold |
+//! | `executable`, `prepared`, `batch`, `backend`, `tensor`, `state` | what runs, and what users hold |
 //! | [`waiting`] | blocking and asynchronous forms of one body |
 //! | [`host_copy`], [`store`] | copies by several threads; files of compiled code |
 //! | `cut` | operations cut into parts that do not depend on one another |
@@ -39,6 +39,7 @@ mod prepared;
 mod profile;
 mod ready;
 mod runner;
+mod state;
 mod statistics;
 pub mod store;
 mod tensor;
@@ -58,5 +59,6 @@ pub use plan::{Bindings, Fault, Location, Plan};
 pub use prepared::Prepared;
 pub use profile::{KernelTime, Profile};
 pub use runner::GraphRunner;
+pub use state::State;
 pub use statistics::{Counters, Statistics};
 pub use tensor::Tensor;

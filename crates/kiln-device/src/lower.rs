@@ -1,6 +1,6 @@
 //! Lowering: from an operation to launches of kernels. A backend implements [`Lower`] for each operation.
 
-use kiln_ir::op::Operation;
+use kiln_ir::op::{BroadcastTo, Operation};
 use kiln_ir::{DType, Result, TensorType};
 
 use crate::driver::Driver;
@@ -25,7 +25,8 @@ pub trait Lower<D: Driver>: Operation {
     const FAULTS: bool = false;
 
     /// Adds the launches that compute the outputs. The shape rule has accepted the inputs, and an output has at least one
-    /// element, except for operations that may find fault with their data.
+    /// element, except for operations that may find fault with their data. An operation that updates
+    /// ([`Operation::UPDATES`]) finds the elements of its first input in the output.
     ///
     /// # Errors
     /// [`kiln_ir::Error::Limit`] where kernels cannot run it at this size, [`kiln_ir::Error::Unsupported`] where there is
@@ -51,6 +52,10 @@ pub fn lower_one<D: Driver, O: Lower<D>>(
         |ty: TensorType| O::AS_STORED || !ty.dtype.is_float() || ty.dtype == DType::F32 || O::READS.contains(&ty.dtype);
     let read = inputs.iter().map(|&input| if as_it_is(input.ty) { Ok(input) } else { D::widen(plan, input) });
     let read = read.collect::<Result<Vec<_>>>()?;
+    if O::UPDATES && read[0].at != outputs[0].at && !outputs[0].ty.shape.is_empty() {
+        let copy = BroadcastTo::new(read[0].ty.shape.dims())?;
+        plan.part(|plan| D::lower(&copy.into(), plan, &read[..1], &outputs[..1]))?;
+    }
     op.lower(plan, &read, outputs)
 }
 

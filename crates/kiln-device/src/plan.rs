@@ -15,6 +15,8 @@ use crate::memory::Region;
 pub enum Location {
     /// A tensor whose data come from outside.
     Input(TensorId),
+    /// A state, whose data come from outside and change.
+    State(TensorId),
     /// A result that is wanted.
     Result(TensorId),
     /// A slot that intermediate results share.
@@ -30,6 +32,7 @@ impl From<kiln_ir::graph::Location> for Location {
         use kiln_ir::graph::Location as Tensor;
         match location {
             Tensor::Input(id) => Self::Input(id),
+            Tensor::State(id) => Self::State(id),
             Tensor::Result(id) => Self::Result(id),
             Tensor::Slot(slot) => Self::Slot(slot),
         }
@@ -73,7 +76,7 @@ pub struct Plan<D: Driver> {
     pub scratch: Vec<u64>,
     /// The faults that kernels may report.
     pub faults: Vec<Fault>,
-    /// Inputs that are read, with their bytes.
+    /// Inputs and states that are read or written, with their bytes.
     pub inputs: Vec<(TensorId, u64)>,
     /// The location of each wanted tensor, with its bytes.
     pub results: Vec<(Location, u64)>,
@@ -172,7 +175,7 @@ impl<M> Bindings<M> {
     /// [`Error::ForeignTensor`] for a tensor that the plan does not have.
     pub fn find(&self, location: Location) -> Result<Region<M>> {
         let found = match location {
-            Location::Input(id) => self.inputs.get(&id).cloned(),
+            Location::Input(id) | Location::State(id) => self.inputs.get(&id).cloned(),
             Location::Result(id) => self.results.get(&id).cloned(),
             Location::Slot(slot) => self.slots.get(slot).cloned(),
             Location::Scratch(number) => self.scratch.get(number).cloned(),

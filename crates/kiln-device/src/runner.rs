@@ -1,4 +1,4 @@
-//! A recorded graph on one device: its inputs in device memory, and its executions made ready.
+//! A recorded graph on one device: its inputs and states in device memory, and its executions made ready.
 
 use std::collections::{HashMap, HashSet};
 
@@ -10,6 +10,7 @@ use crate::driver::{Driver, RegionOf};
 use crate::executable::Executable;
 use crate::plan::Plan;
 use crate::profile::Profile;
+use crate::state::State;
 use crate::tensor::{Tensor, read_many, take, write};
 use crate::waiting::Waiting;
 
@@ -21,6 +22,8 @@ const MOST_BYTES: u64 = 256 << 20;
 #[derive(Debug)]
 struct Ready<D: Driver> {
     wanted: Vec<TensorId>,
+    /// The writes to states that it runs: all that were recorded when it was planned.
+    writes: usize,
     executable: Executable<D>,
     /// The results where the host reads them, if they are in such memory.
     host_results: Option<D::HostResults>,
@@ -68,6 +71,17 @@ impl<D: Driver> GraphRunner<D> {
         tensor.check_on(&self.device)?;
         self.bind(id, tensor.region().clone());
         self.shared.insert(id);
+        Ok(())
+    }
+
+    /// Uses the memory of a state of the device as a state of the graph. Executions change it, and other graphs that use it see
+    /// that.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] for a state of another device.
+    pub fn bind_state(&mut self, id: TensorId, state: &State<D>) -> Result<()> {
+        state.tensor().check_on(&self.device)?;
+        self.bind(id, state.tensor().region().clone());
         Ok(())
     }
 
@@ -154,6 +168,10 @@ impl<D: Driver> GraphRunner<D> {
     /// # Errors
     /// As [`GraphRunner::read`].
     pub fn tensor(&mut self, graph: &Graph, id: TensorId) -> Result<Tensor<D>> {
+        if graph.state_of(id).is_some() {
+            let reason = format!("tensor {} is a state, whose memory changes; read it instead", id.index());
+            return Err(Error::Parameter { op: "tensor", reason });
+        }
         let tensor = self.resident(graph, id)?;
         // A result may be an input under other extents.
         let inputs = self.inputs.iter().filter(|(_, region)| region.shares(tensor.region()));
@@ -187,7 +205,8 @@ impl<D: Driver> GraphRunner<D> {
     /// future it is made anew. Results that are `read` are in memory that the host maps if that is worth it.
     async fn take_ready(&mut self, graph: &Graph, wanted: &[TensorId], read: bool) -> Result<Ready<D>> {
         self.device.check_alive()?;
-        let same = self.ready.iter().position(|ready| ready.wanted == wanted);
+        let is_same = |ready: &Ready<D>| ready.wanted == wanted && ready.writes == graph.writes();
+        let same = self.ready.iter().position(is_same);
         // Results that others hold stay as they are: new ones are made.
         if let Some(ready) = same.map(|at| self.ready.remove(at)).filter(|ready| !ready.is_shared) {
             return Ok(ready);
@@ -219,7 +238,8 @@ impl<D: Driver> GraphRunner<D> {
         let mut given: HashMap<TensorId, RegionOf<D>> = given.collect();
         let host_results = if read { self.device.host_results(&plan, &mut given).await? } else { None };
         let executable = Executable::new(&self.device, plan, &given).await?;
-        Ok(Ready { wanted: wanted.to_vec(), executable, host_results, is_last: false, is_shared: false })
+        let (wanted, writes) = (wanted.to_vec(), graph.writes());
+        Ok(Ready { wanted, writes, executable, host_results, is_last: false, is_shared: false })
     }
 
     /// Forgets which execution was the last: until the next one succeeds no result can be read.
@@ -311,7 +331,7 @@ impl<D: Driver> GraphRunner<D> {
     /// # Errors
     /// As [`GraphRunner::execute`].
     pub async fn prepare(&mut self, graph: &Graph, wanted: &[TensorId]) -> Result<()> {
-        if self.last().is_some_and(|last| last.wanted == wanted) {
+        if self.last().is_some_and(|last| last.wanted == wanted && last.writes == graph.writes()) {
             return self.device.check_alive();
         }
         let ready = self.take_ready(graph, wanted, false).await?;

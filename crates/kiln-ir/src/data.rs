@@ -71,6 +71,14 @@ macro_rules! data {
                 })
             }
 
+            /// No elements of a type.
+            fn empty(dtype: DType) -> Self {
+                match dtype {
+                    $(DType::$variant => Self::$variant(&[]),)*
+                    DType::Blocks(format) => Self::Blocks(format, &[]),
+                }
+            }
+
             /// The elements that a range of bytes holds. Its ends are multiples of the size of an element.
             #[must_use]
             pub fn part(self, range: Range<usize>) -> Self {
@@ -354,6 +362,12 @@ impl<'a> Operand<'a> {
     /// As [`Operand::new`] and [`Shape::new`].
     pub fn blocks(data: &'a [u8], dims: &[usize], format: QuantFormat) -> Result<Self> {
         Self::new(Data::Blocks(format, data), Shape::new(dims)?)
+    }
+
+    /// An operand of which only the type is known: its elements are in the result of an operation that updates
+    /// ([`UPDATES`](crate::op::Operation::UPDATES)).
+    pub fn of_type(ty: TensorType) -> Self {
+        Self { data: Data::empty(ty.dtype), ty }
     }
 
     /// The elements.

@@ -41,7 +41,7 @@ fn representative(op: &Op) -> &'static str {
             Kind::Add | Kind::Sub | Kind::Mul | Kind::Min | Kind::Max | Kind::Lerp => "add",
             kind => kind.name(),
         },
-        Op::Gather(_) => "gather",
+        Op::Gather(_) | Op::WriteRows(_) => "gather",
         Op::Compare(_) | Op::Select(_) => "add",
         // Each moves elements and computes next to nothing.
         _ if op.reads_as_stored() => "permute",
@@ -132,7 +132,7 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
                 _ => "",
             }
         }
-        Op::Pool2d(_) | Op::Gather(_) => "",
+        Op::Pool2d(_) | Op::Gather(_) | Op::WriteRows(_) => "",
         Op::Permute(op) => moved(op, inputs),
         Op::Slice(op) => moved(op, inputs),
         Op::BroadcastTo(op) => moved(op, inputs),

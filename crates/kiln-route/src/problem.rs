@@ -23,16 +23,16 @@ impl Task {
 
     /// The task on inputs that the shape rule has accepted, and the bytes of its results.
     fn checked(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> (Self, u64) {
-        let bytes_written = total_bytes(outputs.iter().map(|t| t.bytes() as u64));
         let cost = for_operation!(op, concrete => {
             use kiln_ir::op::Operation;
             Cost {
                 flops: concrete.flops(inputs, outputs),
                 bytes_read: concrete.bytes_read(inputs, outputs),
-                bytes_written,
+                bytes_written: concrete.bytes_written(inputs, outputs),
             }
         });
-        (Self { class: Class::of(op, inputs, outputs), cost }, bytes_written)
+        let results = total_bytes(outputs.iter().map(|t| t.bytes() as u64));
+        (Self { class: Class::of(op, inputs, outputs), cost }, results)
     }
 
     /// The measure of work that curves are drawn over: the larger of flops and bytes. Within a class the two grow

@@ -1,6 +1,6 @@
-//! Operations that choose elements: gather and top-k.
+//! Operations that choose elements: gather, write_rows and top-k.
 
-use kiln_ir::op::{Gather, TopK};
+use kiln_ir::op::{Gather, TopK, WriteRows};
 use kiln_ir::{Data, DataMut, Operand, Result};
 
 use std::cell::Cell;
@@ -50,6 +50,37 @@ impl Execute for Gather {
                 }
             }
         });
+        Ok(())
+    }
+}
+
+impl Execute for WriteRows {
+    fn execute(&self, _: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+        let [x, rows, positions] = inputs else { return Ok(()) };
+        let e = self.extents(&x.shape(), &rows.shape(), &positions.shape())?;
+        let positions = positions.data().u32();
+        // Before anything is written.
+        self.check(positions, e.n)?;
+        let converted;
+        let stored = if rows.data().dtype() == outputs[0].dtype() {
+            rows.data()
+        } else {
+            converted = Self::stored(rows.data(), outputs[0].dtype())?;
+            converted.as_data()
+        };
+        let row = stored.bytes().checked_div(e.outer * e.s).unwrap_or(0);
+        if row == 0 {
+            return Ok(());
+        }
+        let out = outputs[0].as_bytes();
+        for (at, from) in stored.as_bytes().chunks_exact(row).enumerate() {
+            let (matrix, i) = (at / e.s, at % e.s);
+            let position = positions[matrix / e.sharing * e.s + i];
+            if position != Self::SKIPPED {
+                let to = (matrix * e.n + position as usize) * row;
+                out[to..to + row].copy_from_slice(from);
+            }
+        }
         Ok(())
     }
 }

@@ -1,6 +1,6 @@
 //! Dispatches operations to kernels; fast paths for slices. Every one of them enters the default floating-point state.
 
-use kiln_ir::op::{Call, Elementwise, Matmul, Op, Reduction, check_outputs, widened};
+use kiln_ir::op::{Call, Elementwise, Matmul, Op, Reduction, check, check_outputs, widened};
 use kiln_ir::{DataMut, Operand, Operations, Result, for_operation};
 
 use crate::float_state::require_default;
@@ -66,6 +66,17 @@ impl Simd {
         }
         run_checked(self, call, outputs)
     }
+
+    /// Runs an operation that updates ([`kiln_ir::op::Operation::UPDATES`]) in the memory of its first operand, of which `inputs`
+    /// has the type alone ([`Operand::of_type`]).
+    ///
+    /// # Errors
+    /// Those of the shape rule; [`kiln_ir::Error::Index`] for a position out of range. Nothing is written then.
+    pub fn update(&self, op: &Op, inputs: &[Operand<'_>], state: DataMut<'_>) -> Result<()> {
+        let mut outputs = [state];
+        check(op, inputs, &outputs)?;
+        for_operation!(op, op => op.execute(self, inputs, &mut outputs))
+    }
 }
 
 /// Runs the kernel of an operation that has been checked. In one place, so that there is one copy of what compilers draw into it.
@@ -73,6 +84,9 @@ impl Simd {
 fn run_checked(simd: &Simd, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
     let op = call.op();
     check_outputs(op.name(), call.outputs(), outputs)?;
+    if op.updates() {
+        outputs[0].as_bytes().copy_from_slice(call.inputs()[0].data().as_bytes());
+    }
     let mut run = |inputs: &[Operand<'_>]| for_operation!(op, op => op.execute(simd, inputs, outputs));
     if op.reads_as_stored() { run(call.inputs()) } else { widened(call.inputs(), run) }
 }

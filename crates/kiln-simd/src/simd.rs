@@ -67,7 +67,9 @@ impl Simd {
 
 /// The kernel of an operation: what this backend adds to its definition.
 pub(crate) trait Execute {
-    /// Computes the outputs. Shapes and types have been checked.
+    /// Computes the outputs. Shapes and types have been checked. An operation that updates
+    /// ([`UPDATES`](kiln_ir::op::Operation::UPDATES)) finds the elements of its first operand in the output, and reads the type
+    /// of that operand alone.
     fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()>;
 }
 

@@ -4,7 +4,7 @@ use js_sys::{Array, Object};
 use kiln::op::{
     Attention, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d, Dequantize, Dot, ElementwiseKind, Gather,
     LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction,
-    Reshape, RmsNorm, Rope, RopeStyle, Select, Slice, Softmax, TopK, Transpose,
+    Reshape, RmsNorm, Rope, RopeStyle, Select, Slice, Softmax, TopK, Transpose, WriteRows,
 };
 use kiln::{QuantFormat, Result};
 use wasm_bindgen::JsValue;
@@ -134,6 +134,10 @@ others! {
     gather {
         operands: (table, indices), params: "", engine: "Float32Array", batch: "BatchTensor",
         make: |_| Ok(Gather.into()),
+    }
+    write_rows {
+        operands: (x, rows, positions), params: "", engine: "Elements", batch: "BatchTensor",
+        make: |_| Ok(WriteRows.into()),
     }
     top_k {
         operands: (x), params: "k: number", required: true,

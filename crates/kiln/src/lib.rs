@@ -45,6 +45,7 @@ mod packed;
 mod repeats;
 #[cfg(not(browser_gpu))]
 mod runs;
+mod state;
 mod tensor;
 
 pub use absent::Absent;
@@ -75,6 +76,7 @@ pub use kiln_route::{
 };
 pub use kiln_simd::{Isa, Simd};
 pub use packed::{PackedKernels, PackedMatrix};
+pub use state::State;
 pub use tensor::{SharedBytes, Tensor, Tensors};
 
 #[cfg(feature = "ndarray")]

@@ -15,6 +15,7 @@ mod shape;
 mod top_k;
 mod transpose;
 mod window;
+mod write_rows;
 
 use kiln_device::Location;
 pub(crate) use kiln_device::{Lower, Value};

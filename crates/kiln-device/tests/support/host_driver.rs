@@ -508,7 +508,9 @@ impl Driver for HostDevice {
             assert!(lock(&self.0.state).compiled.contains(&step.code()), "{} is not compiled", step.name());
             let inputs = step.inputs.iter().map(value).collect::<Result<Vec<_>>>()?;
             let outputs = step.outputs.iter().map(value).collect::<Result<Vec<_>>>()?;
-            let overlap = |(_, output): &(TensorType, Span)| inputs.iter().any(|(_, input)| input.overlaps(output));
+            // What an update begins with is in its output.
+            let read = &inputs[usize::from(step.updates())..];
+            let overlap = |(_, output): &(TensorType, Span)| read.iter().any(|(_, input)| input.overlaps(output));
             assert!(!outputs.iter().any(overlap), "{step:?} overwrites what it reads");
             let fault = step.fault.map(|at| find(at, 8)).transpose()?;
             let name = step.name();

@@ -43,6 +43,11 @@ impl HostStep {
         }
     }
 
+    /// Whether its first input is its output, some elements of which it replaces.
+    pub(crate) fn updates(&self) -> bool {
+        matches!(&self.kernel, Kernel::Op(op) if op.updates())
+    }
+
     /// Identifies the compiled code: the same kernel on operands of the same types is compiled once.
     pub(crate) fn code(&self) -> String {
         let types: Vec<TensorType> = self.inputs.iter().map(|value| value.ty).collect();
@@ -79,6 +84,15 @@ pub(crate) fn evaluate(
             let inside: Vec<u32> = indices.iter().map(|&i| if i as usize >= rows { 0 } else { i }).collect();
             let inside = Operand::new(Data::U32(&inside), operands[1].shape())?;
             Ok((reference(&Op::from(*gather), &[operands[0], inside])?, fault))
+        }
+        Kernel::Op(Op::WriteRows(write)) => {
+            let extents = write.extents(&operands[0].shape(), &operands[1].shape(), &operands[2].shape())?;
+            match write.check(operands[2].data().u32(), extents.n) {
+                Err(Error::Index { position, index, .. }) => {
+                    Ok((vec![inputs[0].1.clone()], Some((position as u32, index as u32))))
+                }
+                _ => Ok((reference(&Op::from(*write), &operands)?, None)),
+            }
         }
         Kernel::Op(op) => Ok((reference(op, &operands)?, None)),
         Kernel::Fused(fused) => {
@@ -124,6 +138,10 @@ fn push(op: Op, plan: &mut Lowering<'_, HostDevice>, inputs: &[Value], outputs: 
     }
     let fault = match op {
         Op::Gather(_) => Some(plan.fault(op.name(), inputs[0].ty.shape.rows())),
+        // Of the rows of a matrix.
+        Op::WriteRows(_) => {
+            Some(plan.fault(op.name(), inputs[0].ty.shape.dims().iter().rev().nth(1).copied().unwrap_or(0)))
+        }
         _ => None,
     };
     let through_scratch = matches!(op, Op::Reduce(_) | Op::Softmax(_));
@@ -131,7 +149,12 @@ fn push(op: Op, plan: &mut Lowering<'_, HostDevice>, inputs: &[Value], outputs: 
         true => outputs.iter().map(|output| plan.scratch(output.ty)).collect(),
         false => outputs.to_vec(),
     };
-    plan.push(HostStep { kernel: Kernel::Op(op), inputs: inputs.to_vec(), outputs: written.clone(), fault });
+    let mut inputs = inputs.to_vec();
+    if op.updates() {
+        // The elements of the first input are in the output.
+        inputs[0] = outputs[0];
+    }
+    plan.push(HostStep { kernel: Kernel::Op(op), inputs, outputs: written.clone(), fault });
     if through_scratch {
         for (&from, &to) in written.iter().zip(outputs) {
             plan.push(HostStep { kernel: Kernel::Copy, inputs: vec![from], outputs: vec![to], fault: None });
@@ -167,7 +190,7 @@ macro_rules! lowered {
     (@) => { false };
 }
 lowered! {
-    Elementwise, Reduce, Dot, Matmul, Matvec, Transpose, Softmax, LogSoftmax, LayerNorm, RmsNorm, Gather(faults), TopK,
+    Elementwise, Reduce, Dot, Matmul, Matvec, Transpose, Softmax, LogSoftmax, LayerNorm, RmsNorm, Gather(faults), WriteRows(faults), TopK,
     Convolve2d, Pool2d, Attention, Rope, Quantize, Dequantize, QuantMatmul, Cast, Compare, Select, Permute, Slice, BroadcastTo, Pad, Concat,
     Reshape, Custom,
 }

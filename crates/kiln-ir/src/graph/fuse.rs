@@ -96,7 +96,7 @@ pub(super) fn group(graph: &Graph, simplified: &Simplified, results: &[TensorId]
             builder.readers[feeder] += 1;
         }
     }
-    for node in results.iter().filter_map(|&id| graph.producer(simplified.memory(id))) {
+    for node in results.iter().filter_map(|&id| graph.producer(simplified.elements(id))) {
         builder.readers[node] += 1;
     }
     for &node in &simplified.live {
@@ -113,12 +113,13 @@ impl Builder<'_> {
     /// Live nodes whose results a node reads.
     fn feeders(&self, node: usize) -> Vec<usize> {
         let inputs = self.graph.nodes[node].inputs.iter();
-        inputs.filter_map(|&id| self.graph.producer(self.simplified.memory(id))).collect()
+        inputs.filter_map(|&id| self.graph.producer(self.simplified.elements(id))).collect()
     }
 
-    /// Groups that a group reads from, itself excluded.
+    /// Groups that a group must run after: those that it reads from, and those that read a state before it writes to it.
     fn reads(&self, group: usize) -> impl Iterator<Item = usize> + '_ {
-        let nodes = self.members[group].iter().flat_map(|&node| self.feeders(node));
+        let before = |&node: &usize| self.feeders(node).into_iter().chain(self.simplified.before(node).iter().copied());
+        let nodes = self.members[group].iter().flat_map(before);
         nodes.map(|node| self.group_of[node]).filter(move |&other| other != group)
     }
 

@@ -8,6 +8,8 @@ use crate::{Error, Result};
 pub enum Location {
     /// Its own, which comes from outside.
     Input(TensorId),
+    /// That of a state, which comes from outside and changes.
+    State(TensorId),
     /// Its own, for as long as it is wanted.
     Result(TensorId),
     /// A slot that intermediate results share.
@@ -15,8 +17,8 @@ pub enum Location {
 }
 
 impl Schedule {
-    /// Where a tensor lies that a step reads or writes, or that is wanted. The result of a reshape lies where its operand
-    /// does.
+    /// The memory of a tensor that a step reads or writes, or that is wanted. The result of a reshape has the memory of its operand,
+    /// and each version of a state that of the state.
     ///
     /// # Errors
     /// [`Error::ForeignTensor`] for a tensor of another graph, and for one that this schedule does not compute.
@@ -24,6 +26,7 @@ impl Schedule {
         let root = self.root(id);
         Ok(match self.slot(root) {
             Some(slot) => Location::Slot(slot),
+            None if graph.state_of(root).is_some() => Location::State(root),
             None if graph.is_input(root)? => Location::Input(root),
             None if self.results.iter().any(|&wanted| self.root(wanted) == root) => Location::Result(root),
             None => return Err(Error::ForeignTensor { index: id.index() }),

@@ -4,6 +4,11 @@
 //! that are wanted: nodes that compute the same thing are shared, nodes that nobody needs are dropped, element-wise
 //! chains become one [`Fused`] step, and results that are alive at different times share a slot of memory. All of it is
 //! independent of the backend that runs the steps.
+//!
+//! A graph may have **states** ([`Graph::state`]): inputs that its executions change, such as the keys and values that a language
+//! model keeps between tokens. An operation that updates, [`WriteRows`](crate::op::WriteRows), writes into a state and returns its
+//! next version, a new id of the same memory. Only the latest version can be read, so the recorded order is the order of reads
+//! and writes. A schedule keeps that order, runs every write whatever results are wanted, and never shares one.
 
 mod fetch;
 mod fuse;
@@ -11,12 +16,14 @@ mod location;
 mod schedule;
 mod share;
 mod slots;
+mod state;
 
 pub use fetch::Fetch;
 pub use fuse::{Fused, FusionLimits, Instruction, Source};
 pub use location::Location;
 pub use schedule::{Schedule, Step};
 pub use slots::Slot;
+use state::States;
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -55,6 +62,7 @@ pub struct Graph {
     id: u64,
     tensors: Vec<(TensorType, Option<u32>)>,
     nodes: Vec<Node>,
+    states: States,
 }
 
 impl Default for Graph {
@@ -67,7 +75,8 @@ impl Graph {
     /// An empty graph.
     pub fn new() -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), tensors: Vec::new(), nodes: Vec::new() }
+        let id = NEXT.fetch_add(1, Ordering::Relaxed);
+        Self { id, tensors: Vec::new(), nodes: Vec::new(), states: States::default() }
     }
 
     fn tensor(&mut self, ty: TensorType, node: Option<u32>) -> TensorId {
@@ -78,6 +87,28 @@ impl Graph {
     /// Adds a tensor whose data come from outside.
     pub fn input(&mut self, ty: TensorType) -> TensorId {
         self.tensor(ty, None)
+    }
+
+    /// Adds a state: a tensor whose data come from outside, and that executions change.
+    pub fn state(&mut self, ty: TensorType) -> TensorId {
+        let id = self.input(ty);
+        self.states.add(id);
+        id
+    }
+
+    /// Whether executions of the graph change data that come from outside.
+    pub fn has_states(&self) -> bool {
+        !self.states.is_empty()
+    }
+
+    /// The state that a tensor is a version of, under whatever extents.
+    pub fn state_of(&self, id: TensorId) -> Option<TensorId> {
+        self.states.of(id)
+    }
+
+    /// How many writes to states are recorded. Every execution runs them all, so a schedule is of one such number.
+    pub fn writes(&self) -> usize {
+        self.states.writes()
     }
 
     /// The type of a tensor.
@@ -143,7 +174,11 @@ impl Record for Graph {
     fn record_all(&mut self, op: Op, inputs: &[TensorId]) -> Result<Vec<TensorId>> {
         let types = inputs.iter().map(|&id| self.ty(id)).collect::<Result<Vec<_>>>()?;
         let node = Some(self.nodes.len() as u32);
-        let outputs = op.infer(&types)?.iter().map(|&ty| self.tensor(ty, node)).collect::<Vec<_>>();
+        let results = op.infer(&types)?;
+        inputs.iter().try_for_each(|&id| self.states.check_latest(op.name(), id))?;
+        self.states.check_update(&op, inputs)?;
+        let outputs = results.iter().map(|&ty| self.tensor(ty, node)).collect::<Vec<_>>();
+        self.states.recorded(&op, inputs, &outputs);
         self.nodes.push(Node { op, inputs: inputs.to_vec(), outputs: outputs.clone() });
         Ok(outputs)
     }

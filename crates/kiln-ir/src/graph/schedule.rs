@@ -64,7 +64,8 @@ pub struct Schedule {
     /// Memory for intermediate results.
     pub slots: Vec<Slot>,
     slot_of: HashMap<TensorId, usize>,
-    /// For what reshapes give and steps read or somebody wants, the tensor whose memory it is.
+    /// The tensor whose memory another one is: for the results of reshapes that steps read or that are wanted, and for versions
+    /// of states.
     root_of: HashMap<TensorId, TensorId>,
     /// For each wanted result, in the order they were asked for, the tensor that holds its value. Its memory is that of
     /// [`Schedule::root`].
@@ -78,8 +79,8 @@ impl Schedule {
         self.slot_of.get(&self.root(id)).copied()
     }
 
-    /// The tensor whose memory a tensor is: itself, but for the result of a reshape. That one has other extents and the same
-    /// elements.
+    /// The tensor whose memory a tensor is: itself, but for the result of a reshape, which has other extents and the same
+    /// elements, and for a later version of a state.
     pub fn root(&self, id: TensorId) -> TensorId {
         self.root_of.get(&id).copied().unwrap_or(id)
     }
@@ -89,9 +90,10 @@ impl Graph {
     /// Simplifies what was recorded into steps that compute the wanted tensors.
     ///
     /// # Errors
-    /// [`crate::Error::ForeignTensor`] for an id of another graph.
+    /// [`crate::Error::ForeignTensor`] for an id of another graph, [`crate::Error::Parameter`] for a version of a state that is
+    /// not the latest.
     pub fn schedule(&self, wanted: &[TensorId], limits: FusionLimits) -> Result<Schedule> {
-        wanted.iter().try_for_each(|&id| self.ty(id).map(drop))?;
+        wanted.iter().try_for_each(|&id| self.ty(id).and_then(|_| self.states.check_latest("execute", id)))?;
         let simplified = simplify(self, wanted);
         let results: Vec<TensorId> = wanted.iter().map(|id| simplified.same_as[id.index()]).collect();
         let groups = group(self, &simplified, &results, limits);
@@ -123,9 +125,9 @@ impl Graph {
                 })),
             }
         }
-        let read = steps.iter().flat_map(|step| step.inputs().iter().copied());
+        let used = steps.iter().flat_map(|step| step.inputs().iter().copied().chain(step.outputs()));
         let root_of: HashMap<TensorId, TensorId> =
-            read.chain(results.iter().copied()).map(|id| (id, memory(id))).filter(|(id, root)| id != root).collect();
+            used.chain(results.iter().copied()).map(|id| (id, memory(id))).filter(|(id, root)| id != root).collect();
         let wanted: Vec<TensorId> = results.iter().map(|&id| memory(id)).collect();
         let (slots, slot_of) = assign(self, &steps, &wanted, memory);
         Ok(Schedule { steps, slots, slot_of, root_of, results })
@@ -136,7 +138,7 @@ impl Graph {
 mod tests {
     use super::*;
     use crate::graph::{Location, Source};
-    use crate::op::{Elementwise, Matmul, Permute, Reduce, Reduction, Reshape, Softmax};
+    use crate::op::{Elementwise, Matmul, Permute, Reduce, Reduction, Reshape, Softmax, WriteRows};
     use crate::{Error, Record, Shape, TensorType};
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -326,6 +328,82 @@ mod tests {
         for step in &schedule.steps[1..permuted] {
             assert!(step.outputs().all(|id| schedule.slot(id) != Some(held)));
         }
+    }
+
+    /// A state of four rows, one new row and its position.
+    fn state(g: &mut Graph) -> (TensorId, TensorId, TensorId) {
+        let state = g.state(TensorType::f32(Shape::new(&[4, 3]).unwrap()));
+        let row = g.input(TensorType::f32(Shape::new(&[1, 3]).unwrap()));
+        (state, row, g.input(TensorType::u32(Shape::new(&[1]).unwrap())))
+    }
+
+    #[test]
+    fn writes_to_a_state_stay_in_its_memory_and_in_their_order() {
+        let mut g = Graph::new();
+        let (first, row, at) = state(&mut g);
+        // Read before the write, and recorded after it is scheduled: the write waits for both readers.
+        let before = push(&mut g, Elementwise::exp(), &[first]);
+        let written = push(&mut g, WriteRows, &[first, row, at]);
+        let after = push(&mut g, Softmax, &[written]);
+        let again = push(&mut g, WriteRows, &[written, row, at]);
+        let both = push(&mut g, Elementwise::add(), &[before, after]);
+        let schedule = g.schedule(&[both, again], FusionLimits::default()).unwrap();
+        let position =
+            |id: TensorId| schedule.steps.iter().position(|step| step.outputs().any(|out| out == id)).unwrap();
+        assert!(position(before) < position(written), "{:?}", schedule.steps);
+        assert!(position(written) < position(after) && position(after) < position(again));
+        for version in [first, written, again] {
+            assert_eq!(schedule.location(&g, version).unwrap(), Location::State(first));
+        }
+        assert_eq!(schedule.slot(written), None);
+        assert_eq!(schedule.inputs(&g).unwrap().len(), 3);
+        assert_eq!((g.writes(), g.state_of(again), g.state_of(both)), (2, Some(first), None));
+    }
+
+    #[test]
+    fn writes_run_whatever_is_wanted_and_none_is_shared() {
+        let mut g = Graph::new();
+        let (first, row, at) = state(&mut g);
+        let written = push(&mut g, WriteRows, &[first, row, at]);
+        let other = push(&mut g, Elementwise::exp(), &[row]);
+        let same = push(&mut g, WriteRows, &[written, row, at]);
+        let schedule = g.schedule(&[other], FusionLimits::default()).unwrap();
+        assert_eq!(schedule.steps.len(), 3);
+        assert_eq!(schedule.location(&g, same).unwrap(), Location::State(first));
+        // Of tensors that are no state, a write is an operation like any other.
+        let (x, mut pure) = (g.input(g.ty(first).unwrap()), Vec::new());
+        for _ in 0..2 {
+            pure.push(push(&mut g, WriteRows, &[x, row, at]));
+        }
+        let schedule = g.schedule(&pure, FusionLimits::default()).unwrap();
+        assert_eq!((schedule.steps.len(), schedule.results[0] == schedule.results[1]), (3, true));
+        assert_eq!(schedule.location(&g, pure[0]).unwrap(), Location::Result(pure[0]));
+    }
+
+    #[test]
+    fn a_version_that_was_replaced_cannot_be_read() {
+        let mut g = Graph::new();
+        let (first, row, at) = state(&mut g);
+        let flat = reshape(&mut g, first, &[12]);
+        let early = push(&mut g, Elementwise::exp(), &[flat]);
+        let written = push(&mut g, WriteRows, &[first, row, at]);
+        for old in [first, flat] {
+            let Err(Error::Parameter { reason, .. }) = g.record(Elementwise::exp(), &[old]) else { panic!("{old:?}") };
+            assert!(reason.contains(&format!("tensor {}", written.index())), "{reason}");
+            assert!(matches!(g.schedule(&[old], FusionLimits::NONE), Err(Error::Parameter { .. })));
+        }
+        let late = reshape(&mut g, written, &[12]);
+        let after = push(&mut g, Elementwise::exp(), &[late]);
+        // The same function of the same memory, at two times.
+        let schedule = g.schedule(&[early, after], FusionLimits::default()).unwrap();
+        assert_eq!(schedule.steps.len(), 3);
+        assert_eq!(schedule.steps[0].outputs().collect::<Vec<_>>(), [early]);
+        assert_eq!((schedule.steps[2].inputs(), schedule.root(late)), (&[late][..], first));
+        let onto_itself = g.record(WriteRows, &[written, written, at]);
+        assert!(matches!(onto_itself, Err(Error::Parameter { .. } | Error::Shape { .. })));
+        let rows = reshape(&mut g, written, &[4, 3]);
+        let four = g.input(TensorType::u32(Shape::new(&[4]).unwrap()));
+        assert!(matches!(g.record(WriteRows, &[written, rows, four]), Err(Error::Parameter { .. })));
     }
 
     #[test]

@@ -35,7 +35,8 @@ pub(super) fn assign(
     for (at, step) in steps.iter().enumerate() {
         let mut unread = Vec::new();
         for id in step.outputs() {
-            if wanted.contains(&id) {
+            // A wanted result has memory of its own, and a version of a state has that of the state.
+            if wanted.contains(&id) || memory(id) != id {
                 continue;
             }
             let ty = graph.type_of(id);

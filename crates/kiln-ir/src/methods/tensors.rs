@@ -6,7 +6,7 @@ use crate::Operations;
 use crate::op::{
     Attention, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d, Dequantize, Dot, Elementwise, Gather,
     LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction,
-    Reshape, RmsNorm, Rope, Select, Slice, Softmax, TopK, Transpose,
+    Reshape, RmsNorm, Rope, Select, Slice, Softmax, TopK, Transpose, WriteRows,
 };
 use crate::{DType, Error, QuantFormat, Result, elementwise_table, reduction_table};
 
@@ -196,6 +196,20 @@ pub trait Record: Sized {
         b: impl Borrow<Self::Tensor>,
     ) -> Result<Self::Tensor> {
         self.record(Select, &[condition.borrow().clone(), a.borrow().clone(), b.borrow().clone()])
+    }
+
+    /// `x` with some of its rows replaced, see [`WriteRows`]. Written to a state of a graph, the result is its next version, and
+    /// `x` can no longer be read.
+    ///
+    /// # Errors
+    /// As [`Record::record_all`].
+    fn write_rows(
+        &mut self,
+        x: impl Borrow<Self::Tensor>,
+        rows: impl Borrow<Self::Tensor>,
+        positions: impl Borrow<Self::Tensor>,
+    ) -> Result<Self::Tensor> {
+        self.record(WriteRows, &[x.borrow().clone(), rows.borrow().clone(), positions.borrow().clone()])
     }
 
     /// The blocks of a quantised format nearest to `x`, along its last dimension.

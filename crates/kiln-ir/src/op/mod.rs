@@ -23,6 +23,7 @@ mod rope;
 mod rows;
 mod shape;
 mod transpose;
+mod write;
 
 pub use attention::{Attention, AttentionExtents};
 pub use call::{Call, Types, check, check_outputs, types_of, widened};
@@ -44,6 +45,7 @@ pub use rope::{Rope, RopeOperands, RopeStyle};
 pub use rows::{LayerNorm, LogSoftmax, RmsNorm, Softmax, rows_of};
 pub use shape::{BroadcastTo, Concat, Dim, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
 pub use transpose::Transpose;
+pub use write::{WriteExtents, WriteRows};
 
 #[cfg(feature = "reference")]
 use crate::Operand;
@@ -147,6 +149,10 @@ pub trait Operation: Copy + Eq + std::hash::Hash + std::fmt::Debug {
     /// Whether it takes elements of every type as they are stored. Others are given f32 for f16 and bf16.
     const AS_STORED: bool = false;
 
+    /// Whether the first result is the first operand with some elements replaced. Its kernel writes these alone, into memory that
+    /// holds the operand, and is given the other operands: what a state of a graph is written with.
+    const UPDATES: bool = false;
+
     /// The field's name of it, in snake case: `layer_norm`.
     fn name(&self) -> &'static str;
 
@@ -165,6 +171,11 @@ pub trait Operation: Copy + Eq + std::hash::Hash + std::fmt::Debug {
     /// Bytes read of inputs that [`Operation::infer`] accepts. By default every input is read whole.
     fn bytes_read(&self, inputs: &[TensorType], _outputs: &[TensorType]) -> u64 {
         total_bytes(inputs.iter().map(|t| t.bytes() as u64))
+    }
+
+    /// Bytes written on inputs that [`Operation::infer`] accepts. By default every result is written whole.
+    fn bytes_written(&self, _inputs: &[TensorType], outputs: &[TensorType]) -> u64 {
+        total_bytes(outputs.iter().map(|t| t.bytes() as u64))
     }
 
     /// How far a result may be from the reference, and what special values give.
@@ -289,6 +300,8 @@ operations! { $
     RmsNorm,
     /// Rows of a table chosen by index.
     Gather,
+    /// Rows of a tensor replaced by others.
+    WriteRows,
     /// The greatest elements of every row.
     TopK,
     /// Two-dimensional convolution.
@@ -354,6 +367,14 @@ impl Op {
         for_operation!(self, op => of(op))
     }
 
+    /// As [`Operation::UPDATES`].
+    pub fn updates(&self) -> bool {
+        fn of<O: Operation>(_: &O) -> bool {
+            O::UPDATES
+        }
+        for_operation!(self, op => of(op))
+    }
+
     /// The work on these inputs.
     ///
     /// # Errors
@@ -363,7 +384,7 @@ impl Op {
         Ok(for_operation!(self, op => Cost {
             flops: op.flops(inputs, &outputs),
             bytes_read: op.bytes_read(inputs, &outputs),
-            bytes_written: total_bytes(outputs.iter().map(|t| t.bytes() as u64)),
+            bytes_written: op.bytes_written(inputs, &outputs),
         }))
     }
 

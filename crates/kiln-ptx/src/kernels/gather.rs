@@ -26,8 +26,7 @@ pub struct Gather {
 impl Gather {
     /// For rows of `row` bytes.
     pub fn new(row: usize) -> Self {
-        let whole = [16, 4, 2].into_iter().find(|&unit| row.is_multiple_of(unit as usize)).unwrap_or(1);
-        Self { unit: if row == 0 { 0 } else { whole } }
+        Self { unit: unit_of(row) }
     }
 
     /// Every kernel.
@@ -64,46 +63,56 @@ impl Gather {
             let index = k.ld(indices.index(position));
             k.if_else(
                 k.lt(index, rows),
-                || self.copy(k, table, k.mad_wide(index, units, k.cvt_u64(unit)), out, k.cvt_u64(i)),
+                || copy_unit(k, self.unit, table, k.mad_wide(index, units, k.cvt_u64(unit)), out, k.cvt_u64(i)),
                 || k.red_min(report, k.join(index, position)),
             );
         });
-    }
-
-    /// Copies a unit, counted in those.
-    fn copy<'k>(
-        &self,
-        k: &'k Builder,
-        table: Pointer<'k, Global, u32>,
-        from: Value<'k, u64>,
-        out: Pointer<'k, Global, u32>,
-        to: Value<'k, u64>,
-    ) {
-        match self.unit {
-            1 => k.st(out.cast::<Byte>().index_wide(to), k.ld(table.cast::<Byte>().index_wide(from))),
-            2 => k.st(out.cast::<F16>().index_wide(to), k.ld(table.cast::<F16>().index_wide(from))),
-            4 => k.st(out.index_wide(to), k.ld(table.index_wide(from))),
-            _ => {
-                let vector = k.ld_v::<_, _, 4>(table.index_wide(from * u64::from(VECTOR)));
-                k.st_v(out.index_wide(to * u64::from(VECTOR)), vector);
-            }
-        }
     }
 }
 
 impl Kernel for Gather {
     fn name(&self) -> String {
-        let unit = match self.unit {
-            0 => "nothing",
-            1 => "b8",
-            2 => "b16",
-            4 => "b32",
-            _ => "x4",
-        };
-        format!("gather_{unit}")
+        format!("gather_{}", unit_name(self.unit))
     }
 
     fn build(&self) -> PtxKernel {
         PtxKernel::new(self.name(), [BLOCK, 1, 1], |k| self.write(k))
+    }
+}
+
+/// Bytes of the units in which rows of `row` bytes are copied: 16, 4, 2 or 1; 0 for rows without bytes.
+pub(super) fn unit_of(row: usize) -> u32 {
+    let whole = [16, 4, 2].into_iter().find(|&unit| row.is_multiple_of(unit as usize)).unwrap_or(1);
+    if row == 0 { 0 } else { whole }
+}
+
+/// What the name of a kernel says of its units.
+pub(super) fn unit_name(unit: u32) -> &'static str {
+    match unit {
+        0 => "nothing",
+        1 => "b8",
+        2 => "b16",
+        4 => "b32",
+        _ => "x4",
+    }
+}
+
+/// Copies a unit of so many bytes; places are counted in units.
+pub(super) fn copy_unit<'k>(
+    k: &'k Builder,
+    unit: u32,
+    rows: Pointer<'k, Global, u32>,
+    from: Value<'k, u64>,
+    out: Pointer<'k, Global, u32>,
+    to: Value<'k, u64>,
+) {
+    match unit {
+        1 => k.st(out.cast::<Byte>().index_wide(to), k.ld(rows.cast::<Byte>().index_wide(from))),
+        2 => k.st(out.cast::<F16>().index_wide(to), k.ld(rows.cast::<F16>().index_wide(from))),
+        4 => k.st(out.index_wide(to), k.ld(rows.index_wide(from))),
+        _ => {
+            let vector = k.ld_v::<_, _, 4>(rows.index_wide(from * u64::from(VECTOR)));
+            k.st_v(out.index_wide(to * u64::from(VECTOR)), vector);
+        }
     }
 }

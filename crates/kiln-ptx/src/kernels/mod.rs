@@ -22,3 +22,4 @@ pub mod top_k;
 pub mod transpose;
 mod warp;
 pub mod window;
+pub mod write_rows;

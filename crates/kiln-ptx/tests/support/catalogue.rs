@@ -21,6 +21,7 @@ use kiln_ptx::kernels::strided::{Fill, StridedCopy};
 use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::kernels::window::{Convolve, Pool};
+use kiln_ptx::kernels::write_rows::WriteRows;
 use kiln_ptx::{Kernel, PtxType, Target};
 
 /// The targets that kernels are written for; each text serves those up to the next.
@@ -76,6 +77,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.extend(StridedCopy::all().into_iter().map(|copy| Box::new(copy) as _));
     kernels.push(Box::new(Fill));
     kernels.extend(Gather::all().into_iter().map(|gather| Box::new(gather) as _));
+    kernels.extend(WriteRows::all().into_iter().map(|write| Box::new(write) as _));
     kernels.extend(Compare::all().into_iter().map(|compare| Box::new(compare) as _));
     kernels.push(Box::new(Select));
     kernels.extend(Cast::all().into_iter().map(|cast| Box::new(cast) as _));

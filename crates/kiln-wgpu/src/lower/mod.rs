@@ -19,6 +19,7 @@ mod shape;
 mod small_bindings;
 mod top_k;
 mod transpose;
+mod write_rows;
 
 pub use custom::{WgslKernel, WgslLaunch};
 pub(crate) use kiln_device::{Lower, Value};

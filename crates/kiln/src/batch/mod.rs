@@ -19,6 +19,7 @@ use plan::{Memory, Plan, packable, prefix, prefix_mut};
 #[cfg(not(browser_gpu))]
 use crate::gpus::wait;
 use crate::gpus::{self, Runner, WAITING};
+use crate::state::{State, Taken};
 use crate::tensor::OnHost;
 use crate::{Engine, PackedMatrix, Tensor};
 
@@ -100,6 +101,7 @@ enum Input {
         gpus: HashSet<usize>,
     },
     Imported(Tensor),
+    State(State),
 }
 
 /// What runs a plan.
@@ -208,6 +210,19 @@ impl<'e> Batch<'e> {
         id
     }
 
+    /// Adds a state, which executions of the batch change. What is written to it ([`write_rows`](Record::write_rows)) is its next
+    /// version, and replaces the one before: only the latest can be read, so the order of recording is the order of reads and
+    /// writes. Every execution runs all writes that are recorded, whatever results are wanted, on one device.
+    pub fn state(&mut self, state: &State) -> TensorId {
+        let known = self.inputs.iter().find(|(_, input)| matches!(input, Input::State(known) if known.is(state)));
+        if let Some((&id, _)) = known {
+            return id;
+        }
+        let id = self.graph.state(state.ty());
+        self.inputs.insert(id, Input::State(state.clone()));
+        id
+    }
+
     /// Replaces the f32 elements of an uploaded tensor for the next execution.
     ///
     /// # Errors
@@ -232,6 +247,7 @@ impl<'e> Batch<'e> {
                 copy_on_host(data.as_bytes(), held.as_mut().as_bytes());
                 gpus.clear();
             }
+            Some(Input::State(state)) => state.set(data)?,
             Some(input) => *input = Input::Owned { host: Some(data.to_buffer()?), gpus: HashSet::new() },
             None => {
                 let reason = format!("tensor {} is a result; only inputs can be replaced", id.index());
@@ -251,8 +267,8 @@ impl<'e> Batch<'e> {
     /// [`Error::Shape`] for one that is no matrix, [`Error::Type`] for one of another element type.
     pub fn pack(&mut self, id: TensorId) -> Result<()> {
         let ty = self.graph.ty(id)?;
-        if !self.inputs.contains_key(&id) {
-            let reason = format!("tensor {} is a result; only inputs can be packed", id.index());
+        if matches!(self.inputs.get(&id), None | Some(Input::State(_))) {
+            let reason = format!("tensor {} is a result or a state; only inputs can be packed", id.index());
             return Err(Error::Parameter { op: "pack", reason });
         }
         if ty.dtype != DType::F32 {
@@ -291,7 +307,8 @@ impl<'e> Batch<'e> {
     /// The plan for these tensors, made if it was not, taken out for as long as it is in use.
     fn plan(&mut self, wanted: &[TensorId]) -> Result<Plan> {
         // Nodes are only ever added, and a schedule holds exactly what its results need.
-        if let Some(at) = self.plans.iter().position(|plan| plan.wanted == wanted) {
+        let writes = self.graph.writes();
+        if let Some(at) = self.plans.iter().position(|plan| plan.wanted == wanted && plan.writes == writes) {
             return Ok(self.plans.remove(at));
         }
         if self.plans.len() >= MOST_PLANS {
@@ -355,10 +372,23 @@ impl<'e> Batch<'e> {
             failed = Some(error);
         }
         let held = self.on_host(&plan.inputs, waiting).await?;
+        let mut states = self.take_states(&plan.inputs)?;
+        for state in states.values_mut() {
+            state.bring_to_host(waiting).await?;
+        }
         let inputs = std::mem::take(&mut self.inputs);
-        let done = self.run_on_cpu(None, plan, &held.operands(&inputs));
+        let done = self.run_on_cpu(None, plan, &held.operands(&inputs), &mut states);
         self.inputs = inputs;
         done.map(|()| (Target::Cpu, None))
+    }
+
+    /// Takes the states among these inputs for an execution.
+    fn take_states(&self, inputs: &[TensorId]) -> Result<HashMap<TensorId, Taken>> {
+        let states = inputs.iter().filter_map(|id| match self.inputs.get(id) {
+            Some(Input::State(state)) => Some(state.take().map(|taken| (*id, taken))),
+            _ => None,
+        });
+        states.collect()
     }
 
     /// Decides what runs a plan, where these places failed already.
@@ -374,6 +404,13 @@ impl<'e> Batch<'e> {
             return Ok(engine.gpu_position(place).map_or(Target::Cpu, Target::Gpu));
         }
         let steps = plan.schedule.steps.len();
+        if self.graph.has_states() {
+            // What is written to a state stays where the state is.
+            let problem = Problem::schedule(&plan.schedule, &self.graph)?;
+            let residency = excluded.iter().fold(self.able(plan), |all, &place| all.barred(place));
+            let decision = engine.decide(&problem, &residency, "batch")?;
+            return Ok(engine.gpu(&decision).map_or(Target::Cpu, |(position, _)| Target::Gpu(position)));
+        }
         let placement = self.place(plan, excluded)?;
         let question = || format!("a batch of {steps} steps");
         engine.budgeted.check(placement.seconds, question, || placement.in_words(&question(), engine.places()));
@@ -416,6 +453,11 @@ impl<'e> Batch<'e> {
         let mut runner = self.take_runner(position, waiting).await?;
         let run = async {
             self.send(position, &plan.inputs, &mut *runner, waiting).await?;
+            let gpu = self.engine.gpus[position].clone();
+            let mut states = self.take_states(&plan.inputs)?;
+            for (&id, state) in &mut states {
+                runner.bind_state(id, &state.on_gpu(&gpu, waiting).await?)?;
+            }
             if read {
                 return runner.run(&self.graph, &plan.wanted, waiting).await.map(Some);
             }
@@ -494,7 +536,13 @@ impl<'e> Batch<'e> {
     }
 
     /// Runs a plan on the CPU: of the batch's graph, or of a part of it.
-    fn run_on_cpu(&mut self, part: Option<&Names>, plan: &mut Plan, held: &HashMap<TensorId, Held<'_>>) -> Result<()> {
+    fn run_on_cpu(
+        &mut self,
+        part: Option<&Names>,
+        plan: &mut Plan,
+        held: &HashMap<TensorId, Held<'_>>,
+        states: &mut HashMap<TensorId, Taken>,
+    ) -> Result<()> {
         self.pack_for(part, &plan.schedule, held)?;
         let graph = part.map_or(&self.graph, |part| &part.graph);
         if plan.memory.is_none() {
@@ -505,17 +553,22 @@ impl<'e> Batch<'e> {
             plan.on_cpu = plan.schedule.steps.iter().map(place).collect::<Result<_>>()?;
         }
         let Plan { schedule, memory: Some(memory), on_cpu, .. } = plan else { return Ok(()) };
+        let mut done = Ok(());
+        memory.swap_states(states);
         for (step, &place) in schedule.steps.iter().zip(&*on_cpu) {
             let ids: Vec<TensorId> = step.outputs().collect();
             // Out of the storage while the step writes them; no step reads what it writes.
             let mut out: Vec<Buffer> = ids.iter().map(|&id| memory.take(schedule, id)).collect();
-            let done = self.run_step(part, schedule, memory, held, (step, place), &mut out);
+            done = self.run_step(part, schedule, memory, held, (step, place), &mut out);
             for (id, buffer) in ids.into_iter().zip(out) {
                 memory.put(schedule, id, buffer);
             }
-            done?;
+            if done.is_err() {
+                break;
+            }
         }
-        Ok(())
+        memory.swap_states(states);
+        done
     }
 
     /// Where inputs are; the places that are gone barred.
@@ -524,6 +577,7 @@ impl<'e> Batch<'e> {
         for (operand, id) in inputs.iter().enumerate() {
             match self.inputs.get(id) {
                 Some(Input::Imported(tensor)) => residency = tensor.placed(&self.engine, residency, operand),
+                Some(Input::State(state)) => residency = state.placed(&self.engine, residency, operand),
                 Some(Input::Owned { host, gpus }) => {
                     for (number, &gpu) in gpus.iter().enumerate() {
                         residency = match (host, number) {
@@ -538,6 +592,15 @@ impl<'e> Batch<'e> {
         residency
     }
 
+    /// Where inputs are; the places barred that lack a kernel for some step.
+    fn able(&self, plan: &Plan) -> Residency {
+        let able = |residency, step: &Step| match step {
+            Step::Run { op, .. } => self.engine.able(residency, op),
+            Step::Fused(_) => residency,
+        };
+        plan.schedule.steps.iter().fold(self.residency(&plan.inputs), able)
+    }
+
     /// The predicted time of computing these tensors on each place if they were executed now, and why the chosen one is
     /// chosen. What is in the memory of a GPU need not be sent there.
     ///
@@ -548,12 +611,11 @@ impl<'e> Batch<'e> {
         let mut plan = Plan::new(&self.graph, wanted)?;
         let question = format!("a batch of {} steps", plan.schedule.steps.len());
         let problem = Problem::schedule(&plan.schedule, &self.graph)?;
-        let able = |residency, step: &Step| match step {
-            Step::Run { op, .. } => self.engine.able(residency, op),
-            Step::Fused(_) => residency,
-        };
-        let residency = plan.schedule.steps.iter().fold(self.residency(&plan.inputs), able);
-        let alone = !gpus::POSSIBLE || self.engine.gpus.is_empty() || self.engine.router.forced().is_some();
+        let residency = self.able(&plan);
+        let alone = !gpus::POSSIBLE
+            || self.engine.gpus.is_empty()
+            || self.engine.router.forced().is_some()
+            || self.graph.has_states();
         if alone || plan.schedule.steps.is_empty() {
             let decision = self.engine.decide(&problem, &residency, "batch")?;
             return Ok(Explanation::new(question, &problem, &decision));
@@ -573,9 +635,18 @@ impl<'e> Batch<'e> {
         out: &mut [Buffer],
     ) -> Result<()> {
         let graph = part.map_or(&self.graph, |part| &part.graph);
+        // A state is written to where it is.
+        let updated = match step {
+            Step::Run { op, inputs, .. } if op.updates() => inputs.first().filter(|&&id| memory.is_state(schedule, id)),
+            _ => None,
+        };
         let mut operands = Vec::with_capacity(step.inputs().len());
         for &id in step.inputs() {
             let ty = graph.ty(id)?;
+            if Some(&id) == updated {
+                operands.push(Operand::of_type(ty));
+                continue;
+            }
             operands.push(match (held.get(&schedule.root(id)), memory.get(schedule, id)) {
                 (Some(held), _) => held.operand(&ty)?,
                 (None, Some(buffer)) => Operand::new(prefix(buffer.as_data(), &ty), ty.shape)?,
@@ -596,6 +667,10 @@ impl<'e> Batch<'e> {
             return widened(&operands[..1], |a| self.engine.matmul_packed_into(a[0].data().f32(), b, m, out));
         }
         match step {
+            Step::Run { op, .. } if updated.is_some() => {
+                let state = outputs.pop().ok_or(Error::Arity { op: op.name(), expected: 1, found: 0 })?;
+                self.engine.cpu[place].update(op, &operands, state)
+            }
             Step::Run { op, .. } => self.engine.run_step(place, op, &operands, &mut outputs),
             Step::Fused(fused) => {
                 let inputs: Vec<&[f32]> = operands.iter().map(|o| o.data().f32()).collect();
@@ -619,9 +694,10 @@ impl<'e> Batch<'e> {
         let plan = self.plans.last().filter(|_| self.results.is_some());
         let position = |plan: &&Plan| plan.wanted.iter().position(|&wanted| wanted == id);
         let computed = plan.and_then(|plan| Some((plan, position(&plan)?)));
-        // What is wanted may be an input under other extents.
+        // What is wanted may be an input under other extents, or a state.
         let source = computed.map_or(id, |(plan, at)| plan.schedule.root(plan.schedule.results[at]));
         match self.inputs.get(&source) {
+            Some(Input::State(state)) => return state.buffer(waiting).await,
             Some(Input::Owned { host: Some(buffer), .. }) => return copied(buffer),
             Some(Input::Owned { host: None, gpus }) => {
                 let runner = gpus.iter().find_map(|position| self.runners.get(position));
@@ -658,6 +734,10 @@ impl<'e> Batch<'e> {
         let ty = self.graph.ty(id)?;
         if let Some(Input::Imported(tensor)) = self.inputs.get(&id) {
             return Ok(tensor.clone());
+        }
+        if self.graph.state_of(id).is_some() {
+            let reason = format!("tensor {} is a state, whose elements change; read it instead", id.index());
+            return Err(Error::Parameter { op: "tensor", reason });
         }
         let computed = self.plans.last().is_some_and(|plan| plan.wanted.contains(&id));
         let position = match (self.inputs.get(&id), self.results) {
@@ -823,6 +903,7 @@ impl OnTheHost {
         let held = |&id: &TensorId| match inputs.get(&id)? {
             Input::Owned { host, .. } => Some((id, Held::Owned(host.as_ref()?))),
             Input::Imported(_) => Some((id, Held::Imported(self.imported.get(&id)?))),
+            Input::State(_) => None,
         };
         self.ids.iter().filter_map(held).collect()
     }

@@ -233,7 +233,7 @@ impl Batch<'_> {
                 Err(error) => done = Err(error),
             }
         }
-        let done = done.and_then(|()| self.run_on_cpu(Some(&part.names), &mut part.plan, &held));
+        let done = done.and_then(|()| self.run_on_cpu(Some(&part.names), &mut part.plan, &held, &mut HashMap::new()));
         self.inputs = inputs;
         done
     }

@@ -8,11 +8,14 @@ use kiln_ir::{Buffer, Data, DataMut, Result, TensorType};
 use kiln_route::{Flow, Problem};
 
 use super::parts::Placed;
+use crate::state::Taken;
 
 /// The schedule for a set of wanted tensors.
 #[derive(Debug)]
 pub(super) struct Plan {
     pub(super) wanted: Vec<TensorId>,
+    /// The writes to states that it runs: all that were recorded when it was made.
+    pub(super) writes: usize,
     pub(super) schedule: Schedule,
     /// The inputs that the schedule reads, in the order of [`Problem::inputs_of`], and behind them those that are wanted.
     pub(super) inputs: Vec<TensorId>,
@@ -34,6 +37,8 @@ pub(super) struct Plan {
 pub(super) struct Memory {
     slots: Vec<Buffer>,
     pub(super) results: HashMap<TensorId, Buffer>,
+    /// Their elements while the plan runs, and nothing otherwise.
+    states: HashMap<TensorId, Buffer>,
 }
 
 impl Plan {
@@ -45,6 +50,7 @@ impl Plan {
         inputs.extend(wanted_inputs.filter(|id| !inputs.contains(id)).collect::<Vec<_>>());
         Ok(Self {
             wanted: wanted.to_vec(),
+            writes: graph.writes(),
             schedule,
             inputs,
             memory: None,
@@ -66,17 +72,33 @@ impl Memory {
                 results.insert(id, Buffer::zeros(&graph.ty(id)?)?);
             }
         }
-        Ok(Self { slots, results })
+        Ok(Self { slots, results, states: HashMap::new() })
+    }
+
+    /// Exchanges the states on the host for those of an execution: before it and after it.
+    pub(super) fn swap_states(&mut self, taken: &mut HashMap<TensorId, Taken>) {
+        for (&id, state) in taken {
+            if let Some(elements) = state.on_host() {
+                let held = self.states.entry(id).or_insert_with(|| Buffer::F32(Vec::new()));
+                std::mem::swap(held, elements);
+            }
+        }
+    }
+
+    /// Whether a tensor is in the memory of a state.
+    pub(super) fn is_state(&self, schedule: &Schedule, id: TensorId) -> bool {
+        self.states.contains_key(&schedule.root(id))
     }
 
     pub(super) fn get(&self, schedule: &Schedule, id: TensorId) -> Option<&Buffer> {
-        schedule.slot(id).map_or_else(|| self.results.get(&schedule.root(id)), |slot| self.slots.get(slot))
+        let own = || self.results.get(&schedule.root(id)).or_else(|| self.states.get(&schedule.root(id)));
+        schedule.slot(id).map_or_else(own, |slot| self.slots.get(slot))
     }
 
     pub(super) fn take(&mut self, schedule: &Schedule, id: TensorId) -> Buffer {
         let held = match schedule.slot(id) {
             Some(slot) => self.slots.get_mut(slot),
-            None => self.results.get_mut(&id),
+            None => self.results.get_mut(&id).or_else(|| self.states.get_mut(&schedule.root(id))),
         };
         held.map_or(Buffer::F32(Vec::new()), |buffer| std::mem::replace(buffer, Buffer::F32(Vec::new())))
     }
@@ -84,7 +106,10 @@ impl Memory {
     pub(super) fn put(&mut self, schedule: &Schedule, id: TensorId, buffer: Buffer) {
         match schedule.slot(id) {
             Some(slot) => self.slots[slot] = buffer,
-            None => drop(self.results.insert(id, buffer)),
+            None => match self.states.get_mut(&schedule.root(id)) {
+                Some(state) => *state = buffer,
+                None => drop(self.results.insert(id, buffer)),
+            },
         }
     }
 }

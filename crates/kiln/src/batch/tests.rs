@@ -1,14 +1,14 @@
 //! Batches that run on several devices, with GPUs that tests script.
 
 use kiln_ir::graph::TensorId;
-use kiln_ir::{Error, Record};
+use kiln_ir::{DType, Error, Record};
 use kiln_route::{Backend, Calibrated, Link, Memory, Place, Profile, Roofline};
 use kiln_simd::Simd;
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
 use crate::gpus::scripted::Scripted;
-use crate::{Batch, Engine};
+use crate::{Batch, Engine, State};
 
 const N: usize = 64;
 
@@ -192,4 +192,57 @@ fn parts_of_plans_that_are_no_more_hold_nothing() {
     assert_eq!(held[5..], [held[4]; 3], "{held:?}");
     batch.execute(&[soft, last]).unwrap();
     assert_eq!([batch.read(soft).unwrap(), batch.read(last).unwrap()], expected(None));
+}
+
+/// A product of which a state keeps the first row: the wanted product and the position.
+fn keeping(batch: &mut Batch<'_>, state: &State) -> (TensorId, TensorId) {
+    let (x, w) = (batch.upload(&numbers(1), &[N, N]).unwrap(), batch.upload(&numbers(2), &[N, N]).unwrap());
+    let held = batch.state(state);
+    let product = batch.matmul(x, w).unwrap();
+    let row = batch.slice(product, 0, 0..1, 1).unwrap();
+    let at = batch.upload_indices(&[1], &[1]).unwrap();
+    batch.write_rows(held, row, at).unwrap();
+    (product, at)
+}
+
+#[test]
+fn a_state_is_where_its_batch_runs_and_moves_when_a_device_fails() {
+    let rig = Rig::new();
+    let state = State::zeros(DType::F32, &[3, N]).unwrap();
+    let mut batch = rig.engine.batch();
+    let (product, at) = keeping(&mut batch, &state);
+    batch.execute(&[product]).unwrap();
+    assert_eq!((rig.calls(), state.residency()), ([1, 0], "gpu 1".into()));
+    let row = batch.read(product).unwrap()[..N].to_vec();
+    let rows = |kept: [bool; 3]| {
+        let rows = kept.into_iter().flat_map(|kept| if kept { row.clone() } else { vec![0.0; N] });
+        kiln_ir::Buffer::F32(rows.collect())
+    };
+    assert_eq!(state.to_buffer().unwrap(), rows([false, true, false]));
+    // The first GPU has no memory left: the second goes on with what the state holds.
+    rig.gpus[0].fail(Error::OutOfMemory { bytes: 1 });
+    batch.set_data(at, kiln_ir::Data::U32(&[2])).unwrap();
+    batch.execute(&[product]).unwrap();
+    assert_eq!((rig.calls(), state.residency()), ([2, 1], "gpu 2".into()));
+    assert_eq!(state.to_buffer().unwrap(), rows([false, true, true]));
+    // A batch on the CPU brings it to the host.
+    batch.on_device(Some(None));
+    batch.set_data(at, kiln_ir::Data::U32(&[0])).unwrap();
+    batch.execute(&[product]).unwrap();
+    assert_eq!((state.to_buffer().unwrap(), state.residency()), (rows([true; 3]), "host".into()));
+    assert!(batch.explain(&[product]).is_ok());
+}
+
+#[test]
+fn a_state_is_of_one_execution_at_a_time() {
+    let state = State::zeros(DType::F32, &[3, N]).unwrap();
+    let rig = Rig::new();
+    let mut batch = rig.engine.batch();
+    let (product, _) = keeping(&mut batch, &state);
+    let taken = state.take().unwrap();
+    assert_eq!(state.residency(), "an execution");
+    assert!(matches!(batch.execute(&[product]), Err(Error::Unavailable { .. })));
+    assert!(matches!(state.to_buffer(), Err(Error::Unavailable { .. })));
+    drop(taken);
+    batch.execute(&[product]).unwrap();
 }

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use kiln_device::waiting::Waiting;
-use kiln_device::{Backend, Driver, GraphRunner, MemoryUse, Prepared, Tensor};
+use kiln_device::{Backend, Driver, GraphRunner, MemoryUse, Prepared, State, Tensor};
 use kiln_ir::graph::{Graph, TensorId};
 use kiln_ir::op::{Custom, Op};
 use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Record, Result, TensorType};
@@ -39,6 +39,9 @@ pub(crate) trait Device: Any + Debug + Send + Sync {
 
     /// Copies an operand to the device.
     fn upload<'a>(&'a self, operand: &'a Operand<'_>, waiting: Waiting) -> Pending<'a, Resident>;
+
+    /// Makes a state of these elements, or of zeros.
+    fn state<'a>(&'a self, from: Option<Data<'a>>, ty: TensorType, waiting: Waiting) -> Pending<'a, Resident>;
 
     /// Runs an operation on tensors of the device; its results stay there.
     fn run<'a>(&'a self, op: &'a Op, inputs: &'a [Resident], waiting: Waiting) -> Pending<'a, Vec<Resident>>;
@@ -74,11 +77,11 @@ impl Resident {
         Self(Arc::new(tensor))
     }
 
-    /// The tensor of a driver.
+    /// The tensor or state of a driver.
     ///
     /// # Errors
     /// [`Error::Unavailable`] for one of another backend.
-    fn of<D: Driver>(&self) -> Result<&Tensor<D>> {
+    fn of<T: OnDevice>(&self) -> Result<&T> {
         let tensor: &dyn Any = &*self.0;
         tensor.downcast_ref().ok_or_else(|| Error::Unavailable {
             what: "a tensor of another backend".into(),
@@ -101,6 +104,7 @@ impl Resident {
 pub(crate) trait Runner: Debug + Send + Sync {
     fn has(&self, id: TensorId) -> bool;
     fn import(&mut self, id: TensorId, tensor: &Resident) -> Result<()>;
+    fn bind_state(&mut self, id: TensorId, state: &Resident) -> Result<()>;
     fn alias(&mut self, id: TensorId, graph: &Graph, source: TensorId) -> Result<()>;
     fn release(&mut self, ids: &[TensorId]);
     fn upload<'a>(&'a mut self, id: TensorId, operand: &'a Operand<'_>) -> Pending<'a, ()>;
@@ -181,6 +185,17 @@ macro_rules! devices_of {
             }
         }
 
+        impl OnDevice for State<$driver> {
+            fn read(&self, waiting: Waiting) -> Pending<'_, Buffer> {
+                Box::pin(self.read_waiting(waiting))
+            }
+
+            fn view(&self, _: u64, _: TensorType) -> Pending<'_, Resident> {
+                let refused = Error::View { what: "state", reason: "its memory changes".into() };
+                Box::pin(std::future::ready(Err(refused)))
+            }
+        }
+
         impl Runner for GraphRunner<$driver> {
             fn has(&self, id: TensorId) -> bool {
                 self.has(id)
@@ -188,6 +203,10 @@ macro_rules! devices_of {
 
             fn import(&mut self, id: TensorId, tensor: &Resident) -> Result<()> {
                 self.import(id, tensor.of()?)
+            }
+
+            fn bind_state(&mut self, id: TensorId, state: &Resident) -> Result<()> {
+                self.bind_state(id, state.of()?)
             }
 
             fn alias(&mut self, id: TensorId, graph: &Graph, source: TensorId) -> Result<()> {
@@ -259,6 +278,16 @@ macro_rules! devices_of {
                 Box::pin(async move {
                     let device = self.device_waiting(waiting).await?;
                     Ok(Resident::new(Tensor::upload(&device, operand).await?))
+                })
+            }
+
+            fn state<'a>(&'a self, from: Option<Data<'a>>, ty: TensorType, waiting: Waiting) -> Pending<'a, Resident> {
+                Box::pin(async move {
+                    let device = self.device_waiting(waiting).await?;
+                    Ok(Resident::new(match from {
+                        Some(data) => State::upload_to(&device, &Operand::new(data, ty.shape)?).await?,
+                        None => State::zeros_on(&device, ty).await?,
+                    }))
                 })
             }
 
@@ -397,9 +426,32 @@ mod script {
         }
     }
 
+    /// A state of a script.
+    type Shared = std::sync::Mutex<Held>;
+
+    impl OnDevice for Shared {
+        fn read(&self, _: Waiting) -> Pending<'_, Buffer> {
+            let elements = self.lock().unwrap_or_else(PoisonError::into_inner).1.clone();
+            Box::pin(std::future::ready(Ok(elements)))
+        }
+
+        fn view(&self, _: u64, _: TensorType) -> Pending<'_, Resident> {
+            Box::pin(std::future::ready(Err(Error::View { what: "state", reason: "its memory changes".into() })))
+        }
+    }
+
     impl Resident {
+        pub(in crate::gpus) fn scripted_state(shape: kiln_ir::Shape, buffer: Buffer) -> Self {
+            Self(Arc::new(Shared::new((shape, buffer))))
+        }
+
         pub(in crate::gpus) fn scripted(shape: kiln_ir::Shape, buffer: Buffer) -> Self {
             Self(Arc::new((shape, buffer)))
+        }
+
+        pub(in crate::gpus) fn state_of_script(&self) -> Result<std::sync::MutexGuard<'_, Held>> {
+            let state: &Shared = self.of()?;
+            Ok(state.lock().unwrap_or_else(PoisonError::into_inner))
         }
 
         pub(in crate::gpus) fn of_script(&self) -> Result<&Held> {

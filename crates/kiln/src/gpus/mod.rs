@@ -26,7 +26,7 @@ pub(crate) use device::{Resident, Runner, WAITING, wait};
 use kiln_device::MemoryUse;
 use kiln_device::waiting::Waiting;
 use kiln_ir::op::{Custom, Op};
-use kiln_ir::{DataMut, Error, Operand, Result};
+use kiln_ir::{Data, DataMut, Error, Operand, Result, TensorType};
 use kiln_route::{Backend, Link, Memory, Place, Profile, ProfileProblem, Roofline};
 /// Lets the browser draw its page and answer its user.
 #[cfg(browser_gpu)]
@@ -253,6 +253,14 @@ impl Gpu {
         self.0.device.upload(operand, waiting).await
     }
 
+    /// Makes a state of these elements, or of zeros.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(crate) async fn state(&self, from: Option<Data<'_>>, ty: TensorType, waiting: Waiting) -> Result<Resident> {
+        self.0.device.state(from, ty, waiting).await
+    }
+
     /// Runs an operation on tensors of the device.
     ///
     /// # Errors
@@ -372,6 +380,10 @@ mod tests {
         }
 
         fn upload<'a>(&'a self, _: &'a Operand<'_>, _: Waiting) -> Pending<'a, Resident> {
+            missing()
+        }
+
+        fn state<'a>(&'a self, _: Option<Data<'a>>, _: TensorType, _: Waiting) -> Pending<'a, Resident> {
             missing()
         }
 

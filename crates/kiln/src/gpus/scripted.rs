@@ -8,7 +8,7 @@ use kiln_device::MemoryUse;
 use kiln_device::waiting::Waiting;
 use kiln_ir::graph::{Graph, TensorId};
 use kiln_ir::op::{Custom, Op};
-use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Operations, Result, Shape};
+use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Operations, Result, Shape, TensorType};
 use kiln_route::Backend;
 use kiln_simd::Simd;
 
@@ -85,6 +85,11 @@ impl Device for Scripted {
         done(buffer.map(|buffer| Resident::scripted(operand.ty().shape, buffer)))
     }
 
+    fn state<'a>(&'a self, from: Option<Data<'a>>, ty: TensorType, _: Waiting) -> Pending<'a, Resident> {
+        let buffer = from.map_or_else(|| Buffer::zeros(&ty), |data| data.to_buffer());
+        done(buffer.map(|buffer| Resident::scripted_state(ty.shape, buffer)))
+    }
+
     fn run<'a>(&'a self, op: &'a Op, inputs: &'a [Resident], _: Waiting) -> Pending<'a, Vec<Resident>> {
         let run = || {
             self.call()?;
@@ -100,7 +105,8 @@ impl Device for Scripted {
     }
 
     fn runner(&self, _: Waiting) -> Pending<'_, Box<dyn Runner>> {
-        let runner: Box<dyn Runner> = Box::new(Recorded { device: self.clone(), held: HashMap::new() });
+        let runner: Box<dyn Runner> =
+            Box::new(Recorded { device: self.clone(), held: HashMap::new(), states: HashMap::new() });
         done(Ok(runner))
     }
 
@@ -127,6 +133,7 @@ impl Device for Scripted {
 struct Recorded {
     device: Scripted,
     held: HashMap<TensorId, (Shape, Buffer)>,
+    states: HashMap<TensorId, Resident>,
 }
 
 impl Recorded {
@@ -136,12 +143,19 @@ impl Recorded {
 
     fn compute(&mut self, graph: &Graph, wanted: &[TensorId]) -> Result<()> {
         self.device.call()?;
+        for (&id, state) in &self.states {
+            self.held.insert(id, state.state_of_script()?.clone());
+        }
         for node in graph.nodes() {
             let operand = |id: &TensorId| self.find(*id).map(|(shape, buffer)| Operand::new(buffer.as_data(), *shape));
             // What is not wanted may read inputs that are not here.
             let Ok(inputs) = node.inputs.iter().map(operand).collect::<Result<Vec<_>>>() else { continue };
             let results = Simd::new()?.run(&node.op, &inputs.into_iter().collect::<Result<Vec<_>>>()?)?;
             for (&id, result) in node.outputs.iter().zip(results) {
+                let written = graph.state_of(id).filter(|_| node.op.updates());
+                if let Some(state) = written.and_then(|state| self.states.get(&state)) {
+                    state.state_of_script()?.1 = result.clone();
+                }
                 self.held.insert(id, (graph.ty(id)?.shape, result));
             }
         }
@@ -159,6 +173,12 @@ impl Runner for Recorded {
 
     fn import(&mut self, id: TensorId, tensor: &Resident) -> Result<()> {
         self.held.insert(id, tensor.of_script()?.clone());
+        Ok(())
+    }
+
+    fn bind_state(&mut self, id: TensorId, state: &Resident) -> Result<()> {
+        drop(state.state_of_script()?);
+        self.states.insert(id, state.clone());
         Ok(())
     }
 

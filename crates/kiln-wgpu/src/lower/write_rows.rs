@@ -1,0 +1,54 @@
+//! Rows of a tensor replaced by others.
+
+use kiln_ir::op::{Operation, Quantize, WriteRows};
+use kiln_ir::{DType, Result, TensorType};
+use kiln_shaders::WRITE_ROWS;
+
+use super::cast::{cast, widened};
+use super::pieces::pieces;
+use super::{Dispatches, Lower, Lowering, Value};
+use crate::GpuDevice;
+use crate::plan::{Code, Grid, Word};
+
+impl Lower<GpuDevice> for WriteRows {
+    const FAULTS: bool = true;
+
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let (positions, out) = (inputs[2], outputs[0]);
+        let e = self.extents(&out.ty.shape, &inputs[1].ty.shape, &positions.ty.shape)?;
+        if e.s == 0 || positions.ty.shape.is_empty() {
+            return Ok(());
+        }
+        let rows = stored(plan, inputs[1], out.ty.dtype)?;
+        let row = rows.ty.bytes().checked_div(e.outer * e.s).unwrap_or(0);
+        let unit = [16, 4, 2].into_iter().find(|&unit| row.is_multiple_of(unit)).unwrap_or(1);
+        let fault = plan.fault(self.name(), e.n);
+        let [of_matrix, new] = [e.n * row, e.s * row];
+        for piece in pieces(&plan.target.limits, e.outer, &[of_matrix, new]) {
+            let buffers = vec![piece.of(rows.at, new), positions.at.into(), piece.of(out.at, of_matrix), fault.into()];
+            let count = piece.len * e.s;
+            let of_set = e.sharing.max(1);
+            let extents = [piece.start, of_set, e.n, e.s, row / unit, positions.ty.shape.numel(), count];
+            let code = Code::Kernel(WRITE_ROWS, vec![("UNIT", unit as u32)]);
+            // One workgroup looks at the positions where there is nothing to write.
+            plan.dispatch(code, buffers, &extents.map(Word::from), Grid::groups_of(count.max(1)));
+        }
+        Ok(())
+    }
+}
+
+/// Rows as elements or blocks of a type, for the duration of this step.
+fn stored(plan: &mut Lowering<'_>, rows: Value, dtype: DType) -> Result<Value> {
+    if rows.ty.dtype == dtype || rows.ty.shape.is_empty() {
+        return Ok(rows);
+    }
+    let stored = plan.scratch(TensorType::of(dtype, rows.ty.shape)?);
+    match dtype {
+        DType::Blocks(format) => {
+            let wide = if rows.ty.dtype == DType::F32 { rows } else { widened(plan, rows) };
+            Quantize { format }.lower(plan, &[wide], &[stored])?;
+        }
+        _ => cast(plan, [rows.at.into(), stored.at.into()], [rows.ty.dtype, dtype], rows.ty.shape.numel()),
+    }
+    Ok(stored)
+}
