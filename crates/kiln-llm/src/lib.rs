@@ -1,9 +1,45 @@
-//! Language models on kiln. So far: tokenizers, and the program `kiln-llm`, which looks into model files.
+//! Language models on kiln: a GGUF file in, tokens out, on whatever device the engine finds fastest.
+//!
+//! ```no_run
+//! use kiln_llm::{Model, Sampler, SessionOptions};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let engine = kiln::Engine::new()?;
+//! let model = Model::load(&engine, "model.gguf")?;
+//! let mut session = model.session(SessionOptions::default())?;
+//! session.push(&model.tokenizer().encode("Once upon a time"))?;
+//! for token in session.generate(&Sampler::default(), 100) {
+//!     print!("{}", token?.text);
+//! }
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `model`, `config`, `weights` | [`Model`]: what a file says, checked, and its weights as tensors |
+//! | `architecture` | the architectures as a table, and the graph of a step |
+//! | `session` | [`Session`]: tokens with their keys and values; [`Generation`] |
+//! | `sampling` | [`Sampler`]: how the next token is chosen |
+//! | `tokenizer`, `unicode` | [`Tokenizer`]: SentencePiece, BPE, WordPiece, unigram |
+//!
+//! A step is recorded once for 1, 8, 64 and 512 tokens, and executed again and again: tokens and positions are data. Keys and values
+//! are states of the engine, which executions change where they are. The program `kiln-llm` runs models, and looks into their
+//! files.
 #![forbid(unsafe_code)]
 
+mod architecture;
+mod config;
 mod error;
+mod model;
+mod sampling;
+mod session;
 mod tokenizer;
 mod unicode;
+mod weights;
 
 pub use error::{Error, Result};
+pub use model::Model;
+pub use sampling::Sampler;
+pub use session::{Generated, Generation, Session, SessionOptions};
 pub use tokenizer::{Decoder, Encoding, SpecialTokens, TokenKind, Tokenizer};
