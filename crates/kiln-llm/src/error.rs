@@ -21,6 +21,47 @@ pub enum Error {
         /// What is supported.
         supported: &'static str,
     },
+    /// An operation failed, or a device.
+    #[error(transparent)]
+    Kiln(#[from] kiln::Error),
+    /// The model is of an architecture that kiln does not have.
+    #[error("the architecture {found:?} is not supported, these are: {supported}")]
+    UnsupportedArchitecture {
+        /// What the file names.
+        found: String,
+        /// What is supported.
+        supported: String,
+    },
+    /// The model contradicts itself, or asks for what is not computed.
+    #[error("{what}: {reason}")]
+    Model {
+        /// The part of it.
+        what: &'static str,
+        /// What is wrong and what was expected.
+        reason: String,
+    },
+    /// A session has no room for more tokens.
+    #[error("{asked} tokens do not fit a context of {context}: make a session with a larger one, or truncate it")]
+    ContextFull {
+        /// How many tokens the session has room for.
+        context: usize,
+        /// How many it would have.
+        asked: usize,
+    },
+    /// A token that the model does not have.
+    #[error("token {token} is not one of the {vocabulary} of the model")]
+    Token {
+        /// The token.
+        token: u32,
+        /// How many tokens there are.
+        vocabulary: usize,
+    },
+    /// The model gave logits that are not numbers: its weights hold such, or the numbers overflow.
+    #[error("the logit of token {token} is not a number: the weights are damaged, or their numbers overflow")]
+    NotANumber {
+        /// The first token.
+        token: usize,
+    },
     /// The vocabulary contradicts itself.
     #[error("the vocabulary is not valid: {what}: {reason}")]
     Vocabulary {
@@ -32,6 +73,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// A [`Error::Model`].
+    pub(crate) fn model(what: &'static str, reason: impl Into<String>) -> Self {
+        Self::Model { what, reason: reason.into() }
+    }
+
     /// A [`Error::Vocabulary`].
     pub(crate) fn vocabulary(what: &'static str, reason: impl Into<String>) -> Self {
         Self::Vocabulary { what, reason: reason.into() }

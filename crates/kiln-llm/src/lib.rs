@@ -1,16 +1,16 @@
-//! Language models on kiln. So far: tokenizers, and the program `kiln-llm`, which looks into model files.
-//!
-//! Take this crate for the tokens of a model: it needs nothing of kiln but the reader of model files, and without the feature
-//! `program` (on by default) no parser of command lines.
+//! Language models on kiln: a GGUF file in, tokens out, on whatever device the engine finds fastest.
 //!
 //! ```no_run
-//! use kiln_llm::Tokenizer;
+//! use kiln_llm::{Model, Sampler, SessionOptions};
 //!
-//! # fn main() -> kiln_llm::Result<()> {
-//! let model = kiln_gguf::Model::open("model.gguf")?;
-//! let tokenizer = Tokenizer::from_gguf(model.metadata())?;
-//! let tokens = tokenizer.encode("Once upon a time");
-//! println!("{tokens:?} are {:?}", tokenizer.decode(&tokens));
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let engine = kiln::Engine::new()?;
+//! let model = Model::load(&engine, "model.gguf")?;
+//! let mut session = model.session(SessionOptions::default())?;
+//! session.push(&model.tokenizer().encode("Once upon a time"))?;
+//! for token in session.generate(&Sampler::default(), 100) {
+//!     print!("{}", token?.text);
+//! }
 //! # Ok(())
 //! # }
 //! ```
@@ -19,6 +19,10 @@
 //!
 //! | module | what it holds |
 //! |---|---|
+//! | `model`, `config`, `weights` | [`Model`]: what a file says, checked, and its weights as tensors |
+//! | `architecture` | the architectures as a table, and the graph of a step |
+//! | `session` | [`Session`]: tokens with their keys and values; [`Generation`] |
+//! | `sampling` | [`Sampler`]: how the next token is chosen |
 //! | `tokenizer` | [`Tokenizer`]: from texts to tokens and back |
 //! | `tokenizer/gguf`, `json` | tokenizers from the metadata of GGUF files, and from `tokenizer.json` |
 //! | `tokenizer/spm`, `bpe`, `wordpiece`, `unigram` | how each kind cuts texts; `merge` is what the first two share |
@@ -29,13 +33,26 @@
 //! | `unicode` | classes of characters, and characters without accents, from generated tables |
 //! | `error` | [`Error`]: what was expected, what was found, what to do |
 //!
+//! A step is recorded once for 1, 8, 64 and 512 tokens, and executed again and again: tokens and positions are data. Keys and values
+//! are states of the engine, which executions change where they are. The program `kiln-llm` runs models, and looks into their
+//! files.
+//!
 //! Texts are tokenized as they are: they are not brought to a normal form of Unicode, which llama.cpp does not do either. BERT and
 //! unigram tokenizers map characters as their files say.
 #![forbid(unsafe_code)]
 
+mod architecture;
+mod config;
 mod error;
+mod model;
+mod sampling;
+mod session;
 mod tokenizer;
 mod unicode;
+mod weights;
 
 pub use error::{Error, Result};
+pub use model::Model;
+pub use sampling::Sampler;
+pub use session::{Generated, Generation, Session, SessionOptions};
 pub use tokenizer::{Decoder, Encoding, SpecialTokens, TokenKind, Tokenizer};

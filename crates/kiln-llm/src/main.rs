@@ -3,6 +3,7 @@
 
 mod program {
     pub(crate) mod inspect;
+    pub(crate) mod run;
     pub(crate) mod tokenize;
 }
 
@@ -12,11 +13,11 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use kiln_gguf::Model;
-use kiln_llm::Tokenizer;
+use kiln_llm::{Sampler, Tokenizer};
 
-/// Looks into language models in GGUF files.
+/// Runs language models in GGUF files, and looks into them.
 ///
-/// Exit codes: 0 success; 1 a file cannot be read or is not valid; 2 wrong arguments.
+/// Exit codes: 0 success; 1 something failed, and the message says what; 2 wrong arguments.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true)]
 struct Program {
@@ -26,6 +27,50 @@ struct Program {
 
 #[derive(Subcommand)]
 enum Command {
+    /// Continue a text
+    ///
+    /// Tokens are printed as they come. Where the standard error is a terminal, rates are printed there at the end. A step runs
+    /// where it is predicted to take the least time; --explain shows the prediction.
+    #[command(after_help = "Example: kiln-llm run model.gguf 'Once upon a time' -n 200 --temperature 0")]
+    Run {
+        #[command(flatten)]
+        file: File,
+        /// The text to continue; `-` reads it from standard input
+        prompt: String,
+        /// Tokens to make at most
+        #[arg(short = 'n', long, default_value_t = 128)]
+        tokens: usize,
+        /// Tokens that there is room for, prompt included [default: those of the model, at most 4096]
+        #[arg(long)]
+        ctx: Option<usize>,
+        /// Divides logits: 0 chooses the likeliest token, 1 draws from what the model says
+        #[arg(long, default_value_t = Sampler::default().temperature)]
+        temperature: f32,
+        /// Draw from this many of the likeliest tokens; 0 means all
+        #[arg(long, default_value_t = Sampler::default().top_k)]
+        top_k: usize,
+        /// Draw from the likeliest tokens whose probabilities reach this sum
+        #[arg(long, default_value_t = Sampler::default().top_p)]
+        top_p: f32,
+        /// Leave tokens out that are less likely than this times the likeliest
+        #[arg(long, default_value_t = Sampler::default().min_p)]
+        min_p: f32,
+        /// What random numbers are drawn from: the same seed gives the same tokens
+        #[arg(long, default_value_t = 0)]
+        seed: u64,
+        /// The type of keys and values that are kept: f32, f16, bf16 or a quantised format such as q8_0
+        #[arg(long, default_value = "f16", value_name = "TYPE")]
+        cache: String,
+        /// The place to run at, by its name [default: the one that is predicted to be fastest]
+        #[arg(long, value_name = "PLACE")]
+        device: Option<String>,
+        /// Print the numbers of tokens alone, in one line
+        #[arg(long)]
+        ids: bool,
+        /// Print where a token is computed, and why, before the text
+        #[arg(long)]
+        explain: bool,
+    },
     /// Print metadata, tensors, types and sizes of a model, and what of it kiln cannot compute with
     ///
     /// Strings are printed with escapes and long values in short. Of a model in several files (NAME-00001-of-0000N.gguf) name
@@ -100,6 +145,28 @@ fn main() -> ExitCode {
 fn run(command: Command, out: &mut impl Write) -> Result<()> {
     match command {
         Command::Inspect { file } => program::inspect::run(&file.open()?, out),
+        Command::Run {
+            file,
+            prompt,
+            tokens,
+            ctx,
+            temperature,
+            top_k,
+            top_p,
+            min_p,
+            seed,
+            cache,
+            device,
+            ids,
+            explain,
+        } => {
+            let cache = kiln::DType::from_name(&cache)
+                .ok_or_else(|| format!("{cache:?} is not an element type; f32, f16, bf16 and q8_0 are"))?;
+            let prompt = if prompt == "-" { io::read_to_string(io::stdin())? } else { prompt };
+            let sampler = Sampler { temperature, top_k, top_p, min_p, seed };
+            let run = program::run::Run { prompt, most: tokens, sampler, context: ctx, cache, device, ids, explain };
+            program::run::run(file.open()?, &run, out)
+        }
         Command::Tokenize { file, text, ids, no_special, parse_special } => {
             let text = if text == "-" { io::read_to_string(io::stdin())? } else { text };
             let encoding = kiln_llm::Encoding { add_special: !no_special, parse_special };

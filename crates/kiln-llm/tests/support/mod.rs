@@ -1,6 +1,8 @@
 //! Vocabularies written by hand.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub(crate) mod random_model;
+
 use kiln_gguf::{Gguf, ToValue, Writer};
 use kiln_llm::{Result, Tokenizer};
 
@@ -23,6 +25,11 @@ impl Keys {
     pub(crate) fn without(mut self, key: &str) -> Self {
         self.0.retain(|(existing, _)| *existing != format!("tokenizer.ggml.{key}"));
         self
+    }
+
+    /// The keys and values.
+    pub(crate) fn into_entries(self) -> Vec<(String, Box<dyn ToValue>)> {
+        self.0
     }
 
     /// The file.

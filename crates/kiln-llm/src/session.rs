@@ -1,0 +1,221 @@
+//! Sequences of tokens: what a model has read, and what it says next.
+
+use kiln::{DType, Explanation, State};
+
+use crate::architecture::Step;
+use crate::{Decoder, Error, Model, Result, Sampler};
+
+/// Numbers of tokens that graphs are recorded for. A longer text is computed in parts, and rows that are left over are computed
+/// in vain.
+const ROWS: [usize; 4] = [1, 8, 64, 512];
+
+/// Tokens that a session has room for unless it is said: those of the model, but not more than this.
+const CONTEXT: usize = 4096;
+
+/// How a session is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SessionOptions {
+    /// How many tokens it has room for. `None` takes what the model was made for, at most 4096.
+    pub context: Option<usize>,
+    /// The type of the keys and values that are kept: f32, f16, bf16, or the blocks of a quantised format where heads are whole blocks.
+    pub cache: DType,
+}
+
+impl Default for SessionOptions {
+    fn default() -> Self {
+        Self { context: None, cache: DType::F16 }
+    }
+}
+
+/// A sequence of tokens of a model, with the keys and values that it keeps of them.
+#[derive(Debug)]
+pub struct Session<'m> {
+    model: &'m Model<'m>,
+    context: usize,
+    /// Keys and values of each layer.
+    caches: Vec<[State; 2]>,
+    steps: Vec<Step<'m>>,
+    /// The tokens so far. All but the last few are in the caches.
+    tokens: Vec<u32>,
+    cached: usize,
+}
+
+impl<'m> Session<'m> {
+    /// An empty session.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for a context of no tokens or of more than positions go, [`Error::Kiln`] for a type that a cache cannot have.
+    pub fn new(model: &'m Model<'m>, options: SessionOptions) -> Result<Self> {
+        let config = &model.config;
+        let context = options.context.unwrap_or(config.context.min(CONTEXT));
+        if context == 0 || context > kiln::op::Rope::POSITIONS {
+            let reason = format!("a context of {context} tokens; 1 to {} are possible", kiln::op::Rope::POSITIONS);
+            return Err(Error::model("session", reason));
+        }
+        let cache = |size: usize| State::zeros(options.cache, &[config.kv_heads, context, size]);
+        let caches = (0..config.layers).map(|_| Ok([cache(config.head)?, cache(config.value_head)?]));
+        let caches = caches.collect::<Result<_>>()?;
+        Ok(Self { model, context, caches, steps: Vec::new(), tokens: Vec::new(), cached: 0 })
+    }
+
+    /// The tokens so far.
+    pub fn tokens(&self) -> &[u32] {
+        &self.tokens
+    }
+
+    /// How many tokens it has room for.
+    pub fn context(&self) -> usize {
+        self.context
+    }
+
+    /// Adds tokens. They are computed when it is asked what follows them.
+    ///
+    /// # Errors
+    /// [`Error::ContextFull`] where there is no room; [`Error::Token`] for a token that the model does not have. Nothing is added
+    /// then.
+    pub fn push(&mut self, tokens: &[u32]) -> Result<()> {
+        if self.tokens.len() + tokens.len() > self.context {
+            return Err(Error::ContextFull { context: self.context, asked: self.tokens.len() + tokens.len() });
+        }
+        let vocabulary = self.model.vocabulary();
+        if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
+            return Err(Error::Token { token, vocabulary });
+        }
+        self.tokens.extend_from_slice(tokens);
+        Ok(())
+    }
+
+    /// Forgets all tokens but the first `keep`: what follows is computed anew.
+    pub fn truncate(&mut self, keep: usize) {
+        self.tokens.truncate(keep);
+        self.cached = self.cached.min(keep);
+    }
+
+    /// The logits of what follows the tokens so far, one for each token of the vocabulary.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where there is no token yet; [`Error::Kiln`].
+    pub fn logits(&mut self) -> Result<Vec<f32>> {
+        let logits = self.follow(Step::logits)?;
+        match logits.iter().position(|x| x.is_nan()) {
+            Some(token) => Err(Error::NotANumber { token }),
+            None => Ok(logits),
+        }
+    }
+
+    /// Chooses the token that follows, adds it, and returns it.
+    ///
+    /// # Errors
+    /// As [`Session::logits`], and [`Error::ContextFull`] where there is no room for it.
+    pub fn next(&mut self, sampler: &Sampler) -> Result<u32> {
+        if self.tokens.len() == self.context {
+            return Err(Error::ContextFull { context: self.context, asked: self.context + 1 });
+        }
+        let position = self.tokens.len();
+        let token = match sampler.is_greedy() {
+            true => self.follow(Step::greatest)?,
+            false => sampler.choose(&mut self.logits()?, position),
+        };
+        self.tokens.push(token);
+        Ok(token)
+    }
+
+    /// What follows, token by token, until the model ends the text or `most` tokens are made.
+    pub fn generate<'s>(&'s mut self, sampler: &'s Sampler, most: usize) -> Generation<'s, 'm> {
+        let decoder = self.model.tokenizer().decoder();
+        Generation { session: self, sampler, decoder, left: most, ended: false }
+    }
+
+    /// Where a token is computed, and why there.
+    ///
+    /// # Errors
+    /// [`Error::Kiln`].
+    pub fn explain(&mut self) -> Result<Explanation> {
+        self.step(1)?.explain()
+    }
+
+    /// Computes what is not in the caches, the last part of it with `last`. Of a text that is computed already the last token is
+    /// computed again.
+    fn follow<T>(&mut self, last: impl FnOnce(&mut Step<'m>, &[u32], usize) -> Result<T>) -> Result<T> {
+        if self.tokens.is_empty() {
+            return Err(Error::model("session", "there is no token yet, so nothing follows; push a prompt first"));
+        }
+        let tokens = std::mem::take(&mut self.tokens);
+        let computed = self.compute(&tokens, last);
+        self.tokens = tokens;
+        computed
+    }
+
+    fn compute<T>(
+        &mut self,
+        tokens: &[u32],
+        last: impl FnOnce(&mut Step<'m>, &[u32], usize) -> Result<T>,
+    ) -> Result<T> {
+        self.cached = self.cached.min(tokens.len() - 1);
+        let most = ROWS[ROWS.len() - 1];
+        while tokens.len() - self.cached > most {
+            let cached = self.cached;
+            self.step(most)?.extend(&tokens[cached..cached + most], cached)?;
+            self.cached += most;
+        }
+        let cached = self.cached;
+        let followed = last(self.step(tokens.len() - cached)?, &tokens[cached..], cached)?;
+        self.cached = tokens.len();
+        Ok(followed)
+    }
+
+    /// The graph for this many tokens or a few more, recorded if it was not.
+    fn step(&mut self, tokens: usize) -> Result<&mut Step<'m>> {
+        let rows = ROWS.into_iter().find(|&rows| rows >= tokens).unwrap_or(ROWS[ROWS.len() - 1]);
+        let at = match self.steps.iter().position(|step| step.rows() == rows) {
+            Some(at) => at,
+            None => {
+                let Model { engine, config, weights, .. } = self.model;
+                self.steps.push(Step::record(engine, config, weights, &self.caches, rows)?);
+                self.steps.len() - 1
+            }
+        };
+        Ok(&mut self.steps[at])
+    }
+}
+
+/// A token that a model made, and the text that it completes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Generated {
+    /// The token.
+    pub token: u32,
+    /// The text that is complete with it: characters whose last bytes are missing come with a later token.
+    pub text: String,
+}
+
+/// What a model makes, token by token: see [`Session::generate`]. A token that ends the text is added to the session and not
+/// returned.
+#[derive(Debug)]
+pub struct Generation<'s, 'm> {
+    session: &'s mut Session<'m>,
+    sampler: &'s Sampler,
+    decoder: Decoder<'m>,
+    left: usize,
+    ended: bool,
+}
+
+impl Iterator for Generation<'_, '_> {
+    type Item = Result<Generated>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.ended || self.left == 0 {
+            return None;
+        }
+        self.left -= 1;
+        let made = self.session.next(self.sampler);
+        self.ended = match &made {
+            Ok(token) => self.session.model.tokenizer().is_end(*token),
+            Err(_) => true,
+        };
+        match made {
+            Ok(_) if self.ended => None,
+            Ok(token) => Some(Ok(Generated { token, text: self.decoder.push(token).to_owned() })),
+            Err(error) => Some(Err(error)),
+        }
+    }
+}
