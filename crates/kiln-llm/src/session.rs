@@ -107,7 +107,7 @@ impl<'m> Session<'m> {
     ///
     /// # Errors
     /// As [`Session::logits`], and [`Error::ContextFull`] where there is no room for it.
-    pub fn next(&mut self, sampler: &Sampler) -> Result<u32> {
+    pub fn sample(&mut self, sampler: &Sampler) -> Result<u32> {
         if self.tokens.len() == self.context {
             return Err(Error::ContextFull { context: self.context, asked: self.context + 1 });
         }
@@ -207,7 +207,7 @@ impl Iterator for Generation<'_, '_> {
             return None;
         }
         self.left -= 1;
-        let made = self.session.next(self.sampler);
+        let made = self.session.sample(self.sampler);
         self.ended = match &made {
             Ok(token) => self.session.model.tokenizer().is_end(*token),
             Err(_) => true,

@@ -31,11 +31,6 @@ impl Source {
         Self { file: Arc::new(file) }
     }
 
-    /// The file, or files.
-    pub(crate) fn file(&self) -> &Model {
-        &self.file
-    }
-
     /// The tensor of this name, outermost extent first.
     ///
     /// # Errors

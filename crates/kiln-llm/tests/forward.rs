@@ -102,13 +102,13 @@ fn greedy_tokens_are_the_likeliest_and_seeds_repeat() {
     for _ in 0..8 {
         let logits = session.logits().unwrap();
         let likeliest = (0..VOCABULARY).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap();
-        assert_eq!(session.next(&Sampler::greedy()).unwrap() as usize, likeliest);
+        assert_eq!(session.sample(&Sampler::greedy()).unwrap() as usize, likeliest);
     }
     assert_eq!(session.tokens().len(), 11);
     let drawn = |seed: u64| {
         let mut session = pushed(&model, EXACT, &TOKENS[..3]);
         let sampler = Sampler { temperature: 2.0, seed, ..Sampler::default() };
-        (0..20).map(|_| session.next(&sampler).unwrap()).collect::<Vec<_>>()
+        (0..20).map(|_| session.sample(&sampler).unwrap()).collect::<Vec<_>>()
     };
     assert_eq!(drawn(1), drawn(1));
     assert_ne!(drawn(1), drawn(2));
@@ -124,8 +124,8 @@ fn a_context_that_is_full_and_tokens_that_do_not_exist_are_errors() {
     assert!(matches!(session.push(&[1, 12]), Err(Error::Token { token: 12, vocabulary: 12 })));
     assert!(session.tokens().is_empty());
     session.push(&TOKENS[..3]).unwrap();
-    session.next(&Sampler::greedy()).unwrap();
-    assert!(matches!(session.next(&Sampler::greedy()), Err(Error::ContextFull { context: 4, asked: 5 })));
+    session.sample(&Sampler::greedy()).unwrap();
+    assert!(matches!(session.sample(&Sampler::greedy()), Err(Error::ContextFull { context: 4, asked: 5 })));
     session.truncate(2);
     assert_eq!(session.generate(&Sampler { seed: 3, ..Sampler::default() }, 2).map(|made| made.unwrap()).count(), 2);
     for context in [0, usize::MAX] {
