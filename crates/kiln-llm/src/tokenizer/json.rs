@@ -439,6 +439,9 @@ fn around(post_processor: &Value) -> Result<(Option<u32>, Option<u32>)> {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
     use super::*;
 
     #[test]

@@ -157,6 +157,9 @@ impl Cuts {
 
 #[cfg(test)]
 mod tests {
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
     use super::*;
 
     /// Merges letters that are neighbours in the alphabet, the later ones first, and doubled letters last.

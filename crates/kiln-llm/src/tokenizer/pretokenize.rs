@@ -3,7 +3,7 @@
 //! Each family of tokenizers publishes regular expressions. Here an expression is a list of rules in the order of its
 //! alternatives, each a function that returns how many characters it matches at the beginning of what is left; a family is a
 //! list of expressions, each applied to the pieces that the one before has made. The doc of each rule quotes its part of an
-//! expression. `\s` is White_Space, other classes are general categories.
+//! expression, and tests compare families with their published expressions. `\s` is White_Space, other classes are general categories.
 
 use std::borrow::Cow;
 
@@ -225,25 +225,30 @@ fn halving_spaces(text: &[Char]) -> usize {
     [512, 256, 128, 64, 32, 16, 8, 4, 2, 1].into_iter().find(fits).unwrap_or(spaces(text).min(1))
 }
 
-/// `[U]*[l]+` or, where that does not match, `[U]+[l]*`, where some letters are of both.
-fn cased(text: &[Char], upper: impl Fn(Char) -> bool, lower: impl Fn(Char) -> bool) -> usize {
-    let uppers = run(text, upper);
-    let lowers = run(&text[uppers..], &lower);
-    if uppers == 0 || lowers > 0 {
-        return uppers + lowers;
-    }
-    // The first alternative gives characters back until its end is a letter of both kinds; without such a letter the second
-    // alternative matches the whole run.
-    text[..uppers].iter().rposition(|&c| lower(c)).map_or(uppers, |at| at + 1)
-}
-
-/// `[^\r\n\p{L}\p{N}]?` and [`cased`].
-fn led_cased(text: &[Char], upper: impl Fn(Char) -> bool + Copy, lower: impl Fn(Char) -> bool + Copy) -> usize {
-    let leads = text.first().is_some_and(|c| c.leads());
-    match if leads { cased(&text[1..], upper, lower) } else { 0 } {
-        0 => cased(text, upper, lower),
-        n => 1 + n,
-    }
+/// `L?U*l+|L?U+l*` with `L` for `[^\r\n\p{L}\p{N}]`, where some characters are of both `U` and `l`, and some of both `L` and these.
+fn led_cased(text: &[Char], upper: impl Fn(Char) -> bool, lower: impl Fn(Char) -> bool) -> usize {
+    let runs = |text: &[Char]| {
+        let uppers = run(text, &upper);
+        (uppers, run(&text[uppers..], &lower))
+    };
+    let to_lower = |text: &[Char]| match runs(text) {
+        // `U*` gives characters back until one that is of both ends the match.
+        (uppers, 0) => text[..uppers].iter().rposition(|&c| lower(c)).map_or(0, |at| at + 1),
+        (uppers, lowers) => uppers + lowers,
+    };
+    let from_upper = |text: &[Char]| match runs(text) {
+        (0, _) => 0,
+        (uppers, lowers) => uppers + lowers,
+    };
+    let behind = text.split_first().filter(|(lead, _)| lead.leads()).map(|(_, rest)| rest);
+    let with_lead = |n: usize| if n == 0 { 0 } else { n + 1 };
+    let attempts = [
+        behind.map_or(0, |rest| with_lead(to_lower(rest))),
+        to_lower(text),
+        behind.map_or(0, |rest| with_lead(from_upper(rest))),
+        from_upper(text),
+    ];
+    attempts.into_iter().find(|&n| n > 0).unwrap_or(0)
 }
 
 /// `[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+` and
@@ -442,11 +447,6 @@ fn led_spaced_letters(text: &[Char]) -> usize {
     }
 }
 
-/// `'(?i:[sdmt]|ll|ve|re)`, which is [`any_contraction`], without its folding of ſ.
-fn ascii_contraction(text: &[Char]) -> usize {
-    contraction_by(text, |c| c.to_ascii_lowercase())
-}
-
 /// `<sentinel:[0-9]+>`.
 fn sentinel(text: &[Char]) -> usize {
     const OPEN: &str = "<sentinel:";
@@ -593,7 +593,7 @@ static FAMILIES: &[Family] = families! {
     ["ufakzeka"] NO_TRAITS,
         &[Stage::Find(&[led_letters, number, others_with_newlines, lines, spaces_before_last, spaces])];
     ["bailingmoe", "bailingmoe2", "llada-moe"] NO_TRAITS, &[Stage::Find(&[
-        ascii_contraction, led_letters, number, others_with_newlines, lines, spaces_before_last, spaces,
+        any_contraction, led_letters, number, others_with_newlines, lines, spaces_before_last, spaces,
     ])];
     ["seed-coder"] NO_TRAITS,
         &[Stage::Find(&[any_contraction, led_letters, number, spaced_others, lines, spaces_before_last, spaces])];
@@ -655,17 +655,30 @@ static FAMILIES: &[Family] = families! {
 /// The expression of GPT-2.
 pub(super) const GPT_2_EXPRESSION: &str = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+";
 
+/// Those of Llama 3, Qwen 2, GPT-4o, Mistral's newer models, and two of DeepSeek-V3.
+#[rustfmt::skip]
+const LLAMA_3_EXPRESSION: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+#[rustfmt::skip]
+const QWEN_2_EXPRESSION: &str = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+#[rustfmt::skip]
+const GPT_4O_EXPRESSION: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+#[rustfmt::skip]
+const TEKKEN_EXPRESSION: &str = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+";
+#[rustfmt::skip]
+const DEEPSEEK_3_EXPRESSION: &str = r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##;
+const CJK_EXPRESSION: &str = r"[一-龥぀-ゟ゠-ヿ]+";
+
 /// Expressions as files of Hugging Face have them, and what they are here.
 #[rustfmt::skip]
 static EXPRESSIONS: &[(&str, Stage)] = &[
     (GPT_2_EXPRESSION, GPT_2),
-    (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+", LLAMA_3),
-    (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+", QWEN_2),
+    (LLAMA_3_EXPRESSION, LLAMA_3),
+    (QWEN_2_EXPRESSION, QWEN_2),
     (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+", QWEN_35),
-    (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+", GPT_4O),
-    (r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+", TEKKEN),
-    (r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"##, DEEPSEEK_3),
-    (r"[一-龥぀-ゟ゠-ヿ]+", Stage::Find(&[cjk])),
+    (GPT_4O_EXPRESSION, GPT_4O),
+    (TEKKEN_EXPRESSION, TEKKEN),
+    (DEEPSEEK_3_EXPRESSION, DEEPSEEK_3),
+    (CJK_EXPRESSION, Stage::Find(&[cjk])),
     (r"\p{N}{1,3}", Stage::Find(&[three_numbers])),
     (r"\p{N}+", Stage::Find(&[numbers])),
     (r"\p{N}", Stage::Find(&[number])),
@@ -803,5 +816,187 @@ impl Splits {
             rest = behind;
             word
         })
+    }
+}
+
+#[cfg(all(test, not(target_arch = "wasm32")))]
+mod tests {
+    use fancy_regex::Regex;
+
+    use super::*;
+
+    /// Names of families, and their expressions as they are published.
+    #[rustfmt::skip]
+    const PUBLISHED: &[(&str, &[&str])] = &[
+        ("gpt-2", &[GPT_2_EXPRESSION]),
+        ("smollm", &[r"\p{N}", GPT_2_EXPRESSION]),
+        ("falcon", &[r"[\p{P}\$\+<=>\^~\|`]+", GPT_2_EXPRESSION, "[0-9][0-9][0-9]"]),
+        ("default", &[r"[\p{P}\$\+<=>\^~\|]+", GPT_2_EXPRESSION, r"\p{N}+", "[0-9][0-9][0-9]"]),
+        ("llama-bpe", &[LLAMA_3_EXPRESSION]),
+        ("qwen2", &[QWEN_2_EXPRESSION]),
+        ("laguna", &[r"[^\n]+|[\n]+", QWEN_2_EXPRESSION]),
+        ("qwen35", &[r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?[\p{L}\p{M}]+|\p{N}| ?[^\s\p{L}\p{M}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"]),
+        ("ufakzeka", &[r"[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"]),
+        ("bailingmoe", &[r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"]),
+        ("seed-coder", &[r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|\s*[\r\n]+|\s+(?!\S)|\s+"]),
+        ("exaone-moe", &[r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|\s*[\r\n]|\s+(?!\S)|\s+"]),
+        ("jais-2", &[r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S)|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1}"]),
+        ("minicpm5", &[r"\p{N}{1,3}", r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}+| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"]),
+        ("deepseek-coder", &[r"[\r\n]", r"\s?\p{L}+", r"\s?\p{P}+", r"[一-龥\u{800}-一가-\u{d7ff}]+", r"\p{N}"]),
+        ("deepseek-v3", &[r"\p{N}{1,3}", CJK_EXPRESSION, DEEPSEEK_3_EXPRESSION]),
+        ("spark2_5", &[r"\p{N}{1,3}", CJK_EXPRESSION, r##"[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^\r\n\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+|[\r\n]|\s+(?!\S)|\s+"##, r"\p{N}"]),
+        ("youtu", &[r"[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-\u{303f}\u{fe30}-\u{fe4f}]+|[ㄅ-ㄯ]+|[一-龥\u{3040}-ゟ゠-ヿ]+", r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"]),
+        ("gpt-4o", &[GPT_4O_EXPRESSION]),
+        ("tekken", &[TEKKEN_EXPRESSION]),
+        ("kimi-k2", &[r"[\p{Han}]+|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]+[\p{Ll}\p{Lm}\p{Lo}\p{M}&&[^\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"]),
+        ("bloom", &[r" ?[^(\s|.,!?…。，、।۔،)]+"]),
+        ("viking", &[r" ?[^(\s|.,!?…。，、।۔،)]+", r"\p{N}"]),
+        ("chameleon", &["<sentinel:[0-9]+>", "(IMGIMG)((A|B|C|D|E|F|G|H|I){1,4})Z", r"([\t\n]|    |  )", r"\p{N}", r"[\p{P}!-/:-@\[-`{-~]", GPT_2_EXPRESSION]),
+        ("gemma4", &[r"[^\n]+|[\n]+"]),
+    ];
+
+    /// The pieces by the expressions themselves.
+    fn by_expressions<'t>(expressions: &[Regex], text: &'t str) -> Vec<&'t str> {
+        let mut pieces = vec![text];
+        for expression in expressions {
+            let mut next = Vec::new();
+            for piece in pieces {
+                let mut end = 0;
+                for found in expression.find_iter(piece) {
+                    let found = found.expect("the texts are short");
+                    next.push(&piece[end..found.start()]);
+                    next.push(found.as_str());
+                    end = found.end();
+                }
+                next.push(&piece[end..]);
+            }
+            next.retain(|piece| !piece.is_empty());
+            pieces = next;
+        }
+        pieces
+    }
+
+    /// Parts of texts about which expressions differ.
+    const PARTS: &[&str] = &[
+        " ",
+        " ",
+        "  ",
+        "     ",
+        "\n",
+        "\r\n",
+        "\t",
+        "\u{a0}",
+        "\u{3000}",
+        "a",
+        "Z",
+        "bc",
+        "De",
+        "é",
+        "ſ",
+        "ǅ",
+        "ʰ",
+        "ª",
+        "한",
+        "ㄱ",
+        "ㄅ",
+        "中",
+        "々",
+        "あ",
+        "ー",
+        "क",
+        "ि",
+        "\u{301}",
+        "\u{20dd}",
+        "0",
+        "12",
+        "3456",
+        "٣",
+        "½",
+        "Ⅷ",
+        "'",
+        "'s",
+        "'LL",
+        "'re",
+        "'x",
+        "’",
+        ".",
+        ",",
+        "!?",
+        "/",
+        "(",
+        ")",
+        "|",
+        "`",
+        "$",
+        "+",
+        "~",
+        "_",
+        "-",
+        "…",
+        "。",
+        "，",
+        "€",
+        "🦙",
+        "<sentinel:12>",
+        "<sentinel:>",
+        "IMGIMGABZ",
+        "IMGIMGZ",
+        "\u{7f}",
+        "\u{200d}",
+        "\u{ad}",
+    ];
+
+    #[test]
+    fn families_split_as_their_expressions() {
+        let mut state = 1u64;
+        let mut random = |n: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % n
+        };
+        let texts: Vec<String> =
+            (0..1000).map(|_| (0..random(14) + 1).map(|_| PARTS[random(PARTS.len())]).collect()).collect();
+        let mut splits = Splits::default();
+        for (name, published) in PUBLISHED {
+            let splitter = Splitter::named(name).unwrap();
+            let expressions: Vec<Regex> = published.iter().map(|text| Regex::new(text).unwrap()).collect();
+            for text in &texts {
+                splitter.split(text, &mut splits);
+                let found: Vec<&str> = splits.words(text).collect();
+                assert_eq!(found, by_expressions(&expressions, text), "{name}: {text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_expression_of_files_is_published_by_a_family() {
+        for (expression, _) in EXPRESSIONS.iter().filter(|(_, stage)| matches!(stage, Stage::Find(_))) {
+            assert!(PUBLISHED.iter().any(|(_, all)| all.contains(expression)), "{expression}");
+            assert!(Splitter::of_expressions(&[(*expression).to_owned()]).is_ok());
+        }
+        assert_eq!(Splitter::of_expressions(&["a+".to_owned()]).unwrap_err(), "a+");
+    }
+
+    #[test]
+    fn digits_are_grouped_from_their_end() {
+        let splitter = Splitter::named("superbpe").unwrap();
+        let mut splits = Splits::default();
+        for (text, expected) in [
+            ("a1234567b", &["a", "1", "234", "567", "b"][..]),
+            ("123456", &["123", "456"]),
+            ("12 3", &["12", " ", "3"]),
+            ("", &[]),
+        ] {
+            splitter.split(text, &mut splits);
+            assert_eq!(splits.words(text).collect::<Vec<_>>(), expected);
+        }
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let mut names: Vec<_> = FAMILIES.iter().flat_map(|family| family.names).collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
     }
 }
