@@ -95,6 +95,24 @@ fn lengths_of_more_keys_than_there_are_are_faults() {
 }
 
 #[test]
+fn attention_of_a_batch_runs_again_with_other_lengths() {
+    let (q, kv) = (numbers(4), numbers(3 * 4));
+    let backend = Backend::on(device());
+    let mut batch = Batch::new(device());
+    let (query, keys) = (batch.upload(&q, &[1, 1, 4]).unwrap(), batch.upload(&kv, &[1, 3, 4]).unwrap());
+    let lengths = batch.upload_indices(&[3], &[1]).unwrap();
+    let more = AttentionOperands { lengths: Some(lengths), ..AttentionOperands::default() };
+    let out = batch.attention_with(query, keys, keys, more, Attention::full()).unwrap();
+    for length in [3, 1, 2, 0] {
+        batch.set_data(lengths, Data::U32(&[length as u32])).unwrap();
+        batch.run(&[out]).unwrap();
+        let kv = &kv[..4 * length];
+        let expected = backend.attention(&q, &[1, 1, 4], kv, kv, &[1, length, 4], Attention::full()).unwrap();
+        assert_eq!(batch.read(out).unwrap(), expected);
+    }
+}
+
+#[test]
 fn a_refused_kernel_is_an_error_of_the_driver() {
     let device = device();
     let mut batch = Batch::new(device.clone());

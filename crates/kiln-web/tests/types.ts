@@ -34,6 +34,7 @@ export async function use(kept: string | undefined): Promise<string> {
   await engine.cast(halves, { to: "f8" });
   // @ts-expect-error no such format
   await engine.quantize(a, { format: "q9_9" });
+  await engine.attention(a, a, a, { causal: true, window: 4, lengths: { data: new Uint32Array([2]), dims: [1] } });
   // @ts-expect-error two operands are taken
   await engine.add(a);
 

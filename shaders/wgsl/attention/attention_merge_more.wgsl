@@ -1,5 +1,5 @@
-// Puts the parts of an attention together as `attention_merge` does, with sinks. A query that sees no key gives zeros, and a part
-// of which a query sees no key, which the sum of its weights shows by its sign, is left out.
+// Puts the parts of an attention together as `attention_merge` does, with sinks. A query that sees no key gives zeros. A part
+// whose sum of weights is below zero has no key that the query sees, and is left out.
 #input parts: array<f32>
 #output out: array<f32>
 #input sights: array<u32>

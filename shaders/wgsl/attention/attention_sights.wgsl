@@ -1,7 +1,7 @@
 // Which keys each query sees, from positions, lengths, causality and a window; then the sinks and the slopes of heads: for each
 // query of each sequence the first key, one past the last and its position, then a sink for each head, then a slope.
 //
-// A length of more keys than there are is a fault, of which the first counts; it is taken to be all keys.
+// A length of more keys than there are is a fault; the first one is reported. It is taken to be all keys.
 #input positions: array<u32>
 #input lengths: array<u32>
 #input sinks: array<u32>

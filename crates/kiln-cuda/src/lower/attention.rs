@@ -96,7 +96,7 @@ fn run_parts(
     plan.run(combine, adding, &[parts, out]);
 }
 
-/// Reports the first length of more than `t` keys: what a table of so many rows finds of indices.
+/// Reports the first length of more than `t` keys, as a gather reports an index outside of `t + 1` rows.
 fn check_lengths(op: &Attention, plan: &mut Lowering<'_>, lengths: Value, t: usize) -> Result<()> {
     let kernel = gather::Gather::new(0);
     let launch = kernel.launch(lengths.ty.shape.numel(), t + 1, 0)?;

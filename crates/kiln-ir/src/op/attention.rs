@@ -12,8 +12,8 @@ use crate::{DType, Error, Kind, Result, Shape, TensorType};
 /// Operands: q, k, v, then those of [`AttentionOperands`] that [`Attention::operands`] names, in the order of its fields.
 ///
 /// The score of a query at position p and a key j, which has position j, is
-/// `cap tanh(scale Σ q k / cap) + slope (j - p) + mask`, of which a part that is not asked for is left out. A query that sees no
-/// key gives zeros.
+/// `cap tanh(scale Σ q k / cap) + slope (j - p) + mask`; a part that is not asked for is left out. A query that sees no key
+/// gives zeros.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub struct Attention {
     /// Whether a query sees only the keys up to its own position. Without positions the last query is at the last key, so query
@@ -248,7 +248,7 @@ impl Attention {
     fn check_parameters(&self) -> Result<()> {
         let refused = |reason| Err(Error::Parameter { op: self.name(), reason });
         match self.window {
-            Some(0) => return refused("a window of 0 keys, of which a query would see none".to_owned()),
+            Some(0) => return refused("a window of 0 keys hides every key".to_owned()),
             Some(window) if !self.causal => {
                 return refused(format!("a window of {window} keys of attention that is not causal"));
             }
@@ -273,7 +273,7 @@ impl Attention {
             let fits = |(&found, &wanted): (&usize, &usize)| found == wanted || found == 1;
             if !(2..=4).contains(&rank) || !mask.dims().iter().zip(&wanted[4 - rank.min(4)..]).all(fits) {
                 let reason = format!(
-                    "the mask {mask} is not [{}, {}, {}, {}], of which leading extents may be left out and others be 1",
+                    "the mask {mask} is not [{}, {}, {}, {}]; the leading extents may be left out, and any may be 1",
                     wanted[0], wanted[1], wanted[2], wanted[3]
                 );
                 return Err(Error::Shape { op, reason });

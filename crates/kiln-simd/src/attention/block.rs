@@ -329,8 +329,7 @@ impl Block<'_> {
         }
     }
 
-    /// Adds the weighted values of a block of keys, of which no query sees those before `first`, and each all from there to its
-    /// end. In columns before `done` those of the keys that all queries see have been added.
+    /// Adds the weighted values of a block of keys. Each query sees the keys from `first` to the end of its range. In columns before `done` those of the keys that all queries see have been added.
     ///
     /// # Safety
     /// As [`Block::score`]; `deep` is `dv` padded to whole vectors; `weights(row, key)` is the matrix of weights from there.
@@ -372,7 +371,7 @@ impl Block<'_> {
         }
     }
 
-    /// Adds the weighted values of a block of keys, of which each query sees others.
+    /// Adds the weighted values of a block of keys where queries see different keys.
     ///
     /// # Safety
     /// As [`Block::sum_values`].

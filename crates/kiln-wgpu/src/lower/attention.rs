@@ -132,7 +132,7 @@ struct More {
     /// Where the sinks and the slopes of heads are among the words of `sights`.
     sinks: usize,
     slopes: usize,
-    /// The mask, or something else where there is none.
+    /// The mask, or a placeholder.
     mask: Slice,
     /// 0 without a mask, 1 for one that is added, 2 for booleans; as the source says.
     mask_kind: u32,
@@ -149,10 +149,11 @@ impl More {
         let places = op.places();
         let (queries, heads) = (e.batch * e.s, e.kv_heads * e.group);
         let sights = plan.scratch(TensorType::u32(Shape::new(&[3 * queries + 2 * heads])?)).at;
-        // An operand that is not there is not read.
+        // An operand that is not there is not read: a few bytes that any binding holds take its place.
+        let nothing = plan.scratch(TensorType::u32(Shape::new(&[4])?));
         let word = |plan: &mut Lowering<'_>, place: Option<usize>| match place.map(|place| inputs[place]) {
             Some(value) if value.ty.dtype.is_float() => as_f32(plan, value),
-            other => Ok(other.unwrap_or(inputs[0])),
+            other => Ok(other.unwrap_or(nothing)),
         };
         let [positions, lengths, sinks, slopes] = [places.positions, places.lengths, places.sinks, places.slopes];
         let count = |place: Option<usize>| place.map_or(0, |place| inputs[place].ty.shape.numel());

@@ -3,8 +3,8 @@
 //!
 //! A block has up to eight queries that share a head of keys, and goes through keys in steps. Of a step it takes the scores, each
 //! key read by as many lanes as have 16 bytes of it; then a warp for each query makes weights of them, relative to the greatest
-//! so far; then the values are added up, each thread some elements of every so many values. Where there are few queries, keys
-//! are cut into parts at multiples of a step; [`ScanCombine`] adds up what blocks leave of parts.
+//! so far; then the values are added up, each thread some elements of every few values. Where there are few queries, several
+//! blocks take the steps in turns; [`ScanCombine`] adds up what they leave.
 
 use kiln_ir::op::{Attention, AttentionExtents, AttentionOperands};
 use kiln_ir::{DType, Error, QuantFormat, Result, Shape};
@@ -33,8 +33,8 @@ const AT_ONCE: u32 = 4;
 const MOST: u64 = 1 << 31;
 /// Entries of a mask at most.
 const MOST_ENTRIES: u64 = u32::MAX as u64;
-/// Parts at most: blocks of a grid along y.
-const MOST_PARTS: usize = 65_535;
+/// Parts at most.
+const MOST_PARTS: usize = 1024;
 /// Blocks that a multiprocessor works on at once, about.
 const RESIDENT: usize = 4;
 /// 2²³: an integer below that in its lower bits is added to it.
@@ -52,7 +52,7 @@ enum Stored {
 }
 
 impl Stored {
-    /// Rows of so many elements of this type, where they are read as they are.
+    /// How rows of `width` elements of this type are stored, where they are read as they are.
     fn of(dtype: DType, width: usize) -> Option<Self> {
         match dtype {
             DType::F32 => Some(Self::F32),
@@ -207,7 +207,7 @@ pub struct ScanAttention {
 #[derive(Debug, Clone, PartialEq)]
 pub struct ScanPlan {
     /// The first launch. Buffers: queries, keys, values, scratch; then positions, lengths, slopes, mask and the report of
-    /// lengths, of which those that are missing are not read: any other buffer does.
+    /// lengths; any buffer may take the place of an operand that is missing.
     pub attention: (ScanAttention, Launch),
     /// The launch that adds up parts. Buffers: scratch, result, sinks.
     pub combine: (ScanCombine, Launch),
@@ -216,7 +216,7 @@ pub struct ScanPlan {
 }
 
 impl ScanAttention {
-    /// Whether keys or values of this type, in rows of so many elements, are read as they are.
+    /// Whether keys or values of this type, in rows of `width` elements, are read as they are.
     pub fn reads(dtype: DType, width: usize) -> bool {
         Stored::of(dtype, width).is_some()
     }
@@ -273,8 +273,7 @@ impl ScanAttention {
         let blocks = extent("blocks", units.saturating_mul(chunks), MAX_GRID_X)?;
         let steps = t.div_ceil(KEYS as usize).max(1);
         let wanted = (RESIDENT * multiprocessors as usize).div_ceil(blocks.max(1) as usize);
-        let each = steps.div_ceil(wanted.clamp(1, MOST_PARTS));
-        let parts = steps.div_ceil(each) as u32;
+        let parts = wanted.clamp(1, MOST_PARTS).min(steps) as u32;
         let (kind, strides) = match mask {
             None => (MaskKind::Missing, [0; 4]),
             Some((dtype, shape)) => {
@@ -291,7 +290,6 @@ impl ScanAttention {
             extent("queries", rows, MOST)?,
             extent("blocks", chunks, MOST)?,
             extent("heads", kv_heads, MOST)?,
-            extent("keys of a part", each * KEYS as usize, MOST)?,
             op.causal.into(),
             op.window.unwrap_or(u32::MAX),
             count(counts.positions)?,
@@ -337,8 +335,8 @@ impl ScanAttention {
         let [positions, lengths, slopes, mask] =
             ["positions", "lengths", "slopes", "mask"].map(|name| k.buffer::<u32>(name));
         let report = k.buffer::<u64>("report");
-        let [total, s, t, rows, chunks, heads, part_keys] =
-            ["total", "s", "t", "rows", "chunks", "kv_heads", "part_keys"].map(|name| k.parameter::<u32>(name));
+        let [total, s, t, rows, chunks, heads] =
+            ["total", "s", "t", "rows", "chunks", "kv_heads"].map(|name| k.parameter::<u32>(name));
         let [causal, window, positions_given, lengths_given, slopes_given] =
             ["causal", "window", "positions_given", "lengths_given", "slopes_given"]
                 .map(|name| k.parameter::<u32>(name));
@@ -386,18 +384,20 @@ impl ScanAttention {
             begin.set(k.min(begin, k.selp(first, u32::MAX, sees)));
             end.set(k.max(end, k.selp(past, 0, sees)));
         }
-        let part = k.ctaid_y() * part_keys;
-        let start = k.max(part, begin.get() & !(KEYS - 1));
-        let end = k.min(end, part + part_keys);
+        // Parts take steps in turns, so that they have as much to do where the keys that are seen are few of those that there are.
+        let (part, parts) = (k.ctaid_y(), k.nctaid_y());
+        let ahead = k.max(begin.get() / KEYS, part) - part;
+        let start = (part + (ahead + parts - 1u32) / parts * parts) * KEYS;
+        let end = end.get();
 
         let offsets = [self.keys, self.values].map(|of| k.mul_wide(unit, t) * u64::from(of.bytes()));
         let key_sub = lane % self.keys.lanes();
         let elements = self.load_queries(k, q, k.mul_wide(unit, rows), first_row, rows, key_sub);
         let sums: Vec<Vec<Variable<'_, f32>>> =
             (0..self.queries).map(|_| (0..self.values.elements()).map(|_| k.variable(0.0f32)).collect()).collect();
-        // A warp makes the weights of every so many queries.
+        // Each warp makes the weights of every fourth query.
         let states: Vec<_> = (0..self.queries).step_by(WARPS as usize).map(|first| (first, State::new(k))).collect();
-        k.for_(start, end, KEYS, |base| {
+        k.for_(start, end, parts * KEYS, |base| {
             let count = k.min(end - base, KEYS);
             self.score(k, keys, offsets[0], &elements, base, count, &shared);
             k.bar_sync(0u32);
@@ -416,14 +416,14 @@ impl ScanAttention {
         // Of each part the sums of all queries, then of each part what they are relative to and the total of the weights, which is
         // below zero where a query sees no key.
         let row = k.mad_wide(k.ctaid_y(), total, k.cvt_u64(k.mad(unit, rows, first_row)));
-        let parts = k.mul_wide(k.nctaid_y(), total);
+        let weights = k.mul_wide(parts, total) * u64::from(self.values.width);
         let out = out.cast::<f32>();
         self.store_sums(k, out.index_wide(row * u64::from(self.values.width)), &sums, rows - first_row);
         for (first, state) in &states {
             let query = warp + *first;
             let there = k.and(k.lt(query, self.queries), k.lt(first_row + query, rows));
             k.if_(k.and(there, k.eq(lane, 0)), || {
-                let weights = out.index_wide(parts * u64::from(self.values.width) + (row + k.cvt_u64(query)) * 2u64);
+                let weights = out.index_wide(weights + (row + k.cvt_u64(query)) * 2u64);
                 let total = k.selp(state.total.get(), -1.0, k.ne(state.seen, 0));
                 // Where sums are an odd number they are not aligned as a pair.
                 k.st(weights, state.greatest);
