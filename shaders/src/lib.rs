@@ -128,7 +128,7 @@ sources! {
         /// The sum of the parts that an operation was split into.
         SPLIT_SUM = split_sum;
     }
-    elementwise includes [elementwise, functions] {}
+    elementwise includes [angle, elementwise, functions, power] {}
     reduce includes [fold, reduce_row, reduction, state_key, state_plain, state_position, state_product, state_squares, state_sum] {
         /// The inner product of two vectors, or parts of it.
         DOT = dot;
@@ -240,7 +240,15 @@ sources! {
         /// Elements as those of another type.
         CAST = cast;
     }
+    scan includes [scan] {
+        /// Sums of all elements up to each, of parts of rows.
+        CUMSUM = cumsum;
+        /// The sums of parts of rows.
+        CUMSUM_TOTALS = cumsum_totals;
+    }
     compare includes [] {
+        /// A function of each pair of integers.
+        ARITHMETIC = arithmetic;
         /// Whether a comparison holds, for each pair of elements.
         COMPARE = compare;
         /// Elements of one tensor where a condition holds, and of another elsewhere.
@@ -314,7 +322,7 @@ mod tests {
         }
         assert_eq!(
             seen.into_iter().collect::<Vec<_>>(),
-            ["COMPARISON", "FORMAT", "FROM_TYPE", "REDUCTION", "STORED", "STORED_A", "STORED_B", "TO_TYPE"]
+            ["COMPARISON", "FORMAT", "FROM_TYPE", "FUNCTION", "REDUCTION", "STORED", "STORED_A", "STORED_B", "TO_TYPE"]
         );
     }
 

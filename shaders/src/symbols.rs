@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use kiln_ir::op::{Comparison, Reduction};
+use kiln_ir::op::{Comparison, IntegerFunction, Reduction};
 use kiln_ir::{DType, QuantFormat};
 
 /// An enumeration that kernels are compiled for.
@@ -51,6 +51,15 @@ impl Symbolic for Comparison {
     }
 }
 
+impl Symbolic for IntegerFunction {
+    const CONSTANTS: &'static [&'static str] = &["FUNCTION"];
+    const ALL: &'static [Self] = Self::ALL;
+
+    fn symbol(self) -> String {
+        format!("INTEGER_{}", self.name().to_uppercase())
+    }
+}
+
 impl Symbolic for QuantFormat {
     const CONSTANTS: &'static [&'static str] = &["FORMAT"];
     const ALL: &'static [Self] = &Self::ALL;
@@ -77,6 +86,7 @@ pub(crate) fn symbols(constant: &str) -> Option<Vec<String>> {
     }
     of::<Reduction>(constant)
         .or_else(|| of::<Comparison>(constant))
+        .or_else(|| of::<IntegerFunction>(constant))
         .or_else(|| of::<QuantFormat>(constant))
         .or_else(|| of::<DType>(constant))
 }
@@ -92,7 +102,11 @@ fn is_declared(constant: &str) -> bool {
     fn of<T: Symbolic>(constant: &str) -> bool {
         T::DECLARED && T::CONSTANTS.contains(&constant)
     }
-    of::<Reduction>(constant) || of::<Comparison>(constant) || of::<QuantFormat>(constant) || of::<DType>(constant)
+    of::<Reduction>(constant)
+        || of::<Comparison>(constant)
+        || of::<IntegerFunction>(constant)
+        || of::<QuantFormat>(constant)
+        || of::<DType>(constant)
 }
 
 /// The value that a constant is compared with: by its name if it is an enumeration, otherwise a number.

@@ -1,11 +1,12 @@
 //! Every text that the sources can become is a sound shader, and translates to what Vulkan, Metal and DX12 take.
 
 use kiln_ir::graph::{Fetch, Source};
-use kiln_ir::op::{Comparison, ElementwiseKind, Reduction};
+use kiln_ir::op::{Comparison, ElementwiseKind, IntegerFunction, Reduction};
 use kiln_ir::{DType, QuantFormat};
 use kiln_shaders::elementwise::{Call, Chain, Read};
 use kiln_shaders::{
-    Access, COMPARE, Capabilities, DEQUANTIZE, Head, KERNELS, Kernel, REDUCE_ROWS, Symbolic, constant, state_words,
+    ARITHMETIC, Access, COMPARE, Capabilities, DEQUANTIZE, Head, KERNELS, Kernel, REDUCE_ROWS, Symbolic, constant,
+    state_words,
 };
 use naga::back::{hlsl, msl, spv};
 use naga::valid;
@@ -180,6 +181,7 @@ fn declares<T: Symbolic + std::fmt::Debug>(kernel: Kernel) {
 #[test]
 fn the_text_names_the_values_of_the_tables() {
     declares::<Comparison>(COMPARE);
+    declares::<IntegerFunction>(ARITHMETIC);
     declares::<Reduction>(REDUCE_ROWS);
     declares::<QuantFormat>(DEQUANTIZE);
     let symbols: Vec<String> = Reduction::ALL.iter().map(|reduction| reduction.symbol()).collect();

@@ -3,7 +3,8 @@
 use kiln_device::Location;
 use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashCombine, WarpGroupAttention};
 use kiln_ptx::kernels::cast::Cast;
-use kiln_ptx::kernels::compare::{Compare, Select};
+use kiln_ptx::kernels::compare::{Arithmetic, Compare, Select};
+use kiln_ptx::kernels::cumsum::Cumsum;
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::gemm::{Gemm, MultistageGemm, SplitSum, Tf32Planes, WarpGemm, WarpGroupGemm};
@@ -72,11 +73,13 @@ macro_rules! codes {
     };
 }
 codes!(
+    Arithmetic,
     Attention,
     Cast,
     Chain,
     Compare,
     Convolve,
+    Cumsum,
     CustomCode,
     Dequantize,
     Fill,

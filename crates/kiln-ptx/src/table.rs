@@ -103,6 +103,14 @@ macro_rules! instruction_table {
             CvtU64 cvt_u64(a: T) -> u64 { 6.0 Sm70: u32 "cvt.u64.u32" }
             /// The nearest integer, of two the even one; NaN gives 0, what is beyond gives the end of the range.
             CvtRniS32 cvt_rni_s32(a: T) -> i32 { 6.0 Sm70: f32 "cvt.rni.s32.f32" }
+            /// The nearest integer, of two the even one; zeros have the sign of `a`.
+            CvtRni cvt_rni(a: T) -> T { 6.0 Sm70: f32 "cvt.rni.f32.f32" }
+            /// The integer towards zero; zeros have the sign of `a`.
+            CvtRzi cvt_rzi(a: T) -> T { 6.0 Sm70: f32 "cvt.rzi.f32.f32" }
+            /// The greatest integer not above `a`; zeros have the sign of `a`.
+            CvtRmi cvt_rmi(a: T) -> T { 6.0 Sm70: f32 "cvt.rmi.f32.f32" }
+            /// The least integer not below `a`; zeros have the sign of `a`.
+            CvtRpi cvt_rpi(a: T) -> T { 6.0 Sm70: f32 "cvt.rpi.f32.f32" }
             /// The integer towards zero; NaN gives 0, what is beyond gives the end of the range.
             CvtRziS32 cvt_rzi_s32(a: T) -> i32 { 6.0 Sm70: f32 "cvt.rzi.s32.f32" }
             /// The integer towards zero; NaN gives 0, what is beyond gives the end of the range.

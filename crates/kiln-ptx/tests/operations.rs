@@ -4,14 +4,15 @@ mod support;
 
 use kiln_ir::op::reference::{self, Case, Input};
 use kiln_ir::op::{
-    Attention as AttentionOp, Cast as CastOp, Compare as CompareOp, Convolve2d, Dequantize as DequantizeOp, Op,
-    Operation, Pool2d, QuantMatmul as QuantMatmulOp, Quantize as QuantizeOp, Rope as RopeOp, Select as SelectOp,
-    TopK as TopKOp,
+    Arithmetic as ArithmeticOp, Attention as AttentionOp, Cast as CastOp, Compare as CompareOp, Convolve2d,
+    Cumsum as CumsumOp, Dequantize as DequantizeOp, Op, Operation, Pool2d, QuantMatmul as QuantMatmulOp,
+    Quantize as QuantizeOp, Rope as RopeOp, Select as SelectOp, TopK as TopKOp,
 };
-use kiln_ir::{Buffer, Operand, QuantFormat, Result as CoreResult, TensorType};
+use kiln_ir::{Buffer, DType, Operand, QuantFormat, Result as CoreResult, TensorType};
 use kiln_ptx::kernels::attention::Attention;
 use kiln_ptx::kernels::cast::Cast;
-use kiln_ptx::kernels::compare::{Compare, Select};
+use kiln_ptx::kernels::compare::{Arithmetic, Compare, Select};
+use kiln_ptx::kernels::cumsum::Cumsum;
 use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, WarpQuantMatmul};
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::top_k::TopK;
@@ -44,6 +45,16 @@ fn lower(op: &Op, inputs: &[Operand<'_>], target: Target) -> CoreResult<(Box<dyn
         Op::Select(op) => {
             let lengths = [0, 1, 2].map(|i: usize| shapes[i].numel());
             of(Select, Select.launch(elements(inputs, &Op::from(*op)), lengths)?)
+        }
+        Op::Arithmetic(op) => {
+            let kernel = Arithmetic::new(op.function, inputs[0].ty().dtype);
+            let lengths = [0, 1].map(|i: usize| shapes[i].numel());
+            of(kernel, kernel.launch(elements(inputs, &Op::from(*op)), lengths)?)
+        }
+        Op::Cumsum(op) => {
+            let [rows, n, _] = op.extents(&inputs[0].ty())?;
+            let kernel = Cumsum::rows(inputs[0].ty().dtype);
+            of(kernel, kernel.launch(rows, n, n)?)
         }
         Op::TopK(op) => of(TopK, TopK.launch(shapes[0].rows(), shapes[0].columns(), op.k)?),
         Op::Pool2d(op) => {
@@ -115,7 +126,9 @@ fn conforms<O: Operation>(most: u64, target: Target) -> usize {
         let cost = case.op.cost(&types).unwrap();
         // Bytes are compared as words, which other kernels make of them.
         let words = !matches!(case.op, Op::Compare(_)) || types[0].dtype.size() == 4;
-        words && cost.flops.max(cost.bytes()) <= most
+        // Other kernels move the dimension that is summed along to the end.
+        let last = !matches!(case.op, Op::Cumsum(op) if op.axis + 1 < types[0].shape.rank());
+        words && last && cost.flops.max(cost.bytes()) <= most
     };
     let cases = O::cases();
     let cases: Vec<&Case> = cases.iter().filter(small).collect();
@@ -146,6 +159,8 @@ macro_rules! conformance {
 conformance! {
     cast_keeps_its_contract CastOp Sm80 400_000 100_000;
     compare_keeps_its_contract CompareOp Sm80 60_000 20_000;
+    arithmetic_keeps_its_contract ArithmeticOp Sm80 60_000 20_000;
+    cumsum_keeps_its_contract CumsumOp Sm80 200_000 20_000;
     select_keeps_its_contract SelectOp Sm80 60_000 3_000;
     top_k_keeps_its_contract TopKOp Sm80 10_000 500;
     pooling_keeps_its_contract Pool2d Sm80 20_000 2_000;
@@ -203,5 +218,37 @@ fn blocks_of_all_magnitudes_are_quantised_to_the_same_bytes() {
         let chunks = bytes.chunks(format.block_bytes()).zip(expected.chunks(format.block_bytes()));
         let wrong = chunks.enumerate().find(|(_, (got, wanted))| got != wanted);
         assert_eq!(wrong, None, "{}", format.name());
+    }
+}
+
+/// Rows in parts: totals, their sums, and the parts.
+#[test]
+fn cumulative_sums_in_parts_keep_their_contract() {
+    let mut random = reference::Random::new(83);
+    let (rows, n, part) = (3, 9001, 4096);
+    let op = CumsumOp { axis: 1 };
+    for dtype in [DType::F32, DType::I32] {
+        let input = match dtype {
+            DType::F32 => Input::f32(random.uniforms(rows * n, -1.0, 1.0), &[rows, n]),
+            _ => Input::any(dtype, &[rows, n], &mut random),
+        };
+        let case = Case::new(op, vec![input]);
+        let results = |_: &Op, inputs: &[Operand<'_>]| {
+            let mut device = Device::default();
+            let bytes = inputs[0].data().as_bytes();
+            let x = device.upload(bytes);
+            let parts = n.div_ceil(part);
+            let [totals, before] = [0; 2].map(|_| device.allocate(4 * rows * parts));
+            let y = device.allocate(bytes.len());
+            let [of_rows, of_parts, of_totals] = [Cumsum::rows(dtype), Cumsum::parts(dtype), Cumsum::totals(dtype)];
+            device.run(&of_totals, &of_totals.launch(rows, n, part)?, &[x, totals]).unwrap();
+            device.run(&of_rows, &of_rows.launch(rows, parts, parts)?, &[totals, before]).unwrap();
+            device.run(&of_parts, &of_parts.launch(rows, n, part)?, &[x, before, y]).unwrap();
+            let mut result = Buffer::with_bytes(dtype, bytes.len())?;
+            result.as_mut().as_bytes().copy_from_slice(device.download(y));
+            Ok(vec![result])
+        };
+        let accuracy = reference::conform(&case, results).unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!(accuracy.compared, rows * n);
     }
 }

@@ -38,11 +38,14 @@ fn representative(op: &Op) -> &'static str {
         // What computes little takes as long as moving its operands and result.
         Op::Elementwise(elementwise) => match elementwise.kind() {
             Kind::Neg | Kind::Abs | Kind::Scale | Kind::Clip | Kind::Relu | Kind::LeakyRelu => "scale",
+            Kind::Floor | Kind::Ceil | Kind::Round | Kind::Trunc => "scale",
+            // The two angles are reduced alike.
+            Kind::Sin | Kind::Cos => "sin",
             Kind::Add | Kind::Sub | Kind::Mul | Kind::Min | Kind::Max | Kind::Lerp => "add",
             kind => kind.name(),
         },
         Op::Gather(_) => "gather",
-        Op::Compare(_) | Op::Select(_) => "add",
+        Op::Compare(_) | Op::Select(_) | Op::Arithmetic(_) => "add",
         // Each moves elements and computes next to nothing.
         _ if op.reads_as_stored() => "permute",
         _ => op.name(),
@@ -75,7 +78,7 @@ const fn measured(format: QuantFormat) -> (QuantFormat, &'static str) {
 fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<&'static str> {
     let first = inputs.first()?.shape;
     Some(match op {
-        Op::Elementwise(_) | Op::Compare(_) | Op::Select(_) => {
+        Op::Elementwise(_) | Op::Compare(_) | Op::Select(_) | Op::Arithmetic(_) => {
             let n = outputs.first()?.shape.numel();
             let flat = inputs.iter().all(|t| t.shape.numel() == n || t.shape.numel() == 1);
             if flat { "" } else { "repeated operand" }

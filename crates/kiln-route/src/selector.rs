@@ -53,9 +53,13 @@ impl OpComplexity {
     pub fn of(op: &Op) -> Self {
         match op {
             Op::Matmul(_) | Op::Matvec(_) | Op::QuantMatmul(_) | Op::Convolve2d(_) | Op::Attention(_) => Self::High,
-            Op::Elementwise(_) | Op::Compare(_) | Op::Select(_) | Op::Transpose(_) | Op::Gather(_) | Op::Rope(_) => {
-                Self::Low
-            }
+            Op::Elementwise(_)
+            | Op::Compare(_)
+            | Op::Select(_)
+            | Op::Arithmetic(_)
+            | Op::Transpose(_)
+            | Op::Gather(_)
+            | Op::Rope(_) => Self::Low,
             op if op.reads_as_stored() => Self::Low,
             _ => Self::Medium,
         }

@@ -12,14 +12,14 @@ use crate::vector::{PlainKernel, dispatch_plain};
 
 /// Elements of an operand beside some of a result: as many, or one for all.
 #[derive(Clone, Copy)]
-enum Beside<'a, T> {
+pub(crate) enum Beside<'a, T> {
     Each(&'a [T]),
     All(T),
 }
 
 impl<'a, T: Copy> Beside<'a, T> {
     /// Beside these elements of a result, which do not reach over the end of an operand that repeats.
-    fn of(operand: &'a [T], range: &Range<usize>) -> Self {
+    pub(crate) fn of(operand: &'a [T], range: &Range<usize>) -> Self {
         match operand {
             &[one] => Self::All(one),
             _ => {
@@ -32,7 +32,7 @@ impl<'a, T: Copy> Beside<'a, T> {
 
 /// Calls `run` with parts of `n` elements of a result, of which none reaches over the end of an operand that repeats; in
 /// threads, where there are many.
-fn for_parts(simd: &Simd, n: usize, lengths: &[usize], run: impl Fn(Range<usize>) + Sync) {
+pub(crate) fn for_parts(simd: &Simd, n: usize, lengths: &[usize], run: impl Fn(Range<usize>) + Sync) {
     let repeated = lengths.iter().copied().filter(|&length| length > 1).min().unwrap_or(n);
     let part = part_len(1, n, simd);
     threads::for_each(n.div_ceil(part), simd.threads(), |i| {
@@ -71,7 +71,7 @@ impl<T: Copy + PartialOrd> PlainKernel for Comparing<'_, T> {
 }
 
 #[inline(always)]
-fn fill<T: Copy, U>(a: Beside<'_, T>, b: Beside<'_, T>, out: &mut [U], of: impl Fn(T, T) -> U) {
+pub(crate) fn fill<T: Copy, U>(a: Beside<'_, T>, b: Beside<'_, T>, out: &mut [U], of: impl Fn(T, T) -> U) {
     match (a, b) {
         (Beside::Each(a), Beside::Each(b)) => {
             out.iter_mut().zip(a.iter().zip(b)).for_each(|(out, (&a, &b))| *out = of(a, b));

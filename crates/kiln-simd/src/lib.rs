@@ -13,11 +13,13 @@
 //! - Threads run only where they pay; the cut-overs are constants with the measurement beside them.
 //! - Unsafe code is in the vector module and the kernels, each block with its reason.
 
+mod arithmetic;
 mod array;
 mod attention;
 mod cast;
 mod compare;
 mod convolve;
+mod cumsum;
 mod custom;
 mod elementwise;
 mod float_state;

@@ -10,7 +10,14 @@
 
 use crate::vector::{Lanewise, ROUNDER};
 
+mod angle;
 mod piecewise;
+mod power;
+mod whole;
+
+pub(crate) use angle::{cos, sin};
+pub(crate) use power::pow;
+pub(crate) use whole::{ceil, floor, round, trunc};
 
 /// ln 2 in two parts; the first has 12 bits, so that its product with an exponent is exact.
 const LN_2: [f32; 2] = [0.693_115_23, 3.194_618_3e-5];
@@ -129,6 +136,20 @@ pub(crate) fn exp_m1_negative<V: Lanewise>(x: V) -> V {
     power.mul_add(reduced.exp_m1(), power - one).or(x.and(x.of(-0.0)))
 }
 
+/// `eˣ - 1`
+#[inline(always)]
+pub(crate) fn exp_m1<V: Lanewise>(x: V) -> V {
+    // e^-30 is below half a unit in the last place of 1, e^89 is ∞.
+    let reduced = Reduced::new(clamp(x, -30.0, 89.0));
+    let one = x.of(1.0);
+    // 2ⁿ - 1 is exact up to 2^24; from 2^25 on the 1 is below half a unit in the last place.
+    let power = one.scale_pow2(x.of(25.0).lesser(reduced.n));
+    let small = power.mul_add(reduced.exp_m1(), power - one);
+    let large = reduced.mantissa().scale_pow2(reduced.n);
+    // The sign of x restores that of -0.
+    V::select(x.of(25.0).lt(reduced.n), large, small).or(x.and(x.of(-0.0)))
+}
+
 /// `ln(1 + f) + k ln 2` for f in -0.25..=0.5 and an integral k.
 #[inline(always)]
 fn ln_sum<V: Lanewise>(f: V, k: V) -> V {
@@ -164,6 +185,41 @@ pub(crate) fn ln_1p<V: Lanewise>(x: V) -> V {
     // From 1/2 on it is ln 2 + ln((1 + x) / 2). Both arguments of the polynomial are exact.
     let (one, large) = (x.of(1.0), x.of(0.5).lt(x));
     ln_sum(V::select(large, (x - one) * x.of(0.5), x), V::select(large, one, x.of(0.0)))
+}
+
+/// `ln(1 + x)`
+#[inline(always)]
+pub(crate) fn ln_1p_of_any<V: Lanewise>(x: V) -> V {
+    // With 1 + x near m 2ᵏ it is ln(1 + f) + k ln 2 for f = x 2^-k + (2^-k - 1), where the difference is exact or -1.
+    let one = x.of(1.0);
+    let (m, k) = (x + one).mantissa_exponent();
+    // k is infinite for x of -1 and ∞; m is NaN below -1.
+    let finite = clamp(k, -126.0, 128.0);
+    let f = x.scale_pow2(-finite) + (one.scale_pow2(-finite) - one);
+    let f = V::select(k.abs().lt(x.of(f32::INFINITY)), f, x.of(0.0));
+    // Every result has the sign of x, -0 included.
+    ln_sum(V::select(m.eq(m), f, m), k).or(x.and(x.of(-0.0)))
+}
+
+/// `erf x`
+#[inline(always)]
+pub(crate) fn erf<V: Lanewise>(x: V) -> V {
+    // Both fits are by N. Juffa (2016): 1 - e^p(a) from 0.93 on, which is 1 from 4 on, and an odd polynomial below.
+    let a = clamp(x.abs(), 1e-30, 4.0);
+    let coefficients = [
+        -0.128_717_51,
+        -0.634_846_7,
+        -0.106_777_88,
+        0.024_254_622,
+        -0.003_883_964_4,
+        0.000_383_197_13,
+        -1.728_534_7e-5,
+    ];
+    let large = x.of(1.0) - exp(polynomial(a, coefficients).mul_add(a, -a));
+    let coefficients = [0.128_379_17, -0.376_125_34, 0.112_819_925, -0.026_768_135, 0.004_991_194, -0.000_596_761_7];
+    let b = x.of(1.0).lesser(x.abs()).or(x.and(x.of(-0.0)));
+    let small = b.mul_add(polynomial(b * b, coefficients), b);
+    V::select(x.of(0.927_734_4).lt(a), large, small).or(x.and(x.of(-0.0)))
 }
 
 /// `tanh x`

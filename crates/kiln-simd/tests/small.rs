@@ -89,6 +89,14 @@ fn small_cases() -> Vec<Case> {
     for &comparison in Comparison::ALL {
         c.add(Compare { comparison }, &[&[3, 7], &[7]]);
     }
+    for &function in IntegerFunction::ALL {
+        for dtype in [DType::I32, DType::U8] {
+            let operands = [&[3, 7][..], &[7]].map(|dims| Input::any(dtype, dims, &mut c.random));
+            c.cases.push(Case::new(Arithmetic { function }, operands.to_vec()));
+        }
+    }
+    c.add(Cumsum { axis: 0 }, &[&[3, 7]]);
+    c.add(Cumsum { axis: 1 }, &[&[3, 7]]);
     let condition = Input::any(DType::Bool, &[7], &mut c.random);
     let (a, b) = (c.tensor(&[3, 7]), c.tensor(&[]));
     c.cases.push(Case::new(Select, vec![condition, a, b]));

@@ -2,9 +2,10 @@
 
 use js_sys::{Array, Object};
 use kiln::op::{
-    Attention, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d, Dequantize, Dot, ElementwiseKind, Gather,
-    LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction,
-    Reshape, RmsNorm, Rope, RopeStyle, Select, Slice, Softmax, TopK, Transpose,
+    Arithmetic, Attention, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d, Cumsum, Dequantize, Dot,
+    ElementwiseKind, Gather, IntegerFunction, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d,
+    QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, RopeStyle, Select, Slice, Softmax, TopK,
+    Transpose,
 };
 use kiln::{QuantFormat, Result};
 use wasm_bindgen::JsValue;
@@ -214,6 +215,20 @@ others! {
     select {
         operands: (condition, a, b), params: "", engine: "Elements", batch: "BatchTensor",
         make: |_| Ok(Select.into()),
+    }
+    arithmetic {
+        operands: (a, b), params: "function: \"add\" | \"sub\" | \"mul\" | \"min\" | \"max\"", required: true,
+        engine: "Elements", batch: "BatchTensor",
+        make: |o| {
+            let name = o.text("function").unwrap_or_default();
+            let found = IntegerFunction::ALL.iter().copied().find(|function| function.name() == name);
+            let function = found.ok_or_else(|| parameter("arithmetic", "function is add, sub, mul, min or max"))?;
+            Ok(Arithmetic { function }.into())
+        },
+    }
+    cumsum {
+        operands: (x), params: "axis: number", required: true, engine: "Elements", batch: "BatchTensor",
+        make: |o| Ok(Cumsum { axis: required(o.whole("cumsum", "axis")?, "cumsum", "axis")? }.into()),
     }
     cast {
         operands: (x), params: "to: DType", required: true, engine: "Elements", batch: "BatchTensor",

@@ -29,6 +29,16 @@ pub const DIFFERENCES: &[(ElementwiseKind, Bound)] = &[
     (ElementwiseKind::GeluTanh, Bound::Ulp(6.0)),
     (ElementwiseKind::Mish, Bound::Ulp(8.0)),
     (ElementwiseKind::Softplus, Bound::Ulp(4.0)),
+    (ElementwiseKind::Sin, Bound::Ulp(4.0)),
+    (ElementwiseKind::Cos, Bound::Ulp(4.0)),
+    (ElementwiseKind::Erf, Bound::Ulp(4.0)),
+    (ElementwiseKind::Ln1p, Bound::Ulp(4.0)),
+    (ElementwiseKind::ExpM1, Bound::Ulp(4.0)),
+    (ElementwiseKind::Pow, Bound::Ulp(6.0)),
+    // Two roundings of 2⁻²⁴ for each unit of the function, and two of the products.
+    (ElementwiseKind::Swiglu, Bound::Magnitude(14.0)),
+    (ElementwiseKind::Geglu, Bound::Magnitude(18.0)),
+    (ElementwiseKind::GegluTanh, Bound::Magnitude(14.0)),
 ];
 
 /// Products that a matrix product or a convolution sums in one chain at most: a shorter one would cost a GPU more, which

@@ -1,5 +1,7 @@
 // The element-wise functions: `op_` and the name in the table of kiln-ir, operands first, then parameters.
 #include math
+#include angle
+#include power
 
 fn op_add(a: V, b: V) -> V { return a + b; }
 fn op_sub(a: V, b: V) -> V { return a - b; }
@@ -63,3 +65,17 @@ fn op_hard_swish(x: V) -> V {
 }
 fn op_mish(x: V) -> V { return mish_of(x); }
 fn op_softplus(x: V) -> V { return keeping_nan(max(x, V(0.0)) + ln_1p_of(exp_of(-abs(x))), x); }
+fn op_sin(x: V) -> V { return sine_of(x); }
+fn op_cos(x: V) -> V { return cosine_of(x); }
+fn op_erf(x: V) -> V { return erf_of(x); }
+fn op_ln_1p(x: V) -> V { return ln_1p_whole(x); }
+fn op_exp_m1(x: V) -> V { return exp_m1_whole(x); }
+// Zeros have the sign of x, whatever the device gives.
+fn op_floor(x: V) -> V { return keeping_nan(signed_as(abs(floor(x)), x), x); }
+fn op_ceil(x: V) -> V { return keeping_nan(signed_as(abs(ceil(x)), x), x); }
+fn op_round(x: V) -> V { return keeping_nan(signed_as(abs(round(x)), x), x); }
+fn op_trunc(x: V) -> V { return keeping_nan(signed_as(abs(trunc(x)), x), x); }
+fn op_pow(a: V, b: V) -> V { return power_of(a, b); }
+fn op_swiglu(gate: V, up: V) -> V { return swish_of(gate) * up; }
+fn op_geglu(gate: V, up: V) -> V { return gelu_of(gate) * up; }
+fn op_geglu_tanh(gate: V, up: V) -> V { return gelu_tanh_of(gate) * up; }

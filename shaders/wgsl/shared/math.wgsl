@@ -26,6 +26,10 @@ fn infinities(x: V) -> vec4<bool> {
     return (bits(x) & Bits(0x7fffffffu)) == Bits(0x7f800000u);
 }
 
+fn finite(x: V) -> vec4<bool> {
+    return (bits(x) & Bits(0x7f800000u)) != Bits(0x7f800000u);
+}
+
 // Constants that are not finite may not be written in WGSL: they are made from the bits of a variable.
 fn nan_of(x: V) -> V {
     return bitcast<V>(bits(x) | Bits(0x7fc00000u));
@@ -53,6 +57,11 @@ fn upper(x: V) -> V {
 // x, which is a multiple of 1 / scale below 2^31 / scale or is cut to one, kept from being mixed with what follows.
 fn held(x: V, scale: f32) -> V {
     return V(vec4<i32>(x * scale)) * (1.0 / scale);
+}
+
+// x, by way of its bits. That they change where x is not finite no compiler can know to be without meaning.
+fn kept(x: V) -> V {
+    return bitcast<V>(bits(x) ^ select(Bits(1u), Bits(0u), finite(x)));
 }
 
 // 2^n for integers in -126..=127.
@@ -119,6 +128,16 @@ fn exp_m1_negative(x: V) -> V {
     return signed_as(abs(power * exp_m1_of(split.r) + (power - 1.0)), x);
 }
 
+// e^x - 1
+fn exp_m1_whole(x: V) -> V {
+    // e^-30 is below half a unit in the last place of 1. From 2^25 on the 1 is, too.
+    let split = reduced(clamp(x, V(-30.0), V(89.0)));
+    let p = exp_m1_of(split.r);
+    let power = power_of_two(vec4<i32>(min(split.n, V(25.0))));
+    let y = select(power * p + (power - 1.0), scaled(p + 1.0, split.n), split.n > V(25.0));
+    return keeping_nan(signed_as(abs(y), x), x);
+}
+
 // ln(1 + f) + k ln 2 for f in -0.3..=0.5 and integral k
 fn ln_sum(f: V, k: V) -> V {
     var p = f * 0.037373032 - 0.09088157;
@@ -151,6 +170,36 @@ fn ln_1p_of(x: V) -> V {
     // From 1/2 on it is ln 2 + ln((1 + x) / 2). Both arguments of the polynomial are exact.
     let large = x > V(0.5);
     return ln_sum(select(x, (x - 1.0) * 0.5, large), select(V(0.0), V(1.0), large));
+}
+
+// ln(1 + x)
+fn ln_1p_whole(x: V) -> V {
+    // With 1 + x near m 2^k it is ln(1 + f) + k ln 2 for f = x 2^-k + (2^-k - 1), where the difference is exact or -1.
+    let exponent = (bitcast<vec4<i32>>(x + 1.0) - vec4<i32>(0x3f3504f3)) >> vec4<u32>(23u);
+    let k = clamp(V(exponent), V(-126.0), V(128.0));
+    let y = ln_sum(scaled(x, -k) + (scaled(V(1.0), -k) - 1.0), k);
+    let finite = select(signed_as(abs(y), x), -infinity_signed_as(abs(x)), x == V(-1.0));
+    return select(select(finite, x, infinities(x)), nan_of(x), (x < V(-1.0)) | nans(x));
+}
+
+fn erf_of(x: V) -> V {
+    // 1 - e^p(a) from 0.93 on, which is 1 from 4 on, and an odd polynomial below.
+    let a = min(abs(x), V(4.0));
+    var p = a * -1.7285347e-5 + 0.00038319713;
+    p = p * a - 0.0038839644;
+    p = p * a + 0.024254622;
+    p = p * a - 0.10677788;
+    p = p * a - 0.6348467;
+    p = p * a - 0.12871751;
+    let large = 1.0 - exp_of(p * a - a);
+    let square = min(a * a, V(1.0));
+    var q = square * -0.0005967617 + 0.004991194;
+    q = q * square - 0.026768135;
+    q = q * square + 0.112819925;
+    q = q * square - 0.37612534;
+    q = q * square + 0.12837917;
+    let small = a * q + a;
+    return keeping_nan(signed_as(select(small, large, a > V(0.9277344)), x), x);
 }
 
 fn tanh_of(x: V) -> V {

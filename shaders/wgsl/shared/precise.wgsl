@@ -5,19 +5,10 @@
 // Compilers reorder sums, take a b + (a c + d) for a (b + c) + d, and (a b) c with constants b and c for a (b c), which may
 // vanish. Where the order counts, a result is `kept` from being mixed with what follows.
 
-// x, by way of its bits. That they change where x is not finite no compiler can know to be without meaning.
-fn kept(x: V) -> V {
-    return bitcast<V>(bits(x) ^ select(Bits(1u), Bits(0u), finite(x)));
-}
-
 // A number and what has to be added to it.
 struct Pair {
     high: V,
     low: V,
-}
-
-fn finite(x: V) -> vec4<bool> {
-    return (bits(x) & Bits(0x7f800000u)) != Bits(0x7f800000u);
 }
 
 // s / n

@@ -1,6 +1,6 @@
-//! Comparisons, and the choice between two tensors.
+//! Comparisons, the choice between two tensors, and functions of integers.
 
-use kiln_ir::op::{Compare, Select};
+use kiln_ir::op::{Arithmetic, Compare, Select};
 use kiln_ir::{Result, TensorType};
 use kiln_ptx::kernels::compare;
 
@@ -28,8 +28,18 @@ impl Lower<CudaDevice> for Select {
     }
 }
 
+impl Lower<CudaDevice> for Arithmetic {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let kernel = compare::Arithmetic::new(self.function, outputs[0].ty.dtype);
+        let lengths = [inputs[0], inputs[1]].map(|operand| operand.ty.shape.numel());
+        let launch = kernel.launch(outputs[0].ty.shape.numel(), lengths)?;
+        plan.run(kernel, launch, &[inputs[0].at, inputs[1].at, outputs[0].at]);
+        Ok(())
+    }
+}
+
 /// A value whose elements are words: itself, or where they are bytes a copy for the duration of this step.
-fn in_words(plan: &mut Lowering<'_>, value: Value) -> Result<Value> {
+pub(super) fn in_words(plan: &mut Lowering<'_>, value: Value) -> Result<Value> {
     let to = Compare::in_words(value.ty.dtype);
     if to == value.ty.dtype {
         return Ok(value);

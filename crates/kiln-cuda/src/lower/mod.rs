@@ -3,6 +3,7 @@
 pub(crate) mod attention;
 pub(crate) mod cast;
 mod compare;
+mod cumsum;
 pub(crate) mod custom;
 pub(crate) mod elementwise;
 mod gather;

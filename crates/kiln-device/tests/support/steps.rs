@@ -168,6 +168,6 @@ macro_rules! lowered {
 }
 lowered! {
     Elementwise, Reduce, Dot, Matmul, Matvec, Transpose, Softmax, LogSoftmax, LayerNorm, RmsNorm, Gather(faults), TopK,
-    Convolve2d, Pool2d, Attention, Rope, Quantize, Dequantize, QuantMatmul, Cast, Compare, Select, Permute, Slice, BroadcastTo, Pad, Concat,
+    Convolve2d, Pool2d, Attention, Rope, Quantize, Dequantize, QuantMatmul, Cast, Compare, Select, Arithmetic, Cumsum, Permute, Slice, BroadcastTo, Pad, Concat,
     Reshape, Custom,
 }

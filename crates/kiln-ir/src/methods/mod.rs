@@ -146,6 +146,13 @@ macro_rules! operations {
                 errors: "As [`Operations::rope`], and [`Error::Shape`] when there are more or fewer positions than rows.",
             }
 
+            /// Sums of all elements of `x` up to each along dimension `axis`, itself included.
+            cumsum {
+                into: cumsum_into, tensors: (x), params: (axis: usize), op: Cumsum { axis },
+                slices: (x: &[f32], dims: &[usize], axis: usize), operands: [Operand::f32(x, dims)?],
+                errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::View`] when there is no such dimension.",
+            }
+
             /// The dimensions of `x` in another order: dimension `d` of the result is dimension `axes[d]` of `x`.
             permute {
                 into: permute_into, tensors: (x), params: (axes: &[usize]), op: Permute::new(axes)?,

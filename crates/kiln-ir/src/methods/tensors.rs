@@ -4,9 +4,9 @@ use std::ops::Range;
 #[cfg(doc)]
 use crate::Operations;
 use crate::op::{
-    Attention, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d, Dequantize, Dot, Elementwise, Gather,
-    LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction,
-    Reshape, RmsNorm, Rope, Select, Slice, Softmax, TopK, Transpose,
+    Arithmetic, Attention, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d, Cumsum, Dequantize, Dot,
+    Elementwise, Gather, IntegerFunction, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d,
+    QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, Select, Slice, Softmax, TopK, Transpose,
 };
 use crate::{DType, Error, QuantFormat, Result, elementwise_table, reduction_table};
 
@@ -196,6 +196,19 @@ pub trait Record: Sized {
         b: impl Borrow<Self::Tensor>,
     ) -> Result<Self::Tensor> {
         self.record(Select, &[condition.borrow().clone(), a.borrow().clone(), b.borrow().clone()])
+    }
+
+    /// A function of each pair of integers, of their type; sums, differences and products wrap around.
+    ///
+    /// # Errors
+    /// As [`Record::record_all`].
+    fn arithmetic(
+        &mut self,
+        a: impl Borrow<Self::Tensor>,
+        b: impl Borrow<Self::Tensor>,
+        function: IntegerFunction,
+    ) -> Result<Self::Tensor> {
+        self.record(Arithmetic { function }, &[a.borrow().clone(), b.borrow().clone()])
     }
 
     /// The blocks of a quantised format nearest to `x`, along its last dimension.

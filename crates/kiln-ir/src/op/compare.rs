@@ -164,7 +164,7 @@ impl Operation for Compare {
 
 /// Shapes of two operands: alike, repeated on either side, one element, none.
 #[cfg(feature = "reference")]
-fn shapes() -> [(&'static [usize], &'static [usize]); 8] {
+pub(super) fn shapes() -> [(&'static [usize], &'static [usize]); 8] {
     [
         (&[0], &[0]),
         (&[1], &[1]),

@@ -169,6 +169,81 @@ macro_rules! elementwise_table {
                 formula: "ln(1 + eˣ)", special: "-∞ gives 0, ∞ gives ∞; the tail goes on into subnormals",
                 exact: x.max(0.0) + (-x.abs()).exp().ln_1p(),
             }
+            /// Sine of an angle in radians, of any size: large angles are reduced with as many digits of π as they need.
+            Sin {
+                name: sin, into: sin_into, operands: (x), params: (), flops: 30, bound: Ulp(2.0),
+                formula: "sin x", special: "±∞ gives NaN; -0 stays", exact: x.sin(),
+            }
+            /// Cosine of an angle in radians, of any size: large angles are reduced with as many digits of π as they need.
+            Cos {
+                name: cos, into: cos_into, operands: (x), params: (), flops: 30, bound: Ulp(2.0),
+                formula: "cos x", special: "±∞ gives NaN", exact: x.cos(),
+            }
+            /// Error function.
+            Erf {
+                name: erf, into: erf_into, operands: (x), params: (), flops: 30, bound: Ulp(2.0),
+                formula: "erf x", special: "±∞ gives ±1; -0 stays", exact: $crate::op::erf(x),
+            }
+            /// Natural logarithm of 1 + x.
+            Ln1p {
+                name: ln_1p, into: ln_1p_into, operands: (x), params: (), flops: 18, bound: Ulp(2.0),
+                formula: "ln(1 + x)", special: "-1 gives -∞, NaN below it, ∞ gives ∞; -0 stays", exact: x.ln_1p(),
+            }
+            /// Exponential function less 1.
+            ExpM1 {
+                name: exp_m1, into: exp_m1_into, operands: (x), params: (), flops: 16, bound: Ulp(2.0),
+                formula: "eˣ - 1", special: "-∞ gives -1, overflow ∞; -0 stays", exact: x.exp_m1(),
+            }
+            /// The greatest integer that is not greater.
+            Floor {
+                name: floor, into: floor_into, operands: (x), params: (), flops: 2, bound: Exact,
+                formula: "⌊x⌋", special: "±∞ and -0 stay", exact: x.floor(),
+            }
+            /// The least integer that is not less.
+            Ceil {
+                name: ceil, into: ceil_into, operands: (x), params: (), flops: 2, bound: Exact,
+                formula: "⌈x⌉", special: "±∞ stay; -0 of what is above -1 and below 0", exact: x.ceil(),
+            }
+            /// The nearest integer, of two the even one.
+            Round {
+                name: round, into: round_into, operands: (x), params: (), flops: 2, bound: Exact,
+                formula: "the integer nearest to x", special: "of two the even one: 2.5 gives 2; ±∞ stay; zeros have the sign of x",
+                exact: x.round_ties_even(),
+            }
+            /// The integer part.
+            Trunc {
+                name: trunc, into: trunc_into, operands: (x), params: (), flops: 2, bound: Exact,
+                formula: "x without its fraction", special: "±∞ stay; zeros have the sign of x", exact: x.trunc(),
+            }
+            /// Power.
+            Pow {
+                name: pow, into: pow_into, operands: (a, b), params: (), flops: 60, bound: Ulp(3.0),
+                formula: "aᵇ", special: "those of `pow` in C: b = ±0 and a = 1 give 1, even beside NaN; NaN where a < 0 is finite and b no integer",
+                exact: a.powf(b),
+            }
+            /// Swish of a gate, times another operand.
+            Swiglu {
+                name: swiglu, into: swiglu_into, operands: (gate, up), params: (), flops: 17, bound: Magnitude(7.0),
+                formula: "gate / (1 + e⁻ᵍᵃᵗᵉ) * up", special: "those of swish, then IEEE 754; a subnormal swish may lose digits, and beside an infinite operand give NaN",
+                exact: $crate::op::swish(gate) * up,
+                magnitude: $crate::op::gated_magnitude($crate::op::swish(gate), up),
+            }
+            /// Gelu of a gate, exact form, times another operand.
+            Geglu {
+                name: geglu, into: geglu_into, operands: (gate, up), params: (), flops: 26, bound: Magnitude(9.0),
+                formula: "gate / 2 * (1 + erf(gate / √2)) * up",
+                special: "those of gelu, then IEEE 754; a subnormal gelu may lose digits, and beside an infinite operand give NaN",
+                exact: $crate::op::gelu(gate) * up,
+                magnitude: $crate::op::gated_magnitude($crate::op::gelu(gate), up),
+            }
+            /// Gelu of a gate, tanh form, times another operand.
+            GegluTanh {
+                name: geglu_tanh, into: geglu_tanh_into, operands: (gate, up), params: (), flops: 23, bound: Magnitude(9.0),
+                formula: "gate / 2 * (1 + tanh(√(2/π) * (gate + 0.044715 gate³))) * up",
+                special: "those of gelu_tanh, then IEEE 754; a subnormal gelu may lose digits, and beside an infinite operand give NaN",
+                exact: $crate::op::gelu_tanh(gate) * up,
+                magnitude: $crate::op::gated_magnitude($crate::op::gelu_tanh(gate), up),
+            }
         }
     };
 }
@@ -378,8 +453,27 @@ impl Operation for Elementwise {
             // Every pairing of special values: each operand walks them at its own stride.
             let n = SPECIAL.len();
             let walk = |stride: usize| (0..n * n).map(|i| SPECIAL[(i / stride) % n]).collect::<Vec<f32>>();
-            let inputs = (0..kind.arity()).map(|o| Input::f32(walk([1, n, 7][o]), &[n * n]));
+            let mut walks: Vec<Vec<f32>> = (0..kind.arity()).map(|o| walk([1, n, 7][o])).collect();
+            if let (ElementwiseKind::Swiglu | ElementwiseKind::Geglu | ElementwiseKind::GegluTanh, [gates, ups]) =
+                (kind, &mut walks[..])
+            {
+                // A subnormal function may be zero, and then gives NaN beside an infinite operand.
+                let mut up = ups.iter_mut();
+                kind.exact(
+                    n * n,
+                    |o, i| if o == 0 { f64::from(gates[i]) } else { 1.0 },
+                    [0.0; 2],
+                    |function, _| {
+                        let subnormal = function != 0.0 && function.abs() < f64::from(f32::MIN_POSITIVE);
+                        if let Some(up) = up.next().filter(|up| subnormal && up.is_infinite()) {
+                            *up = 1.0;
+                        }
+                    },
+                );
+            }
+            let inputs = walks.into_iter().map(|x| Input::f32(x, &[n * n]));
             cases.push(Case::new(op, inputs.collect()));
+            cases.extend(hard_cases(kind));
             if kind.arity() > 1 {
                 for (rows, columns) in [(1, 1), (3, 5), (17, 64), (2, 5000)] {
                     let small = [&[columns][..], &[]];
@@ -396,6 +490,51 @@ impl Operation for Elementwise {
         }
         cases
     }
+}
+
+/// Arguments that are hard for some functions: angles of every size and next to multiples of π/2, halves and numbers around 2²³,
+/// and powers of every base with exponents that keep them in range.
+#[cfg(feature = "reference")]
+fn hard_cases(kind: ElementwiseKind) -> Option<super::reference::Case> {
+    use super::reference::{Case, Input, Random};
+    let mut random = Random::new(97);
+    let mut any = || f32::from_bits(random.bits() as u32);
+    let operands: Vec<Vec<f32>> = match kind {
+        ElementwiseKind::Sin | ElementwiseKind::Cos => {
+            let near = (1..1500).map(|n| (f64::from(n * n) * std::f64::consts::FRAC_PI_2) as f32);
+            vec![near.flat_map(|x| [x, -x.next_up(), any()]).collect()]
+        }
+        ElementwiseKind::Floor | ElementwiseKind::Ceil | ElementwiseKind::Round | ElementwiseKind::Trunc => {
+            let halves = (-20..20).map(|n| n as f32 * 0.5);
+            let large = (0..40).flat_map(|n| [4_194_300.5 + n as f32 * 0.5, -8_388_590.0 - n as f32]);
+            vec![
+                halves
+                    .flat_map(|x| [x.next_down(), x, x.next_up()])
+                    .chain(large)
+                    .chain((0..200).map(|_| any()))
+                    .collect(),
+            ]
+        }
+        ElementwiseKind::Pow => {
+            // As many bases of any size as next to 1, and exponents that bring them to between e^-104 and e^89.
+            let base = |i: u32| match i % 4 {
+                0 => any(),
+                1 => (i as f32).sqrt(),
+                2 => 1.0 + (i as f32 - 1500.0) / 1e6,
+                _ => -(i as f32) / 7.0,
+            };
+            let bases: Vec<f32> = (0..3000).map(base).collect();
+            let exponent = |(i, base): (usize, &f32)| {
+                let exponent = (i as f32 * 0.0643 - 104.0) / base.abs().ln();
+                if *base < 0.0 { exponent.round_ties_even() } else { exponent }
+            };
+            let exponents = bases.iter().enumerate().map(exponent).collect();
+            vec![bases, exponents]
+        }
+        _ => return None,
+    };
+    let inputs = operands.into_iter().map(|x| (x.len(), x)).map(|(n, x)| Input::f32(x, &[n])).collect();
+    Some(Case::new(kind.with_params([0.0; 2]), inputs))
 }
 
 /// The scalar meanings that the table refers to where a formula is more than an expression.
@@ -455,6 +594,17 @@ mod exact {
         weighted(x, (x + 3.0).clamp(0.0, 6.0) / 6.0)
     }
 
+    /// The error function.
+    pub fn erf(x: f64) -> f64 {
+        libm::erf(x)
+    }
+
+    /// What the error of a function of a gate times another operand is relative to: the product, and what of it vanishes where a
+    /// device takes a subnormal function for zero, which is below 2⁻¹²⁶ and counted in units of 2⁻²⁴.
+    pub fn gated_magnitude(function: f64, up: f64) -> f64 {
+        (function * up).abs() + up.abs() * f64::powi(2.0, 24 - 126)
+    }
+
     pub fn mish(x: f64) -> f64 {
         // tanh(ln(1 + e)) = e (e + 2) / (e (e + 2) + 2), with e = exp(x); beyond 30 the weight is 1 to f64.
         let e = x.min(30.0).exp();
@@ -462,6 +612,6 @@ mod exact {
     }
 }
 #[cfg(feature = "reference")]
-pub use exact::{fused, gelu, gelu_tanh, hard_swish, mish, swish};
+pub use exact::{erf, fused, gated_magnitude, gelu, gelu_tanh, hard_swish, mish, swish};
 #[cfg(feature = "reference")]
 pub use meaning::{maximum, minimum};

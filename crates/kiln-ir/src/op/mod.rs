@@ -4,12 +4,14 @@
 //! row in the list below; element-wise operations are rows of [`elementwise_table!`](crate::elementwise_table) instead.
 //! A program adds operations of its own through [`Custom`].
 
+mod arithmetic;
 mod attention;
 mod call;
 mod cast;
 mod compare;
 mod contract;
 mod convolve;
+mod cumsum;
 mod custom;
 mod elementwise;
 mod index;
@@ -24,17 +26,19 @@ mod rows;
 mod shape;
 mod transpose;
 
+pub use arithmetic::{Arithmetic, IntegerFunction};
 pub use attention::{Attention, AttentionExtents};
 pub use call::{Call, Types, check, check_outputs, types_of, widened};
 pub use cast::Cast;
 pub use compare::{Compare, Comparison, Select};
 pub use contract::{Bound, Contract};
 pub use convolve::{Convolve2d, ConvolveExtents, Padding};
+pub use cumsum::Cumsum;
 pub use custom::{CpuKernel, Custom, CustomCall, CustomOperation};
 pub use elementwise::{Elementwise, ElementwiseKind};
 #[cfg(feature = "reference")]
 #[doc(hidden)] // named by the rows of the table
-pub use elementwise::{fused, gelu, gelu_tanh, hard_swish, maximum, minimum, mish, swish};
+pub use elementwise::{erf, fused, gated_magnitude, gelu, gelu_tanh, hard_swish, maximum, minimum, mish, swish};
 pub use index::{Gather, TopK};
 pub use matmul::{Matmul, MatmulExtents, MatmulPairs, Matvec, product_bound_of};
 pub use pool::{Pool2d, PoolExtents, Pooling};
@@ -311,6 +315,10 @@ operations! { $
     Compare,
     /// Elements of one tensor where a condition holds, and of another elsewhere.
     Select,
+    /// A function of each pair of integers.
+    Arithmetic,
+    /// Sums of all elements up to each along a dimension.
+    Cumsum,
     /// The dimensions in another order.
     Permute,
     /// A part of a tensor.

@@ -1,6 +1,6 @@
-//! Comparisons, and the choice between two tensors.
+//! Comparisons, the choice between two tensors, and functions of integers.
 
-use kiln_ir::op::Comparison;
+use kiln_ir::op::{Comparison, IntegerFunction};
 use kiln_ir::{DType, Result};
 
 use crate::kernel::{MAX_GRID_X, extent};
@@ -148,6 +148,101 @@ impl Select {
 impl Kernel for Select {
     fn name(&self) -> String {
         "select".to_owned()
+    }
+
+    fn build(&self) -> PtxKernel {
+        PtxKernel::new(self.name(), [BLOCK, 1, 1], |k| self.write(k))
+    }
+}
+
+/// A function of each pair of integers, of their type. A thread computes four, which are a word of types of a byte. Operands repeat.
+/// Memory ends with a whole word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Arithmetic {
+    function: IntegerFunction,
+    dtype: DType,
+}
+
+impl Arithmetic {
+    /// Of elements of i32, u32, i8 or u8.
+    pub fn new(function: IntegerFunction, dtype: DType) -> Self {
+        Self { function, dtype }
+    }
+
+    /// Every kernel.
+    pub fn all() -> Vec<Self> {
+        let types = [DType::I32, DType::U32, DType::I8, DType::U8];
+        let of = |dtype| IntegerFunction::ALL.iter().map(move |&function| Self { function, dtype });
+        types.into_iter().flat_map(of).collect()
+    }
+
+    /// The launch for a result of `elements` elements. `lengths` are the elements of the operands. Buffers: both operands, the result.
+    ///
+    /// # Errors
+    /// As [`Compare::launch`].
+    pub fn launch(&self, elements: usize, lengths: [usize; 2]) -> Result<Launch> {
+        let (n, grid) = grid(elements)?;
+        Ok(Launch { grid, arguments: arguments(n, &lengths)? })
+    }
+
+    fn write(&self, k: &Builder) {
+        let [a, b, out] = ["a", "b", "out"].map(|name| k.buffer::<u32>(name));
+        let [n, length_a, length_b] = ["n", "length_a", "length_b"].map(|name| k.parameter::<u32>(name));
+        let group = k.mad(k.ctaid_x(), BLOCK, k.tid_x());
+        let first = group * EACH;
+        let bytes = self.dtype.size() == 1;
+        let result = |at: Word<'_>| {
+            let [x, y] = [(a, length_a), (b, length_b)].map(|(x, length)| {
+                let place = at % length;
+                if bytes {
+                    self.extended(k.ld(x.index(place / 4u32)) >> ((place % 4u32) * 8u32))
+                } else {
+                    k.ld(x.index(place))
+                }
+            });
+            self.of(k, x, y)
+        };
+        if !bytes {
+            for lane in 0..EACH {
+                let at = first + lane;
+                k.if_(k.lt(at, n), || k.st(out.index(at), result(at)));
+            }
+            return;
+        }
+        k.if_(k.lt(first, n), || {
+            // Beyond the end it is the byte of another element, which nobody reads.
+            let lanes = (0..EACH).map(|lane| (result(first + lane) & 0xffu32) << (8 * lane));
+            let word = lanes.reduce(|word, byte| word | byte).unwrap_or_else(|| k.constant(0u32));
+            k.st(out.index(group), word);
+        });
+    }
+
+    /// The lowest byte as a word.
+    fn extended<'k>(&self, byte: Word<'k>) -> Word<'k> {
+        let k = byte.builder;
+        let high = byte << 24;
+        if self.dtype == DType::I8 { k.bits_u32(k.bits_s32(high) >> 24) } else { high >> 24 }
+    }
+
+    /// Of integers of either sign sums, differences and products have the same bits.
+    fn of<'k>(&self, k: &'k Builder, a: Word<'k>, b: Word<'k>) -> Word<'k> {
+        let signed = matches!(self.dtype, DType::I32 | DType::I8);
+        let (x, y) = (k.bits_s32(a), k.bits_s32(b));
+        match self.function {
+            IntegerFunction::Add => a + b,
+            IntegerFunction::Sub => a - b,
+            IntegerFunction::Mul => a * b,
+            IntegerFunction::Min if signed => k.bits_u32(k.min(x, y)),
+            IntegerFunction::Max if signed => k.bits_u32(k.max(x, y)),
+            IntegerFunction::Min => k.min(a, b),
+            IntegerFunction::Max => k.max(a, b),
+        }
+    }
+}
+
+impl Kernel for Arithmetic {
+    fn name(&self) -> String {
+        format!("{}_{}", self.function.name(), self.dtype)
     }
 
     fn build(&self) -> PtxKernel {

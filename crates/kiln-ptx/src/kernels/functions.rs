@@ -2,7 +2,7 @@
 
 use kiln_ir::op::ElementwiseKind;
 
-use super::math::{self, F32, maximum, minimum};
+use super::math::{self, F32, angle, maximum, minimum, power};
 use crate::Target;
 
 macro_rules! functions {
@@ -56,4 +56,17 @@ functions! { target;
     HardSwish(x) = math::hard_swish(x);
     Mish(x) = math::mish(x);
     Softplus(x) = x.builder.selp(0.0, x, x.builder.le(x, 0.0)) + math::ln_1p(math::exp(-x.builder.abs(x)));
+    Sin(x) = angle::sin(x);
+    Cos(x) = angle::cos(x);
+    Erf(x) = math::erf(x);
+    Ln1p(x) = math::ln_1p_of_any(x);
+    ExpM1(x) = math::exp_m1(x);
+    Floor(x) = x.builder.cvt_rmi(x);
+    Ceil(x) = x.builder.cvt_rpi(x);
+    Round(x) = x.builder.cvt_rni(x);
+    Trunc(x) = x.builder.cvt_rzi(x);
+    Pow(a, b) = power::pow(a, b);
+    Swiglu(gate, up) = math::swish(gate) * up;
+    Geglu(gate, up) = math::gelu(gate) * up;
+    GegluTanh(gate, up) = math::gelu_tanh(gate) * up;
 }

@@ -9,6 +9,9 @@
 
 use crate::{Target, Value};
 
+pub(super) mod angle;
+pub(super) mod power;
+
 /// What the functions are of.
 pub(super) type F32<'k> = Value<'k, f32>;
 
@@ -178,16 +181,66 @@ pub(super) fn ln_1p(x: F32<'_>) -> F32<'_> {
     ln_sum(k.selp((x - 1.0) * 0.5, x, large), k.selp(1.0, k.constant(0.0), large))
 }
 
-/// `ln x`
-pub(super) fn ln(x: F32<'_>) -> F32<'_> {
+/// `x` as `m 2ⁿ` with m in 0.75..1.5, for a positive finite number.
+fn mantissa_exponent(x: F32<'_>) -> (F32<'_>, F32<'_>) {
     let k = x.builder;
-    // Subnormal numbers are lifted into the normal range; x is m 2ⁿ with m in 0.75..1.5, and f is m - 1.
+    // Subnormal numbers are lifted into the normal range.
     let tiny = k.lt(x, f32::MIN_POSITIVE);
     let bits = k.bits_s32(k.selp(x * 16_777_216.0, x, tiny));
     let exponent = (bits - 0x3f40_0000) >> 23;
-    let f = k.bits_f32(bits - (exponent << 23)) - 1.0;
     let n = k.cvt_rn_f32(exponent) - k.selp(24.0, k.constant(0.0), tiny);
-    let y = ln_sum(f, n);
+    (k.bits_f32(bits - (exponent << 23)), n)
+}
+
+/// `eˣ - 1`
+pub(super) fn exp_m1(x: F32<'_>) -> F32<'_> {
+    let k = x.builder;
+    // e^-30 is below half a unit in the last place of 1, e^89 is ∞.
+    let reduced = Reduced::new(at_least(at_most(x, 89.0), -30.0));
+    // 2ⁿ - 1 is exact up to 2^24; from 2^25 on the 1 is below half a unit in the last place.
+    let power = scale_pow2(1.0, at_most(reduced.n, 25.0));
+    let small = fma(power, reduced.exp_m1(), power - 1.0);
+    let large = scale_pow2(reduced.mantissa(), reduced.n);
+    k.copysign(x, k.selp(large, small, k.gt(reduced.n, 25.0)))
+}
+
+/// `ln(1 + x)`
+pub(super) fn ln_1p_of_any(x: F32<'_>) -> F32<'_> {
+    let k = x.builder;
+    // With 1 + x near m 2ⁿ it is ln(1 + f) + n ln 2 for f = x 2^-n + (2^-n - 1), where the difference is exact or -1.
+    let (_, n) = mantissa_exponent(x + 1.0);
+    let f = scale_pow2(x, -n) + (scale_pow2(1.0, -n) - 1.0);
+    let y = k.copysign(x, ln_sum(f, n));
+    let y = k.selp(x, y, k.eq(x, f32::INFINITY));
+    let y = k.selp(f32::NEG_INFINITY, y, k.eq(x, -1.0));
+    k.selp(f32::NAN, y, k.or(k.lt(x, -1.0), k.nan(x, x)))
+}
+
+/// `erf x`
+pub(super) fn erf(x: F32<'_>) -> F32<'_> {
+    let k = x.builder;
+    // 1 - e^p(a) from 0.93 on, which is 1 from 4 on, and an odd polynomial below.
+    let a = at_most(k.abs(x), 4.0);
+    let coefficients = [
+        -0.128_717_51,
+        -0.634_846_7,
+        -0.106_777_88,
+        0.024_254_622,
+        -0.003_883_964_4,
+        0.000_383_197_13,
+        -1.728_534_7e-5,
+    ];
+    let large = 1.0 - exp(fma(polynomial(a, coefficients), a, -a));
+    let coefficients = [0.128_379_17, -0.376_125_34, 0.112_819_925, -0.026_768_135, 0.004_991_194, -0.000_596_761_7];
+    let small = fma(polynomial(a * a, coefficients), a, a);
+    k.copysign(x, k.selp(large, small, k.gt(a, 0.927_734_4)))
+}
+
+/// `ln x`
+pub(super) fn ln(x: F32<'_>) -> F32<'_> {
+    let k = x.builder;
+    let (m, n) = mantissa_exponent(x);
+    let y = ln_sum(m - 1.0, n);
     let y = k.selp(x, y, k.eq(x, f32::INFINITY));
     let y = k.selp(f32::NEG_INFINITY, y, k.eq(x, 0.0));
     k.selp(f32::NAN, y, k.or(k.lt(x, 0.0), k.nan(x, x)))

@@ -3,6 +3,7 @@
 pub mod attention;
 pub mod cast;
 pub mod compare;
+pub mod cumsum;
 pub mod elementwise;
 mod functions;
 pub mod gather;

@@ -5,7 +5,8 @@ use kiln_ir::op::{AttentionExtents, ElementwiseKind, Matmul, Pooling, Reduction}
 use kiln_ir::{QuantFormat, Record, Shape, TensorType};
 use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashTile, WarpGroupAttention, plan};
 use kiln_ptx::kernels::cast::Cast;
-use kiln_ptx::kernels::compare::{Compare, Select};
+use kiln_ptx::kernels::compare::{Arithmetic, Compare, Select};
+use kiln_ptx::kernels::cumsum::Cumsum;
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::gemm::{
@@ -78,6 +79,8 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.extend(Gather::all().into_iter().map(|gather| Box::new(gather) as _));
     kernels.extend(Compare::all().into_iter().map(|compare| Box::new(compare) as _));
     kernels.push(Box::new(Select));
+    kernels.extend(Arithmetic::all().into_iter().map(|arithmetic| Box::new(arithmetic) as _));
+    kernels.extend(Cumsum::all().into_iter().map(|cumsum| Box::new(cumsum) as _));
     kernels.extend(Cast::all().into_iter().map(|cast| Box::new(cast) as _));
     kernels.push(Box::new(TopK));
     kernels.extend([Pooling::Max, Pooling::Average].map(|pooling| Box::new(Pool::new(pooling, target)) as _));

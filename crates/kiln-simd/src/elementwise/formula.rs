@@ -39,4 +39,17 @@ formulas! {
     hard_swish(x) = math::hard_swish(x);
     mish(x) = math::mish(x);
     softplus(x) = x.of(0.0).greater(x) + math::ln_1p(math::exp(-x.abs()));
+    sin(x) = math::sin(x);
+    cos(x) = math::cos(x);
+    erf(x) = math::erf(x);
+    ln_1p(x) = math::ln_1p_of_any(x);
+    exp_m1(x) = math::exp_m1(x);
+    floor(x) = math::floor(x);
+    ceil(x) = math::ceil(x);
+    round(x) = math::round(x);
+    trunc(x) = math::trunc(x);
+    pow(a, b) = math::pow(a, b);
+    swiglu(gate, up) = math::swish(gate) * up;
+    geglu(gate, up) = math::gelu(gate) * up;
+    geglu_tanh(gate, up) = math::gelu_tanh(gate) * up;
 }

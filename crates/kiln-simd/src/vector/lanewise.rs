@@ -2,7 +2,7 @@
 
 use std::ops::{Add, Div, Mul, Neg, Sub};
 
-use super::Vector;
+use super::{MAX_LANES, Vector};
 
 /// Generates [`Lanewise`] from the methods of [`Vector`] that it has, and implements it for vectors and for pairs.
 macro_rules! lanewise {
@@ -26,6 +26,10 @@ macro_rules! lanewise {
             fn lookup(self, table: &[f32; 16]) -> Self;
             /// Lane by lane `mask ? yes : no`.
             fn select(mask: Self::Mask, yes: Self, no: Self) -> Self;
+            /// Whether the mask holds for any lane.
+            fn any(mask: Self::Mask) -> bool;
+            /// A function of one number with two results, called for one lane after another.
+            fn each(self, function: fn(f32) -> (f32, f32)) -> (Self, Self);
             $($(#[doc = $doc])* fn $name(self, $($b: Self),*) -> Self;)*
             $($(#[doc = $compare_doc])* fn $compare(self, b: Self) -> Self::Mask;)*
         }
@@ -49,6 +53,18 @@ macro_rules! lanewise {
             #[inline(always)]
             fn select(mask: V::Mask, yes: Self, no: Self) -> Self {
                 <V as Vector>::select(mask, yes, no)
+            }
+            #[inline(always)]
+            fn any(mask: V::Mask) -> bool {
+                V::bits(mask) != 0
+            }
+            #[inline(always)]
+            fn each(self, function: fn(f32) -> (f32, f32)) -> (Self, Self) {
+                let (mut first, mut second) = (self.lanes(), [0.0; MAX_LANES]);
+                for (a, b) in first.iter_mut().zip(&mut second).take(V::LANES) {
+                    (*a, *b) = function(*a);
+                }
+                (V::from_lanes(first, self), V::from_lanes(second, self))
             }
             $(#[inline(always)] fn $name(self, $($b: Self),*) -> Self { Vector::$name(self, $($b),*) })*
             $(#[inline(always)] fn $compare(self, b: Self) -> V::Mask { Vector::$compare(self, b) })*
@@ -74,6 +90,15 @@ macro_rules! lanewise {
             #[inline(always)]
             fn select(mask: Self::Mask, yes: Self, no: Self) -> Self {
                 Self(<V as Vector>::select(mask.0, yes.0, no.0), <V as Vector>::select(mask.1, yes.1, no.1))
+            }
+            #[inline(always)]
+            fn any(mask: Self::Mask) -> bool {
+                <V as Lanewise>::any(mask.0) || <V as Lanewise>::any(mask.1)
+            }
+            #[inline(always)]
+            fn each(self, function: fn(f32) -> (f32, f32)) -> (Self, Self) {
+                let ((a, b), (c, d)) = (self.0.each(function), self.1.each(function));
+                (Self(a, c), Self(b, d))
             }
             $(#[inline(always)] fn $name(self, $($b: Self),*) -> Self {
                 Self(Vector::$name(self.0, $($b.0),*), Vector::$name(self.1, $($b.1),*))

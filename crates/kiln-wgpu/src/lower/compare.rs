@@ -1,8 +1,8 @@
-//! Comparisons, and the choice between two tensors.
+//! Comparisons, the choice between two tensors, and functions of integers.
 
-use kiln_ir::op::{Compare, Select};
+use kiln_ir::op::{Arithmetic, Compare, Select};
 use kiln_ir::{Result, TensorType};
-use kiln_shaders::{COMPARE, SELECT, constant, number};
+use kiln_shaders::{ARITHMETIC, COMPARE, SELECT, constant, number};
 
 use super::cast::cast;
 use super::pieces::pieces;
@@ -26,8 +26,16 @@ impl Lower<GpuDevice> for Select {
     }
 }
 
+impl Lower<GpuDevice> for Arithmetic {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let constants = vec![constant(self.function), ("STORED", number(outputs[0].ty.dtype))];
+        of_each(plan, &Code::Kernel(ARITHMETIC, constants), inputs, outputs[0]);
+        Ok(())
+    }
+}
+
 /// A value whose elements are words: itself, or where they are bytes a copy for the duration of this step.
-fn in_words(plan: &mut Lowering<'_>, value: Value) -> Value {
+pub(super) fn in_words(plan: &mut Lowering<'_>, value: Value) -> Value {
     let to = Compare::in_words(value.ty.dtype);
     if to == value.ty.dtype {
         return value;

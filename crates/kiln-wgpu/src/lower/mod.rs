@@ -4,6 +4,7 @@ mod attention;
 pub(crate) mod cast;
 mod compare;
 mod convolve;
+mod cumsum;
 mod custom;
 pub(crate) mod elementwise;
 mod gather;

@@ -24,6 +24,18 @@ impl Permute {
         Ok(permute)
     }
 
+    /// The permutation of so many dimensions that makes `axis` the last one, and the one that undoes it.
+    ///
+    /// # Errors
+    /// As [`Permute::new`], when there is no such dimension.
+    pub fn to_last(rank: usize, axis: usize) -> Result<[Self; 2]> {
+        let mut there: Vec<usize> = (0..rank).filter(|&d| d != axis).collect();
+        there.push(axis);
+        let mut back: Vec<usize> = (0..rank.saturating_sub(1)).collect();
+        back.insert(axis.min(back.len()), rank.saturating_sub(1));
+        Ok([Self::new(&there)?, Self::new(&back)?])
+    }
+
     /// For each dimension of the result, that of the operand.
     pub fn axes(&self) -> impl ExactSizeIterator<Item = usize> + '_ {
         self.axes[..self.rank.into()].iter().map(|&axis| axis.into())
