@@ -227,8 +227,12 @@ sources! {
         GATHER = gather;
         /// The index that belongs to the first fault of a gather.
         GATHER_FAULT = gather_fault;
+        /// Rows added to those of a table.
+        INDEX_ADD = index_add;
+        /// Where each row of a table comes from that rows are written to.
+        SCATTER_SOURCES = scatter_sources;
     }
-    topk includes [top_k_order, top_k_sort_in_groups] {
+    topk includes [float_order, sort_key, top_k_key, top_k_order, top_k_sort_in_groups] {
         /// Sorted runs merged in pairs, as far as they may be among the greatest.
         TOP_K_MERGE = top_k_merge;
         /// The greatest of parts of long rows.

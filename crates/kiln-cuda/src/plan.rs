@@ -6,13 +6,14 @@ use kiln_ptx::kernels::cast::Cast;
 use kiln_ptx::kernels::compare::{Arithmetic, Compare, Select};
 use kiln_ptx::kernels::cumsum::Cumsum;
 use kiln_ptx::kernels::elementwise::Chain;
-use kiln_ptx::kernels::gather::Gather;
+use kiln_ptx::kernels::gather::{Gather, IndexAdd, LastSource, Scatter};
 use kiln_ptx::kernels::gemm::{Gemm, MultistageGemm, SplitSum, Tf32Planes, WarpGemm, WarpGroupGemm};
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, WarpQuantMatmul};
 use kiln_ptx::kernels::reduce::ReduceLevel;
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::softmax::Softmax;
+use kiln_ptx::kernels::sort::{MergeRuns, SortRuns};
 use kiln_ptx::kernels::strided::{Fill, StridedCopy};
 use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::transpose::Transpose;
@@ -87,6 +88,9 @@ codes!(
     FlashCombine,
     Gather,
     Gemm,
+    IndexAdd,
+    LastSource,
+    MergeRuns,
     MultistageGemm,
     Norm,
     Pool,
@@ -94,8 +98,10 @@ codes!(
     Quantize,
     ReduceLevel,
     Rope,
+    Scatter,
     Select,
     Softmax,
+    SortRuns,
     SplitSum,
     StridedCopy,
     Tf32Planes,

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use kiln_ir::op::reference::{Accuracy, conform_within};
-use kiln_ir::op::{Bound, Gather, Op, Operation, all_cases};
+use kiln_ir::op::{Bound, Gather, IndexAdd, Op, Scatter, all_cases};
 use kiln_ir::{Data, Error, Operand, Operations, Result, Shape, TensorType};
 
 use crate::backend::Backend;
@@ -52,11 +52,12 @@ pub fn check<D: Driver>(
             Err(why) => failures.entry(case.op.name()).or_insert((0, why)).0 += 1,
         }
     }
-    let gather = Op::from(Gather);
-    if wanted(&gather)
-        && let Err(why) = stray_indices_are_reported(&backend)
-    {
-        failures.entry(gather.name()).or_insert((0, why)).0 += 1;
+    for op in [Op::from(Gather), Scatter.into(), IndexAdd.into()] {
+        if wanted(&op)
+            && let Err(why) = stray_indices_are_reported(&backend, op)
+        {
+            failures.entry(op.name()).or_insert((0, why)).0 += 1;
+        }
     }
     for (name, accuracy) in &worst {
         println!("{name}: worst {:.3} of {} elements", accuracy.worst, accuracy.compared);
@@ -68,9 +69,9 @@ pub fn check<D: Driver>(
     if report.is_empty() { Ok(()) } else { Err(report.join("\n")) }
 }
 
-/// Gathers rows with two indices outside of the table: the error must name the first of them, and a gather with sound indices must
-/// succeed before and after. Tables have 0 to 300 columns, and there are 4 to 20 000 indices.
-fn stray_indices_are_reported<D: Driver>(backend: &Backend<D>) -> std::result::Result<(), String> {
+/// Chooses rows with two indices outside of the table: the error must name the first of them, and the operation with sound indices
+/// must succeed before and after. Tables have 0 to 300 columns, and there are 4 to 20 000 indices.
+fn stray_indices_are_reported<D: Driver>(backend: &Backend<D>, op: Op) -> std::result::Result<(), String> {
     const ROWS: usize = 5;
     for columns in [3, 4, 300, 0] {
         let table = vec![1.0; ROWS * columns];
@@ -80,11 +81,14 @@ fn stray_indices_are_reported<D: Driver>(backend: &Backend<D>) -> std::result::R
             let mut indices = vec![ROWS as u32 - 1; count];
             let run = |indices: &[u32]| {
                 let indices = Operand::new(Data::U32(indices), Shape::new(&[count])?)?;
-                backend.run(&Op::from(Gather), &[table, indices])
+                let source = vec![1.0; count * columns];
+                let source = Operand::new(Data::F32(&source), Shape::new(&[count, columns])?)?;
+                let operands = [table, indices, source];
+                backend.run(&op, if matches!(op, Op::Gather(_)) { &operands[..2] } else { &operands })
             };
             run(&indices).map_err(|e| format!("{count} rows of {columns} columns: {e}"))?;
             (indices[count / 2], indices[count - 1]) = (ROWS as u32, u32::MAX);
-            let expected = Error::Index { op: Gather.name(), position: count / 2, index: ROWS, bound: ROWS };
+            let expected = Error::Index { op: op.name(), position: count / 2, index: ROWS, bound: ROWS };
             match run(&indices) {
                 Err(found) if found == expected => {}
                 Err(found) => return Err(format!("{count} rows of {columns} columns: {found}, not {expected}")),

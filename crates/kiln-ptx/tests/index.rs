@@ -2,9 +2,10 @@
 
 mod support;
 
-use kiln_ir::Buffer;
-use kiln_ir::op::{Gather as GatherOp, Op, Operation, reference};
-use kiln_ptx::kernels::gather::Gather;
+use kiln_ir::op::reference::Case;
+use kiln_ir::op::{Gather as GatherOp, IndexAdd as IndexAddOp, Op, Operation, Scatter as ScatterOp, reference};
+use kiln_ir::{Buffer, Operand};
+use kiln_ptx::kernels::gather::{Gather, IndexAdd, LastSource, Scatter};
 use support::Device;
 
 fn bytes(indices: &[u32]) -> Vec<u8> {
@@ -31,7 +32,7 @@ fn run_gather(table: &[u8], [rows, row]: [usize; 2], indices: &[u32]) -> Result<
 fn gather_keeps_its_contract() {
     let mut compared = 0;
     for case in GatherOp::cases() {
-        let run = |op: &Op, inputs: &[kiln_ir::Operand<'_>]| {
+        let run = |op: &Op, inputs: &[Operand<'_>]| {
             let (table, indices) = (inputs[0], inputs[1].data().u32());
             let rows = table.shape().rows();
             let row = table.ty().bytes() / rows.max(1);
@@ -66,4 +67,57 @@ fn the_first_index_outside_of_the_table_is_reported() {
         assert_eq!((report >> 32, report as u32), (2, 3), "rows of {row} bytes");
         assert_eq!((&out[..row], &out[row..2 * row]), (&table[..row], &table[2 * row..]), "rows of {row} bytes");
     }
+}
+
+/// A case on buffers, whose results `run` leaves in the last one.
+fn conforms(case: &Case, run: impl Fn(&mut Device, [usize; 4], [usize; 3]) -> Result<(), String>) -> usize {
+    let [rows, columns] = *case.inputs[0].shape.dims() else { panic!("{case}") };
+    let results = |_: &Op, inputs: &[Operand<'_>]| {
+        let mut device = Device::default();
+        let [table, indices, source] = [0, 1, 2].map(|i: usize| device.upload(inputs[i].data().as_bytes()));
+        let mut result = Buffer::zeros(&inputs[0].ty())?;
+        let out = device.allocate(inputs[0].ty().bytes());
+        if !inputs[0].shape().is_empty() {
+            let extents = [rows, columns, inputs[1].shape().numel()];
+            run(&mut device, [table, indices, source, out], extents).unwrap_or_else(|why| panic!("{case}: {why}"));
+            result.as_mut().as_bytes().copy_from_slice(device.download(out));
+        }
+        Ok(vec![result])
+    };
+    reference::conform(case, results).unwrap_or_else(|why| panic!("{why}")).compared
+}
+
+#[test]
+fn scatter_keeps_its_contract() {
+    let mut compared = 0;
+    for case in ScatterOp::cases() {
+        let size = case.inputs[0].buffer.as_data().dtype().size();
+        compared += conforms(&case, |device, [table, indices, source, out], [rows, columns, count]| {
+            let row = columns * size;
+            let last = device.upload(&vec![u8::MAX; 8 * rows]);
+            device.run(&LastSource, &LastSource.launch(count, rows).unwrap(), &[indices, last])?;
+            let kernel = Scatter::new(row);
+            device.run(&kernel, &kernel.launch(rows, row).unwrap(), &[table, source, last, out])
+        });
+    }
+    assert!(compared > 100_000, "{compared}");
+}
+
+#[test]
+fn index_add_keeps_its_contract() {
+    let mut compared = 0;
+    for case in IndexAddOp::cases() {
+        let given = case.inputs[1].buffer.as_data();
+        let mut order: Vec<u32> = (0..given.u32().len() as u32).collect();
+        order.sort_by_key(|&i| given.u32()[i as usize]);
+        let sorted: Vec<u8> = order.iter().flat_map(|&i| given.u32()[i as usize].to_le_bytes()).collect();
+        let order: Vec<u8> = order.iter().flat_map(|i| i.to_le_bytes()).collect();
+        let kernel = IndexAdd::new(case.inputs[0].buffer.as_data().dtype());
+        compared += conforms(&case, |device, [table, _, source, out], [rows, columns, count]| {
+            let [sorted, order] = [&sorted, &order].map(|words| device.upload(words));
+            let launch = kernel.launch(rows, columns, count).unwrap();
+            device.run(&kernel, &launch, &[table, sorted, order, source, out])
+        });
+    }
+    assert!(compared > 50_000, "{compared}");
 }

@@ -6,7 +6,7 @@ use kiln_ir::op::reference::{self, Case, Input};
 use kiln_ir::op::{
     Arithmetic as ArithmeticOp, Attention as AttentionOp, Cast as CastOp, Compare as CompareOp, Convolve2d,
     Cumsum as CumsumOp, Dequantize as DequantizeOp, Op, Operation, Pool2d, QuantMatmul as QuantMatmulOp,
-    Quantize as QuantizeOp, Rope as RopeOp, Select as SelectOp, TopK as TopKOp,
+    Quantize as QuantizeOp, Rope as RopeOp, Select as SelectOp, Sort as SortOp, TopK as TopKOp,
 };
 use kiln_ir::{Buffer, DType, Operand, QuantFormat, Result as CoreResult, TensorType};
 use kiln_ptx::kernels::attention::Attention;
@@ -15,6 +15,7 @@ use kiln_ptx::kernels::compare::{Arithmetic, Compare, Select};
 use kiln_ptx::kernels::cumsum::Cumsum;
 use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, WarpQuantMatmul};
 use kiln_ptx::kernels::rope::Rope;
+use kiln_ptx::kernels::sort::{self, MergeRuns, SortRuns};
 use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::window::{Convolve, Pool};
 use kiln_ptx::{Kernel, Launch, Target};
@@ -55,6 +56,11 @@ fn lower(op: &Op, inputs: &[Operand<'_>], target: Target) -> CoreResult<(Box<dyn
             let [rows, n, _] = op.extents(&inputs[0].ty())?;
             let kernel = Cumsum::rows(inputs[0].ty().dtype);
             of(kernel, kernel.launch(rows, n, n)?)
+        }
+        Op::Sort(op) => {
+            let (rows, n) = (shapes[0].rows(), shapes[0].columns());
+            let kernel = SortRuns::new(inputs[0].ty().dtype, op.descending, n);
+            of(kernel, kernel.launch(rows, n)?)
         }
         Op::TopK(op) => of(TopK, TopK.launch(shapes[0].rows(), shapes[0].columns(), op.k)?),
         Op::Pool2d(op) => {
@@ -128,7 +134,15 @@ fn conforms<O: Operation>(most: u64, target: Target) -> usize {
         let words = !matches!(case.op, Op::Compare(_)) || types[0].dtype.size() == 4;
         // Other kernels move the dimension that is summed along to the end.
         let last = !matches!(case.op, Op::Cumsum(op) if op.axis + 1 < types[0].shape.rank());
-        words && last && cost.flops.max(cost.bytes()) <= most
+        // Of sorting those of words, and of rows that are one run.
+        let runs = match case.op {
+            Op::Sort(op) => {
+                let shape = types[0].shape;
+                op.axis + 1 == shape.rank() && shape.columns() <= SortRuns::LONGEST && types[0].dtype.size() == 4
+            }
+            _ => true,
+        };
+        words && last && runs && cost.flops.max(cost.bytes()) <= most
     };
     let cases = O::cases();
     let cases: Vec<&Case> = cases.iter().filter(small).collect();
@@ -162,6 +176,7 @@ conformance! {
     arithmetic_keeps_its_contract ArithmeticOp Sm80 60_000 20_000;
     cumsum_keeps_its_contract CumsumOp Sm80 200_000 20_000;
     select_keeps_its_contract SelectOp Sm80 60_000 3_000;
+    sort_keeps_its_contract SortOp Sm80 100_000 5_000;
     top_k_keeps_its_contract TopKOp Sm80 10_000 500;
     pooling_keeps_its_contract Pool2d Sm80 20_000 2_000;
     convolution_keeps_its_contract Convolve2d Sm80 60_000 2_000;
@@ -250,5 +265,42 @@ fn cumulative_sums_in_parts_keep_their_contract() {
         };
         let accuracy = reference::conform(&case, results).unwrap_or_else(|why| panic!("{why}"));
         assert_eq!(accuracy.compared, rows * n);
+    }
+}
+
+/// Rows of several runs, the last of which is short: sorted runs, and two levels of merging.
+#[test]
+fn long_rows_are_sorted_by_merging_runs() {
+    let mut random = reference::Random::new(89);
+    let (rows, n) = (2, 2 * SortRuns::LONGEST + 77);
+    for descending in [false, true] {
+        let x = (0..rows * n).map(|_| random.below(700) as f32 - 300.0).collect();
+        let case = Case::new(SortOp { axis: 1, descending }, vec![Input::f32(x, &[rows, n])]);
+        let results = |_: &Op, inputs: &[Operand<'_>]| {
+            let mut device = Device::default();
+            let bytes = inputs[0].data().as_bytes();
+            let x = device.upload(bytes);
+            let [mut candidates, mut next] = [0; 2].map(|_| device.allocate(8 * sort::candidates(rows, n)));
+            let [values, positions] = [0; 2].map(|_| device.allocate(bytes.len()));
+            let runs = SortRuns::new(DType::F32, descending, n);
+            device.run(&runs, &runs.launch(rows, n)?, &[x, candidates]).unwrap();
+            for size in [SortRuns::LONGEST, 2 * SortRuns::LONGEST] {
+                let merge = MergeRuns::new(size, n);
+                let out: &[usize] = if size == SortRuns::LONGEST {
+                    &[x, candidates, next]
+                } else {
+                    &[x, candidates, values, positions]
+                };
+                device.run(&merge, &merge.launch(rows, n, size)?, out).unwrap();
+                std::mem::swap(&mut candidates, &mut next);
+            }
+            let mut found = [DType::F32, DType::U32].map(|dtype| Buffer::with_bytes(dtype, bytes.len()).unwrap());
+            for (found, buffer) in found.iter_mut().zip([values, positions]) {
+                found.as_mut().as_bytes().copy_from_slice(device.download(buffer));
+            }
+            Ok(found.to_vec())
+        };
+        let accuracy = reference::conform(&case, results).unwrap_or_else(|why| panic!("{why}"));
+        assert_eq!(accuracy.compared, 2 * rows * n);
     }
 }

@@ -45,6 +45,9 @@ fn representative(op: &Op) -> &'static str {
             kind => kind.name(),
         },
         Op::Gather(_) => "gather",
+        Op::Sort(_) => "sort",
+        // Reads a table and writes another, as a sum does.
+        Op::IndexAdd(_) => "add",
         Op::Compare(_) | Op::Select(_) | Op::Arithmetic(_) => "add",
         // Each moves elements and computes next to nothing.
         _ if op.reads_as_stored() => "permute",

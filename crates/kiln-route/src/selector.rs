@@ -60,6 +60,7 @@ impl OpComplexity {
             | Op::Transpose(_)
             | Op::Gather(_)
             | Op::Rope(_) => Self::Low,
+            Op::Sort(_) => Self::Medium,
             op if op.reads_as_stored() => Self::Low,
             _ => Self::Medium,
         }

@@ -71,7 +71,14 @@ fn small_cases() -> Vec<Case> {
     c.add(RmsNorm::new(1e-5), &[&[2, 9], &[9]]);
     let table = c.tensor(&[4, 3]);
     c.cases.push(Case::new(Gather, vec![table, Input::new(Buffer::U32(vec![3, 0, 3]), &[3])]));
+    for op in [Op::from(Scatter), IndexAdd.into()] {
+        let (table, source) = (c.tensor(&[4, 3]), c.tensor(&[3, 3]));
+        c.cases.push(Case::new(op, vec![table, Input::new(Buffer::U32(vec![3, 0, 3]), &[3]), source]));
+    }
     c.add(TopK { k: 3 }, &[&[2, 11]]);
+    for (axis, descending) in [(0, false), (1, true)] {
+        c.add(Sort { axis, descending }, &[&[5, 7]]);
+    }
     for padding in [Padding::Valid, Padding::Same] {
         for stride in [(1, 1), (2, 1)] {
             c.add(Convolve2d { padding, stride }, &[&[6, 7], &[3, 3]]);

@@ -3,9 +3,9 @@
 use js_sys::{Array, Object};
 use kiln::op::{
     Arithmetic, Attention, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d, Cumsum, Dequantize, Dot,
-    ElementwiseKind, Gather, IntegerFunction, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d,
-    QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, RopeStyle, Select, Slice, Softmax, TopK,
-    Transpose,
+    ElementwiseKind, Gather, IndexAdd, IntegerFunction, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding,
+    Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, RopeStyle, Scatter, Select,
+    Slice, Softmax, Sort, TopK, Transpose,
 };
 use kiln::{QuantFormat, Result};
 use wasm_bindgen::JsValue;
@@ -136,6 +136,14 @@ others! {
         operands: (table, indices), params: "", engine: "Float32Array", batch: "BatchTensor",
         make: |_| Ok(Gather.into()),
     }
+    scatter {
+        operands: (table, indices, source), params: "", engine: "Elements", batch: "BatchTensor",
+        make: |_| Ok(Scatter.into()),
+    }
+    index_add {
+        operands: (table, indices, source), params: "", engine: "Elements", batch: "BatchTensor",
+        make: |_| Ok(IndexAdd.into()),
+    }
     top_k {
         operands: (x), params: "k: number", required: true,
         engine: "[Float32Array, Uint32Array]", batch: "[BatchTensor, BatchTensor]",
@@ -224,6 +232,14 @@ others! {
             let found = IntegerFunction::ALL.iter().copied().find(|function| function.name() == name);
             let function = found.ok_or_else(|| parameter("arithmetic", "function is add, sub, mul, min or max"))?;
             Ok(Arithmetic { function }.into())
+        },
+    }
+    sort {
+        operands: (x), params: "axis: number, descending?: boolean", required: true,
+        engine: "[Elements, Uint32Array]", batch: "[BatchTensor, BatchTensor]",
+        make: |o| {
+            let axis = required(o.whole("sort", "axis")?, "sort", "axis")?;
+            Ok(Sort { axis, descending: o.flag("descending") }.into())
         },
     }
     cumsum {

@@ -16,6 +16,7 @@
 #constant LAST = 0, 1
 #include common
 #include top_k_order
+#include top_k_key
 #include top_k_sort_in_groups
 
 var<workgroup> taken: atomic<u32>;

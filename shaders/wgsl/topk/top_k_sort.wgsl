@@ -9,8 +9,12 @@
 #param k: u32
 #param total: u32
 #constant LAST = 0, 1
+#constant SORTED = 0, 1
+#constant ASCENDING = 0, 1
+#constant STORED = f32, i32, u32
 #include common
 #include top_k_order
+#include sort_key
 #include top_k_sort_in_groups
 
 @compute @workgroup_size(${WORKGROUP})

@@ -13,6 +13,7 @@ mod reduce;
 mod rope;
 mod rows;
 mod shape;
+mod sort;
 mod top_k;
 mod transpose;
 mod window;

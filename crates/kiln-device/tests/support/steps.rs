@@ -66,19 +66,22 @@ pub(crate) fn evaluate(
     let operands =
         inputs.iter().map(|(ty, data)| Operand::new(data.as_data(), ty.shape)).collect::<Result<Vec<_>>>()?;
     match kernel {
-        Kernel::Op(Op::Gather(gather)) => {
+        Kernel::Op(op @ (Op::Gather(_) | Op::Scatter(_) | Op::IndexAdd(_))) => {
             let rows = operands[0].shape().rows();
             let indices = operands[1].data().u32();
-            let Err(Error::Index { position, index, .. }) = gather.check(indices, rows) else {
-                return Ok((reference(&Op::from(*gather), &operands)?, None));
+            let Some(position) = indices.iter().position(|&index| index as usize >= rows) else {
+                return Ok((reference(op, &operands)?, None));
             };
-            let fault = Some((position as u32, index as u32));
+            let index = indices[position];
+            let fault = Some((position as u32, index));
             if rows == 0 {
                 return Ok((outputs.iter().map(Buffer::zeros).collect::<Result<_>>()?, fault));
             }
             let inside: Vec<u32> = indices.iter().map(|&i| if i as usize >= rows { 0 } else { i }).collect();
             let inside = Operand::new(Data::U32(&inside), operands[1].shape())?;
-            Ok((reference(&Op::from(*gather), &[operands[0], inside])?, fault))
+            let mut inputs = operands.clone();
+            inputs[1] = inside;
+            Ok((reference(op, &inputs)?, fault))
         }
         Kernel::Op(op) => Ok((reference(op, &operands)?, None)),
         Kernel::Fused(fused) => {
@@ -168,6 +171,6 @@ macro_rules! lowered {
 }
 lowered! {
     Elementwise, Reduce, Dot, Matmul, Matvec, Transpose, Softmax, LogSoftmax, LayerNorm, RmsNorm, Gather(faults), TopK,
-    Convolve2d, Pool2d, Attention, Rope, Quantize, Dequantize, QuantMatmul, Cast, Compare, Select, Arithmetic, Cumsum, Permute, Slice, BroadcastTo, Pad, Concat,
+    Convolve2d, Pool2d, Attention, Rope, Quantize, Dequantize, QuantMatmul, Cast, Compare, Select, Arithmetic, Cumsum, Sort, Scatter(faults), IndexAdd(faults), Permute, Slice, BroadcastTo, Pad, Concat,
     Reshape, Custom,
 }

@@ -2,9 +2,9 @@ use std::ops::Range;
 
 use super::slices::{flat, operands, rows};
 use crate::op::{
-    Attention, BroadcastTo, Concat, Convolve2d, Cumsum, Dequantize, Dot, Elementwise, Gather, LayerNorm, LogSoftmax,
-    Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm,
-    Rope, Slice, Softmax, TopK, Transpose, types_of,
+    Attention, BroadcastTo, Concat, Convolve2d, Cumsum, Dequantize, Dot, Elementwise, Gather, IndexAdd, LayerNorm,
+    LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape,
+    RmsNorm, Rope, Scatter, Slice, Softmax, Sort, TopK, Transpose, types_of,
 };
 use crate::{DataMut, Element, Operand, QuantFormat, Result, Shape, elementwise_table, reduction_table, zeros};
 #[cfg(doc)]
@@ -140,6 +140,17 @@ pub trait AsyncOperations {
         let (mut values, mut indices) = (zeros(n)?, zeros(n)?);
         let outputs = &mut [DataMut::F32(&mut values), DataMut::U32(&mut indices)];
         self.run_into_async(&TopK { k }.into(), &[x], outputs).await?;
+        Ok((values, indices))
+    }
+
+    /// The elements along dimension `axis` in ascending or descending order, NaN last, and where each was: values and indices.
+    ///
+    /// # Errors
+    /// As [`Operations::sort`].
+    async fn sort(&self, x: &[f32], dims: &[usize], axis: usize, descending: bool) -> Result<(Vec<f32>, Vec<u32>)> {
+        let (mut values, mut indices) = (zeros(x.len())?, zeros(x.len())?);
+        let outputs = &mut [DataMut::F32(&mut values), DataMut::U32(&mut indices)];
+        self.run_into_async(&Sort { axis, descending }.into(), &[Operand::f32(x, dims)?], outputs).await?;
         Ok((values, indices))
     }
 

@@ -146,6 +146,24 @@ macro_rules! operations {
                 errors: "As [`Operations::rope`], and [`Error::Shape`] when there are more or fewer positions than rows.",
             }
 
+            /// A table of rows of `columns` elements with row i of `source` in the place of row `indices[i]`. Of equal indices the last
+            /// one counts.
+            scatter {
+                into: scatter_into, tensors: (table, indices, source), params: (), op: Scatter,
+                slices: (table: &[f32], columns: usize, indices: &[u32], source: &[f32]),
+                operands: [rows("scatter", table, columns)?, Operand::elements(indices, &[indices.len()])?, Operand::f32(source, &[indices.len(), columns])?],
+                errors: "[`Error::Shape`] when `table` is not whole rows, [`Error::Length`] when `source` has not a row for each \
+                         index, [`Error::Index`] when an index is outside of the table.",
+            }
+
+            /// A table of rows of `columns` elements with row i of `source` added to row `indices[i]`, in the order of the i.
+            index_add {
+                into: index_add_into, tensors: (table, indices, source), params: (), op: IndexAdd,
+                slices: (table: &[f32], columns: usize, indices: &[u32], source: &[f32]),
+                operands: [rows("index_add", table, columns)?, Operand::elements(indices, &[indices.len()])?, Operand::f32(source, &[indices.len(), columns])?],
+                errors: "As [`Operations::scatter`].",
+            }
+
             /// Sums of all elements of `x` up to each along dimension `axis`, itself included.
             cumsum {
                 into: cumsum_into, tensors: (x), params: (axis: usize), op: Cumsum { axis },

@@ -3,9 +3,9 @@ use std::ops::Range;
 #[cfg(doc)]
 use crate::Error;
 use crate::op::{
-    Attention, BroadcastTo, Cast, Concat, Convolve2d, Cumsum, Dequantize, Dot, Elementwise, Gather, LayerNorm,
-    LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape,
-    RmsNorm, Rope, Slice, Softmax, TopK, Transpose, rows_of, types_of,
+    Attention, BroadcastTo, Cast, Concat, Convolve2d, Cumsum, Dequantize, Dot, Elementwise, Gather, IndexAdd,
+    LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction,
+    Reshape, RmsNorm, Rope, Scatter, Slice, Softmax, Sort, TopK, Transpose, rows_of, types_of,
 };
 use crate::{
     Buffer, Data, DataMut, Element, Operand, QuantFormat, Result, Shape, elementwise_table, reduction_table, zeros,
@@ -367,6 +367,34 @@ pub trait Operations {
     fn top_k_into(&self, x: &[f32], columns: usize, k: usize, values: &mut [f32], indices: &mut [u32]) -> Result<()> {
         let outputs = &mut [DataMut::F32(values), DataMut::U32(indices)];
         self.run_into(&TopK { k }.into(), &[rows("top_k", x, columns)?], outputs)
+    }
+
+    /// The elements along dimension `axis` in ascending or descending order, NaN last, and where each was: values and indices. Of
+    /// equals the lower index comes first.
+    ///
+    /// # Errors
+    /// [`Error::Length`] when `x` does not fill `dims`, [`Error::View`] when there is no such dimension.
+    fn sort(&self, x: &[f32], dims: &[usize], axis: usize, descending: bool) -> Result<(Vec<f32>, Vec<u32>)> {
+        let (mut values, mut indices) = (zeros(x.len())?, zeros(x.len())?);
+        self.sort_into(x, dims, axis, descending, &mut values, &mut indices)?;
+        Ok((values, indices))
+    }
+
+    /// As [`Operations::sort`], into `values` and `indices`.
+    ///
+    /// # Errors
+    /// As [`Operations::sort`]; [`Error::Length`] when an output has another length than the results.
+    fn sort_into(
+        &self,
+        x: &[f32],
+        dims: &[usize],
+        axis: usize,
+        descending: bool,
+        values: &mut [f32],
+        indices: &mut [u32],
+    ) -> Result<()> {
+        let outputs = &mut [DataMut::F32(values), DataMut::U32(indices)];
+        self.run_into(&Sort { axis, descending }.into(), &[Operand::f32(x, dims)?], outputs)
     }
 
     /// Tensors one after another along dimension `axis`: each is its elements and its extents.

@@ -5,8 +5,9 @@ use std::ops::Range;
 use crate::Operations;
 use crate::op::{
     Arithmetic, Attention, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d, Cumsum, Dequantize, Dot,
-    Elementwise, Gather, IntegerFunction, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d,
-    QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, Select, Slice, Softmax, TopK, Transpose,
+    Elementwise, Gather, IndexAdd, IntegerFunction, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute,
+    Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, Scatter, Select, Slice, Softmax, Sort,
+    TopK, Transpose,
 };
 use crate::{DType, Error, QuantFormat, Result, elementwise_table, reduction_table};
 
@@ -162,6 +163,32 @@ pub trait Record: Sized {
             (Some(indices), Some(values)) => Ok((values, indices)),
             _ => Err(Error::Unsupported { op: "top_k", backend: "a recording" }),
         }
+    }
+
+    /// The elements along dimension `axis` in ascending or descending order, NaN last, and where each was: values and indices. Of
+    /// equals the lower index comes first.
+    ///
+    /// # Errors
+    /// As [`Record::record_all`].
+    fn sort(
+        &mut self,
+        x: impl Borrow<Self::Tensor>,
+        axis: usize,
+        descending: bool,
+    ) -> Result<(Self::Tensor, Self::Tensor)> {
+        let mut results = self.record_all(Sort { axis, descending }.into(), &[x.borrow().clone()])?;
+        match (results.pop(), results.pop()) {
+            (Some(indices), Some(values)) => Ok((values, indices)),
+            _ => Err(Error::Unsupported { op: "sort", backend: "a recording" }),
+        }
+    }
+
+    /// The indices along dimension `axis` that [`Record::sort`] gives.
+    ///
+    /// # Errors
+    /// As [`Record::record_all`].
+    fn argsort(&mut self, x: impl Borrow<Self::Tensor>, axis: usize, descending: bool) -> Result<Self::Tensor> {
+        Ok(self.sort(x, axis, descending)?.1)
     }
 
     /// The same numbers as elements of another type.

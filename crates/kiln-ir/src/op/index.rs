@@ -24,12 +24,7 @@ impl Gather {
     /// # Errors
     /// [`Error::Index`] for the first that does not.
     pub fn check(&self, indices: &[u32], rows: usize) -> Result<()> {
-        match indices.iter().position(|&i| i as usize >= rows) {
-            None => Ok(()),
-            Some(position) => {
-                Err(Error::Index { op: self.name(), position, index: indices[position] as usize, bound: rows })
-            }
-        }
+        super::scatter::check_indices(self.name(), indices, rows)
     }
 }
 

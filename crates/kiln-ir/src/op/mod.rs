@@ -23,7 +23,9 @@ mod reduce;
 pub mod reference;
 mod rope;
 mod rows;
+mod scatter;
 mod shape;
+mod sort;
 mod transpose;
 
 pub use arithmetic::{Arithmetic, IntegerFunction};
@@ -46,7 +48,9 @@ pub use quantized::{Dequantize, QuantMatmul, Quantize};
 pub use reduce::{Dot, Reduce, Reduction};
 pub use rope::{Rope, RopeOperands, RopeStyle};
 pub use rows::{LayerNorm, LogSoftmax, RmsNorm, Softmax, rows_of};
+pub use scatter::{IndexAdd, Scatter};
 pub use shape::{BroadcastTo, Concat, Dim, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
+pub use sort::Sort;
 pub use transpose::Transpose;
 
 #[cfg(feature = "reference")]
@@ -319,6 +323,12 @@ operations! { $
     Arithmetic,
     /// Sums of all elements up to each along a dimension.
     Cumsum,
+    /// The elements along a dimension in order, and where each was.
+    Sort,
+    /// A table with some rows replaced.
+    Scatter,
+    /// A table with rows added to some of its own.
+    IndexAdd,
     /// The dimensions in another order.
     Permute,
     /// A part of a tensor.

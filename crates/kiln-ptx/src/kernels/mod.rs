@@ -17,6 +17,7 @@ pub mod reduce;
 pub mod rope;
 mod rows;
 pub mod softmax;
+pub mod sort;
 pub mod strided;
 mod team;
 pub mod top_k;

@@ -8,7 +8,7 @@ use kiln_ptx::kernels::cast::Cast;
 use kiln_ptx::kernels::compare::{Arithmetic, Compare, Select};
 use kiln_ptx::kernels::cumsum::Cumsum;
 use kiln_ptx::kernels::elementwise::Chain;
-use kiln_ptx::kernels::gather::Gather;
+use kiln_ptx::kernels::gather::{Gather, IndexAdd, LastSource, Scatter};
 use kiln_ptx::kernels::gemm::{
     Epilogue, Gemm, MultistageGemm, MultistageTile, NaiveGemm, SplitSum, Tf32Planes, Tile, TiledGemm, WarpGemm,
     WarpGroupGemm, WarpGroupTile, WarpTile,
@@ -18,6 +18,7 @@ use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, WarpQuantMatmu
 use kiln_ptx::kernels::reduce::ReduceLevel;
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::softmax::Softmax;
+use kiln_ptx::kernels::sort::{MergeRuns, SortRuns};
 use kiln_ptx::kernels::strided::{Fill, StridedCopy};
 use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::transpose::Transpose;
@@ -77,12 +78,17 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.extend(StridedCopy::all().into_iter().map(|copy| Box::new(copy) as _));
     kernels.push(Box::new(Fill));
     kernels.extend(Gather::all().into_iter().map(|gather| Box::new(gather) as _));
+    kernels.extend(Scatter::all().into_iter().map(|scatter| Box::new(scatter) as _));
+    kernels.push(Box::new(LastSource));
+    kernels.extend(IndexAdd::all().into_iter().map(|add| Box::new(add) as _));
     kernels.extend(Compare::all().into_iter().map(|compare| Box::new(compare) as _));
     kernels.push(Box::new(Select));
     kernels.extend(Arithmetic::all().into_iter().map(|arithmetic| Box::new(arithmetic) as _));
     kernels.extend(Cumsum::all().into_iter().map(|cumsum| Box::new(cumsum) as _));
     kernels.extend(Cast::all().into_iter().map(|cast| Box::new(cast) as _));
     kernels.push(Box::new(TopK));
+    kernels.extend(SortRuns::all().into_iter().map(|sort| Box::new(sort) as _));
+    kernels.extend(MergeRuns::all().into_iter().map(|merge| Box::new(merge) as _));
     kernels.extend([Pooling::Max, Pooling::Average].map(|pooling| Box::new(Pool::new(pooling, target)) as _));
     kernels.push(Box::new(Convolve));
     kernels.extend(Rope::all().into_iter().map(|rope| Box::new(rope) as _));

@@ -1,13 +1,16 @@
-//! The k greatest elements of rows.
+//! The k greatest elements of rows, and rows in order, which is all of them.
 //!
 //! Short rows are sorted in the memory of a workgroup. Of long rows workgroups select the k greatest of parts, then of what
 //! these leave, until one part is left. Where k is too large for that, sorted runs are merged.
 
-use kiln_ir::op::TopK;
-use kiln_ir::{Result, Shape, TensorType};
-use kiln_shaders::Kernel;
+use kiln_ir::op::{Sort, TopK};
+use kiln_ir::{DType, Result, Shape, TensorType};
+use kiln_shaders::{Kernel, number};
 
+use super::cast::{cast, widened};
+use super::compare::in_words;
 use super::pieces::pieces;
+use super::shape::along_last;
 use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Slice};
@@ -35,27 +38,73 @@ struct Rows {
     rows: usize,
     n: usize,
     k: usize,
+    order: Order,
+}
+
+/// What comes first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Order {
+    /// The greatest number, NaN before all.
+    Greatest,
+    /// The least or the greatest element of a type of words, NaN last.
+    Sorted { ascending: bool, dtype: DType },
+}
+
+impl Order {
+    /// Constants of the kernel that makes keys.
+    fn constants(self) -> [(&'static str, u32); 3] {
+        let (sorted, ascending, dtype) = match self {
+            Self::Greatest => (false, false, DType::F32),
+            Self::Sorted { ascending, dtype } => (true, ascending, dtype),
+        };
+        [("SORTED", sorted.into()), ("ASCENDING", ascending.into()), ("STORED", number(dtype))]
+    }
+}
+
+impl Lower<GpuDevice> for Sort {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        along_last(plan, self.axis, inputs[0], outputs, |plan, x, outputs| {
+            // Elements of less than a word are sorted as words, which stand for the same numbers.
+            let words = match x.ty.dtype {
+                DType::F16 | DType::Bf16 => widened(plan, x),
+                _ => in_words(plan, x),
+            };
+            let stored = x.ty.dtype;
+            let values = if words.ty == x.ty { outputs[0] } else { plan.scratch(words.ty) };
+            let order = Order::Sorted { ascending: !self.descending, dtype: words.ty.dtype };
+            of_rows(plan, words, x.ty.shape.columns(), order, [values, outputs[1]])?;
+            if words.ty != x.ty {
+                let types = [words.ty.dtype, stored];
+                cast(plan, [values.at.into(), outputs[0].at.into()], types, x.ty.shape.numel());
+            }
+            Ok(())
+        })
+    }
 }
 
 impl Lower<GpuDevice> for TopK {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
-        let shape = inputs[0].ty.shape;
-        let (n, k) = (shape.columns(), self.k);
-        let pieces = pieces(&plan.target.limits, shape.rows(), &[4 * n, 4 * k]);
-        // All pieces share what the longest, the first, needs.
-        let mut scratch = Scratch { sets: [None; 2], words: 0 };
-        for piece in pieces {
-            let rows = Rows { x: piece.of(inputs[0].at, 4 * n), rows: piece.len, n, k };
-            let [values, indices] = [0, 1].map(|i| piece.of(outputs[i].at, 4 * k));
-            let out = Found { values, indices };
-            match n {
-                0..=SORTED => rows.sort(plan, n.next_power_of_two().max(2), k, true, out),
-                _ if k <= SELECTED => rows.select(plan, &mut scratch, out)?,
-                _ => rows.merge(plan, &mut scratch, out)?,
-            }
-        }
-        Ok(())
+        of_rows(plan, inputs[0], self.k, Order::Greatest, [outputs[0], outputs[1]])
     }
+}
+
+/// The first k elements of every row, and their positions.
+fn of_rows(plan: &mut Lowering<'_>, x: Value, k: usize, order: Order, outputs: [Value; 2]) -> Result<()> {
+    let n = x.ty.shape.columns();
+    let pieces = pieces(&plan.target.limits, x.ty.shape.rows(), &[4 * n, 4 * k]);
+    // All pieces share what the longest, the first, needs.
+    let mut scratch = Scratch { sets: [None; 2], words: 0 };
+    for piece in pieces {
+        let rows = Rows { x: piece.of(x.at, 4 * n), rows: piece.len, n, k, order };
+        let [values, indices] = outputs.map(|output| piece.of(output.at, 4 * k));
+        let out = Found { values, indices };
+        match n {
+            0..=SORTED => rows.sort(plan, n.next_power_of_two().max(2), k, true, out),
+            _ if k <= SELECTED && order == Order::Greatest => rows.select(plan, &mut scratch, out)?,
+            _ => rows.merge(plan, &mut scratch, out)?,
+        }
+    }
+    Ok(())
 }
 
 /// Two sets of candidates, of which one is read while the other is written.
@@ -102,7 +151,8 @@ impl Rows {
         let runs = self.n.div_ceil(size);
         let total = self.rows * runs;
         let params = [self.n, runs, size, kept, total];
-        let constants = vec![("LAST", last.into())];
+        let mut constants = vec![("LAST", last.into())];
+        constants.extend(self.order.constants());
         let groups = total.div_ceil(SORTED / size);
         self.dispatch(plan, kiln_shaders::TOP_K_SORT, constants, (None, out), &params, groups);
     }

@@ -6,7 +6,7 @@
 use kiln_ir::op::{
     Attention, Convolve2d, Cumsum, Dequantize, Dot, Elementwise, ElementwiseKind, Gather, LayerNorm, LogSoftmax,
     Matmul, Matvec, Op, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, RmsNorm, Rope, Softmax,
-    TopK, Transpose,
+    Sort, TopK, Transpose,
 };
 use kiln_ir::{QuantFormat, Result, Shape, TensorType};
 use kiln_route::measured_as;
@@ -254,6 +254,7 @@ impl Probes {
             self.add(Rope::default(), &[&[m, n]])?;
             self.add(TopK { k: 8 }, &[&[m, n]])?;
             self.add(Cumsum { axis: 1 }, &[&[m, n]])?;
+            self.add(Sort { axis: 1, descending: false }, &[&[m, n]])?;
             let table = TensorType::f32(Shape::new(&[m, n])?);
             let indices = TensorType::u32(Shape::new(&[m])?);
             self.0.push(Probe::new(Gather, vec![table, indices])?);
