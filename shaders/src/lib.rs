@@ -152,6 +152,8 @@ sources! {
         SOFTMAX_PARTS = softmax_parts;
     }
     norm includes [norm_apply, norm_moments, norm_row, norm_scale] {
+        /// Channels scaled and shifted, by their own numbers alone or by means and variances, too.
+        CHANNELS = channels;
         /// Layer normalisation.
         LAYER_NORM = layer_norm;
         /// Layer normalisation of long rows, from what is known of them.

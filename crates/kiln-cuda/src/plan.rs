@@ -3,6 +3,7 @@
 use kiln_device::Location;
 use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashCombine, WarpGroupAttention};
 use kiln_ptx::kernels::cast::Cast;
+use kiln_ptx::kernels::channels::Channels;
 use kiln_ptx::kernels::compare::{Arithmetic, Compare, Select};
 use kiln_ptx::kernels::cumsum::Cumsum;
 use kiln_ptx::kernels::elementwise::Chain;
@@ -78,6 +79,7 @@ codes!(
     Attention,
     Cast,
     Chain,
+    Channels,
     Compare,
     Convolve,
     Cumsum,

@@ -4,13 +4,14 @@ mod support;
 
 use kiln_ir::op::reference::{self, Case, Input};
 use kiln_ir::op::{
-    Arithmetic as ArithmeticOp, Attention as AttentionOp, Cast as CastOp, Compare as CompareOp, Convolve2d,
+    Arithmetic as ArithmeticOp, Attention as AttentionOp, BatchNorm, Cast as CastOp, Compare as CompareOp, Convolve2d,
     Cumsum as CumsumOp, Dequantize as DequantizeOp, Op, Operation, Pool2d, QuantMatmul as QuantMatmulOp,
-    Quantize as QuantizeOp, Rope as RopeOp, Select as SelectOp, Sort as SortOp, TopK as TopKOp,
+    Quantize as QuantizeOp, Rope as RopeOp, Select as SelectOp, Sort as SortOp, TopK as TopKOp, channels_of,
 };
 use kiln_ir::{Buffer, DType, Operand, QuantFormat, Result as CoreResult, TensorType};
 use kiln_ptx::kernels::attention::Attention;
 use kiln_ptx::kernels::cast::Cast;
+use kiln_ptx::kernels::channels::Channels;
 use kiln_ptx::kernels::compare::{Arithmetic, Compare, Select};
 use kiln_ptx::kernels::cumsum::Cumsum;
 use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, WarpQuantMatmul};
@@ -56,6 +57,10 @@ fn lower(op: &Op, inputs: &[Operand<'_>], target: Target) -> CoreResult<(Box<dyn
             let [rows, n, _] = op.extents(&inputs[0].ty())?;
             let kernel = Cumsum::rows(inputs[0].ty().dtype);
             of(kernel, kernel.launch(rows, n, n)?)
+        }
+        Op::BatchNorm(op) => {
+            let kernel = Channels::new(true);
+            of(kernel, kernel.launch(channels_of(&inputs[0].ty()), op.eps.get())?)
         }
         Op::Sort(op) => {
             let (rows, n) = (shapes[0].rows(), shapes[0].columns());
@@ -175,6 +180,7 @@ conformance! {
     compare_keeps_its_contract CompareOp Sm80 60_000 20_000;
     arithmetic_keeps_its_contract ArithmeticOp Sm80 60_000 20_000;
     cumsum_keeps_its_contract CumsumOp Sm80 200_000 20_000;
+    batch_norm_keeps_its_contract BatchNorm Sm80 200_000 5_000;
     select_keeps_its_contract SelectOp Sm80 60_000 3_000;
     sort_keeps_its_contract SortOp Sm80 100_000 5_000;
     top_k_keeps_its_contract TopKOp Sm80 10_000 500;

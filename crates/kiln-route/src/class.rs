@@ -46,6 +46,9 @@ fn representative(op: &Op) -> &'static str {
         },
         Op::Gather(_) => "gather",
         Op::Sort(_) => "sort",
+        // Normalises rows, then reads and writes them once more.
+        Op::GroupNorm(_) => "layer_norm",
+        Op::BatchNorm(_) => "scale",
         // Reads a table and writes another, as a sum does.
         Op::IndexAdd(_) => "add",
         Op::Compare(_) | Op::Select(_) | Op::Arithmetic(_) => "add",
@@ -138,7 +141,9 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
                 _ => "",
             }
         }
-        Op::Pool2d(_) | Op::Gather(_) => "",
+        Op::Pool2d(_) | Op::Gather(_) | Op::BatchNorm(_) | Op::IndexAdd(_) => "",
+        // Whole rows are copied.
+        Op::Scatter(_) => "runs",
         Op::Permute(op) => moved(op, inputs),
         Op::Slice(op) => moved(op, inputs),
         Op::BroadcastTo(op) => moved(op, inputs),

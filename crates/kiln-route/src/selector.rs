@@ -57,6 +57,7 @@ impl OpComplexity {
             | Op::Compare(_)
             | Op::Select(_)
             | Op::Arithmetic(_)
+            | Op::BatchNorm(_)
             | Op::Transpose(_)
             | Op::Gather(_)
             | Op::Rope(_) => Self::Low,

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kiln_ir::op::reference::{Case, Random};
-use kiln_ir::op::{BroadcastTo, Concat, Op, Pad, Permute, Reshape, Slice, all_cases};
+use kiln_ir::op::{BroadcastTo, Concat, Cumsum, Op, Pad, Permute, Reshape, Slice, all_cases};
 use kiln_ir::{Buffer, DType, Data, DataMut, Error, MAX_RANK, Operand, QuantFormat, Shape, TensorType};
 use kiln_simd::{Isa, Operations, Simd};
 
@@ -347,6 +347,15 @@ fn shapes_that_make_no_sense_are_typed_errors() {
         ("view", run(Ok(Reshape::Unsqueeze(3).into()), &[3, 4])),
         ("view", run(Ok(Reshape::Unsqueeze(MAX).into()), &[3, 4])),
         ("view", run(Ok(Reshape::Unsqueeze(0).into()), &[1, 1, 3, 1, 2, 2])),
+        ("view", run(Ok(Cumsum { axis: 2 }.into()), &[3, 4])),
+        ("view", run(Ok(Cumsum { axis: MAX }.into()), &[3, 4])),
+        ("view", run(Ok(Cumsum { axis: 0 }.into()), &[])),
+        ("view", Box::new(|simd| simd.sort(&x, &dims, 2, true).map(|(values, _)| values))),
+        ("length", Box::new(|simd| simd.sort(&x, &[5], 0, false).map(|(values, _)| values))),
+        ("parameter", Box::new(|simd| simd.group_norm(&x, &dims, &x[..4], &x[..4], 3, 1e-5))),
+        ("parameter", Box::new(|simd| simd.group_norm(&x, &dims, &x[..4], &x[..4], 0, 1e-5))),
+        ("shape", Box::new(|simd| simd.group_norm(&x, &[12], &x, &x, 1, 1e-5))),
+        ("shape", Box::new(|simd| simd.batch_norm(&x, &dims, &x[..4], &x[..4], &x[..3], &x[..4], 1e-5))),
         ("arity", Box::new(|simd| simd.concat(&[], 0))),
         ("arity", Box::new(|simd| simd.concat(&[(&x[..1], &[1][..]); 9], 0))),
         ("view", Box::new(|simd| simd.concat(&[(&x, &dims)], 2))),
@@ -386,6 +395,26 @@ fn shapes_that_make_no_sense_are_typed_errors() {
         }
     }
     assert_none(&faults);
+}
+
+#[test]
+fn indices_outside_of_a_table_are_errors_and_nothing_is_written() {
+    let simd = Simd::new().unwrap();
+    let (table, source) = ([1.0; 6], [2.0; 6]);
+    for indices in [[0, 3, 1], [u32::MAX, 0, 0]] {
+        let mut out = [7.0; 6];
+        let position = usize::from(indices[0] == 0);
+        let outside = |op| Error::Index { op, position, index: indices[position] as usize, bound: 3 };
+        assert_eq!(simd.scatter_into(&table, 2, &indices, &source, &mut out), Err(outside("scatter")));
+        assert_eq!(simd.index_add_into(&table, 2, &indices, &source, &mut out), Err(outside("index_add")));
+        assert_eq!(out, [7.0; 6]);
+    }
+    let mut out = [7.0; 6];
+    assert!(matches!(simd.scatter_into(&table, 2, &[0, 1], &source, &mut out), Err(Error::Length { .. })));
+    simd.scatter_into(&table, 2, &[2, 0, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &mut out).unwrap();
+    assert_eq!(out, [3.0, 4.0, 1.0, 1.0, 5.0, 6.0]);
+    simd.index_add_into(&table, 2, &[2, 0, 2], &[1.0, 2.0, 3.0, 4.0, 5.0, 6.0], &mut out).unwrap();
+    assert_eq!(out, [4.0, 5.0, 1.0, 1.0, 7.0, 9.0]);
 }
 
 #[test]

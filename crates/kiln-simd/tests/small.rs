@@ -69,6 +69,10 @@ fn small_cases() -> Vec<Case> {
     c.add(LogSoftmax, &[&[2, 9]]);
     c.add(LayerNorm::new(1e-5), &[&[2, 9], &[9], &[9]]);
     c.add(RmsNorm::new(1e-5), &[&[2, 9], &[9]]);
+    for dims in [&[2, 4, 5][..], &[3, 4]] {
+        c.add(GroupNorm::new(2, 1e-5), &[dims, &[4], &[4]]);
+        c.add(BatchNorm::new(1e-5), &[dims, &[4], &[4], &[4], &[4]]);
+    }
     let table = c.tensor(&[4, 3]);
     c.cases.push(Case::new(Gather, vec![table, Input::new(Buffer::U32(vec![3, 0, 3]), &[3])]));
     for op in [Op::from(Scatter), IndexAdd.into()] {

@@ -2,10 +2,10 @@
 
 use js_sys::{Array, Object};
 use kiln::op::{
-    Arithmetic, Attention, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d, Cumsum, Dequantize, Dot,
-    ElementwiseKind, Gather, IndexAdd, IntegerFunction, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding,
-    Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, RopeStyle, Scatter, Select,
-    Slice, Softmax, Sort, TopK, Transpose,
+    Arithmetic, Attention, BatchNorm, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d, Cumsum, Dequantize,
+    Dot, ElementwiseKind, Gather, GroupNorm, IndexAdd, IntegerFunction, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad,
+    Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, RopeStyle, Scatter,
+    Select, Slice, Softmax, Sort, TopK, Transpose,
 };
 use kiln::{QuantFormat, Result};
 use wasm_bindgen::JsValue;
@@ -131,6 +131,18 @@ others! {
     rms_norm {
         operands: (x, gamma), params: "eps?: number", engine: "Float32Array", batch: "BatchTensor",
         make: |o| Ok(RmsNorm::new(o.number("rms_norm", "eps")?.unwrap_or(1e-5)).into()),
+    }
+    group_norm {
+        operands: (x, gamma, beta), params: "groups: number, eps?: number", required: true,
+        engine: "Float32Array", batch: "BatchTensor",
+        make: |o| {
+            let groups = required(o.whole("group_norm", "groups")?, "group_norm", "groups")?;
+            Ok(GroupNorm::new(groups, o.number("group_norm", "eps")?.unwrap_or(1e-5)).into())
+        },
+    }
+    batch_norm {
+        operands: (x, gamma, beta, mean, variance), params: "eps?: number", engine: "Float32Array", batch: "BatchTensor",
+        make: |o| Ok(BatchNorm::new(o.number("batch_norm", "eps")?.unwrap_or(1e-5)).into()),
     }
     gather {
         operands: (table, indices), params: "", engine: "Float32Array", batch: "BatchTensor",

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use kiln::op::{Comparison, Matmul};
+use kiln::op::{Comparison, IntegerFunction, Matmul};
 use kiln::{Bool, Buffer, DType, Engine, Error, Record, Tensor, bf16};
 
 fn on_cpu() -> Engine {
@@ -44,6 +44,22 @@ fn tensors_are_of_every_element_type() {
     assert_eq!(turned.to_elements::<u8>().unwrap(), [1, 4, 2, 5, 3, 6]);
     assert!(matches!(engine.tensors().neg(&bytes), Err(Error::Type { .. })));
     assert!(matches!(bytes.to_elements::<i8>(), Err(Error::Type { found: DType::U8, .. })));
+}
+
+#[test]
+fn integers_are_added_summed_and_sorted() {
+    let engine = on_cpu();
+    let of = |x: &[i32], dims: &[usize]| Tensor::from_elements(x, dims).unwrap();
+    let (a, b) = (of(&[5, -3, i32::MAX, 2], &[2, 2]), of(&[1, 4], &[2]));
+    let mut on = engine.tensors();
+    let sum = on.arithmetic(&a, &b, IntegerFunction::Add).unwrap();
+    assert_eq!(sum.to_elements::<i32>().unwrap(), [6, 1, i32::MIN, 6]);
+    assert_eq!(on.cumsum(&a, 1).unwrap().to_elements::<i32>().unwrap(), [5, 2, i32::MAX, i32::MIN + 1]);
+    let (values, indices) = on.sort(&a, 0, true).unwrap();
+    assert_eq!(values.to_elements::<i32>().unwrap(), [i32::MAX, 2, 5, -3]);
+    assert_eq!(indices.to_elements::<u32>().unwrap(), [1, 1, 0, 0]);
+    assert_eq!(on.argsort(&a, 1, false).unwrap().to_elements::<u32>().unwrap(), [1, 0, 1, 0]);
+    assert!(matches!(on.arithmetic(&a, &indices, IntegerFunction::Min), Err(Error::Type { index: 1, .. })));
 }
 
 #[test]

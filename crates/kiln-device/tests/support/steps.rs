@@ -170,7 +170,7 @@ macro_rules! lowered {
     (@) => { false };
 }
 lowered! {
-    Elementwise, Reduce, Dot, Matmul, Matvec, Transpose, Softmax, LogSoftmax, LayerNorm, RmsNorm, Gather(faults), TopK,
+    Elementwise, Reduce, Dot, Matmul, Matvec, Transpose, Softmax, LogSoftmax, LayerNorm, RmsNorm, GroupNorm, BatchNorm, Gather(faults), TopK,
     Convolve2d, Pool2d, Attention, Rope, Quantize, Dequantize, QuantMatmul, Cast, Compare, Select, Arithmetic, Cumsum, Sort, Scatter(faults), IndexAdd(faults), Permute, Slice, BroadcastTo, Pad, Concat,
     Reshape, Custom,
 }

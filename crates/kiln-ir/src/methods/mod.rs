@@ -53,6 +53,27 @@ macro_rules! operations {
                          [`Error::Parameter`] when `eps` is negative or not finite.",
             }
 
+            /// Groups of channels of `x` `[n, channels, ..]` shifted to mean 0 and scaled to variance 1, each for itself, then every
+            /// channel times its element of `gamma` plus that of `beta`.
+            group_norm {
+                into: group_norm_into, tensors: (x, gamma, beta), params: (groups: usize, eps: f32), op: GroupNorm::new(groups, eps),
+                slices: (x: &[f32], dims: &[usize], gamma: &[f32], beta: &[f32], groups: usize, eps: f32),
+                operands: [Operand::f32(x, dims)?, Operand::vector(gamma), Operand::vector(beta)],
+                errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::Shape`] when there is not an element of `gamma` \
+                         and of `beta` for each channel, [`Error::Parameter`] when the channels do not make as many groups, or \
+                         `eps` is negative or not finite.",
+            }
+
+            /// Every channel of `x` `[n, channels, ..]` less its mean, divided by the root of its variance and `eps`, then times its
+            /// element of `gamma` plus that of `beta`: batch normalisation in inference.
+            batch_norm {
+                into: batch_norm_into, tensors: (x, gamma, beta, mean, variance), params: (eps: f32), op: BatchNorm::new(eps),
+                slices: (x: &[f32], dims: &[usize], gamma: &[f32], beta: &[f32], mean: &[f32], variance: &[f32], eps: f32),
+                operands: [Operand::f32(x, dims)?, Operand::vector(gamma), Operand::vector(beta), Operand::vector(mean), Operand::vector(variance)],
+                errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::Shape`] when there is not an element of every \
+                         other operand for each channel, [`Error::Parameter`] when `eps` is negative or not finite.",
+            }
+
             /// Every row scaled to a mean square of 1, then times `gamma`. Rows are as long as `gamma`.
             rms_norm {
                 into: rms_norm_into, tensors: (x, gamma), params: (eps: f32), op: RmsNorm::new(eps),

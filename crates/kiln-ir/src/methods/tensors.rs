@@ -4,10 +4,10 @@ use std::ops::Range;
 #[cfg(doc)]
 use crate::Operations;
 use crate::op::{
-    Arithmetic, Attention, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d, Cumsum, Dequantize, Dot,
-    Elementwise, Gather, IndexAdd, IntegerFunction, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute,
-    Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, Scatter, Select, Slice, Softmax, Sort,
-    TopK, Transpose,
+    Arithmetic, Attention, BatchNorm, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d, Cumsum, Dequantize,
+    Dot, Elementwise, Gather, GroupNorm, IndexAdd, IntegerFunction, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad,
+    Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, Scatter, Select, Slice,
+    Softmax, Sort, TopK, Transpose,
 };
 use crate::{DType, Error, QuantFormat, Result, elementwise_table, reduction_table};
 

@@ -8,6 +8,7 @@ mod arithmetic;
 mod attention;
 mod call;
 mod cast;
+mod channels;
 mod compare;
 mod contract;
 mod convolve;
@@ -32,6 +33,7 @@ pub use arithmetic::{Arithmetic, IntegerFunction};
 pub use attention::{Attention, AttentionExtents};
 pub use call::{Call, Types, check, check_outputs, types_of, widened};
 pub use cast::Cast;
+pub use channels::{BatchNorm, GroupNorm, channels_of};
 pub use compare::{Compare, Comparison, Select};
 pub use contract::{Bound, Contract};
 pub use convolve::{Convolve2d, ConvolveExtents, Padding};
@@ -295,6 +297,10 @@ operations! { $
     LayerNorm,
     /// Rows scaled to a mean square of 1.
     RmsNorm,
+    /// Groups of channels shifted to mean 0 and scaled to variance 1.
+    GroupNorm,
+    /// Channels shifted and scaled by means and variances that are given.
+    BatchNorm,
     /// Rows of a table chosen by index.
     Gather,
     /// The greatest elements of every row.

@@ -2,6 +2,7 @@
 
 pub mod attention;
 pub mod cast;
+pub mod channels;
 pub mod compare;
 pub mod cumsum;
 pub mod elementwise;

@@ -5,6 +5,7 @@ use kiln_ir::op::{AttentionExtents, ElementwiseKind, Matmul, Pooling, Reduction}
 use kiln_ir::{QuantFormat, Record, Shape, TensorType};
 use kiln_ptx::kernels::attention::{Attention, FlashAttention, FlashTile, WarpGroupAttention, plan};
 use kiln_ptx::kernels::cast::Cast;
+use kiln_ptx::kernels::channels::Channels;
 use kiln_ptx::kernels::compare::{Arithmetic, Compare, Select};
 use kiln_ptx::kernels::cumsum::Cumsum;
 use kiln_ptx::kernels::elementwise::Chain;
@@ -74,6 +75,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     }
     kernels.extend(Softmax::all(target).into_iter().map(|softmax| Box::new(softmax) as _));
     kernels.extend(Norm::all(target).into_iter().map(|norm| Box::new(norm) as _));
+    kernels.extend([true, false].map(|statistics| Box::new(Channels::new(statistics)) as _));
     kernels.push(Box::new(Transpose));
     kernels.extend(StridedCopy::all().into_iter().map(|copy| Box::new(copy) as _));
     kernels.push(Box::new(Fill));

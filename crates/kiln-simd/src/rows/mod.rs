@@ -1,5 +1,6 @@
 //! Operations on rows: the softmax family and the normalisations, over the last dimension.
 
+mod channels;
 mod norm;
 mod softmax;
 

@@ -3,11 +3,12 @@
 //! A team of invocations holds a row in registers: one dispatch, every element read once. Longer rows are measured in
 //! parts, what is known of these is joined, and a last dispatch reads the rows again.
 
-use kiln_ir::op::{LayerNorm, LogSoftmax, RmsNorm, Softmax};
+use kiln_ir::op::{BatchNorm, GroupNorm, LayerNorm, LogSoftmax, RmsNorm, Softmax, channels_of};
 use kiln_ir::{Result, Shape, TensorType};
 use kiln_shaders::Kernel;
 
 use super::pieces::{Piece, pieces};
+use super::shape::fill;
 use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Slice, Word};
@@ -227,6 +228,54 @@ impl Lower<GpuDevice> for LayerNorm {
 impl Lower<GpuDevice> for RmsNorm {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         norm(plan, false, self.eps.get(), inputs, &outputs[0])
+    }
+}
+
+impl Lower<GpuDevice> for GroupNorm {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let [outer, channels, plane] = channels_of(&inputs[0].ty);
+        // Groups are rows, which are normalised; then each channel is scaled and shifted.
+        let (rows, row) = (outer * self.groups, channels / self.groups * plane);
+        let x = Value { ty: TensorType::f32(Shape::new(&[rows, row])?), ..inputs[0] };
+        let normal = plan.scratch(x.ty);
+        let vector = TensorType::f32(Shape::new(&[row])?);
+        let [scale, shift] = [1.0, 0.0].map(|value| {
+            let filled = plan.scratch(vector);
+            fill(plan, value, filled);
+            filled
+        });
+        norm(plan, true, self.eps.get(), &[x, scale, shift], &normal)?;
+        let [gamma, beta] = [inputs[1].at, inputs[2].at];
+        // Without statistics what would hold them is not read.
+        per_channel(plan, false, 0.0, [normal.at, gamma, beta, gamma, beta, outputs[0].at], [outer, channels, plane]);
+        Ok(())
+    }
+}
+
+impl Lower<GpuDevice> for BatchNorm {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let [x, gamma, beta, mean, variance] = [0, 1, 2, 3, 4].map(|i: usize| inputs[i].at);
+        let buffers = [x, gamma, beta, mean, variance, outputs[0].at];
+        per_channel(plan, true, self.eps.get(), buffers, channels_of(&inputs[0].ty));
+        Ok(())
+    }
+}
+
+/// Scales and shifts every channel.
+fn per_channel(
+    plan: &mut Lowering<'_>,
+    statistics: bool,
+    eps: f32,
+    [x, gamma, beta, mean, variance, out]: [Location; 6],
+    [outer, channels, plane]: [usize; 3],
+) {
+    for piece in pieces(&plan.target.limits, outer * channels * plane, &[4]) {
+        let vectors = piece.len.div_ceil(4);
+        let code = Code::Kernel(kiln_shaders::CHANNELS, vec![("STATISTICS", statistics.into())]);
+        let buffers = vec![piece.of(x, 4), gamma.into(), beta.into(), mean.into(), variance.into(), piece.of(out, 4)];
+        let extents = [vectors, piece.start, plane, channels].map(Word::from);
+        let words: Vec<Word> = extents.into_iter().chain([eps.into()]).collect();
+        plan.dispatch(code, buffers, &words, Grid::invocations(vectors));
     }
 }
 

@@ -65,7 +65,7 @@ fn lower(plan: &mut Lowering<'_>, op: &impl Movement, inputs: &[Value], out: Val
 }
 
 /// Writes one value everywhere.
-fn fill(plan: &mut Lowering<'_>, value: f32, out: Value) {
+pub(super) fn fill(plan: &mut Lowering<'_>, value: f32, out: Value) {
     let word = out.ty.dtype.word_of(value);
     let vectors = out.ty.bytes().div_ceil(16);
     for piece in pieces(&plan.target.limits, vectors, &[16]) {
