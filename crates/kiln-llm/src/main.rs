@@ -61,8 +61,9 @@ enum Command {
         /// The type of keys and values that are kept: f32, f16, bf16 or a quantised format such as q8_0
         #[arg(long, default_value = "f16", value_name = "TYPE")]
         cache: String,
-        /// The place to run at, by its name [default: the one that is predicted to be fastest]
-        #[arg(long, value_name = "PLACE")]
+        /// Where to run: cpu, gpu (the feature gpu), cuda (the feature cuda), or a place by its name [default: where it is predicted
+        /// to be fastest; GPUs are known once the machine was calibrated]
+        #[arg(long)]
         device: Option<String>,
         /// Print the numbers of tokens alone, in one line
         #[arg(long)]

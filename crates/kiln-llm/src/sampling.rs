@@ -33,8 +33,7 @@ impl Sampler {
 
     /// Whether it chooses the likeliest token.
     pub fn is_greedy(&self) -> bool {
-        // Not a number, too.
-        !(self.temperature > 0.0)
+        self.temperature.is_nan() || self.temperature <= 0.0
     }
 
     /// Chooses a token for this position. Of equal logits the lower token is likelier. Logits that are not numbers are never chosen.

@@ -127,7 +127,9 @@ fn a_context_that_is_full_and_tokens_that_do_not_exist_are_errors() {
     session.sample(&Sampler::greedy()).unwrap();
     assert!(matches!(session.sample(&Sampler::greedy()), Err(Error::ContextFull { context: 4, asked: 5 })));
     session.truncate(2);
-    assert_eq!(session.generate(&Sampler { seed: 3, ..Sampler::default() }, 2).map(|made| made.unwrap()).count(), 2);
+    let seeded = Sampler { seed: 3, ..Sampler::default() };
+    let made: Vec<_> = session.generate(&seeded, 2).map(|made| made.unwrap().token).collect();
+    assert_eq!((session.tokens().len(), &session.tokens()[2..]), (4, &made[..]));
     for context in [0, usize::MAX] {
         let options = SessionOptions { context: Some(context), ..EXACT };
         assert!(matches!(model.session(options), Err(Error::Model { .. })), "{context}");

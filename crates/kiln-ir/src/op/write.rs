@@ -192,8 +192,8 @@ impl Operation for WriteRows {
         let at = |positions: &[u32], dims: &[usize]| Input::new(Buffer::U32(positions.to_vec()), dims);
         let (skip, mut cases) = (Self::SKIPPED, Vec::new());
         // One row, several out of order, equal ones, skipped ones, none, all; no columns, no matrices, no rows to write to.
-        let shapes: [(&[usize], &[usize], &[u32], &[usize]); 12] = [
-            (&[1, 1], &[1, 1], &[0], &[1]),
+        for (x, rows, positions, dims) in [
+            (&[1, 1][..], &[1, 1][..], &[0][..], &[1][..]),
             (&[5, 7], &[1, 7], &[3], &[1]),
             (&[9, 33], &[4, 33], &[8, 0, 5, 2], &[4]),
             (&[9, 6], &[5, 6], &[4, 1, 4, skip, 1], &[5]),
@@ -205,8 +205,7 @@ impl Operation for WriteRows {
             (&[4, 0], &[2, 0], &[1, 3], &[2]),
             (&[0, 4, 3], &[0, 2, 3], &[1, 3], &[2]),
             (&[0, 3], &[1, 3], &[skip], &[1]),
-        ];
-        for (x, rows, positions, dims) in shapes {
+        ] {
             for dtype in [DType::F32, DType::F16, DType::U8] {
                 cases.push(Case::new(Self, vec![tensor(dtype, x), tensor(dtype, rows), at(positions, dims)]));
             }

@@ -3,7 +3,7 @@
 use std::io::{self, IsTerminal, Write};
 use std::time::Instant;
 
-use kiln::{DType, Engine};
+use kiln::{Backend, DType, Engine};
 use kiln_gguf::Model as File;
 use kiln_llm::{Encoding, Model, Sampler, SessionOptions};
 
@@ -23,10 +23,7 @@ pub(crate) struct Run {
 
 /// Continues a prompt and prints it as it comes. Times go to the standard error where that is a terminal.
 pub(crate) fn run(file: File, options: &Run, out: &mut impl Write) -> Result<()> {
-    let engine = match &options.device {
-        Some(place) => Engine::builder().force(place).build()?,
-        None => Engine::new()?,
-    };
+    let engine = engine(options.device.as_deref())?;
     let started = Instant::now();
     let model = Model::from_gguf(&engine, file)?;
     let mut session = model.session(SessionOptions { context: options.context, cache: options.cache })?;
@@ -57,6 +54,30 @@ pub(crate) fn run(file: File, options: &Run, out: &mut impl Write) -> Result<()>
         report(loaded, first, started.elapsed(), prompt.len(), made);
     }
     Ok(())
+}
+
+/// The engine that runs everything on a device: `cpu`, `gpu`, `cuda` or the name of a place; without one, where it is predicted to be
+/// fastest.
+fn engine(device: Option<&str>) -> Result<Engine> {
+    Ok(match device {
+        None => Engine::new()?,
+        Some("cpu") => Engine::builder().backends(&[Backend::Scalar, Backend::Simd]).build()?,
+        #[cfg(feature = "gpu")]
+        Some("gpu") => first_of(|| Engine::builder().adapter(kiln::gpu::AdapterChoice::default()), Backend::Gpu)?,
+        #[cfg(feature = "cuda")]
+        Some("cuda") => first_of(|| Engine::builder().cuda_device(0), Backend::Cuda)?,
+        Some(place) => Engine::builder().force(place).build()?,
+    })
+}
+
+/// The engine that runs everything on the device that a builder asks for, which fails where there is no such device.
+#[cfg(any(feature = "gpu", feature = "cuda"))]
+fn first_of(asked: impl Fn() -> kiln::EngineBuilder, kind: Backend) -> kiln::Result<Engine> {
+    let engine = asked().build()?;
+    match engine.places().iter().find(|place| place.backend == kind) {
+        Some(place) => asked().force(place.name.clone()).build(),
+        None => Ok(engine),
+    }
 }
 
 /// Prints how long what took.
