@@ -32,7 +32,8 @@ fn positive_power(a: V, b: V) -> V {
     // Beyond it the power is 0 or infinite, and the rest may be NaN.
     let within = abs(y) < V(160.0);
     let whole = clamp(select(y, y + y_lower, within), V(-160.0), V(160.0));
-    let n = round(whole);
+    // One number for both uses: drivers have rounded a tie one way here and the other way there.
+    let n = kept(round(whole));
     let f = select(V(0.0), kept(y - n) + y_lower, within);
     // 2^f - 1
     var r = f * 0.00017148428 + 0.0013423698;
