@@ -79,6 +79,11 @@ fn small_cases() -> Vec<Case> {
         let (table, source) = (c.tensor(&[4, 3]), c.tensor(&[3, 3]));
         c.cases.push(Case::new(op, vec![table, Input::new(Buffer::U32(vec![3, 0, 3]), &[3]), source]));
     }
+    for x in [c.tensor(&[2, 4, 32]), c.blocks(QuantFormat::Q8_0, 8)] {
+        let x = Input::new(x.buffer, &[2, 4, 32]);
+        let (rows, at) = (c.tensor(&[2, 2, 32]), Input::new(Buffer::U32(vec![3, u32::MAX]), &[2]));
+        c.cases.push(Case::new(WriteRows, vec![x, rows, at]));
+    }
     c.add(TopK { k: 3 }, &[&[2, 11]]);
     for (axis, descending) in [(0, false), (1, true)] {
         c.add(Sort { axis, descending }, &[&[5, 7]]);

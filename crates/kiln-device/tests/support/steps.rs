@@ -153,7 +153,7 @@ fn push(op: Op, plan: &mut Lowering<'_, HostDevice>, inputs: &[Value], outputs: 
         return Err(Error::Unsupported { op: op.name(), backend: "host" });
     }
     let fault = match op {
-        Op::Gather(_) => Some(plan.fault(op.name(), inputs[0].ty.shape.rows())),
+        Op::Gather(_) | Op::Scatter(_) | Op::IndexAdd(_) => Some(plan.fault(op.name(), inputs[0].ty.shape.rows())),
         // Of the rows of a matrix.
         Op::WriteRows(_) => {
             Some(plan.fault(op.name(), inputs[0].ty.shape.dims().iter().rev().nth(1).copied().unwrap_or(0)))
