@@ -331,6 +331,8 @@ impl ScanAttention {
     }
 
     fn write(&self, k: &Builder) {
+        // As many as launches count on. Without a number ptxas may spill to hold more.
+        k.resident_blocks(RESIDENT as u32);
         let [q, keys, values, out] = ["q", "k", "v", "out"].map(|name| k.buffer::<u32>(name));
         let [positions, lengths, slopes, mask] =
             ["positions", "lengths", "slopes", "mask"].map(|name| k.buffer::<u32>(name));
