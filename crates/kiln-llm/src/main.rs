@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 mod program {
+    pub(crate) mod bench;
     pub(crate) mod inspect;
     pub(crate) mod run;
     pub(crate) mod tokenize;
@@ -71,6 +72,33 @@ enum Command {
         /// Print where a token is computed, and why, before the text
         #[arg(long)]
         explain: bool,
+    },
+    /// Measure how many tokens a model takes and makes in a second
+    ///
+    /// Prints the mean of all repetitions and their standard deviation, after one that is not counted. The tokens of the prompt are
+    /// made up, and the likeliest token follows.
+    #[command(after_help = "Example: kiln-llm bench model.gguf --device cuda -p 2048 --depth 8192")]
+    Bench {
+        #[command(flatten)]
+        file: File,
+        /// Tokens of the prompt; 0 leaves this test out
+        #[arg(short = 'p', long, default_value_t = 512)]
+        prompt: usize,
+        /// Tokens that are made one by one; 0 leaves this test out
+        #[arg(short = 'n', long, default_value_t = 128)]
+        tokens: usize,
+        /// Tokens that come before
+        #[arg(long, default_value_t = 0)]
+        depth: usize,
+        /// Repetitions
+        #[arg(short = 'r', long, default_value_t = 5)]
+        repetitions: usize,
+        /// The type of keys and values that are kept
+        #[arg(long, default_value = "f16", value_name = "TYPE")]
+        cache: String,
+        /// Where to run, as of the command run
+        #[arg(long)]
+        device: Option<String>,
     },
     /// Print metadata, tensors, types and sizes of a model, and what of it kiln cannot compute with
     ///
@@ -146,6 +174,11 @@ fn main() -> ExitCode {
 fn run(command: Command, out: &mut impl Write) -> Result<()> {
     match command {
         Command::Inspect { file } => program::inspect::run(&file.open()?, out),
+        Command::Bench { file, prompt, tokens, depth, repetitions, cache, device } => {
+            let cache = element_type(&cache)?;
+            let bench = program::bench::Bench { prompt, tokens, depth, repetitions, cache, device };
+            program::bench::run(file.open()?, &bench, out)
+        }
         Command::Run {
             file,
             prompt,
@@ -161,8 +194,7 @@ fn run(command: Command, out: &mut impl Write) -> Result<()> {
             ids,
             explain,
         } => {
-            let cache = kiln::DType::from_name(&cache)
-                .ok_or_else(|| format!("{cache:?} is not an element type; f32, f16, bf16 and q8_0 are"))?;
+            let cache = element_type(&cache)?;
             let prompt = if prompt == "-" { io::read_to_string(io::stdin())? } else { prompt };
             let sampler = Sampler { temperature, top_k, top_p, min_p, seed };
             let run = program::run::Run { prompt, most: tokens, sampler, context: ctx, cache, device, ids, explain };
@@ -180,4 +212,10 @@ fn run(command: Command, out: &mut impl Write) -> Result<()> {
             program::tokenize::run(&tokenizer, &text, encoding, ids, out)
         }
     }
+}
+
+/// The element type of this name.
+fn element_type(name: &str) -> Result<kiln::DType> {
+    let unknown = || format!("{name:?} is not an element type; f32, f16, bf16 and q8_0 are");
+    Ok(kiln::DType::from_name(name).ok_or_else(unknown)?)
 }

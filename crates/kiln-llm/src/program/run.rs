@@ -58,7 +58,7 @@ pub(crate) fn run(file: File, options: &Run, out: &mut impl Write) -> Result<()>
 
 /// The engine that runs everything on a device: `cpu`, `gpu`, `cuda` or the name of a place; without one, where it is predicted to be
 /// fastest.
-fn engine(device: Option<&str>) -> Result<Engine> {
+pub(crate) fn engine(device: Option<&str>) -> Result<Engine> {
     Ok(match device {
         None => Engine::new()?,
         Some("cpu") => Engine::builder().backends(&[Backend::Scalar, Backend::Simd]).build()?,
