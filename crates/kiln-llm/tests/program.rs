@@ -107,3 +107,33 @@ fn a_full_disk_is_an_error_and_a_reader_that_goes_away_is_not() {
     drop(child.stdout.take());
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
+
+#[test]
+fn run_continues_a_text_and_bench_measures() {
+    let model = support::random_model::RandomModel::new(support::random_model::KINDS[0]).save("program");
+    let model = model.to_str().unwrap();
+    let greedy = ["run", model, "ab", "--temperature", "0", "-n", "4", "--device", "cpu"];
+    let (code, text, errors) = run(&greedy);
+    assert_eq!((code, &*errors), (0, ""));
+    assert!(text.starts_with("ab") && text.ends_with('\n'), "{text:?}");
+    let (code, ids, _) = run(&[&greedy[..], &["--ids"]].concat());
+    let ids: Vec<u32> = ids.split_whitespace().map(|id| id.parse().unwrap()).collect();
+    assert!(code == 0 && ids.len() <= 4, "{ids:?}");
+    let seeded = ["run", model, "ab", "--seed", "7", "--temperature", "2", "--ids", "--cache", "f32"];
+    assert_eq!(run(&seeded), run(&seeded));
+    let (code, _, explained) = run(&[&greedy[..], &["--explain"]].concat());
+    assert!(code == 0 && explained.contains("predicted"), "{explained}");
+    let (code, table, errors) = run(&["bench", model, "-p", "20", "-n", "3", "-r", "1", "--depth", "9"]);
+    assert_eq!((code, &*errors), (0, ""));
+    assert!(["prompt", "decode", "tokens/s"].iter().all(|word| table.contains(word)), "{table}");
+    for (arguments, expected) in [
+        (&["--cache", "f17"][..], "f17"),
+        (&["--device", "nowhere"], "nowhere"),
+        (&["--ctx", "1"], "context of 1"),
+        (&["--cache", "q8_0"], "whole blocks"),
+    ] {
+        let (code, _, errors) = run(&[&greedy[..7], arguments].concat());
+        assert!(code == 1 && errors.contains(expected), "{arguments:?}: {errors}");
+    }
+    std::fs::remove_file(model).unwrap();
+}

