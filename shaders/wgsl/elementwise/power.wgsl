@@ -32,8 +32,7 @@ fn positive_power(a: V, b: V) -> V {
     // Beyond it the power is 0 or infinite, and the rest may be NaN.
     let within = abs(y) < V(160.0);
     let whole = clamp(select(y, y + y_lower, within), V(-160.0), V(160.0));
-    // One number for both uses: drivers have rounded a tie one way here and the other way there.
-    let n = kept(round(whole));
+    let n = round(whole);
     let f = select(V(0.0), kept(y - n) + y_lower, within);
     // 2^f - 1
     var r = f * 0.00017148428 + 0.0013423698;
@@ -50,7 +49,8 @@ fn power_of(a: V, b: V) -> V {
     let infinity = infinity_signed_as(base);
     let positive = b > V(0.0);
     var y = positive_power(base, b);
-    y = select(y, select(infinity, V(0.0), positive), zeros(a));
+    // A device may take a subnormal number for zero where it multiplies; then it is zero here, too.
+    y = select(y, select(infinity, V(0.0), positive), zeros(a) | zeros(a * 16777216.0));
     y = select(y, select(V(0.0), infinity, positive), infinities(a));
     y = select(y, V(1.0), base == V(1.0));
     // An odd exponent keeps the sign of the base; of a negative one that is finite there are integral powers alone.
