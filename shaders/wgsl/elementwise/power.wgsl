@@ -47,7 +47,8 @@ fn positive_power(a: V, b: V) -> V {
 fn power_of(a: V, b: V) -> V {
     let base = abs(a);
     let infinity = infinity_signed_as(base);
-    let positive = b > V(0.0);
+    // By its sign: a device may take a subnormal exponent for zero where it compares.
+    let positive = (bits(b) & Bits(0x80000000u)) == Bits(0u);
     var y = positive_power(base, b);
     // A device may take a subnormal number for zero where it multiplies; then it is zero here, too.
     y = select(y, select(infinity, V(0.0), positive), zeros(a) | zeros(a * 16777216.0));
