@@ -1,7 +1,7 @@
 //! Operations that choose elements: gather, write_rows and top-k.
 
-use kiln_ir::op::{Gather, TopK, WriteRows};
-use kiln_ir::{DataMut, Operand, Result};
+use kiln_ir::op::{Cast, Gather, Quantize, TopK, WriteRows};
+use kiln_ir::{Buffer, DType, DataMut, Operand, Result, TensorType};
 
 use std::cell::Cell;
 
@@ -55,8 +55,23 @@ impl Execute for Gather {
     }
 }
 
+/// Rows of floats as elements or blocks of a type.
+fn stored(simd: &Simd, rows: &Operand<'_>, to: DType) -> Result<Buffer> {
+    let mut stored = Buffer::zeros(&TensorType::of(to, rows.shape())?)?;
+    match to {
+        DType::Blocks(format) if rows.ty().dtype != DType::F32 => {
+            let wide = self::stored(simd, rows, DType::F32)?;
+            let wide = Operand::new(wide.as_data(), rows.shape())?;
+            Quantize { format }.execute(simd, &[wide], &mut [stored.as_mut()])?;
+        }
+        DType::Blocks(format) => Quantize { format }.execute(simd, &[*rows], &mut [stored.as_mut()])?,
+        _ => Cast { to }.execute(simd, &[*rows], &mut [stored.as_mut()])?,
+    }
+    Ok(stored)
+}
+
 impl Execute for WriteRows {
-    fn execute(&self, _: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
+    fn execute(&self, simd: &Simd, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         let [x, rows, positions] = inputs else { return Ok(()) };
         let e = self.extents(&x.shape(), &rows.shape(), &positions.shape())?;
         let positions = positions.data().u32();
@@ -66,7 +81,7 @@ impl Execute for WriteRows {
         let stored = if rows.data().dtype() == outputs[0].dtype() {
             rows.data()
         } else {
-            converted = Self::stored(rows.data(), outputs[0].dtype())?;
+            converted = stored(simd, rows, outputs[0].dtype())?;
             converted.as_data()
         };
         let row = stored.bytes().checked_div(e.outer * e.s).unwrap_or(0);

@@ -1,5 +1,7 @@
 use super::{Bound, Contract, Operation, Outputs};
-use crate::{Buffer, DType, Data, Error, Kind, Result, Shape, TensorType};
+#[cfg(feature = "reference")]
+use crate::Buffer;
+use crate::{DType, Error, Kind, Result, Shape, TensorType};
 
 /// Rows of a tensor replaced by others, chosen by position: the update of the keys and values that a language model keeps.
 ///
@@ -73,11 +75,12 @@ impl WriteRows {
         }
     }
 
-    /// Rows of floats as elements or blocks of the type of `x`.
+    /// Rows of floats as elements or blocks of the type of `x`, for tests.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`]; [`Error::Format`] for rows that are not whole blocks, which the shape rule refuses.
-    pub fn stored(rows: Data<'_>, to: DType) -> Result<Buffer> {
+    #[cfg(feature = "reference")]
+    pub fn stored(rows: crate::Data<'_>, to: DType) -> Result<Buffer> {
         let n = rows.bytes() / rows.dtype().size().max(1);
         let mut wide = crate::data::zeros::<f32>(n)?;
         crate::widen(rows, &mut wide);
@@ -184,7 +187,7 @@ impl Operation for WriteRows {
             let x = random.uniforms(ty.shape.numel(), -9.0, 9.0);
             match dtype.kind() {
                 Kind::Float => crate::narrow(&x, buffer.as_mut()),
-                Kind::Blocks => buffer = Self::stored(Data::F32(&x), dtype).expect("whole blocks"),
+                Kind::Blocks => buffer = Self::stored(crate::Data::F32(&x), dtype).expect("whole blocks"),
                 _ => buffer.as_mut().as_bytes().fill_with(|| random.bits() as u8),
             }
             Input::new(buffer, dims)
