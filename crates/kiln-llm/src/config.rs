@@ -48,9 +48,7 @@ impl Keys<'_> {
     }
 
     fn count(&self, name: &str) -> Result<usize> {
-        let count = self.find_count(name)?;
-        // The error of a key that is missing.
-        count.map_or_else(|| Ok(self.metadata.get::<u32>(&self.key(name)).map(|n| n as usize)?), Ok)
+        Ok(self.metadata.get::<u32>(&self.key(name))? as usize)
     }
 
     fn find_count(&self, name: &str) -> Result<Option<usize>> {

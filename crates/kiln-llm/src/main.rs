@@ -9,6 +9,7 @@ mod program {
 }
 
 use std::io::{self, BufWriter, Write};
+use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -90,9 +91,9 @@ enum Command {
         /// Tokens that come before
         #[arg(long, default_value_t = 0)]
         depth: usize,
-        /// Repetitions
-        #[arg(short = 'r', long, default_value_t = 5)]
-        repetitions: usize,
+        /// Repetitions, at least one
+        #[arg(short = 'r', long, default_value_t = NonZeroUsize::new(5).expect("5 is not 0"))]
+        repetitions: NonZeroUsize,
         /// The type of keys and values that are kept
         #[arg(long, default_value = "f16", value_name = "TYPE")]
         cache: String,

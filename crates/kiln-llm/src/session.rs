@@ -114,7 +114,7 @@ impl<'m> Session<'m> {
         let position = self.tokens.len();
         let token = match sampler.is_greedy() {
             true => self.follow(Step::greatest)?,
-            false => sampler.choose(&mut self.logits()?, position),
+            false => sampler.choose(&self.logits()?, position),
         };
         self.tokens.push(token);
         Ok(token)

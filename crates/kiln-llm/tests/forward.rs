@@ -147,6 +147,11 @@ fn weights_that_are_not_numbers_are_reported() {
     down.2[5] = f32::NAN;
     let model = load(&engine, &random, "nan").unwrap();
     assert!(matches!(pushed(&model, EXACT, &TOKENS).logits(), Err(Error::NotANumber { .. })));
+    for sampler in [Sampler::greedy(), Sampler::default()] {
+        let mut session = pushed(&model, EXACT, &TOKENS);
+        let made: Vec<_> = session.generate(&sampler, 9).collect();
+        assert!(matches!(&made[..], [Err(Error::NotANumber { .. })]), "{made:?}");
+    }
 }
 
 #[test]

@@ -99,7 +99,9 @@ pub(crate) struct Step<'e> {
     /// The row whose logits are computed.
     last: TensorId,
     logits: TensorId,
+    /// The likeliest token and its logit, which is NaN where any logit is.
     greatest: TensorId,
+    most: TensorId,
 }
 
 impl<'e> Step<'e> {
@@ -136,8 +138,8 @@ impl<'e> Step<'e> {
         let x = batch.gather(x, last)?;
         let x = norm(&mut batch, x, &weights.norm, config.eps)?;
         let logits = product(&mut batch, x, &weights.head)?;
-        let greatest = batch.argmax_axis(logits, 1)?;
-        Ok(Self { batch, rows, tokens, positions, written, length, last, logits, greatest })
+        let (greatest, most) = (batch.argmax_axis(logits, 1)?, batch.max_axis(logits, 1)?);
+        Ok(Self { batch, rows, tokens, positions, written, length, last, logits, greatest, most })
     }
 
     /// How many tokens it takes at most.
@@ -178,13 +180,18 @@ impl<'e> Step<'e> {
     /// The same, and the likeliest token to follow.
     pub(crate) fn greatest(&mut self, tokens: &[u32], before: usize) -> Result<u32> {
         self.set(tokens, before)?;
-        self.batch.execute(&[self.greatest])?;
-        Ok(self.batch.read_indices(self.greatest)?[0])
+        // On a GPU in one submission, with one wait.
+        let results = self.batch.run(&[self.greatest, self.most])?;
+        let token = results[0].as_data().u32()[0];
+        match results[1].as_data().f32()[0].is_nan() {
+            true => Err(Error::NotANumber { token: token as usize }),
+            false => Ok(token),
+        }
     }
 
     /// Where a token is computed, and why.
     pub(crate) fn explain(&self) -> Result<kiln::Explanation> {
-        Ok(self.batch.explain(&[self.greatest])?)
+        Ok(self.batch.explain(&[self.greatest, self.most])?)
     }
 }
 
@@ -227,9 +234,8 @@ impl Inputs<'_> {
     fn feed_forward(&self, batch: &mut Batch<'_>, layer: &Layer, x: TensorId) -> Result<TensorId> {
         let h = norm(batch, x, &layer.ffn_norm, self.config.eps)?;
         let gate = projected(batch, h, &layer.gate)?;
-        let gate = batch.swish(gate)?;
         let up = projected(batch, h, &layer.up)?;
-        let product = batch.mul(gate, up)?;
+        let product = batch.swiglu(gate, up)?;
         let down = projected(batch, product, &layer.down)?;
         Ok(batch.add(x, down)?)
     }

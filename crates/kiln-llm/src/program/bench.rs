@@ -1,6 +1,7 @@
 //! `kiln-llm bench`.
 
 use std::io::Write;
+use std::num::NonZeroUsize;
 use std::time::Instant;
 
 use kiln::DType;
@@ -15,7 +16,7 @@ pub(crate) struct Bench {
     pub(crate) prompt: usize,
     pub(crate) tokens: usize,
     pub(crate) depth: usize,
-    pub(crate) repetitions: usize,
+    pub(crate) repetitions: NonZeroUsize,
     pub(crate) cache: DType,
     pub(crate) device: Option<String>,
 }
@@ -35,8 +36,8 @@ pub(crate) fn run(file: File, options: &Bench, out: &mut impl Write) -> Result<(
         if count == 0 {
             continue;
         }
-        let mut rates = Vec::with_capacity(options.repetitions);
-        for repetition in 0..=options.repetitions {
+        let mut rates = Vec::with_capacity(options.repetitions.get());
+        for repetition in 0..=options.repetitions.get() {
             session.truncate(0);
             session.push(&before)?;
             if !before.is_empty() {
@@ -56,8 +57,8 @@ pub(crate) fn run(file: File, options: &Bench, out: &mut impl Write) -> Result<(
                 rates.push(count as f64 / started.elapsed().as_secs_f64());
             }
         }
-        let mean = rates.iter().sum::<f64>() / rates.len().max(1) as f64;
-        let variance = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / rates.len().max(1) as f64;
+        let mean = rates.iter().sum::<f64>() / rates.len() as f64;
+        let variance = rates.iter().map(|rate| (rate - mean).powi(2)).sum::<f64>() / rates.len() as f64;
         let rate = format!("{mean:.1} ± {:.1}", variance.sqrt());
         writeln!(out, "{test:<8} {count:>8} {:>8} {rate:>14}", options.depth)?;
         out.flush()?;
