@@ -1,7 +1,7 @@
 //! Lowering: from an operation to launches of kernels. A backend implements [`Lower`] for each operation.
 
-use kiln_ir::op::{BroadcastTo, Operation};
-use kiln_ir::{DType, Result, TensorType};
+use kiln_ir::op::{BroadcastTo, Cast, Op, Operation, Permute, Quantize};
+use kiln_ir::{DType, Result, Shape, TensorType};
 
 use crate::driver::Driver;
 use crate::plan::{Fault, Location};
@@ -57,6 +57,51 @@ pub fn lower_one<D: Driver, O: Lower<D>>(
         plan.part(|plan| D::lower(&copy.into(), plan, &read[..1], &outputs[..1]))?;
     }
     op.lower(plan, &read, outputs)
+}
+
+/// Lowers an operation that works along the last dimension, along dimension `axis` of `x`: on a copy in which it is the last, where
+/// the order of elements differs, with results that are copied back.
+///
+/// # Errors
+/// Those of `lower` and of [`Driver::lower`].
+pub fn along_last<D: Driver>(
+    plan: &mut Lowering<'_, D>,
+    axis: usize,
+    x: Value,
+    outputs: &[Value],
+    lower: impl FnOnce(&mut Lowering<'_, D>, Value, &[Value]) -> Result<()>,
+) -> Result<()> {
+    let dims = x.ty.shape.dims();
+    if dims[axis + 1..].iter().all(|&extent| extent == 1) {
+        // The elements are in the order that they would be copied to.
+        let shape = Shape::new(&[dims[..axis].iter().product(), dims[axis]])?;
+        let of = |value: &Value| Value { ty: TensorType { shape, ..value.ty }, ..*value };
+        return lower(plan, of(&x), &outputs.iter().map(of).collect::<Vec<_>>());
+    }
+    let [there, back] = Permute::to_last(dims.len(), axis)?;
+    let shape = there.infer(&[x.ty])?[0].shape;
+    let mut moved = |value: &Value| plan.scratch(TensorType { shape, ..value.ty });
+    let (first, results) = (moved(&x), outputs.iter().map(moved).collect::<Vec<_>>());
+    D::lower(&there.into(), plan, &[x], &[first])?;
+    lower(plan, first, &results)?;
+    results.iter().zip(outputs).try_for_each(|(&result, &output)| D::lower(&back.into(), plan, &[result], &[output]))
+}
+
+/// Rows of floats as elements or blocks of another type, in scratch memory; rows of that type are returned as they are.
+///
+/// # Errors
+/// As [`Driver::lower`].
+pub fn stored_as<D: Driver>(plan: &mut Lowering<'_, D>, rows: Value, dtype: DType) -> Result<Value> {
+    if rows.ty.dtype == dtype || rows.ty.shape.is_empty() {
+        return Ok(rows);
+    }
+    let stored = plan.scratch(TensorType::of(dtype, rows.ty.shape)?);
+    let op = match dtype {
+        DType::Blocks(format) => Op::from(Quantize { format }),
+        to => Cast { to }.into(),
+    };
+    D::lower(&op, plan, &[rows], &[stored])?;
+    Ok(stored)
 }
 
 /// The plan that one step of a schedule adds its launches to.

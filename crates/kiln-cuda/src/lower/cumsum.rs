@@ -7,9 +7,9 @@ use kiln_ir::op::Cumsum;
 use kiln_ir::{Result, Shape, TensorType};
 use kiln_ptx::kernels::cumsum;
 
-use super::shape::along_last;
 use super::{Launches, Lower, Lowering, Value};
 use crate::CudaDevice;
+use kiln_device::lower::along_last;
 
 /// Blocks for each multiprocessor: as many as are resident there.
 const RESIDENT: usize = 8;

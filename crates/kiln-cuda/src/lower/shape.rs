@@ -1,7 +1,7 @@
 //! Operations that move elements: strided copies.
 
-use kiln_ir::op::{BroadcastTo, Concat, Movement, Operation, Pad, Permute, Reshape, Slice, StridedCopy};
-use kiln_ir::{Result, Shape, TensorType};
+use kiln_ir::op::{BroadcastTo, Concat, Movement, Pad, Permute, Reshape, Slice, StridedCopy};
+use kiln_ir::{Result, TensorType};
 use kiln_ptx::kernels::strided;
 use kiln_ptx::kernels::transpose::Transpose;
 
@@ -19,31 +19,6 @@ macro_rules! movements {
     };
 }
 movements!(BroadcastTo, Concat, Pad, Permute, Reshape, Slice);
-
-/// Lowers what works along the last dimension along another one: of a copy in which that is the last, for the duration of this
-/// step, with results that are copied back.
-pub(super) fn along_last(
-    plan: &mut Lowering<'_>,
-    axis: usize,
-    x: Value,
-    outputs: &[Value],
-    lower: impl FnOnce(&mut Lowering<'_>, Value, &[Value]) -> Result<()>,
-) -> Result<()> {
-    let dims = x.ty.shape.dims();
-    if dims[axis + 1..].iter().all(|&extent| extent == 1) {
-        // The elements are in the order that they would be copied to.
-        let shape = Shape::new(&[dims[..axis].iter().product(), dims[axis]])?;
-        let of = |value: &Value| Value { ty: TensorType { shape, ..value.ty }, ..*value };
-        return lower(plan, of(&x), &outputs.iter().map(of).collect::<Vec<_>>());
-    }
-    let [there, back] = Permute::to_last(dims.len(), axis)?;
-    let shape = there.infer(&[x.ty])?[0].shape;
-    let mut moved = |value: &Value| plan.scratch(TensorType { shape, ..value.ty });
-    let (first, results) = (moved(&x), outputs.iter().map(moved).collect::<Vec<_>>());
-    there.lower(plan, &[x], &[first])?;
-    lower(plan, first, &results)?;
-    results.iter().zip(outputs).try_for_each(|(result, output)| back.lower(plan, &[*result], &[*output]))
-}
 
 /// Fills the output where some of it is covered by no operand, and copies each operand to its place.
 fn lower(plan: &mut Lowering<'_>, op: &impl Movement, inputs: &[Value], out: Value) -> Result<()> {

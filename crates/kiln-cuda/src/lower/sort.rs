@@ -6,10 +6,10 @@ use kiln_ptx::kernels::sort::{MergeRuns, SortRuns, candidates};
 
 use super::cast::{cast, widened};
 use super::compare::in_words;
-use super::shape::along_last;
 use super::{Launches, Lower, Lowering, Value};
 use crate::CudaDevice;
 use kiln_device::Location;
+use kiln_device::lower::along_last;
 
 impl Lower<CudaDevice> for Sort {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {

@@ -8,10 +8,10 @@ use kiln_ir::{DType, Result, Shape, TensorType};
 use kiln_shaders::{CUMSUM, CUMSUM_TOTALS, number};
 
 use super::pieces::pieces;
-use super::shape::along_last;
 use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Slice, Word};
+use kiln_device::lower::along_last;
 
 /// Workgroups that keep a large device busy.
 const BUSY: usize = 1024;

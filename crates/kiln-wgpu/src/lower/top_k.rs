@@ -10,11 +10,11 @@ use kiln_shaders::{Kernel, number};
 use super::cast::{cast, widened};
 use super::compare::in_words;
 use super::pieces::pieces;
-use super::shape::along_last;
 use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Slice};
 use kiln_device::Location;
+use kiln_device::lower::along_last;
 
 /// Candidates in the memory of a workgroup, as in the sources.
 const SORTED: usize = 2048;

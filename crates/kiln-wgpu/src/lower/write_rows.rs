@@ -1,10 +1,10 @@
 //! Rows of a tensor replaced by others.
 
-use kiln_ir::op::{Operation, Quantize, WriteRows};
-use kiln_ir::{DType, Result, TensorType};
+use kiln_device::lower::stored_as;
+use kiln_ir::Result;
+use kiln_ir::op::{Operation, WriteRows};
 use kiln_shaders::WRITE_ROWS;
 
-use super::cast::{cast, widened};
 use super::pieces::pieces;
 use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
@@ -19,7 +19,7 @@ impl Lower<GpuDevice> for WriteRows {
         if e.s == 0 || positions.ty.shape.is_empty() {
             return Ok(());
         }
-        let rows = stored(plan, inputs[1], out.ty.dtype)?;
+        let rows = stored_as(plan, inputs[1], out.ty.dtype)?;
         let row = rows.ty.bytes().checked_div(e.outer * e.s).unwrap_or(0);
         let unit = [16, 4, 2].into_iter().find(|&unit| row.is_multiple_of(unit)).unwrap_or(1);
         let fault = plan.fault(self.name(), e.n);
@@ -35,20 +35,4 @@ impl Lower<GpuDevice> for WriteRows {
         }
         Ok(())
     }
-}
-
-/// Rows as elements or blocks of a type, for the duration of this step.
-fn stored(plan: &mut Lowering<'_>, rows: Value, dtype: DType) -> Result<Value> {
-    if rows.ty.dtype == dtype || rows.ty.shape.is_empty() {
-        return Ok(rows);
-    }
-    let stored = plan.scratch(TensorType::of(dtype, rows.ty.shape)?);
-    match dtype {
-        DType::Blocks(format) => {
-            let wide = if rows.ty.dtype == DType::F32 { rows } else { widened(plan, rows) };
-            Quantize { format }.lower(plan, &[wide], &[stored])?;
-        }
-        _ => cast(plan, [rows.at.into(), stored.at.into()], [rows.ty.dtype, dtype], rows.ty.shape.numel()),
-    }
-    Ok(stored)
 }
