@@ -3,12 +3,13 @@
 
 // 2^(b log2 a) for a positive finite a.
 fn positive_power(a: V, b: V) -> V {
-    // a is m 2^k with m in sqrt(1/2)..sqrt(2); subnormal numbers are lifted into the normal range.
-    let tiny = a < V(1.1754944e-38);
-    let lifted = bitcast<vec4<i32>>(select(a, a * 16777216.0, tiny));
+    // a is m 2^k with m in sqrt(1/2)..sqrt(2). A subnormal number is its bits times 2^-149, and these are converted, because a
+    // device may take the number itself for zero wherever it computes with it.
+    let tiny = bits(a) < Bits(0x00800000u);
+    let lifted = bitcast<vec4<i32>>(select(a, V(bits(a)), tiny));
     let exponent = (lifted - vec4<i32>(0x3f3504f3)) >> vec4<u32>(23u);
     let m = bitcast<V>(lifted - (exponent << vec4<u32>(23u)));
-    let k = V(exponent) - select(V(0.0), V(24.0), tiny);
+    let k = V(exponent) - select(V(0.0), V(149.0), tiny);
     // q = (m - 1) / (m + 1) as a sum, its first part of twelve bits; what the part misses of m - 1 is exact.
     let m_1 = m - 1.0;
     let m_upper = upper(m_1);
@@ -45,20 +46,20 @@ fn positive_power(a: V, b: V) -> V {
 
 // a^b with the special values of pow in C.
 fn power_of(a: V, b: V) -> V {
-    let base = abs(a);
+    let base = bitcast<V>(bits(a) & Bits(0x7fffffffu));
     let infinity = infinity_signed_as(base);
-    // By its sign: a device may take a subnormal exponent for zero where it compares.
+    // Signs are read as bits: a device may take a subnormal number for zero where it compares.
     let positive = (bits(b) & Bits(0x80000000u)) == Bits(0u);
     var y = positive_power(base, b);
-    // A device may take a subnormal number for zero where it multiplies; then it is zero here, too.
-    y = select(y, select(infinity, V(0.0), positive), zeros(a) | zeros(a * 16777216.0));
+    y = select(y, select(infinity, V(0.0), positive), zeros(a));
     y = select(y, select(V(0.0), infinity, positive), infinities(a));
     y = select(y, V(1.0), base == V(1.0));
     // An odd exponent keeps the sign of the base; of a negative one that is finite there are integral powers alone.
     let whole = (abs(b) >= V(8388608.0)) | (trunc(b) == b);
     let even = (abs(b) >= V(16777216.0)) | (trunc(b * 0.5) == b * 0.5);
     y = select(y, signed_as(y, a), whole & !even);
-    y = select(y, nan_of(a), (a < V(0.0)) & !whole & finite(a));
+    let negative = bits(a) > Bits(0x80000000u);
+    y = select(y, nan_of(a), negative & !whole & finite(a));
     // NaN stays, but for the two rules that come first in C.
     y = keeping_nan(keeping_nan(y, a), b);
     return select(y, V(1.0), zeros(b) | (a == V(1.0)));
