@@ -238,6 +238,11 @@ impl<'a> Gguf<'a> {
         self.contents.alignment
     }
 
+    /// The bytes of the whole file. Those of a tensor begin at [`TensorInfo::offset`].
+    pub fn bytes(&self) -> &[u8] {
+        self.storage.bytes()
+    }
+
     /// The length of the file in bytes.
     pub fn file_bytes(&self) -> usize {
         self.storage.bytes().len()

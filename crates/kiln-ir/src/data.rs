@@ -364,8 +364,8 @@ impl<'a> Operand<'a> {
         Self::new(Data::Blocks(format, data), Shape::new(dims)?)
     }
 
-    /// An operand of which only the type is known: its elements are in the result of an operation that updates
-    /// ([`UPDATES`](crate::op::Operation::UPDATES)).
+    /// An operand without elements. An operation that updates ([`UPDATES`](crate::op::Operation::UPDATES)) is given its first operand
+    /// so, and finds the elements in its output.
     pub fn of_type(ty: TensorType) -> Self {
         Self { data: Data::empty(ty.dtype), ty }
     }

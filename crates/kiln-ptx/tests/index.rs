@@ -8,7 +8,8 @@ use kiln_ir::op::{
     reference,
 };
 use kiln_ir::{Buffer, Operand};
-use kiln_ptx::kernels::gather::{Gather, IndexAdd, LastSource, Scatter};
+use kiln_ptx::kernels::gather::Gather;
+use kiln_ptx::kernels::scatter::{IndexAdd, LastSource, Scatter};
 use kiln_ptx::kernels::write_rows::WriteRows;
 use support::Device;
 

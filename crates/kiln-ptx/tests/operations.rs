@@ -373,7 +373,7 @@ fn cumulative_sums_in_parts_keep_their_contract() {
     }
 }
 
-/// Rows of several runs, the last of which is short: sorted runs, and two levels of merging.
+/// Rows of several runs, with a short one at the end: sorted runs, and two levels of merging.
 #[test]
 fn long_rows_are_sorted_by_merging_runs() {
     let mut random = reference::Random::new(89);

@@ -67,8 +67,8 @@ impl Simd {
         run_checked(self, call, outputs)
     }
 
-    /// Runs an operation that updates ([`kiln_ir::op::Operation::UPDATES`]) in the memory of its first operand, of which `inputs`
-    /// has the type alone ([`Operand::of_type`]).
+    /// Runs an operation that updates ([`kiln_ir::op::Operation::UPDATES`]) in the memory of its first operand, for
+    /// which `inputs` has [`Operand::of_type`].
     ///
     /// # Errors
     /// Those of the shape rule; [`kiln_ir::Error::Index`] for a position out of range. Nothing is written then.

@@ -12,6 +12,7 @@ mod quantized;
 mod reduce;
 mod rope;
 mod rows;
+mod scatter;
 mod shape;
 mod sort;
 mod top_k;

@@ -43,7 +43,7 @@ impl HostStep {
         }
     }
 
-    /// Whether its first input is its output, some elements of which it replaces.
+    /// Whether it replaces some elements of its first input, in the memory of its output.
     pub(crate) fn updates(&self) -> bool {
         matches!(&self.kernel, Kernel::Op(op) if op.updates())
     }

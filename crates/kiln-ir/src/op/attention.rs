@@ -29,7 +29,7 @@ pub struct Attention {
     pub operands: AttentionOperands<()>,
 }
 
-/// The operands of an [`Attention`] beside q, k and v, each of which may be missing.
+/// The optional operands of an [`Attention`], which follow q, k and v.
 ///
 /// `T` is what is known of them: nothing but that they are there, their positions in the list of operands, or the operands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

@@ -177,7 +177,7 @@ impl Operation for BatchNorm {
 
     fn contract(&self) -> Contract {
         Contract {
-            // The sum with eps rounds once, half of which is left of the root; the root, its reciprocal, the product with gamma, the
+            // The sum with eps rounds once, and the root halves that; the root, its reciprocal, the product with gamma, the
             // difference, the product with it and the sum with beta round once each: 6.5.
             bound: Bound::Magnitude(7.0),
             special: "IEEE 754 of the formula, the factor of x - μ being 1 / √(σ² + eps) γ; the bound is relative to \

@@ -25,7 +25,7 @@ pub(super) fn check_indices(op: &'static str, indices: &[u32], rows: usize) -> R
     }
 }
 
-/// The shape rule of both: `dtype` says of which type the result of a table and a source is.
+/// The shape rule of both. `dtype` returns the element type of the result for a table and a source.
 fn infer(op: &'static str, inputs: &[TensorType], dtype: impl Fn(DType, DType) -> Result<DType>) -> Result<Outputs> {
     let [table, indices, source] = inputs else {
         return Err(Error::Arity { op, expected: 3, found: inputs.len() });

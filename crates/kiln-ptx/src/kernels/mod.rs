@@ -17,6 +17,7 @@ pub mod quant;
 pub mod reduce;
 pub mod rope;
 mod rows;
+pub mod scatter;
 pub mod softmax;
 pub mod sort;
 pub mod strided;

@@ -51,8 +51,8 @@ impl SortRuns {
         [DType::F32, DType::I32, DType::U32].into_iter().flat_map(of).collect()
     }
 
-    /// The launch for `rows` rows of `columns` elements. Buffers: `x`, and elements and positions, or candidates, of which there are
-    /// [`candidates`].
+    /// The launch for `rows` rows of `columns` elements. Buffers: `x`, then elements and positions, or
+    /// [`candidates`] candidates.
     ///
     /// # Errors
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 2049 elements of a row, or runs.

@@ -11,7 +11,7 @@ use kiln_ptx::kernels::channels::Channels;
 use kiln_ptx::kernels::compare::{Arithmetic, Compare, Select};
 use kiln_ptx::kernels::cumsum::Cumsum;
 use kiln_ptx::kernels::elementwise::Chain;
-use kiln_ptx::kernels::gather::{Gather, IndexAdd, LastSource, Scatter};
+use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::gemm::{
     Epilogue, Gemm, MultistageGemm, MultistageTile, NaiveGemm, SplitSum, Tf32Planes, Tile, TiledGemm, WarpGemm,
     WarpGroupGemm, WarpGroupTile, WarpTile,
@@ -20,6 +20,7 @@ use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, WarpQuantMatmul};
 use kiln_ptx::kernels::reduce::ReduceLevel;
 use kiln_ptx::kernels::rope::Rope;
+use kiln_ptx::kernels::scatter::{IndexAdd, LastSource, Scatter};
 use kiln_ptx::kernels::softmax::Softmax;
 use kiln_ptx::kernels::sort::{MergeRuns, SortRuns};
 use kiln_ptx::kernels::strided::{Fill, StridedCopy};

@@ -15,6 +15,7 @@ mod quantized;
 mod reduce;
 mod rope;
 mod rows;
+mod scatter;
 mod shape;
 #[cfg(all(test, not(target_arch = "wasm32")))] // devices are waited for
 mod small_bindings;

@@ -24,7 +24,7 @@ impl Permute {
         Ok(permute)
     }
 
-    /// The permutation of so many dimensions that makes `axis` the last one, and the one that undoes it.
+    /// The permutation of `rank` dimensions that makes `axis` the last one, and its inverse.
     ///
     /// # Errors
     /// As [`Permute::new`], when there is no such dimension.
