@@ -62,6 +62,25 @@ pub enum Error {
         /// The first token.
         token: usize,
     },
+    /// A chat template is not valid, failed, or refuses a conversation.
+    #[cfg(feature = "chat")]
+    #[error("the chat template failed: {reason}")]
+    Template {
+        /// What is wrong, with the line where it is known.
+        reason: String,
+    },
+    /// The model has no chat template, or none of a name.
+    #[cfg(feature = "chat")]
+    #[error(
+        "the model has no chat template {wanted:?} ({found} was found): give one that fits the model, with ChatTemplate::new or \
+         `kiln-llm chat --template FILE`; a model that was not trained to chat is continued by `kiln-llm run`"
+    )]
+    MissingTemplate {
+        /// The name.
+        wanted: String,
+        /// The names that there are.
+        found: String,
+    },
     /// The vocabulary contradicts itself.
     #[error("the vocabulary is not valid: {what}: {reason}")]
     Vocabulary {

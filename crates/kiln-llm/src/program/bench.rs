@@ -4,12 +4,11 @@ use std::io::Write;
 use std::num::NonZeroUsize;
 use std::time::Instant;
 
-use kiln::DType;
 use kiln_gguf::Model as File;
 use kiln_llm::{Model, Sampler, SessionOptions};
 
 use crate::Result;
-use crate::program::run::engine;
+use crate::program::options::ExecutionOptions;
 
 /// What is measured.
 pub(crate) struct Bench {
@@ -17,17 +16,16 @@ pub(crate) struct Bench {
     pub(crate) tokens: usize,
     pub(crate) depth: usize,
     pub(crate) repetitions: NonZeroUsize,
-    pub(crate) cache: DType,
-    pub(crate) device: Option<String>,
+    pub(crate) execution: ExecutionOptions,
 }
 
 /// Measures a prompt and tokens one by one, each after as many tokens as the depth says, and prints a line for each: the mean of all
 /// repetitions and their standard deviation. One repetition that is not counted goes first.
 pub(crate) fn run(file: File, options: &Bench, out: &mut impl Write) -> Result<()> {
-    let engine = engine(options.device.as_deref())?;
+    let engine = options.execution.engine()?;
     let model = Model::from_gguf(&engine, file)?;
     let context = options.depth + options.prompt.max(options.tokens) + 1;
-    let mut session = model.session(SessionOptions { context: Some(context), cache: options.cache })?;
+    let mut session = model.session(SessionOptions { context: Some(context), cache: options.execution.cache()? })?;
     // Tokens that differ, from the beginning of the vocabulary to its end.
     let any = |count: usize| -> Vec<u32> { (0..count).map(|i| (i * 7919 % model.vocabulary()) as u32).collect() };
     let before = any(options.depth);

@@ -137,22 +137,64 @@ impl Tokenizer {
         if encoding.add_special {
             tokens.extend(self.prefix);
         }
-        let mut scratch = bpe::Scratch::default();
-        let mut after_special = true;
-        self.special.split(&self.vocabulary, text, encoding.parse_special, |part| match part {
-            Part::Token(token) => {
-                tokens.push(token);
-                after_special = !self.space_prefix_once;
-            }
-            Part::Text(text) => {
-                self.encode_part(text, after_special, &mut scratch, &mut tokens);
-                after_special = false;
-            }
-        });
+        self.encode_parts(text, encoding.parse_special, None, &mut tokens);
         if encoding.add_special {
             tokens.extend(self.suffix);
         }
         tokens
+    }
+
+    /// The tokens of a chat that is to be continued: the token in front of a text is added unless it is there, and no token that
+    /// directs the model begins with a character that has a `guard` behind it. Guards have no tokens.
+    #[cfg(feature = "chat")]
+    pub(crate) fn encode_chat(&self, text: &str, guard: Option<char>) -> Vec<u32> {
+        let mut tokens = Vec::with_capacity(text.len() / 3 + 8);
+        tokens.extend(self.prefix);
+        self.encode_parts(text, true, guard, &mut tokens);
+        if self.prefix.is_some() && tokens.get(1) == self.prefix.as_ref() {
+            tokens.remove(0);
+        }
+        tokens
+    }
+
+    /// The length of the token at a position of a text that is recognised in every text, if there is one.
+    #[cfg(feature = "chat")]
+    pub(crate) fn user_defined_at(&self, text: &str, at: usize) -> Option<usize> {
+        let (token, len) = self.special.at(&self.vocabulary, text, at, true)?;
+        (self.vocabulary.kind(token) == TokenKind::UserDefined).then_some(len)
+    }
+
+    /// Whether a text has a token that directs the model at a position.
+    #[cfg(feature = "chat")]
+    pub(crate) fn control_at(&self, text: &str, at: usize) -> bool {
+        let found = self.special.at(&self.vocabulary, text, at, true);
+        found.is_some_and(|(token, _)| self.vocabulary.kind(token) != TokenKind::UserDefined)
+    }
+
+    /// Whether a token that directs the model begins with this byte.
+    #[cfg(feature = "chat")]
+    pub(crate) fn begins_control(&self, byte: u8) -> bool {
+        self.special.begins_control(byte)
+    }
+
+    fn encode_parts(&self, text: &str, parse_special: bool, guard: Option<char>, to: &mut Vec<u32>) {
+        let mut scratch = bpe::Scratch::default();
+        let mut after_special = true;
+        self.special.split(&self.vocabulary, text, parse_special, guard, |part| match part {
+            Part::Token(token) => {
+                to.push(token);
+                after_special = !self.space_prefix_once;
+            }
+            Part::Text(text) => {
+                match guard {
+                    Some(guard) if text.contains(guard) => {
+                        self.encode_part(&text.replace(guard, ""), after_special, &mut scratch, to);
+                    }
+                    _ => self.encode_part(text, after_special, &mut scratch, to),
+                }
+                after_special = false;
+            }
+        });
     }
 
     fn encode_part(&self, text: &str, after_special: bool, scratch: &mut bpe::Scratch, to: &mut Vec<u32>) {

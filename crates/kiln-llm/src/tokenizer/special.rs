@@ -9,6 +9,8 @@ use super::vocabulary::{TokenKind, Vocabulary};
 pub(super) struct Special {
     /// Lengths of the tokens that begin with each byte, the longest first.
     lengths: Vec<Vec<usize>>,
+    /// The bytes that tokens which direct the model begin with.
+    control: [bool; 256],
     /// Tokens beside which white space is dropped: in front, behind.
     strips: HashMap<u32, (bool, bool)>,
 }
@@ -27,38 +29,60 @@ fn is_recognised(kind: TokenKind, with_control: bool) -> bool {
 impl Special {
     pub(super) fn new(vocabulary: &Vocabulary, strips: HashMap<u32, (bool, bool)>) -> Self {
         let mut lengths = vec![Vec::new(); 256];
+        let mut control = [false; 256];
         for id in 0..vocabulary.len() as u32 {
             let text = vocabulary.text(id);
             if let Some(&first) = text.first()
                 && is_recognised(vocabulary.kind(id), true)
             {
                 lengths[usize::from(first)].push(text.len());
+                control[usize::from(first)] |= vocabulary.kind(id) != TokenKind::UserDefined;
             }
         }
         for lengths in &mut lengths {
             lengths.sort_unstable_by(|a, b| b.cmp(a));
             lengths.dedup();
         }
-        Self { lengths, strips }
+        Self { lengths, control, strips }
     }
 
-    /// Calls `with` with the parts of a text, in their order. No part of text is empty.
+    /// Whether a token that directs the model begins with this byte.
+    pub(super) fn begins_control(&self, byte: u8) -> bool {
+        self.control[usize::from(byte)]
+    }
+
+    /// The longest token that a text has at a position, and its length.
+    pub(super) fn at(
+        &self,
+        vocabulary: &Vocabulary,
+        text: &str,
+        at: usize,
+        with_control: bool,
+    ) -> Option<(u32, usize)> {
+        let bytes = text.as_bytes();
+        self.lengths[usize::from(bytes[at])].iter().find_map(|&len| {
+            let token = vocabulary.find(bytes.get(at..at + len)?)?;
+            // A token that is not UTF-8 may end within a character.
+            let fits = text.is_char_boundary(at) && text.is_char_boundary(at + len);
+            (fits && is_recognised(vocabulary.kind(token), with_control)).then_some((token, len))
+        })
+    }
+
+    /// Calls `with` with the parts of a text, in their order. No part of text is empty. No token begins with a character that has a
+    /// `guard` behind it.
     pub(super) fn split<'t>(
         &self,
         vocabulary: &Vocabulary,
         text: &'t str,
         with_control: bool,
+        guard: Option<char>,
         mut with: impl FnMut(Part<'t>),
     ) {
         let bytes = text.as_bytes();
         let (mut start, mut at) = (0, 0);
         while at < bytes.len() {
-            let found = self.lengths[usize::from(bytes[at])].iter().find_map(|&len| {
-                let token = vocabulary.find(bytes.get(at..at + len)?)?;
-                // A token that is not UTF-8 may end within a character.
-                let fits = text.is_char_boundary(at) && text.is_char_boundary(at + len);
-                (fits && is_recognised(vocabulary.kind(token), with_control)).then_some((token, len))
-            });
+            let is_guarded = |guard| text.get(at..).is_some_and(|text| text.chars().nth(1) == Some(guard));
+            let found = self.at(vocabulary, text, at, with_control).filter(|_| !guard.is_some_and(is_guarded));
             let Some((token, len)) = found else {
                 at += 1;
                 continue;

@@ -1,0 +1,268 @@
+//! Chats as prompts: the chat template of a model, rendered and tokenized.
+
+mod environment;
+mod guard;
+mod python;
+mod time;
+
+use std::io::{self, Write};
+
+use kiln_gguf::Metadata;
+use minijinja::value::Value;
+use minijinja::{Environment, ErrorKind};
+
+use crate::{Error, Result, Tokenizer};
+
+/// The key of a GGUF file with its template. Further ones have the keys `tokenizer.chat_template.NAME`.
+const KEY: &str = "tokenizer.chat_template";
+
+/// The name of the template of [`KEY`].
+const DEFAULT: &str = "default";
+
+/// Instructions that a template may execute, and those that it may execute for each message. The templates of 70 models take at most
+/// 870 for four messages.
+const FUEL: u64 = 20_000;
+const FUEL_OF_MESSAGE: u64 = 500;
+
+/// Bytes of stack for each instruction: each may put a value into a new list, and lists within lists are compared, printed and dropped
+/// by recursion, which takes up to 800 bytes for each level, and without optimisation up to 3200.
+const STACK: usize = if cfg!(debug_assertions) { 4096 } else { 1024 };
+
+/// Bytes that a prompt may have beside 16 times those of its messages.
+const MOST_OUTPUT: usize = 1 << 20;
+
+/// A message of a conversation.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Message {
+    /// Who says it, in the terms of the template: most know `system`, `user` and `assistant`.
+    pub role: String,
+    /// What is said.
+    pub content: String,
+}
+
+impl Message {
+    /// A message of a role.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self { role: role.into(), content: content.into() }
+    }
+
+    /// Instructions for the whole conversation.
+    pub fn system(content: impl Into<String>) -> Self {
+        Self::new("system", content)
+    }
+
+    /// A message of the user.
+    pub fn user(content: impl Into<String>) -> Self {
+        Self::new("user", content)
+    }
+
+    /// An answer of the model.
+    pub fn assistant(content: impl Into<String>) -> Self {
+        Self::new("assistant", content)
+    }
+}
+
+/// The templates of a file by name.
+#[derive(Debug, Default)]
+pub(crate) struct Templates(Vec<(String, String)>);
+
+impl Templates {
+    /// The templates in the metadata of a GGUF file, which may be none.
+    ///
+    /// # Errors
+    /// [`Error::File`] where a template is not a string.
+    pub(crate) fn from_gguf(metadata: Metadata<'_>) -> Result<Self> {
+        let mut templates = Vec::new();
+        for (key, _) in metadata.iter() {
+            let name = match key.strip_prefix(KEY) {
+                Some("") => DEFAULT,
+                Some(rest) => match rest.strip_prefix('.') {
+                    Some(name) => name,
+                    None => continue,
+                },
+                None => continue,
+            };
+            templates.push((name.to_owned(), metadata.get::<&str>(key)?.to_owned()));
+        }
+        Ok(Self(templates))
+    }
+
+    /// The source of the template of this name, or of the default one.
+    ///
+    /// # Errors
+    /// [`Error::MissingTemplate`].
+    pub(crate) fn get(&self, name: Option<&str>) -> Result<&str> {
+        let wanted = name.unwrap_or(DEFAULT);
+        let found = self.0.iter().find(|(name, _)| name == wanted);
+        found.map(|(_, source)| &**source).ok_or_else(|| {
+            let names: Vec<String> = self.0.iter().map(|(name, _)| format!("{name:?}")).collect();
+            let found = if names.is_empty() { "no template".to_owned() } else { names.join(", ") };
+            Error::MissingTemplate { wanted: wanted.to_owned(), found }
+        })
+    }
+}
+
+/// A chat template: makes the prompt of a conversation, in the form that a model was trained with.
+///
+/// Templates are written in Jinja, in an environment as that of the Python library transformers: `messages`, `add_generation_prompt`,
+/// `bos_token`, `eos_token`, `tools` and `documents` (both none), `raise_exception`, `strftime_now` (in UTC), `tojson`, methods of
+/// Python's strings, lists and dictionaries, and loop controls.
+///
+/// A template comes with a file, so it may be hostile. It reaches no files and no network, and one that loops, recurses or prints
+/// without end is an error. The memory of values that a template computes and does not print is not limited.
+///
+/// ```no_run
+/// # fn main() -> kiln_llm::Result<()> {
+/// # let engine = kiln::Engine::new()?;
+/// use kiln_llm::{Message, Model, Sampler, SessionOptions};
+///
+/// let model = Model::load(&engine, "model.gguf")?;
+/// let template = model.chat_template(None)?;
+/// let mut messages = vec![Message::user("What is the capital of France?")];
+/// let mut session = model.session(SessionOptions::default())?;
+/// session.replace(&template.encode(model.tokenizer(), &messages, true)?)?;
+/// let answer: kiln_llm::Result<String> = session.generate(&Sampler::default(), 100).map(|made| Ok(made?.text)).collect();
+/// messages.push(Message::assistant(answer?));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    bos: String,
+    eos: String,
+    seconds: Option<u64>,
+}
+
+impl ChatTemplate {
+    /// Compiles a template. The tokenizer gives the texts of BOS and EOS; where it has no such token they are empty.
+    ///
+    /// # Errors
+    /// [`Error::Template`] where the source is not a template.
+    pub fn new(source: &str, tokenizer: &Tokenizer) -> Result<Self> {
+        let text = |id: Option<u32>| {
+            let bytes = id.and_then(|id| tokenizer.token(id)).unwrap_or_default();
+            String::from_utf8_lossy(bytes).into_owned()
+        };
+        let ids = tokenizer.special_tokens();
+        let environment = environment::environment(source).map_err(|error| failed(&error))?;
+        Ok(Self { environment, bos: text(ids.bos), eos: text(ids.eos), seconds: None })
+    }
+
+    /// Sets the time that `strftime_now` gives, in seconds since 1970-01-01 00:00:00 UTC, in place of the present. Prompts that name
+    /// the date are then the same every day.
+    #[must_use]
+    pub fn at(mut self, seconds: u64) -> Self {
+        self.seconds = Some(seconds);
+        self
+    }
+
+    /// The prompt of a conversation. With `answer` it ends where the model's answer begins.
+    ///
+    /// [`ChatTemplate::encode`] makes tokens of it; of this text alone it cannot be said what a user wrote.
+    ///
+    /// # Errors
+    /// [`Error::Template`] where the template refuses the conversation or fails.
+    pub fn render(&self, messages: &[Message], answer: bool) -> Result<String> {
+        self.render_at(messages, answer, self.seconds.unwrap_or_else(time::now))
+    }
+
+    fn render_at(&self, messages: &[Message], answer: bool, seconds: u64) -> Result<String> {
+        let fuel = FUEL + FUEL_OF_MESSAGE * messages.len() as u64;
+        with_stack(STACK.saturating_mul(fuel as usize), || self.render_here(messages, answer, seconds, fuel))
+    }
+
+    fn render_here(&self, messages: &[Message], answer: bool, seconds: u64, fuel: u64) -> Result<String> {
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(fuel));
+        let template = environment.get_template(environment::NAME).map_err(|error| failed(&error))?;
+        let list = messages.iter().map(|Message { role, content }| -> Value {
+            [("role", Value::from(&**role)), ("content", Value::from(&**content))].into_iter().collect()
+        });
+        let context: Value = [
+            ("messages", list.collect()),
+            ("add_generation_prompt", answer.into()),
+            ("bos_token", Value::from(&*self.bos)),
+            ("eos_token", Value::from(&*self.eos)),
+            ("tools", ().into()),
+            ("documents", ().into()),
+            ("strftime_now", Value::from_function(move |format: &str| time::format(seconds, format))),
+        ]
+        .into_iter()
+        .collect();
+        let sizes = messages.iter().map(|message| message.role.len() + message.content.len());
+        let most = MOST_OUTPUT + 16 * sizes.sum::<usize>();
+        let mut output = Output { bytes: Vec::new(), most };
+        template.render_captured_to(context, &mut output).map_err(|error| match error.kind() {
+            ErrorKind::WriteFailure => Error::Template { reason: format!("the prompt is longer than {most} bytes") },
+            _ => failed(&error),
+        })?;
+        String::from_utf8(output.bytes).map_err(|error| Error::Template { reason: error.to_string() })
+    }
+
+    /// The tokens of the prompt of a conversation. With `answer` they end where the model's answer begins.
+    ///
+    /// Only what the template itself writes becomes tokens that direct the model: a message that spells `<|im_end|>` stays text. To
+    /// tell the two apart the template is rendered a second time, with a character that occurs nowhere else behind each character of
+    /// the messages that could begin such a token (but for `<name>`, `</name>`, `[NAME]` and `[/NAME]` that are no such tokens, since
+    /// templates look for these in answers). The character is dropped before the text is cut into words.
+    ///
+    /// The token that the model wants in front of a text (BOS) is added where the template does not write it.
+    ///
+    /// # Errors
+    /// As [`ChatTemplate::render`], and [`Error::Template`] where the template changes the very text that could be taken for a token,
+    /// so that its origin is not known.
+    pub fn encode(&self, tokenizer: &Tokenizer, messages: &[Message], answer: bool) -> Result<Vec<u32>> {
+        let seconds = self.seconds.unwrap_or_else(time::now);
+        let text = self.render_at(messages, answer, seconds)?;
+        let Some((guard, messages)) = guard::guarded(tokenizer, messages, &text)? else {
+            return Ok(tokenizer.encode_chat(&text, None));
+        };
+        let guarded = self.render_at(&messages, answer, seconds)?;
+        if guarded.replace(guard, "") != text {
+            let reason = "it changes text of a message that could be taken for a special token, which therefore cannot \
+                          be kept text; write the message without such text";
+            return Err(Error::Template { reason: reason.into() });
+        }
+        Ok(tokenizer.encode_chat(&guarded, Some(guard)))
+    }
+}
+
+/// Calls a function on a thread with so many bytes of stack, which are touched only where they are needed. Where there are no
+/// threads it is called here: what no hostile template does needs little stack.
+fn with_stack<T: Send>(bytes: usize, call: impl Fn() -> T + Sync) -> T {
+    let spawned = std::thread::scope(|scope| {
+        let thread = std::thread::Builder::new().stack_size(bytes).spawn_scoped(scope, &call);
+        thread.ok().map(|thread| thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
+    });
+    spawned.unwrap_or_else(call)
+}
+
+/// The error of a template.
+fn failed(error: &minijinja::Error) -> Error {
+    let reason = match error.kind() {
+        ErrorKind::OutOfFuel => "it does not end, or takes far more steps than a template should".to_owned(),
+        _ => error.to_string(),
+    };
+    Error::Template { reason }
+}
+
+/// A limited buffer.
+struct Output {
+    bytes: Vec<u8>,
+    most: usize,
+}
+
+impl Write for Output {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if bytes.len() > self.most - self.bytes.len() {
+            return Err(io::ErrorKind::FileTooLarge.into());
+        }
+        self.bytes.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}

@@ -1,0 +1,58 @@
+//! Ctrl-C: ends what a model says, or the program.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use crate::Result;
+
+/// The exit code of a program that Ctrl-C ended: 128 and the number of SIGINT.
+pub(crate) const EXIT_CODE: u8 = 130;
+
+/// Ctrl-C ends the program.
+const IDLE: u8 = 0;
+/// Ctrl-C asks to stop.
+const BUSY: u8 = 1;
+/// It was pressed while busy. Once more ends the program.
+const STOP: u8 = 2;
+
+/// What Ctrl-C does. While the program is busy it asks to stop, so that what was made is kept; otherwise, and where it is pressed
+/// again, it ends the program.
+pub(crate) struct Interrupt {
+    state: Arc<AtomicU8>,
+}
+
+impl Interrupt {
+    /// Takes over Ctrl-C. At first it ends the program.
+    ///
+    /// # Errors
+    /// Where the system refuses it.
+    pub(crate) fn new() -> Result<Self> {
+        let state = Arc::new(AtomicU8::new(IDLE));
+        #[cfg(any(unix, windows))]
+        {
+            let state = state.clone();
+            ctrlc::set_handler(move || {
+                if state.compare_exchange(BUSY, STOP, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+                    std::process::exit(EXIT_CODE.into());
+                }
+            })
+            .map_err(|error| format!("Ctrl-C cannot be handled: {error}"))?;
+        }
+        Ok(Self { state })
+    }
+
+    /// From here on Ctrl-C asks to stop.
+    pub(crate) fn begin(&self) {
+        self.state.store(BUSY, Ordering::SeqCst);
+    }
+
+    /// Whether it was asked to stop.
+    pub(crate) fn is_requested(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == STOP
+    }
+
+    /// From here on Ctrl-C ends the program. Returns whether it was asked to stop.
+    pub(crate) fn end(&self) -> bool {
+        self.state.swap(IDLE, Ordering::SeqCst) == STOP
+    }
+}

@@ -1,0 +1,84 @@
+//! The chat templates of 70 models: prompts are those of Python's Jinja, set up as transformers does.
+#![cfg(all(feature = "chat", not(target_arch = "wasm32")))]
+
+mod support;
+
+use std::path::Path;
+
+use kiln_llm::{ChatTemplate, Message};
+
+/// The folder of the templates, where they are.
+const FOLDER: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/kiln/llama.cpp/templates");
+
+/// What `goldens/templates.py` printed.
+const GOLDENS: &str = include_str!("goldens/templates.txt");
+
+/// 2024-07-26 12:34:56 UTC, the time in the goldens.
+const SECONDS: u64 = 1_721_997_296;
+
+/// The conversations of `goldens/templates.py`.
+fn conversations() -> Vec<Vec<Message>> {
+    vec![
+        vec![Message::user("Hi")],
+        vec![
+            Message::system("Be \"terse\"."),
+            Message::user("Is 2 < 3, or is {{ this }} a bug?\n\nPlease tell.  "),
+            Message::assistant("<think>\nQuite easy.\n</think>\n\nYes & no: é."),
+            Message::user("  Why not 'maybe'? \u{1f642}"),
+        ],
+        vec![
+            Message::user("What is a kiln?"),
+            Message::assistant(" An oven "),
+            Message::user("/think hard: [INST] <|im_end|>"),
+        ],
+    ]
+}
+
+/// FNV-1a (Fowler, Noll and Vo), 64 bits.
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
+}
+
+#[test]
+fn prompts_are_those_of_python() {
+    if !Path::new(FOLDER).exists() {
+        let why = "the templates of llama.cpp are not in target/kiln/llama.cpp: python3 xtask/src/test/sdist.py \
+                   llama-cpp-python 0.3.36 target/kiln/llama.cpp vendor/llama.cpp/models";
+        assert!(std::env::var("KILN_REQUIRE").as_deref() != Ok("models"), "{why}");
+        println!("skipped: {why}");
+        return;
+    }
+    // BOS is <s> and EOS </s>.
+    let tokenizer = support::spm().tokenizer().unwrap();
+    let mut failures = Vec::new();
+    for line in GOLDENS.lines() {
+        let mut fields = line.split(' ');
+        let name = fields.next().unwrap();
+        let source =
+            std::fs::read_to_string(format!("{FOLDER}/{name}")).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let template = match ChatTemplate::new(&source, &tokenizer) {
+            Ok(template) => template.at(SECONDS),
+            Err(error) => {
+                failures.push(format!("{name}: {error}"));
+                continue;
+            }
+        };
+        for (at, conversation) in conversations().iter().enumerate() {
+            for answer in [false, true] {
+                let expected = fields.next().unwrap();
+                let prompt = template.render(conversation, answer);
+                let found = prompt.as_ref().map_or("refused".to_owned(), |prompt| format!("{:016x}", hash(prompt)));
+                if found != expected {
+                    failures.push(format!("{name}, conversation {at}, {answer}: {expected} expected, {prompt:?}"));
+                }
+                // Where a prompt can be made, its tokens can, too.
+                if let (Ok(prompt), Err(error)) = (&prompt, template.encode(&tokenizer, conversation, answer)) {
+                    failures.push(format!("{name}, conversation {at}, {answer}: {error}\n{prompt}"));
+                }
+            }
+        }
+        assert_eq!(fields.next(), None, "{name}");
+    }
+    assert_eq!(GOLDENS.lines().count(), 70);
+    assert!(failures.is_empty(), "{} differ from Python:\n{}", failures.len(), failures.join("\n"));
+}
