@@ -65,7 +65,7 @@ enum Command {
     Chat {
         #[command(flatten)]
         file: File,
-        /// What the model is told before the conversation
+        /// Instructions for the whole conversation: the system's message
         #[arg(long, value_name = "TEXT")]
         system: Option<String>,
         /// A file with the chat template [default: that of the model]

@@ -186,9 +186,9 @@ mod chat {
         );
         // The system's message counts, and stays.
         let system = [&arguments[..], &["--system", "b b ab"]].concat();
-        let (_, told, _) = chat(&system, "ab x\n");
-        assert_ne!(told, first);
-        assert_eq!(chat(&system, "ab x\n/clear\nab x\n").1, format!("{told}{told}"));
+        let (_, with_system, _) = chat(&system, "ab x\n");
+        assert_ne!(with_system, first);
+        assert_eq!(chat(&system, "ab x\n/clear\nab x\n").1, format!("{with_system}{with_system}"));
         // A seed repeats.
         let seeded = [&*model, "--temperature", "2", "-n", "9", "--seed", "7"];
         let answers = chat(&seeded, "ab\nx\nab\n");
@@ -198,9 +198,9 @@ mod chat {
     }
 
     #[test]
-    fn problems_are_told_with_what_to_do() {
+    fn problems_are_reported_with_what_to_do() {
         let model = model("program-chat-problems");
-        // A message that does not fit is forgotten, one that does is answered as far as there is room.
+        // A message that does not fit is forgotten; one that fits is answered as far as there is room.
         let small = [&*model, "--temperature", "0", "--ctx", "12"];
         let (code, out, errors) = chat(&small, "x x x x x x x x x x x x\n");
         assert_eq!((code, &*out), (1, ""));

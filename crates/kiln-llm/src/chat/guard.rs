@@ -16,8 +16,9 @@ pub(super) fn guarded(tokenizer: &Tokenizer, messages: &[Message], text: &str) -
     let guard = ('\u{fdd0}'..='\u{fdef}').chain('\u{f0000}'..='\u{ffffd}').find(|&guard| is_free(guard));
     let guard = guard.ok_or_else(|| Error::Template { reason: "the messages use every private character".into() })?;
     let mut is_needed = false;
+    let begins = tokenizer.control_beginnings();
     let mut guarded = |text: &str| {
-        let with = with_guards(tokenizer, text, guard);
+        let with = with_guards(tokenizer, &begins, text, guard);
         is_needed |= with.len() != text.len();
         with
     };
@@ -25,7 +26,8 @@ pub(super) fn guarded(tokenizer: &Tokenizer, messages: &[Message], text: &str) -
     Ok(is_needed.then_some((guard, messages)))
 }
 
-fn with_guards(tokenizer: &Tokenizer, text: &str, guard: char) -> String {
+/// A text with a guard behind each character that could begin a token; `begins` are the first bytes of such tokens.
+fn with_guards(tokenizer: &Tokenizer, begins: &[bool; 256], text: &str, guard: char) -> String {
     let mut to = String::with_capacity(text.len());
     let mut at = 0;
     while let Some(c) = text[at..].chars().next() {
@@ -38,7 +40,7 @@ fn with_guards(tokenizer: &Tokenizer, text: &str, guard: char) -> String {
         to.push(c);
         // Letters and spaces are too common: only whole tokens that begin with them are marked.
         let is_common = c.is_alphanumeric() || c.is_whitespace() || is_tag(&text[at..]);
-        if tokenizer.control_at(text, at) || !is_common && tokenizer.begins_control(text.as_bytes()[at]) {
+        if tokenizer.control_at(text, at) || !is_common && begins[usize::from(text.as_bytes()[at])] {
             to.push(guard);
         }
         at += c.len_utf8();

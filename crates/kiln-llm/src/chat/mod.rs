@@ -67,7 +67,7 @@ impl Message {
 pub(crate) struct Templates(Vec<(String, String)>);
 
 impl Templates {
-    /// The templates in the metadata of a GGUF file, which may be none.
+    /// The templates in the metadata of a GGUF file; many files have no template.
     ///
     /// # Errors
     /// [`Error::File`] where a template is not a string.
@@ -105,7 +105,7 @@ impl Templates {
 /// A chat template: makes the prompt of a conversation, in the form that a model was trained with.
 ///
 /// Templates are written in Jinja, in an environment as that of the Python library transformers: `messages`, `add_generation_prompt`,
-/// `bos_token`, `eos_token`, `tools` and `documents` (both none), `raise_exception`, `strftime_now` (in UTC), `tojson`, methods of
+/// `bos_token`, `eos_token`, `tools` and `documents` (both `none`), `raise_exception`, `strftime_now` (in UTC), `tojson`, methods of
 /// Python's strings, lists and dictionaries, and loop controls.
 ///
 /// A template comes with a file, so it may be hostile. It reaches no files and no network, and one that loops, recurses or prints
@@ -229,7 +229,7 @@ impl ChatTemplate {
 }
 
 /// Calls a function on a thread with so many bytes of stack, which are touched only where they are needed. Where there are no
-/// threads it is called here: what no hostile template does needs little stack.
+/// threads it is called on this one, whose stack suffices for templates that are not hostile.
 fn with_stack<T: Send>(bytes: usize, call: impl Fn() -> T + Sync) -> T {
     let spawned = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(bytes).spawn_scoped(scope, &call);

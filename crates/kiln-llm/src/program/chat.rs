@@ -85,7 +85,7 @@ struct Conversation<'m> {
 }
 
 impl Conversation<'_> {
-    /// Forgets everything but what the system is told.
+    /// Forgets all messages but the system's.
     fn clear(&mut self) {
         self.messages.clear();
         self.messages.extend(self.system.map(Message::system));

@@ -144,39 +144,6 @@ impl Tokenizer {
         tokens
     }
 
-    /// The tokens of a chat that is to be continued: the token in front of a text is added unless it is there, and no token that
-    /// directs the model begins with a character that has a `guard` behind it. Guards have no tokens.
-    #[cfg(feature = "chat")]
-    pub(crate) fn encode_chat(&self, text: &str, guard: Option<char>) -> Vec<u32> {
-        let mut tokens = Vec::with_capacity(text.len() / 3 + 8);
-        tokens.extend(self.prefix);
-        self.encode_parts(text, true, guard, &mut tokens);
-        if self.prefix.is_some() && tokens.get(1) == self.prefix.as_ref() {
-            tokens.remove(0);
-        }
-        tokens
-    }
-
-    /// The length of the token at a position of a text that is recognised in every text, if there is one.
-    #[cfg(feature = "chat")]
-    pub(crate) fn user_defined_at(&self, text: &str, at: usize) -> Option<usize> {
-        let (token, len) = self.special.at(&self.vocabulary, text, at, true)?;
-        (self.vocabulary.kind(token) == TokenKind::UserDefined).then_some(len)
-    }
-
-    /// Whether a text has a token that directs the model at a position.
-    #[cfg(feature = "chat")]
-    pub(crate) fn control_at(&self, text: &str, at: usize) -> bool {
-        let found = self.special.at(&self.vocabulary, text, at, true);
-        found.is_some_and(|(token, _)| self.vocabulary.kind(token) != TokenKind::UserDefined)
-    }
-
-    /// Whether a token that directs the model begins with this byte.
-    #[cfg(feature = "chat")]
-    pub(crate) fn begins_control(&self, byte: u8) -> bool {
-        self.special.begins_control(byte)
-    }
-
     fn encode_parts(&self, text: &str, parse_special: bool, guard: Option<char>, to: &mut Vec<u32>) {
         let mut scratch = bpe::Scratch::default();
         let mut after_special = true;
@@ -294,5 +261,46 @@ impl Tokenizer {
                 (_, Err(_)) => to.extend_from_slice(text),
             },
         }
+    }
+}
+
+/// What chats need.
+#[cfg(feature = "chat")]
+impl Tokenizer {
+    /// The tokens of a chat that is to be continued: the token in front of a text is added unless it is there, and no token that
+    /// directs the model begins with a character that has a `guard` behind it. Guards have no tokens.
+    pub(crate) fn encode_chat(&self, text: &str, guard: Option<char>) -> Vec<u32> {
+        let mut tokens = Vec::with_capacity(text.len() / 3 + 8);
+        tokens.extend(self.prefix);
+        self.encode_parts(text, true, guard, &mut tokens);
+        if self.prefix.is_some() && tokens.get(1) == self.prefix.as_ref() {
+            tokens.remove(0);
+        }
+        tokens
+    }
+
+    /// The length of the token at a position of a text that is recognised in every text, if there is one.
+    pub(crate) fn user_defined_at(&self, text: &str, at: usize) -> Option<usize> {
+        let (token, len) = self.special.at(&self.vocabulary, text, at, true)?;
+        (self.vocabulary.kind(token) == TokenKind::UserDefined).then_some(len)
+    }
+
+    /// Whether a text has a token that directs the model at a position.
+    pub(crate) fn control_at(&self, text: &str, at: usize) -> bool {
+        let found = self.special.at(&self.vocabulary, text, at, true);
+        found.is_some_and(|(token, _)| self.vocabulary.kind(token) != TokenKind::UserDefined)
+    }
+
+    /// The bytes that tokens which direct the model begin with.
+    pub(crate) fn control_beginnings(&self) -> [bool; 256] {
+        let mut begins = [false; 256];
+        for id in 0..self.len() as u32 {
+            if let (TokenKind::Control | TokenKind::Unknown, Some(&first)) =
+                (self.vocabulary.kind(id), self.vocabulary.text(id).first())
+            {
+                begins[usize::from(first)] = true;
+            }
+        }
+        begins
     }
 }

@@ -9,8 +9,6 @@ use super::vocabulary::{TokenKind, Vocabulary};
 pub(super) struct Special {
     /// Lengths of the tokens that begin with each byte, the longest first.
     lengths: Vec<Vec<usize>>,
-    /// The bytes that tokens which direct the model begin with.
-    control: [bool; 256],
     /// Tokens beside which white space is dropped: in front, behind.
     strips: HashMap<u32, (bool, bool)>,
 }
@@ -29,26 +27,19 @@ fn is_recognised(kind: TokenKind, with_control: bool) -> bool {
 impl Special {
     pub(super) fn new(vocabulary: &Vocabulary, strips: HashMap<u32, (bool, bool)>) -> Self {
         let mut lengths = vec![Vec::new(); 256];
-        let mut control = [false; 256];
         for id in 0..vocabulary.len() as u32 {
             let text = vocabulary.text(id);
             if let Some(&first) = text.first()
                 && is_recognised(vocabulary.kind(id), true)
             {
                 lengths[usize::from(first)].push(text.len());
-                control[usize::from(first)] |= vocabulary.kind(id) != TokenKind::UserDefined;
             }
         }
         for lengths in &mut lengths {
             lengths.sort_unstable_by(|a, b| b.cmp(a));
             lengths.dedup();
         }
-        Self { lengths, control, strips }
-    }
-
-    /// Whether a token that directs the model begins with this byte.
-    pub(super) fn begins_control(&self, byte: u8) -> bool {
-        self.control[usize::from(byte)]
+        Self { lengths, strips }
     }
 
     /// The longest token that a text has at a position, and its length.
