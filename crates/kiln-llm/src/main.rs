@@ -4,6 +4,7 @@
 mod program {
     pub(crate) mod bench;
     pub(crate) mod inspect;
+    pub(crate) mod logits;
     pub(crate) mod run;
     pub(crate) mod tokenize;
 }
@@ -101,6 +102,32 @@ enum Command {
         #[arg(long)]
         device: Option<String>,
     },
+    /// Print the logits of the token that follows others
+    ///
+    /// Tokens are given by their numbers, so that a text and its tokenizer play no part: to compare models, devices and programs.
+    #[command(after_help = "Example: kiln-llm logits model.gguf --tokens 1,15043,3186 --top 5")]
+    Logits {
+        #[command(flatten)]
+        file: File,
+        /// The numbers of the tokens
+        #[arg(long, required = true, value_delimiter = ',', value_name = "ID,ID,...")]
+        tokens: Vec<u32>,
+        /// Print this many of the likeliest tokens
+        #[arg(long, default_value_t = 10, conflicts_with = "json")]
+        top: usize,
+        /// Print all logits: an object with the arrays `tokens` and `logits`
+        #[arg(long)]
+        json: bool,
+        /// Tokens that there is room for, as of the command run
+        #[arg(long)]
+        ctx: Option<usize>,
+        /// The type of keys and values that are kept
+        #[arg(long, default_value = "f32", value_name = "TYPE")]
+        cache: String,
+        /// Where to run, as of the command run
+        #[arg(long)]
+        device: Option<String>,
+    },
     /// Print metadata, tensors, types and sizes of a model, and what of it kiln cannot compute with
     ///
     /// Strings are printed with escapes and long values in short. Of a model in several files (NAME-00001-of-0000N.gguf) name
@@ -179,6 +206,11 @@ fn run(command: Command, out: &mut impl Write) -> Result<()> {
             let cache = element_type(&cache)?;
             let bench = program::bench::Bench { prompt, tokens, depth, repetitions, cache, device };
             program::bench::run(file.open()?, &bench, out)
+        }
+        Command::Logits { file, tokens, top, json, ctx, cache, device } => {
+            let cache = element_type(&cache)?;
+            let logits = program::logits::Logits { tokens, top, json, context: ctx, cache, device };
+            program::logits::run(file.open()?, &logits, out)
         }
         Command::Run {
             file,
