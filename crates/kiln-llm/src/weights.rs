@@ -95,3 +95,37 @@ impl Source {
         self.model.infos().map(|info| info.name()).find(|name| !known(name)).map(|name| name.escape_debug().to_string())
     }
 }
+
+#[cfg(all(test, not(target_arch = "wasm32")))]
+mod tests {
+    use kiln::{DType, QuantFormat};
+    use kiln_gguf::{TensorKind, Writer};
+
+    use super::*;
+
+    /// Six rows of two blocks of 32 elements, each a scale of 16 bits and 32 integers.
+    const ROW: usize = 2 * 34;
+
+    #[test]
+    fn rows_are_those_bytes_of_the_file() {
+        let bytes: Vec<u8> = (0..6 * ROW).map(|i| (i % 251) as u8).collect();
+        let mut writer = Writer::new();
+        writer.tensor("other", TensorKind::F32, &[3], &[0; 12]).unwrap();
+        writer.tensor("fused", TensorKind::Q8_0, &[64, 6], &bytes).unwrap();
+        let path = std::env::temp_dir().join(format!("kiln-llm-{}-rows.gguf", std::process::id()));
+        writer.save(&path).unwrap();
+        let source = Source::new(Model::read(&path).unwrap());
+        std::fs::remove_file(path).unwrap();
+        assert_eq!((source.rows("fused"), source.rows("none"), source.has("none")), (Some(6), None, false));
+        for rows in [0..6, 0..2, 2..5, 5..6] {
+            let part = source.rows_of("fused", &[6, 64], rows.clone()).unwrap();
+            assert_eq!((part.dtype(), part.shape().dims()), (DType::Blocks(QuantFormat::Q8_0), &[rows.len(), 64][..]));
+            assert_eq!(part.to_buffer().unwrap().as_data().blocks(), &bytes[rows.start * ROW..rows.end * ROW]);
+        }
+        assert!(matches!(source.rows_of("fused", &[5, 64], 0..2), Err(Error::Model { .. })));
+        assert!(matches!(source.tensor("none", &[1]), Err(Error::File(_))));
+        assert_eq!(source.unread().as_deref(), Some("other"));
+        source.tensor("other", &[3]).unwrap();
+        assert_eq!(source.unread(), None);
+    }
+}
