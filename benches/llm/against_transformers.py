@@ -10,7 +10,7 @@ the keys and the changes of llama.cpp's converter. Both compute the logits of th
 distance of a logit, divided by the greatest logit, over four prefixes of the tokens. Exit codes: 0 every distance is at most 1e-4,
 1 one is not or a model failed, 2 wrong arguments.
 
-Without PyTorch, --write DIR writes the files alone. transformers 4.5x and 5.x both serve.
+Without PyTorch, --write DIR writes the files alone; against_llama_cpp.mjs compares them with llama.cpp. transformers 4.5x and 5.x both serve.
 """
 
 import argparse
@@ -24,13 +24,13 @@ from pathlib import Path
 
 import numpy as np
 
-VOCABULARY = 64
+VOCABULARY = 320
 WIDTH = 64
 FFN = 96
 HEADS = 4
 KV_HEADS = 2
 EPS = 1e-5
-CONTEXT = 128
+CONTEXT = 512
 TOKENS = [(i * i * 7 + 3 * i + 5) % VOCABULARY for i in range(40)]
 PREFIXES = (1, 7, 23, 40)
 LIMIT = 1e-4
@@ -202,10 +202,10 @@ def cases():
             hf="Phi3",
             arch="phi3",
             fused=True,
-            config={"original_max_position_embeddings": 64},
-            rope={**longrope, "original_max_position_embeddings": 64},
-            keys=phi3_keys(64),
-            context=64,
+            config={"original_max_position_embeddings": 256},
+            rope={**longrope, "original_max_position_embeddings": 256},
+            keys=phi3_keys(256),
+            context=256,
         ),
         Case(
             "granite",
@@ -373,9 +373,14 @@ def write(case, tensors, path):
         else:
             writer.add_float32(key, value)
     writer.add_tokenizer_model("llama")
-    writer.add_token_list(["<unk>", "<s>", "</s>"] + [f"t{i}" for i in range(3, VOCABULARY)])
+    # llama.cpp, which reads these files, too, wants the bytes and the ids.
+    texts = ["<unk>", "<s>", "</s>"] + [f"<0x{byte:02X}>" for byte in range(256)]
+    writer.add_token_list(texts + [f"t{i}" for i in range(len(texts), VOCABULARY)])
     writer.add_token_scores([0.0] * VOCABULARY)
-    writer.add_token_types([2, 3, 3] + [1] * (VOCABULARY - 3))
+    writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * (VOCABULARY - len(texts)))
+    writer.add_unk_token_id(0)
+    writer.add_bos_token_id(1)
+    writer.add_eos_token_id(2)
     for name, tensor in tensors.items():
         if case.interleaved and ("q_proj" in name or "k_proj" in name):
             tensor = neighbours(tensor, HEADS if "q_proj" in name else KV_HEADS)
