@@ -1,18 +1,22 @@
 //! The numbers that describe a model, read from its metadata and checked.
 
-use kiln::op::{Rope, RopeStyle};
-use kiln_gguf::{Metadata, Model};
+use kiln::op::Rope;
+use kiln_gguf::{Metadata, Model, Value};
 
-use crate::architecture::Architecture;
+use crate::architecture::{Architecture, Caps, Rotation, WindowRope, Windows};
 use crate::{Error, Result};
 
 /// Layers at most: more than any model has, so that a hostile file cannot ask for memory without end.
 const MOST_LAYERS: usize = 512;
 
+/// Rows of a matrix of a layer at most, likewise.
+const MOST_ROWS: usize = 1 << 28;
+
 /// What describes a model beside its weights.
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Config {
-    pub(crate) layers: usize,
+    pub(crate) architecture: Architecture,
+    pub(crate) layers: Vec<LayerKind>,
     /// Elements of the row of a token.
     pub(crate) width: usize,
     /// Elements between the two products of the feed-forward network.
@@ -27,22 +31,41 @@ pub(crate) struct Config {
     /// Tokens that the model was made for.
     pub(crate) context: usize,
     pub(crate) eps: f32,
-    pub(crate) rope: RopeStyle,
-    /// The base of the frequencies.
-    pub(crate) theta: f32,
     /// How many elements of a query or key are rotated.
     pub(crate) rotated: usize,
-    /// What the products of queries and keys are multiplied by.
-    pub(crate) scale: f32,
+    /// How queries and keys are rotated, in layers without a window and in those with one, where these differ.
+    pub(crate) rotations: Vec<Rotation>,
+    pub(crate) scales: Scales,
+    pub(crate) caps: Caps,
+}
+
+/// What tells the layers of a model apart.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct LayerKind {
+    /// How many keys a query sees, the last ones, its own included.
+    pub(crate) window: Option<u32>,
+    /// Which of [`Config::rotations`] queries and keys have, if any.
+    pub(crate) rotation: Option<usize>,
+}
+
+/// What numbers are multiplied by.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Scales {
+    pub(crate) embedding: f32,
+    /// The products of queries and keys.
+    pub(crate) scores: f32,
+    /// What attention and the feed-forward network give, before it is added.
+    pub(crate) residual: f32,
+    pub(crate) logits: f32,
 }
 
 /// Keys of one architecture.
-struct Keys<'a> {
+pub(crate) struct Keys<'a> {
     metadata: Metadata<'a>,
     architecture: &'static str,
 }
 
-impl Keys<'_> {
+impl<'a> Keys<'a> {
     fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.architecture)
     }
@@ -51,12 +74,70 @@ impl Keys<'_> {
         Ok(self.metadata.get::<u32>(&self.key(name))? as usize)
     }
 
-    fn find_count(&self, name: &str) -> Result<Option<usize>> {
+    pub(crate) fn find_count(&self, name: &str) -> Result<Option<usize>> {
         Ok(self.metadata.find::<u32>(&self.key(name))?.map(|n| n as usize))
     }
 
-    fn find_number(&self, name: &str) -> Result<Option<f32>> {
+    pub(crate) fn find_number(&self, name: &str) -> Result<Option<f32>> {
         Ok(self.metadata.find::<f32>(&self.key(name))?)
+    }
+
+    pub(crate) fn find_text(&self, name: &str) -> Result<Option<&'a str>> {
+        Ok(self.metadata.find::<&str>(&self.key(name))?)
+    }
+
+    fn find_truth(&self, name: &str) -> Result<Option<bool>> {
+        Ok(self.metadata.find::<bool>(&self.key(name))?)
+    }
+
+    /// A number that must be finite and above zero where it is there.
+    pub(crate) fn positive(&self, name: &str) -> Result<Option<f32>> {
+        match self.find_number(name)? {
+            Some(number) if !(number.is_normal() && number > 0.0) => {
+                Err(self.refused(format!("{name} is {number}, which is not a positive number")))
+            }
+            number => Ok(number),
+        }
+    }
+
+    /// A cap, which must be finite and above zero; zero stands for none.
+    fn cap(&self, name: &str, default: Option<f32>) -> Result<Option<f32>> {
+        match self.find_number(name)? {
+            None => Ok(default),
+            Some(0.0) => Ok(None),
+            Some(_) => self.positive(name),
+        }
+    }
+
+    /// Which of the layers have a window: an array of truths or of integers, or the length of a pattern whose last layer has none.
+    fn windowed(&self, layers: usize, default: Option<usize>) -> Result<Vec<bool>> {
+        let name = "attention.sliding_window_pattern";
+        let pattern = match self.metadata.value(&self.key(name)) {
+            Some(Value::Array(_)) => {
+                let key = self.key(name);
+                let each = match self.metadata.get::<Vec<bool>>(&key) {
+                    Ok(each) => each,
+                    Err(_) => self.metadata.get::<Vec<u32>>(&key)?.into_iter().map(|truth| truth != 0).collect(),
+                };
+                if each.len() != layers {
+                    return Err(self.refused(format!("{name} names {} layers of {layers}", each.len())));
+                }
+                return Ok(each);
+            }
+            _ => self.find_count(name)?.or(default),
+        };
+        match pattern {
+            Some(0) => Ok(vec![true; layers]),
+            Some(n) => Ok((0..layers).map(|i| i % n != n - 1).collect()),
+            None => {
+                Err(self
+                    .refused(format!("attention.sliding_window without {name}, which names the layers with a window")))
+            }
+        }
+    }
+
+    pub(crate) fn refused(&self, reason: String) -> Error {
+        Error::model(self.architecture, reason)
     }
 }
 
@@ -65,7 +146,7 @@ impl Config {
     ///
     /// # Errors
     /// [`Error::UnsupportedArchitecture`]; [`Error::File`] for missing keys and those of another type; [`Error::Model`] where numbers
-    /// contradict one another.
+    /// contradict one another, and where they ask for what is not computed.
     pub(crate) fn read(model: &Model) -> Result<Self> {
         let metadata = model.metadata();
         let name: &str = metadata.get("general.architecture")?;
@@ -77,9 +158,16 @@ impl Config {
         let (width, heads) = (keys.count("embedding_length")?, keys.count("attention.head_count")?);
         let of_head = || width.checked_div(heads).unwrap_or(0);
         let head = keys.find_count("attention.key_length")?.unwrap_or_else(of_head);
+        let context = keys.count("context_length")?;
         let embedding = model.tensor("token_embd.weight")?;
+        let (layers, rotations) = Self::layers(&keys, &architecture, context)?;
+        let scale_of = |n: usize| 1.0 / (n.max(1) as f32).sqrt();
+        let wide = architecture.scaled_by_width == Some(layers.len());
+        let scores = keys.find_number("attention.scale")?.unwrap_or(scale_of(if wide { of_head() } else { head }));
+        let scaled_embedding = if architecture.scaled_embedding { (width as f32).sqrt() } else { 1.0 };
         let config = Self {
-            layers: keys.count("block_count")?,
+            architecture,
+            layers,
             width,
             ffn: keys.count("feed_forward_length")?,
             heads,
@@ -87,38 +175,91 @@ impl Config {
             head,
             value_head: keys.find_count("attention.value_length")?.unwrap_or_else(of_head),
             vocabulary: embedding.info().extents().get(1).map_or(0, |&rows| rows as usize),
-            context: keys.count("context_length")?,
-            eps: keys.find_number("attention.layer_norm_rms_epsilon")?.unwrap_or(1e-5),
-            rope: architecture.rope,
-            theta: keys.find_number("rope.freq_base")?.unwrap_or(10_000.0),
+            context,
+            eps: keys.positive("attention.layer_norm_rms_epsilon")?.unwrap_or(1e-5),
             rotated: keys.find_count("rope.dimension_count")?.unwrap_or(head),
-            scale: keys.find_number("attention.scale")?.unwrap_or_else(|| 1.0 / (head.max(1) as f32).sqrt()),
+            rotations,
+            scales: Scales {
+                embedding: keys.positive("embedding_scale")?.unwrap_or(scaled_embedding),
+                scores,
+                residual: keys.positive("residual_scale")?.unwrap_or(1.0),
+                // Files have its reciprocal.
+                logits: 1.0 / keys.positive("logit_scale")?.unwrap_or(1.0),
+            },
+            caps: Caps {
+                scores: keys.cap("attn_logit_softcapping", architecture.caps.scores)?,
+                logits: keys.cap("final_logit_softcapping", architecture.caps.logits)?,
+            },
         };
         config.refuse_what_is_not_computed(&keys)?;
-        config.check(architecture.name)?;
+        config.check()?;
         Ok(config)
+    }
+
+    /// Which layers have a window, and how each rotates queries and keys.
+    fn layers(keys: &Keys<'_>, architecture: &Architecture, context: usize) -> Result<(Vec<LayerKind>, Vec<Rotation>)> {
+        let layers = keys.count("block_count")?;
+        // Before memory is asked for.
+        if layers == 0 || layers > MOST_LAYERS {
+            return Err(keys.refused(format!("{layers} layers; 1 to {MOST_LAYERS} are expected")));
+        }
+        let Windows { keys: default, pattern, rope } = architecture.windows;
+        let window = keys.find_count("attention.sliding_window")?.or(default).filter(|&window| window > 0);
+        let windowed = match window {
+            Some(_) => keys.windowed(layers, pattern)?,
+            None => vec![false; layers],
+        };
+        let mut rotations = vec![Rotation::read(keys, context)?];
+        let base = rotations[0];
+        let local = match rope {
+            WindowRope::Same => match keys.positive("rope.freq_base_swa")? {
+                Some(theta) if theta != base.theta => {
+                    let reason =
+                        format!("rope.freq_base_swa is {theta}, another base than that of layers without a window");
+                    return Err(keys.refused(format!("{reason}, which is not supported")));
+                }
+                _ => 0,
+            },
+            WindowRope::Unscaled | WindowRope::Base(_) => {
+                let theta = if let WindowRope::Base(theta) = rope { theta } else { base.theta };
+                rotations.push(Rotation::read_unscaled(keys, theta, context)?);
+                1
+            }
+        };
+        let none_rotates = architecture.may_not_rotate && keys.find_truth("rope.scaling.finetuned")? == Some(false);
+        let kind = |(i, windowed): (usize, bool)| {
+            let rotates = !none_rotates && architecture.unrotated.is_none_or(|n| i % n != n - 1);
+            LayerKind {
+                window: window.filter(|_| windowed).and_then(|window| window.try_into().ok()),
+                rotation: rotates.then_some(if windowed { local } else { 0 }),
+            }
+        };
+        Ok((windowed.into_iter().enumerate().map(kind).collect(), rotations))
     }
 
     /// Refuses what would change results and is not computed, rather than ignore it.
     fn refuse_what_is_not_computed(&self, keys: &Keys<'_>) -> Result<()> {
-        let scaling = keys.metadata.find::<&str>(&keys.key("rope.scaling.type"))?;
-        if let Some(scaling) = scaling.filter(|&scaling| scaling != "none") {
-            let reason = format!("scaled positions ({}) are not supported yet", scaling.escape_debug());
-            return Err(Error::model(keys.architecture, reason));
-        }
-        if keys.find_count("expert_count")?.is_some_and(|experts| experts > 0) {
-            return Err(Error::model(keys.architecture, "mixtures of experts are not supported yet"));
-        }
-        if keys.find_count("attention.sliding_window")?.is_some_and(|window| window > 0 && window < self.context) {
-            return Err(Error::model(keys.architecture, "sliding windows are not supported yet"));
-        }
-        Ok(())
+        let other = |name: &str, than: usize| Ok::<_, Error>(keys.find_count(name)?.is_some_and(|n| n != than));
+        let refused = if other("expert_count", 0)? {
+            "mixtures of experts are"
+        } else if keys.find_truth("attention.causal")? == Some(false) {
+            "attention to later tokens is"
+        } else if other("attention.key_length_swa", self.head)?
+            || other("attention.value_length_swa", self.value_head)?
+            || other("rope.dimension_count_swa", self.rotated)?
+        {
+            "heads of another size in layers with a window are"
+        } else if keys.cap("attention.clamp_kqv", None)?.is_some() {
+            "clamped queries, keys and values (attention.clamp_kqv) are"
+        } else {
+            return Ok(());
+        };
+        Err(keys.refused(format!("{refused} not supported")))
     }
 
-    fn check(&self, architecture: &'static str) -> Result<()> {
-        let refused = |reason: String| Err(Error::model(architecture, reason));
+    fn check(&self) -> Result<()> {
+        let refused = |reason: String| Err(Error::model(self.architecture.name, reason));
         let counts = [
-            ("layers", self.layers),
             ("embedding_length", self.width),
             ("feed_forward_length", self.ffn),
             ("attention.head_count", self.heads),
@@ -131,8 +272,10 @@ impl Config {
         if let Some((what, _)) = counts.iter().find(|&&(_, count)| count == 0) {
             return refused(format!("{what} is zero"));
         }
-        if self.layers > MOST_LAYERS {
-            return refused(format!("{} layers; at most {MOST_LAYERS} are expected", self.layers));
+        // Sums and products of extents fit 32 bits, too.
+        let rows = self.heads.saturating_mul(self.head.max(self.value_head));
+        if let Some(large) = [self.width, self.ffn, rows].into_iter().find(|&extent| extent > MOST_ROWS) {
+            return refused(format!("a matrix of {large} rows; at most {MOST_ROWS} are expected"));
         }
         if !self.heads.is_multiple_of(self.kv_heads) {
             return refused(format!("{} heads do not share {} heads of keys evenly", self.heads, self.kv_heads));
@@ -143,13 +286,8 @@ impl Config {
         if self.context > Rope::POSITIONS {
             return refused(format!("a context of {} tokens is beyond {}", self.context, Rope::POSITIONS));
         }
-        for (what, number) in [("the norm's epsilon", self.eps), ("rope.freq_base", self.theta)] {
-            if !number.is_finite() || number <= 0.0 {
-                return refused(format!("{what} is {number}, which is not a positive number"));
-            }
-        }
-        if !self.scale.is_finite() {
-            return refused(format!("attention.scale is {}", self.scale));
+        if !self.scales.scores.is_finite() {
+            return refused(format!("attention.scale is {}", self.scales.scores));
         }
         Ok(())
     }

@@ -20,7 +20,8 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `model`, `config`, `weights` | [`Model`]: what a file says, checked, and its weights as tensors |
-//! | `architecture` | the architectures as a table, and the graph of a step |
+//! | `architecture` | the architectures as a table: llama, qwen2, qwen3, gemma2, gemma3, phi3, granite, smollm3, olmo2 |
+//! | `architecture/weights`, `rope`, `decoder` | the weights by name, the rotations with their factors, and the graph of a step |
 //! | `session` | [`Session`]: tokens with their keys and values; [`Generation`] |
 //! | `sampling` | [`Sampler`]: how the next token is chosen |
 //! | `chat` | `ChatTemplate`, `Message` (the feature `chat`): conversations as prompts |
@@ -35,8 +36,8 @@
 //! | `error` | [`Error`]: what was expected, what was found, what to do |
 //!
 //! A step is recorded once for 1, 8, 64 and 512 tokens, and executed again and again: tokens and positions are data. Keys and values
-//! are states of the engine, which executions change where they are. The program `kiln-llm` runs models, and looks into their
-//! files.
+//! are states of the engine, which executions change where they are. Layers that see a window of the last keys keep all of them, too, as
+//! their window is a mask. The program `kiln-llm` runs models, and looks into their files.
 //!
 //! Texts are tokenized as they are: they are not brought to a normal form of Unicode, which llama.cpp does not do either. BERT and
 //! unigram tokenizers map characters as their files say.

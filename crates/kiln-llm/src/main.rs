@@ -7,6 +7,7 @@ mod program {
     pub(crate) mod chat;
     pub(crate) mod inspect;
     pub(crate) mod interrupt;
+    pub(crate) mod logits;
     pub(crate) mod options;
     pub(crate) mod run;
     pub(crate) mod tokenize;
@@ -103,6 +104,32 @@ enum Command {
         #[command(flatten)]
         execution: ExecutionOptions,
     },
+    /// Print the logits of the token that follows others
+    ///
+    /// Tokens are given by their numbers, so that a text and its tokenizer play no part: to compare models, devices and programs.
+    #[command(
+        // To compare what is computed and not what is kept.
+        mut_arg("cache", |cache| cache.default_value("f32")),
+        after_help = "Example: kiln-llm logits model.gguf --tokens 1,15043,3186 --top 5"
+    )]
+    Logits {
+        #[command(flatten)]
+        file: File,
+        /// The numbers of the tokens
+        #[arg(long, required = true, value_delimiter = ',', value_name = "ID,ID,...")]
+        tokens: Vec<u32>,
+        /// Print this many of the likeliest tokens
+        #[arg(long, default_value_t = 10, conflicts_with = "json")]
+        top: usize,
+        /// Print all logits: an object with the arrays `tokens` and `logits`
+        #[arg(long)]
+        json: bool,
+        /// Tokens that there is room for, as of the command run
+        #[arg(long)]
+        ctx: Option<usize>,
+        #[command(flatten)]
+        execution: ExecutionOptions,
+    },
     /// Print metadata, tensors, types and sizes of a model, and what of it kiln cannot compute with
     ///
     /// Strings are printed with escapes and long values in short. Of a model in several files (NAME-00001-of-0000N.gguf) name
@@ -183,6 +210,10 @@ fn run(command: Command, out: &mut impl Write) -> Result<ExitCode> {
         Command::Bench { file, prompt, tokens, depth, repetitions, execution } => {
             let bench = program::bench::Bench { prompt, tokens, depth, repetitions, execution };
             program::bench::run(file.open()?, &bench, out)?;
+        }
+        Command::Logits { file, tokens, top, json, ctx, execution } => {
+            let logits = program::logits::Logits { tokens, top, json, context: ctx, execution };
+            program::logits::run(file.open()?, &logits, out)?;
         }
         Command::Run { file, prompt, tokens, generation, ids, explain } => {
             let prompt = if prompt == "-" { io::read_to_string(io::stdin())? } else { prompt };

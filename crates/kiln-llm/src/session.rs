@@ -53,7 +53,7 @@ impl<'m> Session<'m> {
             return Err(Error::model("session", reason));
         }
         let cache = |size: usize| State::zeros(options.cache, &[config.kv_heads, context, size]);
-        let caches = (0..config.layers).map(|_| Ok([cache(config.head)?, cache(config.value_head)?]));
+        let caches = config.layers.iter().map(|_| Ok([cache(config.head)?, cache(config.value_head)?]));
         let caches = caches.collect::<Result<_>>()?;
         Ok(Self { model, context, caches, steps: Vec::new(), tokens: Vec::new(), cached: 0 })
     }
@@ -190,7 +190,7 @@ impl<'m> Session<'m> {
             Some(at) => at,
             None => {
                 let Model { engine, config, weights, .. } = self.model;
-                self.steps.push(Step::record(engine, config, weights, &self.caches, rows)?);
+                self.steps.push(Step::record(engine, config, weights, &self.caches, self.context, rows)?);
                 self.steps.len() - 1
             }
         };

@@ -1,5 +1,7 @@
 //! Weights as tensors that share the bytes of their file.
 
+use std::cell::RefCell;
+use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -12,6 +14,8 @@ use crate::{Error, Result};
 #[derive(Debug)]
 pub(crate) struct Source {
     model: Arc<Model>,
+    /// The names of the tensors that were asked for.
+    read: RefCell<HashSet<String>>,
 }
 
 /// The bytes of one tensor, which keep their file open.
@@ -30,7 +34,17 @@ impl AsRef<[u8]> for Bytes {
 
 impl Source {
     pub(crate) fn new(model: Model) -> Self {
-        Self { model: Arc::new(model) }
+        Self { model: Arc::new(model), read: RefCell::default() }
+    }
+
+    /// Whether there is a tensor of this name.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.model.tensor(name).is_ok()
+    }
+
+    /// The outermost extent of a tensor that is there.
+    pub(crate) fn rows(&self, name: &str) -> Option<usize> {
+        usize::try_from(*self.model.tensor(name).ok()?.info().extents().last()?).ok()
     }
 
     /// The tensor of this name, outermost extent first.
@@ -39,6 +53,16 @@ impl Source {
     /// [`Error::File`] where the file has no such tensor, or kiln does not compute with its type; [`Error::Model`] where its extents
     /// differ.
     pub(crate) fn tensor(&self, name: &str, dims: &[usize]) -> Result<Tensor> {
+        self.rows_of(name, dims, 0..dims.first().copied().unwrap_or_default())
+    }
+
+    /// Some rows of the tensor of this name, whose extents are `dims`: entries along the outermost one. They share their bytes of the
+    /// file, as rows are whole blocks of every type.
+    ///
+    /// # Errors
+    /// As [`Source::tensor`].
+    pub(crate) fn rows_of(&self, name: &str, dims: &[usize], rows: Range<usize>) -> Result<Tensor> {
+        self.read.borrow_mut().insert(name.to_owned());
         let view = self.model.tensor(name)?;
         let ty = view.info().tensor_type()?;
         if ty.shape != Shape::new(dims)? {
@@ -48,9 +72,11 @@ impl Source {
         view.operand()?;
         let has = |file: &kiln_gguf::Gguf<'_>| file.tensor(name).is_ok();
         let file = self.model.files().iter().position(has).unwrap_or(0);
-        let start = view.info().offset();
-        let bytes = Bytes { model: self.model.clone(), file, at: start..start + view.bytes().len() };
-        Ok(Tensor::from_shared(Arc::new(bytes), ty.dtype, dims)?)
+        let of_row = view.bytes().len().checked_div(dims[0]).unwrap_or(0);
+        let start = view.info().offset() + rows.start * of_row;
+        let bytes = Bytes { model: self.model.clone(), file, at: start..start + rows.len() * of_row };
+        let dims: Vec<usize> = std::iter::once(rows.len()).chain(dims[1..].iter().copied()).collect();
+        Ok(Tensor::from_shared(Arc::new(bytes), ty.dtype, &dims)?)
     }
 
     /// The tensor of this name where the file has one.
@@ -58,9 +84,48 @@ impl Source {
     /// # Errors
     /// As [`Source::tensor`], but for one that is missing.
     pub(crate) fn find(&self, name: &str, dims: &[usize]) -> Result<Option<Tensor>> {
-        match self.model.tensor(name) {
-            Err(kiln_gguf::Error::MissingTensor { .. }) => Ok(None),
-            _ => self.tensor(name, dims).map(Some),
+        self.has(name).then(|| self.tensor(name, dims)).transpose()
+    }
+
+    /// A tensor that nobody asked for.
+    pub(crate) fn unread(&self) -> Option<String> {
+        let read = self.read.borrow();
+        // Frequencies that files of 2023 have, and that follow from the base.
+        let known = |name: &str| read.contains(name) || name.ends_with(".attn_rot_embd.weight");
+        self.model.infos().map(|info| info.name()).find(|name| !known(name)).map(|name| name.escape_debug().to_string())
+    }
+}
+
+#[cfg(all(test, not(target_arch = "wasm32")))]
+mod tests {
+    use kiln::{DType, QuantFormat};
+    use kiln_gguf::{TensorKind, Writer};
+
+    use super::*;
+
+    /// Six rows of two blocks of 32 elements, each a scale of 16 bits and 32 integers.
+    const ROW: usize = 2 * 34;
+
+    #[test]
+    fn rows_are_those_bytes_of_the_file() {
+        let bytes: Vec<u8> = (0..6 * ROW).map(|i| (i % 251) as u8).collect();
+        let mut writer = Writer::new();
+        writer.tensor("other", TensorKind::F32, &[3], &[0; 12]).unwrap();
+        writer.tensor("fused", TensorKind::Q8_0, &[64, 6], &bytes).unwrap();
+        let path = std::env::temp_dir().join(format!("kiln-llm-{}-rows.gguf", std::process::id()));
+        writer.save(&path).unwrap();
+        let source = Source::new(Model::read(&path).unwrap());
+        std::fs::remove_file(path).unwrap();
+        assert_eq!((source.rows("fused"), source.rows("none"), source.has("none")), (Some(6), None, false));
+        for rows in [0..6, 0..2, 2..5, 5..6] {
+            let part = source.rows_of("fused", &[6, 64], rows.clone()).unwrap();
+            assert_eq!((part.dtype(), part.shape().dims()), (DType::Blocks(QuantFormat::Q8_0), &[rows.len(), 64][..]));
+            assert_eq!(part.to_buffer().unwrap().as_data().blocks(), &bytes[rows.start * ROW..rows.end * ROW]);
         }
+        assert!(matches!(source.rows_of("fused", &[5, 64], 0..2), Err(Error::Model { .. })));
+        assert!(matches!(source.tensor("none", &[1]), Err(Error::File(_))));
+        assert_eq!(source.unread().as_deref(), Some("other"));
+        source.tensor("other", &[3]).unwrap();
+        assert_eq!(source.unread(), None);
     }
 }

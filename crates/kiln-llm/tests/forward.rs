@@ -5,7 +5,9 @@ mod support;
 
 use kiln::{DType, Engine, QuantFormat};
 use kiln_llm::{Error, Model, Sampler, Session, SessionOptions};
-use support::random_model::{KINDS, RandomModel, VOCABULARY};
+use support::random_model::{
+    Divisors, GEMMA2, GEMMA2_LARGE, GEMMA3, KINDS, Kind, LLAMA, PHI3, QWEN2, QWEN3, RandomModel, VOCABULARY,
+};
 
 const TOKENS: [u32; 11] = [1, 6, 7, 8, 11, 9, 5, 6, 6, 3, 10];
 
@@ -44,60 +46,96 @@ fn logits_are_those_of_exact_arithmetic() {
         let random = RandomModel::new(kind);
         let expected = random.reference(&TOKENS);
         let model = load(&engine, &random, &format!("exact-{number}")).unwrap();
+        let name = format!("{number} ({})", kind.name);
         for n in 1..=TOKENS.len() {
             let logits = pushed(&model, EXACT, &TOKENS[..n]).logits().unwrap();
             // Some two hundred roundings of f32, one way.
             let far = distance(&logits, &expected[n - 1]);
-            assert!(far < 2e-5, "{} after {n} tokens: {far:e}", kind.name);
+            assert!(far < 2e-5, "{name} after {n} tokens: {far:e}");
         }
         // Keys and values of 16 and of 8 bits, which keep 11 and some 8 bits of a number.
         let last = &expected[TOKENS.len() - 1];
         for (cache, most) in [(DType::F16, 3e-3), (DType::Bf16, 3e-2)] {
             let options = SessionOptions { cache, ..EXACT };
             let far = distance(&pushed(&model, options, &TOKENS).logits().unwrap(), last);
-            assert!(far < most, "{} with keys of {cache}: {far:e}", kind.name);
+            assert!(far < most, "{name} with keys of {cache}: {far:e}");
         }
     }
 }
 
 #[test]
+fn the_largest_gemma_2_scales_scores_by_its_width() {
+    let engine = engine();
+    let random = RandomModel::new(GEMMA2_LARGE);
+    let model = load(&engine, &random, "gemma2-large").unwrap();
+    let far = distance(&pushed(&model, EXACT, &TOKENS).logits().unwrap(), &random.reference(&TOKENS)[TOKENS.len() - 1]);
+    // Some thousand roundings.
+    assert!(far < 1e-4, "{far:e}");
+}
+
+#[test]
 fn a_text_gives_the_same_however_it_is_cut() {
     let engine = engine();
-    let model = load(&engine, &RandomModel::new(KINDS[0]), "cut").unwrap();
-    let whole = pushed(&model, EXACT, &TOKENS).logits().unwrap();
-    for cut in 1..TOKENS.len() {
-        let mut session = pushed(&model, EXACT, &TOKENS[..cut]);
-        session.logits().unwrap();
-        session.push(&TOKENS[cut..]).unwrap();
-        let parts = session.logits().unwrap();
-        assert!(distance(&parts, &whole.iter().map(|&x| f64::from(x)).collect::<Vec<_>>()) < 1e-5, "{cut}");
-        // Asked again, and after other tokens were tried and forgotten.
-        assert!(distance(&session.logits().unwrap(), &parts.iter().map(|&x| f64::from(x)).collect::<Vec<_>>()) < 1e-5);
-        session.truncate(cut);
-        session.push(&[4, 4]).unwrap();
-        session.logits().unwrap();
-        session.truncate(cut);
-        session.push(&TOKENS[cut..]).unwrap();
-        assert_eq!(session.logits().unwrap(), parts, "{cut}");
+    for kind in [LLAMA, GEMMA3] {
+        let model = load(&engine, &RandomModel::new(kind), &format!("cut-{}", kind.name)).unwrap();
+        let whole = pushed(&model, EXACT, &TOKENS).logits().unwrap();
+        let wide = |logits: &[f32]| logits.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
+        for cut in 1..TOKENS.len() {
+            let mut session = pushed(&model, EXACT, &TOKENS[..cut]);
+            session.logits().unwrap();
+            session.push(&TOKENS[cut..]).unwrap();
+            let parts = session.logits().unwrap();
+            assert!(distance(&parts, &wide(&whole)) < 1e-5, "{} {cut}", kind.name);
+            // Asked again, and after other tokens were tried and forgotten.
+            assert!(distance(&session.logits().unwrap(), &wide(&parts)) < 1e-5);
+            session.truncate(cut);
+            session.push(&[4, 4]).unwrap();
+            session.logits().unwrap();
+            session.truncate(cut);
+            session.push(&TOKENS[cut..]).unwrap();
+            assert_eq!(session.logits().unwrap(), parts, "{} {cut}", kind.name);
+        }
     }
 }
 
 #[test]
 fn texts_longer_than_the_largest_graph_are_computed_in_parts() {
     let engine = engine();
-    let random = RandomModel::new(KINDS[3]);
-    let model = load(&engine, &random, "long").unwrap();
     let tokens: Vec<u32> = (0..700).map(|i| (i * 7 + i / 12) % VOCABULARY as u32).collect();
-    let expected = random.reference(&tokens);
-    let logits = pushed(&model, EXACT, &tokens).logits().unwrap();
-    let far = distance(&logits, &expected[699]);
-    assert!(far < 5e-5, "{far:e}");
+    // Windows that begin within a part, and before the part that they end in.
+    for kind in [QWEN3, Kind { window: Some(150), ..GEMMA2 }, Kind { window: Some(600), ..GEMMA3 }] {
+        let random = RandomModel::new(kind);
+        let model = load(&engine, &random, &format!("long-{}", kind.name)).unwrap();
+        let expected = random.reference(&tokens);
+        for n in [511, 513, 700] {
+            let far = distance(&pushed(&model, EXACT, &tokens[..n]).logits().unwrap(), &expected[n - 1]);
+            assert!(far < 1e-4, "{} after {n}: {far:e}", kind.name);
+        }
+    }
+}
+
+#[test]
+fn long_factors_are_those_of_contexts_beyond_the_original_one() {
+    let engine = engine();
+    let random = RandomModel::new(PHI3);
+    let short = RandomModel::new(Kind { divisors: Divisors::ByContext(false), ..PHI3 });
+    let model = load(&engine, &random, "longrope").unwrap();
+    let last = TOKENS.len() - 1;
+    for (context, random) in [(600, &short), (601, &random)] {
+        let options = SessionOptions { context: Some(context), ..EXACT };
+        let far = distance(&pushed(&model, options, &TOKENS).logits().unwrap(), &random.reference(&TOKENS)[last]);
+        assert!(far < 2e-5, "a context of {context}: {far:e}");
+    }
+    // They differ.
+    assert!(
+        short.reference(&TOKENS)[last].iter().zip(&random.reference(&TOKENS)[last]).any(|(a, b)| (a - b).abs() > 1e-3)
+    );
 }
 
 #[test]
 fn greedy_tokens_are_the_likeliest_and_seeds_repeat() {
     let engine = engine();
-    let model = load(&engine, &RandomModel::new(KINDS[2]), "greedy").unwrap();
+    let model = load(&engine, &RandomModel::new(QWEN2), "greedy").unwrap();
     let mut session = pushed(&model, EXACT, &TOKENS[..3]);
     for _ in 0..8 {
         let logits = session.logits().unwrap();
@@ -117,7 +155,7 @@ fn greedy_tokens_are_the_likeliest_and_seeds_repeat() {
 #[test]
 fn a_context_that_is_full_and_tokens_that_do_not_exist_are_errors() {
     let engine = engine();
-    let model = load(&engine, &RandomModel::new(KINDS[0]), "full").unwrap();
+    let model = load(&engine, &RandomModel::new(LLAMA), "full").unwrap();
     let mut session = model.session(SessionOptions { context: Some(4), ..EXACT }).unwrap();
     assert!(matches!(session.logits(), Err(Error::Model { .. })), "nothing to follow");
     assert!(matches!(session.push(&TOKENS[..5]), Err(Error::ContextFull { context: 4, asked: 5 })));
@@ -142,7 +180,7 @@ fn a_context_that_is_full_and_tokens_that_do_not_exist_are_errors() {
 #[test]
 fn weights_that_are_not_numbers_are_reported() {
     let engine = engine();
-    let mut random = RandomModel::new(KINDS[0]);
+    let mut random = RandomModel::new(LLAMA);
     let down = random.tensors.iter_mut().find(|(name, ..)| name == "blk.1.ffn_down.weight").unwrap();
     down.2[5] = f32::NAN;
     let model = load(&engine, &random, "nan").unwrap();
@@ -157,7 +195,7 @@ fn weights_that_are_not_numbers_are_reported() {
 #[test]
 fn files_that_contradict_themselves_are_refused() {
     let engine = engine();
-    let plain = || RandomModel::new(KINDS[0]);
+    let plain = || RandomModel::new(LLAMA);
     let wrong = |model: RandomModel, name: &str| load(&engine, &model, name).err().unwrap();
     let mut lacking = plain();
     lacking.tensors.retain(|(name, ..)| name != "blk.1.attn_k.weight");
@@ -181,7 +219,10 @@ fn files_that_contradict_themselves_are_refused() {
         ("llama.context_length", u32::MAX),
         ("llama.embedding_length", 25),
         ("llama.expert_count", 8),
-        ("llama.attention.sliding_window", 100),
+        ("llama.feed_forward_length", u32::MAX),
+        ("llama.attention.head_count", u32::MAX),
+        ("llama.attention.key_length_swa", 4),
+        ("llama.rope.scaling.original_context_length", 0),
     ] {
         let error = wrong(plain().with(key, value), "keys");
         assert!(matches!(error, Error::Model { .. }), "{key} = {value}: {error}");
@@ -191,12 +232,66 @@ fn files_that_contradict_themselves_are_refused() {
         ("llama.attention.layer_norm_rms_epsilon", 0.0),
         ("llama.rope.freq_base", -1.0),
         ("llama.attention.scale", f32::INFINITY),
+        ("llama.embedding_scale", f32::NAN),
+        ("llama.residual_scale", 0.0),
+        ("llama.logit_scale", -1.0),
+        ("llama.attn_logit_softcapping", -50.0),
+        ("llama.final_logit_softcapping", f32::INFINITY),
+        ("llama.attention.clamp_kqv", 8.0),
+        ("llama.rope.scaling.factor", -2.0),
+        ("llama.rope.scaling.attn_factor", 0.0),
     ] {
         let error = wrong(plain().with(key, value), "numbers");
         assert!(matches!(error, Error::Model { .. }), "{key} = {value}: {error}");
     }
-    let scaled = wrong(plain().with("llama.rope.scaling.type", "yarn"), "scaled");
-    assert!(matches!(scaled, Error::Model { .. }));
+    let model_error = |model: RandomModel, expected: &str| {
+        let error = wrong(model, "what");
+        assert!(matches!(&error, Error::Model { reason, .. } if reason.contains(expected)), "{expected}: {error}");
+    };
+    model_error(plain().with("llama.rope.scaling.type", "dynamic\u{1b}"), "dynamic\\u{1b}");
+    model_error(plain().with("llama.attention.causal", false), "later tokens");
+    let scaled =
+        |kind: &'static str| plain().with("llama.rope.scaling.type", kind).with("llama.rope.scaling.factor", 4.0f32);
+    model_error(scaled("longrope"), "longrope");
+    for (key, value) in [
+        ("llama.rope.freq_base", 1.0f32),
+        ("llama.rope.scaling.yarn_beta_fast", 0.0),
+        ("llama.rope.scaling.yarn_beta_slow", f32::NAN),
+        ("llama.rope.scaling.yarn_ext_factor", 1.5),
+        ("llama.rope.scaling.yarn_attn_factor", -1.0),
+        ("llama.rope.scaling.yarn_log_multiplier", -1.0),
+    ] {
+        model_error(scaled("yarn").with(key, value), key.trim_start_matches("llama."));
+    }
+    // Factors in two ways, and half of them.
+    let factors = |mut model: RandomModel, name: &str| {
+        model.tensors.push((name.to_owned(), vec![3], vec![2.0; 3]));
+        model
+    };
+    model_error(factors(scaled("linear"), "rope_freqs.weight"), "rope_freqs");
+    let both = factors(factors(plain(), "rope_factors_long.weight"), "rope_factors_short.weight");
+    model_error(factors(both, "rope_freqs.weight"), "rope_factors_long");
+    let half = wrong(factors(plain(), "rope_factors_long.weight"), "half");
+    assert!(matches!(half, Error::File(kiln_gguf::Error::MissingTensor { .. })), "{half}");
+    // Windows of layers that nobody names, and of another number of layers.
+    let windowed = |kind: Kind| RandomModel::new(Kind { window: Some(4), ..kind });
+    model_error(windowed(QWEN2), "sliding_window_pattern");
+    let three = vec![true, false, true];
+    model_error(windowed(LLAMA).with("llama.attention.sliding_window_pattern", three), "3 layers of 2");
+    model_error(plain().with("llama.rope.freq_base_swa", 5e5f32), "freq_base_swa");
+    // What is there and not used.
+    model_error(factors(plain(), "blk.1.attn_sinks.weight"), "blk.1.attn_sinks.weight");
+    model_error(factors(plain(), "output.bias"), "output.bias");
+    // What an architecture cannot do without.
+    for name in
+        ["blk.3.post_ffw_norm.weight", "blk.0.attn_q_norm.weight", "rope_factors_short.weight", "blk.1.ffn_down.weight"]
+    {
+        let kind = if name.starts_with("rope") { PHI3 } else { GEMMA3 };
+        let mut model = RandomModel::new(kind);
+        model.tensors.retain(|(known, ..)| known != name);
+        let error = wrong(model, "lacks");
+        assert!(matches!(&error, Error::File(kiln_gguf::Error::MissingTensor { .. })), "{name}: {error}");
+    }
     let text = wrong(plain().with("llama.block_count", "two"), "text");
     assert!(matches!(text, Error::File(kiln_gguf::Error::Value { .. })));
 }

@@ -292,3 +292,36 @@ mod chat {
         std::fs::remove_file(model).unwrap();
     }
 }
+
+#[test]
+fn logits_prints_what_follows_tokens() {
+    use support::random_model::{LLAMA, RandomModel, VOCABULARY};
+    let random = RandomModel::new(LLAMA);
+    let model = random.save("program-logits");
+    let model = model.to_str().unwrap();
+    let arguments = ["logits", model, "--tokens", "1,6,7", "--device", "cpu"];
+    let (code, json, errors) = run(&[&arguments[..], &["--json"]].concat());
+    assert_eq!((code, &*errors), (0, ""));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["tokens"], serde_json::json!([1, 6, 7]));
+    let logits: Vec<f64> = json["logits"].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
+    let expected = &random.reference(&[1, 6, 7])[2];
+    assert_eq!(logits.len(), VOCABULARY);
+    assert!(logits.iter().zip(expected).all(|(found, expected)| (found - expected).abs() < 1e-4), "{logits:?}");
+    let (code, table, _) = run(&[&arguments[..], &["--top", "3"]].concat());
+    let tokens: Vec<usize> =
+        table.lines().map(|line| line.split_whitespace().next().unwrap().parse().unwrap()).collect();
+    let mut likeliest: Vec<usize> = (0..VOCABULARY).collect();
+    likeliest.sort_by(|&a, &b| expected[b].total_cmp(&expected[a]));
+    assert_eq!((code, &tokens[..]), (0, &likeliest[..3]));
+    assert_eq!(run(&[&arguments[..], &["--top", "3", "--json"]].concat()).0, 2);
+    assert_eq!(run(&["logits", model]).0, 2);
+    for (arguments, expected) in
+        [(["--tokens", "1,99"], "token 99"), (["--ctx", "2"], "context of 2"), (["--cache", "f17"], "f17")]
+    {
+        let tokens: &[&str] = if arguments[0] == "--tokens" { &[] } else { &["--tokens", "1,6,7"] };
+        let (code, _, errors) = run(&[&["logits", model], tokens, &arguments].concat());
+        assert!(code == 1 && errors.contains(expected), "{arguments:?}: {errors}");
+    }
+    std::fs::remove_file(model).unwrap();
+}

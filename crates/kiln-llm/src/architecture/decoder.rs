@@ -1,88 +1,14 @@
-//! The decoder that most architectures are: blocks of attention and of a gated feed-forward network, each behind a root-mean-square
-//! norm and added to what it reads.
+//! The decoder that most architectures are: blocks of attention and of a gated feed-forward network, each with a root-mean-square
+//! norm before it, after it or both, and added to what it reads.
 
 use kiln::graph::TensorId;
 use kiln::op::{Attention, AttentionOperands, Matmul, QuantMatmul, Rope, WriteRows};
 use kiln::{Batch, DType, Data, Engine, Record, State, Tensor};
 
-use crate::config::Config;
-use crate::weights::Source;
+use super::weights::{Layer, Projection, Weights};
+use super::{Gate, HeadNorms};
+use crate::config::{Config, LayerKind};
 use crate::{Error, Result};
-
-/// The weights of a model. Matrices are `[outputs, inputs]`, as files have them.
-#[derive(Debug)]
-pub(crate) struct Weights {
-    embedding: Tensor,
-    layers: Vec<Layer>,
-    norm: Tensor,
-    head: Tensor,
-    /// What the angles of rotations are divided by.
-    rope_factors: Option<Tensor>,
-}
-
-/// A matrix, and what is added to its product.
-#[derive(Debug)]
-struct Projection {
-    weight: Tensor,
-    bias: Option<Tensor>,
-}
-
-#[derive(Debug)]
-struct Layer {
-    attention_norm: Tensor,
-    q: Projection,
-    k: Projection,
-    v: Projection,
-    /// Norms of the heads of queries and of keys.
-    q_norm: Option<Tensor>,
-    k_norm: Option<Tensor>,
-    output: Projection,
-    ffn_norm: Tensor,
-    gate: Projection,
-    up: Projection,
-    down: Projection,
-}
-
-impl Weights {
-    /// Reads the weights, whose shapes must be what the configuration says.
-    ///
-    /// # Errors
-    /// [`Error::File`] for a missing tensor or one of a type that kiln does not compute with, [`Error::Model`] for one of another
-    /// shape.
-    pub(crate) fn load(source: &Source, config: &Config) -> Result<Self> {
-        let Config { vocabulary, width, ffn, heads, kv_heads, head, value_head, .. } = *config;
-        let layers = (0..config.layers).map(|i| {
-            let name = |part: &str| format!("blk.{i}.{part}");
-            let projection = |part: &str, outputs: usize, inputs: usize| {
-                let weight = source.tensor(&name(&format!("{part}.weight")), &[outputs, inputs])?;
-                let bias = source.find(&name(&format!("{part}.bias")), &[outputs])?;
-                Ok::<_, Error>(Projection { weight, bias })
-            };
-            Ok(Layer {
-                attention_norm: source.tensor(&name("attn_norm.weight"), &[width])?,
-                q: projection("attn_q", heads * head, width)?,
-                k: projection("attn_k", kv_heads * head, width)?,
-                v: projection("attn_v", kv_heads * value_head, width)?,
-                q_norm: source.find(&name("attn_q_norm.weight"), &[head])?,
-                k_norm: source.find(&name("attn_k_norm.weight"), &[head])?,
-                output: projection("attn_output", width, heads * value_head)?,
-                ffn_norm: source.tensor(&name("ffn_norm.weight"), &[width])?,
-                gate: projection("ffn_gate", ffn, width)?,
-                up: projection("ffn_up", ffn, width)?,
-                down: projection("ffn_down", width, ffn)?,
-            })
-        });
-        let embedding = source.tensor("token_embd.weight", &[vocabulary, width])?;
-        Ok(Self {
-            layers: layers.collect::<Result<_>>()?,
-            norm: source.tensor("output_norm.weight", &[width])?,
-            // Small models multiply with the embedding again.
-            head: source.find("output.weight", &[vocabulary, width])?.unwrap_or_else(|| embedding.clone()),
-            embedding,
-            rope_factors: source.find("rope_freqs.weight", &[config.rotated / 2])?,
-        })
-    }
-}
 
 /// The graph of some tokens, recorded once: what differs from one execution to the next is data. Rows that are left over are
 /// computed and not kept.
@@ -105,12 +31,13 @@ pub(crate) struct Step<'e> {
 }
 
 impl<'e> Step<'e> {
-    /// Records the graph of this many tokens.
+    /// Records the graph of this many tokens of a context of `context`, which the caches have room for.
     pub(crate) fn record(
         engine: &'e Engine,
         config: &Config,
         weights: &Weights,
         caches: &[[State; 2]],
+        context: usize,
         rows: usize,
     ) -> Result<Self> {
         let mut batch = engine.batch();
@@ -121,23 +48,25 @@ impl<'e> Step<'e> {
             batch.upload_indices(&written, &[rows])?,
         ];
         let [length, last] = [batch.upload_indices(&[0], &[1])?, batch.upload_indices(&[0], &[1])?];
-        let inputs = Inputs {
-            config,
-            rows,
-            positions,
-            written,
-            length,
-            rope_factors: weights.rope_factors.as_ref().map(|factors| batch.import(factors)),
-        };
+        let rotations = weights.rotations.iter();
+        let rotations = rotations.map(|rotary| (rotary.op, rotary.factors(context).map(|by| batch.import(by))));
+        let inputs = Inputs { rotations: rotations.collect(), config, context, rows, positions, written, length };
         let embedding = batch.import(&weights.embedding);
-        let mut x = batch.gather(embedding, tokens)?;
-        for (layer, caches) in weights.layers.iter().zip(caches) {
-            x = inputs.attention(&mut batch, layer, caches, x)?;
+        let x = batch.gather(embedding, tokens)?;
+        let mut x = scaled(&mut batch, x, config.scales.embedding)?;
+        for ((layer, &kind), caches) in weights.layers.iter().zip(&config.layers).zip(caches) {
+            x = inputs.attention(&mut batch, layer, kind, caches, x)?;
             x = inputs.feed_forward(&mut batch, layer, x)?;
         }
         let x = batch.gather(x, last)?;
-        let x = norm(&mut batch, x, &weights.norm, config.eps)?;
+        let x = norm(&mut batch, x, Some(&weights.norm), config.eps)?;
         let logits = product(&mut batch, x, &weights.head)?;
+        let mut logits = scaled(&mut batch, logits, config.scales.logits)?;
+        if let Some(cap) = config.caps.logits {
+            logits = batch.scale(logits, 1.0 / cap)?;
+            logits = batch.tanh(logits)?;
+            logits = batch.scale(logits, cap)?;
+        }
         let (greatest, most) = (batch.argmax_axis(logits, 1)?, batch.max_axis(logits, 1)?);
         Ok(Self { batch, rows, tokens, positions, written, length, last, logits, greatest, most })
     }
@@ -198,23 +127,34 @@ impl<'e> Step<'e> {
 /// What the blocks of one graph share.
 struct Inputs<'c> {
     config: &'c Config,
+    /// The tokens that there is room for.
+    context: usize,
     rows: usize,
     positions: TensorId,
     written: TensorId,
     length: TensorId,
-    rope_factors: Option<TensorId>,
+    /// Rotations and their factors.
+    rotations: Vec<(Rope, Option<TensorId>)>,
 }
 
 impl Inputs<'_> {
-    /// `x + O attention(Q h, K h, V h)`, h the norm of x, of heads with rotated queries and keys.
-    fn attention(&self, batch: &mut Batch<'_>, layer: &Layer, caches: &[State; 2], x: TensorId) -> Result<TensorId> {
-        let Config { heads, kv_heads, head, value_head, eps, .. } = *self.config;
-        let h = norm(batch, x, &layer.attention_norm, eps)?;
-        let q = self.heads(batch, h, &layer.q, heads, head)?;
-        let k = self.heads(batch, h, &layer.k, kv_heads, head)?;
-        let v = self.heads(batch, h, &layer.v, kv_heads, value_head)?;
-        let q = self.rotated(batch, q, layer.q_norm.as_ref())?;
-        let k = self.rotated(batch, k, layer.k_norm.as_ref())?;
+    /// `x + s P O attention(Q h, K h, V h)`, h the norm of x, P the norm of what is added and s its scale where there are such, of heads
+    /// with rotated queries and keys.
+    fn attention(
+        &self,
+        batch: &mut Batch<'_>,
+        layer: &Layer,
+        kind: LayerKind,
+        caches: &[State; 2],
+        x: TensorId,
+    ) -> Result<TensorId> {
+        let Config { heads, kv_heads, head, value_head, eps, scales, caps, .. } = *self.config;
+        let h = norm(batch, x, layer.attention_norm.as_ref(), eps)?;
+        let q = self.heads(batch, h, &layer.q, [heads, head], layer.q_norm.as_ref())?;
+        let k = self.heads(batch, h, &layer.k, [kv_heads, head], layer.k_norm.as_ref())?;
+        let v = self.heads(batch, h, &layer.v, [kv_heads, value_head], None)?;
+        let q = self.rotated(batch, q, kind)?;
+        let k = self.rotated(batch, k, kind)?;
         let [keys, values] = [0, 1].map(|i| batch.state(&caches[i]));
         let keys = batch.write_rows(keys, k, self.written)?;
         let values = batch.write_rows(values, v, self.written)?;
@@ -223,50 +163,79 @@ impl Inputs<'_> {
             lengths: Some(self.length),
             ..AttentionOperands::default()
         };
-        let out = batch.attention_with(q, keys, values, of, Attention::causal().scaled(self.config.scale))?;
+        let mut op = Attention::causal().scaled(scales.scores);
+        // A window that never hides a key leaves attention what it is without one.
+        if let Some(window) = kind.window.filter(|&window| (window as usize) < self.context) {
+            op = op.windowed(window);
+        }
+        if let Some(cap) = caps.scores {
+            op = op.capped(cap);
+        }
+        let out = batch.attention_with(q, keys, values, of, op)?;
         let out = batch.permute(out, &[1, 0, 2])?;
         let out = batch.reshape(out, &[self.rows, heads * value_head])?;
         let out = projected(batch, out, &layer.output)?;
+        self.added(batch, x, out, layer.attention_post_norm.as_ref())
+    }
+
+    /// `x + s P D (g(G h) ∘ U h)`, h the norm of x, g the activation, P the norm of what is added and s its scale where there are such.
+    fn feed_forward(&self, batch: &mut Batch<'_>, layer: &Layer, x: TensorId) -> Result<TensorId> {
+        let h = norm(batch, x, layer.ffn_norm.as_ref(), self.config.eps)?;
+        let gate = projected(batch, h, &layer.gate)?;
+        let up = projected(batch, h, &layer.up)?;
+        let product = match self.config.architecture.gate {
+            Gate::Silu => batch.swiglu(gate, up)?,
+            Gate::GeluTanh => batch.geglu_tanh(gate, up)?,
+        };
+        let down = projected(batch, product, &layer.down)?;
+        self.added(batch, x, down, layer.ffn_post_norm.as_ref())
+    }
+
+    /// What a part of a block gives, added to what it read.
+    fn added(&self, batch: &mut Batch<'_>, x: TensorId, out: TensorId, by: Option<&Tensor>) -> Result<TensorId> {
+        let out = norm(batch, out, by, self.config.eps)?;
+        let out = scaled(batch, out, self.config.scales.residual)?;
         Ok(batch.add(x, out)?)
     }
 
-    /// `x + D (silu(G h) ∘ U h)`, h the norm of x.
-    fn feed_forward(&self, batch: &mut Batch<'_>, layer: &Layer, x: TensorId) -> Result<TensorId> {
-        let h = norm(batch, x, &layer.ffn_norm, self.config.eps)?;
-        let gate = projected(batch, h, &layer.gate)?;
-        let up = projected(batch, h, &layer.up)?;
-        let product = batch.swiglu(gate, up)?;
-        let down = projected(batch, product, &layer.down)?;
-        Ok(batch.add(x, down)?)
-    }
-
-    /// A projection of rows, `[heads, rows, size]`.
+    /// A projection of rows, `[heads, rows, size]`, normalised where the model does that.
     fn heads(
         &self,
         batch: &mut Batch<'_>,
         h: TensorId,
         by: &Projection,
-        heads: usize,
-        size: usize,
+        [heads, size]: [usize; 2],
+        normed: Option<&Tensor>,
     ) -> Result<TensorId> {
+        let Config { architecture, eps, .. } = *self.config;
+        let (whole, each) = match architecture.head_norms {
+            Some(HeadNorms::Row) => (normed, None),
+            _ => (None, normed),
+        };
         let x = projected(batch, h, by)?;
+        let x = norm(batch, x, whole, eps)?;
         let x = batch.reshape(x, &[self.rows, heads, size])?;
-        Ok(batch.permute(x, &[1, 0, 2])?)
+        let x = batch.permute(x, &[1, 0, 2])?;
+        norm(batch, x, each, eps)
     }
 
-    /// Heads of queries or keys, normalised where the model does that, at their positions.
-    fn rotated(&self, batch: &mut Batch<'_>, x: TensorId, by: Option<&Tensor>) -> Result<TensorId> {
-        let Config { rope, rotated, theta, eps, .. } = *self.config;
-        let x = by.map_or(Ok(x), |weight| norm(batch, x, weight, eps))?;
-        let op = Rope { theta: theta.into(), style: rope, rotated: Some(rotated), ..Rope::default() };
-        let operands: Vec<TensorId> = [x, self.positions].into_iter().chain(self.rope_factors).collect();
-        Ok(batch.record(op, &operands)?)
+    /// Heads of queries or keys at their positions.
+    fn rotated(&self, batch: &mut Batch<'_>, x: TensorId, kind: LayerKind) -> Result<TensorId> {
+        let Some((op, factors)) = kind.rotation.and_then(|at| self.rotations.get(at)) else { return Ok(x) };
+        let operands: Vec<TensorId> = [x, self.positions].into_iter().chain(*factors).collect();
+        Ok(batch.record(*op, &operands)?)
     }
 }
 
-fn norm(batch: &mut Batch<'_>, x: TensorId, weight: &Tensor, eps: f32) -> Result<TensorId> {
+/// The root-mean-square norm of rows where there are weights for it.
+fn norm(batch: &mut Batch<'_>, x: TensorId, weight: Option<&Tensor>, eps: f32) -> Result<TensorId> {
+    let Some(weight) = weight else { return Ok(x) };
     let weight = batch.import(weight);
     Ok(batch.rms_norm(x, weight, eps)?)
+}
+
+fn scaled(batch: &mut Batch<'_>, x: TensorId, by: f32) -> Result<TensorId> {
+    Ok(if by == 1.0 { x } else { batch.scale(x, by)? })
 }
 
 fn product(batch: &mut Batch<'_>, x: TensorId, weight: &Tensor) -> Result<TensorId> {

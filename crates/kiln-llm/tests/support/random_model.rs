@@ -9,66 +9,296 @@ use kiln_gguf::{TensorKind, ToValue, Writer};
 pub(crate) const VOCABULARY: usize = 12;
 const WIDTH: usize = 24;
 const FFN: usize = 40;
-const LAYERS: usize = 2;
 const HEADS: usize = 4;
 const KV_HEADS: usize = 2;
 const EPS: f32 = 1e-5;
+/// Tokens that the models are made for.
+const CONTEXT: u32 = 1000;
 
-/// What tells the architectures apart.
+/// Where norms of queries and keys are.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum QkNorms {
+    None,
+    Head,
+    Row,
+}
+
+/// The tensors that divide angles.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Divisors {
+    None,
+    Freqs,
+    /// Short and long ones, and whether the long ones are used.
+    ByContext(bool),
+}
+
+/// How angles are scaled.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) enum Scaling {
+    None,
+    Linear(f64),
+    /// Factor, turns of the fast and of the slow end, original context.
+    Yarn(f64, f64, f64, f64),
+}
+
+/// A value of a key of the architecture.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Key {
+    Count(u32),
+    Number(f32),
+    Text(&'static str),
+    Truth(bool),
+    Truths(&'static [bool]),
+}
+
+/// What tells the models apart: what they compute, and below which keys a file says so. The reference knows nothing of the keys.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Kind {
     pub(crate) name: &'static str,
-    head: usize,
-    interleaved: bool,
-    biases: bool,
-    head_norms: bool,
-    tied: bool,
-    theta: f32,
-    rope_factors: bool,
+    pub(crate) layers: usize,
+    pub(crate) head: usize,
+    pub(crate) rotated: usize,
+    pub(crate) interleaved: bool,
+    pub(crate) biases: bool,
+    pub(crate) fused: bool,
+    pub(crate) norms_before: bool,
+    pub(crate) norms_after: bool,
+    pub(crate) qk_norms: QkNorms,
+    pub(crate) gelu: bool,
+    pub(crate) tied: bool,
+    pub(crate) theta: f32,
+    pub(crate) divisors: Divisors,
+    pub(crate) scaling: Scaling,
+    pub(crate) magnitude: f64,
+    pub(crate) rotates: fn(usize) -> bool,
+    pub(crate) window: Option<u32>,
+    pub(crate) windowed: fn(usize) -> bool,
+    /// The base of layers with a window, whose angles are not scaled.
+    pub(crate) local_theta: Option<f64>,
+    pub(crate) embedding_scale: f64,
+    pub(crate) residual_scale: f64,
+    pub(crate) logit_scale: f64,
+    /// What scores are multiplied by, unless it is 1/√head.
+    pub(crate) score_scale: Option<f64>,
+    pub(crate) score_cap: Option<f64>,
+    pub(crate) logit_cap: Option<f64>,
+    pub(crate) keys: &'static [(&'static str, Key)],
 }
 
-pub(crate) const KINDS: [Kind; 4] = [
+pub(crate) const LLAMA: Kind = Kind {
+    name: "llama",
+    layers: 2,
+    head: 6,
+    rotated: 6,
+    interleaved: true,
+    biases: false,
+    fused: false,
+    norms_before: true,
+    norms_after: false,
+    qk_norms: QkNorms::None,
+    gelu: false,
+    tied: false,
+    theta: 10_000.0,
+    divisors: Divisors::None,
+    scaling: Scaling::None,
+    magnitude: 1.0,
+    rotates: |_| true,
+    window: None,
+    windowed: |_| true,
+    local_theta: None,
+    embedding_scale: 1.0,
+    residual_scale: 1.0,
+    logit_scale: 1.0,
+    score_scale: None,
+    score_cap: None,
+    logit_cap: None,
+    keys: &[],
+};
+
+/// As Llama 3.2: factors of angles, and the embedding is the head.
+pub(crate) const LLAMA3: Kind = Kind { tied: true, theta: 500_000.0, divisors: Divisors::Freqs, ..LLAMA };
+
+pub(crate) const QWEN2: Kind = Kind { name: "qwen2", interleaved: false, biases: true, theta: 1e6, ..LLAMA };
+
+/// Heads whose size is not the width divided by their number.
+pub(crate) const QWEN3: Kind = Kind {
+    name: "qwen3",
+    head: 8,
+    rotated: 8,
+    interleaved: false,
+    qk_norms: QkNorms::Head,
+    tied: true,
+    theta: 1e6,
+    ..LLAMA
+};
+
+/// A window in every other layer, from the first on.
+pub(crate) const GEMMA2: Kind = Kind {
+    name: "gemma2",
+    layers: 4,
+    head: 8,
+    rotated: 8,
+    interleaved: false,
+    norms_after: true,
+    gelu: true,
+    tied: true,
+    window: Some(3),
+    windowed: |i| i % 2 == 0,
+    embedding_scale: 4.898_979_485_566_356,
+    score_cap: Some(2.0),
+    logit_cap: Some(3.0),
+    keys: &[("attn_logit_softcapping", Key::Number(2.0)), ("final_logit_softcapping", Key::Number(3.0))],
+    ..LLAMA
+};
+
+/// As its model of 27B, which scales scores otherwise, without the keys of caps: 50 and 30.
+pub(crate) const GEMMA2_LARGE: Kind = Kind {
+    layers: 46,
+    score_scale: Some(0.408_248_290_463_863),
+    score_cap: Some(50.0),
+    logit_cap: Some(30.0),
+    keys: &[],
+    ..GEMMA2
+};
+
+/// Five layers with a window of each six; the others are scaled by 8.
+pub(crate) const GEMMA3: Kind = Kind {
+    name: "gemma3",
+    layers: 7,
+    theta: 1e6,
+    qk_norms: QkNorms::Head,
+    scaling: Scaling::Linear(8.0),
+    windowed: |i| i != 5,
+    local_theta: Some(10_000.0),
+    score_cap: None,
+    logit_cap: None,
+    keys: &[("rope.scaling.type", Key::Text("linear")), ("rope.scaling.factor", Key::Number(8.0))],
+    ..GEMMA2
+};
+
+/// Fused projections, four of six elements rotated by long factors.
+pub(crate) const PHI3: Kind = Kind {
+    name: "phi3",
+    rotated: 4,
+    interleaved: false,
+    fused: true,
+    divisors: Divisors::ByContext(true),
+    magnitude: 1.25,
+    window: Some(5),
+    keys: &[
+        ("rope.dimension_count", Key::Count(4)),
+        ("rope.scaling.original_context_length", Key::Count(600)),
+        ("rope.scaling.attn_factor", Key::Number(1.25)),
+    ],
+    ..LLAMA
+};
+
+pub(crate) const KINDS: [Kind; 18] = [
+    LLAMA,
+    LLAMA3,
+    QWEN2,
+    QWEN3,
+    GEMMA2,
+    GEMMA3,
+    PHI3,
+    // Biases of fused projections, and a context that is not longer than the original one.
     Kind {
-        name: "llama",
-        head: 6,
-        interleaved: true,
-        biases: false,
-        head_norms: false,
-        tied: false,
-        theta: 10_000.0,
-        rope_factors: false,
-    },
-    // As Llama 3.2: factors of angles, and the embedding is the head.
-    Kind {
-        name: "llama",
-        head: 6,
-        interleaved: true,
-        biases: false,
-        head_norms: false,
-        tied: true,
-        theta: 500_000.0,
-        rope_factors: true,
-    },
-    Kind {
-        name: "qwen2",
-        head: 6,
-        interleaved: false,
+        rotated: 6,
         biases: true,
-        head_norms: false,
-        tied: false,
-        theta: 1e6,
-        rope_factors: false,
+        divisors: Divisors::ByContext(false),
+        magnitude: 1.0,
+        window: None,
+        keys: &[("rope.scaling.type", Key::Text("longrope"))],
+        ..PHI3
     },
-    // Heads whose size is not the width divided by their number.
     Kind {
-        name: "qwen3",
-        head: 8,
-        interleaved: false,
-        biases: false,
-        head_norms: true,
+        name: "granite",
         tied: true,
-        theta: 1e6,
-        rope_factors: false,
+        embedding_scale: 12.0,
+        residual_scale: 0.25,
+        logit_scale: 0.125,
+        score_scale: Some(0.25),
+        keys: &[
+            ("embedding_scale", Key::Number(12.0)),
+            ("residual_scale", Key::Number(0.25)),
+            ("logit_scale", Key::Number(8.0)),
+            ("attention.scale", Key::Number(0.25)),
+        ],
+        ..LLAMA
+    },
+    // Positions by the mask alone.
+    Kind { name: "granite", rotates: |_| false, keys: &[("rope.scaling.finetuned", Key::Truth(false))], ..LLAMA },
+    Kind { name: "smollm3", layers: 5, tied: true, rotates: |i| i != 3, ..LLAMA },
+    // As OLMo 3: scaled in the fourth layer, which has no window.
+    Kind {
+        name: "olmo2",
+        layers: 5,
+        head: 16,
+        rotated: 16,
+        interleaved: false,
+        norms_before: false,
+        norms_after: true,
+        qk_norms: QkNorms::Row,
+        scaling: Scaling::Yarn(8.0, 32.0, 1.0, 2048.0),
+        magnitude: 1.207_944_154_167_983_6,
+        window: Some(4),
+        windowed: |i| i != 3,
+        local_theta: Some(10_000.0),
+        keys: &[
+            ("rope.scaling.type", Key::Text("yarn")),
+            ("rope.scaling.factor", Key::Number(8.0)),
+            ("rope.scaling.original_context_length", Key::Count(2048)),
+        ],
+        ..LLAMA
+    },
+    // As Mistral 7B.
+    Kind { window: Some(4), ..LLAMA },
+    // Scaled without a type, as files of 2023 are.
+    Kind { scaling: Scaling::Linear(4.0), keys: &[("rope.scale_linear", Key::Number(4.0))], ..LLAMA },
+    // A factor that is no power of two.
+    Kind {
+        scaling: Scaling::Linear(2.5),
+        magnitude: 1.5,
+        keys: &[
+            ("rope.scaling.type", Key::Text("linear")),
+            ("rope.scaling.factor", Key::Number(2.5)),
+            ("rope.scaling.attn_factor", Key::Number(1.5)),
+        ],
+        ..QWEN3
+    },
+    Kind {
+        head: 16,
+        rotated: 16,
+        scaling: Scaling::Yarn(4.0, 16.0, 2.0, 1000.0),
+        magnitude: 0.75,
+        keys: &[
+            ("rope.scaling.type", Key::Text("yarn")),
+            ("rope.scaling.factor", Key::Number(4.0)),
+            ("rope.scaling.yarn_beta_fast", Key::Number(16.0)),
+            ("rope.scaling.yarn_beta_slow", Key::Number(2.0)),
+            ("rope.scaling.yarn_attn_factor", Key::Number(0.75)),
+        ],
+        ..LLAMA
+    },
+    // A magnitude that is cancelled.
+    Kind {
+        scaling: Scaling::Yarn(4.0, 32.0, 1.0, 300.0),
+        magnitude: 1.0,
+        keys: &[
+            ("rope.scaling.type", Key::Text("yarn")),
+            ("rope.scaling.factor", Key::Number(4.0)),
+            ("rope.scaling.original_context_length", Key::Count(300)),
+            ("rope.scaling.yarn_log_multiplier", Key::Number(1.0)),
+        ],
+        ..QWEN2
+    },
+    // Windows where the file says so.
+    Kind {
+        layers: 3,
+        window: Some(3),
+        windowed: |i| i == 1,
+        keys: &[("attention.sliding_window_pattern", Key::Truths(&[false, true, false]))],
+        ..QWEN3
     },
 ];
 
@@ -96,36 +326,54 @@ impl RandomModel {
             tensors.push((name, dims.to_vec(), data));
         };
         add("token_embd.weight".into(), &[VOCABULARY, WIDTH], 1.0, 0.0);
-        for i in 0..LAYERS {
+        for i in 0..kind.layers {
             let name = |part: &str| format!("blk.{i}.{part}");
             let (q, kv) = (HEADS * kind.head, KV_HEADS * kind.head);
-            add(name("attn_norm.weight"), &[WIDTH], 0.5, 1.0);
-            for (part, rows, columns) in [
+            for (part, there) in [
+                ("attn_norm", kind.norms_before),
+                ("post_attention_norm", kind.norms_after),
+                ("ffn_norm", kind.norms_before),
+                ("post_ffw_norm", kind.norms_after),
+            ] {
+                if there {
+                    add(name(&format!("{part}.weight")), &[WIDTH], 0.5, 1.0);
+                }
+            }
+            let apart = [
                 ("attn_q", q, WIDTH),
                 ("attn_k", kv, WIDTH),
                 ("attn_v", kv, WIDTH),
-                ("attn_output", WIDTH, q),
                 ("ffn_gate", FFN, WIDTH),
                 ("ffn_up", FFN, WIDTH),
-                ("ffn_down", WIDTH, FFN),
-            ] {
+            ];
+            let fused = [("attn_qkv", q + 2 * kv, WIDTH), ("ffn_up", 2 * FFN, WIDTH)];
+            let projections = if kind.fused { &fused[..] } else { &apart };
+            for &(part, rows, columns) in
+                projections.iter().chain(&[("attn_output", WIDTH, q), ("ffn_down", WIDTH, FFN)])
+            {
                 add(name(&format!("{part}.weight")), &[rows, columns], 0.4, 0.0);
-                if kind.biases && matches!(part, "attn_q" | "attn_k" | "attn_v") {
+                if kind.biases && matches!(part, "attn_q" | "attn_k" | "attn_v" | "attn_qkv" | "ffn_down") {
                     add(name(&format!("{part}.bias")), &[rows], 0.5, 0.0);
                 }
             }
-            if kind.head_norms {
-                add(name("attn_q_norm.weight"), &[kind.head], 0.5, 1.0);
-                add(name("attn_k_norm.weight"), &[kind.head], 0.5, 1.0);
+            if kind.qk_norms != QkNorms::None {
+                let of = |heads: usize| if kind.qk_norms == QkNorms::Row { heads * kind.head } else { kind.head };
+                add(name("attn_q_norm.weight"), &[of(HEADS)], 0.5, 1.0);
+                add(name("attn_k_norm.weight"), &[of(KV_HEADS)], 0.5, 1.0);
             }
-            add(name("ffn_norm.weight"), &[WIDTH], 0.5, 1.0);
         }
         add("output_norm.weight".into(), &[WIDTH], 0.5, 1.0);
         if !kind.tied {
             add("output.weight".into(), &[VOCABULARY, WIDTH], 0.4, 0.0);
         }
-        if kind.rope_factors {
-            add("rope_freqs.weight".into(), &[kind.head / 2], 0.9, 2.0);
+        let pairs = kind.rotated / 2;
+        match kind.divisors {
+            Divisors::None => {}
+            Divisors::Freqs => add("rope_freqs.weight".into(), &[pairs], 0.9, 2.0),
+            Divisors::ByContext(_) => {
+                add("rope_factors_short.weight".into(), &[pairs], 0.3, 1.5);
+                add("rope_factors_long.weight".into(), &[pairs], 0.9, 3.0);
+            }
         }
         Self { kind, tensors, keys: Vec::new() }
     }
@@ -143,8 +391,8 @@ impl RandomModel {
         let of = |key: &str| format!("{arch}.{key}");
         let mut keys: Vec<(String, Box<dyn ToValue>)> = vec![
             ("general.architecture".into(), Box::new(arch)),
-            (of("block_count"), Box::new(LAYERS as u32)),
-            (of("context_length"), Box::new(1000u32)),
+            (of("block_count"), Box::new(self.kind.layers as u32)),
+            (of("context_length"), Box::new(CONTEXT)),
             (of("embedding_length"), Box::new(WIDTH as u32)),
             (of("feed_forward_length"), Box::new(FFN as u32)),
             (of("attention.head_count"), Box::new(HEADS as u32)),
@@ -154,6 +402,19 @@ impl RandomModel {
             (of("attention.layer_norm_rms_epsilon"), Box::new(EPS)),
             (of("rope.freq_base"), Box::new(self.kind.theta)),
         ];
+        if let Some(window) = self.kind.window {
+            keys.push((of("attention.sliding_window"), Box::new(window)));
+        }
+        for &(key, value) in self.kind.keys {
+            let value: Box<dyn ToValue> = match value {
+                Key::Count(n) => Box::new(n),
+                Key::Number(x) => Box::new(x),
+                Key::Text(text) => Box::new(text),
+                Key::Truth(truth) => Box::new(truth),
+                Key::Truths(truths) => Box::new(truths.to_vec()),
+            };
+            keys.push((of(key), value));
+        }
         keys.extend(super::spm().into_entries());
         let mut writer = Writer::new();
         let replaced = |key: &str| self.keys.iter().any(|(known, _)| known == key);
@@ -173,6 +434,7 @@ impl RandomModel {
 
     /// The logits after each of these tokens, by exact arithmetic.
     pub(crate) fn reference(&self, tokens: &[u32]) -> Vec<Vec<f64>> {
+        let kind = &self.kind;
         let weights: HashMap<&str, Vec<f64>> = self
             .tensors
             .iter()
@@ -185,64 +447,129 @@ impl RandomModel {
             let bias = of(&format!("{name}.bias"));
             rows.enumerate().map(|(i, row)| dot(row, x) + bias.map_or(0.0, |bias| bias[i])).collect()
         };
+        let normed = |name: &str, x: &[f64]| of(&format!("{name}.weight")).map_or(x.to_vec(), |by| norm(x, by));
         let mut x: Vec<Vec<f64>> = tokens
             .iter()
-            .map(|&token| of("token_embd.weight").unwrap()[token as usize * WIDTH..][..WIDTH].to_vec())
+            .map(|&token| &of("token_embd.weight").unwrap()[token as usize * WIDTH..][..WIDTH])
+            .map(|row| row.iter().map(|x| x * kind.embedding_scale).collect())
             .collect();
-        for layer in 0..LAYERS {
+        for layer in 0..kind.layers {
             let name = |part: &str| format!("blk.{layer}.{part}");
-            let h: Vec<Vec<f64>> = x.iter().map(|x| norm(x, of(&name("attn_norm.weight")).unwrap())).collect();
-            let heads = |part: &str, rotated: bool| -> Vec<Vec<Vec<f64>>> {
-                let by = of(&name(&format!("{part}_norm.weight")));
-                let each = |(position, h): (usize, &Vec<f64>)| {
-                    let all = times(&name(part), h);
-                    let split = all.chunks_exact(self.kind.head).map(|head| {
-                        let head = by.map_or_else(|| head.to_vec(), |by| norm(head, by));
-                        if rotated { self.rotate(&head, position, of("rope_freqs.weight")) } else { head }
-                    });
-                    split.collect()
+            let window = kind.window.filter(|_| (kind.windowed)(layer));
+            let (mut q, mut k, mut v) = (Vec::new(), Vec::new(), Vec::new());
+            for (position, x) in x.iter().enumerate() {
+                let h = normed(&name("attn_norm"), x);
+                let mut all = if kind.fused {
+                    times(&name("attn_qkv"), &h)
+                } else {
+                    [times(&name("attn_q"), &h), times(&name("attn_k"), &h), times(&name("attn_v"), &h)].concat()
                 };
-                h.iter().enumerate().map(each).collect()
-            };
-            let (q, k, v) = (heads("attn_q", true), heads("attn_k", true), heads("attn_v", false));
+                let values = all.split_off((HEADS + KV_HEADS) * kind.head);
+                let keys = all.split_off(HEADS * kind.head);
+                for (into, all, part) in [(&mut q, all, "attn_q_norm"), (&mut k, keys, "attn_k_norm")] {
+                    let all = if kind.qk_norms == QkNorms::Row { normed(&name(part), &all) } else { all };
+                    let heads = all.chunks_exact(kind.head).map(|head| {
+                        let head =
+                            if kind.qk_norms == QkNorms::Head { normed(&name(part), head) } else { head.to_vec() };
+                        let local = kind.local_theta.filter(|_| window.is_some());
+                        if (kind.rotates)(layer) { self.rotate(&head, position, local, &of) } else { head }
+                    });
+                    into.push(heads.collect::<Vec<_>>());
+                }
+                v.push(values.chunks_exact(kind.head).map(<[f64]>::to_vec).collect::<Vec<_>>());
+            }
             for (position, row) in x.iter_mut().enumerate() {
+                let first = window.map_or(0, |window| (position + 1).saturating_sub(window as usize));
                 let mut all = Vec::new();
                 for head in 0..HEADS {
                     let shared = head / (HEADS / KV_HEADS);
-                    let scale = (self.kind.head as f64).sqrt();
-                    let score = |j: usize| dot(&q[position][head], &k[j][shared]) / scale;
-                    let scores: Vec<f64> = (0..=position).map(score).collect();
+                    let scale = kind.score_scale.unwrap_or(1.0 / (kind.head as f64).sqrt());
+                    let score = |j: usize| capped(scale * dot(&q[position][head], &k[j][shared]), kind.score_cap);
+                    let scores: Vec<f64> = (first..=position).map(score).collect();
                     let greatest = scores.iter().copied().fold(f64::MIN, f64::max);
                     let weights: Vec<f64> = scores.iter().map(|s| (s - greatest).exp()).collect();
                     let total: f64 = weights.iter().sum();
-                    for c in 0..self.kind.head {
-                        all.push((0..=position).map(|j| weights[j] / total * v[j][shared][c]).sum());
+                    for c in 0..kind.head {
+                        all.push((first..=position).map(|j| weights[j - first] / total * v[j][shared][c]).sum());
                     }
                 }
-                let out = times(&name("attn_output"), &all);
-                row.iter_mut().zip(out).for_each(|(x, out)| *x += out);
-                let h = norm(row, of(&name("ffn_norm.weight")).unwrap());
-                let (gate, up) = (times(&name("ffn_gate"), &h), times(&name("ffn_up"), &h));
-                let product: Vec<f64> = gate.iter().zip(&up).map(|(g, u)| g / (1.0 + (-g).exp()) * u).collect();
-                let down = times(&name("ffn_down"), &product);
-                row.iter_mut().zip(down).for_each(|(x, down)| *x += down);
+                let out = normed(&name("post_attention_norm"), &times(&name("attn_output"), &all));
+                row.iter_mut().zip(out).for_each(|(x, out)| *x += kind.residual_scale * out);
+                let h = normed(&name("ffn_norm"), row);
+                let (gate, up) = if kind.fused {
+                    let mut both = times(&name("ffn_up"), &h);
+                    let up = both.split_off(FFN);
+                    (both, up)
+                } else {
+                    (times(&name("ffn_gate"), &h), times(&name("ffn_up"), &h))
+                };
+                let activation = if kind.gelu { gelu_tanh } else { silu };
+                let product: Vec<f64> = gate.iter().zip(&up).map(|(&g, u)| activation(g) * u).collect();
+                let down = normed(&name("post_ffw_norm"), &times(&name("ffn_down"), &product));
+                row.iter_mut().zip(down).for_each(|(x, down)| *x += kind.residual_scale * down);
             }
         }
-        let head = if self.kind.tied { "token_embd" } else { "output" };
-        x.iter().map(|x| times(head, &norm(x, of("output_norm.weight").unwrap()))).collect()
+        let head = if kind.tied { "token_embd" } else { "output" };
+        let logits = x.iter().map(|x| times(head, &normed("output_norm", x)));
+        logits.map(|row| row.into_iter().map(|x| capped(x * kind.logit_scale, kind.logit_cap)).collect()).collect()
     }
 
-    fn rotate(&self, x: &[f64], position: usize, factors: Option<&[f64]>) -> Vec<f64> {
-        let (d, mut y) = (x.len(), x.to_vec());
-        for i in 0..d / 2 {
-            let angle = position as f64 * f64::from(self.kind.theta).powf(-2.0 * i as f64 / d as f64)
-                / factors.map_or(1.0, |factors| factors[i]);
-            let (a, b) = if self.kind.interleaved { (2 * i, 2 * i + 1) } else { (i, i + d / 2) };
-            y[a] = x[a] * angle.cos() - x[b] * angle.sin();
-            y[b] = x[a] * angle.sin() + x[b] * angle.cos();
+    /// A head at a position; one of a layer with a window by the base of those.
+    fn rotate<'w>(
+        &self,
+        x: &[f64],
+        position: usize,
+        local: Option<f64>,
+        of: &impl Fn(&str) -> Option<&'w [f64]>,
+    ) -> Vec<f64> {
+        let (kind, mut y) = (&self.kind, x.to_vec());
+        let n = kind.rotated;
+        let divisors = match kind.divisors {
+            Divisors::None => None,
+            Divisors::Freqs => of("rope_freqs.weight"),
+            Divisors::ByContext(false) => of("rope_factors_short.weight"),
+            Divisors::ByContext(true) => of("rope_factors_long.weight"),
+        };
+        for i in 0..n / 2 {
+            let theta = local.unwrap_or(f64::from(kind.theta));
+            let mut turn = theta.powf(-2.0 * i as f64 / n as f64);
+            let mut magnitude = 1.0;
+            if local.is_none() {
+                magnitude = kind.magnitude;
+                turn /= divisors.map_or(1.0, |divisors| divisors[i]);
+                turn = match kind.scaling {
+                    Scaling::None => turn,
+                    Scaling::Linear(factor) => turn / factor,
+                    Scaling::Yarn(factor, fast, slow, original) => {
+                        // The index of the pair whose wavelength goes so many times into the original context.
+                        let at = |turns: f64| {
+                            (original / (turns * std::f64::consts::TAU)).ln() / theta.ln() * n as f64 / 2.0
+                        };
+                        let (low, high) = (at(fast).floor().max(0.0), at(slow).ceil());
+                        let interpolated = ((i as f64 - low) / (high - low)).clamp(0.0, 1.0);
+                        interpolated * turn / factor + (1.0 - interpolated) * turn
+                    }
+                };
+            }
+            let angle = position as f64 * turn;
+            let (a, b) = if kind.interleaved { (2 * i, 2 * i + 1) } else { (i, i + n / 2) };
+            y[a] = magnitude * (x[a] * angle.cos() - x[b] * angle.sin());
+            y[b] = magnitude * (x[a] * angle.sin() + x[b] * angle.cos());
         }
         y
     }
+}
+
+fn silu(x: f64) -> f64 {
+    x / (1.0 + (-x).exp())
+}
+
+fn gelu_tanh(x: f64) -> f64 {
+    0.5 * x * (1.0 + (std::f64::consts::FRAC_2_PI.sqrt() * (x + 0.044715 * x.powi(3))).tanh())
+}
+
+fn capped(x: f64, cap: Option<f64>) -> f64 {
+    cap.map_or(x, |cap| cap * (x / cap).tanh())
 }
 
 fn dot(a: &[f64], b: &[f64]) -> f64 {

@@ -1,0 +1,137 @@
+//! The weights of a decoder, read from a file by name.
+
+use std::ops::Range;
+
+use kiln::Tensor;
+
+use super::rope::Rotary;
+use super::{HeadNorms, Norms};
+use crate::config::Config;
+use crate::weights::Source;
+use crate::{Error, Result};
+
+/// The weights of a model. Matrices are `[outputs, inputs]`, as files have them.
+#[derive(Debug)]
+pub(crate) struct Weights {
+    pub(super) embedding: Tensor,
+    pub(super) layers: Vec<Layer>,
+    pub(super) norm: Tensor,
+    pub(super) head: Tensor,
+    /// Those of [`Config::rotations`].
+    pub(super) rotations: Vec<Rotary>,
+}
+
+/// A matrix, and what is added to its product.
+#[derive(Debug)]
+pub(super) struct Projection {
+    pub(super) weight: Tensor,
+    pub(super) bias: Option<Tensor>,
+}
+
+#[derive(Debug)]
+pub(super) struct Layer {
+    /// Norms of what attention reads and of what it gives.
+    pub(super) attention_norm: Option<Tensor>,
+    pub(super) attention_post_norm: Option<Tensor>,
+    pub(super) q: Projection,
+    pub(super) k: Projection,
+    pub(super) v: Projection,
+    /// Norms of queries and of keys.
+    pub(super) q_norm: Option<Tensor>,
+    pub(super) k_norm: Option<Tensor>,
+    pub(super) output: Projection,
+    /// Norms of what the feed-forward network reads and of what it gives.
+    pub(super) ffn_norm: Option<Tensor>,
+    pub(super) ffn_post_norm: Option<Tensor>,
+    pub(super) gate: Projection,
+    pub(super) up: Projection,
+    pub(super) down: Projection,
+}
+
+impl Weights {
+    /// Reads the weights, whose shapes must be what the configuration says.
+    ///
+    /// # Errors
+    /// [`Error::File`] for a missing tensor or one of a type that kiln does not compute with, [`Error::Model`] for one of another
+    /// shape, and for tensors that nothing is computed with.
+    pub(crate) fn load(source: &Source, config: &Config) -> Result<Self> {
+        let Config { vocabulary, width, rotated, .. } = *config;
+        let embedding = source.tensor("token_embd.weight", &[vocabulary, width])?;
+        let style = config.architecture.rope;
+        // The factors of a file are those of layers without a window, which come first.
+        let rotations = config.rotations.iter().enumerate();
+        let rotations = rotations.map(|(i, rotation)| Rotary::load(source, rotation, style, rotated, i == 0));
+        let weights = Self {
+            layers: (0..config.layers.len()).map(|i| Layer::load(source, config, i)).collect::<Result<_>>()?,
+            norm: source.tensor("output_norm.weight", &[width])?,
+            // Small models multiply with the embedding again.
+            head: source.find("output.weight", &[vocabulary, width])?.unwrap_or_else(|| embedding.clone()),
+            embedding,
+            rotations: rotations.collect::<Result<_>>()?,
+        };
+        // A bias or a norm that is left out would give other results in silence.
+        match source.unread() {
+            None => Ok(weights),
+            Some(name) => Err(Error::model("weights", format!("nothing is computed with the tensor {name} yet"))),
+        }
+    }
+}
+
+impl Layer {
+    fn load(source: &Source, config: &Config, i: usize) -> Result<Self> {
+        let Config { width, ffn, heads, kv_heads, head, value_head, architecture, .. } = *config;
+        let name = |part: &str| format!("blk.{i}.{part}");
+        // Rows of a matrix. Projections that a file has fused, one below the other, are cut here, where it costs no copy: each shares
+        // its rows of the file. The alternative is one product whose result is cut: on a GPU it saves launches of products, adds as
+        // many that copy the parts, and makes the graph another one than that of files that are not fused.
+        let cut = |part: &str, rows: Range<usize>, all: usize, inputs: usize| {
+            let (weight, bias) = (name(&format!("{part}.weight")), name(&format!("{part}.bias")));
+            let weight = source.rows_of(&weight, &[all, inputs], rows.clone())?;
+            let bias = source.has(&bias).then(|| source.rows_of(&bias, &[all], rows)).transpose()?;
+            Ok::<_, Error>(Projection { weight, bias })
+        };
+        let projection = |part: &str, outputs: usize, inputs: usize| cut(part, 0..outputs, outputs, inputs);
+        let norm = |part: &str, there: bool| {
+            there.then(|| source.tensor(&name(&format!("{part}.weight")), &[width])).transpose()
+        };
+        let before = architecture.norms != Norms::After;
+        let after = architecture.norms != Norms::Before;
+        let head_norm = |part: &str, heads: usize| {
+            let name = name(&format!("{part}.weight"));
+            match architecture.head_norms {
+                None => source.find(&name, &[head]),
+                Some(HeadNorms::Head) => source.tensor(&name, &[head]).map(Some),
+                Some(HeadNorms::Row) => source.tensor(&name, &[heads * head]).map(Some),
+            }
+        };
+        let [q_rows, k_rows, v_rows] = [heads * head, kv_heads * head, kv_heads * value_head];
+        let [q, k, v] = match source.has(&name("attn_qkv.weight")) {
+            true => {
+                let (keys, all) = (q_rows + k_rows, q_rows + k_rows + v_rows);
+                [0..q_rows, q_rows..keys, keys..all].map(|rows| cut("attn_qkv", rows, all, width))
+            }
+            false => [("attn_q", q_rows), ("attn_k", k_rows), ("attn_v", v_rows)]
+                .map(|(part, rows)| projection(part, rows, width)),
+        };
+        let is_fused = source.rows(&name("ffn_up.weight")) == Some(2 * ffn) && !source.has(&name("ffn_gate.weight"));
+        let [gate, up] = match is_fused {
+            true => [0..ffn, ffn..2 * ffn].map(|rows| cut("ffn_up", rows, 2 * ffn, width)),
+            false => ["ffn_gate", "ffn_up"].map(|part| projection(part, ffn, width)),
+        };
+        Ok(Self {
+            attention_norm: norm("attn_norm", before)?,
+            attention_post_norm: norm("post_attention_norm", after)?,
+            q: q?,
+            k: k?,
+            v: v?,
+            q_norm: head_norm("attn_q_norm", heads)?,
+            k_norm: head_norm("attn_k_norm", kv_heads)?,
+            output: projection("attn_output", width, heads * value_head)?,
+            ffn_norm: norm("ffn_norm", before)?,
+            ffn_post_norm: norm("post_ffw_norm", after)?,
+            gate: gate?,
+            up: up?,
+            down: projection("ffn_down", width, ffn)?,
+        })
+    }
+}

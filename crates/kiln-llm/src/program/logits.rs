@@ -1,0 +1,42 @@
+//! `kiln-llm logits`.
+
+use std::io::Write;
+
+use kiln_gguf::Model as File;
+use kiln_llm::{Model, SessionOptions};
+
+use crate::Result;
+use crate::program::options::ExecutionOptions;
+
+/// What is computed, and how.
+pub(crate) struct Logits {
+    pub(crate) tokens: Vec<u32>,
+    pub(crate) top: usize,
+    pub(crate) json: bool,
+    pub(crate) context: Option<usize>,
+    pub(crate) execution: ExecutionOptions,
+}
+
+/// Prints the logits of what follows the tokens: all of them as JSON, or the likeliest tokens, each in a line with its logit and its text.
+pub(crate) fn run(file: File, options: &Logits, out: &mut impl Write) -> Result<()> {
+    let engine = options.execution.engine()?;
+    let model = Model::from_gguf(&engine, file)?;
+    let mut session = model.session(SessionOptions { context: options.context, cache: options.execution.cache()? })?;
+    session.push(&options.tokens)?;
+    let logits = session.logits()?;
+    if options.json {
+        if let Some(token) = logits.iter().position(|logit| logit.is_infinite()) {
+            return Err(format!("the logit of token {token} is infinite, which JSON cannot say").into());
+        }
+        writeln!(out, "{}", serde_json::json!({ "tokens": options.tokens, "logits": logits }))?;
+        return Ok(());
+    }
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    // Of equals the lower number first.
+    order.sort_by(|&a, &b| logits[b].total_cmp(&logits[a]));
+    for token in order.into_iter().take(options.top) {
+        let text = model.tokenizer().token(token as u32).unwrap_or_default();
+        writeln!(out, "{token:>7} {:>12.6} {:?}", logits[token], String::from_utf8_lossy(text))?;
+    }
+    Ok(())
+}
