@@ -11,5 +11,5 @@ use kiln_ir::op::Op;
 fn every_operation_keeps_its_contract() {
     let Some(device) = support::device() else { return };
     let bound = |op: &Op, inputs: &[TensorType]| numerics::bound_on(&device, op, inputs);
-    conformance::check(&device, Subnormals::Kept, bound, |_| true).unwrap();
+    conformance::check(&device, Subnormals::Kept, 1, bound, |_| true).unwrap();
 }

@@ -1,6 +1,7 @@
 //! The conformance suite of a backend: every case of every operation against the f64 reference.
 
 use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
 
 use kiln_ir::op::reference::{Accuracy, conform_within};
 use kiln_ir::op::{Bound, Gather, IndexAdd, Op, Operation, Scatter, WriteRows, all_cases};
@@ -20,14 +21,25 @@ pub enum Subnormals {
     MayFlush,
 }
 
+/// The number in the environment variable `KILN_SAMPLE`: tests with many cases run every n-th of them. At least 1, which stands for
+/// every case.
+pub fn sample() -> usize {
+    std::env::var("KILN_SAMPLE").ok().and_then(|n| n.parse().ok()).unwrap_or(1).max(1)
+}
+
 /// Runs the cases of the wanted operations on a device and prints the worst error of each operation. The environment variable
-/// `KILN_OP` narrows it to one operation; with `KILN_SAMPLE=n` every n-th case of each operation runs, from its first on.
+/// `KILN_OP` narrows it to one operation.
+///
+/// With `KILN_SAMPLE=n` in the environment every `n * share`-th case of each operation runs, from the `share`-th on: a driver in
+/// software takes a second to compile a kernel. Variants of a device that share most kernels take shares of 1, 2, 4, and so
+/// different cases. Without the variable every case runs.
 ///
 /// # Errors
 /// What failed: for each operation the number of cases and the first reason. Also when no case ran.
 pub fn check<D: Driver>(
     device: &D,
     subnormals: Subnormals,
+    share: usize,
     bound: impl Fn(&Op, &[TensorType]) -> Result<Bound>,
     wanted: impl Fn(&Op) -> bool,
 ) -> std::result::Result<(), String> {
@@ -38,15 +50,20 @@ pub fn check<D: Driver>(
     let mut worst = BTreeMap::<&str, Accuracy>::new();
     let wanted = |op: &Op| only.as_deref().map_or_else(|| wanted(op), |name| name == op.name());
     let flushes = subnormals == Subnormals::MayFlush;
-    let sample = std::env::var("KILN_SAMPLE").ok().and_then(|n| n.parse::<usize>().ok()).unwrap_or(1).max(1);
+    let sample = sample();
+    let (first, step) = if sample == 1 { (0, 1) } else { (share - 1, sample * share) };
     let mut cases = BTreeMap::<&str, usize>::new();
+    let mut took = BTreeMap::<&str, Duration>::new();
     for case in all_cases().iter().filter(|case| wanted(&case.op)) {
         let number = cases.entry(case.op.name()).or_default();
         *number += 1;
-        if !(*number - 1).is_multiple_of(sample) {
+        if (*number - 1) % step != first {
             continue;
         }
-        match conform_within(case, &bound, flushes, |op, inputs| backend.run(op, inputs)) {
+        let began = Instant::now();
+        let outcome = conform_within(case, &bound, flushes, |op, inputs| backend.run(op, inputs));
+        *took.entry(case.op.name()).or_default() += began.elapsed();
+        match outcome {
             Ok(accuracy) => {
                 let seen = worst.entry(case.op.name()).or_default();
                 *seen = seen.merge(accuracy);
@@ -68,7 +85,8 @@ pub fn check<D: Driver>(
         failures.entry(write.name()).or_insert((0, why)).0 += 1;
     }
     for (name, accuracy) in &worst {
-        println!("{name}: worst {:.3} of {} elements", accuracy.worst, accuracy.compared);
+        let took = took.get(name).copied().unwrap_or_default();
+        println!("{name}: worst {:.3} of {} elements, {took:.1?}", accuracy.worst, accuracy.compared);
     }
     if worst.is_empty() && failures.is_empty() {
         return Err("no case ran".into());

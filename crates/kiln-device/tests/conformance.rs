@@ -22,7 +22,7 @@ fn is_quick(op: &Op) -> bool {
 }
 
 fn conforms(device: &HostDevice, wanted: impl Fn(&Op) -> bool) -> Result<(), String> {
-    check(device, Subnormals::Kept, Op::bound, wanted)
+    check(device, Subnormals::Kept, 1, Op::bound, wanted)
 }
 
 #[test]

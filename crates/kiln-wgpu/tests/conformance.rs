@@ -9,14 +9,14 @@ use kiln_wgpu::{DeviceOptions, GpuDevice, numerics};
 
 #[test]
 fn every_operation_keeps_its_contract() {
-    support::device().into_iter().for_each(|device| conforms(device, |_| true));
+    support::device().into_iter().for_each(|device| conforms(device, 1, |_| true));
 }
 
 /// The variants of the kernels for browsers.
 #[test]
 fn every_operation_keeps_its_contract_in_plain_webgpu() {
     let device = support::device_with(&DeviceOptions::new().plain());
-    device.into_iter().for_each(|device| conforms(device, |_| true));
+    device.into_iter().for_each(|device| conforms(device, 2, |_| true));
 }
 
 /// The kernels that else go without, with checks. Of the element-wise functions, which have one frame, one.
@@ -24,10 +24,10 @@ fn every_operation_keeps_its_contract_in_plain_webgpu() {
 fn every_operation_keeps_its_contract_with_all_checks() {
     let device = support::device_with(&DeviceOptions::new().checks());
     let one = |op: &Op| !matches!(op, Op::Elementwise(op) if *op != Elementwise::add());
-    device.into_iter().for_each(|device| conforms(device, one));
+    device.into_iter().for_each(|device| conforms(device, 4, one));
 }
 
-fn conforms(device: GpuDevice, wanted: impl Fn(&Op) -> bool) {
+fn conforms(device: GpuDevice, share: usize, wanted: impl Fn(&Op) -> bool) {
     let bound = |op: &Op, inputs: &[TensorType]| numerics::bound_on(&device, op, inputs);
-    conformance::check(&device, Subnormals::MayFlush, bound, wanted).unwrap();
+    conformance::check(&device, Subnormals::MayFlush, share, bound, wanted).unwrap();
 }

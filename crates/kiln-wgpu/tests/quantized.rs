@@ -73,6 +73,8 @@ fn products_of_every_size_agree_with_the_decoded_weights() {
     let Some(device) = support::device() else { return };
     let backend = GpuBackend::on(device);
     let mut random = Random::new(101);
+    // Where KILN_SAMPLE asks for samples, each format takes other sizes: there are 13 of them, and 13 formats.
+    let (sample, mut sizes) = (kiln_device::conformance::sample(), 0..);
     for format in QuantFormat::ALL {
         let len = format.block_len();
         // Rows by lanes, with more lanes for fewer weights; several rows, in one piece and in several; tiles of every
@@ -92,6 +94,9 @@ fn products_of_every_size_agree_with_the_decoded_weights() {
             (35, 255 * 64 + 1, len),
             (129, 127 * 64 + 5, len),
         ] {
+            if sizes.next().is_some_and(|number: usize| !number.is_multiple_of(sample)) {
+                continue;
+            }
             // Quantising takes longest here: 61 rows of weights are there again and again.
             let few = encoded(format, &random.uniforms(61 * k, -1.0, 1.0));
             let w: Vec<u8> = few.iter().copied().cycle().take(format.bytes(n * k).unwrap()).collect();
