@@ -82,8 +82,8 @@ impl Layer {
         let Config { width, ffn, heads, kv_heads, head, value_head, architecture, .. } = *config;
         let name = |part: &str| format!("blk.{i}.{part}");
         // Rows of a matrix. Projections that a file has fused, one below the other, are cut here, where it costs no copy: each shares
-        // its rows of the file. The alternative is one product whose result is cut: on a GPU it saves launches of products, adds as
-        // many that copy the parts, and makes the graph another one than that of files that are not fused.
+        // its rows of the file. One product whose result is cut would save two launches of products on a GPU, but add three that
+        // copy the parts, and its graph would differ from that of files that are not fused.
         let cut = |part: &str, rows: Range<usize>, all: usize, inputs: usize| {
             let (weight, bias) = (name(&format!("{part}.weight")), name(&format!("{part}.bias")));
             let weight = source.rows_of(&weight, &[all, inputs], rows.clone())?;
