@@ -1,6 +1,7 @@
 //! Writes files.
 
 use std::collections::HashSet;
+use std::fmt;
 use std::io::{self, Write};
 
 use crate::metadata::ValueKind;
@@ -109,10 +110,66 @@ struct Tensor<'a> {
     name: String,
     kind: TensorKind,
     extents: Vec<u64>,
-    bytes: &'a [u8],
+    /// The number of its bytes.
+    len: usize,
+    content: Content<'a>,
 }
 
-/// A file that is to be written: metadata, and tensors whose bytes are borrowed.
+/// Where the bytes of a tensor come from.
+enum Content<'a> {
+    Bytes(&'a [u8]),
+    /// A function writes them.
+    Made(&'a Make<'a>),
+}
+
+/// Writes the bytes of a tensor.
+type Make<'a> = dyn Fn(&mut dyn Write) -> io::Result<()> + 'a;
+
+impl fmt::Debug for Content<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Bytes(bytes) => write!(f, "{} bytes", bytes.len()),
+            Self::Made(_) => f.write_str("made when it is written"),
+        }
+    }
+}
+
+/// Counts the bytes that go on to a writer.
+struct Counted<'w> {
+    to: &'w mut dyn Write,
+    written: usize,
+}
+
+impl Write for Counted<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.to.write(bytes)?;
+        self.written += written;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.to.flush()
+    }
+}
+
+impl Tensor<'_> {
+    fn write(&self, to: &mut impl Write) -> io::Result<()> {
+        match &self.content {
+            Content::Bytes(bytes) => to.write_all(bytes),
+            Content::Made(make) => {
+                let mut to = Counted { to, written: 0 };
+                make(&mut to)?;
+                if to.written != self.len {
+                    let reason = format!("{}: {} bytes were made, {} are expected", self.name, to.written, self.len);
+                    return Err(io::Error::new(io::ErrorKind::InvalidData, reason));
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+/// A file that is to be written: metadata, and tensors whose bytes are borrowed, or made when they are written.
 ///
 /// ```
 /// # fn main() -> kiln_gguf::Result<()> {
@@ -204,20 +261,46 @@ impl<'a> Writer<'a> {
     /// [`Error::Write`] where the name exists or has more than 64 bytes, there are more than 4 extents, or the bytes are not
     /// those of the extents; [`Error::Blocks`] and [`Error::Overflow`].
     pub fn tensor(&mut self, name: &str, kind: TensorKind, extents: &[u64], bytes: &'a [u8]) -> Result<()> {
+        let needed = self.check(name, kind, extents)?;
+        if needed != bytes.len() as u64 {
+            return Err(refused(name, format!("{} bytes given, {extents:?} of {kind} are {needed}", bytes.len())));
+        }
+        self.push(name, kind, extents, bytes.len(), Content::Bytes(bytes))
+    }
+
+    /// Adds a tensor whose bytes are made each time it is written, so that no more than one tensor need be in memory. An error of
+    /// `make` ends the writing, and so does another number of bytes than that of the extents.
+    ///
+    /// # Errors
+    /// As [`Writer::tensor`].
+    pub fn tensor_with(
+        &mut self,
+        name: &str,
+        kind: TensorKind,
+        extents: &[u64],
+        make: &'a (dyn Fn(&mut dyn Write) -> io::Result<()> + 'a),
+    ) -> Result<()> {
+        let bytes = self.check(name, kind, extents)?;
+        let too_large = |_| refused(name, format!("{bytes} bytes are more than this machine can address"));
+        self.push(name, kind, extents, usize::try_from(bytes).map_err(too_large)?, Content::Made(make))
+    }
+
+    /// The bytes of a tensor that may be added.
+    fn check(&self, name: &str, kind: TensorKind, extents: &[u64]) -> Result<u64> {
         if name.len() as u64 > MAX_NAME {
             return Err(refused(name, format!("the name of a tensor has at most {MAX_NAME} bytes")));
         }
         if extents.len() > MAX_RANK {
             return Err(refused(name, format!("{} dimensions, at most {MAX_RANK} are allowed", extents.len())));
         }
-        let needed = bytes_of(name, kind, extents)?;
-        if needed != bytes.len() as u64 {
-            return Err(refused(name, format!("{} bytes given, {extents:?} of {kind} are {needed}", bytes.len())));
-        }
+        bytes_of(name, kind, extents)
+    }
+
+    fn push(&mut self, name: &str, kind: TensorKind, extents: &[u64], len: usize, content: Content<'a>) -> Result<()> {
         if !self.names.insert(name.to_owned()) {
             return Err(refused(name, "the tensor exists already"));
         }
-        self.tensors.push(Tensor { name: name.to_owned(), kind, extents: extents.to_vec(), bytes });
+        self.tensors.push(Tensor { name: name.to_owned(), kind, extents: extents.to_vec(), len, content });
         Ok(())
     }
 
@@ -260,15 +343,15 @@ impl<'a> Writer<'a> {
             tensor.extents.iter().for_each(|extent| head.extend_from_slice(&extent.to_le_bytes()));
             head.extend_from_slice(&tensor.kind.id().to_le_bytes());
             head.extend_from_slice(&u64::to_le_bytes(offset));
-            offset += (tensor.bytes.len() as u64).next_multiple_of(align);
+            offset += (tensor.len as u64).next_multiple_of(align);
         }
         // Other readers want no gaps, and padding behind the last tensor, too.
         head.resize(head.len().next_multiple_of(self.alignment as usize), 0);
         to.write_all(&head)?;
         let zeros = vec![0; self.alignment as usize];
         for tensor in tensors {
-            to.write_all(tensor.bytes)?;
-            let padding = tensor.bytes.len().next_multiple_of(self.alignment as usize) - tensor.bytes.len();
+            tensor.write(to)?;
+            let padding = tensor.len.next_multiple_of(self.alignment as usize) - tensor.len;
             to.write_all(&zeros[..padding])?;
         }
         to.flush()
@@ -304,11 +387,11 @@ mod files {
             let mut parts = Vec::new();
             let (mut start, mut bytes) = (0, 0usize);
             for (index, tensor) in self.tensors.iter().enumerate() {
-                if index > start && bytes.saturating_add(tensor.bytes.len()) > most_bytes {
+                if index > start && bytes.saturating_add(tensor.len) > most_bytes {
                     parts.push(start..index);
                     (start, bytes) = (index, 0);
                 }
-                bytes = bytes.saturating_add(tensor.bytes.len());
+                bytes = bytes.saturating_add(tensor.len);
             }
             parts.push(start..self.tensors.len());
             let name = prefix.as_ref().to_string_lossy();

@@ -133,6 +133,7 @@ fn the_writer_refuses_what_the_reader_would() {
         w.tensor("u", TensorKind::F32, &[1], &[0; 5]),
         w.tensor(&"n".repeat(65), TensorKind::F32, &[1], &[0; 4]),
         w.tensor("u", TensorKind::F32, &[1, 1, 1, 1, 1], &[0; 4]),
+        w.tensor_with("t", TensorKind::F32, &[1], &|_| Ok(())),
     ];
     for result in refused {
         assert!(matches!(result, Err(Error::Write { .. })), "{result:?}");
@@ -144,6 +145,33 @@ fn the_writer_refuses_what_the_reader_would() {
     w.write(&mut bytes).unwrap();
     let file = Gguf::parse(&bytes).unwrap();
     assert_eq!((file.metadata().len(), file.infos().len(), file.alignment()), (1, 1, 32));
+}
+
+#[test]
+fn tensors_may_be_made_when_they_are_written() {
+    let numbers = [1.0f32, -2.0, 3.5];
+    let make = |to: &mut dyn std::io::Write| numbers.iter().try_for_each(|x| to.write_all(&x.to_le_bytes()));
+    let mut w = Writer::new();
+    w.tensor_with("made", TensorKind::F32, &[3], &make).unwrap();
+    w.tensor("given", TensorKind::I8, &[1], &[7]).unwrap();
+    // Each time anew.
+    for _ in 0..2 {
+        let mut bytes = Vec::new();
+        w.write(&mut bytes).unwrap();
+        let file = Gguf::parse(&bytes).unwrap();
+        assert_eq!(file.tensor("made").unwrap().bytes(), numbers.map(f32::to_le_bytes).as_flattened());
+        assert_eq!(file.tensor("given").unwrap().bytes(), [7]);
+    }
+    // One too many, one too few, and one that fails.
+    for n in [2, 4] {
+        let mut w = Writer::new();
+        w.tensor_with("made", TensorKind::F32, &[n], &make).unwrap();
+        let error = w.write(&mut Vec::new()).unwrap_err();
+        assert!(error.to_string().contains("12 bytes were made"), "{error}");
+    }
+    let mut w = Writer::new();
+    w.tensor_with("made", TensorKind::F32, &[3], &|_| Err(std::io::Error::other("no more"))).unwrap();
+    assert_eq!(w.write(&mut Vec::new()).unwrap_err().to_string(), "no more");
 }
 
 #[test]

@@ -23,6 +23,7 @@
 //! | `architecture` | the architectures as a table: llama, qwen2, qwen3, gemma2, gemma3, phi3, granite, smollm3, olmo2 |
 //! | `architecture/weights`, `rope`, `decoder` | the weights by name, the rotations with their factors, and the graph of a step |
 //! | `session` | [`Session`]: tokens with their keys and values; [`Generation`] |
+//! | `quantize` | [`Quantization`]: model files in other element types |
 //! | `sampling` | [`Sampler`]: how the next token is chosen |
 //! | `chat` | `ChatTemplate`, `Message` (the feature `chat`): conversations as prompts |
 //! | `tokenizer` | [`Tokenizer`]: from texts to tokens and back |
@@ -49,6 +50,7 @@ mod chat;
 mod config;
 mod error;
 mod model;
+mod quantize;
 mod sampling;
 mod session;
 mod tokenizer;
@@ -59,6 +61,7 @@ mod weights;
 pub use chat::{ChatTemplate, Message};
 pub use error::{Error, Result};
 pub use model::Model;
+pub use quantize::{Conversion, Quantization, Recipe};
 pub use sampling::Sampler;
 pub use session::{Generated, Generation, Session, SessionOptions};
 pub use tokenizer::{Decoder, Encoding, SpecialTokens, TokenKind, Tokenizer};

@@ -9,6 +9,7 @@ mod program {
     pub(crate) mod interrupt;
     pub(crate) mod logits;
     pub(crate) mod options;
+    pub(crate) mod quantize;
     pub(crate) mod run;
     pub(crate) mod tokenize;
 }
@@ -20,7 +21,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use kiln_gguf::Model;
-use kiln_llm::Tokenizer;
+use kiln_llm::{Recipe, Tokenizer};
 use program::options::{ExecutionOptions, GenerationOptions};
 
 /// Runs language models in GGUF files, and looks into them.
@@ -139,6 +140,25 @@ enum Command {
         #[command(flatten)]
         file: File,
     },
+    /// Write a model with its matrices in another type
+    ///
+    /// TYPE is one of f32, f16, bf16, q8_0, q6_k, q5_k_m, q5_k, q5_1, q5_0, q4_k_m, q4_k, q4_1, q4_0, iq4_nl, iq4_xs, mxfp4, q3_k and
+    /// q2_k. Norms and biases stay what they are; with a quantised type the matrix of the logits becomes Q6_K or Q8_0; q4_k_m and
+    /// q5_k_m give the matrices whose errors count most Q6_K. A file OUT is replaced once the new one is complete.
+    #[command(after_help = "Example: kiln-llm quantize model-f16.gguf model-q4_k_m.gguf q4_k_m")]
+    Quantize {
+        #[command(flatten)]
+        file: File,
+        /// The file to write
+        #[arg(value_name = "OUT")]
+        to: PathBuf,
+        /// The type of most matrices
+        #[arg(value_name = "TYPE", value_parser = recipe)]
+        recipe: Recipe,
+        /// Quantise matrices again that are quantised already: their errors add up
+        #[arg(long)]
+        again: bool,
+    },
     /// Print the tokens of a text
     ///
     /// FILE may be a GGUF file or a tokenizer.json.
@@ -225,6 +245,9 @@ fn run(command: Command, out: &mut impl Write) -> Result<ExitCode> {
             let chat = program::chat::Chat { system, template, template_name, most: tokens, generation };
             return program::chat::run(file.open()?, &chat, out);
         }
+        Command::Quantize { file, to, recipe, again } => {
+            program::quantize::run(&file.open()?, &to, recipe, again, out)?;
+        }
         Command::Tokenize { file, text, ids, no_special, parse_special } => {
             let text = if text == "-" { io::read_to_string(io::stdin())? } else { text };
             let encoding = kiln_llm::Encoding { add_special: !no_special, parse_special };
@@ -238,4 +261,9 @@ fn run(command: Command, out: &mut impl Write) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The recipe of this name.
+fn recipe(name: &str) -> Result<Recipe, String> {
+    Recipe::find(name).ok_or_else(|| format!("one of {} is expected", Recipe::names().collect::<Vec<_>>().join(", ")))
 }

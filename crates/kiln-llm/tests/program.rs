@@ -138,6 +138,25 @@ fn run_continues_a_text_and_bench_measures() {
     std::fs::remove_file(model).unwrap();
 }
 
+#[test]
+fn quantize_writes_a_file_that_runs() {
+    let model = support::random_model::RandomModel::new(support::random_model::KINDS[0]).save("program-quantize");
+    let model = model.to_str().unwrap();
+    let to = path("quantized.gguf");
+    let to = to.to_str().unwrap();
+    let (code, table, errors) = run(&["quantize", model, to, "Q8_0"]);
+    assert_eq!((code, &*errors), (0, ""));
+    // Rows of 24 and 40 elements are no blocks of 32.
+    assert!(table.contains("F32    to F16") && table.contains("bits a weight"), "{table}");
+    let (code, text, errors) = run(&["run", to, "ab", "--temperature", "0", "-n", "4", "--device", "cpu"]);
+    assert!(code == 0 && text.starts_with("ab"), "{text} {errors}");
+    let (code, _, errors) = run(&["quantize", model, to, "q9"]);
+    assert!(code == 2 && errors.contains("q4_k_m"), "{errors}");
+    let (code, _, errors) = run(&["quantize", model, "/nowhere/x.gguf", "f16"]);
+    assert!(code == 1 && errors.contains("/nowhere/"), "{errors}");
+    std::fs::remove_file(model).unwrap();
+}
+
 #[cfg(feature = "chat")]
 mod chat {
     use std::io::{Read, Write};

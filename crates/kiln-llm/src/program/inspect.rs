@@ -124,12 +124,12 @@ fn describe(tokenizer: &Tokenizer, out: &mut impl Write) -> Result<()> {
 }
 
 /// A name with control characters escaped, so that a file cannot control the terminal.
-fn plain(name: &str) -> String {
+pub(crate) fn plain(name: &str) -> String {
     name.escape_debug().to_string()
 }
 
 /// Bytes for people.
-fn size(bytes: u64) -> String {
+pub(crate) fn size(bytes: u64) -> String {
     match bytes {
         0..10_000 => format!("{bytes} B"),
         10_000..10_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
