@@ -9,6 +9,7 @@ mod program {
     pub(crate) mod interrupt;
     pub(crate) mod logits;
     pub(crate) mod options;
+    pub(crate) mod perplexity;
     pub(crate) mod quantize;
     pub(crate) mod run;
     pub(crate) mod tokenize;
@@ -140,6 +141,25 @@ enum Command {
         #[command(flatten)]
         file: File,
     },
+    /// Measure how well a model predicts a text
+    ///
+    /// The text is cut into parts, and the second half of each is scored given what comes before it there, as llama.cpp does: the
+    /// perplexity is the exponential of the mean of -ln p. Lower is better; models of the same vocabulary compare.
+    #[command(after_help = "Example: kiln-llm perplexity model.gguf wiki.test.raw --chunks 20")]
+    Perplexity {
+        #[command(flatten)]
+        file: File,
+        /// The file of the text, in UTF-8
+        text: PathBuf,
+        /// Tokens of a part
+        #[arg(long, default_value_t = 512, value_parser = clap::value_parser!(u32).range(4..))]
+        ctx: u32,
+        /// Parts at most [default: all]
+        #[arg(long)]
+        chunks: Option<NonZeroUsize>,
+        #[command(flatten)]
+        execution: ExecutionOptions,
+    },
     /// Write a model with its matrices in another type
     ///
     /// TYPE is one of f32, f16, bf16, q8_0, q6_k, q5_k_m, q5_k, q5_1, q5_0, q4_k_m, q4_k, q4_1, q4_0, iq4_nl, iq4_xs, mxfp4, q3_k and
@@ -244,6 +264,13 @@ fn run(command: Command, out: &mut impl Write) -> Result<ExitCode> {
         Command::Chat { file, system, template, template_name, tokens, generation } => {
             let chat = program::chat::Chat { system, template, template_name, most: tokens, generation };
             return program::chat::run(file.open()?, &chat, out);
+        }
+        Command::Perplexity { file, text, ctx, chunks, execution } => {
+            let read = std::fs::read_to_string(&text);
+            let text = read.map_err(|error| format!("{}: {error}", text.display()))?;
+            let chunks = chunks.map(NonZeroUsize::get);
+            let perplexity = program::perplexity::Perplexity { text, context: ctx as usize, chunks, execution };
+            program::perplexity::run(file.open()?, &perplexity, out)?;
         }
         Command::Quantize { file, to, recipe, again } => {
             program::quantize::run(&file.open()?, &to, recipe, again, out)?;

@@ -2,12 +2,15 @@
 
 use kiln::{DType, Explanation, State};
 
-use crate::architecture::Step;
+use crate::architecture::{Scoring, Step};
 use crate::{Decoder, Error, Model, Result, Sampler};
 
 /// Numbers of tokens that graphs are recorded for. A longer text is computed in parts, and rows that are left over are computed
 /// in vain.
 const ROWS: [usize; 4] = [1, 8, 64, 512];
+
+/// Probabilities that are computed at once where texts are scored: 128 MiB of f32.
+const SCORED_AT_ONCE: usize = 1 << 25;
 
 /// Tokens that a session has room for unless it is said: those of the model, but not more than this.
 const CONTEXT: usize = 4096;
@@ -35,6 +38,7 @@ pub struct Session<'m> {
     /// Keys and values of each layer.
     caches: Vec<[State; 2]>,
     steps: Vec<Step<'m>>,
+    scoring: Option<Scoring<'m>>,
     /// The tokens so far. All but the last few are in the caches.
     tokens: Vec<u32>,
     cached: usize,
@@ -55,7 +59,7 @@ impl<'m> Session<'m> {
         let cache = |size: usize| State::zeros(options.cache, &[config.kv_heads, context, size]);
         let caches = config.layers.iter().map(|_| Ok([cache(config.head)?, cache(config.value_head)?]));
         let caches = caches.collect::<Result<_>>()?;
-        Ok(Self { model, context, caches, steps: Vec::new(), tokens: Vec::new(), cached: 0 })
+        Ok(Self { model, context, caches, steps: Vec::new(), scoring: None, tokens: Vec::new(), cached: 0 })
     }
 
     /// The tokens so far.
@@ -137,6 +141,66 @@ impl<'m> Session<'m> {
         };
         self.tokens.push(token);
         Ok(token)
+    }
+
+    /// Adds tokens, and returns for each the logarithm of the probability that it follows those before it. The exponential of the
+    /// negative mean is the perplexity of the text.
+    ///
+    /// # Errors
+    /// As [`Session::push`]; [`Error::Model`] where there is no token yet, as nothing says how probable a first token is;
+    /// [`Error::NotANumber`]; [`Error::Kiln`]. Nothing is added then.
+    pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
+        let before = self.tokens.len();
+        if before == 0 {
+            return Err(Error::model(
+                "session",
+                "a first token has no probability; push one, such as BOS, and score the rest",
+            ));
+        }
+        self.push(tokens)?;
+        let all = std::mem::take(&mut self.tokens);
+        let scores = self.scores(&all, before);
+        self.tokens = all;
+        if scores.is_err() {
+            self.truncate(before);
+        }
+        scores
+    }
+
+    /// The same for all tokens but the first `before`, which must not be none.
+    fn scores(&mut self, tokens: &[u32], before: usize) -> Result<Vec<f32>> {
+        // The logits behind the last token before are needed, too.
+        self.cached = self.cached.min(before - 1);
+        while self.cached < before - 1 {
+            let n = (before - 1 - self.cached).min(ROWS[ROWS.len() - 1]);
+            let cached = self.cached;
+            self.step(n)?.extend(&tokens[cached..cached + n], cached)?;
+            self.cached += n;
+        }
+        let mut scores = Vec::with_capacity(tokens.len() - before);
+        while self.cached < tokens.len() - 1 {
+            let cached = self.cached;
+            let scoring = self.scoring()?;
+            let n = scoring.rows().min(tokens.len() - 1 - cached);
+            let following = &tokens[cached + 1..cached + 1 + n];
+            scores.extend(scoring.scores(&tokens[cached..cached + n], cached, following)?);
+            self.cached += n;
+        }
+        Ok(scores)
+    }
+
+    /// The graph of scores, recorded if it was not, of as many rows as keep the probabilities of all tokens small.
+    fn scoring(&mut self) -> Result<&mut Scoring<'m>> {
+        let scoring = match self.scoring.take() {
+            Some(scoring) => scoring,
+            None => {
+                let Model { engine, config, weights, .. } = self.model;
+                let fits = |&rows: &usize| rows * config.vocabulary <= SCORED_AT_ONCE;
+                let rows = ROWS.into_iter().rev().find(fits).unwrap_or(ROWS[0]);
+                Scoring::record(engine, config, weights, &self.caches, self.context, rows)?
+            }
+        };
+        Ok(self.scoring.insert(scoring))
     }
 
     /// What follows, token by token, until the model ends the text or `most` tokens are made.

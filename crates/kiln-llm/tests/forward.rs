@@ -153,6 +153,40 @@ fn greedy_tokens_are_the_likeliest_and_seeds_repeat() {
 }
 
 #[test]
+fn scores_are_the_logarithms_of_probabilities() {
+    let engine = engine();
+    for kind in [LLAMA, GEMMA2] {
+        let random = RandomModel::new(kind);
+        let model = load(&engine, &random, &format!("score-{}", kind.name)).unwrap();
+        // More than the rows of the largest graph.
+        let tokens: Vec<u32> = (0..600).map(|i| (i * 7 + i / 12) % VOCABULARY as u32).collect();
+        let expected = random.reference(&tokens);
+        let of = |i: usize| {
+            let total: f64 = expected[i - 1].iter().map(|logit| logit.exp()).sum();
+            expected[i - 1][tokens[i] as usize] - total.ln()
+        };
+        for (before, end) in [(1, 600), (3, 5), (590, 600), (4, 4)] {
+            let mut session = pushed(&model, EXACT, &tokens[..before]);
+            let scores = session.score(&tokens[before..end]).unwrap();
+            assert_eq!((scores.len(), session.tokens()), (end - before, &tokens[..end]));
+            for (i, &score) in (before..end).zip(&scores) {
+                assert!((f64::from(score) - of(i)).abs() < 1e-4, "{} {before}: {i} {score} {}", kind.name, of(i));
+            }
+            // What follows is what follows without scores.
+            let logits = session.logits().unwrap();
+            assert!(distance(&logits, &expected[end - 1]) < 1e-4, "{before} to {end}");
+        }
+    }
+    let model = load(&engine, &RandomModel::new(LLAMA), "score-errors").unwrap();
+    let mut session = model.session(SessionOptions { context: Some(4), ..EXACT }).unwrap();
+    assert!(matches!(session.score(&[1]), Err(Error::Model { .. })), "nothing before");
+    session.push(&TOKENS[..2]).unwrap();
+    assert!(matches!(session.score(&TOKENS[..3]), Err(Error::ContextFull { context: 4, asked: 5 })));
+    assert!(matches!(session.score(&[99]), Err(Error::Token { token: 99, .. })));
+    assert_eq!(session.tokens(), &TOKENS[..2]);
+}
+
+#[test]
 fn a_context_that_is_full_and_tokens_that_do_not_exist_are_errors() {
     let engine = engine();
     let model = load(&engine, &RandomModel::new(LLAMA), "full").unwrap();
@@ -190,6 +224,9 @@ fn weights_that_are_not_numbers_are_reported() {
         let made: Vec<_> = session.generate(&sampler, 9).collect();
         assert!(matches!(&made[..], [Err(Error::NotANumber { .. })]), "{made:?}");
     }
+    let mut session = pushed(&model, EXACT, &TOKENS[..3]);
+    assert!(matches!(session.score(&TOKENS[3..]), Err(Error::NotANumber { .. })));
+    assert_eq!(session.tokens(), &TOKENS[..3]);
 }
 
 #[test]

@@ -139,6 +139,41 @@ fn run_continues_a_text_and_bench_measures() {
 }
 
 #[test]
+fn perplexity_is_the_exponential_of_the_mean_loss() {
+    use support::random_model::{LLAMA, RandomModel};
+    let random = RandomModel::new(LLAMA);
+    let model = random.save("program-perplexity");
+    let model = model.to_str().unwrap();
+    let text = path("text.txt");
+    std::fs::write(&text, "ab x b ab ab x ".repeat(20)).unwrap();
+    let text = text.to_str().unwrap();
+    let arguments = ["perplexity", model, text, "--ctx", "16", "--cache", "f32", "--device", "cpu", "--chunks", "3"];
+    let (code, line, errors) = run(&arguments);
+    assert_eq!((code, &*errors), (0, ""));
+    // The same by exact arithmetic: tokens 9 to 15 of each part, which begins with BOS.
+    let (_, tokens, _) = run(&["tokenize", model, "--ids", &"ab x b ab ab x ".repeat(20)]);
+    let mut tokens: Vec<u32> = tokens.split_whitespace().map(|id| id.parse().unwrap()).collect();
+    let (mut sum, mut count) = (0.0, 0);
+    for part in tokens.chunks_exact_mut(16).take(3) {
+        part[0] = 1;
+        let logits = random.reference(part);
+        for i in 9..16 {
+            let total: f64 = logits[i - 1].iter().map(|logit| logit.exp()).sum();
+            sum += total.ln() - logits[i - 1][part[i] as usize];
+            count += 1;
+        }
+    }
+    let found: f64 = line.split_whitespace().nth(1).unwrap().parse().unwrap();
+    let expected = (sum / f64::from(count)).exp();
+    assert!((found - expected).abs() < 1e-3 * expected, "{line} {expected}");
+    assert!(line.contains("21 tokens in 3 parts of 16"), "{line}");
+    let (code, _, errors) = run(&["perplexity", model, text, "--device", "cpu"]);
+    assert!(code == 1 && errors.contains("--ctx"), "{errors}");
+    assert_eq!(run(&["perplexity", model, "/nowhere/text"]).0, 1);
+    std::fs::remove_file(model).unwrap();
+}
+
+#[test]
 fn quantize_writes_a_file_that_runs() {
     let model = support::random_model::RandomModel::new(support::random_model::KINDS[0]).save("program-quantize");
     let model = model.to_str().unwrap();

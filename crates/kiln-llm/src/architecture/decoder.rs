@@ -10,10 +10,10 @@ use super::{Gate, HeadNorms};
 use crate::config::{Config, LayerKind};
 use crate::{Error, Result};
 
-/// The graph of some tokens, recorded once: what differs from one execution to the next is data. Rows that are left over are
-/// computed and not kept.
+/// The graph of some tokens up to what the last block gives, recorded once: what differs from one execution to the next is data.
+/// Rows that are left over are computed and not kept.
 #[derive(Debug)]
-pub(crate) struct Step<'e> {
+struct Forward<'e> {
     batch: Batch<'e>,
     rows: usize,
     tokens: TensorId,
@@ -22,6 +22,73 @@ pub(crate) struct Step<'e> {
     written: TensorId,
     /// How many rows of the caches there are.
     length: TensorId,
+    /// What the last block gives, `[rows, width]`.
+    out: TensorId,
+}
+
+impl<'e> Forward<'e> {
+    /// Records the graph of this many tokens of a context of `context`, which the caches have room for.
+    fn record(
+        engine: &'e Engine,
+        config: &Config,
+        weights: &Weights,
+        caches: &[[State; 2]],
+        context: usize,
+        rows: usize,
+    ) -> Result<Self> {
+        let mut batch = engine.batch();
+        let [tokens, positions, written] = [0, 0, WriteRows::SKIPPED].map(|first| vec![first; rows]);
+        let [tokens, positions, written] = [
+            batch.upload_indices(&tokens, &[rows])?,
+            batch.upload_indices(&positions, &[rows])?,
+            batch.upload_indices(&written, &[rows])?,
+        ];
+        let length = batch.upload_indices(&[0], &[1])?;
+        let rotations = weights.rotations.iter();
+        let rotations = rotations.map(|rotary| (rotary.op, rotary.factors(context).map(|by| batch.import(by))));
+        let inputs = Inputs { rotations: rotations.collect(), config, context, rows, positions, written, length };
+        let embedding = batch.import(&weights.embedding);
+        let x = batch.gather(embedding, tokens)?;
+        let mut x = scaled(&mut batch, x, config.scales.embedding)?;
+        for ((layer, &kind), caches) in weights.layers.iter().zip(&config.layers).zip(caches) {
+            x = inputs.attention(&mut batch, layer, kind, caches, x)?;
+            x = inputs.feed_forward(&mut batch, layer, x)?;
+        }
+        Ok(Self { batch, rows, tokens, positions, written, length, out: x })
+    }
+
+    /// Computes tokens that follow `before` others.
+    fn set(&mut self, tokens: &[u32], before: usize) -> Result<()> {
+        let filled = |of: &mut dyn Iterator<Item = u32>, rest: u32| -> Vec<u32> {
+            of.chain(std::iter::repeat(rest)).take(self.rows).collect()
+        };
+        let places = before as u32..(before + tokens.len()) as u32;
+        let ids = filled(&mut tokens.iter().copied(), 0);
+        let positions = filled(&mut places.clone(), places.start);
+        let written = filled(&mut places.clone(), WriteRows::SKIPPED);
+        self.batch.set_data(self.tokens, Data::U32(&ids))?;
+        self.batch.set_data(self.positions, Data::U32(&positions))?;
+        self.batch.set_data(self.written, Data::U32(&written))?;
+        self.batch.set_data(self.length, Data::U32(&[places.end]))?;
+        Ok(())
+    }
+}
+
+/// The logits of rows that the last block gives.
+fn logits(batch: &mut Batch<'_>, x: TensorId, config: &Config, weights: &Weights) -> Result<TensorId> {
+    let x = norm(batch, x, Some(&weights.norm), config.eps)?;
+    let logits = product(batch, x, &weights.head)?;
+    let logits = scaled(batch, logits, config.scales.logits)?;
+    let Some(cap) = config.caps.logits else { return Ok(logits) };
+    let logits = batch.scale(logits, 1.0 / cap)?;
+    let logits = batch.tanh(logits)?;
+    Ok(batch.scale(logits, cap)?)
+}
+
+/// The graph of some tokens, and of what follows the last of them.
+#[derive(Debug)]
+pub(crate) struct Step<'e> {
+    forward: Forward<'e>,
     /// The row whose logits are computed.
     last: TensorId,
     logits: TensorId,
@@ -40,77 +107,44 @@ impl<'e> Step<'e> {
         context: usize,
         rows: usize,
     ) -> Result<Self> {
-        let mut batch = engine.batch();
-        let [tokens, positions, written] = [0, 0, WriteRows::SKIPPED].map(|first| vec![first; rows]);
-        let [tokens, positions, written] = [
-            batch.upload_indices(&tokens, &[rows])?,
-            batch.upload_indices(&positions, &[rows])?,
-            batch.upload_indices(&written, &[rows])?,
-        ];
-        let [length, last] = [batch.upload_indices(&[0], &[1])?, batch.upload_indices(&[0], &[1])?];
-        let rotations = weights.rotations.iter();
-        let rotations = rotations.map(|rotary| (rotary.op, rotary.factors(context).map(|by| batch.import(by))));
-        let inputs = Inputs { rotations: rotations.collect(), config, context, rows, positions, written, length };
-        let embedding = batch.import(&weights.embedding);
-        let x = batch.gather(embedding, tokens)?;
-        let mut x = scaled(&mut batch, x, config.scales.embedding)?;
-        for ((layer, &kind), caches) in weights.layers.iter().zip(&config.layers).zip(caches) {
-            x = inputs.attention(&mut batch, layer, kind, caches, x)?;
-            x = inputs.feed_forward(&mut batch, layer, x)?;
-        }
-        let x = batch.gather(x, last)?;
-        let x = norm(&mut batch, x, Some(&weights.norm), config.eps)?;
-        let logits = product(&mut batch, x, &weights.head)?;
-        let mut logits = scaled(&mut batch, logits, config.scales.logits)?;
-        if let Some(cap) = config.caps.logits {
-            logits = batch.scale(logits, 1.0 / cap)?;
-            logits = batch.tanh(logits)?;
-            logits = batch.scale(logits, cap)?;
-        }
+        let mut forward = Forward::record(engine, config, weights, caches, context, rows)?;
+        let batch = &mut forward.batch;
+        let last = batch.upload_indices(&[0], &[1])?;
+        let x = batch.gather(forward.out, last)?;
+        let logits = logits(batch, x, config, weights)?;
         let (greatest, most) = (batch.argmax_axis(logits, 1)?, batch.max_axis(logits, 1)?);
-        Ok(Self { batch, rows, tokens, positions, written, length, last, logits, greatest, most })
+        Ok(Self { forward, last, logits, greatest, most })
     }
 
     /// How many tokens it takes at most.
     pub(crate) fn rows(&self) -> usize {
-        self.rows
+        self.forward.rows
     }
 
     /// Computes tokens that follow `before` others.
     fn set(&mut self, tokens: &[u32], before: usize) -> Result<()> {
-        let filled = |of: &mut dyn Iterator<Item = u32>, rest: u32| -> Vec<u32> {
-            of.chain(std::iter::repeat(rest)).take(self.rows).collect()
-        };
-        let places = before as u32..(before + tokens.len()) as u32;
-        let ids = filled(&mut tokens.iter().copied(), 0);
-        let positions = filled(&mut places.clone(), places.start);
-        let written = filled(&mut places.clone(), WriteRows::SKIPPED);
-        self.batch.set_data(self.tokens, Data::U32(&ids))?;
-        self.batch.set_data(self.positions, Data::U32(&positions))?;
-        self.batch.set_data(self.written, Data::U32(&written))?;
-        self.batch.set_data(self.length, Data::U32(&[places.end]))?;
-        self.batch.set_data(self.last, Data::U32(&[tokens.len() as u32 - 1]))?;
-        Ok(())
+        self.forward.set(tokens, before)?;
+        Ok(self.forward.batch.set_data(self.last, Data::U32(&[tokens.len() as u32 - 1]))?)
     }
 
     /// Adds tokens that follow `before` others to the caches.
     pub(crate) fn extend(&mut self, tokens: &[u32], before: usize) -> Result<()> {
         self.set(tokens, before)?;
-        Ok(self.batch.execute(&[])?)
+        Ok(self.forward.batch.execute(&[])?)
     }
 
     /// The same, and the logits of what follows the last of them.
     pub(crate) fn logits(&mut self, tokens: &[u32], before: usize) -> Result<Vec<f32>> {
         self.set(tokens, before)?;
-        self.batch.execute(&[self.logits])?;
-        Ok(self.batch.read(self.logits)?)
+        self.forward.batch.execute(&[self.logits])?;
+        Ok(self.forward.batch.read(self.logits)?)
     }
 
     /// The same, and the likeliest token to follow.
     pub(crate) fn greatest(&mut self, tokens: &[u32], before: usize) -> Result<u32> {
         self.set(tokens, before)?;
         // On a GPU in one submission, with one wait.
-        let results = self.batch.run(&[self.greatest, self.most])?;
+        let results = self.forward.batch.run(&[self.greatest, self.most])?;
         let token = results[0].as_data().u32()[0];
         match results[1].as_data().f32()[0].is_nan() {
             true => Err(Error::NotANumber { token: token as usize }),
@@ -120,7 +154,60 @@ impl<'e> Step<'e> {
 
     /// Where a token is computed, and why.
     pub(crate) fn explain(&self) -> Result<kiln::Explanation> {
-        Ok(self.batch.explain(&[self.greatest, self.most])?)
+        Ok(self.forward.batch.explain(&[self.greatest, self.most])?)
+    }
+}
+
+/// The graph of some tokens, and of how probable it is that others follow each of them.
+#[derive(Debug)]
+pub(crate) struct Scoring<'e> {
+    forward: Forward<'e>,
+    vocabulary: usize,
+    /// For each row the token that follows, as its place among all probabilities of all rows.
+    following: TensorId,
+    /// ln p of these, `[rows, 1]`.
+    scores: TensorId,
+}
+
+impl<'e> Scoring<'e> {
+    /// Records the graph, as [`Step::record`].
+    pub(crate) fn record(
+        engine: &'e Engine,
+        config: &Config,
+        weights: &Weights,
+        caches: &[[State; 2]],
+        context: usize,
+        rows: usize,
+    ) -> Result<Self> {
+        let vocabulary = config.vocabulary;
+        let mut forward = Forward::record(engine, config, weights, caches, context, rows)?;
+        let batch = &mut forward.batch;
+        let following = batch.upload_indices(&vec![0; rows], &[rows])?;
+        let logits = logits(batch, forward.out, config, weights)?;
+        let all = batch.log_softmax(logits)?;
+        let all = batch.reshape(all, &[rows * vocabulary, 1])?;
+        let scores = batch.gather(all, following)?;
+        Ok(Self { forward, vocabulary, following, scores })
+    }
+
+    /// How many tokens it takes at most.
+    pub(crate) fn rows(&self) -> usize {
+        self.forward.rows
+    }
+
+    /// Adds tokens that follow `before` others to the caches, and returns for each ln p of the one in `following`.
+    pub(crate) fn scores(&mut self, tokens: &[u32], before: usize, following: &[u32]) -> Result<Vec<f32>> {
+        self.forward.set(tokens, before)?;
+        let of_row = |row: usize| following.get(row).map_or(0, |&token| (row * self.vocabulary) as u32 + token);
+        let places: Vec<u32> = (0..self.forward.rows).map(of_row).collect();
+        self.forward.batch.set_data(self.following, Data::U32(&places))?;
+        self.forward.batch.execute(&[self.scores])?;
+        let mut scores = self.forward.batch.read(self.scores)?;
+        scores.truncate(tokens.len());
+        match scores.iter().position(|score| score.is_nan()) {
+            Some(row) => Err(Error::NotANumber { token: following[row] as usize }),
+            None => Ok(scores),
+        }
     }
 }
 

@@ -8,7 +8,7 @@ mod decoder;
 mod rope;
 mod weights;
 
-pub(crate) use decoder::Step;
+pub(crate) use decoder::{Scoring, Step};
 use kiln::op::RopeStyle;
 pub(crate) use rope::Rotation;
 pub(crate) use weights::Weights;

@@ -1,0 +1,65 @@
+//! `kiln-llm perplexity`.
+
+use std::io::{IsTerminal, Write};
+
+use kiln_gguf::Model as File;
+use kiln_llm::{Model, SessionOptions};
+
+use crate::Result;
+use crate::program::options::ExecutionOptions;
+
+/// What is measured, and on what.
+pub(crate) struct Perplexity {
+    pub(crate) text: String,
+    /// Tokens of a part, at least 4.
+    pub(crate) context: usize,
+    /// Parts at most.
+    pub(crate) chunks: Option<usize>,
+    pub(crate) execution: ExecutionOptions,
+}
+
+/// Cuts a text into parts of `context` tokens, and scores the second half of each given what comes before it in the part. The
+/// protocol is that of llama.cpp, so that figures compare: the model's first token (BOS) takes the place of the first one of a part.
+pub(crate) fn run(file: File, options: &Perplexity, out: &mut impl Write) -> Result<()> {
+    let engine = options.execution.engine()?;
+    let model = Model::from_gguf(&engine, file)?;
+    let context = options.context;
+    let mut tokens = model.tokenizer().encode(&options.text);
+    let all = tokens.len() / context;
+    if all == 0 {
+        let reason = format!("the text has {} tokens, and a part of {context} is needed", tokens.len());
+        return Err(format!("{reason}: take a longer one, or a smaller --ctx").into());
+    }
+    let (first, _) = model.tokenizer().around();
+    let chunks = options.chunks.map_or(all, |chunks| chunks.min(all));
+    let mut session = model.session(SessionOptions { context: Some(context), cache: options.execution.cache()? })?;
+    let shown = std::io::stderr().is_terminal();
+    // Sums of -ln p and of its square.
+    let (mut sum, mut squares, mut count) = (0.0, 0.0, 0usize);
+    for (number, part) in tokens.chunks_exact_mut(context).take(chunks).enumerate() {
+        if let Some(first) = first {
+            part[0] = first;
+        }
+        let (before, scored) = part.split_at(context / 2 + 1);
+        session.truncate(0);
+        session.push(before)?;
+        for score in session.score(scored)? {
+            let loss = -f64::from(score);
+            sum += loss;
+            squares += loss * loss;
+            count += 1;
+        }
+        if shown {
+            eprint!("\r{} of {chunks} parts, perplexity {:.4} ", number + 1, (sum / count as f64).exp());
+        }
+    }
+    if shown {
+        eprintln!();
+    }
+    let mean = sum / count as f64;
+    // The standard error of the mean, carried through the exponential.
+    let variance = (squares / count as f64 - mean * mean).max(0.0);
+    let error = (variance / count.saturating_sub(1).max(1) as f64).sqrt() * mean.exp();
+    writeln!(out, "perplexity {:.4} ± {error:.4} of {count} tokens in {chunks} parts of {context}", mean.exp())?;
+    Ok(())
+}
