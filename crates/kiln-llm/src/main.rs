@@ -5,6 +5,7 @@ mod program {
     pub(crate) mod bench;
     #[cfg(feature = "chat")]
     pub(crate) mod chat;
+    pub(crate) mod input;
     pub(crate) mod inspect;
     pub(crate) mod interrupt;
     pub(crate) mod logits;
@@ -15,15 +16,15 @@ mod program {
 
 use std::io::{self, BufWriter, Write};
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use kiln_gguf::Model;
 use kiln_llm::Tokenizer;
+use program::input::Input;
 use program::options::{ExecutionOptions, GenerationOptions};
 
-/// Runs language models in GGUF files, and looks into them.
+/// Runs language models in GGUF files and in folders of safetensors, and looks into them.
 ///
 /// Exit codes: 0 success; 1 something failed, and the message says what; 2 wrong arguments; 130 ended by Ctrl-C.
 #[derive(Parser)]
@@ -141,7 +142,7 @@ enum Command {
     },
     /// Print the tokens of a text
     ///
-    /// FILE may be a GGUF file or a tokenizer.json.
+    /// FILE may be a GGUF file, a folder or a tokenizer.json.
     ///
     /// The model's own tokens around a text (BOS, EOS) are added as the model wants them. Text that spells a special token stays
     /// text unless --parse-special is given.
@@ -165,18 +166,17 @@ enum Command {
 
 #[derive(Args)]
 struct File {
-    /// The model
+    /// The model: a GGUF file, or a folder with config.json, tokenizer.json and weights in safetensors files
     #[arg(value_name = "FILE")]
     path: PathBuf,
-    /// Read the whole file into memory instead of mapping it: for files that may change meanwhile
+    /// Read whole files into memory instead of mapping them: for files that may change meanwhile
     #[arg(long)]
     read: bool,
 }
 
 impl File {
-    fn open(&self) -> kiln_gguf::Result<Model> {
-        let path: &Path = &self.path;
-        if self.read { Model::read(path) } else { Model::open(path) }
+    fn open(&self) -> kiln_llm::Result<Input> {
+        Input::open(&self.path, self.read)
     }
 }
 
@@ -232,7 +232,7 @@ fn run(command: Command, out: &mut impl Write) -> Result<ExitCode> {
                 let json = std::fs::read_to_string(&file.path);
                 Tokenizer::from_json(&json.map_err(|error| format!("{}: {error}", file.path.display()))?)?
             } else {
-                Tokenizer::from_gguf(file.open()?.metadata())?
+                file.open()?.tokenizer()?
             };
             program::tokenize::run(&tokenizer, &text, encoding, ids, out)?;
         }
