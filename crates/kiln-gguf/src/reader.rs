@@ -177,7 +177,7 @@ pub struct Bytes(Storage<'static>);
 
 #[cfg(not(target_arch = "wasm32"))]
 impl Bytes {
-    /// Maps a file into memory. [`Gguf::open`] says what happens where it changes.
+    /// Maps a file into memory. [`Gguf::open`] says what happens where it changes: copy bytes before they are checked as text.
     ///
     /// # Errors
     /// [`Error::Io`].

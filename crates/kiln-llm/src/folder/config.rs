@@ -565,3 +565,118 @@ fn rotations(
         other => Err(rope.wrong(format!("positions scaled by {} are not supported", other.escape_debug()))),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kiln_gguf::Gguf;
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::Config;
+
+    fn translated(json: &Value) -> Result<Translated> {
+        translate(Path::new("config.json"), json)
+    }
+
+    /// As files of Gemma 3 with images are, which leave most keys out.
+    #[test]
+    fn keys_that_are_missing_have_the_defaults_of_transformers() {
+        let json = json!({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 2560,
+            "intermediate_size": 10240, "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+            "sliding_window": 1024}});
+        let found = translated(&json).unwrap();
+        assert!(found.tied && found.plus_one && found.vocabulary.is_none() && found.divisors.is_empty());
+        let config = Config::read(Gguf::parse(&found.metadata).unwrap().metadata(), 262_208).unwrap();
+        assert_eq!((config.heads, config.kv_heads, config.head, config.rotated), (8, 4, 256, 256));
+        assert_eq!((config.eps, config.context, config.scales.scores), (1e-6, 131_072, 0.0625));
+        assert_eq!(config.rotations.iter().map(|rotation| rotation.theta).collect::<Vec<_>>(), [1e6, 1e4]);
+        let windows: Vec<_> = config.layers.iter().take(7).map(|layer| layer.window).collect();
+        let window = Some(1024);
+        assert_eq!(windows, [window, window, window, window, window, None, window]);
+        assert_eq!((config.caps.scores, config.caps.logits), (None, None));
+    }
+
+    #[test]
+    fn mutated_configurations_give_errors_or_numbers() {
+        let rope = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "beta_fast": 32, "mscale": 1.0, "mscale_all_dim": 1.0, "rope_theta": 1e4,
+            "attention_factor": 1.0, "short_factor": [1.0, 2.0], "long_factor": [1.0, 2.0]});
+        let whole = json!({"model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 64,
+            "rms_norm_eps": 1e-5, "rope_theta": 1e4, "vocab_size": 12, "tie_word_embeddings": true, "sliding_window": 3,
+            "use_sliding_window": true, "max_window_layers": 1, "layer_types": (["full_attention"; 3]),
+            "sliding_window_pattern": 2, "no_rope_layers": [1, 0, 1], "no_rope_layer_interval": 4,
+            "query_pre_attn_scalar": 4, "attn_logit_softcapping": 1.0, "embedding_multiplier": 2.0,
+            "partial_rotary_factor": 1.0, "original_max_position_embeddings": 32});
+        let values = [
+            json!(null),
+            json!(0),
+            json!(1),
+            json!(2),
+            json!(3),
+            json!(-1),
+            json!(0.5),
+            json!(1e-40),
+            json!(1e39),
+            json!(1e300),
+            json!(65_536),
+            json!(u32::MAX),
+            json!(u64::MAX),
+            json!(true),
+            json!("full_attention"),
+            json!([]),
+            json!([1, 0, 1]),
+            json!([1.5, 1e-300]),
+            json!({}),
+        ];
+        let kinds = ["default", "linear", "llama3", "yarn", "longrope", "su", "dynamic"];
+        let mut state = 3u64;
+        let mut random = |n: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % n
+        };
+        let (mut read, mut refused) = (0, 0);
+        for _ in 0..20_000 {
+            let (mut config, mut rope) = (whole.clone(), rope.clone());
+            config["model_type"] = ALL[random(ALL.len())].model_type.into();
+            rope["rope_type"] = kinds[random(kinds.len())].into();
+            for object in [&mut config, &mut rope] {
+                let object = object.as_object_mut().unwrap();
+                for _ in 0..random(3) {
+                    let key = object.keys().nth(random(object.len())).unwrap().clone();
+                    match random(4) {
+                        0 => drop(object.remove(&key)),
+                        _ => drop(object.insert(key, values[random(values.len())].clone())),
+                    }
+                }
+            }
+            match random(4) {
+                0 => {}
+                1 => config["rope_scaling"] = rope,
+                2 => config["rope_parameters"] = rope,
+                _ => {
+                    config["rope_parameters"] =
+                        json!({"full_attention": rope, "sliding_attention": {"rope_theta": 1e4}})
+                }
+            }
+            if config["model_type"] == "gemma3" {
+                config = json!({"model_type": "gemma3", "text_config": config});
+            }
+            let config = translated(&config).and_then(|found| {
+                assert!(found.rotates.as_ref().is_none_or(|each| each.len() <= MOST_LAYERS));
+                assert!(found.divisors.iter().flat_map(|(_, all)| all).all(|&by| by.is_finite() && by > 0.0));
+                Config::read(Gguf::parse(&found.metadata)?.metadata(), 12)
+            });
+            match config {
+                Ok(config) => {
+                    read += 1;
+                    assert!(
+                        config.rotations.iter().all(|rotation| rotation.theta > 0.0 && rotation.magnitude.is_finite())
+                    );
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        assert!(read > 2000 && refused > 2000, "{read} {refused}");
+    }
+}

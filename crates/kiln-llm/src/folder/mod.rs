@@ -140,11 +140,9 @@ impl Folder {
         self.config.as_object().into_iter().flatten().map(|(key, value)| (&**key, value.to_string()))
     }
 
-    /// The object of `config.json` that a value is in: that of the decoder, or the outer one.
-    fn objects(&self) -> Result<Vec<(PathBuf, &Value)>> {
-        let path = self.path.join("config.json");
-        let inner = self.config.get("text_config");
-        Ok(std::iter::once(&self.config).chain(inner).map(|value| (path.clone(), value)).collect())
+    /// The objects of `config.json` with keys of a model: all of it, and what a model with images says of its decoder.
+    fn objects(&self) -> impl Iterator<Item = &Value> {
+        std::iter::once(&self.config).chain(self.config.get("text_config"))
     }
 
     /// The tokenizer: `tokenizer.json`, with the special tokens of `tokenizer_config.json`, `generation_config.json` and `config.json`.
@@ -152,7 +150,7 @@ impl Folder {
     /// # Errors
     /// [`Error::Folder`] where a file is missing or not valid; as [`Tokenizer::from_json`].
     pub fn tokenizer(&self) -> Result<Tokenizer> {
-        let rows = self.objects()?.iter().find_map(|(_, value)| value.get("vocab_size")?.as_u64());
+        let rows = self.objects().find_map(|value| value.get("vocab_size")?.as_u64());
         let path = self.path.join("tokenizer.json");
         let text = text(&path)?.ok_or_else(|| missing(&path))?;
         let tokenizer = Tokenizer::from_json_of(&text, rows.and_then(|rows| rows.try_into().ok()))?;
@@ -172,9 +170,10 @@ impl Folder {
                 })?);
             }
         }
+        let path = self.path.join("config.json");
+        let mut objects: Vec<_> = self.objects().map(|value| (path.clone(), value)).collect();
         let path = self.path.join("generation_config.json");
         let generation = json(&path)?;
-        let mut objects = self.objects()?;
         objects.extend(generation.as_ref().map(|value| (path, value)));
         let (mut begins, mut ends) = (Vec::new(), Vec::new());
         for (path, value) in &objects {
