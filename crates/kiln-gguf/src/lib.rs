@@ -22,7 +22,7 @@
 //! |---|---|
 //! | `types` | [`TensorKind`]: every type of tensors, one row each; which of them kiln computes with |
 //! | `metadata` | [`Metadata`], [`Value`], [`Array`]: keys with typed values, decoded as they are read |
-//! | `reader` | [`Gguf`], [`TensorInfo`], [`TensorView`]: one file, validated when it is opened |
+//! | `reader` | [`Gguf`], [`TensorInfo`], [`TensorView`]: one file, validated when it is opened; [`Bytes`] of files of other formats |
 //! | `map` | the memory map, the one place with unsafe code |
 //! | `split` | [`Model`]: a file or all files of a split model |
 //! | `writer` | [`Writer`]: files from metadata and borrowed tensors |
@@ -53,6 +53,8 @@ mod writer;
 
 pub use error::{Error, Result};
 pub use metadata::{Array, FromValue, Metadata, Value, ValueKind};
+#[cfg(not(target_arch = "wasm32"))]
+pub use reader::Bytes;
 pub use reader::{Gguf, TensorInfo, TensorView};
 #[cfg(not(target_arch = "wasm32"))]
 pub use split::Model;

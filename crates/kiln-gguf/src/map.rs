@@ -18,6 +18,7 @@ impl Map {
         //   from a map without a check of its UTF-8 in the same call. Elements of tensors are plain old data: every pattern
         //   of bits is a value. A write during a read of a `&str` of metadata may still give a string that is not UTF-8,
         //   which the language does not define; programs that write to models while others read them must use `Gguf::read`.
+        //   `Bytes` hands out the same as bytes alone; who makes a `str` of them has the same duty.
         // - The file is cut: reading a page that is behind the new end raises SIGBUS (on Windows an in-page error), which ends
         //   the process. The documentation of `Gguf::open` says so and names `Gguf::read`, which copies the file.
         // - The file is removed or replaced by a rename: the map keeps the old file, nothing changes.

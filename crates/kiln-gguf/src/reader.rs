@@ -132,6 +132,32 @@ enum Storage<'a> {
     Borrowed(&'a [u8]),
 }
 
+#[cfg(not(target_arch = "wasm32"))]
+impl Storage<'static> {
+    /// Maps a whole file.
+    fn map(path: &std::path::Path) -> Result<Self> {
+        let (file, len) = file_of(path)?;
+        // Systems do not map files without bytes.
+        if len == 0 {
+            return Ok(Self::Read(Vec::new(), 0));
+        }
+        Ok(Self::Mapped(crate::map::Map::new(&file).map_err(Error::io(path))?))
+    }
+
+    /// Reads a whole file into memory.
+    fn read(path: &std::path::Path) -> Result<Self> {
+        use std::io::{ErrorKind, Read};
+        let (mut file, len) = file_of(path)?;
+        let len = usize::try_from(len).map_err(|_| Error::io(path)(ErrorKind::FileTooLarge.into()))?;
+        let words = len.div_ceil(8);
+        let mut memory: Vec<u64> = Vec::new();
+        memory.try_reserve_exact(words).map_err(|_| Error::io(path)(ErrorKind::OutOfMemory.into()))?;
+        memory.resize(words, 0);
+        file.read_exact(&mut bytemuck::cast_slice_mut(&mut memory)[..len]).map_err(Error::io(path))?;
+        Ok(Self::Read(memory, len))
+    }
+}
+
 impl Storage<'_> {
     fn bytes(&self) -> &[u8] {
         match self {
@@ -141,6 +167,37 @@ impl Storage<'_> {
             Self::Read(words, len) => &bytemuck::cast_slice(words)[..*len],
             Self::Borrowed(bytes) => bytes,
         }
+    }
+}
+
+/// The bytes of a file of any format, mapped or read: for readers of weights that are not in GGUF files.
+#[cfg(not(target_arch = "wasm32"))]
+#[derive(Debug)]
+pub struct Bytes(Storage<'static>);
+
+#[cfg(not(target_arch = "wasm32"))]
+impl Bytes {
+    /// Maps a file into memory. [`Gguf::open`] says what happens where it changes: copy bytes before they are checked as text.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn map(path: impl AsRef<std::path::Path>) -> Result<Self> {
+        Storage::map(path.as_ref()).map(Self)
+    }
+
+    /// Reads a whole file into memory. Its bytes begin at a multiple of 8.
+    ///
+    /// # Errors
+    /// [`Error::Io`] where the file cannot be read or the machine has no memory for it.
+    pub fn read(path: impl AsRef<std::path::Path>) -> Result<Self> {
+        Storage::read(path.as_ref()).map(Self)
+    }
+}
+
+#[cfg(not(target_arch = "wasm32"))]
+impl AsRef<[u8]> for Bytes {
+    fn as_ref(&self) -> &[u8] {
+        self.0.bytes()
     }
 }
 
@@ -174,12 +231,7 @@ impl Gguf<'static> {
     /// [`Error::Io`] where the file cannot be mapped; every error of validation.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn open(path: impl AsRef<std::path::Path>) -> Result<Self> {
-        let path = path.as_ref();
-        let (file, len) = file_of(path)?;
-        if len == 0 {
-            return Err(Error::Magic { found: Vec::new() });
-        }
-        Self::of(Storage::Mapped(crate::map::Map::new(&file).map_err(Error::io(path))?))
+        Self::of(Storage::map(path.as_ref())?)
     }
 
     /// Reads a whole file into memory and validates it. It may change or be cut later.
@@ -188,16 +240,7 @@ impl Gguf<'static> {
     /// [`Error::Io`] where the file cannot be read or the machine has no memory for it; every error of validation.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn read(path: impl AsRef<std::path::Path>) -> Result<Self> {
-        use std::io::{ErrorKind, Read};
-        let path = path.as_ref();
-        let (mut file, len) = file_of(path)?;
-        let len = usize::try_from(len).map_err(|_| Error::io(path)(ErrorKind::FileTooLarge.into()))?;
-        let words = len.div_ceil(8);
-        let mut memory: Vec<u64> = Vec::new();
-        memory.try_reserve_exact(words).map_err(|_| Error::io(path)(ErrorKind::OutOfMemory.into()))?;
-        memory.resize(words, 0);
-        file.read_exact(&mut bytemuck::cast_slice_mut(&mut memory)[..len]).map_err(Error::io(path))?;
-        Self::of(Storage::Read(memory, len))
+        Self::of(Storage::read(path.as_ref())?)
     }
 }
 

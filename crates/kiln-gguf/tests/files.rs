@@ -5,7 +5,7 @@ mod support;
 
 use std::path::PathBuf;
 
-use kiln_gguf::{Error, Gguf, Model, TensorKind, Writer};
+use kiln_gguf::{Bytes, Error, Gguf, Model, TensorKind, Writer};
 use support::small;
 
 /// A folder of its own for each test.
@@ -43,6 +43,20 @@ fn what_is_no_file_is_an_error() {
     }
     assert!(matches!(Writer::new().save(&folder), Err(Error::Io { .. })));
     assert!(matches!(Writer::new().save(folder.join("absent/x.gguf")), Err(Error::Io { .. })));
+}
+
+#[test]
+fn bytes_are_those_of_any_file() {
+    let folder = folder("bytes");
+    let path = folder.join("any");
+    for open in [|p: &PathBuf| Bytes::map(p), |p: &PathBuf| Bytes::read(p)] {
+        for bytes in [&b""[..], b"a", b"no GGUF file"] {
+            std::fs::write(&path, bytes).unwrap();
+            assert_eq!(open(&path).unwrap().as_ref(), bytes);
+        }
+        assert!(matches!(open(&folder), Err(Error::Io { .. })));
+        assert!(matches!(open(&folder.join("absent")), Err(Error::Io { .. })));
+    }
 }
 
 #[test]

@@ -1,13 +1,13 @@
 //! The numbers that describe a model, read from its metadata and checked.
 
 use kiln::op::Rope;
-use kiln_gguf::{Metadata, Model, Value};
+use kiln_gguf::{Metadata, Value};
 
 use crate::architecture::{Architecture, Caps, Rotation, WindowRope, Windows};
 use crate::{Error, Result};
 
 /// Layers at most: more than any model has, so that a hostile file cannot ask for memory without end.
-const MOST_LAYERS: usize = 512;
+pub(crate) const MOST_LAYERS: usize = 512;
 
 /// Rows of a matrix of a layer at most, likewise.
 const MOST_ROWS: usize = 1 << 28;
@@ -142,13 +142,12 @@ impl<'a> Keys<'a> {
 }
 
 impl Config {
-    /// Reads what a file says of its model.
+    /// Reads what metadata say of a model whose embedding has so many rows.
     ///
     /// # Errors
     /// [`Error::UnsupportedArchitecture`]; [`Error::File`] for missing keys and those of another type; [`Error::Model`] where numbers
     /// contradict one another, and where they ask for what is not computed.
-    pub(crate) fn read(model: &Model) -> Result<Self> {
-        let metadata = model.metadata();
+    pub(crate) fn read(metadata: Metadata<'_>, vocabulary: usize) -> Result<Self> {
         let name: &str = metadata.get("general.architecture")?;
         let architecture = Architecture::find(name).ok_or_else(|| Error::UnsupportedArchitecture {
             found: name.escape_debug().to_string(),
@@ -159,7 +158,6 @@ impl Config {
         let of_head = || width.checked_div(heads).unwrap_or(0);
         let head = keys.find_count("attention.key_length")?.unwrap_or_else(of_head);
         let context = keys.count("context_length")?;
-        let embedding = model.tensor("token_embd.weight")?;
         let (layers, rotations) = Self::layers(&keys, &architecture, context)?;
         let scale_of = |n: usize| 1.0 / (n.max(1) as f32).sqrt();
         let wide = architecture.scaled_by_width == Some(layers.len());
@@ -174,7 +172,7 @@ impl Config {
             kv_heads: keys.find_count("attention.head_count_kv")?.unwrap_or(heads),
             head,
             value_head: keys.find_count("attention.value_length")?.unwrap_or_else(of_head),
-            vocabulary: embedding.info().extents().get(1).map_or(0, |&rows| rows as usize),
+            vocabulary,
             context,
             eps: keys.positive("attention.layer_norm_rms_epsilon")?.unwrap_or(1e-5),
             rotated: keys.find_count("rope.dimension_count")?.unwrap_or(head),

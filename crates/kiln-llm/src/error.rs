@@ -1,5 +1,7 @@
 //! What can go wrong with models.
 
+use std::path::{Path, PathBuf};
+
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -10,6 +12,14 @@ pub enum Error {
     /// A model file is damaged, or lacks something.
     #[error(transparent)]
     File(#[from] kiln_gguf::Error),
+    /// A file of a folder is damaged, lacks something, or asks for what is not computed.
+    #[error("{}: {reason}", path.display())]
+    Folder {
+        /// The file, or the folder where a file is missing.
+        path: PathBuf,
+        /// What is wrong, with the tensor or the key, and what was expected.
+        reason: String,
+    },
     /// A tokenizer.json is not JSON, or not of the form of such files.
     #[error("tokenizer.json: {0}")]
     Json(#[from] serde_json::Error),
@@ -95,6 +105,11 @@ impl Error {
     /// A [`Error::Model`].
     pub(crate) fn model(what: &'static str, reason: impl Into<String>) -> Self {
         Self::Model { what, reason: reason.into() }
+    }
+
+    /// A [`Error::Folder`].
+    pub(crate) fn folder(path: &Path, reason: impl Into<String>) -> Self {
+        Self::Folder { path: path.to_owned(), reason: reason.into() }
     }
 
     /// A [`Error::Vocabulary`].

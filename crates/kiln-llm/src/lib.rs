@@ -1,4 +1,4 @@
-//! Language models on kiln: a GGUF file in, tokens out, on whatever device the engine finds fastest.
+//! Language models on kiln: a GGUF file or a folder of Hugging Face in, tokens out, on whatever device the engine finds fastest.
 //!
 //! ```no_run
 //! use kiln_llm::{Model, Sampler, SessionOptions};
@@ -20,6 +20,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `model`, `config`, `weights` | [`Model`]: what a file says, checked, and its weights as tensors |
+//! | `folder` | [`Folder`]: `config.json` as metadata, safetensors files, and the names of their tensors |
 //! | `architecture` | the architectures as a table: llama, qwen2, qwen3, gemma2, gemma3, phi3, granite, smollm3, olmo2 |
 //! | `architecture/weights`, `rope`, `decoder` | the weights by name, the rotations with their factors, and the graph of a step |
 //! | `session` | [`Session`]: tokens with their keys and values; [`Generation`] |
@@ -49,6 +50,7 @@ mod architecture;
 mod chat;
 mod config;
 mod error;
+mod folder;
 mod model;
 mod quantize;
 mod sampling;
@@ -60,6 +62,7 @@ mod weights;
 #[cfg(feature = "chat")]
 pub use chat::{ChatTemplate, Message};
 pub use error::{Error, Result};
+pub use folder::{Folder, FolderTensor};
 pub use model::Model;
 pub use quantize::{Conversion, Quantization, Recipe};
 pub use sampling::Sampler;

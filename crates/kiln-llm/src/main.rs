@@ -5,6 +5,7 @@ mod program {
     pub(crate) mod bench;
     #[cfg(feature = "chat")]
     pub(crate) mod chat;
+    pub(crate) mod input;
     pub(crate) mod inspect;
     pub(crate) mod interrupt;
     pub(crate) mod logits;
@@ -17,15 +18,15 @@ mod program {
 
 use std::io::{self, BufWriter, Write};
 use std::num::NonZeroUsize;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
-use kiln_gguf::Model;
 use kiln_llm::{Recipe, Tokenizer};
+use program::input::Input;
 use program::options::{ExecutionOptions, GenerationOptions};
 
-/// Runs language models in GGUF files, and looks into them.
+/// Runs language models in GGUF files and in folders of safetensors, and looks into them.
 ///
 /// Exit codes: 0 success; 1 something failed, and the message says what; 2 wrong arguments; 130 ended by Ctrl-C.
 #[derive(Parser)]
@@ -164,7 +165,7 @@ enum Command {
     ///
     /// TYPE is one of f32, f16, bf16, q8_0, q6_k, q5_k_m, q5_k, q5_1, q5_0, q4_k_m, q4_k, q4_1, q4_0, iq4_nl, iq4_xs, mxfp4, q3_k and
     /// q2_k. Norms and biases stay what they are; with a quantised type the matrix of the logits becomes Q6_K or Q8_0; q4_k_m and
-    /// q5_k_m give the matrices whose errors count most Q6_K. A file OUT is replaced once the new one is complete.
+    /// q5_k_m give the matrices whose errors count most Q6_K. FILE is a GGUF file, and a file OUT is replaced once the new one is complete.
     #[command(after_help = "Example: kiln-llm quantize model-f16.gguf model-q4_k_m.gguf q4_k_m")]
     Quantize {
         #[command(flatten)]
@@ -181,7 +182,7 @@ enum Command {
     },
     /// Print the tokens of a text
     ///
-    /// FILE may be a GGUF file or a tokenizer.json.
+    /// FILE may be a GGUF file, a folder or a tokenizer.json.
     ///
     /// The model's own tokens around a text (BOS, EOS) are added as the model wants them. Text that spells a special token stays
     /// text unless --parse-special is given.
@@ -205,18 +206,17 @@ enum Command {
 
 #[derive(Args)]
 struct File {
-    /// The model
+    /// The model: a GGUF file, or a folder with config.json, tokenizer.json and weights in safetensors files
     #[arg(value_name = "FILE")]
     path: PathBuf,
-    /// Read the whole file into memory instead of mapping it: for files that may change meanwhile
+    /// Read whole files into memory instead of mapping them: for files that may change meanwhile
     #[arg(long)]
     read: bool,
 }
 
 impl File {
-    fn open(&self) -> kiln_gguf::Result<Model> {
-        let path: &Path = &self.path;
-        if self.read { Model::read(path) } else { Model::open(path) }
+    fn open(&self) -> kiln_llm::Result<Input> {
+        Input::open(&self.path, self.read)
     }
 }
 
@@ -273,7 +273,7 @@ fn run(command: Command, out: &mut impl Write) -> Result<ExitCode> {
             program::perplexity::run(file.open()?, &perplexity, out)?;
         }
         Command::Quantize { file, to, recipe, again } => {
-            program::quantize::run(&file.open()?, &to, recipe, again, out)?;
+            program::quantize::run(&file.open()?.gguf()?, &to, recipe, again, out)?;
         }
         Command::Tokenize { file, text, ids, no_special, parse_special } => {
             let text = if text == "-" { io::read_to_string(io::stdin())? } else { text };
@@ -282,7 +282,7 @@ fn run(command: Command, out: &mut impl Write) -> Result<ExitCode> {
                 let json = std::fs::read_to_string(&file.path);
                 Tokenizer::from_json(&json.map_err(|error| format!("{}: {error}", file.path.display()))?)?
             } else {
-                Tokenizer::from_gguf(file.open()?.metadata())?
+                file.open()?.tokenizer()?
             };
             program::tokenize::run(&tokenizer, &text, encoding, ids, out)?;
         }

@@ -9,7 +9,7 @@ use crate::architecture::Weights;
 use crate::chat::{ChatTemplate, Templates};
 use crate::config::Config;
 use crate::weights::Source;
-use crate::{Result, Session, SessionOptions, Tokenizer};
+use crate::{Folder, Result, Session, SessionOptions, Tokenizer};
 
 /// A language model on an engine.
 ///
@@ -25,18 +25,31 @@ pub struct Model<'e> {
     templates: Templates,
 }
 
+/// What a model is made of, whatever files it comes from.
+struct Parts {
+    config: Config,
+    tokenizer: Tokenizer,
+    #[cfg(feature = "chat")]
+    templates: Templates,
+    source: Source,
+}
+
 impl<'e> Model<'e> {
-    /// Loads a GGUF file; of a model in several files the first (`NAME-00001-of-0000N.gguf`).
+    /// Loads a GGUF file, of a model in several files the first (`NAME-00001-of-0000N.gguf`), or a [`Folder`].
     ///
-    /// The file is mapped into memory: it must not change while the model lives. [`Model::from_gguf`] takes one that was read.
+    /// The files are mapped into memory: they must not change while the model lives. [`Model::from_gguf`] and [`Model::from_folder`]
+    /// take ones that were read.
     ///
     /// # Errors
-    /// [`Error::File`](crate::Error::File) for a file that is not valid or lacks something,
-    /// [`Error::UnsupportedArchitecture`](crate::Error::UnsupportedArchitecture),
+    /// [`Error::File`](crate::Error::File) for a file that is not valid or lacks something, [`Error::Folder`](crate::Error::Folder)
+    /// for one of a folder, [`Error::UnsupportedArchitecture`](crate::Error::UnsupportedArchitecture),
     /// [`Error::UnsupportedTokenizer`](crate::Error::UnsupportedTokenizer), [`Error::Model`](crate::Error::Model) where metadata and
     /// weights contradict one another.
     pub fn load(engine: &'e Engine, path: impl AsRef<Path>) -> Result<Self> {
-        Self::from_gguf(engine, kiln_gguf::Model::open(path)?)
+        match path.as_ref().is_dir() {
+            true => Self::from_folder(engine, Folder::open(path)?),
+            false => Self::from_gguf(engine, kiln_gguf::Model::open(path)?),
+        }
     }
 
     /// Loads a model from an open file.
@@ -44,22 +57,52 @@ impl<'e> Model<'e> {
     /// # Errors
     /// As [`Model::load`].
     pub fn from_gguf(engine: &'e Engine, file: kiln_gguf::Model) -> Result<Self> {
-        let config = Config::read(&file)?;
-        let tokenizer = Tokenizer::from_gguf(file.metadata())?;
+        let embedding = file.tensor("token_embd.weight")?;
+        let rows = embedding.info().extents().get(1).map_or(0, |&rows| rows as usize);
+        let parts = Parts {
+            config: Config::read(file.metadata(), rows)?,
+            tokenizer: Tokenizer::from_gguf(file.metadata())?,
+            #[cfg(feature = "chat")]
+            templates: Templates::from_gguf(file.metadata())?,
+            source: Source::new(file),
+        };
+        Self::of(engine, parts)
+    }
+
+    /// Loads a model from an open folder.
+    ///
+    /// # Errors
+    /// As [`Model::load`].
+    pub fn from_folder(engine: &'e Engine, folder: Folder) -> Result<Self> {
+        let tokenizer = folder.tokenizer();
+        #[cfg(feature = "chat")]
+        let templates = folder.templates();
+        // An architecture that is not supported is the first thing to say.
+        let (config, weights) = folder.into_parts()?;
+        let parts = Parts {
+            config,
+            tokenizer: tokenizer?,
+            #[cfg(feature = "chat")]
+            templates: templates?,
+            source: Source::of_folder(weights),
+        };
+        Self::of(engine, parts)
+    }
+
+    fn of(engine: &'e Engine, parts: Parts) -> Result<Self> {
+        let Parts { config, tokenizer, source, .. } = parts;
         if tokenizer.len() > config.vocabulary {
             let reason = format!("{} tokens have only {} rows of embeddings", tokenizer.len(), config.vocabulary);
             return Err(crate::Error::model("the vocabulary", reason));
         }
-        #[cfg(feature = "chat")]
-        let templates = Templates::from_gguf(file.metadata())?;
-        let weights = Weights::load(&Source::new(file), &config)?;
+        let weights = Weights::load(&source, &config)?;
         Ok(Self {
             engine,
             config,
             weights,
             tokenizer,
             #[cfg(feature = "chat")]
-            templates,
+            templates: parts.templates,
         })
     }
 

@@ -8,14 +8,21 @@ use std::sync::Arc;
 use kiln::{Shape, Tensor};
 use kiln_gguf::Model;
 
+use crate::folder::Weights;
 use crate::{Error, Result};
 
 /// Where the weights of a model come from.
 #[derive(Debug)]
 pub(crate) struct Source {
-    model: Arc<Model>,
+    files: Files,
     /// The names of the tensors that were asked for.
     read: RefCell<HashSet<String>>,
+}
+
+#[derive(Debug)]
+enum Files {
+    Gguf(Arc<Model>),
+    Folder(Weights),
 }
 
 /// The bytes of one tensor, which keep their file open.
@@ -34,24 +41,35 @@ impl AsRef<[u8]> for Bytes {
 
 impl Source {
     pub(crate) fn new(model: Model) -> Self {
-        Self { model: Arc::new(model), read: RefCell::default() }
+        Self { files: Files::Gguf(Arc::new(model)), read: RefCell::default() }
+    }
+
+    /// The weights of a folder, by the names that GGUF files give them.
+    pub(crate) fn of_folder(weights: Weights) -> Self {
+        Self { files: Files::Folder(weights), read: RefCell::default() }
     }
 
     /// Whether there is a tensor of this name.
     pub(crate) fn has(&self, name: &str) -> bool {
-        self.model.tensor(name).is_ok()
+        match &self.files {
+            Files::Gguf(model) => model.tensor(name).is_ok(),
+            Files::Folder(weights) => weights.has(name),
+        }
     }
 
     /// The outermost extent of a tensor that is there.
     pub(crate) fn rows(&self, name: &str) -> Option<usize> {
-        usize::try_from(*self.model.tensor(name).ok()?.info().extents().last()?).ok()
+        match &self.files {
+            Files::Gguf(model) => usize::try_from(*model.tensor(name).ok()?.info().extents().last()?).ok(),
+            Files::Folder(weights) => weights.rows(name),
+        }
     }
 
     /// The tensor of this name, outermost extent first.
     ///
     /// # Errors
-    /// [`Error::File`] where the file has no such tensor, or kiln does not compute with its type; [`Error::Model`] where its extents
-    /// differ.
+    /// [`Error::File`] where the file has no such tensor, or kiln does not compute with its type, which for folders is
+    /// [`Error::Folder`]; [`Error::Model`] where its extents differ.
     pub(crate) fn tensor(&self, name: &str, dims: &[usize]) -> Result<Tensor> {
         self.rows_of(name, dims, 0..dims.first().copied().unwrap_or_default())
     }
@@ -63,7 +81,14 @@ impl Source {
     /// As [`Source::tensor`].
     pub(crate) fn rows_of(&self, name: &str, dims: &[usize], rows: Range<usize>) -> Result<Tensor> {
         self.read.borrow_mut().insert(name.to_owned());
-        let view = self.model.tensor(name)?;
+        match &self.files {
+            Files::Gguf(model) => Self::rows_of_gguf(model, name, dims, rows),
+            Files::Folder(weights) => weights.rows_of(name, dims, rows),
+        }
+    }
+
+    fn rows_of_gguf(model: &Arc<Model>, name: &str, dims: &[usize], rows: Range<usize>) -> Result<Tensor> {
+        let view = model.tensor(name)?;
         let ty = view.info().tensor_type()?;
         if ty.shape != Shape::new(dims)? {
             return Err(Error::model("weights", format!("{name} is {}, the metadata ask for {dims:?}", ty.shape)));
@@ -71,10 +96,10 @@ impl Source {
         // Elements that begin where their type cannot are refused here, with the name.
         view.operand()?;
         let has = |file: &kiln_gguf::Gguf<'_>| file.tensor(name).is_ok();
-        let file = self.model.files().iter().position(has).unwrap_or(0);
+        let file = model.files().iter().position(has).unwrap_or(0);
         let of_row = view.bytes().len().checked_div(dims[0]).unwrap_or(0);
         let start = view.info().offset() + rows.start * of_row;
-        let bytes = Bytes { model: self.model.clone(), file, at: start..start + rows.len() * of_row };
+        let bytes = Bytes { model: model.clone(), file, at: start..start + rows.len() * of_row };
         let dims: Vec<usize> = std::iter::once(rows.len()).chain(dims[1..].iter().copied()).collect();
         Ok(Tensor::from_shared(Arc::new(bytes), ty.dtype, &dims)?)
     }
@@ -90,9 +115,15 @@ impl Source {
     /// A tensor that nobody asked for.
     pub(crate) fn unread(&self) -> Option<String> {
         let read = self.read.borrow();
-        // Frequencies that files of 2023 have, and that follow from the base.
-        let known = |name: &str| read.contains(name) || name.ends_with(".attn_rot_embd.weight");
-        self.model.infos().map(|info| info.name()).find(|name| !known(name)).map(|name| name.escape_debug().to_string())
+        match &self.files {
+            Files::Gguf(model) => {
+                // Frequencies that files of 2023 have, and that follow from the base.
+                let known = |name: &str| read.contains(name) || name.ends_with(".attn_rot_embd.weight");
+                let unread = model.infos().map(|info| info.name()).find(|name| !known(name));
+                unread.map(|name| name.escape_debug().to_string())
+            }
+            Files::Folder(weights) => weights.unread(&read),
+        }
     }
 }
 

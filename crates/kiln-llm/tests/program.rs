@@ -379,3 +379,51 @@ fn logits_prints_what_follows_tokens() {
     }
     std::fs::remove_file(model).unwrap();
 }
+
+/// A folder works where a file does.
+#[test]
+fn commands_take_folders() {
+    use serde_json::json;
+    use support::random_folder::{Form, PLAIN};
+    use support::random_model::{Kind, LLAMA, RandomModel};
+
+    let random = RandomModel::new(Kind { interleaved: false, ..LLAMA });
+    let own = json!({"a\u{1b}": "\u{9b}31m", "long": "x".repeat(200)});
+    let folder = random.save_folder("program", &random.config("llama", own), Form { dtype: "BF16", files: 2, ..PLAIN });
+    folder.write("tokenizer_config.json", json!({"bos_token": "<s>", "eos_token": "</s>"}).to_string());
+    folder.write("chat_template.jinja", "{{ messages[-1].content }}");
+    let path = folder.0.to_str().unwrap();
+    for arguments in [&["inspect", path][..], &["inspect", "--read", path]] {
+        let (code, out, errors) = run(arguments);
+        assert_eq!((code, &*errors), (0, ""));
+        for expected in [
+            "model-00002-of-00002.safetensors\": safetensors, ",
+            "  hidden_size = 24\n",
+            "  a\\u{1b} = \"31m\"\n",
+            "xxx...\n",
+            "  BF16     [12, 24]                    576 B  model.embed_tokens.weight\n",
+            "  all         21 tensors",
+            "in front of a text: 1 \"<s>\"; behind it: nothing",
+            "a generation ends with: 2 \"</s>\"",
+            "nothing: every tensor has a type that kiln computes with",
+        ] {
+            assert!(out.contains(expected), "{expected:?} is not in\n{out}");
+        }
+        assert!(!out.contains(['\u{1b}', '\u{9b}']), "{out}");
+    }
+    assert_eq!(run(&["tokenize", path, "ab ab", "--ids"]), (0, "1 9 9\n".into(), "".into()));
+    let (code, out, _) = run(&["logits", path, "--tokens", "1,9", "--device", "cpu", "--json"]);
+    assert_eq!(code, 0);
+    assert!(out.starts_with("{\"logits\":["), "{out}");
+    for arguments in [
+        &["run", path, "ab", "-n", "3", "--device", "cpu", "--ids"][..],
+        &["run", "--read", path, "ab", "-n", "3", "--device", "cpu"],
+        &["bench", path, "-p", "2", "-n", "2", "-r", "1", "--device", "cpu"],
+    ] {
+        let (code, out, errors) = run(arguments);
+        assert!(code == 0 && !out.is_empty(), "{arguments:?}: {errors}");
+    }
+    folder.write("model-00002-of-00002.safetensors", "");
+    let (code, _, errors) = run(&["run", path, "ab"]);
+    assert!(code == 1 && errors.contains("model-00002-of-00002.safetensors"), "{errors}");
+}

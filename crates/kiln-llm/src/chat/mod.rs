@@ -16,8 +16,8 @@ use crate::{Error, Result, Tokenizer};
 /// The key of a GGUF file with its template. Further ones have the keys `tokenizer.chat_template.NAME`.
 const KEY: &str = "tokenizer.chat_template";
 
-/// The name of the template of [`KEY`].
-const DEFAULT: &str = "default";
+/// The name of the template that is used unless another is asked for.
+pub(crate) const DEFAULT: &str = "default";
 
 /// Instructions that a template may execute, and those that it may execute for each message. The templates of 70 models take at most
 /// 870 for four messages.
@@ -85,6 +85,11 @@ impl Templates {
             templates.push((name.to_owned(), metadata.get::<&str>(key)?.to_owned()));
         }
         Ok(Self(templates))
+    }
+
+    /// The templates with these names; `default` is the one without a name.
+    pub(crate) fn new(named: Vec<(String, String)>) -> Self {
+        Self(named)
     }
 
     /// The source of the template of this name, or of the default one.

@@ -4,10 +4,10 @@ use std::io::Write;
 use std::num::NonZeroUsize;
 use std::time::Instant;
 
-use kiln_gguf::Model as File;
-use kiln_llm::{Model, Sampler, SessionOptions};
+use kiln_llm::{Sampler, SessionOptions};
 
 use crate::Result;
+use crate::program::input::Input;
 use crate::program::options::ExecutionOptions;
 
 /// What is measured.
@@ -21,9 +21,9 @@ pub(crate) struct Bench {
 
 /// Measures a prompt and tokens one by one, each after as many tokens as the depth says, and prints a line for each: the mean of all
 /// repetitions and their standard deviation. One repetition that is not counted goes first.
-pub(crate) fn run(file: File, options: &Bench, out: &mut impl Write) -> Result<()> {
+pub(crate) fn run(input: Input, options: &Bench, out: &mut impl Write) -> Result<()> {
     let engine = options.execution.engine()?;
-    let model = Model::from_gguf(&engine, file)?;
+    let model = input.model(&engine)?;
     let context = options.depth + options.prompt.max(options.tokens) + 1;
     let mut session = model.session(SessionOptions { context: Some(context), cache: options.execution.cache()? })?;
     // Tokens that differ, from the beginning of the vocabulary to its end.

@@ -4,10 +4,10 @@ use std::io::{self, BufRead, IsTerminal, Write};
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use kiln_gguf::Model as File;
 use kiln_llm::{ChatTemplate, Error, Message, Model, Sampler, Session};
 
 use crate::Result;
+use crate::program::input::Input;
 use crate::program::interrupt::Interrupt;
 use crate::program::options::GenerationOptions;
 
@@ -22,11 +22,11 @@ pub(crate) struct Chat {
 
 /// Answers lines of the standard input until it ends. Prompts and help go to the standard error where a person sits in front of a
 /// terminal.
-pub(crate) fn run(file: File, options: &Chat, out: &mut impl Write) -> Result<ExitCode> {
+pub(crate) fn run(input: Input, options: &Chat, out: &mut impl Write) -> Result<ExitCode> {
     let interrupt = Interrupt::new()?;
     let engine = options.generation.engine()?;
     let session = options.generation.session()?;
-    let model = Model::from_gguf(&engine, file)?;
+    let model = input.model(&engine)?;
     let template = match &options.template {
         Some(path) => {
             let source = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;

@@ -4,9 +4,13 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use kiln_gguf::Model;
-use kiln_llm::Tokenizer;
+use kiln_llm::{Folder, Tokenizer};
 
 use crate::Result;
+use crate::program::input::Input;
+
+/// The most characters of a value of a folder that are printed.
+const MOST_OF_VALUE: usize = 100;
 
 /// What the tensors of one type are together.
 #[derive(Default)]
@@ -18,8 +22,32 @@ struct Total {
     first: String,
 }
 
+impl Total {
+    /// Counts a tensor.
+    fn add(&mut self, name: &str, elements: u64, bytes: u64) {
+        if self.tensors == 0 {
+            self.first = plain(name);
+        }
+        self.tensors += 1;
+        self.elements = self.elements.saturating_add(elements);
+        self.bytes = self.bytes.saturating_add(bytes);
+    }
+
+    fn print(&self, kind: &str, out: &mut impl Write) -> Result<()> {
+        let Self { tensors, elements, bytes, .. } = self;
+        Ok(writeln!(out, "  {kind:<8} {tensors:>5} tensors {elements:>14} elements {:>10}", size(*bytes))?)
+    }
+}
+
 /// Prints what is in a model.
-pub(crate) fn run(model: &Model, out: &mut impl Write) -> Result<()> {
+pub(crate) fn run(input: &Input, out: &mut impl Write) -> Result<()> {
+    match input {
+        Input::Gguf(model) => run_gguf(model, out),
+        Input::Folder(folder) => run_folder(folder, out),
+    }
+}
+
+fn run_gguf(model: &Model, out: &mut impl Write) -> Result<()> {
     for (path, file) in model.paths().iter().zip(model.files()) {
         let (keys, tensors) = (file.metadata().len(), file.infos().len());
         let size = size(file.file_bytes() as u64);
@@ -38,47 +66,22 @@ pub(crate) fn run(model: &Model, out: &mut impl Write) -> Result<()> {
     for info in model.infos() {
         let extents = format!("{:?}", info.extents());
         writeln!(out, "  {:<8} {extents:<22} {:>10}  {}", info.kind(), size(info.bytes() as u64), plain(info.name()))?;
-        let total = totals.entry(info.kind().id()).or_default();
-        if total.tensors == 0 {
-            total.first = plain(info.name());
-        }
-        for total in [total, &mut all] {
-            total.tensors += 1;
-            total.elements = total.elements.saturating_add(info.elements());
-            total.bytes += info.bytes() as u64;
+        for total in [totals.entry(info.kind().id()).or_default(), &mut all] {
+            total.add(info.name(), info.elements(), info.bytes() as u64);
         }
     }
 
     writeln!(out, "\nTypes")?;
     let kinds = || totals.iter().filter_map(|(&id, total)| Some((kiln_gguf::TensorKind::from_id(id)?, total)));
     for (kind, total) in kinds() {
-        writeln!(
-            out,
-            "  {:<8} {:>5} tensors {:>14} elements {:>10}",
-            kind,
-            total.tensors,
-            total.elements,
-            size(total.bytes)
-        )?;
+        total.print(kind.name(), out)?;
     }
-    writeln!(out, "  {:<8} {:>5} tensors {:>14} elements {:>10}", "all", all.tensors, all.elements, size(all.bytes))?;
+    all.print("all", out)?;
 
-    writeln!(out, "\nTokenizer")?;
-    let tokenizer = match model.metadata().value("tokenizer.ggml.model") {
-        None => {
-            writeln!(out, "  the file has no tokenizer")?;
-            None
-        }
-        Some(_) => Some(Tokenizer::from_gguf(model.metadata())),
-    };
     let mut problems = Vec::new();
-    match &tokenizer {
-        None => {}
-        Some(Ok(tokenizer)) => describe(tokenizer, out)?,
-        Some(Err(error)) => {
-            writeln!(out, "  cannot be used, see below")?;
-            problems.push(format!("the tokenizer: {error}"));
-        }
+    match model.metadata().value("tokenizer.ggml.model") {
+        None => writeln!(out, "\nTokenizer\n  the file has no tokenizer")?,
+        Some(_) => describe(Tokenizer::from_gguf(model.metadata()), &mut problems, out)?,
     }
     for (kind, total) in kinds().filter(|(kind, _)| kind.dtype().is_none()) {
         problems.push(format!(
@@ -86,6 +89,54 @@ pub(crate) fn run(model: &Model, out: &mut impl Write) -> Result<()> {
             total.tensors, total.first
         ));
     }
+    print_problems(&problems, out)
+}
+
+fn run_folder(folder: &Folder, out: &mut impl Write) -> Result<()> {
+    for (path, bytes) in folder.files() {
+        writeln!(out, "{path:?}: safetensors, {}", size(bytes as u64))?;
+    }
+
+    writeln!(out, "\nconfig.json")?;
+    for (key, value) in folder.config() {
+        let mut shown: String = value.chars().take(MOST_OF_VALUE).filter(|c| !c.is_control()).collect();
+        if value.chars().nth(MOST_OF_VALUE).is_some() {
+            shown.push_str("...");
+        }
+        writeln!(out, "  {} = {shown}", plain(key))?;
+    }
+
+    writeln!(out, "\nTensors (extents as files have them: the contiguous one last)")?;
+    let mut totals: BTreeMap<&str, (bool, Total)> = BTreeMap::new();
+    let mut all = Total::default();
+    for tensor in folder.tensors() {
+        let (extents, bytes) = (format!("{:?}", tensor.shape), tensor.bytes as u64);
+        writeln!(out, "  {:<8} {extents:<22} {:>10}  {}", tensor.dtype, size(bytes), plain(tensor.name))?;
+        let (is_supported, total) = totals.entry(tensor.dtype).or_default();
+        *is_supported = tensor.is_supported;
+        for total in [total, &mut all] {
+            total.add(tensor.name, tensor.shape.iter().map(|&n| n as u64).product(), bytes);
+        }
+    }
+
+    writeln!(out, "\nTypes")?;
+    for (kind, (_, total)) in &totals {
+        total.print(kind, out)?;
+    }
+    all.print("all", out)?;
+
+    let mut problems = Vec::new();
+    describe(folder.tokenizer(), &mut problems, out)?;
+    for (kind, (_, total)) in totals.iter().filter(|(_, (is_supported, _))| !is_supported) {
+        problems.push(format!(
+            "{} tensors of type {kind} ({}, ...): weights of F32, F16 and BF16 are supported",
+            total.tensors, total.first
+        ));
+    }
+    print_problems(&problems, out)
+}
+
+fn print_problems(problems: &[String], out: &mut impl Write) -> Result<()> {
     writeln!(out, "\nWhat kiln cannot use")?;
     if problems.is_empty() {
         writeln!(out, "  nothing: every tensor has a type that kiln computes with")?;
@@ -96,7 +147,16 @@ pub(crate) fn run(model: &Model, out: &mut impl Write) -> Result<()> {
     Ok(())
 }
 
-fn describe(tokenizer: &Tokenizer, out: &mut impl Write) -> Result<()> {
+fn describe(tokenizer: kiln_llm::Result<Tokenizer>, problems: &mut Vec<String>, out: &mut impl Write) -> Result<()> {
+    writeln!(out, "\nTokenizer")?;
+    let tokenizer = match tokenizer {
+        Ok(tokenizer) => tokenizer,
+        Err(error) => {
+            writeln!(out, "  cannot be used, see below")?;
+            problems.push(format!("the tokenizer: {error}"));
+            return Ok(());
+        }
+    };
     let ids = tokenizer.special_tokens();
     writeln!(out, "  {} tokens", tokenizer.len())?;
     let named = [

@@ -2,10 +2,10 @@
 
 use std::io::Write;
 
-use kiln_gguf::Model as File;
-use kiln_llm::{Model, SessionOptions};
+use kiln_llm::SessionOptions;
 
 use crate::Result;
+use crate::program::input::Input;
 use crate::program::options::ExecutionOptions;
 
 /// What is computed, and how.
@@ -18,9 +18,9 @@ pub(crate) struct Logits {
 }
 
 /// Prints the logits of what follows the tokens: all of them as JSON, or the likeliest tokens, each in a line with its logit and its text.
-pub(crate) fn run(file: File, options: &Logits, out: &mut impl Write) -> Result<()> {
+pub(crate) fn run(input: Input, options: &Logits, out: &mut impl Write) -> Result<()> {
     let engine = options.execution.engine()?;
-    let model = Model::from_gguf(&engine, file)?;
+    let model = input.model(&engine)?;
     let mut session = model.session(SessionOptions { context: options.context, cache: options.execution.cache()? })?;
     session.push(&options.tokens)?;
     let logits = session.logits()?;

@@ -2,10 +2,10 @@
 
 use std::io::{IsTerminal, Write};
 
-use kiln_gguf::Model as File;
-use kiln_llm::{Model, SessionOptions};
+use kiln_llm::SessionOptions;
 
 use crate::Result;
+use crate::program::input::Input;
 use crate::program::options::ExecutionOptions;
 
 /// What is measured, and on what.
@@ -20,9 +20,9 @@ pub(crate) struct Perplexity {
 
 /// Cuts a text into parts of `context` tokens, and scores the second half of each given what comes before it in the part. The
 /// protocol is that of llama.cpp, so that figures compare: the model's first token (BOS) takes the place of the first one of a part.
-pub(crate) fn run(file: File, options: &Perplexity, out: &mut impl Write) -> Result<()> {
+pub(crate) fn run(input: Input, options: &Perplexity, out: &mut impl Write) -> Result<()> {
     let engine = options.execution.engine()?;
-    let model = Model::from_gguf(&engine, file)?;
+    let model = input.model(&engine)?;
     let context = options.context;
     let mut tokens = model.tokenizer().encode(&options.text);
     let all = tokens.len() / context;

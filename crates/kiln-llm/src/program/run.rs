@@ -4,10 +4,10 @@ use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::time::Instant;
 
-use kiln_gguf::Model as File;
-use kiln_llm::{Encoding, Model};
+use kiln_llm::Encoding;
 
 use crate::Result;
+use crate::program::input::Input;
 use crate::program::interrupt::{EXIT_CODE, Interrupt};
 use crate::program::options::GenerationOptions;
 
@@ -21,12 +21,12 @@ pub(crate) struct Run {
 }
 
 /// Continues a prompt and prints it as it comes, until Ctrl-C at most. Times go to the standard error where that is a terminal.
-pub(crate) fn run(file: File, options: &Run, out: &mut impl Write) -> Result<ExitCode> {
+pub(crate) fn run(input: Input, options: &Run, out: &mut impl Write) -> Result<ExitCode> {
     let interrupt = Interrupt::new()?;
     let engine = options.generation.engine()?;
     let started = Instant::now();
     let session = options.generation.session()?;
-    let model = Model::from_gguf(&engine, file)?;
+    let model = input.model(&engine)?;
     let mut session = model.session(session)?;
     let prompt = model.tokenizer().encode_with(&options.prompt, Encoding::default());
     session.push(&prompt)?;

@@ -203,7 +203,13 @@ impl Tokenizer {
     /// [`Error::Json`] where it is not such a file, [`Error::UnsupportedTokenizer`] where it has a part that kiln does not have,
     /// [`Error::Vocabulary`] where it contradicts itself.
     pub fn from_json(text: &str) -> Result<Self> {
-        let File { added_tokens, normalizer, pre_tokenizer, post_processor, model } = serde_json::from_str(text)?;
+        Self::from_json_of(text, None)
+    }
+
+    /// The same without added tokens from the number `rows` on, for which a model has no row: of a family whose models share a file.
+    pub(crate) fn from_json_of(text: &str, rows: Option<usize>) -> Result<Self> {
+        let File { mut added_tokens, normalizer, pre_tokenizer, post_processor, model } = serde_json::from_str(text)?;
+        added_tokens.retain(|token| rows.is_none_or(|rows| (token.id as usize) < rows));
         let Model { vocab, merges, unk_token, unk_id, .. } = model;
         let kind = model.r#type.unwrap_or_else(|| {
             let scores = matches!(vocab, Vocab::Scores(_));

@@ -116,6 +116,21 @@ impl Tokenizer {
         Ok(Self { vocabulary, algorithm, special, ids, ends, prefix, suffix, add_space_prefix, space_prefix_once })
     }
 
+    /// The same with these tokens in front of texts and behind them, where they are given, and further ones that end a generation.
+    ///
+    /// # Errors
+    /// [`Error::Vocabulary`] for a token that does not exist.
+    pub(crate) fn with_special(mut self, bos: Option<u32>, eos: Option<u32>, ends: &[u32]) -> Result<Self> {
+        let all = bos.iter().chain(&eos).chain(ends);
+        if let Some(id) = all.copied().find(|&id| id as usize >= self.len()) {
+            let reason = format!("token {id} is named, the vocabulary has {}", self.len());
+            return Err(Error::vocabulary("special tokens", reason));
+        }
+        (self.ids.bos, self.ids.eos) = (bos.or(self.ids.bos), eos.or(self.ids.eos));
+        self.ends.extend(eos.iter().chain(ends));
+        Ok(self)
+    }
+
     /// The number of tokens.
     pub fn len(&self) -> usize {
         self.vocabulary.len()

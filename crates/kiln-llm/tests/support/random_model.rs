@@ -7,13 +7,13 @@ use kiln_gguf::{TensorKind, ToValue, Writer};
 
 /// The extents of the models, chosen so that no two are equal where that could hide an exchange.
 pub(crate) const VOCABULARY: usize = 12;
-const WIDTH: usize = 24;
-const FFN: usize = 40;
-const HEADS: usize = 4;
-const KV_HEADS: usize = 2;
-const EPS: f32 = 1e-5;
+pub(crate) const WIDTH: usize = 24;
+pub(crate) const FFN: usize = 40;
+pub(crate) const HEADS: usize = 4;
+pub(crate) const KV_HEADS: usize = 2;
+pub(crate) const EPS: f32 = 1e-5;
 /// Tokens that the models are made for.
-const CONTEXT: u32 = 1000;
+pub(crate) const CONTEXT: u32 = 1000;
 
 /// Where norms of queries and keys are.
 #[derive(Debug, Clone, Copy, PartialEq)]

@@ -1,0 +1,682 @@
+//! What a `config.json` says, as the keys of a GGUF file: models of both kinds are then read by the same code.
+
+use std::f64::consts::TAU;
+use std::path::Path;
+
+use kiln_gguf::{ToValue, Writer};
+use serde_json::{Map, Value};
+
+use crate::config::MOST_LAYERS;
+use crate::{Error, Result};
+
+/// The most elements of a head: more than any model has, as factors are computed for them before weights are looked at.
+const MOST_HEAD: usize = 1 << 16;
+
+/// Which layers have a window.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Windows {
+    None,
+    /// Every layer where there is a window; one of so many keys where the file does not say.
+    All(Option<u32>),
+    /// With `use_sliding_window` those of `layer_types`, or from layer `max_window_layers` on.
+    Switched,
+    /// Those of `layer_types`, or all but the last of every so many. The window where the file does not say.
+    Pattern(usize, u32),
+}
+
+/// What a `model_type` says, and the values of keys that a file may leave out.
+#[derive(Debug, Clone, Copy)]
+struct Family {
+    model_type: &'static str,
+    /// The value of `general.architecture`.
+    architecture: &'static str,
+    tied: bool,
+    windows: Windows,
+    eps: f64,
+    theta: f64,
+    /// Elements of a head. `None`: the width by the heads.
+    head: Option<u32>,
+    /// Gemma: GELU, norms of 1 + w, scores scaled by a key.
+    is_gemma: bool,
+    /// Caps of scores and of logits.
+    caps: [Option<f32>; 2],
+    has_multipliers: bool,
+    has_no_rope_layers: bool,
+    /// Heads of queries and of keys, and tokens of the context.
+    sizes: Option<[u32; 3]>,
+}
+
+const LLAMA: Family = Family {
+    model_type: "llama",
+    architecture: "llama",
+    tied: false,
+    windows: Windows::None,
+    eps: 1e-6,
+    theta: 10_000.0,
+    head: None,
+    is_gemma: false,
+    caps: [None; 2],
+    has_multipliers: false,
+    has_no_rope_layers: false,
+    sizes: None,
+};
+
+const GEMMA2: Family = Family {
+    model_type: "gemma2",
+    architecture: "gemma2",
+    tied: true,
+    windows: Windows::Pattern(2, 4096),
+    head: Some(256),
+    is_gemma: true,
+    caps: [Some(50.0), Some(30.0)],
+    ..LLAMA
+};
+
+const GEMMA3: Family = Family {
+    model_type: "gemma3_text",
+    architecture: "gemma3",
+    windows: Windows::Pattern(6, 4096),
+    theta: 1e6,
+    caps: [None; 2],
+    // Files of models with images leave them out.
+    sizes: Some([8, 4, 131_072]),
+    ..GEMMA2
+};
+
+const OLMO2: Family = Family { model_type: "olmo2", architecture: "olmo2", eps: 1e-5, ..LLAMA };
+
+const ALL: &[Family] = &[
+    LLAMA,
+    Family { model_type: "mistral", windows: Windows::All(Some(4096)), ..LLAMA },
+    Family { model_type: "qwen2", architecture: "qwen2", windows: Windows::Switched, ..LLAMA },
+    Family { model_type: "qwen3", architecture: "qwen3", windows: Windows::Switched, head: Some(128), ..LLAMA },
+    GEMMA2,
+    GEMMA3,
+    Family { model_type: "gemma3", ..GEMMA3 },
+    Family { model_type: "phi3", architecture: "phi3", windows: Windows::All(None), eps: 1e-5, ..LLAMA },
+    Family { model_type: "granite", architecture: "granite", has_multipliers: true, ..LLAMA },
+    Family {
+        model_type: "smollm3",
+        architecture: "smollm3",
+        tied: true,
+        windows: Windows::Switched,
+        theta: 2e6,
+        has_no_rope_layers: true,
+        ..LLAMA
+    },
+    OLMO2,
+    Family { model_type: "olmo3", windows: Windows::Pattern(4, 4096), ..OLMO2 },
+];
+
+/// What a `config.json` says.
+#[derive(Debug)]
+pub(super) struct Translated {
+    /// A GGUF file of metadata alone.
+    pub(super) metadata: Vec<u8>,
+    pub(super) vocabulary: Option<usize>,
+    /// Whether the embedding is the head.
+    pub(super) tied: bool,
+    /// Whether norms multiply by 1 + w.
+    pub(super) plus_one: bool,
+    /// Which layers rotate queries and keys, where the file says it.
+    pub(super) rotates: Option<Vec<bool>>,
+    /// The divisors of angles, by the names that GGUF files give them.
+    pub(super) divisors: Vec<(&'static str, Vec<f32>)>,
+}
+
+/// An object of a file. Values that are null are as ones that are not there.
+#[derive(Clone, Copy)]
+pub(super) struct Object<'a> {
+    pub(super) path: &'a Path,
+    pub(super) values: &'a Map<String, Value>,
+}
+
+impl<'a> Object<'a> {
+    pub(super) fn of(path: &'a Path, value: &'a Value) -> Result<Self> {
+        let values = value.as_object().ok_or_else(|| Error::folder(path, "an object is expected"))?;
+        Ok(Self { path, values })
+    }
+
+    fn wrong(&self, reason: String) -> Error {
+        Error::folder(self.path, reason)
+    }
+
+    pub(super) fn get(&self, name: &str) -> Option<&'a Value> {
+        self.values.get(name).filter(|value| !value.is_null())
+    }
+
+    /// The value of a key, as `read` takes it.
+    fn read<T>(&self, name: &str, expected: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<Option<T>> {
+        let Some(value) = self.get(name) else { return Ok(None) };
+        read(value).map(Some).ok_or_else(|| {
+            let found: String = value.to_string().chars().take(100).flat_map(char::escape_debug).collect();
+            self.wrong(format!("{name} is {found}, {expected} is expected"))
+        })
+    }
+
+    fn whole(&self, name: &str) -> Result<Option<u32>> {
+        self.read(name, "an integer of 32 bits", |value| value.as_u64()?.try_into().ok())
+    }
+
+    fn count(&self, name: &str) -> Result<Option<u32>> {
+        self.read(name, "a count from 1 on", |value| u32::try_from(value.as_u64()?).ok().filter(|&n| n > 0))
+    }
+
+    fn number(&self, name: &str) -> Result<Option<f64>> {
+        self.read(name, "a number", Value::as_f64)
+    }
+
+    fn positive(&self, name: &str) -> Result<Option<f64>> {
+        self.read(name, "a positive number", |value| value.as_f64().filter(|&x| (x as f32).is_normal() && x > 0.0))
+    }
+
+    fn truth(&self, name: &str) -> Result<Option<bool>> {
+        self.read(name, "true or false", Value::as_bool)
+    }
+
+    pub(super) fn text(&self, name: &str) -> Result<Option<&'a str>> {
+        self.read(name, "a string", Value::as_str)
+    }
+
+    fn object(&self, name: &str) -> Result<Option<Self>> {
+        let values = self.read(name, "an object", Value::as_object)?;
+        Ok(values.map(|values| Self { values, ..*self }))
+    }
+
+    fn list<T>(&self, name: &str, expected: &str, read: impl Fn(&'a Value) -> Option<T>) -> Result<Option<Vec<T>>> {
+        self.read(name, expected, |value| value.as_array()?.iter().map(&read).collect())
+    }
+
+    fn needed<T>(&self, name: &str, found: Option<T>) -> Result<T> {
+        found.ok_or_else(|| self.wrong(format!("{name} is missing")))
+    }
+
+    /// One number of a token or several.
+    pub(super) fn tokens(&self, name: &str) -> Result<Vec<u32>> {
+        let id = |value: &Value| value.as_u64()?.try_into().ok();
+        let read = |value: &Value| match value {
+            Value::Array(several) => several.iter().map(id).collect(),
+            one => Some(vec![id(one)?]),
+        };
+        Ok(self.read(name, "the number of a token, or several", read)?.unwrap_or_default())
+    }
+}
+
+/// Keys that are written.
+struct Keys {
+    architecture: &'static str,
+    writer: Writer<'static>,
+}
+
+impl Keys {
+    fn set(&mut self, name: &str, value: &dyn ToValue) -> Result<()> {
+        Ok(self.writer.set(&format!("{}.{name}", self.architecture), value)?)
+    }
+
+    fn number(&mut self, name: &str, value: f64) -> Result<()> {
+        self.set(name, &(value as f32))
+    }
+}
+
+/// Translates a `config.json`.
+///
+/// # Errors
+/// [`Error::UnsupportedArchitecture`] for a `model_type` that kiln does not have; [`Error::Folder`] for keys that are missing, of
+/// another type, or ask for what is not computed.
+pub(super) fn translate(path: &Path, json: &Value) -> Result<Translated> {
+    let outer = Object::of(path, json)?;
+    let model_type = outer.needed("model_type", outer.text("model_type")?)?;
+    let family = ALL.iter().find(|family| family.model_type == model_type).copied();
+    let family = family.ok_or_else(|| Error::UnsupportedArchitecture {
+        found: model_type.escape_debug().to_string(),
+        supported: ALL.iter().map(|family| family.model_type).collect::<Vec<_>>().join(", "),
+    })?;
+    // Models of texts and images have the decoder's keys in an object of their own.
+    let config =
+        if model_type == "gemma3" { outer.needed("text_config", outer.object("text_config")?)? } else { outer };
+    refuse_what_is_not_computed(&outer, &config, &family)?;
+
+    let mut keys = Keys { architecture: family.architecture, writer: Writer::new() };
+    keys.writer.set("general.architecture", &family.architecture)?;
+    let count = |name: &str, default: Option<u32>| config.needed(name, config.count(name)?.or(default));
+    let layers = count("num_hidden_layers", None)?;
+    if layers as usize > MOST_LAYERS {
+        return Err(config.wrong(format!("num_hidden_layers is {layers}, at most {MOST_LAYERS} are expected")));
+    }
+    let (width, context) = (count("hidden_size", None)?, count("max_position_embeddings", family.sizes.map(|n| n[2]))?);
+    let heads = count("num_attention_heads", family.sizes.map(|n| n[0]))?;
+    let kv_heads = count("num_key_value_heads", family.sizes.map(|n| n[1]).or(Some(heads)))?;
+    let own = config.count("head_dim")?.or(if config.values.contains_key("head_dim") { None } else { family.head });
+    if own.is_none() && !width.is_multiple_of(heads) {
+        return Err(
+            config.wrong(format!("{heads} heads do not share a width of {width} evenly, and head_dim is missing"))
+        );
+    }
+    let head = own.unwrap_or(width / heads);
+    if head as usize > MOST_HEAD {
+        return Err(config.wrong(format!("heads of {head} elements; at most {MOST_HEAD} are expected")));
+    }
+    keys.set("block_count", &layers)?;
+    keys.set("context_length", &context)?;
+    keys.set("embedding_length", &width)?;
+    keys.set("feed_forward_length", &count("intermediate_size", None)?)?;
+    keys.set("attention.head_count", &heads)?;
+    keys.set("attention.head_count_kv", &kv_heads)?;
+    keys.set("attention.key_length", &head)?;
+    keys.set("attention.value_length", &head)?;
+    let eps = config.positive("rms_norm_eps")?.unwrap_or(family.eps);
+    keys.number("attention.layer_norm_rms_epsilon", eps)?;
+    if family.is_gemma {
+        let scalar = config.positive("query_pre_attn_scalar")?.unwrap_or(256.0);
+        keys.number("attention.scale", 1.0 / scalar.sqrt())?;
+        let names = ["attn_logit_softcapping", "final_logit_softcapping"];
+        for (name, default) in names.into_iter().zip(family.caps) {
+            let cap = match config.positive(name)? {
+                Some(cap) => cap as f32,
+                // Null is no cap.
+                None if config.values.contains_key(name) => 0.0,
+                None => default.unwrap_or(0.0),
+            };
+            keys.set(name, &cap)?;
+        }
+    }
+    if family.has_multipliers {
+        for (name, theirs) in [
+            ("embedding_scale", "embedding_multiplier"),
+            ("attention.scale", "attention_multiplier"),
+            ("residual_scale", "residual_multiplier"),
+            ("logit_scale", "logits_scaling"),
+        ] {
+            keys.number(name, config.positive(theirs)?.unwrap_or(1.0))?;
+        }
+    }
+    windows(&config, &family, layers as usize, &mut keys)?;
+    let divisors = rotations(&config, &family, head, context, &mut keys)?;
+
+    let rotates = match family.has_no_rope_layers {
+        false => None,
+        true => {
+            // Ones are layers that do rotate.
+            let read = |value: &Value| value.as_u64().filter(|&n| n <= 1).map(|n| n == 1);
+            let each = config.list("no_rope_layers", "a list of 0 and 1", read)?;
+            let interval = config.count("no_rope_layer_interval")?.unwrap_or(4);
+            let each = each.unwrap_or_else(|| (1..=layers).map(|i| !i.is_multiple_of(interval)).collect());
+            if each.len() != layers as usize {
+                return Err(config.wrong(format!("no_rope_layers names {} layers of {layers}", each.len())));
+            }
+            Some(each)
+        }
+    };
+    let mut metadata = Vec::new();
+    keys.writer.write(&mut metadata).expect("a Vec takes everything");
+    let tied = match config.truth("tie_word_embeddings")? {
+        None => outer.truth("tie_word_embeddings")?.unwrap_or(family.tied),
+        Some(tied) => tied,
+    };
+    let vocabulary = config.count("vocab_size")?.map(|n| n as usize);
+    Ok(Translated { metadata, vocabulary, tied, plus_one: family.is_gemma, rotates, divisors })
+}
+
+fn refuse_what_is_not_computed(outer: &Object<'_>, config: &Object<'_>, family: &Family) -> Result<()> {
+    if outer.get("quantization_config").is_some() {
+        let reason = "quantization_config: weights that are quantised in safetensors files are not supported; take the model's files \
+                      of 16 bits, or a GGUF file";
+        return Err(outer.wrong(reason.to_owned()));
+    }
+    if config.truth("use_bidirectional_attention")? == Some(true) {
+        return Err(config.wrong("use_bidirectional_attention: attention to later tokens is not supported".to_owned()));
+    }
+    if let Some(kind @ "nope") = config.text("position_embedding_type")? {
+        return Err(config.wrong(format!("position_embedding_type {kind} is not supported")));
+    }
+    let (names, expected) = match family.is_gemma {
+        true => (&["hidden_activation", "hidden_act"][..], "gelu_pytorch_tanh"),
+        false => (&["hidden_act"][..], "silu"),
+    };
+    // The first counts.
+    for name in names {
+        match config.text(name)? {
+            None => {}
+            Some(found) if found == expected => break,
+            Some(found) => {
+                let found = found.escape_debug();
+                return Err(
+                    config.wrong(format!("{name} is {found}, {expected} is supported for {}", family.model_type))
+                );
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Writes which layers have a window.
+fn windows(config: &Object<'_>, family: &Family, layers: usize, keys: &mut Keys) -> Result<()> {
+    let is_said = config.values.contains_key("sliding_window");
+    let found = config.whole("sliding_window")?;
+    let window = match family.windows {
+        Windows::None => return Ok(()),
+        Windows::Switched if config.truth("use_sliding_window")? != Some(true) => return Ok(()),
+        Windows::Switched => found,
+        Windows::All(default) => {
+            if is_said {
+                found
+            } else {
+                default
+            }
+        }
+        Windows::Pattern(_, default) => {
+            if is_said {
+                found
+            } else {
+                Some(default)
+            }
+        }
+    };
+    keys.set("attention.sliding_window", &window.unwrap_or(0))?;
+    if window.is_none_or(|window| window == 0) {
+        return Ok(());
+    }
+    let read = |value: &Value| match value.as_str()? {
+        "sliding_attention" => Some(true),
+        "full_attention" => Some(false),
+        _ => None,
+    };
+    let each = config.list("layer_types", "a list of full_attention and sliding_attention", read)?;
+    let each = match (each, family.windows) {
+        (Some(each), _) => each,
+        (None, Windows::Switched) => {
+            let first = config.needed("max_window_layers", config.whole("max_window_layers")?)? as usize;
+            (0..layers).map(|i| i >= first).collect()
+        }
+        (None, Windows::Pattern(n, _)) => {
+            let n = match config.count("sliding_window_pattern")? {
+                None => config.count("_sliding_window_pattern")?.map_or(n, |n| n as usize),
+                Some(n) => n as usize,
+            };
+            (0..layers).map(|i| i % n != n - 1).collect()
+        }
+        (None, _) => vec![true; layers],
+    };
+    if each.len() != layers {
+        return Err(config.wrong(format!("layer_types names {} layers of {layers}", each.len())));
+    }
+    keys.set("attention.sliding_window_pattern", &each)
+}
+
+/// How positions are scaled, as an object names it; `default` where there is none.
+fn kind_of<'a>(rope: Option<Object<'a>>) -> Result<&'a str> {
+    let Some(rope) = rope else { return Ok("default") };
+    Ok(match rope.text("rope_type")? {
+        None => rope.text("type")?.unwrap_or("default"),
+        Some(kind) => kind,
+    })
+}
+
+/// Writes how queries and keys are rotated, and returns the divisors that GGUF files have as tensors.
+fn rotations(
+    config: &Object<'_>,
+    family: &Family,
+    head: u32,
+    context: u32,
+    keys: &mut Keys,
+) -> Result<Vec<(&'static str, Vec<f32>)>> {
+    // The first since transformers 5, by the type of a layer where these differ.
+    let mut rope = match config.object("rope_parameters")? {
+        None => config.object("rope_scaling")?,
+        rope => rope,
+    };
+    let mut local = None;
+    if let Some(both) = rope
+        && ["full_attention", "sliding_attention"].iter().any(|name| both.get(name).is_some())
+    {
+        rope = Some(both.needed("full_attention", both.object("full_attention")?)?);
+        local = both.object("sliding_attention")?;
+    }
+    let of = |rope: Option<Object<'_>>, name: &str| match rope {
+        Some(rope) => rope.positive(name),
+        None => Ok(None),
+    };
+    let theta = match of(rope, "rope_theta")? {
+        None => config.positive("rope_theta")?.unwrap_or(family.theta),
+        Some(theta) => theta,
+    };
+    keys.number("rope.freq_base", theta)?;
+    let local_theta = of(local, "rope_theta")?;
+    match family.windows {
+        Windows::Pattern(..) if family.architecture != "gemma2" => {
+            let found = kind_of(local)?;
+            if found != "default" {
+                let found = found.escape_debug();
+                return Err(
+                    config.wrong(format!("positions scaled by {found} in layers with a window are not supported"))
+                );
+            }
+            let default =
+                if family.is_gemma { config.positive("rope_local_base_freq")?.unwrap_or(10_000.0) } else { theta };
+            keys.number("rope.freq_base_swa", local_theta.unwrap_or(default))?;
+        }
+        _ if local.is_some_and(|local| Some(local.values) != rope.map(|rope| rope.values)) => {
+            return Err(config.wrong("rope_parameters that differ between layers are not supported".to_owned()));
+        }
+        _ => {}
+    }
+    let part = match of(rope, "partial_rotary_factor")? {
+        None => config.positive("partial_rotary_factor")?.unwrap_or(1.0),
+        Some(part) => part,
+    };
+    let rotated = (f64::from(head) * part.min(2.0)) as u32;
+    if rotated > head {
+        return Err(config.wrong(format!("partial_rotary_factor is {part}, at most 1 is expected")));
+    }
+    keys.set("rope.dimension_count", &rotated)?;
+
+    let kind = kind_of(rope)?;
+    // Without an object there is nothing to scale by.
+    let (Some(rope), false) = (rope, kind == "default") else {
+        keys.set("rope.scaling.type", &"none")?;
+        return Ok(Vec::new());
+    };
+    let needed = |name: &str| rope.needed(name, rope.positive(name)?);
+    let outer_original = config.count("original_max_position_embeddings")?;
+    let original = match rope.count("original_max_position_embeddings")? {
+        None => outer_original,
+        original => original,
+    };
+    let grown = |original: u32| f64::from(context) / f64::from(original);
+    let pairs = (rotated / 2) as usize;
+    match kind {
+        "linear" => {
+            keys.set("rope.scaling.type", &kind)?;
+            keys.number("rope.scaling.factor", needed("factor")?)?;
+            Ok(Vec::new())
+        }
+        "llama3" => {
+            keys.set("rope.scaling.type", &"none")?;
+            let (factor, low, high) = (needed("factor")?, needed("low_freq_factor")?, needed("high_freq_factor")?);
+            let original = f64::from(rope.needed("original_max_position_embeddings", original)?);
+            if low >= high {
+                return Err(
+                    rope.wrong(format!("low_freq_factor is {low}, which is not below high_freq_factor, {high}"))
+                );
+            }
+            let divisor = |i: usize| {
+                let turns = original / (TAU * theta.powf(2.0 * i as f64 / f64::from(rotated)));
+                let kept = ((turns - low) / (high - low)).clamp(0.0, 1.0);
+                (1.0 / ((1.0 - kept) / factor + kept)) as f32
+            };
+            Ok(vec![("rope_freqs.weight", (0..pairs).map(divisor).collect())])
+        }
+        "yarn" => {
+            keys.set("rope.scaling.type", &kind)?;
+            let original = original.unwrap_or(context);
+            let factor = rope.positive("factor")?.unwrap_or(grown(original));
+            keys.number("rope.scaling.factor", factor)?;
+            keys.set("rope.scaling.original_context_length", &original)?;
+            for (name, theirs) in [("yarn_beta_fast", "beta_fast"), ("yarn_beta_slow", "beta_slow")] {
+                if let Some(turns) = rope.positive(theirs)? {
+                    keys.number(&format!("rope.scaling.{name}"), turns)?;
+                }
+            }
+            if rope.truth("truncate")? == Some(false) {
+                return Err(rope.wrong("truncate: a ramp of yarn that ends between pairs is not supported".to_owned()));
+            }
+            let by = |scale: f64| if factor > 1.0 { 0.1 * scale * factor.ln() + 1.0 } else { 1.0 };
+            // Zero is as one that is not there.
+            let scale = |name: &str| Ok::<_, Error>(rope.number(name)?.filter(|&scale| scale != 0.0));
+            let magnitude = match (rope.positive("attention_factor")?, scale("mscale")?, scale("mscale_all_dim")?) {
+                (Some(magnitude), ..) => magnitude,
+                (None, Some(scale), Some(all)) => by(scale) / by(all),
+                (None, ..) => by(1.0),
+            };
+            keys.number("rope.scaling.yarn_attn_factor", magnitude)?;
+            Ok(Vec::new())
+        }
+        // The second is the name in files of 2024.
+        "longrope" | "su" => {
+            keys.set("rope.scaling.type", &"longrope")?;
+            if let Some(name) = ["short_mscale", "long_mscale"].iter().find(|name| rope.get(name).is_some()) {
+                return Err(rope.wrong(format!("{name}: magnitudes by context are not supported")));
+            }
+            let (original, factor) = match (outer_original, original) {
+                (Some(original), _) => (original, grown(original)),
+                (None, original) => {
+                    let original = original.unwrap_or(context);
+                    (original, rope.positive("factor")?.unwrap_or(grown(original)))
+                }
+            };
+            let magnitude = match rope.positive("attention_factor")? {
+                Some(magnitude) => magnitude,
+                None if factor <= 1.0 || original == 1 => 1.0,
+                None => (1.0 + factor.ln() / f64::from(original).ln()).sqrt(),
+            };
+            keys.set("rope.scaling.original_context_length", &original)?;
+            keys.number("rope.scaling.attn_factor", magnitude)?;
+            let read = |value: &Value| value.as_f64().map(|x| x as f32).filter(|x| x.is_normal() && *x > 0.0);
+            let names = [("rope_factors_short.weight", "short_factor"), ("rope_factors_long.weight", "long_factor")];
+            let lists = names.into_iter().map(|(name, theirs)| {
+                let factors = rope.needed(theirs, rope.list(theirs, "a list of positive numbers", read)?)?;
+                if factors.len() != pairs {
+                    return Err(rope.wrong(format!("{theirs} has {} numbers, {pairs} are expected", factors.len())));
+                }
+                Ok((name, factors))
+            });
+            lists.collect()
+        }
+        other => Err(rope.wrong(format!("positions scaled by {} are not supported", other.escape_debug()))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln_gguf::Gguf;
+    use serde_json::json;
+
+    use super::*;
+    use crate::config::Config;
+
+    fn translated(json: &Value) -> Result<Translated> {
+        translate(Path::new("config.json"), json)
+    }
+
+    /// As files of Gemma 3 with images are, which leave most keys out.
+    #[test]
+    fn keys_that_are_missing_have_the_defaults_of_transformers() {
+        let json = json!({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text", "hidden_size": 2560,
+            "intermediate_size": 10240, "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+            "sliding_window": 1024}});
+        let found = translated(&json).unwrap();
+        assert!(found.tied && found.plus_one && found.vocabulary.is_none() && found.divisors.is_empty());
+        let config = Config::read(Gguf::parse(&found.metadata).unwrap().metadata(), 262_208).unwrap();
+        assert_eq!((config.heads, config.kv_heads, config.head, config.rotated), (8, 4, 256, 256));
+        assert_eq!((config.eps, config.context, config.scales.scores), (1e-6, 131_072, 0.0625));
+        assert_eq!(config.rotations.iter().map(|rotation| rotation.theta).collect::<Vec<_>>(), [1e6, 1e4]);
+        let windows: Vec<_> = config.layers.iter().take(7).map(|layer| layer.window).collect();
+        let window = Some(1024);
+        assert_eq!(windows, [window, window, window, window, window, None, window]);
+        assert_eq!((config.caps.scores, config.caps.logits), (None, None));
+    }
+
+    #[test]
+    fn mutated_configurations_give_errors_or_numbers() {
+        let rope = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32, "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0, "beta_fast": 32, "mscale": 1.0, "mscale_all_dim": 1.0, "rope_theta": 1e4,
+            "attention_factor": 1.0, "short_factor": [1.0, 2.0], "long_factor": [1.0, 2.0]});
+        let whole = json!({"model_type": "llama", "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 3,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 4, "max_position_embeddings": 64,
+            "rms_norm_eps": 1e-5, "rope_theta": 1e4, "vocab_size": 12, "tie_word_embeddings": true, "sliding_window": 3,
+            "use_sliding_window": true, "max_window_layers": 1, "layer_types": (["full_attention"; 3]),
+            "sliding_window_pattern": 2, "no_rope_layers": [1, 0, 1], "no_rope_layer_interval": 4,
+            "query_pre_attn_scalar": 4, "attn_logit_softcapping": 1.0, "embedding_multiplier": 2.0,
+            "partial_rotary_factor": 1.0, "original_max_position_embeddings": 32});
+        let values = [
+            json!(null),
+            json!(0),
+            json!(1),
+            json!(2),
+            json!(3),
+            json!(-1),
+            json!(0.5),
+            json!(1e-40),
+            json!(1e39),
+            json!(1e300),
+            json!(65_536),
+            json!(u32::MAX),
+            json!(u64::MAX),
+            json!(true),
+            json!("full_attention"),
+            json!([]),
+            json!([1, 0, 1]),
+            json!([1.5, 1e-300]),
+            json!({}),
+        ];
+        let kinds = ["default", "linear", "llama3", "yarn", "longrope", "su", "dynamic"];
+        let mut state = 3u64;
+        let mut random = |n: usize| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 33) as usize % n
+        };
+        let (mut read, mut refused) = (0, 0);
+        for _ in 0..20_000 {
+            let (mut config, mut rope) = (whole.clone(), rope.clone());
+            config["model_type"] = ALL[random(ALL.len())].model_type.into();
+            rope["rope_type"] = kinds[random(kinds.len())].into();
+            for object in [&mut config, &mut rope] {
+                let object = object.as_object_mut().unwrap();
+                for _ in 0..random(3) {
+                    let key = object.keys().nth(random(object.len())).unwrap().clone();
+                    match random(4) {
+                        0 => drop(object.remove(&key)),
+                        _ => drop(object.insert(key, values[random(values.len())].clone())),
+                    }
+                }
+            }
+            match random(4) {
+                0 => {}
+                1 => config["rope_scaling"] = rope,
+                2 => config["rope_parameters"] = rope,
+                _ => {
+                    config["rope_parameters"] =
+                        json!({"full_attention": rope, "sliding_attention": {"rope_theta": 1e4}})
+                }
+            }
+            if config["model_type"] == "gemma3" {
+                config = json!({"model_type": "gemma3", "text_config": config});
+            }
+            let config = translated(&config).and_then(|found| {
+                assert!(found.rotates.as_ref().is_none_or(|each| each.len() <= MOST_LAYERS));
+                assert!(found.divisors.iter().flat_map(|(_, all)| all).all(|&by| by.is_finite() && by > 0.0));
+                Config::read(Gguf::parse(&found.metadata)?.metadata(), 12)
+            });
+            match config {
+                Ok(config) => {
+                    read += 1;
+                    assert!(
+                        config.rotations.iter().all(|rotation| rotation.theta > 0.0 && rotation.magnitude.is_finite())
+                    );
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        assert!(read > 2000 && refused > 2000, "{read} {refused}");
+    }
+}

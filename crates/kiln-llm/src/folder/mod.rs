@@ -1,0 +1,300 @@
+//! Folders of Hugging Face: `config.json`, `tokenizer.json` and weights in safetensors files.
+
+mod config;
+mod names;
+mod safetensors;
+mod weights;
+
+use std::collections::{BTreeSet, HashMap};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use config::Object;
+use kiln_gguf::{Bytes, Gguf};
+use names::{Names, PREFIXES};
+use serde_json::Value;
+pub(crate) use weights::Weights;
+
+#[cfg(feature = "chat")]
+use crate::chat::{DEFAULT, Templates};
+use crate::config::Config;
+use crate::{Error, Result, Tokenizer};
+
+/// The most bytes of a file of JSON or of a template, so that memory is not filled with one that is not such a file.
+const MOST_TEXT: u64 = 1 << 30;
+
+/// A safetensors file.
+#[derive(Debug, Clone)]
+struct File {
+    path: PathBuf,
+    bytes: Arc<Bytes>,
+    infos: Vec<safetensors::Info>,
+}
+
+/// A model in a folder, as Hugging Face's library transformers saves it. Its files are validated when it is opened.
+#[derive(Debug)]
+pub struct Folder {
+    path: PathBuf,
+    config: Value,
+    files: Vec<File>,
+    by_name: HashMap<String, (usize, usize)>,
+}
+
+/// What a folder says of a tensor.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct FolderTensor<'a> {
+    /// The name.
+    pub name: &'a str,
+    /// The type of its elements, as files name it.
+    pub dtype: &'a str,
+    /// The extents, outermost first.
+    pub shape: &'a [usize],
+    /// The bytes that it takes.
+    pub bytes: usize,
+    /// Whether weights of this type are supported.
+    pub is_supported: bool,
+}
+
+impl Folder {
+    /// Opens a folder: `config.json`, and `model.safetensors` or the files that `model.safetensors.index.json` names, which are
+    /// mapped into memory and must not change while the model lives.
+    ///
+    /// # Errors
+    /// [`Error::File`] where the system does not give a file, [`Error::Folder`] where one is not valid or missing.
+    pub fn open(path: impl AsRef<Path>) -> Result<Self> {
+        Self::with(path.as_ref(), |path| Bytes::map(path))
+    }
+
+    /// The same with the files read into memory: they may change later.
+    ///
+    /// # Errors
+    /// As [`Folder::open`].
+    pub fn read(path: impl AsRef<Path>) -> Result<Self> {
+        Self::with(path.as_ref(), |path| Bytes::read(path))
+    }
+
+    fn with(path: &Path, load: impl Fn(&Path) -> kiln_gguf::Result<Bytes>) -> Result<Self> {
+        let config = needed(&path.join("config.json"))?;
+        let (one, index) = (path.join("model.safetensors"), path.join("model.safetensors.index.json"));
+        // The name of each tensor, where an index has it, with its file.
+        let (mut expected, mut paths) = (Vec::new(), Vec::new());
+        if one.exists() {
+            paths.push(one);
+        } else if let Some(json) = json(&index)? {
+            let map = json.get("weight_map").and_then(Value::as_object);
+            let map = map.ok_or_else(|| Error::folder(&index, "weight_map, an object, is expected"))?;
+            let mut names = BTreeSet::new();
+            for (tensor, file) in map {
+                // A file elsewhere is not one of the folder.
+                let file = file.as_str().filter(|file| is_plain(file)).ok_or_else(|| {
+                    let reason = format!("tensor {tensor:?} is not given the name of a file in the folder, {file}");
+                    Error::folder(&index, reason)
+                })?;
+                names.insert(file);
+                expected.push((tensor.clone(), path.join(file)));
+            }
+            paths.extend(names.into_iter().map(|name| path.join(name)));
+        } else {
+            let reason = "the folder has neither model.safetensors nor model.safetensors.index.json: weights in other files, such as \
+                          pytorch_model.bin, are not read";
+            return Err(Error::folder(path, reason));
+        }
+        let (mut files, mut by_name) = (Vec::with_capacity(paths.len()), HashMap::new());
+        for path in paths {
+            let bytes = load(&path)?;
+            let infos = safetensors::parse(&path, bytes.as_ref())?;
+            for (at, info) in infos.iter().enumerate() {
+                if by_name.insert(info.name.clone(), (files.len(), at)).is_some() {
+                    return Err(Error::folder(&path, format!("tensor {:?} is in another file, too", info.name)));
+                }
+            }
+            files.push(File { path, bytes: Arc::new(bytes), infos });
+        }
+        for (tensor, path) in expected {
+            let found = by_name.get(&tensor).map(|&(file, _)| &files[file].path);
+            if found != Some(&path) {
+                return Err(Error::folder(&path, format!("it lacks tensor {tensor:?}, which the index says it has")));
+            }
+        }
+        Ok(Self { path: path.to_owned(), config, files, by_name })
+    }
+
+    /// The files of weights, and their bytes.
+    pub fn files(&self) -> impl Iterator<Item = (&Path, usize)> {
+        self.files.iter().map(|file| (&*file.path, (*file.bytes).as_ref().len()))
+    }
+
+    /// What the files say of their tensors.
+    pub fn tensors(&self) -> impl Iterator<Item = FolderTensor<'_>> {
+        self.files.iter().flat_map(|file| &file.infos).map(|info| FolderTensor {
+            name: &info.name,
+            dtype: info.dtype,
+            shape: &info.shape,
+            bytes: info.bytes.len(),
+            is_supported: info.computed().is_some(),
+        })
+    }
+
+    /// The keys of `config.json` with their values, as JSON.
+    pub fn config(&self) -> impl Iterator<Item = (&str, String)> {
+        self.config.as_object().into_iter().flatten().map(|(key, value)| (&**key, value.to_string()))
+    }
+
+    /// The objects of `config.json` with keys of a model: all of it, and what a model with images says of its decoder.
+    fn objects(&self) -> impl Iterator<Item = &Value> {
+        std::iter::once(&self.config).chain(self.config.get("text_config"))
+    }
+
+    /// The tokenizer: `tokenizer.json`, with the special tokens of `tokenizer_config.json`, `generation_config.json` and `config.json`.
+    ///
+    /// # Errors
+    /// [`Error::Folder`] where a file is missing or not valid; as [`Tokenizer::from_json`].
+    pub fn tokenizer(&self) -> Result<Tokenizer> {
+        let rows = self.objects().find_map(|value| value.get("vocab_size")?.as_u64());
+        let path = self.path.join("tokenizer.json");
+        let text = text(&path)?.ok_or_else(|| missing(&path))?;
+        let tokenizer = Tokenizer::from_json_of(&text, rows.and_then(|rows| rows.try_into().ok()))?;
+
+        let mut named = [None, None];
+        let path = self.path.join("tokenizer_config.json");
+        let config = json(&path)?;
+        if let Some(config) = &config {
+            let config = Object::of(&path, config)?;
+            for (name, id) in ["bos_token", "eos_token"].into_iter().zip(&mut named) {
+                let Some(token) = config.get(name) else { continue };
+                let text = token.get("content").unwrap_or(token).as_str();
+                let text = text.ok_or_else(|| Error::folder(&path, format!("{name} is not the text of a token")))?;
+                let found = tokenizer.find(text.as_bytes());
+                *id = Some(found.ok_or_else(|| {
+                    Error::folder(&path, format!("{name} is {:?}, which is not in the vocabulary", text))
+                })?);
+            }
+        }
+        let path = self.path.join("config.json");
+        let mut objects: Vec<_> = self.objects().map(|value| (path.clone(), value)).collect();
+        let path = self.path.join("generation_config.json");
+        let generation = json(&path)?;
+        objects.extend(generation.as_ref().map(|value| (path, value)));
+        let (mut begins, mut ends) = (Vec::new(), Vec::new());
+        for (path, value) in &objects {
+            let object = Object::of(path, value)?;
+            begins.extend(object.tokens("bos_token_id")?);
+            ends.extend(object.tokens("eos_token_id")?);
+        }
+        // A configuration of the tokenizer without a token says that there is none.
+        let [bos, eos] = match config {
+            Some(_) => named,
+            None => [begins.first().copied(), ends.first().copied()],
+        };
+        tokenizer.with_special(bos, eos, &ends)
+    }
+
+    /// The chat templates: `chat_template.jinja`, and those of `tokenizer_config.json`.
+    ///
+    /// # Errors
+    /// [`Error::Folder`] where a file is not valid.
+    #[cfg(feature = "chat")]
+    pub(crate) fn templates(&self) -> Result<Templates> {
+        let mut templates = Vec::new();
+        if let Some(template) = text(&self.path.join("chat_template.jinja"))? {
+            templates.push((DEFAULT.to_owned(), template));
+        }
+        let path = self.path.join("tokenizer_config.json");
+        let config = json(&path)?;
+        let wrong = || Error::folder(&path, "chat_template is neither a template nor a list of such with names");
+        match config.as_ref().and_then(|config| config.get("chat_template")) {
+            None | Some(Value::Null) => {}
+            // The first counts.
+            Some(Value::String(template)) => templates.push((DEFAULT.to_owned(), template.clone())),
+            Some(Value::Array(several)) => {
+                for each in several {
+                    let part = |name: &str| each.get(name).and_then(Value::as_str).map(str::to_owned).ok_or_else(wrong);
+                    templates.push((part("name")?, part("template")?));
+                }
+            }
+            Some(_) => return Err(wrong()),
+        }
+        Ok(Templates::new(templates))
+    }
+
+    /// What the folder says of its model, and its weights.
+    ///
+    /// # Errors
+    /// As [`config::translate`] and [`Config::read`]; [`Error::Model`] where both contradict the weights.
+    pub(crate) fn into_parts(self) -> Result<(Config, Weights)> {
+        let path = self.path.join("config.json");
+        let translated = config::translate(&path, &self.config)?;
+        let embedding = |prefix: &str| self.by_name.get(&format!("{prefix}embed_tokens.weight"));
+        let prefix = PREFIXES.into_iter().find(|prefix| embedding(prefix).is_some()).unwrap_or(PREFIXES[0]);
+        let rows = embedding(prefix).and_then(|&(file, at)| self.files[file].infos[at].shape.first().copied());
+        let vocabulary = rows.ok_or_else(|| {
+            Error::File(kiln_gguf::Error::MissingTensor { name: format!("{prefix}embed_tokens.weight") })
+        })?;
+        if let Some(said) = translated.vocabulary.filter(|&said| said != vocabulary) {
+            let reason = format!("vocab_size is {said}, {prefix}embed_tokens.weight has {vocabulary} rows");
+            return Err(Error::folder(&path, reason));
+        }
+        let mut config = Config::read(Gguf::parse(&translated.metadata)?.metadata(), vocabulary)?;
+        // Files of folders have the rows of queries and keys in the order of rotations of halves.
+        config.architecture.rope = kiln::op::RopeStyle::HalfSplit;
+        if let Some(rotates) = &translated.rotates {
+            for (layer, &rotates) in config.layers.iter_mut().zip(rotates) {
+                layer.rotation = rotates.then_some(0);
+            }
+        }
+        let names = Names {
+            prefix,
+            norms: config.architecture.norms,
+            fused: config.architecture.name == "phi3",
+            tied: translated.tied,
+        };
+        let weights = Weights {
+            files: self.files,
+            by_name: self.by_name,
+            names,
+            plus_one: translated.plus_one,
+            computed: translated.divisors,
+        };
+        // Without it the embedding would be the head.
+        if !translated.tied && !weights.has("output.weight") {
+            let name = names.of("output.weight").unwrap_or_default();
+            return Err(Error::File(kiln_gguf::Error::MissingTensor { name }));
+        }
+        Ok((config, weights))
+    }
+}
+
+/// Whether a name is that of a file in a folder, and no path.
+fn is_plain(name: &str) -> bool {
+    let mut parts = Path::new(name).components();
+    matches!((parts.next(), parts.next()), (Some(std::path::Component::Normal(part)), None) if part == name)
+}
+
+fn missing(path: &Path) -> Error {
+    Error::folder(path, "the file is missing")
+}
+
+/// The text of a file, where there is one.
+fn text(path: &Path) -> Result<Option<String>> {
+    if !path.exists() {
+        return Ok(None);
+    }
+    let len = std::fs::metadata(path).map_or(0, |found| found.len());
+    if len > MOST_TEXT {
+        return Err(Error::folder(path, format!("it has {len} bytes, at most {MOST_TEXT} are expected")));
+    }
+    let bytes = Bytes::read(path)?;
+    let text = String::from_utf8(bytes.as_ref().to_vec());
+    Ok(Some(text.map_err(|_| Error::folder(path, "it is not UTF-8"))?))
+}
+
+/// The JSON of a file, where there is one.
+fn json(path: &Path) -> Result<Option<Value>> {
+    let Some(text) = text(path)? else { return Ok(None) };
+    let value = serde_json::from_str(&text).map_err(|error| Error::folder(path, format!("not valid JSON: {error}")))?;
+    Ok(Some(value))
+}
+
+fn needed(path: &Path) -> Result<Value> {
+    json(path)?.ok_or_else(|| missing(path))
+}
