@@ -213,7 +213,7 @@ sources! {
         POOL_WIDE = pool_wide;
     }
     attention includes [attention_blocks, attention_load, attention_merged, attention_scan, attention_score, attention_score_of,
-        attention_step, attention_stored, weight] {
+        attention_scores_of, attention_seen, attention_step, attention_stored, weight] {
         /// Attention of blocks of queries.
         ATTENTION = attention;
         /// Attention of a few queries.

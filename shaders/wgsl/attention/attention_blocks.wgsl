@@ -3,7 +3,7 @@
 #include gemm
 #include weight
 #if MORE
-#include attention_score_of
+#include attention_scores_of
 #endif
 
 // Vectors of a value in workgroup memory, and values there at a time.
@@ -143,10 +143,7 @@ fn main(
     let here = position(local);
     let rows = vec4<u32>(row0 + 4u * here.y) + vec4<u32>(0u, 1u, 2u, 3u);
 #if MORE
-    let q0 = query_of(head + min(rows.x, p.rows - 1u) / p.s, min(rows.x, p.rows - 1u) % p.s);
-    let q1 = query_of(head + min(rows.y, p.rows - 1u) / p.s, min(rows.y, p.rows - 1u) % p.s);
-    let q2 = query_of(head + min(rows.z, p.rows - 1u) / p.s, min(rows.z, p.rows - 1u) % p.s);
-    let q3 = query_of(head + min(rows.w, p.rows - 1u) / p.s, min(rows.w, p.rows - 1u) % p.s);
+    let queries = queries_of(head, rows);
     // How many keys of this invocation the queries see.
     var seen_keys = vec4<f32>();
 #else
@@ -217,14 +214,10 @@ fn main(
         let my_key = from_key + 4u * here.x;
 #if MORE
         let masked = p.mask_kind != 0u || from_key < bounds.all_from || from_key + 64u > bounds.all_end;
-        s0 = capped(s0);
-        s1 = capped(s1);
-        s2 = capped(s2);
-        s3 = capped(s3);
-        s0 = vec4<f32>(score_of(s0.x, q0, my_key), score_of(s0.y, q1, my_key), score_of(s0.z, q2, my_key), score_of(s0.w, q3, my_key));
-        s1 = vec4<f32>(score_of(s1.x, q0, my_key + 1u), score_of(s1.y, q1, my_key + 1u), score_of(s1.z, q2, my_key + 1u), score_of(s1.w, q3, my_key + 1u));
-        s2 = vec4<f32>(score_of(s2.x, q0, my_key + 2u), score_of(s2.y, q1, my_key + 2u), score_of(s2.z, q2, my_key + 2u), score_of(s2.w, q3, my_key + 2u));
-        s3 = vec4<f32>(score_of(s3.x, q0, my_key + 3u), score_of(s3.y, q1, my_key + 3u), score_of(s3.z, q2, my_key + 3u), score_of(s3.w, q3, my_key + 3u));
+        s0 = scores_of(capped(s0), queries, my_key);
+        s1 = scores_of(capped(s1), queries, my_key + 1u);
+        s2 = scores_of(capped(s2), queries, my_key + 2u);
+        s3 = scores_of(capped(s3), queries, my_key + 3u);
         let h0 = hidden(s0);
         let h1 = hidden(s1);
         let h2 = hidden(s2);
