@@ -188,6 +188,7 @@ fn run_draws_as_its_options_say() {
     for (options, code, expected) in [
         (&["--top-p", "0"][..], 1, "top_p: 0 was given, a number above 0 and at most 1 is expected"),
         (&["--temperature", "nan"], 1, "temperature"),
+        (&["--temperature", "-1"], 1, "temperature: -1 was given"),
         (&["--logit-bias", "99=1"], 1, "token 99"),
         (&["--dry-multiplier", "1", "--dry-sequence-breaker", ""], 1, "dry_breakers"),
         (&["--logit-bias", "7"], 2, "7=-inf"),
@@ -197,7 +198,14 @@ fn run_draws_as_its_options_say() {
         assert!(found == code && errors.contains(expected), "{options:?}: {found} {errors}");
     }
     let (_, help, _) = run(&["run", "--help"]);
-    assert!(help.contains("\nSampling:\n") && help.contains("\nPenalties and bias:\n"), "{help}");
+    let parts = help
+        .split_once("\nSampling:\n")
+        .and_then(|(first, rest)| Some((first, rest.split_once("\nPenalties and bias:\n")?)));
+    let (options, (sampling, penalties)) = parts.expect("two headings");
+    assert!(
+        options.contains("--device") && sampling.contains("--top-p") && penalties.contains("--logit-bias"),
+        "{help}"
+    );
     std::fs::remove_file(model).unwrap();
 }
 

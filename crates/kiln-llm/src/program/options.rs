@@ -70,84 +70,160 @@ impl GenerationOptions {
     }
 }
 
+/// The headings of help.
+const SAMPLING: &str = "Sampling";
+const PENALTIES: &str = "Penalties and bias";
+
 /// How a token is drawn.
 #[derive(Args)]
-#[command(next_help_heading = "Sampling")]
 struct SamplingOptions {
     /// Divides logits: 0 chooses the likeliest token, 1 draws from what the model says
-    #[arg(long, default_value_t = Sampler::default().temperature)]
+    #[arg(
+        long,
+        help_heading = SAMPLING,
+        default_value_t = Sampler::default().temperature,
+        allow_negative_numbers = true,
+    )]
     temperature: f32,
     /// Let the temperature follow the entropy, this much below and above; 0 keeps it constant
-    #[arg(long, default_value_t = Sampler::default().dynatemp_range)]
+    #[arg(
+        long,
+        help_heading = SAMPLING,
+        default_value_t = Sampler::default().dynatemp_range,
+        allow_negative_numbers = true,
+    )]
     dynatemp_range: f32,
     /// The exponent of the entropy in the dynamic temperature
-    #[arg(long, default_value_t = Sampler::default().dynatemp_exponent)]
+    #[arg(
+        long,
+        help_heading = SAMPLING,
+        default_value_t = Sampler::default().dynatemp_exponent,
+        allow_negative_numbers = true,
+    )]
     dynatemp_exponent: f32,
     /// Draw from this many of the likeliest tokens; 0 means all
-    #[arg(long, default_value_t = Sampler::default().top_k)]
+    #[arg(long, help_heading = SAMPLING, default_value_t = Sampler::default().top_k)]
     top_k: usize,
     /// Draw from the likeliest tokens whose probabilities reach this sum; 1 means all
-    #[arg(long, default_value_t = Sampler::default().top_p)]
+    #[arg(long, help_heading = SAMPLING, default_value_t = Sampler::default().top_p, allow_negative_numbers = true)]
     top_p: f32,
     /// Exclude tokens that are less likely than this times the likeliest; 0 keeps all
-    #[arg(long, default_value_t = Sampler::default().min_p)]
+    #[arg(long, help_heading = SAMPLING, default_value_t = Sampler::default().min_p, allow_negative_numbers = true)]
     min_p: f32,
     /// Draw from the tokens closest to the entropy whose probabilities exceed this sum; 1 means all
-    #[arg(long, default_value_t = Sampler::default().typical_p)]
+    #[arg(long, help_heading = SAMPLING, default_value_t = Sampler::default().typical_p, allow_negative_numbers = true)]
     typical_p: f32,
     /// Exclude tokens whose logits are more than this many standard deviations below the greatest; 0 keeps all
-    #[arg(long, default_value_t = Sampler::default().top_n_sigma)]
+    #[arg(
+        long,
+        help_heading = SAMPLING,
+        default_value_t = Sampler::default().top_n_sigma,
+        allow_negative_numbers = true,
+    )]
     top_n_sigma: f32,
     /// XTC: exclude the top choices but the least likely of them with this probability; 0 turns it off
-    #[arg(long, default_value_t = Sampler::default().xtc_probability)]
+    #[arg(
+        long,
+        help_heading = SAMPLING,
+        default_value_t = Sampler::default().xtc_probability,
+        allow_negative_numbers = true,
+    )]
     xtc_probability: f32,
     /// XTC: the least probability of a top choice; more than 0.5 turns it off
-    #[arg(long, default_value_t = Sampler::default().xtc_threshold)]
+    #[arg(
+        long,
+        help_heading = SAMPLING,
+        default_value_t = Sampler::default().xtc_threshold,
+        allow_negative_numbers = true,
+    )]
     xtc_threshold: f32,
     /// Mirostat 2: the average surprise of tokens in bits, instead of the options that exclude tokens; 0 turns it off
-    #[arg(long, default_value_t = Sampler::default().mirostat_tau)]
+    #[arg(
+        long,
+        help_heading = SAMPLING,
+        default_value_t = Sampler::default().mirostat_tau,
+        allow_negative_numbers = true,
+    )]
     mirostat_tau: f32,
     /// Mirostat 2: the learning rate
-    #[arg(long, default_value_t = Sampler::default().mirostat_eta)]
+    #[arg(
+        long,
+        help_heading = SAMPLING,
+        default_value_t = Sampler::default().mirostat_eta,
+        allow_negative_numbers = true,
+    )]
     mirostat_eta: f32,
     /// What random numbers are drawn from: the same seed gives the same tokens
-    #[arg(long, default_value_t = Sampler::default().seed)]
+    #[arg(long, help_heading = SAMPLING, default_value_t = Sampler::default().seed)]
     seed: u64,
 }
 
 /// How logits change before a token is drawn.
 #[derive(Args)]
-#[command(next_help_heading = "Penalties and bias")]
 struct PenaltyOptions {
     /// Divide positive logits of recent tokens by this, and multiply the others; 1 turns it off
-    #[arg(long, default_value_t = Sampler::default().repeat_penalty)]
+    #[arg(
+        long,
+        help_heading = PENALTIES,
+        default_value_t = Sampler::default().repeat_penalty,
+        allow_negative_numbers = true,
+    )]
     repeat_penalty: f32,
     /// Lower the logit of a recent token by this for each time that it occurs; 0 turns it off
-    #[arg(long, default_value_t = Sampler::default().frequency_penalty, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        help_heading = PENALTIES,
+        default_value_t = Sampler::default().frequency_penalty,
+        allow_negative_numbers = true,
+    )]
     frequency_penalty: f32,
     /// Lower the logit of a recent token by this; 0 turns it off
-    #[arg(long, default_value_t = Sampler::default().presence_penalty, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        help_heading = PENALTIES,
+        default_value_t = Sampler::default().presence_penalty,
+        allow_negative_numbers = true,
+    )]
     presence_penalty: f32,
     /// How many tokens are recent for these penalties, prompt included; 0 turns them off, -1 means all
-    #[arg(long, default_value = "64", value_name = "N", value_parser = last_n, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        help_heading = PENALTIES,
+        default_value = "64",
+        value_name = "N",
+        value_parser = last_n,
+        allow_negative_numbers = true,
+    )]
     repeat_last_n: usize,
     /// DRY: lower the logit of a token that continues a repetition by this times a power of the base; 0 turns it off
-    #[arg(long, default_value_t = Sampler::default().dry_multiplier)]
+    #[arg(
+        long,
+        help_heading = PENALTIES,
+        default_value_t = Sampler::default().dry_multiplier,
+        allow_negative_numbers = true,
+    )]
     dry_multiplier: f32,
     /// DRY: the base of the power; the exponent is by how much a repetition exceeds the allowed length
-    #[arg(long, default_value_t = Sampler::default().dry_base)]
+    #[arg(long, help_heading = PENALTIES, default_value_t = Sampler::default().dry_base, allow_negative_numbers = true)]
     dry_base: f32,
     /// DRY: the length of a repetition in tokens from which it is penalised
-    #[arg(long, default_value_t = Sampler::default().dry_allowed_length)]
+    #[arg(long, help_heading = PENALTIES, default_value_t = Sampler::default().dry_allowed_length)]
     dry_allowed_length: usize,
     /// DRY: how many tokens it looks back, prompt included; 0 turns it off, -1 means all
-    #[arg(long, default_value = "-1", value_name = "N", value_parser = last_n, allow_negative_numbers = true)]
+    #[arg(
+        long,
+        help_heading = PENALTIES,
+        default_value = "-1",
+        value_name = "N",
+        value_parser = last_n,
+        allow_negative_numbers = true,
+    )]
     dry_last_n: usize,
     /// DRY: a text at which repetitions end; may be given several times, `none` means no text [default: line feed, :, ", *]
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, help_heading = PENALTIES, value_name = "TEXT")]
     dry_sequence_breaker: Vec<String>,
     /// Add a number to the logit of a token, -inf forbids it; may be given several times
-    #[arg(long, value_name = "ID=VALUE", value_parser = bias)]
+    #[arg(long, help_heading = PENALTIES, value_name = "ID=VALUE", value_parser = bias)]
     logit_bias: Vec<(u32, f32)>,
 }
 
