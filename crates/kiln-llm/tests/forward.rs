@@ -202,9 +202,15 @@ fn the_state_of_mirostat_follows_the_session() {
         session.replace(&[&TOKENS[..3], &made[..keep - 3]].concat()).unwrap();
         assert_eq!(sample(&mut session, 33 - keep), &made[keep - 3..], "{keep}");
     }
+    // Tokens that are pushed where others were drawn have no surprise of those.
+    session.truncate(3);
+    session.push(&made[..10]).unwrap();
+    let pushed_again = sample(&mut session, 20);
     // The state matters: the same tokens as a prompt are followed by others.
     let mut fresh = pushed(&model, EXACT, &[&TOKENS[..3], &made[..10]].concat());
-    assert_ne!(sample(&mut fresh, 20), &made[10..]);
+    let made_fresh = sample(&mut fresh, 20);
+    assert_ne!(made_fresh, &made[10..]);
+    assert_eq!(made_fresh, pushed_again);
 }
 
 #[test]

@@ -5,8 +5,10 @@ use std::collections::HashMap;
 use super::Sampler;
 use crate::{Error, Result, Tokenizer};
 
-/// Sequences of tokens at which repetitions end, as the names in a dialogue, or the marks of a list, have to repeat. The default has
-/// none.
+/// Sequences of tokens at which repetitions end for DRY.
+///
+/// The names in a dialogue and the marks of a list have to repeat, so what comes before such a sequence does not count. The default
+/// is an empty set.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct SequenceBreakers {
     /// In order, and not empty.
@@ -85,7 +87,7 @@ impl Sampler {
     /// DRY's penalty of tokens that would continue a repetition in `recent`. Breakers of one token have no penalty.
     pub(super) fn penalize_repetitions(&self, logits: &mut [f64], recent: &[u32]) {
         let n = recent.len();
-        // Repetitions reach back to behind the last breaker.
+        // A repetition begins behind the last breaker.
         let breaker = (0..n).rev().find_map(|at| Some(at + self.dry_breakers.longest(&recent[at..])?));
         let longest = n - breaker.unwrap_or(0);
         if longest < self.dry_allowed_length {

@@ -203,7 +203,7 @@ fn dry_penalises_what_continues_a_repetition() {
     expect(&dry(1, &[&[0, 1], &[3]]), [0.0, 0.5, 0.5, 0.0, 0.0]);
     // The longest breaker counts, and nothing is left behind it.
     expect(&dry(1, &[&[1, 2], &[1], &[1, 3]]), [0.0; 5]);
-    // A breaker whose end has not come is none yet.
+    // Two tokens of a breaker of three break nothing.
     expect(&dry(2, &[&[2, 2, 2]]), [0.0, 0.0, 1.0, 0.5, 0.0]);
     // The tokens looked back at: `y a b c`, and `b c y a b c`.
     expect(&Sampler { dry_last_n: 4, ..dry(1, &[]) }, [0.0; 5]);
