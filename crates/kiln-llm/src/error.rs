@@ -66,6 +66,14 @@ pub enum Error {
         /// How many tokens there are.
         vocabulary: usize,
     },
+    /// A parameter of a sampler makes no sense, or forbids every token.
+    #[error("the sampler's {parameter}: {reason}")]
+    Sampler {
+        /// The field of [`crate::Sampler`].
+        parameter: &'static str,
+        /// What was found and what is expected.
+        reason: String,
+    },
     /// The model gave logits that are not numbers: its weights hold such, or the numbers overflow.
     #[error("the logit of token {token} is not a number: the weights are damaged, or their numbers overflow")]
     NotANumber {
@@ -110,6 +118,11 @@ impl Error {
     /// A [`Error::Folder`].
     pub(crate) fn folder(path: &Path, reason: impl Into<String>) -> Self {
         Self::Folder { path: path.to_owned(), reason: reason.into() }
+    }
+
+    /// A [`Error::Sampler`].
+    pub(crate) fn sampler(parameter: &'static str, reason: impl Into<String>) -> Self {
+        Self::Sampler { parameter, reason: reason.into() }
     }
 
     /// A [`Error::Vocabulary`].

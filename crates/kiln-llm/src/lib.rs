@@ -25,7 +25,8 @@
 //! | `architecture/weights`, `rope`, `decoder` | the weights by name, the rotations with their factors, and the graph of a step |
 //! | `session` | [`Session`]: tokens with their keys and values; [`Generation`] |
 //! | `quantize` | [`Quantization`]: model files in other element types |
-//! | `sampling` | [`Sampler`]: how the next token is chosen |
+//! | `sampling` | [`Sampler`]: how the next token is chosen; penalties, and the random numbers |
+//! | `sampling/candidates`, `dry`, `mirostat` | the steps that exclude tokens; [`SequenceBreakers`]; [`Surprises`] |
 //! | `chat` | `ChatTemplate`, `Message` (the feature `chat`): conversations as prompts |
 //! | `tokenizer` | [`Tokenizer`]: from texts to tokens and back |
 //! | `tokenizer/gguf`, `json` | tokenizers from the metadata of GGUF files, and from `tokenizer.json` |
@@ -65,6 +66,6 @@ pub use error::{Error, Result};
 pub use folder::{Folder, FolderTensor};
 pub use model::Model;
 pub use quantize::{Conversion, Quantization, Recipe};
-pub use sampling::Sampler;
+pub use sampling::{Sampler, SequenceBreakers, Surprises};
 pub use session::{Generated, Generation, Session, SessionOptions};
 pub use tokenizer::{Decoder, Encoding, SpecialTokens, TokenKind, Tokenizer};

@@ -3,7 +3,7 @@
 use kiln::{DType, Explanation, State};
 
 use crate::architecture::{Scoring, Step};
-use crate::{Decoder, Error, Model, Result, Sampler};
+use crate::{Decoder, Error, Model, Result, Sampler, Surprises};
 
 /// Numbers of tokens that graphs are recorded for. A longer text is computed in parts, and rows that are left over are computed
 /// in vain.
@@ -42,6 +42,8 @@ pub struct Session<'m> {
     /// The tokens so far. All but the last few are in the caches.
     tokens: Vec<u32>,
     cached: usize,
+    /// Of those tokens that Mirostat drew.
+    surprises: Surprises,
 }
 
 impl<'m> Session<'m> {
@@ -59,7 +61,16 @@ impl<'m> Session<'m> {
         let cache = |size: usize| State::zeros(options.cache, &[config.kv_heads, context, size]);
         let caches = config.layers.iter().map(|_| Ok([cache(config.head)?, cache(config.value_head)?]));
         let caches = caches.collect::<Result<_>>()?;
-        Ok(Self { model, context, caches, steps: Vec::new(), scoring: None, tokens: Vec::new(), cached: 0 })
+        Ok(Self {
+            model,
+            context,
+            caches,
+            steps: Vec::new(),
+            scoring: None,
+            tokens: Vec::new(),
+            cached: 0,
+            surprises: Surprises::default(),
+        })
     }
 
     /// The tokens so far.
@@ -112,6 +123,7 @@ impl<'m> Session<'m> {
     pub fn truncate(&mut self, keep: usize) {
         self.tokens.truncate(keep);
         self.cached = self.cached.min(keep);
+        self.surprises.truncate(keep);
     }
 
     /// The logits of what follows the tokens so far, one for each token of the vocabulary.
@@ -126,18 +138,23 @@ impl<'m> Session<'m> {
         }
     }
 
-    /// Chooses the token that follows, adds it, and returns it.
+    /// Chooses the token that follows, adds it, and returns it. Penalties look back over all tokens so far, those of prompts
+    /// included.
     ///
     /// # Errors
-    /// As [`Session::logits`], and [`Error::ContextFull`] where there is no room for it.
+    /// As [`Session::logits`]; [`Error::Sampler`] and [`Error::Token`] as of [`Sampler::check`], and [`Error::Sampler`] where the bias
+    /// forbids every token; [`Error::ContextFull`] where there is no room for it. Nothing is added then.
     pub fn sample(&mut self, sampler: &Sampler) -> Result<u32> {
+        sampler.check(self.model.vocabulary())?;
         if self.tokens.len() == self.context {
             return Err(Error::ContextFull { context: self.context, asked: self.context + 1 });
         }
-        let position = self.tokens.len();
         let token = match sampler.is_greedy() {
             true => self.follow(Step::greatest)?,
-            false => sampler.choose(&self.logits()?, position),
+            false => {
+                let logits = self.logits()?;
+                sampler.choose(&logits, &self.tokens, &mut self.surprises)?
+            }
         };
         self.tokens.push(token);
         Ok(token)

@@ -3,6 +3,8 @@
 
 mod support;
 
+use std::collections::HashSet;
+
 use kiln::{DType, Engine, QuantFormat};
 use kiln_llm::{Error, Model, Sampler, Session, SessionOptions};
 use support::random_model::{
@@ -150,6 +152,65 @@ fn greedy_tokens_are_the_likeliest_and_seeds_repeat() {
     };
     assert_eq!(drawn(1), drawn(1));
     assert_ne!(drawn(1), drawn(2));
+}
+
+#[test]
+fn samplers_see_the_tokens_of_the_session() {
+    let engine = engine();
+    let model = load(&engine, &RandomModel::new(QWEN2), "sampling").unwrap();
+    // A token is made again only when all others were.
+    let penalties = Sampler { presence_penalty: 1e6, repeat_last_n: usize::MAX, ..Sampler::greedy() };
+    let mut session = pushed(&model, EXACT, &TOKENS[..3]);
+    let prompt: HashSet<u32> = TOKENS[..3].iter().copied().collect();
+    for _ in prompt.len()..VOCABULARY {
+        session.sample(&penalties).unwrap();
+    }
+    assert_eq!(session.tokens().iter().collect::<HashSet<_>>().len(), VOCABULARY, "{:?}", session.tokens());
+    // What is forbidden, and what makes no sense, adds no token.
+    let tokens = session.tokens().to_vec();
+    let logit_bias = (0..VOCABULARY as u32).map(|token| (token, f32::NEG_INFINITY)).collect();
+    let nothing = Sampler { logit_bias, ..Sampler::default() };
+    assert!(matches!(session.sample(&nothing), Err(Error::Sampler { parameter: "logit_bias", .. })));
+    let wrong = Sampler { top_p: f32::NAN, ..Sampler::greedy() };
+    assert!(matches!(session.sample(&wrong), Err(Error::Sampler { parameter: "top_p", .. })));
+    let unknown = Sampler { logit_bias: vec![(VOCABULARY as u32, 1.0)], ..Sampler::default() };
+    assert!(matches!(session.sample(&unknown), Err(Error::Token { .. })));
+    assert_eq!(session.tokens(), tokens);
+}
+
+#[test]
+fn the_state_of_mirostat_follows_the_session() {
+    let engine = engine();
+    let model = load(&engine, &RandomModel::new(QWEN2), "mirostat").unwrap();
+    let sampler = Sampler { temperature: 1.5, mirostat_tau: 1.5, mirostat_eta: 1.0, seed: 5, ..Sampler::default() };
+    let sample =
+        |session: &mut Session, n: usize| -> Vec<u32> { (0..n).map(|_| session.sample(&sampler).unwrap()).collect() };
+    let mut session = pushed(&model, EXACT, &TOKENS[..3]);
+    let made = sample(&mut session, 30);
+    // Another session, whose prompt comes in parts with a computation between.
+    let mut parts = pushed(&model, EXACT, &TOKENS[..1]);
+    parts.logits().unwrap();
+    parts.push(&TOKENS[1..3]).unwrap();
+    assert_eq!(sample(&mut parts, 30), made);
+    for keep in [3, 4, 12, 32] {
+        session.truncate(keep);
+        assert_eq!(sample(&mut session, 33 - keep), &made[keep - 3..], "{keep}");
+        // Other tokens, which are replaced by those that were.
+        session.truncate(keep);
+        session.push(&[4, 4]).unwrap();
+        sample(&mut session, 3);
+        session.replace(&[&TOKENS[..3], &made[..keep - 3]].concat()).unwrap();
+        assert_eq!(sample(&mut session, 33 - keep), &made[keep - 3..], "{keep}");
+    }
+    // Tokens that are pushed where others were drawn have no surprise of those.
+    session.truncate(3);
+    session.push(&made[..10]).unwrap();
+    let pushed_again = sample(&mut session, 20);
+    // The state matters: the same tokens as a prompt are followed by others.
+    let mut fresh = pushed(&model, EXACT, &[&TOKENS[..3], &made[..10]].concat());
+    let made_fresh = sample(&mut fresh, 20);
+    assert_ne!(made_fresh, &made[10..]);
+    assert_eq!(made_fresh, pushed_again);
 }
 
 #[test]

@@ -139,6 +139,77 @@ fn run_continues_a_text_and_bench_measures() {
 }
 
 #[test]
+fn run_draws_as_its_options_say() {
+    let model = support::random_model::RandomModel::new(support::random_model::KINDS[0]).save("program-sampling");
+    let model = model.to_str().unwrap();
+    let ids = |options: &[&str]| {
+        let common = ["run", model, "ab", "-n", "5", "--ids", "--device", "cpu", "--cache", "f32"];
+        let (code, out, errors) = run(&[&common[..], options].concat());
+        assert_eq!((code, &*errors), (0, ""), "{options:?}");
+        out
+    };
+    // A bias forces a token, and forbids it.
+    assert_eq!(ids(&["--logit-bias", "7=1000"]), "7 7 7 7 7\n");
+    assert_eq!(ids(&["--temperature", "0", "--logit-bias", "7=1000"]), "7 7 7 7 7\n");
+    let forbidden =
+        ids(&["--temperature", "0", "--logit-bias", "7=1000", "--logit-bias", "7=-inf", "--logit-bias=6=999"]);
+    assert_eq!(forbidden, "6 6 6 6 6\n");
+    // Penalties change which of two tokens follows: the logit of 7 is greater by some 20 at first.
+    let two = ["--temperature", "0", "--logit-bias", "7=1020", "--logit-bias", "6=1000"];
+    let with = |options: &[&str]| ids(&[&two[..], options].concat());
+    let alternating = with(&["--frequency-penalty", "50"]);
+    assert_eq!(alternating, "7 6 7 6 7\n");
+    assert_eq!(with(&["--frequency-penalty", "50", "--repeat-last-n", "0"]), with(&[]));
+    assert_eq!(with(&["--frequency-penalty", "50", "--repeat-last-n", "-1"]), alternating);
+    assert_eq!(with(&["--presence-penalty", "-50"]), with(&["--frequency-penalty", "-50"]));
+    assert_eq!(with(&["--repeat-penalty", "1.5", "--repeat-last-n", "1"]), alternating);
+    // After `7 7` DRY prefers 6 to a third; after `7 7 6 7` it penalises both. The text of 7, "b", ends repetitions.
+    let dry = ["--dry-multiplier", "100", "--dry-base", "2", "--dry-allowed-length", "1", "--dry-last-n", "-1"];
+    let seven = ["--temperature", "0", "--logit-bias", "7=1100", "--logit-bias", "6=1060"];
+    assert_eq!(ids(&[&seven[..], &dry].concat()), "7 7 6 7 7\n");
+    assert_eq!(ids(&[&seven[..], &dry, &["--dry-sequence-breaker", "b"]].concat()), "7 7 7 7 7\n");
+    // Each of the other options is taken: what it leaves is the likeliest token alone.
+    let likeliest = ids(&["--temperature", "0"]);
+    for options in [
+        &["--typical-p", "1", "--top-k", "1"][..],
+        &["--top-n-sigma", "0.0001"],
+        &["--xtc-probability", "0", "--xtc-threshold", "0.1", "--min-p", "1"],
+        &["--mirostat-tau", "0.001", "--mirostat-eta", "0"],
+        &["--dynatemp-range", "0.8", "--dynatemp-exponent", "1000"],
+    ] {
+        assert_eq!(ids(options), likeliest, "{options:?}");
+    }
+    assert_ne!(ids(&["--xtc-probability", "1", "--xtc-threshold", "0"]), likeliest);
+    let refused = |options: &[&str]| {
+        let (code, out, errors) = run(&[&["run", model, "ab"][..], options].concat());
+        assert_eq!(out, "", "nothing before the error");
+        (code, errors)
+    };
+    for (options, code, expected) in [
+        (&["--top-p", "0"][..], 1, "top_p: 0 was given, a number above 0 and at most 1 is expected"),
+        (&["--temperature", "nan"], 1, "temperature"),
+        (&["--temperature", "-1"], 1, "temperature: -1 was given"),
+        (&["--logit-bias", "99=1"], 1, "token 99"),
+        (&["--dry-multiplier", "1", "--dry-sequence-breaker", ""], 1, "dry_breakers"),
+        (&["--logit-bias", "7"], 2, "7=-inf"),
+        (&["--repeat-last-n", "-2"], 2, "-1 is expected"),
+    ] {
+        let (found, errors) = refused(options);
+        assert!(found == code && errors.contains(expected), "{options:?}: {found} {errors}");
+    }
+    let (_, help, _) = run(&["run", "--help"]);
+    let parts = help
+        .split_once("\nSampling:\n")
+        .and_then(|(first, rest)| Some((first, rest.split_once("\nPenalties and bias:\n")?)));
+    let (options, (sampling, penalties)) = parts.expect("two headings");
+    assert!(
+        options.contains("--device") && sampling.contains("--top-p") && penalties.contains("--logit-bias"),
+        "{help}"
+    );
+    std::fs::remove_file(model).unwrap();
+}
+
+#[test]
 fn perplexity_is_the_exponential_of_the_mean_loss() {
     use support::random_model::{LLAMA, RandomModel};
     let random = RandomModel::new(LLAMA);

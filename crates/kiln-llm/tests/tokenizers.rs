@@ -3,7 +3,7 @@
 
 mod support;
 
-use kiln_llm::{Encoding, TokenKind, Tokenizer};
+use kiln_llm::{Encoding, Error, SequenceBreakers, TokenKind, Tokenizer};
 use support::{bpe, spm, unigram, wordpiece};
 
 const PLAIN: Encoding = Encoding { add_special: false, parse_special: false };
@@ -158,4 +158,25 @@ fn tokens_that_are_known_by_their_texts_end_a_generation() {
     assert!(!plain(&t, "<|im_end|>").contains(&3));
     assert_eq!((t.kind(7), t.token(7), t.token(3)), (None, None, Some(&b"<|im_end|>"[..])));
     assert_eq!((t.find(b"</s>"), t.find(b"x"), t.len(), t.is_empty()), (Some(2), None, 7, false));
+}
+
+#[test]
+fn sequence_breakers_are_all_tokens_that_spell_a_text() {
+    let of = |tokenizer: &Tokenizer, texts: &[&str]| SequenceBreakers::from_texts(tokenizer, texts).unwrap();
+    let tokens = |sequences: &[&[u32]]| SequenceBreakers::from_tokens(sequences.iter().map(|s| s.to_vec())).unwrap();
+    let t = spm().tokenizer().unwrap();
+    assert_eq!(of(&t, &["b"]), tokens(&[&[7], &[8], &[9]]));
+    // In one token, or behind a space that ends one.
+    assert_eq!(of(&t, &[" a"]), tokens(&[&[9], &[5, 6]]));
+    // No space comes between the parts.
+    assert_eq!(of(&t, &["bx"]), tokens(&[&[7, 11], &[8, 11], &[9, 11]]));
+    // Tokens that direct the model have no text; those of users have, and bytes.
+    assert_eq!(of(&t, &["s"]), tokens(&[&[10]]));
+    assert_eq!(of(&t, &["\u{e4}"]), tokens(&[]));
+    assert_eq!(of(&t, &["b", "bx", "b"]), tokens(&[&[7], &[7, 11], &[8], &[8, 11], &[9], &[9, 11]]));
+    assert_eq!(of(&t, &[]), SequenceBreakers::default());
+    let t = bpe().tokenizer().unwrap();
+    assert_eq!(of(&t, &SequenceBreakers::TEXTS), tokens(&[&[10], &[34], &[42], &[58]]));
+    assert_eq!(of(&t, &["b:a"]), tokens(&[&[98, 58, 97], &[256, 58, 97], &[257, 58, 97]]));
+    assert!(matches!(SequenceBreakers::from_texts(&t, &["a", ""]), Err(Error::Sampler { .. })));
 }

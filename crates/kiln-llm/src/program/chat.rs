@@ -38,7 +38,7 @@ pub(crate) fn run(input: Input, options: &Chat, out: &mut impl Write) -> Result<
         model: &model,
         template: &template,
         session: model.session(session)?,
-        sampler: options.generation.sampler(),
+        sampler: options.generation.sampler(&model)?,
         most: options.most.unwrap_or(usize::MAX),
         system: options.system.as_deref(),
         messages: Vec::new(),

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use kiln::{Backend, DType, Engine};
-use kiln_llm::{Sampler, SessionOptions};
+use kiln_llm::{Model, Sampler, SequenceBreakers, SessionOptions};
 
 use crate::Result;
 
@@ -12,30 +12,51 @@ pub(crate) struct GenerationOptions {
     /// Tokens that there is room for, prompt included [default: those of the model, at most 4096]
     #[arg(long)]
     ctx: Option<usize>,
-    /// Divides logits: 0 chooses the likeliest token, 1 draws from what the model says
-    #[arg(long, default_value_t = Sampler::default().temperature)]
-    temperature: f32,
-    /// Draw from this many of the likeliest tokens; 0 means all
-    #[arg(long, default_value_t = Sampler::default().top_k)]
-    top_k: usize,
-    /// Draw from the likeliest tokens whose probabilities reach this sum
-    #[arg(long, default_value_t = Sampler::default().top_p)]
-    top_p: f32,
-    /// Leave tokens out that are less likely than this times the likeliest
-    #[arg(long, default_value_t = Sampler::default().min_p)]
-    min_p: f32,
-    /// What random numbers are drawn from: the same seed gives the same tokens
-    #[arg(long, default_value_t = 0)]
-    seed: u64,
+    #[command(flatten)]
+    sampling: SamplingOptions,
+    #[command(flatten)]
+    penalties: PenaltyOptions,
     #[command(flatten)]
     execution: ExecutionOptions,
 }
 
 impl GenerationOptions {
-    /// How tokens are chosen.
-    pub(crate) fn sampler(&self) -> Sampler {
-        let &Self { temperature, top_k, top_p, min_p, seed, .. } = self;
-        Sampler { temperature, top_k, top_p, min_p, seed }
+    /// How tokens of a model are chosen.
+    pub(crate) fn sampler(&self, model: &Model<'_>) -> Result<Sampler> {
+        let (sampling, penalties) = (&self.sampling, &self.penalties);
+        let dry_breakers = match &penalties.dry_sequence_breaker[..] {
+            _ if penalties.dry_multiplier == 0.0 => SequenceBreakers::default(),
+            [] => SequenceBreakers::from_texts(model.tokenizer(), &SequenceBreakers::TEXTS)?,
+            [none] if none == "none" => SequenceBreakers::default(),
+            texts => SequenceBreakers::from_texts(model.tokenizer(), texts)?,
+        };
+        let sampler = Sampler {
+            temperature: sampling.temperature,
+            dynatemp_range: sampling.dynatemp_range,
+            dynatemp_exponent: sampling.dynatemp_exponent,
+            top_k: sampling.top_k,
+            top_p: sampling.top_p,
+            min_p: sampling.min_p,
+            typical_p: sampling.typical_p,
+            top_n_sigma: sampling.top_n_sigma,
+            xtc_probability: sampling.xtc_probability,
+            xtc_threshold: sampling.xtc_threshold,
+            repeat_penalty: penalties.repeat_penalty,
+            frequency_penalty: penalties.frequency_penalty,
+            presence_penalty: penalties.presence_penalty,
+            repeat_last_n: penalties.repeat_last_n,
+            dry_multiplier: penalties.dry_multiplier,
+            dry_base: penalties.dry_base,
+            dry_allowed_length: penalties.dry_allowed_length,
+            dry_last_n: penalties.dry_last_n,
+            dry_breakers,
+            logit_bias: penalties.logit_bias.clone(),
+            mirostat_tau: sampling.mirostat_tau,
+            mirostat_eta: sampling.mirostat_eta,
+            seed: sampling.seed,
+        };
+        sampler.check(model.vocabulary())?;
+        Ok(sampler)
     }
 
     /// How a session is made.
@@ -47,6 +68,177 @@ impl GenerationOptions {
     pub(crate) fn engine(&self) -> Result<Engine> {
         self.execution.engine()
     }
+}
+
+/// The headings of help.
+const SAMPLING: &str = "Sampling";
+const PENALTIES: &str = "Penalties and bias";
+
+/// How a token is drawn.
+#[derive(Args)]
+struct SamplingOptions {
+    /// Divides logits: 0 chooses the likeliest token, 1 draws from what the model says
+    #[arg(
+        long,
+        help_heading = SAMPLING,
+        default_value_t = Sampler::default().temperature,
+        allow_negative_numbers = true,
+    )]
+    temperature: f32,
+    /// Let the temperature follow the entropy, this much below and above; 0 keeps it constant
+    #[arg(
+        long,
+        help_heading = SAMPLING,
+        default_value_t = Sampler::default().dynatemp_range,
+        allow_negative_numbers = true,
+    )]
+    dynatemp_range: f32,
+    /// The exponent of the entropy in the dynamic temperature
+    #[arg(
+        long,
+        help_heading = SAMPLING,
+        default_value_t = Sampler::default().dynatemp_exponent,
+        allow_negative_numbers = true,
+    )]
+    dynatemp_exponent: f32,
+    /// Draw from this many of the likeliest tokens; 0 means all
+    #[arg(long, help_heading = SAMPLING, default_value_t = Sampler::default().top_k)]
+    top_k: usize,
+    /// Draw from the likeliest tokens whose probabilities reach this sum; 1 means all
+    #[arg(long, help_heading = SAMPLING, default_value_t = Sampler::default().top_p, allow_negative_numbers = true)]
+    top_p: f32,
+    /// Exclude tokens that are less likely than this times the likeliest; 0 keeps all
+    #[arg(long, help_heading = SAMPLING, default_value_t = Sampler::default().min_p, allow_negative_numbers = true)]
+    min_p: f32,
+    /// Draw from the tokens closest to the entropy whose probabilities exceed this sum; 1 means all
+    #[arg(long, help_heading = SAMPLING, default_value_t = Sampler::default().typical_p, allow_negative_numbers = true)]
+    typical_p: f32,
+    /// Exclude tokens whose logits are more than this many standard deviations below the greatest; 0 keeps all
+    #[arg(
+        long,
+        help_heading = SAMPLING,
+        default_value_t = Sampler::default().top_n_sigma,
+        allow_negative_numbers = true,
+    )]
+    top_n_sigma: f32,
+    /// XTC: exclude the top choices but the least likely of them with this probability; 0 turns it off
+    #[arg(
+        long,
+        help_heading = SAMPLING,
+        default_value_t = Sampler::default().xtc_probability,
+        allow_negative_numbers = true,
+    )]
+    xtc_probability: f32,
+    /// XTC: the least probability of a top choice; more than 0.5 turns it off
+    #[arg(
+        long,
+        help_heading = SAMPLING,
+        default_value_t = Sampler::default().xtc_threshold,
+        allow_negative_numbers = true,
+    )]
+    xtc_threshold: f32,
+    /// Mirostat 2: the average surprise of tokens in bits, instead of the options that exclude tokens; 0 turns it off
+    #[arg(
+        long,
+        help_heading = SAMPLING,
+        default_value_t = Sampler::default().mirostat_tau,
+        allow_negative_numbers = true,
+    )]
+    mirostat_tau: f32,
+    /// Mirostat 2: the learning rate
+    #[arg(
+        long,
+        help_heading = SAMPLING,
+        default_value_t = Sampler::default().mirostat_eta,
+        allow_negative_numbers = true,
+    )]
+    mirostat_eta: f32,
+    /// What random numbers are drawn from: the same seed gives the same tokens
+    #[arg(long, help_heading = SAMPLING, default_value_t = Sampler::default().seed)]
+    seed: u64,
+}
+
+/// How logits change before a token is drawn.
+#[derive(Args)]
+struct PenaltyOptions {
+    /// Divide positive logits of recent tokens by this, and multiply the others; 1 turns it off
+    #[arg(
+        long,
+        help_heading = PENALTIES,
+        default_value_t = Sampler::default().repeat_penalty,
+        allow_negative_numbers = true,
+    )]
+    repeat_penalty: f32,
+    /// Lower the logit of a recent token by this for each time that it occurs; 0 turns it off
+    #[arg(
+        long,
+        help_heading = PENALTIES,
+        default_value_t = Sampler::default().frequency_penalty,
+        allow_negative_numbers = true,
+    )]
+    frequency_penalty: f32,
+    /// Lower the logit of a recent token by this; 0 turns it off
+    #[arg(
+        long,
+        help_heading = PENALTIES,
+        default_value_t = Sampler::default().presence_penalty,
+        allow_negative_numbers = true,
+    )]
+    presence_penalty: f32,
+    /// How many tokens are recent for these penalties, prompt included; 0 turns them off, -1 means all
+    #[arg(
+        long,
+        help_heading = PENALTIES,
+        default_value = "64",
+        value_name = "N",
+        value_parser = last_n,
+        allow_negative_numbers = true,
+    )]
+    repeat_last_n: usize,
+    /// DRY: lower the logit of a token that continues a repetition by this times a power of the base; 0 turns it off
+    #[arg(
+        long,
+        help_heading = PENALTIES,
+        default_value_t = Sampler::default().dry_multiplier,
+        allow_negative_numbers = true,
+    )]
+    dry_multiplier: f32,
+    /// DRY: the base of the power; the exponent is by how much a repetition exceeds the allowed length
+    #[arg(long, help_heading = PENALTIES, default_value_t = Sampler::default().dry_base, allow_negative_numbers = true)]
+    dry_base: f32,
+    /// DRY: the length of a repetition in tokens from which it is penalised
+    #[arg(long, help_heading = PENALTIES, default_value_t = Sampler::default().dry_allowed_length)]
+    dry_allowed_length: usize,
+    /// DRY: how many tokens it looks back, prompt included; 0 turns it off, -1 means all
+    #[arg(
+        long,
+        help_heading = PENALTIES,
+        default_value = "-1",
+        value_name = "N",
+        value_parser = last_n,
+        allow_negative_numbers = true,
+    )]
+    dry_last_n: usize,
+    /// DRY: a text at which repetitions end; may be given several times, `none` means no text [default: line feed, :, ", *]
+    #[arg(long, help_heading = PENALTIES, value_name = "TEXT")]
+    dry_sequence_breaker: Vec<String>,
+    /// Add a number to the logit of a token, -inf forbids it; may be given several times
+    #[arg(long, help_heading = PENALTIES, value_name = "ID=VALUE", value_parser = bias)]
+    logit_bias: Vec<(u32, f32)>,
+}
+
+/// A number of tokens to look back; -1 means all.
+fn last_n(text: &str) -> Result<usize, String> {
+    match text {
+        "-1" => Ok(usize::MAX),
+        _ => text.parse().map_err(|_| "a number of tokens or -1 is expected".into()),
+    }
+}
+
+/// A token and what is added to its logit.
+fn bias(text: &str) -> Result<(u32, f32), String> {
+    let parts = text.split_once('=').and_then(|(token, value)| Some((token.parse().ok()?, value.parse().ok()?)));
+    parts.ok_or_else(|| "the number of a token, = and a number are expected, as in 7=-1.5 or 7=-inf".into())
 }
 
 /// Where a model runs, and what it keeps there.

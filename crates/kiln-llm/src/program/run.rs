@@ -27,6 +27,7 @@ pub(crate) fn run(input: Input, options: &Run, out: &mut impl Write) -> Result<E
     let started = Instant::now();
     let session = options.generation.session()?;
     let model = input.model(&engine)?;
+    let sampler = options.generation.sampler(&model)?;
     let mut session = model.session(session)?;
     let prompt = model.tokenizer().encode_with(&options.prompt, Encoding::default());
     session.push(&prompt)?;
@@ -39,7 +40,7 @@ pub(crate) fn run(input: Input, options: &Run, out: &mut impl Write) -> Result<E
     let (loaded, room) = (started.elapsed(), session.context() - prompt.len());
     let (mut made, mut first) = (0usize, None);
     interrupt.begin();
-    for token in session.generate(&options.generation.sampler(), options.most.min(room)) {
+    for token in session.generate(&sampler, options.most.min(room)) {
         let token = token?;
         first.get_or_insert_with(|| started.elapsed());
         made += 1;

@@ -159,6 +159,13 @@ impl Tokenizer {
         tokens
     }
 
+    /// The tokens of a text that is not the beginning of one: no space is put in front of it.
+    pub(crate) fn encode_inside(&self, text: &str) -> Vec<u32> {
+        let mut tokens = Vec::new();
+        self.encode_part(text, false, &mut bpe::Scratch::default(), &mut tokens);
+        tokens
+    }
+
     fn encode_parts(&self, text: &str, parse_special: bool, guard: Option<char>, to: &mut Vec<u32>) {
         let mut scratch = bpe::Scratch::default();
         let mut after_special = true;
@@ -253,7 +260,7 @@ impl Tokenizer {
     }
 
     /// Appends the bytes that a token stands for.
-    fn piece(&self, id: u32, special: bool, to: &mut Vec<u8>) {
+    pub(crate) fn piece(&self, id: u32, special: bool, to: &mut Vec<u8>) {
         if id as usize >= self.len() {
             return;
         }
