@@ -490,10 +490,10 @@ def theirs(case, tensors, folder):
         return model(torch.tensor([TOKENS]), use_cache=False).logits[0].double().numpy()
 
 
-def ours(kiln, path, tokens, context):
+def ours(kiln, device, path, tokens, context):
     """The logits after the last token, by kiln-llm."""
     ids = ",".join(map(str, tokens))
-    command = [kiln, "logits", str(path), "--tokens", ids, "--json", "--device", "cpu"]
+    command = [kiln, "logits", str(path), "--tokens", ids, "--json", "--device", device]
     if context is not None:
         command += ["--ctx", str(context)]
     ran = subprocess.run(command, capture_output=True, text=True)
@@ -502,7 +502,7 @@ def ours(kiln, path, tokens, context):
     return np.array(json.loads(ran.stdout)["logits"], dtype=np.float64)
 
 
-def compare(case, kiln, directory):
+def compare(case, kiln, device, prefixes, directory):
     """The greatest relative distances of a logit, of the file and of the folder."""
     tensors = weights(case)
     # A folder for each model, as one with more files would leave some of them there.
@@ -512,8 +512,8 @@ def compare(case, kiln, directory):
     distances = []
     for path in (file, folder):
         worst = 0.0
-        for n in PREFIXES:
-            found = ours(kiln, path, TOKENS[:n], case.context)
+        for n in prefixes:
+            found = ours(kiln, device, path, TOKENS[:n], case.context)
             far = np.abs(found - expected[n - 1]).max() / np.abs(expected[n - 1]).max()
             worst = max(worst, far) if math.isfinite(far) else math.inf
         distances.append(worst)
@@ -523,6 +523,8 @@ def compare(case, kiln, directory):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kiln", default="target/release/kiln-llm", help="the program")
+    parser.add_argument("--device", default="cpu", help="where the program computes: cpu, gpu, cuda or a place")
+    parser.add_argument("--whole", action="store_true", help="compare after all tokens alone, and after no fewer")
     parser.add_argument("--only", help="only the models whose names contain this")
     parser.add_argument("--write", type=Path, metavar="DIR", help="write the files there and compare nothing")
     arguments = parser.parse_args()
@@ -537,11 +539,12 @@ def main():
             print(path)
         return 0
     failed = False
+    prefixes = PREFIXES[-1:] if arguments.whole else PREFIXES
     print(f"{'model':<24} {'file':>10} {'folder':>10}")
     with tempfile.TemporaryDirectory() as directory:
         for case in chosen:
             try:
-                distances = compare(case, arguments.kiln, Path(directory))
+                distances = compare(case, arguments.kiln, arguments.device, prefixes, Path(directory))
                 wrong = max(distances) > LIMIT
                 columns = " ".join(f"{far:>10.1e}" for far in distances)
                 print(f"{case.name:<24} {columns}{'  beyond ' + str(LIMIT) if wrong else ''}", flush=True)
