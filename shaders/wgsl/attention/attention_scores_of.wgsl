@@ -49,7 +49,8 @@ fn scores_of(products: vec4<f32>, queries: Queries, key: u32) -> vec4<f32> {
     let away = vec4<f32>(bitcast<vec4<i32>>(vec4<u32>(key) - queries.position));
     let scores = products + queries.slope * away + bitcast<vec4<f32>>(entries);
     let taken = bitcast<vec4<u32>>(scores) == vec4<u32>(HIDDEN);
-    let seen = vec4<u32>(key) >= queries.first & vec4<u32>(key) < queries.end & entries != vec4<u32>(HIDING);
+    let at = vec4<u32>(key);
+    let seen = (at >= queries.first) & (at < queries.end) & (entries != vec4<u32>(HIDING));
     return select(bitcast<vec4<f32>>(vec4<u32>(HIDDEN)), select(scores, bitcast<vec4<f32>>(vec4<u32>(HIDDEN - 1u)), taken), seen);
 }
 
