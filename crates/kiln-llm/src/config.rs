@@ -142,7 +142,7 @@ impl<'a> Keys<'a> {
 }
 
 impl Config {
-    /// Reads what metadata say of a model whose embedding has so many rows.
+    /// Reads the configuration of a model from its metadata and the number of rows of its embedding.
     ///
     /// # Errors
     /// [`Error::UnsupportedArchitecture`]; [`Error::File`] for missing keys and those of another type; [`Error::Model`] where numbers

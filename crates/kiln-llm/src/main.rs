@@ -21,6 +21,7 @@ use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
+use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
 use kiln_llm::{Recipe, Tokenizer};
 use program::input::Input;
@@ -163,8 +164,7 @@ enum Command {
     },
     /// Write a model with its matrices in another type
     ///
-    /// TYPE is one of f32, f16, bf16, q8_0, q6_k, q5_k_m, q5_k, q5_1, q5_0, q4_k_m, q4_k, q4_1, q4_0, iq4_nl, iq4_xs, mxfp4, q3_k and
-    /// q2_k. Norms and biases stay what they are; with a quantised type the matrix of the logits becomes Q6_K or Q8_0; q4_k_m and
+    /// Norms and biases stay what they are; with a quantised type the matrix of the logits becomes Q6_K or Q8_0; q4_k_m and
     /// q5_k_m give the matrices whose errors count most Q6_K. FILE is a GGUF file, and a file OUT is replaced once the new one is complete.
     #[command(after_help = "Example: kiln-llm quantize model-f16.gguf model-q4_k_m.gguf q4_k_m")]
     Quantize {
@@ -174,7 +174,7 @@ enum Command {
         #[arg(value_name = "OUT")]
         to: PathBuf,
         /// The type of most matrices
-        #[arg(value_name = "TYPE", value_parser = recipe)]
+        #[arg(value_name = "TYPE", ignore_case = true, value_parser = PossibleValuesParser::new(Recipe::names()).try_map(recipe))]
         recipe: Recipe,
         /// Quantise matrices again that are quantised already: their errors add up
         #[arg(long)]
@@ -290,7 +290,7 @@ fn run(command: Command, out: &mut impl Write) -> Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The recipe of this name.
-fn recipe(name: &str) -> Result<Recipe, String> {
-    Recipe::find(name).ok_or_else(|| format!("one of {} is expected", Recipe::names().collect::<Vec<_>>().join(", ")))
+/// The recipe of this name, which is one of the possible values.
+fn recipe(name: String) -> Result<Recipe, String> {
+    Recipe::find(&name).ok_or_else(|| format!("{name:?} is not a type"))
 }

@@ -2,7 +2,7 @@
 
 use kiln::{DType, Explanation, State};
 
-use crate::architecture::{Scoring, Step};
+use crate::architecture::{Forward, Scoring, Step};
 use crate::{Decoder, Error, Model, Result, Sampler, Surprises};
 
 /// Numbers of tokens that graphs are recorded for. A longer text is computed in parts, and rows that are left over are computed
@@ -211,10 +211,10 @@ impl<'m> Session<'m> {
         let scoring = match self.scoring.take() {
             Some(scoring) => scoring,
             None => {
-                let Model { engine, config, weights, .. } = self.model;
+                let Model { config, weights, .. } = self.model;
                 let fits = |&rows: &usize| rows * config.vocabulary <= SCORED_AT_ONCE;
                 let rows = ROWS.into_iter().rev().find(fits).unwrap_or(ROWS[0]);
-                Scoring::record(engine, config, weights, &self.caches, self.context, rows)?
+                Scoring::record(self.forward(rows)?, config, weights)?
             }
         };
         Ok(self.scoring.insert(scoring))
@@ -264,14 +264,20 @@ impl<'m> Session<'m> {
         Ok(followed)
     }
 
+    /// The forward pass of this many tokens.
+    fn forward(&self, rows: usize) -> Result<Forward<'m>> {
+        let Model { engine, config, weights, .. } = self.model;
+        Forward::record(engine, config, weights, &self.caches, self.context, rows)
+    }
+
     /// The graph for this many tokens or a few more, recorded if it was not.
     fn step(&mut self, tokens: usize) -> Result<&mut Step<'m>> {
         let rows = ROWS.into_iter().find(|&rows| rows >= tokens).unwrap_or(ROWS[ROWS.len() - 1]);
         let at = match self.steps.iter().position(|step| step.rows() == rows) {
             Some(at) => at,
             None => {
-                let Model { engine, config, weights, .. } = self.model;
-                self.steps.push(Step::record(engine, config, weights, &self.caches, self.context, rows)?);
+                let Model { config, weights, .. } = self.model;
+                self.steps.push(Step::record(self.forward(rows)?, config, weights)?);
                 self.steps.len() - 1
             }
         };

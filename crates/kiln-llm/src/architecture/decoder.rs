@@ -13,7 +13,7 @@ use crate::{Error, Result};
 /// The graph of some tokens up to what the last block gives, recorded once: what differs from one execution to the next is data.
 /// Rows that are left over are computed and not kept.
 #[derive(Debug)]
-struct Forward<'e> {
+pub(crate) struct Forward<'e> {
     batch: Batch<'e>,
     rows: usize,
     tokens: TensorId,
@@ -28,7 +28,7 @@ struct Forward<'e> {
 
 impl<'e> Forward<'e> {
     /// Records the graph of this many tokens of a context of `context`, which the caches have room for.
-    fn record(
+    pub(crate) fn record(
         engine: &'e Engine,
         config: &Config,
         weights: &Weights,
@@ -98,16 +98,8 @@ pub(crate) struct Step<'e> {
 }
 
 impl<'e> Step<'e> {
-    /// Records the graph of this many tokens of a context of `context`, which the caches have room for.
-    pub(crate) fn record(
-        engine: &'e Engine,
-        config: &Config,
-        weights: &Weights,
-        caches: &[[State; 2]],
-        context: usize,
-        rows: usize,
-    ) -> Result<Self> {
-        let mut forward = Forward::record(engine, config, weights, caches, context, rows)?;
+    /// Records what follows the last token.
+    pub(crate) fn record(mut forward: Forward<'e>, config: &Config, weights: &Weights) -> Result<Self> {
         let batch = &mut forward.batch;
         let last = batch.upload_indices(&[0], &[1])?;
         let x = batch.gather(forward.out, last)?;
@@ -170,17 +162,9 @@ pub(crate) struct Scoring<'e> {
 }
 
 impl<'e> Scoring<'e> {
-    /// Records the graph, as [`Step::record`].
-    pub(crate) fn record(
-        engine: &'e Engine,
-        config: &Config,
-        weights: &Weights,
-        caches: &[[State; 2]],
-        context: usize,
-        rows: usize,
-    ) -> Result<Self> {
-        let vocabulary = config.vocabulary;
-        let mut forward = Forward::record(engine, config, weights, caches, context, rows)?;
+    /// Records the probabilities of the tokens that follow each.
+    pub(crate) fn record(mut forward: Forward<'e>, config: &Config, weights: &Weights) -> Result<Self> {
+        let (vocabulary, rows) = (config.vocabulary, forward.rows);
         let batch = &mut forward.batch;
         let following = batch.upload_indices(&vec![0; rows], &[rows])?;
         let logits = logits(batch, forward.out, config, weights)?;

@@ -8,7 +8,7 @@ mod decoder;
 mod rope;
 mod weights;
 
-pub(crate) use decoder::{Scoring, Step};
+pub(crate) use decoder::{Forward, Scoring, Step};
 use kiln::op::RopeStyle;
 pub(crate) use rope::Rotation;
 pub(crate) use weights::Weights;
@@ -34,7 +34,7 @@ pub(crate) struct Architecture {
     pub(crate) caps: Caps,
     /// The windows of keys.
     pub(crate) windows: Windows,
-    /// The last layer of every so many does not rotate queries and keys.
+    /// With n, layers n - 1, 2n - 1 and so on, counted from 0, do not rotate queries and keys.
     pub(crate) unrotated: Option<usize>,
     /// Whether `rope.scaling.finetuned = false` says that no layer rotates.
     pub(crate) may_not_rotate: bool,
@@ -81,7 +81,7 @@ pub(crate) struct Caps {
 pub(crate) struct Windows {
     /// The number of keys where a file names none.
     pub(crate) keys: Option<usize>,
-    /// Every layer but the last of every so many has a window; 0: every layer. `None`: the file says which.
+    /// With n, every layer has a window but layers n - 1, 2n - 1 and so on; 0: every layer. `None`: the file says which.
     pub(crate) pattern: Option<usize>,
     pub(crate) rope: WindowRope,
 }

@@ -112,7 +112,7 @@ impl Rotation {
             Scaling::Linear { factor: 1.0 } => None,
             Scaling::Linear { factor } => Some(vec![factor; n / 2]),
             Scaling::Yarn { factor, fast, slow, mix } => {
-                // The pair that turns so many times in the original context.
+                // The pair that turns this often in the original context.
                 let pair = |turns: f32| {
                     let radians = 2.0 * PI * f64::from(turns);
                     n as f64 * (self.original as f64 / radians).ln() / (2.0 * f64::from(self.theta).ln())
@@ -189,7 +189,7 @@ impl Rotary {
         Ok(Self { op, factors })
     }
 
-    /// The factors for a context of so many tokens.
+    /// The factors for a context of this many tokens.
     pub(crate) fn factors(&self, context: usize) -> Option<&Tensor> {
         match &self.factors {
             Factors::None => None,

@@ -233,8 +233,8 @@ impl ChatTemplate {
     }
 }
 
-/// Calls a function on a thread with so many bytes of stack, which are touched only where they are needed. Where there are no
-/// threads it is called on this one, whose stack suffices for templates that are not hostile.
+/// Calls a function on a thread whose stack has this size in bytes; only the pages that it uses take memory. Where no thread can be
+/// created, the function runs on this one, whose stack suffices for templates that are not hostile.
 fn with_stack<T: Send>(bytes: usize, call: impl Fn() -> T + Sync) -> T {
     let spawned = std::thread::scope(|scope| {
         let thread = std::thread::Builder::new().stack_size(bytes).spawn_scoped(scope, &call);

@@ -16,11 +16,11 @@ const MOST_HEAD: usize = 1 << 16;
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Windows {
     None,
-    /// Every layer where there is a window; one of so many keys where the file does not say.
+    /// Every layer has the window of the file, or else this one, if any.
     All(Option<u32>),
     /// With `use_sliding_window` those of `layer_types`, or from layer `max_window_layers` on.
     Switched,
-    /// Those of `layer_types`, or all but the last of every so many. The window where the file does not say.
+    /// The layers that `layer_types` names, or else all but each n-th; n, and the window where the file has none.
     Pattern(usize, u32),
 }
 
@@ -403,7 +403,7 @@ fn windows(config: &Object<'_>, family: &Family, layers: usize, keys: &mut Keys)
     keys.set("attention.sliding_window_pattern", &each)
 }
 
-/// How positions are scaled, as an object names it; `default` where there is none.
+/// The type of scaling that an object of the configuration names; `default` without one.
 fn kind_of<'a>(rope: Option<Object<'a>>) -> Result<&'a str> {
     let Some(rope) = rope else { return Ok("default") };
     Ok(match rope.text("rope_type")? {

@@ -181,7 +181,7 @@ impl Folder {
             begins.extend(object.tokens("bos_token_id")?);
             ends.extend(object.tokens("eos_token_id")?);
         }
-        // A configuration of the tokenizer without a token says that there is none.
+        // A token that tokenizer_config.json leaves out does not exist.
         let [bos, eos] = match config {
             Some(_) => named,
             None => [begins.first().copied(), ends.first().copied()],

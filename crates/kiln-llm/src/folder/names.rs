@@ -57,7 +57,7 @@ impl Names {
         format!("{}lm_head.", prefix.unwrap_or_default())
     }
 
-    /// The name in the folder of the tensor that has this name in GGUF files. `None` where there is none.
+    /// The folder's name of a tensor, from its name in GGUF files. `None` for tensors that folders do not have.
     pub(super) fn of(&self, name: &str) -> Option<String> {
         let (part, kind) = name.rsplit_once('.')?;
         let prefix = self.prefix;

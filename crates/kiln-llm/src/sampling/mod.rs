@@ -40,7 +40,7 @@ pub struct Sampler {
     /// Divides logits: 0 chooses the likeliest token, 1 draws from the probabilities of the model, and more makes rare tokens
     /// likelier.
     pub temperature: f32,
-    /// Half the width of the range of a temperature that follows the entropy H of the tokens that are left, of which there are n:
+    /// Half the width of the range of a temperature that follows the entropy H of the n tokens that are left:
     /// `low + (high - low) (H / ln n)^dynatemp_exponent`, where `low` is `max(0, temperature - dynatemp_range)` and `high` is
     /// `temperature + dynatemp_range`. 0 keeps the temperature constant. A temperature of 0 stays 0.
     pub dynatemp_range: f32,
