@@ -2,7 +2,7 @@
 
 use kiln_device::Location;
 use kiln_ptx::kernels::attention::{
-    Attention, FlashAttention, FlashCombine, ScanAttention, ScanCombine, WarpGroupAttention,
+    Attention, CausalSight, FlashAttention, FlashCombine, ScanAttention, ScanCombine, WarpGroupAttention,
 };
 use kiln_ptx::kernels::cast::Cast;
 use kiln_ptx::kernels::channels::Channels;
@@ -12,7 +12,9 @@ use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::gemm::{Gemm, MultistageGemm, SplitSum, Tf32Planes, WarpGemm, WarpGroupGemm};
 use kiln_ptx::kernels::norm::Norm;
-use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, WarpQuantMatmul};
+use kiln_ptx::kernels::quant::{
+    Dequantize, QuantMatmul, Quantize, RepairRows, SplitBlocks, SplitRows, WarpQuantMatmul,
+};
 use kiln_ptx::kernels::reduce::ReduceLevel;
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::scatter::{IndexAdd, LastSource, Scatter};
@@ -82,6 +84,7 @@ codes!(
     Arithmetic,
     Attention,
     Cast,
+    CausalSight,
     Chain,
     Channels,
     Compare,
@@ -103,6 +106,7 @@ codes!(
     QuantMatmul,
     Quantize,
     ReduceLevel,
+    RepairRows,
     Rope,
     ScanAttention,
     ScanCombine,
@@ -110,6 +114,8 @@ codes!(
     Select,
     Softmax,
     SortRuns,
+    SplitBlocks,
+    SplitRows,
     SplitSum,
     StridedCopy,
     Tf32Planes,
@@ -139,9 +145,9 @@ impl Dispatch {
 
     /// Whether what its kernel reads before it waits for the launches in front of it was there before the plan began. No
     /// launch of a plan writes an input of it.
-    fn reads_only_inputs_early(&self) -> bool {
+    fn reads_only_inputs_early(&self, target: Target) -> bool {
         let is_input = |&buffer: &usize| matches!(self.buffers.get(buffer), Some(Location::Input(_)));
-        self.code.kernel().reads_early().is_some_and(|early| early.iter().all(is_input))
+        self.code.kernel().reads_early(target).is_some_and(|early| early.iter().all(is_input))
     }
 }
 
@@ -149,10 +155,10 @@ impl Dispatch {
 ///
 /// The first launch is ordered after all earlier work of the device, so later launches may assume that the inputs of the plan
 /// are ready, and may read them before they wait.
-pub(crate) fn beginnings(steps: &[Dispatch]) -> Vec<Begins> {
+pub(crate) fn beginnings(steps: &[Dispatch], target: Target) -> Vec<Begins> {
     let begins = |(number, dispatch): (usize, &Dispatch)| {
         let is_first = !steps[..number].iter().any(Dispatch::has_blocks);
-        if !is_first && dispatch.reads_only_inputs_early() { Begins::Beside } else { Begins::Behind }
+        if !is_first && dispatch.reads_only_inputs_early(target) { Begins::Beside } else { Begins::Behind }
     };
     steps.iter().enumerate().map(begins).collect()
 }
@@ -160,7 +166,7 @@ pub(crate) fn beginnings(steps: &[Dispatch]) -> Vec<Begins> {
 #[cfg(test)]
 mod tests {
     use kiln_ir::graph::Graph;
-    use kiln_ir::op::QuantMatmul;
+    use kiln_ir::op::{QuantMatmul, Softmax as SoftmaxOp, Transpose as TransposeOp};
     use kiln_ir::{DType, QuantFormat, Record, Shape, TensorType};
 
     use super::*;
@@ -182,15 +188,31 @@ mod tests {
     #[test]
     fn launches_begin_beside_others_where_what_they_read_early_is_there() {
         use Begins::{Behind, Beside};
-        assert_eq!(beginnings(&plan(Target::Sm90a)), [Behind, Beside]);
-        assert_eq!(beginnings(&plan(Target::Sm80)), [Behind, Behind], "kernels that wait for nothing");
+        let begin = |plan: &[Dispatch]| beginnings(plan, Target::Sm90a);
+        assert_eq!(begin(&plan(Target::Sm90a)), [Behind, Beside]);
+        assert_eq!(beginnings(&plan(Target::Sm80), Target::Sm80), [Behind, Behind], "kernels that wait for nothing");
         for unsettled in [Location::Scratch(0), Location::Slot(0)] {
             let mut plan = plan(Target::Sm90a);
             plan[1].buffers[1] = unsettled;
-            assert_eq!(beginnings(&plan), [Behind, Behind], "weights that a launch may write: {unsettled:?}");
+            assert_eq!(begin(&plan), [Behind, Behind], "weights that a launch may write: {unsettled:?}");
         }
         let mut plan = plan(Target::Sm90a);
         plan[0].launch.grid = [0, 1, 1];
-        assert_eq!(beginnings(&plan), [Behind, Behind], "the second is the first that runs");
+        assert_eq!(begin(&plan), [Behind, Behind], "the second is the first that runs");
+    }
+
+    #[test]
+    fn from_hopper_on_every_kernel_but_those_of_programs_waits() {
+        let mut graph = Graph::new();
+        let x = graph.input(TensorType::f32(Shape::new(&[4, 64]).unwrap()));
+        let y = graph.record(SoftmaxOp, &[x]).unwrap();
+        let y = graph.record(TransposeOp, &[y]).unwrap();
+        for (target, second) in [(Target::Sm90a, Begins::Beside), (Target::Sm80, Begins::Behind)] {
+            let hardware = Hardware { target, multiprocessors: 132, input_precision: InputPrecision::Ieee };
+            let steps = kiln_device::Plan::<crate::CudaDevice>::new(&graph, &[y], &hardware).unwrap().steps;
+            assert_eq!(beginnings(&steps, target), [Begins::Behind, second]);
+            let waits = |step: &Dispatch| step.code.kernel().build_for(target).text().contains("griddepcontrol.wait");
+            assert!(steps.iter().all(|step| waits(step) == (target == Target::Sm90a)), "{target}");
+        }
     }
 }

@@ -7,7 +7,7 @@ use kiln_ir::{Error, Result};
 use crate::builder::SHARED;
 use crate::layout::TensorMap;
 use crate::text::Text;
-use crate::{Builder, Gate, PtxType};
+use crate::{Builder, Gate, PtxType, Target};
 
 /// The alignment of shared memory that comes with the launch: that of swizzled rows of 128 bytes.
 const DYNAMIC_SHARED_ALIGN: u32 = 1024;
@@ -92,9 +92,30 @@ pub struct PtxKernel {
     pub(crate) gate: Gate,
     /// A module of it alone.
     pub(crate) text: String,
-    /// Where its entry begins there.
+    /// Where its entry begins there, and where the instructions do.
     pub(crate) entry: usize,
+    pub(crate) body: usize,
 }
+
+/// What a kernel begins with so that its launch overlaps with others (programmatic dependent launch): the launch behind it may
+/// begin, and it waits until those in front of it have ended. Measured on an H100: what is launched beside a kernel of so many
+/// blocks that they do not run at once slows that one down by more than it gains, so launches of more than 512 blocks let none begin.
+const OVERLAPS: &str = "\
+\t{
+\t.reg .pred %few;
+\t.reg .b32 %blocks, %across;
+\tmov.u32 %blocks, %nctaid.x;
+\tmov.u32 %across, %nctaid.y;
+\tmul.lo.u32 %blocks, %blocks, %across;
+\tmov.u32 %across, %nctaid.z;
+\tmul.lo.u32 %blocks, %blocks, %across;
+\tsetp.le.u32 %few, %blocks, 512;
+\t@%few griddepcontrol.launch_dependents;
+\t}
+\tgriddepcontrol.wait;
+";
+/// What these instructions need.
+const OVERLAPS_NEED: Gate = Gate::new(7.8, Target::Sm90);
 
 impl PtxKernel {
     /// Writes a kernel for blocks of exactly `block` threads. `name` is an identifier of PTX.
@@ -102,6 +123,24 @@ impl PtxKernel {
         let builder = Builder::new();
         body(&builder);
         builder.finish(name.into(), block)
+    }
+
+    /// The same kernel, which first lets the launch behind it begin and waits for those in front of it, unless it waits already.
+    #[must_use]
+    pub fn overlapping(mut self) -> Self {
+        let (head, body) = self.text.split_at(self.body);
+        if body.contains("griddepcontrol.wait") {
+            return self;
+        }
+        self.gate = self.gate.and(OVERLAPS_NEED);
+        let mut text = Text::new();
+        preamble(&mut text, self.gate, self.dynamic_shared);
+        text.line(|line| line.put("\n"));
+        let (entry, before) = (text.len(), self.entry);
+        self.text = [text.as_str(), &head[before..], OVERLAPS, body].concat();
+        self.body = self.body + entry - before;
+        self.entry = entry;
+        self
     }
 
     /// A module of this kernel alone, as text.
@@ -242,11 +281,22 @@ pub trait Kernel {
     /// Writes it.
     fn build(&self) -> PtxKernel;
 
-    /// The buffers, as a launch counts them, that it reads before it waits for the launches in front of it; none where it
-    /// waits for nothing. A kernel that waits may begin while those still run (programmatic dependent launch), provided
-    /// that none of them writes these buffers; of any other memory it touches nothing before it has waited.
-    fn reads_early(&self) -> Option<&'static [usize]> {
-        None
+    /// The buffers, as a launch counts them, that it reads on devices of this target before it waits for the launches in front of
+    /// it; `None` where it waits for nothing. A kernel that waits may begin while those still run (programmatic dependent
+    /// launch), provided that none of them writes these buffers; of any other memory it touches nothing before it has waited.
+    ///
+    /// From `sm_90` on every kernel waits: [`Kernel::build_for`] sees to it.
+    fn reads_early(&self, target: Target) -> Option<&'static [usize]> {
+        (target >= Target::Sm90).then_some(&[])
+    }
+
+    /// Writes it as devices of this target run it: it waits for the launches in front of it where [`Kernel::reads_early`] says
+    /// that it does. Launching it then takes its time while the launch in front runs.
+    fn build_for(&self, target: Target) -> PtxKernel {
+        match self.reads_early(target) {
+            Some(_) => self.build().overlapping(),
+            None => self.build(),
+        }
     }
 
     /// A module of this kernel alone, as text.

@@ -2,7 +2,7 @@
 
 mod support;
 
-use kiln_ptx::{Argument, Builder, Kernel, Launch, PtxKernel, Value};
+use kiln_ptx::{Argument, Builder, Kernel, Launch, PtxKernel, Target, Value};
 use support::Device;
 
 /// A kernel, and what it says that it reads early.
@@ -17,7 +17,7 @@ impl Kernel for Written {
         self.0.clone()
     }
 
-    fn reads_early(&self) -> Option<&'static [usize]> {
+    fn reads_early(&self, _: Target) -> Option<&'static [usize]> {
         self.1
     }
 }

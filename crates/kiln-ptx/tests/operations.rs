@@ -230,7 +230,7 @@ fn run_scan(op: &AttentionOp, inputs: &[Operand<'_>], multiprocessors: u32) -> R
         buffers.push(device.upload(&[bytes, &padding].concat()));
     }
     let places = op.places();
-    let kernel = ScanAttention::new(&extents, [types[1], types[2]], Target::Sm80).unwrap();
+    let kernel = ScanAttention::new(&extents, [types[1], types[2]], Target::Sm80, 2).unwrap();
     let mask = places.mask.map(|place| (types[place], shapes[place]));
     let counts = places.map(|place| shapes[place].numel());
     let planned = kernel.plan(op, &extents, mask, &counts, multiprocessors).unwrap();

@@ -121,7 +121,7 @@ impl Problem {
                 *read = true;
             }
             // A reshape runs nowhere: its result is its operand.
-            if !matches!(node.op, Op::Reshape(_)) {
+            if !node.op.renames(&types) {
                 let (task, _) = Task::new(&node.op, &types)?;
                 match problem.first {
                     None => problem.first = Some(task),

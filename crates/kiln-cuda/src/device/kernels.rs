@@ -101,7 +101,7 @@ impl Kernels {
     /// # Errors
     /// As [`Kernels::get`].
     pub(crate) fn make(&self, kernel: &dyn Kernel) -> Result<Function> {
-        let kernel = kernel.build();
+        let kernel = kernel.build_for(self.target);
         let needed = kernel.gate().version;
         if needed > self.version {
             return Err(Error::Unavailable {

@@ -42,7 +42,7 @@ impl Bound {
 
 impl Program {
     pub(super) fn new(device: &CudaDevice, plan: Vec<Dispatch>, memory: &Bindings<DeviceMemory>) -> Result<Self> {
-        let beginnings = beginnings(&plan);
+        let beginnings = beginnings(&plan, device.inner.kernels.target);
         let mut steps = Vec::with_capacity(plan.len());
         for (dispatch, begins) in plan.into_iter().zip(beginnings) {
             let function = device.inner.kernels.get(&dispatch.code)?;

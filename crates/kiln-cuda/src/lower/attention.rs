@@ -1,8 +1,8 @@
 //! Attention.
 
-use kiln_ir::op::{Attention, AttentionExtents, Dequantize, Operation};
-use kiln_ir::{DType, Result, TensorType};
-use kiln_ptx::kernels::attention::{self, FlashCombine, FlashPlan, ScanAttention, WarpGroupAttention};
+use kiln_ir::op::{Attention, AttentionExtents, AttentionOperands, Dequantize, Operation};
+use kiln_ir::{DType, Error, Result, TensorType};
+use kiln_ptx::kernels::attention::{self, CausalSight, FlashCombine, FlashPlan, ScanAttention, WarpGroupAttention};
 use kiln_ptx::kernels::gather;
 use kiln_ptx::{Launch, PtxType};
 
@@ -14,10 +14,12 @@ use kiln_device::Location;
 /// Attention of f16 on tensor cores.
 pub(crate) enum OnTensorCores {
     WarpGroups(WarpGroupAttention, Launch),
+    /// Of causal queries whose positions or numbers of keys are operands.
+    WithSight(WarpGroupAttention, Launch),
     Warps(FlashPlan),
 }
 
-/// How plain attention of f16 runs on tensor cores, where the device has any and its kernels take the extents and the scale.
+/// How attention of f16 runs on tensor cores, where the device has any and its kernels take the options, the extents and the scale.
 ///
 /// # Errors
 /// [`Error::Shape`] when the operands do not fit one another.
@@ -27,10 +29,24 @@ pub(crate) fn on_tensor_cores(
     inputs: &[TensorType],
 ) -> Result<Option<OnTensorCores>> {
     let extents = op.extents(&inputs[0].shape, &inputs[1].shape, &inputs[2].shape)?;
-    let is_plain = op.is_plain() && extents.d == extents.dv;
-    let Some(halves) = halves(inputs).filter(|_| is_plain && hardware.has_tensor_cores()) else { return Ok(None) };
+    let of_one_type = halves(&inputs[..3]).filter(|_| extents.d == extents.dv && hardware.has_tensor_cores());
+    let Some(halves) = of_one_type else { return Ok(None) };
     let (types, multiprocessors) = ([halves, PtxType::F32], hardware.multiprocessors);
     let scale = op.scale(extents.d);
+    if !op.is_plain() {
+        if !reads_sight(op) || !hardware.has_warp_groups() {
+            return Ok(None);
+        }
+        let with_sight = || -> Result<Option<OnTensorCores>> {
+            let kernel = WarpGroupAttention::new(types, extents.d, true)?.with_sight();
+            if kernel.tiles(&extents) < FEWEST_TILES {
+                return Ok(None);
+            }
+            let launch = kernel.launch(&extents, scale, multiprocessors)?;
+            Ok(Some(OnTensorCores::WithSight(kernel, launch)))
+        };
+        return Ok(accepted(with_sight())?.flatten());
+    }
     let warp_groups = || -> Result<Option<OnTensorCores>> {
         let kernel = WarpGroupAttention::new(types, extents.d, op.causal)?;
         // Where its tiles leave more than half of a device idle, smaller ones of parts of the keys are better.
@@ -47,6 +63,15 @@ pub(crate) fn on_tensor_cores(
     }
     let warps = attention::plan(types, &extents, op.causal, scale, multiprocessors);
     Ok(accepted(warps)?.map(OnTensorCores::Warps))
+}
+
+/// Tiles of queries from which on attention with positions runs on tensor cores: fewer leave most of a device idle.
+const FEWEST_TILES: usize = 4;
+
+/// Whether attention is causal, with no other options than positions and numbers of keys.
+fn reads_sight(op: &Attention) -> bool {
+    let given = AttentionOperands { positions: None, lengths: None, ..op.operands };
+    op.causal && Attention { operands: given, ..*op }.is_plain()
 }
 
 /// Queries that share a head of keys, up to which keys and values of other types than f32 are read as they are.
@@ -69,6 +94,9 @@ impl Lower<CudaDevice> for Attention {
         match on_tensor_cores(*plan.target, self, &types)? {
             Some(OnTensorCores::WarpGroups(kernel, launch)) => {
                 plan.run(kernel, launch, &[inputs[0].at, inputs[1].at, inputs[2].at, out]);
+            }
+            Some(OnTensorCores::WithSight(kernel, launch)) => {
+                with_sight(self, &extents, plan, inputs, (kernel, launch), out)?
             }
             Some(OnTensorCores::Warps(FlashPlan { attention: (kernel, launch), combine })) => {
                 let [q, k, v] = [0, 1, 2].map(|i: usize| inputs[i].at);
@@ -115,6 +143,33 @@ fn as_f32(plan: &mut Lowering<'_>, value: Value) -> Result<Value> {
     Ok(wide)
 }
 
+/// Attention on tensor cores of queries whose positions or numbers of keys are operands.
+fn with_sight(
+    op: &Attention,
+    extents: &AttentionExtents,
+    plan: &mut Lowering<'_>,
+    inputs: &[Value],
+    (kernel, launch): (WarpGroupAttention, Launch),
+    out: Location,
+) -> Result<()> {
+    let places = op.places();
+    let blocks = kernel.sight_blocks(extents);
+    let counts = places.map(|place| inputs[place].ty.shape.numel());
+    let counting = CausalSight.launch(extents, blocks, &counts)?;
+    let bytes = CausalSight::bytes(extents, blocks).ok_or(Error::OutOfMemory { bytes: usize::MAX })?;
+    let sight = plan.scratch_bytes(bytes);
+    // An operand that is not there is not read.
+    let operand = |place: Option<usize>| place.map_or(sight, |place| inputs[place].at);
+    let report = match places.lengths {
+        Some(_) => plan.fault(op.name(), extents.t + 1),
+        None => sight,
+    };
+    plan.run(CausalSight, counting, &[operand(places.positions), operand(places.lengths), sight, report]);
+    let [q, k, v] = [0, 1, 2].map(|i: usize| inputs[i].at);
+    plan.run(kernel, launch, &[q, k, v, out, sight]);
+    Ok(())
+}
+
 /// Attention over keys and values as they are stored, with options and operands beside them.
 fn scan(
     op: &Attention,
@@ -139,7 +194,8 @@ fn scan(
     let slopes = operand(plan, places.slopes)?;
     let sinks = operand(plan, places.sinks)?;
     let mask = operand(plan, places.mask)?;
-    let kernel = ScanAttention::new(extents, [k.ty.dtype, v.ty.dtype], plan.target.target)?;
+    let kernel =
+        ScanAttention::new(extents, [k.ty.dtype, v.ty.dtype], plan.target.target, plan.target.multiprocessors)?;
     let counts = places.map(|place| inputs[place].ty.shape.numel());
     let of_mask = places.mask.map(|_| (mask.ty.dtype, mask.ty.shape));
     let planned = kernel.plan(op, extents, of_mask, &counts, plan.target.multiprocessors)?;

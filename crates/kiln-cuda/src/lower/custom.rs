@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use kiln_ir::op::{Custom, Operation};
 use kiln_ir::{Error, Result, TensorType};
-use kiln_ptx::{Kernel, PtxKernel};
+use kiln_ptx::{Kernel, PtxKernel, Target};
 
 use super::{Launches, Lower, Lowering, Value};
 use crate::{CudaDevice, CudaKernel};
@@ -23,6 +23,11 @@ impl Hash for CustomCode {
 impl Kernel for CustomCode {
     fn name(&self) -> String {
         self.0.name().to_owned()
+    }
+
+    /// What it does is left to the program.
+    fn reads_early(&self, _: Target) -> Option<&'static [usize]> {
+        None
     }
 
     fn build(&self) -> PtxKernel {

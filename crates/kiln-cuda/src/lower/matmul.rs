@@ -108,7 +108,11 @@ fn in_planes(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b,
         return Ok(false);
     }
     let multiprocessors = plan.target.multiprocessors;
-    let kernel = WarpGroupGemm::of_planes(WarpGroupTile::for_planes(extents, multiprocessors), Epilogue::PLAIN)?;
+    let kernel = WarpGroupGemm::of_planes(
+        PtxType::F32,
+        WarpGroupTile::for_planes(extents, PtxType::F32, multiprocessors),
+        Epilogue::PLAIN,
+    )?;
     let Some(launch) = accepted(kernel.launch(extents, [1.0, 0.0], multiprocessors))? else { return Ok(false) };
     let [a, b] = operands(plan, op, extents, [a, b])?.map(|operand| planes(plan, operand));
     plan.run(kernel, launch, &[a?, b?, c.at]);

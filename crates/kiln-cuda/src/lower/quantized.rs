@@ -1,10 +1,13 @@
 //! Quantised blocks.
 
-use kiln_ir::Result;
-use kiln_ir::op::{Dequantize, QuantMatmul, Quantize};
+use kiln_device::Location;
+use kiln_ir::op::{Dequantize, MatmulExtents, QuantMatmul, Quantize};
+use kiln_ir::{QuantFormat, Result};
+use kiln_ptx::PtxType;
+use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::kernels::quant;
 
-use super::{Launches, Lower, Lowering, Value};
+use super::{Launches, Lower, Lowering, Value, accepted};
 use crate::CudaDevice;
 
 impl Lower<CudaDevice> for Quantize {
@@ -25,11 +28,53 @@ impl Lower<CudaDevice> for Dequantize {
     }
 }
 
+/// Rows of x from which on decoding the weights first takes less time than decoding them again for every eight rows.
+const MANY: usize = 64;
+
+/// Bytes of scratch memory at most for decoded weights.
+const MOST_SCRATCH: usize = 1 << 30;
+
+/// Adds the product of many rows of x with weights that are decoded first, both in two parts in bf16, on tensor cores; says whether
+/// kernels take it.
+fn decoded(
+    plan: &mut Lowering<'_>,
+    format: QuantFormat,
+    [m, k, n]: [usize; 3],
+    [x, weights, out]: [Location; 3],
+) -> Result<bool> {
+    let Some(split) = quant::SplitBlocks::new(format).filter(|_| plan.target.has_warp_groups()) else {
+        return Ok(false);
+    };
+    let sizes =
+        [n, m].map(|rows| rows.checked_mul(k).and_then(quant::plane_bytes).filter(|&bytes| bytes <= MOST_SCRATCH));
+    let [Some(of_weights), Some(of_x)] = sizes else { return Ok(false) };
+    let extents = MatmulExtents { batch: 1, shared_b: true, m, k, n };
+    let multiprocessors = plan.target.multiprocessors;
+    let tile = WarpGroupTile::for_planes(extents, PtxType::Bf16, multiprocessors);
+    let product = WarpGroupGemm::of_planes(PtxType::Bf16, tile, Epilogue::PLAIN)?;
+    let Some(launch) = accepted(product.launch(extents, [1.0, 0.0], multiprocessors))? else { return Ok(false) };
+    let repair = quant::RepairRows::new(format);
+    let (Some(splitting), Some(splitting_rows), Some(repairing)) =
+        (accepted(split.launch(n * k))?, accepted(quant::SplitRows.launch(m, k))?, accepted(repair.launch(m, k, n))?)
+    else {
+        return Ok(false);
+    };
+    let [of_weights, of_x, words] = [of_weights, of_x, 4 * m].map(|bytes| plan.scratch_bytes(bytes));
+    plan.run(split, splitting, &[weights, of_weights]);
+    plan.run(quant::SplitRows, splitting_rows, &[x, of_x, words]);
+    plan.run(product, launch, &[of_x, of_weights, out]);
+    plan.run(repair, repairing, &[x, weights, words, out]);
+    Ok(true)
+}
+
 impl Lower<CudaDevice> for QuantMatmul {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (x, weights) = (inputs[0].ty.shape, inputs[1].ty.shape);
         let [m, depth, n] = [x.rows(), weights.columns(), weights.rows()];
         let buffers = [inputs[0].at, inputs[1].at, outputs[0].at];
+        if m >= MANY && decoded(plan, self.format, [m, depth, n], buffers)? {
+            return Ok(());
+        }
         match quant::WarpQuantMatmul::new(self.format, m, plan.target.target) {
             Some(kernel) => plan.run(kernel, kernel.launch(m, depth, n, plan.target.multiprocessors)?, &buffers),
             None => {

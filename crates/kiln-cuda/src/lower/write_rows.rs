@@ -17,9 +17,10 @@ impl Lower<CudaDevice> for WriteRows {
         if extents.s == 0 || positions.ty.shape.is_empty() {
             return Ok(());
         }
-        let rows = stored_as(plan, inputs[1], out.ty.dtype)?;
+        let rounding = write_rows::WriteRows::rounding(extents.d, [inputs[1].ty.dtype, out.ty.dtype]);
+        let rows = if rounding.is_some() { inputs[1] } else { stored_as(plan, inputs[1], out.ty.dtype)? };
         let row = rows.ty.bytes().checked_div(extents.outer * extents.s).unwrap_or(0);
-        let kernel = write_rows::WriteRows::new(row);
+        let kernel = rounding.unwrap_or_else(|| write_rows::WriteRows::new(row));
         let launch = kernel.launch(&extents, row, positions.ty.shape.numel())?;
         let report = plan.fault(self.name(), extents.n);
         plan.run(kernel, launch, &[rows.at, positions.at, out.at, report]);

@@ -178,7 +178,7 @@ impl Record for Graph {
         inputs.iter().try_for_each(|&id| self.states.check_latest(op.name(), id))?;
         self.states.check_update(&op, inputs)?;
         let outputs = results.iter().map(|&ty| self.tensor(ty, node)).collect::<Vec<_>>();
-        self.states.recorded(&op, inputs, &outputs);
+        self.states.recorded(&op, &types, inputs, &outputs);
         self.nodes.push(Node { op, inputs: inputs.to_vec(), outputs: outputs.clone() });
         Ok(outputs)
     }

@@ -138,7 +138,7 @@ impl Graph {
 mod tests {
     use super::*;
     use crate::graph::{Location, Source};
-    use crate::op::{Elementwise, Matmul, Permute, Reduce, Reduction, Reshape, Softmax, WriteRows};
+    use crate::op::{Elementwise, Matmul, Permute, Reduce, Reduction, Reshape, Slice, Softmax, WriteRows};
     use crate::{Error, Record, Shape, TensorType};
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -267,6 +267,27 @@ mod tests {
         assert!(schedule.steps.is_empty() && schedule.slots.is_empty());
         assert_eq!(schedule.location(&g, matrix).unwrap(), Location::Input(x));
         assert_eq!(schedule.inputs(&g).unwrap(), [x]);
+    }
+
+    #[test]
+    fn what_moves_no_element_is_no_step() {
+        let mut g = Graph::new();
+        let x = g.input(TensorType::f32(Shape::new(&[1, 6, 4]).unwrap()));
+        let heads = push(&mut g, Permute::new(&[1, 0, 2]).unwrap(), &[x]);
+        let whole = push(&mut g, Slice::along(0, 0..6, 1).unwrap(), &[heads]);
+        let soft = push(&mut g, Softmax, &[whole]);
+        let back = push(&mut g, Permute::new(&[1, 0, 2]).unwrap(), &[soft]);
+        let turned = push(&mut g, Permute::new(&[0, 2, 1]).unwrap(), &[back]);
+        let part = push(&mut g, Slice::along(1, 0..4, 2).unwrap(), &[turned]);
+        let schedule = g.schedule(&[part, back], FusionLimits::default()).unwrap();
+        let outputs: Vec<TensorId> = schedule.steps.iter().flat_map(Step::outputs).collect();
+        assert_eq!(outputs, [soft, turned, part]);
+        assert_eq!((schedule.root(heads), schedule.root(back)), (x, soft));
+        // Of a state, too: what is written to it is seen under the other extents.
+        let (state, row, at) = state(&mut g);
+        let same = push(&mut g, Slice::WHOLE, &[state]);
+        let written = push(&mut g, WriteRows, &[same, row, at]);
+        assert_eq!(g.state_of(written), Some(state));
     }
 
     #[test]

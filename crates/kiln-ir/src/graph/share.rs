@@ -1,7 +1,6 @@
 use std::collections::HashMap;
 
 use super::{Graph, TensorId};
-use crate::op::Op;
 
 /// What remains of a graph for the results that are wanted.
 pub(super) struct Simplified {
@@ -23,7 +22,8 @@ pub(super) struct Simplified {
 ///
 /// Two nodes are common when the operation, its parameters (by their bits) and the tensors it reads are the same.
 /// Every operation is a pure function, so the first one's results serve both; each version of a state is a tensor of its own. A
-/// reshape is no node that runs: its result is another name for its operand. A node that writes to a state is needed whatever is
+/// reshape is no node that runs, nor is any operation that keeps all elements in their order: its result is another name for its
+/// operand. A node that writes to a state is needed whatever is
 /// wanted.
 pub(super) fn simplify(graph: &Graph, wanted: &[TensorId]) -> Simplified {
     let mut same_as: Vec<TensorId> =
@@ -37,7 +37,9 @@ pub(super) fn simplify(graph: &Graph, wanted: &[TensorId]) -> Simplified {
     let mut first_of = Vec::with_capacity(graph.nodes.len());
     for (at, node) in graph.nodes.iter().enumerate() {
         let inputs: Vec<TensorId> = node.inputs.iter().map(|id| same_as[id.index()]).collect();
-        if let (Op::Reshape(_), [from], [out]) = (&node.op, &inputs[..], &node.outputs[..]) {
+        if let ([from], [out]) = (&inputs[..], &node.outputs[..])
+            && node.op.renames(&[graph.type_of(*from)])
+        {
             let elements = value[from.index()];
             let names = names.entry(elements).or_insert_with(|| vec![elements]);
             let shape = graph.type_of(*out).shape;

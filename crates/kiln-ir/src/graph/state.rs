@@ -2,7 +2,7 @@ use std::collections::HashMap;
 
 use super::TensorId;
 use crate::op::Op;
-use crate::{Error, Result};
+use crate::{Error, Result, TensorType};
 
 /// The states of a graph, and the tensors that are versions of them.
 #[derive(Debug, Default)]
@@ -73,14 +73,14 @@ impl States {
     }
 
     /// Notes which results are versions of states.
-    pub(super) fn recorded(&mut self, op: &Op, inputs: &[TensorId], outputs: &[TensorId]) {
+    pub(super) fn recorded(&mut self, op: &Op, types: &[TensorType], inputs: &[TensorId], outputs: &[TensorId]) {
         let (Some(first), Some(&out)) = (inputs.first(), outputs.first()) else { return };
         let Some(&(state, version)) = self.versions.get(first) else { return };
         if op.updates() {
             self.versions.insert(out, (state, version + 1));
             self.latest.insert(state, (out, version + 1));
             self.writes += 1;
-        } else if matches!(op, Op::Reshape(_)) {
+        } else if op.renames(types) {
             self.versions.insert(out, (state, version));
         }
     }

@@ -693,6 +693,47 @@ mod special {
             cases.extend(stored(&mut make, keys));
         }
         cases.extend(hidden());
+        cases.extend(in_16_bits());
+        cases
+    }
+
+    /// An input of f32 as elements of another type of floats.
+    fn narrow(input: &mut Input, dtype: DType) {
+        if let Buffer::F32(wide) = &input.buffer {
+            let ty = TensorType::of(dtype, input.shape).expect("a shape");
+            let mut narrow = Buffer::zeros(&ty).expect("a case fits memory");
+            crate::narrow(wide, narrow.as_mut());
+            input.buffer = narrow;
+        }
+    }
+
+    /// Many queries with positions and lengths, all of 16 bits: what tensor cores take.
+    fn in_16_bits() -> Vec<Case> {
+        let mut cases = Vec::new();
+        let all: [(DType, Extents); 3] = [
+            (DType::F16, [2, 6, 2, 70, 200, 64, 64]),
+            (DType::Bf16, [1, 4, 4, 100, 150, 128, 128]),
+            (DType::F16, [4, 2, 1, 3, 40, 96, 96]),
+        ];
+        for (seed, (dtype, extents)) in all.into_iter().enumerate() {
+            let mut make = Maker { random: Random::new(310 + seed as u64), extents };
+            let [b, _, _, s, t, ..] = extents;
+            let none = AttentionOperands::<Input>::default();
+            let u32s = |words: Vec<u32>, dims: &[usize]| Some(Input::new(Buffer::U32(words), dims));
+            let following = u32s((0..s as u32).map(|i| i + 30).collect(), &[s]);
+            let anywhere = Some(make.below(&[b, s], t + 9));
+            let lengths = u32s((0..b as u32).map(|i| i * 60 % (t as u32 + 1)).collect(), &[b]);
+            for more in [
+                AttentionOperands { positions: following, lengths: u32s(vec![30 + s as u32], &[1]), ..none.clone() },
+                AttentionOperands { positions: anywhere.clone(), lengths: lengths.clone(), ..none.clone() },
+                AttentionOperands { positions: anywhere, ..none.clone() },
+                AttentionOperands { lengths, ..none },
+            ] {
+                let mut case = make.case(Attention::causal(), more);
+                case.inputs[..3].iter_mut().for_each(|input| narrow(input, dtype));
+                cases.push(case);
+            }
+        }
         cases
     }
 
@@ -700,15 +741,7 @@ mod special {
     fn stored(make: &mut Maker, op: Attention) -> Vec<Case> {
         let [b, _, kv, _, t, d, dv] = make.extents;
         let mut cases = Vec::new();
-        let float = |case: &mut Case, index: usize, dtype| {
-            let input = &mut case.inputs[index];
-            if let Buffer::F32(wide) = &input.buffer {
-                let ty = TensorType::of(dtype, input.shape).expect("a shape");
-                let mut narrow = Buffer::zeros(&ty).expect("a case fits memory");
-                crate::narrow(wide, narrow.as_mut());
-                input.buffer = narrow;
-            }
-        };
+        let float = |case: &mut Case, index: usize, dtype| narrow(&mut case.inputs[index], dtype);
         let floats = [DType::F32, DType::F16, DType::Bf16];
         for (q, k, v) in [(0, 1, 1), (0, 2, 2), (1, 1, 1), (2, 2, 2), (1, 0, 2), (2, 1, 0)] {
             let lengths = Some(make.below(&[b], t + 1));

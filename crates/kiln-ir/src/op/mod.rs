@@ -175,6 +175,12 @@ pub trait Operation: Copy + Eq + std::hash::Hash + std::fmt::Debug {
     /// [`Error::Arity`], [`Error::Type`], [`Error::Shape`], [`Error::Parameter`], [`Error::Overflow`].
     fn infer(&self, inputs: &[TensorType]) -> Result<Outputs>;
 
+    /// Whether the result has the elements of the only operand in their order, for inputs that [`Operation::infer`] accepts. In a
+    /// recorded graph it is then another name for the operand, and nothing runs.
+    fn renames(&self, _inputs: &[TensorType]) -> bool {
+        false
+    }
+
     /// Floating-point operations on inputs that [`Operation::infer`] accepts.
     fn flops(&self, inputs: &[TensorType], outputs: &[TensorType]) -> u64;
 
@@ -389,6 +395,11 @@ impl Op {
             O::AS_STORED
         }
         for_operation!(self, op => of(op))
+    }
+
+    /// As [`Operation::renames`].
+    pub fn renames(&self, inputs: &[TensorType]) -> bool {
+        for_operation!(self, op => op.renames(inputs))
     }
 
     /// As [`Operation::UPDATES`].

@@ -274,7 +274,23 @@ impl Operation for QuantMatmul {
             }
             // Any bytes at all: scales of every kind are among them.
             let bytes: Vec<u8> = (0..120 * 2 * format.block_bytes()).map(|_| random.bits() as u8).collect();
-            case(random.uniforms(3 * 2 * len, -1.0, 1.0), &[3, 2 * len], bytes, 120);
+            case(random.uniforms(3 * 2 * len, -1.0, 1.0), &[3, 2 * len], bytes.clone(), 120);
+            // Many rows, some of which have special values, or none but large, small or subnormal ones.
+            if representative {
+                let (m, k) = (130, 2 * len);
+                let mut x = random.uniforms(m * k, -1.0, 1.0);
+                for (row, special) in
+                    [(1, f32::NAN), (64, f32::INFINITY), (129, f32::NEG_INFINITY), (7, 1e30), (8, 1e-45)]
+                {
+                    x[row * k + len / 2] = special;
+                }
+                for (row, size) in [(2, 1e30), (66, 1e-30), (67, 1e-42), (128, 0.0)] {
+                    x[row * k..(row + 1) * k].iter_mut().for_each(|x| *x *= size);
+                }
+                let w = encoded(format, &random.uniforms(12 * k, -1.0, 1.0));
+                case(x.clone(), &[m, k], w, 12);
+                case(x[..96 * k].to_vec(), &[96, k], bytes[..20 * 2 * format.block_bytes()].to_vec(), 20);
+            }
             // The extremes of every integer at once: the largest sums that a lane may have to hold.
             for sign in [1.0, -1.0] {
                 case(vec![sign; 2 * len], &[2 * len], extreme(format, 2), 1);

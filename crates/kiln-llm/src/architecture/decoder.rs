@@ -10,6 +10,9 @@ use super::{Gate, HeadNorms};
 use crate::config::{Config, LayerKind};
 use crate::{Error, Result};
 
+/// Tokens at once from which on queries are rounded to the type of a cache of 16 bits.
+const MANY: usize = 64;
+
 /// The graph of some tokens up to what the last block gives, recorded once: what differs from one execution to the next is data.
 /// Rows that are left over are computed and not kept.
 #[derive(Debug)]
@@ -226,6 +229,10 @@ impl Inputs<'_> {
         let v = self.heads(batch, h, &layer.v, [kv_heads, value_head], None)?;
         let q = self.rotated(batch, q, kind)?;
         let k = self.rotated(batch, k, kind)?;
+        // Tensor cores take queries of the type of the keys. Where the cache is rounded to 16 bits, rounding many queries costs no
+        // more than that did; of a few, scores cost nothing beside reading the cache.
+        let narrow = matches!(caches[0].dtype(), DType::F16 | DType::Bf16) && self.rows >= MANY;
+        let q = if narrow { batch.cast(q, caches[0].dtype())? } else { q };
         let [keys, values] = [0, 1].map(|i| batch.state(&caches[i]));
         let keys = batch.write_rows(keys, k, self.written)?;
         let values = batch.write_rows(values, v, self.written)?;

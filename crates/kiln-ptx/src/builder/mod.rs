@@ -140,8 +140,21 @@ impl Builder {
                 line.put("];\n");
             });
         }
+        let body = text.len() - head;
         let text = text.beginning_at(head);
-        PtxKernel { name, parameters, block, cluster, blocks_stay, shared_bytes, dynamic_shared, gate, text, entry }
+        PtxKernel {
+            name,
+            parameters,
+            block,
+            cluster,
+            blocks_stay,
+            shared_bytes,
+            dynamic_shared,
+            gate,
+            text,
+            entry,
+            body,
+        }
     }
 
     /// Adds what `write` writes, a line at most.

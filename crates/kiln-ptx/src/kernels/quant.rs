@@ -9,12 +9,14 @@
 //!
 //! From `sm_80` on, tensor cores multiply the integers: [`WarpQuantMatmul`].
 
+mod planes;
 mod quantize;
 mod warp;
 
 use kiln_ir::quant::{DOUBLED, NORMAL, Values};
 use kiln_ir::{QuantFormat, Result};
 
+pub use planes::{RepairRows, SplitBlocks, SplitRows, plane_bytes};
 pub use quantize::Quantize;
 pub use warp::WarpQuantMatmul;
 
@@ -524,6 +526,31 @@ impl QuantMatmul {
             }
         }
     }
+}
+
+/// The sum of the products one by one, of a row of x with a row of weights in blocks, both of `depth` elements.
+fn exact_product<'k>(
+    k: &'k Builder,
+    format: QuantFormat,
+    x: Pointer<'k, Global, f32>,
+    weights: Pointer<'k, Global, u32>,
+    row: Word<'k>,
+    depth: Word<'k>,
+) -> Value<'k, f64> {
+    let of_block = share(format).of_block;
+    let blocks = depth / format.block_len() as u32;
+    let first = k.mul_wide(row, blocks);
+    let sum = k.variable(0.0f64);
+    k.for_(0u32, blocks * of_block, 1u32, |at| {
+        let (block, part) = (at / of_block, at % of_block);
+        let x = x.index(k.mad(block, format.block_len() as u32, first_element(format, part)));
+        for group in groups(k, format, weights, first + k.cvt_u64(block), part) {
+            let read = |&(offset, _): &(u32, Word<'k>)| k.ld_v::<_, _, 4>(x.offset(offset as i32));
+            let x: Vec<F32<'k>> = group.vectors.iter().flat_map(read).collect();
+            sum.set(group.add_exactly(k, &x, sum.get()));
+        }
+    });
+    sum.get()
 }
 
 /// The sum of products, in two chains.

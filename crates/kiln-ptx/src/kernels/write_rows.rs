@@ -1,47 +1,76 @@
 //! Rows of a tensor replaced by others, chosen by position.
 
-use kiln_ir::Result;
 use kiln_ir::op::{self, WriteExtents};
+use kiln_ir::{DType, Result};
 
-use super::gather::{copy_unit, unit_of};
+use super::gather::{copy_unit, unit_name, unit_of};
+use super::half;
 use super::team::WARP;
 use crate::kernel::{MAX_GRID_X, extent};
-use crate::{Argument, Builder, Kernel, Launch, PtxKernel};
+use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, Value};
 
 /// Threads of a block.
 const BLOCK: u32 = 256;
 /// Extents at most: 32 bits count what the last block reaches over.
 const MOST: u64 = (u32::MAX - BLOCK) as u64;
 
-/// `outₚ = rowsᵢ, p = positionᵢ` in every matrix of a stack, of rows of any number of bytes; see [`op::WriteRows`]. A warp copies a
-/// row, after it has looked through all positions.
+/// Elements that a lane rounds at once.
+const ROUNDED: u32 = 4;
+
+/// `outₚ = rowsᵢ, p = positionᵢ` in every matrix of a stack, of rows of any number of bytes, or of f32 that is rounded to 16 bits;
+/// see [`op::WriteRows`]. A warp copies a row, after it has looked through all positions.
 ///
 /// If a position is out of range, nothing is written, and it is reported: the last buffer is one word of 64 bits, at first all
 /// ones, and is the position of the first such position times 2³² and that position afterwards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct WriteRows {
-    /// Bytes of the units that rows consist of: 16, 4, 2 or 1; 0 where they have none, and positions alone are looked at.
-    unit: u32,
+    unit: Unit,
+}
+
+/// What a lane writes at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Unit {
+    /// This many bytes: 16, 4, 2 or 1; 0 where rows have none, and positions alone are looked at.
+    Bytes(u32),
+    /// Four elements of f32, as f16.
+    F16,
+    /// Four elements of f32, as bf16.
+    Bf16,
 }
 
 impl WriteRows {
     /// For rows of `row` bytes.
     pub fn new(row: usize) -> Self {
-        Self { unit: unit_of(row) }
+        Self { unit: Unit::Bytes(unit_of(row)) }
+    }
+
+    /// For rows of `elements` f32 that are stored as f16 or bf16; none for other types, and where they are not whole fours.
+    pub fn rounding(elements: usize, [from, to]: [DType; 2]) -> Option<Self> {
+        let unit = match (from, to) {
+            (DType::F32, DType::F16) => Unit::F16,
+            (DType::F32, DType::Bf16) => Unit::Bf16,
+            _ => return None,
+        };
+        (elements > 0 && elements.is_multiple_of(ROUNDED as usize)).then_some(Self { unit })
     }
 
     /// Every kernel.
-    pub fn all() -> [Self; 5] {
-        [16, 4, 2, 1, 0].map(|unit| Self { unit })
+    pub fn all() -> [Self; 7] {
+        let bytes = Unit::Bytes;
+        [bytes(16), bytes(4), bytes(2), bytes(1), bytes(0), Unit::F16, Unit::Bf16].map(|unit| Self { unit })
     }
 
-    /// The launch for rows of `row` bytes and this many positions, at least one. Buffers: rows, positions, result, report.
+    /// The launch for rows of `row` bytes as they are given, and this many positions, at least one. Buffers: rows, positions,
+    /// result, report.
     ///
     /// # Errors
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 257 rows, positions, or units of a row.
     pub fn launch(&self, extents: &WriteExtents, row: usize, positions: usize) -> Result<Launch> {
         let WriteExtents { outer, sharing, n, s, .. } = *extents;
-        let units = row.checked_div(self.unit as usize).unwrap_or(0);
+        let units = match self.unit {
+            Unit::Bytes(unit) => row.checked_div(unit as usize).unwrap_or(0),
+            Unit::F16 | Unit::Bf16 => row / (4 * ROUNDED as usize),
+        };
         let count = extent("rows", outer.saturating_mul(s), MOST)?;
         let [sharing, n, s] =
             [("matrices", sharing.max(1)), ("rows", n), ("rows", s)].map(|(what, n)| extent(what, n, MOST));
@@ -76,7 +105,7 @@ impl WriteRows {
             let is_later = k.and(k.eq(other, chosen), k.and(k.lt(at, j), k.lt(j, end)));
             k.if_(k.or(is_stray, is_later), || against.set(1u32));
         });
-        if self.unit == 0 {
+        if self.unit == Unit::Bytes(0) {
             return;
         }
         let found = [16u32, 8, 4, 2, 1]
@@ -89,15 +118,37 @@ impl WriteRows {
             let target = target * k.cvt_u64(units);
             k.for_(lane, units, WARP, |unit| {
                 let unit = k.cvt_u64(unit);
-                copy_unit(k, self.unit, rows, source + unit, out, target + unit);
+                self.write_unit(k, [rows, out], [source + unit, target + unit]);
             });
         });
+    }
+
+    /// Writes a unit; places count units.
+    fn write_unit<'k>(
+        &self,
+        k: &'k Builder,
+        [rows, out]: [Pointer<'k, Global, u32>; 2],
+        [source, target]: [Value<'k, u64>; 2],
+    ) {
+        let round = match self.unit {
+            Unit::Bytes(unit) => return copy_unit(k, unit, rows, source, out, target),
+            Unit::F16 => half::narrow,
+            Unit::Bf16 => half::upper,
+        };
+        let x = k.ld_v::<_, _, 4>(rows.cast::<f32>().index_wide(source * u64::from(ROUNDED)));
+        let [a, b, c, d] = x.map(|x| round(k, x));
+        k.st_v(out.index_wide(target * u64::from(ROUNDED / 2)), [a | b << 16, c | d << 16]);
     }
 }
 
 impl Kernel for WriteRows {
     fn name(&self) -> String {
-        format!("write_rows_{}", super::gather::unit_name(self.unit))
+        let unit = match self.unit {
+            Unit::Bytes(unit) => unit_name(unit),
+            Unit::F16 => "f32_f16",
+            Unit::Bf16 => "f32_bf16",
+        };
+        format!("write_rows_{unit}")
     }
 
     fn build(&self) -> PtxKernel {

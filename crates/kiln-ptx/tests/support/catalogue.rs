@@ -4,7 +4,7 @@ use kiln_ir::graph::{Fetch, FusionLimits, Graph, Step};
 use kiln_ir::op::{AttentionExtents, ElementwiseKind, Matmul, Pooling, Reduction};
 use kiln_ir::{QuantFormat, Record, Shape, TensorType};
 use kiln_ptx::kernels::attention::{
-    Attention, FlashAttention, FlashTile, ScanAttention, ScanCombine, WarpGroupAttention, plan,
+    Attention, CausalSight, FlashAttention, FlashTile, ScanAttention, ScanCombine, WarpGroupAttention, plan,
 };
 use kiln_ptx::kernels::cast::Cast;
 use kiln_ptx::kernels::channels::Channels;
@@ -17,7 +17,9 @@ use kiln_ptx::kernels::gemm::{
     WarpGroupGemm, WarpGroupTile, WarpTile,
 };
 use kiln_ptx::kernels::norm::Norm;
-use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, WarpQuantMatmul};
+use kiln_ptx::kernels::quant::{
+    Dequantize, QuantMatmul, Quantize, RepairRows, SplitBlocks, SplitRows, WarpQuantMatmul,
+};
 use kiln_ptx::kernels::reduce::ReduceLevel;
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::scatter::{IndexAdd, LastSource, Scatter};
@@ -48,7 +50,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     if target == Target::Sm90 {
         kernels.extend(Softmax::all(target).into_iter().map(|softmax| Box::new(softmax) as _));
         kernels.extend(Norm::all(target).into_iter().map(|norm| Box::new(norm) as _));
-        let products = WarpQuantMatmul::all(target).into_iter().filter(|product| product.reads_early().is_some());
+        let products = WarpQuantMatmul::all(target).into_iter().filter(|product| product.reads_early(target).is_some());
         kernels.extend(products.map(|product| Box::new(product) as _));
         return kernels;
     }
@@ -62,6 +64,9 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     if target >= Target::Sm80 {
         kernels.extend([false, true].map(|transposes| Box::new(Tf32Planes::new(transposes)) as _));
         kernels.extend(WarpQuantMatmul::all(target).into_iter().map(|product| Box::new(product) as _));
+        kernels.push(Box::new(SplitRows));
+        kernels.extend(SplitBlocks::all().into_iter().map(|split| Box::new(split) as _));
+        kernels.extend(RepairRows::all().into_iter().map(|repair| Box::new(repair) as _));
         kernels.extend(warps());
         kernels.extend(stages());
     }
@@ -105,6 +110,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.extend(Attention::all(target).into_iter().map(|attention| Box::new(attention) as _));
     kernels.extend(ScanAttention::some(target).into_iter().map(|attention| Box::new(attention) as _));
     kernels.push(Box::new(ScanCombine::new(target)));
+    kernels.push(Box::new(CausalSight));
     kernels.push(Box::new(NaiveGemm));
     kernels.push(Box::new(TiledGemm));
     for tile in Tile::ALL {
@@ -165,7 +171,7 @@ pub(crate) fn warps() -> Vec<Box<dyn Kernel>> {
 }
 
 /// Attention on warp groups: every tile, every type and every width, though not each with each.
-pub(crate) fn warp_group_attentions() -> [WarpGroupAttention; 6] {
+pub(crate) fn warp_group_attentions() -> [WarpGroupAttention; 8] {
     use PtxType::{Bf16, F16, F32};
     let of = |types, d, causal| WarpGroupAttention::new(types, d, causal).unwrap();
     [
@@ -175,6 +181,8 @@ pub(crate) fn warp_group_attentions() -> [WarpGroupAttention; 6] {
         of([F16, F32], 128, true),
         of([Bf16, F16], 128, false),
         of([F16, F32], 256, true),
+        of([F16, F32], 64, true).with_sight(),
+        of([Bf16, F32], 128, true).with_sight(),
     ]
 }
 
@@ -205,7 +213,8 @@ fn warp_groups() -> Vec<WarpGroupGemm> {
     }
     let parts = [tile(2, 1, 128), tile(2, 1, 128).pairs(), tile(2, 1, 64), tile(2, 1, 64).split(2)];
     for tile in parts.into_iter().chain([tile(1, 1, 128), tile(1, 1, 64)]) {
-        kernels.extend([Epilogue::PLAIN, gelu].map(|epilogue| WarpGroupGemm::of_planes(tile, epilogue).unwrap()));
+        kernels.extend([Epilogue::PLAIN, gelu].map(|end| WarpGroupGemm::of_planes(PtxType::F32, tile, end).unwrap()));
+        kernels.push(WarpGroupGemm::of_planes(PtxType::Bf16, tile, Epilogue::PLAIN).unwrap());
     }
     kernels
 }

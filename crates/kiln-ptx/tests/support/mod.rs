@@ -4,7 +4,7 @@ mod interpreter;
 
 #[allow(unused_imports)] // not every file of tests rounds to bfloat16
 pub(crate) use interpreter::{Memory, Program, to_bf16};
-use kiln_ptx::{Argument, Kernel, Launch};
+use kiln_ptx::{Argument, Kernel, Launch, Target};
 
 /// What a buffer holds before anything was written.
 const UNWRITTEN: u8 = 0xff;
@@ -56,7 +56,7 @@ impl Device {
             _ => panic!("{argument:?}"),
         };
         let arguments: Vec<u64> = launch.arguments.iter().map(bits).collect();
-        let early = kernel.reads_early().unwrap_or_default();
+        let early = kernel.reads_early(Target::Sm90).unwrap_or_default();
         self.memory.early = early.iter().map(|&number| self.addresses[buffers[number]]).collect();
         let program = Program::parse(&kernel.emit_ptx(), written.shared_bytes());
         program.run(launch.grid, &arguments, &mut self.memory).map_err(|why| format!("{}: {why}", kernel.name()))

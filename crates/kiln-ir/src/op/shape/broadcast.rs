@@ -60,6 +60,10 @@ impl Operation for BroadcastTo {
         Ok(TensorType { dtype: x.dtype, shape: self.shape }.into())
     }
 
+    fn renames(&self, inputs: &[TensorType]) -> bool {
+        self.is_whole(inputs)
+    }
+
     fn flops(&self, _: &[TensorType], _: &[TensorType]) -> u64 {
         0
     }

@@ -76,6 +76,10 @@ impl Operation for Concat {
         Ok(TensorType { dtype: first.dtype, shape: Shape::new(&dims)? }.into())
     }
 
+    fn renames(&self, inputs: &[TensorType]) -> bool {
+        self.is_whole(inputs)
+    }
+
     fn flops(&self, _: &[TensorType], _: &[TensorType]) -> u64 {
         0
     }

@@ -1,7 +1,7 @@
 //! Operations that move elements and change none: what the shape of a tensor is, and which part of it.
 //!
-//! Each of them is one [`StridedCopy`] an operand, so a backend has one kernel for all. [`Reshape`] moves nothing: in a
-//! recorded graph its result is its operand.
+//! Each of them is one [`StridedCopy`] an operand, so a backend has one kernel for all. A [`Reshape`] moves nothing, and neither does a
+//! permutation of extents of 1 or a slice of everything: in a recorded graph the result is the operand ([`Operation::renames`]).
 
 mod broadcast;
 mod concat;
@@ -31,6 +31,13 @@ pub trait Movement: Operation {
     /// # Errors
     /// As [`Operation::infer`].
     fn copy(&self, inputs: &[TensorType], index: usize) -> Result<StridedCopy>;
+
+    /// Whether the result is all elements of the only operand in their order: a permutation that moves extents of 1 alone, a slice of
+    /// everything, a concatenation of one.
+    fn is_whole(&self, inputs: &[TensorType]) -> bool {
+        let ([x], Ok(out)) = (inputs, self.infer(inputs)) else { return false };
+        x.bytes() == out[0].bytes() && self.copy(inputs, 0).is_ok_and(|copy| copy == StridedCopy::whole(x))
+    }
 
     /// The value of the elements that no operand covers, where there may be some.
     fn fill(&self) -> Option<f32> {

@@ -86,6 +86,10 @@ impl Operation for Pad {
         Ok(TensorType { dtype: x.dtype, shape: Shape::new(&dims[..rank])? }.into())
     }
 
+    fn renames(&self, inputs: &[TensorType]) -> bool {
+        self.is_whole(inputs)
+    }
+
     fn flops(&self, _: &[TensorType], _: &[TensorType]) -> u64 {
         0
     }

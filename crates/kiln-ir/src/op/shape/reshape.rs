@@ -92,6 +92,10 @@ impl Operation for Reshape {
         Ok(TensorType::of(x.dtype, shape)?.into())
     }
 
+    fn renames(&self, inputs: &[TensorType]) -> bool {
+        self.is_whole(inputs)
+    }
+
     fn flops(&self, _: &[TensorType], _: &[TensorType]) -> u64 {
         0
     }

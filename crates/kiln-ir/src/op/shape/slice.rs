@@ -152,6 +152,10 @@ impl Operation for Slice {
         Ok(TensorType { dtype: x.dtype, shape: Shape::new(&dims)? }.into())
     }
 
+    fn renames(&self, inputs: &[TensorType]) -> bool {
+        self.is_whole(inputs)
+    }
+
     fn flops(&self, _: &[TensorType], _: &[TensorType]) -> u64 {
         0
     }

@@ -221,12 +221,12 @@ impl ScanAttention {
         Stored::of(dtype, width).is_some()
     }
 
-    /// For keys and values of these types.
+    /// For keys and values of these types, on a device with this number of multiprocessors.
     ///
     /// # Errors
     /// [`Error::Parameter`] for types that it does not read, [`Error::Limit`] for rows of more than 2048 elements, or of
     /// more than 256 where their number is no multiple of four.
-    pub fn new(extents: &AttentionExtents, [k, v]: [DType; 2], target: Target) -> Result<Self> {
+    pub fn new(extents: &AttentionExtents, [k, v]: [DType; 2], target: Target, multiprocessors: u32) -> Result<Self> {
         let rows = |dtype, width: usize| -> Result<Rows> {
             let stored = Stored::of(dtype, width).ok_or_else(|| Error::Parameter {
                 op: "attention",
@@ -246,9 +246,17 @@ impl ScanAttention {
         };
         let (keys, values) = (rows(k, extents.d)?, rows(v, extents.dv)?);
         let most = REGISTERS / keys.elements().max(values.elements()).max(1);
-        let wanted = extents.group.saturating_mul(extents.s).clamp(1, MOST_QUERIES as usize) as u32;
+        let rows = extents.group.saturating_mul(extents.s);
+        let wanted = rows.clamp(1, MOST_QUERIES as usize) as u32;
         // The greatest power of two that there are registers for.
-        let queries = wanted.next_power_of_two().min(1 << most.ilog2());
+        let mut queries = wanted.next_power_of_two().min(1 << most.ilog2());
+        // Fewer queries take a block less time. Each block reads the keys, but from the second-level cache, as long as all blocks
+        // run at once.
+        let steps = extents.batch.saturating_mul(extents.kv_heads).saturating_mul(extents.t.div_ceil(KEYS as usize));
+        let blocks = |queries: u32| steps.saturating_mul(rows.div_ceil(queries as usize));
+        while queries > 1 && blocks(queries / 2) <= 2 * multiprocessors as usize {
+            queries /= 2;
+        }
         Ok(Self { keys, values, queries, target })
     }
 

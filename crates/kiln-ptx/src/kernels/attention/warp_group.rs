@@ -11,6 +11,9 @@
 //! the last ones where none of its own queries sees them, and multiprocessors multiply for the others meanwhile. Blocks stay and take
 //! tile after tile, without a pause in between: the first scores of the next tile are products beside the last ones with values
 //! of the tile before, whose results are stored behind them. Tiles with the most keys come first, of some heads at a time.
+//!
+//! Where positions of queries or numbers of keys are data, [`CausalSight`](super::CausalSight) counts first how many keys queries
+//! see.
 
 use kiln_ir::op::AttentionExtents;
 use kiln_ir::{Error, Result};
@@ -20,10 +23,11 @@ use super::softmax::{OnlineSoftmax, base_2};
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::kernels::half::pack;
 use crate::kernels::math::F32;
+use crate::kernels::team::tree;
 use crate::operands::RegisterCount;
 use crate::{
-    Argument, Bf16, Builder, Consumer, Descriptor, F16, Kernel, Launch, Panels, Pipeline, Pointer, Producer, PtxKernel,
-    PtxType, Running, Shared, Sums, TensorParameter, Value, Variable,
+    Argument, Bf16, Builder, Consumer, Descriptor, F16, Global, Kernel, Launch, Panels, Pipeline, Pointer, Producer,
+    PtxKernel, PtxType, Running, Shared, Sums, TensorParameter, Value, Variable,
 };
 
 /// Threads of a warp group.
@@ -52,6 +56,8 @@ pub struct WarpGroupAttention {
     /// Elements of a row.
     d: u32,
     causal: bool,
+    /// Whether how many keys causal queries see is read.
+    reads_sight: bool,
 }
 
 impl WarpGroupAttention {
@@ -62,12 +68,24 @@ impl WarpGroupAttention {
     /// [`Error::Parameter`] for others.
     pub fn new([input, output]: [PtxType; 2], d: usize, causal: bool) -> Result<Self> {
         match FlashAttention::width(d) {
-            Some(d) if takes([input, output]) => Ok(Self { input, output, d, causal }),
+            Some(d) if takes([input, output]) => Ok(Self { input, output, d, causal, reads_sight: false }),
             _ => Err(Error::Parameter {
                 op: "attention",
                 reason: format!("{output:?} from {input:?}, rows of {d} elements, on warp groups"),
             }),
         }
+    }
+
+    /// The same for causal queries that see as many keys as [`CausalSight`](super::CausalSight) counts.
+    #[must_use]
+    pub fn with_sight(self) -> Self {
+        Self { causal: true, reads_sight: true, ..self }
+    }
+
+    /// The blocks that [`CausalSight`](super::CausalSight) cuts the queries of a head of keys into.
+    pub fn sight_blocks(&self, extents: &AttentionExtents) -> usize {
+        let rows = extents.group.saturating_mul(extents.s);
+        rows.div_ceil(self.rows() as usize).saturating_mul(self.groups() as usize)
     }
 
     /// Elements of a row in shared memory: whole panels, as many as there are products for.
@@ -127,7 +145,8 @@ impl WarpGroupAttention {
         extents.batch.saturating_mul(extents.kv_heads).saturating_mul(rows.div_ceil(self.rows() as usize))
     }
 
-    /// The launch for these extents on a device of so many multiprocessors. Buffers: queries, keys, values, result.
+    /// The launch for these extents on a device of so many multiprocessors. Buffers: queries, keys, values, result, and what
+    /// [`CausalSight`](super::CausalSight) counted where that is read.
     ///
     /// # Errors
     /// [`Error::Shape`] when `d` is not what the kernel is for, or an extent is 0. [`Error::Parameter`] unless the scale is
@@ -151,7 +170,9 @@ impl WarpGroupAttention {
         };
         let tensors = [tensor(0, ROWS, rows), tensor(1, self.keys(), keys), tensor(2, self.keys(), keys)];
         let words = [rows, s as u32, keys, rows.div_ceil(self.rows()), heads, together, units].map(Argument::U32);
+        let sight = self.reads_sight.then(|| [Argument::Buffer(4), Argument::U32(kv_heads as u32)]);
         let rest = [Argument::Buffer(3)].into_iter().chain(words).chain([Argument::F32(scale)]);
+        let rest = rest.chain(sight.into_iter().flatten());
         let arguments = tensors.into_iter().chain(rest).collect();
         Ok(Launch { grid: [units.min(multiprocessors.max(1)), 1, 1], arguments })
     }
@@ -162,7 +183,13 @@ impl WarpGroupAttention {
         let [rows, s, t, tiles, heads, together, units] =
             ["rows", "s", "t", "tiles", "heads", "together", "units"].map(|name| k.parameter::<u32>(name));
         let scale = k.parameter::<f32>("scale");
-        let problem = Problem { rows, s, t, tiles, heads, together, units };
+        let sight = self.reads_sight.then(|| {
+            let bounds = k.buffer::<u32>("sight");
+            let kv_heads = k.parameter::<u32>("kv_heads");
+            let counts = bounds.index_wide(k.mul_wide(heads / kv_heads, tiles * self.groups()) * 2u64);
+            Sight { counts, bounds, kv_heads }
+        });
+        let problem = Problem { rows, s, t, tiles, heads, together, units, sight };
 
         // Queries, keys and values.
         let panels = [ROWS, self.keys(), self.keys()].map(|rows| self.panels(rows));
@@ -217,16 +244,32 @@ impl WarpGroupAttention {
         let first = number * self.rows();
         // Of causal tiles the first is the one that is not whole: what it lacks are rows that would see few keys.
         let first = if self.causal { first - (tiles * self.rows() - rows) } else { first };
-        let [last, whole] = self.seen(k, problem, first, self.rows());
+        let [last, whole] = self.seen(k, problem, head, first, self.groups());
         Tile { head, first, last, whole }
     }
 
-    /// Of so many rows from this one on: the number of the last tile of keys that some row sees, and how many before that one,
-    /// the first ones, every row sees whole. What lies before the first row counts as that one.
-    fn seen<'k>(&self, k: &'k Builder, problem: &Problem<'k>, first: Word<'k>, count: u32) -> [Word<'k>; 2] {
+    /// Of the rows of so many warp groups from this one on: the number of the last tile of keys that some row sees, and how many
+    /// before that one, the first ones, every row sees whole. What lies before the first row counts as that one.
+    fn seen<'k>(
+        &self,
+        k: &'k Builder,
+        problem: &Problem<'k>,
+        head: Word<'k>,
+        first: Word<'k>,
+        groups: u32,
+    ) -> [Word<'k>; 2] {
         let Problem { s, t, .. } = *problem;
-        let [least, most] = if self.causal {
-            let [first, last] = [first, first + (count - 1)].map(|row| k.selp(0u32, row, k.lt(k.bits_s32(row), 0)));
+        let [least, most] = if let Some(sight) = problem.sight {
+            let blocks = problem.tiles * self.groups();
+            let block = (first + blocks * ROWS - problem.rows) / ROWS;
+            let first = k.mad_wide(head / sight.kv_heads, blocks, k.cvt_u64(block));
+            let first = sight.bounds.index_wide(first * 2u64);
+            let bounds = (0..groups).map(|group| k.ld_v::<_, _, 2>(first.offset(2 * group as i32)));
+            let both = tree(bounds.collect(), |[a, b], [c, d]| [k.min(a, c), k.max(b, d)]).unwrap_or([t, t]);
+            [both[0], k.max(both[1], 1u32)]
+        } else if self.causal {
+            let [first, last] =
+                [first, first + (groups * ROWS - 1)].map(|row| k.selp(0u32, row, k.lt(k.bits_s32(row), 0)));
             seen_of_rows(k, [first, last, s, t])
         } else {
             [t, t]
@@ -279,7 +322,7 @@ impl WarpGroupAttention {
         k: &'k Builder,
         problem: &Problem<'k>,
         rings: &[Ring<'k>; 3],
-        (out, scale): (Pointer<'k, crate::Global, u32>, F32<'k>),
+        (out, scale): (Pointer<'k, Global, u32>, F32<'k>),
         [thread, warp]: [Word<'k>; 2],
     ) {
         let (lane, group) = (thread & 31, (warp >> 2) - 1);
@@ -331,12 +374,13 @@ impl WarpGroupAttention {
             k.if_(k.eq(number, 0), || queries.release(k.constant(0u32)));
         };
         // Weights of the scores of a tile of keys, and what to scale by what was added up before.
-        let weigh = |scores: Sums<'k>, row: Word<'k>, number: Word<'k>, masked: bool| {
+        let weigh = |scores: Sums<'k>, [head, row]: [Word<'k>; 2], number: Word<'k>, masked: bool| {
             let mut scores: [Scores<'k>; 1] = [scores.values(0).as_chunks::<4>().0.to_vec()];
             if masked {
-                let seen = |row: Word<'k>| match self.causal {
-                    true => (problem.t - problem.s) + row % problem.s + 1,
-                    false => problem.t,
+                let seen = |row: Word<'k>| match (problem.sight, self.causal) {
+                    (Some(sight), _) => sight.of_row(k, problem, head, row),
+                    (None, true) => (problem.t - problem.s) + row % problem.s + 1,
+                    (None, false) => problem.t,
                 };
                 let before = number * self.keys() + column;
                 mask(k, &mut scores, &[0, 8].map(|i| k.bits_s32(seen(row + i) - before)));
@@ -361,6 +405,8 @@ impl WarpGroupAttention {
             let sums = sums.values(0);
             for (i, total) in totals.into_iter().enumerate() {
                 let (row, share) = (row + 8 * i as u32, k.rcp(total));
+                // Counts may be zero: a query that sees no key has no weights, and gives zeros.
+                let share = if self.reads_sight { k.selp(0.0, share, k.eq(total, 0.0)) } else { share };
                 let words =
                     k.mad_wide(head, problem.rows, k.cvt_u64(row)) * u64::from(self.d * self.output.bytes() / 4);
                 let at = out.index_wide(words).index(column >> (self.output != PtxType::F32) as u32);
@@ -379,7 +425,7 @@ impl WarpGroupAttention {
             // Of causal attention a warp group leaves out the last keys where its own rows see none of them. It leaves out one
             // tile at most: behind two, others would wait for the stage of the values that it has not multiplied yet.
             let (last, whole, leaves_out) = if self.causal {
-                let [last, whole] = self.seen(k, problem, first + group * ROWS, ROWS);
+                let [last, whole] = self.seen(k, problem, head, first + group * ROWS, 1);
                 let last = k.max(last + 1, last_of_tile) - 1;
                 (last, k.min(whole, last), Some(k.lt(last, last_of_tile)))
             } else {
@@ -399,7 +445,7 @@ impl WarpGroupAttention {
                 || {
                     let scores = begin_scores(of_keys).finish();
                     release_scores(of_keys, last);
-                    keep(weigh(scores, row, last, true).0);
+                    keep(weigh(scores, [head, row], last, true).0);
                 },
                 || {
                     turns.iter().for_each(Turns::take);
@@ -412,7 +458,7 @@ impl WarpGroupAttention {
                         release_scores(of_keys, last);
                         let totals = totals();
                         softmax.iter().for_each(OnlineSoftmax::clear);
-                        (weigh(scores, row, last, true).0, totals)
+                        (weigh(scores, [head, row], last, true).0, totals)
                     });
                     values.release(of_values);
                     keep(weights);
@@ -434,7 +480,7 @@ impl WarpGroupAttention {
                     turns.iter().for_each(Turns::pass);
                     let scores = scores.finish_before(1);
                     release_scores(of_keys, number);
-                    weigh(scores, row, number, masked)
+                    weigh(scores, [head, row], number, masked)
                 });
                 values.release(of_values);
                 sums.scale(0, kept);
@@ -460,6 +506,27 @@ struct Problem<'k> {
     heads: Word<'k>,
     together: Word<'k>,
     units: Word<'k>,
+    sight: Option<Sight<'k>>,
+}
+
+/// How many keys queries see, as it was counted.
+#[derive(Clone, Copy)]
+struct Sight<'k> {
+    /// Of each query of each sequence.
+    counts: Pointer<'k, Global, u32>,
+    /// The least and the greatest of each 64 rows.
+    bounds: Pointer<'k, Global, u32>,
+    /// Heads of keys of a sequence.
+    kv_heads: Word<'k>,
+}
+
+impl<'k> Sight<'k> {
+    /// Of a row, or of the one that takes its place where it lies before the first or behind the last.
+    fn of_row(&self, k: &'k Builder, problem: &Problem<'k>, head: Word<'k>, row: Word<'k>) -> Word<'k> {
+        let there = k.lt(row, problem.rows);
+        let query = k.selp(row % problem.s, 0u32, there);
+        k.ld(self.counts.index_wide(k.mad_wide(head / self.kv_heads, problem.s, k.cvt_u64(query))))
+    }
 }
 
 /// Some queries that share keys.
@@ -553,7 +620,11 @@ impl<'k> Turns<'k> {
 
 impl Kernel for WarpGroupAttention {
     fn name(&self) -> String {
-        let causal = if self.causal { "_causal" } else { "" };
+        let causal = match (self.causal, self.reads_sight) {
+            (_, true) => "_sight",
+            (true, false) => "_causal",
+            (false, false) => "",
+        };
         let [input, output] = [self.input, self.output].map(PtxType::word);
         let (groups, keys, d) = (self.groups(), self.keys(), self.d);
         format!("flash_attention{causal}_{input}_{output}_groups_{groups}x{ROWS}x{keys}_{d}")

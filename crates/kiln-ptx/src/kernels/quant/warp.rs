@@ -25,10 +25,9 @@ mod weights;
 
 use kiln_ir::{QuantFormat, Result};
 
-use super::{Group, Word, first_element, groups, share};
+use super::{Word, exact_product};
 use crate::builder::operands::{Groups, Sixteen};
 use crate::kernel::{MAX_GRID_YZ, extent};
-use crate::kernels::math::F32;
 use crate::kernels::team::{self, WARP};
 use crate::{Argument, Builder, Fragment, Global, Kernel, Launch, Pointer, PtxKernel, Shared, Target, Value, Variable};
 use activations::{Activations, Reader};
@@ -492,31 +491,12 @@ impl<'k> Body<'k> {
                 let finite = k.lt(k.abs(sum), f32::INFINITY);
                 k.if_(k.not(finite), || {
                     let x = self.x.index_wide(k.mul_wide(i, depth));
-                    result.set(k.cvt_rn_f32(self.exactly(x, j)));
+                    let exact = exact_product(k, shape.format, x, self.weights, j, depth);
+                    result.set(k.cvt_rn_f32(exact));
                 });
                 k.st(self.out.index_wide(k.mad_wide(i, n, k.cvt_u64(j))), result);
             });
         });
-    }
-
-    /// The sum of the products one by one, of a row of x with one of the weights.
-    fn exactly(&self, x: Pointer<'k, Global, f32>, row: Word<'k>) -> Value<'k, f64> {
-        let k = self.k;
-        let format = self.shape.format;
-        let of_block = share(format).of_block;
-        let blocks = self.extents[2] / format.block_len() as u32;
-        let first = k.mul_wide(row, blocks);
-        let sum = k.variable(0.0f64);
-        k.for_(0u32, blocks * of_block, 1u32, |at| {
-            let (block, part) = (at / of_block, at % of_block);
-            let x = x.index(k.mad(block, format.block_len() as u32, first_element(format, part)));
-            for group in groups(k, format, self.weights, first + k.cvt_u64(block), part) {
-                let read = |&(offset, _): &(u32, Word<'k>)| k.ld_v::<_, _, 4>(x.offset(offset as i32));
-                let x: Vec<F32<'k>> = group.vectors.iter().flat_map(read).collect();
-                sum.set(Group::add_exactly(&group, k, &x, sum.get()));
-            }
-        });
-        sum.get()
     }
 }
 
@@ -526,7 +506,7 @@ impl Kernel for WarpQuantMatmul {
         format!("warp_quant_matmul_{}_{}{overlapping}", self.shape.format.name(), self.shape.rows)
     }
 
-    fn reads_early(&self) -> Option<&'static [usize]> {
+    fn reads_early(&self, _: Target) -> Option<&'static [usize]> {
         const WEIGHTS: usize = 1;
         self.shape.overlaps.then_some(&[WEIGHTS])
     }

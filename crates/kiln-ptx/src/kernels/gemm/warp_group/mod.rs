@@ -92,21 +92,22 @@ impl WarpGroupGemm {
         Ok(Self { operation, input, output, tile, epilogue, in_planes: false })
     }
 
-    /// Of matrices of f32 in two parts, as [`Tf32Planes`](super::Tf32Planes) writes them, into one of f32. Of the four
-    /// products of parts the least is left out, below 2⁻²² of the magnitudes that are multiplied, and short chains are added
-    /// to nearest: of products with k up to 1160 the error was on an H200 at most 6.1 units in the last place of the sum of
-    /// magnitudes. An infinite element makes NaN of what it is multiplied into.
+    /// Of matrices in two parts of `input`, into one of f32: of f32 as [`Tf32Planes`](super::Tf32Planes) writes them, or of
+    /// bf16, upper parts and behind them lower ones. Of the four products of parts the least is left out, below 2⁻²² of the
+    /// magnitudes that are multiplied, or 2⁻¹⁸ in bf16, and short chains are added to nearest: of products with k up to 1160 the
+    /// error in f32 was on an H200 at most 6.1 units in the last place of the sum of magnitudes. An infinite element makes NaN
+    /// of what it is multiplied into.
     ///
     /// # Errors
     /// [`Error::Parameter`] for tiles of less than 64 columns or with more than 64 by 128 elements to a warp group, and as for
     /// [`WarpGroupGemm::new`].
-    pub fn of_planes(tile: WarpGroupTile, epilogue: Epilogue) -> Result<Self> {
+    pub fn of_planes(input: PtxType, tile: WarpGroupTile, epilogue: Epilogue) -> Result<Self> {
         if !tile.adds_chains() {
             let reason = format!("{} rows of {} columns in a warp group, in chains", 64 * tile.blocks, tile.columns);
             return Err(Error::Parameter { op: "matmul", reason });
         }
         let operation = Matmul { transpose_a: false, transpose_b: true };
-        let one = Self::new(operation, [PtxType::F32; 2], tile, epilogue)?;
+        let one = Self::new(operation, [input, PtxType::F32], tile, epilogue)?;
         Ok(Self { in_planes: true, ..one })
     }
 
@@ -145,8 +146,8 @@ impl WarpGroupGemm {
     pub fn launch(&self, extents: MatmulExtents, [alpha, beta]: [f32; 2], multiprocessors: u32) -> Result<Launch> {
         let MatmulExtents { batch, shared_b, m, k, n } = extents;
         let [across_a, across_b] = self.across();
-        // Planes are written with whole pieces.
-        let k = if self.in_planes { super::planes::pitch(k) } else { k };
+        // Planes of f32 are written with whole pieces.
+        let k = if self.in_planes && self.input == PtxType::F32 { super::planes::pitch(k) } else { k };
         let inner =
             [(if across_a { m } else { k }, self.input), (if across_b { n } else { k }, self.input), (n, self.output)];
         let steps = k.div_ceil(depth_of(self.input) as usize);
@@ -411,7 +412,9 @@ impl Kernel for WarpGroupGemm {
             match (self.in_planes, self.input) {
                 (false, PtxType::F32) => "tf32",
                 (false, input) => input.word(),
-                (true, _) => "3xtf32",
+                (true, PtxType::F32) => "3xtf32",
+                (true, PtxType::F16) => "3xf16",
+                (true, _) => "3xbf16",
             },
             self.output.word(),
             tile.groups,

@@ -60,8 +60,8 @@ impl WarpGroupTile {
     }
 
     /// The same for matrices in planes.
-    pub fn for_planes(extents: MatmulExtents, multiprocessors: u32) -> Self {
-        let best = Self::least(extents, depth_of(PtxType::F32), multiprocessors, Self::adds_chains);
+    pub fn for_planes(extents: MatmulExtents, input: PtxType, multiprocessors: u32) -> Self {
+        let best = Self::least(extents, depth_of(input), multiprocessors, Self::adds_chains);
         // Small tiles read so much that sharing pays from few waves on: on an H200, 10 % at 4096 in a cube, and nothing at 2048.
         let many = 4 * u64::from(multiprocessors);
         if best.groups == 2 && best.columns == 128 && best.units(extents) > many { best.pairs() } else { best }
