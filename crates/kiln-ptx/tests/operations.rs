@@ -88,6 +88,8 @@ fn lower(op: &Op, inputs: &[Operand<'_>], target: Target) -> CoreResult<(Box<dyn
             of(kernel, kernel.launch(shapes[0].numel())?)
         }
         Op::QuantMatmul(op) if let Some(kernel) = WarpQuantMatmul::new(op.format, shapes[0].rows(), target) => {
+            // From Hopper on with few rows of weights to a block.
+            let kernel = if target == Target::Sm90 { kernel.for_weights(1, 132) } else { kernel };
             // Of one multiprocessor, so that blocks of threads have more than one group of rows.
             of(kernel, kernel.launch(shapes[0].rows(), shapes[1].columns(), shapes[1].rows(), 1)?)
         }
@@ -313,6 +315,29 @@ fn quantised_products_of_long_rows_keep_their_contract() {
             |op: &Op, inputs: &[Operand<'_>]| Ok(run(op, inputs, Target::Sm80).unwrap_or_else(|why| panic!("{why}")));
         let accuracy = reference::conform(&case, results).unwrap_or_else(|why| panic!("{why}"));
         assert_eq!(accuracy.compared, m * n);
+    }
+}
+
+#[test]
+fn what_is_added_to_quantised_products_is_added_to_their_results() {
+    let mut random = reference::Random::new(54);
+    let bytes = |x: &[f32]| -> Vec<u8> { x.iter().flat_map(|x| x.to_le_bytes()).collect() };
+    for (format, m) in [(QuantFormat::Q4K, 1), (QuantFormat::Q6K, 2), (QuantFormat::Q8_0, 9)] {
+        let (n, k) = (35, 512);
+        let mut blocks = vec![0; format.bytes(n * k).unwrap()];
+        format.encode(&random.uniforms(n * k, -1.0, 1.0), &mut blocks).unwrap();
+        blocks.resize(blocks.len().next_multiple_of(16), 0);
+        let (x, addend) = (random.uniforms(m * k, -1.0, 1.0), random.uniforms(m * n, -9.0, 9.0));
+        let result = |adds: bool| -> Vec<f32> {
+            let kernel = WarpQuantMatmul::new(format, m, Target::Sm80).unwrap();
+            let kernel = if adds { kernel.adding() } else { kernel };
+            let mut device = Device::default();
+            let buffers = [bytes(&x), blocks.clone(), vec![0; 4 * m * n], bytes(&addend)].map(|x| device.upload(&x));
+            device.run(&kernel, &kernel.launch(m, k, n, 1).unwrap(), &buffers).unwrap();
+            device.download(buffers[2]).as_chunks::<4>().0.iter().map(|word| f32::from_le_bytes(*word)).collect()
+        };
+        let sums: Vec<f32> = result(false).iter().zip(&addend).map(|(product, addend)| product + addend).collect();
+        assert_eq!(result(true)[..m * n], sums[..m * n], "{format:?}");
     }
 }
 

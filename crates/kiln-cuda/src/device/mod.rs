@@ -93,7 +93,7 @@ impl Driver for CudaDevice {
     }
 
     fn fusion_limits(_: &Hardware) -> FusionLimits {
-        FusionLimits::default()
+        FusionLimits { addends: true, ..FusionLimits::default() }
     }
 
     fn has_kernel(custom: &Custom) -> bool {

@@ -1,7 +1,7 @@
 //! Quantised blocks.
 
 use kiln_device::Location;
-use kiln_ir::op::{Dequantize, MatmulExtents, QuantMatmul, Quantize};
+use kiln_ir::op::{Dequantize, Elementwise, MatmulExtents, QuantMatmul, Quantize};
 use kiln_ir::{QuantFormat, Result};
 use kiln_ptx::PtxType;
 use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
@@ -68,15 +68,32 @@ fn decoded(
 }
 
 impl Lower<CudaDevice> for QuantMatmul {
+    /// A third operand is added to the result: the device asks for [`FusionLimits::addends`](kiln_ir::graph::FusionLimits::addends).
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (x, weights) = (inputs[0].ty.shape, inputs[1].ty.shape);
         let [m, depth, n] = [x.rows(), weights.columns(), weights.rows()];
+        let multiprocessors = plan.target.multiprocessors;
+        if let Some(&addend) = inputs.get(2) {
+            let few = quant::WarpQuantMatmul::new(self.format, m, plan.target.target).filter(|_| m < MANY);
+            let Some(kernel) = few else {
+                let product = plan.scratch(outputs[0].ty);
+                self.lower(plan, &inputs[..2], &[product])?;
+                return Elementwise::add().lower(plan, &[product, addend], outputs);
+            };
+            let kernel = kernel.for_weights(n, multiprocessors).adding();
+            let launch = kernel.launch(m, depth, n, multiprocessors)?;
+            plan.run(kernel, launch, &[inputs[0].at, inputs[1].at, outputs[0].at, addend.at]);
+            return Ok(());
+        }
         let buffers = [inputs[0].at, inputs[1].at, outputs[0].at];
         if m >= MANY && decoded(plan, self.format, [m, depth, n], buffers)? {
             return Ok(());
         }
         match quant::WarpQuantMatmul::new(self.format, m, plan.target.target) {
-            Some(kernel) => plan.run(kernel, kernel.launch(m, depth, n, plan.target.multiprocessors)?, &buffers),
+            Some(kernel) => {
+                let kernel = kernel.for_weights(n, multiprocessors);
+                plan.run(kernel, kernel.launch(m, depth, n, multiprocessors)?, &buffers);
+            }
             None => {
                 let kernel = quant::QuantMatmul::new(self.format, m);
                 plan.run(kernel, kernel.launch(m, depth, n)?, &buffers);

@@ -12,16 +12,18 @@ pub struct FusionLimits {
     pub outputs: usize,
     /// Functions applied to each element.
     pub instructions: usize,
+    /// Whether a product with quantised weights takes the tensor that is added to its result as a third operand.
+    pub addends: bool,
 }
 
 impl FusionLimits {
     /// Every operation is a step of its own.
-    pub const NONE: Self = Self { inputs: 0, outputs: 0, instructions: 1 };
+    pub const NONE: Self = Self { inputs: 0, outputs: 0, instructions: 1, addends: false };
 }
 
 impl Default for FusionLimits {
     fn default() -> Self {
-        Self { inputs: 16, outputs: 8, instructions: 64 }
+        Self { inputs: 16, outputs: 8, instructions: 64, addends: false }
     }
 }
 
@@ -65,6 +67,22 @@ pub(super) struct Groups {
     pub(super) order: Vec<Vec<usize>>,
 }
 
+/// What a sum adds to a product with quantised weights, both of the same extents and of f32; none where it is no such sum.
+pub(super) fn addend(graph: &Graph, simplified: &Simplified, product: usize, sum: usize) -> Option<TensorId> {
+    let [product, sum] = [product, sum].map(|node| &graph.nodes[node]);
+    let (Op::QuantMatmul(_), [of_product], [a, b]) = (product.op, &product.outputs[..], &sum.inputs[..]) else {
+        return None;
+    };
+    let [a, b] = [a, b].map(|id| simplified.same_as[id.index()]);
+    let other = match [a == *of_product, b == *of_product] {
+        [true, false] => b,
+        [false, true] => a,
+        _ => return None,
+    };
+    let ty = graph.type_of(*of_product);
+    (graph.type_of(other) == ty && ty.dtype == DType::F32).then_some(other)
+}
+
 /// Groups under construction: a forest of merged nodes.
 struct Builder<'a> {
     graph: &'a Graph,
@@ -105,6 +123,9 @@ pub(super) fn group(graph: &Graph, simplified: &Simplified, results: &[TensorId]
         for feeder in builder.feeders(node) {
             builder.try_merge(builder.group_of[feeder], builder.group_of[node]);
         }
+        if limits.addends {
+            builder.try_add(node);
+        }
     }
     Groups { order: builder.into_order() }
 }
@@ -139,9 +160,32 @@ impl Builder<'_> {
             && self.memory_fits(a, b)
             && !self.leads_through_third(a, b)
             && !self.leads_through_third(b, a);
-        if !fits {
+        if fits {
+            self.merge(a, b);
+        }
+    }
+
+    /// Joins a sum that is a group of its own with the product that is one of its operands, where nothing else reads that.
+    fn try_add(&mut self, node: usize) {
+        let at = self.group_of[node];
+        let Op::Elementwise(sum) = self.graph.nodes[node].op else { return };
+        if sum.kind() != ElementwiseKind::Add || self.members[at].len() > 1 {
             return;
         }
+        for feeder in self.feeders(node) {
+            let product = self.group_of[feeder];
+            if product != at
+                && self.members[product].len() == 1
+                && self.readers[feeder] == 1
+                && addend(self.graph, self.simplified, feeder, node).is_some()
+                && !self.leads_through_third(at, product)
+            {
+                return self.merge(product, at);
+            }
+        }
+    }
+
+    fn merge(&mut self, a: usize, b: usize) {
         let moved = std::mem::take(&mut self.members[b]);
         for &node in &moved {
             self.group_of[node] = a;

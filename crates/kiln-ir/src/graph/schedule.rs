@@ -1,6 +1,6 @@
 use std::collections::{HashMap, HashSet};
 
-use super::fuse::{Fused, FusionLimits, group};
+use super::fuse::{Fused, FusionLimits, addend, group};
 use super::share::simplify;
 use super::slots::{Slot, assign};
 use super::{Graph, TensorId};
@@ -14,7 +14,8 @@ pub enum Step {
     Run {
         /// The operation.
         op: Op,
-        /// What it reads.
+        /// What it reads: its operands, and behind those of a product what is added to it where [`FusionLimits::addends`] allows
+        /// that.
         inputs: Vec<TensorId>,
         /// What it writes.
         outputs: Vec<TensorId>,
@@ -114,6 +115,14 @@ impl Graph {
 
         let mut steps = Vec::with_capacity(groups.order.len());
         for nodes in &groups.order {
+            if let &[product, sum] = &nodes[..]
+                && let Some(addend) = addend(self, &simplified, product, sum)
+            {
+                let (op, inputs) = (self.nodes[product].op, &self.nodes[product].inputs);
+                let inputs = inputs.iter().chain([&addend]).map(|id| simplified.same_as[id.index()]).collect();
+                steps.push(Step::Run { op, inputs, outputs: self.nodes[sum].outputs.clone() });
+                continue;
+            }
             let fused =
                 if nodes.len() > 1 { Fused::new(self, &simplified, nodes, |id| kept.contains(&id)) } else { None };
             match fused {
@@ -138,7 +147,7 @@ impl Graph {
 mod tests {
     use super::*;
     use crate::graph::{Location, Source};
-    use crate::op::{Elementwise, Matmul, Permute, Reduce, Reduction, Reshape, Slice, Softmax, WriteRows};
+    use crate::op::{Elementwise, Matmul, Permute, QuantMatmul, Reduce, Reduction, Reshape, Slice, Softmax, WriteRows};
     use crate::{Error, Record, Shape, TensorType};
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
@@ -228,7 +237,7 @@ mod tests {
         for &i in &inputs[1..] {
             partial.push(push(&mut g, Elementwise::add(), &[partial[partial.len() - 1], i]));
         }
-        let limits = FusionLimits { inputs: 4, outputs: 2, instructions: 100 };
+        let limits = FusionLimits { inputs: 4, outputs: 2, instructions: 100, addends: false };
         let schedule = g.schedule(&partial[1..], limits).unwrap();
         for step in &schedule.steps {
             assert!(step.inputs().len() <= 4 && step.outputs().count() <= 2, "{step:?}");
@@ -267,6 +276,35 @@ mod tests {
         assert!(schedule.steps.is_empty() && schedule.slots.is_empty());
         assert_eq!(schedule.location(&g, matrix).unwrap(), Location::Input(x));
         assert_eq!(schedule.inputs(&g).unwrap(), [x]);
+    }
+
+    #[test]
+    fn a_product_takes_what_is_added_to_it() {
+        let format = crate::QuantFormat::Q4K;
+        let mut g = Graph::new();
+        let rows = TensorType::f32(Shape::new(&[2, 256]).unwrap());
+        let weights = TensorType::blocks(format, Shape::new(&[256, 256]).unwrap()).unwrap();
+        let (x, w, bias) = (g.input(rows), g.input(weights), g.input(vector(256)));
+        let op = QuantMatmul { format };
+        let product = push(&mut g, op, &[x, w]);
+        let sum = push(&mut g, Elementwise::add(), &[x, product]);
+        let second = push(&mut g, op, &[sum, w]);
+        let out = push(&mut g, Elementwise::add(), &[second, sum]);
+        let limits = FusionLimits { addends: true, ..FusionLimits::default() };
+        let schedule = g.schedule(&[out], limits).unwrap();
+        let steps: Vec<_> = schedule.steps.iter().map(|step| (step.inputs(), step.outputs().collect::<Vec<_>>())).collect();
+        assert_eq!(steps, [(&[x, w, x][..], vec![sum]), (&[sum, w, sum][..], vec![out])]);
+        assert_eq!(g.schedule(&[out], FusionLimits::default()).unwrap().steps.len(), 4);
+        // Not where the product itself is wanted or read elsewhere, added to itself, or of other extents than what is added.
+        assert_eq!(g.schedule(&[out, product], limits).unwrap().steps.len(), 3);
+        let twice = push(&mut g, Elementwise::add(), &[product, product]);
+        assert_eq!(g.schedule(&[twice], limits).unwrap().steps.len(), 2);
+        let biased = push(&mut g, Elementwise::add(), &[product, bias]);
+        assert_eq!(g.schedule(&[biased], limits).unwrap().steps.len(), 2);
+        // The sum reads what only the product's reader gives: the product cannot wait for it.
+        let soft = push(&mut g, Softmax, &[product]);
+        let late = push(&mut g, Elementwise::add(), &[product, soft]);
+        assert_eq!(g.schedule(&[late], limits).unwrap().steps.len(), 3);
     }
 
     #[test]

@@ -35,6 +35,8 @@ const MOST: u64 = 1 << 31;
 const MOST_ENTRIES: u64 = u32::MAX as u64;
 /// Parts at most.
 const MOST_PARTS: usize = 1024;
+/// Parts that each thread of [`ScanCombine`] goes through by itself.
+const FEW_PARTS: u32 = 32;
 /// Blocks that a multiprocessor works on at once, about.
 const RESIDENT: usize = 4;
 /// 2²³: an integer below that in its lower bits is added to it.
@@ -810,11 +812,77 @@ impl ScanCombine {
         let [sums, out, sinks] = ["parts", "out", "sinks"].map(|name| k.buffer::<f32>(name));
         let [rows, parts, width, s, heads, sinks_given] =
             ["rows", "count", "width", "s", "heads", "sinks_given"].map(|name| k.parameter::<u32>(name));
-        let (row, thread) = (k.ctaid_x(), k.tid_x());
-        let weights = sums.index_wide(k.mul_wide(parts, rows) * k.cvt_u64(width));
-        let of_part = |part: Word<'k>| weights.index_wide(k.mad_wide(part, rows, k.cvt_u64(row)) * 2u64);
+        let row = k.ctaid_x();
         let sink = k.ld_if(k.gt(sinks_given, 0), sinks.index(row / s % heads), f32::NEG_INFINITY);
 
+        // Few parts are added up by each thread for itself.
+        k.if_else(
+            k.le(parts, FEW_PARTS),
+            || self.add_few(k, [sums, out.index_wide(k.mul_wide(row, width))], [row, rows, parts, width], sink),
+            || self.add_many(k, [sums, out.index_wide(k.mul_wide(row, width))], [row, rows, parts, width], sink),
+        );
+    }
+
+    /// Where a part has what its sums are relative to and the total of its weights.
+    fn of_part<'k>(
+        k: &'k Builder,
+        sums: Pointer<'k, Global, f32>,
+        [row, rows, parts, width]: [Word<'k>; 4],
+        part: Word<'k>,
+    ) -> Pointer<'k, Global, f32> {
+        let weights = sums.index_wide(k.mul_wide(parts, rows) * k.cvt_u64(width));
+        weights.index_wide(k.mad_wide(part, rows, k.cvt_u64(row)) * 2u64)
+    }
+
+    /// Of a few parts: each thread finds the weights of parts by itself.
+    fn add_few<'k>(
+        &self,
+        k: &'k Builder,
+        [sums, out]: [Pointer<'k, Global, f32>; 2],
+        place: [Word<'k>; 4],
+        sink: F32<'k>,
+    ) {
+        let [row, rows, parts, width] = place;
+        let thread = k.tid_x();
+        let read = |part: Word<'k>| {
+            let at = Self::of_part(k, sums, place, part);
+            (k.ld(at), k.ld(at.offset(1)))
+        };
+        let (greatest, sees) = (k.variable(sink), k.variable(0u32));
+        k.for_(0u32, parts, 1u32, |part| {
+            let (of_part, total) = read(part);
+            let hidden = k.lt(total, 0.0);
+            greatest.set(maximum(self.target, greatest.get(), k.selp(f32::NEG_INFINITY, of_part, hidden)));
+            sees.set(k.selp(sees.get(), 1u32, hidden));
+        });
+        let origin = k.selp(0.0, greatest.get(), k.eq(greatest, f32::NEG_INFINITY));
+        k.for_(thread, width, BLOCK, |column| {
+            let (sum, total) = (k.variable(0.0f32), k.variable(math::exp(sink - origin)));
+            k.for_(0u32, parts, 1u32, |part| {
+                let (of_part, of_weights) = read(part);
+                let at = k.mad_wide(part, rows, k.cvt_u64(row)) * k.cvt_u64(width);
+                let value = k.ld(sums.index_wide(at).index(column));
+                k.if_(k.not(k.lt(of_weights, 0.0)), || {
+                    let weight = math::exp(of_part - origin);
+                    total.set(k.fma(weight, of_weights, total));
+                    sum.set(k.fma(weight, value, sum));
+                });
+            });
+            k.st(out.index(column), k.selp(sum.get() / total.get(), 0.0, k.ne(sees, 0)));
+        });
+    }
+
+    /// Of many parts: threads share what there is to find.
+    fn add_many<'k>(
+        &self,
+        k: &'k Builder,
+        [sums, out]: [Pointer<'k, Global, f32>; 2],
+        place: [Word<'k>; 4],
+        sink: F32<'k>,
+    ) {
+        let [row, rows, parts, width] = place;
+        let thread = k.tid_x();
+        let of_part = |part: Word<'k>| Self::of_part(k, sums, place, part);
         let greatest = k.variable(f32::NEG_INFINITY);
         let sees = k.variable(0.0f32);
         k.for_(thread, parts, BLOCK, |part| {
@@ -865,7 +933,7 @@ impl ScanCombine {
                     k.bar_sync(0u32);
                 });
                 let mean = k.selp(sum.get() / total, 0.0, k.gt(sees, 0.0));
-                k.st_if(k.lt(column, width), out.index_wide(k.mul_wide(row, width)).index(column), mean);
+                k.st_if(k.lt(column, width), out.index(column), mean);
                 first_column.set(first_column.get() + BLOCK);
             },
         );

@@ -53,12 +53,17 @@ struct Shape {
     rows: u32,
     /// Brings the first weights while the launch in front still runs.
     overlaps: bool,
+    /// A block has 16 rows of weights, whatever is faster where there are many.
+    narrow: bool,
+    /// Adds another tensor to the result.
+    adds: bool,
 }
 
 impl Shape {
     /// For so many rows of x, a power of two up to 8. Measured on an H200: what overlaps is up to a tenth faster.
     fn new(format: QuantFormat, rows: u32, target: Target) -> Option<Self> {
-        Some(Self { format, step: Step::of(format)?, rows, overlaps: target >= Target::Sm90 })
+        let step = Step::of(format)?;
+        Some(Self { format, step, rows, overlaps: target >= Target::Sm90, narrow: false, adds: false })
     }
 
     /// Rows of x that the columns of a product are for.
@@ -79,7 +84,7 @@ impl Shape {
     /// Groups of 16 rows of weights. Measured on an H200: where taking bytes apart takes long, two blocks of threads that do not
     /// wait for one another are faster than one, as long as rounding x twice costs little.
     fn teams(self) -> u32 {
-        if self.rows == 1 && self.step.is_split { 1 } else { 2 }
+        if self.narrow || self.rows == 1 && self.step.is_split { 1 } else { 2 }
     }
 
     /// Rows of weights of a block of threads.
@@ -158,14 +163,31 @@ impl WarpQuantMatmul {
         (target >= Target::Sm80).then_some(Self { shape })
     }
 
-    /// Every kernel for this target.
+    /// The same for `n` rows of weights on a device of so many multiprocessors: where they are few, a block has fewer of them, so
+    /// that no multiprocessor is idle.
+    #[must_use]
+    pub fn for_weights(self, n: usize, multiprocessors: u32) -> Self {
+        let blocks = n.div_ceil(2 * TALL as usize);
+        let narrow = self.shape.rows <= 2 && blocks < 2 * multiprocessors as usize;
+        Self { shape: Shape { narrow, ..self.shape } }
+    }
+
+    /// The same, which adds a tensor like the result to it: buffer 3 of the launch.
+    #[must_use]
+    pub fn adding(self) -> Self {
+        Self { shape: Shape { adds: true, ..self.shape } }
+    }
+
+    /// Every kernel for this target that has many weights and adds nothing, and some others.
     pub fn all(target: Target) -> Vec<Self> {
         let of = |format| [1, 2, 4, 8].into_iter().filter_map(move |rows| Self::new(format, rows, target));
-        QuantFormat::ALL.into_iter().flat_map(of).collect()
+        let all: Vec<Self> = QuantFormat::ALL.into_iter().flat_map(of).collect();
+        let others = all.iter().step_by(5).map(|kernel| kernel.for_weights(1, 1).adding());
+        all.iter().copied().chain(others).collect()
     }
 
     /// The launch for `m` rows of x of `depth` elements, whole blocks, and `n` rows of weights, on a device of so many
-    /// multiprocessors. Buffers: x, weights, result.
+    /// multiprocessors. Buffers: x, weights, result, and what is added where there is such.
     ///
     /// # Errors
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³⁰ - 1 rows or elements of a row, or 65 535 groups of rows of x.
@@ -177,7 +199,8 @@ impl WarpQuantMatmul {
         let resident = multiprocessors.max(1) * self.resident_blocks();
         let across = weights.div_ceil(self.shape.weights()).min(resident);
         let words = [rows, weights, depth].map(Argument::U32);
-        let arguments = (0..3).map(Argument::Buffer).chain(words).collect();
+        let buffers = if self.shape.adds { 4 } else { 3 };
+        let arguments = (0..buffers).map(Argument::Buffer).chain(words).collect();
         Ok(Launch { grid: [across, down, 1], arguments })
     }
 
@@ -198,6 +221,7 @@ struct Body<'k> {
     x: Pointer<'k, Global, f32>,
     weights: Pointer<'k, Global, u32>,
     out: Pointer<'k, Global, f32>,
+    addend: Option<Pointer<'k, Global, f32>>,
     /// Rows of x, rows of weights, elements of a row.
     extents: [Word<'k>; 3],
     /// Bytes of a row of weights.
@@ -229,6 +253,7 @@ impl<'k> Body<'k> {
         let x = k.buffer::<f32>("x");
         let weights = k.buffer::<u32>("weights");
         let out = k.buffer::<f32>("out");
+        let addend = shape.adds.then(|| k.buffer::<f32>("addend"));
         let extents = ["m", "n", "depth"].map(|name| k.parameter::<u32>(name));
         let [m, n, depth] = extents;
         let thread = k.tid_x();
@@ -248,6 +273,7 @@ impl<'k> Body<'k> {
             x,
             weights,
             out,
+            addend,
             extents,
             row_bytes,
             chunks,
@@ -494,7 +520,9 @@ impl<'k> Body<'k> {
                     let exact = exact_product(k, shape.format, x, self.weights, j, depth);
                     result.set(k.cvt_rn_f32(exact));
                 });
-                k.st(self.out.index_wide(k.mad_wide(i, n, k.cvt_u64(j))), result);
+                let at = k.mad_wide(i, n, k.cvt_u64(j));
+                let result = self.addend.map_or(result.get(), |addend| result.get() + k.ld(addend.index_wide(at)));
+                k.st(self.out.index_wide(at), result);
             });
         });
     }
@@ -502,8 +530,10 @@ impl<'k> Body<'k> {
 
 impl Kernel for WarpQuantMatmul {
     fn name(&self) -> String {
-        let overlapping = if self.shape.overlaps { "_overlapping" } else { "" };
-        format!("warp_quant_matmul_{}_{}{overlapping}", self.shape.format.name(), self.shape.rows)
+        let Shape { format, rows, overlaps, narrow, adds, .. } = self.shape;
+        let [overlapping, narrow, adding] = [(overlaps, "_overlapping"), (narrow, "_narrow"), (adds, "_adding")]
+            .map(|(is, suffix)| if is { suffix } else { "" });
+        format!("warp_quant_matmul_{}_{rows}{overlapping}{narrow}{adding}", format.name())
     }
 
     fn reads_early(&self, _: Target) -> Option<&'static [usize]> {
