@@ -82,7 +82,7 @@ fn convolutions_in_large_tiles() {
         for (kh, kw) in [(1, 1), (3, 3), (5, 5), (7, 7), (2, 3)] {
             for stride in [(1, 1), (2, 1)] {
                 let side = if stride == (1, 1) { side } else { side + side / 2 };
-                let op = Convolve2d { padding: Padding::Same, stride };
+                let op = Convolve2d { padding: Padding::Same, stride, ..Convolve2d::default() };
                 let c_in = if kh * kw > 9 { 1 } else { 2 };
                 let kernel = tensors.of(&[c_out, c_in, kh, kw]);
                 cases.push(Case::new(op, vec![tensors.of(&[pictures, c_in, side, side]), kernel]));
