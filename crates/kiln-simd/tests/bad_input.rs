@@ -490,14 +490,14 @@ fn kernels_far_larger_than_the_picture_need_no_memory_for_the_padding() {
     kernel[n / 2] = 3.0;
     let expected: Vec<f32> = line.iter().map(|x| 3.0 * x).collect();
     for (size, kernel_size) in [((1, n), (n, 1)), ((n, 1), (1, n))] {
-        let same = kiln_ir::op::Padding::Same;
+        let same = Padding::Same;
         assert_eq!(simd.convolve2d(&line, size, &kernel, kernel_size, same).unwrap(), expected);
         // Zeros of the padding are multiplied like others.
         let mut spoilt = kernel.clone();
         spoilt[7] = f32::INFINITY;
         assert!(simd.convolve2d(&line, size, &spoilt, kernel_size, same).unwrap().iter().all(|y| y.is_nan()));
         // Two pictures of two channels, five kernels; a weight that is NaN spoils the results of its kernel alone.
-        let op = kiln_ir::op::Convolve2d { padding: same, ..Default::default() };
+        let op = Convolve2d { padding: same, ..Default::default() };
         let (pictures, mut kernels) = (line.repeat(4), kernel.repeat(10));
         kernels[3 * 2 * n + 1] = f32::NAN;
         let (x_dims, k_dims) = ([2, 2, size.0, size.1], [5, 2, kernel_size.0, kernel_size.1]);

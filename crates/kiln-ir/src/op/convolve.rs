@@ -60,13 +60,13 @@ impl Default for Convolve2d {
 /// The extents of a convolution.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ConvolveExtents {
-    /// Number of pictures.
+    /// Number of images.
     pub batch: usize,
-    /// Channels of a picture, of all groups.
+    /// Channels of an image, of all groups.
     pub c_in: usize,
-    /// Rows of a picture.
+    /// Rows of an image.
     pub h: usize,
-    /// Columns of a picture.
+    /// Columns of an image.
     pub w: usize,
     /// Channels of a result, of all groups.
     pub c_out: usize,
@@ -78,9 +78,9 @@ pub struct ConvolveExtents {
     pub out_h: usize,
     /// Columns of a result.
     pub out_w: usize,
-    /// Rows of zeros above the picture.
+    /// Rows of zeros above the image.
     pub top: usize,
-    /// Columns of zeros to the left of the picture.
+    /// Columns of zeros to the left of the image.
     pub left: usize,
     /// Steps between the pixels under neighbouring elements of the kernel, down and across: 1 for a kernel of one row or column.
     pub dilation: (usize, usize),
@@ -89,7 +89,7 @@ pub struct ConvolveExtents {
 }
 
 impl ConvolveExtents {
-    /// The extents of one group of one picture.
+    /// The extents of one group of one image.
     pub fn of_group(&self) -> Self {
         let Self { c_in, c_out, groups, .. } = *self;
         Self { batch: 1, c_in: c_in / groups, c_out: c_out / groups, groups: 1, ..*self }
@@ -106,7 +106,7 @@ impl ConvolveExtents {
     }
 }
 
-/// Rows or columns of a padded picture, and of a kernel, at most: sums of a few of them do not overflow.
+/// Rows or columns of a padded image, and of a kernel, at most: sums of a few of them do not overflow.
 const LONGEST: usize = isize::MAX as usize / 8;
 
 const OP: &str = "convolve2d";
@@ -115,9 +115,9 @@ impl Convolve2d {
     /// The extents for an input and a kernel.
     ///
     /// # Errors
-    /// [`Error::Parameter`] for a stride, a dilation or a number of groups of zero, and for a dilation or padding that reaches
-    /// beyond what can be addressed, or rows around a signal; [`Error::Shape`] when the operands do not fit one another, the groups do not divide the
-    /// channels, the kernel is empty, or it is larger than a padded picture.
+    /// [`Error::Parameter`] for a stride, a dilation or a number of groups of zero, for a dilation or padding that reaches beyond
+    /// what can be addressed, and for rows around a signal; [`Error::Shape`] when the operands do not fit one another, the groups
+    /// do not divide the channels, the kernel is empty, or it is larger than a padded image.
     pub fn extents(&self, input: &Shape, kernel: &Shape) -> Result<ConvolveExtents> {
         let Self { stride, dilation, groups, .. } = *self;
         for (what, (down, across)) in [("stride", stride), ("dilation", dilation)] {
@@ -144,8 +144,9 @@ impl Convolve2d {
             }
         };
         if !c_in.is_multiple_of(groups) || !c_out.is_multiple_of(groups) {
-            let reason =
-                format!("{groups} groups divide not both the {c_in} channels of {input} and the {c_out} of {kernel}");
+            let reason = format!(
+                "{groups} groups do not divide both the {c_in} channels of {input} and the {c_out} of {kernel}"
+            );
             return Err(Error::Shape { op: OP, reason });
         }
         if c_kernel != c_in / groups {
@@ -207,7 +208,7 @@ impl Convolve2d {
                 0 => "which has no padding".to_owned(),
                 zeros => format!("padded by {zeros}"),
             };
-            let reason = format!("the kernel {kernel}{dilated} is larger than the picture {input}, {padded}");
+            let reason = format!("the kernel {kernel}{dilated} is larger than the image {input}, {padded}");
             return Err(Error::Shape { op: OP, reason });
         }
         Ok(((padded - span) / stride + 1, before))
@@ -220,7 +221,7 @@ impl Operation for Convolve2d {
     }
 
     fn formula(&self) -> &'static str {
-        "yₒᵢⱼ = Σ wₒ꜀ₚᵣ x꜀,ᵢₛ₊ₚ,ⱼₛ₊ᵣ"
+        "yₒ[i, j] = Σ wₒ꜀[p, r] x꜀[i·s + p·d, j·s + r·d]"
     }
 
     fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
@@ -322,7 +323,7 @@ impl Operation for Convolve2d {
         let mut tensor = |dims: &[usize]| Input::f32(random.uniforms(dims.iter().product(), -1.0, 1.0), dims);
         let strides = [(1, 1), (2, 2), (1, 3), (4, 1)];
         // One channel: single pixels, odd sizes, kernels with their own code and without, one past vectors and tiles,
-        // kernels larger than the picture.
+        // kernels larger than the image.
         for (h, w, kh, kw) in [
             (1, 1, 1, 1),
             (1, 7, 1, 3),
@@ -407,7 +408,7 @@ impl Operation for Convolve2d {
 }
 
 /// Dilations, by themselves and with every kind of padding and stride; paddings of each side, also such that kernels lie outside
-/// of the picture.
+/// of the image.
 #[cfg(feature = "reference")]
 fn dilated_cases(random: &mut super::reference::Random) -> Vec<super::reference::Case> {
     use super::reference::{Case, Input};
@@ -422,20 +423,20 @@ fn dilated_cases(random: &mut super::reference::Random) -> Vec<super::reference:
             for padding in [Padding::Valid, Padding::Same, sides(3, 0, 1, 12), sides(0, 7, 9, 0), sides(2, 2, 70, 1)] {
                 let op = Convolve2d { padding, stride, dilation, groups: 1 };
                 let (picture, kernel) = (tensor(&[h, w]), tensor(&[kh, kw]));
-                // Where a kernel is larger than the padded picture there is no result.
+                // Where a kernel is larger than the padded image there is no result.
                 if op.extents(&picture.shape, &kernel.shape).is_ok() {
                     cases.push(Case::new(op, vec![picture, kernel]));
                 }
             }
         }
     }
-    // A kernel that never meets the picture, and one that does so at its first row alone.
-    for top in [40, 6] {
-        let op = Convolve2d { padding: sides(top, 50, 30, 31), stride: (90, 70), dilation: (3, 2), groups: 1 };
+    // A kernel that never meets the image, and one that does so with its last element alone.
+    for (top, left) in [(40, 30), (6, 4)] {
+        let op = Convolve2d { padding: sides(top, 50, left, 31), stride: (90, 70), dilation: (3, 2), groups: 1 };
         cases.push(Case::new(op, vec![tensor(&[5, 6]), tensor(&[3, 3])]));
         cases.push(Case::new(op, vec![tensor(&[2, 4, 5, 6]), tensor(&[7, 4, 3, 3])]));
     }
-    // Channels: few and many, pictures in a batch, kernels of one pixel, padded pictures without a pixel.
+    // Channels: few and many, images in a batch, kernels of one pixel, padded images without a pixel.
     for (n, c_in, h, w, c_out, kh, kw) in [
         (1, 3, 12, 13, 4, 3, 3),
         (2, 5, 9, 11, 13, 3, 2),
@@ -470,7 +471,7 @@ fn dilated_cases(random: &mut super::reference::Random) -> Vec<super::reference:
     cases
 }
 
-/// Groups: one channel each, as many results of each, several channels, one result of several, pictures in a batch.
+/// Groups: one channel each, as many results of each, several channels, one result of several, images in a batch.
 #[cfg(feature = "reference")]
 fn grouped_cases(random: &mut super::reference::Random) -> Vec<super::reference::Case> {
     use super::reference::{Case, Input};
@@ -532,7 +533,7 @@ mod tests {
         assert_eq!((e.out_h, e.out_w, e.top, e.left), (112, 112, 2, 2));
         let e = same((1, 1)).extents(&shape(&[5, 6]), &shape(&[3, 4])).unwrap();
         assert_eq!((e.out_h, e.out_w, e.top, e.left), (5, 6, 1, 1));
-        // A stride beyond the picture sees one place; nothing overflows.
+        // A stride beyond the image sees one place; nothing overflows.
         let e = same((usize::MAX, 9)).extents(&shape(&[5, 6]), &shape(&[3, 3])).unwrap();
         assert_eq!((e.out_h, e.out_w), (1, 1));
     }

@@ -147,7 +147,7 @@ impl Convolve {
         let (sh, sw) = (taken(op.stride.0, out_h), taken(op.stride.1, out_w));
         let (down, across) = extents.span();
         for last in [out_h.saturating_sub(1) * sh + down, out_w.saturating_sub(1) * sw + across] {
-            extent("rows or columns of a padded picture", last, SIDE)?;
+            extent("rows or columns of a padded image", last, SIDE)?;
         }
         let mut sides = vec![c_in / groups, h, w, c_out, kh, kw, out_h, out_w, sh, sw, top, left];
         if self.general {

@@ -21,6 +21,10 @@ use crate::{Isa, scratch};
 /// Elements of a block of rows: it stays in the second-level cache while it is read again.
 const BLOCK: usize = 32 * 1024;
 
+/// Columns of results below which a padded image is copied whole rather than along its border: on AVX2 that takes 0.3 of the time
+/// for planes of 14 x 14 and kernels of 5 x 5, 0.7 for 56 x 56 and 3 x 3, and as long for 112 x 112.
+const NARROW: usize = 96;
+
 pub(super) fn run(
     isa: Isa,
     threads: usize,
@@ -31,6 +35,7 @@ pub(super) fn run(
     y: &mut [f32],
 ) {
     let inside = inside(e, stride);
+    let has_border = inside.rows.len() < e.out_h || inside.columns.len() < e.out_w;
     // Blocks of whole register blocks.
     let (_, classes) = steps(e, stride);
     let rows = (BLOCK / e.w.saturating_mul(stride.0).max(1)).max(1).next_multiple_of(4 * classes).min(e.out_h);
@@ -40,6 +45,9 @@ pub(super) fn run(
         let (n, block) = (part / blocks, part % blocks);
         let rows = block * rows..e.out_h.min((block + 1) * rows);
         let plane = Plane { isa, e, stride, kernel, x: &x[n * e.c_in * e.h * e.w..], y: out.get(), n };
+        if e.out_w < NARROW && has_border {
+            return plane.region(&Region { rows, columns: 0..e.out_w }, false);
+        }
         // The rows whose windows are inside of the picture, and those above and below.
         let start = rows.start.max(inside.rows.start).min(rows.end);
         let end = rows.end.min(inside.rows.end).max(start);

@@ -17,7 +17,7 @@ impl Lower<GpuDevice> for Convolve2d {
         // A stride that is never taken may be beyond all numbers.
         let taken = |stride: usize, results: usize| if results == 1 { 1 } else { stride };
         let stride = (taken(self.stride.0, e.out_h), taken(self.stride.1, e.out_w));
-        within_reach(plan, &e, stride)?;
+        within_reach(&e, stride)?;
         let pixels = e.out_h * e.out_w;
         let every_pixel = pixels == e.h * e.w && (e.top, e.left, stride) == (0, 0, (1, 1));
         // A stack of products has one A, that of all pictures, or one for each group of one picture.
@@ -62,13 +62,13 @@ const LONGEST: usize = 1 << 31;
 ///
 /// # Errors
 /// [`Error::Limit`] where padding, stride or dilation reach farther.
-fn within_reach(plan: &Lowering<'_>, e: &ConvolveExtents, stride: (usize, usize)) -> Result<()> {
+fn within_reach(e: &ConvolveExtents, stride: (usize, usize)) -> Result<()> {
     let (down, across) = e.span();
     let last = |results: usize, stride: usize, span: usize| results.saturating_sub(1) * stride + span;
     let sides = [e.top, e.left, last(e.out_h, stride.0, down), last(e.out_w, stride.1, across)];
     match sides.into_iter().find(|&side| side > LONGEST) {
         Some(side) => Err(Error::Limit {
-            what: "rows or columns of a padded picture",
+            what: "rows or columns of a padded image",
             device: "this GPU".into(),
             asked: side as u64,
             limit: LONGEST as u64,
