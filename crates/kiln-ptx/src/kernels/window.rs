@@ -142,7 +142,7 @@ impl Convolve {
     pub fn launch(&self, op: &Convolve2d, extents: &ConvolveExtents) -> Result<Launch> {
         let ConvolveExtents { batch, c_in, h, w, c_out, kh, kw, out_h, out_w, top, left, dilation, groups } = *extents;
         let results = batch.saturating_mul(c_out).saturating_mul(out_h).saturating_mul(out_w);
-        // A stride to a second result that is none may be beyond all numbers.
+        // A stride that is never taken may be beyond all numbers.
         let taken = |stride: usize, results: usize| if results > 1 { stride } else { 1 };
         let (sh, sw) = (taken(op.stride.0, out_h), taken(op.stride.1, out_w));
         let (down, across) = extents.span();

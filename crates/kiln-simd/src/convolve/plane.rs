@@ -5,8 +5,8 @@
 //! forty products of a kernel of five rows, so that loads, which straddle cache lines here, do not set the pace.
 //!
 //! Taller kernels are cut into slices of at most five rows, input channels and the phases of a stride into passes; the
-//! results of later passes are added. Where a kernel is dilated down, rows of results that many rows apart are a class, whose
-//! windows overlap as those of neighbours do otherwise; each class has passes of its own.
+//! results of later passes are added. The rows of a dilated kernel are not neighbours. Then result rows are split into classes,
+//! whose rows are as far apart, so that their windows overlap again; each class has passes of its own.
 
 use std::ops::Range;
 
@@ -74,8 +74,8 @@ fn inside(e: &ConvolveExtents, stride: (usize, usize)) -> Region {
     Region { rows, columns }
 }
 
-/// The steps between rows of the kernel, and between rows of results, that see the same rows of pixels: `step` rows of the
-/// kernel further down lies the pixel that is under the row above for the result `classes` rows further down.
+/// The steps between rows of the kernel, and between rows of results, that see the same pixels: kernel row `p + step` sees for
+/// result row `i` what kernel row `p` sees for result row `i + classes`.
 fn steps(e: &ConvolveExtents, stride: (usize, usize)) -> (usize, usize) {
     let (mut common, mut rest) = (stride.0, e.dilation.0);
     while rest > 0 {

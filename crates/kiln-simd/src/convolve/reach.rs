@@ -27,9 +27,9 @@ struct Along {
 impl Along {
     /// Of `n` pixels behind `before` zeros, `k` elements of a kernel and `out` results.
     fn new((n, before): (usize, usize), (k, dilation): (usize, usize), stride: usize, out: usize) -> Self {
-        // For the last result the kernel lies furthest to the end, for the first furthest to the front. The first element that
-        // is kept may still lie before the image for every result: so `before` has no sign. A kernel that never meets the image
-        // keeps an element, which is multiplied with zeros.
+        // The first result puts the kernel furthest to the front, the last one furthest to the end. `start` is rounded down, so that
+        // `before` is not negative: the first element that is kept may lie before the image for every result. A kernel that never
+        // meets the image keeps one element, which is multiplied with zeros.
         let steps = (out - 1) * stride;
         let start = (before.saturating_sub(steps) / dilation).min(k - 1);
         let end = k.min((before + n).div_ceil(dilation)).max(start + 1);
