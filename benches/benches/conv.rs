@@ -52,7 +52,7 @@ fn main() {
             columns: Array::random(if single { 0 } else { c_in * k * k * outputs }, -1.0, 1.0, 3),
         };
         let (simd, threads) = (suite.simd(), suite.threads());
-        let convolve = Convolve2d { padding, stride: (stride, stride) };
+        let convolve = Convolve2d { padding, stride: (stride, stride), ..Convolve2d::default() };
         let op = convolve.into();
         let kernels = match packed.then(|| simd.pack_kernels(&state.kernel, [c_out, c_in, k, k])).transpose() {
             Ok(kernels) => kernels,

@@ -72,7 +72,11 @@ fn lower(op: &Op, inputs: &[Operand<'_>], target: Target) -> CoreResult<(Box<dyn
             let kernel = Pool::new(op.pooling, Target::Sm80);
             of(kernel, kernel.launch(op, &op.extents(&shapes[0])?)?)
         }
-        Op::Convolve2d(op) => of(Convolve, Convolve.launch(op, &op.extents(&shapes[0], &shapes[1])?)?),
+        Op::Convolve2d(op) => {
+            let extents = op.extents(&shapes[0], &shapes[1])?;
+            let kernel = Convolve::new(&extents);
+            of(kernel, kernel.launch(op, &extents)?)
+        }
         Op::Rope(op) => {
             let [.., positions, columns] = *shapes[0].dims() else { panic!("{}", shapes[0]) };
             let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();

@@ -116,7 +116,8 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
         }
         Op::Convolve2d(convolution) => {
             let e = convolution.extents(&first, &inputs.get(1)?.shape).ok()?;
-            if e.c_in == 1 && e.c_out == 1 { "one channel" } else { "" }
+            // A group runs as a convolution of its own.
+            if e.c_in == e.groups && e.c_out == e.groups { "one channel" } else { "" }
         }
         Op::Attention(attention) => {
             let e = attention.extents(&first, &inputs.get(1)?.shape, &inputs.get(2)?.shape).ok()?;

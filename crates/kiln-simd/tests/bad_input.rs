@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use kiln_ir::op::reference::{Case, Random};
-use kiln_ir::op::{BroadcastTo, Concat, Cumsum, Op, Pad, Permute, Reshape, Slice, all_cases};
+use kiln_ir::op::{BroadcastTo, Concat, Convolve2d, Cumsum, Op, Pad, Padding, Permute, Reshape, Slice, all_cases};
 use kiln_ir::{Buffer, DType, Data, DataMut, Error, MAX_RANK, Operand, QuantFormat, Shape, TensorType};
 use kiln_simd::{Isa, Operations, Simd};
 
@@ -490,14 +490,14 @@ fn kernels_far_larger_than_the_picture_need_no_memory_for_the_padding() {
     kernel[n / 2] = 3.0;
     let expected: Vec<f32> = line.iter().map(|x| 3.0 * x).collect();
     for (size, kernel_size) in [((1, n), (n, 1)), ((n, 1), (1, n))] {
-        let same = kiln_ir::op::Padding::Same;
+        let same = Padding::Same;
         assert_eq!(simd.convolve2d(&line, size, &kernel, kernel_size, same).unwrap(), expected);
         // Zeros of the padding are multiplied like others.
         let mut spoilt = kernel.clone();
         spoilt[7] = f32::INFINITY;
         assert!(simd.convolve2d(&line, size, &spoilt, kernel_size, same).unwrap().iter().all(|y| y.is_nan()));
         // Two pictures of two channels, five kernels; a weight that is NaN spoils the results of its kernel alone.
-        let op = kiln_ir::op::Convolve2d { padding: same, stride: (1, 1) };
+        let op = Convolve2d { padding: same, ..Default::default() };
         let (pictures, mut kernels) = (line.repeat(4), kernel.repeat(10));
         kernels[3 * 2 * n + 1] = f32::NAN;
         let (x_dims, k_dims) = ([2, 2, size.0, size.1], [5, 2, kernel_size.0, kernel_size.1]);
@@ -508,6 +508,48 @@ fn kernels_far_larger_than_the_picture_need_no_memory_for_the_padding() {
             } else {
                 assert!(y.iter().zip(&expected).all(|(y, e)| *y == 2.0 * e), "plane {plane}");
             }
+        }
+    }
+}
+
+/// Padding whose frame would fill any memory beside an image, a kernel and results of a few kilobytes.
+#[test]
+fn padding_far_larger_than_the_picture_is_a_result_or_an_error() {
+    let simd = Simd::new().unwrap();
+    let n = 1 << 20;
+    let x: Vec<f32> = (0..n).map(|i| (i % 13) as f32).collect();
+    // One weight for each row, one result for each column; most columns lie beyond the image.
+    let padding = Padding::Sides { top: 0, bottom: 0, left: n, right: n };
+    let op = Convolve2d { padding, ..Convolve2d::default() };
+    match simd.convolve2d_with(&x, &[n, 1], &vec![1.0; n], &[n, 1], op) {
+        Err(error) => assert!(matches!(error, Error::OutOfMemory { .. }), "{error}"),
+        Ok(y) => assert!(y.iter().enumerate().all(|(i, &y)| (y > 0.0) == (i == n))),
+    }
+    // Results far apart, one of them in the padding.
+    for (left, right, expected) in [(3, 1 << 40, [45.0, 0.0]), (1 << 40, 3, [0.0, 81.0])] {
+        let padding = Padding::Sides { top: 1, bottom: 1, left, right };
+        let op = Convolve2d { padding, stride: (9, 1 << 40), dilation: (1, 3), groups: 1 };
+        let y = simd.convolve2d_with(&[9.0], &[1, 1], &[7.0, 8.0, 9.0, 5.0, 1.0, 6.0], &[3, 2], op);
+        assert_eq!(y, Ok(expected.to_vec()));
+    }
+    // Elements of a kernel far apart: the first, the second or none of two meets each pixel of a row of three.
+    let (far, row) = (1 << 40, [1.0, 2.0, 3.0]);
+    for (left, right, expected) in [
+        (0, far, vec![10.0, 20.0, 30.0]),
+        (far, 0, vec![20.0, 40.0, 60.0]),
+        (far + 1, 0, vec![0.0, 20.0, 40.0, 60.0]),
+        (far - 1, 0, vec![40.0, 60.0]),
+        (2, far - 1, vec![0.0, 0.0, 10.0, 20.0]),
+        (far / 2, far / 2, vec![0.0; 3]),
+    ] {
+        for images in [1, 4] {
+            // Of one channel, and of four with as many results.
+            let padding = Padding::Sides { top: 0, bottom: 0, left, right };
+            let op = Convolve2d { padding, dilation: (1, far), ..Convolve2d::default() };
+            let (x, kernel) = (row.repeat(images), [10.0, 20.0].repeat(images * images));
+            let y = simd.convolve2d_with(&x, &[images, 1, 3], &kernel, &[images, images, 1, 2], op);
+            let expected: Vec<f32> = expected.iter().map(|y| y * images as f32).collect();
+            assert_eq!(y, Ok(expected.repeat(images)), "{left} {right}");
         }
     }
 }
@@ -570,8 +612,26 @@ fn absurd_parameters_are_results_or_errors() {
     }
     for steps in [(0, 0), (0, 1), (1, 0), (LARGE, 1), (1, LARGE), (LARGE, LARGE), (LARGE - 1, 2), (100, 100)] {
         for padding in [Padding::Valid, Padding::Same] {
-            ops.push((Convolve2d { padding, stride: steps }.into(), vec![picture, kernel]));
-            ops.push((Convolve2d { padding, stride: steps }.into(), vec![&[9, 9], &[3, 3]]));
+            for [stride, dilation] in [[steps, (1, 1)], [(1, 1), steps], [steps; 2]] {
+                for groups in [1, 2, LARGE] {
+                    let op = Convolve2d { padding, stride, dilation, groups };
+                    ops.push((op.into(), vec![picture, kernel]));
+                    ops.push((op.into(), vec![&[9, 9], &[3, 3]]));
+                    ops.push((op.into(), vec![&[2, 9], &[4, 1, 1]]));
+                }
+            }
+            ops.push((Convolve2d { padding, groups: 0, ..Convolve2d::default() }.into(), vec![picture, kernel]));
+        }
+        // Sides that overflow, and sides with a stride that leaves few results.
+        for (rows, columns) in [steps, (1 << 40, 1 << 20)] {
+            let padding = Padding::Sides { top: rows, bottom: 1, left: 0, right: columns };
+            for padding in [padding, Padding::around(columns, rows)] {
+                for dilation in [(1, 1), (1 << 39, 3), (5, LARGE)] {
+                    let op = Convolve2d { padding, stride: (1 << 40, 1 << 40), dilation, groups: 1 };
+                    ops.push((op.into(), vec![picture, kernel]));
+                    ops.push((op.into(), vec![&[9, 9], &[3, 3]]));
+                }
+            }
         }
         for other in [(1, 1), (2, 2), (0, 0), (LARGE, LARGE)] {
             ops.push((Pool2d::max(steps, other).into(), vec![picture]));

@@ -217,7 +217,8 @@ fn convolved(op: Convolve2d, x: &[f32], x_dims: [usize; 4], w: &[f32], w_dims: [
     let (o, n) = (at / (e.out_w * e.out_h) % e.c_out, at / (e.out_w * e.out_h * e.c_out));
     let (mut sum, mut magnitudes) = (0.0, 0.0);
     for (c, p, q) in (0..e.c_in * e.kh * e.kw).map(|k| (k / (e.kh * e.kw), k / e.kw % e.kh, k % e.kw)) {
-        let (row, column) = ((i * op.stride.0 + p).wrapping_sub(e.top), (j * op.stride.1 + q).wrapping_sub(e.left));
+        let row = (i * op.stride.0 + p * op.dilation.0).wrapping_sub(e.top);
+        let column = (j * op.stride.1 + q * op.dilation.1).wrapping_sub(e.left);
         if row < e.h && column < e.w {
             let x = x[((n * e.c_in + c) * e.h + row) * e.w + column];
             let product = f64::from(x) * f64::from(w[((o * e.c_in + c) * e.kh + p) * e.kw + q]);
@@ -230,8 +231,9 @@ fn convolved(op: Convolve2d, x: &[f32], x_dims: [usize; 4], w: &[f32], w_dims: [
 #[test]
 fn kernels_packed_or_not_give_what_f64_gives() {
     let mut random = Random::new(31);
-    let same = |stride| Convolve2d { padding: Padding::Same, stride };
-    let valid = |stride| Convolve2d { padding: Padding::Valid, stride };
+    let same = |stride| Convolve2d { padding: Padding::Same, stride, ..Convolve2d::default() };
+    let dilated = |dilation, stride, padding| Convolve2d { padding, stride, dilation, groups: 1 };
+    let valid = |stride| Convolve2d { padding: Padding::Valid, stride, ..Convolve2d::default() };
     for (op, x_dims, w_dims) in sampled([
         // Wide and narrow rows of results, runs that end within tiles, several blocks of rows.
         (same((1, 1)), [1, 16, 9, 23], [97, 16, 3, 3]),
@@ -248,6 +250,19 @@ fn kernels_packed_or_not_give_what_f64_gives() {
         // A last panel of one vector, and pictures of several blocks of rows.
         (valid((1, 1)), [1, 128, 22, 22], [144, 128, 3, 3]),
         (same((1, 1)), [1, 64, 60, 58], [32, 64, 3, 3]),
+        // Dilated kernels and padding of each side, also with rows of the kernel above and below the picture.
+        (dilated((2, 3), (1, 1), Padding::Same), [1, 16, 9, 23], [97, 16, 3, 3]),
+        (dilated((4, 1), (2, 3), Padding::around(5, 2)), [2, 17, 6, 14], [96, 17, 3, 3]),
+        (
+            dilated((3, 2), (1, 1), Padding::Sides { top: 0, bottom: 9, left: 7, right: 1 }),
+            [1, 64, 40, 30],
+            [32, 64, 3, 3],
+        ),
+        (
+            dilated((1, 1), (2, 2), Padding::Sides { top: 1, bottom: 1, left: 0, right: 0 }),
+            [1, 20, 3, 1],
+            [96, 20, 1, 1],
+        ),
     ]) {
         let x = random.uniforms(x_dims.iter().product(), -1.0, 1.0);
         let w = random.uniforms(w_dims.iter().product(), -1.0, 1.0);
@@ -274,10 +289,69 @@ fn kernels_packed_or_not_give_what_f64_gives() {
     }
 }
 
+/// A group gives the bits that its channels give by themselves, for any number of threads.
+#[test]
+fn groups_are_convolutions_of_their_own() {
+    let mut random = Random::new(37);
+    let padding = Padding::Sides { top: 1, bottom: 2, left: 3, right: 0 };
+    // Single channels of small images and of large ones, few channels, many, fewer groups than threads, pixels.
+    for (groups, [n, c_in, h, w], [c_out, kh, kw]) in sampled([
+        (37, [1, 1, 7, 7], [1, 3, 3]),
+        (5, [2, 1, 60, 130], [1, 5, 5]),
+        (8, [1, 4, 14, 14], [4, 3, 3]),
+        (2, [1, 64, 15, 17], [96, 3, 3]),
+        (3, [2, 40, 9, 9], [30, 1, 1]),
+        (2, [1, 3, 80, 90], [2, 3, 3]),
+    ]) {
+        let (plane, results) = (h * w, c_out * c_in * kh * kw);
+        let x = random.uniforms(n * groups * c_in * plane, -1.0, 1.0);
+        let kernel = random.uniforms(groups * results, -1.0, 1.0);
+        let (x_dims, k_dims) = ([n, groups * c_in, h, w], [groups * c_out, c_in, kh, kw]);
+        for (stride, dilation) in [((1, 1), (1, 1)), ((2, 1), (1, 2))] {
+            let op = Convolve2d { padding, stride, dilation, groups };
+            for isa in Isa::available() {
+                let simd = Simd::with_isa(isa).unwrap().with_threads(1);
+                let y = simd.convolve2d_with(&x, &x_dims, &kernel, &k_dims, op).unwrap();
+                let alone = Convolve2d { groups: 1, ..op };
+                let of_group: Vec<f32> = (0..n * groups)
+                    .flat_map(|part| {
+                        let (x, group) = (&x[part * c_in * plane..][..c_in * plane], part % groups);
+                        let kernel = &kernel[group * results..][..results];
+                        simd.convolve2d_with(x, &[c_in, h, w], kernel, &[c_out, c_in, kh, kw], alone).unwrap()
+                    })
+                    .collect();
+                assert!(y == of_group, "{isa} {op:?} {x_dims:?} {k_dims:?}");
+                for threads in [2, 3, 8] {
+                    let again = simd.with_threads(threads).convolve2d_with(&x, &x_dims, &kernel, &k_dims, op).unwrap();
+                    assert!(y == again, "{isa} {op:?} {x_dims:?} {k_dims:?}, {threads} threads");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn a_known_signal() {
+    let simd = Simd::new().unwrap();
+    let signal: Vec<f32> = (0..10).map(|v| v as f32).collect();
+    let run = |dims: &[usize], kernel: &[f32], k: &[usize], padding, stride, dilation, groups| {
+        simd.convolve1d(&signal, dims, kernel, k, padding, stride, dilation, groups)
+    };
+    let difference = run(&[1, 10], &[-1.0, 1.0], &[1, 1, 2], Padding::Valid, 1, 3, 1).unwrap();
+    assert_eq!(difference, [3.0; 7]);
+    let before = Padding::Sides { top: 0, bottom: 0, left: 2, right: 0 };
+    let causal = run(&[2, 5], &[1.0, 0.0, 1.0, 0.0, 0.0, 2.0], &[2, 1, 3], before, 2, 1, 2).unwrap();
+    assert_eq!(causal, [0.0, 2.0, 6.0, 10.0, 14.0, 18.0]);
+    for padding in [Padding::around(1, 0), Padding::Sides { top: 0, bottom: 1, left: 0, right: 0 }] {
+        let error = run(&[1, 10], &[1.0], &[1, 1, 1], padding, 1, 1, 1).unwrap_err();
+        assert!(matches!(error, Error::Parameter { .. }), "{error}");
+    }
+}
+
 #[test]
 fn packed_kernels_that_do_not_fit_are_errors() {
     let simd = Simd::new().unwrap();
-    let op = Convolve2d { padding: Padding::Same, stride: (1, 1) };
+    let op = Convolve2d { padding: Padding::Same, ..Convolve2d::default() };
     assert!(matches!(simd.pack_kernels(&[0.0; 5], [1, 1, 2, 3]), Err(Error::Length { .. })));
     assert!(matches!(simd.pack_kernels(&[], [usize::MAX, 2, 1, 1]), Err(Error::Overflow { .. })));
     let kernels = simd.pack_kernels(&[1.0; 96 * 16 * 9], [96, 16, 3, 3]).unwrap();
@@ -286,7 +360,11 @@ fn packed_kernels_that_do_not_fit_are_errors() {
     assert!(matches!(run(op, &[0.0; 15], &[16, 1, 1]), Err(Error::Length { .. })));
     assert!(matches!(run(op, &[0.0; 15], &[15, 1, 1]), Err(Error::Shape { .. })));
     assert!(matches!(run(op, &[0.0; 16], &[4, 4]), Err(Error::Shape { .. })));
-    assert!(matches!(run(Convolve2d { stride: (0, 1), ..op }, &[0.0; 16], &[16, 1, 1]), Err(Error::Parameter { .. })));
+    for wrong in [Convolve2d { stride: (0, 1), ..op }, Convolve2d { dilation: (1, 0), ..op }] {
+        assert!(matches!(run(wrong, &[0.0; 16], &[16, 1, 1]), Err(Error::Parameter { .. })));
+    }
+    let error = run(Convolve2d { groups: 2, ..op }, &[0.0; 32], &[32, 1, 1]).unwrap_err();
+    assert!(matches!(error, Error::Parameter { .. }) && error.to_string().contains("packed"), "{error}");
     let valid = Convolve2d { padding: Padding::Valid, ..op };
     assert!(matches!(run(valid, &[0.0; 64], &[16, 2, 2]), Err(Error::Shape { .. })));
     let short = simd.convolve2d_packed_into(&[0.0; 16], &[16, 1, 1], &kernels, op, &mut [0.0; 95]);

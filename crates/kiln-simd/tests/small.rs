@@ -92,10 +92,22 @@ fn small_cases() -> Vec<Case> {
     }
     for padding in [Padding::Valid, Padding::Same] {
         for stride in [(1, 1), (2, 1)] {
-            c.add(Convolve2d { padding, stride }, &[&[6, 7], &[3, 3]]);
-            c.add(Convolve2d { padding, stride }, &[&[2, 5, 6], &[3, 2, 3, 2]]);
+            let op = Convolve2d { padding, stride, ..Convolve2d::default() };
+            c.add(op, &[&[6, 7], &[3, 3]]);
+            c.add(op, &[&[2, 5, 6], &[3, 2, 3, 2]]);
         }
     }
+    // Dilations, sides and groups, in every way that a convolution goes: by planes, by channels, by pixels where vectors are short.
+    let padding = Padding::Sides { top: 1, bottom: 0, left: 2, right: 3 };
+    for (stride, dilation) in [((1, 1), (2, 1)), ((2, 1), (1, 3))] {
+        let op = Convolve2d { padding, stride, dilation, groups: 1 };
+        c.add(op, &[&[6, 7], &[3, 3]]);
+        c.add(op, &[&[2, 5, 6], &[4, 2, 3, 2]]);
+        c.add(op, &[&[4, 3, 3], &[8, 4, 2, 2]]);
+        c.add(Convolve2d { groups: 2, ..op }, &[&[2, 5, 6], &[2, 1, 3, 2]]);
+        c.add(Convolve2d { groups: 2, ..op }, &[&[2, 4, 4, 3], &[8, 2, 1, 2]]);
+    }
+    c.add(Convolve2d { groups: 2, ..Convolve2d::default() }, &[&[4, 7], &[6, 2, 3]]);
     c.add(Pool2d::max((2, 2), (2, 2)), &[&[2, 5, 7]]);
     c.add(Pool2d::average((3, 2), (1, 2)), &[&[2, 5, 7]]);
     for op in [Attention::full(), Attention::causal()] {
@@ -214,7 +226,7 @@ fn packed_kernels_are_right_on_small_inputs() {
             if cfg!(miri) && special.is_some_and(|(place, _)| place > 0) {
                 continue;
             }
-            let op = Convolve2d { padding: Padding::Same, stride };
+            let op = Convolve2d { padding: Padding::Same, stride, ..Convolve2d::default() };
             c.add(op, &[&x, &w]);
             let case = c.cases.last_mut().unwrap();
             if let (Some((place, value)), Buffer::F32(weights)) = (special, &mut case.inputs[1].buffer) {

@@ -43,7 +43,7 @@ fn cases() -> Vec<Case> {
         (Matmul::default().into(), &[&[512, 512], &[512, 512]]),
         (Transpose.into(), &[&[1000, 1000]]),
         (TopK { k: 50 }.into(), &[&[40, 30_000]]),
-        (Convolve2d { padding: Padding::Same, stride: (1, 1) }.into(), &[&[32, 64, 64], &[32, 32, 3, 3]]),
+        (Convolve2d { padding: Padding::Same, ..Convolve2d::default() }.into(), &[&[32, 64, 64], &[32, 32, 3, 3]]),
         (Attention::full().into(), &[&[8, 256, 64], &[8, 256, 64], &[8, 256, 64]]),
     ];
     cases.extend(large.map(|(op, shapes)| Case::new(op, shapes.iter().map(|dims| tensor(dims)).collect())));

@@ -170,17 +170,33 @@ others! {
         make: |o| Ok(TopK { k: required(o.whole("top_k", "k")?, "top_k", "k")? }.into()),
     }
     convolve2d {
-        operands: (input, kernel), params: "padding?: \"valid\" | \"same\", stride?: [number, number]",
+        operands: (input, kernel),
+        params: "padding?: \"valid\" | \"same\" | [top: number, bottom: number, left: number, right: number], \
+                 stride?: [number, number], dilation?: [number, number], groups?: number",
         engine: "Float32Array", batch: "BatchTensor",
         make: |o| {
-            let padding = match o.text("padding").as_deref() {
-                None | Some("valid") => Padding::Valid,
-                Some("same") => Padding::Same,
-                Some(other) => {
-                    return Err(parameter("convolve2d", format!("padding {other:?} is neither valid nor same")));
-                }
-            };
-            Ok(Convolve2d { padding, stride: o.pair("convolve2d", "stride")?.unwrap_or((1, 1)) }.into())
+            let padding = padding(o, "convolve2d", |sides| match *sides {
+                [top, bottom, left, right] => Ok(Padding::Sides { top, bottom, left, right }),
+                _ => Err("[top, bottom, left, right]"),
+            })?;
+            let pair = |name| Ok(o.pair("convolve2d", name)?.unwrap_or((1, 1)));
+            let groups = o.whole("convolve2d", "groups")?.unwrap_or(1);
+            Ok(Convolve2d { padding, stride: pair("stride")?, dilation: pair("dilation")?, groups }.into())
+        },
+    }
+    convolve1d {
+        operands: (input, kernel),
+        params: "padding?: \"valid\" | \"same\" | [before: number, after: number], stride?: number, dilation?: number, \
+                 groups?: number",
+        engine: "Float32Array", batch: "BatchTensor",
+        make: |o| {
+            let padding = padding(o, "convolve1d", |sides| match *sides {
+                [left, right] => Ok(Padding::Sides { top: 0, bottom: 0, left, right }),
+                _ => Err("[before, after]"),
+            })?;
+            let whole = |name| Ok(o.whole("convolve1d", name)?.unwrap_or(1));
+            let (stride, dilation) = ((1, whole("stride")?), (1, whole("dilation")?));
+            Ok(Convolve2d { padding, stride, dilation, groups: whole("groups")? }.into())
         },
     }
     max_pool2d {
@@ -354,6 +370,27 @@ kiln_ir::elementwise_table!(elementwise);
 #[wasm_bindgen(typescript_custom_section)]
 const IMPORTS: &'static str =
     "import type { BatchTensor, DType, Elements, QuantFormat, TensorLike } from \"../kiln.js\";\n";
+
+/// The padding of a convolution: by name, or zeros of each side, which `sides` takes or says what they are.
+fn padding(
+    options: &Options<'_>,
+    op: &'static str,
+    sides: impl Fn(&[usize]) -> std::result::Result<Padding, &'static str>,
+) -> Result<Padding> {
+    let wrong = |found: String| {
+        let sides = sides(&[]).err().unwrap_or_default();
+        parameter(op, format!("padding {found} is neither valid nor same nor {sides}"))
+    };
+    match options.text("padding").as_deref() {
+        Some("valid") => Ok(Padding::Valid),
+        Some("same") => Ok(Padding::Same),
+        Some(other) => Err(wrong(format!("{other:?}"))),
+        None => match options.list("padding")? {
+            Some(given) => sides(&given).map_err(|_| wrong(format!("{given:?}"))),
+            None => Ok(Padding::Valid),
+        },
+    }
+}
 
 fn named_format(options: &Options<'_>, op: &'static str) -> Result<QuantFormat> {
     format(&required(options.text("format"), op, "format")?)

@@ -35,6 +35,8 @@ export async function use(kept: string | undefined): Promise<string> {
   // @ts-expect-error no such format
   await engine.quantize(a, { format: "q9_9" });
   await engine.attention(a, a, a, { causal: true, window: 4, lengths: { data: new Uint32Array([2]), dims: [1] } });
+  await engine.convolve2d(a, a, { padding: [1, 1, 0, 2], stride: [1, 2], dilation: [2, 1], groups: 1 });
+  await engine.convolve1d(a, a, { padding: [2, 0], dilation: 2 });
   // @ts-expect-error two operands are taken
   await engine.add(a);
 

@@ -75,10 +75,7 @@ pub fn bound(op: &Op, inputs: &[TensorType]) -> Result<Bound> {
         Op::Elementwise(op) => return Ok(of(op).unwrap_or(bound)),
         Op::Matmul(op) => op.extents(shapes().0, shapes().1)?.k,
         Op::Matvec(op) => op.extents(shapes().0, shapes().1)?.0,
-        Op::Convolve2d(op) => {
-            let e = op.extents(shapes().0, shapes().1)?;
-            e.c_in * e.kh * e.kw
-        }
+        Op::Convolve2d(op) => op.extents(shapes().0, shapes().1)?.terms(),
         // Root and quotient are off by 2.5 units in the last place each, which is 5 u, where the contract counts 1 u.
         Op::BatchNorm(_) => return Ok(Bound::Magnitude(15.0)),
         Op::Pool2d(op) if op.pooling == Pooling::Average => return Ok(average_bound(op.window)),

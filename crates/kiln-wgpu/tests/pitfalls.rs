@@ -17,7 +17,7 @@
 mod support;
 
 use kiln_ir::op::reference::{Case, Input, Random, conform_within};
-use kiln_ir::op::{Attention, Matmul, Op, Padding, Reduce, Reduction, Rope};
+use kiln_ir::op::{Attention, Convolve2d, Matmul, Op, Padding, Reduce, Reduction, Rope};
 use kiln_ir::{Error, Operand, Operations, Record, Result};
 use kiln_wgpu::device_copy::DeviceCopy;
 use kiln_wgpu::{GpuBackend, GpuCommandBatch, GpuDevice, GpuMatmulCache, GpuTensor, numerics};
@@ -151,6 +151,16 @@ fn a_kernel_larger_than_its_picture() {
     // With zeros around it the kernel sees all of the picture from everywhere.
     assert_eq!(backend.convolve2d(&picture, (2, 2), &kernel, (3, 3), Padding::Same).unwrap(), [10.0; 4]);
     assert!(backend.convolve2d(&picture, (2, 2), &[], (0, 0), Padding::Same).is_err());
+    // Rows and columns that 32 bits do not count.
+    for (padding, stride, dilation) in [
+        (Padding::around(1 << 40, 1), (1 << 40, 1), (1, 1)),
+        (Padding::around(1, 1 << 31), (1, 1 << 31), (1, 1)),
+        (Padding::Same, (1, 1), (1, 1 << 33)),
+    ] {
+        let op = Convolve2d { padding, stride, dilation, groups: 1 };
+        let error = backend.convolve2d_with(&picture, &[2, 2], &kernel, &[3, 3], op).unwrap_err();
+        assert!(matches!(error, Error::Limit { .. }), "{op:?}: {error}");
+    }
     let smaller = backend.max_pool2d(&picture, &[2, 2], (3, 3), (1, 1));
     assert!(matches!(smaller, Err(Error::Shape { .. })));
     still_usable(&device);

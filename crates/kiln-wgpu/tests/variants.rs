@@ -82,12 +82,40 @@ fn convolutions_in_large_tiles() {
         for (kh, kw) in [(1, 1), (3, 3), (5, 5), (7, 7), (2, 3)] {
             for stride in [(1, 1), (2, 1)] {
                 let side = if stride == (1, 1) { side } else { side + side / 2 };
-                let op = Convolve2d { padding: Padding::Same, stride };
+                let op = Convolve2d { padding: Padding::Same, stride, ..Convolve2d::default() };
                 let c_in = if kh * kw > 9 { 1 } else { 2 };
                 let kernel = tensors.of(&[c_out, c_in, kh, kw]);
                 cases.push(Case::new(op, vec![tensors.of(&[pictures, c_in, side, side]), kernel]));
             }
         }
+    }
+    // Dilated kernels of each side that is baked in, padding of each side, and groups: in tiles of every size, few results of
+    // each, parts of long sums, pixels of one image and of several.
+    let padding = Padding::Sides { top: 2, bottom: 0, left: 1, right: 3 };
+    for (groups, c_in, c_out, pictures, side, kh, kw) in [
+        (1, 2, 130, 13, 32, 3, 3),
+        (1, 3, 66, 7, 31, 5, 5),
+        (2, 2, 130, 9, 32, 3, 3),
+        (3, 5, 40, 2, 17, 2, 3),
+        (4, 150, 9, 1, 6, 3, 3),
+        (19, 1, 1, 2, 30, 5, 5),
+        (7, 3, 4, 1, 13, 3, 2),
+        (2, 20, 33, 1, 9, 1, 1),
+        (2, 20, 33, 3, 9, 1, 1),
+        (9, 1, 2, 1, 5, 1, 1),
+    ] {
+        for (stride, dilation) in [((1, 1), (1, 1)), ((1, 1), (2, 3)), ((3, 2), (2, 1))] {
+            let op = Convolve2d { padding: if kh == 1 { Padding::Valid } else { padding }, stride, dilation, groups };
+            let kernel = tensors.of(&[groups * c_out, c_in, kh, kw]);
+            cases.push(Case::new(op, vec![tensors.of(&[pictures, groups * c_in, side, side]), kernel]));
+        }
+    }
+    // Rows of results far apart, most of them in the padding.
+    let padding = Padding::Sides { top: 70_000, bottom: 90_000, left: 1, right: 1 };
+    for stride in [(10_000, 1), (70_000, 3)] {
+        let op = Convolve2d { padding, stride, ..Convolve2d::default() };
+        cases.push(Case::new(op, vec![tensors.of(&[5, 6]), tensors.of(&[3, 3])]));
+        cases.push(Case::new(op, vec![tensors.of(&[2, 5, 6]), tensors.of(&[6, 2, 3, 3])]));
     }
     // Products of pixels, picture by picture and all at once; many channels for few results, split.
     for (pictures, c_in, side, c_out) in [(3, 20, 9, 33), (6, 20, 4, 40), (1, 700, 5, 9)] {

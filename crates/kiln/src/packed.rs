@@ -163,9 +163,10 @@ impl Engine {
     ///
     /// # Errors
     /// [`Error::Length`](crate::Error::Length) when a slice does not have its extents, [`Error::Shape`](crate::Error::Shape)
-    /// when the channels differ or the kernels are empty or larger than a picture without padding,
-    /// [`Error::Parameter`](crate::Error::Parameter) for a stride of zero, when most of the kernels never meets the picture,
-    /// and when they were packed for an instruction set that this engine does not use, or that the forced place has not.
+    /// when the channels differ or the kernels are empty or larger than a padded image,
+    /// [`Error::Parameter`](crate::Error::Parameter) for a stride or a dilation of zero, for groups of channels, when most of the
+    /// kernels never meets the image, and when they were packed for an instruction set that this engine does not use, or that the
+    /// forced place has not.
     pub fn convolve2d_packed_into(
         &self,
         x: &[f32],

@@ -108,7 +108,7 @@ fn a_packed_matrix_gives_what_the_matrix_gives_at_every_place() {
 
 #[test]
 fn packed_kernels_give_what_the_kernels_give_at_every_place() {
-    let op = Convolve2d { padding: Padding::Same, stride: (2, 1) };
+    let op = Convolve2d { padding: Padding::Same, stride: (2, 1), ..Convolve2d::default() };
     // Kernels that are packed by pixels, and such as are kept as they are.
     for dims in [[96, 16, 3, 3], [5, 3, 3, 3]] {
         let shape = [2, dims[1], 7, 9];

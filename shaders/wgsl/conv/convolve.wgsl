@@ -1,5 +1,6 @@
 // A convolution as a product C = A B in tiles: A holds a kernel in each row, B a column for each pixel of all results, with
-// what that pixel sees. B is never stored: its slices are read from the picture. Otherwise as matmul.
+// what that pixel sees. B is never stored: its slices are read from the picture. Every group of channels is such a product.
+// Otherwise as matmul.
 #input a: array<f32>
 #input x: array<f32>
 #output c: array<f32>
@@ -15,6 +16,8 @@
 #param stride_w: u32
 #param top: u32
 #param left: u32
+#param dilation_h: u32
+#param dilation_w: u32
 #param out_w: u32
 #param pixels: u32
 #param down: u32
@@ -22,8 +25,11 @@
 #param splits: u32
 #param slice: u32
 #param c_split: u32
+#param group_x: u32
+#param c_out: u32
 #param total: u32
 #constant TILE = 32, 64, 128
+#constant DILATED = 0, 1
 #constant SIDE = 0, 1, 3, 5, 7
 #include common
 #include gemm
@@ -54,22 +60,28 @@ struct Pixels {
     at: vec4<u32>,
 }
 
-fn pixels_from(first: u32) -> Pixels {
+fn pixels_from(first: u32, group: u32) -> Pixels {
     let number = min(vec4<u32>(first) + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(p.n - 1u));
     let picture = number / p.pixels;
     let pixel = number - picture * p.pixels;
     let row = pixel / p.out_w;
     let y = row * p.stride_h - p.top;
     let x = (pixel - row * p.out_w) * p.stride_w - p.left;
-    return Pixels(y, x, picture * p.picture + y * p.w + x);
+    return Pixels(y, x, picture * p.picture + group * p.group_x + y * p.w + x);
 }
 
 // What four pixels see at one place of the kernel; zeros outside of the picture and past the last place.
 fn seen(at_pixels: Pixels, k: u32, end: u32) -> vec4<f32> {
     let plane = k / (kernel_height() * kernel_width());
     let within = k - plane * (kernel_height() * kernel_width());
+#if DILATED
+    let kernel_row = within / kernel_width();
+    let row = kernel_row * p.dilation_h;
+    let column = (within - kernel_row * kernel_width()) * p.dilation_w;
+#else
     let row = within / kernel_width();
     let column = within - row * kernel_width();
+#endif
     let inside = (at_pixels.y + row < vec4<u32>(p.h)) & (at_pixels.x + column < vec4<u32>(p.w)) & vec4<bool>(k < end);
     let at = at_pixels.at + (plane * p.h + row) * p.w + column;
     var v = vec4<f32>();
@@ -94,7 +106,7 @@ fn put_one(base: u32, row: u32, column: u32, sum: f32, again: bool) {
         return;
     }
     let picture = column / p.pixels;
-    let at = base + (picture * p.m + row) * p.pixels + (column - picture * p.pixels);
+    let at = base + (picture * p.c_out + row) * p.pixels + (column - picture * p.pixels);
     if again {
         c[at] += sum;
     } else {
@@ -114,9 +126,11 @@ fn main(
     }
     let tiles = p.down * p.across;
     let origin = tile_origin(number % tiles, p.down, p.across);
-    let split = number / tiles;
+    let part = number / tiles;
+    let group_of_channels = part / p.splits;
+    let split = part - group_of_channels * p.splits;
     let here = position(local);
-    let base = split * p.c_split;
+    let base = split * p.c_split + group_of_channels * p.m * p.pixels;
     let first = split * p.slice;
     let end = min(first + p.slice, p.k);
 
@@ -127,8 +141,8 @@ fn main(
     let quarter_across = mine % QUARTERS;
     let k_across = mine / QUARTERS;
     let rows = min(vec4<u32>(origin.y + 4u * quarter_along) + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(p.m - 1u));
-    var at = rows * p.k + vec4<u32>(first + k_along);
-    let at_pixels = pixels_from(origin.x + 4u * quarter_across);
+    var at = (rows + group_of_channels * p.m) * p.k + vec4<u32>(first + k_along);
+    let at_pixels = pixels_from(origin.x + 4u * quarter_across, group_of_channels);
     let k_mine = select(k_along, k_across, second);
 
     var again = false;

@@ -1,7 +1,8 @@
 // A convolution without a tile: for few results of few channels each, where reading and writing them takes all the time.
 //
 // An invocation computes four results below one another, and its neighbours those beside them: a row of the picture is read
-// once for all four. A row of the kernel is summed first, then the rows of a channel, then the channels.
+// once for all four, unless kernels are dilated or results far apart (APART), where they share few rows. A row of the kernel is
+// summed first, then the rows of a channel, then the channels.
 #input a: array<f32>
 #input x: array<f32>
 #output c: array<f32>
@@ -15,11 +16,16 @@
 #param stride_w: u32
 #param top: u32
 #param left: u32
+#param dilation_h: u32
+#param dilation_w: u32
+#param channels: u32
+#param group_out: u32
 #param out_h: u32
 #param out_w: u32
 #param fours: u32
 #param n: u32
 #constant SIDE = 0, 3, 5
+#constant APART = 0, 1
 #include common
 
 #if SIDE
@@ -50,13 +56,35 @@ fn main(
     let y = row * p.stride_h - p.top;
     let left = column * p.stride_w - p.left;
     let area = kernel_height() * kernel_width();
-    let read = 3u * p.stride_h + kernel_height();
+    let first_channel = picture * p.channels + kernel / p.group_out * p.c_in;
 
     var sum = vec4<f32>();
     for (var channel = 0u; channel < p.c_in; channel++) {
         let weights = (kernel * p.c_in + channel) * area;
-        let corner = (picture * p.c_in + channel) * p.h;
+        let corner = (first_channel + channel) * p.h;
         var of_channel = vec4<f32>();
+#if APART
+        for (var kernel_row = 0u; kernel_row < kernel_height(); kernel_row++) {
+            let rows = y + vec4<u32>(0u, 1u, 2u, 3u) * p.stride_h + kernel_row * p.dilation_h;
+            let inside = rows < vec4<u32>(p.h);
+            let at = (corner + rows) * p.w;
+            let places = weights + kernel_row * kernel_width();
+            var of_row = vec4<f32>();
+            for (var r = 0u; r < kernel_width(); r++) {
+                let across = left + r * p.dilation_w;
+                var seen = vec4<f32>();
+                if across < p.w {
+                    if inside.x { seen.x = x[at.x + across]; }
+                    if inside.y { seen.y = x[at.y + across]; }
+                    if inside.z { seen.z = x[at.z + across]; }
+                    if inside.w { seen.w = x[at.w + across]; }
+                }
+                of_row = fma(vec4<f32>(a[places + r]), seen, of_row);
+            }
+            of_channel += of_row;
+        }
+#else
+        let read = 3u * p.stride_h + kernel_height();
         for (var down = 0u; down < read; down++) {
             // The row of the kernel that falls on this row of the picture, for each result; many wrap around.
             let kernel_row = vec4<u32>(down) - vec4<u32>(0u, 1u, 2u, 3u) * p.stride_h;
@@ -78,6 +106,7 @@ fn main(
             }
             of_channel = select(of_channel, of_channel + of_row, falls);
         }
+#endif
         sum += of_channel;
     }
     let to = (plane * p.out_h + row) * p.out_w + column;

@@ -19,8 +19,9 @@ impl Lower<CudaDevice> for Pool2d {
 impl Lower<CudaDevice> for Convolve2d {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let extents = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;
-        let launch = Convolve.launch(self, &extents)?;
-        plan.run(Convolve, launch, &[inputs[0].at, inputs[1].at, outputs[0].at]);
+        let kernel = Convolve::new(&extents);
+        let launch = kernel.launch(self, &extents)?;
+        plan.run(kernel, launch, &[inputs[0].at, inputs[1].at, outputs[0].at]);
         Ok(())
     }
 }

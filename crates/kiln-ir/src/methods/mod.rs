@@ -106,15 +106,33 @@ macro_rules! operations {
             }
 
             /// Two-dimensional convolution of images `[c_in, h, w]` or `[n, c_in, h, w]` with kernels
-            /// `[c_out, c_in, kh, kw]`, or of one channel `[h, w]` with `[kh, kw]`, at any stride. The result has `c_out`
-            /// channels.
+            /// `[c_out, c_in / groups, kh, kw]`, or of one channel `[h, w]` with `[kh, kw]`, with any padding, stride, dilation and
+            /// groups of channels. The result has `c_out` channels.
             convolve2d_with {
                 into: convolve2d_with_into, tensors: (input, kernel), params: (op: Convolve2d), op: op,
                 slices: (input: &[f32], input_dims: &[usize], kernel: &[f32], kernel_dims: &[usize], op: Convolve2d),
                 operands: [Operand::f32(input, input_dims)?, Operand::f32(kernel, kernel_dims)?],
                 errors: "[`Error::Length`] when a slice does not have its extents, [`Error::Shape`] when the channels \
-                         differ or the kernel is empty or larger than an image without padding, [`Error::Parameter`] \
-                         for a stride of zero.",
+                         differ, the groups do not divide them, or the kernel is empty or larger than a padded image, \
+                         [`Error::Parameter`] for a stride, a dilation or a number of groups of zero.",
+            }
+
+            /// One-dimensional convolution of signals `[c_in, w]` or `[n, c_in, w]` with kernels `[c_out, c_in / groups, kw]`, as a
+            /// cross-correlation. The result has `c_out` channels. Of [`Padding::Sides`] `left` and `right` are the zeros before and
+            /// after a signal.
+            convolve1d {
+                into: convolve1d_into, tensors: (input, kernel),
+                params: (padding: Padding, stride: usize, dilation: usize, groups: usize),
+                op: Convolve2d { padding, stride: (1, stride), dilation: (1, dilation), groups },
+                slices: (
+                    input: &[f32], input_dims: &[usize], kernel: &[f32], kernel_dims: &[usize], padding: Padding, stride: usize,
+                    dilation: usize, groups: usize
+                ),
+                operands: [Operand::f32(input, input_dims)?, Operand::f32(kernel, kernel_dims)?],
+                errors: "[`Error::Length`] when a slice does not have its extents, [`Error::Shape`] when the channels \
+                         differ, the groups do not divide them, or the kernel is empty or larger than a padded signal, \
+                         [`Error::Parameter`] for a stride, a dilation or a number of groups of zero, and for rows around \
+                         a signal.",
             }
 
             /// The greatest element of each window that lies inside of an image `[h, w]`, `[c, h, w]` or

@@ -16,8 +16,8 @@ const MOST: u64 = (u32::MAX - BLOCK) as u64;
 /// Extents of pictures and windows at most, so that the sum of two of them has a sign.
 const SIDE: u64 = 1 << 30;
 
-fn words<const N: usize>(what: &'static str, extents: [usize; N]) -> Result<Vec<Argument>> {
-    extents.into_iter().map(|asked| extent(what, asked, SIDE).map(Argument::U32)).collect()
+fn words(what: &'static str, extents: &[usize]) -> Result<Vec<Argument>> {
+    extents.iter().map(|&asked| extent(what, asked, SIDE).map(Argument::U32)).collect()
 }
 
 fn launch(buffers: usize, results: usize, words: Vec<Argument>) -> Result<Launch> {
@@ -48,7 +48,7 @@ impl Pool {
         let ((kh, kw), (sh, sw)) = (op.window, op.stride);
         let results = planes.saturating_mul(out_h).saturating_mul(out_w);
         // A stride beyond the picture is taken once, from 0.
-        let words = words("rows or columns", [h, w, out_h, out_w, kh, kw, sh.min(h.max(1)), sw.min(w.max(1))])?;
+        let words = words("rows or columns", &[h, w, out_h, out_w, kh, kw, sh.min(h.max(1)), sw.min(w.max(1))])?;
         launch(2, results, words)
     }
 
@@ -117,22 +117,43 @@ impl Kernel for Pool {
 /// The two-dimensional convolution of the frameworks, with zeros around the pictures.
 ///
 /// The products of a row of the kernel are added one after the other, then those of its rows, then those of the channels.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-pub struct Convolve;
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Convolve {
+    /// Whether it takes dilations and groups of channels. The other kernel, of one group without a dilation, counts with neither.
+    general: bool,
+}
 
 impl Convolve {
+    /// The kernel for an operation on pictures and kernels of these extents.
+    pub fn new(extents: &ConvolveExtents) -> Self {
+        Self { general: extents.dilation != (1, 1) || extents.groups != 1 }
+    }
+
+    /// Every kernel.
+    pub fn all() -> [Self; 2] {
+        [false, true].map(|general| Self { general })
+    }
+
     /// The launch of an operation on pictures and kernels of these extents. Buffers: pictures, kernels, result.
     ///
     /// # Errors
-    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 257 results or 2³⁰ rows, columns or channels.
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 257 results or 2³⁰ rows, columns or channels, those of the padding
+    /// counted.
     pub fn launch(&self, op: &Convolve2d, extents: &ConvolveExtents) -> Result<Launch> {
-        let ConvolveExtents { batch, c_in, h, w, c_out, kh, kw, out_h, out_w, top, left } = *extents;
-        let (sh, sw) = op.stride;
+        let ConvolveExtents { batch, c_in, h, w, c_out, kh, kw, out_h, out_w, top, left, dilation, groups } = *extents;
         let results = batch.saturating_mul(c_out).saturating_mul(out_h).saturating_mul(out_w);
-        // A stride beyond the picture is taken once, from 0.
-        let (sh, sw) = (sh.min(h.max(1)), sw.min(w.max(1)));
-        let sides = [c_in, h, w, c_out, kh, kw, out_h, out_w, sh, sw, top, left];
-        launch(3, results, words("rows, columns or channels", sides)?)
+        // A stride that is never taken may be beyond all numbers.
+        let taken = |stride: usize, results: usize| if results > 1 { stride } else { 1 };
+        let (sh, sw) = (taken(op.stride.0, out_h), taken(op.stride.1, out_w));
+        let (down, across) = extents.span();
+        for last in [out_h.saturating_sub(1) * sh + down, out_w.saturating_sub(1) * sw + across] {
+            extent("rows or columns of a padded image", last, SIDE)?;
+        }
+        let mut sides = vec![c_in / groups, h, w, c_out, kh, kw, out_h, out_w, sh, sw, top, left];
+        if self.general {
+            sides.extend([dilation.0, dilation.1, c_in, c_out / groups]);
+        }
+        launch(3, results, words("rows, columns or channels", &sides)?)
     }
 
     fn write(&self, k: &Builder) {
@@ -140,6 +161,7 @@ impl Convolve {
         let n = k.parameter::<u32>("n");
         let names = ["c_in", "h", "w", "c_out", "kh", "kw", "out_h", "out_w", "sh", "sw", "top", "left"];
         let [c_in, h, w, c_out, kh, kw, out_h, out_w, sh, sw, top, left] = names.map(|name| k.parameter::<u32>(name));
+        let general = self.general.then(|| ["dh", "dw", "channels", "group_out"].map(|name| k.parameter::<u32>(name)));
         let at = k.mad(k.ctaid_x(), BLOCK, k.tid_x());
         k.if_(k.lt(at, n), || {
             let (j, rest) = (at % out_w, at / out_w);
@@ -147,18 +169,24 @@ impl Convolve {
             let (channel, picture) = (rest % c_out, rest / c_out);
             // Rows and columns before the picture are beyond all of its extents, as numbers without a sign.
             let (first_row, first_column) = (i * sh - top, j * sw - left);
+            let first_plane = match general {
+                Some([_, _, channels, group_out]) => {
+                    k.mad_wide(picture, channels, k.mul_wide(channel / group_out, c_in))
+                }
+                None => k.mul_wide(picture, c_in),
+            };
             let sum = k.variable(0.0f32);
             k.for_(0, c_in, 1, |c| {
-                let plane = x.index_wide(k.mad_wide(picture, c_in, k.cvt_u64(c)) * k.mul_wide(h, w));
+                let plane = x.index_wide((first_plane + k.cvt_u64(c)) * k.mul_wide(h, w));
                 let weights = kernel.index_wide(k.mad_wide(channel, c_in, k.cvt_u64(c)) * k.mul_wide(kh, kw));
                 let of_channel = k.variable(0.0f32);
                 k.for_(0, kh, 1, |p| {
-                    let row = first_row + p;
+                    let row = general.map_or(first_row + p, |[dh, ..]| k.mad(p, dh, first_row));
                     let inside = k.lt(row, h);
                     let (row, weights) = (plane.index_wide(k.mul_wide(row, w)), weights.index_wide(k.mul_wide(p, kw)));
                     let part = k.variable(0.0f32);
                     k.for_(0, kw, 1, |r| {
-                        let column = first_column + r;
+                        let column = general.map_or(first_column + r, |[_, dw, ..]| k.mad(r, dw, first_column));
                         let pixel = k.ld_if(k.and(inside, k.lt(column, w)), row.index(column), 0.0);
                         part.set(k.fma(k.ld(weights.index(r)), pixel, part));
                     });
@@ -173,7 +201,7 @@ impl Convolve {
 
 impl Kernel for Convolve {
     fn name(&self) -> String {
-        "convolve2d".to_owned()
+        if self.general { "convolve2d_general" } else { "convolve2d" }.to_owned()
     }
 
     fn build(&self) -> PtxKernel {

@@ -102,7 +102,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.extend(SortRuns::all().into_iter().map(|sort| Box::new(sort) as _));
     kernels.extend(MergeRuns::all().into_iter().map(|merge| Box::new(merge) as _));
     kernels.extend([Pooling::Max, Pooling::Average].map(|pooling| Box::new(Pool::new(pooling, target)) as _));
-    kernels.push(Box::new(Convolve));
+    kernels.extend(Convolve::all().into_iter().map(|convolve| Box::new(convolve) as _));
     kernels.extend(Rope::all().into_iter().map(|rope| Box::new(rope) as _));
     kernels.extend(QuantFormat::ALL.map(|format| Box::new(Quantize::new(format)) as _));
     kernels.extend(QuantFormat::ALL.map(|format| Box::new(Dequantize::new(format)) as _));

@@ -21,6 +21,8 @@ pub(super) struct Region {
 pub(super) struct Frame {
     /// Strides of the convolution, down and across.
     pub(super) stride: (usize, usize),
+    /// Dilations of the kernel, down and across.
+    dilation: (usize, usize),
     /// Phases that the kernel reaches, down and across.
     pub(super) phases: (usize, usize),
     /// Rows of a phase.
@@ -38,12 +40,14 @@ pub(super) struct Frame {
 impl Frame {
     /// The frame under a region of results.
     pub(super) fn new(e: &ConvolveExtents, stride: (usize, usize), region: &Region) -> Self {
+        let span = e.span();
         Self {
             stride,
-            phases: (stride.0.min(e.kh), stride.1.min(e.kw)),
-            // The last result reaches (k - 1) / stride pixels further in its phase.
-            rows: region.rows.len() + (e.kh - 1) / stride.0,
-            columns: region.columns.len() + (e.kw - 1) / stride.1,
+            dilation: e.dilation,
+            phases: (stride.0.min(span.0), stride.1.min(span.1)),
+            // The last result reaches (span - 1) / stride pixels further in its phase.
+            rows: region.rows.len() + (span.0 - 1) / stride.0,
+            columns: region.columns.len() + (span.1 - 1) / stride.1,
             first: (region.rows.start, region.columns.start),
             top: e.top,
             left: e.left,
@@ -62,6 +66,12 @@ impl Frame {
         self.phases.0 * self.phases.1 * self.columns
     }
 
+    /// Elements of a plane, which may be more than there are addresses.
+    pub(super) fn elements(&self) -> u128 {
+        let extents = [self.phases.0, self.phases.1, self.rows, self.columns];
+        extents.iter().fold(1, |elements: u128, &n| elements.saturating_mul(n as u128))
+    }
+
     /// Elements from one plane to the next: an odd number of cache lines, so that the same pixel of many planes, which a
     /// tile reads together, does not fall into the same few sets of the cache.
     pub(super) fn plane(&self) -> usize {
@@ -71,6 +81,7 @@ impl Frame {
     /// Where the pixel under kernel row `p` and column `q` stands, for the first result.
     pub(super) fn offset(&self, p: usize, q: usize) -> usize {
         let ((sh, sw), (_, across)) = (self.stride, self.phases);
+        let (p, q) = (p * self.dilation.0, q * self.dilation.1);
         let phase = (p % sh) * across + q % sw;
         (phase * self.rows + p / sh) * self.columns + q / sw
     }

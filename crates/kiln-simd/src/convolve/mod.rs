@@ -8,7 +8,8 @@
 //!   tiles. Kernels have to be packed for it, once for many pictures ([`packed`]) or each time.
 //! - Others ([`channels`]): elements of kernels times vectors of pixels, in register tiles.
 //!
-//! All want a picture without padding and stride. Where it has them, it is copied into a [`frame`] first.
+//! All want an image without padding and stride. Where it has them, it is copied into a [`frame`] first. A dilation only changes
+//! where in an image or a frame the pixels under a kernel are. Groups of channels are convolutions of their own.
 
 mod channels;
 mod frame;
@@ -20,7 +21,11 @@ mod reach;
 use kiln_ir::op::{Convolve2d, ConvolveExtents};
 use kiln_ir::{DataMut, Operand, Result};
 
+use frame::{Frame, Region};
+
 use crate::simd::{Execute, Simd, f32s};
+use crate::threads::{self, Shared};
+use crate::{Isa, scratch};
 
 pub use packed::PackedKernels;
 use reach::Reach;
@@ -53,34 +58,83 @@ fn convolve_far(
     y: &mut [f32],
 ) -> Result<()> {
     let Some(reach) = Reach::new(e, stride) else {
-        convolve(simd, e, stride, x, kernel, y);
-        return Ok(());
+        return convolve(simd, e, stride, x, kernel, y);
     };
-    convolve(simd, &reach.extents(e), stride, x, &reach.cut(e, kernel)?, y);
+    convolve(simd, &reach.extents, stride, x, &reach.cut(e, kernel)?, y)?;
     reach.poison(e, kernel, y);
     Ok(())
 }
 
-/// A stride beyond picture and kernel means one result; kept near them, no address overflows.
+/// A stride that leads to one result is never taken; kept near image and kernel, no address overflows.
 fn bounded(e: &ConvolveExtents, stride: (usize, usize)) -> (usize, usize) {
-    (stride.0.min(e.h.max(e.kh)), stride.1.min(e.w.max(e.kw)))
+    let along = |stride: usize, out: usize, near: usize| if out == 1 { stride.min(near) } else { stride };
+    (along(stride.0, e.out_h, e.h.max(e.kh)), along(stride.1, e.out_w, e.w.max(e.kw)))
 }
 
 /// How many threads compute so many results.
 fn threads(simd: &Simd, e: &ConvolveExtents, results: usize) -> usize {
-    let work = 2usize.saturating_mul(results).saturating_mul(e.c_in * e.kh * e.kw);
+    let work = 2usize.saturating_mul(results).saturating_mul(e.terms());
     if work < PARALLEL { 1 } else { simd.threads() }
 }
 
-/// Convolves pictures that have pixels.
-fn convolve(simd: &Simd, e: &ConvolveExtents, stride: (usize, usize), x: &[f32], kernel: &[f32], y: &mut [f32]) {
-    let (stride, threads) = (bounded(e, stride), threads(simd, e, y.len()));
+/// Convolves images that have pixels.
+///
+/// # Errors
+/// [`Error::OutOfMemory`](kiln_ir::Error::OutOfMemory) where a padding makes frames larger than the machine has room for.
+fn convolve(
+    simd: &Simd,
+    e: &ConvolveExtents,
+    stride: (usize, usize),
+    x: &[f32],
+    kernel: &[f32],
+    y: &mut [f32],
+) -> Result<()> {
+    let (isa, stride, threads) = (simd.isa(), bounded(e, stride), threads(simd, e, y.len()));
+    let group = e.of_group();
+    let few = Region { rows: 0..e.out_h.min(4 * e.dilation.0), columns: 0..e.out_w };
+    let frames = Frame::new(e, stride, &few).elements().saturating_mul(group.c_in as u128);
+    scratch::room(&[usize::try_from(frames).unwrap_or(usize::MAX)], threads)?;
+    if e.groups == 1 {
+        convolve_group(isa, threads, e, stride, x, kernel, y);
+        return Ok(());
+    }
+    let (image, results) = (group.c_in * e.h * e.w, group.c_out * e.out_h * e.out_w);
+    let kernels = group.c_out * group.terms();
+    let part = |part: usize, threads: usize, y: &mut [f32]| {
+        let (x, kernel) = (&x[part * image..][..image], &kernel[part % e.groups * kernels..][..kernels]);
+        convolve_group(isa, threads, &group, stride, x, kernel, y);
+    };
+    let parts = e.batch * e.groups;
+    if parts < threads {
+        y.chunks_exact_mut(results).enumerate().for_each(|(number, y)| part(number, threads, y));
+    } else {
+        assert!(y.len() >= parts * results);
+        let out = Shared::new(y.as_mut_ptr());
+        threads::for_each(parts, threads, |number| {
+            // SAFETY: the results are as many as checked above; every part has its own.
+            let y = unsafe { std::slice::from_raw_parts_mut(out.get().wrapping_add(number * results), results) };
+            part(number, 1, y);
+        });
+    }
+    Ok(())
+}
+
+/// Convolves images that have pixels, in one group.
+fn convolve_group(
+    isa: Isa,
+    threads: usize,
+    e: &ConvolveExtents,
+    stride: (usize, usize),
+    x: &[f32],
+    kernel: &[f32],
+    y: &mut [f32],
+) {
     // Passes over planes add up their sums one by one, so there must not be many, or the error would grow.
     if e.c_out < MANY && e.c_in <= 16 && e.kw <= 64 {
-        plane::run(simd.isa(), threads, e, stride, x, kernel, y);
-    } else if pixels::suits(simd.isa(), [e.c_out, e.c_in, e.kh, e.kw]) {
-        pixels::run(simd.isa(), threads, e, stride, x, kernel, y);
+        plane::run(isa, threads, e, stride, x, kernel, y);
+    } else if pixels::suits(isa, [e.c_out, e.c_in, e.kh, e.kw]) {
+        pixels::run(isa, threads, e, stride, x, kernel, y);
     } else {
-        channels::run(simd.isa(), threads, e, stride, x, kernel, y);
+        channels::run(isa, threads, e, stride, x, kernel, y);
     }
 }

@@ -3,7 +3,6 @@
 use kiln_ir::op::Convolve2d;
 use kiln_ir::{Error, Result, Shape, reserve};
 
-use super::reach::Reach;
 use super::{bounded, convolve_far, pixels, threads};
 use crate::float_state::require_default;
 use crate::{Isa, Simd};
@@ -66,8 +65,9 @@ impl Simd {
     ///
     /// # Errors
     /// [`Error::Length`] when a slice does not have its extents, [`Error::Shape`] when the channels differ or the kernels are
-    /// empty or larger than a picture without padding, [`Error::Parameter`] for a stride of zero, when the kernels were packed
-    /// for another instruction set, and when most of them never meets the picture, which is for kernels that are not packed.
+    /// empty or larger than a padded image, [`Error::Parameter`] for a stride or a dilation of zero, for groups of channels, when
+    /// the kernels were packed for another instruction set, and when most of them never meets the image, which is for kernels that
+    /// are not packed.
     pub fn convolve2d_packed_into(
         &self,
         x: &[f32],
@@ -80,6 +80,11 @@ impl Simd {
         const OP: &str = "convolve2d_packed";
         let (input, shape) = (Shape::new(dims)?, kernels.shape);
         let e = op.extents(&input, &shape)?;
+        if e.groups > 1 {
+            let reason =
+                format!("packed kernels are for 1 group of channels, not for {}: convolve without packing", e.groups);
+            return Err(Error::Parameter { op: OP, reason });
+        }
         let expected = Shape::new(&[e.batch, e.c_out, e.out_h, e.out_w])?.numel();
         for (operand, expected, found) in [("input", input.numel(), x.len()), ("output", expected, out.len())] {
             if expected != found {
@@ -90,7 +95,7 @@ impl Simd {
             let reason = format!("the kernels were packed for {}, not for {}", kernels.isa(), self.isa());
             return Err(Error::Parameter { op: OP, reason });
         }
-        if out.is_empty() || x.is_empty() {
+        if out.is_empty() || e.c_in == 0 {
             out.fill(0.0);
             return Ok(());
         }
@@ -100,8 +105,8 @@ impl Simd {
         };
         let stride = bounded(&e, op.stride);
         let held = (x.len() / e.batch + shape.numel() + out.len() / e.batch) as u128;
-        if Reach::new(&e, stride).is_some() && pixels::frame_len(&e, stride) > FAR * held {
-            let reason = format!("most of kernels {shape} never meets pictures {input}: convolve without packing");
+        if pixels::frame_len(&e, stride) > FAR * held {
+            let reason = format!("most of kernels {shape} never meets images {input}: convolve without packing");
             return Err(Error::Parameter { op: OP, reason });
         }
         // SAFETY: the lengths were checked, no extent is zero, and the kernels are packed for the instruction set.
@@ -127,6 +132,5 @@ impl Simd {
     }
 }
 
-/// How many times the elements of picture, kernels and results together a frame may have where parts of the kernels never meet
-/// the picture.
+/// How many times the elements of image, kernels and results together a frame may have, whose remainder is padding.
 const FAR: u128 = 16;

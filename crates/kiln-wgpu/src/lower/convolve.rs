@@ -1,7 +1,7 @@
 //! Convolutions: as products in tiles that read the picture directly, or result by result where there is little to compute.
 
 use kiln_ir::op::{Convolve2d, ConvolveExtents};
-use kiln_ir::{DType, Result};
+use kiln_ir::{DType, Error, Result};
 use kiln_shaders::{CONVOLVE, CONVOLVE_DIRECT};
 
 use super::matmul::{Parts, Product, Tiling};
@@ -17,8 +17,12 @@ impl Lower<GpuDevice> for Convolve2d {
         // A stride that is never taken may be beyond all numbers.
         let taken = |stride: usize, results: usize| if results == 1 { 1 } else { stride };
         let stride = (taken(self.stride.0, e.out_h), taken(self.stride.1, e.out_w));
+        within_reach(&e, stride)?;
         let pixels = e.out_h * e.out_w;
-        if (e.kh, e.kw, stride) == (1, 1, (1, 1)) && pixels == e.h * e.w && (e.batch == 1 || pixels >= 64) {
+        let every_pixel = pixels == e.h * e.w && (e.top, e.left, stride) == (0, 0, (1, 1));
+        // A stack of products has one A, that of all pictures, or one for each group of one picture.
+        let stacked = if e.groups == 1 { e.batch == 1 || pixels >= 64 } else { e.batch == 1 };
+        if (e.kh, e.kw) == (1, 1) && every_pixel && stacked {
             let product = Product {
                 a: kernel.into(),
                 b: picture.into(),
@@ -26,11 +30,11 @@ impl Lower<GpuDevice> for Convolve2d {
                 types: [DType::F32; 2],
                 transpose_a: false,
                 transpose_b: false,
-                batch: e.batch,
-                shared_a: true,
+                batch: e.batch * e.groups,
+                shared_a: e.groups == 1,
                 shared_b: false,
-                m: e.c_out,
-                k: e.c_in,
+                m: e.c_out / e.groups,
+                k: e.c_in / e.groups,
                 n: pixels,
             };
             return product.lower(plan);
@@ -40,13 +44,36 @@ impl Lower<GpuDevice> for Convolve2d {
             let buffers = [kernel.into(), piece.of(picture, bytes[0]), piece.of(out, bytes[1])];
             let e = ConvolveExtents { batch: piece.len, ..e };
             // Tiles of 32 kernels are mostly empty for a few; chains must stay short where rows are not cut.
-            if e.c_out <= 4 && e.c_in <= 256 && e.kh <= 64 && e.kw <= 64 {
+            let group = e.of_group();
+            if group.c_out <= 4 && group.c_in <= 256 && e.kh <= 64 && e.kw <= 64 {
                 direct(plan, &e, stride, buffers);
             } else {
                 tiled(plan, &e, stride, buffers)?;
             }
         }
         Ok(())
+    }
+}
+
+/// Rows and columns of padded pictures at most: kernels count them in 32 bits, where those before the picture wrap around.
+const LONGEST: usize = 1 << 31;
+
+/// Whether every row and column that a kernel is laid on has a number of its own.
+///
+/// # Errors
+/// [`Error::Limit`] where padding, stride or dilation reach farther.
+fn within_reach(e: &ConvolveExtents, stride: (usize, usize)) -> Result<()> {
+    let (down, across) = e.span();
+    let last = |results: usize, stride: usize, span: usize| results.saturating_sub(1) * stride + span;
+    let sides = [e.top, e.left, last(e.out_h, stride.0, down), last(e.out_w, stride.1, across)];
+    match sides.into_iter().find(|&side| side > LONGEST) {
+        Some(side) => Err(Error::Limit {
+            what: "rows or columns of a padded image",
+            device: "this GPU".into(),
+            asked: side as u64,
+            limit: LONGEST as u64,
+        }),
+        None => Ok(()),
     }
 }
 
@@ -58,24 +85,33 @@ fn side(e: &ConvolveExtents, known: &[usize]) -> u32 {
 fn direct(plan: &mut Lowering<'_>, e: &ConvolveExtents, stride: (usize, usize), buffers: [Slice; 3]) {
     let fours = e.out_h.div_ceil(4);
     let n = e.batch * e.c_out * fours * e.out_w;
-    let params: [Word; 14] =
-        [e.c_in, e.c_out, e.h, e.w, e.kh, e.kw, stride.0, stride.1, e.top, e.left, e.out_h, e.out_w, fours, n]
-            .map(Word::from);
-    let code = Code::Kernel(CONVOLVE_DIRECT, vec![("SIDE", side(e, &[3, 5]))]);
+    let group = e.of_group();
+    let of_kernel = [e.kh, e.kw, stride.0, stride.1, e.top, e.left, e.dilation.0, e.dilation.1];
+    let params: Vec<Word> =
+        [&[group.c_in, e.c_out, e.h, e.w][..], &of_kernel, &[e.c_in, group.c_out, e.out_h, e.out_w, fours, n]]
+            .concat()
+            .into_iter()
+            .map(Word::from)
+            .collect();
+    // Rows that are shared are found by walking over all of those between the first and the last.
+    let apart = e.dilation != (1, 1) || stride.0 > e.h;
+    let code = Code::Kernel(CONVOLVE_DIRECT, vec![("SIDE", side(e, &[3, 5])), ("APART", u32::from(apart))]);
     plan.dispatch(code, buffers.to_vec(), &params, Grid::invocations(n));
 }
 
 fn tiled(plan: &mut Lowering<'_>, e: &ConvolveExtents, stride: (usize, usize), buffers: [Slice; 3]) -> Result<()> {
     let [kernel, picture, out] = buffers;
     let pixels = e.out_h * e.out_w;
-    let (m, k, n) = (e.c_out, e.c_in * e.kh * e.kw, e.batch * pixels);
-    let tiling = Tiling::of(1, m, k, n);
-    let parts = Parts::new(plan, out, m * n, tiling.splits)?;
-    let total = tiling.groups(1);
-    let constants = [("TILE", tiling.tile as u32), ("SIDE", side(e, &[1, 3, 5, 7]))];
+    let (m, k, n) = (e.c_out / e.groups, e.terms(), e.batch * pixels);
+    let tiling = Tiling::of(e.groups, m, k, n);
+    let parts = Parts::new(plan, out, e.c_out * n, tiling.splits)?;
+    let total = tiling.groups(e.groups);
+    let dilated = u32::from(e.dilation != (1, 1));
+    let constants = [("TILE", tiling.tile as u32), ("SIDE", side(e, &[1, 3, 5, 7])), ("DILATED", dilated)];
     let in_picture = e.c_in * e.h * e.w;
-    let of_kernel = [e.kh, e.kw, stride.0, stride.1, e.top, e.left];
-    let cut = [tiling.down, tiling.across, tiling.splits, tiling.slice, parts.stride, total];
+    let of_kernel = [e.kh, e.kw, stride.0, stride.1, e.top, e.left, e.dilation.0, e.dilation.1];
+    let in_group = in_picture / e.groups;
+    let cut = [tiling.down, tiling.across, tiling.splits, tiling.slice, parts.stride, in_group, e.c_out, total];
     let params: Vec<Word> = [&[m, n, k, e.h, e.w, in_picture][..], &of_kernel, &[e.out_w, pixels], &cut]
         .concat()
         .into_iter()

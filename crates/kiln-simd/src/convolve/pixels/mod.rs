@@ -45,8 +45,7 @@ pub(super) fn suits(isa: Isa, [c_out, c_in, kh, kw]: [usize; 4]) -> bool {
 
 /// Elements of the frame of a whole picture.
 pub(super) fn frame_len(e: &ConvolveExtents, stride: (usize, usize)) -> u128 {
-    let f = Frame::whole(e, stride);
-    [f.row(), f.rows, e.c_in].iter().map(|&n| n as u128).product()
+    Frame::whole(e, stride).elements().saturating_mul(e.c_in as u128)
 }
 
 /// Kernels, of `[c_out, c_in, kh, kw]`.
@@ -263,8 +262,8 @@ impl Part<'_> {
             return 0..self.offsets.len();
         }
         let first = row * self.stride.0;
-        let start = e.top.saturating_sub(first).min(e.kh);
-        let end = (e.h + e.top).saturating_sub(first).clamp(start, e.kh);
+        let start = e.top.saturating_sub(first).div_ceil(e.dilation.0).min(e.kh);
+        let end = (e.h + e.top).saturating_sub(first).div_ceil(e.dilation.0).clamp(start, e.kh);
         start * e.kw..end * e.kw
     }
 
