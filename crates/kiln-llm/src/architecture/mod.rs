@@ -21,7 +21,6 @@ use crate::{Error, Result};
 
 /// What a model computes, and so the type of this crate that loads it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum ModelKind {
     /// What follows a text: [`Model`](crate::Model).
     Decoder,
