@@ -8,15 +8,11 @@ use crate::architecture::encoder::{Config, Pass, Weights};
 use crate::weights::Source;
 use crate::{Error, Folder, Result, Tokenizer};
 
-/// Tokens that are computed at once, those included that fill texts up: enough for the largest devices, and 25 MB of memory for
-/// each 1536 elements that a feed-forward network has of a token.
+/// Tokens that are computed at once, those included that fill texts up.
 const ROWS: usize = 2048;
 
-/// Tokens that the shortest texts are filled up to.
-const SHORTEST: usize = 16;
-
-/// Graphs that are kept, each with its memory.
-const MOST_PASSES: usize = 8;
+/// Tokens of all graphs that are kept, as each has its memory.
+const KEPT_ROWS: usize = 4 * ROWS;
 
 /// How the rows of the tokens of a text become its embedding.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -235,20 +231,29 @@ impl<'e> EmbeddingModel<'e> {
     fn pass(&mut self, texts: usize, length: usize) -> Result<&mut Pass<'e>> {
         let pass = match self.passes.iter().position(|pass| pass.extents() == [texts, length]) {
             Some(at) => self.passes.remove(at),
-            None => {
-                self.passes.truncate(MOST_PASSES - 1);
-                Pass::record(self.engine, &self.config, &self.weights, texts, length)?
-            }
+            None => Pass::record(self.engine, &self.config, &self.weights, texts, length)?,
         };
+        let mut rows = texts * length;
+        self.passes.retain(|pass| {
+            rows += pass.extents().iter().product::<usize>();
+            rows <= KEPT_ROWS
+        });
         self.passes.insert(0, pass);
         Ok(&mut self.passes[0])
     }
 }
 
-/// Texts that are computed together, by their places, and the length that they are filled up to: a power of two, or the number of
-/// positions. As many texts as a power of two are together, so that few graphs are recorded.
+/// The length that a text of this many tokens is filled up to: at most a quarter more, from 8 on. Graphs are recorded for few lengths
+/// so.
+fn filled(tokens: usize, positions: usize) -> usize {
+    let step = (tokens.next_power_of_two() / 8).max(8);
+    tokens.next_multiple_of(step).min(positions)
+}
+
+/// Texts that are computed together, by their places, and the length that they are filled up to. As many texts as a power of two are
+/// together, which keeps the number of graphs small, too.
 fn groups(tokens: &[Vec<u32>], positions: usize) -> Vec<(Vec<usize>, usize)> {
-    let length = |place: usize| tokens[place].len().next_power_of_two().max(SHORTEST).min(positions);
+    let length = |place: usize| filled(tokens[place].len(), positions);
     let mut places: Vec<usize> = (0..tokens.len()).collect();
     places.sort_by_key(|&place| length(place));
     let mut groups = Vec::new();
@@ -286,7 +291,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn groups_hold_each_text_once_and_fill_no_text_to_twice_its_length() {
+    fn texts_are_filled_up_to_few_lengths() {
+        for tokens in 1..=1000 {
+            let length = filled(tokens, 900.max(tokens));
+            assert!(length >= tokens && (length <= tokens.next_multiple_of(8) || 4 * length <= 5 * tokens), "{tokens}");
+        }
+        let mut all: Vec<usize> = (1..=512).map(|tokens| filled(tokens, 512)).collect();
+        all.dedup();
+        assert_eq!(all, [8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384, 448, 512]);
+    }
+
+    #[test]
+    fn groups_hold_each_text_once() {
         let lengths = [1, 16, 17, 500, 511, 512, 514, 33, 3, 3, 3, 3, 3, 3, 3, 3, 3, 300, 300, 300, 300, 300];
         let tokens: Vec<Vec<u32>> = lengths.iter().map(|&n| vec![0; n]).collect();
         let groups = groups(&tokens, 514);
@@ -295,16 +311,11 @@ mod tests {
         assert_eq!(all, (0..lengths.len()).collect::<Vec<_>>());
         for (places, length) in &groups {
             assert!(places.len().is_power_of_two() && places.len() * length <= ROWS.max(*length));
-            assert!(
-                places
-                    .iter()
-                    .all(|&place| lengths[place] <= *length && (*length < 2 * lengths[place] || *length == 16))
-            );
+            assert!(places.iter().all(|&place| filled(lengths[place], 514) == *length));
         }
-        assert_eq!(
-            groups.iter().map(|(places, n)| (places.len(), *n)).collect::<Vec<_>>(),
-            [(8, 16), (2, 16), (1, 16), (1, 32), (1, 64), (4, 512), (4, 512), (1, 514)]
-        );
+        let found: Vec<_> = groups.iter().map(|(places, length)| (places.len(), *length)).collect();
+        let expected = [(8, 8), (2, 8), (1, 16), (1, 24), (1, 40), (4, 320), (1, 320), (2, 512), (1, 512), (1, 514)];
+        assert_eq!(found, expected);
     }
 
     #[test]
