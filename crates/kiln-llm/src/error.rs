@@ -80,8 +80,8 @@ pub enum Error {
     },
     /// A text has no tokens, or more than a model takes.
     #[error(
-        "text {text} has {tokens} tokens, 1 to {most} are possible: shorten it, or have it truncated (EmbeddingOptions::truncate, \
-         `kiln-llm embed --truncate`)"
+        "text {text}, counted from 0, has {tokens} tokens, 1 to {most} are possible: leave out one without tokens, and shorten a longer \
+         one or have it truncated (EmbeddingOptions::truncate, `kiln-llm embed --truncate`)"
     )]
     TextLength {
         /// The place of the text among those that were given, from 0 on.
@@ -114,7 +114,9 @@ pub enum Error {
         token: usize,
     },
     /// The embedding of a text has elements that are not finite: the weights hold such, or the numbers overflow.
-    #[error("the embedding of text {text} is not finite: the weights are damaged, or their numbers overflow")]
+    #[error(
+        "the embedding of text {text}, counted from 0, is not finite: the weights are damaged, or their numbers overflow"
+    )]
     NotFinite {
         /// The place of the text among those that were given, from 0 on.
         text: usize,

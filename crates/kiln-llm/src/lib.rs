@@ -1,4 +1,5 @@
-//! Language models on kiln: a GGUF file or a folder of Hugging Face in, tokens out, on whatever device the engine finds fastest.
+//! Language models on kiln: a GGUF file or a folder of Hugging Face in, tokens or embeddings out, on whatever device the engine finds
+//! fastest.
 //!
 //! ```no_run
 //! use kiln_llm::{Model, Sampler, SessionOptions};
@@ -14,6 +15,8 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! Encoders give texts embeddings: see [`EmbeddingModel`].
 //!
 //! # Modules
 //!

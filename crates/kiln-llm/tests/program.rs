@@ -563,7 +563,10 @@ fn embed_prints_embeddings_and_cosines() {
 
     let long = "cafe ".repeat(POSITIONS);
     let (code, _, errors) = run(&["embed", model, "un", &long]);
-    assert!(code == 1 && errors.contains("text 1 has 39 tokens") && errors.contains("--truncate"), "{errors}");
+    assert!(
+        code == 1 && errors.contains("text 1, counted from 0, has 39 tokens") && errors.contains("--truncate"),
+        "{errors}"
+    );
     let (code, out, errors) = run(&["embed", model, "un", &long, "--truncate", "--max-tokens", "5"]);
     assert!(code == 0 && close(&rows(&out)[1], &unit(&[2, 6, 6, 6, 3], Rows::All)), "{errors}");
     for (arguments, expected_code, expected) in [
@@ -596,6 +599,7 @@ fn embed_prints_embeddings_and_cosines() {
         assert_eq!((code, &*errors), (0, ""));
         assert!(out.contains("  an encoder, which gives texts embeddings: kiln-llm embed\n"), "{out}");
         assert!(out.contains("in front of a text: 2 \"[CLS]\"; behind it: 3 \"[SEP]\""), "{out}");
+        assert!(out.contains("nothing: every tensor has a type that kiln computes with"), "{out}");
     }
     folder.change("config.json", |config| config["model_type"] = "roberta".into());
     let (_, out, _) = run(&["inspect", path]);

@@ -54,7 +54,7 @@ pub struct FolderTensor<'a> {
     pub shape: &'a [usize],
     /// The bytes that it takes.
     pub bytes: usize,
-    /// Whether weights of this type are supported.
+    /// Whether weights of this type are supported, or nothing is computed with the tensor.
     pub is_supported: bool,
 }
 
@@ -134,7 +134,7 @@ impl Folder {
             dtype: info.dtype,
             shape: &info.shape,
             bytes: info.bytes.len(),
-            is_supported: info.computed().is_some(),
+            is_supported: info.computed().is_some() || names::is_position_ids(&info.name),
         })
     }
 

@@ -173,9 +173,13 @@ impl EncoderNames {
     /// Those of heads that embeddings do not pass through, and the numbers of positions.
     fn is_idle(&self, name: &str) -> bool {
         let inner = name.strip_prefix(self.prefix);
-        inner.is_some_and(|name| name.starts_with("pooler.") || name == "embeddings.position_ids")
-            || name.starts_with("cls.")
+        inner.is_some_and(|name| name.starts_with("pooler.")) || is_position_ids(name) || name.starts_with("cls.")
     }
+}
+
+/// Whether a tensor of an encoder counts positions: integers that nothing is computed with, which are no weights.
+pub(super) fn is_position_ids(name: &str) -> bool {
+    matches!(name, "embeddings.position_ids" | "bert.embeddings.position_ids")
 }
 
 #[cfg(test)]

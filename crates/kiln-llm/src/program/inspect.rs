@@ -108,20 +108,19 @@ fn run_folder(folder: &Folder, out: &mut impl Write) -> Result<()> {
     }
 
     writeln!(out, "\nTensors (extents as files have them: the contiguous one last)")?;
-    let mut totals: BTreeMap<&str, (bool, Total)> = BTreeMap::new();
+    let (mut totals, mut unsupported) = (BTreeMap::<&str, Total>::new(), BTreeMap::<&str, Total>::new());
     let mut all = Total::default();
     for tensor in folder.tensors() {
         let (extents, bytes) = (format!("{:?}", tensor.shape), tensor.bytes as u64);
         writeln!(out, "  {:<8} {extents:<22} {:>10}  {}", tensor.dtype, size(bytes), plain(tensor.name))?;
-        let (is_supported, total) = totals.entry(tensor.dtype).or_default();
-        *is_supported = tensor.is_supported;
-        for total in [total, &mut all] {
+        let unsupported = (!tensor.is_supported).then(|| unsupported.entry(tensor.dtype).or_default());
+        for total in [totals.entry(tensor.dtype).or_default(), &mut all].into_iter().chain(unsupported) {
             total.add(tensor.name, tensor.shape.iter().map(|&n| n as u64).product(), bytes);
         }
     }
 
     writeln!(out, "\nTypes")?;
-    for (kind, (_, total)) in &totals {
+    for (kind, total) in &totals {
         total.print(kind, out)?;
     }
     all.print("all", out)?;
@@ -129,7 +128,7 @@ fn run_folder(folder: &Folder, out: &mut impl Write) -> Result<()> {
     let mut problems = Vec::new();
     describe_kind(folder.kind(), &mut problems, out)?;
     describe(folder.tokenizer(), &mut problems, out)?;
-    for (kind, (_, total)) in totals.iter().filter(|(_, (is_supported, _))| !is_supported) {
+    for (kind, total) in &unsupported {
         problems.push(format!(
             "{} tensors of type {kind} ({}, ...): weights of F32, F16 and BF16 are supported",
             total.tensors, total.first
