@@ -10,7 +10,7 @@ use crate::{Error, Result};
 pub(crate) const MOST_LAYERS: usize = 512;
 
 /// Rows of a matrix of a layer at most, likewise.
-const MOST_ROWS: usize = 1 << 28;
+pub(crate) const MOST_ROWS: usize = 1 << 28;
 
 /// What describes a model beside its weights.
 #[derive(Debug, Clone, PartialEq)]
@@ -66,11 +66,15 @@ pub(crate) struct Keys<'a> {
 }
 
 impl<'a> Keys<'a> {
+    pub(crate) fn new(metadata: Metadata<'a>, architecture: &'static str) -> Self {
+        Self { metadata, architecture }
+    }
+
     fn key(&self, name: &str) -> String {
         format!("{}.{name}", self.architecture)
     }
 
-    fn count(&self, name: &str) -> Result<usize> {
+    pub(crate) fn count(&self, name: &str) -> Result<usize> {
         Ok(self.metadata.get::<u32>(&self.key(name))? as usize)
     }
 
@@ -86,7 +90,7 @@ impl<'a> Keys<'a> {
         Ok(self.metadata.find::<&str>(&self.key(name))?)
     }
 
-    fn find_truth(&self, name: &str) -> Result<Option<bool>> {
+    pub(crate) fn find_truth(&self, name: &str) -> Result<Option<bool>> {
         Ok(self.metadata.find::<bool>(&self.key(name))?)
     }
 
@@ -145,15 +149,12 @@ impl Config {
     /// Reads the configuration of a model from its metadata and the number of rows of its embedding.
     ///
     /// # Errors
-    /// [`Error::UnsupportedArchitecture`]; [`Error::File`] for missing keys and those of another type; [`Error::Model`] where numbers
-    /// contradict one another, and where they ask for what is not computed.
+    /// [`Error::NotADecoder`] and [`Error::UnsupportedArchitecture`]; [`Error::File`] for missing keys and those of another type;
+    /// [`Error::Model`] where numbers contradict one another, and where they ask for what is not computed.
     pub(crate) fn read(metadata: Metadata<'_>, vocabulary: usize) -> Result<Self> {
         let name: &str = metadata.get("general.architecture")?;
-        let architecture = Architecture::find(name).ok_or_else(|| Error::UnsupportedArchitecture {
-            found: name.escape_debug().to_string(),
-            supported: Architecture::names(),
-        })?;
-        let keys = Keys { metadata, architecture: architecture.name };
+        let architecture = Architecture::find(name)?;
+        let keys = Keys::new(metadata, architecture.name);
         let (width, heads) = (keys.count("embedding_length")?, keys.count("attention.head_count")?);
         let of_head = || width.checked_div(heads).unwrap_or(0);
         let head = keys.find_count("attention.key_length")?.unwrap_or_else(of_head);

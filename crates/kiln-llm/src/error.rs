@@ -42,6 +42,26 @@ pub enum Error {
         /// What is supported.
         supported: String,
     },
+    /// The model is an encoder, and a decoder is needed.
+    #[error(
+        "{architecture} models are encoders: they give texts embeddings and do not continue them. Load it as an EmbeddingModel, or \
+         run `kiln-llm embed`"
+    )]
+    NotADecoder {
+        /// The architecture of the model.
+        architecture: &'static str,
+    },
+    /// The model is a decoder, and an encoder is needed.
+    #[error(
+        "{architecture} models are decoders: they continue texts, and kiln takes no embeddings from them. Embeddings come from \
+         encoders: {supported}"
+    )]
+    NotAnEncoder {
+        /// The architecture of the model.
+        architecture: &'static str,
+        /// The encoders that there are.
+        supported: String,
+    },
     /// The model contradicts itself, or asks for what is not computed.
     #[error("{what}: {reason}")]
     Model {
@@ -57,6 +77,19 @@ pub enum Error {
         context: usize,
         /// How many it would have.
         asked: usize,
+    },
+    /// A text has no tokens, or more than a model takes.
+    #[error(
+        "text {text}, counted from 0, has {tokens} tokens, 1 to {most} are possible: leave out one without tokens, and shorten a longer \
+         one or have it truncated (EmbeddingOptions::truncate, `kiln-llm embed --truncate`)"
+    )]
+    TextLength {
+        /// The place of the text among those that were given, from 0 on.
+        text: usize,
+        /// How many tokens it has, those that the model adds included.
+        tokens: usize,
+        /// How many the model takes at most, or was allowed to.
+        most: usize,
     },
     /// A token that the model does not have.
     #[error("token {token} is not one of the {vocabulary} of the model")]
@@ -79,6 +112,14 @@ pub enum Error {
     NotANumber {
         /// The first token.
         token: usize,
+    },
+    /// The embedding of a text has elements that are not finite: the weights hold such, or the numbers overflow.
+    #[error(
+        "the embedding of text {text}, counted from 0, is not finite: the weights are damaged, or their numbers overflow"
+    )]
+    NotFinite {
+        /// The place of the text among those that were given, from 0 on.
+        text: usize,
     },
     /// A chat template is not valid, failed, or refuses a conversation.
     #[cfg(feature = "chat")]
@@ -110,6 +151,11 @@ pub enum Error {
 }
 
 impl Error {
+    /// A [`Error::UnsupportedArchitecture`].
+    pub(crate) fn unsupported_architecture(found: &str, supported: String) -> Self {
+        Self::UnsupportedArchitecture { found: found.escape_debug().to_string(), supported }
+    }
+
     /// A [`Error::Model`].
     pub(crate) fn model(what: &'static str, reason: impl Into<String>) -> Self {
         Self::Model { what, reason: reason.into() }

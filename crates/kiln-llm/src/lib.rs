@@ -1,4 +1,5 @@
-//! Language models on kiln: a GGUF file or a folder of Hugging Face in, tokens out, on whatever device the engine finds fastest.
+//! Language models on kiln: a GGUF file or a folder of Hugging Face in, tokens or embeddings out, on whatever device the engine finds
+//! fastest.
 //!
 //! ```no_run
 //! use kiln_llm::{Model, Sampler, SessionOptions};
@@ -15,14 +16,18 @@
 //! # }
 //! ```
 //!
+//! Encoders give texts embeddings: see [`EmbeddingModel`].
+//!
 //! # Modules
 //!
 //! | module | what it holds |
 //! |---|---|
 //! | `model`, `config`, `weights` | [`Model`]: what a file says, checked, and its weights as tensors |
+//! | `embedding` | [`EmbeddingModel`]: texts as vectors |
 //! | `folder` | [`Folder`]: `config.json` as metadata, safetensors files, and the names of their tensors |
-//! | `architecture` | the architectures as a table: llama, qwen2, qwen3, gemma2, gemma3, phi3, granite, smollm3, olmo2 |
+//! | `architecture` | [`ModelKind`], and the decoders as a table: llama, qwen2, qwen3, gemma2, gemma3, phi3, granite, smollm3, olmo2 |
 //! | `architecture/weights`, `rope`, `decoder` | the weights by name, the rotations with their factors, and the graph of a step |
+//! | `architecture/encoder` | encoders: bert; their numbers and weights, and the graph of some texts |
 //! | `session` | [`Session`]: tokens with their keys and values; [`Generation`] |
 //! | `quantize` | [`Quantization`]: model files in other element types |
 //! | `sampling` | [`Sampler`]: how the next token is chosen; penalties, and the random numbers |
@@ -50,6 +55,7 @@ mod architecture;
 #[cfg(feature = "chat")]
 mod chat;
 mod config;
+mod embedding;
 mod error;
 mod folder;
 mod model;
@@ -60,8 +66,10 @@ mod tokenizer;
 mod unicode;
 mod weights;
 
+pub use architecture::ModelKind;
 #[cfg(feature = "chat")]
 pub use chat::{ChatTemplate, Message};
+pub use embedding::{EmbeddingModel, EmbeddingOptions, Pooling};
 pub use error::{Error, Result};
 pub use folder::{Folder, FolderTensor};
 pub use model::Model;

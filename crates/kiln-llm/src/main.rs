@@ -5,6 +5,7 @@ mod program {
     pub(crate) mod bench;
     #[cfg(feature = "chat")]
     pub(crate) mod chat;
+    pub(crate) mod embed;
     pub(crate) mod input;
     pub(crate) mod inspect;
     pub(crate) mod interrupt;
@@ -23,9 +24,10 @@ use std::process::ExitCode;
 
 use clap::builder::{PossibleValuesParser, TypedValueParser};
 use clap::{Args, Parser, Subcommand};
-use kiln_llm::{Recipe, Tokenizer};
+use kiln_llm::{EmbeddingOptions, Pooling, Recipe, Tokenizer};
+use program::embed::POOLINGS;
 use program::input::Input;
-use program::options::{ExecutionOptions, GenerationOptions};
+use program::options::{DeviceOption, ExecutionOptions, GenerationOptions};
 
 /// Runs language models in GGUF files and in folders of safetensors, and looks into them.
 ///
@@ -107,6 +109,40 @@ enum Command {
         repetitions: NonZeroUsize,
         #[command(flatten)]
         execution: ExecutionOptions,
+    },
+    /// Print the embeddings of texts: vectors whose directions say what the texts mean
+    ///
+    /// For encoders: BERT and models made of it, such as all-MiniLM-L6-v2. Each embedding is a line of numbers, of length 1 unless
+    /// --no-normalize is given. A text with more tokens than the model takes is an error unless --truncate is given.
+    #[command(
+        after_help = "Example: kiln-llm embed all-MiniLM-L6-v2 --similarity 'A cat sits on the mat.' 'There is a kitten on the rug.'"
+    )]
+    Embed {
+        #[command(flatten)]
+        file: File,
+        /// The texts [default: the lines of the standard input]
+        #[arg(value_name = "TEXT")]
+        texts: Vec<String>,
+        /// Print the cosines of all pairs of texts instead, a line for each text
+        #[arg(long, conflicts_with = "no_normalize")]
+        similarity: bool,
+        /// Print an object with the arrays `texts` and `embeddings`, or `similarity`
+        #[arg(long)]
+        json: bool,
+        /// How the rows of the tokens of a text become one: mean, cls (the first) or last [default: that of the model]
+        #[arg(long, value_name = "POOLING", value_parser = PossibleValuesParser::new(POOLINGS.map(|(name, _)| name)).try_map(pooling))]
+        pooling: Option<Pooling>,
+        /// Leave embeddings as long as they are
+        #[arg(long)]
+        no_normalize: bool,
+        /// Cut texts with too many tokens: their first ones stay
+        #[arg(long)]
+        truncate: bool,
+        /// Tokens of a text at most, those that the model adds included [default: those of the model]
+        #[arg(long, value_name = "N")]
+        max_tokens: Option<usize>,
+        #[command(flatten)]
+        device: DeviceOption,
     },
     /// Print the logits of the token that follows others
     ///
@@ -251,6 +287,11 @@ fn run(command: Command, out: &mut impl Write) -> Result<ExitCode> {
             let bench = program::bench::Bench { prompt, tokens, depth, repetitions, execution };
             program::bench::run(file.open()?, &bench, out)?;
         }
+        Command::Embed { file, texts, similarity, json, pooling, no_normalize, truncate, max_tokens, device } => {
+            let options = EmbeddingOptions { pooling, normalize: !no_normalize, truncate, max_tokens };
+            let embed = program::embed::Embed { texts, options, json, similarity, device };
+            program::embed::run(file.open()?, embed, out)?;
+        }
         Command::Logits { file, tokens, top, json, ctx, execution } => {
             let logits = program::logits::Logits { tokens, top, json, context: ctx, execution };
             program::logits::run(file.open()?, &logits, out)?;
@@ -288,6 +329,12 @@ fn run(command: Command, out: &mut impl Write) -> Result<ExitCode> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The way of pooling of this name, which is one of the possible values.
+fn pooling(name: String) -> Result<Pooling, String> {
+    let found = POOLINGS.into_iter().find(|(known, _)| *known == name);
+    found.map(|(_, pooling)| pooling).ok_or_else(|| format!("{name:?} is no way of pooling"))
 }
 
 /// The recipe of this name, which is one of the possible values.

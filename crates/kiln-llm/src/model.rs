@@ -42,7 +42,8 @@ impl<'e> Model<'e> {
     ///
     /// # Errors
     /// [`Error::File`](crate::Error::File) for a file that is not valid or lacks something, [`Error::Folder`](crate::Error::Folder)
-    /// for one of a folder, [`Error::UnsupportedArchitecture`](crate::Error::UnsupportedArchitecture),
+    /// for one of a folder, [`Error::NotADecoder`](crate::Error::NotADecoder),
+    /// [`Error::UnsupportedArchitecture`](crate::Error::UnsupportedArchitecture),
     /// [`Error::UnsupportedTokenizer`](crate::Error::UnsupportedTokenizer), [`Error::Model`](crate::Error::Model) where metadata and
     /// weights contradict one another.
     pub fn load(engine: &'e Engine, path: impl AsRef<Path>) -> Result<Self> {
@@ -91,10 +92,7 @@ impl<'e> Model<'e> {
 
     fn of(engine: &'e Engine, parts: Parts) -> Result<Self> {
         let Parts { config, tokenizer, source, .. } = parts;
-        if tokenizer.len() > config.vocabulary {
-            let reason = format!("{} tokens have only {} rows of embeddings", tokenizer.len(), config.vocabulary);
-            return Err(crate::Error::model("the vocabulary", reason));
-        }
+        tokenizer.check_rows(config.vocabulary)?;
         let weights = Weights::load(&source, &config)?;
         Ok(Self {
             engine,

@@ -102,7 +102,10 @@ fn gets_better(name: &str, layers: u32) -> bool {
 
 /// Whether a tensor is a matrix of a product, or an embedding.
 fn is_matrix(name: &str, extents: &[u64]) -> bool {
-    let kept = ["_norm.weight", "ffn_gate_inp.weight"].iter().any(|end| name.ends_with(end));
+    // Positions and types of tokens are added to every token, and take little memory.
+    let kept = ["_norm.weight", "ffn_gate_inp.weight", "position_embd.weight", "token_types.weight"]
+        .iter()
+        .any(|end| name.ends_with(end));
     extents.len() > 1 && name.ends_with(".weight") && !kept
 }
 

@@ -503,3 +503,123 @@ fn commands_take_folders() {
     let (code, _, errors) = run(&["run", path, "ab"]);
     assert!(code == 1 && errors.contains("model-00002-of-00002.safetensors"), "{errors}");
 }
+
+#[test]
+fn embed_prints_embeddings_and_cosines() {
+    use std::io::Write;
+    use std::process::Stdio;
+
+    use support::random_bert::{PLAIN, POSITIONS, RandomBert, Rows, WIDTH};
+
+    let random = RandomBert::new();
+    let model = random.save("program-embed");
+    let model = model.to_str().unwrap();
+    let unit = |tokens: &[u32], rows: Rows| -> Vec<f64> {
+        let row = random.reference(tokens, rows);
+        let length = row.iter().map(|x| x * x).sum::<f64>().sqrt();
+        row.into_iter().map(|x| x / length).collect()
+    };
+    let close = |found: &[f64], expected: &[f64]| {
+        found.len() == expected.len() && found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-5)
+    };
+    let rows = |out: &str| -> Vec<Vec<f64>> {
+        out.lines().map(|line| line.split_whitespace().map(|x| x.parse().unwrap()).collect()).collect()
+    };
+    let texts = ["unable", "cafe"];
+    let expected = [unit(&[2, 4, 5, 3], Rows::All), unit(&[2, 6, 3], Rows::All)];
+    let common = [&["embed", model, "--device", "cpu"][..], &texts].concat();
+    let (code, out, errors) = run(&common);
+    assert_eq!((code, &*errors), (0, ""));
+    let found = rows(&out);
+    assert!(found.len() == 2 && found.iter().zip(&expected).all(|(a, b)| close(a, b)), "{out}");
+    // The same from lines.
+    let lines = |input: &[u8]| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_kiln-llm"));
+        command.args(&common[..4]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        child.stdin.take().unwrap().write_all(input).unwrap();
+        let output = child.wait_with_output().unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    assert_eq!(lines(b"unable\ncafe\n"), (Some(0), out, String::new()));
+    assert_eq!(rows(&lines(b"unable\n\ncafe").1).len(), 3);
+    assert_eq!(lines(b""), (Some(0), String::new(), String::new()));
+    let (code, _, errors) = lines(b"\xff");
+    assert!(code == Some(1) && errors.contains("standard input"), "{errors}");
+
+    let (code, json, errors) = run(&[&common[..], &["--json", "--pooling", "cls", "--no-normalize"]].concat());
+    assert_eq!((code, &*errors), (0, ""));
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["texts"], serde_json::json!(texts));
+    let second: Vec<f64> = json["embeddings"][1].as_array().unwrap().iter().map(|x| x.as_f64().unwrap()).collect();
+    assert!(close(&second, &random.reference(&[2, 6, 3], Rows::First)), "{json}");
+
+    let cosine: f64 = expected[0].iter().zip(&expected[1]).map(|(a, b)| a * b).sum();
+    let (code, out, _) = run(&[&common[..], &["--similarity"]].concat());
+    assert_eq!((code, &*out), (0, &*format!(" 1.0000 {cosine:7.4}\n{cosine:7.4}  1.0000\n")));
+    let (_, json, _) = run(&[&common[..], &["--similarity", "--json"]].concat());
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert!((json["similarity"][0][1].as_f64().unwrap() - cosine).abs() < 1e-5, "{json}");
+
+    let long = "cafe ".repeat(POSITIONS);
+    let (code, _, errors) = run(&["embed", model, "un", &long]);
+    assert!(
+        code == 1 && errors.contains("text 1, counted from 0, has 39 tokens") && errors.contains("--truncate"),
+        "{errors}"
+    );
+    let (code, out, errors) = run(&["embed", model, "un", &long, "--truncate", "--max-tokens", "5"]);
+    assert!(code == 0 && close(&rows(&out)[1], &unit(&[2, 6, 6, 6, 3], Rows::All)), "{errors}");
+    for (arguments, expected_code, expected) in [
+        (&["--similarity", "--no-normalize"][..], 2, "--no-normalize"),
+        (&["--pooling", "max"], 2, "last"),
+        (&["--max-tokens", "2"], 1, "at least 3"),
+        (&["--device", "nowhere"], 1, "nowhere"),
+    ] {
+        let (code, _, errors) = run(&[&["embed", model, "un"], arguments].concat());
+        assert!(code == expected_code && errors.contains(expected), "{arguments:?}: {errors}");
+    }
+    // The other commands of models, and the other models.
+    for arguments in [&["run", model, "un"][..], &["bench", model], &["logits", model, "--tokens", "2"]] {
+        let (code, out, errors) = run(arguments);
+        assert!(code == 1 && out.is_empty() && errors.contains("kiln-llm embed"), "{arguments:?}: {errors}");
+    }
+    let decoder =
+        support::random_model::RandomModel::new(support::random_model::KINDS[0]).save("program-embed-decoder");
+    let (code, _, errors) = run(&["embed", decoder.to_str().unwrap(), "ab"]);
+    assert!(code == 1 && errors.contains("llama models are decoders") && errors.contains("bert"), "{errors}");
+    let (_, out, _) = run(&["inspect", decoder.to_str().unwrap()]);
+    assert!(out.contains("  a decoder, which continues texts: kiln-llm run\n"), "{out}");
+
+    let folder = random.save_folder("program-embed", PLAIN);
+    let path = folder.0.to_str().unwrap();
+    let (code, out, errors) = run(&["embed", path, "unable"]);
+    assert!(code == 0 && close(&rows(&out)[0], &expected[0]), "{errors}");
+    for model in [model, path] {
+        let (code, out, errors) = run(&["inspect", model]);
+        assert_eq!((code, &*errors), (0, ""));
+        assert!(out.contains("  an encoder, which gives texts embeddings: kiln-llm embed\n"), "{out}");
+        assert!(out.contains("in front of a text: 2 \"[CLS]\"; behind it: 3 \"[SEP]\""), "{out}");
+        assert!(out.contains("nothing: every tensor has a type that kiln computes with"), "{out}");
+    }
+    folder.change("config.json", |config| config["model_type"] = "roberta".into());
+    let (_, out, _) = run(&["inspect", path]);
+    assert!(out.contains("the model: the architecture \"roberta\" is not supported"), "{out}");
+
+    // Positions and types stay what they are, and rows of 24 elements are no blocks.
+    let to = self::path("embed-q8_0.gguf");
+    let to = to.to_str().unwrap();
+    let (code, table, errors) = run(&["quantize", model, to, "q8_0"]);
+    assert!(
+        code == 0 && !table.lines().any(|line| line.contains("position_embd") && line.contains(" to ")),
+        "{table} {errors}"
+    );
+    let (code, out, errors) = run(&["embed", to, "unable"]);
+    // Weights of 11 bits.
+    let far = rows(&out)[0].iter().zip(&expected[0]).map(|(a, b)| (a - b).abs()).fold(0.0, f64::max);
+    assert!(code == 0 && rows(&out)[0].len() == WIDTH && far > 0.0 && far < 1e-2, "{far} {errors}");
+    let (_, help, _) = run(&["embed", "--help"]);
+    assert!(help.contains("--truncate") && help.contains("Example") && !help.contains("--cache"), "{help}");
+    for file in [model, decoder.to_str().unwrap(), to] {
+        std::fs::remove_file(file).unwrap();
+    }
+}

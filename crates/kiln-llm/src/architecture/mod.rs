@@ -1,17 +1,50 @@
 //! Architectures: what a model computes, one row each.
 //!
+//! Decoders continue texts, and encoders, which [`encoder`] describes, give them embeddings.
+//!
 //! Most decoders are one block with options: [`decoder`] records it. Biases, fused projections, norms of query and key heads and the
 //! frequency factors of rotations are used where a file has such tensors, and scales, caps and windows where it has such keys. A
 //! row says what neither shows.
 
 mod decoder;
+pub(crate) mod encoder;
 mod rope;
 mod weights;
 
 pub(crate) use decoder::{Forward, Scoring, Step};
 use kiln::op::RopeStyle;
+use kiln_gguf::Metadata;
 pub(crate) use rope::Rotation;
 pub(crate) use weights::Weights;
+
+use crate::{Error, Result};
+
+/// What a model computes, and so the type of this crate that loads it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelKind {
+    /// What follows a text: [`Model`](crate::Model).
+    Decoder,
+    /// Embeddings of texts: [`EmbeddingModel`](crate::EmbeddingModel).
+    Encoder,
+}
+
+impl ModelKind {
+    /// The kind of the model in a GGUF file with these metadata.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedArchitecture`]; [`Error::File`] where the file does not name its architecture.
+    pub fn of_gguf(metadata: Metadata<'_>) -> Result<Self> {
+        let name: &str = metadata.get("general.architecture")?;
+        match (Architecture::named(name), encoder::find(name)) {
+            (Some(_), _) => Ok(Self::Decoder),
+            (None, Some(_)) => Ok(Self::Encoder),
+            (None, None) => {
+                let supported = format!("{}, {}", Architecture::names(), encoder::names());
+                Err(Error::unsupported_architecture(name, supported))
+            }
+        }
+    }
+}
 
 /// What the name of an architecture says.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -112,7 +145,7 @@ const PLAIN: Architecture = Architecture {
     may_not_rotate: false,
 };
 
-/// The architectures that kiln runs.
+/// The decoders that kiln runs.
 const ALL: &[Architecture] = &[
     // Llama 1 to 3.2, Mistral 7B, SmolLM, SmolLM2, TinyLlama. Mistral's window is one of every layer.
     Architecture { windows: Windows { pattern: Some(0), ..PLAIN.windows }, ..PLAIN },
@@ -166,13 +199,24 @@ const ALL: &[Architecture] = &[
 ];
 
 impl Architecture {
-    /// The architecture of this name.
-    pub(crate) fn find(name: &str) -> Option<Self> {
+    /// The decoder of this name.
+    fn named(name: &str) -> Option<Self> {
         ALL.iter().copied().find(|known| known.name == name)
     }
 
+    /// The decoder of this name.
+    ///
+    /// # Errors
+    /// [`Error::NotADecoder`] for the name of an encoder, [`Error::UnsupportedArchitecture`] for one that kiln does not have.
+    pub(crate) fn find(name: &str) -> Result<Self> {
+        Self::named(name).ok_or_else(|| match encoder::find(name) {
+            Some(architecture) => Error::NotADecoder { architecture },
+            None => Error::unsupported_architecture(name, Self::names()),
+        })
+    }
+
     /// The names of all, for messages.
-    pub(crate) fn names() -> String {
+    fn names() -> String {
         ALL.iter().map(|known| known.name).collect::<Vec<_>>().join(", ")
     }
 }

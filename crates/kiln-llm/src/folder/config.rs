@@ -6,6 +6,7 @@ use std::path::Path;
 use kiln_gguf::{ToValue, Writer};
 use serde_json::{Map, Value};
 
+use super::encoder;
 use crate::config::MOST_LAYERS;
 use crate::{Error, Result};
 
@@ -137,7 +138,7 @@ impl<'a> Object<'a> {
         Ok(Self { path, values })
     }
 
-    fn wrong(&self, reason: String) -> Error {
+    pub(super) fn wrong(&self, reason: String) -> Error {
         Error::folder(self.path, reason)
     }
 
@@ -158,7 +159,7 @@ impl<'a> Object<'a> {
         self.read(name, "an integer of 32 bits", |value| value.as_u64()?.try_into().ok())
     }
 
-    fn count(&self, name: &str) -> Result<Option<u32>> {
+    pub(super) fn count(&self, name: &str) -> Result<Option<u32>> {
         self.read(name, "a count from 1 on", |value| u32::try_from(value.as_u64()?).ok().filter(|&n| n > 0))
     }
 
@@ -166,11 +167,11 @@ impl<'a> Object<'a> {
         self.read(name, "a number", Value::as_f64)
     }
 
-    fn positive(&self, name: &str) -> Result<Option<f64>> {
+    pub(super) fn positive(&self, name: &str) -> Result<Option<f64>> {
         self.read(name, "a positive number", |value| value.as_f64().filter(|&x| (x as f32).is_normal() && x > 0.0))
     }
 
-    fn truth(&self, name: &str) -> Result<Option<bool>> {
+    pub(super) fn truth(&self, name: &str) -> Result<Option<bool>> {
         self.read(name, "true or false", Value::as_bool)
     }
 
@@ -187,8 +188,18 @@ impl<'a> Object<'a> {
         self.read(name, expected, |value| value.as_array()?.iter().map(&read).collect())
     }
 
-    fn needed<T>(&self, name: &str, found: Option<T>) -> Result<T> {
+    pub(super) fn needed<T>(&self, name: &str, found: Option<T>) -> Result<T> {
         found.ok_or_else(|| self.wrong(format!("{name} is missing")))
+    }
+
+    /// Refuses weights that are quantised in a way of their own.
+    pub(super) fn refuse_quantised(&self) -> Result<()> {
+        if self.get("quantization_config").is_none() {
+            return Ok(());
+        }
+        let reason = "quantization_config: weights that are quantised in safetensors files are not supported; take the model's files \
+                      of 16 bits, or a GGUF file";
+        Err(self.wrong(reason.to_owned()))
     }
 
     /// One number of a token or several.
@@ -203,41 +214,64 @@ impl<'a> Object<'a> {
 }
 
 /// Keys that are written.
-struct Keys {
+pub(super) struct Keys {
     architecture: &'static str,
     writer: Writer<'static>,
 }
 
 impl Keys {
-    fn set(&mut self, name: &str, value: &dyn ToValue) -> Result<()> {
+    /// The name of the architecture alone.
+    pub(super) fn new(architecture: &'static str) -> Result<Self> {
+        let mut writer = Writer::new();
+        writer.set("general.architecture", &architecture)?;
+        Ok(Self { architecture, writer })
+    }
+
+    pub(super) fn set(&mut self, name: &str, value: &dyn ToValue) -> Result<()> {
         Ok(self.writer.set(&format!("{}.{name}", self.architecture), value)?)
     }
 
-    fn number(&mut self, name: &str, value: f64) -> Result<()> {
+    pub(super) fn number(&mut self, name: &str, value: f64) -> Result<()> {
         self.set(name, &(value as f32))
+    }
+
+    /// A GGUF file of these metadata alone.
+    pub(super) fn into_file(self) -> Vec<u8> {
+        let mut file = Vec::new();
+        self.writer.write(&mut file).expect("a Vec takes everything");
+        file
     }
 }
 
-/// Translates a `config.json`.
+/// The architecture of a decoder's `model_type`.
+pub(super) fn architecture(model_type: &str) -> Option<&'static str> {
+    ALL.iter().find(|family| family.model_type == model_type).map(|family| family.architecture)
+}
+
+/// All values of `model_type` of decoders, for messages.
+pub(super) fn model_types() -> String {
+    ALL.iter().map(|family| family.model_type).collect::<Vec<_>>().join(", ")
+}
+
+/// Translates the `config.json` of a decoder.
 ///
 /// # Errors
-/// [`Error::UnsupportedArchitecture`] for a `model_type` that kiln does not have; [`Error::Folder`] for keys that are missing, of
+/// [`Error::NotADecoder`] and [`Error::UnsupportedArchitecture`] for a `model_type` of no decoder that kiln has; [`Error::Folder`] for keys that are missing, of
 /// another type, or ask for what is not computed.
 pub(super) fn translate(path: &Path, json: &Value) -> Result<Translated> {
     let outer = Object::of(path, json)?;
     let model_type = outer.needed("model_type", outer.text("model_type")?)?;
     let family = ALL.iter().find(|family| family.model_type == model_type).copied();
-    let family = family.ok_or_else(|| Error::UnsupportedArchitecture {
-        found: model_type.escape_debug().to_string(),
-        supported: ALL.iter().map(|family| family.model_type).collect::<Vec<_>>().join(", "),
+    let family = family.ok_or_else(|| match encoder::find(model_type) {
+        Some(architecture) => Error::NotADecoder { architecture },
+        None => Error::unsupported_architecture(model_type, model_types()),
     })?;
     // Models of texts and images have the decoder's keys in an object of their own.
     let config =
         if model_type == "gemma3" { outer.needed("text_config", outer.object("text_config")?)? } else { outer };
     refuse_what_is_not_computed(&outer, &config, &family)?;
 
-    let mut keys = Keys { architecture: family.architecture, writer: Writer::new() };
-    keys.writer.set("general.architecture", &family.architecture)?;
+    let mut keys = Keys::new(family.architecture)?;
     let count = |name: &str, default: Option<u32>| config.needed(name, config.count(name)?.or(default));
     let layers = count("num_hidden_layers", None)?;
     if layers as usize > MOST_LAYERS {
@@ -307,22 +341,16 @@ pub(super) fn translate(path: &Path, json: &Value) -> Result<Translated> {
             Some(each)
         }
     };
-    let mut metadata = Vec::new();
-    keys.writer.write(&mut metadata).expect("a Vec takes everything");
     let tied = match config.truth("tie_word_embeddings")? {
         None => outer.truth("tie_word_embeddings")?.unwrap_or(family.tied),
         Some(tied) => tied,
     };
     let vocabulary = config.count("vocab_size")?.map(|n| n as usize);
-    Ok(Translated { metadata, vocabulary, tied, plus_one: family.is_gemma, rotates, divisors })
+    Ok(Translated { metadata: keys.into_file(), vocabulary, tied, plus_one: family.is_gemma, rotates, divisors })
 }
 
 fn refuse_what_is_not_computed(outer: &Object<'_>, config: &Object<'_>, family: &Family) -> Result<()> {
-    if outer.get("quantization_config").is_some() {
-        let reason = "quantization_config: weights that are quantised in safetensors files are not supported; take the model's files \
-                      of 16 bits, or a GGUF file";
-        return Err(outer.wrong(reason.to_owned()));
-    }
+    outer.refuse_quantised()?;
     if config.truth("use_bidirectional_attention")? == Some(true) {
         return Err(config.wrong("use_bidirectional_attention: attention to later tokens is not supported".to_owned()));
     }

@@ -1,6 +1,7 @@
 //! Folders of Hugging Face: `config.json`, `tokenizer.json` and weights in safetensors files.
 
 mod config;
+mod encoder;
 mod names;
 mod safetensors;
 mod weights;
@@ -11,14 +12,16 @@ use std::sync::Arc;
 
 use config::Object;
 use kiln_gguf::{Bytes, Gguf};
-use names::{Names, PREFIXES};
+use names::{DecoderNames, EncoderNames, Names};
 use serde_json::Value;
 pub(crate) use weights::Weights;
 
+use crate::architecture::encoder::Config as EncoderConfig;
 #[cfg(feature = "chat")]
 use crate::chat::{DEFAULT, Templates};
 use crate::config::Config;
-use crate::{Error, Result, Tokenizer};
+use crate::embedding::Sentences;
+use crate::{Error, ModelKind, Result, Tokenizer};
 
 /// The most bytes of a file of JSON or of a template, so that memory is not filled with one that is not such a file.
 const MOST_TEXT: u64 = 1 << 30;
@@ -51,7 +54,7 @@ pub struct FolderTensor<'a> {
     pub shape: &'a [usize],
     /// The bytes that it takes.
     pub bytes: usize,
-    /// Whether weights of this type are supported.
+    /// Whether weights of this type are supported, or nothing is computed with the tensor.
     pub is_supported: bool,
 }
 
@@ -131,13 +134,31 @@ impl Folder {
             dtype: info.dtype,
             shape: &info.shape,
             bytes: info.bytes.len(),
-            is_supported: info.computed().is_some(),
+            is_supported: info.computed().is_some() || names::is_position_ids(&info.name),
         })
     }
 
     /// The keys of `config.json` with their values, as JSON.
     pub fn config(&self) -> impl Iterator<Item = (&str, String)> {
         self.config.as_object().into_iter().flatten().map(|(key, value)| (&**key, value.to_string()))
+    }
+
+    /// The kind of the model, which `model_type` of `config.json` names.
+    ///
+    /// # Errors
+    /// [`Error::UnsupportedArchitecture`]; [`Error::Folder`] where there is no such key.
+    pub fn kind(&self) -> Result<ModelKind> {
+        let path = self.path.join("config.json");
+        let config = Object::of(&path, &self.config)?;
+        let model_type = config.needed("model_type", config.text("model_type")?)?;
+        match (config::architecture(model_type), encoder::find(model_type)) {
+            (Some(_), _) => Ok(ModelKind::Decoder),
+            (None, Some(_)) => Ok(ModelKind::Encoder),
+            (None, None) => {
+                let supported = format!("{}, {}", config::model_types(), encoder::model_types());
+                Err(Error::unsupported_architecture(model_type, supported))
+            }
+        }
     }
 
     /// The objects of `config.json` with keys of a model: all of it, and what a model with images says of its decoder.
@@ -217,23 +238,55 @@ impl Folder {
         Ok(Templates::new(templates))
     }
 
-    /// What the folder says of its model, and its weights.
+    /// How texts become embeddings, as the files of sentence-transformers say.
+    ///
+    /// # Errors
+    /// As [`encoder::sentences`].
+    pub(crate) fn sentences(&self) -> Result<Sentences> {
+        encoder::sentences(&self.path)
+    }
+
+    /// The rows of the embedding of tokens, which has this name, where `config.json` does not say another number.
+    ///
+    /// # Errors
+    /// [`Error::File`] where it is missing, [`Error::Folder`] for another number.
+    fn rows_of_embedding(&self, name: &str, said: Option<usize>) -> Result<usize> {
+        let found = self.by_name.get(name).and_then(|&(file, at)| self.files[file].infos[at].shape.first().copied());
+        let missing = || Error::File(kiln_gguf::Error::MissingTensor { name: name.to_owned() });
+        let rows = found.ok_or_else(missing)?;
+        match said.filter(|&said| said != rows) {
+            None => Ok(rows),
+            Some(said) => {
+                let reason = format!("vocab_size is {said}, {name} has {rows} rows");
+                Err(Error::folder(&self.path.join("config.json"), reason))
+            }
+        }
+    }
+
+    /// What the folder says of its encoder, and its weights.
+    ///
+    /// # Errors
+    /// As [`encoder::translate`] and [`EncoderConfig::read`]; [`Error::Folder`] where they contradict the weights.
+    pub(crate) fn into_encoder(self) -> Result<(EncoderConfig, Weights)> {
+        let translated = encoder::translate(&self.path.join("config.json"), &self.config)?;
+        let names = EncoderNames::of_tensors(|name| self.by_name.contains_key(name));
+        let vocabulary = self.rows_of_embedding(&names.embedding(), translated.vocabulary)?;
+        let config = EncoderConfig::read(Gguf::parse(&translated.metadata)?.metadata(), vocabulary)?;
+        let names = Names::Encoder(names);
+        let weights =
+            Weights { files: self.files, by_name: self.by_name, names, plus_one: false, computed: Vec::new() };
+        Ok((config, weights))
+    }
+
+    /// What the folder says of its decoder, and its weights.
     ///
     /// # Errors
     /// As [`config::translate`] and [`Config::read`]; [`Error::Model`] where both contradict the weights.
     pub(crate) fn into_parts(self) -> Result<(Config, Weights)> {
         let path = self.path.join("config.json");
         let translated = config::translate(&path, &self.config)?;
-        let embedding = |prefix: &str| self.by_name.get(&format!("{prefix}embed_tokens.weight"));
-        let prefix = PREFIXES.into_iter().find(|prefix| embedding(prefix).is_some()).unwrap_or(PREFIXES[0]);
-        let rows = embedding(prefix).and_then(|&(file, at)| self.files[file].infos[at].shape.first().copied());
-        let vocabulary = rows.ok_or_else(|| {
-            Error::File(kiln_gguf::Error::MissingTensor { name: format!("{prefix}embed_tokens.weight") })
-        })?;
-        if let Some(said) = translated.vocabulary.filter(|&said| said != vocabulary) {
-            let reason = format!("vocab_size is {said}, {prefix}embed_tokens.weight has {vocabulary} rows");
-            return Err(Error::folder(&path, reason));
-        }
+        let prefix = DecoderNames::prefix(|name| self.by_name.contains_key(name));
+        let vocabulary = self.rows_of_embedding(&format!("{prefix}embed_tokens.weight"), translated.vocabulary)?;
         let mut config = Config::read(Gguf::parse(&translated.metadata)?.metadata(), vocabulary)?;
         // Files of folders have the rows of queries and keys in the order of rotations of halves.
         config.architecture.rope = kiln::op::RopeStyle::HalfSplit;
@@ -242,12 +295,12 @@ impl Folder {
                 layer.rotation = rotates.then_some(0);
             }
         }
-        let names = Names {
+        let names = Names::Decoder(DecoderNames {
             prefix,
             norms: config.architecture.norms,
             fused: config.architecture.name == "phi3",
             tied: translated.tied,
-        };
+        });
         let weights = Weights {
             files: self.files,
             by_name: self.by_name,

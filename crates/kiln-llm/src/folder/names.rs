@@ -32,7 +32,7 @@ const fn norms(of: Norms) -> &'static [(&'static str, &'static str)] {
 }
 
 /// What the decoder's names begin with: of a model of texts, and of texts and images in older and newer files.
-pub(super) const PREFIXES: [&str; 3] = ["model.", "language_model.model.", "model.language_model."];
+const PREFIXES: [&str; 3] = ["model.", "language_model.model.", "model.language_model."];
 
 /// What the names of tensors of parts begin with that are not computed: those that see images.
 const IMAGES: [&str; 4] =
@@ -40,7 +40,32 @@ const IMAGES: [&str; 4] =
 
 /// How a folder names its tensors.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Names {
+pub(super) enum Names {
+    Decoder(DecoderNames),
+    Encoder(EncoderNames),
+}
+
+impl Names {
+    /// The folder's name of a tensor, from its name in GGUF files. `None` for tensors that folders do not have.
+    pub(super) fn of(&self, name: &str) -> Option<String> {
+        match self {
+            Self::Decoder(names) => names.of(name),
+            Self::Encoder(names) => names.of(name),
+        }
+    }
+
+    /// Whether a tensor changes nothing, so that it may be there and not be read.
+    pub(super) fn is_idle(&self, name: &str) -> bool {
+        match self {
+            Self::Decoder(names) => names.is_idle(name),
+            Self::Encoder(names) => names.is_idle(name),
+        }
+    }
+}
+
+/// The names of a decoder.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct DecoderNames {
     /// One of [`PREFIXES`].
     pub(super) prefix: &'static str,
     pub(super) norms: Norms,
@@ -50,15 +75,19 @@ pub(super) struct Names {
     pub(super) tied: bool,
 }
 
-impl Names {
+impl DecoderNames {
+    /// What the names of this folder begin with.
+    pub(super) fn prefix(has: impl Fn(&str) -> bool) -> &'static str {
+        PREFIXES.into_iter().find(|prefix| has(&format!("{prefix}embed_tokens.weight"))).unwrap_or(PREFIXES[0])
+    }
+
     /// The name of the head.
     fn head(&self) -> String {
         let prefix = self.prefix.strip_suffix("model.").filter(|prefix| *prefix == "language_model.");
         format!("{}lm_head.", prefix.unwrap_or_default())
     }
 
-    /// The folder's name of a tensor, from its name in GGUF files. `None` for tensors that folders do not have.
-    pub(super) fn of(&self, name: &str) -> Option<String> {
+    fn of(&self, name: &str) -> Option<String> {
         let (part, kind) = name.rsplit_once('.')?;
         let prefix = self.prefix;
         match part {
@@ -76,12 +105,81 @@ impl Names {
         Some(format!("{prefix}layers.{layer}.{theirs}.{kind}"))
     }
 
-    /// Whether a tensor changes nothing: of images, a head that is the embedding, or frequencies that follow from the base.
-    pub(super) fn is_idle(&self, name: &str) -> bool {
+    /// Those of images, a head that is the embedding, and frequencies that follow from the base.
+    fn is_idle(&self, name: &str) -> bool {
         IMAGES.iter().any(|images| name.starts_with(images))
             || name.ends_with(".rotary_emb.inv_freq")
             || self.tied && name == format!("{}weight", self.head())
     }
+}
+
+/// Parts of an encoder's names: of the model, and of a layer.
+const ENCODER: &[(&str, &str)] = &[
+    ("token_embd", "embeddings.word_embeddings"),
+    ("position_embd", "embeddings.position_embeddings"),
+    ("token_types", "embeddings.token_type_embeddings"),
+    ("token_embd_norm", "embeddings.LayerNorm"),
+];
+const ENCODER_PARTS: &[(&str, &str)] = &[
+    ("attn_q", "attention.self.query"),
+    ("attn_k", "attention.self.key"),
+    ("attn_v", "attention.self.value"),
+    ("attn_output", "attention.output.dense"),
+    ("attn_output_norm", "attention.output.LayerNorm"),
+    ("ffn_up", "intermediate.dense"),
+    ("ffn_down", "output.dense"),
+    ("layer_output_norm", "output.LayerNorm"),
+];
+
+/// The names of an encoder.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct EncoderNames {
+    /// What they begin with: nothing, or `bert.` in a model with a head.
+    prefix: &'static str,
+    /// Whether norms have `gamma` and `beta`, as files of the first years do.
+    greek: bool,
+}
+
+impl EncoderNames {
+    /// The names of a folder that has these tensors.
+    pub(super) fn of_tensors(has: impl Fn(&str) -> bool) -> Self {
+        let names = |prefix| Self { prefix, greek: has(&format!("{prefix}embeddings.LayerNorm.gamma")) };
+        let (plain, inner) = (names(""), names("bert."));
+        if has(&inner.embedding()) { inner } else { plain }
+    }
+
+    /// The name of the embedding of tokens.
+    pub(super) fn embedding(&self) -> String {
+        format!("{}embeddings.word_embeddings.weight", self.prefix)
+    }
+
+    fn of(&self, name: &str) -> Option<String> {
+        let (part, kind) = name.rsplit_once('.')?;
+        let theirs = |table: &[(&'static str, &'static str)], part: &str| {
+            table.iter().find(|(ours, _)| *ours == part).map(|&(_, theirs)| theirs)
+        };
+        let part = match part.strip_prefix("blk.").and_then(|part| part.split_once('.')) {
+            Some((layer, part)) => format!("encoder.layer.{layer}.{}", theirs(ENCODER_PARTS, part)?),
+            None => theirs(ENCODER, part)?.to_owned(),
+        };
+        let kind = match kind {
+            "weight" if self.greek && part.ends_with("LayerNorm") => "gamma",
+            "bias" if self.greek && part.ends_with("LayerNorm") => "beta",
+            kind => kind,
+        };
+        Some(format!("{}{part}.{kind}", self.prefix))
+    }
+
+    /// Those of heads that embeddings do not pass through, and the numbers of positions.
+    fn is_idle(&self, name: &str) -> bool {
+        let inner = name.strip_prefix(self.prefix);
+        inner.is_some_and(|name| name.starts_with("pooler.")) || is_position_ids(name) || name.starts_with("cls.")
+    }
+}
+
+/// Whether a tensor of an encoder counts positions: integers that nothing is computed with, which are no weights.
+pub(super) fn is_position_ids(name: &str) -> bool {
+    matches!(name, "embeddings.position_ids" | "bert.embeddings.position_ids")
 }
 
 #[cfg(test)]
@@ -90,10 +188,10 @@ mod tests {
 
     #[test]
     fn names_are_those_of_transformers() {
-        let llama = Names { prefix: "model.", norms: Norms::Before, fused: false, tied: false };
-        let gemma = Names { prefix: "language_model.model.", norms: Norms::Around, fused: false, tied: true };
-        let phi = Names { fused: true, ..llama };
-        let olmo = Names { norms: Norms::After, ..llama };
+        let llama = DecoderNames { prefix: "model.", norms: Norms::Before, fused: false, tied: false };
+        let gemma = DecoderNames { prefix: "language_model.model.", norms: Norms::Around, fused: false, tied: true };
+        let phi = DecoderNames { fused: true, ..llama };
+        let olmo = DecoderNames { norms: Norms::After, ..llama };
         for (names, ours, theirs) in [
             (llama, "token_embd.weight", Some("model.embed_tokens.weight")),
             (llama, "output.weight", Some("lm_head.weight")),
@@ -113,5 +211,39 @@ mod tests {
         }
         assert!(gemma.is_idle("language_model.lm_head.weight") && gemma.is_idle("vision_tower.a"));
         assert!(!llama.is_idle("lm_head.weight") && llama.is_idle("model.layers.0.self_attn.rotary_emb.inv_freq"));
+    }
+
+    #[test]
+    fn names_of_encoders_are_those_of_transformers() {
+        let names = |all: &'static [&'static str]| EncoderNames::of_tensors(|name| all.contains(&name));
+        let plain = names(&["embeddings.word_embeddings.weight", "embeddings.LayerNorm.weight"]);
+        let inner = names(&["bert.embeddings.word_embeddings.weight", "bert.embeddings.LayerNorm.gamma"]);
+        assert_eq!(names(&[]).embedding(), "embeddings.word_embeddings.weight");
+        for (names, ours, theirs) in [
+            (plain, "token_embd.weight", Some("embeddings.word_embeddings.weight")),
+            (plain, "token_embd_norm.bias", Some("embeddings.LayerNorm.bias")),
+            (plain, "blk.11.attn_q.bias", Some("encoder.layer.11.attention.self.query.bias")),
+            (plain, "blk.0.layer_output_norm.weight", Some("encoder.layer.0.output.LayerNorm.weight")),
+            (plain, "blk.0.ffn_gate.weight", None),
+            (plain, "blk.0.token_embd.weight", None),
+            (plain, "attn_q.weight", None),
+            (plain, "output", None),
+            (inner, "token_types.weight", Some("bert.embeddings.token_type_embeddings.weight")),
+            (inner, "token_embd_norm.weight", Some("bert.embeddings.LayerNorm.gamma")),
+            (inner, "blk.3.attn_output_norm.bias", Some("bert.encoder.layer.3.attention.output.LayerNorm.beta")),
+            (inner, "blk.3.attn_output.bias", Some("bert.encoder.layer.3.attention.output.dense.bias")),
+        ] {
+            assert_eq!(names.of(ours).as_deref(), theirs, "{ours}");
+        }
+        for (names, name, expected) in [
+            (plain, "pooler.dense.weight", true),
+            (plain, "bert.pooler.dense.weight", false),
+            (inner, "bert.pooler.dense.weight", true),
+            (inner, "cls.predictions.bias", true),
+            (inner, "bert.embeddings.position_ids", true),
+            (inner, "classifier.weight", false),
+        ] {
+            assert_eq!(names.is_idle(name), expected, "{name}");
+        }
     }
 }

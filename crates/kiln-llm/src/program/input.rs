@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use kiln::Engine;
-use kiln_llm::{Folder, Model, Result, Tokenizer};
+use kiln_llm::{EmbeddingModel, Folder, Model, Result, Tokenizer};
 
 /// A model that is open.
 pub(crate) enum Input {
@@ -26,6 +26,13 @@ impl Input {
         match self {
             Self::Gguf(file) => Model::from_gguf(engine, file),
             Self::Folder(folder) => Model::from_folder(engine, folder),
+        }
+    }
+
+    pub(crate) fn embedding_model(self, engine: &Engine) -> Result<EmbeddingModel<'_>> {
+        match self {
+            Self::Gguf(file) => EmbeddingModel::from_gguf(engine, file),
+            Self::Folder(folder) => EmbeddingModel::from_folder(engine, folder),
         }
     }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use kiln_gguf::Model;
-use kiln_llm::{Folder, Tokenizer};
+use kiln_llm::{Folder, ModelKind, Tokenizer};
 
 use crate::Result;
 use crate::program::input::Input;
@@ -79,6 +79,7 @@ fn run_gguf(model: &Model, out: &mut impl Write) -> Result<()> {
     all.print("all", out)?;
 
     let mut problems = Vec::new();
+    describe_kind(ModelKind::of_gguf(model.metadata()), &mut problems, out)?;
     match model.metadata().value("tokenizer.ggml.model") {
         None => writeln!(out, "\nTokenizer\n  the file has no tokenizer")?,
         Some(_) => describe(Tokenizer::from_gguf(model.metadata()), &mut problems, out)?,
@@ -107,27 +108,27 @@ fn run_folder(folder: &Folder, out: &mut impl Write) -> Result<()> {
     }
 
     writeln!(out, "\nTensors (extents as files have them: the contiguous one last)")?;
-    let mut totals: BTreeMap<&str, (bool, Total)> = BTreeMap::new();
+    let (mut totals, mut unsupported) = (BTreeMap::<&str, Total>::new(), BTreeMap::<&str, Total>::new());
     let mut all = Total::default();
     for tensor in folder.tensors() {
         let (extents, bytes) = (format!("{:?}", tensor.shape), tensor.bytes as u64);
         writeln!(out, "  {:<8} {extents:<22} {:>10}  {}", tensor.dtype, size(bytes), plain(tensor.name))?;
-        let (is_supported, total) = totals.entry(tensor.dtype).or_default();
-        *is_supported = tensor.is_supported;
-        for total in [total, &mut all] {
+        let unsupported = (!tensor.is_supported).then(|| unsupported.entry(tensor.dtype).or_default());
+        for total in [totals.entry(tensor.dtype).or_default(), &mut all].into_iter().chain(unsupported) {
             total.add(tensor.name, tensor.shape.iter().map(|&n| n as u64).product(), bytes);
         }
     }
 
     writeln!(out, "\nTypes")?;
-    for (kind, (_, total)) in &totals {
+    for (kind, total) in &totals {
         total.print(kind, out)?;
     }
     all.print("all", out)?;
 
     let mut problems = Vec::new();
+    describe_kind(folder.kind(), &mut problems, out)?;
     describe(folder.tokenizer(), &mut problems, out)?;
-    for (kind, (_, total)) in totals.iter().filter(|(_, (is_supported, _))| !is_supported) {
+    for (kind, total) in &unsupported {
         problems.push(format!(
             "{} tensors of type {kind} ({}, ...): weights of F32, F16 and BF16 are supported",
             total.tensors, total.first
@@ -143,6 +144,21 @@ fn print_problems(problems: &[String], out: &mut impl Write) -> Result<()> {
     }
     for problem in problems {
         writeln!(out, "  {problem}")?;
+    }
+    Ok(())
+}
+
+/// Prints what the model computes, and so which commands run it.
+fn describe_kind(kind: kiln_llm::Result<ModelKind>, problems: &mut Vec<String>, out: &mut impl Write) -> Result<()> {
+    writeln!(out, "\nModel")?;
+    match kind {
+        Ok(ModelKind::Decoder) => writeln!(out, "  a decoder, which continues texts: kiln-llm run")?,
+        Ok(ModelKind::Encoder) => writeln!(out, "  an encoder, which gives texts embeddings: kiln-llm embed")?,
+
+        Err(error) => {
+            writeln!(out, "  cannot be run, see below")?;
+            problems.push(format!("the model: {error}"));
+        }
     }
     Ok(())
 }

@@ -247,6 +247,13 @@ pub(crate) struct ExecutionOptions {
     /// The type of keys and values that are kept: f32, f16, bf16 or a quantised format such as q8_0
     #[arg(long, default_value = "f16", value_name = "TYPE")]
     cache: String,
+    #[command(flatten)]
+    device: DeviceOption,
+}
+
+/// Where a model runs.
+#[derive(Args)]
+pub(crate) struct DeviceOption {
     /// Where to run: cpu, gpu (the feature gpu), cuda (the feature cuda), or a place by its name [default: where it is predicted
     /// to be fastest; GPUs are known once the machine was calibrated]
     #[arg(long)]
@@ -260,6 +267,13 @@ impl ExecutionOptions {
         Ok(DType::from_name(&self.cache).ok_or_else(unknown)?)
     }
 
+    /// The engine of the device.
+    pub(crate) fn engine(&self) -> Result<Engine> {
+        self.device.engine()
+    }
+}
+
+impl DeviceOption {
     /// The engine that runs everything on a device: `cpu`, `gpu`, `cuda` or the name of a place; without one, where it is predicted
     /// to be fastest.
     pub(crate) fn engine(&self) -> Result<Engine> {

@@ -131,6 +131,20 @@ impl Tokenizer {
         Ok(self)
     }
 
+    /// That a model with this many rows of embeddings has one for each token.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where it has fewer.
+    pub(crate) fn check_rows(&self, rows: usize) -> Result<()> {
+        match self.len() > rows {
+            true => Err(Error::model(
+                "the vocabulary",
+                format!("{} tokens have only {rows} rows of embeddings", self.len()),
+            )),
+            false => Ok(()),
+        }
+    }
+
     /// The number of tokens.
     pub fn len(&self) -> usize {
         self.vocabulary.len()

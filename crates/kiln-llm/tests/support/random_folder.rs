@@ -54,7 +54,7 @@ pub(crate) struct Form {
 
 pub(crate) const PLAIN: Form = Form { dtype: "F32", files: 1, prefix: "model.", plus_one: false };
 
-fn encode(x: f32, dtype: &str) -> Vec<u8> {
+pub(crate) fn encode(x: f32, dtype: &str) -> Vec<u8> {
     match dtype {
         "F16" => f16::from_f32(x).to_le_bytes().to_vec(),
         "BF16" => bf16::from_f32(x).to_le_bytes().to_vec(),
@@ -62,7 +62,7 @@ fn encode(x: f32, dtype: &str) -> Vec<u8> {
     }
 }
 
-fn rounded(x: f32, dtype: &str) -> f32 {
+pub(crate) fn rounded(x: f32, dtype: &str) -> f32 {
     match dtype {
         "F16" => f16::from_f32(x).to_f32(),
         "BF16" => bf16::from_f32(x).to_f32(),

@@ -1,0 +1,97 @@
+//! The weights of an encoder, read from a file by name.
+
+use kiln::Tensor;
+
+use super::Config;
+use crate::architecture::weights::Projection;
+use crate::weights::Source;
+use crate::{Error, Result};
+
+/// The weights of an encoder. Matrices are `[outputs, inputs]`, as files have them.
+#[derive(Debug)]
+pub(crate) struct Weights {
+    /// A row for each token, for each position, and for each type of token; that of the first type is added to all.
+    pub(super) tokens: Tensor,
+    pub(super) positions: Tensor,
+    pub(super) types: Tensor,
+    pub(super) norm: LayerNorm,
+    pub(super) layers: Vec<Layer>,
+}
+
+/// What a normalised row is multiplied by, and what is added.
+#[derive(Debug)]
+pub(super) struct LayerNorm {
+    pub(super) weight: Tensor,
+    pub(super) bias: Tensor,
+}
+
+#[derive(Debug)]
+pub(super) struct Layer {
+    pub(super) q: Projection,
+    pub(super) k: Projection,
+    pub(super) v: Projection,
+    pub(super) output: Projection,
+    /// Of what attention read and what it gave.
+    pub(super) attention_norm: LayerNorm,
+    pub(super) up: Projection,
+    pub(super) down: Projection,
+    /// Of what the feed-forward network read and what it gave.
+    pub(super) ffn_norm: LayerNorm,
+}
+
+impl Weights {
+    /// Reads the weights, whose shapes must be what the configuration says.
+    ///
+    /// # Errors
+    /// [`Error::File`] for a missing tensor or one of a type that kiln does not compute with, [`Error::Model`] for one of another
+    /// shape, and for tensors that nothing is computed with.
+    pub(crate) fn load(source: &Source, config: &Config) -> Result<Self> {
+        let Config { vocabulary, positions, width, .. } = *config;
+        // Texts of one part are of the first type, however many there are.
+        let types = source.rows("token_types.weight").unwrap_or(1);
+        if types == 0 {
+            return Err(Error::model("weights", "token_types.weight has no row, at least one is expected"));
+        }
+        let weights = Self {
+            tokens: source.tensor("token_embd.weight", &[vocabulary, width])?,
+            positions: source.tensor("position_embd.weight", &[positions, width])?,
+            types: source.rows_of("token_types.weight", &[types, width], 0..1)?,
+            norm: LayerNorm::load(source, "token_embd_norm", width)?,
+            layers: (0..config.layers).map(|i| Layer::load(source, config, i)).collect::<Result<_>>()?,
+        };
+        // What is left out would give other results in silence.
+        match source.unread() {
+            None => Ok(weights),
+            Some(name) => Err(Error::model("weights", format!("nothing is computed with the tensor {name} yet"))),
+        }
+    }
+}
+
+impl LayerNorm {
+    fn load(source: &Source, name: &str, width: usize) -> Result<Self> {
+        let part = |part: &str| source.tensor(&format!("{name}.{part}"), &[width]);
+        Ok(Self { weight: part("weight")?, bias: part("bias")? })
+    }
+}
+
+impl Layer {
+    fn load(source: &Source, config: &Config, i: usize) -> Result<Self> {
+        let Config { width, ffn, .. } = *config;
+        let projection = |part: &str, outputs: usize, inputs: usize| {
+            let name = |kind: &str| format!("blk.{i}.{part}.{kind}");
+            let weight = source.tensor(&name("weight"), &[outputs, inputs])?;
+            Ok::<_, Error>(Projection { weight, bias: Some(source.tensor(&name("bias"), &[outputs])?) })
+        };
+        let norm = |part: &str| LayerNorm::load(source, &format!("blk.{i}.{part}"), width);
+        Ok(Self {
+            q: projection("attn_q", width, width)?,
+            k: projection("attn_k", width, width)?,
+            v: projection("attn_v", width, width)?,
+            output: projection("attn_output", width, width)?,
+            attention_norm: norm("attn_output_norm")?,
+            up: projection("ffn_up", ffn, width)?,
+            down: projection("ffn_down", width, ffn)?,
+            ffn_norm: norm("layer_output_norm")?,
+        })
+    }
+}
