@@ -92,8 +92,6 @@ fn lower(op: &Op, inputs: &[Operand<'_>], target: Target) -> CoreResult<(Box<dyn
             of(kernel, kernel.launch(shapes[0].numel())?)
         }
         Op::QuantMatmul(op) if let Some(kernel) = WarpQuantMatmul::new(op.format, shapes[0].rows(), target) => {
-            // From Hopper on with few rows of weights to a block.
-            let kernel = if target == Target::Sm90 { kernel.for_weights(1, 132) } else { kernel };
             // Of one multiprocessor, so that blocks of threads have more than one group of rows.
             of(kernel, kernel.launch(shapes[0].rows(), shapes[1].columns(), shapes[1].rows(), 1)?)
         }

@@ -80,7 +80,7 @@ impl Lower<CudaDevice> for QuantMatmul {
                 self.lower(plan, &inputs[..2], &[product])?;
                 return Elementwise::add().lower(plan, &[product, addend], outputs);
             };
-            let kernel = kernel.for_weights(n, multiprocessors).adding();
+            let kernel = kernel.adding();
             let launch = kernel.launch(m, depth, n, multiprocessors)?;
             plan.run(kernel, launch, &[inputs[0].at, inputs[1].at, outputs[0].at, addend.at]);
             return Ok(());
@@ -90,10 +90,7 @@ impl Lower<CudaDevice> for QuantMatmul {
             return Ok(());
         }
         match quant::WarpQuantMatmul::new(self.format, m, plan.target.target) {
-            Some(kernel) => {
-                let kernel = kernel.for_weights(n, multiprocessors);
-                plan.run(kernel, kernel.launch(m, depth, n, multiprocessors)?, &buffers);
-            }
+            Some(kernel) => plan.run(kernel, kernel.launch(m, depth, n, multiprocessors)?, &buffers),
             None => {
                 let kernel = quant::QuantMatmul::new(self.format, m);
                 plan.run(kernel, kernel.launch(m, depth, n)?, &buffers);

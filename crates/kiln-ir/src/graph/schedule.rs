@@ -292,7 +292,8 @@ mod tests {
         let out = push(&mut g, Elementwise::add(), &[second, sum]);
         let limits = FusionLimits { addends: true, ..FusionLimits::default() };
         let schedule = g.schedule(&[out], limits).unwrap();
-        let steps: Vec<_> = schedule.steps.iter().map(|step| (step.inputs(), step.outputs().collect::<Vec<_>>())).collect();
+        let steps: Vec<_> =
+            schedule.steps.iter().map(|step| (step.inputs(), step.outputs().collect::<Vec<_>>())).collect();
         assert_eq!(steps, [(&[x, w, x][..], vec![sum]), (&[sum, w, sum][..], vec![out])]);
         assert_eq!(g.schedule(&[out], FusionLimits::default()).unwrap().steps.len(), 4);
         // Not where the product itself is wanted or read elsewhere, added to itself, or of other extents than what is added.

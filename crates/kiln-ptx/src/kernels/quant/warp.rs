@@ -53,8 +53,6 @@ struct Shape {
     rows: u32,
     /// Brings the first weights while the launch in front still runs.
     overlaps: bool,
-    /// A block has 16 rows of weights, whatever is faster where there are many.
-    narrow: bool,
     /// Adds another tensor to the result.
     adds: bool,
 }
@@ -63,7 +61,7 @@ impl Shape {
     /// For so many rows of x, a power of two up to 8. Measured on an H200: what overlaps is up to a tenth faster.
     fn new(format: QuantFormat, rows: u32, target: Target) -> Option<Self> {
         let step = Step::of(format)?;
-        Some(Self { format, step, rows, overlaps: target >= Target::Sm90, narrow: false, adds: false })
+        Some(Self { format, step, rows, overlaps: target >= Target::Sm90, adds: false })
     }
 
     /// Rows of x that the columns of a product are for.
@@ -84,7 +82,7 @@ impl Shape {
     /// Groups of 16 rows of weights. Measured on an H200: where taking bytes apart takes long, two blocks of threads that do not
     /// wait for one another are faster than one, as long as rounding x twice costs little.
     fn teams(self) -> u32 {
-        if self.narrow || self.rows == 1 && self.step.is_split { 1 } else { 2 }
+        if self.rows == 1 && self.step.is_split { 1 } else { 2 }
     }
 
     /// Rows of weights of a block of threads.
@@ -163,27 +161,18 @@ impl WarpQuantMatmul {
         (target >= Target::Sm80).then_some(Self { shape })
     }
 
-    /// The same for `n` rows of weights on a device of so many multiprocessors: where they are few, a block has fewer of them, so
-    /// that no multiprocessor is idle.
-    #[must_use]
-    pub fn for_weights(self, n: usize, multiprocessors: u32) -> Self {
-        let blocks = n.div_ceil(2 * TALL as usize);
-        let narrow = self.shape.rows <= 2 && blocks < 2 * multiprocessors as usize;
-        Self { shape: Shape { narrow, ..self.shape } }
-    }
-
     /// The same, which adds a tensor like the result to it: buffer 3 of the launch.
     #[must_use]
     pub fn adding(self) -> Self {
         Self { shape: Shape { adds: true, ..self.shape } }
     }
 
-    /// Every kernel for this target that has many weights and adds nothing, and some others.
+    /// Every kernel for this target that adds nothing, and some that do.
     pub fn all(target: Target) -> Vec<Self> {
         let of = |format| [1, 2, 4, 8].into_iter().filter_map(move |rows| Self::new(format, rows, target));
         let all: Vec<Self> = QuantFormat::ALL.into_iter().flat_map(of).collect();
-        let others = all.iter().step_by(5).map(|kernel| kernel.for_weights(1, 1).adding());
-        all.iter().copied().chain(others).collect()
+        let adding = all.iter().step_by(5).map(|kernel| kernel.adding());
+        all.iter().copied().chain(adding).collect()
     }
 
     /// The launch for `m` rows of x of `depth` elements, whole blocks, and `n` rows of weights, on a device of so many
@@ -530,10 +519,10 @@ impl<'k> Body<'k> {
 
 impl Kernel for WarpQuantMatmul {
     fn name(&self) -> String {
-        let Shape { format, rows, overlaps, narrow, adds, .. } = self.shape;
-        let [overlapping, narrow, adding] = [(overlaps, "_overlapping"), (narrow, "_narrow"), (adds, "_adding")]
-            .map(|(is, suffix)| if is { suffix } else { "" });
-        format!("warp_quant_matmul_{}_{rows}{overlapping}{narrow}{adding}", format.name())
+        let Shape { format, rows, overlaps, adds, .. } = self.shape;
+        let [overlapping, adding] =
+            [(overlaps, "_overlapping"), (adds, "_adding")].map(|(is, suffix)| if is { suffix } else { "" });
+        format!("warp_quant_matmul_{}_{rows}{overlapping}{adding}", format.name())
     }
 
     fn reads_early(&self, _: Target) -> Option<&'static [usize]> {
