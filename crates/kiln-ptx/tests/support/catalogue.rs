@@ -213,8 +213,8 @@ fn warp_groups() -> Vec<WarpGroupGemm> {
     }
     let parts = [tile(2, 1, 128), tile(2, 1, 128).pairs(), tile(2, 1, 64), tile(2, 1, 64).split(2)];
     for tile in parts.into_iter().chain([tile(1, 1, 128), tile(1, 1, 64)]) {
-        kernels.extend([Epilogue::PLAIN, gelu].map(|end| WarpGroupGemm::of_planes(PtxType::F32, tile, end).unwrap()));
-        kernels.push(WarpGroupGemm::of_planes(PtxType::Bf16, tile, Epilogue::PLAIN).unwrap());
+        kernels.extend([Epilogue::PLAIN, gelu].map(|end| WarpGroupGemm::of_planes(F32, tile, end).unwrap()));
+        kernels.push(WarpGroupGemm::of_planes(Bf16, tile, Epilogue::PLAIN).unwrap());
     }
     kernels
 }

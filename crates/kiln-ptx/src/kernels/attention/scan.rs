@@ -808,7 +808,7 @@ impl ScanCombine {
         Ok(Launch { grid: [extent("queries", rows as usize, MAX_GRID_X)?, 1, 1], arguments })
     }
 
-    fn write<'k>(&self, k: &'k Builder) {
+    fn write(&self, k: &Builder) {
         let [sums, out, sinks] = ["parts", "out", "sinks"].map(|name| k.buffer::<f32>(name));
         let [rows, parts, width, s, heads, sinks_given] =
             ["rows", "count", "width", "s", "heads", "sinks_given"].map(|name| k.parameter::<u32>(name));

@@ -170,7 +170,7 @@ impl WarpGroupAttention {
         };
         let tensors = [tensor(0, ROWS, rows), tensor(1, self.keys(), keys), tensor(2, self.keys(), keys)];
         let words = [rows, s as u32, keys, rows.div_ceil(self.rows()), heads, together, units].map(Argument::U32);
-        let sight = self.reads_sight.then(|| [Argument::Buffer(4), Argument::U32(kv_heads as u32)]);
+        let sight = self.reads_sight.then_some([Argument::Buffer(4), Argument::U32(kv_heads as u32)]);
         let rest = [Argument::Buffer(3)].into_iter().chain(words).chain([Argument::F32(scale)]);
         let rest = rest.chain(sight.into_iter().flatten());
         let arguments = tensors.into_iter().chain(rest).collect();
