@@ -2,7 +2,9 @@
 //!
 //! They cut off where others round, so that errors are of one sign and grow with k. Of f16 and bf16 they add sixteen products to a sum
 //! at a time, and of TF32 eight: 2 u of the sum each time, and 16 u for what is cut off from the products themselves. Weights of
-//! attention are rounded to the type of the values before they are multiplied.
+//! attention are rounded to the type of the values before they are multiplied. The weights of keys that a query does not see are
+//! zeros there: a value of such a key that is not finite makes NaN of it where other queries of its tile see the key, or where it is in
+//! the last tile of keys that any of them sees.
 
 use kiln_ir::op::{Attention, Bound, Matmul, Op};
 use kiln_ir::{DType, Result, TensorType};

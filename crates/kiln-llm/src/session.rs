@@ -5,9 +5,14 @@ use kiln::{DType, Explanation, State};
 use crate::architecture::{Forward, Scoring, Step};
 use crate::{Decoder, Error, Model, Result, Sampler, Surprises};
 
-/// Numbers of tokens that graphs are recorded for. A longer text is computed in parts, and rows that are left over are computed
-/// in vain.
-const ROWS: [usize; 4] = [1, 8, 64, 512];
+/// Graphs for parts of texts: how many tokens each takes, and the fewest that it is worth its time for, as rows that are left over are
+/// computed in vain. The largest is for whole parts alone: what decoding weights takes is shared by more rows there.
+const PARTS: [(usize, usize); 5] = [(1, 1), (8, 3), (64, 25), (512, 170), (1024, 1000)];
+
+/// The rows of the graph that the first of this many tokens are computed by.
+fn rows_for(tokens: usize) -> usize {
+    PARTS.iter().rev().find(|&&(_, fewest)| tokens >= fewest).map_or(1, |&(rows, _)| rows)
+}
 
 /// Probabilities that are computed at once where texts are scored: 128 MiB of f32.
 const SCORED_AT_ONCE: usize = 1 << 25;
@@ -189,9 +194,10 @@ impl<'m> Session<'m> {
         // The logits behind the last token before are needed, too.
         self.cached = self.cached.min(before - 1);
         while self.cached < before - 1 {
-            let n = (before - 1 - self.cached).min(ROWS[ROWS.len() - 1]);
-            let cached = self.cached;
-            self.step(n)?.extend(&tokens[cached..cached + n], cached)?;
+            let (cached, left) = (self.cached, before - 1 - self.cached);
+            let rows = rows_for(left);
+            let n = rows.min(left);
+            self.step(rows)?.extend(&tokens[cached..cached + n], cached)?;
             self.cached += n;
         }
         let mut scores = Vec::with_capacity(tokens.len() - before);
@@ -213,7 +219,7 @@ impl<'m> Session<'m> {
             None => {
                 let Model { config, weights, .. } = self.model;
                 let fits = |&rows: &usize| rows * config.vocabulary <= SCORED_AT_ONCE;
-                let rows = ROWS.into_iter().rev().find(fits).unwrap_or(ROWS[0]);
+                let rows = PARTS.iter().rev().map(|&(rows, _)| rows).find(fits).unwrap_or(1);
                 Scoring::record(self.forward(rows)?, config, weights)?
             }
         };
@@ -252,16 +258,17 @@ impl<'m> Session<'m> {
         last: impl FnOnce(&mut Step<'m>, &[u32], usize) -> Result<T>,
     ) -> Result<T> {
         self.cached = self.cached.min(tokens.len() - 1);
-        let most = ROWS[ROWS.len() - 1];
-        while tokens.len() - self.cached > most {
-            let cached = self.cached;
-            self.step(most)?.extend(&tokens[cached..cached + most], cached)?;
-            self.cached += most;
+        loop {
+            let (cached, left) = (self.cached, tokens.len() - self.cached);
+            let rows = rows_for(left);
+            if rows >= left {
+                let followed = last(self.step(rows)?, &tokens[cached..], cached)?;
+                self.cached = tokens.len();
+                return Ok(followed);
+            }
+            self.step(rows)?.extend(&tokens[cached..cached + rows], cached)?;
+            self.cached += rows;
         }
-        let cached = self.cached;
-        let followed = last(self.step(tokens.len() - cached)?, &tokens[cached..], cached)?;
-        self.cached = tokens.len();
-        Ok(followed)
     }
 
     /// The forward pass of this many tokens.
@@ -270,9 +277,8 @@ impl<'m> Session<'m> {
         Forward::record(engine, config, weights, &self.caches, self.context, rows)
     }
 
-    /// The graph for this many tokens or a few more, recorded if it was not.
-    fn step(&mut self, tokens: usize) -> Result<&mut Step<'m>> {
-        let rows = ROWS.into_iter().find(|&rows| rows >= tokens).unwrap_or(ROWS[ROWS.len() - 1]);
+    /// The graph of this many rows, recorded if it was not.
+    fn step(&mut self, rows: usize) -> Result<&mut Step<'m>> {
         let at = match self.steps.iter().position(|step| step.rows() == rows) {
             Some(at) => at,
             None => {
@@ -322,6 +328,32 @@ impl Iterator for Generation<'_, '_> {
             Ok(_) if self.ended => None,
             Ok(token) => Some(Ok(Generated { token, text: self.decoder.push(token).to_owned() })),
             Err(error) => Some(Err(error)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
+
+    #[test]
+    fn texts_are_cut_into_few_parts_with_few_rows_in_vain() {
+        let parts = |mut tokens: usize| {
+            let mut parts = Vec::new();
+            while tokens > 0 {
+                parts.push(rows_for(tokens));
+                tokens = tokens.saturating_sub(rows_for(tokens));
+            }
+            parts
+        };
+        assert_eq!([1, 2, 5, 9].map(parts), [vec![1], vec![1, 1], vec![8], vec![8, 1]]);
+        assert_eq!([64, 65, 100, 600].map(parts), [vec![64], vec![64, 1], vec![64, 64], vec![512, 64, 8, 8, 8]]);
+        assert_eq!([1000, 2048, 2600].map(parts), [vec![1024], vec![1024, 1024], vec![1024, 1024, 512, 64]]);
+        for tokens in 1..5000 {
+            assert!(parts(tokens).iter().sum::<usize>() <= 3 * tokens + 8, "{tokens}");
         }
     }
 }
