@@ -10,7 +10,7 @@ use kiln_ptx::kernels::compare::{Arithmetic, Compare, Select};
 use kiln_ptx::kernels::cumsum::Cumsum;
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;
-use kiln_ptx::kernels::gemm::{Gemm, MultistageGemm, SplitSum, Tf32Planes, WarpGemm, WarpGroupGemm};
+use kiln_ptx::kernels::gemm::{FewRowsGemm, Gemm, MultistageGemm, SplitSum, Tf32Planes, WarpGemm, WarpGroupGemm};
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::quant::{
     Dequantize, QuantMatmul, Quantize, RepairRows, SplitBlocks, SplitRows, WarpQuantMatmul,
@@ -92,6 +92,7 @@ codes!(
     Cumsum,
     CustomCode,
     Dequantize,
+    FewRowsGemm,
     Fill,
     FlashAttention,
     FlashCombine,

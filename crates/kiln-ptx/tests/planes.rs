@@ -1,11 +1,13 @@
-//! Numbers in two parts of bf16, what a product of them leaves, and counts of keys.
+//! Numbers in two parts of bf16, what a product of them leaves, counts of keys, and products of few rows.
 
 mod support;
 
-use kiln_ir::QuantFormat;
 use kiln_ir::op::reference::Random;
 use kiln_ir::op::{Attention, AttentionExtents, AttentionOperands};
+use kiln_ir::{Buffer, DType, Error, QuantFormat, Shape, TensorType};
+use kiln_ptx::PtxType;
 use kiln_ptx::kernels::attention::CausalSight;
+use kiln_ptx::kernels::gemm::FewRowsGemm;
 use kiln_ptx::kernels::quant::{RepairRows, SplitBlocks, SplitRows, plane_bytes};
 use support::Device;
 
@@ -176,4 +178,42 @@ fn keys_that_causal_queries_see_are_counted() {
     let launch = CausalSight.launch(&extents, 1, &given).unwrap();
     device.run(&CausalSight, &launch, &[buffers[0], buffers[0], buffers[1], buffers[2]]).unwrap();
     assert_eq!(words(device.download(buffers[2])), [5, 1]);
+}
+
+#[test]
+fn products_of_few_rows_are_those_of_what_is_stored() {
+    let mut random = Random::new(9);
+    // Rows of x, columns, and k: less than a warp takes at once, more than a block does, and no whole pieces of it.
+    for [m, n, depth] in [[1, 1, 8], [1, 9, 2056], [2, 5, 264], [3, 4, 1024], [8, 6, 1288], [5, 0, 8]] {
+        for dtype in [DType::F16, DType::Bf16] {
+            let x = random.uniforms(m * depth, -1.0, 1.0);
+            let ty = TensorType::of(dtype, Shape::new(&[n, depth]).unwrap()).unwrap();
+            let mut stored = Buffer::zeros(&ty).unwrap();
+            kiln_ir::narrow(&random.uniforms(n * depth, -1.0, 1.0), stored.as_mut());
+            let mut w = vec![0.0; n * depth];
+            kiln_ir::widen(stored.as_data(), &mut w);
+            let ty = if dtype == DType::F16 { PtxType::F16 } else { PtxType::Bf16 };
+            let kernel = FewRowsGemm::new(m, ty).unwrap();
+            let mut device = Device::default();
+            let buffers = [
+                device.upload(&bytes(&x, f32::to_le_bytes)),
+                device.upload(stored.as_data().as_bytes()),
+                device.allocate(4 * m * n),
+            ];
+            device.run(&kernel, &kernel.launch([m, depth, n]).unwrap(), &buffers).unwrap();
+            let found = words(device.download(buffers[2]));
+            for (at, bits) in found.into_iter().enumerate().take(m * n) {
+                let row = |rows: &[f32], at: usize| rows[at * depth..(at + 1) * depth].to_vec();
+                let pairs = row(&x, at / n).into_iter().zip(row(&w, at % n));
+                let exact: f64 = pairs.map(|(x, w)| f64::from(x) * f64::from(w)).sum();
+                let error = (f64::from(f32::from_bits(bits)) - exact).abs();
+                assert!(error < 1e-7 * depth as f64, "{m} x {n} x {depth}, {dtype}, {at}: {error}");
+            }
+        }
+    }
+    let one = FewRowsGemm::new(1, PtxType::F16).unwrap();
+    for extents in [[2, 8, 4], [1, 0, 4], [1, 12, 4]] {
+        assert!(matches!(one.launch(extents), Err(Error::Shape { .. })), "{extents:?}");
+    }
+    assert!(FewRowsGemm::new(9, PtxType::F16).is_none() && FewRowsGemm::new(1, PtxType::F32).is_none());
 }

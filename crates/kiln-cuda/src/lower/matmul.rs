@@ -3,7 +3,8 @@
 use kiln_ir::op::{Matmul, MatmulExtents, Matvec, StridedCopy};
 use kiln_ir::{DType, Error, Result, Shape, TensorType};
 use kiln_ptx::kernels::gemm::{
-    Epilogue, Gemm, MultistageGemm, SplitSum, Tf32Planes, Tile, WarpGemm, WarpGroupGemm, WarpGroupTile, WarpTile,
+    Epilogue, FewRowsGemm, Gemm, MultistageGemm, SplitSum, Tf32Planes, Tile, WarpGemm, WarpGroupGemm, WarpGroupTile,
+    WarpTile,
 };
 use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::{Launch, PtxType};
@@ -31,7 +32,9 @@ fn product(plan: &mut Lowering<'_>, op: Matmul, mut extents: MatmulExtents, [a, 
         // The rows of all A are those of one.
         (extents.m, extents.batch) = (extents.m * extents.batch, 1);
     }
-    if plan.target.has_tensor_cores() && on_tensor_cores(plan, op, extents, [a, b, c])? {
+    if few_rows(plan, op, extents, [a, b, c])?
+        || plan.target.has_tensor_cores() && on_tensor_cores(plan, op, extents, [a, b, c])?
+    {
         return Ok(());
     }
     let (a, b) = (cast::widened(plan, a)?, cast::widened(plan, b)?);
@@ -44,6 +47,20 @@ fn product(plan: &mut Lowering<'_>, op: Matmul, mut extents: MatmulExtents, [a, 
     let launch = kernel.launch(extents, 1.0, 0.0)?;
     plan.run(kernel, launch, &[a.at, b.at, c.at]);
     Ok(())
+}
+
+/// Adds the product of a few rows of f32 with the transpose of a matrix of 16 bits, which is read as it is stored; says whether it is
+/// one, and the kernel takes its extents.
+fn few_rows(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b, c]: [Value; 3]) -> Result<bool> {
+    let MatmulExtents { batch, m, k, n, .. } = extents;
+    let Some(weights) = halves(&[b.ty]) else { return Ok(false) };
+    if op != K_INNERMOST || batch != 1 || a.ty.dtype != DType::F32 {
+        return Ok(false);
+    }
+    let Some(kernel) = FewRowsGemm::new(m, weights) else { return Ok(false) };
+    let Some(launch) = accepted(kernel.launch([m, k, n]))? else { return Ok(false) };
+    plan.run(kernel, launch, &[a.at, b.at, c.at]);
+    Ok(true)
 }
 
 /// Adds the product of f32 on the units for it, with operands that come by copies, and says whether those take its extents.
@@ -230,6 +247,11 @@ mod tests {
         // Rows of C that are not whole copies are written by warps.
         let narrow = kernels(HOPPER, K_INNERMOST, [(half, [100, 64]), (half, [70, 64])]);
         assert_eq!(narrow, ["gemm_nt_f16_f32_warps"]);
+        // A few rows of f32 are multiplied with what is stored, unless rows are no whole vectors.
+        let few = |m, k, n| kernels(HOPPER, K_INNERMOST, [(DType::F32, [m, k]), (half, [n, k])]);
+        assert_eq!(few(5, 64, 70), ["gemm_few_rows_f16_8"]);
+        assert_eq!(few(9, 64, 64), widened("gemm_nt_stages")[1..]);
+        assert_eq!(few(1, 63, 64)[0], "cast_f16_f32");
         // One of them is widened, and multiplied as f32 is.
         assert_eq!(kernels(HOPPER, nn, [(half, [64, 64]), (DType::F32, [64, 64])]), widened("gemm_nn_stages")[1..]);
     }

@@ -308,6 +308,17 @@ impl Operation for Matmul {
                 cases.push(Case::new(Self { transpose_a: false, transpose_b }, vec![a, b]));
             }
         }
+        // A few rows beside a matrix of 16 bits, as those of models are: whole vectors of k, with a special value of each in some.
+        let mut own = Random::new(4);
+        for (m, k, n) in [(1, 2056, 37), (5, 264, 66), (8, 1024, 12), (9, 72, 20)] {
+            for (dtype, special) in [(DType::F16, 0.5), (DType::Bf16, f32::INFINITY), (DType::F16, f32::NAN)] {
+                let (mut a, mut b) = (own.uniforms(m * k, -1.0, 1.0), own.uniforms(n * k, -1.0, 1.0));
+                (a[(m - 1) * k], b[3 * k + 5]) = (special, special);
+                let b = Input::f32(b, &[n, k]).narrowed(dtype);
+                let op = Self { transpose_a: false, transpose_b: true };
+                cases.push(Case::new(op, vec![Input::f32(a, &[m, k]), b]));
+            }
+        }
         // A special value reaches its own row or column and nothing else.
         for special in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY, -0.0, 1e-40, f32::MAX] {
             for (m, k, n) in [(1, 33, 37), (9, 21, 40), (20, 300, 33)] {

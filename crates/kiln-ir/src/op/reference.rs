@@ -72,7 +72,7 @@ impl Input {
     }
 
     /// The input with the nearest elements of another type for f32 elements.
-    fn narrowed(&self, dtype: DType) -> Self {
+    pub(super) fn narrowed(&self, dtype: DType) -> Self {
         let mut narrowed = self.clone();
         if let Buffer::F32(elements) = &self.buffer {
             let bytes = elements.len() * dtype.size();

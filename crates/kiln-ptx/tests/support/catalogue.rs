@@ -13,8 +13,8 @@ use kiln_ptx::kernels::cumsum::Cumsum;
 use kiln_ptx::kernels::elementwise::Chain;
 use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::gemm::{
-    Epilogue, Gemm, MultistageGemm, MultistageTile, NaiveGemm, SplitSum, Tf32Planes, Tile, TiledGemm, WarpGemm,
-    WarpGroupGemm, WarpGroupTile, WarpTile,
+    Epilogue, FewRowsGemm, Gemm, MultistageGemm, MultistageTile, NaiveGemm, SplitSum, Tf32Planes, Tile, TiledGemm,
+    WarpGemm, WarpGroupGemm, WarpGroupTile, WarpTile,
 };
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::quant::{
@@ -111,6 +111,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.extend(ScanAttention::some(target).into_iter().map(|attention| Box::new(attention) as _));
     kernels.push(Box::new(ScanCombine::new(target)));
     kernels.push(Box::new(CausalSight));
+    kernels.extend(FewRowsGemm::all().into_iter().map(|product| Box::new(product) as _));
     kernels.push(Box::new(NaiveGemm));
     kernels.push(Box::new(TiledGemm));
     for tile in Tile::ALL {

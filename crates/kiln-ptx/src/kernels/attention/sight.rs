@@ -29,7 +29,7 @@ impl CausalSight {
     /// report of lengths beyond the keys, a word of 64 bits as that of a gather; any buffer may take the place of what is missing.
     ///
     /// # Errors
-    /// [`Error::Limit`] beyond 2³¹ - 1024 queries or keys, or 65 535 sequences.
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1024 queries or keys, or 65 535 sequences.
     pub fn launch(
         &self,
         extents: &AttentionExtents,

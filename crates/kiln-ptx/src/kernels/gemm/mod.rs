@@ -1,6 +1,7 @@
 //! The matrix product, `C = alpha A B + beta C`: of f32 on every target, and on tensor cores.
 
 mod epilogue;
+mod few_rows;
 mod multistage;
 mod order;
 mod planes;
@@ -11,6 +12,7 @@ mod warp;
 mod warp_group;
 
 pub use epilogue::Epilogue;
+pub use few_rows::FewRowsGemm;
 pub use multistage::{MultistageGemm, MultistageTile};
 pub use planes::Tf32Planes;
 pub use simt::{Gemm, Tile};
