@@ -249,7 +249,7 @@ mod tests {
         assert_eq!(narrow, ["gemm_nt_f16_f32_warps"]);
         // A few rows of f32 are multiplied with what is stored, unless rows are no whole vectors.
         let few = |m, k, n| kernels(HOPPER, K_INNERMOST, [(DType::F32, [m, k]), (half, [n, k])]);
-        assert_eq!(few(5, 64, 70), ["gemm_few_rows_f16_8"]);
+        assert_eq!(few(5, 64, 70), ["gemm_few_rows_f16"]);
         assert_eq!(few(9, 64, 64), widened("gemm_nt_stages")[1..]);
         assert_eq!(few(1, 63, 64)[0], "cast_f16_f32");
         // One of them is widened, and multiplied as f32 is.
