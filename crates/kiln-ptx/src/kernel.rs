@@ -98,8 +98,8 @@ pub struct PtxKernel {
 }
 
 /// What a kernel begins with so that its launch overlaps with others (programmatic dependent launch): the launch behind it may
-/// begin, and it waits until those in front of it have ended. Measured on an H100: what is launched beside a kernel of so many
-/// blocks that they do not run at once slows that one down by more than it gains, so launches of more than 512 blocks let none begin.
+/// begin, and it waits until those in front of it have ended. Measured on an H100: where a kernel has more blocks than run at
+/// once, what begins beside it slows it down by more than it gains, so launches of more than 512 blocks let none begin.
 const OVERLAPS: &str = "\
 \t{
 \t.reg .pred %few;

@@ -65,7 +65,8 @@ pub(crate) fn on_tensor_cores(
     Ok(accepted(warps)?.map(OnTensorCores::Warps))
 }
 
-/// Tiles of queries from which on attention with positions runs on tensor cores: fewer leave most of a device idle.
+/// Tiles of queries from which on attention with positions runs on tensor cores. Chosen, not measured: a tile goes through its keys one
+/// after the other, and fewer tiles leave nearly all of a device idle meanwhile.
 const FEWEST_TILES: usize = 4;
 
 /// Whether attention is causal, with no other options than positions and numbers of keys.
@@ -269,6 +270,31 @@ mod tests {
         // One of them is f32, and there are many queries.
         let names = planned(Target::Sm80, [DType::F32, DType::F16], [32, 512, 512, 64], None).0;
         assert_eq!(names, ["cast_f16_f32", "attention_causal_rows64"]);
+    }
+
+    #[test]
+    fn queries_at_positions_go_to_the_tensor_cores_of_hopper() {
+        let names = |target, op: Attention, s: usize| {
+            let hardware = Hardware { target, multiprocessors: 132, input_precision: InputPrecision::Ieee };
+            let half = |dims: [usize; 3]| TensorType::of(DType::F16, Shape::new(&dims).unwrap()).unwrap();
+            let word = |n| TensorType::u32(Shape::new(&[n]).unwrap());
+            let types = [half([32, s, 64]), half([4, 4096, 64]), half([4, 4096, 64]), word(s), word(1)];
+            let given = AttentionOperands { positions: Some(()), lengths: Some(()), ..AttentionOperands::default() };
+            let (_, plan) = Plan::<CudaDevice>::of_operation(&Op::from(op.with(&given)), &types, &hardware).unwrap();
+            (plan.steps.iter().map(|step| step.code.kernel().name()).collect::<Vec<_>>(), plan.faults.len())
+        };
+        let (flash, faults) = names(Target::Sm90a, Attention::causal(), 64);
+        assert_eq!((&*flash[0], flash.len(), faults), ("attention_causal_sight", 2, 1));
+        assert!(flash[1].starts_with("flash_attention_sight_f16_f32"), "{flash:?}");
+        // Other options, queries that are not causal, and devices without warp groups.
+        for (target, op) in [
+            (Target::Sm90a, Attention::causal().windowed(9)),
+            (Target::Sm90a, Attention::full()),
+            (Target::Sm90, Attention::causal()),
+        ] {
+            let (scan, _) = names(target, op, 64);
+            assert!(scan.iter().any(|name| name.starts_with("attention_scan")), "{scan:?}");
+        }
     }
 
     #[test]

@@ -99,3 +99,57 @@ impl Lower<CudaDevice> for QuantMatmul {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use kiln_device::Plan;
+    use kiln_ir::graph::Graph;
+    use kiln_ir::{Record, Shape, TensorType};
+    use kiln_ptx::Target;
+
+    use super::*;
+    use crate::InputPrecision;
+    use crate::plan::Hardware;
+
+    /// The kernels of a product of `m` rows, whose result a tensor is added to where that is said.
+    fn kernels(target: Target, format: QuantFormat, m: usize, adds: bool) -> Vec<String> {
+        let hardware = Hardware { target, multiprocessors: 132, input_precision: InputPrecision::Ieee };
+        let mut graph = Graph::new();
+        let shape = |rows| Shape::new(&[rows, 256]).unwrap();
+        let x = graph.input(TensorType::f32(shape(m)));
+        let weights = graph.input(TensorType::blocks(format, shape(256)).unwrap());
+        let mut y = graph.record(QuantMatmul { format }, &[x, weights]).unwrap();
+        if adds {
+            y = graph.record(Elementwise::add(), &[y, x]).unwrap();
+        }
+        let plan = Plan::<CudaDevice>::new(&graph, &[y], &hardware).unwrap();
+        plan.steps.iter().map(|step| step.code.kernel().name()).collect()
+    }
+
+    #[test]
+    fn weights_are_decoded_once_for_many_rows() {
+        let of = |target, format, m| kernels(target, format, m, false);
+        let many = of(Target::Sm90a, QuantFormat::Q4K, MANY);
+        assert_eq!(many[..2], ["split_blocks_q4_K", "split_rows"]);
+        assert!(many[2].starts_with("gemm_nt_3xbf16_f32"), "{many:?}");
+        assert_eq!(many[3..], ["repair_rows_q4_K"]);
+        // Too few rows, scales of any size, and a device without warp groups.
+        for (target, format, m) in [
+            (Target::Sm90a, QuantFormat::Q4K, MANY - 1),
+            (Target::Sm90a, QuantFormat::Mxfp4, MANY),
+            (Target::Sm90, QuantFormat::Q4K, MANY),
+        ] {
+            let one = of(target, format, m);
+            assert!(one.len() == 1 && one[0].contains("quant_matmul"), "{one:?}");
+        }
+    }
+
+    #[test]
+    fn sums_join_products_of_few_rows() {
+        let few = kernels(Target::Sm90a, QuantFormat::Q4K, 1, true);
+        assert_eq!(few, ["warp_quant_matmul_q4_K_1_overlapping_adding"]);
+        let many = kernels(Target::Sm90a, QuantFormat::Q4K, MANY, true);
+        assert_eq!(many.len(), 5, "{many:?}");
+        assert!(many[4].starts_with("elementwise_add"), "{many:?}");
+    }
+}

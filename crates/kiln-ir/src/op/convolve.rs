@@ -11,7 +11,7 @@ pub enum Padding {
     /// As many zeros as give `⌈extent / stride⌉` results: half of them before the image, the rest after it, where an odd one goes.
     /// This is `SAME` of TensorFlow, `SAME_UPPER` of ONNX, and `"same"` of PyTorch at stride 1.
     Same,
-    /// So many rows and columns of zeros on each side.
+    /// Rows and columns of zeros on each side.
     Sides {
         /// Rows above the image.
         top: usize,
@@ -25,7 +25,7 @@ pub enum Padding {
 }
 
 impl Padding {
-    /// So many rows of zeros above and below the image, and so many columns to its left and right.
+    /// `rows` rows of zeros above and below the image, and `columns` columns to its left and right.
     pub const fn around(rows: usize, columns: usize) -> Self {
         Self::Sides { top: rows, bottom: rows, left: columns, right: columns }
     }

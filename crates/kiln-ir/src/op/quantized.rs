@@ -275,7 +275,7 @@ impl Operation for QuantMatmul {
             // Any bytes at all: scales of every kind are among them.
             let bytes: Vec<u8> = (0..120 * 2 * format.block_bytes()).map(|_| random.bits() as u8).collect();
             case(random.uniforms(3 * 2 * len, -1.0, 1.0), &[3, 2 * len], bytes.clone(), 120);
-            // Many rows, some of which have special values, or none but large, small or subnormal ones.
+            // Many rows: some have a special value, others are large, small, subnormal or zero throughout.
             if representative {
                 let (m, k) = (130, 2 * len);
                 let mut x = random.uniforms(m * k, -1.0, 1.0);

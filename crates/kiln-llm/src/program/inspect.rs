@@ -154,7 +154,6 @@ fn describe_kind(kind: kiln_llm::Result<ModelKind>, problems: &mut Vec<String>, 
     match kind {
         Ok(ModelKind::Decoder) => writeln!(out, "  a decoder, which continues texts: kiln-llm run")?,
         Ok(ModelKind::Encoder) => writeln!(out, "  an encoder, which gives texts embeddings: kiln-llm embed")?,
-
         Err(error) => {
             writeln!(out, "  cannot be run, see below")?;
             problems.push(format!("the model: {error}"));

@@ -115,3 +115,13 @@ pub(crate) fn unigram() -> Keys {
         .with("scores", scores)
         .with("add_space_prefix", true)
 }
+
+/// Numbers of a generator that tests start themselves, between `-size` and `size`: Marsaglia's xorshift.
+pub(crate) fn random(mut state: u32) -> impl FnMut(f32) -> f32 {
+    move |size| {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        (state as f32 / u32::MAX as f32 - 0.5) * 2.0 * size
+    }
+}

@@ -49,14 +49,7 @@ pub(crate) struct RandomBert {
 
 impl RandomBert {
     pub(crate) fn new() -> Self {
-        let mut state = 0x9e37_79b9_u32;
-        let mut random = |size: f32| {
-            // Marsaglia's xorshift.
-            state ^= state << 13;
-            state ^= state >> 17;
-            state ^= state << 5;
-            (state as f32 / u32::MAX as f32 - 0.5) * 2.0 * size
-        };
+        let mut random = super::random(0x9e37_79b9);
         let mut tensors = Vec::new();
         let mut add = |name: String, dims: &[usize], size: f32, around: f32| {
             let data = (0..dims.iter().product()).map(|_| around + random(size)).collect();

@@ -40,6 +40,14 @@ pub(super) fn upper<'k>(k: &'k Builder, x: F32<'k>) -> Word<'k> {
     k.selp(0x7fc0u32, rounded, k.gt(bits & 0x7fff_ffffu32, f32::INFINITY.to_bits()))
 }
 
+/// The two numbers that a word holds in 16 bits each, the one in the lower half first.
+pub(super) fn unpack<'k>(k: &'k Builder, ty: PtxType, word: Word<'k>) -> [F32<'k>; 2] {
+    match ty {
+        PtxType::F16 => k.halves::<F16>(word).map(|half| k.cvt_f32(half)),
+        _ => [word << 16, word & 0xffff_0000u32].map(|bits| k.bits_f32(bits)),
+    }
+}
+
 /// Two numbers in 16 bits each, the first in the lower half.
 pub(super) fn pack<'k>(k: &'k Builder, ty: PtxType, [first, second]: [F32<'k>; 2]) -> Value<'k, u32> {
     match ty {

@@ -145,7 +145,7 @@ impl WarpGroupAttention {
         extents.batch.saturating_mul(extents.kv_heads).saturating_mul(rows.div_ceil(self.rows() as usize))
     }
 
-    /// The launch for these extents on a device of so many multiprocessors. Buffers: queries, keys, values, result, and what
+    /// The launch for these extents on a device with this number of multiprocessors. Buffers: queries, keys, values, result, and what
     /// [`CausalSight`](super::CausalSight) counted where that is read.
     ///
     /// # Errors
@@ -248,7 +248,7 @@ impl WarpGroupAttention {
         Tile { head, first, last, whole }
     }
 
-    /// Of the rows of so many warp groups from this one on: the number of the last tile of keys that some row sees, and how many
+    /// Of the rows of `groups` warp groups from this one on: the number of the last tile of keys that some row sees, and how many
     /// before that one, the first ones, every row sees whole. What lies before the first row counts as that one.
     fn seen<'k>(
         &self,

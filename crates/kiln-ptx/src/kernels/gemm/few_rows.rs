@@ -7,9 +7,10 @@
 use kiln_ir::{Error, Result};
 
 use crate::kernel::{MAX_GRID_X, extent};
+use crate::kernels::half::unpack;
 use crate::kernels::math::F32;
 use crate::kernels::team::{self, WARP};
-use crate::{Argument, Builder, F16, Global, Kernel, Launch, Pointer, PtxKernel, PtxType, Value, Variable};
+use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, PtxType, Value, Variable};
 
 /// Threads of a block.
 const BLOCK: u32 = 128;
@@ -97,7 +98,7 @@ impl FewRowsGemm {
                 };
                 let of_x: Vec<Vec<F32<'_>>> = rows_of_x.iter().map(of_x).collect();
                 for (piece, sums) in pieces.iter().zip(&sums) {
-                    let elements: Vec<F32<'_>> = piece.iter().flat_map(|&word| self.widen(k, word)).collect();
+                    let elements: Vec<F32<'_>> = piece.iter().flat_map(|&word| unpack(k, self.weights, word)).collect();
                     for (x, sum) in of_x.iter().zip(sums) {
                         let total = x.iter().zip(&elements).fold(sum.get(), |sum, (&x, &w)| k.fma(x, w, sum));
                         sum.set(total);
@@ -123,14 +124,6 @@ impl FewRowsGemm {
             let there = k.and(k.lt(i, m), k.lt(j, n));
             k.st_if(there, out.index_wide(k.mad_wide(i, n, k.cvt_u64(j))), sum);
         });
-    }
-
-    /// Two elements of W as f32.
-    fn widen<'k>(&self, k: &'k Builder, word: Value<'k, u32>) -> [F32<'k>; 2] {
-        match self.weights {
-            PtxType::F16 => k.halves::<F16>(word).map(|half| k.cvt_f32(half)),
-            _ => [word << 16, word & 0xffff_0000u32].map(|bits| k.bits_f32(bits)),
-        }
     }
 }
 

@@ -99,12 +99,15 @@ impl WarpGroupGemm {
     /// of what it is multiplied into.
     ///
     /// # Errors
-    /// [`Error::Parameter`] for tiles of less than 64 columns or with more than 64 by 128 elements to a warp group, and as for
-    /// [`WarpGroupGemm::new`].
+    /// [`Error::Parameter`] for other types, for tiles of less than 64 columns or with more than 64 by 128 elements to a warp group,
+    /// and as for [`WarpGroupGemm::new`].
     pub fn of_planes(input: PtxType, tile: WarpGroupTile, epilogue: Epilogue) -> Result<Self> {
         if !tile.adds_chains() {
             let reason = format!("{} rows of {} columns in a warp group, in chains", 64 * tile.blocks, tile.columns);
             return Err(Error::Parameter { op: "matmul", reason });
+        }
+        if !matches!(input, PtxType::F32 | PtxType::Bf16) {
+            return Err(Error::Parameter { op: "matmul", reason: format!("{input:?} in two parts") });
         }
         let operation = Matmul { transpose_a: false, transpose_b: true };
         let one = Self::new(operation, [input, PtxType::F32], tile, epilogue)?;
@@ -413,7 +416,6 @@ impl Kernel for WarpGroupGemm {
                 (false, PtxType::F32) => "tf32",
                 (false, input) => input.word(),
                 (true, PtxType::F32) => "3xtf32",
-                (true, PtxType::F16) => "3xf16",
                 (true, _) => "3xbf16",
             },
             self.output.word(),
