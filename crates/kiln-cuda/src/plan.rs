@@ -1,6 +1,7 @@
 //! Launches: kernels with their arguments, on memory that is named and not allocated yet.
 
 use kiln_device::Location;
+use kiln_ir::Result;
 use kiln_ptx::kernels::attention::{
     Attention, CausalSight, FlashAttention, FlashCombine, ScanAttention, ScanCombine, WarpGroupAttention,
 };
@@ -25,7 +26,7 @@ use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::kernels::window::{Convolve, Pool};
 use kiln_ptx::kernels::write_rows::WriteRows;
-use kiln_ptx::{Kernel, Launch, Target};
+use kiln_ptx::{Kernel, Launch, PtxKernel, Target, Together};
 
 use crate::InputPrecision;
 use crate::driver::Begins;
@@ -80,6 +81,27 @@ macro_rules! codes {
         }
     };
 }
+
+/// Several launches of a kernel as one.
+type Joined = Together<Box<Code>>;
+
+impl Kernel for Code {
+    fn name(&self) -> String {
+        self.kernel().name()
+    }
+
+    fn build(&self) -> PtxKernel {
+        self.kernel().build()
+    }
+
+    fn reads_early(&self, target: Target) -> Option<Vec<usize>> {
+        self.kernel().reads_early(target)
+    }
+
+    fn blocks_at_once(&self, multiprocessors: u32) -> Option<u32> {
+        self.kernel().blocks_at_once(multiprocessors)
+    }
+}
 codes!(
     Arithmetic,
     Attention,
@@ -99,6 +121,7 @@ codes!(
     Gather,
     Gemm,
     IndexAdd,
+    Joined,
     LastSource,
     MergeRuns,
     MultistageGemm,
@@ -152,6 +175,37 @@ impl Dispatch {
     }
 }
 
+/// Blocks of launches at most that are joined, where they do not take work in turns: a device runs about as many at once, and more of
+/// them have each a share of the time of their launch that is too small to save.
+const FEW_BLOCKS: u32 = 512;
+
+/// Makes one launch of those of a round, where each operation has one, all run the same kernel, and none has scratch memory, which
+/// they share.
+pub(crate) fn join(hardware: &Hardware, steps: &mut Vec<Dispatch>, begins: &[usize]) -> Result<()> {
+    let Some(&begin) = begins.first() else { return Ok(()) };
+    let round = &steps[begin..];
+    let Some(first) = round.first() else { return Ok(()) };
+    let is_own = |step: &Dispatch| !step.buffers.iter().any(|buffer| matches!(buffer, Location::Scratch(_)));
+    let blocks =
+        |step: &Dispatch| step.launch.grid.iter().fold(1, |blocks: u32, extent| blocks.saturating_mul(*extent));
+    let total = round.iter().map(blocks).fold(0, u32::saturating_add);
+    let kernel = first.code.kernel();
+    let joins = begins.iter().copied().eq(begin..steps.len())
+        && round.iter().all(|step| step.code == first.code && is_own(step))
+        && (total <= FEW_BLOCKS || kernel.blocks_at_once(hardware.multiprocessors).is_some());
+    if !joins {
+        return Ok(());
+    }
+    let launches: Vec<&Launch> = round.iter().map(|step| &step.launch).collect();
+    let joined = Together::new(Box::new(first.code.clone()), &launches, hardware.multiprocessors)?;
+    if let Some((code, launch)) = joined {
+        let buffers = round.iter().flat_map(|step| step.buffers.iter().copied()).collect();
+        steps.truncate(begin);
+        steps.push(Dispatch { code: code.into(), launch, buffers });
+    }
+    Ok(())
+}
+
 /// For each launch of a plan, whether it may begin while those in front of it still run.
 ///
 /// The first launch is ordered after all earlier work of the device, so later launches may assume that the inputs of the plan
@@ -200,6 +254,43 @@ mod tests {
         let mut plan = plan(Target::Sm90a);
         plan[0].launch.grid = [0, 1, 1];
         assert_eq!(begin(&plan), [Behind, Behind], "the second is the first that runs");
+    }
+
+    #[test]
+    fn products_of_one_tensor_are_one_launch() {
+        let formats = [QuantFormat::Q4K, QuantFormat::Q4K, QuantFormat::Q6K, QuantFormat::Q4K];
+        let mut graph = Graph::new();
+        let x = graph.input(TensorType::f32(Shape::new(&[1, 256]).unwrap()));
+        let wanted = formats.map(|format| {
+            let weights = TensorType { dtype: DType::Blocks(format), shape: Shape::new(&[256, 256]).unwrap() };
+            let weights = graph.input(weights);
+            let y = graph.record(QuantMatmul { format }, &[x, weights]).unwrap();
+            graph.record(SoftmaxOp, &[y]).unwrap()
+        });
+        let hardware = Hardware { target: Target::Sm90a, multiprocessors: 132, input_precision: InputPrecision::Ieee };
+        let steps = kiln_device::Plan::<crate::CudaDevice>::new(&graph, &wanted, &hardware).unwrap().steps;
+        let names: Vec<String> = steps.iter().map(|step| step.code.kernel().name()).collect();
+        assert_eq!(names[0], "warp_quant_matmul_q4_K_1_overlapping_together_3");
+        assert!(names[1].starts_with("softmax") && names[1].ends_with("_together_3"), "{names:?}");
+        assert_eq!(names[2], "warp_quant_matmul_q6_K_1_overlapping");
+        assert_eq!((names.len(), steps[0].buffers.len()), (4, 9));
+        assert_eq!(steps[0].code.kernel().reads_early(Target::Sm90a), Some(vec![1, 4, 7]));
+        // All weights are inputs, so it may begin while others run.
+        assert!(steps[0].reads_only_inputs_early(Target::Sm90a));
+    }
+
+    #[test]
+    fn launches_with_scratch_memory_or_many_blocks_stay_apart() {
+        let of = |blocks: u32, at: Location| {
+            let launch = Launch { grid: [blocks, 1, 1], ..plan(Target::Sm80)[0].launch.clone() };
+            Dispatch { code: Transpose.into(), launch, buffers: vec![at, Location::Slot(1)] }
+        };
+        let hardware = Hardware { target: Target::Sm80, multiprocessors: 132, input_precision: InputPrecision::Ieee };
+        for (blocks, at) in [(FEW_BLOCKS, Location::Slot(0)), (1, Location::Scratch(0))] {
+            let mut steps = vec![of(blocks, at), of(blocks, Location::Slot(2))];
+            join(&hardware, &mut steps, &[0, 1]).unwrap();
+            assert_eq!(steps.len(), 2, "{blocks} {at:?}");
+        }
     }
 
     #[test]

@@ -145,6 +145,15 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// As [`Driver::lower`].
     fn lower_fused(fused: &Fused, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()>;
 
+    /// Makes less of the last steps of a plan, which belong to operations of one round ([`FusionLimits::round`]): those of each operation
+    /// begin at one of these positions, and no step reads or writes what one of another operation writes, but for scratch memory.
+    ///
+    /// # Errors
+    /// As [`Driver::lower`].
+    fn join(_target: &Self::Target, _steps: &mut Vec<Self::Step>, _begins: &[usize]) -> Result<()> {
+        Ok(())
+    }
+
     /// Casts a value of f16 or bf16 to f32 for the duration of a step.
     ///
     /// # Errors

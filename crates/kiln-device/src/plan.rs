@@ -94,14 +94,24 @@ impl<D: Driver> Plan<D> {
         let bytes = |id: TensorId| graph.ty(id).map(|ty| ty.bytes() as u64);
 
         let (mut steps, mut scratch, mut faults) = (Vec::new(), Vec::new(), Vec::new());
-        for step in &schedule.steps {
-            let mut lowering = Lowering::new(target, &mut steps, &mut scratch, &mut faults);
-            let inputs = step.inputs().iter().map(|&id| value(id)).collect::<Result<Vec<_>>>()?;
-            let outputs = step.outputs().map(value).collect::<Result<Vec<_>>>()?;
-            match step {
-                Step::Run { op, .. } => D::lower(op, &mut lowering, &inputs, &outputs)?,
-                Step::Fused(fused) => D::lower_fused(fused, &mut lowering, &inputs, &outputs)?,
+        let mut left = &schedule.steps[..];
+        for &count in &schedule.rounds {
+            let (round, others) = left.split_at(count);
+            let mut begins = Vec::with_capacity(count);
+            for step in round {
+                begins.push(steps.len());
+                let mut lowering = Lowering::new(target, &mut steps, &mut scratch, &mut faults);
+                let inputs = step.inputs().iter().map(|&id| value(id)).collect::<Result<Vec<_>>>()?;
+                let outputs = step.outputs().map(value).collect::<Result<Vec<_>>>()?;
+                match step {
+                    Step::Run { op, .. } => D::lower(op, &mut lowering, &inputs, &outputs)?,
+                    Step::Fused(fused) => D::lower_fused(fused, &mut lowering, &inputs, &outputs)?,
+                }
             }
+            if count > 1 {
+                D::join(target, &mut steps, &begins)?;
+            }
+            left = others;
         }
         let inputs = schedule.inputs(graph)?.into_iter().map(|id| Ok((id, bytes(id)?)));
         let results = schedule.results.iter().map(|&id| Ok((location(id)?, bytes(id)?)));

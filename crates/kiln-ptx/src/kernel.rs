@@ -17,6 +17,8 @@ const DYNAMIC_SHARED_ALIGN: u32 = 1024;
 pub struct Name {
     pub(crate) word: &'static str,
     pub(crate) number: Option<usize>,
+    /// The launch that it is of, where a kernel is for several at once: `n_0`.
+    pub(crate) launch: Option<usize>,
 }
 
 impl Name {
@@ -30,20 +32,21 @@ impl Name {
 
 impl From<&'static str> for Name {
     fn from(word: &'static str) -> Self {
-        Self { word, number: None }
+        Self { word, number: None, launch: None }
     }
 }
 
 impl From<(&'static str, usize)> for Name {
     fn from((word, number): (&'static str, usize)) -> Self {
-        Self { word, number: Some(number) }
+        Self { word, number: Some(number), launch: None }
     }
 }
 
 impl fmt::Display for Name {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.word)?;
-        self.number.map_or(Ok(()), |number| number.fmt(f))
+        self.number.map_or(Ok(()), |number| number.fmt(f))?;
+        self.launch.map_or(Ok(()), |launch| write!(f, "_{launch}"))
     }
 }
 
@@ -67,6 +70,16 @@ pub enum ParameterKind {
     /// The description of a tensor by value, 128 bytes aligned to 64: what `cuTensorMapEncodeTiled` makes of a
     /// [`TensorMap`].
     Tensor,
+}
+
+impl ParameterKind {
+    /// The type with which it is declared, where that says all: not of a tensor.
+    pub(crate) fn declared(self) -> &'static str {
+        match self {
+            Self::Scalar(ty) => ty.name(),
+            Self::Buffer | Self::Tensor => PtxType::U64.name(),
+        }
+    }
 }
 
 impl fmt::Display for ParameterKind {
@@ -286,8 +299,14 @@ pub trait Kernel {
     /// launch), provided that none of them writes these buffers; of any other memory it touches nothing before it has waited.
     ///
     /// From `sm_90` on every kernel waits: [`Kernel::build_for`] sees to it.
-    fn reads_early(&self, target: Target) -> Option<&'static [usize]> {
-        (target >= Target::Sm90).then_some(&[])
+    fn reads_early(&self, target: Target) -> Option<Vec<usize>> {
+        (target >= Target::Sm90).then(Vec::new)
+    }
+
+    /// How many blocks along x a device of this many multiprocessors runs at once, of a kernel that does the same with fewer blocks:
+    /// each takes one piece of work after the other. `None` for other kernels.
+    fn blocks_at_once(&self, _multiprocessors: u32) -> Option<u32> {
+        None
     }
 
     /// Writes it as devices of this target run it: it waits for the launches in front of it where [`Kernel::reads_early`] says
@@ -302,6 +321,24 @@ pub trait Kernel {
     /// A module of this kernel alone, as text.
     fn emit_ptx(&self) -> String {
         self.build().into_text()
+    }
+}
+
+impl<K: Kernel + ?Sized> Kernel for Box<K> {
+    fn name(&self) -> String {
+        (**self).name()
+    }
+
+    fn build(&self) -> PtxKernel {
+        (**self).build()
+    }
+
+    fn reads_early(&self, target: Target) -> Option<Vec<usize>> {
+        (**self).reads_early(target)
+    }
+
+    fn blocks_at_once(&self, multiprocessors: u32) -> Option<u32> {
+        (**self).blocks_at_once(multiprocessors)
     }
 }
 

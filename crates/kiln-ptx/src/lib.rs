@@ -61,6 +61,7 @@ mod layout;
 pub mod table;
 mod target;
 mod text;
+mod together;
 mod types;
 
 pub use builder::{
@@ -70,4 +71,5 @@ pub use builder::{
 pub use kernel::{Argument, Kernel, Launch, Name, Parameter, ParameterKind, PtxKernel, PtxModule};
 pub use layout::{BlockOrder, MatrixBlocks, Panels, TensorMap};
 pub use target::{Gate, Target, Version};
+pub use together::Together;
 pub use types::{Bf16, Byte, F16, Operand, PtxType, Scalar, Value, Variable};

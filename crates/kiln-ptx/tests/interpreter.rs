@@ -6,7 +6,7 @@ use kiln_ptx::{Argument, Builder, Kernel, Launch, PtxKernel, Target, Value};
 use support::Device;
 
 /// A kernel, and what it says that it reads early.
-struct Written(PtxKernel, Option<&'static [usize]>);
+struct Written(PtxKernel, Option<Vec<usize>>);
 
 impl Kernel for Written {
     fn name(&self) -> String {
@@ -17,8 +17,8 @@ impl Kernel for Written {
         self.0.clone()
     }
 
-    fn reads_early(&self, _: Target) -> Option<&'static [usize]> {
-        self.1
+    fn reads_early(&self, _: Target) -> Option<Vec<usize>> {
+        self.1.clone()
     }
 }
 
@@ -297,7 +297,7 @@ fn what_launches_in_front_may_write_is_waited_for() {
         let words: Vec<u8> = (0..32u32).flat_map(u32::to_le_bytes).collect();
         let buffers = [device.upload(&words), device.upload(&words)];
         let launch = Launch { grid: [1; 3], arguments: [0, 1].map(Argument::Buffer).to_vec() };
-        device.run(&Written(kernel, Some(early)), &launch, &buffers)?;
+        device.run(&Written(kernel, Some(early.to_vec())), &launch, &buffers)?;
         Ok::<_, String>(device.download(buffers[1]).to_vec())
     };
     assert_eq!(run(&[0], true).unwrap(), (0..32u32).flat_map(|word| (2 * word).to_le_bytes()).collect::<Vec<_>>());

@@ -19,7 +19,7 @@ use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::sort::{self, MergeRuns, SortRuns};
 use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::window::{Convolve, Pool};
-use kiln_ptx::{Kernel, Launch, Target};
+use kiln_ptx::{Kernel, Launch, Target, Together};
 use support::Device;
 
 /// Elements of the result.
@@ -340,6 +340,86 @@ fn what_is_added_to_quantised_products_is_added_to_their_results() {
         };
         let sums: Vec<f32> = result(false).iter().zip(&addend).map(|(product, addend)| product + addend).collect();
         assert_eq!(result(true)[..m * n], sums[..m * n], "{format:?}");
+    }
+}
+
+/// The results of operations that run the same kernel, one launch after the other or all as one, on a device of one multiprocessor.
+fn side_by_side(ops: &[(Op, Vec<Operand<'_>>)], target: Target, together: bool) -> Vec<Vec<u8>> {
+    let mut device = Device::default();
+    let (mut buffers, mut launches, mut kernels) = (Vec::new(), Vec::new(), Vec::new());
+    for (op, inputs) in ops {
+        let mut own: Vec<usize> = Vec::new();
+        for input in inputs {
+            let bytes = input.data().as_bytes();
+            own.push(device.upload(&[bytes, &vec![0; bytes.len().next_multiple_of(4) - bytes.len() + 4]].concat()));
+        }
+        let types = op.infer(&inputs.iter().map(Operand::ty).collect::<Vec<_>>()).unwrap();
+        own.push(device.allocate(types[0].bytes()));
+        buffers.push(own);
+        let (kernel, launch) = lower(op, inputs, target).unwrap();
+        kernels.push(kernel);
+        launches.push(launch);
+    }
+    if together {
+        let all: Vec<&Launch> = launches.iter().collect();
+        let (kernel, launch) = Together::new(kernels.remove(0), &all, 1).unwrap().expect("launches of one kernel");
+        device.run(&kernel, &launch, &buffers.concat()).unwrap();
+    } else {
+        for ((kernel, launch), own) in kernels.iter().zip(&launches).zip(&buffers) {
+            device.run(&**kernel, launch, own).unwrap();
+        }
+    }
+    buffers.iter().filter_map(|own| own.last()).map(|&result| device.download(result).to_vec()).collect()
+}
+
+#[test]
+fn launches_as_one_give_what_each_gives() {
+    let mut random = reference::Random::new(57);
+    let numbers = random.uniforms(70 * 512, -1.0, 1.0);
+    for (format, m, target) in [(QuantFormat::Q4K, 1, Target::Sm90), (QuantFormat::Q8_0, 9, Target::Sm80)] {
+        // Fewer, as many and more rows of weights than a block takes at once.
+        let weights: Vec<Vec<u8>> = [5, 32, 70]
+            .into_iter()
+            .map(|n| {
+                let mut blocks = vec![0; format.bytes(n * 512).unwrap()];
+                format.encode(&numbers[..n * 512], &mut blocks).unwrap();
+                blocks
+            })
+            .collect();
+        let x = random.uniforms(m * 512, -1.0, 1.0);
+        let mut ops = Vec::new();
+        for blocks in &weights {
+            let n = blocks.len() / format.bytes(512).unwrap();
+            let x = Operand::f32(&x, &[m, 512]).unwrap();
+            let operands = vec![x, Operand::blocks(blocks, &[n, 512], format).unwrap()];
+            ops.push((QuantMatmulOp { format }.into(), operands));
+        }
+        let each = side_by_side(&ops, target, false);
+        assert_eq!(side_by_side(&ops, target, true), each, "{format:?}");
+        assert_eq!(side_by_side(&ops[1..], target, true), each[1..], "{format:?}");
+    }
+    // Extents and counts of blocks of its own for each launch.
+    let rope = |rows: usize, theta: f32| {
+        let op = RopeOp { theta: theta.into(), ..RopeOp::default() };
+        (Op::from(op), vec![Operand::f32(&numbers[..rows * 64], &[rows, 64]).unwrap()])
+    };
+    let ops = [rope(3, 10_000.0), rope(40, 500.0), rope(1, 10_000.0)];
+    assert_eq!(side_by_side(&ops, Target::Sm80, true), side_by_side(&ops, Target::Sm80, false));
+}
+
+#[test]
+fn launches_that_differ_stay_apart() {
+    let x = vec![0.5f32; 64 * 64];
+    let of = |op: Op, rows: usize, columns: usize| {
+        lower(&op, &[Operand::f32(&x[..rows * columns], &[rows, columns]).unwrap()], Target::Sm80).unwrap()
+    };
+    let (_, launch) = of(RopeOp::default().into(), 4, 64);
+    let lower_again = || of(RopeOp::default().into(), 4, 64).0;
+    let (_, other) = of(TopKOp { k: 2 }.into(), 4, 64);
+    let empty = Launch { grid: [0, 1, 1], ..launch.clone() };
+    let deep = Launch { grid: [launch.grid[0], 2, 1], ..launch.clone() };
+    for launches in [&[][..], &[&launch], &[&launch, &other], &[&launch, &empty], &[&launch, &deep]] {
+        assert!(Together::new(lower_again(), launches, 1).unwrap().is_none(), "{launches:?}");
     }
 }
 

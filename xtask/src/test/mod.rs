@@ -2,17 +2,20 @@
 //!
 //! A step is one row in `steps::all`. It passes, fails, or is skipped with the reason and the commands that would mend
 //! it; with `CI=true` in the environment those commands are run instead. Later steps run after a failure too, so one
-//! run tells everything.
+//! run tells everything. Steps that keep one processor busy for minutes run one after another on a second thread, beside those that
+//! follow them in the table.
 
 mod programs;
 mod run;
 mod steps;
 mod tools;
 
+use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use run::{Outcome, Runner};
+use steps::Step;
 
 use crate::Result;
 
@@ -62,23 +65,54 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
 
     let start = Instant::now();
     let mut runner = Runner::new()?;
-    let mut rows = Vec::new();
-    for step in chosen {
-        println!("\n=== {}: {}", step.name, step.what);
-        let began = Instant::now();
-        let outcome = match (step.run)(&mut runner) {
-            Outcome::Skipped { reason, remedy }
-                if named(&arguments.require, &step.name) || arguments.require.iter().any(|name| name == "all") =>
-            {
-                Outcome::Failed(format!("required, but {}", with_remedy(&reason, &remedy)))
+    let required = |step: &str| named(&arguments.require, step) || arguments.require.iter().any(|name| name == "all");
+    let rows = std::thread::scope(|scope| -> Result<_> {
+        let (send, steps_beside) = std::sync::mpsc::channel::<&Step>();
+        // Errors as text: those of this program cannot go from one thread to another.
+        let run = move |step: &Step| run_beside(step, required(&step.name)).map_err(|error| error.to_string());
+        let beside = scope.spawn(move || steps_beside.iter().map(run).collect::<Vec<_>>());
+        let mut rows = Vec::new();
+        for step in chosen {
+            if step.beside {
+                println!("\n=== {}: runs beside what follows", step.name);
+                send.send(step)?;
+                continue;
             }
-            outcome => outcome,
-        };
-        let row = Row { name: step.name.clone(), outcome, tests: runner.take_counts(), took: began.elapsed() };
-        println!("{}", row.line());
-        rows.push(row);
-    }
+            println!("\n=== {}: {}", step.name, step.what);
+            let row = run_step(step, required(&step.name), &mut runner);
+            println!("{}", row.line());
+            rows.push(row);
+        }
+        drop(send);
+        for row in beside.join().map_err(|_| "a step panicked")? {
+            rows.push(row?);
+        }
+        Ok(rows)
+    })?;
     Ok(report(&rows, start.elapsed()))
+}
+
+/// Runs a step that is a failure if it is skipped although it is required.
+fn run_step(step: &Step, required: bool, runner: &mut Runner) -> Row {
+    let began = Instant::now();
+    let outcome = match (step.run)(runner) {
+        Outcome::Skipped { reason, remedy } if required => {
+            Outcome::Failed(format!("required, but {}", with_remedy(&reason, &remedy)))
+        }
+        outcome => outcome,
+    };
+    Row { name: step.name.clone(), outcome, tests: runner.take_counts(), took: began.elapsed() }
+}
+
+/// Runs a step while others run, and prints what its commands have written in one piece.
+fn run_beside(step: &Step, required: bool) -> Result<Row> {
+    let mut runner = Runner::logging()?;
+    let row = run_step(step, required, &mut runner);
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "\n=== {}: {}", step.name, step.what)?;
+    out.write_all(&runner.log()?)?;
+    writeln!(out, "{}", row.line())?;
+    Ok(row)
 }
 
 fn with_remedy(reason: &str, remedy: &[String]) -> String {

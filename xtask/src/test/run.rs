@@ -1,6 +1,7 @@
 //! Running the commands of a step.
 
-use std::io::{BufRead, BufReader, Write};
+use std::fs::File;
+use std::io::{BufRead, BufReader, Read, Seek, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -82,6 +83,8 @@ pub(super) struct Runner {
     /// Why tests have skipped what they do: lines that begin with [`SKIPPED`].
     skips: Vec<String>,
     programs: Option<Vec<Program>>,
+    /// The file into which commands write, if not to the terminal.
+    log: Option<File>,
 }
 
 /// What the line of a test begins with that cannot do its work on this machine.
@@ -91,7 +94,35 @@ impl Runner {
     /// For the workspace that this program was built from.
     pub(super) fn new() -> Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().ok_or("xtask lies inside of the workspace")?;
-        Ok(Self { root: root.to_owned(), counts: Counts::default(), skips: Vec::new(), programs: None })
+        Ok(Self { root: root.to_owned(), counts: Counts::default(), skips: Vec::new(), programs: None, log: None })
+    }
+
+    /// The same; what its commands write goes into a file that nothing else knows.
+    pub(super) fn logging() -> Result<Self> {
+        let path = std::env::temp_dir().join(format!("kiln-xtask-{}.log", std::process::id()));
+        let log = File::options().read(true).append(true).create(true).open(&path)?;
+        std::fs::remove_file(&path)?;
+        Ok(Self { log: Some(log), ..Self::new()? })
+    }
+
+    /// What the commands have written into that file.
+    pub(super) fn log(&mut self) -> Result<Vec<u8>> {
+        let mut bytes = Vec::new();
+        if let Some(log) = &mut self.log {
+            log.rewind()?;
+            log.read_to_end(&mut bytes)?;
+        }
+        Ok(bytes)
+    }
+
+    /// Prints a line where commands write.
+    pub(super) fn say(&self, line: &str) -> Result<()> {
+        match &self.log {
+            // One write: lines of commands come in between.
+            Some(mut log) => log.write_all(format!("{line}\n").as_bytes())?,
+            None => println!("{line}"),
+        }
+        Ok(())
     }
 
     /// The root of the workspace.
@@ -127,22 +158,28 @@ impl Runner {
         command.envs(variables.iter().copied());
         let shown: String = variables.iter().map(|(name, value)| format!("{name}={value:?} ")).collect();
         // The table at the end has no room for the variables.
-        println!("$ {shown}{line}");
+        self.say(&format!("$ {shown}{line}"))?;
         self.execute(&mut command, line)
     }
 
     /// Runs a command; `shown` stands for it in errors.
     pub(super) fn execute(&mut self, command: &mut Command, shown: &str) -> Result<()> {
+        if let Some(log) = &self.log {
+            command.stderr(log.try_clone()?);
+        }
         let mut child =
             command.stdout(Stdio::piped()).spawn().map_err(|error| format!("`{shown}` did not start: {error}"))?;
         let pipe = child.stdout.take().ok_or("the output of the command is not there")?;
         let mut failed_tests = 0;
-        let mut out = std::io::stdout().lock();
+        // The lock keeps what else is printed out of the output of a command.
+        let mut out: Box<dyn Write> = match &self.log {
+            Some(log) => Box::new(log.try_clone()?),
+            None => Box::new(std::io::stdout().lock()),
+        };
         // Bytes, not text: a test may print anything.
         for line in BufReader::new(pipe).split(b'\n') {
             let line = line?;
-            out.write_all(&line)?;
-            out.write_all(b"\n")?;
+            out.write_all(&[&line[..], b"\n"].concat())?;
             let text = String::from_utf8_lossy(&line);
             self.skips.extend(text.split_once(SKIPPED).map(|(_, why)| why.to_owned()));
             if let Some(counts) = Counts::parse(&text) {
@@ -164,7 +201,7 @@ impl Runner {
         const LINE: &str = "cargo test --workspace --exclude kiln-benches --features kiln/cuda,kiln/gpu,kiln/ndarray --no-run \
                             --message-format json-render-diagnostics";
         if self.programs.is_none() {
-            println!("$ {LINE}");
+            self.say(&format!("$ {LINE}"))?;
             let output = self.command(LINE).stderr(Stdio::inherit()).output()?;
             if !output.status.success() {
                 return Err(format!("`{LINE}` ended with {}", output.status).into());
@@ -183,7 +220,7 @@ impl Runner {
     ) -> Result<()> {
         let line = program.file.to_string_lossy();
         let shown: String = variables.iter().map(|(name, value)| format!("{name}={value:?} ")).collect();
-        println!("\n$ {shown}{line} {}", arguments.join(" "));
+        self.say(&format!("\n$ {shown}{line} {}", arguments.join(" ")))?;
         let mut command = self.command(&line);
         command.args(arguments).envs(variables.iter().copied()).current_dir(&program.folder);
         self.execute(&mut command, &format!("{} {}", program.package(), program.name))

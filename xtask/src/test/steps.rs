@@ -15,13 +15,16 @@ pub(super) struct Step {
     pub(super) what: String,
     /// Whether `--quick` runs it.
     pub(super) quick: bool,
+    /// Whether it runs beside the steps that follow the build: it starts programs of cargo alone, which spend most of their time on
+    /// one processor.
+    pub(super) beside: bool,
     /// Does it.
-    pub(super) run: Box<dyn Fn(&mut Runner) -> Outcome>,
+    pub(super) run: Box<dyn Fn(&mut Runner) -> Outcome + Send + Sync>,
 }
 
 impl Step {
-    fn new(name: &str, what: &str, run: impl Fn(&mut Runner) -> Outcome + 'static) -> Self {
-        Self { name: name.to_owned(), what: what.to_owned(), quick: true, run: Box::new(run) }
+    fn new(name: &str, what: &str, run: impl Fn(&mut Runner) -> Outcome + Send + Sync + 'static) -> Self {
+        Self { name: name.to_owned(), what: what.to_owned(), quick: true, beside: false, run: Box::new(run) }
     }
 
     /// Commands that must all succeed.
@@ -30,13 +33,18 @@ impl Step {
     }
 
     /// The tests of some programs.
-    fn tests(name: &str, what: &str, wanted: impl Fn(&Program) -> bool + 'static) -> Self {
+    fn tests(name: &str, what: &str, wanted: impl Fn(&Program) -> bool + Send + Sync + 'static) -> Self {
         Self::new(name, what, move |runner| runner.test(&wanted, &[], &[]).into())
     }
 
     /// Left out by `--quick`.
     fn slow(self) -> Self {
         Self { quick: false, ..self }
+    }
+
+    /// Runs beside others.
+    fn beside(self) -> Self {
+        Self { beside: true, ..self }
     }
 }
 
@@ -88,6 +96,25 @@ pub(super) fn all() -> Vec<Step> {
             run_all(runner, &lines, &[("RUSTDOCFLAGS", "-D warnings")])
         }),
         Step::new("build", "every test and example is built", |runner| runner.programs().map(drop).into()),
+        Step::new("miri", "kernels and the device layer, interpreted to find undefined behaviour", miri)
+            .slow()
+            .beside(),
+        Step::new("aarch64-neon", "the kernels and the facade on NEON, under qemu", aarch64).slow().beside(),
+        Step::new("wasm-simd128", "all tests in WebAssembly with vectors, in Node", |runner| {
+            wasm(
+                runner,
+                "-C target-feature=+simd128",
+                portable!("test", "--tests --no-fail-fast --target wasm32-unknown-unknown"),
+            )
+        })
+        .slow()
+        .beside(),
+        Step::new("wasm-scalar", "every operation in WebAssembly without vectors, in Node", |runner| {
+            // The build with vectors has tested scalar code, too, at length.
+            wasm(runner, "", "cargo test -p kiln-simd --test small --target wasm32-unknown-unknown")
+        })
+        .slow()
+        .beside(),
         // On every instruction set that the machine has.
         Step::tests("cpu", "all tests of what runs on processors", |test| {
             let packages =
@@ -149,22 +176,7 @@ pub(super) fn all() -> Vec<Step> {
             without_vnni,
         )
         .slow(),
-        Step::new("aarch64-neon", "the kernels and the facade on NEON, under qemu", aarch64).slow(),
-        Step::new("wasm-simd128", "all tests in WebAssembly with vectors, in Node", |runner| {
-            wasm(
-                runner,
-                "-C target-feature=+simd128",
-                portable!("test", "--tests --no-fail-fast --target wasm32-unknown-unknown"),
-            )
-        })
-        .slow(),
-        Step::new("wasm-scalar", "every operation in WebAssembly without vectors, in Node", |runner| {
-            // The build with vectors has tested scalar code, too, at length.
-            wasm(runner, "", "cargo test -p kiln-simd --test small --target wasm32-unknown-unknown")
-        })
-        .slow(),
         Step::new("web", "the page in Chromium, the module in Node, and their sizes", web).slow(),
-        Step::new("miri", "kernels and the device layer, interpreted to find undefined behaviour", miri).slow(),
         Step::commands(
             "benches",
             "no lint in the benchmarks",
@@ -310,8 +322,10 @@ fn no_test_is_left_out(runner: &mut Runner) -> Outcome {
 }
 
 /// What the examples that take arguments are given.
-const ARGUMENTS: &[(&str, &[&str])] =
-    &[("image_filter", &["examples/image_filter/astronaut.png", "../../target/kiln/edges.png"])];
+const ARGUMENTS: &[(&str, &[&str])] = &[
+    ("image_filter", &["examples/image_filter/astronaut.png", "../../target/kiln/edges.png"]),
+    ("regret", &["--every", "12"]),
+];
 
 /// Runs the examples that are wanted, in the order of their names, and returns these.
 fn run_examples(

@@ -1,6 +1,7 @@
 //! What a step needs on the machine, how to see whether it is there and which command brings it.
 
 use std::path::PathBuf;
+use std::sync::Mutex;
 
 use super::run::{Outcome, Runner};
 
@@ -113,16 +114,21 @@ fn wasm_bindgen_version(runner: &Runner) -> Option<String> {
 
 /// Runs `step` when every tool is there. What is missing is installed with `CI=true`, named otherwise.
 pub(super) fn with(runner: &mut Runner, tools: &[Tool], step: impl FnOnce(&mut Runner) -> Outcome) -> Outcome {
+    /// Package managers refuse to run twice at once.
+    static INSTALLING: Mutex<()> = Mutex::new(());
+
     let ci = std::env::var("CI").is_ok_and(|value| value == "true");
     let mut reasons = Vec::new();
     let mut remedy = Vec::new();
+    let installing = INSTALLING.lock();
     for tool in tools {
         let Some(mut reason) = tool.missing(runner) else { continue };
         let command = tool.remedy(runner);
         if ci {
-            println!("$ {command}");
             let mut shell = runner.command("sh -c");
-            match runner.execute(shell.arg(&command), &command).map(|()| tool.missing(runner)) {
+            let installed =
+                runner.say(&format!("$ {command}")).and_then(|()| runner.execute(shell.arg(&command), &command));
+            match installed.map(|()| tool.missing(runner)) {
                 Ok(None) => continue,
                 Ok(Some(_)) => reason.push_str(", even after installing it"),
                 Err(error) => reason.push_str(&format!(", and installing it failed: {error}")),
@@ -131,5 +137,6 @@ pub(super) fn with(runner: &mut Runner, tools: &[Tool], step: impl FnOnce(&mut R
         reasons.push(reason);
         remedy.push(command);
     }
+    drop(installing);
     if reasons.is_empty() { step(runner) } else { Outcome::Skipped { reason: reasons.join("; "), remedy } }
 }

@@ -24,7 +24,7 @@ use self::program::Program;
 use crate::driver::{DeviceMemory, DriverProblem};
 use crate::lower::{cast, elementwise};
 use crate::plan::{Dispatch, Hardware};
-use crate::{Region, span};
+use crate::{Region, plan, span};
 
 kiln_device::device_methods!(CudaDevice);
 
@@ -93,7 +93,11 @@ impl Driver for CudaDevice {
     }
 
     fn fusion_limits(_: &Hardware) -> FusionLimits {
-        FusionLimits { addends: true, ..FusionLimits::default() }
+        FusionLimits { addends: true, round: 4, ..FusionLimits::default() }
+    }
+
+    fn join(target: &Hardware, steps: &mut Vec<Dispatch>, begins: &[usize]) -> Result<()> {
+        plan::join(target, steps, begins)
     }
 
     fn has_kernel(custom: &Custom) -> bool {

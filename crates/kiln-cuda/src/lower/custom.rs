@@ -26,7 +26,7 @@ impl Kernel for CustomCode {
     }
 
     /// What it does is left to the program.
-    fn reads_early(&self, _: Target) -> Option<&'static [usize]> {
+    fn reads_early(&self, _: Target) -> Option<Vec<usize>> {
         None
     }
 

@@ -14,16 +14,19 @@ pub struct FusionLimits {
     pub instructions: usize,
     /// Whether a product with quantised weights takes the tensor that is added to its result as a third operand.
     pub addends: bool,
+    /// Steps of one operation that read nothing of one another and are placed side by side, at most: a round of the schedule, which a
+    /// backend may run as one launch.
+    pub round: usize,
 }
 
 impl FusionLimits {
     /// Every operation is a step of its own.
-    pub const NONE: Self = Self { inputs: 0, outputs: 0, instructions: 1, addends: false };
+    pub const NONE: Self = Self { inputs: 0, outputs: 0, instructions: 1, addends: false, round: 1 };
 }
 
 impl Default for FusionLimits {
     fn default() -> Self {
-        Self { inputs: 16, outputs: 8, instructions: 64, addends: false }
+        Self { inputs: 16, outputs: 8, instructions: 64, addends: false, round: 1 }
     }
 }
 
@@ -65,6 +68,8 @@ pub struct Fused {
 pub(super) struct Groups {
     /// Nodes of each group, in recorded order; groups in an order in which they can run.
     pub(super) order: Vec<Vec<usize>>,
+    /// How many groups each round has, in this order.
+    pub(super) rounds: Vec<usize>,
 }
 
 /// What a sum adds to a product with quantised weights, both of the same extents and of f32; none where it is no such sum.
@@ -127,8 +132,14 @@ pub(super) fn group(graph: &Graph, simplified: &Simplified, results: &[TensorId]
             builder.try_add(node);
         }
     }
-    Groups { order: builder.into_order() }
+    let order = builder.order();
+    let (order, rounds) = if limits.round > 1 { builder.rounds(&order) } else { (order, Vec::new()) };
+    let rounds = if rounds.is_empty() { vec![1; order.len()] } else { rounds };
+    Groups { order: order.into_iter().map(|group| std::mem::take(&mut builder.members[group])).collect(), rounds }
 }
+
+/// How many groups behind a step are looked at for others of its operation.
+const AHEAD: usize = 16;
 
 impl Builder<'_> {
     /// Live nodes whose results a node reads.
@@ -238,7 +249,7 @@ impl Builder<'_> {
     }
 
     /// Groups in an order in which each reads only earlier ones: depth first, in recorded order.
-    fn into_order(self) -> Vec<Vec<usize>> {
+    fn order(&self) -> Vec<usize> {
         let mut order = Vec::new();
         let mut placed = vec![false; self.members.len()];
         for root in 0..self.members.len() {
@@ -250,7 +261,7 @@ impl Builder<'_> {
                 }
                 if ready {
                     placed[group] = true;
-                    order.push(self.members[group].clone());
+                    order.push(group);
                 } else {
                     stack.push((group, true));
                     stack.extend(self.reads(group).map(|other| (other, false)));
@@ -258,6 +269,39 @@ impl Builder<'_> {
             }
         }
         order
+    }
+}
+
+impl Builder<'_> {
+    /// The operation of a group that is a single node and no element-wise function.
+    fn single(&self, group: usize) -> Option<Op> {
+        let &[node] = &self.members[group][..] else { return None };
+        let op = self.graph.nodes[node].op;
+        (!matches!(op, Op::Elementwise(_))).then_some(op)
+    }
+
+    /// The same groups, those of one operation side by side where they could run before the first of them, too; and how many groups each
+    /// round has.
+    fn rounds(&self, order: &[usize]) -> (Vec<usize>, Vec<usize>) {
+        let mut placed = vec![false; self.members.len()];
+        let (mut all, mut rounds) = (Vec::with_capacity(order.len()), Vec::new());
+        for (at, &first) in order.iter().enumerate() {
+            if placed[first] {
+                continue;
+            }
+            let begin = all.len();
+            all.push(first);
+            if let Some(op) = self.single(first) {
+                let ahead = order[at + 1..].iter().copied().take(AHEAD).filter(|&group| !placed[group]);
+                // Nothing of this round is marked as placed yet: what reads it is not there.
+                let could_run =
+                    |&group: &usize| self.single(group) == Some(op) && self.reads(group).all(|other| placed[other]);
+                all.extend(ahead.filter(could_run).take(self.limits.round - 1));
+            }
+            all[begin..].iter().for_each(|&group| placed[group] = true);
+            rounds.push(all.len() - begin);
+        }
+        (all, rounds)
     }
 }
 

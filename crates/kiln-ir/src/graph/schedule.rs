@@ -62,6 +62,9 @@ impl Step {
 pub struct Schedule {
     /// The steps.
     pub steps: Vec<Step>,
+    /// How many steps each round has, in their order. Steps of a round read nothing of one another, and none writes memory that another
+    /// one reads or writes.
+    pub rounds: Vec<usize>,
     /// Memory for intermediate results.
     pub slots: Vec<Slot>,
     slot_of: HashMap<TensorId, usize>,
@@ -138,8 +141,8 @@ impl Graph {
         let root_of: HashMap<TensorId, TensorId> =
             used.chain(results.iter().copied()).map(|id| (id, memory(id))).filter(|(id, root)| id != root).collect();
         let wanted: Vec<TensorId> = results.iter().map(|&id| memory(id)).collect();
-        let (slots, slot_of) = assign(self, &steps, &wanted, memory);
-        Ok(Schedule { steps, slots, slot_of, root_of, results })
+        let (slots, slot_of) = assign(self, &steps, &groups.rounds, &wanted, memory);
+        Ok(Schedule { steps, rounds: groups.rounds, slots, slot_of, root_of, results })
     }
 }
 
@@ -237,7 +240,7 @@ mod tests {
         for &i in &inputs[1..] {
             partial.push(push(&mut g, Elementwise::add(), &[partial[partial.len() - 1], i]));
         }
-        let limits = FusionLimits { inputs: 4, outputs: 2, instructions: 100, addends: false };
+        let limits = FusionLimits { inputs: 4, outputs: 2, instructions: 100, ..FusionLimits::default() };
         let schedule = g.schedule(&partial[1..], limits).unwrap();
         for step in &schedule.steps {
             assert!(step.inputs().len() <= 4 && step.outputs().count() <= 2, "{step:?}");
@@ -306,6 +309,64 @@ mod tests {
         let soft = push(&mut g, Softmax, &[product]);
         let late = push(&mut g, Elementwise::add(), &[product, soft]);
         assert_eq!(g.schedule(&[late], limits).unwrap().steps.len(), 3);
+    }
+
+    #[test]
+    fn steps_of_one_operation_that_could_run_at_once_are_one_round() {
+        let format = crate::QuantFormat::Q4K;
+        let mut g = Graph::new();
+        let x = g.input(TensorType::f32(Shape::new(&[2, 256]).unwrap()));
+        let weights = TensorType::blocks(format, Shape::new(&[256, 256]).unwrap()).unwrap();
+        let op = QuantMatmul { format };
+        let mut project = |g: &mut Graph, x| {
+            let w = g.input(weights);
+            push(g, op, &[x, w])
+        };
+        // Three products of x, with steps of other operations between them, and one of what they give.
+        let first = project(&mut g, x);
+        let soft = push(&mut g, Softmax, &[first]);
+        let second = project(&mut g, x);
+        let other = push(&mut g, Softmax, &[second]);
+        let third = project(&mut g, x);
+        let behind = project(&mut g, third);
+        let all = [soft, other, behind];
+        let of = |round| {
+            let limits = FusionLimits { round, ..FusionLimits::default() };
+            let schedule = g.schedule(&all, limits).unwrap();
+            assert_eq!(schedule.rounds.iter().sum::<usize>(), schedule.steps.len());
+            let outputs = |steps: &[Step]| steps.iter().flat_map(Step::outputs).collect::<Vec<_>>();
+            (schedule.rounds.clone(), outputs(&schedule.steps), schedule)
+        };
+        assert_eq!(of(1).0, [1; 6]);
+        let (rounds, outputs, schedule) = of(4);
+        assert_eq!((rounds, outputs), (vec![3, 2, 1], vec![first, second, third, soft, other, behind]));
+        // What a round reads is not overwritten by it.
+        let slots = [first, second, third].map(|id| schedule.slot(id).unwrap());
+        assert!(slots[0] != slots[1] && slots[1] != slots[2] && slots[0] != slots[2]);
+        assert_eq!(of(2).0, [2, 2, 1, 1]);
+    }
+
+    #[test]
+    fn rounds_keep_results_that_they_read() {
+        let mut g = Graph::new();
+        let square = TensorType::f32(Shape::new(&[8, 8]).unwrap());
+        let inputs: Vec<TensorId> = (0..4).map(|_| g.input(square)).collect();
+        let mut ends: Vec<TensorId> = inputs.iter().map(|&x| push(&mut g, Softmax, &[x])).collect();
+        for _ in 0..3 {
+            ends.iter_mut().for_each(|x| *x = push(&mut g, Softmax, &[*x]));
+        }
+        let last = push(&mut g, crate::op::Concat::along(0), &ends);
+        let schedule = g.schedule(&[last], FusionLimits { round: 4, ..FusionLimits::default() }).unwrap();
+        assert_eq!(schedule.rounds, [4, 4, 4, 4, 1]);
+        let mut steps = &schedule.steps[..];
+        for &count in &schedule.rounds {
+            let (round, left) = steps.split_at(count);
+            let slots = |ids: Vec<TensorId>| ids.into_iter().filter_map(|id| schedule.slot(id)).collect::<HashSet<_>>();
+            let read = slots(round.iter().flat_map(|step| step.inputs().to_vec()).collect());
+            let written = slots(round.iter().flat_map(Step::outputs).collect());
+            assert!(read.is_disjoint(&written), "{round:?}");
+            steps = left;
+        }
     }
 
     #[test]

@@ -14,12 +14,13 @@ pub struct Slot {
 
 /// Gives every intermediate result a slot; results that are never alive together share one.
 ///
-/// A result lives from the step that writes it to the last step that reads it. What a step reads is still alive while
-/// the step writes, so no step reads and writes the same slot. What is read may be a tensor under other extents: `memory`
+/// A result lives from the step that writes it to the round of the last step that reads it. What a round reads is still alive while
+/// it writes, so no step writes the slot that it or another step of its round reads. What is read may be a tensor under other extents: `memory`
 /// names the one that it lies in.
 pub(super) fn assign(
     graph: &Graph,
     steps: &[Step],
+    rounds: &[usize],
     wanted: &[TensorId],
     memory: impl Fn(TensorId) -> TensorId,
 ) -> (Vec<Slot>, HashMap<TensorId, usize>) {
@@ -32,8 +33,17 @@ pub(super) fn assign(
     let mut slots: Vec<Slot> = Vec::new();
     let mut free: Vec<usize> = Vec::new();
     let mut slot_of = HashMap::new();
+    let mut ends = rounds.iter().scan(0, |end, steps| {
+        *end += steps;
+        Some(*end)
+    });
+    let mut end = 0;
+    let mut over = Vec::new();
     for (at, step) in steps.iter().enumerate() {
-        let mut unread = Vec::new();
+        if at == end {
+            free.append(&mut over);
+            end = ends.next().unwrap_or(steps.len());
+        }
         for id in step.outputs() {
             // A wanted result has memory of its own, and a version of a state has that of the state.
             if wanted.contains(&id) || memory(id) != id {
@@ -60,15 +70,14 @@ pub(super) fn assign(
             slots[slot].bytes = slots[slot].bytes.max(ty.bytes());
             slot_of.insert(id, slot);
             if !last_read.contains_key(&id) {
-                unread.push(slot);
+                over.push(slot);
             }
         }
-        free.extend(unread);
         let mut ended: Vec<TensorId> =
             step.inputs().iter().map(|&id| memory(id)).filter(|id| last_read.get(id) == Some(&at)).collect();
         ended.sort_unstable_by_key(|id| id.index());
         ended.dedup();
-        free.extend(ended.iter().filter_map(|id| slot_of.get(id)));
+        over.extend(ended.iter().filter_map(|id| slot_of.get(id)));
     }
     (slots, slot_of)
 }

@@ -1,7 +1,7 @@
 //! Every kernel in every configuration, for the tests that go through all of them.
 
 use kiln_ir::graph::{Fetch, FusionLimits, Graph, Step};
-use kiln_ir::op::{AttentionExtents, ElementwiseKind, Matmul, Pooling, Reduction};
+use kiln_ir::op::{AttentionExtents, ElementwiseKind, Matmul, Pooling, Reduction, Rope as RopeOp};
 use kiln_ir::{QuantFormat, Record, Shape, TensorType};
 use kiln_ptx::kernels::attention::{
     Attention, CausalSight, FlashAttention, FlashTile, ScanAttention, ScanCombine, WarpGroupAttention, plan,
@@ -30,7 +30,7 @@ use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::transpose::Transpose;
 use kiln_ptx::kernels::window::{Convolve, Pool};
 use kiln_ptx::kernels::write_rows::WriteRows;
-use kiln_ptx::{Kernel, PtxType, Target};
+use kiln_ptx::{Kernel, Launch, PtxType, Target, Together};
 
 /// The targets that kernels are written for; each text serves those up to the next.
 #[allow(dead_code)] // not every file of tests climbs it
@@ -52,6 +52,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
         kernels.extend(Norm::all(target).into_iter().map(|norm| Box::new(norm) as _));
         let products = WarpQuantMatmul::all(target).into_iter().filter(|product| product.reads_early(target).is_some());
         kernels.extend(products.map(|product| Box::new(product) as _));
+        kernels.extend(together(target));
         return kernels;
     }
     if target == Target::Sm90a {
@@ -111,6 +112,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.extend(ScanAttention::some(target).into_iter().map(|attention| Box::new(attention) as _));
     kernels.push(Box::new(ScanCombine::new(target)));
     kernels.push(Box::new(CausalSight));
+    kernels.extend(together(target));
     kernels.extend(FewRowsGemm::all().into_iter().map(|product| Box::new(product) as _));
     kernels.push(Box::new(NaiveGemm));
     kernels.push(Box::new(TiledGemm));
@@ -118,6 +120,21 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
         kernels.extend(STORED.map(|operation| Box::new(Gemm::new(operation, tile)) as _));
     }
     kernels
+}
+
+/// Some kernels for several launches at once.
+fn together(target: Target) -> Vec<Box<dyn Kernel>> {
+    fn of(kernel: impl Kernel + 'static, launch: kiln_ir::Result<Launch>, launches: usize) -> Box<dyn Kernel> {
+        let launch = launch.unwrap();
+        Box::new(Together::new(kernel, &vec![&launch; launches], 132).unwrap().unwrap().0)
+    }
+    let products = [(QuantFormat::Q4K, 1, 3), (QuantFormat::Q6K, 2, 2), (QuantFormat::Q8_0, 8, 4)];
+    let products = products.into_iter().filter_map(|(format, rows, launches)| {
+        let product = WarpQuantMatmul::new(format, rows, target)?;
+        Some(of(product, product.launch(rows, 512, 64, 132), launches))
+    });
+    let rope = Rope::all()[0];
+    products.chain([of(rope, rope.launch(&RopeOp::default(), 4, 4, 64), 2)]).collect()
 }
 
 /// Products of f32 in stages: every tile and every way to store the operands, though not each with each, and sums of parts.

@@ -92,6 +92,11 @@ enum Action {
         to: usize,
         from: Vec<Operand>,
     },
+    /// The argument of a parameter.
+    Parameter {
+        to: usize,
+        index: usize,
+    },
     /// The lower and the upper so many bits.
     Split {
         to: [usize; 2],
@@ -174,7 +179,6 @@ struct Instruction {
 pub(crate) struct Program {
     code: Vec<Instruction>,
     registers: usize,
-    parameters: Vec<(usize, usize)>,
     block: [u32; 3],
     /// Blocks of a cluster along x.
     cluster: u32,
@@ -287,6 +291,7 @@ struct Block<'p> {
     bulk: Vec<BulkCopy>,
     /// Barriers that were passed.
     era: u32,
+    arguments: Vec<u64>,
 }
 
 impl<'p> Block<'p> {
@@ -316,10 +321,11 @@ impl<'p> Block<'p> {
             phases: HashMap::new(),
             bulk: Vec::new(),
             era: 1,
+            arguments: Vec::new(),
         }
     }
 
-    /// Nothing has run, and nothing is written but the parameters.
+    /// Nothing has run, and nothing is written.
     fn begin(&mut self, block: [u32; 3], grid: [u32; 3], arguments: &[u64]) {
         for thread in &mut self.threads {
             (thread.block, thread.grid, thread.at, thread.ended) = (block, grid, 0, false);
@@ -329,15 +335,13 @@ impl<'p> Block<'p> {
             thread.met = 0;
             thread.beside_others = self.program.waits;
             thread.written.fill(false);
-            for &(register, index) in &self.program.parameters {
-                thread.write(register, arguments[index]);
-            }
         }
         self.written.fill(false);
         self.touched.fill(Touch::default());
         self.phases.clear();
         self.bulk.clear();
         self.era = 1;
+        self.arguments = arguments.to_vec();
     }
 
     /// Runs the block to its end, or to a barrier of the cluster; whether it has ended.
@@ -459,6 +463,7 @@ impl<'p> Block<'p> {
                 }
                 thread.write(*to, run(&values));
             }
+            Action::Parameter { to, index } => thread.write(*to, self.arguments[*index]),
             Action::Split { to, from, bits } => {
                 let value = thread.read(*from)?;
                 thread.write(to[0], value & ((1 << bits) - 1));

@@ -185,20 +185,20 @@ impl WarpQuantMatmul {
         let weights = extent("rows of weights", n, MOST)?;
         let depth = extent("elements of a row", depth, MOST)?;
         let down = extent("groups of rows", rows.div_ceil(self.shape.rows) as usize, MAX_GRID_YZ)?;
-        let resident = multiprocessors.max(1) * self.resident_blocks();
-        let across = weights.div_ceil(self.shape.weights()).min(resident);
+        let across = weights.div_ceil(self.shape.weights());
+        let across = self.blocks_at_once(multiprocessors).map_or(across, |most| across.min(most));
         let words = [rows, weights, depth].map(Argument::U32);
         let buffers = if self.shape.adds { 4 } else { 3 };
         let arguments = (0..buffers).map(Argument::Buffer).chain(words).collect();
         Ok(Launch { grid: [across, down, 1], arguments })
     }
 
-    fn resident_blocks(&self) -> u32 {
+    fn blocks_of_a_multiprocessor(&self) -> u32 {
         2 / self.shape.teams()
     }
 
     fn write(&self, k: &Builder) {
-        k.resident_blocks(self.resident_blocks());
+        k.resident_blocks(self.blocks_of_a_multiprocessor());
         Body::new(k, self.shape).write();
     }
 }
@@ -525,9 +525,13 @@ impl Kernel for WarpQuantMatmul {
         format!("warp_quant_matmul_{}_{rows}{overlapping}{adding}", format.name())
     }
 
-    fn reads_early(&self, _: Target) -> Option<&'static [usize]> {
+    fn reads_early(&self, _: Target) -> Option<Vec<usize>> {
         const WEIGHTS: usize = 1;
-        self.shape.overlaps.then_some(&[WEIGHTS])
+        self.shape.overlaps.then(|| vec![WEIGHTS])
+    }
+
+    fn blocks_at_once(&self, multiprocessors: u32) -> Option<u32> {
+        Some(multiprocessors.max(1) * self.blocks_of_a_multiprocessor())
     }
 
     fn build(&self) -> PtxKernel {

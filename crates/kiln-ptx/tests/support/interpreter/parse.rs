@@ -88,7 +88,6 @@ impl Program {
         let mut program = Self {
             code: Vec::new(),
             registers: 0,
-            parameters: Vec::new(),
             block: [1; 3],
             cluster: 1,
             shared: shared as usize,
@@ -179,8 +178,7 @@ impl Program {
                     }
                     "ld" if name.starts_with("ld.param") => {
                         let index = parameters.iter().position(|p| *p == parts[1].trim_matches(['[', ']'])).unwrap();
-                        program.parameters.push((registers.number(parts[0]), index));
-                        continue;
+                        Action::Parameter { to: registers.number(parts[0]), index }
                     }
                     "ld" => Action::Load {
                         space: space(name),
