@@ -196,7 +196,7 @@ impl Engine {
             left_out: self.left_out.clone(),
             #[cfg(browser_gpu)]
             gpu_problem: self.gpu_problem.clone(),
-            code_folder: self.code_folder.clone(),
+            opening: self.opening.clone(),
             machine: self.machine.clone(),
             profile_path: self.profile_path.clone(),
             status,

@@ -7,8 +7,8 @@ mod tests;
 
 use std::collections::{HashMap, HashSet};
 
-use kiln_device::host_copy;
 use kiln_device::waiting::Waiting;
+use kiln_device::{Profile, host_copy};
 use kiln_ir::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
 use kiln_ir::op::{Op, widened};
 use kiln_ir::{Buffer, DType, Data, DataMut, Error, Operand, QuantFormat, Record, Result, Shape, TensorType};
@@ -873,6 +873,25 @@ waiting_methods! {
     /// were replaced; [`Error::DeviceLost`], [`Error::OutOfMemory`].
     pub fn read_buffer, read_buffer_async [&self] self (batch, waiting, id: TensorId) -> Result<Buffer> {
         batch.read_one(id, waiting).await
+    }
+
+    /// The time of each kernel of the last execution, on the GPU that ran it as a whole.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] where the CPU or several devices ran it, or where the engine does not time kernels
+    /// (`EngineBuilder::time_kernels`); [`Error::Parameter`] where nothing was executed since inputs were replaced;
+    /// [`Error::DeviceLost`].
+    pub fn profile, profile_async [&self] self (batch, waiting) -> Result<Profile> {
+        let runner = match batch.results {
+            Some(Target::Gpu(position)) => batch.runners.get(&position),
+            Some(_) => None,
+            None => return Err(Error::Parameter { op: "profile", reason: "nothing was executed since inputs were replaced".into() }),
+        };
+        let elsewhere = || Error::Unavailable {
+            what: "the time of each kernel".into(),
+            reason: "the last execution was not that of one GPU".into(),
+        };
+        runner.ok_or_else(elsewhere)?.profile(waiting).await
     }
 
     /// Reads several such tensors.

@@ -8,7 +8,7 @@ use kiln_simd::{Isa, Simd};
 
 use super::profile::{ProfileSource, Wanted, assumed, fitting, load};
 use super::{Budget, Budgeted, Engine, ProfileStatus, forced, refining};
-use crate::gpus::{self, Asked, Gpu};
+use crate::gpus::{self, Asked, Gpu, Opening};
 use crate::machine;
 
 /// Settings of an [`Engine`].
@@ -25,6 +25,7 @@ pub struct EngineBuilder {
     force: Option<String>,
     refine: bool,
     keeps_observed: bool,
+    times_kernels: bool,
     pub(crate) budget: Budget,
 }
 
@@ -108,6 +109,13 @@ impl EngineBuilder {
         Self { keeps_observed: keep, ..self }
     }
 
+    /// Lets GPUs time each kernel of the executions of batches, for [`Batch::profile`](crate::Batch::profile). Kernels then run one by
+    /// one, which takes longer. A GPU without a clock is unavailable. Off by default.
+    #[cfg(any(native_gpu, native_cuda))]
+    pub fn time_kernels(self, times: bool) -> Self {
+        Self { times_kernels: times, ..self }
+    }
+
     /// Limits of time and memory for each operation and each batch. Without them there are none.
     pub fn budget(self, budget: Budget) -> Self {
         Self { budget, ..self }
@@ -120,10 +128,14 @@ impl EngineBuilder {
     /// [`Error::Parameter`] for no threads.
     #[cfg(not(browser_gpu))]
     pub fn build(self) -> Result<Engine> {
-        let code_folder = self.profile.folder();
+        let opening = self.opening();
         let asked = self.gpus.iter().filter(|asked| self.allows(asked.kind()));
-        let asked = asked.map(|asked| Gpu::chosen(asked, code_folder.as_deref())).collect::<Result<Vec<_>>>()?;
+        let asked = asked.map(|asked| Gpu::chosen(asked, &opening)).collect::<Result<Vec<_>>>()?;
         self.with_gpus(asked)
+    }
+
+    fn opening(&self) -> Opening {
+        Opening { code_folder: self.profile.folder(), times_kernels: self.times_kernels }
     }
 
     /// Whether this kind of execution may be among the places.
@@ -159,7 +171,7 @@ impl EngineBuilder {
         // The file in the cache is for engines without limits, too: one that may use less of the machine reads it only.
         let whole = machine::places(&machine::instruction_sets(best), preferred.threads())?;
         let limited = whole.iter().any(|whole| !cpu.iter().any(|c| c.place.name == whole.place.name));
-        let code_folder = self.profile.folder();
+        let opening = self.opening();
         let find_gpus = match asked.is_empty() {
             true => gpus::KINDS.iter().copied().filter(|&kind| self.allows(kind)).collect(),
             false => Vec::new(),
@@ -188,7 +200,7 @@ impl EngineBuilder {
             false => asked,
             true => {
                 let places = profile.places()[simds.len()..].iter();
-                places.filter_map(|place| Gpu::of_place(place, code_folder.as_deref())).collect()
+                places.filter_map(|place| Gpu::of_place(place, &opening)).collect()
             }
         };
         let mut router = Router::new(profile);
@@ -206,7 +218,7 @@ impl EngineBuilder {
             left_out: Vec::new(),
             #[cfg(browser_gpu)]
             gpu_problem: None,
-            code_folder,
+            opening,
             machine,
             profile_path: path,
             status,
@@ -231,6 +243,7 @@ impl Engine {
             force: None,
             refine: false,
             keeps_observed: false,
+            times_kernels: false,
             budget: Budget::default(),
         }
     }

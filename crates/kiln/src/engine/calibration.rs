@@ -80,8 +80,7 @@ impl Engine {
 
     /// GPUs of this machine that are no places yet, where the engine was not asked for certain ones.
     fn further_gpus(&self) -> Vec<Gpu> {
-        let folder = self.code_folder.as_deref();
-        let found = self.find_gpus.iter().flat_map(|&kind| Gpu::hardware(kind, folder).unwrap_or_default());
+        let found = self.find_gpus.iter().flat_map(|&kind| Gpu::hardware(kind, &self.opening).unwrap_or_default());
         found.filter(|gpu| !self.gpus.iter().any(|known| known.name() == gpu.name())).collect()
     }
 }

@@ -27,7 +27,7 @@ pub use profile::ProfileStatus;
 use web_time::Instant;
 
 use crate::batch::Holder;
-use crate::gpus::Gpu;
+use crate::gpus::{Gpu, Opening};
 #[cfg(not(browser_gpu))]
 use crate::gpus::{WAITING, wait};
 use crate::{Absent, Batch};
@@ -52,7 +52,7 @@ pub struct Engine {
     #[cfg(browser_gpu)]
     pub(crate) gpu_problem: Option<Error>,
     /// Where devices keep their compiled code, if anywhere.
-    pub(crate) code_folder: Option<PathBuf>,
+    pub(crate) opening: Opening,
     pub(crate) machine: Machine,
     pub(crate) profile_path: Option<PathBuf>,
     pub(crate) status: ProfileStatus,

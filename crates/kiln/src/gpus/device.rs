@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use kiln_device::waiting::Waiting;
-use kiln_device::{Backend, Driver, GraphRunner, MemoryUse, Prepared, State, Tensor};
+use kiln_device::{Backend, Driver, GraphRunner, MemoryUse, Prepared, Profile, State, Tensor};
 use kiln_ir::graph::{Graph, TensorId};
 use kiln_ir::op::{Custom, Op};
 use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Record, Result, TensorType};
@@ -113,6 +113,7 @@ pub(crate) trait Runner: Debug + Send + Sync {
     fn run<'a>(&'a mut self, graph: &'a Graph, wanted: &'a [TensorId], waiting: Waiting) -> Pending<'a, Vec<Buffer>>;
     fn read<'a>(&'a self, graph: &'a Graph, ids: &'a [TensorId], waiting: Waiting) -> Pending<'a, Vec<Buffer>>;
     fn tensor(&mut self, graph: &Graph, id: TensorId) -> Result<Resident>;
+    fn profile(&self, waiting: Waiting) -> Pending<'_, Profile>;
 }
 
 /// A device of one driver.
@@ -249,6 +250,10 @@ macro_rules! devices_of {
 
             fn tensor(&mut self, graph: &Graph, id: TensorId) -> Result<Resident> {
                 Ok(Resident::new(self.tensor(graph, id)?))
+            }
+
+            fn profile(&self, waiting: Waiting) -> Pending<'_, Profile> {
+                Box::pin(self.profile(waiting))
             }
         }
 

@@ -2,13 +2,11 @@
 // A build without a backend of GPUs finds none.
 #![cfg_attr(not(any(feature = "gpu", feature = "cuda")), allow(unused))]
 
-use std::path::Path;
-
 use kiln_ir::{Error, Result};
 use kiln_route::Backend;
 
 use super::device::On;
-use super::{Asked, Gpu};
+use super::{Asked, Gpu, Opening};
 
 #[cfg(native_gpu)]
 pub(super) mod adapters {
@@ -21,9 +19,10 @@ pub(super) mod adapters {
     }
 
     /// The adapter with this label.
-    pub(in super::super) fn named(name: &str, folder: Option<&Path>) -> Gpu {
+    pub(in super::super) fn named(name: &str, opening: &Opening) -> Gpu {
         let options = DeviceOptions::new();
-        let options = match folder {
+        let options = if opening.times_kernels { options.profile() } else { options };
+        let options = match &opening.code_folder {
             Some(folder) => options.pipeline_folder(folder),
             None => options,
         };
@@ -32,14 +31,14 @@ pub(super) mod adapters {
     }
 
     /// The adapter of choice.
-    pub(super) fn chosen(choice: &AdapterChoice, folder: Option<&Path>) -> Result<Gpu> {
-        Ok(named(&GpuDevice::find(choice)?.label, folder))
+    pub(super) fn chosen(choice: &AdapterChoice, opening: &Opening) -> Result<Gpu> {
+        Ok(named(&GpuDevice::find(choice)?.label, opening))
     }
 
     /// Every hardware GPU, once; or why there is none.
-    pub(super) fn hardware(folder: Option<&Path>) -> Result<Vec<Gpu>> {
+    pub(super) fn hardware(opening: &Opening) -> Result<Vec<Gpu>> {
         let adapters = GpuDevice::list_adapters().into_iter().filter(|adapter| adapter.kind != AdapterKind::Software);
-        let gpus: Vec<Gpu> = adapters.map(|adapter| named(&adapter.label, folder)).collect();
+        let gpus: Vec<Gpu> = adapters.map(|adapter| named(&adapter.label, opening)).collect();
         if gpus.is_empty() {
             // Where there is no adapter at all, this says why.
             let software = GpuDevice::find(&AdapterChoice::Any)?;
@@ -66,11 +65,12 @@ pub(super) mod cuda {
     }
 
     /// The device whose place has this name. A name of another form is that of a device that is not there.
-    pub(in super::super) fn named(name: &str, folder: Option<&Path>) -> Gpu {
+    pub(in super::super) fn named(name: &str, opening: &Opening) -> Gpu {
         let parts = name.strip_prefix("cuda ").and_then(|rest| rest.split_once(": "));
         let ordinal = parts.and_then(|(ordinal, _)| ordinal.parse().ok()).unwrap_or(u32::MAX);
         let options = DeviceOptions::new();
-        let options = match folder {
+        let options = if opening.times_kernels { options.profile() } else { options };
+        let options = match &opening.code_folder {
             Some(folder) => options.kernel_folder(folder),
             None => options,
         };
@@ -78,23 +78,23 @@ pub(super) mod cuda {
     }
 
     /// The device with this number.
-    pub(super) fn chosen(ordinal: u32, folder: Option<&Path>) -> Result<Gpu> {
+    pub(super) fn chosen(ordinal: u32, opening: &Opening) -> Result<Gpu> {
         let devices = CudaDevice::list().map_err(DriverProblem::into_error)?;
         let found = devices.iter().find(|info| info.ordinal == ordinal).ok_or_else(|| Error::Unavailable {
             what: format!("CUDA device {ordinal}"),
             reason: format!("there are {}", devices.iter().map(place).collect::<Vec<_>>().join(", ")),
         })?;
-        Ok(named(&place(found), folder))
+        Ok(named(&place(found), opening))
     }
 
     /// Every device, or why there is none.
-    pub(super) fn hardware(folder: Option<&Path>) -> Result<Vec<Gpu>> {
+    pub(super) fn hardware(opening: &Opening) -> Result<Vec<Gpu>> {
         let devices = CudaDevice::list().map_err(DriverProblem::into_error)?;
         if devices.is_empty() {
             let reason = "no device of the driver answers".into();
             return Err(Error::Unavailable { what: "CUDA".into(), reason });
         }
-        Ok(devices.iter().map(|info| named(&place(info), folder)).collect())
+        Ok(devices.iter().map(|info| named(&place(info), opening)).collect())
     }
 }
 
@@ -123,17 +123,17 @@ pub(super) mod browser {
 ///
 /// # Errors
 /// [`Error::Unavailable`] where it is not there, with what is.
-pub(super) fn chosen(asked: &Asked, folder: Option<&Path>) -> Result<Gpu> {
+pub(super) fn chosen(asked: &Asked, opening: &Opening) -> Result<Gpu> {
     match *asked {
         #[cfg(native_gpu)]
-        Asked::Adapter(ref choice) => adapters::chosen(choice, folder),
+        Asked::Adapter(ref choice) => adapters::chosen(choice, opening),
         #[cfg(browser_gpu)]
         Asked::Adapter(ref choice) => Err(Error::Unavailable {
             what: format!("{choice:?}"),
             reason: "a browser opens its adapter with `build_async`".into(),
         }),
         #[cfg(native_cuda)]
-        Asked::Cuda(ordinal) => cuda::chosen(ordinal, folder),
+        Asked::Cuda(ordinal) => cuda::chosen(ordinal, opening),
     }
 }
 
@@ -141,12 +141,12 @@ pub(super) fn chosen(asked: &Asked, folder: Option<&Path>) -> Result<Gpu> {
 ///
 /// # Errors
 /// [`Error::Unavailable`] where there is none, with the reason.
-pub(super) fn hardware(kind: Backend, folder: Option<&Path>) -> Result<Vec<Gpu>> {
+pub(super) fn hardware(kind: Backend, opening: &Opening) -> Result<Vec<Gpu>> {
     match kind {
         #[cfg(native_gpu)]
-        Backend::Gpu => adapters::hardware(folder),
+        Backend::Gpu => adapters::hardware(opening),
         #[cfg(native_cuda)]
-        Backend::Cuda => cuda::hardware(folder),
+        Backend::Cuda => cuda::hardware(opening),
         _ => {
             let reason = "this build has no backend for it".into();
             Err(Error::Unavailable { what: kind.to_string(), reason })
@@ -155,12 +155,12 @@ pub(super) fn hardware(kind: Backend, folder: Option<&Path>) -> Result<Vec<Gpu>>
 }
 
 /// The GPU behind a place of a profile, wherever it is; `None` where this build has no backend for it.
-pub(super) fn of_place(backend: Backend, name: &str, folder: Option<&Path>) -> Option<Gpu> {
+pub(super) fn of_place(backend: Backend, name: &str, opening: &Opening) -> Option<Gpu> {
     match backend {
         #[cfg(native_gpu)]
-        Backend::Gpu => Some(adapters::named(name, folder)),
+        Backend::Gpu => Some(adapters::named(name, opening)),
         #[cfg(native_cuda)]
-        Backend::Cuda => Some(cuda::named(name, folder)),
+        Backend::Cuda => Some(cuda::named(name, opening)),
         _ => None,
     }
 }

@@ -17,7 +17,7 @@ mod sharing;
 #[cfg(not(browser_gpu))]
 mod times;
 
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
@@ -124,6 +124,15 @@ struct State {
     logged_lacking: AtomicBool,
 }
 
+/// How the devices of an engine are opened.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Opening {
+    /// The folder of compiled code.
+    pub(crate) code_folder: Option<PathBuf>,
+    /// Whether executions time each kernel.
+    pub(crate) times_kernels: bool,
+}
+
 impl Gpu {
     fn new(name: String, kind: Backend, device: impl Device) -> Self {
         let no = || AtomicBool::new(false);
@@ -132,17 +141,17 @@ impl Gpu {
     }
 
     /// The GPU behind a place of a profile, wherever it is; `None` where this build has no backend for it. Compiled code is
-    /// kept in the folder.
-    pub(crate) fn of_place(place: &Place, folder: Option<&Path>) -> Option<Self> {
-        find::of_place(place.backend, &place.name, folder)
+    /// kept where `opening` says.
+    pub(crate) fn of_place(place: &Place, opening: &Opening) -> Option<Self> {
+        find::of_place(place.backend, &place.name, opening)
     }
 
     /// The GPU that is asked for.
     ///
     /// # Errors
     /// [`Error::Unavailable`] where it is not there, with what is.
-    pub(crate) fn chosen(asked: &Asked, folder: Option<&Path>) -> Result<Self> {
-        find::chosen(asked, folder)
+    pub(crate) fn chosen(asked: &Asked, opening: &Opening) -> Result<Self> {
+        find::chosen(asked, opening)
     }
 
     /// Opens the adapter of a browser.
@@ -158,9 +167,9 @@ impl Gpu {
     ///
     /// # Errors
     /// [`Error::Unavailable`] where there is none, with the reason, which is logged once in the process.
-    pub(crate) fn hardware(kind: Backend, folder: Option<&Path>) -> Result<Vec<Self>> {
+    pub(crate) fn hardware(kind: Backend, opening: &Opening) -> Result<Vec<Self>> {
         static LOGGED: Mutex<Vec<Backend>> = Mutex::new(Vec::new());
-        let found = find::hardware(kind, folder);
+        let found = find::hardware(kind, opening);
         if let Err(why) = &found {
             let mut logged = LOGGED.lock().unwrap_or_else(PoisonError::into_inner);
             if !logged.contains(&kind) {
