@@ -36,7 +36,8 @@ const OUT: [f32; 4] = [15.0, 18.0, 10.0, 19.5];
 
 #[test]
 fn results_are_right_whatever_is_fused() {
-    for fusion in [FusionLimits::default(), FusionLimits::NONE] {
+    let rounds = FusionLimits { round: 4, ..FusionLimits::default() };
+    for fusion in [FusionLimits::default(), FusionLimits::NONE, rounds] {
         let device = HostDevice::new(HostOptions { fusion, ..HostOptions::default() });
         let (mut batch, _, [product, sum, out]) = layer(&device);
         batch.execute(&[out]).unwrap();

@@ -318,7 +318,7 @@ mod tests {
         let x = g.input(TensorType::f32(Shape::new(&[2, 256]).unwrap()));
         let weights = TensorType::blocks(format, Shape::new(&[256, 256]).unwrap()).unwrap();
         let op = QuantMatmul { format };
-        let mut project = |g: &mut Graph, x| {
+        let project = |g: &mut Graph, x| {
             let w = g.input(weights);
             push(g, op, &[x, w])
         };
@@ -355,7 +355,7 @@ mod tests {
         for _ in 0..3 {
             ends.iter_mut().for_each(|x| *x = push(&mut g, Softmax, &[*x]));
         }
-        let last = push(&mut g, crate::op::Concat::along(0), &ends);
+        let last = push(&mut g, crate::op::Concat { axis: 0 }, &ends);
         let schedule = g.schedule(&[last], FusionLimits { round: 4, ..FusionLimits::default() }).unwrap();
         assert_eq!(schedule.rounds, [4, 4, 4, 4, 1]);
         let mut steps = &schedule.steps[..];
