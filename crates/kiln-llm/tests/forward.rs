@@ -7,6 +7,7 @@ use std::collections::HashSet;
 
 use kiln::{DType, Engine, QuantFormat};
 use kiln_llm::{Error, Model, Sampler, Session, SessionOptions};
+use support::several;
 use support::random_model::{
     Divisors, GEMMA2, GEMMA2_LARGE, GEMMA3, KINDS, Kind, LLAMA, PHI3, QWEN2, QWEN3, RandomModel, VOCABULARY,
 };
@@ -392,4 +393,24 @@ fn files_that_contradict_themselves_are_refused() {
     }
     let text = wrong(plain().with("llama.block_count", "two"), "text");
     assert!(matches!(text, Error::File(kiln_gguf::Error::Value { .. })));
+}
+
+#[test]
+fn several_sequences_together_get_the_tokens_of_each_alone() {
+    several::together_is_as_alone(&engine());
+}
+
+#[test]
+fn sequences_come_and_go_while_others_go_on() {
+    several::sequences_come_and_go(&engine());
+}
+
+#[test]
+fn sequences_end_and_what_is_wrong_with_one_names_it() {
+    several::sequences_end_and_errors_name_them(&engine());
+}
+
+#[test]
+fn candidates_give_the_tokens_that_all_logits_give() {
+    several::candidates_are_those_of_all_logits(&engine());
 }
