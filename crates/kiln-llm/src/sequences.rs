@@ -241,9 +241,7 @@ impl<'m> Sequences<'m> {
         self.check_room(tokens.len())?;
         let copying = match &mut self.between {
             Some(copying) => copying,
-            none => {
-                none.insert(Copying::record(self.model.engine, [&self.caches[..]; 2], [self.layout; 2])?)
-            }
+            none => none.insert(Copying::record(self.model.engine, [&self.caches[..]; 2], [self.layout; 2])?),
         };
         copying.copy(0..tokens.len() - 1, [from, slot])?;
         Ok(self.put(slot, tokens, options, surprises))

@@ -7,10 +7,10 @@ use std::collections::HashSet;
 
 use kiln::{DType, Engine, QuantFormat};
 use kiln_llm::{Error, Model, Sampler, Session, SessionOptions};
-use support::several;
 use support::random_model::{
     Divisors, GEMMA2, GEMMA2_LARGE, GEMMA3, KINDS, Kind, LLAMA, PHI3, QWEN2, QWEN3, RandomModel, VOCABULARY,
 };
+use support::several;
 
 const TOKENS: [u32; 11] = [1, 6, 7, 8, 11, 9, 5, 6, 6, 3, 10];
 
@@ -397,7 +397,10 @@ fn files_that_contradict_themselves_are_refused() {
 
 #[test]
 fn several_sequences_together_get_the_tokens_of_each_alone() {
-    several::together_is_as_alone(&engine());
+    // Windows, caps and norms of heads, and caches of each type of floats.
+    let kinds =
+        [(LLAMA, DType::F32), (LLAMA, DType::F16), (QWEN3, DType::Bf16), (GEMMA2, DType::F32), (GEMMA3, DType::F16)];
+    several::together_is_as_alone(&engine(), &kinds);
 }
 
 #[test]

@@ -49,8 +49,14 @@ fn a_real_model_says_what_exact_arithmetic_says() {
 
 /// Eight sequences at once get the tokens that each gets alone, greedy ones and drawn ones.
 fn several_at_once(model: &Model<'_>) {
-    let prompts =
-        [PROMPT, "The capital of Italy is", "Water boils at", "Once upon a time, there was a", "1, 2, 3, 4,", "def add(a, b):"];
+    let prompts = [
+        PROMPT,
+        "The capital of Italy is",
+        "Water boils at",
+        "Once upon a time, there was a",
+        "1, 2, 3, 4,",
+        "def add(a, b):",
+    ];
     let drawn = |seed: u64| Sampler { seed, ..Sampler::default() };
     let samplers = [Sampler::greedy(), drawn(1), Sampler::greedy(), drawn(2), Sampler { top_k: 0, ..drawn(3) }];
     let cache = kiln::DType::F32;
@@ -75,7 +81,8 @@ fn several_at_once(model: &Model<'_>) {
         for (own, alone) in own.iter().zip(&alone) {
             assert_eq!(own.token, alone.token, "{prompt:?}");
         }
-        let texts = [own.iter().map(|one| &*one.text).collect::<String>(), alone.iter().map(|one| &*one.text).collect()];
+        let texts =
+            [own.iter().map(|one| &*one.text).collect::<String>(), alone.iter().map(|one| &*one.text).collect()];
         assert!(texts[0].starts_with(texts[1].trim_end_matches('\u{fffd}')), "{texts:?}");
     }
 }

@@ -189,8 +189,7 @@ impl<'e> Copying<'e> {
         for start in positions.clone().step_by(COPIED) {
             let part = start..positions.end.min(start + COPIED);
             let read = filled(0, &mut part.clone().flat_map(|position| self.layouts[0].of(from, position)));
-            let written =
-                filled(WriteRows::SKIPPED, &mut part.flat_map(|position| self.layouts[1].of(to, position)));
+            let written = filled(WriteRows::SKIPPED, &mut part.flat_map(|position| self.layouts[1].of(to, position)));
             self.batch.set_data(self.from, Data::U32(&read))?;
             self.batch.set_data(self.to, Data::U32(&written))?;
             self.batch.execute(&[])?;
