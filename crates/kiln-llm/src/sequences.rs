@@ -148,7 +148,7 @@ impl<'m> Sequences<'m> {
         let prompt = Session::new(model, SessionOptions { context, cache })?;
         let config = &model.config;
         let layout = Layout { slots: most, kv_heads: config.kv_heads, context: prompt.context() };
-        let Some(rows) = layout.rows().filter(|&rows| rows < u32::MAX as usize) else {
+        let Some(rows) = layout.rows() else {
             let reason = format!("{most} sequences of {} tokens have more keys than 32 bits count", layout.context);
             return refused(format!("{reason}: fewer sequences or a shorter context are needed"));
         };

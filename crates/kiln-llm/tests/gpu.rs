@@ -32,7 +32,7 @@ fn engine() -> Option<Engine> {
 #[test]
 fn several_sequences_together_get_the_tokens_of_each_alone() {
     let Some(engine) = engine() else { return };
-    several::together_is_as_alone(&engine, &[(LLAMA, DType::F16), (GEMMA2, DType::F32)]);
+    several::together_is_as_alone(&engine, &[(LLAMA, DType::F16, &[0, 3]), (GEMMA2, DType::F32, &[1])]);
 }
 
 #[test]
@@ -50,5 +50,5 @@ fn sequences_end_and_what_is_wrong_with_one_names_it() {
 #[test]
 fn candidates_give_the_tokens_that_all_logits_give() {
     let Some(engine) = engine() else { return };
-    several::candidates_are_those_of_all_logits(&engine);
+    several::candidates_are_those_of_all_logits(&engine, 1);
 }

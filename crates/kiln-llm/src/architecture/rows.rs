@@ -23,9 +23,10 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// The rows of a cache.
+    /// The rows of a cache, where 32 bits count them.
     pub(crate) fn rows(&self) -> Option<usize> {
-        self.slots.checked_mul(self.kv_heads)?.checked_mul(self.context)
+        let rows = self.slots.checked_mul(self.kv_heads)?.checked_mul(self.context)?;
+        Some(rows).filter(|&rows| rows < WriteRows::SKIPPED as usize)
     }
 
     /// The rows of the caches for a position of a slot, one of each head.
@@ -195,5 +196,22 @@ impl<'e> Copying<'e> {
             self.batch.execute(&[])?;
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
+
+    #[test]
+    fn the_rows_of_caches_are_counted_by_32_bits() {
+        let layout = Layout { slots: 64, kv_heads: 8, context: 4096 };
+        assert_eq!(layout.rows(), Some(1 << 21));
+        assert_eq!(layout.of(1, 3).collect::<Vec<_>>(), (0..8).map(|head| (8 + head) * 4096 + 3).collect::<Vec<_>>());
+        assert_eq!(Layout { context: 1 << 23, ..layout }.rows(), None);
+        assert_eq!(Layout { context: usize::MAX, ..layout }.rows(), None);
     }
 }
