@@ -372,7 +372,8 @@ impl<'m> Sequences<'m> {
         Ok(self.graphs.len() - 1)
     }
 
-    /// The tokens of all sequences as they come, until the last one has ended or a step fails.
+    /// The tokens of all sequences as they come, until the last one has ended or a step fails. A step makes a token for each sequence: what
+    /// was not taken of it when the iterator is dropped is in [`Sequences::tokens`] alone.
     pub fn steps(&mut self) -> Steps<'_, 'm> {
         Steps { sequences: self, made: VecDeque::new(), failed: false }
     }

@@ -34,13 +34,13 @@ fn several_sequences_together_get_the_tokens_of_each_alone() {
     let Some(engine) = engine() else { return };
     let kinds: [(Kind, DType, &[usize]); 3] =
         [(LLAMA, DType::F16, &[0, 1, 2, 3]), (QWEN3, DType::Bf16, &[0, 3]), (GEMMA2, DType::F32, &[1, 2])];
-    several::together_is_as_alone(&engine, &kinds);
+    several::together_is_as_alone(&engine, &kinds, 300);
 }
 
 #[test]
 fn sequences_come_and_go_while_others_go_on() {
     let Some(engine) = engine() else { return };
-    several::sequences_come_and_go(&engine);
+    several::sequences_come_and_go(&engine, 300);
 }
 
 #[test]

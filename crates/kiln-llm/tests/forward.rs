@@ -404,12 +404,12 @@ fn several_sequences_together_get_the_tokens_of_each_alone() {
         (GEMMA2, DType::F32, &[0, 3]),
         (GEMMA3, DType::F16, &[1, 2]),
     ];
-    several::together_is_as_alone(&engine(), &kinds);
+    several::together_is_as_alone(&engine(), &kinds, 300);
 }
 
 #[test]
 fn sequences_come_and_go_while_others_go_on() {
-    several::sequences_come_and_go(&engine());
+    several::sequences_come_and_go(&engine(), 300);
 }
 
 #[test]

@@ -65,7 +65,7 @@ fn several_at_once(model: &Model<'_>) {
     let asked: Vec<_> = (0..most)
         .map(|i| {
             let (prompt, sampler) = (prompts[i % prompts.len()], samplers[i % samplers.len()].clone());
-            let options = SequenceOptions { sampler: sampler.clone(), most: 8, ..SequenceOptions::default() };
+            let options = SequenceOptions { sampler: sampler.clone(), most: 6, ..SequenceOptions::default() };
             (sequences.add(&model.tokenizer().encode(prompt), options).unwrap(), prompt, sampler)
         })
         .collect();
@@ -74,7 +74,7 @@ fn several_at_once(model: &Model<'_>) {
     for (id, prompt, sampler) in asked {
         session.truncate(0);
         session.push(&model.tokenizer().encode(prompt)).unwrap();
-        let alone: Vec<_> = session.generate(&sampler, 8).map(Result::unwrap).collect();
+        let alone: Vec<_> = session.generate(&sampler, 6).map(Result::unwrap).collect();
         // With the token that ends a text.
         let all = session.tokens().len() - model.tokenizer().encode(prompt).len();
         let own: Vec<_> = made.iter().filter(|made| made.sequence == id).collect();

@@ -9,10 +9,10 @@ use kiln_llm::{
 use super::random_model::{Kind, LLAMA, RandomModel, VOCABULARY};
 
 /// Prompts of different lengths: the first two and the last two begin with the same tokens, one is a single token, and one has more
-/// tokens than are copied at once.
-fn prompts() -> Vec<Vec<u32>> {
+/// tokens than are copied at once, unless that is more than `longest`.
+fn prompts(longest: u32) -> Vec<Vec<u32>> {
     let of = |seed: u32, length: u32| (0..length).map(|i| (i * seed + i / 3) % VOCABULARY as u32).collect::<Vec<_>>();
-    let mut prompts: Vec<Vec<u32>> = [(7, 5), (7, 9), (5, 1), (11, 300), (3, 8), (1, 2), (2, 20)]
+    let mut prompts: Vec<Vec<u32>> = [(7, 5), (7, 9), (5, 1), (11, longest.min(300)), (3, 8), (1, 2), (2, 20)]
         .into_iter()
         .map(|(seed, length)| of(seed, length))
         .collect();
@@ -28,7 +28,9 @@ fn load<'e>(engine: &'e Engine, kind: Kind, name: &str) -> Model<'e> {
     model
 }
 
+/// Tokens that a sequence has room for, and that it makes in a round.
 const ROOM: usize = 340;
+const TOKENS: usize = 8;
 
 fn options(most: usize, cache: DType) -> SequencesOptions {
     SequencesOptions { most, context: Some(ROOM), cache }
@@ -72,10 +74,10 @@ fn samplers(round: usize) -> Vec<Sampler> {
 
 /// That sequences in a batch get the tokens that each gets alone, whatever their samplers need: of models of these kinds, with caches of
 /// these types, in rounds of one kind of samplers (0, 1) or several (2, 3), of as many rows as places (0, 2) or fewer.
-pub(crate) fn together_is_as_alone(engine: &Engine, kinds: &[(Kind, DType, &[usize])]) {
+pub(crate) fn together_is_as_alone(engine: &Engine, kinds: &[(Kind, DType, &[usize])], longest: u32) {
     for (number, &(kind, cache, rounds)) in kinds.iter().enumerate() {
         let model = load(engine, kind, &format!("several-{number}"));
-        let (prompts, mut session) = (prompts(), session(&model, cache));
+        let (prompts, mut session) = (prompts(longest), session(&model, cache));
         for &round in rounds {
             let samplers = samplers(round);
             // Rounds of as many rows as slots, and of fewer.
@@ -83,12 +85,12 @@ pub(crate) fn together_is_as_alone(engine: &Engine, kinds: &[(Kind, DType, &[usi
             let ids: Vec<SequenceId> = prompts
                 .iter()
                 .zip(&samplers)
-                .map(|(prompt, sampler)| sequences.add(prompt, going_on(sampler.clone(), 12)).unwrap())
+                .map(|(prompt, sampler)| sequences.add(prompt, going_on(sampler.clone(), TOKENS)).unwrap())
                 .collect();
             let made: Vec<Made> = sequences.steps().map(Result::unwrap).collect();
-            assert_eq!((made.len(), sequences.len()), (96, 0));
+            assert_eq!((made.len(), sequences.len()), (8 * TOKENS, 0));
             for ((&id, prompt), sampler) in ids.iter().zip(&prompts).zip(&samplers) {
-                let expected = alone(&mut session, prompt, sampler, 12);
+                let expected = alone(&mut session, prompt, sampler, TOKENS);
                 assert_eq!(of(&made, id), expected, "{} {cache}, round {round}, {} tokens", kind.name, prompt.len());
             }
         }
@@ -96,9 +98,9 @@ pub(crate) fn together_is_as_alone(engine: &Engine, kinds: &[(Kind, DType, &[usi
 }
 
 /// That sequences come and go while others go on, and forks go their own ways.
-pub(crate) fn sequences_come_and_go(engine: &Engine) {
+pub(crate) fn sequences_come_and_go(engine: &Engine, longest: u32) {
     let (model, cache) = (load(engine, LLAMA, "come-and-go"), DType::F16);
-    let prompts = prompts();
+    let prompts = prompts(longest);
     let greedy = |most| going_on(Sampler::greedy(), most);
     let mut session = session(&model, cache);
     let mut expected = |prompt: &[u32], count: usize| alone(&mut session, prompt, &Sampler::greedy(), count);
@@ -110,7 +112,7 @@ pub(crate) fn sequences_come_and_go(engine: &Engine) {
     loop {
         while sequences.room() > 0 {
             let Some((i, prompt)) = waiting.next() else { break };
-            known.push((sequences.add(prompt, greedy(3 + 2 * i)).unwrap(), prompt, 3 + 2 * i));
+            known.push((sequences.add(prompt, greedy(2 + i)).unwrap(), prompt, 2 + i));
         }
         if sequences.is_empty() {
             break;
