@@ -5,7 +5,7 @@ use std::fmt;
 
 use kiln::{DType, State};
 
-use crate::architecture::{Copying, Layout, Row, Rows};
+use crate::architecture::{Copying, Layout, Ranked, Row, Rows};
 use crate::{Decoder, Error, Model, Result, Sampler, Session, SessionOptions, Surprises};
 
 /// The most sequences that there may be.
@@ -315,7 +315,7 @@ impl<'m> Sequences<'m> {
         let counts: Option<Vec<usize>> = sequences.iter().map(|one| one.options.sampler.candidates()).collect();
         if let Some(most) = counts.and_then(|counts| counts.into_iter().max()) {
             let found = graph.candidates(rows, most)?;
-            let choose = |(found, one): (Result<Vec<(u32, f32)>>, &mut Sequence<'m>)| {
+            let choose = |(found, one): (Result<Ranked>, &mut Sequence<'m>)| {
                 let Sequence { options, tokens, surprises, .. } = &mut *one;
                 let chosen = found.and_then(|found| options.sampler.choose_among(&found, tokens, surprises));
                 of(one, chosen)

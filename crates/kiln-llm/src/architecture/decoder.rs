@@ -6,7 +6,7 @@ use kiln::op::{Attention, Matmul, QuantMatmul, Rope, WriteRows};
 use kiln::{Batch, DType, Data, Engine, Record, State, Tensor};
 
 use super::cached::{Cached, Following, Heads};
-use super::outcome::Outcome;
+use super::outcome::{Outcome, Ranked};
 use super::weights::{Layer, Projection, Weights};
 use super::{Gate, HeadNorms};
 use crate::config::{Config, LayerKind};
@@ -118,7 +118,7 @@ impl<'e> Step<'e> {
     }
 
     /// The same, and the `count` likeliest tokens to follow, with their logits.
-    pub(crate) fn candidates(&mut self, tokens: &[u32], before: usize, count: usize) -> Result<Vec<(u32, f32)>> {
+    pub(crate) fn candidates(&mut self, tokens: &[u32], before: usize, count: usize) -> Result<Ranked> {
         self.set(tokens, before)?;
         self.outcome.candidates(&mut self.forward.batch, count, &[0])?.remove(0)
     }

@@ -17,6 +17,7 @@ mod weights;
 pub(crate) use decoder::{Forward, Scoring, Step};
 use kiln::op::RopeStyle;
 use kiln_gguf::Metadata;
+pub(crate) use outcome::Ranked;
 pub(crate) use rope::Rotation;
 pub(crate) use rows::{Copying, Layout, Row, Rows};
 pub(crate) use weights::Weights;

@@ -18,6 +18,9 @@ const LARGE: usize = 8192;
 /// Candidates are found by multiples of this, so that samplers that keep nearly as many share a graph.
 const COUNTED_BY: usize = 8;
 
+/// Tokens with their logits, the greatest logit first, and of equal ones the lower token.
+pub(crate) type Ranked = Vec<(u32, f32)>;
+
 /// The logits of rows, and what is found among them where they are.
 #[derive(Debug)]
 pub(super) struct Outcome {
@@ -81,14 +84,13 @@ impl Outcome {
         Ok(rows.iter().map(|&row| checked(tokens[row], most[row], tokens[row])).collect())
     }
 
-    /// Executes, and returns the `count` likeliest tokens of each of these rows with their logits, in order: the greatest logit first,
-    /// and of equal ones the lower token. There may be more.
+    /// Executes, and returns the `count` likeliest tokens of each of these rows, or some more, or what is wrong with its logits.
     pub(super) fn candidates(
         &mut self,
         batch: &mut Batch<'_>,
         count: usize,
         rows: &[usize],
-    ) -> Result<Vec<Result<Vec<(u32, f32)>>>> {
+    ) -> Result<Vec<Result<Ranked>>> {
         let count = count.next_multiple_of(COUNTED_BY).min(self.vocabulary);
         let found = match self.candidates.iter().find(|candidates| candidates.count == count) {
             Some(found) => *found,
@@ -108,7 +110,7 @@ impl Outcome {
                 Some(within) => indices[at] / count as u32 * part + within[at],
                 None => indices[at],
             };
-            let candidates = (row * count..(row + 1) * count).map(|at| (token(at), values[at])).collect::<Vec<_>>();
+            let candidates = (row * count..(row + 1) * count).map(|at| (token(at), values[at])).collect::<Ranked>();
             // What is not a number comes first.
             let (first, greatest) = candidates[0];
             checked(candidates, greatest, first)

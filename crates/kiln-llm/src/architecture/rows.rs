@@ -9,7 +9,7 @@ use kiln::{Batch, Data, Engine, Record, State};
 use super::Weights;
 use super::cached::{Cached, Each, Routes};
 use super::decoder::Inputs;
-use super::outcome::Outcome;
+use super::outcome::{Outcome, Ranked};
 use crate::Result;
 use crate::config::Config;
 
@@ -139,7 +139,7 @@ impl<'e> Rows<'e> {
     }
 
     /// The same, and the `count` likeliest tokens to follow each.
-    pub(crate) fn candidates(&mut self, rows: &[Row], count: usize) -> Result<Vec<Result<Vec<(u32, f32)>>>> {
+    pub(crate) fn candidates(&mut self, rows: &[Row], count: usize) -> Result<Vec<Result<Ranked>>> {
         let places = self.set(rows)?;
         self.outcome.candidates(&mut self.batch, count, &places)
     }
