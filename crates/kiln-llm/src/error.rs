@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use crate::SequenceId;
+
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
@@ -77,6 +79,29 @@ pub enum Error {
         context: usize,
         /// How many it would have.
         asked: usize,
+    },
+    /// There is no place for another sequence.
+    #[error(
+        "all {most} places for sequences are taken: wait until one ends, remove one, or make room for more \
+         (SequencesOptions::most)"
+    )]
+    SequencesFull {
+        /// How many sequences there may be.
+        most: usize,
+    },
+    /// There is no such sequence.
+    #[error("there is no sequence {sequence}: it has ended, was removed, or is another value's")]
+    UnknownSequence {
+        /// What was asked for.
+        sequence: SequenceId,
+    },
+    /// One of several sequences has no next token.
+    #[error("sequence {sequence}: {source}")]
+    Sequence {
+        /// Which.
+        sequence: SequenceId,
+        /// Why.
+        source: Box<Error>,
     },
     /// A text has no tokens, or more than a model takes.
     #[error(

@@ -27,8 +27,10 @@
 //! | `folder` | [`Folder`]: `config.json` as metadata, safetensors files, and the names of their tensors |
 //! | `architecture` | [`ModelKind`], and the decoders as a table: llama, qwen2, qwen3, gemma2, gemma3, phi3, granite, smollm3, olmo2 |
 //! | `architecture/weights`, `rope`, `decoder` | the weights by name, the rotations with their factors, and the graph of a step |
+//! | `architecture/cached`, `rows`, `outcome` | how tokens see the keys that are kept; the graph of several sequences; logits and the likeliest tokens |
 //! | `architecture/encoder` | encoders: bert; their numbers and weights, and the graph of some texts |
 //! | `session` | [`Session`]: tokens with their keys and values; [`Generation`] |
+//! | `sequences` | [`Sequences`]: several sequences of tokens, one token of each a step |
 //! | `quantize` | [`Quantization`]: model files in other element types |
 //! | `sampling` | [`Sampler`]: how the next token is chosen; penalties, and the random numbers |
 //! | `sampling/candidates`, `dry`, `mirostat` | the steps that exclude tokens; [`SequenceBreakers`]; [`Surprises`] |
@@ -43,8 +45,8 @@
 //! | `unicode` | classes of characters, and characters without accents, from generated tables |
 //! | `error` | [`Error`]: what was expected, what was found, what to do |
 //!
-//! A step is recorded once for 1, 8, 64 and 512 tokens, and executed again and again: tokens and positions are data. Keys and values
-//! are states of the engine, which executions change where they are. Layers that see a window of the last keys keep all of them, too, as
+//! A step is recorded once for 1, 8, 64, 512 and 1024 tokens of a text, and for 1, 2, 4 and so on up to 64 sequences, and executed again
+//! and again: tokens and positions are data. Keys and values are states of the engine, which executions change where they are. Layers that see a window of the last keys keep all of them, too, as
 //! their window is a mask. The program `kiln-llm` runs models, and looks into their files.
 //!
 //! Texts are tokenized as they are: they are not brought to a normal form of Unicode, which llama.cpp does not do either. BERT and
@@ -61,6 +63,7 @@ mod folder;
 mod model;
 mod quantize;
 mod sampling;
+mod sequences;
 mod session;
 mod tokenizer;
 mod unicode;
@@ -75,5 +78,6 @@ pub use folder::{Folder, FolderTensor};
 pub use model::Model;
 pub use quantize::{Conversion, Quantization, Recipe};
 pub use sampling::{Sampler, SequenceBreakers, Surprises};
+pub use sequences::{Finish, Made, SequenceId, SequenceOptions, Sequences, SequencesOptions, Steps};
 pub use session::{Generated, Generation, Session, SessionOptions};
 pub use tokenizer::{Decoder, Encoding, SpecialTokens, TokenKind, Tokenizer};

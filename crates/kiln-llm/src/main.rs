@@ -90,23 +90,31 @@ enum Command {
     /// Measure how many tokens a model takes and makes in a second
     ///
     /// Prints the mean of all repetitions and their standard deviation, after one that is not counted. The tokens of the prompt are
-    /// made up, and the likeliest token follows.
-    #[command(after_help = "Example: kiln-llm bench model.gguf --device cuda -p 2048 --depth 8192")]
+    /// made up, and the likeliest token follows. With --batch several sequences are computed at once: each has a prompt of its own, and a
+    /// step makes a token for each of them.
+    #[command(after_help = "Examples: kiln-llm bench model.gguf --device cuda -p 2048 --depth 8192\n          \
+                            kiln-llm bench model.gguf -p 128 -n 64 --batch 1,8,16")]
     Bench {
         #[command(flatten)]
         file: File,
-        /// Tokens of the prompt; 0 leaves this test out
+        /// Tokens of the prompt; 0 leaves this test out, unless --batch is given
         #[arg(short = 'p', long, default_value_t = 512)]
         prompt: usize,
         /// Tokens that are made one by one; 0 leaves this test out
         #[arg(short = 'n', long, default_value_t = 128)]
         tokens: usize,
         /// Tokens that come before
-        #[arg(long, default_value_t = 0)]
+        #[arg(long, default_value_t = 0, conflicts_with = "batch")]
         depth: usize,
+        /// Numbers of sequences at once, 1 to 64: measures each instead of a single sequence
+        #[arg(long, value_delimiter = ',', value_name = "N,N,...")]
+        batch: Vec<usize>,
         /// Repetitions, at least one
         #[arg(short = 'r', long, default_value_t = NonZeroUsize::new(5).expect("5 is not 0"))]
         repetitions: NonZeroUsize,
+        /// Print an array with an object for each test
+        #[arg(long)]
+        json: bool,
         #[command(flatten)]
         execution: ExecutionOptions,
     },
@@ -283,8 +291,9 @@ fn main() -> ExitCode {
 fn run(command: Command, out: &mut impl Write) -> Result<ExitCode> {
     match command {
         Command::Inspect { file } => program::inspect::run(&file.open()?, out)?,
-        Command::Bench { file, prompt, tokens, depth, repetitions, execution } => {
-            let bench = program::bench::Bench { prompt, tokens, depth, repetitions, execution };
+        Command::Bench { file, prompt, tokens, depth, batch, repetitions, json, execution } => {
+            let batches = batch;
+            let bench = program::bench::Bench { prompt, tokens, depth, batches, repetitions, json, execution };
             program::bench::run(file.open()?, &bench, out)?;
         }
         Command::Embed { file, texts, similarity, json, pooling, no_normalize, truncate, max_tokens, device } => {

@@ -9,7 +9,7 @@ use crate::architecture::Weights;
 use crate::chat::{ChatTemplate, Templates};
 use crate::config::Config;
 use crate::weights::Source;
-use crate::{Folder, Result, Session, SessionOptions, Tokenizer};
+use crate::{Folder, Result, Sequences, SequencesOptions, Session, SessionOptions, Tokenizer};
 
 /// A language model on an engine.
 ///
@@ -134,5 +134,13 @@ impl<'e> Model<'e> {
     /// As [`Session::new`].
     pub fn session(&self, options: SessionOptions) -> Result<Session<'_>> {
         Session::new(self, options)
+    }
+
+    /// Room for several sequences of tokens.
+    ///
+    /// # Errors
+    /// As [`Sequences::new`].
+    pub fn sequences(&self, options: SequencesOptions) -> Result<Sequences<'_>> {
+        Sequences::new(self, options)
     }
 }

@@ -154,9 +154,13 @@ impl<'m> Session<'m> {
         if self.tokens.len() == self.context {
             return Err(Error::ContextFull { context: self.context, asked: self.context + 1 });
         }
-        let token = match sampler.is_greedy() {
-            true => self.follow(Step::greatest)?,
-            false => {
+        let token = match sampler.candidates() {
+            _ if sampler.is_greedy() => self.follow(Step::greatest)?,
+            Some(count) => {
+                let candidates = self.follow(|step, tokens, before| step.candidates(tokens, before, count))?;
+                sampler.choose_among(&candidates, &self.tokens, &mut self.surprises)?
+            }
+            None => {
                 let logits = self.logits()?;
                 sampler.choose(&logits, &self.tokens, &mut self.surprises)?
             }
@@ -238,6 +242,16 @@ impl<'m> Session<'m> {
     /// [`Error::Kiln`].
     pub fn explain(&mut self) -> Result<Explanation> {
         self.step(1)?.explain()
+    }
+
+    /// Computes what is not in the caches, and nothing that follows.
+    pub(crate) fn fill(&mut self) -> Result<()> {
+        if self.cached == self.tokens.len() { Ok(()) } else { self.follow(Step::extend) }
+    }
+
+    /// The keys and values of each layer, `[kv_heads, context, size]`: those of the tokens so far once they are filled.
+    pub(crate) fn caches(&self) -> &[[State; 2]] {
+        &self.caches
     }
 
     /// Computes what is not in the caches, the last part of it with `last`. Of a text that is computed already the last token is

@@ -10,6 +10,7 @@ use kiln_llm::{Error, Model, Sampler, Session, SessionOptions};
 use support::random_model::{
     Divisors, GEMMA2, GEMMA2_LARGE, GEMMA3, KINDS, Kind, LLAMA, PHI3, QWEN2, QWEN3, RandomModel, VOCABULARY,
 };
+use support::several;
 
 const TOKENS: [u32; 11] = [1, 6, 7, 8, 11, 9, 5, 6, 6, 3, 10];
 
@@ -392,4 +393,31 @@ fn files_that_contradict_themselves_are_refused() {
     }
     let text = wrong(plain().with("llama.block_count", "two"), "text");
     assert!(matches!(text, Error::File(kiln_gguf::Error::Value { .. })));
+}
+
+#[test]
+fn several_sequences_together_get_the_tokens_of_each_alone() {
+    // Windows, caps and norms of heads, and caches of each type of floats.
+    let kinds: [(Kind, DType, &[usize]); 4] = [
+        (LLAMA, DType::F16, &[0, 1, 2, 3]),
+        (QWEN3, DType::Bf16, &[0, 3]),
+        (GEMMA2, DType::F32, &[0, 3]),
+        (GEMMA3, DType::F16, &[1, 2]),
+    ];
+    several::together_is_as_alone(&engine(), &kinds, 300);
+}
+
+#[test]
+fn sequences_come_and_go_while_others_go_on() {
+    several::sequences_come_and_go(&engine(), 300);
+}
+
+#[test]
+fn sequences_end_and_what_is_wrong_with_one_names_it() {
+    several::sequences_end_and_errors_name_them(&engine());
+}
+
+#[test]
+fn candidates_give_the_tokens_that_all_logits_give() {
+    several::candidates_are_those_of_all_logits(&engine(), 4);
 }

@@ -126,6 +126,32 @@ fn run_continues_a_text_and_bench_measures() {
     let (code, table, errors) = run(&["bench", model, "-p", "20", "-n", "3", "-r", "1", "--depth", "9"]);
     assert_eq!((code, &*errors), (0, ""));
     assert!(["prompt", "decode", "tokens/s"].iter().all(|word| table.contains(word)), "{table}");
+    // Several sequences: a line and an object for each number of them.
+    let batched = ["bench", model, "-p", "20", "-n", "3", "-r", "1", "--batch", "1,3"];
+    let (code, table, errors) = run(&batched);
+    assert_eq!((code, &*errors, table.lines().count()), (0, "", 3), "{table}");
+    let objects = |arguments: &[&str]| {
+        let (code, out, errors) = run(&[arguments, &["--json"]].concat());
+        assert_eq!((code, &*errors), (0, ""));
+        serde_json::from_str::<Vec<serde_json::Value>>(&out).unwrap()
+    };
+    let found = objects(&batched);
+    for (object, batch) in found.iter().zip([1, 3]) {
+        assert_eq!((&object["batch"], &object["prompt"], &object["tokens"]), (&batch.into(), &20.into(), &3.into()));
+        for rate in ["prompt_tokens_per_second", "decode_tokens_per_second", "tokens_per_second"] {
+            assert!(object[rate]["mean"].as_f64() > Some(0.0) && object[rate]["deviation"] == 0.0, "{object}");
+        }
+    }
+    let single = objects(&["bench", model, "-p", "20", "-n", "3", "-r", "1"]);
+    assert_eq!((found.len(), single.len(), &single[1]["test"]), (2, 2, &"decode".into()));
+    for (arguments, code, expected) in [
+        (&["--batch", "65"][..], 1, "1 to 64"),
+        (&["--batch", "2", "-p", "0"], 1, "-p and -n"),
+        (&["--batch", "2", "--depth", "1"], 2, "--depth"),
+    ] {
+        let (found, _, errors) = run(&[&["bench", model][..], arguments].concat());
+        assert!(found == code && errors.contains(expected), "{arguments:?}: {errors}");
+    }
     for (arguments, expected) in [
         (&["--cache", "f17"][..], "f17"),
         (&["--device", "nowhere"], "nowhere"),

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use kiln::Engine;
-use kiln_llm::{Model, Sampler, SessionOptions};
+use kiln_llm::{Model, Sampler, SequenceOptions, SequencesOptions, SessionOptions};
 
 /// The file, where it is.
 const FILE: &str =
@@ -44,4 +44,46 @@ fn a_real_model_says_what_exact_arithmetic_says() {
     let text: String = session.generate(&Sampler::greedy(), 25).map(|made| made.unwrap().text).collect();
     assert_eq!(session.tokens()[5..], FOLLOWING);
     assert!(text.starts_with(" Paris.\n\nThe answer is:"), "{text:?}");
+    several_at_once(&model);
+}
+
+/// Eight sequences at once get the tokens that each gets alone, greedy ones and drawn ones.
+fn several_at_once(model: &Model<'_>) {
+    let prompts = [
+        PROMPT,
+        "The capital of Italy is",
+        "Water boils at",
+        "Once upon a time, there was a",
+        "1, 2, 3, 4,",
+        "def add(a, b):",
+    ];
+    let drawn = |seed: u64| Sampler { seed, ..Sampler::default() };
+    let samplers = [Sampler::greedy(), drawn(1), Sampler::greedy(), drawn(2), Sampler { top_k: 0, ..drawn(3) }];
+    let cache = kiln::DType::F32;
+    let most = 8;
+    let mut sequences = model.sequences(SequencesOptions { most, context: Some(64), cache }).unwrap();
+    let asked: Vec<_> = (0..most)
+        .map(|i| {
+            let (prompt, sampler) = (prompts[i % prompts.len()], samplers[i % samplers.len()].clone());
+            let options = SequenceOptions { sampler: sampler.clone(), most: 6, ..SequenceOptions::default() };
+            (sequences.add(&model.tokenizer().encode(prompt), options).unwrap(), prompt, sampler)
+        })
+        .collect();
+    let made: Vec<_> = sequences.steps().map(Result::unwrap).collect();
+    let mut session = model.session(SessionOptions { context: Some(64), cache }).unwrap();
+    for (id, prompt, sampler) in asked {
+        session.truncate(0);
+        session.push(&model.tokenizer().encode(prompt)).unwrap();
+        let alone: Vec<_> = session.generate(&sampler, 6).map(Result::unwrap).collect();
+        // With the token that ends a text.
+        let all = session.tokens().len() - model.tokenizer().encode(prompt).len();
+        let own: Vec<_> = made.iter().filter(|made| made.sequence == id).collect();
+        assert_eq!(own.len(), all, "{prompt:?}");
+        for (own, alone) in own.iter().zip(&alone) {
+            assert_eq!(own.token, alone.token, "{prompt:?}");
+        }
+        let texts =
+            [own.iter().map(|one| &*one.text).collect::<String>(), alone.iter().map(|one| &*one.text).collect()];
+        assert!(texts[0].starts_with(texts[1].trim_end_matches('\u{fffd}')), "{texts:?}");
+    }
 }

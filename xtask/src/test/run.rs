@@ -198,7 +198,7 @@ impl Runner {
 
     /// The tests and examples, which are built when they are first asked for.
     pub(super) fn programs(&mut self) -> Result<&[Program]> {
-        const LINE: &str = "cargo test --workspace --exclude kiln-benches --features kiln/cuda,kiln/gpu,kiln/ndarray --no-run \
+        const LINE: &str = "cargo test --workspace --exclude kiln-benches --features kiln-llm/cuda,kiln-llm/gpu,kiln/ndarray --no-run \
                             --message-format json-render-diagnostics";
         if self.programs.is_none() {
             self.say(&format!("$ {LINE}"))?;

@@ -82,7 +82,7 @@ pub(super) fn all() -> Vec<Step> {
             "clippy",
             "no lint in any set of features",
             &[
-                "cargo clippy --workspace --exclude kiln-benches --all-targets --features kiln/cuda,kiln/gpu,kiln/ndarray -- -D warnings",
+                "cargo clippy --workspace --exclude kiln-benches --all-targets --features kiln-llm/cuda,kiln-llm/gpu,kiln/ndarray -- -D warnings",
                 portable!("clippy", "--all-targets --no-default-features -- -D warnings"),
                 // Without tests the features of dev-dependencies are off: what a user of the libraries compiles.
                 portable!("clippy", "--lib --no-default-features -- -D warnings"),
@@ -91,7 +91,7 @@ pub(super) fn all() -> Vec<Step> {
         ),
         Step::new("rustdoc", "the documentation builds without a warning", |runner| {
             let lines = [
-                "cargo doc --workspace --exclude kiln-benches --exclude xtask --no-deps --features kiln/cuda,kiln/gpu,kiln/ndarray",
+                "cargo doc --workspace --exclude kiln-benches --exclude xtask --no-deps --features kiln-llm/cuda,kiln-llm/gpu,kiln/ndarray",
             ];
             run_all(runner, &lines, &[("RUSTDOCFLAGS", "-D warnings")])
         }),
@@ -158,7 +158,7 @@ pub(super) fn all() -> Vec<Step> {
             "doctests",
             "the examples in the documentation run",
             // The packages of the build above, xtask with its features of what they depend on included: nothing is built again.
-            &["cargo test --doc --workspace --exclude kiln-benches --features kiln/cuda,kiln/gpu,kiln/ndarray"],
+            &["cargo test --doc --workspace --exclude kiln-benches --features kiln-llm/cuda,kiln-llm/gpu,kiln/ndarray"],
         ),
         Step::new("examples", "every example runs, but those that open a GPU", every_other_example_runs),
         Step::new("release", "every operation as the optimiser of this release build has left it", |_| {

@@ -2,16 +2,15 @@
 //! norm before it, after it or both, and added to what it reads.
 
 use kiln::graph::TensorId;
-use kiln::op::{Attention, AttentionOperands, Matmul, QuantMatmul, Rope, WriteRows};
+use kiln::op::{Attention, Matmul, QuantMatmul, Rope, WriteRows};
 use kiln::{Batch, DType, Data, Engine, Record, State, Tensor};
 
+use super::cached::{Cached, Following, Heads};
+use super::outcome::{Outcome, Ranked};
 use super::weights::{Layer, Projection, Weights};
 use super::{Gate, HeadNorms};
 use crate::config::{Config, LayerKind};
 use crate::{Error, Result};
-
-/// Tokens at once from which on queries are rounded to the type of a cache of 16 bits.
-const MANY: usize = 64;
 
 /// The graph of some tokens up to what the last block gives, recorded once: what differs from one execution to the next is data.
 /// Rows that are left over are computed and not kept.
@@ -20,11 +19,7 @@ pub(crate) struct Forward<'e> {
     batch: Batch<'e>,
     rows: usize,
     tokens: TensorId,
-    positions: TensorId,
-    /// The rows of the caches that keys and values are written to.
-    written: TensorId,
-    /// How many rows of the caches there are.
-    length: TensorId,
+    following: Following,
     /// What the last block gives, `[rows, width]`.
     out: TensorId,
 }
@@ -46,18 +41,10 @@ impl<'e> Forward<'e> {
             batch.upload_indices(&positions, &[rows])?,
             batch.upload_indices(&written, &[rows])?,
         ];
-        let length = batch.upload_indices(&[0], &[1])?;
-        let rotations = weights.rotations.iter();
-        let rotations = rotations.map(|rotary| (rotary.op, rotary.factors(context).map(|by| batch.import(by))));
-        let inputs = Inputs { rotations: rotations.collect(), config, context, rows, positions, written, length };
-        let embedding = batch.import(&weights.embedding);
-        let x = batch.gather(embedding, tokens)?;
-        let mut x = scaled(&mut batch, x, config.scales.embedding)?;
-        for ((layer, &kind), caches) in weights.layers.iter().zip(&config.layers).zip(caches) {
-            x = inputs.attention(&mut batch, layer, kind, caches, x)?;
-            x = inputs.feed_forward(&mut batch, layer, x)?;
-        }
-        Ok(Self { batch, rows, tokens, positions, written, length, out: x })
+        let following = Following { positions, written, length: batch.upload_indices(&[0], &[1])? };
+        let inputs = Inputs::new(&mut batch, config, weights, context, rows, Cached::Following(following));
+        let out = inputs.blocks(&mut batch, weights, caches, tokens)?;
+        Ok(Self { batch, rows, tokens, following, out })
     }
 
     /// Computes tokens that follow `before` others.
@@ -70,15 +57,15 @@ impl<'e> Forward<'e> {
         let positions = filled(&mut places.clone(), places.start);
         let written = filled(&mut places.clone(), WriteRows::SKIPPED);
         self.batch.set_data(self.tokens, Data::U32(&ids))?;
-        self.batch.set_data(self.positions, Data::U32(&positions))?;
-        self.batch.set_data(self.written, Data::U32(&written))?;
-        self.batch.set_data(self.length, Data::U32(&[places.end]))?;
+        self.batch.set_data(self.following.positions, Data::U32(&positions))?;
+        self.batch.set_data(self.following.written, Data::U32(&written))?;
+        self.batch.set_data(self.following.length, Data::U32(&[places.end]))?;
         Ok(())
     }
 }
 
 /// The logits of rows that the last block gives.
-fn logits(batch: &mut Batch<'_>, x: TensorId, config: &Config, weights: &Weights) -> Result<TensorId> {
+pub(super) fn logits(batch: &mut Batch<'_>, x: TensorId, config: &Config, weights: &Weights) -> Result<TensorId> {
     let x = norm(batch, x, Some(&weights.norm), config.eps)?;
     let logits = product(batch, x, &weights.head)?;
     let logits = scaled(batch, logits, config.scales.logits)?;
@@ -94,10 +81,7 @@ pub(crate) struct Step<'e> {
     forward: Forward<'e>,
     /// The row whose logits are computed.
     last: TensorId,
-    logits: TensorId,
-    /// The likeliest token and its logit, which is NaN where any logit is.
-    greatest: TensorId,
-    most: TensorId,
+    outcome: Outcome,
 }
 
 impl<'e> Step<'e> {
@@ -106,9 +90,8 @@ impl<'e> Step<'e> {
         let batch = &mut forward.batch;
         let last = batch.upload_indices(&[0], &[1])?;
         let x = batch.gather(forward.out, last)?;
-        let logits = logits(batch, x, config, weights)?;
-        let (greatest, most) = (batch.argmax_axis(logits, 1)?, batch.max_axis(logits, 1)?);
-        Ok(Self { forward, last, logits, greatest, most })
+        let outcome = Outcome::record(batch, x, 1, config, weights)?;
+        Ok(Self { forward, last, outcome })
     }
 
     /// How many tokens it takes at most.
@@ -131,25 +114,24 @@ impl<'e> Step<'e> {
     /// The same, and the logits of what follows the last of them.
     pub(crate) fn logits(&mut self, tokens: &[u32], before: usize) -> Result<Vec<f32>> {
         self.set(tokens, before)?;
-        self.forward.batch.execute(&[self.logits])?;
-        Ok(self.forward.batch.read(self.logits)?)
+        self.outcome.logits(&mut self.forward.batch)
+    }
+
+    /// The same, and the `count` likeliest tokens to follow, with their logits.
+    pub(crate) fn candidates(&mut self, tokens: &[u32], before: usize, count: usize) -> Result<Ranked> {
+        self.set(tokens, before)?;
+        self.outcome.candidates(&mut self.forward.batch, count, &[0])?.remove(0)
     }
 
     /// The same, and the likeliest token to follow.
     pub(crate) fn greatest(&mut self, tokens: &[u32], before: usize) -> Result<u32> {
         self.set(tokens, before)?;
-        // On a GPU in one submission, with one wait.
-        let results = self.forward.batch.run(&[self.greatest, self.most])?;
-        let token = results[0].as_data().u32()[0];
-        match results[1].as_data().f32()[0].is_nan() {
-            true => Err(Error::NotANumber { token: token as usize }),
-            false => Ok(token),
-        }
+        self.outcome.greatest(&mut self.forward.batch, &[0])?.remove(0)
     }
 
     /// Where a token is computed, and why.
     pub(crate) fn explain(&self) -> Result<kiln::Explanation> {
-        Ok(self.forward.batch.explain(&[self.greatest, self.most])?)
+        Ok(self.forward.batch.explain(&self.outcome.greatest_wanted())?)
     }
 }
 
@@ -199,19 +181,48 @@ impl<'e> Scoring<'e> {
 }
 
 /// What the blocks of one graph share.
-struct Inputs<'c> {
+pub(super) struct Inputs<'c> {
     config: &'c Config,
     /// The tokens that there is room for.
     context: usize,
     rows: usize,
-    positions: TensorId,
-    written: TensorId,
-    length: TensorId,
+    cached: Cached,
     /// Rotations and their factors.
     rotations: Vec<(Rope, Option<TensorId>)>,
 }
 
-impl Inputs<'_> {
+impl<'c> Inputs<'c> {
+    pub(super) fn new(
+        batch: &mut Batch<'_>,
+        config: &'c Config,
+        weights: &Weights,
+        context: usize,
+        rows: usize,
+        cached: Cached,
+    ) -> Self {
+        let rotations = weights.rotations.iter();
+        let rotations = rotations.map(|rotary| (rotary.op, rotary.factors(context).map(|by| batch.import(by))));
+        Self { rotations: rotations.collect(), config, context, rows, cached }
+    }
+
+    /// Records all blocks, and returns what the last gives.
+    pub(super) fn blocks(
+        &self,
+        batch: &mut Batch<'_>,
+        weights: &Weights,
+        caches: &[[State; 2]],
+        tokens: TensorId,
+    ) -> Result<TensorId> {
+        let embedding = batch.import(&weights.embedding);
+        let x = batch.gather(embedding, tokens)?;
+        let mut x = scaled(batch, x, self.config.scales.embedding)?;
+        for ((layer, &kind), caches) in weights.layers.iter().zip(&self.config.layers).zip(caches) {
+            x = self.attention(batch, layer, kind, caches, x)?;
+            x = self.feed_forward(batch, layer, x)?;
+        }
+        Ok(x)
+    }
+
     /// `x + s P O attention(Q h, K h, V h)`, h the norm of x, P the norm of what is added and s its scale where there are such, of heads
     /// with rotated queries and keys.
     fn attention(
@@ -227,20 +238,8 @@ impl Inputs<'_> {
         let q = self.heads(batch, h, &layer.q, [heads, head], layer.q_norm.as_ref())?;
         let k = self.heads(batch, h, &layer.k, [kv_heads, head], layer.k_norm.as_ref())?;
         let v = self.heads(batch, h, &layer.v, [kv_heads, value_head], None)?;
-        let q = self.rotated(batch, q, kind)?;
-        let k = self.rotated(batch, k, kind)?;
-        // Tensor cores take queries of the type of the keys. Where the cache is rounded to 16 bits, rounding many queries costs no
-        // more than that did; of a few, scores cost nothing beside reading the cache.
-        let narrow = matches!(caches[0].dtype(), DType::F16 | DType::Bf16) && self.rows >= MANY;
-        let q = if narrow { batch.cast(q, caches[0].dtype())? } else { q };
-        let [keys, values] = [0, 1].map(|i| batch.state(&caches[i]));
-        let keys = batch.write_rows(keys, k, self.written)?;
-        let values = batch.write_rows(values, v, self.written)?;
-        let of = AttentionOperands {
-            positions: Some(self.positions),
-            lengths: Some(self.length),
-            ..AttentionOperands::default()
-        };
+        let q = self.rotated(batch, q, kind, Heads::Queries)?;
+        let k = self.rotated(batch, k, kind, Heads::Keys)?;
         let mut op = Attention::causal().scaled(scales.scores);
         // A window that never hides a key leaves attention what it is without one.
         if let Some(window) = kind.window.filter(|&window| (window as usize) < self.context) {
@@ -249,9 +248,7 @@ impl Inputs<'_> {
         if let Some(cap) = caps.scores {
             op = op.capped(cap);
         }
-        let out = batch.attention_with(q, keys, values, of, op)?;
-        let out = batch.permute(out, &[1, 0, 2])?;
-        let out = batch.reshape(out, &[self.rows, heads * value_head])?;
+        let out = self.cached.attention(batch, [q, k, v], caches, op, self.rows, self.config)?;
         let out = projected(batch, out, &layer.output)?;
         self.added(batch, x, out, layer.attention_post_norm.as_ref())
     }
@@ -276,7 +273,7 @@ impl Inputs<'_> {
         Ok(batch.add(x, out)?)
     }
 
-    /// A projection of rows, `[heads, rows, size]`, normalised where the model does that.
+    /// A projection of rows as [`Cached::heads`], normalised where the model does that.
     fn heads(
         &self,
         batch: &mut Batch<'_>,
@@ -292,15 +289,14 @@ impl Inputs<'_> {
         };
         let x = projected(batch, h, by)?;
         let x = norm(batch, x, whole, eps)?;
-        let x = batch.reshape(x, &[self.rows, heads, size])?;
-        let x = batch.permute(x, &[1, 0, 2])?;
+        let x = self.cached.heads(batch, x, [self.rows, heads, size])?;
         norm(batch, x, each, eps)
     }
 
     /// Heads of queries or keys at their positions.
-    fn rotated(&self, batch: &mut Batch<'_>, x: TensorId, kind: LayerKind) -> Result<TensorId> {
+    fn rotated(&self, batch: &mut Batch<'_>, x: TensorId, kind: LayerKind, of: Heads) -> Result<TensorId> {
         let Some((op, factors)) = kind.rotation.and_then(|at| self.rotations.get(at)) else { return Ok(x) };
-        let operands: Vec<TensorId> = [x, self.positions].into_iter().chain(*factors).collect();
+        let operands: Vec<TensorId> = [x, self.cached.positions(of)].into_iter().chain(*factors).collect();
         Ok(batch.record(*op, &operands)?)
     }
 }

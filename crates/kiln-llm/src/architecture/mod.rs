@@ -6,15 +6,20 @@
 //! frequency factors of rotations are used where a file has such tensors, and scales, caps and windows where it has such keys. A
 //! row says what neither shows.
 
+mod cached;
 mod decoder;
 pub(crate) mod encoder;
+mod outcome;
 mod rope;
+mod rows;
 mod weights;
 
 pub(crate) use decoder::{Forward, Scoring, Step};
 use kiln::op::RopeStyle;
 use kiln_gguf::Metadata;
+pub(crate) use outcome::Ranked;
 pub(crate) use rope::Rotation;
+pub(crate) use rows::{Copying, Layout, Row, Rows};
 pub(crate) use weights::Weights;
 
 use crate::{Error, Result};

@@ -10,9 +10,8 @@ fn order(a: &(u32, f64), b: &(u32, f64)) -> std::cmp::Ordering {
 
 impl Candidates {
     /// The tokens whose logits are more than -∞.
-    pub(super) fn new(logits: &[f64]) -> Self {
-        let possible = |&(_, &logit): &(u32, &f64)| logit > f64::NEG_INFINITY;
-        Self((0u32..).zip(logits).filter(possible).map(|(token, &logit)| (token, logit)).collect())
+    pub(super) fn new(logits: impl Iterator<Item = (u32, f64)>) -> Self {
+        Self(logits.filter(|&(_, logit)| logit > f64::NEG_INFINITY).collect())
     }
 
     /// The likeliest token and its logit; `None` without candidates.

@@ -135,6 +135,9 @@ const POSITIVE: Rule = (|x| x.is_finite() && x > 0.0, "a finite number above 0")
 const SHARE: Rule = (|x| (0.0..=1.0).contains(&x), "a number from 0 to 1");
 const POSITIVE_SHARE: Rule = (|x| x > 0.0 && x <= 1.0, "a number above 0 and at most 1");
 
+/// The most tokens that a device finds for a sampler to choose among.
+const MOST_CANDIDATES: usize = 128;
+
 /// What random numbers are for: each purpose has its own sequence.
 #[derive(Clone, Copy)]
 enum Purpose {
@@ -205,12 +208,46 @@ impl Sampler {
         }
     }
 
+    /// How many of the likeliest tokens it chooses among, where it needs to know no others and they are few: a device finds them, and the
+    /// rest of its logits need not come to the host.
+    pub(crate) fn candidates(&self) -> Option<usize> {
+        if self.is_greedy() {
+            return Some(1);
+        }
+        let needs_all = !self.logit_bias.is_empty()
+            || self.has_penalties()
+            || self.has_dry()
+            || self.has_mirostat()
+            || self.top_n_sigma != 0.0;
+        Some(self.top_k).filter(|k| !needs_all && (1..=MOST_CANDIDATES).contains(k))
+    }
+
     /// Chooses the token that follows `tokens`, and records its surprise where Mirostat is on.
     ///
     /// # Errors
     /// As [`Sampler::probabilities`].
     pub fn choose(&self, logits: &[f32], tokens: &[u32], surprises: &mut Surprises) -> Result<u32> {
         let left = self.probabilities(logits, tokens, surprises)?;
+        Ok(self.drawn(&left, tokens, surprises))
+    }
+
+    /// Chooses as [`Sampler::choose`] does, from the likeliest tokens and their logits, no fewer than [`Sampler::candidates`] says.
+    ///
+    /// # Errors
+    /// [`Error::Sampler`] where every logit is -∞.
+    pub(crate) fn choose_among(
+        &self,
+        candidates: &[(u32, f32)],
+        tokens: &[u32],
+        surprises: &mut Surprises,
+    ) -> Result<u32> {
+        let left = Candidates::new(candidates.iter().map(|&(token, logit)| (token, f64::from(logit) + 0.0)));
+        let left = self.narrowed(left, tokens, surprises)?;
+        Ok(self.drawn(&left, tokens, surprises))
+    }
+
+    /// One of these tokens, drawn by their probabilities.
+    fn drawn(&self, left: &[(u32, f64)], tokens: &[u32], surprises: &mut Surprises) -> u32 {
         let mut at = self.draw(tokens.len(), Purpose::Token);
         let reaches = |&(_, probability): &(u32, f64)| {
             let reaches = at < probability;
@@ -224,7 +261,7 @@ impl Sampler {
         if self.has_mirostat() {
             surprises.record(tokens.len(), -probability.log2());
         }
-        Ok(token)
+        token
     }
 
     /// The tokens that may follow `tokens`, at least one, with the probabilities that they are chosen with. The likeliest comes first, and
@@ -245,7 +282,11 @@ impl Sampler {
         if self.has_dry() {
             self.penalize_repetitions(&mut logits, last(tokens, self.dry_last_n));
         }
-        let mut left = Candidates::new(&logits);
+        self.narrowed(Candidates::new((0u32..).zip(logits)), tokens, surprises)
+    }
+
+    /// The candidates that no step excludes, with their probabilities.
+    fn narrowed(&self, mut left: Candidates, tokens: &[u32], surprises: &Surprises) -> Result<Vec<(u32, f64)>> {
         let Some((likeliest, greatest)) = left.likeliest() else {
             return Err(Error::sampler("logit_bias", "no token is left: with it all logits are -inf or not numbers"));
         };

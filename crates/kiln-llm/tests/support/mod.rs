@@ -4,6 +4,7 @@
 pub(crate) mod random_bert;
 pub(crate) mod random_folder;
 pub(crate) mod random_model;
+pub(crate) mod several;
 
 use kiln_gguf::{Gguf, ToValue, Writer};
 use kiln_llm::{Result, Tokenizer};

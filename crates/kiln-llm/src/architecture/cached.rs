@@ -1,0 +1,138 @@
+//! How the tokens of a graph see the keys and values that are kept.
+
+use kiln::graph::TensorId;
+use kiln::op::{Attention, AttentionOperands};
+use kiln::{Batch, DType, Record, State};
+
+use crate::Result;
+use crate::config::Config;
+
+/// Tokens at once from which on queries are rounded to the type of a cache of 16 bits.
+const MANY: usize = 64;
+
+/// Whose heads a tensor holds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Heads {
+    Queries,
+    Keys,
+}
+
+/// What the tokens of a graph are to one another.
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Cached {
+    /// Tokens of one sequence, one after another.
+    Following(Following),
+    /// The last token of each of several sequences.
+    Each(Each),
+}
+
+/// The inputs for tokens of one sequence. Its caches are `[kv_heads, context, size]`.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Following {
+    pub(super) positions: TensorId,
+    /// The rows of the caches that keys and values are written to.
+    pub(super) written: TensorId,
+    /// How many rows of the caches there are.
+    pub(super) length: TensorId,
+}
+
+/// The inputs for tokens of several sequences. Their caches are `[slots * kv_heads * context, size]`: a sequence has a slot.
+///
+/// Rotations and writes see the heads of all rows as one matrix, so positions are repeated for each head and nothing is permuted.
+/// Attention is over all slots, as its batch; a slot without a row has no keys and costs next to nothing.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Each {
+    pub(super) slots: usize,
+    /// The positions of rows, once for each head of queries, `[rows * heads]`, and of keys, `[rows * kv_heads]`.
+    pub(super) of_queries: TensorId,
+    pub(super) of_keys: TensorId,
+    /// The rows of the caches that keys and values are written to, `[rows * kv_heads]`.
+    pub(super) written: TensorId,
+    /// The position of the row of each slot, `[slots, 1]`, and how many keys it has, `[slots]`.
+    pub(super) positions: TensorId,
+    pub(super) lengths: TensorId,
+    /// The row of each slot and the slot of each row, where rows are fewer than slots. Otherwise each slot has the row of its number.
+    pub(super) routes: Option<Routes>,
+}
+
+/// Which row belongs to which slot.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Routes {
+    pub(super) to_slots: TensorId,
+    pub(super) to_rows: TensorId,
+}
+
+impl Cached {
+    /// The heads of projected rows `[rows, heads * size]`: `[heads, rows, size]` or, of several sequences, `[rows * heads, size]`.
+    pub(super) fn heads(
+        &self,
+        batch: &mut Batch<'_>,
+        x: TensorId,
+        [rows, heads, size]: [usize; 3],
+    ) -> Result<TensorId> {
+        Ok(match self {
+            Self::Following(_) => {
+                let x = batch.reshape(x, &[rows, heads, size])?;
+                batch.permute(x, &[1, 0, 2])?
+            }
+            Self::Each(_) => batch.reshape(x, &[rows * heads, size])?,
+        })
+    }
+
+    /// The positions of such heads.
+    pub(super) fn positions(&self, of: Heads) -> TensorId {
+        match (self, of) {
+            (Self::Following(following), _) => following.positions,
+            (Self::Each(each), Heads::Queries) => each.of_queries,
+            (Self::Each(each), Heads::Keys) => each.of_keys,
+        }
+    }
+
+    /// Adds keys and values to the caches, and returns what the queries see: `[rows, heads * value_head]`.
+    pub(super) fn attention(
+        &self,
+        batch: &mut Batch<'_>,
+        [q, k, v]: [TensorId; 3],
+        caches: &[State; 2],
+        op: Attention,
+        rows: usize,
+        config: &Config,
+    ) -> Result<TensorId> {
+        let [keys, values] = [0, 1].map(|i| batch.state(&caches[i]));
+        let none = AttentionOperands::default();
+        match self {
+            Self::Following(Following { positions, written, length }) => {
+                // Tensor cores take queries of the type of the keys. Where the cache is rounded to 16 bits, rounding many queries costs
+                // no more than that did; of a few, scores cost nothing beside reading the cache.
+                let narrow = matches!(caches[0].dtype(), DType::F16 | DType::Bf16) && rows >= MANY;
+                let q = if narrow { batch.cast(q, caches[0].dtype())? } else { q };
+                let keys = batch.write_rows(keys, k, *written)?;
+                let values = batch.write_rows(values, v, *written)?;
+                let of = AttentionOperands { positions: Some(*positions), lengths: Some(*length), ..none };
+                let out = batch.attention_with(q, keys, values, of, op)?;
+                let out = batch.permute(out, &[1, 0, 2])?;
+                Ok(batch.reshape(out, &[rows, config.heads * config.value_head])?)
+            }
+            Self::Each(each) => {
+                let Config { heads, kv_heads, head, value_head, .. } = *config;
+                let keys = batch.write_rows(keys, k, each.written)?;
+                let values = batch.write_rows(values, v, each.written)?;
+                let context = caches[0].shape().rows() / (each.slots * kv_heads);
+                let keys = batch.reshape(keys, &[each.slots, kv_heads, context, head])?;
+                let values = batch.reshape(values, &[each.slots, kv_heads, context, value_head])?;
+                let mut q = batch.reshape(q, &[rows, heads * head])?;
+                if let Some(routes) = each.routes {
+                    q = batch.gather(q, routes.to_slots)?;
+                }
+                let q = batch.reshape(q, &[each.slots, heads, 1, head])?;
+                let of = AttentionOperands { positions: Some(each.positions), lengths: Some(each.lengths), ..none };
+                let out = batch.attention_with(q, keys, values, of, op)?;
+                let out = batch.reshape(out, &[each.slots, heads * value_head])?;
+                Ok(match each.routes {
+                    Some(routes) => batch.gather(out, routes.to_rows)?,
+                    None => out,
+                })
+            }
+        }
+    }
+}

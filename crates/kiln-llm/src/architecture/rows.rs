@@ -1,0 +1,217 @@
+//! The graph of the last tokens of several sequences, and the graph that copies keys and values between them.
+
+use std::ops::Range;
+
+use kiln::graph::TensorId;
+use kiln::op::WriteRows;
+use kiln::{Batch, Data, Engine, Record, State};
+
+use super::Weights;
+use super::cached::{Cached, Each, Routes};
+use super::decoder::Inputs;
+use super::outcome::{Outcome, Ranked};
+use crate::Result;
+use crate::config::Config;
+
+/// Where the keys and values of sequences are in their caches, which are `[slots * kv_heads * context, size]`.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Layout {
+    pub(crate) slots: usize,
+    pub(crate) kv_heads: usize,
+    /// Tokens that each slot has room for.
+    pub(crate) context: usize,
+}
+
+impl Layout {
+    /// The rows of a cache, where 32 bits count them.
+    pub(crate) fn rows(&self) -> Option<usize> {
+        let rows = self.slots.checked_mul(self.kv_heads)?.checked_mul(self.context)?;
+        Some(rows).filter(|&rows| rows < WriteRows::SKIPPED as usize)
+    }
+
+    /// The rows of the caches for a position of a slot, one of each head.
+    fn of(self, slot: usize, position: usize) -> impl Iterator<Item = u32> {
+        (0..self.kv_heads).map(move |head| ((slot * self.kv_heads + head) * self.context + position) as u32)
+    }
+}
+
+/// The last token of a sequence, which is computed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Row {
+    pub(crate) slot: usize,
+    pub(crate) token: u32,
+    /// Its position: how many tokens of the slot are in the caches.
+    pub(crate) position: usize,
+}
+
+/// The graph of one token of each of several sequences, and of what follows them. Rows that are left over are computed and not kept.
+#[derive(Debug)]
+pub(crate) struct Rows<'e> {
+    batch: Batch<'e>,
+    rows: usize,
+    heads: usize,
+    layout: Layout,
+    tokens: TensorId,
+    each: Each,
+    outcome: Outcome,
+}
+
+impl<'e> Rows<'e> {
+    /// Records the graph of this many sequences, at most as many as there are slots.
+    pub(crate) fn record(
+        engine: &'e Engine,
+        config: &Config,
+        weights: &Weights,
+        caches: &[[State; 2]],
+        layout: Layout,
+        rows: usize,
+    ) -> Result<Self> {
+        let mut batch = engine.batch();
+        let mut upload = |count: usize, dims: &[usize]| batch.upload_indices(&vec![0; count], dims);
+        let (heads, slots) = (config.heads, layout.slots);
+        let [of_rows, of_heads, of_keys] = [rows, rows * heads, rows * layout.kv_heads];
+        let tokens = upload(of_rows, &[of_rows])?;
+        let each = Each {
+            slots,
+            of_queries: upload(of_heads, &[of_heads])?,
+            of_keys: upload(of_keys, &[of_keys])?,
+            written: upload(of_keys, &[of_keys])?,
+            positions: upload(slots, &[slots, 1])?,
+            lengths: upload(slots, &[slots])?,
+            routes: match rows < slots {
+                true => Some(Routes { to_slots: upload(slots, &[slots])?, to_rows: upload(rows, &[rows])? }),
+                false => None,
+            },
+        };
+        let inputs = Inputs::new(&mut batch, config, weights, layout.context, rows, Cached::Each(each));
+        let x = inputs.blocks(&mut batch, weights, caches, tokens)?;
+        let outcome = Outcome::record(&mut batch, x, rows, config, weights)?;
+        Ok(Self { batch, rows, heads, layout, tokens, each, outcome })
+    }
+
+    /// How many sequences it takes at most.
+    pub(crate) fn rows(&self) -> usize {
+        self.rows
+    }
+
+    /// Sets what is computed, and returns the row of the graph of each token.
+    fn set(&mut self, rows: &[Row]) -> Result<Vec<usize>> {
+        let Self { rows: all, heads, layout, each, .. } = *self;
+        let Layout { slots, kv_heads, .. } = layout;
+        // Without routes each slot has the row of its number.
+        let place = |(i, row): (usize, &Row)| if each.routes.is_some() { i } else { row.slot };
+        let places: Vec<usize> = rows.iter().enumerate().map(place).collect();
+        let (mut tokens, mut of_queries, mut of_keys) = (vec![0; all], vec![0; all * heads], vec![0; all * kv_heads]);
+        let mut written = vec![WriteRows::SKIPPED; all * kv_heads];
+        let (mut positions, mut lengths) = (vec![0; slots], vec![0; slots]);
+        let (mut to_slots, mut to_rows) = (vec![0; slots], vec![0; all]);
+        for (&at, row) in places.iter().zip(rows) {
+            let position = row.position as u32;
+            tokens[at] = row.token;
+            of_queries[at * heads..][..heads].fill(position);
+            of_keys[at * kv_heads..][..kv_heads].fill(position);
+            for (to, cached) in written[at * kv_heads..].iter_mut().zip(layout.of(row.slot, row.position)) {
+                *to = cached;
+            }
+            positions[row.slot] = position;
+            lengths[row.slot] = position + 1;
+            to_slots[row.slot] = at as u32;
+            to_rows[at] = row.slot as u32;
+        }
+        let mut set = |id: TensorId, data: &[u32]| self.batch.set_data(id, Data::U32(data));
+        set(self.tokens, &tokens)?;
+        set(each.of_queries, &of_queries)?;
+        set(each.of_keys, &of_keys)?;
+        set(each.written, &written)?;
+        set(each.positions, &positions)?;
+        set(each.lengths, &lengths)?;
+        if let Some(routes) = each.routes {
+            set(routes.to_slots, &to_slots)?;
+            set(routes.to_rows, &to_rows)?;
+        }
+        Ok(places)
+    }
+
+    /// Adds the tokens to the caches, and returns the likeliest token to follow each, or what is wrong with its logits.
+    pub(crate) fn greatest(&mut self, rows: &[Row]) -> Result<Vec<Result<u32>>> {
+        let places = self.set(rows)?;
+        self.outcome.greatest(&mut self.batch, &places)
+    }
+
+    /// The same, and the `count` likeliest tokens to follow each.
+    pub(crate) fn candidates(&mut self, rows: &[Row], count: usize) -> Result<Vec<Result<Ranked>>> {
+        let places = self.set(rows)?;
+        self.outcome.candidates(&mut self.batch, count, &places)
+    }
+
+    /// The same, and the logits of what follows each: of all rows of the graph, and which of these are those of the tokens.
+    pub(crate) fn logits(&mut self, rows: &[Row]) -> Result<(Vec<f32>, Vec<usize>)> {
+        let places = self.set(rows)?;
+        Ok((self.outcome.logits(&mut self.batch)?, places))
+    }
+}
+
+/// Tokens whose keys and values are copied at once.
+const COPIED: usize = 256;
+
+/// The graph that copies keys and values of tokens from slots of some caches to those of others.
+#[derive(Debug)]
+pub(crate) struct Copying<'e> {
+    batch: Batch<'e>,
+    layouts: [Layout; 2],
+    from: TensorId,
+    to: TensorId,
+}
+
+impl<'e> Copying<'e> {
+    /// Records the copies from the first caches, which are the others or all different, to the second ones.
+    pub(crate) fn record(engine: &'e Engine, caches: [&[[State; 2]]; 2], layouts: [Layout; 2]) -> Result<Self> {
+        let mut batch = engine.batch();
+        let rows = COPIED * layouts[0].kv_heads;
+        let from = batch.upload_indices(&vec![0; rows], &[rows])?;
+        let to = batch.upload_indices(&vec![WriteRows::SKIPPED; rows], &[rows])?;
+        for (source, target) in caches[0].iter().flatten().zip(caches[1].iter().flatten()) {
+            let all = batch.state(source);
+            let all = batch.reshape(all, &[source.shape().rows(), source.shape().columns()])?;
+            // Elements of 16 bits become f32 and the same elements again.
+            let copied = batch.gather(all, from)?;
+            let target = batch.state(target);
+            batch.write_rows(target, copied, to)?;
+        }
+        Ok(Self { batch, layouts, from, to })
+    }
+
+    /// Copies what is kept of these positions from a slot to another.
+    pub(crate) fn copy(&mut self, positions: Range<usize>, [from, to]: [usize; 2]) -> Result<()> {
+        let rows = COPIED * self.layouts[0].kv_heads;
+        let filled = |rest: u32, of: &mut dyn Iterator<Item = u32>| -> Vec<u32> {
+            of.chain(std::iter::repeat(rest)).take(rows).collect()
+        };
+        for start in positions.clone().step_by(COPIED) {
+            let part = start..positions.end.min(start + COPIED);
+            let read = filled(0, &mut part.clone().flat_map(|position| self.layouts[0].of(from, position)));
+            let written = filled(WriteRows::SKIPPED, &mut part.flat_map(|position| self.layouts[1].of(to, position)));
+            self.batch.set_data(self.from, Data::U32(&read))?;
+            self.batch.set_data(self.to, Data::U32(&written))?;
+            self.batch.execute(&[])?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use super::*;
+
+    #[test]
+    fn the_rows_of_caches_are_counted_by_32_bits() {
+        let layout = Layout { slots: 64, kv_heads: 8, context: 4096 };
+        assert_eq!(layout.rows(), Some(1 << 21));
+        assert_eq!(layout.of(1, 3).collect::<Vec<_>>(), (0..8).map(|head| (8 + head) * 4096 + 3).collect::<Vec<_>>());
+        assert_eq!(Layout { context: 1 << 23, ..layout }.rows(), None);
+        assert_eq!(Layout { context: usize::MAX, ..layout }.rows(), None);
+    }
+}

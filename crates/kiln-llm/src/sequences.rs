@@ -1,0 +1,406 @@
+//! Several sequences of tokens of one model, which advance together.
+
+use std::collections::VecDeque;
+use std::fmt;
+
+use kiln::{DType, State};
+
+use crate::architecture::{Copying, Layout, Ranked, Row, Rows};
+use crate::{Decoder, Error, Model, Result, Sampler, Session, SessionOptions, Surprises};
+
+/// The most sequences that there may be.
+const MOST: usize = 64;
+
+/// How several sequences are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SequencesOptions {
+    /// How many sequences there may be at once, 1 to 64. Memory for the keys and values of all of them is taken when the first one is
+    /// added.
+    pub most: usize,
+    /// How many tokens each has room for. `None` takes what the model was made for, at most 4096.
+    pub context: Option<usize>,
+    /// The type of the keys and values that are kept, as of [`SessionOptions::cache`].
+    pub cache: DType,
+}
+
+impl Default for SequencesOptions {
+    fn default() -> Self {
+        Self { most: 8, context: None, cache: DType::F16 }
+    }
+}
+
+/// How a sequence goes on.
+#[derive(Debug, Clone, PartialEq)]
+pub struct SequenceOptions {
+    /// Chooses its tokens.
+    pub sampler: Sampler,
+    /// How many tokens are made at most, at least 1.
+    pub most: usize,
+    /// Goes on after tokens that end a text, as benchmarks do.
+    pub ignore_end: bool,
+}
+
+impl Default for SequenceOptions {
+    fn default() -> Self {
+        Self { sampler: Sampler::default(), most: usize::MAX, ignore_end: false }
+    }
+}
+
+/// Names a sequence for as long as its [`Sequences`] live: no other one gets the same.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SequenceId(u64);
+
+impl fmt::Display for SequenceId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.fmt(f)
+    }
+}
+
+/// Why a sequence ends.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Finish {
+    /// The model ended the text.
+    End,
+    /// It has as many new tokens as were asked for.
+    Most,
+    /// There is no room for another token.
+    Context,
+}
+
+/// A token that a model made for one of several sequences.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Made {
+    /// The sequence that it was added to.
+    pub sequence: SequenceId,
+    /// The token.
+    pub token: u32,
+    /// The text that is complete with it: characters whose last bytes are missing come with a later token, or as a replacement
+    /// character with the last one. A token that ends the text has none.
+    pub text: String,
+    /// Whether it is the last token of the sequence, which has left then, and why.
+    pub finish: Option<Finish>,
+}
+
+/// Several sequences of tokens of one model. [`Sequences::step`] makes a token for each of them in one pass over the weights.
+///
+/// A sequence that ends leaves, and another one may take its place while the rest go on. The sequences see nothing of one another: each
+/// gets the tokens that a [`Session`] would give it, as far as arithmetic allows (other numbers of rows sum in another order, so nearly
+/// equal logits may change places).
+///
+/// ```no_run
+/// use kiln_llm::{Model, SequenceOptions, SequencesOptions};
+///
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let engine = kiln::Engine::new()?;
+/// let model = Model::load(&engine, "model.gguf")?;
+/// let mut sequences = model.sequences(SequencesOptions::default())?;
+/// for prompt in ["Once upon a time", "The capital of France is"] {
+///     sequences.add(&model.tokenizer().encode(prompt), SequenceOptions { most: 100, ..SequenceOptions::default() })?;
+/// }
+/// while !sequences.is_empty() {
+///     for made in sequences.step()? {
+///         println!("{}: {}", made.sequence, made.text);
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct Sequences<'m> {
+    model: &'m Model<'m>,
+    layout: Layout,
+    /// Keys and values of each layer, `[slots * kv_heads * context, size]`.
+    caches: Vec<[State; 2]>,
+    graphs: Vec<Rows<'m>>,
+    /// What computes prompts, in caches of its own, from which they are copied. What two prompts in a row begin with is computed once.
+    prompt: Session<'m>,
+    /// From the caches of the prompt, and from one slot to another.
+    from_prompt: Option<Copying<'m>>,
+    between: Option<Copying<'m>>,
+    slots: Vec<Option<Sequence<'m>>>,
+    next: u64,
+}
+
+/// A sequence. All of its tokens but the last are in the caches.
+#[derive(Debug)]
+struct Sequence<'m> {
+    id: SequenceId,
+    tokens: Vec<u32>,
+    options: SequenceOptions,
+    /// Tokens to make at most.
+    left: usize,
+    surprises: Surprises,
+    decoder: Decoder<'m>,
+}
+
+impl<'m> Sequences<'m> {
+    /// Room for sequences of a model.
+    ///
+    /// # Errors
+    /// [`Error::Model`] for no or more than 64 sequences, for a context as of [`Session::new`], and where all of them together have more
+    /// keys than there are numbers of 32 bits; [`Error::Kiln`] for a type that a cache cannot have.
+    pub fn new(model: &'m Model<'m>, options: SequencesOptions) -> Result<Self> {
+        let SequencesOptions { most, context, cache } = options;
+        let refused = |reason| Err(Error::model("sequences", reason));
+        if most == 0 || most > MOST {
+            return refused(format!("{most} sequences at once; 1 to {MOST} are possible"));
+        }
+        let prompt = Session::new(model, SessionOptions { context, cache })?;
+        let config = &model.config;
+        let layout = Layout { slots: most, kv_heads: config.kv_heads, context: prompt.context() };
+        let Some(rows) = layout.rows() else {
+            let reason = format!("{most} sequences of {} tokens have more keys than 32 bits count", layout.context);
+            return refused(format!("{reason}: fewer sequences or a shorter context are needed"));
+        };
+        let state = |size: usize| State::zeros(cache, &[rows, size]);
+        let caches = config.layers.iter().map(|_| Ok([state(config.head)?, state(config.value_head)?]));
+        Ok(Self {
+            model,
+            layout,
+            caches: caches.collect::<Result<_>>()?,
+            graphs: Vec::new(),
+            prompt,
+            from_prompt: None,
+            between: None,
+            slots: (0..most).map(|_| None).collect(),
+            next: 0,
+        })
+    }
+
+    /// How many sequences there are.
+    pub fn len(&self) -> usize {
+        self.slots.iter().flatten().count()
+    }
+
+    /// Whether there is no sequence.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many more there may be.
+    pub fn room(&self) -> usize {
+        self.slots.len() - self.len()
+    }
+
+    /// How many tokens each has room for.
+    pub fn context(&self) -> usize {
+        self.layout.context
+    }
+
+    /// The tokens of a sequence so far; `None` where there is no such sequence.
+    pub fn tokens(&self, sequence: SequenceId) -> Option<&[u32]> {
+        self.find(sequence).map(|(_, sequence)| &sequence.tokens[..])
+    }
+
+    fn find(&self, id: SequenceId) -> Option<(usize, &Sequence<'m>)> {
+        let mut all = self.slots.iter().enumerate().filter_map(|(slot, held)| Some((slot, held.as_ref()?)));
+        all.find(|(_, sequence)| sequence.id == id)
+    }
+
+    /// Adds a sequence that begins with these tokens, and computes their keys and values. What they have in common with the prompt that was
+    /// added before, from the first token on, is copied and not computed again.
+    ///
+    /// # Errors
+    /// [`Error::SequencesFull`]; [`Error::Model`] for no tokens, or where none may be made; [`Error::ContextFull`] where there is no room for
+    /// them and one more; [`Error::Token`] for a token that the model does not have; [`Error::Sampler`] and [`Error::Token`] as of
+    /// [`Sampler::check`]; [`Error::Kiln`]. Nothing is added then.
+    pub fn add(&mut self, prompt: &[u32], options: SequenceOptions) -> Result<SequenceId> {
+        let slot = self.place_for(&options)?;
+        let Some((_, before)) = prompt.split_last() else {
+            return Err(Error::model("sequences", "a prompt of no tokens; begin with one, such as BOS"));
+        };
+        self.check_room(prompt.len())?;
+        let vocabulary = self.model.vocabulary();
+        if let Some(&token) = prompt.iter().find(|&&token| token as usize >= vocabulary) {
+            return Err(Error::Token { token, vocabulary });
+        }
+        if !before.is_empty() {
+            self.prompt.replace(before)?;
+            self.prompt.fill()?;
+            let source = Layout { slots: 1, ..self.layout };
+            let copying = match &mut self.from_prompt {
+                Some(copying) => copying,
+                none => {
+                    let caches = [self.prompt.caches(), &self.caches];
+                    none.insert(Copying::record(self.model.engine, caches, [source, self.layout])?)
+                }
+            };
+            copying.copy(0..before.len(), [0, slot])?;
+        }
+        Ok(self.put(slot, prompt.to_vec(), options, Surprises::default()))
+    }
+
+    /// Adds a sequence that begins with all tokens of another one, whose keys and values are copied.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSequence`], and as [`Sequences::add`].
+    pub fn fork(&mut self, sequence: SequenceId, options: SequenceOptions) -> Result<SequenceId> {
+        let Some((from, source)) = self.find(sequence) else { return Err(Error::UnknownSequence { sequence }) };
+        let (tokens, surprises) = (source.tokens.clone(), source.surprises.clone());
+        let slot = self.place_for(&options)?;
+        self.check_room(tokens.len())?;
+        let copying = match &mut self.between {
+            Some(copying) => copying,
+            none => none.insert(Copying::record(self.model.engine, [&self.caches[..]; 2], [self.layout; 2])?),
+        };
+        copying.copy(0..tokens.len() - 1, [from, slot])?;
+        Ok(self.put(slot, tokens, options, surprises))
+    }
+
+    /// Removes a sequence, and returns its tokens.
+    ///
+    /// # Errors
+    /// [`Error::UnknownSequence`].
+    pub fn remove(&mut self, sequence: SequenceId) -> Result<Vec<u32>> {
+        let found = self.find(sequence).map(|(slot, _)| slot);
+        let removed = found.and_then(|slot| self.slots[slot].take());
+        removed.map(|removed| removed.tokens).ok_or(Error::UnknownSequence { sequence })
+    }
+
+    /// The first free slot, for a sequence with these options.
+    fn place_for(&self, options: &SequenceOptions) -> Result<usize> {
+        options.sampler.check(self.model.vocabulary())?;
+        if options.most == 0 {
+            return Err(Error::model("sequences", "0 tokens are to be made; ask for 1 or more"));
+        }
+        let free = self.slots.iter().position(Option::is_none);
+        free.ok_or(Error::SequencesFull { most: self.slots.len() })
+    }
+
+    /// That there is room for a token behind this many.
+    fn check_room(&self, tokens: usize) -> Result<()> {
+        let context = self.layout.context;
+        if tokens < context { Ok(()) } else { Err(Error::ContextFull { context, asked: tokens + 1 }) }
+    }
+
+    fn put(&mut self, slot: usize, tokens: Vec<u32>, options: SequenceOptions, surprises: Surprises) -> SequenceId {
+        let id = SequenceId(self.next);
+        self.next += 1;
+        let (left, decoder) = (options.most, self.model.tokenizer().decoder());
+        self.slots[slot] = Some(Sequence { id, tokens, options, left, surprises, decoder });
+        id
+    }
+
+    /// Makes a token for each sequence, in one pass over the weights, and adds it. Sequences come in the order of their places; without
+    /// any there are no tokens. Those that end have left when this returns.
+    ///
+    /// # Errors
+    /// [`Error::Sequence`] where a sequence has no next token ([`Error::NotANumber`], or [`Error::Sampler`] where its bias forbids every
+    /// token); [`Error::Kiln`]. No token is added then: remove the sequence, or try again.
+    pub fn step(&mut self) -> Result<Vec<Made>> {
+        let row = |(slot, held): (usize, &Option<Sequence<'_>>)| {
+            let (token, before) = held.as_ref()?.tokens.split_last()?;
+            Some(Row { slot, token: *token, position: before.len() })
+        };
+        let rows: Vec<Row> = self.slots.iter().enumerate().filter_map(row).collect();
+        if rows.is_empty() {
+            return Ok(Vec::new());
+        }
+        let tokens = self.choose(&rows)?;
+        let made = rows.iter().zip(tokens).filter_map(|(row, token)| self.advance(row.slot, token));
+        Ok(made.collect())
+    }
+
+    /// The token that follows each of these, of all sequences.
+    fn choose(&mut self, rows: &[Row]) -> Result<Vec<u32>> {
+        let at = self.graph(rows.len())?;
+        let (graph, vocabulary) = (&mut self.graphs[at], self.model.vocabulary());
+        let mut sequences: Vec<&mut Sequence<'m>> = self.slots.iter_mut().flatten().collect();
+        let of = |sequence: &Sequence<'m>, chosen: Result<u32>| {
+            chosen.map_err(|source| Error::Sequence { sequence: sequence.id, source: Box::new(source) })
+        };
+        if sequences.iter().all(|sequence| sequence.options.sampler.is_greedy()) {
+            return graph.greatest(rows)?.into_iter().zip(sequences).map(|(chosen, one)| of(one, chosen)).collect();
+        }
+        let counts: Option<Vec<usize>> = sequences.iter().map(|one| one.options.sampler.candidates()).collect();
+        if let Some(most) = counts.and_then(|counts| counts.into_iter().max()) {
+            let found = graph.candidates(rows, most)?;
+            let choose = |(found, one): (Result<Ranked>, &mut Sequence<'m>)| {
+                let Sequence { options, tokens, surprises, .. } = &mut *one;
+                let chosen = found.and_then(|found| options.sampler.choose_among(&found, tokens, surprises));
+                of(one, chosen)
+            };
+            return found.into_iter().zip(sequences).map(choose).collect();
+        }
+        let (logits, places) = graph.logits(rows)?;
+        let choose = |(place, one): (usize, &mut &mut Sequence<'m>)| {
+            let logits = &logits[place * vocabulary..][..vocabulary];
+            let Sequence { options, tokens, surprises, .. } = &mut **one;
+            let chosen = match logits.iter().position(|logit| logit.is_nan()) {
+                Some(token) => Err(Error::NotANumber { token }),
+                None => options.sampler.choose(logits, tokens, surprises),
+            };
+            of(one, chosen)
+        };
+        places.into_iter().zip(&mut sequences).map(choose).collect()
+    }
+
+    /// Adds a token to the sequence of a slot, which leaves where it ends.
+    fn advance(&mut self, slot: usize, token: u32) -> Option<Made> {
+        let is_end = self.model.tokenizer().is_end(token);
+        let context = self.layout.context;
+        let sequence = self.slots[slot].as_mut()?;
+        sequence.tokens.push(token);
+        sequence.left -= 1;
+        let finish = match is_end && !sequence.options.ignore_end {
+            true => Some(Finish::End),
+            false if sequence.left == 0 => Some(Finish::Most),
+            false => (sequence.tokens.len() == context).then_some(Finish::Context),
+        };
+        let mut text = String::new();
+        if finish != Some(Finish::End) {
+            text.push_str(sequence.decoder.push(token));
+        }
+        if finish.is_some() {
+            text.push_str(sequence.decoder.finish());
+        }
+        let made = Made { sequence: sequence.id, token, text, finish };
+        if finish.is_some() {
+            self.slots[slot] = None;
+        }
+        Some(made)
+    }
+
+    /// The graph for this many sequences, recorded if it was not.
+    fn graph(&mut self, sequences: usize) -> Result<usize> {
+        let rows = sequences.next_power_of_two().min(self.slots.len());
+        if let Some(at) = self.graphs.iter().position(|graph| graph.rows() == rows) {
+            return Ok(at);
+        }
+        let Model { engine, config, weights, .. } = self.model;
+        self.graphs.push(Rows::record(engine, config, weights, &self.caches, self.layout, rows)?);
+        Ok(self.graphs.len() - 1)
+    }
+
+    /// The tokens of all sequences as they come, until the last one has ended or a step fails. A step makes a token for each sequence: what
+    /// was not taken of it when the iterator is dropped is in [`Sequences::tokens`] alone.
+    pub fn steps(&mut self) -> Steps<'_, 'm> {
+        Steps { sequences: self, made: VecDeque::new(), failed: false }
+    }
+}
+
+/// The tokens of several sequences, one by one: see [`Sequences::steps`].
+#[derive(Debug)]
+pub struct Steps<'s, 'm> {
+    sequences: &'s mut Sequences<'m>,
+    /// Those of the last step that were not returned yet.
+    made: VecDeque<Made>,
+    failed: bool,
+}
+
+impl Iterator for Steps<'_, '_> {
+    type Item = Result<Made>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        if self.made.is_empty() && !self.failed {
+            match self.sequences.step() {
+                Ok(made) => self.made = made.into(),
+                Err(error) => {
+                    self.failed = true;
+                    return Some(Err(error));
+                }
+            }
+        }
+        self.made.pop_front().map(Ok)
+    }
+}

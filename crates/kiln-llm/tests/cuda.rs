@@ -1,0 +1,56 @@
+//! Models on a GPU of NVIDIA.
+#![cfg(not(target_arch = "wasm32"))]
+#![cfg(feature = "cuda")]
+
+mod support;
+
+use kiln::cuda::CudaDevice;
+use kiln::{Backend, DType, Engine};
+use support::random_model::{GEMMA2, Kind, LLAMA, QWEN3};
+use support::several;
+
+/// An engine that runs everything on the first device. Without one the test is left out, and says so; with `cuda` in `KILN_REQUIRE` it
+/// fails instead.
+fn engine() -> Option<Engine> {
+    let why = match CudaDevice::list() {
+        Ok(devices) if devices.is_empty() => Some("there is no device".to_owned()),
+        Ok(_) => None,
+        Err(why) => Some(why.to_string()),
+    };
+    if let Some(why) = why {
+        let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
+        assert!(!required.split(',').any(|name| name.trim() == "cuda"), "{why}");
+        eprintln!("left out: {why}");
+        return None;
+    }
+    let builder = || Engine::builder().cuda_device(0).without_profile();
+    let engine = builder().build().unwrap();
+    let place = engine.places().iter().find(|place| place.backend == Backend::Cuda).expect("a device was asked for");
+    Some(builder().force(place.name.clone()).build().unwrap())
+}
+
+#[test]
+fn several_sequences_together_get_the_tokens_of_each_alone() {
+    let Some(engine) = engine() else { return };
+    let kinds: [(Kind, DType, &[usize]); 3] =
+        [(LLAMA, DType::F16, &[0, 1, 2, 3]), (QWEN3, DType::Bf16, &[0, 3]), (GEMMA2, DType::F32, &[1, 2])];
+    several::together_is_as_alone(&engine, &kinds, 300);
+}
+
+#[test]
+fn sequences_come_and_go_while_others_go_on() {
+    let Some(engine) = engine() else { return };
+    several::sequences_come_and_go(&engine, 300);
+}
+
+#[test]
+fn sequences_end_and_what_is_wrong_with_one_names_it() {
+    let Some(engine) = engine() else { return };
+    several::sequences_end_and_errors_name_them(&engine);
+}
+
+#[test]
+fn candidates_give_the_tokens_that_all_logits_give() {
+    let Some(engine) = engine() else { return };
+    several::candidates_are_those_of_all_logits(&engine, 4);
+}

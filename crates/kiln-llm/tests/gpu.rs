@@ -1,0 +1,54 @@
+//! Models on a GPU through wgpu.
+#![cfg(not(target_arch = "wasm32"))]
+#![cfg(feature = "gpu")]
+
+mod support;
+
+use kiln::gpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
+use kiln::{Backend, DType, Engine};
+use support::random_model::{GEMMA2, LLAMA};
+use support::several;
+
+/// An engine that runs everything on the adapter of the environment, or on any. Without one the test is left out, and says so; with
+/// `wgpu` in `KILN_REQUIRE` it fails instead.
+fn engine() -> Option<Engine> {
+    let named = std::env::var_os(ADAPTER_VARIABLE).is_some_and(|name| !name.is_empty());
+    let choice = if named { AdapterChoice::Best } else { AdapterChoice::Any };
+    let label = match GpuDevice::find(&choice) {
+        Ok(found) => found.label,
+        Err(why) => {
+            let required = std::env::var("KILN_REQUIRE").unwrap_or_default();
+            assert!(!required.split(',').any(|name| name.trim() == "wgpu"), "{why}");
+            eprintln!("left out: {why}");
+            return None;
+        }
+    };
+    let builder = || Engine::builder().adapter(AdapterChoice::Name(label.clone())).without_profile();
+    let engine = builder().build().unwrap();
+    let place = engine.places().iter().find(|place| place.backend == Backend::Gpu).expect("a GPU was asked for");
+    Some(builder().force(place.name.clone()).build().unwrap())
+}
+
+#[test]
+fn several_sequences_together_get_the_tokens_of_each_alone() {
+    let Some(engine) = engine() else { return };
+    several::together_is_as_alone(&engine, &[(LLAMA, DType::F16, &[3]), (GEMMA2, DType::F32, &[2])], 40);
+}
+
+#[test]
+fn sequences_come_and_go_while_others_go_on() {
+    let Some(engine) = engine() else { return };
+    several::sequences_come_and_go(&engine, 40);
+}
+
+#[test]
+fn sequences_end_and_what_is_wrong_with_one_names_it() {
+    let Some(engine) = engine() else { return };
+    several::sequences_end_and_errors_name_them(&engine);
+}
+
+#[test]
+fn candidates_give_the_tokens_that_all_logits_give() {
+    let Some(engine) = engine() else { return };
+    several::candidates_are_those_of_all_logits(&engine, 1);
+}
