@@ -5,8 +5,9 @@ mod support;
 use kiln_ir::op::reference::{self, Case, Input};
 use kiln_ir::op::{
     Arithmetic as ArithmeticOp, Attention as AttentionOp, BatchNorm, Cast as CastOp, Compare as CompareOp, Convolve2d,
-    Cumsum as CumsumOp, Dequantize as DequantizeOp, MatmulByExpert as MatmulByExpertOp, Op, Operation, Pool2d, QuantMatmul as QuantMatmulOp,
-    Quantize as QuantizeOp, Rope as RopeOp, Select as SelectOp, Sort as SortOp, TopK as TopKOp, channels_of,
+    Cumsum as CumsumOp, Dequantize as DequantizeOp, MatmulByExpert as MatmulByExpertOp, Op, Operation, Pool2d,
+    QuantMatmul as QuantMatmulOp, Quantize as QuantizeOp, Rope as RopeOp, Select as SelectOp, Sort as SortOp,
+    TopK as TopKOp, channels_of,
 };
 use kiln_ir::{Buffer, DType, Data, Error, Operand, QuantFormat, Result as CoreResult, Shape, TensorType};
 use kiln_ptx::kernels::attention::{Attention, ScanAttention};

@@ -4,8 +4,8 @@ use js_sys::{Array, Object};
 use kiln::op::{
     Arithmetic, Attention, AttentionOperands, BatchNorm, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d,
     Cumsum, Dequantize, Dot, ElementwiseKind, Gather, GroupNorm, IndexAdd, IntegerFunction, LayerNorm, LogSoftmax,
-    Matmul, MatmulByExpert, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm,
-    Rope, RopeStyle, Scatter, Select, Slice, Softmax, Sort, TopK, Transpose, WriteRows,
+    Matmul, MatmulByExpert, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction,
+    Reshape, RmsNorm, Rope, RopeStyle, Scatter, Select, Slice, Softmax, Sort, TopK, Transpose, WriteRows,
 };
 use kiln::{QuantFormat, Result};
 use wasm_bindgen::JsValue;

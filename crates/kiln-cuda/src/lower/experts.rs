@@ -26,8 +26,7 @@ impl Lower<CudaDevice> for MatmulByExpert {
         let tiles = ExpertTiles::new(&e);
         let (mut chosen, mut slots) = (indices.at, indices.at);
         if tiles.are_grouped() {
-            let mut scratch =
-                |n: usize| Ok::<_, kiln_ir::Error>(plan.scratch(TensorType::u32(Shape::new(&[n])?)).at);
+            let mut scratch = |n: usize| Ok::<_, kiln_ir::Error>(plan.scratch(TensorType::u32(Shape::new(&[n])?)).at);
             (slots, chosen) = (scratch(GroupByExpert::slots(tiles))?, scratch(tiles.count)?);
             plan.run(GroupByExpert, GroupByExpert.launch(&e, tiles)?, &[indices.at, slots, chosen]);
         }

@@ -154,9 +154,7 @@ fn push(op: Op, plan: &mut Lowering<'_, HostDevice>, inputs: &[Value], outputs: 
     }
     let fault = match op {
         Op::Gather(_) | Op::Scatter(_) | Op::IndexAdd(_) => Some(plan.fault(op.name(), inputs[0].ty.shape.rows())),
-        Op::MatmulByExpert(_) => {
-            Some(plan.fault(op.name(), inputs[1].ty.shape.dims().first().copied().unwrap_or(0)))
-        }
+        Op::MatmulByExpert(_) => Some(plan.fault(op.name(), inputs[1].ty.shape.dims().first().copied().unwrap_or(0))),
         // Of the rows of a matrix.
         Op::WriteRows(_) => {
             Some(plan.fault(op.name(), inputs[0].ty.shape.dims().iter().rev().nth(1).copied().unwrap_or(0)))

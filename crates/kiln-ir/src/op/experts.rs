@@ -48,7 +48,8 @@ impl MatmulByExpert {
             Some([]) => 1,
             Some(&[used]) => used,
             _ => {
-                let reason = format!("the indices {indices} are not one or several for each of the rows {outer:?} of x");
+                let reason =
+                    format!("the indices {indices} are not one or several for each of the rows {outer:?} of x");
                 return Err(Error::Shape { op, reason });
             }
         };
@@ -76,7 +77,8 @@ impl Operation for MatmulByExpert {
     fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
         let op = self.name();
         let [x, weights, indices] = inputs else { return Err(Error::Arity { op, expected: 3, found: inputs.len() }) };
-        let wrong = |index: usize, expected: DType| Err(Error::Type { op, index, expected, found: inputs[index].dtype });
+        let wrong =
+            |index: usize, expected: DType| Err(Error::Type { op, index, expected, found: inputs[index].dtype });
         if !x.dtype.is_float() {
             return wrong(0, DType::F32);
         }

@@ -231,7 +231,11 @@ impl ExpertGemm {
     /// Every kernel.
     pub fn all() -> Vec<Self> {
         let of = |weights| {
-            [(1, 1), (1, Self::PIECE), (TALL, 1), (TALL, Self::PIECE)].map(|(rows, piece)| Self { weights, rows, piece })
+            [(1, 1), (1, Self::PIECE), (TALL, 1), (TALL, Self::PIECE)].map(|(rows, piece)| Self {
+                weights,
+                rows,
+                piece,
+            })
         };
         [PtxType::F32, PtxType::F16, PtxType::Bf16].into_iter().flat_map(of).collect()
     }

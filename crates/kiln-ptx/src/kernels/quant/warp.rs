@@ -184,7 +184,8 @@ impl WarpQuantMatmul {
         let all: Vec<Self> = QuantFormat::ALL.into_iter().flat_map(of).collect();
         let adding = all.iter().step_by(5).map(|kernel| kernel.adding());
         let tiles = |rows| ExpertTiles { rows, count: 1 };
-        let of_experts = |format| [1, 8].into_iter().filter_map(move |rows| Self::by_expert(format, tiles(rows), target));
+        let of_experts =
+            |format| [1, 8].into_iter().filter_map(move |rows| Self::by_expert(format, tiles(rows), target));
         all.iter().copied().chain(adding).chain(QuantFormat::ALL.into_iter().flat_map(of_experts)).collect()
     }
 
