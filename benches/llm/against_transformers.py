@@ -312,10 +312,11 @@ def weights(case):
             count, _, inner = case.experts
             matrix(f"{layer}.{case.expert_names}.gate.weight", count, WIDTH)
             for expert in range(count):
-                gate, up, down = (f"{layer}.{case.expert_names}.experts.{expert}.{part}.weight" for part in EXPERT[case.expert_names])
-                matrix(gate, inner, WIDTH)
-                matrix(up, inner, WIDTH)
-                matrix(down, WIDTH, inner)
+                gate, up, down = EXPERT[case.expert_names]
+                own = f"{layer}.{case.expert_names}.experts.{expert}"
+                matrix(f"{own}.{gate}.weight", inner, WIDTH)
+                matrix(f"{own}.{up}.weight", inner, WIDTH)
+                matrix(f"{own}.{down}.weight", WIDTH, inner)
         else:
             matrix(f"{layer}.mlp.down_proj.weight", WIDTH, FFN)
         if case.qk_norm:
@@ -371,7 +372,8 @@ def stacked(case, tensors):
     found = {name: tensor for name, tensor in tensors.items() if ".experts." not in name}
     for i in range(case.layers):
         for part, theirs in zip(("gate", "up", "down"), EXPERT[case.expert_names]):
-            names = [f"model.layers.{i}.{case.expert_names}.experts.{e}.{theirs}.weight" for e in range(case.experts[0])]
+            own = f"model.layers.{i}.{case.expert_names}.experts"
+            names = [f"{own}.{e}.{theirs}.weight" for e in range(case.experts[0])]
             found[f"blk.{i}.ffn_{part}_exps.weight"] = np.stack([tensors[name] for name in names])
     return found
 
@@ -526,6 +528,24 @@ def tokenizer():
     }
 
 
+def joined(case, tensors, known):
+    """The tensors by the names that a model has in memory: since transformers 5 those of all experts are one, gate and up together."""
+    if not case.experts or "model.layers.0.mlp.experts.down_proj" not in known:
+        return tensors
+    found = {name: tensor for name, tensor in tensors.items() if f".{case.expert_names}." not in name}
+    for i in range(case.layers):
+        layer = f"model.layers.{i}"
+        own = f"{layer}.{case.expert_names}"
+        gate, up, down = (
+            np.stack([tensors[f"{own}.experts.{e}.{part}.weight"] for e in range(case.experts[0])])
+            for part in EXPERT[case.expert_names]
+        )
+        found[f"{layer}.mlp.gate.weight"] = tensors[f"{own}.gate.weight"]
+        found[f"{layer}.mlp.experts.gate_up_proj"] = np.concatenate([gate, up], axis=1)
+        found[f"{layer}.mlp.experts.down_proj"] = down
+    return found
+
+
 def theirs(case, tensors, folder):
     """The logits after each token, by transformers, which saves the model to a folder."""
     import torch
@@ -534,7 +554,8 @@ def theirs(case, tensors, folder):
     config = configuration(case, transformers)
     model_name = "Gemma3ForCausalLM" if case.hf == "Gemma3Text" else f"{case.hf}ForCausalLM"
     model = getattr(transformers, model_name)(config).eval().to(torch.float32)
-    state = {name: torch.from_numpy(tensor) for name, tensor in tensors.items()}
+    known = set(model.state_dict())
+    state = {name: torch.from_numpy(tensor) for name, tensor in joined(case, tensors, known).items()}
     missing, unexpected = model.load_state_dict(state, strict=False)
     if unexpected or [name for name in missing if not (case.tied and name == "lm_head.weight")]:
         raise ValueError(f"transformers misses {missing} and does not know {unexpected}")

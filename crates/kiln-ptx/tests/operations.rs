@@ -355,7 +355,7 @@ fn products_by_expert_keep_their_contract() {
     for case in MatmulByExpertOp::cases() {
         let types: Vec<_> = case.inputs.iter().map(|input| input.operand().unwrap().ty()).collect();
         let cost = case.op.cost(&types).unwrap();
-        if cost.flops.max(cost.bytes()) > 400_000 {
+        if cost.flops.max(cost.bytes()) > 100_000 {
             continue;
         }
         // Kernels of floats are the same.
@@ -369,7 +369,7 @@ fn products_by_expert_keep_their_contract() {
             compared[usize::from(types[1].dtype.is_float())] += accuracy.compared;
         }
     }
-    assert!(compared[0] > 5_000 && compared[1] > 5_000, "{compared:?}");
+    assert!(compared[0] > 2_000 && compared[1] > 2_000, "{compared:?}");
 }
 
 /// Rows of x for which there is no room at once are rounded again for every group of rows of weights.

@@ -395,8 +395,8 @@ impl RandomModel {
             ];
             let fused = [("attn_qkv", q + 2 * kv, WIDTH), ("ffn_up", 2 * FFN, WIDTH)];
             let projections = if kind.fused { &fused[..] } else { &apart };
-            let all = projections.iter().chain(&[("attn_output", WIDTH, q), ("ffn_down", WIDTH, FFN)]);
-            for &(part, rows, columns) in all {
+            let last = [("attn_output", WIDTH, q), ("ffn_down", WIDTH, FFN)];
+            for &(part, rows, columns) in projections.iter().chain(&last) {
                 if kind.experts.is_some() && part.starts_with("ffn_") {
                     continue;
                 }
