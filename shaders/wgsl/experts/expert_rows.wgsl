@@ -1,8 +1,8 @@
 // out[r, j] = sum over k of v[r / used, k] x[e, j, k], x the matrices of experts and e that of r: each batch is a tile, with the products
 // of one expert.
 #trusted tiles of no expert are left out; rows are clamped to those that are there, results guarded; `slots` has COUNT a tile
-#input x: array<Stored>
 #input v: array<Item>
+#input x: array<Stored>
 #input chosen: array<u32>
 #input slots: array<u32>
 #output out: array<f32>

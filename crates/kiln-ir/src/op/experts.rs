@@ -218,6 +218,7 @@ impl Operation for MatmulByExpert {
             let (len, dtype) = (format.block_len(), DType::Blocks(format));
             case(dtype, ([4, 5, 2 * len], &[1], &[1, 2]), false, None);
             case(dtype, ([4, 33, len], &[20], &[20, 2]), false, None);
+            case(dtype, ([3, 5, len], &[9], &[9, 2]), false, None);
             case(dtype, ([3, 9, 2 * len], &[4], &[4, 2]), false, Some(f32::INFINITY));
             // Kernels are shared by formats of a kind.
             if matches!(format, QuantFormat::Q8_0 | QuantFormat::Q4K | QuantFormat::Q6K | QuantFormat::Mxfp4) {
