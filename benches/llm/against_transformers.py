@@ -34,6 +34,8 @@ CONTEXT = 512
 TOKENS = [(i * i * 7 + 3 * i + 5) % VOCABULARY for i in range(40)]
 PREFIXES = (1, 7, 23, 40)
 LIMIT = 1e-4
+# Gate, up and down of an expert.
+EXPERT = {"mlp": ("gate_proj", "up_proj", "down_proj"), "block_sparse_moe": ("w1", "w3", "w2")}
 
 
 @dataclass
@@ -62,6 +64,9 @@ class Case:
     norms_after: bool = False
     norms_before: bool = True
     fused: bool = False
+    # Experts, how many a token has, and elements between the products of one; how transformers names their parts.
+    experts: tuple | None = None
+    expert_names: str = "mlp"
     # Whether rotations take neighbours (2i, 2i + 1) in the file, where transformers takes halves (i, i + n/2).
     interleaved: bool = False
     # Whether transformers adds 1 to the weights of norms, and files have the sum.
@@ -139,6 +144,33 @@ def cases():
             },
         ),
         Case("qwen3", hf="Qwen3", arch="qwen3", theta=1e6, head=32, qk_norm="head", tied=True),
+        Case(
+            "qwen3moe",
+            hf="Qwen3Moe",
+            arch="qwen3moe",
+            theta=1e6,
+            head=32,
+            qk_norm="head",
+            experts=(8, 3, 32),
+            config={
+                "num_experts": 8,
+                "num_experts_per_tok": 3,
+                "moe_intermediate_size": 32,
+                "norm_topk_prob": True,
+            },
+            keys={"expert_count": 8, "expert_used_count": 3, "expert_feed_forward_length": 32},
+        ),
+        Case(
+            "mixtral",
+            hf="Mixtral",
+            arch="llama",
+            interleaved=True,
+            theta=1e6,
+            experts=(6, 2, FFN),
+            expert_names="block_sparse_moe",
+            config={"num_local_experts": 6, "num_experts_per_tok": 2},
+            keys={"expert_count": 6, "expert_used_count": 2},
+        ),
         Case(
             "gemma2",
             hf="Gemma2",
@@ -272,10 +304,21 @@ def weights(case):
                 matrix(f"{attention}.{part}.weight", rows, WIDTH)
                 if case.qkv_bias:
                     vector(f"{attention}.{part}.bias", rows)
-            matrix(f"{layer}.mlp.gate_proj.weight", FFN, WIDTH)
-            matrix(f"{layer}.mlp.up_proj.weight", FFN, WIDTH)
+            if not case.experts:
+                matrix(f"{layer}.mlp.gate_proj.weight", FFN, WIDTH)
+                matrix(f"{layer}.mlp.up_proj.weight", FFN, WIDTH)
         matrix(f"{attention}.o_proj.weight", WIDTH, q)
-        matrix(f"{layer}.mlp.down_proj.weight", WIDTH, FFN)
+        if case.experts:
+            count, _, inner = case.experts
+            matrix(f"{layer}.{case.expert_names}.gate.weight", count, WIDTH)
+            for expert in range(count):
+                gate, up, down = EXPERT[case.expert_names]
+                own = f"{layer}.{case.expert_names}.experts.{expert}"
+                matrix(f"{own}.{gate}.weight", inner, WIDTH)
+                matrix(f"{own}.{up}.weight", inner, WIDTH)
+                matrix(f"{own}.{down}.weight", WIDTH, inner)
+        else:
+            matrix(f"{layer}.mlp.down_proj.weight", WIDTH, FFN)
         if case.qk_norm:
             norm(f"{attention}.q_norm.weight", q if case.qk_norm == "row" else case.head)
             norm(f"{attention}.k_norm.weight", kv if case.qk_norm == "row" else case.head)
@@ -308,6 +351,8 @@ def file_name(case, name):
         "mlp.up_proj": "ffn_up",
         "mlp.gate_up_proj": "ffn_up",
         "mlp.down_proj": "ffn_down",
+        "mlp.gate": "ffn_gate_inp",
+        "block_sparse_moe.gate": "ffn_gate_inp",
         "input_layernorm": "attn_norm",
         "post_attention_layernorm": "post_attention_norm" if case.norms_after else "ffn_norm",
         "pre_feedforward_layernorm": "ffn_norm",
@@ -318,6 +363,19 @@ def file_name(case, name):
         return f"{plain[stem]}.{kind}"
     _, _, i, part = stem.split(".", 3)
     return f"blk.{i}.{parts[part]}.{kind}"
+
+
+def stacked(case, tensors):
+    """The tensors with those of all experts of a layer as one, by its name in a file."""
+    if not case.experts:
+        return tensors
+    found = {name: tensor for name, tensor in tensors.items() if ".experts." not in name}
+    for i in range(case.layers):
+        for part, theirs in zip(("gate", "up", "down"), EXPERT[case.expert_names]):
+            own = f"model.layers.{i}.{case.expert_names}.experts"
+            names = [f"{own}.{e}.{theirs}.weight" for e in range(case.experts[0])]
+            found[f"blk.{i}.ffn_{part}_exps.weight"] = np.stack([tensors[name] for name in names])
+    return found
 
 
 def neighbours(tensor, heads):
@@ -381,12 +439,13 @@ def write(case, tensors, path):
     writer.add_unk_token_id(0)
     writer.add_bos_token_id(1)
     writer.add_eos_token_id(2)
-    for name, tensor in tensors.items():
+    for name, tensor in stacked(case, tensors).items():
         if case.interleaved and ("q_proj" in name or "k_proj" in name):
             tensor = neighbours(tensor, HEADS if "q_proj" in name else KV_HEADS)
         if case.plus_one and name.endswith("norm.weight"):
             tensor = tensor + np.float32(1)
-        writer.add_tensor(file_name(case, name), np.ascontiguousarray(tensor))
+        theirs = name if name.startswith("blk.") else file_name(case, name)
+        writer.add_tensor(theirs, np.ascontiguousarray(tensor))
     kind = case.rope.get("rope_type")
     if kind == "llama3":
         writer.add_tensor("rope_freqs.weight", np.array(llama3_divisors(case), dtype=np.float32))
@@ -469,6 +528,24 @@ def tokenizer():
     }
 
 
+def joined(case, tensors, known):
+    """The tensors by the names that a model has in memory: since transformers 5 those of all experts are one, gate and up together."""
+    if not case.experts or "model.layers.0.mlp.experts.down_proj" not in known:
+        return tensors
+    found = {name: tensor for name, tensor in tensors.items() if f".{case.expert_names}." not in name}
+    for i in range(case.layers):
+        layer = f"model.layers.{i}"
+        own = f"{layer}.{case.expert_names}"
+        gate, up, down = (
+            np.stack([tensors[f"{own}.experts.{e}.{part}.weight"] for e in range(case.experts[0])])
+            for part in EXPERT[case.expert_names]
+        )
+        found[f"{layer}.mlp.gate.weight"] = tensors[f"{own}.gate.weight"]
+        found[f"{layer}.mlp.experts.gate_up_proj"] = np.concatenate([gate, up], axis=1)
+        found[f"{layer}.mlp.experts.down_proj"] = down
+    return found
+
+
 def theirs(case, tensors, folder):
     """The logits after each token, by transformers, which saves the model to a folder."""
     import torch
@@ -477,7 +554,8 @@ def theirs(case, tensors, folder):
     config = configuration(case, transformers)
     model_name = "Gemma3ForCausalLM" if case.hf == "Gemma3Text" else f"{case.hf}ForCausalLM"
     model = getattr(transformers, model_name)(config).eval().to(torch.float32)
-    state = {name: torch.from_numpy(tensor) for name, tensor in tensors.items()}
+    known = set(model.state_dict())
+    state = {name: torch.from_numpy(tensor) for name, tensor in joined(case, tensors, known).items()}
     missing, unexpected = model.load_state_dict(state, strict=False)
     if unexpected or [name for name in missing if not (case.tied and name == "lm_head.weight")]:
         raise ValueError(f"transformers misses {missing} and does not know {unexpected}")

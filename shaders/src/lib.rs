@@ -168,7 +168,7 @@ sources! {
         RMS_NORM_APPLY = rms_norm_apply;
     }
     matmul includes [cooperative_slice, cooperative_step, gemm, gemm_block, gemm_finish, gemm_four, gemm_multiply,
-        gemm_step, gemm_sums, matmul_load] {
+        gemm_step, gemm_sums, matmul_load, rows_of_matrix] {
         /// Products of large matrices.
         MATMUL = matmul;
         /// Products of large matrices of f16 through cooperative matrices.
@@ -179,7 +179,7 @@ sources! {
         MATVEC_ROWS = matvec_rows;
     }
     quant includes [book, book_normal, exact, fit, grid, grid_book, grid_whole, iq4_nl, iq4_xs, line_range, line_sums, mxfp4, nibbles, q2_k, q3_k, q4_0, q4_0_words, q4_1,
-        q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, q_affine, quantized, whole_blocks, write_iq4_xs, write_q2_k, write_q3_k,
+        q4_k, q5_0, q5_1, q5_k, q6_k, q8_0, q_affine, quant_rows, quantized, whole_blocks, write_iq4_xs, write_q2_k, write_q3_k,
         write_q4_k, write_q6_k] {
         /// The elements of quantised blocks.
         DEQUANTIZE = dequantize;
@@ -199,6 +199,14 @@ sources! {
         QUANTIZE_SHIFTED = quantize_shifted;
         /// Blocks of 256 elements with scales of sub-blocks.
         QUANTIZE_SYMMETRIC = quantize_symmetric;
+    }
+    experts includes [chosen] {
+        /// Products of rows with the quantised weights of their experts.
+        EXPERT_BLOCKS = expert_blocks;
+        /// Products of rows with the matrices of floats of their experts.
+        EXPERT_ROWS = expert_rows;
+        /// Products with the same expert, brought together.
+        EXPERTS_GROUP = experts_group;
     }
     conv includes [convolve_load] {
         /// Convolutions as products in tiles.

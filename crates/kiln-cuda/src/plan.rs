@@ -10,6 +10,7 @@ use kiln_ptx::kernels::channels::Channels;
 use kiln_ptx::kernels::compare::{Arithmetic, Compare, Select};
 use kiln_ptx::kernels::cumsum::Cumsum;
 use kiln_ptx::kernels::elementwise::Chain;
+use kiln_ptx::kernels::experts::{ExpertGemm, GroupByExpert};
 use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::gemm::{FewRowsGemm, Gemm, MultistageGemm, SplitSum, Tf32Planes, WarpGemm, WarpGroupGemm};
 use kiln_ptx::kernels::norm::Norm;
@@ -114,12 +115,14 @@ codes!(
     Cumsum,
     CustomCode,
     Dequantize,
+    ExpertGemm,
     FewRowsGemm,
     Fill,
     FlashAttention,
     FlashCombine,
     Gather,
     Gemm,
+    GroupByExpert,
     IndexAdd,
     Joined,
     LastSource,

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use kiln_ir::op::reference::{Accuracy, conform_within};
-use kiln_ir::op::{Bound, Gather, IndexAdd, Op, Operation, Scatter, WriteRows, all_cases};
-use kiln_ir::{Data, Error, Operand, Operations, Record, Result, Shape, TensorType};
+use kiln_ir::op::{Bound, Gather, IndexAdd, MatmulByExpert, Op, Operation, Scatter, WriteRows, all_cases};
+use kiln_ir::{Buffer, DType, Data, Error, Operand, Operations, QuantFormat, Record, Result, Shape, TensorType};
 
 use crate::backend::Backend;
 use crate::batch::Batch;
@@ -54,7 +54,7 @@ pub fn check<D: Driver>(
     let first = if sample == 1 { 0 } else { share - 1 };
     let step_of = |op: &Op| match op {
         _ if sample == 1 => 1,
-        Op::Attention(_) | Op::QuantMatmul(_) => 4 * sample * share,
+        Op::Attention(_) | Op::QuantMatmul(_) | Op::MatmulByExpert(_) => 4 * sample * share,
         _ => sample * share,
     };
     let mut cases = BTreeMap::<&str, usize>::new();
@@ -87,6 +87,12 @@ pub fn check<D: Driver>(
         {
             failures.entry(op.name()).or_insert((0, why)).0 += 1;
         }
+    }
+    let experts = Op::from(MatmulByExpert);
+    if wanted(&experts)
+        && let Err(why) = stray_experts_are_reported(&backend)
+    {
+        failures.entry(experts.name()).or_insert((0, why)).0 += 1;
     }
     let write = Op::from(WriteRows);
     if wanted(&write)
@@ -139,6 +145,46 @@ fn stray_positions_are_reported<D: Driver>(device: &D) -> std::result::Result<()
         for count in [4, 700] {
             let failed = |why: String| Err(format!("{count} rows of {columns} columns: {why}"));
             match check(columns, count) {
+                Ok(None) => {}
+                Ok(Some(why)) => return failed(why),
+                Err(error) => return failed(error.to_string()),
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Multiplies with two indices that are no expert's: the error must name the first of them, and sound indices must succeed before and
+/// after. There are 2 to 900 indices, weights of f32 and of blocks, and none.
+fn stray_experts_are_reported<D: Driver>(backend: &Backend<D>) -> std::result::Result<(), String> {
+    const EXPERTS: usize = 5;
+    let check = |dtype: DType, [n, k]: [usize; 2], rows: usize| -> Result<Option<String>> {
+        let x = vec![1.0; rows * k];
+        let x = Operand::f32(&x, &[rows, k])?;
+        let weights = TensorType::of(dtype, Shape::new(&[EXPERTS, n, k])?)?;
+        let zeros = Buffer::zeros(&weights)?;
+        let weights = Operand::new(zeros.as_data(), weights.shape)?;
+        let mut indices = vec![EXPERTS as u32 - 1; 2 * rows];
+        let run = |indices: &[u32]| {
+            let indices = Operand::new(Data::U32(indices), Shape::new(&[rows, 2])?)?;
+            backend.run(&Op::from(MatmulByExpert), &[x, weights, indices])
+        };
+        run(&indices)?;
+        (indices[rows], indices[2 * rows - 1]) = (EXPERTS as u32, u32::MAX);
+        let position = rows.min(2 * rows - 1);
+        let index = indices[position] as usize;
+        let expected = Error::Index { op: MatmulByExpert.name(), position, index, bound: EXPERTS };
+        match run(&indices) {
+            Err(found) if found == expected => {}
+            found => return Ok(Some(format!("{found:?}, not {expected}"))),
+        }
+        run(&vec![0; 2 * rows])?;
+        Ok(None)
+    };
+    for dtype in [DType::F32, DType::Blocks(QuantFormat::Q8_0)] {
+        for (dims, rows) in [([3, 32], 1), ([3, 32], 450), ([0, 32], 4), ([3, 0], 4)] {
+            let failed = |why: String| Err(format!("{rows} rows, {dtype:?} of {dims:?}: {why}"));
+            match check(dtype, dims, rows) {
                 Ok(None) => {}
                 Ok(Some(why)) => return failed(why),
                 Err(error) => return failed(error.to_string()),

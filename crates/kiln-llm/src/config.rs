@@ -3,11 +3,14 @@
 use kiln::op::Rope;
 use kiln_gguf::{Metadata, Value};
 
-use crate::architecture::{Architecture, Caps, Rotation, WindowRope, Windows};
+use crate::architecture::{Architecture, Caps, Mixture, Rotation, WindowRope, Windows};
 use crate::{Error, Result};
 
 /// Layers at most: more than any model has, so that a hostile file cannot ask for memory without end.
 pub(crate) const MOST_LAYERS: usize = 512;
+
+/// Experts of a layer at most, likewise.
+const MOST_EXPERTS: usize = 4096;
 
 /// Rows of a matrix of a layer at most, likewise.
 pub(crate) const MOST_ROWS: usize = 1 << 28;
@@ -21,6 +24,8 @@ pub(crate) struct Config {
     pub(crate) width: usize,
     /// Elements between the two products of the feed-forward network.
     pub(crate) ffn: usize,
+    /// The experts of feed-forward networks that are mixtures.
+    pub(crate) experts: Option<Experts>,
     /// Heads of queries, and of keys and values.
     pub(crate) heads: usize,
     pub(crate) kv_heads: usize,
@@ -37,6 +42,59 @@ pub(crate) struct Config {
     pub(crate) rotations: Vec<Rotation>,
     pub(crate) scales: Scales,
     pub(crate) caps: Caps,
+}
+
+/// Experts, and how they are chosen.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Experts {
+    pub(crate) count: usize,
+    /// How many are chosen for a token.
+    pub(crate) used: usize,
+    /// Elements between the two products of one.
+    pub(crate) ffn: usize,
+    /// Whether the weights of those that are chosen add up to 1.
+    pub(crate) normalised: bool,
+    /// What their sum is multiplied by.
+    pub(crate) scale: f32,
+}
+
+impl Experts {
+    /// Reads what a file says of experts, where it has any. `ffn`: the elements between products of networks.
+    fn read(keys: &Keys<'_>, architecture: &Architecture, ffn: usize) -> Result<Option<Self>> {
+        let count = keys.find_count("expert_count")?.unwrap_or(0);
+        match (architecture.mixture, count) {
+            (Mixture::Never | Mixture::Counted, 0) => return Ok(None),
+            (Mixture::Never, _) => return Err(keys.refused("mixtures of experts are not supported".into())),
+            (Mixture::Always, 0) => return Err(keys.refused("expert_count is missing or zero".into())),
+            _ => {}
+        }
+        let of_all = |name: &str, usual: &[usize], what: &str| match keys.find_count(name)? {
+            Some(found) if !usual.contains(&found) => {
+                Err(keys.refused(format!("{name} is {found}: {what} not supported")))
+            }
+            _ => Ok(()),
+        };
+        of_all("expert_shared_count", &[0], "experts that every token has are")?;
+        of_all("expert_shared_feed_forward_length", &[0], "experts that every token has are")?;
+        of_all("expert_group_count", &[0, 1], "groups of experts are")?;
+        of_all("leading_dense_block_count", &[0], "layers without experts beside others are")?;
+        of_all("interleave_moe_layer_step", &[0, 1], "layers without experts beside others are")?;
+        // 1 is softmax.
+        of_all("expert_gating_func", &[0, 1], "experts that are not chosen by the softmax of their scores are")?;
+        let used = keys.count("expert_used_count")?;
+        if used == 0 || used > count || count > MOST_EXPERTS {
+            return Err(keys.refused(format!(
+                "{used} of {count} experts are used; 1 to all of {MOST_EXPERTS} at most are expected"
+            )));
+        }
+        Ok(Some(Self {
+            count,
+            used,
+            ffn: keys.find_count("expert_feed_forward_length")?.unwrap_or(ffn),
+            normalised: keys.find_truth("expert_weights_norm")?.unwrap_or(true),
+            scale: keys.positive("expert_weights_scale")?.unwrap_or(1.0),
+        }))
+    }
 }
 
 /// What tells the layers of a model apart.
@@ -163,12 +221,14 @@ impl Config {
         let scale_of = |n: usize| 1.0 / (n.max(1) as f32).sqrt();
         let wide = architecture.scaled_by_width == Some(layers.len());
         let scores = keys.find_number("attention.scale")?.unwrap_or(scale_of(if wide { of_head() } else { head }));
+        let ffn = keys.count("feed_forward_length")?;
         let scaled_embedding = if architecture.scaled_embedding { (width as f32).sqrt() } else { 1.0 };
         let config = Self {
             architecture,
             layers,
             width,
-            ffn: keys.count("feed_forward_length")?,
+            ffn,
+            experts: Experts::read(&keys, &architecture, ffn)?,
             heads,
             kv_heads: keys.find_count("attention.head_count_kv")?.unwrap_or(heads),
             head,
@@ -239,9 +299,7 @@ impl Config {
     /// Refuses what would change results and is not computed, rather than ignore it.
     fn refuse_what_is_not_computed(&self, keys: &Keys<'_>) -> Result<()> {
         let other = |name: &str, than: usize| Ok::<_, Error>(keys.find_count(name)?.is_some_and(|n| n != than));
-        let refused = if other("expert_count", 0)? {
-            "mixtures of experts are"
-        } else if keys.find_truth("attention.causal")? == Some(false) {
+        let refused = if keys.find_truth("attention.causal")? == Some(false) {
             "attention to later tokens is"
         } else if other("attention.key_length_swa", self.head)?
             || other("attention.value_length_swa", self.value_head)?
@@ -258,8 +316,10 @@ impl Config {
 
     fn check(&self) -> Result<()> {
         let refused = |reason: String| Err(Error::model(self.architecture.name, reason));
+        let of_expert = self.experts.map_or(self.ffn, |experts| experts.ffn);
         let counts = [
             ("embedding_length", self.width),
+            ("expert_feed_forward_length", of_expert),
             ("feed_forward_length", self.ffn),
             ("attention.head_count", self.heads),
             ("attention.head_count_kv", self.kv_heads),
@@ -273,7 +333,7 @@ impl Config {
         }
         // Sums and products of extents fit 32 bits, too.
         let rows = self.heads.saturating_mul(self.head.max(self.value_head));
-        if let Some(large) = [self.width, self.ffn, rows].into_iter().find(|&extent| extent > MOST_ROWS) {
+        if let Some(large) = [self.width, self.ffn, of_expert, rows].into_iter().find(|&extent| extent > MOST_ROWS) {
             return refused(format!("a matrix of {large} rows; at most {MOST_ROWS} are expected"));
         }
         if !self.heads.is_multiple_of(self.kv_heads) {

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::ops::Range;
 use std::sync::Arc;
 
-use kiln::{Shape, Tensor};
+use kiln::{Buffer, DType, Data, Shape, Tensor, TensorType};
 use kiln_gguf::Model;
 
 use crate::folder::Weights;
@@ -112,6 +112,53 @@ impl Source {
         self.has(name).then(|| self.tensor(name, dims)).transpose()
     }
 
+    /// Whether the tensors are those of a folder.
+    pub(crate) fn is_folder(&self) -> bool {
+        matches!(self.files, Files::Folder(_))
+    }
+
+    /// Tensors of the last two of these extents, one after another: as many as the first says. Their elements are copied, as f32 where
+    /// they are floats of several types.
+    ///
+    /// # Errors
+    /// As [`Source::tensor`], and [`Error::Model`] where some are quantised in another type than others.
+    pub(crate) fn stacked(&self, names: impl Iterator<Item = String>, dims: [usize; 3]) -> Result<Tensor> {
+        let named = |name: String| Ok((self.tensor(&name, &dims[1..])?, name));
+        let tensors = names.map(named).collect::<Result<Vec<(Tensor, String)>>>()?;
+        let first = tensors.first().map_or(DType::F32, |(tensor, _)| tensor.dtype());
+        let other = tensors.iter().find(|(tensor, _)| tensor.dtype() != first);
+        let dtype = match other {
+            None => first,
+            Some((tensor, _)) if tensor.dtype().is_float() && first.is_float() => DType::F32,
+            Some((tensor, name)) => {
+                let reason = format!("{name} is {}, those before it are {first}", tensor.dtype());
+                return Err(Error::model("weights", reason));
+            }
+        };
+        let mut stack = Buffer::zeros(&TensorType::of(dtype, Shape::new(&dims)?)?)?;
+        let (mut into, mut at) = (stack.as_mut(), 0);
+        for (tensor, _) in tensors {
+            let elements = tensor.to_buffer()?;
+            let wide: Vec<f32>;
+            let data = match elements.as_data() {
+                data if data.dtype() == dtype => data,
+                Data::F16(halves) => {
+                    wide = halves.iter().map(|x| x.to_f32()).collect();
+                    Data::F32(&wide)
+                }
+                Data::Bf16(halves) => {
+                    wide = halves.iter().map(|x| x.to_f32()).collect();
+                    Data::F32(&wide)
+                }
+                data => return Err(Error::model("weights", format!("experts of {first} and of {}", data.dtype()))),
+            };
+            into.as_bytes()[at..at + data.bytes()].copy_from_slice(data.as_bytes());
+            at += data.bytes();
+        }
+        drop(into);
+        Ok(Tensor::from_buffer(stack, &dims)?)
+    }
+
     /// A tensor that nobody asked for.
     pub(crate) fn unread(&self) -> Option<String> {
         let read = self.read.borrow();
@@ -129,7 +176,7 @@ impl Source {
 
 #[cfg(all(test, not(target_arch = "wasm32")))]
 mod tests {
-    use kiln::{DType, QuantFormat};
+    use kiln::QuantFormat;
     use kiln_gguf::{TensorKind, Writer};
 
     use super::*;

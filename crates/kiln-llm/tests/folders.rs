@@ -10,7 +10,8 @@ use kiln_llm::{Error, Folder, Model, SessionOptions};
 use serde_json::{Value, json};
 use support::random_folder::{Form, PLAIN, TemporaryFolder, safetensors};
 use support::random_model::{
-    Divisors, GEMMA2, GEMMA3, Kind, LLAMA, LLAMA3, PHI3, QWEN2, QWEN3, QkNorms, RandomModel, Scaling,
+    Divisors, Experts, GEMMA2, GEMMA3, Kind, LLAMA, LLAMA3, MIXTRAL, PHI3, QWEN2, QWEN3, QWEN3_MOE, QkNorms,
+    RandomModel, Scaling,
 };
 
 const TOKENS: [u32; 11] = [1, 6, 7, 8, 11, 9, 5, 6, 6, 3, 10];
@@ -121,6 +122,52 @@ fn qwen_is_that_of_exact_arithmetic() {
     let types = ["full_attention", "sliding_attention", "full_attention"];
     let own = json!({"use_sliding_window": true, "sliding_window": 3, "layer_types": types});
     check("qwen3-window", window, "qwen3", own, PLAIN);
+}
+
+/// Experts are tensors of their own in folders.
+#[test]
+fn mixtures_are_those_of_exact_arithmetic() {
+    let own = json!({"num_local_experts": 5, "num_experts_per_tok": 2, "sliding_window": null});
+    check("mixtral", halves(MIXTRAL), "mixtral", own.clone(), Form { files: 3, ..PLAIN });
+    check("mixtral-bf16", halves(MIXTRAL), "mixtral", own, Form { dtype: "BF16", ..PLAIN });
+    let qwen = json!({"num_experts": 7, "num_experts_per_tok": 3, "moe_intermediate_size": 20, "norm_topk_prob": true,
+        "mlp_only_layers": [], "decoder_sparse_step": 1});
+    check("qwen3-moe", QWEN3_MOE, "qwen3_moe", qwen.clone(), Form { dtype: "F16", files: 2, ..PLAIN });
+    // Without the key the weights of the chosen experts stay what they are.
+    let experts = QWEN3_MOE.experts.map(|experts| Experts { normalised: false, ..experts });
+    let mut plain = qwen.clone();
+    plain.as_object_mut().unwrap().remove("norm_topk_prob");
+    check("qwen3-moe-plain", Kind { experts, ..QWEN3_MOE }, "qwen3_moe", plain, PLAIN);
+    let mut windowed = qwen.clone();
+    windowed
+        .as_object_mut()
+        .unwrap()
+        .extend([("use_sliding_window".to_owned(), json!(true)), ("sliding_window".to_owned(), json!(4))]);
+    check("qwen3-moe-window", Kind { window: Some(4), ..QWEN3_MOE }, "qwen3_moe", windowed, PLAIN);
+
+    let random = RandomModel::new(QWEN3_MOE);
+    let engine = engine();
+    let wrong = |key: &str, value: Value| {
+        let mut own = qwen.clone();
+        own[key] = value;
+        let folder = random.save_folder("qwen3-moe-wrong", &random.config("qwen3_moe", own), PLAIN);
+        Model::load(&engine, &folder).unwrap_err()
+    };
+    for (key, value) in [("decoder_sparse_step", json!(2)), ("mlp_only_layers", json!([0])), ("num_experts", json!(0))]
+    {
+        let error = wrong(key, value);
+        assert!(matches!(&error, Error::Folder { reason, .. } if reason.contains(key)), "{key}: {error}");
+    }
+    // One more than there are, and one fewer.
+    let more = wrong("num_experts", json!(8));
+    assert!(matches!(&more, Error::Model { reason, .. } if reason.contains("mlp.gate.weight")), "{more}");
+    let used = wrong("num_experts_per_tok", json!(8));
+    assert!(matches!(&used, Error::Model { reason, .. } if reason.contains("8 of 7 experts")), "{used}");
+    let mut lacking = RandomModel::new(QWEN3_MOE);
+    lacking.tensors.retain(|(name, ..)| name != "blk.1.ffn_up.6.weight");
+    let folder = lacking.save_folder("qwen3-moe-lacking", &lacking.config("qwen3_moe", qwen), PLAIN);
+    let error = Model::load(&engine, &folder).unwrap_err().to_string();
+    assert!(error.contains("model.layers.1.mlp.experts.6.up_proj.weight"), "{error}");
 }
 
 #[test]

@@ -8,7 +8,8 @@ use std::collections::HashSet;
 use kiln::{DType, Engine, QuantFormat};
 use kiln_llm::{Error, Model, Sampler, Session, SessionOptions};
 use support::random_model::{
-    Divisors, GEMMA2, GEMMA2_LARGE, GEMMA3, KINDS, Kind, LLAMA, PHI3, QWEN2, QWEN3, RandomModel, VOCABULARY,
+    Divisors, GEMMA2, GEMMA2_LARGE, GEMMA3, KINDS, Kind, LLAMA, MIXTRAL, PHI3, QWEN2, QWEN3, QWEN3_MOE, RandomModel,
+    VOCABULARY,
 };
 use support::several;
 
@@ -79,7 +80,7 @@ fn the_largest_gemma_2_scales_scores_by_its_width() {
 #[test]
 fn a_text_gives_the_same_however_it_is_cut() {
     let engine = engine();
-    for kind in [LLAMA, GEMMA3] {
+    for kind in [LLAMA, GEMMA3, MIXTRAL, QWEN3_MOE] {
         let model = load(&engine, &RandomModel::new(kind), &format!("cut-{}", kind.name)).unwrap();
         let whole = pushed(&model, EXACT, &TOKENS).logits().unwrap();
         let wide = |logits: &[f32]| logits.iter().map(|&x| f64::from(x)).collect::<Vec<_>>();
@@ -106,7 +107,7 @@ fn texts_longer_than_the_largest_graph_are_computed_in_parts() {
     let engine = engine();
     let tokens: Vec<u32> = (0..700).map(|i| (i * 7 + i / 12) % VOCABULARY as u32).collect();
     // Windows that begin within a part, and before the part that they end in.
-    for kind in [QWEN3, Kind { window: Some(150), ..GEMMA2 }, Kind { window: Some(600), ..GEMMA3 }] {
+    for kind in [QWEN3, Kind { window: Some(150), ..GEMMA2 }, Kind { window: Some(600), ..GEMMA3 }, QWEN3_MOE] {
         let random = RandomModel::new(kind);
         let model = load(&engine, &random, &format!("long-{}", kind.name)).unwrap();
         let expected = random.reference(&tokens);
@@ -217,7 +218,7 @@ fn the_state_of_mirostat_follows_the_session() {
 #[test]
 fn scores_are_the_logarithms_of_probabilities() {
     let engine = engine();
-    for kind in [LLAMA, GEMMA2] {
+    for kind in [LLAMA, GEMMA2, MIXTRAL] {
         let random = RandomModel::new(kind);
         let model = load(&engine, &random, &format!("score-{}", kind.name)).unwrap();
         // More than the rows of the largest graph.
@@ -317,7 +318,6 @@ fn files_that_contradict_themselves_are_refused() {
         ("llama.rope.dimension_count", 8),
         ("llama.context_length", u32::MAX),
         ("llama.embedding_length", 25),
-        ("llama.expert_count", 8),
         ("llama.feed_forward_length", u32::MAX),
         ("llama.attention.head_count", u32::MAX),
         ("llama.attention.key_length_swa", 4),
@@ -362,6 +362,34 @@ fn files_that_contradict_themselves_are_refused() {
     ] {
         model_error(scaled("yarn").with(key, value), key.trim_start_matches("llama."));
     }
+    // Experts that an architecture has not or must have, of numbers that contradict one another, and what is not computed of them.
+    let mixture = || RandomModel::new(QWEN3_MOE);
+    model_error(RandomModel::new(QWEN2).with("qwen2.expert_count", 8u32), "mixtures of experts");
+    model_error(mixture().with("qwen3moe.expert_count", 0u32), "expert_count");
+    for (key, value, expected) in [
+        ("expert_used_count", 0u32, "0 of 7 experts"),
+        ("expert_used_count", 8, "8 of 7 experts"),
+        ("expert_count", u32::MAX, "of 4294967295 experts"),
+        ("expert_count", 8, "blk.0.ffn_gate_inp.weight"),
+        ("expert_feed_forward_length", 0, "expert_feed_forward_length is zero"),
+        ("expert_feed_forward_length", u32::MAX, "a matrix of"),
+        ("expert_feed_forward_length", 24, "blk.0.ffn_gate_exps.weight"),
+        ("expert_shared_count", 1, "expert_shared_count"),
+        ("expert_shared_feed_forward_length", 64, "expert_shared_feed_forward_length"),
+        ("expert_group_count", 8, "expert_group_count"),
+        ("expert_gating_func", 2, "expert_gating_func"),
+        ("leading_dense_block_count", 1, "leading_dense_block_count"),
+    ] {
+        model_error(mixture().with(&format!("qwen3moe.{key}"), value), expected);
+    }
+    model_error(mixture().with("qwen3moe.expert_weights_scale", 0.0f32), "expert_weights_scale");
+    let mut biased = mixture();
+    biased.tensors.push(("blk.0.exp_probs_b.bias".to_owned(), vec![7], vec![0.5; 7]));
+    model_error(biased, "blk.0.exp_probs_b.bias");
+    let mut lacking = mixture();
+    lacking.tensors.retain(|(name, ..)| !name.starts_with("blk.1.ffn_up."));
+    let error = wrong(lacking, "experts");
+    assert!(matches!(&error, Error::File(kiln_gguf::Error::MissingTensor { .. })), "{error}");
     // Factors in two ways, and half of them.
     let factors = |mut model: RandomModel, name: &str| {
         model.tensors.push((name.to_owned(), vec![3], vec![2.0; 3]));

@@ -5,8 +5,9 @@ mod support;
 use kiln_ir::op::reference::{self, Case, Input};
 use kiln_ir::op::{
     Arithmetic as ArithmeticOp, Attention as AttentionOp, BatchNorm, Cast as CastOp, Compare as CompareOp, Convolve2d,
-    Cumsum as CumsumOp, Dequantize as DequantizeOp, Op, Operation, Pool2d, QuantMatmul as QuantMatmulOp,
-    Quantize as QuantizeOp, Rope as RopeOp, Select as SelectOp, Sort as SortOp, TopK as TopKOp, channels_of,
+    Cumsum as CumsumOp, Dequantize as DequantizeOp, MatmulByExpert as MatmulByExpertOp, Op, Operation, Pool2d,
+    QuantMatmul as QuantMatmulOp, Quantize as QuantizeOp, Rope as RopeOp, Select as SelectOp, Sort as SortOp,
+    TopK as TopKOp, channels_of,
 };
 use kiln_ir::{Buffer, DType, Data, Error, Operand, QuantFormat, Result as CoreResult, Shape, TensorType};
 use kiln_ptx::kernels::attention::{Attention, ScanAttention};
@@ -14,12 +15,13 @@ use kiln_ptx::kernels::cast::Cast;
 use kiln_ptx::kernels::channels::Channels;
 use kiln_ptx::kernels::compare::{Arithmetic, Compare, Select};
 use kiln_ptx::kernels::cumsum::Cumsum;
+use kiln_ptx::kernels::experts::{ExpertGemm, ExpertTiles, GroupByExpert};
 use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, WarpQuantMatmul};
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::sort::{self, MergeRuns, SortRuns};
 use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::window::{Convolve, Pool};
-use kiln_ptx::{Kernel, Launch, Target, Together};
+use kiln_ptx::{Kernel, Launch, PtxType, Target, Together};
 use support::Device;
 
 /// Elements of the result.
@@ -296,6 +298,78 @@ fn lengths_of_more_keys_than_there_are_are_reported() {
     let more = kiln_ir::op::AttentionOperands { lengths: Some(lengths), ..Default::default() };
     let error = run_scan(&AttentionOp::full().with(&more), &[q, kv, kv, lengths], 1).unwrap_err();
     assert!(error.contains("index 6 at position 1 is outside of 0..6"), "{error}");
+}
+
+/// Products by expert, where there are many in tiles that are put together first.
+fn run_by_expert(inputs: &[Operand<'_>], target: Target) -> Result<Vec<Buffer>, String> {
+    let [x, weights, indices] = [0, 1, 2].map(|i| inputs[i]);
+    let e = MatmulByExpertOp.extents(&x.shape(), &weights.shape(), &indices.shape()).unwrap();
+    let result = MatmulByExpertOp.infer(&inputs.iter().map(Operand::ty).collect::<Vec<_>>()).unwrap()[0];
+    if result.shape.is_empty() {
+        return Ok(vec![Buffer::zeros(&result).unwrap()]);
+    }
+    let mut wide = vec![0.0f32; x.shape().numel()];
+    kiln_ir::widen(x.data(), &mut wide);
+    let mut device = Device::default();
+    let mut upload = |bytes: &[u8]| {
+        let padding = vec![0; bytes.len().next_multiple_of(4) - bytes.len() + 4];
+        device.upload(&[bytes, &padding].concat())
+    };
+    let [x, w, index] =
+        [Data::F32(&wide).as_bytes(), weights.data().as_bytes(), indices.data().as_bytes()].map(&mut upload);
+    let out = device.allocate(result.bytes());
+    let tiles = ExpertTiles::new(&e);
+    let (mut chosen, mut slots) = (index, index);
+    if tiles.are_grouped() {
+        (slots, chosen) = (device.allocate(4 * GroupByExpert::slots(tiles)), device.allocate(4 * tiles.count));
+        device.run(&GroupByExpert, &GroupByExpert.launch(&e, tiles).unwrap(), &[index, slots, chosen])?;
+    }
+    let buffers = [x, w, out, chosen, slots];
+    match weights.ty().dtype {
+        DType::Blocks(format) => match WarpQuantMatmul::by_expert(format, tiles, target) {
+            // Of one multiprocessor, so that blocks of threads have more than one group of rows.
+            Some(kernel) => device.run(&kernel, &kernel.launch_by_expert(&e, tiles, 1).unwrap(), &buffers)?,
+            None => {
+                let kernel = QuantMatmul::by_expert(format, tiles);
+                device.run(&kernel, &kernel.launch_by_expert(&e, tiles).unwrap(), &buffers)?;
+            }
+        },
+        dtype => {
+            let ty = match dtype {
+                DType::F16 => PtxType::F16,
+                DType::Bf16 => PtxType::Bf16,
+                _ => PtxType::F32,
+            };
+            let kernel = ExpertGemm::new(ty, e.k, tiles);
+            device.run(&kernel, &kernel.launch(&e, tiles).unwrap(), &buffers)?;
+        }
+    }
+    let mut results = Buffer::zeros(&result).unwrap();
+    results.as_mut().as_bytes().copy_from_slice(&device.download(out)[..result.bytes()]);
+    Ok(vec![results])
+}
+
+#[test]
+fn products_by_expert_keep_their_contract() {
+    let mut compared = [0; 2];
+    for case in MatmulByExpertOp::cases() {
+        let types: Vec<_> = case.inputs.iter().map(|input| input.operand().unwrap().ty()).collect();
+        let cost = case.op.cost(&types).unwrap();
+        if cost.flops.max(cost.bytes()) > 100_000 {
+            continue;
+        }
+        // Kernels of floats are the same.
+        let targets = [Target::Sm70, Target::Sm80];
+        let targets = if types[1].dtype.is_float() { &targets[1..] } else { &targets };
+        for &target in targets {
+            let results = |_: &Op, inputs: &[Operand<'_>]| {
+                Ok(run_by_expert(inputs, target).unwrap_or_else(|why| panic!("{case}: {why}")))
+            };
+            let accuracy = reference::conform(&case, results).unwrap_or_else(|why| panic!("{why}"));
+            compared[usize::from(types[1].dtype.is_float())] += accuracy.compared;
+        }
+    }
+    assert!(compared[0] > 2_000 && compared[1] > 2_000, "{compared:?}");
 }
 
 /// Rows of x for which there is no room at once are rounded again for every group of rows of weights.

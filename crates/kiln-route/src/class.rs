@@ -3,7 +3,7 @@
 use std::fmt;
 
 use kiln_ir::op::{ElementwiseKind as Kind, Movement, Op, Reduction};
-use kiln_ir::{QuantFormat, TensorType};
+use kiln_ir::{DType, QuantFormat, TensorType};
 
 /// What is calibrated together: an operation, and the kind of shape where that decides which code runs.
 ///
@@ -20,7 +20,25 @@ pub struct Class {
 impl Class {
     /// The class of an operation on inputs that its shape rule accepts.
     pub fn of(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Self {
+        if let (Op::MatmulByExpert(_), [_, weights, indices]) = (op, inputs) {
+            return Self::of_experts(weights, indices);
+        }
         Self { op: representative(op), shape: shape_kind(op, inputs, outputs).unwrap_or("") }
+    }
+}
+
+impl Class {
+    /// The class of products by expert: that of a product with the weights of an expert, of as many rows as choose one on average.
+    fn of_experts(weights: &TensorType, indices: &TensorType) -> Self {
+        let experts = weights.shape.dims().first().copied().unwrap_or(1).max(1);
+        let rows = indices.shape.numel().div_ceil(experts);
+        match (weights.dtype, rows) {
+            (DType::Blocks(format), ..=1) => Self { op: "quant_matmul", shape: measured(format).0.name() },
+            (DType::Blocks(format), _) => Self { op: "quant_matmul", shape: measured(format).1 },
+            (_, ..=1) => Self { op: "matmul", shape: "one row" },
+            (_, ..=16) => Self { op: "matmul", shape: "few rows" },
+            _ => Self { op: "matmul", shape: "" },
+        }
     }
 }
 

@@ -52,7 +52,12 @@ impl OpComplexity {
     /// The complexity of an operation of kiln-ir.
     pub fn of(op: &Op) -> Self {
         match op {
-            Op::Matmul(_) | Op::Matvec(_) | Op::QuantMatmul(_) | Op::Convolve2d(_) | Op::Attention(_) => Self::High,
+            Op::Matmul(_)
+            | Op::Matvec(_)
+            | Op::QuantMatmul(_)
+            | Op::MatmulByExpert(_)
+            | Op::Convolve2d(_)
+            | Op::Attention(_) => Self::High,
             Op::Elementwise(_)
             | Op::Compare(_)
             | Op::Select(_)

@@ -22,6 +22,7 @@ mod convolve;
 mod cumsum;
 mod custom;
 mod elementwise;
+mod experts;
 mod float_state;
 mod fused;
 mod gemm;

@@ -185,6 +185,18 @@ fn small_cases() -> Vec<Case> {
         c.cases.push(Case::new(Dequantize { format }, vec![blocks.clone()]));
         c.cases.push(Case::new(QuantMatmul { format }, vec![x, blocks]));
     }
+    // One row, two of an expert, and none of another, with weights of floats and of blocks.
+    let chosen = Input::new(Buffer::U32(vec![2, 0, 2]), &[3]);
+    let (x, weights) = (c.tensor(&[3, 5]), c.tensor(&[3, 4, 5]));
+    let mut narrow = vec![f16::ZERO; 3 * 4 * 5];
+    kiln_ir::narrow(weights.buffer.as_data().f32(), DataMut::F16(&mut narrow));
+    let narrow = Input::new(Buffer::F16(narrow), &[3, 4, 5]);
+    for weights in [weights, narrow] {
+        c.cases.push(Case::new(MatmulByExpert, vec![x.clone(), weights, chosen.clone()]));
+    }
+    let (x, blocks) = (c.tensor(&[3, 32]), c.blocks(QuantFormat::Q8_0, 6));
+    let blocks = Input::new(blocks.buffer, &[3, 2, 32]);
+    c.cases.push(Case::new(MatmulByExpert, vec![x, blocks, chosen]));
     c.cases
 }
 

@@ -4,8 +4,8 @@ use js_sys::{Array, Object};
 use kiln::op::{
     Arithmetic, Attention, AttentionOperands, BatchNorm, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d,
     Cumsum, Dequantize, Dot, ElementwiseKind, Gather, GroupNorm, IndexAdd, IntegerFunction, LayerNorm, LogSoftmax,
-    Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm,
-    Rope, RopeStyle, Scatter, Select, Slice, Softmax, Sort, TopK, Transpose, WriteRows,
+    Matmul, MatmulByExpert, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction,
+    Reshape, RmsNorm, Rope, RopeStyle, Scatter, Select, Slice, Softmax, Sort, TopK, Transpose, WriteRows,
 };
 use kiln::{QuantFormat, Result};
 use wasm_bindgen::JsValue;
@@ -257,6 +257,10 @@ others! {
     quant_matmul {
         operands: (x, w), params: "format: QuantFormat", required: true, engine: "Float32Array", batch: "BatchTensor",
         make: |o| Ok(QuantMatmul { format: named_format(o, "quant_matmul")? }.into()),
+    }
+    matmul_by_expert {
+        operands: (x, weights, indices), params: "", engine: "Float32Array", batch: "BatchTensor",
+        make: |_| Ok(MatmulByExpert.into()),
     }
     compare {
         operands: (a, b), params: "comparison: \"eq\" | \"ne\" | \"lt\" | \"le\" | \"gt\" | \"ge\"", required: true,

@@ -76,6 +76,7 @@ pub fn bound(op: &Op, inputs: &[TensorType]) -> Result<Bound> {
         Op::Matmul(op) => op.extents(shapes().0, shapes().1)?.k,
         Op::Matvec(op) => op.extents(shapes().0, shapes().1)?.0,
         Op::Convolve2d(op) => op.extents(shapes().0, shapes().1)?.terms(),
+        Op::MatmulByExpert(_) if inputs[1].dtype.is_float() => inputs[1].shape.columns(),
         // Root and quotient are off by 2.5 units in the last place each, which is 5 u, where the contract counts 1 u.
         Op::BatchNorm(_) => return Ok(Bound::Magnitude(15.0)),
         Op::Pool2d(op) if op.pooling == Pooling::Average => return Ok(average_bound(op.window)),

@@ -1,9 +1,5 @@
 // out[r, j] = sum over k of x[r, k] v[j, k] for few vectors v: products of the rows of a large matrix, at the speed of
 // memory. Stacks of matrices too.
-//
-// LANES neighbouring invocations share four rows of x and all vectors; each sums every LANES-th vector of four elements.
-// Their sums are added through workgroup memory, first to eight for each result, then to one; where a whole workgroup shares
-// rows and the device has subgroups, first within those.
 #trusted rows and vectors are clamped to the last one, results guarded; i grows to `length`
 #input x: array<Stored>
 #input v: array<Item>
@@ -24,230 +20,27 @@
 #constant STORED = f32, f16, bf16
 #include common
 #include storage
+#include rows_of_matrix
 
-const LANES: u32 = ${LANES}u;
-const SLOTS: u32 = ${WORKGROUP}u / LANES;
-#if COUNT == 8
-const AT_ONCE: u32 = 4u;
-#else
-const AT_ONCE: u32 = ${COUNT}u;
-#endif
-
-#if VECTORS
-alias Item = vec4<f32>;
-alias Stored = Four_${STORED};
-#else
-alias Item = f32;
-alias Stored = One_${STORED};
-#endif
-
-fn at_x(i: u32) -> Item {
-#if VECTORS
-    return load_${STORED}(x[i]);
-#else
-    return element_${STORED}(x[i / PER_${STORED}], i);
-#endif
+fn is_here(batch: u32) -> bool {
+    return true;
 }
 
-// The sums of four rows with each vector.
-var<workgroup> sums: array<vec4<f32>, AT_ONCE * ${WORKGROUP}u>;
-
-#if VECTORS
-fn products(x: Item, v: Item, sum: f32) -> f32 {
-    return fma(x.x, v.x, fma(x.y, v.y, fma(x.z, v.z, fma(x.w, v.w, sum))));
-}
-#else
-fn products(x: Item, v: Item, sum: f32) -> f32 {
-    return fma(x, v, sum);
-}
-#endif
-
-fn add(x0: Item, x1: Item, x2: Item, x3: Item, v: Item, sum: vec4<f32>) -> vec4<f32> {
-    return vec4<f32>(products(x0, v, sum.x), products(x1, v, sum.y), products(x2, v, sum.z), products(x3, v, sum.w));
+// The four rows of x from `row` on, and where each begins. Rows and vectors past the end are the last one, read again.
+fn matrix_rows(batch: u32, row: u32, length: u32) -> vec4<u32> {
+    let rows = min(vec4<u32>(row) + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(p.rows - 1u));
+    return vec4<u32>(batch * p.x_batch / UNIT) + rows * length;
 }
 
-#if LANES == 256
-#if SUBGROUP
-// Which invocations share a subgroup is up to the device: only whole workgroups are added so.
-var<private> place_in_subgroup: u32;
-var<private> subgroup_number: u32;
-var<private> subgroups: u32;
-#endif
-#endif
-
-// Lays out what an invocation has summed for vector `number` of those that are finished together.
-fn keep(number: u32, sum: vec4<f32>, local: u32) {
-#if LANES == 256
-#if SUBGROUP
-    let joined = subgroupAdd(sum);
-    if place_in_subgroup == 0u {
-        sums[number * ${WORKGROUP}u + subgroup_number] = joined;
-    }
-#else
-    sums[number * ${WORKGROUP}u + local] = sum;
-#endif
-#else
-    sums[number * ${WORKGROUP}u + local] = sum;
-#endif
+fn vector_at(batch: u32, i: u32, length: u32) -> u32 {
+    return batch * p.v_batch / UNIT + min(i, p.vectors - 1u) * length;
 }
 
-// The sum for result `number` of a workgroup, of those that were kept.
-fn kept(number: u32) -> vec4<f32> {
-    let at = number * LANES;
-#if LANES == 256
-#if SUBGROUP
-    var sum = sums[at];
-    for (var i = 1u; i < subgroups; i++) {
-        sum += sums[at + i];
-    }
-    return sum;
-#else
-    return eight(at);
-#endif
-#else
-    return eight(at);
-#endif
+// Where the result for row 0 and a vector is.
+fn result_at(batch: u32, vector: u32) -> u32 {
+    return batch * p.out_batch + vector * p.out_vector;
 }
 
-fn eight(at: u32) -> vec4<f32> {
-    let low = (sums[at] + sums[at + 1u]) + (sums[at + 2u] + sums[at + 3u]);
-    return low + ((sums[at + 4u] + sums[at + 5u]) + (sums[at + 6u] + sums[at + 7u]));
-}
-
-// Adds what stands in workgroup memory up to eight sums for each result. All invocations come along.
-fn fold_to_eight(local: u32) {
-    let each = local / 8u;
-    if each < AT_ONCE * SLOTS {
-        let begin = each * LANES + local % 8u;
-        var sum = sums[begin];
-        for (var i = 8u; i < LANES; i += 8u) {
-            sum += sums[begin + i];
-        }
-        sums[begin] = sum;
-    }
-    workgroupBarrier();
-}
-
-// Adds the sums of the invocations of a slot and writes the results for the vectors from `first` on.
-fn finish(first: u32, batch: u32, row: u32, local: u32) {
-    workgroupBarrier();
-#if LANES == 256
-#if SUBGROUP
-#else
-    fold_to_eight(local);
-#endif
-#else
-#if LANES == 8
-#else
-    fold_to_eight(local);
-#endif
-#endif
-    if local < AT_ONCE * SLOTS {
-        let sum = kept(local);
-        let vector = first + local / SLOTS;
-        let r = row + 4u * (local % SLOTS);
-        if vector < p.vectors {
-            let to = batch * p.out_batch + vector * p.out_vector + r * p.out_row;
-            if r < p.rows { out[to] = sum.x; }
-            if r + 1u < p.rows { out[to + p.out_row] = sum.y; }
-            if r + 2u < p.rows { out[to + 2u * p.out_row] = sum.z; }
-            if r + 3u < p.rows { out[to + 3u * p.out_row] = sum.w; }
-        }
-    }
-}
-
-@compute @workgroup_size(${WORKGROUP})
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) local: u32,
-#if LANES == 256
-#if SUBGROUP
-    @builtin(subgroup_invocation_id) subgroup_place: u32,
-    @builtin(subgroup_id) subgroup: u32,
-    @builtin(num_subgroups) subgroup_count: u32,
-#endif
-#endif
-) {
-#if LANES == 256
-#if SUBGROUP
-    place_in_subgroup = subgroup_place;
-    subgroup_number = subgroup;
-    subgroups = subgroup_count;
-#endif
-#endif
-    let number = group_number(group, groups);
-    if number >= p.total {
-        return;
-    }
-    let batch = number / p.across;
-    let row = (number % p.across) * (4u * SLOTS);
-    let lane = local % LANES;
-#if VECTORS
-    let length = p.k / 4u;
-    let unit = 4u;
-#else
-    let length = p.k;
-    let unit = 1u;
-#endif
-    // Rows and vectors past the end are the last one, read again.
-    let mine = row + 4u * (local / LANES);
-    let rows = min(vec4<u32>(mine) + vec4<u32>(0u, 1u, 2u, 3u), vec4<u32>(p.rows - 1u));
-    let x_at = vec4<u32>(batch * p.x_batch / unit) + rows * length;
-    let v_at = batch * p.v_batch / unit;
-#if COUNT == 1
-#else
-    let v1 = v_at + min(1u, p.vectors - 1u) * length;
-    let v2 = v_at + min(2u, p.vectors - 1u) * length;
-    let v3 = v_at + min(3u, p.vectors - 1u) * length;
-#endif
-#if COUNT == 8
-    let v4 = v_at + min(4u, p.vectors - 1u) * length;
-    let v5 = v_at + min(5u, p.vectors - 1u) * length;
-    let v6 = v_at + min(6u, p.vectors - 1u) * length;
-    let v7 = v_at + min(7u, p.vectors - 1u) * length;
-#endif
-    var s0 = vec4<f32>();
-    var s1 = vec4<f32>();
-    var s2 = vec4<f32>();
-    var s3 = vec4<f32>();
-    var s4 = vec4<f32>();
-    var s5 = vec4<f32>();
-    var s6 = vec4<f32>();
-    var s7 = vec4<f32>();
-    for (var i = lane; i < length; i += LANES) {
-        let x0 = at_x(x_at.x + i);
-        let x1 = at_x(x_at.y + i);
-        let x2 = at_x(x_at.z + i);
-        let x3 = at_x(x_at.w + i);
-        s0 = add(x0, x1, x2, x3, v[v_at + i], s0);
-#if COUNT == 1
-#else
-        s1 = add(x0, x1, x2, x3, v[v1 + i], s1);
-        s2 = add(x0, x1, x2, x3, v[v2 + i], s2);
-        s3 = add(x0, x1, x2, x3, v[v3 + i], s3);
-#endif
-#if COUNT == 8
-        s4 = add(x0, x1, x2, x3, v[v4 + i], s4);
-        s5 = add(x0, x1, x2, x3, v[v5 + i], s5);
-        s6 = add(x0, x1, x2, x3, v[v6 + i], s6);
-        s7 = add(x0, x1, x2, x3, v[v7 + i], s7);
-#endif
-    }
-    keep(0u, s0, local);
-#if COUNT == 1
-#else
-    keep(1u, s1, local);
-    keep(2u, s2, local);
-    keep(3u, s3, local);
-#endif
-    finish(0u, batch, row, local);
-#if COUNT == 8
-    workgroupBarrier();
-    keep(0u, s4, local);
-    keep(1u, s5, local);
-    keep(2u, s6, local);
-    keep(3u, s7, local);
-    finish(4u, batch, row, local);
-#endif
+fn is_written(batch: u32, vector: u32, row: u32) -> bool {
+    return vector < p.vectors && row < p.rows;
 }

@@ -1,12 +1,4 @@
 // out[i, j] = sum over k of x[i, k] w[j, k] with quantised w, for few rows of x: at the speed of memory.
-//
-// LANES neighbouring invocations share four rows of w; each takes every LANES-th part of them, so that what is read of x
-// serves four rows, and every element of w serves ROWS rows of x. x is laid into workgroup memory a piece at a time.
-//
-// One row of x is laid out as integers of 16 bits with a scale for each sixteen elements, in two bytes, which are multiplied
-// with the integers of w four at a time; steps and minima are applied to the sums. Sixteen elements of which one is not
-// finite, or that are tiny, have no scale: it is NaN then, and so are the sums of every lane that meets it. Such a lane
-// starts over with the elements themselves.
 #trusted rows of x and w are clamped to the last one, results guarded; `spread` moves what is laid out within eights of it
 #input x: array<vec4<f32>>
 #input blocks: array<vec4<u32>>
@@ -23,289 +15,26 @@
 #constant LANES = 8, 16, 128
 #include common
 #include quantized
+#include quant_rows
 
-const ROWS: u32 = ${ROWS}u;
-const LANES: u32 = ${LANES}u;
-// Groups of lanes in a workgroup.
-const SLOTS: u32 = ${WORKGROUP}u / LANES;
-// Vectors of a row of x that are laid out at a time.
-const PIECE: u32 = 1024u / ROWS;
-
-#if ROWS == 1
-var<workgroup> shared_vectors: array<vec4<f32>, ${WORKGROUP}u>;
-#else
-var<workgroup> shared_vectors: array<vec4<f32>, 1024u>;
-
-// Where a vector of a piece lies: neighbouring lanes, which are whole parts or blocks apart, meet in different banks.
-fn spread(at: u32) -> u32 {
-    let turn = at >> 3u;
-    return at ^ (((turn & 1u) * 6u) ^ (turn & 2u) ^ ((turn >> 2u) & 1u));
+fn is_here(tile: u32) -> bool {
+    return true;
 }
 
-// Lays out `size` vectors of each row of x from vector `piece` on.
-fn lay_out(piece: u32, size: u32, vectors: u32, first_row: u32, local: u32) {
-    workgroupBarrier();
-    for (var i = local; i < 1024u; i += ${WORKGROUP}u) {
-        let within = i % PIECE;
-        if within < size {
-            let row = min(first_row + i / PIECE, p.m - 1u);
-            shared_vectors[i - within + spread(within)] = x[row * vectors + piece + within];
-        }
-    }
-    workgroupBarrier();
-}
-#endif
-
-// For each row of x its sums with four rows of w.
-var<private> sums: array<vec4<f32>, ROWS>;
-
-// Adds the products of four elements of each row of w, from their words, with those of x from vector `at` on: of x where it
-// lies for one row, else of the piece that is laid out.
-fn add(words: vec4<u32>, step: vec4<f32>, least: vec4<f32>, at: u32) {
-    let w0 = elements(words.x, step.x, least.x);
-    let w1 = elements(words.y, step.y, least.y);
-    let w2 = elements(words.z, step.z, least.z);
-    let w3 = elements(words.w, step.w, least.w);
-#if ROWS == 1
-    let v = x[at];
-    let sum = sums[0];
-    sums[0] = vec4<f32>(product(w0, v, sum.x), product(w1, v, sum.y), product(w2, v, sum.z), product(w3, v, sum.w));
-#else
-    let laid = spread(at);
-    for (var i = 0u; i < ROWS; i++) {
-        let v = shared_vectors[i * PIECE + laid];
-        let sum = sums[i];
-        sums[i] = vec4<f32>(product(w0, v, sum.x), product(w1, v, sum.y), product(w2, v, sum.z), product(w3, v, sum.w));
-    }
-#endif
+// The row of x that is row `i` of a tile, and of the result. Rows beyond the last are the last again, and not written.
+fn row_of_x(tile: u32, i: u32) -> u32 {
+    return min(tile * ROWS + i, p.m - 1u);
 }
 
-// Adds the products with part `part` of blocks `blocks_of`, one of each row of w, and x from vector `at` on.
-fn add_part(blocks_of: vec4<u32>, part: u32, at: u32) {
-    let a = part_of(blocks_of.x, part);
-    let b = part_of(blocks_of.y, part);
-    let c = part_of(blocks_of.z, part);
-    let d = part_of(blocks_of.w, part);
-    let step = vec4<f32>(a.steps.x, b.steps.x, c.steps.x, d.steps.x);
-    let least = vec4<f32>(a.steps.y, b.steps.y, c.steps.y, d.steps.y);
-    add(vec4<u32>(a.low.x, b.low.x, c.low.x, d.low.x), step, least, at);
-    add(vec4<u32>(a.low.y, b.low.y, c.low.y, d.low.y), step, least, at + 1u);
-    add(vec4<u32>(a.low.z, b.low.z, c.low.z, d.low.z), step, least, at + 2u);
-    add(vec4<u32>(a.low.w, b.low.w, c.low.w, d.low.w), step, least, at + 3u);
-    let high_step = vec4<f32>(a.steps.z, b.steps.z, c.steps.z, d.steps.z);
-    let high_least = vec4<f32>(a.steps.w, b.steps.w, c.steps.w, d.steps.w);
-    let high_at = at + APART / 4u;
-    add(vec4<u32>(a.high.x, b.high.x, c.high.x, d.high.x), high_step, high_least, high_at);
-    add(vec4<u32>(a.high.y, b.high.y, c.high.y, d.high.y), high_step, high_least, high_at + 1u);
-    add(vec4<u32>(a.high.z, b.high.z, c.high.z, d.high.z), high_step, high_least, high_at + 2u);
-    add(vec4<u32>(a.high.w, b.high.w, c.high.w, d.high.w), high_step, high_least, high_at + 3u);
+fn row_of_result(tile: u32, i: u32) -> u32 {
+    return tile * ROWS + i;
 }
 
-#if ROWS == 1
-// Adds the products of every LANES-th part of the rows that begin at these blocks, with x as it lies.
-fn add_elements(begin: vec4<u32>, lane: u32, first_row: u32) {
-    let x_begin = first_row * p.k_blocks * (LEN / 4u);
-    for (var i = lane; i < p.k_blocks * PARTS; i += LANES) {
-        let block = i / PARTS;
-        let part = i % PARTS;
-        add_part(begin + block, part, x_begin + (block * LEN + place(part)) / 4u);
-    }
+// Rows of w likewise.
+fn weight_rows(tile: u32, columns: vec4<u32>) -> vec4<u32> {
+    return min(columns, vec4<u32>(p.n - 1u));
 }
 
-// Sixteen elements of x are scale (256 high + low), bytes each; with the scale goes the sum of the integers.
-var<workgroup> highs: array<vec4<u32>, ${WORKGROUP}u>;
-var<workgroup> lows: array<vec4<u32>, ${WORKGROUP}u>;
-var<workgroup> scales: array<vec2<u32>, ${WORKGROUP}u>;
-
-// Where sixteen elements of a piece lie: neighbouring lanes meet in different banks.
-fn spread(at: u32) -> u32 {
-    return at ^ (7u * ((at >> 3u) & 1u));
-}
-
-fn magnitude(v: vec4<f32>) -> vec4<u32> {
-    return bitcast<vec4<u32>>(v) & vec4<u32>(0x7fffffffu);
-}
-
-// The lowest bytes of four words.
-fn packed(v: vec4<u32>) -> u32 {
-    return (v.x & 0xffu) | ((v.y & 0xffu) << 8u) | ((v.z & 0xffu) << 16u) | (v.w << 24u);
-}
-
-// The nearest integers, as the lowest bits of a number that ends at one.
-fn rounded(v: vec4<f32>, over: f32) -> vec4<u32> {
-    return bitcast<vec4<u32>>(v * over + 12582912.0);
-}
-
-fn upper_bytes(v: vec4<u32>) -> u32 {
-    // The lower byte has a sign.
-    return packed((v + vec4<u32>(128u)) >> vec4<u32>(8u));
-}
-
-fn total(bytes: vec4<u32>) -> i32 {
-    let ones = 0x01010101u;
-    return (dot4I8Packed(bytes.x, ones) + dot4I8Packed(bytes.y, ones))
-        + (dot4I8Packed(bytes.z, ones) + dot4I8Packed(bytes.w, ones));
-}
-
-// Lays out up to 1024 vectors of the row of x from vector `first` on, `size` of which belong to it.
-fn lay_out(first: u32, size: u32, local: u32) {
-    workgroupBarrier();
-    let within = 4u * local;
-    if within < size {
-        let a = x[first + within];
-        let b = x[first + within + 1u];
-        let c = x[first + within + 2u];
-        let d = x[first + within + 3u];
-        let m = max(max(magnitude(a), magnitude(b)), max(magnitude(c), magnitude(d)));
-        let most = max(max(m.x, m.y), max(m.z, m.w));
-        // Zeros, or from 2^-90 to 2^126, beyond which WGSL promises nothing of quotients.
-        let fits = most == 0u || (most >= 0x12800000u && most <= 0x7e800000u);
-        // The largest integer of which both bytes have a sign.
-        let over = select(32639.0 / bitcast<f32>(most), 0.0, most == 0u);
-        let ia = rounded(a, over);
-        let ib = rounded(b, over);
-        let ic = rounded(c, over);
-        let id = rounded(d, over);
-        let low = vec4<u32>(packed(ia), packed(ib), packed(ic), packed(id));
-        let high = vec4<u32>(upper_bytes(ia), upper_bytes(ib), upper_bytes(ic), upper_bytes(id));
-        let to = spread(local);
-        highs[to] = high;
-        lows[to] = low;
-        let scale = bitcast<u32>(bitcast<f32>(most) / 32639.0);
-        scales[to] = vec2<u32>(select(NAN_BITS, scale, fits), bitcast<u32>(256 * total(high) + total(low)));
-    }
-    workgroupBarrier();
-}
-
-// What sixteen integers of w meet of x.
-struct Facing {
-    high: vec4<u32>,
-    low: vec4<u32>,
-    scale: f32,
-    total: i32,
-}
-
-fn facing(at: u32) -> Facing {
-    let to = spread(at);
-    let scale = scales[to];
-    return Facing(highs[to], lows[to], bitcast<f32>(scale.x), bitcast<i32>(scale.y));
-}
-
-// The sum of sixteen products.
-fn met(w: vec4<u32>, v: Facing, step: f32, least: f32) -> f32 {
-    let q = w ^ vec4<u32>(FLIPPED);
-    let high = (dot4I8Packed(q.x, v.high.x) + dot4I8Packed(q.y, v.high.y))
-        + (dot4I8Packed(q.z, v.high.z) + dot4I8Packed(q.w, v.high.w));
-    let low = (dot4I8Packed(q.x, v.low.x) + dot4I8Packed(q.y, v.low.y))
-        + (dot4I8Packed(q.z, v.low.z) + dot4I8Packed(q.w, v.low.w));
-#if FORMAT == MXFP4
-    return v.scale * (0.25 * f32(256 * high + low) * step * least);
-#else
-    return v.scale * (step * f32(256 * high + low - BIAS * v.total) - least * f32(v.total));
-#endif
-}
-
-fn part_product(w: Part, low: Facing, high: Facing) -> f32 {
-    return met(w.low, low, w.steps.x, w.steps.y) + met(w.high, high, w.steps.z, w.steps.w);
-}
-
-// The parts of four rows of w that meet the same of x, as they are read.
-struct Four {
-    a: Raw,
-    b: Raw,
-    c: Raw,
-    d: Raw,
-}
-
-fn four_of(begin: vec4<u32>, i: u32) -> Four {
-    let at = begin + i / PARTS;
-    let part = i % PARTS;
-    return Four(raw_of(at.x, part), raw_of(at.y, part), raw_of(at.z, part), raw_of(at.w, part));
-}
-
-// Adds the products of every LANES-th part of the rows that begin at these blocks, with the integers of x.
-fn add_parts(begin: vec4<u32>, lane: u32, first_row: u32, local: u32) {
-    let vectors = p.k_blocks * (LEN / 4u);
-    var sum = vec4<f32>(0.0);
-    for (var piece = 0u; piece < vectors; piece += PIECE) {
-        let size = min(PIECE, vectors - piece);
-        lay_out(first_row * vectors + piece, size, local);
-        for (var i = lane; i < size / 8u; i += LANES) {
-            let part = i % PARTS;
-            let here = piece / 8u + i;
-            let at = begin + here / PARTS;
-            let w = four_of(begin, here);
-            let meets = ((i / PARTS) * LEN + place(part)) / 16u;
-            let low = facing(meets);
-            let high = facing(meets + APART / 16u);
-            sum += vec4<f32>(
-                part_product(unpacked(w.a, at.x, part), low, high),
-                part_product(unpacked(w.b, at.y, part), low, high),
-                part_product(unpacked(w.c, at.z, part), low, high),
-                part_product(unpacked(w.d, at.w, part), low, high),
-            );
-        }
-    }
-    sums[0] = sum;
-}
-#endif
-
-@compute @workgroup_size(${WORKGROUP})
-fn main(
-    @builtin(workgroup_id) group: vec3<u32>,
-    @builtin(num_workgroups) groups: vec3<u32>,
-    @builtin(local_invocation_index) local: u32,
-) {
-    let number = group_number(group, groups);
-    if number >= p.total {
-        return;
-    }
-    // Neighbouring workgroups share rows of w.
-    let first_row = (number % p.down) * ROWS;
-    let lane = local % LANES;
-    let column = ((number / p.down) * SLOTS + local / LANES) * 4u;
-    // Rows beyond the last are the last again, and not written.
-    let columns = min(vec4<u32>(column, column + 1u, column + 2u, column + 3u), vec4<u32>(p.n - 1u));
-    let begin = columns * p.k_blocks;
-    for (var i = 0u; i < ROWS; i++) {
-        sums[i] = vec4<f32>(0.0);
-    }
-#if ROWS == 1
-    add_parts(begin, lane, first_row, local);
-    let exponents = bitcast<vec4<u32>>(sums[0]) & vec4<u32>(INFINITY_BITS);
-    if any(exponents == vec4<u32>(INFINITY_BITS)) {
-        sums[0] = vec4<f32>(0.0);
-        add_elements(begin, lane, first_row);
-    }
-#else
-    let vectors = p.k_blocks * (LEN / 4u);
-    for (var piece = 0u; piece < vectors; piece += PIECE) {
-        let size = min(PIECE, vectors - piece);
-        lay_out(piece, size, vectors, first_row, local);
-        let first_block = piece / (LEN / 4u);
-        for (var i = lane; i < size / 8u; i += LANES) {
-            let block = i / PARTS;
-            let part = i % PARTS;
-            add_part(begin + first_block + block, part, (block * LEN + place(part)) / 4u);
-        }
-    }
-#endif
-    for (var i = 0u; i < ROWS; i++) {
-        workgroupBarrier();
-        shared_vectors[local] = sums[i];
-        for (var half = LANES / 2u; half > 0u; half /= 2u) {
-            workgroupBarrier();
-            if lane < half {
-                shared_vectors[local] += shared_vectors[local + half];
-            }
-        }
-        let row = first_row + i;
-        if lane == 0u && row < p.m {
-            let sum = shared_vectors[local];
-            let at = row * p.out_row + p.out_first + column;
-            for (var j = 0u; j < min(4u, p.n - min(column, p.n)); j++) {
-                out[at + j] = finished(sum[j]);
-            }
-        }
-    }
+fn is_written(tile: u32, row: u32, column: u32) -> bool {
+    return row < p.m && column < p.n;
 }

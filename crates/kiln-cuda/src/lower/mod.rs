@@ -6,6 +6,7 @@ mod compare;
 mod cumsum;
 pub(crate) mod custom;
 pub(crate) mod elementwise;
+mod experts;
 mod gather;
 mod matmul;
 mod quantized;

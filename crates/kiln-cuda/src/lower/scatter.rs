@@ -52,7 +52,7 @@ impl Lower<CudaDevice> for IndexAdd {
 }
 
 /// Reports an index outside of a table of `rows` rows.
-fn reported(plan: &mut Lowering<'_>, op: &'static str, rows: usize, indices: Value) -> Result<()> {
+pub(super) fn reported(plan: &mut Lowering<'_>, op: &'static str, rows: usize, indices: Value) -> Result<()> {
     let report = plan.fault(op, rows);
     // Of rows of nothing a gather looks at the indices alone.
     let kernel = gather::Gather::new(0);

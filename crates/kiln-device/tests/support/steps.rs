@@ -154,6 +154,7 @@ fn push(op: Op, plan: &mut Lowering<'_, HostDevice>, inputs: &[Value], outputs: 
     }
     let fault = match op {
         Op::Gather(_) | Op::Scatter(_) | Op::IndexAdd(_) => Some(plan.fault(op.name(), inputs[0].ty.shape.rows())),
+        Op::MatmulByExpert(_) => Some(plan.fault(op.name(), inputs[1].ty.shape.dims().first().copied().unwrap_or(0))),
         // Of the rows of a matrix.
         Op::WriteRows(_) => {
             Some(plan.fault(op.name(), inputs[0].ty.shape.dims().iter().rev().nth(1).copied().unwrap_or(0)))
@@ -211,6 +212,6 @@ macro_rules! lowered {
 }
 lowered! {
     Elementwise, Reduce, Dot, Matmul, Matvec, Transpose, Softmax, LogSoftmax, LayerNorm, RmsNorm, GroupNorm, BatchNorm, Gather(faults), WriteRows(faults), TopK,
-    Convolve2d, Pool2d, Attention(faults), Rope, Quantize, Dequantize, QuantMatmul, Cast, Compare, Select, Arithmetic, Cumsum, Sort, Scatter(faults), IndexAdd(faults), Permute, Slice, BroadcastTo, Pad, Concat,
+    Convolve2d, Pool2d, Attention(faults), Rope, Quantize, Dequantize, QuantMatmul, MatmulByExpert(faults), Cast, Compare, Select, Arithmetic, Cumsum, Sort, Scatter(faults), IndexAdd(faults), Permute, Slice, BroadcastTo, Pad, Concat,
     Reshape, Custom,
 }

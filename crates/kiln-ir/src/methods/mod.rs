@@ -291,6 +291,19 @@ macro_rules! operations {
                 errors: "[`Error::Format`] when `k` is not whole blocks, [`Error::Length`] when the slices do not have \
                          these extents, [`Error::Overflow`] when the extents overflow.",
             }
+
+            /// The products of rows of `x` `[.., k]` with the transposes of matrices that indices choose among `weights`
+            /// `[experts, n, k]`: one for each row, or several, where `indices` have a dimension more than the rows.
+            matmul_by_expert {
+                into: matmul_by_expert_into, tensors: (x, weights, indices), params: (), op: MatmulByExpert,
+                slices: (
+                    x: &[f32], x_dims: &[usize], weights: &[f32], weights_dims: &[usize], indices: &[u32],
+                    indices_dims: &[usize]
+                ),
+                operands: [Operand::f32(x, x_dims)?, Operand::f32(weights, weights_dims)?, Operand::elements(indices, indices_dims)?],
+                errors: "[`Error::Length`] when a slice does not have its extents, [`Error::Shape`] when they do not fit one \
+                         another, [`Error::Index`] for the first index that is no expert's.",
+            }
         }
     };
 }

@@ -4,9 +4,9 @@ use std::ops::Range;
 use crate::Error;
 use crate::op::{
     Attention, AttentionOperands, BatchNorm, BroadcastTo, Cast, Concat, Convolve2d, Cumsum, Dequantize, Dot,
-    Elementwise, Gather, GroupNorm, IndexAdd, LayerNorm, LogSoftmax, Matmul, Matvec, Op, Pad, Padding, Permute, Pool2d,
-    QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, Scatter, Slice, Softmax, Sort, TopK, Transpose,
-    rows_of, types_of,
+    Elementwise, Gather, GroupNorm, IndexAdd, LayerNorm, LogSoftmax, Matmul, MatmulByExpert, Matvec, Op, Pad, Padding,
+    Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, Scatter, Slice, Softmax, Sort,
+    TopK, Transpose, rows_of, types_of,
 };
 use crate::{
     Buffer, Data, DataMut, Element, Operand, QuantFormat, Result, Shape, elementwise_table, reduction_table, zeros,

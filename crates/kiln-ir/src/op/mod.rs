@@ -15,6 +15,7 @@ mod convolve;
 mod cumsum;
 mod custom;
 mod elementwise;
+mod experts;
 mod index;
 mod matmul;
 mod pool;
@@ -44,6 +45,7 @@ pub use elementwise::{Elementwise, ElementwiseKind};
 #[cfg(feature = "reference")]
 #[doc(hidden)] // named by the rows of the table
 pub use elementwise::{erf, fused, gated_magnitude, gelu, gelu_tanh, hard_swish, maximum, minimum, mish, swish};
+pub use experts::{ExpertExtents, MatmulByExpert};
 pub use index::{Gather, TopK};
 pub use matmul::{Matmul, MatmulExtents, MatmulPairs, Matvec, product_bound_of};
 pub use pool::{Pool2d, PoolExtents, Pooling};
@@ -338,6 +340,8 @@ operations! { $
     Dequantize,
     /// The product of f32 with quantised weights.
     QuantMatmul,
+    /// Products of rows with the matrices of the experts that are chosen for them.
+    MatmulByExpert,
     /// The same numbers as another type.
     Cast,
     /// Whether a comparison holds, for each pair of elements.

@@ -305,7 +305,7 @@ impl Operation for QuantMatmul {
 /// A backend may round x to 16 bits, in units of max |x| / 32639 for each block of the format: half a unit is 257 u of
 /// the largest. Units and scales add a few u, the f32 sum over the blocks one u a block at worst, while the observed
 /// error grows with the root of their number.
-fn product_bound(blocks: usize) -> Bound {
+pub(super) fn product_bound(blocks: usize) -> Bound {
     let blocks = blocks as f64;
     Bound::Magnitude(266.0 + blocks.min(2.0 * blocks.sqrt()).ceil())
 }
@@ -344,7 +344,7 @@ fn zero_minima(format: QuantFormat, blocks: &[u8]) -> Vec<u8> {
 }
 
 #[cfg(feature = "reference")]
-fn encoded(format: QuantFormat, x: &[f32]) -> Vec<u8> {
+pub(super) fn encoded(format: QuantFormat, x: &[f32]) -> Vec<u8> {
     let mut blocks = vec![0; x.len() / format.block_len() * format.block_bytes()];
     format.encode(x, &mut blocks).expect("a case is whole blocks");
     blocks

@@ -5,10 +5,10 @@ use kiln::graph::TensorId;
 use kiln::op::{Attention, Matmul, QuantMatmul, Rope, WriteRows};
 use kiln::{Batch, DType, Data, Engine, Record, State, Tensor};
 
+use super::HeadNorms;
 use super::cached::{Cached, Following, Heads};
 use super::outcome::{Outcome, Ranked};
 use super::weights::{Layer, Projection, Weights};
-use super::{Gate, HeadNorms};
 use crate::config::{Config, LayerKind};
 use crate::{Error, Result};
 
@@ -253,17 +253,11 @@ impl<'c> Inputs<'c> {
         self.added(batch, x, out, layer.attention_post_norm.as_ref())
     }
 
-    /// `x + s P D (g(G h) ∘ U h)`, h the norm of x, g the activation, P the norm of what is added and s its scale where there are such.
+    /// `x + s P F(h)`, h the norm of x, F the feed-forward part, P the norm of what is added and s its scale where there are such.
     fn feed_forward(&self, batch: &mut Batch<'_>, layer: &Layer, x: TensorId) -> Result<TensorId> {
         let h = norm(batch, x, layer.ffn_norm.as_ref(), self.config.eps)?;
-        let gate = projected(batch, h, &layer.gate)?;
-        let up = projected(batch, h, &layer.up)?;
-        let product = match self.config.architecture.gate {
-            Gate::Silu => batch.swiglu(gate, up)?,
-            Gate::GeluTanh => batch.geglu_tanh(gate, up)?,
-        };
-        let down = projected(batch, product, &layer.down)?;
-        self.added(batch, x, down, layer.ffn_post_norm.as_ref())
+        let out = layer.ffn.record(batch, self.config, h)?;
+        self.added(batch, x, out, layer.ffn_post_norm.as_ref())
     }
 
     /// What a part of a block gives, added to what it read.
@@ -308,7 +302,7 @@ fn norm(batch: &mut Batch<'_>, x: TensorId, weight: Option<&Tensor>, eps: f32) -
     Ok(batch.rms_norm(x, weight, eps)?)
 }
 
-fn scaled(batch: &mut Batch<'_>, x: TensorId, by: f32) -> Result<TensorId> {
+pub(super) fn scaled(batch: &mut Batch<'_>, x: TensorId, by: f32) -> Result<TensorId> {
     Ok(if by == 1.0 { x } else { batch.scale(x, by)? })
 }
 

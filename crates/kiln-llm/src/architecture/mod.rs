@@ -9,6 +9,7 @@
 mod cached;
 mod decoder;
 pub(crate) mod encoder;
+mod feed_forward;
 mod outcome;
 mod rope;
 mod rows;
@@ -64,6 +65,7 @@ pub(crate) struct Architecture {
     pub(crate) head_norms: Option<HeadNorms>,
     /// The activation of the gate.
     pub(crate) gate: Gate,
+    pub(crate) mixture: Mixture,
     /// Whether embeddings are multiplied by the square root of the width.
     pub(crate) scaled_embedding: bool,
     /// The number of layers of the one model whose scores are scaled by `1/√(width / heads)` and not by `1/√head`.
@@ -106,6 +108,15 @@ pub(crate) enum Gate {
     GeluTanh,
 }
 
+/// Whether feed-forward parts are mixtures of experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Mixture {
+    Never,
+    /// Where a file says how many experts there are.
+    Counted,
+    Always,
+}
+
 /// Caps c of numbers x: `c tanh(x / c)` takes the place of each.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Caps {
@@ -142,6 +153,7 @@ const PLAIN: Architecture = Architecture {
     norms: Norms::Before,
     head_norms: None,
     gate: Gate::Silu,
+    mixture: Mixture::Never,
     scaled_embedding: false,
     scaled_by_width: None,
     caps: Caps { scores: None, logits: None },
@@ -152,12 +164,19 @@ const PLAIN: Architecture = Architecture {
 
 /// The decoders that kiln runs.
 const ALL: &[Architecture] = &[
-    // Llama 1 to 3.2, Mistral 7B, SmolLM, SmolLM2, TinyLlama. Mistral's window is one of every layer.
-    Architecture { windows: Windows { pattern: Some(0), ..PLAIN.windows }, ..PLAIN },
+    // Llama 1 to 3.2, Mistral 7B, Mixtral, SmolLM, SmolLM2, TinyLlama. Mistral's window is one of every layer.
+    Architecture { windows: Windows { pattern: Some(0), ..PLAIN.windows }, mixture: Mixture::Counted, ..PLAIN },
     // Biases of queries, keys and values.
     Architecture { name: "qwen2", rope: RopeStyle::HalfSplit, ..PLAIN },
     // Queries and keys normalised head by head.
     Architecture { name: "qwen3", rope: RopeStyle::HalfSplit, head_norms: Some(HeadNorms::Head), ..PLAIN },
+    Architecture {
+        name: "qwen3moe",
+        rope: RopeStyle::HalfSplit,
+        head_norms: Some(HeadNorms::Head),
+        mixture: Mixture::Always,
+        ..PLAIN
+    },
     Architecture {
         name: "gemma2",
         rope: RopeStyle::HalfSplit,

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use kiln::Tensor;
 
+use super::feed_forward::FeedForward;
 use super::rope::Rotary;
 use super::{HeadNorms, Norms};
 use crate::config::Config;
@@ -43,9 +44,55 @@ pub(super) struct Layer {
     /// Norms of what the feed-forward network reads and of what it gives.
     pub(super) ffn_norm: Option<Tensor>,
     pub(super) ffn_post_norm: Option<Tensor>,
-    pub(super) gate: Projection,
-    pub(super) up: Projection,
-    pub(super) down: Projection,
+    pub(super) ffn: FeedForward,
+}
+
+/// The tensors of a layer, by what follows the number of the layer in their names.
+pub(super) struct Parts<'s> {
+    source: &'s Source,
+    layer: usize,
+}
+
+impl Parts<'_> {
+    fn name(&self, part: &str) -> String {
+        format!("blk.{}.{part}", self.layer)
+    }
+
+    /// Whether there is a matrix.
+    pub(super) fn has(&self, part: &str) -> bool {
+        self.source.has(&self.name(&format!("{part}.weight")))
+    }
+
+    /// The rows of a matrix that is there.
+    pub(super) fn rows(&self, part: &str) -> Option<usize> {
+        self.source.rows(&self.name(&format!("{part}.weight")))
+    }
+
+    /// Some of `all` rows of a matrix. Projections that a file has fused, one below the other, are cut here, where it costs no copy: each
+    /// shares its rows of the file. One product whose result is cut would save two launches of products on a GPU, but add three that
+    /// copy the parts, and its graph would differ from that of files that are not fused.
+    pub(super) fn cut(&self, part: &str, rows: Range<usize>, all: usize, inputs: usize) -> Result<Projection> {
+        let (weight, bias) = (self.name(&format!("{part}.weight")), self.name(&format!("{part}.bias")));
+        let weight = self.source.rows_of(&weight, &[all, inputs], rows.clone())?;
+        let bias = self.source.has(&bias).then(|| self.source.rows_of(&bias, &[all], rows)).transpose()?;
+        Ok(Projection { weight, bias })
+    }
+
+    pub(super) fn projection(&self, part: &str, outputs: usize, inputs: usize) -> Result<Projection> {
+        self.cut(part, 0..outputs, outputs, inputs)
+    }
+
+    /// The matrices of all experts, `[experts, outputs, inputs]`: one tensor (`ffn_up_exps`), or as folders and older files have them one
+    /// for each expert (`ffn_up.7`), which are copied together.
+    pub(super) fn experts(&self, part: &str, dims: [usize; 3]) -> Result<Tensor> {
+        let whole = format!("{part}_exps");
+        let apart = self.source.is_folder() || self.has(&format!("{part}.0"));
+        if !apart || self.has(&whole) {
+            return self.source.tensor(&self.name(&format!("{whole}.weight")), &dims);
+        }
+        let names = (0..dims[0]).map(|expert| self.name(&format!("{part}.{expert}.weight")));
+        self.source.stacked(names, dims)
+    }
 }
 
 impl Weights {
@@ -79,18 +126,9 @@ impl Weights {
 
 impl Layer {
     fn load(source: &Source, config: &Config, i: usize) -> Result<Self> {
-        let Config { width, ffn, heads, kv_heads, head, value_head, architecture, .. } = *config;
-        let name = |part: &str| format!("blk.{i}.{part}");
-        // Rows of a matrix. Projections that a file has fused, one below the other, are cut here, where it costs no copy: each shares
-        // its rows of the file. One product whose result is cut would save two launches of products on a GPU, but add three that
-        // copy the parts, and its graph would differ from that of files that are not fused.
-        let cut = |part: &str, rows: Range<usize>, all: usize, inputs: usize| {
-            let (weight, bias) = (name(&format!("{part}.weight")), name(&format!("{part}.bias")));
-            let weight = source.rows_of(&weight, &[all, inputs], rows.clone())?;
-            let bias = source.has(&bias).then(|| source.rows_of(&bias, &[all], rows)).transpose()?;
-            Ok::<_, Error>(Projection { weight, bias })
-        };
-        let projection = |part: &str, outputs: usize, inputs: usize| cut(part, 0..outputs, outputs, inputs);
+        let Config { width, heads, kv_heads, head, value_head, architecture, .. } = *config;
+        let parts = Parts { source, layer: i };
+        let name = |part: &str| parts.name(part);
         let norm = |part: &str, there: bool| {
             there.then(|| source.tensor(&name(&format!("{part}.weight")), &[width])).transpose()
         };
@@ -105,18 +143,13 @@ impl Layer {
             }
         };
         let [q_rows, k_rows, v_rows] = [heads * head, kv_heads * head, kv_heads * value_head];
-        let [q, k, v] = match source.has(&name("attn_qkv.weight")) {
+        let [q, k, v] = match parts.has("attn_qkv") {
             true => {
                 let (keys, all) = (q_rows + k_rows, q_rows + k_rows + v_rows);
-                [0..q_rows, q_rows..keys, keys..all].map(|rows| cut("attn_qkv", rows, all, width))
+                [0..q_rows, q_rows..keys, keys..all].map(|rows| parts.cut("attn_qkv", rows, all, width))
             }
             false => [("attn_q", q_rows), ("attn_k", k_rows), ("attn_v", v_rows)]
-                .map(|(part, rows)| projection(part, rows, width)),
-        };
-        let is_fused = source.rows(&name("ffn_up.weight")) == Some(2 * ffn) && !source.has(&name("ffn_gate.weight"));
-        let [gate, up] = match is_fused {
-            true => [0..ffn, ffn..2 * ffn].map(|rows| cut("ffn_up", rows, 2 * ffn, width)),
-            false => ["ffn_gate", "ffn_up"].map(|part| projection(part, ffn, width)),
+                .map(|(part, rows)| parts.projection(part, rows, width)),
         };
         Ok(Self {
             attention_norm: norm("attn_norm", before)?,
@@ -126,12 +159,10 @@ impl Layer {
             v: v?,
             q_norm: head_norm("attn_q_norm", heads)?,
             k_norm: head_norm("attn_k_norm", kv_heads)?,
-            output: projection("attn_output", width, heads * value_head)?,
+            output: parts.projection("attn_output", width, heads * value_head)?,
             ffn_norm: norm("ffn_norm", before)?,
             ffn_post_norm: norm("post_ffw_norm", after)?,
-            gate: gate?,
-            up: up?,
-            down: projection("ffn_down", width, ffn)?,
+            ffn: FeedForward::load(&parts, config)?,
         })
     }
 }

@@ -7,6 +7,7 @@ use kiln_gguf::{ToValue, Writer};
 use serde_json::{Map, Value};
 
 use super::encoder;
+use super::names::ExpertNames;
 use crate::config::MOST_LAYERS;
 use crate::{Error, Result};
 
@@ -21,6 +22,8 @@ enum Windows {
     All(Option<u32>),
     /// With `use_sliding_window` those of `layer_types`, or from layer `max_window_layers` on.
     Switched,
+    /// With `use_sliding_window` every layer, of the file's number of keys or else this.
+    SwitchedAll(u32),
     /// The layers that `layer_types` names, or else all but each n-th; n, and the window where the file has none.
     Pattern(usize, u32),
 }
@@ -45,6 +48,17 @@ struct Family {
     has_no_rope_layers: bool,
     /// Heads of queries and of keys, and tokens of the context.
     sizes: Option<[u32; 3]>,
+    mixture: Mixture,
+}
+
+/// What keys say of experts.
+#[derive(Debug, Clone, Copy, PartialEq)]
+enum Mixture {
+    None,
+    /// All layers have experts, whose weights are normalised.
+    Mixtral,
+    /// Layers may have none, experts have an extent of their own, and a key says whether weights are normalised.
+    Qwen3,
 }
 
 const LLAMA: Family = Family {
@@ -60,6 +74,7 @@ const LLAMA: Family = Family {
     has_multipliers: false,
     has_no_rope_layers: false,
     sizes: None,
+    mixture: Mixture::None,
 };
 
 const GEMMA2: Family = Family {
@@ -91,6 +106,21 @@ const ALL: &[Family] = &[
     Family { model_type: "mistral", windows: Windows::All(Some(4096)), ..LLAMA },
     Family { model_type: "qwen2", architecture: "qwen2", windows: Windows::Switched, ..LLAMA },
     Family { model_type: "qwen3", architecture: "qwen3", windows: Windows::Switched, head: Some(128), ..LLAMA },
+    Family {
+        model_type: "qwen3_moe",
+        architecture: "qwen3moe",
+        windows: Windows::SwitchedAll(4096),
+        mixture: Mixture::Qwen3,
+        ..LLAMA
+    },
+    Family {
+        model_type: "mixtral",
+        windows: Windows::All(None),
+        eps: 1e-5,
+        theta: 1e6,
+        mixture: Mixture::Mixtral,
+        ..LLAMA
+    },
     GEMMA2,
     GEMMA3,
     Family { model_type: "gemma3", ..GEMMA3 },
@@ -112,6 +142,8 @@ const ALL: &[Family] = &[
 /// What a `config.json` says.
 #[derive(Debug)]
 pub(super) struct Translated {
+    /// How tensors of mixtures are named.
+    pub(super) experts: Option<ExpertNames>,
     /// A GGUF file of metadata alone.
     pub(super) metadata: Vec<u8>,
     pub(super) vocabulary: Option<usize>,
@@ -324,6 +356,7 @@ pub(super) fn translate(path: &Path, json: &Value) -> Result<Translated> {
             keys.number(name, config.positive(theirs)?.unwrap_or(1.0))?;
         }
     }
+    experts(&config, &family, &mut keys)?;
     windows(&config, &family, layers as usize, &mut keys)?;
     let divisors = rotations(&config, &family, head, context, &mut keys)?;
 
@@ -346,7 +379,13 @@ pub(super) fn translate(path: &Path, json: &Value) -> Result<Translated> {
         Some(tied) => tied,
     };
     let vocabulary = config.count("vocab_size")?.map(|n| n as usize);
-    Ok(Translated { metadata: keys.into_file(), vocabulary, tied, plus_one: family.is_gemma, rotates, divisors })
+    let experts = match family.mixture {
+        Mixture::None => None,
+        Mixture::Mixtral => Some(ExpertNames::MIXTRAL),
+        Mixture::Qwen3 => Some(ExpertNames::QWEN3_MOE),
+    };
+    let (metadata, plus_one) = (keys.into_file(), family.is_gemma);
+    Ok(Translated { metadata, vocabulary, tied, plus_one, rotates, divisors, experts })
 }
 
 fn refuse_what_is_not_computed(outer: &Object<'_>, config: &Object<'_>, family: &Family) -> Result<()> {
@@ -377,13 +416,42 @@ fn refuse_what_is_not_computed(outer: &Object<'_>, config: &Object<'_>, family: 
     Ok(())
 }
 
+/// Writes how many experts there are, and how they are chosen.
+fn experts(config: &Object<'_>, family: &Family, keys: &mut Keys) -> Result<()> {
+    let (count, used) = match family.mixture {
+        Mixture::None => return Ok(()),
+        Mixture::Mixtral => (8, 2),
+        Mixture::Qwen3 => (128, 8),
+    };
+    // Both names of both: newer files have the first.
+    let found = match config.count("num_local_experts")? {
+        None => config.count("num_experts")?,
+        found => found,
+    };
+    keys.set("expert_count", &found.unwrap_or(count))?;
+    keys.set("expert_used_count", &config.count("num_experts_per_tok")?.unwrap_or(used))?;
+    if family.mixture == Mixture::Qwen3 {
+        keys.set("expert_feed_forward_length", &config.count("moe_intermediate_size")?.unwrap_or(768))?;
+        keys.set("expert_weights_norm", &config.truth("norm_topk_prob")?.unwrap_or(false))?;
+        let dense =
+            config.list("mlp_only_layers", "a list of layers", Value::as_u64)?.is_some_and(|all| !all.is_empty());
+        if dense || config.count("decoder_sparse_step")?.is_some_and(|step| step != 1) {
+            let reason = "mlp_only_layers, decoder_sparse_step: layers without experts beside others are not supported";
+            return Err(config.wrong(reason.to_owned()));
+        }
+    }
+    Ok(())
+}
+
 /// Writes which layers have a window.
 fn windows(config: &Object<'_>, family: &Family, layers: usize, keys: &mut Keys) -> Result<()> {
     let is_said = config.values.contains_key("sliding_window");
     let found = config.whole("sliding_window")?;
     let window = match family.windows {
         Windows::None => return Ok(()),
-        Windows::Switched if config.truth("use_sliding_window")? != Some(true) => return Ok(()),
+        Windows::Switched | Windows::SwitchedAll(_) if config.truth("use_sliding_window")? != Some(true) => {
+            return Ok(());
+        }
         Windows::Switched => found,
         Windows::All(default) => {
             if is_said {
@@ -392,7 +460,7 @@ fn windows(config: &Object<'_>, family: &Family, layers: usize, keys: &mut Keys)
                 default
             }
         }
-        Windows::Pattern(_, default) => {
+        Windows::Pattern(_, default) | Windows::SwitchedAll(default) => {
             if is_said {
                 found
             } else {

@@ -300,6 +300,7 @@ impl Folder {
             norms: config.architecture.norms,
             fused: config.architecture.name == "phi3",
             tied: translated.tied,
+            experts: translated.experts,
         });
         let weights = Weights {
             files: self.files,

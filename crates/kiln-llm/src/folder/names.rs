@@ -15,6 +15,34 @@ const PARTS: &[(&str, &str)] = &[
     ("ffn_down", "mlp.down_proj"),
 ];
 
+/// The names of the parts of a mixture of experts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct ExpertNames {
+    router: &'static str,
+    /// What the matrices of experts are below, by number.
+    experts: &'static str,
+    /// Gate, up and down.
+    matrices: [&'static str; 3],
+}
+
+impl ExpertNames {
+    pub(super) const QWEN3_MOE: Self =
+        Self { router: "mlp.gate", experts: "mlp.experts", matrices: ["gate_proj", "up_proj", "down_proj"] };
+    pub(super) const MIXTRAL: Self =
+        Self { router: "block_sparse_moe.gate", experts: "block_sparse_moe.experts", matrices: ["w1", "w3", "w2"] };
+
+    /// The name of a part of a layer: `ffn_gate_inp`, or `ffn_up.7` of an expert.
+    fn of(&self, part: &str) -> Option<String> {
+        let (part, expert) = match part.split_once('.') {
+            None => return (part == "ffn_gate_inp").then(|| self.router.to_owned()),
+            Some(of_expert) => of_expert,
+        };
+        let matrices = ["ffn_gate", "ffn_up", "ffn_down"].into_iter().zip(self.matrices);
+        let (_, matrix) = matrices.into_iter().find(|(ours, _)| *ours == part)?;
+        Some(format!("{}.{expert}.{matrix}", self.experts))
+    }
+}
+
 /// The same of norms, which depend on where an architecture has norms.
 const fn norms(of: Norms) -> &'static [(&'static str, &'static str)] {
     match of {
@@ -73,6 +101,8 @@ pub(super) struct DecoderNames {
     pub(super) fused: bool,
     /// Whether the embedding is the head.
     pub(super) tied: bool,
+    /// Of layers whose feed-forward parts are mixtures.
+    pub(super) experts: Option<ExpertNames>,
 }
 
 impl DecoderNames {
@@ -97,6 +127,9 @@ impl DecoderNames {
             _ => {}
         }
         let (layer, part) = part.strip_prefix("blk.")?.split_once('.')?;
+        if let Some(theirs) = self.experts.and_then(|experts| experts.of(part)) {
+            return Some(format!("{prefix}layers.{layer}.{theirs}.{kind}"));
+        }
         let theirs = match part {
             "ffn_up" if self.fused => "mlp.gate_up_proj",
             "ffn_up" => "mlp.up_proj",
@@ -188,10 +221,12 @@ mod tests {
 
     #[test]
     fn names_are_those_of_transformers() {
-        let llama = DecoderNames { prefix: "model.", norms: Norms::Before, fused: false, tied: false };
-        let gemma = DecoderNames { prefix: "language_model.model.", norms: Norms::Around, fused: false, tied: true };
+        let llama = DecoderNames { prefix: "model.", norms: Norms::Before, fused: false, tied: false, experts: None };
+        let gemma = DecoderNames { prefix: "language_model.model.", norms: Norms::Around, tied: true, ..llama };
         let phi = DecoderNames { fused: true, ..llama };
         let olmo = DecoderNames { norms: Norms::After, ..llama };
+        let [qwen, mixtral] = [ExpertNames::QWEN3_MOE, ExpertNames::MIXTRAL]
+            .map(|experts| DecoderNames { experts: Some(experts), ..llama });
         for (names, ours, theirs) in [
             (llama, "token_embd.weight", Some("model.embed_tokens.weight")),
             (llama, "output.weight", Some("lm_head.weight")),
@@ -204,6 +239,12 @@ mod tests {
             (phi, "blk.0.ffn_up.weight", Some("model.layers.0.mlp.gate_up_proj.weight")),
             (gemma, "output.weight", None),
             (gemma, "blk.1.ffn_norm.weight", Some("language_model.model.layers.1.pre_feedforward_layernorm.weight")),
+            (qwen, "blk.2.ffn_gate_inp.weight", Some("model.layers.2.mlp.gate.weight")),
+            (qwen, "blk.2.ffn_down.11.weight", Some("model.layers.2.mlp.experts.11.down_proj.weight")),
+            (mixtral, "blk.2.ffn_gate_inp.weight", Some("model.layers.2.block_sparse_moe.gate.weight")),
+            (mixtral, "blk.2.ffn_up.0.weight", Some("model.layers.2.block_sparse_moe.experts.0.w3.weight")),
+            (mixtral, "blk.2.ffn_gate_exps.weight", None),
+            (llama, "blk.2.ffn_gate_inp.weight", None),
             (olmo, "blk.1.attn_norm.weight", None),
             (olmo, "blk.1.post_attention_norm.weight", Some("model.layers.1.post_attention_layernorm.weight")),
         ] {

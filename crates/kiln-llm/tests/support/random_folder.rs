@@ -83,6 +83,22 @@ fn name_of(kind: &Kind, name: &str, prefix: &str) -> Option<String> {
         return Some(format!("{prefix}{plain}.{suffix}"));
     }
     let (layer, part) = stem.strip_prefix("blk.")?.split_once('.').unwrap();
+    if kind.experts.is_some() && part.starts_with("ffn_") && part != "ffn_norm" {
+        let theirs = match (kind.name, part.split_once('.')) {
+            ("qwen3moe", None) => "mlp.gate".to_owned(),
+            (_, None) => "block_sparse_moe.gate".to_owned(),
+            ("qwen3moe", Some((part, expert))) => format!("mlp.experts.{expert}.{}_proj", &part[4..]),
+            (_, Some((part, expert))) => {
+                let matrix = match part {
+                    "ffn_gate" => "w1",
+                    "ffn_down" => "w2",
+                    _ => "w3",
+                };
+                format!("block_sparse_moe.experts.{expert}.{matrix}")
+            }
+        };
+        return Some(format!("{prefix}layers.{layer}.{theirs}.{suffix}"));
+    }
     let part = match part {
         "attn_q" => "self_attn.q_proj",
         "attn_k" => "self_attn.k_proj",

@@ -41,6 +41,19 @@ pub(crate) enum Scaling {
     Yarn(f64, f64, f64, f64),
 }
 
+/// Experts of each layer.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(crate) struct Experts {
+    pub(crate) count: usize,
+    pub(crate) used: usize,
+    pub(crate) ffn: usize,
+    /// Whether the weights of the chosen ones are divided by their sum.
+    pub(crate) normalised: bool,
+    pub(crate) scale: f64,
+    /// Whether a file has a tensor for each expert, as those of 2023 do.
+    pub(crate) apart: bool,
+}
+
 /// A value of a key of the architecture.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Key {
@@ -82,6 +95,7 @@ pub(crate) struct Kind {
     pub(crate) score_scale: Option<f64>,
     pub(crate) score_cap: Option<f64>,
     pub(crate) logit_cap: Option<f64>,
+    pub(crate) experts: Option<Experts>,
     pub(crate) keys: &'static [(&'static str, Key)],
 }
 
@@ -112,7 +126,27 @@ pub(crate) const LLAMA: Kind = Kind {
     score_scale: None,
     score_cap: None,
     logit_cap: None,
+    experts: None,
     keys: &[],
+};
+
+/// Mixtral. Its experts are as wide as networks without experts.
+pub(crate) const MIXTRAL: Kind = Kind {
+    experts: Some(Experts { count: 5, used: 2, ffn: FFN, normalised: true, scale: 1.0, apart: false }),
+    keys: &[("expert_count", Key::Count(5)), ("expert_used_count", Key::Count(2))],
+    ..LLAMA
+};
+
+pub(crate) const QWEN3_MOE: Kind = Kind {
+    name: "qwen3moe",
+    tied: false,
+    experts: Some(Experts { count: 7, used: 3, ffn: 20, normalised: true, scale: 1.0, apart: false }),
+    keys: &[
+        ("expert_count", Key::Count(7)),
+        ("expert_used_count", Key::Count(3)),
+        ("expert_feed_forward_length", Key::Count(20)),
+    ],
+    ..QWEN3
 };
 
 /// As Llama 3.2: factors of angles, and the embedding is the head.
@@ -193,7 +227,27 @@ pub(crate) const PHI3: Kind = Kind {
     ..LLAMA
 };
 
-pub(crate) const KINDS: [Kind; 18] = [
+pub(crate) const KINDS: [Kind; 22] = [
+    MIXTRAL,
+    QWEN3_MOE,
+    // A tensor for each expert, and all of them for every token.
+    Kind {
+        experts: Some(Experts { count: 4, used: 4, ffn: FFN, normalised: true, scale: 1.0, apart: true }),
+        keys: &[("expert_count", Key::Count(4)), ("expert_used_count", Key::Count(4))],
+        ..MIXTRAL
+    },
+    // Probabilities among all experts, and a scale.
+    Kind {
+        experts: Some(Experts { count: 7, used: 1, ffn: 20, normalised: false, scale: 2.5, apart: false }),
+        keys: &[
+            ("expert_count", Key::Count(7)),
+            ("expert_used_count", Key::Count(1)),
+            ("expert_feed_forward_length", Key::Count(20)),
+            ("expert_weights_norm", Key::Truth(false)),
+            ("expert_weights_scale", Key::Number(2.5)),
+        ],
+        ..QWEN3_MOE
+    },
     LLAMA,
     LLAMA3,
     QWEN2,
@@ -341,12 +395,25 @@ impl RandomModel {
             ];
             let fused = [("attn_qkv", q + 2 * kv, WIDTH), ("ffn_up", 2 * FFN, WIDTH)];
             let projections = if kind.fused { &fused[..] } else { &apart };
-            for &(part, rows, columns) in
-                projections.iter().chain(&[("attn_output", WIDTH, q), ("ffn_down", WIDTH, FFN)])
-            {
+            let last = [("attn_output", WIDTH, q), ("ffn_down", WIDTH, FFN)];
+            for &(part, rows, columns) in projections.iter().chain(&last) {
+                if kind.experts.is_some() && part.starts_with("ffn_") {
+                    continue;
+                }
                 add(name(&format!("{part}.weight")), &[rows, columns], 0.4, 0.0);
                 if kind.biases && matches!(part, "attn_q" | "attn_k" | "attn_v" | "attn_qkv" | "ffn_down") {
                     add(name(&format!("{part}.bias")), &[rows], 0.5, 0.0);
+                }
+            }
+            if let Some(experts) = kind.experts {
+                // Scores that are far apart, so that no rounding chooses another expert.
+                add(name("ffn_gate_inp.weight"), &[experts.count, WIDTH], 2.0, 0.0);
+                for (part, rows, columns) in
+                    [("ffn_gate", experts.ffn, WIDTH), ("ffn_up", experts.ffn, WIDTH), ("ffn_down", WIDTH, experts.ffn)]
+                {
+                    for expert in 0..experts.count {
+                        add(name(&format!("{part}.{expert}.weight")), &[rows, columns], 0.4, 0.0);
+                    }
                 }
             }
             if kind.qk_norms != QkNorms::None {
@@ -414,15 +481,37 @@ impl RandomModel {
         for (key, value) in keys.iter().filter(|(key, _)| !replaced(key)).chain(&self.keys) {
             writer.set(key, &**value).unwrap();
         }
+        let tensors = self.stacked();
         let bytes: Vec<Vec<u8>> =
-            self.tensors.iter().map(|(_, _, data)| data.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
-        for ((name, dims, _), bytes) in self.tensors.iter().zip(&bytes) {
+            tensors.iter().map(|(_, _, data)| data.iter().flat_map(|x| x.to_le_bytes()).collect()).collect();
+        for ((name, dims, _), bytes) in tensors.iter().zip(&bytes) {
             let extents: Vec<u64> = dims.iter().rev().map(|&n| n as u64).collect();
             writer.tensor(name, TensorKind::F32, &extents, bytes).unwrap();
         }
         let path = std::env::temp_dir().join(format!("kiln-llm-{}-{name}.gguf", std::process::id()));
         writer.save(&path).unwrap();
         path
+    }
+
+    /// The tensors as a file has them: the matrices of all experts are one.
+    fn stacked(&self) -> Vec<(String, Vec<usize>, Vec<f32>)> {
+        let mut stacked: Vec<(String, Vec<usize>, Vec<f32>)> = Vec::new();
+        for (name, dims, data) in &self.tensors {
+            let parts: Vec<&str> = name.split('.').collect();
+            let ([_, layer, part, _, _], Some(Experts { apart: false, .. })) = (&parts[..], self.kind.experts) else {
+                stacked.push((name.clone(), dims.clone(), data.clone()));
+                continue;
+            };
+            let whole = format!("blk.{layer}.{part}_exps.weight");
+            match stacked.last_mut().filter(|(name, ..)| *name == whole) {
+                Some((_, dims, all)) => {
+                    dims[0] += 1;
+                    all.extend(data);
+                }
+                None => stacked.push((whole, [&[1], &dims[..]].concat(), data.clone())),
+            }
+        }
+        stacked
     }
 
     /// The logits after each of these tokens, by exact arithmetic.
@@ -489,16 +578,38 @@ impl RandomModel {
                 let out = normed(&name("post_attention_norm"), &times(&name("attn_output"), &all));
                 row.iter_mut().zip(out).for_each(|(x, out)| *x += kind.residual_scale * out);
                 let h = normed(&name("ffn_norm"), row);
-                let (gate, up) = if kind.fused {
-                    let mut both = times(&name("ffn_up"), &h);
-                    let up = both.split_off(FFN);
-                    (both, up)
-                } else {
-                    (times(&name("ffn_gate"), &h), times(&name("ffn_up"), &h))
-                };
                 let activation = if kind.gelu { gelu_tanh } else { silu };
-                let product: Vec<f64> = gate.iter().zip(&up).map(|(&g, u)| activation(g) * u).collect();
-                let down = normed(&name("post_ffw_norm"), &times(&name("ffn_down"), &product));
+                let network = |suffix: &str| {
+                    let part = |part: &str| name(&format!("{part}{suffix}"));
+                    let (gate, up) = if kind.fused {
+                        let mut both = times(&part("ffn_up"), &h);
+                        let up = both.split_off(FFN);
+                        (both, up)
+                    } else {
+                        (times(&part("ffn_gate"), &h), times(&part("ffn_up"), &h))
+                    };
+                    let product: Vec<f64> = gate.iter().zip(&up).map(|(&g, u)| activation(g) * u).collect();
+                    times(&part("ffn_down"), &product)
+                };
+                let out = match kind.experts {
+                    None => network(""),
+                    Some(experts) => {
+                        let scores = times(&name("ffn_gate_inp"), &h);
+                        let total: f64 = scores.iter().map(|s| s.exp()).sum();
+                        let mut chosen: Vec<usize> = (0..experts.count).collect();
+                        chosen.sort_by(|&a, &b| scores[b].total_cmp(&scores[a]));
+                        chosen.truncate(experts.used);
+                        let of_chosen: f64 = chosen.iter().map(|&e| scores[e].exp() / total).sum();
+                        let by = experts.scale / if experts.normalised { of_chosen } else { 1.0 };
+                        let mut sum = vec![0.0; WIDTH];
+                        for e in chosen {
+                            let weight = scores[e].exp() / total * by;
+                            sum.iter_mut().zip(network(&format!(".{e}"))).for_each(|(sum, x)| *sum += weight * x);
+                        }
+                        sum
+                    }
+                };
+                let down = normed(&name("post_ffw_norm"), &out);
                 row.iter_mut().zip(down).for_each(|(x, down)| *x += kind.residual_scale * down);
             }
         }

@@ -6,6 +6,7 @@ pub mod channels;
 pub mod compare;
 pub mod cumsum;
 pub mod elementwise;
+pub mod experts;
 mod functions;
 pub mod gather;
 pub mod gemm;

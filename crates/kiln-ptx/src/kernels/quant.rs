@@ -13,6 +13,7 @@ mod planes;
 mod quantize;
 mod warp;
 
+use kiln_ir::op::ExpertExtents;
 use kiln_ir::quant::{DOUBLED, NORMAL, Values};
 use kiln_ir::{QuantFormat, Result};
 
@@ -20,6 +21,7 @@ pub use planes::{RepairRows, SplitBlocks, SplitRows, plane_bytes};
 pub use quantize::Quantize;
 pub use warp::WarpQuantMatmul;
 
+use super::experts::{self, Chosen, ExpertTiles};
 use super::half::widen;
 use super::math::F32;
 use super::team::{self, WARP};
@@ -426,6 +428,8 @@ pub struct QuantMatmul {
     format: QuantFormat,
     /// Rows of x that a warp takes.
     rows: u32,
+    /// Products of a tile, where tiles have the products of an expert each. A warp takes all of them, some at a time.
+    tile: Option<u32>,
 }
 
 impl QuantMatmul {
@@ -433,12 +437,21 @@ impl QuantMatmul {
     pub fn new(format: QuantFormat, rows: usize) -> Self {
         // Four rows at once take so many registers that two times two are faster.
         let rows = if rows > 1 { 2 } else { 1 };
-        Self { format, rows }
+        Self { format, rows, tile: None }
+    }
+
+    /// Of this format, for tiles of products with the weights of an expert each.
+    pub fn by_expert(format: QuantFormat, tiles: ExpertTiles) -> Self {
+        Self { tile: Some(tiles.rows as u32), ..Self::new(format, tiles.rows) }
     }
 
     /// Every kernel.
     pub fn all() -> Vec<Self> {
-        QuantFormat::ALL.into_iter().flat_map(|format| [1, 2].map(|rows| Self { format, rows })).collect()
+        let of = |format| {
+            let tile = |rows| Self::by_expert(format, ExpertTiles { rows, count: 1 });
+            [Self::new(format, 1), Self::new(format, 2), tile(1), tile(8)]
+        };
+        QuantFormat::ALL.into_iter().flat_map(of).collect()
     }
 
     /// The launch for `m` rows of x of `depth` elements, whole blocks, and `n` rows of weights. Buffers: x, weights, result.
@@ -458,21 +471,66 @@ impl QuantMatmul {
         Ok(Launch { grid: [across, down, 1], arguments })
     }
 
+    /// The launch for tiles of products with the weights of experts. Buffers: x, weights, result, experts of tiles, products of tiles.
+    ///
+    /// # Errors
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³⁰ - 1 products, shares of a row or rows of all experts, or 65 535 tiles.
+    pub fn launch_by_expert(&self, e: &ExpertExtents, tiles: ExpertTiles) -> Result<Launch> {
+        let words = experts::words(e)?;
+        let shares = extent("shares of blocks", e.k / share(self.format).elements as usize, MOST)?;
+        let warps = words[1].div_ceil(WEIGHTS);
+        let across = extent("blocks", warps.div_ceil(BLOCK / WARP) as usize, MAX_GRID_X)?;
+        let own = [0, 1, 2].map(Argument::Buffer).into_iter().chain([Argument::U32(shares)]);
+        let arguments = own.chain([3, 4].map(Argument::Buffer)).chain(words.map(Argument::U32)).collect();
+        Ok(Launch { grid: [across, tiles.down()?, 1], arguments })
+    }
+
     fn write<'k>(&self, k: &'k Builder) {
         let x = k.buffer::<f32>("x");
         let blocks = k.buffer::<u32>("weights");
         let out = k.buffer::<f32>("out");
-        let [m, n, shares] = ["m", "n", "shares"].map(|name| k.parameter::<u32>(name));
+        let Some(rows) = self.tile else {
+            let [m, n, shares] = ["m", "n", "shares"].map(|name| k.parameter::<u32>(name));
+            let rows: Vec<Word<'_>> = (0..self.rows).map(|i| k.ctaid_y() * self.rows + i).collect();
+            let of_x = rows.iter().map(|&row| k.min(row, m - 1)).collect();
+            return self.multiply(k, [x, out], blocks, shares, Rows { of_result: rows, of_x, m, n, first: None });
+        };
+        let shares = k.parameter::<u32>("shares");
+        let tile = Chosen::new(k, rows);
+        k.if_(tile.is_there(), || {
+            k.for_(0u32, rows, self.rows, |first| {
+                let products: Vec<Word<'_>> = (0..self.rows).map(|i| tile.product(first + i)).collect();
+                let of_x = products.iter().map(|&product| tile.row(product)).collect();
+                // Those of a tile come first: where one is not there, neither are those behind it.
+                k.if_(k.lt(products[0], tile.products), || {
+                    let (m, n, first) = (tile.products, tile.n, Some(tile.first_row()));
+                    self.multiply(k, [x, out], blocks, shares, Rows { of_result: products, of_x, m, n, first });
+                });
+            });
+        });
+    }
+
+    /// Adds the products of rows of x that a warp takes at once.
+    fn multiply<'k>(
+        &self,
+        k: &'k Builder,
+        [x, out]: [Pointer<'k, Global, f32>; 2],
+        blocks: Pointer<'k, Global, u32>,
+        shares: Word<'k>,
+        Rows { of_result: rows, of_x, m, n, first: first_weight }: Rows<'k>,
+    ) {
         let [warp, lane] = team::place(k, BLOCK, WARP);
         let Share { of_block, elements } = share(self.format);
         let of_row = shares / of_block;
         let depth = shares * elements;
         // Rows that are not there are read as the last one, and not written.
-        let rows: Vec<Word<'_>> = (0..self.rows).map(|i| k.ctaid_y() * self.rows + i).collect();
         let weights: Vec<Word<'_>> = (0..WEIGHTS).map(|j| warp * WEIGHTS + j).collect();
-        let row_of_x = |&row: &Word<'_>| x.index_wide(k.mul_wide(k.min(row, m - 1), depth));
-        let x: Vec<_> = rows.iter().map(row_of_x).collect();
-        let first: Vec<_> = weights.iter().map(|&row| k.mul_wide(k.min(row, n - 1), of_row)).collect();
+        let x: Vec<_> = of_x.iter().map(|&row| x.index_wide(k.mul_wide(row, depth))).collect();
+        let row_of_weights = |&row: &Word<'k>| {
+            let row = k.min(row, n - 1);
+            k.mul_wide(first_weight.map_or(row, |first| first + row), of_row)
+        };
+        let first: Vec<_> = weights.iter().map(row_of_weights).collect();
         let sums: Vec<Vec<_>> = weights.iter().map(|_| rows.iter().map(|_| k.variable(0.0f64)).collect()).collect();
 
         let add = |exactly: bool| {
@@ -528,6 +586,17 @@ impl QuantMatmul {
     }
 }
 
+/// The rows that a warp multiplies.
+struct Rows<'k> {
+    of_result: Vec<Word<'k>>,
+    of_x: Vec<Word<'k>>,
+    /// Rows of the result, and of the weights.
+    m: Word<'k>,
+    n: Word<'k>,
+    /// The first row of the weights, where others are before it.
+    first: Option<Word<'k>>,
+}
+
 /// The sum of the products one by one, of a row of x with a row of weights in blocks, both of `depth` elements.
 fn exact_product<'k>(
     k: &'k Builder,
@@ -566,7 +635,8 @@ fn chain<'k>(k: &'k Builder, pairs: impl Iterator<Item = (F32<'k>, F32<'k>)>) ->
 
 impl Kernel for QuantMatmul {
     fn name(&self) -> String {
-        format!("quant_matmul_{}_{}", self.format.name(), self.rows)
+        let experts = self.tile.map_or_else(String::new, |rows| format!("_by_expert_{rows}"));
+        format!("quant_matmul_{}_{}{experts}", self.format.name(), self.rows)
     }
 
     fn build(&self) -> PtxKernel {

@@ -11,6 +11,7 @@ use kiln_ptx::kernels::channels::Channels;
 use kiln_ptx::kernels::compare::{Arithmetic, Compare, Select};
 use kiln_ptx::kernels::cumsum::Cumsum;
 use kiln_ptx::kernels::elementwise::Chain;
+use kiln_ptx::kernels::experts::{ExpertGemm, GroupByExpert};
 use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::gemm::{
     Epilogue, FewRowsGemm, Gemm, MultistageGemm, MultistageTile, NaiveGemm, SplitSum, Tf32Planes, Tile, TiledGemm,
@@ -113,6 +114,8 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.push(Box::new(ScanCombine::new(target)));
     kernels.push(Box::new(CausalSight));
     kernels.extend(together(target));
+    kernels.push(Box::new(GroupByExpert));
+    kernels.extend(ExpertGemm::all().into_iter().map(|product| Box::new(product) as _));
     kernels.extend(FewRowsGemm::all().into_iter().map(|product| Box::new(product) as _));
     kernels.push(Box::new(NaiveGemm));
     kernels.push(Box::new(TiledGemm));

@@ -11,6 +11,8 @@ use crate::simd::{Execute, Simd, f32s};
 use crate::threads::{self, Shared};
 use crate::vector::{PlainKernel, dispatch_plain};
 
+pub(crate) use product::multiply;
+
 /// Encodes whole blocks: the quantiser of kiln-ir, compiled for the instruction set.
 struct Encode<'a>(QuantFormat, &'a [f32], &'a mut [u8]);
 
@@ -85,7 +87,7 @@ impl Execute for QuantMatmul {
             out.fill(0.0);
         }
         if !out.is_empty() && k > 0 {
-            product::multiply(simd, self.format, x, inputs[1].data().blocks(), [out.len() / n, n, k], out);
+            multiply(simd, self.format, x, inputs[1].data().blocks(), [out.len() / n, n, k], out);
         }
         Ok(())
     }

@@ -152,7 +152,7 @@ thread_local! {
 }
 
 /// `out = x wᵀ` for extents `[m, n, k]`, none of them zero.
-pub(super) fn multiply(simd: &Simd, format: QuantFormat, x: &[f32], w: &[u8], extents: [usize; 3], out: &mut [f32]) {
+pub(crate) fn multiply(simd: &Simd, format: QuantFormat, x: &[f32], w: &[u8], extents: [usize; 3], out: &mut [f32]) {
     for_weights!(format, W => multiply_as::<W>(simd, x, w, extents, out));
 }
 

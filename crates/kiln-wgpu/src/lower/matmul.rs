@@ -374,7 +374,7 @@ fn wide(plan: &mut Lowering<'_>, at: Slice, dtype: DType, elements: usize) -> Re
 }
 
 /// How many invocations share a row of `k` elements: as few as make enough workgroups, and chains of at most 256 products.
-fn lanes(batch: usize, rows: usize, k: usize) -> usize {
+pub(super) fn lanes(batch: usize, rows: usize, k: usize) -> usize {
     let groups = |lanes: usize| batch * rows.div_ceil(4 * WORKGROUP as usize / lanes);
     let enough = |lanes: usize| groups(lanes) >= 2 * PLENTY || 8 * lanes > k;
     [8, 32, 64, 128].into_iter().find(|&lanes| enough(lanes) && k <= 256 * lanes).unwrap_or(256)

@@ -7,6 +7,7 @@ mod convolve;
 mod cumsum;
 mod custom;
 pub(crate) mod elementwise;
+mod experts;
 mod gather;
 mod matmul;
 pub(crate) mod pieces;

@@ -103,17 +103,22 @@ fn way(m: usize, n: usize, k: usize) -> Way {
         }
     }
     let rows = m.clamp(1, 8).next_power_of_two();
+    Way::Rows { rows, lanes: lanes(rows, m.div_ceil(rows), n, k) }
+}
+
+/// The lanes that share rows of the weights, `n` of `k` elements, where `down` groups of `rows` rows of x are multiplied with them.
+pub(super) fn lanes(rows: usize, down: usize, n: usize, k: usize) -> usize {
     // A piece of x in workgroup memory feeds so many lanes.
     let most = parts(k).min(128 / rows);
     // A workgroup has four rows of the weights for each slot of lanes: more lanes make more workgroups. Measured on an H200, of
     // one row times 8192 x 28672 of Q4_K: fewer than 16 and more than 32 are slower.
     let (least, enough) = if rows == 1 { (16, BUSY / 2) } else { (32, 3 * BUSY) };
-    let few = |lanes: usize| lanes < least || m.div_ceil(rows) * n.div_ceil(1024 / lanes) < enough;
+    let few = |lanes: usize| lanes < least || down * n.div_ceil(1024 / lanes) < enough;
     let mut lanes = 8;
     while 2 * lanes <= most && few(lanes) {
         lanes *= 2;
     }
-    Way::Rows { rows, lanes }
+    lanes
 }
 
 impl Lower<GpuDevice> for QuantMatmul {

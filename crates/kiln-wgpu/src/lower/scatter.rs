@@ -67,7 +67,7 @@ impl Lower<GpuDevice> for IndexAdd {
 }
 
 /// Reports an index outside of a table of `rows` rows, which a gather of rows of no columns finds.
-fn reported(plan: &mut Lowering<'_>, op: &'static str, rows: usize, indices: Value) -> Result<Location> {
+pub(super) fn reported(plan: &mut Lowering<'_>, op: &'static str, rows: usize, indices: Value) -> Result<Location> {
     let fault = plan.fault(op, rows);
     if !indices.ty.shape.is_empty() {
         // Rows of nothing are neither read nor written.

@@ -23,11 +23,13 @@
 mod activations;
 mod weights;
 
+use kiln_ir::op::ExpertExtents;
 use kiln_ir::{QuantFormat, Result};
 
 use super::{Word, exact_product};
 use crate::builder::operands::{Groups, Sixteen};
 use crate::kernel::{MAX_GRID_YZ, extent};
+use crate::kernels::experts::{self, Chosen, ExpertTiles};
 use crate::kernels::team::{self, WARP};
 use crate::{Argument, Builder, Fragment, Global, Kernel, Launch, Pointer, PtxKernel, Shared, Target, Value, Variable};
 use activations::{Activations, Reader};
@@ -55,13 +57,15 @@ struct Shape {
     overlaps: bool,
     /// Adds another tensor to the result.
     adds: bool,
+    /// Groups of rows are tiles, with the products of an expert each.
+    by_expert: bool,
 }
 
 impl Shape {
     /// For so many rows of x, a power of two up to 8. Measured on an H200: what overlaps is up to a tenth faster.
     fn new(format: QuantFormat, rows: u32, target: Target) -> Option<Self> {
         let step = Step::of(format)?;
-        Some(Self { format, step, rows, overlaps: target >= Target::Sm90, adds: false })
+        Some(Self { format, step, rows, overlaps: target >= Target::Sm90, adds: false, by_expert: false })
     }
 
     /// Rows of x that the columns of a product are for.
@@ -167,12 +171,22 @@ impl WarpQuantMatmul {
         Self { shape: Shape { adds: true, ..self.shape } }
     }
 
+    /// For tiles of products with the weights of an expert each. Which weights these are is known when the launch in front has ended,
+    /// so none are brought before.
+    pub fn by_expert(format: QuantFormat, tiles: ExpertTiles, target: Target) -> Option<Self> {
+        let Self { shape } = Self::new(format, tiles.rows, target)?;
+        Some(Self { shape: Shape { overlaps: false, by_expert: true, ..shape } })
+    }
+
     /// Every kernel for this target that adds nothing, and some that do.
     pub fn all(target: Target) -> Vec<Self> {
         let of = |format| [1, 2, 4, 8].into_iter().filter_map(move |rows| Self::new(format, rows, target));
         let all: Vec<Self> = QuantFormat::ALL.into_iter().flat_map(of).collect();
         let adding = all.iter().step_by(5).map(|kernel| kernel.adding());
-        all.iter().copied().chain(adding).collect()
+        let tiles = |rows| ExpertTiles { rows, count: 1 };
+        let of_experts =
+            |format| [1, 8].into_iter().filter_map(move |rows| Self::by_expert(format, tiles(rows), target));
+        all.iter().copied().chain(adding).chain(QuantFormat::ALL.into_iter().flat_map(of_experts)).collect()
     }
 
     /// The launch for `m` rows of x of `depth` elements, whole blocks, and `n` rows of weights, on a device of so many
@@ -193,13 +207,31 @@ impl WarpQuantMatmul {
         Ok(Launch { grid: [across, down, 1], arguments })
     }
 
+    /// The launch for tiles of products with the weights of experts. Buffers: x, weights, result, experts of tiles, products of tiles.
+    ///
+    /// # Errors
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³⁰ - 1 products, elements of a row or rows of all experts, or 65 535 tiles.
+    pub fn launch_by_expert(&self, e: &ExpertExtents, tiles: ExpertTiles, multiprocessors: u32) -> Result<Launch> {
+        let words = experts::words(e)?;
+        let depth = extent("elements of a row", e.k, MOST)?;
+        let across = words[1].div_ceil(self.shape.weights());
+        let across = self.blocks_at_once(multiprocessors).map_or(across, |most| across.min(most));
+        let own = [0, 1, 2].map(Argument::Buffer).into_iter().chain([Argument::U32(depth)]);
+        let arguments = own.chain([3, 4].map(Argument::Buffer)).chain(words.map(Argument::U32)).collect();
+        Ok(Launch { grid: [across, tiles.down()?, 1], arguments })
+    }
+
     fn blocks_of_a_multiprocessor(&self) -> u32 {
         2 / self.shape.teams()
     }
 
     fn write(&self, k: &Builder) {
         k.resident_blocks(self.blocks_of_a_multiprocessor());
-        Body::new(k, self.shape).write();
+        let body = Body::new(k, self.shape);
+        match body.tile {
+            Some(tile) => k.if_(tile.is_there(), || body.write()),
+            None => body.write(),
+        }
     }
 }
 
@@ -211,7 +243,8 @@ struct Body<'k> {
     weights: Pointer<'k, Global, u32>,
     out: Pointer<'k, Global, f32>,
     addend: Option<Pointer<'k, Global, f32>>,
-    /// Rows of x, rows of weights, elements of a row.
+    tile: Option<Chosen<'k>>,
+    /// Rows of the result, rows of weights, elements of a row.
     extents: [Word<'k>; 3],
     /// Bytes of a row of weights.
     row_bytes: Word<'k>,
@@ -243,7 +276,14 @@ impl<'k> Body<'k> {
         let weights = k.buffer::<u32>("weights");
         let out = k.buffer::<f32>("out");
         let addend = shape.adds.then(|| k.buffer::<f32>("addend"));
-        let extents = ["m", "n", "depth"].map(|name| k.parameter::<u32>(name));
+        let (tile, extents) = match shape.by_expert {
+            false => (None, ["m", "n", "depth"].map(|name| k.parameter::<u32>(name))),
+            true => {
+                let depth = k.parameter::<u32>("depth");
+                let tile = Chosen::new(k, shape.rows);
+                (Some(tile), [tile.products, tile.n, depth])
+            }
+        };
         let [m, n, depth] = extents;
         let thread = k.tid_x();
         let (warp, lane) = (thread >> WARP.ilog2(), thread & (WARP - 1));
@@ -253,7 +293,7 @@ impl<'k> Body<'k> {
         let chunks = k.max((depth + (shape.chunk() - 1)) / shape.chunk(), 1);
         let groups = (n + (shape.weights() - 1)) / shape.weights();
         let stages = k.shared::<u32>(shape.stages() * shape.stage_bytes() / 4);
-        let activations = Activations::new(k, shape, x, [k.ctaid_y() * shape.rows, m, depth]);
+        let activations = Activations::new(k, shape, x, [k.ctaid_y() * shape.rows, m, depth], tile);
         let turn = Turn { of: shape.groups_at_once(), number: place[1] >> shape.across().ilog2() };
         let sums = (0..shape.rows.div_ceil(ACROSS)).map(|_| [0.0; 2].map(|zero| k.variable(zero))).collect();
         Self {
@@ -263,6 +303,7 @@ impl<'k> Body<'k> {
             weights,
             out,
             addend,
+            tile,
             extents,
             row_bytes,
             chunks,
@@ -303,7 +344,12 @@ impl<'k> Body<'k> {
 
     /// A row of a group of them; one that is not there is read as the last, and not written.
     fn row(&self, group: Word<'k>, row: Word<'k>) -> Word<'k> {
-        self.k.min(self.k.mad(group, self.shape.weights(), row), self.extents[1] - 1)
+        self.of_all(self.k.min(self.k.mad(group, self.shape.weights(), row), self.extents[1] - 1))
+    }
+
+    /// A row of the weights among those of all experts.
+    fn of_all(&self, row: Word<'k>) -> Word<'k> {
+        self.tile.map_or(row, |tile| tile.first_row() + row)
     }
 
     /// Begins to copy a chunk, if there is one.
@@ -496,7 +542,14 @@ impl<'k> Body<'k> {
         let thread = k.tid_x();
         k.if_(k.lt(thread, shape.weights() * shape.rows), || {
             let (row, i) = (thread >> shape.rows.ilog2(), thread & (shape.rows - 1));
-            let (i, j) = (k.ctaid_y() * shape.rows + i, k.mad(group, shape.weights(), row));
+            let (i, of_x) = match self.tile {
+                Some(tile) => {
+                    let product = tile.product(i);
+                    (product, tile.row(product))
+                }
+                None => [k.ctaid_y() * shape.rows + i; 2].into(),
+            };
+            let j = k.mad(group, shape.weights(), row);
             k.if_(k.and(k.lt(i, m), k.lt(j, n)), || {
                 let (team, place) = (thread / of_warp, thread & (of_warp - 1));
                 let first = found.index(k.mad(team, STEPS * of_warp, place));
@@ -505,8 +558,8 @@ impl<'k> Body<'k> {
                 let result = k.variable(sum);
                 let finite = k.lt(k.abs(sum), f32::INFINITY);
                 k.if_(k.not(finite), || {
-                    let x = self.x.index_wide(k.mul_wide(i, depth));
-                    let exact = exact_product(k, shape.format, x, self.weights, j, depth);
+                    let x = self.x.index_wide(k.mul_wide(of_x, depth));
+                    let exact = exact_product(k, shape.format, x, self.weights, self.of_all(j), depth);
                     result.set(k.cvt_rn_f32(exact));
                 });
                 let at = k.mad_wide(i, n, k.cvt_u64(j));
@@ -519,10 +572,10 @@ impl<'k> Body<'k> {
 
 impl Kernel for WarpQuantMatmul {
     fn name(&self) -> String {
-        let Shape { format, rows, overlaps, adds, .. } = self.shape;
-        let [overlapping, adding] =
-            [(overlaps, "_overlapping"), (adds, "_adding")].map(|(is, suffix)| if is { suffix } else { "" });
-        format!("warp_quant_matmul_{}_{rows}{overlapping}{adding}", format.name())
+        let Shape { format, rows, overlaps, adds, by_expert, .. } = self.shape;
+        let parts = [(overlaps, "_overlapping"), (adds, "_adding"), (by_expert, "_by_expert")];
+        let parts: String = parts.into_iter().filter(|(is, _)| *is).map(|(_, part)| part).collect();
+        format!("warp_quant_matmul_{}_{rows}{parts}", format.name())
     }
 
     fn reads_early(&self, _: Target) -> Option<Vec<usize>> {

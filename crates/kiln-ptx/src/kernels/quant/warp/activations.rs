@@ -2,6 +2,7 @@
 
 use super::super::Word;
 use super::Shape;
+use crate::kernels::experts::Chosen;
 use crate::kernels::math::F32;
 use crate::kernels::team::{self, WARP};
 use crate::{Builder, Global, Pointer, Shared, Value, Variable};
@@ -21,6 +22,8 @@ const MOST: u32 = (127 + 126) << 23;
 /// Neighbouring vectors of x of a chunk that a thread brings, and where they go.
 struct Place<'k> {
     row: Word<'k>,
+    /// The row of x, where rows do not follow one another.
+    chosen: Option<Word<'k>>,
     /// The first element in the chunk.
     element: Word<'k>,
     vectors: Vec<[Variable<'k, f32>; VECTOR as usize]>,
@@ -48,8 +51,14 @@ pub(super) struct Reader<'k> {
 }
 
 impl<'k> Activations<'k> {
-    /// Of rows from the first of `extents` on, of so many rows of so many elements.
-    pub(super) fn new(k: &'k Builder, shape: Shape, x: Pointer<'k, Global, f32>, extents: [Word<'k>; 3]) -> Self {
+    /// Of rows from the first of `extents` on, of so many rows of so many elements; or of those of the products of a tile.
+    pub(super) fn new(
+        k: &'k Builder,
+        shape: Shape,
+        x: Pointer<'k, Global, f32>,
+        extents: [Word<'k>; 3],
+        tile: Option<Chosen<'k>>,
+    ) -> Self {
         let planes = k.shared::<u32>(shape.slots() * shape.slot_bytes() / 4);
         let scales = k.shared::<f32>(shape.slots() * Self::slot_scales(shape));
         let (of_row, threads) = (Self::places_of_row(shape), shape.threads());
@@ -59,7 +68,9 @@ impl<'k> Activations<'k> {
             let row = (thread >> of_row.ilog2()) + first / of_row;
             let element = ((thread & (of_row - 1)) + first % of_row) * (VECTOR * Self::vectors(shape));
             let vectors = (0..Self::vectors(shape)).map(|_| [0.0; 4].map(|zero| k.variable(zero)));
-            Place { row, element, vectors: vectors.collect() }
+            // Places behind the last row read something, which nobody takes.
+            let chosen = tile.map(|tile| tile.row(tile.product(k.min(row, shape.rows - 1))));
+            Place { row, chosen, element, vectors: vectors.collect() }
         };
         let places = (0..(shape.rows * of_row).div_ceil(threads)).map(place).collect();
         Self { k, shape, x, extents, planes, scales, places }
@@ -95,7 +106,7 @@ impl<'k> Activations<'k> {
             let element = k.mad(chunk, self.shape.chunk(), place.element);
             let there = k.and(wanted, k.lt(element, depth));
             // Rows that are not there are read as the last one.
-            let row = k.min(first + place.row, m - 1);
+            let row = place.chosen.unwrap_or_else(|| k.min(first + place.row, m - 1));
             let from = self.x.index_wide(k.mad_wide(row, depth, k.cvt_u64(element)));
             for (i, vector) in (0..).zip(&place.vectors) {
                 let read = k.ld_v_if::<_, _, 4>(there, from.offset(i * VECTOR as i32), 0.0f32);

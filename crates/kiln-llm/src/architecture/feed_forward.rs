@@ -1,0 +1,100 @@
+//! The feed-forward part of a block: a gated network, or several, the experts, of which a router chooses some for each token.
+
+use kiln::graph::TensorId;
+use kiln::op::Matmul;
+use kiln::{Batch, Record, Tensor};
+
+use super::Gate;
+use super::decoder::{projected, scaled};
+use super::weights::{Parts, Projection};
+use crate::Result;
+use crate::config::{Config, Experts};
+
+/// The weights of a feed-forward part.
+#[derive(Debug)]
+pub(super) enum FeedForward {
+    /// `D (g(G h) ∘ U h)`, g the activation.
+    Gated { gate: Projection, up: Projection, down: Projection },
+    /// `Σ pₑ Dₑ (g(Gₑ h) ∘ Uₑ h)` over the experts e that the router chooses, p their weights.
+    Mixture {
+        /// Gives each expert a score, `[experts, width]`.
+        router: Projection,
+        /// Matrices of all experts, `[experts, outputs, inputs]`.
+        gate: Tensor,
+        up: Tensor,
+        down: Tensor,
+        of: Experts,
+    },
+}
+
+impl FeedForward {
+    /// Reads the weights of a layer.
+    ///
+    /// # Errors
+    /// As [`Weights::load`](super::Weights::load).
+    pub(super) fn load(parts: &Parts<'_>, config: &Config) -> Result<Self> {
+        let Config { width, ffn, experts, .. } = *config;
+        if let Some(of) = experts {
+            return Ok(Self::Mixture {
+                router: parts.projection("ffn_gate_inp", of.count, width)?,
+                gate: parts.experts("ffn_gate", [of.count, of.ffn, width])?,
+                up: parts.experts("ffn_up", [of.count, of.ffn, width])?,
+                down: parts.experts("ffn_down", [of.count, width, of.ffn])?,
+                of,
+            });
+        }
+        let is_fused = parts.rows("ffn_up") == Some(2 * ffn) && !parts.has("ffn_gate");
+        let [gate, up] = match is_fused {
+            true => [0..ffn, ffn..2 * ffn].map(|rows| parts.cut("ffn_up", rows, 2 * ffn, width)),
+            false => ["ffn_gate", "ffn_up"].map(|part| parts.projection(part, ffn, width)),
+        };
+        Ok(Self::Gated { gate: gate?, up: up?, down: parts.projection("ffn_down", width, ffn)? })
+    }
+
+    /// Records what it gives for rows h, `[rows, width]`.
+    pub(super) fn record(&self, batch: &mut Batch<'_>, config: &Config, h: TensorId) -> Result<TensorId> {
+        match self {
+            Self::Gated { gate, up, down } => {
+                let (gate, up) = (projected(batch, h, gate)?, projected(batch, h, up)?);
+                let product = gated(batch, config.architecture.gate, gate, up)?;
+                projected(batch, product, down)
+            }
+            Self::Mixture { router, gate, up, down, of } => {
+                let (weights, chosen) = of.route(batch, router, h)?;
+                let [gate, up, down] = [gate, up, down].map(|matrices| batch.import(matrices));
+                let gate = batch.matmul_by_expert(h, gate, chosen)?;
+                let up = batch.matmul_by_expert(h, up, chosen)?;
+                let product = gated(batch, config.architecture.gate, gate, up)?;
+                // Each expert of a token has a row of its own here.
+                let down = batch.matmul_by_expert(product, down, chosen)?;
+                let rows = batch.shape(h)?.rows();
+                let weights = batch.reshape(weights, &[rows, 1, of.used])?;
+                let sum = batch.matmul_with(weights, down, Matmul::default())?;
+                let sum = batch.reshape(sum, &[rows, config.width])?;
+                scaled(batch, sum, of.scale)
+            }
+        }
+    }
+}
+
+impl Experts {
+    /// The weights and the indices of the experts that are chosen for each row, `[rows, used]`, the greatest weight first.
+    fn route(&self, batch: &mut Batch<'_>, router: &Projection, h: TensorId) -> Result<(TensorId, TensorId)> {
+        let scores = projected(batch, h, router)?;
+        if self.normalised {
+            // Probabilities are divided by the sum of those that are chosen: the softmax of the scores of these.
+            let (scores, chosen) = batch.top_k(scores, self.used)?;
+            return Ok((batch.softmax(scores)?, chosen));
+        }
+        let probabilities = batch.softmax(scores)?;
+        Ok(batch.top_k(probabilities, self.used)?)
+    }
+}
+
+/// `g(gate) ∘ up`.
+fn gated(batch: &mut Batch<'_>, by: Gate, gate: TensorId, up: TensorId) -> Result<TensorId> {
+    Ok(match by {
+        Gate::Silu => batch.swiglu(gate, up)?,
+        Gate::GeluTanh => batch.geglu_tanh(gate, up)?,
+    })
+}

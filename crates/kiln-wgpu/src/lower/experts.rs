@@ -1,0 +1,158 @@
+//! Products of rows with the matrices of the experts that are chosen for them.
+
+use kiln_device::Location;
+use kiln_ir::op::{ExpertExtents, MatmulByExpert, Operation};
+use kiln_ir::{DType, Result, Shape, TensorType};
+use kiln_shaders::{EXPERT_BLOCKS, EXPERT_ROWS, EXPERTS_GROUP, WORKGROUP, number};
+
+use super::cast::widened;
+use super::pieces::pieces;
+use super::scatter::reported;
+use super::{Dispatches, Lower, Lowering, Value, matmul, quantized};
+use crate::GpuDevice;
+use crate::plan::{Code, Grid, Slice, Word};
+
+/// Products of an expert that are computed together where they are brought together.
+const TALL: usize = 8;
+
+/// Products up to which each reads the weights of its expert by itself, however few experts there are.
+const ALONE: usize = 4;
+
+/// Tiles of products with the same expert.
+struct Tiles {
+    /// Products of a tile.
+    rows: usize,
+    count: usize,
+    /// The expert of each tile.
+    chosen: Slice,
+    /// The products of each tile, where there may be several.
+    slots: Slice,
+}
+
+impl Tiles {
+    /// The tiles of some products, whose indices are `index`.
+    fn new(plan: &mut Lowering<'_>, index: Slice, products: usize, experts: usize) -> Result<Self> {
+        // With fewer products than experts most experts have one at most.
+        if products <= experts.max(ALONE) {
+            return Ok(Self { rows: 1, count: products, chosen: index, slots: index });
+        }
+        let count = products / TALL + experts;
+        let mut scratch = |n: usize| Ok::<_, kiln_ir::Error>(plan.scratch(TensorType::u32(Shape::new(&[n])?)).at);
+        let (slots, chosen): (Location, Location) = (scratch(count * TALL)?, scratch(count)?);
+        let words = [products, experts, count].map(Word::from);
+        let code = Code::Kernel(EXPERTS_GROUP, vec![("ROWS", TALL as u32)]);
+        plan.dispatch(code, vec![index, slots.into(), chosen.into()], &words, Grid::groups_of(experts));
+        Ok(Self { rows: TALL, count, chosen: chosen.into(), slots: slots.into() })
+    }
+}
+
+impl Lower<GpuDevice> for MatmulByExpert {
+    const READS: &'static [DType] = &[DType::F16, DType::Bf16];
+    const FAULTS: bool = true;
+
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let [x, weights, indices] = [inputs[0], inputs[1], inputs[2]];
+        let e = self.extents(&x.ty.shape, &weights.ty.shape, &indices.ty.shape)?;
+        reported(plan, self.name(), e.experts, indices)?;
+        // Without experts every index is an error.
+        if outputs[0].ty.shape.is_empty() || e.experts == 0 {
+            return Ok(());
+        }
+        let x = if x.ty.dtype == DType::F32 { x } else { widened(plan, x) };
+        for rows in pieces(&plan.target.limits, e.rows, &[4 * e.k, 4 * e.used * e.n, 4 * e.used]) {
+            let of = [(x, e.k), (indices, e.used), (outputs[0], e.used * e.n)];
+            let [x, index, out] = of.map(|(value, words)| rows.of(value.at, 4 * words));
+            let e = ExpertExtents { rows: rows.len, ..e };
+            plan.part(|plan| {
+                let tiles = Tiles::new(plan, index, e.products(), e.experts)?;
+                multiply(plan, e, &tiles, [x, out], weights);
+                Ok(())
+            })?;
+        }
+        Ok(())
+    }
+}
+
+/// Adds the products of tiles with the weights, in pieces that a binding holds.
+fn multiply(plan: &mut Lowering<'_>, e: ExpertExtents, tiles: &Tiles, [x, out]: [Slice; 2], weights: Value) {
+    let all = e.experts * e.n;
+    let row_bytes = weights.ty.bytes() / all;
+    for piece in pieces(&plan.target.limits, all, &[row_bytes]) {
+        let buffers = vec![x, piece.of(weights.at, row_bytes), tiles.chosen, tiles.slots, out];
+        let extents = [e.products(), e.used, e.experts, e.n].map(Word::from);
+        let here = [piece.start, piece.len].map(Word::from);
+        let (code, own, cut) = match weights.ty.dtype {
+            DType::Blocks(format) => {
+                let lanes = quantized::lanes(tiles.rows, tiles.count, e.n, e.k);
+                let total = tiles.count * e.n.div_ceil(1024 / lanes);
+                let constants =
+                    vec![kiln_shaders::constant(format), ("ROWS", tiles.rows as u32), ("LANES", lanes as u32)];
+                let own = vec![(e.k / format.block_len()).into(), e.n.into(), 0usize.into()];
+                (Code::Kernel(EXPERT_BLOCKS, constants), own, [tiles.count, total])
+            }
+            dtype => {
+                let lanes = matmul::lanes(tiles.count, e.n, e.k);
+                let across = e.n.div_ceil(4 * WORKGROUP as usize / lanes);
+                let constants = vec![
+                    ("COUNT", tiles.rows as u32),
+                    ("LANES", lanes as u32),
+                    ("VECTORS", e.k.is_multiple_of(4).into()),
+                    ("STORED", number(dtype)),
+                ];
+                (Code::Kernel(EXPERT_ROWS, constants), vec![e.k.into(), 1usize.into()], [across, tiles.count * across])
+            }
+        };
+        let params = [&extents[..], &own, &here, &cut.map(Word::from)].concat();
+        plan.dispatch(code, buffers, &params, Grid::groups_of(cut[1]));
+    }
+}
+
+#[cfg(all(test, not(target_arch = "wasm32")))] // devices are waited for
+mod tests {
+    use kiln_ir::QuantFormat;
+    use kiln_ir::op::Op;
+
+    use super::super::small_bindings::run;
+    use super::*;
+    use crate::AdapterChoice;
+
+    #[test]
+    fn pieces_are_the_same_as_the_whole() {
+        let Ok(device) = GpuDevice::open(&AdapterChoice::Any) else {
+            eprintln!("left out: no device");
+            return;
+        };
+        let (experts, n, rows, used) = (6, 140, 40, 2);
+        for dtype in [DType::F32, DType::Bf16, DType::Blocks(QuantFormat::Q4K)] {
+            let k = 256;
+            let ty = |dtype, dims: &[usize]| TensorType::of(dtype, Shape::new(dims).unwrap()).unwrap();
+            let numbers = |n: usize| (0..n).map(|i| (i * i % 1009) as f32 - 500.0).collect::<Vec<f32>>();
+            let bytes = |x: &[f32]| x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<u8>>();
+            let weights_ty = ty(dtype, &[experts, n, k]);
+            let mut weights = kiln_ir::Buffer::zeros(&weights_ty).unwrap();
+            match dtype {
+                DType::Blocks(format) => {
+                    format.encode(&numbers(experts * n * k), weights.as_mut().as_bytes()).unwrap();
+                }
+                _ => kiln_ir::narrow(&numbers(experts * n * k), weights.as_mut()),
+            }
+            let weights = weights.as_data().as_bytes().to_vec();
+            // Each product by itself, and products brought together.
+            for rows in [2, rows] {
+                let indices: Vec<u8> =
+                    (0..rows * used).flat_map(|i| ((i * i % experts) as u32).to_le_bytes()).collect();
+                let inputs = [
+                    (ty(DType::F32, &[rows, k]), bytes(&numbers(rows * k))),
+                    (weights_ty, weights.clone()),
+                    (ty(DType::U32, &[rows, used]), indices),
+                ];
+                let op = Op::from(MatmulByExpert);
+                let (least, whole) = run(&device, op, &inputs, None);
+                // Less than the weights, of f32 less than those of an expert, and 32 rows.
+                let (many, cut) = run(&device, op, &inputs, Some(35_840));
+                assert!(many > least, "{dtype:?}: {least} and {many} dispatches");
+                assert!(cut == whole, "{dtype:?}, {rows} rows");
+            }
+        }
+    }
+}
