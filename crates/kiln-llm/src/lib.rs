@@ -23,10 +23,12 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `model`, `config`, `weights` | [`Model`]: what a file says, checked, and its weights as tensors |
+//! | `adapter` | [`Adapter`]: LoRA from GGUF files and folders of PEFT; [`AdaptedModel`] |
 //! | `embedding` | [`EmbeddingModel`]: texts as vectors |
 //! | `folder` | [`Folder`]: `config.json` as metadata, safetensors files, and the names of their tensors |
 //! | `architecture` | [`ModelKind`], and the decoders as a table: llama, qwen2, qwen3, gemma2, gemma3, phi3, granite, smollm3, olmo2 |
 //! | `architecture/weights`, `rope`, `decoder` | the weights by name, the rotations with their factors, and the graph of a step |
+//! | `architecture/adapters` | adapters stacked beside the weights of a decoder |
 //! | `architecture/encoder` | encoders: bert; their numbers and weights, and the graph of some texts |
 //! | `session` | [`Session`]: tokens with their keys and values; [`Generation`] |
 //! | `quantize` | [`Quantization`]: model files in other element types |
@@ -41,6 +43,7 @@
 //! | `tokenizer/vocabulary`, `hash` | the tokens, and the token of a text |
 //! | `tokenizer/decode` | [`Decoder`]: text from tokens as they come |
 //! | `unicode` | classes of characters, and characters without accents, from generated tables |
+//! | `wgsl` | `WgslForwardPass` (the feature `gpu`): a layer or a model on a GPU through wgpu, from weights in memory |
 //! | `error` | [`Error`]: what was expected, what was found, what to do |
 //!
 //! A step is recorded once for 1, 8, 64 and 512 tokens, and executed again and again: tokens and positions are data. Keys and values
@@ -51,6 +54,7 @@
 //! unigram tokenizers map characters as their files say.
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod architecture;
 #[cfg(feature = "chat")]
 mod chat;
@@ -65,7 +69,10 @@ mod session;
 mod tokenizer;
 mod unicode;
 mod weights;
+#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+mod wgsl;
 
+pub use adapter::{AdaptedModel, Adapter, AdapterModule, QkvLora};
 pub use architecture::ModelKind;
 #[cfg(feature = "chat")]
 pub use chat::{ChatTemplate, Message};
@@ -77,3 +84,5 @@ pub use quantize::{Conversion, Quantization, Recipe};
 pub use sampling::{Sampler, SequenceBreakers, Surprises};
 pub use session::{Generated, Generation, Session, SessionOptions};
 pub use tokenizer::{Decoder, Encoding, SpecialTokens, TokenKind, Tokenizer};
+#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+pub use wgsl::{ForwardShape, WgslForwardPass};

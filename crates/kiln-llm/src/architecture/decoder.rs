@@ -5,13 +5,23 @@ use kiln::graph::TensorId;
 use kiln::op::{Attention, AttentionOperands, Matmul, QuantMatmul, Rope, WriteRows};
 use kiln::{Batch, DType, Data, Engine, Record, State, Tensor};
 
-use super::weights::{Layer, Projection, Weights};
+use super::adapters::ActiveAdapters;
+use super::weights::{Layer, LowRank, Projection, Weights};
 use super::{Gate, HeadNorms};
 use crate::config::{Config, LayerKind};
 use crate::{Error, Result};
 
 /// Tokens at once from which on queries are rounded to the type of a cache of 16 bits.
 const MANY: usize = 64;
+
+/// What beside the weights a graph is recorded of.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Recorded<'a> {
+    /// The adapters of a session.
+    pub(crate) adapters: Option<&'a ActiveAdapters>,
+    /// The one layer that is computed, of rows that are given, instead of all of them, of tokens.
+    pub(crate) layer: Option<usize>,
+}
 
 /// The graph of some tokens up to what the last block gives, recorded once: what differs from one execution to the next is data.
 /// Rows that are left over are computed and not kept.
@@ -25,6 +35,10 @@ pub(crate) struct Forward<'e> {
     written: TensorId,
     /// How many rows of the caches there are.
     length: TensorId,
+    /// What adapters are multiplied by.
+    scales: Vec<TensorId>,
+    /// What a graph of one layer reads, `[rows, width]`.
+    given: Option<TensorId>,
     /// What the last block gives, `[rows, width]`.
     out: TensorId,
 }
@@ -35,11 +49,17 @@ impl<'e> Forward<'e> {
         engine: &'e Engine,
         config: &Config,
         weights: &Weights,
+        of: Recorded<'_>,
         caches: &[[State; 2]],
         context: usize,
         rows: usize,
     ) -> Result<Self> {
         let mut batch = engine.batch();
+        let adapted = of.adapters.map(|adapters| adapters.record(&mut batch, &weights.layers)).transpose()?;
+        let (layers, scales) = match &adapted {
+            Some((layers, scales)) => (layers, scales.clone()),
+            None => (&weights.layers, Vec::new()),
+        };
         let [tokens, positions, written] = [0, 0, WriteRows::SKIPPED].map(|first| vec![first; rows]);
         let [tokens, positions, written] = [
             batch.upload_indices(&tokens, &[rows])?,
@@ -50,14 +70,48 @@ impl<'e> Forward<'e> {
         let rotations = weights.rotations.iter();
         let rotations = rotations.map(|rotary| (rotary.op, rotary.factors(context).map(|by| batch.import(by))));
         let inputs = Inputs { rotations: rotations.collect(), config, context, rows, positions, written, length };
-        let embedding = batch.import(&weights.embedding);
-        let x = batch.gather(embedding, tokens)?;
-        let mut x = scaled(&mut batch, x, config.scales.embedding)?;
-        for ((layer, &kind), caches) in weights.layers.iter().zip(&config.layers).zip(caches) {
+        let given = match of.layer {
+            Some(_) => Some(batch.upload(&vec![0.0; rows * config.width], &[rows, config.width])?),
+            None => None,
+        };
+        let mut x = match given {
+            Some(given) => given,
+            None => {
+                let embedding = batch.import(&weights.embedding);
+                let x = batch.gather(embedding, tokens)?;
+                scaled(&mut batch, x, config.scales.embedding)?
+            }
+        };
+        let all = layers.iter().zip(&config.layers).zip(caches).enumerate();
+        for (_, ((layer, &kind), caches)) in all.filter(|(i, _)| of.layer.is_none_or(|layer| layer == *i)) {
             x = inputs.attention(&mut batch, layer, kind, caches, x)?;
             x = inputs.feed_forward(&mut batch, layer, x)?;
         }
-        Ok(Self { batch, rows, tokens, positions, written, length, out: x })
+        Ok(Self { batch, rows, tokens, positions, written, length, scales, given, out: x })
+    }
+
+    /// What the one layer that it was recorded of gives for rows that follow `before` others.
+    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+    pub(crate) fn through_layer(&mut self, hidden: &[f32], width: usize, before: usize) -> Result<Vec<f32>> {
+        let count = hidden.len() / width;
+        self.set(&vec![0; count], before)?;
+        if let Some(given) = self.given {
+            let mut rows = hidden.to_vec();
+            rows.resize(self.rows * width, 0.0);
+            self.batch.set(given, &rows)?;
+        }
+        self.batch.execute(&[self.out])?;
+        let mut rows = self.batch.read(self.out)?;
+        rows.truncate(count * width);
+        Ok(rows)
+    }
+
+    /// Uses the adapters that it was recorded with as they are chosen now.
+    pub(crate) fn set_adapters(&mut self, adapters: &ActiveAdapters) -> Result<()> {
+        for (&id, scales) in self.scales.iter().zip(adapters.patterns()) {
+            self.batch.set(id, &scales)?;
+        }
+        Ok(())
     }
 
     /// Computes tokens that follow `before` others.
@@ -101,6 +155,11 @@ pub(crate) struct Step<'e> {
 }
 
 impl<'e> Step<'e> {
+    /// Uses the adapters that it was recorded with as they are chosen now.
+    pub(crate) fn set_adapters(&mut self, adapters: &ActiveAdapters) -> Result<()> {
+        self.forward.set_adapters(adapters)
+    }
+
     /// Records what follows the last token.
     pub(crate) fn record(mut forward: Forward<'e>, config: &Config, weights: &Weights) -> Result<Self> {
         let batch = &mut forward.batch;
@@ -165,6 +224,11 @@ pub(crate) struct Scoring<'e> {
 }
 
 impl<'e> Scoring<'e> {
+    /// Uses the adapters that it was recorded with as they are chosen now.
+    pub(crate) fn set_adapters(&mut self, adapters: &ActiveAdapters) -> Result<()> {
+        self.forward.set_adapters(adapters)
+    }
+
     /// Records the probabilities of the tokens that follow each.
     pub(crate) fn record(mut forward: Forward<'e>, config: &Config, weights: &Weights) -> Result<Self> {
         let (vocabulary, rows) = (config.vocabulary, forward.rows);
@@ -325,7 +389,13 @@ fn product(batch: &mut Batch<'_>, x: TensorId, weight: &Tensor) -> Result<Tensor
 }
 
 pub(super) fn projected(batch: &mut Batch<'_>, x: TensorId, by: &Projection) -> Result<TensorId> {
-    let y = product(batch, x, &by.weight)?;
+    let mut y = product(batch, x, &by.weight)?;
+    if let Some(LowRank { a, b, scales }) = &by.low_rank {
+        let h = product(batch, x, a)?;
+        let h = batch.mul(h, *scales)?;
+        let h = product(batch, h, b)?;
+        y = batch.add(y, h)?;
+    }
     match &by.bias {
         Some(bias) => {
             let bias = batch.import(bias);

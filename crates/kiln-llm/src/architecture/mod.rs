@@ -6,12 +6,14 @@
 //! frequency factors of rotations are used where a file has such tensors, and scales, caps and windows where it has such keys. A
 //! row says what neither shows.
 
+mod adapters;
 mod decoder;
 pub(crate) mod encoder;
 mod rope;
 mod weights;
 
-pub(crate) use decoder::{Forward, Scoring, Step};
+pub(crate) use adapters::{ActiveAdapters, AdapterSet};
+pub(crate) use decoder::{Forward, Recorded, Scoring, Step};
 use kiln::op::RopeStyle;
 use kiln_gguf::Metadata;
 pub(crate) use rope::Rotation;

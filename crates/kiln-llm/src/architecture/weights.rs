@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use kiln::Tensor;
+use kiln::graph::TensorId;
 
 use super::rope::Rotary;
 use super::{HeadNorms, Norms};
@@ -22,13 +23,28 @@ pub(crate) struct Weights {
 }
 
 /// A matrix, and what is added to its product.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Projection {
     pub(super) weight: Tensor,
     pub(super) bias: Option<Tensor>,
+    /// What adapters add, in the graph of a session that has adapters.
+    pub(super) low_rank: Option<LowRank>,
 }
 
-#[derive(Debug)]
+/// `((x Aᵀ) ∘ s) Bᵀ` of the adapters of a session: A `[rank, inputs]` and B `[outputs, rank]` of all of them, one beside the other.
+#[derive(Debug, Clone)]
+pub(super) struct LowRank {
+    pub(super) a: Tensor,
+    pub(super) b: Tensor,
+    /// s `[rank]`, an input of the graph: 0 for the adapters that are not used.
+    pub(super) scales: TensorId,
+}
+
+/// The projections of a layer that adapters change, by their names in GGUF files.
+pub(super) const ADAPTED: [&str; 7] =
+    ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"];
+
+#[derive(Debug, Clone)]
 pub(super) struct Layer {
     /// Norms of what attention reads and of what it gives.
     pub(super) attention_norm: Option<Tensor>,
@@ -78,6 +94,12 @@ impl Weights {
 }
 
 impl Layer {
+    /// The projections of [`ADAPTED`].
+    pub(super) fn adapted(&mut self) -> [&mut Projection; 7] {
+        let Self { q, k, v, output, gate, up, down, .. } = self;
+        [q, k, v, output, gate, up, down]
+    }
+
     fn load(source: &Source, config: &Config, i: usize) -> Result<Self> {
         let Config { width, ffn, heads, kv_heads, head, value_head, architecture, .. } = *config;
         let name = |part: &str| format!("blk.{i}.{part}");
@@ -88,7 +110,7 @@ impl Layer {
             let (weight, bias) = (name(&format!("{part}.weight")), name(&format!("{part}.bias")));
             let weight = source.rows_of(&weight, &[all, inputs], rows.clone())?;
             let bias = source.has(&bias).then(|| source.rows_of(&bias, &[all], rows)).transpose()?;
-            Ok::<_, Error>(Projection { weight, bias })
+            Ok::<_, Error>(Projection { weight, bias, low_rank: None })
         };
         let projection = |part: &str, outputs: usize, inputs: usize| cut(part, 0..outputs, outputs, inputs);
         let norm = |part: &str, there: bool| {

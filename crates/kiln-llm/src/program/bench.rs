@@ -4,7 +4,7 @@ use std::io::Write;
 use std::num::NonZeroUsize;
 use std::time::Instant;
 
-use kiln_llm::{Sampler, SessionOptions};
+use kiln_llm::Sampler;
 
 use crate::Result;
 use crate::program::input::Input;
@@ -25,7 +25,7 @@ pub(crate) fn run(input: Input, options: &Bench, out: &mut impl Write) -> Result
     let engine = options.execution.engine()?;
     let model = input.model(&engine)?;
     let context = options.depth + options.prompt.max(options.tokens) + 1;
-    let mut session = model.session(SessionOptions { context: Some(context), cache: options.execution.cache()? })?;
+    let mut session = options.execution.session(&model, Some(context))?;
     // Tokens that differ, from the beginning of the vocabulary to its end.
     let any = |count: usize| -> Vec<u32> { (0..count).map(|i| (i * 7919 % model.vocabulary()) as u32).collect() };
     let before = any(options.depth);
