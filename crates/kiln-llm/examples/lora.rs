@@ -111,9 +111,9 @@ fn random_model(path: &Path) -> Result<()> {
     ];
     for layer in 0..LAYERS {
         of.extend(["attn_norm", "ffn_norm"].map(|name| (format!("blk.{layer}.{name}.weight"), vec![WIDTH], 0.5)));
-        of.extend(PROJECTIONS.map(|(name, rows, columns)| {
-            (format!("blk.{layer}.{name}.weight"), vec![rows, columns], 0.4)
-        }));
+        of.extend(
+            PROJECTIONS.map(|(name, rows, columns)| (format!("blk.{layer}.{name}.weight"), vec![rows, columns], 0.4)),
+        );
     }
     let tensors = tensors(of, 1);
     let mut writer = Writer::new();

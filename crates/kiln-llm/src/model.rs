@@ -12,7 +12,8 @@ use crate::weights::Source;
 use crate::{AdaptedModel, Adapter, Error, Folder, Result, Session, SessionOptions, Tokenizer};
 
 /// What to say where an adapter is given instead of a model.
-const NO_MODEL: &str = "a model is needed here, which adapters are used with: Model::with_adapters, or `kiln-llm run MODEL --lora FILE`";
+const NO_MODEL: &str =
+    "a model is needed here, which adapters are used with: Model::with_adapters, or `kiln-llm run MODEL --lora FILE`";
 
 /// A language model on an engine.
 ///

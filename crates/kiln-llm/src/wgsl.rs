@@ -140,7 +140,8 @@ impl<'e> WgslForwardPass<'e> {
     pub fn new(engine: &'e Engine, shape: ForwardShape) -> Result<Self> {
         let forced = engine.router().forced().and_then(|place| engine.places().get(place));
         if forced.is_none_or(|place| place.backend != Backend::Gpu) {
-            let reason = "the engine does not run everything on a GPU through wgpu; WgslForwardPass::engine gives one that does";
+            let reason =
+                "the engine does not run everything on a GPU through wgpu; WgslForwardPass::engine gives one that does";
             return Err(Error::model(WHAT, reason));
         }
         if shape.context == 0 || shape.context > Rope::POSITIONS {

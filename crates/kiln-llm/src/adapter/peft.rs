@@ -1,9 +1,11 @@
 //! Adapters as PEFT, the library of Hugging Face, saves them: `adapter_config.json` and `adapter_model.safetensors`.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::path::Path;
 
-use serde::Deserialize;
+use serde::de::{MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 
 use super::{Adapter, Matrix, Modules, RowOrder, Side, layer_number, unknown};
@@ -23,12 +25,37 @@ struct Config {
     use_rslora: Option<bool>,
     /// Other ranks and alphas, by the ends of names of modules.
     #[serde(default)]
-    rank_pattern: Option<Map<String, Value>>,
+    rank_pattern: Option<Entries>,
     #[serde(default)]
-    alpha_pattern: Option<Map<String, Value>>,
+    alpha_pattern: Option<Entries>,
     /// The keys that are not named here, some of which ask for what is not computed.
     #[serde(flatten)]
     others: Map<String, Value>,
+}
+
+/// The entries of an object in their order, which counts.
+struct Entries(Vec<(String, Value)>);
+
+impl<'de> Deserialize<'de> for Entries {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct InOrder;
+        impl<'de> Visitor<'de> for InOrder {
+            type Value = Entries;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of modules and numbers")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Entries, A::Error> {
+                let mut entries = Vec::new();
+                while let Some(entry) = map.next_entry()? {
+                    entries.push(entry);
+                }
+                Ok(Entries(entries))
+            }
+        }
+        from.deserialize_map(InOrder)
+    }
 }
 
 /// Keys that ask for more than the matrices A and B, with the values that do not.
@@ -120,8 +147,8 @@ struct Pattern<'c>(Vec<(&'c str, f64)>);
 impl<'c> Pattern<'c> {
     /// # Errors
     /// Says what of `key` is not supported.
-    fn new(key: &str, entries: Option<&'c Map<String, Value>>) -> Result<Self, String> {
-        let entries = entries.into_iter().flatten().map(|(name, value)| {
+    fn new(key: &str, entries: Option<&'c Entries>) -> Result<Self, String> {
+        let entries = entries.into_iter().flat_map(|Entries(entries)| entries).map(|(name, value)| {
             if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '_' | '.')) {
                 return Err(format!(
                     "{key} has {name:?}: names of modules, or their ends, are supported, and no other regular expressions"

@@ -166,7 +166,7 @@ impl<'a> Part<'a> {
         let [outputs, inputs] = all[at];
         // Projections that an adapter has in one are cut as the weights of such files are.
         let (fused, before, whole) = match at {
-            0..3 => {
+            0 | 1 | 2 => {
                 let rows = |range: Range<usize>| all[range].iter().map(|[outputs, _]| outputs).sum::<usize>();
                 ("attn_qkv", rows(0..at), rows(0..3))
             }
@@ -248,7 +248,10 @@ impl ActiveAdapters {
 
     /// What to say about an adapter that is none of the set.
     pub(crate) fn not_given(adapter: &Adapter) -> Error {
-        Error::adapter(adapter.name(), "it is none of those that this was made for: give it to Model::with_adapters before")
+        Error::adapter(
+            adapter.name(),
+            "it is none of those that this was made for: give it to Model::with_adapters before",
+        )
     }
 
     /// The scales of the rows of each pattern.

@@ -41,8 +41,7 @@ pub(super) struct LowRank {
 }
 
 /// The projections of a layer that adapters change, by their names in GGUF files.
-pub(super) const ADAPTED: [&str; 7] =
-    ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"];
+pub(super) const ADAPTED: [&str; 7] = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"];
 
 #[derive(Debug, Clone)]
 pub(super) struct Layer {

@@ -35,7 +35,6 @@ pub(crate) struct Pair {
     pub(crate) b: Vec<f32>,
 }
 
-
 pub(crate) struct RandomAdapter {
     kind: Kind,
     pub(crate) pairs: Vec<Pair>,
@@ -45,7 +44,13 @@ pub(crate) struct RandomAdapter {
 
 impl RandomAdapter {
     /// Pairs for all projections whose names `wanted` holds, those of the file of the model.
-    pub(crate) fn new(kind: Kind, seed: u32, rank: usize, dtype: &'static str, wanted: impl Fn(usize, &str) -> bool) -> Self {
+    pub(crate) fn new(
+        kind: Kind,
+        seed: u32,
+        rank: usize,
+        dtype: &'static str,
+        wanted: impl Fn(usize, &str) -> bool,
+    ) -> Self {
         let mut random = super::random(seed);
         let mut pairs = Vec::new();
         let (q, kv) = (HEADS * kind.head, KV_HEADS * kind.head);
