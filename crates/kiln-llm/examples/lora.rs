@@ -51,14 +51,17 @@ fn of_random_weights() -> Result<()> {
 fn switch(model: &Model<'_>, adapters: &[Adapter], prompt: &str, tokens: usize) -> Result<()> {
     let adapted = model.with_adapters(adapters)?;
     let mut session = adapted.session(SessionOptions { context: Some(256), ..SessionOptions::default() })?;
-    let prompt = model.tokenizer().encode(prompt);
+    let (prompt, sampler) = (model.tokenizer().encode(prompt), Sampler::greedy());
     let alone = adapters.iter().map(|adapter| (adapter.name(), vec![(adapter, 1.0)]));
     let all = adapters.iter().map(|adapter| (adapter, 0.5)).collect();
     for (name, used) in [("none", Vec::new())].into_iter().chain(alone).chain([("all by half", all)]) {
         session.replace(&prompt)?;
         session.set_adapters(&used)?;
-        let text = session.generate(&Sampler::greedy(), tokens).map(|made| Ok(made?.text));
-        println!("{name:<12} {:?}", text.collect::<Result<String>>()?);
+        let mut text = String::new();
+        for token in session.generate(&sampler, tokens) {
+            text += &token?.text;
+        }
+        println!("{name:<12} {text:?}");
     }
     Ok(())
 }

@@ -43,7 +43,7 @@
 //! | `tokenizer/vocabulary`, `hash` | the tokens, and the token of a text |
 //! | `tokenizer/decode` | [`Decoder`]: text from tokens as they come |
 //! | `unicode` | classes of characters, and characters without accents, from generated tables |
-//! | `wgsl` | `WgslForwardPass` (the feature `gpu`): a layer or a model on a GPU through wgpu, from weights in memory |
+//! | `forward_pass` | [`ForwardPass`], `WgslForwardPass` (the feature `gpu`): a layer or a model from weights in memory |
 //! | `error` | [`Error`]: what was expected, what was found, what to do |
 //!
 //! A step is recorded once for 1, 8, 64 and 512 tokens, and executed again and again: tokens and positions are data. Keys and values
@@ -62,6 +62,7 @@ mod config;
 mod embedding;
 mod error;
 mod folder;
+mod forward_pass;
 mod model;
 mod quantize;
 mod sampling;
@@ -69,8 +70,6 @@ mod session;
 mod tokenizer;
 mod unicode;
 mod weights;
-#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
-mod wgsl;
 
 pub use adapter::{AdaptedModel, Adapter, AdapterModule, QkvLora};
 pub use architecture::ModelKind;
@@ -79,10 +78,11 @@ pub use chat::{ChatTemplate, Message};
 pub use embedding::{EmbeddingModel, EmbeddingOptions, Pooling};
 pub use error::{Error, Result};
 pub use folder::{Folder, FolderTensor};
+#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+pub use forward_pass::WgslForwardPass;
+pub use forward_pass::{ForwardPass, ForwardShape};
 pub use model::Model;
 pub use quantize::{Conversion, Quantization, Recipe};
 pub use sampling::{Sampler, SequenceBreakers, Surprises};
 pub use session::{Generated, Generation, Session, SessionOptions};
 pub use tokenizer::{Decoder, Encoding, SpecialTokens, TokenKind, Tokenizer};
-#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
-pub use wgsl::{ForwardShape, WgslForwardPass};

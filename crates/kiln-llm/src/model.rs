@@ -154,7 +154,8 @@ impl<'e> Model<'e> {
     /// [`Error::AdapterArchitecture`](crate::Error::AdapterArchitecture) for an adapter of another architecture,
     /// [`Error::AdapterShape`](crate::Error::AdapterShape) for one whose matrices do not fit, [`Error::Adapter`](crate::Error::Adapter)
     /// for layers that the model does not have, and for an adapter that is given twice.
-    pub fn with_adapters(&self, adapters: &[Adapter]) -> Result<AdaptedModel<'_>> {
-        AdaptedModel::new(self, adapters)
+    pub fn with_adapters<'a>(&self, adapters: impl IntoIterator<Item = &'a Adapter>) -> Result<AdaptedModel<'_>> {
+        let adapters: Vec<Adapter> = adapters.into_iter().cloned().collect();
+        AdaptedModel::new(self, &adapters)
     }
 }

@@ -1,9 +1,7 @@
 //! Weights as tensors that share the bytes of their file.
 
 use std::cell::RefCell;
-#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
-use std::collections::HashMap;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -26,7 +24,6 @@ enum Files {
     Gguf(Arc<Model>),
     Folder(Weights),
     /// Tensors that a program has made.
-    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
     Tensors(HashMap<String, Tensor>),
 }
 
@@ -55,7 +52,6 @@ impl Source {
     }
 
     /// Tensors by the names that GGUF files give them.
-    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
     pub(crate) fn of_tensors(tensors: HashMap<String, Tensor>) -> Self {
         Self { files: Files::Tensors(tensors), read: RefCell::default() }
     }
@@ -65,7 +61,6 @@ impl Source {
         match &self.files {
             Files::Gguf(model) => model.tensor(name).is_ok(),
             Files::Folder(weights) => weights.has(name),
-            #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
             Files::Tensors(tensors) => tensors.contains_key(name),
         }
     }
@@ -75,7 +70,6 @@ impl Source {
         match &self.files {
             Files::Gguf(model) => usize::try_from(*model.tensor(name).ok()?.info().extents().last()?).ok(),
             Files::Folder(weights) => weights.rows(name),
-            #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
             Files::Tensors(tensors) => tensors.get(name)?.shape().dims().first().copied(),
         }
     }
@@ -99,7 +93,6 @@ impl Source {
         match &self.files {
             Files::Gguf(model) => Self::rows_of_gguf(model, name, dims, rows),
             Files::Folder(weights) => weights.rows_of(name, dims, rows),
-            #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
             Files::Tensors(tensors) => {
                 let missing = || Error::File(kiln_gguf::Error::MissingTensor { name: name.to_owned() });
                 let tensor = tensors.get(name).ok_or_else(missing)?;
@@ -148,7 +141,6 @@ impl Source {
                 unread.map(|name| name.escape_debug().to_string())
             }
             Files::Folder(weights) => weights.unread(&read),
-            #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
             Files::Tensors(tensors) => {
                 let unread = tensors.keys().find(|name| !read.contains(*name));
                 unread.map(|name| name.escape_debug().to_string())

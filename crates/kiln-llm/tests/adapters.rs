@@ -4,13 +4,21 @@
 
 mod support;
 
-use kiln::{DType, Engine};
+use kiln::op::RopeStyle;
+use kiln::{DType, Engine, Tensor};
 use kiln_gguf::{Gguf, TensorKind, Writer};
-use kiln_llm::{AdaptedModel, Adapter, Error, Model, QkvLora, Sampler, Session, SessionOptions};
+use kiln_llm::{
+    AdaptedModel, Adapter, Error, ForwardPass, ForwardShape, Model, QkvLora, Sampler, Session, SessionOptions,
+};
 use serde_json::json;
 use support::random_adapter::RandomAdapter;
 use support::random_folder::{PLAIN, TemporaryFolder};
-use support::random_model::{GEMMA3, HEADS, KV_HEADS, Kind, LLAMA, PHI3, QWEN2, RandomModel, WIDTH};
+use support::random_model::{
+    CONTEXT, EPS, FFN, GEMMA3, HEADS, KV_HEADS, Kind, LLAMA, PHI3, QWEN2, RandomModel, VOCABULARY, WIDTH,
+};
+
+/// Adapters with their scales.
+type Used<'a> = &'a [(&'a Adapter, f32)];
 
 const TOKENS: [u32; 11] = [1, 6, 7, 8, 11, 9, 5, 6, 6, 3, 10];
 
@@ -61,7 +69,7 @@ fn everything(_: usize, _: &str) -> bool {
 
 /// What a session gives after all tokens, with some of its adapters.
 #[track_caller]
-fn check(session: &mut Session<'_>, used: &[(&Adapter, f32)], expected: &[f64], what: &str) {
+fn check(session: &mut Session<'_>, used: Used<'_>, expected: &[f64], what: &str) {
     session.set_adapters(used).unwrap();
     let far = distance(&session.logits().unwrap(), expected);
     assert!(far < 1e-5, "{what}: {far:e}");
@@ -79,7 +87,7 @@ fn an_adapter_gives_what_merged_weights_give() {
         assert!(plain.iter().zip(&expected).any(|(a, b)| (a - b).abs() > 1e-2), "it makes a difference");
         for (form, adapter) in [("GGUF", gguf(&random)), ("PEFT", peft(&random))] {
             let what = format!("{} {dtype} from {form}", kind.name);
-            let adapted = model.with_adapters(&[adapter.clone()]).unwrap();
+            let adapted = model.with_adapters([&adapter]).unwrap();
             let mut session = pushed(&adapted, &TOKENS);
             check(&mut session, &[], &plain, &what);
             check(&mut session, &[(&adapter, 0.7)], &expected, &what);
@@ -109,7 +117,7 @@ fn models_in_folders_take_adapters_of_both_kinds() {
     }
     let expected = merged(halves, &[(&of_halves, 1.0)]);
     for adapter in [peft(&of_halves), gguf(&of_neighbours), peft(&of_neighbours)] {
-        let mut session = pushed(&model.with_adapters(&[adapter.clone()]).unwrap(), &TOKENS);
+        let mut session = pushed(&model.with_adapters([&adapter]).unwrap(), &TOKENS);
         check(&mut session, &[(&adapter, 1.0)], &expected, "folder");
     }
 }
@@ -122,10 +130,10 @@ fn several_adapters_are_switched_and_added_and_leave_no_trace() {
     let first = RandomAdapter::new(LLAMA, 3, 2, "F16", |layer, name| layer == 0 || name.starts_with("attn"));
     let second = RandomAdapter::new(LLAMA, 5, 5, "F32", |_, name| name != "attn_v");
     let [a, b] = [gguf(&first), peft(&second)];
-    let adapted = model.with_adapters(&[a.clone(), b.clone()]).unwrap();
+    let adapted = model.with_adapters([&a, &b]).unwrap();
     assert_eq!(adapted.adapters().len(), 2);
     let mut session = pushed(&adapted, &TOKENS);
-    let cases: [(&[(&Adapter, f32)], Vec<f64>); 5] = [
+    let cases: [(Used<'_>, Vec<f64>); 5] = [
         (&[(&a, 1.0)], merged(LLAMA, &[(&first, 1.0)])),
         (&[(&b, -0.5)], merged(LLAMA, &[(&second, -0.5)])),
         (&[(&b, 0.25), (&a, 0.5)], merged(LLAMA, &[(&first, 0.5), (&second, 0.25)])),
@@ -136,7 +144,7 @@ fn several_adapters_are_switched_and_added_and_leave_no_trace() {
         check(&mut session, used, expected, &format!("{used:?}"));
     }
     // The bits of fresh sessions, with another adapter between, so that nothing is left of the same one before: logits, generated tokens and scores, in every order.
-    let fresh = |used: &[(&Adapter, f32)]| {
+    let fresh = |used: Used<'_>| {
         let mut session = pushed(&adapted, &TOKENS);
         session.set_adapters(used).unwrap();
         session
@@ -182,7 +190,7 @@ fn several_adapters_are_switched_and_added_and_leave_no_trace() {
     let mut plain = model.session(EXACT).unwrap();
     plain.set_adapter(None, 1.0).unwrap();
     assert!(matches!(plain.set_adapter(Some(&a), 1.0), Err(Error::Adapter { .. })));
-    let none = model.with_adapters(&[]).unwrap();
+    let none = model.with_adapters([]).unwrap();
     assert_eq!(pushed(&none, &TOKENS).logits().unwrap(), {
         plain.push(&TOKENS).unwrap();
         plain.logits().unwrap()
@@ -196,7 +204,7 @@ fn peft_says_by_what_products_are_multiplied() {
     let random = RandomAdapter::new(LLAMA, 11, 4, "F32", |_, name| matches!(name, "attn_q" | "ffn_down"));
     let factors_of = |config: &str| {
         let adapter = Adapter::from_peft("p", config, &random.peft_weights())?;
-        model.with_adapters(&[adapter.clone()]).unwrap();
+        model.with_adapters([&adapter]).unwrap();
         Ok::<_, Error>(
             adapter.modules().map(|module| (module.projection.to_owned(), module.factor)).collect::<Vec<_>>(),
         )
@@ -288,7 +296,7 @@ fn adapters_that_are_damaged_or_do_not_fit_are_refused() {
     let good: [(&str, &[u64], f32); 2] = [(a, &[24, 2], 0.5), (b, &[2, 24], 0.5)];
     let adapter = parsed(&file(&KEYS, &good)).unwrap();
     assert_eq!(adapter.architecture(), Some("llama"));
-    model.with_adapters(&[adapter.clone()]).unwrap();
+    model.with_adapters([&adapter]).unwrap();
     // What a file is.
     refused(file(&[], &good), "general.type");
     refused(file(&[("general.type", "model\u{1b}"), KEYS[1], KEYS[2]], &good), "model\\u{1b}");
@@ -316,7 +324,7 @@ fn adapters_that_are_damaged_or_do_not_fit_are_refused() {
     }
     // What it is for.
     let for_model = |keys: &[(&str, &str)], tensors: &[(&str, &[u64], f32)]| {
-        model.with_adapters(&[parsed(&file(keys, tensors)).unwrap()]).unwrap_err()
+        model.with_adapters([&parsed(&file(keys, tensors)).unwrap()]).unwrap_err()
     };
     let qwen = for_model(&[KEYS[0], ("general.architecture", "qwen2\u{1b}"), KEYS[2]], &good);
     assert!(matches!(&qwen, Error::AdapterArchitecture { found, model: "llama", .. } if found.contains("qwen2")));
@@ -334,7 +342,7 @@ fn adapters_that_are_damaged_or_do_not_fit_are_refused() {
     let (qkv_a, qkv_b) = ("blk.0.attn_qkv.weight.lora_a", "blk.0.attn_qkv.weight.lora_b");
     let error = for_model(&KEYS, &[good[0], good[1], (qkv_a, &[24, 2], 0.5), (qkv_b, &[2, 48], 0.5)]);
     assert!(matches!(&error, Error::Adapter { reason, .. } if reason.contains("twice")), "{error}");
-    let twice = model.with_adapters(&[adapter.clone(), adapter]).unwrap_err();
+    let twice = model.with_adapters([&adapter, &adapter]).unwrap_err();
     assert!(matches!(&twice, Error::Adapter { reason, .. } if reason.contains("twice")), "{twice}");
     // An adapter is no model.
     let path = std::env::temp_dir().join(format!("kiln-llm-{}-adapter.gguf", std::process::id()));
@@ -393,7 +401,7 @@ fn matrices_in_memory_are_adapters() {
     let model = load(&engine, &RandomModel::new(LLAMA), "memory");
     let random = RandomAdapter::new(LLAMA, 17, 3, "F32", |_, name| matches!(name, "attn_q" | "attn_k" | "attn_v"));
     let adapter = Adapter::from_qkv("memory", &qkv(&random)).unwrap();
-    let adapted = model.with_adapters(&[adapter.clone()]).unwrap();
+    let adapted = model.with_adapters([&adapter]).unwrap();
     let expected = merged(LLAMA, &[(&random, 2.0)]);
     check(&mut pushed(&adapted, &TOKENS), &[(&adapter, 2.0)], &expected, "memory");
     let good = qkv(&random)[0];
@@ -408,7 +416,7 @@ fn matrices_in_memory_are_adapters() {
         assert!(matches!(Adapter::from_qkv("bad", &[bad]), Err(Error::Adapter { .. })), "{bad:?}");
     }
     let short = QkvLora { q_b: &[0.0; 3 * HEADS], ..good };
-    let short = model.with_adapters(&[Adapter::from_qkv("short", &[short]).unwrap()]);
+    let short = model.with_adapters([&Adapter::from_qkv("short", &[short]).unwrap()]);
     assert!(matches!(short, Err(Error::AdapterShape { projection: "attn_q", .. })));
     assert_eq!(good.v_b.len(), 3 * KV_HEADS * LLAMA.head);
 }
@@ -428,13 +436,92 @@ fn qkv(random: &RandomAdapter) -> Vec<QkvLora<'_>> {
     layers
 }
 
+#[test]
+fn the_forward_pass_computes_a_layer_and_a_model() {
+    let engine = engine();
+    a_layer_and_a_model(ForwardPass::new(&engine, shape()).unwrap());
+    for wrong in [
+        ForwardShape { heads: 3, ..shape() },
+        ForwardShape { hidden: 0, ..shape() },
+        ForwardShape { layers: 1 << 40, ..shape() },
+        ForwardShape { context: 0, ..shape() },
+        ForwardShape { context: usize::MAX, ..shape() },
+        ForwardShape { rms_norm_eps: f32::NAN, ..shape() },
+    ] {
+        assert!(matches!(ForwardPass::new(&engine, wrong), Err(Error::Model { .. })), "{wrong:?}");
+    }
+}
+
+/// The numbers of the random model.
+fn shape() -> ForwardShape {
+    ForwardShape {
+        hidden: WIDTH,
+        heads: HEADS,
+        kv_heads: KV_HEADS,
+        head_dim: LLAMA.head,
+        intermediate: FFN,
+        layers: LLAMA.layers,
+        vocabulary: VOCABULARY,
+        context: CONTEXT as usize,
+        rms_norm_eps: EPS,
+        rope_theta: LLAMA.theta,
+        rope_style: RopeStyle::Interleaved,
+    }
+}
+
+/// A forward pass without weights computes what the random model does, with and without adapters of queries, keys and values.
+fn a_layer_and_a_model(mut pass: ForwardPass<'_>) {
+    let random = RandomModel::new(LLAMA);
+    assert!(matches!(pass.forward_model(&[1], 0), Err(Error::File(kiln_gguf::Error::MissingTensor { .. }))));
+    for (name, dims, data) in &random.tensors {
+        pass.upload_weight(name, &Tensor::from_slice(data, dims).unwrap());
+    }
+    let of = RandomAdapter::new(LLAMA, 17, 3, "F32", |_, name| matches!(name, "attn_q" | "attn_k" | "attn_v"));
+    let lora = Adapter::from_qkv("memory", &qkv(&of)).unwrap();
+    pass.set_adapters([&lora]);
+    let [plain, adapted] = [merged(LLAMA, &[]), merged(LLAMA, &[(&of, 1.0)])];
+    for (used, expected) in [(None, &plain), (Some(&lora), &adapted), (None, &plain)] {
+        pass.use_adapter(used, 1.0).unwrap();
+        // In parts, whose keys and values stay.
+        pass.forward_model(&TOKENS[..4], 0).unwrap();
+        let far = distance(&pass.forward_model(&TOKENS[4..], 4).unwrap(), expected);
+        assert!(far < 1e-5, "{far:e}");
+    }
+    // Layer by layer, from the rows of the embedding; the head is that of the model.
+    pass.use_adapter(Some(&lora), 1.0).unwrap();
+    let (_, _, embedding) = &random.tensors[0];
+    let mut rows: Vec<f32> =
+        TOKENS.iter().flat_map(|&token| &embedding[token as usize * WIDTH..][..WIDTH]).copied().collect();
+    for layer in 0..LLAMA.layers {
+        let mut first = pass.forward_layer(layer, &rows[..3 * WIDTH], 0).unwrap();
+        first.extend(pass.forward_layer(layer, &rows[3 * WIDTH..], 3).unwrap());
+        rows = first;
+    }
+    let of = |name: &str| &random.tensors.iter().find(|(known, ..)| known == name).unwrap().2;
+    let last = &rows[rows.len() - WIDTH..];
+    let mean = last.iter().map(|x| x * x).sum::<f32>() / WIDTH as f32;
+    let normed: Vec<f32> =
+        last.iter().zip(of("output_norm.weight")).map(|(x, w)| x / (mean + EPS).sqrt() * w).collect();
+    let head = of("output.weight").chunks_exact(WIDTH);
+    let logits: Vec<f32> = head.map(|row| row.iter().zip(&normed).map(|(a, b)| a * b).sum()).collect();
+    let far = distance(&logits, &adapted);
+    assert!(far < 1e-5, "{far:e}");
+    // What it does not take.
+    assert!(matches!(pass.forward_layer(2, &rows, 0), Err(Error::Model { .. })));
+    assert!(matches!(pass.forward_layer(0, &rows[..7], 0), Err(Error::Model { .. })));
+    assert!(matches!(pass.forward_layer(0, &rows, usize::MAX), Err(Error::ContextFull { .. })));
+    assert!(matches!(pass.forward_model(&[], 0), Err(Error::Model { .. })));
+    assert!(matches!(pass.forward_model(&[12], 0), Err(Error::Token { .. })));
+    assert!(matches!(pass.forward_model(&[1], 1000), Err(Error::ContextFull { context: 1000, asked: 1001 })));
+    assert!(matches!(pass.use_adapter(Some(&lora), f32::NAN), Err(Error::Adapter { .. })));
+    pass.upload_weight("blk.0.attn_q.weight", &Tensor::from_slice(&[0.0; 24], &[1, 24]).unwrap());
+    assert!(matches!(pass.forward_model(&[1], 0), Err(Error::Model { .. })));
+}
+
 #[cfg(feature = "gpu")]
 mod gpu {
-    use kiln::Tensor;
     use kiln::gpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
-    use kiln::op::RopeStyle;
-    use kiln_llm::{ForwardShape, WgslForwardPass};
-    use support::random_model::{CONTEXT, EPS, FFN, VOCABULARY};
+    use kiln_llm::WgslForwardPass;
 
     use super::*;
 
@@ -461,10 +548,10 @@ mod gpu {
         let first = RandomAdapter::new(LLAMA, 3, 2, "F16", everything);
         let second = RandomAdapter::new(LLAMA, 5, 5, "F32", |_, name| name.starts_with("attn"));
         let [a, b] = [gguf(&first), peft(&second)];
-        let adapted = model.with_adapters(&[a.clone(), b.clone()]).unwrap();
+        let adapted = model.with_adapters([&a, &b]).unwrap();
         let mut session = pushed(&adapted, &TOKENS);
         let expected = [merged(LLAMA, &[(&first, 1.0)]), merged(LLAMA, &[(&second, 0.5)]), merged(LLAMA, &[])];
-        let used: [&[(&Adapter, f32)]; 3] = [&[(&a, 1.0)], &[(&b, 0.5)], &[]];
+        let used: [Used<'_>; 3] = [&[(&a, 1.0)], &[(&b, 0.5)], &[]];
         let device = engine.gpu_devices().unwrap().remove(0);
         let mut logits = Vec::new();
         for round in 0..3 {
@@ -490,70 +577,8 @@ mod gpu {
     }
 
     #[test]
-    fn the_forward_pass_computes_a_layer_and_a_model() {
+    fn the_forward_pass_on_a_gpu_computes_a_layer_and_a_model() {
         let Some(engine) = engine() else { return };
-        let random = RandomModel::new(LLAMA);
-        let shape = ForwardShape {
-            hidden: WIDTH,
-            heads: HEADS,
-            kv_heads: KV_HEADS,
-            head_dim: LLAMA.head,
-            intermediate: FFN,
-            layers: LLAMA.layers,
-            vocabulary: VOCABULARY,
-            context: CONTEXT as usize,
-            rms_norm_eps: EPS,
-            rope_theta: LLAMA.theta,
-            rope_style: RopeStyle::Interleaved,
-        };
-        let mut pass = WgslForwardPass::new(&engine, shape).unwrap();
-        assert!(matches!(pass.forward_model(&[1], 0), Err(Error::File(kiln_gguf::Error::MissingTensor { .. }))));
-        for (name, dims, data) in &random.tensors {
-            pass.upload_weight(name, &Tensor::from_slice(data, dims).unwrap());
-        }
-        let of = RandomAdapter::new(LLAMA, 17, 3, "F32", |_, name| matches!(name, "attn_q" | "attn_k" | "attn_v"));
-        let lora = Adapter::from_qkv("memory", &qkv(&of)).unwrap();
-        pass.set_adapters(&[lora.clone()]);
-        let [plain, adapted] = [merged(LLAMA, &[]), merged(LLAMA, &[(&of, 1.0)])];
-        for (used, expected) in [(None, &plain), (Some(&lora), &adapted), (None, &plain)] {
-            pass.use_adapter(used, 1.0).unwrap();
-            // In parts, whose keys and values stay.
-            pass.forward_model(&TOKENS[..4], 0).unwrap();
-            let far = distance(&pass.forward_model(&TOKENS[4..], 4).unwrap(), expected);
-            assert!(far < 1e-5, "{far:e}");
-        }
-        // Layer by layer, from the rows of the embedding; the head is that of the model.
-        pass.use_adapter(Some(&lora), 1.0).unwrap();
-        let (_, _, embedding) = &random.tensors[0];
-        let mut rows: Vec<f32> =
-            TOKENS.iter().flat_map(|&token| &embedding[token as usize * WIDTH..][..WIDTH]).copied().collect();
-        for layer in 0..LLAMA.layers {
-            let mut first = pass.forward_layer(layer, &rows[..3 * WIDTH], 0).unwrap();
-            first.extend(pass.forward_layer(layer, &rows[3 * WIDTH..], 3).unwrap());
-            rows = first;
-        }
-        let of = |name: &str| &random.tensors.iter().find(|(known, ..)| known == name).unwrap().2;
-        let last = &rows[rows.len() - WIDTH..];
-        let mean = last.iter().map(|x| x * x).sum::<f32>() / WIDTH as f32;
-        let normed: Vec<f32> =
-            last.iter().zip(of("output_norm.weight")).map(|(x, w)| x / (mean + EPS).sqrt() * w).collect();
-        let head = of("output.weight").chunks_exact(WIDTH);
-        let logits: Vec<f32> = head.map(|row| row.iter().zip(&normed).map(|(a, b)| a * b).sum()).collect();
-        let far = distance(&logits, &adapted);
-        assert!(far < 1e-5, "{far:e}");
-        // What it does not take.
-        assert!(matches!(pass.forward_layer(2, &rows, 0), Err(Error::Model { .. })));
-        assert!(matches!(pass.forward_layer(0, &rows[..7], 0), Err(Error::Model { .. })));
-        assert!(matches!(pass.forward_layer(0, &rows, usize::MAX), Err(Error::ContextFull { .. })));
-        assert!(matches!(pass.forward_model(&[], 0), Err(Error::Model { .. })));
-        assert!(matches!(pass.forward_model(&[12], 0), Err(Error::Token { .. })));
-        assert!(matches!(pass.forward_model(&[1], 1000), Err(Error::ContextFull { context: 1000, asked: 1001 })));
-        assert!(matches!(pass.use_adapter(Some(&lora), f32::NAN), Err(Error::Adapter { .. })));
-        pass.upload_weight("blk.0.attn_q.weight", &Tensor::from_slice(&[0.0; 24], &[1, 24]).unwrap());
-        assert!(matches!(pass.forward_model(&[1], 0), Err(Error::Model { .. })));
-        let wrong = ForwardShape { heads: 3, ..shape };
-        assert!(matches!(WgslForwardPass::new(&engine, wrong), Err(Error::Model { .. })));
-        let cpu = super::engine();
-        assert!(matches!(WgslForwardPass::new(&cpu, shape), Err(Error::Model { .. })));
+        a_layer_and_a_model(WgslForwardPass::new(&engine, shape()).unwrap());
     }
 }

@@ -34,7 +34,7 @@ pub(crate) const MODULES: [&str; 8] =
 /// let engine = kiln::Engine::new()?;
 /// let model = Model::load(&engine, "model.gguf")?;
 /// let [poems, letters] = [Adapter::load("poems.gguf")?, Adapter::load("letters")?];
-/// let adapted = model.with_adapters(&[poems.clone(), letters.clone()])?;
+/// let adapted = model.with_adapters([&poems, &letters])?;
 /// let mut session = adapted.session(SessionOptions::default())?;
 /// session.push(&model.tokenizer().encode("Dear"))?;
 /// for (adapter, scale) in [(Some(&poems), 1.0), (Some(&letters), 0.5), (None, 1.0)] {

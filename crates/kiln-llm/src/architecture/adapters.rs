@@ -166,7 +166,7 @@ impl<'a> Part<'a> {
         let [outputs, inputs] = all[at];
         // Projections that an adapter has in one are cut as the weights of such files are.
         let (fused, before, whole) = match at {
-            0 | 1 | 2 => {
+            0..=2 => {
                 let rows = |range: Range<usize>| all[range].iter().map(|[outputs, _]| outputs).sum::<usize>();
                 ("attn_qkv", rows(0..at), rows(0..3))
             }

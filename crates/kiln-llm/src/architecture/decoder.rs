@@ -91,7 +91,6 @@ impl<'e> Forward<'e> {
     }
 
     /// What the one layer that it was recorded of gives for rows that follow `before` others.
-    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
     pub(crate) fn through_layer(&mut self, hidden: &[f32], width: usize, before: usize) -> Result<Vec<f32>> {
         let count = hidden.len() / width;
         self.set(&vec![0; count], before)?;

@@ -1,10 +1,11 @@
-//! The forward pass of a decoder on one GPU through wgpu, from weights in memory.
+//! The forward pass of a decoder from weights in memory.
 
 use std::collections::HashMap;
 
+#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
 use kiln::gpu::{AdapterChoice, GpuDevice};
 use kiln::op::{Rope, RopeStyle};
-use kiln::{Backend, DType, Engine, State, Tensor};
+use kiln::{DType, Engine, State, Tensor};
 use kiln_gguf::{Gguf, Writer};
 
 use crate::architecture::{ActiveAdapters, AdapterSet, Forward, Recorded, Step, Weights};
@@ -16,7 +17,7 @@ use crate::{Adapter, Error, Result};
 /// What this module is called in errors.
 const WHAT: &str = "forward pass";
 
-/// The numbers of a decoder, as a [`WgslForwardPass`] computes it.
+/// The numbers of a decoder, as a [`ForwardPass`] computes it.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct ForwardShape {
     /// Elements of the row of a token.
@@ -43,17 +44,32 @@ pub struct ForwardShape {
     pub rope_style: RopeStyle,
 }
 
-/// The forward pass of a decoder of Llama's kind, resident on a GPU that wgpu drives: a layer, or the whole model, with optional LoRA on
-/// the queries, keys and values ([`QkvLora`](crate::QkvLora)) and on every other projection.
+/// The forward pass of a decoder of Llama's kind from weights in memory: a layer, or the whole model, with optional LoRA on the queries,
+/// keys and values ([`QkvLora`](crate::QkvLora)) and on every other projection.
 ///
-/// Weights are copied to the GPU once, keys and values stay there (f32), and a graph is recorded once for 1, 8, 64, 512 and 1024 rows: a
-/// pass sends rows or tokens with their positions, and reads back rows or logits. It is the graph that [`Model`](crate::Model) and
-/// [`Session`](crate::Session) run, for programs that have weights in memory, or a layer of their own between others. With files take
-/// those, on the engine of [`WgslForwardPass::engine`].
+/// It runs where its engine runs things. On a GPU weights are copied there once, keys and values (f32) stay there, and a graph is recorded
+/// once for 1, 8, 64, 512 and 1024 rows: a pass sends rows or tokens with their positions, and reads back rows or logits. It is the graph
+/// that [`Model`](crate::Model) and [`Session`](crate::Session) run, for programs that have weights in memory, or layers of their own
+/// between those of the model.
 ///
 /// Weights have the names of GGUF files and are `[outputs, inputs]`: `blk.N.attn_norm.weight`, `attn_q`, `attn_k`, `attn_v`,
 /// `attn_output`, `ffn_norm`, `ffn_gate`, `ffn_up` and `ffn_down`, and of the model `token_embd.weight`, `output_norm.weight` and
-/// `output.weight`, without which the embedding is the head. Biases (`blk.N.attn_q.bias`) are used where they are there.
+/// `output.weight`, without which the embedding is the head. Biases (`blk.N.attn_q.bias`) are used where they are there. All weights are
+/// needed before anything is computed.
+#[derive(Debug)]
+pub struct ForwardPass<'e> {
+    engine: &'e Engine,
+    shape: ForwardShape,
+    config: Config,
+    tensors: HashMap<String, Tensor>,
+    caches: Vec<[State; 2]>,
+    adapters: Vec<Adapter>,
+    /// Made when something is computed, and again after other weights or adapters were given.
+    ready: Option<Ready<'e>>,
+}
+
+/// The forward pass of a decoder on one GPU that wgpu drives, from weights in memory: a [`ForwardPass`] on the engine of
+/// [`ForwardPass::engine`].
 ///
 /// ```no_run
 /// use kiln::gpu::AdapterChoice;
@@ -87,7 +103,7 @@ pub struct ForwardShape {
 /// let (a, b) = (vec![0.01; 8 * 64], vec![0.02; 64 * 8]);
 /// let lora = QkvLora { q_a: &a, q_b: &b, rank: 8, scale: 2.0, ..QkvLora::default() };
 /// let adapter = Adapter::from_qkv("queries", &[lora])?;
-/// pass.set_adapters(&[adapter.clone()]);
+/// pass.set_adapters([&adapter]);
 ///
 /// let logits = pass.forward_model(&[1, 17, 4], 0)?;
 /// pass.use_adapter(Some(&adapter), 1.0)?;
@@ -99,17 +115,8 @@ pub struct ForwardShape {
 /// # Ok(())
 /// # }
 /// ```
-#[derive(Debug)]
-pub struct WgslForwardPass<'e> {
-    engine: &'e Engine,
-    shape: ForwardShape,
-    config: Config,
-    tensors: HashMap<String, Tensor>,
-    caches: Vec<[State; 2]>,
-    adapters: Vec<Adapter>,
-    /// Made when something is computed, and again after other weights or adapters were given.
-    ready: Option<Ready<'e>>,
-}
+#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+pub type WgslForwardPass<'e> = ForwardPass<'e>;
 
 /// The weights, and what was recorded with them.
 #[derive(Debug)]
@@ -121,29 +128,23 @@ struct Ready<'e> {
     layers: HashMap<(usize, usize), Forward<'e>>,
 }
 
-impl<'e> WgslForwardPass<'e> {
-    /// An engine that runs everything on this adapter.
+impl<'e> ForwardPass<'e> {
+    /// An engine that runs everything on this adapter of wgpu.
     ///
     /// # Errors
     /// [`Error::Kiln`] where there is no such adapter.
+    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
     pub fn engine(adapter: &AdapterChoice) -> Result<Engine> {
         let found = GpuDevice::find(adapter)?.label;
         let builder = Engine::builder().adapter(AdapterChoice::Name(found.clone())).force(found);
         Ok(builder.build()?)
     }
 
-    /// A forward pass without weights, on an engine of [`WgslForwardPass::engine`].
+    /// A forward pass without weights.
     ///
     /// # Errors
-    /// [`Error::Model`] for an engine that does not run everything on a GPU through wgpu, and for numbers that contradict one another;
-    /// [`Error::File`] for numbers beyond 32 bits.
+    /// [`Error::Model`] for numbers that contradict one another, or are beyond what positions and matrices have.
     pub fn new(engine: &'e Engine, shape: ForwardShape) -> Result<Self> {
-        let forced = engine.router().forced().and_then(|place| engine.places().get(place));
-        if forced.is_none_or(|place| place.backend != Backend::Gpu) {
-            let reason =
-                "the engine does not run everything on a GPU through wgpu; WgslForwardPass::engine gives one that does";
-            return Err(Error::model(WHAT, reason));
-        }
         if shape.context == 0 || shape.context > Rope::POSITIONS {
             let reason = format!("a context of {} positions; 1 to {} are possible", shape.context, Rope::POSITIONS);
             return Err(Error::model(WHAT, reason));
@@ -154,16 +155,17 @@ impl<'e> WgslForwardPass<'e> {
         Ok(Self { engine, shape, config, tensors: HashMap::new(), caches, adapters: Vec::new(), ready: None })
     }
 
-    /// Gives the pass a weight, of any type that products take, or replaces it. It goes to the GPU when it is first used, and stays.
+    /// Gives the pass a weight, of any type that products take, or replaces it. It goes to the device when it is first used, and
+    /// stays.
     pub fn upload_weight(&mut self, name: &str, tensor: &Tensor) {
         self.tensors.insert(name.to_owned(), tensor.clone());
         self.ready = None;
     }
 
     /// Gives the pass the adapters that it switches between, instead of those before. None of them is used until
-    /// [`WgslForwardPass::use_adapter`] says so.
-    pub fn set_adapters(&mut self, adapters: &[Adapter]) {
-        self.adapters = adapters.to_vec();
+    /// [`ForwardPass::use_adapter`] says so.
+    pub fn set_adapters<'a>(&mut self, adapters: impl IntoIterator<Item = &'a Adapter>) {
+        self.adapters = adapters.into_iter().cloned().collect();
         self.ready = None;
     }
 
@@ -171,8 +173,8 @@ impl<'e> WgslForwardPass<'e> {
     /// computed without it stay as they are: compute the text again from position 0 where they should not.
     ///
     /// # Errors
-    /// [`Error::Adapter`] for an adapter that is not one of [`WgslForwardPass::set_adapters`], and for a scale that is not finite; as
-    /// [`WgslForwardPass::forward_model`].
+    /// [`Error::Adapter`] for an adapter that is not one of [`ForwardPass::set_adapters`], and for a scale that is not finite; as
+    /// [`ForwardPass::forward_model`].
     pub fn use_adapter(&mut self, adapter: Option<&Adapter>, scale: f32) -> Result<()> {
         let ready = Ready::of(&mut self.ready, &self.tensors, &self.config, &self.adapters)?;
         let used: Vec<_> = adapter.map(|adapter| (adapter, scale)).into_iter().collect();
@@ -192,7 +194,7 @@ impl<'e> WgslForwardPass<'e> {
     ///
     /// # Errors
     /// [`Error::Model`] for a layer that there is not, and for elements that are not whole rows; [`Error::ContextFull`];
-    /// as [`WgslForwardPass::forward_model`].
+    /// as [`ForwardPass::forward_model`].
     pub fn forward_layer(&mut self, layer: usize, hidden: &[f32], position: usize) -> Result<Vec<f32>> {
         let ForwardShape { hidden: width, layers, .. } = self.shape;
         if layer >= layers {
