@@ -118,7 +118,7 @@ fn random_model(path: &Path) -> Result<()> {
             PROJECTIONS.map(|(name, rows, columns)| (format!("blk.{layer}.{name}.weight"), vec![rows, columns], 0.4)),
         );
     }
-    let tensors = tensors(of, 1);
+    let tensors = tensors(of, 7);
     let mut writer = Writer::new();
     writer.set("general.architecture", &"llama")?;
     for (key, value) in [

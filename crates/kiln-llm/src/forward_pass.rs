@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+#[cfg(feature = "gpu")]
 use kiln::gpu::{AdapterChoice, GpuDevice};
 use kiln::op::{Rope, RopeStyle};
 use kiln::{DType, Engine, State, Tensor};
@@ -115,7 +115,7 @@ pub struct ForwardPass<'e> {
 /// # Ok(())
 /// # }
 /// ```
-#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+#[cfg(feature = "gpu")]
 pub type WgslForwardPass<'e> = ForwardPass<'e>;
 
 /// The weights, and what was recorded with them.
@@ -133,7 +133,7 @@ impl<'e> ForwardPass<'e> {
     ///
     /// # Errors
     /// [`Error::Kiln`] where there is no such adapter.
-    #[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+    #[cfg(feature = "gpu")]
     pub fn engine(adapter: &AdapterChoice) -> Result<Engine> {
         let found = GpuDevice::find(adapter)?.label;
         let builder = Engine::builder().adapter(AdapterChoice::Name(found.clone())).force(found);

@@ -78,7 +78,7 @@ pub use chat::{ChatTemplate, Message};
 pub use embedding::{EmbeddingModel, EmbeddingOptions, Pooling};
 pub use error::{Error, Result};
 pub use folder::{Folder, FolderTensor};
-#[cfg(all(feature = "gpu", not(target_arch = "wasm32")))]
+#[cfg(feature = "gpu")]
 pub use forward_pass::WgslForwardPass;
 pub use forward_pass::{ForwardPass, ForwardShape};
 pub use model::Model;

@@ -177,6 +177,7 @@ fn several_adapters_are_switched_and_added_and_leave_no_trace() {
     for (used, expected) in [
         (vec![(&a, f32::NAN)], "scale"),
         (vec![(&b, f32::INFINITY)], "scale"),
+        (vec![(&b, f32::MAX)], "scale"),
         (vec![(&a, 1.0), (&a, 1.0)], "twice"),
         (vec![(&gguf(&first), 1.0)], "Model::with_adapters"),
     ] {

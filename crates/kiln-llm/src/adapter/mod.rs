@@ -177,7 +177,6 @@ impl Adapter {
     /// [`Error::File`] for a GGUF file that is not valid, [`Error::Folder`] for files of a folder that are missing or not valid,
     /// [`Error::Adapter`] for adapters of another kind, tensors that nothing is computed with, elements that are not finite, and
     /// matrices that do not belong together.
-    #[cfg(not(target_arch = "wasm32"))]
     pub fn load(path: impl AsRef<Path>) -> Result<Self> {
         let path = path.as_ref();
         match path.is_dir() {
@@ -346,4 +345,42 @@ fn unknown(name: &str, tensor: &str) -> Error {
     };
     let can = "A and B of the projections Q, K, V, output, gate, up and down of layers are expected";
     Error::adapter(name, format!("tensor {tensor:?} {what}: {can}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use kiln::QuantFormat;
+
+    use super::*;
+
+    #[test]
+    fn matrices_of_every_type_are_their_elements_and_keep_the_narrow_types() {
+        let values: Vec<f32> = (0..64).map(|i| i as f32 - 31.5).collect();
+        let mut blocks = vec![0; 2 * 34];
+        QuantFormat::Q8_0.encode(&values, &mut blocks).unwrap();
+        let of = |encode: fn(f32) -> Vec<u8>| values.iter().flat_map(|&x| encode(x)).collect::<Vec<u8>>();
+        for (bytes, dtype, kept) in [
+            (of(|x| x.to_le_bytes().to_vec()), DType::F32, DType::F32),
+            (of(|x| f16::from_f32(x).to_le_bytes().to_vec()), DType::F16, DType::F16),
+            (of(|x| bf16::from_f32(x).to_le_bytes().to_vec()), DType::Bf16, DType::Bf16),
+            (blocks, DType::Blocks(QuantFormat::Q8_0), DType::F32),
+        ] {
+            let matrix = Matrix::from_bytes(&bytes, dtype, [2, 32]).unwrap();
+            assert_eq!((matrix.dtype, matrix.values.len(), matrix.row(1).len()), (kept, 64, 32));
+            // A block of 8 bits has steps of 31.5 / 127.
+            assert!(matrix.values.iter().zip(&values).all(|(a, b)| (a - b).abs() < 0.13), "{dtype}");
+            if kept != DType::F32 {
+                // Written again, it has the bytes that it had.
+                assert_eq!(matrix.into_tensor().unwrap().to_buffer().unwrap().as_data().as_bytes(), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn numbers_of_layers_are_digits() {
+        for (digits, expected) in [("0", Some(0)), ("12", Some(12)), ("+1", None), ("", None), ("1e1", None)] {
+            assert_eq!(layer_number(digits), expected, "{digits:?}");
+        }
+        assert_eq!(layer_number("99999999999999999999"), None);
+    }
 }

@@ -72,7 +72,6 @@ const MORE: &[(&str, &[&str])] = &[
 ];
 
 /// Loads an adapter from its folder.
-#[cfg(not(target_arch = "wasm32"))]
 pub(super) fn load(folder: &Path) -> Result<Adapter> {
     let (config, weights) = (folder.join("adapter_config.json"), folder.join("adapter_model.safetensors"));
     let text = crate::folder::text(&config)?.ok_or_else(|| Error::folder(&config, "the file is missing"))?;

@@ -230,8 +230,8 @@ impl ActiveAdapters {
         let mut scales = vec![None; self.scales.len()];
         for &(adapter, scale) in used {
             let wrong = |reason: String| Err(Error::adapter(adapter.name(), reason));
-            if !scale.is_finite() {
-                return wrong(format!("its scale is {scale}, which is not finite"));
+            if adapter.modules().any(|module| !(module.factor * scale).is_finite()) {
+                return wrong(format!("its scale is {scale}, which gives factors that are not finite"));
             }
             let Some(at) = self.set.adapters.iter().position(|known| known.is(adapter)) else {
                 return Err(Self::not_given(adapter));
