@@ -72,6 +72,41 @@ pub enum Error {
         /// What is wrong and what was expected.
         reason: String,
     },
+    /// An adapter is damaged, asks for what is not computed, or is used where it cannot be.
+    #[error("the adapter {adapter}: {reason}")]
+    Adapter {
+        /// Its path, or the name that it was given.
+        adapter: String,
+        /// What is wrong and what was expected.
+        reason: String,
+    },
+    /// An adapter is for models of another architecture.
+    #[error("the adapter {adapter} is for models of the architecture {found:?}, and the model is of {model:?}")]
+    AdapterArchitecture {
+        /// Its path, or the name that it was given.
+        adapter: String,
+        /// The architecture that the adapter names.
+        found: String,
+        /// The architecture of the model.
+        model: &'static str,
+    },
+    /// The matrices of an adapter do not fit a projection of the model.
+    #[error(
+        "the adapter {adapter} does not fit the model: of layer {layer}, {projection} it maps {found:?} and the model {expected:?} \
+         (inputs, outputs). It was made for a model of another size"
+    )]
+    AdapterShape {
+        /// Its path, or the name that it was given.
+        adapter: String,
+        /// The number of the layer, from 0 on.
+        layer: usize,
+        /// The projection as GGUF files name it.
+        projection: &'static str,
+        /// The inputs and outputs of the adapter.
+        found: [usize; 2],
+        /// Those of the model.
+        expected: [usize; 2],
+    },
     /// A session has no room for more tokens.
     #[error("{asked} tokens do not fit a context of {context}: make a session with a larger one, or truncate it")]
     ContextFull {
@@ -184,6 +219,11 @@ impl Error {
     /// A [`Error::Model`].
     pub(crate) fn model(what: &'static str, reason: impl Into<String>) -> Self {
         Self::Model { what, reason: reason.into() }
+    }
+
+    /// A [`Error::Adapter`].
+    pub(crate) fn adapter(name: &str, reason: impl Into<String>) -> Self {
+        Self::Adapter { adapter: name.escape_debug().to_string(), reason: reason.into() }
     }
 
     /// A [`Error::Folder`].

@@ -23,11 +23,13 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `model`, `config`, `weights` | [`Model`]: what a file says, checked, and its weights as tensors |
+//! | `adapter` | [`Adapter`]: LoRA from GGUF files and folders of PEFT; [`AdaptedModel`] |
 //! | `embedding` | [`EmbeddingModel`]: texts as vectors |
 //! | `folder` | [`Folder`]: `config.json` as metadata, safetensors files, and the names of their tensors |
 //! | `architecture` | [`ModelKind`], and the decoders as a table: llama, qwen2, qwen3, gemma2, gemma3, phi3, granite, smollm3, olmo2 |
 //! | `architecture/weights`, `rope`, `decoder` | the weights by name, the rotations with their factors, and the graph of a step |
 //! | `architecture/cached`, `rows`, `outcome` | how tokens see the keys that are kept; the graph of several sequences; logits and the likeliest tokens |
+//! | `architecture/adapters` | adapters stacked beside the weights of a decoder |
 //! | `architecture/encoder` | encoders: bert; their numbers and weights, and the graph of some texts |
 //! | `session` | [`Session`]: tokens with their keys and values; [`Generation`] |
 //! | `sequences` | [`Sequences`]: several sequences of tokens, one token of each a step |
@@ -43,6 +45,7 @@
 //! | `tokenizer/vocabulary`, `hash` | the tokens, and the token of a text |
 //! | `tokenizer/decode` | [`Decoder`]: text from tokens as they come |
 //! | `unicode` | classes of characters, and characters without accents, from generated tables |
+//! | `forward_pass` | [`ForwardPass`], `WgslForwardPass` (the feature `gpu`): a layer or a model from weights in memory |
 //! | `error` | [`Error`]: what was expected, what was found, what to do |
 //!
 //! A step is recorded once for 1, 8, 64, 512 and 1024 tokens of a text, and for 1, 2, 4 and so on up to 64 sequences, and executed again
@@ -53,6 +56,7 @@
 //! unigram tokenizers map characters as their files say.
 #![forbid(unsafe_code)]
 
+mod adapter;
 mod architecture;
 #[cfg(feature = "chat")]
 mod chat;
@@ -60,6 +64,7 @@ mod config;
 mod embedding;
 mod error;
 mod folder;
+mod forward_pass;
 mod model;
 mod quantize;
 mod sampling;
@@ -69,12 +74,16 @@ mod tokenizer;
 mod unicode;
 mod weights;
 
+pub use adapter::{AdaptedModel, Adapter, AdapterModule, QkvLora};
 pub use architecture::ModelKind;
 #[cfg(feature = "chat")]
 pub use chat::{ChatTemplate, Message};
 pub use embedding::{EmbeddingModel, EmbeddingOptions, Pooling};
 pub use error::{Error, Result};
 pub use folder::{Folder, FolderTensor};
+#[cfg(feature = "gpu")]
+pub use forward_pass::WgslForwardPass;
+pub use forward_pass::{ForwardPass, ForwardShape};
 pub use model::Model;
 pub use quantize::{Conversion, Quantization, Recipe};
 pub use sampling::{Sampler, SequenceBreakers, Surprises};

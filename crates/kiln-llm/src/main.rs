@@ -107,7 +107,7 @@ enum Command {
         #[arg(long, default_value_t = 0, conflicts_with = "batch")]
         depth: usize,
         /// Numbers of sequences at once, 1 to 64: measures each instead of a single sequence
-        #[arg(long, value_delimiter = ',', value_name = "N,N,...")]
+        #[arg(conflicts_with = "lora", long, value_delimiter = ',', value_name = "N,N,...")]
         batch: Vec<usize>,
         /// Repetitions, at least one
         #[arg(short = 'r', long, default_value_t = NonZeroUsize::new(5).expect("5 is not 0"))]

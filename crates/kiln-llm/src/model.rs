@@ -9,7 +9,13 @@ use crate::architecture::Weights;
 use crate::chat::{ChatTemplate, Templates};
 use crate::config::Config;
 use crate::weights::Source;
-use crate::{Folder, Result, Sequences, SequencesOptions, Session, SessionOptions, Tokenizer};
+use crate::{
+    AdaptedModel, Adapter, Error, Folder, Result, Sequences, SequencesOptions, Session, SessionOptions, Tokenizer,
+};
+
+/// What to say where an adapter is given instead of a model.
+const NO_MODEL: &str =
+    "a model is needed here, which adapters are used with: Model::with_adapters, or `kiln-llm run MODEL --lora FILE`";
 
 /// A language model on an engine.
 ///
@@ -58,6 +64,10 @@ impl<'e> Model<'e> {
     /// # Errors
     /// As [`Model::load`].
     pub fn from_gguf(engine: &'e Engine, file: kiln_gguf::Model) -> Result<Self> {
+        if matches!(file.metadata().get("general.type"), Ok("adapter")) {
+            let path = file.paths().first().map_or_else(String::new, |path| path.display().to_string());
+            return Err(Error::adapter(&path, NO_MODEL));
+        }
         let embedding = file.tensor("token_embd.weight")?;
         let rows = embedding.info().extents().get(1).map_or(0, |&rows| rows as usize);
         let parts = Parts {
@@ -142,5 +152,20 @@ impl<'e> Model<'e> {
     /// As [`Sequences::new`].
     pub fn sequences(&self, options: SequencesOptions) -> Result<Sequences<'_>> {
         Sequences::new(self, options)
+    }
+
+    /// The model with adapters, whose sessions switch between them from one step to the next.
+    ///
+    /// The matrices of all adapters are stacked beside the weights: a step reads those of adapters that are not used, too, and multiplies
+    /// them by 0. So it costs what one adapter of the sum of their ranks costs, and a switch costs nothing but the keys and values of the
+    /// tokens so far. Sessions of [`Model::session`] are free of all of it.
+    ///
+    /// # Errors
+    /// [`Error::AdapterArchitecture`](crate::Error::AdapterArchitecture) for an adapter of another architecture,
+    /// [`Error::AdapterShape`](crate::Error::AdapterShape) for one whose matrices do not fit, [`Error::Adapter`](crate::Error::Adapter)
+    /// for layers that the model does not have, and for an adapter that is given twice.
+    pub fn with_adapters<'a>(&self, adapters: impl IntoIterator<Item = &'a Adapter>) -> Result<AdaptedModel<'_>> {
+        let adapters: Vec<Adapter> = adapters.into_iter().cloned().collect();
+        AdaptedModel::new(self, &adapters)
     }
 }

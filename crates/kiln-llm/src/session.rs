@@ -1,16 +1,18 @@
 //! Sequences of tokens: what a model has read, and what it says next.
 
+use std::sync::Arc;
+
 use kiln::{DType, Explanation, State};
 
-use crate::architecture::{Forward, Scoring, Step};
-use crate::{Decoder, Error, Model, Result, Sampler, Surprises};
+use crate::architecture::{ActiveAdapters, AdapterSet, Forward, Recorded, Scoring, Step};
+use crate::{Adapter, Decoder, Error, Model, Result, Sampler, Surprises};
 
 /// Graphs for parts of texts: how many tokens each takes, and the fewest that it is worth its time for, as rows that are left over are
 /// computed in vain. The largest is for whole parts alone: what decoding weights takes is shared by more rows there.
 const PARTS: [(usize, usize); 5] = [(1, 1), (8, 3), (64, 25), (512, 170), (1024, 1000)];
 
 /// The rows of the graph that the first of this many tokens are computed by.
-fn rows_for(tokens: usize) -> usize {
+pub(crate) fn rows_for(tokens: usize) -> usize {
     PARTS.iter().rev().find(|&&(_, fewest)| tokens >= fewest).map_or(1, |&(rows, _)| rows)
 }
 
@@ -42,6 +44,7 @@ pub struct Session<'m> {
     context: usize,
     /// Keys and values of each layer.
     caches: Vec<[State; 2]>,
+    adapters: Option<ActiveAdapters>,
     steps: Vec<Step<'m>>,
     scoring: Option<Scoring<'m>>,
     /// The tokens so far. All but the last few are in the caches.
@@ -57,6 +60,15 @@ impl<'m> Session<'m> {
     /// # Errors
     /// [`Error::Model`] for a context of no tokens or of more than positions go, [`Error::Kiln`] for a type that a cache cannot have.
     pub fn new(model: &'m Model<'m>, options: SessionOptions) -> Result<Self> {
+        Self::with_adapters(model, options, None)
+    }
+
+    /// The same with adapters that it switches between.
+    pub(crate) fn with_adapters(
+        model: &'m Model<'m>,
+        options: SessionOptions,
+        adapters: Option<Arc<AdapterSet>>,
+    ) -> Result<Self> {
         let config = &model.config;
         let context = options.context.unwrap_or(config.context.min(CONTEXT));
         if context == 0 || context > kiln::op::Rope::POSITIONS {
@@ -70,6 +82,7 @@ impl<'m> Session<'m> {
             model,
             context,
             caches,
+            adapters: adapters.filter(|set| !set.adapters().is_empty()).map(ActiveAdapters::new),
             steps: Vec::new(),
             scoring: None,
             tokens: Vec::new(),
@@ -129,6 +142,44 @@ impl<'m> Session<'m> {
         self.tokens.truncate(keep);
         self.cached = self.cached.min(keep);
         self.surprises.truncate(keep);
+    }
+
+    /// Uses an adapter from now on, `scale` times what it says, or with `None` none. It must be one of those that the session was made
+    /// for ([`AdaptedModel::session`](crate::AdaptedModel::session)).
+    ///
+    /// Nothing is recorded, compiled or uploaded for it but the scales. The tokens stay; as keys and values depend on the adapter, those
+    /// of all tokens are computed again when it is asked what follows. With the adapter and scale that are used already nothing changes.
+    ///
+    /// # Errors
+    /// [`Error::Adapter`] for an adapter that the session was not made for, and for a scale that is not finite.
+    pub fn set_adapter(&mut self, adapter: Option<&Adapter>, scale: f32) -> Result<()> {
+        match adapter {
+            Some(adapter) => self.set_adapters(&[(adapter, scale)]),
+            None => self.set_adapters(&[]),
+        }
+    }
+
+    /// The same with several adapters at once, each with its scale: what they say is added up.
+    ///
+    /// # Errors
+    /// As [`Session::set_adapter`]; [`Error::Adapter`] for an adapter that is named twice.
+    pub fn set_adapters(&mut self, used: &[(&Adapter, f32)]) -> Result<()> {
+        let Self { adapters, steps, scoring, .. } = self;
+        let Some(adapters) = adapters else {
+            return used.first().map_or(Ok(()), |(adapter, _)| Err(ActiveAdapters::not_given(adapter)));
+        };
+        if !adapters.choose(used)? {
+            return Ok(());
+        }
+        self.cached = 0;
+        let set = steps.iter_mut().try_for_each(|step| step.set_adapters(adapters));
+        let set = set.and_then(|()| scoring.iter_mut().try_for_each(|scoring| scoring.set_adapters(adapters)));
+        if set.is_err() {
+            // Recorded again, they have the scales that were chosen.
+            steps.clear();
+            *scoring = None;
+        }
+        set
     }
 
     /// The logits of what follows the tokens so far, one for each token of the vocabulary.
@@ -288,7 +339,8 @@ impl<'m> Session<'m> {
     /// The forward pass of this many tokens.
     fn forward(&self, rows: usize) -> Result<Forward<'m>> {
         let Model { engine, config, weights, .. } = self.model;
-        Forward::record(engine, config, weights, &self.caches, self.context, rows)
+        let of = Recorded { adapters: self.adapters.as_ref(), layer: None };
+        Forward::record(engine, config, weights, of, &self.caches, self.context, rows)
     }
 
     /// The graph of this many rows, recorded if it was not.

@@ -1,7 +1,7 @@
 //! Weights as tensors that share the bytes of their file.
 
 use std::cell::RefCell;
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -23,6 +23,8 @@ pub(crate) struct Source {
 enum Files {
     Gguf(Arc<Model>),
     Folder(Weights),
+    /// Tensors that a program has made.
+    Tensors(HashMap<String, Tensor>),
 }
 
 /// The bytes of one tensor, which keep their file open.
@@ -49,11 +51,17 @@ impl Source {
         Self { files: Files::Folder(weights), read: RefCell::default() }
     }
 
+    /// Tensors by the names that GGUF files give them.
+    pub(crate) fn of_tensors(tensors: HashMap<String, Tensor>) -> Self {
+        Self { files: Files::Tensors(tensors), read: RefCell::default() }
+    }
+
     /// Whether there is a tensor of this name.
     pub(crate) fn has(&self, name: &str) -> bool {
         match &self.files {
             Files::Gguf(model) => model.tensor(name).is_ok(),
             Files::Folder(weights) => weights.has(name),
+            Files::Tensors(tensors) => tensors.contains_key(name),
         }
     }
 
@@ -62,6 +70,7 @@ impl Source {
         match &self.files {
             Files::Gguf(model) => usize::try_from(*model.tensor(name).ok()?.info().extents().last()?).ok(),
             Files::Folder(weights) => weights.rows(name),
+            Files::Tensors(tensors) => tensors.get(name)?.shape().dims().first().copied(),
         }
     }
 
@@ -84,6 +93,15 @@ impl Source {
         match &self.files {
             Files::Gguf(model) => Self::rows_of_gguf(model, name, dims, rows),
             Files::Folder(weights) => weights.rows_of(name, dims, rows),
+            Files::Tensors(tensors) => {
+                let missing = || Error::File(kiln_gguf::Error::MissingTensor { name: name.to_owned() });
+                let tensor = tensors.get(name).ok_or_else(missing)?;
+                if tensor.shape().dims() != dims {
+                    let reason = format!("{name} is {}, {dims:?} is expected", tensor.shape());
+                    return Err(Error::model("weights", reason));
+                }
+                if rows == (0..dims[0]) { Ok(tensor.clone()) } else { Ok(tensor.slice(rows)?) }
+            }
         }
     }
 
@@ -170,6 +188,10 @@ impl Source {
                 unread.map(|name| name.escape_debug().to_string())
             }
             Files::Folder(weights) => weights.unread(&read),
+            Files::Tensors(tensors) => {
+                let unread = tensors.keys().find(|name| !read.contains(*name));
+                unread.map(|name| name.escape_debug().to_string())
+            }
         }
     }
 }

@@ -165,6 +165,89 @@ fn run_continues_a_text_and_bench_measures() {
 }
 
 #[test]
+fn adapters_change_what_every_command_computes() {
+    use support::random_adapter::RandomAdapter;
+    use support::random_model::{LLAMA, RandomModel};
+
+    let mut random = RandomModel::new(LLAMA);
+    let model = random.save("program-adapted");
+    let adapter = RandomAdapter::new(LLAMA, 7, 3, "F32", |_, name| name != "ffn_up");
+    let [gguf, text] = [path("a=b.gguf"), path("adapted.txt")];
+    std::fs::write(&gguf, adapter.gguf()).unwrap();
+    std::fs::write(&text, "ab".repeat(20)).unwrap();
+    let folder = support::random_folder::TemporaryFolder::new("program-peft");
+    folder.write("adapter_config.json", adapter.peft_config().to_string());
+    folder.write("adapter_model.safetensors", adapter.peft_weights());
+    // The same with weights that it is merged into by half.
+    adapter.merge(&mut random, 0.5);
+    let merged = random.save("program-merged");
+    let [model, merged, gguf, text] = [&model, &merged, &gguf, &text].map(|path| path.to_str().unwrap());
+    let peft = folder.0.to_str().unwrap();
+
+    let logits = |model: &str, options: &[&str]| {
+        let common = ["logits", model, "--tokens", "1,6,7,8", "--top", "12", "--device", "cpu"];
+        let (code, out, errors) = run(&[&common[..], options].concat());
+        assert_eq!((code, &*errors), (0, ""), "{options:?}");
+        let of = |line: &str| line.split_whitespace().nth(1).unwrap().parse::<f64>().unwrap();
+        out.lines().map(of).collect::<Vec<_>>()
+    };
+    let close = |a: &[f64], b: &[f64]| a.iter().zip(b).all(|(a, b)| (a - b).abs() < 1e-4);
+    let [by_half, of_folder] = [gguf, peft].map(|file| format!("{file}=0.5"));
+    let quarters = format!("{gguf}=0.25");
+    let expected = logits(merged, &[]);
+    assert!(!close(&logits(model, &[]), &expected) && !close(&logits(model, &["--lora", gguf]), &expected));
+    assert!(close(&logits(model, &["--lora", &by_half]), &expected));
+    assert!(close(&logits(model, &["--lora", &of_folder]), &expected));
+    // What several say is added up.
+    assert!(close(&logits(model, &["--lora", &quarters, "--lora", &format!("{peft}=0.25")]), &expected));
+    for arguments in [
+        &["run", "ab", "-n", "3", "--temperature", "0", "--device", "cpu", "--cache", "f32"][..],
+        &["perplexity", text, "--ctx", "8", "--device", "cpu", "--cache", "f32"],
+    ] {
+        let with = |model: &str, options: &[&str]| {
+            let (code, out, errors) = run(&[&arguments[..1], &[model], &arguments[1..], options].concat());
+            assert_eq!((code, &*errors), (0, ""), "{arguments:?}");
+            out
+        };
+        let (adapted, expected) = (with(model, &["--lora", &by_half]), with(merged, &[]));
+        // A perplexity differs in its last digit at most.
+        let number = |out: &str| out.strip_prefix("perplexity ")?.split_whitespace().next()?.parse::<f64>().ok();
+        match (number(&adapted), number(&expected)) {
+            (Some(adapted), Some(expected)) => assert!((adapted - expected).abs() < 2e-4, "{adapted} {expected}"),
+            _ => assert_eq!(adapted, expected, "{arguments:?}"),
+        }
+    }
+    let (code, _, errors) = run(&["bench", model, "-p", "4", "-n", "2", "-r", "1", "--lora", gguf]);
+    assert_eq!((code, &*errors), (0, ""));
+
+    let (code, out, _) = run(&["inspect", gguf]);
+    assert_eq!(code, 0);
+    for expected in
+        ["of the architecture llama", "attn_k          2 layers (0 to 1), rank 3, 24 inputs, 12 outputs, factor 3"]
+    {
+        assert!(out.contains(expected), "{expected:?} is not in\n{out}");
+    }
+    let (code, out, _) = run(&["inspect", peft]);
+    assert!(code == 0 && out.contains("a folder of PEFT") && out.contains("ffn_down"), "{out}");
+    for (arguments, expected) in [
+        (&["run", gguf, "ab"][..], "a model is needed"),
+        (&["run", peft, "ab"], "a model is needed"),
+        (&["tokenize", peft, "ab"], "a model is needed"),
+        (&["run", model, "ab", "--lora", model], "general.type"),
+        (&["run", model, "ab", "--lora", "/nowhere.gguf"], "/nowhere.gguf"),
+    ] {
+        let (code, _, errors) = run(arguments);
+        assert!(code == 1 && errors.contains(expected), "{arguments:?}: {errors}");
+    }
+    for scale in ["=1", "x.gguf=inf"] {
+        assert_eq!(run(&["run", model, "ab", "--lora", scale]).0, 2, "{scale}");
+    }
+    for file in [model, merged] {
+        std::fs::remove_file(file).unwrap();
+    }
+}
+
+#[test]
 fn run_draws_as_its_options_say() {
     let model = support::random_model::RandomModel::new(support::random_model::KINDS[0]).save("program-sampling");
     let model = model.to_str().unwrap();

@@ -471,7 +471,9 @@ fn gpu(runner: &mut Runner) -> Outcome {
             let tells = [("VK_DRIVER_FILES", driver), ("KILN_REQUIRE", "wgpu"), ("XDG_RUNTIME_DIR", "/tmp")];
             [&tells[..], &[("KILN_SAMPLE", sample)]].concat()
         };
-        let all = |test: &Program| ["shaders", "kiln-wgpu"].contains(&test.package()) || test.name == "gpu";
+        let all = |test: &Program| {
+            ["shaders", "kiln-wgpu"].contains(&test.package()) || ["gpu", "adapters"].contains(&test.name.as_str())
+        };
         let of_results = |test: &Program| {
             test.package() == "kiln-wgpu" && ["conformance", "half", "quantized"].contains(&test.name.as_str())
         };

@@ -6,11 +6,21 @@ use kiln::op::{Attention, Matmul, QuantMatmul, Rope, WriteRows};
 use kiln::{Batch, DType, Data, Engine, Record, State, Tensor};
 
 use super::HeadNorms;
+use super::adapters::ActiveAdapters;
 use super::cached::{Cached, Following, Heads};
 use super::outcome::{Outcome, Ranked};
-use super::weights::{Layer, Projection, Weights};
+use super::weights::{Layer, LowRank, Projection, Weights};
 use crate::config::{Config, LayerKind};
 use crate::{Error, Result};
+
+/// What beside the weights a graph is recorded of.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Recorded<'a> {
+    /// The adapters of a session.
+    pub(crate) adapters: Option<&'a ActiveAdapters>,
+    /// The one layer that is computed, of rows that are given, instead of all of them, of tokens.
+    pub(crate) layer: Option<usize>,
+}
 
 /// The graph of some tokens up to what the last block gives, recorded once: what differs from one execution to the next is data.
 /// Rows that are left over are computed and not kept.
@@ -20,6 +30,10 @@ pub(crate) struct Forward<'e> {
     rows: usize,
     tokens: TensorId,
     following: Following,
+    /// What adapters are multiplied by.
+    scales: Vec<TensorId>,
+    /// What a graph of one layer reads, `[rows, width]`.
+    given: Option<TensorId>,
     /// What the last block gives, `[rows, width]`.
     out: TensorId,
 }
@@ -30,11 +44,17 @@ impl<'e> Forward<'e> {
         engine: &'e Engine,
         config: &Config,
         weights: &Weights,
+        of: Recorded<'_>,
         caches: &[[State; 2]],
         context: usize,
         rows: usize,
     ) -> Result<Self> {
         let mut batch = engine.batch();
+        let adapted = of.adapters.map(|adapters| adapters.record(&mut batch, &weights.layers)).transpose()?;
+        let (layers, scales) = match &adapted {
+            Some((layers, scales)) => (layers, scales.clone()),
+            None => (&weights.layers, Vec::new()),
+        };
         let [tokens, positions, written] = [0, 0, WriteRows::SKIPPED].map(|first| vec![first; rows]);
         let [tokens, positions, written] = [
             batch.upload_indices(&tokens, &[rows])?,
@@ -43,8 +63,38 @@ impl<'e> Forward<'e> {
         ];
         let following = Following { positions, written, length: batch.upload_indices(&[0], &[1])? };
         let inputs = Inputs::new(&mut batch, config, weights, context, rows, Cached::Following(following));
-        let out = inputs.blocks(&mut batch, weights, caches, tokens)?;
-        Ok(Self { batch, rows, tokens, following, out })
+        let (x, given, computed) = match of.layer {
+            None => (inputs.embedded(&mut batch, weights, tokens)?, None, 0..layers.len()),
+            Some(layer) => {
+                let given = batch.upload(&vec![0.0; rows * config.width], &[rows, config.width])?;
+                (given, Some(given), layer..layer + 1)
+            }
+        };
+        let out = inputs.blocks(&mut batch, &layers[computed.clone()], computed.start, caches, x)?;
+        Ok(Self { batch, rows, tokens, following, scales, given, out })
+    }
+
+    /// What the one layer that it was recorded of gives for rows that follow `before` others.
+    pub(crate) fn through_layer(&mut self, hidden: &[f32], width: usize, before: usize) -> Result<Vec<f32>> {
+        let count = hidden.len() / width;
+        self.set(&vec![0; count], before)?;
+        if let Some(given) = self.given {
+            let mut rows = hidden.to_vec();
+            rows.resize(self.rows * width, 0.0);
+            self.batch.set(given, &rows)?;
+        }
+        self.batch.execute(&[self.out])?;
+        let mut rows = self.batch.read(self.out)?;
+        rows.truncate(count * width);
+        Ok(rows)
+    }
+
+    /// Uses the adapters that it was recorded with as they are chosen now.
+    pub(crate) fn set_adapters(&mut self, adapters: &ActiveAdapters) -> Result<()> {
+        for (&id, scales) in self.scales.iter().zip(adapters.patterns()) {
+            self.batch.set(id, &scales)?;
+        }
+        Ok(())
     }
 
     /// Computes tokens that follow `before` others.
@@ -85,6 +135,11 @@ pub(crate) struct Step<'e> {
 }
 
 impl<'e> Step<'e> {
+    /// Uses the adapters that it was recorded with as they are chosen now.
+    pub(crate) fn set_adapters(&mut self, adapters: &ActiveAdapters) -> Result<()> {
+        self.forward.set_adapters(adapters)
+    }
+
     /// Records what follows the last token.
     pub(crate) fn record(mut forward: Forward<'e>, config: &Config, weights: &Weights) -> Result<Self> {
         let batch = &mut forward.batch;
@@ -147,6 +202,11 @@ pub(crate) struct Scoring<'e> {
 }
 
 impl<'e> Scoring<'e> {
+    /// Uses the adapters that it was recorded with as they are chosen now.
+    pub(crate) fn set_adapters(&mut self, adapters: &ActiveAdapters) -> Result<()> {
+        self.forward.set_adapters(adapters)
+    }
+
     /// Records the probabilities of the tokens that follow each.
     pub(crate) fn record(mut forward: Forward<'e>, config: &Config, weights: &Weights) -> Result<Self> {
         let (vocabulary, rows) = (config.vocabulary, forward.rows);
@@ -205,18 +265,24 @@ impl<'c> Inputs<'c> {
         Self { rotations: rotations.collect(), config, context, rows, cached }
     }
 
-    /// Records all blocks, and returns what the last gives.
+    /// The embeddings of tokens, `[rows, width]`.
+    pub(super) fn embedded(&self, batch: &mut Batch<'_>, weights: &Weights, tokens: TensorId) -> Result<TensorId> {
+        let embedding = batch.import(&weights.embedding);
+        let x = batch.gather(embedding, tokens)?;
+        scaled(batch, x, self.config.scales.embedding)
+    }
+
+    /// Records the blocks of layers, the first of them layer `first` of the model, and returns what the last gives.
     pub(super) fn blocks(
         &self,
         batch: &mut Batch<'_>,
-        weights: &Weights,
+        layers: &[Layer],
+        first: usize,
         caches: &[[State; 2]],
-        tokens: TensorId,
+        mut x: TensorId,
     ) -> Result<TensorId> {
-        let embedding = batch.import(&weights.embedding);
-        let x = batch.gather(embedding, tokens)?;
-        let mut x = scaled(batch, x, self.config.scales.embedding)?;
-        for ((layer, &kind), caches) in weights.layers.iter().zip(&self.config.layers).zip(caches) {
+        let kinds = self.config.layers.iter().zip(caches).skip(first);
+        for (layer, (&kind, caches)) in layers.iter().zip(kinds) {
             x = self.attention(batch, layer, kind, caches, x)?;
             x = self.feed_forward(batch, layer, x)?;
         }
@@ -315,7 +381,13 @@ fn product(batch: &mut Batch<'_>, x: TensorId, weight: &Tensor) -> Result<Tensor
 }
 
 pub(super) fn projected(batch: &mut Batch<'_>, x: TensorId, by: &Projection) -> Result<TensorId> {
-    let y = product(batch, x, &by.weight)?;
+    let mut y = product(batch, x, &by.weight)?;
+    if let Some(LowRank { a, b, scales }) = &by.low_rank {
+        let h = product(batch, x, a)?;
+        let h = batch.mul(h, *scales)?;
+        let h = product(batch, h, b)?;
+        y = batch.add(y, h)?;
+    }
     match &by.bias {
         Some(bias) => {
             let bias = batch.import(bias);

@@ -11,7 +11,7 @@ use crate::Result;
 use crate::config::{Config, Experts};
 
 /// The weights of a feed-forward part.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) enum FeedForward {
     /// `D (g(G h) ∘ U h)`, g the activation.
     Gated { gate: Projection, up: Projection, down: Projection },

@@ -6,6 +6,7 @@
 //! frequency factors of rotations are used where a file has such tensors, and scales, caps and windows where it has such keys. A
 //! row says what neither shows.
 
+mod adapters;
 mod cached;
 mod decoder;
 pub(crate) mod encoder;
@@ -15,7 +16,8 @@ mod rope;
 mod rows;
 mod weights;
 
-pub(crate) use decoder::{Forward, Scoring, Step};
+pub(crate) use adapters::{ActiveAdapters, AdapterSet};
+pub(crate) use decoder::{Forward, Recorded, Scoring, Step};
 use kiln::op::RopeStyle;
 use kiln_gguf::Metadata;
 pub(crate) use outcome::Ranked;

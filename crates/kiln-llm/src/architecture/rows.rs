@@ -84,7 +84,8 @@ impl<'e> Rows<'e> {
             },
         };
         let inputs = Inputs::new(&mut batch, config, weights, layout.context, rows, Cached::Each(each));
-        let x = inputs.blocks(&mut batch, weights, caches, tokens)?;
+        let x = inputs.embedded(&mut batch, weights, tokens)?;
+        let x = inputs.blocks(&mut batch, &weights.layers, 0, caches, x)?;
         let outcome = Outcome::record(&mut batch, x, rows, config, weights)?;
         Ok(Self { batch, rows, heads, layout, tokens, each, outcome })
     }

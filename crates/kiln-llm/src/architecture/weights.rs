@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use kiln::Tensor;
+use kiln::graph::TensorId;
 
 use super::feed_forward::FeedForward;
 use super::rope::Rotary;
@@ -23,13 +24,27 @@ pub(crate) struct Weights {
 }
 
 /// A matrix, and what is added to its product.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct Projection {
     pub(super) weight: Tensor,
     pub(super) bias: Option<Tensor>,
+    /// What adapters add, in the graph of a session that has adapters.
+    pub(super) low_rank: Option<LowRank>,
 }
 
-#[derive(Debug)]
+/// `((x Aᵀ) ∘ s) Bᵀ` of the adapters of a session: A `[rank, inputs]` and B `[outputs, rank]` of all of them, one beside the other.
+#[derive(Debug, Clone)]
+pub(super) struct LowRank {
+    pub(super) a: Tensor,
+    pub(super) b: Tensor,
+    /// s `[rank]`, an input of the graph: 0 for the adapters that are not used.
+    pub(super) scales: TensorId,
+}
+
+/// The projections of a layer that adapters change, by their names in GGUF files.
+pub(super) const ADAPTED: [&str; 7] = ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down"];
+
+#[derive(Debug, Clone)]
 pub(super) struct Layer {
     /// Norms of what attention reads and of what it gives.
     pub(super) attention_norm: Option<Tensor>,
@@ -75,7 +90,7 @@ impl Parts<'_> {
         let (weight, bias) = (self.name(&format!("{part}.weight")), self.name(&format!("{part}.bias")));
         let weight = self.source.rows_of(&weight, &[all, inputs], rows.clone())?;
         let bias = self.source.has(&bias).then(|| self.source.rows_of(&bias, &[all], rows)).transpose()?;
-        Ok(Projection { weight, bias })
+        Ok(Projection { weight, bias, low_rank: None })
     }
 
     pub(super) fn projection(&self, part: &str, outputs: usize, inputs: usize) -> Result<Projection> {
@@ -125,6 +140,16 @@ impl Weights {
 }
 
 impl Layer {
+    /// The projections of [`ADAPTED`] that the layer has: a mixture of experts has no matrix that is every token's.
+    pub(super) fn adapted(&mut self) -> Vec<&mut Projection> {
+        let Self { q, k, v, output, ffn, .. } = self;
+        let mut adapted = vec![q, k, v, output];
+        if let FeedForward::Gated { gate, up, down } = ffn {
+            adapted.extend([gate, up, down]);
+        }
+        adapted
+    }
+
     fn load(source: &Source, config: &Config, i: usize) -> Result<Self> {
         let Config { width, heads, kv_heads, head, value_head, architecture, .. } = *config;
         let parts = Parts { source, layer: i };

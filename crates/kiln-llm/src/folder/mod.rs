@@ -3,7 +3,7 @@
 mod config;
 mod encoder;
 mod names;
-mod safetensors;
+pub(crate) mod safetensors;
 mod weights;
 
 use std::collections::{BTreeSet, HashMap};
@@ -12,6 +12,7 @@ use std::sync::Arc;
 
 use config::Object;
 use kiln_gguf::{Bytes, Gguf};
+pub(crate) use names::adapted_module;
 use names::{DecoderNames, EncoderNames, Names};
 use serde_json::Value;
 pub(crate) use weights::Weights;
@@ -329,7 +330,7 @@ fn missing(path: &Path) -> Error {
 }
 
 /// The text of a file, where there is one.
-fn text(path: &Path) -> Result<Option<String>> {
+pub(crate) fn text(path: &Path) -> Result<Option<String>> {
     if !path.exists() {
         return Ok(None);
     }

@@ -1,5 +1,6 @@
 //! The names of tensors in folders, by their names in GGUF files.
 
+use crate::adapter::MODULES;
 use crate::architecture::Norms;
 
 /// Parts of names that differ: of a layer, in GGUF files and in folders.
@@ -146,6 +147,18 @@ impl DecoderNames {
     }
 }
 
+/// The digits of the layer, and the projection as GGUF files name it, of a module of a decoder as transformers names it.
+pub(crate) fn adapted_module(module: &str) -> Option<(&str, &'static str)> {
+    let module = PREFIXES.into_iter().find_map(|prefix| module.strip_prefix(prefix)?.strip_prefix("layers."))?;
+    let (layer, part) = module.split_once('.')?;
+    // Gate and up in one have the name of up in GGUF files.
+    let ours = match part {
+        "mlp.up_proj" | "mlp.gate_up_proj" => "ffn_up",
+        _ => PARTS.iter().find(|(ours, theirs)| *theirs == part && MODULES.contains(ours))?.0,
+    };
+    Some((layer, ours))
+}
+
 /// Parts of an encoder's names: of the model, and of a layer.
 const ENCODER: &[(&str, &str)] = &[
     ("token_embd", "embeddings.word_embeddings"),
@@ -249,6 +262,16 @@ mod tests {
             (olmo, "blk.1.post_attention_norm.weight", Some("model.layers.1.post_attention_layernorm.weight")),
         ] {
             assert_eq!(names.of(ours).as_deref(), theirs, "{ours}");
+        }
+        for (module, expected) in [
+            ("model.layers.3.self_attn.q_proj", Some(("3", "attn_q"))),
+            ("model.layers.0.mlp.gate_up_proj", Some(("0", "ffn_up"))),
+            ("model.language_model.layers.12.mlp.down_proj", Some(("12", "ffn_down"))),
+            ("model.layers.0.self_attn.q_norm", None),
+            ("model.embed_tokens", None),
+            ("layers.0.mlp.down_proj", None),
+        ] {
+            assert_eq!(adapted_module(module), expected, "{module}");
         }
         assert!(gemma.is_idle("language_model.lm_head.weight") && gemma.is_idle("vision_tower.a"));
         assert!(!llama.is_idle("lm_head.weight") && llama.is_idle("model.layers.0.self_attn.rotary_emb.inv_freq"));

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::num::NonZeroUsize;
 use std::time::Instant;
 
-use kiln_llm::{Model, Sampler, SequenceOptions, SequencesOptions, SessionOptions};
+use kiln_llm::{Model, Sampler, SequenceOptions, SequencesOptions};
 use serde::Serialize;
 
 use crate::Result;
@@ -82,7 +82,7 @@ fn any(model: &Model<'_>, text: usize, count: usize) -> Vec<u32> {
 
 fn single(model: &Model<'_>, options: &Bench, out: &mut impl Write) -> Result<()> {
     let context = options.depth + options.prompt.max(options.tokens) + 1;
-    let mut session = model.session(SessionOptions { context: Some(context), cache: options.execution.cache()? })?;
+    let mut session = options.execution.session(model, Some(context))?;
     let before = any(model, 0, options.depth);
     let mut all = Vec::new();
     if !options.json {

@@ -25,7 +25,6 @@ pub(crate) struct Chat {
 pub(crate) fn run(input: Input, options: &Chat, out: &mut impl Write) -> Result<ExitCode> {
     let interrupt = Interrupt::new()?;
     let engine = options.generation.engine()?;
-    let session = options.generation.session()?;
     let model = input.model(&engine)?;
     let template = match &options.template {
         Some(path) => {
@@ -37,7 +36,7 @@ pub(crate) fn run(input: Input, options: &Chat, out: &mut impl Write) -> Result<
     let mut conversation = Conversation {
         model: &model,
         template: &template,
-        session: model.session(session)?,
+        session: options.generation.session(&model)?,
         sampler: options.generation.sampler(&model)?,
         most: options.most.unwrap_or(usize::MAX),
         system: options.system.as_deref(),

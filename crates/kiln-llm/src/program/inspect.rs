@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use kiln_gguf::Model;
-use kiln_llm::{Folder, ModelKind, Tokenizer};
+use kiln_llm::{Adapter, AdapterModule, Folder, ModelKind, Tokenizer};
 
 use crate::Result;
 use crate::program::input::Input;
@@ -44,7 +44,48 @@ pub(crate) fn run(input: &Input, out: &mut impl Write) -> Result<()> {
     match input {
         Input::Gguf(model) => run_gguf(model, out),
         Input::Folder(folder) => run_folder(folder, out),
+        Input::Adapter(adapter) => run_adapter(adapter, out),
     }
+}
+
+/// Prints what an adapter in a folder of PEFT changes.
+fn run_adapter(adapter: &Adapter, out: &mut impl Write) -> Result<()> {
+    writeln!(out, "{:?}: a folder of PEFT", adapter.name())?;
+    describe_adapter(Ok(adapter.clone()), &mut Vec::new(), out)
+}
+
+/// Prints what an adapter is for, and a line for each kind of projection that it changes.
+fn describe_adapter(
+    adapter: kiln_llm::Result<Adapter>,
+    problems: &mut Vec<String>,
+    out: &mut impl Write,
+) -> Result<()> {
+    writeln!(out, "\nAdapter")?;
+    let adapter = match adapter {
+        Ok(adapter) => adapter,
+        Err(error) => {
+            writeln!(out, "  cannot be used, see below")?;
+            problems.push(format!("{error}"));
+            return Ok(());
+        }
+    };
+    let of = adapter.architecture().map_or_else(String::new, |name| format!(" of the architecture {}", plain(name)));
+    writeln!(out, "  LoRA for models{of}: kiln-llm run MODEL PROMPT --lora FILE")?;
+    let mut kinds: BTreeMap<&str, Vec<AdapterModule<'_>>> = BTreeMap::new();
+    for module in adapter.modules() {
+        kinds.entry(module.projection).or_default().push(module);
+    }
+    for (projection, modules) in kinds {
+        let layers: Vec<usize> = modules.iter().map(|module| module.layer).collect();
+        let ranks = modules.iter().map(|module| module.rank);
+        let (least, most) = (ranks.clone().min().unwrap_or(0), ranks.max().unwrap_or(0));
+        let rank = if least == most { least.to_string() } else { format!("{least} to {most}") };
+        let AdapterModule { inputs, outputs, factor, .. } = modules[0];
+        let (first, last) = (layers[0], layers[layers.len() - 1]);
+        write!(out, "  {projection:<12} {:>4} layers ({first} to {last}), rank {rank}, ", layers.len())?;
+        writeln!(out, "{inputs} inputs, {outputs} outputs, factor {factor}")?;
+    }
+    Ok(())
 }
 
 fn run_gguf(model: &Model, out: &mut impl Write) -> Result<()> {
@@ -79,6 +120,10 @@ fn run_gguf(model: &Model, out: &mut impl Write) -> Result<()> {
     all.print("all", out)?;
 
     let mut problems = Vec::new();
+    if let (Ok("adapter"), [path], [file]) = (model.metadata().get("general.type"), model.paths(), model.files()) {
+        describe_adapter(Adapter::from_gguf(&path.display().to_string(), file), &mut problems, out)?;
+        return print_problems(&problems, out);
+    }
     describe_kind(ModelKind::of_gguf(model.metadata()), &mut problems, out)?;
     match model.metadata().value("tokenizer.ggml.model") {
         None => writeln!(out, "\nTokenizer\n  the file has no tokenizer")?,

@@ -2,8 +2,6 @@
 
 use std::io::Write;
 
-use kiln_llm::SessionOptions;
-
 use crate::Result;
 use crate::program::input::Input;
 use crate::program::options::ExecutionOptions;
@@ -21,7 +19,7 @@ pub(crate) struct Logits {
 pub(crate) fn run(input: Input, options: &Logits, out: &mut impl Write) -> Result<()> {
     let engine = options.execution.engine()?;
     let model = input.model(&engine)?;
-    let mut session = model.session(SessionOptions { context: options.context, cache: options.execution.cache()? })?;
+    let mut session = options.execution.session(&model, options.context)?;
     session.push(&options.tokens)?;
     let logits = session.logits()?;
     if options.json {

@@ -1,8 +1,10 @@
 //! Options that several commands have.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use kiln::{Backend, DType, Engine};
-use kiln_llm::{Model, Sampler, SequenceBreakers, SessionOptions};
+use kiln_llm::{Adapter, Model, Sampler, SequenceBreakers, Session, SessionOptions};
 
 use crate::Result;
 
@@ -59,9 +61,9 @@ impl GenerationOptions {
         Ok(sampler)
     }
 
-    /// How a session is made.
-    pub(crate) fn session(&self) -> Result<SessionOptions> {
-        Ok(SessionOptions { context: self.ctx, cache: self.execution.cache()? })
+    /// An empty session.
+    pub(crate) fn session<'m>(&self, model: &'m Model<'m>) -> Result<Session<'m>> {
+        self.execution.session(model, self.ctx)
     }
 
     /// The engine of the device.
@@ -227,6 +229,16 @@ struct PenaltyOptions {
     logit_bias: Vec<(u32, f32)>,
 }
 
+/// A path and a scale.
+fn lora(text: &str) -> Result<(PathBuf, f32), String> {
+    let scaled = text.rsplit_once('=').and_then(|(path, scale)| Some((path, scale.parse::<f32>().ok()?)));
+    let (path, scale) = scaled.unwrap_or((text, 1.0));
+    match path.is_empty() || !scale.is_finite() {
+        true => Err("a file, or a file, = and a finite number are expected, as in poems.gguf=0.5".into()),
+        false => Ok((path.into(), scale)),
+    }
+}
+
 /// A number of tokens to look back; -1 means all.
 fn last_n(text: &str) -> Result<usize, String> {
     match text {
@@ -247,6 +259,10 @@ pub(crate) struct ExecutionOptions {
     /// The type of keys and values that are kept: f32, f16, bf16 or a quantised format such as q8_0
     #[arg(long, default_value = "f16", value_name = "TYPE")]
     cache: String,
+    /// A LoRA adapter, a GGUF file or a folder of PEFT, and how much of it is used: 1 unless a number follows the last `=`. May be given
+    /// several times: what adapters say is added up
+    #[arg(long, value_name = "FILE[=SCALE]", value_parser = lora)]
+    lora: Vec<(PathBuf, f32)>,
     #[command(flatten)]
     device: DeviceOption,
 }
@@ -261,6 +277,17 @@ pub(crate) struct DeviceOption {
 }
 
 impl ExecutionOptions {
+    /// An empty session with room for this many tokens, which uses the adapters.
+    pub(crate) fn session<'m>(&self, model: &'m Model<'m>, context: Option<usize>) -> Result<Session<'m>> {
+        let options = SessionOptions { context, cache: self.cache()? };
+        let adapters = self.lora.iter().map(|(path, _)| Adapter::load(path));
+        let adapters: Vec<Adapter> = adapters.collect::<kiln_llm::Result<_>>()?;
+        let mut session = model.with_adapters(&adapters)?.session(options)?;
+        let used: Vec<_> = adapters.iter().zip(&self.lora).map(|(adapter, &(_, scale))| (adapter, scale)).collect();
+        session.set_adapters(&used)?;
+        Ok(session)
+    }
+
     /// The element type of keys and values.
     pub(crate) fn cache(&self) -> Result<DType> {
         let unknown = || format!("{:?} is not an element type; f32, f16, bf16 and q8_0 are", self.cache);

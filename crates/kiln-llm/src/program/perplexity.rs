@@ -2,8 +2,6 @@
 
 use std::io::{IsTerminal, Write};
 
-use kiln_llm::SessionOptions;
-
 use crate::Result;
 use crate::program::input::Input;
 use crate::program::options::ExecutionOptions;
@@ -32,7 +30,7 @@ pub(crate) fn run(input: Input, options: &Perplexity, out: &mut impl Write) -> R
     }
     let (first, _) = model.tokenizer().around();
     let chunks = options.chunks.map_or(all, |chunks| chunks.min(all));
-    let mut session = model.session(SessionOptions { context: Some(context), cache: options.execution.cache()? })?;
+    let mut session = options.execution.session(&model, Some(context))?;
     let shown = std::io::stderr().is_terminal();
     // Sums of -ln p and of its square.
     let (mut sum, mut squares, mut count) = (0.0, 0.0, 0usize);

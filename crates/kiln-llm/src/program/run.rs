@@ -25,10 +25,9 @@ pub(crate) fn run(input: Input, options: &Run, out: &mut impl Write) -> Result<E
     let interrupt = Interrupt::new()?;
     let engine = options.generation.engine()?;
     let started = Instant::now();
-    let session = options.generation.session()?;
     let model = input.model(&engine)?;
     let sampler = options.generation.sampler(&model)?;
-    let mut session = model.session(session)?;
+    let mut session = options.generation.session(&model)?;
     let prompt = model.tokenizer().encode_with(&options.prompt, Encoding::default());
     session.push(&prompt)?;
     if options.explain {

@@ -80,7 +80,8 @@ impl Layer {
         let projection = |part: &str, outputs: usize, inputs: usize| {
             let name = |kind: &str| format!("blk.{i}.{part}.{kind}");
             let weight = source.tensor(&name("weight"), &[outputs, inputs])?;
-            Ok::<_, Error>(Projection { weight, bias: Some(source.tensor(&name("bias"), &[outputs])?) })
+            let bias = source.tensor(&name("bias"), &[outputs])?;
+            Ok::<_, Error>(Projection { weight, bias: Some(bias), low_rank: None })
         };
         let norm = |part: &str| LayerNorm::load(source, &format!("blk.{i}.{part}"), width);
         Ok(Self {
