@@ -173,7 +173,6 @@ impl Source {
             into.as_bytes()[at..at + data.bytes()].copy_from_slice(data.as_bytes());
             at += data.bytes();
         }
-        drop(into);
         Ok(Tensor::from_buffer(stack, &dims)?)
     }
 

@@ -253,7 +253,7 @@ impl ExpertGemm {
         Ok(Launch { grid: [across, tiles.down()?, 1], arguments })
     }
 
-    fn write<'k>(&self, k: &'k Builder) {
+    fn write(&self, k: &Builder) {
         let x = k.buffer::<f32>("x");
         let weights = k.buffer::<u32>("weights");
         let out = k.buffer::<f32>("out");

@@ -485,7 +485,7 @@ impl QuantMatmul {
         Ok(Launch { grid: [across, tiles.down()?, 1], arguments })
     }
 
-    fn write<'k>(&self, k: &'k Builder) {
+    fn write(&self, k: &Builder) {
         let x = k.buffer::<f32>("x");
         let blocks = k.buffer::<u32>("weights");
         let out = k.buffer::<f32>("out");
