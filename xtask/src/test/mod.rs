@@ -75,7 +75,7 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         for step in chosen {
             if step.beside {
                 println!("\n=== {}: runs beside what follows", step.name);
-                send.send(step)?;
+                send.send(step).map_err(|_| "the steps beside others have ended")?;
                 continue;
             }
             println!("\n=== {}: {}", step.name, step.what);

@@ -119,7 +119,10 @@ impl Runner {
     pub(super) fn say(&self, line: &str) -> Result<()> {
         match &self.log {
             // One write: lines of commands come in between.
-            Some(mut log) => log.write_all(format!("{line}\n").as_bytes())?,
+            Some(log) => {
+                let mut log: &File = log;
+                log.write_all(format!("{line}\n").as_bytes())?;
+            }
             None => println!("{line}"),
         }
         Ok(())

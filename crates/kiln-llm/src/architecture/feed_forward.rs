@@ -14,17 +14,29 @@ use crate::config::{Config, Experts};
 #[derive(Debug, Clone)]
 pub(super) enum FeedForward {
     /// `D (g(G h) ∘ U h)`, g the activation.
-    Gated { gate: Projection, up: Projection, down: Projection },
+    Gated(Box<Gated>),
     /// `Σ pₑ Dₑ (g(Gₑ h) ∘ Uₑ h)` over the experts e that the router chooses, p their weights.
-    Mixture {
-        /// Gives each expert a score, `[experts, width]`.
-        router: Projection,
-        /// Matrices of all experts, `[experts, outputs, inputs]`.
-        gate: Tensor,
-        up: Tensor,
-        down: Tensor,
-        of: Experts,
-    },
+    Mixture(Box<Mixture>),
+}
+
+/// The matrices G, U and D of a gated network.
+#[derive(Debug, Clone)]
+pub(super) struct Gated {
+    pub(super) gate: Projection,
+    pub(super) up: Projection,
+    pub(super) down: Projection,
+}
+
+/// The weights of a mixture of experts.
+#[derive(Debug, Clone)]
+pub(super) struct Mixture {
+    /// Gives each expert a score, `[experts, width]`.
+    router: Projection,
+    /// Matrices of all experts, `[experts, outputs, inputs]`.
+    gate: Tensor,
+    up: Tensor,
+    down: Tensor,
+    of: Experts,
 }
 
 impl FeedForward {
@@ -35,31 +47,33 @@ impl FeedForward {
     pub(super) fn load(parts: &Parts<'_>, config: &Config) -> Result<Self> {
         let Config { width, ffn, experts, .. } = *config;
         if let Some(of) = experts {
-            return Ok(Self::Mixture {
+            return Ok(Self::Mixture(Box::new(Mixture {
                 router: parts.projection("ffn_gate_inp", of.count, width)?,
                 gate: parts.experts("ffn_gate", [of.count, of.ffn, width])?,
                 up: parts.experts("ffn_up", [of.count, of.ffn, width])?,
                 down: parts.experts("ffn_down", [of.count, width, of.ffn])?,
                 of,
-            });
+            })));
         }
         let is_fused = parts.rows("ffn_up") == Some(2 * ffn) && !parts.has("ffn_gate");
         let [gate, up] = match is_fused {
             true => [0..ffn, ffn..2 * ffn].map(|rows| parts.cut("ffn_up", rows, 2 * ffn, width)),
             false => ["ffn_gate", "ffn_up"].map(|part| parts.projection(part, ffn, width)),
         };
-        Ok(Self::Gated { gate: gate?, up: up?, down: parts.projection("ffn_down", width, ffn)? })
+        let down = parts.projection("ffn_down", width, ffn)?;
+        Ok(Self::Gated(Box::new(Gated { gate: gate?, up: up?, down })))
     }
 
     /// Records what it gives for rows h, `[rows, width]`.
     pub(super) fn record(&self, batch: &mut Batch<'_>, config: &Config, h: TensorId) -> Result<TensorId> {
         match self {
-            Self::Gated { gate, up, down } => {
-                let (gate, up) = (projected(batch, h, gate)?, projected(batch, h, up)?);
+            Self::Gated(by) => {
+                let (gate, up) = (projected(batch, h, &by.gate)?, projected(batch, h, &by.up)?);
                 let product = gated(batch, config.architecture.gate, gate, up)?;
-                projected(batch, product, down)
+                projected(batch, product, &by.down)
             }
-            Self::Mixture { router, gate, up, down, of } => {
+            Self::Mixture(mixture) => {
+                let Mixture { router, gate, up, down, of } = &**mixture;
                 let (weights, chosen) = of.route(batch, router, h)?;
                 let [gate, up, down] = [gate, up, down].map(|matrices| batch.import(matrices));
                 let gate = batch.matmul_by_expert(h, gate, chosen)?;

@@ -5,7 +5,7 @@ use std::ops::Range;
 use kiln::Tensor;
 use kiln::graph::TensorId;
 
-use super::feed_forward::FeedForward;
+use super::feed_forward::{FeedForward, Gated};
 use super::rope::Rotary;
 use super::{HeadNorms, Norms};
 use crate::config::Config;
@@ -144,7 +144,8 @@ impl Layer {
     pub(super) fn adapted(&mut self) -> Vec<&mut Projection> {
         let Self { q, k, v, output, ffn, .. } = self;
         let mut adapted = vec![q, k, v, output];
-        if let FeedForward::Gated { gate, up, down } = ffn {
+        if let FeedForward::Gated(gated) = ffn {
+            let Gated { gate, up, down } = &mut **gated;
             adapted.extend([gate, up, down]);
         }
         adapted

@@ -142,6 +142,20 @@ fn a_gpu_that_fails_between_steps_is_left_out_and_inputs_are_intact() {
 }
 
 #[test]
+fn kernels_are_timed_where_one_gpu_ran_them() {
+    let rig = Rig::new();
+    let mut batch = rig.engine.batch();
+    let [x, w, soft, _] = sandwich(&mut batch);
+    let first = batch.matmul(w, x).unwrap();
+    assert!(matches!(batch.profile(), Err(Error::Parameter { .. })), "nothing was executed");
+    batch.execute(&[first]).unwrap();
+    assert_eq!(batch.profile().unwrap().nanoseconds(), 1e3);
+    // The softmax belongs on the CPU.
+    batch.execute(&[soft]).unwrap();
+    assert!(matches!(batch.profile(), Err(Error::Unavailable { .. })));
+}
+
+#[test]
 fn branches_run_on_two_gpus() {
     let rig = Rig::new();
     let mut batch = rig.engine.batch();
