@@ -97,6 +97,16 @@ pub(crate) fn evaluate(
                 _ => Ok((reference(&Op::from(*write), &operands)?, None)),
             }
         }
+        Kernel::Op(Op::MatmulByExpert(product)) => {
+            let experts = operands[1].shape().dims()[0];
+            match product.check(operands[2].data().u32(), experts) {
+                Err(Error::Index { position, index, .. }) => {
+                    let zeros = outputs.iter().map(Buffer::zeros).collect::<Result<_>>()?;
+                    Ok((zeros, Some((position as u32, index as u32))))
+                }
+                _ => Ok((reference(&Op::from(*product), &operands)?, None)),
+            }
+        }
         Kernel::Op(Op::Attention(attention)) if let Some(place) = attention.places().lengths => {
             let shape = operands[1].shape();
             let keys = shape.dims()[shape.rank() - 2];
