@@ -12,6 +12,7 @@ mod program {
     pub(crate) mod logits;
     pub(crate) mod options;
     pub(crate) mod perplexity;
+    pub(crate) mod profile;
     pub(crate) mod quantize;
     pub(crate) mod run;
     pub(crate) mod tokenize;
@@ -115,6 +116,10 @@ enum Command {
         /// Print an array with an object for each test
         #[arg(long)]
         json: bool,
+        /// Time the kernels of a GPU instead: those of a prompt, and of a token behind it. They run one by one then, so their sum is more
+        /// than a token takes
+        #[arg(long, conflicts_with_all = ["batch", "json", "repetitions"])]
+        profile: bool,
         #[command(flatten)]
         execution: ExecutionOptions,
     },
@@ -291,7 +296,11 @@ fn main() -> ExitCode {
 fn run(command: Command, out: &mut impl Write) -> Result<ExitCode> {
     match command {
         Command::Inspect { file } => program::inspect::run(&file.open()?, out)?,
-        Command::Bench { file, prompt, tokens, depth, batch, repetitions, json, execution } => {
+        Command::Bench { file, prompt, tokens, depth, batch: _, repetitions: _, json: _, profile: true, execution } => {
+            let profile = program::profile::Profile { prompt, tokens, depth, execution };
+            program::profile::run(file.open()?, &profile, out)?;
+        }
+        Command::Bench { file, prompt, tokens, depth, batch, repetitions, json, profile: false, execution } => {
             let batches = batch;
             let bench = program::bench::Bench { prompt, tokens, depth, batches, repetitions, json, execution };
             program::bench::run(file.open()?, &bench, out)?;

@@ -46,6 +46,8 @@ pub struct Session<'m> {
     caches: Vec<[State; 2]>,
     adapters: Option<ActiveAdapters>,
     steps: Vec<Step<'m>>,
+    /// The rows of the graph that computed the last tokens.
+    last: Option<usize>,
     scoring: Option<Scoring<'m>>,
     /// The tokens so far. All but the last few are in the caches.
     tokens: Vec<u32>,
@@ -84,6 +86,7 @@ impl<'m> Session<'m> {
             caches,
             adapters: adapters.filter(|set| !set.adapters().is_empty()).map(ActiveAdapters::new),
             steps: Vec::new(),
+            last: None,
             scoring: None,
             tokens: Vec::new(),
             cached: 0,
@@ -305,6 +308,18 @@ impl<'m> Session<'m> {
         &self.caches
     }
 
+    /// How long each kernel ran of the graph that computed the last tokens, on the GPU that ran it: all of a prompt of up to 1024 tokens, or
+    /// one token that was sampled.
+    ///
+    /// # Errors
+    /// [`Error::Kiln`] where the engine does not time kernels (`kiln::EngineBuilder::time_kernels`), or several devices or the CPU
+    /// computed them; [`Error::Model`] where nothing was computed yet.
+    pub fn profile(&self) -> Result<kiln::KernelProfile> {
+        let last = self.steps.iter().find(|step| Some(step.rows()) == self.last);
+        last.ok_or_else(|| Error::model("session", "nothing was computed yet; push a prompt and sample a token"))?
+            .profile()
+    }
+
     /// Computes what is not in the caches, the last part of it with `last`. Of a text that is computed already the last token is
     /// computed again.
     fn follow<T>(&mut self, last: impl FnOnce(&mut Step<'m>, &[u32], usize) -> Result<T>) -> Result<T> {
@@ -327,6 +342,7 @@ impl<'m> Session<'m> {
             let (cached, left) = (self.cached, tokens.len() - self.cached);
             let rows = rows_for(left);
             if rows >= left {
+                self.last = Some(rows);
                 let followed = last(self.step(rows)?, &tokens[cached..], cached)?;
                 self.cached = tokens.len();
                 return Ok(followed);

@@ -5,13 +5,19 @@
 mod support;
 
 use kiln::gpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
-use kiln::{Backend, DType, Engine};
-use support::random_model::{GEMMA2, LLAMA};
+use kiln::{Backend, DType, Engine, EngineBuilder};
+use kiln_llm::{Error, Model, Sampler, SessionOptions};
+use support::random_model::{GEMMA2, LLAMA, RandomModel};
 use support::several;
 
 /// An engine that runs everything on the adapter of the environment, or on any. Without one the test is left out, and says so; with
 /// `wgpu` in `KILN_REQUIRE` it fails instead.
 fn engine() -> Option<Engine> {
+    engine_of(Engine::builder)
+}
+
+/// The same, with other settings.
+fn engine_of(settings: impl Fn() -> EngineBuilder) -> Option<Engine> {
     let named = std::env::var_os(ADAPTER_VARIABLE).is_some_and(|name| !name.is_empty());
     let choice = if named { AdapterChoice::Best } else { AdapterChoice::Any };
     let label = match GpuDevice::find(&choice) {
@@ -23,7 +29,7 @@ fn engine() -> Option<Engine> {
             return None;
         }
     };
-    let builder = || Engine::builder().adapter(AdapterChoice::Name(label.clone())).without_profile();
+    let builder = || settings().adapter(AdapterChoice::Name(label.clone())).without_profile();
     let engine = builder().build().unwrap();
     let place = engine.places().iter().find(|place| place.backend == Backend::Gpu).expect("a GPU was asked for");
     Some(builder().force(place.name.clone()).build().unwrap())
@@ -45,6 +51,29 @@ fn sequences_come_and_go_while_others_go_on() {
 fn sequences_end_and_what_is_wrong_with_one_names_it() {
     let Some(engine) = engine() else { return };
     several::sequences_end_and_errors_name_them(&engine);
+}
+
+#[test]
+fn the_kernels_of_a_token_are_timed() {
+    let path = RandomModel::new(LLAMA).save("timed");
+    for (timed, engine) in [true, false].map(|timed| (timed, engine_of(|| Engine::builder().time_kernels(timed)))) {
+        let Some(engine) = engine else { continue };
+        let model = Model::load(&engine, &path).unwrap();
+        let mut session = model.session(SessionOptions::default()).unwrap();
+        assert!(matches!(session.profile(), Err(Error::Model { .. })), "nothing was computed");
+        session.push(&[1]).unwrap();
+        session.sample(&Sampler::greedy()).unwrap();
+        match session.profile() {
+            Ok(profile) if timed => {
+                let names: Vec<&str> = profile.kernels.iter().map(|kernel| &*kernel.name).collect();
+                assert!(names.len() > 20 && names.iter().any(|name| name.contains("attention")), "{names:?}");
+                assert!(profile.nanoseconds() > 0.0);
+            }
+            Err(Error::Kiln(kiln::Error::Unavailable { .. })) if !timed => {}
+            other => panic!("{timed}: {other:?}"),
+        }
+    }
+    std::fs::remove_file(path).unwrap();
 }
 
 #[test]

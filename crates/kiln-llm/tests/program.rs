@@ -145,7 +145,9 @@ fn run_continues_a_text_and_bench_measures() {
     let single = objects(&["bench", model, "-p", "20", "-n", "3", "-r", "1"]);
     assert_eq!((found.len(), single.len(), &single[1]["test"]), (2, 2, &"decode".into()));
     for (arguments, code, expected) in [
-        (&["--batch", "65"][..], 1, "1 to 64"),
+        (&["--profile", "--device", "cpu"][..], 1, "not that of one GPU"),
+        (&["--profile", "--json"], 2, "--json"),
+        (&["--batch", "65"], 1, "1 to 64"),
         (&["--batch", "2", "-p", "0"], 1, "-p and -n"),
         (&["--batch", "2", "--depth", "1"], 2, "--depth"),
     ] {

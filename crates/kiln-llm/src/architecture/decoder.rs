@@ -184,6 +184,11 @@ impl<'e> Step<'e> {
         self.outcome.greatest(&mut self.forward.batch, &[0])?.remove(0)
     }
 
+    /// How long each kernel of the last execution ran.
+    pub(crate) fn profile(&self) -> Result<kiln::KernelProfile> {
+        Ok(self.forward.batch.profile()?)
+    }
+
     /// Where a token is computed, and why.
     pub(crate) fn explain(&self) -> Result<kiln::Explanation> {
         Ok(self.forward.batch.explain(&self.outcome.greatest_wanted())?)

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use kiln::{Backend, DType, Engine};
+use kiln::{Backend, DType, Engine, EngineBuilder};
 use kiln_llm::{Adapter, Model, Sampler, SequenceBreakers, Session, SessionOptions};
 
 use crate::Result;
@@ -298,27 +298,37 @@ impl ExecutionOptions {
     pub(crate) fn engine(&self) -> Result<Engine> {
         self.device.engine()
     }
+
+    /// The engine of the device, whose kernels are timed.
+    pub(crate) fn timed_engine(&self) -> Result<Engine> {
+        self.device.engine_of(&|| Engine::builder().time_kernels(true))
+    }
 }
 
 impl DeviceOption {
     /// The engine that runs everything on a device: `cpu`, `gpu`, `cuda` or the name of a place; without one, where it is predicted
     /// to be fastest.
     pub(crate) fn engine(&self) -> Result<Engine> {
+        self.engine_of(&Engine::builder)
+    }
+
+    /// The same, of a builder with other settings.
+    fn engine_of(&self, builder: &dyn Fn() -> EngineBuilder) -> Result<Engine> {
         Ok(match self.device.as_deref() {
-            None => Engine::new()?,
-            Some("cpu") => Engine::builder().backends(&[Backend::Scalar, Backend::Simd]).build()?,
+            None => builder().build()?,
+            Some("cpu") => builder().backends(&[Backend::Scalar, Backend::Simd]).build()?,
             #[cfg(feature = "gpu")]
-            Some("gpu") => first_of(|| Engine::builder().adapter(kiln::gpu::AdapterChoice::default()), Backend::Gpu)?,
+            Some("gpu") => first_of(|| builder().adapter(kiln::gpu::AdapterChoice::default()), Backend::Gpu)?,
             #[cfg(feature = "cuda")]
-            Some("cuda") => first_of(|| Engine::builder().cuda_device(0), Backend::Cuda)?,
-            Some(place) => Engine::builder().force(place).build()?,
+            Some("cuda") => first_of(|| builder().cuda_device(0), Backend::Cuda)?,
+            Some(place) => builder().force(place).build()?,
         })
     }
 }
 
 /// The engine that runs everything on the device that a builder asks for, which fails where there is no such device.
 #[cfg(any(feature = "gpu", feature = "cuda"))]
-fn first_of(asked: impl Fn() -> kiln::EngineBuilder, kind: Backend) -> kiln::Result<Engine> {
+fn first_of(asked: impl Fn() -> EngineBuilder, kind: Backend) -> kiln::Result<Engine> {
     let engine = asked().build()?;
     match engine.places().iter().find(|place| place.backend == kind) {
         Some(place) => asked().force(place.name.clone()).build(),

@@ -1,6 +1,6 @@
 //! Products of rows with the matrices of the experts that are chosen for them.
 //!
-//! A product is a row of the result. A tile has one product, or up to [`TALL`] of one expert: [`GroupByExpert`] brings those together, so
+//! A product is a row of the result. A tile has one product, or up to eight of one expert: [`GroupByExpert`] brings those together, so
 //! that what is read of an expert serves several. Kernels take tiles as the second dimension of their grid.
 
 use kiln_ir::Result;

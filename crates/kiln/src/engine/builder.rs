@@ -111,7 +111,7 @@ impl EngineBuilder {
 
     /// Lets GPUs time each kernel of the executions of batches, for [`Batch::profile`](crate::Batch::profile). Kernels then run one by
     /// one, which takes longer. A GPU without a clock is unavailable. Off by default.
-    #[cfg(any(native_gpu, native_cuda))]
+    #[cfg(not(browser_gpu))]
     pub fn time_kernels(self, times: bool) -> Self {
         Self { times_kernels: times, ..self }
     }

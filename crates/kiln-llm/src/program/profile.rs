@@ -1,0 +1,75 @@
+//! `kiln-llm bench --profile`.
+
+use std::collections::HashMap;
+use std::io::Write;
+
+use kiln::KernelProfile;
+use kiln_llm::Sampler;
+
+use crate::Result;
+use crate::program::input::Input;
+use crate::program::options::ExecutionOptions;
+
+/// What is timed.
+pub(crate) struct Profile {
+    /// Tokens of the prompt; 0 leaves it out.
+    pub(crate) prompt: usize,
+    /// 0 leaves the token behind it out.
+    pub(crate) tokens: usize,
+    /// Tokens that come before.
+    pub(crate) depth: usize,
+    pub(crate) execution: ExecutionOptions,
+}
+
+/// Launches of one kernel.
+#[derive(Default)]
+struct Launches {
+    count: usize,
+    nanoseconds: f64,
+}
+
+/// Prints the kernels of the last part of a prompt, and those of a token, the ones that take the most time first.
+pub(crate) fn run(input: Input, options: &Profile, out: &mut impl Write) -> Result<()> {
+    let engine = options.execution.timed_engine()?;
+    let model = input.model(&engine)?;
+    let mut session = options.execution.session(&model, Some(options.depth + options.prompt + 3))?;
+    let any = |count: usize| -> Vec<u32> { (0..count).map(|i| (i * 7919 % model.vocabulary()) as u32).collect() };
+    for (test, count) in [("prompt", options.prompt), ("decode", options.tokens.min(1))] {
+        if count == 0 {
+            continue;
+        }
+        // Once without being counted: kernels are compiled and memory is taken then.
+        for _ in 0..2 {
+            session.truncate(0);
+            session.push(&any(options.depth))?;
+            if options.depth > 0 {
+                session.logits()?;
+            }
+            session.push(&any(count))?;
+            session.sample(&Sampler::greedy())?;
+        }
+        print(test, count, options.depth, &session.profile()?, out)?;
+    }
+    Ok(())
+}
+
+fn print(test: &str, tokens: usize, depth: usize, profile: &KernelProfile, out: &mut impl Write) -> Result<()> {
+    let mut all: HashMap<&str, Launches> = HashMap::new();
+    for kernel in &profile.kernels {
+        let launches = all.entry(&kernel.name).or_default();
+        launches.count += 1;
+        launches.nanoseconds += kernel.nanoseconds;
+    }
+    let mut all: Vec<(&str, Launches)> = all.into_iter().collect();
+    all.sort_by(|(a, x), (b, y)| y.nanoseconds.total_cmp(&x.nanoseconds).then(a.cmp(b)));
+    let (total, width) = (profile.nanoseconds(), all.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(6));
+    writeln!(out, "{test} of {tokens} at depth {depth}: {} launches", profile.kernels.len())?;
+    writeln!(out, "{:width$} {:>8} {:>10} {:>12} {:>7}", "kernel", "launches", "us each", "us", "share")?;
+    for (name, Launches { count, nanoseconds }) in all {
+        let (each, us) = (nanoseconds / count as f64 / 1e3, nanoseconds / 1e3);
+        let share = if total > 0.0 { 100.0 * nanoseconds / total } else { 0.0 };
+        writeln!(out, "{name:width$} {count:>8} {each:>10.2} {us:>12.1} {share:>6.1}%")?;
+    }
+    writeln!(out, "{:width$} {:>8} {:>10} {:>12.1}\n", "total", profile.kernels.len(), "", total / 1e3)?;
+    Ok(out.flush()?)
+}
