@@ -228,26 +228,6 @@ pub(crate) const PHI3: Kind = Kind {
 };
 
 pub(crate) const KINDS: [Kind; 22] = [
-    MIXTRAL,
-    QWEN3_MOE,
-    // A tensor for each expert, and all of them for every token.
-    Kind {
-        experts: Some(Experts { count: 4, used: 4, ffn: FFN, normalised: true, scale: 1.0, apart: true }),
-        keys: &[("expert_count", Key::Count(4)), ("expert_used_count", Key::Count(4))],
-        ..MIXTRAL
-    },
-    // Probabilities among all experts, and a scale.
-    Kind {
-        experts: Some(Experts { count: 7, used: 1, ffn: 20, normalised: false, scale: 2.5, apart: false }),
-        keys: &[
-            ("expert_count", Key::Count(7)),
-            ("expert_used_count", Key::Count(1)),
-            ("expert_feed_forward_length", Key::Count(20)),
-            ("expert_weights_norm", Key::Truth(false)),
-            ("expert_weights_scale", Key::Number(2.5)),
-        ],
-        ..QWEN3_MOE
-    },
     LLAMA,
     LLAMA3,
     QWEN2,
@@ -353,6 +333,26 @@ pub(crate) const KINDS: [Kind; 22] = [
         windowed: |i| i == 1,
         keys: &[("attention.sliding_window_pattern", Key::Truths(&[false, true, false]))],
         ..QWEN3
+    },
+    MIXTRAL,
+    QWEN3_MOE,
+    // A tensor for each expert, and all of them for every token.
+    Kind {
+        experts: Some(Experts { count: 4, used: 4, ffn: FFN, normalised: true, scale: 1.0, apart: true }),
+        keys: &[("expert_count", Key::Count(4)), ("expert_used_count", Key::Count(4))],
+        ..MIXTRAL
+    },
+    // Probabilities among all experts, and a scale.
+    Kind {
+        experts: Some(Experts { count: 7, used: 1, ffn: 20, normalised: false, scale: 2.5, apart: false }),
+        keys: &[
+            ("expert_count", Key::Count(7)),
+            ("expert_used_count", Key::Count(1)),
+            ("expert_feed_forward_length", Key::Count(20)),
+            ("expert_weights_norm", Key::Truth(false)),
+            ("expert_weights_scale", Key::Number(2.5)),
+        ],
+        ..QWEN3_MOE
     },
 ];
 
