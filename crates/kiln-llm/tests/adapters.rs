@@ -56,7 +56,7 @@ fn distance(found: &[f32], expected: &[f64]) -> f64 {
     found.iter().zip(expected).fold(0.0, |far: f64, (&x, y)| far.max((f64::from(x) - y).abs())) / size
 }
 
-/// The logits after all tokens of a model that adapters are merged into, so many times each.
+/// The logits after all tokens of a model that adapters are merged into, each multiplied by a number.
 fn merged(kind: Kind, adapters: &[(&RandomAdapter, f64)]) -> Vec<f64> {
     let mut model = RandomModel::new(kind);
     adapters.iter().for_each(|(adapter, scale)| adapter.merge(&mut model, *scale));

@@ -1,7 +1,7 @@
 //! Several launches of one kernel as one launch.
 //!
-//! The blocks of the launches stand one behind the other along x. Each block finds out which launch it belongs to, counts from the
-//! first block of that, and takes its arguments. So a kernel is written once and knows nothing of it.
+//! The grid has the blocks of the launches one after the other along x. Each block computes which launch it belongs to, counts from the
+//! first block of that launch, and loads its arguments. Kernels are written for one launch.
 
 use kiln_ir::Result;
 

@@ -130,7 +130,7 @@ impl Operation for MatmulByExpert {
         let [x, weights, indices] = inputs else { return Vec::new() };
         let Ok(e) = self.extents(&x.shape(), &weights.shape(), &indices.shape()) else { return Vec::new() };
         let (row, matrix) = (4 * e.k, weights.ty().bytes().checked_div(e.experts).unwrap_or(0));
-        /// Part `at` of some data, of so many bytes.
+        /// Part `at` of some data, in parts of `bytes` bytes.
         fn part<'a>(of: &Operand<'a>, dims: &[usize], bytes: usize, at: usize) -> Operand<'a> {
             let shape = Shape::new(dims).expect("part of a case");
             Operand::new(of.data().part(at * bytes..(at + 1) * bytes), shape).expect("part of a case")

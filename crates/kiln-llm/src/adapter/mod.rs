@@ -16,7 +16,7 @@ pub use model::AdaptedModel;
 use crate::{Error, Result};
 
 /// The projections that adapters may change, by their names in GGUF files: those of a layer, then two of several projections, one below
-/// the other, in one matrix. `ffn_up` may be such a one, too: gate and up.
+/// the other, in one matrix. `ffn_up` may hold two as well: gate and up.
 pub(crate) const MODULES: [&str; 8] =
     ["attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up", "ffn_down", "attn_qkv"];
 

@@ -100,7 +100,7 @@ pub(super) fn read(name: &str, config: &str, path: &Path, weights: &[u8]) -> Res
     let ranks = Pattern::new("rank_pattern", config.rank_pattern.as_ref()).map_err(wrong)?;
     let alphas = Pattern::new("alpha_pattern", config.alpha_pattern.as_ref()).map_err(wrong)?;
     let mut modules = Modules::new(name);
-    // The module that each key stands for, as PEFT names it.
+    // The module of each key, as PEFT names it.
     let mut names = BTreeMap::new();
     for info in safetensors::parse(path, weights)? {
         let (module, key, side) = key_of(&info.name).ok_or_else(|| unknown(name, &info.name))?;

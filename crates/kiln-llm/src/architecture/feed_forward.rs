@@ -1,4 +1,4 @@
-//! The feed-forward part of a block: a gated network, or several, the experts, of which a router chooses some for each token.
+//! The feed-forward part of a block: a gated network, or a mixture of experts: several networks, some of them chosen by a router for each token.
 
 use kiln::graph::TensorId;
 use kiln::op::Matmul;

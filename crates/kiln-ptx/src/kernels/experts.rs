@@ -273,7 +273,7 @@ impl ExpertGemm {
         let (thread, first) = (k.tid_x(), k.ctaid_x() * Self::WEIGHTS);
         let row_of_x = |i: u32| k.mul_wide(tile.row(tile.product(i)), depth);
         let rows_of_x: Vec<_> = (0..self.rows).map(|i| x.index_wide(row_of_x(i))).collect();
-        // Rows that are not there are read as the last one, and not written. Each begins so many elements into the weights.
+        // Rows that are not there are read as the last one, and not written. These are the offsets of rows in the weights, in elements.
         let row = |j: u32| k.mul_wide(tile.first_row() + k.min(first + j, tile.n - 1), depth);
         let rows: Vec<_> = (0..Self::WEIGHTS).map(row).collect();
         let sums: Vec<Vec<Variable<'_, f32>>> =
