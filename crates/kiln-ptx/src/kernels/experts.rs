@@ -259,6 +259,8 @@ impl ExpertGemm {
         let out = k.buffer::<f32>("out");
         let depth = k.parameter::<u32>("depth");
         let tile = Chosen::new(k, self.rows);
+        // The assembler gives out fewer registers by itself, and keeps some of what tiles of eight need in memory.
+        k.resident_blocks(3);
         k.if_(tile.is_there(), || self.multiply(k, tile, depth, [x, out], weights));
     }
 

@@ -497,6 +497,8 @@ impl QuantMatmul {
         };
         let shares = k.parameter::<u32>("shares");
         let tile = Chosen::new(k, rows);
+        // As of products with floats: the assembler gives out too few registers by itself.
+        k.resident_blocks(2);
         k.if_(tile.is_there(), || {
             k.for_(0u32, rows, self.rows, |first| {
                 let products: Vec<Word<'_>> = (0..self.rows).map(|i| tile.product(first + i)).collect();
