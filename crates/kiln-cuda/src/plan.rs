@@ -178,12 +178,12 @@ impl Dispatch {
     }
 }
 
-/// Blocks of launches at most that are joined, where they do not take work in turns: a device runs about as many at once, and more of
-/// them have each a share of the time of their launch that is too small to save.
+/// The most blocks of launches that are joined, for kernels whose blocks do not take work in turns. A device runs about this many at once;
+/// with more, launching is a small share of the time. Chosen, not measured.
 const FEW_BLOCKS: u32 = 512;
 
-/// Makes one launch of those of a round, where each operation has one, all run the same kernel, and none has scratch memory, which
-/// they share.
+/// Replaces the launches of a round by one, if each operation has one launch, all run the same kernel, and none uses scratch memory,
+/// which the operations of a round share.
 pub(crate) fn join(hardware: &Hardware, steps: &mut Vec<Dispatch>, begins: &[usize]) -> Result<()> {
     let Some(&begin) = begins.first() else { return Ok(()) };
     let round = &steps[begin..];

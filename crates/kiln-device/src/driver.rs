@@ -145,7 +145,7 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// As [`Driver::lower`].
     fn lower_fused(fused: &Fused, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()>;
 
-    /// Makes less of the last steps of a plan, which belong to operations of one round ([`FusionLimits::round`]): those of each operation
+    /// Replaces the last steps of a plan by fewer, if it can. They belong to operations of one round ([`FusionLimits::round`]): those of each operation
     /// begin at one of these positions, and no step reads or writes what one of another operation writes, but for scratch memory.
     ///
     /// # Errors

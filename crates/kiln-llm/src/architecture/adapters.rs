@@ -232,7 +232,7 @@ impl ActiveAdapters {
     /// Uses these adapters with these scales, and no others. Returns whether that differs from what was used before.
     ///
     /// # Errors
-    /// [`Error::Adapter`] for an adapter that is none of the set or is named twice, and for a scale that is not finite. Nothing changes
+    /// [`Error::Adapter`] for an adapter outside of the set, for one that is named twice, and for a scale that is not finite. Nothing changes
     /// then.
     pub(crate) fn choose(&mut self, used: &[(&Adapter, f32)]) -> Result<bool> {
         let mut scales = vec![None; self.scales.len()];
@@ -254,11 +254,11 @@ impl ActiveAdapters {
         Ok(changes)
     }
 
-    /// What to say about an adapter that is none of the set.
+    /// The error for an adapter outside of the set.
     pub(crate) fn not_given(adapter: &Adapter) -> Error {
         Error::adapter(
             adapter.name(),
-            "it is none of those that this was made for: give it to Model::with_adapters before",
+            "this session was made without it: give it to Model::with_adapters first",
         )
     }
 

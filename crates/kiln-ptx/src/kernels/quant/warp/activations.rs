@@ -51,7 +51,7 @@ pub(super) struct Reader<'k> {
 }
 
 impl<'k> Activations<'k> {
-    /// Of rows from the first of `extents` on, of so many rows of so many elements; or of those of the products of a tile.
+    /// `extents` are the first row, the number of rows and the elements of a row. With a tile the rows are those of its products.
     pub(super) fn new(
         k: &'k Builder,
         shape: Shape,
