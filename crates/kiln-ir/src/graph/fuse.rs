@@ -133,8 +133,13 @@ pub(super) fn group(graph: &Graph, simplified: &Simplified, results: &[TensorId]
         }
     }
     let order = builder.order();
-    let (order, rounds) = if limits.round > 1 { builder.rounds(&order) } else { (order, Vec::new()) };
-    let rounds = if rounds.is_empty() { vec![1; order.len()] } else { rounds };
+    let (order, rounds) = match limits.round {
+        0 | 1 => {
+            let rounds = vec![1; order.len()];
+            (order, rounds)
+        }
+        _ => builder.rounds(&order),
+    };
     Groups { order: order.into_iter().map(|group| std::mem::take(&mut builder.members[group])).collect(), rounds }
 }
 

@@ -28,7 +28,7 @@ struct Config {
     rank_pattern: Option<Entries>,
     #[serde(default)]
     alpha_pattern: Option<Entries>,
-    /// The keys that are not named here, some of which ask for what is not computed.
+    /// The other keys. Some of them ask for something that is not computed.
     #[serde(flatten)]
     others: Map<String, Value>,
 }

@@ -256,10 +256,7 @@ impl ActiveAdapters {
 
     /// The error for an adapter outside of the set.
     pub(crate) fn not_given(adapter: &Adapter) -> Error {
-        Error::adapter(
-            adapter.name(),
-            "this session was made without it: give it to Model::with_adapters first",
-        )
+        Error::adapter(adapter.name(), "this session was made without it: give it to Model::with_adapters first")
     }
 
     /// The scales of the rows of each pattern.

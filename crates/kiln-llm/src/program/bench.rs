@@ -76,7 +76,7 @@ pub(crate) fn run(input: Input, options: &Bench, out: &mut impl Write) -> Result
 }
 
 /// Tokens that differ, from the beginning of the vocabulary to its end; those of each text from the first one on.
-fn any(model: &Model<'_>, text: usize, count: usize) -> Vec<u32> {
+pub(crate) fn any(model: &Model<'_>, text: usize, count: usize) -> Vec<u32> {
     (0..count).map(|i| ((text * 31 + i * 7919) % model.vocabulary()) as u32).collect()
 }
 

@@ -7,6 +7,7 @@ use kiln::KernelProfile;
 use kiln_llm::Sampler;
 
 use crate::Result;
+use crate::program::bench::any;
 use crate::program::input::Input;
 use crate::program::options::ExecutionOptions;
 
@@ -33,7 +34,6 @@ pub(crate) fn run(input: Input, options: &Profile, out: &mut impl Write) -> Resu
     let engine = options.execution.timed_engine()?;
     let model = input.model(&engine)?;
     let mut session = options.execution.session(&model, Some(options.depth + options.prompt + 3))?;
-    let any = |count: usize| -> Vec<u32> { (0..count).map(|i| (i * 7919 % model.vocabulary()) as u32).collect() };
     for (test, count) in [("prompt", options.prompt), ("decode", options.tokens.min(1))] {
         if count == 0 {
             continue;
@@ -41,11 +41,11 @@ pub(crate) fn run(input: Input, options: &Profile, out: &mut impl Write) -> Resu
         // Once without being counted: kernels are compiled and memory is taken then.
         for _ in 0..2 {
             session.truncate(0);
-            session.push(&any(options.depth))?;
+            session.push(&any(&model, 0, options.depth))?;
             if options.depth > 0 {
                 session.logits()?;
             }
-            session.push(&any(count))?;
+            session.push(&any(&model, 0, count))?;
             session.sample(&Sampler::greedy())?;
         }
         print(test, count, options.depth, &session.profile()?, out)?;
