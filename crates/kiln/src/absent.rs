@@ -6,7 +6,7 @@ use kiln_ir::Error;
 use kiln_route::Backend;
 
 use crate::Engine;
-use crate::gpus::{self, Gpu, Opening};
+use crate::gpus::{self, Gpu};
 
 /// A kind of execution, or a GPU, that an engine does without. Displays as a line.
 #[derive(Debug, Clone, PartialEq)]
@@ -76,7 +76,7 @@ impl Engine {
         }
         #[cfg(not(browser_gpu))]
         if self.find_gpus.contains(&backend) {
-            return match Gpu::hardware(backend, &Opening::default()) {
+            return match Gpu::hardware(backend, &gpus::Opening::default()) {
                 Err(why) => why,
                 Ok(found) => {
                     let names: Vec<&str> = found.iter().map(Gpu::name).collect();
