@@ -15,7 +15,8 @@ use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::gemm::{FewRowsGemm, Gemm, MultistageGemm, SplitSum, Tf32Planes, WarpGemm, WarpGroupGemm};
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::quant::{
-    Dequantize, QuantMatmul, Quantize, RepairRows, SplitBlocks, SplitRows, WarpQuantMatmul,
+    Dequantize, JoinParts, QuantMatmul, Quantize, RepairRows, RoundRows, SplitBlocks, SplitRows, TiledQuantMatmul,
+    WarpQuantMatmul,
 };
 use kiln_ptx::kernels::reduce::ReduceLevel;
 use kiln_ptx::kernels::rope::Rope;
@@ -124,6 +125,7 @@ codes!(
     Gemm,
     GroupByExpert,
     IndexAdd,
+    JoinParts,
     Joined,
     LastSource,
     MergeRuns,
@@ -135,6 +137,7 @@ codes!(
     ReduceLevel,
     RepairRows,
     Rope,
+    RoundRows,
     ScanAttention,
     ScanCombine,
     Scatter,
@@ -146,6 +149,7 @@ codes!(
     SplitSum,
     StridedCopy,
     Tf32Planes,
+    TiledQuantMatmul,
     TopK,
     Transpose,
     WarpGemm,

@@ -16,7 +16,7 @@ use kiln_ptx::kernels::channels::Channels;
 use kiln_ptx::kernels::compare::{Arithmetic, Compare, Select};
 use kiln_ptx::kernels::cumsum::Cumsum;
 use kiln_ptx::kernels::experts::{ExpertGemm, ExpertTiles, GroupByExpert};
-use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, WarpQuantMatmul};
+use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, Tiling, WarpQuantMatmul};
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::sort::{self, MergeRuns, SortRuns};
 use kiln_ptx::kernels::top_k::TopK;
@@ -391,6 +391,78 @@ fn quantised_products_of_long_rows_keep_their_contract() {
             |op: &Op, inputs: &[Operand<'_>]| Ok(run(op, inputs, Target::Sm80).unwrap_or_else(|why| panic!("{why}")));
         let accuracy = reference::conform(&case, results).unwrap_or_else(|why| panic!("{why}"));
         assert_eq!(accuracy.compared, m * n);
+    }
+}
+
+/// The product of rows that are rounded first, with what is added to it if anything is, on a device of so many multiprocessors.
+fn run_tiled(
+    format: QuantFormat,
+    inputs: &[Operand<'_>],
+    addend: Option<&[f32]>,
+    multiprocessors: u32,
+) -> Result<Vec<Buffer>, String> {
+    let mut device = Device::default();
+    let [x, weights] = [0, 1].map(|input: usize| {
+        let bytes = inputs[input].data().as_bytes();
+        device.upload(&[bytes, &vec![0; bytes.len().next_multiple_of(4) - bytes.len() + 4]].concat())
+    });
+    let addend = addend.map(|x| device.upload(&x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>())).into_iter();
+    let extents @ [m, _, n] =
+        [inputs[0].ty().shape.rows(), inputs[1].ty().shape.columns(), inputs[1].ty().shape.rows()];
+    let tiling = Tiling::new(format, extents, Target::Sm80, multiprocessors).unwrap();
+    let [rounded, units] = tiling.rounded_bytes().unwrap().map(|bytes| device.allocate(bytes));
+    let out = device.allocate(4 * m * n);
+    let (rounding, launch) = tiling.rounding().unwrap();
+    device.run(&rounding, &launch, &[x, rounded, units])?;
+    let adds = addend.len() > 0;
+    let (product, launch) = tiling.product(adds).unwrap();
+    if let Some((joining, joins)) = tiling.joining(adds).unwrap() {
+        let parts = device.allocate(tiling.parts_bytes().unwrap());
+        device.run(&product, &launch, &[rounded, units, weights, parts])?;
+        let buffers: Vec<usize> = [parts, out, x, weights].into_iter().chain(addend).collect();
+        device.run(&joining, &joins, &buffers)?;
+    } else {
+        let buffers: Vec<usize> = [rounded, units, weights, out, x].into_iter().chain(addend).collect();
+        device.run(&product, &launch, &buffers)?;
+    }
+    let words = device.download(out).as_chunks::<4>().0[..m * n].iter().map(|word| f32::from_le_bytes(*word));
+    Ok(vec![Buffer::F32(words.collect())])
+}
+
+/// Whole and in parts, with rows, columns and elements that fill no tile, and with what has no unit.
+#[test]
+fn quantised_products_of_tiles_keep_their_contract() {
+    let mut random = reference::Random::new(57);
+    for format in [QuantFormat::Q4K, QuantFormat::Q5K, QuantFormat::Q6K, QuantFormat::Q8_0] {
+        for (m, n, chunks, multiprocessors) in [(9, 35, 2, 1), (16, 130, 5, 9), (33, 7, 1, 1)] {
+            let k = chunks * 256 - if format == QuantFormat::Q8_0 { 96 } else { 0 };
+            let mut blocks = vec![0; format.bytes(n * k).unwrap()];
+            format.encode(&random.uniforms(n * k, -1.0, 1.0), &mut blocks).unwrap();
+            let mut x = random.uniforms(m * k, -1.0, 1.0);
+            for (row, value) in [(1, f32::NAN), (2, f32::INFINITY), (3, 2e38), (4, 1e-40)] {
+                x[row * k + k - 1] = value;
+            }
+            x[5 * k..6 * k].fill(0.0);
+            x[6 * k..7 * k].iter_mut().for_each(|x| *x *= 1e-30);
+            let addend = random.uniforms(m * n, -9.0, 9.0);
+            let inputs =
+                || vec![Input::f32(x.clone(), &[m, k]), Input::new(Buffer::Blocks(format, blocks.clone()), &[n, k])];
+            let case = Case::new(QuantMatmulOp { format }, inputs());
+            let results = |addend: Option<&[f32]>, inputs: &[Operand<'_>]| {
+                run_tiled(format, inputs, addend, multiprocessors).unwrap_or_else(|why| panic!("{format:?} {m}: {why}"))
+            };
+            let accuracy = reference::conform(&case, |_: &Op, inputs: &[Operand<'_>]| Ok(results(None, inputs)));
+            assert_eq!(accuracy.unwrap_or_else(|why| panic!("{why}")).compared, m * n);
+            let inputs = inputs();
+            let inputs: Vec<Operand<'_>> = inputs.iter().map(|input| input.operand().unwrap()).collect();
+            let (Buffer::F32(sums), Buffer::F32(products)) =
+                (results(Some(&addend), &inputs).remove(0), results(None, &inputs).remove(0))
+            else {
+                panic!("results of f32");
+            };
+            let expected = products.iter().zip(&addend).map(|(product, addend)| (product + addend).to_bits());
+            assert!(sums.iter().map(|sum| sum.to_bits()).eq(expected), "{format:?} {m}");
+        }
     }
 }
 

@@ -28,6 +28,9 @@ impl Lower<CudaDevice> for Dequantize {
     }
 }
 
+/// Rows of x from which on reading weights once for all of them takes less time than reading them for every eight.
+const TILED: usize = 9;
+
 /// Rows of x from which on decoding the weights first takes less time than decoding them again for every eight rows.
 const MANY: usize = 64;
 
@@ -67,15 +70,55 @@ fn decoded(
     Ok(true)
 }
 
+/// Adds the product of more than a few rows of x, which are rounded first; says whether kernels take it. `addend` is added to it.
+fn tiled(
+    plan: &mut Lowering<'_>,
+    format: QuantFormat,
+    extents: [usize; 3],
+    [x, weights, out]: [Location; 3],
+    addend: Option<Location>,
+) -> Result<bool> {
+    let tiling = quant::Tiling::new(format, extents, plan.target.target, plan.target.multiprocessors);
+    let Some(tiling) = tiling else { return Ok(false) };
+    let (Some([of_x, of_units]), Some(of_parts)) = (tiling.rounded_bytes(), tiling.parts_bytes()) else {
+        return Ok(false);
+    };
+    let Some((rounding, rounds)) = accepted(tiling.rounding())? else { return Ok(false) };
+    let adds = addend.is_some();
+    let Some((product, launch)) = accepted(tiling.product(adds))? else { return Ok(false) };
+    let Some(joining) = accepted(tiling.joining(adds))? else { return Ok(false) };
+    let [rounded, units] = [of_x, of_units].map(|bytes| plan.scratch_bytes(bytes));
+    plan.run(rounding, rounds, &[x, rounded, units]);
+    let own = [rounded, units, weights];
+    match joining {
+        Some((joining, joins)) => {
+            let parts = plan.scratch_bytes(of_parts);
+            plan.run(product, launch, &[&own[..], &[parts]].concat());
+            let buffers = [parts, out, x, weights].into_iter().chain(addend);
+            plan.run(joining, joins, &buffers.collect::<Vec<_>>());
+        }
+        None => {
+            let buffers = own.into_iter().chain([out, x]).chain(addend);
+            plan.run(product, launch, &buffers.collect::<Vec<_>>());
+        }
+    }
+    Ok(true)
+}
+
 impl Lower<CudaDevice> for QuantMatmul {
     /// A third operand is added to the result: the device asks for [`FusionLimits::addends`](kiln_ir::graph::FusionLimits::addends).
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (x, weights) = (inputs[0].ty.shape, inputs[1].ty.shape);
-        let [m, depth, n] = [x.rows(), weights.columns(), weights.rows()];
+        let extents @ [m, depth, n] = [x.rows(), weights.columns(), weights.rows()];
         let multiprocessors = plan.target.multiprocessors;
-        if let Some(&addend) = inputs.get(2) {
-            let few = quant::WarpQuantMatmul::new(self.format, m, plan.target.target).filter(|_| m < MANY);
-            let Some(kernel) = few else {
+        let buffers = [inputs[0].at, inputs[1].at, outputs[0].at];
+        let addend = inputs.get(2);
+        if (TILED..MANY).contains(&m) && tiled(plan, self.format, extents, buffers, addend.map(|addend| addend.at))? {
+            return Ok(());
+        }
+        let few = quant::WarpQuantMatmul::new(self.format, m, plan.target.target);
+        if let Some(&addend) = addend {
+            let Some(kernel) = few.filter(|_| m < MANY) else {
                 let product = plan.scratch(outputs[0].ty);
                 self.lower(plan, &inputs[..2], &[product])?;
                 return Elementwise::add().lower(plan, &[product, addend], outputs);
@@ -85,11 +128,10 @@ impl Lower<CudaDevice> for QuantMatmul {
             plan.run(kernel, launch, &[inputs[0].at, inputs[1].at, outputs[0].at, addend.at]);
             return Ok(());
         }
-        let buffers = [inputs[0].at, inputs[1].at, outputs[0].at];
-        if m >= MANY && decoded(plan, self.format, [m, depth, n], buffers)? {
+        if m >= MANY && decoded(plan, self.format, extents, buffers)? {
             return Ok(());
         }
-        match quant::WarpQuantMatmul::new(self.format, m, plan.target.target) {
+        match few {
             Some(kernel) => plan.run(kernel, kernel.launch(m, depth, n, multiprocessors)?, &buffers),
             None => {
                 let kernel = quant::QuantMatmul::new(self.format, m);

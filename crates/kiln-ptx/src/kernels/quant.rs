@@ -11,7 +11,10 @@
 
 mod planes;
 mod quantize;
+mod rounding;
+mod tiled;
 mod warp;
+mod weights;
 
 use kiln_ir::op::ExpertExtents;
 use kiln_ir::quant::{DOUBLED, NORMAL, Values};
@@ -19,6 +22,7 @@ use kiln_ir::{QuantFormat, Result};
 
 pub use planes::{RepairRows, SplitBlocks, SplitRows, plane_bytes};
 pub use quantize::Quantize;
+pub use tiled::{JoinParts, RoundRows, TiledQuantMatmul, Tiling};
 pub use warp::WarpQuantMatmul;
 
 use super::experts::{self, Chosen, ExpertTiles};

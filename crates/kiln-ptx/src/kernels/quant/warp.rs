@@ -21,11 +21,11 @@
 //! product.
 
 mod activations;
-mod weights;
 
 use kiln_ir::op::ExpertExtents;
 use kiln_ir::{QuantFormat, Result};
 
+use super::weights::{Row, Step, Turn};
 use super::{Word, exact_product};
 use crate::builder::operands::{Groups, Sixteen};
 use crate::kernel::{MAX_GRID_YZ, extent};
@@ -33,7 +33,6 @@ use crate::kernels::experts::{self, Chosen, ExpertTiles};
 use crate::kernels::team::{self, WARP};
 use crate::{Argument, Builder, Fragment, Global, Kernel, Launch, Pointer, PtxKernel, Shared, Target, Value, Variable};
 use activations::{Activations, Reader};
-use weights::{Row, Step, Turn};
 
 /// Warps that share rows of weights, and steps of a chunk.
 const STEPS: u32 = 8;

@@ -1,23 +1,11 @@
 //! Rows of x as the second operand of products of bytes.
 
 use super::super::Word;
+use super::super::rounding::{GROUP, Rounded, VECTOR};
 use super::Shape;
 use crate::kernels::experts::Chosen;
 use crate::kernels::math::F32;
-use crate::kernels::team::{self, WARP};
 use crate::{Builder, Global, Pointer, Shared, Value, Variable};
-
-/// Elements with a scale in common.
-const GROUP: u32 = 32;
-/// Elements of a vector.
-const VECTOR: u32 = 4;
-/// The largest integer of which both bytes have a sign.
-const LARGEST: f32 = 32_639.0;
-/// A sum with it ends with the lowest bits of the nearest integer.
-const ROUNDS: f32 = 12_582_912.0;
-/// Zeros, and largest magnitudes from 2⁻⁹⁰ to 2¹²⁶, have a scale: neither it nor its inverse is subnormal.
-const LEAST: u32 = (127 - 90) << 23;
-const MOST: u32 = (127 + 126) << 23;
 
 /// Neighbouring vectors of x of a chunk that a thread brings, and where they go.
 struct Place<'k> {
@@ -133,40 +121,18 @@ impl<'k> Activations<'k> {
         let x: Vec<_> = place.vectors.iter().map(|vector| vector.map(|value| value.get())).collect();
         // Those of the other lanes that share the group.
         let lanes = [1, 2, 4].into_iter().filter(|&mask| mask * VECTOR * Self::vectors(self.shape) < GROUP);
-        let magnitudes = x.iter().flatten().map(|&x| k.bits_u32(x) & 0x7fff_ffffu32).collect();
-        let Some(mut most) = team::tree(magnitudes, |a, b| k.max(a, b)) else { return };
-        for mask in lanes.clone() {
-            most = k.max(most, k.shfl_bfly(most, mask, WARP - 1, u32::MAX));
-        }
-        let zeros = k.eq(most, 0);
-        let fits = k.or(zeros, k.le(most - LEAST, MOST - LEAST));
-        let greatest = k.bits_f32(most);
-        let over = k.selp(0.0f32, k.rcp_approx(greatest) * LARGEST, zeros);
-        let rounds = k.constant::<f32>(ROUNDS);
-        let rounded: Vec<_> = x.iter().map(|x| x.map(|x| k.fma(x, over, rounds))).collect();
-        let packed = |bits: [Word<'k>; 4], pair: u32| {
-            let [a, b, c, d] = bits;
-            k.prmt(k.prmt(a, b, pair), k.prmt(c, d, pair), 0x5410u32)
-        };
-        let lower: Vec<_> = rounded.iter().map(|x| x.map(|x| k.bits_u32(x))).collect();
-        // The lower byte has a sign.
-        let upper = lower.iter().map(|bits| packed(bits.map(|bits| bits + 128u32), 0x0051)).collect();
-        let lower = lower.iter().map(|&bits| packed(bits, 0x0040)).collect();
+        let lanes: Vec<u32> = lanes.collect();
+        let Some(rounded) = Rounded::new(k, &x, &lanes) else { return };
         let row = k.mad(slot, self.shape.rows, place.row);
         let to = self.planes.byte_index(k.mad(row, 2 * self.shape.pitch(), place.element));
-        self.write(to, upper);
-        self.write(to.bytes(self.shape.pitch() as i32), lower);
+        self.write(to, rounded.upper());
+        self.write(to.bytes(self.shape.pitch() as i32), rounded.lower());
         let width = Self::width(self.shape);
         let to = self.scales.index(k.mad(row, Self::row_scales(self.shape), (place.element / GROUP) * width));
         let is_first = k.eq(place.element & (GROUP - 1), 0);
-        k.st_if(is_first, to, k.selp(greatest * (1.0 / LARGEST), f32::NAN, fits));
+        k.st_if(is_first, to, rounded.unit);
         if width == 2 {
-            let integers = rounded.iter().flatten().map(|&x| x - ROUNDS).collect();
-            let Some(mut sum) = team::tree(integers, |a, b| a + b) else { return };
-            for mask in lanes {
-                sum = sum + k.shfl_bfly(sum, mask, WARP - 1, u32::MAX);
-            }
-            k.st_if(is_first, to.offset(1), sum);
+            k.st_if(is_first, to.offset(1), rounded.sum());
         }
     }
 
