@@ -118,7 +118,7 @@ fn on_gpus() -> Result<String> {
          with one that sees its key.\n\
          - The mean of a window in CUDA is off by h + w - 1 u Σ|terms| at most, where that is more: rows of the window are added one \
          after the other, then their sums.\n\
-         - In CUDA other differences than these are asked for: `kiln::cuda::InputPrecision` names them. The rest of this section \
+         - In CUDA other differences than these are asked for: `kiln::Precision` names them. The rest of this section \
          is about GPUs through wgpu.\n\
          - `fma` is rounded twice where the device has no fused instruction.\n\
          - Sums of products run over chains of up to 512: in their bounds w is min(k, 512) + k / 256.\n\n\

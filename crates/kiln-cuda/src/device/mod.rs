@@ -8,7 +8,7 @@ mod program;
 mod staging;
 
 pub use open::{CudaDevice, DeviceInfo};
-pub use options::{DeviceOptions, InputPrecision};
+pub use options::DeviceOptions;
 
 use std::collections::HashMap;
 use std::convert::Infallible;

@@ -124,7 +124,7 @@ impl CudaDevice {
         let hardware = Hardware {
             target: kernels.target,
             multiprocessors: info.multiprocessors,
-            input_precision: options.input_precision,
+            precision: options.precision,
         };
         // Other programs use the device, too.
         let shared = Shared::new(GRANULARITY, info.memory / 4);
@@ -143,7 +143,7 @@ impl CudaDevice {
         self.inner.hardware.target.name()
     }
 
-    /// Whether products and attention of f16, and products of f32 as [`DeviceOptions::input_precision`] says, run on tensor
+    /// Whether products and attention of f16, and products of f32 as [`DeviceOptions::precision`] says, run on tensor
     /// cores.
     pub fn has_tensor_cores(&self) -> bool {
         self.inner.hardware.has_tensor_cores()

@@ -59,12 +59,12 @@ mod tests {
     use kiln_ptx::Target;
 
     use super::*;
-    use crate::InputPrecision;
+    use kiln_ir::Precision;
     use crate::plan::Hardware;
 
     /// The kernels of two products for each of some rows, behind that which looks at the indices.
     fn kernels(target: Target, weights: DType, rows: usize) -> Vec<String> {
-        let hardware = Hardware { target, multiprocessors: 132, input_precision: InputPrecision::Ieee };
+        let hardware = Hardware { target, multiprocessors: 132, precision: Precision::Contract };
         let ty = |dtype, dims: &[usize]| TensorType::of(dtype, Shape::new(dims).unwrap()).unwrap();
         let types = [ty(DType::F32, &[rows, 256]), ty(weights, &[8, 96, 256]), ty(DType::U32, &[rows, 2])];
         let (_, plan) = Plan::<CudaDevice>::of_operation(&Op::from(MatmulByExpert), &types, &hardware).unwrap();

@@ -2,12 +2,13 @@
 
 use kiln_device::Location;
 use kiln_ir::op::{Dequantize, Elementwise, MatmulExtents, QuantMatmul, Quantize};
-use kiln_ir::{QuantFormat, Result};
+use kiln_ir::{DType, Precision, QuantFormat, Result};
 use kiln_ptx::PtxType;
 use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::kernels::quant;
 
-use super::{Launches, Lower, Lowering, Value, accepted};
+use super::matmul::{self, K_INNERMOST};
+use super::{Launches, Lower, Lowering, Value, accepted, cast};
 use crate::CudaDevice;
 
 impl Lower<CudaDevice> for Quantize {
@@ -70,6 +71,25 @@ fn decoded(
     Ok(true)
 }
 
+/// Adds the product of many rows of x with weights that are decoded first, both nearest in bf16; says whether kernels take it.
+fn rounded(plan: &mut Lowering<'_>, format: QuantFormat, extents: [usize; 3], [x, weights, out]: [Value; 3]) -> Result<bool> {
+    let [m, k, n] = extents;
+    let Some(bytes) = n.checked_mul(k).and_then(|elements| elements.checked_mul(2)).filter(|&bytes| bytes <= MOST_SCRATCH)
+    else {
+        return Ok(false);
+    };
+    let extents = MatmulExtents { batch: 1, shared_b: true, m, k, n };
+    let product = matmul::kernel(*plan.target, K_INNERMOST, PtxType::Bf16, extents)?;
+    let Some((product, launch)) = product else { return Ok(false) };
+    let round = quant::SplitBlocks::rounding(format);
+    let Some(rounds) = accepted(round.launch(n * k))? else { return Ok(false) };
+    let of_weights = plan.scratch_bytes(bytes);
+    plan.run(round, rounds, &[weights.at, of_weights]);
+    let x = cast::of_type(plan, x, DType::Bf16)?;
+    plan.run(product, launch, &[x.at, of_weights, out.at]);
+    Ok(true)
+}
+
 /// Adds the product of more than a few rows of x, which are rounded first; says whether kernels take it. `addend` is added to it.
 fn tiled(
     plan: &mut Lowering<'_>,
@@ -128,7 +148,10 @@ impl Lower<CudaDevice> for QuantMatmul {
             plan.run(kernel, launch, &[inputs[0].at, inputs[1].at, outputs[0].at, addend.at]);
             return Ok(());
         }
-        if m >= MANY && decoded(plan, self.format, extents, buffers)? {
+        let rounds = matches!(plan.target.precision, Precision::Bf16 | Precision::Int8) && plan.target.has_warp_groups();
+        if m >= MANY && rounds && rounded(plan, self.format, extents, [inputs[0], inputs[1], outputs[0]])?
+            || m >= MANY && decoded(plan, self.format, extents, buffers)?
+        {
             return Ok(());
         }
         match few {
@@ -150,12 +173,12 @@ mod tests {
     use kiln_ptx::Target;
 
     use super::*;
-    use crate::InputPrecision;
+    use kiln_ir::Precision;
     use crate::plan::Hardware;
 
     /// The kernels of a product of `m` rows, whose result a tensor is added to where that is said.
     fn kernels(target: Target, format: QuantFormat, m: usize, adds: bool) -> Vec<String> {
-        let hardware = Hardware { target, multiprocessors: 132, input_precision: InputPrecision::Ieee };
+        let hardware = Hardware { target, multiprocessors: 132, precision: Precision::Contract };
         let mut graph = Graph::new();
         let shape = |rows| Shape::new(&[rows, 256]).unwrap();
         let x = graph.input(TensorType::f32(shape(m)));
