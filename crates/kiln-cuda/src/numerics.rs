@@ -10,10 +10,10 @@ use kiln_ir::op::{Attention, Bound, Matmul, Op};
 use kiln_ir::{DType, Precision, Result, TensorType};
 use kiln_ptx::kernels::window::Pool;
 
+use crate::CudaDevice;
 use crate::lower::attention::on_tensor_cores;
 use crate::lower::halves;
 use crate::plan::Hardware;
-use crate::CudaDevice;
 
 /// The error bound of an operation on a device: that of the contract, or, for products and attention on tensor cores, what those
 /// keep, and of means of windows what chains of rows and columns do. Of attention it leaves out what weights below 2⁻²⁹ of the greatest add: they are within 2⁻⁴⁰ of it.

@@ -30,9 +30,9 @@ use kiln_ptx::kernels::window::{Convolve, Pool};
 use kiln_ptx::kernels::write_rows::WriteRows;
 use kiln_ptx::{Kernel, Launch, PtxKernel, Target, Together};
 
-use kiln_ir::Precision;
 use crate::driver::Begins;
 use crate::lower::custom::CustomCode;
+use kiln_ir::Precision;
 
 /// The properties of a device that plans depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

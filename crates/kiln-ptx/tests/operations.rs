@@ -2,12 +2,12 @@
 
 mod support;
 
-use kiln_ir::op::reference::{self, Case, Input};
+use kiln_ir::op::reference::{self, Case, Expected, Input};
 use kiln_ir::op::{
-    Arithmetic as ArithmeticOp, Attention as AttentionOp, BatchNorm, Cast as CastOp, Compare as CompareOp, Convolve2d,
-    Cumsum as CumsumOp, Dequantize as DequantizeOp, MatmulByExpert as MatmulByExpertOp, Op, Operation, Pool2d,
-    QuantMatmul as QuantMatmulOp, Quantize as QuantizeOp, Rope as RopeOp, Select as SelectOp, Sort as SortOp,
-    TopK as TopKOp, channels_of,
+    Arithmetic as ArithmeticOp, Attention as AttentionOp, BatchNorm, Bound, Cast as CastOp, Compare as CompareOp,
+    Convolve2d, Cumsum as CumsumOp, Dequantize as DequantizeOp, MatmulByExpert as MatmulByExpertOp, Op, Operation,
+    Pool2d, QuantMatmul as QuantMatmulOp, Quantize as QuantizeOp, RmsNorm, Rope as RopeOp, Select as SelectOp,
+    Sort as SortOp, TopK as TopKOp, channels_of,
 };
 use kiln_ir::{Buffer, DType, Data, Error, Operand, QuantFormat, Result as CoreResult, Shape, TensorType};
 use kiln_ptx::kernels::attention::{Attention, ScanAttention};
@@ -462,6 +462,52 @@ fn quantised_products_of_tiles_keep_their_contract() {
             };
             let expected = products.iter().zip(&addend).map(|(product, addend)| (product + addend).to_bits());
             assert!(sums.iter().map(|sum| sum.to_bits()).eq(expected), "{format:?} {m}");
+        }
+    }
+}
+
+/// Rows of ordinary, large, tiny and no size at all, and one with what is no number.
+#[test]
+fn quantised_products_normalise_their_rows() {
+    let mut random = reference::Random::new(58);
+    for (format, m, n, k) in [
+        (QuantFormat::Q4K, 1, 35, 512),
+        (QuantFormat::Q5K, 2, 20, 4096 + 256),
+        (QuantFormat::Q6K, 4, 35, 2048 + 256),
+        (QuantFormat::Q8_0, 3, 33, 1056),
+    ] {
+        for (size, eps) in [(1.0, 1e-5), (1e25, 1e-5), (1e-25, 0.0), (0.0, 1e-6), (f32::NAN, 1e-5)] {
+            let mut x = random.uniforms(m * k, -1.0, 1.0);
+            x[(m - 1) * k..].iter_mut().for_each(|x| *x *= size);
+            let gamma = random.uniforms(k, 0.5, 2.0);
+            let mut blocks = vec![0; format.bytes(n * k).unwrap()];
+            format.encode(&random.uniforms(n * k, -1.0, 1.0), &mut blocks).unwrap();
+            let [rows, vector] = [&x, &gamma].map(|x| Input::f32(x.clone(), &[x.len() / k, k]));
+            let vector = Input::f32(vector.operand().unwrap().data().f32().to_vec(), &[k]);
+            let norm = RmsNorm::new(eps);
+            let operands = [rows.operand().unwrap(), vector.operand().unwrap()];
+            let Expected::F32 { values, .. } = Op::from(norm).reference(&operands).unwrap().remove(0) else {
+                panic!("a norm of f32");
+            };
+            let normal = Input::f32(values.iter().map(|&x| x as f32).collect(), &[m, k]);
+            let weights = Input::new(Buffer::Blocks(format, blocks.clone()), &[n, k]);
+            let op = Op::from(QuantMatmulOp { format });
+            let operands = [normal.operand().unwrap(), weights.operand().unwrap()];
+            let expected = op.reference(&operands).unwrap();
+            let Bound::Magnitude(units) = op.bound(&operands.each_ref().map(Operand::ty)).unwrap() else {
+                panic!("a product");
+            };
+            let kernel = WarpQuantMatmul::new(format, m, Target::Sm80).unwrap().normed(norm).unwrap();
+            let mut device = Device::default();
+            blocks.resize(blocks.len().next_multiple_of(16) + 16, 0);
+            let bytes = |x: &[f32]| -> Vec<u8> { x.iter().flat_map(|x| x.to_le_bytes()).collect() };
+            let buffers = [bytes(&x), blocks, vec![0; 4 * m * n], bytes(&gamma)].map(|x| device.upload(&x));
+            device.run(&kernel, &kernel.launch(m, k, n, 1).unwrap(), &buffers).unwrap();
+            let words = device.download(buffers[2]).as_chunks::<4>().0[..m * n].iter();
+            let found = Buffer::F32(words.map(|word| f32::from_le_bytes(*word)).collect());
+            // Those of the norm, and of the rounding of its result above.
+            let accuracy = reference::check(Bound::Magnitude(units + 16.0), &expected, &[found.as_data()]);
+            accuracy.unwrap_or_else(|why| panic!("{format:?}, {size}: {why}"));
         }
     }
 }

@@ -121,11 +121,8 @@ impl CudaDevice {
         let context = Arc::new(Context::open(driver, ordinal, info.name.clone())?);
         let folder = options.kernel_folder.clone();
         let kernels = Kernels::new(context.clone(), driver, info.compute_capability, folder)?;
-        let hardware = Hardware {
-            target: kernels.target,
-            multiprocessors: info.multiprocessors,
-            precision: options.precision,
-        };
+        let hardware =
+            Hardware { target: kernels.target, multiprocessors: info.multiprocessors, precision: options.precision };
         // Other programs use the device, too.
         let shared = Shared::new(GRANULARITY, info.memory / 4);
         let staging = Staging::new(context.clone());

@@ -231,8 +231,8 @@ mod tests {
     use kiln_ptx::Target;
 
     use super::*;
-    use kiln_ir::Precision;
     use kiln_device::Plan;
+    use kiln_ir::Precision;
 
     /// The kernels of causal attention of these heads, queries, keys and elements of a row, up to their tiles; and the bytes
     /// of scratch memory.

@@ -59,8 +59,8 @@ mod tests {
     use kiln_ptx::Target;
 
     use super::*;
-    use kiln_ir::Precision;
     use crate::plan::Hardware;
+    use kiln_ir::Precision;
 
     /// The kernels of two products for each of some rows, behind that which looks at the indices.
     fn kernels(target: Target, weights: DType, rows: usize) -> Vec<String> {

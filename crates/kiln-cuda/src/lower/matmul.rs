@@ -112,7 +112,12 @@ fn rounded(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b, c
 }
 
 /// The kernel for tensor cores that takes a product as it is stored, and its launch: of warp groups where there are any.
-pub(super) fn kernel(hardware: Hardware, op: Matmul, input: PtxType, extents: MatmulExtents) -> Result<Option<(Code, Launch)>> {
+pub(super) fn kernel(
+    hardware: Hardware,
+    op: Matmul,
+    input: PtxType,
+    extents: MatmulExtents,
+) -> Result<Option<(Code, Launch)>> {
     let (types, multiprocessors) = ([input, PtxType::F32], hardware.multiprocessors);
     if hardware.has_warp_groups() {
         let tile = WarpGroupTile::for_extents(extents, input, multiprocessors);
@@ -225,8 +230,7 @@ mod tests {
     use crate::plan::Hardware;
     use kiln_device::Plan;
 
-    const HOPPER: Hardware =
-        Hardware { target: Target::Sm90a, multiprocessors: 132, precision: Precision::Contract };
+    const HOPPER: Hardware = Hardware { target: Target::Sm90a, multiprocessors: 132, precision: Precision::Contract };
 
     /// The names of the kernels of a product, up to their tiles.
     fn kernels(hardware: Hardware, op: Matmul, types: [(DType, [usize; 2]); 2]) -> Vec<String> {

@@ -1,7 +1,7 @@
 //! Quantised blocks.
 
-use kiln_device::Location;
-use kiln_ir::op::{Dequantize, Elementwise, MatmulExtents, QuantMatmul, Quantize};
+use kiln_device::{Location, lower};
+use kiln_ir::op::{Dequantize, Elementwise, MatmulExtents, Op, QuantMatmul, Quantize, RmsNorm};
 use kiln_ir::{DType, Precision, QuantFormat, Result};
 use kiln_ptx::PtxType;
 use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
@@ -72,9 +72,15 @@ fn decoded(
 }
 
 /// Adds the product of many rows of x with weights that are decoded first, both nearest in bf16; says whether kernels take it.
-fn rounded(plan: &mut Lowering<'_>, format: QuantFormat, extents: [usize; 3], [x, weights, out]: [Value; 3]) -> Result<bool> {
+fn rounded(
+    plan: &mut Lowering<'_>,
+    format: QuantFormat,
+    extents: [usize; 3],
+    [x, weights, out]: [Value; 3],
+) -> Result<bool> {
     let [m, k, n] = extents;
-    let Some(bytes) = n.checked_mul(k).and_then(|elements| elements.checked_mul(2)).filter(|&bytes| bytes <= MOST_SCRATCH)
+    let Some(bytes) =
+        n.checked_mul(k).and_then(|elements| elements.checked_mul(2)).filter(|&bytes| bytes <= MOST_SCRATCH)
     else {
         return Ok(false);
     };
@@ -148,7 +154,8 @@ impl Lower<CudaDevice> for QuantMatmul {
             plan.run(kernel, launch, &[inputs[0].at, inputs[1].at, outputs[0].at, addend.at]);
             return Ok(());
         }
-        let rounds = matches!(plan.target.precision, Precision::Bf16 | Precision::Int8) && plan.target.has_warp_groups();
+        let rounds =
+            matches!(plan.target.precision, Precision::Bf16 | Precision::Int8) && plan.target.has_warp_groups();
         if m >= MANY && rounds && rounded(plan, self.format, extents, [inputs[0], inputs[1], outputs[0]])?
             || m >= MANY && decoded(plan, self.format, extents, buffers)?
         {
@@ -165,6 +172,27 @@ impl Lower<CudaDevice> for QuantMatmul {
     }
 }
 
+/// A product of few rows, which are normalised in its kernel.
+pub(crate) fn lower_normed(
+    norm: &RmsNorm,
+    op: &Op,
+    plan: &mut Lowering<'_>,
+    inputs: &[Value],
+    outputs: &[Value],
+) -> Result<()> {
+    let (&Op::QuantMatmul(QuantMatmul { format }), &[x, weights, gamma]) = (op, inputs) else {
+        return lower::normed(norm, op, plan, inputs, outputs);
+    };
+    let (m, shape) = (x.ty.shape.rows(), weights.ty.shape);
+    let kernel = quant::WarpQuantMatmul::new(format, m, plan.target.target).filter(|_| m < TILED);
+    let Some(kernel) = kernel.and_then(|kernel| kernel.normed(*norm)) else {
+        return lower::normed(norm, op, plan, inputs, outputs);
+    };
+    let launch = kernel.launch(m, shape.columns(), shape.rows(), plan.target.multiprocessors)?;
+    plan.run(kernel, launch, &[x.at, weights.at, outputs[0].at, gamma.at]);
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use kiln_device::Plan;
@@ -173,8 +201,8 @@ mod tests {
     use kiln_ptx::Target;
 
     use super::*;
-    use kiln_ir::Precision;
     use crate::plan::Hardware;
+    use kiln_ir::Precision;
 
     /// The kernels of a product of `m` rows, whose result a tensor is added to where that is said.
     fn kernels(target: Target, format: QuantFormat, m: usize, adds: bool) -> Vec<String> {
@@ -207,6 +235,35 @@ mod tests {
             let one = of(target, format, m);
             assert!(one.len() == 1 && one[0].contains("quant_matmul"), "{one:?}");
         }
+    }
+
+    /// The kernels of a norm and of two products that read it.
+    fn normed(target: Target, format: QuantFormat, m: usize) -> Vec<String> {
+        let hardware = Hardware { target, multiprocessors: 132, precision: Precision::Contract };
+        let mut graph = Graph::new();
+        let shape = |rows| Shape::new(&[rows, 256]).unwrap();
+        let x = graph.input(TensorType::f32(shape(m)));
+        let gamma = graph.input(TensorType::f32(Shape::new(&[256]).unwrap()));
+        let normal = graph.record(RmsNorm::new(1e-5), &[x, gamma]).unwrap();
+        let products: Vec<_> = (0..2)
+            .map(|_| {
+                let weights = graph.input(TensorType::blocks(format, shape(256)).unwrap());
+                graph.record(QuantMatmul { format }, &[normal, weights]).unwrap()
+            })
+            .collect();
+        let plan = Plan::<CudaDevice>::new(&graph, &products, &hardware).unwrap();
+        plan.steps.iter().map(|step| step.code.kernel().name()).collect()
+    }
+
+    #[test]
+    fn norms_are_part_of_the_products_of_few_rows_that_read_them() {
+        let both = normed(Target::Sm90a, QuantFormat::Q4K, 1);
+        assert_eq!(both, ["warp_quant_matmul_q4_K_1_overlapping_normed_together_2"]);
+        let many = normed(Target::Sm90a, QuantFormat::Q4K, 5);
+        assert!(many.len() == 2 && many[0].starts_with("rms_norm"), "{many:?}");
+        let without_kernel = normed(Target::Sm90a, QuantFormat::Q4_0, 1);
+        assert!(without_kernel[0].starts_with("rms_norm"), "{without_kernel:?}");
+        assert!(normed(Target::Sm70, QuantFormat::Q4K, 1)[0].starts_with("rms_norm"));
     }
 
     #[test]

@@ -142,11 +142,7 @@ impl EngineBuilder {
     }
 
     fn opening(&self) -> Opening {
-        Opening {
-            code_folder: self.profile.folder(),
-            times_kernels: self.times_kernels,
-            precision: self.precision,
-        }
+        Opening { code_folder: self.profile.folder(), times_kernels: self.times_kernels, precision: self.precision }
     }
 
     /// Whether this kind of execution may be among the places.

@@ -7,7 +7,7 @@
 
 use kiln_ir::{QuantFormat, Result};
 
-use super::{BLOCK, MOST, Share, VECTOR, exact_product, first_element, groups, share};
+use super::{BLOCK, ExactRow, MOST, Share, VECTOR, first_element, groups, share};
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::kernels::half::pack;
 use crate::kernels::math::F32;
@@ -242,7 +242,8 @@ impl RepairRows {
                 let is_finite = k.lt(k.abs(found), f32::INFINITY);
                 k.if_(k.or(all, k.not(is_finite)), || {
                     let x = x.index_wide(k.mul_wide(row, depth));
-                    let exact = exact_product(k, self.format, x, weights, first + i, depth);
+                    let row = ExactRow { x, gamma: None, depth };
+                    let exact = row.product(k, self.format, weights, first + i);
                     k.st(out.offset(i as i32), k.cvt_rn_f32(exact));
                 });
             }

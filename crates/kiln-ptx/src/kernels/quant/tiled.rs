@@ -15,7 +15,7 @@ use kiln_ir::{QuantFormat, Result};
 
 use super::rounding::{GROUP, Rounded, VECTOR};
 use super::weights::{Row, Step, Turn};
-use super::{Word, exact_product};
+use super::{ExactRow, Word};
 use crate::builder::operands::{Groups, Sixteen};
 use crate::kernel::{MAX_GRID_X, MAX_GRID_YZ, extent};
 use crate::kernels::math::F32;
@@ -338,7 +338,8 @@ impl<'k> Repair<'k> {
     fn exact(&self, [row, of_weights]: [Word<'k>; 2]) -> F32<'k> {
         let k = self.k;
         let x = self.x.index_wide(k.mul_wide(row, self.depth));
-        k.cvt_rn_f32(exact_product(k, self.format, x, self.weights, of_weights, self.depth))
+        let row = ExactRow { x, gamma: None, depth: self.depth };
+        k.cvt_rn_f32(row.product(k, self.format, self.weights, of_weights))
     }
 }
 
