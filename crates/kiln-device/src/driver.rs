@@ -151,7 +151,7 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
         inputs: &[Value],
         outputs: &[Value],
     ) -> Result<()> {
-        lower::normed(norm, op, plan, inputs, outputs)
+        crate::lower::normed(norm, op, plan, inputs, outputs)
     }
 
     /// Adds the steps of a fused element-wise chain to a plan.

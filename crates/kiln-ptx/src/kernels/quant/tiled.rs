@@ -2,7 +2,7 @@
 //!
 //! `yᵢⱼ = Σₖ xᵢₖ Wⱼₖ`. [`RoundRows`] rounds x to 16 bits, as the contract of the product allows, and writes the bytes in the order
 //! in which lanes take them. [`TiledQuantMatmul`] reads weights once for up to 64 rows of x: a block of threads has a tile of 128
-//! rows of weights, 16 for each of its warps, and goes along k in chunks of 256 elements, which come by `cp.async` several chunks
+//! rows of weights, 16 for each of eight warps, and goes along k in chunks of 256 elements, which come by `cp.async` several chunks
 //! ahead. A product of bytes is of 16 rows of weights and of the upper and the lower bytes of four rows of x; of the elements
 //! with a step in common it is exact. Steps, minima and units of x are applied to it in f32.
 //!
@@ -22,11 +22,11 @@ use crate::kernels::math::F32;
 use crate::kernels::team::{self, WARP};
 use crate::{Argument, Builder, Fragment, Global, Kernel, Launch, Pointer, PtxKernel, Shared, Target, Value, Variable};
 
-/// Warps of a block of threads.
+/// Warps that share the rows of weights of a block of threads.
 const WARPS: u32 = 8;
-const THREADS: u32 = WARPS * WARP;
-/// Rows of weights of a warp.
+/// Rows of weights of a warp, and of x at most: with 64 rows two warps take the same weights apart.
 const TALL: u32 = 16;
+const WIDE: u32 = 32;
 /// Rows of weights of a block of threads.
 const WEIGHTS: u32 = WARPS * TALL;
 /// Rows of x of a product of bytes.
@@ -36,9 +36,13 @@ const CHUNK: u32 = 256;
 const GROUPS: u32 = CHUNK / GROUP;
 /// Bytes of a copy.
 const PIECE: u32 = 16;
-/// Bytes of four rows of x of a group: their integers, and for each row its unit and the sum of its integers.
-const PLANE_BYTES: u32 = 2 * ACROSS * GROUP;
-const SCALE_BYTES: u32 = 2 * 4 * ACROSS;
+/// Groups whose bytes lie side by side, for loads of 16 bytes.
+const PAIR: u32 = 2;
+/// Bytes of four rows of x of a pair of groups: their integers, and for each row its units and the sums of its integers.
+const PLANE_BYTES: u32 = PAIR * 2 * ACROSS * GROUP;
+const SCALE_BYTES: u32 = PAIR * 2 * 4 * ACROSS;
+/// Pairs of groups of a chunk.
+const PAIRS: u32 = GROUPS / PAIR;
 /// Rows and elements of a row at most: 32 bits count the bytes of a row, and what the last block reaches over.
 const MOST: u64 = (1 << 30) - 1;
 /// Shared memory of a multiprocessor that blocks of threads may fill, before `sm_90` and from it on. A block of the devices between
@@ -97,8 +101,8 @@ impl Tiling {
     /// Bytes of rounded x, and of its units and sums; `None` where they are beyond a `usize`.
     pub fn rounded_bytes(&self) -> Option<[usize; 2]> {
         let fours = self.down() * (self.rows / ACROSS) as usize;
-        let groups = fours.checked_mul(self.chunks() * GROUPS as usize)?;
-        Some([groups.checked_mul(PLANE_BYTES as usize)?, groups.checked_mul(SCALE_BYTES as usize)?])
+        let pairs = fours.checked_mul(self.chunks() * PAIRS as usize)?;
+        Some([pairs.checked_mul(PLANE_BYTES as usize)?, pairs.checked_mul(SCALE_BYTES as usize)?])
     }
 
     /// Bytes of the parts of the result, where there are several; `None` where they are beyond a `usize`.
@@ -114,8 +118,8 @@ impl Tiling {
     pub fn rounding(&self) -> Result<(RoundRows, Launch)> {
         let fours = self.down() * (self.rows / ACROSS) as usize;
         let fours = extent("groups of four rows", fours, MAX_GRID_YZ)?;
-        // Each warp has two groups.
-        let across = extent("chunks", self.chunks() * (GROUPS / (2 * ROUNDING_THREADS / WARP)) as usize, MAX_GRID_X)?;
+        // Each warp has a pair of groups.
+        let across = extent("chunks", self.chunks() * (PAIRS / (ROUNDING_THREADS / WARP)) as usize, MAX_GRID_X)?;
         let words = [extent("rows", self.m, MOST)?, extent("elements of a row", self.depth, MOST)?];
         let arguments = (0..3).map(Argument::Buffer).chain(words.map(Argument::U32)).collect();
         Ok((RoundRows { group: self.step.group }, Launch { grid: [across, fours, 1], arguments }))
@@ -169,35 +173,37 @@ impl RoundRows {
         [16, 32].map(|group| Self { group })
     }
 
-    /// A warp has two groups of four rows. Lane `4 (2 i + b) + t` of a product has the bytes b, the lower ones if 1, of row i, and of
-    /// these eight from 8 t on, or with groups of 16 four of each from 4 t on.
+    /// A warp has a pair of groups of four rows. Lane `4 (2 i + b) + t` of a product has the bytes b, the lower ones if 1, of row i, and
+    /// of these eight of each group from 8 t on, or with steps of 16 elements four of each half of it from 4 t on.
     fn write(&self, k: &Builder) {
         let x = k.buffer::<f32>("x");
         let planes = k.buffer::<u32>("planes");
         let scales = k.buffer::<f32>("scales");
         let [m, depth] = ["m", "depth"].map(|name| k.parameter::<u32>(name));
         let thread = k.tid_x();
-        let (lane, warp) = (thread & (WARP - 1), k.mad(k.ctaid_x(), ROUNDING_THREADS / WARP, thread >> WARP.ilog2()));
-        let (t, in_four, group) = (lane & 3u32, lane >> 2 & 3u32, warp * 2u32 + (lane >> 4));
+        let lane = thread & (WARP - 1);
+        let pair = k.mad(k.ctaid_x(), ROUNDING_THREADS / WARP, thread >> WARP.ilog2());
+        let (t, in_four, in_pair) = (lane & 3u32, lane >> 2 & 3u32, lane >> 4);
         let four = k.ctaid_y();
         let row = k.min(k.mad(four, ACROSS, in_four), m - 1);
         let [first, second] =
             if self.group == GROUP { [t * 8u32, t * 8u32 + 4u32] } else { [t * 4u32, t * 4u32 + 16u32] };
-        let element = group * GROUP;
+        let element = k.mad(pair, PAIR, in_pair) * GROUP;
         let there = k.lt(element, depth);
         let of_group = x.index_wide(k.mad_wide(row, depth, k.cvt_u64(element)));
         let vectors: Vec<[F32<'_>; VECTOR as usize]> =
             [first, second].map(|at| k.ld_v_if::<_, _, 4>(there, of_group.index(at), 0.0f32)).to_vec();
         let Some(rounded) = Rounded::new(k, &vectors, &[1, 2]) else { return };
-        let groups = (k.nctaid_x() * (2 * ROUNDING_THREADS / WARP)) * four + group;
-        let to = planes.index_wide(k.mul_wide(groups, PLANE_BYTES / 4)).index(in_four * 16u32 + t * 2u32);
-        for (words, to) in [(rounded.upper(), to), (rounded.lower(), to.offset(8))] {
+        let pairs = (k.nctaid_x() * (ROUNDING_THREADS / WARP)) * four + pair;
+        let to = planes.index_wide(k.mul_wide(pairs, PLANE_BYTES / 4));
+        let to = to.index(in_four * 32u32 + t * 4u32 + in_pair * 2u32);
+        for (words, to) in [(rounded.upper(), to), (rounded.lower(), to.offset(16))] {
             if let [first, second] = words[..] {
                 k.st_v(to, [first, second]);
             }
         }
         let sum = rounded.sum();
-        let to = scales.index_wide(k.mul_wide(groups, SCALE_BYTES / 4)).index(in_four * 2u32);
+        let to = scales.index_wide(k.mul_wide(pairs, SCALE_BYTES / 4)).index(in_four * 4u32 + in_pair * 2u32);
         k.if_(k.eq(t, 0), || k.st_v(to, [rounded.unit, sum]));
     }
 }
@@ -226,9 +232,23 @@ struct Shape {
 }
 
 impl Shape {
-    /// Four rows of x each.
+    /// Groups of four rows of x.
     fn fours(self) -> u32 {
         self.rows / ACROSS
+    }
+
+    /// Warps for the same rows of weights.
+    fn warps_across(self) -> u32 {
+        self.rows.div_ceil(WIDE)
+    }
+
+    fn threads(self) -> u32 {
+        WARPS * WARP * self.warps_across()
+    }
+
+    /// Groups of four rows of x of a warp.
+    fn fours_of_warp(self) -> u32 {
+        self.fours() / self.warps_across()
     }
 
     /// Bytes of a row of a chunk of weights.
@@ -254,11 +274,11 @@ impl Shape {
     }
 
     fn scales_begin(self) -> u32 {
-        self.planes_begin() + self.fours() * GROUPS * PLANE_BYTES
+        self.planes_begin() + self.fours() * PAIRS * PLANE_BYTES
     }
 
     fn stage_bytes(self) -> u32 {
-        self.scales_begin() + self.fours() * GROUPS * SCALE_BYTES
+        self.scales_begin() + self.fours() * PAIRS * SCALE_BYTES
     }
 
     fn shared_bytes(self) -> u32 {
@@ -267,7 +287,7 @@ impl Shape {
 
     /// Blocks of threads of a multiprocessor.
     fn resident(self) -> u32 {
-        // With more rows of x threads have more sums than registers for two blocks.
+        // With more rows of x a block has all threads that there are registers for.
         if self.rows <= 32 && self.overlaps && 4 * self.stage_bytes() <= self.shared_bytes() { 2 } else { 1 }
     }
 
@@ -319,7 +339,7 @@ impl Kernel for TiledQuantMatmul {
     }
 
     fn build(&self) -> PtxKernel {
-        PtxKernel::new(self.name(), [THREADS, 1, 1], |k| self.write(k))
+        PtxKernel::new(self.name(), [self.shape.threads(), 1, 1], |k| self.write(k))
     }
 }
 
@@ -366,9 +386,11 @@ struct Body<'k> {
     chunks: [Word<'k>; 2],
     stages: Pointer<'k, Shared, u32>,
     thread: Word<'k>,
-    warp: Word<'k>,
+    /// The number of the warp among those that share rows of weights, and among those that share rows of x.
+    across: Word<'k>,
+    down: Word<'k>,
     lane: Word<'k>,
-    /// For each four rows of x, sums with the rows g and g + 8 of the weights.
+    /// For each four rows of x of the warp, sums with the rows g and g + 8 of the weights.
     sums: Vec<[Variable<'k, f32>; 2]>,
 }
 
@@ -396,9 +418,10 @@ impl<'k> Body<'k> {
             chunks: [first, k.min(per, all - first)],
             stages: k.shared::<u32>(shape.stages() * shape.stage_bytes() / 4),
             thread,
-            warp: thread >> WARP.ilog2(),
+            across: thread / (WARPS * WARP),
+            down: (thread >> WARP.ilog2()) & (WARPS - 1),
             lane: thread & (WARP - 1),
-            sums: (0..shape.fours()).map(|_| [0.0; 2].map(|zero| k.variable(zero))).collect(),
+            sums: (0..shape.fours_of_warp()).map(|_| [0.0; 2].map(|zero| k.variable(zero))).collect(),
         }
     }
 
@@ -418,7 +441,7 @@ impl<'k> Body<'k> {
         let k = self.k;
         let shape = self.shape;
         let lanes = shape.pieces().next_power_of_two();
-        let at_once = THREADS / lanes;
+        let at_once = shape.threads() / lanes;
         let (piece, first) = (self.thread & (lanes - 1), self.thread >> lanes.ilog2());
         let before = chunk * shape.chunk_bytes();
         k.if_(k.lt(piece, shape.pieces()), || {
@@ -444,19 +467,19 @@ impl<'k> Body<'k> {
     fn copy_rows(&self, chunk: Word<'k>, stage: Word<'k>) {
         let k = self.k;
         let shape = self.shape;
-        let groups = (self.extents[2] + (CHUNK - 1)) / CHUNK * GROUPS;
+        let pairs = (self.extents[2] + (CHUNK - 1)) / CHUNK * PAIRS;
         for (from, bytes, begin) in
             [(self.planes, PLANE_BYTES, shape.planes_begin()), (self.scales, SCALE_BYTES, shape.scales_begin())]
         {
-            let pieces = GROUPS * bytes / PIECE;
+            let pieces = PAIRS * bytes / PIECE;
             let (piece, first) = (self.thread & (pieces - 1), self.thread >> pieces.ilog2());
-            let at_once = THREADS / pieces;
+            let at_once = shape.threads() / pieces;
             let copy = |turn: u32| {
                 let in_tile = first + turn * at_once;
                 let four = k.mad(k.ctaid_y(), shape.fours(), in_tile);
-                let group = k.mad(four, groups, chunk * GROUPS);
-                let from = from.index_wide(k.mul_wide(group, bytes / 4)).index(piece * (PIECE / 4));
-                let to = k.mad(in_tile, GROUPS * bytes, piece * PIECE) + begin;
+                let pair = k.mad(four, pairs, chunk * PAIRS);
+                let from = from.index_wide(k.mul_wide(pair, bytes / 4)).index(piece * (PIECE / 4));
+                let to = k.mad(in_tile, PAIRS * bytes, piece * PIECE) + begin;
                 k.cp_async(self.stages.byte_index(stage + to), from, Sixteen(()), PIECE);
             };
             for turn in 0..shape.fours().div_ceil(at_once) {
@@ -517,12 +540,15 @@ impl<'k> Body<'k> {
         let step = shape.step;
         let (g, t) = (self.lane >> 2, self.lane & 3u32);
         let turn = Turn { of: 1, number: k.constant(0) };
-        let planes = self.stages.byte_index(stage + self.lane * 8u32);
-        let scales: Pointer<'k, Shared, f32> = self.stages.byte_index(stage + t * 8u32).cast();
-        let pairs = step.elements / GROUP;
+        // The rows of x of the warp.
+        let first = self.across * (shape.fours_of_warp() * PAIRS);
+        let planes = self.stages.byte_index(stage + k.mad(first, PLANE_BYTES, self.lane * 16u32));
+        let scales: Pointer<'k, Shared, f32> =
+            self.stages.byte_index(stage + k.mad(first, SCALE_BYTES, t * 16u32)).cast();
+        let pairs = step.elements / (PAIR * GROUP);
         for number in 0..CHUNK / step.elements {
             let rows = [0, TALL / 2].map(|below: u32| {
-                let in_tile = self.warp * TALL + g + below;
+                let in_tile = k.mad(self.down, TALL, g) + below;
                 let bytes = stage + k.mad(in_tile, shape.pitch(), number * step.bytes);
                 let split = step.is_split.then(|| self.split(self.row(in_tile), chunk));
                 let bytes = split.map_or(bytes, |split| bytes + split);
@@ -530,13 +556,16 @@ impl<'k> Body<'k> {
             });
             for pair in 0..pairs {
                 for (four, sums) in (0..).zip(&self.sums) {
-                    let group = four * GROUPS + number * pairs + pair;
-                    let x = k.ld_v::<_, _, 2>(planes.bytes((shape.planes_begin() + group * PLANE_BYTES) as i32));
-                    let scale = scales.bytes((shape.scales_begin() + group * SCALE_BYTES) as i32);
-                    let [unit, total] = k.ld_v::<_, _, 2>(scale);
-                    let products = self.products(&rows, pair, x, total);
-                    for (sum, product) in sums.iter().zip(products) {
-                        sum.set(k.fma(unit, product, *sum));
+                    let at = four * PAIRS + number * pairs + pair;
+                    let [a, b, c, d] = k.ld_v(planes.bytes((shape.planes_begin() + at * PLANE_BYTES) as i32));
+                    let scales = k.ld_v(scales.bytes((shape.scales_begin() + at * SCALE_BYTES) as i32));
+                    let [unit, total, of_second, total_of_second] = scales;
+                    let groups = [([a, b], unit, total), ([c, d], of_second, total_of_second)];
+                    for (group, (x, unit, total)) in (PAIR * pair..).zip(groups) {
+                        let products = self.products(&rows, group, x, total);
+                        for (sum, product) in sums.iter().zip(products) {
+                            sum.set(k.fma(unit, product, *sum));
+                        }
                     }
                 }
             }
@@ -544,7 +573,7 @@ impl<'k> Body<'k> {
     }
 
     /// The products of 32 elements of two rows of weights with those of a row of x, `total` the sum of these.
-    fn products(&self, rows: &[Row<'k>; 2], pair: u32, x: [Word<'k>; 2], total: F32<'k>) -> [F32<'k>; 2] {
+    fn products(&self, rows: &[Row<'k>; 2], group: u32, x: [Word<'k>; 2], total: F32<'k>) -> [F32<'k>; 2] {
         let k = self.k;
         let step = self.shape.step;
         let zeros = [0; 4].map(|zero| k.constant::<i32>(zero));
@@ -554,14 +583,14 @@ impl<'k> Body<'k> {
             k.cvt_rn_f32(k.mad(d.get(2 * row), 256, d.get(2 * row + 1)))
         };
         if step.group == GROUP {
-            let [upper, lower] = rows.each_ref().map(|row| &row.groups[pair as usize]);
+            let [upper, lower] = rows.each_ref().map(|row| &row.groups[group as usize]);
             let a = [upper[0], lower[0], upper[1], lower[1]];
             match step.unsigned {
                 true => k.mma_m16n8k32::<u32>(d, a, x, zeros),
                 false => k.mma_m16n8k32::<i32>(d, a, x, zeros),
             }
             return [0, 1].map(|i| {
-                let (scale, minimum) = rows[i].scales[pair as usize];
+                let (scale, minimum) = rows[i].scales[group as usize];
                 let product = whole(d, i);
                 match minimum {
                     Some(minimum) => k.fma(scale, product, -(minimum * total)),
@@ -570,7 +599,7 @@ impl<'k> Body<'k> {
             });
         }
         let halves = [0, 1].map(|half: usize| {
-            let set = 2 * pair as usize + half;
+            let set = 2 * group as usize + half;
             let [upper, lower] = rows.each_ref().map(|row| row.groups[set][0]);
             let d: Fragment<'k, i32, 4> = k.fragment();
             match step.unsigned {
@@ -585,13 +614,14 @@ impl<'k> Body<'k> {
         })
     }
 
-    /// Where the sum of four rows of x, by the number of the four, with one of two rows of weights goes: its row and column, and whether
+    /// Where the sum of four rows of x of the warp, by the number of the four, with one of two rows of weights goes: its row and column, and whether
     /// they are there.
     fn place(&self, four: Word<'k>, half: Word<'k>) -> ([Word<'k>; 2], Value<'k, bool>) {
         let k = self.k;
         let [m, n, _] = self.extents;
+        let four = k.mad(self.across, self.shape.fours_of_warp(), four);
         let i = k.mad(k.ctaid_y(), self.shape.rows, k.mad(four, ACROSS, self.lane & 3u32));
-        let in_tile = k.mad(half, TALL / 2, k.mad(self.warp, TALL, self.lane >> 2));
+        let in_tile = k.mad(half, TALL / 2, k.mad(self.down, TALL, self.lane >> 2));
         let j = k.mad(k.ctaid_x(), WEIGHTS, in_tile);
         ([i, j], k.and(k.lt(i, m), k.lt(j, n)))
     }
@@ -617,7 +647,7 @@ impl<'k> Body<'k> {
         }
         let (Some(repair), Some(finite)) = (self.repair, team::tree(finite, |a, b| k.and(a, b))) else { return };
         k.if_(k.not(finite), || {
-            k.for_(0u32, 2 * self.shape.fours(), 1u32, |number| {
+            k.for_(0u32, 2 * self.shape.fours_of_warp(), 1u32, |number| {
                 let (place, is_there) = self.place(number >> 1, number & 1u32);
                 let to = out.index_wide(at(place));
                 let found = k.ld_if(is_there, to, 0.0f32);

@@ -30,6 +30,7 @@ use super::{ExactRow, Word};
 use crate::builder::operands::{Groups, Sixteen};
 use crate::kernel::{MAX_GRID_YZ, extent};
 use crate::kernels::experts::{self, Chosen, ExpertTiles};
+use crate::kernels::math::F32;
 use crate::kernels::team::{self, WARP};
 use crate::{Argument, Builder, Fragment, Global, Kernel, Launch, Pointer, PtxKernel, Shared, Target, Value, Variable};
 use activations::{Activations, Reader};
