@@ -28,10 +28,9 @@ fn bound(hardware: Hardware, op: &Op, inputs: &[TensorType]) -> Result<Bound> {
     let plain = op.bound(inputs)?;
     let units = match op {
         Op::Matmul(op) if hardware.has_tensor_cores() => of_product(hardware, op, inputs)?,
-        Op::QuantMatmul(_) if hardware.has_warp_groups() => match hardware.precision {
-            Precision::Bf16 | Precision::Int8 => Some(rounded_to_bf16(inputs[1].shape.columns() as f64)),
-            _ => None,
-        },
+        Op::QuantMatmul(_) if hardware.has_warp_groups() && hardware.rounds() => {
+            Some(rounded_to_bf16(inputs[1].shape.columns() as f64))
+        }
         Op::Attention(op) => of_attention(hardware, op, inputs)?,
         Op::Pool2d(op) => return Ok(Pool::bound(op)),
         _ => None,
@@ -52,7 +51,7 @@ fn of_product(hardware: Hardware, op: &Matmul, inputs: &[TensorType]) -> Result<
         Precision::Tf32x3 if hardware.has_warp_groups() => Some(56.0 + k / 128.0),
         // 2⁻¹⁰ of each factor.
         Precision::Tf32 => Some(32_768.0 + k / 4.0 + 16.0),
-        Precision::Bf16 | Precision::Int8 => Some(rounded_to_bf16(k)),
+        _ if hardware.rounds() => Some(rounded_to_bf16(k)),
         _ => None,
     })
 }

@@ -49,6 +49,11 @@ impl Hardware {
         self.target >= Target::Sm80
     }
 
+    /// Whether products may round what they multiply to bf16.
+    pub(crate) fn rounds(&self) -> bool {
+        matches!(self.precision, Precision::Bf16 | Precision::Int8)
+    }
+
     /// Whether warps multiply on tensor cores in ways that kernels use.
     pub(crate) fn has_tensor_cores(&self) -> bool {
         self.target >= Target::Sm80

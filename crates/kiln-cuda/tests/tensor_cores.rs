@@ -4,8 +4,8 @@ mod support;
 
 use kiln_cuda::{CudaCommandBatch, CudaDevice, DeviceOptions, numerics};
 use kiln_ir::op::reference::{Random, check};
-use kiln_ir::op::{Attention, Matmul, Op, Param};
-use kiln_ir::{Buffer, DType, Data, Operand, Precision, Record, Result, Shape, f16};
+use kiln_ir::op::{Attention, Matmul, Op, Param, QuantMatmul};
+use kiln_ir::{Buffer, DType, Data, Operand, Precision, QuantFormat, Record, Result, Shape, f16};
 
 /// A device with tensor cores that kernels use.
 fn device_with(precision: Precision) -> Option<CudaDevice> {
@@ -88,7 +88,27 @@ fn products_in_tf32_keep_their_bound() {
 
 #[test]
 fn products_in_bf16_keep_their_bound() {
-    device_with(Precision::Bf16).iter().for_each(|device| holds(device, DType::F32));
+    let Some(device) = device_with(Precision::Bf16) else { return };
+    holds(&device, DType::F32);
+    let mut random = Random::new(9);
+    for format in QuantFormat::ALL {
+        // So many rows that weights are decoded first, and fewer.
+        for (m, k, n) in [(1100, 512, 136), (40, 512, 136)] {
+            let op = Op::from(QuantMatmul { format });
+            let x = random.uniforms(m * k, -1.0, 1.0);
+            let mut blocks = vec![0; format.bytes(n * k).unwrap()];
+            format.encode(&random.uniforms(n * k, -1.0, 1.0), &mut blocks).unwrap();
+            let operands = [
+                Operand::f32(&x, &[m, k]).unwrap(),
+                Operand::new(Data::Blocks(format, &blocks), Shape::new(&[n, k]).unwrap()).unwrap(),
+            ];
+            let bound = numerics::bound_on(&device, &op, &operands.each_ref().map(Operand::ty)).unwrap();
+            let tensors = operands.each_ref().map(|operand| device.upload(operand).unwrap());
+            let got = device.run(&op, &tensors.each_ref()).unwrap()[0].read().unwrap();
+            let accuracy = check(bound, &op.reference(&operands).unwrap(), &[got.as_data()]);
+            accuracy.unwrap_or_else(|why| panic!("{format:?}, {m} x {k} x {n}: {why}"));
+        }
+    }
 }
 
 /// Sequences, heads, heads of keys, queries, keys and elements of a row: one and few, around tiles, grouped heads, so few

@@ -3,7 +3,7 @@
 use kiln_ir::op::{MatmulByExpert, Operation};
 use kiln_ir::{DType, Result, Shape, TensorType};
 use kiln_ptx::PtxType;
-use kiln_ptx::kernels::experts::{ExpertGemm, ExpertTiles, GroupByExpert};
+use kiln_ptx::kernels::experts::{ExpertGemm, GroupByExpert};
 use kiln_ptx::kernels::quant;
 
 use super::scatter::reported;
@@ -23,7 +23,7 @@ impl Lower<CudaDevice> for MatmulByExpert {
             return Ok(());
         }
         let x = cast::widened(plan, x)?;
-        let tiles = ExpertTiles::new(&e);
+        let tiles = e.tiles();
         let (mut chosen, mut slots) = (indices.at, indices.at);
         if tiles.are_grouped() {
             let mut scratch = |n: usize| Ok::<_, kiln_ir::Error>(plan.scratch(TensorType::u32(Shape::new(&[n])?)).at);

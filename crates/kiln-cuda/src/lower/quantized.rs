@@ -2,7 +2,7 @@
 
 use kiln_device::{Location, lower};
 use kiln_ir::op::{Dequantize, Elementwise, MatmulExtents, Op, QuantMatmul, Quantize, RmsNorm};
-use kiln_ir::{DType, Precision, QuantFormat, Result};
+use kiln_ir::{DType, QuantFormat, Result};
 use kiln_ptx::PtxType;
 use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::kernels::quant;
@@ -29,11 +29,14 @@ impl Lower<CudaDevice> for Dequantize {
     }
 }
 
-/// Rows of x from which on reading weights once for all of them takes less time than reading them for every eight.
-const TILED: usize = 9;
+/// Rows of x from which on reading weights once for up to 64 rows takes less time than reading them for every eight. Measured on an H100.
+const TILED: usize = 5;
 
-/// Rows of x from which on decoding the weights first takes less time than decoding them again for every eight rows.
+/// Rows of x from which on decoding the weights first takes less time than decoding them again for every eight rows, and than taking
+/// them apart for every 64; and where they are rounded to bf16, than that. Measured on an H100.
 const MANY: usize = 64;
+const MORE: usize = 768;
+const ROUNDED: usize = 192;
 
 /// Bytes of scratch memory at most for decoded weights.
 const MOST_SCRATCH: usize = 1 << 30;
@@ -136,33 +139,36 @@ impl Lower<CudaDevice> for QuantMatmul {
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (x, weights) = (inputs[0].ty.shape, inputs[1].ty.shape);
         let extents @ [m, depth, n] = [x.rows(), weights.columns(), weights.rows()];
-        let multiprocessors = plan.target.multiprocessors;
-        let buffers = [inputs[0].at, inputs[1].at, outputs[0].at];
-        let addend = inputs.get(2);
-        if (TILED..MANY).contains(&m) && tiled(plan, self.format, extents, buffers, addend.map(|addend| addend.at))? {
+        let operands @ [x, weights, out] = [inputs[0], inputs[1], outputs[0]];
+        let buffers = operands.map(|operand| operand.at);
+        let addend = inputs.get(2).copied();
+        let hardware = *plan.target;
+        let rounds = m >= ROUNDED && hardware.rounds() && hardware.has_warp_groups();
+        if (TILED..MORE).contains(&m)
+            && !rounds
+            && tiled(plan, self.format, extents, buffers, addend.map(|addend| addend.at))?
+        {
             return Ok(());
         }
-        let few = quant::WarpQuantMatmul::new(self.format, m, plan.target.target);
-        if let Some(&addend) = addend {
+        let few = quant::WarpQuantMatmul::new(self.format, m, hardware.target);
+        if let Some(addend) = addend {
             let Some(kernel) = few.filter(|_| m < MANY) else {
-                let product = plan.scratch(outputs[0].ty);
-                self.lower(plan, &inputs[..2], &[product])?;
+                let product = plan.scratch(out.ty);
+                self.lower(plan, &[x, weights], &[product])?;
                 return Elementwise::add().lower(plan, &[product, addend], outputs);
             };
             let kernel = kernel.adding();
-            let launch = kernel.launch(m, depth, n, multiprocessors)?;
-            plan.run(kernel, launch, &[inputs[0].at, inputs[1].at, outputs[0].at, addend.at]);
+            let launch = kernel.launch(m, depth, n, hardware.multiprocessors)?;
+            plan.run(kernel, launch, &[x.at, weights.at, out.at, addend.at]);
             return Ok(());
         }
-        let rounds =
-            matches!(plan.target.precision, Precision::Bf16 | Precision::Int8) && plan.target.has_warp_groups();
-        if m >= MANY && rounds && rounded(plan, self.format, extents, [inputs[0], inputs[1], outputs[0]])?
+        if rounds && rounded(plan, self.format, extents, operands)?
             || m >= MANY && decoded(plan, self.format, extents, buffers)?
         {
             return Ok(());
         }
         match few {
-            Some(kernel) => plan.run(kernel, kernel.launch(m, depth, n, multiprocessors)?, &buffers),
+            Some(kernel) => plan.run(kernel, kernel.launch(m, depth, n, hardware.multiprocessors)?, &buffers),
             None => {
                 let kernel = quant::QuantMatmul::new(self.format, m);
                 plan.run(kernel, kernel.launch(m, depth, n)?, &buffers);
@@ -204,9 +210,16 @@ mod tests {
     use crate::plan::Hardware;
     use kiln_ir::Precision;
 
-    /// The kernels of a product of `m` rows, whose result a tensor is added to where that is said.
+    fn hardware(target: Target) -> Hardware {
+        Hardware { target, multiprocessors: 132, precision: Precision::Contract }
+    }
+
     fn kernels(target: Target, format: QuantFormat, m: usize, adds: bool) -> Vec<String> {
-        let hardware = Hardware { target, multiprocessors: 132, precision: Precision::Contract };
+        kernels_of(hardware(target), format, m, adds)
+    }
+
+    /// The kernels of a product of `m` rows, whose result a tensor is added to where that is said.
+    fn kernels_of(hardware: Hardware, format: QuantFormat, m: usize, adds: bool) -> Vec<String> {
         let mut graph = Graph::new();
         let shape = |rows| Shape::new(&[rows, 256]).unwrap();
         let x = graph.input(TensorType::f32(shape(m)));
@@ -222,24 +235,53 @@ mod tests {
     #[test]
     fn weights_are_decoded_once_for_many_rows() {
         let of = |target, format, m| kernels(target, format, m, false);
-        let many = of(Target::Sm90a, QuantFormat::Q4K, MANY);
-        assert_eq!(many[..2], ["split_blocks_q4_K", "split_rows"]);
-        assert!(many[2].starts_with("gemm_nt_3xbf16_f32"), "{many:?}");
-        assert_eq!(many[3..], ["repair_rows_q4_K"]);
+        for (format, m) in [(QuantFormat::Q4K, MORE), (QuantFormat::Q4_0, MANY)] {
+            let many = of(Target::Sm90a, format, m);
+            assert_eq!(many[..2], [format!("split_blocks_{}", format.name()), "split_rows".into()]);
+            assert!(many[2].starts_with("gemm_nt_3xbf16_f32"), "{many:?}");
+            assert_eq!(many[3..], [format!("repair_rows_{}", format.name())]);
+        }
         // Too few rows, scales of any size, and a device without warp groups.
         for (target, format, m) in [
-            (Target::Sm90a, QuantFormat::Q4K, MANY - 1),
+            (Target::Sm90a, QuantFormat::Q4K, TILED - 1),
+            (Target::Sm90a, QuantFormat::Q4_0, MANY - 1),
             (Target::Sm90a, QuantFormat::Mxfp4, MANY),
-            (Target::Sm90, QuantFormat::Q4K, MANY),
+            (Target::Sm90, QuantFormat::Q4_0, MANY),
         ] {
             let one = of(target, format, m);
             assert!(one.len() == 1 && one[0].contains("quant_matmul"), "{one:?}");
         }
     }
 
+    #[test]
+    fn weights_are_read_once_for_the_rows_of_a_tile() {
+        let of = |target, m, adds| kernels(target, QuantFormat::Q4K, m, adds);
+        for (m, rows) in [(TILED, "8"), (9, "16"), (64, "64"), (MORE - 1, "64")] {
+            let found = of(Target::Sm90a, m, false);
+            assert_eq!(found[0], "round_rows_32");
+            assert!(found[1].starts_with(&format!("tiled_quant_matmul_q4_K_{rows}_")), "{found:?}");
+        }
+        // k is one chunk, so there are no parts, and the sum is of the product.
+        assert_eq!(of(Target::Sm90a, 9, true), ["round_rows_32", "tiled_quant_matmul_q4_K_16_overlapping_adding"]);
+        assert_eq!(of(Target::Sm80, 64, false), ["round_rows_32", "tiled_quant_matmul_q4_K_16"]);
+    }
+
+    #[test]
+    fn weights_are_rounded_for_many_rows_where_that_is_asked_for() {
+        let of =
+            |m, precision| kernels_of(Hardware { precision, ..hardware(Target::Sm90a) }, QuantFormat::Q4K, m, false);
+        for precision in [Precision::Bf16, Precision::Int8] {
+            let rounded = of(ROUNDED, precision);
+            assert_eq!(rounded[..2], ["round_blocks_q4_K", "cast_f32_bf16"]);
+            assert!(rounded[2].starts_with("gemm_nt_bf16_f32") && rounded.len() == 3, "{rounded:?}");
+            assert_eq!(of(ROUNDED - 1, precision), of(ROUNDED - 1, Precision::Contract));
+        }
+        assert_eq!(of(ROUNDED, Precision::Tf32), of(ROUNDED, Precision::Contract));
+    }
+
     /// The kernels of a norm and of two products that read it.
     fn normed(target: Target, format: QuantFormat, m: usize) -> Vec<String> {
-        let hardware = Hardware { target, multiprocessors: 132, precision: Precision::Contract };
+        let hardware = hardware(target);
         let mut graph = Graph::new();
         let shape = |rows| Shape::new(&[rows, 256]).unwrap();
         let x = graph.input(TensorType::f32(shape(m)));
@@ -270,7 +312,7 @@ mod tests {
     fn sums_join_products_of_few_rows() {
         let few = kernels(Target::Sm90a, QuantFormat::Q4K, 1, true);
         assert_eq!(few, ["warp_quant_matmul_q4_K_1_overlapping_adding"]);
-        let many = kernels(Target::Sm90a, QuantFormat::Q4K, MANY, true);
+        let many = kernels(Target::Sm90a, QuantFormat::Q4K, MORE, true);
         assert_eq!(many.len(), 5, "{many:?}");
         assert!(many[4].starts_with("elementwise_add"), "{many:?}");
     }

@@ -16,7 +16,7 @@ mod tiled;
 mod warp;
 mod weights;
 
-use kiln_ir::op::ExpertExtents;
+use kiln_ir::op::{ExpertExtents, ExpertTiles};
 use kiln_ir::quant::{DOUBLED, NORMAL, Values};
 use kiln_ir::{QuantFormat, Result};
 
@@ -25,7 +25,7 @@ pub use quantize::Quantize;
 pub use tiled::{JoinParts, RoundRows, TiledQuantMatmul, Tiling};
 pub use warp::WarpQuantMatmul;
 
-use super::experts::{self, Chosen, ExpertTiles};
+use super::experts::{self, Chosen};
 use super::half::widen;
 use super::math::F32;
 use super::team::{self, WARP};
@@ -486,7 +486,7 @@ impl QuantMatmul {
         let across = extent("blocks", warps.div_ceil(BLOCK / WARP) as usize, MAX_GRID_X)?;
         let own = [0, 1, 2].map(Argument::Buffer).into_iter().chain([Argument::U32(shares)]);
         let arguments = own.chain([3, 4].map(Argument::Buffer)).chain(words.map(Argument::U32)).collect();
-        Ok(Launch { grid: [across, tiles.down()?, 1], arguments })
+        Ok(Launch { grid: [across, experts::down(tiles)?, 1], arguments })
     }
 
     fn write(&self, k: &Builder) {

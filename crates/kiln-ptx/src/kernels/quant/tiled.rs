@@ -2,7 +2,7 @@
 //!
 //! `yᵢⱼ = Σₖ xᵢₖ Wⱼₖ`. [`RoundRows`] rounds x to 16 bits, as the contract of the product allows, and writes the bytes in the order
 //! in which lanes take them. [`TiledQuantMatmul`] reads weights once for up to 64 rows of x: a block of threads has a tile of 128
-//! rows of weights, 16 for each of eight warps, and goes along k in chunks of 256 elements, which come by `cp.async` several chunks
+//! rows of weights, 32 for each of four warps, and goes along k in chunks of 256 elements, which come by `cp.async` several chunks
 //! ahead. A product of bytes is of 16 rows of weights and of the upper and the lower bytes of four rows of x; of the elements
 //! with a step in common it is exact. Steps, minima and units of x are applied to it in f32.
 //!
@@ -23,12 +23,18 @@ use crate::kernels::team::{self, WARP};
 use crate::{Argument, Builder, Fragment, Global, Kernel, Launch, Pointer, PtxKernel, Shared, Target, Value, Variable};
 
 /// Warps that share the rows of weights of a block of threads.
-const WARPS: u32 = 8;
-/// Rows of weights of a warp, and of x at most: with 64 rows two warps take the same weights apart.
+const WARPS: u32 = 4;
+/// Rows of weights of a product of bytes.
 const TALL: u32 = 16;
+/// Such rows of a warp, so that what it reads of x serves two products, and rows of x of a warp at most: with 64 rows of x two warps
+/// take the same weights apart. Measured on an H100 with 64 rows of x: sixteen warps with one such product each, or eight with all rows of x,
+/// wait for shared memory.
+const TILES: u32 = 2;
 const WIDE: u32 = 32;
 /// Rows of weights of a block of threads.
-const WEIGHTS: u32 = WARPS * TALL;
+const WEIGHTS: u32 = WARPS * TILES * TALL;
+/// Sums of a lane for a row of x.
+const SUMS: usize = 2 * TILES as usize;
 /// Rows of x of a product of bytes.
 const ACROSS: u32 = 4;
 /// Elements of a chunk, and groups with a unit in common.
@@ -48,6 +54,8 @@ const MOST: u64 = (1 << 30) - 1;
 /// Shared memory of a multiprocessor that blocks of threads may fill, before `sm_90` and from it on. A block of the devices between
 /// `sm_86` and `sm_89` has 99 KiB.
 const SHARED_BYTES: [u32; 2] = [99 << 10, 227 << 10];
+/// What the system takes of it for a block of threads, at most, counted for each stage.
+const RESERVED: u32 = 1 << 10;
 /// Threads of a block that rounds x, and of one that adds up parts.
 const ROUNDING_THREADS: u32 = 128;
 const JOINING_THREADS: u32 = 256;
@@ -287,13 +295,12 @@ impl Shape {
 
     /// Blocks of threads of a multiprocessor.
     fn resident(self) -> u32 {
-        // With more rows of x a block has all threads that there are registers for.
-        if self.rows <= 32 && self.overlaps && 4 * self.stage_bytes() <= self.shared_bytes() { 2 } else { 1 }
+        (self.shared_bytes() / (2 * (self.stage_bytes() + RESERVED))).clamp(1, 4)
     }
 
     /// Chunks that there is room for; all but one are on their way.
     fn stages(self) -> u32 {
-        (self.shared_bytes() / (self.resident() * (self.stage_bytes() + 1024))).clamp(2, 4)
+        (self.shared_bytes() / (self.resident() * (self.stage_bytes() + RESERVED))).clamp(2, 4)
     }
 }
 
@@ -390,8 +397,8 @@ struct Body<'k> {
     across: Word<'k>,
     down: Word<'k>,
     lane: Word<'k>,
-    /// For each four rows of x of the warp, sums with the rows g and g + 8 of the weights.
-    sums: Vec<[Variable<'k, f32>; 2]>,
+    /// For each four rows of x of the warp, sums with the rows g, g + 8, g + 16 and g + 24 of the weights.
+    sums: Vec<[Variable<'k, f32>; SUMS]>,
 }
 
 impl<'k> Body<'k> {
@@ -421,7 +428,7 @@ impl<'k> Body<'k> {
             across: thread / (WARPS * WARP),
             down: (thread >> WARP.ilog2()) & (WARPS - 1),
             lane: thread & (WARP - 1),
-            sums: (0..shape.fours_of_warp()).map(|_| [0.0; 2].map(|zero| k.variable(zero))).collect(),
+            sums: (0..shape.fours_of_warp()).map(|_| [0.0; SUMS].map(|zero| k.variable(zero))).collect(),
         }
     }
 
@@ -547,8 +554,8 @@ impl<'k> Body<'k> {
             self.stages.byte_index(stage + k.mad(first, SCALE_BYTES, t * 16u32)).cast();
         let pairs = step.elements / (PAIR * GROUP);
         for number in 0..CHUNK / step.elements {
-            let rows = [0, TALL / 2].map(|below: u32| {
-                let in_tile = k.mad(self.down, TALL, g) + below;
+            let rows: [Row<'k>; SUMS] = std::array::from_fn(|row| {
+                let in_tile = k.mad(self.down, TILES * TALL, g) + row as u32 * (TALL / 2);
                 let bytes = stage + k.mad(in_tile, shape.pitch(), number * step.bytes);
                 let split = step.is_split.then(|| self.split(self.row(in_tile), chunk));
                 let bytes = split.map_or(bytes, |split| bytes + split);
@@ -562,9 +569,10 @@ impl<'k> Body<'k> {
                     let [unit, total, of_second, total_of_second] = scales;
                     let groups = [([a, b], unit, total), ([c, d], of_second, total_of_second)];
                     for (group, (x, unit, total)) in (PAIR * pair..).zip(groups) {
-                        let products = self.products(&rows, group, x, total);
-                        for (sum, product) in sums.iter().zip(products) {
-                            sum.set(k.fma(unit, product, *sum));
+                        for (rows, sums) in rows.as_chunks::<2>().0.iter().zip(sums.as_chunks::<2>().0) {
+                            for (sum, product) in sums.iter().zip(self.products(rows, group, x, total)) {
+                                sum.set(k.fma(unit, product, *sum));
+                            }
                         }
                     }
                 }
@@ -614,14 +622,14 @@ impl<'k> Body<'k> {
         })
     }
 
-    /// Where the sum of four rows of x of the warp, by the number of the four, with one of two rows of weights goes: its row and column, and whether
+    /// Where the sum of four rows of x of the warp, by the number of the four, with one of the rows of weights goes: its row and column, and whether
     /// they are there.
-    fn place(&self, four: Word<'k>, half: Word<'k>) -> ([Word<'k>; 2], Value<'k, bool>) {
+    fn place(&self, four: Word<'k>, number: Word<'k>) -> ([Word<'k>; 2], Value<'k, bool>) {
         let k = self.k;
         let [m, n, _] = self.extents;
         let four = k.mad(self.across, self.shape.fours_of_warp(), four);
         let i = k.mad(k.ctaid_y(), self.shape.rows, k.mad(four, ACROSS, self.lane & 3u32));
-        let in_tile = k.mad(half, TALL / 2, k.mad(self.down, TALL, self.lane >> 2));
+        let in_tile = k.mad(number, TALL / 2, k.mad(self.down, TILES * TALL, self.lane >> 2));
         let j = k.mad(k.ctaid_x(), WEIGHTS, in_tile);
         ([i, j], k.and(k.lt(i, m), k.lt(j, n)))
     }
@@ -636,8 +644,8 @@ impl<'k> Body<'k> {
         };
         let mut finite = Vec::new();
         for (four, sums) in (0..).zip(&self.sums) {
-            for (half, sum) in (0..).zip(sums) {
-                let (place, is_there) = self.place(k.constant(four), k.constant(half));
+            for (number, sum) in (0..).zip(sums) {
+                let (place, is_there) = self.place(k.constant(four), k.constant(number));
                 let sum = sum.get();
                 finite.push(is_finite(k, sum));
                 let at = at(place);
@@ -647,8 +655,8 @@ impl<'k> Body<'k> {
         }
         let (Some(repair), Some(finite)) = (self.repair, team::tree(finite, |a, b| k.and(a, b))) else { return };
         k.if_(k.not(finite), || {
-            k.for_(0u32, 2 * self.shape.fours_of_warp(), 1u32, |number| {
-                let (place, is_there) = self.place(number >> 1, number & 1u32);
+            k.for_(0u32, SUMS as u32 * self.shape.fours_of_warp(), 1u32, |number| {
+                let (place, is_there) = self.place(number / SUMS as u32, number % SUMS as u32);
                 let to = out.index_wide(at(place));
                 let found = k.ld_if(is_there, to, 0.0f32);
                 k.if_(k.not(is_finite(k, found)), || {

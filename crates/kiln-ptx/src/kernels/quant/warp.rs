@@ -22,14 +22,14 @@
 
 mod activations;
 
-use kiln_ir::op::{ExpertExtents, Param, RmsNorm};
+use kiln_ir::op::{ExpertExtents, ExpertTiles, Param, RmsNorm};
 use kiln_ir::{QuantFormat, Result};
 
 use super::weights::{Row, Step, Turn};
 use super::{ExactRow, Word};
 use crate::builder::operands::{Groups, Sixteen};
 use crate::kernel::{MAX_GRID_YZ, extent};
-use crate::kernels::experts::{self, Chosen, ExpertTiles};
+use crate::kernels::experts::{self, Chosen};
 use crate::kernels::math::F32;
 use crate::kernels::team::{self, WARP};
 use crate::{Argument, Builder, Fragment, Global, Kernel, Launch, Pointer, PtxKernel, Shared, Target, Value, Variable};
@@ -244,7 +244,7 @@ impl WarpQuantMatmul {
         let across = self.blocks_at_once(multiprocessors).map_or(across, |most| across.min(most));
         let own = [0, 1, 2].map(Argument::Buffer).into_iter().chain([Argument::U32(depth)]);
         let arguments = own.chain([3, 4].map(Argument::Buffer)).chain(words.map(Argument::U32)).collect();
-        Ok(Launch { grid: [across, tiles.down()?, 1], arguments })
+        Ok(Launch { grid: [across, experts::down(tiles)?, 1], arguments })
     }
 
     fn blocks_of_a_multiprocessor(&self) -> u32 {
