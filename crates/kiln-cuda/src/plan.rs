@@ -191,9 +191,31 @@ impl Dispatch {
 /// with more, launching is a small share of the time. Chosen, not measured.
 const FEW_BLOCKS: u32 = 512;
 
+/// Leaves out what products of a round prepare anew although it is there: each begins with the same launch, which reads x and writes
+/// scratch memory that the other launches only read.
+fn prepare_once(steps: &mut Vec<Dispatch>, begins: &[usize]) {
+    let Some((&first, others)) = begins.split_first() else { return };
+    let code = |at: usize| steps.get(at).map(|step| &step.code);
+    let prepares = matches!(
+        (code(first), code(first + 1)),
+        (Some(Code::RoundRows(_) | Code::SplitRows(_)), _) | (Some(Code::Cast(_)), Some(Code::SplitBlocks(_)))
+    );
+    let is_same = |&at: &usize| match (&steps[first], &steps[at]) {
+        (a, b) => a.code == b.code && a.launch == b.launch && a.buffers == b.buffers,
+    };
+    let ends = others.iter().copied().chain([steps.len()]);
+    let has_more = begins.iter().zip(ends).all(|(&begin, end)| end > begin + 1);
+    if prepares && has_more && others.iter().all(is_same) {
+        for &at in others.iter().rev() {
+            steps.remove(at);
+        }
+    }
+}
+
 /// Replaces the launches of a round by one, if each operation has one launch, all run the same kernel, and none uses scratch memory,
 /// which the operations of a round share.
 pub(crate) fn join(hardware: &Hardware, steps: &mut Vec<Dispatch>, begins: &[usize]) -> Result<()> {
+    prepare_once(steps, begins);
     let Some(&begin) = begins.first() else { return Ok(()) };
     let round = &steps[begin..];
     let Some(first) = round.first() else { return Ok(()) };

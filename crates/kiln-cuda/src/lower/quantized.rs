@@ -36,6 +36,8 @@ const TILED: usize = 5;
 /// them apart for every 64; and where they are rounded to bf16, than that. Measured on an H100.
 const MANY: usize = 64;
 const MORE: usize = 768;
+    std::env::var("KM").ok().and_then(|v| v.parse().ok()).unwrap_or(768)
+}
 const ROUNDED: usize = 192;
 
 /// Bytes of scratch memory at most for decoded weights.
@@ -66,9 +68,10 @@ fn decoded(
     else {
         return Ok(false);
     };
-    let [of_weights, of_x, words] = [of_weights, of_x, 4 * m].map(|bytes| plan.scratch_bytes(bytes));
-    plan.run(split, splitting, &[weights, of_weights]);
+    // What is made of x comes first: products of a round share it.
+    let [of_x, words, of_weights] = [of_x, 4 * m, of_weights].map(|bytes| plan.scratch_bytes(bytes));
     plan.run(quant::SplitRows, splitting_rows, &[x, of_x, words]);
+    plan.run(split, splitting, &[weights, of_weights]);
     plan.run(product, launch, &[of_x, of_weights, out]);
     plan.run(repair, repairing, &[x, weights, words, out]);
     Ok(true)
@@ -92,9 +95,10 @@ fn rounded(
     let Some((product, launch)) = product else { return Ok(false) };
     let round = quant::SplitBlocks::rounding(format);
     let Some(rounds) = accepted(round.launch(n * k))? else { return Ok(false) };
+    // What is made of x comes first: products of a round share it.
+    let x = cast::of_type(plan, x, DType::Bf16)?;
     let of_weights = plan.scratch_bytes(bytes);
     plan.run(round, rounds, &[weights.at, of_weights]);
-    let x = cast::of_type(plan, x, DType::Bf16)?;
     plan.run(product, launch, &[x.at, of_weights, out.at]);
     Ok(true)
 }
@@ -237,7 +241,7 @@ mod tests {
         let of = |target, format, m| kernels(target, format, m, false);
         for (format, m) in [(QuantFormat::Q4K, MORE), (QuantFormat::Q4_0, MANY)] {
             let many = of(Target::Sm90a, format, m);
-            assert_eq!(many[..2], [format!("split_blocks_{}", format.name()), "split_rows".into()]);
+            assert_eq!(many[..2], ["split_rows".into(), format!("split_blocks_{}", format.name())]);
             assert!(many[2].starts_with("gemm_nt_3xbf16_f32"), "{many:?}");
             assert_eq!(many[3..], [format!("repair_rows_{}", format.name())]);
         }
@@ -267,12 +271,22 @@ mod tests {
     }
 
     #[test]
+    fn products_that_read_the_same_rows_prepare_them_once() {
+        for (m, first) in [(16, "round_rows_32"), (MORE, "split_rows")] {
+            let steps = normed(Target::Sm90a, QuantFormat::Q4K, m);
+            assert!(steps[0].starts_with("rms_norm") && steps[1] == first, "{steps:?}");
+            assert_eq!(steps.iter().filter(|step| *step == first).count(), 1, "{steps:?}");
+            assert_eq!(steps.len(), if m == 16 { 4 } else { 8 }, "{steps:?}");
+        }
+    }
+
+    #[test]
     fn weights_are_rounded_for_many_rows_where_that_is_asked_for() {
         let of =
             |m, precision| kernels_of(Hardware { precision, ..hardware(Target::Sm90a) }, QuantFormat::Q4K, m, false);
         for precision in [Precision::Bf16, Precision::Int8] {
             let rounded = of(ROUNDED, precision);
-            assert_eq!(rounded[..2], ["round_blocks_q4_K", "cast_f32_bf16"]);
+            assert_eq!(rounded[..2], ["cast_f32_bf16", "round_blocks_q4_K"]);
             assert!(rounded[2].starts_with("gemm_nt_bf16_f32") && rounded.len() == 3, "{rounded:?}");
             assert_eq!(of(ROUNDED - 1, precision), of(ROUNDED - 1, Precision::Contract));
         }

@@ -54,7 +54,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
         kernels.extend(Norm::all(target).into_iter().map(|norm| Box::new(norm) as _));
         let products = WarpQuantMatmul::all(target).into_iter().filter(|product| product.reads_early(target).is_some());
         kernels.extend(products.map(|product| Box::new(product) as _));
-        kernels.extend(TiledQuantMatmul::all(target).into_iter().map(|product| Box::new(product) as _));
+        kernels.extend(TiledQuantMatmul::some(target).into_iter().map(|product| Box::new(product) as _));
         kernels.extend(together(target));
         return kernels;
     }
@@ -68,7 +68,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     if target >= Target::Sm80 {
         kernels.extend([false, true].map(|transposes| Box::new(Tf32Planes::new(transposes)) as _));
         kernels.extend(WarpQuantMatmul::all(target).into_iter().map(|product| Box::new(product) as _));
-        kernels.extend(TiledQuantMatmul::all(target).into_iter().map(|product| Box::new(product) as _));
+        kernels.extend(TiledQuantMatmul::some(target).into_iter().map(|product| Box::new(product) as _));
         kernels.extend(RoundRows::all().map(|round| Box::new(round) as _));
         kernels.extend(JoinParts::all().into_iter().map(|join| Box::new(join) as _));
         kernels.push(Box::new(SplitRows));

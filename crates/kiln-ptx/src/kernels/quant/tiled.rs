@@ -311,19 +311,21 @@ pub struct TiledQuantMatmul {
 }
 
 impl TiledQuantMatmul {
-    /// Every kernel for this target that adds nothing, and one that does.
-    pub fn all(target: Target) -> Vec<Self> {
-        let of = |format, rows, parts: u32| {
-            // As many multiprocessors as parts, or one.
-            let tiling = Tiling::new(format, [rows, 4 * CHUNK as usize, 1], target, parts)?;
-            Some(Self { shape: tiling.shape(rows == 8 && parts == 1) })
+    /// Kernels for this target: every number of rows of one format, the most of the others, whole products and parts, and one that adds.
+    pub fn some(target: Target) -> Vec<Self> {
+        let of = |(format, rows, multiprocessors): (QuantFormat, usize, u32)| {
+            // A device of one multiprocessor computes no parts.
+            let tiling = Tiling::new(format, [rows, 4 * CHUNK as usize, 1], target, multiprocessors)?;
+            Some(Self { shape: tiling.shape(rows == 8) })
         };
-        let of_format =
-            |format| [8, 16, 32, 64].into_iter().flat_map(move |rows| [0, 4].map(|parts| of(format, rows, parts)));
-        let mut all: Vec<Self> = QuantFormat::ALL.into_iter().flat_map(of_format).flatten().collect();
-        all.sort_by_key(Kernel::name);
-        all.dedup();
-        all
+        use QuantFormat::{Q4K, Q5K, Q6K, Q8_0};
+        let whole = [8, 16, 32, 64].map(|rows| (Q4K, rows, 1)).into_iter().chain([Q5K, Q6K, Q8_0].map(|f| (f, 64, 1)));
+        let parts = [(Q4K, 64), (Q5K, 16), (Q6K, 32), (Q8_0, 64)].map(|(format, rows)| (format, rows, 4));
+        let mut some: Vec<Self> = whole.chain(parts).filter_map(of).collect();
+        // Before `sm_90` more rows are several tiles.
+        some.sort_by_key(Kernel::name);
+        some.dedup();
+        some
     }
 
     fn write(&self, k: &Builder) {

@@ -203,7 +203,8 @@ impl WarpQuantMatmul {
         let of = |format| [1, 2, 4, 8].into_iter().filter_map(move |rows| Self::new(format, rows, target));
         let all: Vec<Self> = QuantFormat::ALL.into_iter().flat_map(of).collect();
         let adding = all.iter().step_by(5).map(|kernel| kernel.adding());
-        let normed = all.iter().filter_map(|kernel| kernel.normed(RmsNorm::new(1e-5)));
+        let one_and_most = all.iter().filter(|kernel| [1, Self::NORMED_ROWS].contains(&(kernel.shape.rows as usize)));
+        let normed = one_and_most.filter_map(|kernel| kernel.normed(RmsNorm::new(1e-5)));
         let tiles = |rows| ExpertTiles { rows, count: 1 };
         let of_experts =
             |format| [1, 8].into_iter().filter_map(move |rows| Self::by_expert(format, tiles(rows), target));
