@@ -25,13 +25,13 @@ pub(crate) fn run(input: Input, options: &Run, out: &mut impl Write) -> Result<E
     let interrupt = Interrupt::new()?;
     let engine = options.generation.engine()?;
     let started = Instant::now();
-    let model = input.model(&engine)?;
+    let model = options.generation.model(input, &engine)?;
     let sampler = options.generation.sampler(&model)?;
     let mut session = options.generation.session(&model)?;
     let prompt = model.tokenizer().encode_with(&options.prompt, Encoding::default());
     session.push(&prompt)?;
     if options.explain {
-        eprintln!("{}", session.explain()?);
+        eprintln!("{}\n{}", options.generation.plan(&model)?, session.explain()?);
     }
     if !options.ids {
         write!(out, "{}", options.prompt)?;

@@ -3,9 +3,13 @@
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
+use kiln_device::waiting::Waiting;
+use kiln_ir::Result;
 use kiln_route::Residency;
 
 use super::Engine;
+#[cfg(not(browser_gpu))]
+use crate::gpus::{WAITING, wait};
 
 /// Limits for each operation and each batch, see [`EngineBuilder::budget`](crate::EngineBuilder::budget).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -55,7 +59,41 @@ impl Budgeted {
     }
 }
 
+/// What is known of the memory of a device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// Bytes that nobody has taken, where the driver says so: that of CUDA does.
+    pub free: Option<u64>,
+    /// Bytes that a batch may hold there: [`Budget::device_bytes`], where there is such a limit.
+    pub limit: Option<u64>,
+}
+
 impl Engine {
+    /// What is known of the memory of the device at the place of this name, which is opened if it was not. Of the memory of the host
+    /// nothing is known.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when there is no such place; [`Error::DeviceLost`], [`Error::Driver`].
+    pub async fn device_memory_async(&self, place: &str) -> Result<DeviceMemory> {
+        self.device_memory_waiting(place, Waiting::Elsewhere).await
+    }
+
+    /// What is known of the memory of the device at the place of this name, which is opened if it was not. Of the memory of the host
+    /// nothing is known.
+    ///
+    /// # Errors
+    /// As [`Engine::device_memory_async`].
+    #[cfg(not(browser_gpu))]
+    pub fn device_memory(&self, place: &str) -> Result<DeviceMemory> {
+        wait(self.device_memory_waiting(place, WAITING))
+    }
+
+    async fn device_memory_waiting(&self, place: &str, waiting: Waiting) -> Result<DeviceMemory> {
+        let Some(position) = self.device_named(place)? else { return Ok(DeviceMemory::default()) };
+        let limit = Some(self.budgeted.budget.device_bytes).filter(|&most| most != u64::MAX);
+        Ok(DeviceMemory { free: self.gpus[position].free_bytes(waiting).await?, limit })
+    }
+
     /// The GPUs excluded where work needs more bytes than a GPU may hold.
     pub(crate) fn within_budget(&self, residency: Residency, bytes: impl FnOnce() -> u64) -> Residency {
         let most = self.budgeted.budget.device_bytes;

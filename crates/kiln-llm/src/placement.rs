@@ -1,0 +1,420 @@
+//! Where the layers of a model run, and the memory that it takes there: planned before anything is allocated.
+
+use std::cell::OnceCell;
+use std::fmt;
+use std::ops::Range;
+
+use kiln::{Backend, Batch, DType, Place, Shape, Tensor, TensorType};
+
+use crate::architecture::{ActiveAdapters, Forward, Recorded, Step};
+use crate::session::{caches, parts_for, rows_for};
+use crate::{Error, Model, Result};
+
+/// Of what a driver says is free this share is left alone: code, graphs of the driver and the granularity of allocations take some
+/// of it.
+const LEFT_FREE: u64 = 32;
+
+/// Which layers of a model run on a GPU. They are its last ones, so that the head and the sampling behind them are there too; the
+/// layers before run on the CPU, and what passes between them crosses once for each step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DeviceLayers {
+    /// All or none, as predicted, where the memory of the GPU takes them; otherwise as many as it takes, where that is predicted to be
+    /// faster than the CPU alone. On an engine that forces a GPU it is all of them, or [`Error::OutOfMemory`].
+    #[default]
+    Predicted,
+    /// As many as the memory of the GPU takes, whatever is predicted.
+    Fitting,
+    /// This many.
+    Last(usize),
+}
+
+/// The memory that a session takes on each device, and how long a token is predicted to take; displays as a table.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct MemoryPlan {
+    /// The tokens that each sequence has room for.
+    pub context: usize,
+    /// In the order in which a step runs: one where a single device runs everything.
+    pub parts: Vec<PlannedPart>,
+    /// Predicted seconds of a step that computes one token, once weights are where they are used.
+    pub seconds: f64,
+    /// Why fewer layers are on a GPU than were asked for or could be.
+    pub notice: Option<String>,
+}
+
+/// Layers that run on one device, with what they need there.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct PlannedPart {
+    /// The name of the place.
+    pub place: String,
+    /// The layers, from 0 on. The embedding goes with the first part and the head with the last.
+    pub layers: Range<usize>,
+    /// Bytes of weights, those of adapters included.
+    pub weights: u64,
+    /// Bytes of keys and values of all sequences with full contexts.
+    pub cache: u64,
+    /// Bytes of intermediate results and of scratch memory of kernels, of the graphs of all numbers of tokens that there may be.
+    pub scratch: u64,
+    /// Bytes that there are, where that is known.
+    pub capacity: Option<u64>,
+    /// Predicted seconds of its share of a step that computes one token.
+    pub seconds: f64,
+}
+
+impl PlannedPart {
+    /// Bytes of everything.
+    pub fn bytes(&self) -> u64 {
+        self.weights.saturating_add(self.cache).saturating_add(self.scratch)
+    }
+
+    /// Whether it fits, as far as that is known.
+    pub fn fits(&self) -> bool {
+        self.capacity.is_none_or(|capacity| self.bytes() <= capacity)
+    }
+}
+
+impl MemoryPlan {
+    /// Whether layers are on several devices.
+    pub fn is_split(&self) -> bool {
+        self.parts.len() > 1
+    }
+}
+
+/// Bytes as people read them: `1.2 GB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(bytes) = *self;
+        f.pad(&match bytes {
+            0..10_000 => format!("{bytes} B"),
+            10_000..10_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+            10_000_000..10_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+            _ => format!("{:.1} GB", bytes as f64 / 1e9),
+        })
+    }
+}
+
+impl fmt::Display for MemoryPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.parts.iter().map(|part| part.place.chars().count()).max().unwrap_or(0).max("place".len());
+        write!(f, "{:width$}  {:>8}", "place", "layers")?;
+        for head in ["weights", "cache", "scratch", "all", "there is", "a token"] {
+            write!(f, "  {head:>9}")?;
+        }
+        writeln!(f)?;
+        for part in &self.parts {
+            let Range { start, end } = part.layers;
+            let layers = if start == end { "none".to_owned() } else { format!("{start} to {}", end - 1) };
+            write!(f, "{:width$}  {layers:>8}", part.place)?;
+            for bytes in [part.weights, part.cache, part.scratch, part.bytes()] {
+                write!(f, "  {:>9}", Bytes(bytes))?;
+            }
+            let capacity = part.capacity.map_or_else(|| "unknown".to_owned(), |capacity| Bytes(capacity).to_string());
+            writeln!(f, "  {capacity:>9}  {:>6.2} ms", part.seconds * 1e3)?;
+        }
+        write!(f, "a context of {} tokens; a token is predicted to take {:.2} ms", self.context, self.seconds * 1e3)?;
+        match &self.notice {
+            Some(notice) => write!(f, "\n{notice}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The places of layers, each with the first layer that runs there; empty where the engine decides about each graph.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Placing(Vec<(String, usize)>);
+
+impl Placing {
+    fn pin(batch: &mut Batch<'_>, to: Option<&(String, usize)>) -> Result<()> {
+        Ok(batch.pin(to.map(|(place, _)| &**place))?)
+    }
+
+    /// Pins what is recorded next to the place of the embedding.
+    pub(crate) fn pin_embedding(&self, batch: &mut Batch<'_>) -> Result<()> {
+        Self::pin(batch, self.0.first())
+    }
+
+    /// Pins what is recorded next to the place of a layer.
+    pub(crate) fn pin_layer(&self, batch: &mut Batch<'_>, layer: usize) -> Result<()> {
+        Self::pin(batch, self.0.iter().rfind(|(_, first)| *first <= layer))
+    }
+
+    /// Pins what is recorded from now on to the place of the head.
+    pub(crate) fn pin_head(&self, batch: &mut Batch<'_>) -> Result<()> {
+        Self::pin(batch, self.0.last())
+    }
+}
+
+/// What is to be placed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    /// Tokens that each sequence has room for.
+    pub(crate) context: usize,
+    pub(crate) cache: DType,
+    /// Sequences whose keys and values are kept.
+    pub(crate) sequences: usize,
+    pub(crate) adapters: Option<&'a ActiveAdapters>,
+}
+
+/// Whether an engine has a GPU: without one there is nothing to place.
+fn has_gpus(model: &Model<'_>) -> bool {
+    model.engine.places().iter().any(is_gpu)
+}
+
+/// Where the layers of a model run, and the plan of it, where the engine has GPUs.
+///
+/// # Errors
+/// As [`plan`].
+pub(crate) fn placed(model: &Model<'_>, asked: Asked<'_>) -> Result<(Placing, Option<MemoryPlan>)> {
+    if has_gpus(model) || matches!(model.device_layers, DeviceLayers::Fitting | DeviceLayers::Last(1..)) {
+        return plan(model, asked).map(|(placing, plan)| (placing, Some(plan)));
+    }
+    Ok((Placing::default(), None))
+}
+
+fn is_gpu(place: &Place) -> bool {
+    matches!(place.backend, Backend::Gpu | Backend::Cuda)
+}
+
+/// Bytes of tensors.
+fn bytes<'t>(tensors: impl IntoIterator<Item = &'t Tensor>) -> u64 {
+    tensors.into_iter().map(|tensor| tensor.ty().bytes() as u64).fold(0, u64::saturating_add)
+}
+
+/// A GPU that layers may be placed on.
+struct Device {
+    place: usize,
+    capacity: Option<u64>,
+    scratch: u64,
+}
+
+/// What placing a model needs to know.
+struct Planner<'m, 'a> {
+    model: &'m Model<'m>,
+    asked: Asked<'a>,
+    /// Bytes of the weights of each layer.
+    layers: Vec<u64>,
+    /// Bytes of the keys and values of one layer and one token.
+    token: u64,
+    /// [`Planner::scratch`] of the host, once it was asked for.
+    host_scratch: OnceCell<u64>,
+}
+
+/// Decides where the layers of a model run, and what that takes.
+///
+/// # Errors
+/// [`Error::OutOfMemory`] where it does not fit the GPU that it is to run on; [`Error::Model`] for more layers than there are, and for
+/// layers on a GPU that the engine does not have; [`Error::Kiln`].
+pub(crate) fn plan(model: &Model<'_>, asked: Asked<'_>) -> Result<(Placing, MemoryPlan)> {
+    let mut layers: Vec<u64> = (0..model.config.layers.len()).map(|i| bytes(model.weights.of_layer(i))).collect();
+    if let Some(adapters) = asked.adapters {
+        layers.iter_mut().enumerate().for_each(|(i, layer)| *layer += bytes(adapters.of_layer(i)));
+    }
+    let row = |size: usize| {
+        let shape = Shape::new(&[model.config.kv_heads, size])?;
+        Ok::<_, Error>(TensorType::of(asked.cache, shape)?.bytes() as u64)
+    };
+    let token = row(model.config.head)? + row(model.config.value_head)?;
+    Planner { model, asked, layers, token, host_scratch: OnceCell::new() }.plan()
+}
+
+impl<'m> Planner<'m, '_> {
+    fn places(&self) -> &'m [Place] {
+        self.model.engine.places()
+    }
+
+    fn plan(&self) -> Result<(Placing, MemoryPlan)> {
+        let (count, asked) = (self.layers.len(), self.model.device_layers);
+        let wrong = |reason: String| Err(Error::model("placement", reason));
+        if let DeviceLayers::Last(layers) = asked
+            && layers > count
+        {
+            return wrong(format!("{layers} layers are to run on a GPU, and the model has {count}"));
+        }
+        let forced = self.model.engine.router().forced();
+        let seconds = self.record(1, &Placing::default())?.predicted(self.model.engine)?;
+        let by_time = |gpus: bool| {
+            let mut places: Vec<usize> = (0..seconds.len()).filter(|&i| is_gpu(&self.places()[i]) == gpus).collect();
+            // Of those that take as long the last, as for everything else.
+            places.sort_by(|&a, &b| seconds[a].total_cmp(&seconds[b]).then(b.cmp(&a)));
+            places
+        };
+        let forced_gpu = forced.filter(|&place| is_gpu(&self.places()[place]));
+        let cpu = forced.filter(|_| forced_gpu.is_none()).or(by_time(false).first().copied()).unwrap_or(0);
+        let on_cpu = |notice: Option<String>| {
+            let plan = self.with(None, cpu, 0, notice)?;
+            // A place of the CPU that is forced needs no pins, and neither does an engine without GPUs.
+            let is_free = by_time(true).is_empty() || forced == Some(cpu);
+            let placing = if is_free { Placing::default() } else { Placing(vec![("host".into(), 0)]) };
+            Ok((placing, MemoryPlan { seconds: seconds[cpu], ..plan }.alone(seconds[cpu])))
+        };
+        let may_be_none = asked == DeviceLayers::Predicted && forced_gpu.is_none();
+        let candidates = match (forced_gpu, asked) {
+            (_, DeviceLayers::Last(0)) => return on_cpu(None),
+            (Some(gpu), _) => vec![gpu],
+            (None, DeviceLayers::Predicted) if forced.is_some() => return on_cpu(None),
+            (None, _) => by_time(true),
+        };
+        // One that cannot be opened or cannot run the model is left out where there is a choice.
+        let mut problem = None;
+        let mut device = None;
+        for place in candidates {
+            if may_be_none && seconds[place] > seconds[cpu] {
+                break;
+            }
+            match self.device(place) {
+                Ok(found) => {
+                    device = Some(found);
+                    break;
+                }
+                Err(error) => problem = problem.or(Some(error)),
+            }
+        }
+        let Some(device) = device else {
+            return match problem {
+                Some(error) if !may_be_none => Err(error),
+                Some(error) => on_cpu(Some(format!("everything runs on the CPU: {error}"))),
+                None if may_be_none => on_cpu(None),
+                None => {
+                    let names: Vec<&str> = self.places().iter().map(|place| &*place.name).collect();
+                    wrong(format!("no GPU is among the places of the engine, {}", names.join(", ")))
+                }
+            };
+        };
+        let fits = |layers: usize| {
+            Ok::<_, Error>(self.with(Some(&device), cpu, layers, None)?.parts.iter().all(PlannedPart::fits))
+        };
+        let name = &self.places()[device.place].name;
+        let layers = match asked {
+            DeviceLayers::Last(layers) if !fits(layers)? => return Err(self.out_of_memory(&device, cpu, layers)?),
+            DeviceLayers::Last(layers) => layers,
+            _ if fits(count)? => count,
+            DeviceLayers::Predicted if forced_gpu.is_some() => return Err(self.out_of_memory(&device, cpu, count)?),
+            _ => {
+                let mut fitting = 0;
+                while fitting + 1 < count && fits(fitting + 1)? {
+                    fitting += 1;
+                }
+                if fitting == 0 {
+                    let there = device.capacity.map_or_else(String::new, |capacity| format!(" {} of", Bytes(capacity)));
+                    return on_cpu(Some(format!("not one layer fits the{there} {name}: everything runs on the CPU")));
+                }
+                fitting
+            }
+        };
+        if layers == count {
+            let plan = self.with(Some(&device), cpu, count, None)?.alone(seconds[device.place]);
+            let placing =
+                if forced == Some(device.place) { Placing::default() } else { Placing(vec![(name.clone(), 0)]) };
+            return Ok((placing, plan));
+        }
+        let placing = Placing(vec![("host".into(), 0), (name.clone(), count - layers)]);
+        let explained = self.record(1, &placing)?.explain()?;
+        let mut plan = self.with(Some(&device), cpu, layers, None)?;
+        plan.seconds = explained.segments.last().map_or(0.0, |segment| segment.finish);
+        for segment in &explained.segments {
+            let at = usize::from(segment.place == *name);
+            plan.parts[at].seconds += segment.finish - segment.start;
+        }
+        if may_be_none && plan.seconds >= seconds[cpu] {
+            let than =
+                format!("{:.2} ms a token, {:.2} ms with {layers} layers", seconds[cpu] * 1e3, plan.seconds * 1e3);
+            return on_cpu(Some(format!("the CPU alone is predicted to be faster: {than} on {name}")));
+        }
+        if asked != DeviceLayers::Last(layers) {
+            plan.notice = Some(format!("{layers} of {count} layers fit {name}, the others run on the CPU"));
+        }
+        Ok((placing, plan))
+    }
+
+    /// The graph of this many tokens.
+    fn record(&self, rows: usize, placing: &Placing) -> Result<Step<'m>> {
+        let Model { engine, config, weights, .. } = self.model;
+        let of = Recorded { adapters: self.asked.adapters, layer: None, placing: Some(placing) };
+        let caches = caches(config, self.asked.cache, self.asked.context)?;
+        Step::record(Forward::record(engine, config, weights, of, &caches, self.asked.context, rows)?, config, weights)
+    }
+
+    /// Bytes of results and scratch memory at a place. The graph of the most tokens is planned; those of fewer take their share.
+    fn scratch(&self, place: usize) -> Result<u64> {
+        let rows = rows_for(self.asked.context);
+        let most = self.record(rows, &Placing::default())?.planned_bytes(&self.places()[place].name)?;
+        let all: usize = parts_for(self.asked.context).sum();
+        Ok((most as f64 * all as f64 / rows as f64) as u64)
+    }
+
+    /// What is known of a GPU, which is opened.
+    fn device(&self, place: usize) -> Result<Device> {
+        let name = &self.places()[place].name;
+        let memory = self.model.engine.device_memory(name)?;
+        // Weights that other sessions have brought there are there already.
+        let is_there = |tensor: &&Tensor| tensor.residency().iter().any(|holder| holder == name);
+        let there = bytes(self.model.weights.all().into_iter().filter(is_there));
+        let free = memory.free.map(|free| (free - free / LEFT_FREE).saturating_add(there));
+        let capacity = [free, memory.limit].into_iter().flatten().min();
+        Ok(Device { place, capacity, scratch: self.scratch(place)? })
+    }
+
+    /// The plan with this many layers on a GPU, without times.
+    fn with(&self, device: Option<&Device>, cpu: usize, layers: usize, notice: Option<String>) -> Result<MemoryPlan> {
+        let (count, weights) = (self.layers.len(), &self.model.weights);
+        let split = count - layers;
+        let part = |place: usize, range: Range<usize>, scratch: u64, capacity: Option<u64>| {
+            let of_layers = self.layers[range.clone()].iter().copied().fold(0, u64::saturating_add);
+            let ends = match (range.start == 0, range.end == count && (layers == 0 || range.start == split)) {
+                (true, true) => bytes(weights.ends()),
+                (true, false) => bytes([weights.embedding()]),
+                (false, true) => bytes(weights.head()),
+                (false, false) => 0,
+            };
+            let tokens = self.asked.context as u64 * self.asked.sequences as u64;
+            PlannedPart {
+                place: self.places()[place].name.clone(),
+                weights: of_layers.saturating_add(ends),
+                cache: self.token.saturating_mul(tokens).saturating_mul(range.len() as u64),
+                layers: range,
+                scratch,
+                capacity,
+                seconds: 0.0,
+            }
+        };
+        let mut parts = Vec::new();
+        if layers < count {
+            let scratch = match self.host_scratch.get() {
+                Some(&known) => known,
+                None => *self.host_scratch.get_or_init({
+                    let scratch = self.scratch(cpu)?;
+                    move || scratch
+                }),
+            };
+            parts.push(part(cpu, 0..split, scratch, None));
+        }
+        if let Some(device) = device.filter(|_| layers > 0) {
+            parts.push(part(device.place, split..count, device.scratch, device.capacity));
+        }
+        Ok(MemoryPlan { context: self.asked.context, parts, seconds: 0.0, notice })
+    }
+
+    /// The error for a plan with more layers than fit, with the context that would fit.
+    fn out_of_memory(&self, device: &Device, cpu: usize, layers: usize) -> Result<Error> {
+        let plan = self.with(Some(device), cpu, layers, None)?;
+        let largest = plan.parts.last().and_then(|part| {
+            let room = part.capacity?.checked_sub(part.weights)?.checked_sub(part.scratch)?;
+            let token = self.token.saturating_mul(layers as u64).saturating_mul(self.asked.sequences as u64);
+            usize::try_from(room.checked_div(token)?).ok().filter(|&context| context > 0)
+        });
+        Ok(Error::OutOfMemory { plan: Box::new(plan), largest })
+    }
+}
+
+impl MemoryPlan {
+    /// The same, whose one part takes this long.
+    fn alone(mut self, seconds: f64) -> Self {
+        self.seconds = seconds;
+        self.parts.iter_mut().for_each(|part| part.seconds = seconds);
+        self
+    }
+}
