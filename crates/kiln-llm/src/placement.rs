@@ -199,6 +199,9 @@ struct Planner<'m, 'a> {
     layers: Vec<u64>,
     /// Bytes of the keys and values of one layer and one token.
     token: u64,
+    /// Predicted seconds of a token on each place of the engine, and the place of the CPU.
+    seconds: Vec<f64>,
+    cpu: usize,
     /// [`Planner::scratch`] of the host, once it was asked for.
     host_scratch: OnceCell<u64>,
 }
@@ -218,7 +221,17 @@ pub(crate) fn plan(model: &Model<'_>, asked: Asked<'_>) -> Result<(Placing, Memo
         Ok::<_, Error>(TensorType::of(asked.cache, shape)?.bytes() as u64)
     };
     let token = row(model.config.head)? + row(model.config.value_head)?;
-    Planner { model, asked, layers, token, host_scratch: OnceCell::new() }.plan()
+    let host_scratch = OnceCell::new();
+    let mut planner = Planner { model, asked, layers, token, seconds: Vec::new(), cpu: 0, host_scratch };
+    planner.seconds = planner.record(1, &Placing::default())?.predicted(model.engine)?;
+    let forced = model.engine.router().forced().filter(|&place| !is_gpu(&model.engine.places()[place]));
+    planner.cpu = forced.or(planner.by_time(false).first().copied()).unwrap_or(0);
+    if model.engine.router().forced().is_none() && has_gpus(model) {
+        // Beside GPUs each step of the CPU is decided by itself.
+        let explained = planner.record(1, &Placing(vec![("host".into(), 0)]))?.explain()?;
+        planner.seconds[planner.cpu] = explained.segments.last().map_or(f64::INFINITY, |segment| segment.finish);
+    }
+    planner.plan()
 }
 
 impl<'m> Planner<'m, '_> {
@@ -235,28 +248,21 @@ impl<'m> Planner<'m, '_> {
             return wrong(format!("{layers} layers are to run on a GPU, and the model has {count}"));
         }
         let forced = self.model.engine.router().forced();
-        let seconds = self.record(1, &Placing::default())?.predicted(self.model.engine)?;
-        let by_time = |gpus: bool| {
-            let mut places: Vec<usize> = (0..seconds.len()).filter(|&i| is_gpu(&self.places()[i]) == gpus).collect();
-            // Of those that take as long the last, as for everything else.
-            places.sort_by(|&a, &b| seconds[a].total_cmp(&seconds[b]).then(b.cmp(&a)));
-            places
-        };
+        let (seconds, cpu) = (&self.seconds, self.cpu);
         let forced_gpu = forced.filter(|&place| is_gpu(&self.places()[place]));
-        let cpu = forced.filter(|_| forced_gpu.is_none()).or(by_time(false).first().copied()).unwrap_or(0);
         let on_cpu = |notice: Option<String>| {
-            let plan = self.with(None, cpu, 0, notice)?;
+            let plan = MemoryPlan { notice, ..self.with(None, 0)? };
             // A place of the CPU that is forced needs no pins, and neither does an engine without GPUs.
-            let is_free = by_time(true).is_empty() || forced == Some(cpu);
+            let is_free = self.by_time(true).is_empty() || forced == Some(cpu);
             let placing = if is_free { Placing::default() } else { Placing(vec![("host".into(), 0)]) };
-            Ok((placing, MemoryPlan { seconds: seconds[cpu], ..plan }.alone(seconds[cpu])))
+            Ok((placing, plan))
         };
         let may_be_none = asked == DeviceLayers::Predicted && forced_gpu.is_none();
         let candidates = match (forced_gpu, asked) {
             (_, DeviceLayers::Last(0)) => return on_cpu(None),
             (Some(gpu), _) => vec![gpu],
             (None, DeviceLayers::Predicted) if forced.is_some() => return on_cpu(None),
-            (None, _) => by_time(true),
+            (None, _) => self.by_time(true),
         };
         // One that cannot be opened or cannot run the model is left out where there is a choice.
         let mut problem = None;
@@ -284,15 +290,14 @@ impl<'m> Planner<'m, '_> {
                 }
             };
         };
-        let fits = |layers: usize| {
-            Ok::<_, Error>(self.with(Some(&device), cpu, layers, None)?.parts.iter().all(PlannedPart::fits))
-        };
+        let fits =
+            |layers: usize| Ok::<_, Error>(self.with(Some(&device), layers)?.parts.iter().all(PlannedPart::fits));
         let name = &self.places()[device.place].name;
         let layers = match asked {
-            DeviceLayers::Last(layers) if !fits(layers)? => return Err(self.out_of_memory(&device, cpu, layers)?),
+            DeviceLayers::Last(layers) if !fits(layers)? => return Err(self.out_of_memory(&device, layers)?),
             DeviceLayers::Last(layers) => layers,
             _ if fits(count)? => count,
-            DeviceLayers::Predicted if forced_gpu.is_some() => return Err(self.out_of_memory(&device, cpu, count)?),
+            DeviceLayers::Predicted if forced_gpu.is_some() => return Err(self.out_of_memory(&device, count)?),
             _ => {
                 let mut fitting = 0;
                 while fitting + 1 < count && fits(fitting + 1)? {
@@ -306,15 +311,16 @@ impl<'m> Planner<'m, '_> {
             }
         };
         if layers == count {
-            let plan = self.with(Some(&device), cpu, count, None)?.alone(seconds[device.place]);
+            let plan = self.with(Some(&device), count)?;
             let placing =
                 if forced == Some(device.place) { Placing::default() } else { Placing(vec![(name.clone(), 0)]) };
             return Ok((placing, plan));
         }
         let placing = Placing(vec![("host".into(), 0), (name.clone(), count - layers)]);
         let explained = self.record(1, &placing)?.explain()?;
-        let mut plan = self.with(Some(&device), cpu, layers, None)?;
+        let mut plan = self.with(Some(&device), layers)?;
         plan.seconds = explained.segments.last().map_or(0.0, |segment| segment.finish);
+        plan.parts.iter_mut().for_each(|part| part.seconds = 0.0);
         for segment in &explained.segments {
             let at = usize::from(segment.place == *name);
             plan.parts[at].seconds += segment.finish - segment.start;
@@ -328,6 +334,14 @@ impl<'m> Planner<'m, '_> {
             plan.notice = Some(format!("{layers} of {count} layers fit {name}, the others run on the CPU"));
         }
         Ok((placing, plan))
+    }
+
+    /// The GPUs or the places of the CPU, the fastest first, and of those that take as long the last, as for everything else.
+    fn by_time(&self, gpus: bool) -> Vec<usize> {
+        let of_kind = (0..self.seconds.len()).filter(|&place| is_gpu(&self.places()[place]) == gpus);
+        let mut places: Vec<usize> = of_kind.collect();
+        places.sort_by(|&a, &b| self.seconds[a].total_cmp(&self.seconds[b]).then(b.cmp(&a)));
+        places
     }
 
     /// The graph of this many tokens.
@@ -358,8 +372,8 @@ impl<'m> Planner<'m, '_> {
         Ok(Device { place, capacity, scratch: self.scratch(place)? })
     }
 
-    /// The plan with this many layers on a GPU, without times.
-    fn with(&self, device: Option<&Device>, cpu: usize, layers: usize, notice: Option<String>) -> Result<MemoryPlan> {
+    /// The plan with this many layers on a GPU. Each layer takes its share of the time of all.
+    fn with(&self, device: Option<&Device>, layers: usize) -> Result<MemoryPlan> {
         let (count, weights) = (self.layers.len(), &self.model.weights);
         let split = count - layers;
         let part = |place: usize, range: Range<usize>, scratch: u64, capacity: Option<u64>| {
@@ -375,10 +389,10 @@ impl<'m> Planner<'m, '_> {
                 place: self.places()[place].name.clone(),
                 weights: of_layers.saturating_add(ends),
                 cache: self.token.saturating_mul(tokens).saturating_mul(range.len() as u64),
+                seconds: self.seconds[place] * range.len() as f64 / count as f64,
                 layers: range,
                 scratch,
                 capacity,
-                seconds: 0.0,
             }
         };
         let mut parts = Vec::new();
@@ -386,35 +400,27 @@ impl<'m> Planner<'m, '_> {
             let scratch = match self.host_scratch.get() {
                 Some(&known) => known,
                 None => *self.host_scratch.get_or_init({
-                    let scratch = self.scratch(cpu)?;
+                    let scratch = self.scratch(self.cpu)?;
                     move || scratch
                 }),
             };
-            parts.push(part(cpu, 0..split, scratch, None));
+            parts.push(part(self.cpu, 0..split, scratch, None));
         }
         if let Some(device) = device.filter(|_| layers > 0) {
             parts.push(part(device.place, split..count, device.scratch, device.capacity));
         }
-        Ok(MemoryPlan { context: self.asked.context, parts, seconds: 0.0, notice })
+        let seconds = parts.iter().map(|part| part.seconds).sum();
+        Ok(MemoryPlan { context: self.asked.context, parts, seconds, notice: None })
     }
 
     /// The error for a plan with more layers than fit, with the context that would fit.
-    fn out_of_memory(&self, device: &Device, cpu: usize, layers: usize) -> Result<Error> {
-        let plan = self.with(Some(device), cpu, layers, None)?;
+    fn out_of_memory(&self, device: &Device, layers: usize) -> Result<Error> {
+        let plan = self.with(Some(device), layers)?;
         let largest = plan.parts.last().and_then(|part| {
             let room = part.capacity?.checked_sub(part.weights)?.checked_sub(part.scratch)?;
             let token = self.token.saturating_mul(layers as u64).saturating_mul(self.asked.sequences as u64);
             usize::try_from(room.checked_div(token)?).ok().filter(|&context| context > 0)
         });
         Ok(Error::OutOfMemory { plan: Box::new(plan), largest })
-    }
-}
-
-impl MemoryPlan {
-    /// The same, whose one part takes this long.
-    fn alone(mut self, seconds: f64) -> Self {
-        self.seconds = seconds;
-        self.parts.iter_mut().for_each(|part| part.seconds = seconds);
-        self
     }
 }

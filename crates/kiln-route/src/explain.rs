@@ -5,7 +5,7 @@ use std::fmt;
 use kiln_ir::TensorType;
 use kiln_ir::op::{Cost, Op};
 
-use crate::place::Place;
+use crate::place::{Memory, Place};
 use crate::placement::{Placement, Segment};
 use crate::problem::Problem;
 use crate::router::Decision;
@@ -99,7 +99,9 @@ impl Explanation {
         self.chosen = placement.segments.first().map_or(self.chosen, |first| name(first.place));
         self.segments = ExplainedSegment::of(placement, places);
         self.unsure = false;
-        let (alone, alone_seconds) = (name(placement.alone.0), Seconds(placement.alone.1));
+        let on_host = places.get(placement.alone.0).is_some_and(|place| place.memory == Memory::HOST);
+        let alone = if on_host { "the CPU".to_owned() } else { name(placement.alone.0) };
+        let alone_seconds = Seconds(placement.alone.1);
         let seconds = Seconds(placement.seconds);
         self.why =
             format!("its steps are pinned, and are predicted to take {seconds}; {alone} alone takes {alone_seconds}");

@@ -320,9 +320,14 @@ fn layers(text: &str) -> Result<DeviceLayers, String> {
     }
 }
 
-/// Prints where layers run and what they take, where that is not one device as a matter of course.
+/// Whether layers do not run on one device as a matter of course.
+pub(crate) fn is_notable(plan: &MemoryPlan) -> bool {
+    plan.is_split() || plan.notice.is_some()
+}
+
+/// Prints where layers run and what they take, where that is notable.
 pub(crate) fn tell(plan: Option<&MemoryPlan>) {
-    if let Some(plan) = plan.filter(|plan| plan.is_split() || plan.notice.is_some()) {
+    if let Some(plan) = plan.filter(|plan| is_notable(plan)) {
         eprintln!("{plan}");
     }
 }

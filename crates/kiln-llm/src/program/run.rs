@@ -9,7 +9,7 @@ use kiln_llm::Encoding;
 use crate::Result;
 use crate::program::input::Input;
 use crate::program::interrupt::{EXIT_CODE, Interrupt};
-use crate::program::options::GenerationOptions;
+use crate::program::options::{GenerationOptions, is_notable};
 
 /// What is run, and how.
 pub(crate) struct Run {
@@ -31,7 +31,11 @@ pub(crate) fn run(input: Input, options: &Run, out: &mut impl Write) -> Result<E
     let prompt = model.tokenizer().encode_with(&options.prompt, Encoding::default());
     session.push(&prompt)?;
     if options.explain {
-        eprintln!("{}\n{}", options.generation.plan(&model)?, session.explain()?);
+        // Where it is notable it was printed already.
+        if !session.memory_plan().is_some_and(is_notable) {
+            eprintln!("{}", options.generation.plan(&model)?);
+        }
+        eprintln!("{}", session.explain()?);
     }
     if !options.ids {
         write!(out, "{}", options.prompt)?;

@@ -171,8 +171,8 @@ impl<'e> Batch<'e> {
     /// in a batch with pinned ones they run on the device of the step before them.
     ///
     /// Segments of steps on different devices run one after the other, and what passes between them is copied through the
-    /// host. A state is where the steps are that use it. An error of a device that operations are pinned to is the error of the
-    /// execution: nothing goes on elsewhere.
+    /// host. A state is where the steps are that use it. Where a device fails, what is pinned to it runs on the CPU, unless the engine
+    /// forces a place: then the error is that of the execution.
     ///
     /// # Errors
     /// [`Error::Unavailable`] when there is no place of this name.
@@ -385,7 +385,7 @@ impl<'e> Batch<'e> {
                 recovered = true;
                 continue;
             }
-            let forced = self.engine.router.forced().is_some() || self.only_on.is_some() || !self.pins.is_empty();
+            let forced = self.engine.router.forced().is_some() || self.only_on.is_some();
             if forced || !gpu.failed(&error) {
                 return Err(error);
             }
@@ -424,7 +424,7 @@ impl<'e> Batch<'e> {
         let steps = plan.schedule.steps.len();
         let question = || format!("a batch of {steps} steps");
         let placement = if self.is_pinned(&plan.schedule) {
-            self.place_pinned(plan)?
+            self.place_pinned(plan, excluded)?
         } else if let Some(place) = engine.router.forced() {
             return Ok(engine.gpu_position(place).map_or(Target::Cpu, Target::Gpu));
         } else if self.graph.has_states() {
@@ -644,7 +644,7 @@ impl<'e> Batch<'e> {
         let problem = Problem::schedule(&plan.schedule, &self.graph)?;
         if gpus::POSSIBLE && self.is_pinned(&plan.schedule) {
             let decision = self.engine.router.decide(&problem, &Residency::everywhere());
-            let placement = self.place_pinned(&mut plan)?;
+            let placement = self.place_pinned(&mut plan, &[])?;
             return Ok(Explanation::new(question, &problem, &decision).pinned(placement, self.engine.places()));
         }
         let residency = self.able(&plan);

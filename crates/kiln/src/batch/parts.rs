@@ -200,22 +200,28 @@ impl Batch<'_> {
         step.outputs().find_map(|id| self.pins.get(&id).copied())
     }
 
-    /// Where the steps of a plan run that are pinned: decided once, as nothing that changes later has a part in it.
+    /// Where the steps of a plan run that are pinned: as before, unless other devices have failed since. What is pinned to one of these is
+    /// the CPU's.
     ///
     /// # Errors
     /// [`Error::ForeignTensor`] for a plan of another graph.
-    pub(super) fn place_pinned<'p>(&self, plan: &'p mut Plan) -> Result<&'p Placement> {
-        if plan.placed.is_none() {
+    pub(super) fn place_pinned<'p>(&self, plan: &'p mut Plan, excluded: &[usize]) -> Result<&'p Placement> {
+        let engine = &*self.engine;
+        let failed =
+            |position: usize| engine.gpus[position].is_gone() || excluded.contains(&(engine.cpu.len() + position));
+        let all = (0..engine.gpus.len()).filter(|&position| failed(position));
+        let residency = all.fold(Residency::everywhere(), |all, position| all.barred(engine.cpu.len() + position));
+        if plan.placed.as_ref().is_none_or(|placed| placed.residency != residency) {
+            plan.released.extend(plan.placed.iter().flat_map(Placed::held));
             let (flow, schedule) = Flow::new(&self.graph, &plan.wanted)?;
             let pins: Vec<_> = schedule.steps.iter().map(|step| self.pin_of(step)).collect();
             let mut device = pins.iter().flatten().next().copied().flatten();
             let mut memory = |pin: &Option<Option<usize>>| {
                 device = pin.unwrap_or(device);
-                device.map_or(Memory::HOST, gpus::memory)
+                device.filter(|&position| !failed(position)).map_or(Memory::HOST, gpus::memory)
             };
             let memories: Vec<Memory> = pins.iter().map(&mut memory).collect();
-            let residency = Residency::everywhere();
-            let placement = self.engine.router.assigned(&flow, &memories, &residency);
+            let placement = engine.router.assigned(&flow, &memories, &residency);
             let parts = || Parts::new(&self.graph, &schedule, &placement);
             let parts = (placement.segments.len() > 1).then(parts).transpose()?;
             plan.placed = Some(Placed { residency, placement, parts });

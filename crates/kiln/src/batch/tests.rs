@@ -324,10 +324,24 @@ fn pinned_layers_run_where_they_are_pinned_and_their_states_are_there() {
             assert_eq!(pinned.to_buffer().unwrap(), plain.to_buffer().unwrap());
         }
     }
-    // Nothing goes on elsewhere.
-    rig.gpus[1].fail(Error::OutOfMemory { bytes: 1 });
-    assert!(matches!(batch.execute(&[out]), Err(Error::OutOfMemory { .. })));
-    batch.execute(&[out]).unwrap();
+    // What a device refuses runs on the CPU, and so does everything of a device that is lost.
+    let refused = [
+        (Error::OutOfMemory { bytes: 1 }, ["host", "host", "gpu 1", "host"], "gpu 2"),
+        (
+            Error::DeviceLost { device: "gpu 2".into(), reason: "unplugged".into() },
+            ["host", "host", "gpu 1", "host"],
+            "host",
+        ),
+    ];
+    for (error, places, next) in refused {
+        rig.gpus[1].fail(error);
+        batch.execute(&[out]).unwrap();
+        assert_eq!(batch.read(out).unwrap(), other.read(other_out).unwrap());
+        assert_eq!(pinned.iter().map(State::residency).collect::<Vec<_>>(), places);
+        batch.execute(&[out]).unwrap();
+        assert_eq!(batch.read(out).unwrap(), other.read(other_out).unwrap());
+        assert_eq!(pinned[3].residency(), next);
+    }
 }
 
 #[test]
