@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::fmt;
 use std::ops::Range;
 
-use kiln::{Backend, Batch, DType, Place, Shape, Tensor, TensorType};
+use kiln::{Backend, Batch, DType, DeviceMemory, Place, Shape, Tensor, TensorType};
 
 use crate::architecture::{ActiveAdapters, Forward, Recorded, Step};
 use crate::session::{caches, parts_for, rows_for};
@@ -168,7 +168,7 @@ fn has_gpus(model: &Model<'_>) -> bool {
 ///
 /// # Errors
 /// As [`plan`].
-pub(crate) fn placed(model: &Model<'_>, asked: Asked<'_>) -> Result<(Placing, Option<MemoryPlan>)> {
+pub(crate) fn placed<'m>(model: &'m Model<'m>, asked: Asked<'m>) -> Result<(Placing, Option<MemoryPlan>)> {
     if has_gpus(model) || matches!(model.device_layers, DeviceLayers::Fitting | DeviceLayers::Last(1..)) {
         return plan(model, asked).map(|(placing, plan)| (placing, Some(plan)));
     }
@@ -179,14 +179,15 @@ fn is_gpu(place: &Place) -> bool {
     matches!(place.backend, Backend::Gpu | Backend::Cuda)
 }
 
-/// Bytes of tensors.
-fn bytes<'t>(tensors: impl IntoIterator<Item = &'t Tensor>) -> u64 {
-    tensors.into_iter().map(|tensor| tensor.ty().bytes() as u64).fold(0, u64::saturating_add)
+/// Bytes of allocations for tensors in some memory.
+fn bytes<'t>(memory: DeviceMemory, tensors: impl IntoIterator<Item = &'t Tensor>) -> u64 {
+    tensors.into_iter().map(|tensor| memory.allocation(tensor.ty().bytes() as u64)).fold(0, u64::saturating_add)
 }
 
 /// A GPU that layers may be placed on.
 struct Device {
     place: usize,
+    memory: DeviceMemory,
     capacity: Option<u64>,
     scratch: u64,
 }
@@ -195,10 +196,10 @@ struct Device {
 struct Planner<'m, 'a> {
     model: &'m Model<'m>,
     asked: Asked<'a>,
-    /// Bytes of the weights of each layer.
-    layers: Vec<u64>,
-    /// Bytes of the keys and values of one layer and one token.
-    token: u64,
+    /// The weights of each layer.
+    layers: Vec<Vec<&'a Tensor>>,
+    /// Bytes of the keys and of the values of one layer and one token.
+    token: [u64; 2],
     /// Predicted seconds of a token on each place of the engine, and the place of the CPU.
     seconds: Vec<f64>,
     cpu: usize,
@@ -211,16 +212,16 @@ struct Planner<'m, 'a> {
 /// # Errors
 /// [`Error::OutOfMemory`] where it does not fit the GPU that it is to run on; [`Error::Model`] for more layers than there are, and for
 /// layers on a GPU that the engine does not have; [`Error::Kiln`].
-pub(crate) fn plan(model: &Model<'_>, asked: Asked<'_>) -> Result<(Placing, MemoryPlan)> {
-    let mut layers: Vec<u64> = (0..model.config.layers.len()).map(|i| bytes(model.weights.of_layer(i))).collect();
-    if let Some(adapters) = asked.adapters {
-        layers.iter_mut().enumerate().for_each(|(i, layer)| *layer += bytes(adapters.of_layer(i)));
-    }
+pub(crate) fn plan<'m>(model: &'m Model<'m>, asked: Asked<'m>) -> Result<(Placing, MemoryPlan)> {
+    let of_adapters = |i: usize| asked.adapters.into_iter().flat_map(move |adapters| adapters.of_layer(i));
+    let layers =
+        (0..model.config.layers.len()).map(|i| model.weights.of_layer(i).into_iter().chain(of_adapters(i)).collect());
+    let layers = layers.collect();
     let row = |size: usize| {
         let shape = Shape::new(&[model.config.kv_heads, size])?;
         Ok::<_, Error>(TensorType::of(asked.cache, shape)?.bytes() as u64)
     };
-    let token = row(model.config.head)? + row(model.config.value_head)?;
+    let token = [row(model.config.head)?, row(model.config.value_head)?];
     let host_scratch = OnceCell::new();
     let mut planner = Planner { model, asked, layers, token, seconds: Vec::new(), cpu: 0, host_scratch };
     planner.seconds = planner.record(1, &Placing::default())?.predicted(model.engine)?;
@@ -366,29 +367,44 @@ impl<'m> Planner<'m, '_> {
         let memory = self.model.engine.device_memory(name)?;
         // Weights that other sessions have brought there are there already.
         let is_there = |tensor: &&Tensor| tensor.residency().iter().any(|holder| holder == name);
-        let there = bytes(self.model.weights.all().into_iter().filter(is_there));
+        let there = bytes(memory, self.model.weights.all().into_iter().filter(is_there));
         let free = memory.free.map(|free| (free - free / LEFT_FREE).saturating_add(there));
         let capacity = [free, memory.limit].into_iter().flatten().min();
-        Ok(Device { place, capacity, scratch: self.scratch(place)? })
+        // Allocations are up to an eighth larger than what they hold.
+        let scratch = self.scratch(place)?;
+        Ok(Device { place, memory, capacity, scratch: scratch + scratch / 8 })
+    }
+
+    /// Bytes of the keys and values of some layers, with contexts of this many tokens. The sequence that computes prompts for several others has
+    /// memory of its own.
+    fn cache(&self, memory: DeviceMemory, layers: usize, context: usize) -> u64 {
+        let apart = if self.asked.sequences > 1 { vec![self.asked.sequences - 1, 1] } else { vec![1] };
+        let of = |sequences: usize| {
+            let tokens = (context as u64).saturating_mul(sequences as u64);
+            self.token
+                .map(|token| memory.allocation(token.saturating_mul(tokens)))
+                .into_iter()
+                .fold(0, u64::saturating_add)
+        };
+        apart.into_iter().map(of).fold(0, u64::saturating_add).saturating_mul(layers as u64)
     }
 
     /// The plan with this many layers on a GPU. Each layer takes its share of the time of all.
     fn with(&self, device: Option<&Device>, layers: usize) -> Result<MemoryPlan> {
         let (count, weights) = (self.layers.len(), &self.model.weights);
         let split = count - layers;
-        let part = |place: usize, range: Range<usize>, scratch: u64, capacity: Option<u64>| {
-            let of_layers = self.layers[range.clone()].iter().copied().fold(0, u64::saturating_add);
-            let ends = match (range.start == 0, range.end == count && (layers == 0 || range.start == split)) {
-                (true, true) => bytes(weights.ends()),
-                (true, false) => bytes([weights.embedding()]),
-                (false, true) => bytes(weights.head()),
+        let part = |place: usize, range: Range<usize>, memory: DeviceMemory, scratch: u64, capacity: Option<u64>| {
+            let of_layers = bytes(memory, self.layers[range.clone()].iter().flatten().copied());
+            let ends = match (range.start == 0, range.end == count) {
+                (true, true) => bytes(memory, weights.ends()),
+                (true, false) => bytes(memory, [weights.embedding()]),
+                (false, true) => bytes(memory, weights.head()),
                 (false, false) => 0,
             };
-            let tokens = self.asked.context as u64 * self.asked.sequences as u64;
             PlannedPart {
                 place: self.places()[place].name.clone(),
                 weights: of_layers.saturating_add(ends),
-                cache: self.token.saturating_mul(tokens).saturating_mul(range.len() as u64),
+                cache: self.cache(memory, range.len(), self.asked.context),
                 seconds: self.seconds[place] * range.len() as f64 / count as f64,
                 layers: range,
                 scratch,
@@ -404,10 +420,10 @@ impl<'m> Planner<'m, '_> {
                     move || scratch
                 }),
             };
-            parts.push(part(self.cpu, 0..split, scratch, None));
+            parts.push(part(self.cpu, 0..split, DeviceMemory::default(), scratch, None));
         }
         if let Some(device) = device.filter(|_| layers > 0) {
-            parts.push(part(device.place, split..count, device.scratch, device.capacity));
+            parts.push(part(device.place, split..count, device.memory, device.scratch, device.capacity));
         }
         let seconds = parts.iter().map(|part| part.seconds).sum();
         Ok(MemoryPlan { context: self.asked.context, parts, seconds, notice: None })
@@ -416,11 +432,18 @@ impl<'m> Planner<'m, '_> {
     /// The error for a plan with more layers than fit, with the context that would fit.
     fn out_of_memory(&self, device: &Device, layers: usize) -> Result<Error> {
         let plan = self.with(Some(device), layers)?;
-        let largest = plan.parts.last().and_then(|part| {
-            let room = part.capacity?.checked_sub(part.weights)?.checked_sub(part.scratch)?;
-            let token = self.token.saturating_mul(layers as u64).saturating_mul(self.asked.sequences as u64);
-            usize::try_from(room.checked_div(token)?).ok().filter(|&context| context > 0)
-        });
+        let fixed = plan.parts.last().map_or(0, |part| part.weights.saturating_add(part.scratch));
+        let fits = |context: usize| {
+            let all = fixed.saturating_add(self.cache(device.memory, layers, context));
+            device.capacity.is_none_or(|capacity| all <= capacity)
+        };
+        // Of 0 tokens up to those that were asked for, which do not fit.
+        let (mut largest, mut beyond) = (0, self.asked.context);
+        while beyond - largest > 1 {
+            let middle = largest + (beyond - largest) / 2;
+            *(if fits(middle) { &mut largest } else { &mut beyond }) = middle;
+        }
+        let largest = Some(largest).filter(|&context| context > 0);
         Ok(Error::OutOfMemory { plan: Box::new(plan), largest })
     }
 }

@@ -79,9 +79,10 @@ pub(crate) fn layers_give_the_same_wherever_they_are(settings: impl Fn() -> Engi
                 _ => assert_eq!([at(0), at(1)], [(false, 0..split), (true, split..kind.layers)], "{what}"),
             }
             assert!(plan.parts.iter().all(|part| part.weights > 0 && part.cache > 0 && part.scratch > 0), "{plan}");
-            let row = 4 * ROOM * 2 * kind.head;
-            let caches: u64 = plan.parts.iter().map(|part| part.cache).sum();
-            assert_eq!(caches % (row * kind.layers) as u64, 0, "{plan}");
+            // On the host to the byte, on the device as it allocates.
+            let row = (4 * ROOM * 2 * kind.head) as u64;
+            let on_host = plan.parts.iter().filter(|part| part.place != gpu);
+            on_host.for_each(|part| assert_eq!(part.cache % (row * part.layers.len() as u64), 0, "{plan}"));
             if plan.is_split() {
                 let explained = session.explain().unwrap();
                 let places: Vec<bool> = explained.segments.iter().map(|segment| segment.place == gpu).collect();
@@ -123,7 +124,8 @@ fn several(engine: &Engine, host: &Engine) {
     // Four sequences, and the one that computes prompts.
     let one = load(engine, GEMMA2, DeviceLayers::Last(2));
     let one = one.memory_plan(SessionOptions { context: Some(300), cache: DType::F32 }).unwrap();
-    assert_eq!(plan.parts[1].cache, 5 * one.parts[1].cache);
+    assert_eq!(plan.parts[0].cache, 5 * one.parts[0].cache);
+    assert!(plan.parts[1].cache >= plan.parts[0].cache);
 }
 
 /// That a limit decides how many layers are on a GPU, and that what does not fit is an error with the context that does.

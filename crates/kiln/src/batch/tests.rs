@@ -273,6 +273,7 @@ fn layers(batch: &mut Batch<'_>, states: &[State], pins: &[Option<&str>]) -> (Te
         let held = batch.write_rows(held, row, at).unwrap();
         let flat = batch.reshape(held, &[1, 3 * N]).unwrap();
         let sum = batch.sum_axis(flat, 1).unwrap();
+        let sum = batch.reshape(sum, &[]).unwrap();
         x = batch.add(product, sum).unwrap();
     }
     batch.pin(None).unwrap();

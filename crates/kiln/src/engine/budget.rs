@@ -62,10 +62,20 @@ impl Budgeted {
 /// What is known of the memory of a device.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct DeviceMemory {
-    /// Bytes that nobody has taken, where the driver says so: that of CUDA does.
+    /// Bytes that nobody uses, where the driver says so: that of CUDA does. Those that the engine keeps for its next allocations are
+    /// among them.
     pub free: Option<u64>,
     /// Bytes that a batch may hold there: [`Budget::device_bytes`], where there is such a limit.
     pub limit: Option<u64>,
+    /// What sizes of allocations are multiples of; 0 on the host.
+    pub granularity: u64,
+}
+
+impl DeviceMemory {
+    /// Bytes that the allocation of a tensor of this many bytes takes: up to an eighth more, so that like sizes share memory.
+    pub fn allocation(&self, bytes: u64) -> u64 {
+        if self.granularity == 0 { bytes } else { kiln_device::size_class(bytes, self.granularity) }
+    }
 }
 
 impl Engine {
@@ -91,7 +101,10 @@ impl Engine {
     async fn device_memory_waiting(&self, place: &str, waiting: Waiting) -> Result<DeviceMemory> {
         let Some(position) = self.device_named(place)? else { return Ok(DeviceMemory::default()) };
         let limit = Some(self.budgeted.budget.device_bytes).filter(|&most| most != u64::MAX);
-        Ok(DeviceMemory { free: self.gpus[position].free_bytes(waiting).await?, limit })
+        let gpu = &self.gpus[position];
+        let (free, granularity) = gpu.memory(waiting).await?;
+        let pooled = gpu.memory_use().unwrap_or_default().pooled;
+        Ok(DeviceMemory { free: free.map(|free| free.saturating_add(pooled)), limit, granularity })
     }
 
     /// The GPUs excluded where work needs more bytes than a GPU may hold.

@@ -53,8 +53,8 @@ pub(crate) trait Device: Any + Debug + Send + Sync {
     /// compiled or allocated.
     fn planned_bytes<'a>(&'a self, graph: &'a Graph, wanted: &'a [TensorId], waiting: Waiting) -> Pending<'a, u64>;
 
-    /// Bytes of device memory that nobody has taken, where the driver says so.
-    fn free_bytes(&self, waiting: Waiting) -> Pending<'_, Option<u64>>;
+    /// Bytes of device memory that nobody has taken, where the driver says so, and what sizes of allocations are multiples of.
+    fn memory(&self, waiting: Waiting) -> Pending<'_, (Option<u64>, u64)>;
 
     /// The device memory in use; `None` before it is opened.
     fn memory_use(&self) -> Option<MemoryUse>;
@@ -331,8 +331,11 @@ macro_rules! devices_of {
                 })
             }
 
-            fn free_bytes(&self, waiting: Waiting) -> Pending<'_, Option<u64>> {
-                Box::pin(async move { self.device_waiting(waiting).await?.free_bytes() })
+            fn memory(&self, waiting: Waiting) -> Pending<'_, (Option<u64>, u64)> {
+                Box::pin(async move {
+                    let device = self.device_waiting(waiting).await?;
+                    Ok((device.free_bytes()?, device.shared().pool.granularity()))
+                })
             }
 
             fn memory_use(&self) -> Option<MemoryUse> {

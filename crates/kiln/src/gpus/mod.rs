@@ -229,12 +229,12 @@ impl Gpu {
         self.0.device.planned_bytes(graph, wanted, waiting).await
     }
 
-    /// Bytes of device memory that nobody has taken, where the driver says so.
+    /// Bytes of device memory that nobody has taken, where the driver says so, and what sizes of allocations are multiples of.
     ///
     /// # Errors
     /// Errors of the device.
-    pub(crate) async fn free_bytes(&self, waiting: Waiting) -> Result<Option<u64>> {
-        self.0.device.free_bytes(waiting).await
+    pub(crate) async fn memory(&self, waiting: Waiting) -> Result<(Option<u64>, u64)> {
+        self.0.device.memory(waiting).await
     }
 
     /// The device memory in use; `None` before it is opened.
@@ -430,7 +430,7 @@ mod tests {
             missing()
         }
 
-        fn free_bytes(&self, _: Waiting) -> Pending<'_, Option<u64>> {
+        fn memory(&self, _: Waiting) -> Pending<'_, (Option<u64>, u64)> {
             missing()
         }
 

@@ -115,8 +115,8 @@ impl Device for Scripted {
         done(bytes.sum())
     }
 
-    fn free_bytes(&self, _: Waiting) -> Pending<'_, Option<u64>> {
-        done(Ok(None))
+    fn memory(&self, _: Waiting) -> Pending<'_, (Option<u64>, u64)> {
+        done(Ok((None, 256)))
     }
 
     fn memory_use(&self) -> Option<MemoryUse> {
