@@ -7,7 +7,7 @@ use std::ops::Range;
 use kiln::{Backend, Batch, DType, DeviceMemory, Place, Shape, Tensor, TensorType};
 
 use crate::architecture::{ActiveAdapters, Forward, Recorded, Step};
-use crate::session::{caches, parts_for, rows_for};
+use crate::session::{caches, fewest_of_parts, parts_for, rows_for};
 use crate::{Error, Model, Result};
 
 /// Of what a driver says is free this share is left alone: code, graphs of the driver and the granularity of allocations take some
@@ -353,11 +353,12 @@ impl<'m> Planner<'m, '_> {
         Step::record(Forward::record(engine, config, weights, of, &caches, self.asked.context, rows)?, config, weights)
     }
 
-    /// Bytes of results and scratch memory at a place. The graph of the most tokens is planned; those of fewer take their share.
-    fn scratch(&self, place: usize) -> Result<u64> {
-        let rows = rows_for(self.asked.context);
+    /// Bytes of results and scratch memory at a place, of the graphs that a context of this many tokens needs. The graph of the most
+    /// tokens is planned; those of fewer take their share.
+    fn scratch(&self, place: usize, context: usize) -> Result<u64> {
+        let rows = rows_for(context);
         let most = self.record(rows, &Placing::default())?.planned_bytes(&self.places()[place].name)?;
-        let all: usize = parts_for(self.asked.context).sum();
+        let all: usize = parts_for(context).sum();
         Ok((most as f64 * all as f64 / rows as f64) as u64)
     }
 
@@ -370,9 +371,13 @@ impl<'m> Planner<'m, '_> {
         let there = bytes(memory, self.model.weights.all().into_iter().filter(is_there));
         let free = memory.free.map(|free| (free - free / LEFT_FREE).saturating_add(there));
         let capacity = [free, memory.limit].into_iter().flatten().min();
-        // Allocations are up to an eighth larger than what they hold.
-        let scratch = self.scratch(place)?;
-        Ok(Device { place, memory, capacity, scratch: scratch + scratch / 8 })
+        Ok(Device { place, memory, capacity, scratch: self.scratch_on_gpu(place, self.asked.context)? })
+    }
+
+    /// The same of a GPU, whose allocations are up to an eighth larger than what they hold.
+    fn scratch_on_gpu(&self, place: usize, context: usize) -> Result<u64> {
+        let scratch = self.scratch(place, context)?;
+        Ok(scratch.saturating_add(scratch / 8))
     }
 
     /// Bytes of the keys and values of some layers, with contexts of this many tokens. The sequence that computes prompts for several others has
@@ -416,7 +421,7 @@ impl<'m> Planner<'m, '_> {
             let scratch = match self.host_scratch.get() {
                 Some(&known) => known,
                 None => *self.host_scratch.get_or_init({
-                    let scratch = self.scratch(self.cpu)?;
+                    let scratch = self.scratch(self.cpu, self.asked.context)?;
                     move || scratch
                 }),
             };
@@ -432,18 +437,29 @@ impl<'m> Planner<'m, '_> {
     /// The error for a plan with more layers than fit, with the context that would fit.
     fn out_of_memory(&self, device: &Device, layers: usize) -> Result<Error> {
         let plan = self.with(Some(device), layers)?;
-        let fixed = plan.parts.last().map_or(0, |part| part.weights.saturating_add(part.scratch));
-        let fits = |context: usize| {
-            let all = fixed.saturating_add(self.cache(device.memory, layers, context));
-            device.capacity.is_none_or(|capacity| all <= capacity)
-        };
-        // Of 0 tokens up to those that were asked for, which do not fit.
-        let (mut largest, mut beyond) = (0, self.asked.context);
-        while beyond - largest > 1 {
-            let middle = largest + (beyond - largest) / 2;
-            *(if fits(middle) { &mut largest } else { &mut beyond }) = middle;
+        let weights = plan.parts.last().map_or(0, |part| part.weights);
+        let (mut largest, mut beyond) = (None, self.asked.context);
+        // Graphs of fewer tokens need less scratch memory, and shorter contexts have none of the larger graphs.
+        for fewest in fewest_of_parts().rev() {
+            if fewest >= beyond {
+                continue;
+            }
+            let fixed = weights.saturating_add(self.scratch_on_gpu(device.place, fewest)?);
+            let fits = |context: usize| {
+                let all = fixed.saturating_add(self.cache(device.memory, layers, context));
+                device.capacity.is_none_or(|capacity| all <= capacity)
+            };
+            if fits(fewest) {
+                let mut fitting = fewest;
+                while beyond - fitting > 1 {
+                    let middle = fitting + (beyond - fitting) / 2;
+                    *(if fits(middle) { &mut fitting } else { &mut beyond }) = middle;
+                }
+                largest = Some(fitting);
+                break;
+            }
+            beyond = fewest;
         }
-        let largest = Some(largest).filter(|&context| context > 0);
         Ok(Error::OutOfMemory { plan: Box::new(plan), largest })
     }
 }

@@ -23,6 +23,11 @@ pub(crate) fn parts_for(tokens: usize) -> impl Iterator<Item = usize> {
     PARTS.into_iter().filter(move |&(_, fewest)| tokens >= fewest).map(|(rows, _)| rows)
 }
 
+/// The fewest tokens that each graph is for, the least first.
+pub(crate) fn fewest_of_parts() -> impl DoubleEndedIterator<Item = usize> {
+    PARTS.into_iter().map(|(_, fewest)| fewest)
+}
+
 /// Zeros for the keys and values of each layer, `[kv_heads, context, size]`. They take no memory before they are used.
 ///
 /// # Errors

@@ -173,6 +173,12 @@ pub(crate) fn limits_decide_how_many_layers_fit(settings: impl Fn() -> EngineBui
     let of = |context: usize| model.session(SessionOptions { context: Some(context), ..options() });
     assert!(matches!(of(largest + 1), Err(Error::OutOfMemory { .. })));
     assert_eq!(given(&mut of(largest).unwrap()).0.len(), 15);
+    // A short context does without the graphs of many tokens.
+    let engine = limited(all / 4).force(gpu.clone()).build().unwrap();
+    let model = load(&engine, kind, DeviceLayers::Predicted);
+    let Err(Error::OutOfMemory { largest: Some(short), .. }) = model.session(options()) else { panic!("{all} bytes") };
+    assert!((1..largest).contains(&short));
+    assert!(model.session(SessionOptions { context: Some(short), ..options() }).is_ok());
     let tiny = limited(1000).force(gpu).build().unwrap();
     let model = load(&tiny, kind, DeviceLayers::Predicted);
     assert!(matches!(model.session(options()), Err(Error::OutOfMemory { largest: None, .. })));

@@ -327,7 +327,7 @@ macro_rules! devices_of {
             ) -> Pending<'a, u64> {
                 Box::pin(async move {
                     let device = self.device_waiting(waiting).await?;
-                    Ok(Plan::<$driver>::new(graph, wanted, device.target())?.computed_bytes())
+                    Ok(Plan::<$driver>::new(graph, wanted, Driver::target(&device))?.computed_bytes())
                 })
             }
 
