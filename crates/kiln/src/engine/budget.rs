@@ -83,7 +83,8 @@ impl Engine {
     /// nothing is known.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] when there is no such place; [`Error::DeviceLost`], [`Error::Driver`].
+    /// [`Error::Unavailable`](kiln_ir::Error::Unavailable) when there is no such place; [`Error::DeviceLost`](kiln_ir::Error::DeviceLost),
+    /// [`Error::Driver`](kiln_ir::Error::Driver).
     pub async fn device_memory_async(&self, place: &str) -> Result<DeviceMemory> {
         self.device_memory_waiting(place, Waiting::Elsewhere).await
     }
