@@ -107,6 +107,14 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// Whether executions time each kernel.
     fn is_profiling(&self) -> bool;
 
+    /// Bytes of device memory that nobody has taken, where the driver says so.
+    ///
+    /// # Errors
+    /// [`kiln_ir::Error::DeviceLost`], [`kiln_ir::Error::Driver`].
+    fn free_bytes(&self) -> Result<Option<u64>> {
+        Ok(None)
+    }
+
     /// Offsets at which a region may begin are multiples of this.
     fn view_alignment(&self) -> u64;
 

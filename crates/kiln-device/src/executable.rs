@@ -30,7 +30,7 @@ impl<D: Driver> Executable<D> {
     /// refuses.
     pub async fn new(device: &D, plan: Plan<D>, given: &HashMap<TensorId, RegionOf<D>>) -> Result<Self> {
         device.compile(&plan.steps).await?;
-        let bytes = plan.slots.iter().chain(&plan.scratch).sum::<u64>() + plan.results.iter().map(|r| r.1).sum::<u64>();
+        let bytes = plan.computed_bytes();
         let prepare = || {
             let memory = Bindings::allocate(device, &plan, given)?;
             let results = plan.results.iter().map(|&(at, _)| memory.find(at)).collect::<Result<_>>()?;

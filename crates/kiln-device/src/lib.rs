@@ -54,7 +54,7 @@ pub use driver::{Driver, Read, RegionOf, Shared};
 pub use executable::Executable;
 pub use lower::{Lower, Lowering, Value};
 pub use matmul_cache::MatmulCache;
-pub use memory::{MemoryUse, Region};
+pub use memory::{MemoryUse, Region, size_class};
 pub use plan::{Bindings, Fault, Location, Plan};
 pub use prepared::Prepared;
 pub use profile::{KernelTime, Profile};

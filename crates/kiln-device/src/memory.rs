@@ -36,6 +36,13 @@ pub struct MemoryUse {
     pub pooled: u64,
 }
 
+/// The size of the allocation for this many bytes by a pool of this granularity, see [`Pool::size_class`].
+pub fn size_class(bytes: u64, granularity: u64) -> u64 {
+    let bytes = bytes.max(granularity);
+    let step = (bytes.next_power_of_two() / 16).max(granularity);
+    bytes.checked_next_multiple_of(step).unwrap_or(bytes)
+}
+
 /// An allocation of a pool.
 #[derive(Debug)]
 struct Allocation<M> {
@@ -128,9 +135,12 @@ impl<M> Pool<M> {
 
     /// The size of the allocation for this many bytes: at most an eighth larger, so that like sizes share allocations.
     pub fn size_class(&self, bytes: u64) -> u64 {
-        let bytes = bytes.max(self.0.granularity);
-        let step = (bytes.next_power_of_two() / 16).max(self.0.granularity);
-        bytes.checked_next_multiple_of(step).unwrap_or(bytes)
+        size_class(bytes, self.0.granularity)
+    }
+
+    /// What sizes of allocations are multiples of.
+    pub fn granularity(&self) -> u64 {
+        self.0.granularity
     }
 
     /// Memory of at least this many bytes, its contents undefined. When `allocate` is out of memory, the free allocations are

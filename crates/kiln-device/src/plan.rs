@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use kiln_ir::graph::{Graph, Step, TensorId};
-use kiln_ir::op::Op;
+use kiln_ir::op::{Op, total_bytes};
 use kiln_ir::{Error, Record, Result, TensorType};
 
 use crate::driver::{Driver, RegionOf};
@@ -83,6 +83,11 @@ pub struct Plan<D: Driver> {
 }
 
 impl<D: Driver> Plan<D> {
+    /// Bytes of what it computes: results, intermediate results and scratch memory.
+    pub fn computed_bytes(&self) -> u64 {
+        total_bytes(self.slots.iter().chain(&self.scratch).copied().chain(self.results.iter().map(|&(_, bytes)| bytes)))
+    }
+
     /// Plans the computation of the wanted tensors.
     ///
     /// # Errors

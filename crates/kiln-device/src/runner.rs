@@ -21,6 +21,8 @@ const MOST_BYTES: u64 = 256 << 20;
 /// What an execution made, for the next one.
 #[derive(Debug)]
 struct Ready<D: Driver> {
+    /// The first result of the graph: without wanted tensors nothing else tells graphs apart.
+    first: Option<TensorId>,
     wanted: Vec<TensorId>,
     /// The writes to states that it runs: all that were recorded when it was planned.
     writes: usize,
@@ -31,6 +33,12 @@ struct Ready<D: Driver> {
     is_last: bool,
     /// Whether others hold a result, too.
     is_shared: bool,
+}
+
+impl<D: Driver> Ready<D> {
+    fn is_for(&self, graph: &Graph, wanted: &[TensorId]) -> bool {
+        self.first == first(graph) && self.wanted == wanted && self.writes == graph.writes()
+    }
 }
 
 /// The inputs of a graph in the memory of a device, and its executions made ready. The graph itself is passed to each call, so
@@ -205,8 +213,7 @@ impl<D: Driver> GraphRunner<D> {
     /// future it is made anew. Results that are `read` are in memory that the host maps if that is worth it.
     async fn take_ready(&mut self, graph: &Graph, wanted: &[TensorId], read: bool) -> Result<Ready<D>> {
         self.device.check_alive()?;
-        let is_same = |ready: &Ready<D>| ready.wanted == wanted && ready.writes == graph.writes();
-        let same = self.ready.iter().position(is_same);
+        let same = self.ready.iter().position(|ready| ready.is_for(graph, wanted));
         // Results that others hold stay as they are: new ones are made.
         if let Some(ready) = same.map(|at| self.ready.remove(at)).filter(|ready| !ready.is_shared) {
             return Ok(ready);
@@ -238,8 +245,8 @@ impl<D: Driver> GraphRunner<D> {
         let mut given: HashMap<TensorId, RegionOf<D>> = given.collect();
         let host_results = if read { self.device.host_results(&plan, &mut given).await? } else { None };
         let executable = Executable::new(&self.device, plan, &given).await?;
-        let (wanted, writes) = (wanted.to_vec(), graph.writes());
-        Ok(Ready { wanted, writes, executable, host_results, is_last: false, is_shared: false })
+        let (first, wanted, writes) = (first(graph), wanted.to_vec(), graph.writes());
+        Ok(Ready { first, wanted, writes, executable, host_results, is_last: false, is_shared: false })
     }
 
     /// Forgets which execution was the last: until the next one succeeds no result can be read.
@@ -331,13 +338,17 @@ impl<D: Driver> GraphRunner<D> {
     /// # Errors
     /// As [`GraphRunner::execute`].
     pub async fn prepare(&mut self, graph: &Graph, wanted: &[TensorId]) -> Result<()> {
-        if self.last().is_some_and(|last| last.wanted == wanted && last.writes == graph.writes()) {
+        if self.last().is_some_and(|last| last.is_for(graph, wanted)) {
             return self.device.check_alive();
         }
         let ready = self.take_ready(graph, wanted, false).await?;
         self.ready.push(ready);
         Ok(())
     }
+}
+
+fn first(graph: &Graph) -> Option<TensorId> {
+    graph.nodes().first()?.outputs.first().copied()
 }
 
 fn types(graph: &Graph, wanted: &[TensorId]) -> Result<Vec<TensorType>> {

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use crate::SequenceId;
+use crate::{Bytes, MemoryPlan, SequenceId};
 
 /// The result of everything in this crate that can fail.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -107,6 +107,14 @@ pub enum Error {
         /// Those of the model.
         expected: [usize; 2],
     },
+    /// A session does not fit the memory of the GPU that its layers are to run on.
+    #[error("{}", out_of_memory(plan, *largest))]
+    OutOfMemory {
+        /// What it would take.
+        plan: Box<MemoryPlan>,
+        /// The largest context that fits, if any does.
+        largest: Option<usize>,
+    },
     /// A session has no room for more tokens.
     #[error("{asked} tokens do not fit a context of {context}: make a session with a larger one, or truncate it")]
     ContextFull {
@@ -208,6 +216,20 @@ pub enum Error {
         /// What is wrong and what was expected.
         reason: String,
     },
+}
+
+/// What does not fit, and what to do.
+fn out_of_memory(plan: &MemoryPlan, largest: Option<usize>) -> String {
+    let part = plan.parts.iter().find(|part| !part.fits());
+    let what = part.map_or_else(String::new, |part| {
+        let there = Bytes(part.capacity.unwrap_or_default());
+        format!("{} are needed on {} and {there} are there", Bytes(part.bytes()), part.place)
+    });
+    let context = match largest {
+        Some(largest) => format!("a context of up to {largest} tokens fits (SessionOptions::context, --ctx)"),
+        None => "no context fits".to_owned(),
+    };
+    format!("{what}: {context}, and layers may run on the CPU (Model::place_layers, --layers)\n{plan}")
 }
 
 impl Error {

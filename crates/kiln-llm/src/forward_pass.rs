@@ -211,7 +211,7 @@ impl<'e> ForwardPass<'e> {
             let rows = rows_for(rest.len() / width);
             let (part, others) = rest.split_at(rest.len().min(rows * width));
             if !ready.layers.contains_key(&(layer, rows)) {
-                let of = Recorded { adapters: Some(&ready.adapters), layer: Some(layer) };
+                let of = Recorded { adapters: Some(&ready.adapters), layer: Some(layer), placing: None };
                 let recorded = Forward::record(engine, config, &ready.weights, of, caches, shape.context, rows)?;
                 ready.layers.insert((layer, rows), recorded);
             }
@@ -249,7 +249,7 @@ impl<'e> ForwardPass<'e> {
             let number = match known {
                 Some(known) => known,
                 None => {
-                    let of = Recorded { adapters: Some(&ready.adapters), layer: None };
+                    let of = Recorded { adapters: Some(&ready.adapters), layer: None, placing: None };
                     let forward = Forward::record(engine, config, &ready.weights, of, caches, shape.context, rows)?;
                     ready.steps.push(Step::record(forward, config, &ready.weights)?);
                     ready.steps.len() - 1

@@ -23,6 +23,7 @@
 //! | module | what it holds |
 //! |---|---|
 //! | `model`, `config`, `weights` | [`Model`]: what a file says, checked, and its weights as tensors |
+//! | `placement` | [`DeviceLayers`], [`MemoryPlan`]: where layers run, and the memory that is planned before any is allocated |
 //! | `adapter` | [`Adapter`]: LoRA from GGUF files and folders of PEFT; [`AdaptedModel`] |
 //! | `embedding` | [`EmbeddingModel`]: texts as vectors |
 //! | `folder` | [`Folder`]: `config.json` as metadata, safetensors files, and the names of their tensors |
@@ -67,6 +68,7 @@ mod error;
 mod folder;
 mod forward_pass;
 mod model;
+mod placement;
 mod quantize;
 mod sampling;
 mod sequences;
@@ -86,6 +88,7 @@ pub use folder::{Folder, FolderTensor};
 pub use forward_pass::WgslForwardPass;
 pub use forward_pass::{ForwardPass, ForwardShape};
 pub use model::Model;
+pub use placement::{Bytes, DeviceLayers, MemoryPlan, PlannedPart};
 pub use quantize::{Conversion, Quantization, Recipe};
 pub use sampling::{Sampler, SequenceBreakers, Surprises};
 pub use sequences::{Finish, Made, SequenceId, SequenceOptions, Sequences, SequencesOptions, Steps};

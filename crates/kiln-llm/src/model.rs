@@ -8,9 +8,11 @@ use crate::architecture::Weights;
 #[cfg(feature = "chat")]
 use crate::chat::{ChatTemplate, Templates};
 use crate::config::Config;
+use crate::placement::{self, Asked};
 use crate::weights::Source;
 use crate::{
-    AdaptedModel, Adapter, Error, Folder, Result, Sequences, SequencesOptions, Session, SessionOptions, Tokenizer,
+    AdaptedModel, Adapter, DeviceLayers, Error, Folder, MemoryPlan, Result, Sequences, SequencesOptions, Session,
+    SessionOptions, Tokenizer,
 };
 
 /// What to say where an adapter is given instead of a model.
@@ -26,6 +28,7 @@ pub struct Model<'e> {
     pub(crate) engine: &'e Engine,
     pub(crate) config: Config,
     pub(crate) weights: Weights,
+    pub(crate) device_layers: DeviceLayers,
     tokenizer: Tokenizer,
     #[cfg(feature = "chat")]
     templates: Templates,
@@ -108,6 +111,7 @@ impl<'e> Model<'e> {
             engine,
             config,
             weights,
+            device_layers: DeviceLayers::default(),
             tokenizer,
             #[cfg(feature = "chat")]
             templates: parts.templates,
@@ -117,6 +121,21 @@ impl<'e> Model<'e> {
     /// The vocabulary.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.tokenizer
+    }
+
+    /// Says which layers run on a GPU in sessions that are made from now on.
+    pub fn place_layers(&mut self, layers: DeviceLayers) {
+        self.device_layers = layers;
+    }
+
+    /// The memory that a session would take on each device, and where its layers would run. Nothing is allocated.
+    ///
+    /// # Errors
+    /// As [`Session::new`].
+    pub fn memory_plan(&self, options: SessionOptions) -> Result<MemoryPlan> {
+        let context = Session::context_of(self, options)?;
+        let asked = Asked { context, cache: options.cache, sequences: 1, adapters: None };
+        Ok(placement::plan(self, asked)?.1)
     }
 
     /// The chat template of this name in the file, or its default one.

@@ -6,6 +6,7 @@ use std::fmt;
 use kiln::{DType, State};
 
 use crate::architecture::{Copying, Layout, Ranked, Row, Rows};
+use crate::placement::{Asked, MemoryPlan, Placing, placed};
 use crate::{Decoder, Error, Model, Result, Sampler, Session, SessionOptions, Surprises};
 
 /// The most sequences that there may be.
@@ -109,6 +110,7 @@ pub struct Made {
 pub struct Sequences<'m> {
     model: &'m Model<'m>,
     layout: Layout,
+    placing: Placing,
     /// Keys and values of each layer, `[slots * kv_heads * context, size]`.
     caches: Vec<[State; 2]>,
     graphs: Vec<Rows<'m>>,
@@ -138,25 +140,30 @@ impl<'m> Sequences<'m> {
     ///
     /// # Errors
     /// [`Error::Model`] for no or more than 64 sequences, for a context as of [`Session::new`], and where all of them together have more
-    /// keys than there are numbers of 32 bits; [`Error::Kiln`] for a type that a cache cannot have.
+    /// keys than there are numbers of 32 bits; [`Error::OutOfMemory`] as of [`Session::new`]; [`Error::Kiln`] for a type that a cache cannot have.
     pub fn new(model: &'m Model<'m>, options: SequencesOptions) -> Result<Self> {
         let SequencesOptions { most, context, cache } = options;
         let refused = |reason| Err(Error::model("sequences", reason));
         if most == 0 || most > MOST {
             return refused(format!("{most} sequences at once; 1 to {MOST} are possible"));
         }
-        let prompt = Session::new(model, SessionOptions { context, cache })?;
+        let session = SessionOptions { context, cache };
         let config = &model.config;
-        let layout = Layout { slots: most, kv_heads: config.kv_heads, context: prompt.context() };
+        let layout = Layout { slots: most, kv_heads: config.kv_heads, context: Session::context_of(model, session)? };
         let Some(rows) = layout.rows() else {
             let reason = format!("{most} sequences of {} tokens have more keys than 32 bits count", layout.context);
             return refused(format!("{reason}: fewer sequences or a shorter context are needed"));
         };
+        // Those of the sequences, and those of a prompt.
+        let asked = Asked { context: layout.context, cache, sequences: most + 1, adapters: None };
+        let (placing, planned) = placed(model, asked)?;
+        let prompt = Session::placed(model, session, None, placing.clone(), planned)?;
         let state = |size: usize| State::zeros(cache, &[rows, size]);
         let caches = config.layers.iter().map(|_| Ok([state(config.head)?, state(config.value_head)?]));
         Ok(Self {
             model,
             layout,
+            placing,
             caches: caches.collect::<Result<_>>()?,
             graphs: Vec::new(),
             prompt,
@@ -185,6 +192,12 @@ impl<'m> Sequences<'m> {
     /// How many tokens each has room for.
     pub fn context(&self) -> usize {
         self.layout.context
+    }
+
+    /// The memory that all of them take on each device, and where the layers run; `None` on an engine without GPUs, where nothing is
+    /// planned.
+    pub fn memory_plan(&self) -> Option<&MemoryPlan> {
+        self.prompt.memory_plan()
     }
 
     /// The tokens of a sequence so far; `None` where there is no such sequence.
@@ -222,7 +235,7 @@ impl<'m> Sequences<'m> {
                 Some(copying) => copying,
                 none => {
                     let caches = [self.prompt.caches(), &self.caches];
-                    none.insert(Copying::record(self.model.engine, caches, [source, self.layout])?)
+                    none.insert(Copying::record(self.model.engine, caches, &self.placing, [source, self.layout])?)
                 }
             };
             copying.copy(0..before.len(), [0, slot])?;
@@ -241,7 +254,10 @@ impl<'m> Sequences<'m> {
         self.check_room(tokens.len())?;
         let copying = match &mut self.between {
             Some(copying) => copying,
-            none => none.insert(Copying::record(self.model.engine, [&self.caches[..]; 2], [self.layout; 2])?),
+            none => {
+                let caches = [&self.caches[..]; 2];
+                none.insert(Copying::record(self.model.engine, caches, &self.placing, [self.layout; 2])?)
+            }
         };
         copying.copy(0..tokens.len() - 1, [from, slot])?;
         Ok(self.put(slot, tokens, options, surprises))
@@ -368,7 +384,7 @@ impl<'m> Sequences<'m> {
             return Ok(at);
         }
         let Model { engine, config, weights, .. } = self.model;
-        self.graphs.push(Rows::record(engine, config, weights, &self.caches, self.layout, rows)?);
+        self.graphs.push(Rows::record(engine, config, weights, &self.caches, &self.placing, self.layout, rows)?);
         Ok(self.graphs.len() - 1)
     }
 

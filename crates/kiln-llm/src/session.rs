@@ -5,6 +5,8 @@ use std::sync::Arc;
 use kiln::{DType, Explanation, State};
 
 use crate::architecture::{ActiveAdapters, AdapterSet, Forward, Recorded, Scoring, Step};
+use crate::config::Config;
+use crate::placement::{Asked, MemoryPlan, Placing, placed};
 use crate::{Adapter, Decoder, Error, Model, Result, Sampler, Surprises};
 
 /// Graphs for parts of texts: how many tokens each takes, and the fewest that it is worth its time for, as rows that are left over are
@@ -14,6 +16,25 @@ const PARTS: [(usize, usize); 5] = [(1, 1), (8, 3), (64, 25), (512, 170), (1024,
 /// The rows of the graph that the first of this many tokens are computed by.
 pub(crate) fn rows_for(tokens: usize) -> usize {
     PARTS.iter().rev().find(|&&(_, fewest)| tokens >= fewest).map_or(1, |&(rows, _)| rows)
+}
+
+/// The rows of all graphs that texts of up to this many tokens are computed by.
+pub(crate) fn parts_for(tokens: usize) -> impl Iterator<Item = usize> {
+    PARTS.into_iter().filter(move |&(_, fewest)| tokens >= fewest).map(|(rows, _)| rows)
+}
+
+/// The fewest tokens that each graph is for, the least first.
+pub(crate) fn fewest_of_parts() -> impl DoubleEndedIterator<Item = usize> {
+    PARTS.into_iter().map(|(_, fewest)| fewest)
+}
+
+/// Zeros for the keys and values of each layer, `[kv_heads, context, size]`. They take no memory before they are used.
+///
+/// # Errors
+/// [`Error::Kiln`] for a type that a cache cannot have.
+pub(crate) fn caches(config: &Config, dtype: DType, context: usize) -> Result<Vec<[State; 2]>> {
+    let cache = |size: usize| State::zeros(dtype, &[config.kv_heads, context, size]);
+    config.layers.iter().map(|_| Ok([cache(config.head)?, cache(config.value_head)?])).collect()
 }
 
 /// Probabilities that are computed at once where texts are scored: 128 MiB of f32.
@@ -42,6 +63,9 @@ impl Default for SessionOptions {
 pub struct Session<'m> {
     model: &'m Model<'m>,
     context: usize,
+    /// Where the layers run, and what that was planned to take; without GPUs nothing is planned.
+    placing: Placing,
+    planned: Option<MemoryPlan>,
     /// Keys and values of each layer.
     caches: Vec<[State; 2]>,
     adapters: Option<ActiveAdapters>,
@@ -60,7 +84,9 @@ impl<'m> Session<'m> {
     /// An empty session.
     ///
     /// # Errors
-    /// [`Error::Model`] for a context of no tokens or of more than positions go, [`Error::Kiln`] for a type that a cache cannot have.
+    /// [`Error::Model`] for a context of no tokens or of more than positions go, and where layers are to run on a GPU that is not there
+    /// ([`Model::place_layers`]); [`Error::OutOfMemory`] where the GPU that they are to run on does not take them; [`Error::Kiln`] for a
+    /// type that a cache cannot have, and where a GPU cannot be used.
     pub fn new(model: &'m Model<'m>, options: SessionOptions) -> Result<Self> {
         Self::with_adapters(model, options, None)
     }
@@ -71,20 +97,40 @@ impl<'m> Session<'m> {
         options: SessionOptions,
         adapters: Option<Arc<AdapterSet>>,
     ) -> Result<Self> {
+        let context = Self::context_of(model, options)?;
+        let adapters = adapters.filter(|set| !set.adapters().is_empty()).map(ActiveAdapters::new);
+        let asked = Asked { context, cache: options.cache, sequences: 1, adapters: adapters.as_ref() };
+        let (placing, planned) = placed(model, asked)?;
+        Self::placed(model, options, adapters, placing, planned)
+    }
+
+    /// The tokens that a session of these options has room for.
+    pub(crate) fn context_of(model: &Model<'_>, options: SessionOptions) -> Result<usize> {
         let config = &model.config;
         let context = options.context.unwrap_or(config.context.min(CONTEXT));
         if context == 0 || context > kiln::op::Rope::POSITIONS {
             let reason = format!("a context of {context} tokens; 1 to {} are possible", kiln::op::Rope::POSITIONS);
             return Err(Error::model("session", reason));
         }
-        let cache = |size: usize| State::zeros(options.cache, &[config.kv_heads, context, size]);
-        let caches = config.layers.iter().map(|_| Ok([cache(config.head)?, cache(config.value_head)?]));
-        let caches = caches.collect::<Result<_>>()?;
+        Ok(context)
+    }
+
+    /// A session whose layers run in these places.
+    pub(crate) fn placed(
+        model: &'m Model<'m>,
+        options: SessionOptions,
+        adapters: Option<ActiveAdapters>,
+        placing: Placing,
+        planned: Option<MemoryPlan>,
+    ) -> Result<Self> {
+        let context = Self::context_of(model, options)?;
         Ok(Self {
             model,
             context,
-            caches,
-            adapters: adapters.filter(|set| !set.adapters().is_empty()).map(ActiveAdapters::new),
+            placing,
+            planned,
+            caches: caches(&model.config, options.cache, context)?,
+            adapters,
             steps: Vec::new(),
             last: None,
             scoring: None,
@@ -290,6 +336,12 @@ impl<'m> Session<'m> {
         Generation { session: self, sampler, decoder, left: most, ended: false }
     }
 
+    /// The memory that it takes on each device, and where its layers run; `None` on an engine without GPUs, where nothing is planned
+    /// unless [`Model::memory_plan`] is asked.
+    pub fn memory_plan(&self) -> Option<&MemoryPlan> {
+        self.planned.as_ref()
+    }
+
     /// Where a token is computed, and why there.
     ///
     /// # Errors
@@ -355,7 +407,7 @@ impl<'m> Session<'m> {
     /// The forward pass of this many tokens.
     fn forward(&self, rows: usize) -> Result<Forward<'m>> {
         let Model { engine, config, weights, .. } = self.model;
-        let of = Recorded { adapters: self.adapters.as_ref(), layer: None };
+        let of = Recorded { adapters: self.adapters.as_ref(), layer: None, placing: Some(&self.placing) };
         Forward::record(engine, config, weights, of, &self.caches, self.context, rows)
     }
 

@@ -130,6 +130,11 @@ impl Source {
         self.has(name).then(|| self.tensor(name, dims)).transpose()
     }
 
+    /// Whether the tensors are ones that a program has made.
+    pub(crate) fn is_of_program(&self) -> bool {
+        matches!(self.files, Files::Tensors(_))
+    }
+
     /// Whether the tensors are those of a folder.
     pub(crate) fn is_folder(&self) -> bool {
         matches!(self.files, Files::Folder(_))

@@ -5,9 +5,9 @@
 mod support;
 
 use kiln::cuda::CudaDevice;
-use kiln::{Backend, DType, Engine};
+use kiln::{Backend, DType, Engine, EngineBuilder};
 use support::random_model::{GEMMA2, Kind, LLAMA, QWEN3};
-use support::several;
+use support::{placed, several};
 
 /// An engine that runs everything on the first device. Without one the test is left out, and says so; with `cuda` in `KILN_REQUIRE` it
 /// fails instead.
@@ -53,4 +53,27 @@ fn sequences_end_and_what_is_wrong_with_one_names_it() {
 fn candidates_give_the_tokens_that_all_logits_give() {
     let Some(engine) = engine() else { return };
     several::candidates_are_those_of_all_logits(&engine, 4);
+}
+
+/// Settings of an engine with the first device among its places.
+fn with_device() -> Option<impl Fn() -> EngineBuilder> {
+    engine().map(|_| || Engine::builder().cuda_device(0).without_profile())
+}
+
+#[test]
+fn layers_on_the_cpu_and_the_gpu_give_what_either_gives() {
+    let Some(settings) = with_device() else { return };
+    placed::layers_give_the_same_wherever_they_are(settings);
+}
+
+#[test]
+fn limits_of_memory_decide_how_many_layers_are_on_the_gpu() {
+    let Some(settings) = with_device() else { return };
+    placed::limits_decide_how_many_layers_fit(settings);
+}
+
+#[test]
+fn predictions_decide_which_layers_are_on_the_gpu() {
+    let Some(settings) = with_device() else { return };
+    placed::predictions_decide_where_layers_are(settings);
 }

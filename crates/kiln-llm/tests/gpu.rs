@@ -8,7 +8,7 @@ use kiln::gpu::{ADAPTER_VARIABLE, AdapterChoice, GpuDevice};
 use kiln::{Backend, DType, Engine, EngineBuilder};
 use kiln_llm::{Error, Model, Sampler, SessionOptions};
 use support::random_model::{GEMMA2, LLAMA, RandomModel};
-use support::several;
+use support::{placed, several};
 
 /// An engine that runs everything on the adapter of the environment, or on any. Without one the test is left out, and says so; with
 /// `wgpu` in `KILN_REQUIRE` it fails instead.
@@ -80,4 +80,30 @@ fn the_kernels_of_a_token_are_timed() {
 fn candidates_give_the_tokens_that_all_logits_give() {
     let Some(engine) = engine() else { return };
     several::candidates_are_those_of_all_logits(&engine, 1);
+}
+
+/// Settings of an engine with the adapter of [`engine`] among its places.
+fn with_adapter() -> Option<impl Fn() -> EngineBuilder> {
+    let engine = engine()?;
+    let place = engine.places().iter().find(|place| place.backend == Backend::Gpu).expect("a GPU was asked for");
+    let label = place.name.clone();
+    Some(move || Engine::builder().adapter(AdapterChoice::Name(label.clone())).without_profile())
+}
+
+#[test]
+fn layers_on_the_cpu_and_the_gpu_give_what_either_gives() {
+    let Some(settings) = with_adapter() else { return };
+    placed::layers_give_the_same_wherever_they_are(settings);
+}
+
+#[test]
+fn limits_of_memory_decide_how_many_layers_are_on_the_gpu() {
+    let Some(settings) = with_adapter() else { return };
+    placed::limits_decide_how_many_layers_fit(settings);
+}
+
+#[test]
+fn predictions_decide_which_layers_are_on_the_gpu() {
+    let Some(settings) = with_adapter() else { return };
+    placed::predictions_decide_where_layers_are(settings);
 }

@@ -123,6 +123,19 @@ fn run_continues_a_text_and_bench_measures() {
     assert_eq!(run(&seeded), run(&seeded));
     let (code, _, explained) = run(&[&greedy[..], &["--explain"]].concat());
     assert!(code == 0 && explained.contains("predicted"), "{explained}");
+    // The plan of its memory: a line of numbers with units, of layers 0 and 1.
+    let plan: Vec<&str> = explained.lines().take(3).collect();
+    assert!(["layers", "weights", "cache", "scratch"].iter().all(|head| plan[0].contains(head)), "{explained}");
+    assert!(plan[1].contains("0 to 1") && plan[1].contains("unknown") && plan[2].contains("context of"), "{explained}");
+    let (code, _, errors) = run(&[&greedy[..], &["--layers", "1"]].concat());
+    assert!(code == 1 && errors.contains("no GPU is among the places of the engine"), "{errors}");
+    let (code, _, errors) = run(&[&greedy[..], &["--layers", "3"]].concat());
+    assert!(code == 1 && errors.contains("the model has 2"), "{errors}");
+    assert_eq!(run(&[&greedy[..], &["--layers", "0", "--device-memory", "1.5GiB"]].concat()), run(&greedy));
+    for wrong in [["--layers", "-1"], ["--layers", "all"], ["--device-memory", "0"], ["--device-memory", "1x"]] {
+        let (code, _, errors) = run(&[&greedy[..], &wrong].concat());
+        assert!(code == 2 && errors.contains("expected") | errors.contains("unexpected"), "{wrong:?}: {errors}");
+    }
     let (code, table, errors) = run(&["bench", model, "-p", "20", "-n", "3", "-r", "1", "--depth", "9"]);
     assert_eq!((code, &*errors), (0, ""));
     assert!(["prompt", "decode", "tokens/s"].iter().all(|word| table.contains(word)), "{table}");

@@ -5,7 +5,7 @@ use std::fmt;
 use kiln_ir::TensorType;
 use kiln_ir::op::{Cost, Op};
 
-use crate::place::Place;
+use crate::place::{Memory, Place};
 use crate::placement::{Placement, Segment};
 use crate::problem::Problem;
 use crate::router::Decision;
@@ -46,6 +46,18 @@ pub struct ExplainedSegment {
     pub finish: f64,
 }
 
+impl ExplainedSegment {
+    fn of(placement: &Placement, places: &[Place]) -> Vec<Self> {
+        let segment = |segment: &Segment| Self {
+            place: places.get(segment.place).map_or(String::new(), |place| place.name.clone()),
+            steps: segment.steps.len(),
+            start: segment.start,
+            finish: segment.finish,
+        };
+        placement.segments.iter().map(segment).collect()
+    }
+}
+
 impl Explanation {
     /// Puts the decision about an operation into words.
     pub fn operation(op: &Op, inputs: &[TensorType], problem: &Problem, decision: &Decision<'_>) -> Self {
@@ -80,6 +92,22 @@ impl Explanation {
         Self { segments, why, unsure: false, ..self }
     }
 
+    /// Adds where the steps of a graph run that a program has pinned.
+    #[must_use]
+    pub fn pinned(mut self, placement: &Placement, places: &[Place]) -> Self {
+        let name = |place: usize| places.get(place).map_or(String::new(), |place| place.name.clone());
+        self.chosen = placement.segments.first().map_or(self.chosen, |first| name(first.place));
+        self.segments = ExplainedSegment::of(placement, places);
+        self.unsure = false;
+        let on_host = places.get(placement.alone.0).is_some_and(|place| place.memory == Memory::HOST);
+        let alone = if on_host { "the CPU".to_owned() } else { name(placement.alone.0) };
+        let alone_seconds = Seconds(placement.alone.1);
+        let seconds = Seconds(placement.seconds);
+        self.why =
+            format!("its steps are pinned, and are predicted to take {seconds}; {alone} alone takes {alone_seconds}");
+        self
+    }
+
     /// Adds where the steps of a graph run, one by one.
     #[must_use]
     pub fn placed(mut self, placement: &Placement, places: &[Place]) -> Self {
@@ -93,13 +121,7 @@ impl Explanation {
         if placement.segments.len() < 2 {
             return self;
         }
-        let segment = |segment: &Segment| ExplainedSegment {
-            place: name(segment.place),
-            steps: segment.steps.len(),
-            start: segment.start,
-            finish: segment.finish,
-        };
-        self.segments = placement.segments.iter().map(segment).collect();
+        self.segments = ExplainedSegment::of(placement, places);
         self.unsure = false;
         let (alone, alone_seconds) = (name(placement.alone.0), placement.alone.1);
         self.why = match alone_seconds < f64::INFINITY {

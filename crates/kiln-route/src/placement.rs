@@ -54,6 +54,8 @@ pub struct Flow {
     /// The first of the tensors: the operands of the graph's [`Problem`], in its order.
     inputs: Vec<TensorId>,
     results: Vec<Tensor>,
+    /// Pairs of a step that reads a version of a state and the step that replaces that version: they run in this order.
+    before: Vec<(usize, usize)>,
 }
 
 #[derive(Debug, Clone)]
@@ -104,6 +106,7 @@ impl Flow {
             sizes: Vec::new(),
             inputs: Problem::inputs_of(&schedule, graph)?,
             results: Vec::new(),
+            before: Vec::new(),
         };
         let room = flow.inputs.len() + schedule.steps.len();
         let mut known: HashMap<TensorId, Tensor> = HashMap::with_capacity(room);
@@ -112,6 +115,8 @@ impl Flow {
             known.insert(id, flow.add(graph.ty(id)?));
         }
         let mut types: Vec<TensorType> = Vec::new();
+        // The steps that read the latest version of each state.
+        let mut readers: HashMap<TensorId, Vec<usize>> = HashMap::new();
         for step in &schedule.steps {
             let Step::Run { op, inputs, outputs, .. } = step else { continue };
             types.clear();
@@ -122,9 +127,22 @@ impl Flow {
             let (reads, writes) = (flow.reads.len(), flow.writes.len());
             flow.reads.extend(inputs.iter().filter_map(|&id| known.get(&schedule.root(id))));
             for &id in outputs {
-                let tensor = flow.add(graph.ty(id)?);
-                known.insert(id, tensor);
+                let ty = graph.ty(id)?;
+                let tensor = flow.add(ty);
+                if graph.state_of(id).is_some() {
+                    // The memory of the state, under another number from now on.
+                    flow.bytes = flow.bytes.saturating_sub(ty.bytes() as u64);
+                    let number = flow.steps.len();
+                    let replaced = readers.remove(&schedule.root(id)).unwrap_or_default();
+                    flow.before.extend(replaced.into_iter().map(|reader| (reader, number)));
+                    known.insert(schedule.root(id), tensor);
+                } else {
+                    known.insert(id, tensor);
+                }
                 flow.writes.push(tensor);
+            }
+            for &id in inputs.iter().filter(|&&id| graph.state_of(id).is_some()) {
+                readers.entry(schedule.root(id)).or_default().push(flow.steps.len());
             }
             let task = position(&mut flow.tasks, task);
             let (reads, writes) = (reads..flow.reads.len(), writes..flow.writes.len());
@@ -165,6 +183,44 @@ impl Flow {
     /// The inputs of the graph that it reads: what the operands of a [`Residency`] are.
     pub fn inputs(&self) -> &[TensorId] {
         &self.inputs
+    }
+
+    /// The order of the steps that changes the device as seldom as greedily possible, given the device of each step: from a
+    /// device everything runs that does not wait for others.
+    fn grouped(&self, device_of: &[usize]) -> Vec<usize> {
+        let mut made = vec![usize::MAX; self.tensors];
+        let mut after: Vec<Vec<usize>> = vec![Vec::new(); self.len()];
+        let mut missing = vec![0; self.len()];
+        let mut depend = |before: usize, step: usize| {
+            after[before].push(step);
+            missing[step] += 1;
+        };
+        for step in 0..self.len() {
+            let producers = self.reads(step).iter().map(|tensor| made[tensor.number]);
+            producers.filter(|&producer| producer != usize::MAX).for_each(|producer| depend(producer, step));
+            self.writes(step).iter().for_each(|tensor| made[tensor.number] = step);
+        }
+        self.before.iter().for_each(|&(reader, step)| depend(reader, step));
+        let mut ready: [BinaryHeap<Reverse<usize>>; MAX_MEMORIES] = Default::default();
+        let at_first = (0..self.len()).filter(|&step| missing[step] == 0);
+        at_first.for_each(|step| ready[device_of[step]].push(Reverse(step)));
+        let mut order = Vec::with_capacity(self.len());
+        let mut device = 0;
+        loop {
+            if ready[device].is_empty() {
+                // The device of the step that was recorded first.
+                let first = |device: &usize| ready[*device].peek().map_or(usize::MAX, |&Reverse(step)| step);
+                device = (0..MAX_MEMORIES).min_by_key(first).unwrap_or(0);
+            }
+            let Some(Reverse(step)) = ready[device].pop() else { return order };
+            order.push(step);
+            for &next in &after[step] {
+                missing[next] -= 1;
+                if missing[next] == 0 {
+                    ready[device_of[next]].push(Reverse(next));
+                }
+            }
+        }
     }
 
     /// Bytes of all tensors: what a device holds at most that runs every step.
@@ -481,6 +537,26 @@ impl Router {
         };
         let place = devices[alone.0].map_or(0, |(place, _)| place);
         Placement { segments, seconds, alone: (place, alone.1) }
+    }
+
+    /// The segments of a graph whose steps run in the memories that are given, one for each step, and their predicted time line.
+    /// Devices change as seldom as the order of the steps allows. A pure function, as [`Router::decide`].
+    pub fn assigned(&self, flow: &Flow, memories: &[Memory], residency: &Residency) -> Placement {
+        let devices = self.devices(residency);
+        let predicted = self.predicted(flow, residency);
+        let setting = Setting::new(flow, &predicted, &devices, self.profile().links(), residency);
+        let of = |step: usize| memories.get(step).map_or(0, |memory| memory.index().min(MAX_MEMORIES - 1));
+        let device_of: Vec<usize> = (0..flow.len()).map(of).collect();
+        let order = flow.grouped(&device_of);
+        let time = |device_of: &dyn Fn(usize) -> usize, order: &mut dyn Iterator<Item = usize>| {
+            simulated(&setting, device_of, order, f64::INFINITY)
+        };
+        let seconds = time(&|step| device_of[step], &mut order.iter().copied());
+        let known = (0..MAX_MEMORIES).filter_map(|device| Some((device, devices[device]?.0)));
+        let each = known.map(|(device, place)| (place, time(&|_| device, &mut (0..flow.len()))));
+        let alone = each.min_by(|a, b| a.1.total_cmp(&b.1)).unwrap_or((0, f64::INFINITY));
+        let segments = self.segments(&setting, |step| device_of[step], order.iter().copied());
+        Placement { segments, seconds, alone }
     }
 
     /// Whether several devices might take less than `limit`.

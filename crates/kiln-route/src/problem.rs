@@ -261,10 +261,12 @@ impl Problem {
 /// Where the operands of a problem are, where its result is wanted, which places still have to compile for it, and which
 /// cannot take it.
 ///
-/// Operands are named by position; those beyond the 64th are on the host.
+/// Operands are named by position; those beyond the 64th are on the host, but for [`Residency::everywhere`].
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Residency {
     held: [u64; MAX_MEMORIES],
+    /// Whether operands beyond the 64th are in every memory, and not on the host alone.
+    rest_everywhere: bool,
     result_stays: bool,
     cold: u64,
     barred: u64,
@@ -281,7 +283,12 @@ impl Residency {
     pub const fn host() -> Self {
         let mut held = [0; MAX_MEMORIES];
         held[0] = u64::MAX;
-        Self { held, result_stays: false, cold: 0, barred: 0 }
+        Self { held, rest_everywhere: false, result_stays: false, cold: 0, barred: 0 }
+    }
+
+    /// Every operand, however many there are, is in every memory: what a graph finds that runs again and again.
+    pub const fn everywhere() -> Self {
+        Self { held: [u64::MAX; MAX_MEMORIES], rest_everywhere: true, ..Self::host() }
     }
 
     /// Operand `index` is in `memory` too.
@@ -328,7 +335,7 @@ impl Residency {
         let held = self.held.get(memory.index()).copied().unwrap_or(0);
         match bit(operand) {
             Some(bit) => held & bit != 0,
-            None => memory == Memory::HOST,
+            None => self.rest_everywhere || memory == Memory::HOST,
         }
     }
 

@@ -303,6 +303,11 @@ impl<'a> Decision<'a> {
         self.chosen
     }
 
+    /// Position of the place that would be chosen if none were forced.
+    pub fn unforced(&self) -> usize {
+        self.router.least(&self.seconds)
+    }
+
     /// The chosen place.
     pub fn place(&self) -> &'a Place {
         &self.router.places()[self.chosen]

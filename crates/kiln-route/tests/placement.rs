@@ -2,11 +2,13 @@
 
 mod common;
 
+use std::collections::HashMap;
+
 use common::*;
-use kiln_ir::Record;
 use kiln_ir::graph::{Graph, TensorId};
-use kiln_ir::op::{Elementwise, Matmul, Op, Softmax};
-use kiln_route::{Backend, Flow, Link, Memory, Place, Placement, Profile, Residency, Roofline, Router};
+use kiln_ir::op::{Elementwise, Matmul, Op, Softmax, WriteRows};
+use kiln_ir::{DType, Record, Shape, TensorType};
+use kiln_route::{Backend, Flow, Link, Memory, Place, Placement, Problem, Profile, Residency, Roofline, Router};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
@@ -273,4 +275,57 @@ mod properties {
             prop_assert_eq!(count, schedule.steps.len());
         }
     }
+}
+
+/// Two chains with a state each, recorded in turns: on two devices they are two segments, and reads and writes of a state stay in order.
+#[test]
+fn steps_that_are_assigned_run_in_as_few_segments_as_their_order_allows() {
+    let router = machine_of(1e11, &[1e13], 1e10);
+    let mut graph = Graph::new();
+    let at = graph.input(TensorType::of(DType::U32, Shape::new(&[16]).unwrap()).unwrap());
+    let mut chains: Vec<(TensorId, TensorId)> =
+        (0..2).map(|_| (graph.input(ty(&[16, 16])), graph.state(ty(&[16, 16])))).collect();
+    let mut memories = HashMap::new();
+    for _ in 0..3 {
+        for (chain, (x, state)) in chains.iter_mut().enumerate() {
+            let read = graph.record(Matmul::default(), &[*x, *state]).unwrap();
+            *state = graph.record(WriteRows, &[*state, read, at]).unwrap();
+            *x = read;
+            memories.extend([(read, chain), (*state, chain)]);
+        }
+    }
+    let sum = graph.add(chains[0].0, chains[1].0).unwrap();
+    memories.insert(sum, 1);
+    let (flow, schedule) = Flow::new(&graph, &[sum]).unwrap();
+    let of_step: Vec<usize> = schedule.steps.iter().map(|step| memories[&step.outputs().next().unwrap()]).collect();
+    let assigned: Vec<Memory> = of_step.iter().map(|&chain| Memory::new(chain as u8)).collect();
+    let placement = router.assigned(&flow, &assigned, &Residency::everywhere());
+    assert_eq!(names(&router, &placement), [("cpu".to_owned(), 6), ("gpu 0".to_owned(), 7)]);
+    for segment in &placement.segments {
+        // Each product reads the version that the write before it left, and each write comes behind the product that reads the one
+        // before: in order of recording.
+        assert!(segment.steps.is_sorted(), "{segment:?}");
+        assert!(segment.steps.iter().all(|&step| assigned[step] == segment.memory));
+    }
+    let [first, second] = &placement.segments[..] else { panic!("{:?}", placement.segments) };
+    assert!(placement.seconds >= second.finish && second.finish > first.finish, "{placement:?}");
+    // With everything on one device there is nothing to cross.
+    let alone = router.assigned(&flow, &vec![Memory::HOST; flow.len()], &Residency::everywhere());
+    assert_eq!((alone.segments.len(), alone.seconds), (1, alone.alone.1));
+}
+
+#[test]
+fn everywhere_means_every_operand() {
+    let router = machine_of(1e11, &[1e13], 1e3);
+    let mut graph = Graph::new();
+    let mut x = graph.input(ty(&[64, 64]));
+    for _ in 0..100 {
+        let w = graph.input(ty(&[64, 64]));
+        x = graph.record(Matmul::default(), &[x, w]).unwrap();
+    }
+    let problem = Problem::graph(&graph).unwrap();
+    let chosen = |residency: Residency| router.decide(&problem, &residency.keep_result()).place().name.clone();
+    assert_eq!(chosen(Residency::everywhere()), "gpu 0");
+    let first = (0..64).fold(Residency::host(), |all, operand| all.copied(operand, Memory::new(1)));
+    assert_eq!(chosen(first), "cpu", "those behind are on the host");
 }

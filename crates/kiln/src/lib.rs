@@ -56,7 +56,7 @@ pub use calibrate::grid::{self, Probe};
 #[cfg(not(browser_gpu))]
 pub use calibrate::regret::{self, RegretReport};
 pub use calibrate::{CalibrationReport, Effort};
-pub use engine::{Budget, Engine, EngineBuilder, ProfileStatus};
+pub use engine::{Budget, DeviceMemory, Engine, EngineBuilder, ProfileStatus};
 pub use kiln_device::{KernelTime, MemoryUse, Profile as KernelProfile};
 #[cfg(target_arch = "wasm32")]
 pub use kiln_ir::AsyncOperations;

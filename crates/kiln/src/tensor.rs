@@ -421,15 +421,24 @@ impl Engine {
     }
 
     async fn move_waiting(&self, tensor: &Tensor, place: &str, waiting: Waiting) -> Result<()> {
-        if let Some(gpu) = self.gpus.iter().find(|gpu| gpu.name() == place) {
-            return tensor.on_gpu(gpu, waiting).await.map(drop);
+        match self.device_named(place)? {
+            Some(position) => tensor.on_gpu(&self.gpus[position], waiting).await.map(drop),
+            None => tensor.on_host(waiting).await.map(drop),
         }
-        if place != "host" && !self.places().iter().any(|known| known.name == place) {
+    }
+
+    /// The position of the GPU whose place has this name; `None` for a place of the CPU, and for `host`.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when there is no such place.
+    pub(crate) fn device_named(&self, place: &str) -> Result<Option<usize>> {
+        let gpu = self.gpus.iter().position(|gpu| gpu.name() == place);
+        if gpu.is_none() && place != "host" && !self.places().iter().any(|known| known.name == place) {
             let names: Vec<&str> = self.places().iter().map(|known| known.name.as_str()).collect();
             let reason = format!("the places are {}", names.join(", "));
             return Err(Error::Unavailable { what: format!("place {place:?}"), reason });
         }
-        tensor.on_host(waiting).await.map(drop)
+        Ok(gpu)
     }
 
     /// The position of a GPU among those of the engine.

@@ -71,6 +71,10 @@ impl Driver for CudaDevice {
         self.inner.context.check_alive()
     }
 
+    fn free_bytes(&self) -> Result<Option<u64>> {
+        self.free_memory().map(Some)
+    }
+
     fn is_profiling(&self) -> bool {
         self.inner.profiling
     }

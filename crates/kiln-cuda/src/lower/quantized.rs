@@ -36,8 +36,6 @@ const TILED: usize = 5;
 /// them apart for every 64; and where they are rounded to bf16, than that. Measured on an H100.
 const MANY: usize = 64;
 const MORE: usize = 768;
-    std::env::var("KM").ok().and_then(|v| v.parse().ok()).unwrap_or(768)
-}
 const ROUNDED: usize = 192;
 
 /// Bytes of scratch memory at most for decoded weights.

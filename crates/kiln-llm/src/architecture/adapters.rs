@@ -267,6 +267,11 @@ impl ActiveAdapters {
         })
     }
 
+    /// The matrices of a layer.
+    pub(crate) fn of_layer(&self, layer: usize) -> impl Iterator<Item = &Tensor> {
+        self.set.layers.get(layer).into_iter().flatten().flatten().flat_map(|Stack { a, b, .. }| [a, b])
+    }
+
     /// Layers with what the adapters add to them, for the graph of a batch, and the inputs of the batch that hold [`Self::patterns`].
     pub(super) fn record(&self, batch: &mut Batch<'_>, layers: &[Layer]) -> Result<(Vec<Layer>, Vec<TensorId>)> {
         let inputs = self.patterns().map(|scales| batch.upload(&scales, &[scales.len()]));

@@ -3,7 +3,7 @@
 
 use kiln::graph::TensorId;
 use kiln::op::{Attention, Matmul, QuantMatmul, Rope, WriteRows};
-use kiln::{Batch, DType, Data, Engine, Record, State, Tensor};
+use kiln::{Batch, DType, Data, Engine, Problem, Record, Residency, State, Tensor};
 
 use super::HeadNorms;
 use super::adapters::ActiveAdapters;
@@ -11,6 +11,7 @@ use super::cached::{Cached, Following, Heads};
 use super::outcome::{Outcome, Ranked};
 use super::weights::{Layer, LowRank, Projection, Weights};
 use crate::config::{Config, LayerKind};
+use crate::placement::Placing;
 use crate::{Error, Result};
 
 /// What beside the weights a graph is recorded of.
@@ -20,6 +21,8 @@ pub(crate) struct Recorded<'a> {
     pub(crate) adapters: Option<&'a ActiveAdapters>,
     /// The one layer that is computed, of rows that are given, instead of all of them, of tokens.
     pub(crate) layer: Option<usize>,
+    /// Where layers run; without it where the engine says.
+    pub(crate) placing: Option<&'a Placing>,
 }
 
 /// The graph of some tokens up to what the last block gives, recorded once: what differs from one execution to the next is data.
@@ -62,7 +65,8 @@ impl<'e> Forward<'e> {
             batch.upload_indices(&written, &[rows])?,
         ];
         let following = Following { positions, written, length: batch.upload_indices(&[0], &[1])? };
-        let inputs = Inputs::new(&mut batch, config, weights, context, rows, Cached::Following(following));
+        let placing = of.placing.cloned().unwrap_or_default();
+        let inputs = Inputs::new(&mut batch, config, weights, context, rows, Cached::Following(following), placing);
         let (x, given, computed) = match of.layer {
             None => (inputs.embedded(&mut batch, weights, tokens)?, None, 0..layers.len()),
             Some(layer) => {
@@ -189,6 +193,18 @@ impl<'e> Step<'e> {
         Ok(self.forward.batch.profile()?)
     }
 
+    /// Predicted seconds on each place of an engine, if everything ran there and found its inputs there.
+    pub(crate) fn predicted(&self, engine: &Engine) -> Result<Vec<f64>> {
+        let problem = Problem::graph(self.forward.batch.graph())?;
+        let decision = engine.router().decide(&problem, &Residency::everywhere());
+        Ok(decision.predictions().map(|prediction| prediction.seconds).collect())
+    }
+
+    /// Bytes that the likeliest token to follow takes at a place beside weights and caches.
+    pub(crate) fn planned_bytes(&self, place: &str) -> Result<u64> {
+        Ok(self.forward.batch.planned_bytes(&self.outcome.greatest_wanted(), place)?)
+    }
+
     /// Where a token is computed, and why.
     pub(crate) fn explain(&self) -> Result<kiln::Explanation> {
         Ok(self.forward.batch.explain(&self.outcome.greatest_wanted())?)
@@ -254,6 +270,7 @@ pub(super) struct Inputs<'c> {
     cached: Cached,
     /// Rotations and their factors.
     rotations: Vec<(Rope, Option<TensorId>)>,
+    placing: Placing,
 }
 
 impl<'c> Inputs<'c> {
@@ -264,20 +281,23 @@ impl<'c> Inputs<'c> {
         context: usize,
         rows: usize,
         cached: Cached,
+        placing: Placing,
     ) -> Self {
         let rotations = weights.rotations.iter();
         let rotations = rotations.map(|rotary| (rotary.op, rotary.factors(context).map(|by| batch.import(by))));
-        Self { rotations: rotations.collect(), config, context, rows, cached }
+        Self { rotations: rotations.collect(), config, context, rows, cached, placing }
     }
 
     /// The embeddings of tokens, `[rows, width]`.
     pub(super) fn embedded(&self, batch: &mut Batch<'_>, weights: &Weights, tokens: TensorId) -> Result<TensorId> {
+        self.placing.pin_embedding(batch)?;
         let embedding = batch.import(&weights.embedding);
         let x = batch.gather(embedding, tokens)?;
         scaled(batch, x, self.config.scales.embedding)
     }
 
-    /// Records the blocks of layers, the first of them layer `first` of the model, and returns what the last gives.
+    /// Records the blocks of layers, the first of them layer `first` of the model, and returns what the last gives. What is recorded
+    /// after them runs where the head does.
     pub(super) fn blocks(
         &self,
         batch: &mut Batch<'_>,
@@ -287,10 +307,12 @@ impl<'c> Inputs<'c> {
         mut x: TensorId,
     ) -> Result<TensorId> {
         let kinds = self.config.layers.iter().zip(caches).skip(first);
-        for (layer, (&kind, caches)) in layers.iter().zip(kinds) {
+        for (number, (layer, (&kind, caches))) in layers.iter().zip(kinds).enumerate() {
+            self.placing.pin_layer(batch, first + number)?;
             x = self.attention(batch, layer, kind, caches, x)?;
             x = self.feed_forward(batch, layer, x)?;
         }
+        self.placing.pin_head(batch)?;
         Ok(x)
     }
 

@@ -64,6 +64,20 @@ impl FeedForward {
         Ok(Self::Gated(Box::new(Gated { gate: gate?, up: up?, down })))
     }
 
+    /// Its tensors.
+    pub(super) fn tensors(&self) -> Vec<&Tensor> {
+        match self {
+            Self::Gated(gated) => {
+                let Gated { gate, up, down } = &**gated;
+                [gate, up, down].into_iter().flat_map(Projection::tensors).collect()
+            }
+            Self::Mixture(mixture) => {
+                let Mixture { router, gate, up, down, of: _ } = &**mixture;
+                router.tensors().chain([gate, up, down]).collect()
+            }
+        }
+    }
+
     /// Records what it gives for rows h, `[rows, width]`.
     pub(super) fn record(&self, batch: &mut Batch<'_>, config: &Config, h: TensorId) -> Result<TensorId> {
         match self {

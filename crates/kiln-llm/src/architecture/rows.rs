@@ -12,6 +12,7 @@ use super::decoder::Inputs;
 use super::outcome::{Outcome, Ranked};
 use crate::Result;
 use crate::config::Config;
+use crate::placement::Placing;
 
 /// Where the keys and values of sequences are in their caches, which are `[slots * kv_heads * context, size]`.
 #[derive(Debug, Clone, Copy)]
@@ -63,6 +64,7 @@ impl<'e> Rows<'e> {
         config: &Config,
         weights: &Weights,
         caches: &[[State; 2]],
+        placing: &Placing,
         layout: Layout,
         rows: usize,
     ) -> Result<Self> {
@@ -83,7 +85,8 @@ impl<'e> Rows<'e> {
                 false => None,
             },
         };
-        let inputs = Inputs::new(&mut batch, config, weights, layout.context, rows, Cached::Each(each));
+        let inputs =
+            Inputs::new(&mut batch, config, weights, layout.context, rows, Cached::Each(each), placing.clone());
         let x = inputs.embedded(&mut batch, weights, tokens)?;
         let x = inputs.blocks(&mut batch, &weights.layers, 0, caches, x)?;
         let outcome = Outcome::record(&mut batch, x, rows, config, weights)?;
@@ -166,12 +169,19 @@ pub(crate) struct Copying<'e> {
 
 impl<'e> Copying<'e> {
     /// Records the copies from the first caches, which are the others or all different, to the second ones.
-    pub(crate) fn record(engine: &'e Engine, caches: [&[[State; 2]]; 2], layouts: [Layout; 2]) -> Result<Self> {
+    pub(crate) fn record(
+        engine: &'e Engine,
+        caches: [&[[State; 2]]; 2],
+        placing: &Placing,
+        layouts: [Layout; 2],
+    ) -> Result<Self> {
         let mut batch = engine.batch();
         let rows = COPIED * layouts[0].kv_heads;
         let from = batch.upload_indices(&vec![0; rows], &[rows])?;
         let to = batch.upload_indices(&vec![WriteRows::SKIPPED; rows], &[rows])?;
-        for (source, target) in caches[0].iter().flatten().zip(caches[1].iter().flatten()) {
+        let states = |caches: &'_ [[State; 2]]| -> Vec<State> { caches.iter().flatten().cloned().collect() };
+        for (number, (source, target)) in states(caches[0]).iter().zip(&states(caches[1])).enumerate() {
+            placing.pin_layer(&mut batch, number / 2)?;
             let all = batch.state(source);
             let all = batch.reshape(all, &[source.shape().rows(), source.shape().columns()])?;
             // Elements of 16 bits become f32 and the same elements again.

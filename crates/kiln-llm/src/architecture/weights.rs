@@ -19,6 +19,8 @@ pub(crate) struct Weights {
     pub(super) layers: Vec<Layer>,
     pub(super) norm: Tensor,
     pub(super) head: Tensor,
+    /// Whether the head is the embedding.
+    is_tied: bool,
     /// Those of [`Config::rotations`].
     pub(super) rotations: Vec<Rotary>,
 }
@@ -123,11 +125,18 @@ impl Weights {
         // The factors of a file are those of layers without a window, which come first.
         let rotations = config.rotations.iter().enumerate();
         let rotations = rotations.map(|(i, rotation)| Rotary::load(source, rotation, style, rotated, i == 0));
+        // Small models multiply with the embedding again. It may be needed on two devices then: the copy on the host stays, which shares
+        // the bytes of its file.
+        let (embedding, head) = match source.find("output.weight", &[vocabulary, width])? {
+            Some(head) => (embedding, Some(head)),
+            None if source.is_of_program() => (embedding, None),
+            None => (embedding.keep_on_host()?, None),
+        };
         let weights = Self {
+            is_tied: head.is_none(),
             layers: (0..config.layers.len()).map(|i| Layer::load(source, config, i)).collect::<Result<_>>()?,
             norm: source.tensor("output_norm.weight", &[width])?,
-            // Small models multiply with the embedding again.
-            head: source.find("output.weight", &[vocabulary, width])?.unwrap_or_else(|| embedding.clone()),
+            head: head.unwrap_or_else(|| embedding.clone()),
             embedding,
             rotations: rotations.collect::<Result<_>>()?,
         };
@@ -139,7 +148,53 @@ impl Weights {
     }
 }
 
+impl Projection {
+    /// Its tensors, without those of adapters.
+    pub(super) fn tensors(&self) -> impl Iterator<Item = &Tensor> {
+        let Self { weight, bias, low_rank: _ } = self;
+        std::iter::once(weight).chain(bias)
+    }
+}
+
+/// What a model holds in memory. Factors of rotations, which are as long as a head, are not counted.
+impl Weights {
+    /// The tensors of a layer.
+    pub(crate) fn of_layer(&self, layer: usize) -> Vec<&Tensor> {
+        self.layers.get(layer).map_or_else(Vec::new, Layer::tensors)
+    }
+
+    /// What turns tokens into rows.
+    pub(crate) fn embedding(&self) -> &Tensor {
+        &self.embedding
+    }
+
+    /// What turns rows into logits.
+    pub(crate) fn head(&self) -> [&Tensor; 2] {
+        [&self.norm, &self.head]
+    }
+
+    /// Both, each tensor once.
+    pub(crate) fn ends(&self) -> Vec<&Tensor> {
+        let own_head = (!self.is_tied).then_some(&self.head);
+        [&self.embedding, &self.norm].into_iter().chain(own_head).collect()
+    }
+
+    /// All tensors, each once.
+    pub(crate) fn all(&self) -> Vec<&Tensor> {
+        self.layers.iter().flat_map(Layer::tensors).chain(self.ends()).collect()
+    }
+}
+
 impl Layer {
+    /// Its tensors, without those of adapters.
+    fn tensors(&self) -> Vec<&Tensor> {
+        let Self { attention_norm, attention_post_norm, q, k, v, q_norm, k_norm, output, ffn_norm, ffn_post_norm, ffn } =
+            self;
+        let norms = [attention_norm, attention_post_norm, q_norm, k_norm, ffn_norm, ffn_post_norm];
+        let projections = [q, k, v, output].into_iter().flat_map(Projection::tensors);
+        norms.into_iter().flatten().chain(projections).chain(ffn.tensors()).collect()
+    }
+
     /// The projections of [`ADAPTED`] that the layer has: a mixture of experts has no matrix that is every token's.
     pub(super) fn adapted(&mut self) -> Vec<&mut Projection> {
         let Self { q, k, v, output, ffn, .. } = self;

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::Result;
 use crate::program::input::Input;
-use crate::program::options::ExecutionOptions;
+use crate::program::options::{ExecutionOptions, tell};
 
 /// What is measured.
 pub(crate) struct Bench {
@@ -68,7 +68,7 @@ struct Batched {
 /// an object for each test. One repetition that is not counted goes first.
 pub(crate) fn run(input: Input, options: &Bench, out: &mut impl Write) -> Result<()> {
     let engine = options.execution.engine()?;
-    let model = input.model(&engine)?;
+    let model = options.execution.model(input, &engine)?;
     match options.batches.is_empty() {
         true => single(&model, options, out),
         false => batched(&model, options, out),
@@ -137,6 +137,7 @@ fn batched(model: &Model<'_>, options: &Bench, out: &mut impl Write) -> Result<(
     for &batch in &options.batches {
         let (context, cache) = (Some(prompt + tokens + 1), options.execution.cache()?);
         let mut sequences = model.sequences(SequencesOptions { most: batch, context, cache })?;
+        tell(sequences.memory_plan());
         let mut rates = [const { Vec::new() }; 3];
         for repetition in 0..=options.repetitions.get() {
             let started = Instant::now();

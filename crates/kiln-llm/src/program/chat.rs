@@ -25,7 +25,7 @@ pub(crate) struct Chat {
 pub(crate) fn run(input: Input, options: &Chat, out: &mut impl Write) -> Result<ExitCode> {
     let interrupt = Interrupt::new()?;
     let engine = options.generation.engine()?;
-    let model = input.model(&engine)?;
+    let model = options.generation.model(input, &engine)?;
     let template = match &options.template {
         Some(path) => {
             let source = std::fs::read_to_string(path).map_err(|error| format!("{}: {error}", path.display()))?;

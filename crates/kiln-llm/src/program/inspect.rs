@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::Write;
 
 use kiln_gguf::Model;
-use kiln_llm::{Adapter, AdapterModule, Folder, ModelKind, Tokenizer};
+use kiln_llm::{Adapter, AdapterModule, Bytes, Folder, ModelKind, Tokenizer};
 
 use crate::Result;
 use crate::program::input::Input;
@@ -250,10 +250,5 @@ pub(crate) fn plain(name: &str) -> String {
 
 /// Bytes for people.
 pub(crate) fn size(bytes: u64) -> String {
-    match bytes {
-        0..10_000 => format!("{bytes} B"),
-        10_000..10_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
-        10_000_000..10_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
-        _ => format!("{:.1} GB", bytes as f64 / 1e9),
-    }
+    Bytes(bytes).to_string()
 }

@@ -18,7 +18,7 @@ pub(crate) struct Logits {
 /// Prints the logits of what follows the tokens: all of them as JSON, or the likeliest tokens, each in a line with its logit and its text.
 pub(crate) fn run(input: Input, options: &Logits, out: &mut impl Write) -> Result<()> {
     let engine = options.execution.engine()?;
-    let model = input.model(&engine)?;
+    let model = options.execution.model(input, &engine)?;
     let mut session = options.execution.session(&model, options.context)?;
     session.push(&options.tokens)?;
     let logits = session.logits()?;

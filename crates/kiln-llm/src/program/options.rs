@@ -3,10 +3,16 @@
 use std::path::PathBuf;
 
 use clap::Args;
+<<<<<<< HEAD
 use kiln::{Backend, DType, Engine, EngineBuilder, Precision};
 use kiln_llm::{Adapter, Model, Sampler, SequenceBreakers, Session, SessionOptions};
+=======
+use kiln::{Backend, Budget, DType, Engine, EngineBuilder};
+use kiln_llm::{Adapter, DeviceLayers, MemoryPlan, Model, Sampler, SequenceBreakers, Session, SessionOptions};
+>>>>>>> place
 
 use crate::Result;
+use crate::program::input::Input;
 
 /// How tokens are made.
 #[derive(Args)]
@@ -64,6 +70,16 @@ impl GenerationOptions {
     /// An empty session.
     pub(crate) fn session<'m>(&self, model: &'m Model<'m>) -> Result<Session<'m>> {
         self.execution.session(model, self.ctx)
+    }
+
+    /// The model of a command, its layers placed as the options say.
+    pub(crate) fn model<'e>(&self, input: Input, engine: &'e Engine) -> Result<Model<'e>> {
+        self.execution.model(input, engine)
+    }
+
+    /// The memory that a session takes, and where its layers run.
+    pub(crate) fn plan(&self, model: &Model<'_>) -> Result<MemoryPlan> {
+        Ok(model.memory_plan(SessionOptions { context: self.ctx, cache: self.execution.cache()? })?)
     }
 
     /// The engine of the device.
@@ -263,6 +279,10 @@ pub(crate) struct ExecutionOptions {
     /// several times: what adapters say is added up
     #[arg(long, value_name = "FILE[=SCALE]", value_parser = lora)]
     lora: Vec<(PathBuf, f32)>,
+    /// How many layers, the last ones, run on the GPU and the others on the CPU: a number, or `fit` for as many as its memory takes
+    /// [default: all; without --device as many as are predicted to be fastest among those that fit]
+    #[arg(long, value_name = "N|fit", value_parser = layers)]
+    layers: Option<DeviceLayers>,
     #[command(flatten)]
     device: DeviceOption,
 }
@@ -274,9 +294,53 @@ pub(crate) struct DeviceOption {
     /// to be fastest; GPUs are known once the machine was calibrated]
     #[arg(long)]
     device: Option<String>,
+<<<<<<< HEAD
     /// How products may round what they multiply: contract, tf32x3, tf32, bf16 or int8. Lower precisions make prompts faster on CUDA
     #[arg(long, default_value_t)]
     precision: Precision,
+=======
+    /// Bytes that a GPU may hold of a model, with its keys and values, such as 8G or 512Mi [default: what its driver says is free, where it
+    /// says that]
+    #[arg(long, value_name = "SIZE", value_parser = size)]
+    device_memory: Option<u64>,
+}
+
+/// A number of bytes, with a unit of powers of 1000 (k, M, G, T) or of 1024 (Ki, Mi, Gi, Ti).
+fn size(text: &str) -> Result<u64, String> {
+    let (unit, number) = match text.find(|c: char| !c.is_ascii_digit() && c != '.') {
+        Some(at) => (&text[at..], &text[..at]),
+        None => ("", text),
+    };
+    let unit = unit.strip_suffix('B').unwrap_or(unit);
+    let power = |unit: &str| ["", "k", "M", "G", "T"].iter().position(|known| unit.eq_ignore_ascii_case(known));
+    let factor = match unit.strip_suffix('i') {
+        Some(binary) => power(binary).filter(|&power| power > 0).map(|power| 1024_f64.powi(power as i32)),
+        None => power(unit).map(|power| 1000_f64.powi(power as i32)),
+    };
+    let bytes = number.parse::<f64>().ok().zip(factor).map(|(number, factor)| number * factor);
+    let whole = bytes.filter(|&bytes| (1.0..u64::MAX as f64).contains(&bytes));
+    whole.map(|bytes| bytes as u64).ok_or_else(|| "a number of bytes is expected, such as 8G, 512Mi or 1000000".into())
+}
+
+/// Which layers run on a GPU.
+fn layers(text: &str) -> Result<DeviceLayers, String> {
+    match text {
+        "fit" => Ok(DeviceLayers::Fitting),
+        _ => text.parse().map(DeviceLayers::Last).map_err(|_| "a number of layers or `fit` is expected".into()),
+    }
+}
+
+/// Whether layers do not run on one device as a matter of course.
+pub(crate) fn is_notable(plan: &MemoryPlan) -> bool {
+    plan.is_split() || plan.notice.is_some()
+}
+
+/// Prints where layers run and what they take, where that is notable.
+pub(crate) fn tell(plan: Option<&MemoryPlan>) {
+    if let Some(plan) = plan.filter(|plan| is_notable(plan)) {
+        eprintln!("{plan}");
+    }
+>>>>>>> place
 }
 
 impl ExecutionOptions {
@@ -286,9 +350,17 @@ impl ExecutionOptions {
         let adapters = self.lora.iter().map(|(path, _)| Adapter::load(path));
         let adapters: Vec<Adapter> = adapters.collect::<kiln_llm::Result<_>>()?;
         let mut session = model.with_adapters(&adapters)?.session(options)?;
+        tell(session.memory_plan());
         let used: Vec<_> = adapters.iter().zip(&self.lora).map(|(adapter, &(_, scale))| (adapter, scale)).collect();
         session.set_adapters(&used)?;
         Ok(session)
+    }
+
+    /// The model of a command, its layers placed as the options say.
+    pub(crate) fn model<'e>(&self, input: Input, engine: &'e Engine) -> Result<Model<'e>> {
+        let mut model = input.model(engine)?;
+        model.place_layers(self.layers.unwrap_or_default());
+        Ok(model)
     }
 
     /// The element type of keys and values.
@@ -316,8 +388,16 @@ impl DeviceOption {
     }
 
     /// The same, of a builder with other settings.
+<<<<<<< HEAD
     fn engine_of(&self, builder: &dyn Fn() -> EngineBuilder) -> Result<Engine> {
         let builder = || builder().precision(self.precision);
+=======
+    fn engine_of(&self, settings: &dyn Fn() -> EngineBuilder) -> Result<Engine> {
+        let builder = || match self.device_memory {
+            Some(device_bytes) => settings().budget(Budget { device_bytes, ..Budget::default() }),
+            None => settings(),
+        };
+>>>>>>> place
         Ok(match self.device.as_deref() {
             None => builder().build()?,
             Some("cpu") => builder().backends(&[Backend::Scalar, Backend::Simd]).build()?,

@@ -20,7 +20,7 @@ pub(crate) struct Perplexity {
 /// protocol is that of llama.cpp, so that figures compare: the model's first token (BOS) takes the place of the first one of a part.
 pub(crate) fn run(input: Input, options: &Perplexity, out: &mut impl Write) -> Result<()> {
     let engine = options.execution.engine()?;
-    let model = input.model(&engine)?;
+    let model = options.execution.model(input, &engine)?;
     let context = options.context;
     let mut tokens = model.tokenizer().encode(&options.text);
     let all = tokens.len() / context;

@@ -32,7 +32,7 @@ struct Launches {
 /// Prints the kernels of the last part of a prompt, and those of a token, the ones that take the most time first.
 pub(crate) fn run(input: Input, options: &Profile, out: &mut impl Write) -> Result<()> {
     let engine = options.execution.timed_engine()?;
-    let model = input.model(&engine)?;
+    let model = options.execution.model(input, &engine)?;
     let mut session = options.execution.session(&model, Some(options.depth + options.prompt + 3))?;
     for (test, count) in [("prompt", options.prompt), ("decode", options.tokens.min(1))] {
         if count == 0 {

@@ -9,7 +9,7 @@ use kiln_llm::Encoding;
 use crate::Result;
 use crate::program::input::Input;
 use crate::program::interrupt::{EXIT_CODE, Interrupt};
-use crate::program::options::GenerationOptions;
+use crate::program::options::{GenerationOptions, is_notable};
 
 /// What is run, and how.
 pub(crate) struct Run {
@@ -25,12 +25,16 @@ pub(crate) fn run(input: Input, options: &Run, out: &mut impl Write) -> Result<E
     let interrupt = Interrupt::new()?;
     let engine = options.generation.engine()?;
     let started = Instant::now();
-    let model = input.model(&engine)?;
+    let model = options.generation.model(input, &engine)?;
     let sampler = options.generation.sampler(&model)?;
     let mut session = options.generation.session(&model)?;
     let prompt = model.tokenizer().encode_with(&options.prompt, Encoding::default());
     session.push(&prompt)?;
     if options.explain {
+        // Where it is notable it was printed already.
+        if !session.memory_plan().is_some_and(is_notable) {
+            eprintln!("{}", options.generation.plan(&model)?);
+        }
         eprintln!("{}", session.explain()?);
     }
     if !options.ids {

@@ -80,6 +80,10 @@ pub struct Batch<'e> {
     keep_on_host: bool,
     /// The device that everything runs on, whatever is predicted: the CPU, or a GPU by its position.
     only_on: Option<Option<usize>>,
+    /// The device that operations are pinned to which are recorded now, as above.
+    pin: Option<Option<usize>>,
+    /// Results of pinned operations.
+    pins: HashMap<TensorId, Option<usize>>,
     /// Uploaded matrices that products are to find packed.
     to_pack: HashSet<TensorId>,
     /// Those that the products of executed schedules have asked for, and whether they were packed as transposed ones.
@@ -139,6 +143,8 @@ impl<'e> Batch<'e> {
             // Pages lose their devices, and then go on with a new one.
             keep_on_host: cfg!(target_arch = "wasm32"),
             only_on: None,
+            pin: None,
+            pins: HashMap::new(),
             to_pack: HashSet::new(),
             packed: HashMap::new(),
             plans: Vec::new(),
@@ -158,6 +164,21 @@ impl<'e> Batch<'e> {
     #[cfg(not(browser_gpu))]
     pub(crate) fn on_device(&mut self, device: Option<Option<usize>>) {
         self.only_on = device;
+    }
+
+    /// Pins the operations that are recorded from now on to the place of this name, whatever is predicted and whatever place the
+    /// engine forces; a place of the CPU, and `host`, mean the CPU, where each step is decided by itself. With `None` operations are not pinned:
+    /// in a batch with pinned ones they run on the device of the step before them.
+    ///
+    /// Segments of steps on different devices run one after the other, and what passes between them is copied through the
+    /// host. A state is where the steps are that use it. Where a device fails, what is pinned to it runs on the CPU, unless the engine
+    /// forces a place: then the error is that of the execution.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] when there is no place of this name.
+    pub fn pin(&mut self, place: Option<&str>) -> Result<()> {
+        self.pin = place.map(|name| self.engine.device_named(name)).transpose()?;
+        Ok(())
     }
 
     /// The predicted seconds of a plan without these places, its segments, and the place of the first.
@@ -348,8 +369,8 @@ impl<'e> Batch<'e> {
                     Ok(read) => return Ok((target, read)),
                     Err(error) => (Some(position), error),
                 },
-                Target::Parts if gpus::POSSIBLE => match self.compute_parts(plan, waiting).await {
-                    Ok(()) => return Ok((target, None)),
+                Target::Parts if gpus::POSSIBLE => match self.compute_parts(plan, read, waiting).await {
+                    Ok(read) => return Ok((target, read)),
                     Err(error) => error,
                 },
                 Target::Cpu | Target::Parts => break,
@@ -400,22 +421,31 @@ impl<'e> Batch<'e> {
         if let Some(device) = self.only_on {
             return Ok(device.map_or(Target::Cpu, Target::Gpu));
         }
-        if let Some(place) = engine.router.forced() {
-            return Ok(engine.gpu_position(place).map_or(Target::Cpu, Target::Gpu));
-        }
         let steps = plan.schedule.steps.len();
-        if self.graph.has_states() {
-            // What is written to a state stays where the state is.
-            let problem = Problem::schedule(&plan.schedule, &self.graph)?;
-            let residency = excluded.iter().fold(self.able(plan), |all, &place| all.barred(place));
-            let decision = engine.decide(&problem, &residency, "batch")?;
-            return Ok(engine.gpu(&decision).map_or(Target::Cpu, |(position, _)| Target::Gpu(position)));
-        }
-        let placement = self.place(plan, excluded)?;
         let question = || format!("a batch of {steps} steps");
+        let placement = if self.is_pinned(&plan.schedule) {
+            self.place_pinned(plan, excluded)?
+        } else if let Some(place) = engine.router.forced() {
+            return Ok(engine.gpu_position(place).map_or(Target::Cpu, Target::Gpu));
+        } else if self.graph.has_states() {
+            // What is written to a state stays where the state is.
+            let able = self.able(plan);
+            let residency = excluded.iter().fold(able, |all, &place| all.barred(place));
+            let place = match plan.decided {
+                Some((of, place)) if of == residency && !engine.refine => place,
+                _ => {
+                    let place = engine.decide(plan.problem(&self.graph)?, &residency, "batch")?.index();
+                    plan.decided = Some((residency, place));
+                    place
+                }
+            };
+            return Ok(engine.gpu_position(place).map_or(Target::Cpu, Target::Gpu));
+        } else {
+            self.place(plan, excluded)?
+        };
         engine.budgeted.check(placement.seconds, question, || placement.in_words(&question(), engine.places()));
         Ok(match &placement.segments[..] {
-            [only] => engine.gpu_position(only.place).map_or(Target::Cpu, Target::Gpu),
+            [only] => gpus::position(only.memory).map_or(Target::Cpu, Target::Gpu),
             _ => Target::Parts,
         })
     }
@@ -602,7 +632,8 @@ impl<'e> Batch<'e> {
     }
 
     /// The predicted time of computing these tensors on each place if they were executed now, and why the chosen one is
-    /// chosen. What is in the memory of a GPU need not be sent there.
+    /// chosen. What is in the memory of a GPU need not be sent there. Of pinned operations it is the time of an execution that finds
+    /// its inputs where they are read.
     ///
     /// # Errors
     /// [`Error::ForeignTensor`] for a tensor of another batch; [`Error::Unsupported`] where no place has kernels for all
@@ -611,6 +642,11 @@ impl<'e> Batch<'e> {
         let mut plan = Plan::new(&self.graph, wanted)?;
         let question = format!("a batch of {} steps", plan.schedule.steps.len());
         let problem = Problem::schedule(&plan.schedule, &self.graph)?;
+        if gpus::POSSIBLE && self.is_pinned(&plan.schedule) {
+            let decision = self.engine.router.decide(&problem, &Residency::everywhere());
+            let placement = self.place_pinned(&mut plan, &[])?;
+            return Ok(Explanation::new(question, &problem, &decision).pinned(placement, self.engine.places()));
+        }
         let residency = self.able(&plan);
         let alone = !gpus::POSSIBLE
             || self.engine.gpus.is_empty()
@@ -875,6 +911,19 @@ waiting_methods! {
         batch.read_one(id, waiting).await
     }
 
+    /// Bytes that computing these tensors takes on the place of this name, beside inputs and states: results, what is between them, and
+    /// scratch memory of kernels. It is what the plan says, if all of it runs there; nothing is compiled or allocated.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a tensor of another batch; [`Error::Unavailable`] when there is no such place;
+    /// [`Error::Unsupported`] and [`Error::Limit`] where the device cannot run it.
+    pub fn planned_bytes, planned_bytes_async [&self] self (batch, waiting, wanted: &[TensorId], place: &str) -> Result<u64> {
+        match batch.engine.device_named(place)? {
+            Some(position) => batch.engine.gpus[position].planned_bytes(&batch.graph, wanted, waiting).await,
+            None => Memory::planned_bytes(&batch.graph, &batch.schedule(wanted)?),
+        }
+    }
+
     /// The time of each kernel of the last execution, on the GPU that ran it as a whole.
     ///
     /// # Errors
@@ -907,7 +956,11 @@ impl Record for Batch<'_> {
     type Tensor = TensorId;
 
     fn record_all(&mut self, op: Op, inputs: &[TensorId]) -> Result<Vec<TensorId>> {
-        self.graph.record_all(op, inputs)
+        let results = self.graph.record_all(op, inputs)?;
+        if let Some(device) = self.pin {
+            self.pins.extend(results.iter().map(|&id| (id, device)));
+        }
+        Ok(results)
     }
 }
 

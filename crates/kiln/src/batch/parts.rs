@@ -10,8 +10,9 @@ use kiln_ir::{Buffer, Error, Operand, Record, Result};
 use kiln_route::{Flow, Memory, Placement, Residency};
 
 use super::plan::Plan;
-use super::{Batch, Held, copied, one};
-use crate::Tensor;
+use super::{Batch, Held, Input, copied, one};
+use crate::state::Taken;
+use crate::{Tensor, gpus};
 
 /// Where the steps of a plan run, and its parts where those are several devices.
 #[derive(Debug)]
@@ -48,27 +49,26 @@ pub(super) struct Names {
 }
 
 impl Parts {
-    fn new(
-        graph: &Graph,
-        schedule: &Schedule,
-        placement: &Placement,
-        gpu: impl Fn(usize) -> Option<usize>,
-    ) -> Result<Self> {
+    fn new(graph: &Graph, schedule: &Schedule, placement: &Placement) -> Result<Self> {
         let mut made: HashMap<TensorId, (usize, TensorId)> = HashMap::new();
         let mut drafts = Vec::with_capacity(placement.segments.len());
         for (number, segment) in placement.segments.iter().enumerate() {
             let mut names = Names::default();
             let mut from_parts = Vec::new();
             let mut inner: HashMap<TensorId, TensorId> = HashMap::new();
+            // The latest version of each state.
+            let mut latest: HashMap<TensorId, TensorId> = HashMap::new();
             for &step in &segment.steps {
                 let Some(Step::Run { op, inputs, outputs, .. }) = schedule.steps.get(step) else { continue };
                 let mut read = Vec::with_capacity(inputs.len());
                 for &id in inputs {
                     let root = schedule.root(id);
+                    let is_state = graph.state_of(root).is_some();
                     let base = match inner.entry(root) {
                         Entry::Occupied(known) => *known.get(),
                         Entry::Vacant(unknown) => {
-                            let input = names.graph.input(graph.ty(root)?);
+                            let ty = graph.ty(root)?;
+                            let input = if is_state { names.graph.state(ty) } else { names.graph.input(ty) };
                             match made.get(&root) {
                                 Some(&source) => from_parts.push((input, source)),
                                 None => drop(names.outer.insert(input, root)),
@@ -76,6 +76,17 @@ impl Parts {
                             *unknown.insert(input)
                         }
                     };
+                    if is_state {
+                        // A state is one memory, which every part that uses it finds as the one before left it: whatever version was
+                        // recorded, it is the latest one here.
+                        let version = *latest.entry(root).or_insert(base);
+                        let ty = graph.ty(id)?;
+                        read.push(match ty.shape == names.graph.ty(version)?.shape {
+                            true => version,
+                            false => names.graph.record(Reshape::to(ty.shape.dims())?, &[version])?,
+                        });
+                        continue;
+                    }
                     let shown = match inner.entry(id) {
                         Entry::Occupied(known) => *known.get(),
                         Entry::Vacant(unknown) => {
@@ -86,12 +97,15 @@ impl Parts {
                     read.push(shown);
                 }
                 for (&id, result) in outputs.iter().zip(names.graph.record_all(*op, &read)?) {
+                    if graph.state_of(id).is_some() {
+                        latest.insert(schedule.root(id), result);
+                        continue;
+                    }
                     inner.insert(id, result);
                     made.insert(id, (number, result));
                 }
             }
-            let place = (segment.memory != Memory::HOST).then(|| gpu(segment.place)).flatten();
-            drafts.push((place, names, from_parts));
+            drafts.push((gpus::position(segment.memory), names, from_parts));
         }
         let mut wanted: Vec<Vec<TensorId>> = vec![Vec::new(); drafts.len()];
         let between = drafts.iter().flat_map(|(_, _, from_parts)| from_parts.iter().map(|&(_, source)| source));
@@ -165,7 +179,7 @@ impl Batch<'_> {
                 Some(old) if same(&old) => old.parts,
                 old => {
                     released.extend(old.iter().flat_map(Placed::held));
-                    let parts = || Parts::new(&self.graph, schedule, &placement, |place| engine.gpu_position(place));
+                    let parts = || Parts::new(&self.graph, schedule, &placement);
                     (placement.segments.len() > 1).then(parts).transpose()?
                 }
             };
@@ -177,17 +191,60 @@ impl Batch<'_> {
         }
     }
 
-    /// Runs the parts of a plan in turn: GPUs work while the next parts are prepared. An error of a GPU says which it was.
+    /// Whether some step of a schedule is pinned.
+    pub(super) fn is_pinned(&self, schedule: &Schedule) -> bool {
+        !self.pins.is_empty() && schedule.steps.iter().any(|step| self.pin_of(step).is_some())
+    }
+
+    fn pin_of(&self, step: &Step) -> Option<Option<usize>> {
+        step.outputs().find_map(|id| self.pins.get(&id).copied())
+    }
+
+    /// Where the steps of a plan run that are pinned: as before, unless other devices have failed since. What is pinned to one of these is
+    /// the CPU's.
+    ///
+    /// # Errors
+    /// [`Error::ForeignTensor`] for a plan of another graph.
+    pub(super) fn place_pinned<'p>(&self, plan: &'p mut Plan, excluded: &[usize]) -> Result<&'p Placement> {
+        let engine = &*self.engine;
+        let failed =
+            |position: usize| engine.gpus[position].is_gone() || excluded.contains(&(engine.cpu.len() + position));
+        let all = (0..engine.gpus.len()).filter(|&position| failed(position));
+        let residency = all.fold(Residency::everywhere(), |all, position| all.barred(engine.cpu.len() + position));
+        if plan.placed.as_ref().is_none_or(|placed| placed.residency != residency) {
+            plan.released.extend(plan.placed.iter().flat_map(Placed::held));
+            let (flow, schedule) = Flow::new(&self.graph, &plan.wanted)?;
+            let pins: Vec<_> = schedule.steps.iter().map(|step| self.pin_of(step)).collect();
+            let mut device = pins.iter().flatten().next().copied().flatten();
+            let mut memory = |pin: &Option<Option<usize>>| {
+                device = pin.unwrap_or(device);
+                device.filter(|&position| !failed(position)).map_or(Memory::HOST, gpus::memory)
+            };
+            let memories: Vec<Memory> = pins.iter().map(&mut memory).collect();
+            let placement = engine.router.assigned(&flow, &memories, &residency);
+            let parts = || Parts::new(&self.graph, &schedule, &placement);
+            let parts = (placement.segments.len() > 1).then(parts).transpose()?;
+            plan.placed = Some(Placed { residency, placement, parts });
+        }
+        let missing = || Error::Parameter { op: "batch", reason: "the plan was not placed".into() };
+        plan.placed.as_ref().map(|placed| &placed.placement).ok_or_else(missing)
+    }
+
+    /// Runs the parts of a plan in turn: GPUs work while the next parts are prepared. Returns what is wanted where the last part computes
+    /// all of it on a GPU and it is to be `read`: then it is read in the submission that computes it. An error of a GPU says which it was.
     pub(super) async fn compute_parts(
         &mut self,
         plan: &mut Plan,
+        read: bool,
         waiting: Waiting,
-    ) -> Result<(), (Option<usize>, Error)> {
+    ) -> Result<Option<Vec<Buffer>>, (Option<usize>, Error)> {
+        let by_last = if read { made_by_last(plan) } else { None };
         let Some(Placed { parts: Some(parts), .. }) = &mut plan.placed else {
             return Err((None, Error::Parameter { op: "execute", reason: "the plan was not placed".into() }));
         };
         // Results of GPUs that others read.
         let mut fetched: HashMap<(usize, TensorId), Buffer> = HashMap::new();
+        let (parts_count, mut results) = (parts.list.len(), None);
         for number in 0..parts.list.len() {
             let (before, rest) = parts.list.split_at_mut(number);
             let Some(part) = rest.first_mut() else { break };
@@ -198,14 +255,17 @@ impl Batch<'_> {
                     missing.insert(read.map_err(|error| (Some(gpu), error))?);
                 }
             }
+            let is_last = number + 1 == parts_count;
             match part.gpu {
                 Some(gpu) => {
-                    self.run_part_on(gpu, part, before, &fetched, waiting).await.map_err(|error| (Some(gpu), error))?;
+                    let wanted = by_last.as_deref().filter(|_| is_last);
+                    let run = self.run_part_on(gpu, part, before, &fetched, wanted, waiting).await;
+                    results = run.map_err(|error| (Some(gpu), error))?;
                 }
                 None => self.run_part(part, before, &fetched, waiting).await.map_err(|error| (None, error))?,
             }
         }
-        Ok(())
+        Ok(results)
     }
 
     async fn read_from(&self, gpu: usize, graph: &Graph, id: TensorId, waiting: Waiting) -> Result<Buffer> {
@@ -222,6 +282,10 @@ impl Batch<'_> {
         waiting: Waiting,
     ) -> Result<()> {
         let on_host = self.on_host(&part.inputs(), waiting).await?;
+        let mut states = self.take_states_of(part)?;
+        for state in states.values_mut() {
+            state.bring_to_host(waiting).await?;
+        }
         let inputs = std::mem::take(&mut self.inputs);
         let by_name = on_host.operands(&inputs);
         let own = |(&inner, outer): (&TensorId, &TensorId)| Some((inner, *by_name.get(outer)?));
@@ -233,26 +297,41 @@ impl Batch<'_> {
                 Err(error) => done = Err(error),
             }
         }
-        let done = done.and_then(|()| self.run_on_cpu(Some(&part.names), &mut part.plan, &held, &mut HashMap::new()));
+        let done = done.and_then(|()| self.run_on_cpu(Some(&part.names), &mut part.plan, &held, &mut states));
         self.inputs = inputs;
         done
     }
 
-    /// Submits a part to a GPU.
+    /// Takes the states of a part for its execution, by the names that the part has for them.
+    fn take_states_of(&self, part: &Part) -> Result<HashMap<TensorId, Taken>> {
+        let states = part.names.outer.iter().filter_map(|(&inner, outer)| match self.inputs.get(outer) {
+            Some(Input::State(state)) => Some(state.take().map(|taken| (inner, taken))),
+            _ => None,
+        });
+        states.collect()
+    }
+
+    /// Submits a part to a GPU, and reads these of its results if any.
     async fn run_part_on(
         &mut self,
         gpu: usize,
         part: &Part,
         before: &[Part],
         fetched: &HashMap<(usize, TensorId), Buffer>,
+        read: Option<&[usize]>,
         waiting: Waiting,
-    ) -> Result<()> {
+    ) -> Result<Option<Vec<Buffer>>> {
         let mut runner = self.take_runner(gpu, waiting).await?;
         let run = async {
             self.send(gpu, &part.inputs(), &mut *runner, waiting).await?;
             let graph = &part.names.graph;
+            let handle = self.engine.gpus[gpu].clone();
+            let mut states = self.take_states_of(part)?;
             for (&inner, &outer) in &part.names.outer {
-                runner.alias(inner, &self.graph, outer)?;
+                match states.get_mut(&inner) {
+                    Some(state) => runner.bind_state(inner, &state.on_gpu(&handle, waiting).await?)?,
+                    None => runner.alias(inner, &self.graph, outer)?,
+                }
             }
             for &(inner, (source, id)) in &part.from_parts {
                 if before[source].gpu == Some(gpu) {
@@ -267,9 +346,18 @@ impl Batch<'_> {
                     }
                 }
             }
-            runner.execute(graph, &part.plan.wanted, waiting).await?;
+            let results = match read {
+                Some(_) => Some(runner.run(graph, &part.plan.wanted, waiting).await?),
+                None => {
+                    runner.execute(graph, &part.plan.wanted, waiting).await?;
+                    None
+                }
+            };
             // Results stay there by their own names, whatever is executed after it.
-            part.plan.wanted.iter().try_for_each(|&id| runner.alias(id, graph, id))
+            part.plan.wanted.iter().try_for_each(|&id| runner.alias(id, graph, id))?;
+            let (Some(mut results), Some(read)) = (results, read) else { return Ok(None) };
+            let of = |&at: &usize| results.get_mut(at).map(|found| std::mem::replace(found, Buffer::F32(Vec::new())));
+            Ok(read.iter().map(of).collect())
         };
         let done = run.await;
         self.runners.insert(gpu, runner);
@@ -312,6 +400,22 @@ fn made(plan: &Plan, id: TensorId) -> Option<(&Part, TensorId)> {
     let parts = plan.placed.as_ref()?.parts.as_ref()?;
     let &(part, inner) = parts.made.get(&id)?;
     Some((parts.list.get(part)?, inner))
+}
+
+/// For each result of a plan its place among those of the last part, where that part computes all of them, each once, on a GPU.
+fn made_by_last(plan: &Plan) -> Option<Vec<usize>> {
+    let parts = plan.placed.as_ref()?.parts.as_ref()?;
+    let last = parts.list.last().filter(|part| part.gpu.is_some())?;
+    let mut places = Vec::with_capacity(plan.schedule.results.len());
+    for &id in &plan.schedule.results {
+        let &(part, inner) = parts.made.get(&plan.schedule.root(id))?;
+        let at = last.plan.wanted.iter().position(|&wanted| wanted == inner)?;
+        if part + 1 != parts.list.len() || places.contains(&at) {
+            return None;
+        }
+        places.push(at);
+    }
+    Some(places)
 }
 
 /// What runs where.

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 
 use kiln_ir::graph::{FusionLimits, Graph, Schedule, Step, TensorId};
-use kiln_ir::op::{Matmul, Op};
+use kiln_ir::op::{Matmul, Op, total_bytes};
 use kiln_ir::{Buffer, Data, DataMut, Result, TensorType};
-use kiln_route::{Flow, Problem};
+use kiln_route::{Flow, Problem, Residency};
 
 use super::parts::Placed;
 use crate::state::Taken;
@@ -27,6 +27,10 @@ pub(super) struct Plan {
     pub(super) flow: Option<(Flow, Schedule)>,
     /// Where they were placed last.
     pub(super) placed: Option<Placed>,
+    /// The work of its steps, once the router was asked about it as a whole.
+    problem: Option<Problem>,
+    /// What the router said about it as a whole, and where the inputs were then.
+    pub(super) decided: Option<(Residency, usize)>,
     /// What earlier parts hold on GPUs, by the positions of these.
     pub(super) released: Vec<(usize, Vec<TensorId>)>,
 }
@@ -57,9 +61,33 @@ impl Plan {
             on_cpu: Vec::new(),
             flow: None,
             placed: None,
+            problem: None,
+            decided: None,
             released: Vec::new(),
         })
     }
+
+    /// The work of its steps, summed up once.
+    ///
+    /// # Errors
+    /// As [`Problem::schedule`].
+    pub(super) fn problem(&mut self, graph: &Graph) -> Result<&Problem> {
+        let problem = match self.problem.take() {
+            Some(problem) => problem,
+            None => {
+                #[cfg(test)]
+                PROBLEMS.with(|count| count.set(count.get() + 1));
+                Problem::schedule(&self.schedule, graph)?
+            }
+        };
+        Ok(self.problem.insert(problem))
+    }
+}
+
+#[cfg(test)]
+thread_local! {
+    /// How often this thread has summed up the work of a schedule.
+    pub(super) static PROBLEMS: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 
 impl Memory {
@@ -73,6 +101,17 @@ impl Memory {
             }
         }
         Ok(Self { slots, results, states: HashMap::new() })
+    }
+
+    /// Bytes of [`Memory::new`].
+    pub(super) fn planned_bytes(graph: &Graph, schedule: &Schedule) -> Result<u64> {
+        let mut bytes = total_bytes(schedule.slots.iter().map(|slot| slot.bytes as u64));
+        for id in schedule.results.iter().map(|&id| schedule.root(id)) {
+            if !graph.is_input(id)? {
+                bytes = bytes.saturating_add(graph.ty(id)?.bytes() as u64);
+            }
+        }
+        Ok(bytes)
     }
 
     /// Exchanges the states on the host for those of an execution: before it and after it.

@@ -260,3 +260,131 @@ fn a_state_is_of_one_execution_at_a_time() {
     drop(taken);
     batch.execute(&[product]).unwrap();
 }
+
+/// Layers of a recurrence, each with a state: `x = x w`, whose row of the position is written to the state, plus the sum of the state.
+fn layers(batch: &mut Batch<'_>, states: &[State], pins: &[Option<&str>]) -> (TensorId, TensorId, TensorId) {
+    let (mut x, w) = (batch.upload(&numbers(1), &[N, N]).unwrap(), batch.upload(&numbers(2), &[N, N]).unwrap());
+    let (given, at) = (x, batch.upload_indices(&[1], &[1]).unwrap());
+    for (state, pin) in states.iter().zip(pins) {
+        batch.pin(*pin).unwrap();
+        let product = batch.matmul(x, w).unwrap();
+        let row = batch.slice(product, 0, 0..1, 1).unwrap();
+        let held = batch.state(state);
+        let held = batch.write_rows(held, row, at).unwrap();
+        let flat = batch.reshape(held, &[1, 3 * N]).unwrap();
+        let sum = batch.sum_axis(flat, 1).unwrap();
+        let sum = batch.reshape(sum, &[]).unwrap();
+        x = batch.add(product, sum).unwrap();
+    }
+    batch.pin(None).unwrap();
+    (given, at, x)
+}
+
+#[test]
+fn pinned_layers_run_where_they_are_pinned_and_their_states_are_there() {
+    let rig = Rig::new();
+    let cpu = rig.engine.places()[rig.engine.cpu.len() - 1].name.clone();
+    let states = || -> Vec<State> { (0..4).map(|_| State::zeros(DType::F32, &[3, N]).unwrap()).collect() };
+    let (pinned, plain) = (states(), states());
+    let mut batch = rig.engine.batch();
+    let pins = [Some(cpu.as_str()), Some("host"), Some("gpu 1"), Some("gpu 2")];
+    let (given, at, out) = layers(&mut batch, &pinned, &pins);
+    // Not pinned: where the step before runs.
+    let soft = batch.softmax(out).unwrap();
+    assert!(matches!(batch.pin(Some("gpu 3")), Err(Error::Unavailable { .. })));
+    let mut other = rig.engine.batch();
+    other.on_device(Some(None));
+    let (other_given, other_at, other_out) = layers(&mut other, &plain, &[None; 4]);
+    let other_soft = other.softmax(other_out).unwrap();
+
+    let explained = batch.explain(&[soft]).unwrap();
+    let segments: Vec<(&str, usize)> = explained.segments.iter().map(|s| (s.place.as_str(), s.steps)).collect();
+    assert_eq!(segments, [(cpu.as_str(), 10), ("gpu 1", 5), ("gpu 2", 6)], "{explained}");
+    assert!(explained.why.contains("pinned"), "{explained}");
+    assert!(explained.segments.windows(2).all(|pair| pair[0].finish <= pair[1].start), "{explained}");
+
+    for (turn, position) in [1, 0, 2].into_iter().enumerate() {
+        for (batch, at, given) in [(&mut batch, at, given), (&mut other, other_at, other_given)] {
+            batch.set_data(at, kiln_ir::Data::U32(&[position])).unwrap();
+            batch.set(given, &numbers(turn)).unwrap();
+        }
+        // Without results, with results that are read at once, and with others.
+        match turn {
+            0 => [&mut batch, &mut other].into_iter().for_each(|batch| batch.execute(&[]).unwrap()),
+            1 => assert_eq!(batch.run(&[soft, out]).unwrap(), other.run(&[other_soft, other_out]).unwrap()),
+            _ => {
+                batch.execute(&[out]).unwrap();
+                other.execute(&[other_out]).unwrap();
+                assert_eq!(batch.read(out).unwrap(), other.read(other_out).unwrap());
+            }
+        }
+        assert_eq!(rig.calls(), [turn + 1; 2]);
+        let places: Vec<String> = pinned.iter().map(State::residency).collect();
+        assert_eq!(places, ["host", "host", "gpu 1", "gpu 2"]);
+        for (pinned, plain) in pinned.iter().zip(&plain) {
+            assert_eq!(pinned.to_buffer().unwrap(), plain.to_buffer().unwrap());
+        }
+    }
+    // What a device refuses runs on the CPU, and so does everything of a device that is lost.
+    let refused = [
+        (Error::OutOfMemory { bytes: 1 }, ["host", "host", "gpu 1", "host"], "gpu 2"),
+        (
+            Error::DeviceLost { device: "gpu 2".into(), reason: "unplugged".into() },
+            ["host", "host", "gpu 1", "host"],
+            "host",
+        ),
+    ];
+    for (error, places, next) in refused {
+        rig.gpus[1].fail(error);
+        batch.execute(&[out]).unwrap();
+        assert_eq!(batch.read(out).unwrap(), other.read(other_out).unwrap());
+        assert_eq!(pinned.iter().map(State::residency).collect::<Vec<_>>(), places);
+        batch.execute(&[out]).unwrap();
+        assert_eq!(batch.read(out).unwrap(), other.read(other_out).unwrap());
+        assert_eq!(pinned[3].residency(), next);
+    }
+}
+
+#[test]
+fn a_state_that_segments_share_moves_with_its_latest_version() {
+    let rig = Rig::new();
+    let state = State::zeros(DType::F32, &[2, 2]).unwrap();
+    let mut batch = rig.engine.batch();
+    let row = batch.upload(&[1.0, 2.0], &[1, 2]).unwrap();
+    let [first, second] = [0, 1].map(|at| batch.upload_indices(&[at], &[1]).unwrap());
+    let held = batch.state(&state);
+    batch.pin(Some("gpu 1")).unwrap();
+    // Read before it is written to.
+    let before = batch.scale(held, 1.0).unwrap();
+    let held = batch.write_rows(held, row, first).unwrap();
+    let between = batch.scale(held, 3.0).unwrap();
+    batch.pin(Some("host")).unwrap();
+    let held = batch.write_rows(held, row, second).unwrap();
+    let after = batch.scale(held, 2.0).unwrap();
+    batch.execute(&[before, between, after]).unwrap();
+    assert_eq!(batch.read(before).unwrap(), [0.0; 4]);
+    assert_eq!(batch.read(between).unwrap(), [3.0, 6.0, 0.0, 0.0]);
+    assert_eq!(batch.read(after).unwrap(), [2.0, 4.0, 2.0, 4.0]);
+    assert_eq!(state.residency(), "host");
+    assert!(batch.planned_bytes(&[before, after], "host").unwrap() >= 32);
+    assert_eq!(batch.planned_bytes(&[before, after], "gpu 1").unwrap(), 32);
+}
+
+/// Each token of a language model executes the same graph: what the router asks of it is summed up while its inputs move, and not again.
+#[test]
+fn the_work_of_an_unchanged_graph_with_states_is_summed_up_once() {
+    let rig = Rig::new();
+    let state = State::zeros(DType::F32, &[3, N]).unwrap();
+    let mut batch = rig.engine.batch();
+    let (product, at) = keeping(&mut batch, &state);
+    let summed = || super::plan::PROBLEMS.with(std::cell::Cell::get);
+    let before = summed();
+    for position in 0..3 {
+        batch.set_data(at, kiln_ir::Data::U32(&[position])).unwrap();
+        batch.execute(&[product]).unwrap();
+        assert_eq!(summed() - before, 1);
+    }
+    // Another set of wanted tensors is another plan.
+    batch.execute(&[]).unwrap();
+    assert_eq!(summed() - before, 2);
+}

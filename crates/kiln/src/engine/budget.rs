@@ -3,9 +3,13 @@
 use std::collections::HashSet;
 use std::sync::{Mutex, PoisonError};
 
+use kiln_device::waiting::Waiting;
+use kiln_ir::Result;
 use kiln_route::Residency;
 
 use super::Engine;
+#[cfg(not(browser_gpu))]
+use crate::gpus::{WAITING, wait};
 
 /// Limits for each operation and each batch, see [`EngineBuilder::budget`](crate::EngineBuilder::budget).
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -55,7 +59,55 @@ impl Budgeted {
     }
 }
 
+/// What is known of the memory of a device.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DeviceMemory {
+    /// Bytes that nobody uses, where the driver says so: that of CUDA does. Those that the engine keeps for its next allocations are
+    /// among them.
+    pub free: Option<u64>,
+    /// Bytes that a batch may hold there: [`Budget::device_bytes`], where there is such a limit.
+    pub limit: Option<u64>,
+    /// What sizes of allocations are multiples of; 0 on the host.
+    pub granularity: u64,
+}
+
+impl DeviceMemory {
+    /// Bytes that the allocation of a tensor of this many bytes takes: up to an eighth more, so that like sizes share memory.
+    pub fn allocation(&self, bytes: u64) -> u64 {
+        if self.granularity == 0 { bytes } else { kiln_device::size_class(bytes, self.granularity) }
+    }
+}
+
 impl Engine {
+    /// What is known of the memory of the device at the place of this name, which is opened if it was not. Of the memory of the host
+    /// nothing is known.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`](kiln_ir::Error::Unavailable) when there is no such place; [`Error::DeviceLost`](kiln_ir::Error::DeviceLost),
+    /// [`Error::Driver`](kiln_ir::Error::Driver).
+    pub async fn device_memory_async(&self, place: &str) -> Result<DeviceMemory> {
+        self.device_memory_waiting(place, Waiting::Elsewhere).await
+    }
+
+    /// What is known of the memory of the device at the place of this name, which is opened if it was not. Of the memory of the host
+    /// nothing is known.
+    ///
+    /// # Errors
+    /// As [`Engine::device_memory_async`].
+    #[cfg(not(browser_gpu))]
+    pub fn device_memory(&self, place: &str) -> Result<DeviceMemory> {
+        wait(self.device_memory_waiting(place, WAITING))
+    }
+
+    async fn device_memory_waiting(&self, place: &str, waiting: Waiting) -> Result<DeviceMemory> {
+        let Some(position) = self.device_named(place)? else { return Ok(DeviceMemory::default()) };
+        let limit = Some(self.budgeted.budget.device_bytes).filter(|&most| most != u64::MAX);
+        let gpu = &self.gpus[position];
+        let (free, granularity) = gpu.memory(waiting).await?;
+        let pooled = gpu.memory_use().unwrap_or_default().pooled;
+        Ok(DeviceMemory { free: free.map(|free| free.saturating_add(pooled)), limit, granularity })
+    }
+
     /// The GPUs excluded where work needs more bytes than a GPU may hold.
     pub(crate) fn within_budget(&self, residency: Residency, bytes: impl FnOnce() -> u64) -> Residency {
         let most = self.budgeted.budget.device_bytes;

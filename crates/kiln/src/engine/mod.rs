@@ -10,8 +10,8 @@ mod profile;
 
 use std::path::{Path, PathBuf};
 
-pub use budget::Budget;
 pub(crate) use budget::Budgeted;
+pub use budget::{Budget, DeviceMemory};
 pub use builder::EngineBuilder;
 use kiln_ir::graph::{Graph, Step};
 use kiln_ir::op::{Call, Custom, Op};
@@ -292,7 +292,14 @@ impl Engine {
             }
             Step::Fused(fused) => Problem::fused(fused, graph)?,
         };
-        Ok(self.router.decide(&problem, &self.on_cpu()).index())
+        Ok(self.best_on_cpu(&problem))
+    }
+
+    /// The place of the CPU that a problem is predicted to be fastest at, or the one that is forced. Parts of a batch may be the CPU's
+    /// where a GPU is forced for everything else.
+    fn best_on_cpu(&self, problem: &Problem) -> usize {
+        let decision = self.router.decide(problem, &self.on_cpu());
+        if decision.index() < self.cpu.len() { decision.index() } else { decision.unforced().min(self.cpu.len() - 1) }
     }
 
     /// Runs an operation of a batch at a place of the CPU.
@@ -308,7 +315,7 @@ impl Engine {
                 return self.cpu[place].run_call(call, outputs);
             }
             let problem = Problem::of_call(call);
-            self.run_on_cpu(&problem, &self.router.decide(&problem, &self.on_cpu()), call, outputs)
+            self.run_observed(&problem, self.best_on_cpu(&problem), call, outputs)
         })
     }
 
@@ -367,10 +374,21 @@ impl Engine {
         if !self.refine {
             return simd.run_call(call, outputs);
         }
+        self.run_observed(problem, decision.index(), call, outputs)
+    }
+
+    /// Runs an operation at a place of the CPU, and takes in how long it took.
+    fn run_observed(
+        &self,
+        problem: &Problem,
+        place: usize,
+        call: &Call<'_>,
+        outputs: &mut [DataMut<'_>],
+    ) -> Result<()> {
         let start = Instant::now();
-        let result = simd.run_call(call, outputs);
+        let result = self.cpu[place].run_call(call, outputs);
         if result.is_ok() {
-            self.router.observe(problem, &self.on_cpu(), decision.index(), start.elapsed().as_secs_f64());
+            self.router.observe(problem, &self.on_cpu(), place, start.elapsed().as_secs_f64());
         }
         result
     }

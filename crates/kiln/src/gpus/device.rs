@@ -6,7 +6,7 @@ use std::pin::Pin;
 use std::sync::{Arc, PoisonError, RwLock};
 
 use kiln_device::waiting::Waiting;
-use kiln_device::{Backend, Driver, GraphRunner, MemoryUse, Prepared, Profile, State, Tensor};
+use kiln_device::{Backend, Driver, GraphRunner, MemoryUse, Plan, Prepared, Profile, State, Tensor};
 use kiln_ir::graph::{Graph, TensorId};
 use kiln_ir::op::{Custom, Op};
 use kiln_ir::{Buffer, Data, DataMut, Error, Operand, Record, Result, TensorType};
@@ -48,6 +48,13 @@ pub(crate) trait Device: Any + Debug + Send + Sync {
 
     /// Runs recorded graphs.
     fn runner(&self, waiting: Waiting) -> Pending<'_, Box<dyn Runner>>;
+
+    /// Bytes of results, of what is between them and of scratch memory that these tensors of a graph take, by its plan: nothing is
+    /// compiled or allocated.
+    fn planned_bytes<'a>(&'a self, graph: &'a Graph, wanted: &'a [TensorId], waiting: Waiting) -> Pending<'a, u64>;
+
+    /// Bytes of device memory that nobody has taken, where the driver says so, and what sizes of allocations are multiples of.
+    fn memory(&self, waiting: Waiting) -> Pending<'_, (Option<u64>, u64)>;
 
     /// The device memory in use; `None` before it is opened.
     fn memory_use(&self) -> Option<MemoryUse>;
@@ -309,6 +316,25 @@ macro_rules! devices_of {
                 Box::pin(async move {
                     let runner: Box<dyn Runner> = Box::new(GraphRunner::new(self.device_waiting(waiting).await?));
                     Ok(runner)
+                })
+            }
+
+            fn planned_bytes<'a>(
+                &'a self,
+                graph: &'a Graph,
+                wanted: &'a [TensorId],
+                waiting: Waiting,
+            ) -> Pending<'a, u64> {
+                Box::pin(async move {
+                    let device = self.device_waiting(waiting).await?;
+                    Ok(Plan::<$driver>::new(graph, wanted, Driver::target(&device))?.computed_bytes())
+                })
+            }
+
+            fn memory(&self, waiting: Waiting) -> Pending<'_, (Option<u64>, u64)> {
+                Box::pin(async move {
+                    let device = self.device_waiting(waiting).await?;
+                    Ok((device.free_bytes()?, device.shared().pool.granularity()))
                 })
             }
 

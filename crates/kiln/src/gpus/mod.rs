@@ -25,9 +25,10 @@ use device::{Device, On};
 pub(crate) use device::{Resident, Runner, WAITING, wait};
 use kiln_device::MemoryUse;
 use kiln_device::waiting::Waiting;
+use kiln_ir::graph::{Graph, TensorId};
 use kiln_ir::op::{Custom, Op};
 use kiln_ir::{Data, DataMut, Error, Operand, Precision, Result, TensorType};
-use kiln_route::{Backend, Link, Memory, Place, Profile, ProfileProblem, Roofline};
+use kiln_route::{Backend, Link, MAX_MEMORIES, Memory, Place, Profile, ProfileProblem, Roofline};
 /// Lets the browser draw its page and answer its user.
 #[cfg(browser_gpu)]
 pub(crate) use kiln_wgpu::runtime::pause;
@@ -73,6 +74,11 @@ impl Asked {
 pub(crate) fn memory(position: usize) -> Memory {
     // More than a profile has room for are refused there.
     Memory::new(u8::try_from(position + 1).unwrap_or(u8::MAX))
+}
+
+/// The position of the GPU that a memory belongs to; `None` for the host.
+pub(crate) fn position(memory: Memory) -> Option<usize> {
+    (0..MAX_MEMORIES).find(|&position| self::memory(position) == memory)
 }
 
 /// Which GPUs of these kinds are kept where there is room for so many: the first of each kind before the second of any.
@@ -215,6 +221,22 @@ impl Gpu {
     /// Whether it has a kernel for a custom operation. It has one for every other.
     pub(crate) fn has_kernel(&self, custom: &Custom) -> bool {
         self.0.device.has_kernel(custom)
+    }
+
+    /// Bytes that computing these tensors takes beside inputs and states.
+    ///
+    /// # Errors
+    /// Those of the graph, and [`Error::Unavailable`].
+    pub(crate) async fn planned_bytes(&self, graph: &Graph, wanted: &[TensorId], waiting: Waiting) -> Result<u64> {
+        self.0.device.planned_bytes(graph, wanted, waiting).await
+    }
+
+    /// Bytes of device memory that nobody has taken, where the driver says so, and what sizes of allocations are multiples of.
+    ///
+    /// # Errors
+    /// Errors of the device.
+    pub(crate) async fn memory(&self, waiting: Waiting) -> Result<(Option<u64>, u64)> {
+        self.0.device.memory(waiting).await
     }
 
     /// The device memory in use; `None` before it is opened.
@@ -403,6 +425,14 @@ mod tests {
         }
 
         fn runner(&self, _: Waiting) -> Pending<'_, Box<dyn Runner>> {
+            missing()
+        }
+
+        fn planned_bytes<'a>(&'a self, _: &'a Graph, _: &'a [TensorId], _: Waiting) -> Pending<'a, u64> {
+            missing()
+        }
+
+        fn memory(&self, _: Waiting) -> Pending<'_, (Option<u64>, u64)> {
             missing()
         }
 

@@ -110,6 +110,15 @@ impl Device for Scripted {
         done(Ok(runner))
     }
 
+    fn planned_bytes<'a>(&'a self, graph: &'a Graph, wanted: &'a [TensorId], _: Waiting) -> Pending<'a, u64> {
+        let bytes = wanted.iter().map(|&id| graph.ty(id).map(|ty| ty.bytes() as u64));
+        done(bytes.sum())
+    }
+
+    fn memory(&self, _: Waiting) -> Pending<'_, (Option<u64>, u64)> {
+        done(Ok((None, 256)))
+    }
+
     fn memory_use(&self) -> Option<MemoryUse> {
         None
     }

@@ -1,0 +1,465 @@
+//! Where the layers of a model run, and the memory that it takes there: planned before anything is allocated.
+
+use std::cell::OnceCell;
+use std::fmt;
+use std::ops::Range;
+
+use kiln::{Backend, Batch, DType, DeviceMemory, Place, Shape, Tensor, TensorType};
+
+use crate::architecture::{ActiveAdapters, Forward, Recorded, Step};
+use crate::session::{caches, fewest_of_parts, parts_for, rows_for};
+use crate::{Error, Model, Result};
+
+/// Of what a driver says is free this share is left alone: code, graphs of the driver and the granularity of allocations take some
+/// of it.
+const LEFT_FREE: u64 = 32;
+
+/// Which layers of a model run on a GPU. They are its last ones, so that the head and the sampling behind them are there too; the
+/// layers before run on the CPU, and what passes between them crosses once for each step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum DeviceLayers {
+    /// All or none, as predicted, where the memory of the GPU takes them; otherwise as many as it takes, where that is predicted to be
+    /// faster than the CPU alone. On an engine that forces a GPU it is all of them, or [`Error::OutOfMemory`].
+    #[default]
+    Predicted,
+    /// As many as the memory of the GPU takes, whatever is predicted.
+    Fitting,
+    /// This many.
+    Last(usize),
+}
+
+/// The memory that a session takes on each device, and how long a token is predicted to take; displays as a table.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct MemoryPlan {
+    /// The tokens that each sequence has room for.
+    pub context: usize,
+    /// In the order in which a step runs: one where a single device runs everything.
+    pub parts: Vec<PlannedPart>,
+    /// Predicted seconds of a step that computes one token, once weights are where they are used.
+    pub seconds: f64,
+    /// Why fewer layers are on a GPU than were asked for or could be.
+    pub notice: Option<String>,
+}
+
+/// Layers that run on one device, with what they need there.
+#[derive(Debug, Clone, PartialEq)]
+#[non_exhaustive]
+pub struct PlannedPart {
+    /// The name of the place.
+    pub place: String,
+    /// The layers, from 0 on. The embedding goes with the first part and the head with the last.
+    pub layers: Range<usize>,
+    /// Bytes of weights, those of adapters included.
+    pub weights: u64,
+    /// Bytes of keys and values of all sequences with full contexts.
+    pub cache: u64,
+    /// Bytes of intermediate results and of scratch memory of kernels, of the graphs of all numbers of tokens that there may be.
+    pub scratch: u64,
+    /// Bytes that there are, where that is known.
+    pub capacity: Option<u64>,
+    /// Predicted seconds of its share of a step that computes one token.
+    pub seconds: f64,
+}
+
+impl PlannedPart {
+    /// Bytes of everything.
+    pub fn bytes(&self) -> u64 {
+        self.weights.saturating_add(self.cache).saturating_add(self.scratch)
+    }
+
+    /// Whether it fits, as far as that is known.
+    pub fn fits(&self) -> bool {
+        self.capacity.is_none_or(|capacity| self.bytes() <= capacity)
+    }
+}
+
+impl MemoryPlan {
+    /// Whether layers are on several devices.
+    pub fn is_split(&self) -> bool {
+        self.parts.len() > 1
+    }
+}
+
+/// Bytes as people read them: `1.2 GB`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bytes(pub u64);
+
+impl fmt::Display for Bytes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(bytes) = *self;
+        f.pad(&match bytes {
+            0..10_000 => format!("{bytes} B"),
+            10_000..10_000_000 => format!("{:.1} kB", bytes as f64 / 1e3),
+            10_000_000..10_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
+            _ => format!("{:.1} GB", bytes as f64 / 1e9),
+        })
+    }
+}
+
+impl fmt::Display for MemoryPlan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let width = self.parts.iter().map(|part| part.place.chars().count()).max().unwrap_or(0).max("place".len());
+        write!(f, "{:width$}  {:>8}", "place", "layers")?;
+        for head in ["weights", "cache", "scratch", "all", "there is", "a token"] {
+            write!(f, "  {head:>9}")?;
+        }
+        writeln!(f)?;
+        for part in &self.parts {
+            let Range { start, end } = part.layers;
+            let layers = if start == end { "none".to_owned() } else { format!("{start} to {}", end - 1) };
+            write!(f, "{:width$}  {layers:>8}", part.place)?;
+            for bytes in [part.weights, part.cache, part.scratch, part.bytes()] {
+                write!(f, "  {:>9}", Bytes(bytes))?;
+            }
+            let capacity = part.capacity.map_or_else(|| "unknown".to_owned(), |capacity| Bytes(capacity).to_string());
+            writeln!(f, "  {capacity:>9}  {:>6.2} ms", part.seconds * 1e3)?;
+        }
+        write!(f, "a context of {} tokens; a token is predicted to take {:.2} ms", self.context, self.seconds * 1e3)?;
+        match &self.notice {
+            Some(notice) => write!(f, "\n{notice}"),
+            None => Ok(()),
+        }
+    }
+}
+
+/// The places of layers, each with the first layer that runs there; empty where the engine decides about each graph.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Placing(Vec<(String, usize)>);
+
+impl Placing {
+    fn pin(batch: &mut Batch<'_>, to: Option<&(String, usize)>) -> Result<()> {
+        Ok(batch.pin(to.map(|(place, _)| &**place))?)
+    }
+
+    /// Pins what is recorded next to the place of the embedding.
+    pub(crate) fn pin_embedding(&self, batch: &mut Batch<'_>) -> Result<()> {
+        Self::pin(batch, self.0.first())
+    }
+
+    /// Pins what is recorded next to the place of a layer.
+    pub(crate) fn pin_layer(&self, batch: &mut Batch<'_>, layer: usize) -> Result<()> {
+        Self::pin(batch, self.0.iter().rfind(|(_, first)| *first <= layer))
+    }
+
+    /// Pins what is recorded from now on to the place of the head.
+    pub(crate) fn pin_head(&self, batch: &mut Batch<'_>) -> Result<()> {
+        Self::pin(batch, self.0.last())
+    }
+}
+
+/// What is to be placed.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked<'a> {
+    /// Tokens that each sequence has room for.
+    pub(crate) context: usize,
+    pub(crate) cache: DType,
+    /// Sequences whose keys and values are kept.
+    pub(crate) sequences: usize,
+    pub(crate) adapters: Option<&'a ActiveAdapters>,
+}
+
+/// Whether an engine has a GPU: without one there is nothing to place.
+fn has_gpus(model: &Model<'_>) -> bool {
+    model.engine.places().iter().any(is_gpu)
+}
+
+/// Where the layers of a model run, and the plan of it, where the engine has GPUs.
+///
+/// # Errors
+/// As [`plan`].
+pub(crate) fn placed<'m>(model: &'m Model<'m>, asked: Asked<'m>) -> Result<(Placing, Option<MemoryPlan>)> {
+    if has_gpus(model) || matches!(model.device_layers, DeviceLayers::Fitting | DeviceLayers::Last(1..)) {
+        return plan(model, asked).map(|(placing, plan)| (placing, Some(plan)));
+    }
+    Ok((Placing::default(), None))
+}
+
+fn is_gpu(place: &Place) -> bool {
+    matches!(place.backend, Backend::Gpu | Backend::Cuda)
+}
+
+/// Bytes of allocations for tensors in some memory.
+fn bytes<'t>(memory: DeviceMemory, tensors: impl IntoIterator<Item = &'t Tensor>) -> u64 {
+    tensors.into_iter().map(|tensor| memory.allocation(tensor.ty().bytes() as u64)).fold(0, u64::saturating_add)
+}
+
+/// A GPU that layers may be placed on.
+struct Device {
+    place: usize,
+    memory: DeviceMemory,
+    capacity: Option<u64>,
+    scratch: u64,
+}
+
+/// What placing a model needs to know.
+struct Planner<'m, 'a> {
+    model: &'m Model<'m>,
+    asked: Asked<'a>,
+    /// The weights of each layer.
+    layers: Vec<Vec<&'a Tensor>>,
+    /// Bytes of the keys and of the values of one layer and one token.
+    token: [u64; 2],
+    /// Predicted seconds of a token on each place of the engine, and the place of the CPU.
+    seconds: Vec<f64>,
+    cpu: usize,
+    /// [`Planner::scratch`] of the host, once it was asked for.
+    host_scratch: OnceCell<u64>,
+}
+
+/// Decides where the layers of a model run, and what that takes.
+///
+/// # Errors
+/// [`Error::OutOfMemory`] where it does not fit the GPU that it is to run on; [`Error::Model`] for more layers than there are, and for
+/// layers on a GPU that the engine does not have; [`Error::Kiln`].
+pub(crate) fn plan<'m>(model: &'m Model<'m>, asked: Asked<'m>) -> Result<(Placing, MemoryPlan)> {
+    let of_adapters = |i: usize| asked.adapters.into_iter().flat_map(move |adapters| adapters.of_layer(i));
+    let layers =
+        (0..model.config.layers.len()).map(|i| model.weights.of_layer(i).into_iter().chain(of_adapters(i)).collect());
+    let layers = layers.collect();
+    let row = |size: usize| {
+        let shape = Shape::new(&[model.config.kv_heads, size])?;
+        Ok::<_, Error>(TensorType::of(asked.cache, shape)?.bytes() as u64)
+    };
+    let token = [row(model.config.head)?, row(model.config.value_head)?];
+    let host_scratch = OnceCell::new();
+    let mut planner = Planner { model, asked, layers, token, seconds: Vec::new(), cpu: 0, host_scratch };
+    planner.seconds = planner.record(1, &Placing::default())?.predicted(model.engine)?;
+    let forced = model.engine.router().forced().filter(|&place| !is_gpu(&model.engine.places()[place]));
+    planner.cpu = forced.or(planner.by_time(false).first().copied()).unwrap_or(0);
+    if model.engine.router().forced().is_none() && has_gpus(model) {
+        // Beside GPUs each step of the CPU is decided by itself.
+        let explained = planner.record(1, &Placing(vec![("host".into(), 0)]))?.explain()?;
+        planner.seconds[planner.cpu] = explained.segments.last().map_or(f64::INFINITY, |segment| segment.finish);
+    }
+    planner.plan()
+}
+
+impl<'m> Planner<'m, '_> {
+    fn places(&self) -> &'m [Place] {
+        self.model.engine.places()
+    }
+
+    fn plan(&self) -> Result<(Placing, MemoryPlan)> {
+        let (count, asked) = (self.layers.len(), self.model.device_layers);
+        let wrong = |reason: String| Err(Error::model("placement", reason));
+        if let DeviceLayers::Last(layers) = asked
+            && layers > count
+        {
+            return wrong(format!("{layers} layers are to run on a GPU, and the model has {count}"));
+        }
+        let forced = self.model.engine.router().forced();
+        let (seconds, cpu) = (&self.seconds, self.cpu);
+        let forced_gpu = forced.filter(|&place| is_gpu(&self.places()[place]));
+        let on_cpu = |notice: Option<String>| {
+            let plan = MemoryPlan { notice, ..self.with(None, 0)? };
+            // A place of the CPU that is forced needs no pins, and neither does an engine without GPUs.
+            let is_free = self.by_time(true).is_empty() || forced == Some(cpu);
+            let placing = if is_free { Placing::default() } else { Placing(vec![("host".into(), 0)]) };
+            Ok((placing, plan))
+        };
+        let may_be_none = asked == DeviceLayers::Predicted && forced_gpu.is_none();
+        let candidates = match (forced_gpu, asked) {
+            (_, DeviceLayers::Last(0)) => return on_cpu(None),
+            (Some(gpu), _) => vec![gpu],
+            (None, DeviceLayers::Predicted) if forced.is_some() => return on_cpu(None),
+            (None, _) => self.by_time(true),
+        };
+        // One that cannot be opened or cannot run the model is left out where there is a choice.
+        let mut problem = None;
+        let mut device = None;
+        for place in candidates {
+            if may_be_none && seconds[place] > seconds[cpu] {
+                break;
+            }
+            match self.device(place) {
+                Ok(found) => {
+                    device = Some(found);
+                    break;
+                }
+                Err(error) => problem = problem.or(Some(error)),
+            }
+        }
+        let Some(device) = device else {
+            return match problem {
+                Some(error) if !may_be_none => Err(error),
+                Some(error) => on_cpu(Some(format!("everything runs on the CPU: {error}"))),
+                None if may_be_none => on_cpu(None),
+                None => {
+                    let names: Vec<&str> = self.places().iter().map(|place| &*place.name).collect();
+                    wrong(format!("no GPU is among the places of the engine, {}", names.join(", ")))
+                }
+            };
+        };
+        let fits =
+            |layers: usize| Ok::<_, Error>(self.with(Some(&device), layers)?.parts.iter().all(PlannedPart::fits));
+        let name = &self.places()[device.place].name;
+        let layers = match asked {
+            DeviceLayers::Last(layers) if !fits(layers)? => return Err(self.out_of_memory(&device, layers)?),
+            DeviceLayers::Last(layers) => layers,
+            _ if fits(count)? => count,
+            DeviceLayers::Predicted if forced_gpu.is_some() => return Err(self.out_of_memory(&device, count)?),
+            _ => {
+                let mut fitting = 0;
+                while fitting + 1 < count && fits(fitting + 1)? {
+                    fitting += 1;
+                }
+                if fitting == 0 {
+                    let there = device.capacity.map_or_else(String::new, |capacity| format!(" {} of", Bytes(capacity)));
+                    return on_cpu(Some(format!("not one layer fits the{there} {name}: everything runs on the CPU")));
+                }
+                fitting
+            }
+        };
+        if layers == count {
+            let plan = self.with(Some(&device), count)?;
+            let placing =
+                if forced == Some(device.place) { Placing::default() } else { Placing(vec![(name.clone(), 0)]) };
+            return Ok((placing, plan));
+        }
+        let placing = Placing(vec![("host".into(), 0), (name.clone(), count - layers)]);
+        let explained = self.record(1, &placing)?.explain()?;
+        let mut plan = self.with(Some(&device), layers)?;
+        plan.seconds = explained.segments.last().map_or(0.0, |segment| segment.finish);
+        plan.parts.iter_mut().for_each(|part| part.seconds = 0.0);
+        for segment in &explained.segments {
+            let at = usize::from(segment.place == *name);
+            plan.parts[at].seconds += segment.finish - segment.start;
+        }
+        if may_be_none && plan.seconds >= seconds[cpu] {
+            let than =
+                format!("{:.2} ms a token, {:.2} ms with {layers} layers", seconds[cpu] * 1e3, plan.seconds * 1e3);
+            return on_cpu(Some(format!("the CPU alone is predicted to be faster: {than} on {name}")));
+        }
+        if asked != DeviceLayers::Last(layers) {
+            plan.notice = Some(format!("{layers} of {count} layers fit {name}, the others run on the CPU"));
+        }
+        Ok((placing, plan))
+    }
+
+    /// The GPUs or the places of the CPU, the fastest first, and of those that take as long the last, as for everything else.
+    fn by_time(&self, gpus: bool) -> Vec<usize> {
+        let of_kind = (0..self.seconds.len()).filter(|&place| is_gpu(&self.places()[place]) == gpus);
+        let mut places: Vec<usize> = of_kind.collect();
+        places.sort_by(|&a, &b| self.seconds[a].total_cmp(&self.seconds[b]).then(b.cmp(&a)));
+        places
+    }
+
+    /// The graph of this many tokens.
+    fn record(&self, rows: usize, placing: &Placing) -> Result<Step<'m>> {
+        let Model { engine, config, weights, .. } = self.model;
+        let of = Recorded { adapters: self.asked.adapters, layer: None, placing: Some(placing) };
+        let caches = caches(config, self.asked.cache, self.asked.context)?;
+        Step::record(Forward::record(engine, config, weights, of, &caches, self.asked.context, rows)?, config, weights)
+    }
+
+    /// Bytes of results and scratch memory at a place, of the graphs that a context of this many tokens needs. The graph of the most
+    /// tokens is planned; those of fewer take their share.
+    fn scratch(&self, place: usize, context: usize) -> Result<u64> {
+        let rows = rows_for(context);
+        let most = self.record(rows, &Placing::default())?.planned_bytes(&self.places()[place].name)?;
+        let all: usize = parts_for(context).sum();
+        Ok((most as f64 * all as f64 / rows as f64) as u64)
+    }
+
+    /// What is known of a GPU, which is opened.
+    fn device(&self, place: usize) -> Result<Device> {
+        let name = &self.places()[place].name;
+        let memory = self.model.engine.device_memory(name)?;
+        // Weights that other sessions have brought there are there already.
+        let is_there = |tensor: &&Tensor| tensor.residency().iter().any(|holder| holder == name);
+        let there = bytes(memory, self.model.weights.all().into_iter().filter(is_there));
+        let free = memory.free.map(|free| (free - free / LEFT_FREE).saturating_add(there));
+        let capacity = [free, memory.limit].into_iter().flatten().min();
+        Ok(Device { place, memory, capacity, scratch: self.scratch_on_gpu(place, self.asked.context)? })
+    }
+
+    /// The same of a GPU, whose allocations are up to an eighth larger than what they hold.
+    fn scratch_on_gpu(&self, place: usize, context: usize) -> Result<u64> {
+        let scratch = self.scratch(place, context)?;
+        Ok(scratch.saturating_add(scratch / 8))
+    }
+
+    /// Bytes of the keys and values of some layers, with contexts of this many tokens. The sequence that computes prompts for several others has
+    /// memory of its own.
+    fn cache(&self, memory: DeviceMemory, layers: usize, context: usize) -> u64 {
+        let apart = if self.asked.sequences > 1 { vec![self.asked.sequences - 1, 1] } else { vec![1] };
+        let of = |sequences: usize| {
+            let tokens = (context as u64).saturating_mul(sequences as u64);
+            self.token
+                .map(|token| memory.allocation(token.saturating_mul(tokens)))
+                .into_iter()
+                .fold(0, u64::saturating_add)
+        };
+        apart.into_iter().map(of).fold(0, u64::saturating_add).saturating_mul(layers as u64)
+    }
+
+    /// The plan with this many layers on a GPU. Each layer takes its share of the time of all.
+    fn with(&self, device: Option<&Device>, layers: usize) -> Result<MemoryPlan> {
+        let (count, weights) = (self.layers.len(), &self.model.weights);
+        let split = count - layers;
+        let part = |place: usize, range: Range<usize>, memory: DeviceMemory, scratch: u64, capacity: Option<u64>| {
+            let of_layers = bytes(memory, self.layers[range.clone()].iter().flatten().copied());
+            let ends = match (range.start == 0, range.end == count) {
+                (true, true) => bytes(memory, weights.ends()),
+                (true, false) => bytes(memory, [weights.embedding()]),
+                (false, true) => bytes(memory, weights.head()),
+                (false, false) => 0,
+            };
+            PlannedPart {
+                place: self.places()[place].name.clone(),
+                weights: of_layers.saturating_add(ends),
+                cache: self.cache(memory, range.len(), self.asked.context),
+                seconds: self.seconds[place] * range.len() as f64 / count as f64,
+                layers: range,
+                scratch,
+                capacity,
+            }
+        };
+        let mut parts = Vec::new();
+        if layers < count {
+            let scratch = match self.host_scratch.get() {
+                Some(&known) => known,
+                None => *self.host_scratch.get_or_init({
+                    let scratch = self.scratch(self.cpu, self.asked.context)?;
+                    move || scratch
+                }),
+            };
+            parts.push(part(self.cpu, 0..split, DeviceMemory::default(), scratch, None));
+        }
+        if let Some(device) = device.filter(|_| layers > 0) {
+            parts.push(part(device.place, split..count, device.memory, device.scratch, device.capacity));
+        }
+        let seconds = parts.iter().map(|part| part.seconds).sum();
+        Ok(MemoryPlan { context: self.asked.context, parts, seconds, notice: None })
+    }
+
+    /// The error for a plan with more layers than fit, with the context that would fit.
+    fn out_of_memory(&self, device: &Device, layers: usize) -> Result<Error> {
+        let plan = self.with(Some(device), layers)?;
+        let weights = plan.parts.last().map_or(0, |part| part.weights);
+        let (mut largest, mut beyond) = (None, self.asked.context);
+        // Graphs of fewer tokens need less scratch memory, and shorter contexts have none of the larger graphs.
+        for fewest in fewest_of_parts().rev() {
+            if fewest >= beyond {
+                continue;
+            }
+            let fixed = weights.saturating_add(self.scratch_on_gpu(device.place, fewest)?);
+            let fits = |context: usize| {
+                let all = fixed.saturating_add(self.cache(device.memory, layers, context));
+                device.capacity.is_none_or(|capacity| all <= capacity)
+            };
+            if fits(fewest) {
+                let mut fitting = fewest;
+                while beyond - fitting > 1 {
+                    let middle = fitting + (beyond - fitting) / 2;
+                    *(if fits(middle) { &mut fitting } else { &mut beyond }) = middle;
+                }
+                largest = Some(fitting);
+                break;
+            }
+            beyond = fewest;
+        }
+        Ok(Error::OutOfMemory { plan: Box::new(plan), largest })
+    }
+}
