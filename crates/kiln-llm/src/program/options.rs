@@ -3,13 +3,8 @@
 use std::path::PathBuf;
 
 use clap::Args;
-<<<<<<< HEAD
-use kiln::{Backend, DType, Engine, EngineBuilder, Precision};
-use kiln_llm::{Adapter, Model, Sampler, SequenceBreakers, Session, SessionOptions};
-=======
 use kiln::{Backend, Budget, DType, Engine, EngineBuilder};
 use kiln_llm::{Adapter, DeviceLayers, MemoryPlan, Model, Sampler, SequenceBreakers, Session, SessionOptions};
->>>>>>> place
 
 use crate::Result;
 use crate::program::input::Input;
@@ -294,11 +289,6 @@ pub(crate) struct DeviceOption {
     /// to be fastest; GPUs are known once the machine was calibrated]
     #[arg(long)]
     device: Option<String>,
-<<<<<<< HEAD
-    /// How products may round what they multiply: contract, tf32x3, tf32, bf16 or int8. Lower precisions make prompts faster on CUDA
-    #[arg(long, default_value_t)]
-    precision: Precision,
-=======
     /// Bytes that a GPU may hold of a model, with its keys and values, such as 8G or 512Mi [default: what its driver says is free, where it
     /// says that]
     #[arg(long, value_name = "SIZE", value_parser = size)]
@@ -340,7 +330,6 @@ pub(crate) fn tell(plan: Option<&MemoryPlan>) {
     if let Some(plan) = plan.filter(|plan| is_notable(plan)) {
         eprintln!("{plan}");
     }
->>>>>>> place
 }
 
 impl ExecutionOptions {
@@ -388,16 +377,14 @@ impl DeviceOption {
     }
 
     /// The same, of a builder with other settings.
-<<<<<<< HEAD
-    fn engine_of(&self, builder: &dyn Fn() -> EngineBuilder) -> Result<Engine> {
-        let builder = || builder().precision(self.precision);
-=======
     fn engine_of(&self, settings: &dyn Fn() -> EngineBuilder) -> Result<Engine> {
-        let builder = || match self.device_memory {
-            Some(device_bytes) => settings().budget(Budget { device_bytes, ..Budget::default() }),
-            None => settings(),
+        let builder = || {
+            let settings = settings().precision(self.precision);
+            match self.device_memory {
+                Some(device_bytes) => settings.budget(Budget { device_bytes, ..Budget::default() }),
+                None => settings,
+            }
         };
->>>>>>> place
         Ok(match self.device.as_deref() {
             None => builder().build()?,
             Some("cpu") => builder().backends(&[Backend::Scalar, Backend::Simd]).build()?,
