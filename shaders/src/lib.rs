@@ -1,4 +1,4 @@
-//! The WGSL of kiln.
+#![doc = include_str!("../README.md")]
 //!
 //! Design choices:
 //!

@@ -1,21 +1,4 @@
-//! The operations of kiln on NVIDIA GPUs: kernels that kiln-ptx writes, run through the driver alone.
-//!
-//! ```no_run
-//! use kiln_ir::{Operations, Record};
-//! use kiln_cuda::{CudaBackend, CudaCommandBatch, CudaDevice};
-//!
-//! # fn main() -> kiln_ir::Result<()> {
-//! let sum = CudaBackend::new().add(&[1.0, 2.0], &[10.0, 20.0])?;
-//! assert_eq!(sum, [11.0, 22.0]);
-//!
-//! let mut batch = CudaCommandBatch::new(CudaDevice::new()?);
-//! let x = batch.upload(&[1.0, -2.0, 3.0], &[3])?;
-//! let y = batch.scale(x, 2.0)?;
-//! let y = batch.relu(y)?;
-//! assert_eq!(batch.run(&[y])?[0].as_data().f32(), [2.0, 0.0, 6.0]);
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! The device layer is that of [`kiln_device`]; this crate is its driver for CUDA and the lowering of operations.
 //!

@@ -1,18 +1,4 @@
-//! The operations of kiln on any GPU, through wgpu: Vulkan, Metal, DX12, and WebGPU in browsers.
-//!
-//! ```no_run
-//! use kiln_ir::Record;
-//! use kiln_wgpu::{GpuCommandBatch, GpuDevice};
-//!
-//! # fn main() -> kiln_ir::Result<()> {
-//! let mut batch = GpuCommandBatch::new(GpuDevice::new()?);
-//! let x = batch.upload(&[1.0, -2.0, 3.0], &[3])?;
-//! let y = batch.scale(x, 2.0)?;
-//! let y = batch.relu(y)?;
-//! assert_eq!(batch.run(&[y])?[0].as_data().f32(), [2.0, 0.0, 6.0]);
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! The device layer is that of [`kiln_device`]; this crate is its driver for wgpu and the lowering of operations.
 //!

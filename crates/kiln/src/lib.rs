@@ -1,17 +1,14 @@
-//! Numeric operations where they run fastest.
+#![doc = include_str!("../README.md")]
 //!
-//! ```
-//! use kiln::{Engine, Operations};
-//!
-//! # fn main() -> kiln::Result<()> {
-//! let engine = Engine::new()?;
-//! let sum = engine.add(&[1.0, 2.0, 3.0], &[10.0, 20.0, 30.0])?;
-//! assert_eq!(sum, [11.0, 22.0, 33.0]);
-//! let product = engine.matmul(&[1.0, 2.0, 3.0, 4.0], &[5.0, 6.0, 7.0, 8.0], 2, 2, 2)?;
-//! assert_eq!(product, [19.0, 22.0, 43.0, 50.0]);
-//! # Ok(())
-//! # }
-//! ```
+//! | module | what it holds |
+//! |---|---|
+//! | `engine` | [`Engine`] and its builder |
+//! | `tensor`, `state` | [`Tensor`]: elements on the host, on GPUs or both; [`State`]: a tensor that batches change in place |
+//! | `batch` | [`Batch`]: operations recorded now and run together |
+//! | `packed` | [`PackedMatrix`], [`PackedKernels`]: weights in the order in which products read them |
+//! | `calibrate` | [`Engine::calibrate`], and the judgement of decisions ([`regret`]) |
+//! | `gpus`, `machine`, `absent` | how devices are found and named, and why others are left out ([`Absent`]) |
+//! | [`op`], [`graph`] | operations as data, and recorded graphs, from kiln-ir |
 //!
 //! Design choices:
 //!
