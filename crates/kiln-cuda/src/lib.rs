@@ -35,12 +35,10 @@ mod plan;
 pub use by_hand::{CudaKernel, CudaLaunch, WriteKernel};
 pub use device::{CudaDevice, DeviceInfo, DeviceOptions, InputPrecision};
 pub use driver::{CudaVersion, DriverProblem, OLDEST_DRIVER, Readings};
-pub use kiln_device::{KernelTime, MemoryUse, Statistics};
+pub use kiln_device::{BufferId, KernelTime, MemoryUse, Statistics};
 /// The builder that kernels are written with.
 pub use kiln_ptx as ptx;
 
-/// A tensor of a batch. Other batches refuse it.
-pub type BufferId = kiln_ir::graph::TensorId;
 /// Runs operations on slices of the host on an NVIDIA GPU.
 pub type CudaBackend = kiln_device::Backend<CudaDevice>;
 /// Operations recorded now and run together on an NVIDIA GPU.

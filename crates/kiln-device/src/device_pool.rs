@@ -75,7 +75,7 @@ impl<D: Driver> DevicePool<D> {
     /// The devices of choice, one each.
     ///
     /// # Errors
-    /// As [`DevicePool::all`]; [`Error::Parameter`] for no choice at all.
+    /// The errors of [`DevicePool::all`]; [`Error::Parameter`] for no choice at all.
     pub fn with(choices: &[D::Choice]) -> Result<Self> {
         Self::of(choices.iter().map(open).collect::<Result<_>>()?)
     }
@@ -205,7 +205,7 @@ fn opened<C: Debug, T>(choices: &[C], open: impl Fn(&C) -> Result<T>) -> Result<
     if devices.is_empty() { refused.map_or(Ok(devices), Err) } else { Ok(devices) }
 }
 
-/// As many ranges of so many rows as there are devices, or fewer; none is empty.
+/// As many ranges of this many rows as there are devices, or fewer; none is empty.
 fn ranges(rows: usize, devices: usize) -> impl Iterator<Item = (usize, usize)> {
     let each = rows.div_ceil(devices.max(1)).max(1);
     (0..rows).step_by(each).map(move |from| (from, rows.min(from + each)))

@@ -57,3 +57,6 @@ pub use runner::GraphRunner;
 pub use state::State;
 pub use statistics::{Counters, Statistics};
 pub use tensor::Tensor;
+
+/// A tensor of a batch. Other batches refuse it.
+pub type BufferId = kiln_ir::graph::TensorId;

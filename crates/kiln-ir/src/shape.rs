@@ -173,7 +173,7 @@ impl TensorType {
     /// A tensor of such elements.
     ///
     /// # Errors
-    /// As [`TensorType::blocks`].
+    /// The errors of [`TensorType::blocks`].
     pub fn of(dtype: DType, shape: Shape) -> Result<Self> {
         match dtype {
             DType::Blocks(format) => Self::blocks(format, shape),

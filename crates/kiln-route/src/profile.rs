@@ -397,7 +397,7 @@ impl Profile {
     /// Reads a profile of this machine from a file.
     ///
     /// # Errors
-    /// As [`Profile::from_json`]; [`ProfileProblem::Missing`] and [`ProfileProblem::Unreadable`].
+    /// The errors of [`Profile::from_json`]; [`ProfileProblem::Missing`] and [`ProfileProblem::Unreadable`].
     pub fn load(path: &Path, machine: &Machine) -> Result<Self, ProfileProblem> {
         use std::io::Read;
         let unreadable = |e: std::io::Error| match e.kind() {

@@ -93,7 +93,7 @@ impl Router {
         Self { history: Some(Mutex::default()), ..self }
     }
 
-    /// As [`Router::with_history`], from what the profile has of earlier observations on.
+    /// [`Router::with_history`], starting from the observations that the profile holds.
     #[must_use]
     pub fn with_kept_history(self) -> Self {
         let history = History::from_observed(self.profile.observed(), self.places());

@@ -76,13 +76,13 @@ pub(crate) const fn most_vectors(registers: usize) -> usize {
     if registers >= 32 { 3 } else { 2 }
 }
 
-/// Vectors of the first tile of so many still to come: as wide as can be, but two of two rather than one of three and a last
+/// Vectors of the first tile of this many still to come: as wide as can be, but two of two rather than one of three and a last
 /// of one, of which a tile is slow.
 pub(crate) const fn first_vectors(vectors: usize, most: usize) -> usize {
     if most == 3 && vectors != 4 { 3 } else { 2 }
 }
 
-/// How many tiles of three vectors that makes of so many, from the first on.
+/// How many tiles of three vectors that makes of this many, from the first on.
 pub(crate) const fn wide_tiles(vectors: usize, most: usize) -> usize {
     match (most, vectors % 3) {
         (2, _) => 0,
@@ -105,7 +105,7 @@ const _: () = {
     }
 };
 
-/// The greatest number of rows of a tile of so many vectors: an accumulator for each, and room for a row of B and an element
+/// The greatest number of rows of a tile of this many vectors: an accumulator for each, and room for a row of B and an element
 /// of A. None where three vectors leave room for too few rows.
 pub(crate) const fn max_rows<V: Vector>(vectors: usize) -> usize {
     match (V::REGISTERS >= 32, vectors) {
@@ -157,7 +157,7 @@ impl<A: Left, const VECTORS: usize> Routine for Product<A, VECTORS> {
     type Args = ProductArgs<A>;
 
     /// # Safety
-    /// As [`multiply`].
+    /// The conditions of [`multiply`] hold.
     #[inline(always)]
     unsafe fn run<V: Vector>(t: &ProductArgs<A>) {
         // SAFETY: the contract of this function.
@@ -171,7 +171,7 @@ macro_rules! tile {
         ///
         /// # Safety
         /// The instruction set of `V` is there; `rows` is at most [`max_rows`]; A has `rows` rows and as many columns as
-        /// there are offsets; at each offset from `b`, and at each row of the target, so many vectors may be accessed.
+        /// there are offsets; at each offset from `b`, and at each row of the target, this many vectors may be accessed.
         #[inline(always)]
         pub(crate) unsafe fn multiply<V: Vector, A: Left, const VECTORS: usize>(
             rows: usize,

@@ -18,7 +18,7 @@ const BLOCK: usize = 64;
 /// large matrix, whose addresses stay translated.
 const STRIP: usize = 128;
 
-/// As [`BLOCK`] and [`STRIP`] where the result is written past the caches, so that its lines need not stay in them. So few
+/// [`BLOCK`] and [`STRIP`] where the result is written past the caches, so that its lines need not stay in them. So few
 /// rows are as many streams as the prefetchers of the hardware follow, in runs of half a page. On a machine with 1 MiB of
 /// L2, 2048 and 4096 rows take 0.55 to 0.7 of the time that blocks of 64 rows take.
 const LONG: (usize, usize) = (32, 512);
@@ -298,7 +298,7 @@ impl Kernel for Narrow {
 
 impl Narrow {
     /// # Safety
-    /// As [`Kernel::run`]; `short` is `C`.
+    /// The conditions of [`Kernel::run`] hold; `short` is `C`.
     #[inline(always)]
     unsafe fn weave<V: Vector, const C: usize>(self) {
         let step = if self.apart { 1 } else { C };
@@ -327,7 +327,7 @@ impl Narrow {
     /// Rows `i .. i + n`, at most as many as a vector has lanes.
     ///
     /// # Safety
-    /// As [`Narrow::weave`]; these rows exist, `stream` only for a whole vector of them at aligned places.
+    /// The conditions of [`Narrow::weave`] hold; these rows exist, `stream` only for a whole vector of them at aligned places.
     #[inline(always)]
     unsafe fn vectors<V: Vector, const C: usize>(&self, i: usize, n: usize, stream: bool) {
         // Vector c of the rows as they follow one another, and the elements of it that exist; and run c.

@@ -30,14 +30,12 @@ mod trusted;
 #[cfg(not(target_arch = "wasm32"))]
 pub use driver::AbsentApi;
 pub use driver::{ADAPTER_VARIABLE, AdapterChoice, AdapterInfo, AdapterKind, DeviceOptions, GpuDevice};
-pub use kiln_device::{KernelTime, MemoryUse, Statistics};
+pub use kiln_device::{BufferId, KernelTime, MemoryUse, Statistics};
 pub use lower::{WgslKernel, WgslLaunch};
 pub use tiled::TiledOp;
 /// The version of wgpu that buffers are shared through.
 pub use wgpu;
 
-/// A tensor of a batch. Other batches refuse it.
-pub type BufferId = kiln_ir::graph::TensorId;
 /// Runs operations on slices of the host on a GPU.
 pub type GpuBackend = kiln_device::Backend<GpuDevice>;
 /// Operations recorded now and run together on a GPU.

@@ -92,8 +92,40 @@ pub use kiln_wgpu::runtime;
 #[cfg(native_cuda)]
 pub use kiln_cuda as cuda;
 
-/// The pages for users; their code is compiled and run as documentation tests.
-#[cfg(doctest)]
+/// The names that most programs need. `Result` and `Error` are left out: they would hide those of the standard library.
+///
+/// The names of the modules `gpu` and `cuda` begin with `Gpu` and `Cuda` here, so both may be used side by side.
+///
+/// ```
+/// use kiln::prelude::*;
+///
+/// fn main() -> kiln::Result<()> {
+///     let engine = Engine::new()?;
+///     let x = Tensor::from_slice(&[1.0, -2.0], &[2])?;
+///     assert_eq!(engine.tensors().relu(&x)?.to_vec()?, [1.0, 0.0]);
+///     assert_eq!(engine.relu(&[1.0, -2.0])?, [1.0, 0.0]);
+///     Ok(())
+/// }
+/// ```
+pub mod prelude {
+    #[cfg(target_arch = "wasm32")]
+    pub use crate::AsyncOperations;
+    pub use crate::{
+        Batch, DType, Data, Element, Engine, Isa, Operand, Operations, QuantFormat, Record, Shape, State, Tensor,
+        TensorType,
+    };
+    #[cfg(native_cuda)]
+    pub use kiln_cuda::{
+        CudaBackend, CudaCommandBatch, CudaDevice, CudaKernel, CudaTensor, DeviceOptions as CudaOptions,
+    };
+    #[cfg(any(feature = "gpu", feature = "gpu-wasm"))]
+    pub use kiln_wgpu::{
+        DeviceOptions as GpuOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuTensor, WgslKernel,
+    };
+}
+
+/// The pages for users; their code is compiled and run as documentation tests. A packed crate lacks them.
+#[cfg(all(doctest, pages))]
 mod pages {
     #[doc = include_str!("../../../README.md")]
     struct Readme;

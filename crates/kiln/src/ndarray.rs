@@ -34,7 +34,7 @@ impl Tensor {
     /// The f32 elements as an array.
     ///
     /// # Errors
-    /// As [`Tensor::to_vec`].
+    /// The errors of [`Tensor::to_vec`].
     #[cfg(not(browser_gpu))]
     pub fn to_array(&self) -> Result<ArrayD<f32>> {
         array(self.shape().dims(), self.to_vec()?)

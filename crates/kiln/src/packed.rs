@@ -115,10 +115,10 @@ impl Engine {
         simd.matmul_packed_into(a, &b.0, m, out)
     }
 
-    /// As [`Engine::matmul_packed_into`], into a new `Vec`.
+    /// Returns the result of [`Engine::matmul_packed_into`] in a new `Vec`.
     ///
     /// # Errors
-    /// As [`Engine::matmul_packed_into`]; [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    /// The errors of [`Engine::matmul_packed_into`]; [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     pub fn matmul_packed(&self, a: &[f32], b: &PackedMatrix, m: usize) -> Result<Vec<f32>> {
         let mut out = kiln_ir::zeros(Shape::new(&[m, b.columns()])?.numel())?;
         self.matmul_packed_into(a, b, m, &mut out)?;
@@ -178,10 +178,10 @@ impl Engine {
         self.convolution_place(op, dims, kernels)?.convolve2d_packed_into(x, dims, &kernels.0, op, out)
     }
 
-    /// As [`Engine::convolve2d_packed_into`], into a new `Vec`.
+    /// Returns the result of [`Engine::convolve2d_packed_into`] in a new `Vec`.
     ///
     /// # Errors
-    /// As [`Engine::convolve2d_packed_into`]; [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    /// The errors of [`Engine::convolve2d_packed_into`]; [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     pub fn convolve2d_packed(
         &self,
         x: &[f32],

@@ -5,6 +5,7 @@
 //! run tells everything. Steps that keep one processor busy for minutes run one after another on a second thread, beside those that
 //! follow them in the table.
 
+mod dependencies;
 mod programs;
 mod run;
 mod steps;
@@ -18,6 +19,12 @@ use run::{Outcome, Runner};
 use steps::Step;
 
 use crate::Result;
+
+/// The names of the steps that run on every machine; those of instruction sets depend on its processor.
+pub(crate) fn step_names() -> std::collections::BTreeSet<String> {
+    let of_an_instruction_set = |name: &str| kiln_simd::Isa::ALL.iter().any(|isa| isa.name() == name);
+    steps::all().into_iter().map(|step| step.name).filter(|name| !of_an_instruction_set(name)).collect()
+}
 
 /// What to run.
 #[derive(clap::Args)]

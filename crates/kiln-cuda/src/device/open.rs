@@ -99,7 +99,7 @@ impl CudaDevice {
     /// Opens the first device.
     ///
     /// # Errors
-    /// As [`CudaDevice::open`].
+    /// The errors of [`CudaDevice::open`].
     pub fn new() -> Result<Self> {
         Self::open(0, &DeviceOptions::new())
     }

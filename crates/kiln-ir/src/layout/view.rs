@@ -83,7 +83,7 @@ impl<T> TensorView<T> {
     /// A vector.
     ///
     /// # Errors
-    /// As [`TensorView::new`].
+    /// The errors of [`TensorView::new`].
     pub fn new_1d(len: usize) -> Result<Self> {
         Self::of([len, 1, 1, 1], 1)
     }
@@ -91,7 +91,7 @@ impl<T> TensorView<T> {
     /// A row-major matrix.
     ///
     /// # Errors
-    /// As [`TensorView::new`].
+    /// The errors of [`TensorView::new`].
     pub fn new_2d(rows: usize, columns: usize) -> Result<Self> {
         Self::of([rows, columns, 1, 1], 2)
     }
@@ -99,7 +99,7 @@ impl<T> TensorView<T> {
     /// A row-major tensor of three dimensions.
     ///
     /// # Errors
-    /// As [`TensorView::new`].
+    /// The errors of [`TensorView::new`].
     pub fn new_3d(d0: usize, d1: usize, d2: usize) -> Result<Self> {
         Self::of([d0, d1, d2, 1], 3)
     }
@@ -107,7 +107,7 @@ impl<T> TensorView<T> {
     /// A row-major tensor of four dimensions.
     ///
     /// # Errors
-    /// As [`TensorView::new`].
+    /// The errors of [`TensorView::new`].
     pub fn new_4d(d0: usize, d1: usize, d2: usize, d3: usize) -> Result<Self> {
         Self::of([d0, d1, d2, d3], 4)
     }
@@ -216,7 +216,7 @@ impl<T> TensorView<T> {
     /// Indices `range` of the first dimension.
     ///
     /// # Errors
-    /// As [`TensorView::slice_dim`].
+    /// The errors of [`TensorView::slice_dim`].
     pub fn slice(&self, range: Range<usize>) -> Result<Self> {
         self.slice_dim(0, range)
     }
@@ -267,7 +267,7 @@ impl<T> TensorView<T> {
     /// Every `step`-th index of a range of dimension `dim`.
     ///
     /// # Errors
-    /// As [`TensorView::slice_dim`]; [`Error::Parameter`] for a step of zero, [`Error::View`] for one above 1 along a dimension
+    /// The errors of [`TensorView::slice_dim`]; [`Error::Parameter`] for a step of zero, [`Error::View`] for one above 1 along a dimension
     /// that a tiled layout cuts.
     pub fn slice_step(&self, dim: usize, range: Range<usize>, step: usize) -> Result<Self> {
         if step == 0 {

@@ -273,7 +273,7 @@ impl Tokenizer {
         }
     }
 
-    /// Appends the bytes that a token stands for.
+    /// Appends the bytes that a token represents.
     pub(crate) fn piece(&self, id: u32, special: bool, to: &mut Vec<u8>) {
         if id as usize >= self.len() {
             return;

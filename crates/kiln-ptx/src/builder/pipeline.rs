@@ -33,7 +33,7 @@ pub struct Consumer<'k> {
 }
 
 impl Builder {
-    /// A ring of so many stages. Its barriers are not initialised yet.
+    /// A ring of this many stages. Its barriers are not initialised yet.
     pub fn pipeline(&self, stages: u32) -> Pipeline<'_> {
         Pipeline { full: self.shared(stages), empty: self.shared(stages), stages }
     }
@@ -88,7 +88,7 @@ impl<'k> Turn<'k> {
 }
 
 impl<'k> Producer<'k> {
-    /// Waits until the stage is empty, and has its barrier wait for so many bytes. Returns the stage, and the barrier that
+    /// Waits until the stage is empty, and has its barrier wait for this many bytes. Returns the stage, and the barrier that
     /// copies are to count on. By one thread.
     pub fn acquire(&self, k: &'k Builder, bytes: impl Operand<u32>) -> (Value<'k, u32>, Pointer<'k, Shared, u64>) {
         self.turn.wait(k, self.pipeline.empty);

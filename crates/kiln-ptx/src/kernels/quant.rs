@@ -383,7 +383,7 @@ impl Dequantize {
         Self { format }
     }
 
-    /// The launch for so many elements, whole blocks. Buffers: blocks, result.
+    /// The launch for this many elements, whole blocks. Buffers: blocks, result.
     ///
     /// # Errors
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1 shares of 8 or 32 elements.
@@ -433,7 +433,7 @@ pub struct QuantMatmul {
 }
 
 impl QuantMatmul {
-    /// Of this format, for about so many rows of x.
+    /// Of this format, for about this many rows of x.
     pub fn new(format: QuantFormat, rows: usize) -> Self {
         // Four rows at once take so many registers that two times two are faster.
         let rows = if rows > 1 { 2 } else { 1 };

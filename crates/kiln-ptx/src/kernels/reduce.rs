@@ -208,7 +208,7 @@ monoids! {
 /// How a kernel goes through what it reduces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Walk {
-    /// A team of so many threads takes a part of a row; `vectors` of four elements where rows begin at multiples of four.
+    /// A team of this many threads takes a part of a row; `vectors` of four elements where rows begin at multiples of four.
     Rows { team: u32, vectors: bool },
     /// A thread takes a part of a column.
     Columns,

@@ -171,7 +171,7 @@ impl Tiles {
         tiles
     }
 
-    /// Tiles of so many columns.
+    /// Tiles of this many columns.
     fn of(&self, columns: usize) -> usize {
         let vectors = columns.div_ceil(self.lanes);
         let wide = wide_tiles(vectors, self.most);
@@ -286,7 +286,7 @@ impl Block<'_> {
     /// Moves the results of a tile into the rows that they belong to, without the columns beyond the right edge.
     ///
     /// # Safety
-    /// As [`Block`]; `results` are those of the tile.
+    /// The conditions of [`Block`] hold; `results` are those of the tile.
     #[inline(always)]
     unsafe fn write<V: Vector>(&self, tile: &Tile, results: *const f32) {
         let e = self.e;

@@ -71,7 +71,7 @@ fn bounded(e: &ConvolveExtents, stride: (usize, usize)) -> (usize, usize) {
     (along(stride.0, e.out_h, e.h.max(e.kh)), along(stride.1, e.out_w, e.w.max(e.kw)))
 }
 
-/// How many threads compute so many results.
+/// How many threads compute this many results.
 fn threads(simd: &Simd, e: &ConvolveExtents, results: usize) -> usize {
     let work = 2usize.saturating_mul(results).saturating_mul(e.terms());
     if work < PARALLEL { 1 } else { simd.threads() }

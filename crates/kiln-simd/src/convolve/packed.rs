@@ -114,10 +114,10 @@ impl Simd {
         Ok(())
     }
 
-    /// As [`Simd::convolve2d_packed_into`], into a new `Vec`.
+    /// Returns the result of [`Simd::convolve2d_packed_into`] in a new `Vec`.
     ///
     /// # Errors
-    /// As [`Simd::convolve2d_packed_into`]; [`Error::OutOfMemory`].
+    /// The errors of [`Simd::convolve2d_packed_into`]; [`Error::OutOfMemory`].
     pub fn convolve2d_packed(
         &self,
         x: &[f32],

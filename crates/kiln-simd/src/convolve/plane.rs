@@ -225,7 +225,7 @@ impl Pass {
     }
 
     /// # Safety
-    /// As [`Pass::slice`]; rows `row .. row + R` exist.
+    /// The conditions of [`Pass::slice`] hold; rows `row .. row + R` exist.
     #[inline(always)]
     unsafe fn row_block<V: Vector, const KH: usize, const R: usize>(&self, row: usize) {
         let mut at = 0;
@@ -248,7 +248,7 @@ impl Pass {
     /// `R` rows and `N` vectors of results; where `TAIL`, only the columns that are left.
     ///
     /// # Safety
-    /// As [`Pass::row_block`]; the columns from `at` exist.
+    /// The conditions of [`Pass::row_block`] hold; the columns from `at` exist.
     #[inline(always)]
     unsafe fn block<V: Vector, const KH: usize, const R: usize, const N: usize, const TAIL: bool>(
         &self,

@@ -46,7 +46,7 @@ impl<W: Weights> Part<'_, W> {
     /// Rows `i .. i + R` of x with every row of the part.
     ///
     /// # Safety
-    /// As [`Part`], and `i + R <= m`.
+    /// The conditions of [`Part`] hold, and `i + R <= m`.
     #[inline(always)]
     unsafe fn rows<B: Bytes, const R: usize>(&self, i: usize) {
         let [_, n, k] = self.extents;

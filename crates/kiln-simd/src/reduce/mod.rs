@@ -329,7 +329,7 @@ impl<R: Rule> Kernel for Rows<'_, R> {
 /// Columns of a matrix, each reduced to one result.
 ///
 /// # Safety
-/// As [`Rule::columns`].
+/// The conditions of [`Rule::columns`] hold.
 struct Block<'a, R: Rule>(R, Columns, &'a mut [f32], *mut R::Out);
 
 impl<R: Rule> Kernel for Block<'_, R> {

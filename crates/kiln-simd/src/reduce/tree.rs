@@ -9,7 +9,7 @@
 //! Nor do they depend on where the slice lies, although aligned vectors are what is read: lanes may begin anywhere in
 //! their row, because everything that follows a leaf combines lanes of one distance in a ring and does not care for the
 //! order of two operands. So a leaf is read from its first aligned vector on, every register holds lanes that are turned
-//! by so many places, and the elements before it, which belong to the last lanes, come first in the sums of those.
+//! by this many places, and the elements before it, which belong to the last lanes, come first in the sums of those.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -340,7 +340,7 @@ unsafe fn across<V: Vector, T: Term>(mut lanes: Lanes) -> f32 {
 /// The lanes of at most one leaf.
 ///
 /// # Safety
-/// As [`lanes`].
+/// The conditions of [`lanes`] hold.
 #[inline(always)]
 unsafe fn single<V: Vector, T: Term>(t: T, x: *const f32, y: *const f32, n: usize) -> Lanes {
     let mut lanes = [0.0; LANES];

@@ -173,7 +173,7 @@ pub(crate) trait Vector:
         }
     }
 
-    /// As [`Vector::load_columns`] where only the first `n` rows are there; zeros stand for the others.
+    /// [`Vector::load_columns`] where only the first `n` rows exist; the others are zeros.
     ///
     /// # Safety
     /// The instruction set is there; `n <= LANES`, and `n` rows of `LANES` f32 are readable.
@@ -591,7 +591,7 @@ macro_rules! instruction_sets {
             }
         }
 
-        /// As [`EnterKernel`], for routines.
+        /// [`EnterKernel`] for routines.
         #[allow(non_snake_case)]
         trait EnterRoutine: Routine {
             $(

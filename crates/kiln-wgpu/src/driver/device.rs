@@ -107,7 +107,7 @@ impl Inner {
     pub(crate) fn compiled(&self, _: &str, _: bool) {}
 }
 
-/// What the device reported about something that asked for so many bytes, as an error.
+/// What the device reported about something that asked for this many bytes, as an error.
 fn translated(what: &str, device: &str, bytes: u64, reported: [Option<wgpu::Error>; 3]) -> Option<Error> {
     let mut reported: Vec<wgpu::Error> = reported.into_iter().flatten().collect();
     // What follows from a lack of memory is no other error.

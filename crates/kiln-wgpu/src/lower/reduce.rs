@@ -67,7 +67,7 @@ impl Lower<GpuDevice> for Dot {
     }
 }
 
-/// Invocations that share a row of so many vectors: each takes a few, as far as that keeps the device busy.
+/// Invocations that share a row of this many vectors: each takes a few, as far as that keeps the device busy.
 fn team(vectors: usize, rows: usize) -> usize {
     let mut team = vectors.div_ceil(AT_ONCE).next_power_of_two().min(WORKGROUP);
     while team < WORKGROUP && team < vectors && rows.saturating_mul(team) < INVOCATIONS {

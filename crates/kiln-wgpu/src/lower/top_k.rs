@@ -146,7 +146,7 @@ impl Rows {
         plan.dispatch(Code::Kernel(kernel, constants), buffers, &params, Grid::groups_of(groups));
     }
 
-    /// Sorts runs of `size` and keeps so many of each.
+    /// Sorts runs of `size` and keeps this many of each.
     fn sort(&self, plan: &mut Lowering<'_>, size: usize, kept: usize, last: bool, out: Found) {
         let runs = self.n.div_ceil(size);
         let total = self.rows * runs;

@@ -20,7 +20,7 @@ use super::grid::Probe;
 use crate::repeats::Repeats;
 use crate::{Engine, gpus};
 
-/// So many ticks of the clock a sample lasts at least.
+/// This many ticks of the clock a sample lasts at least.
 const TICKS: f64 = 20.0;
 /// Samples last no less and no more than this, whatever the clock.
 const SAMPLE: (f64, f64) = (100e-6, 4e-3);

@@ -102,7 +102,7 @@ impl EngineBuilder {
         Self { refine, ..self }
     }
 
-    /// As [`EngineBuilder::refine`], from what the profile has of earlier observations on, which [`Engine::save_observed`] keeps
+    /// [`EngineBuilder::refine`], starting from the observations in the profile, which [`Engine::save_observed`] keeps
     /// there and [`Engine::observed_profile`] gives out. Off by default: decisions then depend on what earlier processes met.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn refine_across_runs(self, keep: bool) -> Self {

@@ -25,7 +25,7 @@ impl Engine {
         self.calibrate_by(grid::calibration()?, effort, progress)
     }
 
-    /// As [`Engine::calibrate`], by these problems.
+    /// [`Engine::calibrate`] with these problems.
     pub(crate) fn calibrate_by(
         &mut self,
         probes: Vec<Probe>,

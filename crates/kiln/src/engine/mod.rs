@@ -134,7 +134,7 @@ impl Engine {
     /// file, and where the file no longer holds the profile by which this engine decides.
     ///
     /// # Errors
-    /// As [`Profile::save`].
+    /// The errors of [`Profile::save`].
     #[cfg(not(target_arch = "wasm32"))]
     pub fn save_observed(&self) -> std::io::Result<Option<&Path>> {
         let Some(path) = self.profile_path.as_deref().filter(|_| self.keeps_observed && self.is_measured()) else {
@@ -378,7 +378,7 @@ impl Engine {
 
 #[cfg(not(browser_gpu))]
 impl Operations for Engine {
-    /// As [`Operations::run_into`], where it is predicted to run fastest.
+    /// Runs the operation where it is predicted to run fastest.
     fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         if let ([only], []) = (&self.cpu[..], &self.gpus[..]) {
             return only.run_into(op, inputs, outputs);

@@ -32,7 +32,7 @@ impl Gpu {
     /// to outlast the clock and the launch.
     ///
     /// # Errors
-    /// As [`kiln_wgpu::GpuDevice::run_async`].
+    /// The errors of [`kiln_wgpu::GpuDevice::run_async`].
     pub(crate) async fn resident_seconds(
         &self,
         op: &Op,

@@ -75,7 +75,7 @@ pub(crate) fn memory(position: usize) -> Memory {
     Memory::new(u8::try_from(position + 1).unwrap_or(u8::MAX))
 }
 
-/// Which GPUs of these kinds are kept where there is room for so many: the first of each kind before the second of any.
+/// Which GPUs of these kinds are kept where there is room for this many: the first of each kind before the second of any.
 #[cfg(not(browser_gpu))]
 pub(crate) fn fitting(kinds: &[Backend], room: usize) -> Vec<bool> {
     let number = |i: usize| kinds[..i].iter().filter(|&&kind| kind == kinds[i]).count();
@@ -157,7 +157,7 @@ impl Gpu {
     /// Opens the adapter of a browser.
     ///
     /// # Errors
-    /// As [`kiln_wgpu::GpuDevice::open_async`].
+    /// The errors of [`kiln_wgpu::GpuDevice::open_async`].
     #[cfg(browser_gpu)]
     pub(crate) async fn opened(choice: &kiln_wgpu::AdapterChoice) -> Result<Self> {
         find::browser::opened(choice).await
@@ -243,7 +243,7 @@ impl Gpu {
     /// Runs an operation from host to host.
     ///
     /// # Errors
-    /// As [`kiln_ir::Operations::run_into`], and errors of the device.
+    /// The errors of [`kiln_ir::Operations::run_into`], and errors of the device.
     pub(crate) async fn run_into(
         &self,
         op: &Op,

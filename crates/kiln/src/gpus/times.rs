@@ -91,7 +91,7 @@ fn vector(n: usize) -> Result<TensorType> {
     Ok(TensorType::f32(Shape::new(&[n])?))
 }
 
-/// The transfer with so many seconds more at every size.
+/// The transfer with this many seconds more at every size.
 fn later(transfer: &Transfer, seconds: f64) -> Transfer {
     Transfer::measured(transfer.points().iter().map(|&(bytes, time)| (bytes, time + seconds)).collect())
 }
@@ -123,7 +123,7 @@ impl Gpu {
     /// or, where that is too little to be told from how long a device takes to say that it is done, what one more takes in a graph.
     ///
     /// # Errors
-    /// As [`Gpu::resident_seconds`].
+    /// The errors of [`Gpu::resident_seconds`].
     pub(crate) fn kernel_seconds(&self, op: &Op, inputs: &[Operand<'_>], launch: &Launch) -> Result<f64> {
         /// Many times what waiting differs by from run to run: up to 100 µs through Vulkan.
         const SHORT: f64 = 1e-3;
@@ -147,7 +147,7 @@ impl Gpu {
     /// Seconds that an operation takes from host to host.
     ///
     /// # Errors
-    /// As [`kiln_ir::Operations::run_into`], and errors of the device.
+    /// The errors of [`kiln_ir::Operations::run_into`], and errors of the device.
     pub(crate) fn host_seconds(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<f64> {
         least(|| wait(self.run_into(op, inputs, outputs, WAITING)))
     }
@@ -166,7 +166,7 @@ impl Gpu {
         Ok(Launch { cold, queued: ((many - one) / MANY as f64 - LEAST).max(0.0) })
     }
 
-    /// Seconds of a graph of so many steps, each of which reads what the one before wrote: none are fused.
+    /// Seconds of a graph of this many steps, each of which reads what the one before wrote: none are fused.
     fn chain(&self, steps: usize) -> Result<f64> {
         let mut graph = Graph::new();
         let x = graph.input(vector(SMALL)?);

@@ -29,7 +29,7 @@ pub trait Movement: Operation {
     /// The copy of operand `index` of inputs that [`Operation::infer`] accepts.
     ///
     /// # Errors
-    /// As [`Operation::infer`].
+    /// The errors of [`Operation::infer`].
     fn copy(&self, inputs: &[TensorType], index: usize) -> Result<StridedCopy>;
 
     /// Whether the result is all elements of the only operand in their order: a permutation that moves extents of 1 alone, a slice of

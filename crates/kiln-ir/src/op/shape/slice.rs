@@ -33,7 +33,7 @@ impl Slice {
     /// `usize::MAX` ends where the dimension does.
     ///
     /// # Errors
-    /// As [`Slice::cut`].
+    /// The errors of [`Slice::cut`].
     pub fn along(axis: usize, range: Range<usize>, step: usize) -> Result<Self> {
         Self::WHOLE.cut(axis, range, step)
     }

@@ -79,7 +79,7 @@ impl Quantize {
         Self { format }
     }
 
-    /// The launch for so many elements, whole blocks. Buffers: elements, blocks.
+    /// The launch for this many elements, whole blocks. Buffers: elements, blocks.
     ///
     /// # Errors
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1 blocks.
@@ -295,7 +295,7 @@ impl<'k> Fitting<'k> {
         Self::of(k, [thread, sub, trial], len, range, own)
     }
 
-    /// Reads up to [`WHOLE`] blocks of 32 elements, each with a range of its own, of which so many are left.
+    /// Reads up to [`WHOLE`] blocks of 32 elements, each with a range of its own, of which this many are left.
     fn whole(k: &'k Builder, x: Pointer<'k, Global, f32>, left: Word<'k>) -> Self {
         let thread = k.tid_x();
         let (sub, trial) = (thread / TRIALS, thread % TRIALS);

@@ -62,7 +62,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// For so many rows of x, a power of two up to 8. Measured on an H200: what overlaps is up to a tenth faster.
+    /// For this many rows of x, a power of two up to 8. Measured on an H200: what overlaps is up to a tenth faster.
     fn new(format: QuantFormat, rows: u32, target: Target) -> Option<Self> {
         let step = Step::of(format)?;
         Some(Self { format, step, rows, overlaps: target >= Target::Sm90, adds: false, by_expert: false })
@@ -158,7 +158,7 @@ pub struct WarpQuantMatmul {
 }
 
 impl WarpQuantMatmul {
-    /// For about so many rows of x. None for targets and formats that it is not for.
+    /// For about this many rows of x. None for targets and formats that it is not for.
     pub fn new(format: QuantFormat, rows: usize, target: Target) -> Option<Self> {
         let rows = rows.clamp(1, 8).next_power_of_two() as u32;
         let shape = Shape::new(format, rows, target)?;
@@ -189,7 +189,7 @@ impl WarpQuantMatmul {
         all.iter().copied().chain(adding).chain(QuantFormat::ALL.into_iter().flat_map(of_experts)).collect()
     }
 
-    /// The launch for `m` rows of x of `depth` elements, whole blocks, and `n` rows of weights, on a device of so many
+    /// The launch for `m` rows of x of `depth` elements, whole blocks, and `n` rows of weights, on a device of this many
     /// multiprocessors. Buffers: x, weights, result, and what is added where there is such.
     ///
     /// # Errors

@@ -72,7 +72,7 @@ fn packed_len(isa: Isa, terms: usize, c_out: usize) -> usize {
     terms * c_out.next_multiple_of(isa.lanes())
 }
 
-/// Packs kernels of so many terms each.
+/// Packs kernels of this many terms each.
 fn pack(isa: Isa, threads: usize, kernels: &[f32], terms: usize, out: &mut [f32]) {
     let c_out = kernels.len() / terms;
     assert!(out.len() >= packed_len(isa, terms, c_out));
@@ -93,7 +93,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Packs kernels of so many terms each.
+    /// Packs kernels of this many terms each.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](kiln_ir::Error::OutOfMemory).

@@ -29,7 +29,7 @@ pub(super) fn top<'k>(k: &'k Builder, x: impl IntoIterator<Item = F32<'k>>) -> W
     team::tree(magnitudes, |a, b| k.max(a, b)).unwrap_or_else(|| k.constant(0))
 }
 
-/// The greatest word among so many lanes, a power of two.
+/// The greatest word among this many lanes, a power of two.
 pub(super) fn top_of_lanes<'k>(k: &'k Builder, mut top: Word<'k>, lanes: u32) -> Word<'k> {
     let mut mask = lanes / 2;
     while mask > 0 {
@@ -128,7 +128,7 @@ pub(super) struct Trial<'k> {
 }
 
 impl<'k> Trial<'k> {
-    /// Around the step that just spans so many levels.
+    /// Around the step that just spans this many levels.
     fn spread(&self, levels: f32, spacing: f32) -> F32<'k> {
         let k = self.number.builder;
         (k.cvt_rn_f32(self.number) - (TRIALS / 2) as f32) * spacing + levels
