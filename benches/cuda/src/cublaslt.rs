@@ -19,7 +19,7 @@ use crate::cublas::Matrix;
 
 /// Algorithms that are tried.
 const TRIED: usize = 8;
-/// Runs of each, of which the shortest counts.
+/// Runs of each contender; the shortest counts.
 const RUNS: usize = 5;
 /// Bytes that an algorithm may use beside the matrices: what cuBLAS takes on Hopper.
 const WORKSPACE: usize = 32 << 20;

@@ -67,7 +67,7 @@ impl<D: Driver> DevicePool<D> {
     /// Every hardware device of the backend. One whose driver refuses is left out, with a warning through `tracing`.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where there is none; [`Error::Driver`] where the drivers of all refuse.
+    /// [`Error::Unavailable`] where no device is found; [`Error::Driver`] where the drivers of all refuse.
     pub fn all() -> Result<Self> {
         Self::of(opened(&D::hardware()?, open)?)
     }
@@ -113,7 +113,7 @@ impl<D: Driver> DevicePool<D> {
         Ok(member.lend(work))
     }
 
-    /// A batch on the device with the least in flight, of which it holds `work` until what is lent is dropped: bytes or
+    /// A batch on the device with the least in flight. It adds `work` to that until what is lent is dropped: bytes or
     /// operations.
     ///
     /// # Errors
@@ -189,7 +189,7 @@ fn open<D: Driver>(choice: &D::Choice) -> Result<D> {
     block_on(D::open_device(choice, &D::Options::default(), Waiting::Here))
 }
 
-/// The devices of these choices that can be opened; the last error where there is none.
+/// The devices of these choices that can be opened; the last error where none can be.
 fn opened<C: Debug, T>(choices: &[C], open: impl Fn(&C) -> Result<T>) -> Result<Vec<T>> {
     let mut refused = None;
     let mut devices = Vec::new();

@@ -87,7 +87,7 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// The devices to open for a pool of all hardware devices.
     ///
     /// # Errors
-    /// [`kiln_ir::Error::Unavailable`] where there is none.
+    /// [`kiln_ir::Error::Unavailable`] where the machine has no such device.
     #[cfg(not(target_arch = "wasm32"))]
     fn hardware() -> Result<Vec<Self::Choice>>;
 

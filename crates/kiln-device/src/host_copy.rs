@@ -24,7 +24,7 @@ const MOST_THREADS: usize = 8;
 #[cfg(not(target_arch = "wasm32"))]
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// Copies the bytes, as many as both have, by `threads` threads at most, of which the caller is one.
+/// Copies the bytes, as many as both have, by `threads` threads at most, the caller among them.
 pub fn copy(from: &[u8], to: &mut [u8], threads: usize) {
     let bytes = from.len().min(to.len());
     let parts = from[..bytes].chunks(PART).zip(to[..bytes].chunks_mut(PART)).collect();

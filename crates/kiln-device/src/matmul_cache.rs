@@ -109,7 +109,7 @@ impl<D: Driver> MatmulCache<D> {
         Ok(())
     }
 
-    /// Type and extents of a weight; `None` where there is none of this name.
+    /// Type and extents of a weight; `None` where no weight has this name.
     pub fn weight(&self, name: &str) -> Option<TensorType> {
         self.weights.get(name).map(Tensor::ty)
     }

@@ -149,7 +149,7 @@ impl<'k> MatrixBlocks<'k> {
         Self { first: self.first.byte_index(bytes), ..self }
     }
 
-    /// This many pairs of pieces further on in the row of the panel, of which blocks read from there on are as many more.
+    /// This many pairs of pieces further on in the row of the panel; the blocks that are read from there on move by as many.
     pub(crate) fn beside(self, pairs: Value<'k, u32>) -> Self {
         Self { first: self.first.flipped(pairs * (2 * PIECE)), ..self }
     }

@@ -9,7 +9,7 @@ use crate::{Builder, Gate, Target};
 /// The table of instructions; calls `$callback!` with its rows.
 ///
 /// A row is: the trait of the types that the instruction exists for, the method, its operands, its result or `()`, and for
-/// each least version of PTX and least target the types with the name of the instruction; `T` stands for the type.
+/// each least version of PTX and least target the types with the name of the instruction; `T` is replaced by the type.
 /// The rows come in two sections: those of a thread alone, whose operands are scalars, and those that threads run together
 /// or whose operands are addresses, constants and lists of registers.
 #[macro_export]

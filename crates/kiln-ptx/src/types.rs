@@ -1,4 +1,4 @@
-//! Scalar types, and what stands for them in a kernel.
+//! Scalar types, and the values that represent them in a kernel.
 
 use std::marker::PhantomData;
 

@@ -260,7 +260,7 @@ impl Profile {
     /// Replaces what was observed after the calibration.
     ///
     /// # Errors
-    /// [`ProfileProblem::Corrupt`] when an entry names a place that is not there, stands there twice or has a value that no
+    /// [`ProfileProblem::Corrupt`] when an entry names a place that does not exist, occurs twice or has a value that no
     /// observation gives.
     pub fn with_observed(mut self, observed: Vec<Observed>) -> Result<Self, ProfileProblem> {
         self.observed = observed;

@@ -329,7 +329,7 @@ impl<'a> Decision<'a> {
     }
 
     /// Whether another place is predicted to take at most 10 % longer, so that a wrong choice costs little and the right
-    /// one cannot be told from it.
+    /// one cannot be distinguished from it.
     pub fn is_unsure(&self) -> bool {
         self.runner_up().is_some_and(|(_, seconds)| seconds <= self.seconds() * (1.0 + UNSURE))
     }

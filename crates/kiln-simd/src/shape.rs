@@ -192,7 +192,7 @@ unsafe fn rows_of<T: Copy>(run: Dim, rows: Dim, from: *const T, out: *mut T) {
     }
 }
 
-/// Rows that lie side by side in the source, each unit of them in another line: in tiles, of which whole lines are read and
+/// Rows that lie side by side in the source, each unit of them in another line: in tiles, so that whole lines are read and
 /// pieces of rows are written. On an AMD EPYC with AVX2, f16 in 1024 rows of 1024 take 0.22 of the time of row after row.
 ///
 /// # Safety

@@ -77,7 +77,7 @@ pub(crate) const fn most_vectors(registers: usize) -> usize {
 }
 
 /// Vectors of the first tile of this many still to come: as wide as can be, but two of two rather than one of three and a last
-/// of one, of which a tile is slow.
+/// of one, whose tile is slow.
 pub(crate) const fn first_vectors(vectors: usize, most: usize) -> usize {
     if most == 3 && vectors != 4 { 3 } else { 2 }
 }
@@ -132,7 +132,7 @@ pub(crate) struct Target {
     pub(crate) p: *mut f32,
     /// Elements from one row to the next.
     pub(crate) stride: usize,
-    /// Whether it is added to what stands there.
+    /// Whether it is added to the target instead of replacing it.
     pub(crate) add: bool,
 }
 
@@ -259,7 +259,7 @@ pub(crate) fn in_order() {
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Writes an accumulator, or adds it to what stands there.
+/// Writes an accumulator, or adds it to the target.
 ///
 /// # Safety
 /// `p` is good for a vector.

@@ -49,7 +49,7 @@ const FEW: usize = 64;
 /// The instruction set that fits the extents: squares of 16 lanes that are empty for the most part are turned with as many
 /// instructions as full ones, and where rows of the result are no multiple of 16, most stores of 16 lanes straddle two
 /// cache lines. On an AVX-512 Xeon, AVX2 was ahead by 23 % on 3000 x 6, and by 2 to 20 % on squares of 33 to 500 rows, but
-/// not on up to 64 rows of which more than half a square is left. What comes from beyond the second-level cache is bound
+/// not on up to 64 rows when more than half a square is left. What comes from beyond the second-level cache is bound
 /// by that, and may turn out either way.
 fn fitting(isa: Isa, rows: usize, columns: usize) -> Isa {
     let rest = rows % LINE;
@@ -156,7 +156,7 @@ struct Strip<const LINES: bool> {
     rows: usize,
     width: usize,
     block: usize,
-    /// Whether lines lie far of which one block writes a part and the next one the rest.
+    /// Whether lines that two successive blocks complete together are far away.
     parted: bool,
 }
 

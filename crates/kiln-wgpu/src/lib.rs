@@ -12,7 +12,7 @@
 //! - Every request to the device is made within error scopes; what they catch is a typed [`kiln_ir::Error`]. A lost device
 //!   stays lost and reports so; the host keeps everything that it sent.
 //! - Functions that end in `_async` exist everywhere. Natively each has a form that blocks; in a browser, whose one thread
-//!   must not block, there is none.
+//!   must not block, only these exist.
 //! - A software driver is used only when it is asked for.
 //! - Unsafe code is in one module, `trusted`: where wgpu trusts its caller instead of checking.
 #![deny(unsafe_code)]

@@ -23,7 +23,7 @@ use crate::gpus::{Asked, Gpu};
 use crate::{Batch, Engine, EngineBuilder, ProfileStatus};
 
 impl EngineBuilder {
-    /// Makes the engine, and opens the GPU of the browser. Where there is none the engine does without, and
+    /// Makes the engine, and opens the GPU of the browser. Without one the engine uses the CPU alone, and
     /// [`Engine::gpu_problem`] says why.
     ///
     /// # Errors

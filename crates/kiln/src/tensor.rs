@@ -48,7 +48,7 @@ pub struct Tensor {
 
 /// The elements of a tensor and its views.
 struct Storage {
-    /// What is stored: a tensor of which views see parts.
+    /// What is stored: a tensor. Views see parts of it.
     ty: TensorType,
     host: RwLock<Option<Arc<Host>>>,
     /// Copies in the memory of GPUs, with what each GPU is called.
@@ -216,7 +216,7 @@ impl Tensor {
     /// The entries `range` along the first axis, without a copy: rows of a matrix, elements of a vector.
     ///
     /// # Errors
-    /// [`Error::View`] when the range is not within the first extent, or there is none; [`Error::Format`] when blocks would be
+    /// [`Error::View`] when the range is not within the first extent, or the tensor has no extent; [`Error::Format`] when blocks would be
     /// cut.
     pub fn slice(&self, range: Range<usize>) -> Result<Self> {
         let (offset, ty) = self.ty.entries(range)?;

@@ -35,7 +35,7 @@ pub(crate) struct Arguments {
     /// Run only steps whose name contains this; may be given several times.
     #[arg(long, value_name = "STEP")]
     only: Vec<String>,
-    /// A skip of a step whose name contains this is a failure; may be given several times, `all` stands for every step.
+    /// A skip of a step whose name contains this is a failure; may be given several times, `all` means every step.
     #[arg(long, value_name = "STEP")]
     require: Vec<String>,
     /// Print the steps and end.

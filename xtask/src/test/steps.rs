@@ -451,7 +451,7 @@ fn ptxas(runner: &mut Runner) -> Outcome {
     })
 }
 
-/// The tests of GPUs of NVIDIA: required where there is a driver. Without one those that need none run, and the step is told
+/// The tests of GPUs of NVIDIA: required where there is a driver. Without one those that need none run, and the step is reported
 /// as skipped.
 fn cuda(runner: &mut Runner) -> Outcome {
     // The file that the kernel's part of the driver makes once it is loaded.

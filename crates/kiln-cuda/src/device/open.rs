@@ -78,7 +78,7 @@ impl CudaDevice {
     /// Every device that the driver knows, in its order.
     ///
     /// # Errors
-    /// Why there is no driver to work with. A device that does not answer is left out, and told of through `tracing`.
+    /// Why there is no driver to work with. A device that does not answer is left out, and reported through `tracing`.
     pub fn list() -> Result<Vec<DeviceInfo>, DriverProblem> {
         let driver = Driver::get()?;
         let info = |ordinal| match Context::facts(driver, ordinal) {

@@ -10,7 +10,7 @@ pub enum InputPrecision {
     /// As it is, on the units for f32: the bounds and special values of the contract.
     #[default]
     Ieee,
-    /// In two parts in TF32, of which three products are taken: an error of at most `56 + k / 128` units of `u Σ |terms|`, and
+    /// In two parts in TF32 and three products of these: an error of at most `56 + k / 128` units of `u Σ |terms|`, and
     /// NaN where an infinity, or a number that TF32 rounds to one, is multiplied. On Hopper; elsewhere as
     /// [`InputPrecision::Ieee`].
     Tf32x3,

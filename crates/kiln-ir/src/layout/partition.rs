@@ -81,7 +81,7 @@ impl<T> PartitionView<T> {
         if count.contains(&0) { 0 } else { count.iter().product() }
     }
 
-    /// The tile at a position; `None` where there is none.
+    /// The tile at a position; `None` beyond the last tile.
     pub fn get_tile(&self, tile_idx: [usize; 4]) -> Option<TileInfo> {
         let count = self.tile_count();
         if (0..4).any(|d| tile_idx[d] >= count[d]) {

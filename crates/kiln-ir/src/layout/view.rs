@@ -51,7 +51,7 @@ impl Step {
     }
 }
 
-/// Extents, strides and an offset: which element of a buffer of `T` an index stands for. It holds no data.
+/// Extents, strides and an offset: which element of a buffer of `T` belongs to an index. It holds no data.
 ///
 /// Dimensions beyond [`TensorView::ndim`] have extent 1. Views only ever come to exist with every index inside of the
 /// address space.

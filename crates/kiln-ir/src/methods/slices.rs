@@ -282,7 +282,7 @@ pub trait Operations {
         self.matmul_with_into(a, b, m, k, n, Matmul::default(), out)
     }
 
-    /// The product of two matrices of which either may be stored transposed: `op(A)` is `m * k`, `op(B)` is `k * n`. Stacks of
+    /// The product of two matrices, either of them possibly stored transposed: `op(A)` is `m * k`, `op(B)` is `k * n`. Stacks of
     /// matrices go through [`Operations::run`].
     ///
     /// # Errors
@@ -462,7 +462,7 @@ pub trait Operations {
     ///
     /// # Errors
     /// [`Error::Length`] when `x` does not fill `dims`, [`Error::View`] when there is no such dimension or the parts do not
-    /// fill it, [`Error::Parameter`] when there are none.
+    /// fill it, [`Error::Parameter`] when no lengths are given.
     fn split(&self, x: &[f32], dims: &[usize], axis: usize, lengths: &[usize]) -> Result<Vec<Vec<f32>>> {
         let parts = Slice::parts(axis, lengths)?.into_iter();
         parts.map(|part| self.slice_with(x, dims, part)).collect()
@@ -471,7 +471,7 @@ pub trait Operations {
     /// The same numbers as elements of another type, as [`Cast`] makes them.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] when there is none for the result.
+    /// [`Error::OutOfMemory`] when the memory does not suffice for the result.
     fn cast<T: Element, U: Element>(&self, x: &[T]) -> Result<Vec<U>> {
         let mut out = zeros(x.len())?;
         self.cast_into(x, &mut out)?;

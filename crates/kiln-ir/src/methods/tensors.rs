@@ -116,7 +116,7 @@ pub trait Record: Sized {
         self.record(Matmul::default(), &[a.borrow().clone(), b.borrow().clone()])
     }
 
-    /// The product of two matrices, or of two stacks of them, of which either may be stored transposed, as weights
+    /// The product of two matrices, or of two stacks of them. Either may be stored transposed, as weights
     /// `[outputs, inputs]` are.
     ///
     /// # Errors
@@ -291,7 +291,7 @@ pub trait Record: Sized {
     ///
     /// # Errors
     /// The errors of [`Record::record_all`]; [`Error::View`] when the parts do not fill the dimension,
-    /// [`Error::Parameter`] when there are none.
+    /// [`Error::Parameter`] when no lengths are given.
     fn split(&mut self, x: impl Borrow<Self::Tensor>, axis: usize, lengths: &[usize]) -> Result<Vec<Self::Tensor>> {
         let parts = Slice::parts(axis, lengths)?.into_iter();
         parts.map(|part| self.record(part, &[x.borrow().clone()])).collect()

@@ -226,7 +226,7 @@ pub trait Operation: Copy + Eq + std::hash::Hash + std::fmt::Debug {
     }
 }
 
-/// Checks the number of operands and their element types. Every type of floats stands for f32.
+/// Checks the number of operands and their element types. Every type of floats is accepted as f32.
 ///
 /// # Errors
 /// [`Error::Arity`], [`Error::Type`].

@@ -43,7 +43,7 @@ pub struct SpecialTokens {
     pub eot: Option<u32>,
     /// Ends a message that waits for a tool.
     pub eom: Option<u32>,
-    /// Stands for what the vocabulary cannot spell.
+    /// The token of what the vocabulary cannot spell.
     pub unknown: Option<u32>,
     /// Separates two texts.
     pub separator: Option<u32>,

@@ -66,7 +66,7 @@ impl<'k> Pipeline<'k> {
         Consumer { pipeline: self, turn: Turn { stage: k.variable(0u32), parity: k.variable(0u32) } }
     }
 
-    /// Where blocks of the cluster are told that a stage is empty again: the barrier of the first stage.
+    /// Where blocks of the cluster learn that a stage is empty again: the barrier of the first stage.
     pub fn empty_of_block(&self, rank: Value<'k, u32>) -> Pointer<'k, SharedCluster, u64> {
         self.empty.of_block(rank)
     }

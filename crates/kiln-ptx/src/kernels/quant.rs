@@ -66,7 +66,7 @@ impl<'k> Group<'k> {
         })
     }
 
-    /// The sum with the products of the group with as many elements of x, of which no partial sum leaves the range of f32.
+    /// The sum with the products of the group with as many elements of x; no partial sum leaves the range of f32.
     fn add(&self, k: &'k Builder, x: &[F32<'k>], sum: Value<'k, f64>) -> Value<'k, f64> {
         let integers = self.vectors.iter().flat_map(|&(_, bytes)| self.integers(k, bytes));
         let product = chain(k, x.iter().copied().zip(integers));

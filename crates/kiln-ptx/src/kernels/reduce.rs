@@ -317,7 +317,7 @@ impl ReduceLevel {
         }
     }
 
-    /// Reads elements, of which `lift` makes states, and `absent` where there is none.
+    /// Reads elements; `lift` makes states of them, and `absent` fills places without an element.
     fn reduce<'k, M: Monoid, T: Scalar>(
         &self,
         k: &'k Builder,

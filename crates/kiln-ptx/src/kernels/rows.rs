@@ -19,7 +19,7 @@ use crate::{Builder, Global, Pointer, Value};
 
 /// Threads of a block at least.
 const BLOCK: u32 = 256;
-/// Threads of a block of which a multiprocessor is to hold two.
+/// Threads of a block when a multiprocessor is to hold two blocks.
 const LARGE: u32 = 512;
 /// Threads of a block that reads a row again and again.
 pub(super) const STREAMING: u32 = 256;
@@ -184,7 +184,7 @@ pub(super) struct Element<'k> {
     pub(super) x: F32<'k>,
 }
 
-/// Goes through a row of `n` elements, of which a thread takes some at once, `absent` where there is none.
+/// Goes through a row of `n` elements. A thread takes some at once, and `absent` beyond the end.
 pub(super) fn stream<'k>(
     k: &'k Builder,
     x: Pointer<'k, Global, f32>,

@@ -262,7 +262,7 @@ impl Who {
     }
 }
 
-/// Bytes of shared memory that are told apart: what is stored by itself is no less.
+/// Bytes of shared memory that are distinguished: what is stored by itself is no less.
 const TOLD: usize = 2;
 
 /// Who has touched some bytes of shared memory since the last barrier.

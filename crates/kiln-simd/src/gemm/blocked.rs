@@ -30,7 +30,7 @@ use crate::scratch::Workspace;
 use crate::threads::{self, Shared};
 use crate::vector::MAX_LANES;
 
-/// Something of which every block has as many pieces, taken or finished one by one.
+/// Counts claimed and finished pieces of each block; every block has as many.
 #[derive(Default)]
 struct Pieces(AtomicUsize);
 
@@ -79,7 +79,7 @@ struct Blocked<'a> {
     gemm: &'a Gemm,
     isa: Isa,
     set: &'a TileSet,
-    /// The first column, and the columns of the B of which this product has some.
+    /// The first column, and the number of columns of the whole B.
     column: usize,
     b_columns: usize,
     tiles: Tiles,

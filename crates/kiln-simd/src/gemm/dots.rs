@@ -24,7 +24,7 @@ const STEPS: usize = 64;
 /// Products in an element from which it pays: adding up the lanes costs as much as some vectors of products.
 pub(super) const LEAST_K: usize = 128;
 
-/// Columns of C up to which a tile leaves so many lanes idle that inner products are faster.
+/// Columns of C up to which a tile leaves enough lanes idle that inner products are faster.
 pub(super) const FEW_COLUMNS: usize = 8;
 
 /// `C = A Bᵀ` for a few rows.

@@ -12,7 +12,7 @@ use crate::vector::{Registers, Routine, Vector, by_isa, routine};
 pub(super) const MAX_ROWS: usize = 16;
 
 /// Runs `$body` with the constant `$i` for every row below `$rows`, each a literal. Inline constants here and below: a branch
-/// on one that is not taken is not given to LLVM at all, of which a build would take minutes.
+/// on one that is not taken is not given to LLVM at all: compiling it would take minutes.
 macro_rules! each_row {
     ($rows:expr, $i:ident => $body:block) => {
         each_row!(@ $rows, $i, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)

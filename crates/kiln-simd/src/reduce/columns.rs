@@ -19,7 +19,7 @@ const SUMS: usize = 8;
 /// Vectors of columns whose best is kept, and where it stood.
 const BESTS: usize = 4;
 
-/// A matrix of `rows` rows, `stride` elements apart, of which `columns` columns are reduced.
+/// A matrix of `rows` rows, `stride` elements apart; `columns` columns are reduced.
 #[derive(Clone, Copy)]
 pub(super) struct Columns {
     /// The first element.

@@ -261,7 +261,7 @@ pub(super) struct Place {
     pub value: f32,
 }
 
-/// The first position that `is` holds for; `n` if there is none. What is beyond the end counts as `fill`.
+/// The first position that `is` holds for; `n` if it holds for no position. What is beyond the end counts as `fill`.
 ///
 /// # Safety
 /// The instruction set is there; `x` is good for reading `n` f32.

@@ -127,7 +127,7 @@ impl<T: Term> Rule for Total<T> {
     }
 }
 
-/// One NaN stands for all, whose signs differ between machines.
+/// One NaN replaces all, whose signs differ between machines.
 #[inline(always)]
 fn one_nan(x: f32) -> f32 {
     if x.is_nan() { f32::NAN } else { x }

@@ -149,7 +149,7 @@ impl Term for Products {
 /// Registers that hold sums: with the 16 registers of most instruction sets, half of them are left for the operands.
 const SUMS: usize = 8;
 
-/// Adds the sums of at most [`LEAF`] elements, of which `head` stand before the first aligned vector, to complete
+/// Adds the sums of at most [`LEAF`] elements, `head` of them before the first aligned vector, to complete
 /// subtrees: the first `merges` of `levels`. Writes the sum of all to the level that follows them.
 ///
 /// The lanes are turned by `head` places; all leaves of a slice have the same `head`.
@@ -316,7 +316,7 @@ unsafe fn combine<V: Vector, T: Term>(left: &Lanes, right: &mut Lanes) {
 }
 
 /// The lanes in one, upper half to lower half, which pairs lanes of one distance in a ring: they may be turned. One NaN
-/// stands for all, whose signs differ between machines.
+/// replaces all, whose signs differ between machines.
 ///
 /// # Safety
 /// The instruction set is there.

@@ -359,7 +359,7 @@ pub(crate) trait Vector:
         }
         Self::from_lanes(lanes, self)
     }
-    /// The entries of a table of which the lowest four bits are the number.
+    /// The entries of a table; the lowest four bits of each lane are the index.
     #[inline(always)]
     fn lookup(self, table: &[f32; 16]) -> Self {
         let mut lanes = self.lanes();

@@ -289,7 +289,7 @@ pub(super) mod tests {
     use crate::{AdapterChoice, GpuCommandBatch};
     use kiln_device::waiting::block_on;
 
-    /// A device of any kind; none where there is none and the tests do not ask for one.
+    /// A device of any kind; `None` where the machine has none and the tests do not ask for one.
     pub(in crate::driver) fn device() -> Option<GpuDevice> {
         match GpuDevice::open(&AdapterChoice::Any) {
             Ok(device) => Some(device),

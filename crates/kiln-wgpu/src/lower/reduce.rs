@@ -22,7 +22,7 @@ const BUSY: usize = 1024;
 /// Invocations that keep a large device busy.
 const INVOCATIONS: usize = 1 << 17;
 
-/// What the kernels are told about a reduction.
+/// The parameters of a reduction in its kernels.
 #[derive(Debug, Clone, Copy)]
 struct Kind {
     reduction: Reduction,

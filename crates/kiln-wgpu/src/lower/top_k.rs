@@ -107,7 +107,7 @@ fn of_rows(plan: &mut Lowering<'_>, x: Value, k: usize, order: Order, outputs: [
     Ok(())
 }
 
-/// Two sets of candidates, of which one is read while the other is written.
+/// Two sets of candidates; one is read while the other is written.
 struct Scratch {
     sets: [Option<[Location; 2]>; 2],
     words: usize,

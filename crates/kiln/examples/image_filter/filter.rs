@@ -16,7 +16,7 @@ use kiln::{Batch, Engine, Record};
 /// a pixel, so this many take 1 GiB.
 const MAX_PIXELS: u64 = 36_000_000;
 
-/// A file larger than this is no image of so many pixels.
+/// A file larger than this cannot be an image within the limit of pixels.
 const MAX_BYTES: u64 = 1 << 28;
 
 /// A picture in shades of grey: luminance from 0 to 1, row by row.

@@ -19,7 +19,7 @@ pub(super) struct Times {
     pub(super) seconds: Vec<f64>,
 }
 
-/// Measures every problem on each of these GPUs; or the error of the device with which that ended, which is told. Others are
+/// Measures every problem on each of these GPUs; or the error of the device with which that ended, which is logged. Others are
 /// measured all the same.
 ///
 /// # Errors

@@ -76,7 +76,7 @@ pub(crate) struct Observed {
     least: Vec<f64>,
     /// The least time of each place in the passes but the best one.
     confirmation: Vec<f64>,
-    /// Places of which there is an undisturbed sample.
+    /// Places with an undisturbed sample.
     undisturbed: Vec<bool>,
     /// The samples of all passes, a round each: seconds of each place, infinite where it was not waited for.
     rounds: Vec<Vec<f64>>,

@@ -116,7 +116,7 @@ impl EngineBuilder {
         Self { times_kernels: times, ..self }
     }
 
-    /// Limits of time and memory for each operation and each batch. Without them there are none.
+    /// Limits of time and memory for each operation and each batch. By default nothing is limited.
     pub fn budget(self, budget: Budget) -> Self {
         Self { budget, ..self }
     }

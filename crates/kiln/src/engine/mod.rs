@@ -64,7 +64,7 @@ pub struct Engine {
 /// A router that sends everything to the place of this name.
 ///
 /// # Errors
-/// [`Error::Unavailable`] when there is none.
+/// [`Error::Unavailable`] when no place can run it.
 pub(crate) fn forced(router: Router, name: &str) -> Result<Router> {
     let Some(index) = router.places().iter().position(|place| place.name == name) else {
         let names: Vec<&str> = router.places().iter().map(|place| place.name.as_str()).collect();

@@ -17,7 +17,7 @@ pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send +
 #[cfg(target_arch = "wasm32")]
 pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
 
-/// Work on a device that can be done again and again: this many times in one go, the last of which is waited for.
+/// Work on a device that can be done again and again: this many times in one go; only the last is waited for.
 pub(crate) type Again = Box<dyn FnMut(usize) -> Result<()>>;
 
 /// The device behind a place. The first use opens it.

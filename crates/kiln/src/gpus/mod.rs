@@ -83,7 +83,7 @@ pub(crate) fn fitting(kinds: &[Backend], room: usize) -> Vec<bool> {
     (0..kinds.len()).map(|i| before(i) < room).collect()
 }
 
-/// A GPU of which nothing has been measured: cautious constants.
+/// A GPU without measurements: cautious constants.
 pub(crate) fn assumed(gpu: &Gpu, position: usize) -> (Place, Link) {
     let place = Place {
         name: gpu.name().to_owned(),
@@ -166,7 +166,7 @@ impl Gpu {
     /// Every hardware GPU of this kind.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where there is none, with the reason, which is logged once in the process.
+    /// [`Error::Unavailable`] where no GPU is found, with the reason, which is logged once in the process.
     pub(crate) fn hardware(kind: Backend, opening: &Opening) -> Result<Vec<Self>> {
         static LOGGED: Mutex<Vec<Backend>> = Mutex::new(Vec::new());
         let found = find::hardware(kind, opening);

@@ -36,7 +36,7 @@ pub(crate) struct Launch {
     pub(crate) queued: f64,
 }
 
-/// The least time of a few runs, the first of which makes everything ready.
+/// The least time of a few runs; the first makes everything ready.
 fn least(run: impl FnMut() -> Result<()>) -> Result<f64> {
     Ok(Runs { untimed: 1, most: 40, enough: 3e-3, long: 10e-3 }.least(run)?.max(1e-9))
 }
@@ -120,7 +120,7 @@ impl Gpu {
     }
 
     /// Seconds that the kernels of an operation take, its operands on the device and its result staying there: beside the launch,
-    /// or, where that is too little to be told from how long a device takes to say that it is done, what one more takes in a graph.
+    /// or, where that is too little beside the time in which a device reports that it is done, what one more takes in a graph.
     ///
     /// # Errors
     /// The errors of [`Gpu::resident_seconds`].
@@ -166,7 +166,7 @@ impl Gpu {
         Ok(Launch { cold, queued: ((many - one) / MANY as f64 - LEAST).max(0.0) })
     }
 
-    /// Seconds of a graph of this many steps, each of which reads what the one before wrote: none are fused.
+    /// Seconds of a graph of this many steps, each reading what the one before wrote: none are fused.
     fn chain(&self, steps: usize) -> Result<f64> {
         let mut graph = Graph::new();
         let x = graph.input(vector(SMALL)?);

@@ -24,7 +24,7 @@ use strided::Layout;
 use super::{Bound, Contract, Operation};
 use crate::{DType, Error, Result, TensorType};
 
-/// An operation whose result is made of elements of its operands, and of one value where there is none of them.
+/// An operation whose result is made of elements of its operands, and of one value elsewhere.
 pub trait Movement: Operation {
     /// The copy of operand `index` of inputs that [`Operation::infer`] accepts.
     ///

@@ -16,7 +16,7 @@ pub struct Slice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Cut {
     start: usize,
-    /// One past the last index; `usize::MAX` stands for the extent.
+    /// One past the last index; `usize::MAX` means the extent.
     end: usize,
     step: usize,
 }

@@ -122,7 +122,7 @@ impl Shape {
         self.weights() * self.row_bytes()
     }
 
-    /// Chunks of weights, of which all but one are on their way. Measured on an H200, of one row with Q8_0: with three a
+    /// Chunks of weights; all but one are on their way. Measured on an H200, of one row with Q8_0: with three a
     /// multiprocessor has room for a third block, of the launch behind, and launches that overlap are slower by a sixth.
     fn stages(self) -> u32 {
         match (self.format, self.rows) {

@@ -44,7 +44,7 @@ impl Copies {
         self.groups.push_back(std::mem::take(&mut self.loose));
     }
 
-    /// That there are none.
+    /// Fails when any are left.
     pub(super) fn none(&self) -> Result<(), String> {
         match self.loose.is_empty() && self.groups.iter().all(Vec::is_empty) {
             true => Ok(()),

@@ -125,7 +125,7 @@ unsafe fn plane<const BITS: usize>(block: [__m256i; 4], x: *const u8, times: i16
 /// Adds half `HALF` of the lanes of [`Bytes::dots`].
 ///
 /// # Safety
-/// As there, with the addresses of which the block is made.
+/// The conditions of [`Bytes::block`] hold, with the addresses that make up the block.
 #[inline(always)]
 unsafe fn half_dots<const BITS: usize, const R: usize, const HALF: usize>(
     low: *const u8,

@@ -113,7 +113,7 @@ unsafe fn symmetric<P: Piece, const C: usize>(low: *const u8, high: *const u8) -
 /// Adds quarter `C` of the lanes of [`Bytes::dots`].
 ///
 /// # Safety
-/// As there, with the addresses of which the block is made.
+/// The conditions of [`Bytes::block`] hold, with the addresses that make up the block.
 #[inline(always)]
 unsafe fn quarter_dots<P: Piece, const BITS: usize, const R: usize, const C: usize>(
     low: *const u8,

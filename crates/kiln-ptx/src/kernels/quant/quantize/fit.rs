@@ -134,8 +134,8 @@ impl<'k> Trial<'k> {
         (k.cvt_rn_f32(self.number) - (TRIALS / 2) as f32) * spacing + levels
     }
 
-    /// The values of the lane with the least error, the first of equal ones, among those of which `tried` holds and whose
-    /// error is a number; `otherwise` where there is none.
+    /// The values of the lane with the least error, the first of equal ones, among those for which `tried` holds and whose
+    /// error is a number; `otherwise` where no value qualifies.
     fn best<const N: usize>(
         &self,
         error: F32<'k>,
@@ -203,7 +203,7 @@ impl Grid {
         }
     }
 
-    /// The integer that stands for the number nearest to `y`, in the lower bits.
+    /// The integer that encodes the number nearest to `y`, in the lower bits.
     pub(super) fn integer<'k>(self, y: F32<'k>) -> F32<'k> {
         let k = y.builder;
         match self {

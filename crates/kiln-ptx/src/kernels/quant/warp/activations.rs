@@ -11,7 +11,7 @@ use crate::{Builder, Global, Pointer, Shared, Value, Variable};
 const GROUP: u32 = 32;
 /// Elements of a vector.
 const VECTOR: u32 = 4;
-/// The largest integer of which both bytes have a sign.
+/// The largest integer whose bytes both have a sign.
 const LARGEST: f32 = 32_639.0;
 /// A sum with it ends with the lowest bits of the nearest integer.
 const ROUNDS: f32 = 12_582_912.0;
