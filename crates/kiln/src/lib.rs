@@ -119,9 +119,7 @@ pub mod prelude {
         CudaBackend, CudaCommandBatch, CudaDevice, CudaKernel, CudaTensor, DeviceOptions as CudaOptions,
     };
     #[cfg(any(feature = "gpu", feature = "gpu-wasm"))]
-    pub use kiln_wgpu::{
-        DeviceOptions as GpuOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuTensor, WgslKernel,
-    };
+    pub use kiln_wgpu::{DeviceOptions as GpuOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuTensor, WgslKernel};
 }
 
 /// The pages for users; their code is compiled and run as documentation tests. A packed crate lacks them.

@@ -104,7 +104,11 @@ pub(super) fn all() -> Vec<Step> {
             run_all(runner, &lines, &[("RUSTDOCFLAGS", "-D warnings")])
         }),
         Step::new("build", "every test and example is built", |runner| runner.programs().map(drop).into()),
-        Step::new("publish", "the crates can be packed, and the README's example compiles with the packed copies", publish),
+        Step::new(
+            "publish",
+            "the crates can be packed, and the README's example compiles with the packed copies",
+            publish,
+        ),
         Step::new("miri", "kernels and the device layer, interpreted to find undefined behaviour", miri)
             .slow()
             .beside(),
