@@ -73,19 +73,16 @@ fn files(root: &Path) -> Result<Vec<Source>> {
     Ok(found)
 }
 
-/// The rows of the tables below a heading: the code in their first cell, or the first two if the second is code, too.
-fn rows(page: &str, heading: &str) -> BTreeSet<String> {
+/// The rows of the tables below a heading: the code in the first cells, which say what a row is about.
+fn rows(page: &str, heading: &str, cells: usize) -> BTreeSet<String> {
     let mut inside = false;
     let mut rows = BTreeSet::new();
     for line in page.lines() {
         if let Some(title) = line.strip_prefix("## ") {
             inside = title == heading;
-        } else if let Some(cells) = line.strip_prefix("| `").filter(|_| inside) {
-            let mut cells = cells.split(" | ");
+        } else if let Some(row) = line.strip_prefix("| `").filter(|_| inside) {
             let code = |cell: &str| cell.trim_start_matches('`').split('`').next().unwrap_or_default().to_owned();
-            let first = cells.next().map(code).unwrap_or_default();
-            let second = cells.next().filter(|cell| cell.starts_with('`')).map(code);
-            rows.insert(second.map_or(first.clone(), |second| format!("{first} {second}")));
+            rows.insert(row.trim_end_matches(" |").split(" | ").take(cells).map(code).collect::<Vec<_>>().join(" "));
         }
     }
     rows
@@ -93,7 +90,9 @@ fn rows(page: &str, heading: &str) -> BTreeSet<String> {
 
 /// What a table of a page lists and the sources do not have, and the other way round.
 fn differences(page: &str, heading: &str, text: &str, found: &BTreeSet<String>) -> Vec<String> {
-    let listed = rows(text, heading);
+    // Names of two words, such as those of a crate and of its feature, are two cells.
+    let cells = found.first().map_or(1, |name| name.split(' ').count());
+    let listed = rows(text, heading, cells);
     let missing = found.difference(&listed).map(|name| format!("{page}, {heading}: `{name}` is missing"));
     let stale = listed.difference(found).map(|name| format!("{page}, {heading}: `{name}` does not exist any more"));
     missing.chain(stale).collect()
@@ -259,7 +258,8 @@ mod tests {
     #[test]
     fn tables_are_compared_with_what_is_found() {
         let page = "## A\n| name | what |\n|---|---|\n| `x` | `code` first |\n| `y` | text |\n## B\n| `z` | no |\n";
-        assert_eq!(rows(page, "A"), ["x code", "y"].map(str::to_owned).into());
+        assert_eq!(rows(page, "A", 1), ["x", "y"].map(str::to_owned).into());
+        assert_eq!(rows(page, "A", 2), ["x code", "y text"].map(str::to_owned).into());
         let found = ["y", "new"].map(str::to_owned).into();
         assert_eq!(differences("page", "A", page, &found).len(), 2);
     }

@@ -80,7 +80,9 @@ pub(crate) fn pack(root: &Path, crates: &[Package]) -> Result<()> {
     let folder = root.join(FOLDER);
     let mut cargo = Command::new("cargo");
     cargo.args(["package", "--quiet", "--no-verify", "--allow-dirty", "--target-dir"]).arg(&folder).current_dir(root);
-    crates.iter().for_each(|package| drop(cargo.args(["-p", &package.name])));
+    for package in crates {
+        cargo.args(["-p", &package.name]);
+    }
     execute(&mut cargo)?;
     for Package { name, version } in crates {
         let unpacked = folder.join(format!("{name}-{version}"));

@@ -31,7 +31,7 @@ Examples:
 
   KILN_ADAPTER=llvmpipe cargo xtask bench    with a driver in software as a GPU; those of hardware always take part
 
-  docs/performance.md, with peers beside kiln:
+  docs/measurements.md, with peers beside kiln:
     cargo bench -p kiln-benches --bench gemm -- --threads 1,2 --json > gemm.json
     cargo xtask bench --quick --write-docs --peers gemm.json
 
@@ -54,8 +54,8 @@ pub(crate) struct Arguments {
     /// The picture to filter, PNG or JPEG, instead of the one that is shipped.
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
-    /// Also write the page of figures from this run; docs/performance.md if no file is named.
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/performance.md")]
+    /// Also write the page of figures from this run; docs/measurements.md if no file is named.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/measurements.md")]
     write_docs: Option<PathBuf>,
     /// What `cargo bench -p kiln-benches ... -- --json` printed, for the peers' part of that page; one file or several.
     #[arg(long, value_name = "FILE", num_args = 1.., requires = "write_docs")]
