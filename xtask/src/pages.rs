@@ -207,6 +207,9 @@ const UNCLEAR: &[(&str, &str)] = &[
     ("stands for", "use `means` or `is`"),
     ("stands there", "use `is`"),
     ("the way there", "name the transfer"),
+    ("is none", "say what it is, or what happens to it"),
+    ("are none", "say what they are, or what happens to them"),
+    ("somebody else", "name the owner"),
     ("so many", "name the number"),
 ];
 

@@ -23,7 +23,7 @@
 //!   with functions that end in `_async`, and the methods of [`Operations`] are futures there (`AsyncOperations`); those that
 //!   wait do not exist.
 //! - Results do not depend on the number of threads; sums and inner products not on the instruction set either.
-//! - Nothing panics on what the caller passes in; every failure is an [`Error`]. A profile that cannot be used is none:
+//! - Nothing panics on what the caller passes in; every failure is an [`Error`]. A profile that cannot be used is ignored:
 //!   it is reported through `tracing` and in [`Engine::profile_status`].
 #![forbid(unsafe_code)]
 

@@ -532,30 +532,35 @@ pub trait Operations {
 
     /// Runs an element-wise function at once if it takes as many operands, all of the length of `out`, and says whether
     /// it did.
+    #[doc(hidden)]
     #[inline]
     fn quick_elementwise(&self, _op: Elementwise, _operands: &[&[f32]], _out: &mut [f32]) -> bool {
         false
     }
 
     /// Reduces a slice to a value at once, if the reduction gives one.
+    #[doc(hidden)]
     #[inline]
     fn quick_reduce(&self, _reduction: Reduction, _x: &[f32]) -> Option<f32> {
         None
     }
 
     /// Reduces a slice to an index at once, if the reduction gives one and there is an element to point at.
+    #[doc(hidden)]
     #[inline]
     fn quick_reduce_index(&self, _reduction: Reduction, _x: &[f32]) -> Option<u32> {
         None
     }
 
     /// The inner product at once, if the lengths agree.
+    #[doc(hidden)]
     #[inline]
     fn quick_dot(&self, _a: &[f32], _b: &[f32]) -> Option<f32> {
         None
     }
 
     /// Transposes a matrix at once if the slices have the length for its extents, and says whether it did.
+    #[doc(hidden)]
     #[inline]
     fn quick_transpose(&self, _x: &[f32], _rows: usize, _columns: usize, _out: &mut [f32]) -> bool {
         false
@@ -563,6 +568,7 @@ pub trait Operations {
 
     /// Computes a product of matrices of the extents `(m, k, n)` at once if the slices have the lengths for them, and says
     /// whether it did.
+    #[doc(hidden)]
     #[inline]
     fn quick_matmul(
         &self,
