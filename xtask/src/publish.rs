@@ -72,6 +72,9 @@ pub(crate) fn published(root: &Path) -> Result<Vec<Package>> {
 
 const FOLDER: &str = "target/kiln/package";
 
+/// The crates that `kiln` needs with its default features. One that is missing here is looked for in the registry, and not found.
+const ALONE: &[&str] = &["kiln", "kiln-device", "kiln-ir", "kiln-route", "kiln-simd"];
+
 /// Packs the crates and unpacks them into folders `NAME-VERSION`.
 ///
 /// # Errors
@@ -116,7 +119,7 @@ pub(crate) fn check(root: &Path, crates: &[Package], all: bool) -> Result<Comman
         writeln!(manifest, "{name} = {{ version = \"{version}\", features = [{features}] }}")?;
     }
     manifest.push_str("\n[patch.crates-io]\n");
-    for Package { name, version } in crates {
+    for Package { name, version } in crates.iter().filter(|package| all || ALONE.contains(&package.name.as_str())) {
         writeln!(manifest, "{name} = {{ path = \"../{name}-{version}\" }}")?;
     }
     let consumer = folder.join("consumer");
