@@ -30,7 +30,7 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// kiln's main job: finds, calibrates, verifies, measures and pictures this machine, and writes a report.
+    /// kiln's main job: finds, calibrates, verifies, measures and images this machine, and writes a report.
     Bench(bench::Arguments),
     /// Formatting, lints, documentation and every test on every instruction set and target that can run here.
     Test(test::Arguments),

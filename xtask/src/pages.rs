@@ -210,6 +210,8 @@ const UNCLEAR: &[(&str, &str)] = &[
     ("is none", "say what it is, or what happens to it"),
     ("are none", "say what they are, or what happens to them"),
     ("somebody else", "name the owner"),
+    ("picture", "write `image`"),
+    ("pictures", "write `images`"),
     ("so many", "name the number"),
 ];
 

@@ -222,7 +222,7 @@ macro_rules! data {
 }
 dtype_table!(data);
 
-/// Writes the f32 that elements stand for, as [`Element::load`] gives them, as many as both slices have; of blocks none.
+/// Writes the f32 that elements represent, as [`Element::load`] gives them, as many as both slices have; of blocks none.
 ///
 /// It is inlined into its caller, so that a caller compiled for an instruction set gets it in that.
 #[inline(always)]

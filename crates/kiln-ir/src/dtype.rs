@@ -42,7 +42,7 @@ pub enum Kind {
     Integer,
     /// True or false.
     Truth,
-    /// Blocks that stand for real numbers.
+    /// Blocks that encode real numbers.
     Blocks,
 }
 

@@ -10,7 +10,7 @@ use crate::{Engine, Tensor};
 
 /// The operations of an [`Engine`] on ndarray views; see [`Engine::arrays`].
 ///
-/// Views in standard layout are used where they lie. A transposed matrix of a product is used where it lies too, because
+/// Views in standard layout are used without a copy, and so is a transposed matrix of a product, because
 /// the product can read it so; every other layout is copied into order first.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrays<'a>(&'a Engine);
@@ -41,7 +41,7 @@ impl Tensor {
     }
 }
 
-/// The elements in standard order: borrowed where they lie so, copied elsewhere.
+/// The elements in standard order: borrowed if they are in that order, else copied.
 fn standard<'a>(view: &ArrayViewD<'a, f32>) -> Result<Cow<'a, [f32]>> {
     Ok(match view.to_slice() {
         Some(slice) => Cow::Borrowed(slice),

@@ -1,4 +1,4 @@
-//! Views: where the elements of a tensor stand in memory.
+//! Views: where the elements of a tensor are in memory.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -157,7 +157,7 @@ impl<T> TensorView<T> {
         self.steps.map(|s| s.stride)
     }
 
-    /// Where the element of index 0 stands in the buffer.
+    /// The position of the element of index 0 in the buffer.
     pub fn offset(&self) -> usize {
         self.offset
     }
@@ -182,7 +182,7 @@ impl<T> TensorView<T> {
         self.shape.contains(&0)
     }
 
-    /// Whether the elements stand one after another in the order of the layout, without a gap.
+    /// Whether the elements follow one another in the order of the layout, without a gap.
     pub fn is_contiguous(&self) -> bool {
         let whole_tiles = |[rows, columns]: [usize; 2]| {
             let d = self.ndim.saturating_sub(2);
@@ -381,7 +381,7 @@ impl<T> TensorView<T> {
         Ok(Self { layout, ..Self { steps, layout, ..self }.checked()? })
     }
 
-    /// Where in the buffer the element of an index stands; `None` for an index outside of the extents.
+    /// The position in the buffer of the element of an index; `None` for an index outside of the extents.
     pub fn linear_index(&self, index: [usize; 4]) -> Option<usize> {
         let inside = index.iter().zip(&self.shape).all(|(i, n)| i < n);
         inside.then(|| self.offset + (0..4).map(|d| self.steps[d].at(index[d])).sum::<usize>())

@@ -147,7 +147,7 @@ pub trait AsyncOperations {
         collect(self, &op, &inputs).await
     }
 
-    /// The `k` greatest elements of every row of `columns` elements, greatest first, and where in the row they stand.
+    /// The `k` greatest elements of every row of `columns` elements, greatest first, and their positions in the row.
     ///
     /// # Errors
     /// The errors of [`Operations::top_k`].

@@ -391,7 +391,7 @@ pub trait Operations {
 
     operations!(operations_on_slices);
 
-    /// The `k` greatest elements of every row of `columns` elements, greatest first, and where in the row they stand.
+    /// The `k` greatest elements of every row of `columns` elements, greatest first, and their positions in the row.
     ///
     /// NaN counts as greater than +∞; of equals the lower index comes first.
     ///

@@ -137,7 +137,7 @@ pub fn check_outputs(op: &'static str, expected: &[TensorType], outputs: &[DataM
     Ok(())
 }
 
-/// Calls `run` with the operands, those of f16 and bf16 as the f32 that they stand for: what a backend does before a kernel that
+/// Calls `run` with the operands, those of f16 and bf16 cast to f32: what a backend does before a kernel that
 /// reads f32 alone.
 ///
 /// # Errors

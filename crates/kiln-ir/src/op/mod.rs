@@ -328,7 +328,7 @@ operations! { $
     TopK,
     /// Two-dimensional convolution.
     Convolve2d,
-    /// Pooling of the windows of a picture.
+    /// Pooling of the windows of an image.
     Pool2d,
     /// Scaled dot-product attention.
     Attention,

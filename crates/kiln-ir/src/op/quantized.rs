@@ -81,7 +81,7 @@ impl Operation for Quantize {
     }
 }
 
-/// The f32 that quantised blocks stand for.
+/// The f32 that quantised blocks encode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Dequantize {
     /// The format to read.

@@ -293,7 +293,7 @@ impl QuantFormat {
         Err(Error::Length { op: "quantised blocks", operand: "bytes", expected, found })
     }
 
-    /// The elements that the blocks stand for. Every pattern of bytes has a meaning: a scale that is NaN or infinite
+    /// The elements that the blocks encode. Every pattern of bytes has a meaning: a scale that is NaN or infinite
     /// gives what IEEE 754 makes of the products and the difference.
     ///
     /// It is inlined into its caller, so that a caller compiled for an instruction set gets it in that.

@@ -1,7 +1,7 @@
 //! Convolution of many channels: an implicit matrix product.
 //!
 //! The kernels are a matrix of `c_out` rows, with a column for each input channel and place in the kernel. What it is
-//! multiplied with has a row for each of these: the picture of that channel, shifted to that place. In a [`Frame`] such a
+//! multiplied with has a row for each of these: the image of that channel, shifted to that place. In a [`Frame`] such a
 //! row is the flat plane from some offset on, so nothing is unrolled or packed: the register tile loads the rows through
 //! a table of offsets. Flat rows run over the right edge, which costs `kw - 1` useless columns of every row of results.
 //!
@@ -98,7 +98,7 @@ pub(super) fn run(
     });
 }
 
-/// A picture and kernels of one pixel: the product of both. `y` is good for writing its results, and nobody else does.
+/// An image and kernels of one pixel: the product of both. `y` is good for writing its results, and nobody else does.
 fn one_pixel(
     isa: Isa,
     threads: usize,

@@ -21,7 +21,7 @@ pub struct PackedB {
 }
 
 impl PackedB {
-    /// The instruction set in whose order it lies.
+    /// The instruction set whose order it has.
     pub fn isa(&self) -> Isa {
         self.isa
     }

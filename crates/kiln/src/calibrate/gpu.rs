@@ -15,7 +15,7 @@ pub(super) const NEVER: f64 = 1e6;
 pub(super) struct Times {
     pub(super) launch: Launch,
     pub(super) link: Link,
-    /// Seconds of each problem on operands that lie on the device, beside the launch.
+    /// Seconds of each problem on operands that are resident on the device, beside the launch.
     pub(super) seconds: Vec<f64>,
 }
 

@@ -28,7 +28,7 @@ impl Gpu {
         Ok(start.elapsed().as_secs_f64() / f64::from(runs))
     }
 
-    /// Seconds that an operation takes on operands that lie on the device, beside the launch: as often in one go as it takes
+    /// Seconds that an operation takes on operands that are resident on the device, beside the launch: as often in one go as it takes
     /// to outlast the clock and the launch.
     ///
     /// # Errors

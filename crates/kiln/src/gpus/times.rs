@@ -109,7 +109,7 @@ fn copied_on_host() -> Result<f64> {
 }
 
 impl Gpu {
-    /// Seconds that an operation takes on operands that lie on the device, its result staying there: the least of a few
+    /// Seconds that an operation takes on operands that are resident on the device, its result staying there: the least of a few
     /// runs, each waited for.
     ///
     /// # Errors

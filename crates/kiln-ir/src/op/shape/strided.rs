@@ -169,7 +169,7 @@ impl StridedCopy {
     }
 }
 
-/// The units of a tensor: where they stand when it is contiguous.
+/// The units of a tensor: their positions when it is contiguous.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     /// Bytes of a unit.

@@ -160,7 +160,7 @@ fn neighbour(number: Word<'_>) -> F32<'_> {
     k.selp(-1.0, k.selp(1.0, k.constant(0.0), k.eq(number, 2)), k.eq(number, 1))
 }
 
-/// The numbers that integers of a symmetric format stand for, in units of the scale.
+/// The numbers that integers of a symmetric format encode, in units of the scale.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Grid {
     /// Whole numbers from this negative one to one less of the other sign.
