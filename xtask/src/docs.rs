@@ -118,8 +118,10 @@ fn on_gpus() -> Result<String> {
          with one that sees its key.\n\
          - The mean of a window in CUDA is off by h + w - 1 u Σ|terms| at most, where that is more: rows of the window are added one \
          after the other, then their sums.\n\
-         - In CUDA other differences than these are asked for: `kiln::cuda::InputPrecision` names them. The rest of this section \
-         is about GPUs through wgpu.\n\
+         - CUDA rounds what products multiply where a lower `kiln::Precision` is asked for. The error is then at most 56 + k / 128 u Σ|terms| \
+         with `Tf32x3`, 2¹⁵ + k / 4 + 16 with `Tf32`, and 2¹⁶ + k / 8 + 144 with `Bf16` and `Int8`, which products of many rows with quantised \
+         weights use, too. The CPU and GPUs through wgpu keep their bounds at every precision. The rest of this section is about GPUs \
+         through wgpu.\n\
          - `fma` is rounded twice where the device has no fused instruction.\n\
          - Sums of products run over chains of up to 512: in their bounds w is min(k, 512) + k / 256.\n\n\
          | operation | error at most on a GPU |\n|---|---|\n",

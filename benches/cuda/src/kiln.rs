@@ -1,7 +1,7 @@
 //! kiln, and the copy that it is held against.
 
 use kiln_cuda::device_copy::DeviceCopy;
-use kiln_cuda::{BufferId, CudaBackend, CudaCommandBatch, CudaDevice, CudaOperation, DeviceOptions, InputPrecision};
+use kiln_cuda::{BufferId, CudaBackend, CudaCommandBatch, CudaDevice, CudaOperation, DeviceOptions};
 use kiln_ir::op::{self, LayerNorm, Matmul, Op, QuantMatmul, Reduce, Reduction, RmsNorm, Softmax};
 use kiln_ir::{Buffer, DType, Operand, Operations, Record, Shape};
 
@@ -20,9 +20,9 @@ pub(crate) struct Kiln {
 impl Kiln {
     /// Opens the device with this number, once for each precision.
     pub(crate) fn open(ordinal: u32) -> Result<Self> {
-        let open = |precision| CudaDevice::open(ordinal, &DeviceOptions::new().input_precision(precision));
-        let device = open(InputPrecision::Ieee)?;
-        let (parts, tf32) = (open(InputPrecision::Tf32x3)?, open(InputPrecision::Tf32)?);
+        let open = |precision| CudaDevice::open(ordinal, &DeviceOptions::new().precision(precision));
+        let device = open(Precision::Contract)?;
+        let (parts, tf32) = (open(Precision::Tf32x3)?, open(Precision::Tf32)?);
         Ok(Self { backend: CudaBackend::on(device.clone()), device, parts, tf32 })
     }
 

@@ -16,7 +16,7 @@
 //! - Everything runs on one stream of a device, in the order in which it was asked for. So memory can be used anew as soon
 //!   as the host lets go of it, and nothing has to be waited for but results.
 //! - Products of f16 run on the tensor cores of Hopper; those of f32 only where less than their contract is asked for
-//!   ([`InputPrecision`]). What those kernels do not take runs on the units for f32.
+//!   ([`Precision`](kiln_ir::Precision)). What those kernels do not take runs on the units for f32.
 //! - A launch is checked against the kernel: number and types of the arguments, the device and alignment of the buffers.
 //! - Compiled code is kept in files where a folder for them is given, by the text that it was made from, the device and the
 //!   driver.
@@ -33,7 +33,7 @@ pub mod numerics;
 mod plan;
 
 pub use by_hand::{CudaKernel, CudaLaunch, WriteKernel};
-pub use device::{CudaDevice, DeviceInfo, DeviceOptions, InputPrecision};
+pub use device::{CudaDevice, DeviceInfo, DeviceOptions};
 pub use driver::{CudaVersion, DriverProblem, OLDEST_DRIVER, Readings};
 pub use kiln_device::{BufferId, KernelTime, MemoryUse, Statistics};
 /// The builder that kernels are written with.

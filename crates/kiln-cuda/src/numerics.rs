@@ -7,13 +7,13 @@
 //! the last tile of keys that any of them sees.
 
 use kiln_ir::op::{Attention, Bound, Matmul, Op};
-use kiln_ir::{DType, Result, TensorType};
+use kiln_ir::{DType, Precision, Result, TensorType};
 use kiln_ptx::kernels::window::Pool;
 
+use crate::CudaDevice;
 use crate::lower::attention::on_tensor_cores;
 use crate::lower::halves;
 use crate::plan::Hardware;
-use crate::{CudaDevice, InputPrecision};
 
 /// The error bound of an operation on a device: that of the contract, or, for products and attention on tensor cores, what those
 /// keep, and of means of windows what chains of rows and columns do. Of attention it leaves out what weights below 2⁻²⁹ of the greatest add: they are within 2⁻⁴⁰ of it.
@@ -28,6 +28,9 @@ fn bound(hardware: Hardware, op: &Op, inputs: &[TensorType]) -> Result<Bound> {
     let plain = op.bound(inputs)?;
     let units = match op {
         Op::Matmul(op) if hardware.has_tensor_cores() => of_product(hardware, op, inputs)?,
+        Op::QuantMatmul(_) if hardware.has_warp_groups() && hardware.rounds() => {
+            Some(rounded_to_bf16(inputs[1].shape.columns() as f64))
+        }
         Op::Attention(op) => of_attention(hardware, op, inputs)?,
         Op::Pool2d(op) => return Ok(Pool::bound(op)),
         _ => None,
@@ -41,15 +44,21 @@ fn bound(hardware: Hardware, op: &Op, inputs: &[TensorType]) -> Result<Bound> {
 /// Units of a product on tensor cores; none where it may run on others.
 fn of_product(hardware: Hardware, op: &Matmul, inputs: &[TensorType]) -> Result<Option<f64>> {
     let k = op.extents(&inputs[0].shape, &inputs[1].shape)?.k as f64;
-    Ok(match hardware.input_precision {
+    Ok(match hardware.precision {
         _ if halves(inputs).is_some() => Some(k / 8.0 + 16.0),
         // 2 u for either part, 4 u for the product that is left out, 32 u and 16 u for a chain of 128 products, and a
         // rounding for each of those.
-        InputPrecision::Tf32x3 if hardware.has_warp_groups() => Some(56.0 + k / 128.0),
-        InputPrecision::Ieee | InputPrecision::Tf32x3 => None,
+        Precision::Tf32x3 if hardware.has_warp_groups() => Some(56.0 + k / 128.0),
         // 2⁻¹⁰ of each factor.
-        InputPrecision::Tf32 => Some(32_768.0 + k / 4.0 + 16.0),
+        Precision::Tf32 => Some(32_768.0 + k / 4.0 + 16.0),
+        _ if hardware.rounds() => Some(rounded_to_bf16(k)),
+        _ => None,
     })
+}
+
+/// Units of a product of `k` terms whose factors are rounded to bf16 first: 2⁻⁹ of each, and what tensor cores cut off.
+fn rounded_to_bf16(k: f64) -> f64 {
+    65_536.0 + k / 8.0 + 144.0
 }
 
 /// Units of attention on tensor cores; none where it runs on others.
@@ -74,22 +83,24 @@ mod tests {
 
     #[test]
     fn products_on_tensor_cores_have_bounds_of_their_own() {
-        let of = |target, input_precision, dtype| {
+        let of = |target, precision, dtype| {
             let ty = TensorType::of(dtype, Shape::new(&[4096, 4096]).unwrap()).unwrap();
-            let hardware = Hardware { target, multiprocessors: 132, input_precision };
+            let hardware = Hardware { target, multiprocessors: 132, precision };
             match bound(hardware, &Matmul::default().into(), &[ty; 2]).unwrap() {
                 Bound::Magnitude(units) => units,
                 other => panic!("{other}"),
             }
         };
-        let contract = of(Target::Sm75, InputPrecision::Tf32, DType::F32);
-        assert_eq!(of(Target::Sm80, InputPrecision::Tf32x3, DType::F32), contract);
-        assert_eq!(of(Target::Sm90a, InputPrecision::Ieee, DType::F32), contract);
-        assert_eq!(of(Target::Sm90a, InputPrecision::Tf32x3, DType::F32), 88.0);
+        let contract = of(Target::Sm75, Precision::Tf32, DType::F32);
+        assert_eq!(of(Target::Sm80, Precision::Tf32x3, DType::F32), contract);
+        assert_eq!(of(Target::Sm90a, Precision::Contract, DType::F32), contract);
+        assert_eq!(of(Target::Sm90a, Precision::Tf32x3, DType::F32), 88.0);
         for target in [Target::Sm80, Target::Sm90a] {
-            assert_eq!(of(target, InputPrecision::Ieee, DType::F16), 528.0);
-            assert_eq!(of(target, InputPrecision::Ieee, DType::Bf16), 528.0);
-            assert_eq!(of(target, InputPrecision::Tf32, DType::F32), 33_808.0);
+            assert_eq!(of(target, Precision::Contract, DType::F16), 528.0);
+            assert_eq!(of(target, Precision::Contract, DType::Bf16), 528.0);
+            assert_eq!(of(target, Precision::Tf32, DType::F32), 33_808.0);
+            assert_eq!(of(target, Precision::Bf16, DType::F32), 66_192.0);
+            assert_eq!(of(target, Precision::Int8, DType::F32), 66_192.0);
         }
     }
 
@@ -97,7 +108,7 @@ mod tests {
     fn attention_has_a_bound_of_its_own_where_it_runs_on_tensor_cores() {
         let of = |target, dtype, d| {
             let ty = TensorType::of(dtype, Shape::new(&[4, 256, d]).unwrap()).unwrap();
-            let hardware = Hardware { target, multiprocessors: 132, input_precision: InputPrecision::Ieee };
+            let hardware = Hardware { target, multiprocessors: 132, precision: Precision::Contract };
             bound(hardware, &Attention::full().into(), &[ty; 3]).unwrap()
         };
         let contract = Op::from(Attention::full()).contract().bound;

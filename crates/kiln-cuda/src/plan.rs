@@ -15,7 +15,8 @@ use kiln_ptx::kernels::gather::Gather;
 use kiln_ptx::kernels::gemm::{FewRowsGemm, Gemm, MultistageGemm, SplitSum, Tf32Planes, WarpGemm, WarpGroupGemm};
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::quant::{
-    Dequantize, QuantMatmul, Quantize, RepairRows, SplitBlocks, SplitRows, WarpQuantMatmul,
+    Dequantize, JoinParts, QuantMatmul, Quantize, RepairRows, RoundRows, SplitBlocks, SplitRows, TiledQuantMatmul,
+    WarpQuantMatmul,
 };
 use kiln_ptx::kernels::reduce::ReduceLevel;
 use kiln_ptx::kernels::rope::Rope;
@@ -29,9 +30,9 @@ use kiln_ptx::kernels::window::{Convolve, Pool};
 use kiln_ptx::kernels::write_rows::WriteRows;
 use kiln_ptx::{Kernel, Launch, PtxKernel, Target, Together};
 
-use crate::InputPrecision;
 use crate::driver::Begins;
 use crate::lower::custom::CustomCode;
+use kiln_ir::Precision;
 
 /// The properties of a device that plans depend on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,13 +40,18 @@ pub struct Hardware {
     /// What kernels are written for.
     pub(crate) target: Target,
     pub(crate) multiprocessors: u32,
-    pub(crate) input_precision: InputPrecision,
+    pub(crate) precision: Precision,
 }
 
 impl Hardware {
     /// Whether copies to shared memory run by themselves.
     pub(crate) fn has_copies(&self) -> bool {
         self.target >= Target::Sm80
+    }
+
+    /// Whether products may round what they multiply to bf16.
+    pub(crate) fn rounds(&self) -> bool {
+        matches!(self.precision, Precision::Bf16 | Precision::Int8)
     }
 
     /// Whether warps multiply on tensor cores in ways that kernels use.
@@ -124,6 +130,7 @@ codes!(
     Gemm,
     GroupByExpert,
     IndexAdd,
+    JoinParts,
     Joined,
     LastSource,
     MergeRuns,
@@ -135,6 +142,7 @@ codes!(
     ReduceLevel,
     RepairRows,
     Rope,
+    RoundRows,
     ScanAttention,
     ScanCombine,
     Scatter,
@@ -146,6 +154,7 @@ codes!(
     SplitSum,
     StridedCopy,
     Tf32Planes,
+    TiledQuantMatmul,
     TopK,
     Transpose,
     WarpGemm,
@@ -239,7 +248,7 @@ mod tests {
             let weights = graph.input(weights);
             x = graph.record(QuantMatmul { format }, &[x, weights]).unwrap();
         }
-        let hardware = Hardware { target, multiprocessors: 132, input_precision: InputPrecision::Ieee };
+        let hardware = Hardware { target, multiprocessors: 132, precision: Precision::Contract };
         kiln_device::Plan::<crate::CudaDevice>::new(&graph, &[x], &hardware).unwrap().steps
     }
 
@@ -270,7 +279,7 @@ mod tests {
             let y = graph.record(QuantMatmul { format }, &[x, weights]).unwrap();
             graph.record(SoftmaxOp, &[y]).unwrap()
         });
-        let hardware = Hardware { target: Target::Sm90a, multiprocessors: 132, input_precision: InputPrecision::Ieee };
+        let hardware = Hardware { target: Target::Sm90a, multiprocessors: 132, precision: Precision::Contract };
         let steps = kiln_device::Plan::<crate::CudaDevice>::new(&graph, &wanted, &hardware).unwrap().steps;
         let names: Vec<String> = steps.iter().map(|step| step.code.kernel().name()).collect();
         assert_eq!(names[0], "warp_quant_matmul_q4_K_1_overlapping_together_3");
@@ -288,7 +297,7 @@ mod tests {
             let launch = Launch { grid: [blocks, 1, 1], ..plan(Target::Sm80)[0].launch.clone() };
             Dispatch { code: Transpose.into(), launch, buffers: vec![at, Location::Slot(1)] }
         };
-        let hardware = Hardware { target: Target::Sm80, multiprocessors: 132, input_precision: InputPrecision::Ieee };
+        let hardware = Hardware { target: Target::Sm80, multiprocessors: 132, precision: Precision::Contract };
         for (blocks, at) in [(FEW_BLOCKS, Location::Slot(0)), (1, Location::Scratch(0))] {
             let mut steps = vec![of(blocks, at), of(blocks, Location::Slot(2))];
             join(&hardware, &mut steps, &[0, 1]).unwrap();
@@ -303,7 +312,7 @@ mod tests {
         let y = graph.record(SoftmaxOp, &[x]).unwrap();
         let y = graph.record(TransposeOp, &[y]).unwrap();
         for (target, second) in [(Target::Sm90a, Begins::Beside), (Target::Sm80, Begins::Behind)] {
-            let hardware = Hardware { target, multiprocessors: 132, input_precision: InputPrecision::Ieee };
+            let hardware = Hardware { target, multiprocessors: 132, precision: Precision::Contract };
             let steps = kiln_device::Plan::<crate::CudaDevice>::new(&graph, &[y], &hardware).unwrap().steps;
             assert_eq!(beginnings(&steps, target), [Begins::Behind, second]);
             let waits = |step: &Dispatch| step.code.kernel().build_for(target).text().contains("griddepcontrol.wait");

@@ -3,8 +3,9 @@
 mod support;
 
 use kiln_cuda::{CudaCommandBatch, DeviceOptions};
-use kiln_ir::op::{Elementwise, Matmul, Reduce, Reduction};
-use kiln_ir::{Data, Error, Operand, Record};
+use kiln_ir::op::reference::Random;
+use kiln_ir::op::{Elementwise, Matmul, QuantMatmul, Reduce, Reduction, RmsNorm};
+use kiln_ir::{Data, Error, Operand, QuantFormat, Record};
 
 #[test]
 fn a_chain_is_one_kernel_and_gives_what_its_operations_give() {
@@ -50,6 +51,38 @@ fn an_execution_is_replayed_with_new_inputs() {
         }
         assert!((batch.read(sum).unwrap()[0] - 12.0 * value).abs() < 1e-4, "turn {turn}");
         assert_eq!(batch.read(x).unwrap(), [value; 12]);
+    }
+}
+
+/// A norm that nothing but products of few rows reads is computed in their kernels, and apart where it is wanted itself.
+#[test]
+fn products_that_normalise_their_rows_give_what_norm_and_product_give() {
+    let Some(device) = support::device() else { return };
+    let mut random = Random::new(81);
+    for (format, rows) in [(QuantFormat::Q4K, 1), (QuantFormat::Q5K, 3), (QuantFormat::Q6K, 4), (QuantFormat::Q8_0, 2)]
+    {
+        let (n, k) = (200, 2048);
+        let mut batch = CudaCommandBatch::new(device.clone());
+        let x = batch.upload(&random.uniforms(rows * k, -1.0, 1.0), &[rows, k]).unwrap();
+        let gamma = batch.upload(&random.uniforms(k, 0.5, 1.5), &[k]).unwrap();
+        let normal = batch.record(RmsNorm::new(1e-5), &[x, gamma]).unwrap();
+        let products = [0, 1].map(|_| {
+            let mut blocks = vec![0; format.bytes(n * k).unwrap()];
+            format.encode(&random.uniforms(n * k, -1.0, 1.0), &mut blocks).unwrap();
+            let weights = batch.upload_blocks(&blocks, &[n, k], format).unwrap();
+            batch.record(QuantMatmul { format }, &[normal, weights]).unwrap()
+        });
+        let kernels = device.compiled_kernels();
+        let together = batch.run(&products).unwrap();
+        assert_eq!(device.compiled_kernels(), kernels + 1, "{format:?}: one kernel for the norm and both products");
+        let apart = batch.run(&[products[0], products[1], normal]).unwrap();
+        for (found, expected) in together.iter().zip(&apart) {
+            let (found, expected) = (found.as_data().f32(), expected.as_data().f32());
+            let largest = expected.iter().fold(0.0f32, |most, x| most.max(x.abs()));
+            for (found, expected) in found.iter().zip(expected) {
+                assert!((found - expected).abs() <= 1e-4 * largest, "{format:?}: {found} for {expected}");
+            }
+        }
     }
 }
 

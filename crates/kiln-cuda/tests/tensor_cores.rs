@@ -2,14 +2,14 @@
 
 mod support;
 
-use kiln_cuda::{CudaCommandBatch, CudaDevice, DeviceOptions, InputPrecision, numerics};
+use kiln_cuda::{CudaCommandBatch, CudaDevice, DeviceOptions, numerics};
 use kiln_ir::op::reference::{Random, check};
-use kiln_ir::op::{Attention, Matmul, Op, Param};
-use kiln_ir::{Buffer, DType, Data, Operand, Record, Result, Shape, f16};
+use kiln_ir::op::{Attention, Matmul, Op, Param, QuantMatmul};
+use kiln_ir::{Buffer, DType, Data, Operand, Precision, QuantFormat, Record, Result, Shape, f16};
 
 /// A device with tensor cores that kernels use.
-fn device_with(input_precision: InputPrecision) -> Option<CudaDevice> {
-    let device = support::device_with(&DeviceOptions::new().input_precision(input_precision))?;
+fn device_with(precision: Precision) -> Option<CudaDevice> {
+    let device = support::device_with(&DeviceOptions::new().precision(precision))?;
     if !device.has_tensor_cores() {
         eprintln!("left out: no kernel uses the tensor cores of {}", device.info());
         return None;
@@ -72,18 +72,43 @@ fn holds(device: &CudaDevice, dtype: DType) {
 
 #[test]
 fn products_of_16_bits_keep_their_bound() {
-    let Some(device) = device_with(InputPrecision::Ieee) else { return };
+    let Some(device) = device_with(Precision::Contract) else { return };
     [DType::F16, DType::Bf16].into_iter().for_each(|dtype| holds(&device, dtype));
 }
 
 #[test]
 fn products_in_two_parts_keep_their_bound() {
-    device_with(InputPrecision::Tf32x3).iter().for_each(|device| holds(device, DType::F32));
+    device_with(Precision::Tf32x3).iter().for_each(|device| holds(device, DType::F32));
 }
 
 #[test]
 fn products_in_tf32_keep_their_bound() {
-    device_with(InputPrecision::Tf32).iter().for_each(|device| holds(device, DType::F32));
+    device_with(Precision::Tf32).iter().for_each(|device| holds(device, DType::F32));
+}
+
+#[test]
+fn products_in_bf16_keep_their_bound() {
+    let Some(device) = device_with(Precision::Bf16) else { return };
+    holds(&device, DType::F32);
+    let mut random = Random::new(9);
+    for format in QuantFormat::ALL {
+        // So many rows that weights are decoded first, and fewer.
+        for (m, k, n) in [(1100, 512, 136), (40, 512, 136)] {
+            let op = Op::from(QuantMatmul { format });
+            let x = random.uniforms(m * k, -1.0, 1.0);
+            let mut blocks = vec![0; format.bytes(n * k).unwrap()];
+            format.encode(&random.uniforms(n * k, -1.0, 1.0), &mut blocks).unwrap();
+            let operands = [
+                Operand::f32(&x, &[m, k]).unwrap(),
+                Operand::new(Data::Blocks(format, &blocks), Shape::new(&[n, k]).unwrap()).unwrap(),
+            ];
+            let bound = numerics::bound_on(&device, &op, &operands.each_ref().map(Operand::ty)).unwrap();
+            let tensors = operands.each_ref().map(|operand| device.upload(operand).unwrap());
+            let got = device.run(&op, &tensors.each_ref()).unwrap()[0].read().unwrap();
+            let accuracy = check(bound, &op.reference(&operands).unwrap(), &[got.as_data()]);
+            accuracy.unwrap_or_else(|why| panic!("{format:?}, {m} x {k} x {n}: {why}"));
+        }
+    }
 }
 
 /// Sequences, heads, heads of keys, queries, keys and elements of a row: one and few, around tiles, grouped heads, so few
@@ -115,7 +140,7 @@ const ATTENTIONS: [[usize; 6]; 20] = [
 
 #[test]
 fn attention_of_16_bits_keeps_its_bound() {
-    let Some(device) = device_with(InputPrecision::Ieee) else { return };
+    let Some(device) = device_with(Precision::Contract) else { return };
     [DType::F16, DType::Bf16].into_iter().for_each(|dtype| attends(&device, dtype));
 }
 
@@ -151,7 +176,7 @@ fn attends(device: &CudaDevice, dtype: DType) {
 /// Values that are not numbers go where the contract says, and nowhere else.
 #[test]
 fn attention_of_f16_keeps_special_values() {
-    let Some(device) = device_with(InputPrecision::Ieee) else { return };
+    let Some(device) = device_with(Precision::Contract) else { return };
     // Few heads, and so many that keys are not cut into parts.
     for heads in [2, 140] {
         let (s, t, d) = (40, 300, 64);
@@ -209,7 +234,7 @@ fn attention_of_f16_keeps_special_values() {
 /// Captured, with the descriptions of tensors in the capture; the kernels are those of tensor cores.
 #[test]
 fn batches_replay_them() {
-    let Some(_) = device_with(InputPrecision::Ieee) else { return };
+    let Some(_) = device_with(Precision::Contract) else { return };
     let options = DeviceOptions::new().profile();
     for (device, replays) in [(support::device().unwrap(), true), (support::device_with(&options).unwrap(), false)] {
         let mut batch = CudaCommandBatch::new(device);

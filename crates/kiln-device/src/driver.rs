@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::fmt::Debug;
 
 use kiln_ir::graph::{Fused, FusionLimits, TensorId};
-use kiln_ir::op::{Custom, Op};
+use kiln_ir::op::{Custom, Op, RmsNorm};
 use kiln_ir::{Result, TensorType};
 
 use crate::lower::{Lowering, Value};
@@ -138,6 +138,21 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// [`kiln_ir::Error::Limit`] where the device cannot run it at this size, [`kiln_ir::Error::Unsupported`] where it has no
     /// kernel.
     fn lower(op: &Op, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()>;
+
+    /// Adds the steps of a product whose rows are normalised first to a plan: inputs are the rows, the other operands of the product
+    /// and gamma. By default the norm is computed apart.
+    ///
+    /// # Errors
+    /// The errors of [`Driver::lower`].
+    fn lower_normed(
+        norm: &RmsNorm,
+        op: &Op,
+        plan: &mut Lowering<'_, Self>,
+        inputs: &[Value],
+        outputs: &[Value],
+    ) -> Result<()> {
+        crate::lower::normed(norm, op, plan, inputs, outputs)
+    }
 
     /// Adds the steps of a fused element-wise chain to a plan.
     ///

@@ -1,6 +1,6 @@
 //! Lowering: from an operation to launches of kernels. A backend implements [`Lower`] for each operation.
 
-use kiln_ir::op::{BroadcastTo, Cast, Op, Operation, Permute, Quantize};
+use kiln_ir::op::{BroadcastTo, Cast, Op, Operation, Permute, Quantize, RmsNorm};
 use kiln_ir::{DType, Result, Shape, TensorType};
 
 use crate::driver::Driver;
@@ -57,6 +57,24 @@ pub fn lower_one<D: Driver, O: Lower<D>>(
         plan.part(|plan| D::lower(&copy.into(), plan, &read[..1], &outputs[..1]))?;
     }
     op.lower(plan, &read, outputs)
+}
+
+/// Lowers a product whose rows are normalised first: the norm to scratch memory, then the product. The body of
+/// [`Driver::lower_normed`] where no kernel does both.
+///
+/// # Errors
+/// The errors of [`Driver::lower`].
+pub fn normed<D: Driver>(
+    norm: &RmsNorm,
+    op: &Op,
+    plan: &mut Lowering<'_, D>,
+    inputs: &[Value],
+    outputs: &[Value],
+) -> Result<()> {
+    let [x, operands @ .., gamma] = inputs else { return D::lower(op, plan, inputs, outputs) };
+    let normal = plan.scratch(x.ty);
+    D::lower(&Op::from(*norm), plan, &[*x, *gamma], &[normal])?;
+    D::lower(op, plan, &[&[normal], operands].concat(), outputs)
 }
 
 /// Lowers an operation that works along the last dimension, along dimension `axis` of `x`: on a copy in which it is the last, where

@@ -104,7 +104,10 @@ impl<D: Driver> Plan<D> {
                 let inputs = step.inputs().iter().map(|&id| value(id)).collect::<Result<Vec<_>>>()?;
                 let outputs = step.outputs().map(value).collect::<Result<Vec<_>>>()?;
                 match step {
-                    Step::Run { op, .. } => D::lower(op, &mut lowering, &inputs, &outputs)?,
+                    Step::Run { op, norm: None, .. } => D::lower(op, &mut lowering, &inputs, &outputs)?,
+                    Step::Run { op, norm: Some(norm), .. } => {
+                        D::lower_normed(norm, op, &mut lowering, &inputs, &outputs)?;
+                    }
                     Step::Fused(fused) => D::lower_fused(fused, &mut lowering, &inputs, &outputs)?,
                 }
             }

@@ -30,6 +30,7 @@ pub mod graph;
 mod layout;
 mod methods;
 pub mod op;
+mod precision;
 pub mod quant;
 mod shape;
 
@@ -43,5 +44,6 @@ pub use layout::{
     tiled_max_2d, tiled_min_2d, tiled_reduce_2d, tiled_reduce_partial, tiled_sum_2d,
 };
 pub use methods::{AsyncOperations, Operations, Record};
+pub use precision::Precision;
 pub use quant::QuantFormat;
 pub use shape::{MAX_RANK, Shape, TensorType};

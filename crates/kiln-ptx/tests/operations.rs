@@ -2,12 +2,12 @@
 
 mod support;
 
-use kiln_ir::op::reference::{self, Case, Input};
+use kiln_ir::op::reference::{self, Case, Expected, Input};
 use kiln_ir::op::{
-    Arithmetic as ArithmeticOp, Attention as AttentionOp, BatchNorm, Cast as CastOp, Compare as CompareOp, Convolve2d,
-    Cumsum as CumsumOp, Dequantize as DequantizeOp, MatmulByExpert as MatmulByExpertOp, Op, Operation, Pool2d,
-    QuantMatmul as QuantMatmulOp, Quantize as QuantizeOp, Rope as RopeOp, Select as SelectOp, Sort as SortOp,
-    TopK as TopKOp, channels_of,
+    Arithmetic as ArithmeticOp, Attention as AttentionOp, BatchNorm, Bound, Cast as CastOp, Compare as CompareOp,
+    Convolve2d, Cumsum as CumsumOp, Dequantize as DequantizeOp, MatmulByExpert as MatmulByExpertOp, Op, Operation,
+    Pool2d, QuantMatmul as QuantMatmulOp, Quantize as QuantizeOp, RmsNorm, Rope as RopeOp, Select as SelectOp,
+    Sort as SortOp, TopK as TopKOp, channels_of,
 };
 use kiln_ir::{Buffer, DType, Data, Error, Operand, QuantFormat, Result as CoreResult, Shape, TensorType};
 use kiln_ptx::kernels::attention::{Attention, ScanAttention};
@@ -15,8 +15,8 @@ use kiln_ptx::kernels::cast::Cast;
 use kiln_ptx::kernels::channels::Channels;
 use kiln_ptx::kernels::compare::{Arithmetic, Compare, Select};
 use kiln_ptx::kernels::cumsum::Cumsum;
-use kiln_ptx::kernels::experts::{ExpertGemm, ExpertTiles, GroupByExpert};
-use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, WarpQuantMatmul};
+use kiln_ptx::kernels::experts::{ExpertGemm, GroupByExpert};
+use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, Tiling, WarpQuantMatmul};
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::sort::{self, MergeRuns, SortRuns};
 use kiln_ptx::kernels::top_k::TopK;
@@ -318,7 +318,7 @@ fn run_by_expert(inputs: &[Operand<'_>], target: Target) -> Result<Vec<Buffer>, 
     let [x, w, index] =
         [Data::F32(&wide).as_bytes(), weights.data().as_bytes(), indices.data().as_bytes()].map(&mut upload);
     let out = device.allocate(result.bytes());
-    let tiles = ExpertTiles::new(&e);
+    let tiles = e.tiles();
     let (mut chosen, mut slots) = (index, index);
     if tiles.are_grouped() {
         (slots, chosen) = (device.allocate(4 * GroupByExpert::slots(tiles)), device.allocate(4 * tiles.count));
@@ -391,6 +391,130 @@ fn quantised_products_of_long_rows_keep_their_contract() {
             |op: &Op, inputs: &[Operand<'_>]| Ok(run(op, inputs, Target::Sm80).unwrap_or_else(|why| panic!("{why}")));
         let accuracy = reference::conform(&case, results).unwrap_or_else(|why| panic!("{why}"));
         assert_eq!(accuracy.compared, m * n);
+    }
+}
+
+/// The product of rows that are rounded first, with what is added to it if anything is, on a device of this many multiprocessors.
+fn run_tiled(
+    format: QuantFormat,
+    inputs: &[Operand<'_>],
+    addend: Option<&[f32]>,
+    multiprocessors: u32,
+) -> Result<Vec<Buffer>, String> {
+    let mut device = Device::default();
+    let [x, weights] = [0, 1].map(|input: usize| {
+        let bytes = inputs[input].data().as_bytes();
+        device.upload(&[bytes, &vec![0; bytes.len().next_multiple_of(4) - bytes.len() + 4]].concat())
+    });
+    let addend = addend.map(|x| device.upload(&x.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>())).into_iter();
+    let extents @ [m, _, n] =
+        [inputs[0].ty().shape.rows(), inputs[1].ty().shape.columns(), inputs[1].ty().shape.rows()];
+    let tiling = Tiling::new(format, extents, Target::Sm80, multiprocessors).unwrap();
+    let [rounded, units] = tiling.rounded_bytes().unwrap().map(|bytes| device.allocate(bytes));
+    let out = device.allocate(4 * m * n);
+    let (rounding, launch) = tiling.rounding().unwrap();
+    device.run(&rounding, &launch, &[x, rounded, units])?;
+    let adds = addend.len() > 0;
+    let (product, launch) = tiling.product(adds).unwrap();
+    if let Some((joining, joins)) = tiling.joining(adds).unwrap() {
+        let parts = device.allocate(tiling.parts_bytes().unwrap());
+        device.run(&product, &launch, &[rounded, units, weights, parts])?;
+        let buffers: Vec<usize> = [parts, out, x, weights].into_iter().chain(addend).collect();
+        device.run(&joining, &joins, &buffers)?;
+    } else {
+        let buffers: Vec<usize> = [rounded, units, weights, out, x].into_iter().chain(addend).collect();
+        device.run(&product, &launch, &buffers)?;
+    }
+    let words = device.download(out).as_chunks::<4>().0[..m * n].iter().map(|word| f32::from_le_bytes(*word));
+    Ok(vec![Buffer::F32(words.collect())])
+}
+
+/// Whole and in parts, with rows, columns and elements that fill no tile, and with what has no unit.
+#[test]
+fn quantised_products_of_tiles_keep_their_contract() {
+    let mut random = reference::Random::new(57);
+    let all = [(9, 35, 2, 1), (16, 130, 5, 9), (33, 7, 1, 1)];
+    for (format, cases) in [
+        (QuantFormat::Q4K, &all[..]),
+        (QuantFormat::Q5K, &all[..1]),
+        (QuantFormat::Q6K, &all[1..2]),
+        (QuantFormat::Q8_0, &all[..1]),
+    ] {
+        for &(m, n, chunks, multiprocessors) in cases {
+            let k = chunks * 256 - if format == QuantFormat::Q8_0 { 96 } else { 0 };
+            let mut blocks = vec![0; format.bytes(n * k).unwrap()];
+            format.encode(&random.uniforms(n * k, -1.0, 1.0), &mut blocks).unwrap();
+            let mut x = random.uniforms(m * k, -1.0, 1.0);
+            for (row, value) in [(1, f32::NAN), (2, f32::INFINITY), (3, 2e38), (4, 1e-40)] {
+                x[row * k + k - 1] = value;
+            }
+            x[5 * k..6 * k].fill(0.0);
+            x[6 * k..7 * k].iter_mut().for_each(|x| *x *= 1e-30);
+            let addend = random.uniforms(m * n, -9.0, 9.0);
+            let inputs =
+                || vec![Input::f32(x.clone(), &[m, k]), Input::new(Buffer::Blocks(format, blocks.clone()), &[n, k])];
+            let case = Case::new(QuantMatmulOp { format }, inputs());
+            let results = |addend: Option<&[f32]>, inputs: &[Operand<'_>]| {
+                run_tiled(format, inputs, addend, multiprocessors).unwrap_or_else(|why| panic!("{format:?} {m}: {why}"))
+            };
+            let accuracy = reference::conform(&case, |_: &Op, inputs: &[Operand<'_>]| Ok(results(None, inputs)));
+            assert_eq!(accuracy.unwrap_or_else(|why| panic!("{why}")).compared, m * n);
+            let inputs = inputs();
+            let inputs: Vec<Operand<'_>> = inputs.iter().map(|input| input.operand().unwrap()).collect();
+            let (Buffer::F32(sums), Buffer::F32(products)) =
+                (results(Some(&addend), &inputs).remove(0), results(None, &inputs).remove(0))
+            else {
+                panic!("results of f32");
+            };
+            let expected = products.iter().zip(&addend).map(|(product, addend)| (product + addend).to_bits());
+            assert!(sums.iter().map(|sum| sum.to_bits()).eq(expected), "{format:?} {m}");
+        }
+    }
+}
+
+/// Rows of ordinary, large, tiny and no size at all, and one with what is no number.
+#[test]
+fn quantised_products_normalise_their_rows() {
+    let mut random = reference::Random::new(58);
+    for (format, m, n, k) in [
+        (QuantFormat::Q4K, 1, 35, 512),
+        (QuantFormat::Q5K, 2, 20, 4096 + 256),
+        (QuantFormat::Q6K, 4, 35, 2048 + 256),
+        (QuantFormat::Q8_0, 3, 33, 1056),
+    ] {
+        for (size, eps) in [(1.0, 1e-5), (1e25, 1e-5), (1e-25, 0.0), (0.0, 1e-6), (f32::NAN, 1e-5)] {
+            let mut x = random.uniforms(m * k, -1.0, 1.0);
+            x[(m - 1) * k..].iter_mut().for_each(|x| *x *= size);
+            let gamma = random.uniforms(k, 0.5, 2.0);
+            let mut blocks = vec![0; format.bytes(n * k).unwrap()];
+            format.encode(&random.uniforms(n * k, -1.0, 1.0), &mut blocks).unwrap();
+            let [rows, vector] = [&x, &gamma].map(|x| Input::f32(x.clone(), &[x.len() / k, k]));
+            let vector = Input::f32(vector.operand().unwrap().data().f32().to_vec(), &[k]);
+            let norm = RmsNorm::new(eps);
+            let operands = [rows.operand().unwrap(), vector.operand().unwrap()];
+            let Expected::F32 { values, .. } = Op::from(norm).reference(&operands).unwrap().remove(0) else {
+                panic!("a norm of f32");
+            };
+            let normal = Input::f32(values.iter().map(|&x| x as f32).collect(), &[m, k]);
+            let weights = Input::new(Buffer::Blocks(format, blocks.clone()), &[n, k]);
+            let op = Op::from(QuantMatmulOp { format });
+            let operands = [normal.operand().unwrap(), weights.operand().unwrap()];
+            let expected = op.reference(&operands).unwrap();
+            let Bound::Magnitude(units) = op.bound(&operands.each_ref().map(Operand::ty)).unwrap() else {
+                panic!("a product");
+            };
+            let kernel = WarpQuantMatmul::new(format, m, Target::Sm80).unwrap().normed(norm).unwrap();
+            let mut device = Device::default();
+            blocks.resize(blocks.len().next_multiple_of(16) + 16, 0);
+            let bytes = |x: &[f32]| -> Vec<u8> { x.iter().flat_map(|x| x.to_le_bytes()).collect() };
+            let buffers = [bytes(&x), blocks, vec![0; 4 * m * n], bytes(&gamma)].map(|x| device.upload(&x));
+            device.run(&kernel, &kernel.launch(m, k, n, 1).unwrap(), &buffers).unwrap();
+            let words = device.download(buffers[2]).as_chunks::<4>().0[..m * n].iter();
+            let found = Buffer::F32(words.map(|word| f32::from_le_bytes(*word)).collect());
+            // Those of the norm, and of the rounding of its result above.
+            let accuracy = reference::check(Bound::Magnitude(units + 16.0), &expected, &[found.as_data()]);
+            accuracy.unwrap_or_else(|why| panic!("{format:?}, {size}: {why}"));
+        }
     }
 }
 

@@ -60,6 +60,11 @@ fn parts_of_blocks_are_the_numbers_that_they_stand_for() {
             let buffers = [device.upload(&blocks), device.allocate(plane_bytes(numbers.len()).unwrap())];
             device.run(&kernel, &kernel.launch(numbers.len()).unwrap(), &buffers).unwrap();
             close(&sums(device.download(buffers[1]), numbers.len()), &numbers, format.name());
+            let rounding = SplitBlocks::rounding(format);
+            let rounded = device.allocate(2 * numbers.len());
+            device.run(&rounding, &rounding.launch(numbers.len()).unwrap(), &[buffers[0], rounded]).unwrap();
+            let nearest = bytes(&numbers, |x| kiln_ir::bf16::from_f32(x).to_le_bytes());
+            assert_eq!(device.download(rounded)[..nearest.len()], nearest, "{}", format.name());
         }
     }
 }

@@ -113,7 +113,7 @@ impl Flow {
         }
         let mut types: Vec<TensorType> = Vec::new();
         for step in &schedule.steps {
-            let Step::Run { op, inputs, outputs } = step else { continue };
+            let Step::Run { op, inputs, outputs, .. } = step else { continue };
             types.clear();
             for &id in inputs {
                 types.push(graph.ty(id)?);

@@ -58,8 +58,8 @@ pub use kiln_device::{KernelTime, MemoryUse, Profile as KernelProfile};
 #[cfg(target_arch = "wasm32")]
 pub use kiln_ir::AsyncOperations;
 pub use kiln_ir::{
-    Bool, Buffer, DType, Data, DataMut, Element, Error, MAX_RANK, Operand, Operations, QuantFormat, Record, Result,
-    Shape, TensorType, bf16, f16, graph, op,
+    Bool, Buffer, DType, Data, DataMut, Element, Error, MAX_RANK, Operand, Operations, Precision, QuantFormat, Record,
+    Result, Shape, TensorType, bf16, f16, graph, op,
 };
 /// Views of tensors, and reductions of matrices by tiles.
 pub use kiln_ir::{

@@ -8,21 +8,22 @@ mod program;
 mod staging;
 
 pub use open::{CudaDevice, DeviceInfo};
-pub use options::{DeviceOptions, InputPrecision};
+pub use options::DeviceOptions;
 
 use std::collections::HashMap;
 use std::convert::Infallible;
 
 use kiln_device::waiting::Waiting;
 use kiln_device::{Bindings, Driver, Lowering, Plan, Profile, Read, Shared, Value};
-use kiln_ir::graph::{Fused, FusionLimits, TensorId};
-use kiln_ir::op::{Custom, Op};
+use kiln_ir::graph::{Fused, FusionLimits, NormLimits, TensorId};
+use kiln_ir::op::{Custom, Op, RmsNorm};
 use kiln_ir::{Result, TensorType};
+use kiln_ptx::kernels::quant::WarpQuantMatmul;
 
 use self::direct::Direct;
 use self::program::Program;
 use crate::driver::{DeviceMemory, DriverProblem};
-use crate::lower::{cast, elementwise};
+use crate::lower::{cast, elementwise, quantized};
 use crate::plan::{Dispatch, Hardware};
 use crate::{Region, plan, span};
 
@@ -92,8 +93,10 @@ impl Driver for CudaDevice {
         self.inner.staging.clear();
     }
 
-    fn fusion_limits(_: &Hardware) -> FusionLimits {
-        FusionLimits { addends: true, round: 4, ..FusionLimits::default() }
+    fn fusion_limits(target: &Hardware) -> FusionLimits {
+        let norms = NormLimits { rows: WarpQuantMatmul::NORMED_ROWS, formats: WarpQuantMatmul::FORMATS };
+        let norms = target.has_copies().then_some(norms);
+        FusionLimits { addends: true, norms, round: 4, ..FusionLimits::default() }
     }
 
     fn join(target: &Hardware, steps: &mut Vec<Dispatch>, begins: &[usize]) -> Result<()> {
@@ -106,6 +109,16 @@ impl Driver for CudaDevice {
 
     fn lower(op: &Op, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         kiln_ir::for_operation!(op, op => kiln_device::lower::lower_one(op, plan, inputs, outputs))
+    }
+
+    fn lower_normed(
+        norm: &RmsNorm,
+        op: &Op,
+        plan: &mut Lowering<'_, Self>,
+        inputs: &[Value],
+        outputs: &[Value],
+    ) -> Result<()> {
+        quantized::lower_normed(norm, op, plan, inputs, outputs)
     }
 
     fn lower_fused(fused: &Fused, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()> {

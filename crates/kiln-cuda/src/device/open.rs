@@ -121,11 +121,8 @@ impl CudaDevice {
         let context = Arc::new(Context::open(driver, ordinal, info.name.clone())?);
         let folder = options.kernel_folder.clone();
         let kernels = Kernels::new(context.clone(), driver, info.compute_capability, folder)?;
-        let hardware = Hardware {
-            target: kernels.target,
-            multiprocessors: info.multiprocessors,
-            input_precision: options.input_precision,
-        };
+        let hardware =
+            Hardware { target: kernels.target, multiprocessors: info.multiprocessors, precision: options.precision };
         // Other programs use the device, too.
         let shared = Shared::new(GRANULARITY, info.memory / 4);
         let staging = Staging::new(context.clone());
@@ -143,7 +140,7 @@ impl CudaDevice {
         self.inner.hardware.target.name()
     }
 
-    /// Whether products and attention of f16, and products of f32 as [`DeviceOptions::input_precision`] says, run on tensor
+    /// Whether products and attention of f16, and products of f32 as [`DeviceOptions::precision`] says, run on tensor
     /// cores.
     pub fn has_tensor_cores(&self) -> bool {
         self.inner.hardware.has_tensor_cores()

@@ -2,21 +2,7 @@
 
 use std::path::PathBuf;
 
-/// With what precision products of matrices read f32. Tensor cores take TF32, the upper 19 bits of an f32; those from compute
-/// capability 8.0 on are used. On other devices everything is [`InputPrecision::Ieee`].
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum InputPrecision {
-    /// As it is, on the units for f32: the bounds and special values of the contract.
-    #[default]
-    Ieee,
-    /// In two parts in TF32 and three products of these: an error of at most `56 + k / 128` units of `u Σ |terms|`, and
-    /// NaN where an infinity, or a number that TF32 rounds to one, is multiplied. On Hopper; elsewhere as
-    /// [`InputPrecision::Ieee`].
-    Tf32x3,
-    /// In TF32, rounded towards zero: an error of at most `2¹⁵ + k / 4 + 16` units of `u Σ |terms|`.
-    Tf32,
-}
+use kiln_ir::Precision;
 
 /// How a device is opened: by default without files and without clocks.
 ///
@@ -32,7 +18,7 @@ pub enum InputPrecision {
 #[must_use]
 pub struct DeviceOptions {
     pub(crate) profile: bool,
-    pub(crate) input_precision: InputPrecision,
+    pub(crate) precision: Precision,
     pub(crate) kernel_folder: Option<PathBuf>,
 }
 
@@ -48,9 +34,10 @@ impl DeviceOptions {
         Self { profile: true, ..self }
     }
 
-    /// With what precision products read matrices of f32, where the device has tensor cores that take them.
-    pub fn input_precision(self, input_precision: InputPrecision) -> Self {
-        Self { input_precision, ..self }
+    /// With what precision products may read their operands, where the device has tensor cores that take them: those from compute
+    /// capability 8.0 on are used.
+    pub fn precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
     }
 
     /// Keeps compiled kernels in files in this folder, so that the next process need not compile them again. It is made

@@ -231,8 +231,8 @@ mod tests {
     use kiln_ptx::Target;
 
     use super::*;
-    use crate::InputPrecision;
     use kiln_device::Plan;
+    use kiln_ir::Precision;
 
     /// The kernels of causal attention of these heads, queries, keys and elements of a row, up to their tiles; and the bytes
     /// of scratch memory.
@@ -242,7 +242,7 @@ mod tests {
         [heads, s, t, d]: [usize; 4],
         scale: Option<Param>,
     ) -> (Vec<String>, usize) {
-        let hardware = Hardware { target, multiprocessors: 132, input_precision: InputPrecision::Ieee };
+        let hardware = Hardware { target, multiprocessors: 132, precision: Precision::Contract };
         let ty = |dtype, dims: [usize; 3]| TensorType::of(dtype, Shape::new(&dims).unwrap()).unwrap();
         let types = [ty(dtype, [heads, s, d]), ty(dtype, [2, t, d]), ty(values, [2, t, d])];
         let (_, plan) =
@@ -275,7 +275,7 @@ mod tests {
     #[test]
     fn queries_at_positions_go_to_the_tensor_cores_of_hopper() {
         let names = |target, op: Attention, s: usize| {
-            let hardware = Hardware { target, multiprocessors: 132, input_precision: InputPrecision::Ieee };
+            let hardware = Hardware { target, multiprocessors: 132, precision: Precision::Contract };
             let half = |dims: [usize; 3]| TensorType::of(DType::F16, Shape::new(&dims).unwrap()).unwrap();
             let word = |n| TensorType::u32(Shape::new(&[n]).unwrap());
             let types = [half([32, s, 64]), half([4, 4096, 64]), half([4, 4096, 64]), word(s), word(1)];
@@ -321,7 +321,7 @@ mod tests {
 
     #[test]
     fn few_queries_read_keys_as_they_are_stored() {
-        let hardware = Hardware { target: Target::Sm90a, multiprocessors: 132, input_precision: InputPrecision::Ieee };
+        let hardware = Hardware { target: Target::Sm90a, multiprocessors: 132, precision: Precision::Contract };
         let plan = |op: Attention, q: [usize; 3], kv: [usize; 3], stored: DType, beside: &[TensorType]| {
             let of = |dtype, dims: [usize; 3]| TensorType::of(dtype, Shape::new(&dims).unwrap()).unwrap();
             let types = [&[of(DType::F32, q), of(stored, kv), of(stored, kv)], beside].concat();

@@ -23,11 +23,16 @@ pub(super) fn cast(plan: &mut Lowering<'_>, from: Value, to: Value) -> Result<()
 
 /// A value of floats as f32: itself, or where it is of another type a copy for the duration of this step.
 pub(crate) fn widened(plan: &mut Lowering<'_>, value: Value) -> Result<Value> {
-    if value.ty.dtype == DType::F32 {
+    of_type(plan, value, DType::F32)
+}
+
+/// A value of floats as floats of this type: itself, or where it is of another type a copy for the duration of this step.
+pub(super) fn of_type(plan: &mut Lowering<'_>, value: Value, dtype: DType) -> Result<Value> {
+    if value.ty.dtype == dtype {
         return Ok(value);
     }
-    let ty = TensorType::f32(value.ty.shape);
-    let wide = Value { at: plan.scratch_bytes(ty.bytes()), ty };
-    cast(plan, value, wide)?;
-    Ok(wide)
+    let ty = TensorType { dtype, shape: value.ty.shape };
+    let copy = Value { at: plan.scratch_bytes(ty.bytes().next_multiple_of(4)), ty };
+    cast(plan, value, copy)?;
+    Ok(copy)
 }

@@ -3,7 +3,7 @@
 use kiln_ir::op::{MatmulByExpert, Operation};
 use kiln_ir::{DType, Result, Shape, TensorType};
 use kiln_ptx::PtxType;
-use kiln_ptx::kernels::experts::{ExpertGemm, ExpertTiles, GroupByExpert};
+use kiln_ptx::kernels::experts::{ExpertGemm, GroupByExpert};
 use kiln_ptx::kernels::quant;
 
 use super::scatter::reported;
@@ -23,7 +23,7 @@ impl Lower<CudaDevice> for MatmulByExpert {
             return Ok(());
         }
         let x = cast::widened(plan, x)?;
-        let tiles = ExpertTiles::new(&e);
+        let tiles = e.tiles();
         let (mut chosen, mut slots) = (indices.at, indices.at);
         if tiles.are_grouped() {
             let mut scratch = |n: usize| Ok::<_, kiln_ir::Error>(plan.scratch(TensorType::u32(Shape::new(&[n])?)).at);
@@ -59,12 +59,12 @@ mod tests {
     use kiln_ptx::Target;
 
     use super::*;
-    use crate::InputPrecision;
     use crate::plan::Hardware;
+    use kiln_ir::Precision;
 
     /// The kernels of two products for each of some rows, behind that which looks at the indices.
     fn kernels(target: Target, weights: DType, rows: usize) -> Vec<String> {
-        let hardware = Hardware { target, multiprocessors: 132, input_precision: InputPrecision::Ieee };
+        let hardware = Hardware { target, multiprocessors: 132, precision: Precision::Contract };
         let ty = |dtype, dims: &[usize]| TensorType::of(dtype, Shape::new(dims).unwrap()).unwrap();
         let types = [ty(DType::F32, &[rows, 256]), ty(weights, &[8, 96, 256]), ty(DType::U32, &[rows, 2])];
         let (_, plan) = Plan::<CudaDevice>::of_operation(&Op::from(MatmulByExpert), &types, &hardware).unwrap();

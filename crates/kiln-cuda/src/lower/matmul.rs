@@ -1,7 +1,7 @@
 //! Products of matrices.
 
 use kiln_ir::op::{Matmul, MatmulExtents, Matvec, StridedCopy};
-use kiln_ir::{DType, Error, Result, Shape, TensorType};
+use kiln_ir::{DType, Error, Precision, Result, Shape, TensorType};
 use kiln_ptx::kernels::gemm::{
     Epilogue, FewRowsGemm, Gemm, MultistageGemm, SplitSum, Tf32Planes, Tile, WarpGemm, WarpGroupGemm, WarpGroupTile,
     WarpTile,
@@ -11,7 +11,6 @@ use kiln_ptx::{Launch, PtxType};
 
 use super::{HALVES, Launches, Lower, Lowering, Value, accepted, cast, halves, shape};
 use crate::CudaDevice;
-use crate::InputPrecision;
 use crate::plan::{Code, Hardware};
 use kiln_device::Location;
 
@@ -24,7 +23,7 @@ const BUSY: usize = 128;
 const WORTH_PLANES: usize = 195;
 
 /// How warp groups take f32: with k innermost.
-const K_INNERMOST: Matmul = Matmul { transpose_a: false, transpose_b: true };
+pub(super) const K_INNERMOST: Matmul = Matmul { transpose_a: false, transpose_b: true };
 
 /// Adds `C = A B` on tensor cores where they take it, else on the units for f32.
 fn product(plan: &mut Lowering<'_>, op: Matmul, mut extents: MatmulExtents, [a, b, c]: [Value; 3]) -> Result<()> {
@@ -84,11 +83,12 @@ fn in_stages(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b,
 /// Adds the product on tensor cores, and says whether they take it.
 fn on_tensor_cores(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b, c]: [Value; 3]) -> Result<bool> {
     let halves = halves(&[a.ty, b.ty]);
-    let (kernel_op, input) = match (halves, plan.target.input_precision) {
+    let (kernel_op, input) = match (halves, plan.target.precision) {
         (Some(halves), _) => (op, halves),
-        (None, InputPrecision::Ieee) => return Ok(false),
-        (None, InputPrecision::Tf32x3) => return in_planes(plan, op, extents, [a, b, c]),
-        (None, InputPrecision::Tf32) => (K_INNERMOST, PtxType::F32),
+        (None, Precision::Tf32x3) => return in_planes(plan, op, extents, [a, b, c]),
+        (None, Precision::Tf32) => (K_INNERMOST, PtxType::F32),
+        (None, Precision::Bf16 | Precision::Int8) => return rounded(plan, op, extents, [a, b, c]),
+        (None, _) => return Ok(false),
     };
     let Some((kernel, launch)) = kernel(*plan.target, kernel_op, input, extents)? else { return Ok(false) };
     if halves.is_some() {
@@ -103,8 +103,21 @@ fn on_tensor_cores(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, 
     Ok(true)
 }
 
+/// Adds the product of what is nearest to the operands in bf16, and says whether a kernel takes it.
+fn rounded(plan: &mut Lowering<'_>, op: Matmul, extents: MatmulExtents, [a, b, c]: [Value; 3]) -> Result<bool> {
+    let Some((kernel, launch)) = kernel(*plan.target, op, PtxType::Bf16, extents)? else { return Ok(false) };
+    let [a, b] = [a, b].map(|operand| cast::of_type(plan, operand, DType::Bf16));
+    plan.run(kernel, launch, &[a?.at, b?.at, c.at]);
+    Ok(true)
+}
+
 /// The kernel for tensor cores that takes a product as it is stored, and its launch: of warp groups where there are any.
-fn kernel(hardware: Hardware, op: Matmul, input: PtxType, extents: MatmulExtents) -> Result<Option<(Code, Launch)>> {
+pub(super) fn kernel(
+    hardware: Hardware,
+    op: Matmul,
+    input: PtxType,
+    extents: MatmulExtents,
+) -> Result<Option<(Code, Launch)>> {
     let (types, multiprocessors) = ([input, PtxType::F32], hardware.multiprocessors);
     if hardware.has_warp_groups() {
         let tile = WarpGroupTile::for_extents(extents, input, multiprocessors);
@@ -217,8 +230,7 @@ mod tests {
     use crate::plan::Hardware;
     use kiln_device::Plan;
 
-    const HOPPER: Hardware =
-        Hardware { target: Target::Sm90a, multiprocessors: 132, input_precision: InputPrecision::Ieee };
+    const HOPPER: Hardware = Hardware { target: Target::Sm90a, multiprocessors: 132, precision: Precision::Contract };
 
     /// The names of the kernels of a product, up to their tiles.
     fn kernels(hardware: Hardware, op: Matmul, types: [(DType, [usize; 2]); 2]) -> Vec<String> {
@@ -258,23 +270,27 @@ mod tests {
 
     #[test]
     fn f32_stays_as_it_is_unless_less_is_asked_for() {
-        let on = |target, op, input_precision, [m, k, n]: [usize; 3]| {
+        let on = |target, op, precision, [m, k, n]: [usize; 3]| {
             let (a, b) = if op == K_INNERMOST { ([m, k], [n, k]) } else { ([m, k], [k, n]) };
-            kernels(Hardware { target, input_precision, ..HOPPER }, op, [(DType::F32, a), (DType::F32, b)])
+            kernels(Hardware { target, precision, ..HOPPER }, op, [(DType::F32, a), (DType::F32, b)])
         };
-        let float = |op, input_precision, extents| on(Target::Sm90a, op, input_precision, extents);
+        let float = |op, precision, extents| on(Target::Sm90a, op, precision, extents);
         let (nn, cube, staged) = (Matmul::default(), [64, 64, 64], ["gemm_nn_stages"]);
-        assert_eq!(float(nn, InputPrecision::Ieee, cube), staged);
-        assert_eq!(float(K_INNERMOST, InputPrecision::Tf32, cube), ["gemm_nt_tf32_f32"]);
-        assert_eq!(float(nn, InputPrecision::Tf32, cube), ["transpose", "gemm_nt_tf32_f32"]);
+        assert_eq!(float(nn, Precision::Contract, cube), staged);
+        assert_eq!(float(K_INNERMOST, Precision::Tf32, cube), ["gemm_nt_tf32_f32"]);
+        assert_eq!(float(nn, Precision::Tf32, cube), ["transpose", "gemm_nt_tf32_f32"]);
         let split = ["tf32_planes", "tf32_planes_transposed", "gemm_nt_3xtf32_f32"];
-        assert_eq!(float(nn, InputPrecision::Tf32x3, [512, 65, 512]), split);
-        assert_eq!(float(nn, InputPrecision::Tf32x3, [64, 65, 4096]), staged, "planes of B for few rows");
-        assert_eq!(float(nn, InputPrecision::Tf32x3, [512, 64, 511]), staged, "rows of C that no copy takes");
-        assert_eq!(float(nn, InputPrecision::Tf32, [64, 65, 64]), staged, "rows of A that no copy takes");
-        assert_eq!(on(Target::Sm80, nn, InputPrecision::Tf32, cube), ["transpose", "gemm_nt_tf32_f32_warps"]);
-        assert_eq!(on(Target::Sm80, nn, InputPrecision::Tf32x3, [512; 3])[0], staged[0], "planes are for warp groups");
-        assert_eq!(on(Target::Sm75, nn, InputPrecision::Tf32, cube), ["gemm_nn"]);
+        assert_eq!(float(nn, Precision::Tf32x3, [512, 65, 512]), split);
+        assert_eq!(float(nn, Precision::Tf32x3, [64, 65, 4096]), staged, "planes of B for few rows");
+        assert_eq!(float(nn, Precision::Tf32x3, [512, 64, 511]), staged, "rows of C that no copy takes");
+        assert_eq!(float(nn, Precision::Tf32, [64, 65, 64]), staged, "rows of A that no copy takes");
+        assert_eq!(on(Target::Sm80, nn, Precision::Tf32, cube), ["transpose", "gemm_nt_tf32_f32_warps"]);
+        assert_eq!(on(Target::Sm80, nn, Precision::Tf32x3, [512; 3])[0], staged[0], "planes are for warp groups");
+        assert_eq!(on(Target::Sm75, nn, Precision::Tf32, cube), ["gemm_nn"]);
+        for precision in [Precision::Bf16, Precision::Int8] {
+            let rounded = ["cast_f32_bf16", "cast_f32_bf16", "gemm_nn_bf16_f32"];
+            assert_eq!(float(nn, precision, cube), rounded);
+        }
     }
     #[test]
     fn k_is_cut_where_tiles_are_few() {

@@ -9,7 +9,7 @@ pub(crate) mod elementwise;
 mod experts;
 mod gather;
 mod matmul;
-mod quantized;
+pub(crate) mod quantized;
 mod reduce;
 mod rope;
 mod rows;

@@ -1,13 +1,14 @@
 //! Quantised blocks.
 
-use kiln_device::Location;
-use kiln_ir::op::{Dequantize, Elementwise, MatmulExtents, QuantMatmul, Quantize};
-use kiln_ir::{QuantFormat, Result};
+use kiln_device::{Location, lower};
+use kiln_ir::op::{Dequantize, Elementwise, MatmulExtents, Op, QuantMatmul, Quantize, RmsNorm};
+use kiln_ir::{DType, QuantFormat, Result};
 use kiln_ptx::PtxType;
 use kiln_ptx::kernels::gemm::{Epilogue, WarpGroupGemm, WarpGroupTile};
 use kiln_ptx::kernels::quant;
 
-use super::{Launches, Lower, Lowering, Value, accepted};
+use super::matmul::{self, K_INNERMOST};
+use super::{Launches, Lower, Lowering, Value, accepted, cast};
 use crate::CudaDevice;
 
 impl Lower<CudaDevice> for Quantize {
@@ -28,8 +29,14 @@ impl Lower<CudaDevice> for Dequantize {
     }
 }
 
-/// Rows of x from which on decoding the weights first takes less time than decoding them again for every eight rows.
+/// Rows of x from which on reading weights once for up to 64 rows takes less time than reading them for every eight. Measured on an H100.
+const TILED: usize = 5;
+
+/// Rows of x from which on decoding the weights first takes less time than decoding them again for every eight rows, and than taking
+/// them apart for every 64; and where they are rounded to bf16, than that. Measured on an H100.
 const MANY: usize = 64;
+const MORE: usize = 768;
+const ROUNDED: usize = 192;
 
 /// Bytes of scratch memory at most for decoded weights.
 const MOST_SCRATCH: usize = 1 << 30;
@@ -67,30 +74,101 @@ fn decoded(
     Ok(true)
 }
 
+/// Adds the product of many rows of x with weights that are decoded first, both nearest in bf16; says whether kernels take it.
+fn rounded(
+    plan: &mut Lowering<'_>,
+    format: QuantFormat,
+    extents: [usize; 3],
+    [x, weights, out]: [Value; 3],
+) -> Result<bool> {
+    let [m, k, n] = extents;
+    let Some(bytes) =
+        n.checked_mul(k).and_then(|elements| elements.checked_mul(2)).filter(|&bytes| bytes <= MOST_SCRATCH)
+    else {
+        return Ok(false);
+    };
+    let extents = MatmulExtents { batch: 1, shared_b: true, m, k, n };
+    let product = matmul::kernel(*plan.target, K_INNERMOST, PtxType::Bf16, extents)?;
+    let Some((product, launch)) = product else { return Ok(false) };
+    let round = quant::SplitBlocks::rounding(format);
+    let Some(rounds) = accepted(round.launch(n * k))? else { return Ok(false) };
+    let of_weights = plan.scratch_bytes(bytes);
+    plan.run(round, rounds, &[weights.at, of_weights]);
+    let x = cast::of_type(plan, x, DType::Bf16)?;
+    plan.run(product, launch, &[x.at, of_weights, out.at]);
+    Ok(true)
+}
+
+/// Adds the product of more than a few rows of x, which are rounded first; says whether kernels take it. `addend` is added to it.
+fn tiled(
+    plan: &mut Lowering<'_>,
+    format: QuantFormat,
+    extents: [usize; 3],
+    [x, weights, out]: [Location; 3],
+    addend: Option<Location>,
+) -> Result<bool> {
+    let tiling = quant::Tiling::new(format, extents, plan.target.target, plan.target.multiprocessors);
+    let Some(tiling) = tiling else { return Ok(false) };
+    let (Some([of_x, of_units]), Some(of_parts)) = (tiling.rounded_bytes(), tiling.parts_bytes()) else {
+        return Ok(false);
+    };
+    let Some((rounding, rounds)) = accepted(tiling.rounding())? else { return Ok(false) };
+    let adds = addend.is_some();
+    let Some((product, launch)) = accepted(tiling.product(adds))? else { return Ok(false) };
+    let Some(joining) = accepted(tiling.joining(adds))? else { return Ok(false) };
+    let [rounded, units] = [of_x, of_units].map(|bytes| plan.scratch_bytes(bytes));
+    plan.run(rounding, rounds, &[x, rounded, units]);
+    let own = [rounded, units, weights];
+    match joining {
+        Some((joining, joins)) => {
+            let parts = plan.scratch_bytes(of_parts);
+            plan.run(product, launch, &[&own[..], &[parts]].concat());
+            let buffers = [parts, out, x, weights].into_iter().chain(addend);
+            plan.run(joining, joins, &buffers.collect::<Vec<_>>());
+        }
+        None => {
+            let buffers = own.into_iter().chain([out, x]).chain(addend);
+            plan.run(product, launch, &buffers.collect::<Vec<_>>());
+        }
+    }
+    Ok(true)
+}
+
 impl Lower<CudaDevice> for QuantMatmul {
     /// A third operand is added to the result: the device asks for [`FusionLimits::addends`](kiln_ir::graph::FusionLimits::addends).
     fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
         let (x, weights) = (inputs[0].ty.shape, inputs[1].ty.shape);
-        let [m, depth, n] = [x.rows(), weights.columns(), weights.rows()];
-        let multiprocessors = plan.target.multiprocessors;
-        if let Some(&addend) = inputs.get(2) {
-            let few = quant::WarpQuantMatmul::new(self.format, m, plan.target.target).filter(|_| m < MANY);
-            let Some(kernel) = few else {
-                let product = plan.scratch(outputs[0].ty);
-                self.lower(plan, &inputs[..2], &[product])?;
+        let extents @ [m, depth, n] = [x.rows(), weights.columns(), weights.rows()];
+        let operands @ [x, weights, out] = [inputs[0], inputs[1], outputs[0]];
+        let buffers = operands.map(|operand| operand.at);
+        let addend = inputs.get(2).copied();
+        let hardware = *plan.target;
+        let rounds = m >= ROUNDED && hardware.rounds() && hardware.has_warp_groups();
+        if (TILED..MORE).contains(&m)
+            && !rounds
+            && tiled(plan, self.format, extents, buffers, addend.map(|addend| addend.at))?
+        {
+            return Ok(());
+        }
+        let few = quant::WarpQuantMatmul::new(self.format, m, hardware.target);
+        if let Some(addend) = addend {
+            let Some(kernel) = few.filter(|_| m < MANY) else {
+                let product = plan.scratch(out.ty);
+                self.lower(plan, &[x, weights], &[product])?;
                 return Elementwise::add().lower(plan, &[product, addend], outputs);
             };
             let kernel = kernel.adding();
-            let launch = kernel.launch(m, depth, n, multiprocessors)?;
-            plan.run(kernel, launch, &[inputs[0].at, inputs[1].at, outputs[0].at, addend.at]);
+            let launch = kernel.launch(m, depth, n, hardware.multiprocessors)?;
+            plan.run(kernel, launch, &[x.at, weights.at, out.at, addend.at]);
             return Ok(());
         }
-        let buffers = [inputs[0].at, inputs[1].at, outputs[0].at];
-        if m >= MANY && decoded(plan, self.format, [m, depth, n], buffers)? {
+        if rounds && rounded(plan, self.format, extents, operands)?
+            || m >= MANY && decoded(plan, self.format, extents, buffers)?
+        {
             return Ok(());
         }
-        match quant::WarpQuantMatmul::new(self.format, m, plan.target.target) {
-            Some(kernel) => plan.run(kernel, kernel.launch(m, depth, n, multiprocessors)?, &buffers),
+        match few {
+            Some(kernel) => plan.run(kernel, kernel.launch(m, depth, n, hardware.multiprocessors)?, &buffers),
             None => {
                 let kernel = quant::QuantMatmul::new(self.format, m);
                 plan.run(kernel, kernel.launch(m, depth, n)?, &buffers);
@@ -98,6 +176,27 @@ impl Lower<CudaDevice> for QuantMatmul {
         }
         Ok(())
     }
+}
+
+/// A product of few rows, which are normalised in its kernel.
+pub(crate) fn lower_normed(
+    norm: &RmsNorm,
+    op: &Op,
+    plan: &mut Lowering<'_>,
+    inputs: &[Value],
+    outputs: &[Value],
+) -> Result<()> {
+    let (&Op::QuantMatmul(QuantMatmul { format }), &[x, weights, gamma]) = (op, inputs) else {
+        return lower::normed(norm, op, plan, inputs, outputs);
+    };
+    let (m, shape) = (x.ty.shape.rows(), weights.ty.shape);
+    let kernel = quant::WarpQuantMatmul::new(format, m, plan.target.target).filter(|_| m < TILED);
+    let Some(kernel) = kernel.and_then(|kernel| kernel.normed(*norm)) else {
+        return lower::normed(norm, op, plan, inputs, outputs);
+    };
+    let launch = kernel.launch(m, shape.columns(), shape.rows(), plan.target.multiprocessors)?;
+    plan.run(kernel, launch, &[x.at, weights.at, outputs[0].at, gamma.at]);
+    Ok(())
 }
 
 #[cfg(test)]
@@ -108,12 +207,19 @@ mod tests {
     use kiln_ptx::Target;
 
     use super::*;
-    use crate::InputPrecision;
     use crate::plan::Hardware;
+    use kiln_ir::Precision;
+
+    fn hardware(target: Target) -> Hardware {
+        Hardware { target, multiprocessors: 132, precision: Precision::Contract }
+    }
+
+    fn kernels(target: Target, format: QuantFormat, m: usize, adds: bool) -> Vec<String> {
+        kernels_of(hardware(target), format, m, adds)
+    }
 
     /// The kernels of a product of `m` rows, whose result a tensor is added to where that is said.
-    fn kernels(target: Target, format: QuantFormat, m: usize, adds: bool) -> Vec<String> {
-        let hardware = Hardware { target, multiprocessors: 132, input_precision: InputPrecision::Ieee };
+    fn kernels_of(hardware: Hardware, format: QuantFormat, m: usize, adds: bool) -> Vec<String> {
         let mut graph = Graph::new();
         let shape = |rows| Shape::new(&[rows, 256]).unwrap();
         let x = graph.input(TensorType::f32(shape(m)));
@@ -129,15 +235,18 @@ mod tests {
     #[test]
     fn weights_are_decoded_once_for_many_rows() {
         let of = |target, format, m| kernels(target, format, m, false);
-        let many = of(Target::Sm90a, QuantFormat::Q4K, MANY);
-        assert_eq!(many[..2], ["split_blocks_q4_K", "split_rows"]);
-        assert!(many[2].starts_with("gemm_nt_3xbf16_f32"), "{many:?}");
-        assert_eq!(many[3..], ["repair_rows_q4_K"]);
+        for (format, m) in [(QuantFormat::Q4K, MORE), (QuantFormat::Q4_0, MANY)] {
+            let many = of(Target::Sm90a, format, m);
+            assert_eq!(many[..2], [format!("split_blocks_{}", format.name()), "split_rows".into()]);
+            assert!(many[2].starts_with("gemm_nt_3xbf16_f32"), "{many:?}");
+            assert_eq!(many[3..], [format!("repair_rows_{}", format.name())]);
+        }
         // Too few rows, scales of any size, and a device without warp groups.
         for (target, format, m) in [
-            (Target::Sm90a, QuantFormat::Q4K, MANY - 1),
+            (Target::Sm90a, QuantFormat::Q4K, TILED - 1),
+            (Target::Sm90a, QuantFormat::Q4_0, MANY - 1),
             (Target::Sm90a, QuantFormat::Mxfp4, MANY),
-            (Target::Sm90, QuantFormat::Q4K, MANY),
+            (Target::Sm90, QuantFormat::Q4_0, MANY),
         ] {
             let one = of(target, format, m);
             assert!(one.len() == 1 && one[0].contains("quant_matmul"), "{one:?}");
@@ -145,10 +254,65 @@ mod tests {
     }
 
     #[test]
+    fn weights_are_read_once_for_the_rows_of_a_tile() {
+        let of = |target, m, adds| kernels(target, QuantFormat::Q4K, m, adds);
+        for (m, rows) in [(TILED, "8"), (9, "16"), (64, "64"), (MORE - 1, "64")] {
+            let found = of(Target::Sm90a, m, false);
+            assert_eq!(found[0], "round_rows_32");
+            assert!(found[1].starts_with(&format!("tiled_quant_matmul_q4_K_{rows}_")), "{found:?}");
+        }
+        // k is one chunk, so there are no parts, and the sum is of the product.
+        assert_eq!(of(Target::Sm90a, 9, true), ["round_rows_32", "tiled_quant_matmul_q4_K_16_overlapping_adding"]);
+        assert_eq!(of(Target::Sm80, 64, false), ["round_rows_32", "tiled_quant_matmul_q4_K_16"]);
+    }
+
+    #[test]
+    fn weights_are_rounded_for_many_rows_where_that_is_asked_for() {
+        let of =
+            |m, precision| kernels_of(Hardware { precision, ..hardware(Target::Sm90a) }, QuantFormat::Q4K, m, false);
+        for precision in [Precision::Bf16, Precision::Int8] {
+            let rounded = of(ROUNDED, precision);
+            assert_eq!(rounded[..2], ["round_blocks_q4_K", "cast_f32_bf16"]);
+            assert!(rounded[2].starts_with("gemm_nt_bf16_f32") && rounded.len() == 3, "{rounded:?}");
+            assert_eq!(of(ROUNDED - 1, precision), of(ROUNDED - 1, Precision::Contract));
+        }
+        assert_eq!(of(ROUNDED, Precision::Tf32), of(ROUNDED, Precision::Contract));
+    }
+
+    /// The kernels of a norm and of two products that read it.
+    fn normed(target: Target, format: QuantFormat, m: usize) -> Vec<String> {
+        let hardware = hardware(target);
+        let mut graph = Graph::new();
+        let shape = |rows| Shape::new(&[rows, 256]).unwrap();
+        let x = graph.input(TensorType::f32(shape(m)));
+        let gamma = graph.input(TensorType::f32(Shape::new(&[256]).unwrap()));
+        let normal = graph.record(RmsNorm::new(1e-5), &[x, gamma]).unwrap();
+        let products: Vec<_> = (0..2)
+            .map(|_| {
+                let weights = graph.input(TensorType::blocks(format, shape(256)).unwrap());
+                graph.record(QuantMatmul { format }, &[normal, weights]).unwrap()
+            })
+            .collect();
+        let plan = Plan::<CudaDevice>::new(&graph, &products, &hardware).unwrap();
+        plan.steps.iter().map(|step| step.code.kernel().name()).collect()
+    }
+
+    #[test]
+    fn norms_are_part_of_the_products_of_few_rows_that_read_them() {
+        let both = normed(Target::Sm90a, QuantFormat::Q4K, 1);
+        assert_eq!(both, ["warp_quant_matmul_q4_K_1_overlapping_normed_together_2"]);
+        let many = normed(Target::Sm90a, QuantFormat::Q4K, 5);
+        assert!(many.len() == 2 && many[0].starts_with("rms_norm"), "{many:?}");
+        let without_kernel = normed(Target::Sm90a, QuantFormat::Q4_0, 1);
+        assert!(without_kernel[0].starts_with("rms_norm"), "{without_kernel:?}");
+        assert!(normed(Target::Sm70, QuantFormat::Q4K, 1)[0].starts_with("rms_norm"));
+    }
+
+    #[test]
     fn sums_join_products_of_few_rows() {
         let few = kernels(Target::Sm90a, QuantFormat::Q4K, 1, true);
         assert_eq!(few, ["warp_quant_matmul_q4_K_1_overlapping_adding"]);
-        let many = kernels(Target::Sm90a, QuantFormat::Q4K, MANY, true);
+        let many = kernels(Target::Sm90a, QuantFormat::Q4K, MORE, true);
         assert_eq!(many.len(), 5, "{many:?}");
         assert!(many[4].starts_with("elementwise_add"), "{many:?}");
     }

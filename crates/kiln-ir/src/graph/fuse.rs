@@ -1,7 +1,7 @@
 use super::share::Simplified;
 use super::{Graph, TensorId};
-use crate::op::{Cost, ElementwiseKind, Op, total_bytes};
-use crate::{DType, Error, Result, Shape};
+use crate::op::{Cost, ElementwiseKind, Op, RmsNorm, total_bytes};
+use crate::{DType, Error, QuantFormat, Result, Shape};
 
 /// How large a fused step may become; a backend with few bindings asks for less.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -14,6 +14,8 @@ pub struct FusionLimits {
     pub instructions: usize,
     /// Whether a product with quantised weights takes the tensor that is added to its result as a third operand.
     pub addends: bool,
+    /// Which products with quantised weights normalise their rows themselves.
+    pub norms: Option<NormLimits>,
     /// Steps of one operation that read nothing of one another and are placed side by side, at most: a round of the schedule, which a
     /// backend may run as one launch.
     pub round: usize,
@@ -21,13 +23,23 @@ pub struct FusionLimits {
 
 impl FusionLimits {
     /// Every operation is a step of its own.
-    pub const NONE: Self = Self { inputs: 0, outputs: 0, instructions: 1, addends: false, round: 1 };
+    pub const NONE: Self = Self { inputs: 0, outputs: 0, instructions: 1, addends: false, norms: None, round: 1 };
 }
 
 impl Default for FusionLimits {
     fn default() -> Self {
-        Self { inputs: 16, outputs: 8, instructions: 64, addends: false, round: 1 }
+        Self { inputs: 16, outputs: 8, instructions: 64, addends: false, norms: None, round: 1 }
     }
+}
+
+/// Products whose rows are the result of [`RmsNorm`] and that compute it in the same step. Where every reader of a norm is such a
+/// product, the norm is no step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NormLimits {
+    /// Rows at most: each product computes the norm again.
+    pub rows: usize,
+    /// The formats of the weights.
+    pub formats: &'static [QuantFormat],
 }
 
 /// Where a fused instruction takes an operand from.
@@ -70,6 +82,69 @@ pub(super) struct Groups {
     pub(super) order: Vec<Vec<usize>>,
     /// How many groups each round has, in this order.
     pub(super) rounds: Vec<usize>,
+    pub(super) norms: Norms,
+}
+
+/// Norms that are part of the products that read them.
+pub(super) struct Norms {
+    /// For each node, the norm that is part of it.
+    of_product: Vec<Option<usize>>,
+}
+
+impl Norms {
+    fn find(graph: &Graph, simplified: &Simplified, results: &[TensorId], limits: Option<NormLimits>) -> Self {
+        let mut norms = Self { of_product: vec![None; graph.nodes.len()] };
+        let Some(limits) = limits else { return norms };
+        let mut readers: Vec<Vec<usize>> = vec![Vec::new(); graph.nodes.len()];
+        for &reader in &simplified.live {
+            for node in graph.nodes[reader].inputs.iter().filter_map(|&id| graph.producer(simplified.elements(id))) {
+                readers[node].push(reader);
+            }
+        }
+        let wanted: Vec<usize> = results.iter().filter_map(|&id| graph.producer(simplified.elements(id))).collect();
+        for &node in &simplified.live {
+            let norm = &graph.nodes[node];
+            let (Op::RmsNorm(_), &[out]) = (norm.op, &norm.outputs[..]) else { continue };
+            let is_f32 = norm.inputs.iter().all(|&id| graph.type_of(id).dtype == DType::F32);
+            let takes = |&reader: &usize| {
+                let product = &graph.nodes[reader];
+                let (Op::QuantMatmul(op), &[x, weights]) = (product.op, &product.inputs[..]) else { return false };
+                let same = |id: TensorId| simplified.same_as[id.index()];
+                limits.formats.contains(&op.format) && same(x) == out && same(weights) != out
+            };
+            if is_f32
+                && graph.type_of(out).shape.rows() <= limits.rows
+                && !wanted.contains(&node)
+                && !simplified.reads_before_a_write(node)
+                && readers[node].iter().all(takes)
+            {
+                readers[node].iter().for_each(|&product| norms.of_product[product] = Some(node));
+            }
+        }
+        norms
+    }
+
+    /// What is part of a node.
+    pub(super) fn of(&self, graph: &Graph, product: usize) -> Option<RmsNorm> {
+        match self.of_product[product].map(|norm| graph.nodes[norm].op) {
+            Some(Op::RmsNorm(norm)) => Some(norm),
+            _ => None,
+        }
+    }
+
+    /// Whether a node is part of others.
+    fn has(&self, node: usize) -> bool {
+        self.of_product.contains(&Some(node))
+    }
+
+    /// What the step of a node reads: its operands, or with a norm the operand of that, the weights and gamma.
+    pub(super) fn operands(&self, graph: &Graph, node: usize) -> Vec<TensorId> {
+        let inputs = &graph.nodes[node].inputs;
+        match self.of_product[node].map(|norm| &graph.nodes[norm].inputs[..]) {
+            Some(&[x, gamma]) => vec![x, inputs[1], gamma],
+            _ => inputs.clone(),
+        }
+    }
 }
 
 /// What a sum adds to a product with quantised weights, both of the same extents and of f32; none where it is no such sum.
@@ -93,6 +168,7 @@ struct Builder<'a> {
     graph: &'a Graph,
     simplified: &'a Simplified,
     limits: FusionLimits,
+    norms: Norms,
     /// For each node, how many live nodes read its result; one more when it is wanted itself.
     readers: Vec<usize>,
     /// The group of each node; `usize::MAX` for one that is not live.
@@ -110,11 +186,13 @@ pub(super) fn group(graph: &Graph, simplified: &Simplified, results: &[TensorId]
         graph,
         simplified,
         limits,
+        norms: Norms::find(graph, simplified, results, limits.norms),
         readers: vec![0; graph.nodes.len()],
         group_of: vec![usize::MAX; graph.nodes.len()],
         members: Vec::new(),
     };
-    for &node in &simplified.live {
+    let live: Vec<usize> = simplified.live.iter().copied().filter(|&node| !builder.norms.has(node)).collect();
+    for &node in &live {
         for feeder in builder.feeders(node) {
             builder.readers[feeder] += 1;
         }
@@ -122,7 +200,7 @@ pub(super) fn group(graph: &Graph, simplified: &Simplified, results: &[TensorId]
     for node in results.iter().filter_map(|&id| graph.producer(simplified.elements(id))) {
         builder.readers[node] += 1;
     }
-    for &node in &simplified.live {
+    for &node in &live {
         builder.group_of[node] = builder.members.len();
         builder.members.push(vec![node]);
         for feeder in builder.feeders(node) {
@@ -140,7 +218,8 @@ pub(super) fn group(graph: &Graph, simplified: &Simplified, results: &[TensorId]
         }
         _ => builder.rounds(&order),
     };
-    Groups { order: order.into_iter().map(|group| std::mem::take(&mut builder.members[group])).collect(), rounds }
+    let order = order.into_iter().map(|group| std::mem::take(&mut builder.members[group])).collect();
+    Groups { order, rounds, norms: builder.norms }
 }
 
 /// How many groups behind a step are looked at for others of its operation.
@@ -149,8 +228,8 @@ const AHEAD: usize = 16;
 impl Builder<'_> {
     /// Live nodes whose results a node reads.
     fn feeders(&self, node: usize) -> Vec<usize> {
-        let inputs = self.graph.nodes[node].inputs.iter();
-        inputs.filter_map(|&id| self.graph.producer(self.simplified.elements(id))).collect()
+        let inputs = self.norms.operands(self.graph, node).into_iter();
+        inputs.filter_map(|id| self.graph.producer(self.simplified.elements(id))).collect()
     }
 
     /// Groups that a group must run after: those that it reads from, and those that read a state before it writes to it.
@@ -193,6 +272,7 @@ impl Builder<'_> {
             if product != at
                 && self.members[product].len() == 1
                 && self.readers[feeder] == 1
+                && self.norms.of(self.graph, feeder).is_none()
                 && addend(self.graph, self.simplified, feeder, node).is_some()
                 && !self.leads_through_third(at, product)
             {
@@ -278,11 +358,11 @@ impl Builder<'_> {
 }
 
 impl Builder<'_> {
-    /// The operation of a group that is a single node and no element-wise function.
-    fn single(&self, group: usize) -> Option<Op> {
+    /// The operation of a group that is a single node and no element-wise function, and the norm that is part of it.
+    fn single(&self, group: usize) -> Option<(Op, Option<RmsNorm>)> {
         let &[node] = &self.members[group][..] else { return None };
         let op = self.graph.nodes[node].op;
-        (!matches!(op, Op::Elementwise(_))).then_some(op)
+        (!matches!(op, Op::Elementwise(_))).then(|| (op, self.norms.of(self.graph, node)))
     }
 
     /// The same groups, those of one operation side by side where they could run before the first of them, too; and how many groups each

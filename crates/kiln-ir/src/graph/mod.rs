@@ -19,7 +19,7 @@ mod slots;
 mod state;
 
 pub use fetch::Fetch;
-pub use fuse::{Fused, FusionLimits, Instruction, Source};
+pub use fuse::{Fused, FusionLimits, Instruction, NormLimits, Source};
 pub use location::Location;
 pub use schedule::{Schedule, Step};
 pub use slots::Slot;

@@ -5,7 +5,7 @@ use super::share::simplify;
 use super::slots::{Slot, assign};
 use super::{Graph, TensorId};
 use crate::Result;
-use crate::op::{Cost, Op};
+use crate::op::{Cost, Op, RmsNorm};
 
 /// One thing that a backend runs.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,8 +14,10 @@ pub enum Step {
     Run {
         /// The operation.
         op: Op,
-        /// What it reads: its operands, and behind those of a product what is added to it where [`FusionLimits::addends`] allows
-        /// that.
+        /// The norm of the rows of a product that is computed in the same step, where [`FusionLimits::norms`] allows that.
+        norm: Option<RmsNorm>,
+        /// What it reads: its operands, and behind those of a product gamma, with a norm, whose operand is then the first, or what is
+        /// added to it where [`FusionLimits::addends`] allows that.
         inputs: Vec<TensorId>,
         /// What it writes.
         outputs: Vec<TensorId>,
@@ -108,7 +110,7 @@ impl Graph {
         // A result must be in memory when it is wanted or when another group reads it.
         let mut kept: HashSet<TensorId> = results.iter().map(|&id| memory(id)).collect();
         for (at, nodes) in groups.order.iter().enumerate() {
-            for &id in nodes.iter().flat_map(|&node| &self.nodes[node].inputs) {
+            for id in nodes.iter().flat_map(|&node| groups.norms.operands(self, node)) {
                 let id = memory(id);
                 if self.producer(id).is_some_and(|node| group_of.get(&node) != Some(&at)) {
                     kept.insert(id);
@@ -123,17 +125,18 @@ impl Graph {
             {
                 let (op, inputs) = (self.nodes[product].op, &self.nodes[product].inputs);
                 let inputs = inputs.iter().chain([&addend]).map(|id| simplified.same_as[id.index()]).collect();
-                steps.push(Step::Run { op, inputs, outputs: self.nodes[sum].outputs.clone() });
+                steps.push(Step::Run { op, norm: None, inputs, outputs: self.nodes[sum].outputs.clone() });
                 continue;
             }
             let fused =
                 if nodes.len() > 1 { Fused::new(self, &simplified, nodes, |id| kept.contains(&id)) } else { None };
             match fused {
                 Some(fused) => steps.push(Step::Fused(fused)),
-                None => steps.extend(nodes.iter().map(|&node| {
-                    let node = &self.nodes[node];
-                    let inputs = node.inputs.iter().map(|id| simplified.same_as[id.index()]).collect();
-                    Step::Run { op: node.op, inputs, outputs: node.outputs.clone() }
+                None => steps.extend(nodes.iter().map(|&at| {
+                    let node = &self.nodes[at];
+                    let inputs =
+                        groups.norms.operands(self, at).iter().map(|id| simplified.same_as[id.index()]).collect();
+                    Step::Run { op: node.op, norm: groups.norms.of(self, at), inputs, outputs: node.outputs.clone() }
                 })),
             }
         }
@@ -149,7 +152,7 @@ impl Graph {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::graph::{Location, Source};
+    use crate::graph::{Location, NormLimits, Source};
     use crate::op::{Elementwise, Matmul, Permute, QuantMatmul, Reduce, Reduction, Reshape, Slice, Softmax, WriteRows};
     use crate::{Error, Record, Shape, TensorType};
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
@@ -279,6 +282,50 @@ mod tests {
         assert!(schedule.steps.is_empty() && schedule.slots.is_empty());
         assert_eq!(schedule.location(&g, matrix).unwrap(), Location::Input(x));
         assert_eq!(schedule.inputs(&g).unwrap(), [x]);
+    }
+
+    #[test]
+    fn products_take_the_norm_that_only_they_read() {
+        let format = crate::QuantFormat::Q4K;
+        let limits = FusionLimits {
+            addends: true,
+            norms: Some(NormLimits { rows: 4, formats: &[crate::QuantFormat::Q4K] }),
+            round: 4,
+            ..FusionLimits::default()
+        };
+        // Rows, whether something else reads the norm, and steps.
+        for (rows, reads_norm, expected) in [(4, false, 2), (5, false, 3), (2, true, 4)] {
+            let mut g = Graph::new();
+            let weights = TensorType::blocks(format, Shape::new(&[256, 256]).unwrap()).unwrap();
+            let x = g.input(TensorType::f32(Shape::new(&[rows, 256]).unwrap()));
+            let (gamma, a, b) = (g.input(vector(256)), g.input(weights), g.input(weights));
+            let norm = RmsNorm::new(1e-5);
+            let normal = push(&mut g, norm, &[x, gamma]);
+            let products = [a, b].map(|w| push(&mut g, QuantMatmul { format }, &[normal, w]));
+            let sums = products.map(|product| push(&mut g, Elementwise::add(), &[product, x]));
+            let mut wanted = sums.to_vec();
+            if reads_norm {
+                wanted.push(push(&mut g, Softmax, &[normal]));
+            }
+            let schedule = g.schedule(&wanted, limits).unwrap();
+            let normed: Vec<_> = schedule
+                .steps
+                .iter()
+                .filter_map(|step| match step {
+                    Step::Run { norm: Some(norm), inputs, .. } => Some((*norm, inputs.clone())),
+                    _ => None,
+                })
+                .collect();
+            if expected == 2 {
+                assert_eq!(normed, [(norm, vec![x, a, gamma]), (norm, vec![x, b, gamma])]);
+                assert_eq!(schedule.rounds[0], 2, "products of one norm are placed side by side");
+                assert_eq!(schedule.inputs(&g).unwrap().len(), 4);
+            } else {
+                assert!(normed.is_empty(), "{rows} rows");
+                let norms = schedule.steps.iter().filter(|step| matches!(step, Step::Run { op: Op::RmsNorm(_), .. }));
+                assert_eq!(norms.count(), 1);
+            }
+        }
     }
 
     #[test]

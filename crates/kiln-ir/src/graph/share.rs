@@ -102,6 +102,11 @@ impl Simplified {
         self.readers_before.get(&node).map_or(&[], Vec::as_slice)
     }
 
+    /// Whether a node reads a state that another one writes to afterwards.
+    pub(super) fn reads_before_a_write(&self, node: usize) -> bool {
+        self.readers_before.values().any(|readers| readers.contains(&node))
+    }
+
     /// Finds, for each node that writes to a state, the live nodes that read the version before.
     fn order_writes(&mut self, graph: &Graph, writers: &[usize]) {
         let writer_of: HashMap<TensorId, usize> =

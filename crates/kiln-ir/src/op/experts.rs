@@ -29,6 +29,38 @@ impl ExpertExtents {
     pub fn products(&self) -> usize {
         self.rows * self.used
     }
+
+    /// How products share what is read of an expert.
+    pub fn tiles(&self) -> ExpertTiles {
+        // With fewer products than experts most experts have one at most.
+        match self.products() <= self.experts.max(ExpertTiles::ALONE) {
+            true => ExpertTiles { rows: 1, count: self.products() },
+            false => ExpertTiles { rows: ExpertTiles::TALL, count: self.products() / ExpertTiles::TALL + self.experts },
+        }
+    }
+}
+
+/// How the products of `matmul_by_expert` are put in tiles: a tile has one product, or several of one expert, which are brought
+/// together first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ExpertTiles {
+    /// Products of a tile at most: 1 or [`ExpertTiles::TALL`].
+    pub rows: usize,
+    /// How many tiles there are. Of several products a tile, an expert may have one that is not full.
+    pub count: usize,
+}
+
+impl ExpertTiles {
+    /// Products of a tile that has several.
+    pub const TALL: usize = 8;
+
+    /// Products up to which each is a tile, however few experts there are.
+    const ALONE: usize = 4;
+
+    /// Whether products are brought together.
+    pub fn are_grouped(&self) -> bool {
+        self.rows > 1
+    }
 }
 
 impl MatmulByExpert {

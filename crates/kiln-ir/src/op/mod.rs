@@ -45,7 +45,7 @@ pub use elementwise::{Elementwise, ElementwiseKind};
 #[cfg(feature = "reference")]
 #[doc(hidden)] // named by the rows of the table
 pub use elementwise::{erf, fused, gated_magnitude, gelu, gelu_tanh, hard_swish, maximum, minimum, mish, swish};
-pub use experts::{ExpertExtents, MatmulByExpert};
+pub use experts::{ExpertExtents, ExpertTiles, MatmulByExpert};
 pub use index::{Gather, TopK};
 pub use matmul::{Matmul, MatmulExtents, MatmulPairs, Matvec, product_bound_of};
 pub use pool::{Pool2d, PoolExtents, Pooling};

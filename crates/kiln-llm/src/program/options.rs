@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use kiln::{Backend, DType, Engine, EngineBuilder};
+use kiln::{Backend, DType, Engine, EngineBuilder, Precision};
 use kiln_llm::{Adapter, Model, Sampler, SequenceBreakers, Session, SessionOptions};
 
 use crate::Result;
@@ -274,6 +274,9 @@ pub(crate) struct DeviceOption {
     /// to be fastest; GPUs are known once the machine was calibrated]
     #[arg(long)]
     device: Option<String>,
+    /// How products may round what they multiply: contract, tf32x3, tf32, bf16 or int8. Lower precisions make prompts faster on CUDA
+    #[arg(long, default_value_t)]
+    precision: Precision,
 }
 
 impl ExecutionOptions {
@@ -314,6 +317,7 @@ impl DeviceOption {
 
     /// The same, of a builder with other settings.
     fn engine_of(&self, builder: &dyn Fn() -> EngineBuilder) -> Result<Engine> {
+        let builder = || builder().precision(self.precision);
         Ok(match self.device.as_deref() {
             None => builder().build()?,
             Some("cpu") => builder().backends(&[Backend::Scalar, Backend::Simd]).build()?,

@@ -4,18 +4,16 @@
 //! that what is read of an expert serves several. Kernels take tiles as the second dimension of their grid.
 
 use kiln_ir::Result;
-use kiln_ir::op::ExpertExtents;
+use kiln_ir::op::{ExpertExtents, ExpertTiles};
 
 use super::half::unpack;
 use super::math::F32;
-use super::team::{self, WARP};
+use super::team;
 use crate::kernel::{MAX_GRID_X, MAX_GRID_YZ, extent};
 use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, PtxType, Value, Variable};
 
 /// Products of a tile that has several.
-const TALL: u32 = 8;
-/// Products up to which each is a tile, however few experts there are.
-const ALONE: usize = 4;
+const TALL: u32 = ExpertTiles::TALL as u32;
 /// Extents at most: 32 bits count rows of the weights of all experts, and what the last block reaches over.
 const MOST: u64 = (1 << 30) - 1;
 /// A tile without products has this expert, and a tile with fewer than it may have this product.
@@ -23,34 +21,9 @@ const NONE: u32 = u32::MAX;
 
 type Word<'k> = Value<'k, u32>;
 
-/// How products are put in tiles.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ExpertTiles {
-    /// Products of a tile at most: 1, where the indices of experts are those of the tiles, or as many as [`GroupByExpert`] brings
-    /// together.
-    pub rows: usize,
-    /// How many tiles there are.
-    pub count: usize,
-}
-
-impl ExpertTiles {
-    /// The tiles of a product. With fewer products than experts most experts have one at most.
-    pub fn new(e: &ExpertExtents) -> Self {
-        match e.products() <= e.experts.max(ALONE) {
-            true => Self { rows: 1, count: e.products() },
-            false => Self { rows: TALL as usize, count: e.products() / TALL as usize + e.experts },
-        }
-    }
-
-    /// Whether products are brought together.
-    pub fn are_grouped(&self) -> bool {
-        self.rows > 1
-    }
-
-    /// Their number as a dimension of a grid.
-    pub(super) fn down(&self) -> Result<u32> {
-        extent("tiles of products", self.count, MAX_GRID_YZ)
-    }
+/// The number of tiles as a dimension of a grid.
+pub(super) fn down(tiles: ExpertTiles) -> Result<u32> {
+    extent("tiles of products", tiles.count, MAX_GRID_YZ)
 }
 
 /// Words that kernels take after their own: products, rows of the weights of an expert, experts, and experts of a row of x.
@@ -137,7 +110,7 @@ impl GroupByExpert {
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³⁰ - 1 products or experts, or 65 535 tiles.
     pub fn launch(&self, e: &ExpertExtents, tiles: ExpertTiles) -> Result<Launch> {
         let [products, _, experts, _] = words(e)?;
-        let arguments = (0..3).map(Argument::Buffer).chain([products, experts, tiles.down()?].map(Argument::U32));
+        let arguments = (0..3).map(Argument::Buffer).chain([products, experts, down(tiles)?].map(Argument::U32));
         Ok(Launch { grid: [experts, 1, 1], arguments: arguments.collect() })
     }
 
@@ -250,7 +223,7 @@ impl ExpertGemm {
         let across = extent("blocks", words[1].div_ceil(Self::WEIGHTS) as usize, MAX_GRID_X)?;
         let own = [0, 1, 2].map(Argument::Buffer).into_iter().chain([Argument::U32(k)]);
         let arguments = own.chain([3, 4].map(Argument::Buffer)).chain(words.map(Argument::U32)).collect();
-        Ok(Launch { grid: [across, tiles.down()?, 1], arguments })
+        Ok(Launch { grid: [across, down(tiles)?, 1], arguments })
     }
 
     fn write(&self, k: &Builder) {
@@ -289,22 +262,8 @@ impl ExpertGemm {
                 }
             }
         });
-        // From the lanes of a warp to one, and from the warps to one thread for each sum.
-        let (warps, count) = (Self::BLOCK / WARP, Self::WEIGHTS * self.rows);
-        let found = k.shared::<f32>(warps * count);
-        let (warp, lane) = (thread >> WARP.ilog2(), thread & (WARP - 1));
-        for (j, sums) in (0..).zip(&sums) {
-            for (i, sum) in (0..).zip(sums) {
-                let total = team::butterfly(sum.get(), WARP, |a, b| a + b);
-                k.st_if(k.eq(lane, 0), found.index(warp * count).offset((j * self.rows + i) as i32), total);
-            }
-        }
-        k.bar_sync(0u32);
-        k.if_(k.lt(thread, count), || {
-            let (j, i) = (first + thread / self.rows, thread % self.rows);
-            let of_warp = |warp: u32| k.ld(found.index(thread).offset((warp * count) as i32));
-            let Some(sum) = team::tree((0..warps).map(of_warp).collect(), |a, b| a + b) else { return };
-            let product = tile.product(i);
+        team::totals(k, Self::BLOCK, &sums, |at, sum| {
+            let (j, product) = (first + at / self.rows, tile.product(at % self.rows));
             let there = k.and(k.lt(product, tile.products), k.lt(j, tile.n));
             k.st_if(there, out.index_wide(k.mad_wide(product, tile.n, k.cvt_u64(j))), sum);
         });

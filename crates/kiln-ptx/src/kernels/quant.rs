@@ -11,17 +11,21 @@
 
 mod planes;
 mod quantize;
+mod rounding;
+mod tiled;
 mod warp;
+mod weights;
 
-use kiln_ir::op::ExpertExtents;
+use kiln_ir::op::{ExpertExtents, ExpertTiles};
 use kiln_ir::quant::{DOUBLED, NORMAL, Values};
 use kiln_ir::{QuantFormat, Result};
 
 pub use planes::{RepairRows, SplitBlocks, SplitRows, plane_bytes};
 pub use quantize::Quantize;
+pub use tiled::{JoinParts, RoundRows, TiledQuantMatmul, Tiling};
 pub use warp::WarpQuantMatmul;
 
-use super::experts::{self, Chosen, ExpertTiles};
+use super::experts::{self, Chosen};
 use super::half::widen;
 use super::math::F32;
 use super::team::{self, WARP};
@@ -78,9 +82,9 @@ impl<'k> Group<'k> {
     }
 
     /// The same, product by product.
-    fn add_exactly(&self, k: &'k Builder, x: &[F32<'k>], sum: Value<'k, f64>) -> Value<'k, f64> {
+    fn add_exactly(&self, k: &'k Builder, x: &[Value<'k, f64>], sum: Value<'k, f64>) -> Value<'k, f64> {
         let elements = self.vectors.iter().flat_map(|&(_, bytes)| self.elements(k, bytes));
-        x.iter().zip(elements).fold(sum, |sum, (&x, element)| k.fma(k.cvt_f64(x), k.cvt_f64(element), sum))
+        x.iter().zip(elements).fold(sum, |sum, (&x, element)| k.fma(x, k.cvt_f64(element), sum))
     }
 }
 
@@ -482,7 +486,7 @@ impl QuantMatmul {
         let across = extent("blocks", warps.div_ceil(BLOCK / WARP) as usize, MAX_GRID_X)?;
         let own = [0, 1, 2].map(Argument::Buffer).into_iter().chain([Argument::U32(shares)]);
         let arguments = own.chain([3, 4].map(Argument::Buffer)).chain(words.map(Argument::U32)).collect();
-        Ok(Launch { grid: [across, tiles.down()?, 1], arguments })
+        Ok(Launch { grid: [across, experts::down(tiles)?, 1], arguments })
     }
 
     fn write(&self, k: &Builder) {
@@ -557,6 +561,7 @@ impl QuantMatmul {
                         for (sum, x) in sums.iter().zip(read) {
                             let x: Vec<F32<'k>> = x.iter().flatten().copied().collect();
                             sum.set(if exactly {
+                                let x: Vec<_> = x.iter().map(|&x| k.cvt_f64(x)).collect();
                                 group.add_exactly(k, &x, sum.get())
                             } else {
                                 group.add(k, &x, sum.get())
@@ -599,29 +604,60 @@ struct Rows<'k> {
     first: Option<Word<'k>>,
 }
 
-/// The sum of the products one by one, of a row of x with a row of weights in blocks, both of `depth` elements.
-fn exact_product<'k>(
-    k: &'k Builder,
-    format: QuantFormat,
+/// A row of x of `depth` elements that is multiplied product by product, times gamma where there is such.
+#[derive(Clone, Copy)]
+struct ExactRow<'k> {
     x: Pointer<'k, Global, f32>,
-    weights: Pointer<'k, Global, u32>,
-    row: Word<'k>,
+    gamma: Option<Pointer<'k, Global, f32>>,
     depth: Word<'k>,
-) -> Value<'k, f64> {
-    let of_block = share(format).of_block;
-    let blocks = depth / format.block_len() as u32;
-    let first = k.mul_wide(row, blocks);
-    let sum = k.variable(0.0f64);
-    k.for_(0u32, blocks * of_block, 1u32, |at| {
-        let (block, part) = (at / of_block, at % of_block);
-        let x = x.index(k.mad(block, format.block_len() as u32, first_element(format, part)));
-        for group in groups(k, format, weights, first + k.cvt_u64(block), part) {
-            let read = |&(offset, _): &(u32, Word<'k>)| k.ld_v::<_, _, 4>(x.offset(offset as i32));
-            let x: Vec<F32<'k>> = group.vectors.iter().flat_map(read).collect();
-            sum.set(group.add_exactly(k, &x, sum.get()));
+}
+
+impl<'k> ExactRow<'k> {
+    /// Four elements.
+    fn elements(&self, k: &'k Builder, at: Word<'k>) -> [Value<'k, f64>; VECTOR as usize] {
+        let x = k.ld_v::<_, _, 4>(self.x.index(at)).map(|x| k.cvt_f64(x));
+        match self.gamma.map(|gamma| k.ld_v::<_, _, 4>(gamma.index(at))) {
+            Some(gamma) => std::array::from_fn(|i| x[i] * k.cvt_f64(gamma[i])),
+            None => x,
         }
-    });
-    sum.get()
+    }
+
+    /// The sum of the products with a row of weights in blocks.
+    fn product(
+        &self,
+        k: &'k Builder,
+        format: QuantFormat,
+        weights: Pointer<'k, Global, u32>,
+        row: Word<'k>,
+    ) -> Value<'k, f64> {
+        let of_block = share(format).of_block;
+        let blocks = self.depth / format.block_len() as u32;
+        let first = k.mul_wide(row, blocks);
+        let sum = k.variable(0.0f64);
+        k.for_(0u32, blocks * of_block, 1u32, |at| {
+            let (block, part) = (at / of_block, at % of_block);
+            let begin = k.mad(block, format.block_len() as u32, first_element(format, part));
+            for group in groups(k, format, weights, first + k.cvt_u64(block), part) {
+                let read = |&(offset, _): &(u32, Word<'k>)| self.elements(k, begin + offset);
+                let x: Vec<_> = group.vectors.iter().flat_map(read).collect();
+                sum.set(group.add_exactly(k, &x, sum.get()));
+            }
+        });
+        sum.get()
+    }
+
+    /// `1 / √(Σ x² / depth + eps)`.
+    fn inverse_rms(&self, k: &'k Builder, eps: f32) -> Value<'k, f64> {
+        let plain = Self { gamma: None, ..*self };
+        let squares = k.variable(0.0f64);
+        k.for_(0u32, self.depth, VECTOR, |at| {
+            for x in plain.elements(k, at) {
+                squares.set(k.fma(x, x, squares.get()));
+            }
+        });
+        let mean = squares.get() * k.rcp(k.cvt_rn_f64(self.depth));
+        k.rcp(k.sqrt(mean + f64::from(eps)))
+    }
 }
 
 /// The sum of products, in two chains.

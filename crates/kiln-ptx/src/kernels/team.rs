@@ -1,7 +1,7 @@
 //! Threads that share a row: a warp, or a whole block.
 
 use crate::types::Scalar;
-use crate::{Builder, Value, table};
+use crate::{Builder, Value, Variable, table};
 
 /// Threads of a warp.
 pub(super) const WARP: u32 = 32;
@@ -76,6 +76,32 @@ pub(super) fn combine<'k, T: Exchange>(
     k.st_if(k.eq(lane, 0), of_warps.index(thread >> 5), value);
     k.bar_sync(0u32);
     butterfly(k.ld(of_warps.index(lane & (warps - 1))), warps, combine)
+}
+
+/// Adds up what the `threads` threads of a block have of each sum, from the lanes of a warp to one, and from the warps to one thread for
+/// each sum: that runs `write` with the number of the sum, counted row by row, and its total.
+pub(super) fn totals<'k>(
+    k: &'k Builder,
+    threads: u32,
+    sums: &[Vec<Variable<'k, f32>>],
+    write: impl FnOnce(Value<'k, u32>, Value<'k, f32>),
+) {
+    let all: Vec<&Variable<'k, f32>> = sums.iter().flatten().collect();
+    let (warps, count) = (threads / WARP, all.len() as u32);
+    let found = k.shared::<f32>(warps * count);
+    let thread = k.tid_x();
+    let (warp, lane) = (thread >> WARP.ilog2(), thread & (WARP - 1));
+    for (at, sum) in (0..).zip(all) {
+        let total = butterfly(sum.get(), WARP, |a, b| a + b);
+        k.st_if(k.eq(lane, 0), found.index(warp * count).offset(at), total);
+    }
+    k.bar_sync(0u32);
+    k.if_(k.lt(thread, count), || {
+        let of_warp = |warp: u32| k.ld(found.index(thread).offset((warp * count) as i32));
+        if let Some(total) = tree((0..warps).map(of_warp).collect(), |a, b| a + b) {
+            write(thread, total);
+        }
+    });
 }
 
 /// The team that a thread belongs to, counted through the grid, and the position in it; `block` threads make a block.

@@ -19,7 +19,8 @@ use kiln_ptx::kernels::gemm::{
 };
 use kiln_ptx::kernels::norm::Norm;
 use kiln_ptx::kernels::quant::{
-    Dequantize, QuantMatmul, Quantize, RepairRows, SplitBlocks, SplitRows, WarpQuantMatmul,
+    Dequantize, JoinParts, QuantMatmul, Quantize, RepairRows, RoundRows, SplitBlocks, SplitRows, TiledQuantMatmul,
+    WarpQuantMatmul,
 };
 use kiln_ptx::kernels::reduce::ReduceLevel;
 use kiln_ptx::kernels::rope::Rope;
@@ -53,6 +54,7 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
         kernels.extend(Norm::all(target).into_iter().map(|norm| Box::new(norm) as _));
         let products = WarpQuantMatmul::all(target).into_iter().filter(|product| product.reads_early(target).is_some());
         kernels.extend(products.map(|product| Box::new(product) as _));
+        kernels.extend(TiledQuantMatmul::all(target).into_iter().map(|product| Box::new(product) as _));
         kernels.extend(together(target));
         return kernels;
     }
@@ -66,6 +68,9 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     if target >= Target::Sm80 {
         kernels.extend([false, true].map(|transposes| Box::new(Tf32Planes::new(transposes)) as _));
         kernels.extend(WarpQuantMatmul::all(target).into_iter().map(|product| Box::new(product) as _));
+        kernels.extend(TiledQuantMatmul::all(target).into_iter().map(|product| Box::new(product) as _));
+        kernels.extend(RoundRows::all().map(|round| Box::new(round) as _));
+        kernels.extend(JoinParts::all().into_iter().map(|join| Box::new(join) as _));
         kernels.push(Box::new(SplitRows));
         kernels.extend(SplitBlocks::all().into_iter().map(|split| Box::new(split) as _));
         kernels.extend(RepairRows::all().into_iter().map(|repair| Box::new(repair) as _));

@@ -14,7 +14,14 @@ use crate::plan::{Code, Grid, Word};
 pub(crate) fn fusion_limits(limits: &wgpu::Limits) -> FusionLimits {
     let buffers = limits.max_storage_buffers_per_shader_stage as usize;
     let outputs = (buffers / 4).max(1);
-    FusionLimits { inputs: buffers.saturating_sub(outputs).max(1), outputs, instructions: 64, addends: false, round: 1 }
+    FusionLimits {
+        inputs: buffers.saturating_sub(outputs).max(1),
+        outputs,
+        instructions: 64,
+        addends: false,
+        norms: None,
+        round: 1,
+    }
 }
 
 impl Lower<GpuDevice> for Elementwise {

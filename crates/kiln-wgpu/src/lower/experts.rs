@@ -1,7 +1,7 @@
 //! Products of rows with the matrices of the experts that are chosen for them.
 
 use kiln_device::Location;
-use kiln_ir::op::{ExpertExtents, MatmulByExpert, Operation};
+use kiln_ir::op::{ExpertExtents, ExpertTiles, MatmulByExpert, Operation};
 use kiln_ir::{DType, Result, Shape, TensorType};
 use kiln_shaders::{EXPERT_BLOCKS, EXPERT_ROWS, EXPERTS_GROUP, WORKGROUP, number};
 
@@ -12,17 +12,9 @@ use super::{Dispatches, Lower, Lowering, Value, matmul, quantized};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Slice, Word};
 
-/// Products of an expert that are computed together where they are brought together.
-const TALL: usize = 8;
-
-/// Products up to which each reads the weights of its expert by itself, however few experts there are.
-const ALONE: usize = 4;
-
 /// Tiles of products with the same expert.
 struct Tiles {
-    /// Products of a tile.
-    rows: usize,
-    count: usize,
+    of: ExpertTiles,
     /// The expert of each tile.
     chosen: Slice,
     /// The products of each tile, where there may be several.
@@ -31,18 +23,18 @@ struct Tiles {
 
 impl Tiles {
     /// The tiles of some products, whose indices are `index`.
-    fn new(plan: &mut Lowering<'_>, index: Slice, products: usize, experts: usize) -> Result<Self> {
-        // With fewer products than experts most experts have one at most.
-        if products <= experts.max(ALONE) {
-            return Ok(Self { rows: 1, count: products, chosen: index, slots: index });
+    fn new(plan: &mut Lowering<'_>, index: Slice, e: &ExpertExtents) -> Result<Self> {
+        let of = e.tiles();
+        if !of.are_grouped() {
+            return Ok(Self { of, chosen: index, slots: index });
         }
-        let count = products / TALL + experts;
+        let ExpertTiles { rows, count } = of;
         let mut scratch = |n: usize| Ok::<_, kiln_ir::Error>(plan.scratch(TensorType::u32(Shape::new(&[n])?)).at);
-        let (slots, chosen): (Location, Location) = (scratch(count * TALL)?, scratch(count)?);
-        let words = [products, experts, count].map(Word::from);
-        let code = Code::Kernel(EXPERTS_GROUP, vec![("ROWS", TALL as u32)]);
-        plan.dispatch(code, vec![index, slots.into(), chosen.into()], &words, Grid::groups_of(experts));
-        Ok(Self { rows: TALL, count, chosen: chosen.into(), slots: slots.into() })
+        let (slots, chosen): (Location, Location) = (scratch(count * rows)?, scratch(count)?);
+        let words = [e.products(), e.experts, count].map(Word::from);
+        let code = Code::Kernel(EXPERTS_GROUP, vec![("ROWS", rows as u32)]);
+        plan.dispatch(code, vec![index, slots.into(), chosen.into()], &words, Grid::groups_of(e.experts));
+        Ok(Self { of, chosen: chosen.into(), slots: slots.into() })
     }
 }
 
@@ -64,7 +56,7 @@ impl Lower<GpuDevice> for MatmulByExpert {
             let [x, index, out] = of.map(|(value, words)| rows.of(value.at, 4 * words));
             let e = ExpertExtents { rows: rows.len, ..e };
             plan.part(|plan| {
-                let tiles = Tiles::new(plan, index, e.products(), e.experts)?;
+                let tiles = Tiles::new(plan, index, &e)?;
                 multiply(plan, e, &tiles, [x, out], weights);
                 Ok(())
             })?;
@@ -83,23 +75,27 @@ fn multiply(plan: &mut Lowering<'_>, e: ExpertExtents, tiles: &Tiles, [x, out]: 
         let here = [piece.start, piece.len].map(Word::from);
         let (code, own, cut) = match weights.ty.dtype {
             DType::Blocks(format) => {
-                let lanes = quantized::lanes(tiles.rows, tiles.count, e.n, e.k);
-                let total = tiles.count * e.n.div_ceil(1024 / lanes);
+                let lanes = quantized::lanes(tiles.of.rows, tiles.of.count, e.n, e.k);
+                let total = tiles.of.count * e.n.div_ceil(1024 / lanes);
                 let constants =
-                    vec![kiln_shaders::constant(format), ("ROWS", tiles.rows as u32), ("LANES", lanes as u32)];
+                    vec![kiln_shaders::constant(format), ("ROWS", tiles.of.rows as u32), ("LANES", lanes as u32)];
                 let own = vec![(e.k / format.block_len()).into(), e.n.into(), 0usize.into()];
-                (Code::Kernel(EXPERT_BLOCKS, constants), own, [tiles.count, total])
+                (Code::Kernel(EXPERT_BLOCKS, constants), own, [tiles.of.count, total])
             }
             dtype => {
-                let lanes = matmul::lanes(tiles.count, e.n, e.k);
+                let lanes = matmul::lanes(tiles.of.count, e.n, e.k);
                 let across = e.n.div_ceil(4 * WORKGROUP as usize / lanes);
                 let constants = vec![
-                    ("COUNT", tiles.rows as u32),
+                    ("COUNT", tiles.of.rows as u32),
                     ("LANES", lanes as u32),
                     ("VECTORS", e.k.is_multiple_of(4).into()),
                     ("STORED", number(dtype)),
                 ];
-                (Code::Kernel(EXPERT_ROWS, constants), vec![e.k.into(), 1usize.into()], [across, tiles.count * across])
+                (
+                    Code::Kernel(EXPERT_ROWS, constants),
+                    vec![e.k.into(), 1usize.into()],
+                    [across, tiles.of.count * across],
+                )
             }
         };
         let params = [&extents[..], &own, &here, &cut.map(Word::from)].concat();

@@ -61,7 +61,7 @@ impl Parts {
             let mut from_parts = Vec::new();
             let mut inner: HashMap<TensorId, TensorId> = HashMap::new();
             for &step in &segment.steps {
-                let Some(Step::Run { op, inputs, outputs }) = schedule.steps.get(step) else { continue };
+                let Some(Step::Run { op, inputs, outputs, .. }) = schedule.steps.get(step) else { continue };
                 let mut read = Vec::with_capacity(inputs.len());
                 for &id in inputs {
                     let root = schedule.root(id);

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use kiln_ir::{Error, Result};
+use kiln_ir::{Error, Precision, Result};
 use kiln_route::{Backend, Profile, ProfileProblem, Router};
 use kiln_simd::{Isa, Simd};
 
@@ -26,6 +26,7 @@ pub struct EngineBuilder {
     refine: bool,
     keeps_observed: bool,
     times_kernels: bool,
+    precision: Precision,
     pub(crate) budget: Budget,
 }
 
@@ -116,6 +117,12 @@ impl EngineBuilder {
         Self { times_kernels: times, ..self }
     }
 
+    /// With what precision products of matrices may read their operands. By default results keep the contract of each operation;
+    /// lower precisions are faster where a device has units for them, which is with CUDA. [`Precision`] has the bounds.
+    pub fn precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
+    }
+
     /// Limits of time and memory for each operation and each batch. By default nothing is limited.
     pub fn budget(self, budget: Budget) -> Self {
         Self { budget, ..self }
@@ -135,7 +142,7 @@ impl EngineBuilder {
     }
 
     fn opening(&self) -> Opening {
-        Opening { code_folder: self.profile.folder(), times_kernels: self.times_kernels }
+        Opening { code_folder: self.profile.folder(), times_kernels: self.times_kernels, precision: self.precision }
     }
 
     /// Whether this kind of execution may be among the places.
@@ -244,6 +251,7 @@ impl Engine {
             refine: false,
             keeps_observed: false,
             times_kernels: false,
+            precision: Precision::Contract,
             budget: Budget::default(),
         }
     }

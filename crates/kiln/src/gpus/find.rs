@@ -68,7 +68,7 @@ pub(super) mod cuda {
     pub(in super::super) fn named(name: &str, opening: &Opening) -> Gpu {
         let parts = name.strip_prefix("cuda ").and_then(|rest| rest.split_once(": "));
         let ordinal = parts.and_then(|(ordinal, _)| ordinal.parse().ok()).unwrap_or(u32::MAX);
-        let options = DeviceOptions::new();
+        let options = DeviceOptions::new().precision(opening.precision);
         let options = if opening.times_kernels { options.profile() } else { options };
         let options = match &opening.code_folder {
             Some(folder) => options.kernel_folder(folder),

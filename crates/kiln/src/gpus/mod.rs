@@ -26,7 +26,7 @@ pub(crate) use device::{Resident, Runner, WAITING, wait};
 use kiln_device::MemoryUse;
 use kiln_device::waiting::Waiting;
 use kiln_ir::op::{Custom, Op};
-use kiln_ir::{Data, DataMut, Error, Operand, Result, TensorType};
+use kiln_ir::{Data, DataMut, Error, Operand, Precision, Result, TensorType};
 use kiln_route::{Backend, Link, Memory, Place, Profile, ProfileProblem, Roofline};
 /// Lets the browser draw its page and answer its user.
 #[cfg(browser_gpu)]
@@ -131,6 +131,8 @@ pub(crate) struct Opening {
     pub(crate) code_folder: Option<PathBuf>,
     /// Whether executions time each kernel.
     pub(crate) times_kernels: bool,
+    /// How operands of products may be rounded.
+    pub(crate) precision: Precision,
 }
 
 impl Gpu {

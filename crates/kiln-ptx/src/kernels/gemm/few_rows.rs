@@ -9,13 +9,12 @@ use kiln_ir::{Error, Result};
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::kernels::half::unpack;
 use crate::kernels::math::F32;
-use crate::kernels::team::{self, WARP};
+use crate::kernels::team;
 use crate::{Argument, Builder, Global, Kernel, Launch, Pointer, PtxKernel, PtxType, Value, Variable};
 
 /// Threads of a block.
 const BLOCK: u32 = 128;
 /// Warps of a block.
-const WARPS: u32 = BLOCK / WARP;
 /// Rows of W of a block.
 const WEIGHTS: u32 = 4;
 /// Elements that a lane reads of a row at once.
@@ -106,21 +105,8 @@ impl FewRowsGemm {
                 }
             }
         });
-        // From the lanes of a warp to one, and from the warps to one thread for each sum.
-        let count = WEIGHTS * self.rows;
-        let found = k.shared::<f32>(WARPS * count);
-        let (warp, lane) = (thread >> WARP.ilog2(), thread & (WARP - 1));
-        for (j, sums) in (0..).zip(&sums) {
-            for (i, sum) in (0..).zip(sums) {
-                let total = team::butterfly(sum.get(), WARP, |a, b| a + b);
-                k.st_if(k.eq(lane, 0), found.index(warp * count).offset((j * self.rows + i) as i32), total);
-            }
-        }
-        k.bar_sync(0u32);
-        k.if_(k.lt(thread, count), || {
-            let (j, i) = (first + thread / self.rows, thread % self.rows);
-            let of_warp = |warp: u32| k.ld(found.index(thread).offset((warp * count) as i32));
-            let Some(sum) = team::tree((0..WARPS).map(of_warp).collect(), |a, b| a + b) else { return };
+        team::totals(k, BLOCK, &sums, |at, sum| {
+            let (j, i) = (first + at / self.rows, at % self.rows);
             let there = k.and(k.lt(i, m), k.lt(j, n));
             k.st_if(there, out.index_wide(k.mad_wide(i, n, k.cvt_u64(j))), sum);
         });

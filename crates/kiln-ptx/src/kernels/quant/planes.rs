@@ -7,7 +7,7 @@
 
 use kiln_ir::{QuantFormat, Result};
 
-use super::{BLOCK, MOST, Share, VECTOR, exact_product, first_element, groups, share};
+use super::{BLOCK, ExactRow, MOST, Share, VECTOR, first_element, groups, share};
 use crate::kernel::{MAX_GRID_X, extent};
 use crate::kernels::half::pack;
 use crate::kernels::math::F32;
@@ -106,21 +106,28 @@ impl Kernel for SplitRows {
     }
 }
 
-/// Writes the planes of what blocks stand for, upper parts and behind them lower ones.
+/// Writes the planes of what blocks stand for, upper parts and behind them lower ones, or upper parts alone: the numbers in bf16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SplitBlocks {
     format: QuantFormat,
+    has_lower: bool,
 }
 
 impl SplitBlocks {
     /// Of this format; none where numbers of it may be too small for their lower parts.
     pub fn new(format: QuantFormat) -> Option<Self> {
-        splits(format).then_some(Self { format })
+        splits(format).then_some(Self { format, has_lower: true })
+    }
+
+    /// Of this format, without lower parts.
+    pub fn rounding(format: QuantFormat) -> Self {
+        Self { format, has_lower: false }
     }
 
     /// Every kernel.
     pub fn all() -> Vec<Self> {
-        QuantFormat::ALL.into_iter().filter_map(Self::new).collect()
+        let split = QuantFormat::ALL.into_iter().filter_map(Self::new);
+        split.chain(QuantFormat::ALL.map(Self::rounding)).collect()
     }
 
     /// The launch for this many elements, whole blocks. Buffers: blocks, planes.
@@ -143,7 +150,8 @@ impl SplitBlocks {
         // through shared memory.
         let words = WARP * elements / 2;
         let stride = words + words / 8;
-        let staged = k.shared::<u32>(BLOCK / WARP * 2 * stride).index(warp * (2 * stride));
+        let planes_of_warp = if self.has_lower { 2 } else { 1 };
+        let staged = k.shared::<u32>(BLOCK / WARP * planes_of_warp * stride).index(warp * (planes_of_warp * stride));
         let first_share = first + warp * WARP;
         let at = first_share + lane;
         k.if_(k.lt(at, n), || {
@@ -154,7 +162,9 @@ impl SplitBlocks {
                     let [hi, lo] = parts(k, group.elements(k, bytes));
                     let to = staged.index(padded(own + offset / 2));
                     k.st_v(to, hi);
-                    k.st_v(to.offset(stride as i32), lo);
+                    if self.has_lower {
+                        k.st_v(to.offset(stride as i32), lo);
+                    }
                 }
             }
         });
@@ -168,7 +178,9 @@ impl SplitBlocks {
                 let from = staged.index(padded(word));
                 k.if_(k.lt(word, left), || {
                     k.st_v(upper.index(word), k.ld_v::<_, _, 4>(from));
-                    k.st_v(lower.index(word), k.ld_v::<_, _, 4>(from.offset(stride as i32)));
+                    if self.has_lower {
+                        k.st_v(lower.index(word), k.ld_v::<_, _, 4>(from.offset(stride as i32)));
+                    }
                 });
             }
         });
@@ -177,7 +189,7 @@ impl SplitBlocks {
 
 impl Kernel for SplitBlocks {
     fn name(&self) -> String {
-        format!("split_blocks_{}", self.format.name())
+        format!("{}_blocks_{}", if self.has_lower { "split" } else { "round" }, self.format.name())
     }
 
     fn build(&self) -> PtxKernel {
@@ -199,7 +211,7 @@ impl RepairRows {
 
     /// Every kernel.
     pub fn all() -> Vec<Self> {
-        SplitBlocks::all().into_iter().map(|split| Self { format: split.format }).collect()
+        QuantFormat::ALL.into_iter().filter(|&format| splits(format)).map(Self::new).collect()
     }
 
     /// The launch for `m` rows of x of `depth` elements, whole blocks, and `n` rows of weights, a multiple of four. Buffers: x,
@@ -230,7 +242,8 @@ impl RepairRows {
                 let is_finite = k.lt(k.abs(found), f32::INFINITY);
                 k.if_(k.or(all, k.not(is_finite)), || {
                     let x = x.index_wide(k.mul_wide(row, depth));
-                    let exact = exact_product(k, self.format, x, weights, first + i, depth);
+                    let row = ExactRow { x, gamma: None, depth };
+                    let exact = row.product(k, self.format, weights, first + i);
                     k.st(out.offset(i as i32), k.cvt_rn_f32(exact));
                 });
             }

@@ -21,19 +21,19 @@
 //! product.
 
 mod activations;
-mod weights;
 
-use kiln_ir::op::ExpertExtents;
+use kiln_ir::op::{ExpertExtents, ExpertTiles, Param, RmsNorm};
 use kiln_ir::{QuantFormat, Result};
 
-use super::{Word, exact_product};
+use super::weights::{Row, Step, Turn};
+use super::{ExactRow, Word};
 use crate::builder::operands::{Groups, Sixteen};
 use crate::kernel::{MAX_GRID_YZ, extent};
-use crate::kernels::experts::{self, Chosen, ExpertTiles};
+use crate::kernels::experts::{self, Chosen};
+use crate::kernels::math::F32;
 use crate::kernels::team::{self, WARP};
 use crate::{Argument, Builder, Fragment, Global, Kernel, Launch, Pointer, PtxKernel, Shared, Target, Value, Variable};
 use activations::{Activations, Reader};
-use weights::{Row, Step, Turn};
 
 /// Warps that share rows of weights, and steps of a chunk.
 const STEPS: u32 = 8;
@@ -43,6 +43,8 @@ const TALL: u32 = 16;
 const ACROSS: u32 = 4;
 /// Bytes of a copy.
 const PIECE: u32 = 16;
+/// Mean squares from here on have all digits in f32.
+const LEAST_MEAN: f32 = 1e-30;
 /// Rows, and elements of a row, at most: 32 bits count the bytes of a row, and what the last block reaches over.
 const MOST: u64 = (1 << 30) - 1;
 
@@ -57,6 +59,8 @@ struct Shape {
     overlaps: bool,
     /// Adds another tensor to the result.
     adds: bool,
+    /// Normalises the rows of x first: what is added to their mean squares.
+    norm: Option<Param>,
     /// Groups of rows are tiles, with the products of an expert each.
     by_expert: bool,
 }
@@ -65,7 +69,7 @@ impl Shape {
     /// For this many rows of x, a power of two up to 8. Measured on an H200: what overlaps is up to a tenth faster.
     fn new(format: QuantFormat, rows: u32, target: Target) -> Option<Self> {
         let step = Step::of(format)?;
-        Some(Self { format, step, rows, overlaps: target >= Target::Sm90, adds: false, by_expert: false })
+        Some(Self { format, step, rows, overlaps: target >= Target::Sm90, adds: false, norm: None, by_expert: false })
     }
 
     /// Rows of x that the columns of a product are for.
@@ -171,6 +175,22 @@ impl WarpQuantMatmul {
         Self { shape: Shape { adds: true, ..self.shape } }
     }
 
+    /// The same, of rows that are normalised first; gamma is buffer 3 of the launch. `None` for more rows than [`Self::NORMED_ROWS`].
+    ///
+    /// `y = (x γ) Wᵀ / √(mean x² + eps)`: rows are multiplied by gamma and rounded as others are, their squares are added up while
+    /// they are, and sums are divided by the root.
+    pub fn normed(self, norm: RmsNorm) -> Option<Self> {
+        (self.shape.rows as usize <= Self::NORMED_ROWS)
+            .then_some(Self { shape: Shape { norm: Some(norm.eps), adds: false, ..self.shape } })
+    }
+
+    /// Rows of x at most that a kernel normalises.
+    pub const NORMED_ROWS: usize = 4;
+
+    /// The formats that there are kernels for.
+    pub const FORMATS: &'static [QuantFormat] =
+        &[QuantFormat::Q4K, QuantFormat::Q5K, QuantFormat::Q6K, QuantFormat::Q8_0];
+
     /// For tiles of products with the weights of an expert each. Which weights these are is known when the launch in front has ended,
     /// so none are brought before.
     pub fn by_expert(format: QuantFormat, tiles: ExpertTiles, target: Target) -> Option<Self> {
@@ -183,14 +203,20 @@ impl WarpQuantMatmul {
         let of = |format| [1, 2, 4, 8].into_iter().filter_map(move |rows| Self::new(format, rows, target));
         let all: Vec<Self> = QuantFormat::ALL.into_iter().flat_map(of).collect();
         let adding = all.iter().step_by(5).map(|kernel| kernel.adding());
+        let normed = all.iter().filter_map(|kernel| kernel.normed(RmsNorm::new(1e-5)));
         let tiles = |rows| ExpertTiles { rows, count: 1 };
         let of_experts =
             |format| [1, 8].into_iter().filter_map(move |rows| Self::by_expert(format, tiles(rows), target));
-        all.iter().copied().chain(adding).chain(QuantFormat::ALL.into_iter().flat_map(of_experts)).collect()
+        all.iter()
+            .copied()
+            .chain(adding)
+            .chain(normed)
+            .chain(QuantFormat::ALL.into_iter().flat_map(of_experts))
+            .collect()
     }
 
     /// The launch for `m` rows of x of `depth` elements, whole blocks, and `n` rows of weights, on a device of this many
-    /// multiprocessors. Buffers: x, weights, result, and what is added where there is such.
+    /// multiprocessors. Buffers: x, weights, result, and what is added, or gamma, where there is such.
     ///
     /// # Errors
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³⁰ - 1 rows or elements of a row, or 65 535 groups of rows of x.
@@ -202,7 +228,7 @@ impl WarpQuantMatmul {
         let across = weights.div_ceil(self.shape.weights());
         let across = self.blocks_at_once(multiprocessors).map_or(across, |most| across.min(most));
         let words = [rows, weights, depth].map(Argument::U32);
-        let buffers = if self.shape.adds { 4 } else { 3 };
+        let buffers = if self.shape.adds || self.shape.norm.is_some() { 4 } else { 3 };
         let arguments = (0..buffers).map(Argument::Buffer).chain(words).collect();
         Ok(Launch { grid: [across, down, 1], arguments })
     }
@@ -218,7 +244,7 @@ impl WarpQuantMatmul {
         let across = self.blocks_at_once(multiprocessors).map_or(across, |most| across.min(most));
         let own = [0, 1, 2].map(Argument::Buffer).into_iter().chain([Argument::U32(depth)]);
         let arguments = own.chain([3, 4].map(Argument::Buffer)).chain(words.map(Argument::U32)).collect();
-        Ok(Launch { grid: [across, tiles.down()?, 1], arguments })
+        Ok(Launch { grid: [across, experts::down(tiles)?, 1], arguments })
     }
 
     fn blocks_of_a_multiprocessor(&self) -> u32 {
@@ -243,6 +269,7 @@ struct Body<'k> {
     weights: Pointer<'k, Global, u32>,
     out: Pointer<'k, Global, f32>,
     addend: Option<Pointer<'k, Global, f32>>,
+    gamma: Option<Pointer<'k, Global, f32>>,
     tile: Option<Chosen<'k>>,
     /// Rows of the result, rows of weights, elements of a row.
     extents: [Word<'k>; 3],
@@ -276,6 +303,7 @@ impl<'k> Body<'k> {
         let weights = k.buffer::<u32>("weights");
         let out = k.buffer::<f32>("out");
         let addend = shape.adds.then(|| k.buffer::<f32>("addend"));
+        let gamma = shape.norm.map(|_| k.buffer::<f32>("gamma"));
         let (tile, extents) = match shape.by_expert {
             false => (None, ["m", "n", "depth"].map(|name| k.parameter::<u32>(name))),
             true => {
@@ -293,7 +321,7 @@ impl<'k> Body<'k> {
         let chunks = k.max((depth + (shape.chunk() - 1)) / shape.chunk(), 1);
         let groups = (n + (shape.weights() - 1)) / shape.weights();
         let stages = k.shared::<u32>(shape.stages() * shape.stage_bytes() / 4);
-        let activations = Activations::new(k, shape, x, [k.ctaid_y() * shape.rows, m, depth], tile);
+        let activations = Activations::new(k, shape, (x, gamma), [k.ctaid_y() * shape.rows, m, depth], tile);
         let turn = Turn { of: shape.groups_at_once(), number: place[1] >> shape.across().ilog2() };
         let sums = (0..shape.rows.div_ceil(ACROSS)).map(|_| [0.0; 2].map(|zero| k.variable(zero))).collect();
         Self {
@@ -303,6 +331,7 @@ impl<'k> Body<'k> {
             weights,
             out,
             addend,
+            gamma,
             tile,
             extents,
             row_bytes,
@@ -420,7 +449,7 @@ impl<'k> Body<'k> {
         };
         let [zero, one] = [0u32, 1].map(|number| k.constant(number));
         self.activations.load(zero, k.le(zero, 0));
-        self.activations.store(zero);
+        self.activations.store(zero, k.le(zero, 0));
         self.activations.load(behind(zero), is_wanted(one));
         let step = self.warp & (STEPS - 1);
         let reader = self.activations.reader(self.place, step);
@@ -436,7 +465,9 @@ impl<'k> Body<'k> {
                 let (number, chunk, group) = (turn.get(), here.chunk.get(), here.group.get());
                 // The next chunk of x, and the loads of the one after it.
                 let next = behind(chunk);
-                k.if_(is_wanted(number + 1u32), || self.activations.store(slot(number + 1u32, next)));
+                k.if_(is_wanted(number + 1u32), || {
+                    self.activations.store(slot(number + 1u32, next), k.lt(number + 1u32, self.chunks));
+                });
                 self.activations.load(behind(next), is_wanted(number + 2u32));
                 k.if_(k.lt(k.mad(chunk, STEPS, step), steps), || {
                     self.multiply(&here, step, &self.activations.of_slot(&reader, slot(number, chunk)));
@@ -516,6 +547,17 @@ impl<'k> Body<'k> {
         [0, 1, 2, 3].map(|i| d.get(i))
     }
 
+    /// A sum with a row of x, of rows that are normalised divided by the root of the mean square; and whether it is sound: finite, and the
+    /// mean square neither beyond the range of f32 nor so small that its digits are lost.
+    fn normal(&self, sum: F32<'k>, row: Word<'k>) -> (F32<'k>, Value<'k, bool>) {
+        let k = self.k;
+        let finite = k.lt(k.abs(sum), f32::INFINITY);
+        let Some(eps) = self.shape.norm else { return (sum, finite) };
+        let mean = k.div(self.activations.squares(row), k.cvt_rn_f32(self.extents[2])) + eps.get();
+        let ordinary = k.and(k.ge(mean, LEAST_MEAN), k.lt(mean, f32::INFINITY));
+        (sum * k.rcp(k.sqrt(mean)), k.and(finite, ordinary))
+    }
+
     /// From the warps to one thread for each result of a group of rows.
     fn finish(&self, group: Word<'k>) {
         let k = self.k;
@@ -538,6 +580,7 @@ impl<'k> Body<'k> {
                 sum.set(0.0f32);
             }
         }
+        self.activations.share_squares();
         k.bar_sync(0u32);
         let thread = k.tid_x();
         k.if_(k.lt(thread, shape.weights() * shape.rows), || {
@@ -555,11 +598,13 @@ impl<'k> Body<'k> {
                 let first = found.index(k.mad(team, STEPS * of_warp, place));
                 let of_step = |step: u32| k.ld(first.offset((step * of_warp) as i32));
                 let Some(sum) = team::tree((0..STEPS).map(of_step).collect(), |a, b| a + b) else { return };
+                let (sum, is_sound) = self.normal(sum, thread & (shape.rows - 1));
                 let result = k.variable(sum);
-                let finite = k.lt(k.abs(sum), f32::INFINITY);
-                k.if_(k.not(finite), || {
+                k.if_(k.not(is_sound), || {
                     let x = self.x.index_wide(k.mul_wide(of_x, depth));
-                    let exact = exact_product(k, shape.format, x, self.weights, self.of_all(j), depth);
+                    let row = ExactRow { x, gamma: self.gamma, depth };
+                    let exact = row.product(k, shape.format, self.weights, self.of_all(j));
+                    let exact = shape.norm.map_or(exact, |eps| exact * row.inverse_rms(k, eps.get()));
                     result.set(k.cvt_rn_f32(exact));
                 });
                 let at = k.mad_wide(i, n, k.cvt_u64(j));
@@ -572,8 +617,9 @@ impl<'k> Body<'k> {
 
 impl Kernel for WarpQuantMatmul {
     fn name(&self) -> String {
-        let Shape { format, rows, overlaps, adds, by_expert, .. } = self.shape;
-        let parts = [(overlaps, "_overlapping"), (adds, "_adding"), (by_expert, "_by_expert")];
+        let Shape { format, rows, overlaps, adds, norm, by_expert, .. } = self.shape;
+        let parts =
+            [(overlaps, "_overlapping"), (adds, "_adding"), (norm.is_some(), "_normed"), (by_expert, "_by_expert")];
         let parts: String = parts.into_iter().filter(|(is, _)| *is).map(|(_, part)| part).collect();
         format!("warp_quant_matmul_{}_{rows}{parts}", format.name())
     }

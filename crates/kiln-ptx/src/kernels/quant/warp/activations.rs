@@ -1,23 +1,12 @@
 //! Rows of x as the second operand of products of bytes.
 
 use super::super::Word;
+use super::super::rounding::{GROUP, Rounded, VECTOR};
 use super::Shape;
 use crate::kernels::experts::Chosen;
 use crate::kernels::math::F32;
 use crate::kernels::team::{self, WARP};
 use crate::{Builder, Global, Pointer, Shared, Value, Variable};
-
-/// Elements with a scale in common.
-const GROUP: u32 = 32;
-/// Elements of a vector.
-const VECTOR: u32 = 4;
-/// The largest integer whose bytes both have a sign.
-const LARGEST: f32 = 32_639.0;
-/// A sum with it ends with the lowest bits of the nearest integer.
-const ROUNDS: f32 = 12_582_912.0;
-/// Zeros, and largest magnitudes from 2⁻⁹⁰ to 2¹²⁶, have a scale: neither it nor its inverse is subnormal.
-const LEAST: u32 = (127 - 90) << 23;
-const MOST: u32 = (127 + 126) << 23;
 
 /// Neighbouring vectors of x of a chunk that a thread brings, and where they go.
 struct Place<'k> {
@@ -27,6 +16,10 @@ struct Place<'k> {
     /// The first element in the chunk.
     element: Word<'k>,
     vectors: Vec<[Variable<'k, f32>; VECTOR as usize]>,
+    /// With a norm, as many of gamma.
+    gammas: Vec<[Variable<'k, f32>; VECTOR as usize]>,
+    /// With a norm, the sum of the squares of what the thread has brought of the row, from the first turn through it.
+    squares: Option<Variable<'k, f32>>,
 }
 
 /// Chunks of the rows of x in shared memory: sixteen bits an element, the upper and the lower byte in planes of their own,
@@ -37,11 +30,14 @@ pub(super) struct Activations<'k> {
     k: &'k Builder,
     shape: Shape,
     x: Pointer<'k, Global, f32>,
+    gamma: Option<Pointer<'k, Global, f32>>,
     /// The first row, the number of rows, elements of a row.
     extents: [Word<'k>; 3],
     planes: Pointer<'k, Shared, u32>,
     scales: Pointer<'k, Shared, f32>,
     places: Vec<Place<'k>>,
+    /// With a norm, sums of squares of each warp and place.
+    squares: Option<Pointer<'k, Shared, f32>>,
 }
 
 /// Where a lane reads planes and scales.
@@ -55,7 +51,7 @@ impl<'k> Activations<'k> {
     pub(super) fn new(
         k: &'k Builder,
         shape: Shape,
-        x: Pointer<'k, Global, f32>,
+        (x, gamma): (Pointer<'k, Global, f32>, Option<Pointer<'k, Global, f32>>),
         extents: [Word<'k>; 3],
         tile: Option<Chosen<'k>>,
     ) -> Self {
@@ -70,10 +66,14 @@ impl<'k> Activations<'k> {
             let vectors = (0..Self::vectors(shape)).map(|_| [0.0; 4].map(|zero| k.variable(zero)));
             // Places behind the last row read something, which nobody takes.
             let chosen = tile.map(|tile| tile.row(tile.product(k.min(row, shape.rows - 1))));
-            Place { row, chosen, element, vectors: vectors.collect() }
+            let gammas = gamma.map_or(0, |_| Self::vectors(shape));
+            let gammas = (0..gammas).map(|_| [0.0; 4].map(|zero| k.variable(zero))).collect();
+            let squares = gamma.map(|_| k.variable(0.0f32));
+            Place { row, chosen, element, vectors: vectors.collect(), gammas, squares }
         };
         let places = (0..(shape.rows * of_row).div_ceil(threads)).map(place).collect();
-        Self { k, shape, x, extents, planes, scales, places }
+        let squares = gamma.map(|_| k.shared::<f32>(Self::warps_of_row(shape) * shape.rows));
+        Self { k, shape, x, gamma, extents, planes, scales, places, squares }
     }
 
     /// Vectors of a place: with many rows, the more a thread has of a group the less it asks of others.
@@ -83,6 +83,11 @@ impl<'k> Activations<'k> {
 
     fn places_of_row(shape: Shape) -> u32 {
         shape.chunk() / (VECTOR * Self::vectors(shape))
+    }
+
+    /// A row is brought by whole warps.
+    fn warps_of_row(shape: Shape) -> u32 {
+        Self::places_of_row(shape) / WARP
     }
 
     /// Numbers of a group: its scale, and the sum where there are minima.
@@ -112,61 +117,51 @@ impl<'k> Activations<'k> {
                 let read = k.ld_v_if::<_, _, 4>(there, from.offset(i * VECTOR as i32), 0.0f32);
                 vector.iter().zip(read).for_each(|(variable, value)| variable.set(value));
             }
+            let Some(gamma) = self.gamma else { continue };
+            for (i, vector) in (0..).zip(&place.gammas) {
+                let read = k.ld_v_if::<_, _, 4>(there, gamma.index(element).offset(i * VECTOR as i32), 0.0f32);
+                vector.iter().zip(read).for_each(|(variable, value)| variable.set(value));
+            }
         }
     }
 
-    /// Writes what was read to a slot.
-    pub(super) fn store(&self, slot: Word<'k>) {
+    /// Writes what was read to a slot; `first` says whether that was read for the first time.
+    pub(super) fn store(&self, slot: Word<'k>, first: Value<'k, bool>) {
         let k = self.k;
         let is_short = self.shape.rows * Self::places_of_row(self.shape) < self.shape.threads();
         for place in &self.places {
             // The rows end with a whole warp.
             match is_short {
-                true => k.if_(k.lt(place.row, self.shape.rows), || self.store_place(slot, place)),
-                false => self.store_place(slot, place),
+                true => k.if_(k.lt(place.row, self.shape.rows), || self.store_place(slot, place, first)),
+                false => self.store_place(slot, place, first),
             }
         }
     }
 
-    fn store_place(&self, slot: Word<'k>, place: &Place<'k>) {
+    fn store_place(&self, slot: Word<'k>, place: &Place<'k>, first: Value<'k, bool>) {
         let k = self.k;
-        let x: Vec<_> = place.vectors.iter().map(|vector| vector.map(|value| value.get())).collect();
+        let mut x: Vec<_> = place.vectors.iter().map(|vector| vector.map(|value| value.get())).collect();
+        if let Some(squares) = place.squares {
+            let all = x.iter().flatten().fold(squares.get(), |sum, &x| k.fma(x, x, sum));
+            squares.set(k.selp(all, squares.get(), first));
+            for (x, gamma) in x.iter_mut().zip(&place.gammas) {
+                *x = std::array::from_fn(|i| x[i] * gamma[i].get());
+            }
+        }
         // Those of the other lanes that share the group.
         let lanes = [1, 2, 4].into_iter().filter(|&mask| mask * VECTOR * Self::vectors(self.shape) < GROUP);
-        let magnitudes = x.iter().flatten().map(|&x| k.bits_u32(x) & 0x7fff_ffffu32).collect();
-        let Some(mut most) = team::tree(magnitudes, |a, b| k.max(a, b)) else { return };
-        for mask in lanes.clone() {
-            most = k.max(most, k.shfl_bfly(most, mask, WARP - 1, u32::MAX));
-        }
-        let zeros = k.eq(most, 0);
-        let fits = k.or(zeros, k.le(most - LEAST, MOST - LEAST));
-        let greatest = k.bits_f32(most);
-        let over = k.selp(0.0f32, k.rcp_approx(greatest) * LARGEST, zeros);
-        let rounds = k.constant::<f32>(ROUNDS);
-        let rounded: Vec<_> = x.iter().map(|x| x.map(|x| k.fma(x, over, rounds))).collect();
-        let packed = |bits: [Word<'k>; 4], pair: u32| {
-            let [a, b, c, d] = bits;
-            k.prmt(k.prmt(a, b, pair), k.prmt(c, d, pair), 0x5410u32)
-        };
-        let lower: Vec<_> = rounded.iter().map(|x| x.map(|x| k.bits_u32(x))).collect();
-        // The lower byte has a sign.
-        let upper = lower.iter().map(|bits| packed(bits.map(|bits| bits + 128u32), 0x0051)).collect();
-        let lower = lower.iter().map(|&bits| packed(bits, 0x0040)).collect();
+        let lanes: Vec<u32> = lanes.collect();
+        let Some(rounded) = Rounded::new(k, &x, &lanes) else { return };
         let row = k.mad(slot, self.shape.rows, place.row);
         let to = self.planes.byte_index(k.mad(row, 2 * self.shape.pitch(), place.element));
-        self.write(to, upper);
-        self.write(to.bytes(self.shape.pitch() as i32), lower);
+        self.write(to, rounded.upper());
+        self.write(to.bytes(self.shape.pitch() as i32), rounded.lower());
         let width = Self::width(self.shape);
         let to = self.scales.index(k.mad(row, Self::row_scales(self.shape), (place.element / GROUP) * width));
         let is_first = k.eq(place.element & (GROUP - 1), 0);
-        k.st_if(is_first, to, k.selp(greatest * (1.0 / LARGEST), f32::NAN, fits));
+        k.st_if(is_first, to, rounded.unit);
         if width == 2 {
-            let integers = rounded.iter().flatten().map(|&x| x - ROUNDS).collect();
-            let Some(mut sum) = team::tree(integers, |a, b| a + b) else { return };
-            for mask in lanes {
-                sum = sum + k.shfl_bfly(sum, mask, WARP - 1, u32::MAX);
-            }
-            k.st_if(is_first, to.offset(1), sum);
+            k.st_if(is_first, to.offset(1), rounded.sum());
         }
     }
 
@@ -176,6 +171,30 @@ impl<'k> Activations<'k> {
             [a, b] => self.k.st_v(to, [a, b]),
             _ => words.iter().zip(0..).for_each(|(&word, i)| self.k.st(to.offset(i), word)),
         }
+    }
+
+    /// Writes the sums of squares of this thread's warp to shared memory, where there is a norm. A barrier must follow.
+    pub(super) fn share_squares(&self) {
+        let (k, Some(shared)) = (self.k, self.squares) else { return };
+        let thread = k.tid_x();
+        let warps = Self::warps_of_row(self.shape) * self.shape.rows;
+        for (turn, place) in (0..).zip(&self.places) {
+            let Some(squares) = place.squares else { continue };
+            let sum = team::butterfly(squares.get(), WARP, |a, b| a + b);
+            let warp = (thread >> WARP.ilog2()) + turn * (self.shape.threads() / WARP);
+            k.st_if(k.and(k.eq(thread & (WARP - 1), 0), k.lt(warp, warps)), shared.index(warp), sum);
+        }
+    }
+
+    /// The sum of the squares of a row, which [`Self::share_squares`] has written; of no norm zero.
+    pub(super) fn squares(&self, row: Word<'k>) -> F32<'k> {
+        let k = self.k;
+        let warps = Self::warps_of_row(self.shape);
+        let of_warp = |shared: Pointer<'k, Shared, f32>, warp: u32| k.ld(shared.index(row * warps).offset(warp as i32));
+        let sums = self
+            .squares
+            .and_then(|shared| team::tree((0..warps).map(|warp| of_warp(shared, warp)).collect(), |a, b| a + b));
+        sums.unwrap_or_else(|| k.constant(0.0))
     }
 
     /// Where the lane (g, t) reads of the step of this number in a chunk: as columns of the operand, and of the result.

@@ -2,7 +2,7 @@
 
 use kiln_ir::QuantFormat;
 
-use super::super::{LIFTED, Word};
+use super::{LIFTED, Word};
 use crate::kernels::math::F32;
 use crate::{Builder, F16, Pointer, Shared, Value};
 

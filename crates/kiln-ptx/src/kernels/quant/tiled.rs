@@ -1,0 +1,716 @@
+//! The product of more than a few f32 rows with weights in blocks on tensor cores, by `mma.sync` of bytes: from `sm_80` on.
+//!
+//! `yᵢⱼ = Σₖ xᵢₖ Wⱼₖ`. [`RoundRows`] rounds x to 16 bits, as the contract of the product allows, and writes the bytes in the order
+//! in which lanes take them. [`TiledQuantMatmul`] reads weights once for up to 64 rows of x: a block of threads has a tile of 128
+//! rows of weights, 32 for each of four warps, and goes along k in chunks of 256 elements, which come by `cp.async` several chunks
+//! ahead. A product of bytes is of 16 rows of weights and of the upper and the lower bytes of four rows of x; of the elements
+//! with a step in common it is exact. Steps, minima and units of x are applied to it in f32.
+//!
+//! Where there are fewer tiles than blocks that run at once, k is cut in parts, and [`JoinParts`] adds up what they give, in their
+//! order.
+//!
+//! Sums that are not finite are computed again product by product: x that has no unit makes them NaN.
+
+use kiln_ir::{QuantFormat, Result};
+
+use super::rounding::{GROUP, Rounded, VECTOR};
+use super::weights::{Row, Step, Turn};
+use super::{ExactRow, Word};
+use crate::builder::operands::{Groups, Sixteen};
+use crate::kernel::{MAX_GRID_X, MAX_GRID_YZ, extent};
+use crate::kernels::math::F32;
+use crate::kernels::team::{self, WARP};
+use crate::{Argument, Builder, Fragment, Global, Kernel, Launch, Pointer, PtxKernel, Shared, Target, Value, Variable};
+
+/// Warps that share the rows of weights of a block of threads.
+const WARPS: u32 = 4;
+/// Rows of weights of a product of bytes.
+const TALL: u32 = 16;
+/// Such rows of a warp, so that what it reads of x serves two products, and rows of x of a warp at most: with 64 rows of x two warps
+/// take the same weights apart. Measured on an H100 with 64 rows of x: sixteen warps with one such product each, or eight with all rows of x,
+/// wait for shared memory.
+const TILES: u32 = 2;
+const WIDE: u32 = 32;
+/// Rows of weights of a block of threads.
+const WEIGHTS: u32 = WARPS * TILES * TALL;
+/// Sums of a lane for a row of x.
+const SUMS: usize = 2 * TILES as usize;
+/// Rows of x of a product of bytes.
+const ACROSS: u32 = 4;
+/// Elements of a chunk, and groups with a unit in common.
+const CHUNK: u32 = 256;
+const GROUPS: u32 = CHUNK / GROUP;
+/// Bytes of a copy.
+const PIECE: u32 = 16;
+/// Groups whose bytes lie side by side, for loads of 16 bytes.
+const PAIR: u32 = 2;
+/// Bytes of four rows of x of a pair of groups: their integers, and for each row its units and the sums of its integers.
+const PLANE_BYTES: u32 = PAIR * 2 * ACROSS * GROUP;
+const SCALE_BYTES: u32 = PAIR * 2 * 4 * ACROSS;
+/// Pairs of groups of a chunk.
+const PAIRS: u32 = GROUPS / PAIR;
+/// Rows and elements of a row at most: 32 bits count the bytes of a row, and what the last block reaches over.
+const MOST: u64 = (1 << 30) - 1;
+/// Shared memory of a multiprocessor that blocks of threads may fill, before `sm_90` and from it on. A block of the devices between
+/// `sm_86` and `sm_89` has 99 KiB.
+const SHARED_BYTES: [u32; 2] = [99 << 10, 227 << 10];
+/// What the system takes of it for a block of threads, at most, counted for each stage.
+const RESERVED: u32 = 1 << 10;
+/// Threads of a block that rounds x, and of one that adds up parts.
+const ROUNDING_THREADS: u32 = 128;
+const JOINING_THREADS: u32 = 256;
+
+/// How a product is cut.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Tiling {
+    format: QuantFormat,
+    step: Step,
+    target: Target,
+    m: usize,
+    depth: usize,
+    n: usize,
+    /// Rows of x of a block of threads: 8, 16, 32 or 64.
+    rows: u32,
+    /// Parts of k.
+    parts: u32,
+}
+
+impl Tiling {
+    /// Of `m` rows of x of `depth` elements with `n` rows of weights, on a device of this many multiprocessors. `None` for targets
+    /// and formats without such kernels.
+    pub fn new(format: QuantFormat, [m, depth, n]: [usize; 3], target: Target, multiprocessors: u32) -> Option<Self> {
+        let step = Step::of(format).filter(|_| target >= Target::Sm80)?;
+        let most = if target >= Target::Sm90 { 64 } else { 16 };
+        let rows = m.clamp(8, most).next_power_of_two() as u32;
+        let mut tiling = Self { format, step, target, m, depth, n, rows, parts: 1 };
+        let blocks = n.div_ceil(WEIGHTS as usize).saturating_mul(tiling.down());
+        let at_once = (multiprocessors * tiling.shape(false).resident()) as usize;
+        // A power of two, so that there are few kernels that add up parts.
+        while 2 * tiling.parts as usize * blocks <= at_once && 2 * tiling.parts <= tiling.chunks() as u32 {
+            tiling.parts *= 2;
+        }
+        Some(tiling)
+    }
+
+    fn shape(&self, adds: bool) -> Shape {
+        let Self { format, step, target, rows, parts, .. } = *self;
+        Shape { format, step, rows, overlaps: target >= Target::Sm90, is_part: parts > 1, adds }
+    }
+
+    /// Groups of rows of x.
+    fn down(&self) -> usize {
+        self.m.div_ceil(self.rows as usize)
+    }
+
+    fn chunks(&self) -> usize {
+        self.depth.div_ceil(CHUNK as usize)
+    }
+
+    /// Bytes of rounded x, and of its units and sums; `None` where they are beyond a `usize`.
+    pub fn rounded_bytes(&self) -> Option<[usize; 2]> {
+        let fours = self.down() * (self.rows / ACROSS) as usize;
+        let pairs = fours.checked_mul(self.chunks() * PAIRS as usize)?;
+        Some([pairs.checked_mul(PLANE_BYTES as usize)?, pairs.checked_mul(SCALE_BYTES as usize)?])
+    }
+
+    /// Bytes of the parts of the result, where there are several; `None` where they are beyond a `usize`.
+    pub fn parts_bytes(&self) -> Option<usize> {
+        let parts = if self.parts > 1 { self.parts as usize } else { 0 };
+        self.m.checked_mul(self.n)?.checked_mul(4 * parts)
+    }
+
+    /// What rounds x, and its launch. Buffers: x, rounded x, units and sums.
+    ///
+    /// # Errors
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³⁰ - 1 rows or elements of a row, or 65 535 times four rows.
+    pub fn rounding(&self) -> Result<(RoundRows, Launch)> {
+        let fours = self.down() * (self.rows / ACROSS) as usize;
+        let fours = extent("groups of four rows", fours, MAX_GRID_YZ)?;
+        // Each warp has a pair of groups.
+        let across = extent("chunks", self.chunks() * (PAIRS / (ROUNDING_THREADS / WARP)) as usize, MAX_GRID_X)?;
+        let words = [extent("rows", self.m, MOST)?, extent("elements of a row", self.depth, MOST)?];
+        let arguments = (0..3).map(Argument::Buffer).chain(words.map(Argument::U32)).collect();
+        Ok((RoundRows { group: self.step.group }, Launch { grid: [across, fours, 1], arguments }))
+    }
+
+    /// The product, and its launch. Buffers: rounded x, units and sums, weights, and the parts of the result if there are several,
+    /// or else the result, x, and what is added to the result if anything is.
+    ///
+    /// # Errors
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³⁰ - 1 rows or elements of a row, or 65 535 groups of rows of x.
+    pub fn product(&self, adds: bool) -> Result<(TiledQuantMatmul, Launch)> {
+        let kernel = TiledQuantMatmul { shape: self.shape(adds && self.parts == 1) };
+        let (rows, weights) = (extent("rows", self.m, MOST)?, extent("rows of weights", self.n, MOST)?);
+        let depth = extent("elements of a row", self.depth, MOST)?;
+        let down = extent("groups of rows", self.down(), MAX_GRID_YZ)?;
+        let per = (self.chunks() as u32).div_ceil(self.parts);
+        let buffers = if self.parts > 1 { 4 } else { 5 + usize::from(adds) };
+        let words = [rows, weights, depth, per].map(Argument::U32);
+        let arguments = (0..buffers).map(Argument::Buffer).chain(words).collect();
+        Ok((kernel, Launch { grid: [weights.div_ceil(WEIGHTS), down, self.parts], arguments }))
+    }
+
+    /// What adds up the parts of the result, where there are several, and its launch. Buffers: parts, result, x, weights, and what is
+    /// added to the result if anything is.
+    ///
+    /// # Errors
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³⁰ - 1 elements of the result or of a row.
+    pub fn joining(&self, adds: bool) -> Result<Option<(JoinParts, Launch)>> {
+        if self.parts == 1 {
+            return Ok(None);
+        }
+        let len = extent("elements of a product", self.m.saturating_mul(self.n), MOST)?;
+        let words = [len, extent("rows of weights", self.n, MOST)?, extent("elements of a row", self.depth, MOST)?];
+        let buffers = 4 + usize::from(adds);
+        let arguments = (0..buffers).map(Argument::Buffer).chain(words.map(Argument::U32)).collect();
+        let kernel = JoinParts { format: self.format, parts: self.parts, adds };
+        Ok(Some((kernel, Launch { grid: [len.div_ceil(JOINING_THREADS), 1, 1], arguments })))
+    }
+}
+
+/// Rounds rows of x to 16 bits, 32 elements in units of their largest.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct RoundRows {
+    /// Neighbouring weights with a step in common, 16 or 32: elements of x follow one another in the same order.
+    group: u32,
+}
+
+impl RoundRows {
+    /// Every kernel.
+    pub fn all() -> [Self; 2] {
+        [16, 32].map(|group| Self { group })
+    }
+
+    /// A warp has a pair of groups of four rows. Lane `4 (2 i + b) + t` of a product has the bytes b, the lower ones if 1, of row i, and
+    /// of these eight of each group from 8 t on, or with steps of 16 elements four of each half of it from 4 t on.
+    fn write(&self, k: &Builder) {
+        let x = k.buffer::<f32>("x");
+        let planes = k.buffer::<u32>("planes");
+        let scales = k.buffer::<f32>("scales");
+        let [m, depth] = ["m", "depth"].map(|name| k.parameter::<u32>(name));
+        let thread = k.tid_x();
+        let lane = thread & (WARP - 1);
+        let pair = k.mad(k.ctaid_x(), ROUNDING_THREADS / WARP, thread >> WARP.ilog2());
+        let (t, in_four, in_pair) = (lane & 3u32, lane >> 2 & 3u32, lane >> 4);
+        let four = k.ctaid_y();
+        let row = k.min(k.mad(four, ACROSS, in_four), m - 1);
+        let [first, second] =
+            if self.group == GROUP { [t * 8u32, t * 8u32 + 4u32] } else { [t * 4u32, t * 4u32 + 16u32] };
+        let element = k.mad(pair, PAIR, in_pair) * GROUP;
+        let there = k.lt(element, depth);
+        let of_group = x.index_wide(k.mad_wide(row, depth, k.cvt_u64(element)));
+        let vectors: Vec<[F32<'_>; VECTOR as usize]> =
+            [first, second].map(|at| k.ld_v_if::<_, _, 4>(there, of_group.index(at), 0.0f32)).to_vec();
+        let Some(rounded) = Rounded::new(k, &vectors, &[1, 2]) else { return };
+        let pairs = (k.nctaid_x() * (ROUNDING_THREADS / WARP)) * four + pair;
+        let to = planes.index_wide(k.mul_wide(pairs, PLANE_BYTES / 4));
+        let to = to.index(in_four * 32u32 + t * 4u32 + in_pair * 2u32);
+        for (words, to) in [(rounded.upper(), to), (rounded.lower(), to.offset(16))] {
+            if let [first, second] = words[..] {
+                k.st_v(to, [first, second]);
+            }
+        }
+        let sum = rounded.sum();
+        let to = scales.index_wide(k.mul_wide(pairs, SCALE_BYTES / 4)).index(in_four * 4u32 + in_pair * 2u32);
+        k.if_(k.eq(t, 0), || k.st_v(to, [rounded.unit, sum]));
+    }
+}
+
+impl Kernel for RoundRows {
+    fn name(&self) -> String {
+        format!("round_rows_{}", self.group)
+    }
+
+    fn build(&self) -> PtxKernel {
+        PtxKernel::new(self.name(), [ROUNDING_THREADS, 1, 1], |k| self.write(k))
+    }
+}
+
+/// What a kernel is configured by, and what follows from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+struct Shape {
+    format: QuantFormat,
+    step: Step,
+    rows: u32,
+    /// Brings the first weights while the launch in front still runs.
+    overlaps: bool,
+    /// Writes a part of the result.
+    is_part: bool,
+    adds: bool,
+}
+
+impl Shape {
+    /// Groups of four rows of x.
+    fn fours(self) -> u32 {
+        self.rows / ACROSS
+    }
+
+    /// Warps for the same rows of weights.
+    fn warps_across(self) -> u32 {
+        self.rows.div_ceil(WIDE)
+    }
+
+    fn threads(self) -> u32 {
+        WARPS * WARP * self.warps_across()
+    }
+
+    /// Groups of four rows of x of a warp.
+    fn fours_of_warp(self) -> u32 {
+        self.fours() / self.warps_across()
+    }
+
+    /// Bytes of a row of a chunk of weights.
+    fn chunk_bytes(self) -> u32 {
+        CHUNK / self.step.elements * self.step.bytes
+    }
+
+    /// Copies of a row of a chunk. One that begins at a multiple of two bytes reaches up to 14 bytes further.
+    fn pieces(self) -> u32 {
+        let reach = if self.step.is_split { PIECE - 2 } else { 0 };
+        (self.chunk_bytes() + reach).div_ceil(PIECE)
+    }
+
+    /// Bytes from a row of a chunk to the next: lanes that read neighbouring rows meet in different banks.
+    fn pitch(self) -> u32 {
+        let padding = if self.format == QuantFormat::Q5K { 3 } else { 1 };
+        (self.pieces() + padding) * PIECE
+    }
+
+    /// Bytes of a stage of weights, and where in a stage the bytes of x begin, and their units.
+    fn planes_begin(self) -> u32 {
+        WEIGHTS * self.pitch()
+    }
+
+    fn scales_begin(self) -> u32 {
+        self.planes_begin() + self.fours() * PAIRS * PLANE_BYTES
+    }
+
+    fn stage_bytes(self) -> u32 {
+        self.scales_begin() + self.fours() * PAIRS * SCALE_BYTES
+    }
+
+    fn shared_bytes(self) -> u32 {
+        SHARED_BYTES[usize::from(self.overlaps)]
+    }
+
+    /// Blocks of threads of a multiprocessor.
+    fn resident(self) -> u32 {
+        (self.shared_bytes() / (2 * (self.stage_bytes() + RESERVED))).clamp(1, 4)
+    }
+
+    /// Chunks that there is room for; all but one are on their way.
+    fn stages(self) -> u32 {
+        (self.shared_bytes() / (self.resident() * (self.stage_bytes() + RESERVED))).clamp(2, 4)
+    }
+}
+
+/// The product of rounded rows of x with the transpose of weights in blocks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct TiledQuantMatmul {
+    shape: Shape,
+}
+
+impl TiledQuantMatmul {
+    /// Every kernel for this target that adds nothing, and one that does.
+    pub fn all(target: Target) -> Vec<Self> {
+        let of = |format, rows, parts: u32| {
+            // As many multiprocessors as parts, or one.
+            let tiling = Tiling::new(format, [rows, 4 * CHUNK as usize, 1], target, parts)?;
+            Some(Self { shape: tiling.shape(rows == 8 && parts == 1) })
+        };
+        let of_format =
+            |format| [8, 16, 32, 64].into_iter().flat_map(move |rows| [0, 4].map(|parts| of(format, rows, parts)));
+        let mut all: Vec<Self> = QuantFormat::ALL.into_iter().flat_map(of_format).flatten().collect();
+        all.sort_by_key(Kernel::name);
+        all.dedup();
+        all
+    }
+
+    fn write(&self, k: &Builder) {
+        k.resident_blocks(self.shape.resident());
+        Body::new(k, self.shape).write();
+    }
+}
+
+impl Kernel for TiledQuantMatmul {
+    fn name(&self) -> String {
+        let Shape { format, rows, overlaps, is_part, adds, .. } = self.shape;
+        let parts = [(overlaps, "_overlapping"), (is_part, "_part"), (adds, "_adding")];
+        let parts: String = parts.into_iter().filter(|(is, _)| *is).map(|(_, part)| part).collect();
+        format!("tiled_quant_matmul_{}_{rows}{parts}", format.name())
+    }
+
+    fn reads_early(&self, _: Target) -> Option<Vec<usize>> {
+        const WEIGHTS: usize = 2;
+        self.shape.overlaps.then(|| vec![WEIGHTS])
+    }
+
+    fn build(&self) -> PtxKernel {
+        PtxKernel::new(self.name(), [self.shape.threads(), 1, 1], |k| self.write(k))
+    }
+}
+
+/// What sums that are not finite are computed again from.
+#[derive(Clone, Copy)]
+struct Repair<'k> {
+    k: &'k Builder,
+    format: QuantFormat,
+    x: Pointer<'k, Global, f32>,
+    weights: Pointer<'k, Global, u32>,
+    depth: Word<'k>,
+}
+
+impl<'k> Repair<'k> {
+    /// The product of a row of x with a row of the weights.
+    fn exact(&self, [row, of_weights]: [Word<'k>; 2]) -> F32<'k> {
+        let k = self.k;
+        let x = self.x.index_wide(k.mul_wide(row, self.depth));
+        let row = ExactRow { x, gamma: None, depth: self.depth };
+        k.cvt_rn_f32(row.product(k, self.format, self.weights, of_weights))
+    }
+}
+
+fn is_finite<'k>(k: &'k Builder, x: F32<'k>) -> Value<'k, bool> {
+    k.lt(k.abs(x), f32::INFINITY)
+}
+
+/// The kernel as it is written.
+struct Body<'k> {
+    k: &'k Builder,
+    shape: Shape,
+    planes: Pointer<'k, Global, u32>,
+    scales: Pointer<'k, Global, u32>,
+    weights: Pointer<'k, Global, u32>,
+    out: Pointer<'k, Global, f32>,
+    /// Where the whole result is written.
+    repair: Option<Repair<'k>>,
+    addend: Option<Pointer<'k, Global, f32>>,
+    /// Rows of the result, rows of weights, elements of a row.
+    extents: [Word<'k>; 3],
+    /// Bytes of a row of weights.
+    row_bytes: Word<'k>,
+    /// The first chunk of the part, and how many it has.
+    chunks: [Word<'k>; 2],
+    stages: Pointer<'k, Shared, u32>,
+    thread: Word<'k>,
+    /// The number of the warp among those that share rows of weights, and among those that share rows of x.
+    across: Word<'k>,
+    down: Word<'k>,
+    lane: Word<'k>,
+    /// For each four rows of x of the warp, sums with the rows g, g + 8, g + 16 and g + 24 of the weights.
+    sums: Vec<[Variable<'k, f32>; SUMS]>,
+}
+
+impl<'k> Body<'k> {
+    fn new(k: &'k Builder, shape: Shape) -> Self {
+        let [planes, scales, weights] = ["planes", "scales", "weights"].map(|name| k.buffer::<u32>(name));
+        let out = k.buffer::<f32>("out");
+        let x = (!shape.is_part).then(|| k.buffer::<f32>("x"));
+        let addend = shape.adds.then(|| k.buffer::<f32>("addend"));
+        let [m, n, depth, per] = ["m", "n", "depth", "per"].map(|name| k.parameter::<u32>(name));
+        let thread = k.tid_x();
+        let all = (depth + (CHUNK - 1)) / CHUNK;
+        let first = k.min(k.ctaid_z() * per, all);
+        Self {
+            k,
+            shape,
+            planes,
+            scales,
+            weights,
+            out,
+            repair: x.map(|x| Repair { k, format: shape.format, x, weights, depth }),
+            addend,
+            extents: [m, n, depth],
+            row_bytes: depth / shape.format.block_len() as u32 * shape.format.block_bytes() as u32,
+            chunks: [first, k.min(per, all - first)],
+            stages: k.shared::<u32>(shape.stages() * shape.stage_bytes() / 4),
+            thread,
+            across: thread / (WARPS * WARP),
+            down: (thread >> WARP.ilog2()) & (WARPS - 1),
+            lane: thread & (WARP - 1),
+            sums: (0..shape.fours_of_warp()).map(|_| [0.0; SUMS].map(|zero| k.variable(zero))).collect(),
+        }
+    }
+
+    /// A row of the tile among all of the weights; one that is not there is read as the last, and not written.
+    fn row(&self, row: Word<'k>) -> Word<'k> {
+        let k = self.k;
+        k.min(k.mad(k.ctaid_x(), WEIGHTS, row), self.extents[1] - 1)
+    }
+
+    /// The bytes by which a chunk of a row of weights begins behind a multiple of sixteen.
+    fn split(&self, row: Word<'k>, chunk: Word<'k>) -> Word<'k> {
+        self.k.mad(row, self.row_bytes, chunk * self.shape.chunk_bytes()) & (PIECE - 1)
+    }
+
+    /// Begins to copy the weights of a chunk to a stage, which begins this many bytes behind the first.
+    fn copy_weights(&self, chunk: Word<'k>, stage: Word<'k>) {
+        let k = self.k;
+        let shape = self.shape;
+        let lanes = shape.pieces().next_power_of_two();
+        let at_once = shape.threads() / lanes;
+        let (piece, first) = (self.thread & (lanes - 1), self.thread >> lanes.ilog2());
+        let before = chunk * shape.chunk_bytes();
+        k.if_(k.lt(piece, shape.pieces()), || {
+            let of_lane = piece * PIECE;
+            for turn in 0..WEIGHTS / at_once {
+                let in_tile = first + turn * at_once;
+                let row = self.row(in_tile);
+                let from = k.mad_wide(row, self.row_bytes, k.cvt_u64(before + of_lane)) & !u64::from(PIECE - 1);
+                let to = self.stages.byte_index(stage + k.mad(in_tile, shape.pitch(), of_lane));
+                let present = if shape.step.is_split {
+                    // What lies behind the row is not read, and is zero here.
+                    let left = self.row_bytes - before + self.split(row, chunk);
+                    k.bits_u32(k.max(k.min(k.bits_s32(left - of_lane), PIECE as i32), 0))
+                } else {
+                    k.constant(PIECE)
+                };
+                k.cp_async(to, self.weights.index_wide(from >> 2), Sixteen(()), present);
+            }
+        });
+    }
+
+    /// Begins to copy the rounded rows of x of a chunk.
+    fn copy_rows(&self, chunk: Word<'k>, stage: Word<'k>) {
+        let k = self.k;
+        let shape = self.shape;
+        let pairs = (self.extents[2] + (CHUNK - 1)) / CHUNK * PAIRS;
+        for (from, bytes, begin) in
+            [(self.planes, PLANE_BYTES, shape.planes_begin()), (self.scales, SCALE_BYTES, shape.scales_begin())]
+        {
+            let pieces = PAIRS * bytes / PIECE;
+            let (piece, first) = (self.thread & (pieces - 1), self.thread >> pieces.ilog2());
+            let at_once = shape.threads() / pieces;
+            let copy = |turn: u32| {
+                let in_tile = first + turn * at_once;
+                let four = k.mad(k.ctaid_y(), shape.fours(), in_tile);
+                let pair = k.mad(four, pairs, chunk * PAIRS);
+                let from = from.index_wide(k.mul_wide(pair, bytes / 4)).index(piece * (PIECE / 4));
+                let to = k.mad(in_tile, PAIRS * bytes, piece * PIECE) + begin;
+                k.cp_async(self.stages.byte_index(stage + to), from, Sixteen(()), PIECE);
+            };
+            for turn in 0..shape.fours().div_ceil(at_once) {
+                match shape.fours() < at_once {
+                    true => k.if_(k.lt(first, shape.fours()), || copy(turn)),
+                    false => copy(turn),
+                }
+            }
+        }
+    }
+
+    fn write(&self) {
+        let k = self.k;
+        let shape = self.shape;
+        let [first, count] = self.chunks;
+        let ahead = shape.stages() - 1;
+        if shape.overlaps {
+            k.griddepcontrol_launch_dependents::<u32>();
+        }
+        let is_there = |turn: u32| k.lt(k.constant(turn), count);
+        for turn in 0..ahead {
+            k.if_(is_there(turn), || self.copy_weights(first + turn, k.constant(turn * shape.stage_bytes())));
+        }
+        if shape.overlaps {
+            k.griddepcontrol_wait::<u32>();
+        }
+        for turn in 0..ahead {
+            k.if_(is_there(turn), || self.copy_rows(first + turn, k.constant(turn * shape.stage_bytes())));
+            k.cp_async_commit_group::<u32>();
+        }
+        let next = |stage: &Variable<'k, u32>| {
+            let after = stage.get() + shape.stage_bytes();
+            stage.set(k.selp(0u32, after, k.eq(after, shape.stages() * shape.stage_bytes())));
+        };
+        let here = k.variable(0u32);
+        let free = k.variable(ahead * shape.stage_bytes());
+        k.for_(0u32, count, 1u32, |turn| {
+            k.cp_async_wait_group::<u32>(Groups(ahead - 1));
+            // The chunk is there, and nobody reads the one before it.
+            k.bar_sync(0u32);
+            let later = turn + ahead;
+            k.if_(k.lt(later, count), || {
+                self.copy_weights(first + later, free.get());
+                self.copy_rows(first + later, free.get());
+            });
+            k.cp_async_commit_group::<u32>();
+            self.multiply(first + turn, here.get());
+            next(&here);
+            next(&free);
+        });
+        self.finish();
+    }
+
+    /// Adds the products of a chunk.
+    fn multiply(&self, chunk: Word<'k>, stage: Word<'k>) {
+        let k = self.k;
+        let shape = self.shape;
+        let step = shape.step;
+        let (g, t) = (self.lane >> 2, self.lane & 3u32);
+        let turn = Turn { of: 1, number: k.constant(0) };
+        // The rows of x of the warp.
+        let first = self.across * (shape.fours_of_warp() * PAIRS);
+        let planes = self.stages.byte_index(stage + k.mad(first, PLANE_BYTES, self.lane * 16u32));
+        let scales: Pointer<'k, Shared, f32> =
+            self.stages.byte_index(stage + k.mad(first, SCALE_BYTES, t * 16u32)).cast();
+        let pairs = step.elements / (PAIR * GROUP);
+        for number in 0..CHUNK / step.elements {
+            let rows: [Row<'k>; SUMS] = std::array::from_fn(|row| {
+                let in_tile = k.mad(self.down, TILES * TALL, g) + row as u32 * (TALL / 2);
+                let bytes = stage + k.mad(in_tile, shape.pitch(), number * step.bytes);
+                let split = step.is_split.then(|| self.split(self.row(in_tile), chunk));
+                let bytes = split.map_or(bytes, |split| bytes + split);
+                Row::read(k, step.layout, self.stages, bytes, t, turn)
+            });
+            for pair in 0..pairs {
+                for (four, sums) in (0..).zip(&self.sums) {
+                    let at = four * PAIRS + number * pairs + pair;
+                    let [a, b, c, d] = k.ld_v(planes.bytes((shape.planes_begin() + at * PLANE_BYTES) as i32));
+                    let scales = k.ld_v(scales.bytes((shape.scales_begin() + at * SCALE_BYTES) as i32));
+                    let [unit, total, of_second, total_of_second] = scales;
+                    let groups = [([a, b], unit, total), ([c, d], of_second, total_of_second)];
+                    for (group, (x, unit, total)) in (PAIR * pair..).zip(groups) {
+                        for (rows, sums) in rows.as_chunks::<2>().0.iter().zip(sums.as_chunks::<2>().0) {
+                            for (sum, product) in sums.iter().zip(self.products(rows, group, x, total)) {
+                                sum.set(k.fma(unit, product, *sum));
+                            }
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    /// The products of 32 elements of two rows of weights with those of a row of x, `total` the sum of these.
+    fn products(&self, rows: &[Row<'k>; 2], group: u32, x: [Word<'k>; 2], total: F32<'k>) -> [F32<'k>; 2] {
+        let k = self.k;
+        let step = self.shape.step;
+        let zeros = [0; 4].map(|zero| k.constant::<i32>(zero));
+        let d: Fragment<'k, i32, 4> = k.fragment();
+        let whole = |d: Fragment<'k, i32, 4>, row: usize| {
+            // Both bytes of x.
+            k.cvt_rn_f32(k.mad(d.get(2 * row), 256, d.get(2 * row + 1)))
+        };
+        if step.group == GROUP {
+            let [upper, lower] = rows.each_ref().map(|row| &row.groups[group as usize]);
+            let a = [upper[0], lower[0], upper[1], lower[1]];
+            match step.unsigned {
+                true => k.mma_m16n8k32::<u32>(d, a, x, zeros),
+                false => k.mma_m16n8k32::<i32>(d, a, x, zeros),
+            }
+            return [0, 1].map(|i| {
+                let (scale, minimum) = rows[i].scales[group as usize];
+                let product = whole(d, i);
+                match minimum {
+                    Some(minimum) => k.fma(scale, product, -(minimum * total)),
+                    None => scale * product,
+                }
+            });
+        }
+        let halves = [0, 1].map(|half: usize| {
+            let set = 2 * group as usize + half;
+            let [upper, lower] = rows.each_ref().map(|row| row.groups[set][0]);
+            let d: Fragment<'k, i32, 4> = k.fragment();
+            match step.unsigned {
+                true => k.mma_bytes_m16n8k16::<u32>(d, [upper, lower], [x[half]], zeros),
+                false => k.mma_bytes_m16n8k16::<i32>(d, [upper, lower], [x[half]], zeros),
+            }
+            [0, 1].map(|i| (whole(d, i), rows[i].scales[set].0))
+        });
+        [0, 1].map(|i| {
+            let [(first, scale), (second, of_second)] = [halves[0][i], halves[1][i]];
+            k.fma(of_second, second, scale * first)
+        })
+    }
+
+    /// Where the sum of four rows of x of the warp, by the number of the four, with one of the rows of weights goes: its row and column, and whether
+    /// they are there.
+    fn place(&self, four: Word<'k>, number: Word<'k>) -> ([Word<'k>; 2], Value<'k, bool>) {
+        let k = self.k;
+        let [m, n, _] = self.extents;
+        let four = k.mad(self.across, self.shape.fours_of_warp(), four);
+        let i = k.mad(k.ctaid_y(), self.shape.rows, k.mad(four, ACROSS, self.lane & 3u32));
+        let in_tile = k.mad(number, TALL / 2, k.mad(self.down, TILES * TALL, self.lane >> 2));
+        let j = k.mad(k.ctaid_x(), WEIGHTS, in_tile);
+        ([i, j], k.and(k.lt(i, m), k.lt(j, n)))
+    }
+
+    fn finish(&self) {
+        let k = self.k;
+        let [m, n, _] = self.extents;
+        let at = |[i, j]: [Word<'k>; 2]| k.mad_wide(i, n, k.cvt_u64(j));
+        let out = match self.shape.is_part {
+            true => self.out.index_wide(k.mul_wide(k.ctaid_z() * m, n)),
+            false => self.out,
+        };
+        let mut finite = Vec::new();
+        for (four, sums) in (0..).zip(&self.sums) {
+            for (number, sum) in (0..).zip(sums) {
+                let (place, is_there) = self.place(k.constant(four), k.constant(number));
+                let sum = sum.get();
+                finite.push(is_finite(k, sum));
+                let at = at(place);
+                let result = self.addend.map_or(sum, |addend| sum + k.ld_if(is_there, addend.index_wide(at), 0.0f32));
+                k.st_if(is_there, out.index_wide(at), result);
+            }
+        }
+        let (Some(repair), Some(finite)) = (self.repair, team::tree(finite, |a, b| k.and(a, b))) else { return };
+        k.if_(k.not(finite), || {
+            k.for_(0u32, SUMS as u32 * self.shape.fours_of_warp(), 1u32, |number| {
+                let (place, is_there) = self.place(number / SUMS as u32, number % SUMS as u32);
+                let to = out.index_wide(at(place));
+                let found = k.ld_if(is_there, to, 0.0f32);
+                k.if_(k.not(is_finite(k, found)), || {
+                    let exact = repair.exact(place);
+                    let addend = self.addend.map(|addend| k.ld(addend.index_wide(at(place))));
+                    k.st(to, addend.map_or(exact, |addend| exact + addend));
+                });
+            });
+        });
+    }
+}
+
+/// Adds up the parts of a product, and what is added to it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct JoinParts {
+    format: QuantFormat,
+    parts: u32,
+    adds: bool,
+}
+
+impl JoinParts {
+    /// A kernel for each format and for some numbers of parts; one adds.
+    pub fn all() -> Vec<Self> {
+        let formats = QuantFormat::ALL.into_iter().filter(|&format| Step::of(format).is_some());
+        formats.zip([2, 4, 8, 16]).map(|(format, parts)| Self { format, parts, adds: parts == 4 }).collect()
+    }
+
+    fn write(&self, k: &Builder) {
+        let [parts, out, x] = ["parts", "out", "x"].map(|name| k.buffer::<f32>(name));
+        let weights = k.buffer::<u32>("weights");
+        let addend = self.adds.then(|| k.buffer::<f32>("addend"));
+        let [len, n, depth] = ["len", "n", "depth"].map(|name| k.parameter::<u32>(name));
+        let at = k.mad(k.ctaid_x(), JOINING_THREADS, k.tid_x());
+        k.if_(k.lt(at, len), || {
+            let parts: Vec<F32<'_>> =
+                (0..self.parts).map(|part| k.ld(parts.index_wide(k.mul_wide(len, part)).index(at))).collect();
+            let Some(sum) = parts.into_iter().reduce(|sum, part| sum + part) else { return };
+            let result = k.variable(sum);
+            k.if_(k.not(is_finite(k, sum)), || {
+                let repair = Repair { k, format: self.format, x, weights, depth };
+                result.set(repair.exact([at / n, at % n]));
+            });
+            let addend = addend.map(|addend| k.ld(addend.index(at)));
+            k.st(out.index(at), addend.map_or(result.get(), |addend| result.get() + addend));
+        });
+    }
+}
+
+impl Kernel for JoinParts {
+    fn name(&self) -> String {
+        format!("join_parts_{}_{}{}", self.format.name(), self.parts, if self.adds { "_adding" } else { "" })
+    }
+
+    fn build(&self) -> PtxKernel {
+        PtxKernel::new(self.name(), [JOINING_THREADS, 1, 1], |k| self.write(k))
+    }
+}
