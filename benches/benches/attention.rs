@@ -38,7 +38,7 @@ impl Extents {
         self.heads / self.kv_heads * self.s
     }
 
-    /// Attention by two products of somebody else's, and rten's softmax.
+    /// Attention by two products of a peer, and rten's softmax.
     fn composed(self, s: &mut State, product: impl Fn(Product, f32, &[f32], &[f32], &mut [f32])) {
         let Self { t, d, .. } = self;
         let rows = self.rows();

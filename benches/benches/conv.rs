@@ -12,11 +12,11 @@ struct State {
     picture: Array,
     kernel: Array,
     out: Array,
-    /// The unfolded picture, for the products that stand in for a convolution.
+    /// The unfolded image, for the products that stand in for a convolution.
     columns: Array,
 }
 
-/// Input and output channels, extent of the square picture and of the kernel, stride.
+/// Input and output channels, extent of the square image and of the kernel, stride.
 const CASES: [(usize, usize, usize, usize, usize); 10] = [
     (1, 1, 512, 3, 1),
     (1, 1, 1024, 5, 1),

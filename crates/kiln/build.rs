@@ -12,6 +12,8 @@ fn main() {
         // GPUs through wgpu and through CUDA elsewhere.
         ("native_gpu", feature("GPU") && !wasm),
         ("native_cuda", feature("CUDA") && !wasm),
+        // The pages of the workspace, whose examples are tests here. A packed crate does not have them.
+        ("pages", std::path::Path::new("../../docs/guide.md").exists()),
     ];
     for (name, set) in aliases {
         println!("cargo::rustc-check-cfg=cfg({name})");

@@ -1,4 +1,4 @@
-//! The WGSL of kiln.
+#![doc = include_str!("../README.md")]
 //!
 //! Design choices:
 //!
@@ -13,7 +13,7 @@
 //! - A workgroup is [`WORKGROUP`] invocations in one dimension. Grids of more than 65 535 workgroups are folded into two
 //!   dimensions, which the sources undo with `group_number(..)` of `wgsl/shared/common.wgsl`.
 //! - All functions take NaN, infinities and signed zeros into account by their bits: compilers of shaders may assume that
-//!   there are none where a comparison would ask.
+//!   these do not occur where a comparison would ask.
 #![forbid(unsafe_code)]
 
 /// The text of a file in the folder of a family.

@@ -5,6 +5,8 @@
 mod bench;
 mod docs;
 mod exhaustive;
+mod pages;
+mod publish;
 mod test;
 mod web;
 
@@ -28,12 +30,14 @@ struct Arguments {
 
 #[derive(Subcommand)]
 enum Command {
-    /// kiln's main job: finds, calibrates, verifies, measures and pictures this machine, and writes a report.
+    /// kiln's main job: finds, calibrates, verifies, measures and images this machine, and writes a report.
     Bench(bench::Arguments),
     /// Formatting, lints, documentation and every test on every instruction set and target that can run here.
     Test(test::Arguments),
     /// Writes docs/numerics.md from the tables of operations.
     Docs(docs::Arguments),
+    /// Packs the crates for the registry, and compiles the README's example against the packed copies. Uploads nothing.
+    Publish(publish::Arguments),
     /// kiln for browsers and its page: built into target/web, served, tested in Chromium.
     Web(web::Arguments),
     /// Every f32 through every element-wise operation of one operand, against the f64 reference.
@@ -62,6 +66,7 @@ fn main() -> ExitCode {
         Command::Bench(arguments) => bench::run(&arguments),
         Command::Test(arguments) => test::run(&arguments),
         Command::Docs(arguments) => docs::run(&arguments),
+        Command::Publish(arguments) => publish::run(&arguments),
         Command::Web(arguments) => web::run(&arguments),
         Command::Exhaustive(arguments) => exhaustive::run(&arguments),
     };

@@ -73,7 +73,7 @@ pub(crate) struct OneDnn {
     set_data: SetData,
 }
 
-/// How pictures lie in memory.
+/// How images lie in memory.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Layout {
     /// Channel by channel, as kiln takes them.
@@ -82,7 +82,7 @@ pub(crate) enum Layout {
     Pixels,
 }
 
-/// A convolution of one picture with same padding.
+/// A convolution of one image with same padding.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Shape {
     pub c_in: usize,
@@ -198,7 +198,7 @@ impl OneDnn {
         }
     }
 
-    /// Describes one picture.
+    /// Describes one image.
     fn picture(&self, channels: usize, extent: usize, layout: Layout) -> Result<Handle, String> {
         let steps = match layout {
             Layout::Planes => [channels * extent * extent, extent * extent, extent, 1],
@@ -234,7 +234,7 @@ impl OneDnn {
 }
 
 impl Convolution<'_> {
-    /// Convolves a picture.
+    /// Convolves an image.
     pub(crate) fn run(&self, picture: &[f32], out: &mut [f32]) -> Result<(), String> {
         assert!(picture.len() >= self.inputs && out.len() >= self.outputs);
         // SAFETY: the slices have the lengths that were described; the library only reads the picture.

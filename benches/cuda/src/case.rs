@@ -105,7 +105,7 @@ pub(crate) enum Work {
 /// The small constant of norms.
 pub(crate) const EPS: f32 = 1e-5;
 
-/// The weights of a batch make so many bytes: more than any cache holds.
+/// The weights of a batch make this many bytes: more than any cache holds.
 const BEYOND_CACHES: usize = 512 << 20;
 
 /// Every case, in the order of the table.

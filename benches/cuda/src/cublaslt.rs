@@ -19,7 +19,7 @@ use crate::cublas::Matrix;
 
 /// Algorithms that are tried.
 const TRIED: usize = 8;
-/// Runs of each, of which the shortest counts.
+/// Runs of each contender; the shortest counts.
 const RUNS: usize = 5;
 /// Bytes that an algorithm may use beside the matrices: what cuBLAS takes on Hopper.
 const WORKSPACE: usize = 32 << 20;
@@ -52,7 +52,7 @@ impl CublasLt {
         Ok(Self { workspace: stream.alloc_zeros(WORKSPACE)?, stream, handle })
     }
 
-    /// A matrix of so many rows, stored column by column.
+    /// A matrix of this many rows, stored column by column.
     fn layout(ty: Type, rows: usize, columns: usize) -> Result<Owned<cublasLtMatrixLayout_t>> {
         let layout = result::create_matrix_layout(ty, rows as u64, columns as u64, rows as i64)?;
         Ok(Owned(layout, result::destroy_matrix_layout))

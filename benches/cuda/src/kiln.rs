@@ -41,7 +41,7 @@ impl Kiln {
         self.device.info().to_string()
     }
 
-    /// A copy within the memory of the device that touches so many bytes.
+    /// A copy within the memory of the device that touches this many bytes.
     pub(crate) fn copy(&self, bytes: usize) -> Result<Copying> {
         let half = self.device.upload(&Operand::vector(&random(bytes / 8, 5)))?;
         Ok(Copying { copy: DeviceCopy::of(&half)?, device: self.device.clone() })

@@ -46,7 +46,7 @@ struct Arguments {
     /// Fewer samples.
     #[arg(long)]
     quick: bool,
-    /// So many samples of each contender.
+    /// This many samples of each contender.
     #[arg(long, value_name = "COUNT")]
     samples: Option<usize>,
     /// The number of the device.

@@ -58,7 +58,7 @@ pub(crate) const ALL: &[Case] = &[
 pub(crate) const OPERATIONS: usize = 100;
 pub(crate) const FACTOR: f32 = 0.75;
 
-/// The weights of a batch make so many bytes: more than any cache holds.
+/// The weights of a batch make this many bytes: more than any cache holds.
 const BEYOND_CACHES: usize = 512 << 20;
 
 impl Case {

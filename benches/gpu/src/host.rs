@@ -9,7 +9,7 @@ pub(crate) struct Host<F> {
 }
 
 impl<F> Host<F> {
-    /// A function that writes so many elements.
+    /// A function that writes this many elements.
     pub(crate) fn new(run: F, results: usize) -> Self {
         Self { run, out: vec![0.0; results] }
     }

@@ -45,7 +45,7 @@ struct Arguments {
     /// Fewer samples.
     #[arg(long)]
     quick: bool,
-    /// Halves cases until no tensor of theirs is larger than so many MiB. What kiln should reach is not shown for them.
+    /// Halves cases until no tensor of theirs is larger than this many MiB. What kiln should reach is not shown for them.
     #[arg(long, value_name = "MIB")]
     size_limit: Option<u64>,
     /// A part of the adapter's name, or its index; else the one that KILN_ADAPTER names, or the best.

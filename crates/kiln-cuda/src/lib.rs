@@ -1,21 +1,4 @@
-//! The operations of kiln on NVIDIA GPUs: kernels that kiln-ptx writes, run through the driver alone.
-//!
-//! ```no_run
-//! use kiln_ir::{Operations, Record};
-//! use kiln_cuda::{CudaBackend, CudaCommandBatch, CudaDevice};
-//!
-//! # fn main() -> kiln_ir::Result<()> {
-//! let sum = CudaBackend::new().add(&[1.0, 2.0], &[10.0, 20.0])?;
-//! assert_eq!(sum, [11.0, 22.0]);
-//!
-//! let mut batch = CudaCommandBatch::new(CudaDevice::new()?);
-//! let x = batch.upload(&[1.0, -2.0, 3.0], &[3])?;
-//! let y = batch.scale(x, 2.0)?;
-//! let y = batch.relu(y)?;
-//! assert_eq!(batch.run(&[y])?[0].as_data().f32(), [2.0, 0.0, 6.0]);
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! The device layer is that of [`kiln_device`]; this crate is its driver for CUDA and the lowering of operations.
 //!
@@ -52,12 +35,10 @@ mod plan;
 pub use by_hand::{CudaKernel, CudaLaunch, WriteKernel};
 pub use device::{CudaDevice, DeviceInfo, DeviceOptions};
 pub use driver::{CudaVersion, DriverProblem, OLDEST_DRIVER, Readings};
-pub use kiln_device::{KernelTime, MemoryUse, Statistics};
+pub use kiln_device::{BufferId, KernelTime, MemoryUse, Statistics};
 /// The builder that kernels are written with.
 pub use kiln_ptx as ptx;
 
-/// A tensor of a batch. Other batches refuse it.
-pub type BufferId = kiln_ir::graph::TensorId;
 /// Runs operations on slices of the host on an NVIDIA GPU.
 pub type CudaBackend = kiln_device::Backend<CudaDevice>;
 /// Operations recorded now and run together on an NVIDIA GPU.

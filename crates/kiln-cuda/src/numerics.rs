@@ -19,7 +19,7 @@ use crate::plan::Hardware;
 /// keep, and of means of windows what chains of rows and columns do. Of attention it leaves out what weights below 2⁻²⁹ of the greatest add: they are within 2⁻⁴⁰ of it.
 ///
 /// # Errors
-/// As [`Op::bound`].
+/// The errors of [`Op::bound`].
 pub fn bound_on(device: &CudaDevice, op: &Op, inputs: &[TensorType]) -> Result<Bound> {
     bound(device.inner.hardware, op, inputs)
 }

@@ -193,7 +193,7 @@ fn kernels_are_measured_where_it_was_asked_for() {
     assert!(matches!(batch.profile(), Err(Error::Unavailable { .. })));
 }
 
-/// Blocks that stay for the work of others are as many as the device holds at once, and so many are reported.
+/// Blocks that stay for the work of others are as many as the device holds at once, and their number is reported.
 #[test]
 fn measured_grids_are_those_that_ran() {
     // Rows so long that clusters hold them.

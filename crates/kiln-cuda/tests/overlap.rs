@@ -22,7 +22,7 @@ fn weights(format: QuantFormat, random: &mut Random) -> Vec<u8> {
     blocks
 }
 
-/// Of every format, with so few and so many rows that each kernel runs, behind a product of f32 that takes a while and writes x.
+/// Of every format, with numbers of rows for which each kernel runs, behind a product of f32 that takes a while and writes x.
 #[test]
 fn what_the_launch_in_front_writes_is_waited_for() {
     let Some(device) = support::device() else { return };

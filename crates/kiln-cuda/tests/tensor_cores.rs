@@ -112,7 +112,7 @@ fn products_in_bf16_keep_their_bound() {
 }
 
 /// Sequences, heads, heads of keys, queries, keys and elements of a row: one and few, around tiles, grouped heads, so few
-/// queries that keys are cut into parts, so many that they are not, and every row that there are kernels for.
+/// queries that keys are cut into parts, enough that they are not, and every row that there are kernels for.
 const ATTENTIONS: [[usize; 6]; 20] = [
     [1, 1, 1, 1, 1, 64],
     [2, 4, 2, 1, 700, 64],

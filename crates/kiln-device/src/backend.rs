@@ -98,10 +98,10 @@ impl<D: Driver> Backend<D> {
         device.as_ref().map_err(Clone::clone)
     }
 
-    /// As [`Backend::device_async`], blocking: of several threads that come first one opens the device.
+    /// The blocking form of [`Backend::device_async`]. If several threads come first, one opens the device.
     ///
     /// # Errors
-    /// As [`Backend::device_async`].
+    /// The errors of [`Backend::device_async`].
     #[cfg(not(target_arch = "wasm32"))]
     pub fn device(&self) -> Result<&D> {
         let open = || block_on(D::open_device(&self.choice, &self.options, Waiting::Here));
@@ -122,15 +122,15 @@ impl<D: Driver> Backend<D> {
     /// Runs any operation into slices of the caller.
     ///
     /// # Errors
-    /// As [`Backend::run_async`]; [`kiln_ir::Error::Length`] and [`kiln_ir::Error::Type`] for outputs that do not fit.
+    /// The errors of [`Backend::run_async`]; [`kiln_ir::Error::Length`] and [`kiln_ir::Error::Type`] for outputs that do not fit.
     pub async fn run_into_async(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         self.run_into_waiting(op, inputs, outputs, Waiting::Elsewhere).await
     }
 
-    /// As [`Backend::run_into_async`], for callers that say who drives the device.
+    /// [`Backend::run_into_async`] for callers that state who drives the device.
     ///
     /// # Errors
-    /// As [`Backend::run_into_async`].
+    /// The errors of [`Backend::run_into_async`].
     pub async fn run_into_waiting(
         &self,
         op: &Op,

@@ -92,7 +92,7 @@ impl<D: Driver> Batch<D> {
     /// then on.
     ///
     /// # Errors
-    /// As [`Batch::read_async`].
+    /// The errors of [`Batch::read_async`].
     pub fn tensor(&mut self, id: TensorId) -> Result<Tensor<D>> {
         self.runner.tensor(&self.graph, id)
     }
@@ -110,7 +110,7 @@ impl<D: Driver> Batch<D> {
         /// Copies indices of the given extents to the device.
         ///
         /// # Errors
-        /// As [`Batch::upload_async`].
+        /// The errors of [`Batch::upload_async`].
         pub fn upload_indices, upload_indices_async(&mut self, _waiting, data: &[u32], dims: &[usize]) -> Result<TensorId> {
             self.upload_now(&Operand::elements(data, dims)?).await
         }
@@ -118,7 +118,7 @@ impl<D: Driver> Batch<D> {
         /// Copies quantised blocks to the device; the extents count elements.
         ///
         /// # Errors
-        /// As [`Batch::upload_async`], and [`Error::Format`] when a row is not whole blocks.
+        /// The errors of [`Batch::upload_async`], and [`Error::Format`] when a row is not whole blocks.
         pub fn upload_blocks, upload_blocks_async(
             &mut self, _waiting, data: &[u8], dims: &[usize], format: QuantFormat,
         ) -> Result<TensorId> {
@@ -128,7 +128,7 @@ impl<D: Driver> Batch<D> {
         /// Copies an operand of any element type to the device.
         ///
         /// # Errors
-        /// As [`Batch::upload_async`].
+        /// The errors of [`Batch::upload_async`].
         pub fn upload_operand, upload_operand_async(&mut self, _waiting, operand: &Operand<'_>) -> Result<TensorId> {
             self.upload_now(operand).await
         }
@@ -136,7 +136,7 @@ impl<D: Driver> Batch<D> {
         /// Replaces the f32 elements of an input for the next execution.
         ///
         /// # Errors
-        /// As [`Batch::set_data_async`].
+        /// The errors of [`Batch::set_data_async`].
         pub fn set, set_async(&mut self, _waiting, id: TensorId, data: &[f32]) -> Result<()> {
             self.runner.set(&self.graph, id, Data::F32(data)).await
         }
@@ -154,7 +154,7 @@ impl<D: Driver> Batch<D> {
         /// tensors then compile nothing. The results of the last execution can still be read.
         ///
         /// # Errors
-        /// As [`Batch::execute_async`].
+        /// The errors of [`Batch::execute_async`].
         pub fn prepare, prepare_async(&mut self, _waiting, wanted: &[TensorId]) -> Result<()> {
             self.runner.prepare(&self.graph, wanted).await
         }
@@ -172,7 +172,7 @@ impl<D: Driver> Batch<D> {
         /// Computes every result that no recorded operation reads.
         ///
         /// # Errors
-        /// As [`Batch::execute_async`].
+        /// The errors of [`Batch::execute_async`].
         pub fn execute_all, execute_all_async(&mut self, waiting) -> Result<()> {
             let wanted = self.graph.leaves();
             self.runner.execute(&self.graph, &wanted, waiting).await
@@ -181,7 +181,7 @@ impl<D: Driver> Batch<D> {
         /// Computes these tensors and reads them, in one submission.
         ///
         /// # Errors
-        /// As [`Batch::execute_async`].
+        /// The errors of [`Batch::execute_async`].
         pub fn run, run_async(&mut self, waiting, wanted: &[TensorId]) -> Result<Vec<Buffer>> {
             self.runner.run(&self.graph, wanted, waiting).await
         }
@@ -189,7 +189,7 @@ impl<D: Driver> Batch<D> {
         /// Computes these tensors and reads them into slices.
         ///
         /// # Errors
-        /// As [`Batch::execute_async`]; [`Error::Arity`], [`Error::Type`], [`Error::Length`] where results do not fit `outputs`.
+        /// The errors of [`Batch::execute_async`]; [`Error::Arity`], [`Error::Type`], [`Error::Length`] where results do not fit `outputs`.
         pub fn run_into, run_into_async(
             &mut self, waiting, wanted: &[TensorId], outputs: &mut [DataMut<'_>],
         ) -> Result<()> {
@@ -199,7 +199,7 @@ impl<D: Driver> Batch<D> {
         /// The f32 elements of a tensor that the last execution computed, or of an input.
         ///
         /// # Errors
-        /// As [`Batch::read_buffer_async`]; [`Error::Type`] for a tensor of another element type.
+        /// The errors of [`Batch::read_buffer_async`]; [`Error::Type`] for a tensor of another element type.
         pub fn read, read_async(&self, waiting, id: TensorId) -> Result<Vec<f32>> {
             match self.runner.read(&self.graph, &[id], waiting).await?.pop() {
                 Some(Buffer::F32(elements)) => Ok(elements),
@@ -220,7 +220,7 @@ impl<D: Driver> Batch<D> {
         /// Reads several such tensors, in one submission and with one wait.
         ///
         /// # Errors
-        /// As [`Batch::read_buffer_async`].
+        /// The errors of [`Batch::read_buffer_async`].
         pub fn read_many, read_many_async(&self, waiting, ids: &[TensorId]) -> Result<Vec<Buffer>> {
             self.runner.read(&self.graph, ids, waiting).await
         }

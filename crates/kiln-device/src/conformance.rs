@@ -21,7 +21,7 @@ pub enum Subnormals {
     MayFlush,
 }
 
-/// The number in the environment variable `KILN_SAMPLE`: tests with many cases run every n-th of them. At least 1, which stands for
+/// The number in the environment variable `KILN_SAMPLE`: tests with many cases run every n-th of them. At least 1, which means
 /// every case.
 pub fn sample() -> usize {
     std::env::var("KILN_SAMPLE").ok().and_then(|n| n.parse().ok()).unwrap_or(1).max(1)

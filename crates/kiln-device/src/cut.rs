@@ -88,7 +88,7 @@ impl Cut {
     /// The types of the operands of a part with `rows` rows, for a [`Cut`] that joins by rows.
     ///
     /// # Errors
-    /// As [`Shape::new`] and [`TensorType::of`]; types that the operation accepts give none.
+    /// The errors of [`Shape::new`] and [`TensorType::of`]; types that the operation accepts give none.
     pub fn part_types(&self, types: &[TensorType], rows: usize) -> Result<Vec<TensorType>> {
         let part = |(ty, &cut): (&TensorType, &bool)| {
             let mut dims = ty.shape.dims().to_vec();
@@ -104,7 +104,7 @@ impl Cut {
     /// What a part sees of the operands.
     ///
     /// # Errors
-    /// As [`Operand::new`]; operands that the operation accepts give none.
+    /// The errors of [`Operand::new`]; operands that the operation accepts give none.
     pub fn part<'a>(&self, inputs: &[Operand<'a>], from: usize, to: usize) -> Result<Vec<Operand<'a>>> {
         let part = |(input, &cut): (&Operand<'a>, &bool)| match (cut, self.join) {
             (false, _) => Ok(*input),

@@ -67,7 +67,7 @@ impl<D: Driver> DevicePool<D> {
     /// Every hardware device of the backend. One whose driver refuses is left out, with a warning through `tracing`.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where there is none; [`Error::Driver`] where the drivers of all refuse.
+    /// [`Error::Unavailable`] where no device is found; [`Error::Driver`] where the drivers of all refuse.
     pub fn all() -> Result<Self> {
         Self::of(opened(&D::hardware()?, open)?)
     }
@@ -75,7 +75,7 @@ impl<D: Driver> DevicePool<D> {
     /// The devices of choice, one each.
     ///
     /// # Errors
-    /// As [`DevicePool::all`]; [`Error::Parameter`] for no choice at all.
+    /// The errors of [`DevicePool::all`]; [`Error::Parameter`] for no choice at all.
     pub fn with(choices: &[D::Choice]) -> Result<Self> {
         Self::of(choices.iter().map(open).collect::<Result<_>>()?)
     }
@@ -113,7 +113,7 @@ impl<D: Driver> DevicePool<D> {
         Ok(member.lend(work))
     }
 
-    /// A batch on the device with the least in flight, of which it holds `work` until what is lent is dropped: bytes or
+    /// A batch on the device with the least in flight. It adds `work` to that until what is lent is dropped: bytes or
     /// operations.
     ///
     /// # Errors
@@ -189,7 +189,7 @@ fn open<D: Driver>(choice: &D::Choice) -> Result<D> {
     block_on(D::open_device(choice, &D::Options::default(), Waiting::Here))
 }
 
-/// The devices of these choices that can be opened; the last error where there is none.
+/// The devices of these choices that can be opened; the last error where none can be.
 fn opened<C: Debug, T>(choices: &[C], open: impl Fn(&C) -> Result<T>) -> Result<Vec<T>> {
     let mut refused = None;
     let mut devices = Vec::new();
@@ -205,7 +205,7 @@ fn opened<C: Debug, T>(choices: &[C], open: impl Fn(&C) -> Result<T>) -> Result<
     if devices.is_empty() { refused.map_or(Ok(devices), Err) } else { Ok(devices) }
 }
 
-/// As many ranges of so many rows as there are devices, or fewer; none is empty.
+/// As many ranges of this many rows as there are devices, or fewer; none is empty.
 fn ranges(rows: usize, devices: usize) -> impl Iterator<Item = (usize, usize)> {
     let each = rows.div_ceil(devices.max(1)).max(1);
     (0..rows).step_by(each).map(move |from| (from, rows.min(from + each)))

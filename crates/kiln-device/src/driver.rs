@@ -87,7 +87,7 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// The devices to open for a pool of all hardware devices.
     ///
     /// # Errors
-    /// [`kiln_ir::Error::Unavailable`] where there is none.
+    /// [`kiln_ir::Error::Unavailable`] where the machine has no such device.
     #[cfg(not(target_arch = "wasm32"))]
     fn hardware() -> Result<Vec<Self::Choice>>;
 
@@ -151,7 +151,7 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// and gamma. By default the norm is computed apart.
     ///
     /// # Errors
-    /// As [`Driver::lower`].
+    /// The errors of [`Driver::lower`].
     fn lower_normed(
         norm: &RmsNorm,
         op: &Op,
@@ -165,14 +165,14 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// Adds the steps of a fused element-wise chain to a plan.
     ///
     /// # Errors
-    /// As [`Driver::lower`].
+    /// The errors of [`Driver::lower`].
     fn lower_fused(fused: &Fused, plan: &mut Lowering<'_, Self>, inputs: &[Value], outputs: &[Value]) -> Result<()>;
 
     /// Replaces the last steps of a plan by fewer, if it can. They belong to operations of one round ([`FusionLimits::round`]): those of each operation
     /// begin at one of these positions, and no step reads or writes what one of another operation writes, but for scratch memory.
     ///
     /// # Errors
-    /// As [`Driver::lower`].
+    /// The errors of [`Driver::lower`].
     fn join(_target: &Self::Target, _steps: &mut Vec<Self::Step>, _begins: &[usize]) -> Result<()> {
         Ok(())
     }
@@ -180,7 +180,7 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// Casts a value of f16 or bf16 to f32 for the duration of a step.
     ///
     /// # Errors
-    /// As [`Driver::lower`].
+    /// The errors of [`Driver::lower`].
     fn widen(plan: &mut Lowering<'_, Self>, value: Value) -> Result<Value>;
 
     /// Compiles the kernels of these steps, those that are not compiled yet.
@@ -223,13 +223,13 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// Submits a program this many times and waits for nothing.
     ///
     /// # Errors
-    /// As [`Driver::run`].
+    /// The errors of [`Driver::run`].
     async fn repeat(&self, program: &mut Self::Program, faults: Option<&RegionOf<Self>>, times: usize) -> Result<()>;
 
     /// Copies regions to the host, after all earlier work.
     ///
     /// # Errors
-    /// As [`Driver::run`].
+    /// The errors of [`Driver::run`].
     async fn read(&self, reads: &mut [Read<'_, Self::Memory>], waiting: Waiting) -> Result<()>;
 
     /// Waits until all submitted work is done.
@@ -256,7 +256,7 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// Runs a direct operation.
     ///
     /// # Errors
-    /// As [`Driver::run`].
+    /// The errors of [`Driver::run`].
     async fn run_direct(
         &self,
         direct: &mut Self::Direct,
@@ -281,7 +281,7 @@ pub trait Driver: Clone + Debug + Send + Sync + Sized + 'static {
     /// Copies such results to slices, after all earlier work.
     ///
     /// # Errors
-    /// As [`Driver::run`].
+    /// The errors of [`Driver::run`].
     async fn read_host_results(
         &self,
         results: &Self::HostResults,

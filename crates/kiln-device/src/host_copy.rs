@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 
 /// Bytes that a thread copies at a time, whole words.
 pub const PART: usize = 1 << 18;
-/// For each so many bytes a thread is worth waking.
+/// For each this many bytes a thread is worth waking.
 #[cfg(not(target_arch = "wasm32"))]
 const BYTES_A_THREAD: usize = 1 << 19;
-/// With so many it is the memory of a server that limits a copy.
+/// With this many it is the memory of a server that limits a copy.
 #[cfg(not(target_arch = "wasm32"))]
 const MOST_THREADS: usize = 8;
 /// For so long a caller with nothing left to do looks whether the others are done, before it sleeps. On a virtual machine with
@@ -24,7 +24,7 @@ const MOST_THREADS: usize = 8;
 #[cfg(not(target_arch = "wasm32"))]
 const PATIENCE: Duration = Duration::from_millis(1);
 
-/// Copies the bytes, as many as both have, by `threads` threads at most, of which the caller is one.
+/// Copies the bytes, as many as both have, by `threads` threads at most, the caller among them.
 pub fn copy(from: &[u8], to: &mut [u8], threads: usize) {
     let bytes = from.len().min(to.len());
     let parts = from[..bytes].chunks(PART).zip(to[..bytes].chunks_mut(PART)).collect();
@@ -70,7 +70,7 @@ fn start_helpers() -> Option<rayon_core::ThreadPool> {
     rayon_core::ThreadPoolBuilder::new().num_threads(started).spawn_handler(hand_out).build().ok()
 }
 
-/// Does the work of all parts, of so many bytes together, by `threads` threads at most: the first parts first. The caller
+/// Does the work of all parts, of this many bytes together, by `threads` threads at most: the first parts first. The caller
 /// works too.
 #[cfg(not(target_arch = "wasm32"))]
 pub fn share<P: Send>(bytes: usize, parts: Vec<P>, threads: usize, work: impl Fn(P) + Sync) {

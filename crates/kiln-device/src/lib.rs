@@ -1,9 +1,4 @@
-//! What every device backend of kiln shares.
-//!
-//! A backend for a GPU is a [`Driver`] and its kernels. Everything else is here: the [memory pool](MemoryUse), [`Plan`]s made
-//! from recorded graphs, [`Executable`]s, [`Tensor`]s that stay on a device, [`Batch`]es, and [`Backend`], which runs
-//! operations on slices of the host. Users meet these types under the names that backends give them, such as
-//! `kiln_wgpu::GpuTensor`; take this crate by itself to write a backend.
+#![doc = include_str!("../README.md")]
 //!
 //! | module | what it holds |
 //! |---|---|
@@ -62,3 +57,6 @@ pub use runner::GraphRunner;
 pub use state::State;
 pub use statistics::{Counters, Statistics};
 pub use tensor::Tensor;
+
+/// A tensor of a batch. Other batches refuse it.
+pub type BufferId = kiln_ir::graph::TensorId;

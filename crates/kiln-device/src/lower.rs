@@ -38,7 +38,7 @@ pub trait Lower<D: Driver>: Operation {
 /// [`Driver::lower`] behind [`kiln_ir::for_operation!`].
 ///
 /// # Errors
-/// As [`Driver::lower`].
+/// The errors of [`Driver::lower`].
 pub fn lower_one<D: Driver, O: Lower<D>>(
     op: &O,
     plan: &mut Lowering<'_, D>,
@@ -63,7 +63,7 @@ pub fn lower_one<D: Driver, O: Lower<D>>(
 /// [`Driver::lower_normed`] where no kernel does both.
 ///
 /// # Errors
-/// As [`Driver::lower`].
+/// The errors of [`Driver::lower`].
 pub fn normed<D: Driver>(
     norm: &RmsNorm,
     op: &Op,
@@ -108,7 +108,7 @@ pub fn along_last<D: Driver>(
 /// Rows of floats as elements or blocks of another type, in scratch memory; rows of that type are returned as they are.
 ///
 /// # Errors
-/// As [`Driver::lower`].
+/// The errors of [`Driver::lower`].
 pub fn stored_as<D: Driver>(plan: &mut Lowering<'_, D>, rows: Value, dtype: DType) -> Result<Value> {
     if rows.ty.dtype == dtype || rows.ty.shape.is_empty() {
         return Ok(rows);

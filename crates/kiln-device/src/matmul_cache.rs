@@ -64,7 +64,7 @@ impl<D: Driver> MatmulCache<D> {
         /// blocks.
         ///
         /// # Errors
-        /// As [`MatmulCache::upload_weight_async`]; [`Error::Shape`] when it is no matrix, [`Error::Type`] when it is of integers.
+        /// The errors of [`MatmulCache::upload_weight_async`]; [`Error::Shape`] when it is no matrix, [`Error::Type`] when it is of integers.
         pub fn upload_operand, upload_operand_async(
             &mut self, _waiting, name: &str, weight: &Operand<'_>,
         ) -> Result<()> {
@@ -84,7 +84,7 @@ impl<D: Driver> MatmulCache<D> {
         /// The product of `x`, rows of `k` elements, with a weight, as a new `Vec`.
         ///
         /// # Errors
-        /// As [`MatmulCache::matmul_into_async`].
+        /// The errors of [`MatmulCache::matmul_into_async`].
         pub fn matmul, matmul_async(&mut self, waiting, name: &str, x: &[f32]) -> Result<Vec<f32>> {
             let extents = self.weight(name).map(|ty| (ty.shape.rows(), ty.shape.columns()));
             let (n, k) = extents.unwrap_or((0, 0));
@@ -109,7 +109,7 @@ impl<D: Driver> MatmulCache<D> {
         Ok(())
     }
 
-    /// Type and extents of a weight; `None` where there is none of this name.
+    /// Type and extents of a weight; `None` where no weight has this name.
     pub fn weight(&self, name: &str) -> Option<TensorType> {
         self.weights.get(name).map(Tensor::ty)
     }
@@ -161,7 +161,7 @@ impl<D: Driver> MatmulCache<D> {
         Ok((rows, n))
     }
 
-    /// The product of so many rows with a weight, taken out for as long as it is in use.
+    /// The product of this many rows with a weight, taken out for as long as it is in use.
     async fn ready(&mut self, name: &str, rows: usize) -> Result<Ready<D>> {
         self.device.check_alive()?;
         if let Some(at) = self.ready.iter().position(|ready| ready.rows == rows && ready.name == name) {

@@ -48,7 +48,7 @@ impl<D: Driver> Prepared<D> {
     /// Runs it once more, for callers that say who drives the device.
     ///
     /// # Errors
-    /// As [`Prepared::run_async`].
+    /// The errors of [`Prepared::run_async`].
     pub async fn run_waiting(&mut self, waiting: Waiting) -> Result<()> {
         self.executable.run(Vec::new(), waiting).await
     }

@@ -47,7 +47,7 @@ impl<E> ReadyOperations<E> {
     }
 
     /// Keeps what was used for the next time, and lets go of what was not used for longest where there are more than 64
-    /// or they hold more than so many bytes.
+    /// or they hold more than this many bytes.
     pub(crate) fn keep(&self, used: Ready<E>, most_bytes: u64, bytes: impl Fn(&E) -> u64) {
         let mut kept = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         kept.push(used);

@@ -97,7 +97,7 @@ impl<D: Driver> GraphRunner<D> {
     /// execution, without a copy. Both are then the same memory: what changes one changes the other.
     ///
     /// # Errors
-    /// As [`GraphRunner::read`].
+    /// The errors of [`GraphRunner::read`].
     pub fn alias(&mut self, id: TensorId, graph: &Graph, source: TensorId) -> Result<()> {
         let region = self.resident(graph, source)?.region().clone();
         self.bind(id, region);
@@ -174,7 +174,7 @@ impl<D: Driver> GraphRunner<D> {
     /// then on.
     ///
     /// # Errors
-    /// As [`GraphRunner::read`].
+    /// The errors of [`GraphRunner::read`].
     pub fn tensor(&mut self, graph: &Graph, id: TensorId) -> Result<Tensor<D>> {
         if graph.state_of(id).is_some() {
             let reason = format!("tensor {} is a state, whose memory changes; read it instead", id.index());
@@ -276,7 +276,7 @@ impl<D: Driver> GraphRunner<D> {
     /// Computes these tensors and reads them into slices.
     ///
     /// # Errors
-    /// As [`GraphRunner::execute`]; [`Error::Arity`], [`Error::Type`], [`Error::Length`] where results do not fit `outputs`.
+    /// The errors of [`GraphRunner::execute`]; [`Error::Arity`], [`Error::Type`], [`Error::Length`] where results do not fit `outputs`.
     pub async fn execute_into(
         &mut self,
         graph: &Graph,
@@ -302,7 +302,7 @@ impl<D: Driver> GraphRunner<D> {
     /// Computes these tensors and reads them.
     ///
     /// # Errors
-    /// As [`GraphRunner::execute`].
+    /// The errors of [`GraphRunner::execute`].
     pub async fn run(&mut self, graph: &Graph, wanted: &[TensorId], waiting: Waiting) -> Result<Vec<Buffer>> {
         let mut results = types(graph, wanted)?.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
         let mut outputs: Vec<DataMut<'_>> = results.iter_mut().map(Buffer::as_mut).collect();
@@ -336,7 +336,7 @@ impl<D: Driver> GraphRunner<D> {
     /// execution can still be read.
     ///
     /// # Errors
-    /// As [`GraphRunner::execute`].
+    /// The errors of [`GraphRunner::execute`].
     pub async fn prepare(&mut self, graph: &Graph, wanted: &[TensorId]) -> Result<()> {
         if self.last().is_some_and(|last| last.is_for(graph, wanted)) {
             return self.device.check_alive();

@@ -43,7 +43,7 @@ impl<D: Driver> State<D> {
     /// A state of zeros, for callers that say who drives the device.
     ///
     /// # Errors
-    /// As [`State::zeros_async`].
+    /// The errors of [`State::zeros_async`].
     pub async fn zeros_on(device: &D, ty: TensorType) -> Result<Self> {
         let bytes = ty.bytes();
         let make = || {
@@ -64,7 +64,7 @@ impl<D: Driver> State<D> {
     /// A state that begins with these elements, for callers that say who drives the device.
     ///
     /// # Errors
-    /// As [`State::zeros_async`].
+    /// The errors of [`State::zeros_async`].
     pub async fn upload_to(device: &D, operand: &Operand<'_>) -> Result<Self> {
         Ok(Self(Tensor::upload(device, operand).await?))
     }
@@ -72,7 +72,7 @@ impl<D: Driver> State<D> {
     /// Copies the elements to the host, for callers that say who drives the device.
     ///
     /// # Errors
-    /// As [`State::read_async`].
+    /// The errors of [`State::read_async`].
     pub async fn read_waiting(&self, waiting: Waiting) -> Result<Buffer> {
         self.0.read_waiting(waiting).await
     }
@@ -89,7 +89,7 @@ impl<D: Driver> State<D> {
         /// A state that begins with these elements.
         ///
         /// # Errors
-        /// As [`State::zeros_async`].
+        /// The errors of [`State::zeros_async`].
         pub fn upload, upload_async(_waiting, device: &D, operand: &Operand<'_>) -> Result<Self> {
             Self::upload_to(device, operand).await
         }

@@ -24,7 +24,7 @@ pub struct Kind {
 /// Why a file is not used.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Unusable {
-    /// There is none.
+    /// No folder is used.
     Missing,
     /// It cannot be read.
     Unreadable(String),
@@ -87,7 +87,7 @@ impl Kind {
     /// The contents of a file that was written with this key.
     ///
     /// # Errors
-    /// Why there are none.
+    /// Why no files are kept.
     pub fn load(&self, path: &Path, key: &str) -> Result<Vec<u8>, Unusable> {
         let unreadable = |error: std::io::Error| match error.kind() {
             std::io::ErrorKind::NotFound => Unusable::Missing,

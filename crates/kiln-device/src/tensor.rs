@@ -132,7 +132,7 @@ impl<D: Driver> Tensor<D> {
         /// begin to read there, which most devices ask to be a multiple of 16 to 256 bytes; else it is copied on the device.
         ///
         /// # Errors
-        /// [`Error::View`] when the range is not within the first extent, or there is none, or the copy would begin within a
+        /// [`Error::View`] when the range is not within the first extent, the tensor has no extent, or the copy would begin within a
         /// word of a device that copies words; [`Error::Format`] when blocks would be cut, or begin within such a word;
         /// [`Error::OutOfMemory`], [`Error::DeviceLost`].
         pub fn slice, slice_async(&self, _waiting, range: Range<usize>) -> Result<Self> {

@@ -1,20 +1,4 @@
-//! GGUF model files, read without copies and written.
-//!
-//! Take this crate alone to look into a model, to convert or write one, or to feed weights to your own code: it needs nothing of
-//! kiln but its words for types and shapes. `kiln-llm` builds models on it.
-//!
-//! ```no_run
-//! # fn main() -> kiln_gguf::Result<()> {
-//! let model = kiln_gguf::Model::open("model.gguf")?;
-//! println!("{}", model.metadata().get::<&str>("general.architecture")?);
-//! for tensor in model.infos() {
-//!     println!("{:8} {:?} {}", tensor.kind(), tensor.extents(), tensor.name());
-//! }
-//! let norm = model.tensor("output_norm.weight")?.operand()?; // borrowed from the file
-//! println!("{}", norm.shape());
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! # Modules
 //!

@@ -105,7 +105,7 @@ impl<'a> TensorView<'a> {
     /// The bytes as an operand of kiln, without a copy.
     ///
     /// # Errors
-    /// As [`TensorInfo::tensor_type`]; [`Error::Address`] where borrowed bytes begin at an address that their elements cannot have.
+    /// The errors of [`TensorInfo::tensor_type`]; [`Error::Address`] where borrowed bytes begin at an address that their elements cannot have.
     pub fn operand(&self) -> Result<Operand<'a>> {
         let ty = self.info.tensor_type()?;
         let name = || self.info.name.clone();

@@ -250,7 +250,7 @@ impl<'a> Writer<'a> {
     /// Adds all metadata of another file.
     ///
     /// # Errors
-    /// As [`Writer::set`].
+    /// The errors of [`Writer::set`].
     pub fn set_all(&mut self, metadata: Metadata<'_>) -> Result<()> {
         metadata.iter().try_for_each(|(key, value)| self.set(key, &value))
     }
@@ -272,7 +272,7 @@ impl<'a> Writer<'a> {
     /// `make` ends the writing, and so does another number of bytes than that of the extents.
     ///
     /// # Errors
-    /// As [`Writer::tensor`].
+    /// The errors of [`Writer::tensor`].
     pub fn tensor_with(
         &mut self,
         name: &str,
@@ -307,7 +307,7 @@ impl<'a> Writer<'a> {
     /// Adds a tensor of another file.
     ///
     /// # Errors
-    /// As [`Writer::tensor`].
+    /// The errors of [`Writer::tensor`].
     pub fn copy(&mut self, tensor: TensorView<'a>) -> Result<()> {
         let info = tensor.info();
         self.tensor(info.name(), info.kind(), info.extents(), tensor.bytes())

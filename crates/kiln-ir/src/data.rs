@@ -194,7 +194,7 @@ macro_rules! data {
             /// Zeroed elements that take this many bytes.
             ///
             /// # Errors
-            /// As [`Buffer::zeros`].
+            /// The errors of [`Buffer::zeros`].
             pub fn with_bytes(dtype: DType, bytes: usize) -> Result<Self> {
                 Ok(match dtype {
                     $(DType::$variant => Self::$variant(zeros(bytes / dtype.size())?),)*
@@ -222,7 +222,7 @@ macro_rules! data {
 }
 dtype_table!(data);
 
-/// Writes the f32 that elements stand for, as [`Element::load`] gives them, as many as both slices have; of blocks none.
+/// Writes the f32 that elements represent, as [`Element::load`] gives them, as many as both slices have; of blocks none.
 ///
 /// It is inlined into its caller, so that a caller compiled for an instruction set gets it in that.
 #[inline(always)]
@@ -297,7 +297,7 @@ pub fn zeros<T: bytemuck::Zeroable + Clone>(n: usize) -> Result<Vec<T>> {
     Ok(vec![T::zeroed(); n])
 }
 
-/// Makes room for so many more elements.
+/// Makes room for this many more elements.
 ///
 /// # Errors
 /// [`Error::OutOfMemory`].
@@ -343,7 +343,7 @@ impl<'a> Operand<'a> {
     /// A tensor of f32.
     ///
     /// # Errors
-    /// As [`Operand::new`] and [`Shape::new`].
+    /// The errors of [`Operand::new`] and [`Shape::new`].
     pub fn f32(data: &'a [f32], dims: &[usize]) -> Result<Self> {
         Self::new(Data::F32(data), Shape::new(dims)?)
     }
@@ -351,7 +351,7 @@ impl<'a> Operand<'a> {
     /// A tensor of elements of any Rust type that there are tensors of.
     ///
     /// # Errors
-    /// As [`Operand::new`] and [`Shape::new`].
+    /// The errors of [`Operand::new`] and [`Shape::new`].
     pub fn elements<T: Element>(data: &'a [T], dims: &[usize]) -> Result<Self> {
         Self::new(T::data(data), Shape::new(dims)?)
     }
@@ -359,7 +359,7 @@ impl<'a> Operand<'a> {
     /// A quantised tensor of `dims` elements.
     ///
     /// # Errors
-    /// As [`Operand::new`] and [`Shape::new`].
+    /// The errors of [`Operand::new`] and [`Shape::new`].
     pub fn blocks(data: &'a [u8], dims: &[usize], format: QuantFormat) -> Result<Self> {
         Self::new(Data::Blocks(format, data), Shape::new(dims)?)
     }

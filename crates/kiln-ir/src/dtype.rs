@@ -42,7 +42,7 @@ pub enum Kind {
     Integer,
     /// True or false.
     Truth,
-    /// Blocks that stand for real numbers.
+    /// Blocks that encode real numbers.
     Blocks,
 }
 
@@ -80,14 +80,14 @@ pub trait Element: bytemuck::Pod + PartialEq + fmt::Debug + Send + Sync {
     /// The element type.
     const DTYPE: DType;
 
-    /// The number that it stands for, as f32: exact but for integers beyond 2²⁴, which are rounded to nearest. True is 1.
+    /// The number that it represents, as f32: exact but for integers beyond 2²⁴, which are rounded to nearest. True is 1.
     fn load(self) -> f32;
 
     /// The nearest element: floats round to nearest, ties to even; integers truncate and saturate, NaN gives 0; true is what
     /// is not zero (NaN too).
     fn store(value: f32) -> Self;
 
-    /// The integer that it stands for, for elements of integers and of truth; floats truncate and saturate.
+    /// The integer that it represents, for elements of integers and of truth; floats truncate and saturate.
     fn load_integer(self) -> i64;
 
     /// The nearest element to an integer: integers saturate, floats take the nearest f32 first.

@@ -84,7 +84,7 @@ pub enum Error {
     Index {
         /// The operation that was asked for.
         op: &'static str,
-        /// Where the index stands.
+        /// The position of the index.
         position: usize,
         /// The index.
         index: usize,

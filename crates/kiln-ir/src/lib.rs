@@ -1,4 +1,14 @@
-//! The words that every kiln backend shares.
+#![doc = include_str!("../README.md")]
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | [`op`] | every operation: shape rule, cost, contract, reference and test cases |
+//! | `methods` | [`Operations`] on slices and [`Record`] on tensors, generated from tables |
+//! | [`graph`] | recorded operations, and the schedule in which they run |
+//! | `shape`, `layout` | [`Shape`], [`TensorType`]; [`TensorView`] and reductions by tiles |
+//! | `dtype`, `data` | [`DType`] and its [`Element`]s; [`Data`], [`Buffer`] and [`Operand`]: elements of any type |
+//! | [`quant`] | the quantised formats: [`QuantFormat`], their decoders and quantisers |
+//! | `error` | [`Error`] |
 //!
 //! Design choices:
 //!

@@ -56,7 +56,7 @@ impl FromStr for Precision {
     type Err = Error;
 
     /// # Errors
-    /// [`Error::Parameter`] for a name that is none of [`Precision::ALL`].
+    /// [`Error::Parameter`] for a name that no element of [`Precision::ALL`] has.
     fn from_str(name: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|precision| precision.name() == name).ok_or_else(|| {
             let names: Vec<&str> = Self::ALL.into_iter().map(Self::name).collect();

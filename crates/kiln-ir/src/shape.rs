@@ -173,7 +173,7 @@ impl TensorType {
     /// A tensor of such elements.
     ///
     /// # Errors
-    /// As [`TensorType::blocks`].
+    /// The errors of [`TensorType::blocks`].
     pub fn of(dtype: DType, shape: Shape) -> Result<Self> {
         match dtype {
             DType::Blocks(format) => Self::blocks(format, shape),
@@ -198,7 +198,7 @@ impl TensorType {
     /// The entries `range` along the first axis: the byte where they begin, and their type.
     ///
     /// # Errors
-    /// [`Error::View`] when the range is not within the first extent, or there is none; as [`TensorType::of`] when blocks
+    /// [`Error::View`] when the range is not within the first extent, or the tensor has no extent; as [`TensorType::of`] when blocks
     /// would be cut.
     pub fn entries(&self, range: Range<usize>) -> Result<(u64, Self)> {
         let outside = |reason: String| Error::View { what: "slice", reason };

@@ -162,7 +162,7 @@ impl<'a> Keys<'a> {
         }
     }
 
-    /// A cap, which must be finite and above zero; zero stands for none.
+    /// A cap, which must be finite and above zero; zero means no cap.
     fn cap(&self, name: &str, default: Option<f32>) -> Result<Option<f32>> {
         match self.find_number(name)? {
             None => Ok(default),

@@ -104,7 +104,7 @@ impl<'e> EmbeddingModel<'e> {
     /// Loads a model from an open file.
     ///
     /// # Errors
-    /// As [`EmbeddingModel::load`].
+    /// The errors of [`EmbeddingModel::load`].
     pub fn from_gguf(engine: &'e Engine, file: kiln_gguf::Model) -> Result<Self> {
         let embedding = file.tensor("token_embd.weight")?;
         let rows = embedding.info().extents().get(1).map_or(0, |&rows| rows as usize);
@@ -117,7 +117,7 @@ impl<'e> EmbeddingModel<'e> {
     /// Loads a model from an open folder.
     ///
     /// # Errors
-    /// As [`EmbeddingModel::load`].
+    /// The errors of [`EmbeddingModel::load`].
     pub fn from_folder(engine: &'e Engine, folder: Folder) -> Result<Self> {
         let (tokenizer, sentences) = (folder.tokenizer(), folder.sentences());
         // An architecture that is not supported is the first thing to say.
@@ -169,7 +169,7 @@ impl<'e> EmbeddingModel<'e> {
     /// The embeddings of texts, in their order, as [`EmbeddingOptions::default`] says: of length 1.
     ///
     /// # Errors
-    /// As [`EmbeddingModel::embed_with`].
+    /// The errors of [`EmbeddingModel::embed_with`].
     pub fn embed(&mut self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
         self.embed_with(texts, EmbeddingOptions::default())
     }

@@ -1,20 +1,4 @@
-//! Language models on kiln: a GGUF file or a folder of Hugging Face in, tokens or embeddings out, on whatever device the engine finds
-//! fastest.
-//!
-//! ```no_run
-//! use kiln_llm::{Model, Sampler, SessionOptions};
-//!
-//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! let engine = kiln::Engine::new()?;
-//! let model = Model::load(&engine, "model.gguf")?;
-//! let mut session = model.session(SessionOptions::default())?;
-//! session.push(&model.tokenizer().encode("Once upon a time"))?;
-//! for token in session.generate(&Sampler::default(), 100) {
-//!     print!("{}", token?.text);
-//! }
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! Encoders give texts embeddings: see [`EmbeddingModel`].
 //!

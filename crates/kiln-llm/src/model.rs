@@ -65,7 +65,7 @@ impl<'e> Model<'e> {
     /// Loads a model from an open file.
     ///
     /// # Errors
-    /// As [`Model::load`].
+    /// The errors of [`Model::load`].
     pub fn from_gguf(engine: &'e Engine, file: kiln_gguf::Model) -> Result<Self> {
         if matches!(file.metadata().get("general.type"), Ok("adapter")) {
             let path = file.paths().first().map_or_else(String::new, |path| path.display().to_string());
@@ -86,7 +86,7 @@ impl<'e> Model<'e> {
     /// Loads a model from an open folder.
     ///
     /// # Errors
-    /// As [`Model::load`].
+    /// The errors of [`Model::load`].
     pub fn from_folder(engine: &'e Engine, folder: Folder) -> Result<Self> {
         let tokenizer = folder.tokenizer();
         #[cfg(feature = "chat")]
@@ -160,7 +160,7 @@ impl<'e> Model<'e> {
     /// A new, empty sequence of tokens.
     ///
     /// # Errors
-    /// As [`Session::new`].
+    /// The errors of [`Session::new`].
     pub fn session(&self, options: SessionOptions) -> Result<Session<'_>> {
         Session::new(self, options)
     }
@@ -168,7 +168,7 @@ impl<'e> Model<'e> {
     /// Room for several sequences of tokens.
     ///
     /// # Errors
-    /// As [`Sequences::new`].
+    /// The errors of [`Sequences::new`].
     pub fn sequences(&self, options: SequencesOptions) -> Result<Sequences<'_>> {
         Sequences::new(self, options)
     }

@@ -165,7 +165,7 @@ impl<'m> Session<'m> {
     /// are not computed again.
     ///
     /// # Errors
-    /// As [`Session::push`]; nothing changes then.
+    /// The errors of [`Session::push`]; nothing changes then.
     pub fn replace(&mut self, tokens: &[u32]) -> Result<usize> {
         self.check(0, tokens)?;
         let common = self.tokens.iter().zip(tokens).take_while(|(a, b)| a == b).count();
@@ -211,7 +211,7 @@ impl<'m> Session<'m> {
     /// The same with several adapters at once, each with its scale: what they say is added up.
     ///
     /// # Errors
-    /// As [`Session::set_adapter`]; [`Error::Adapter`] for an adapter that is named twice.
+    /// The errors of [`Session::set_adapter`]; [`Error::Adapter`] for an adapter that is named twice.
     pub fn set_adapters(&mut self, used: &[(&Adapter, f32)]) -> Result<()> {
         let Self { adapters, steps, scoring, .. } = self;
         let Some(adapters) = adapters else {
@@ -247,7 +247,7 @@ impl<'m> Session<'m> {
     /// included.
     ///
     /// # Errors
-    /// As [`Session::logits`]; [`Error::Sampler`] and [`Error::Token`] as of [`Sampler::check`], and [`Error::Sampler`] where the bias
+    /// The errors of [`Session::logits`]; [`Error::Sampler`] and [`Error::Token`] as of [`Sampler::check`], and [`Error::Sampler`] where the bias
     /// forbids every token; [`Error::ContextFull`] where there is no room for it. Nothing is added then.
     pub fn sample(&mut self, sampler: &Sampler) -> Result<u32> {
         sampler.check(self.model.vocabulary())?;
@@ -273,7 +273,7 @@ impl<'m> Session<'m> {
     /// negative mean is the perplexity of the text.
     ///
     /// # Errors
-    /// As [`Session::push`]; [`Error::Model`] where there is no token yet, as nothing says how probable a first token is;
+    /// The errors of [`Session::push`]; [`Error::Model`] where there is no token yet, as nothing says how probable a first token is;
     /// [`Error::NotANumber`]; [`Error::Kiln`]. Nothing is added then.
     pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
         let before = self.tokens.len();

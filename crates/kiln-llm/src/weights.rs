@@ -87,7 +87,7 @@ impl Source {
     /// file, as rows are whole blocks of every type.
     ///
     /// # Errors
-    /// As [`Source::tensor`].
+    /// The errors of [`Source::tensor`].
     pub(crate) fn rows_of(&self, name: &str, dims: &[usize], rows: Range<usize>) -> Result<Tensor> {
         self.read.borrow_mut().insert(name.to_owned());
         match &self.files {
@@ -125,7 +125,7 @@ impl Source {
     /// The tensor of this name where the file has one.
     ///
     /// # Errors
-    /// As [`Source::tensor`], but for one that is missing.
+    /// The errors of [`Source::tensor`], but for one that is missing.
     pub(crate) fn find(&self, name: &str, dims: &[usize]) -> Result<Option<Tensor>> {
         self.has(name).then(|| self.tensor(name, dims)).transpose()
     }
@@ -144,7 +144,7 @@ impl Source {
     /// they are floats of several types.
     ///
     /// # Errors
-    /// As [`Source::tensor`], and [`Error::Model`] where some are quantised in another type than others.
+    /// The errors of [`Source::tensor`], and [`Error::Model`] where some are quantised in another type than others.
     pub(crate) fn stacked(&self, names: impl Iterator<Item = String>, dims: [usize; 3]) -> Result<Tensor> {
         let named = |name: String| Ok((self.tensor(&name, &dims[1..])?, name));
         let tensors = names.map(named).collect::<Result<Vec<(Tensor, String)>>>()?;

@@ -24,7 +24,7 @@ impl Panels {
     /// What every panel is aligned to.
     pub const ALIGN: u32 = ROW * ATOM;
 
-    /// For a matrix of so many rows and columns, whose elements lie side by side along a row.
+    /// For a matrix of this many rows and columns, whose elements lie side by side along a row.
     ///
     /// # Panics
     /// When the rows are no multiple of 8 or more than the 256 of a copy, or the columns do not make whole panels.
@@ -120,7 +120,7 @@ impl Panels {
         }
     }
 
-    /// With no more rows than a matrix of so many has, rounded up to what the swizzle takes: rows that are not there take
+    /// With no more rows than a matrix of this many has, rounded up to what the swizzle takes: rows that are not there take
     /// as long to copy as others. What lies in their place is then whatever was there before.
     pub fn clipped(&self, rows: u32) -> Self {
         Self { rows: self.rows.min(rows.next_multiple_of(ATOM)), ..*self }
@@ -144,17 +144,17 @@ pub struct MatrixBlocks<'k> {
 }
 
 impl<'k> MatrixBlocks<'k> {
-    /// So many bytes further, a multiple of 1024.
+    /// This many bytes further, a multiple of 1024.
     pub fn byte_index(self, bytes: Value<'k, u32>) -> Self {
         Self { first: self.first.byte_index(bytes), ..self }
     }
 
-    /// So many pairs of pieces further on in the row of the panel, of which blocks read from there on are as many more.
+    /// This many pairs of pieces further on in the row of the panel; the blocks that are read from there on move by as many.
     pub(crate) fn beside(self, pairs: Value<'k, u32>) -> Self {
         Self { first: self.first.flipped(pairs * (2 * PIECE)), ..self }
     }
 
-    /// In the block so many blocks below and beside the first.
+    /// In the block this many blocks below and beside the first.
     pub fn at(&self, below: u32, beside: u32) -> Pointer<'k, Shared, u32> {
         const PAIR: u32 = 2 * PIECE;
         let bytes = beside * PAIR / ROW * self.panels.panel_bytes() + below * 2 * ATOM * ROW;

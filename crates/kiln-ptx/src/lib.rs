@@ -1,23 +1,4 @@
-//! PTX written in Rust: a typed builder, and kernels for NVIDIA GPUs written with it. Text comes out; no GPU, no driver and
-//! no toolkit is needed.
-//!
-//! ```
-//! use kiln_ptx::{PtxKernel, PtxModule};
-//!
-//! // y = a x + y, a thread an element.
-//! let axpy = PtxKernel::new("axpy", [256, 1, 1], |k| {
-//!     let (x, y) = (k.buffer::<f32>("x"), k.buffer::<f32>("y"));
-//!     let (a, n) = (k.parameter::<f32>("a"), k.parameter::<u32>("n"));
-//!     let i = k.ctaid_x() * 256 + k.tid_x();
-//!     k.if_(k.lt(i, n), || {
-//!         let y = y.index(i);
-//!         k.st(y, k.fma(a, k.ld(x.index(i)), k.ld(y)));
-//!     });
-//! });
-//! let text = PtxModule::from(axpy).to_string();
-//! assert!(text.starts_with(".version 6.0\n.target sm_70\n"));
-//! assert!(text.contains("fma.rn.f32 "));
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! What has the wrong type does not compile: there is no sum of a `u32` and an `f32`,
 //!

@@ -9,7 +9,7 @@ use crate::{Builder, Gate, Target};
 /// The table of instructions; calls `$callback!` with its rows.
 ///
 /// A row is: the trait of the types that the instruction exists for, the method, its operands, its result or `()`, and for
-/// each least version of PTX and least target the types with the name of the instruction; `T` stands for the type.
+/// each least version of PTX and least target the types with the name of the instruction; `T` is replaced by the type.
 /// The rows come in two sections: those of a thread alone, whose operands are scalars, and those that threads run together
 /// or whose operands are addresses, constants and lists of registers.
 #[macro_export]
@@ -159,10 +159,10 @@ macro_rules! instruction_table {
             /// take part.
             ShflIdx shfl_idx(a: T, b: u32, c: u32, members: u32) -> T
                 { 6.0 Sm70: f32 "shfl.sync.idx.b32", u32 "shfl.sync.idx.b32" }
-            /// Waits until so many threads of the block, whole warps, have come to this barrier; what they wrote before is
+            /// Waits until this many threads of the block, whole warps, have come to this barrier; what they wrote before is
             /// then seen by all of them.
             BarSyncSome bar_sync_some(barrier: T, threads: u32) -> () { 6.0 Sm70: u32 "bar.sync" }
-            /// Comes to this barrier, which so many threads of the block have to, and goes on: what it wrote before is seen by
+            /// Comes to this barrier, which this many threads of the block have to, and goes on: what it wrote before is seen by
             /// those who wait there.
             BarArrive bar_arrive(barrier: T, threads: u32) -> () { 6.0 Sm70: u32 "bar.arrive" }
             /// Waits until these lanes of the warp have come here; what they wrote before is then seen by all of them.
@@ -178,7 +178,7 @@ macro_rules! instruction_table {
             /// to 16 bytes. Lane l gets of each the elements 2 (l mod 4) and the next of the row l / 4.
             LdmatrixX4 ldmatrix_x4(to: B32x4, from: SharedAt) -> ()
                 { 6.5 Sm75: u32 "ldmatrix.sync.aligned.m8n8.x4.shared.b16" }
-            /// As [`Builder::ldmatrix_x4`], of the transposed matrices.
+            /// [`Builder::ldmatrix_x4`] of the transposed matrices.
             LdmatrixX4Trans ldmatrix_x4_trans(to: B32x4, from: SharedAt) -> ()
                 { 6.5 Sm75: u32 "ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16" }
             /// The inverse of [`Builder::ldmatrix_x4`].
@@ -200,7 +200,7 @@ macro_rules! instruction_table {
             MmaM16N8K32 mma_m16n8k32(d: S32x4, a: B32x4, b: B32x2, c: S32x4) -> () { 7.0 Sm80:
                 u32 "mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32",
                 i32 "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32" }
-            /// As [`Builder::mma_m16n8k32`], 16 by 16 times 16 by 8: `a` has rows g and g + 8 at k = 4t, `b` column g.
+            /// The product of [`Builder::mma_m16n8k32`] for 16 by 16 times 16 by 8: `a` has rows g and g + 8 at k = 4t, `b` column g.
             MmaBytesM16N8K16 mma_bytes_m16n8k16(d: S32x4, a: B32x2, b: B32x1, c: S32x4) -> () { 7.0 Sm80:
                 u32 "mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32",
                 i32 "mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32" }
@@ -213,10 +213,10 @@ macro_rules! instruction_table {
                 { 7.0 Sm80: u32 "cp.async.ca.shared.global" }
             /// Makes a group of the copies that this thread has begun.
             CpAsyncCommitGroup cp_async_commit_group() -> () { 7.0 Sm80: u32 "cp.async.commit_group" }
-            /// Waits until no more than so many groups of this thread are under way.
+            /// Waits until no more than this many groups of this thread are under way.
             CpAsyncWaitGroup cp_async_wait_group(pending: Groups) -> () { 7.0 Sm80: u32 "cp.async.wait_group" }
 
-            /// A barrier in 8 bytes of shared memory, for so many arrivals a phase.
+            /// A barrier in 8 bytes of shared memory, for this many arrivals a phase.
             MbarrierInit mbarrier_init(at: SharedAt, arrivals: T) -> () { 7.0 Sm80: u32 "mbarrier.init.shared.b64" }
             /// Arrives, once.
             MbarrierArrive mbarrier_arrive(at: SharedAt) -> () { 8.0 Sm80: u32 "mbarrier.arrive.shared::cta.b64 _," }
@@ -224,7 +224,7 @@ macro_rules! instruction_table {
             /// cluster, a costly thing: this is for telling that something was read.
             MbarrierArriveCluster mbarrier_arrive_cluster(at: ClusterAt) -> ()
                 { 8.0 Sm90: u32 "mbarrier.arrive.shared::cluster.b64 _," }
-            /// Arrives, once, and has the phase wait for so many bytes too.
+            /// Arrives, once, and has the phase wait for this many bytes too.
             MbarrierArriveExpectTx mbarrier_arrive_expect_tx(at: SharedAt, bytes: T) -> ()
                 { 8.0 Sm90: u32 "mbarrier.arrive.expect_tx.shared::cta.b64 _," }
             /// Whether the phase of this parity is over; waits a while for it.
@@ -244,7 +244,7 @@ macro_rules! instruction_table {
             /// it has written, and write over nothing that it still reads.
             FenceProxyAsync fence_proxy_async() -> () { 8.0 Sm90: u32 "fence.proxy.async.shared::cta" }
 
-            /// Begins to copy so many bytes to shared memory, a multiple of 16, from and to multiples of 16; the barrier counts them.
+            /// Begins to copy this many bytes to shared memory, a multiple of 16, from and to multiples of 16; the barrier counts them.
             CpAsyncBulkLoad cp_async_bulk_load(to: SharedAt, from: GlobalAt, bytes: T, barrier: SharedAt) -> () { 8.0 Sm90:
                 u32 "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes" }
             /// Begins to copy a box of a tensor to shared memory, zeros where the tensor is not; the barrier counts bytes.
@@ -259,7 +259,7 @@ macro_rules! instruction_table {
                 { 8.0 Sm90: u32 "cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group" }
             /// Makes a group of the stores that this thread has begun.
             CpAsyncBulkCommitGroup cp_async_bulk_commit_group() -> () { 8.0 Sm90: u32 "cp.async.bulk.commit_group" }
-            /// Waits until no more than so many groups of this thread still read shared memory.
+            /// Waits until no more than this many groups of this thread still read shared memory.
             CpAsyncBulkWaitGroupRead cp_async_bulk_wait_group_read(pending: Groups) -> ()
                 { 8.0 Sm90: u32 "cp.async.bulk.wait_group.read" }
             /// Lets launches behind this one begin, those that wait for it by themselves: once every block of this one has said
@@ -273,17 +273,17 @@ macro_rules! instruction_table {
             /// Brings the description of a tensor near.
             PrefetchTensormap prefetch_tensormap(map: MapAt) -> () { 8.0 Sm90: u32 "prefetch.tensormap" }
 
-            /// Gives registers of each thread of the warp group back, down to so many.
+            /// Gives registers of each thread of the warp group back, down to this many.
             SetmaxnregDec setmaxnreg_dec(registers: RegisterCount) -> ()
                 { 8.0 Sm90a: u32 "setmaxnreg.dec.sync.aligned.u32" }
-            /// Takes registers for each thread of the warp group, up to so many; waits for others to give theirs back.
+            /// Takes registers for each thread of the warp group, up to this many; waits for others to give theirs back.
             SetmaxnregInc setmaxnreg_inc(registers: RegisterCount) -> ()
                 { 8.0 Sm90a: u32 "setmaxnreg.inc.sync.aligned.u32" }
             /// Orders registers that this thread has written before the products that it begins next.
             WgmmaFence wgmma_fence() -> () { 8.0 Sm90a: u32 "wgmma.fence.sync.aligned" }
             /// Makes a group of the products that this thread has begun.
             WgmmaCommitGroup wgmma_commit_group() -> () { 8.0 Sm90a: u32 "wgmma.commit_group.sync.aligned" }
-            /// Waits until no more than so many groups of this thread are under way.
+            /// Waits until no more than this many groups of this thread are under way.
             WgmmaWaitGroup wgmma_wait_group(pending: Groups) -> () { 8.0 Sm90a: u32 "wgmma.wait_group.sync.aligned" }
             /// Begins `d = a b + d` of a warp group, 64 by 16 times 16 by 16, both operands in shared memory; `d = a b` where
             /// `adds` is false. An operand is negated where its sign says so and transposed where its flag is set.
@@ -291,43 +291,43 @@ macro_rules! instruction_table {
                 across_b: Flag) -> () { 8.0 Sm90a:
                 F16 "wgmma.mma_async.sync.aligned.m64n16k16.f32.f16.f16",
                 Bf16 "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16" }
-            /// As [`Builder::wgmma_n16`], 32 columns.
+            /// [`Builder::wgmma_n16`] with 32 columns.
             WgmmaN32 wgmma_n32(d: F32x16, a: u64, b: u64, adds: bool, sign_a: Sign, sign_b: Sign, across_a: Flag,
                 across_b: Flag) -> () { 8.0 Sm90a:
                 F16 "wgmma.mma_async.sync.aligned.m64n32k16.f32.f16.f16",
                 Bf16 "wgmma.mma_async.sync.aligned.m64n32k16.f32.bf16.bf16" }
-            /// As [`Builder::wgmma_n16`], 64 columns.
+            /// [`Builder::wgmma_n16`] with 64 columns.
             WgmmaN64 wgmma_n64(d: F32x32, a: u64, b: u64, adds: bool, sign_a: Sign, sign_b: Sign, across_a: Flag,
                 across_b: Flag) -> () { 8.0 Sm90a:
                 F16 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16",
                 Bf16 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16" }
-            /// As [`Builder::wgmma_n16`], 128 columns.
+            /// [`Builder::wgmma_n16`] with 128 columns.
             WgmmaN128 wgmma_n128(d: F32x64, a: u64, b: u64, adds: bool, sign_a: Sign, sign_b: Sign, across_a: Flag,
                 across_b: Flag) -> () { 8.0 Sm90a:
                 F16 "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16",
                 Bf16 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16" }
-            /// As [`Builder::wgmma_n16`], 176 columns.
+            /// [`Builder::wgmma_n16`] with 176 columns.
             WgmmaN176 wgmma_n176(d: F32x88, a: u64, b: u64, adds: bool, sign_a: Sign, sign_b: Sign, across_a: Flag,
                 across_b: Flag) -> () { 8.0 Sm90a:
                 F16 "wgmma.mma_async.sync.aligned.m64n176k16.f32.f16.f16",
                 Bf16 "wgmma.mma_async.sync.aligned.m64n176k16.f32.bf16.bf16" }
-            /// As [`Builder::wgmma_n16`], 256 columns.
+            /// [`Builder::wgmma_n16`] with 256 columns.
             WgmmaN256 wgmma_n256(d: F32x128, a: u64, b: u64, adds: bool, sign_a: Sign, sign_b: Sign, across_a: Flag,
                 across_b: Flag) -> () { 8.0 Sm90a:
                 F16 "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16",
                 Bf16 "wgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16" }
-            /// As [`Builder::wgmma_n64`], with `a` in registers: each warp has 16 of its rows, as [`Builder::mma_m16n8k16`] takes
+            /// [`Builder::wgmma_n64`] with `a` in registers: each warp has 16 of its rows, as [`Builder::mma_m16n8k16`] takes
             /// them.
             WgmmaOfRegistersN64 wgmma_of_registers_n64(d: F32x32, a: B32x4, b: u64, adds: bool, sign_a: Sign,
                 sign_b: Sign, across_b: Flag) -> () { 8.0 Sm90a:
                 F16 "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16",
                 Bf16 "wgmma.mma_async.sync.aligned.m64n64k16.f32.bf16.bf16" }
-            /// As [`Builder::wgmma_of_registers_n64`], 128 columns.
+            /// [`Builder::wgmma_of_registers_n64`] with 128 columns.
             WgmmaOfRegistersN128 wgmma_of_registers_n128(d: F32x64, a: B32x4, b: u64, adds: bool, sign_a: Sign,
                 sign_b: Sign, across_b: Flag) -> () { 8.0 Sm90a:
                 F16 "wgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16",
                 Bf16 "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16" }
-            /// As [`Builder::wgmma_of_registers_n64`], 256 columns.
+            /// [`Builder::wgmma_of_registers_n64`] with 256 columns.
             WgmmaOfRegistersN256 wgmma_of_registers_n256(d: F32x128, a: B32x4, b: u64, adds: bool, sign_a: Sign,
                 sign_b: Sign, across_b: Flag) -> () { 8.0 Sm90a:
                 F16 "wgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16",
@@ -336,10 +336,10 @@ macro_rules! instruction_table {
             /// the upper 19 bits are read.
             WgmmaTf32N64 wgmma_tf32_n64(d: F32x32, a: u64, b: u64, adds: bool, sign_a: Sign, sign_b: Sign) -> ()
                 { 8.0 Sm90a: f32 "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32" }
-            /// As [`Builder::wgmma_tf32_n64`], 128 columns.
+            /// [`Builder::wgmma_tf32_n64`] with 128 columns.
             WgmmaTf32N128 wgmma_tf32_n128(d: F32x64, a: u64, b: u64, adds: bool, sign_a: Sign, sign_b: Sign) -> ()
                 { 8.0 Sm90a: f32 "wgmma.mma_async.sync.aligned.m64n128k8.f32.tf32.tf32" }
-            /// As [`Builder::wgmma_tf32_n64`], 256 columns.
+            /// [`Builder::wgmma_tf32_n64`] with 256 columns.
             WgmmaTf32N256 wgmma_tf32_n256(d: F32x128, a: u64, b: u64, adds: bool, sign_a: Sign, sign_b: Sign) -> ()
                 { 8.0 Sm90a: f32 "wgmma.mma_async.sync.aligned.m64n256k8.f32.tf32.tf32" }
             }

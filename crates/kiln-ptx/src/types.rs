@@ -1,4 +1,4 @@
-//! Scalar types, and what stands for them in a kernel.
+//! Scalar types, and the values that represent them in a kernel.
 
 use std::marker::PhantomData;
 
@@ -133,7 +133,7 @@ pub struct Bf16;
 #[derive(Debug, Clone, Copy)]
 pub struct Byte;
 
-/// A Rust type that stands for a type of PTX: `bool` (a predicate), [`Byte`], [`F16`], [`Bf16`], `u32`, `i32`, `u64`, `f32`, `f64`.
+/// A Rust type that represents a type of PTX: `bool` (a predicate), [`Byte`], [`F16`], [`Bf16`], `u32`, `i32`, `u64`, `f32`, `f64`.
 pub trait Scalar: Copy + Sealed {
     /// The type of PTX.
     const TYPE: PtxType;

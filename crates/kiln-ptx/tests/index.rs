@@ -17,7 +17,7 @@ fn bytes(indices: &[u32]) -> Vec<u8> {
     indices.iter().flat_map(|index| index.to_le_bytes()).collect()
 }
 
-/// Rows of so many bytes, and what was reported.
+/// Rows of this many bytes, and what was reported.
 fn run_gather(table: &[u8], [rows, row]: [usize; 2], indices: &[u32]) -> Result<(Vec<u8>, u64), String> {
     let mut device = Device::default();
     let kernel = Gather::new(row);

@@ -275,7 +275,7 @@ fn products_scale_and_add() {
     }
 }
 
-/// Runs a product in stages with k in so many parts.
+/// Runs a product in stages with k in this many parts.
 fn run_stages(op: Matmul, tile: MultistageTile, parts: usize, e: MatmulExtents, [a, b]: [&[f32]; 2]) -> Vec<f32> {
     let kernel = MultistageGemm::new(op, tile);
     let elements = e.batch * e.m * e.n;

@@ -394,7 +394,7 @@ fn quantised_products_of_long_rows_keep_their_contract() {
     }
 }
 
-/// The product of rows that are rounded first, with what is added to it if anything is, on a device of so many multiprocessors.
+/// The product of rows that are rounded first, with what is added to it if anything is, on a device of this many multiprocessors.
 fn run_tiled(
     format: QuantFormat,
     inputs: &[Operand<'_>],

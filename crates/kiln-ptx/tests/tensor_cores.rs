@@ -45,7 +45,7 @@ fn decode(ty: PtxType, bytes: &[u8]) -> Vec<f32> {
     }
 }
 
-/// Copies so many rows of 128 bytes to shared memory, by a warp.
+/// Copies this many rows of 128 bytes to shared memory, by a warp.
 fn bring<'k>(k: &'k Builder, from: Pointer<'k, Global, u32>, panels: Panels, rows: u32) -> Pointer<'k, Shared, u32> {
     let to = k.shared_bytes(panels.bytes(), Panels::ALIGN);
     for first in (0..rows).step_by(4) {

@@ -21,7 +21,7 @@ const FORGET: u32 = 50;
 /// Corrections below this share are dropped.
 const NOTHING: f64 = 0.05;
 
-/// No work takes so many times as long as predicted, or as short: a ratio beyond it was not observed.
+/// No work takes this many times longer than predicted, or shorter: a ratio beyond it was not observed.
 const MOST_RATIO: f64 = 1e9;
 
 /// Observed times relative to predicted ones, for each class, octave of work and place.

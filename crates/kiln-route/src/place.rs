@@ -46,7 +46,7 @@ pub struct Roofline {
 }
 
 impl Roofline {
-    /// Cautious constants for a CPU of which nothing has been measured: `lanes` f32 a vector, `threads` cores.
+    /// Cautious constants for a CPU without measurements: `lanes` f32 a vector, `threads` cores.
     pub fn assumed(lanes: usize, threads: usize) -> Self {
         let threads = threads.max(1) as f64;
         // A fork and a join cost microseconds, and the threads share what lies beyond their own caches.
@@ -103,7 +103,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// A place on the CPU of which nothing has been measured.
+    /// A place on the CPU without measurements.
     pub fn cpu(name: impl Into<String>, backend: Backend, lanes: usize, threads: usize) -> Self {
         Self {
             name: name.into(),

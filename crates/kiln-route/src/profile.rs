@@ -260,7 +260,7 @@ impl Profile {
     /// Replaces what was observed after the calibration.
     ///
     /// # Errors
-    /// [`ProfileProblem::Corrupt`] when an entry names a place that is not there, stands there twice or has a value that no
+    /// [`ProfileProblem::Corrupt`] when an entry names a place that does not exist, occurs twice or has a value that no
     /// observation gives.
     pub fn with_observed(mut self, observed: Vec<Observed>) -> Result<Self, ProfileProblem> {
         self.observed = observed;
@@ -397,7 +397,7 @@ impl Profile {
     /// Reads a profile of this machine from a file.
     ///
     /// # Errors
-    /// As [`Profile::from_json`]; [`ProfileProblem::Missing`] and [`ProfileProblem::Unreadable`].
+    /// The errors of [`Profile::from_json`]; [`ProfileProblem::Missing`] and [`ProfileProblem::Unreadable`].
     pub fn load(path: &Path, machine: &Machine) -> Result<Self, ProfileProblem> {
         use std::io::Read;
         let unreadable = |e: std::io::Error| match e.kind() {

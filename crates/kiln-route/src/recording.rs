@@ -35,7 +35,7 @@ impl Recording {
     /// Reads a recording of any machine.
     ///
     /// # Errors
-    /// As [`Profile::from_json`], but for the machine.
+    /// The errors of [`Profile::from_json`], but for the machine.
     pub fn from_json(text: &str) -> Result<Self, ProfileProblem> {
         #[derive(Deserialize)]
         struct Text {

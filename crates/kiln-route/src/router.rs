@@ -44,14 +44,14 @@ const UNSURE: f64 = 0.10;
 /// ```
 ///
 /// The operation term is interpolated between measurements of its class where there are some, and computed from the
-/// constants of the place elsewhere. Better instruction sets stand after lesser ones in the profile, and a lesser one
+/// constants of the place elsewhere. Better instruction sets follow lesser ones in the profile, and a lesser one
 /// (with as many threads, in the same memory) is taken only when it is predicted to be ahead by more than 10 %. Of work
 /// shorter than 20 µs the fewest threads are taken that are predicted to take at most 3 % longer than the best; of longer
 /// work the most that take at most 20 % longer. So the choice does not flip between places that differ by noise.
 #[derive(Debug)]
 pub struct Router {
     profile: Profile,
-    /// Whether a place with a better instruction set stands beside this one.
+    /// Whether there is a place with a better instruction set beside this one.
     lesser: [bool; MAX_PLACES],
     classes: ClassTable,
     forced: Option<usize>,
@@ -93,7 +93,7 @@ impl Router {
         Self { history: Some(Mutex::default()), ..self }
     }
 
-    /// As [`Router::with_history`], from what the profile has of earlier observations on.
+    /// [`Router::with_history`], starting from the observations that the profile holds.
     #[must_use]
     pub fn with_kept_history(self) -> Self {
         let history = History::from_observed(self.profile.observed(), self.places());
@@ -334,7 +334,7 @@ impl<'a> Decision<'a> {
     }
 
     /// Whether another place is predicted to take at most 10 % longer, so that a wrong choice costs little and the right
-    /// one cannot be told from it.
+    /// one cannot be distinguished from it.
     pub fn is_unsure(&self) -> bool {
         self.runner_up().is_some_and(|(_, seconds)| seconds <= self.seconds() * (1.0 + UNSURE))
     }

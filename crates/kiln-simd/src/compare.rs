@@ -30,7 +30,7 @@ impl<'a, T: Copy> Beside<'a, T> {
     }
 }
 
-/// Calls `run` with parts of `n` elements of a result, of which none reaches over the end of an operand that repeats; in
+/// Calls `run` with parts of `n` elements of a result; none reaches over the end of an operand that repeats; in
 /// threads, where there are many.
 pub(crate) fn for_parts(simd: &Simd, n: usize, lengths: &[usize], run: impl Fn(Range<usize>) + Sync) {
     let repeated = lengths.iter().copied().filter(|&length| length > 1).min().unwrap_or(n);

@@ -1,4 +1,15 @@
-//! CPU kernels: one algorithm, many instruction sets, chosen once at run time.
+#![doc = include_str!("../README.md")]
+//!
+//! | module | what it holds |
+//! |---|---|
+//! | `vector` | the trait `Vector` and one implementation of it for each instruction set: all intrinsics |
+//! | `simd`, `operations` | [`Simd`], and the dispatch of every operation to its kernel |
+//! | `elementwise`, `fused`, `math` | element-wise functions, and chains of them in one pass |
+//! | `reduce`, `rows`, `cumsum`, `sort` | reductions, softmax and norms, prefix sums, sorting |
+//! | `gemm`, `experts`, `convolve`, `attention` | products of matrices and what is made of them |
+//! | `quant` | quantised weights: decoding, fitting, products |
+//! | `threads`, `pool`, `scratch` | how work is divided among threads, and their memory |
+//! | [`limits`] | the bandwidth and arithmetic peaks of the machine, measured |
 //!
 //! Design choices:
 //!

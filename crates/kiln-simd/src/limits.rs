@@ -61,11 +61,11 @@ pub enum Pass {
     Read,
     /// Reads one array, writes another: 8 bytes an element.
     Copy,
-    /// As [`Pass::Copy`], written past the caches.
+    /// [`Pass::Copy`], written past the caches.
     CopyStreamed,
     /// Reads two arrays, writes their sum into a third: 12 bytes an element.
     Add,
-    /// As [`Pass::Add`], written past the caches.
+    /// [`Pass::Add`], written past the caches.
     AddStreamed,
 }
 
@@ -145,7 +145,7 @@ impl Touch {
     /// The pass as a loop of its own: nothing but the accesses is in it.
     ///
     /// # Safety
-    /// As [`Touch`]; the instruction set of `V` is there.
+    /// The conditions of [`Touch`] hold; the instruction set of `V` is there.
     #[inline(always)]
     unsafe fn pass<V: Vector, const PASS: u8>(self) {
         let Self { a, b, out, n, .. } = self;

@@ -8,7 +8,7 @@ use crate::simd::{Execute, Simd};
 use crate::{elementwise, gemm, reduce, transpose};
 
 impl Operations for Simd {
-    /// As [`Operations::run_into`]; the result needs no memory of its own.
+    /// Writes the result straight into `outputs`.
     fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         require_default!(self.run_into(op, inputs, outputs));
         if let Op::Elementwise(op) = op
@@ -53,10 +53,10 @@ impl Operations for Simd {
 }
 
 impl Simd {
-    /// As [`Operations::run_into`], of an operation whose operands have been checked.
+    /// [`Operations::run_into`] for an operation with checked operands.
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Operations::run_into`].
     pub fn run_call(&self, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Result<()> {
         require_default!(self.run_call(call, outputs));
         if let Op::Elementwise(op) = call.op()
@@ -91,7 +91,7 @@ fn run_checked(simd: &Simd, call: &Call<'_>, outputs: &mut [DataMut<'_>]) -> Res
     if op.reads_as_stored() || reads_stored(op) { run(call.inputs()) } else { widened(call.inputs(), run) }
 }
 
-/// As [`Execute::READS_STORED`].
+/// [`Execute::READS_STORED`] of the operation.
 fn reads_stored(op: &Op) -> bool {
     fn of<O: Execute>(_: &O) -> bool {
         O::READS_STORED

@@ -1,4 +1,4 @@
-//! Pooling: windows are folded down their columns first, a whole row of the picture at a time, then across.
+//! Pooling: windows are folded down their columns first, a whole row of the image at a time, then across.
 
 use std::marker::PhantomData;
 

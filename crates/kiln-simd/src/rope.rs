@@ -204,7 +204,7 @@ impl Row {
     }
 
     /// # Safety
-    /// As [`Row::half_split`].
+    /// The conditions of [`Row::half_split`] hold.
     #[inline(always)]
     unsafe fn interleaved<V: Vector>(self, cos: *const f32, sin: *const f32) {
         let Self { x, y, half } = self;

@@ -24,7 +24,7 @@ impl Lines {
         Self(vec![Line([0.0; 16]); len.div_ceil(16)])
     }
 
-    /// As [`Lines::zeros`], for memory that a caller asks for: an error where the machine has none left.
+    /// [`Lines::zeros`] for memory that a caller asks for: an error where the machine has no memory left.
     pub(crate) fn try_zeros(len: usize) -> Result<Self> {
         kiln_ir::reserve(&mut Vec::<Line>::new(), len.div_ceil(16))?;
         Ok(Self::zeros(len))
@@ -86,7 +86,7 @@ pub(crate) fn with<R>(n: usize, f: impl FnOnce(&mut [f32]) -> R) -> R {
 /// Scratch memory of a thread, in elements, that is taken without asking.
 const MODEST: usize = 1 << 24;
 
-/// Whether threads have room for so many floats in [`slices`] each: what comes from extents of a caller without being a part of
+/// Whether threads have room for this many floats in [`slices`] each: what comes from extents of a caller without being a part of
 /// their data is asked for first, since to run out of memory later would end the process.
 ///
 /// # Errors

@@ -147,7 +147,7 @@ unsafe fn parts<T: Copy + Send + Sync>(simd: &Simd, plan: &StridedCopy, from: *c
 /// A copy of one dimension.
 ///
 /// # Safety
-/// As [`parts`].
+/// The conditions of [`parts`] hold.
 unsafe fn line<T: Copy + Send + Sync>(run: Dim, from: *const T, out: *mut T, threads: usize) {
     let each = (SHARE / size_of::<T>()).max(1);
     let (from, out) = (Shared::new(from.cast_mut()), Shared::new(out));
@@ -162,12 +162,12 @@ unsafe fn line<T: Copy + Send + Sync>(run: Dim, from: *const T, out: *mut T, thr
 /// Rows that each have the units of one dimension.
 ///
 /// # Safety
-/// As [`parts`].
+/// The conditions of [`parts`] hold.
 unsafe fn rows_of<T: Copy>(run: Dim, rows: Dim, from: *const T, out: *mut T) {
     /// Rows of so few units that a call of `memcpy` takes longer than they do: 3 of 8 columns take 0.11 of the time.
     ///
     /// # Safety
-    /// As [`rows_of`], of runs of N units.
+    /// The conditions of [`rows_of`] hold for runs of N units.
     unsafe fn short<T: Copy, const N: usize>(rows: Dim, from: *const T, out: *mut T) {
         for row in 0..rows.extent {
             // SAFETY: the contract of `rows_of`, of runs of N units.
@@ -192,11 +192,11 @@ unsafe fn rows_of<T: Copy>(run: Dim, rows: Dim, from: *const T, out: *mut T) {
     }
 }
 
-/// Rows that lie side by side in the source, each unit of them in another line: in tiles, of which whole lines are read and
+/// Rows that lie side by side in the source, each unit of them in another line: in tiles, so that whole lines are read and
 /// pieces of rows are written. On an AMD EPYC with AVX2, f16 in 1024 rows of 1024 take 0.22 of the time of row after row.
 ///
 /// # Safety
-/// As [`parts`]; `rows.from` and `run.to` are 1, and there is at least one tile.
+/// The conditions of [`parts`] hold; `rows.from` and `run.to` are 1, and there is at least one tile.
 unsafe fn turn_tiles<T: Copy>(run: Dim, rows: Dim, from: *const T, out: *mut T) {
     let (high, wide) = TILE;
     let mut tile = [MaybeUninit::<[T; TILE.1]>::uninit(); TILE.0];
@@ -222,7 +222,7 @@ unsafe fn turn_tiles<T: Copy>(run: Dim, rows: Dim, from: *const T, out: *mut T) 
 /// The units of one dimension.
 ///
 /// # Safety
-/// As [`parts`].
+/// The conditions of [`parts`] hold.
 #[inline]
 unsafe fn line_of<T: Copy>(run: Dim, from: *const T, out: *mut T) {
     // SAFETY: the caller's contract.

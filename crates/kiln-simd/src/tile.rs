@@ -1,7 +1,7 @@
 //! The register tile of convolution and attention: a few rows times one to three vectors of a product `A B`.
 //!
 //! It packs nothing. An element of A is broadcast from where it stands; a row of B is loaded from wherever a table of
-//! offsets says, which makes a shifted picture or a matrix of any row stride a B without a copy.
+//! offsets says, which makes a shifted image or a matrix of any row stride a B without a copy.
 
 use std::marker::PhantomData;
 
@@ -76,13 +76,13 @@ pub(crate) const fn most_vectors(registers: usize) -> usize {
     if registers >= 32 { 3 } else { 2 }
 }
 
-/// Vectors of the first tile of so many still to come: as wide as can be, but two of two rather than one of three and a last
-/// of one, of which a tile is slow.
+/// Vectors of the first tile of this many still to come: as wide as can be, but two of two rather than one of three and a last
+/// of one, whose tile is slow.
 pub(crate) const fn first_vectors(vectors: usize, most: usize) -> usize {
     if most == 3 && vectors != 4 { 3 } else { 2 }
 }
 
-/// How many tiles of three vectors that makes of so many, from the first on.
+/// How many tiles of three vectors that makes of this many, from the first on.
 pub(crate) const fn wide_tiles(vectors: usize, most: usize) -> usize {
     match (most, vectors % 3) {
         (2, _) => 0,
@@ -105,7 +105,7 @@ const _: () = {
     }
 };
 
-/// The greatest number of rows of a tile of so many vectors: an accumulator for each, and room for a row of B and an element
+/// The greatest number of rows of a tile of this many vectors: an accumulator for each, and room for a row of B and an element
 /// of A. None where three vectors leave room for too few rows.
 pub(crate) const fn max_rows<V: Vector>(vectors: usize) -> usize {
     match (V::REGISTERS >= 32, vectors) {
@@ -132,7 +132,7 @@ pub(crate) struct Target {
     pub(crate) p: *mut f32,
     /// Elements from one row to the next.
     pub(crate) stride: usize,
-    /// Whether it is added to what stands there.
+    /// Whether it is added to the target instead of replacing it.
     pub(crate) add: bool,
 }
 
@@ -157,7 +157,7 @@ impl<A: Left, const VECTORS: usize> Routine for Product<A, VECTORS> {
     type Args = ProductArgs<A>;
 
     /// # Safety
-    /// As [`multiply`].
+    /// The conditions of [`multiply`] hold.
     #[inline(always)]
     unsafe fn run<V: Vector>(t: &ProductArgs<A>) {
         // SAFETY: the contract of this function.
@@ -171,7 +171,7 @@ macro_rules! tile {
         ///
         /// # Safety
         /// The instruction set of `V` is there; `rows` is at most [`max_rows`]; A has `rows` rows and as many columns as
-        /// there are offsets; at each offset from `b`, and at each row of the target, so many vectors may be accessed.
+        /// there are offsets; at each offset from `b`, and at each row of the target, this many vectors may be accessed.
         #[inline(always)]
         pub(crate) unsafe fn multiply<V: Vector, A: Left, const VECTORS: usize>(
             rows: usize,
@@ -259,7 +259,7 @@ pub(crate) fn in_order() {
     std::sync::atomic::compiler_fence(std::sync::atomic::Ordering::SeqCst);
 }
 
-/// Writes an accumulator, or adds it to what stands there.
+/// Writes an accumulator, or adds it to the target.
 ///
 /// # Safety
 /// `p` is good for a vector.

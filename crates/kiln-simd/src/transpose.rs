@@ -18,7 +18,7 @@ const BLOCK: usize = 64;
 /// large matrix, whose addresses stay translated.
 const STRIP: usize = 128;
 
-/// As [`BLOCK`] and [`STRIP`] where the result is written past the caches, so that its lines need not stay in them. So few
+/// [`BLOCK`] and [`STRIP`] where the result is written past the caches, so that its lines need not stay in them. So few
 /// rows are as many streams as the prefetchers of the hardware follow, in runs of half a page. On a machine with 1 MiB of
 /// L2, 2048 and 4096 rows take 0.55 to 0.7 of the time that blocks of 64 rows take.
 const LONG: (usize, usize) = (32, 512);
@@ -49,7 +49,7 @@ const FEW: usize = 64;
 /// The instruction set that fits the extents: squares of 16 lanes that are empty for the most part are turned with as many
 /// instructions as full ones, and where rows of the result are no multiple of 16, most stores of 16 lanes straddle two
 /// cache lines. On an AVX-512 Xeon, AVX2 was ahead by 23 % on 3000 x 6, and by 2 to 20 % on squares of 33 to 500 rows, but
-/// not on up to 64 rows of which more than half a square is left. What comes from beyond the second-level cache is bound
+/// not on up to 64 rows when more than half a square is left. What comes from beyond the second-level cache is bound
 /// by that, and may turn out either way.
 fn fitting(isa: Isa, rows: usize, columns: usize) -> Isa {
     let rest = rows % LINE;
@@ -156,7 +156,7 @@ struct Strip<const LINES: bool> {
     rows: usize,
     width: usize,
     block: usize,
-    /// Whether lines lie far of which one block writes a part and the next one the rest.
+    /// Whether lines that two successive blocks complete together are far away.
     parted: bool,
 }
 
@@ -298,7 +298,7 @@ impl Kernel for Narrow {
 
 impl Narrow {
     /// # Safety
-    /// As [`Kernel::run`]; `short` is `C`.
+    /// The conditions of [`Kernel::run`] hold; `short` is `C`.
     #[inline(always)]
     unsafe fn weave<V: Vector, const C: usize>(self) {
         let step = if self.apart { 1 } else { C };
@@ -327,7 +327,7 @@ impl Narrow {
     /// Rows `i .. i + n`, at most as many as a vector has lanes.
     ///
     /// # Safety
-    /// As [`Narrow::weave`]; these rows exist, `stream` only for a whole vector of them at aligned places.
+    /// The conditions of [`Narrow::weave`] hold; these rows exist, `stream` only for a whole vector of them at aligned places.
     #[inline(always)]
     unsafe fn vectors<V: Vector, const C: usize>(&self, i: usize, n: usize, stream: bool) {
         // Vector c of the rows as they follow one another, and the elements of it that exist; and run c.

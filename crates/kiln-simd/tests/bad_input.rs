@@ -480,7 +480,7 @@ fn results_larger_than_the_machine_are_errors() {
     }
 }
 
-/// Extents whose padded picture would fill any memory, and whose results are a few: every pixel meets one weight.
+/// Extents whose padded image would fill any memory, and whose results are a few: every pixel meets one weight.
 #[test]
 fn kernels_far_larger_than_the_picture_need_no_memory_for_the_padding() {
     let simd = Simd::new().unwrap();

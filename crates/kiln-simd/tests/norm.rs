@@ -71,7 +71,7 @@ fn a_center_beside_the_row() {
     }
 }
 
-/// A large difference, then those of which every square is a little more than half a unit of the sum so far: all
+/// A large difference, then those whose squares are each a little more than half a unit of the sum so far: all
 /// additions round up.
 #[test]
 fn roundings_of_one_direction() {

@@ -1,4 +1,4 @@
-//! Products of matrices, of quantised weights and of pictures with kernels, beyond the conformance suite: every tile, and
+//! Products of matrices, of quantised weights and of images with kernels, beyond the conformance suite: every tile, and
 //! that an element has the same bits whatever computes it.
 
 mod support;

@@ -130,7 +130,7 @@ impl Engine {
         self.current().profile_status().to_string()
     }
 
-    /// Measures the machine within so many seconds, decides by the result from now on, and returns it, for the caller to
+    /// Measures the machine within this many seconds, decides by the result from now on, and returns it, for the caller to
     /// keep.
     pub fn calibrate(&self, seconds: f64) -> Promise {
         let (engine, held) = (self.current(), self.engine.clone());
@@ -185,7 +185,7 @@ impl Engine {
         Batch::of(self.current().shared_batch())
     }
 
-    /// Runs the cases of an operation that have at most so many elements on the place of this name, against the f64
+    /// Runs the cases of an operation that have at most this many elements on the place of this name, against the f64
     /// reference: `{ cases, elements, worst, bound, failures }`.
     #[cfg(feature = "verify")]
     pub fn verify(&self, name: String, place: String, elements: usize) -> Promise {

@@ -37,7 +37,7 @@ pub fn verifiable() -> Vec<String> {
     })
 }
 
-/// The cases of an operation with at most so many elements.
+/// The cases of an operation with at most this many elements.
 fn cases(name: &str, elements: usize) -> Vec<Case> {
     with_cases(|cases| {
         let size = |case: &Case| case.inputs.iter().map(|input| input.shape.numel()).sum::<usize>();

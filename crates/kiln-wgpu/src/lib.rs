@@ -1,18 +1,4 @@
-//! The operations of kiln on any GPU, through wgpu: Vulkan, Metal, DX12, and WebGPU in browsers.
-//!
-//! ```no_run
-//! use kiln_ir::Record;
-//! use kiln_wgpu::{GpuCommandBatch, GpuDevice};
-//!
-//! # fn main() -> kiln_ir::Result<()> {
-//! let mut batch = GpuCommandBatch::new(GpuDevice::new()?);
-//! let x = batch.upload(&[1.0, -2.0, 3.0], &[3])?;
-//! let y = batch.scale(x, 2.0)?;
-//! let y = batch.relu(y)?;
-//! assert_eq!(batch.run(&[y])?[0].as_data().f32(), [2.0, 0.0, 6.0]);
-//! # Ok(())
-//! # }
-//! ```
+#![doc = include_str!("../README.md")]
 //!
 //! The device layer is that of [`kiln_device`]; this crate is its driver for wgpu and the lowering of operations.
 //!
@@ -26,7 +12,7 @@
 //! - Every request to the device is made within error scopes; what they catch is a typed [`kiln_ir::Error`]. A lost device
 //!   stays lost and reports so; the host keeps everything that it sent.
 //! - Functions that end in `_async` exist everywhere. Natively each has a form that blocks; in a browser, whose one thread
-//!   must not block, there is none.
+//!   must not block, only these exist.
 //! - A software driver is used only when it is asked for.
 //! - Unsafe code is in one module, `trusted`: where wgpu trusts its caller instead of checking.
 #![deny(unsafe_code)]
@@ -44,14 +30,12 @@ mod trusted;
 #[cfg(not(target_arch = "wasm32"))]
 pub use driver::AbsentApi;
 pub use driver::{ADAPTER_VARIABLE, AdapterChoice, AdapterInfo, AdapterKind, DeviceOptions, GpuDevice};
-pub use kiln_device::{KernelTime, MemoryUse, Statistics};
+pub use kiln_device::{BufferId, KernelTime, MemoryUse, Statistics};
 pub use lower::{WgslKernel, WgslLaunch};
 pub use tiled::TiledOp;
 /// The version of wgpu that buffers are shared through.
 pub use wgpu;
 
-/// A tensor of a batch. Other batches refuse it.
-pub type BufferId = kiln_ir::graph::TensorId;
 /// Runs operations on slices of the host on a GPU.
 pub type GpuBackend = kiln_device::Backend<GpuDevice>;
 /// Operations recorded now and run together on a GPU.

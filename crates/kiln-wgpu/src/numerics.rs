@@ -52,7 +52,7 @@ pub const CHAIN: usize = 512;
 /// of the sum each time, k / 8 u in all, and 16 u for what is cut off from the products themselves.
 ///
 /// # Errors
-/// As [`Op::bound`].
+/// The errors of [`Op::bound`].
 pub fn bound_on(device: &GpuDevice, op: &Op, inputs: &[TensorType]) -> Result<Bound> {
     let plain = bound(op, inputs)?;
     let halves = inputs.iter().all(|input| input.dtype == DType::F16);
@@ -67,7 +67,7 @@ pub fn bound_on(device: &GpuDevice, op: &Op, inputs: &[TensorType]) -> Result<Bo
 /// The error bound of an operation on a GPU without cooperative matrices.
 ///
 /// # Errors
-/// As [`Op::bound`].
+/// The errors of [`Op::bound`].
 pub fn bound(op: &Op, inputs: &[TensorType]) -> Result<Bound> {
     let bound = op.bound(inputs)?;
     let shapes = || (&inputs[0].shape, &inputs[1].shape);

@@ -59,12 +59,12 @@ impl From<Location> for Slice {
 pub(crate) struct Grid(u64);
 
 impl Grid {
-    /// So many workgroups.
+    /// This many workgroups.
     pub(crate) fn groups_of(groups: usize) -> Self {
         Self(groups as u64)
     }
 
-    /// As many workgroups as so many invocations need.
+    /// As many workgroups as this many invocations need.
     pub(crate) fn invocations(invocations: usize) -> Self {
         Self((invocations as u64).div_ceil(u64::from(kiln_shaders::WORKGROUP)))
     }

@@ -168,7 +168,7 @@ impl GpuDevice {
         /// The results of the tiles of a matrix on this device, row by row, as [`kiln_ir::tiled_reduce_partial`] has them.
         ///
         /// # Errors
-        /// As [`GpuDevice::tiled_reduce_async`].
+        /// The errors of [`GpuDevice::tiled_reduce_async`].
         pub fn tiled_reduce_partial, tiled_reduce_partial_async [Op: TiledOp] (
             &self, waiting, x: &GpuTensor,
         ) -> Result<Vec<f32>> {
@@ -189,7 +189,7 @@ impl GpuDevice {
         /// The sum of a row-major matrix.
         ///
         /// # Errors
-        /// As [`GpuDevice::tiled_reduce_2d_async`].
+        /// The errors of [`GpuDevice::tiled_reduce_2d_async`].
         pub fn tiled_sum_2d, tiled_sum_2d_async(
             &self, waiting, data: &[f32], width: usize, height: usize,
         ) -> Result<f32> {
@@ -199,7 +199,7 @@ impl GpuDevice {
         /// The largest element of a row-major matrix; NaN if any is NaN.
         ///
         /// # Errors
-        /// As [`GpuDevice::tiled_reduce_2d_async`].
+        /// The errors of [`GpuDevice::tiled_reduce_2d_async`].
         pub fn tiled_max_2d, tiled_max_2d_async(
             &self, waiting, data: &[f32], width: usize, height: usize,
         ) -> Result<f32> {
@@ -209,7 +209,7 @@ impl GpuDevice {
         /// The smallest element of a row-major matrix; NaN if any is NaN.
         ///
         /// # Errors
-        /// As [`GpuDevice::tiled_reduce_2d_async`].
+        /// The errors of [`GpuDevice::tiled_reduce_2d_async`].
         pub fn tiled_min_2d, tiled_min_2d_async(
             &self, waiting, data: &[f32], width: usize, height: usize,
         ) -> Result<f32> {

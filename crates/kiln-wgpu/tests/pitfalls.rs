@@ -2,9 +2,9 @@
 //! has as it was, and leaves the device usable:
 //!
 //! - sums that end with a workgroup, and extents that are no multiple of a vector or exceed one dimension of a grid;
-//! - a weight that means one thing for one row and another for several, or that is missing, or too large, and told of by
+//! - a weight that means one thing for one row and another for several, or that is missing, or too large, and reported by
 //!   silence;
-//! - empty operands, results that are too short or too long, kernels larger than their picture;
+//! - empty operands, results that are too short or too long, kernels larger than their image;
 //! - attention whose threads race for a row of scores, at lengths and head sizes that a workgroup does not divide;
 //! - rows of an earlier, larger problem that are computed again because the memory is large enough for them;
 //! - parameters that a kernel has a constant of its own for;

@@ -3,6 +3,7 @@
 //! `cargo run --release --example routing`: decides by the profile of this machine, or by built-in constants where it was
 //! not calibrated. `-- --calibrate` measures the machine first (about a quarter of a minute).
 
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 use kiln::op::{Elementwise, Matmul, Op, Reduce, Reduction};
@@ -21,10 +22,14 @@ fn main() -> ExitCode {
 fn run() -> Result<()> {
     let mut engine = Engine::new()?;
     if std::env::args_os().skip(1).any(|argument| argument == "--calibrate") {
+        // A terminal shows the progress in one line; a file or a pipe gets the report alone.
+        let shown = std::io::stderr().is_terminal();
         let report = engine.calibrate(Effort::Quick, &mut |progress| {
-            eprint!("\rcalibrating {:3}/{} {:16}", progress.done + 1, progress.total, progress.what);
+            if shown {
+                eprint!("\rcalibrating {:3}/{} {:16}", progress.done + 1, progress.total, progress.what);
+            }
         })?;
-        eprintln!("\r{report}");
+        eprintln!("{}{report}", if shown { "\r" } else { "" });
     }
     println!("{}\nprofile: {}\n", engine.machine(), engine.profile_status());
 

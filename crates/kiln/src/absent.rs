@@ -41,7 +41,7 @@ impl Engine {
     /// measured, each with the reason.
     ///
     /// Looks for GPUs, which making an engine does not: the first call of a process may take as long as starting their
-    /// drivers. That there is none of a kind is also told through `tracing`, once in a process.
+    /// drivers. A missing kind is also reported through `tracing`, once in a process.
     pub fn absent(&self) -> Vec<Absent> {
         let lost = self.gpus.iter().filter_map(|gpu| Some(Absent::gpu(gpu, gpu.gone()?)));
         let mut absent: Vec<Absent> = lost.chain(self.left_out.iter().cloned()).collect();

@@ -23,7 +23,7 @@ use crate::gpus::{Asked, Gpu};
 use crate::{Batch, Engine, EngineBuilder, ProfileStatus};
 
 impl EngineBuilder {
-    /// Makes the engine, and opens the GPU of the browser. Where there is none the engine does without, and
+    /// Makes the engine, and opens the GPU of the browser. Without one the engine uses the CPU alone, and
     /// [`Engine::gpu_problem`] says why.
     ///
     /// # Errors
@@ -49,7 +49,7 @@ impl EngineBuilder {
     /// Makes the engine.
     ///
     /// # Errors
-    /// As [`EngineBuilder::build`].
+    /// The errors of [`EngineBuilder::build`].
     #[cfg(not(browser_gpu))]
     pub async fn build_async(self) -> Result<Engine> {
         self.build()
@@ -60,7 +60,7 @@ impl Engine {
     /// An engine of what the browser has.
     ///
     /// # Errors
-    /// As [`EngineBuilder::build_async`].
+    /// The errors of [`EngineBuilder::build_async`].
     pub async fn new_async() -> Result<Self> {
         Self::builder().build_async().await
     }
@@ -101,7 +101,7 @@ impl Engine {
         Ok(results)
     }
 
-    /// As [`Engine::run_async`], into slices of the caller.
+    /// Writes the results of [`Engine::run_async`] into slices of the caller.
     ///
     /// # Errors
     /// As there; [`Error::Length`] and [`Error::Type`] for outputs that do not fit.
@@ -134,7 +134,7 @@ impl Engine {
         }
     }
 
-    /// As [`Engine::run_async`], into slices of the caller.
+    /// Writes the results of [`Engine::run_async`] into slices of the caller.
     ///
     /// # Errors
     /// As there; [`Error::Length`] and [`Error::Type`] for outputs that do not fit.

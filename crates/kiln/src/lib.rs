@@ -1,17 +1,14 @@
-//! Numeric operations where they run fastest.
+#![doc = include_str!("../README.md")]
 //!
-//! ```
-//! use kiln::{Engine, Operations};
-//!
-//! # fn main() -> kiln::Result<()> {
-//! let engine = Engine::new()?;
-//! let sum = engine.add(&[1.0, 2.0, 3.0], &[10.0, 20.0, 30.0])?;
-//! assert_eq!(sum, [11.0, 22.0, 33.0]);
-//! let product = engine.matmul(&[1.0, 2.0, 3.0, 4.0], &[5.0, 6.0, 7.0, 8.0], 2, 2, 2)?;
-//! assert_eq!(product, [19.0, 22.0, 43.0, 50.0]);
-//! # Ok(())
-//! # }
-//! ```
+//! | module | what it holds |
+//! |---|---|
+//! | `engine` | [`Engine`] and its builder |
+//! | `tensor`, `state` | [`Tensor`]: elements on the host, on GPUs or both; [`State`]: a tensor that batches change in place |
+//! | `batch` | [`Batch`]: operations recorded now and run together |
+//! | `packed` | [`PackedMatrix`], [`PackedKernels`]: weights in the order in which products read them |
+//! | `calibrate` | [`Engine::calibrate`], and the judgement of decisions ([`regret`]) |
+//! | `gpus`, `machine`, `absent` | how devices are found and named, and why others are left out ([`Absent`]) |
+//! | [`op`], [`graph`] | operations as data, and recorded graphs, from kiln-ir |
 //!
 //! Design choices:
 //!
@@ -26,7 +23,7 @@
 //!   with functions that end in `_async`, and the methods of [`Operations`] are futures there (`AsyncOperations`); those that
 //!   wait do not exist.
 //! - Results do not depend on the number of threads; sums and inner products not on the instruction set either.
-//! - Nothing panics on what the caller passes in; every failure is an [`Error`]. A profile that cannot be used is none:
+//! - Nothing panics on what the caller passes in; every failure is an [`Error`]. A profile that cannot be used is ignored:
 //!   it is reported through `tracing` and in [`Engine::profile_status`].
 #![forbid(unsafe_code)]
 
@@ -95,8 +92,38 @@ pub use kiln_wgpu::runtime;
 #[cfg(native_cuda)]
 pub use kiln_cuda as cuda;
 
-/// The pages for users; their code is compiled and run as documentation tests.
-#[cfg(doctest)]
+/// The names that most programs need. `Result` and `Error` are left out: they would hide those of the standard library.
+///
+/// The names of the modules `gpu` and `cuda` begin with `Gpu` and `Cuda` here, so both may be used side by side.
+///
+/// ```
+/// use kiln::prelude::*;
+///
+/// fn main() -> kiln::Result<()> {
+///     let engine = Engine::new()?;
+///     let x = Tensor::from_slice(&[1.0, -2.0], &[2])?;
+///     assert_eq!(engine.tensors().relu(&x)?.to_vec()?, [1.0, 0.0]);
+///     assert_eq!(engine.relu(&[1.0, -2.0])?, [1.0, 0.0]);
+///     Ok(())
+/// }
+/// ```
+pub mod prelude {
+    #[cfg(target_arch = "wasm32")]
+    pub use crate::AsyncOperations;
+    pub use crate::{
+        Batch, DType, Data, Element, Engine, Isa, Operand, Operations, QuantFormat, Record, Shape, State, Tensor,
+        TensorType,
+    };
+    #[cfg(native_cuda)]
+    pub use kiln_cuda::{
+        CudaBackend, CudaCommandBatch, CudaDevice, CudaKernel, CudaTensor, DeviceOptions as CudaOptions,
+    };
+    #[cfg(any(feature = "gpu", feature = "gpu-wasm"))]
+    pub use kiln_wgpu::{DeviceOptions as GpuOptions, GpuBackend, GpuCommandBatch, GpuDevice, GpuTensor, WgslKernel};
+}
+
+/// The pages for users; their code is compiled and run as documentation tests. A packed crate lacks them.
+#[cfg(all(doctest, pages))]
 mod pages {
     #[doc = include_str!("../../../README.md")]
     struct Readme;

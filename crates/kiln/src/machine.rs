@@ -114,7 +114,7 @@ pub(crate) fn places(isas: &[Isa], threads: usize) -> Result<Vec<CpuPlace>> {
     places_with(isas, threads, cpus().as_ref().and_then(|cpus| cpus.cores))
 }
 
-/// As [`places`], on so many cores.
+/// [`places`] on `cores` cores.
 fn places_with(isas: &[Isa], threads: usize, cores: Option<usize>) -> Result<Vec<CpuPlace>> {
     let mut places = Vec::new();
     let mut add = |isa: Isa, threads: usize| -> Result<()> {
@@ -144,7 +144,7 @@ mod tests {
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
-    /// A machine of so many cores with two threads each, the second of which is as many numbers behind the first.
+    /// A machine of this many cores with two threads each; the number of the second is that of the first plus the number of cores.
     fn smt(allowed: &str, cores: usize) -> Option<Cpus> {
         let status = format!("Name:\tkiln\nCpus_allowed:\tff\nCpus_allowed_list:\t{allowed}\nMems_allowed:\t1\n");
         let online = format!("0-{}\n", 2 * cores - 1);

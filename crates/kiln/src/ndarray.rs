@@ -10,7 +10,7 @@ use crate::{Engine, Tensor};
 
 /// The operations of an [`Engine`] on ndarray views; see [`Engine::arrays`].
 ///
-/// Views in standard layout are used where they lie. A transposed matrix of a product is used where it lies too, because
+/// Views in standard layout are used without a copy, and so is a transposed matrix of a product, because
 /// the product can read it so; every other layout is copied into order first.
 #[derive(Debug, Clone, Copy)]
 pub struct Arrays<'a>(&'a Engine);
@@ -34,14 +34,14 @@ impl Tensor {
     /// The f32 elements as an array.
     ///
     /// # Errors
-    /// As [`Tensor::to_vec`].
+    /// The errors of [`Tensor::to_vec`].
     #[cfg(not(browser_gpu))]
     pub fn to_array(&self) -> Result<ArrayD<f32>> {
         array(self.shape().dims(), self.to_vec()?)
     }
 }
 
-/// The elements in standard order: borrowed where they lie so, copied elsewhere.
+/// The elements in standard order: borrowed if they are in that order, else copied.
 fn standard<'a>(view: &ArrayViewD<'a, f32>) -> Result<Cow<'a, [f32]>> {
     Ok(match view.to_slice() {
         Some(slice) => Cow::Borrowed(slice),

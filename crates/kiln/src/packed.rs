@@ -26,7 +26,7 @@ impl PackedMatrix {
         self.0.columns()
     }
 
-    /// The instruction set in whose order it lies.
+    /// The instruction set whose order it has.
     pub fn isa(&self) -> Isa {
         self.0.isa()
     }
@@ -45,7 +45,7 @@ impl PackedKernels {
         self.0.shape()
     }
 
-    /// The instruction set in whose order they lie.
+    /// The instruction set whose order they have.
     pub fn isa(&self) -> Isa {
         self.0.isa()
     }
@@ -115,10 +115,10 @@ impl Engine {
         simd.matmul_packed_into(a, &b.0, m, out)
     }
 
-    /// As [`Engine::matmul_packed_into`], into a new `Vec`.
+    /// Returns the result of [`Engine::matmul_packed_into`] in a new `Vec`.
     ///
     /// # Errors
-    /// As [`Engine::matmul_packed_into`]; [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    /// The errors of [`Engine::matmul_packed_into`]; [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     pub fn matmul_packed(&self, a: &[f32], b: &PackedMatrix, m: usize) -> Result<Vec<f32>> {
         let mut out = kiln_ir::zeros(Shape::new(&[m, b.columns()])?.numel())?;
         self.matmul_packed_into(a, b, m, &mut out)?;
@@ -130,12 +130,12 @@ impl Engine {
         })
     }
 
-    /// Packs kernels of the shape `[c_out, c_in, kh, kw]` for convolutions of many pictures: in the order of the place that is
+    /// Packs kernels of the shape `[c_out, c_in, kh, kw]` for convolutions of many images: in the order of the place that is
     /// forced, or else of the best instruction set.
     ///
-    /// Otherwise each convolution of many channels packs them, which takes longest beside the work itself where pictures are
+    /// Otherwise each convolution of many channels packs them, which takes longest beside the work itself where images are
     /// small: on an AVX-512 EPYC it then takes 0.75 to 0.85 of the time for 7 x 7 results, 0.9 to 0.95 for 14 x 14, and as long for
-    /// large pictures. Kernels of few channels, and those of one pixel, are kept as they are.
+    /// large images. Kernels of few channels, and those of one pixel, are kept as they are.
     ///
     /// ```
     /// # fn main() -> kiln::Result<()> {
@@ -157,7 +157,7 @@ impl Engine {
         self.packing_place()?.pack_kernels(kernels, dims).map(PackedKernels)
     }
 
-    /// The convolution of pictures of the shape `[c_in, h, w]` or `[n, c_in, h, w]` with packed kernels, into `out`, with
+    /// The convolution of images of the shape `[c_in, h, w]` or `[n, c_in, h, w]` with packed kernels, into `out`, with
     /// `c_out` channels, where it is predicted to run fastest of the places with their instruction set. Sums may be added up
     /// in another order than with kernels that are not packed, so bits may differ, within the same error bound.
     ///
@@ -178,10 +178,10 @@ impl Engine {
         self.convolution_place(op, dims, kernels)?.convolve2d_packed_into(x, dims, &kernels.0, op, out)
     }
 
-    /// As [`Engine::convolve2d_packed_into`], into a new `Vec`.
+    /// Returns the result of [`Engine::convolve2d_packed_into`] in a new `Vec`.
     ///
     /// # Errors
-    /// As [`Engine::convolve2d_packed_into`]; [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    /// The errors of [`Engine::convolve2d_packed_into`]; [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     pub fn convolve2d_packed(
         &self,
         x: &[f32],

@@ -12,7 +12,7 @@ pub(crate) struct Repeats {
 }
 
 impl Repeats {
-    /// Samples of so many seconds, or of `most` runs.
+    /// Samples of this many seconds, or of `most` runs.
     pub(crate) fn new(sample: f64, most: u32) -> Self {
         Self { sample, most: most.into(), count: 1.0, warm: false, first: None }
     }
@@ -43,7 +43,7 @@ mod tests {
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
-    /// What is found out about runs of so many seconds, those of some of the samples delayed.
+    /// What is found out about runs of this many seconds, those of some of the samples delayed.
     fn found(run: f64, delays: &[(usize, f64)]) -> (f64, f64) {
         let (mut repeats, mut all) = (Repeats::new(1e-3, 1000), 0.0);
         for number in 0.. {

@@ -140,7 +140,7 @@ impl State {
     /// The elements, copied to the host.
     ///
     /// # Errors
-    /// As [`State::to_buffer_async`].
+    /// The errors of [`State::to_buffer_async`].
     #[cfg(not(browser_gpu))]
     pub fn to_buffer(&self) -> Result<Buffer> {
         wait(self.buffer(WAITING))

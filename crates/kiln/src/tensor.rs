@@ -48,7 +48,7 @@ pub struct Tensor {
 
 /// The elements of a tensor and its views.
 struct Storage {
-    /// What is stored: a tensor of which views see parts.
+    /// What is stored: a tensor. Views see parts of it.
     ty: TensorType,
     host: RwLock<Option<Arc<Host>>>,
     /// Copies in the memory of GPUs, with what each GPU is called.
@@ -120,7 +120,7 @@ impl Tensor {
     /// A tensor of f32 that owns its elements.
     ///
     /// # Errors
-    /// As [`Tensor::from_buffer`].
+    /// The errors of [`Tensor::from_buffer`].
     pub fn from_vec(elements: Vec<f32>, dims: &[usize]) -> Result<Self> {
         Self::from_buffer(Buffer::F32(elements), dims)
     }
@@ -128,7 +128,7 @@ impl Tensor {
     /// A copy of f32 elements.
     ///
     /// # Errors
-    /// As [`Tensor::from_buffer`], and [`Error::OutOfMemory`].
+    /// The errors of [`Tensor::from_buffer`], and [`Error::OutOfMemory`].
     pub fn from_slice(elements: &[f32], dims: &[usize]) -> Result<Self> {
         Self::from_buffer(Data::F32(elements).to_buffer()?, dims)
     }
@@ -136,7 +136,7 @@ impl Tensor {
     /// A copy of elements of any type of Rust that there are tensors of.
     ///
     /// # Errors
-    /// As [`Tensor::from_slice`].
+    /// The errors of [`Tensor::from_slice`].
     pub fn from_elements<T: Element>(elements: &[T], dims: &[usize]) -> Result<Self> {
         Self::from_buffer(T::data(elements).to_buffer()?, dims)
     }
@@ -144,7 +144,7 @@ impl Tensor {
     /// A copy of quantised blocks; the extents count elements.
     ///
     /// # Errors
-    /// As [`Tensor::from_slice`], and [`Error::Format`] when a row is not whole blocks.
+    /// The errors of [`Tensor::from_slice`], and [`Error::Format`] when a row is not whole blocks.
     pub fn from_blocks(blocks: &[u8], dims: &[usize], format: QuantFormat) -> Result<Self> {
         Self::from_buffer(Data::Blocks(format, blocks).to_buffer()?, dims)
     }
@@ -153,7 +153,7 @@ impl Tensor {
     /// nothing is copied on the host.
     ///
     /// # Errors
-    /// As [`Tensor::from_buffer`]; [`Error::View`] for bytes that are not aligned for the element type.
+    /// The errors of [`Tensor::from_buffer`]; [`Error::View`] for bytes that are not aligned for the element type.
     pub fn from_shared(bytes: SharedBytes, dtype: DType, dims: &[usize]) -> Result<Self> {
         Self::new(Host::Shared(dtype, bytes), Shape::new(dims)?)
     }
@@ -216,7 +216,7 @@ impl Tensor {
     /// The entries `range` along the first axis, without a copy: rows of a matrix, elements of a vector.
     ///
     /// # Errors
-    /// [`Error::View`] when the range is not within the first extent, or there is none; [`Error::Format`] when blocks would be
+    /// [`Error::View`] when the range is not within the first extent, or the tensor has no extent; [`Error::Format`] when blocks would be
     /// cut.
     pub fn slice(&self, range: Range<usize>) -> Result<Self> {
         let (offset, ty) = self.ty.entries(range)?;
@@ -285,7 +285,7 @@ impl Tensor {
     /// The elements of any type, copied to the host.
     ///
     /// # Errors
-    /// As [`Tensor::to_buffer_async`].
+    /// The errors of [`Tensor::to_buffer_async`].
     pub fn to_buffer(&self) -> Result<Buffer> {
         wait(self.buffer(WAITING))
     }
@@ -293,7 +293,7 @@ impl Tensor {
     /// The f32 elements, copied to the host.
     ///
     /// # Errors
-    /// As [`Tensor::to_buffer_async`]; [`Error::Type`] for a tensor of another element type.
+    /// The errors of [`Tensor::to_buffer_async`]; [`Error::Type`] for a tensor of another element type.
     pub fn to_vec(&self) -> Result<Vec<f32>> {
         self.to_elements()
     }
@@ -301,7 +301,7 @@ impl Tensor {
     /// The elements of a type of Rust, copied to the host.
     ///
     /// # Errors
-    /// As [`Tensor::to_vec`].
+    /// The errors of [`Tensor::to_vec`].
     pub fn to_elements<T: Element>(&self) -> Result<Vec<T>> {
         let wrong = |other: Buffer| Error::Type {
             op: "elements of a tensor",
@@ -315,7 +315,7 @@ impl Tensor {
     /// The f32 elements, copied into a slice.
     ///
     /// # Errors
-    /// As [`Tensor::to_vec`]; [`Error::Length`] for a slice of another length.
+    /// The errors of [`Tensor::to_vec`]; [`Error::Length`] for a slice of another length.
     pub fn read_into(&self, out: &mut [f32]) -> Result<()> {
         let (expected, found) = (self.ty.shape.numel(), out.len());
         if expected != found {
@@ -414,7 +414,7 @@ impl Engine {
     /// Copies a tensor to the memory of the place of this name, unless it is there; a place of the CPU means the host.
     ///
     /// # Errors
-    /// As [`Engine::move_to_async`].
+    /// The errors of [`Engine::move_to_async`].
     #[cfg(not(browser_gpu))]
     pub fn move_to(&self, tensor: &Tensor, place: &str) -> Result<()> {
         wait(self.move_waiting(tensor, place, WAITING))

@@ -1,4 +1,4 @@
-//! What an engine does without, and that it is told once. Alone in its process, because it is told once in a process.
+//! What an engine does without, and that it is logged once. Alone in its process, because it is logged once in a process.
 #![cfg(not(target_arch = "wasm32"))]
 
 #[path = "support/told.rs"]

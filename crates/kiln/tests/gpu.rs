@@ -72,7 +72,7 @@ fn a_gpu_is_a_place_and_can_be_forced() {
     assert_eq!(batch.read(sum).unwrap(), [11.0, 18.0, 13.0, 16.0]);
 }
 
-/// An engine of one thread and a GPU of this name that computes so many times in a second, with so many bytes a second to
+/// An engine of one thread and a GPU of this name that computes this many times in a second, with this many bytes a second to
 /// and from it.
 fn with_gpu(name: &str, peak: f64, bandwidth: f64) -> EngineBuilder {
     let engine = Engine::builder().threads(1).without_profile().build().unwrap();

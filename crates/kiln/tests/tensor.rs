@@ -155,7 +155,7 @@ mod on_a_gpu {
 
     use super::*;
 
-    /// An engine that sends everything to the adapter to test on; the test is left out where there is none, and fails where
+    /// An engine that sends everything to the adapter to test on; the test is skipped without one, and fails where
     /// `KILN_REQUIRE` names `wgpu`.
     fn engine() -> Option<(Engine, String)> {
         let named = std::env::var_os(ADAPTER_VARIABLE).is_some_and(|name| !name.is_empty());

@@ -94,7 +94,7 @@ fn caches(directory: &Path) -> Vec<Cache> {
     (0..8).filter_map(cache).collect()
 }
 
-/// How many numbers `3` or `0-7` stands for.
+/// How many numbers `3` or `0-7` names.
 fn range_length(text: &str) -> usize {
     match text.split_once('-') {
         Some((from, to)) => match (from.parse::<usize>(), to.parse::<usize>()) {
@@ -124,7 +124,7 @@ pub(super) fn backends() -> Vec<Backend> {
     backends
 }
 
-/// Every device of CUDA, or why there is none.
+/// Every device of CUDA, or why none is found.
 fn devices() -> Vec<Backend> {
     match CudaDevice::list() {
         Err(problem) => vec![Backend { name: "cuda".into(), present: false, detail: problem.to_string() }],

@@ -180,7 +180,7 @@ fn patience(quick: bool) -> f64 {
     if quick { 0.015 } else { 0.4 }
 }
 
-/// Measures the operations that `wants` accepts on every adapter in use; `None` where there is none.
+/// Measures the operations that `wants` accepts on every adapter in use; `None` without an adapter.
 pub(super) fn run(quick: bool, wants: impl Fn(&str) -> bool) -> Result<Option<Gpus>> {
     let (mut adapters, mut open) = (Vec::new(), Vec::<Box<dyn Open>>::new());
     for info in super::find::adapters() {

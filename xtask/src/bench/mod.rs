@@ -1,4 +1,4 @@
-//! kiln's main job on a machine: find what is there, calibrate, verify, measure, filter a picture, judge the router,
+//! kiln's main job on a machine: find what is there, calibrate, verify, measure, filter an image, judge the router,
 //! and report all of it.
 //!
 //! Each step is a module that returns plain data; [`report`] turns the data into a table, a page and a JSON file.
@@ -31,13 +31,13 @@ Examples:
 
   KILN_ADAPTER=llvmpipe cargo xtask bench    with a driver in software as a GPU; those of hardware always take part
 
-  docs/performance.md, with peers beside kiln:
+  docs/measurements.md, with peers beside kiln:
     cargo bench -p kiln-benches --bench gemm -- --threads 1,2 --json > gemm.json
     cargo xtask bench --quick --write-docs --peers gemm.json
 
 The machine should have nothing else to do meanwhile. To hold everything to some cores: taskset -c 2,3 cargo xtask ...";
 
-/// kiln's main job: finds, calibrates, verifies, measures and pictures this machine, and writes a report.
+/// kiln's main job: finds, calibrates, verifies, measures and images this machine, and writes a report.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Arguments {
@@ -51,11 +51,11 @@ pub(crate) struct Arguments {
     /// report then holds them alone.
     #[arg(long, value_name = "NAME", value_delimiter = ',')]
     only: Vec<String>,
-    /// The picture to filter, PNG or JPEG, instead of the one that is shipped.
+    /// The image to filter, PNG or JPEG, instead of the one that is shipped.
     #[arg(long, value_name = "FILE")]
     picture: Option<PathBuf>,
-    /// Also write the page of figures from this run; docs/performance.md if no file is named.
-    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/performance.md")]
+    /// Also write the page of figures from this run; docs/measurements.md if no file is named.
+    #[arg(long, value_name = "FILE", num_args = 0..=1, default_missing_value = "docs/measurements.md")]
     write_docs: Option<PathBuf>,
     /// What `cargo bench -p kiln-benches ... -- --json` printed, for the peers' part of that page; one file or several.
     #[arg(long, value_name = "FILE", num_args = 1.., requires = "write_docs")]

@@ -1,4 +1,4 @@
-//! The picture of the report: the pipeline of the example `image_filter`.
+//! The image of the report: the pipeline of the example `image_filter`.
 
 use std::fmt::Write;
 use std::io::Cursor;
@@ -15,12 +15,12 @@ use filter::{EdgeFilter, Picture};
 #[path = "../../../crates/kiln/examples/image_filter/filter.rs"]
 mod filter;
 
-/// The picture that is shipped: Eileen Collins, a NASA portrait in the public domain.
+/// The image that is shipped: Eileen Collins, a NASA portrait in the public domain.
 const SHIPPED: &[u8] = include_bytes!("../../../crates/kiln/examples/image_filter/astronaut.png");
 /// How often the pipeline runs; the median counts.
 const RUNS: usize = 21;
 
-/// A picture before and after.
+/// An image before and after.
 #[derive(Debug, Serialize)]
 pub(super) struct Filtered {
     pub(super) name: String,
@@ -35,14 +35,14 @@ pub(super) struct Filtered {
     pub(super) filtered: String,
 }
 
-/// The picture to filter.
+/// The image to filter.
 pub(super) struct Source {
     path: PathBuf,
     picture: Picture,
 }
 
 impl Source {
-    /// Reads a picture of the user's, or the one that is shipped, which is part of the program and laid into `out`.
+    /// Reads an image of the user's, or the one that is shipped, which is part of the program and laid into `out`.
     pub(super) fn open(path: Option<&Path>, out: &Path) -> Result<Self> {
         let path = match path {
             Some(path) => path.to_owned(),
@@ -57,7 +57,7 @@ impl Source {
     }
 }
 
-/// Filters the picture.
+/// Filters the image.
 pub(super) fn run(engine: &Engine, source: &Source) -> Result<Filtered> {
     let Source { path, picture } = source;
     let mut filter = EdgeFilter::new(engine, picture.width, picture.height)?;

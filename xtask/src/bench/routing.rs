@@ -89,7 +89,7 @@ impl Routing {
         &self.measured[..count.min(self.measured.len())]
     }
 
-    /// What to say of the problems left out; empty where there are none.
+    /// What to say of the problems left out; empty if all took part.
     pub(super) fn left_out(&self) -> String {
         let Some(worst) = self.disturbed.iter().map(|row| row.regret).max_by(f64::total_cmp) else {
             return String::new();

@@ -5,6 +5,7 @@
 //! run tells everything. Steps that keep one processor busy for minutes run one after another on a second thread, beside those that
 //! follow them in the table.
 
+mod dependencies;
 mod programs;
 mod run;
 mod steps;
@@ -19,6 +20,12 @@ use steps::Step;
 
 use crate::Result;
 
+/// The names of the steps that run on every machine; those of instruction sets depend on its processor.
+pub(crate) fn step_names() -> std::collections::BTreeSet<String> {
+    let of_an_instruction_set = |name: &str| kiln_simd::Isa::ALL.iter().any(|isa| isa.name() == name);
+    steps::all().into_iter().map(|step| step.name).filter(|name| !of_an_instruction_set(name)).collect()
+}
+
 /// What to run.
 #[derive(clap::Args)]
 pub(crate) struct Arguments {
@@ -28,7 +35,7 @@ pub(crate) struct Arguments {
     /// Run only steps whose name contains this; may be given several times.
     #[arg(long, value_name = "STEP")]
     only: Vec<String>,
-    /// A skip of a step whose name contains this is a failure; may be given several times, `all` stands for every step.
+    /// A skip of a step whose name contains this is a failure; may be given several times, `all` means every step.
     #[arg(long, value_name = "STEP")]
     require: Vec<String>,
     /// Print the steps and end.

@@ -165,7 +165,7 @@ impl Runner {
         self.execute(&mut command, line)
     }
 
-    /// Runs a command; `shown` stands for it in errors.
+    /// Runs a command; errors name it as `shown`.
     pub(super) fn execute(&mut self, command: &mut Command, shown: &str) -> Result<()> {
         if let Some(log) = &self.log {
             command.stderr(log.try_clone()?);

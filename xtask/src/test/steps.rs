@@ -2,6 +2,7 @@
 
 use kiln_simd::Isa;
 
+use super::dependencies;
 use super::programs::Program;
 use super::run::{Outcome, Runner};
 use super::tools::{self, Tool};
@@ -77,7 +78,14 @@ pub(super) fn all() -> Vec<Step> {
             "no test is left out: none in a library without a build for them, all in WebAssembly too",
             no_test_is_left_out,
         ),
-        Step::new("crates", "the facade builds at most 40 crates", at_most_40_crates),
+        Step::new("pages", "tables, links and wording of what people read", |runner| {
+            crate::pages::check(runner.root()).into()
+        }),
+        Step::new(
+            "crates",
+            "the facade builds at most 40 crates; all come from the registry, under permissive licences",
+            dependencies::check,
+        ),
         Step::commands(
             "clippy",
             "no lint in any set of features",
@@ -96,6 +104,11 @@ pub(super) fn all() -> Vec<Step> {
             run_all(runner, &lines, &[("RUSTDOCFLAGS", "-D warnings")])
         }),
         Step::new("build", "every test and example is built", |runner| runner.programs().map(drop).into()),
+        Step::new(
+            "publish",
+            "the crates can be packed, and the README's example compiles with the packed copies",
+            publish,
+        ),
         Step::new("miri", "kernels and the device layer, interpreted to find undefined behaviour", miri)
             .slow()
             .beside(),
@@ -187,19 +200,19 @@ pub(super) fn all() -> Vec<Step> {
     steps
 }
 
-/// The facade and all that it needs, without the programs that only its tests need.
-fn at_most_40_crates(runner: &mut Runner) -> Outcome {
-    const MOST: usize = 40;
-    let line = "cargo tree -p kiln --edges normal,build --prefix none --format {p}";
-    let Some(tree) = runner.output(line) else { return Outcome::Failed(format!("`{line}` failed")) };
-    // A crate that stands in the tree again is marked behind its name and version.
-    let crates: std::collections::BTreeSet<String> =
-        tree.lines().map(|line| line.split(' ').take(2).collect::<Vec<_>>().join(" ")).collect();
-    let note = format!("{} crates", crates.len());
-    if crates.len() <= MOST {
-        Outcome::Passed(note)
-    } else {
-        Outcome::Failed(format!("{note}, at most {MOST} allowed"))
+/// Packs the crates and compiles the README's example against the packed copies, with default features.
+fn publish(runner: &mut Runner) -> Outcome {
+    let packed = || {
+        let crates = crate::publish::published(runner.root())?;
+        crate::publish::pack(runner.root(), &crates)?;
+        Ok((crates.len(), crate::publish::check(runner.root(), &crates, false)?))
+    };
+    let checked: Result<usize> = packed().and_then(|(crates, mut cargo)| {
+        runner.execute(&mut cargo, "cargo check of the README's example").map(|()| crates)
+    });
+    match checked {
+        Ok(crates) => Outcome::Passed(format!("{crates} crates")),
+        Err(error) => Outcome::Failed(error.to_string()),
     }
 }
 
@@ -442,7 +455,7 @@ fn ptxas(runner: &mut Runner) -> Outcome {
     })
 }
 
-/// The tests of GPUs of NVIDIA: required where there is a driver. Without one those that need none run, and the step is told
+/// The tests of GPUs of NVIDIA: required where there is a driver. Without one those that need none run, and the step is reported
 /// as skipped.
 fn cuda(runner: &mut Runner) -> Outcome {
     // The file that the kernel's part of the driver makes once it is loaded.

@@ -44,7 +44,7 @@ const WITHOUT_WEBGPU: Build = Build {
     most: (1_480_000, 468_000),
 };
 
-/// Pictures of the examples that the page shows.
+/// Images of the examples that the page shows.
 const PICTURE: &str = "crates/kiln/examples/image_filter/astronaut.png";
 
 /// Builds everything that the page loads into target/web.

@@ -91,7 +91,7 @@ fn random(count: usize, seed: u64) -> Vec<f32> {
 /// the result; nothing for another name.
 ///
 /// # Safety
-/// There are so many bytes.
+/// There are this many bytes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn prepare(name: *const u8, length: usize, n: usize) -> *const f32 {
     // SAFETY: the caller's contract.
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn prepare(name: *const u8, length: usize, n: usize) -> *c
     })
 }
 
-/// Runs the case that is prepared so many times.
+/// Runs the case that is prepared this many times.
 #[unsafe(no_mangle)]
 pub extern "C" fn run(repeats: usize) {
     let kiln = Simd::new().unwrap();
@@ -118,7 +118,7 @@ pub extern "C" fn run(repeats: usize) {
     });
 }
 
-/// A place for so many bytes of a name.
+/// A place for this many bytes of a name.
 #[unsafe(no_mangle)]
 pub extern "C" fn place(length: usize) -> *mut u8 {
     Vec::leak(vec![0; length]).as_mut_ptr()

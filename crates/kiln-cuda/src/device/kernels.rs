@@ -99,7 +99,7 @@ impl Kernels {
     /// A kernel, compiled or from its file.
     ///
     /// # Errors
-    /// As [`Kernels::get`].
+    /// The errors of [`Kernels::get`].
     pub(crate) fn make(&self, kernel: &dyn Kernel) -> Result<Function> {
         let kernel = kernel.build_for(self.target);
         let needed = kernel.gate().version;

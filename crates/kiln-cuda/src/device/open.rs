@@ -78,7 +78,7 @@ impl CudaDevice {
     /// Every device that the driver knows, in its order.
     ///
     /// # Errors
-    /// Why there is no driver to work with. A device that does not answer is left out, and told of through `tracing`.
+    /// Why there is no driver to work with. A device that does not answer is left out, and reported through `tracing`.
     pub fn list() -> Result<Vec<DeviceInfo>, DriverProblem> {
         let driver = Driver::get()?;
         let info = |ordinal| match Context::facts(driver, ordinal) {
@@ -99,7 +99,7 @@ impl CudaDevice {
     /// Opens the first device.
     ///
     /// # Errors
-    /// As [`CudaDevice::open`].
+    /// The errors of [`CudaDevice::open`].
     pub fn new() -> Result<Self> {
         Self::open(0, &DeviceOptions::new())
     }

@@ -16,7 +16,7 @@ const VECTOR: usize = 16;
 pub(crate) const BLOCK: usize = 512 << 10;
 /// Blocks at most, of copies.
 const BLOCKS: usize = 16;
-/// So many are filled or emptied at a time, while the device is at the others.
+/// This many are filled or emptied at a time, while the device is at the others.
 const AT_ONCE: usize = BLOCKS / 2;
 /// Threads at most that do it.
 pub(crate) const THREADS: usize = 8;
@@ -50,7 +50,7 @@ impl Staging {
     }
 
     /// A block that the device does not use any more: one that it is done with, a new one unless there are `most`, or the oldest
-    /// once it is. So many are `taken` already.
+    /// once it is. This many are `taken` already.
     fn block(&self, blocks: &mut VecDeque<Block>, taken: usize, most: usize) -> Result<Block> {
         let idle = match blocks.front() {
             Some(oldest) => oldest.done.is_past()?,
@@ -65,7 +65,7 @@ impl Staging {
         Ok(block)
     }
 
-    /// So many blocks that the device does not use any more. Until they are put back they are the caller's.
+    /// This many blocks that the device does not use any more. Until they are put back they are the caller's.
     ///
     /// # Errors
     /// [`Error::DeviceLost`], [`Error::OutOfMemory`], [`Error::Driver`].
@@ -110,7 +110,7 @@ impl Staging {
     /// as there is room for.
     ///
     /// # Errors
-    /// As [`Staging::upload`], and of all that ran before.
+    /// The errors of [`Staging::upload`], and of all that ran before.
     pub(crate) fn download(&self, reads: &mut [Read<'_, DeviceMemory>]) -> Result<()> {
         let mut blocks = self.blocks.lock().unwrap_or_else(PoisonError::into_inner);
         let mut parts = reads.iter_mut().flat_map(|Read { from, to }| {

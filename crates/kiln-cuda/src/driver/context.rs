@@ -139,7 +139,7 @@ impl Context {
         self.check(what, code)
     }
 
-    /// As [`Context::run`], for what is given back: it is done on a lost device too, and told where it fails.
+    /// [`Context::run`] for what is given back: it also runs on a lost device, and logs a failure.
     pub(super) fn give_back(&self, what: &str, call: impl FnOnce(&Functions) -> Code) {
         // SAFETY: as in `run`.
         let code = match unsafe { (self.driver.call.cuCtxSetCurrent)(self.context) } {
@@ -177,7 +177,7 @@ impl Context {
     /// Waits until all that was asked for is done.
     ///
     /// # Errors
-    /// As [`Context::run`], and of all that ran since the last wait.
+    /// The errors of [`Context::run`], and of all that ran since the last wait.
     pub(crate) fn synchronize(&self) -> Result<()> {
         // SAFETY: the stream is kept for as long as `self` lives.
         self.run("waiting for the device", |call| unsafe { (call.cuStreamSynchronize)(self.stream) })
@@ -186,7 +186,7 @@ impl Context {
     /// Where the device is on the bus: `0000:1b:00.0`.
     ///
     /// # Errors
-    /// As [`Context::run`].
+    /// The errors of [`Context::run`].
     pub(crate) fn bus(&self) -> Result<CString> {
         let mut name = [0u8; 32];
         // SAFETY: it writes at most so many bytes, to a place that has them.
@@ -200,7 +200,7 @@ impl Context {
     /// Bytes of memory that are free.
     ///
     /// # Errors
-    /// As [`Context::run`].
+    /// The errors of [`Context::run`].
     pub(crate) fn free_memory(&self) -> Result<u64> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: it writes two numbers, to places that are there.

@@ -37,7 +37,7 @@ impl Event {
     /// Puts it behind all that was asked for.
     ///
     /// # Errors
-    /// As [`Event::new`].
+    /// The errors of [`Event::new`].
     pub(crate) fn record(&self) -> Result<()> {
         let stream = self.context.stream();
         // SAFETY: event and stream are of this context.
@@ -47,7 +47,7 @@ impl Event {
     /// Waits until the device came by, at once where it was never set.
     ///
     /// # Errors
-    /// As [`Event::new`], and of all that ran before it.
+    /// The errors of [`Event::new`], and of all that ran before it.
     pub(crate) fn wait(&self) -> Result<()> {
         // SAFETY: the event is of this context.
         self.context.run("waiting for a mark", |call| unsafe { (call.cuEventSynchronize)(self.event) })
@@ -56,7 +56,7 @@ impl Event {
     /// Whether the device came by, or it was never set.
     ///
     /// # Errors
-    /// As [`Event::wait`].
+    /// The errors of [`Event::wait`].
     pub(crate) fn is_past(&self) -> Result<bool> {
         const NOT_READY: Code = 600;
         let mut past = true;
@@ -74,7 +74,7 @@ impl Event {
     /// Nanoseconds from another mark to this one; the device came by both.
     ///
     /// # Errors
-    /// As [`Event::new`].
+    /// The errors of [`Event::new`].
     pub(crate) fn nanoseconds_since(&self, earlier: &Self) -> Result<f64> {
         let mut milliseconds = 0f32;
         // SAFETY: it writes one number, to a place that is there; both events are of this context.

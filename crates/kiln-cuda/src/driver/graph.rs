@@ -31,7 +31,7 @@ impl Capture<'_> {
     /// Adds a launch, as [`Function::launch`].
     ///
     /// # Errors
-    /// As there.
+    /// The errors of [`Function::launch`].
     pub(crate) fn launch(
         &self,
         function: &Function,

@@ -231,7 +231,7 @@ impl Driver {
     /// The driver of this machine, started when it is first asked for.
     ///
     /// # Errors
-    /// Why there is none, each time the same.
+    /// Why the library could not be opened; each time the same.
     pub(crate) fn get() -> Result<&'static Self, DriverProblem> {
         static DRIVER: OnceLock<Result<Driver, DriverProblem>> = OnceLock::new();
         DRIVER.get_or_init(Self::start).as_ref().map_err(Clone::clone)

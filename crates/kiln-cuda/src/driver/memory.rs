@@ -29,7 +29,7 @@ pub(crate) struct Span<'a> {
 }
 
 impl DeviceMemory {
-    /// So many bytes, at least one.
+    /// This many bytes, at least one.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`], [`Error::DeviceLost`].
@@ -139,7 +139,7 @@ impl PinnedMemory {
         Span { context: &self.context, address: self.seen_at, bytes: self.bytes as u64 }
     }
 
-    /// Copies bytes in, and zeros behind them up to so many in all. The device must not read them at the same time: what it was
+    /// Copies bytes in, and zeros behind them up to this many in all. The device must not read them at the same time: what it was
     /// asked to read has been waited for.
     pub(crate) fn write(&mut self, bytes: &[u8], all: usize) {
         let n = bytes.len().min(self.bytes);
@@ -176,7 +176,7 @@ impl PinnedMemory {
     /// Asks the device to copy from its own memory to the first bytes.
     ///
     /// # Errors
-    /// As [`PinnedMemory::send`].
+    /// The errors of [`PinnedMemory::send`].
     pub(crate) fn fetch(&self, from: &Span<'_>) -> Result<()> {
         self.fits(from)?;
         // SAFETY: as in `send`.

@@ -1,7 +1,7 @@
 //! The driver: everything that is unsafe, in types that are not.
 //!
 //! What is owned here (contexts, memory, modules, graphs, events) gives itself back when it is dropped and keeps the
-//! context alive that it belongs to. Errors in giving back are told through `tracing`: there is nobody to return them to.
+//! context alive that it belongs to. Errors in giving back are logged through `tracing`: no caller is left to return them to.
 #![allow(unsafe_code)]
 
 mod context;

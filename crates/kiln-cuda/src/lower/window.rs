@@ -1,4 +1,4 @@
-//! Windows of pictures: pooling and convolution.
+//! Windows of images: pooling and convolution.
 
 use kiln_ir::Result;
 use kiln_ir::op::{Convolve2d, Pool2d};

@@ -2,7 +2,7 @@
 
 use kiln_cuda::{CudaDevice, DeviceOptions};
 
-/// The first device. Where there is none the test is left out, and says so; with `cuda` in `KILN_REQUIRE` it fails instead.
+/// The first device. Without one the test is skipped, and says so; with `cuda` in `KILN_REQUIRE` it fails instead.
 #[allow(dead_code)] // not every file of tests that has this module needs it
 pub(crate) fn device() -> Option<CudaDevice> {
     device_with(&DeviceOptions::new())

@@ -14,7 +14,7 @@ pub enum Fetch {
 }
 
 impl Fetch {
-    /// For an input of `len` elements of which `n` are read.
+    /// For an input of `len` elements when `n` of them are read.
     pub fn of(len: usize, n: usize) -> Self {
         match len {
             _ if len == n => Self::Whole,

@@ -432,7 +432,7 @@ impl Fused {
     ///
     /// # Errors
     /// [`Error::Arity`] when an instruction has another number of operands than its function, [`Error::Parameter`] when an
-    /// operand or a tensor written is none that is there at that point, or a result is written twice.
+    /// operand or a tensor written does not exist at that point, or a result is written twice.
     pub fn check(&self) -> Result<()> {
         const OP: &str = "fused chain";
         let absent = |what: String| Err(Error::Parameter { op: OP, reason: format!("{what} is not there") });

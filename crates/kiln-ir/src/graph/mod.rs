@@ -122,7 +122,7 @@ impl Graph {
         self.tensors.get(id.index()).map(|t| t.0).ok_or(Error::ForeignTensor { index: id.index() })
     }
 
-    /// The nodes, in recorded order: a node reads only what stands before it.
+    /// The nodes, in recorded order: a node reads only what earlier nodes wrote.
     pub fn nodes(&self) -> &[Node] {
         &self.nodes
     }

@@ -41,7 +41,7 @@ impl<T> PartitionView<T> {
     /// Cuts a tensor into tiles whose extents are powers of two, given by their logarithms.
     ///
     /// # Errors
-    /// As [`PartitionView::new`].
+    /// The errors of [`PartitionView::new`].
     pub fn new_power_of_two(tensor: TensorView<T>, tile_log2: [usize; 4]) -> Result<Self> {
         let extent = |log2: usize| u32::try_from(log2).ok().and_then(|log2| 1usize.checked_shl(log2));
         let [Some(a), Some(b), Some(c), Some(d)] = tile_log2.map(extent) else {
@@ -54,7 +54,7 @@ impl<T> PartitionView<T> {
     /// Cuts the first two dimensions into tiles; the others into single indices.
     ///
     /// # Errors
-    /// As [`PartitionView::new`].
+    /// The errors of [`PartitionView::new`].
     pub fn new_2d(tensor: TensorView<T>, tile_rows: usize, tile_columns: usize) -> Result<Self> {
         Self::new(tensor, [tile_rows, tile_columns, 1, 1])
     }
@@ -81,7 +81,7 @@ impl<T> PartitionView<T> {
         if count.contains(&0) { 0 } else { count.iter().product() }
     }
 
-    /// The tile at a position; `None` where there is none.
+    /// The tile at a position; `None` beyond the last tile.
     pub fn get_tile(&self, tile_idx: [usize; 4]) -> Option<TileInfo> {
         let count = self.tile_count();
         if (0..4).any(|d| tile_idx[d] >= count[d]) {

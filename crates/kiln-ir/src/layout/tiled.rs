@@ -106,7 +106,7 @@ pub fn tiled_reduce_partial<Op: ReduceOp>(data: &[f32], width: usize, height: us
 /// A row-major matrix reduced to one value.
 ///
 /// # Errors
-/// As [`tiled_reduce_partial`].
+/// The errors of [`tiled_reduce_partial`].
 pub fn tiled_reduce_2d<Op: ReduceOp>(data: &[f32], width: usize, height: usize) -> Result<f32> {
     Ok(fold::<Op>(&mut tiled_reduce_partial::<Op>(data, width, height)?))
 }
@@ -114,7 +114,7 @@ pub fn tiled_reduce_2d<Op: ReduceOp>(data: &[f32], width: usize, height: usize) 
 /// The sum of a row-major matrix.
 ///
 /// # Errors
-/// As [`tiled_reduce_partial`].
+/// The errors of [`tiled_reduce_partial`].
 pub fn tiled_sum_2d(data: &[f32], width: usize, height: usize) -> Result<f32> {
     tiled_reduce_2d::<SumOp>(data, width, height)
 }
@@ -122,7 +122,7 @@ pub fn tiled_sum_2d(data: &[f32], width: usize, height: usize) -> Result<f32> {
 /// The largest element of a row-major matrix; NaN if any is NaN.
 ///
 /// # Errors
-/// As [`tiled_reduce_partial`].
+/// The errors of [`tiled_reduce_partial`].
 pub fn tiled_max_2d(data: &[f32], width: usize, height: usize) -> Result<f32> {
     tiled_reduce_2d::<MaxOp>(data, width, height)
 }
@@ -130,7 +130,7 @@ pub fn tiled_max_2d(data: &[f32], width: usize, height: usize) -> Result<f32> {
 /// The smallest element of a row-major matrix; NaN if any is NaN.
 ///
 /// # Errors
-/// As [`tiled_reduce_partial`].
+/// The errors of [`tiled_reduce_partial`].
 pub fn tiled_min_2d(data: &[f32], width: usize, height: usize) -> Result<f32> {
     tiled_reduce_2d::<MinOp>(data, width, height)
 }

@@ -1,4 +1,4 @@
-//! Views: where the elements of a tensor stand in memory.
+//! Views: where the elements of a tensor are in memory.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -51,7 +51,7 @@ impl Step {
     }
 }
 
-/// Extents, strides and an offset: which element of a buffer of `T` an index stands for. It holds no data.
+/// Extents, strides and an offset: which element of a buffer of `T` belongs to an index. It holds no data.
 ///
 /// Dimensions beyond [`TensorView::ndim`] have extent 1. Views only ever come to exist with every index inside of the
 /// address space.
@@ -83,7 +83,7 @@ impl<T> TensorView<T> {
     /// A vector.
     ///
     /// # Errors
-    /// As [`TensorView::new`].
+    /// The errors of [`TensorView::new`].
     pub fn new_1d(len: usize) -> Result<Self> {
         Self::of([len, 1, 1, 1], 1)
     }
@@ -91,7 +91,7 @@ impl<T> TensorView<T> {
     /// A row-major matrix.
     ///
     /// # Errors
-    /// As [`TensorView::new`].
+    /// The errors of [`TensorView::new`].
     pub fn new_2d(rows: usize, columns: usize) -> Result<Self> {
         Self::of([rows, columns, 1, 1], 2)
     }
@@ -99,7 +99,7 @@ impl<T> TensorView<T> {
     /// A row-major tensor of three dimensions.
     ///
     /// # Errors
-    /// As [`TensorView::new`].
+    /// The errors of [`TensorView::new`].
     pub fn new_3d(d0: usize, d1: usize, d2: usize) -> Result<Self> {
         Self::of([d0, d1, d2, 1], 3)
     }
@@ -107,7 +107,7 @@ impl<T> TensorView<T> {
     /// A row-major tensor of four dimensions.
     ///
     /// # Errors
-    /// As [`TensorView::new`].
+    /// The errors of [`TensorView::new`].
     pub fn new_4d(d0: usize, d1: usize, d2: usize, d3: usize) -> Result<Self> {
         Self::of([d0, d1, d2, d3], 4)
     }
@@ -157,7 +157,7 @@ impl<T> TensorView<T> {
         self.steps.map(|s| s.stride)
     }
 
-    /// Where the element of index 0 stands in the buffer.
+    /// The position of the element of index 0 in the buffer.
     pub fn offset(&self) -> usize {
         self.offset
     }
@@ -182,7 +182,7 @@ impl<T> TensorView<T> {
         self.shape.contains(&0)
     }
 
-    /// Whether the elements stand one after another in the order of the layout, without a gap.
+    /// Whether the elements follow one another in the order of the layout, without a gap.
     pub fn is_contiguous(&self) -> bool {
         let whole_tiles = |[rows, columns]: [usize; 2]| {
             let d = self.ndim.saturating_sub(2);
@@ -216,7 +216,7 @@ impl<T> TensorView<T> {
     /// Indices `range` of the first dimension.
     ///
     /// # Errors
-    /// As [`TensorView::slice_dim`].
+    /// The errors of [`TensorView::slice_dim`].
     pub fn slice(&self, range: Range<usize>) -> Result<Self> {
         self.slice_dim(0, range)
     }
@@ -267,7 +267,7 @@ impl<T> TensorView<T> {
     /// Every `step`-th index of a range of dimension `dim`.
     ///
     /// # Errors
-    /// As [`TensorView::slice_dim`]; [`Error::Parameter`] for a step of zero, [`Error::View`] for one above 1 along a dimension
+    /// The errors of [`TensorView::slice_dim`]; [`Error::Parameter`] for a step of zero, [`Error::View`] for one above 1 along a dimension
     /// that a tiled layout cuts.
     pub fn slice_step(&self, dim: usize, range: Range<usize>, step: usize) -> Result<Self> {
         if step == 0 {
@@ -381,7 +381,7 @@ impl<T> TensorView<T> {
         Ok(Self { layout, ..Self { steps, layout, ..self }.checked()? })
     }
 
-    /// Where in the buffer the element of an index stands; `None` for an index outside of the extents.
+    /// The position in the buffer of the element of an index; `None` for an index outside of the extents.
     pub fn linear_index(&self, index: [usize; 4]) -> Option<usize> {
         let inside = index.iter().zip(&self.shape).all(|(i, n)| i < n);
         inside.then(|| self.offset + (0..4).map(|d| self.steps[d].at(index[d])).sum::<usize>())

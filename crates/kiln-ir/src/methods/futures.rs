@@ -94,7 +94,7 @@ pub trait AsyncOperations {
     /// Runs any operation into slices of the caller.
     ///
     /// # Errors
-    /// As [`Operations::run_into`].
+    /// The errors of [`Operations::run_into`].
     async fn run_into_async(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()>;
 
     elementwise_table!(elementwise_as_futures);
@@ -104,7 +104,7 @@ pub trait AsyncOperations {
     /// The inner product, in the fixed tree of the sums where it runs on the CPU.
     ///
     /// # Errors
-    /// As [`Operations::dot`].
+    /// The errors of [`Operations::dot`].
     async fn dot(&self, a: &[f32], b: &[f32]) -> Result<f32> {
         let mut out = [0.0];
         let inputs = [Operand::vector(a), Operand::vector(b)];
@@ -115,7 +115,7 @@ pub trait AsyncOperations {
     /// The product of a row-major `m * k` and a row-major `k * n` matrix.
     ///
     /// # Errors
-    /// As [`Operations::matmul`].
+    /// The errors of [`Operations::matmul`].
     async fn matmul(&self, a: &[f32], b: &[f32], m: usize, k: usize, n: usize) -> Result<Vec<f32>> {
         let inputs = [Operand::f32(a, &[m, k])?, Operand::f32(b, &[k, n])?];
         collect(self, &Matmul::default().into(), &inputs).await
@@ -124,7 +124,7 @@ pub trait AsyncOperations {
     /// The product of a row-major `rows * columns` matrix and a vector.
     ///
     /// # Errors
-    /// As [`Operations::matvec`].
+    /// The errors of [`Operations::matvec`].
     async fn matvec(&self, a: &[f32], x: &[f32], rows: usize, columns: usize) -> Result<Vec<f32>> {
         collect(self, &Matvec::default().into(), &[Operand::f32(a, &[rows, columns])?, Operand::vector(x)]).await
     }
@@ -134,7 +134,7 @@ pub trait AsyncOperations {
     /// Attention with the operands that are there beside queries, keys and values.
     ///
     /// # Errors
-    /// As [`Operations::attention_with`].
+    /// The errors of [`Operations::attention_with`].
     async fn attention_with(
         &self,
         q: Operand<'_>,
@@ -147,10 +147,10 @@ pub trait AsyncOperations {
         collect(self, &op, &inputs).await
     }
 
-    /// The `k` greatest elements of every row of `columns` elements, greatest first, and where in the row they stand.
+    /// The `k` greatest elements of every row of `columns` elements, greatest first, and their positions in the row.
     ///
     /// # Errors
-    /// As [`Operations::top_k`].
+    /// The errors of [`Operations::top_k`].
     async fn top_k(&self, x: &[f32], columns: usize, k: usize) -> Result<(Vec<f32>, Vec<u32>)> {
         let x = rows("top_k", x, columns)?;
         let n = Shape::new(&[x.shape().rows(), k.min(columns)])?.numel();
@@ -163,7 +163,7 @@ pub trait AsyncOperations {
     /// The elements along dimension `axis` in ascending or descending order, NaN last, and where each was: values and indices.
     ///
     /// # Errors
-    /// As [`Operations::sort`].
+    /// The errors of [`Operations::sort`].
     async fn sort(&self, x: &[f32], dims: &[usize], axis: usize, descending: bool) -> Result<(Vec<f32>, Vec<u32>)> {
         let (mut values, mut indices) = (zeros(x.len())?, zeros(x.len())?);
         let outputs = &mut [DataMut::F32(&mut values), DataMut::U32(&mut indices)];
@@ -174,7 +174,7 @@ pub trait AsyncOperations {
     /// Tensors one after another along dimension `axis`: each is its elements and its extents.
     ///
     /// # Errors
-    /// As [`Operations::concat`].
+    /// The errors of [`Operations::concat`].
     async fn concat(&self, parts: &[(&[f32], &[usize])], axis: usize) -> Result<Vec<f32>> {
         collect(self, &Concat { axis }.into(), &operands(parts)?).await
     }
@@ -182,7 +182,7 @@ pub trait AsyncOperations {
     /// The parts of `x` along dimension `axis` that follow one another, so long each. They fill the dimension.
     ///
     /// # Errors
-    /// As [`Operations::split`].
+    /// The errors of [`Operations::split`].
     async fn split(&self, x: &[f32], dims: &[usize], axis: usize, lengths: &[usize]) -> Result<Vec<Vec<f32>>> {
         let mut parts = Vec::with_capacity(lengths.len());
         for part in Slice::parts(axis, lengths)? {
@@ -194,7 +194,7 @@ pub trait AsyncOperations {
     /// Quantises rows of `columns` elements.
     ///
     /// # Errors
-    /// As [`Operations::quantize`].
+    /// The errors of [`Operations::quantize`].
     async fn quantize(&self, x: &[f32], columns: usize, format: QuantFormat) -> Result<Vec<u8>> {
         let mut out = zeros(format.bytes(x.len())?)?;
         let outputs = &mut [DataMut::Blocks(format, &mut out)];
@@ -205,7 +205,7 @@ pub trait AsyncOperations {
     /// The product of a quantised, row-major `n * k` matrix with a vector of `k`.
     ///
     /// # Errors
-    /// As [`Operations::quant_matvec`].
+    /// The errors of [`Operations::quant_matvec`].
     async fn quant_matvec(&self, w: &[u8], x: &[f32], n: usize, k: usize, format: QuantFormat) -> Result<Vec<f32>> {
         self.quant_matmul(x, w, 1, k, n, format).await
     }

@@ -276,7 +276,7 @@ macro_rules! operations {
                 errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::View`] when it cannot be put there.",
             }
 
-            /// The f32 that quantised blocks stand for.
+            /// The f32 that quantised blocks encode.
             dequantize {
                 into: dequantize_into, tensors: (blocks), params: (format: QuantFormat), op: Dequantize { format },
                 slices: (blocks: &[u8], format: QuantFormat), operands: [flat(format, blocks)?],

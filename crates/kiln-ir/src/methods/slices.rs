@@ -187,7 +187,7 @@ pub trait Operations {
     /// Runs any operation and returns its results.
     ///
     /// # Errors
-    /// As [`Operations::run_into`].
+    /// The errors of [`Operations::run_into`].
     fn run(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<Buffer>> {
         let mut buffers = op.infer(&types_of(inputs))?.iter().map(Buffer::zeros).collect::<Result<Vec<_>>>()?;
         let mut outputs: Vec<DataMut<'_>> = buffers.iter_mut().map(Buffer::as_mut).collect();
@@ -198,7 +198,7 @@ pub trait Operations {
     /// Runs an operation whose one result is f32, and returns it.
     ///
     /// # Errors
-    /// As [`Operations::run_into`].
+    /// The errors of [`Operations::run_into`].
     fn run_f32(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Vec<f32>> {
         collect(self, op, inputs)
     }
@@ -276,27 +276,27 @@ pub trait Operations {
     /// The product of a row-major `m * k` and a row-major `k * n` matrix, into `out`, row-major `m * n`.
     ///
     /// # Errors
-    /// As [`Operations::matmul`].
+    /// The errors of [`Operations::matmul`].
     #[inline]
     fn matmul_into(&self, a: &[f32], b: &[f32], m: usize, k: usize, n: usize, out: &mut [f32]) -> Result<()> {
         self.matmul_with_into(a, b, m, k, n, Matmul::default(), out)
     }
 
-    /// The product of two matrices of which either may be stored transposed: `op(A)` is `m * k`, `op(B)` is `k * n`. Stacks of
+    /// The product of two matrices, either of them possibly stored transposed: `op(A)` is `m * k`, `op(B)` is `k * n`. Stacks of
     /// matrices go through [`Operations::run`].
     ///
     /// # Errors
-    /// As [`Operations::matmul`].
+    /// The errors of [`Operations::matmul`].
     fn matmul_with(&self, a: &[f32], b: &[f32], m: usize, k: usize, n: usize, op: Matmul) -> Result<Vec<f32>> {
         let mut out = zeros(Shape::new(&[m, n])?.numel())?;
         self.matmul_with_into(a, b, m, k, n, op, &mut out)?;
         Ok(out)
     }
 
-    /// As [`Operations::matmul_with`], into `out`.
+    /// Writes the result of [`Operations::matmul_with`] into `out`.
     ///
     /// # Errors
-    /// As [`Operations::matmul`].
+    /// The errors of [`Operations::matmul`].
     #[inline]
     fn matmul_with_into(
         &self,
@@ -325,7 +325,7 @@ pub trait Operations {
     /// The product of a row-major `rows * columns` matrix and a vector, into `out`.
     ///
     /// # Errors
-    /// As [`Operations::matvec`].
+    /// The errors of [`Operations::matvec`].
     fn matvec_into(&self, a: &[f32], x: &[f32], rows: usize, columns: usize, out: &mut [f32]) -> Result<()> {
         self.matvec_with_into(a, x, rows, columns, Matvec::default(), out)
     }
@@ -333,15 +333,15 @@ pub trait Operations {
     /// The product of a row-major `rows * columns` matrix, or of its transpose, and a vector.
     ///
     /// # Errors
-    /// As [`Operations::matvec`].
+    /// The errors of [`Operations::matvec`].
     fn matvec_with(&self, a: &[f32], x: &[f32], rows: usize, columns: usize, op: Matvec) -> Result<Vec<f32>> {
         self.run_f32(&op.into(), &[Operand::f32(a, &[rows, columns])?, Operand::vector(x)])
     }
 
-    /// As [`Operations::matvec_with`], into `out`.
+    /// Writes the result of [`Operations::matvec_with`] into `out`.
     ///
     /// # Errors
-    /// As [`Operations::matvec`].
+    /// The errors of [`Operations::matvec`].
     fn matvec_with_into(
         &self,
         a: &[f32],
@@ -372,10 +372,10 @@ pub trait Operations {
         self.run_f32(&op, &inputs)
     }
 
-    /// As [`Operations::attention_with`], into `out`.
+    /// Writes the result of [`Operations::attention_with`] into `out`.
     ///
     /// # Errors
-    /// As [`Operations::attention_with`]; [`Error::Length`] when `out` has another length than the result.
+    /// The errors of [`Operations::attention_with`]; [`Error::Length`] when `out` has another length than the result.
     fn attention_with_into(
         &self,
         q: Operand<'_>,
@@ -391,7 +391,7 @@ pub trait Operations {
 
     operations!(operations_on_slices);
 
-    /// The `k` greatest elements of every row of `columns` elements, greatest first, and where in the row they stand.
+    /// The `k` greatest elements of every row of `columns` elements, greatest first, and their positions in the row.
     ///
     /// NaN counts as greater than +∞; of equals the lower index comes first.
     ///
@@ -404,10 +404,10 @@ pub trait Operations {
         Ok((values, indices))
     }
 
-    /// As [`Operations::top_k`], into `values` and `indices`.
+    /// Writes the result of [`Operations::top_k`] into `values` and `indices`.
     ///
     /// # Errors
-    /// As [`Operations::top_k`]; [`Error::Length`] when an output has another length than the results.
+    /// The errors of [`Operations::top_k`]; [`Error::Length`] when an output has another length than the results.
     fn top_k_into(&self, x: &[f32], columns: usize, k: usize, values: &mut [f32], indices: &mut [u32]) -> Result<()> {
         let outputs = &mut [DataMut::F32(values), DataMut::U32(indices)];
         self.run_into(&TopK { k }.into(), &[rows("top_k", x, columns)?], outputs)
@@ -424,10 +424,10 @@ pub trait Operations {
         Ok((values, indices))
     }
 
-    /// As [`Operations::sort`], into `values` and `indices`.
+    /// Writes the result of [`Operations::sort`] into `values` and `indices`.
     ///
     /// # Errors
-    /// As [`Operations::sort`]; [`Error::Length`] when an output has another length than the results.
+    /// The errors of [`Operations::sort`]; [`Error::Length`] when an output has another length than the results.
     fn sort_into(
         &self,
         x: &[f32],
@@ -450,10 +450,10 @@ pub trait Operations {
         self.run_f32(&Concat { axis }.into(), &operands(parts)?)
     }
 
-    /// As [`Operations::concat`], into `out`.
+    /// Writes the result of [`Operations::concat`] into `out`.
     ///
     /// # Errors
-    /// As [`Operations::concat`]; [`Error::Length`] when `out` has another length than the result.
+    /// The errors of [`Operations::concat`]; [`Error::Length`] when `out` has another length than the result.
     fn concat_into(&self, parts: &[(&[f32], &[usize])], axis: usize, out: &mut [f32]) -> Result<()> {
         self.run_into(&Concat { axis }.into(), &operands(parts)?, &mut [DataMut::F32(out)])
     }
@@ -462,7 +462,7 @@ pub trait Operations {
     ///
     /// # Errors
     /// [`Error::Length`] when `x` does not fill `dims`, [`Error::View`] when there is no such dimension or the parts do not
-    /// fill it, [`Error::Parameter`] when there are none.
+    /// fill it, [`Error::Parameter`] when no lengths are given.
     fn split(&self, x: &[f32], dims: &[usize], axis: usize, lengths: &[usize]) -> Result<Vec<Vec<f32>>> {
         let parts = Slice::parts(axis, lengths)?.into_iter();
         parts.map(|part| self.slice_with(x, dims, part)).collect()
@@ -471,14 +471,14 @@ pub trait Operations {
     /// The same numbers as elements of another type, as [`Cast`] makes them.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] when there is none for the result.
+    /// [`Error::OutOfMemory`] when the memory does not suffice for the result.
     fn cast<T: Element, U: Element>(&self, x: &[T]) -> Result<Vec<U>> {
         let mut out = zeros(x.len())?;
         self.cast_into(x, &mut out)?;
         Ok(out)
     }
 
-    /// As [`Operations::cast`], into `out`.
+    /// Writes the result of [`Operations::cast`] into `out`.
     ///
     /// # Errors
     /// [`Error::Length`] when `out` has another length.
@@ -497,10 +497,10 @@ pub trait Operations {
         Ok(out)
     }
 
-    /// As [`Operations::quantize`], into `out`.
+    /// Writes the result of [`Operations::quantize`] into `out`.
     ///
     /// # Errors
-    /// As [`Operations::quantize`]; [`Error::Length`] when `out` has another length than the blocks.
+    /// The errors of [`Operations::quantize`]; [`Error::Length`] when `out` has another length than the blocks.
     fn quantize_into(&self, x: &[f32], columns: usize, format: QuantFormat, out: &mut [u8]) -> Result<()> {
         let outputs = &mut [DataMut::Blocks(format, out)];
         self.run_into(&Quantize { format }.into(), &[rows("quantize", x, columns)?], outputs)
@@ -509,15 +509,15 @@ pub trait Operations {
     /// The product of a quantised, row-major `n * k` matrix with a vector of `k`.
     ///
     /// # Errors
-    /// As [`Operations::quant_matmul`].
+    /// The errors of [`Operations::quant_matmul`].
     fn quant_matvec(&self, w: &[u8], x: &[f32], n: usize, k: usize, format: QuantFormat) -> Result<Vec<f32>> {
         self.quant_matmul(x, w, 1, k, n, format)
     }
 
-    /// As [`Operations::quant_matvec`], into `out`.
+    /// Writes the result of [`Operations::quant_matvec`] into `out`.
     ///
     /// # Errors
-    /// As [`Operations::quant_matvec`]; [`Error::Length`] when `out` is not of `n`.
+    /// The errors of [`Operations::quant_matvec`]; [`Error::Length`] when `out` is not of `n`.
     fn quant_matvec_into(
         &self,
         w: &[u8],
@@ -532,30 +532,35 @@ pub trait Operations {
 
     /// Runs an element-wise function at once if it takes as many operands, all of the length of `out`, and says whether
     /// it did.
+    #[doc(hidden)]
     #[inline]
     fn quick_elementwise(&self, _op: Elementwise, _operands: &[&[f32]], _out: &mut [f32]) -> bool {
         false
     }
 
     /// Reduces a slice to a value at once, if the reduction gives one.
+    #[doc(hidden)]
     #[inline]
     fn quick_reduce(&self, _reduction: Reduction, _x: &[f32]) -> Option<f32> {
         None
     }
 
     /// Reduces a slice to an index at once, if the reduction gives one and there is an element to point at.
+    #[doc(hidden)]
     #[inline]
     fn quick_reduce_index(&self, _reduction: Reduction, _x: &[f32]) -> Option<u32> {
         None
     }
 
     /// The inner product at once, if the lengths agree.
+    #[doc(hidden)]
     #[inline]
     fn quick_dot(&self, _a: &[f32], _b: &[f32]) -> Option<f32> {
         None
     }
 
     /// Transposes a matrix at once if the slices have the length for its extents, and says whether it did.
+    #[doc(hidden)]
     #[inline]
     fn quick_transpose(&self, _x: &[f32], _rows: usize, _columns: usize, _out: &mut [f32]) -> bool {
         false
@@ -563,6 +568,7 @@ pub trait Operations {
 
     /// Computes a product of matrices of the extents `(m, k, n)` at once if the slices have the lengths for them, and says
     /// whether it did.
+    #[doc(hidden)]
     #[inline]
     fn quick_matmul(
         &self,

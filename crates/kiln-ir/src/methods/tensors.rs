@@ -35,7 +35,7 @@ macro_rules! reductions_on_tensors {
             $(#[doc = $doc])*
             ///
             /// # Errors
-            /// As [`Record::record_all`].
+            /// The errors of [`Record::record_all`].
             fn $whole(&mut self, x: impl Borrow<Self::Tensor>) -> Result<Self::Tensor> {
                 self.record(Reduce::all(Reduction::$variant), &[x.borrow().clone()])
             }
@@ -45,7 +45,7 @@ macro_rules! reductions_on_tensors {
             /// Along dimension `axis`, which vanishes.
             ///
             /// # Errors
-            /// As [`Record::record_all`].
+            /// The errors of [`Record::record_all`].
             fn $axis(&mut self, x: impl Borrow<Self::Tensor>, axis: usize) -> Result<Self::Tensor> {
                 self.record(Reduce::along(Reduction::$variant, axis), &[x.borrow().clone()])
             }
@@ -63,7 +63,7 @@ macro_rules! operations_on_tensors {
             $(#[doc = $doc])*
             ///
             /// # Errors
-            /// As [`Record::record_all`].
+            /// The errors of [`Record::record_all`].
             fn $name(&mut self, $($x: impl Borrow<Self::Tensor>,)* $($p: $pty),*) -> Result<Self::Tensor> {
                 self.record($op, &[$($x.borrow().clone()),*])
             }
@@ -90,7 +90,7 @@ pub trait Record: Sized {
     /// Records an operation of one result.
     ///
     /// # Errors
-    /// As [`Record::record_all`].
+    /// The errors of [`Record::record_all`].
     fn record(&mut self, op: impl Into<Op>, inputs: &[Self::Tensor]) -> Result<Self::Tensor> {
         let op = op.into();
         self.record_all(op, inputs)?.pop().ok_or(Error::Unsupported { op: op.name(), backend: "a recording" })
@@ -103,7 +103,7 @@ pub trait Record: Sized {
     /// The inner product.
     ///
     /// # Errors
-    /// As [`Record::record_all`].
+    /// The errors of [`Record::record_all`].
     fn dot(&mut self, a: impl Borrow<Self::Tensor>, b: impl Borrow<Self::Tensor>) -> Result<Self::Tensor> {
         self.record(Dot, &[a.borrow().clone(), b.borrow().clone()])
     }
@@ -111,16 +111,16 @@ pub trait Record: Sized {
     /// The product of two matrices, or of two stacks of them.
     ///
     /// # Errors
-    /// As [`Record::record_all`].
+    /// The errors of [`Record::record_all`].
     fn matmul(&mut self, a: impl Borrow<Self::Tensor>, b: impl Borrow<Self::Tensor>) -> Result<Self::Tensor> {
         self.record(Matmul::default(), &[a.borrow().clone(), b.borrow().clone()])
     }
 
-    /// The product of two matrices, or of two stacks of them, of which either may be stored transposed, as weights
+    /// The product of two matrices, or of two stacks of them. Either may be stored transposed, as weights
     /// `[outputs, inputs]` are.
     ///
     /// # Errors
-    /// As [`Record::record_all`].
+    /// The errors of [`Record::record_all`].
     fn matmul_with(
         &mut self,
         a: impl Borrow<Self::Tensor>,
@@ -133,7 +133,7 @@ pub trait Record: Sized {
     /// The product of a matrix and a vector.
     ///
     /// # Errors
-    /// As [`Record::record_all`].
+    /// The errors of [`Record::record_all`].
     fn matvec(&mut self, a: impl Borrow<Self::Tensor>, x: impl Borrow<Self::Tensor>) -> Result<Self::Tensor> {
         self.record(Matvec::default(), &[a.borrow().clone(), x.borrow().clone()])
     }
@@ -141,7 +141,7 @@ pub trait Record: Sized {
     /// The product of a matrix, or of its transpose, and a vector.
     ///
     /// # Errors
-    /// As [`Record::record_all`].
+    /// The errors of [`Record::record_all`].
     fn matvec_with(
         &mut self,
         a: impl Borrow<Self::Tensor>,
@@ -157,7 +157,7 @@ pub trait Record: Sized {
     /// positions and lengths of sequences, sinks, slopes.
     ///
     /// # Errors
-    /// As [`Record::record_all`].
+    /// The errors of [`Record::record_all`].
     fn attention_with(
         &mut self,
         q: impl Borrow<Self::Tensor>,
@@ -174,7 +174,7 @@ pub trait Record: Sized {
     /// The `k` greatest elements of every row, greatest first: values and indices.
     ///
     /// # Errors
-    /// As [`Record::record_all`].
+    /// The errors of [`Record::record_all`].
     fn top_k(&mut self, x: impl Borrow<Self::Tensor>, k: usize) -> Result<(Self::Tensor, Self::Tensor)> {
         let mut results = self.record_all(TopK { k }.into(), &[x.borrow().clone()])?;
         match (results.pop(), results.pop()) {
@@ -187,7 +187,7 @@ pub trait Record: Sized {
     /// equals the lower index comes first.
     ///
     /// # Errors
-    /// As [`Record::record_all`].
+    /// The errors of [`Record::record_all`].
     fn sort(
         &mut self,
         x: impl Borrow<Self::Tensor>,
@@ -204,7 +204,7 @@ pub trait Record: Sized {
     /// The indices along dimension `axis` that [`Record::sort`] gives.
     ///
     /// # Errors
-    /// As [`Record::record_all`].
+    /// The errors of [`Record::record_all`].
     fn argsort(&mut self, x: impl Borrow<Self::Tensor>, axis: usize, descending: bool) -> Result<Self::Tensor> {
         Ok(self.sort(x, axis, descending)?.1)
     }
@@ -212,7 +212,7 @@ pub trait Record: Sized {
     /// The same numbers as elements of another type.
     ///
     /// # Errors
-    /// As [`Record::record_all`]; [`Error::Parameter`] for any other type.
+    /// The errors of [`Record::record_all`]; [`Error::Parameter`] for any other type.
     fn cast(&mut self, x: impl Borrow<Self::Tensor>, to: DType) -> Result<Self::Tensor> {
         self.record(Cast { to }, &[x.borrow().clone()])
     }
@@ -220,7 +220,7 @@ pub trait Record: Sized {
     /// Whether a comparison holds, for each pair of elements: booleans.
     ///
     /// # Errors
-    /// As [`Record::record_all`].
+    /// The errors of [`Record::record_all`].
     fn compare(
         &mut self,
         a: impl Borrow<Self::Tensor>,
@@ -233,7 +233,7 @@ pub trait Record: Sized {
     /// Elements of `a` where a condition holds, and of `b` elsewhere.
     ///
     /// # Errors
-    /// As [`Record::record_all`].
+    /// The errors of [`Record::record_all`].
     fn select(
         &mut self,
         condition: impl Borrow<Self::Tensor>,
@@ -247,7 +247,7 @@ pub trait Record: Sized {
     /// `x` can no longer be read.
     ///
     /// # Errors
-    /// As [`Record::record_all`].
+    /// The errors of [`Record::record_all`].
     fn write_rows(
         &mut self,
         x: impl Borrow<Self::Tensor>,
@@ -260,7 +260,7 @@ pub trait Record: Sized {
     /// A function of each pair of integers, of their type; sums, differences and products wrap around.
     ///
     /// # Errors
-    /// As [`Record::record_all`].
+    /// The errors of [`Record::record_all`].
     fn arithmetic(
         &mut self,
         a: impl Borrow<Self::Tensor>,
@@ -273,7 +273,7 @@ pub trait Record: Sized {
     /// The blocks of a quantised format nearest to `x`, along its last dimension.
     ///
     /// # Errors
-    /// As [`Record::record_all`].
+    /// The errors of [`Record::record_all`].
     fn quantize(&mut self, x: impl Borrow<Self::Tensor>, format: QuantFormat) -> Result<Self::Tensor> {
         self.record(Quantize { format }, &[x.borrow().clone()])
     }
@@ -281,7 +281,7 @@ pub trait Record: Sized {
     /// Tensors one after another along dimension `axis`.
     ///
     /// # Errors
-    /// As [`Record::record_all`].
+    /// The errors of [`Record::record_all`].
     fn concat(&mut self, parts: &[impl Borrow<Self::Tensor>], axis: usize) -> Result<Self::Tensor> {
         let parts: Vec<Self::Tensor> = parts.iter().map(|part| part.borrow().clone()).collect();
         self.record(Concat { axis }, &parts)
@@ -290,8 +290,8 @@ pub trait Record: Sized {
     /// The parts of `x` along dimension `axis` that follow one another, so long each. They fill the dimension.
     ///
     /// # Errors
-    /// As [`Record::record_all`]; [`Error::View`] when the parts do not fill the dimension,
-    /// [`Error::Parameter`] when there are none.
+    /// The errors of [`Record::record_all`]; [`Error::View`] when the parts do not fill the dimension,
+    /// [`Error::Parameter`] when no lengths are given.
     fn split(&mut self, x: impl Borrow<Self::Tensor>, axis: usize, lengths: &[usize]) -> Result<Vec<Self::Tensor>> {
         let parts = Slice::parts(axis, lengths)?.into_iter();
         parts.map(|part| self.record(part, &[x.borrow().clone()])).collect()

@@ -43,7 +43,7 @@ impl std::ops::Deref for Types {
 /// Checks the operands and outputs of a call, as a backend does before it runs the kernel.
 ///
 /// # Errors
-/// As [`Op::infer`] for the inputs; [`Error::Arity`], [`Error::Type`] and [`Error::Length`] for the outputs.
+/// The errors of [`Op::infer`] for the inputs; [`Error::Arity`], [`Error::Type`] and [`Error::Length`] for the outputs.
 #[inline]
 pub fn check(op: &Op, inputs: &[Operand<'_>], outputs: &[DataMut<'_>]) -> Result<()> {
     with_types(inputs, |types| check_outputs(op.name(), &op.infer(types)?, outputs))
@@ -87,7 +87,7 @@ impl Call<'_> {
     /// Calls `run` with the operation on these operands.
     ///
     /// # Errors
-    /// As [`Op::infer`], and those of `run`.
+    /// The errors of [`Op::infer`], and those of `run`.
     #[inline]
     pub fn with<R>(op: &Op, inputs: &[Operand<'_>], run: impl FnOnce(&Call<'_>) -> Result<R>) -> Result<R> {
         with_types(inputs, |types| {
@@ -137,7 +137,7 @@ pub fn check_outputs(op: &'static str, expected: &[TensorType], outputs: &[DataM
     Ok(())
 }
 
-/// Calls `run` with the operands, those of f16 and bf16 as the f32 that they stand for: what a backend does before a kernel that
+/// Calls `run` with the operands, those of f16 and bf16 cast to f32: what a backend does before a kernel that
 /// reads f32 alone.
 ///
 /// # Errors

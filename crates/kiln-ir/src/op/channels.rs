@@ -24,7 +24,7 @@ pub struct BatchNorm {
 }
 
 impl GroupNorm {
-    /// So many groups, with this constant added to the variance.
+    /// This many groups, with this constant added to the variance.
     pub fn new(groups: usize, eps: f32) -> Self {
         Self { groups, eps: eps.into() }
     }

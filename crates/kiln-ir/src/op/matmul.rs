@@ -116,7 +116,7 @@ impl Matmul {
     /// of A and of B are made that long where they are not.
     ///
     /// # Errors
-    /// As [`Matmul::extents`]; [`Error::Overflow`] where such a stack cannot be addressed.
+    /// The errors of [`Matmul::extents`]; [`Error::Overflow`] where such a stack cannot be addressed.
     pub fn repeats(&self, a: &TensorType, b: &TensorType) -> Result<[Option<StridedCopy>; 2]> {
         let e = self.extents(&a.shape, &b.shape)?;
         let count = |shape: &Shape| shape.dims()[..shape.rank() - 2].iter().product::<usize>();

@@ -226,7 +226,7 @@ pub trait Operation: Copy + Eq + std::hash::Hash + std::fmt::Debug {
     }
 }
 
-/// Checks the number of operands and their element types. Every type of floats stands for f32.
+/// Checks the number of operands and their element types. Every type of floats is accepted as f32.
 ///
 /// # Errors
 /// [`Error::Arity`], [`Error::Type`].
@@ -328,7 +328,7 @@ operations! { $
     TopK,
     /// Two-dimensional convolution.
     Convolve2d,
-    /// Pooling of the windows of a picture.
+    /// Pooling of the windows of an image.
     Pool2d,
     /// Scaled dot-product attention.
     Attention,
@@ -388,12 +388,12 @@ impl Op {
     /// The types of the results, or why the inputs do not fit.
     ///
     /// # Errors
-    /// As [`Operation::infer`].
+    /// The errors of [`Operation::infer`].
     pub fn infer(&self, inputs: &[TensorType]) -> Result<Outputs> {
         for_operation!(self, op => op.infer(inputs))
     }
 
-    /// As [`Operation::AS_STORED`].
+    /// [`Operation::AS_STORED`] of this operation.
     pub fn reads_as_stored(&self) -> bool {
         fn of<O: Operation>(_: &O) -> bool {
             O::AS_STORED
@@ -401,12 +401,12 @@ impl Op {
         for_operation!(self, op => of(op))
     }
 
-    /// As [`Operation::renames`].
+    /// Calls [`Operation::renames`] of this operation.
     pub fn renames(&self, inputs: &[TensorType]) -> bool {
         for_operation!(self, op => op.renames(inputs))
     }
 
-    /// As [`Operation::UPDATES`].
+    /// [`Operation::UPDATES`] of this operation.
     pub fn updates(&self) -> bool {
         fn of<O: Operation>(_: &O) -> bool {
             O::UPDATES
@@ -417,7 +417,7 @@ impl Op {
     /// The work on these inputs.
     ///
     /// # Errors
-    /// As [`Operation::infer`].
+    /// The errors of [`Operation::infer`].
     pub fn cost(&self, inputs: &[TensorType]) -> Result<Cost> {
         let outputs = self.infer(inputs)?;
         Ok(for_operation!(self, op => Cost {
@@ -435,16 +435,16 @@ impl Op {
     /// The error bound on these inputs.
     ///
     /// # Errors
-    /// As [`Operation::infer`].
+    /// The errors of [`Operation::infer`].
     pub fn bound(&self, inputs: &[TensorType]) -> Result<Bound> {
         self.infer(inputs)?;
         Ok(for_operation!(self, op => op.bound(inputs)))
     }
 
-    /// As [`Operation::worst`].
+    /// [`Operation::worst`] of this operation.
     ///
     /// # Errors
-    /// As [`Operation::infer`].
+    /// The errors of [`Operation::infer`].
     pub fn worst(&self, inputs: &[TensorType]) -> Result<Bound> {
         self.infer(inputs)?;
         Ok(for_operation!(self, op => op.worst(inputs)))
@@ -453,7 +453,7 @@ impl Op {
     /// What exact arithmetic gives, one entry for each result.
     ///
     /// # Errors
-    /// As [`Operation::infer`].
+    /// The errors of [`Operation::infer`].
     #[cfg(feature = "reference")]
     pub fn reference(&self, inputs: &[Operand<'_>]) -> Result<Vec<reference::Expected>> {
         let types: Vec<TensorType> = inputs.iter().map(Operand::ty).collect();

@@ -1,7 +1,7 @@
 use super::{Bound, Contract, Operation, Outputs};
 use crate::{DType, Error, Result, Shape, TensorType};
 
-/// What a window of a picture becomes.
+/// What a window of an image becomes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Pooling {
     /// Its greatest element.
@@ -10,7 +10,7 @@ pub enum Pooling {
     Average,
 }
 
-/// Pooling of a picture `[h, w]`, `[c, h, w]` or `[n, c, h, w]`: one result for each window that lies inside.
+/// Pooling of an image `[h, w]`, `[c, h, w]` or `[n, c, h, w]`: one result for each window that lies inside.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Pool2d {
     /// What a window becomes.
@@ -24,7 +24,7 @@ pub struct Pool2d {
 /// The extents of a pooling.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PoolExtents {
-    /// Pictures times channels.
+    /// Images times channels.
     pub planes: usize,
     /// Rows of a plane.
     pub h: usize,
@@ -50,7 +50,7 @@ impl Pool2d {
     /// The extents for an input.
     ///
     /// # Errors
-    /// [`Error::Parameter`] for a window or a stride of zero, [`Error::Shape`] when the input is not a picture or smaller
+    /// [`Error::Parameter`] for a window or a stride of zero, [`Error::Shape`] when the input is not an image or smaller
     /// than the window.
     pub fn extents(&self, input: &Shape) -> Result<PoolExtents> {
         let op = self.name();

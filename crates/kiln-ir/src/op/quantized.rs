@@ -81,7 +81,7 @@ impl Operation for Quantize {
     }
 }
 
-/// The f32 that quantised blocks stand for.
+/// The f32 that quantised blocks encode.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Dequantize {
     /// The format to read.
@@ -188,7 +188,7 @@ impl Operation for QuantMatmul {
     fn contract(&self) -> Contract {
         Contract {
             bound: product_bound(4096 / self.format.block_len()),
-            special: "Σ|terms| stands for Σ over blocks of max |x| times Σ (|scale q| + |minimum|): x may be rounded \
+            special: "Σ|terms| is Σ over blocks of max |x| times Σ (|scale q| + |minimum|): x may be rounded \
                       to 16 bits a block; NaN and infinities in x or in a scale give what IEEE 754 makes of the \
                       products; k = 0 gives zeros; the bound grows with k, and is named for 4096",
         }

@@ -13,7 +13,7 @@ use crate::{DType, Error, Result, Shape, TensorType};
 /// - `flops`: floating-point operations an element
 /// - `bound`: the error bound for `n` elements
 /// - `special`: the results of special values and of no elements
-/// - `exact`: the result in f64 of the elements `x`, of which there are `n`, and the magnitude that its error is relative to
+/// - `exact`: the result in f64 of the `n` elements `x`, and the magnitude that its error is relative to
 ///
 /// A new reduction is a row here, one in each backend (`kiln-simd/src/reduce/mod.rs`, `shaders/wgsl/reduce/reduction.wgsl`,
 /// `kiln-ptx/src/kernels/reduce.rs`), and nothing else.

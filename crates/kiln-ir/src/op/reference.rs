@@ -40,7 +40,7 @@ impl Input {
     /// A tensor of a type of single elements, with any bits at all.
     ///
     /// # Panics
-    /// As [`Input::f32`].
+    /// Panics where [`Input::f32`] does.
     pub fn any(dtype: DType, dims: &[usize], random: &mut Random) -> Self {
         let n: usize = dims.iter().product();
         let mut elements = Buffer::with_bytes(dtype, n * dtype.size()).expect("a case fits memory");
@@ -55,7 +55,7 @@ impl Input {
     /// A tensor of any element type.
     ///
     /// # Panics
-    /// As [`Input::f32`].
+    /// Panics where [`Input::f32`] does.
     pub fn new(buffer: Buffer, dims: &[usize]) -> Self {
         let input = Self { buffer, shape: Shape::new(dims).expect("a case has a sound shape") };
         input.operand().expect("the data of a case fill its shape");
@@ -85,7 +85,7 @@ impl Input {
     /// The input as an operand.
     ///
     /// # Errors
-    /// As [`Operand::new`].
+    /// The errors of [`Operand::new`].
     pub fn operand(&self) -> Result<Operand<'_>> {
         Operand::new(self.buffer.as_data(), self.shape)
     }
@@ -109,7 +109,7 @@ impl Case {
     /// The inputs as operands.
     ///
     /// # Errors
-    /// As [`Operand::new`].
+    /// The errors of [`Operand::new`].
     pub fn operands(&self) -> Result<Vec<Operand<'_>>> {
         self.inputs.iter().map(Input::operand).collect()
     }

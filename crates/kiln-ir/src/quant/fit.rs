@@ -251,7 +251,7 @@ pub(super) fn fit_shifted(x: &[f32; 32], levels: f32) -> Option<Shifted> {
     Some(block)
 }
 
-/// The numbers that integers of a symmetric format stand for, in units of the scale.
+/// The numbers that integers of a symmetric format encode, in units of the scale.
 pub(super) trait Grid {
     /// The magnitude that the first trial maps the largest element to.
     const END: f32;

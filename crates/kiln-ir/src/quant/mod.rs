@@ -43,13 +43,13 @@ pub struct Layout {
     pub bits: u32,
     /// Neighbouring elements with a scale in common.
     pub group: usize,
-    /// What an integer stands for.
+    /// The number that an integer encodes.
     pub values: Values,
     /// How the scales of groups are stored.
     pub scales: Scales,
 }
 
-/// What an integer stands for, in units of the scale of its group.
+/// The number that an integer encodes, in units of the scale of its group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Values {
     /// A whole number of either sign.
@@ -293,7 +293,7 @@ impl QuantFormat {
         Err(Error::Length { op: "quantised blocks", operand: "bytes", expected, found })
     }
 
-    /// The elements that the blocks stand for. Every pattern of bytes has a meaning: a scale that is NaN or infinite
+    /// The elements that the blocks encode. Every pattern of bytes has a meaning: a scale that is NaN or infinite
     /// gives what IEEE 754 makes of the products and the difference.
     ///
     /// It is inlined into its caller, so that a caller compiled for an instruction set gets it in that.
@@ -312,7 +312,7 @@ impl QuantFormat {
     /// A block with a NaN or an infinity decodes to NaN throughout. Magnitudes beyond the format take its largest.
     ///
     /// # Errors
-    /// As [`QuantFormat::decode`].
+    /// The errors of [`QuantFormat::decode`].
     #[inline(always)]
     pub fn encode(self, x: &[f32], blocks: &mut [u8]) -> Result<()> {
         self.check(x.len(), blocks.len())?;

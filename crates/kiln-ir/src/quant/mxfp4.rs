@@ -29,7 +29,7 @@ const MOST: u32 = 252;
 /// A number counts as the next magnitude of the grid from here on.
 const MIDDLES: [f32; 7] = [0.5, 1.5, 2.5, 3.5, 5.0, 7.0, 10.0];
 
-/// The number that an exponent stands for, in units of [`DOUBLED`].
+/// The number that an exponent encodes, in units of [`DOUBLED`].
 #[inline(always)]
 pub fn scale(e: u8) -> f32 {
     let e = u32::from(e);
@@ -51,7 +51,7 @@ pub fn unpack(block: &[u8; BYTES]) -> Unpacked<LEN, 1> {
     Unpacked { q, scales: [scale(block[0])], minima: [0.0] }
 }
 
-/// The elements that a block stands for.
+/// The elements that a block encodes.
 #[inline(always)]
 pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
     unpack(block).decode(out);

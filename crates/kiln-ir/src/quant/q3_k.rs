@@ -50,7 +50,7 @@ pub fn unpack(block: &[u8; BYTES]) -> Unpacked<LEN, 16> {
     Unpacked { q, scales, minima }
 }
 
-/// The elements that a block stands for.
+/// The elements that a block encodes.
 #[inline(always)]
 pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
     unpack(block).decode(out);

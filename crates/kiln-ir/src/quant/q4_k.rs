@@ -17,7 +17,7 @@ pub const LEN: usize = 256;
 /// Bytes of a block.
 pub const BYTES: usize = 144;
 
-/// The elements that a block stands for.
+/// The elements that a block encodes.
 #[inline(always)]
 pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
     let (header, q) = block.split_at(16);

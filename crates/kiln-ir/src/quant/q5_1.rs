@@ -29,7 +29,7 @@ pub fn unpack(block: &[u8; BYTES]) -> Unpacked<LEN, 1> {
     Unpacked { q, scales: [half([block[0], block[1]])], minima: [-half([block[2], block[3]])] }
 }
 
-/// The elements that a block stands for.
+/// The elements that a block encodes.
 #[inline(always)]
 pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
     unpack(block).decode(out);

@@ -20,7 +20,7 @@ pub const LEN: usize = 256;
 /// Bytes of a block.
 pub const BYTES: usize = 210;
 
-/// The elements that a block stands for.
+/// The elements that a block encodes.
 #[inline(always)]
 pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
     let d = half([block[208], block[209]]);

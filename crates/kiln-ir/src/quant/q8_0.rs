@@ -15,7 +15,7 @@ pub const LEN: usize = 32;
 /// Bytes of a block.
 pub const BYTES: usize = 34;
 
-/// The elements that a block stands for.
+/// The elements that a block encodes.
 #[inline(always)]
 pub fn decode(block: &[u8; BYTES], out: &mut [f32; LEN]) {
     let d = super::half([block[0], block[1]]);

@@ -188,7 +188,7 @@ impl Adapter {
     /// The adapter in a GGUF file. Errors give it this name.
     ///
     /// # Errors
-    /// As [`Adapter::load`].
+    /// The errors of [`Adapter::load`].
     pub fn from_gguf(name: &str, file: &Gguf<'_>) -> Result<Self> {
         gguf::read(name, file)
     }
@@ -197,7 +197,7 @@ impl Adapter {
     /// this name.
     ///
     /// # Errors
-    /// As [`Adapter::load`].
+    /// The errors of [`Adapter::load`].
     pub fn from_peft(name: &str, config: &str, weights: &[u8]) -> Result<Self> {
         peft::read(name, config, Path::new("adapter_model.safetensors"), weights)
     }

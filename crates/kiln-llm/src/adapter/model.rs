@@ -31,7 +31,7 @@ impl<'m> AdaptedModel<'m> {
     /// A new, empty sequence of tokens, which uses none of the adapters until [`Session::set_adapter`] says so.
     ///
     /// # Errors
-    /// As [`Session::new`].
+    /// The errors of [`Session::new`].
     pub fn session(&self, options: SessionOptions) -> Result<Session<'m>> {
         Session::with_adapters(self.model, options, Some(self.set.clone()))
     }

@@ -43,7 +43,7 @@ impl FeedForward {
     /// Reads the weights of a layer.
     ///
     /// # Errors
-    /// As [`Weights::load`](super::Weights::load).
+    /// The errors of [`Weights::load`](super::Weights::load).
     pub(super) fn load(parts: &Parts<'_>, config: &Config) -> Result<Self> {
         let Config { width, ffn, experts, .. } = *config;
         if let Some(of) = experts {

@@ -99,7 +99,7 @@ impl Rotation {
     /// Reads how layers with a window rotate that do not scale their angles.
     ///
     /// # Errors
-    /// As [`Rotation::read`].
+    /// The errors of [`Rotation::read`].
     pub(crate) fn read_unscaled(keys: &Keys<'_>, theta: f32, original: usize) -> Result<Self> {
         let theta = keys.positive("rope.freq_base_swa")?.unwrap_or(theta);
         Ok(Self { theta, scaling: Scaling::Linear { factor: 1.0 }, magnitude: 1.0, original })

@@ -215,7 +215,7 @@ impl ChatTemplate {
     /// The token that the model wants in front of a text (BOS) is added where the template does not write it.
     ///
     /// # Errors
-    /// As [`ChatTemplate::render`], and [`Error::Template`] where the template changes the very text that could be taken for a token,
+    /// The errors of [`ChatTemplate::render`], and [`Error::Template`] where the template changes the very text that could be taken for a token,
     /// so that its origin is not known.
     pub fn encode(&self, tokenizer: &Tokenizer, messages: &[Message], answer: bool) -> Result<Vec<u32>> {
         let seconds = self.seconds.unwrap_or_else(time::now);

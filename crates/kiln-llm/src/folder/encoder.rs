@@ -77,7 +77,7 @@ fn refuse_what_is_not_computed(config: &Object<'_>) -> Result<()> {
 
 /// Reads how a folder's texts become embeddings: `modules.json`, or `1_Pooling` without it, `sentence_bert_config.json`, and
 /// `model_max_length` of `tokenizer_config.json`. What no file says is as sentence-transformers has it: the mean, and texts of any
-/// length, which `usize::MAX` stands for.
+/// length, which `usize::MAX` expresses.
 ///
 /// # Errors
 /// [`Error::Folder`] for files that are not valid, and for modules and ways of pooling that are not computed.

@@ -72,7 +72,7 @@ impl Folder {
     /// The same with the files read into memory: they may change later.
     ///
     /// # Errors
-    /// As [`Folder::open`].
+    /// The errors of [`Folder::open`].
     pub fn read(path: impl AsRef<Path>) -> Result<Self> {
         Self::with(path.as_ref(), |path| Bytes::read(path))
     }
@@ -242,7 +242,7 @@ impl Folder {
     /// How texts become embeddings, as the files of sentence-transformers say.
     ///
     /// # Errors
-    /// As [`encoder::sentences`].
+    /// The errors of [`encoder::sentences`].
     pub(crate) fn sentences(&self) -> Result<Sentences> {
         encoder::sentences(&self.path)
     }
@@ -267,7 +267,7 @@ impl Folder {
     /// What the folder says of its encoder, and its weights.
     ///
     /// # Errors
-    /// As [`encoder::translate`] and [`EncoderConfig::read`]; [`Error::Folder`] where they contradict the weights.
+    /// The errors of [`encoder::translate`] and [`EncoderConfig::read`]; [`Error::Folder`] where they contradict the weights.
     pub(crate) fn into_encoder(self) -> Result<(EncoderConfig, Weights)> {
         let translated = encoder::translate(&self.path.join("config.json"), &self.config)?;
         let names = EncoderNames::of_tensors(|name| self.by_name.contains_key(name));
@@ -282,7 +282,7 @@ impl Folder {
     /// What the folder says of its decoder, and its weights.
     ///
     /// # Errors
-    /// As [`config::translate`] and [`Config::read`]; [`Error::Model`] where both contradict the weights.
+    /// The errors of [`config::translate`] and [`Config::read`]; [`Error::Model`] where both contradict the weights.
     pub(crate) fn into_parts(self) -> Result<(Config, Weights)> {
         let path = self.path.join("config.json");
         let translated = config::translate(&path, &self.config)?;

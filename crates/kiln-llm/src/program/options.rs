@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::Args;
-use kiln::{Backend, Budget, DType, Engine, EngineBuilder};
+use kiln::{Backend, Budget, DType, Engine, EngineBuilder, Precision};
 use kiln_llm::{Adapter, DeviceLayers, MemoryPlan, Model, Sampler, SequenceBreakers, Session, SessionOptions};
 
 use crate::Result;
@@ -293,6 +293,9 @@ pub(crate) struct DeviceOption {
     /// says that]
     #[arg(long, value_name = "SIZE", value_parser = size)]
     device_memory: Option<u64>,
+    /// How products may round what they multiply: contract, tf32x3, tf32, bf16 or int8. Lower precisions make prompts faster on CUDA
+    #[arg(long, default_value_t)]
+    precision: Precision,
 }
 
 /// A number of bytes, with a unit of powers of 1000 (k, M, G, T) or of 1024 (Ki, Mi, Gi, Ti).

@@ -225,7 +225,7 @@ impl Sampler {
     /// Chooses the token that follows `tokens`, and records its surprise where Mirostat is on.
     ///
     /// # Errors
-    /// As [`Sampler::probabilities`].
+    /// The errors of [`Sampler::probabilities`].
     pub fn choose(&self, logits: &[f32], tokens: &[u32], surprises: &mut Surprises) -> Result<u32> {
         let left = self.probabilities(logits, tokens, surprises)?;
         Ok(self.drawn(&left, tokens, surprises))

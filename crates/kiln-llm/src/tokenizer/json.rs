@@ -111,7 +111,7 @@ fn pattern(part: &Value) -> Option<&str> {
     pattern.get("Regex").or_else(|| pattern.get("String"))?.as_str()
 }
 
-/// What a file says of spaces: whether `▁` stands for them, and whether one is put in front of texts.
+/// What a file says of spaces: whether `▁` replaces them, and whether one is put in front of texts.
 #[derive(Default)]
 struct Spaces {
     replaced: bool,

@@ -116,7 +116,7 @@ impl Symbols {
     }
 }
 
-/// What stands for a space in the texts of tokens, `▁`.
+/// What replaces a space in the texts of tokens, `▁`.
 pub(super) const SPACE: &str = "\u{2581}";
 
 /// Where texts with `▁` for spaces may be cut in front of it: no token has `▁` behind that byte, so nothing is merged across.

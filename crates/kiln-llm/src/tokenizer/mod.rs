@@ -43,7 +43,7 @@ pub struct SpecialTokens {
     pub eot: Option<u32>,
     /// Ends a message that waits for a tool.
     pub eom: Option<u32>,
-    /// Stands for what the vocabulary cannot spell.
+    /// The token of what the vocabulary cannot spell.
     pub unknown: Option<u32>,
     /// Separates two texts.
     pub separator: Option<u32>,
@@ -273,7 +273,7 @@ impl Tokenizer {
         }
     }
 
-    /// Appends the bytes that a token stands for.
+    /// Appends the bytes that a token represents.
     pub(crate) fn piece(&self, id: u32, special: bool, to: &mut Vec<u8>) {
         if id as usize >= self.len() {
             return;

@@ -713,7 +713,7 @@ impl Splitter {
         Ok(Self { stages: stages.into(), traits: NO_TRAITS })
     }
 
-    /// Splits nothing; `▁` stands for spaces.
+    /// Splits nothing; `▁` replaces spaces.
     pub(super) fn whole_text() -> Self {
         Self { stages: [].as_slice().into(), traits: Traits { plain: true, ..NO_TRAITS } }
     }

@@ -25,7 +25,7 @@ impl Spm {
         Ok(Self { bytes: vocabulary.bytes()?, unknown, cuts: Cuts::new(vocabulary.texts()) })
     }
 
-    /// Appends the tokens of a text in which `▁` stands for spaces.
+    /// Appends the tokens of a text in which `▁` replaces spaces.
     pub(super) fn encode(&self, vocabulary: &Vocabulary, text: &str, symbols: &mut Symbols, to: &mut Vec<u32>) {
         for piece in self.cuts.pieces(text) {
             let bytes = piece.as_bytes();

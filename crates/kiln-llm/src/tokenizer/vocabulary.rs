@@ -9,7 +9,7 @@ use crate::{Error, Result};
 pub enum TokenKind {
     /// A piece of text.
     Normal = 1,
-    /// Stands for text that the vocabulary cannot spell.
+    /// The token of text that the vocabulary cannot spell.
     Unknown = 2,
     /// Directs the model: begin, end, turn. It is recognised in text only where that is asked for.
     Control = 3,
@@ -213,7 +213,7 @@ impl Vocabulary {
     }
 }
 
-/// The byte that a text `<0xHH>` stands for.
+/// The byte that a text `<0xHH>` names.
 pub(super) fn byte_of(text: &[u8]) -> Option<u8> {
     let [b'<', b'0', b'x', high @ (b'0'..=b'9' | b'A'..=b'F' | b'a'..=b'f'), low, b'>'] = text else { return None };
     let digit = |c: u8| char::from(c).to_digit(16);

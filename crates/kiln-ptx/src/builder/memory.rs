@@ -86,7 +86,7 @@ impl<'k, S: Space, T> Pointer<'k, S, T> {
         line.address(S::Address::TYPE.class(), self.base.number, self.offset);
     }
 
-    /// So many bytes further; no instruction.
+    /// This many bytes further; no instruction.
     pub fn bytes(self, bytes: i32) -> Self {
         Self { offset: self.offset + bytes, ..self }
     }
@@ -98,7 +98,7 @@ impl<'k, S: Space, T> Pointer<'k, S, T> {
 }
 
 impl<'k, S: Space, T: Scalar> Pointer<'k, S, T> {
-    /// So many elements further; no instruction.
+    /// This many elements further; no instruction.
     pub fn offset(self, elements: i32) -> Self {
         self.bytes(elements * T::TYPE.bytes() as i32)
     }
@@ -115,7 +115,7 @@ impl<'k, T> Pointer<'k, Shared, T> {
         if self.offset == 0 { self.base } else { self.base + self.offset as u32 }
     }
 
-    /// So many bytes further.
+    /// This many bytes further.
     pub fn byte_index(self, bytes: impl Operand<u32>) -> Self {
         Self { base: self.base + bytes, ..self }
     }
@@ -133,7 +133,7 @@ impl<'k, T> Pointer<'k, Shared, T> {
 }
 
 impl<'k, T> Pointer<'k, SharedCluster, T> {
-    /// So many bytes further.
+    /// This many bytes further.
     pub fn byte_index(self, bytes: impl Operand<u32>) -> Self {
         Self { base: self.base + bytes, ..self }
     }

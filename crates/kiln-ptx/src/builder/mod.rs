@@ -246,7 +246,7 @@ impl Builder {
         self.blocks_stay.set(true);
     }
 
-    /// Launches blocks in clusters of so many along x, which see the shared memory of one another.
+    /// Launches blocks in clusters of this many along x, which see the shared memory of one another.
     pub fn cluster(&self, blocks: u32) {
         self.cluster.set(blocks);
         if blocks > 1 {
@@ -329,7 +329,7 @@ impl Builder {
         self.shared_bytes(len * T::TYPE.bytes(), SHARED_ALIGN).cast()
     }
 
-    /// So many bytes of the shared memory of the block, aligned; what they hold at first is not defined.
+    /// This many bytes of the shared memory of the block, aligned; what they hold at first is not defined.
     pub fn shared_bytes(&self, bytes: u32, align: u32) -> Pointer<'_, Shared, u32> {
         let base = self.special(SHARED);
         let offset = self.shared_bytes.get().next_multiple_of(align);

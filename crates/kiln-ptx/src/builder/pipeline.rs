@@ -33,7 +33,7 @@ pub struct Consumer<'k> {
 }
 
 impl Builder {
-    /// A ring of so many stages. Its barriers are not initialised yet.
+    /// A ring of this many stages. Its barriers are not initialised yet.
     pub fn pipeline(&self, stages: u32) -> Pipeline<'_> {
         Pipeline { full: self.shared(stages), empty: self.shared(stages), stages }
     }
@@ -66,7 +66,7 @@ impl<'k> Pipeline<'k> {
         Consumer { pipeline: self, turn: Turn { stage: k.variable(0u32), parity: k.variable(0u32) } }
     }
 
-    /// Where blocks of the cluster are told that a stage is empty again: the barrier of the first stage.
+    /// Where blocks of the cluster learn that a stage is empty again: the barrier of the first stage.
     pub fn empty_of_block(&self, rank: Value<'k, u32>) -> Pointer<'k, SharedCluster, u64> {
         self.empty.of_block(rank)
     }
@@ -88,7 +88,7 @@ impl<'k> Turn<'k> {
 }
 
 impl<'k> Producer<'k> {
-    /// Waits until the stage is empty, and has its barrier wait for so many bytes. Returns the stage, and the barrier that
+    /// Waits until the stage is empty, and has its barrier wait for this many bytes. Returns the stage, and the barrier that
     /// copies are to count on. By one thread.
     pub fn acquire(&self, k: &'k Builder, bytes: impl Operand<u32>) -> (Value<'k, u32>, Pointer<'k, Shared, u64>) {
         self.turn.wait(k, self.pipeline.empty);

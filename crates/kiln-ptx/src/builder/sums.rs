@@ -49,7 +49,7 @@ impl Builder {
     /// Sums that nothing has been added to: the first product that is must not add.
     ///
     /// # Panics
-    /// When there is no instruction of so many columns.
+    /// When there is no instruction of this many columns.
     pub fn sums(&self, blocks: u32, columns: u32) -> Sums<'_> {
         assert!(matches!(columns, 16 | 32 | 64 | 128 | 176 | 256), "products of {columns} columns");
         Sums { builder: self, first: self.fresh_many::<f32>(blocks * columns / 2), blocks, columns }
@@ -57,13 +57,13 @@ impl Builder {
 }
 
 impl<'k> Descriptor<'k> {
-    /// So many bytes further.
+    /// This many bytes further.
     pub fn byte_index(self, bytes: Value<'k, u32>) -> Self {
         let k = bytes.builder;
         Self { first: self.first + k.cvt_u64(bytes >> 4u32), ..self }
     }
 
-    /// So many bytes further.
+    /// This many bytes further.
     pub fn bytes(self, bytes: u32) -> Self {
         if bytes == 0 { self } else { Self { first: self.first + u64::from(bytes >> 4), ..self } }
     }
@@ -119,7 +119,7 @@ impl<'k> Running<'k> {
         k.wgmma_commit_group::<u32>();
     }
 
-    /// Waits until no more than so many groups are under way.
+    /// Waits until no more than this many groups are under way.
     pub fn wait(&self, pending: u32) {
         self.0.builder.wgmma_wait_group::<u32>(Groups(pending));
     }
@@ -130,13 +130,13 @@ impl<'k> Running<'k> {
         self.0
     }
 
-    /// Waits until no more than so many groups are under way, all of them begun after those of these sums.
+    /// Waits until no more than this many groups are under way, all of them begun after those of these sums.
     pub fn finish_before(self, later: u32) -> Sums<'k> {
         self.wait(later);
         self.0
     }
 
-    /// Begins to add to a block the product of the 64 rows of `a` and the columns of `b`, 32 bytes deep, from so many such
+    /// Begins to add to a block the product of the 64 rows of `a` and the columns of `b`, 32 bytes deep, from this many such
     /// steps on; the first product of all is put there instead, where `adds` is false.
     pub fn multiply<T: WgmmaN16 + WgmmaN32 + WgmmaN64 + WgmmaN128 + WgmmaN176 + WgmmaN256>(
         &self,
@@ -162,7 +162,7 @@ impl<'k> Running<'k> {
         by_columns! { 16 wgmma_n16; 32 wgmma_n32; 64 wgmma_n64; 128 wgmma_n128; 176 wgmma_n176; 256 wgmma_n256; }
     }
 
-    /// As [`Running::multiply`], with the part of `a` of this step in registers, which keep what they hold until the product is
+    /// [`Running::multiply`] with the part of `a` of this step in registers, which keep what they hold until the product is
     /// done.
     ///
     /// # Panics
@@ -185,7 +185,7 @@ impl<'k> Running<'k> {
         }
     }
 
-    /// As [`Running::multiply`], in TF32: of the f32 in shared memory the upper 19 bits are read.
+    /// [`Running::multiply`] in TF32: of the f32 in shared memory the upper 19 bits are read.
     ///
     /// # Panics
     /// When there are fewer than 64 columns, or an operand does not lie with k innermost.

@@ -121,7 +121,7 @@ impl Select {
     /// tensors, the result.
     ///
     /// # Errors
-    /// As [`Compare::launch`].
+    /// The errors of [`Compare::launch`].
     pub fn launch(&self, elements: usize, lengths: [usize; 3]) -> Result<Launch> {
         let (n, grid) = grid(elements)?;
         Ok(Launch { grid, arguments: arguments(n, &lengths)? })
@@ -179,7 +179,7 @@ impl Arithmetic {
     /// The launch for a result of `elements` elements. `lengths` are the elements of the operands. Buffers: both operands, the result.
     ///
     /// # Errors
-    /// As [`Compare::launch`].
+    /// The errors of [`Compare::launch`].
     pub fn launch(&self, elements: usize, lengths: [usize; 2]) -> Result<Launch> {
         let (n, grid) = grid(elements)?;
         Ok(Launch { grid, arguments: arguments(n, &lengths)? })

@@ -7,7 +7,7 @@
 //!
 //! What a team holds it sums once, as differences `d = xᵢ - x₀` and their squares, `n σ² = Σ d² - (Σ d)² / n` (Chan, Golub and
 //! LeVeque 1983). Because x₀ is of the row, `(x₀ - μ)² <= n σ²`: an offset of the row costs nothing, and what cancels is at most n
-//! times what is left, of which f64 has enough for every n.
+//! times what is left; the precision of f64 suffices for every n.
 
 use std::ops::Range;
 

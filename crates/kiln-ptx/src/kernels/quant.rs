@@ -70,7 +70,7 @@ impl<'k> Group<'k> {
         })
     }
 
-    /// The sum with the products of the group with as many elements of x, of which no partial sum leaves the range of f32.
+    /// The sum with the products of the group with as many elements of x; no partial sum leaves the range of f32.
     fn add(&self, k: &'k Builder, x: &[F32<'k>], sum: Value<'k, f64>) -> Value<'k, f64> {
         let integers = self.vectors.iter().flat_map(|&(_, bytes)| self.integers(k, bytes));
         let product = chain(k, x.iter().copied().zip(integers));
@@ -387,7 +387,7 @@ impl Dequantize {
         Self { format }
     }
 
-    /// The launch for so many elements, whole blocks. Buffers: blocks, result.
+    /// The launch for this many elements, whole blocks. Buffers: blocks, result.
     ///
     /// # Errors
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1 shares of 8 or 32 elements.
@@ -437,7 +437,7 @@ pub struct QuantMatmul {
 }
 
 impl QuantMatmul {
-    /// Of this format, for about so many rows of x.
+    /// Of this format, for about this many rows of x.
     pub fn new(format: QuantFormat, rows: usize) -> Self {
         // Four rows at once take so many registers that two times two are faster.
         let rows = if rows > 1 { 2 } else { 1 };

@@ -208,7 +208,7 @@ monoids! {
 /// How a kernel goes through what it reduces.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Walk {
-    /// A team of so many threads takes a part of a row; `vectors` of four elements where rows begin at multiples of four.
+    /// A team of this many threads takes a part of a row; `vectors` of four elements where rows begin at multiples of four.
     Rows { team: u32, vectors: bool },
     /// A thread takes a part of a column.
     Columns,
@@ -317,7 +317,7 @@ impl ReduceLevel {
         }
     }
 
-    /// Reads elements, of which `lift` makes states, and `absent` where there is none.
+    /// Reads elements; `lift` makes states of them, and `absent` fills places without an element.
     fn reduce<'k, M: Monoid, T: Scalar>(
         &self,
         k: &'k Builder,

@@ -19,7 +19,7 @@ use crate::{Builder, Global, Pointer, Value};
 
 /// Threads of a block at least.
 const BLOCK: u32 = 256;
-/// Threads of a block of which a multiprocessor is to hold two.
+/// Threads of a block when a multiprocessor is to hold two blocks.
 const LARGE: u32 = 512;
 /// Threads of a block that reads a row again and again.
 pub(super) const STREAMING: u32 = 256;
@@ -49,12 +49,12 @@ pub(super) struct Hold {
 }
 
 impl Hold {
-    /// By teams of so many threads, which hold so many elements each.
+    /// By teams of this many threads, which hold this many elements each.
     pub(super) const fn by(team: u32, elements: u32) -> Self {
         Self { cluster: 1, counts: false, team, elements, rows: 1, brought: 0 }
     }
 
-    /// By so many blocks.
+    /// By this many blocks.
     pub(super) const fn in_clusters(self, cluster: u32) -> Self {
         Self { cluster, ..self }
     }
@@ -65,12 +65,12 @@ impl Hold {
         Self { counts: true, ..self }
     }
 
-    /// So many rows at once, for what is read once for all of them.
+    /// This many rows at once, for what is read once for all of them.
     pub(super) const fn of_rows(self, rows: u32) -> Self {
         Self { rows, ..self }
     }
 
-    /// Brought by copies, for rows of whole vectors, to so many blocks on a multiprocessor. Who waits for what other blocks found
+    /// Brought by copies, for rows of whole vectors, to this many blocks on a multiprocessor. Who waits for what other blocks found
     /// waits at barriers that count it. Measured on an H200, of rows of 32 768 to 131 072 elements: 3 to 29 % faster.
     pub(super) const fn brought(self, blocks: u32) -> Self {
         Self { brought: blocks, counts: true, ..self }
@@ -86,7 +86,7 @@ impl Hold {
         self.is_brought() && self.is_cluster()
     }
 
-    /// Whether rows of so many columns are held.
+    /// Whether rows of this many columns are held.
     fn takes(self, columns: usize) -> bool {
         columns <= self.columns() && (!self.is_brought() || columns.is_multiple_of(VECTOR as usize))
     }
@@ -105,7 +105,7 @@ impl Hold {
         if self.team < BLOCK { BLOCK } else { self.team }
     }
 
-    /// Blocks for so many rows.
+    /// Blocks for this many rows.
     fn blocks(self, rows: usize) -> Result<u32> {
         let of_block = self.block() / self.team * self.rows;
         let most = MAX_GRID_X / u64::from(self.cluster);
@@ -132,7 +132,7 @@ pub(super) enum Walk {
 }
 
 impl Walk {
-    /// Of rows of so many columns: by the first who can hold one.
+    /// Of rows of this many columns: by the first who can hold one.
     pub(super) fn of(columns: usize, holds: &[&[Hold]]) -> Self {
         let hold = holds.iter().copied().flatten().find(|hold| hold.takes(columns));
         hold.map_or(Self::Streamed, |&hold| Self::Held(hold))
@@ -143,7 +143,7 @@ impl Walk {
         holds.iter().copied().map(Self::Held)
     }
 
-    /// Blocks, and columns, of so many rows of so many columns.
+    /// Blocks, and columns, of this many rows of this many columns.
     pub(super) fn extents(self, rows: usize, columns: usize) -> Result<[u32; 2]> {
         let (most, blocks) = match self {
             Self::Held(hold) => (hold.columns() as u64, hold.blocks(rows)?),
@@ -184,7 +184,7 @@ pub(super) struct Element<'k> {
     pub(super) x: F32<'k>,
 }
 
-/// Goes through a row of `n` elements, of which a thread takes some at once, `absent` where there is none.
+/// Goes through a row of `n` elements. A thread takes some at once, and `absent` beyond the end.
 pub(super) fn stream<'k>(
     k: &'k Builder,
     x: Pointer<'k, Global, f32>,

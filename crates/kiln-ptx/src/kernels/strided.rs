@@ -116,7 +116,7 @@ impl Kernel for StridedCopy {
 pub struct Fill;
 
 impl Fill {
-    /// The launch for so many words. Buffer 0 is written.
+    /// The launch for this many words. Buffer 0 is written.
     ///
     /// # Errors
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 257 words.

@@ -43,7 +43,7 @@ pub(super) fn tree<T: Copy>(mut values: Vec<T>, combine: impl Fn(T, T) -> T) -> 
     values.pop()
 }
 
-/// Combines one value of each of so many lanes of a warp, a power of two, by a tree; every lane gets the result.
+/// Combines one value of each of this many lanes of a warp, a power of two, by a tree; every lane gets the result.
 pub(super) fn butterfly<'k, T: Exchange>(
     mut value: Value<'k, T>,
     lanes: u32,

@@ -21,7 +21,7 @@ const MOST: u64 = (u32::MAX - BLOCK) as u64;
 pub struct TopK;
 
 impl TopK {
-    /// The launch for `rows` rows of `columns` elements, of which `count` are wanted, at most `columns`. Buffers: `x`, values,
+    /// The launch for `rows` rows of `columns` elements; `count` are wanted, at most `columns`. Buffers: `x`, values,
     /// positions.
     ///
     /// # Errors

@@ -53,7 +53,7 @@ struct Part<'k> {
 pub(super) struct Present<'k>(Vec<Vec<Value<'k, u32>>>);
 
 impl<'k> RowCopies<'k> {
-    /// Of `rows` rows of `pitch` bytes each by so many threads. The panels may be wider than the rows.
+    /// Of `rows` rows of `pitch` bytes each by this many threads. The panels may be wider than the rows.
     ///
     /// # Panics
     /// When the pieces of a row in its last panel are no power of two, or threads would be left over.
@@ -79,7 +79,7 @@ impl<'k> RowCopies<'k> {
         Self { k, parts, pitch, panels }
     }
 
-    /// What there is of so many rows, which may be more than there are places for, or fewer than none.
+    /// What there is of this many rows, which may be more than there are places for, or fewer than none.
     pub(super) fn present(&self, rows: Value<'k, u32>) -> Present<'k> {
         let k = self.k;
         let of_part = |part: &Part<'k>| {

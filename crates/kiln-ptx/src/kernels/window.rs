@@ -1,4 +1,4 @@
-//! Windows of pictures: pooling and convolution, an element of the result a thread.
+//! Windows of images: pooling and convolution, an element of the result a thread.
 //!
 //! Neighbouring threads have neighbouring elements, so that what a warp reads is whole lines, most of it out of a cache.
 
@@ -13,7 +13,7 @@ use crate::{Argument, Builder, Kernel, Launch, PtxKernel, Target};
 const BLOCK: u32 = 256;
 /// Elements of a result at most: 32 bits count what the last block reaches over.
 const MOST: u64 = (u32::MAX - BLOCK) as u64;
-/// Extents of pictures and windows at most, so that the sum of two of them has a sign.
+/// Extents of images and windows at most, so that the sum of two of them has a sign.
 const SIDE: u64 = 1 << 30;
 
 fn words(what: &'static str, extents: &[usize]) -> Result<Vec<Argument>> {
@@ -26,7 +26,7 @@ fn launch(buffers: usize, results: usize, words: Vec<Argument>) -> Result<Launch
     Ok(Launch { grid: [extent("blocks", n.div_ceil(BLOCK) as usize, MAX_GRID_X)?, 1, 1], arguments })
 }
 
-/// The greatest element or the mean of each window that lies inside of a picture.
+/// The greatest element or the mean of each window that lies inside of an image.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Pool {
     pooling: Pooling,
@@ -39,7 +39,7 @@ impl Pool {
         Self { pooling, target }
     }
 
-    /// The launch of an operation on pictures of these extents. Buffer 0 is read, 1 is written.
+    /// The launch of an operation on images of these extents. Buffer 0 is read, 1 is written.
     ///
     /// # Errors
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 257 results or 2³⁰ rows or columns.
@@ -114,7 +114,7 @@ impl Kernel for Pool {
     }
 }
 
-/// The two-dimensional convolution of the frameworks, with zeros around the pictures.
+/// The two-dimensional convolution of the frameworks, with zeros around the images.
 ///
 /// The products of a row of the kernel are added one after the other, then those of its rows, then those of the channels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -124,7 +124,7 @@ pub struct Convolve {
 }
 
 impl Convolve {
-    /// The kernel for an operation on pictures and kernels of these extents.
+    /// The kernel for an operation on images and kernels of these extents.
     pub fn new(extents: &ConvolveExtents) -> Self {
         Self { general: extents.dilation != (1, 1) || extents.groups != 1 }
     }
@@ -134,7 +134,7 @@ impl Convolve {
         [false, true].map(|general| Self { general })
     }
 
-    /// The launch of an operation on pictures and kernels of these extents. Buffers: pictures, kernels, result.
+    /// The launch of an operation on images and kernels of these extents. Buffers: images, kernels, result.
     ///
     /// # Errors
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 257 results or 2³⁰ rows, columns or channels, those of the padding

@@ -97,7 +97,7 @@ enum Action {
         to: usize,
         index: usize,
     },
-    /// The lower and the upper so many bits.
+    /// The lower and the upper this many bits.
     Split {
         to: [usize; 2],
         from: Operand,
@@ -123,7 +123,7 @@ enum Action {
     Branch(usize),
     /// What the lanes of a warp do together.
     Warp(Collective),
-    /// Begins to copy so many bytes to shared memory, those present of them from global memory.
+    /// Begins to copy this many bytes to shared memory, those present of them from global memory.
     Copy {
         to: Address,
         from: Address,
@@ -140,7 +140,7 @@ enum Action {
     CommitCopies,
     /// Keeps bulk copies behind what the thread has done to shared memory.
     FenceProxies,
-    /// Waits until no more than so many groups of copies are under way.
+    /// Waits until no more than this many groups of copies are under way.
     WaitForCopies(usize),
     Barrier,
     ArriveAtCluster,
@@ -262,7 +262,7 @@ impl Who {
     }
 }
 
-/// Bytes of shared memory that are told apart: what is stored by itself is no less.
+/// Bytes of shared memory that are distinguished: what is stored by itself is no less.
 const TOLD: usize = 2;
 
 /// Who has touched some bytes of shared memory since the last barrier.

@@ -35,7 +35,7 @@ impl Device {
         self.addresses.len() - 1
     }
 
-    /// A buffer of so many bytes that nothing has written.
+    /// A buffer of this many bytes that nothing has written.
     pub(crate) fn allocate(&mut self, bytes: usize) -> usize {
         self.upload(&vec![UNWRITTEN; bytes])
     }

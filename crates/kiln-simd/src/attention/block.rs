@@ -281,7 +281,7 @@ impl Block<'_> {
     /// multiplied with for it is left in the last row of the state.
     ///
     /// # Safety
-    /// As [`Block::score`].
+    /// The conditions of [`Block::score`] hold.
     #[inline(always)]
     unsafe fn weigh<V: Vector>(&mut self, keys: usize, lanes: usize, seen: &[Span]) {
         let (maxima, rest) = self.state.split_at_mut(QUERIES);
@@ -332,7 +332,7 @@ impl Block<'_> {
     /// Adds the weighted values of a block of keys. Each query sees the keys from `first` to the end of its range. In columns before `done` those of the keys that all queries see have been added.
     ///
     /// # Safety
-    /// As [`Block::score`]; `deep` is `dv` padded to whole vectors; `weights(row, key)` is the matrix of weights from there.
+    /// The conditions of [`Block::score`] hold; `deep` is `dv` padded to whole vectors; `weights(row, key)` is the matrix of weights from there.
     #[inline(always)]
     unsafe fn sum_values<V: Vector, A: Left>(
         &mut self,
@@ -374,7 +374,7 @@ impl Block<'_> {
     /// Adds the weighted values of a block of keys where queries see different keys.
     ///
     /// # Safety
-    /// As [`Block::sum_values`].
+    /// The conditions of [`Block::sum_values`] hold.
     #[inline(always)]
     unsafe fn sum_apart<V: Vector, A: Left>(
         &mut self,
@@ -434,7 +434,7 @@ impl Block<'_> {
     /// two vectors, the first value and where the others are from there.
     ///
     /// # Safety
-    /// As [`Block::sum_values`].
+    /// The conditions of [`Block::sum_values`] hold.
     #[inline(always)]
     unsafe fn by_columns<V: Vector>(
         &mut self,

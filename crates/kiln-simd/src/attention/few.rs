@@ -23,7 +23,7 @@ macro_rules! each {
     };
 }
 
-/// Vectors of values that are added up at a time for so many queries: as many accumulators as hide the latency of one, or
+/// Vectors of values that are added up at a time for this many queries: as many accumulators as hide the latency of one, or
 /// as there are registers for.
 pub(super) const fn columns<V: Vector>(queries: usize) -> usize {
     match (queries, V::REGISTERS >= 32) {
@@ -51,7 +51,7 @@ impl Block<'_> {
     /// each key into a sum of its own; transposed, the sums add up to a vector of scores.
     ///
     /// # Safety
-    /// As [`Block::score`]; `depth` is `d` padded to whole vectors.
+    /// The conditions of [`Block::score`] hold; `depth` is `d` padded to whole vectors.
     #[inline(always)]
     pub(super) unsafe fn score_few<V: Vector>(&mut self, rows: Rows, start: usize, keys: usize, depth: usize) {
         let (d, dv) = (self.e.d, self.e.dv);
@@ -99,7 +99,7 @@ impl Block<'_> {
     /// One step of the online softmax, as [`Block::weigh`], a query at a time.
     ///
     /// # Safety
-    /// As [`Block::score`].
+    /// The conditions of [`Block::score`] hold.
     #[inline(always)]
     pub(super) unsafe fn weigh_few<V: Vector>(&mut self, keys: usize, seen: &[Span]) {
         for (query, seen) in seen.iter().enumerate() {
@@ -137,7 +137,7 @@ impl Block<'_> {
     /// tile, and says where it ended.
     ///
     /// # Safety
-    /// As [`Block::score`]; `deep` is `dv` padded to whole vectors, and every query sees these keys.
+    /// The conditions of [`Block::score`] hold; `deep` is `dv` padded to whole vectors, and every query sees these keys.
     #[inline(always)]
     pub(super) unsafe fn sum_few<V: Vector>(
         &mut self,
@@ -173,7 +173,7 @@ impl Block<'_> {
     /// `C` vectors of the weighted values for `R` queries; or for one, `AT_ONCE` keys a step, with accumulators for each.
     ///
     /// # Safety
-    /// As [`Block::sum_few`]; the columns are inside of the rows.
+    /// The conditions of [`Block::sum_few`] hold; the columns are inside of the rows.
     #[inline(always)]
     unsafe fn tile<V: Vector, const R: usize, const C: usize, const AT_ONCE: usize>(
         &mut self,

@@ -1,7 +1,7 @@
 //! Convolution of many channels: an implicit matrix product.
 //!
 //! The kernels are a matrix of `c_out` rows, with a column for each input channel and place in the kernel. What it is
-//! multiplied with has a row for each of these: the picture of that channel, shifted to that place. In a [`Frame`] such a
+//! multiplied with has a row for each of these: the image of that channel, shifted to that place. In a [`Frame`] such a
 //! row is the flat plane from some offset on, so nothing is unrolled or packed: the register tile loads the rows through
 //! a table of offsets. Flat rows run over the right edge, which costs `kw - 1` useless columns of every row of results.
 //!
@@ -98,7 +98,7 @@ pub(super) fn run(
     });
 }
 
-/// A picture and kernels of one pixel: the product of both. `y` is good for writing its results, and nobody else does.
+/// An image and kernels of one pixel: the product of both. `y` is good for writing its results, and nobody else does.
 fn one_pixel(
     isa: Isa,
     threads: usize,
@@ -171,7 +171,7 @@ impl Tiles {
         tiles
     }
 
-    /// Tiles of so many columns.
+    /// Tiles of this many columns.
     fn of(&self, columns: usize) -> usize {
         let vectors = columns.div_ceil(self.lanes);
         let wide = wide_tiles(vectors, self.most);
@@ -286,7 +286,7 @@ impl Block<'_> {
     /// Moves the results of a tile into the rows that they belong to, without the columns beyond the right edge.
     ///
     /// # Safety
-    /// As [`Block`]; `results` are those of the tile.
+    /// The conditions of [`Block`] hold; `results` are those of the tile.
     #[inline(always)]
     unsafe fn write<V: Vector>(&self, tile: &Tile, results: *const f32) {
         let e = self.e;

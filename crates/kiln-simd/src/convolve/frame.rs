@@ -13,7 +13,7 @@ pub(super) struct Region {
     pub(super) columns: Range<usize>,
 }
 
-/// How a padded picture with a stride is laid out so that the kernels see neither.
+/// How a padded image with a stride is laid out so that the kernels see neither.
 ///
 /// Each plane is split into phases: phase `(p, q)` holds the padded pixels whose row is `p` and whose column is `q`
 /// modulo the strides. In a phase, the pixels under neighbouring results are neighbours.
@@ -90,7 +90,7 @@ impl Frame {
 /// Copies planes into frames.
 ///
 /// # Safety
-/// `x` is good for reading `planes` pictures, `to` for writing as many planes of the frame and alone in doing so.
+/// `x` is good for reading `planes` images, `to` for writing as many planes of the frame and alone in doing so.
 pub(super) struct Fill {
     pub(super) frame: Frame,
     pub(super) planes: usize,
@@ -127,7 +127,7 @@ impl Kernel for Fill {
     }
 }
 
-/// Copies all planes of a picture into a frame, which `to` has room for.
+/// Copies all planes of an image into a frame, which `to` has room for.
 pub(super) fn fill(isa: Isa, threads: usize, frame: Frame, planes: usize, x: &[f32], to: &mut [f32]) {
     assert!(x.len() >= planes * frame.h * frame.w && to.len() >= planes * frame.plane());
     let to = Shared::new(to.as_mut_ptr());
@@ -143,7 +143,7 @@ pub(super) fn fill(isa: Isa, threads: usize, frame: Frame, planes: usize, x: &[f
 }
 
 impl Frame {
-    /// Copies a row of the picture into the phases across, which are `phase` elements apart.
+    /// Copies a row of the image into the phases across, which are `phase` elements apart.
     ///
     /// # Safety
     /// The instruction set of `V` is there; `to` is good for writing a row of each phase across.
@@ -187,7 +187,7 @@ impl Frame {
     }
 }
 
-/// Which of `count` places, `stride` pixels apart from padded pixel `first` on, are in a picture of `extent` pixels after
+/// Which of `count` places, `stride` pixels apart from padded pixel `first` on, are in an image of `extent` pixels after
 /// `padding`, and the pixel under the first of them.
 fn span(count: usize, stride: usize, first: usize, padding: usize, extent: usize) -> (Range<usize>, usize) {
     let start = padding.saturating_sub(first).div_ceil(stride).min(count);

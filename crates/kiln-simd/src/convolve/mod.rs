@@ -1,11 +1,11 @@
 //! Two-dimensional convolution.
 //!
-//! Three ways, all without an unrolled copy of the picture (im2col):
+//! Three ways, all without an unrolled copy of the image (im2col):
 //!
 //! - Few output channels ([`plane`]): each pair of channels is a pass of a stencil over rows, with a block of results in
 //!   registers.
 //! - Many output channels that fill vectors, and many terms ([`pixels`]): pixels times vectors of output channels, in register
-//!   tiles. Kernels have to be packed for it, once for many pictures ([`packed`]) or each time.
+//!   tiles. Kernels have to be packed for it, once for many images ([`packed`]) or each time.
 //! - Others ([`channels`]): elements of kernels times vectors of pixels, in register tiles.
 //!
 //! All want an image without padding and stride. Where it has them, it is copied into a [`frame`] first. A dilation only changes
@@ -48,7 +48,7 @@ impl Execute for Convolve2d {
     }
 }
 
-/// Convolves pictures that have pixels, with kernels that may reach far beyond them.
+/// Convolves images that have pixels, with kernels that may reach far beyond them.
 fn convolve_far(
     simd: &Simd,
     e: &ConvolveExtents,
@@ -71,7 +71,7 @@ fn bounded(e: &ConvolveExtents, stride: (usize, usize)) -> (usize, usize) {
     (along(stride.0, e.out_h, e.h.max(e.kh)), along(stride.1, e.out_w, e.w.max(e.kw)))
 }
 
-/// How many threads compute so many results.
+/// How many threads compute this many results.
 fn threads(simd: &Simd, e: &ConvolveExtents, results: usize) -> usize {
     let work = 2usize.saturating_mul(results).saturating_mul(e.terms());
     if work < PARALLEL { 1 } else { simd.threads() }

@@ -1,4 +1,4 @@
-//! Kernels packed once for many pictures.
+//! Kernels packed once for many images.
 
 use kiln_ir::op::Convolve2d;
 use kiln_ir::{Error, Result, Shape, reserve};
@@ -24,7 +24,7 @@ enum Order {
 }
 
 impl PackedKernels {
-    /// The instruction set in whose order they lie.
+    /// The instruction set whose order they have.
     pub fn isa(&self) -> Isa {
         self.isa
     }
@@ -36,7 +36,7 @@ impl PackedKernels {
 }
 
 impl Simd {
-    /// Packs kernels of the shape `[c_out, c_in, kh, kw]` for convolutions of many pictures.
+    /// Packs kernels of the shape `[c_out, c_in, kh, kw]` for convolutions of many images.
     ///
     /// # Errors
     /// [`Error::Length`] when the slice does not have these extents, [`Error::Overflow`] when they overflow,
@@ -59,7 +59,7 @@ impl Simd {
         Ok(PackedKernels { isa: self.isa(), shape, order })
     }
 
-    /// The convolution of pictures of the shape `[c_in, h, w]` or `[n, c_in, h, w]` with packed kernels, into `out`, with
+    /// The convolution of images of the shape `[c_in, h, w]` or `[n, c_in, h, w]` with packed kernels, into `out`, with
     /// `c_out` channels. The error bound is that of [`Convolve2d`]; sums may be added up in another order than with kernels
     /// that are not packed, so bits may differ.
     ///
@@ -114,10 +114,10 @@ impl Simd {
         Ok(())
     }
 
-    /// As [`Simd::convolve2d_packed_into`], into a new `Vec`.
+    /// Returns the result of [`Simd::convolve2d_packed_into`] in a new `Vec`.
     ///
     /// # Errors
-    /// As [`Simd::convolve2d_packed_into`]; [`Error::OutOfMemory`].
+    /// The errors of [`Simd::convolve2d_packed_into`]; [`Error::OutOfMemory`].
     pub fn convolve2d_packed(
         &self,
         x: &[f32],

@@ -1,7 +1,7 @@
 //! Convolution plane by plane: a stencil over rows.
 //!
 //! A block of four rows and two vectors of results stays in registers. For each column of the kernel, every row of the
-//! picture under the block is loaded once, at that shift, and used for all the results that see it: seven loads serve
+//! image under the block is loaded once, at that shift, and used for all the results that see it: seven loads serve
 //! forty products of a kernel of five rows, so that loads, which straddle cache lines here, do not set the pace.
 //!
 //! Taller kernels are cut into slices of at most five rows, input channels and the phases of a stride into passes; the
@@ -61,7 +61,7 @@ pub(super) fn run(
     });
 }
 
-/// The results whose windows lie inside of the picture, and which need no copy of it: none for a stride across, whose
+/// The results whose windows lie inside of the image, and which need no copy of it: none for a stride across, whose
 /// pixels must be brought together.
 fn inside(e: &ConvolveExtents, stride: (usize, usize)) -> Region {
     let along = |n: usize, k: usize, before: usize, stride: usize, out: usize| {
@@ -84,17 +84,17 @@ fn steps(e: &ConvolveExtents, stride: (usize, usize)) -> (usize, usize) {
     (stride.0 / common, e.dilation.0 / common)
 }
 
-/// What the regions of a picture share.
+/// What the regions of an image share.
 struct Plane<'a> {
     isa: Isa,
     e: &'a ConvolveExtents,
     stride: (usize, usize),
     kernel: &'a [f32],
-    /// The picture.
+    /// The image.
     x: &'a [f32],
     /// All results.
     y: *mut f32,
-    /// Which picture of the batch.
+    /// Which image of the batch.
     n: usize,
 }
 
@@ -163,7 +163,7 @@ impl Plane<'_> {
 /// The rows of the tallest slice of a kernel.
 const TALLEST: usize = 5;
 
-/// One pass: rows of results (+)= a slice of the kernel over rows of the picture.
+/// One pass: rows of results (+)= a slice of the kernel over rows of the image.
 ///
 /// # Safety
 /// `x` is good for reading `rows + kh - 1` rows of the pixels that the kernel reaches, `w` for `kh` rows of `kw`, `y` for
@@ -225,7 +225,7 @@ impl Pass {
     }
 
     /// # Safety
-    /// As [`Pass::slice`]; rows `row .. row + R` exist.
+    /// The conditions of [`Pass::slice`] hold; rows `row .. row + R` exist.
     #[inline(always)]
     unsafe fn row_block<V: Vector, const KH: usize, const R: usize>(&self, row: usize) {
         let mut at = 0;
@@ -248,7 +248,7 @@ impl Pass {
     /// `R` rows and `N` vectors of results; where `TAIL`, only the columns that are left.
     ///
     /// # Safety
-    /// As [`Pass::row_block`]; the columns from `at` exist.
+    /// The conditions of [`Pass::row_block`] hold; the columns from `at` exist.
     #[inline(always)]
     unsafe fn block<V: Vector, const KH: usize, const R: usize, const N: usize, const TAIL: bool>(
         &self,

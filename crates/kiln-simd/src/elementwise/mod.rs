@@ -41,7 +41,7 @@ macro_rules! kernels {
 
         impl Call {
             /// # Safety
-            /// As [`Run`].
+            /// The conditions of [`Run`] hold.
             pub(crate) unsafe fn dispatch(self, isa: Isa, kind: ElementwiseKind) {
                 match kind {
                     // SAFETY: the caller's contract; a `Simd` exists only for an available instruction set.
@@ -117,7 +117,7 @@ fn run(simd: &Simd, op: &Elementwise, operands: &[&[f32]], out: &mut [f32]) {
 /// million elements that have not been read just before gain a half.
 const STREAM: usize = 8 << 20;
 
-/// Elements of the parts that threads take, for a function of so many floating-point operations an element: all of them
+/// Elements of the parts that threads take, for a function of this many floating-point operations an element: all of them
 /// where one thread is faster.
 pub(crate) fn part_len(flops: u64, n: usize, simd: &Simd) -> usize {
     // Waking a thread costs some microseconds: it pays where the work is tens of them.

@@ -105,7 +105,7 @@ trait Operands<V: Vector, F: Formula>: Sized {
     /// A whole vector of each operand.
     ///
     /// # Safety
-    /// As [`Operands::load`].
+    /// The conditions of [`Operands::load`] hold.
     #[inline(always)]
     unsafe fn operands(&self, i: usize) -> [V; 3] {
         // SAFETY: the contract above.
@@ -115,7 +115,7 @@ trait Operands<V: Vector, F: Formula>: Sized {
     /// The results of a whole vector.
     ///
     /// # Safety
-    /// As [`Operands::load`].
+    /// The conditions of [`Operands::load`] hold.
     #[inline(always)]
     unsafe fn whole(&self, i: usize) -> V {
         // SAFETY: the contract above.
@@ -125,7 +125,7 @@ trait Operands<V: Vector, F: Formula>: Sized {
     /// Writes the results of the first `n` lanes of a vector.
     ///
     /// # Safety
-    /// As [`Operands::load_first`], and the output can be written at these elements.
+    /// The conditions of [`Operands::load_first`] hold, and the output can be written at these elements.
     #[inline(always)]
     unsafe fn partial(&self, out: *mut f32, i: usize, n: usize) {
         // SAFETY: the contract above.
@@ -138,7 +138,7 @@ trait Operands<V: Vector, F: Formula>: Sized {
     /// Fills `n` elements.
     ///
     /// # Safety
-    /// As [`Run`].
+    /// The conditions of [`Run`] hold.
     #[inline(always)]
     unsafe fn fill(&self, out: *mut f32, n: usize, stream: bool) {
         // SAFETY: every access below stays in 0..n.

@@ -30,7 +30,7 @@ use crate::scratch::Workspace;
 use crate::threads::{self, Shared};
 use crate::vector::MAX_LANES;
 
-/// Something of which every block has as many pieces, taken or finished one by one.
+/// Counts claimed and finished pieces of each block; every block has as many.
 #[derive(Default)]
 struct Pieces(AtomicUsize);
 
@@ -79,7 +79,7 @@ struct Blocked<'a> {
     gemm: &'a Gemm,
     isa: Isa,
     set: &'a TileSet,
-    /// The first column, and the columns of the B of which this product has some.
+    /// The first column, and the number of columns of the whole B.
     column: usize,
     b_columns: usize,
     tiles: Tiles,
@@ -106,7 +106,7 @@ impl Gemm {
     /// Columns `column .. column + self.n` of a product whose B has `b_columns`.
     ///
     /// # Safety
-    /// As [`Gemm::run`].
+    /// The conditions of [`Gemm::run`] hold.
     pub(super) unsafe fn blocked(&self, isa: Isa, set: &TileSet, threads: usize, column: usize, b_columns: usize) {
         let nr = set.shape.columns();
         let tiles = Tiles::new(self.m, set.shape.rows);
@@ -170,7 +170,7 @@ impl Gemm {
     /// Packs tiles `t0 .. t1` of rows, columns `p0 .. p0 + k` of A.
     ///
     /// # Safety
-    /// As [`Gemm::run`]; `out` is good for writing the rows times `k` and a vector more.
+    /// The conditions of [`Gemm::run`] hold; `out` is good for writing the rows times `k` and a vector more.
     pub(super) unsafe fn pack_a(
         &self,
         isa: Isa,
@@ -198,7 +198,7 @@ impl Blocked<'_> {
     /// Packs some panels of a block of B, from column `start` of it, where there are any.
     ///
     /// # Safety
-    /// As [`Gemm::run`]; the panels are the caller's.
+    /// The conditions of [`Gemm::run`] hold; the panels are the caller's.
     unsafe fn pack_b(&self, block: Block, start: usize, b_block: *mut f32) {
         let Source::Matrix(b) = self.gemm.b else { return };
         if start < block.n {
@@ -217,7 +217,7 @@ impl Blocked<'_> {
     }
 
     /// # Safety
-    /// As [`Gemm::run`]; `space` has room for the blocks, and has the A that it says, B where the step does not pack it, and
+    /// The conditions of [`Gemm::run`] hold; `space` has room for the blocks, and has the A that it says, B where the step does not pack it, and
     /// the sums of the step before, if that had the same block and rows.
     unsafe fn step(&self, step: Step, then: Option<Step>, space: &mut Space) {
         let Step { block: Block { j0, n, .. }, rows, p0, k, packs } = step;

@@ -21,7 +21,7 @@ const CROWDED: usize = 16;
 /// Tiles that read a crowded panel from which it pays to copy the panel, on one thread.
 const COPIED: usize = 12;
 
-/// Whether so many rows of a panel, so many elements apart, are [`CROWDED`] in an L1 cache of 64 sets of lines of 64 bytes.
+/// Whether this many rows of a panel, this many elements apart, are [`CROWDED`] in an L1 cache of 64 sets of lines of 64 bytes.
 pub(super) fn is_crowded(rows: usize, stride: usize) -> bool {
     let stride = stride.saturating_mul(size_of::<f32>());
     let places = if stride.is_multiple_of(64) { 4096 >> stride.trailing_zeros().min(12) } else { 64 };
@@ -79,7 +79,7 @@ impl Direct {
     /// One panel of B after the other; `COPIES` if some may have to be copied.
     ///
     /// # Safety
-    /// As [`Direct::run`].
+    /// The conditions of [`Direct::run`] hold.
     unsafe fn panels<const COPIES: bool>(&self, isa: Isa, set: &TileSet) {
         let shape = &set.shape;
         let (kind, a_stride) =

@@ -24,7 +24,7 @@ const STEPS: usize = 64;
 /// Products in an element from which it pays: adding up the lanes costs as much as some vectors of products.
 pub(super) const LEAST_K: usize = 128;
 
-/// Columns of C up to which a tile leaves so many lanes idle that inner products are faster.
+/// Columns of C up to which a tile leaves enough lanes idle that inner products are faster.
 pub(super) const FEW_COLUMNS: usize = 8;
 
 /// `C = A Bᵀ` for a few rows.
@@ -73,7 +73,7 @@ impl DotsArgs {
 }
 
 /// # Safety
-/// As [`DotsArgs::run`].
+/// The conditions of [`DotsArgs::run`] hold.
 unsafe fn dots(isa: Isa, m: usize, args: DotsArgs) {
     let most = if isa.lanes() >= 16 { ROWS } else { ROWS / 2 };
     // A copy whose rows do not lie whole pages apart, where they would push one another out of the L1 cache.
@@ -126,7 +126,7 @@ impl<const R: usize> Routine for Dots<R> {
     type Args = DotsArgs;
 
     /// # Safety
-    /// As [`dots`], for `R` rows.
+    /// The conditions of [`dots`] hold for `R` rows.
     #[inline(always)]
     unsafe fn run<V: Vector>(t: &DotsArgs) {
         // Never looked up: see the limit of rows above.
@@ -153,7 +153,7 @@ impl<const R: usize> Routine for Dots<R> {
 /// Products `start ..` of `S` columns of C.
 ///
 /// # Safety
-/// As [`DotsArgs::run`], for `R` rows; the columns are inside of C.
+/// The conditions of [`DotsArgs::run`] hold for `R` rows; the columns are inside of C.
 #[inline(always)]
 unsafe fn columns<V: Vector, const R: usize, const S: usize>(t: &DotsArgs, start: usize, j: usize) {
     // SAFETY: the caller's contract.

@@ -111,10 +111,10 @@ impl Gemm {
         Some(Direct { m, k, n, a, b, c, c_stride }).filter(Direct::suits)
     }
 
-    /// As [`Gemm::run`], for products with rows and columns.
+    /// [`Gemm::run`] for products with at least one row and column.
     ///
     /// # Safety
-    /// As [`Gemm::run`].
+    /// The conditions of [`Gemm::run`] hold.
     unsafe fn run_in_parts(&self, isa: Isa, threads: usize, direct: bool) {
         if self.k == 0 {
             // SAFETY: the rows of C are writable.
@@ -155,7 +155,7 @@ impl Gemm {
         }
     }
 
-    /// The way for so many threads and tiles of so many rows, of a product that is small or not.
+    /// The way for this many threads and tiles of this many rows, of a product that is small or not.
     fn way(&self, threads: usize, rows: usize, direct: bool) -> Way {
         let (a, Source::Matrix(b)) = (self.a, self.b) else { return Way::Packed };
         let in_rows = b.column_stride == 1;
@@ -177,7 +177,7 @@ impl Gemm {
     /// Rows `i .. i + m` and columns `j .. j + n` of the product.
     ///
     /// # Safety
-    /// As [`Gemm::run`].
+    /// The conditions of [`Gemm::run`] hold.
     unsafe fn part(&self, isa: Isa, set: &TileSet, way: Way, i: usize, m: usize, j: usize, n: usize) {
         let part = Self { m, n, a: self.a.at(i, 0), c: self.c.wrapping_add(i * self.c_stride + j), ..*self };
         // SAFETY: the caller's contract.
@@ -197,7 +197,7 @@ impl Gemm {
     /// Few columns do not pay for a packed A: each of its elements would be copied for a few products only.
     ///
     /// # Safety
-    /// As [`Gemm::run`]; the rows of A are contiguous.
+    /// The conditions of [`Gemm::run`] hold; the rows of A are contiguous.
     unsafe fn narrow(&self, isa: Isa, set: &TileSet, b: MatrixRef) {
         let a = self.a;
         let shape = set.shape;
@@ -240,7 +240,7 @@ impl Gemm {
     }
 
     /// # Safety
-    /// As [`Gemm::run`].
+    /// The conditions of [`Gemm::run`] hold.
     unsafe fn skinny(&self, isa: Isa, set: &TileSet, b: MatrixRef) {
         let shape = set.shape;
         let tiles = Tiles::new(self.m, shape.rows);

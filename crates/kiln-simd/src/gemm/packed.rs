@@ -21,7 +21,7 @@ pub struct PackedB {
 }
 
 impl PackedB {
-    /// The instruction set in whose order it lies.
+    /// The instruction set whose order it has.
     pub fn isa(&self) -> Isa {
         self.isa
     }
@@ -93,10 +93,10 @@ impl Simd {
         Ok(())
     }
 
-    /// As [`Simd::matmul_packed_into`], into a new `Vec`.
+    /// Returns the result of [`Simd::matmul_packed_into`] in a new `Vec`.
     ///
     /// # Errors
-    /// As [`Simd::matmul_packed_into`].
+    /// The errors of [`Simd::matmul_packed_into`].
     pub fn matmul_packed(&self, a: &[f32], b: &PackedB, m: usize) -> Result<Vec<f32>> {
         let mut out = kiln_ir::zeros(Shape::new(&[m, b.n])?.numel())?;
         self.matmul_packed_into(a, b, m, &mut out)?;

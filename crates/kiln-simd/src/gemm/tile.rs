@@ -12,7 +12,7 @@ use crate::vector::{Registers, Routine, Vector, by_isa, routine};
 pub(super) const MAX_ROWS: usize = 16;
 
 /// Runs `$body` with the constant `$i` for every row below `$rows`, each a literal. Inline constants here and below: a branch
-/// on one that is not taken is not given to LLVM at all, of which a build would take minutes.
+/// on one that is not taken is not given to LLVM at all: compiling it would take minutes.
 macro_rules! each_row {
     ($rows:expr, $i:ident => $body:block) => {
         each_row!(@ $rows, $i, $body, 0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15)
@@ -53,7 +53,7 @@ impl TileShape {
         2 * self.lanes
     }
 
-    /// The first panel of so many columns of a B that lies row by row, for tiles of a kind.
+    /// The first panel of this many columns of a B that lies row by row, for tiles of a kind.
     #[inline]
     pub(super) fn direct_panel(&self, columns: usize, kind: usize) -> DirectPanel {
         let most = if kind == ROWS && self.rows_of[2] > 0 { 3 } else { 2 };
@@ -74,7 +74,7 @@ pub(super) struct DirectPanel {
     pub(super) columns: usize,
     /// Columns in the last vector.
     pub(super) last: usize,
-    /// Rows of the largest tile of so many vectors.
+    /// Rows of the largest tile of this many vectors.
     pub(super) rows: usize,
 }
 
@@ -239,7 +239,7 @@ impl<const R: usize, const C: usize, const KIND: usize> Tile<R, C, KIND> {
     /// The tile that begins `at` columns from where B and C are said to.
     ///
     /// # Safety
-    /// As [`Routine::run`].
+    /// The conditions of [`Routine::run`] hold.
     #[inline(always)]
     unsafe fn one<V: Vector>(t: &TileArgs, at: usize) {
         let whole = t.last == V::LANES;
@@ -445,7 +445,7 @@ fn moved([a, b, c, d, e, f]: [*const f32; 6], n: usize) -> [*const f32; 6] {
 }
 
 /// # Safety
-/// As [`Vector::load`] when `whole`, else as [`Vector::load_first`].
+/// The conditions of [`Vector::load`] hold when `whole`, else those of [`Vector::load_first`].
 #[inline(always)]
 unsafe fn load<V: Vector>(p: *const f32, n: usize, whole: bool) -> V {
     // SAFETY: the caller's contract.
@@ -453,7 +453,7 @@ unsafe fn load<V: Vector>(p: *const f32, n: usize, whole: bool) -> V {
 }
 
 /// # Safety
-/// As [`Vector::store`] when `whole`, else as [`Vector::store_first`].
+/// The conditions of [`Vector::store`] hold when `whole`, else those of [`Vector::store_first`].
 #[inline(always)]
 unsafe fn store<V: Vector>(v: V, p: *mut f32, n: usize, whole: bool) {
     // SAFETY: the caller's contract.
@@ -508,7 +508,7 @@ impl TileSet {
         Self { shape, fns: [of_rows, added, of_columns, of_panels, [none, two!(PACKING), none]] }
     }
 
-    /// The tile of so many rows and vectors.
+    /// The tile of this many rows and vectors.
     #[inline]
     pub(super) fn tile(&self, kind: usize, rows: usize, vectors: usize) -> TileFn {
         debug_assert!(rows <= self.shape.rows_of[vectors - 1]);

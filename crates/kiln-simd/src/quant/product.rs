@@ -7,7 +7,7 @@
 //! before it is multiplied.
 //!
 //! With AVX-512 and one row of x, what bounds a product is the number of instructions, not memory: vectors of 64 bytes have
-//! two ports, and a block of 256 weights takes 33 instructions there in Q4_K, 41 in Q5_K and 38 in Q6_K, of which 8 are
+//! two ports, and a block of 256 weights takes 33 instructions there in Q4_K, 41 in Q5_K and 38 in Q6_K; 8 of them are
 //! products of bytes, two for each 64 weights because an element of x is two bytes. That is at least 17, 21 and 19 cycles,
 //! or 8.7, 8.6 and 11 bytes of weights a cycle. Loads and the unpacking of scales in general registers go elsewhere.
 //!
@@ -46,7 +46,7 @@ impl<W: Weights> Part<'_, W> {
     /// Rows `i .. i + R` of x with every row of the part.
     ///
     /// # Safety
-    /// As [`Part`], and `i + R <= m`.
+    /// The conditions of [`Part`] hold, and `i + R <= m`.
     #[inline(always)]
     unsafe fn rows<B: Bytes, const R: usize>(&self, i: usize) {
         let [_, n, k] = self.extents;

@@ -19,7 +19,7 @@ const SUMS: usize = 8;
 /// Vectors of columns whose best is kept, and where it stood.
 const BESTS: usize = 4;
 
-/// A matrix of `rows` rows, `stride` elements apart, of which `columns` columns are reduced.
+/// A matrix of `rows` rows, `stride` elements apart; `columns` columns are reduced.
 #[derive(Clone, Copy)]
 pub(super) struct Columns {
     /// The first element.
@@ -146,10 +146,10 @@ pub(super) unsafe fn sums<V: Vector, T: Term>(t: T, m: Columns, scratch: &mut [f
     }
 }
 
-/// As [`sums`], as the columns are.
+/// [`sums`] for the layout of the columns.
 ///
 /// # Safety
-/// As [`sums`].
+/// The conditions of [`sums`] hold.
 #[inline(always)]
 unsafe fn wide_sums<V: Vector, T: Term>(t: T, m: Columns, scratch: &mut [f32], out: *mut f32) {
     let leaves = m.rows.div_ceil(LEAF);
@@ -263,10 +263,10 @@ pub(super) unsafe fn bests<V: Vector, E: Extreme>(m: Columns, out: *mut f32) {
     }
 }
 
-/// As [`bests`], as the columns are.
+/// [`bests`] for the layout of the columns.
 ///
 /// # Safety
-/// As [`bests`].
+/// The conditions of [`bests`] hold.
 #[inline(always)]
 unsafe fn wide_bests<V: Vector, E: Extreme>(m: Columns, out: *mut f32) {
     // SAFETY: the caller's contract.

@@ -234,7 +234,7 @@ impl<E: Extreme> Kernel for Best<'_, E> {
 /// 0.95 of the time of AVX-512 on 64 to 300 elements, and 1.1 of it on 1000.
 const SHORT: usize = 512;
 
-/// The instruction set for so many elements; available where `isa` is.
+/// The instruction set for this many elements; available where `isa` is.
 fn fitting(isa: Isa, n: usize) -> Isa {
     if n < SHORT { isa.halved() } else { isa }
 }
@@ -261,7 +261,7 @@ pub(super) struct Place {
     pub value: f32,
 }
 
-/// The first position that `is` holds for; `n` if there is none. What is beyond the end counts as `fill`.
+/// The first position that `is` holds for; `n` if it holds for no position. What is beyond the end counts as `fill`.
 ///
 /// # Safety
 /// The instruction set is there; `x` is good for reading `n` f32.

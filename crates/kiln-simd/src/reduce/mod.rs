@@ -127,7 +127,7 @@ impl<T: Term> Rule for Total<T> {
     }
 }
 
-/// One NaN stands for all, whose signs differ between machines.
+/// One NaN replaces all, whose signs differ between machines.
 #[inline(always)]
 fn one_nan(x: f32) -> f32 {
     if x.is_nan() { f32::NAN } else { x }
@@ -329,7 +329,7 @@ impl<R: Rule> Kernel for Rows<'_, R> {
 /// Columns of a matrix, each reduced to one result.
 ///
 /// # Safety
-/// As [`Rule::columns`].
+/// The conditions of [`Rule::columns`] hold.
 struct Block<'a, R: Rule>(R, Columns, &'a mut [f32], *mut R::Out);
 
 impl<R: Rule> Kernel for Block<'_, R> {

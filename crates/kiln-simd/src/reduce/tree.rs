@@ -9,7 +9,7 @@
 //! Nor do they depend on where the slice lies, although aligned vectors are what is read: lanes may begin anywhere in
 //! their row, because everything that follows a leaf combines lanes of one distance in a ring and does not care for the
 //! order of two operands. So a leaf is read from its first aligned vector on, every register holds lanes that are turned
-//! by so many places, and the elements before it, which belong to the last lanes, come first in the sums of those.
+//! by this many places, and the elements before it, which belong to the last lanes, come first in the sums of those.
 
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
@@ -149,7 +149,7 @@ impl Term for Products {
 /// Registers that hold sums: with the 16 registers of most instruction sets, half of them are left for the operands.
 const SUMS: usize = 8;
 
-/// Adds the sums of at most [`LEAF`] elements, of which `head` stand before the first aligned vector, to complete
+/// Adds the sums of at most [`LEAF`] elements, `head` of them before the first aligned vector, to complete
 /// subtrees: the first `merges` of `levels`. Writes the sum of all to the level that follows them.
 ///
 /// The lanes are turned by `head` places; all leaves of a slice have the same `head`.
@@ -316,7 +316,7 @@ unsafe fn combine<V: Vector, T: Term>(left: &Lanes, right: &mut Lanes) {
 }
 
 /// The lanes in one, upper half to lower half, which pairs lanes of one distance in a ring: they may be turned. One NaN
-/// stands for all, whose signs differ between machines.
+/// replaces all, whose signs differ between machines.
 ///
 /// # Safety
 /// The instruction set is there.
@@ -340,7 +340,7 @@ unsafe fn across<V: Vector, T: Term>(mut lanes: Lanes) -> f32 {
 /// The lanes of at most one leaf.
 ///
 /// # Safety
-/// As [`lanes`].
+/// The conditions of [`lanes`] hold.
 #[inline(always)]
 unsafe fn single<V: Vector, T: Term>(t: T, x: *const f32, y: *const f32, n: usize) -> Lanes {
     let mut lanes = [0.0; LANES];

@@ -58,10 +58,10 @@ unsafe fn sums<V: Vector, const N: usize>(
     totals
 }
 
-/// As [`sums`], over a part.
+/// [`sums`] over a part.
 ///
 /// # Safety
-/// As [`sums`].
+/// The conditions of [`sums`] hold.
 #[inline(always)]
 unsafe fn part_sums<V: Vector, const N: usize>(
     x: *const f32,
@@ -277,7 +277,7 @@ impl Norm<'_> {
     /// A row that may be constant, or whose squares overflow or vanish: scaled by a power of two, which changes no digit.
     ///
     /// # Safety
-    /// As [`Norm::apply`].
+    /// The conditions of [`Norm::apply`] hold.
     #[inline(always)]
     unsafe fn extreme_row<V: Vector>(self, x: *const f32, out: *mut f32, n: usize, eps: f64, t: Transform) {
         // SAFETY: the caller's contract.

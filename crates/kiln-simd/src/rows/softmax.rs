@@ -138,7 +138,7 @@ struct Block {
 /// The first pass over one block.
 ///
 /// # Safety
-/// As [`exponentials`].
+/// The conditions of [`exponentials`] hold.
 #[inline(always)]
 unsafe fn first_pass<V: Vector, const STORE: bool>(x: *const f32, out: *mut f32, n: usize) -> Block {
     // SAFETY: the caller's contract.
@@ -215,7 +215,7 @@ impl<const LOG: bool> Kernel for Rows<LOG> {
 /// The first pass over block `b` of a row of `n`, as a pair of floats.
 ///
 /// # Safety
-/// As [`Rows`].
+/// The conditions of [`Rows`] hold.
 #[inline(always)]
 unsafe fn part<V: Vector, const LOG: bool>(x: *const f32, out: *mut f32, n: usize, b: usize) -> [f32; 2] {
     let at = b * BLOCK;
@@ -238,7 +238,7 @@ fn join_pairs(blocks: &[[f32; 2]]) -> (f32, f64) {
 /// The second pass over a block whose exponentials are relative to `own`.
 ///
 /// # Safety
-/// As [`Rows`].
+/// The conditions of [`Rows`] hold.
 #[inline(always)]
 unsafe fn second_pass<V: Vector, const LOG: bool>(
     x: *const f32,
@@ -271,7 +271,7 @@ unsafe fn second_pass<V: Vector, const LOG: bool>(
 /// Blocks `from..to` of one long row: the first pass when `total` is `None`, else the second.
 ///
 /// # Safety
-/// As [`Rows`] with one row; `blocks` has a pair for every block, and no other thread touches those of this range.
+/// The conditions of [`Rows`] hold for one row; `blocks` has a pair for every block, and no other thread touches those of this range.
 struct Stretch<const LOG: bool> {
     row: Rows<LOG>,
     from: usize,

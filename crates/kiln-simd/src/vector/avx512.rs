@@ -428,7 +428,7 @@ unsafe fn columns<const SURE: usize>(p: *const f32, stride: usize, n: usize) -> 
 /// The four columns from `p` of 16 rows.
 ///
 /// # Safety
-/// As [`columns`], for four columns.
+/// The conditions of [`columns`] hold for four columns.
 #[inline(always)]
 unsafe fn four_columns<const SURE: usize>(p: *const f32, stride: usize, n: usize) -> [Avx512; 4] {
     // Shuffles of whole registers run on one port. Half of those of a transpose take pieces of 128 bits to their places,

@@ -12,17 +12,17 @@ macro_rules! lanewise {
         pub(crate) trait Lanewise:
             Copy + Add<Output = Self> + Sub<Output = Self> + Mul<Output = Self> + Div<Output = Self> + Neg<Output = Self>
         {
-            /// As [`Vector::FUSED`].
+            /// [`Vector::FUSED`] of the vector.
             const FUSED: bool;
-            /// As [`Vector::TABLES`].
+            /// [`Vector::TABLES`] of the vector.
             const TABLES: bool;
             /// A truth value for each lane.
             type Mask: Copy;
             /// A constant beside a value that exists.
             fn of(self, x: f32) -> Self;
-            /// As [`Vector::mantissa_exponent`].
+            /// Calls [`Vector::mantissa_exponent`].
             fn mantissa_exponent(self) -> (Self, Self);
-            /// As [`Vector::lookup`].
+            /// Calls [`Vector::lookup`].
             fn lookup(self, table: &[f32; 16]) -> Self;
             /// Lane by lane `mask ? yes : no`.
             fn select(mask: Self::Mask, yes: Self, no: Self) -> Self;
@@ -112,29 +112,29 @@ macro_rules! lanewise {
 
 lanewise! {
     numbers {
-        /// As [`Vector::mul_add`].
+        /// Calls [`Vector::mul_add`].
         mul_add(b, c);
-        /// As [`Vector::fma`].
+        /// Calls [`Vector::fma`].
         fma(b, c);
         /// Square root.
         sqrt();
-        /// As [`Vector::reciprocal_sqrt`].
+        /// Calls [`Vector::reciprocal_sqrt`].
         reciprocal_sqrt();
-        /// As [`Vector::lesser`].
+        /// Calls [`Vector::lesser`].
         lesser(b);
-        /// As [`Vector::greater`].
+        /// Calls [`Vector::greater`].
         greater(b);
-        /// As [`Vector::minimum`].
+        /// Calls [`Vector::minimum`].
         minimum(b);
-        /// As [`Vector::maximum`].
+        /// Calls [`Vector::maximum`].
         maximum(b);
-        /// As [`Vector::scale_pow2`].
+        /// Calls [`Vector::scale_pow2`].
         scale_pow2(n);
-        /// As [`Vector::shift_exponent`].
+        /// Calls [`Vector::shift_exponent`].
         shift_exponent(shifted);
-        /// As [`Vector::limited`].
+        /// Calls [`Vector::limited`].
         limited(limit);
-        /// As [`Vector::quarter_of_octave`].
+        /// Calls [`Vector::quarter_of_octave`].
         quarter_of_octave();
         /// Absolute value; clears the sign of NaN too.
         abs();

@@ -173,7 +173,7 @@ pub(crate) trait Vector:
         }
     }
 
-    /// As [`Vector::load_columns`] where only the first `n` rows are there; zeros stand for the others.
+    /// [`Vector::load_columns`] where only the first `n` rows exist; the others are zeros.
     ///
     /// # Safety
     /// The instruction set is there; `n <= LANES`, and `n` rows of `LANES` f32 are readable.
@@ -359,7 +359,7 @@ pub(crate) trait Vector:
         }
         Self::from_lanes(lanes, self)
     }
-    /// The entries of a table of which the lowest four bits are the number.
+    /// The entries of a table; the lowest four bits of each lane are the index.
     #[inline(always)]
     fn lookup(self, table: &[f32; 16]) -> Self {
         let mut lanes = self.lanes();
@@ -591,7 +591,7 @@ macro_rules! instruction_sets {
             }
         }
 
-        /// As [`EnterKernel`], for routines.
+        /// [`EnterKernel`] for routines.
         #[allow(non_snake_case)]
         trait EnterRoutine: Routine {
             $(

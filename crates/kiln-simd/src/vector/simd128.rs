@@ -72,7 +72,7 @@ mod arithmetic {
 /// [`Vector::load_first`].
 ///
 /// # Safety
-/// As there.
+/// The conditions of [`Vector::load_first`] hold.
 #[inline(never)]
 unsafe fn load_first(p: *const f32, n: usize) -> Simd128 {
     // SAFETY: no more than n are read.
@@ -90,7 +90,7 @@ unsafe fn load_first(p: *const f32, n: usize) -> Simd128 {
 /// [`Vector::load_within`].
 ///
 /// # Safety
-/// As there.
+/// The conditions of [`Vector::load_within`] hold.
 #[inline(never)]
 unsafe fn load_within(p: *const f32, skip: usize, n: usize, fill: f32) -> Simd128 {
     let mut lanes = [fill; 4];
@@ -105,7 +105,7 @@ unsafe fn load_within(p: *const f32, skip: usize, n: usize, fill: f32) -> Simd12
 /// [`Vector::store_first`].
 ///
 /// # Safety
-/// As there.
+/// The conditions of [`Vector::store_first`] hold.
 #[inline(never)]
 unsafe fn store_first(v: Simd128, p: *mut f32, n: usize) {
     // SAFETY: no more than n are written.

@@ -9,7 +9,7 @@ use crate::trusted;
 /// An interface to GPUs that reaches none on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct AbsentApi {
-    /// As [`AdapterInfo::api`] says it: `vulkan`, `metal`, `dx12`.
+    /// The name of the API, as in [`AdapterInfo::api`]: `vulkan`, `metal`, `dx12`.
     pub api: &'static str,
     /// Why, and what helps.
     pub reason: String,

@@ -11,7 +11,7 @@ use super::absent::absent;
 /// The environment variable that names the adapter that [`crate::GpuDevice::new`] opens: a part of its label or its index.
 pub const ADAPTER_VARIABLE: &str = "KILN_ADAPTER";
 
-/// What kind of device an adapter stands for.
+/// What kind of device an adapter is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum AdapterKind {

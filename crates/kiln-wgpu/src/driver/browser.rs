@@ -1,4 +1,4 @@
-//! What wgpu does not pass on from a browser: whose its adapter is, why there is none, and turns of its event loop.
+//! What wgpu does not pass on from a browser: whose its adapter is, why no adapter is offered, and turns of its event loop.
 
 use js_sys::{Function, Promise, Reflect};
 use wasm_bindgen::{JsCast, JsValue};

@@ -107,7 +107,7 @@ impl Inner {
     pub(crate) fn compiled(&self, _: &str, _: bool) {}
 }
 
-/// What the device reported about something that asked for so many bytes, as an error.
+/// What the device reported about something that asked for this many bytes, as an error.
 fn translated(what: &str, device: &str, bytes: u64, reported: [Option<wgpu::Error>; 3]) -> Option<Error> {
     let mut reported: Vec<wgpu::Error> = reported.into_iter().flatten().collect();
     // What follows from a lack of memory is no other error.
@@ -289,7 +289,7 @@ pub(super) mod tests {
     use crate::{AdapterChoice, GpuCommandBatch};
     use kiln_device::waiting::block_on;
 
-    /// A device of any kind; none where there is none and the tests do not ask for one.
+    /// A device of any kind; `None` where the machine has none and the tests do not ask for one.
     pub(in crate::driver) fn device() -> Option<GpuDevice> {
         match GpuDevice::open(&AdapterChoice::Any) {
             Ok(device) => Some(device),

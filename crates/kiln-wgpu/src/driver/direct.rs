@@ -47,7 +47,7 @@ impl Direct {
     /// Compiles a plan on these operands and takes memory for it.
     ///
     /// # Errors
-    /// As [`Executable::new`].
+    /// The errors of [`Executable::new`].
     pub(crate) async fn new(device: &GpuDevice, plan: Plan, operands: &[TensorId]) -> Result<Self> {
         let bytes_of = |id: &TensorId| plan.inputs.iter().find(|input| input.0 == *id).map_or(0, |input| input.1);
         let (starts, bytes) = laid_out(device, operands.iter().map(bytes_of));
@@ -155,7 +155,7 @@ async fn memory(device: &GpuDevice, bytes: u64, usage: wgpu::BufferUsages) -> Re
     device.scoped_work("taking memory", bytes, buffer).await
 }
 
-/// Where tensors of so many bytes begin in one buffer, and the bytes of all.
+/// Where tensors of this many bytes begin in one buffer, and the bytes of all.
 fn laid_out(device: &GpuDevice, bytes: impl Iterator<Item = u64>) -> (Vec<u64>, u64) {
     let alignment = u64::from(device.inner.target.limits.min_storage_buffer_offset_alignment).max(16);
     let mut end = 0;

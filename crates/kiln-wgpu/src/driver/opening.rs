@@ -115,7 +115,7 @@ impl GpuDevice {
         /// Opens an adapter of choice.
         ///
         /// # Errors
-        /// As [`GpuDevice::new_async`].
+        /// The errors of [`GpuDevice::new_async`].
         pub fn open, open_async(waiting, choice: &AdapterChoice) -> Result<Self> {
             Self::open_waiting(choice, &DeviceOptions::new(), waiting).await
         }
@@ -123,7 +123,7 @@ impl GpuDevice {
         /// Opens an adapter of choice as the options say. One after the other, where several are asked for at the same time.
         ///
         /// # Errors
-        /// As [`GpuDevice::new_async`].
+        /// The errors of [`GpuDevice::new_async`].
         pub fn open_with, open_with_async(waiting, choice: &AdapterChoice, options: &DeviceOptions) -> Result<Self> {
             Self::open_waiting(choice, options, waiting).await
         }

@@ -52,7 +52,7 @@ pub(crate) struct Readback {
 }
 
 impl Readback {
-    /// A buffer for so many bytes, whole words, which are not more than a buffer can have.
+    /// A buffer for this many bytes, whole words, which are not more than a buffer can have.
     pub(crate) fn new(device: &GpuDevice, bytes: u64) -> Self {
         let inner = &device.inner;
         let size = inner.shared.pool.size_class(bytes.max(LEAST_BYTES)).min(inner.target.limits.max_buffer_size);

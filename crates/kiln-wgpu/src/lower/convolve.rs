@@ -1,4 +1,4 @@
-//! Convolutions: as products in tiles that read the picture directly, or result by result where there is little to compute.
+//! Convolutions: as products in tiles that read the image directly, or result by result where there is little to compute.
 
 use kiln_ir::op::{Convolve2d, ConvolveExtents};
 use kiln_ir::{DType, Error, Result};
@@ -55,7 +55,7 @@ impl Lower<GpuDevice> for Convolve2d {
     }
 }
 
-/// Rows and columns of padded pictures at most: kernels count them in 32 bits, where those before the picture wrap around.
+/// Rows and columns of padded images at most: kernels count them in 32 bits, where those before the image wrap around.
 const LONGEST: usize = 1 << 31;
 
 /// Whether every row and column that a kernel is laid on has a number of its own.

@@ -11,7 +11,7 @@ use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Word};
 
-/// So many indices a single workgroup looks through while the others work.
+/// This many indices a single workgroup looks through while the others work.
 const SCANNED: usize = 1 << 14;
 
 impl Lower<GpuDevice> for Gather {

@@ -355,7 +355,7 @@ struct Vectors {
     shared: bool,
 }
 
-/// The matrix that few vectors are multiplied with: so many rows, or columns.
+/// The matrix that few vectors are multiplied with: this many rows, or columns.
 struct Factor {
     at: Slice,
     dtype: DType,

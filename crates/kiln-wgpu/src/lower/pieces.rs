@@ -17,7 +17,7 @@ impl Piece {
         Self { start: 0, len: units, whole: true }
     }
 
-    /// The part of a tensor that it is, of units of so many bytes.
+    /// The part of a tensor that it is, of units of this many bytes.
     pub(crate) fn of(&self, of: impl Into<Slice>, bytes: usize) -> Slice {
         let whole = of.into();
         let offset = whole.offset + (self.start * bytes) as u64;
@@ -26,12 +26,12 @@ impl Piece {
     }
 }
 
-/// Whether a binding can hold so many bytes.
+/// Whether a binding can hold this many bytes.
 pub(crate) fn fits(limits: &wgpu::Limits, bytes: usize) -> bool {
     bytes as u64 <= limits.max_storage_buffer_binding_size
 }
 
-/// Cuts `units` of so many bytes each, in every one of several tensors, where another binding can begin. Units that are too
+/// Cuts `units` of this many bytes each, in every one of several tensors, where another binding can begin. Units that are too
 /// large by themselves are pieces. Where nothing can be cut, there is one piece, which the device then refuses.
 pub(crate) fn pieces(limits: &wgpu::Limits, units: usize, bytes: &[usize]) -> Vec<Piece> {
     let largest = bytes.iter().copied().max().unwrap_or(0);

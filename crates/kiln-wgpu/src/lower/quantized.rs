@@ -6,7 +6,7 @@ use super::{Dispatches, Lower, Lowering, Value};
 use crate::GpuDevice;
 use crate::plan::{Code, Grid, Word};
 
-/// Parts of 32 elements that so many elements are read in.
+/// Parts of 32 elements that this many elements are read in.
 fn parts(elements: usize) -> usize {
     elements / 32
 }

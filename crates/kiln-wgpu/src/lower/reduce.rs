@@ -22,7 +22,7 @@ const BUSY: usize = 1024;
 /// Invocations that keep a large device busy.
 const INVOCATIONS: usize = 1 << 17;
 
-/// What the kernels are told about a reduction.
+/// The parameters of a reduction in its kernels.
 #[derive(Debug, Clone, Copy)]
 struct Kind {
     reduction: Reduction,
@@ -67,7 +67,7 @@ impl Lower<GpuDevice> for Dot {
     }
 }
 
-/// Invocations that share a row of so many vectors: each takes a few, as far as that keeps the device busy.
+/// Invocations that share a row of this many vectors: each takes a few, as far as that keeps the device busy.
 fn team(vectors: usize, rows: usize) -> usize {
     let mut team = vectors.div_ceil(AT_ONCE).next_power_of_two().min(WORKGROUP);
     while team < WORKGROUP && team < vectors && rows.saturating_mul(team) < INVOCATIONS {

@@ -11,7 +11,7 @@ use kiln_device::Location;
 use kiln_device::waiting::{Waiting, block_on};
 use kiln_device::{Driver, Executable, Plan};
 
-/// What an operation gives where bindings hold so many bytes at most, by its plan: no binding of it is larger. And how many
+/// What an operation gives where bindings hold this many bytes at most, by its plan: no binding of it is larger. And how many
 /// dispatches that takes.
 pub(super) fn run(device: &GpuDevice, op: Op, inputs: &[(TensorType, Vec<u8>)], most: Option<u64>) -> (usize, Vec<u8>) {
     let mut limits = device.target().limits.clone();

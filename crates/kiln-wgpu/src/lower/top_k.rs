@@ -107,7 +107,7 @@ fn of_rows(plan: &mut Lowering<'_>, x: Value, k: usize, order: Order, outputs: [
     Ok(())
 }
 
-/// Two sets of candidates, of which one is read while the other is written.
+/// Two sets of candidates; one is read while the other is written.
 struct Scratch {
     sets: [Option<[Location; 2]>; 2],
     words: usize,
@@ -146,7 +146,7 @@ impl Rows {
         plan.dispatch(Code::Kernel(kernel, constants), buffers, &params, Grid::groups_of(groups));
     }
 
-    /// Sorts runs of `size` and keeps so many of each.
+    /// Sorts runs of `size` and keeps this many of each.
     fn sort(&self, plan: &mut Lowering<'_>, size: usize, kept: usize, last: bool, out: Found) {
         let runs = self.n.div_ceil(size);
         let total = self.rows * runs;

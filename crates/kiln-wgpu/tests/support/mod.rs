@@ -3,7 +3,7 @@
 use kiln_ir::Error;
 use kiln_wgpu::{ADAPTER_VARIABLE, AdapterChoice, DeviceOptions, GpuDevice};
 
-/// The device that the environment variable `KILN_ADAPTER` names, or else the best, software allowed. Where there is none
+/// The device that the environment variable `KILN_ADAPTER` names, or else the best, software allowed. Without one
 /// the test is left out, and says so; with `wgpu` in `KILN_REQUIRE` it fails instead.
 pub(crate) fn device() -> Option<GpuDevice> {
     device_with(&DeviceOptions::new())

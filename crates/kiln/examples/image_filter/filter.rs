@@ -16,10 +16,10 @@ use kiln::{Batch, Engine, Record};
 /// a pixel, so this many take 1 GiB.
 const MAX_PIXELS: u64 = 36_000_000;
 
-/// A file larger than this is no image of so many pixels.
+/// A file larger than this cannot be an image within the limit of pixels.
 const MAX_BYTES: u64 = 1 << 28;
 
-/// A picture in shades of grey: luminance from 0 to 1, row by row.
+/// An image in shades of grey: luminance from 0 to 1, row by row.
 pub(crate) struct Picture {
     /// Pixels across.
     pub(crate) width: usize,
@@ -33,7 +33,7 @@ impl Picture {
     /// Reads a PNG or JPEG.
     ///
     /// # Errors
-    /// A sentence with the path, for files that are not there, not pictures, damaged, or unreasonably large.
+    /// A sentence with the path, for files that are not there, not images, damaged, or unreasonably large.
     pub(crate) fn read(path: &Path) -> Result<Self, Box<dyn Error>> {
         Self::decode(path).map_err(|e| format!("{}: {e}", path.display()).into())
     }
@@ -44,7 +44,7 @@ impl Picture {
         Ok(Self { width, height, luminance: grey.into_raw() })
     }
 
-    /// The picture with 8 bits a pixel.
+    /// The image with 8 bits a pixel.
     pub(crate) fn to_image(&self) -> GrayImage {
         let shade = |x: u32, y: u32| {
             let value = self.luminance.get(y as usize * self.width + x as usize).copied().unwrap_or(0.0);
@@ -132,7 +132,7 @@ const GAUSSIAN: [f32; 5] = [0.0545, 0.2442, 0.4026, 0.2442, 0.0545];
 /// The derivative across; its transpose is that down.
 const SOBEL: [f32; 9] = [-1.0, 0.0, 1.0, -2.0, 0.0, 2.0, -1.0, 0.0, 1.0];
 
-/// Blur and edges of pictures of one size. Recorded once, run for as many pictures as there are.
+/// Blur and edges of images of one size. Recorded once, run for as many images as there are.
 pub(crate) struct EdgeFilter<'e> {
     batch: Batch<'e>,
     picture: TensorId,
@@ -143,7 +143,7 @@ impl<'e> EdgeFilter<'e> {
     /// Records the pipeline.
     ///
     /// # Errors
-    /// [`kiln::Error::Shape`] for pictures smaller than seven pixels across or down: the filters need as many.
+    /// [`kiln::Error::Shape`] for images smaller than seven pixels across or down: the filters need as many.
     pub(crate) fn new(engine: &'e Engine, width: usize, height: usize) -> kiln::Result<Self> {
         if width < 7 || height < 7 {
             let reason = format!("the picture has {width} x {height} pixels, blur and edges need 7 x 7 at least");
@@ -167,10 +167,10 @@ impl<'e> EdgeFilter<'e> {
         Ok(Self { batch, picture, edges })
     }
 
-    /// The edges of a picture, three pixels less on every side.
+    /// The edges of an image, three pixels less on every side.
     ///
     /// # Errors
-    /// [`kiln::Error::Length`] when the picture has another number of pixels.
+    /// [`kiln::Error::Length`] when the image has another number of pixels.
     pub(crate) fn run(&mut self, picture: &Picture) -> kiln::Result<Picture> {
         self.batch.set(self.picture, &picture.luminance)?;
         self.batch.execute(&[self.edges])?;

@@ -1,4 +1,4 @@
-//! Edges of a picture: `cargo run --release --example image_filter -- picture.jpg edges.png`.
+//! Edges of an image: `cargo run --release --example image_filter -- image.jpg edges.png`.
 //!
 //! Reads a PNG or JPEG, blurs it, finds its edges, and writes them as a PNG.
 

@@ -200,7 +200,7 @@ impl<'e> Batch<'e> {
     /// Copies indices of the given extents into the batch.
     ///
     /// # Errors
-    /// As [`Batch::upload`].
+    /// The errors of [`Batch::upload`].
     pub fn upload_indices(&mut self, data: &[u32], dims: &[usize]) -> Result<TensorId> {
         self.upload_operand(&Operand::elements(data, dims)?)
     }
@@ -208,7 +208,7 @@ impl<'e> Batch<'e> {
     /// Copies quantised blocks into the batch; the extents count elements.
     ///
     /// # Errors
-    /// As [`Batch::upload`], and [`Error::Format`] when a row is not whole blocks.
+    /// The errors of [`Batch::upload`], and [`Error::Format`] when a row is not whole blocks.
     pub fn upload_blocks(&mut self, data: &[u8], dims: &[usize], format: QuantFormat) -> Result<TensorId> {
         self.upload_operand(&Operand::blocks(data, dims, format)?)
     }
@@ -247,7 +247,7 @@ impl<'e> Batch<'e> {
     /// Replaces the f32 elements of an uploaded tensor for the next execution.
     ///
     /// # Errors
-    /// As [`Batch::set_data`].
+    /// The errors of [`Batch::set_data`].
     pub fn set(&mut self, id: TensorId, data: &[f32]) -> Result<()> {
         self.set_data(id, Data::F32(data))
     }
@@ -863,7 +863,7 @@ waiting_methods! {
     /// Computes every result that no recorded operation reads.
     ///
     /// # Errors
-    /// As [`Batch::execute_async`].
+    /// The errors of [`Batch::execute_async`].
     pub fn execute_all, execute_all_async [&mut self] self (batch, waiting) -> Result<()> {
         let wanted = batch.graph.leaves();
         batch.compute(&wanted, false, waiting).await.map(drop)
@@ -872,7 +872,7 @@ waiting_methods! {
     /// Computes the wanted tensors and reads them, on a GPU in one submission.
     ///
     /// # Errors
-    /// As [`Batch::execute_async`].
+    /// The errors of [`Batch::execute_async`].
     pub fn run, run_async [&mut self] self (batch, waiting, wanted: &[TensorId]) -> Result<Vec<Buffer>> {
         match batch.compute(wanted, true, waiting).await? {
             Some(read) => Ok(read),
@@ -883,7 +883,7 @@ waiting_methods! {
     /// The f32 elements of a tensor that the last execution was asked for, or of an input.
     ///
     /// # Errors
-    /// As [`Batch::read_buffer_async`]; [`Error::Type`] for a tensor of another element type.
+    /// The errors of [`Batch::read_buffer_async`]; [`Error::Type`] for a tensor of another element type.
     pub fn read, read_async [&self] self (batch, waiting, id: TensorId) -> Result<Vec<f32>> {
         match batch.read_one(id, waiting).await? {
             Buffer::F32(elements) => Ok(elements),
@@ -894,7 +894,7 @@ waiting_methods! {
     /// The indices of a tensor, as [`Batch::read_async`].
     ///
     /// # Errors
-    /// As [`Batch::read_async`].
+    /// The errors of [`Batch::read_async`].
     pub fn read_indices, read_indices_async [&self] self (batch, waiting, id: TensorId) -> Result<Vec<u32>> {
         match batch.read_one(id, waiting).await? {
             Buffer::U32(elements) => Ok(elements),
@@ -946,7 +946,7 @@ waiting_methods! {
     /// Reads several such tensors.
     ///
     /// # Errors
-    /// As [`Batch::read_buffer_async`].
+    /// The errors of [`Batch::read_buffer_async`].
     pub fn read_many, read_many_async [&self] self (batch, waiting, ids: &[TensorId]) -> Result<Vec<Buffer>> {
         batch.read_waiting(ids, waiting).await
     }

@@ -208,7 +208,7 @@ fn parts_of_plans_that_are_no_more_hold_nothing() {
     assert_eq!([batch.read(soft).unwrap(), batch.read(last).unwrap()], expected(None));
 }
 
-/// A product of which a state keeps the first row: the wanted product and the position.
+/// A product whose first row a state keeps: the wanted product and the position.
 fn keeping(batch: &mut Batch<'_>, state: &State) -> (TensorId, TensorId) {
     let (x, w) = (batch.upload(&numbers(1), &[N, N]).unwrap(), batch.upload(&numbers(2), &[N, N]).unwrap());
     let held = batch.state(state);

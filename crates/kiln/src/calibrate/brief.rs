@@ -20,11 +20,11 @@ use super::grid::Probe;
 use crate::repeats::Repeats;
 use crate::{Engine, gpus};
 
-/// So many ticks of the clock a sample lasts at least.
+/// This many ticks of the clock a sample lasts at least.
 const TICKS: f64 = 20.0;
 /// Samples last no less and no more than this, whatever the clock.
 const SAMPLE: (f64, f64) = (100e-6, 4e-3);
-/// A place that is so many times slower than the best is not waited for where one run takes long.
+/// A place that is this many times slower than the best is not waited for where one run takes long.
 const HOPELESS: f64 = 4.0;
 /// What "takes long" means there, in seconds.
 const LONG: f64 = 2e-3;

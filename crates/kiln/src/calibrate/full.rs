@@ -128,7 +128,7 @@ const CHOSEN: f64 = 1.11;
 
 /// Lets more threads be chosen where they were as fast as one on work that can be shared. Either the kernel kept it on one
 /// thread, and then the choice is between the same code, or it shared what pays by experience and another program had the
-/// core, of which a virtual machine is not always told.
+/// core, which a virtual machine does not always see.
 fn without_idling(curve: &mut Calibrated, places: &[Place]) {
     let Some(one) = places.iter().rposition(|place| place.threads == 1) else { return };
     for seconds in curve.seconds.iter_mut().filter(|seconds| seconds[one] >= SHARED) {

@@ -15,11 +15,11 @@ pub(super) const NEVER: f64 = 1e6;
 pub(super) struct Times {
     pub(super) launch: Launch,
     pub(super) link: Link,
-    /// Seconds of each problem on operands that lie on the device, beside the launch.
+    /// Seconds of each problem on operands that are resident on the device, beside the launch.
     pub(super) seconds: Vec<f64>,
 }
 
-/// Measures every problem on each of these GPUs; or the error of the device with which that ended, which is told. Others are
+/// Measures every problem on each of these GPUs; or the error of the device with which that ended, which is logged. Others are
 /// measured all the same.
 ///
 /// # Errors

@@ -15,7 +15,7 @@ use crate::{Batch, Engine};
 pub struct GraphRow {
     /// What the graph computes.
     pub graph: String,
-    /// Whether it is one operation on operands that lie on the devices.
+    /// Whether it is one operation on operands that are resident on the devices.
     pub resident: bool,
     /// Measured seconds on the CPU, each step where it is fastest, and on each GPU; infinite where a device cannot run it.
     pub seconds: Vec<f64>,

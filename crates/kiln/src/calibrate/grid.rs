@@ -53,7 +53,7 @@ struct Sizes {
     products: &'static [(usize, usize, usize)],
     /// Stacks of such products.
     stacks: &'static [(usize, usize, usize, usize)],
-    /// Rows and columns of pictures of one channel, and the extent of a square kernel.
+    /// Rows and columns of images of one channel, and the extent of a square kernel.
     pictures: &'static [(usize, usize, usize)],
     /// Channels in, rows and columns, channels out, and the extent of a square kernel.
     channels: &'static [(usize, usize, usize, usize)],

@@ -28,7 +28,7 @@ const CONFIRMED: f64 = 0.05;
 /// Places that are this many times slower than the best need no confirmation: nobody will choose between them.
 const RIVAL: f64 = 2.0;
 
-/// Times are compared over at least so many rounds.
+/// Times are compared over at least this many rounds.
 const QUIET: usize = 4;
 
 /// A sample is undisturbed when threads waited for a core for at most this share of it.
@@ -76,7 +76,7 @@ pub(crate) struct Observed {
     least: Vec<f64>,
     /// The least time of each place in the passes but the best one.
     confirmation: Vec<f64>,
-    /// Places of which there is an undisturbed sample.
+    /// Places with an undisturbed sample.
     undisturbed: Vec<bool>,
     /// The samples of all passes, a round each: seconds of each place, infinite where it was not waited for.
     rounds: Vec<Vec<f64>>,
@@ -440,7 +440,7 @@ impl Inputs {
     }
 }
 
-/// Indices that jump about in a table of so many rows; zeros of other types; blocks of zeros, which are valid in every format.
+/// Indices that jump about in a table of this many rows; zeros of other types; blocks of zeros, which are valid in every format.
 fn other_than_f32(ty: &TensorType, rows: usize) -> Result<Option<Buffer>> {
     Ok(match ty.dtype {
         DType::F32 => None,

@@ -103,7 +103,7 @@ impl EngineBuilder {
         Self { refine, ..self }
     }
 
-    /// As [`EngineBuilder::refine`], from what the profile has of earlier observations on, which [`Engine::save_observed`] keeps
+    /// [`EngineBuilder::refine`], starting from the observations in the profile, which [`Engine::save_observed`] keeps
     /// there and [`Engine::observed_profile`] gives out. Off by default: decisions then depend on what earlier processes met.
     #[cfg(not(target_arch = "wasm32"))]
     pub fn refine_across_runs(self, keep: bool) -> Self {
@@ -123,7 +123,7 @@ impl EngineBuilder {
         Self { precision, ..self }
     }
 
-    /// Limits of time and memory for each operation and each batch. Without them there are none.
+    /// Limits of time and memory for each operation and each batch. By default nothing is limited.
     pub fn budget(self, budget: Budget) -> Self {
         Self { budget, ..self }
     }

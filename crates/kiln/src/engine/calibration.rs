@@ -19,13 +19,13 @@ impl Engine {
     /// not write to the user's cache directory, whose profile is for engines without limits, too.
     ///
     /// # Errors
-    /// Errors of the operations measured, of which there should be none; [`Unavailable`](kiln_ir::Error::Unavailable) where the GPU that everything
+    /// Errors of the operations measured, which are not expected; [`Unavailable`](kiln_ir::Error::Unavailable) where the GPU that everything
     /// is sent to fails. The engine is as it was then. A profile that cannot be written is no error; the report says so.
     pub fn calibrate(&mut self, effort: Effort, progress: &mut dyn FnMut(Progress<'_>)) -> Result<CalibrationReport> {
         self.calibrate_by(grid::calibration()?, effort, progress)
     }
 
-    /// As [`Engine::calibrate`], by these problems.
+    /// [`Engine::calibrate`] with these problems.
     pub(crate) fn calibrate_by(
         &mut self,
         probes: Vec<Probe>,

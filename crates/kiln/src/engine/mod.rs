@@ -64,7 +64,7 @@ pub struct Engine {
 /// A router that sends everything to the place of this name.
 ///
 /// # Errors
-/// [`Error::Unavailable`] when there is none.
+/// [`Error::Unavailable`] when no place can run it.
 pub(crate) fn forced(router: Router, name: &str) -> Result<Router> {
     let Some(index) = router.places().iter().position(|place| place.name == name) else {
         let names: Vec<&str> = router.places().iter().map(|place| place.name.as_str()).collect();
@@ -134,7 +134,7 @@ impl Engine {
     /// file, and where the file no longer holds the profile by which this engine decides.
     ///
     /// # Errors
-    /// As [`Profile::save`].
+    /// The errors of [`Profile::save`].
     #[cfg(not(target_arch = "wasm32"))]
     pub fn save_observed(&self) -> std::io::Result<Option<&Path>> {
         let Some(path) = self.profile_path.as_deref().filter(|_| self.keeps_observed && self.is_measured()) else {
@@ -396,7 +396,7 @@ impl Engine {
 
 #[cfg(not(browser_gpu))]
 impl Operations for Engine {
-    /// As [`Operations::run_into`], where it is predicted to run fastest.
+    /// Runs the operation where it is predicted to run fastest.
     fn run_into(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<()> {
         if let ([only], []) = (&self.cpu[..], &self.gpus[..]) {
             return only.run_into(op, inputs, outputs);

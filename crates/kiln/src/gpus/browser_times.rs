@@ -28,11 +28,11 @@ impl Gpu {
         Ok(start.elapsed().as_secs_f64() / f64::from(runs))
     }
 
-    /// Seconds that an operation takes on operands that lie on the device, beside the launch: as often in one go as it takes
+    /// Seconds that an operation takes on operands that are resident on the device, beside the launch: as often in one go as it takes
     /// to outlast the clock and the launch.
     ///
     /// # Errors
-    /// As [`kiln_wgpu::GpuDevice::run_async`].
+    /// The errors of [`kiln_wgpu::GpuDevice::run_async`].
     pub(crate) async fn resident_seconds(
         &self,
         op: &Op,

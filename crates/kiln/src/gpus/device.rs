@@ -17,7 +17,7 @@ pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + Send +
 #[cfg(target_arch = "wasm32")]
 pub(crate) type Pending<'a, T> = Pin<Box<dyn Future<Output = Result<T>> + 'a>>;
 
-/// Work on a device that can be done again and again: so many times in one go, the last of which is waited for.
+/// Work on a device that can be done again and again: this many times in one go; only the last is waited for.
 pub(crate) type Again = Box<dyn FnMut(usize) -> Result<()>>;
 
 /// The device behind a place. The first use opens it.
@@ -62,7 +62,7 @@ pub(crate) trait Device: Any + Debug + Send + Sync {
     /// Makes an operation on operands in device memory ready, for measurements.
     fn resident(&self, op: &Op, inputs: &[Operand<'_>]) -> Result<Again>;
 
-    /// Makes a graph of so many such operations ready, all on the same operands, for measurements.
+    /// Makes a graph of this many such operations ready, all on the same operands, for measurements.
     fn copies(&self, op: &Op, inputs: &[Operand<'_>], copies: usize) -> Result<Again>;
 
     /// Opens a device that is lost anew, and returns whether there is one that is not lost.

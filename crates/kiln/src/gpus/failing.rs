@@ -1,4 +1,4 @@
-//! Engines with GPUs that fail: where the work goes on, and what is told.
+//! Engines with GPUs that fail: where the work goes on, and what is logged.
 
 #[path = "../../tests/support/told.rs"]
 mod told;

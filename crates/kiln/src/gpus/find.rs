@@ -35,7 +35,7 @@ pub(super) mod adapters {
         Ok(named(&GpuDevice::find(choice)?.label, opening))
     }
 
-    /// Every hardware GPU, once; or why there is none.
+    /// Every hardware GPU, once; or why none is found.
     pub(super) fn hardware(opening: &Opening) -> Result<Vec<Gpu>> {
         let adapters = GpuDevice::list_adapters().into_iter().filter(|adapter| adapter.kind != AdapterKind::Software);
         let gpus: Vec<Gpu> = adapters.map(|adapter| named(&adapter.label, opening)).collect();
@@ -87,7 +87,7 @@ pub(super) mod cuda {
         Ok(named(&place(found), opening))
     }
 
-    /// Every device, or why there is none.
+    /// Every device, or why none is found.
     pub(super) fn hardware(opening: &Opening) -> Result<Vec<Gpu>> {
         let devices = CudaDevice::list().map_err(DriverProblem::into_error)?;
         if devices.is_empty() {
@@ -140,7 +140,7 @@ pub(super) fn chosen(asked: &Asked, opening: &Opening) -> Result<Gpu> {
 /// Every hardware GPU of this kind.
 ///
 /// # Errors
-/// [`Error::Unavailable`] where there is none, with the reason.
+/// [`Error::Unavailable`] where no device is found, with the reason.
 pub(super) fn hardware(kind: Backend, opening: &Opening) -> Result<Vec<Gpu>> {
     match kind {
         #[cfg(native_gpu)]

@@ -81,7 +81,7 @@ pub(crate) fn position(memory: Memory) -> Option<usize> {
     (0..MAX_MEMORIES).find(|&position| self::memory(position) == memory)
 }
 
-/// Which GPUs of these kinds are kept where there is room for so many: the first of each kind before the second of any.
+/// Which GPUs of these kinds are kept where there is room for this many: the first of each kind before the second of any.
 #[cfg(not(browser_gpu))]
 pub(crate) fn fitting(kinds: &[Backend], room: usize) -> Vec<bool> {
     let number = |i: usize| kinds[..i].iter().filter(|&&kind| kind == kinds[i]).count();
@@ -89,7 +89,7 @@ pub(crate) fn fitting(kinds: &[Backend], room: usize) -> Vec<bool> {
     (0..kinds.len()).map(|i| before(i) < room).collect()
 }
 
-/// A GPU of which nothing has been measured: cautious constants.
+/// A GPU without measurements: cautious constants.
 pub(crate) fn assumed(gpu: &Gpu, position: usize) -> (Place, Link) {
     let place = Place {
         name: gpu.name().to_owned(),
@@ -165,7 +165,7 @@ impl Gpu {
     /// Opens the adapter of a browser.
     ///
     /// # Errors
-    /// As [`kiln_wgpu::GpuDevice::open_async`].
+    /// The errors of [`kiln_wgpu::GpuDevice::open_async`].
     #[cfg(browser_gpu)]
     pub(crate) async fn opened(choice: &kiln_wgpu::AdapterChoice) -> Result<Self> {
         find::browser::opened(choice).await
@@ -174,7 +174,7 @@ impl Gpu {
     /// Every hardware GPU of this kind.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where there is none, with the reason, which is logged once in the process.
+    /// [`Error::Unavailable`] where no GPU is found, with the reason, which is logged once in the process.
     pub(crate) fn hardware(kind: Backend, opening: &Opening) -> Result<Vec<Self>> {
         static LOGGED: Mutex<Vec<Backend>> = Mutex::new(Vec::new());
         let found = find::hardware(kind, opening);
@@ -267,7 +267,7 @@ impl Gpu {
     /// Runs an operation from host to host.
     ///
     /// # Errors
-    /// As [`kiln_ir::Operations::run_into`], and errors of the device.
+    /// The errors of [`kiln_ir::Operations::run_into`], and errors of the device.
     pub(crate) async fn run_into(
         &self,
         op: &Op,

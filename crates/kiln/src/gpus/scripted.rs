@@ -1,4 +1,4 @@
-//! A GPU of which tests say when it fails. What it computes the CPU computes.
+//! A GPU that fails when a test says so. What it computes the CPU computes.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};

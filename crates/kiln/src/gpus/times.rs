@@ -36,7 +36,7 @@ pub(crate) struct Launch {
     pub(crate) queued: f64,
 }
 
-/// The least time of a few runs, the first of which makes everything ready.
+/// The least time of a few runs; the first makes everything ready.
 fn least(run: impl FnMut() -> Result<()>) -> Result<f64> {
     Ok(Runs { untimed: 1, most: 40, enough: 3e-3, long: 10e-3 }.least(run)?.max(1e-9))
 }
@@ -91,7 +91,7 @@ fn vector(n: usize) -> Result<TensorType> {
     Ok(TensorType::f32(Shape::new(&[n])?))
 }
 
-/// The transfer with so many seconds more at every size.
+/// The transfer with this many seconds more at every size.
 fn later(transfer: &Transfer, seconds: f64) -> Transfer {
     Transfer::measured(transfer.points().iter().map(|&(bytes, time)| (bytes, time + seconds)).collect())
 }
@@ -109,7 +109,7 @@ fn copied_on_host() -> Result<f64> {
 }
 
 impl Gpu {
-    /// Seconds that an operation takes on operands that lie on the device, its result staying there: the least of a few
+    /// Seconds that an operation takes on operands that are resident on the device, its result staying there: the least of a few
     /// runs, each waited for.
     ///
     /// # Errors
@@ -120,10 +120,10 @@ impl Gpu {
     }
 
     /// Seconds that the kernels of an operation take, its operands on the device and its result staying there: beside the launch,
-    /// or, where that is too little to be told from how long a device takes to say that it is done, what one more takes in a graph.
+    /// or, where that is too little beside the time in which a device reports that it is done, what one more takes in a graph.
     ///
     /// # Errors
-    /// As [`Gpu::resident_seconds`].
+    /// The errors of [`Gpu::resident_seconds`].
     pub(crate) fn kernel_seconds(&self, op: &Op, inputs: &[Operand<'_>], launch: &Launch) -> Result<f64> {
         /// Many times what waiting differs by from run to run: up to 100 µs through Vulkan.
         const SHORT: f64 = 1e-3;
@@ -147,7 +147,7 @@ impl Gpu {
     /// Seconds that an operation takes from host to host.
     ///
     /// # Errors
-    /// As [`kiln_ir::Operations::run_into`], and errors of the device.
+    /// The errors of [`kiln_ir::Operations::run_into`], and errors of the device.
     pub(crate) fn host_seconds(&self, op: &Op, inputs: &[Operand<'_>], outputs: &mut [DataMut<'_>]) -> Result<f64> {
         least(|| wait(self.run_into(op, inputs, outputs, WAITING)))
     }
@@ -166,7 +166,7 @@ impl Gpu {
         Ok(Launch { cold, queued: ((many - one) / MANY as f64 - LEAST).max(0.0) })
     }
 
-    /// Seconds of a graph of so many steps, each of which reads what the one before wrote: none are fused.
+    /// Seconds of a graph of this many steps, each reading what the one before wrote: none are fused.
     fn chain(&self, steps: usize) -> Result<f64> {
         let mut graph = Graph::new();
         let x = graph.input(vector(SMALL)?);

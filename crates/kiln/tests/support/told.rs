@@ -1,4 +1,4 @@
-//! What the crates of kiln tell while something runs, for the tests of what is told.
+//! What the crates of kiln log while something runs, for the tests of what is logged.
 
 use std::sync::{Arc, Mutex};
 

@@ -1,4 +1,4 @@
-//! docs/performance.md: figures with the command and the machine beside them.
+//! docs/measurements.md: figures with the command and the machine beside them.
 
 use std::fmt::Write;
 use std::path::PathBuf;
@@ -52,7 +52,7 @@ pub(in super::super) fn page(report: &Report, peers: &[Figure]) -> Result<String
     let machine = &report.machine;
     write!(
         page,
-        "# Performance\n\nThis page is written by a run: every figure comes from the command named beside it. Figures of\n\
+        "# Measurements\n\nThis page is written by a run: every figure comes from the command named beside it. Figures of\n\
          peers are read from what their benches printed on the same machine. Rates move between machines and days; the ratios to limits and peers are the point.\n\n\
          - machine: {}, {}, {}\n- instruction sets: {}\n{}- command: `{}`\n- date: {}, kiln {}\n",
         machine.processor,
@@ -66,8 +66,8 @@ pub(in super::super) fn page(report: &Report, peers: &[Figure]) -> Result<String
     )?;
     write!(
         page,
-        "\nGPUs beside their peers have benches of their own, whose figures from an NVIDIA H200 stand in [gpu.md](gpu.md#figures) \
-         (wgpu) and\n[cuda.md](cuda.md#figures) (CUDA).\n\n## Beside the limits of the machine\n\n"
+        "\n[performance.md](performance.md) sums these tables up. GPUs beside their peers have benches of their own, with figures from \
+         an NVIDIA H200\nin [gpu.md](gpu.md#figures) (wgpu) and [cuda.md](cuda.md#figures) (CUDA).\n\n## Beside the limits of the machine\n\n"
     )?;
     write!(
         page,

@@ -129,7 +129,7 @@ pub(super) fn gpus(series: &gpus::Series) -> Result<String> {
     svg(&Plot { name: series.operation, across: series.shape, up: series.unit, lines, marks })
 }
 
-/// Predicted over measured seconds, both logarithmic, a dot each in its colour; times that are none are left out.
+/// Predicted over measured seconds, both logarithmic, a dot each in its colour; invalid times are left out.
 pub(super) fn predictions(dots: impl Iterator<Item = (f64, f64, String)>) -> String {
     const SIDE: f64 = 440.0;
     const MARGIN: f64 = 56.0;

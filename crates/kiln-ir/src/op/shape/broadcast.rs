@@ -12,7 +12,7 @@ pub struct BroadcastTo {
 
 impl BroadcastTo {
     /// # Errors
-    /// As [`Shape::new`].
+    /// The errors of [`Shape::new`].
     pub fn new(dims: &[usize]) -> Result<Self> {
         Ok(Self { shape: Shape::new(dims)? })
     }

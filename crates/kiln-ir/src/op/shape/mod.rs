@@ -24,12 +24,12 @@ use strided::Layout;
 use super::{Bound, Contract, Operation};
 use crate::{DType, Error, Result, TensorType};
 
-/// An operation whose result is made of elements of its operands, and of one value where there is none of them.
+/// An operation whose result is made of elements of its operands, and of one value elsewhere.
 pub trait Movement: Operation {
     /// The copy of operand `index` of inputs that [`Operation::infer`] accepts.
     ///
     /// # Errors
-    /// As [`Operation::infer`].
+    /// The errors of [`Operation::infer`].
     fn copy(&self, inputs: &[TensorType], index: usize) -> Result<StridedCopy>;
 
     /// Whether the result is all elements of the only operand in their order: a permutation that moves extents of 1 alone, a slice of

@@ -2,7 +2,7 @@ use super::super::{Contract, Operation, Outputs, Param};
 use super::{CONTRACT, Dim, Layout, Movement, StridedCopy, no_axis, one, whole_rows};
 use crate::{Error, MAX_RANK, Result, Shape, TensorType};
 
-/// A tensor with one value added around it: so many entries before it and after it along each dimension.
+/// A tensor with one value added around it: this many entries before it and after it along each dimension.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Pad {
     before: [usize; MAX_RANK],

@@ -27,7 +27,7 @@ impl Permute {
     /// The permutation of `rank` dimensions that makes `axis` the last one, and its inverse.
     ///
     /// # Errors
-    /// As [`Permute::new`], when there is no such dimension.
+    /// The errors of [`Permute::new`], when there is no such dimension.
     pub fn to_last(rank: usize, axis: usize) -> Result<[Self; 2]> {
         let mut there: Vec<usize> = (0..rank).filter(|&d| d != axis).collect();
         there.push(axis);

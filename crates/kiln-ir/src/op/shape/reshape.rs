@@ -16,7 +16,7 @@ pub enum Reshape {
 
 impl Reshape {
     /// # Errors
-    /// As [`Shape::new`].
+    /// The errors of [`Shape::new`].
     pub fn to(dims: &[usize]) -> Result<Self> {
         Ok(Self::To(Shape::new(dims)?))
     }

@@ -16,7 +16,7 @@ pub struct Slice {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Cut {
     start: usize,
-    /// One past the last index; `usize::MAX` stands for the extent.
+    /// One past the last index; `usize::MAX` means the extent.
     end: usize,
     step: usize,
 }
@@ -33,7 +33,7 @@ impl Slice {
     /// `usize::MAX` ends where the dimension does.
     ///
     /// # Errors
-    /// As [`Slice::cut`].
+    /// The errors of [`Slice::cut`].
     pub fn along(axis: usize, range: Range<usize>, step: usize) -> Result<Self> {
         Self::WHOLE.cut(axis, range, step)
     }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use crate::{DType, MAX_RANK, TensorType};
 
-/// One dimension of a [`StridedCopy`]: so many steps, each of them so far on either side.
+/// One dimension of a [`StridedCopy`]: this many steps, each of them so far on either side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Dim {
     /// Number of steps.
@@ -32,7 +32,7 @@ pub struct StridedCopy {
 impl StridedCopy {
     const NONE: Dim = Dim { extent: 1, from: 0, to: 0 };
 
-    /// A copy of units of so many bytes, from the unit `first[0]` to the unit `first[1]`.
+    /// A copy of units of this many bytes, from the unit `first[0]` to the unit `first[1]`.
     pub(super) fn new(unit: usize, dims: impl IntoIterator<Item = Dim>, first: [usize; 2]) -> Self {
         let mut copy = Self { unit, rank: 0, dims: [Self::NONE; MAX_RANK], first };
         for dim in dims {
@@ -169,7 +169,7 @@ impl StridedCopy {
     }
 }
 
-/// The units of a tensor: where they stand when it is contiguous.
+/// The units of a tensor: their positions when it is contiguous.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Layout {
     /// Bytes of a unit.

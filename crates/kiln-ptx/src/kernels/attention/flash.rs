@@ -85,7 +85,7 @@ impl FlashAttention {
         Ok(Self { input, output, width, causal, tile, parts: false })
     }
 
-    /// `d`, where there is a kernel for rows of so many elements.
+    /// `d`, where there is a kernel for rows of this many elements.
     pub(super) fn width(d: usize) -> Option<u32> {
         WIDTHS.into_iter().find(|&width| width as usize == d)
     }
@@ -104,7 +104,7 @@ impl FlashAttention {
         self.launch_parts(extents, scale, 1)
     }
 
-    /// The same with keys cut into about so many parts; buffer 3 are the parts, where the kernel leaves any.
+    /// The same with keys cut into about this many parts; buffer 3 are the parts, where the kernel leaves any.
     fn launch_parts(&self, extents: &AttentionExtents, scale: f32, parts: u32) -> Result<Launch> {
         let AttentionExtents { batch, kv_heads, group, s, t, d, .. } = *extents;
         if d != self.width as usize {
@@ -328,7 +328,7 @@ pub(super) fn store<'k>(k: &'k Builder, ty: PtxType, at: Pointer<'k, Global, u32
     }
 }
 
-/// The queries of a warp, 16 elements of each from so many on.
+/// The queries of a warp, 16 elements of each from this many on.
 fn read_queries<'k>(k: &'k Builder, from: MatrixBlocks<'k>, blocks: u32, step: u32) -> Vec<Quad<'k>> {
     let read = |block| {
         let query = k.fragment();
@@ -415,7 +415,7 @@ impl Kernel for FlashAttention {
     }
 }
 
-/// Keys of a part, whole tiles, where all of them are cut into so many.
+/// Keys of a part, whole tiles, where all of them are cut into this many.
 fn part_keys(tile: FlashTile, keys: u32, parts: u32) -> u32 {
     keys.div_ceil(parts).next_multiple_of(tile.keys())
 }
@@ -429,10 +429,10 @@ pub struct FlashPlan {
     pub combine: Option<(FlashCombine, Launch, usize)>,
 }
 
-/// The launches for these extents on a device of so many multiprocessors: one, or two where keys are cut into parts.
+/// The launches for these extents on a device of this many multiprocessors: one, or two where keys are cut into parts.
 ///
 /// # Errors
-/// As [`FlashAttention::new`] and [`FlashAttention::launch`].
+/// The errors of [`FlashAttention::new`] and [`FlashAttention::launch`].
 pub fn plan(
     types: [PtxType; 2],
     extents: &AttentionExtents,

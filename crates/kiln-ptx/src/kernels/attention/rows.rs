@@ -30,7 +30,7 @@ const MOST_PARTS: usize = 128;
 /// Elements of rows that [`FlashCombine`] adds up, two to a lane.
 const MOST_COMBINED: usize = 256;
 
-/// Attention of rows of up to so many elements, of any number of queries and keys.
+/// Attention of rows of up to this many elements, of any number of queries and keys.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Attention {
     causal: bool,
@@ -60,7 +60,7 @@ impl Attention {
     /// Plans the launches for these extents on a device with this number of multiprocessors.
     ///
     /// # Errors
-    /// As [`Attention::launch`].
+    /// The errors of [`Attention::launch`].
     pub fn plan(self, extents: &AttentionExtents, scale: f32, multiprocessors: u32) -> Result<AttentionPlan> {
         let AttentionExtents { batch, kv_heads, group, s, t, d, .. } = *extents;
         let queries = batch.saturating_mul(kv_heads).saturating_mul(group).saturating_mul(s);

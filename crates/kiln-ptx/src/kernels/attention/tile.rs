@@ -7,7 +7,7 @@ use crate::{Panels, PtxType};
 
 /// Rows of a product.
 const ROWS: u32 = 16;
-/// Keys and values lie in so many places, so that the next are copied while these are used.
+/// Keys and values lie in this many places, so that the next are copied while these are used.
 pub(super) const STAGES: u32 = 2;
 /// Shared memory that a block has at most, on devices that have little.
 const SHARED: u32 = 99 << 10;
@@ -74,7 +74,7 @@ impl FlashTile {
         self.panels(self.rows(), width).bytes() + 2 * STAGES * self.panels(self.keys, width).bytes()
     }
 
-    /// So many rows of numbers of 16 bits in shared memory.
+    /// This many rows of numbers of 16 bits in shared memory.
     pub(super) fn panels(self, rows: u32, width: u32) -> Panels {
         const PANEL: u32 = 64;
         Panels::new(PtxType::F16, rows, width.next_multiple_of(PANEL))

@@ -130,7 +130,7 @@ impl WarpGroupAttention {
         }
     }
 
-    /// So many rows in shared memory.
+    /// This many rows in shared memory.
     fn panels(&self, rows: u32) -> Panels {
         Panels::new(self.input, rows, self.width())
     }

@@ -31,7 +31,7 @@ impl Epilogue {
     /// With a function of one operand and no parameters, applied last.
     ///
     /// # Errors
-    /// [`Error::Parameter`] when the function is none of those.
+    /// [`Error::Parameter`] for any other function.
     pub fn activation(self, kind: ElementwiseKind) -> Result<Self> {
         if kind.arity() != 1 || !kind.param_names().is_empty() {
             return Err(Error::Parameter { op: "matmul", reason: format!("{} cannot follow a product", kind.name()) });

@@ -90,7 +90,7 @@ impl MultistageTile {
         tiles.saturating_mul(extents.batch as u64)
     }
 
-    /// About how many nanoseconds a product takes with k in so many parts.
+    /// About how many nanoseconds a product takes with k in this many parts.
     fn time(self, extents: MatmulExtents, parts: usize, multiprocessors: u32) -> u64 {
         /// Until the first stage is there, and after the last.
         const START: u64 = 3000;
@@ -155,7 +155,7 @@ impl MultistageGemm {
         Self { operation, tile }
     }
 
-    /// The tile, and in how many parts to cut k, that take the least time for these extents on a device of so many
+    /// The tile, and in how many parts to cut k, that take the least time for these extents on a device of this many
     /// multiprocessors, by a count of waves of tiles and of stages. Its figures are those of an H200.
     pub fn for_extents(operation: Matmul, extents: MatmulExtents, multiprocessors: u32) -> (Self, usize) {
         /// Parts at most.
@@ -180,7 +180,7 @@ impl MultistageGemm {
         (Self::new(operation, tile), extents.k.div_ceil(share).max(1))
     }
 
-    /// The launch for these extents with k in so many parts. Buffers: A, B, and for each part all C, one behind the other.
+    /// The launch for these extents with k in this many parts. Buffers: A, B, and for each part all C, one behind the other.
     ///
     /// # Errors
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2²⁴ for an extent or 2³¹ - 1 tiles.
@@ -417,7 +417,7 @@ impl<'k> Side<'k> {
         Self { k, at, stride, elements, depths, to: tiles.index(place) }
     }
 
-    /// The copies of the tile from a step along k on to a stage, so many bytes from the first; zeros from `end` on.
+    /// The copies of the tile from a step along k on to a stage, this many bytes from the first; zeros from `end` on.
     fn bringing(&self, step: Word<'k>, stage: Word<'k>, end: Word<'k>) -> Bringing<'_, 'k> {
         let k = self.k;
         let at = self.at.index_wide(k.mul_wide(step, self.stride));
@@ -440,7 +440,7 @@ struct Bringing<'s, 'k> {
 }
 
 impl Bringing<'_, '_> {
-    /// Begins those of a turn, of so many turns.
+    /// Begins those of a turn, of this many turns.
     fn copy(&self, turn: u32, turns: u32) {
         let elements = &self.side.elements;
         let at = |turn: u32| elements.len() * turn as usize / turns as usize;

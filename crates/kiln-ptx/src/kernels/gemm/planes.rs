@@ -38,7 +38,7 @@ impl Tf32Planes {
         Self { transposes }
     }
 
-    /// Bytes of the planes of `matrices` of so many rows of C, or columns, by `k`; none where that is beyond a `usize`.
+    /// Bytes of the planes of `matrices` of this many rows of C, or columns, by `k`; none where that is beyond a `usize`.
     pub fn bytes(matrices: usize, rows: usize, k: usize) -> Option<usize> {
         [2, rows, pitch(k), size_of::<f32>()].into_iter().try_fold(matrices, usize::checked_mul)
     }

@@ -116,7 +116,7 @@ struct Side<'k> {
     first: Value<'k, u32>,
     /// Whether elements lie beside one another along k; otherwise the rows or columns do.
     along: bool,
-    /// Two tiles in shared memory, one of which is read while the other is written.
+    /// Two tiles in shared memory; one is read while the other is written.
     tiles: Pointer<'k, Shared, f32>,
 }
 

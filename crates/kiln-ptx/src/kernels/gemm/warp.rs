@@ -50,7 +50,7 @@ impl WarpTile {
     /// Every tile.
     pub const ALL: [Self; 2] = [Self::LARGE, Self::SMALL];
 
-    /// The tile for these extents on a device of so many multiprocessors: the large one where there are enough of them.
+    /// The tile for these extents on a device of this many multiprocessors: the large one where there are enough of them.
     pub fn for_extents(extents: MatmulExtents, multiprocessors: u32) -> Self {
         let tiles = |extent: usize| extent.div_ceil(Self::LARGE.side as usize);
         let all = extents.batch.saturating_mul(tiles(extents.m)).saturating_mul(tiles(extents.n));
@@ -307,7 +307,7 @@ impl<'k> Side<'k> {
         }
     }
 
-    /// The operand of 16 rows of A, or of 16 columns of B, so many from the first of the warp on, 32 bytes along k.
+    /// The operand of 16 rows of A, or of 16 columns of B, this many from the first of the warp on, 32 bytes along k.
     fn read(&self, blocks: MatrixBlocks<'k>, outside: u32, along: u32) -> Fragment<'k, u32, 4> {
         let fragment = self.k.fragment();
         match self.across {

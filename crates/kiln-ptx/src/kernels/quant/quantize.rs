@@ -1,7 +1,7 @@
 //! Quantised blocks of f32: the bytes that kiln-ir's quantiser gives.
 //!
 //! A block of 256 elements is fitted by a block of threads: sixteen lanes a sub-block, a trial each. Its integers meet in
-//! shared memory, four to a word, of which the words of the format are put together. Of Q8_0, which is rounded once, four lanes
+//! shared memory, four to a word, and the words of the format are put together from these. Of Q8_0, which is rounded once, four lanes
 //! have a block.
 
 mod fit;
@@ -79,7 +79,7 @@ impl Quantize {
         Self { format }
     }
 
-    /// The launch for so many elements, whole blocks. Buffers: elements, blocks.
+    /// The launch for this many elements, whole blocks. Buffers: elements, blocks.
     ///
     /// # Errors
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³¹ - 1 blocks.
@@ -295,7 +295,7 @@ impl<'k> Fitting<'k> {
         Self::of(k, [thread, sub, trial], len, range, own)
     }
 
-    /// Reads up to [`WHOLE`] blocks of 32 elements, each with a range of its own, of which so many are left.
+    /// Reads up to [`WHOLE`] blocks of 32 elements, each with a range of its own; this many are left.
     fn whole(k: &'k Builder, x: Pointer<'k, Global, f32>, left: Word<'k>) -> Self {
         let thread = k.tid_x();
         let (sub, trial) = (thread / TRIALS, thread % TRIALS);
@@ -305,7 +305,7 @@ impl<'k> Fitting<'k> {
         Self::of(k, [thread, sub, trial], LEN / WHOLE, range, own.to_vec())
     }
 
-    /// Lays out the elements, of which `own` are this lane's.
+    /// Lays out the elements; `own` are this lane's.
     fn of(k: &'k Builder, [thread, sub, trial]: [Word<'k>; 3], len: u32, range: Range<'k>, own: Vec<F32<'k>>) -> Self {
         let each = len / TRIALS;
         let lift = range.lift();
@@ -335,7 +335,7 @@ impl<'k> Fitting<'k> {
         k.bar_sync(0u32);
     }
 
-    /// The unit that is written for `largest`, `ends` of it to the end of the range, and what it stands for.
+    /// The unit that is written for `largest`, `ends` of it to the end of the range, and the number that it encodes.
     fn unit(&self, largest: F32<'k>, ends: f32) -> [Word<'k>; 2] {
         let bits = fit::unit_bits(largest / ends / self.lift);
         [bits, self.k.selp(bits, NOT_FINITE, self.range.finite)]

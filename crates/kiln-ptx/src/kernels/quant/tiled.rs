@@ -445,7 +445,7 @@ impl<'k> Body<'k> {
         self.k.mad(row, self.row_bytes, chunk * self.shape.chunk_bytes()) & (PIECE - 1)
     }
 
-    /// Begins to copy the weights of a chunk to a stage, which begins so many bytes behind the first.
+    /// Begins to copy the weights of a chunk to a stage, which begins this many bytes behind the first.
     fn copy_weights(&self, chunk: Word<'k>, stage: Word<'k>) {
         let k = self.k;
         let shape = self.shape;
@@ -680,7 +680,7 @@ pub struct JoinParts {
 }
 
 impl JoinParts {
-    /// A kernel for each format and for some numbers of parts, one of which adds.
+    /// A kernel for each format and for some numbers of parts; one adds.
     pub fn all() -> Vec<Self> {
         let formats = QuantFormat::ALL.into_iter().filter(|&format| Step::of(format).is_some());
         formats.zip([2, 4, 8, 16]).map(|(format, parts)| Self { format, parts, adds: parts == 4 }).collect()

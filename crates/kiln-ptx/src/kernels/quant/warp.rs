@@ -66,7 +66,7 @@ struct Shape {
 }
 
 impl Shape {
-    /// For so many rows of x, a power of two up to 8. Measured on an H200: what overlaps is up to a tenth faster.
+    /// For this many rows of x, a power of two up to 8. Measured on an H200: what overlaps is up to a tenth faster.
     fn new(format: QuantFormat, rows: u32, target: Target) -> Option<Self> {
         let step = Step::of(format)?;
         Some(Self { format, step, rows, overlaps: target >= Target::Sm90, adds: false, norm: None, by_expert: false })
@@ -126,7 +126,7 @@ impl Shape {
         self.weights() * self.row_bytes()
     }
 
-    /// Chunks of weights, of which all but one are on their way. Measured on an H200, of one row with Q8_0: with three a
+    /// Chunks of weights; all but one are on their way. Measured on an H200, of one row with Q8_0: with three a
     /// multiprocessor has room for a third block, of the launch behind, and launches that overlap are slower by a sixth.
     fn stages(self) -> u32 {
         match (self.format, self.rows) {
@@ -162,7 +162,7 @@ pub struct WarpQuantMatmul {
 }
 
 impl WarpQuantMatmul {
-    /// For about so many rows of x. None for targets and formats that it is not for.
+    /// For about this many rows of x. None for targets and formats that it is not for.
     pub fn new(format: QuantFormat, rows: usize, target: Target) -> Option<Self> {
         let rows = rows.clamp(1, 8).next_power_of_two() as u32;
         let shape = Shape::new(format, rows, target)?;
@@ -216,7 +216,7 @@ impl WarpQuantMatmul {
             .collect()
     }
 
-    /// The launch for `m` rows of x of `depth` elements, whole blocks, and `n` rows of weights, on a device of so many
+    /// The launch for `m` rows of x of `depth` elements, whole blocks, and `n` rows of weights, on a device of this many
     /// multiprocessors. Buffers: x, weights, result, and what is added, or gamma, where there is such.
     ///
     /// # Errors

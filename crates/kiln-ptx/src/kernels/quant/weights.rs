@@ -117,7 +117,7 @@ pub(super) struct Row<'k> {
 }
 
 impl<'k> Row<'k> {
-    /// That begins so many bytes behind `at`; `t` is the number of the lane in its quad.
+    /// That begins this many bytes behind `at`; `t` is the number of the lane in its quad.
     pub(super) fn read(
         k: &'k Builder,
         layout: Layout,
@@ -185,13 +185,13 @@ struct Halves<'k> {
 }
 
 impl<'k> Halves<'k> {
-    /// From so many bytes behind `at` on.
+    /// From this many bytes behind `at` on.
     fn new(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>) -> Self {
         let selector = k.selp(0x5432u32, 0x3210u32, k.ne(bytes & 2u32, 0));
         Self { k, at: at.byte_index(bytes & !3u32), selector }
     }
 
-    /// `count` neighbours, so many bytes further.
+    /// `count` neighbours, this many bytes further.
     fn words(&self, bytes: u32, count: u32) -> Vec<Word<'k>> {
         let at = self.at.bytes(bytes as i32);
         let words: Vec<Word<'k>> = (0..=count).map(|i| self.k.ld(at.offset(i as i32))).collect();
@@ -199,7 +199,7 @@ impl<'k> Halves<'k> {
     }
 }
 
-/// The number of 16 bits that lies so many bytes behind `at`.
+/// The number of 16 bits that lies this many bytes behind `at`.
 fn half<'k>(k: &'k Builder, at: Pointer<'k, Shared, u32>, bytes: Word<'k>, further: u32) -> F32<'k> {
     let half: Value<'k, F16> = k.ld(at.byte_index(bytes).bytes(further as i32).cast());
     k.cvt_f32(half)

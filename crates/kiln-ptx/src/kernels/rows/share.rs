@@ -173,7 +173,7 @@ impl<'k> Share<'k> {
         (element / self.width() * step + element % self.width()) as i32
     }
 
-    /// Where the elements that are beside one another are, and whether they are among so many columns.
+    /// Where the elements that are beside one another are, and whether they are among this many columns.
     fn there(&self, n: Value<'k, u32>, elements: Range<usize>) -> impl Iterator<Item = (i32, Value<'k, bool>)> {
         let (k, column) = (self.k, self.column);
         let firsts = elements.step_by(self.width() as usize).map(|element| self.offset(element as u32));

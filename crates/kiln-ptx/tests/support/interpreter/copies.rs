@@ -44,7 +44,7 @@ impl Copies {
         self.groups.push_back(std::mem::take(&mut self.loose));
     }
 
-    /// That there are none.
+    /// Fails when any are left.
     pub(super) fn none(&self) -> Result<(), String> {
         match self.loose.is_empty() && self.groups.iter().all(Vec::is_empty) {
             true => Ok(()),
@@ -77,7 +77,7 @@ impl Block<'_> {
         Ok(())
     }
 
-    /// Waits until no more than so many groups are under way.
+    /// Waits until no more than this many groups are under way.
     pub(super) fn finish_copies(&mut self, i: usize, groups: usize) -> Result<(), String> {
         while self.threads[i].copies.groups.len() > groups {
             for (to, bytes) in self.threads[i].copies.groups.pop_front().unwrap_or_default() {

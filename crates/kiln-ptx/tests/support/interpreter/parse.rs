@@ -81,7 +81,7 @@ fn bytes(name: &str) -> usize {
 }
 
 impl Program {
-    /// Parses the only kernel of a module, which has so many bytes of shared memory.
+    /// Parses the only kernel of a module, which has this many bytes of shared memory.
     pub(crate) fn parse(text: &str, shared: u32) -> Self {
         let mut registers = Registers::default();
         let mut labels = HashMap::new();

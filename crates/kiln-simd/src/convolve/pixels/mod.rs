@@ -3,11 +3,11 @@
 //!
 //! Kernels are packed, two vectors of output channels beside one another for each input channel and place. Pixels are
 //! broadcast from where they stand in a [`Frame`], where those under neighbouring results are neighbours: nothing else is
-//! copied, and no column is useless, whatever the width of the picture. Results stand pixel by pixel, and are turned at the
+//! copied, and no column is useless, whatever the width of the image. Results stand pixel by pixel, and are turned at the
 //! end, which costs as much as some dozens of terms.
 //!
 //! Rows of kernels that lie on the padding add zeros, unless a weight is NaN or infinite: where all are finite, they are left
-//! out. That saves a twentieth of the work on pictures of 14 x 14, a tenth on those of 7 x 7.
+//! out. That saves a twentieth of the work on images of 14 x 14, a tenth on those of 7 x 7.
 
 use std::ops::Range;
 
@@ -35,7 +35,7 @@ const BLOCK: usize = 128 * 1024;
 const FEW_ROWS: usize = 4;
 
 /// Whether kernels `[c_out, c_in, kh, kw]` go this way: to turn results has to be little beside the terms of each, on wide
-/// registers more than on narrow ones, and vectors have to be filled. It does not depend on the pictures or the number of
+/// registers more than on narrow ones, and vectors have to be filled. It does not depend on the images or the number of
 /// threads.
 pub(super) fn suits(isa: Isa, [c_out, c_in, kh, kw]: [usize; 4]) -> bool {
     let (places, padded) = (kh.saturating_mul(kw), c_out.next_multiple_of(isa.lanes()));
@@ -43,7 +43,7 @@ pub(super) fn suits(isa: Isa, [c_out, c_in, kh, kw]: [usize; 4]) -> bool {
     places > 1 && c_in >= least_inputs && c_in.saturating_mul(places) >= least_terms && 10 * (padded - c_out) <= padded
 }
 
-/// Elements of the frame of a whole picture.
+/// Elements of the frame of a whole image.
 pub(super) fn frame_len(e: &ConvolveExtents, stride: (usize, usize)) -> u128 {
     Frame::whole(e, stride).elements().saturating_mul(e.c_in as u128)
 }
@@ -72,7 +72,7 @@ fn packed_len(isa: Isa, terms: usize, c_out: usize) -> usize {
     terms * c_out.next_multiple_of(isa.lanes())
 }
 
-/// Packs kernels of so many terms each.
+/// Packs kernels of this many terms each.
 fn pack(isa: Isa, threads: usize, kernels: &[f32], terms: usize, out: &mut [f32]) {
     let c_out = kernels.len() / terms;
     assert!(out.len() >= packed_len(isa, terms, c_out));
@@ -86,14 +86,14 @@ fn pack(isa: Isa, threads: usize, kernels: &[f32], terms: usize, out: &mut [f32]
     });
 }
 
-/// Kernels packed once, for many pictures.
+/// Kernels packed once, for many images.
 pub(super) struct Kept {
     elements: Lines,
     finite: bool,
 }
 
 impl Kept {
-    /// Packs kernels of so many terms each.
+    /// Packs kernels of this many terms each.
     ///
     /// # Errors
     /// [`Error::OutOfMemory`](kiln_ir::Error::OutOfMemory).
@@ -123,7 +123,7 @@ fn all_finite(x: &[f32]) -> bool {
     x.chunks(1024).all(|x| beyond(x) >> 31 == 0)
 }
 
-/// Convolves pictures with kernels that are not packed.
+/// Convolves images with kernels that are not packed.
 pub(super) fn run(
     isa: Isa,
     threads: usize,
@@ -148,7 +148,7 @@ pub(super) fn run(
     });
 }
 
-/// Blocks that the rows of results of a picture are cut into, and parts of their output channels: as many for each thread, or
+/// Blocks that the rows of results of an image are cut into, and parts of their output channels: as many for each thread, or
 /// the others would wait for one.
 fn cut(isa: Isa, threads: usize, e: &ConvolveExtents, stride: (usize, usize)) -> (usize, usize) {
     let under_row = e.c_in * Frame::whole(e, stride).row();
@@ -169,7 +169,7 @@ fn cut(isa: Isa, threads: usize, e: &ConvolveExtents, stride: (usize, usize)) ->
     }
 }
 
-/// Convolves pictures with kernels.
+/// Convolves images with kernels.
 ///
 /// # Safety
 /// The instruction set is there, packed kernels are packed for it, with the extents of `e`. The slices have its extents, none
@@ -219,7 +219,7 @@ pub(super) unsafe fn run_with(
     });
 }
 
-/// Some rows of a picture.
+/// Some rows of an image.
 struct Part<'a> {
     isa: Isa,
     set: &'static TileSet,
@@ -255,7 +255,7 @@ impl Part<'_> {
         })
     }
 
-    /// The places whose pixels are in the picture, for a row of results.
+    /// The places whose pixels are in the image, for a row of results.
     fn inside(&self, row: usize) -> Range<usize> {
         let e = self.e;
         if !self.kernels.finite {

@@ -7,7 +7,7 @@ use crate::vector::{Registers, Routine, Vector, by_isa, routine};
 /// Results of the largest tile of any instruction set.
 const MOST: usize = 14;
 
-/// Results of a tile of so many vectors such that sums, a row of the kernels and a pixel fit the registers; a product that is
+/// Results of a tile of this many vectors such that sums, a row of the kernels and a pixel fit the registers; a product that is
 /// not fused needs one more.
 const fn rows(registers: usize, fused: bool, vectors: usize) -> usize {
     match (registers >= 32, fused && registers >= 16) {
@@ -35,7 +35,7 @@ pub(super) struct Tile {
     pub(super) sums: *mut f32,
     /// Whether they are added to those that stand there.
     pub(super) add: bool,
-    /// What is to be read later: so many cache lines of it are brought into the L2 cache along with each channel.
+    /// What is to be read later: this many cache lines of it are brought into the L2 cache along with each channel.
     pub(super) ahead: *const f32,
     /// As above.
     pub(super) lines: usize,
@@ -120,12 +120,12 @@ impl TileSet {
         Self { rows: [rows(count, fused, 1), rows(count, fused, 2)], lanes, fns }
     }
 
-    /// Results of the largest tile of so many vectors.
+    /// Results of the largest tile of this many vectors.
     pub(super) fn most(&self, vectors: usize) -> usize {
         self.rows[vectors - 1]
     }
 
-    /// The tile of so many results and vectors.
+    /// The tile of this many results and vectors.
     pub(super) fn get(&self, results: usize, vectors: usize) -> TileFn {
         self.fns[vectors - 1][results - 1]
     }

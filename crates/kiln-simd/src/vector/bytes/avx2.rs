@@ -48,7 +48,7 @@ unsafe fn bits<const BY: i32>(x: __m256i, mask: i8) -> __m256i {
 /// two sub-blocks share, bytes `16 PART ..`.
 ///
 /// # Safety
-/// As [`Bytes::block`].
+/// The conditions of [`Bytes::block`] hold.
 #[inline(always)]
 unsafe fn affine<const BITS: usize, const HALF: usize, const PART: usize>(
     low: *const u8,
@@ -76,7 +76,7 @@ unsafe fn affine<const BITS: usize, const HALF: usize, const PART: usize>(
 /// Half `HALF` of the lanes of a block of Q6_K.
 ///
 /// # Safety
-/// As [`Bytes::block`].
+/// The conditions of [`Bytes::block`] hold.
 #[inline(always)]
 unsafe fn symmetric<const HALF: usize>(low: *const u8, high: *const u8) -> [__m256i; 4] {
     // SAFETY: the caller's contract; offsets are those of the layout, loads are unaligned.
@@ -125,7 +125,7 @@ unsafe fn plane<const BITS: usize>(block: [__m256i; 4], x: *const u8, times: i16
 /// Adds half `HALF` of the lanes of [`Bytes::dots`].
 ///
 /// # Safety
-/// As there, with the addresses of which the block is made.
+/// The conditions of [`Bytes::block`] hold, with the addresses that make up the block.
 #[inline(always)]
 unsafe fn half_dots<const BITS: usize, const R: usize, const HALF: usize>(
     low: *const u8,

@@ -28,7 +28,7 @@ unsafe fn broadcast_bytes(bytes: &[u8; 8]) -> __m512i {
     all
 }
 
-/// As [`broadcast_bytes`], for an f32.
+/// [`broadcast_bytes`] for an f32.
 ///
 /// # Safety
 /// AVX-512 F is there.
@@ -60,7 +60,7 @@ const fn affine_words<const I: usize>() -> [i64; 8] {
     words
 }
 
-/// As [`affine_words`], for Q6_K and in words of 32 bits.
+/// [`affine_words`] for Q6_K, in words of 32 bits.
 const fn symmetric_words<const I: usize>() -> [i32; 16] {
     let mut words = [0; 16];
     let mut lane = 0;
@@ -118,7 +118,7 @@ unsafe fn with_bits(a: __m512i, b: __m512i, mask: i8) -> __m512i {
 /// The `I`th 64 bytes of a block.
 ///
 /// # Safety
-/// As [`Bytes::block`], and GFNI and VBMI are there where `VBMI`.
+/// The conditions of [`Bytes::block`] hold, and the processor has GFNI and VBMI where `VBMI`.
 #[inline(always)]
 unsafe fn bytes<const VBMI: bool, const BITS: usize, const I: usize>(low: *const u8, high: *const u8) -> __m512i {
     // SAFETY: the caller's contract; loads are unaligned.

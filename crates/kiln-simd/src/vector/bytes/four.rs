@@ -69,7 +69,7 @@ pub(super) struct Four<P>(P);
 /// `16 PART ..`.
 ///
 /// # Safety
-/// As [`Bytes::block`].
+/// The conditions of [`Bytes::block`] hold.
 #[inline(always)]
 unsafe fn affine<P: Piece, const BITS: usize, const C: usize, const PART: usize>(
     low: *const u8,
@@ -90,7 +90,7 @@ unsafe fn affine<P: Piece, const BITS: usize, const C: usize, const PART: usize>
 /// Quarter `C` of the lanes of a block of Q6_K: 16 bytes of each of four rows of 32, which are four sub-blocks.
 ///
 /// # Safety
-/// As [`Bytes::block`].
+/// The conditions of [`Bytes::block`] hold.
 #[inline(always)]
 unsafe fn symmetric<P: Piece, const C: usize>(low: *const u8, high: *const u8) -> [P; 4] {
     let (half, part) = (C / 2, C % 2);
@@ -113,7 +113,7 @@ unsafe fn symmetric<P: Piece, const C: usize>(low: *const u8, high: *const u8) -
 /// Adds quarter `C` of the lanes of [`Bytes::dots`].
 ///
 /// # Safety
-/// As there, with the addresses of which the block is made.
+/// The conditions of [`Bytes::block`] hold, with the addresses that make up the block.
 #[inline(always)]
 unsafe fn quarter_dots<P: Piece, const BITS: usize, const R: usize, const C: usize>(
     low: *const u8,

@@ -7,7 +7,7 @@ pub(crate) struct PortableBytes;
 /// The integers of a block in their own order.
 ///
 /// # Safety
-/// As [`Bytes::block`].
+/// The conditions of [`Bytes::block`] hold.
 #[inline(always)]
 unsafe fn integers<const BITS: usize>(low: *const u8, high: *const u8) -> [u8; 256] {
     let mut integers = [0; 256];

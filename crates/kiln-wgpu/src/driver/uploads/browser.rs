@@ -26,6 +26,6 @@ impl Uploads {
         queue.submit(commands);
     }
 
-    /// Gives the buffers that are not in use back to the driver: here there are none.
+    /// Gives the buffers that are not in use back to the driver: the browser keeps none.
     pub(crate) fn clear(&self) {}
 }

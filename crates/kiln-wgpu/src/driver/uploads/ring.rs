@@ -17,7 +17,7 @@ const LEAST_BYTES: u64 = 1 << 18;
 /// What is larger goes in parts of so much: for the processor some hundred microseconds of work, beside which a submission
 /// is little.
 const PART: usize = 8 << 20;
-/// So many parts of one upload may be on their way.
+/// This many parts of one upload may be on their way.
 const MOST_PARTS: usize = 6;
 /// So much is copied at most before something has to be submitted.
 const MOST_PENDING: u64 = 64 << 20;

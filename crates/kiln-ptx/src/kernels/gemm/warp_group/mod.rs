@@ -138,7 +138,7 @@ impl WarpGroupGemm {
         Panels::new(self.output, WARP_ROWS, 128 / self.output.bytes())
     }
 
-    /// The launch for these extents on a device of so many multiprocessors. Buffers: A, B, C, and the bias if there is one;
+    /// The launch for these extents on a device of this many multiprocessors. Buffers: A, B, C, and the bias if there is one;
     /// C is read only where the epilogue adds it.
     ///
     /// # Errors

@@ -51,7 +51,7 @@ impl WarpGroupTile {
         Ok(tile)
     }
 
-    /// The tile that takes the least time for these extents and elements of this type on a device of so many
+    /// The tile that takes the least time for these extents and elements of this type on a device of this many
     /// multiprocessors, by a simple count: of waves of tiles, of steps, and in a step of cycles, for the products or for what
     /// they read through the second-level cache, whichever are more. On an H200 its choices were within 3 % of the best of a
     /// dozen tiles, for squares of 1024 to 8192 and for 16 to 128 rows of matrices of 4096 x 4096 and 4096 x 14336.
@@ -119,7 +119,7 @@ impl WarpGroupTile {
         Self { cluster: Cluster::Columns(2), ..self }
     }
 
-    /// So many blocks share a tile, each with a part of k.
+    /// This many blocks share a tile, each with a part of k.
     pub fn split(self, blocks: u32) -> Self {
         Self { cluster: Cluster::Tile(blocks), ..self }
     }

@@ -29,7 +29,7 @@ pub(super) fn top<'k>(k: &'k Builder, x: impl IntoIterator<Item = F32<'k>>) -> W
     team::tree(magnitudes, |a, b| k.max(a, b)).unwrap_or_else(|| k.constant(0))
 }
 
-/// The greatest word among so many lanes, a power of two.
+/// The greatest word among this many lanes, a power of two.
 pub(super) fn top_of_lanes<'k>(k: &'k Builder, mut top: Word<'k>, lanes: u32) -> Word<'k> {
     let mut mask = lanes / 2;
     while mask > 0 {
@@ -128,14 +128,14 @@ pub(super) struct Trial<'k> {
 }
 
 impl<'k> Trial<'k> {
-    /// Around the step that just spans so many levels.
+    /// Around the step that just spans this many levels.
     fn spread(&self, levels: f32, spacing: f32) -> F32<'k> {
         let k = self.number.builder;
         (k.cvt_rn_f32(self.number) - (TRIALS / 2) as f32) * spacing + levels
     }
 
-    /// The values of the lane with the least error, the first of equal ones, among those of which `tried` holds and whose
-    /// error is a number; `otherwise` where there is none.
+    /// The values of the lane with the least error, the first of equal ones, among those for which `tried` holds and whose
+    /// error is a number; `otherwise` where no value qualifies.
     fn best<const N: usize>(
         &self,
         error: F32<'k>,
@@ -160,7 +160,7 @@ fn neighbour(number: Word<'_>) -> F32<'_> {
     k.selp(-1.0, k.selp(1.0, k.constant(0.0), k.eq(number, 2)), k.eq(number, 1))
 }
 
-/// The numbers that integers of a symmetric format stand for, in units of the scale.
+/// The numbers that integers of a symmetric format encode, in units of the scale.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Grid {
     /// Whole numbers from this negative one to one less of the other sign.
@@ -203,7 +203,7 @@ impl Grid {
         }
     }
 
-    /// The integer that stands for the number nearest to `y`, in the lower bits.
+    /// The integer that encodes the number nearest to `y`, in the lower bits.
     pub(super) fn integer<'k>(self, y: F32<'k>) -> F32<'k> {
         let k = y.builder;
         match self {

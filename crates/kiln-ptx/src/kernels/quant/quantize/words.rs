@@ -181,7 +181,7 @@ impl Quantize {
 }
 
 impl<'k> Fitting<'k> {
-    /// Writes the word of this thread, of so many words and the half that follows them, which is the unit.
+    /// Writes the word of this thread, of this many words and the half that follows them, which is the unit.
     fn write_with_half(&self, word: Word<'k>, words: u32, out: Pointer<'k, Global, u32>) {
         let (k, block, at) = (self.k, self, self.thread);
         // A block that is not finite has nothing but its unit.

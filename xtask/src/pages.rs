@@ -1,0 +1,294 @@
+//! Checks of what people read: tables against the sources that they describe, links, and wording.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use clap::CommandFactory as _;
+
+use crate::Result;
+
+/// The page with the tables of variables, features, commands and examples.
+const REFERENCE: &str = "docs/reference.md";
+/// The page with the map of tests.
+const CONTRIBUTING: &str = "CONTRIBUTING.md";
+
+/// Fails with every table, link or line that has to be mended.
+///
+/// # Errors
+/// A list of them.
+pub(crate) fn check(root: &Path) -> Result<()> {
+    let sources = files(root)?;
+    let mut faults = Vec::new();
+    let reference = std::fs::read_to_string(root.join(REFERENCE))?;
+    let contributing = std::fs::read_to_string(root.join(CONTRIBUTING))?;
+    faults.extend(differences(REFERENCE, "Environment variables", &reference, &variables(&sources)));
+    faults.extend(differences(REFERENCE, "Features", &reference, &features(root, &sources)));
+    faults.extend(differences(REFERENCE, "Commands", &reference, &commands()));
+    faults.extend(differences(REFERENCE, "Examples", &reference, &examples(root, &sources)));
+    faults.extend(differences(CONTRIBUTING, "The map of tests", &contributing, &crate::test::step_names()));
+    for file in sources.iter().filter(|file| file.is("md")) {
+        faults.extend(dead_links(root, file, &sources));
+    }
+    for file in &sources {
+        let path = file.path.strip_prefix(root).unwrap_or(&file.path).display();
+        faults.extend(unclear(file).into_iter().map(|(line, text, why)| format!("{path}:{line}: {why}: {text}")));
+    }
+    if faults.is_empty() { Ok(()) } else { Err(faults.join("\n").into()) }
+}
+
+/// A file of the repository.
+struct Source {
+    path: PathBuf,
+    text: String,
+}
+
+impl Source {
+    fn is(&self, extension: &str) -> bool {
+        self.path.extension().is_some_and(|own| own == extension)
+    }
+}
+
+/// The sources and pages of the repository, without what is built and without hidden folders other than `.github`.
+fn files(root: &Path) -> Result<Vec<Source>> {
+    let mut found = Vec::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(&folder)? {
+            let path = entry?.path();
+            let name = path.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+            if path.is_dir() {
+                let hidden = name.starts_with('.') && name != ".github" && name != ".ci";
+                if !hidden && name != "target" && name != "node_modules" {
+                    folders.push(path);
+                }
+            } else if ["rs", "md", "mjs", "js", "py", "toml", "yml", "run"]
+                .contains(&name.rsplit('.').next().unwrap_or(name))
+            {
+                // What is not text is none of these.
+                found.extend(std::fs::read_to_string(&path).ok().map(|text| Source { path, text }));
+            }
+        }
+    }
+    found.sort_by(|a, b| a.path.cmp(&b.path));
+    Ok(found)
+}
+
+/// The rows of the tables below a heading: the code in the first cells, which say what a row is about.
+fn rows(page: &str, heading: &str, cells: usize) -> BTreeSet<String> {
+    let mut inside = false;
+    let mut rows = BTreeSet::new();
+    for line in page.lines() {
+        if let Some(title) = line.strip_prefix("## ") {
+            inside = title == heading;
+        } else if let Some(row) = line.strip_prefix("| `").filter(|_| inside) {
+            let code = |cell: &str| cell.trim_start_matches('`').split('`').next().unwrap_or_default().to_owned();
+            rows.insert(row.trim_end_matches(" |").split(" | ").take(cells).map(code).collect::<Vec<_>>().join(" "));
+        }
+    }
+    rows
+}
+
+/// What a table of a page lists and the sources do not have, and the other way round.
+fn differences(page: &str, heading: &str, text: &str, found: &BTreeSet<String>) -> Vec<String> {
+    // Names of two words, such as those of a crate and of its feature, are two cells.
+    let cells = found.first().map_or(1, |name| name.split(' ').count());
+    let listed = rows(text, heading, cells);
+    let missing = found.difference(&listed).map(|name| format!("{page}, {heading}: `{name}` is missing"));
+    let stale = listed.difference(found).map(|name| format!("{page}, {heading}: `{name}` does not exist any more"));
+    missing.chain(stale).collect()
+}
+
+/// The environment variables of kiln that sources name.
+fn variables(sources: &[Source]) -> BTreeSet<String> {
+    // Not as one word: this file would name it.
+    let prefix = concat!("KILN", "_");
+    let mut names = BTreeSet::new();
+    for file in sources.iter().filter(|file| !file.is("md")) {
+        for part in file.text.split(prefix).skip(1) {
+            let end = part.find(|c: char| !c.is_ascii_uppercase() && c != '_').unwrap_or(part.len());
+            if !part[..end].is_empty() {
+                names.insert(format!("{prefix}{}", &part[..end]));
+            }
+        }
+    }
+    names
+}
+
+/// The features of every crate, as `CRATE FEATURE`.
+fn features(root: &Path, sources: &[Source]) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for file in sources.iter().filter(|file| file.path.ends_with("Cargo.toml") && is_a_crate(root, &file.path)) {
+        let package = file.text.lines().find_map(|line| line.strip_prefix("name = \"")?.strip_suffix('"'));
+        let own = file.text.lines().skip_while(|line| *line != "[features]").skip(1);
+        for line in own.take_while(|line| !line.starts_with('[')) {
+            let feature = line.split_once(" = ").map(|(name, _)| name).filter(|name| !name.starts_with(['#', ' ']));
+            names.extend(package.zip(feature).map(|(package, feature)| format!("{package} {feature}")));
+        }
+    }
+    names
+}
+
+/// Whether this is the manifest of a crate of `crates/`.
+fn is_a_crate(root: &Path, manifest: &Path) -> bool {
+    manifest.parent().and_then(Path::parent) == Some(&root.join("crates"))
+}
+
+/// The commands of `cargo xtask`.
+fn commands() -> BTreeSet<String> {
+    crate::Arguments::command().get_subcommands().map(|command| command.get_name().to_owned()).collect()
+}
+
+/// The examples of every crate, as `CRATE EXAMPLE`.
+fn examples(root: &Path, sources: &[Source]) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for file in sources.iter().filter(|file| file.is("rs")) {
+        let path = file.path.strip_prefix(root.join("crates")).unwrap_or(Path::new(""));
+        let parts: Vec<_> = path.iter().filter_map(|part| part.to_str()).collect();
+        match parts.as_slice() {
+            [package, "examples", file] => names.insert(format!("{package} {}", file.trim_end_matches(".rs"))),
+            [package, "examples", name, "main.rs"] => names.insert(format!("{package} {name}")),
+            _ => false,
+        };
+    }
+    names
+}
+
+/// Links of a page to files or headings that do not exist.
+fn dead_links(root: &Path, page: &Source, sources: &[Source]) -> Vec<String> {
+    let mut dead = Vec::new();
+    let folder = page.path.parent().unwrap_or(root);
+    for part in prose(&page.text).split("](").skip(1) {
+        let Some((target, _)) = part.split_once(')') else { continue };
+        if target.contains("://") || target.contains(' ') || target.starts_with("mailto:") {
+            continue;
+        }
+        let (file, heading) = target.split_once('#').map_or((target, None), |(file, heading)| (file, Some(heading)));
+        let path = if file.is_empty() { page.path.clone() } else { folder.join(file) };
+        let found = match (path.canonicalize(), heading) {
+            (Err(_), _) => false,
+            (Ok(_), None) => true,
+            (Ok(path), Some(heading)) => sources
+                .iter()
+                .find(|source| source.path.canonicalize().is_ok_and(|other| other == path))
+                .is_some_and(|source| prose(&source.text).lines().any(|line| anchor(line).as_deref() == Some(heading))),
+        };
+        if !found {
+            let name = page.path.strip_prefix(root).unwrap_or(&page.path).display();
+            dead.push(format!("{name}: the link to {target} leads nowhere"));
+        }
+    }
+    dead
+}
+
+/// The anchor that a heading is given.
+fn anchor(line: &str) -> Option<String> {
+    let title = line.strip_prefix('#')?.trim_start_matches('#').strip_prefix(' ')?;
+    let kept = title.chars().filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
+    Some(kept.flat_map(char::to_lowercase).map(|c| if c == ' ' { '-' } else { c }).collect())
+}
+
+/// A page without its blocks of code, whose lines become empty.
+fn prose(page: &str) -> String {
+    let mut code = false;
+    let lines = page.lines().map(|line| {
+        let fence = line.trim_start().starts_with("```");
+        code ^= fence;
+        if code || fence { "\n".to_owned() } else { format!("{line}\n") }
+    });
+    lines.collect()
+}
+
+/// Wordings that readers have to read twice, with what to write instead. Lower case; words are whole.
+const UNCLEAR: &[(&str, &str)] = &[
+    ("of which", "begin a sentence of its own"),
+    ("there is none", "name what is missing, or what happens without it"),
+    ("there are none", "name what is missing, or what happens without it"),
+    ("told", "say who reports what to whom"),
+    ("stands for", "use `means` or `is`"),
+    ("stands there", "use `is`"),
+    ("the way there", "name the transfer"),
+    ("is none", "say what it is, or what happens to it"),
+    ("are none", "say what they are, or what happens to them"),
+    ("somebody else", "name the owner"),
+    ("picture", "write `image`"),
+    ("pictures", "write `images`"),
+    ("so many", "name the number"),
+];
+
+/// The lines of documentation that nobody should have to read twice: their numbers, texts and what to do.
+fn unclear(file: &Source) -> Vec<(usize, String, &'static str)> {
+    let page = match () {
+        () if file.is("md") => prose(&file.text),
+        () if file.is("rs") => file.text.clone(),
+        () => return Vec::new(),
+    };
+    let mut found = Vec::new();
+    for (number, line) in page.lines().enumerate() {
+        let text = match line.trim_start() {
+            comment if comment.starts_with("///") || comment.starts_with("//!") => comment[3..].trim(),
+            line if file.is("md") => line,
+            _ => continue,
+        };
+        // Words in quotation marks or code are quoted, not said.
+        let lower = text.to_lowercase();
+        let is_a_word = |at: usize, pattern: &str| {
+            let letter = |c: Option<char>| c.is_some_and(char::is_alphanumeric);
+            !letter(lower[..at].chars().next_back()) && !letter(lower[at + pattern.len()..].chars().next())
+        };
+        for (pattern, why) in UNCLEAR {
+            if lower.match_indices(pattern).any(|(at, _)| is_a_word(at, pattern)) {
+                found.push((number + 1, text.to_owned(), *why));
+            }
+        }
+        if text.starts_with("As [`") || text.starts_with("As there.") {
+            found.push((number + 1, text.to_owned(), "say what it does, or link to `the errors of`"));
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source(path: &str, text: &str) -> Source {
+        Source { path: path.into(), text: text.to_owned() }
+    }
+
+    #[test]
+    fn pages_agree_with_the_sources() {
+        check(Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()).unwrap();
+    }
+
+    #[test]
+    fn tables_are_compared_with_what_is_found() {
+        let page = "## A\n| name | what |\n|---|---|\n| `x` | `code` first |\n| `y` | text |\n## B\n| `z` | no |\n";
+        assert_eq!(rows(page, "A", 1), ["x", "y"].map(str::to_owned).into());
+        assert_eq!(rows(page, "A", 2), ["x code", "y text"].map(str::to_owned).into());
+        let found = ["y", "new"].map(str::to_owned).into();
+        assert_eq!(differences("page", "A", page, &found).len(), 2);
+    }
+
+    #[test]
+    fn headings_get_the_anchors_that_links_name() {
+        assert_eq!(anchor("### An operation of a program").as_deref(), Some("an-operation-of-a-program"));
+        assert_eq!(anchor("## gemm, 1 thread").as_deref(), Some("gemm-1-thread"));
+        assert_eq!(anchor("#no heading"), None);
+    }
+
+    #[test]
+    fn links_that_lead_nowhere_are_found() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+        let text = "# A title\n[a](src/main.rs) [b](#a-title) [c](https://example.com) [d](none.md) [e](#none)\n```\n[f](g)\n```\n";
+        let page = Source { path: root.join("Cargo.toml"), text: text.to_owned() };
+        assert_eq!(dead_links(root, &page, std::slice::from_ref(&page)).len(), 2);
+    }
+
+    #[test]
+    fn unclear_words_are_found_in_documentation_alone() {
+        let found = |text| unclear(&source("a.rs", text)).len();
+        assert_eq!(found("/// Elements of so many rows, one of which is\n    //! retold\nlet a = 1; // told"), 2);
+        assert_eq!(found("/// As [`x`].\n/// As there.\n/// The same as [`x`]."), 2);
+        assert_eq!(unclear(&source("a.md", "told\n```\ntold\n```\n")).len(), 1);
+    }
+}
