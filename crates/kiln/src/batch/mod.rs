@@ -903,6 +903,21 @@ waiting_methods! {
     }
 }
 
+/// The forms of crates on this one that write what waits once: blocking and asynchronous.
+#[doc(hidden)]
+impl Batch<'_> {
+    pub async fn execute_waiting(&mut self, wanted: &[TensorId], waiting: Waiting) -> Result<()> {
+        self.compute(wanted, false, waiting).await.map(drop)
+    }
+
+    pub async fn run_waiting(&mut self, wanted: &[TensorId], waiting: Waiting) -> Result<Vec<Buffer>> {
+        match self.compute(wanted, true, waiting).await? {
+            Some(read) => Ok(read),
+            None => self.read_waiting(wanted, waiting).await,
+        }
+    }
+}
+
 impl Record for Batch<'_> {
     type Tensor = TensorId;
 
