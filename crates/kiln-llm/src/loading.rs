@@ -96,8 +96,8 @@ struct Missing {
     bytes: usize,
 }
 
-/// Bytes from which on a header is looked for, which most headers of models of this kind have.
-const FIRST_TRY: usize = 1 << 16;
+/// Bytes from which on a header is looked for.
+const FIRST_TRY: usize = 1 << 10;
 
 impl Loader {
     /// Begins a file of this many bytes.
@@ -157,6 +157,10 @@ impl Loader {
     /// [`Error::Model`] where bytes are missing; as [`Model::load`].
     pub fn finish(self, engine: &Engine) -> Result<Model<'_>> {
         let (come, file) = (self.come, self.file);
+        if self.head.is_none() && come == file {
+            // What is wrong with it, as with a file without bytes.
+            Header::parse(&self.beginning, file)?;
+        }
         let cut = || Error::model("file", format!("it ends after {come} of {file} bytes: load it again"));
         let head = self.head.filter(|_| come == file).ok_or_else(cut)?;
         Model::of_tensors(engine, head.header.metadata(), head.config, self.tensors)

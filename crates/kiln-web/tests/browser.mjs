@@ -481,7 +481,7 @@ const tests = {
   async "keyboard and screen reader find everything"() {
     const page = await visit(withWebgpu);
     const reached = [];
-    for (let i = 0; i < 12; i++) {
+    for (let i = 0; i < 14; i++) {
       await page.keyboard.press("Tab");
       reached.push(await page.evaluate(() => document.activeElement.id || document.activeElement.className || document.activeElement.tagName));
     }

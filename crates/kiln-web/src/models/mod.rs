@@ -119,6 +119,11 @@ impl ModelLoader {
         Ok(object.into())
     }
 
+    /// Whether the weights go to a GPU.
+    pub fn on_gpu(&self) -> bool {
+        self.0.borrow().as_ref().is_some_and(|loading| loading.gpu.is_some())
+    }
+
     /// Why there is no GPU, if it was looked for.
     pub fn problem(&self) -> Option<String> {
         let held = self.0.borrow();

@@ -38,15 +38,13 @@ kinds! {
     Open "open"
     /// The end of a session: `{ session }`.
     End "end"
-    /// Tokens of a text behind those of a session: `{ session, text }`.
+    /// Tokens of a text behind those of a session: `{ session, text }` gives the number of all tokens.
     Push "push"
-    /// A conversation in place of all tokens: `{ session, messages }`.
+    /// A conversation in place of all tokens: `{ session, messages }` gives their number.
     Chat "chat"
     /// The next token: `{ session, temperature, topK, topP, minP, repeatPenalty, seed }` gives `{ token, text }`, or `undefined` where
     /// the model ends the text.
     Next "next"
-    /// The last bytes of a text that ended, as text: `{ session }`.
-    Rest "rest"
     /// The tokens of a session: `{ session }`.
     Tokens "tokens"
     /// Fewer tokens: `{ session, keep }`.

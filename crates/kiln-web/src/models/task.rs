@@ -75,10 +75,6 @@ impl<'m> Sessions<'m> {
             Kind::Push => self.push(&options),
             Kind::Chat => self.chat(&options),
             Kind::Next => self.token(&options).await,
-            Kind::Rest => {
-                let open = self.open(&options)?;
-                Ok(open.decoder.finish().into())
-            }
             Kind::Tokens => Ok(Uint32Array::from(self.open(&options)?.session.tokens()).into()),
             Kind::Truncate => {
                 let keep = options.whole("truncate", "keep")?.unwrap_or(0);
@@ -120,7 +116,7 @@ impl<'m> Sessions<'m> {
         let tokens = tokenizer.encode_with(&text, Encoding { add_special: first, ..Encoding::default() });
         open.session.push(&tokens)?;
         open.decoder = decoder;
-        Ok(JsValue::from_f64(tokens.len() as f64))
+        Ok(JsValue::from_f64(open.session.tokens().len() as f64))
     }
 
     fn chat(&mut self, options: &Options<'_>) -> Result<JsValue> {
