@@ -9,7 +9,7 @@ const SLIDERS = ["temperature", "topK", "topP", "minP", "maxTokens"];
 const $ = (id) => document.getElementById(id);
 const asked = new URLSearchParams(location.search);
 
-let model, session, hasTemplate = true, aborter;
+let model, session, place, hasTemplate = true, aborter;
 let messages = [];
 
 /** What a person reads of an error: a sentence. */
@@ -19,6 +19,7 @@ function sentence(error) {
 }
 
 function size(bytes) {
+  if (bytes < 1e5) return `${(bytes / 1e3).toFixed(0)} kB`;
   return bytes < 1e9 ? `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB` : `${(bytes / 1e9).toFixed(1)} GB`;
 }
 
@@ -67,17 +68,19 @@ async function load(source, name) {
     if (plan && !planned) {
       planned = true;
       $("status").textContent = `Loading ${name}: ${memory(plan)}`;
-      $("gpu").textContent = plan.problem ? `There is no WebGPU: ${sentence(plan.problem)} The processor does the work.` : "";
+      if (plan.problem && navigator.gpu) $("gpu").textContent = `There is no GPU: ${sentence(plan.problem)} The processor does the work.`;
     }
   };
   try {
     const made = await Model.load(source, {
-      progress, signal: own.signal, device: $("device").value, software: asked.get("software") === "on", cache: true,
+      progress, signal: own.signal, device: navigator.gpu ? $("device").value : "cpu", software: asked.get("software") === "on", cache: true,
     });
     const begun = await made.session();
+    // Where weights are is not yet where the router computes.
+    const { chosen } = await begun.explain();
     if (attempt !== own) return made.close();
-    [model, session, hasTemplate] = [made, begun, true];
-    $("status").textContent = `${name} is ready on ${made.plan.device}: ${memory(made.plan)}`;
+    [model, session, hasTemplate, place] = [made, begun, true, chosen];
+    $("status").textContent = `${name} is ready on ${place}: ${memory(made.plan)}`;
     document.body.dataset.model = "ready";
     enable();
     $("text").focus();
@@ -125,7 +128,6 @@ async function answer(text) {
   entry("You", "person").textContent = text;
   messages.push({ role: "user", content: text });
   const out = entry("Model", "model");
-  const place = model.plan.device;
   let made = 0, first, reply = "", trouble;
   const rate = () => (made > 1 ? `, ${((made - 1) / ((performance.now() - first) / 1000)).toFixed(1)} a second` : "");
   try {
@@ -178,7 +180,8 @@ async function answer(text) {
 
 async function explain() {
   const { why, chosen, predictions } = await session.explain();
-  $("why").textContent = why;
+  place = chosen;
+  $("why").textContent = /[.!?]$/.test(why) ? why : `${why}.`;
   $("places").tBodies[0].replaceChildren(...predictions.map(({ place, seconds }) => {
     const row = document.createElement("tr");
     row.classList.toggle("chosen", place === chosen);

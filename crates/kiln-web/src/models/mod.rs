@@ -27,6 +27,10 @@ fn promise(future: impl Future<Output = Result<JsValue>> + 'static) -> Promise {
     future_to_promise(async move { future.await.map_err(|error| model_error(&error)) })
 }
 
+/// Bytes of weights from which on a GPU is worth what its launches take, unless it is asked for: a token of a small decoder takes some
+/// hundred launches, a few milliseconds in browsers, in which one thread reads this much.
+const WORTH_A_GPU: usize = 32 << 20;
+
 /// An engine for a model.
 async fn loading(bytes: u64, options: &JsValue) -> Result<Loading> {
     let options = Options(options);
@@ -153,12 +157,24 @@ impl Loading {
     fn device(&self) -> &str {
         match (&self.gpu, self.all_there) {
             (Some(name), true) => name,
-            _ => self.engine.places().last().map_or("", |place| &place.name),
+            _ => {
+                let cpu = self.engine.places().iter().rfind(|place| place.backend != Backend::Gpu);
+                cpu.map_or("", |place| &place.name)
+            }
         }
     }
 
     async fn push(&mut self, bytes: &[u8]) -> Result<()> {
+        let planned = self.loader.plan().is_some();
         self.loader.push(bytes)?;
+        if let (false, false, Some(plan)) = (planned, self.forced, self.loader.plan())
+            && plan.weights < WORTH_A_GPU
+            && self.gpu.take().is_some()
+        {
+            let cpu = self.engine.places().iter().rfind(|place| place.backend != Backend::Gpu);
+            let cpu = cpu.map(|place| place.name.clone());
+            self.engine = self.engine.with_force(cpu.as_deref())?;
+        }
         let completed = self.loader.completed();
         let Some(gpu) = self.gpu.as_ref().filter(|_| self.all_there) else { return Ok(()) };
         for tensor in completed {

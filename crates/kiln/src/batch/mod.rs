@@ -337,7 +337,7 @@ impl<'e> Batch<'e> {
         waiting: Waiting,
     ) -> Result<(Target, Option<Vec<Buffer>>)> {
         let (mut excluded, mut failed) = (Vec::new(), None);
-        let mut recovered = false;
+        let mut lost = None;
         loop {
             let target = match self.target(plan, &excluded) {
                 Ok(target) => target,
@@ -360,9 +360,13 @@ impl<'e> Batch<'e> {
             if matches!(error, Error::DeviceLost { .. }) {
                 self.forget(position);
             }
-            if !recovered && gpu.recovers(&error, waiting).await {
-                recovered = true;
+            if lost.is_none() && gpu.recovers(&error, waiting).await {
+                lost = Some(error);
                 continue;
+            }
+            // A tensor or a state that was in the memory of the lost device alone.
+            if let (Some(lost), Error::Unavailable { .. }) = (&mut lost, &error) {
+                return Err(std::mem::replace(lost, error));
             }
             let forced = self.engine.router.forced().is_some() || self.only_on.is_some();
             if forced || !gpu.failed(&error) {
