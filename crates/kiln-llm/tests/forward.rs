@@ -486,10 +486,9 @@ fn a_model_from_parts_of_its_file_is_that_of_the_whole() {
         let length = file.len() as u64;
         assert!(matches!(with(length, &file[..file.len() - 1]), Err(Error::Model { .. })));
         assert!(matches!(with(length - 1, &file), Err(Error::Model { .. })));
-        assert!(matches!(
-            with(length - 1, &file[..file.len() - 1]),
-            Err(Error::File(kiln_gguf::Error::Outside { .. }))
-        ));
+        // Behind the last tensor there may be padding.
+        let short = with(length - 100, &file[..file.len() - 100]);
+        assert!(matches!(short, Err(Error::File(kiln_gguf::Error::Outside { .. }))));
         for none in [&b""[..], b"GG", &[7; 5000]] {
             assert!(matches!(with(none.len() as u64, none), Err(Error::File(kiln_gguf::Error::Magic { .. }))));
         }
