@@ -5,6 +5,16 @@ function kilnError(code, message) {
   return Object.assign(new Error(message), { name: "KilnError", code });
 }
 
+/** A port to what runs in this thread. What goes through it is not copied: Node copies no files. */
+function hereAlone(failed) {
+  const [near, far] = [{}, { close() {} }];
+  const served = import("./models-core.js").then(({ serve }) => serve(far));
+  served.catch(failed);
+  near.postMessage = (data) => served.then(() => far.onmessage({ data }), () => {});
+  far.postMessage = (data) => queueMicrotask(() => near.onmessage({ data }));
+  return near;
+}
+
 /** The thread of a model: requests go there by messages, and their answers come back. */
 class Link {
   #port;
@@ -21,9 +31,7 @@ class Link {
         this.#fail(kilnError("module", `the module of the model failed (${event.message ?? "its worker did not start"}); load the model again`));
       });
     } else {
-      const { port1, port2 } = new MessageChannel();
-      this.#port = port1;
-      import("./models-core.js").then(({ serve }) => serve(port2), (error) => this.#fail(error));
+      this.#port = hereAlone((error) => this.#fail(error));
     }
     this.#port.onmessage = ({ data: { id, event, value, error } }) => {
       const waiting = this.#waiting.get(id);
@@ -56,10 +64,7 @@ class Link {
   close() {
     this.#fail(kilnError("parameter", "the model is closed; load it again"));
     if (this.#worker) this.#worker.terminate();
-    else {
-      this.#port.postMessage({ what: "close" });
-      this.#port.close();
-    }
+    else this.#port.postMessage({ what: "close" });
   }
 }
 
