@@ -68,7 +68,7 @@ async function load(source, name) {
     if (plan && !planned) {
       planned = true;
       $("status").textContent = `Loading ${name}: ${memory(plan)}`;
-      if (plan.problem && navigator.gpu) $("gpu").textContent = `There is no GPU: ${sentence(plan.problem)} The processor does the work.`;
+      if (plan.problem && navigator.gpu) $("gpu").textContent = `${sentence(plan.problem)} The processor does the work.`;
     }
   };
   try {
