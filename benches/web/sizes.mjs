@@ -1,5 +1,5 @@
 // What takes the bytes of a module, by crate and by family of kernels.
-// CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS="-C target-feature=+simd128 -C symbol-mangling-version=v0" cargo build -p kiln-web --profile web --target wasm32-unknown-unknown --no-default-features
+// CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS="-C target-feature=+simd128 -C symbol-mangling-version=v0" cargo build -p kiln-web --profile web --target wasm32-unknown-unknown --no-default-features --features operations
 // wasm-bindgen --target web --out-dir target/kiln/web/names target/wasm32-unknown-unknown/web/kiln_web.wasm
 // node benches/web/sizes.mjs target/kiln/web/names/kiln_web_bg.wasm
 

@@ -269,7 +269,6 @@ fn removed(id: u32) -> String {
     }
 }
 
-#[cfg(not(target_arch = "wasm32"))]
 impl Error {
     /// An error of the system about a file.
     pub(crate) fn io(path: &std::path::Path) -> impl FnOnce(std::io::Error) -> Self {

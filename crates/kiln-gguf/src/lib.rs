@@ -6,7 +6,7 @@
 //! |---|---|
 //! | `types` | [`TensorKind`]: every type of tensors, one row each; which of them kiln computes with |
 //! | `metadata` | [`Metadata`], [`Value`], [`Array`]: keys with typed values, decoded as they are read |
-//! | `reader` | [`Gguf`], [`TensorInfo`], [`TensorView`]: one file, validated when it is opened; [`Bytes`] of files of other formats |
+//! | `reader` | [`Gguf`], [`TensorInfo`], [`TensorView`]: one file, validated when it is opened; [`Header`] of one that is being downloaded; [`Bytes`] of files of other formats |
 //! | `map` | the memory map, the one place with unsafe code |
 //! | `split` | [`Model`]: a file or all files of a split model |
 //! | `writer` | [`Writer`]: files from metadata and borrowed tensors |
@@ -30,17 +30,13 @@ mod error;
 mod map;
 mod metadata;
 mod reader;
-#[cfg(not(target_arch = "wasm32"))]
 mod split;
 mod types;
 mod writer;
 
 pub use error::{Error, Result};
 pub use metadata::{Array, FromValue, Metadata, Value, ValueKind};
-#[cfg(not(target_arch = "wasm32"))]
-pub use reader::Bytes;
-pub use reader::{Gguf, TensorInfo, TensorView};
-#[cfg(not(target_arch = "wasm32"))]
+pub use reader::{Bytes, Gguf, Header, TensorInfo, TensorView};
 pub use split::Model;
 pub use types::TensorKind;
 pub use writer::{ToElement, ToValue, Writer};

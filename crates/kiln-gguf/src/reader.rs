@@ -127,14 +127,13 @@ enum Storage<'a> {
     #[cfg(not(target_arch = "wasm32"))]
     Mapped(crate::map::Map),
     /// Read into memory: the first bytes of words of 8 bytes, so that elements of every type begin where they may.
-    #[cfg(not(target_arch = "wasm32"))]
     Read(Vec<u64>, usize),
     Borrowed(&'a [u8]),
 }
 
-#[cfg(not(target_arch = "wasm32"))]
 impl Storage<'static> {
     /// Maps a whole file.
+    #[cfg(not(target_arch = "wasm32"))]
     fn map(path: &std::path::Path) -> Result<Self> {
         let (file, len) = file_of(path)?;
         // Systems do not map files without bytes.
@@ -142,6 +141,12 @@ impl Storage<'static> {
             return Ok(Self::Read(Vec::new(), 0));
         }
         Ok(Self::Mapped(crate::map::Map::new(&file).map_err(Error::io(path))?))
+    }
+
+    /// WebAssembly has no maps.
+    #[cfg(target_arch = "wasm32")]
+    fn map(path: &std::path::Path) -> Result<Self> {
+        Self::read(path)
     }
 
     /// Reads a whole file into memory.
@@ -163,7 +168,6 @@ impl Storage<'_> {
         match self {
             #[cfg(not(target_arch = "wasm32"))]
             Self::Mapped(map) => map.bytes(),
-            #[cfg(not(target_arch = "wasm32"))]
             Self::Read(words, len) => &bytemuck::cast_slice(words)[..*len],
             Self::Borrowed(bytes) => bytes,
         }
@@ -171,11 +175,9 @@ impl Storage<'_> {
 }
 
 /// The bytes of a file of any format, mapped or read: for readers of weights that are not in GGUF files.
-#[cfg(not(target_arch = "wasm32"))]
 #[derive(Debug)]
 pub struct Bytes(Storage<'static>);
 
-#[cfg(not(target_arch = "wasm32"))]
 impl Bytes {
     /// Maps a file into memory. [`Gguf::open`] says what happens where it changes: copy bytes before they are checked as text.
     ///
@@ -194,7 +196,6 @@ impl Bytes {
     }
 }
 
-#[cfg(not(target_arch = "wasm32"))]
 impl AsRef<[u8]> for Bytes {
     fn as_ref(&self) -> &[u8] {
         self.0.bytes()
@@ -229,7 +230,6 @@ impl Gguf<'static> {
     ///
     /// # Errors
     /// [`Error::Io`] where the file cannot be mapped; every error of validation.
-    #[cfg(not(target_arch = "wasm32"))]
     pub fn open(path: impl AsRef<std::path::Path>) -> Result<Self> {
         Self::of(Storage::map(path.as_ref())?)
     }
@@ -238,14 +238,12 @@ impl Gguf<'static> {
     ///
     /// # Errors
     /// [`Error::Io`] where the file cannot be read or the machine has no memory for it; every error of validation.
-    #[cfg(not(target_arch = "wasm32"))]
     pub fn read(path: impl AsRef<std::path::Path>) -> Result<Self> {
         Self::of(Storage::read(path.as_ref())?)
     }
 }
 
 /// Opens a file, with its length. Directories, FIFOs and devices are refused: opening a FIFO would wait for a writer.
-#[cfg(not(target_arch = "wasm32"))]
 fn file_of(path: &std::path::Path) -> Result<(std::fs::File, u64)> {
     let found = std::fs::metadata(path).map_err(Error::io(path))?;
     if !found.is_file() {
@@ -322,19 +320,76 @@ fn view<'a>(file: &'a [u8], info: &'a TensorInfo) -> TensorView<'a> {
     TensorView { info, bytes: &file[info.start..info.start + info.bytes] }
 }
 
+/// The head of a file: its metadata, and what it says of its tensors, without their elements.
+///
+/// It is for files whose bytes come one part after the other, such as downloads: what a model is, and how much memory it needs, is
+/// known before its weights come.
+#[derive(Debug)]
+pub struct Header {
+    /// From the beginning of the file on.
+    bytes: Vec<u8>,
+    contents: Contents,
+}
+
+impl Header {
+    /// Validates what has come of a file of `file_bytes` bytes. `None` where it ends before the descriptions of the tensors do: more is
+    /// needed.
+    ///
+    /// # Errors
+    /// Every error of validation, as soon as the bytes show it; [`Error::TooLong`] for a file whose length this machine cannot count.
+    pub fn parse(beginning: &[u8], file_bytes: u64) -> Result<Option<Self>> {
+        let most = usize::MAX as u64;
+        if file_bytes > most {
+            return Err(Error::TooLong { what: "the file".into(), found: file_bytes, at_most: most });
+        }
+        let mut cursor = Cursor::of_file(beginning, file_bytes);
+        match Contents::read(&mut cursor) {
+            _ if cursor.short => Ok(None),
+            Ok(contents) => Ok(Some(Self { bytes: beginning[..cursor.at].to_vec(), contents })),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// The metadata.
+    pub fn metadata(&self) -> Metadata<'_> {
+        Metadata::new(&self.contents.entries, &self.bytes)
+    }
+
+    /// What the file says of its tensors, in its order. Their offsets are those in the whole file.
+    pub fn infos(&self) -> &[TensorInfo] {
+        &self.contents.tensors
+    }
+}
+
 /// Takes the parts of a file one after the other.
 struct Cursor<'a> {
+    /// The file, or what is known of its beginning.
     bytes: &'a [u8],
     at: usize,
+    /// The length of the file.
+    file: u64,
+    /// Whether bytes were asked for that the file has and that are not known.
+    short: bool,
 }
 
 impl<'a> Cursor<'a> {
+    /// A cursor at the beginning of a file of this length, which is no less than what is known of it.
+    fn of_file(bytes: &'a [u8], file: u64) -> Self {
+        Self { bytes, at: 0, file: file.max(bytes.len() as u64), short: false }
+    }
+
     fn left(&self) -> u64 {
-        (self.bytes.len() - self.at) as u64
+        self.file - self.at as u64
+    }
+
+    /// How many items of at least `least` bytes the known bytes can hold: what to allocate for.
+    fn known(&self, least: u64) -> usize {
+        (self.bytes.len() - self.at) / least as usize
     }
 
     fn take(&mut self, n: u64, what: impl FnOnce() -> String) -> Result<&'a [u8]> {
-        if n > self.left() {
+        self.short = n <= self.left() && n > (self.bytes.len() - self.at) as u64;
+        if self.short || n > self.left() {
             return Err(Error::Truncated { what: what(), at: self.at as u64, needed: n, left: self.left() });
         }
         // Not more than what is left, so it fits.
@@ -376,8 +431,14 @@ impl<'a> Cursor<'a> {
 
 impl Contents {
     fn of(bytes: &[u8]) -> Result<Self> {
-        let mut cursor = Cursor { bytes, at: 0 };
+        Self::read(&mut Cursor::of_file(bytes, bytes.len() as u64))
+    }
+
+    fn read(cursor: &mut Cursor<'_>) -> Result<Self> {
+        let (bytes, file) = (cursor.bytes, cursor.file);
         let found = &bytes[..bytes.len().min(MAGIC.len())];
+        // The beginning of the magic bytes may be all that is known.
+        cursor.short = MAGIC.starts_with(found) && found.len() < MAGIC.len() && file >= MAGIC.len() as u64;
         if found != MAGIC {
             return Err(Error::Magic { found: found.to_vec() });
         }
@@ -393,14 +454,14 @@ impl Contents {
         let tensors = cursor.count(LEAST_TENSOR, || "the number of tensors".into())?;
         let entries = cursor.count(LEAST_ENTRY, || "the number of metadata keys".into())?;
 
-        let entries = read_entries(&mut cursor, entries)?;
+        let entries = read_entries(cursor, entries)?;
         let alignment = alignment(&entries, bytes)?;
-        let described = describe(&mut cursor, tensors)?;
+        let described = describe(cursor, tensors)?;
 
         // A file without tensors may end with its metadata.
         let align = u64::from(alignment);
-        let start = (cursor.at as u64).next_multiple_of(align).min(bytes.len() as u64);
-        let left = bytes.len() as u64 - start;
+        let start = (cursor.at as u64).next_multiple_of(align).min(file);
+        let left = file - start;
         let mut tensors = Vec::with_capacity(described.len());
         let mut by_name = HashMap::with_capacity(described.len());
         for Described { name, kind, rank, extents, offset } in described {
@@ -430,7 +491,8 @@ impl Contents {
 }
 
 fn read_entries(cursor: &mut Cursor<'_>, count: usize) -> Result<Entries> {
-    let mut entries = Entries { all: Vec::with_capacity(count), by_key: HashMap::with_capacity(count) };
+    let room = count.min(cursor.known(LEAST_ENTRY));
+    let mut entries = Entries { all: Vec::with_capacity(room), by_key: HashMap::with_capacity(room) };
     for index in 0..count {
         let key = cursor.name(MAX_KEY, || format!("metadata key {index}"))?;
         let value = || format!("the value of {key:?}");
@@ -512,7 +574,7 @@ struct Described {
 }
 
 fn describe(cursor: &mut Cursor<'_>, count: usize) -> Result<Vec<Described>> {
-    let mut all = Vec::with_capacity(count);
+    let mut all = Vec::with_capacity(count.min(cursor.known(LEAST_TENSOR)));
     for index in 0..count {
         let name = cursor.name(MAX_NAME, || format!("the name of tensor {index}"))?;
         let what = || format!("the description of tensor {name:?}");

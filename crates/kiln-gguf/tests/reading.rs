@@ -2,7 +2,7 @@
 
 mod support;
 
-use kiln_gguf::{Array, Error, Gguf, TensorKind, Value, ValueKind, Writer};
+use kiln_gguf::{Array, Error, Gguf, Header, TensorKind, Value, ValueKind, Writer};
 use kiln_ir::{DType, Data, QuantFormat};
 use support::{aligned, small};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
@@ -187,4 +187,31 @@ fn text_of_values_has_no_control_characters_and_is_short() {
     assert_eq!(text("escape"), r#""\u{1b}[2J\n""#);
     assert_eq!(text("long"), format!("{:?}... (100 bytes)", "x".repeat(60)));
     assert_eq!(text("many"), "1000 u32 [1, 1, 1, 1, 1, 1, 1, 1, ...]");
+}
+
+#[test]
+fn a_header_is_known_as_soon_as_it_has_come() {
+    let bytes = small();
+    let file = Gguf::parse(&bytes).expect("the file is valid");
+    let length = bytes.len() as u64;
+    let complete = (0..bytes.len()).find(|&n| Header::parse(&bytes[..n], length).expect("nothing is wrong").is_some());
+    let complete = complete.expect("tensors have bytes, which a header does not need");
+    for n in [complete, bytes.len()] {
+        let header = Header::parse(&bytes[..n], length).unwrap().unwrap();
+        assert_eq!(header.infos(), file.infos());
+        assert_eq!(header.metadata().len(), file.metadata().len());
+        assert_eq!(header.metadata().get::<Vec<&str>>("tokens").unwrap(), ["a", "", "\u{2581}b"]);
+    }
+    assert!(complete <= file.infos().iter().map(|info| info.offset()).min().unwrap());
+    // What is wrong is known with the byte that shows it, and a file that ends too early is not one that is still to come.
+    assert!(matches!(Header::parse(b"GGUX", length), Err(Error::Magic { .. })));
+    assert!(matches!(Header::parse(b"x", length), Err(Error::Magic { .. })));
+    assert!(matches!(Header::parse(b"GG", 2), Err(Error::Magic { .. })));
+    assert!(matches!(Header::parse(&bytes[..100], 100), Err(Error::Truncated { .. } | Error::Count { .. })));
+    assert!(matches!(Header::parse(&bytes, length - 1), Ok(Some(_))));
+    assert!(matches!(Header::parse(&bytes[..complete], complete as u64), Err(Error::Outside { .. })));
+    // A count that the file could have and the known bytes do not hold allocates nothing.
+    let mut many = bytes[..24].to_vec();
+    many[16..24].copy_from_slice(&(1u64 << 27).to_le_bytes());
+    assert!(matches!(Header::parse(&many, 1 << 31), Ok(None)));
 }

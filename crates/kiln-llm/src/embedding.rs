@@ -170,6 +170,7 @@ impl<'e> EmbeddingModel<'e> {
     ///
     /// # Errors
     /// The errors of [`EmbeddingModel::embed_with`].
+    #[cfg(not(browser_gpu))]
     pub fn embed(&mut self, texts: &[impl AsRef<str>]) -> Result<Vec<Vec<f32>>> {
         self.embed_with(texts, EmbeddingOptions::default())
     }
@@ -180,6 +181,7 @@ impl<'e> EmbeddingModel<'e> {
     /// # Errors
     /// [`Error::TextLength`] for a text without tokens, which is an empty one where the model adds none, and for one that is too long;
     /// [`Error::Model`] where [`EmbeddingOptions::max_tokens`] is not possible; [`Error::NotFinite`]; [`Error::Kiln`].
+    #[cfg(not(browser_gpu))]
     pub fn embed_with(&mut self, texts: &[impl AsRef<str>], options: EmbeddingOptions) -> Result<Vec<Vec<f32>>> {
         let most = self.most(options)?;
         let tokens = texts.iter().enumerate().map(|(i, text)| self.tokens(i, text.as_ref(), most, options.truncate));

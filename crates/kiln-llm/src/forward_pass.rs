@@ -5,6 +5,7 @@ use std::collections::HashMap;
 #[cfg(feature = "gpu")]
 use kiln::gpu::{AdapterChoice, GpuDevice};
 use kiln::op::{Rope, RopeStyle};
+use kiln::waiting::{WAITING, wait};
 use kiln::{DType, Engine, State, Tensor};
 use kiln_gguf::{Gguf, Writer};
 
@@ -257,14 +258,14 @@ impl<'e> ForwardPass<'e> {
             };
             let step = &mut ready.steps[number];
             if rest.len() <= rows {
-                let logits = step.logits(rest, at)?;
+                let logits = wait(step.logits(rest, at, WAITING))?;
                 return match logits.iter().position(|x| x.is_nan()) {
                     Some(token) => Err(Error::NotANumber { token }),
                     None => Ok(logits),
                 };
             }
             let (part, others) = rest.split_at(rows);
-            step.extend(part, at)?;
+            wait(step.extend(part, at, WAITING))?;
             at += rows;
             rest = others;
         }

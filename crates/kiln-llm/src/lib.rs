@@ -8,6 +8,7 @@
 //! |---|---|
 //! | `model`, `config`, `weights` | [`Model`]: what a file says, checked, and its weights as tensors |
 //! | `placement` | [`DeviceLayers`], [`MemoryPlan`]: where layers run, and the memory that is planned before any is allocated |
+//! | `loading` | [`Loader`]: a model from a file that comes one part after the other; [`ModelPlan`]: the memory that it takes |
 //! | `adapter` | [`Adapter`]: LoRA from GGUF files and folders of PEFT; [`AdaptedModel`] |
 //! | `embedding` | [`EmbeddingModel`]: texts as vectors |
 //! | `folder` | [`Folder`]: `config.json` as metadata, safetensors files, and the names of their tensors |
@@ -38,9 +39,17 @@
 //! and again: tokens and positions are data. Keys and values are states of the engine, which executions change where they are. Layers that see a window of the last keys keep all of them, too, as
 //! their window is a mask. The program `kiln-llm` runs models, and looks into their files.
 //!
+//! In a page with WebGPU (the feature `gpu-wasm`) nothing can wait: a model comes from [`Loader`], [`Session::sample_async`],
+//! [`Session::logits_async`] and [`Generation::next_async`] take the place of the blocking forms, and what has blocking forms alone is not
+//! there: several sequences, embeddings, scores of texts, [`ForwardPass`] and quantising files.
+//!
 //! Texts are tokenized as they are: they are not brought to a normal form of Unicode, which llama.cpp does not do either. BERT and
 //! unigram tokenizers map characters as their files say.
 #![forbid(unsafe_code)]
+#![cfg_attr(
+    browser_gpu,
+    allow(dead_code, unreachable_pub, reason = "some of what blocking forms share has no asynchronous form yet")
+)]
 
 mod adapter;
 mod architecture;
@@ -50,9 +59,12 @@ mod config;
 mod embedding;
 mod error;
 mod folder;
+#[cfg(not(browser_gpu))]
 mod forward_pass;
+mod loading;
 mod model;
 mod placement;
+#[cfg(not(browser_gpu))]
 mod quantize;
 mod sampling;
 mod sequences;
@@ -68,13 +80,18 @@ pub use chat::{ChatTemplate, Message};
 pub use embedding::{EmbeddingModel, EmbeddingOptions, Pooling};
 pub use error::{Error, Result};
 pub use folder::{Folder, FolderTensor};
-#[cfg(feature = "gpu")]
+#[cfg(all(feature = "gpu", not(browser_gpu)))]
 pub use forward_pass::WgslForwardPass;
+#[cfg(not(browser_gpu))]
 pub use forward_pass::{ForwardPass, ForwardShape};
+pub use loading::{Loader, ModelPlan};
 pub use model::Model;
 pub use placement::{Bytes, DeviceLayers, MemoryPlan, PlannedPart};
+#[cfg(not(browser_gpu))]
 pub use quantize::{Conversion, Quantization, Recipe};
 pub use sampling::{Sampler, SequenceBreakers, Surprises};
-pub use sequences::{Finish, Made, SequenceId, SequenceOptions, Sequences, SequencesOptions, Steps};
+pub use sequences::SequenceId;
+#[cfg(not(browser_gpu))]
+pub use sequences::{Finish, Made, SequenceOptions, Sequences, SequencesOptions, Steps};
 pub use session::{Generated, Generation, Session, SessionOptions};
 pub use tokenizer::{Decoder, Encoding, SpecialTokens, TokenKind, Tokenizer};

@@ -1,8 +1,10 @@
 //! Models: weights, vocabulary and what they compute.
 
+use std::collections::HashMap;
 use std::path::Path;
 
-use kiln::Engine;
+use kiln::{Engine, Tensor};
+use kiln_gguf::Metadata;
 
 use crate::architecture::Weights;
 #[cfg(feature = "chat")]
@@ -11,12 +13,13 @@ use crate::config::Config;
 use crate::placement::{self, Asked};
 use crate::weights::Source;
 use crate::{
-    AdaptedModel, Adapter, DeviceLayers, Error, Folder, MemoryPlan, Result, Sequences, SequencesOptions, Session,
-    SessionOptions, Tokenizer,
+    AdaptedModel, Adapter, DeviceLayers, Error, Folder, MemoryPlan, Result, Session, SessionOptions, Tokenizer,
 };
+#[cfg(not(browser_gpu))]
+use crate::{Sequences, SequencesOptions};
 
 /// What to say where an adapter is given instead of a model.
-const NO_MODEL: &str =
+pub(crate) const NO_MODEL: &str =
     "a model is needed here, which adapters are used with: Model::with_adapters, or `kiln-llm run MODEL --lora FILE`";
 
 /// A language model on an engine.
@@ -103,6 +106,23 @@ impl<'e> Model<'e> {
         Self::of(engine, parts)
     }
 
+    /// A model of tensors by their names in GGUF files.
+    pub(crate) fn of_tensors(
+        engine: &'e Engine,
+        metadata: Metadata<'_>,
+        config: Config,
+        tensors: HashMap<String, Tensor>,
+    ) -> Result<Self> {
+        let parts = Parts {
+            config,
+            tokenizer: Tokenizer::from_gguf(metadata)?,
+            #[cfg(feature = "chat")]
+            templates: Templates::from_gguf(metadata)?,
+            source: Source::of_tensors(tensors),
+        };
+        Self::of(engine, parts)
+    }
+
     fn of(engine: &'e Engine, parts: Parts) -> Result<Self> {
         let Parts { config, tokenizer, source, .. } = parts;
         tokenizer.check_rows(config.vocabulary)?;
@@ -169,6 +189,7 @@ impl<'e> Model<'e> {
     ///
     /// # Errors
     /// The errors of [`Sequences::new`].
+    #[cfg(not(browser_gpu))]
     pub fn sequences(&self, options: SequencesOptions) -> Result<Sequences<'_>> {
         Sequences::new(self, options)
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use kiln::waiting::{WAITING, Waiting, wait};
 use kiln::{DType, Explanation, State};
 
 use crate::architecture::{ActiveAdapters, AdapterSet, Forward, Recorded, Scoring, Step};
@@ -41,7 +42,7 @@ pub(crate) fn caches(config: &Config, dtype: DType, context: usize) -> Result<Ve
 const SCORED_AT_ONCE: usize = 1 << 25;
 
 /// Tokens that a session has room for unless it is said: those of the model, but not more than this.
-const CONTEXT: usize = 4096;
+pub(crate) const CONTEXT: usize = 4096;
 
 /// How a session is made.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -235,8 +236,22 @@ impl<'m> Session<'m> {
     ///
     /// # Errors
     /// [`Error::Model`] where there is no token yet; [`Error::Kiln`].
+    #[cfg(not(browser_gpu))]
     pub fn logits(&mut self) -> Result<Vec<f32>> {
-        let logits = self.follow(Step::logits)?;
+        wait(self.logits_waiting(WAITING))
+    }
+
+    /// As [`Session::logits`], which blocks, where nothing can wait: in a page.
+    ///
+    /// # Errors
+    /// [`Error::Model`] where there is no token yet; [`Error::Kiln`].
+    pub async fn logits_async(&mut self) -> Result<Vec<f32>> {
+        self.logits_waiting(Waiting::Elsewhere).await
+    }
+
+    async fn logits_waiting(&mut self, waiting: Waiting) -> Result<Vec<f32>> {
+        let logits =
+            self.follow(waiting, async |step, tokens, before| step.logits(tokens, before, waiting).await).await?;
         match logits.iter().position(|x| x.is_nan()) {
             Some(token) => Err(Error::NotANumber { token }),
             None => Ok(logits),
@@ -249,19 +264,38 @@ impl<'m> Session<'m> {
     /// # Errors
     /// The errors of [`Session::logits`]; [`Error::Sampler`] and [`Error::Token`] as of [`Sampler::check`], and [`Error::Sampler`] where the bias
     /// forbids every token; [`Error::ContextFull`] where there is no room for it. Nothing is added then.
+    #[cfg(not(browser_gpu))]
     pub fn sample(&mut self, sampler: &Sampler) -> Result<u32> {
+        wait(self.sample_waiting(sampler, WAITING))
+    }
+
+    /// As [`Session::sample`], which blocks, where nothing can wait: in a page.
+    ///
+    /// # Errors
+    /// As [`Session::logits_async`]; [`Error::Sampler`] and [`Error::Token`] as of [`Sampler::check`], and [`Error::Sampler`] where the
+    /// bias forbids every token; [`Error::ContextFull`] where there is no room for it. Nothing is added then.
+    pub async fn sample_async(&mut self, sampler: &Sampler) -> Result<u32> {
+        self.sample_waiting(sampler, Waiting::Elsewhere).await
+    }
+
+    async fn sample_waiting(&mut self, sampler: &Sampler, waiting: Waiting) -> Result<u32> {
         sampler.check(self.model.vocabulary())?;
         if self.tokens.len() == self.context {
             return Err(Error::ContextFull { context: self.context, asked: self.context + 1 });
         }
         let token = match sampler.candidates() {
-            _ if sampler.is_greedy() => self.follow(Step::greatest)?,
+            _ if sampler.is_greedy() => {
+                self.follow(waiting, async |step, tokens, before| step.greatest(tokens, before, waiting).await).await?
+            }
             Some(count) => {
-                let candidates = self.follow(|step, tokens, before| step.candidates(tokens, before, count))?;
+                let candidates = async |step: &mut Step<'m>, tokens: &[u32], before| {
+                    step.candidates(tokens, before, count, waiting).await
+                };
+                let candidates = self.follow(waiting, candidates).await?;
                 sampler.choose_among(&candidates, &self.tokens, &mut self.surprises)?
             }
             None => {
-                let logits = self.logits()?;
+                let logits = self.logits_waiting(waiting).await?;
                 sampler.choose(&logits, &self.tokens, &mut self.surprises)?
             }
         };
@@ -275,6 +309,7 @@ impl<'m> Session<'m> {
     /// # Errors
     /// The errors of [`Session::push`]; [`Error::Model`] where there is no token yet, as nothing says how probable a first token is;
     /// [`Error::NotANumber`]; [`Error::Kiln`]. Nothing is added then.
+    #[cfg(not(browser_gpu))]
     pub fn score(&mut self, tokens: &[u32]) -> Result<Vec<f32>> {
         let before = self.tokens.len();
         if before == 0 {
@@ -294,6 +329,7 @@ impl<'m> Session<'m> {
     }
 
     /// The same for all tokens but the first `before`, which must not be none.
+    #[cfg(not(browser_gpu))]
     fn scores(&mut self, tokens: &[u32], before: usize) -> Result<Vec<f32>> {
         // The logits behind the last token before are needed, too.
         self.cached = self.cached.min(before - 1);
@@ -301,7 +337,7 @@ impl<'m> Session<'m> {
             let (cached, left) = (self.cached, before - 1 - self.cached);
             let rows = rows_for(left);
             let n = rows.min(left);
-            self.step(rows)?.extend(&tokens[cached..cached + n], cached)?;
+            wait(self.step(rows)?.extend(&tokens[cached..cached + n], cached, WAITING))?;
             self.cached += n;
         }
         let mut scores = Vec::with_capacity(tokens.len() - before);
@@ -352,7 +388,10 @@ impl<'m> Session<'m> {
 
     /// Computes what is not in the caches, and nothing that follows.
     pub(crate) fn fill(&mut self) -> Result<()> {
-        if self.cached == self.tokens.len() { Ok(()) } else { self.follow(Step::extend) }
+        if self.cached == self.tokens.len() {
+            return Ok(());
+        }
+        wait(self.follow(WAITING, async |step, tokens, before| step.extend(tokens, before, WAITING).await))
     }
 
     /// The keys and values of each layer, `[kv_heads, context, size]`: those of the tokens so far once they are filled.
@@ -366,6 +405,7 @@ impl<'m> Session<'m> {
     /// # Errors
     /// [`Error::Kiln`] where the engine does not time kernels (`kiln::EngineBuilder::time_kernels`), or several devices or the CPU
     /// computed them; [`Error::Model`] where nothing was computed yet.
+    #[cfg(not(browser_gpu))]
     pub fn profile(&self) -> Result<kiln::KernelProfile> {
         let last = self.steps.iter().find(|step| Some(step.rows()) == self.last);
         last.ok_or_else(|| Error::model("session", "nothing was computed yet; push a prompt and sample a token"))?
@@ -374,33 +414,30 @@ impl<'m> Session<'m> {
 
     /// Computes what is not in the caches, the last part of it with `last`. Of a text that is computed already the last token is
     /// computed again.
-    fn follow<T>(&mut self, last: impl FnOnce(&mut Step<'m>, &[u32], usize) -> Result<T>) -> Result<T> {
+    async fn follow<T>(
+        &mut self,
+        waiting: Waiting,
+        last: impl AsyncFnOnce(&mut Step<'m>, &[u32], usize) -> Result<T>,
+    ) -> Result<T> {
         if self.tokens.is_empty() {
             return Err(Error::model("session", "there is no token yet, so nothing follows; push a prompt first"));
         }
-        let tokens = std::mem::take(&mut self.tokens);
-        let computed = self.compute(&tokens, last);
-        self.tokens = tokens;
-        computed
-    }
-
-    fn compute<T>(
-        &mut self,
-        tokens: &[u32],
-        last: impl FnOnce(&mut Step<'m>, &[u32], usize) -> Result<T>,
-    ) -> Result<T> {
-        self.cached = self.cached.min(tokens.len() - 1);
+        let count = self.tokens.len();
+        self.cached = self.cached.min(count - 1);
+        let missing = self.tokens[self.cached..].to_vec();
+        let mut rest = &missing[..];
         loop {
-            let (cached, left) = (self.cached, tokens.len() - self.cached);
-            let rows = rows_for(left);
-            if rows >= left {
+            let (rows, cached) = (rows_for(rest.len()), self.cached);
+            if rows >= rest.len() {
                 self.last = Some(rows);
-                let followed = last(self.step(rows)?, &tokens[cached..], cached)?;
-                self.cached = tokens.len();
+                let followed = last(self.step(rows)?, rest, cached).await?;
+                self.cached = count;
                 return Ok(followed);
             }
-            self.step(rows)?.extend(&tokens[cached..cached + rows], cached)?;
+            let (part, others) = rest.split_at(rows);
+            self.step(rows)?.extend(part, cached, waiting).await?;
             self.cached += rows;
+            rest = others;
         }
     }
 
@@ -435,7 +472,7 @@ pub struct Generated {
 }
 
 /// What a model makes, token by token: see [`Session::generate`]. A token that ends the text is added to the session and not
-/// returned.
+/// returned. It is an iterator; in a page, where nothing can wait, [`Generation::next_async`] is there instead.
 #[derive(Debug)]
 pub struct Generation<'s, 'm> {
     session: &'s mut Session<'m>,
@@ -445,15 +482,28 @@ pub struct Generation<'s, 'm> {
     ended: bool,
 }
 
+#[cfg(not(browser_gpu))]
 impl Iterator for Generation<'_, '_> {
     type Item = Result<Generated>;
 
     fn next(&mut self) -> Option<Self::Item> {
+        // What is waited for completes at its first poll.
+        wait(async { Ok(self.next_waiting(WAITING).await) }).unwrap_or_else(|error: Error| Some(Err(error)))
+    }
+}
+
+impl Generation<'_, '_> {
+    /// The next token, or `None` after the last.
+    pub async fn next_async(&mut self) -> Option<Result<Generated>> {
+        self.next_waiting(Waiting::Elsewhere).await
+    }
+
+    async fn next_waiting(&mut self, waiting: Waiting) -> Option<Result<Generated>> {
         if self.ended || self.left == 0 {
             return None;
         }
         self.left -= 1;
-        let made = self.session.sample(self.sampler);
+        let made = self.session.sample_waiting(self.sampler, waiting).await;
         self.ended = match &made {
             Ok(token) => self.session.model.tokenizer().is_end(*token),
             Err(_) => true,

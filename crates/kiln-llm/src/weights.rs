@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use std::ops::Range;
 use std::sync::Arc;
 
+use kiln::waiting::wait;
 use kiln::{Buffer, DType, Data, Shape, Tensor, TensorType};
 use kiln_gguf::Model;
 
@@ -161,7 +162,8 @@ impl Source {
         let mut stack = Buffer::zeros(&TensorType::of(dtype, Shape::new(&dims)?)?)?;
         let (mut into, mut at) = (stack.as_mut(), 0);
         for (tensor, _) in tensors {
-            let elements = tensor.to_buffer()?;
+            // They are on the host, unless someone moved them.
+            let elements = wait(tensor.to_buffer_async())?;
             let wide: Vec<f32>;
             let data = match elements.as_data() {
                 data if data.dtype() == dtype => data,
@@ -184,16 +186,16 @@ impl Source {
     /// A tensor that nobody asked for.
     pub(crate) fn unread(&self) -> Option<String> {
         let read = self.read.borrow();
+        // Frequencies that files of 2023 have, and that follow from the base.
+        let known = |name: &str| read.contains(name) || name.ends_with(".attn_rot_embd.weight");
         match &self.files {
             Files::Gguf(model) => {
-                // Frequencies that files of 2023 have, and that follow from the base.
-                let known = |name: &str| read.contains(name) || name.ends_with(".attn_rot_embd.weight");
                 let unread = model.infos().map(|info| info.name()).find(|name| !known(name));
                 unread.map(|name| name.escape_debug().to_string())
             }
             Files::Folder(weights) => weights.unread(&read),
             Files::Tensors(tensors) => {
-                let unread = tensors.keys().find(|name| !read.contains(*name));
+                let unread = tensors.keys().find(|name| !known(name));
                 unread.map(|name| name.escape_debug().to_string())
             }
         }

@@ -6,7 +6,7 @@ mod support;
 use std::collections::HashSet;
 
 use kiln::{DType, Engine, QuantFormat};
-use kiln_llm::{Error, Model, Sampler, Session, SessionOptions};
+use kiln_llm::{Error, Loader, Model, Sampler, Session, SessionOptions};
 use support::random_model::{
     Divisors, GEMMA2, GEMMA2_LARGE, GEMMA3, KINDS, Kind, LLAMA, MIXTRAL, PHI3, QWEN2, QWEN3, QWEN3_MOE, RandomModel,
     VOCABULARY,
@@ -448,4 +448,49 @@ fn sequences_end_and_what_is_wrong_with_one_names_it() {
 #[test]
 fn candidates_give_the_tokens_that_all_logits_give() {
     several::candidates_are_those_of_all_logits(&engine(), 4);
+}
+
+#[test]
+fn a_model_from_parts_of_its_file_is_that_of_the_whole() {
+    let engine = engine();
+    for kind in [LLAMA, PHI3] {
+        let random = RandomModel::new(kind);
+        let path = random.save(&format!("parts-{}", kind.name));
+        let file = std::fs::read(&path).unwrap();
+        std::fs::remove_file(path).unwrap();
+        let whole = load(&engine, &random, &format!("parts-whole-{}", kind.name)).unwrap();
+        let expected = pushed(&whole, EXACT, &TOKENS).logits().unwrap();
+        for size in [1, 7, 1000, file.len()] {
+            let mut loader = Loader::new(file.len() as u64);
+            let (mut weights, mut planned) = (0, 0);
+            for part in file.chunks(size) {
+                loader.push(part).unwrap();
+                weights += loader.completed().iter().map(|tensor| tensor.ty().bytes()).sum::<usize>();
+                planned += usize::from(loader.plan().is_some());
+            }
+            let plan = loader.plan().unwrap().clone();
+            // Known before the weights come, where the parts are small enough.
+            assert!(size == file.len() || planned > 1, "{size}");
+            assert_eq!((plan.architecture, plan.context, plan.weights), (kind.name, whole.context(), weights));
+            assert!(plan.largest < weights && plan.parameters > 0 && plan.layers > 0);
+            assert_eq!(plan.cache(Some(20), DType::F32), 2 * plan.cache(Some(20), DType::F16));
+            let model = loader.finish(&engine).unwrap();
+            assert_eq!(model.tokenizer().len(), whole.tokenizer().len());
+            assert_eq!(pushed(&model, EXACT, &TOKENS).logits().unwrap(), expected, "{size}");
+        }
+        let with = |length: u64, bytes: &[u8]| {
+            let mut loader = Loader::new(length);
+            loader.push(bytes)?;
+            loader.finish(&engine).map(drop)
+        };
+        let length = file.len() as u64;
+        assert!(matches!(with(length, &file[..file.len() - 1]), Err(Error::Model { .. })));
+        assert!(matches!(with(length - 1, &file), Err(Error::Model { .. })));
+        // Behind the last tensor there may be padding.
+        let short = with(length - 100, &file[..file.len() - 100]);
+        assert!(matches!(short, Err(Error::File(kiln_gguf::Error::Outside { .. }))));
+        for none in [&b""[..], b"GG", &[7; 5000]] {
+            assert!(matches!(with(none.len() as u64, none), Err(Error::File(kiln_gguf::Error::Magic { .. }))));
+        }
+    }
 }

@@ -9,10 +9,11 @@ use kiln::{Error, Record, Result};
 use wasm_bindgen::prelude::wasm_bindgen;
 use wasm_bindgen::{JsCast, JsValue};
 
-use crate::engine::{explained, promise};
+use crate::engine::promise;
 use crate::error::{parameter, to_js};
+use crate::js::{explained, whole};
 use crate::operations;
-use crate::value::{self, Tensor, whole};
+use crate::value::{self, Tensor};
 
 /// Operations recorded now and run together. Tensors are numbers, which mean something in the batch that gave them alone.
 #[wasm_bindgen]

@@ -15,29 +15,13 @@ use wasm_bindgen_futures::future_to_promise;
 
 use crate::batch::Batch;
 use crate::error::to_js;
+use crate::js::{Options, explained, member, set};
 use crate::operations;
-use crate::value::{self, Options, Tensor, described, set};
+use crate::value::{self, Tensor, described};
 
 /// A promise of what a future brings.
 pub(crate) fn promise(future: impl Future<Output = Result<JsValue>> + 'static) -> Promise {
     future_to_promise(async move { future.await.map_err(|error| to_js(&error)) })
-}
-
-/// An explanation as an object.
-pub(crate) fn explained(explanation: &kiln::Explanation) -> JsValue {
-    let object = Object::new();
-    set(&object, "question", explanation.question.as_str());
-    set(&object, "chosen", explanation.chosen.as_str());
-    set(&object, "unsure", explanation.unsure);
-    set(&object, "why", explanation.why.as_str());
-    let prediction = |(place, seconds): &(String, f64)| -> JsValue {
-        let object = Object::new();
-        set(&object, "place", place.as_str());
-        set(&object, "seconds", *seconds);
-        object.into()
-    };
-    set(&object, "predictions", explanation.predictions.iter().map(prediction).collect::<Array>());
-    object.into()
 }
 
 /// What a page holds of an engine.
@@ -72,7 +56,7 @@ async fn made(options: &JsValue) -> Result<kiln::Engine> {
     {
         let software = options.flag("software");
         builder = builder.allow_software(software);
-        builder = match value::member(options.0, "webgpu") {
+        builder = match member(options.0, "webgpu") {
             Some(wanted) if wanted.is_falsy() => builder.backends(&[kiln::Backend::Scalar, kiln::Backend::Simd]),
             Some(wanted) if wanted == "required" => {
                 builder.adapter(if software { AdapterChoice::Any } else { AdapterChoice::Best })
@@ -81,7 +65,7 @@ async fn made(options: &JsValue) -> Result<kiln::Engine> {
         };
     }
     #[cfg(not(feature = "webgpu"))]
-    if value::member(options.0, "webgpu").is_some_and(|wanted| wanted == "required") {
+    if member(options.0, "webgpu").is_some_and(|wanted| wanted == "required") {
         return Err(kiln::Error::Unavailable { what: "WebGPU".into(), reason: WITHOUT_WEBGPU.into() });
     }
     builder.build_async().await

@@ -27,12 +27,41 @@ fn code(error: &Error) -> &'static str {
     }
 }
 
+/// The variant of an error of models.
+#[cfg(feature = "models")]
+fn model_code(error: &kiln_llm::Error) -> &'static str {
+    use kiln_llm::Error as E;
+    match error {
+        E::Kiln(error) => code(error),
+        E::File(_) | E::Vocabulary { .. } => "file",
+        E::UnsupportedTokenizer { .. } | E::UnsupportedArchitecture { .. } | E::NotADecoder { .. } => "unsupported",
+        E::Model { .. } | E::Adapter { .. } => "model",
+        E::ContextFull { .. } => "context-full",
+        E::Token { .. } => "token",
+        E::Sampler { .. } => "parameter",
+        E::NotANumber { .. } => "not-a-number",
+        E::Template { .. } | E::MissingTemplate { .. } => "template",
+        _ => "other",
+    }
+}
+
 /// An `Error` with the name `KilnError`, and the variant as its `code`.
+#[cfg(feature = "operations")]
 pub(crate) fn to_js(error: &Error) -> JsValue {
-    let object = js_sys::Error::new(&error.to_string());
+    object(&error.to_string(), code(error))
+}
+
+/// The same of an error of models.
+#[cfg(feature = "models")]
+pub(crate) fn model_error(error: &kiln_llm::Error) -> JsValue {
+    object(&error.to_string(), model_code(error))
+}
+
+fn object(message: &str, code: &str) -> JsValue {
+    let object = js_sys::Error::new(message);
     object.set_name("KilnError");
     // A fresh object takes a property.
-    let _ = Reflect::set(&object, &"code".into(), &code(error).into());
+    let _ = Reflect::set(&object, &"code".into(), &code.into());
     object.into()
 }
 

@@ -12,7 +12,8 @@ use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;
 
 use crate::error::parameter;
-use crate::value::{Options, dtype, format, required, set};
+use crate::js::{Options, required, set};
+use crate::value::{dtype, format};
 
 /// The array of JavaScript for an element type.
 macro_rules! array {

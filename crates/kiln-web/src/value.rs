@@ -1,34 +1,11 @@
-//! Tensors and parameters from JavaScript, and tensors to it.
+//! Tensors from JavaScript and to it.
 
-use js_sys::{Array, Float32Array, Int8Array, Int32Array, Object, Reflect, Uint8Array, Uint16Array, Uint32Array};
-use kiln::{Buffer, DType, Data, Error, Operand, QuantFormat, Result, Shape, TensorType};
+use js_sys::{Array, Float32Array, Int8Array, Int32Array, Object, Uint8Array, Uint16Array, Uint32Array};
+use kiln::{Buffer, DType, Data, Operand, QuantFormat, Result, Shape, TensorType};
 use wasm_bindgen::{JsCast, JsValue};
 
 use crate::error::parameter;
-
-/// A member of an object, unless it is missing, `undefined` or `null`.
-pub(crate) fn member(of: &JsValue, name: &str) -> Option<JsValue> {
-    let value = Reflect::get(of, &name.into()).ok()?;
-    (!value.is_undefined() && !value.is_null()).then_some(value)
-}
-
-pub(crate) fn set(on: &Object, name: &str, value: impl Into<JsValue>) {
-    // Objects made here take properties.
-    let _ = Reflect::set(on, &name.into(), &value.into());
-}
-
-/// A whole number that JavaScript holds exactly.
-pub(crate) fn whole(value: &JsValue) -> Option<usize> {
-    let number = value.as_f64().filter(|n| n.fract() == 0.0 && (0.0..=9e15).contains(n))?;
-    usize::try_from(number as u64).ok()
-}
-
-/// Extents: an array of whole numbers.
-pub(crate) fn dims(value: &JsValue) -> Result<Vec<usize>> {
-    let wrong = || parameter("dims", "an array of whole numbers is taken");
-    let array: &Array = value.dyn_ref().ok_or_else(wrong)?;
-    array.iter().map(|extent| whole(&extent).ok_or_else(wrong)).collect()
-}
+use crate::js::{dims, member, set};
 
 /// The name of a quantised format.
 pub(crate) fn format(name: &str) -> Result<QuantFormat> {
@@ -136,55 +113,4 @@ pub(crate) fn to_js(data: Data<'_>, shape: &Shape) -> JsValue {
     set(&object, "data", typed_array(data));
     set(&object, "dims", shape.dims().iter().map(|&n| JsValue::from_f64(n as f64)).collect::<Array>());
     object.into()
-}
-
-/// The members of an object that is a list of options.
-pub(crate) struct Options<'a>(pub(crate) &'a JsValue);
-
-impl Options<'_> {
-    pub(crate) fn number(&self, op: &'static str, name: &str) -> Result<Option<f32>> {
-        let Some(value) = member(self.0, name) else { return Ok(None) };
-        value.as_f64().map(|n| Some(n as f32)).ok_or_else(|| parameter(op, format!("{name} is no number")))
-    }
-
-    pub(crate) fn whole(&self, op: &'static str, name: &str) -> Result<Option<usize>> {
-        let Some(value) = member(self.0, name) else { return Ok(None) };
-        whole(&value).map(Some).ok_or_else(|| parameter(op, format!("{name} is no whole number")))
-    }
-
-    pub(crate) fn pair(&self, op: &'static str, name: &str) -> Result<Option<(usize, usize)>> {
-        let Some(value) = member(self.0, name) else { return Ok(None) };
-        match &dims(&value)?[..] {
-            &[first, second] => Ok(Some((first, second))),
-            other => Err(parameter(op, format!("{name} has {} numbers, 2 are taken", other.len()))),
-        }
-    }
-
-    pub(crate) fn list(&self, name: &str) -> Result<Option<Vec<usize>>> {
-        member(self.0, name).map(|value| dims(&value)).transpose()
-    }
-
-    pub(crate) fn pairs(&self, op: &'static str, name: &str) -> Result<Option<Vec<(usize, usize)>>> {
-        let Some(value) = member(self.0, name) else { return Ok(None) };
-        let wrong = || parameter(op, format!("{name} is no array of pairs of whole numbers"));
-        let array: &Array = value.dyn_ref().ok_or_else(wrong)?;
-        let pair = |entry: JsValue| match &dims(&entry)?[..] {
-            &[first, second] => Ok((first, second)),
-            _ => Err(wrong()),
-        };
-        array.iter().map(pair).collect::<Result<_>>().map(Some)
-    }
-
-    pub(crate) fn flag(&self, name: &str) -> bool {
-        member(self.0, name).is_some_and(|value| value.is_truthy())
-    }
-
-    pub(crate) fn text(&self, name: &str) -> Option<String> {
-        member(self.0, name)?.as_string()
-    }
-}
-
-/// What cannot be missing.
-pub(crate) fn required<T>(value: Option<T>, op: &'static str, name: &str) -> Result<T, Error> {
-    value.ok_or_else(|| parameter(op, format!("{name} is missing")))
 }

@@ -10,7 +10,7 @@ use kiln_ir::op::reference::{Accuracy, Case, conform, conform_within};
 use wasm_bindgen::JsValue;
 use wasm_bindgen::prelude::wasm_bindgen;
 
-use crate::value::set;
+use crate::js::set;
 
 thread_local! {
     /// The cases, made once: some take a while to think of.

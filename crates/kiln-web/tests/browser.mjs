@@ -3,7 +3,9 @@
 
 import assert from "node:assert/strict";
 import { createRequire } from "node:module";
+import { readFile } from "node:fs/promises";
 import { join } from "node:path";
+import { areLikeliest, randomModel } from "./model.mjs";
 
 const [url, modules, screenshots, executablePath = "/usr/bin/chromium", only] = process.argv.slice(2);
 const { chromium } = createRequire(join(modules, "package.json"))("playwright-core");
@@ -43,6 +45,20 @@ async function leave(page) {
 }
 
 const text = (page, id) => page.locator(`#${id}`).textContent();
+
+const random = randomModel();
+const randomFile = { name: "random.gguf", mimeType: "application/octet-stream", buffer: Buffer.from(random.file) };
+
+/** The page of models, with a model of its file picker. */
+async function visitChat({ path = "", load = randomFile, device = "gpu", ...options } = {}) {
+  const page = await visit(withWebgpu, { path: `chat.html?software=on${path}`, ...options });
+  if (load) {
+    if (device) await page.selectOption("#device", device);
+    await page.setInputFiles("#file", load);
+    await page.waitForFunction(() => document.body.dataset.model);
+  }
+  return page;
+}
 
 const tests = {
   async "the API runs operations on WebGPU and on the CPU"() {
@@ -478,10 +494,124 @@ const tests = {
     await leave(page);
   },
 
+  async "a model on WebGPU gives the likeliest tokens, with one readback each"() {
+    const page = await visitChat({ load: null });
+    // Served, but for nobody who does not come from here; the second time it is what the browser kept.
+    let fetched = 0;
+    await page.route("**/random.gguf", (route) => {
+      if (route.request().method() === "GET") fetched += 1;
+      return route.fulfill({ body: randomFile.buffer, headers: { "content-length": String(random.file.length) } });
+    });
+    const seen = await page.evaluate(async () => {
+      const { Model } = window.kiln;
+      const counted = { submissions: 0, readbacks: 0 };
+      const { submit } = GPUQueue.prototype;
+      GPUQueue.prototype.submit = function (buffers) {
+        counted.submissions += 1;
+        return submit.call(this, buffers);
+      };
+      const { mapAsync } = GPUBuffer.prototype;
+      GPUBuffer.prototype.mapAsync = function (mode, ...range) {
+        if (mode === GPUMapMode.READ) counted.readbacks += 1;
+        return mapAsync.call(this, mode, ...range);
+      };
+      const options = { device: "gpu", software: true, worker: false, cache: true };
+      const first = await Model.load("random.gguf", options);
+      first.close();
+      const cached = [];
+      const model = await Model.load("random.gguf", { ...options, progress: (progress) => cached.push(progress.cached) });
+      const session = await model.session();
+      const next = async (most, sampling = { temperature: 0 }) => {
+        const before = { ...counted };
+        for await (const _ of session.generate(undefined, { maxTokens: most, ...sampling }));
+        return [counted.submissions - before.submissions, counted.readbacks - before.readbacks];
+      };
+      for await (const _ of session.generate("Ab", { temperature: 0, maxTokens: 2 }));
+      const greedy = await next(10);
+      await next(1, { seed: 1 });
+      const drawn = await next(10, { seed: 1 });
+      await session.truncate(18);
+      await next(20);
+      const { device } = model.plan;
+      const { chosen } = await session.explain();
+      const tokens = [...await session.tokens()];
+      await model.destroyDevice();
+      const lost = await next(1).catch(({ code }) => code);
+      model.close();
+      return { tokens, greedy, drawn, same: device === chosen, device, cached: cached.at(-1), lost };
+    });
+    assert.ok(areLikeliest(random, seen.tokens, 6), `${seen.tokens} are not the likeliest`);
+    assert.equal(seen.tokens.length, 38);
+    assert.match(seen.device, /swiftshader/i);
+    console.log(`  ten tokens: ${seen.greedy[0]} submissions and ${seen.greedy[1]} readbacks; drawn ${seen.drawn}`);
+    assert.deepEqual([seen.greedy[1], seen.drawn[1], seen.same, seen.cached, fetched, seen.lost], [10, 10, true, true, 1, "device-lost"]);
+    await leave(page);
+  },
+
+  async "a chat is answered in a worker, stopped, and said to be what it is"() {
+    const page = await visitChat();
+    assert.match(await text(page, "status"), /random\.gguf is ready on .*swiftshader.*: llama, 95 thousand weights in 0\.3 MB/i);
+    await page.locator("details").first().locator("summary").click();
+    await page.locator("#seed").fill("5");
+    await page.locator("#maxTokens").fill("16");
+    const send = async (message) => {
+      const answered = Number(await page.evaluate(() => document.body.dataset.answered ?? 0));
+      await page.locator("#text").fill(message);
+      await page.keyboard.press("Enter");
+      await page.waitForFunction((answered) => Number(document.body.dataset.answered) > answered, answered);
+      return page.locator("#log .model p").last().textContent();
+    };
+    const first = await send("Hi");
+    assert.equal(await text(page, "trouble"), "");
+    assert.match(await text(page, "rate"), /^16 tokens, .* a second, on .*swiftshader/i);
+    assert.match(await text(page, "why"), /swiftshader is forced/i);
+    assert.equal(await page.locator("#log article").count(), 2);
+    // The same seed, the same answer.
+    await page.click("#clear");
+    assert.equal(await page.locator("#log article").count(), 0);
+    assert.equal(await send("Hi"), first);
+    // Stopped: what was made stays.
+    await page.locator("#maxTokens").fill("2048");
+    await page.click("#clear");
+    await page.locator("#text").fill("Go on");
+    await page.evaluate(() => {
+      const watcher = new MutationObserver(() => {
+        if (!/^3 tokens/.test(document.getElementById("rate").textContent)) return;
+        watcher.disconnect();
+        document.getElementById("stop").click();
+      });
+      watcher.observe(document.getElementById("rate"), { childList: true });
+    });
+    await page.click("#send");
+    await page.waitForFunction(() => /stopped/.test(document.getElementById("rate").textContent));
+    assert.match(await text(page, "rate"), /^3 tokens, .*; stopped$/);
+    // A file that is none takes the place of the model.
+    await page.setInputFiles("#file", { name: "none.gguf", mimeType: "text/plain", buffer: Buffer.from("no model at all") });
+    await page.waitForFunction(() => document.body.dataset.model === "failed");
+    assert.match(await text(page, "problem"), /none\.gguf was not loaded\. .*\.$/);
+    assert.ok(await page.locator("#send").isDisabled());
+    await leave(page);
+  },
+
+  async "without WebGPU a chat runs on the processor and says so"() {
+    const page = await visitChat({ device: null, before: () => Object.defineProperty(Navigator.prototype, "gpu", { get: () => undefined }) });
+    assert.match(await text(page, "gpu"), /no WebGPU/);
+    await page.setInputFiles("#file", { name: "plain.gguf", mimeType: "text/plain", buffer: Buffer.from(randomModel({ template: "" }).file) });
+    await page.waitForFunction(() => /plain.gguf is ready/.test(document.getElementById("status").textContent));
+    await page.locator("summary").first().click();
+    await page.locator("#maxTokens").fill("16");
+    await page.locator("#text").fill("Once");
+    await page.keyboard.press("Enter");
+    await page.waitForFunction(() => document.body.dataset.answered);
+    assert.match(await text(page, "status"), /no chat template, so it continues/);
+    assert.equal(await text(page, "trouble"), "");
+    await leave(page);
+  },
+
   async "keyboard and screen reader find everything"() {
     const page = await visit(withWebgpu);
     const reached = [];
-    for (let i = 0; i < 12; i++) {
+    for (let i = 0; i < 14; i++) {
       await page.keyboard.press("Tab");
       reached.push(await page.evaluate(() => document.activeElement.id || document.activeElement.className || document.activeElement.tagName));
     }
@@ -498,6 +628,28 @@ const tests = {
     await leave(page);
   },
 
+  async "keyboard and screen reader find the chat, wide and narrow"() {
+    for (const [name, width, colorScheme] of [["chat-wide-light", 1280, "light"], ["chat-narrow-dark", 360, "dark"]]) {
+      const page = await visitChat({ device: "cpu", viewport: { width, height: 800 }, colorScheme });
+      // The model has a page as soon as it is ready: the message is where one writes.
+      assert.equal(await page.evaluate(() => document.activeElement.id), "text");
+      for (const summary of await page.locator("summary").all()) await summary.click();
+      await page.locator("#maxTokens").fill("48");
+      await page.locator("#text").fill("What is a kiln?");
+      await page.locator("#text").press("Enter");
+      await page.waitForFunction(() => document.body.dataset.answered);
+      assert.equal(await page.locator("#log").getAttribute("aria-busy"), "false");
+      const over = await page.evaluate(() => document.documentElement.scrollWidth - document.documentElement.clientWidth);
+      assert.equal(over, 0, `${name} scrolls sideways`);
+      const unnamed = await page.evaluate(() => [...document.querySelectorAll("button, input, select, textarea, progress, [role=region], [role=log]")]
+        .filter((element) => !(element.hidden || element.labels?.length || element.getAttribute("aria-label") || element.getAttribute("aria-labelledby") || element.textContent.trim()))
+        .map((element) => element.outerHTML));
+      assert.deepEqual(unnamed, []);
+      await page.screenshot({ path: join(screenshots, `${name}.png`), fullPage: true });
+      await leave(page);
+    }
+  },
+
   async "the page fits wide and narrow, light and dark"() {
     for (const [name, width, colorScheme] of [["wide-light", 1280, "light"], ["wide-dark", 1280, "dark"], ["narrow-light", 360, "light"], ["narrow-dark", 360, "dark"]]) {
       const page = await visit(withWebgpu, { viewport: { width, height: 800 }, colorScheme });
@@ -508,6 +660,27 @@ const tests = {
     }
   },
 };
+
+// Real models, where they are there: weights that no test may bring along.
+if (process.env.KILN_STORIES260K) {
+  tests["stories260K gives its 257 tokens on WebGPU and on simd128"] = async () => {
+    const folder = process.env.KILN_STORIES260K;
+    const expected = JSON.parse(await readFile(join(folder, "greedy_tokens.json"), "utf8"));
+    const page = await visitChat({ load: { name: "stories260K.gguf", mimeType: "application/octet-stream", buffer: await readFile(join(folder, "stories260K-f32.gguf")) } });
+    for (const device of ["cpu", "gpu"]) {
+      const tokens = await page.evaluate(async ([device, most]) => {
+        const model = await window.kiln.Model.load(document.getElementById("file").files[0], { device, software: true });
+        const session = await model.session();
+        for await (const _ of session.generate("", { temperature: 0, maxTokens: most }));
+        const tokens = [...await session.tokens()];
+        model.close();
+        return tokens;
+      }, [device, expected.length - 1]);
+      assert.deepEqual(tokens, expected, device);
+    }
+    await leave(page);
+  };
+}
 
 let failed = 0;
 for (const [name, test] of Object.entries(tests).filter(([name]) => !only || name.includes(only))) {

@@ -1,6 +1,7 @@
 // kiln as a page in TypeScript uses it: checked, not run. What stands below `@ts-expect-error` must not be accepted.
 
 import { Engine, build, hasVectors, operations, type Explanation, type KilnError } from "../../../target/web/kiln.js";
+import { Model, type ModelPlan } from "../../../target/web/models.js";
 
 export async function use(kept: string | undefined): Promise<string> {
   const engine = await Engine.create({ profile: kept, software: true, webgpu: hasVectors ? "required" : false });
@@ -51,4 +52,27 @@ export async function use(kept: string | undefined): Promise<string> {
   // @ts-expect-error no such build
   if (build === "simd256") return "";
   return [profile, chosen, why, build, ...names].join();
+}
+
+export async function chat(file: File): Promise<string> {
+  const { weights, cache }: ModelPlan = await Model.plan("model.gguf");
+  const signal = AbortSignal.timeout(1000);
+  const model = await Model.load(file, { device: "gpu", signal, progress: ({ loaded, total, plan }) => console.log(loaded / total, plan?.device) });
+  const session = await model.session({ context: 2048 });
+  let text = "";
+  for await (const { token, text: part } of session.chat([{ role: "user", content: "Hello" }], { temperature: 0, seed: 1, topK: 40, signal })) {
+    text += part + token.toFixed();
+  }
+  const generation = session.generate("Once", { maxTokens: 5 });
+  const { done, value } = await generation.next();
+  if (done) text += value.finish;
+  const tokens: Uint32Array = await session.tokens();
+  // @ts-expect-error no such device
+  await Model.load(file, { device: "toaster" });
+  // @ts-expect-error a message has a role
+  session.chat([{ content: "Hello" }]);
+  // @ts-expect-error no such option
+  session.generate("Once", { temprature: 0 });
+  model.close();
+  return `${weights} ${cache} ${text} ${tokens.length} ${(await session.explain()).why}`;
 }

@@ -76,6 +76,14 @@ pub use packed::{PackedKernels, PackedMatrix};
 pub use state::State;
 pub use tensor::{SharedBytes, Tensor, Tensors};
 
+/// For crates on this one that write what waits once: blocking and asynchronous.
+#[doc(hidden)]
+pub mod waiting {
+    pub use kiln_device::waiting::Waiting;
+
+    pub use crate::gpus::{WAITING, wait};
+}
+
 #[cfg(feature = "ndarray")]
 pub use crate::ndarray::Arrays;
 

@@ -412,7 +412,7 @@ fn wasm(runner: &mut Runner, flags: &str, tests: &'static str) -> Outcome {
     tools::with(runner, &tools, |runner| {
         let lines = [
             portable!("clippy", "--lib --target wasm32-unknown-unknown -- -D warnings"),
-            "cargo clippy -p kiln-ptx -p kiln-web --lib --target wasm32-unknown-unknown -- -D warnings",
+            "cargo clippy -p kiln-ptx -p kiln-web --features kiln-web/models --lib --target wasm32-unknown-unknown -- -D warnings",
             tests,
         ];
         // A suite that compares millions of values is one test for the runner, whose limit is seconds otherwise.

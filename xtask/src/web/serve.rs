@@ -80,6 +80,7 @@ fn file(folder: &Path, target: &str) -> Option<(&'static str, Vec<u8>)> {
         "ts" => "text/plain; charset=utf-8",
         "wasm" => "application/wasm",
         "png" => "image/png",
+        "gguf" => "application/octet-stream",
         _ => return None,
     };
     Some((kind, std::fs::read(folder.join(path)).ok()?))

@@ -3,6 +3,7 @@
 
 use kiln::graph::TensorId;
 use kiln::op::{Attention, Matmul, QuantMatmul, Rope, WriteRows};
+use kiln::waiting::Waiting;
 use kiln::{Batch, DType, Data, Engine, Problem, Record, Residency, State, Tensor};
 
 use super::HeadNorms;
@@ -10,9 +11,11 @@ use super::adapters::ActiveAdapters;
 use super::cached::{Cached, Following, Heads};
 use super::outcome::{Outcome, Ranked};
 use super::weights::{Layer, LowRank, Projection, Weights};
+#[cfg(not(browser_gpu))]
+use crate::Error;
+use crate::Result;
 use crate::config::{Config, LayerKind};
 use crate::placement::Placing;
-use crate::{Error, Result};
 
 /// What beside the weights a graph is recorded of.
 #[derive(Debug, Clone, Copy, Default)]
@@ -79,6 +82,7 @@ impl<'e> Forward<'e> {
     }
 
     /// What the one layer that it was recorded of gives for rows that follow `before` others.
+    #[cfg(not(browser_gpu))]
     pub(crate) fn through_layer(&mut self, hidden: &[f32], width: usize, before: usize) -> Result<Vec<f32>> {
         let count = hidden.len() / width;
         self.set(&vec![0; count], before)?;
@@ -165,30 +169,37 @@ impl<'e> Step<'e> {
     }
 
     /// Adds tokens that follow `before` others to the caches.
-    pub(crate) fn extend(&mut self, tokens: &[u32], before: usize) -> Result<()> {
+    pub(crate) async fn extend(&mut self, tokens: &[u32], before: usize, waiting: Waiting) -> Result<()> {
         self.set(tokens, before)?;
-        Ok(self.forward.batch.execute(&[])?)
+        Ok(self.forward.batch.execute_waiting(&[], waiting).await?)
     }
 
     /// The same, and the logits of what follows the last of them.
-    pub(crate) fn logits(&mut self, tokens: &[u32], before: usize) -> Result<Vec<f32>> {
+    pub(crate) async fn logits(&mut self, tokens: &[u32], before: usize, waiting: Waiting) -> Result<Vec<f32>> {
         self.set(tokens, before)?;
-        self.outcome.logits(&mut self.forward.batch)
+        self.outcome.logits(&mut self.forward.batch, waiting).await
     }
 
     /// The same, and the `count` likeliest tokens to follow, with their logits.
-    pub(crate) fn candidates(&mut self, tokens: &[u32], before: usize, count: usize) -> Result<Ranked> {
+    pub(crate) async fn candidates(
+        &mut self,
+        tokens: &[u32],
+        before: usize,
+        count: usize,
+        waiting: Waiting,
+    ) -> Result<Ranked> {
         self.set(tokens, before)?;
-        self.outcome.candidates(&mut self.forward.batch, count, &[0])?.remove(0)
+        self.outcome.candidates(&mut self.forward.batch, count, &[0], waiting).await?.remove(0)
     }
 
     /// The same, and the likeliest token to follow.
-    pub(crate) fn greatest(&mut self, tokens: &[u32], before: usize) -> Result<u32> {
+    pub(crate) async fn greatest(&mut self, tokens: &[u32], before: usize, waiting: Waiting) -> Result<u32> {
         self.set(tokens, before)?;
-        self.outcome.greatest(&mut self.forward.batch, &[0])?.remove(0)
+        self.outcome.greatest(&mut self.forward.batch, &[0], waiting).await?.remove(0)
     }
 
     /// How long each kernel of the last execution ran.
+    #[cfg(not(browser_gpu))]
     pub(crate) fn profile(&self) -> Result<kiln::KernelProfile> {
         Ok(self.forward.batch.profile()?)
     }
@@ -246,6 +257,7 @@ impl<'e> Scoring<'e> {
     }
 
     /// Adds tokens that follow `before` others to the caches, and returns for each ln p of the one in `following`.
+    #[cfg(not(browser_gpu))]
     pub(crate) fn scores(&mut self, tokens: &[u32], before: usize, following: &[u32]) -> Result<Vec<f32>> {
         self.forward.set(tokens, before)?;
         let of_row = |row: usize| following.get(row).map_or(0, |&token| (row * self.vocabulary) as u32 + token);

@@ -2,7 +2,8 @@
 
 use kiln::graph::TensorId;
 use kiln::op::{Arithmetic, IntegerFunction};
-use kiln::{Batch, Record};
+use kiln::waiting::Waiting;
+use kiln::{Batch, Buffer, Record};
 
 use super::Weights;
 use super::decoder::logits;
@@ -71,25 +72,33 @@ impl Outcome {
     }
 
     /// Executes, and returns the logits of all rows.
-    pub(super) fn logits(&self, batch: &mut Batch<'_>) -> Result<Vec<f32>> {
-        batch.execute(&[self.logits])?;
-        Ok(batch.read(self.logits)?)
+    pub(super) async fn logits(&self, batch: &mut Batch<'_>, waiting: Waiting) -> Result<Vec<f32>> {
+        match batch.run_waiting(&[self.logits], waiting).await?.pop() {
+            Some(Buffer::F32(logits)) => Ok(logits),
+            _ => Err(Error::model("logits", "they are not of f32")),
+        }
     }
 
     /// Executes, and returns the likeliest token of each of these rows, or what is wrong with its logits.
-    pub(super) fn greatest(&self, batch: &mut Batch<'_>, rows: &[usize]) -> Result<Vec<Result<u32>>> {
+    pub(super) async fn greatest(
+        &self,
+        batch: &mut Batch<'_>,
+        rows: &[usize],
+        waiting: Waiting,
+    ) -> Result<Vec<Result<u32>>> {
         // On a GPU in one submission, with one wait.
-        let results = batch.run(&self.greatest_wanted())?;
+        let results = batch.run_waiting(&self.greatest_wanted(), waiting).await?;
         let (tokens, most) = (results[0].as_data().u32(), results[1].as_data().f32());
         Ok(rows.iter().map(|&row| checked(tokens[row], most[row], tokens[row])).collect())
     }
 
     /// Executes, and returns the `count` likeliest tokens of each of these rows, or some more, or what is wrong with its logits.
-    pub(super) fn candidates(
+    pub(super) async fn candidates(
         &mut self,
         batch: &mut Batch<'_>,
         count: usize,
         rows: &[usize],
+        waiting: Waiting,
     ) -> Result<Vec<Result<Ranked>>> {
         let count = count.next_multiple_of(COUNTED_BY).min(self.vocabulary);
         let found = match self.candidates.iter().find(|candidates| candidates.count == count) {
@@ -101,7 +110,7 @@ impl Outcome {
             }
         };
         let wanted: Vec<TensorId> = [found.values, found.indices].into_iter().chain(found.within).collect();
-        let results = batch.run(&wanted)?;
+        let results = batch.run_waiting(&wanted, waiting).await?;
         let (values, indices) = (results[0].as_data().f32(), results[1].as_data().u32());
         let within = results.get(2).map(|within| within.as_data().u32());
         let part = (self.vocabulary / PARTS) as u32;
@@ -153,6 +162,8 @@ mod tests {
     #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
     use wasm_bindgen_test::wasm_bindgen_test as test;
 
+    use kiln::waiting::{WAITING, wait};
+
     use super::*;
 
     #[test]
@@ -171,7 +182,7 @@ mod tests {
             let uploaded = batch.upload(&logits, &[rows, vocabulary]).unwrap();
             let mut outcome = Outcome::of(&mut batch, uploaded, [rows, vocabulary]).unwrap();
             for &count in counts {
-                let found = outcome.candidates(&mut batch, count, &[2, 0]).unwrap();
+                let found = wait(outcome.candidates(&mut batch, count, &[2, 0], WAITING)).unwrap();
                 for (row, found) in [2, 0].into_iter().zip(found) {
                     let of_row = &logits[row * vocabulary..][..vocabulary];
                     let mut expected: Vec<(u32, f32)> = (0u32..).zip(of_row.iter().copied()).collect();
@@ -181,13 +192,13 @@ mod tests {
                     assert!(found.len() >= count.min(vocabulary));
                     assert_eq!(found, expected[..found.len()], "{count} of {vocabulary}, row {row}");
                 }
-                let greatest = outcome.greatest(&mut batch, &[1]).unwrap().remove(0).unwrap() as usize;
+                let greatest = wait(outcome.greatest(&mut batch, &[1], WAITING)).unwrap().remove(0).unwrap() as usize;
                 let most = logits[vocabulary..][..vocabulary].iter().copied().fold(f32::MIN, f32::max);
                 assert_eq!(logits[vocabulary..][..vocabulary].iter().position(|&logit| logit == most), Some(greatest));
             }
             logits[2 * vocabulary - 1] = f32::NAN;
             batch.set(uploaded, &logits).unwrap();
-            let found = outcome.candidates(&mut batch, 9, &[1, 0]).unwrap();
+            let found = wait(outcome.candidates(&mut batch, 9, &[1, 0], WAITING)).unwrap();
             let token = vocabulary - 1;
             assert!(matches!(&found[0], Err(Error::NotANumber { token: found }) if *found == token), "{vocabulary}");
             assert!(found[1].is_ok());

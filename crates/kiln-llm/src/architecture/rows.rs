@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use kiln::graph::TensorId;
 use kiln::op::WriteRows;
+use kiln::waiting::{WAITING, wait};
 use kiln::{Batch, Data, Engine, Record, State};
 
 use super::Weights;
@@ -139,19 +140,19 @@ impl<'e> Rows<'e> {
     /// Adds the tokens to the caches, and returns the likeliest token to follow each, or what is wrong with its logits.
     pub(crate) fn greatest(&mut self, rows: &[Row]) -> Result<Vec<Result<u32>>> {
         let places = self.set(rows)?;
-        self.outcome.greatest(&mut self.batch, &places)
+        wait(self.outcome.greatest(&mut self.batch, &places, WAITING))
     }
 
     /// The same, and the `count` likeliest tokens to follow each.
     pub(crate) fn candidates(&mut self, rows: &[Row], count: usize) -> Result<Vec<Result<Ranked>>> {
         let places = self.set(rows)?;
-        self.outcome.candidates(&mut self.batch, count, &places)
+        wait(self.outcome.candidates(&mut self.batch, count, &places, WAITING))
     }
 
     /// The same, and the logits of what follows each: of all rows of the graph, and which of these are those of the tokens.
     pub(crate) fn logits(&mut self, rows: &[Row]) -> Result<(Vec<f32>, Vec<usize>)> {
         let places = self.set(rows)?;
-        Ok((self.outcome.logits(&mut self.batch)?, places))
+        Ok((wait(self.outcome.logits(&mut self.batch, WAITING))?, places))
     }
 }
 
@@ -204,7 +205,7 @@ impl<'e> Copying<'e> {
             let written = filled(WriteRows::SKIPPED, &mut part.flat_map(|position| self.layouts[1].of(to, position)));
             self.batch.set_data(self.from, Data::U32(&read))?;
             self.batch.set_data(self.to, Data::U32(&written))?;
-            self.batch.execute(&[])?;
+            wait(self.batch.execute_waiting(&[], WAITING))?;
         }
         Ok(())
     }

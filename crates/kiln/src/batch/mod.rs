@@ -358,7 +358,7 @@ impl<'e> Batch<'e> {
         waiting: Waiting,
     ) -> Result<(Target, Option<Vec<Buffer>>)> {
         let (mut excluded, mut failed) = (Vec::new(), None);
-        let mut recovered = false;
+        let mut lost = None;
         loop {
             let target = match self.target(plan, &excluded) {
                 Ok(target) => target,
@@ -381,9 +381,13 @@ impl<'e> Batch<'e> {
             if matches!(error, Error::DeviceLost { .. }) {
                 self.forget(position);
             }
-            if !recovered && gpu.recovers(&error, waiting).await {
-                recovered = true;
+            if lost.is_none() && gpu.recovers(&error, waiting).await {
+                lost = Some(error);
                 continue;
+            }
+            // A tensor or a state that was in the memory of the lost device alone.
+            if let (Some(lost), Error::Unavailable { .. }) = (&mut lost, &error) {
+                return Err(std::mem::replace(lost, error));
             }
             let forced = self.engine.router.forced().is_some() || self.only_on.is_some();
             if forced || !gpu.failed(&error) {
@@ -949,6 +953,21 @@ waiting_methods! {
     /// The errors of [`Batch::read_buffer_async`].
     pub fn read_many, read_many_async [&self] self (batch, waiting, ids: &[TensorId]) -> Result<Vec<Buffer>> {
         batch.read_waiting(ids, waiting).await
+    }
+}
+
+/// The forms of crates on this one that write what waits once: blocking and asynchronous.
+#[doc(hidden)]
+impl Batch<'_> {
+    pub async fn execute_waiting(&mut self, wanted: &[TensorId], waiting: Waiting) -> Result<()> {
+        self.compute(wanted, false, waiting).await.map(drop)
+    }
+
+    pub async fn run_waiting(&mut self, wanted: &[TensorId], waiting: Waiting) -> Result<Vec<Buffer>> {
+        match self.compute(wanted, true, waiting).await? {
+            Some(read) => Ok(read),
+            None => self.read_waiting(wanted, waiting).await,
+        }
     }
 }
 

@@ -415,22 +415,22 @@ devices_of!(kiln_cuda::CudaDevice);
 
 /// Who drives devices while a blocking call waits for them.
 #[cfg(not(target_arch = "wasm32"))]
-pub(crate) const WAITING: Waiting = Waiting::Here;
+pub const WAITING: Waiting = Waiting::Here;
 /// The browser does.
 #[cfg(target_arch = "wasm32")]
-pub(crate) const WAITING: Waiting = Waiting::Elsewhere;
+pub const WAITING: Waiting = Waiting::Elsewhere;
 
 /// Waits for a future of [`WAITING`].
 ///
 /// # Errors
 /// Those of the future; [`Error::Unavailable`] where a browser would have to wait.
-pub(crate) fn wait<T>(future: impl Future<Output = Result<T>>) -> Result<T> {
+pub fn wait<T, E: From<Error>>(future: impl Future<Output = Result<T, E>>) -> Result<T, E> {
     #[cfg(not(target_arch = "wasm32"))]
     return kiln_device::waiting::block_on(future);
     #[cfg(target_arch = "wasm32")]
     kiln_device::waiting::poll_once(std::pin::pin!(future)).unwrap_or_else(|| {
         let reason = "a page cannot block; call the form that ends in `_async`".into();
-        Err(Error::Unavailable { what: "waiting for a device".into(), reason })
+        Err(Error::Unavailable { what: "waiting for a device".into(), reason }.into())
     })
 }
 

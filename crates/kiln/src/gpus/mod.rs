@@ -22,7 +22,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use device::{Device, On};
-pub(crate) use device::{Resident, Runner, WAITING, wait};
+pub(crate) use device::{Resident, Runner};
+pub use device::{WAITING, wait};
 use kiln_device::MemoryUse;
 use kiln_device::waiting::Waiting;
 use kiln_ir::graph::{Graph, TensorId};

@@ -2,6 +2,7 @@
 
 use kiln::graph::TensorId;
 use kiln::op::{Attention, AttentionOperands};
+use kiln::waiting::{WAITING, wait};
 use kiln::{Batch, Data, Engine, Record};
 
 use super::Config;
@@ -86,8 +87,8 @@ impl<'e> Pass<'e> {
         self.batch.set_data(self.tokens, Data::U32(&tokens))?;
         self.batch.set_data(self.lengths, Data::U32(&lengths))?;
         self.batch.set(self.shares, &shares)?;
-        self.batch.execute(&[self.out])?;
-        Ok(self.batch.read(self.out)?)
+        let results = wait(self.batch.run_waiting(&[self.out], WAITING))?;
+        Ok(results[0].as_data().f32().to_vec())
     }
 }
 

@@ -1,0 +1,249 @@
+// The page of a language model: a file becomes a model, and messages are answered token by token.
+
+import { Model } from "./models.js";
+
+/** The model that `cargo xtask web --serve` puts beside the page. */
+const SMOLLM2 = "smollm2.gguf";
+const SLIDERS = ["temperature", "topK", "topP", "minP", "maxTokens"];
+
+const $ = (id) => document.getElementById(id);
+const asked = new URLSearchParams(location.search);
+
+let model, session, place, hasTemplate = true, aborter;
+let messages = [];
+
+/** What a person reads of an error: a sentence. */
+function sentence(error) {
+  const text = error?.message ?? String(error);
+  return `${text[0]?.toUpperCase() ?? ""}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
+}
+
+function size(bytes) {
+  if (bytes < 1e5) return `${(bytes / 1e3).toFixed(0)} kB`;
+  return bytes < 1e9 ? `${(bytes / 1e6).toFixed(bytes < 1e7 ? 1 : 0)} MB` : `${(bytes / 1e9).toFixed(1)} GB`;
+}
+
+function count(n) {
+  return n < 1e6 ? `${Math.round(n / 1e3)} thousand` : n < 1e9 ? `${(n / 1e6).toFixed(0)} million` : `${(n / 1e9).toFixed(1)} billion`;
+}
+
+/** What can be used while a model is loaded, or while it answers. */
+function enable() {
+  const [ready, answering] = [Boolean(session), Boolean(aborter)];
+  $("text").disabled = !ready;
+  $("send").disabled = !ready || answering;
+  $("stop").disabled = !answering;
+  $("clear").disabled = !ready || answering || $("log").childElementCount === 0;
+  for (const id of ["smollm2", "file", "device"]) $(id).disabled = answering;
+}
+
+function forget() {
+  messages = [];
+  $("log").replaceChildren();
+  $("rate").textContent = "";
+  $("trouble").textContent = "";
+}
+
+/** One load at a time: a later one takes the place of an earlier one. */
+let attempt;
+
+async function load(source, name) {
+  attempt?.abort();
+  const own = attempt = new AbortController();
+  model?.close();
+  [model, session] = [undefined, undefined];
+  forget();
+  enable();
+  $("problem").textContent = "";
+  $("status").textContent = `Loading ${name} …`;
+  $("loading").hidden = false;
+  $("progress").value = 0;
+  $("loaded").textContent = "";
+  delete document.body.dataset.model;
+  let planned = false;
+  const progress = ({ loaded, total, cached, plan }) => {
+    if (attempt !== own) return;
+    $("progress").value = total ? loaded / total : 0;
+    $("loaded").textContent = `${size(loaded)} of ${size(total)}${cached ? ", kept from an earlier visit" : ""}`;
+    if (plan && !planned) {
+      planned = true;
+      $("status").textContent = `Loading ${name}: ${memory(plan)}`;
+      if (plan.problem && navigator.gpu) $("gpu").textContent = `${sentence(plan.problem)} The processor does the work.`;
+    }
+  };
+  try {
+    const made = await Model.load(source, {
+      progress, signal: own.signal, device: navigator.gpu ? $("device").value : "cpu", software: asked.get("software") === "on", cache: true,
+    });
+    const begun = await made.session();
+    // Where weights are is not yet where the router computes.
+    const { chosen } = await begun.explain();
+    if (attempt !== own) return made.close();
+    [model, session, hasTemplate, place] = [made, begun, true, chosen];
+    $("status").textContent = `${name} is ready on ${place}: ${memory(made.plan)}`;
+    document.body.dataset.model = "ready";
+    enable();
+    $("text").focus();
+  } catch (error) {
+    if (attempt !== own) return;
+    $("status").textContent = "No model is loaded.";
+    if (error.name !== "AbortError") $("problem").textContent = `${name} was not loaded. ${sentence(error)}`;
+    document.body.dataset.model = "failed";
+  } finally {
+    if (attempt === own) {
+      $("loading").hidden = true;
+      attempt = undefined;
+    }
+    enable();
+  }
+}
+
+function memory({ architecture, parameters, weights, cache, context }) {
+  return `${architecture}, ${count(parameters)} weights in ${size(weights)}, and ${size(cache)} for what it keeps of ${Math.min(context, 4096)} tokens.`;
+}
+
+/** A message in the log: the element of its text. */
+function entry(who, kind) {
+  const message = document.createElement("article");
+  message.className = kind;
+  const [by, text] = [document.createElement("h3"), document.createElement("p")];
+  by.textContent = who;
+  message.append(by, text);
+  $("log").append(message);
+  return text;
+}
+
+function sampling() {
+  const chosen = Object.fromEntries(SLIDERS.map((id) => [id, Number($(id).value)]));
+  return $("seed").value === "" ? chosen : { ...chosen, seed: Number($("seed").value) };
+}
+
+async function answer(text) {
+  aborter = new AbortController();
+  enable();
+  $("trouble").textContent = "";
+  $("rate").textContent = "Reading the message …";
+  const log = $("log");
+  log.setAttribute("aria-busy", "true");
+  entry("You", "person").textContent = text;
+  messages.push({ role: "user", content: text });
+  const out = entry("Model", "model");
+  let made = 0, first, reply = "", trouble;
+  const rate = () => (made > 1 ? `, ${((made - 1) / ((performance.now() - first) / 1000)).toFixed(1)} a second` : "");
+  try {
+    const options = { signal: aborter.signal, ...sampling() };
+    let tokens;
+    for (;;) {
+      // A model without a template continues what is written.
+      tokens = hasTemplate ? session.chat(messages, options) : session.generate(text, options);
+      try {
+        for await (const { text } of tokens) {
+          first ??= performance.now();
+          made += 1;
+          reply += text;
+          const low = log.scrollHeight - log.scrollTop - log.clientHeight < 40;
+          out.textContent = reply;
+          if (low) log.scrollTop = log.scrollHeight;
+          $("rate").textContent = `${made} token${made === 1 ? "" : "s"}${rate()}, on ${place}`;
+        }
+        break;
+      } catch (error) {
+        if (error.code !== "template" || !hasTemplate || !/has no chat template/.test(error.message)) throw error;
+        hasTemplate = false;
+        $("status").textContent += " It has no chat template, so it continues what you write.";
+      }
+    }
+  } catch (error) {
+    if (error.name !== "AbortError") trouble = error;
+  }
+  if (made) messages.push({ role: "assistant", content: reply });
+  else {
+    messages.pop();
+    out.closest("article").remove();
+  }
+  if (trouble) {
+    $("trouble").textContent = `${sentence(trouble)}${trouble.code === "context-full" ? " Begin a new conversation." : ""}`;
+    if (["device-lost", "module"].includes(trouble.code)) {
+      model.close();
+      [model, session] = [undefined, undefined];
+      $("status").textContent = "No model is loaded: load it again.";
+    }
+  }
+  $("rate").textContent = made ? `${made} token${made === 1 ? "" : "s"}${rate()}, on ${place}${aborter.signal.aborted ? "; stopped" : ""}` : "";
+  log.setAttribute("aria-busy", "false");
+  aborter = undefined;
+  enable();
+  if (session) await explain();
+  document.body.dataset.answered = String(Number(document.body.dataset.answered ?? 0) + 1);
+  $("text").focus();
+}
+
+async function explain() {
+  const { why, chosen, predictions } = await session.explain();
+  place = chosen;
+  $("why").textContent = /[.!?]$/.test(why) ? why : `${why}.`;
+  $("places").tBodies[0].replaceChildren(...predictions.map(({ place, seconds }) => {
+    const row = document.createElement("tr");
+    row.classList.toggle("chosen", place === chosen);
+    const [name, time] = [document.createElement("th"), document.createElement("td")];
+    name.scope = "row";
+    name.textContent = place;
+    time.className = "number";
+    time.textContent = `${(seconds * 1e3).toPrecision(3)} ms`;
+    row.append(name, time);
+    return row;
+  }));
+}
+
+for (const id of SLIDERS) {
+  const show = () => { $(`${id}-value`).textContent = id === "topK" && $(id).value === "0" ? "all" : $(id).value; };
+  $(id).addEventListener("input", show);
+  show();
+}
+$("form").addEventListener("submit", (event) => {
+  event.preventDefault();
+  const text = $("text").value.trim();
+  if (!text || !session || aborter) return;
+  $("text").value = "";
+  answer(text);
+});
+$("text").addEventListener("keydown", (event) => {
+  if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+  event.preventDefault();
+  $("form").requestSubmit();
+});
+$("stop").addEventListener("click", () => aborter?.abort());
+$("cancel").addEventListener("click", () => attempt?.abort());
+$("clear").addEventListener("click", () => {
+  forget();
+  enable();
+  $("text").focus();
+});
+$("file").addEventListener("change", () => {
+  const [file] = $("file").files;
+  if (file) load(file, file.name);
+});
+$("smollm2").addEventListener("click", () => load(SMOLLM2, "SmolLM2"));
+const drop = $("drop");
+for (const [type, over] of [["dragenter", true], ["dragover", true], ["dragleave", false], ["drop", false]]) {
+  drop.addEventListener(type, (event) => {
+    event.preventDefault();
+    drop.classList.toggle("over", over);
+    const [file] = type === "drop" && !aborter ? event.dataTransfer.files : [];
+    if (file) load(file, file.name);
+  });
+}
+
+if (!navigator.gpu) {
+  $("gpu").textContent = "This browser has no WebGPU: models run on the processor, which suits small ones.";
+  $("device").querySelector('[value="gpu"]').disabled = true;
+}
+const served = await fetch(SMOLLM2, { method: "HEAD" }).catch(() => undefined);
+if (served?.ok) {
+  $("smollm2").textContent = `Load SmolLM2 (${size(Number(served.headers.get("content-length")))})`;
+  $("smollm2").hidden = false;
+}
+enable();
+// For those who look at it from the console, and for its tests.
+window.kiln = { Model };
+document.body.dataset.ready = "true";

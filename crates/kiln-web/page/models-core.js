@@ -1,0 +1,212 @@
+// What runs in the thread of a model: reads the file, and answers the requests of models.js.
+
+/** Bytes that are given to the module at once, and until it is known what the model is. */
+const PART = 4 << 20;
+const BEGINNING = 1 << 16;
+/** Milliseconds between two reports of progress. */
+const PROGRESS = 50;
+/** What a module of 32 bits can address, and what it takes beside a model. */
+const MEMORY = 2 ** 32;
+const BESIDE = 128 << 20;
+
+const kilnError = (code, message) => Object.assign(new Error(message), { name: "KilnError", code });
+
+const size = (bytes) => (bytes < 1e9 ? `${(bytes / 1e6).toFixed(0)} MB` : `${(bytes / 1e9).toFixed(1)} GB`);
+
+let loading;
+
+/** The module. */
+function module() {
+  loading ??= (async () => {
+    const path = new URL("./models/", import.meta.url);
+    const module = await import(`${path}kiln_web.js`);
+    if (path.protocol === "file:") {
+      const { readFile } = await import("node:fs/promises");
+      module.initSync({ module: await readFile(new URL("kiln_web_bg.wasm", path)) });
+    } else {
+      await module.default();
+    }
+    return module;
+  })();
+  return loading;
+}
+
+/** Lets messages come in: an answer of the processor alone would keep them out until the text ends. */
+const turn = globalThis.setImmediate
+  ? () => new Promise((resolve) => setImmediate(resolve))
+  : (() => {
+    const { port1, port2 } = new MessageChannel();
+    return () => new Promise((resolve) => {
+      port1.onmessage = resolve;
+      port2.postMessage(undefined);
+    });
+  })();
+
+/** The files that are kept, if the browser keeps any. */
+async function kept(create) {
+  const root = await navigator.storage.getDirectory();
+  return root.getDirectoryHandle("kiln-models", { create });
+}
+
+const nameOf = (url) => encodeURIComponent(url).slice(-200);
+
+/** The length that a response says its body has; undefined where it is compressed on the way, or does not say. */
+function lengthOf(response) {
+  const length = response.headers.get("content-length");
+  return length === null || response.headers.get("content-encoding") ? undefined : Number(length);
+}
+
+/** Opens a source: { bytes, stream, cached, keep }. */
+async function opened({ url, blob }, cache, signal) {
+  if (blob) return { bytes: blob.size, stream: blob.stream(), cached: false };
+  if (cache) {
+    const file = await kept(false).then((folder) => folder.getFileHandle(nameOf(url))).then((handle) => handle.getFile()).catch(() => undefined);
+    if (file?.size) {
+      // Another file at the address has another length, as a rule. Without a network what is kept is what there is.
+      const head = await fetch(url, { method: "HEAD", signal }).catch(() => undefined);
+      signal.throwIfAborted();
+      if (!head?.ok || lengthOf(head) === file.size) return { bytes: file.size, stream: file.stream(), cached: true };
+    }
+  }
+  const response = await fetch(url, { signal }).catch((error) => {
+    signal.throwIfAborted();
+    throw kilnError("network", `${url} cannot be loaded: ${error.message}`);
+  });
+  if (!response.ok) throw kilnError("network", `${url} cannot be loaded: the server answers ${response.status} ${response.statusText}`.trim());
+  const keep = cache ? await keeper(url).catch(() => undefined) : undefined;
+  const bytes = lengthOf(response);
+  if (bytes !== undefined) return { bytes, stream: response.body, cached: false, keep };
+  const whole = await response.blob();
+  return { bytes: whole.size, stream: whole.stream(), cached: false, keep };
+}
+
+/** Keeps a file under its address: what is written is there once it is closed. */
+async function keeper(url) {
+  const folder = await kept(true);
+  const handle = await folder.getFileHandle(nameOf(url), { create: true });
+  const writer = await handle.createWritable();
+  let failed = false;
+  const drop = async () => {
+    failed = true;
+    await writer.abort().catch(() => {});
+    await folder.removeEntry(nameOf(url)).catch(() => {});
+  };
+  return {
+    // A model is loaded whether there is room to keep it or not.
+    write: (part) => (failed ? undefined : writer.write(part).catch(drop)),
+    close: () => (failed ? undefined : writer.close().catch(drop)),
+    drop: () => (failed ? undefined : drop()),
+  };
+}
+
+/** Reads a source until its end, or until the plan is known. */
+async function read({ source, options }, signal, report, planAlone) {
+  const { bytes, stream, cached, keep } = await opened(source, options.cache && !planAlone, signal);
+  if (bytes > MEMORY) {
+    await stream.cancel();
+    throw kilnError("out-of-memory", `the file has ${size(bytes)}, and a module can address ${size(MEMORY)}: take a smaller model, or one of fewer bits a weight`);
+  }
+  const loader = await (await module()).ModelLoader.create(bytes, options);
+  const reader = stream.getReader();
+  const abort = () => reader.cancel().catch(() => {});
+  signal.addEventListener("abort", abort);
+  let loaded = 0, plan, reported = 0;
+  const tell = () => {
+    reported = performance.now();
+    report({ loaded, total: bytes, cached, plan });
+  };
+  try {
+    tell();
+    for (;;) {
+      const { done, value } = await reader.read();
+      signal.throwIfAborted();
+      if (done) break;
+      for (let at = 0, part; at < value.length; at += part.length) {
+        part = value.subarray(at, at + (plan ? PART : BEGINNING));
+        await loader.push(part);
+        loaded += part.length;
+        if (!plan && (plan = loader.plan(options))) {
+          Object.assign(plan, { bytes, problem: loader.problem() });
+          check(plan, loader);
+          tell();
+          if (planAlone) return { plan };
+        }
+        if (performance.now() - reported > PROGRESS) tell();
+      }
+      await keep?.write(value);
+    }
+    const model = await loader.finish();
+    await keep?.close();
+    tell();
+    return { model, plan };
+  } catch (error) {
+    await keep?.drop();
+    throw error;
+  } finally {
+    signal.removeEventListener("abort", abort);
+    abort();
+    loader.free();
+  }
+}
+
+/** Refuses a model for which the memory of the module has no room. */
+function check({ weights, cache, device }, loader) {
+  if (loader.on_gpu() || weights + cache + BESIDE <= MEMORY) return;
+  throw kilnError("out-of-memory", `the model needs ${size(weights)} for its weights and ${size(cache)} for keys and values, and on ${device} there are `
+    + `${size(MEMORY)}: take a smaller model, one of fewer bits a weight, or a smaller context`);
+}
+
+/** Answers the requests that come through a port, or as a worker. */
+export function serve(port) {
+  let model;
+  const running = new Map();
+  const answers = {
+    async load(of, signal, report) {
+      const { model: loaded, plan } = await read(of, signal, report, false);
+      model = loaded;
+      return plan;
+    },
+    async plan(of, signal, report) {
+      return (await read(of, signal, report, true)).plan;
+    },
+    async generate({ session, context, prompt, maxTokens, sampling }, signal, report) {
+      const seed = sampling.seed ?? crypto.getRandomValues(new Uint32Array(1))[0];
+      const request = { session, ...sampling, seed };
+      let start;
+      if (prompt.messages !== undefined) start = await model.ask("chat", { session, messages: prompt.messages });
+      else if (prompt.text !== undefined) start = await model.ask("push", { session, text: prompt.text });
+      else start = (await model.ask("tokens", { session })).length;
+      report({ start });
+      const room = context - start;
+      for (let made = 0; ; made++) {
+        if (made >= maxTokens) return { finish: "length", seed };
+        if (made >= room) return { finish: "context", seed };
+        const token = await model.ask("next", request);
+        if (token === undefined) return { finish: "end", seed };
+        report(token);
+        await turn();
+        if (signal.aborted) return { finish: "stopped", seed };
+      }
+    },
+  };
+  port.onmessage = async ({ data: { id, what, of } }) => {
+    if (what === "stop") return running.get(id)?.abort();
+    if (what === "close") {
+      model?.close();
+      for (const controller of running.values()) controller.abort();
+      return port.close();
+    }
+    const controller = new AbortController();
+    running.set(id, controller);
+    const report = (value) => port.postMessage({ id, event: true, value });
+    try {
+      const answer = answers[what] ?? (() => model.ask(what, of));
+      port.postMessage({ id, value: await answer(of, controller.signal, report) });
+    } catch ({ name, message, code }) {
+      // An error of a system is no object that every browser sends.
+      port.postMessage({ id, error: { name, message, code: typeof code === "string" ? code : undefined } });
+    } finally {
+      running.delete(id);
+    }
+  };
+}

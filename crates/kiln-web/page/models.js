@@ -1,0 +1,242 @@
+// Language models for JavaScript: loaded from a file as it comes, continued token by token, in a worker of their own.
+
+/** An error as kiln gives it. */
+function kilnError(code, message) {
+  return Object.assign(new Error(message), { name: "KilnError", code });
+}
+
+/** A port to what runs in this thread. What goes through it is not copied: Node copies no files. */
+function hereAlone(failed) {
+  const [near, far] = [{}, { close() {} }];
+  const served = import("./models-core.js").then(({ serve }) => serve(far));
+  served.catch(failed);
+  near.postMessage = (data) => served.then(() => far.onmessage({ data }), () => {});
+  far.postMessage = (data) => queueMicrotask(() => near.onmessage({ data }));
+  return near;
+}
+
+/** The thread of a model: requests go there by messages, and their answers come back. */
+class Link {
+  #port;
+  #worker;
+  #next = 0;
+  /** What waits for an answer, by its number: { resolve, reject, event }. */
+  #waiting = new Map();
+  #failed;
+
+  constructor(inWorker) {
+    if (inWorker) {
+      this.#worker = this.#port = new Worker(new URL("./models-worker.js", import.meta.url), { type: "module" });
+      this.#worker.addEventListener("error", (event) => {
+        this.#fail(kilnError("module", `the module of the model failed (${event.message ?? "its worker did not start"}); load the model again`));
+      });
+    } else {
+      this.#port = hereAlone((error) => this.#fail(error));
+    }
+    this.#port.onmessage = ({ data: { id, event, value, error } }) => {
+      const waiting = this.#waiting.get(id);
+      if (!waiting) return;
+      if (event) return waiting.event?.(value);
+      this.#waiting.delete(id);
+      if (error) waiting.reject(error.code ? kilnError(error.code, error.message) : Object.assign(new Error(error.message), { name: error.name }));
+      else waiting.resolve(value);
+    };
+  }
+
+  /** Asks for something: { promise, stop }. `event` is called with what comes before the answer. */
+  ask(what, of, event) {
+    const id = this.#next++;
+    const promise = new Promise((resolve, reject) => {
+      if (this.#failed) return reject(this.#failed);
+      this.#waiting.set(id, { resolve, reject, event });
+      this.#port.postMessage({ id, what, of });
+    });
+    return { promise, stop: () => this.#port.postMessage({ id, what: "stop" }) };
+  }
+
+  #fail(error) {
+    this.#failed ??= error;
+    for (const { reject } of this.#waiting.values()) reject(this.#failed);
+    this.#waiting.clear();
+  }
+
+  /** Ends the thread, and with it the memory of the model. */
+  close() {
+    this.#fail(kilnError("parameter", "the model is closed; load it again"));
+    if (this.#worker) this.#worker.terminate();
+    else this.#port.postMessage({ what: "close" });
+  }
+}
+
+/** What a source is to the thread that reads it. */
+function described(source) {
+  if (typeof source === "string" || source instanceof URL) {
+    return { url: new URL(source, globalThis.document?.baseURI ?? globalThis.location?.href).href };
+  }
+  if (source instanceof Blob) return { blob: source };
+  if (source instanceof ArrayBuffer || ArrayBuffer.isView(source)) return { blob: new Blob([source]) };
+  throw kilnError("parameter", "a model is loaded from a URL, a File or Blob, or an ArrayBuffer");
+}
+
+/** Asks, and ends the thread where the signal says so. */
+async function asked(link, what, of, signal, event) {
+  const { promise } = link.ask(what, of, event);
+  const abort = () => link.close();
+  signal?.addEventListener("abort", abort);
+  try {
+    return await promise;
+  } catch (error) {
+    link.close();
+    signal?.throwIfAborted();
+    throw error;
+  } finally {
+    signal?.removeEventListener("abort", abort);
+  }
+}
+
+/** A language model from a GGUF file. */
+export class Model {
+  #link;
+  #plan;
+
+  constructor(link, plan) {
+    this.#link = link;
+    this.#plan = plan;
+  }
+
+  /**
+   * Loads a model. Its weights go from the stream to the GPU, or to the memory of the module, and are nowhere else.
+   * `progress` is called with { loaded, total, cached, plan }: the plan says how much memory the model takes, before its weights come.
+   */
+  static async load(source, { progress, signal, worker = true, ...options } = {}) {
+    signal?.throwIfAborted();
+    const from = described(source);
+    const link = new Link(worker);
+    return new Model(link, await asked(link, "load", { source: from, options }, signal, progress));
+  }
+
+  /** What a model is and how much memory it takes, from the beginning of its file. */
+  static async plan(source, { signal, worker = true, ...options } = {}) {
+    signal?.throwIfAborted();
+    const from = described(source);
+    const link = new Link(worker);
+    try {
+      return await asked(link, "plan", { source: from, options }, signal);
+    } finally {
+      link.close();
+    }
+  }
+
+  /** What the model is, the memory that it takes, and the device that has its weights. */
+  get plan() {
+    return this.#plan;
+  }
+
+  /** A session: tokens with their keys and values. */
+  async session({ context } = {}) {
+    const { session, context: room } = await this.#link.ask("open", { context }).promise;
+    return new Session(this.#link, session, room);
+  }
+
+  /** Ends the model and its sessions, and frees their memory. */
+  close() {
+    this.#link.close();
+  }
+
+  /** Ends the device of the GPU, as unplugging it would: for tests of what happens then. */
+  destroyDevice() {
+    return this.#link.ask("destroy", {}).promise;
+  }
+}
+
+/** A sequence of tokens of a model. */
+export class Session {
+  #link;
+  #session;
+  #context;
+  #busy = false;
+
+  constructor(link, session, context) {
+    this.#link = link;
+    this.#session = session;
+    this.#context = context;
+  }
+
+  /** How many tokens it has room for. */
+  get context() {
+    return this.#context;
+  }
+
+  /** Continues a text: its tokens follow those of the session. Without a text the session is continued as it is. */
+  generate(prompt, options) {
+    return this.#generation({ text: prompt }, options);
+  }
+
+  /** Answers a conversation, in the form of the model's template. What it has in common with the one before is not computed again. */
+  chat(messages, options) {
+    return this.#generation({ messages }, options);
+  }
+
+  async *#generation(prompt, { maxTokens = Infinity, signal, ...sampling } = {}) {
+    signal?.throwIfAborted();
+    if (this.#busy) throw kilnError("parameter", "the session is generating; await its end, or make another session");
+    this.#busy = true;
+    const made = [];
+    let start, taken = 0, ended = false, wake = () => {};
+    const { promise, stop } = this.#link.ask("generate", { session: this.#session, context: this.#context, prompt, maxTokens, sampling }, (value) => {
+      if (value.start !== undefined) start = value.start;
+      else made.push(value);
+      wake();
+    });
+    const end = promise.finally(() => {
+      ended = true;
+      wake();
+    });
+    end.catch(() => {});
+    const abort = () => wake();
+    signal?.addEventListener("abort", abort);
+    try {
+      for (;;) {
+        signal?.throwIfAborted();
+        if (taken < made.length) yield made[taken++];
+        else if (ended) return await end;
+        else await new Promise((resolve) => { wake = resolve; });
+      }
+    } finally {
+      signal?.removeEventListener("abort", abort);
+      if (!ended) stop();
+      await end.catch(() => {});
+      // Tokens that nobody took are none of the session's.
+      if (taken < made.length) await this.truncate(start + taken).catch(() => {});
+      this.#busy = false;
+    }
+  }
+
+  /** The tokens so far. */
+  tokens() {
+    return this.#link.ask("tokens", { session: this.#session }).promise;
+  }
+
+  /** Forgets all tokens but the first `keep`. */
+  truncate(keep) {
+    return this.#link.ask("truncate", { session: this.#session, keep }).promise;
+  }
+
+  /** Where a token is computed, and why. */
+  explain() {
+    return this.#link.ask("explain", { session: this.#session }).promise;
+  }
+
+  /** Ends the session, and frees its memory. */
+  close() {
+    return this.#link.ask("end", { session: this.#session }).promise;
+  }
+}
+
+/** Removes the models that `cache: true` has kept. */
+export async function clearCache() {
+  const root = await navigator.storage.getDirectory();
+  await root.removeEntry("kiln-models", { recursive: true }).catch((error) => {
+    if (error.name !== "NotFoundError") throw error;
+  });
+}

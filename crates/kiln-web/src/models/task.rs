@@ -1,0 +1,171 @@
+//! The task that owns a model and its sessions, and answers requests.
+
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use js_sys::{Array, Object, Uint32Array};
+use kiln_llm::{Decoder, Encoding, Error, Message, Model, Result, Sampler, Session, SessionOptions};
+use wasm_bindgen::{JsCast, JsValue};
+
+use super::Loading;
+use super::requests::{Kind, Request, Requests};
+use crate::error::parameter;
+use crate::js::{Options, explained, member, required, set};
+
+/// A session, and the text of its tokens that is not complete.
+struct Open<'m> {
+    session: Session<'m>,
+    decoder: Decoder<'m>,
+}
+
+/// Makes the model, and answers requests until it is closed.
+pub(super) async fn serve(loading: Loading, requests: Rc<Requests>) {
+    let Loading { loader, engine, .. } = loading;
+    let ready = requests.next().await;
+    let model = match (loader.finish(&engine), ready) {
+        (Ok(model), Some(ready)) => {
+            ready.answer(Ok(JsValue::UNDEFINED));
+            model
+        }
+        (Err(error), Some(ready)) => {
+            requests.close();
+            return ready.answer(Err(error));
+        }
+        (_, None) => return,
+    };
+    let mut sessions = Sessions { model: &model, open: BTreeMap::new(), next: 0 };
+    while let Some(request) = requests.next().await {
+        let answer = match request.kind {
+            Kind::Destroy => destroy(&engine).await,
+            _ => sessions.answer(&request).await,
+        };
+        request.answer(answer);
+    }
+}
+
+/// Ends the device of the GPU.
+#[cfg(feature = "webgpu")]
+async fn destroy(engine: &kiln::Engine) -> Result<JsValue> {
+    engine.gpu_devices_async().await?.iter().for_each(kiln::gpu::GpuDevice::destroy);
+    Ok(JsValue::UNDEFINED)
+}
+
+#[cfg(not(feature = "webgpu"))]
+async fn destroy(_: &kiln::Engine) -> Result<JsValue> {
+    Ok(JsValue::UNDEFINED)
+}
+
+/// The sessions of a model.
+struct Sessions<'m> {
+    model: &'m Model<'m>,
+    open: BTreeMap<usize, Open<'m>>,
+    next: usize,
+}
+
+impl<'m> Sessions<'m> {
+    async fn answer(&mut self, request: &Request) -> Result<JsValue> {
+        let options = Options(&request.of);
+        match request.kind {
+            Kind::Ready => Ok(JsValue::UNDEFINED),
+            Kind::Open => self.begin(&options),
+            Kind::End => {
+                self.open.remove(&number(&options)?);
+                Ok(JsValue::UNDEFINED)
+            }
+            Kind::Push => self.push(&options),
+            Kind::Chat => self.chat(&options),
+            Kind::Next => self.token(&options).await,
+            Kind::Tokens => Ok(Uint32Array::from(self.open(&options)?.session.tokens()).into()),
+            Kind::Truncate => {
+                let keep = options.whole("truncate", "keep")?.unwrap_or(0);
+                let decoder = self.model.tokenizer().decoder();
+                let open = self.open(&options)?;
+                open.session.truncate(keep);
+                open.decoder = decoder;
+                Ok(JsValue::UNDEFINED)
+            }
+            Kind::Explain => Ok(explained(&self.open(&options)?.session.explain()?)),
+            // It is answered without the sessions.
+            Kind::Destroy => Ok(JsValue::UNDEFINED),
+        }
+    }
+
+    fn open(&mut self, options: &Options<'_>) -> Result<&mut Open<'m>> {
+        let number = number(options)?;
+        self.open.get_mut(&number).ok_or_else(|| parameter("session", "it has ended; make another").into())
+    }
+
+    fn begin(&mut self, options: &Options<'_>) -> Result<JsValue> {
+        let context = options.whole("session", "context")?;
+        let session = self.model.session(SessionOptions { context, ..SessionOptions::default() })?;
+        let object = Object::new();
+        set(&object, "session", self.next as f64);
+        set(&object, "context", session.context() as f64);
+        self.open.insert(self.next, Open { session, decoder: self.model.tokenizer().decoder() });
+        self.next += 1;
+        Ok(object.into())
+    }
+
+    fn push(&mut self, options: &Options<'_>) -> Result<JsValue> {
+        let text = required(options.text("text"), "prompt", "text")?;
+        let tokenizer = self.model.tokenizer();
+        let decoder = tokenizer.decoder();
+        let open = self.open(options)?;
+        // What begins a text is in front of the first one alone.
+        let first = open.session.tokens().is_empty();
+        let tokens = tokenizer.encode_with(&text, Encoding { add_special: first, ..Encoding::default() });
+        open.session.push(&tokens)?;
+        open.decoder = decoder;
+        Ok(JsValue::from_f64(open.session.tokens().len() as f64))
+    }
+
+    fn chat(&mut self, options: &Options<'_>) -> Result<JsValue> {
+        let wrong = || parameter("chat", "messages are an array of { role, content }");
+        let messages = member(options.0, "messages").ok_or_else(wrong)?;
+        let messages: &Array = messages.dyn_ref().ok_or_else(wrong)?;
+        let mut list = Vec::with_capacity(messages.length() as usize);
+        for message in messages.iter() {
+            let of = Options(&message);
+            list.push(Message::new(of.text("role").ok_or_else(wrong)?, of.text("content").ok_or_else(wrong)?));
+        }
+        let tokenizer = self.model.tokenizer();
+        let tokens = self.model.chat_template(None)?.encode(tokenizer, &list, true)?;
+        let open = self.open(options)?;
+        open.session.replace(&tokens)?;
+        open.decoder = tokenizer.decoder();
+        Ok(JsValue::from_f64(tokens.len() as f64))
+    }
+
+    async fn token(&mut self, options: &Options<'_>) -> Result<JsValue> {
+        let sampler = sampler(options)?;
+        let tokenizer = self.model.tokenizer();
+        let open = self.open(options)?;
+        let token = open.session.sample_async(&sampler).await?;
+        if tokenizer.is_end(token) {
+            return Ok(JsValue::UNDEFINED);
+        }
+        let object = Object::new();
+        set(&object, "token", token);
+        set(&object, "text", open.decoder.push(token));
+        Ok(object.into())
+    }
+}
+
+fn number(options: &Options<'_>) -> Result<usize> {
+    Ok(required(options.whole("session", "session")?, "session", "session")?)
+}
+
+/// The sampler of a request; what it does not name is as [`Sampler`] has it.
+fn sampler(options: &Options<'_>) -> Result<Sampler, Error> {
+    let usual = Sampler::default();
+    let number = |name| options.number("generate", name);
+    Ok(Sampler {
+        temperature: number("temperature")?.unwrap_or(usual.temperature),
+        top_k: options.whole("generate", "topK")?.unwrap_or(usual.top_k),
+        top_p: number("topP")?.unwrap_or(usual.top_p),
+        min_p: number("minP")?.unwrap_or(usual.min_p),
+        repeat_penalty: number("repeatPenalty")?.unwrap_or(usual.repeat_penalty),
+        seed: options.whole("generate", "seed")?.map_or(usual.seed, |seed| seed as u64),
+        ..usual
+    })
+}
