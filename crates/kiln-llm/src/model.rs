@@ -10,13 +10,12 @@ use crate::architecture::Weights;
 #[cfg(feature = "chat")]
 use crate::chat::{ChatTemplate, Templates};
 use crate::config::Config;
+#[cfg(not(browser_gpu))]
 use crate::placement::{self, Asked};
 use crate::weights::Source;
-use crate::{
-    AdaptedModel, Adapter, DeviceLayers, Error, Folder, MemoryPlan, Result, Session, SessionOptions, Tokenizer,
-};
+use crate::{AdaptedModel, Adapter, DeviceLayers, Error, Folder, Result, Session, SessionOptions, Tokenizer};
 #[cfg(not(browser_gpu))]
-use crate::{Sequences, SequencesOptions};
+use crate::{MemoryPlan, Sequences, SequencesOptions};
 
 /// What to say where an adapter is given instead of a model.
 pub(crate) const NO_MODEL: &str =
@@ -152,6 +151,7 @@ impl<'e> Model<'e> {
     ///
     /// # Errors
     /// As [`Session::new`].
+    #[cfg(not(browser_gpu))]
     pub fn memory_plan(&self, options: SessionOptions) -> Result<MemoryPlan> {
         let context = Session::context_of(self, options)?;
         let asked = Asked { context, cache: options.cache, sequences: 1, adapters: None };

@@ -212,6 +212,7 @@ impl<'e> Step<'e> {
     }
 
     /// Bytes that the likeliest token to follow takes at a place beside weights and caches.
+    #[cfg(not(browser_gpu))]
     pub(crate) fn planned_bytes(&self, place: &str) -> Result<u64> {
         Ok(self.forward.batch.planned_bytes(&self.outcome.greatest_wanted(), place)?)
     }
