@@ -200,8 +200,9 @@ fn prepare_once(steps: &mut Vec<Dispatch>, begins: &[usize]) {
         (code(first), code(first + 1)),
         (Some(Code::RoundRows(_) | Code::SplitRows(_)), _) | (Some(Code::Cast(_)), Some(Code::SplitBlocks(_)))
     );
-    let is_same = |&at: &usize| match (&steps[first], &steps[at]) {
-        (a, b) => a.code == b.code && a.launch == b.launch && a.buffers == b.buffers,
+    let is_same = |&at: &usize| {
+        let (a, b) = (&steps[first], &steps[at]);
+        a.code == b.code && a.launch == b.launch && a.buffers == b.buffers
     };
     let ends = others.iter().copied().chain([steps.len()]);
     let has_more = begins.iter().zip(ends).all(|(&begin, end)| end > begin + 1);
