@@ -150,7 +150,7 @@ impl<'e> Model<'e> {
     /// The memory that a session would take on each device, and where its layers would run. Nothing is allocated.
     ///
     /// # Errors
-    /// As [`Session::new`].
+    /// The errors of [`Session::new`].
     #[cfg(not(browser_gpu))]
     pub fn memory_plan(&self, options: SessionOptions) -> Result<MemoryPlan> {
         let context = Session::context_of(self, options)?;

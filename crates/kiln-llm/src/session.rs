@@ -241,7 +241,7 @@ impl<'m> Session<'m> {
         wait(self.logits_waiting(WAITING))
     }
 
-    /// As [`Session::logits`], which blocks, where nothing can wait: in a page.
+    /// The logits of [`Session::logits`], for pages, where nothing can wait.
     ///
     /// # Errors
     /// [`Error::Model`] where there is no token yet; [`Error::Kiln`].
@@ -269,10 +269,10 @@ impl<'m> Session<'m> {
         wait(self.sample_waiting(sampler, WAITING))
     }
 
-    /// As [`Session::sample`], which blocks, where nothing can wait: in a page.
+    /// The token of [`Session::sample`], for pages, where nothing can wait.
     ///
     /// # Errors
-    /// As [`Session::logits_async`]; [`Error::Sampler`] and [`Error::Token`] as of [`Sampler::check`], and [`Error::Sampler`] where the
+    /// The errors of [`Session::logits_async`]; [`Error::Sampler`] and [`Error::Token`] as of [`Sampler::check`], and [`Error::Sampler`] where the
     /// bias forbids every token; [`Error::ContextFull`] where there is no room for it. Nothing is added then.
     pub async fn sample_async(&mut self, sampler: &Sampler) -> Result<u32> {
         self.sample_waiting(sampler, Waiting::Elsewhere).await

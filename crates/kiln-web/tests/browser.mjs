@@ -662,9 +662,9 @@ const tests = {
 };
 
 // Real models, where they are there: weights that no test may bring along.
-if (process.env.KILN_STORIES260K) {
+if (process.env.KILN_STORIES) {
   tests["stories260K gives its 257 tokens on WebGPU and on simd128"] = async () => {
-    const folder = process.env.KILN_STORIES260K;
+    const folder = process.env.KILN_STORIES;
     const expected = JSON.parse(await readFile(join(folder, "greedy_tokens.json"), "utf8"));
     const page = await visitChat({ load: { name: "stories260K.gguf", mimeType: "application/octet-stream", buffer: await readFile(join(folder, "stories260K-f32.gguf")) } });
     for (const device of ["cpu", "gpu"]) {

@@ -70,7 +70,7 @@ impl Plan {
     /// The work of its steps, summed up once.
     ///
     /// # Errors
-    /// As [`Problem::schedule`].
+    /// The errors of [`Problem::schedule`].
     pub(super) fn problem(&mut self, graph: &Graph) -> Result<&Problem> {
         let problem = match self.problem.take() {
             Some(problem) => problem,

@@ -93,7 +93,7 @@ impl Engine {
     /// nothing is known.
     ///
     /// # Errors
-    /// As [`Engine::device_memory_async`].
+    /// The errors of [`Engine::device_memory_async`].
     #[cfg(not(browser_gpu))]
     pub fn device_memory(&self, place: &str) -> Result<DeviceMemory> {
         wait(self.device_memory_waiting(place, WAITING))
