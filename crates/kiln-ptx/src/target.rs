@@ -30,7 +30,7 @@ impl fmt::Display for Version {
 }
 
 macro_rules! targets {
-    ($($(#[doc = $doc:literal])* $variant:ident $name:literal $version:literal;)*) => {
+    ($($(#[doc = $doc:literal])* $variant:ident $name:literal $version:literal $shared:literal;)*) => {
         /// What PTX is written for: a text for one target runs on every GPU of that or a later one, but see
         /// [`Target::serves`].
         #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -52,29 +52,35 @@ macro_rules! targets {
             pub const fn version(self) -> Version {
                 match self { $(Self::$variant => Version::new($version),)* }
             }
+
+            /// Bytes of shared memory that a block of threads may have.
+            pub const fn shared_bytes(self) -> u32 {
+                match self { $(Self::$variant => $shared << 10,)* }
+            }
         }
     };
 }
 
+// The name, the first version of PTX, and KiB of shared memory of a block.
 targets! {
     /// Volta.
-    Sm70 "sm_70" 6.0;
+    Sm70 "sm_70" 6.0 96;
     /// Turing.
-    Sm75 "sm_75" 6.3;
+    Sm75 "sm_75" 6.3 64;
     /// Ampere: A100.
-    Sm80 "sm_80" 7.0;
+    Sm80 "sm_80" 7.0 163;
     /// Ampere: GeForce 30.
-    Sm86 "sm_86" 7.1;
+    Sm86 "sm_86" 7.1 99;
     /// Ada Lovelace.
-    Sm89 "sm_89" 7.8;
+    Sm89 "sm_89" 7.8 99;
     /// Hopper.
-    Sm90 "sm_90" 7.8;
+    Sm90 "sm_90" 7.8 227;
     /// Hopper with what no later architecture keeps: the products of warp groups. Its texts run there alone.
-    Sm90a "sm_90a" 8.0;
+    Sm90a "sm_90a" 8.0 227;
     /// Blackwell: B200.
-    Sm100 "sm_100" 8.6;
+    Sm100 "sm_100" 8.6 227;
     /// Blackwell: GeForce 50.
-    Sm120 "sm_120" 8.7;
+    Sm120 "sm_120" 8.7 99;
 }
 
 impl Target {

@@ -17,7 +17,7 @@ use kiln_device::waiting::Waiting;
 use kiln_device::{Bindings, Driver, Lowering, Plan, Profile, Read, Shared, Value};
 use kiln_ir::graph::{Fused, FusionLimits, NormLimits, TensorId};
 use kiln_ir::op::{Custom, Op, RmsNorm};
-use kiln_ir::{Result, TensorType};
+use kiln_ir::{QuantFormat, Result, TensorType};
 use kiln_ptx::kernels::quant::WarpQuantMatmul;
 
 use self::direct::Direct;
@@ -99,7 +99,8 @@ impl Driver for CudaDevice {
 
     fn fusion_limits(target: &Hardware) -> FusionLimits {
         let norms = NormLimits { rows: WarpQuantMatmul::NORMED_ROWS, formats: WarpQuantMatmul::FORMATS };
-        let norms = target.has_copies().then_some(norms);
+        let has_kernel = |&format: &QuantFormat| WarpQuantMatmul::new(format, norms.rows, target.target).is_some();
+        let norms = norms.formats.iter().all(has_kernel).then_some(norms);
         FusionLimits { addends: true, norms, round: 4, ..FusionLimits::default() }
     }
 

@@ -146,13 +146,14 @@ impl Lower<CudaDevice> for QuantMatmul {
         let addend = inputs.get(2).copied();
         let hardware = *plan.target;
         let rounds = m >= ROUNDED && hardware.rounds() && hardware.has_warp_groups();
-        if (TILED..MORE).contains(&m)
+        let few = quant::WarpQuantMatmul::new(self.format, m, hardware.target);
+        if (m >= TILED || few.is_none())
+            && m < MORE
             && !rounds
             && tiled(plan, self.format, extents, buffers, addend.map(|addend| addend.at))?
         {
             return Ok(());
         }
-        let few = quant::WarpQuantMatmul::new(self.format, m, hardware.target);
         if let Some(addend) = addend {
             let Some(kernel) = few.filter(|_| m < MANY) else {
                 let product = plan.scratch(out.ty);
@@ -265,7 +266,10 @@ mod tests {
         }
         // k is one chunk, so there are no parts, and the sum is of the product.
         assert_eq!(of(Target::Sm90a, 9, true), ["round_rows_32", "tiled_quant_matmul_q4_K_16_overlapping_adding"]);
-        assert_eq!(of(Target::Sm80, 64, false), ["round_rows_32", "tiled_quant_matmul_q4_K_16"]);
+        assert_eq!(of(Target::Sm80, 64, false), ["round_rows_32", "tiled_quant_matmul_q4_K_64"]);
+        // Where a block of threads has less shared memory tiles are of fewer rows, and other kernels have no room.
+        assert_eq!(of(Target::Sm89, 64, false), ["round_rows_32", "tiled_quant_matmul_q4_K_32"]);
+        assert_eq!(of(Target::Sm89, 1, false), ["round_rows_32", "tiled_quant_matmul_q4_K_8"]);
     }
 
     #[test]

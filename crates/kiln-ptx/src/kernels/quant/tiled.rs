@@ -51,10 +51,7 @@ const SCALE_BYTES: u32 = PAIR * 2 * 4 * ACROSS;
 const PAIRS: u32 = GROUPS / PAIR;
 /// Rows and elements of a row at most: 32 bits count the bytes of a row, and what the last block reaches over.
 const MOST: u64 = (1 << 30) - 1;
-/// Shared memory of a multiprocessor that blocks of threads may fill, before `sm_90` and from it on. A block of the devices between
-/// `sm_86` and `sm_89` has 99 KiB.
-const SHARED_BYTES: [u32; 2] = [99 << 10, 227 << 10];
-/// What the system takes of it for a block of threads, at most, counted for each stage.
+/// Bytes of shared memory that the system takes for a block of threads, at most, counted for each stage.
 const RESERVED: u32 = 1 << 10;
 /// Threads of a block that rounds x, and of one that adds up parts.
 const ROUNDING_THREADS: u32 = 128;
@@ -80,9 +77,12 @@ impl Tiling {
     /// and formats without such kernels.
     pub fn new(format: QuantFormat, [m, depth, n]: [usize; 3], target: Target, multiprocessors: u32) -> Option<Self> {
         let step = Step::of(format).filter(|_| target >= Target::Sm80)?;
-        let most = if target >= Target::Sm90 { 64 } else { 16 };
-        let rows = m.clamp(8, most).next_power_of_two() as u32;
-        let mut tiling = Self { format, step, target, m, depth, n, rows, parts: 1 };
+        let of = |rows| Self { format, step, target, m, depth, n, rows, parts: 1 };
+        let wanted = m.clamp(8, 64).next_power_of_two() as u32;
+        let mut tiling = [64, 32, 16, 8].map(of).into_iter().find(|tiling| {
+            let stages = 2 * (tiling.shape(false).stage_bytes() + RESERVED);
+            tiling.rows <= wanted && stages <= target.shared_bytes()
+        })?;
         let blocks = n.div_ceil(WEIGHTS as usize).saturating_mul(tiling.down());
         let at_once = (multiprocessors * tiling.shape(false).resident()) as usize;
         // A power of two, so that there are few kernels that add up parts.
@@ -94,7 +94,15 @@ impl Tiling {
 
     fn shape(&self, adds: bool) -> Shape {
         let Self { format, step, target, rows, parts, .. } = *self;
-        Shape { format, step, rows, overlaps: target >= Target::Sm90, is_part: parts > 1, adds }
+        Shape {
+            format,
+            step,
+            rows,
+            overlaps: target >= Target::Sm90,
+            shared_bytes: target.shared_bytes(),
+            is_part: parts > 1,
+            adds,
+        }
     }
 
     /// Groups of rows of x.
@@ -234,6 +242,8 @@ struct Shape {
     rows: u32,
     /// Brings the first weights while the launch in front still runs.
     overlaps: bool,
+    /// Bytes of shared memory of a block of threads.
+    shared_bytes: u32,
     /// Writes a part of the result.
     is_part: bool,
     adds: bool,
@@ -289,18 +299,14 @@ impl Shape {
         self.scales_begin() + self.fours() * PAIRS * SCALE_BYTES
     }
 
-    fn shared_bytes(self) -> u32 {
-        SHARED_BYTES[usize::from(self.overlaps)]
-    }
-
     /// Blocks of threads of a multiprocessor.
     fn resident(self) -> u32 {
-        (self.shared_bytes() / (2 * (self.stage_bytes() + RESERVED))).clamp(1, 4)
+        (self.shared_bytes / (2 * (self.stage_bytes() + RESERVED))).clamp(1, 4)
     }
 
     /// Chunks that there is room for; all but one are on their way.
     fn stages(self) -> u32 {
-        (self.shared_bytes() / (self.resident() * (self.stage_bytes() + RESERVED))).clamp(2, 4)
+        (self.shared_bytes / (self.resident() * (self.stage_bytes() + RESERVED))).clamp(2, 4)
     }
 }
 

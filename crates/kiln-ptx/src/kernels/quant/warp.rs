@@ -43,6 +43,8 @@ const TALL: u32 = 16;
 const ACROSS: u32 = 4;
 /// Bytes of a copy.
 const PIECE: u32 = 16;
+/// Bytes for sums of squares at most, and for the alignment of all parts.
+const SQUARES_BYTES: u32 = 1 << 10;
 /// Mean squares from here on have all digits in f32.
 const LEAST_MEAN: f32 = 1e-30;
 /// Rows, and elements of a row, at most: 32 bits count the bytes of a row, and what the last block reaches over.
@@ -153,6 +155,13 @@ impl Shape {
     fn slot_bytes(self) -> u32 {
         2 * self.rows * self.pitch()
     }
+
+    /// Bytes of shared memory at most: chunks of weights and of x, sums of warps, and with a norm sums of squares.
+    fn shared_bytes(self) -> u32 {
+        let of_x = self.slot_bytes() + 4 * Activations::slot_scales(self);
+        let sums = 4 * self.threads() / WARP * TALL * self.rows;
+        self.stages() * self.stage_bytes() + self.slots() * of_x + sums + SQUARES_BYTES
+    }
 }
 
 /// The product of f32 rows with the transpose of weights in blocks.
@@ -163,10 +172,11 @@ pub struct WarpQuantMatmul {
 
 impl WarpQuantMatmul {
     /// For about this many rows of x. None for targets and formats that it is not for.
+    /// `None`, too, where a block of threads has too little shared memory.
     pub fn new(format: QuantFormat, rows: usize, target: Target) -> Option<Self> {
         let rows = rows.clamp(1, 8).next_power_of_two() as u32;
         let shape = Shape::new(format, rows, target)?;
-        (target >= Target::Sm80).then_some(Self { shape })
+        (target >= Target::Sm80 && shape.shared_bytes() <= target.shared_bytes()).then_some(Self { shape })
     }
 
     /// The same, which adds a tensor like the result to it: buffer 3 of the launch.

@@ -99,7 +99,7 @@ impl<'k> Activations<'k> {
         shape.chunk() / GROUP * Self::width(shape)
     }
 
-    fn slot_scales(shape: Shape) -> u32 {
+    pub(super) fn slot_scales(shape: Shape) -> u32 {
         shape.rows * Self::row_scales(shape)
     }
 
