@@ -503,7 +503,7 @@ fn quantised_products_normalise_their_rows() {
             let Bound::Magnitude(units) = op.bound(&operands.each_ref().map(Operand::ty)).unwrap() else {
                 panic!("a product");
             };
-            let kernel = WarpQuantMatmul::new(format, m, Target::Sm80).unwrap().normed(norm).unwrap();
+            let kernel = WarpQuantMatmul::new(format, m, Target::Sm90).unwrap().normed(norm).unwrap();
             let mut device = Device::default();
             blocks.resize(blocks.len().next_multiple_of(16) + 16, 0);
             let bytes = |x: &[f32]| -> Vec<u8> { x.iter().flat_map(|x| x.to_le_bytes()).collect() };

@@ -20,7 +20,7 @@ use crate::{Model, Result};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum DeviceLayers {
     /// All or none, as predicted, where the memory of the GPU takes them; otherwise as many as it takes, where that is predicted to be
-    /// faster than the CPU alone. On an engine that forces a GPU it is all of them, or [`Error::OutOfMemory`].
+    /// faster than the CPU alone. On an engine that forces a GPU it is all of them, or [`Error::OutOfMemory`](crate::Error::OutOfMemory).
     #[default]
     Predicted,
     /// As many as the memory of the GPU takes, whatever is predicted.
