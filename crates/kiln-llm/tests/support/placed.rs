@@ -1,5 +1,7 @@
 //! Checks of models whose layers are on the CPU and on a GPU, whichever the GPU is.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use kiln::{Backend, Budget, DType, Engine, EngineBuilder, Memory, Profile};
 use kiln_llm::{
     DeviceLayers, Error, MemoryPlan, Model, Sampler, SequenceOptions, SequencesOptions, Session, SessionOptions,
@@ -15,7 +17,10 @@ fn options() -> SessionOptions {
 }
 
 fn load<'e>(engine: &'e Engine, kind: Kind, layers: DeviceLayers) -> Model<'e> {
-    let path = RandomModel::new(kind).save(&format!("placed-{}-{layers:?}", kind.name));
+    // Tests that run at once have files of their own.
+    static FILES: AtomicUsize = AtomicUsize::new(0);
+    let number = FILES.fetch_add(1, Ordering::Relaxed);
+    let path = RandomModel::new(kind).save(&format!("placed-{}-{number}", std::process::id()));
     let mut model = Model::from_gguf(engine, kiln_gguf::Model::read(&path).unwrap()).unwrap();
     std::fs::remove_file(path).unwrap();
     model.place_layers(layers);
@@ -48,6 +53,13 @@ fn close(found: &[f32], expected: &[f32], what: &str) {
     assert!(found.len() == expected.len() && off <= 2e-5 * greatest, "{what}: {off} of {greatest}");
 }
 
+/// What is free on a device changes while other tests run.
+fn without_capacities(plan: &MemoryPlan) -> MemoryPlan {
+    let mut plan = plan.clone();
+    plan.parts.iter_mut().for_each(|part| part.capacity = None);
+    plan
+}
+
 fn layers_of(plan: &MemoryPlan) -> Vec<(&str, std::ops::Range<usize>)> {
     plan.parts.iter().map(|part| (&*part.place, part.layers.clone())).collect()
 }
@@ -70,7 +82,7 @@ pub(crate) fn layers_give_the_same_wherever_they_are(settings: impl Fn() -> Engi
             let model = load(engine, kind, DeviceLayers::Last(count));
             let mut session = model.session(options()).unwrap();
             let plan = session.memory_plan().unwrap().clone();
-            assert_eq!(plan, model.memory_plan(options()).unwrap());
+            assert_eq!(without_capacities(&plan), without_capacities(&model.memory_plan(options()).unwrap()));
             let split = kind.layers - count;
             let at = |i: usize| (plan.parts[i].place == gpu, plan.parts[i].layers.clone());
             match (plan.parts.len(), count) {
