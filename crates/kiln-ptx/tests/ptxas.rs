@@ -98,16 +98,22 @@ fn served(least: Target) -> impl Iterator<Item = Target> {
 /// Assembles modules for targets that texts for theirs are for, as many at once as there are processors: all of them, or of
 /// each module the least, the newest and one between, which differs from module to module.
 fn check_all(modules: impl IntoIterator<Item = (Target, PtxModule)>, all: bool) {
-    let texts: Vec<(Target, String)> = modules.into_iter().map(|(least, module)| (least, module.to_string())).collect();
-    let targets = |(number, least): (usize, Target)| -> Vec<Target> {
-        let served: Vec<Target> = served(least).collect();
+    check_with_memory(modules.into_iter().map(|(least, module)| (least, module, 0)), all);
+}
+
+/// The same of modules whose kernels need this many bytes of shared memory, for targets whose devices have them.
+fn check_with_memory(modules: impl IntoIterator<Item = (Target, PtxModule, u32)>, all: bool) {
+    let texts: Vec<(Target, String, u32)> =
+        modules.into_iter().map(|(least, module, bytes)| (least, module.to_string(), bytes)).collect();
+    let targets = |(number, least, bytes): (usize, Target, u32)| -> Vec<Target> {
+        let served: Vec<Target> = served(least).filter(|target| bytes <= target.shared_bytes()).collect();
         let taken = |i: usize| all || [0, served.len() - 1, number % served.len()].contains(&i);
         (0..served.len()).filter(|&i| taken(i)).map(|i| served[i]).collect()
     };
     let numbered = texts.iter().enumerate();
     let jobs: Vec<(&str, Target)> = numbered
-        .flat_map(|(number, (least, text))| {
-            targets((number, *least)).into_iter().map(move |target| (text.as_str(), target))
+        .flat_map(|(number, (least, text, bytes))| {
+            targets((number, *least, *bytes)).into_iter().map(move |target| (text.as_str(), target))
         })
         .collect();
     at_once(&jobs, |&(text, target)| check_for(text, target).unwrap_or_else(|why| panic!("{why}")));
@@ -309,11 +315,11 @@ fn the_targets_of_the_table_are_the_least() {
 #[test]
 #[ignore = "needs ptxas: cargo xtask test --only ptxas"]
 fn every_kernel_assembles_for_its_targets() {
-    let mut all: Vec<(Target, PtxModule)> = Vec::new();
+    let mut all: Vec<(Target, PtxModule, u32)> = Vec::new();
     let mut seen: HashSet<String> = HashSet::new();
     for target in catalogue::LADDER.into_iter().chain([Target::Sm90, Target::Sm90a]) {
-        // As many kernels in a module as have different names.
-        let mut modules: Vec<PtxModule> = Vec::new();
+        // As many kernels in a module as have different names and run on the same devices.
+        let mut modules: Vec<(PtxModule, u32)> = Vec::new();
         // From Hopper on kernels of the ladder wait for one another, too: a sample of them.
         let waiting = if target == Target::Sm90 { catalogue::kernels(Target::Sm80) } else { Vec::new() };
         let waiting = waiting.into_iter().step_by(16);
@@ -321,13 +327,25 @@ fn every_kernel_assembles_for_its_targets() {
             let kernel = kernel.build_for(target);
             // A text that stood on a lower step of the ladder is assembled for the targets of this one with it.
             let new = seen.insert(kernel.text().to_owned());
-            if new && !modules.iter_mut().any(|module| module.add(kernel.clone()).is_ok()) {
-                modules.push(kernel.into());
+            let bytes = shared_memory(&kernel);
+            let like = |&&mut (_, of): &&mut (PtxModule, u32)| {
+                served(target).all(|target| (of <= target.shared_bytes()) == (bytes <= target.shared_bytes()))
+            };
+            if new && !modules.iter_mut().filter(like).any(|(module, _)| module.add(kernel.clone()).is_ok()) {
+                modules.push((kernel.into(), bytes));
             }
         }
-        all.extend(modules.into_iter().map(|module| (target, module)));
+        all.extend(modules.into_iter().map(|(module, bytes)| (target, module, bytes)));
     }
-    check_all(all, false);
+    check_with_memory(all, false);
+}
+
+/// Bytes of shared memory of the blocks of threads that a kernel wants on a multiprocessor at once: with them in mind it is given its
+/// registers.
+fn shared_memory(kernel: &PtxKernel) -> u32 {
+    let resident =
+        kernel.text().split_once(".minnctapersm ").and_then(|(_, rest)| rest.lines().next()?.trim().parse().ok());
+    kernel.dynamic_shared_bytes() * resident.unwrap_or(1)
 }
 
 /// The machine code of products and of attention holds the instructions of tensor cores, of bulk copies both ways, and of registers that

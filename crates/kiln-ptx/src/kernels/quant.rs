@@ -82,9 +82,14 @@ impl<'k> Group<'k> {
     }
 
     /// The same, product by product.
-    fn add_exactly(&self, k: &'k Builder, x: &[Value<'k, f64>], sum: Value<'k, f64>) -> Value<'k, f64> {
+    fn add_exactly(
+        &self,
+        k: &'k Builder,
+        x: impl Iterator<Item = Value<'k, f64>>,
+        sum: Value<'k, f64>,
+    ) -> Value<'k, f64> {
         let elements = self.vectors.iter().flat_map(|&(_, bytes)| self.elements(k, bytes));
-        x.iter().zip(elements).fold(sum, |sum, (&x, element)| k.fma(x, k.cvt_f64(element), sum))
+        x.zip(elements).fold(sum, |sum, (x, element)| k.fma(x, k.cvt_f64(element), sum))
     }
 }
 
@@ -561,8 +566,7 @@ impl QuantMatmul {
                         for (sum, x) in sums.iter().zip(read) {
                             let x: Vec<F32<'k>> = x.iter().flatten().copied().collect();
                             sum.set(if exactly {
-                                let x: Vec<_> = x.iter().map(|&x| k.cvt_f64(x)).collect();
-                                group.add_exactly(k, &x, sum.get())
+                                group.add_exactly(k, x.iter().map(|&x| k.cvt_f64(x)), sum.get())
                             } else {
                                 group.add(k, &x, sum.get())
                             });
@@ -639,8 +643,7 @@ impl<'k> ExactRow<'k> {
             let begin = k.mad(block, format.block_len() as u32, first_element(format, part));
             for group in groups(k, format, weights, first + k.cvt_u64(block), part) {
                 let read = |&(offset, _): &(u32, Word<'k>)| self.elements(k, begin + offset);
-                let x: Vec<_> = group.vectors.iter().flat_map(read).collect();
-                sum.set(group.add_exactly(k, &x, sum.get()));
+                sum.set(group.add_exactly(k, group.vectors.iter().flat_map(read), sum.get()));
             }
         });
         sum.get()

@@ -54,7 +54,9 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
         kernels.extend(Norm::all(target).into_iter().map(|norm| Box::new(norm) as _));
         let products = WarpQuantMatmul::all(target).into_iter().filter(|product| product.reads_early(target).is_some());
         kernels.extend(products.map(|product| Box::new(product) as _));
-        kernels.extend(TiledQuantMatmul::some(target).into_iter().map(|product| Box::new(product) as _));
+        // Those of devices with less shared memory, too.
+        let tiled = [target, Target::Sm120].into_iter().flat_map(TiledQuantMatmul::some);
+        kernels.extend(tiled.map(|product| Box::new(product) as _));
         kernels.extend(together(target));
         return kernels;
     }

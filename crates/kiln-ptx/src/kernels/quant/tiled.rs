@@ -2,7 +2,7 @@
 //!
 //! `yᵢⱼ = Σₖ xᵢₖ Wⱼₖ`. [`RoundRows`] rounds x to 16 bits, as the contract of the product allows, and writes the bytes in the order
 //! in which lanes take them. [`TiledQuantMatmul`] reads weights once for up to 64 rows of x: a block of threads has a tile of 128
-//! rows of weights, 32 for each of four warps, and goes along k in chunks of 256 elements, which come by `cp.async` several chunks
+//! rows of weights, 16 for each of eight warps, and goes along k in chunks of 256 elements, which come by `cp.async` several chunks
 //! ahead. A product of bytes is of 16 rows of weights and of the upper and the lower bytes of four rows of x; of the elements
 //! with a step in common it is exact. Steps, minima and units of x are applied to it in f32.
 //!
@@ -22,19 +22,14 @@ use crate::kernels::math::F32;
 use crate::kernels::team::{self, WARP};
 use crate::{Argument, Builder, Fragment, Global, Kernel, Launch, Pointer, PtxKernel, Shared, Target, Value, Variable};
 
-/// Warps that share the rows of weights of a block of threads.
-const WARPS: u32 = 4;
-/// Rows of weights of a product of bytes.
+/// Warps of a block of threads, which share its rows of weights. Measured on an H100 with 64 rows of x: half as many warps with two products of
+/// bytes for what they read of x, or twice as many with half of the rows of x, take as long.
+const WARPS: u32 = 8;
+const THREADS: u32 = WARPS * WARP;
+/// Rows of weights of a warp.
 const TALL: u32 = 16;
-/// Such rows of a warp, so that what it reads of x serves two products, and rows of x of a warp at most: with 64 rows of x two warps
-/// take the same weights apart. Measured on an H100 with 64 rows of x: shared memory is busy for half as long as with one such product a warp,
-/// and the kernel takes as long.
-const TILES: u32 = 2;
-const WIDE: u32 = 32;
 /// Rows of weights of a block of threads.
-const WEIGHTS: u32 = WARPS * TILES * TALL;
-/// Sums of a lane for a row of x.
-const SUMS: usize = 2 * TILES as usize;
+const WEIGHTS: u32 = WARPS * TALL;
 /// Rows of x of a product of bytes.
 const ACROSS: u32 = 4;
 /// Elements of a chunk, and groups with a unit in common.
@@ -255,20 +250,6 @@ impl Shape {
         self.rows / ACROSS
     }
 
-    /// Warps for the same rows of weights.
-    fn warps_across(self) -> u32 {
-        self.rows.div_ceil(WIDE)
-    }
-
-    fn threads(self) -> u32 {
-        WARPS * WARP * self.warps_across()
-    }
-
-    /// Groups of four rows of x of a warp.
-    fn fours_of_warp(self) -> u32 {
-        self.fours() / self.warps_across()
-    }
-
     /// Bytes of a row of a chunk of weights.
     fn chunk_bytes(self) -> u32 {
         CHUNK / self.step.elements * self.step.bytes
@@ -301,7 +282,7 @@ impl Shape {
 
     /// Blocks of threads of a multiprocessor.
     fn resident(self) -> u32 {
-        (self.shared_bytes / (2 * (self.stage_bytes() + RESERVED))).clamp(1, 4)
+        (self.shared_bytes / (2 * (self.stage_bytes() + RESERVED))).clamp(1, 2)
     }
 
     /// Chunks that there is room for; all but one are on their way.
@@ -320,12 +301,15 @@ impl TiledQuantMatmul {
     /// Kernels for this target: every number of rows of one format, the most of the others, whole products and parts, and one that adds.
     pub fn some(target: Target) -> Vec<Self> {
         let of = |(format, rows, multiprocessors): (QuantFormat, usize, u32)| {
-            // A device of one multiprocessor computes no parts.
+            // A device of no multiprocessors computes no parts.
             let tiling = Tiling::new(format, [rows, 4 * CHUNK as usize, 1], target, multiprocessors)?;
             Some(Self { shape: tiling.shape(rows == 8) })
         };
         use QuantFormat::{Q4K, Q5K, Q6K, Q8_0};
-        let whole = [8, 16, 32, 64].map(|rows| (Q4K, rows, 1)).into_iter().chain([Q5K, Q6K, Q8_0].map(|f| (f, 64, 1)));
+        let whole = [8, 16, 32, 64]
+            .map(|rows| (Q4K, rows, 0))
+            .into_iter()
+            .chain([Q5K, Q6K, Q8_0].map(|format| (format, 64, 0)));
         let parts = [(Q4K, 64), (Q5K, 16), (Q6K, 32), (Q8_0, 64)].map(|(format, rows)| (format, rows, 4));
         let mut some: Vec<Self> = whole.chain(parts).filter_map(of).collect();
         // Before `sm_90` more rows are several tiles.
@@ -354,7 +338,7 @@ impl Kernel for TiledQuantMatmul {
     }
 
     fn build(&self) -> PtxKernel {
-        PtxKernel::new(self.name(), [self.shape.threads(), 1, 1], |k| self.write(k))
+        PtxKernel::new(self.name(), [THREADS, 1, 1], |k| self.write(k))
     }
 }
 
@@ -401,12 +385,10 @@ struct Body<'k> {
     chunks: [Word<'k>; 2],
     stages: Pointer<'k, Shared, u32>,
     thread: Word<'k>,
-    /// The number of the warp among those that share rows of weights, and among those that share rows of x.
-    across: Word<'k>,
-    down: Word<'k>,
+    warp: Word<'k>,
     lane: Word<'k>,
-    /// For each four rows of x of the warp, sums with the rows g, g + 8, g + 16 and g + 24 of the weights.
-    sums: Vec<[Variable<'k, f32>; SUMS]>,
+    /// For each four rows of x, sums with the rows g and g + 8 of the weights.
+    sums: Vec<[Variable<'k, f32>; 2]>,
 }
 
 impl<'k> Body<'k> {
@@ -433,10 +415,9 @@ impl<'k> Body<'k> {
             chunks: [first, k.min(per, all - first)],
             stages: k.shared::<u32>(shape.stages() * shape.stage_bytes() / 4),
             thread,
-            across: thread / (WARPS * WARP),
-            down: (thread >> WARP.ilog2()) & (WARPS - 1),
+            warp: thread >> WARP.ilog2(),
             lane: thread & (WARP - 1),
-            sums: (0..shape.fours_of_warp()).map(|_| [0.0; SUMS].map(|zero| k.variable(zero))).collect(),
+            sums: (0..shape.fours()).map(|_| [0.0; 2].map(|zero| k.variable(zero))).collect(),
         }
     }
 
@@ -456,7 +437,7 @@ impl<'k> Body<'k> {
         let k = self.k;
         let shape = self.shape;
         let lanes = shape.pieces().next_power_of_two();
-        let at_once = shape.threads() / lanes;
+        let at_once = THREADS / lanes;
         let (piece, first) = (self.thread & (lanes - 1), self.thread >> lanes.ilog2());
         let before = chunk * shape.chunk_bytes();
         k.if_(k.lt(piece, shape.pieces()), || {
@@ -488,7 +469,7 @@ impl<'k> Body<'k> {
         {
             let pieces = PAIRS * bytes / PIECE;
             let (piece, first) = (self.thread & (pieces - 1), self.thread >> pieces.ilog2());
-            let at_once = shape.threads() / pieces;
+            let at_once = THREADS / pieces;
             let copy = |turn: u32| {
                 let in_tile = first + turn * at_once;
                 let four = k.mad(k.ctaid_y(), shape.fours(), in_tile);
@@ -555,15 +536,12 @@ impl<'k> Body<'k> {
         let step = shape.step;
         let (g, t) = (self.lane >> 2, self.lane & 3u32);
         let turn = Turn { of: 1, number: k.constant(0) };
-        // The rows of x of the warp.
-        let first = self.across * (shape.fours_of_warp() * PAIRS);
-        let planes = self.stages.byte_index(stage + k.mad(first, PLANE_BYTES, self.lane * 16u32));
-        let scales: Pointer<'k, Shared, f32> =
-            self.stages.byte_index(stage + k.mad(first, SCALE_BYTES, t * 16u32)).cast();
+        let planes = self.stages.byte_index(stage + self.lane * 16u32);
+        let scales: Pointer<'k, Shared, f32> = self.stages.byte_index(stage + t * 16u32).cast();
         let pairs = step.elements / (PAIR * GROUP);
         for number in 0..CHUNK / step.elements {
-            let rows: [Row<'k>; SUMS] = std::array::from_fn(|row| {
-                let in_tile = k.mad(self.down, TILES * TALL, g) + row as u32 * (TALL / 2);
+            let rows = [0, TALL / 2].map(|below: u32| {
+                let in_tile = k.mad(self.warp, TALL, g) + below;
                 let bytes = stage + k.mad(in_tile, shape.pitch(), number * step.bytes);
                 let split = step.is_split.then(|| self.split(self.row(in_tile), chunk));
                 let bytes = split.map_or(bytes, |split| bytes + split);
@@ -577,10 +555,8 @@ impl<'k> Body<'k> {
                     let [unit, total, of_second, total_of_second] = scales;
                     let groups = [([a, b], unit, total), ([c, d], of_second, total_of_second)];
                     for (group, (x, unit, total)) in (PAIR * pair..).zip(groups) {
-                        for (rows, sums) in rows.as_chunks::<2>().0.iter().zip(sums.as_chunks::<2>().0) {
-                            for (sum, product) in sums.iter().zip(self.products(rows, group, x, total)) {
-                                sum.set(k.fma(unit, product, *sum));
-                            }
+                        for (sum, product) in sums.iter().zip(self.products(&rows, group, x, total)) {
+                            sum.set(k.fma(unit, product, *sum));
                         }
                     }
                 }
@@ -630,14 +606,13 @@ impl<'k> Body<'k> {
         })
     }
 
-    /// Where the sum of four rows of x of the warp, by the number of the four, with one of the rows of weights goes: its row and column, and whether
+    /// Where the sum of four rows of x, by the number of the four, with one of two rows of weights goes: its row and column, and whether
     /// they are there.
-    fn place(&self, four: Word<'k>, number: Word<'k>) -> ([Word<'k>; 2], Value<'k, bool>) {
+    fn place(&self, four: Word<'k>, half: Word<'k>) -> ([Word<'k>; 2], Value<'k, bool>) {
         let k = self.k;
         let [m, n, _] = self.extents;
-        let four = k.mad(self.across, self.shape.fours_of_warp(), four);
         let i = k.mad(k.ctaid_y(), self.shape.rows, k.mad(four, ACROSS, self.lane & 3u32));
-        let in_tile = k.mad(number, TALL / 2, k.mad(self.down, TILES * TALL, self.lane >> 2));
+        let in_tile = k.mad(half, TALL / 2, k.mad(self.warp, TALL, self.lane >> 2));
         let j = k.mad(k.ctaid_x(), WEIGHTS, in_tile);
         ([i, j], k.and(k.lt(i, m), k.lt(j, n)))
     }
@@ -652,8 +627,8 @@ impl<'k> Body<'k> {
         };
         let mut finite = Vec::new();
         for (four, sums) in (0..).zip(&self.sums) {
-            for (number, sum) in (0..).zip(sums) {
-                let (place, is_there) = self.place(k.constant(four), k.constant(number));
+            for (half, sum) in (0..).zip(sums) {
+                let (place, is_there) = self.place(k.constant(four), k.constant(half));
                 let sum = sum.get();
                 finite.push(is_finite(k, sum));
                 let at = at(place);
@@ -663,8 +638,8 @@ impl<'k> Body<'k> {
         }
         let (Some(repair), Some(finite)) = (self.repair, team::tree(finite, |a, b| k.and(a, b))) else { return };
         k.if_(k.not(finite), || {
-            k.for_(0u32, SUMS as u32 * self.shape.fours_of_warp(), 1u32, |number| {
-                let (place, is_there) = self.place(number / SUMS as u32, number % SUMS as u32);
+            k.for_(0u32, 2 * self.shape.fours(), 1u32, |number| {
+                let (place, is_there) = self.place(number >> 1, number & 1u32);
                 let to = out.index_wide(at(place));
                 let found = k.ld_if(is_there, to, 0.0f32);
                 k.if_(k.not(is_finite(k, found)), || {
