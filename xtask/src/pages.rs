@@ -64,7 +64,7 @@ fn files(root: &Path) -> Result<Vec<Source>> {
             } else if ["rs", "md", "mjs", "js", "py", "toml", "yml", "run"]
                 .contains(&name.rsplit('.').next().unwrap_or(name))
             {
-                // What is not text is none of these.
+                // Files that are not text are skipped.
                 found.extend(std::fs::read_to_string(&path).ok().map(|text| Source { path, text }));
             }
         }

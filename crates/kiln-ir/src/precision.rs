@@ -60,7 +60,7 @@ impl FromStr for Precision {
     fn from_str(name: &str) -> Result<Self> {
         Self::ALL.into_iter().find(|precision| precision.name() == name).ok_or_else(|| {
             let names: Vec<&str> = Self::ALL.into_iter().map(Self::name).collect();
-            Error::Parameter { op: "precision", reason: format!("{name:?} is none of {}", names.join(", ")) }
+            Error::Parameter { op: "precision", reason: format!("{name:?} is unknown; {} are known", names.join(", ")) }
         })
     }
 }

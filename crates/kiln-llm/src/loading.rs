@@ -184,7 +184,8 @@ impl Head {
         missing.sort_by_key(|tensor| std::cmp::Reverse((tensor.start, tensor.bytes)));
         let plan = ModelPlan {
             architecture: config.architecture.name,
-            weights: missing.iter().map(|tensor| tensor.bytes).sum(),
+            // The file of a page of 32 bits may be larger than its memory.
+            weights: missing.iter().map(|tensor| tensor.bytes).fold(0, usize::saturating_add),
             largest: missing.iter().map(|tensor| tensor.bytes).max().unwrap_or(0),
             parameters: header.infos().iter().map(|info| info.elements()).sum(),
             context: config.context,

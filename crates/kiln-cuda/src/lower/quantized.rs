@@ -193,7 +193,7 @@ pub(crate) fn lower_normed(
         return lower::normed(norm, op, plan, inputs, outputs);
     };
     let (m, shape) = (x.ty.shape.rows(), weights.ty.shape);
-    let kernel = quant::WarpQuantMatmul::new(format, m, plan.target.target).filter(|_| m < TILED);
+    let kernel = quant::WarpQuantMatmul::new(format, m, plan.target.target);
     let Some(kernel) = kernel.and_then(|kernel| kernel.normed(*norm)) else {
         return lower::normed(norm, op, plan, inputs, outputs);
     };

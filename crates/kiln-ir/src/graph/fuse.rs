@@ -89,11 +89,14 @@ pub(super) struct Groups {
 pub(super) struct Norms {
     /// For each node, the norm that is part of it.
     of_product: Vec<Option<usize>>,
+    /// For each node, whether it is part of others.
+    is_part: Vec<bool>,
 }
 
 impl Norms {
     fn find(graph: &Graph, simplified: &Simplified, results: &[TensorId], limits: Option<NormLimits>) -> Self {
-        let mut norms = Self { of_product: vec![None; graph.nodes.len()] };
+        let count = graph.nodes.len();
+        let mut norms = Self { of_product: vec![None; count], is_part: vec![false; count] };
         let Some(limits) = limits else { return norms };
         let mut readers: Vec<Vec<usize>> = vec![Vec::new(); graph.nodes.len()];
         for &reader in &simplified.live {
@@ -119,6 +122,7 @@ impl Norms {
                 && readers[node].iter().all(takes)
             {
                 readers[node].iter().for_each(|&product| norms.of_product[product] = Some(node));
+                norms.is_part[node] = true;
             }
         }
         norms
@@ -134,7 +138,7 @@ impl Norms {
 
     /// Whether a node is part of others.
     fn has(&self, node: usize) -> bool {
-        self.of_product.contains(&Some(node))
+        self.is_part[node]
     }
 
     /// What the step of a node reads: its operands, or with a norm the operand of that, the weights and gamma.

@@ -55,7 +55,9 @@ async fn loading(bytes: u64, options: &JsValue) -> Result<Loading> {
             let reason = "this build of kiln has no WebGPU".into();
             return Err(kiln::Error::Unavailable { what: "WebGPU".into(), reason }.into());
         }
-        (other, _) => return Err(parameter("device", format!("{other:?} is none of auto, gpu and cpu")).into()),
+        (other, _) => {
+            return Err(parameter("device", format!("{other:?} is unknown; auto, gpu and cpu are known")).into());
+        }
     };
     let engine = builder.build_async().await?;
     let gpu = engine.places().iter().find(|place| place.backend == Backend::Gpu).map(|place| place.name.clone());

@@ -105,14 +105,18 @@ impl Tiling {
         self.m.div_ceil(self.rows as usize)
     }
 
+    /// Groups of four rows of x, those that fill the last tile included.
+    fn fours(&self) -> usize {
+        self.down() * (self.rows / ACROSS) as usize
+    }
+
     fn chunks(&self) -> usize {
         self.depth.div_ceil(CHUNK as usize)
     }
 
     /// Bytes of rounded x, and of its units and sums; `None` where they are beyond a `usize`.
     pub fn rounded_bytes(&self) -> Option<[usize; 2]> {
-        let fours = self.down() * (self.rows / ACROSS) as usize;
-        let pairs = fours.checked_mul(self.chunks() * PAIRS as usize)?;
+        let pairs = self.fours().checked_mul(self.chunks() * PAIRS as usize)?;
         Some([pairs.checked_mul(PLANE_BYTES as usize)?, pairs.checked_mul(SCALE_BYTES as usize)?])
     }
 
@@ -127,8 +131,7 @@ impl Tiling {
     /// # Errors
     /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³⁰ - 1 rows or elements of a row, or 65 535 times four rows.
     pub fn rounding(&self) -> Result<(RoundRows, Launch)> {
-        let fours = self.down() * (self.rows / ACROSS) as usize;
-        let fours = extent("groups of four rows", fours, MAX_GRID_YZ)?;
+        let fours = extent("groups of four rows", self.fours(), MAX_GRID_YZ)?;
         // Each warp has a pair of groups.
         let across = extent("chunks", self.chunks() * (PAIRS / (ROUNDING_THREADS / WARP)) as usize, MAX_GRID_X)?;
         let words = [extent("rows", self.m, MOST)?, extent("elements of a row", self.depth, MOST)?];
@@ -312,7 +315,7 @@ impl TiledQuantMatmul {
             .chain([Q5K, Q6K, Q8_0].map(|format| (format, 64, 0)));
         let parts = [(Q4K, 64), (Q5K, 16), (Q6K, 32), (Q8_0, 64)].map(|(format, rows)| (format, rows, 4));
         let mut some: Vec<Self> = whole.chain(parts).filter_map(of).collect();
-        // Before `sm_90` more rows are several tiles.
+        // Where a block of threads has little shared memory, more rows are several tiles.
         some.sort_by_key(Kernel::name);
         some.dedup();
         some
