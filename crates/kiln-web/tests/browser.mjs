@@ -60,6 +60,21 @@ async function visitChat({ path = "", load = randomFile, device = "gpu", ...opti
   return page;
 }
 
+// Runs in a page: counts submissions and readbacks of WebGPU in `window.counted` from then on.
+const countCalls = () => {
+  window.counted = { submissions: 0, readbacks: 0 };
+  const { submit } = GPUQueue.prototype;
+  GPUQueue.prototype.submit = function (buffers) {
+    counted.submissions += 1;
+    return submit.call(this, buffers);
+  };
+  const { mapAsync } = GPUBuffer.prototype;
+  GPUBuffer.prototype.mapAsync = function (mode, ...range) {
+    if (mode === GPUMapMode.READ) counted.readbacks += 1;
+    return mapAsync.call(this, mode, ...range);
+  };
+};
+
 const tests = {
   async "the API runs operations on WebGPU and on the CPU"() {
     const page = await visit(withWebgpu);
@@ -179,21 +194,7 @@ const tests = {
   },
 
   async "a long batch is cut into submissions, and read back once"() {
-    const page = await visit(withWebgpu, {
-      before: () => {
-        window.counted = { submissions: 0, readbacks: 0 };
-        const { submit } = GPUQueue.prototype;
-        GPUQueue.prototype.submit = function (buffers) {
-          counted.submissions += 1;
-          return submit.call(this, buffers);
-        };
-        const { mapAsync } = GPUBuffer.prototype;
-        GPUBuffer.prototype.mapAsync = function (mode, ...range) {
-          if (mode === GPUMapMode.READ) counted.readbacks += 1;
-          return mapAsync.call(this, mode, ...range);
-        };
-      },
-    });
+    const page = await visit(withWebgpu, { before: countCalls });
     const seen = await page.evaluate(async () => {
       const { engine } = window.kiln;
       const batch = engine.forced(engine.gpu.name).batch();
@@ -502,19 +503,10 @@ const tests = {
       if (route.request().method() === "GET") fetched += 1;
       return route.fulfill({ body: randomFile.buffer, headers: { "content-length": String(random.file.length) } });
     });
+    await page.evaluate(countCalls);
     const seen = await page.evaluate(async () => {
       const { Model } = window.kiln;
-      const counted = { submissions: 0, readbacks: 0 };
-      const { submit } = GPUQueue.prototype;
-      GPUQueue.prototype.submit = function (buffers) {
-        counted.submissions += 1;
-        return submit.call(this, buffers);
-      };
-      const { mapAsync } = GPUBuffer.prototype;
-      GPUBuffer.prototype.mapAsync = function (mode, ...range) {
-        if (mode === GPUMapMode.READ) counted.readbacks += 1;
-        return mapAsync.call(this, mode, ...range);
-      };
+      const { counted } = window;
       const options = { device: "gpu", software: true, worker: false, cache: true };
       const first = await Model.load("random.gguf", options);
       first.close();
