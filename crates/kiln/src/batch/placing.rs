@@ -90,7 +90,8 @@ impl Batch<'_> {
     /// its inputs where they are read.
     ///
     /// # Errors
-    /// [`Error::ForeignTensor`] for a tensor of another batch; [`Error::Unsupported`] where no place has kernels for all
+    /// [`Error::ForeignTensor`](kiln_ir::Error::ForeignTensor) for a tensor of another batch;
+    /// [`Error::Unsupported`](kiln_ir::Error::Unsupported) where no place has kernels for all
     /// steps.
     pub fn explain(&self, wanted: &[TensorId]) -> Result<Explanation> {
         let mut plan = Plan::new(&self.graph, wanted)?;
