@@ -108,6 +108,31 @@ fn a_full_disk_is_an_error_and_a_reader_that_goes_away_is_not() {
     assert_eq!(child.wait().unwrap().code(), Some(0));
 }
 
+/// What the program prints where no thread can be created. `None` where the limit cannot be set.
+#[cfg(target_os = "linux")]
+fn run_without_threads(arguments: &[&str]) -> Option<String> {
+    use std::os::unix::process::CommandExt;
+    let mut shell = Command::new("/bin/sh");
+    // No such limit binds root: root starts a process of another user, who has no other process.
+    if !Command::new("id").arg("-u").output().is_ok_and(|id| id.stdout != b"0\n") {
+        shell.uid(61_290).gid(61_290);
+    }
+    // bash and dash name the limit differently.
+    let limited = "{ ulimit -u 0 2>/dev/null || ulimit -p 0; } && echo limited && exec \"$0\" \"$@\"";
+    let output = shell.args(["-c", limited, env!("CARGO_BIN_EXE_kiln-llm")]).args(arguments).current_dir("/").output();
+    let Ok(Output { status, stdout, stderr }) = output else {
+        println!("skipped: this user cannot start a process of another one");
+        return None;
+    };
+    let (out, errors) = (String::from_utf8(stdout).unwrap(), String::from_utf8(stderr).unwrap());
+    let Some(out) = out.strip_prefix("limited\n") else {
+        println!("skipped: the number of threads cannot be limited: {errors}");
+        return None;
+    };
+    assert!(status.success() && errors.contains("Ctrl-C will end the program"), "{status}: {errors}");
+    Some(out.to_owned())
+}
+
 #[test]
 fn run_continues_a_text_and_bench_measures() {
     let model = support::random_model::RandomModel::new(support::random_model::KINDS[0]).save("program");
@@ -116,6 +141,8 @@ fn run_continues_a_text_and_bench_measures() {
     let (code, text, errors) = run(&greedy);
     assert_eq!((code, &*errors), (0, ""));
     assert!(text.starts_with("ab") && text.ends_with('\n'), "{text:?}");
+    #[cfg(target_os = "linux")]
+    assert_eq!(run_without_threads(&greedy).as_deref().unwrap_or(&text), text);
     let (code, ids, _) = run(&[&greedy[..], &["--ids"]].concat());
     let ids: Vec<u32> = ids.split_whitespace().map(|id| id.parse().unwrap()).collect();
     assert!(code == 0 && ids.len() <= 4, "{ids:?}");

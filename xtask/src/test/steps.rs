@@ -414,7 +414,7 @@ fn aarch64(runner: &mut Runner) -> Outcome {
             ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER", "aarch64-linux-gnu-gcc"),
             ("CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER", "qemu-aarch64 -L /usr/aarch64-linux-gnu"),
             // An emulated processor is ten times slower, and takes samples of what walks through many sizes.
-            ("KILN_SAMPLE", "3"),
+            ("KILN_SAMPLE", "6"),
         ];
         run_all(runner, &lines, &variables)
     })

@@ -23,7 +23,7 @@ pub(crate) struct Chat {
 /// Answers lines of the standard input until it ends. Prompts and help go to the standard error where a person sits in front of a
 /// terminal.
 pub(crate) fn run(input: Input, options: &Chat, out: &mut impl Write) -> Result<ExitCode> {
-    let interrupt = Interrupt::new()?;
+    let interrupt = Interrupt::new();
     let engine = options.generation.engine()?;
     let model = options.generation.model(input, &engine)?;
     let template = match &options.template {

@@ -3,8 +3,6 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-use crate::Result;
-
 /// The exit code of a program that Ctrl-C ended: 128 and the number of SIGINT.
 pub(crate) const EXIT_CODE: u8 = 130;
 
@@ -22,23 +20,25 @@ pub(crate) struct Interrupt {
 }
 
 impl Interrupt {
-    /// Takes over Ctrl-C. At first it ends the program.
-    ///
-    /// # Errors
-    /// Where the system refuses it.
-    pub(crate) fn new() -> Result<Self> {
+    /// Takes over Ctrl-C. At first it ends the program, and it stays so where the system refuses the thread that waits for it.
+    pub(crate) fn new() -> Self {
         let state = Arc::new(AtomicU8::new(IDLE));
         #[cfg(any(unix, windows))]
         {
-            let state = state.clone();
-            ctrlc::set_handler(move || {
-                if state.compare_exchange(BUSY, STOP, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            let shared = state.clone();
+            let handler = move || {
+                if shared.compare_exchange(BUSY, STOP, Ordering::SeqCst, Ordering::SeqCst).is_err() {
                     std::process::exit(EXIT_CODE.into());
                 }
-            })
-            .map_err(|error| format!("Ctrl-C cannot be handled: {error}"))?;
+            };
+            // Tries a thread first: ctrlc takes over the signal before it starts its own, and without that Ctrl-C would do nothing.
+            let probe = std::thread::Builder::new().spawn(|| ()).map(|thread| drop(thread.join()));
+            let result = probe.map_err(ctrlc::Error::System).and_then(|()| ctrlc::set_handler(handler));
+            if let Err(error) = result {
+                eprintln!("kiln-llm: Ctrl-C will end the program at once: {error}");
+            }
         }
-        Ok(Self { state })
+        Self { state }
     }
 
     /// From here on Ctrl-C asks to stop.

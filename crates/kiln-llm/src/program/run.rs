@@ -22,7 +22,7 @@ pub(crate) struct Run {
 
 /// Continues a prompt and prints it as it comes, until Ctrl-C at most. Times go to the standard error where that is a terminal.
 pub(crate) fn run(input: Input, options: &Run, out: &mut impl Write) -> Result<ExitCode> {
-    let interrupt = Interrupt::new()?;
+    let interrupt = Interrupt::new();
     let engine = options.generation.engine()?;
     let started = Instant::now();
     let model = options.generation.model(input, &engine)?;
