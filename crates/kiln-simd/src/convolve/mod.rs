@@ -17,6 +17,7 @@ mod packed;
 mod pixels;
 mod plane;
 mod reach;
+mod transposed;
 
 use kiln_ir::op::{Convolve2d, ConvolveExtents};
 use kiln_ir::{DataMut, Operand, Result};
