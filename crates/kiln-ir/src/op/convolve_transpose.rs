@@ -477,6 +477,77 @@ mod tests {
         }
     }
 
+    /// What `conv_transpose2d` and `conv_transpose1d` of PyTorch 2.15 give, and `ConvTranspose` of ONNX Runtime for padding of each side
+    /// and that which it decides.
+    #[test]
+    #[cfg(feature = "reference")]
+    fn results_are_those_of_pytorch() {
+        use crate::op::reference::{Expected, Input};
+        let tensor = |elements: &[f32], dims: &[usize]| Input::f32(elements.to_vec(), dims);
+        let two = tensor(&[1.0, 2.0, 3.0, 4.0, -1.0, 0.0, 5.0, -2.0], &[2, 2, 2]);
+        let kernels = tensor(&[1.0, 2.0, 3.0, 4.0, 5.0, 6.0, -1.0, 0.0, 2.0, 1.0, -3.0, 1.0], &[2, 1, 2, 3]);
+        let one = tensor(&[1.0, 2.0, 4.0, 8.0, 16.0, 32.0], &[2, 3]);
+        let counted = |k: u8| tensor(&(1..=k * k).map(f32::from).collect::<Vec<_>>(), &[k.into(); 2]);
+        let plain = ConvolveTranspose2d::default();
+        let doubled = ConvolveTranspose2d { stride: (2, 2), ..plain };
+        let same = ConvolveTranspose2d { padding: Padding::Same, ..doubled };
+        let cut = Padding::Sides { top: 1, bottom: 0, left: 0, right: 2 };
+        let dilated = ConvolveTranspose2d {
+            padding: Padding::around(0, 1),
+            stride: (2, 1),
+            dilation: (1, 2),
+            output_padding: (1, 0),
+            ..plain
+        };
+        let grouped = ConvolveTranspose2d {
+            padding: Padding::around(1, 1),
+            dilation: (3, 2),
+            groups: 2,
+            output_padding: (2, 1),
+            ..doubled
+        };
+        let signal =
+            ConvolveTranspose2d { padding: Padding::around(0, 1), stride: (1, 2), output_padding: (0, 1), ..plain };
+        let of_signal = [tensor(&[1.0, 2.0, 3.0], &[1, 3]), tensor(&[1.0, 10.0, 100.0, 1.0, 0.0, -1.0], &[1, 2, 3])];
+        let [signals, signal_kernels] = of_signal;
+        #[rustfmt::skip]
+        let cases: [(_, _, _, &[f64]); 7] = [
+            (dilated, two.clone(), kernels.clone(), &[
+                2.0, 2.0, 4.0, 1.0, 8.0, 8.0, 10.0, 5.0, 6.0, 6.0, 8.0, 19.0, 14.0, 0.0, 26.0, 23.0, 0.0, 0.0, 0.0, 0.0,
+            ]),
+            (grouped, two, kernels, &[
+                0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 10.0, 0.0, 17.0, 0.0, 12.0, 0.0, 13.0, 0.0, 16.0, 0.0, 12.0,
+                0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 31.0, 0.0, 38.0, 0.0, 24.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
+                0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 2.0, 0.0, 10.0, 0.0, -4.0, 0.0, 3.0, 0.0, -1.0, 0.0, 0.0,
+                0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0, -17.0, 0.0, 11.0, 0.0, -2.0, 0.0, 0.0, 0.0, 0.0, 0.0, 0.0,
+            ]),
+            (signal, signals, signal_kernels, &[
+                10.0, 102.0, 20.0, 203.0, 30.0, 300.0, 0.0, 1.0, 0.0, 1.0, 0.0, -3.0,
+            ]),
+            (same, one.clone(), counted(2), &[
+                1.0, 2.0, 2.0, 4.0, 4.0, 8.0, 3.0, 4.0, 6.0, 8.0, 12.0, 16.0,
+                8.0, 16.0, 16.0, 32.0, 32.0, 64.0, 24.0, 32.0, 48.0, 64.0, 96.0, 128.0,
+            ]),
+            (same, one.clone(), counted(3), &[
+                1.0, 2.0, 5.0, 4.0, 10.0, 8.0, 4.0, 5.0, 14.0, 10.0, 28.0, 20.0,
+                15.0, 24.0, 63.0, 48.0, 126.0, 96.0, 32.0, 40.0, 112.0, 80.0, 224.0, 160.0,
+            ]),
+            (same, one.clone(), counted(4), &[
+                6.0, 17.0, 20.0, 34.0, 40.0, 28.0, 26.0, 69.0, 96.0, 138.0, 192.0, 140.0,
+                62.0, 177.0, 204.0, 354.0, 408.0, 284.0, 80.0, 232.0, 256.0, 464.0, 512.0, 352.0,
+            ]),
+            (ConvolveTranspose2d { padding: cut, ..doubled }, one, counted(3), &[
+                4.0, 5.0, 14.0, 10.0, 28.0, 15.0, 24.0, 63.0, 48.0, 126.0,
+                32.0, 40.0, 112.0, 80.0, 224.0, 56.0, 64.0, 184.0, 128.0, 368.0,
+            ]),
+        ];
+        for (op, x, kernel, wanted) in cases {
+            let found = op.reference(&[x.operand().unwrap(), kernel.operand().unwrap()]);
+            let [Expected::F32 { values, .. }] = &found[..] else { panic!("{op:?}") };
+            assert_eq!(values, wanted, "{op:?}");
+        }
+    }
+
     #[test]
     fn what_does_not_fit_is_refused() {
         const FAR: usize = usize::MAX;

@@ -95,8 +95,8 @@ impl Sampling {
 
     /// For each result the pixel that it reads and, where it lies between that one and the next, the remainder: the weight of the next
     /// times `over`.
-    pub fn taps(&self) -> impl Iterator<Item = (usize, usize)> {
-        let Self { pixels, results, step, start, over } = *self;
+    pub fn taps(self) -> impl Iterator<Item = (usize, usize)> {
+        let Self { pixels, results, step, start, over } = self;
         let (last, divisor) = (pixels.saturating_sub(1), over.cast_signed());
         let (mut whole, mut rest) = (start.div_euclid(divisor), start.rem_euclid(divisor).unsigned_abs());
         (0..results).map(move |_| {
@@ -311,6 +311,131 @@ impl Resize2d {
                 let second = if over < end { rest as f64 / under as f64 } else { 0.0 };
                 [first, (pixel(over / under + 1), second)]
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
+    use wasm_bindgen_test::wasm_bindgen_test as test;
+
+    use ResizeCoordinates::{AlignCorners, Asymmetric, HalfPixel};
+    use ResizeMode::{Bilinear, Nearest};
+
+    #[test]
+    fn pixels_are_those_of_exact_coordinates() {
+        for mode in [Nearest, Bilinear] {
+            for coordinates in [HalfPixel, AlignCorners, Asymmetric] {
+                for pixels in 1..14 {
+                    for results in 1..30 {
+                        let sampling = Sampling::new(mode, coordinates, pixels, results);
+                        let taps: Vec<_> = sampling.taps().collect();
+                        assert_eq!(taps.len(), results);
+                        for (j, &(pixel, rest)) in taps.iter().enumerate() {
+                            let at = j as f64;
+                            let (n, m) = (pixels as f64, results as f64);
+                            let coordinate = match coordinates {
+                                HalfPixel => (at + 0.5) * n / m - 0.5,
+                                AlignCorners if results == 1 => 0.0,
+                                AlignCorners => at * (n - 1.0) / (m - 1.0),
+                                Asymmetric => at * n / m,
+                            };
+                            let coordinate = coordinate.clamp(0.0, n - 1.0);
+                            // What is within rounding of a whole number, or halfway, is that.
+                            match mode {
+                                Bilinear => {
+                                    let found = pixel as f64 + rest as f64 / sampling.over as f64;
+                                    assert!((found - coordinate).abs() < 1e-9, "{sampling:?}, {j}: {found}");
+                                }
+                                Nearest => {
+                                    let half = if coordinates == Asymmetric { 0.0 } else { 0.5 };
+                                    let wanted = (coordinate + half + 1e-9).floor();
+                                    assert_eq!(pixel as f64, wanted.min(n - 1.0), "{sampling:?}, {j}");
+                                }
+                            }
+                        }
+                    }
+                }
+            }
+        }
+        // The largest extents, of which no product is formed.
+        let far = usize::MAX / 16;
+        let taps = Sampling::new(Bilinear, HalfPixel, far, 3).taps().map(|(pixel, _)| pixel as i128);
+        assert!(taps.eq((0..3).map(|j| ((2 * j + 1) * far as i128 - 3) / 6)));
+    }
+
+    /// What `interpolate` of PyTorch 2.15 gives, and `Resize` of ONNX Runtime where that has no such coordinates.
+    #[test]
+    #[cfg(feature = "reference")]
+    fn results_are_those_of_pytorch() {
+        use crate::op::reference::{Expected, Input};
+        let x = Input::f32(vec![1.0, 2.0, 4.0, 8.0, 16.0, 32.0], &[2, 3]);
+        for (mode, coordinates, size, wanted) in [
+            (
+                Nearest,
+                Asymmetric,
+                (3, 5),
+                &[1.0, 1.0, 2.0, 2.0, 4.0, 1.0, 1.0, 2.0, 2.0, 4.0, 8.0, 8.0, 16.0, 16.0, 32.0][..],
+            ),
+            (
+                Nearest,
+                HalfPixel,
+                (3, 5),
+                &[1.0, 1.0, 2.0, 4.0, 4.0, 8.0, 8.0, 16.0, 32.0, 32.0, 8.0, 8.0, 16.0, 32.0, 32.0],
+            ),
+            (
+                Nearest,
+                AlignCorners,
+                (3, 5),
+                &[1.0, 2.0, 2.0, 4.0, 4.0, 8.0, 16.0, 16.0, 32.0, 32.0, 8.0, 16.0, 16.0, 32.0, 32.0],
+            ),
+            (
+                Bilinear,
+                HalfPixel,
+                (3, 5),
+                &[1.0, 1.4, 2.0, 3.2, 4.0, 4.5, 6.3, 9.0, 14.4, 18.0, 8.0, 11.2, 16.0, 25.6, 32.0],
+            ),
+            (
+                Bilinear,
+                AlignCorners,
+                (3, 5),
+                &[1.0, 1.5, 2.0, 3.0, 4.0, 4.5, 6.75, 9.0, 13.5, 18.0, 8.0, 12.0, 16.0, 24.0, 32.0],
+            ),
+            (Bilinear, Asymmetric, (2, 5), &[1.0, 1.6, 2.4, 3.6, 4.0, 8.0, 12.8, 19.2, 28.8, 32.0]),
+            (Nearest, Asymmetric, (1, 2), &[1.0, 2.0]),
+            (Nearest, HalfPixel, (1, 2), &[8.0, 32.0]),
+            (Nearest, AlignCorners, (1, 2), &[1.0, 4.0]),
+            (Bilinear, HalfPixel, (1, 2), &[5.625, 15.75]),
+            (Bilinear, AlignCorners, (1, 2), &[1.0, 4.0]),
+            (Bilinear, Asymmetric, (1, 2), &[1.0, 3.0]),
+        ] {
+            let op = Resize2d { mode, coordinates, size };
+            let [Expected::F32 { values, .. }] = &op.reference(&[x.operand().unwrap()])[..] else { panic!("{op:?}") };
+            assert_eq!(values.len(), wanted.len());
+            assert!(values.iter().zip(wanted).all(|(a, b)| f64::abs(a - b) < 1e-12), "{op:?}: {values:?}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_image_or_has_no_size_is_refused() {
+        let shape = |dims: &[usize]| Shape::new(dims).unwrap();
+        let op = Resize2d::bilinear((3, 4));
+        let types = [TensorType::f32(shape(&[2, 5, 6, 7]))];
+        assert_eq!(op.infer(&types).unwrap()[0].shape, shape(&[2, 5, 3, 4]));
+        assert_eq!(op.flops(&types, &op.infer(&types).unwrap()), 2 * 5 * 3 * 4 * 6);
+        assert_eq!(op.extents(&shape(&[0, 6, 7])).unwrap().planes, 0);
+        for dims in [&[][..], &[4], &[0, 4], &[2, 4, 0]] {
+            assert!(matches!(op.extents(&shape(dims)), Err(Error::Shape { .. })), "{dims:?}");
+        }
+        for size in [(0, 4), (4, 0)] {
+            let found = Resize2d { size, ..op }.extents(&shape(&[4, 4]));
+            assert!(matches!(found, Err(Error::Parameter { .. })), "{found:?}");
+        }
+        for size in [(usize::MAX, 1), (usize::MAX / 4, 4)] {
+            let found = Resize2d { size, ..op }.extents(&shape(&[4, 4]));
+            assert!(matches!(found, Err(Error::Overflow { .. })), "{found:?}");
         }
     }
 }
