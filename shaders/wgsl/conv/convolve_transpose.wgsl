@@ -38,8 +38,8 @@
 const NOWHERE: u32 = 0xffffffffu;
 
 // The first element of a kernel of `k` that reaches result `q`, and the pixel that it does so from.
-fn first_element(q: u32, common: u32, elements: u32, inverse: u32) -> u32 {
-    return q / common % elements * inverse % elements;
+fn first_element(q: u32, divisor: u32, elements: u32, inverse: u32) -> u32 {
+    return q / divisor % elements * inverse % elements;
 }
 
 fn first_pixel(q: u32, element: u32, k: u32, dilation: u32, stride: u32) -> u32 {
