@@ -201,8 +201,8 @@ impl Operation for Resize2d {
             // Along each dimension a weight, a product and a sum round once: 6, and what their products add to that.
             ResizeMode::Bilinear => Contract {
                 bound: Bound::Magnitude(7.0),
-                special: "IEEE 754; the coordinates are exact; a pixel of weight zero is not read, so an image keeps its size bit for bit \
-                          but for a subnormal last bit; coordinates beyond the edges are those of the edges",
+                special: "IEEE 754; the coordinates are exact; a pixel of weight zero is not read, so an image of the same size comes \
+                          back as it is, but for the last bit of subnormal numbers; coordinates beyond the edges are those of the edges",
             },
         }
     }
