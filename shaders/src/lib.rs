@@ -213,12 +213,18 @@ sources! {
         CONVOLVE = convolve;
         /// Convolutions with few results.
         CONVOLVE_DIRECT = convolve_direct;
+        /// Transposed convolutions.
+        CONVOLVE_TRANSPOSE = convolve_transpose;
     }
     pooling includes [pooling] {
         /// Pooling of small windows.
         POOL = pool;
         /// Pooling of large windows.
         POOL_WIDE = pool_wide;
+    }
+    resize includes [] {
+        /// Images with another number of rows and columns.
+        RESIZE = resize;
     }
     attention includes [attention_blocks, attention_load, attention_merged, attention_scan, attention_score, attention_score_of,
         attention_scores_of, attention_seen, attention_step, attention_stored, weight] {

@@ -131,9 +131,10 @@ fn on_gpus() -> Result<String> {
         writeln!(text, "| `{}` | {} |", kind.name(), cell(bound.to_string()))?;
     }
     let bound = product_bound_of(4096, kiln_wgpu::numerics::CHAIN);
-    for name in ["matmul", "matvec", "convolve2d"] {
+    for name in ["matmul", "matvec", "convolve2d", "convolve_transpose2d"] {
         writeln!(text, "| `{name}` | {} for 4096 products |", cell(bound.to_string()))?;
     }
+    writeln!(text, "| `resize2d`, bilinear | {} |", cell(kiln_wgpu::numerics::BILINEAR.to_string()))?;
     let bound = kiln_wgpu::numerics::average_bound((3, 3));
     writeln!(
         text,

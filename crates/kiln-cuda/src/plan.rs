@@ -19,6 +19,7 @@ use kiln_ptx::kernels::quant::{
     WarpQuantMatmul,
 };
 use kiln_ptx::kernels::reduce::ReduceLevel;
+use kiln_ptx::kernels::resize::Resize;
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::scatter::{IndexAdd, LastSource, Scatter};
 use kiln_ptx::kernels::softmax::Softmax;
@@ -26,7 +27,7 @@ use kiln_ptx::kernels::sort::{MergeRuns, SortRuns};
 use kiln_ptx::kernels::strided::{Fill, StridedCopy};
 use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::transpose::Transpose;
-use kiln_ptx::kernels::window::{Convolve, Pool};
+use kiln_ptx::kernels::window::{Convolve, ConvolveTranspose, Pool};
 use kiln_ptx::kernels::write_rows::WriteRows;
 use kiln_ptx::{Kernel, Launch, PtxKernel, Target, Together};
 
@@ -118,6 +119,7 @@ codes!(
     Channels,
     Compare,
     Convolve,
+    ConvolveTranspose,
     Cumsum,
     CustomCode,
     Dequantize,
@@ -141,6 +143,7 @@ codes!(
     Quantize,
     ReduceLevel,
     RepairRows,
+    Resize,
     Rope,
     RoundRows,
     ScanAttention,

@@ -15,7 +15,7 @@ fn is_quick(op: &Op) -> bool {
         true => matches!(op, Op::Transpose(_)),
         false => match op {
             Op::Elementwise(op) => ["add", "fma", "gelu"].contains(&op.kind().name()),
-            Op::Convolve2d(_) | Op::Attention(_) => false,
+            Op::Convolve2d(_) | Op::ConvolveTranspose2d(_) | Op::Attention(_) => false,
             _ => true,
         },
     }

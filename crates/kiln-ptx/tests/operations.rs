@@ -5,9 +5,9 @@ mod support;
 use kiln_ir::op::reference::{self, Case, Expected, Input};
 use kiln_ir::op::{
     Arithmetic as ArithmeticOp, Attention as AttentionOp, BatchNorm, Bound, Cast as CastOp, Compare as CompareOp,
-    Convolve2d, Cumsum as CumsumOp, Dequantize as DequantizeOp, MatmulByExpert as MatmulByExpertOp, Op, Operation,
-    Pool2d, QuantMatmul as QuantMatmulOp, Quantize as QuantizeOp, RmsNorm, Rope as RopeOp, Select as SelectOp,
-    Sort as SortOp, TopK as TopKOp, channels_of,
+    Convolve2d, ConvolveTranspose2d, Cumsum as CumsumOp, Dequantize as DequantizeOp,
+    MatmulByExpert as MatmulByExpertOp, Op, Operation, Pool2d, QuantMatmul as QuantMatmulOp, Quantize as QuantizeOp,
+    Resize2d, RmsNorm, Rope as RopeOp, Select as SelectOp, Sort as SortOp, TopK as TopKOp, channels_of,
 };
 use kiln_ir::{Buffer, DType, Data, Error, Operand, QuantFormat, Result as CoreResult, Shape, TensorType};
 use kiln_ptx::kernels::attention::{Attention, ScanAttention};
@@ -17,10 +17,11 @@ use kiln_ptx::kernels::compare::{Arithmetic, Compare, Select};
 use kiln_ptx::kernels::cumsum::Cumsum;
 use kiln_ptx::kernels::experts::{ExpertGemm, GroupByExpert};
 use kiln_ptx::kernels::quant::{Dequantize, QuantMatmul, Quantize, Tiling, WarpQuantMatmul};
+use kiln_ptx::kernels::resize::Resize;
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::sort::{self, MergeRuns, SortRuns};
 use kiln_ptx::kernels::top_k::TopK;
-use kiln_ptx::kernels::window::{Convolve, Pool};
+use kiln_ptx::kernels::window::{Convolve, ConvolveTranspose, Pool};
 use kiln_ptx::{Kernel, Launch, PtxType, Target, Together};
 use support::Device;
 
@@ -78,6 +79,13 @@ fn lower(op: &Op, inputs: &[Operand<'_>], target: Target) -> CoreResult<(Box<dyn
             let extents = op.extents(&shapes[0], &shapes[1])?;
             let kernel = Convolve::new(&extents);
             of(kernel, kernel.launch(op, &extents)?)
+        }
+        Op::ConvolveTranspose2d(op) => {
+            of(ConvolveTranspose, ConvolveTranspose.launch(&op.extents(&shapes[0], &shapes[1])?)?)
+        }
+        Op::Resize2d(op) => {
+            let kernel = Resize::new(op.mode);
+            of(kernel, kernel.launch(&op.extents(&shapes[0])?)?)
         }
         Op::Rope(op) => {
             let [.., positions, columns] = *shapes[0].dims() else { panic!("{}", shapes[0]) };
@@ -197,6 +205,8 @@ conformance! {
     top_k_keeps_its_contract TopKOp Sm80 10_000 500;
     pooling_keeps_its_contract Pool2d Sm80 20_000 2_000;
     convolution_keeps_its_contract Convolve2d Sm80 60_000 2_000;
+    transposed_convolution_keeps_its_contract ConvolveTranspose2d Sm80 60_000 2_000;
+    resizing_keeps_its_contract Resize2d Sm80 40_000 5_000;
     rope_keeps_its_contract RopeOp Sm80 60_000 10_000;
     quantisation_keeps_its_contract QuantizeOp Sm70 1_000_000 20_000;
     dequantisation_keeps_its_contract DequantizeOp Sm80 200_000 20_000;

@@ -64,6 +64,10 @@ fn representative(op: &Op) -> &'static str {
         },
         Op::Gather(_) | Op::WriteRows(_) => "gather",
         Op::Sort(_) => "sort",
+        // On the CPU a few convolutions; on GPUs as many products.
+        Op::ConvolveTranspose2d(_) => "convolve2d",
+        // Reads the pixels around each result and writes that.
+        Op::Resize2d(_) => "max_pool2d",
         // Normalises rows, then reads and writes them once more.
         Op::GroupNorm(_) => "layer_norm",
         Op::BatchNorm(_) => "scale",
@@ -137,6 +141,10 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
             // A group runs as a convolution of its own.
             if e.c_in == e.groups && e.c_out == e.groups { "one channel" } else { "" }
         }
+        Op::ConvolveTranspose2d(convolution) => {
+            let e = convolution.extents(&first, &inputs.get(1)?.shape).ok()?;
+            if e.c_in == e.groups && e.c_out == e.groups { "one channel" } else { "" }
+        }
         Op::Attention(attention) => {
             let e = attention.extents(&first, &inputs.get(1)?.shape, &inputs.get(2)?.shape).ok()?;
             if e.s == 1 { "one query" } else { "" }
@@ -160,7 +168,7 @@ fn shape_kind(op: &Op, inputs: &[TensorType], outputs: &[TensorType]) -> Option<
                 _ => "",
             }
         }
-        Op::Pool2d(_) | Op::Gather(_) | Op::WriteRows(_) | Op::BatchNorm(_) | Op::IndexAdd(_) => "",
+        Op::Pool2d(_) | Op::Resize2d(_) | Op::Gather(_) | Op::WriteRows(_) | Op::BatchNorm(_) | Op::IndexAdd(_) => "",
         // Whole rows are copied.
         Op::Scatter(_) => "runs",
         Op::Permute(op) => moved(op, inputs),

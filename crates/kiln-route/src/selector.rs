@@ -57,6 +57,7 @@ impl OpComplexity {
             | Op::QuantMatmul(_)
             | Op::MatmulByExpert(_)
             | Op::Convolve2d(_)
+            | Op::ConvolveTranspose2d(_)
             | Op::Attention(_) => Self::High,
             Op::Elementwise(_)
             | Op::Compare(_)

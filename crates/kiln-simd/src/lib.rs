@@ -7,6 +7,7 @@
 //! | `elementwise`, `fused`, `math` | element-wise functions, and chains of them in one pass |
 //! | `reduce`, `rows`, `cumsum`, `sort` | reductions, softmax and norms, prefix sums, sorting |
 //! | `gemm`, `experts`, `convolve`, `attention` | products of matrices and what is made of them |
+//! | `pool`, `resize` | windows of images, images of another size |
 //! | `quant` | quantised weights: decoding, fitting, products |
 //! | `threads`, `pool`, `scratch` | how work is divided among threads, and their memory |
 //! | [`limits`] | the bandwidth and arithmetic peaks of the machine, measured |
@@ -44,6 +45,7 @@ mod operations;
 mod pool;
 mod quant;
 mod reduce;
+mod resize;
 mod rope;
 mod rows;
 mod scatter;

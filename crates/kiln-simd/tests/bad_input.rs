@@ -633,6 +633,26 @@ fn absurd_parameters_are_results_or_errors() {
                 }
             }
         }
+        for padding in [Padding::Valid, Padding::Same, Padding::around(steps.0, steps.1)] {
+            for [stride, dilation] in [[steps, (1, 1)], [(1, 1), steps], [steps, steps], [(3, 2), (2, 2)]] {
+                for (groups, output_padding) in [(1, (0, 0)), (2, (1, 1)), (LARGE, (0, 0)), (0, (0, 0)), (1, steps)] {
+                    let op = ConvolveTranspose2d { padding, stride, dilation, groups, output_padding };
+                    ops.push((op.into(), vec![picture, &[2, 3, 3, 3]]));
+                    ops.push((op.into(), vec![&[9, 9], &[3, 3]]));
+                    ops.push((op.into(), vec![&[1, 1], &[3, 3]]));
+                    ops.push((op.into(), vec![&[2, 9], &[2, 4, 1]]));
+                }
+            }
+        }
+        for mode in [ResizeMode::Nearest, ResizeMode::Bilinear] {
+            for coordinates in
+                [ResizeCoordinates::HalfPixel, ResizeCoordinates::AlignCorners, ResizeCoordinates::Asymmetric]
+            {
+                let op = Resize2d { mode, coordinates, size: steps };
+                let shapes: [&[usize]; 6] = [picture, &[1, 1], &[0, 2, 2], &[3, 0], &[7], &[]];
+                ops.extend(shapes.map(|dims| (op.into(), vec![dims])));
+            }
+        }
         for other in [(1, 1), (2, 2), (0, 0), (LARGE, LARGE)] {
             ops.push((Pool2d::max(steps, other).into(), vec![picture]));
             ops.push((Pool2d::average(steps, other).into(), vec![picture]));

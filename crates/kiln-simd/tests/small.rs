@@ -108,6 +108,26 @@ fn small_cases() -> Vec<Case> {
         c.add(Convolve2d { groups: 2, ..op }, &[&[2, 4, 4, 3], &[8, 2, 1, 2]]);
     }
     c.add(Convolve2d { groups: 2, ..Convolve2d::default() }, &[&[4, 7], &[6, 2, 3]]);
+    // Transposed: in one pass, in phases that are alike and that are not, with results that nothing reaches.
+    let padding = Padding::Sides { top: 1, bottom: 0, left: 2, right: 1 };
+    for (stride, dilation, output_padding) in
+        [((1, 1), (1, 2), (0, 1)), ((2, 2), (1, 1), (1, 1)), ((3, 2), (2, 2), (0, 1)), ((5, 3), (1, 1), (0, 0))]
+    {
+        let op = ConvolveTranspose2d { padding, stride, dilation, groups: 1, output_padding };
+        c.add(op, &[&[4, 5], &[3, 3]]);
+        c.add(ConvolveTranspose2d { padding: Padding::Valid, ..op }, &[&[2, 3, 4], &[2, 4, 2, 2]]);
+        c.add(ConvolveTranspose2d { groups: 2, ..op }, &[&[2, 2, 3, 4], &[2, 1, 3, 4]]);
+    }
+    c.add(ConvolveTranspose2d { stride: (1, 2), ..Default::default() }, &[&[2, 7], &[2, 3, 4]]);
+    for mode in [ResizeMode::Nearest, ResizeMode::Bilinear] {
+        for coordinates in
+            [ResizeCoordinates::HalfPixel, ResizeCoordinates::AlignCorners, ResizeCoordinates::Asymmetric]
+        {
+            for size in [(7, 13), (3, 4), (4, 3), (4, 9)] {
+                c.add(Resize2d { mode, coordinates, size }, &[&[2, 4, 9]]);
+            }
+        }
+    }
     c.add(Pool2d::max((2, 2), (2, 2)), &[&[2, 5, 7]]);
     c.add(Pool2d::average((3, 2), (1, 2)), &[&[2, 5, 7]]);
     for op in [Attention::full(), Attention::causal()] {

@@ -3,9 +3,10 @@
 use js_sys::{Array, Object};
 use kiln::op::{
     Arithmetic, Attention, AttentionOperands, BatchNorm, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d,
-    Cumsum, Dequantize, Dot, ElementwiseKind, Gather, GroupNorm, IndexAdd, IntegerFunction, LayerNorm, LogSoftmax,
-    Matmul, MatmulByExpert, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction,
-    Reshape, RmsNorm, Rope, RopeStyle, Scatter, Select, Slice, Softmax, Sort, TopK, Transpose, WriteRows,
+    ConvolveTranspose2d, Cumsum, Dequantize, Dot, ElementwiseKind, Gather, GroupNorm, IndexAdd, IntegerFunction,
+    LayerNorm, LogSoftmax, Matmul, MatmulByExpert, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize,
+    Reduce, Reduction, Reshape, Resize2d, ResizeCoordinates, RmsNorm, Rope, RopeStyle, Scatter, Select, Slice, Softmax,
+    Sort, TopK, Transpose, WriteRows,
 };
 use kiln::{QuantFormat, Result};
 use wasm_bindgen::JsValue;
@@ -176,10 +177,7 @@ others! {
                  stride?: [number, number], dilation?: [number, number], groups?: number",
         engine: "Float32Array", batch: "BatchTensor",
         make: |o| {
-            let padding = padding(o, "convolve2d", |sides| match *sides {
-                [top, bottom, left, right] => Ok(Padding::Sides { top, bottom, left, right }),
-                _ => Err("[top, bottom, left, right]"),
-            })?;
+            let padding = padding(o, "convolve2d", around_image)?;
             let pair = |name| Ok(o.pair("convolve2d", name)?.unwrap_or((1, 1)));
             let groups = o.whole("convolve2d", "groups")?.unwrap_or(1);
             Ok(Convolve2d { padding, stride: pair("stride")?, dilation: pair("dilation")?, groups }.into())
@@ -191,13 +189,69 @@ others! {
                  groups?: number",
         engine: "Float32Array", batch: "BatchTensor",
         make: |o| {
-            let padding = padding(o, "convolve1d", |sides| match *sides {
-                [left, right] => Ok(Padding::Sides { top: 0, bottom: 0, left, right }),
-                _ => Err("[before, after]"),
-            })?;
+            let padding = padding(o, "convolve1d", around_signal)?;
             let whole = |name| Ok(o.whole("convolve1d", name)?.unwrap_or(1));
             let (stride, dilation) = ((1, whole("stride")?), (1, whole("dilation")?));
             Ok(Convolve2d { padding, stride, dilation, groups: whole("groups")? }.into())
+        },
+    }
+    convolve_transpose2d {
+        operands: (input, kernel),
+        params: "padding?: \"valid\" | \"same\" | [top: number, bottom: number, left: number, right: number], \
+                 stride?: [number, number], dilation?: [number, number], groups?: number, output_padding?: [number, number]",
+        engine: "Float32Array", batch: "BatchTensor",
+        make: |o| {
+            let name = "convolve_transpose2d";
+            let pair = |option, otherwise| Ok(o.pair(name, option)?.unwrap_or(otherwise));
+            Ok(ConvolveTranspose2d {
+                padding: padding(o, name, around_image)?,
+                stride: pair("stride", (1, 1))?,
+                dilation: pair("dilation", (1, 1))?,
+                groups: o.whole(name, "groups")?.unwrap_or(1),
+                output_padding: pair("output_padding", (0, 0))?,
+            }.into())
+        },
+    }
+    convolve_transpose1d {
+        operands: (input, kernel),
+        params: "padding?: \"valid\" | \"same\" | [before: number, after: number], stride?: number, dilation?: number, \
+                 groups?: number, output_padding?: number",
+        engine: "Float32Array", batch: "BatchTensor",
+        make: |o| {
+            let name = "convolve_transpose1d";
+            let whole = |option, otherwise| Ok(o.whole(name, option)?.unwrap_or(otherwise));
+            Ok(ConvolveTranspose2d {
+                padding: padding(o, name, around_signal)?,
+                stride: (1, whole("stride", 1)?),
+                dilation: (1, whole("dilation", 1)?),
+                groups: whole("groups", 1)?,
+                output_padding: (0, whole("output_padding", 0)?),
+            }.into())
+        },
+    }
+    resize2d {
+        operands: (x),
+        params: "size: [number, number], mode?: \"nearest\" | \"bilinear\", \
+                 coordinates?: \"half_pixel\" | \"align_corners\" | \"asymmetric\"",
+        required: true, engine: "Float32Array", batch: "BatchTensor",
+        make: |o| {
+            let size = required(o.pair("resize2d", "size")?, "resize2d", "size")?;
+            let usual = match o.text("mode").as_deref() {
+                None | Some("nearest") => Resize2d::nearest(size),
+                Some("bilinear") => Resize2d::bilinear(size),
+                Some(other) => return Err(parameter("resize2d", format!("mode {other:?} is neither nearest nor bilinear"))),
+            };
+            let coordinates = match o.text("coordinates").as_deref() {
+                None => usual.coordinates,
+                Some("half_pixel") => ResizeCoordinates::HalfPixel,
+                Some("align_corners") => ResizeCoordinates::AlignCorners,
+                Some("asymmetric") => ResizeCoordinates::Asymmetric,
+                Some(other) => {
+                    let reason = format!("coordinates {other:?} are neither half_pixel nor align_corners nor asymmetric");
+                    return Err(parameter("resize2d", reason));
+                }
+            };
+            Ok(Resize2d { coordinates, ..usual }.into())
         },
     }
     max_pool2d {
@@ -375,6 +429,22 @@ kiln_ir::elementwise_table!(elementwise);
 #[wasm_bindgen(typescript_custom_section)]
 const IMPORTS: &'static str =
     "import type { BatchTensor, DType, Elements, QuantFormat, TensorLike } from \"../kiln.js\";\n";
+
+/// Zeros on each side of an image, or how they are written.
+fn around_image(sides: &[usize]) -> std::result::Result<Padding, &'static str> {
+    match *sides {
+        [top, bottom, left, right] => Ok(Padding::Sides { top, bottom, left, right }),
+        _ => Err("[top, bottom, left, right]"),
+    }
+}
+
+/// Zeros on each side of a signal, or how they are written.
+fn around_signal(sides: &[usize]) -> std::result::Result<Padding, &'static str> {
+    match *sides {
+        [left, right] => Ok(Padding::Sides { top: 0, bottom: 0, left, right }),
+        _ => Err("[before, after]"),
+    }
+}
 
 /// The padding of a convolution: by name, or zeros of each side, which `sides` takes or says what they are.
 fn padding(

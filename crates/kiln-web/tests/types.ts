@@ -38,6 +38,11 @@ export async function use(kept: string | undefined): Promise<string> {
   await engine.attention(a, a, a, { causal: true, window: 4, lengths: { data: new Uint32Array([2]), dims: [1] } });
   await engine.convolve2d(a, a, { padding: [1, 1, 0, 2], stride: [1, 2], dilation: [2, 1], groups: 1 });
   await engine.convolve1d(a, a, { padding: [2, 0], dilation: 2 });
+  await engine.convolve_transpose2d(a, a, { padding: "same", stride: [2, 2] });
+  await engine.convolve_transpose1d(a, a, { stride: 2, output_padding: 1 });
+  await engine.resize2d(a, { size: [4, 6], mode: "bilinear", coordinates: "align_corners" });
+  // @ts-expect-error an image is resized to a size
+  await engine.resize2d(a, { mode: "nearest" });
   // @ts-expect-error two operands are taken
   await engine.add(a);
 

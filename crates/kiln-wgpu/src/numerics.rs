@@ -3,7 +3,7 @@
 //! WGSL promises correct rounding of sums, differences and products, and 2.5 units in the last place of quotients. It
 //! allows implementations to take subnormal numbers for zeros anywhere. What is built from these has wider bounds.
 
-use kiln_ir::op::{Bound, Elementwise, ElementwiseKind, Op, Pooling, product_bound_of};
+use kiln_ir::op::{Bound, Elementwise, ElementwiseKind, Op, Pooling, ResizeMode, product_bound_of};
 use kiln_ir::{DType, Result, TensorType};
 
 use crate::GpuDevice;
@@ -45,6 +45,9 @@ pub const DIFFERENCES: &[(ElementwiseKind, Bound)] = &[
 /// keeps the sums of chains in the memory of the result.
 pub const CHAIN: usize = 512;
 
+/// The error bound of bilinear interpolation: along each dimension a weight is a quotient, off by 5 u, where the contract counts 1 u.
+pub const BILINEAR: Bound = Bound::Magnitude(15.0);
+
 /// The error bound of an operation on a device: that of a GPU, or, for products of f16 through cooperative matrices, what
 /// their units keep.
 ///
@@ -76,6 +79,8 @@ pub fn bound(op: &Op, inputs: &[TensorType]) -> Result<Bound> {
         Op::Matmul(op) => op.extents(shapes().0, shapes().1)?.k,
         Op::Matvec(op) => op.extents(shapes().0, shapes().1)?.0,
         Op::Convolve2d(op) => op.extents(shapes().0, shapes().1)?.terms(),
+        Op::ConvolveTranspose2d(op) => op.extents(shapes().0, shapes().1)?.terms(),
+        Op::Resize2d(op) if op.mode == ResizeMode::Bilinear => return Ok(BILINEAR),
         Op::MatmulByExpert(_) if inputs[1].dtype.is_float() => inputs[1].shape.columns(),
         // Root and quotient are off by 2.5 units in the last place each, which is 5 u, where the contract counts 1 u.
         Op::BatchNorm(_) => return Ok(Bound::Magnitude(15.0)),

@@ -17,7 +17,7 @@
 mod support;
 
 use kiln_ir::op::reference::{Case, Input, Random, conform_within};
-use kiln_ir::op::{Attention, Convolve2d, Matmul, Op, Padding, Reduce, Reduction, Rope};
+use kiln_ir::op::{Attention, Convolve2d, ConvolveTranspose2d, Matmul, Op, Padding, Reduce, Reduction, Resize2d, Rope};
 use kiln_ir::{Error, Operand, Operations, Record, Result};
 use kiln_wgpu::device_copy::DeviceCopy;
 use kiln_wgpu::{GpuBackend, GpuCommandBatch, GpuDevice, GpuMatmulCache, GpuTensor, numerics};
@@ -159,6 +159,16 @@ fn a_kernel_larger_than_its_picture() {
     ] {
         let op = Convolve2d { padding, stride, dilation, groups: 1 };
         let error = backend.convolve2d_with(&picture, &[2, 2], &kernel, &[3, 3], op).unwrap_err();
+        assert!(matches!(error, Error::Limit { .. }), "{op:?}: {error}");
+    }
+    let (stride, padding) = ((1 << 33, 1), Padding::Sides { top: 1 << 33, bottom: 0, left: 0, right: 0 });
+    let op = ConvolveTranspose2d { padding, stride, ..ConvolveTranspose2d::default() };
+    let error = backend.convolve_transpose2d(&picture, &[2, 2], &kernel, &[3, 3], op).unwrap_err();
+    assert!(matches!(error, Error::Limit { .. }), "{error}");
+    // Coordinates that they do not count.
+    let row = vec![1.0; 65_537];
+    for op in [Resize2d::nearest((1, 65_539)), Resize2d::bilinear((1, 65_539))] {
+        let error = backend.resize2d(&row, &[1, 65_537], op).unwrap_err();
         assert!(matches!(error, Error::Limit { .. }), "{op:?}: {error}");
     }
     let smaller = backend.max_pool2d(&picture, &[2, 2], (3, 3), (1, 1));

@@ -3,7 +3,10 @@
 mod support;
 
 use kiln_ir::op::reference::{self, Case, Input, Random};
-use kiln_ir::op::{Attention, Convolve2d, Gather, Matmul, Matvec, Op, Padding, Param, Pool2d, Rope, RopeStyle};
+use kiln_ir::op::{
+    Attention, Convolve2d, ConvolveTranspose2d, Gather, Matmul, Matvec, Op, Padding, Param, Pool2d, Resize2d, Rope,
+    RopeStyle,
+};
 use kiln_ir::{Buffer, Error, Operations};
 use kiln_wgpu::{GpuBackend, numerics};
 
@@ -121,6 +124,29 @@ fn convolutions_in_large_tiles() {
     for (pictures, c_in, side, c_out) in [(3, 20, 9, 33), (6, 20, 4, 40), (1, 700, 5, 9)] {
         let kernel = tensors.of(&[c_out, c_in, 1, 1]);
         cases.push(Case::new(Convolve2d::default(), vec![tensors.of(&[pictures, c_in, side, side]), kernel]));
+    }
+    conform(cases);
+}
+
+#[test]
+fn transposed_convolutions_and_resized_images_of_many_channels() {
+    let mut tensors = Tensors(Random::new(59));
+    let mut cases = Vec::new();
+    let padding = Padding::around(1, 1);
+    // Channels in several blocks, images in a batch, more workgroups than one; groups with a stride that a dilation shares.
+    for (pictures, groups, c_in, side, c_out, k, stride, dilation) in [
+        (1, 1, 600, 5, 3, 4, (2, 2), (1, 1)),
+        (3, 1, 16, 30, 12, 3, (2, 3), (1, 1)),
+        (2, 4, 5, 19, 3, 5, (4, 2), (6, 2)),
+    ] {
+        let op = ConvolveTranspose2d { padding, stride, dilation, groups, output_padding: (1, 0) };
+        let kernel = tensors.of(&[groups * c_in, c_out, k, k]);
+        cases.push(Case::new(op, vec![tensors.of(&[pictures, groups * c_in, side, side]), kernel]));
+    }
+    for size in [(200, 330), (31, 17)] {
+        for op in [Resize2d::nearest(size), Resize2d::bilinear(size)] {
+            cases.push(Case::new(op, vec![tensors.of(&[3, 5, 97, 101])]));
+        }
     }
     conform(cases);
 }

@@ -1,8 +1,9 @@
-//! Windows of images: pooling and convolution.
+//! Windows of images: pooling, convolution and its transpose, resizing.
 
 use kiln_ir::Result;
-use kiln_ir::op::{Convolve2d, Pool2d};
-use kiln_ptx::kernels::window::{Convolve, Pool};
+use kiln_ir::op::{Convolve2d, ConvolveTranspose2d, Pool2d, Resize2d};
+use kiln_ptx::kernels::resize::Resize;
+use kiln_ptx::kernels::window::{Convolve, ConvolveTranspose, Pool};
 
 use super::{Launches, Lower, Lowering, Value};
 use crate::CudaDevice;
@@ -22,6 +23,23 @@ impl Lower<CudaDevice> for Convolve2d {
         let kernel = Convolve::new(&extents);
         let launch = kernel.launch(self, &extents)?;
         plan.run(kernel, launch, &[inputs[0].at, inputs[1].at, outputs[0].at]);
+        Ok(())
+    }
+}
+
+impl Lower<CudaDevice> for ConvolveTranspose2d {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let launch = ConvolveTranspose.launch(&self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?)?;
+        plan.run(ConvolveTranspose, launch, &[inputs[0].at, inputs[1].at, outputs[0].at]);
+        Ok(())
+    }
+}
+
+impl Lower<CudaDevice> for Resize2d {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let kernel = Resize::new(self.mode);
+        let launch = kernel.launch(&self.extents(&inputs[0].ty.shape)?)?;
+        plan.run(kernel, launch, &[inputs[0].at, outputs[0].at]);
         Ok(())
     }
 }

@@ -2,10 +2,10 @@ use std::ops::Range;
 
 use super::slices::{attending, flat, operands, rows};
 use crate::op::{
-    Attention, AttentionOperands, BatchNorm, BroadcastTo, Concat, Convolve2d, Cumsum, Dequantize, Dot, Elementwise,
-    Gather, GroupNorm, IndexAdd, LayerNorm, LogSoftmax, Matmul, MatmulByExpert, Matvec, Op, Pad, Padding, Permute,
-    Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, Scatter, Slice, Softmax, Sort, TopK,
-    Transpose, types_of,
+    Attention, AttentionOperands, BatchNorm, BroadcastTo, Concat, Convolve2d, ConvolveTranspose2d, Cumsum, Dequantize,
+    Dot, Elementwise, Gather, GroupNorm, IndexAdd, LayerNorm, LogSoftmax, Matmul, MatmulByExpert, Matvec, Op, Pad,
+    Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, Resize2d, RmsNorm, Rope, Scatter,
+    Slice, Softmax, Sort, TopK, Transpose, types_of,
 };
 use crate::{DataMut, Element, Operand, QuantFormat, Result, Shape, elementwise_table, reduction_table, zeros};
 #[cfg(doc)]

@@ -135,6 +135,45 @@ macro_rules! operations {
                          a signal.",
             }
 
+            /// Two-dimensional transposed convolution of images `[c_in, h, w]` or `[n, c_in, h, w]` with kernels
+            /// `[c_in, c_out / groups, kh, kw]`, or of one channel `[h, w]` with `[kh, kw]`: `conv_transpose2d` of PyTorch. The result
+            /// has `c_out` channels.
+            convolve_transpose2d {
+                into: convolve_transpose2d_into, tensors: (input, kernel), params: (op: ConvolveTranspose2d), op: op,
+                slices: (input: &[f32], input_dims: &[usize], kernel: &[f32], kernel_dims: &[usize], op: ConvolveTranspose2d),
+                operands: [Operand::f32(input, input_dims)?, Operand::f32(kernel, kernel_dims)?],
+                errors: "[`Error::Length`] when a slice does not have its extents, [`Error::Shape`] when the channels differ, the \
+                         groups do not divide them, image or kernel are empty, or the padding leaves no result, \
+                         [`Error::Parameter`] for a stride, a dilation or a number of groups of zero, and for an output padding \
+                         that neither stride nor dilation exceeds.",
+            }
+
+            /// One-dimensional transposed convolution of signals `[c_in, w]` or `[n, c_in, w]` with kernels
+            /// `[c_in, c_out / groups, kw]`. The result has `c_out` channels. Of [`Padding::Sides`] `left` and `right` are cut off
+            /// before and after a result.
+            convolve_transpose1d {
+                into: convolve_transpose1d_into, tensors: (input, kernel),
+                params: (padding: Padding, stride: usize, dilation: usize, groups: usize, output_padding: usize),
+                op: ConvolveTranspose2d {
+                    padding, stride: (1, stride), dilation: (1, dilation), groups, output_padding: (0, output_padding)
+                },
+                slices: (
+                    input: &[f32], input_dims: &[usize], kernel: &[f32], kernel_dims: &[usize], padding: Padding, stride: usize,
+                    dilation: usize, groups: usize, output_padding: usize
+                ),
+                operands: [Operand::f32(input, input_dims)?, Operand::f32(kernel, kernel_dims)?],
+                errors: "As [`Operations::convolve_transpose2d`], and [`Error::Parameter`] for rows that are cut off a signal.",
+            }
+
+            /// Images `[.., h, w]` with another number of rows and columns, of the nearest pixels or interpolated between four:
+            /// `interpolate` of PyTorch, `Resize` of ONNX.
+            resize2d {
+                into: resize2d_into, tensors: (x), params: (op: Resize2d), op: op,
+                slices: (x: &[f32], dims: &[usize], op: Resize2d), operands: [Operand::f32(x, dims)?],
+                errors: "[`Error::Length`] when `x` does not fill `dims`, [`Error::Shape`] when these are not those of an image or it has \
+                         no pixel, [`Error::Parameter`] for a size of zero.",
+            }
+
             /// The greatest element of each window that lies inside of an image `[h, w]`, `[c, h, w]` or
             /// `[n, c, h, w]`.
             max_pool2d {

@@ -3,10 +3,10 @@ use std::ops::Range;
 #[cfg(doc)]
 use crate::Error;
 use crate::op::{
-    Attention, AttentionOperands, BatchNorm, BroadcastTo, Cast, Concat, Convolve2d, Cumsum, Dequantize, Dot,
-    Elementwise, Gather, GroupNorm, IndexAdd, LayerNorm, LogSoftmax, Matmul, MatmulByExpert, Matvec, Op, Pad, Padding,
-    Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, RmsNorm, Rope, Scatter, Slice, Softmax, Sort,
-    TopK, Transpose, rows_of, types_of,
+    Attention, AttentionOperands, BatchNorm, BroadcastTo, Cast, Concat, Convolve2d, ConvolveTranspose2d, Cumsum,
+    Dequantize, Dot, Elementwise, Gather, GroupNorm, IndexAdd, LayerNorm, LogSoftmax, Matmul, MatmulByExpert, Matvec,
+    Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape, Resize2d, RmsNorm, Rope,
+    Scatter, Slice, Softmax, Sort, TopK, Transpose, rows_of, types_of,
 };
 use crate::{
     Buffer, Data, DataMut, Element, Operand, QuantFormat, Result, Shape, elementwise_table, reduction_table, zeros,

@@ -5,9 +5,9 @@ use std::ops::Range;
 use crate::Operations;
 use crate::op::{
     Arithmetic, Attention, AttentionOperands, BatchNorm, BroadcastTo, Cast, Compare, Comparison, Concat, Convolve2d,
-    Cumsum, Dequantize, Dot, Elementwise, Gather, GroupNorm, IndexAdd, IntegerFunction, LayerNorm, LogSoftmax, Matmul,
-    MatmulByExpert, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce, Reduction, Reshape,
-    RmsNorm, Rope, Scatter, Select, Slice, Softmax, Sort, TopK, Transpose, WriteRows,
+    ConvolveTranspose2d, Cumsum, Dequantize, Dot, Elementwise, Gather, GroupNorm, IndexAdd, IntegerFunction, LayerNorm,
+    LogSoftmax, Matmul, MatmulByExpert, Matvec, Op, Pad, Padding, Permute, Pool2d, QuantMatmul, Quantize, Reduce,
+    Reduction, Reshape, Resize2d, RmsNorm, Rope, Scatter, Select, Slice, Softmax, Sort, TopK, Transpose, WriteRows,
 };
 use crate::{DType, Error, QuantFormat, Result, elementwise_table, reduction_table};
 

@@ -12,6 +12,7 @@ mod channels;
 mod compare;
 mod contract;
 mod convolve;
+mod convolve_transpose;
 mod cumsum;
 mod custom;
 mod elementwise;
@@ -23,6 +24,7 @@ mod quantized;
 mod reduce;
 #[cfg(feature = "reference")]
 pub mod reference;
+mod resize;
 mod rope;
 mod rows;
 mod scatter;
@@ -39,6 +41,7 @@ pub use channels::{BatchNorm, GroupNorm, channels_of};
 pub use compare::{Compare, Comparison, Select};
 pub use contract::{Bound, Contract};
 pub use convolve::{Convolve2d, ConvolveExtents, Padding};
+pub use convolve_transpose::{ConvolveTranspose2d, ConvolveTransposeExtents, Reaching};
 pub use cumsum::Cumsum;
 pub use custom::{CpuKernel, Custom, CustomCall, CustomOperation};
 pub use elementwise::{Elementwise, ElementwiseKind};
@@ -51,6 +54,7 @@ pub use matmul::{Matmul, MatmulExtents, MatmulPairs, Matvec, product_bound_of};
 pub use pool::{Pool2d, PoolExtents, Pooling};
 pub use quantized::{Dequantize, QuantMatmul, Quantize};
 pub use reduce::{Dot, Reduce, Reduction};
+pub use resize::{Resize2d, ResizeCoordinates, ResizeExtents, ResizeMode, Sampling};
 pub use rope::{Rope, RopeOperands, RopeStyle};
 pub use rows::{LayerNorm, LogSoftmax, RmsNorm, Softmax, rows_of};
 pub use scatter::{IndexAdd, Scatter};
@@ -328,8 +332,12 @@ operations! { $
     TopK,
     /// Two-dimensional convolution.
     Convolve2d,
+    /// Two-dimensional transposed convolution.
+    ConvolveTranspose2d,
     /// Pooling of the windows of an image.
     Pool2d,
+    /// An image with another number of rows and columns.
+    Resize2d,
     /// Scaled dot-product attention.
     Attention,
     /// Rotary position embedding.

@@ -16,6 +16,7 @@ pub mod norm;
 mod order;
 pub mod quant;
 pub mod reduce;
+pub mod resize;
 pub mod rope;
 mod rows;
 pub mod scatter;

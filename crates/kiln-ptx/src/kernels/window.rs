@@ -1,13 +1,13 @@
-//! Windows of images: pooling and convolution, an element of the result a thread.
+//! Windows of images: pooling, convolution and transposed convolution, an element of the result a thread.
 //!
 //! Neighbouring threads have neighbouring elements, so that what a warp reads is whole lines, most of it out of a cache.
 
 use kiln_ir::Result;
-use kiln_ir::op::{Bound, Convolve2d, ConvolveExtents, Pool2d, PoolExtents, Pooling};
+use kiln_ir::op::{Bound, Convolve2d, ConvolveExtents, ConvolveTransposeExtents, Pool2d, PoolExtents, Pooling};
 
 use super::math::maximum;
 use crate::kernel::{MAX_GRID_X, extent};
-use crate::{Argument, Builder, Kernel, Launch, PtxKernel, Target};
+use crate::{Argument, Builder, Kernel, Launch, PtxKernel, Target, Value};
 
 /// Threads of a block.
 const BLOCK: u32 = 256;
@@ -202,6 +202,113 @@ impl Convolve {
 impl Kernel for Convolve {
     fn name(&self) -> String {
         if self.general { "convolve2d_general" } else { "convolve2d" }.to_owned()
+    }
+
+    fn build(&self) -> PtxKernel {
+        PtxKernel::new(self.name(), [BLOCK, 1, 1], |k| self.write(k))
+    }
+}
+
+/// The two-dimensional transposed convolution: each result is a sum over the elements of the kernel that reach it, times pixels.
+///
+/// The products of a row of the kernel are added one after the other, then those of its rows, then those of 256 channels, then these.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct ConvolveTranspose;
+
+impl ConvolveTranspose {
+    /// The launch of an operation on images and kernels of these extents. Buffers: images, kernels, result.
+    ///
+    /// # Errors
+    /// [`Error::Limit`](kiln_ir::Error::Limit) beyond 2³² - 257 results or 2³⁰ rows, columns or channels, those that are cut off
+    /// counted, and where a stride is so large that its square exceeds 32 bits and dilated.
+    pub fn launch(&self, extents: &ConvolveTransposeExtents) -> Result<Launch> {
+        let ConvolveTransposeExtents { batch, c_in, h, w, c_out, kh, kw, out_h, out_w, top, left, .. } = *extents;
+        let ConvolveTransposeExtents { stride, dilation, groups, .. } = *extents;
+        let results = batch.saturating_mul(c_out).saturating_mul(out_h).saturating_mul(out_w);
+        let spans = [(kh - 1) * dilation.0, (kw - 1) * dilation.1];
+        for side in [out_h + top, out_w + left].into_iter().chain(spans) {
+            extent("rows or columns of a transposed convolution", side, SIDE)?;
+        }
+        let mut sides = vec![c_in / groups, c_in, c_out, c_out / groups, h, w, kh, kw, out_h, out_w, top, left];
+        for (reaching, stride, dilation) in [(0, stride.0, dilation.0), (1, stride.1, dilation.1)] {
+            let reaching = extents.reaching()[reaching];
+            let product = (reaching.elements - 1).saturating_mul(reaching.inverse);
+            extent("the stride of a dilated transposed convolution, squared", product, u32::MAX.into())?;
+            sides.extend([stride, dilation, reaching.common, reaching.elements, reaching.pixels, reaching.inverse]);
+        }
+        launch(3, results, words("rows, columns or channels", &sides)?)
+    }
+
+    /// The first element of a kernel of `extent` that reaches result `q`, and the pixel that it does so from: beyond every image where
+    /// there is none, however far one goes on from it to the front.
+    fn first<'k>(
+        k: &'k Builder,
+        q: Value<'k, u32>,
+        extent: Value<'k, u32>,
+        [stride, dilation, common, elements, _, inverse]: [Value<'k, u32>; 6],
+    ) -> (Value<'k, u32>, Value<'k, u32>) {
+        let element = q / common % elements * inverse % elements;
+        let whole = k.eq(q % common, 0);
+        let inside = k.and(k.lt(element, extent), k.le(k.mul_wide(element, dilation), k.cvt_u64(q)));
+        let pixel = (q - element * dilation) / stride;
+        (element, k.selp(pixel, u32::MAX, k.and(inside, whole)))
+    }
+
+    fn write(&self, k: &Builder) {
+        let [x, kernel, out] = ["x", "kernel", "out"].map(|name| k.buffer::<f32>(name));
+        let n = k.parameter::<u32>("n");
+        let names = ["c_in", "channels", "c_out", "group_out", "h", "w", "kh", "kw", "out_h", "out_w", "top", "left"];
+        let [c_in, channels, c_out, group_out, h, w, kh, kw, out_h, out_w, top, left] =
+            names.map(|name| k.parameter::<u32>(name));
+        let down = ["stride_h", "dilation_h", "common_h", "elements_h", "pixels_h", "inverse_h"];
+        let across = ["stride_w", "dilation_w", "common_w", "elements_w", "pixels_w", "inverse_w"];
+        let [down, across] = [down, across].map(|names| names.map(|name| k.parameter::<u32>(name)));
+        let at = k.mad(k.ctaid_x(), BLOCK, k.tid_x());
+        k.if_(k.lt(at, n), || {
+            let (j, rest) = (at % out_w, at / out_w);
+            let (i, rest) = (rest % out_h, rest / out_h);
+            let (channel, picture) = (rest % c_out, rest / c_out);
+            let (group, o) = (channel / group_out, channel % group_out);
+            let (first_row, first_y) = Self::first(k, i + top, kh, down);
+            let (first_column, first_x) = Self::first(k, j + left, kw, across);
+            let (of_rows, of_columns) = (down, across);
+            let sum = k.variable(0.0f32);
+            k.for_(0, c_in, 256, |block| {
+                let of_block = k.variable(0.0f32);
+                k.for_(block, k.min(block + 256, c_in), 1, |c| {
+                    let number = k.mad(group, c_in, c);
+                    let plane = x.index_wide(k.mad_wide(picture, channels, k.cvt_u64(number)) * k.mul_wide(h, w));
+                    let weights = kernel.index_wide(k.mad_wide(number, group_out, k.cvt_u64(o)) * k.mul_wide(kh, kw));
+                    let of_channel = k.variable(0.0f32);
+                    let y = k.variable(first_y);
+                    k.for_(first_row, kh, of_rows[3], |p| {
+                        let inside = k.lt(y, h);
+                        let row = plane.index_wide(k.mul_wide(y, w));
+                        let weights = weights.index_wide(k.mul_wide(p, kw));
+                        let part = k.variable(0.0f32);
+                        let column = k.variable(first_x);
+                        k.for_(first_column, kw, of_columns[3], |r| {
+                            let inside = k.and(inside, k.lt(column, w));
+                            let weight = k.ld_if(inside, weights.index(r), 0.0);
+                            let pixel = k.ld_if(inside, row.index(column), 0.0);
+                            part.set(k.fma(weight, pixel, part));
+                            column.set(k.sub(column, of_columns[4]));
+                        });
+                        of_channel.set(k.add(of_channel, part));
+                        y.set(k.sub(y, of_rows[4]));
+                    });
+                    of_block.set(k.add(of_block, of_channel));
+                });
+                sum.set(k.add(sum, of_block));
+            });
+            k.st(out.index(at), sum);
+        });
+    }
+}
+
+impl Kernel for ConvolveTranspose {
+    fn name(&self) -> String {
+        "convolve_transpose2d".to_owned()
     }
 
     fn build(&self) -> PtxKernel {

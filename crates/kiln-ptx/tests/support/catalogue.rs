@@ -23,6 +23,7 @@ use kiln_ptx::kernels::quant::{
     WarpQuantMatmul,
 };
 use kiln_ptx::kernels::reduce::ReduceLevel;
+use kiln_ptx::kernels::resize::Resize;
 use kiln_ptx::kernels::rope::Rope;
 use kiln_ptx::kernels::scatter::{IndexAdd, LastSource, Scatter};
 use kiln_ptx::kernels::softmax::Softmax;
@@ -30,7 +31,7 @@ use kiln_ptx::kernels::sort::{MergeRuns, SortRuns};
 use kiln_ptx::kernels::strided::{Fill, StridedCopy};
 use kiln_ptx::kernels::top_k::TopK;
 use kiln_ptx::kernels::transpose::Transpose;
-use kiln_ptx::kernels::window::{Convolve, Pool};
+use kiln_ptx::kernels::window::{Convolve, ConvolveTranspose, Pool};
 use kiln_ptx::kernels::write_rows::WriteRows;
 use kiln_ptx::{Kernel, Launch, PtxType, Target, Together};
 
@@ -112,6 +113,8 @@ pub(crate) fn kernels(target: Target) -> Vec<Box<dyn Kernel>> {
     kernels.extend(MergeRuns::all().into_iter().map(|merge| Box::new(merge) as _));
     kernels.extend([Pooling::Max, Pooling::Average].map(|pooling| Box::new(Pool::new(pooling, target)) as _));
     kernels.extend(Convolve::all().into_iter().map(|convolve| Box::new(convolve) as _));
+    kernels.push(Box::new(ConvolveTranspose));
+    kernels.extend(Resize::all().into_iter().map(|resize| Box::new(resize) as _));
     kernels.extend(Rope::all().into_iter().map(|rope| Box::new(rope) as _));
     kernels.extend(QuantFormat::ALL.map(|format| Box::new(Quantize::new(format)) as _));
     kernels.extend(QuantFormat::ALL.map(|format| Box::new(Dequantize::new(format)) as _));

@@ -9,7 +9,8 @@
 //! - Others ([`channels`]): elements of kernels times vectors of pixels, in register tiles.
 //!
 //! All want an image without padding and stride. Where it has them, it is copied into a [`frame`] first. A dilation only changes
-//! where in an image or a frame the pixels under a kernel are. Groups of channels are convolutions of their own.
+//! where in an image or a frame the pixels under a kernel are. Groups of channels are convolutions of their own. A transposed
+//! convolution is cut into convolutions ([`transposed`]).
 
 mod channels;
 mod frame;
@@ -17,6 +18,7 @@ mod packed;
 mod pixels;
 mod plane;
 mod reach;
+mod transposed;
 
 use kiln_ir::op::{Convolve2d, ConvolveExtents};
 use kiln_ir::{DataMut, Operand, Result};

@@ -1,8 +1,9 @@
-//! Convolutions: as products in tiles that read the image directly, or result by result where there is little to compute.
+//! Convolutions: as products in tiles that read the image directly, or result by result where there is little to compute, as
+//! transposed ones are.
 
-use kiln_ir::op::{Convolve2d, ConvolveExtents};
+use kiln_ir::op::{Convolve2d, ConvolveExtents, ConvolveTranspose2d, ConvolveTransposeExtents, Reaching};
 use kiln_ir::{DType, Error, Result};
-use kiln_shaders::{CONVOLVE, CONVOLVE_DIRECT};
+use kiln_shaders::{CONVOLVE, CONVOLVE_DIRECT, CONVOLVE_TRANSPOSE};
 
 use super::matmul::{Parts, Product, Tiling};
 use super::pieces::pieces;
@@ -66,14 +67,13 @@ fn within_reach(e: &ConvolveExtents, stride: (usize, usize)) -> Result<()> {
     let (down, across) = e.span();
     let last = |results: usize, stride: usize, span: usize| results.saturating_sub(1) * stride + span;
     let sides = [e.top, e.left, last(e.out_h, stride.0, down), last(e.out_w, stride.1, across)];
-    match sides.into_iter().find(|&side| side > LONGEST) {
-        Some(side) => Err(Error::Limit {
-            what: "rows or columns of a padded image",
-            device: "this GPU".into(),
-            asked: side as u64,
-            limit: LONGEST as u64,
-        }),
-        None => Ok(()),
+    sides.into_iter().try_for_each(|side| limited("rows or columns of a padded image", side, LONGEST))
+}
+
+fn limited(what: &'static str, asked: usize, limit: usize) -> Result<()> {
+    match asked > limit {
+        true => Err(Error::Limit { what, device: "this GPU".into(), asked: asked as u64, limit: limit as u64 }),
+        false => Ok(()),
     }
 }
 
@@ -121,4 +121,51 @@ fn tiled(plan: &mut Lowering<'_>, e: &ConvolveExtents, stride: (usize, usize), b
     plan.dispatch(code, vec![kernel, picture, parts.at], &params, Grid::groups_of(total));
     parts.finish(plan);
     Ok(())
+}
+
+impl Lower<GpuDevice> for ConvolveTranspose2d {
+    fn lower(&self, plan: &mut Lowering<'_>, inputs: &[Value], outputs: &[Value]) -> Result<()> {
+        let e = self.extents(&inputs[0].ty.shape, &inputs[1].ty.shape)?;
+        let [down, across] = e.reaching();
+        let ConvolveTransposeExtents {
+            c_in,
+            h,
+            w,
+            c_out,
+            kh,
+            kw,
+            out_h,
+            out_w,
+            top,
+            left,
+            stride,
+            dilation,
+            groups,
+            ..
+        } = e;
+        // Every result has a number of its own before any are cut off, and so has every element of a kernel.
+        let spans = [(kh - 1) * dilation.0, (kw - 1) * dilation.1];
+        for side in [out_h + top, out_w + left].into_iter().chain(spans) {
+            limited("rows or columns of a transposed convolution", side, LONGEST)?;
+        }
+        for reaching in [down, across] {
+            let product = (reaching.elements - 1).saturating_mul(reaching.inverse);
+            limited("the stride of a dilated transposed convolution, squared", product, u32::MAX as usize)?;
+        }
+        let of_kernel = [kh, kw, stride.0, stride.1, dilation.0, dilation.1, top, left];
+        let both = |part: fn(Reaching) -> usize| [part(down), part(across)];
+        let reaching =
+            [both(|of| of.common), both(|of| of.elements), both(|of| of.pixels), both(|of| of.inverse)].concat();
+        let extents = [&[c_in / groups, c_out, h, w][..], &of_kernel, &reaching].concat();
+        let bytes = [4 * c_in * h * w, 4 * c_out * out_h * out_w];
+        for piece in pieces(&plan.target.limits, e.batch, &bytes) {
+            let n = piece.len * c_out * out_h * out_w;
+            let params = [&extents[..], &[c_in, c_out / groups, out_h, out_w, n]].concat();
+            let params: Vec<Word> = params.into_iter().map(Word::from).collect();
+            let buffers =
+                vec![inputs[1].at.into(), piece.of(inputs[0].at, bytes[0]), piece.of(outputs[0].at, bytes[1])];
+            plan.dispatch(Code::Kernel(CONVOLVE_TRANSPOSE, vec![]), buffers, &params, Grid::invocations(n));
+        }
+        Ok(())
+    }
 }

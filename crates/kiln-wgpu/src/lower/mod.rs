@@ -14,6 +14,7 @@ pub(crate) mod pieces;
 pub(crate) mod pool;
 mod quantized;
 mod reduce;
+mod resize;
 mod rope;
 mod rows;
 mod scatter;
