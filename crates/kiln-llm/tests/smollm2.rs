@@ -38,7 +38,7 @@ fn a_real_model_says_what_exact_arithmetic_says() {
     session.push(&TOKENS).unwrap();
     let logits = session.logits().unwrap();
     for (token, expected) in LIKELIEST {
-        // Both are sums of f32, in another order.
+        // Both are f32 sums in different orders.
         assert!((logits[token] - expected).abs() < 2e-3, "token {token}: {}, not {expected}", logits[token]);
     }
     let text: String = session.generate(&Sampler::greedy(), 25).map(|made| made.unwrap().text).collect();
@@ -75,7 +75,7 @@ fn several_at_once(model: &Model<'_>) {
         session.truncate(0);
         session.push(&model.tokenizer().encode(prompt)).unwrap();
         let alone: Vec<_> = session.generate(&sampler, 6).map(Result::unwrap).collect();
-        // With the token that ends a text.
+        // Includes the token that ends the text.
         let all = session.tokens().len() - model.tokenizer().encode(prompt).len();
         let own: Vec<_> = made.iter().filter(|made| made.sequence == id).collect();
         assert_eq!(own.len(), all, "{prompt:?}");
