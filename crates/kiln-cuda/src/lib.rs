@@ -56,10 +56,10 @@ pub type CudaTensor = kiln_device::Tensor<CudaDevice>;
 
 pub(crate) type Region = kiln_device::Region<driver::DeviceMemory>;
 
-/// The bytes of a region from `offset` on.
+/// The bytes of a region, beginning at `offset`.
 ///
 /// # Errors
-/// [`kiln_ir::Error::View`] where there are fewer.
+/// [`kiln_ir::Error::View`] if there are fewer.
 pub(crate) fn span(region: &Region, offset: u64, bytes: u64) -> kiln_ir::Result<driver::Span<'_>> {
     let within = offset.checked_add(bytes).is_some_and(|end| end <= region.bytes());
     let found = if within { region.memory()?.span(region.offset() + offset, bytes) } else { None };
