@@ -173,7 +173,9 @@ pub(crate) fn run(arguments: &Arguments) -> Result<ExitCode> {
     report::table::heading("Done");
     println!("  {:.0} s; the report is {}", report.seconds, html.display());
     if let Some(path) = &arguments.write_docs {
-        crate::write(path, report::docs::page(&report, &peers)?)?;
+        let earlier = if path.exists() { std::fs::read_to_string(path)? } else { String::new() };
+        let page = report::docs::page(&report, &peers)?;
+        crate::write(path, page + report::docs::other_machines(&earlier))?;
         println!("  wrote {}", path.display());
     }
     let broken: usize = report.accuracy.iter().map(|row| row.failures).sum();
