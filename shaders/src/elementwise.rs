@@ -33,7 +33,7 @@ pub struct Read {
 /// A chain: the code of a kernel without its parameters.
 ///
 /// The parameters of the kernel are the number of vectors to compute; for each input that is read again and again, in their
-/// order, its length and the element of it that stands beside the first one that is computed (a multiple of four where it is
+/// order, its length and its element for the first one that is computed (a multiple of four where it is
 /// read in vectors); and those of the functions, in their order.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct Chain {

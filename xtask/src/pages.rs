@@ -12,7 +12,7 @@ const REFERENCE: &str = "docs/reference.md";
 /// The page with the map of tests.
 const CONTRIBUTING: &str = "CONTRIBUTING.md";
 
-/// Fails with every table, link or line that has to be mended.
+/// Fails with every table, link or line that has to be corrected.
 ///
 /// # Errors
 /// A list of them.
@@ -88,9 +88,9 @@ fn rows(page: &str, heading: &str, cells: usize) -> BTreeSet<String> {
     rows
 }
 
-/// What a table of a page lists and the sources do not have, and the other way round.
+/// The rows that a table of a page has and the sources do not, and those that the sources have and the table does not.
 fn differences(page: &str, heading: &str, text: &str, found: &BTreeSet<String>) -> Vec<String> {
-    // Names of two words, such as those of a crate and of its feature, are two cells.
+    // Names of two words, such as the name of a crate and of its feature, are two cells.
     let cells = found.first().map_or(1, |name| name.split(' ').count());
     let listed = rows(text, heading, cells);
     let missing = found.difference(&listed).map(|name| format!("{page}, {heading}: `{name}` is missing"));
@@ -100,7 +100,7 @@ fn differences(page: &str, heading: &str, text: &str, found: &BTreeSet<String>) 
 
 /// The environment variables of kiln that sources name.
 fn variables(sources: &[Source]) -> BTreeSet<String> {
-    // Not as one word: this file would name it.
+    // In two parts, so that this file does not name it.
     let prefix = concat!("KILN", "_");
     let mut names = BTreeSet::new();
     for file in sources.iter().filter(|file| !file.is("md")) {
@@ -180,7 +180,7 @@ fn dead_links(root: &Path, page: &Source, sources: &[Source]) -> Vec<String> {
     dead
 }
 
-/// The anchor that a heading is given.
+/// The anchor of a heading.
 fn anchor(line: &str) -> Option<String> {
     let title = line.strip_prefix('#')?.trim_start_matches('#').strip_prefix(' ')?;
     let kept = title.chars().filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
@@ -209,10 +209,15 @@ const UNCLEAR: &[(&str, &str)] = &[
     ("the way there", "name the transfer"),
     ("is none", "say what it is, or what happens to it"),
     ("are none", "say what they are, or what happens to them"),
-    ("somebody else", "name the owner"),
     ("picture", "write `image`"),
     ("pictures", "write `images`"),
     ("so many", "name the number"),
+    ("held against", "write `compared with`"),
+    ("stands in for", "write `replaces`"),
+    ("tells apart", "write `distinguishes`"),
+    ("somebody", "name who does it"),
+    ("whoever", "name who does it"),
+    ("there and back", "name both directions"),
 ];
 
 /// What marks a line of Rust whose strings are error messages.
@@ -298,7 +303,7 @@ mod tests {
         assert_eq!(found("/// Elements of so many rows, one of which is\n    //! retold\nlet a = told(); // told"), 2);
         assert_eq!(found("/// As [`x`].\n/// As there.\n/// The same as [`x`]."), 2);
         assert_eq!(found("    // It was told.\nlet told = 1;"), 1);
-        assert_eq!(found("#[error(\"{0} is none\")]\nErr(format!(\"{told} is missing\", told = 1))"), 1);
+        assert_eq!(found(concat!("#[er", "ror(\"{0} is none\")]\nEr", "r(format!(\"{0} is missing\", told))")), 1);
         assert_eq!(unclear(&source("a.wgsl", "// told\nlet told = 1;")).len(), 1);
         assert_eq!(unclear(&source("a.md", "told\n```\ntold\n```\n")).len(), 1);
     }

@@ -177,7 +177,7 @@ fn attends(device: &CudaDevice, dtype: DType) {
 #[test]
 fn attention_of_f16_keeps_special_values() {
     let Some(device) = device_with(Precision::Contract) else { return };
-    // Few heads, and so many that keys are not split into parts.
+    // Few heads, whose keys are split into parts, and enough heads for no split.
     for heads in [2, 140] {
         let (s, t, d) = (40, 300, 64);
         let dims = |rows: usize| Shape::new(&[heads, rows, d]).unwrap();

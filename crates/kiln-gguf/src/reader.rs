@@ -373,7 +373,7 @@ struct Cursor<'a> {
 }
 
 impl<'a> Cursor<'a> {
-    /// A cursor at the beginning of a file of this length, of which `bytes` are known.
+    /// A cursor at the beginning of a file of this length; the first `bytes` of it are known.
     fn of_file(bytes: &'a [u8], file: u64) -> Self {
         Self { bytes, at: 0, file: file.max(bytes.len() as u64), short: false }
     }

@@ -40,7 +40,7 @@ pub enum Error {
         found: DType,
     },
     /// The operation takes another number of operands.
-    #[error("{op}: {found} operands given, {expected} taken")]
+    #[error("{op}: {found} operands, {expected} expected")]
     Arity {
         /// The operation.
         op: &'static str,
@@ -66,7 +66,7 @@ pub enum Error {
         extents: Vec<usize>,
     },
     /// The machine has too little memory for a result or for scratch.
-    #[error("no memory for {bytes} bytes")]
+    #[error("out of memory: {bytes} bytes could not be allocated")]
     OutOfMemory {
         /// Requested bytes.
         bytes: usize,
@@ -114,7 +114,7 @@ pub enum Error {
         reason: String,
     },
     /// A request exceeds a limit of a device.
-    #[error("{what}: {asked} asked for, the limit of {device} is {limit}")]
+    #[error("{what}: {asked} requested, the limit of {device} is {limit}")]
     Limit {
         /// The limited quantity.
         what: &'static str,

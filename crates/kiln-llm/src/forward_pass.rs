@@ -33,7 +33,7 @@ pub struct ForwardShape {
     pub intermediate: usize,
     /// The number of layers.
     pub layers: usize,
-    /// The number of tokens that the model tells apart.
+    /// The number of tokens of the vocabulary.
     pub vocabulary: usize,
     /// Positions that there is room for.
     pub context: usize,

@@ -172,7 +172,7 @@ impl<'e> Model<'e> {
         self.config.context
     }
 
-    /// The number of tokens that it tells apart: a vector of logits is as long.
+    /// The number of tokens of its vocabulary, which is the length of a vector of logits.
     pub fn vocabulary(&self) -> usize {
         self.config.vocabulary
     }

@@ -12,7 +12,7 @@ const FILE: &str =
 
 const PROMPT: &str = "The capital of France is";
 
-/// Its tokens, and the likeliest that follow, computed in numpy with the weights that the file's blocks stand for.
+/// Its tokens, and the likeliest that follow, computed in numpy with the weights of the file's blocks.
 const TOKENS: [u32; 5] = [504, 3575, 282, 4649, 314];
 const FOLLOWING: [u32; 25] =
     [7042, 30, 198, 198, 504, 2988, 314, 42, 216, 34, 32, 33, 40, 29, 32, 33, 29, 34, 34, 216, 33, 34, 42, 33, 34];

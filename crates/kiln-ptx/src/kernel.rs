@@ -305,7 +305,7 @@ pub trait Kernel {
     }
 
     /// For a persistent kernel, how many of its blocks along x a device with this many multiprocessors runs at once; it
-    /// computes the same with fewer blocks, each of which takes one piece of work after the other. `None` for other
+    /// computes the same with fewer blocks, because a block takes one piece of work after the other. `None` for other
     /// kernels.
     fn blocks_at_once(&self, _multiprocessors: u32) -> Option<u32> {
         None

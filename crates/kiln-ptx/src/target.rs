@@ -96,7 +96,7 @@ impl fmt::Display for Target {
     }
 }
 
-/// What a text asks of whoever takes it: the least version of PTX and the least target.
+/// The requirements of a text: the least version of PTX and the least target.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Gate {
     /// The least version of PTX.

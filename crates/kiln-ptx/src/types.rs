@@ -30,7 +30,7 @@ pub enum PtxType {
 }
 
 impl PtxType {
-    /// As it stands behind the dot of loads and declarations in PTX, which do not tell types of 16 bits apart.
+    /// The suffix of loads and declarations in PTX, which do not distinguish types of 16 bits.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Pred => "pred",

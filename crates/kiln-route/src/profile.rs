@@ -286,7 +286,7 @@ impl Profile {
     }
 
     /// Adds a place that was not measured, on more threads than the place called `fewer` and less than that called `more`, which
-    /// were: between them, times follow a power of the number of threads. It stands before `more`.
+    /// were: between them, times follow a power of the number of threads. The field comes before `more`.
     ///
     /// # Errors
     /// [`ProfileProblem::Incomplete`] when these places are not there, or their threads not on both sides;
@@ -479,7 +479,7 @@ impl Profile {
             }
             place.roofline.levels.iter().try_for_each(|&(_, bandwidth)| positive("bandwidth", bandwidth))?;
             if self.places.iter().filter(|other| other.name == place.name).count() > 1 {
-                return Err(format!("{place} stands there twice"));
+                return Err(format!("{place} is listed twice"));
             }
             if place.memory.index() >= MAX_MEMORIES {
                 return Err(format!("{place} is in memory {}, beyond {MAX_MEMORIES}", place.memory.index()));
@@ -515,7 +515,7 @@ impl Profile {
             }
         }
         if self.classes.windows(2).any(|w| (&w[0].op, &w[0].shape) == (&w[1].op, &w[1].shape)) {
-            return Err("a class stands there twice".to_owned());
+            return Err("a class is listed twice".to_owned());
         }
         for entry in &self.observed {
             entry.check()?;
@@ -524,7 +524,7 @@ impl Profile {
             }
         }
         if self.observed.windows(2).any(|pair| pair[0].key() >= pair[1].key()) {
-            return Err("observations stand there twice or in another order than that of their names".to_owned());
+            return Err("observations are listed twice, or not in the order of their names".to_owned());
         }
         Ok(())
     }

@@ -30,7 +30,7 @@ impl<'a, T: Copy> Beside<'a, T> {
     }
 }
 
-/// Calls `run` with parts of the `n` elements of a result, none of which crosses the end of an operand that repeats.
+/// Calls `run` with parts of the `n` elements of a result; no part crosses the end of an operand that repeats.
 /// Uses threads if there are many elements.
 pub(crate) fn for_parts(simd: &Simd, n: usize, lengths: &[usize], run: impl Fn(Range<usize>) + Sync) {
     let repeated = lengths.iter().copied().filter(|&length| length > 1).min().unwrap_or(n);
@@ -131,7 +131,7 @@ impl PlainKernel for Selecting<'_> {
                 fill(chosen, chosen, out, |x, _| x);
             }
             Beside::Each(condition) => {
-                // The words of b, some of which are then replaced by those of a.
+                // First all words of b; those of a then replace some of them.
                 fill(b, b, out, |x, _| x);
                 let chosen = out.iter_mut().zip(condition);
                 let replace =

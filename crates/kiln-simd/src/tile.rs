@@ -1,6 +1,6 @@
 //! The register tile of convolution and attention: a few rows times one to three vectors of a product `A B`.
 //!
-//! It packs nothing. An element of A is broadcast from where it stands; a row of B is loaded from wherever a table of
+//! It packs nothing. An element of A is broadcast from its place; a row of B is loaded from wherever a table of
 //! offsets says, which makes a shifted image or a matrix of any row stride a B without a copy.
 
 use std::marker::PhantomData;

@@ -186,7 +186,7 @@ mod properties {
     }
 
     proptest! {
-        /// A value depends neither on where it stands nor on how many there are nor on the alignment of the slices.
+        /// A value depends neither on its place nor on the number of elements nor on the alignment of the slices.
         #[test]
         fn a_value_depends_on_its_operands_alone(
             values in proptest::collection::vec(any::<[f32; 3]>(), 1..150),

@@ -8,7 +8,7 @@ use kiln_simd::{Isa, Operations, Simd};
 #[cfg(all(target_arch = "wasm32", target_os = "unknown"))]
 use wasm_bindgen_test::wasm_bindgen_test as test;
 
-/// Kernels may treat several vectors at once, each in its own way: every operand stands in each of this many places.
+/// Kernels may treat several vectors at once, each in its own way: every operand is tried in each of this many places.
 const GROUP: usize = 64;
 /// Lanes of the longest vector.
 const LANES: usize = 16;

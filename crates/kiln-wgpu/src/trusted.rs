@@ -1,4 +1,4 @@
-//! What is unsafe about wgpu: where it trusts its caller instead of checking. All unsafe code of the crate stands here.
+//! What is unsafe about wgpu: where it trusts its caller instead of checking. All unsafe code of the crate is here.
 #![allow(unsafe_code)]
 
 /// The module of a kernel that needs no runtime checks: its indices are inside their buffers and arrays, and its loops

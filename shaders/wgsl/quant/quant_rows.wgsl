@@ -3,12 +3,12 @@
 // LANES, and defines for tiles of ROWS rows `is_here`, `row_of_x`, `weight_rows` and `is_written`.
 //
 // LANES neighbouring invocations share four rows of w; each takes every LANES-th part of them, so that what is read of x
-// serves four rows, and every element of w serves ROWS rows of x. x is laid into workgroup memory a piece at a time.
+// serves four rows, and every element of w serves ROWS rows of x. Pieces of x are copied to workgroup memory one at a time.
 //
 // One row of x is laid out as integers of 16 bits with a scale for each sixteen elements, in two bytes, which are multiplied
-// with the integers of w four at a time; steps and minima are applied to the sums. Sixteen elements of which one is not
-// finite, or that are tiny, have no scale: it is NaN then, and so are the sums of every lane that meets it. Such a lane
-// starts over with the elements themselves.
+// with the integers of w four at a time; steps and minima are applied to the sums. Sixteen elements that are tiny, or
+// not all finite, have no scale: it is NaN, and so are the sums of every lane that reads it. Such a lane repeats its
+// products with the elements themselves.
 
 const ROWS: u32 = ${ROWS}u;
 const LANES: u32 = ${LANES}u;

@@ -1,6 +1,6 @@
 //! A device in plain Rust: memory is bytes on the heap, kernels are the f64 reference of each operation.
 //!
-//! Work is queued and runs in order of submission when somebody waits for it, as late as a real device may run it. Tests make
+//! Work is queued and runs in order of submission when a caller waits for it, as late as a real device may run it. Tests make
 //! the device fail: it can run out of memory, be lost, or refuse a kernel. It panics where the device layer breaks its part of
 //! the contract: a program that was not compiled, a region that is too small or misaligned, an output that overlaps an input.
 

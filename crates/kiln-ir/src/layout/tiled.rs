@@ -47,7 +47,7 @@ impl ReduceOp for MaxOp {
             None => f32::NAN,
             Some(std::cmp::Ordering::Less) => b,
             Some(std::cmp::Ordering::Greater) => a,
-            // Equal values have equal bits except for zeros, of which the positive one is the larger.
+            // Equal values have equal bits except for zeros; the positive zero is the larger one.
             Some(std::cmp::Ordering::Equal) => f32::from_bits(a.to_bits() & b.to_bits()),
         }
     }

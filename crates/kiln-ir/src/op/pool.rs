@@ -60,7 +60,7 @@ impl Pool2d {
             return Err(Error::Parameter { op, reason });
         }
         let [outer @ .., h, w] = input.dims() else {
-            return Err(Error::Shape { op, reason: format!("{input} is not a picture") });
+            return Err(Error::Shape { op, reason: format!("{input} is not an image, [.., h, w]") });
         };
         if kh > *h || kw > *w {
             return Err(Error::Shape { op, reason: format!("the window {:?} is larger than {input}", self.window) });

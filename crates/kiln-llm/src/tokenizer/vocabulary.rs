@@ -204,7 +204,7 @@ impl Vocabulary {
             if self.kind(id) == TokenKind::Byte {
                 let byte = byte_of(self.text(id)).ok_or_else(|| {
                     let text = String::from_utf8_lossy(self.text(id)).into_owned();
-                    Error::vocabulary("tokens", format!("{text:?} (token {id}) stands for a byte, <0xHH> is expected"))
+                    Error::vocabulary("tokens", format!("token {id} is a byte: <0xHH> is expected, not {text:?}"))
                 })?;
                 bytes.0[usize::from(byte)].get_or_insert(id);
             }

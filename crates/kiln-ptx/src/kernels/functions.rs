@@ -1,4 +1,4 @@
-//! The element-wise functions, one for each row of the table in kiln-ir, named as there.
+//! The element-wise functions, one for each row of the table in kiln-ir, under the same names.
 
 use kiln_ir::op::ElementwiseKind;
 

@@ -1,4 +1,4 @@
-//! Numbers of 16 bits: what their bits stand for, and the nearest to others, on every target.
+//! Numbers of 16 bits: their values in f32, and the nearest ones to others, on every target.
 
 use super::math::F32;
 use crate::{Bf16, Builder, F16, PtxType, Value};

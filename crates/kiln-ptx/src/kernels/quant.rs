@@ -446,7 +446,7 @@ pub struct QuantMatmul {
 impl QuantMatmul {
     /// Of this format, for about this many rows of x.
     pub fn new(format: QuantFormat, rows: usize) -> Self {
-        // Four rows at once need so many registers that two times two are faster.
+        // Two times two rows are faster than four at once, which need too many registers.
         let rows = if rows > 1 { 2 } else { 1 };
         Self { format, rows, tile: None }
     }

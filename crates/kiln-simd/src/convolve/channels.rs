@@ -9,7 +9,7 @@
 //!
 //! Rows of results are blocked so that the frame under a block stays in the second-level cache, sums so that the pixels
 //! under a tile stay in the first. Every part of the work makes the frame that it reads. A kernel of one pixel is a matrix
-//! product and goes there: as it stands, or with the pixels that a stride leaves brought together.
+//! product, of the image itself or, with a stride, of a copy of the pixels that the stride selects.
 
 use std::ops::Range;
 

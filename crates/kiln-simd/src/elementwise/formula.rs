@@ -1,4 +1,4 @@
-//! The vector formulas, one for each row of the table in kiln-ir, named as there.
+//! The vector formulas, one for each row of the table in kiln-ir, under the same names.
 
 use crate::math;
 use crate::vector::Lanewise;

@@ -1,4 +1,4 @@
-//! Matrices in memory, and what stands in for them.
+//! Matrices in memory, and operands that are read like them.
 
 /// A matrix in memory: element (i, j) is at `p + i * row_stride + j * column_stride`.
 #[derive(Debug, Clone, Copy)]

@@ -1,7 +1,7 @@
 //! Rows of f32 rounded to 16-bit integers, a unit a block of the weights, in the order that the products read.
 //!
 //! The unit is `max |x| / 32639`, so that an integer is `256 high + low` with both parts signed bytes: two exact byte
-//! products then stand for one of 16 bits, and rounding moves an element by at most 2^-16 of the largest of its block.
+//! products then replace one of 16 bits, and rounding moves an element by at most 2^-16 of the largest of its block.
 //! A block that cannot be rounded like that (not finite, or so small that its unit would be inexact) gets the unit NaN,
 //! which makes the products with it NaN; they are then computed again from the f32 elements.
 

@@ -155,7 +155,7 @@ unsafe fn wide_sums<V: Vector, T: Term>(t: T, m: Columns, scratch: &mut [f32], o
     let leaves = m.rows.div_ceil(LEAF);
     let stack = scratch.as_mut_ptr();
     let pitch = padded(m.columns);
-    // SAFETY: the caller's contract; a level of the stack is `pitch` floats, of which whole vectors are used.
+    // SAFETY: the caller's contract; a level of the stack is `pitch` floats, which are whole vectors.
     unsafe {
         for leaf in 0..leaves {
             // This many subtrees to the left are complete after this leaf.

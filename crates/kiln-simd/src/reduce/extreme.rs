@@ -261,7 +261,7 @@ pub(super) struct Place {
     pub value: f32,
 }
 
-/// The first position for which `is` holds; `n` if there is none. Elements beyond the end count as `fill`.
+/// The first position for which `is` holds, or `n`. Elements beyond the end count as `fill`.
 ///
 /// # Safety
 /// The instruction set is available; `x` is readable for `n` f32.

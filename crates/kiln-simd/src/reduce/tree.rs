@@ -151,7 +151,7 @@ impl Term for Products {
 /// operands.
 const SUMS: usize = 8;
 
-/// Adds the sums of at most [`LEAF`] elements, `head` of which are before the first aligned vector, to complete
+/// Adds the sums of at most [`LEAF`] elements, the first `head` of them before the first aligned vector, to complete
 /// subtrees: the first `merges` of `levels`. Writes the total to the level that follows them.
 ///
 /// The lanes are rotated by `head` positions; all leaves of a slice have the same `head`.

@@ -168,7 +168,7 @@ impl Vector for Avx512 {
 
     #[inline(always)]
     fn sums(square: [Self; MAX_LANES]) -> Self {
-        // Four rounds, each of which adds two halves of two vectors to one vector: half the shuffles of a transpose.
+        // Each of four rounds adds two halves of two vectors to one vector: half the shuffles of a transpose.
         call!({
             let halves = |a: Self, b: Self| {
                 let (low, high) = (_mm512_unpacklo_ps(a.0, b.0), _mm512_unpackhi_ps(a.0, b.0));

@@ -130,7 +130,7 @@ super::operators!(Simd128: Add add f32x4_add, Sub sub f32x4_sub, Mul mul f32x4_m
 impl Vector for Simd128 {
     const LANES: usize = 4;
     const FUSED: bool = cfg!(target_feature = "relaxed-simd");
-    // WebAssembly has no named registers. Its machines have 16 or more, some of which engines reserve.
+    // WebAssembly has no named registers. Its machines have 16 or more, and engines reserve some.
     const REGISTERS: usize = 15;
     // Engines materialise a constant at each use, with three instructions: two vectors share it.
     const PAIRS: bool = true;

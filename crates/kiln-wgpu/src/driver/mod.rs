@@ -67,7 +67,7 @@ impl Driver for GpuDevice {
         let adapters = Self::list_adapters().into_iter().filter(|adapter| adapter.kind != AdapterKind::Software);
         let choices: Vec<_> = adapters.map(|adapter| AdapterChoice::Index(adapter.index)).collect();
         if choices.is_empty() {
-            // The search for the best adapter returns the reason if there is none.
+            // The search for the best adapter fails with the reason why no adapter was found.
             let best = Self::find(&AdapterChoice::Best)?;
             return Ok(vec![AdapterChoice::Index(best.index)]);
         }

@@ -332,7 +332,7 @@ impl Product {
             return Ok(());
         }
         let across = length.div_ceil(128);
-        // At most 256 products in the chain of an invocation, eight of which share a column; at least 16.
+        // Eight invocations share a column. The chain of each has at most 256 products, and at least 16.
         let wanted = (2 * PLENTY).div_ceil(across * batch).clamp(1, 64).max(k.div_ceil(2048));
         let slice = k.div_ceil(wanted).next_multiple_of(32).max(128);
         let splits = k.div_ceil(slice).max(1);

@@ -146,7 +146,7 @@ impl<'e> EdgeFilter<'e> {
     /// [`kiln::Error::Shape`] for images smaller than seven pixels across or down: the filters need as many.
     pub(crate) fn new(engine: &'e Engine, width: usize, height: usize) -> kiln::Result<Self> {
         if width < 7 || height < 7 {
-            let reason = format!("the picture has {width} x {height} pixels, blur and edges need 7 x 7 at least");
+            let reason = format!("the image has {width} x {height} pixels, blur and edges need 7 x 7 at least");
             return Err(kiln::Error::Shape { op: "image_filter", reason });
         }
         let mut batch = engine.batch();

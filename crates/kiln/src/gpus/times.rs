@@ -168,7 +168,7 @@ impl Gpu {
         Ok(Launch { cold, queued: ((many - one) / MANY as f64 - LEAST).max(0.0) })
     }
 
-    /// Seconds of a graph of this many steps, each of which reads the result of the step before; none are fused.
+    /// Seconds of a graph of this many steps. Each reads the result of the step before, and no two are fused.
     fn chain(&self, steps: usize) -> Result<f64> {
         let mut graph = Graph::new();
         let x = graph.input(vector(SMALL)?);

@@ -107,7 +107,7 @@ impl Kernel for SplitRows {
     }
 }
 
-/// Writes the planes of what blocks stand for, upper parts and behind them lower ones, or upper parts alone: the numbers in bf16.
+/// Writes the planes of the elements of blocks, upper parts and behind them lower ones, or upper parts alone: the numbers in bf16.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct SplitBlocks {
     format: QuantFormat,

@@ -176,7 +176,7 @@ fn cut(isa: Isa, threads: usize, e: &ConvolveExtents, stride: (usize, usize)) ->
 ///
 /// # Safety
 /// The instruction set is available, packed kernels are packed for it, with the extents of `e`. The slices have these
-/// extents, none of which is zero.
+/// extents, and no extent is zero.
 pub(super) unsafe fn run_with(
     isa: Isa,
     threads: usize,

@@ -128,7 +128,7 @@ unsafe fn bytes<const VBMI: bool, const BITS: usize, const I: usize>(low: *const
             let words = _mm512_loadu_si512(const { &symmetric_words::<I>() }.as_ptr().cast());
             let nibbles = nibbles::<VBMI>(_mm512_permutex2var_epi32(first, words, second));
             let pairs = _mm512_loadu_si512(high.cast());
-            // Every 128-bit lane has the same four bytes for its four sub-blocks, each of which uses its own bits.
+            // Every 128-bit lane has the same four bytes for its four sub-blocks, and each uses its own bits.
             let pairs = if VBMI {
                 let two = if I < 2 { _mm512_shuffle_epi32::<0x44>(pairs) } else { _mm512_shuffle_epi32::<0xee>(pairs) };
                 let places = _mm512_loadu_si512(const { &pair_places::<I>() }.as_ptr().cast());
