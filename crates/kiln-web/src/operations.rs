@@ -419,7 +419,7 @@ pub(crate) fn find(name: &str, params: &JsValue) -> Result<Op> {
     }
     match OTHERS.iter().find(|row| row.name == name) {
         Some(row) => (row.make)(&options),
-        None => Err(parameter("operation", format!("{name:?} is none"))),
+        None => Err(parameter("operation", format!("{name:?} is not an operation"))),
     }
 }
 

@@ -12,7 +12,7 @@ pub(crate) fn format(name: &str) -> Result<QuantFormat> {
     let found = QuantFormat::ALL.into_iter().find(|format| format.name() == name);
     found.ok_or_else(|| {
         let names: Vec<&str> = QuantFormat::ALL.iter().map(|format| format.name()).collect();
-        parameter("format", format!("{name:?} is none of {}", names.join(", ")))
+        parameter("format", format!("expected one of {}, found {name:?}", names.join(", ")))
     })
 }
 
@@ -21,7 +21,7 @@ pub(crate) fn dtype(name: &str) -> Result<DType> {
     DType::from_name(name).ok_or_else(|| {
         let formats = QuantFormat::ALL.map(DType::Blocks);
         let names: Vec<&str> = DType::ALL.iter().chain(&formats).map(|dtype| dtype.name()).collect();
-        parameter("dtype", format!("{name:?} is none of {}", names.join(", ")))
+        parameter("dtype", format!("expected one of {}, found {name:?}", names.join(", ")))
     })
 }
 

@@ -183,7 +183,7 @@ macro_rules! operations {
                 into: rope_at_into, tensors: (x, positions), params: (op: Rope), op: op,
                 slices: (x: &[f32], dims: &[usize], positions: &[u32], op: Rope),
                 operands: [Operand::f32(x, dims)?, Operand::elements(positions, &[positions.len()])?],
-                errors: "As [`Operations::rope`], and [`Error::Shape`] when there are more or fewer positions than rows.",
+                errors: "The errors of [`Operations::rope`]; [`Error::Shape`] when there are more or fewer positions than rows.",
             }
 
             /// A table of rows of `columns` elements in which row i of `source` replaces row `indices[i]`. If indices

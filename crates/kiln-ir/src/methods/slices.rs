@@ -102,7 +102,7 @@ macro_rules! reductions_on_slices {
             /// Along dimension `axis` of a row-major tensor with extents `dims`, into `out`.
             ///
             /// # Errors
-            #[doc = concat!("As [`Operations::", stringify!($axis), "`]; [`Error::Length`] when `out` has another length.")]
+            #[doc = concat!("The errors of [`Operations::", stringify!($axis), "`]; [`Error::Length`] when `out` has another length.")]
             fn $axis_into(&self, x: &[f32], dims: &[usize], axis: usize, out: &mut [$result]) -> Result<()> {
                 let op = Reduce::along(Reduction::$variant, axis);
                 self.run_into(&op.into(), &[Operand::f32(x, dims)?], &mut [Element::data_mut(out)])
@@ -129,8 +129,8 @@ macro_rules! operations_on_slices {
             #[doc = concat!("As [`Operations::", stringify!($name), "`], into `out`.")]
             ///
             /// # Errors
-            #[doc = concat!("As [`Operations::", stringify!($name), "`]; [`Error::Length`] when `out` has another length ")]
-            #[doc = "than the result."]
+            #[doc = concat!("The errors of [`Operations::", stringify!($name), "`]; [`Error::Length`] when `out` has another ")]
+            #[doc = "length than the result."]
             fn $into(&self, $($arg: $ty,)* out: &mut [f32]) -> Result<()> {
                 $(if self.$quick($($given,)* out) {
                     return Ok(());
